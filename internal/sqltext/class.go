@@ -1,0 +1,98 @@
+package sqltext
+
+// Flavor is how a database's SQL text is read: its comments, quotes and keywords.
+type Flavor uint8
+
+// The flavors. ANSI knows standard quoting and keywords only. MySQL is also
+// MariaDB.
+const (
+	ANSI Flavor = iota
+	MySQL
+	Postgres
+	SQLite
+)
+
+// Kind is what running a statement means for delivery.
+type Kind uint8
+
+const (
+	// Read: a query that changes nothing (SELECT, SHOW, plain EXPLAIN, a reading
+	// PRAGMA …), SELECT … FOR UPDATE included.
+	Read Kind = iota
+	// DML is a write that is logged and delivered.
+	DML
+	// DDL defines or administers (CREATE, ALTER, TRUNCATE, GRANT …).
+	DDL
+	// Session changes what later statements of the same session mean or see:
+	// for the rest of the session with Pins, else at most for the rest of the
+	// transaction (PostgreSQL's SET LOCAL, SET CONSTRAINTS and LOCK, SET
+	// TRANSACTION) or not for the session at all (SET GLOBAL). A local
+	// transaction that holds one without Pins means something else when its
+	// DML is run again alone.
+	Session
+	// Begin, Commit, Rollback, Savepoint, RollbackTo, ReleaseSavepoint are
+	// transaction control sent as text.
+	Begin
+	Commit
+	Rollback
+	Savepoint
+	RollbackTo
+	ReleaseSavepoint
+	// AutocommitOff and AutocommitOn are MySQL's SET autocommit to a constant.
+	// Set to anything else it is Session with Pins: its value is not known.
+	AutocommitOff
+	AutocommitOn
+	// Multi is several statements in one text.
+	Multi
+	// Opaque is anything else whose effect cannot be told: CALL, DO, LOAD DATA,
+	// COPY, PREPARE TRANSACTION, a compound block, a word not known, a text
+	// that is not DML and whose quotes or comments do not end.
+	Opaque
+	// Empty is a text without a statement.
+	Empty
+)
+
+var kindNames = [...]string{
+	Read: "read", DML: "DML", DDL: "DDL", Session: "session state",
+	Begin: "begin", Commit: "commit", Rollback: "rollback",
+	Savepoint: "savepoint", RollbackTo: "rollback to savepoint", ReleaseSavepoint: "release savepoint",
+	AutocommitOff: "autocommit off", AutocommitOn: "autocommit on",
+	Multi: "several statements", Opaque: "opaque", Empty: "empty",
+}
+
+// String names the kind for messages.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Class is what a text was read as. It is comparable.
+type Class struct {
+	Kind Kind
+	// Insert is whether a DML may generate an id (INSERT, REPLACE, MERGE).
+	Insert bool
+	// Name is the savepoint's, folded as the database folds it. MySQL's folding
+	// of accents (é and e are one name to it) is not done.
+	Name string
+	// ImplicitCommit: running it commits the open transaction first (MySQL's
+	// DDL, LOCK TABLES, a BEGIN within a transaction …). It does so also when
+	// it fails afterwards, unless the server could not parse it. An
+	// AutocommitOn commits only if autocommit was off before.
+	ImplicitCommit bool
+	// Chain: a Commit or Rollback that begins the next transaction at once.
+	Chain bool
+	// Pins: besides its Kind, the text leaves state behind in the session that
+	// a statement on another connection would not see. For a Multi: one of its
+	// statements pins, is transaction control, or is not plainly a read, DML
+	// or DDL.
+	Pins bool
+	// NeedsSession is for DML that only means the same on this very
+	// connection: it reads or leaves session state (user variables, the last
+	// generated id, user locks, a cursor). It must not be logged and run
+	// elsewhere.
+	NeedsSession bool
+	// HasDML is whether a Multi holds a DML.
+	HasDML bool
+}

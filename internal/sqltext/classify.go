@@ -1,0 +1,405 @@
+package sqltext
+
+// Classify reads text as a database of flavor f does and says what running it
+// means. It never fails: what it cannot read is Opaque. It is pure and safe
+// for concurrent use, and it allocates only for a savepoint name that must be
+// folded; Class.Name may share text's memory.
+func Classify(f Flavor, text string) Class {
+	p := parser{lex: lexer{text: text, flavor: f}}
+	p.tok = p.lex.next()
+	all := Class{Kind: Empty}
+	for {
+		p.reset()
+		c := p.statement()
+		switch {
+		case c.Kind == Empty:
+		case all.Kind == Empty:
+			all = c
+		default:
+			all = join(all, c)
+		}
+		if p.tok.typ == tokEOF {
+			return all
+		}
+		p.tok = p.lex.next()
+	}
+}
+
+// join makes a Multi of a and b; a may be one already.
+func join(a, b Class) Class {
+	m := Class{Kind: Multi}
+	for _, c := range [...]Class{a, b} {
+		m.ImplicitCommit = m.ImplicitCommit || c.ImplicitCommit
+		m.Pins = m.Pins || c.Pins
+		switch c.Kind {
+		case Read, DDL:
+		case DML:
+			m.HasDML = true
+		case Multi:
+			m.HasDML = m.HasDML || c.HasDML
+		default:
+			m.Pins = true
+		}
+	}
+	return m
+}
+
+// statement reads one statement up to its semicolon or the end of the text.
+func (p *parser) statement() Class {
+	for p.tok.char == '(' {
+		p.step()
+	}
+	if p.atEnd() && p.depth == 0 {
+		if p.lex.broken && p.tok.typ == tokEOF {
+			return Class{Kind: Opaque}
+		}
+		return Class{Kind: Empty}
+	}
+	parenthesised := p.depth > 0
+	c := p.head()
+	p.rest()
+	if parenthesised && c.Kind != Read && c.Kind != DML {
+		// Only queries go in parentheses.
+		return Class{Kind: Opaque, Pins: c.Pins}
+	}
+	return p.finish(c)
+}
+
+// finish adds to c, which the first words said, what the rest does.
+func (p *parser) finish(c Class) Class {
+	if p.config != 0 {
+		p.fx |= fxPins
+	}
+	if p.inert {
+		p.fx = 0
+	}
+	switch c.Kind {
+	case Read:
+		switch {
+		case p.fx&(fxTable|fxTempTable) != 0 && p.fx&fxDML != 0, p.fx&fxFile != 0:
+			c.Kind = Opaque
+		case p.fx&fxTempTable != 0:
+			c.Kind = Session
+			c.Pins = true
+		case p.fx&fxTable != 0:
+			c.Kind = DDL
+		case p.fx&fxDML != 0:
+			c.Kind = DML
+		}
+	}
+	switch c.Kind {
+	case DML:
+		c.Insert = p.fx&fxInsert != 0
+		c.NeedsSession = p.fx&(fxPins|fxReads) != 0
+		fallthrough
+	case Read, DDL, Opaque:
+		c.Pins = c.Pins || p.fx&fxPins != 0
+	}
+	if p.lex.broken && p.tok.typ == tokEOF {
+		switch c.Kind {
+		case DML, DDL, Session:
+			// The database will say what is wrong with it.
+		default:
+			c = Class{Kind: Opaque, Pins: c.Pins}
+		}
+	}
+	return c
+}
+
+// head reads the first words of a statement, at least one token.
+func (p *parser) head() Class {
+	f, kw := p.lex.flavor, p.tok.kw
+	mysql := f == MySQL
+	if kw.isDML(f) {
+		p.writes(kw)
+		p.step()
+		return Class{Kind: DML}
+	}
+	switch kw {
+	case kwSelect, kwValues:
+		return p.simple(Class{Kind: Read})
+	case kwTable, kwShow:
+		if f != SQLite {
+			return p.simple(Class{Kind: Read})
+		}
+	case kwWith:
+		return p.withHead()
+	case kwFetch, kwMove:
+		if f == Postgres || f == ANSI {
+			return p.simple(Class{Kind: Read})
+		}
+	case kwHelp, kwChecksum:
+		if mysql {
+			return p.simple(Class{Kind: Read})
+		}
+	case kwExplain:
+		return p.explain()
+	case kwDesc, kwDescribe:
+		if mysql || f == ANSI {
+			return p.explain()
+		}
+	case kwAnalyze, kwAnalyse:
+		return p.analyze()
+
+	case kwBegin:
+		return p.begin()
+	case kwStart:
+		return p.start()
+	case kwCommit:
+		return p.commit(Commit)
+	case kwEnd:
+		if f == Postgres || f == SQLite {
+			return p.commit(Commit)
+		}
+	case kwRollback:
+		return p.rollback()
+	case kwAbort:
+		if f == Postgres {
+			return p.commit(Rollback)
+		}
+	case kwSavepoint:
+		p.step()
+		return p.named(Savepoint)
+	case kwRelease:
+		p.step()
+		return p.named(ReleaseSavepoint)
+
+	case kwSet:
+		if f != SQLite {
+			return p.set()
+		}
+	case kwReset:
+		return p.resetStatement()
+	case kwPragma:
+		if f == SQLite {
+			return p.pragma()
+		}
+	case kwUse, kwHandler, kwGet, kwUnlock:
+		if mysql || f == ANSI {
+			return p.simple(Class{Kind: Session, Pins: true})
+		}
+	case kwLock:
+		return p.lock()
+	case kwAttach, kwDetach:
+		if f == SQLite {
+			return p.simple(Class{Kind: Session, Pins: true})
+		}
+	case kwDiscard, kwDeclare:
+		if f == Postgres || f == ANSI {
+			return p.simple(Class{Kind: Session, Pins: true})
+		}
+	case kwClose:
+		if f == Postgres || f == ANSI {
+			return p.simple(Class{Kind: Session})
+		}
+	case kwPrepare:
+		p.step()
+		if p.tok.kw == kwTransaction && f == Postgres {
+			return Class{Kind: Opaque}
+		}
+		return p.prepared()
+	case kwExecute:
+		p.step()
+		if p.tok.kw == kwImmediate {
+			return Class{Kind: Opaque, Pins: true}
+		}
+		return p.prepared()
+	case kwDeallocate:
+		p.step()
+		return p.prepared()
+	case kwXA:
+		return p.simple(Class{Kind: Opaque, Pins: mysql})
+	case kwBackup, kwInstall, kwUninstall:
+		return p.simple(Class{Kind: Opaque, Pins: mysql && kw == kwBackup, ImplicitCommit: mysql})
+	case kwLoad:
+		// PostgreSQL loads a library into the session.
+		return p.simple(Class{Kind: Opaque, Pins: f == Postgres})
+
+	case kwCreate:
+		return p.create()
+	case kwDrop:
+		return p.drop()
+	case kwAlter:
+		return p.alter()
+	case kwTruncate, kwRename, kwGrant, kwRevoke, kwOptimize, kwRepair, kwCheck:
+		return p.simple(Class{Kind: DDL, ImplicitCommit: mysql})
+	case kwFlush:
+		return p.flush()
+	case kwComment, kwVacuum, kwReindex, kwCluster, kwRefresh, kwReassign, kwSecurity, kwCheckpoint, kwPurge:
+		return p.simple(Class{Kind: DDL})
+
+	case kwIf, kwCase, kwLoop, kwWhile, kwRepeat, kwFor:
+		// MariaDB's compound statements outside routines.
+		p.body = mysql
+	}
+	return p.simple(Class{Kind: Opaque})
+}
+
+// simple is for a statement of which no more needs to be read to know c.
+func (p *parser) simple(c Class) Class {
+	p.step()
+	return c
+}
+
+// inner reads the statement that the words before it run.
+func (p *parser) inner() Class {
+	if p.nested++; p.nested > 4 {
+		return Class{Kind: Opaque}
+	}
+	for p.tok.char == '(' {
+		p.step()
+	}
+	if p.atEnd() {
+		return Class{Kind: Opaque}
+	}
+	return p.head()
+}
+
+func (p *parser) withHead() Class {
+	p.main = p.depth
+	p.step()
+	p.setLevel(levelName)
+	p.rest()
+	if p.fx&(fxDML|fxQuery) == 0 {
+		return Class{Kind: Opaque}
+	}
+	return Class{Kind: Read}
+}
+
+// prepared is for the statements about prepared statements.
+func (p *parser) prepared() Class {
+	if p.lex.flavor == SQLite {
+		return Class{Kind: Opaque}
+	}
+	// What it prepares is not run now; what it executes is not known.
+	p.inert = true
+	return Class{Kind: Session, Pins: true}
+}
+
+// explain tells the EXPLAIN that runs its statement from the one that does not.
+func (p *parser) explain() Class {
+	f := p.lex.flavor
+	p.step()
+	runs := false
+	c := Class{Kind: Read}
+	switch f {
+	case MySQL:
+		for {
+			switch p.tok.kw {
+			case kwAnalyze:
+				runs = true
+				p.step()
+				continue
+			case kwExtended, kwPartitions:
+				p.step()
+				continue
+			case kwFormat:
+				p.format()
+				continue
+			case kwInto: // EXPLAIN FORMAT=JSON INTO @v
+				c.Pins = true
+				p.step()
+				p.step()
+				continue
+			}
+			break
+		}
+	case Postgres, ANSI:
+		switch {
+		case p.tok.char == '(':
+			runs = p.explainOptions()
+		case p.tok.kw == kwAnalyze || p.tok.kw == kwAnalyse:
+			runs = true
+			p.step()
+		}
+		p.skip(kwVerbose)
+	}
+	if !runs {
+		p.inert = true
+		return c
+	}
+	inner := p.inner()
+	inner.Pins = inner.Pins || c.Pins
+	return inner
+}
+
+// format steps over FORMAT = name.
+func (p *parser) format() {
+	p.step()
+	if p.tok.char == '=' {
+		p.step()
+	}
+	if !p.atEnd() {
+		p.step()
+	}
+}
+
+// explainOptions reads (ANALYZE [value], …) if it stands here, and reports
+// whether the statement will be run. The last value given counts.
+func (p *parser) explainOptions() bool {
+	ahead := p.lex
+	switch first := ahead.next(); {
+	case first.kw.isQuery(), first.kw == kwWith, first.char == '(':
+		return false
+	}
+	runs := false
+	outside := p.depth
+	p.step()
+	for !p.atEnd() && p.depth > outside {
+		if k := p.tok.kw; k != kwAnalyze && k != kwAnalyse {
+			p.step()
+			continue
+		}
+		p.step()
+		runs = !p.isFalse()
+	}
+	return runs
+}
+
+// isFalse reports whether the current token is a constant for false.
+func (p *parser) isFalse() bool {
+	on, known := p.constant(p.tok)
+	return known && !on
+}
+
+// constant reads t as a switch.
+func (p *parser) constant(t token) (on, known bool) {
+	s := p.textOf(t)
+	switch t.typ {
+	case tokString:
+		if len(s) < 2 {
+			return false, false
+		}
+		s = s[1 : len(s)-1]
+	case tokWord, tokValue:
+	default:
+		return false, false
+	}
+	if len(s) > maxWord {
+		return false, false
+	}
+	var buf [maxWord]byte
+	switch string(upper(&buf, s)) {
+	case "0", "OFF", "FALSE":
+		return false, true
+	case "1", "ON", "TRUE":
+		return true, true
+	}
+	return false, false
+}
+
+// analyze is statistics everywhere, and MariaDB's EXPLAIN that runs.
+func (p *parser) analyze() Class {
+	p.step()
+	if p.lex.flavor != MySQL {
+		return Class{Kind: DDL}
+	}
+	if p.tok.kw == kwFormat {
+		p.format()
+	}
+	switch kw := p.tok.kw; {
+	case kw.isDML(MySQL), kw.isQuery() && kw != kwTable, kw == kwWith, p.tok.char == '(':
+		return p.inner()
+	}
+	return Class{Kind: DDL, ImplicitCommit: true}
+}

@@ -1,0 +1,367 @@
+package sqltext
+
+// effects is what a statement does besides what its first word says.
+type effects uint8
+
+const (
+	// fxPins: state is left behind in the session.
+	fxPins effects = 1 << iota
+	// fxReads: the session's state is read.
+	fxReads
+	// fxDML: rows are written by a main statement or within a WITH.
+	fxDML
+	// fxInsert: one of these may generate an id.
+	fxInsert
+	// fxTable, fxTempTable: SELECT … INTO a new table.
+	fxTable
+	fxTempTable
+	// fxFile: SELECT … INTO OUTFILE.
+	fxFile
+	// fxQuery: the main statement behind a WITH is a query.
+	fxQuery
+)
+
+// level is where a WITH stands within one pair of parentheses.
+type level uint8
+
+const (
+	levelPlain  level = iota
+	levelBody         // right behind the ( of a WITH query
+	levelName         // a WITH query's name comes next
+	levelNamed        // behind the name, before AS
+	levelAs           // behind AS
+	levelAfter        // behind the body: a comma, or the main statement
+	levelSearch       // in a SEARCH or CYCLE clause, before its SET
+)
+
+// maxLevels is how deep WITH is followed.
+const maxLevels = 64
+
+// parser walks through the tokens of a text, statement by statement.
+type parser struct {
+	lex lexer
+	tok token
+
+	// What follows is of the current statement alone.
+
+	// prev holds the tokens before tok, the nearest first.
+	prev [3]token
+	// depth counts open parentheses.
+	depth int
+	// main is the depth of the main statement.
+	main   int
+	levels [maxLevels]level
+	fx     effects
+	// inert: the statement's inner code is not run by it, its effects do not count.
+	inert bool
+	// config is the depth within an open set_config(…), else 0.
+	config int
+	// body: BEGIN, CASE, IF … open blocks in which semicolons do not end the statement.
+	body   bool
+	blocks int
+	// expression has a bit set for each open block that is a CASE expression.
+	expression uint64
+	// nested counts the statements in front of this one that run it.
+	nested int
+}
+
+// reset begins the next statement.
+func (p *parser) reset() {
+	*p = parser{lex: p.lex, tok: p.tok}
+}
+
+// atEnd reports whether the statement is over.
+func (p *parser) atEnd() bool {
+	return p.tok.typ == tokEOF || p.tok.char == ';' && p.depth == 0 && p.blocks == 0
+}
+
+// rest walks to the end of the statement.
+func (p *parser) rest() {
+	for !p.atEnd() {
+		p.step()
+	}
+}
+
+// skip steps over the current token if it is the keyword k.
+func (p *parser) skip(k keyword) bool {
+	if p.tok.kw != k {
+		return false
+	}
+	p.step()
+	return true
+}
+
+func (p *parser) textOf(t token) string { return p.lex.text[t.start:t.end] }
+
+// step looks at what the current token does and moves to the next. It stays
+// within the statement.
+func (p *parser) step() {
+	if p.atEnd() {
+		return
+	}
+	t := p.tok
+	if p.prev[0].kw == kwInto {
+		p.into(t)
+	}
+	switch t.typ {
+	case tokPunct:
+		switch t.char {
+		case '(':
+			p.open()
+		case ')':
+			p.close()
+		case ',':
+			if p.level() == levelAfter {
+				p.setLevel(levelName)
+			}
+		}
+	case tokWord:
+		if p.body {
+			p.block(t.kw)
+		}
+		p.with(t.kw)
+		p.reads(t.kw)
+	case tokIdent:
+		p.with(0)
+	case tokUserVar:
+		p.fx |= fxReads
+	case tokAssign:
+		p.fx |= fxPins
+	}
+	p.prev[2], p.prev[1], p.prev[0] = p.prev[1], p.prev[0], t
+	p.tok = p.lex.next()
+}
+
+func (p *parser) level() level {
+	if p.depth >= maxLevels {
+		return levelPlain
+	}
+	return p.levels[p.depth]
+}
+
+func (p *parser) setLevel(l level) {
+	if p.depth < maxLevels {
+		p.levels[p.depth] = l
+	}
+}
+
+func (p *parser) open() {
+	inner := levelPlain
+	switch p.level() {
+	case levelAs:
+		inner = levelBody
+		p.setLevel(levelAfter)
+	case levelBody:
+		inner = levelBody
+		p.setLevel(levelPlain)
+	case levelAfter:
+		// WITH … (SELECT …)
+		p.mainVerb(kwSelect)
+	}
+	p.depth++
+	p.setLevel(inner)
+
+	// A table may have a function's name: INSERT INTO changes (…).
+	if p.prev[0].typ != tokWord || p.prev[1].kw == kwInto {
+		return
+	}
+	switch lookupCall(p.lex.flavor, p.textOf(p.prev[0])) {
+	case callPins:
+		p.fx |= fxPins
+	case callReads:
+		p.fx |= fxReads
+	case callSetConfig:
+		if p.config != 0 {
+			p.fx |= fxPins
+		} else {
+			p.config = p.depth
+		}
+	}
+}
+
+func (p *parser) close() {
+	if p.prev[0].char == '(' && p.prev[1].typ == tokWord &&
+		lookupCall(p.lex.flavor, p.textOf(p.prev[1])) == callReadsBare {
+		p.fx |= fxReads
+	}
+	if p.config != 0 && p.config == p.depth {
+		// With true as its last argument it ends with the transaction.
+		if p.prev[0].kw != kwTrue || p.prev[1].char != ',' {
+			p.fx |= fxPins
+		}
+		p.config = 0
+	}
+	if p.depth > 0 {
+		p.depth--
+	}
+}
+
+// with follows the queries of a WITH to the statements in it and behind it.
+func (p *parser) with(kw keyword) {
+	switch p.level() {
+	case levelPlain:
+		if p.prev[0].char == '(' {
+			switch {
+			case kw == kwWith:
+				p.setLevel(levelName)
+			case p.depth >= maxLevels && kw.isDML(Postgres):
+				p.writes(kw)
+			}
+		}
+	case levelBody:
+		p.setLevel(levelPlain)
+		switch {
+		case kw == kwWith:
+			p.setLevel(levelName)
+		case kw.isDML(Postgres):
+			p.writes(kw)
+		}
+	case levelName:
+		if kw != kwRecursive || p.prev[0].kw != kwWith {
+			p.setLevel(levelNamed)
+		}
+	case levelNamed:
+		if kw == kwAs {
+			p.setLevel(levelAs)
+		}
+	case levelAfter:
+		switch {
+		case kw == kwSearch || kw == kwCycle:
+			p.setLevel(levelSearch)
+		case kw.isDML(p.lex.flavor) || kw.isQuery():
+			p.mainVerb(kw)
+		}
+	case levelSearch:
+		if kw == kwSet {
+			p.setLevel(levelAfter)
+		}
+	}
+}
+
+// mainVerb notes the verb behind the queries of a WITH.
+func (p *parser) mainVerb(kw keyword) {
+	p.setLevel(levelPlain)
+	if !kw.isQuery() {
+		p.writes(kw)
+	} else if p.depth == p.main {
+		p.fx |= fxQuery
+	}
+}
+
+func (p *parser) writes(kw keyword) {
+	p.fx |= fxDML
+	if kw.isInsert() {
+		p.fx |= fxInsert
+	}
+}
+
+// reads notes the keywords that depend on the session.
+func (p *parser) reads(kw keyword) {
+	switch kw {
+	case kwOf: // WHERE CURRENT OF cursor
+		if p.prev[0].kw == kwCurrent {
+			p.fx |= fxReads
+		}
+	case kwValue: // PREVIOUS VALUE FOR sequence
+		if p.prev[0].kw == kwPrevious && p.lex.flavor == MySQL {
+			p.fx |= fxReads
+		}
+	case kwLastInsertID, kwIdentity, kwInsertID: // @@last_insert_id, @@session.identity
+		if p.prev[0].typ == tokSysVar || p.prev[0].char == '.' && p.prev[2].typ == tokSysVar {
+			p.fx |= fxReads
+		}
+	}
+}
+
+// into looks at t, the token behind an INTO, for where a query's rows go.
+func (p *parser) into(t token) {
+	switch p.prev[1].kw {
+	case kwInsert, kwReplace, kwMerge, kwAs:
+		return
+	}
+	if p.prev[1].char == '.' {
+		return
+	}
+	switch p.lex.flavor {
+	case MySQL:
+		switch {
+		case t.kw == kwOutfile || t.kw == kwDumpfile:
+			p.fx |= fxFile
+		case t.typ == tokUserVar:
+			p.fx |= fxPins
+		}
+	case Postgres, ANSI:
+		p.fx |= fxTable
+		if t.kw == kwLocal || t.kw == kwGlobal {
+			// The word before a TEMP that nobody needs.
+			ahead := p.lex
+			t = ahead.next()
+		}
+		if t.kw == kwTemp || t.kw == kwTemporary || t.kw == kwPgTemp {
+			p.fx |= fxTempTable
+		}
+	}
+}
+
+// block follows the blocks of a routine's body or a compound statement.
+func (p *parser) block(kw keyword) {
+	before := p.prev[0].kw
+	if p.lex.flavor == Postgres {
+		// Only a body in standard SQL is code, all others are strings.
+		switch {
+		case kw == kwAtomic && before == kwBegin, kw == kwCase && p.blocks > 0:
+			p.blocks++
+		case kw == kwEnd && p.blocks > 0:
+			p.blocks--
+		}
+		return
+	}
+	switch kw {
+	case kwEnd:
+		if p.blocks > 0 {
+			p.blocks--
+		}
+	case kwBegin:
+		p.push(false)
+	case kwCase:
+		if before != kwEnd {
+			p.push(!p.startsInner(true))
+		}
+	case kwLoop:
+		if before != kwEnd && p.lex.flavor != SQLite {
+			p.push(false)
+		}
+	case kwIf, kwWhile, kwRepeat, kwFor:
+		// IF, REPEAT are functions too, and IF EXISTS, FOR UPDATE clauses.
+		if before != kwEnd && p.lex.flavor != SQLite && p.startsInner(kw != kwFor) {
+			p.push(false)
+		}
+	}
+}
+
+func (p *parser) push(expression bool) {
+	if p.blocks < 64 {
+		bit := uint64(1) << p.blocks
+		p.expression &^= bit
+		if expression {
+			p.expression |= bit
+		}
+	}
+	p.blocks++
+}
+
+// startsInner reports whether the current token begins a statement within a
+// body. With head it may also be the body itself, behind the routine's head.
+func (p *parser) startsInner(head bool) bool {
+	if 0 < p.blocks && p.blocks <= 64 && p.expression&(1<<(p.blocks-1)) != 0 {
+		return false
+	}
+	t := p.prev[0]
+	switch t.kw {
+	case kwBegin, kwThen, kwElse, kwDo, kwLoop, kwRepeat:
+		return true
+	case kwRow, kwData, kwSQL, kwDeterministic, kwDefiner, kwInvoker:
+		return head
+	}
+	return t.typ == tokEOF || t.char == ';' || t.char == ':' || head && (t.char == ')' || t.typ == tokString)
+}

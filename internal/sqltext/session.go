@@ -1,0 +1,182 @@
+package sqltext
+
+func (p *parser) set() Class {
+	p.step()
+	switch p.lex.flavor {
+	case MySQL:
+		return p.setMySQL()
+	case Postgres:
+		switch p.tok.kw {
+		case kwLocal, kwConstraints, kwTransaction:
+			return Class{Kind: Session}
+		}
+	default:
+		switch p.tok.kw {
+		case kwConstraints, kwTransaction:
+			return Class{Kind: Session}
+		}
+	}
+	return Class{Kind: Session, Pins: true}
+}
+
+func (p *parser) setMySQL() Class {
+	switch p.tok.kw {
+	case kwStatement:
+		// SET STATEMENT a=b, … FOR statement
+		for !p.atEnd() && (p.tok.kw != kwFor || p.depth > 0) {
+			p.step()
+		}
+		if !p.skip(kwFor) {
+			return Class{Kind: Session, Pins: true}
+		}
+		p.fx = 0
+		return p.inner()
+	case kwPassword, kwDefault: // SET DEFAULT ROLE
+		return Class{Kind: DDL, ImplicitCommit: true}
+	case kwTransaction:
+		return Class{Kind: Session}
+	}
+	c := Class{Kind: Session}
+	global := false
+	for {
+		p.assignment(&c, &global)
+		for !p.atEnd() && (p.tok.char != ',' || p.depth > 0) {
+			p.step()
+		}
+		if p.atEnd() {
+			return c
+		}
+		p.step()
+	}
+}
+
+// assignment reads one assignment of MySQL's SET, at least up to its value,
+// and adds what it does to c. A scope holds for the assignments behind it too.
+func (p *parser) assignment(c *Class, global *bool) {
+	here := *global
+	switch p.tok.typ {
+	case tokUserVar:
+		c.Pins = true
+		return
+	case tokSysVar:
+		p.step()
+		here = false
+		if ahead := p.lex; ahead.next().char == '.' {
+			switch p.tok.kw {
+			case kwGlobal, kwPersist, kwPersistOnly:
+				here = true
+				p.step()
+				p.step()
+			case kwSession, kwLocal:
+				p.step()
+				p.step()
+			}
+		}
+	default:
+		switch p.tok.kw {
+		case kwGlobal, kwPersist, kwPersistOnly:
+			*global, here = true, true
+			p.step()
+		case kwSession, kwLocal:
+			*global, here = false, false
+			p.step()
+		}
+	}
+	if here {
+		return
+	}
+	name := p.tok
+	if p.atEnd() || !p.isAutocommit(name) {
+		c.Pins = true
+		return
+	}
+	p.step()
+	if p.tok.char != '=' && p.tok.typ != tokAssign {
+		c.Pins = true
+		return
+	}
+	p.step()
+	on, known := p.constant(p.tok)
+	if known {
+		p.step()
+		known = p.atEnd() || p.tok.char == ','
+	}
+	switch {
+	case !known:
+		c.Pins = true
+	case on:
+		c.Kind = AutocommitOn
+		c.ImplicitCommit = true
+	default:
+		c.Kind = AutocommitOff
+	}
+}
+
+func (p *parser) isAutocommit(t token) bool {
+	if t.typ == tokIdent && t.end-t.start > 2 {
+		return lookup(p.lex.text[t.start+1:t.end-1]) == kwAutocommit
+	}
+	return t.kw == kwAutocommit
+}
+
+func (p *parser) resetStatement() Class {
+	p.step()
+	switch p.lex.flavor {
+	case SQLite:
+		return Class{Kind: Opaque}
+	case MySQL:
+		return Class{Kind: DDL, ImplicitCommit: p.tok.kw != kwPersist}
+	}
+	return Class{Kind: Session, Pins: true}
+}
+
+func (p *parser) lock() Class {
+	p.step()
+	switch p.lex.flavor {
+	case SQLite:
+		return Class{Kind: Opaque}
+	case Postgres:
+		// Held to the end of the transaction.
+		return Class{Kind: Session}
+	case MySQL:
+		tables := p.tok.kw == kwTable || p.tok.kw == kwTables
+		return Class{Kind: Session, Pins: true, ImplicitCommit: tables}
+	}
+	return Class{Kind: Session, Pins: true}
+}
+
+// pragmas are those of SQLite that leave the connection as it was, whatever
+// is given to them; DDL for those that write to the file.
+var pragmas = map[string]Kind{
+	"COLLATION_LIST": Read, "COMPILE_OPTIONS": Read, "DATABASE_LIST": Read, "DATA_VERSION": Read,
+	"FOREIGN_KEY_CHECK": Read, "FOREIGN_KEY_LIST": Read, "FREELIST_COUNT": Read,
+	"FUNCTION_LIST": Read, "INDEX_INFO": Read, "INDEX_LIST": Read, "INDEX_XINFO": Read,
+	"INTEGRITY_CHECK": Read, "MODULE_LIST": Read, "PAGE_COUNT": Read, "PRAGMA_LIST": Read,
+	"QUICK_CHECK": Read, "SHRINK_MEMORY": Read, "STATS": Read, "TABLE_INFO": Read,
+	"TABLE_LIST": Read, "TABLE_XINFO": Read, "WAL_CHECKPOINT": Read,
+	"APPLICATION_ID": DDL, "INCREMENTAL_VACUUM": DDL, "OPTIMIZE": DDL, "USER_VERSION": DDL,
+}
+
+func (p *parser) pragma() Class {
+	p.step()
+	name := p.tok
+	p.step()
+	if p.tok.char == '.' {
+		p.step()
+		name = p.tok
+		p.step()
+	}
+	var kind Kind
+	known := false
+	if word := p.textOf(name); len(word) <= maxWord {
+		var buf [maxWord]byte
+		kind, known = pragmas[string(upper(&buf, word))]
+	}
+	switch {
+	case p.tok.char != '=' && p.tok.char != '(':
+		return Class{Kind: Read}
+	case known:
+		return Class{Kind: kind}
+	}
+	return Class{Kind: Session, Pins: true}
+}
