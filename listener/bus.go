@@ -1,0 +1,171 @@
+package listener
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Listener is told of events. Notify is called from one goroutine per
+// subscription, in the order of publication.
+type Listener interface {
+	Notify(Event)
+}
+
+// Func makes a function a Listener.
+type Func func(Event)
+
+// Notify implements Listener.
+func (f Func) Notify(ev Event) { f(ev) }
+
+// DefaultBuffer is how many events wait for a slow listener unless its
+// subscription says otherwise.
+const DefaultBuffer = 1024
+
+// Bus spreads events to listeners. A listener runs behind the execution: one
+// that blocks or panics delays and breaks nothing. When its buffer is full,
+// further events are dropped and counted. The zero value is not usable; a nil
+// *Bus has no listeners. Safe for concurrent use.
+type Bus struct {
+	log  logrus.FieldLogger
+	mu   sync.Mutex
+	subs atomic.Pointer[[]*Subscription]
+}
+
+// NewBus makes a bus. logger is told of listeners that panic or fall behind;
+// nil means logrus's standard logger.
+func NewBus(logger logrus.FieldLogger) *Bus {
+	if logger == nil {
+		logger = logrus.StandardLogger()
+	}
+	return &Bus{log: logger}
+}
+
+// Subscription is one listener's place on a bus.
+type Subscription struct {
+	bus      *Bus
+	listener Listener
+	events   chan Event
+	quit     chan struct{}
+	done     chan struct{}
+	close    sync.Once
+	dropped  atomic.Uint64
+	panicked atomic.Uint64
+}
+
+// SubscribeOption changes a subscription.
+type SubscribeOption func(*subscribeOptions)
+
+type subscribeOptions struct{ buffer int }
+
+// WithBuffer sets how many events may wait; values below 1 mean 1. Default
+// [DefaultBuffer].
+func WithBuffer(events int) SubscribeOption {
+	return func(o *subscribeOptions) { o.buffer = max(events, 1) }
+}
+
+// Subscribe adds a listener. It is told of events published from now on until
+// the subscription is closed.
+func (b *Bus) Subscribe(l Listener, opts ...SubscribeOption) *Subscription {
+	o := subscribeOptions{buffer: DefaultBuffer}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	s := &Subscription{
+		bus: b, listener: l,
+		events: make(chan Event, o.buffer),
+		quit:   make(chan struct{}), done: make(chan struct{}),
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var subs []*Subscription
+	if old := b.subs.Load(); old != nil {
+		subs = append(subs, *old...)
+	}
+	subs = append(subs, s)
+	b.subs.Store(&subs)
+	go s.run()
+	return s
+}
+
+// Listening reports whether anybody listens, so that an event nobody wants
+// need not be made.
+func (b *Bus) Listening() bool {
+	if b == nil {
+		return false
+	}
+	subs := b.subs.Load()
+	return subs != nil && len(*subs) > 0
+}
+
+// Publish hands ev to every listener and returns at once.
+func (b *Bus) Publish(ev Event) {
+	if !b.Listening() {
+		return
+	}
+	for _, s := range *b.subs.Load() {
+		select {
+		case s.events <- ev:
+		default:
+			if s.dropped.Add(1) == 1 {
+				b.log.WithField("log", ev.ID).Warn("bed: a listener does not keep up, events are dropped for it")
+			}
+		}
+	}
+}
+
+// Close takes the listener off the bus, lets it finish what was published
+// before, and waits for that. Calling it from inside Notify would wait for
+// itself; do that in another goroutine.
+func (s *Subscription) Close() {
+	s.close.Do(func() {
+		b := s.bus
+		b.mu.Lock()
+		var subs []*Subscription
+		for _, other := range *b.subs.Load() {
+			if other != s {
+				subs = append(subs, other)
+			}
+		}
+		b.subs.Store(&subs)
+		b.mu.Unlock()
+		close(s.quit)
+	})
+	<-s.done
+}
+
+// Dropped counts the events that found the buffer full.
+func (s *Subscription) Dropped() uint64 { return s.dropped.Load() }
+
+// Panics counts the events on which the listener panicked.
+func (s *Subscription) Panics() uint64 { return s.panicked.Load() }
+
+func (s *Subscription) run() {
+	defer close(s.done)
+	for {
+		select {
+		case ev := <-s.events:
+			s.notify(ev)
+		case <-s.quit:
+			for {
+				select {
+				case ev := <-s.events:
+					s.notify(ev)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *Subscription) notify(ev Event) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.panicked.Add(1)
+			s.bus.log.WithFields(logrus.Fields{"log": ev.ID, "panic": p}).Error("bed: a listener panicked")
+		}
+	}()
+	s.listener.Notify(ev)
+}

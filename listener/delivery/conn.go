@@ -1,0 +1,173 @@
+package delivery
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+)
+
+// The functions of this file drive a connection through the newest of the
+// optional interfaces it has, falling back as database/sql does.
+
+// Exec runs one statement. before reports that an error arose before the
+// statement itself was sent (its prepare failed, or ctx had already ended).
+func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (res driver.Result, before bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, true, err
+	}
+	switch c := conn.(type) {
+	case driver.ExecerContext:
+		res, err = c.ExecContext(ctx, query, args)
+		if !errors.Is(err, driver.ErrSkip) {
+			return res, false, err
+		}
+	case driver.Execer: //nolint:staticcheck // deprecated, but drivers have it
+		if vals, verr := plain(args); verr == nil {
+			res, err = c.Exec(query, vals)
+			if !errors.Is(err, driver.ErrSkip) {
+				return res, false, err
+			}
+		}
+	}
+	st, err := Prepare(ctx, conn, query)
+	if err != nil {
+		return nil, true, err
+	}
+	defer func() { _ = st.Close() }()
+	res, err = StmtExec(ctx, st, args)
+	return res, false, err
+}
+
+// Query runs one statement that returns rows. before is as for Exec.
+func Query(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, true, err
+	}
+	switch c := conn.(type) {
+	case driver.QueryerContext:
+		rows, err = c.QueryContext(ctx, query, args)
+		if !errors.Is(err, driver.ErrSkip) {
+			return rows, false, err
+		}
+	case driver.Queryer: //nolint:staticcheck // deprecated, but drivers have it
+		if vals, verr := plain(args); verr == nil {
+			rows, err = c.Query(query, vals)
+			if !errors.Is(err, driver.ErrSkip) {
+				return rows, false, err
+			}
+		}
+	}
+	st, err := Prepare(ctx, conn, query)
+	if err != nil {
+		return nil, true, err
+	}
+	rows, err = StmtQuery(ctx, st, args)
+	if err != nil {
+		_ = st.Close()
+		return nil, false, err
+	}
+	return &stmtRows{Rows: rows, st: st}, false, nil
+}
+
+// stmtRows closes the statement that was prepared for one query with its rows.
+type stmtRows struct {
+	driver.Rows
+	st driver.Stmt
+}
+
+func (r *stmtRows) Close() error {
+	err := r.Rows.Close()
+	if cerr := r.st.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// Prepare prepares a statement.
+func Prepare(ctx context.Context, conn driver.Conn, query string) (driver.Stmt, error) {
+	if c, ok := conn.(driver.ConnPrepareContext); ok {
+		return c.PrepareContext(ctx, query)
+	}
+	st, err := conn.Prepare(query)
+	if err == nil && ctx.Err() != nil {
+		_ = st.Close()
+		return nil, ctx.Err()
+	}
+	return st, err
+}
+
+// StmtExec runs a prepared statement.
+func StmtExec(ctx context.Context, st driver.Stmt, args []driver.NamedValue) (driver.Result, error) {
+	if s, ok := st.(driver.StmtExecContext); ok {
+		return s.ExecContext(ctx, args)
+	}
+	vals, err := plain(args)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return st.Exec(vals) //nolint:staticcheck // the only one that this driver has
+}
+
+// StmtQuery runs a prepared statement that returns rows.
+func StmtQuery(ctx context.Context, st driver.Stmt, args []driver.NamedValue) (driver.Rows, error) {
+	if s, ok := st.(driver.StmtQueryContext); ok {
+		return s.QueryContext(ctx, args)
+	}
+	vals, err := plain(args)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return st.Query(vals) //nolint:staticcheck // the only one that this driver has
+}
+
+// BeginTx begins a local transaction; options are never dropped.
+func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driver.Tx, error) {
+	if c, ok := conn.(driver.ConnBeginTx); ok {
+		return c.BeginTx(ctx, opts)
+	}
+	if opts.Isolation != 0 {
+		return nil, errors.New("sql: driver does not support non-default isolation level")
+	}
+	if opts.ReadOnly {
+		return nil, errors.New("sql: driver does not support read-only transactions")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	tx, err := conn.Begin() //nolint:staticcheck // the only one that this driver has
+	if err == nil && ctx.Err() != nil {
+		_ = tx.Rollback()
+		return nil, ctx.Err()
+	}
+	return tx, err
+}
+
+// Ping asks the connection whether it is alive. Without a Pinger a
+// connection counts as alive while it calls itself valid.
+func Ping(ctx context.Context, conn driver.Conn) error {
+	if v, ok := conn.(driver.Validator); ok && !v.IsValid() {
+		return driver.ErrBadConn
+	}
+	if p, ok := conn.(driver.Pinger); ok {
+		return p.Ping(ctx)
+	}
+	return nil
+}
+
+// plain strips the names for the interfaces that know none.
+func plain(args []driver.NamedValue) ([]driver.Value, error) {
+	vals := make([]driver.Value, len(args))
+	for i := range args {
+		if args[i].Name != "" {
+			return nil, errors.New("sql: driver does not support the use of Named Parameters")
+		}
+		vals[i] = args[i].Value
+	}
+	return vals, nil
+}

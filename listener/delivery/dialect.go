@@ -1,0 +1,108 @@
+package delivery
+
+import (
+	"context"
+	"database/sql/driver"
+
+	"github.com/bedsql/bed/internal/sqltext"
+)
+
+// Class says what an error of a database means for the write that met it.
+type Class uint8
+
+const (
+	// Unknown: no answer came back. The write may have been applied.
+	Unknown Class = iota
+	// Unreachable: the write never left. It was not applied; later may do.
+	Unreachable
+	// Retryable: the database answered, did not apply it, and may do so later.
+	// An answer that no table lists is Retryable.
+	Retryable
+	// Refused: the database understood it and said no; no retry can help.
+	Refused
+	// Duplicate is Refused because of a unique key. After an attempt of
+	// unknown outcome of the same write it is the trace of that attempt.
+	Duplicate
+)
+
+// Answered reports whether an error of this class is the database's own answer.
+func (c Class) Answered() bool { return c >= Retryable }
+
+func (c Class) String() string {
+	switch c {
+	case Unreachable:
+		return "unreachable"
+	case Retryable:
+		return "retryable"
+	case Refused:
+		return "refused"
+	case Duplicate:
+		return "duplicate key"
+	default:
+		return "unknown"
+	}
+}
+
+// Flavor is how a database's SQL text is read.
+type Flavor = sqltext.Flavor
+
+// The flavors.
+const (
+	ANSI     = sqltext.ANSI
+	MySQL    = sqltext.MySQL
+	Postgres = sqltext.Postgres
+	SQLite   = sqltext.SQLite
+)
+
+// Dialect is what bed knows about one kind of database. It is immutable and
+// safe for concurrent use. Nil functions have the default their comment says.
+type Dialect struct {
+	// Name is the kind's name in configurations: "mysql", "postgres", "sqlite".
+	Name string
+	// Flavor is how its SQL text is read.
+	Flavor Flavor
+	// Classify says what err (not nil, as the driver returned it) means for a
+	// statement that was handed to a live connection. Default: by SQLSTATE
+	// when the error carries one, else Unknown.
+	Classify func(err error) Class
+	// CheckNamedValue is the driver's own parameter check, for a connection
+	// that has not been dialled. Default: driver.ErrSkip (the default converter).
+	CheckNamedValue func(*driver.NamedValue) error
+	// Storable turns a parameter that the driver would receive into one that
+	// the log can keep and that means the same when it is replayed; an error
+	// says why it cannot. Values that the log keeps as they are (see
+	// txlog.EncodeParams) come back untouched. Default: as they are.
+	Storable func(v any) (any, error)
+	// TransactionLost reports whether the error err of a statement inside a
+	// local transaction took the whole transaction with it while the session
+	// stays usable, so that what follows would autocommit. conn is free for a
+	// query. Default: false.
+	TransactionLost func(ctx context.Context, conn driver.Conn, err error) bool
+	// SyntaxError reports whether err says that the text could not even be
+	// read, so that not even its implicit COMMIT happened. Default: false.
+	SyntaxError func(err error) bool
+	// GeneratedIDs is whether a Result's nonzero LastInsertId after an INSERT
+	// is an id that a later statement could carry.
+	GeneratedIDs bool
+}
+
+// Target is a data source to deliver to.
+type Target struct {
+	// Connector dials the bare driver.
+	Connector driver.Connector
+	// Dialect is its database's.
+	Dialect *Dialect
+	// DataSource is its name in the log.
+	DataSource string
+	// Settings is what its DSN says of values and names: see txlog.Unit.
+	Settings string
+	// NoSideConnection is whether a second connection of Connector would reach
+	// another database than the first (SQLite's :memory:): a retry on a side
+	// connection would then write into an empty database of its own.
+	NoSideConnection bool
+	// File is the absolute path of a SQLite database's file; empty otherwise.
+	File string
+	// AutocommitOff is whether the DSN itself turns autocommit off, so that
+	// every statement opens a transaction.
+	AutocommitOff bool
+}

@@ -1,0 +1,127 @@
+package delivery
+
+import (
+	"database/sql/driver"
+	"errors"
+	"io"
+	"reflect"
+)
+
+// Buffer reads rows to their end and closes them. Only then is a statement
+// that returns rows done: a later row, a deferred constraint or the implicit
+// commit may still fail, and that error is returned.
+func Buffer(rows driver.Rows) (*Rows, error) {
+	b := &Rows{cols: rows.Columns()}
+	b.readTypes(rows)
+	dest := make([]driver.Value, len(b.cols))
+	for {
+		err := rows.Next(dest)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			_ = rows.Close()
+			return nil, err
+		}
+		row := make([]driver.Value, len(dest))
+		for i, v := range dest {
+			if raw, ok := v.([]byte); ok && raw != nil {
+				// A driver may reuse its buffer for the next row.
+				v = append(make([]byte, 0, len(raw)), raw...)
+			}
+			row[i] = v
+		}
+		b.rows = append(b.rows, row)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Rows are the rows of a write, read to the end, with the column types that
+// the driver gave. They implement driver.Rows.
+type Rows struct {
+	cols  []string
+	types []columnType
+	rows  [][]driver.Value
+	next  int
+}
+
+type columnType struct {
+	scan              reflect.Type
+	name              string
+	length            int64
+	hasLength         bool
+	nullable, hasNull bool
+	precision, scale  int64
+	hasDecimal        bool
+}
+
+var anyType = reflect.TypeFor[any]()
+
+func (b *Rows) readTypes(rows driver.Rows) {
+	b.types = make([]columnType, len(b.cols))
+	if s, ok := rows.(*stmtRows); ok {
+		rows = s.Rows
+	}
+	for i := range b.types {
+		t := &b.types[i]
+		t.scan = anyType
+		if r, ok := rows.(driver.RowsColumnTypeScanType); ok {
+			t.scan = r.ColumnTypeScanType(i)
+		}
+		if r, ok := rows.(driver.RowsColumnTypeDatabaseTypeName); ok {
+			t.name = r.ColumnTypeDatabaseTypeName(i)
+		}
+		if r, ok := rows.(driver.RowsColumnTypeLength); ok {
+			t.length, t.hasLength = r.ColumnTypeLength(i)
+		}
+		if r, ok := rows.(driver.RowsColumnTypeNullable); ok {
+			t.nullable, t.hasNull = r.ColumnTypeNullable(i)
+		}
+		if r, ok := rows.(driver.RowsColumnTypePrecisionScale); ok {
+			t.precision, t.scale, t.hasDecimal = r.ColumnTypePrecisionScale(i)
+		}
+	}
+}
+
+// Columns implements driver.Rows.
+func (b *Rows) Columns() []string { return b.cols }
+
+// Close implements driver.Rows.
+func (b *Rows) Close() error {
+	b.rows = nil
+	return nil
+}
+
+// Next implements driver.Rows.
+func (b *Rows) Next(dest []driver.Value) error {
+	if b.next >= len(b.rows) {
+		return io.EOF
+	}
+	copy(dest, b.rows[b.next])
+	b.next++
+	return nil
+}
+
+// ColumnTypeScanType implements driver.RowsColumnTypeScanType.
+func (b *Rows) ColumnTypeScanType(i int) reflect.Type { return b.types[i].scan }
+
+// ColumnTypeDatabaseTypeName implements driver.RowsColumnTypeDatabaseTypeName.
+func (b *Rows) ColumnTypeDatabaseTypeName(i int) string { return b.types[i].name }
+
+// ColumnTypeLength implements driver.RowsColumnTypeLength.
+func (b *Rows) ColumnTypeLength(i int) (int64, bool) {
+	return b.types[i].length, b.types[i].hasLength
+}
+
+// ColumnTypeNullable implements driver.RowsColumnTypeNullable.
+func (b *Rows) ColumnTypeNullable(i int) (nullable, ok bool) {
+	return b.types[i].nullable, b.types[i].hasNull
+}
+
+// ColumnTypePrecisionScale implements driver.RowsColumnTypePrecisionScale.
+func (b *Rows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
+	return b.types[i].precision, b.types[i].scale, b.types[i].hasDecimal
+}

@@ -1,0 +1,96 @@
+package listener
+
+import (
+	"database/sql/driver"
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrPending is matched by the error of a write that is logged and not
+	// known to be applied: the job will deliver it, or it is parked.
+	ErrPending = errors.New("bed: the write is logged and will be delivered later")
+	// ErrNotLogged is matched by the error of a write whose log could not be
+	// written: it was never sent.
+	ErrNotLogged = errors.New("bed: the write was not accepted, its transaction log could not be written")
+	// ErrRowsUnknown is returned by the methods of a Result when the write is
+	// delivered but the answer that counted its rows was lost.
+	ErrRowsUnknown = errors.New("bed: the write is delivered, but the answer with its row count was lost")
+)
+
+// PendingError is a write that is logged and not known to be applied.
+// errors.Is(err, ErrPending) holds; it unwraps to the cause.
+type PendingError struct {
+	// LogID is the write's id in the transaction log.
+	LogID string
+	// DataSource is where it is to be delivered.
+	DataSource string
+	// Parked is whether it waits for a person rather than for the job.
+	Parked bool
+	// Cause is the last attempt's error.
+	Cause error
+}
+
+func (e *PendingError) Error() string {
+	what := "is pending, the job will deliver it"
+	if e.Parked {
+		what = "is parked, a person has to decide (bed-job show " + e.LogID + ")"
+	}
+	return fmt.Sprintf("bed: write to %s %s (log %s): %v", e.DataSource, what, e.LogID, e.Cause)
+}
+
+// Is makes errors.Is(err, ErrPending) true.
+func (e *PendingError) Is(target error) bool { return target == ErrPending }
+
+// Unwrap gives the cause. driver.ErrBadConn is hidden: database/sql takes it
+// for leave to run the statement again.
+func (e *PendingError) Unwrap() error { return hideBadConn(e.Cause) }
+
+// NotLoggedError is a write that was not accepted. errors.Is(err,
+// ErrNotLogged) holds; it unwraps to the cause.
+type NotLoggedError struct {
+	// DataSource is where the write was to go.
+	DataSource string
+	// Cause is the log's error.
+	Cause error
+}
+
+func (e *NotLoggedError) Error() string {
+	return fmt.Sprintf("bed: write to %s was not accepted and not sent, its transaction log could not be written: %v", e.DataSource, e.Cause)
+}
+
+// Is makes errors.Is(err, ErrNotLogged) true.
+func (e *NotLoggedError) Is(target error) bool { return target == ErrNotLogged }
+
+// Unwrap gives the cause, with driver.ErrBadConn hidden.
+func (e *NotLoggedError) Unwrap() error { return hideBadConn(e.Cause) }
+
+// RefusedError is a write inside a soft transaction that the database
+// refused: it is parked in the log. It unwraps to the driver's own error.
+type RefusedError struct {
+	// LogID is the write's id in the transaction log.
+	LogID string
+	// DataSource refused it.
+	DataSource string
+	// Cause is the driver's error.
+	Cause error
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("bed: %s refused a write, it is parked (bed-job show %s): %v", e.DataSource, e.LogID, e.Cause)
+}
+
+// Unwrap gives the driver's error.
+func (e *RefusedError) Unwrap() error { return e.Cause }
+
+// hiddenBadConn says what driver.ErrBadConn says and is not it.
+type hiddenBadConn struct{ text string }
+
+func (e *hiddenBadConn) Error() string { return e.text }
+
+func hideBadConn(err error) error {
+	if err != nil && errors.Is(err, driver.ErrBadConn) {
+		return &hiddenBadConn{err.Error()}
+	}
+	return err
+}

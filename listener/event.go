@@ -1,0 +1,120 @@
+package listener
+
+import (
+	"database/sql/driver"
+	"time"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// EventType says at which point of an execution an event was made.
+type EventType uint8
+
+// The points, named as in Sharding-JDBC 1.x. An execution that is retried has
+// one BeforeExecute and one final ExecuteSuccess or ExecuteFailure for each
+// attempt.
+const (
+	// BeforeExecute: the log is durable, nothing has been sent yet.
+	BeforeExecute EventType = iota + 1
+	// ExecuteSuccess: the attempt delivered the unit.
+	ExecuteSuccess
+	// ExecuteFailure: the attempt ended with Err.
+	ExecuteFailure
+	// Parked: the unit is left for a person; Err says why.
+	Parked
+)
+
+func (t EventType) String() string {
+	switch t {
+	case BeforeExecute:
+		return "before execute"
+	case ExecuteSuccess:
+		return "execute success"
+	case ExecuteFailure:
+		return "execute failure"
+	case Parked:
+		return "parked"
+	default:
+		return "unknown event"
+	}
+}
+
+// Origin says who made an attempt.
+type Origin uint8
+
+// The origins.
+const (
+	// Caller: the application's own call.
+	Caller Origin = iota + 1
+	// SyncRetry: a retry inside the application's call.
+	SyncRetry
+	// AsyncJob: the job.
+	AsyncJob
+)
+
+func (o Origin) String() string {
+	switch o {
+	case Caller:
+		return "caller"
+	case SyncRetry:
+		return "sync retry"
+	case AsyncJob:
+		return "async job"
+	default:
+		return "unknown origin"
+	}
+}
+
+// Statement is one statement of the execution that an event tells of.
+type Statement struct {
+	// SQL is its text.
+	SQL string
+	// Parameters are its arguments: a copy, the listener's to keep. They hold
+	// the application's data; think before writing them to a log.
+	Parameters []driver.NamedValue
+}
+
+// Event tells of one attempt to deliver one unit. It may not come at all: a
+// process that crashes tells nobody.
+type Event struct {
+	Type   EventType
+	Origin Origin
+	// Time is when the event was made, on this process's clock.
+	Time time.Time
+	// ID is the unit's id in the transaction log.
+	ID string
+	// TransactionID is the soft transaction's, or ID outside of any.
+	TransactionID string
+	// DataSource is where the unit is delivered.
+	DataSource string
+	// Statements are the unit's, in order; one for a single DML.
+	Statements []Statement
+	// Err is the attempt's error as the driver gave it; nil unless Type is
+	// ExecuteFailure or Parked.
+	Err error
+	// Class says what Err means.
+	Class delivery.Class
+	// Assumed: a success concluded from a duplicate key after an attempt of
+	// unknown outcome.
+	Assumed bool
+}
+
+// NewEvent makes the event of an attempt on u. Statements whose parameters
+// cannot be read come without them.
+func NewEvent(t EventType, by Origin, u *txlog.Unit, out delivery.Outcome) Event {
+	ev := Event{
+		Type: t, Origin: by, Time: time.Now(),
+		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource,
+		Statements: make([]Statement, len(u.Statements)),
+		Err:        out.Err, Assumed: out.Assumed,
+	}
+	if out.Err != nil {
+		ev.Class = out.Class
+	}
+	for i, s := range u.Statements {
+		args, _ := s.Args()
+		ev.Statements[i] = Statement{SQL: s.SQL, Parameters: args}
+	}
+	return ev
+}

@@ -1,0 +1,92 @@
+package listener
+
+import (
+	"context"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Execution is one write on its way: the unit that is logged and the means to
+// run it. It belongs to one goroutine.
+type Execution struct {
+	// Unit is what is logged.
+	Unit *txlog.Unit
+	// Attempt runs the unit once. n is 0 for the caller's own execution, on
+	// the caller's own connection; retries count from 1 and run on a
+	// connection that was checked. It never panics and always says how it ended.
+	Attempt func(ctx context.Context, n int) delivery.Outcome
+	// AnswerIsFinal: an answer of the database to attempt 0 is the caller's,
+	// even one that a retry could mend. So it is with COMMIT.
+	AnswerIsFinal bool
+	// KeepRefused parks a refused unit instead of removing its log, as inside
+	// a soft transaction.
+	KeepRefused bool
+	// Outcome is the last attempt's.
+	Outcome delivery.Outcome
+
+	attempts int
+	inDoubt  bool
+	release  func()
+	unlogged bool
+}
+
+// Attempts counts the attempts so far.
+func (x *Execution) Attempts() int { return x.attempts }
+
+// InDoubt reports whether an attempt of this execution may have been applied
+// without that being known.
+func (x *Execution) InDoubt() bool { return x.inDoubt }
+
+// run makes the next attempt.
+func (x *Execution) run(ctx context.Context, bus *Bus) {
+	out := x.Attempt(ctx, x.attempts)
+	x.attempts++
+	x.Outcome = out
+	if out.Maybe() {
+		x.inDoubt = true
+	}
+	if bus.Listening() {
+		t := ExecuteSuccess
+		if out.Err != nil {
+			t = ExecuteFailure
+		}
+		bus.Publish(NewEvent(t, x.origin(), x.Unit, out))
+	}
+}
+
+func (x *Execution) origin() Origin {
+	if x.attempts > 1 {
+		return SyncRetry
+	}
+	return Caller
+}
+
+// Interceptor is a listener that takes part in executions instead of
+// following them. Its methods run in the caller's goroutine.
+type Interceptor interface {
+	// BeforeExecute runs before anything is sent; an error ends the execution
+	// and is the caller's.
+	BeforeExecute(ctx context.Context, x *Execution) error
+	// ExecuteSuccess runs after the first attempt delivered the unit.
+	ExecuteSuccess(ctx context.Context, x *Execution) error
+	// ExecuteFailure runs after the first attempt failed; it may run further
+	// attempts through again. Its error is the caller's; nil means delivered.
+	ExecuteFailure(ctx context.Context, x *Execution, again func(context.Context)) error
+}
+
+// Execute runs x under an interceptor and publishes its events. What it
+// returns is the caller's answer by the rule of truth.
+func (b *Bus) Execute(ctx context.Context, i Interceptor, x *Execution) error {
+	if err := i.BeforeExecute(ctx, x); err != nil {
+		return err
+	}
+	if b.Listening() {
+		b.Publish(NewEvent(BeforeExecute, Caller, x.Unit, delivery.Outcome{}))
+	}
+	x.run(ctx, b)
+	if x.Outcome.Err == nil {
+		return i.ExecuteSuccess(ctx, x)
+	}
+	return i.ExecuteFailure(ctx, x, func(ctx context.Context) { x.run(ctx, b) })
+}
