@@ -1,0 +1,172 @@
+package bedsql
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Guarantee is how often a delivered write takes effect.
+type Guarantee uint8
+
+const (
+	// AtLeastOnce applies a write again when it is not known whether it was
+	// applied. It needs idempotent SQL.
+	AtLeastOnce Guarantee = iota
+	// ExactlyOnce applies a write once, by a receipt in the target database.
+	// It is not available yet: Register and NewConnector refuse it.
+	ExactlyOnce
+)
+
+// PinnedPolicy says what becomes of a write on a connection whose session
+// holds state that a retry elsewhere would not see.
+type PinnedPolicy uint8
+
+const (
+	// PinnedPassThrough hands it straight to the driver, unlogged and
+	// unretried, with a count and one warning for each connection.
+	PinnedPassThrough PinnedPolicy = iota
+	// PinnedRefuse answers ErrPinned and sends nothing.
+	PinnedRefuse
+)
+
+// Config configures a wrapped driver. The zero value of every field but
+// Storage means its default.
+type Config struct {
+	// Storage keeps the transaction log. Required. It stays the caller's to
+	// close, after the databases that use it.
+	Storage txlog.Storage
+	// SyncMaxDeliveryTryTimes is how many retries inside the call follow a
+	// first attempt that failed. Default 3, as in Sharding-JDBC.
+	SyncMaxDeliveryTryTimes int
+	// NoSyncRetry leaves a failed first attempt to the job at once.
+	NoSyncRetry bool
+	// Guarantee is how often a delivered write takes effect. Default AtLeastOnce.
+	Guarantee Guarantee
+
+	// RetryInitial is the pause before the first retry inside the call; it
+	// doubles up to RetryMax and is jittered by half. Default 20 ms.
+	RetryInitial time.Duration
+	// RetryMax caps that pause. Default 500 ms.
+	RetryMax time.Duration
+	// RetryTimeout bounds all retries of one write inside the call together;
+	// the caller's context bounds them too. Default 10 s.
+	RetryTimeout time.Duration
+	// Lease is how long a log belongs to its writer without being renewed. A
+	// writer that is busy renews it; one that vanished holds the job up for
+	// that long. Default 30 s, at least 100 ms.
+	Lease time.Duration
+	// LogTimeout bounds what is said to the log after the caller's context has
+	// ended. Default 5 s.
+	LogTimeout time.Duration
+	// RunUnlogged runs a write although its log could not be written, with an
+	// error line for each, instead of answering ErrNotLogged. Default false.
+	RunUnlogged bool
+	// Pinned says what becomes of a write on a connection that holds session
+	// state. Default PinnedPassThrough.
+	Pinned PinnedPolicy
+	// MaxUnitStatements is how many statements of one local transaction are
+	// kept in the log. A larger transaction runs as ever, but when the answer
+	// to its COMMIT is lost it is parked for a person instead of delivered
+	// again. Default 1000, at most txlog.MaxStatements.
+	MaxUnitStatements int
+	// MaxUnitBytes is the same limit in bytes of SQL and parameters. Default
+	// 4 MiB, which a log database's packet limit should exceed.
+	MaxUnitBytes int
+
+	// Bus spreads events of every write to listeners. nil means none.
+	Bus *listener.Bus
+	// Counters count what passes. nil means nobody counts.
+	Counters *Counters
+	// Logger is told what an operator should know; never a parameter's value.
+	// Default logrus's standard logger.
+	Logger logrus.FieldLogger
+}
+
+func (c Config) withDefaults() Config {
+	setDefault(&c.SyncMaxDeliveryTryTimes, 3)
+	if c.NoSyncRetry {
+		c.SyncMaxDeliveryTryTimes = 0
+	}
+	setDefault(&c.RetryInitial, 20*time.Millisecond)
+	setDefault(&c.RetryMax, 500*time.Millisecond)
+	setDefault(&c.RetryTimeout, 10*time.Second)
+	setDefault(&c.Lease, 30*time.Second)
+	setDefault(&c.LogTimeout, 5*time.Second)
+	setDefault(&c.MaxUnitStatements, 1000)
+	setDefault(&c.MaxUnitBytes, 4<<20)
+	if c.Logger == nil {
+		c.Logger = logrus.StandardLogger()
+	}
+	if c.Counters == nil {
+		c.Counters = new(Counters)
+	}
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// validate reports every mistake at once.
+func (c Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("bed: Config."+format, args...))
+	}
+	if isNil(c.Storage) {
+		bad("Storage is missing: give it a log from txlog.Open")
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"SyncMaxDeliveryTryTimes", int64(c.SyncMaxDeliveryTryTimes)},
+		{"RetryInitial", int64(c.RetryInitial)},
+		{"RetryMax", int64(c.RetryMax)},
+		{"RetryTimeout", int64(c.RetryTimeout)},
+		{"Lease", int64(c.Lease)},
+		{"LogTimeout", int64(c.LogTimeout)},
+		{"MaxUnitStatements", int64(c.MaxUnitStatements)},
+		{"MaxUnitBytes", int64(c.MaxUnitBytes)},
+	} {
+		if f.value < 0 {
+			bad("%s is negative", f.name)
+		}
+	}
+	if c.Lease > 0 && c.Lease < 100*time.Millisecond {
+		bad("Lease is %v, it must be at least 100ms", c.Lease)
+	}
+	if c.MaxUnitStatements > txlog.MaxStatements {
+		bad("MaxUnitStatements is %d, it can be %d at most", c.MaxUnitStatements, txlog.MaxStatements)
+	}
+	switch c.Guarantee {
+	case AtLeastOnce:
+	case ExactlyOnce:
+		bad("Guarantee ExactlyOnce is not available yet")
+	default:
+		bad("Guarantee %d is unknown", c.Guarantee)
+	}
+	if c.Pinned > PinnedRefuse {
+		bad("Pinned %d is unknown", c.Pinned)
+	}
+	return errors.Join(errs...)
+}
+
+// isNil also finds a nil pointer inside the interface.
+func isNil(s txlog.Storage) bool {
+	if s == nil {
+		return true
+	}
+	v := reflect.ValueOf(s)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}

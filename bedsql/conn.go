@@ -1,0 +1,259 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// Conn is a wrapped connection. Applications meet it in sql.Conn.Raw only; see
+// its method Raw.
+type Conn struct {
+	c *connector
+	// inner is the bare connection, nil until first use.
+	inner driver.Conn
+	// dead: inner must not be used again and is never dialled anew in place,
+	// for what the session held is gone.
+	dead bool
+	// pinned says why writes on this connection run unlogged; empty if they
+	// do not.
+	pinned string
+	// warned: the one warning about pinned was given.
+	warned bool
+	// autocommitOff: SET autocommit=0 was sent, a transaction is always open.
+	autocommitOff bool
+	// tx is the local transaction that is open; nil outside of any, and on a
+	// connection whose writes are not logged.
+	tx *localTx
+}
+
+var (
+	_ driver.Conn               = (*Conn)(nil)
+	_ driver.ConnBeginTx        = (*Conn)(nil)
+	_ driver.ConnPrepareContext = (*Conn)(nil)
+	_ driver.ExecerContext      = (*Conn)(nil)
+	_ driver.QueryerContext     = (*Conn)(nil)
+	_ driver.NamedValueChecker  = (*Conn)(nil)
+	_ driver.Pinger             = (*Conn)(nil)
+	_ driver.SessionResetter    = (*Conn)(nil)
+	_ driver.Validator          = (*Conn)(nil)
+)
+
+// Raw gives the driver's own connection, dialled if need be:
+//
+//	err := sqlConn.Raw(func(dc any) error {
+//		inner, err := dc.(*bedsql.Conn).Raw(ctx)
+//		…
+//	})
+//
+// What is done with it cannot be seen, so from then on writes on this
+// connection run unlogged (see Config.Pinned).
+func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
+	if err := c.ensure(ctx); err != nil {
+		return nil, err
+	}
+	c.pin("raw access to the connection")
+	return c.inner, nil
+}
+
+// ensure dials on first use. The error is the driver's.
+func (c *Conn) ensure(ctx context.Context) error {
+	if c.dead {
+		return driver.ErrBadConn
+	}
+	if c.inner != nil {
+		return nil
+	}
+	inner, err := c.c.dial(ctx)
+	if err != nil {
+		return err
+	}
+	c.inner = inner
+	return nil
+}
+
+// ready is ensure for what need not be refused on a dead connection: the
+// driver itself says what is wrong with it.
+func (c *Conn) ready(ctx context.Context) error {
+	if c.inner != nil {
+		return nil
+	}
+	return c.ensure(ctx)
+}
+
+// Ping implements driver.Pinger.
+func (c *Conn) Ping(ctx context.Context) error {
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	if p, ok := c.inner.(driver.Pinger); ok {
+		return p.Ping(ctx)
+	}
+	return nil
+}
+
+// ResetSession implements driver.SessionResetter.
+func (c *Conn) ResetSession(ctx context.Context) error {
+	if c.dead {
+		return driver.ErrBadConn
+	}
+	if r, ok := c.inner.(driver.SessionResetter); ok {
+		return r.ResetSession(ctx)
+	}
+	return nil
+}
+
+// IsValid implements driver.Validator.
+func (c *Conn) IsValid() bool {
+	if c.dead {
+		return false
+	}
+	if v, ok := c.inner.(driver.Validator); ok {
+		return v.IsValid()
+	}
+	return true
+}
+
+// Close implements driver.Conn.
+func (c *Conn) Close() error {
+	if c.inner == nil {
+		return nil
+	}
+	return c.inner.Close()
+}
+
+// CheckNamedValue implements driver.NamedValueChecker: the driver's own check,
+// or what the dialect knows of it while the connection has not been dialled.
+func (c *Conn) CheckNamedValue(nv *driver.NamedValue) error {
+	if c.inner != nil {
+		if n, ok := c.inner.(driver.NamedValueChecker); ok {
+			return n.CheckNamedValue(nv)
+		}
+		return driver.ErrSkip
+	}
+	if check := c.c.dialect.CheckNamedValue; check != nil {
+		return check(nv)
+	}
+	return driver.ErrSkip
+}
+
+// ExecContext implements driver.ExecerContext.
+func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	class := c.c.texts.Get(query)
+	if class.Kind == sqltext.DML {
+		return c.execWrite(ctx, statement{query: query, class: class}, args)
+	}
+	return c.execOther(ctx, statement{query: query, class: class}, args)
+}
+
+// QueryContext implements driver.QueryerContext.
+func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	class := c.c.texts.Get(query)
+	if class.Kind == sqltext.DML {
+		return c.queryWrite(ctx, statement{query: query, class: class}, args)
+	}
+	return c.queryOther(ctx, statement{query: query, class: class}, args)
+}
+
+// Prepare implements driver.Conn.
+func (c *Conn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+// PrepareContext implements driver.ConnPrepareContext. A write that cannot be
+// prepared because the database is out of reach is prepared later: it is met
+// by Exec, which logs it.
+func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	class := c.c.texts.Get(query)
+	fresh := c.inner == nil
+	var inner driver.Stmt
+	err := c.ready(ctx)
+	if err == nil {
+		inner, err = delivery.Prepare(ctx, c.inner, query)
+	}
+	if err != nil {
+		if errors.Is(err, driver.ErrBadConn) && !fresh {
+			// Nothing was logged yet: database/sql may take another connection.
+			return nil, err
+		}
+		later := class.Kind == sqltext.DML && c.tx == nil && c.pinned == "" && ctx.Err() == nil &&
+			!c.c.dialect.DialClass(err).Answered()
+		if !later {
+			return nil, err
+		}
+		if c.inner != nil {
+			c.kill()
+		}
+	}
+	st := &Stmt{c: c, statement: statement{query: query, class: class, prepared: inner}}
+	if cc, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // deprecated, but drivers have it
+		return &convertingStmt{Stmt: st, ColumnConverter: cc}, nil
+	}
+	return st, nil
+}
+
+// kill takes the connection out of use.
+func (c *Conn) kill() { c.dead = true }
+
+// pin makes writes on this connection run unlogged from now on.
+func (c *Conn) pin(why string) {
+	if c.tx != nil {
+		c.tx.unreplayable(why)
+	}
+	if c.pinned == "" {
+		c.pinned = why
+	}
+}
+
+// statement is a text with what it was read as, and its prepared form if it
+// has one.
+type statement struct {
+	query    string
+	class    sqltext.Class
+	prepared driver.Stmt
+}
+
+// exec runs s on the bare connection, as a prepared statement if it is one.
+// before is as for delivery.Exec.
+func (c *Conn) exec(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, err error) {
+	if s.prepared != nil {
+		res, err = delivery.StmtExec(ctx, s.prepared, args)
+		return res, false, err
+	}
+	return delivery.Exec(ctx, c.inner, s.query, args)
+}
+
+// query is exec for a statement that returns rows.
+func (c *Conn) query(ctx context.Context, s statement, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
+	if s.prepared != nil {
+		rows, err = delivery.StmtQuery(ctx, s.prepared, args)
+		return rows, false, err
+	}
+	return delivery.Query(ctx, c.inner, s.query, args)
+}
+
+// execBare hands s to the driver as database/sql would: driver.ErrSkip comes
+// back as it is.
+func (c *Conn) execBare(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+	if s.prepared != nil {
+		return delivery.StmtExec(ctx, s.prepared, args)
+	}
+	if e, ok := c.inner.(driver.ExecerContext); ok {
+		return e.ExecContext(ctx, s.query, args)
+	}
+	return nil, driver.ErrSkip
+}
+
+// queryBare is execBare for a statement that returns rows.
+func (c *Conn) queryBare(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
+	if s.prepared != nil {
+		return delivery.StmtQuery(ctx, s.prepared, args)
+	}
+	if q, ok := c.inner.(driver.QueryerContext); ok {
+		return q.QueryContext(ctx, s.query, args)
+	}
+	return nil, driver.ErrSkip
+}

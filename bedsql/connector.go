@@ -1,0 +1,164 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// Bounds of the cache of read statement texts, for each connector.
+const cachedTexts = 2048
+
+// Option changes a connector made by NewConnector.
+type Option func(*delivery.Target)
+
+// WithDialect says which database the connector dials; the databases'
+// packages have it as Dialect. Without it errors are read by their SQLSTATE
+// alone and statements as standard SQL.
+func WithDialect(d *delivery.Dialect) Option {
+	return func(t *delivery.Target) {
+		if d != nil {
+			t.Dialect = d
+		}
+	}
+}
+
+// WithSettings says what the connector's DSN says of values and names, in the
+// form of the job's targets: the job does not deliver where they differ.
+func WithSettings(settings string) Option {
+	return func(t *delivery.Target) { t.Settings = settings }
+}
+
+// NewConnector wraps a driver's connector for sql.OpenDB. dataSource is the
+// name that the log gives to where it leads, and the job's configuration to
+// where it delivers.
+func NewConnector(c driver.Connector, dataSource string, cfg Config, opts ...Option) (driver.Connector, error) {
+	if c == nil {
+		return nil, errors.New("bed: the connector to wrap is nil")
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	target := delivery.Target{Connector: c, DataSource: dataSource, Dialect: &delivery.Dialect{Name: "sql"}}
+	for _, opt := range opts {
+		opt(&target)
+	}
+	wrap, err := newConnector(target, cfg)
+	if err != nil {
+		return nil, err
+	}
+	wrap.driver = c.Driver()
+	return wrap, nil
+}
+
+// connector is one opened database: what its connections share.
+type connector struct {
+	target  delivery.Target
+	dialect *delivery.Dialect
+	cfg     Config
+	texts   *sqltext.Cache
+	deliver *listener.BestEfforts
+	log     logrus.FieldLogger
+	driver  driver.Driver
+}
+
+var (
+	_ driver.Connector = (*connector)(nil)
+	_ io.Closer        = (*connector)(nil)
+)
+
+func newConnector(target delivery.Target, cfg Config) (*connector, error) {
+	if target.DataSource == "" {
+		return nil, errors.New("bed: the data source has no name: give one, or the DSN parameter bedDataSource")
+	}
+	if len(target.DataSource) > 255 {
+		return nil, fmt.Errorf("bed: the data source's name is %d bytes long, 255 is the most that the log can keep: give a shorter one by the DSN parameter bedDataSource", len(target.DataSource))
+	}
+	if target.AutocommitOff {
+		return nil, fmt.Errorf("bed: the DSN of %s turns autocommit off, which would leave every write uncommitted: remove it from the DSN and use transactions", target.DataSource)
+	}
+	if err := refuseSharedFile(target, cfg); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	log := cfg.Logger.WithField("data_source", target.DataSource)
+	return &connector{
+		target:  target,
+		dialect: target.Dialect,
+		cfg:     cfg,
+		texts:   sqltext.NewCache(target.Dialect.Flavor, cachedTexts),
+		log:     log,
+		deliver: listener.NewBestEfforts(listener.BestEffortsConfig{
+			Storage:                 cfg.Storage,
+			SyncMaxDeliveryTryTimes: cfg.SyncMaxDeliveryTryTimes,
+			RetryInitial:            cfg.RetryInitial,
+			RetryMax:                cfg.RetryMax,
+			RetryTimeout:            cfg.RetryTimeout,
+			Lease:                   cfg.Lease,
+			LogTimeout:              cfg.LogTimeout,
+			RunUnlogged:             cfg.RunUnlogged,
+			Dialect:                 target.Dialect,
+			Bus:                     cfg.Bus,
+			Logger:                  cfg.Logger,
+		}),
+	}, nil
+}
+
+// refuseSharedFile keeps a SQLite log out of the target's own file: the log's
+// writer would wait for the write that waits for it.
+func refuseSharedFile(target delivery.Target, cfg Config) error {
+	s, ok := cfg.Storage.(interface {
+		Driver() string
+		Location() string
+	})
+	if !ok || s.Driver() != "sqlite" || target.File == "" {
+		return nil
+	}
+	same := s.Location() == target.File
+	if a, err := os.Stat(s.Location()); err == nil {
+		if b, err := os.Stat(target.File); err == nil {
+			same = same || os.SameFile(a, b)
+		}
+	}
+	if same {
+		return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own", target.DataSource)
+	}
+	return nil
+}
+
+// Connect implements driver.Connector. It dials nothing: a database that is
+// down must be met by the write that is to be logged, not before it. The
+// connection dials on first use.
+func (c *connector) Connect(context.Context) (driver.Conn, error) {
+	return &Conn{c: c}, nil
+}
+
+// Driver implements driver.Connector.
+func (c *connector) Driver() driver.Driver { return c.driver }
+
+// Close implements io.Closer: sql.DB.Close calls it. It waits a little for
+// removals of the log that were being repeated, and closes the wrapped
+// connector if that can be closed.
+func (c *connector) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.LogTimeout)
+	defer cancel()
+	c.deliver.Close(ctx)
+	if closer, ok := c.target.Connector.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// dial opens a bare connection.
+func (c *connector) dial(ctx context.Context) (driver.Conn, error) {
+	return c.target.Connector.Connect(ctx)
+}

@@ -1,0 +1,21 @@
+package bedsql
+
+import "sync/atomic"
+
+// Counters count what a wrapped driver did. Read them at any time; share one
+// between registrations to add them up.
+type Counters struct {
+	// Delivered counts writes that returned without error.
+	Delivered atomic.Uint64
+	// Refused counts writes that the database refused.
+	Refused atomic.Uint64
+	// Pending counts writes left to the job or parked.
+	Pending atomic.Uint64
+	// NotLogged counts writes that were not accepted.
+	NotLogged atomic.Uint64
+	// PassedThrough counts writes that ran unlogged because of session state,
+	// several statements in one text, or a text that depends on its session.
+	PassedThrough atomic.Uint64
+	// Skipped counts writes that ran unlogged under Skip.
+	Skipped atomic.Uint64
+}

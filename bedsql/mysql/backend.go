@@ -1,0 +1,45 @@
+package mysql
+
+import (
+	"database/sql/driver"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+	"github.com/go-sql-driver/mysql"
+)
+
+func init() {
+	txlog.RegisterBackend(Name, txlog.Backend{
+		Flavor:    txlog.FlavorMySQL,
+		Connector: logConnector,
+		Answered:  func(err error) bool { return Classify(err) != delivery.Unknown },
+		Location:  logLocation,
+	})
+}
+
+func logConfig(dsn string) (*mysql.Config, error) {
+	_, bare, err := splitDataSource(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return parseDSN(bare)
+}
+
+func logConnector(dsn string) (driver.Connector, error) {
+	cfg, err := logConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	// A row that was found is a lease that is held, also when the same
+	// millisecond is written into it again.
+	cfg.ClientFoundRows = true
+	return mysql.NewConnector(cfg)
+}
+
+func logLocation(dsn string) (string, error) {
+	cfg, err := logConfig(dsn)
+	if err != nil {
+		return "", err
+	}
+	return dataSource(cfg), nil
+}

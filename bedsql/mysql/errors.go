@@ -1,0 +1,112 @@
+package mysql
+
+import (
+	"database/sql/driver"
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/go-sql-driver/mysql"
+)
+
+// Classify says what an error of the driver means for a write: the one of a
+// statement handed to a live connection, or the one of a dial.
+func Classify(err error) delivery.Class {
+	var server *mysql.MySQLError
+	if errors.As(err, &server) {
+		return classifyNumber(server.Number, string(server.SQLState[:]))
+	}
+	if c, ok := driverErrors.find(err); ok {
+		return c
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return delivery.Unreachable
+	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		return delivery.Unreachable
+	}
+	for _, prefix := range argumentErrors {
+		if strings.HasPrefix(err.Error(), prefix) {
+			return delivery.Refused
+		}
+	}
+	// mysql.ErrInvalidConn, io.EOF, a timeout, the context's end, a malformed
+	// packet: the statement may have arrived.
+	return delivery.Unknown
+}
+
+type driverError struct {
+	err   error
+	class delivery.Class
+}
+
+type driverErrorTable []driverError
+
+func (t driverErrorTable) find(err error) (delivery.Class, bool) {
+	for _, e := range t {
+		if errors.Is(err, e.err) {
+			return e.class, true
+		}
+	}
+	return delivery.Unknown, false
+}
+
+// driverErrors are the driver's own errors that are known to come before the
+// statement is sent.
+var driverErrors = driverErrorTable{
+	{driver.ErrBadConn, delivery.Unreachable}, // promised: nothing was sent
+	{mysql.ErrBusyBuffer, delivery.Unreachable},
+	{mysql.ErrPktTooLarge, delivery.Refused}, // checked before the first byte
+	// The handshake cannot be agreed upon as things are configured.
+	{mysql.ErrNoTLS, delivery.Refused},
+	{mysql.ErrCleartextPassword, delivery.Refused},
+	{mysql.ErrNativePassword, delivery.Refused},
+	{mysql.ErrOldPassword, delivery.Refused},
+	{mysql.ErrUnknownPlugin, delivery.Refused},
+	{mysql.ErrOldProtocol, delivery.Refused},
+}
+
+// argumentErrors begin the texts of the errors that the driver (or
+// database/sql) makes of arguments that do not fit. They have no type or
+// value of their own.
+var argumentErrors = []string{
+	"argument count mismatch (got: ",
+	"cannot convert type: ",
+	"year is not in the range [1, 9999]: ",
+	"mysql: driver does not support the use of Named Parameters",
+	"unsupported type ",
+	"non-Value type ",
+	"sql: expected ",
+	"sql: converting argument ",
+}
+
+// classifyNumber looks the server's error number up, then the class of its
+// SQLSTATE. An error that neither lists is retryable: the server did answer.
+func classifyNumber(number uint16, state string) delivery.Class {
+	if c, ok := numbers[number]; ok {
+		return c
+	}
+	if c, ok := states[state[:2]]; ok {
+		return c
+	}
+	return delivery.Retryable
+}
+
+// isSyntaxError: the text could not be parsed. What would have committed
+// implicitly did not get so far.
+func isSyntaxError(err error) bool {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return false
+	}
+	switch server.Number {
+	case 1064, // ER_PARSE_ERROR
+		1065, // ER_EMPTY_QUERY
+		1149: // ER_SYNTAX_ERROR
+		return true
+	}
+	return false
+}

@@ -1,0 +1,80 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"strconv"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// numUnknownSystemVariable is the answer of a server that does not know the
+// variable asked for.
+const numUnknownSystemVariable = 1193
+
+// transactionLost reports whether the server answered a statement inside a
+// transaction by rolling all of it back. The session lives on then, and what
+// follows would be committed without what went before.
+func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return false
+	}
+	switch server.Number {
+	case 1206, // ER_LOCK_TABLE_FULL
+		1213, // ER_LOCK_DEADLOCK; Galera: the certification failed
+		1402, // ER_XA_RBROLLBACK
+		1613, // ER_XA_RBTIMEOUT
+		1614, // ER_XA_RBDEADLOCK
+		3101: // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
+		return true
+	case 1205: // ER_LOCK_WAIT_TIMEOUT: the statement alone, unless configured otherwise
+		return sysvarIs(ctx, conn, "innodb_rollback_on_timeout", "1")
+	case 1020, // ER_CHECKREAD: MariaDB with innodb_snapshot_isolation
+		1180, // ER_ERROR_DURING_COMMIT
+		1181, // ER_ERROR_DURING_ROLLBACK
+		1317, // ER_QUERY_INTERRUPTED
+		1969: // ER_STATEMENT_TIMEOUT
+		// MariaDB can be asked. MySQL cannot, and undoes the statement alone.
+		return sysvarIs(ctx, conn, "in_transaction", "0")
+	}
+	return false
+}
+
+// sysvarIs reports whether a session variable has the given value; false when
+// the server does not know it, true when it cannot be read: the safe
+// assumption, because nothing more is written into the session then.
+func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
+	// The caller's context may be what ended the statement.
+	got, err := sysvar(context.WithoutCancel(ctx), conn, name)
+	var server *mysql.MySQLError
+	if errors.As(err, &server) && server.Number == numUnknownSystemVariable {
+		return false
+	}
+	return err != nil || got == want
+}
+
+func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) {
+	queryer, ok := conn.(driver.QueryerContext)
+	if !ok {
+		return "", errors.New("the connection takes no queries")
+	}
+	rows, err := queryer.QueryContext(ctx, "SELECT @@"+name, nil)
+	if err != nil {
+		return "", err
+	}
+	defer rows.Close()
+	dest := make([]driver.Value, 1)
+	if err := rows.Next(dest); err != nil {
+		return "", err
+	}
+	switch v := dest[0].(type) {
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	case []byte:
+		return string(v), nil
+	default:
+		return "", errors.New("the variable has an unexpected type")
+	}
+}

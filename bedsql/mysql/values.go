@@ -1,0 +1,76 @@
+package mysql
+
+import (
+	"database/sql/driver"
+	"encoding/json"
+	"fmt"
+	"reflect"
+)
+
+// checkNamedValue gives a parameter of a connection that has not been dialled
+// what the driver's own connection would make of it.
+func checkNamedValue(nv *driver.NamedValue) error {
+	v, err := convert(nv.Value)
+	if err != nil {
+		return err
+	}
+	nv.Value = v
+	return nil
+}
+
+// convert is database/sql's default conversion but for what the driver does
+// differently: unsigned integers stay unsigned at full width, and
+// json.RawMessage keeps its type.
+func convert(v any) (driver.Value, error) {
+	if driver.IsValue(v) {
+		return v, nil
+	}
+	if valuer, ok := v.(driver.Valuer); ok {
+		return convertValuer(valuer)
+	}
+	if raw, ok := v.(json.RawMessage); ok {
+		return raw, nil
+	}
+	switch rv := reflect.ValueOf(v); rv.Kind() {
+	case reflect.Pointer:
+		if rv.IsNil() {
+			return nil, nil
+		}
+		return convert(rv.Elem().Interface())
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return rv.Uint(), nil
+	}
+	return driver.DefaultParameterConverter.ConvertValue(v)
+}
+
+func convertValuer(valuer driver.Valuer) (driver.Value, error) {
+	// Value of a nil pointer whose method is the value type's would panic:
+	// database/sql and the driver take such a pointer for NULL.
+	if rv := reflect.ValueOf(valuer); rv.Kind() == reflect.Pointer && rv.IsNil() &&
+		rv.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
+		return nil, nil
+	}
+	v, err := valuer.Value()
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := v.(uint64); !ok && !driver.IsValue(v) {
+		return nil, fmt.Errorf("non-Value type %T returned from Value", v)
+	}
+	return v, nil
+}
+
+// storable turns json.RawMessage into a string: the driver sends both as text.
+// ([]byte would not do: with interpolateParams it is marked _binary, which
+// MySQL refuses for a JSON column.) All else that the driver takes, the log keeps.
+func storable(v any) (any, error) {
+	raw, ok := v.(json.RawMessage)
+	switch {
+	case !ok:
+		return v, nil
+	case raw == nil:
+		return nil, nil
+	default:
+		return string(raw), nil
+	}
+}

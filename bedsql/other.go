@@ -1,0 +1,194 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// sessionState is why a connection is pinned by a statement.
+const sessionState = "the session holds state that another connection would not see"
+
+// execOther runs what is no DML: it passes through, and what it means for the
+// session and the open transaction is noted.
+func (c *Conn) execOther(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	if s.class.Kind == sqltext.Read && !s.class.Pins {
+		res, err := c.execBare(ctx, s, args)
+		c.readInTx(ctx, err)
+		return res, err
+	}
+	if err := c.admit(s); err != nil {
+		return nil, err
+	}
+	if c.ends(s) {
+		return c.endByText(ctx, s, args)
+	}
+	res, err := c.execBare(ctx, s, args)
+	if !errors.Is(err, driver.ErrSkip) {
+		c.observe(ctx, s, err)
+	}
+	return res, err
+}
+
+// queryOther is execOther for what was sent through Query.
+func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	if s.class.Kind == sqltext.Read && !s.class.Pins {
+		rows, err := c.queryBare(ctx, s, args)
+		c.readInTx(ctx, err)
+		return rows, err
+	}
+	if err := c.admit(s); err != nil {
+		return nil, err
+	}
+	if c.ends(s) {
+		if _, err := c.endByText(ctx, s, args); err != nil {
+			return nil, err
+		}
+		return new(delivery.Rows), nil
+	}
+	rows, err := c.queryBare(ctx, s, args)
+	if !errors.Is(err, driver.ErrSkip) {
+		c.observe(ctx, s, err)
+	}
+	return rows, err
+}
+
+// readInTx notes a query inside a local transaction.
+func (c *Conn) readInTx(ctx context.Context, err error) {
+	if c.tx == nil || errors.Is(err, driver.ErrSkip) {
+		return
+	}
+	c.tx.read = true
+	if err != nil {
+		c.failedInTx(ctx, err, false)
+	}
+}
+
+// admit refuses what must not be sent: anything but the end of it into a
+// transaction that the database has rolled back by itself, and several
+// statements with a write among them where nothing may run unlogged.
+func (c *Conn) admit(s statement) error {
+	if t := c.tx; t != nil && t.lost != nil {
+		switch s.class.Kind {
+		case sqltext.Rollback, sqltext.Read, sqltext.Empty:
+		default:
+			return t.lostError()
+		}
+	}
+	if s.class.Kind == sqltext.Multi && s.class.HasDML {
+		return c.unlogged("several statements in one text: no error could say which of them ran")
+	}
+	return nil
+}
+
+// ends reports whether s ends an open transaction that has writes to settle.
+func (c *Conn) ends(s statement) bool {
+	if c.tx == nil {
+		return false
+	}
+	return s.class.Kind == sqltext.Commit || s.class.Kind == sqltext.AutocommitOn || s.class.ImplicitCommit
+}
+
+// endByText settles the open transaction by a statement that commits it,
+// explicitly or on its way (MySQL's DDL).
+func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+	t := c.tx
+	var (
+		res       driver.Result
+		statement error // the error of a statement whose implicit COMMIT happened
+		unread    bool  // the text could not be read: not even the COMMIT happened
+	)
+	err := c.settle(ctx, func(ctx context.Context) delivery.Outcome {
+		r, out := c.control(ctx, s, args)
+		res = r
+		if out.Err != nil && s.class.ImplicitCommit && out.Class.Answered() {
+			if syntax := c.c.dialect.SyntaxError; syntax != nil && syntax(out.Err) {
+				unread = true
+				return out
+			}
+			statement = out.Err
+			return delivery.Outcome{}
+		}
+		return out
+	}, func() error { return c.rollbackText(ctx) })
+	if unread {
+		if errors.Is(err, ErrPending) {
+			// The log stays, so the transaction must not be committed too.
+			c.undo(func() error { return c.rollbackText(ctx) })
+		} else {
+			c.tx = t
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.observe(ctx, s, statement)
+	if statement != nil {
+		return nil, statement
+	}
+	if res == nil {
+		// A COMMIT that was swallowed by a soft transaction, or delivered by a
+		// retry: it has no rows to tell of.
+		res = driver.RowsAffected(0)
+	}
+	return res, nil
+}
+
+// observe notes what a statement left behind in the session and the open
+// transaction. err is its own.
+func (c *Conn) observe(ctx context.Context, s statement, err error) {
+	cl := s.class
+	if err != nil {
+		c.failedInTx(ctx, err, false)
+		if cl.Kind == sqltext.Multi && cl.Pins {
+			c.pin("several statements in one text left the session in an unknown state")
+		}
+		return
+	}
+	if t := c.tx; t != nil {
+		switch cl.Kind {
+		case sqltext.Read:
+			t.read = true
+		case sqltext.Savepoint:
+			t.save(cl.Name)
+		case sqltext.RollbackTo:
+			t.rollbackTo(cl.Name)
+		case sqltext.ReleaseSavepoint:
+			t.releaseSavepoint(cl.Name)
+		case sqltext.DDL, sqltext.Session, sqltext.Opaque, sqltext.Multi:
+			t.unreplayable("it holds a statement that is not plain DML")
+		}
+	}
+	if cl.Pins {
+		c.pin(sessionState)
+	}
+	switch cl.Kind {
+	case sqltext.Begin:
+		if c.tx == nil {
+			c.open(ctx)
+		}
+	case sqltext.Commit, sqltext.Rollback:
+		c.closed(ctx)
+		if cl.Chain && c.tx == nil {
+			c.open(ctx)
+		}
+	case sqltext.AutocommitOff:
+		c.autocommitOff = true
+		if c.tx == nil {
+			c.open(ctx)
+		}
+	case sqltext.AutocommitOn:
+		// The transaction that was open is settled.
+		c.autocommitOff = false
+		c.tx = nil
+	}
+}

@@ -1,0 +1,25 @@
+package postgres
+
+import (
+	"database/sql/driver"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// Name is this kind of database's name in configurations.
+const Name = "postgres"
+
+// dialect has no TransactionLost: after an error PostgreSQL refuses everything
+// in the transaction's place until ROLLBACK, so that nothing can be committed
+// on its own.
+var dialect = &delivery.Dialect{
+	Name:            Name,
+	Flavor:          delivery.Postgres,
+	Classify:        Classify,
+	CheckNamedValue: func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes
+	Storable:        storable,
+	SyntaxError:     isSyntaxError,
+}
+
+// Dialect returns what bed knows about PostgreSQL.
+func Dialect() *delivery.Dialect { return dialect }

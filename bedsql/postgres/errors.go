@@ -1,0 +1,140 @@
+package postgres
+
+import (
+	"database/sql/driver"
+	"errors"
+	"strings"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Classify says what an error of the driver means for a write: the one of a
+// statement handed to a live connection, or the one of a dial.
+func Classify(err error) delivery.Class {
+	if errors.Is(err, driver.ErrBadConn) {
+		return delivery.Unreachable // promised: nothing was sent
+	}
+	var dial *pgconn.ConnectError
+	if errors.As(err, &dial) {
+		return classifyDial(dial)
+	}
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		class := classifyServer(server)
+		var prepare *pgconn.PrepareError
+		if class == delivery.Unknown && errors.As(err, &prepare) {
+			return delivery.Retryable // only prepared: there is nothing to be in doubt about
+		}
+		return class
+	}
+	if pgconn.SafeToRetry(err) {
+		return delivery.Unreachable
+	}
+	text := err.Error()
+	for _, e := range driverErrors {
+		if strings.HasPrefix(text, e.prefix) {
+			return e.class
+		}
+	}
+	// A broken connection, a timeout, the context's end: the statement may
+	// have arrived.
+	return delivery.Unknown
+}
+
+// classifyDial: of several hosts some may have answered and others not. Only
+// what every one of them refused is refused.
+func classifyDial(dial *pgconn.ConnectError) delivery.Class {
+	var refused, answered, all int
+	for _, err := range leaves(dial.Unwrap()) {
+		all++
+		var server *pgconn.PgError
+		if !errors.As(err, &server) {
+			continue
+		}
+		answered++
+		if endsDial(server) {
+			return delivery.Refused
+		}
+		if classifyServer(server) == delivery.Refused {
+			refused++
+		}
+	}
+	switch {
+	case answered == 0:
+		return delivery.Unreachable
+	case refused == all:
+		return delivery.Refused
+	default:
+		return delivery.Retryable
+	}
+}
+
+// endsDial: the answers after which pgx tries no further host.
+func endsDial(server *pgconn.PgError) bool {
+	switch server.Code {
+	case "28P01", "3D000", "42501":
+		return true
+	}
+	return false
+}
+
+func leaves(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+// driverErrors are the driver's own errors that are known to come before the
+// statement is sent, told by how their texts begin: they have no type or value
+// of their own.
+var driverErrors = []struct {
+	prefix string
+	class  delivery.Class
+}{
+	{"failed to encode args[", delivery.Refused},
+	{"mismatched param and argument count", delivery.Refused},
+	{"expected ", delivery.Refused}, // "expected 2 arguments, got 1"
+	{"rewrite query failed: ", delivery.Refused},
+	{"unknown QueryExecMode: ", delivery.Refused},
+	{"cannot use QueryExecModeCache", delivery.Refused},
+	{"extended protocol limited to ", delivery.Refused},
+	{"insufficient arguments", delivery.Refused},
+	{"unused argument: ", delivery.Refused},
+	{"first sql argument must be > 0", delivery.Refused},
+	{"invalid arg type: ", delivery.Refused},
+	{"simple protocol queries must be run with ", delivery.Refused},
+	{"sql: expected ", delivery.Refused},
+	{"sql: converting argument ", delivery.Refused},
+	{"failed to deallocate ", delivery.Unreachable},
+}
+
+// classifyServer looks the server's SQLSTATE up, then its class. What neither
+// lists is retryable: the server did answer.
+func classifyServer(server *pgconn.PgError) delivery.Class {
+	fatal := server.SeverityUnlocalized != "" && server.SeverityUnlocalized != "ERROR"
+	switch {
+	case server.Code == "08P01" && !fatal:
+		// protocol_violation as a mere ERROR: the parameters do not fit the
+		// statement, and the session goes on.
+		return delivery.Refused
+	case server.Code == "0A000" && server.Routine == "RevalidateCachedQuery":
+		// "cached plan must not change result type": prepared anew, it runs.
+		return delivery.Retryable
+	}
+	if c, ok := codes[server.Code]; ok {
+		return c
+	}
+	if len(server.Code) >= 2 {
+		if c, ok := classes[server.Code[:2]]; ok {
+			return c
+		}
+	}
+	return delivery.Retryable
+}
+
+func isSyntaxError(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.Code == "42601" // syntax_error
+}

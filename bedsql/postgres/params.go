@@ -1,0 +1,168 @@
+package postgres
+
+import (
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"github.com/bedsql/bed/txlog"
+	"github.com/jackc/pgx/v5"
+)
+
+// The log must give these types back as they are, because pgx sends each of
+// them in several ways, depending on the column.
+func init() {
+	registerParam("json.RawMessage",
+		func(v json.RawMessage) (string, error) { return string(v), nil },
+		func(s string) (json.RawMessage, error) { return json.RawMessage(s), nil })
+	registerParam("[16]byte",
+		func(v [16]byte) (string, error) { return string(v[:]), nil },
+		func(s string) (v [16]byte, err error) {
+			if copy(v[:], s) != len(v) || len(s) != len(v) {
+				err = errors.New("it is not 16 bytes long")
+			}
+			return v, err
+		})
+	registerParam("net.IP",
+		func(v net.IP) (string, error) { return string(v), nil }, // 4 and 16 bytes are told apart
+		func(s string) (net.IP, error) { return net.IP(s), nil })
+	registerParam("net.IPNet", encodeIPNet, decodeIPNet)
+	registerParam("*net.IPNet",
+		func(v *net.IPNet) (string, error) { return encodeIPNet(*v) },
+		func(s string) (*net.IPNet, error) {
+			v, err := decodeIPNet(s)
+			return &v, err
+		})
+	registerParam("netip.Addr",
+		func(v netip.Addr) (string, error) { return marshalText(v) },
+		func(s string) (v netip.Addr, err error) {
+			err = v.UnmarshalText([]byte(s))
+			return v, err
+		})
+	registerParam("netip.Prefix",
+		func(v netip.Prefix) (string, error) { return marshalText(v) },
+		func(s string) (v netip.Prefix, err error) {
+			err = v.UnmarshalText([]byte(s))
+			return v, err
+		})
+	registerParam("pgx.QueryExecMode",
+		func(v pgx.QueryExecMode) (string, error) { return strconv.Itoa(int(v)), nil },
+		func(s string) (pgx.QueryExecMode, error) {
+			n, err := strconv.ParseInt(s, 10, 32)
+			return pgx.QueryExecMode(n), err
+		})
+	registerParam("pgx.NamedArgs",
+		func(v pgx.NamedArgs) (string, error) { return encodeArgs(v) },
+		func(s string) (pgx.NamedArgs, error) { return decodeArgs(s) })
+	registerParam("pgx.StrictNamedArgs",
+		func(v pgx.StrictNamedArgs) (string, error) { return encodeArgs(v) },
+		func(s string) (pgx.StrictNamedArgs, error) { return decodeArgs(s) })
+	registerParam("[]any", encodeList[any], decodeList[any])
+	registerNested[bool]()
+	registerNested[string]()
+	registerNested[int]()
+	registerNested[int16]()
+	registerNested[int32]()
+	registerNested[int64]()
+	registerNested[float32]()
+	registerNested[float64]()
+}
+
+func registerParam[T any](name string, encode func(T) (string, error), decode func(string) (T, error)) {
+	var sample T
+	txlog.RegisterParamType(name, sample,
+		func(v any) (string, error) {
+			t, ok := v.(T)
+			if !ok {
+				return "", errors.New("it is of another type")
+			}
+			return encode(t)
+		},
+		func(s string) (any, error) {
+			v, err := decode(s)
+			if err != nil {
+				return nil, errUnreadable
+			}
+			return v, nil
+		})
+}
+
+var errUnreadable = errors.New("its text cannot be read")
+
+func registerNested[T any]() {
+	registerParam("[]"+reflect.TypeFor[[]T]().String(), encodeList[[]T], decodeList[[]T])
+}
+
+// encodeList writes elements as the log writes parameters.
+func encodeList[T any](list []T) (string, error) {
+	args := make([]driver.NamedValue, len(list))
+	for i, v := range list {
+		args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	}
+	return txlog.EncodeParams(args)
+}
+
+func decodeList[T any](s string) ([]T, error) {
+	args, err := txlog.DecodeParams(s)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]T, len(args))
+	for i, a := range args {
+		if a.Value == nil {
+			continue
+		}
+		v, ok := a.Value.(T)
+		if !ok {
+			return nil, errUnreadable
+		}
+		list[i] = v
+	}
+	return list, nil
+}
+
+// encodeArgs writes named arguments as the log writes named parameters.
+func encodeArgs(m map[string]any) (string, error) {
+	args := make([]driver.NamedValue, 0, len(m))
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		args = append(args, driver.NamedValue{Name: name, Ordinal: len(args) + 1, Value: m[name]})
+	}
+	return txlog.EncodeParams(args)
+}
+
+func decodeArgs(s string) (map[string]any, error) {
+	args, err := txlog.DecodeParams(s)
+	if err != nil {
+		return nil, err
+	}
+	m := make(map[string]any, len(args))
+	for _, a := range args {
+		m[a.Name] = a.Value
+	}
+	return m, nil
+}
+
+func marshalText(v interface{ MarshalText() ([]byte, error) }) (string, error) {
+	text, err := v.MarshalText()
+	return string(text), err
+}
+
+// encodeIPNet keeps both parts byte for byte: a mask need not be a prefix, and
+// an address of 16 bytes may be an IPv4 one.
+func encodeIPNet(v net.IPNet) (string, error) {
+	return string([]byte{byte(len(v.IP))}) + string(v.IP) + string(v.Mask), nil
+}
+
+func decodeIPNet(s string) (net.IPNet, error) {
+	if s == "" || int(s[0]) > len(s)-1 {
+		return net.IPNet{}, errUnreadable
+	}
+	n := 1 + int(s[0])
+	return net.IPNet{IP: net.IP(s[1:n]), Mask: net.IPMask(s[n:])}, nil
+}

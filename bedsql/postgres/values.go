@@ -1,0 +1,219 @@
+package postgres
+
+import (
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// pgx sends a value according to its Go type and to the type that the server
+// gives the parameter. The second is not known before the statement is
+// prepared, and the database may be down; so what is kept must be sent in the
+// same way whatever the parameter's type. A value for which that cannot be
+// promised is refused, with what to pass instead.
+
+// maxDepth bounds pointers to pointers and Valuers that return Valuers.
+const maxDepth = 8
+
+// storable turns what pgx takes as a parameter into what the log keeps.
+func storable(v any) (any, error) { return store(v, 0) }
+
+func store(v any, depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, refuse(v, "it leads to further values without end")
+	}
+	switch x := v.(type) {
+	case nil, bool, string, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, float32, float64,
+		time.Time, time.Duration, net.IPNet, *net.IPNet, netip.Addr, netip.Prefix, [16]byte, pgx.QueryExecMode:
+		if rv := reflect.ValueOf(v); rv.Kind() == reflect.Pointer && rv.IsNil() {
+			return nil, nil
+		}
+		return v, nil
+	case []byte, json.RawMessage, net.IP,
+		[]bool, []string, []int, []int8, []int16, []int32, []int64, []uint, []uint16, []uint32, []uint64,
+		[]float32, []float64, [][]byte, []time.Time, []time.Duration,
+		[][]bool, [][]string, [][]int, [][]int16, [][]int32, [][]int64, [][]float32, [][]float64:
+		if reflect.ValueOf(v).IsNil() { // pgx sends NULL
+			return nil, nil
+		}
+		return v, nil
+	case *big.Int: // pgx sends its digits, as a number or as JSON
+		if x == nil {
+			return nil, nil
+		}
+		return x.String(), nil
+	case pgx.NamedArgs:
+		m, err := storeArgs(x, depth)
+		return pgx.NamedArgs(m), err
+	case pgx.StrictNamedArgs:
+		m, err := storeArgs(x, depth)
+		return pgx.StrictNamedArgs(m), err
+	case pgx.QueryRewriter:
+		return nil, refuse(v, "it rewrites the statement: use pgx.NamedArgs, or $1, $2 …")
+	case pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		return nil, refuse(v, "it is an option of the query and no value: leave it out, database/sql sets it")
+	case driver.Valuer:
+		return storeValuer(x, depth)
+	case pgtype.RangeValuer, pgtype.MultirangeGetter:
+		return storeText(v)
+	}
+	return storeReflect(v, depth)
+}
+
+func storeArgs(args map[string]any, depth int) (map[string]any, error) {
+	out := make(map[string]any, len(args))
+	for name, arg := range args {
+		kept, err := store(arg, depth+1)
+		if err != nil {
+			return nil, fmt.Errorf("@%s %w", name, err)
+		}
+		out[name] = kept
+	}
+	return out, nil
+}
+
+// storeValuer keeps what Value gives, as pgx does for every Valuer that has no
+// form of its own for the parameter's type, and with the same outcome for those
+// of pgtype that have one.
+func storeValuer(x driver.Valuer, depth int) (any, error) {
+	// Value of a nil pointer whose method is the value type's would panic: it
+	// stands for NULL.
+	if rv := reflect.ValueOf(x); rv.Kind() == reflect.Pointer && rv.IsNil() &&
+		rv.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
+		return nil, nil
+	}
+	v, err := x.Value()
+	if err != nil {
+		return nil, refuse(x, "its Value method failed: "+err.Error())
+	}
+	return store(v, depth+1)
+}
+
+// storeReflect takes the types that are told by their kind.
+func storeReflect(v any, depth int) (any, error) {
+	rv := reflect.ValueOf(v)
+	switch rv.Kind() {
+	case reflect.Pointer:
+		return storePointer(rv, depth)
+	case reflect.Map, reflect.Struct:
+		return storeJSON(rv)
+	case reflect.Slice:
+		if rv.Type().AssignableTo(reflect.TypeFor[[]byte]()) {
+			return storeNamed(rv, reflect.TypeFor[[]byte](), depth)
+		}
+		return storeSlice(rv, depth)
+	case reflect.Array:
+		if rv.Type().ConvertibleTo(reflect.TypeFor[[16]byte]()) {
+			return storeNamed(rv, reflect.TypeFor[[16]byte](), depth)
+		}
+		return storeSlice(rv, depth)
+	}
+	if basic, ok := basicTypes[rv.Kind()]; ok {
+		return storeNamed(rv, basic, depth)
+	}
+	return nil, refuse(v, "pgx takes no "+rv.Kind().String())
+}
+
+func storePointer(rv reflect.Value, depth int) (any, error) {
+	if rv.IsNil() {
+		return nil, nil
+	}
+	elem := rv.Elem()
+	// A method that only the pointer has is lost by following it.
+	t := rv.Type()
+	if why := ambiguity(t); why != "" && ambiguity(t.Elem()) == "" {
+		return nil, refuse(rv.Interface(), why)
+	}
+	if k := elem.Kind(); (k == reflect.Struct || k == reflect.Map) && isJSON(t) && !isJSON(t.Elem()) {
+		return marshal(rv.Interface())
+	}
+	return store(elem.Interface(), depth+1)
+}
+
+// basicTypes are Go's own types of each kind.
+var basicTypes = map[reflect.Kind]reflect.Type{
+	reflect.Bool: reflect.TypeFor[bool](), reflect.String: reflect.TypeFor[string](),
+	reflect.Int: reflect.TypeFor[int](), reflect.Int8: reflect.TypeFor[int8](), reflect.Int16: reflect.TypeFor[int16](),
+	reflect.Int32: reflect.TypeFor[int32](), reflect.Int64: reflect.TypeFor[int64](),
+	reflect.Uint: reflect.TypeFor[uint](), reflect.Uint8: reflect.TypeFor[uint8](), reflect.Uint16: reflect.TypeFor[uint16](),
+	reflect.Uint32: reflect.TypeFor[uint32](), reflect.Uint64: reflect.TypeFor[uint64](),
+	reflect.Float32: reflect.TypeFor[float32](), reflect.Float64: reflect.TypeFor[float64](),
+}
+
+// storeNamed keeps a named type as the type it is made of.
+func storeNamed(rv reflect.Value, basic reflect.Type, depth int) (any, error) {
+	t := rv.Type()
+	if why := ambiguity(t); why != "" {
+		return nil, refuse(rv.Interface(), why)
+	}
+	if isJSON(t) {
+		return nil, refuse(rv.Interface(), "pgx calls its MarshalJSON for a json column and not for others")
+	}
+	return store(rv.Convert(basic).Interface(), depth+1)
+}
+
+// storeJSON keeps maps and structs as the JSON that pgx makes of them.
+func storeJSON(rv reflect.Value) (any, error) {
+	if rv.Kind() == reflect.Map && rv.IsNil() {
+		return nil, nil
+	}
+	if why := ambiguity(rv.Type()); why != "" {
+		return nil, refuse(rv.Interface(), why)
+	}
+	return marshal(rv.Interface())
+}
+
+func marshal(v any) (any, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, refuse(v, "it cannot be written as JSON")
+	}
+	return string(text), nil
+}
+
+func isJSON(t reflect.Type) bool { return t.Implements(reflect.TypeFor[json.Marshaler]()) }
+
+// ambiguity says why pgx's form of a value of type t depends on the parameter's
+// type; empty when it does not.
+func ambiguity(t reflect.Type) string {
+	// A string stays one, whatever String says.
+	if t.Kind() != reflect.String && t.Implements(reflect.TypeFor[fmt.Stringer]()) {
+		return "pgx calls its String method for some column types and not for others"
+	}
+	for _, i := range codecInterfaces {
+		if t.Implements(i) {
+			return "pgx calls its " + i.Method(0).Name + " method for some column types and not for others"
+		}
+	}
+	return ""
+}
+
+// codecInterfaces are those by which a type tells pgx its value for one kind of
+// column.
+var codecInterfaces = []reflect.Type{
+	reflect.TypeFor[pgtype.ArrayGetter](), reflect.TypeFor[pgtype.BitsValuer](), reflect.TypeFor[pgtype.BoolValuer](),
+	reflect.TypeFor[pgtype.BoxValuer](), reflect.TypeFor[pgtype.BytesValuer](), reflect.TypeFor[pgtype.CircleValuer](),
+	reflect.TypeFor[pgtype.CompositeIndexGetter](), reflect.TypeFor[pgtype.DateValuer](),
+	reflect.TypeFor[pgtype.Float64Valuer](), reflect.TypeFor[pgtype.HstoreValuer](), reflect.TypeFor[pgtype.Int64Valuer](),
+	reflect.TypeFor[pgtype.IntervalValuer](), reflect.TypeFor[pgtype.LineValuer](), reflect.TypeFor[pgtype.LsegValuer](),
+	reflect.TypeFor[pgtype.MultirangeGetter](), reflect.TypeFor[pgtype.NetipPrefixValuer](),
+	reflect.TypeFor[pgtype.NumericValuer](), reflect.TypeFor[pgtype.PathValuer](), reflect.TypeFor[pgtype.PointValuer](),
+	reflect.TypeFor[pgtype.PolygonValuer](), reflect.TypeFor[pgtype.RangeValuer](), reflect.TypeFor[pgtype.TextValuer](),
+	reflect.TypeFor[pgtype.TIDValuer](), reflect.TypeFor[pgtype.TimeValuer](), reflect.TypeFor[pgtype.TimestampValuer](),
+	reflect.TypeFor[pgtype.TimestamptzValuer](), reflect.TypeFor[pgtype.Uint32Valuer](), reflect.TypeFor[pgtype.UUIDValuer](),
+}
+
+var errInstead = errors.New("give the type a Value method (driver.Valuer), or pass a string, a number or a time instead")
+
+func refuse(v any, why string) error {
+	return fmt.Errorf("of type %T cannot be kept in the transaction log: %s; %w", v, why, errInstead)
+}

@@ -1,0 +1,75 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// ParseDSN reads a DSN into the bare driver's connector, the data source's
+// name and what else is to be known of it. The DSN parameter bedDataSource
+// names the data source and is not shown to the driver.
+type ParseDSN func(dsn string) (delivery.Target, error)
+
+var registering sync.Mutex
+
+// RegisterDriver makes a wrapped driver available to sql.Open under name. It
+// is what the databases' packages build their Register upon. Mistakes in cfg,
+// an empty name and a name that is taken are errors.
+func RegisterDriver(name string, parse ParseDSN, cfg Config) error {
+	if name == "" {
+		return fmt.Errorf("bed: the driver's name is empty")
+	}
+	if parse == nil {
+		return fmt.Errorf("bed: driver %q: no function to read a DSN", name)
+	}
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	registering.Lock()
+	defer registering.Unlock()
+	if slices.Contains(sql.Drivers(), name) {
+		return fmt.Errorf("bed: a driver named %q is already registered", name)
+	}
+	sql.Register(name, &wrapped{parse: parse, cfg: cfg})
+	return nil
+}
+
+// wrapped is the driver that sql.Open finds.
+type wrapped struct {
+	parse ParseDSN
+	cfg   Config
+}
+
+var (
+	_ driver.Driver        = (*wrapped)(nil)
+	_ driver.DriverContext = (*wrapped)(nil)
+)
+
+// Open implements driver.Driver.
+func (d *wrapped) Open(dsn string) (driver.Conn, error) {
+	c, err := d.OpenConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return c.Connect(context.Background())
+}
+
+// OpenConnector implements driver.DriverContext.
+func (d *wrapped) OpenConnector(dsn string) (driver.Connector, error) {
+	target, err := d.parse(dsn)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newConnector(target, d.cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.driver = d
+	return c, nil
+}

@@ -1,0 +1,147 @@
+package bedsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/txlog"
+)
+
+type softKey struct{}
+
+type skipKey struct{}
+
+// TxOption changes a soft transaction.
+type TxOption func(*SoftTransaction)
+
+// SoftTransaction is a row of writes, whichever databases they are for, that
+// are believed to arrive in the end. A write under its context that fails is
+// not thrown at the caller, so that it does not stop the ones behind it: Exec
+// returns a Result with 0 rows, the log is kept (pending for the job; parked
+// at once with its error when the database refused it), and End reports it.
+//
+// What cannot be swallowed is the caller's as ever: a write whose log could
+// not be written (ErrNotLogged), the error of a write sent through Query
+// (no rows can be invented), and what the statements of a local transaction
+// say before its COMMIT. A COMMIT left pending is swallowed and reported by End.
+//
+// It is immediate, Sharding-JDBC's kind: each write runs when Exec is called,
+// and a crash between two of them loses the second, which was never logged.
+// Safe for concurrent use.
+type SoftTransaction struct {
+	id string
+
+	mu       sync.Mutex
+	running  int
+	idle     chan struct{} // closed when running falls to 0 after ended
+	ended    bool
+	problems []error
+}
+
+// Begin opens a soft transaction. Writes under the returned context, through
+// any wrapped driver, belong to it until End. A context that already carries
+// one that has not ended gives ErrNested.
+func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransaction, error) {
+	if err := ctx.Err(); err != nil {
+		return ctx, nil, err
+	}
+	if outer := softFrom(ctx); outer != nil && !outer.isEnded() {
+		return ctx, nil, fmt.Errorf("%w (%s)", ErrNested, outer.id)
+	}
+	s := &SoftTransaction{id: txlog.NewID(), idle: make(chan struct{})}
+	for _, opt := range opts {
+		opt(s)
+	}
+	return context.WithValue(ctx, softKey{}, s), s, nil
+}
+
+// ID is the transaction's id, which its logs carry as transaction_id.
+func (s *SoftTransaction) ID() string { return s.id }
+
+// End closes the soft transaction and reports: nil when every write was
+// delivered; otherwise an error for which errors.Is(err, ErrPending) holds if
+// a write is pending, and in which errors.As finds a *RefusedError and the
+// driver's error of each write that was refused. It waits for writes that
+// still run in other goroutines; when ctx ends first, its error is joined and
+// what those writes become is in the log. Writes begun after End get ErrEnded.
+// A second End reports the same.
+func (s *SoftTransaction) End(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.ended {
+		s.ended = true
+		if s.running == 0 {
+			close(s.idle)
+		}
+	}
+	s.mu.Unlock()
+	var late error
+	select {
+	case <-s.idle:
+	default:
+		select {
+		case <-s.idle:
+		case <-ctx.Done():
+			late = fmt.Errorf("bed: soft transaction %s: writes were still running at its end: %w", s.id, ctx.Err())
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Join(append(append([]error(nil), s.problems...), late)...)
+}
+
+func (s *SoftTransaction) isEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+// enter announces a write; leave must follow.
+func (s *SoftTransaction) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return fmt.Errorf("%w (%s): the write was neither logged nor sent", ErrEnded, s.id)
+	}
+	s.running++
+	return nil
+}
+
+func (s *SoftTransaction) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	if s.running == 0 && s.ended {
+		close(s.idle)
+	}
+}
+
+// swallow keeps a pending or refused write's error for End and reports
+// whether it did.
+func (s *SoftTransaction) swallow(err error) bool {
+	var refused *listener.RefusedError
+	if !errors.Is(err, ErrPending) && !errors.As(err, &refused) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problems = append(s.problems, err)
+	return true
+}
+
+func softFrom(ctx context.Context) *SoftTransaction {
+	s, _ := ctx.Value(softKey{}).(*SoftTransaction)
+	return s
+}
+
+// Skip returns a context under which writes go straight to the driver,
+// unlogged and unretried. A local transaction of which only some statements
+// were skipped is not delivered again when the answer to its COMMIT is lost: it
+// is parked.
+func Skip(ctx context.Context) context.Context {
+	return context.WithValue(ctx, skipKey{}, true)
+}
+
+func skipped(ctx context.Context) bool { return ctx.Value(skipKey{}) != nil }

@@ -1,0 +1,27 @@
+package sqlite
+
+import (
+	"database/sql/driver"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+func init() {
+	txlog.RegisterBackend(Name, txlog.Backend{
+		Flavor:    txlog.FlavorSQLite,
+		Connector: logConnector,
+		Answered:  func(err error) bool { return Classify(err) != delivery.Unknown },
+		Location:  logLocation,
+	})
+}
+
+func logConnector(dsn string) (driver.Connector, error) {
+	t, err := Target(dsn)
+	return t.Connector, err
+}
+
+func logLocation(dsn string) (string, error) {
+	where, _, _, err := readDSN(dsn)
+	return where.name, err
+}

@@ -1,0 +1,57 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"strings"
+
+	"modernc.org/sqlite"
+)
+
+// transactionLost reports whether SQLite has rolled the whole transaction back
+// because of err. It does so for a full disk, an I/O error, lack of memory, an
+// interrupt and a lock that cannot be had, each of them only sometimes, and for
+// a constraint declared ON CONFLICT ROLLBACK; the session is in autocommit
+// mode then. The result code does not tell, so SQLite is asked: BEGIN fails,
+// and does nothing, within a transaction; outside of one it begins one without
+// taking any lock, which is ended at once.
+func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
+	var server *sqlite.Error
+	if err == nil || errors.As(err, &server) && !mayRollBack(server.Code()) {
+		return false
+	}
+	execer, ok := conn.(driver.ExecerContext)
+	if !ok {
+		return true
+	}
+	// The caller's context may be what interrupted the statement.
+	ctx = context.WithoutCancel(ctx)
+	_, begin := execer.ExecContext(ctx, "BEGIN", nil)
+	if begin != nil {
+		// Any other failure leaves the question open: nothing more may be
+		// written into this session.
+		return !strings.Contains(begin.Error(), "within a transaction")
+	}
+	_, _ = execer.ExecContext(ctx, "ROLLBACK", nil)
+	return true
+}
+
+// mayRollBack says for which primary codes it is worth asking.
+// https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction
+func mayRollBack(code int) bool {
+	switch code & 0xff {
+	case 1, // SQLITE_ERROR: RAISE(ROLLBACK) of a trigger has been this code
+		4,  // SQLITE_ABORT
+		5,  // SQLITE_BUSY
+		7,  // SQLITE_NOMEM
+		9,  // SQLITE_INTERRUPT
+		10, // SQLITE_IOERR
+		11, // SQLITE_CORRUPT
+		13, // SQLITE_FULL
+		14, // SQLITE_CANTOPEN
+		19: // SQLITE_CONSTRAINT, ON CONFLICT ROLLBACK
+		return true
+	}
+	return false
+}

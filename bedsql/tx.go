@@ -1,0 +1,94 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// Tx is a wrapped local transaction.
+type Tx struct {
+	c     *Conn
+	ctx   context.Context
+	inner driver.Tx
+	// local is the list that was begun with it.
+	local *localTx
+}
+
+var _ driver.Tx = (*Tx)(nil)
+
+// Begin implements driver.Conn.
+func (c *Conn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+// BeginTx implements driver.ConnBeginTx. Its error is the driver's.
+func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	if c.tx != nil && c.c.dialect.Flavor != delivery.MySQL {
+		// A BEGIN sent as text is open. What the database makes of a second
+		// one, the driver says; the writes so far are still to be committed.
+		inner, err := delivery.BeginTx(ctx, c.inner, opts)
+		if err != nil {
+			return nil, err
+		}
+		return &Tx{c: c, ctx: ctx, inner: inner, local: c.tx}, nil
+	}
+	var inner driver.Tx
+	begin := func(ctx context.Context) delivery.Outcome {
+		var err error
+		if inner, err = delivery.BeginTx(ctx, c.inner, opts); err != nil {
+			return c.c.dialect.Failed(err, false)
+		}
+		return delivery.Outcome{}
+	}
+	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
+	// text) MySQL commits it first.
+	if err := c.settle(ctx, begin, func() error { return c.rollbackText(ctx) }); err != nil {
+		return nil, err
+	}
+	return &Tx{c: c, ctx: ctx, inner: inner, local: c.open(ctx)}, nil
+}
+
+// Commit implements driver.Tx. The writes of the transaction are logged as one
+// unit before COMMIT is sent. An answer of the database to COMMIT is the
+// caller's; without an answer the unit is delivered again if that is safe, and
+// parked if not.
+func (t *Tx) Commit() error {
+	c := t.c
+	if t.local == c.tx && t.local.lost != nil {
+		err := fmt.Errorf("bed: nothing was committed: %w", t.local.lostError())
+		c.undo(t.inner.Rollback)
+		c.closed(t.ctx)
+		return err
+	}
+	return c.settle(t.ctx, func(ctx context.Context) delivery.Outcome {
+		if err := t.inner.Commit(); err != nil {
+			return c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))
+		}
+		return delivery.Outcome{}
+	}, t.inner.Rollback)
+}
+
+// Rollback implements driver.Tx. It leaves nothing in the log.
+func (t *Tx) Rollback() error {
+	c := t.c
+	err := t.inner.Rollback()
+	if err != nil && (errors.Is(err, driver.ErrBadConn) || !c.c.dialect.Class(err).Answered()) {
+		// It may still be open.
+		c.kill()
+	}
+	c.closed(t.ctx)
+	return err
+}
+
+// rollbackText rolls back by a statement.
+func (c *Conn) rollbackText(ctx context.Context) error {
+	_, _, err := delivery.Exec(context.WithoutCancel(ctx), c.inner, "ROLLBACK", nil)
+	return err
+}
