@@ -1,0 +1,178 @@
+package testdb
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	namePrefix = "bedtest_"
+	// staleAfter is longer than any test run: older databases belong to runs
+	// that were killed.
+	staleAfter    = 24 * time.Hour
+	createTimeout = 2 * time.Minute
+	dropTimeout   = time.Minute
+)
+
+// admin is an account on a server that may create databases.
+type admin struct {
+	driver string
+	dsn    string
+}
+
+var nameCounter atomic.Int64
+
+// newName is unique over processes and machines that share a server. It
+// carries the second it was made in, so that a later run can tell a
+// forgotten database from one in use.
+func newName() string {
+	return fmt.Sprintf("%s%d_%d_%d_%s", namePrefix, time.Now().Unix(), os.Getpid(), nameCounter.Add(1),
+		strings.ToLower(rand.Text()[:6]))
+}
+
+// madeAt reads the creation time back from a name.
+func madeAt(name string) (time.Time, bool) {
+	rest, ok := strings.CutPrefix(name, namePrefix)
+	if !ok {
+		return time.Time{}, false
+	}
+	second, _, _ := strings.Cut(rest, "_")
+	n, err := strconv.ParseInt(second, 10, 64)
+	if err != nil {
+		return time.Time{}, false
+	}
+	return time.Unix(n, 0), true
+}
+
+func (a admin) create() (DB, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), createTimeout)
+	defer cancel()
+	name := newName()
+	db := DB{Driver: a.driver, Name: name}
+	err := a.do(ctx, func(pool *sql.DB) error {
+		if a.driver == DriverMySQL {
+			cfg, err := mysql.ParseDSN(a.dsn)
+			if err != nil {
+				return err
+			}
+			cfg.DBName, cfg.ParseTime = name, true
+			db.DSN = cfg.FormatDSN()
+			_, err = pool.ExecContext(ctx, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4")
+			return err
+		}
+		db.DSN = postgresNamed(a.dsn, name)
+		return createPostgres(ctx, pool, name)
+	})
+	if err != nil {
+		return DB{}, fmt.Errorf("create database %s: %w", name, err)
+	}
+	return db, nil
+}
+
+// createPostgres copies template0, which nobody can be connected to; another
+// copy or a drop in progress may still keep it busy for a moment.
+func createPostgres(ctx context.Context, pool *sql.DB, name string) error {
+	const objectInUse = "55006"
+	for {
+		_, err := pool.ExecContext(ctx, "CREATE DATABASE "+name+" TEMPLATE template0")
+		var pgErr *pgconn.PgError
+		if !errors.As(err, &pgErr) || pgErr.Code != objectInUse {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// drop drops the database although connections to it may be open.
+func (a admin) drop(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
+	defer cancel()
+	err := a.do(ctx, func(pool *sql.DB) error {
+		if a.driver == DriverMySQL {
+			return dropMySQL(ctx, pool, name)
+		}
+		_, err := pool.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("drop database %s: %w", name, err)
+	}
+	return nil
+}
+
+// dropMySQL first ends the sessions of the database: one with an open
+// transaction holds metadata locks that DROP DATABASE waits for.
+func dropMySQL(ctx context.Context, pool *sql.DB, name string) error {
+	rows, err := pool.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = ?", name)
+	if err != nil {
+		return err
+	}
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return errors.Join(err, rows.Close())
+		}
+		ids = append(ids, id)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		const noSuchThread = 1094
+		var myErr *mysql.MySQLError
+		_, err := pool.ExecContext(ctx, "KILL "+strconv.FormatInt(id, 10))
+		if err != nil && (!errors.As(err, &myErr) || myErr.Number != noSuchThread) {
+			return err
+		}
+	}
+	_, err = pool.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
+	return err
+}
+
+// sweep drops what killed runs left behind. Another process may sweep at the
+// same time and a failure costs nothing but room, so errors are left alone.
+func (a admin) sweep() {
+	query := "SELECT schema_name FROM information_schema.schemata"
+	if a.driver == DriverPostgres {
+		query = "SELECT datname FROM pg_database"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
+	defer cancel()
+	var stale []string
+	_ = a.do(ctx, func(pool *sql.DB) error {
+		rows, err := pool.QueryContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			var name string
+			if err := rows.Scan(&name); err != nil {
+				return err
+			}
+			if made, ok := madeAt(name); ok && time.Since(made) > staleAfter {
+				stale = append(stale, name)
+			}
+		}
+		return rows.Err()
+	})
+	for _, name := range stale {
+		_ = a.drop(name)
+	}
+}

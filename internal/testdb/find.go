@@ -1,0 +1,188 @@
+package testdb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+)
+
+// Environment variables that say where the shared servers are. The DSNs are
+// taken as they are; the ports only replace the usual ones in the search.
+const (
+	EnvMySQLDSN     = "BED_TEST_MYSQL_DSN"
+	EnvPostgresDSN  = "BED_TEST_POSTGRES_DSN"
+	EnvMySQLPort    = "BED_TEST_MYSQL_PORT"
+	EnvPostgresPort = "BED_TEST_POSTGRES_PORT"
+)
+
+const dialTimeout = 5 * time.Second
+
+var (
+	sharedMySQL    = sync.OnceValues(func() (admin, error) { return findAndSweep(DriverMySQL) })
+	sharedPostgres = sync.OnceValues(func() (admin, error) { return findAndSweep(DriverPostgres) })
+)
+
+// Find returns the DSN of the shared server of a driver ("mysql" or
+// "postgres"). The error says where it looked and what to do.
+func Find(driver string) (dsn string, err error) {
+	a, err := find(driver)
+	return a.dsn, err
+}
+
+func findAndSweep(driver string) (admin, error) {
+	a, err := find(driver)
+	if err == nil {
+		a.sweep()
+	}
+	return a, err
+}
+
+func find(driver string) (admin, error) {
+	env, candidates := EnvMySQLDSN, mysqlCandidates
+	if driver == DriverPostgres {
+		env, candidates = EnvPostgresDSN, postgresCandidates
+	}
+	if dsn := os.Getenv(env); dsn != "" {
+		a := admin{driver: driver, dsn: dsn}
+		if err := a.ping(); err != nil {
+			return admin{}, fmt.Errorf("the server that %s names does not answer: %w; start it or correct the variable", env, err)
+		}
+		return a, nil
+	}
+	var tried []error
+	for _, dsn := range candidates() {
+		a := admin{driver: driver, dsn: dsn}
+		err := a.ping()
+		if err == nil {
+			return a, nil
+		}
+		tried = append(tried, err)
+	}
+	return admin{}, fmt.Errorf("no %s server for the tests: run `make test`, which starts one, "+
+		"or set %s to the DSN of an account that may create databases, or run with -short; tried:\n%w",
+		driver, env, errors.Join(tried...))
+}
+
+func mysqlCandidates() []string {
+	if port := os.Getenv(EnvMySQLPort); port != "" {
+		return []string{mysqlDSN("tcp", net.JoinHostPort("127.0.0.1", port))}
+	}
+	return []string{
+		mysqlDSN("tcp", "127.0.0.1:3306"),
+		mysqlDSN("unix", "/run/mysqld/mysqld.sock"),
+	}
+}
+
+func mysqlDSN(network, addr string) string {
+	return "root@" + network + "(" + addr + ")/?parseTime=true"
+}
+
+func postgresCandidates() []string {
+	port := firstOf(os.Getenv(EnvPostgresPort), os.Getenv("PGPORT"), "5432")
+	host := firstOf(os.Getenv("PGHOST"), "127.0.0.1")
+	accounts := []string{os.Getenv("PGUSER"), "postgres"}
+	if u, err := user.Current(); err == nil {
+		accounts = append(accounts, u.Username)
+	}
+	var dsns []string
+	seen := map[string]bool{"": true}
+	for _, account := range accounts {
+		if !seen[account] {
+			seen[account] = true
+			dsns = append(dsns, postgresDSN(host, port, account))
+		}
+	}
+	return dsns
+}
+
+// postgresDSN leaves the password to pgx, which reads PGPASSWORD and the
+// password file by itself.
+func postgresDSN(host, port, account string) string {
+	if strings.HasPrefix(host, "/") {
+		return fmt.Sprintf("host=%s port=%s user=%s dbname=postgres", host, port, account)
+	}
+	u := url.URL{
+		Scheme: "postgres", User: url.User(account), Host: net.JoinHostPort(host, port), Path: "/postgres",
+		RawQuery: "sslmode=disable",
+	}
+	if mode := os.Getenv("PGSSLMODE"); mode != "" {
+		u.RawQuery = "sslmode=" + url.QueryEscape(mode)
+	}
+	return u.String()
+}
+
+func postgresAddr(dsn string) string {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return ""
+	}
+	port := strconv.Itoa(int(cfg.Port))
+	if strings.HasPrefix(cfg.Host, "/") {
+		return cfg.Host + "/.s.PGSQL." + port
+	}
+	return net.JoinHostPort(cfg.Host, port)
+}
+
+func firstOf(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// ping dials the server and names the address, never the DSN, in its error.
+func (a admin) ping() error {
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	return a.do(ctx, func(db *sql.DB) error { return db.PingContext(ctx) })
+}
+
+// do opens a pool for one piece of work: a pool kept for the process would
+// show as a leaked goroutine in packages that look for those.
+func (a admin) do(ctx context.Context, work func(*sql.DB) error) error {
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1)
+	if err := work(db); err != nil {
+		return fmt.Errorf("%s at %s: %w", a.driver, DB{Driver: a.driver, DSN: a.dsn}.Addr(), err)
+	}
+	return ctx.Err()
+}
+
+func (a admin) open() (*sql.DB, error) {
+	switch a.driver {
+	case DriverMySQL:
+		cfg, err := mysql.ParseDSN(a.dsn)
+		if err != nil {
+			return nil, fmt.Errorf("mysql DSN: %w", err)
+		}
+		// A server being started or stopped breaks handshakes; the driver
+		// would print each of them.
+		cfg.Logger = &mysql.NopLogger{}
+		c, err := mysql.NewConnector(cfg)
+		if err != nil {
+			return nil, fmt.Errorf("mysql DSN: %w", err)
+		}
+		return sql.OpenDB(c), nil
+	case DriverPostgres:
+		return sql.Open("pgx", a.dsn)
+	}
+	return nil, fmt.Errorf("no server of driver %q; there are mysql and postgres", a.driver)
+}

@@ -1,0 +1,244 @@
+package testdb
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	dirPrefix = "bed-testdb-"
+	// startTimeout allows for crash recovery on a busy machine.
+	startTimeout = 2 * time.Minute
+	stopTimeout  = time.Minute
+	portAttempts = 20
+)
+
+// instance is a server of its own directory and port, running or not.
+type instance struct {
+	recipe recipe
+	extra  []string
+	dir    string
+	port   int
+	// proc is nil while the server is not running.
+	proc *process
+}
+
+func newInstance(driver string, extra []string) (*instance, error) {
+	r, ok := recipes[driver]
+	if !ok {
+		return nil, fmt.Errorf("no server of driver %q; there are mysql and postgres", driver)
+	}
+	if err := Installed(driver); err != nil {
+		return nil, err
+	}
+	sweepDirs()
+	// Not t.TempDir: that is closed to the account that the server runs as.
+	dir, err := os.MkdirTemp("", dirPrefix)
+	if err != nil {
+		return nil, err
+	}
+	inst := &instance{recipe: r, extra: extra, dir: dir}
+	if err := inst.prepare(); err != nil {
+		return nil, errors.Join(err, inst.close())
+	}
+	return inst, nil
+}
+
+func (i *instance) prepare() error {
+	if err := own(i.dir, i.recipe.accounts); err != nil {
+		return err
+	}
+	cmd, err := i.recipe.initialise(i.dir)
+	if err != nil {
+		return err
+	}
+	if err := runAs(cmd, i.dir, i.recipe.accounts); err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make its data with %s: %w\n%s", filepath.Base(cmd.Path), err, out)
+	}
+	for range portAttempts {
+		if i.port, err = freePort(); err != nil {
+			return err
+		}
+		// Somebody else may take the port before the server does.
+		if err = i.start(); !errors.Is(err, errExited) {
+			return err
+		}
+	}
+	return err
+}
+
+var errExited = errors.New("the server exited while starting")
+
+func (i *instance) start() error {
+	if i.running() {
+		return nil
+	}
+	cmd, err := i.recipe.serve(i.dir, i.port, i.extra)
+	if err != nil {
+		return err
+	}
+	if err := runAs(cmd, i.dir, i.recipe.accounts); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(i.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	proc, err := startProcess(cmd, i.recipe.orphanSignal)
+	if err := errors.Join(err, log.Close()); err != nil {
+		return err
+	}
+	i.proc = proc
+	return i.awaitReady()
+}
+
+func (i *instance) running() bool {
+	if i.proc == nil {
+		return false
+	}
+	select {
+	case <-i.proc.dead: // of itself
+		i.proc = nil
+		return false
+	default:
+		return true
+	}
+}
+
+// awaitReady polls, since a server has no other way of saying to everyone that
+// it answers.
+func (i *instance) awaitReady() error {
+	deadline := time.NewTimer(startTimeout)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		select {
+		case <-i.proc.dead:
+			i.proc = nil
+			return fmt.Errorf("%w; end of its log:\n%s", errExited, i.logTail())
+		case <-deadline.C:
+			return errors.Join(fmt.Errorf("no answer within %s: %w; end of its log:\n%s", startTimeout, last, i.logTail()), i.kill())
+		case <-tick.C:
+			if last = i.admin().ping(); last == nil {
+				return nil
+			}
+		}
+	}
+}
+
+func (i *instance) kill() error {
+	if !i.running() {
+		return nil
+	}
+	proc := i.proc
+	i.proc = nil
+	return proc.kill()
+}
+
+func (i *instance) stop() error {
+	if !i.running() {
+		return nil
+	}
+	// A paused server would not notice.
+	if err := errors.Join(i.proc.signal(i.recipe.stopSignal), i.proc.resume()); err != nil {
+		return err
+	}
+	deadline := time.NewTimer(stopTimeout)
+	defer deadline.Stop()
+	select {
+	case <-i.proc.dead:
+		i.proc = nil
+		return nil
+	case <-deadline.C:
+		return errors.Join(fmt.Errorf("still running %s after it was told to stop; end of its log:\n%s", stopTimeout, i.logTail()), i.kill())
+	}
+}
+
+func (i *instance) pause() error {
+	if !i.running() {
+		return errors.New("it is not running")
+	}
+	return i.proc.pause()
+}
+
+func (i *instance) resume() error {
+	if !i.running() {
+		return errors.New("it is not running")
+	}
+	return i.proc.resume()
+}
+
+// close ends the server and removes its data, in which nobody is interested
+// any more: there is no need for an orderly end.
+func (i *instance) close() error {
+	err := i.kill()
+	releaseSharedMemory(filepath.Join(i.dir, "data"))
+	return errors.Join(err, os.RemoveAll(i.dir))
+}
+
+func (i *instance) admin() admin { return admin{driver: i.recipe.driver, dsn: i.recipe.dsn(i.port)} }
+
+func (i *instance) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(i.port)) }
+
+func (i *instance) logFile() string { return filepath.Join(i.dir, "server.log") }
+
+func (i *instance) logTail() string {
+	const lines = 30
+	text, err := os.ReadFile(i.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	all := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
+}
+
+// freePort picks a port below the range that the kernel hands out to clients:
+// while a server is stopped, no outgoing connection may take its port.
+func freePort() (int, error) {
+	const lowest, count = 20000, 12000
+	var err error
+	for range portAttempts {
+		port := lowest + rand.IntN(count)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("no free port between %d and %d: %w", lowest, lowest+count, err)
+}
+
+// sweepDirs removes, once per process, the data of servers whose process was
+// killed so long ago that no test run can still be using it.
+var sweepDirs = sync.OnceFunc(func() {
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > staleAfter {
+			_ = os.RemoveAll(dir)
+		}
+	}
+})
+
+// process is a running server and its children.
+type process struct {
+	cmd *exec.Cmd
+	// dead is closed when the server has exited and was waited for.
+	dead chan struct{}
+}

@@ -1,0 +1,158 @@
+package testdb
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// recipe says how a kind of server is made from its binaries.
+type recipe struct {
+	driver string
+	// accounts that the server may run as when the caller is root, best first.
+	accounts []string
+	// initialise is the command that makes the data directory.
+	initialise func(dir string) (*exec.Cmd, error)
+	// serve is the command that runs the server in the foreground.
+	serve func(dir string, port int, extra []string) (*exec.Cmd, error)
+	dsn   func(port int) string
+	// stopSignal asks for an orderly end that does not wait for clients.
+	stopSignal syscall.Signal
+	// orphanSignal is sent when the process that started the server dies.
+	orphanSignal syscall.Signal
+}
+
+var recipes = map[string]recipe{
+	DriverMySQL: {
+		driver:     DriverMySQL,
+		accounts:   []string{"mysql", "nobody"},
+		initialise: initMariaDB,
+		serve:      serveMariaDB,
+		dsn: func(port int) string {
+			return mysqlDSN("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		},
+		stopSignal:   syscall.SIGTERM,
+		orphanSignal: syscall.SIGKILL,
+	},
+	DriverPostgres: {
+		driver:     DriverPostgres,
+		accounts:   []string{"postgres", "nobody"},
+		initialise: initPostgres,
+		serve:      servePostgres,
+		dsn: func(port int) string {
+			return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
+		},
+		stopSignal: syscall.SIGINT,
+		// Not SIGKILL, which would leave the children and the shared memory.
+		orphanSignal: syscall.SIGQUIT,
+	},
+}
+
+func initMariaDB(dir string) (*exec.Cmd, error) {
+	bin, err := findBinary("mariadb-install-db", "apt-get install mariadb-server")
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command(bin, "--no-defaults", "--datadir="+filepath.Join(dir, "data"),
+		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
+		"--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0"), nil
+}
+
+func serveMariaDB(dir string, port int, extra []string) (*exec.Cmd, error) {
+	bin, err := findBinary("mariadbd", "apt-get install mariadb-server")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--no-defaults",
+		"--datadir=" + filepath.Join(dir, "data"),
+		"--socket=" + filepath.Join(dir, "sock"),
+		"--pid-file=" + filepath.Join(dir, "pid"),
+		"--tmpdir=" + dir,
+		"--bind-address=127.0.0.1",
+		"--port=" + strconv.Itoa(port),
+		"--skip-name-resolve",
+		"--character-set-server=utf8mb4",
+		"--innodb-flush-log-at-trx-commit=1",
+		"--innodb-log-file-size=8M",
+		"--innodb-buffer-pool-size=32M",
+		"--key-buffer-size=1M",
+		"--aria-pagecache-buffer-size=8M",
+		"--max-connections=200",
+	}
+	return exec.Command(bin, append(args, extra...)...), nil
+}
+
+func initPostgres(dir string) (*exec.Cmd, error) {
+	bin, err := findBinary("initdb", "apt-get install postgresql")
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command(bin, "--pgdata="+filepath.Join(dir, "data"), "--username=postgres",
+		"--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"), nil
+}
+
+func servePostgres(dir string, port int, extra []string) (*exec.Cmd, error) {
+	bin, err := findBinary("postgres", "apt-get install postgresql")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"-D", filepath.Join(dir, "data")}
+	settings := []string{
+		"listen_addresses=127.0.0.1",
+		"port=" + strconv.Itoa(port),
+		"unix_socket_directories=",
+		"fsync=on",
+		"synchronous_commit=on",
+		"shared_buffers=16MB",
+		"max_connections=200",
+	}
+	for _, setting := range append(settings, extra...) {
+		args = append(args, "-c", setting)
+	}
+	return exec.Command(bin, args...), nil
+}
+
+// findBinary looks in PATH and then where distributions keep servers.
+func findBinary(name, install string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return filepath.Abs(path)
+	}
+	for _, pattern := range []string{
+		"/usr/lib/postgresql/*/bin/", "/usr/pgsql-*/bin/", "/usr/sbin/", "/usr/bin/",
+		"/usr/local/sbin/", "/usr/local/bin/", "/opt/homebrew/bin/",
+	} {
+		found, err := filepath.Glob(pattern + name)
+		if err != nil {
+			return "", err
+		}
+		for _, path := range found {
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				return path, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%w: %s is not in PATH or where servers usually are; install it (`%s` on Debian and Ubuntu)",
+		errMissing, name, install)
+}
+
+var errMissing = errors.New("server binary missing")
+
+// Installed says whether the binaries for private servers of a driver
+// ("mysql" or "postgres") are there; the error names the missing one.
+func Installed(driver string) error {
+	r, ok := recipes[driver]
+	if !ok {
+		return fmt.Errorf("no server of driver %q; there are mysql and postgres", driver)
+	}
+	if _, err := r.initialise(""); err != nil {
+		return err
+	}
+	_, err := r.serve("", 0, nil)
+	return err
+}

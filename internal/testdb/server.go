@@ -1,0 +1,111 @@
+package testdb
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Server is a private database server: installed binaries with data of their
+// own on a free port of 127.0.0.1, durable as a production server is, so that
+// what was committed survives [Server.Kill]. It ends with the test, or with
+// the test's process if that is killed.
+//
+// Its methods belong to the goroutine of the test, as t.Fatal does: a server
+// that does not obey ends the test.
+type Server struct {
+	t    testing.TB
+	inst *instance
+}
+
+// PrivateMariaDB starts a MariaDB of its own for a test. extraArgs are options
+// of mariadbd that come after and win over the default ones. With -short the
+// test is skipped; without the binaries it fails and says what to install.
+func PrivateMariaDB(t testing.TB, extraArgs ...string) *Server {
+	t.Helper()
+	return private(t, DriverMySQL, extraArgs)
+}
+
+// PrivatePostgres starts a PostgreSQL of its own for a test. extra are
+// settings in the form name=value that win over the default ones. With -short
+// the test is skipped; without the binaries it fails and says what to install.
+func PrivatePostgres(t testing.TB, extra ...string) *Server {
+	t.Helper()
+	return private(t, DriverPostgres, extra)
+}
+
+func private(t testing.TB, driver string, extra []string) *Server {
+	t.Helper()
+	if testing.Short() {
+		t.Skipf("-short: starts a private %s server", driver)
+	}
+	inst, err := newInstance(driver, extra)
+	if err != nil {
+		t.Fatalf("testdb: private %s server: %v", driver, err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("end of the private %s server's log:\n%s", driver, inst.logTail())
+		}
+		if err := inst.close(); err != nil {
+			t.Errorf("testdb: private %s server: %v", driver, err)
+		}
+	})
+	return &Server{t: t, inst: inst}
+}
+
+// DB creates a database on the server. It goes when the server goes.
+func (s *Server) DB(t testing.TB) DB {
+	t.Helper()
+	db, err := s.inst.admin().create()
+	if err != nil {
+		t.Fatalf("testdb: %v", err)
+	}
+	return db
+}
+
+// Addr is the server's "127.0.0.1:port", the same through its whole life.
+func (s *Server) Addr() string { return s.inst.addr() }
+
+// Kill ends the server and its children with SIGKILL, as a crash would, and
+// returns when all of them are dead. A server that is not running stays so.
+func (s *Server) Kill() { s.must("kill", s.inst.kill()) }
+
+// Stop shuts the server down in an orderly way: sessions are ended, open
+// transactions rolled back. It returns when the server has exited.
+func (s *Server) Stop() { s.must("stop", s.inst.stop()) }
+
+// Start starts a killed or stopped server again on the same port and data, and
+// returns when it answers. A running server stays as it is.
+func (s *Server) Start() { s.must("start", s.inst.start()) }
+
+// Pause stops the server and its children from running (SIGSTOP): connections
+// stay open and nothing is answered.
+func (s *Server) Pause() { s.must("pause", s.inst.pause()) }
+
+// Resume lets a paused server go on.
+func (s *Server) Resume() { s.must("resume", s.inst.resume()) }
+
+func (s *Server) must(what string, err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("testdb: %s private %s server: %v", what, s.inst.recipe.driver, err)
+	}
+}
+
+// Standalone starts a server of a driver ("mysql" or "postgres") outside of a
+// test, for a whole test run: without fsync and with room for more connections
+// than the private ones. stop ends it and removes its data.
+func Standalone(driver string) (dsn string, stop func() error, err error) {
+	extra, ok := map[string][]string{
+		DriverMySQL:    {"--innodb-flush-log-at-trx-commit=0", "--max-connections=500", "--innodb-buffer-pool-size=256M"},
+		DriverPostgres: {"fsync=off", "max_connections=400", "shared_buffers=128MB"},
+	}[driver]
+	if !ok {
+		return "", nil, fmt.Errorf("no server of driver %q; there are mysql and postgres", driver)
+	}
+	inst, err := newInstance(driver, extra)
+	if err != nil {
+		return "", nil, err
+	}
+	return inst.admin().dsn, inst.close, nil
+}

@@ -1,0 +1,200 @@
+package testdb
+
+import (
+	"database/sql"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // database/sql driver "pgx"
+	_ "modernc.org/sqlite"             // database/sql driver "sqlite"
+)
+
+// Names of the databases that tests run against, as in [DB.Driver].
+const (
+	DriverMySQL    = "mysql"
+	DriverPostgres = "postgres"
+	DriverSQLite   = "sqlite"
+)
+
+// MaxOpenConns is the limit of open connections of a pool made by [DB.Open].
+// A test that needs more sets its own, and then is not run in parallel with
+// many others like it.
+const MaxOpenConns = 8
+
+// DB is an empty database that belongs to one test.
+type DB struct {
+	// Driver is "mysql", "postgres" or "sqlite".
+	Driver string
+	// DSN is in the form of the bare driver: go-sql-driver/mysql, pgx (a URL
+	// or keywords and values) or modernc.org/sqlite. It may carry a password:
+	// do not print it.
+	DSN string
+	// Name is the database's name on its server; for SQLite the file's path.
+	Name string
+}
+
+// SQLDriver is the name under which the bare driver is registered with
+// database/sql: "mysql", "pgx" or "sqlite".
+func (db DB) SQLDriver() string {
+	if db.Driver == DriverPostgres {
+		return "pgx"
+	}
+	return db.Driver
+}
+
+// Open returns a pool of the bare driver, limited to [MaxOpenConns] and closed
+// when the test ends. It does not dial.
+func (db DB) Open(t testing.TB) *sql.DB {
+	t.Helper()
+	pool, err := sql.Open(db.SQLDriver(), db.DSN)
+	if err != nil {
+		t.Fatalf("testdb: open %s database %s: %v", db.Driver, db.Name, err)
+	}
+	pool.SetMaxOpenConns(MaxOpenConns)
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// Addr is where the database's server listens: "host:port", or the path of its
+// Unix socket. It is "" for SQLite.
+func (db DB) Addr() string {
+	switch db.Driver {
+	case DriverMySQL:
+		if cfg, err := mysql.ParseDSN(db.DSN); err == nil {
+			return cfg.Addr
+		}
+	case DriverPostgres:
+		return postgresAddr(db.DSN)
+	}
+	return ""
+}
+
+// Via returns the same database as reached through addr ("host:port"), for
+// example a proxy in front of its server. For SQLite it is db itself.
+func (db DB) Via(addr string) DB {
+	switch db.Driver {
+	case DriverMySQL:
+		if cfg, err := mysql.ParseDSN(db.DSN); err == nil {
+			cfg.Net, cfg.Addr = "tcp", addr
+			db.DSN = cfg.FormatDSN()
+		}
+	case DriverPostgres:
+		db.DSN = postgresVia(db.DSN, addr)
+	}
+	return db
+}
+
+// MySQL returns a fresh database on the shared MySQL or MariaDB server; it is
+// dropped when the test ends. With -short the test is skipped.
+func MySQL(t testing.TB) DB {
+	t.Helper()
+	return shared(t, DriverMySQL, sharedMySQL)
+}
+
+// Postgres returns a fresh database on the shared PostgreSQL server; it is
+// dropped when the test ends. With -short the test is skipped.
+func Postgres(t testing.TB) DB {
+	t.Helper()
+	return shared(t, DriverPostgres, sharedPostgres)
+}
+
+// SQLite returns a fresh database file in a directory of its own, in WAL mode
+// and with a busy timeout of five seconds, as an application would have it.
+func SQLite(t testing.TB) DB {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "test.db")
+	return DB{
+		Driver: DriverSQLite,
+		DSN:    "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)",
+		Name:   path,
+	}
+}
+
+// Each runs f against every kind of database, in parallel subtests named
+// mysql, postgres and sqlite. With -short there is only the last one.
+func Each(t *testing.T, f func(t *testing.T, db DB)) {
+	t.Helper()
+	kinds := []struct {
+		name string
+		make func(testing.TB) DB
+	}{
+		{DriverMySQL, MySQL}, {DriverPostgres, Postgres}, {DriverSQLite, SQLite},
+	}
+	if testing.Short() {
+		t.Log("-short: runs on SQLite only, not on MySQL and PostgreSQL")
+		kinds = kinds[2:]
+	}
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, kind.make(t))
+		})
+	}
+}
+
+func shared(t testing.TB, driver string, find func() (admin, error)) DB {
+	t.Helper()
+	if testing.Short() {
+		t.Skipf("-short: needs a %s server", driver)
+	}
+	server, err := find()
+	if err != nil {
+		t.Fatalf("testdb: %v", err)
+	}
+	db, err := server.create()
+	if err != nil {
+		t.Fatalf("testdb: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := server.drop(db.Name); err != nil {
+			t.Errorf("testdb: %v", err)
+		}
+	})
+	return db
+}
+
+func isURL(dsn string) bool {
+	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
+}
+
+// postgresVia points a DSN at another address; later keywords win over earlier
+// ones in pgx's keyword/value form.
+func postgresVia(dsn, addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return dsn
+	}
+	if !isURL(dsn) {
+		return dsn + " host=" + host + " port=" + port
+	}
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return dsn
+	}
+	u.Host = addr
+	q := u.Query()
+	q.Del("host")
+	q.Del("port")
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// postgresNamed points a DSN at another database of the same server.
+func postgresNamed(dsn, name string) string {
+	if !isURL(dsn) {
+		return dsn + " dbname=" + name
+	}
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return dsn
+	}
+	u.Path = "/" + name
+	q := u.Query()
+	q.Del("dbname")
+	u.RawQuery = q.Encode()
+	return u.String()
+}

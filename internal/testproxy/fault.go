@@ -1,0 +1,123 @@
+package testproxy
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+)
+
+// kind is what happens to the message that a rule matches.
+type kind int
+
+const (
+	cutBefore kind = iota
+	cutAfter
+	cutInFlight
+	hold
+)
+
+// rule is a fault that strikes once.
+type rule struct {
+	kind     kind
+	match    func(message []byte) bool
+	struck   chan struct{}
+	released chan struct{}
+}
+
+type counter struct {
+	match func(message []byte) bool
+	n     int
+}
+
+// CutBefore cuts the connection instead of forwarding the next message from a
+// client that matches: the server never sees it. struck is closed when that
+// has happened. Like all faults it strikes once; a message is taken by the
+// first of those that wait for it, so asking twice cuts two messages.
+func (p *Proxy) CutBefore(match func(message []byte) bool) (struck <-chan struct{}) {
+	return p.add(cutBefore, match).struck
+}
+
+// CutAfter forwards the next matching message, lets the server carry it out
+// and end the session, swallows the answer, and only then resets the client's
+// connection: when the client sees its error, what it sent has been done. A
+// message that the server cannot finish (it waits for a lock) holds the client
+// up; see [Proxy.CutInFlight].
+func (p *Proxy) CutAfter(match func(message []byte) bool) (struck <-chan struct{}) {
+	return p.add(cutAfter, match).struck
+}
+
+// CutInFlight forwards the next matching message and resets the client's
+// connection at once, while the server still works on it. The server then
+// finishes, sees the end of the connection and ends the session.
+func (p *Proxy) CutInFlight(match func(message []byte) bool) (struck <-chan struct{}) {
+	return p.add(cutInFlight, match).struck
+}
+
+// Hold keeps the next matching message back until release is called. reached
+// is closed when it has arrived. A client that goes away meanwhile does not
+// take the message back: as on a slow network, the server gets it on release.
+func (p *Proxy) Hold(match func(message []byte) bool) (reached <-chan struct{}, release func()) {
+	r := p.add(hold, match)
+	return r.struck, sync.OnceFunc(func() { close(r.released) })
+}
+
+// Count returns a function that says how many messages from clients have
+// matched since, whatever became of them.
+func (p *Proxy) Count(match func(message []byte) bool) func() int {
+	c := &counter{match: match}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counters = append(p.counters, c)
+	return func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return c.n
+	}
+}
+
+func (p *Proxy) add(k kind, match func([]byte) bool) *rule {
+	r := &rule{kind: k, match: match, struck: make(chan struct{}), released: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rules = append(p.rules, r)
+	return r
+}
+
+// match takes the first rule for a message out of those that wait.
+func (p *Proxy) match(message []byte) *rule {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.counters {
+		if c.match(message) {
+			c.n++
+		}
+	}
+	for i, r := range p.rules {
+		if r.match(message) {
+			p.rules = slices.Delete(p.rules, i, i+1)
+			return r
+		}
+	}
+	return nil
+}
+
+// Text matches a message that holds the given text, in any case of letters:
+// MySQL's driver sends COMMIT and pgx sends commit.
+func Text(text string) func(message []byte) bool {
+	upper := bytes.ToUpper([]byte(text))
+	return func(message []byte) bool { return bytes.Contains(bytes.ToUpper(message), upper) }
+}
+
+// MySQLExecute matches the execution of a prepared statement, which does not
+// carry the statement's text.
+func MySQLExecute(message []byte) bool {
+	const comStmtExecute = 0x17
+	return len(message) > 4 && message[3] == 0 && message[4] == comStmtExecute
+}
+
+// PostgresExecute matches the execution of a prepared statement, which pgx
+// sends for every statement with arguments and which does not carry the
+// statement's text.
+func PostgresExecute(message []byte) bool {
+	return len(message) > 5 && message[0] == 'B'
+}

@@ -1,0 +1,176 @@
+package testproxy
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// link is one client's connection and the one to the server that belongs to it.
+type link struct {
+	proxy      *Proxy
+	client     net.Conn
+	server     net.Conn
+	protocol   framer
+	swallow    atomic.Bool   // the server's answers are no longer forwarded
+	serverDone chan struct{} // closed when the server has said its last
+	cutOnce    sync.Once
+	done       chan struct{} // closed when the link was cut
+}
+
+func (l *link) run() {
+	var wg sync.WaitGroup
+	wg.Go(l.clientToServer)
+	wg.Go(l.serverToClient)
+	wg.Wait()
+	_ = l.client.Close()
+	_ = l.server.Close()
+}
+
+// cut resets both sides.
+func (l *link) cut() {
+	l.cutOnce.Do(func() {
+		close(l.done)
+		reset(l.client)
+		reset(l.server)
+	})
+}
+
+func (l *link) clientToServer() {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := l.client.Read(buf)
+		for _, message := range l.protocol.push(buf[:n]) {
+			if !l.forward(message) {
+				return
+			}
+		}
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			closeWrite(l.server)
+		} else {
+			l.cut()
+		}
+		return
+	}
+}
+
+// forward applies the fault that matches the message, if any, and says whether
+// the link goes on.
+func (l *link) forward(message []byte) bool {
+	toServer, _ := l.proxy.delays()
+	fault := l.proxy.match(message)
+	if !l.wait(toServer) {
+		return false
+	}
+	if fault == nil {
+		return l.send(message)
+	}
+	switch fault.kind {
+	case cutBefore:
+		l.cut()
+		close(fault.struck)
+		return false
+	case cutAfter:
+		// The server is told that nothing more comes instead of being reset,
+		// which could make it lose the message. Its own end of the
+		// connection then says that it is through with it.
+		l.swallow.Store(true)
+		if l.send(message) {
+			closeWrite(l.server)
+			select {
+			case <-l.serverDone:
+			case <-l.done:
+			}
+			l.cut()
+		}
+		close(fault.struck)
+		return false
+	case cutInFlight:
+		l.swallow.Store(true)
+		sent := l.send(message)
+		reset(l.client)
+		if sent {
+			closeWrite(l.server)
+		}
+		close(fault.struck)
+		return false
+	case hold:
+		close(fault.struck)
+		select {
+		case <-fault.released:
+			return l.send(message)
+		case <-l.done:
+			return false
+		}
+	}
+	return false
+}
+
+func (l *link) send(message []byte) bool {
+	if _, err := l.server.Write(message); err != nil {
+		l.cut()
+		return false
+	}
+	return true
+}
+
+func (l *link) serverToClient() {
+	defer close(l.serverDone)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := l.server.Read(buf)
+		if n > 0 {
+			l.protocol.serverSaid(buf[:n])
+			_, toClient := l.proxy.delays()
+			if !l.wait(toClient) {
+				return
+			}
+			if !l.swallow.Load() {
+				if _, err := l.client.Write(buf[:n]); err != nil {
+					l.cut()
+					return
+				}
+			}
+		}
+		if err == nil {
+			continue
+		}
+		switch {
+		case l.swallow.Load():
+			// Whoever swallows also ends the connection.
+		case errors.Is(err, io.EOF):
+			closeWrite(l.client)
+		default:
+			l.cut()
+		}
+		return
+	}
+}
+
+// wait waits for d and says whether the link is still there.
+func (l *link) wait(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// closeWrite tells the peer that nothing more will come.
+func closeWrite(c net.Conn) {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+}

@@ -1,0 +1,210 @@
+package testproxy
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const dialTimeout = 10 * time.Second
+
+// Proxy forwards connections to one server. It is safe for concurrent use,
+// except that [Proxy.Refuse] and [Proxy.Accept], which may fail the test,
+// belong to the test's goroutine.
+type Proxy struct {
+	t      testing.TB
+	target string
+	addr   string
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	listener net.Listener // nil while connections are refused
+	links    map[*link]struct{}
+	rules    []*rule
+	counters []*counter
+	accepted int
+	toServer time.Duration
+	toClient time.Duration
+	closed   bool
+}
+
+// New starts a proxy in front of target, a "host:port" or the path of a Unix
+// socket. It ends with the test, cutting what is still connected. A fault that
+// was asked for and never struck then fails the test: what it was to show was
+// not shown.
+func New(t testing.TB, target string) *Proxy {
+	t.Helper()
+	p := &Proxy{t: t, target: target, links: map[*link]struct{}{}}
+	l, err := listenOutsideEphemeral()
+	if err != nil {
+		t.Fatalf("testproxy: %v", err)
+	}
+	p.addr = l.Addr().String()
+	p.serve(l)
+	t.Cleanup(p.close)
+	return p
+}
+
+// Addr is the proxy's "127.0.0.1:port", the same through its whole life.
+func (p *Proxy) Addr() string { return p.addr }
+
+// Accepted is the number of connections that clients have opened so far.
+func (p *Proxy) Accepted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accepted
+}
+
+// Refuse makes dials fail with "connection refused" from now on. Open
+// connections are left alone; see [Proxy.CutAll].
+func (p *Proxy) Refuse() {
+	p.t.Helper()
+	p.mu.Lock()
+	l := p.listener
+	p.listener = nil
+	p.mu.Unlock()
+	if l == nil {
+		return
+	}
+	if err := l.Close(); err != nil {
+		p.t.Fatalf("testproxy: stop listening on %s: %v", p.addr, err)
+	}
+}
+
+// Accept takes connections again, on the same port, after [Proxy.Refuse].
+func (p *Proxy) Accept() {
+	p.t.Helper()
+	p.mu.Lock()
+	listening := p.listener != nil
+	p.mu.Unlock()
+	if listening {
+		return
+	}
+	l, err := net.Listen("tcp", p.addr)
+	if err != nil {
+		p.t.Fatalf("testproxy: listen on %s again: %v", p.addr, err)
+	}
+	p.serve(l)
+}
+
+// CutAll resets every open connection on both sides. What the server was sent
+// and has not read yet may be lost.
+func (p *Proxy) CutAll() {
+	for _, l := range p.open() {
+		l.cut()
+	}
+}
+
+// Delay holds every message back for the given time, per direction. Zero, the
+// default, forwards at once.
+func (p *Proxy) Delay(toServer, toClient time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.toServer, p.toClient = toServer, toClient
+}
+
+func (p *Proxy) delays() (toServer, toClient time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.toServer, p.toClient
+}
+
+func (p *Proxy) open() []*link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]*link, 0, len(p.links))
+	for l := range p.links {
+		all = append(all, l)
+	}
+	return all
+}
+
+func (p *Proxy) serve(l net.Listener) {
+	p.mu.Lock()
+	p.listener = l
+	p.mu.Unlock()
+	p.wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			p.wg.Go(func() { p.connect(conn) })
+		}
+	})
+}
+
+// connect forwards one client's connection until it ends.
+func (p *Proxy) connect(client net.Conn) {
+	p.mu.Lock()
+	p.accepted++
+	p.mu.Unlock()
+	network := "tcp"
+	if strings.HasPrefix(p.target, "/") {
+		network = "unix"
+	}
+	server, err := net.DialTimeout(network, p.target, dialTimeout)
+	if err != nil {
+		reset(client)
+		return
+	}
+	l := &link{
+		proxy: p, client: client, server: server,
+		done: make(chan struct{}), serverDone: make(chan struct{}),
+	}
+	p.mu.Lock()
+	closed := p.closed
+	p.links[l] = struct{}{}
+	p.mu.Unlock()
+	if closed {
+		l.cut()
+	}
+	l.run()
+	p.mu.Lock()
+	delete(p.links, l)
+	p.mu.Unlock()
+}
+
+func (p *Proxy) close() {
+	p.Refuse()
+	p.mu.Lock()
+	p.closed = true
+	idle := len(p.rules)
+	p.mu.Unlock()
+	p.CutAll()
+	p.wg.Wait()
+	if idle > 0 && !p.t.Failed() {
+		p.t.Errorf("testproxy: %d faults never struck: no message matched them", idle)
+	}
+}
+
+// listenOutsideEphemeral takes a port below those that the kernel hands out to
+// clients, so that nobody takes it while connections are refused.
+func listenOutsideEphemeral() (net.Listener, error) {
+	const lowest, count, attempts = 10000, 10000, 20
+	var errs []error
+	for range attempts {
+		port := lowest + rand.IntN(count)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("no free port between %d and %d: %w", lowest, lowest+count, errors.Join(errs...))
+}
+
+// reset closes a connection so that its peer sees a reset, as after a crash,
+// and not an orderly end.
+func reset(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Close()
+}
