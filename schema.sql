@@ -1,0 +1,79 @@
+-- The transaction log of bed: one table, in the database that the log is kept in.
+--
+-- The program creates it when it is absent, by exactly the text below. Run the
+-- section of your database by hand where the program's account may not create
+-- tables; it then needs SELECT, INSERT, UPDATE and DELETE on this one.
+-- The names of the columns and of the index are fixed.
+
+-- ===== mysql: MySQL 8.0, MariaDB 10.6 and later =====
+
+CREATE TABLE IF NOT EXISTS transaction_log (
+  id                       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- UUIDv7; the last three digits count the statements of a unit
+  transaction_type         VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- BestEffortsDelivery
+  data_source              VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, -- where to deliver
+  `sql`                    LONGTEXT NOT NULL,                                               -- the statement
+  parameters               LONGTEXT NOT NULL,                                               -- typed JSON
+  creation_time            BIGINT NOT NULL,                                                 -- ms since 1970-01-01 UTC, as all times here
+  async_delivery_try_times INT NOT NULL,                                                    -- tries of the job that failed
+  transaction_id           VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- the soft transaction
+  statement_no             INT NOT NULL,                                                    -- place in the unit, from 0
+  statement_count          INT NOT NULL,                                                    -- statements of the unit
+  settings                 TEXT NOT NULL,                                                   -- what the DSN says of values and names
+  not_replayable           TEXT NOT NULL,                                                   -- why it must not be run again; empty: it may
+  in_doubt                 SMALLINT NOT NULL,                                               -- 1: an earlier attempt may have been applied
+  next_try_time            BIGINT NOT NULL,                                                 -- not before; while leased, the end of the lease
+  last_error               TEXT NULL,                                                       -- of the last failure
+  parked                   SMALLINT NOT NULL,                                               -- 1: waits for a person
+  lease_token              VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NULL,          -- who owns it
+  lease_until              BIGINT NULL,                                                     -- until when
+  PRIMARY KEY (id),
+  KEY transaction_log_due (parked, data_source, next_try_time)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+-- ===== postgres: PostgreSQL =====
+
+CREATE TABLE IF NOT EXISTS transaction_log (
+  id                       VARCHAR(40) COLLATE "C" NOT NULL PRIMARY KEY, -- UUIDv7; the last three digits count the statements of a unit
+  transaction_type         VARCHAR(40) NOT NULL,                         -- BestEffortsDelivery
+  data_source              VARCHAR(255) COLLATE "C" NOT NULL,            -- where to deliver
+  "sql"                    TEXT NOT NULL,                                -- the statement
+  parameters               TEXT NOT NULL,                                -- typed JSON
+  creation_time            BIGINT NOT NULL,                              -- ms since 1970-01-01 UTC, as all times here
+  async_delivery_try_times INT NOT NULL,                                 -- tries of the job that failed
+  transaction_id           VARCHAR(40) NOT NULL,                         -- the soft transaction
+  statement_no             INT NOT NULL,                                 -- place in the unit, from 0
+  statement_count          INT NOT NULL,                                 -- statements of the unit
+  settings                 TEXT NOT NULL,                                -- what the DSN says of values and names
+  not_replayable           TEXT NOT NULL,                                -- why it must not be run again; empty: it may
+  in_doubt                 SMALLINT NOT NULL,                            -- 1: an earlier attempt may have been applied
+  next_try_time            BIGINT NOT NULL,                              -- not before; while leased, the end of the lease
+  last_error               TEXT NULL,                                    -- of the last failure
+  parked                   SMALLINT NOT NULL,                            -- 1: waits for a person
+  lease_token              VARCHAR(40) NULL,                             -- who owns it
+  lease_until              BIGINT NULL                                   -- until when
+);
+CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_source, next_try_time, id);
+
+-- ===== sqlite: SQLite =====
+
+CREATE TABLE IF NOT EXISTS transaction_log (
+  id                       VARCHAR(40) NOT NULL PRIMARY KEY, -- UUIDv7; the last three digits count the statements of a unit
+  transaction_type         VARCHAR(40) NOT NULL,             -- BestEffortsDelivery
+  data_source              VARCHAR(255) NOT NULL,            -- where to deliver
+  "sql"                    TEXT NOT NULL,                    -- the statement
+  parameters               TEXT NOT NULL,                    -- typed JSON
+  creation_time            BIGINT NOT NULL,                  -- ms since 1970-01-01 UTC, as all times here
+  async_delivery_try_times INT NOT NULL,                     -- tries of the job that failed
+  transaction_id           VARCHAR(40) NOT NULL,             -- the soft transaction
+  statement_no             INT NOT NULL,                     -- place in the unit, from 0
+  statement_count          INT NOT NULL,                     -- statements of the unit
+  settings                 TEXT NOT NULL,                    -- what the DSN says of values and names
+  not_replayable           TEXT NOT NULL,                    -- why it must not be run again; empty: it may
+  in_doubt                 SMALLINT NOT NULL,                -- 1: an earlier attempt may have been applied
+  next_try_time            BIGINT NOT NULL,                  -- not before; while leased, the end of the lease
+  last_error               TEXT NULL,                        -- of the last failure
+  parked                   SMALLINT NOT NULL,                -- 1: waits for a person
+  lease_token              VARCHAR(40) NULL,                 -- who owns it
+  lease_until              BIGINT NULL                       -- until when
+);
+CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_source, next_try_time, id);

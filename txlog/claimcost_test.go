@@ -1,0 +1,96 @@
+package txlog
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/internal/testdb"
+)
+
+// plan gives the database's plan of a statement as text.
+func plan(t *testing.T, pool *sql.DB, f Flavor, sh shape, args ...any) string {
+	t.Helper()
+	rows, err := pool.Query(f.pick("EXPLAIN ", "EXPLAIN ", "EXPLAIN QUERY PLAN ")+f.text(sh), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for rows.Next() {
+		cells := make([]sql.NullString, len(names))
+		pointers := make([]any, len(names))
+		for i := range cells {
+			pointers[i] = &cells[i]
+		}
+		if err := rows.Scan(pointers...); err != nil {
+			t.Fatal(err)
+		}
+		for i := range cells {
+			fmt.Fprintf(&text, "%s=%s ", names[i], cells[i].String)
+		}
+		text.WriteByte('\n')
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
+
+// Rows that are parked, and those of a data source that is down, must not make
+// the claims of another one dearer: the index leads past them, and gives the
+// order, so that nothing is sorted.
+func TestAClaimReadsOnlyDueRowsInTheOrderOfTheIndex(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s, err := Open(t.Context(), db.Driver, db.DSN, WithMaxConns(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		pool := db.Open(t)
+		f := s.backend.Flavor
+		// Thousands of rows each that are parked, of another data source, or not
+		// due, and some that are.
+		quoted := f.finish("{sql}")
+		seed := "INSERT INTO transaction_log (id, transaction_type, data_source, " + quoted + ", parameters, creation_time, async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable, in_doubt, next_try_time, parked) " +
+			"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) " +
+			"SELECT " + f.pick("CONCAT('%[1]s', i)", "'%[1]s' || i", "'%[1]s' || i") + ", 'x', '%[2]s', 'UPDATE a', '', i, 0, 'x', 0, 1, '', '', 0, %[3]s, %[4]d FROM n"
+		for _, kind := range []struct {
+			name, source, next string
+			parked, times      int
+		}{{"p", "orders", "i", 1, 5}, {"d", "down", "i", 0, 5}, {"w", "orders", "i + 99999999999999", 0, 5}, {"o", "orders", "i", 0, 1}} {
+			for n := range kind.times {
+				if _, err := pool.Exec(fmt.Sprintf(seed, fmt.Sprintf("%s%d-", kind.name, n), kind.source, kind.next, kind.parked)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if _, err := pool.Exec(f.pick("ANALYZE TABLE transaction_log", "ANALYZE transaction_log", "ANALYZE")); err != nil {
+			t.Fatal(err)
+		}
+		for what, got := range map[string]string{
+			"claim":           plan(t, pool, f, shape{selectDue, 0}, "orders", 0, 10),
+			"DataSources":     plan(t, pool, f, shape{nextDataSource, 0}, ""),
+			"DataSources, at": plan(t, pool, f, shape{nextDataSource, 0}, "down"),
+		} {
+			lower := strings.ToLower(got)
+			for _, sorted := range []string{"filesort", "temporary", "temp b-tree", "seq scan", "scan transaction_log"} {
+				if strings.Contains(lower, sorted) {
+					t.Errorf("%s sorts or reads all:\n%s", what, got)
+				}
+			}
+			if strings.Contains(strings.ReplaceAll(got, "Incremental Sort", ""), "Sort ") {
+				t.Errorf("%s sorts:\n%s", what, got)
+			}
+			if !strings.Contains(got, "transaction_log_due") {
+				t.Errorf("%s does not use the index:\n%s", what, got)
+			}
+		}
+	})
+}

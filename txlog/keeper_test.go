@@ -1,0 +1,262 @@
+package txlog_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// counting counts renewals, and can be made to fail.
+type counting struct {
+	txlog.Storage
+	mu    sync.Mutex
+	calls [][]string
+	fail  func(ctx context.Context) error
+}
+
+func (c *counting) Renew(ctx context.Context, lease time.Duration, units ...*txlog.Unit) ([]*txlog.Unit, error) {
+	c.mu.Lock()
+	var ids []string
+	for _, u := range units {
+		ids = append(ids, u.ID)
+	}
+	c.calls = append(c.calls, ids)
+	fail := c.fail
+	c.mu.Unlock()
+	if fail != nil {
+		if err := fail(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return c.Storage.Renew(ctx, lease, units...)
+}
+
+func (c *counting) renewals() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.calls)
+}
+
+const keepFor = time.Minute
+
+func kept(t *testing.T, s txlog.Storage) *txlog.Unit {
+	t.Helper()
+	u := unit("UPDATE a")
+	if err := s.Add(t.Context(), keepFor, u); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func TestAHeldUnitKeepsItsLeaseForAsLongAsItIsHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Storage: txlog.NewMemory()}
+		k := txlog.NewKeeper(s, keepFor)
+		a, b := kept(t, s), kept(t, s)
+		releaseA, releaseB := k.Hold(a), k.Hold(b)
+		for range 60 {
+			time.Sleep(keepFor / 6)
+			if k.Lost(a) || k.Lost(b) {
+				t.Fatal("a held unit was lost")
+			}
+			claimed, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: keepFor})
+			if err != nil || len(claimed) != 0 {
+				t.Fatalf("claimed %d held units, %v", len(claimed), err)
+			}
+		}
+		for _, ids := range s.calls {
+			if len(ids) != 2 {
+				t.Errorf("a renewal was for %d units, want both at once", len(ids))
+			}
+		}
+		releaseA()
+		releaseB()
+		releaseB()
+		if left := time.Until(a.Lease.Deadline); left < keepFor/3 {
+			t.Errorf("the released unit's deadline is %v away: it was not brought up to date", left)
+		}
+		if err := s.Remove(t.Context(), a, b); err != nil {
+			t.Error(err)
+		}
+		before := s.renewals()
+		time.Sleep(10 * keepFor)
+		if n := s.renewals() - before; n != 0 {
+			t.Errorf("%d renewals while nothing was held", n)
+		}
+	})
+}
+
+func TestAUnitHeldForAMomentIsNeverRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Storage: txlog.NewMemory()}
+		k := txlog.NewKeeper(s, keepFor)
+		for range 100 {
+			u := kept(t, s)
+			release := k.Hold(u)
+			time.Sleep(keepFor / 10)
+			release()
+		}
+		if n := s.renewals(); n != 0 {
+			t.Errorf("%d renewals", n)
+		}
+	})
+}
+
+func TestAUnitThatSomebodyElseTookIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Storage: txlog.NewMemory()}
+		k := txlog.NewKeeper(s, keepFor)
+		u, other := kept(t, s), kept(t, s)
+		defer k.Hold(u)()
+		defer k.Hold(other)()
+		thief := *u
+		if err := s.Remove(t.Context(), &thief); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(keepFor / 2)
+		if !k.Lost(u) {
+			t.Error("the unit that is gone is not lost")
+		}
+		if k.Lost(other) {
+			t.Error("the other unit is lost")
+		}
+	})
+}
+
+func TestAUnitWhoseRenewalsFailIsLostAtItsDeadlineAndStaysLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Storage: txlog.NewMemory(), fail: func(context.Context) error { return errors.New("away") }}
+		k := txlog.NewKeeper(s, keepFor)
+		u := kept(t, s)
+		defer k.Hold(u)()
+		time.Sleep(keepFor - time.Second)
+		if k.Lost(u) {
+			t.Error("it is lost before its deadline")
+		}
+		if n := s.renewals(); n < 4 {
+			t.Errorf("only %d renewals were tried", n)
+		}
+		time.Sleep(time.Second)
+		if !k.Lost(u) {
+			t.Error("it is not lost at its deadline")
+		}
+		s.mu.Lock()
+		s.fail = nil
+		s.mu.Unlock()
+		time.Sleep(keepFor)
+		if !k.Lost(u) {
+			t.Error("it is not lost any more")
+		}
+	})
+}
+
+func TestAUnitIsRenewedInTimeAfterAFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first := true
+		s := &counting{Storage: txlog.NewMemory(), fail: func(context.Context) error {
+			if first {
+				first = false
+				return errors.New("away")
+			}
+			return nil
+		}}
+		k := txlog.NewKeeper(s, keepFor)
+		u := kept(t, s)
+		defer k.Hold(u)()
+		time.Sleep(keepFor * 3 / 2)
+		if k.Lost(u) {
+			t.Error("it was lost")
+		}
+	})
+}
+
+func TestARenewalThatHangsIsGivenUpAndEndsWithTheLastRelease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Storage: txlog.NewMemory(), fail: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
+		k := txlog.NewKeeper(s, keepFor)
+		u := kept(t, s)
+		release := k.Hold(u)
+		time.Sleep(keepFor / 2)
+		start := time.Now()
+		release()
+		synctest.Wait()
+		if d := time.Since(start); d != 0 {
+			t.Errorf("the renewal went on for %v", d)
+		}
+		if k.Lost(u) {
+			t.Error("the released unit is lost before its deadline")
+		}
+	})
+}
+
+// A process that stood still must not go on as if nothing had been.
+func TestAProcessThatStoodStillSeesItsUnitsAsLost(t *testing.T) {
+	t.Parallel()
+	s := txlog.NewMemory()
+	k := txlog.NewKeeper(s, keepFor)
+	u := kept(t, s)
+	for what, deadline := range map[string]time.Time{
+		"by both clocks": time.Now().Add(-time.Second),
+		// A machine that slept: its monotonic clock slept too.
+		"by the wall clock alone": time.Now().Round(0).Add(-time.Second),
+	} {
+		held := *u
+		held.Lease.Deadline = deadline
+		release := k.Hold(&held)
+		if !k.Lost(&held) {
+			t.Errorf("%s: it is not lost", what)
+		}
+		release()
+		if !k.Lost(&held) {
+			t.Errorf("%s: released, it is not lost", what)
+		}
+	}
+}
+
+func TestAKeeperIsSafeForManyHolders(t *testing.T) {
+	t.Parallel()
+	s := txlog.NewMemory()
+	k := txlog.NewKeeper(s, 200*time.Millisecond)
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 200 {
+				u := unit("UPDATE a")
+				if err := s.Add(context.Background(), time.Minute, u); err != nil {
+					t.Error(err)
+					return
+				}
+				release := k.Hold(u)
+				k.Lost(u)
+				release()
+				_ = u.Lease.Deadline
+				if err := s.Remove(context.Background(), u); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+func BenchmarkKeeperHoldRelease(b *testing.B) {
+	s := txlog.NewMemory()
+	k := txlog.NewKeeper(s, time.Minute)
+	u := unit("UPDATE a")
+	u.Lease = txlog.Lease{Token: "t", Deadline: time.Now().Add(time.Minute)}
+	b.ReportAllocs()
+	for b.Loop() {
+		k.Hold(u)()
+	}
+}

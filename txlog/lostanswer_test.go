@@ -1,0 +1,229 @@
+package txlog_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// lossy is SQLite behind a line that can break after a statement was carried
+// out and before its answer came.
+type lossy struct {
+	driver.Connector
+	lose  *atomic.Int32
+	cause error
+}
+
+func (l lossy) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := l.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return lossyConn{conn.(sqliteConn), l}, nil
+}
+
+type sqliteConn interface {
+	driver.Conn
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+}
+
+type lossyConn struct {
+	sqliteConn
+	lossy lossy
+}
+
+func (c lossyConn) PrepareContext(ctx context.Context, text string) (driver.Stmt, error) {
+	stmt, err := c.sqliteConn.PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	return lossyStmt{stmt.(sqliteStmt), c.lossy}, nil
+}
+
+type sqliteStmt interface {
+	driver.Stmt
+	driver.StmtExecContext
+	driver.StmtQueryContext
+}
+
+type lossyStmt struct {
+	sqliteStmt
+	lossy lossy
+}
+
+func (s lossyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	result, err := s.sqliteStmt.ExecContext(ctx, args)
+	if err == nil && s.lossy.lose.Add(-1) >= 0 {
+		return nil, s.lossy.cause
+	}
+	return result, err
+}
+
+type sqliteDSN string
+
+func (dsn sqliteDSN) Connect(context.Context) (driver.Conn, error) {
+	return (&sqlite.Driver{}).Open(string(dsn))
+}
+func (dsn sqliteDSN) Driver() driver.Driver { return &sqlite.Driver{} }
+
+// openLossy opens a log that loses the answers to the next *lose statements.
+func openLossy(t *testing.T, name string, cause error) (s *txlog.SQLStorage, lose *atomic.Int32, direct *sql.DB) {
+	t.Helper()
+	lose = new(atomic.Int32)
+	txlog.RegisterBackend(name, txlog.Backend{Flavor: txlog.FlavorSQLite, Connector: func(dsn string) (driver.Connector, error) {
+		return lossy{sqliteDSN(dsn), lose, cause}, nil
+	}})
+	db := testdb.SQLite(t)
+	s, err := txlog.Open(t.Context(), name, db.DSN, txlog.WithGrace(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s, lose, db.Open(t)
+}
+
+func TestALogWhoseAnswerWasLostIsWrittenAgainUnderItsIDAndIsThereOnce(t *testing.T) {
+	t.Parallel()
+	for name, cause := range map[string]error{
+		"lossy-reset": errors.New("connection reset by peer"), "lossy-bad": driver.ErrBadConn, "lossy-deadline": context.DeadlineExceeded,
+	} {
+		s, lose, direct := openLossy(t, name, cause)
+		for _, u := range []*txlog.Unit{unit("UPDATE a"), unit("UPDATE a", "UPDATE b", "UPDATE c")} {
+			lose.Store(4)
+			if err := s.Add(t.Context(), time.Minute, u); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if n := rowCount(t, direct); n != len(u.Statements) {
+				t.Errorf("%s: %d rows, want %d", name, n, len(u.Statements))
+			}
+			lose.Store(1)
+			if _, err := s.Renew(t.Context(), time.Minute, u); err != nil && !errors.Is(err, cause) {
+				t.Errorf("%s: %v", name, err)
+			}
+			lose.Store(4)
+			if err := s.Remove(t.Context(), u); err != nil && !errors.Is(cause, driver.ErrBadConn) {
+				t.Errorf("%s: the removal whose answer was lost: %v", name, err)
+			}
+			if n := rowCount(t, direct); n != 0 {
+				t.Errorf("%s: %d rows were left", name, n)
+			}
+		}
+	}
+}
+
+func TestAReleaseWhoseAnswerWasLostIsRepeatedAndCountsOnce(t *testing.T) {
+	t.Parallel()
+	s, lose, _ := openLossy(t, "lossy-release", errors.New("broken pipe"))
+	u := unit("UPDATE a")
+	if err := s.Add(t.Context(), time.Minute, u); err != nil {
+		t.Fatal(err)
+	}
+	lose.Store(2)
+	if err := s.Release(t.Context(), u, txlog.Verdict{CountTry: true}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Get(t.Context(), u.ID)
+	if err != nil || got.Tries != 1 || got.Leased {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestALogThatStaysUnknownIsInDoubtSoonAfterTheCallersContextEnds(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("connection reset by peer")
+	s, lose, direct := openLossy(t, "lossy-forever", cause)
+	lose.Store(1 << 30)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	err := s.Add(ctx, time.Hour, unit("UPDATE a"))
+	if !errors.Is(err, txlog.ErrInDoubt) || !errors.Is(err, cause) {
+		t.Errorf("got error %v, want ErrInDoubt with its cause", err)
+	}
+	if d := time.Since(start); d > repetitions {
+		t.Errorf("it took %v", d)
+	}
+	if n := rowCount(t, direct); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
+}
+
+func TestALogIsNotWrittenAgainWhenItsLeaseMayHaveEnded(t *testing.T) {
+	t.Parallel()
+	s, lose, _ := openLossy(t, "lossy-lease", errors.New("connection reset by peer"))
+	lose.Store(1 << 30)
+	start := time.Now()
+	if err := s.Add(t.Context(), 100*time.Millisecond, unit("UPDATE a")); !errors.Is(err, txlog.ErrInDoubt) {
+		t.Errorf("got error %v, want ErrInDoubt", err)
+	}
+	if d := time.Since(start); d > repetitions {
+		t.Errorf("it took %v", d)
+	}
+}
+
+func TestOnARealServerALostAnswerIsMadeGood(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		fresh   func(testing.TB) testdb.DB
+		execute func([]byte) bool
+	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
+		db := kind.fresh(t)
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			p := testproxy.New(t, db.Addr())
+			s := open(t, db.Via(p.Addr()), txlog.WithGrace(50*time.Millisecond))
+			direct := db.Open(t)
+
+			warm, u := unit("UPDATE a"), unit("UPDATE a")
+			if err := s.Add(t.Context(), time.Minute, warm); err != nil {
+				t.Fatal(err)
+			}
+			struck := p.CutAfter(kind.execute)
+			if err := s.Add(t.Context(), time.Minute, u); err != nil {
+				t.Fatal(err)
+			}
+			<-struck
+			if n := rowCount(t, direct); n != 2 {
+				t.Errorf("%d rows, want 2", n)
+			}
+			if err := s.Remove(t.Context(), warm); err != nil {
+				t.Fatal(err)
+			}
+			struck = p.CutAfter(kind.execute)
+			if err := s.Remove(t.Context(), u); err != nil {
+				t.Errorf("the removal whose answer was lost: %v", err)
+			}
+			<-struck
+			if n := rowCount(t, direct); n != 0 {
+				t.Errorf("%d rows were left", n)
+			}
+
+			// The server is away for good after carrying it out.
+			struck = p.CutAfter(kind.execute)
+			p.Refuse()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if err := s.Add(ctx, time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrInDoubt) {
+				t.Errorf("got error %v, want ErrInDoubt", err)
+			}
+			<-struck
+			// Nothing can be sent any more: that is no doubt.
+			if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err == nil || errors.Is(err, txlog.ErrInDoubt) {
+				t.Errorf("got error %v, want a definite one", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,367 @@
+package txlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"sync"
+	"time"
+)
+
+// ErrClosed is returned by every method of a storage that was closed or never
+// opened.
+var ErrClosed = errors.New("txlog: the storage is closed")
+
+// Memory is a [Storage] within the process, for tests and development: what it
+// holds is gone with it. Units are copied on their way in and out.
+type Memory struct {
+	mu     sync.Mutex
+	units  map[string]*Unit
+	closed bool
+}
+
+var _ Storage = (*Memory)(nil)
+
+// NewMemory makes an empty store.
+func NewMemory() *Memory { return &Memory{units: map[string]*Unit{}} }
+
+// enter locks the store, unless it is closed or ctx is done.
+func (m *Memory) enter(ctx context.Context) error {
+	if m == nil {
+		return ErrClosed
+	}
+	m.mu.Lock()
+	if m.closed || m.units == nil {
+		m.mu.Unlock()
+		return ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		m.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+// memoryNow has the resolution that the columns of a database have.
+func memoryNow() time.Time { return time.Now().Round(0).Truncate(time.Millisecond) }
+
+func leaseEnd(now time.Time, lease time.Duration) time.Time {
+	return now.Add(time.Duration(leaseMillis(lease)) * time.Millisecond)
+}
+
+func leasedAt(u *Unit, now time.Time) bool { return u.Lease.Token != "" && u.NextTry.After(now) }
+
+// Add implements [Storage].
+func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
+	if err := validateLease(lease); err != nil {
+		return err
+	}
+	for _, u := range units {
+		if err := validate(u); err != nil {
+			return err
+		}
+	}
+	deadline := time.Now().Add(lease)
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	now := memoryNow()
+	for _, u := range units {
+		u.Lease.Deadline = deadline
+		if m.units[u.ID] != nil {
+			continue
+		}
+		c := u.clone()
+		c.InDoubt, c.CreatedAt, c.NextTry = true, now, leaseEnd(now, lease)
+		c.Tries, c.LastError, c.Parked, c.Unreadable = 0, "", false, nil
+		m.units[u.ID] = c
+	}
+	return nil
+}
+
+// held gives the stored unit if u's token holds it.
+func (m *Memory) held(u *Unit) *Unit {
+	if u == nil {
+		return nil
+	}
+	if c := m.units[u.ID]; c != nil && u.Lease.Token != "" && c.Lease.Token == u.Lease.Token {
+		return c
+	}
+	return nil
+}
+
+// Remove implements [Storage].
+func (m *Memory) Remove(ctx context.Context, units ...*Unit) error {
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	var lost []*Unit
+	for _, u := range units {
+		if m.held(u) == nil {
+			lost = append(lost, u)
+			continue
+		}
+		delete(m.units, u.ID)
+	}
+	return leaseLost("removing", lost)
+}
+
+// leaseLost names the units in an ErrLeaseLost; nil when there are none.
+func leaseLost(what string, lost []*Unit) error {
+	if len(lost) == 0 {
+		return nil
+	}
+	id := ""
+	if lost[0] != nil {
+		id = lost[0].ID
+	}
+	if len(lost) == 1 {
+		return fmt.Errorf("%w (%s unit %s)", ErrLeaseLost, what, id)
+	}
+	return fmt.Errorf("%w (%s unit %s and %d more)", ErrLeaseLost, what, id, len(lost)-1)
+}
+
+// Renew implements [Storage].
+func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error) {
+	if err := validateLease(lease); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(lease)
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	now := memoryNow()
+	for _, u := range units {
+		c := m.held(u)
+		if c == nil {
+			lost = append(lost, u)
+			continue
+		}
+		c.NextTry = leaseEnd(now, lease)
+		u.Lease.Deadline = deadline
+	}
+	return lost, nil
+}
+
+// Release implements [Storage].
+func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	c := m.held(u)
+	if c == nil {
+		return leaseLost("releasing", []*Unit{u})
+	}
+	c.Lease = Lease{}
+	c.NextTry = memoryNow().Add(time.Duration(millis(v.After)) * time.Millisecond)
+	c.InDoubt, c.Parked = v.InDoubt, v.Park
+	if v.CountTry {
+		c.Tries++
+	}
+	if v.Err != "" {
+		c.LastError = errorText(v.Err)
+	}
+	return nil
+}
+
+// Claim implements [Storage].
+func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
+	if err := validateClaim(&r); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(r.Lease)
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	now := memoryNow()
+	var due []*Unit
+	for _, c := range m.units {
+		if c.DataSource == r.DataSource && !c.Parked && !c.NextTry.After(now) && !c.CreatedAt.After(now.Add(-r.MinAge)) {
+			due = append(due, c)
+		}
+	}
+	sort.Slice(due, func(i, j int) bool {
+		if !due[i].NextTry.Equal(due[j].NextTry) {
+			return due[i].NextTry.Before(due[j].NextTry)
+		}
+		return due[i].ID < due[j].ID
+	})
+	if len(due) > r.Limit {
+		due = due[:r.Limit]
+	}
+	token := NewID()
+	out := make([]*Unit, len(due))
+	for i, c := range due {
+		c.Lease.Token = token
+		c.NextTry = leaseEnd(now, r.Lease)
+		out[i] = c.clone()
+		out[i].Lease.Deadline = deadline
+		out[i].Leased = true
+		c.InDoubt = true
+	}
+	return out, nil
+}
+
+// DataSources implements [Storage]. In memory it looks at every unit.
+func (m *Memory) DataSources(ctx context.Context) ([]string, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	seen := map[string]bool{}
+	for _, c := range m.units {
+		if !c.Parked {
+			seen[c.DataSource] = true
+		}
+	}
+	names := make([]string, 0, len(seen))
+	for name := range seen {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names, nil
+}
+
+// shown copies a stored unit for somebody who does not own it.
+func shown(c *Unit, now time.Time) *Unit {
+	u := c.clone()
+	u.Leased = leasedAt(c, now)
+	u.Lease = Lease{}
+	return u
+}
+
+// List implements [Storage].
+func (m *Memory) List(ctx context.Context, f Filter) ([]*Unit, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	now := memoryNow()
+	var ids []string
+	for id, c := range m.units {
+		if f.Parked && !c.Parked || f.DataSource != "" && c.DataSource != f.DataSource ||
+			f.OlderThan > 0 && c.CreatedAt.After(now.Add(-f.OlderThan)) || id <= headID(f.After) && f.After != "" {
+			continue
+		}
+		ids = append(ids, id)
+	}
+	sort.Strings(ids)
+	if limit := f.limit(); len(ids) > limit {
+		ids = ids[:limit]
+	}
+	units := make([]*Unit, len(ids))
+	for i, id := range ids {
+		units[i] = shown(m.units[id], now)
+	}
+	return units, nil
+}
+
+// find gives the stored unit to which the row id belongs.
+func (m *Memory) find(id string) (*Unit, error) {
+	if c := m.units[headID(id)]; c != nil {
+		return c, nil
+	}
+	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+}
+
+// Get implements [Storage].
+func (m *Memory) Get(ctx context.Context, id string) (*Unit, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	c, err := m.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return shown(c, memoryNow()), nil
+}
+
+// idle gives the stored unit if nobody is delivering it.
+func (m *Memory) idle(id string) (*Unit, error) {
+	c, err := m.find(id)
+	if err == nil && leasedAt(c, memoryNow()) {
+		err = fmt.Errorf("%w: %s", ErrLeased, c.ID)
+	}
+	return c, err
+}
+
+// Retry implements [Storage].
+func (m *Memory) Retry(ctx context.Context, id string) error {
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	c, err := m.idle(id)
+	if err != nil {
+		return err
+	}
+	c.Lease = Lease{}
+	c.Parked, c.Tries, c.NextTry = false, 0, memoryNow()
+	return nil
+}
+
+// Discard implements [Storage].
+func (m *Memory) Discard(ctx context.Context, id string) error {
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	c, err := m.idle(id)
+	if err != nil {
+		return err
+	}
+	delete(m.units, c.ID)
+	return nil
+}
+
+// Stats implements [Storage].
+func (m *Memory) Stats(ctx context.Context) ([]Stats, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	now := memoryNow()
+	by := map[string]*Stats{}
+	for _, c := range m.units {
+		s := by[c.DataSource]
+		if s == nil {
+			s = &Stats{DataSource: c.DataSource, Oldest: c.CreatedAt}
+			by[c.DataSource] = s
+		}
+		if c.CreatedAt.Before(s.Oldest) {
+			s.Oldest = c.CreatedAt
+		}
+		switch {
+		case c.Parked:
+			s.Parked++
+		case leasedAt(c, now):
+			s.Leased++
+		default:
+			s.Waiting++
+		}
+	}
+	all := make([]Stats, 0, len(by))
+	for _, s := range by {
+		all = append(all, *s)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].DataSource < all[j].DataSource })
+	return all, nil
+}
+
+// Close implements [Storage].
+func (m *Memory) Close() error {
+	if m == nil {
+		return ErrClosed
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return nil
+}

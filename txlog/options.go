@@ -1,0 +1,32 @@
+package txlog
+
+import "time"
+
+type options struct {
+	create   bool
+	maxConns int
+	grace    time.Duration
+}
+
+// The defaults of the options.
+const (
+	defaultMaxConns = 32
+	defaultGrace    = 3 * time.Second
+)
+
+// Option changes how [Open] opens a log.
+type Option func(*options)
+
+// WithoutCreate makes [Open] fail when the table is not there, instead of
+// creating it.
+func WithoutCreate() Option { return func(o *options) { o.create = false } }
+
+// WithMaxConns sets how many connections to the log's database may be open at
+// a time. Defaults to 32; to 1 for SQLite, where writers queue better within
+// the process than at the file. Values below 1 mean the default.
+func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
+
+// WithGrace sets for how long after the end of the caller's context a write
+// whose outcome is not known is repeated until it is known. Defaults to 3 s.
+// Values below 0 mean not at all.
+func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }

@@ -1,0 +1,133 @@
+package txlog
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+//go:embed schema
+var schemas embed.FS
+
+// Schema gives the statements that create the log's table in a database:
+// "mysql" (also for MariaDB), "postgres" or "sqlite". [Open] runs exactly
+// these when the table is absent.
+func Schema(database string) (string, error) {
+	f := flavorOf(database)
+	if f == 0 {
+		return "", fmt.Errorf("txlog: no schema for a database called %q: use mysql, postgres or sqlite", database)
+	}
+	text, err := schemas.ReadFile("schema/" + f.String() + ".sql")
+	if err != nil {
+		return "", fmt.Errorf("txlog: the schema for %s: %w", f, err)
+	}
+	return string(text), nil
+}
+
+// columns are all columns of the table, in the order in which they are read
+// and written.
+var columns = []string{
+	"id", "transaction_type", "data_source", "sql", "parameters", "creation_time", "async_delivery_try_times",
+	"transaction_id", "statement_no", "statement_count", "settings", "not_replayable", "in_doubt",
+	"next_try_time", "last_error", "parked", "lease_token", "lease_until",
+}
+
+// ensureTable finds the table whole, or creates it.
+func (s *SQLStorage) ensureTable(ctx context.Context, create bool) error {
+	probeErr := s.probeTable(ctx)
+	var missing *missingError
+	if probeErr == nil || errors.As(probeErr, &missing) || !s.definite(probeErr) || isDial(probeErr) {
+		return probeErr
+	}
+	advice := fmt.Sprintf("run the %s section of schema.sql there", s.backend.Flavor)
+	if !create {
+		return fmt.Errorf("the table transaction_log cannot be read: %w; %s", probeErr, advice)
+	}
+	// Others may be creating it at this moment. PostgreSQL then answers with a
+	// duplicate in its catalogue, SQLite that the file is locked; once they
+	// are done the table is there.
+	var err error
+	for try := 0; try < 5; try++ {
+		if err = s.createTable(ctx); err == nil {
+			return s.probeTable(ctx)
+		}
+		if probeErr = s.probeTable(ctx); probeErr == nil || errors.As(probeErr, &missing) {
+			return probeErr
+		}
+		if !s.pause(ctx, try) {
+			break
+		}
+	}
+	return fmt.Errorf("the table transaction_log is not there and cannot be created: %w; %s", err, advice)
+}
+
+func isDial(err error) bool {
+	var dial *dialError
+	return errors.As(err, &dial)
+}
+
+func (s *SQLStorage) createTable(ctx context.Context) error {
+	text, err := Schema(s.backend.Flavor.String())
+	if err != nil {
+		return err
+	}
+	return s.inTx(ctx, func(ctx context.Context, q runner) error {
+		for _, statement := range splitStatements(text) {
+			if _, err := q.exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// splitStatements cuts a schema at the semicolons that end a line; there are
+// no others in it.
+func splitStatements(text string) []string {
+	var all []string
+	for _, statement := range strings.Split(text, ";\n") {
+		if statement = strings.TrimSpace(statement); statement != "" {
+			all = append(all, statement)
+		}
+	}
+	return all
+}
+
+// missingError names the columns that an existing table lacks.
+type missingError struct{ columns []string }
+
+func (e *missingError) Error() string {
+	return "the table transaction_log is there but lacks " + strings.Join(e.columns, ", ") +
+		": add what schema.sql says of them, or move the old table away so that a new one can be created"
+}
+
+func (s *SQLStorage) probeTable(ctx context.Context) error {
+	rows, err := s.db.QueryContext(ctx, "SELECT * FROM transaction_log WHERE 1 = 0")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, name := range names {
+		there[strings.ToLower(name)] = true
+	}
+	var missing []string
+	for _, name := range columns {
+		if !there[name] {
+			missing = append(missing, name)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if missing != nil {
+		return &missingError{missing}
+	}
+	return nil
+}

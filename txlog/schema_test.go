@@ -1,0 +1,49 @@
+package txlog_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// sections cuts schema.sql at its marks.
+func sections(t *testing.T) map[string]string {
+	text, err := os.ReadFile("../schema.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := regexp.MustCompile(`(?m)^-- ===== (\w+): .* =====\n\n`)
+	marks := mark.FindAllStringSubmatchIndex(string(text), -1)
+	all := map[string]string{}
+	for i, m := range marks {
+		end := len(text)
+		if i+1 < len(marks) {
+			end = marks[i+1][0]
+		}
+		all[string(text[m[2]:m[3]])] = strings.TrimSpace(string(text[m[1]:end]))
+	}
+	return all
+}
+
+func TestWhatOpenRunsIsTheTextOfSchemaSQL(t *testing.T) {
+	t.Parallel()
+	file := sections(t)
+	if len(file) != 3 {
+		t.Fatalf("schema.sql has %d sections, want 3", len(file))
+	}
+	for _, database := range []string{"mysql", "postgres", "sqlite"} {
+		got, err := txlog.Schema(database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(got) != file[database] {
+			t.Errorf("%s: the section of schema.sql and txlog/schema/%s.sql differ", database, database)
+		}
+	}
+	if _, err := txlog.Schema("oracle"); err == nil {
+		t.Error("there is a schema for a database that is not supported")
+	}
+}

@@ -1,0 +1,164 @@
+package txlog
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// List implements [Storage].
+func (s *SQLStorage) List(ctx context.Context, f Filter) ([]*Unit, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	sh := shape{kind: listUnits}
+	var args []any
+	if f.After != "" {
+		sh.n |= listAfter
+		args = append(args, headID(f.After))
+	}
+	if f.Parked {
+		sh.n |= listParked
+	}
+	if f.DataSource != "" {
+		sh.n |= listDataSource
+		args = append(args, f.DataSource)
+	}
+	if f.OlderThan > 0 {
+		sh.n |= listOlder
+		args = append(args, millis(f.OlderThan))
+	}
+	all, err := s.read(ctx, sh, append(args, f.limit())...)
+	return all, s.failed("listing units", err)
+}
+
+// read gives units to somebody who does not own them.
+func (s *SQLStorage) read(ctx context.Context, sh shape, args ...any) ([]*Unit, error) {
+	found, err := units(ctx, single{s}, sh, args...)
+	if err != nil {
+		return nil, err
+	}
+	if err := loadStatements(ctx, single{s}, found); err != nil {
+		return nil, err
+	}
+	all := make([]*Unit, len(found))
+	for i, u := range found {
+		all[i] = u.Unit
+	}
+	return all, nil
+}
+
+// Get implements [Storage].
+func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	head := headID(id)
+	if !isHeadID(head) {
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+	}
+	found, err := s.read(ctx, shape{selectUnit, 0}, head)
+	if err != nil {
+		return nil, s.failed("reading unit "+head, err)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%w: %s in %s", ErrNotFound, id, s.name())
+	}
+	return found[0], nil
+}
+
+// Retry implements [Storage].
+func (s *SQLStorage) Retry(ctx context.Context, id string) error {
+	return s.decide(ctx, "retrying", id, retryRows)
+}
+
+// Discard implements [Storage].
+func (s *SQLStorage) Discard(ctx context.Context, id string) error {
+	return s.decide(ctx, "discarding", id, discardRows)
+}
+
+// decide runs a person's decision on a unit that nobody is delivering.
+func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	head := headID(id)
+	if !isHeadID(head) {
+		return fmt.Errorf("%w: %q", ErrNotFound, id)
+	}
+	var verdict error
+	inDoubt, err := s.write(ctx, time.Now().Add(repeatFor), func(ctx context.Context, again bool) error {
+		verdict = nil
+		return s.inTx(ctx, func(ctx context.Context, q runner) error {
+			found, err := units(ctx, q, shape{lockUnit, 0}, head)
+			if err != nil {
+				return err
+			}
+			switch {
+			case len(found) == 0 && again && k == discardRows:
+				// An attempt whose answer was lost discarded it.
+			case len(found) == 0:
+				verdict = fmt.Errorf("%w: %s in %s", ErrNotFound, id, s.name())
+			case found[0].Leased:
+				verdict = fmt.Errorf("%w: %s", ErrLeased, head)
+			default:
+				return chunks(found[0].allRowIDs(), func(ids []any) error {
+					_, err := q.run(ctx, shape{k, len(ids)}, ids...)
+					return err
+				})
+			}
+			return nil
+		})
+	})
+	if inDoubt {
+		return s.unknown(what+" unit "+head, nil, err)
+	}
+	if err != nil {
+		return s.failed(what+" unit "+head, err)
+	}
+	return verdict
+}
+
+// allRowIDs gives the ids of all rows that may belong to the unit: when its
+// first row does not say how many they are, all that there can be.
+func (u stored) allRowIDs() []string {
+	if u.rows == 1 && u.Unreadable != nil {
+		return (&Unit{ID: u.ID, Statements: make([]Statement, MaxStatements)}).rowIDs()
+	}
+	return u.rowIDs()
+}
+
+// Stats implements [Storage]. It reads the whole table.
+func (s *SQLStorage) Stats(ctx context.Context) ([]Stats, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	all, err := s.stats(ctx)
+	return all, s.failed("counting units", err)
+}
+
+func (s *SQLStorage) stats(ctx context.Context) ([]Stats, error) {
+	rows, err := single{s}.query(ctx, shape{countUnits, 0})
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := []Stats{}
+	for rows.Next() {
+		var one Stats
+		var total int
+		var name sql.NullString
+		var oldest sql.NullInt64
+		if err := rows.Scan(&name, &one.Parked, &one.Leased, &total, &oldest); err != nil {
+			return nil, err
+		}
+		one.DataSource = name.String
+		one.Waiting = total - one.Parked - one.Leased
+		if oldest.Valid {
+			one.Oldest = time.UnixMilli(oldest.Int64)
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}

@@ -1,0 +1,287 @@
+package txlog
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+)
+
+// rowIDs gives the ids of the unit's rows in their order.
+func (u *Unit) rowIDs() []string {
+	ids := make([]string, max(1, min(len(u.Statements), MaxStatements)))
+	for i := range ids {
+		ids[i] = rowID(u.ID, i)
+	}
+	return ids
+}
+
+// runHeld runs a fenced statement over the rows of one unit and reports whether
+// the unit was held. All its rows have the same owner, so that one of them tells.
+func runHeld(ctx context.Context, q runner, k kind, before []any, u *Unit) (held bool, err error) {
+	if len(u.Statements) <= 1 {
+		n, err := q.run(ctx, shape{k, 1}, append(before, u.ID, u.Lease.Token)...)
+		return n > 0, err
+	}
+	err = chunks(u.rowIDs(), func(ids []any) error {
+		args := append(slices.Clone(before), ids...)
+		n, err := q.run(ctx, shape{k, len(ids)}, append(args, u.Lease.Token)...)
+		held = held || n > 0
+		return err
+	})
+	return held, err
+}
+
+// onUnit runs f by itself when it is one statement, else in a transaction.
+func (s *SQLStorage) onUnit(ctx context.Context, u *Unit, f func(context.Context, runner) error) error {
+	if len(u.Statements) <= maxRows {
+		return f(ctx, single{s})
+	}
+	return s.inTx(ctx, f)
+}
+
+// ownerEnd is until when an owner's write is worth repeating. The lease only
+// says until when the unit is certainly its own; the fence decides.
+func ownerEnd(u *Unit) time.Time {
+	if latest := time.Now().Add(repeatFor); u.Lease.Deadline.Before(latest) {
+		return latest
+	}
+	return u.Lease.Deadline
+}
+
+// Remove implements [Storage].
+func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	var lost []*Unit
+	for _, u := range units {
+		if u == nil || u.Lease.Token == "" {
+			lost = append(lost, u)
+			continue
+		}
+		held, err := s.remove(ctx, u)
+		if err != nil {
+			return err
+		}
+		if !held {
+			lost = append(lost, u)
+		}
+	}
+	return leaseLost("removing", lost)
+}
+
+func (s *SQLStorage) remove(ctx context.Context, u *Unit) (held bool, err error) {
+	what := "removing unit " + u.ID
+	inDoubt, err := s.write(ctx, ownerEnd(u), func(ctx context.Context, again bool) error {
+		err := s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
+			held, err = runHeld(ctx, q, deleteHeld, nil, u)
+			return err
+		})
+		if err == nil && !held && again {
+			held, err = s.gone(ctx, u)
+		}
+		return err
+	})
+	if inDoubt {
+		return false, s.unknown(what, nil, err)
+	}
+	return held, s.failed(what, err)
+}
+
+// gone reports whether it was this owner who removed the unit, by an attempt
+// whose answer was lost: until its lease ends nobody else could.
+func (s *SQLStorage) gone(ctx context.Context, u *Unit) (bool, error) {
+	tokens, err := s.tokens(ctx, []*Unit{u})
+	if err != nil {
+		return false, err
+	}
+	_, there := tokens[u.ID]
+	return !there && time.Now().Before(u.Lease.Deadline), nil
+}
+
+// tokens reads who owns the units; those that are not there are left out.
+func (s *SQLStorage) tokens(ctx context.Context, units []*Unit) (map[string]string, error) {
+	heads := make([]string, len(units))
+	for i, u := range units {
+		heads[i] = u.ID
+	}
+	tokens := make(map[string]string, len(units))
+	err := chunks(heads, func(ids []any) error {
+		rows, err := single{s}.query(ctx, shape{selectTokens, len(ids)}, ids...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var id string
+			var token sql.NullString
+			if err := rows.Scan(&id, &token); err != nil {
+				return err
+			}
+			tokens[id] = token.String
+		}
+		return rows.Err()
+	})
+	return tokens, err
+}
+
+// Release implements [Storage].
+func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if u == nil || u.Lease.Token == "" {
+		return leaseLost("releasing", []*Unit{u})
+	}
+	verdict := []any{bit(v.CountTry), bit(v.InDoubt), nullIfEmpty(errorText(v.Err)), bit(v.Park), millis(v.After)}
+	what := "releasing unit " + u.ID
+	held := false
+	inDoubt, err := s.write(ctx, ownerEnd(u), func(ctx context.Context, again bool) error {
+		err := s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
+			held, err = runHeld(ctx, q, releaseHeld, slices.Clone(verdict), u)
+			return err
+		})
+		if err == nil && !held && again {
+			// As with a removal: before its lease ended only this owner could
+			// have given it up.
+			held = time.Now().Before(u.Lease.Deadline)
+		}
+		return err
+	})
+	switch {
+	case inDoubt:
+		return s.unknown(what, nil, err)
+	case err != nil:
+		return s.failed(what, err)
+	case !held:
+		return leaseLost("releasing", []*Unit{u})
+	}
+	return nil
+}
+
+func bit(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func nullIfEmpty(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// Renew implements [Storage]. A renewal without an answer is not repeated: an
+// error leaves the deadlines of those in question as they were.
+func (s *SQLStorage) Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	if err := validateLease(lease); err != nil {
+		return nil, err
+	}
+	var held []*Unit
+	for _, u := range units {
+		if u == nil || u.Lease.Token == "" {
+			lost = append(lost, u)
+			continue
+		}
+		held = append(held, u)
+	}
+	for len(held) > 0 {
+		n := min(len(held), maxRows)
+		missed, err := s.renew(ctx, lease, held[:n])
+		lost = append(lost, missed...)
+		if err != nil {
+			return lost, s.failed("renewing leases", err)
+		}
+		held = held[n:]
+	}
+	return lost, nil
+}
+
+// renew prolongs a portion of the leases. Locks are taken in the order of the
+// ids, so that two who renew cannot block each other.
+func (s *SQLStorage) renew(ctx context.Context, lease time.Duration, units []*Unit) (lost []*Unit, err error) {
+	units = slices.Clone(units)
+	slices.SortFunc(units, func(a, b *Unit) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	deadline := time.Now().Add(lease)
+	ms := leaseMillis(lease)
+	args := []any{ms, ms}
+	var small, doubtful []*Unit
+	for _, u := range units {
+		if len(u.Statements) <= 1 {
+			small = append(small, u)
+			args = append(args, u.ID, u.Lease.Token)
+			continue
+		}
+		held := false
+		err := s.attempt(ctx, func(ctx context.Context, _ bool) error {
+			return s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
+				held, err = runHeld(ctx, q, renewHeld, []any{ms, ms}, u)
+				return err
+			})
+		})
+		if err != nil {
+			return lost, err
+		}
+		if held {
+			u.Lease.Deadline = deadline
+		} else {
+			doubtful = append(doubtful, u)
+		}
+	}
+	n, err := s.renewSmall(ctx, args, small)
+	if err != nil {
+		return lost, err
+	}
+	if n == int64(len(small)) {
+		for _, u := range small {
+			u.Lease.Deadline = deadline
+		}
+	} else {
+		doubtful = append(doubtful, small...)
+	}
+	if len(doubtful) == 0 {
+		return nil, nil
+	}
+	// Not all were held, or the driver counts only the rows that changed.
+	tokens, err := s.tokens(ctx, doubtful)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range doubtful {
+		if tokens[u.ID] != u.Lease.Token {
+			lost = append(lost, u)
+			continue
+		}
+		u.Lease.Deadline = deadline
+	}
+	return lost, nil
+}
+
+// renewSmall prolongs the leases of units of one statement, all at once. args
+// holds the statement's first parameters and the units' ids and tokens.
+func (s *SQLStorage) renewSmall(ctx context.Context, args []any, small []*Unit) (n int64, err error) {
+	if len(small) == 0 {
+		return 0, nil
+	}
+	size := roundUp(len(small))
+	last := small[len(small)-1]
+	for range size - len(small) {
+		args = append(args, last.ID, last.Lease.Token)
+	}
+	err = s.attempt(ctx, func(ctx context.Context, _ bool) (err error) {
+		n, err = single{s}.run(ctx, shape{renewHeld, pairs | size}, args...)
+		return err
+	})
+	return n, err
+}

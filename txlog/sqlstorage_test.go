@@ -1,0 +1,360 @@
+package txlog_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	_ "github.com/bedsql/bed/bedsql/mysql"
+	_ "github.com/bedsql/bed/bedsql/postgres"
+	_ "github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/txlog/txlogtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t *testing.T, db testdb.DB, opts ...txlog.Option) *txlog.SQLStorage {
+	t.Helper()
+	if db.Driver != testdb.DriverSQLite {
+		opts = append([]txlog.Option{txlog.WithMaxConns(4)}, opts...)
+	}
+	s, err := txlog.Open(t.Context(), db.Driver, db.DSN, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func unit(statements ...string) *txlog.Unit {
+	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders"}
+	for _, text := range statements {
+		u.Statements = append(u.Statements, txlog.Statement{SQL: text})
+	}
+	return u
+}
+
+func rowCount(t *testing.T, pool *sql.DB) (n int) {
+	t.Helper()
+	if err := pool.QueryRow("SELECT count(*) FROM transaction_log").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestTheContractIsKeptThroughTheDatabasesPackages(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		pool := db.Open(t)
+		txlogtest.Exercise(t, func(t *testing.T) txlog.Storage {
+			s := open(t, db)
+			if _, err := pool.ExecContext(t.Context(), "DELETE FROM transaction_log"); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		})
+	})
+}
+
+func TestTheTableHoldsWhatAPersonExpectsInItsColumns(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db)
+		u := unit("UPDATE a SET x = 'y'")
+		u.Statements[0].Params = `[1,"a"]`
+		if err := s.Add(t.Context(), time.Minute, u); err != nil {
+			t.Fatal(err)
+		}
+		var id, typ, source, text, params, transaction string
+		var created, tries, next, until int64
+		quoted := map[string]string{"mysql": "`sql`"}[db.Driver]
+		if quoted == "" {
+			quoted = `"sql"`
+		}
+		err := db.Open(t).QueryRow("SELECT id, transaction_type, data_source, "+quoted+", parameters, creation_time, async_delivery_try_times, transaction_id, next_try_time, lease_until FROM transaction_log").
+			Scan(&id, &typ, &source, &text, &params, &created, &tries, &transaction, &next, &until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id != u.ID || typ != "BestEffortsDelivery" || source != "orders" || text != u.Statements[0].SQL || params != `[1,"a"]` || tries != 0 || transaction != u.ID {
+			t.Errorf("got %s %s %s %s %s %d %s", id, typ, source, text, params, tries, transaction)
+		}
+		if d := time.Since(time.UnixMilli(created)); d < -time.Minute || d > time.Minute {
+			t.Errorf("creation_time is %v ago: it is not in ms since the epoch", d)
+		}
+		if next != until || next-created < 60_000 || next-created > 61_000 {
+			t.Errorf("the lease ends at %d, the next try is at %d, created at %d", until, next, created)
+		}
+	})
+}
+
+func TestOpeningTogetherOnAnEmptyDatabaseWorksForAll(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		var group sync.WaitGroup
+		for range 6 {
+			group.Go(func() {
+				s, err := txlog.Open(t.Context(), db.Driver, db.DSN, txlog.WithMaxConns(1))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Close()
+				if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if n := rowCount(t, db.Open(t)); n != 6 {
+			t.Errorf("%d rows, want 6", n)
+		}
+	})
+}
+
+func TestATableThatLacksColumnsIsRefusedAndAllOfThemNamed(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		pool := db.Open(t)
+		// As Sharding-JDBC made it.
+		create := "CREATE TABLE transaction_log (id VARCHAR(40) NOT NULL PRIMARY KEY, transaction_type VARCHAR(30), data_source VARCHAR(255), `sql` TEXT, parameters TEXT, creation_time BIGINT, async_delivery_try_times INT)"
+		if db.Driver == testdb.DriverPostgres {
+			create = strings.ReplaceAll(create, "`", `"`)
+		}
+		if _, err := pool.Exec(create); err != nil {
+			t.Fatal(err)
+		}
+		_, err := txlog.Open(t.Context(), db.Driver, db.DSN)
+		if err == nil {
+			t.Fatal("it was opened")
+		}
+		for _, word := range []string{"transaction_id", "statement_no", "statement_count", "settings", "not_replayable", "in_doubt", "next_try_time", "last_error", "parked", "lease_token", "lease_until", "schema.sql"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("the error does not name %s: %v", word, err)
+			}
+		}
+		if strings.Contains(err.Error(), "creation_time") {
+			t.Errorf("the error names a column that is there: %v", err)
+		}
+	})
+}
+
+func TestWithoutCreateATableThatIsAbsentIsAnErrorAndOneThatIsThereIsUsed(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		_, err := txlog.Open(t.Context(), db.Driver, db.DSN, txlog.WithoutCreate())
+		if err == nil || !strings.Contains(err.Error(), "schema.sql") {
+			t.Fatalf("got error %v, want one that says what to run", err)
+		}
+		open(t, db)
+		s := open(t, db, txlog.WithoutCreate())
+		if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnAccountThatMayNotCreateUsesTheTableThatIsThere(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	open(t, db)
+	admin := db.Open(t)
+	user := "bed_" + db.Name[len(db.Name)-6:]
+	for _, text := range []string{
+		"CREATE USER '" + user + "'@'%' IDENTIFIED BY 'hunter2'", "CREATE USER '" + user + "'@'localhost' IDENTIFIED BY 'hunter2'",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + db.Name + ".* TO '" + user + "'@'%'",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + db.Name + ".* TO '" + user + "'@'localhost'",
+	} {
+		if _, err := admin.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _, _ = admin.Exec("DROP USER '" + user + "'@'%', '" + user + "'@'localhost'") })
+	low := db
+	low.DSN = user + ":hunter2@tcp(" + db.Addr() + ")/" + db.Name
+	s := open(t, low)
+	if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err != nil {
+		t.Error(err)
+	}
+	if where := s.Location(); strings.Contains(where, "hunter2") || strings.Contains(where, user) || where != db.Addr()+"/"+db.Name {
+		t.Errorf("the location is %q", where)
+	}
+	if _, err := admin.Exec("DROP TABLE transaction_log"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := txlog.Open(t.Context(), low.Driver, low.DSN)
+	if err == nil || !strings.Contains(err.Error(), "schema.sql") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("got error %v, want one that says what to run and no password", err)
+	}
+}
+
+func TestARowWithNULLsIsHandedOutMarkedAndTheOthersWhole(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		pool := db.Open(t)
+		schema, err := txlog.Schema(db.Driver)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loose := strings.ReplaceAll(strings.ReplaceAll(schema, "TEXT NOT NULL", "TEXT NULL"), "INT NOT NULL", "INT NULL")
+		for _, text := range strings.Split(loose, ";\n") {
+			if text = strings.TrimSpace(text); text != "" {
+				if _, err := pool.Exec(text); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		s := open(t, db)
+		for _, column := range []string{"parameters", "settings", "statement_count", "in_doubt", "creation_time"} {
+			bad, good := unit("UPDATE a", "UPDATE b"), unit("UPDATE c")
+			if err := s.Add(t.Context(), time.Minute, bad, good); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pool.Exec("UPDATE transaction_log SET " + column + " = NULL WHERE id = '" + bad.ID + "'"); err != nil {
+				t.Fatal(err)
+			}
+			list, err := s.List(t.Context(), txlog.Filter{})
+			if err != nil || len(list) != 2 {
+				t.Fatalf("%s: got %d units, %v", column, len(list), err)
+			}
+			if list[0].Unreadable == nil || !strings.Contains(list[0].Unreadable.Error(), column) || list[0].DataSource != "orders" {
+				t.Errorf("%s: got Unreadable %v", column, list[0].Unreadable)
+			}
+			if list[1].Unreadable != nil || list[1].Statements[0].SQL != "UPDATE c" {
+				t.Errorf("%s: the other unit came back as %+v", column, list[1])
+			}
+			for _, u := range []*txlog.Unit{bad, good} {
+				if err := s.Release(t.Context(), u, txlog.Verdict{Park: true}); err != nil {
+					t.Errorf("%s: %v", column, err)
+				}
+				if err := s.Discard(t.Context(), u.ID); err != nil {
+					t.Errorf("%s: %v", column, err)
+				}
+			}
+			if n := rowCount(t, pool); n != 0 {
+				t.Errorf("%s: %d rows were left behind", column, n)
+			}
+		}
+	})
+}
+
+func TestAStatementTooBigForThePacketIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	s := open(t, db)
+	var limit int
+	if err := db.Open(t).QueryRow("SELECT @@max_allowed_packet").Scan(&limit); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Add(t.Context(), time.Minute, unit("UPDATE a", strings.Repeat("x", limit)))
+	if err == nil || errors.Is(err, txlog.ErrInDoubt) || !strings.Contains(err.Error(), "max_allowed_packet") || len(err.Error()) > 1000 {
+		t.Errorf("got error %.1000v, want a refusal that names max_allowed_packet", err)
+	}
+	// What is below the limit fits, with all that is sent besides.
+	if err := s.Add(t.Context(), time.Minute, unit("UPDATE a", strings.Repeat("x", limit-4096))); err != nil {
+		t.Errorf("got error %.1000v", err)
+	}
+}
+
+func TestTheServersAnswerIsNoDoubt(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db)
+		if _, err := db.Open(t).Exec("DROP TABLE transaction_log"); err != nil {
+			t.Fatal(err)
+		}
+		u := unit("UPDATE a SET secret = 'hunter2'")
+		start := time.Now()
+		err := s.Add(t.Context(), time.Minute, u)
+		if err == nil || errors.Is(err, txlog.ErrInDoubt) {
+			t.Fatalf("got error %v, want a definite one", err)
+		}
+		if d := time.Since(start); d > repetitions {
+			t.Errorf("it took %v: it was repeated", d)
+		}
+		if text := err.Error(); !strings.Contains(text, u.ID) || !strings.Contains(text, s.Location()) || s.Location() == "" || strings.Contains(text, "hunter2") {
+			t.Errorf("the error does not say what and where: %v", err)
+		}
+	})
+}
+
+// repetitions of a write in doubt go on for longer than that.
+const repetitions = 5 * time.Second
+
+func TestWhatCannotBeOpenedSaysWhy(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, c := range []struct{ driver, dsn, want string }{
+		{"oracle", "", "mysql, postgres or sqlite"},
+		{"mysql", "root:hunter2@tcp(127.0.0.1:1)/bed", "127.0.0.1:1/bed"},
+		{"postgres", "postgres://u:hunter2@127.0.0.1:1/bed", "127.0.0.1:1/bed"},
+		{"sqlite", filepath.Join(t.TempDir(), "no", "such", "dir", "log.db"), "no/such/dir/log.db"},
+	} {
+		s, err := txlog.Open(ctx, c.driver, c.dsn)
+		if err == nil {
+			s.Close()
+			t.Errorf("%s %s was opened", c.driver, c.dsn)
+			continue
+		}
+		if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("got error %v, want it to name %s and no password", err, c.want)
+		}
+	}
+}
+
+func TestAStorageThatIsNilOrZeroIsClosed(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for _, s := range []*txlog.SQLStorage{nil, {}} {
+		if err := s.Add(ctx, time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+		if _, err := s.Claim(ctx, txlog.ClaimRequest{DataSource: "a", Limit: 1, Lease: time.Minute}); !errors.Is(err, txlog.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+		if err := s.Remove(ctx, nil); !errors.Is(err, txlog.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+		if err := s.Close(); !errors.Is(err, txlog.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+		s.Driver()
+		s.Location()
+	}
+	var m *txlog.Memory
+	if err := m.Add(ctx, time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAnOwnerThatIsNilOrHasNoTokenOwnsNothing(t *testing.T) {
+	t.Parallel()
+	for _, s := range []txlog.Storage{txlog.NewMemory(), open(t, testdb.SQLite(t))} {
+		u := unit("UPDATE a")
+		if err := s.Add(t.Context(), time.Minute, u); err != nil {
+			t.Fatal(err)
+		}
+		bare := *u
+		bare.Lease = txlog.Lease{}
+		for _, v := range []*txlog.Unit{nil, &bare} {
+			if err := s.Remove(t.Context(), v); !errors.Is(err, txlog.ErrLeaseLost) {
+				t.Errorf("got %v", err)
+			}
+			if err := s.Release(t.Context(), v, txlog.Verdict{}); !errors.Is(err, txlog.ErrLeaseLost) {
+				t.Errorf("got %v", err)
+			}
+			if lost, err := s.Renew(t.Context(), time.Minute, v); err != nil || len(lost) != 1 {
+				t.Errorf("got %v, %v", lost, err)
+			}
+		}
+	}
+}

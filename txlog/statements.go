@@ -1,0 +1,211 @@
+package txlog
+
+import (
+	"strconv"
+	"strings"
+)
+
+// kind is one of the log's own statements.
+type kind uint8
+
+const (
+	insertRows kind = iota
+	deleteHeld
+	renewHeld
+	releaseHeld
+	selectDue
+	takeRows
+	selectRows
+	selectTokens
+	selectUnit
+	lockUnit
+	listUnits
+	nextDataSource
+	retryRows
+	discardRows
+	countUnits
+)
+
+// shape is a statement with the number of its rows (or, for listUnits, the
+// conditions in use). There are few shapes, so that each is prepared once.
+type shape struct {
+	kind kind
+	n    int
+}
+
+const (
+	// maxRows is how many rows one statement names; more take several, in one
+	// local transaction.
+	maxRows = 256
+	// maxPreparedInsert is up to how many rows an INSERT is prepared and kept.
+	// Its rows cannot be filled up to the next power of two as ids can.
+	maxPreparedInsert = 32
+)
+
+// pairs marks the shape of a fenced statement over units of several owners.
+const pairs = 1 << 16
+
+// The conditions of listUnits.
+const (
+	listAfter = 1 << iota
+	listParked
+	listDataSource
+	listOlder
+)
+
+// unitColumns are read for every unit, from its first row.
+const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_delivery_try_times, transaction_id,
+  statement_count, settings, not_replayable, in_doubt, next_try_time, last_error, parked, lease_token, {now}`
+
+// text is the one place where the log's SQL is written.
+func (f Flavor) text(sh shape) string {
+	var s string
+	switch sh.kind {
+	case insertRows:
+		s = `INSERT INTO transaction_log (id, transaction_type, data_source, {sql}, parameters, creation_time,
+  async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable, in_doubt,
+  next_try_time, last_error, parked, lease_token, lease_until) VALUES ` +
+			list(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, ", ") +
+			// Repeating an INSERT whose answer was lost changes nothing.
+			f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
+	case deleteHeld:
+		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
+	case renewHeld:
+		s = `UPDATE transaction_log SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + fenced(sh.n)
+	case releaseHeld:
+		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
+  last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
+  WHERE ` + fenced(sh.n)
+	case selectDue:
+		// Without the hint MySQL may prefer to read, and lock, the whole table.
+		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
+  WHERE parked = 0 AND data_source = ? AND next_try_time <= {now} AND creation_time <= {now} - ? AND statement_no = 0
+  ORDER BY next_try_time, id LIMIT ?` + f.pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
+	case takeRows:
+		s = `UPDATE transaction_log SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.n)
+	case selectRows:
+		s = `SELECT id, {sql}, parameters FROM transaction_log WHERE ` + idIn(sh.n)
+	case selectTokens:
+		s = `SELECT id, lease_token FROM transaction_log WHERE ` + idIn(sh.n)
+	case selectUnit:
+		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?`
+	case lockUnit:
+		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?` + f.pick(` FOR UPDATE`, ` FOR UPDATE`, ``)
+	case listUnits:
+		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE statement_no = 0` +
+			when(sh.n&listAfter != 0, ` AND id > ?`) +
+			when(sh.n&listParked != 0, ` AND parked = 1`) +
+			when(sh.n&listDataSource != 0, ` AND data_source = ?`) +
+			when(sh.n&listOlder != 0, ` AND creation_time <= {now} - ?`) +
+			` ORDER BY id LIMIT ?`
+	case nextDataSource:
+		// Each call jumps to the next name in the index.
+		s = `SELECT data_source FROM transaction_log WHERE parked = 0 AND data_source > ? ORDER BY data_source LIMIT 1`
+	case retryRows:
+		s = `UPDATE transaction_log SET parked = 0, async_delivery_try_times = 0, next_try_time = {now},
+  lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.n)
+	case discardRows:
+		s = `DELETE FROM transaction_log WHERE ` + idIn(sh.n)
+	case countUnits:
+		s = `SELECT data_source,
+  SUM(CASE WHEN parked <> 0 THEN 1 ELSE 0 END),
+  SUM(CASE WHEN parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} THEN 1 ELSE 0 END),
+  COUNT(*), MIN(creation_time)
+  FROM transaction_log WHERE statement_no = 0 GROUP BY data_source ORDER BY data_source`
+	}
+	return f.finish(s)
+}
+
+// now is the log database's own clock in milliseconds since the epoch. MySQL's
+// is taken in UTC and not from UNIX_TIMESTAMP(), which is ambiguous for an hour
+// a year; PostgreSQL's stands in a subquery so that it is read once and an
+// index can be compared with it.
+func (f Flavor) now() string {
+	return f.pick(
+		`(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
+		`(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
+		`CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
+}
+
+// finish puts the flavor's own words in.
+func (f Flavor) finish(s string) string {
+	s = strings.ReplaceAll(s, "{sql}", f.pick("`sql`", `"sql"`, `"sql"`))
+	s = strings.ReplaceAll(s, "{now}", f.now())
+	if f != FlavorPostgres {
+		return s
+	}
+	var b strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(s, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("$" + strconv.Itoa(n))
+		s = after
+	}
+}
+
+func (f Flavor) pick(mysql, postgres, sqlite string) string {
+	switch f {
+	case FlavorMySQL:
+		return mysql
+	case FlavorPostgres:
+		return postgres
+	default:
+		return sqlite
+	}
+}
+
+func when(condition bool, s string) string {
+	if condition {
+		return s
+	}
+	return ""
+}
+
+func list(n int, item, separator string) string {
+	return strings.Repeat(item+separator, n-1) + item
+}
+
+// Rows are always named by primary key: InnoDB then locks these records and no
+// gap between them.
+func idIn(n int) string {
+	if n == 1 {
+		return `id = ?`
+	}
+	return `id IN (` + list(n, "?", ", ") + `)`
+}
+
+func fenced(n int) string {
+	if n&pairs != 0 {
+		return list(n&^pairs, `(id = ? AND lease_token = ?)`, " OR ")
+	}
+	return idIn(n) + ` AND lease_token = ?`
+}
+
+// roundUp gives the next power of two: lists of ids are filled up to it by
+// repeating the last one, so that few shapes are needed.
+func roundUp(n int) int {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	return size
+}
+
+// chunks calls f for ids in portions of at most maxRows, each filled up.
+func chunks(ids []string, f func(filled []any) error) error {
+	for len(ids) > 0 {
+		n := min(len(ids), maxRows)
+		filled := make([]any, roundUp(n), roundUp(n)+4)
+		for i := range filled {
+			filled[i] = ids[min(i, n-1)]
+		}
+		if err := f(filled); err != nil {
+			return err
+		}
+		ids = ids[n:]
+	}
+	return nil
+}

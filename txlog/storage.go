@@ -1,0 +1,126 @@
+package txlog
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+var (
+	// ErrInDoubt is wrapped by an error of Add when it could not be found out
+	// whether the units were written. Any other error of Add means that they
+	// were not and never will be.
+	ErrInDoubt = errors.New("txlog: it is not known whether the log was written")
+	// ErrLeaseLost is returned when a unit is not held under the given token
+	// any more: its lease ran out and somebody else took, delivered or removed it.
+	ErrLeaseLost = errors.New("txlog: the lease of the log was lost")
+	// ErrNotFound is returned for an id that the log does not hold.
+	ErrNotFound = errors.New("txlog: no such log")
+	// ErrLeased is returned by Retry and Discard for a unit that is being
+	// delivered at this moment.
+	ErrLeased = errors.New("txlog: the log is being delivered at this moment")
+)
+
+// Storage keeps units. All its times are taken from the store's own clock,
+// never from the caller's. It is safe for concurrent use, also by other
+// processes.
+type Storage interface {
+	// Add makes the units durable in one write, all or none, owned under
+	// their Lease.Token for the duration lease (at least a millisecond), and
+	// sets their Lease.Deadline. The stored units are marked in doubt until
+	// their owner says otherwise by Release: an owner that vanishes leaves an
+	// unknown outcome behind. A write whose outcome is unknown is repeated
+	// under the same ids until it is known or ctx ends; then ErrInDoubt. Units
+	// without a Lease.Token are given a fresh one, units without a
+	// TransactionID their own ID. Ids must be fresh.
+	Add(ctx context.Context, lease time.Duration, units ...*Unit) error
+	// Remove erases the units, each under its Lease.Token. ErrLeaseLost if any
+	// of them was not held under it (the others are removed). A removal whose
+	// answer was lost is repeated; that nothing is left then, before
+	// Lease.Deadline, counts as removed.
+	Remove(ctx context.Context, units ...*Unit) error
+	// Renew prolongs the leases to lease from now and moves their deadlines.
+	// It returns the units that were lost.
+	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
+	// Release gives the unit up with a verdict. ErrLeaseLost if it was not held.
+	Release(ctx context.Context, u *Unit, v Verdict) error
+
+	// Claim takes up to r.Limit units of r.DataSource that nobody owns, that
+	// are due, not parked and at least r.MinAge old, in the order of NextTry,
+	// then id. Two claimers never get the same unit. Returned units carry the
+	// InDoubt of their past attempts; in the store they are marked in doubt
+	// until the claimer's Release. A unit that cannot be read is returned with
+	// Unreadable set, so that the claimer can park it; it never fails the others.
+	Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error)
+	// DataSources names the data sources that have units not parked, in
+	// lexical order. Its cost does not grow with the number of units.
+	DataSources(ctx context.Context) ([]string, error)
+
+	// List returns units in the order of their ids (their age).
+	List(ctx context.Context, f Filter) ([]*Unit, error)
+	// Get returns one unit; id may be that of any of its rows. ErrNotFound.
+	Get(ctx context.Context, id string) (*Unit, error)
+	// Retry makes a unit due now, with its tries reset and not parked any more.
+	// ErrNotFound, ErrLeased.
+	Retry(ctx context.Context, id string) error
+	// Discard erases a unit for good. ErrNotFound, ErrLeased.
+	Discard(ctx context.Context, id string) error
+	// Stats counts the units of each data source, in lexical order.
+	Stats(ctx context.Context) ([]Stats, error)
+
+	// Close releases what the storage holds. Calls after it fail.
+	Close() error
+}
+
+// ClaimRequest says what to claim.
+type ClaimRequest struct {
+	// DataSource is the one whose units are wanted.
+	DataSource string
+	// Limit is how many units at the most; at least 1.
+	Limit int
+	// MinAge leaves units alone that were added more recently than that.
+	MinAge time.Duration
+	// Lease is how long the claimer owns them; at least a millisecond.
+	Lease time.Duration
+}
+
+// Verdict is what the owner of a unit says of it when giving it up.
+type Verdict struct {
+	// After is how long the unit rests before it may be claimed.
+	After time.Duration
+	// CountTry adds one to Tries.
+	CountTry bool
+	// InDoubt is whether any attempt so far may have been applied.
+	InDoubt bool
+	// Err is the text to keep as LastError; empty keeps the one that is there.
+	Err string
+	// Park leaves the unit for a person.
+	Park bool
+}
+
+// Filter selects units for List. The zero value selects all.
+type Filter struct {
+	// Parked selects only parked units.
+	Parked bool
+	// DataSource selects the units of one data source; empty means all.
+	DataSource string
+	// OlderThan selects units at least that old; 0 means all.
+	OlderThan time.Duration
+	// After selects units behind this id, for paging; empty means from the start.
+	After string
+	// Limit is how many units at the most; 0 means 1000.
+	Limit int
+}
+
+// Stats counts the units of one data source.
+type Stats struct {
+	DataSource string
+	// Waiting units are neither leased nor parked.
+	Waiting int
+	// Leased units are being written or delivered at this moment.
+	Leased int
+	// Parked units wait for a person.
+	Parked int
+	// Oldest is when the oldest unit was added; zero when there is none.
+	Oldest time.Time
+}

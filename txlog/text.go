@@ -1,0 +1,63 @@
+package txlog
+
+import (
+	"encoding/base64"
+	"errors"
+	"strings"
+	"unicode/utf8"
+)
+
+// oddSQL begins the column sql of a statement whose text is no valid UTF-8 or
+// holds a NUL, which a text column of PostgreSQL cannot take: the text follows
+// in base64. It is a comment, so that a person who runs what the column says
+// does no harm. A text that itself begins so is kept in base64 too, so that
+// nothing is ever misread.
+const oddSQL = "-- base64 "
+
+// encodeSQL gives the text of the column sql: the statement byte for byte, or
+// its base64 form.
+func encodeSQL(s string) string {
+	if storableText(s) && !strings.HasPrefix(s, oddSQL) {
+		return s
+	}
+	return oddSQL + base64.StdEncoding.EncodeToString([]byte(s))
+}
+
+func decodeSQL(s string) (string, error) {
+	odd, ok := strings.CutPrefix(s, oddSQL)
+	if !ok {
+		return s, nil
+	}
+	b, err := base64.StdEncoding.DecodeString(odd)
+	if err != nil {
+		return "", errors.New(`the column sql begins with "` + oddSQL + `" but is no base64`)
+	}
+	return string(b), nil
+}
+
+// storableText reports whether every database keeps s as it is.
+func storableText(s string) bool {
+	return strings.IndexByte(s, 0) < 0 && utf8.ValidString(s)
+}
+
+// maxErrorText is how many bytes of a LastError are kept.
+const maxErrorText = 8 << 10
+
+// errorText makes s storable: what cannot be stored is replaced, what is too
+// long cut.
+func errorText(s string) string {
+	if len(s) > maxErrorText {
+		s = s[:maxErrorText-len("…")]
+		for len(s) > 0 && !utf8.RuneStart(s[len(s)-1]) {
+			s = s[:len(s)-1]
+		}
+		if len(s) > 0 && s[len(s)-1] >= utf8.RuneSelf {
+			s = s[:len(s)-1]
+		}
+		s += "…"
+	}
+	if storableText(s) {
+		return s
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}

@@ -1,0 +1,157 @@
+package txlogtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// Corrupter is a storage that can damage a unit, so that it can be found but
+// not read whole. The claim about unreadable units is made of those alone.
+type Corrupter interface {
+	Corrupt(ctx context.Context, id string) error
+}
+
+// claim is one claim about a storage.
+type claim struct {
+	name string
+	run  func(t *testing.T, s txlog.Storage)
+}
+
+// Exercise runs the suite. newStorage gives an empty storage for each of its
+// tests, which closes it.
+func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
+	t.Helper()
+	for _, group := range [][]claim{writerClaims, claimerClaims, personClaims} {
+		for _, c := range group {
+			t.Run(c.name, func(t *testing.T) {
+				s := newStorage(t)
+				t.Cleanup(func() { _ = s.Close() })
+				c.run(t, s)
+			})
+		}
+	}
+	if c, ok := newStorage(t).(Corrupter); ok {
+		s := c.(txlog.Storage)
+		_ = s.Close()
+		t.Run("a unit that cannot be read is handed out marked and does not fail the others", func(t *testing.T) {
+			s := newStorage(t)
+			t.Cleanup(func() { _ = s.Close() })
+			unreadable(t, s)
+		})
+	}
+}
+
+const (
+	// long is a lease that does not end during a test.
+	long = time.Hour
+	// short is a lease that ends soon; what comes after is waited for.
+	short = 30 * time.Millisecond
+	// patience is for events that must come.
+	patience = 20 * time.Second
+)
+
+// newUnit makes a unit of the given statements.
+func newUnit(dataSource string, statements ...string) *txlog.Unit {
+	id := txlog.NewID()
+	u := &txlog.Unit{ID: id, TransactionID: id, DataSource: dataSource, Settings: "time_zone=UTC", Lease: txlog.Lease{Token: txlog.NewID()}}
+	for _, text := range statements {
+		u.Statements = append(u.Statements, txlog.Statement{SQL: text, Params: "[1]"})
+	}
+	return u
+}
+
+func add(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.Unit) {
+	t.Helper()
+	must(t, s.Add(t.Context(), lease, units...))
+}
+
+// addShort adds a unit whose lease ends soon. The writing itself may take
+// longer on a busy machine, which is why the lease is shortened afterwards.
+func addShort(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
+	t.Helper()
+	add(t, s, long, units...)
+	lost, err := s.Renew(t.Context(), short, units...)
+	must(t, err)
+	wantIDs(t, "lost", lost)
+}
+
+// addDue adds units that may be claimed at once, in their order.
+func addDue(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
+	t.Helper()
+	add(t, s, long, units...)
+	for _, u := range units {
+		must(t, s.Release(t.Context(), u, txlog.Verdict{}))
+	}
+}
+
+func take(t *testing.T, s txlog.Storage, r txlog.ClaimRequest) []*txlog.Unit {
+	t.Helper()
+	units, err := s.Claim(t.Context(), r)
+	must(t, err)
+	return units
+}
+
+// takeOne waits until a unit of the data source can be claimed.
+func takeOne(t *testing.T, s txlog.Storage, dataSource string, lease time.Duration) *txlog.Unit {
+	t.Helper()
+	var units []*txlog.Unit
+	eventually(t, "a unit can be claimed", func() bool {
+		units = take(t, s, txlog.ClaimRequest{DataSource: dataSource, Limit: 1, Lease: lease})
+		return len(units) == 1
+	})
+	return units[0]
+}
+
+func get(t *testing.T, s txlog.Storage, id string) *txlog.Unit {
+	t.Helper()
+	u, err := s.Get(t.Context(), id)
+	must(t, err)
+	return u
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it did not come to pass that %s", what)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("%s: got error %v, want %v", what, err, want)
+	}
+}
+
+func ids(units []*txlog.Unit) []string {
+	all := make([]string, len(units))
+	for i, u := range units {
+		all[i] = u.ID
+	}
+	return all
+}
+
+func wantIDs(t *testing.T, what string, got []*txlog.Unit, want ...*txlog.Unit) {
+	t.Helper()
+	g, w := ids(got), ids(want)
+	same := len(g) == len(w)
+	for i := 0; same && i < len(g); i++ {
+		same = g[i] == w[i]
+	}
+	if !same {
+		t.Fatalf("%s: got units %v, want %v", what, g, w)
+	}
+}

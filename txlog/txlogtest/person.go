@@ -1,0 +1,136 @@
+package txlogtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+var personClaims = []claim{
+	{"a retried unit is due at once, with its tries reset and not parked", retried},
+	{"a discarded unit is gone", discarded},
+	{"a unit that is being delivered can be neither retried nor discarded", leasedIsRefused},
+	{"an unknown id is said to be unknown", unknownID},
+	{"units are listed by age, with filters, page by page", listed},
+	{"units are counted by data source and state", counted},
+}
+
+func retried(t *testing.T, s txlog.Storage) {
+	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+		add(t, s, long, u)
+		must(t, s.Release(t.Context(), u, txlog.Verdict{Park: true, CountTry: true, InDoubt: true, Err: "no", After: long}))
+		must(t, s.Retry(t.Context(), u.ID))
+		if got := get(t, s, u.ID); got.Parked || got.Tries != 0 || !got.InDoubt || got.LastError != "no" {
+			t.Errorf("got %+v", got)
+		}
+		got := takeOne(t, s, "orders", long)
+		wantIDs(t, "claimed", []*txlog.Unit{got}, u)
+		if len(got.Statements) != len(u.Statements) || got.Unreadable != nil {
+			t.Errorf("got %+v", got)
+		}
+		// Also one that only rests.
+		must(t, s.Release(t.Context(), got, txlog.Verdict{After: long}))
+		must(t, s.Retry(t.Context(), u.ID))
+		got = takeOne(t, s, "orders", short)
+		// A stale owner stays one after a person's decision.
+		eventually(t, "the lease ends", func() bool { return !get(t, s, u.ID).Leased })
+		must(t, s.Retry(t.Context(), u.ID))
+		wantError(t, "removal", s.Remove(t.Context(), got), txlog.ErrLeaseLost)
+		must(t, s.Discard(t.Context(), u.ID))
+	}
+}
+
+func discarded(t *testing.T, s txlog.Storage) {
+	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+		addDue(t, s, u)
+		must(t, s.Discard(t.Context(), u.ID))
+		_, err := s.Get(t.Context(), u.ID)
+		wantError(t, "get", err, txlog.ErrNotFound)
+		wantError(t, "second discard", s.Discard(t.Context(), u.ID), txlog.ErrNotFound)
+	}
+	names, err := s.DataSources(t.Context())
+	must(t, err)
+	if len(names) != 0 {
+		t.Errorf("rows of %v were left behind", names)
+	}
+}
+
+func leasedIsRefused(t *testing.T, s txlog.Storage) {
+	u := newUnit("orders", "UPDATE a")
+	add(t, s, long, u)
+	wantError(t, "retry", s.Retry(t.Context(), u.ID), txlog.ErrLeased)
+	wantError(t, "discard", s.Discard(t.Context(), u.ID), txlog.ErrLeased)
+	must(t, s.Remove(t.Context(), u))
+}
+
+func unknownID(t *testing.T, s txlog.Storage) {
+	for _, id := range []string{txlog.NewID(), "", "17", "'; DROP TABLE transaction_log; --"} {
+		_, err := s.Get(t.Context(), id)
+		wantError(t, "get", err, txlog.ErrNotFound)
+		wantError(t, "retry", s.Retry(t.Context(), id), txlog.ErrNotFound)
+		wantError(t, "discard", s.Discard(t.Context(), id), txlog.ErrNotFound)
+	}
+}
+
+func listed(t *testing.T, s txlog.Storage) {
+	a, b := newUnit("orders", "UPDATE a"), newUnit("users", "UPDATE b", "UPDATE c")
+	c, d := newUnit("orders", "UPDATE d"), newUnit("users", "UPDATE e")
+	add(t, s, long, d, c, b, a)
+	must(t, s.Release(t.Context(), b, txlog.Verdict{Park: true}))
+	must(t, s.Release(t.Context(), c, txlog.Verdict{Park: true}))
+	second := b.ID[:len(b.ID)-1] + "1"
+	for what, q := range map[string]struct {
+		filter txlog.Filter
+		want   []*txlog.Unit
+	}{
+		"all":                      {txlog.Filter{}, []*txlog.Unit{a, b, c, d}},
+		"parked":                   {txlog.Filter{Parked: true}, []*txlog.Unit{b, c}},
+		"of a data source":         {txlog.Filter{DataSource: "users"}, []*txlog.Unit{b, d}},
+		"parked of a data source":  {txlog.Filter{DataSource: "orders", Parked: true}, []*txlog.Unit{c}},
+		"old":                      {txlog.Filter{OlderThan: long}, nil},
+		"first page":               {txlog.Filter{Limit: 3}, []*txlog.Unit{a, b, c}},
+		"next page":                {txlog.Filter{Limit: 3, After: c.ID}, []*txlog.Unit{d}},
+		"after a unit's other row": {txlog.Filter{After: second}, []*txlog.Unit{c, d}},
+		"all filters":              {txlog.Filter{Parked: true, DataSource: "users", After: a.ID, OlderThan: time.Nanosecond, Limit: 1}, []*txlog.Unit{b}},
+	} {
+		eventually(t, "the units are a millisecond old", func() bool {
+			old, err := s.List(t.Context(), txlog.Filter{OlderThan: time.Nanosecond})
+			must(t, err)
+			return len(old) == 4
+		})
+		got, err := s.List(t.Context(), q.filter)
+		must(t, err)
+		wantIDs(t, what, got, q.want...)
+		for _, u := range got {
+			if u.ID == b.ID && (len(u.Statements) != 2 || u.Statements[1].SQL != "UPDATE c") {
+				t.Errorf("%s: got statements %+v", what, u.Statements)
+			}
+		}
+	}
+}
+
+func counted(t *testing.T, s txlog.Storage) {
+	empty, err := s.Stats(t.Context())
+	must(t, err)
+	if len(empty) != 0 {
+		t.Errorf("got %+v of an empty store", empty)
+	}
+	a, b, c := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE b", "UPDATE c"), newUnit("orders", "UPDATE d")
+	d := newUnit("Users", "UPDATE e")
+	add(t, s, long, a)
+	add(t, s, long, b, c, d)
+	must(t, s.Release(t.Context(), b, txlog.Verdict{}))
+	must(t, s.Release(t.Context(), c, txlog.Verdict{Park: true}))
+	stats, err := s.Stats(t.Context())
+	must(t, err)
+	if len(stats) != 2 || stats[0].DataSource != "Users" || stats[1].DataSource != "orders" {
+		t.Fatalf("got %+v, want Users and orders", stats)
+	}
+	if o := stats[1]; o.Waiting != 1 || o.Leased != 1 || o.Parked != 1 || !o.Oldest.Equal(get(t, s, a.ID).CreatedAt) {
+		t.Errorf("got %+v", o)
+	}
+	if u := stats[0]; u.Waiting != 0 || u.Leased != 1 || u.Parked != 0 {
+		t.Errorf("got %+v", u)
+	}
+}

@@ -1,0 +1,47 @@
+package txlogtest_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/txlog/txlogtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemoryKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	txlogtest.Exercise(t, func(*testing.T) txlog.Storage { return txlog.NewMemory() })
+}
+
+// corruptible can take a statement's row away from a unit.
+type corruptible struct {
+	*txlog.SQLStorage
+	db *sql.DB
+}
+
+func (c corruptible) Corrupt(ctx context.Context, id string) error {
+	_, err := c.db.ExecContext(ctx, "DELETE FROM transaction_log WHERE id = '"+id[:len(id)-1]+"1'")
+	return err
+}
+
+func TestSQLKeepsTheContract(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		pool := db.Open(t)
+		txlogtest.Exercise(t, func(t *testing.T) txlog.Storage {
+			s, err := txlog.Open(t.Context(), db.Driver, db.DSN, txlog.WithMaxConns(8))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pool.ExecContext(t.Context(), "DELETE FROM transaction_log"); err != nil {
+				t.Fatal(err)
+			}
+			return corruptible{s, pool}
+		})
+	})
+}

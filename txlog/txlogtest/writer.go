@@ -1,0 +1,300 @@
+package txlogtest
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+var writerClaims = []claim{
+	{"an added unit is there whole, in doubt and leased", addedIsThere},
+	{"what was added does not change with the writer's unit", copiedIn},
+	{"several units are added at once", severalUnits},
+	{"a removed unit is gone and cannot be removed again", removed},
+	{"one lost unit does not keep the others from being removed", removeSome},
+	{"odd bytes come back as they were", oddBytes},
+	{"a statement of 1 MiB comes back as it was", megabyte},
+	{"a unit of 4096 statements is kept, one of 4097 refused", manyStatements},
+	{"a unit that could not be found again is refused", refusedUnits},
+	{"a context that is done leaves nothing behind", contextDone},
+	{"a renewed lease lasts", renewed},
+	{"a stale owner can neither remove, renew nor release", staleOwner},
+	{"an owner whose lease ran out keeps a unit that nobody took", expiredButHeld},
+	{"a closed storage says so", closed},
+}
+
+func addedIsThere(t *testing.T, s txlog.Storage) {
+	u := newUnit("orders", "UPDATE a SET x = 1", "UPDATE b SET y = ?")
+	u.TransactionID = txlog.NewID()
+	u.NotReplayable = "it read first"
+	before := time.Now()
+	add(t, s, long, u)
+	if d := u.Lease.Deadline; d.Before(before.Add(long)) || d.After(time.Now().Add(long)) {
+		t.Errorf("the deadline is %v from now, want %v", time.Until(d), long)
+	}
+	got := get(t, s, u.ID)
+	if !got.InDoubt || !got.Leased || got.Parked || got.Tries != 0 || got.LastError != "" || got.Unreadable != nil {
+		t.Errorf("got state %+v, want in doubt, leased, nothing else", got)
+	}
+	if got.Lease.Token != "" {
+		t.Error("somebody who only looked was given the owner's token")
+	}
+	if got.ID != u.ID || got.TransactionID != u.TransactionID || got.DataSource != u.DataSource || got.Settings != u.Settings ||
+		got.NotReplayable != u.NotReplayable || !reflect.DeepEqual(got.Statements, u.Statements) {
+		t.Errorf("got unit %+v, want %+v", got, u)
+	}
+	if d := time.Since(got.CreatedAt); d > time.Hour || d < -time.Hour {
+		t.Errorf("created %v ago", d)
+	}
+	if d := got.NextTry.Sub(got.CreatedAt); d < long-time.Second || d > long+time.Second {
+		t.Errorf("the next try is %v after the creation, want the end of the lease, %v", d, long)
+	}
+	last := u.ID[:len(u.ID)-1] + "1"
+	if got := get(t, s, last); got.ID != u.ID {
+		t.Errorf("by the id of its second row got unit %s, want %s", got.ID, u.ID)
+	}
+}
+
+func copiedIn(t *testing.T, s txlog.Storage) {
+	u := newUnit("orders", "UPDATE a SET x = 1")
+	add(t, s, long, u)
+	u.Statements[0].SQL = "changed"
+	got := get(t, s, u.ID)
+	if got.Statements[0].SQL != "UPDATE a SET x = 1" {
+		t.Errorf("got %q", got.Statements[0].SQL)
+	}
+	got.Statements[0].SQL = "changed"
+	if again := get(t, s, u.ID); again.Statements[0].SQL != "UPDATE a SET x = 1" {
+		t.Errorf("got %q", again.Statements[0].SQL)
+	}
+}
+
+func severalUnits(t *testing.T, s txlog.Storage) {
+	must(t, s.Add(t.Context(), long))
+	var all []*txlog.Unit
+	for i := range 3 {
+		all = append(all, newUnit("ds"+strconv.Itoa(i), strings.Split(strings.Repeat("UPDATE a,", i+1), ",")[:i+1]...))
+	}
+	add(t, s, long, all...)
+	list, err := s.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	wantIDs(t, "list", list, all...)
+	must(t, s.Remove(t.Context(), all...))
+	list, err = s.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	wantIDs(t, "list after the removal", list)
+}
+
+func removed(t *testing.T, s txlog.Storage) {
+	one, two := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")
+	add(t, s, long, one, two)
+	for _, u := range []*txlog.Unit{one, two} {
+		must(t, s.Remove(t.Context(), u))
+		_, err := s.Get(t.Context(), u.ID)
+		wantError(t, "get", err, txlog.ErrNotFound)
+		wantError(t, "second removal", s.Remove(t.Context(), u), txlog.ErrLeaseLost)
+	}
+	names, err := s.DataSources(t.Context())
+	must(t, err)
+	if len(names) != 0 {
+		t.Errorf("rows of %v were left behind", names)
+	}
+}
+
+func removeSome(t *testing.T, s txlog.Storage) {
+	a, b, c := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE b"), newUnit("orders", "UPDATE c")
+	add(t, s, long, a, b, c)
+	stale := *b
+	stale.Lease.Token = txlog.NewID()
+	wantError(t, "removal", s.Remove(t.Context(), a, &stale, c), txlog.ErrLeaseLost)
+	list, err := s.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	wantIDs(t, "list", list, b)
+}
+
+func oddBytes(t *testing.T, s txlog.Storage) {
+	texts := []string{
+		"SELECT '\x00'", "\xff\xfe", "INSERT INTO t VALUES ('日本語 🚚 \\ '' \" ` ? $1 :a {sql}')", "-- base64 AAAA", "", "  \r\n\t ", "-- base64",
+	}
+	u := newUnit("Größe/☃ a", texts...)
+	params, err := txlog.EncodeParams([]driver.NamedValue{
+		{Ordinal: 1, Value: "\x00\xff"}, {Ordinal: 2, Value: []byte{0, 1, 255}}, {Ordinal: 3, Value: "🚚 \\' \" \u2028"},
+	})
+	must(t, err)
+	u.Statements[0].Params = params
+	u.Statements[1].Params = ""
+	addDue(t, s, u)
+	got := takeOne(t, s, u.DataSource, long)
+	if !reflect.DeepEqual(got.Statements, u.Statements) {
+		t.Errorf("got %q, want %q", got.Statements, u.Statements)
+	}
+	must(t, s.Release(t.Context(), got, txlog.Verdict{Err: "at \x00 and \xff: 日本"}))
+	if e := get(t, s, u.ID).LastError; !strings.HasPrefix(e, "at ") || !strings.HasSuffix(e, ": 日本") {
+		t.Errorf("got the error text %q", e)
+	}
+	got = takeOne(t, s, u.DataSource, long)
+	must(t, s.Release(t.Context(), got, txlog.Verdict{Err: strings.Repeat("日本", 100_000)}))
+	if e := get(t, s, u.ID).LastError; !strings.HasPrefix(e, "日本") || !strings.HasSuffix(e, "…") {
+		t.Errorf("got an error text of %d bytes", len(e))
+	}
+}
+
+func megabyte(t *testing.T, s txlog.Storage) {
+	u := newUnit("orders", strings.Repeat("x", 1<<20), "UPDATE b", strings.Repeat("ü", 1<<19))
+	add(t, s, long, u)
+	if got := get(t, s, u.ID); !reflect.DeepEqual(got.Statements, u.Statements) {
+		t.Error("the statements came back changed")
+	}
+	must(t, s.Remove(t.Context(), u))
+}
+
+func manyStatements(t *testing.T, s txlog.Storage) {
+	texts := make([]string, txlog.MaxStatements+1)
+	for i := range texts {
+		texts[i] = "UPDATE t SET x = " + strconv.Itoa(i)
+	}
+	if err := s.Add(t.Context(), long, newUnit("orders", texts...)); err == nil {
+		t.Error("a unit of 4097 statements was accepted")
+	}
+	u := newUnit("orders", texts[:txlog.MaxStatements]...)
+	add(t, s, long, u)
+	lost, err := s.Renew(t.Context(), long, u)
+	must(t, err)
+	wantIDs(t, "lost", lost)
+	must(t, s.Release(t.Context(), u, txlog.Verdict{}))
+	got := takeOne(t, s, "orders", long)
+	if got.Unreadable != nil || !reflect.DeepEqual(got.Statements, u.Statements) {
+		t.Errorf("the statements came back changed (%v)", got.Unreadable)
+	}
+	must(t, s.Remove(t.Context(), got))
+	names, err := s.DataSources(t.Context())
+	must(t, err)
+	if len(names) != 0 {
+		t.Errorf("rows of %v were left behind", names)
+	}
+}
+
+func refusedUnits(t *testing.T, s txlog.Storage) {
+	for name, spoil := range map[string]func(*txlog.Unit){
+		"no id":                  func(u *txlog.Unit) { u.ID = "" },
+		"an id of another kind":  func(u *txlog.Unit) { u.ID = "17" },
+		"the id of a second row": func(u *txlog.Unit) { u.ID = u.ID[:len(u.ID)-1] + "1" },
+		"no statement":           func(u *txlog.Unit) { u.Statements = nil },
+		"no data source":         func(u *txlog.Unit) { u.DataSource = "" },
+		"a data source with NUL": func(u *txlog.Unit) { u.DataSource = "a\x00" },
+		"a blank at the end":     func(u *txlog.Unit) { u.DataSource = "a " },
+		"a long data source":     func(u *txlog.Unit) { u.DataSource = strings.Repeat("ü", 256) },
+		"a long token":           func(u *txlog.Unit) { u.Lease.Token = strings.Repeat("x", 41) },
+		"a long transaction id":  func(u *txlog.Unit) { u.TransactionID = strings.Repeat("x", 41) },
+		"foreign parameters":     func(u *txlog.Unit) { u.Statements[0].Params = "\xff" },
+	} {
+		u := newUnit("orders", "UPDATE a")
+		spoil(u)
+		if err := s.Add(t.Context(), long, newUnit("orders", "UPDATE b"), u); err == nil || errors.Is(err, txlog.ErrInDoubt) {
+			t.Errorf("%s: got error %v, want a refusal", name, err)
+		}
+	}
+	if err := s.Add(t.Context(), 0, newUnit("orders", "UPDATE a")); err == nil {
+		t.Error("a lease of no length was accepted")
+	}
+	if err := s.Add(t.Context(), long, nil); err == nil {
+		t.Error("a nil unit was accepted")
+	}
+	list, err := s.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	wantIDs(t, "list", list)
+}
+
+func contextDone(t *testing.T, s txlog.Storage) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := s.Add(ctx, long, newUnit("orders", "UPDATE a"))
+	wantError(t, "add", err, context.Canceled)
+	if errors.Is(err, txlog.ErrInDoubt) {
+		t.Errorf("it says that it does not know: %v", err)
+	}
+	list, err := s.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	wantIDs(t, "list", list)
+}
+
+func renewed(t *testing.T, s txlog.Storage) {
+	a, b, c := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE b", "UPDATE c"), newUnit("orders", "UPDATE d")
+	add(t, s, 10*time.Minute, a, b, c)
+	gone := newUnit("orders", "UPDATE e")
+	before := time.Now()
+	lost, err := s.Renew(t.Context(), long, a, gone, b, c)
+	must(t, err)
+	wantIDs(t, "lost", lost, gone)
+	for _, u := range []*txlog.Unit{a, b, c} {
+		if u.Lease.Deadline.Before(before.Add(long)) {
+			t.Errorf("the deadline of %s is %v from now, want %v", u.ID, time.Until(u.Lease.Deadline), long)
+		}
+		if got := get(t, s, u.ID); !got.Leased || got.NextTry.Sub(got.CreatedAt) < long-time.Second {
+			t.Errorf("the store has the lease end %v after the creation, want %v", got.NextTry.Sub(got.CreatedAt), long)
+		}
+	}
+	// Nothing changes when it happens twice within a millisecond.
+	for range 20 {
+		lost, err = s.Renew(t.Context(), long, a, b)
+		must(t, err)
+		wantIDs(t, "lost", lost)
+	}
+}
+
+func staleOwner(t *testing.T, s txlog.Storage) {
+	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
+		addShort(t, s, u)
+		taken := takeOne(t, s, "orders", long)
+		wantIDs(t, "claimed", []*txlog.Unit{taken}, u)
+		if !time.Now().After(u.Lease.Deadline) {
+			t.Error("the unit was handed out before its owner's deadline")
+		}
+		wantError(t, "removal", s.Remove(t.Context(), u), txlog.ErrLeaseLost)
+		wantError(t, "release", s.Release(t.Context(), u, txlog.Verdict{Park: true, CountTry: true, Err: "stale"}), txlog.ErrLeaseLost)
+		lost, err := s.Renew(t.Context(), long, u)
+		must(t, err)
+		wantIDs(t, "lost", lost, u)
+		got := get(t, s, u.ID)
+		if got.Parked || got.Tries != 0 || got.LastError != "" || !got.Leased {
+			t.Errorf("the stale owner left %+v behind", got)
+		}
+		must(t, s.Remove(t.Context(), taken))
+	}
+}
+
+func expiredButHeld(t *testing.T, s txlog.Storage) {
+	u := newUnit("orders", "UPDATE a")
+	addShort(t, s, u)
+	eventually(t, "the lease ends", func() bool { return !get(t, s, u.ID).Leased })
+	lost, err := s.Renew(t.Context(), long, u)
+	must(t, err)
+	wantIDs(t, "lost", lost)
+	must(t, s.Remove(t.Context(), u))
+}
+
+func closed(t *testing.T, s txlog.Storage) {
+	u := newUnit("orders", "UPDATE a")
+	must(t, s.Close())
+	ctx := t.Context()
+	_, claimErr := s.Claim(ctx, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long})
+	_, renewErr := s.Renew(ctx, long, u)
+	_, sourcesErr := s.DataSources(ctx)
+	_, listErr := s.List(ctx, txlog.Filter{})
+	_, getErr := s.Get(ctx, u.ID)
+	_, statsErr := s.Stats(ctx)
+	for what, err := range map[string]error{
+		"Add": s.Add(ctx, long, u), "Remove": s.Remove(ctx, u), "Release": s.Release(ctx, u, txlog.Verdict{}), "Claim": claimErr,
+		"Renew": renewErr, "DataSources": sourcesErr, "List": listErr, "Get": getErr, "Stats": statsErr,
+		"Retry": s.Retry(ctx, u.ID), "Discard": s.Discard(ctx, u.ID),
+	} {
+		wantError(t, what, err, txlog.ErrClosed)
+	}
+}

@@ -1,0 +1,84 @@
+package txlog
+
+import (
+	"database/sql/driver"
+	"time"
+)
+
+// TransactionType is the value of the column transaction_type, the name that
+// Sharding-JDBC 1.x gives to its best-efforts-delivery soft transactions.
+const TransactionType = "BestEffortsDelivery"
+
+// MaxStatements is how many statements one unit can hold. The ids of a unit's
+// rows are consecutive: the last 12 bits of its first row's id are zero and
+// count the statements.
+const MaxStatements = 4096
+
+// Statement is one DML as it was given to the driver.
+type Statement struct {
+	// SQL is the text, byte for byte. One that a text column cannot take (a
+	// NUL, invalid UTF-8) stands there as "-- base64 …".
+	SQL string
+	// Params holds the parameters as [EncodeParams] wrote them; empty means none.
+	Params string
+}
+
+// Args decodes the parameters to exactly the values the driver would have
+// received. An error names the parameter that cannot be read.
+func (s Statement) Args() ([]driver.NamedValue, error) { return DecodeParams(s.Params) }
+
+// Lease is the right to deliver, judge and remove a unit for a while.
+type Lease struct {
+	// Token names the owner. Every write to the unit is fenced by it.
+	Token string
+	// Deadline is when the lease ends at the earliest, on this process's
+	// monotonic clock: it was taken before the request left. After it somebody
+	// else may own the unit.
+	Deadline time.Time
+}
+
+// Unit is what is delivered together: one DML, or the DML of one local
+// transaction in their order. Fields up to Lease are the writer's; the store
+// fills in the rest when it hands a unit out.
+type Unit struct {
+	// ID is the id of the unit's first row, a UUIDv7 made by [NewID].
+	ID string
+	// TransactionID groups the units of one soft transaction. A unit outside
+	// any soft transaction carries its own ID here.
+	TransactionID string
+	// DataSource says where to deliver.
+	DataSource string
+	// Settings is what the data source's DSN said of values and names (time
+	// zone, search path): a canonical text, compared before a delivery.
+	Settings string
+	// Statements are in the order in which they ran; at least one, at most
+	// [MaxStatements].
+	Statements []Statement
+	// NotReplayable says why the unit must not be run again; empty means that
+	// it may. Such a unit is never delivered by the job, it is parked.
+	NotReplayable string
+
+	// Lease is the current owner's.
+	Lease Lease
+
+	// InDoubt is whether an earlier attempt may have been applied: it ended
+	// without an answer, or its owner vanished during it.
+	InDoubt bool
+	// CreatedAt is when the unit was added, on the store's clock.
+	CreatedAt time.Time
+	// Tries counts the job's tries that failed (async_delivery_try_times).
+	Tries int
+	// NextTry is when the unit may be claimed next, on the store's clock; for
+	// a leased unit that is the end of its lease.
+	NextTry time.Time
+	// LastError is the text of the last failure.
+	LastError string
+	// Parked units are left alone until a person retries or discards them.
+	Parked bool
+	// Leased is whether somebody owned the unit when it was read.
+	Leased bool
+	// Unreadable is not nil when the row could be found but not read whole
+	// (a NULL where text belongs, a statement of the unit missing). The rest
+	// of the fields hold what could be read.
+	Unreadable error
+}

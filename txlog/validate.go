@@ -1,0 +1,128 @@
+package txlog
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The widths of the columns, in characters.
+const (
+	maxDataSource = 255
+	maxToken      = 40
+	maxSettings   = 16 << 10
+)
+
+// minLease is the shortest lease; the log's clock counts milliseconds.
+const minLease = time.Millisecond
+
+func validateLease(lease time.Duration) error {
+	if lease < minLease {
+		return fmt.Errorf("txlog: a lease of %v is too short: it must be at least %v", lease, minLease)
+	}
+	return nil
+}
+
+// validate refuses a unit that could not be stored, or not be found again, and
+// fills in the token and the transaction's id where they are empty. Errors name
+// the unit by its id.
+func validate(u *Unit) error {
+	if u == nil {
+		return errors.New("txlog: a unit is nil")
+	}
+	if !isHeadID(u.ID) {
+		return fmt.Errorf("txlog: %q is no id of a unit: make it by NewID", u.ID)
+	}
+	if n := len(u.Statements); n == 0 || n > MaxStatements {
+		return fmt.Errorf("txlog: unit %s has %d statements: it must have 1 to %d", u.ID, n, MaxStatements)
+	}
+	if u.Lease.Token == "" {
+		u.Lease.Token = NewID()
+	}
+	if u.TransactionID == "" {
+		u.TransactionID = u.ID
+	}
+	if err := validateDataSource(u.DataSource); err != nil {
+		return fmt.Errorf("%w (unit %s)", err, u.ID)
+	}
+	if !storableToken(u.Lease.Token) {
+		return fmt.Errorf("txlog: the lease token of unit %s must have 1 to %d printable ASCII characters: make it by NewID", u.ID, maxToken)
+	}
+	if !storableToken(u.TransactionID) {
+		return fmt.Errorf("txlog: the transaction id of unit %s must have 1 to %d printable ASCII characters", u.ID, maxToken)
+	}
+	if len(u.Settings) > maxSettings || !storableText(u.Settings) {
+		return fmt.Errorf("txlog: the settings of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxSettings)
+	}
+	for i := range u.Statements {
+		if !storableText(u.Statements[i].Params) {
+			return fmt.Errorf("txlog: the parameters of statement %d of unit %s are not what EncodeParams wrote", i+1, u.ID)
+		}
+	}
+	return nil
+}
+
+// validateDataSource refuses names that a database would not tell apart (some
+// collations ignore blanks at the end) or not take.
+func validateDataSource(name string) error {
+	switch {
+	case name == "":
+		return errors.New("txlog: the name of the data source is empty")
+	case !storableText(name) || utf8.RuneCountInString(name) > maxDataSource:
+		return fmt.Errorf("txlog: the name of a data source must be valid UTF-8 without NUL, at most %d characters", maxDataSource)
+	case strings.TrimSpace(name) != name:
+		return fmt.Errorf("txlog: the name of the data source %q begins or ends with a blank", name)
+	}
+	return nil
+}
+
+func storableToken(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxToken
+}
+
+func validateClaim(r *ClaimRequest) error {
+	if r.Limit < 1 {
+		return fmt.Errorf("txlog: the limit of a claim is %d: it must be at least 1", r.Limit)
+	}
+	if err := validateDataSource(r.DataSource); err != nil {
+		return err
+	}
+	return validateLease(r.Lease)
+}
+
+// defaultListLimit is what a Filter without Limit selects.
+const defaultListLimit = 1000
+
+func (f Filter) limit() int {
+	if f.Limit <= 0 {
+		return defaultListLimit
+	}
+	return f.Limit
+}
+
+// clone copies a unit with everything it points to.
+func (u *Unit) clone() *Unit {
+	c := *u
+	c.Statements = append([]Statement(nil), u.Statements...)
+	return &c
+}
+
+// leaseMillis gives the length of a lease on the store's clock. That clock shows
+// whole milliseconds, rounded at the beginning and at the end; the lease must
+// not end there before it ends for its owner.
+func leaseMillis(lease time.Duration) int64 { return millis(lease) + 2 }
+
+// millis rounds a duration up to the log's unit of time.
+func millis(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d-1)/time.Millisecond) + 1
+}
