@@ -39,16 +39,17 @@ type cacheEntry struct {
 	used atomic.Bool
 }
 
-// NewCache makes a cache for texts of flavor f that keeps at most max of them,
-// and of these at most max KiB. With max below 1 it keeps none.
-func NewCache(f Flavor, max int) *Cache {
+// NewCache makes a cache for texts of flavor f that keeps at most size of them
+// and, a few texts more or less, at most size KiB of text. With size below 1 it
+// keeps none.
+func NewCache(f Flavor, size int) *Cache {
 	c := &Cache{flavor: f, seed: maphash.MakeSeed()}
-	if max < 1 {
+	if size < 1 {
 		return c
 	}
-	c.ways = min(cacheWays, max)
-	c.slots = make([]atomic.Pointer[cacheEntry], max/c.ways*c.ways)
-	c.maxBytes = int64(max) * cachePerEntry
+	c.ways = min(cacheWays, size)
+	c.slots = make([]atomic.Pointer[cacheEntry], size/c.ways*c.ways)
+	c.maxBytes = int64(size) * cachePerEntry
 	return c
 }
 
@@ -87,7 +88,7 @@ func (c *Cache) put(set []atomic.Pointer[cacheEntry], e *cacheEntry) {
 	if c.bytes.Load()+int64(len(e.text)) > c.maxBytes {
 		c.clear()
 	}
-	first := int(c.turn.Add(1))
+	first := int(c.turn.Add(1) % uint32(len(set)))
 	victim := &set[first%len(set)]
 	for i := range set {
 		slot := &set[(first+i)%len(set)]

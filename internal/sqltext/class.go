@@ -31,13 +31,17 @@ const (
 	// DML is run again alone.
 	Session
 	// Begin, Commit, Rollback, Savepoint, RollbackTo, ReleaseSavepoint are
-	// transaction control sent as text.
+	// transaction control sent as text. In SQLite a Savepoint outside a
+	// transaction begins one, and releasing that one commits it.
 	Begin
 	Commit
 	Rollback
 	Savepoint
 	RollbackTo
 	ReleaseSavepoint
+	// PrepareTransaction is PostgreSQL's: the session's transaction ends, what
+	// becomes of it is decided elsewhere.
+	PrepareTransaction
 	// AutocommitOff and AutocommitOn are MySQL's SET autocommit to a constant.
 	// Set to anything else it is Session with Pins: its value is not known.
 	AutocommitOff
@@ -45,7 +49,7 @@ const (
 	// Multi is several statements in one text.
 	Multi
 	// Opaque is anything else whose effect cannot be told: CALL, DO, LOAD DATA,
-	// COPY, PREPARE TRANSACTION, a compound block, a word not known, a text
+	// COPY, a compound block, a word not known, a text
 	// that is not DML and whose quotes or comments do not end.
 	Opaque
 	// Empty is a text without a statement.
@@ -56,7 +60,8 @@ var kindNames = [...]string{
 	Read: "read", DML: "DML", DDL: "DDL", Session: "session state",
 	Begin: "begin", Commit: "commit", Rollback: "rollback",
 	Savepoint: "savepoint", RollbackTo: "rollback to savepoint", ReleaseSavepoint: "release savepoint",
-	AutocommitOff: "autocommit off", AutocommitOn: "autocommit on",
+	PrepareTransaction: "prepare transaction",
+	AutocommitOff:      "autocommit off", AutocommitOn: "autocommit on",
 	Multi: "several statements", Opaque: "opaque", Empty: "empty",
 }
 

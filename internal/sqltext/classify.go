@@ -19,7 +19,7 @@ func Classify(f Flavor, text string) Class {
 			all = join(all, c)
 		}
 		if p.tok.typ == tokEOF {
-			return all
+			return all.unlessBroken(p.lex.executable > 0)
 		}
 		p.tok = p.lex.next()
 	}
@@ -60,7 +60,7 @@ func (p *parser) statement() Class {
 	p.rest()
 	if parenthesised && c.Kind != Read && c.Kind != DML {
 		// Only queries go in parentheses.
-		return Class{Kind: Opaque, Pins: c.Pins}
+		return Class{Kind: Opaque}
 	}
 	return p.finish(c)
 }
@@ -95,12 +95,19 @@ func (p *parser) finish(c Class) Class {
 	case Read, DDL, Opaque:
 		c.Pins = c.Pins || p.fx&fxPins != 0
 	}
-	if p.lex.broken && p.tok.typ == tokEOF {
+	return c.unlessBroken(p.lex.broken && p.tok.typ == tokEOF)
+}
+
+// unlessBroken is c, or what is left of it if a quote or comment did not end.
+func (c Class) unlessBroken(broken bool) Class {
+	if broken {
 		switch c.Kind {
 		case DML, DDL, Session:
 			// The database will say what is wrong with it.
+		case Multi:
+			c.Pins = true
 		default:
-			c = Class{Kind: Opaque, Pins: c.Pins}
+			return Class{Kind: Opaque, Pins: c.Pins}
 		}
 	}
 	return c
@@ -195,7 +202,7 @@ func (p *parser) head() Class {
 	case kwPrepare:
 		p.step()
 		if p.tok.kw == kwTransaction && f == Postgres {
-			return Class{Kind: Opaque}
+			return p.simple(Class{Kind: PrepareTransaction})
 		}
 		return p.prepared()
 	case kwExecute:
@@ -271,135 +278,8 @@ func (p *parser) prepared() Class {
 	if p.lex.flavor == SQLite {
 		return Class{Kind: Opaque}
 	}
-	// What it prepares is not run now; what it executes is not known.
+	// What it prepares is not run now; what it executes is not known, and may
+	// be anything.
 	p.inert = true
 	return Class{Kind: Session, Pins: true}
-}
-
-// explain tells the EXPLAIN that runs its statement from the one that does not.
-func (p *parser) explain() Class {
-	f := p.lex.flavor
-	p.step()
-	runs := false
-	c := Class{Kind: Read}
-	switch f {
-	case MySQL:
-		for {
-			switch p.tok.kw {
-			case kwAnalyze:
-				runs = true
-				p.step()
-				continue
-			case kwExtended, kwPartitions:
-				p.step()
-				continue
-			case kwFormat:
-				p.format()
-				continue
-			case kwInto: // EXPLAIN FORMAT=JSON INTO @v
-				c.Pins = true
-				p.step()
-				p.step()
-				continue
-			}
-			break
-		}
-	case Postgres, ANSI:
-		switch {
-		case p.tok.char == '(':
-			runs = p.explainOptions()
-		case p.tok.kw == kwAnalyze || p.tok.kw == kwAnalyse:
-			runs = true
-			p.step()
-		}
-		p.skip(kwVerbose)
-	}
-	if !runs {
-		p.inert = true
-		return c
-	}
-	inner := p.inner()
-	inner.Pins = inner.Pins || c.Pins
-	return inner
-}
-
-// format steps over FORMAT = name.
-func (p *parser) format() {
-	p.step()
-	if p.tok.char == '=' {
-		p.step()
-	}
-	if !p.atEnd() {
-		p.step()
-	}
-}
-
-// explainOptions reads (ANALYZE [value], …) if it stands here, and reports
-// whether the statement will be run. The last value given counts.
-func (p *parser) explainOptions() bool {
-	ahead := p.lex
-	switch first := ahead.next(); {
-	case first.kw.isQuery(), first.kw == kwWith, first.char == '(':
-		return false
-	}
-	runs := false
-	outside := p.depth
-	p.step()
-	for !p.atEnd() && p.depth > outside {
-		if k := p.tok.kw; k != kwAnalyze && k != kwAnalyse {
-			p.step()
-			continue
-		}
-		p.step()
-		runs = !p.isFalse()
-	}
-	return runs
-}
-
-// isFalse reports whether the current token is a constant for false.
-func (p *parser) isFalse() bool {
-	on, known := p.constant(p.tok)
-	return known && !on
-}
-
-// constant reads t as a switch.
-func (p *parser) constant(t token) (on, known bool) {
-	s := p.textOf(t)
-	switch t.typ {
-	case tokString:
-		if len(s) < 2 {
-			return false, false
-		}
-		s = s[1 : len(s)-1]
-	case tokWord, tokValue:
-	default:
-		return false, false
-	}
-	if len(s) > maxWord {
-		return false, false
-	}
-	var buf [maxWord]byte
-	switch string(upper(&buf, s)) {
-	case "0", "OFF", "FALSE":
-		return false, true
-	case "1", "ON", "TRUE":
-		return true, true
-	}
-	return false, false
-}
-
-// analyze is statistics everywhere, and MariaDB's EXPLAIN that runs.
-func (p *parser) analyze() Class {
-	p.step()
-	if p.lex.flavor != MySQL {
-		return Class{Kind: DDL}
-	}
-	if p.tok.kw == kwFormat {
-		p.format()
-	}
-	switch kw := p.tok.kw; {
-	case kw.isDML(MySQL), kw.isQuery() && kw != kwTable, kw == kwWith, p.tok.char == '(':
-		return p.inner()
-	}
-	return Class{Kind: DDL, ImplicitCommit: true}
 }

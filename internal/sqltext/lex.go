@@ -46,9 +46,6 @@ func (l *lexer) next() token {
 	l.skipBlank()
 	start := l.pos
 	if start >= len(l.text) {
-		if l.executable > 0 {
-			l.broken = true
-		}
 		return token{start: len(l.text), end: len(l.text)}
 	}
 	c := l.text[start]

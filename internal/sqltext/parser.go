@@ -291,6 +291,9 @@ func (p *parser) into(t token) {
 			p.fx |= fxPins
 		}
 	case Postgres, ANSI:
+		if t.typ != tokWord && t.typ != tokIdent {
+			return
+		}
 		p.fx |= fxTable
 		if t.kw == kwLocal || t.kw == kwGlobal {
 			// The word before a TEMP that nobody needs.

@@ -1,0 +1,170 @@
+package sqltext
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// kept counts what the cache holds.
+func (c *Cache) kept() (entries int, bytes int64) {
+	for i := range c.slots {
+		if e := c.slots[i].Load(); e != nil {
+			entries++
+			bytes += int64(len(e.text))
+		}
+	}
+	return entries, bytes
+}
+
+func TestCacheAnswersAsClassifyDoes(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{-1, 0, 1, 3, 5, 1000} {
+		for _, f := range flavors {
+			c := NewCache(f.flavor, size)
+			for range 2 {
+				for _, r := range f.rows {
+					if got := c.Get(r.text); got != r.want {
+						t.Errorf("%s, at most %d: %q is read as %+v, want %+v", f.name, size, r.text, got, r.want)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestCacheIsBoundedInEntries(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{-1, 0, 1, 2, 3, 5, 7, 64, 100} {
+		c := NewCache(MySQL, size)
+		for i := range 1000 {
+			c.Get(fmt.Sprintf("UPDATE t SET a = %d", i))
+		}
+		entries, bytes := c.kept()
+		if entries > max(size, 0) {
+			t.Errorf("a cache for %d texts keeps %d", size, entries)
+		}
+		if size > 0 && entries == 0 {
+			t.Errorf("a cache for %d texts keeps none", size)
+		}
+		if bytes != c.bytes.Load() {
+			t.Errorf("a cache for %d texts holds %d bytes and counts %d", size, bytes, c.bytes.Load())
+		}
+	}
+}
+
+func TestCacheIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	const limit = 100
+	c := NewCache(Postgres, limit)
+	long := strings.Repeat(" ", cacheText-100)
+	most := int64(0)
+	for i := range 1000 {
+		if got := c.Get(fmt.Sprintf("UPDATE t SET a = %d%s", i, long)); got != dml {
+			t.Fatalf("an UPDATE is read as %+v", got)
+		}
+		_, bytes := c.kept()
+		most = max(most, bytes)
+	}
+	if most > limit*cachePerEntry {
+		t.Errorf("a cache for %d texts kept %d bytes", limit, most)
+	}
+	if most < limit*cachePerEntry/2 {
+		t.Errorf("a cache for %d texts kept %d bytes at the most: too little", limit, most)
+	}
+}
+
+func TestCacheDoesNotKeepLongTexts(t *testing.T) {
+	t.Parallel()
+	c := NewCache(MySQL, 100)
+	text := "UPDATE t SET a = '" + strings.Repeat("x", cacheText) + "'"
+	if got := c.Get(text); got != dml {
+		t.Errorf("a long UPDATE is read as %+v", got)
+	}
+	if entries, _ := c.kept(); entries != 0 {
+		t.Errorf("%d entries are kept of a text that is too long", entries)
+	}
+}
+
+// Texts that come once, with their values in them, do not drive out those
+// that come all the time.
+func TestCacheKeepsWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	c := NewCache(MySQL, 4)
+	const hot = "UPDATE t SET a = ? WHERE id = ?"
+	c.Get(hot)
+	for i := range 1000 {
+		c.Get(hot)
+		c.Get(fmt.Sprintf("UPDATE t SET a = %d", i))
+		found := false
+		for j := range c.slots {
+			e := c.slots[j].Load()
+			found = found || e != nil && e.text == hot
+		}
+		if !found {
+			t.Fatalf("after %d other texts the one in use is not kept", i+1)
+		}
+	}
+}
+
+func TestCacheIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	c := NewCache(MySQL, 32)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := range 2000 {
+				n := (i*7 + g) % 100
+				text := fmt.Sprintf("SAVEPOINT Sp%d", n)
+				if got, want := c.Get(text), savepoint(fmt.Sprintf("sp%d", n)); got != want {
+					t.Errorf("%q is read as %+v", text, got)
+					return
+				}
+				if i%500 == 0 {
+					c.clear()
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	if _, bytes := c.kept(); bytes != c.bytes.Load() {
+		t.Errorf("%d bytes are held and %d counted", bytes, c.bytes.Load())
+	}
+}
+
+const typical = "UPDATE orders SET status = ?, updated_at = NOW() WHERE id = ? AND status <> 'done'"
+
+func TestCacheHitTakesNoMemory(t *testing.T) {
+	c := NewCache(MySQL, 100)
+	for _, text := range []string{typical, "SAVEPOINT Sp1"} {
+		c.Get(text)
+		if n := testing.AllocsPerRun(100, func() { c.Get(text) }); n != 0 {
+			t.Errorf("a hit for %q takes %v allocations", text, n)
+		}
+	}
+}
+
+func BenchmarkClassify(b *testing.B) {
+	for _, f := range flavors {
+		b.Run(f.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				Classify(f.flavor, typical)
+			}
+		})
+	}
+}
+
+func BenchmarkCacheHit(b *testing.B) {
+	c := NewCache(MySQL, 100)
+	c.Get(typical)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			c.Get(typical)
+		}
+	})
+}

@@ -1,0 +1,288 @@
+package sqltext
+
+import (
+	"strings"
+	"testing"
+)
+
+// A row says what a text means to a flavor.
+type row struct {
+	text string
+	want Class
+}
+
+// What most rows expect.
+var (
+	read       = Class{Kind: Read}
+	readPins   = Class{Kind: Read, Pins: true}
+	dml        = Class{Kind: DML}
+	insert     = Class{Kind: DML, Insert: true}
+	dmlNeeds   = Class{Kind: DML, NeedsSession: true}
+	insNeeds   = Class{Kind: DML, Insert: true, NeedsSession: true}
+	dmlPins    = Class{Kind: DML, Pins: true, NeedsSession: true}
+	insPins    = Class{Kind: DML, Insert: true, Pins: true, NeedsSession: true}
+	ddl        = Class{Kind: DDL}
+	ddlCommits = Class{Kind: DDL, ImplicitCommit: true}
+	session    = Class{Kind: Session, Pins: true}
+	passing    = Class{Kind: Session}
+	opaque     = Class{Kind: Opaque}
+	opaquePins = Class{Kind: Opaque, Pins: true}
+	empty      = Class{Kind: Empty}
+	multi      = Class{Kind: Multi}
+	multiDML   = Class{Kind: Multi, HasDML: true}
+	multiPins  = Class{Kind: Multi, Pins: true}
+	multiBoth  = Class{Kind: Multi, Pins: true, HasDML: true}
+	begin      = Class{Kind: Begin}
+	beginMySQL = Class{Kind: Begin, ImplicitCommit: true}
+	commit     = Class{Kind: Commit}
+	rollback   = Class{Kind: Rollback}
+)
+
+func savepoint(name string) Class        { return Class{Kind: Savepoint, Name: name} }
+func rollbackTo(name string) Class       { return Class{Kind: RollbackTo, Name: name} }
+func releaseSavepoint(name string) Class { return Class{Kind: ReleaseSavepoint, Name: name} }
+
+var flavors = []struct {
+	flavor Flavor
+	name   string
+	rows   []row
+}{
+	{ANSI, "ANSI", append(ansiRows, commonRows...)},
+	{MySQL, "MySQL", append(mysqlRows, commonRows...)},
+	{Postgres, "Postgres", append(postgresRows, commonRows...)},
+	{SQLite, "SQLite", append(sqliteRows, commonRows...)},
+}
+
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	for _, f := range flavors {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			for _, r := range f.rows {
+				if got := Classify(f.flavor, r.text); got != r.want {
+					t.Errorf("%q\n\tis read as %+v\n\twant       %+v", r.text, got, r.want)
+				}
+			}
+		})
+	}
+}
+
+// decorations change nothing about what a text means.
+var decorations = []struct{ before, after string }{
+	{"", ""},
+	{" \t\r\n\v\f", ""},
+	{"\ufeff", ""},
+	{"/* UPDATE t; '\" */", ""},
+	{"-- DELETE FROM t; '\n", ""},
+	{";; ;", ""},
+	{"", "\n;"},
+	{"", "\n;; -- x"},
+	{"", "\n/* ; DELETE FROM t */ ; /* x */\n"},
+	{"/**/ ", " "},
+}
+
+func TestDecorationDoesNotChangeTheClass(t *testing.T) {
+	t.Parallel()
+	for _, f := range flavors {
+		for _, r := range f.rows {
+			for _, d := range decorations {
+				text := d.before + r.text + d.after
+				if got := Classify(f.flavor, text); got != r.want {
+					t.Errorf("%s: %q\n\tis read as %+v\n\twant       %+v", f.name, text, got, r.want)
+				}
+			}
+		}
+	}
+}
+
+func TestLetterCaseDoesNotChangeTheClass(t *testing.T) {
+	t.Parallel()
+	for _, f := range flavors {
+		for _, r := range f.rows {
+			if r.want.Name != "" || strings.Contains(r.text, "$") || strings.Contains(r.text, "/*M!") {
+				continue // names, tags and the mark of MariaDB keep their case
+			}
+			for _, text := range []string{strings.ToLower(r.text), strings.ToUpper(r.text)} {
+				if got := Classify(f.flavor, text); got != r.want {
+					t.Errorf("%s: %q\n\tis read as %+v\n\twant       %+v", f.name, text, got, r.want)
+				}
+			}
+		}
+	}
+}
+
+// One statement beside another is Multi, whatever both are.
+func TestTwoStatementsAreMulti(t *testing.T) {
+	t.Parallel()
+	for _, f := range flavors {
+		for _, r := range f.rows {
+			if r.want.Kind == Empty || r.want.Kind == Multi {
+				continue
+			}
+			got := Classify(f.flavor, "UPDATE t SET a = 1;"+r.text)
+			want := Class{Kind: Multi, HasDML: true, ImplicitCommit: r.want.ImplicitCommit, Pins: r.want.Pins}
+			switch r.want.Kind {
+			case Read, DML, DDL:
+			default:
+				want.Pins = true
+			}
+			if got != want {
+				t.Errorf("%s: an UPDATE, then %q\n\tis read as %+v\n\twant       %+v", f.name, r.text, got, want)
+			}
+		}
+	}
+}
+
+// A text whose quote or comment does not end is still a write when it begins
+// as one, and never a read that was understood.
+func TestTruncatedTextsDoNotTurnIntoReads(t *testing.T) {
+	t.Parallel()
+	for _, f := range flavors {
+		for _, r := range f.rows {
+			for i := range len(r.text) {
+				got := Classify(f.flavor, r.text[:i])
+				if starts := r.text[:i]; strings.HasPrefix(starts, "UPDATE ") && got.Kind != DML && got.Kind != Multi {
+					t.Errorf("%s: %q is read as %v", f.name, starts, got.Kind)
+				}
+			}
+		}
+	}
+	for _, text := range []string{"SELECT 'a", `SELECT 1; COMMIT "x`, "COMMIT /* x"} {
+		for _, f := range []Flavor{ANSI, MySQL, Postgres} {
+			if got := Classify(f, text); got.Kind != Opaque && !(got.Kind == Multi && got.Pins) {
+				t.Errorf("flavor %d: %q is read as %+v", f, text, got)
+			}
+		}
+	}
+}
+
+func TestClassifyTakesNoMemory(t *testing.T) {
+	for _, f := range flavors {
+		for _, r := range f.rows {
+			if r.want.Name != "" {
+				continue
+			}
+			if n := testing.AllocsPerRun(1, func() { Classify(f.flavor, r.text) }); n != 0 {
+				t.Errorf("%s: %q takes %v allocations", f.name, r.text, n)
+			}
+		}
+	}
+}
+
+// Time must not explode with the text: statements come from anywhere.
+func TestHugeTextsAreReadInOnePass(t *testing.T) {
+	t.Parallel()
+	const n = 1 << 18
+	for _, part := range []string{
+		"(", ")", ";", "/*", "/*!", "$a", "$a$b", "E'", "'", "SET STATEMENT a=1 FOR ", "EXPLAIN ANALYZE ", "EXPLAIN (",
+		"WITH a AS (", "set_config(", "BEGIN ", "CASE ", "INTO LOCAL ", "E'' -- \n", "--\n", "@@a.", "IF ",
+	} {
+		text := strings.Repeat(part, n/len(part))
+		for _, f := range flavors {
+			Classify(f.flavor, text)
+			Classify(f.flavor, "SELECT "+text)
+			Classify(f.flavor, "CREATE TRIGGER "+text)
+		}
+	}
+}
+
+func TestKindsHaveNames(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for k := Read; k <= Empty; k++ {
+		if s := k.String(); s == "" || s == "unknown" || seen[s] {
+			t.Errorf("kind %d is called %q", k, s)
+		}
+		seen[k.String()] = true
+	}
+	if s := Kind(200).String(); s != "unknown" {
+		t.Errorf("a kind that does not exist is called %q", s)
+	}
+}
+
+// commonRows hold in every flavor.
+var commonRows = []row{
+	{"", empty},
+	{" \n\t", empty},
+	{";", empty},
+	{" ; ;; -- x\n;", empty},
+	{"/* UPDATE t SET a = 1 */", empty},
+
+	{"INSERT INTO t (a) VALUES (1)", insert},
+	{"INSERT INTO t SELECT * FROM u", insert},
+	{"INSERT INTO t (a) VALUES (1) RETURNING id", insert},
+	{"INSERT INTO t VALUES ('a;b', 'it''s; -- x', \"c;d\")", insert},
+	{"UPDATE t SET a = 1", dml},
+	{"UPDATE t SET a = 1;  -- x", dml},
+	{"UPDATE t SET a = ? WHERE b = ?", dml},
+	{"UPDATE t SET a = '/*', b = 1; /* */", dml},
+	{"UPDATE t SET a = (SELECT max(b) FROM u)", dml},
+	{"UPDATE t SET a = CASE WHEN b THEN 1 ELSE 2 END WHERE c", dml},
+	{"DELETE FROM t WHERE a = 1", dml},
+	{"DELETE FROM t WHERE EXISTS (SELECT 1 FROM u)", dml},
+	{"MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN UPDATE SET b = 1", insert},
+	{"WITH x AS (SELECT 1) UPDATE t SET a = 1", dml},
+	{"WITH x AS (SELECT 1), y (a, b) AS (SELECT 1, 2) DELETE FROM t", dml},
+	{"WITH RECURSIVE x AS (SELECT 1) INSERT INTO t SELECT * FROM x", insert},
+	{"WITH x AS (SELECT 1) MERGE INTO t USING x ON a = b WHEN MATCHED THEN DELETE", insert},
+	{"WITH x AS (WITH y AS (SELECT 1) SELECT * FROM y) DELETE FROM t", dml},
+	{"(UPDATE t SET a = 1)", dml},
+	{"UPDATE", dml},
+	{"UPDATE t SET a = 'unterminated", dml},
+	{"INSERT INTO t VALUES (1, 'x) ; SELECT 1", insert},
+
+	{"SELECT 1", read},
+	{"(SELECT 1) UNION (SELECT 2)", read},
+	{"((SELECT 1))", read},
+	{"SELECT * FROM t FOR UPDATE", read},
+	{"SELECT 'DELETE FROM t; INSERT INTO u'", read},
+	{"SELECT \"update\" FROM t -- ; DELETE FROM t", read},
+	{"SELECT a /* ; */ FROM t", read},
+	{"VALUES (1), (2)", read},
+	{"WITH x AS (SELECT 1) SELECT * FROM x", read},
+	{"WITH x AS (SELECT 1) (SELECT * FROM x)", read},
+	{"WITH deleted AS (SELECT 1), updates AS (SELECT 2) SELECT * FROM deleted", read},
+	{"WITH x AS (SELECT 1 AS a) SELECT a FROM x WHERE a IN (SELECT 1)", read},
+	{"(WITH x AS (SELECT 1) SELECT * FROM x)", read},
+	{"EXPLAIN UPDATE t SET a = 1", read},
+	{"EXPLAIN SELECT 1", read},
+	{"EXPLAIN WITH x AS (SELECT 1) DELETE FROM t", read},
+
+	{"ROLLBACK", rollback},
+	{"COMMIT", commit},
+	{"COMMIT WORK", commit},
+	{"ROLLBACK TRANSACTION", rollback},
+	{"SAVEPOINT sp1", savepoint("sp1")},
+	{"SAVEPOINT sp1 -- x", savepoint("sp1")},
+	{"RELEASE SAVEPOINT sp1", releaseSavepoint("sp1")},
+	{"RELEASE sp1", releaseSavepoint("sp1")},
+	{"ROLLBACK TO SAVEPOINT sp1", rollbackTo("sp1")},
+	{"ROLLBACK TO sp1", rollbackTo("sp1")},
+	{"SAVEPOINT", opaque},
+	{"SAVEPOINT 1", opaque},
+	{"ROLLBACK TO", opaque},
+	{"(COMMIT)", opaque},
+
+	{"CALL p()", opaque},
+	{"{call p()}", opaque},
+	{"DO something()", opaque},
+	{"KILL 1", opaque},
+	{"BLAH BLAH", opaque},
+	{"'UPDATE t'", opaque},
+	{"\"UPDATE\" t", opaque},
+	{"42", opaque},
+	{"(", opaque},
+	{"()", opaque},
+	{"WITH", opaque},
+	{"WITH x AS (SELECT 1)", opaque},
+	{"WITH x AS (SELECT 1) nonsense", opaque},
+	{"EXECUTED", opaque},
+	{"SELECTED", opaque},
+
+	{"UPDATE t SET a = 1; UPDATE t SET a = 2", multiDML},
+	{"SELECT 1; SELECT 2", multi},
+	{"SELECT 1; COMMIT", multiPins},
+	{"SELECT 1; CALL p()", multiPins},
+	{"; SELECT 1 ;; DELETE FROM t ; ", multiDML},
+	{"SELECT 1; DELETE FROM t; SELECT 2; BLAH", multiBoth},
+}
