@@ -1,0 +1,37 @@
+package asyncjob
+
+import (
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// retryDelay is how long a unit rests after its try number tries (from 1)
+// failed.
+func (c *Config) retryDelay(tries int) time.Duration {
+	if c.RetryDelay <= 0 {
+		return 0
+	}
+	b := &backoff.ExponentialBackOff{
+		InitialInterval:     c.RetryDelay,
+		RandomizationFactor: max(c.RetryJitter, 0),
+		Multiplier:          c.RetryMultiplier,
+		MaxInterval:         c.RetryDelayMax,
+	}
+	b.Reset()
+	delay := b.NextBackOff()
+	for i := 1; i < tries; i++ {
+		delay = b.NextBackOff()
+	}
+	return delay
+}
+
+// storeBackOff paces the repetition of a write to the log that failed.
+func storeBackOff() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval:     50 * time.Millisecond,
+		RandomizationFactor: 0.5,
+		Multiplier:          2,
+		MaxInterval:         2 * time.Second,
+	}
+}

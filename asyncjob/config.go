@@ -1,0 +1,211 @@
+package asyncjob
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/listener"
+)
+
+// The defaults of [Config]. The first five are Sharding-JDBC's.
+const (
+	DefaultName                         = "bestEffortsDeliveryJob"
+	DefaultCron                         = "0/5 * * * * ?"
+	DefaultTransactionLogFetchDataCount = 100
+	DefaultMaxDeliveryTryTimes          = 3
+	DefaultMaxDeliveryTryDelay          = 60 * time.Second
+
+	DefaultRetryMultiplier        = 2.0
+	DefaultRetryDelayMax          = time.Hour
+	DefaultRetryJitter            = 0.2
+	DefaultDeliveryTimeout        = 75 * time.Second
+	DefaultProbeTimeout           = 5 * time.Second
+	DefaultLease                  = 60 * time.Second
+	DefaultConcurrency            = 4
+	DefaultUnknownDataSourceDelay = 60 * time.Second
+	DefaultShutdownTimeout        = 20 * time.Second
+)
+
+const (
+	// NoDelay as a Config.MaxDeliveryTryDelay or Config.RetryDelay means none
+	// at all, where 0 means the default.
+	NoDelay time.Duration = -1
+	// NoJitter as a Config.RetryJitter means none, where 0 means the default.
+	NoJitter = -1.0
+)
+
+// Config is how a job works. The zero value of each field means its default.
+type Config struct {
+	// Name names the job in its log lines. Defaults to [DefaultName].
+	Name string
+	// Cron says when [Job.Run] begins a round: second, minute, hour, day of
+	// month, month, day of week, in local time unless it begins with
+	// "CRON_TZ=Europe/Berlin ". Quartz's "?" is read as "*"; days of the week
+	// are best written as names (MON-FRI), because as numbers they count from
+	// 0 for Sunday, not from 1 as in Quartz. "@every 30s" is taken too.
+	// Defaults to [DefaultCron], every five seconds.
+	Cron string
+	// TransactionLogFetchDataCount is how many units of a data source are
+	// claimed at once. While full batches come back, a round claims the next
+	// at once. Defaults to 100.
+	TransactionLogFetchDataCount int
+	// MaxDeliveryTryTimes is after how many failed tries of the job a unit is
+	// parked. An outage of its data source is not a try. Defaults to 3.
+	MaxDeliveryTryTimes int
+	// MaxDeliveryTryDelay is how old a unit must be before the job touches it.
+	// Defaults to 60 s; [NoDelay] means that any age will do.
+	MaxDeliveryTryDelay time.Duration
+
+	// RetryDelay is how long a unit rests after its first failed try. Defaults
+	// to MaxDeliveryTryDelay; [NoDelay] means until the next round.
+	RetryDelay time.Duration
+	// RetryMultiplier is by what the rest grows with each further failed try;
+	// at least 1. Defaults to 2.
+	RetryMultiplier float64
+	// RetryDelayMax caps the rest, before jitter. Defaults to an hour, or to
+	// RetryDelay if that is longer.
+	RetryDelayMax time.Duration
+	// RetryJitter spreads each rest by this fraction up and down, so that what
+	// failed together does not come back together; below 1. Defaults to 0.2
+	// (±20 %); [NoJitter] means none.
+	RetryJitter float64
+
+	// DeliveryTimeout bounds one attempt to deliver one unit, with its dial.
+	// It should be longer than the data sources' lock wait timeouts, so that a
+	// database can answer for itself: the default of 75 s is longer than the
+	// 50 s of MySQL's innodb_lock_wait_timeout. What it cuts off is in doubt
+	// and counts as a try. A driver that ignores its context is waited for.
+	DeliveryTimeout time.Duration
+	// ProbeTimeout bounds the dial and ping that find out whether a data
+	// source is reachable. Defaults to 5 s.
+	ProbeTimeout time.Duration
+	// Lease is for how long claimed units belong to this job; it is renewed
+	// while they wait or are delivered. The units of a process that dies are
+	// free for others after it. At least a millisecond. Defaults to 60 s.
+	Lease time.Duration
+	// Concurrency is how many units of one data source are delivered at the
+	// same time, each on a connection of its own. SQLite, which has one writer
+	// at a time, is always delivered to one by one. Defaults to 4.
+	Concurrency int
+	// UnknownDataSourceDelay is how long a unit rests that could not be
+	// delivered because of the job's configuration: its data source is not
+	// among the targets, or has other settings there. No try is counted.
+	// Defaults to 60 s.
+	UnknownDataSourceDelay time.Duration
+	// ShutdownTimeout bounds what is in flight once a round's context is done;
+	// what it cuts off is left in doubt, without a try. Defaults to 20 s, less
+	// than the time that service managers give a process to end.
+	ShutdownTimeout time.Duration
+
+	// Logger takes the job's log lines, which never hold a parameter's value
+	// beyond what a database's own error message says. Defaults to logrus's
+	// standard logger.
+	Logger logrus.FieldLogger
+	// Bus is told of each attempt and each parked unit, with
+	// listener.AsyncJob as the origin. Defaults to none.
+	Bus *listener.Bus
+	// OnProgress is called with what a round has done so far, after each unit
+	// and each data source found unreachable: from several goroutines, but one
+	// call at a time. It holds up the round, so it should be quick. Defaults
+	// to none.
+	OnProgress func(Report)
+}
+
+// WithDefaults returns c with the default in place of each zero field.
+func (c Config) WithDefaults() Config {
+	c.Name = or(c.Name, DefaultName)
+	c.Cron = or(c.Cron, DefaultCron)
+	c.TransactionLogFetchDataCount = or(c.TransactionLogFetchDataCount, DefaultTransactionLogFetchDataCount)
+	c.MaxDeliveryTryTimes = or(c.MaxDeliveryTryTimes, DefaultMaxDeliveryTryTimes)
+	c.MaxDeliveryTryDelay = or(c.MaxDeliveryTryDelay, DefaultMaxDeliveryTryDelay)
+	c.RetryDelay = or(c.RetryDelay, c.MaxDeliveryTryDelay)
+	c.RetryMultiplier = or(c.RetryMultiplier, DefaultRetryMultiplier)
+	c.RetryDelayMax = or(c.RetryDelayMax, max(DefaultRetryDelayMax, c.RetryDelay))
+	c.RetryJitter = or(c.RetryJitter, DefaultRetryJitter)
+	c.DeliveryTimeout = or(c.DeliveryTimeout, DefaultDeliveryTimeout)
+	c.ProbeTimeout = or(c.ProbeTimeout, DefaultProbeTimeout)
+	c.Lease = or(c.Lease, DefaultLease)
+	c.Concurrency = or(c.Concurrency, DefaultConcurrency)
+	c.UnknownDataSourceDelay = or(c.UnknownDataSourceDelay, DefaultUnknownDataSourceDelay)
+	c.ShutdownTimeout = or(c.ShutdownTimeout, DefaultShutdownTimeout)
+	if c.Logger == nil {
+		c.Logger = logrus.StandardLogger()
+	}
+	return c
+}
+
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// validate expects WithDefaults to have been applied. It names all fields
+// that are wrong, not only the first.
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("asyncjob: Config."+format, args...))
+	}
+	if _, err := parseSchedule(c.Cron); err != nil {
+		bad("Cron is %q, but must be six fields, seconds first, such as %q: %w", c.Cron, DefaultCron, err)
+	}
+	for _, n := range []struct {
+		field string
+		value int
+	}{
+		{"TransactionLogFetchDataCount", c.TransactionLogFetchDataCount},
+		{"MaxDeliveryTryTimes", c.MaxDeliveryTryTimes},
+		{"Concurrency", c.Concurrency},
+	} {
+		if n.value < 1 {
+			bad("%s is %d, but must be at least 1, or 0 for the default", n.field, n.value)
+		}
+	}
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{
+		{"MaxDeliveryTryDelay", c.MaxDeliveryTryDelay},
+		{"RetryDelay", c.RetryDelay},
+	} {
+		if d.value < 0 && d.value != NoDelay {
+			bad("%s is %v, but must be positive, 0 for the default, or NoDelay", d.field, d.value)
+		}
+	}
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{
+		{"RetryDelayMax", c.RetryDelayMax},
+		{"DeliveryTimeout", c.DeliveryTimeout},
+		{"ProbeTimeout", c.ProbeTimeout},
+		{"UnknownDataSourceDelay", c.UnknownDataSourceDelay},
+		{"ShutdownTimeout", c.ShutdownTimeout},
+	} {
+		if d.value <= 0 {
+			bad("%s is %v, but must be positive, or 0 for the default", d.field, d.value)
+		}
+	}
+	if c.Lease < time.Millisecond {
+		bad("Lease is %v, but must be at least 1ms, or 0 for the default", c.Lease)
+	}
+	if c.RetryDelayMax > 0 && c.RetryDelayMax < c.RetryDelay {
+		bad("RetryDelayMax is %v, less than RetryDelay, %v", c.RetryDelayMax, c.RetryDelay)
+	}
+	if !(c.RetryMultiplier >= 1) { // so that NaN fails too
+		bad("RetryMultiplier is %v, but must be at least 1, or 0 for the default", c.RetryMultiplier)
+	}
+	if c.RetryJitter != NoJitter && !(c.RetryJitter >= 0 && c.RetryJitter < 1) {
+		bad("RetryJitter is %v, but must be below 1, 0 for the default, or NoJitter", c.RetryJitter)
+	}
+	return errors.Join(errs...)
+}
+
+// minAge is MaxDeliveryTryDelay as the log wants it.
+func (c *Config) minAge() time.Duration { return max(c.MaxDeliveryTryDelay, 0) }

@@ -1,0 +1,216 @@
+package asyncjob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// kind is what became of a claimed unit.
+type kind uint8
+
+const (
+	lost kind = iota
+	delivered
+	failed
+	parked
+	pushedBack
+)
+
+type result struct {
+	kind    kind
+	assumed bool
+}
+
+func (r result) count(c *DataSourceReport) {
+	switch r.kind {
+	case delivered:
+		c.Delivered++
+		if r.assumed {
+			c.Assumed++
+		}
+	case failed:
+		c.Failed++
+	case parked:
+		c.Parked++
+	case pushedBack:
+		c.PushedBack++
+	default:
+		c.Lost++
+	}
+}
+
+// unit decides what to do with one claimed unit, and does it.
+func (v *visit) unit(u *txlog.Unit) result {
+	cfg := &v.round.job.cfg
+	untouched := txlog.Verdict{InDoubt: u.InDoubt}
+	switch {
+	case v.round.job.keeper.Lost(u):
+		return v.leaseLost(u)
+	case v.round.ctx.Err() != nil, v.outage() != nil:
+		return v.pushBack(u, untouched)
+	case v.met(u):
+		untouched.After = cfg.retryDelay(max(u.Tries, 1))
+		return v.pushBack(u, untouched)
+	case v.src == nil:
+		untouched.After = cfg.UnknownDataSourceDelay
+		untouched.Err = fmt.Sprintf("not delivered: data source %s is not among the job's targets; configure it", v.name)
+		return v.pushBack(u, untouched)
+	case u.Unreadable != nil:
+		return v.park(u, delivery.Outcome{Err: u.Unreadable, Class: delivery.Refused}, untouched)
+	case u.NotReplayable != "":
+		err := fmt.Errorf("it must not be run again: %s", u.NotReplayable)
+		return v.park(u, delivery.Outcome{Err: err, Class: delivery.Refused}, untouched)
+	case u.Settings != v.src.target.Settings:
+		err := settingsDiffer(u, v.src)
+		if v.warnOnce() {
+			v.unitLog(u).WithError(err).Warn("a unit waits, no try is counted; there may be more like it")
+		}
+		untouched.After, untouched.Err = cfg.UnknownDataSourceDelay, err.Error()
+		return v.pushBack(u, untouched)
+	}
+	return v.deliver(u)
+}
+
+// deliver makes one attempt and judges it.
+func (v *visit) deliver(u *txlog.Unit) result {
+	job := v.round.job
+	v.publish(listener.BeforeExecute, u, delivery.Outcome{})
+	ctx, cancel := context.WithTimeout(v.round.flight, job.cfg.DeliveryTimeout)
+	a := v.src.deliver(ctx, u)
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	cancel()
+	if a.Delivered() {
+		v.publish(listener.ExecuteSuccess, u, a.Outcome)
+	} else {
+		v.publish(listener.ExecuteFailure, u, a.Outcome)
+	}
+	if job.keeper.Lost(u) {
+		return v.leaseLost(u)
+	}
+	if a.Delivered() {
+		return v.remove(u, a.Outcome)
+	}
+	if a.Class == delivery.Refused || a.Class == delivery.Duplicate {
+		return v.park(u, a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true})
+	}
+	return v.retryLater(u, a, late)
+}
+
+// retryLater judges an attempt after which another may succeed.
+func (v *visit) retryLater(u *txlog.Unit, a attempt, late bool) result {
+	cfg := &v.round.job.cfg
+	verdict := txlog.Verdict{InDoubt: u.InDoubt || a.Maybe(), Err: a.Err.Error()}
+	if late && !a.Class.Answered() {
+		verdict.Err = fmt.Sprintf("no answer within %v: %s", cfg.DeliveryTimeout, verdict.Err)
+	}
+	if v.round.flight.Err() != nil {
+		return v.pushBack(u, verdict) // it was cut off, which is not its fault
+	}
+	if !a.Class.Answered() && v.probe() != nil || a.NoConn {
+		// The unit rests all the same: should it be what brings the data
+		// source down, those behind it come first next time.
+		verdict.After = cfg.retryDelay(max(u.Tries, 1))
+		return v.pushBack(u, verdict)
+	}
+	verdict.CountTry = true
+	if tries := u.Tries + 1; tries < cfg.MaxDeliveryTryTimes {
+		verdict.After = cfg.retryDelay(tries)
+		return v.fail(u, a.Outcome, verdict)
+	}
+	return v.park(u, a.Outcome, verdict)
+}
+
+func (v *visit) remove(u *txlog.Unit, out delivery.Outcome) result {
+	log := v.unitLog(u)
+	if out.Assumed {
+		log.WithField("assumed", true).Warn("delivered, concluded from a duplicate key after an attempt of unknown outcome")
+	} else {
+		log.Debug("delivered")
+	}
+	err := v.write(u, func(ctx context.Context) error { return v.round.job.storage.Remove(ctx, u) })
+	if err != nil {
+		log.WithError(err).Warn("delivered, but its log could not be removed; it may be delivered again")
+	}
+	return result{kind: delivered, assumed: out.Assumed}
+}
+
+func (v *visit) park(u *txlog.Unit, out delivery.Outcome, verdict txlog.Verdict) result {
+	verdict.Park = true
+	if verdict.Err == "" {
+		verdict.Err = out.Err.Error()
+	}
+	if !v.release(u, verdict) {
+		return result{kind: lost}
+	}
+	v.unitLog(u).WithError(errors.New(verdict.Err)).Error("parked: a person must retry or discard it")
+	v.publish(listener.Parked, u, out)
+	return result{kind: parked}
+}
+
+func (v *visit) fail(u *txlog.Unit, out delivery.Outcome, verdict txlog.Verdict) result {
+	if !v.release(u, verdict) {
+		return result{kind: lost}
+	}
+	v.unitLog(u).WithError(errors.New(verdict.Err)).WithField("class", out.Class.String()).
+		Warnf("not delivered, next try in %v", verdict.After.Round(time.Millisecond))
+	return result{kind: failed}
+}
+
+func (v *visit) pushBack(u *txlog.Unit, verdict txlog.Verdict) result {
+	if !v.release(u, verdict) {
+		return result{kind: lost}
+	}
+	return result{kind: pushedBack}
+}
+
+// release gives the unit up with a verdict; false if that could not be written.
+func (v *visit) release(u *txlog.Unit, verdict txlog.Verdict) bool {
+	v.rest(u)
+	err := v.write(u, func(ctx context.Context) error { return v.round.job.storage.Release(ctx, u, verdict) })
+	if err != nil {
+		v.unitLog(u).WithError(err).Warn("what became of the unit could not be written to the log; " +
+			"it is in doubt and will be claimed again when its lease has ended")
+	}
+	return err == nil
+}
+
+// write tells the log about u, again and again while the lease is kept.
+func (v *visit) write(u *txlog.Unit, f func(context.Context) error) error {
+	job := v.round.job
+	_, err := backoff.Retry(v.round.writes, func() (struct{}, error) {
+		ctx, cancel := context.WithTimeout(v.round.writes, job.cfg.Lease)
+		defer cancel()
+		err := f(ctx)
+		if err != nil && (errors.Is(err, txlog.ErrLeaseLost) || job.keeper.Lost(u)) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(storeBackOff()), backoff.WithMaxElapsedTime(0))
+	return err
+}
+
+// leaseLost says nothing to the log: the unit is somebody else's.
+func (v *visit) leaseLost(u *txlog.Unit) result {
+	v.unitLog(u).Warn("the lease was lost: it is not known what became of the unit, another job may be delivering it")
+	return result{kind: lost}
+}
+
+func (v *visit) publish(t listener.EventType, u *txlog.Unit, out delivery.Outcome) {
+	if bus := v.round.job.cfg.Bus; bus.Listening() {
+		bus.Publish(listener.NewEvent(t, listener.AsyncJob, u, out))
+	}
+}
+
+// unitLog never gets a parameter's value: only what names the unit.
+func (v *visit) unitLog(u *txlog.Unit) logrus.FieldLogger {
+	return v.logger().WithFields(logrus.Fields{"log": u.ID, "transaction": u.TransactionID, "tries": u.Tries})
+}

@@ -1,0 +1,55 @@
+package asyncjob_test
+
+import (
+	"context"
+	"log"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/txlog"
+)
+
+// A process of its own that delivers until it is told to end.
+func ExampleJob_Run() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	storage, err := txlog.Open(ctx, "mysql", "bed@tcp(127.0.0.1:3306)/translog")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer storage.Close()
+	orders, err := mysql.Target("orders@tcp(127.0.0.1:3306)/orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	job, err := asyncjob.New(storage, asyncjob.Targets{orders.DataSource: orders}, asyncjob.Config{
+		MaxDeliveryTryTimes: 5,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer job.Close()
+	if err := job.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// For those who have a scheduler of their own.
+func ExampleJob_RunOnce() {
+	job, err := asyncjob.New(txlog.NewMemory(), nil, asyncjob.Config{
+		MaxDeliveryTryDelay: asyncjob.NoDelay,
+		RetryDelay:          10 * time.Second,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer job.Close()
+	report, err := job.RunOnce(context.Background())
+	if err != nil {
+		log.Print(err) // the report holds what was done all the same
+	}
+	log.Print(report)
+}

@@ -1,0 +1,183 @@
+package asyncjob
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+var errRefusedDial = errors.New("fake: connection refused")
+
+func TestAnOutageIsProbedAndItsRowsAreNotWalked(t *testing.T) {
+	t.Parallel()
+	mem := newStore(t)
+	addMany(t, mem, "orders", 250)
+	addMany(t, mem, "stock", 3)
+	store := &spy{Storage: mem}
+	down := &fakeDB{onDial: func(context.Context) error { return errRefusedDial }}
+	up := &fakeDB{}
+	r := runOnce(t, newJob(t, store, Targets{"orders": down.target(), "stock": up.target()}, brittle()))
+	if dials, sent := down.counts(); dials != 1 || sent != 0 {
+		t.Errorf("%d dials, %d statements on a data source that is down", dials, sent)
+	}
+	if row := r.DataSources["orders"]; !errors.Is(row.Unreachable, errRefusedDial) || row.Claimed != 0 {
+		t.Errorf("the report of the data source that is down: %+v", row)
+	}
+	if n := store.claims.get(); n != 1 {
+		t.Errorf("%d claims, only the reachable data source deserves one", n)
+	}
+	if r.DataSources["stock"].Delivered != 3 || !strings.Contains(r.String(), "unreachable: orders") {
+		t.Errorf("report: %v", r)
+	}
+	waiting, _ := mem.List(t.Context(), txlog.Filter{DataSource: "orders", Limit: 1000})
+	for _, u := range waiting {
+		if u.Tries != 0 || u.Parked || u.InDoubt {
+			t.Fatalf("the outage left its mark on %+v", u)
+		}
+	}
+}
+
+func TestADialAnsweredWithARefusalIsAnOutage(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	u := add(t, store, "orders", "one", nil)
+	db := &fakeDB{onDial: func(context.Context) error { return answer{delivery.Refused, "fake: access denied"} }}
+	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, brittle()))
+	if why := r.DataSources["orders"].Unreachable; why == nil || why.Error() != "fake: access denied" {
+		t.Errorf("the reason is %v", why)
+	}
+	if got := get(t, store, u); got.Parked || got.Tries != 0 {
+		t.Errorf("the unit is %+v", got)
+	}
+}
+
+func TestAHangingProbeIsBounded(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	add(t, store, "orders", "one", nil)
+	db := &fakeDB{onPing: func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	cfg := brittle()
+	cfg.ProbeTimeout = 1e6
+	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
+	if !errors.Is(r.DataSources["orders"].Unreachable, context.DeadlineExceeded) || r.Claimed != 0 {
+		t.Errorf("report: %v", r)
+	}
+}
+
+func TestAnOutageIsLoggedWhenItBeginsAndWhenItEnds(t *testing.T) {
+	t.Parallel()
+	var down atomic.Bool
+	down.Store(true)
+	store := newStore(t)
+	add(t, store, "orders", "one", nil)
+	db := &fakeDB{onDial: func(context.Context) error {
+		if down.Load() {
+			return errRefusedDial
+		}
+		return nil
+	}}
+	cfg, hook := logged()
+	j := newJob(t, store, Targets{"orders": db.target()}, cfg)
+	for range 3 {
+		runOnce(t, j)
+	}
+	if n := lines(hook, "unreachable"); n != 1 {
+		t.Errorf("three rounds of an outage logged %d lines", n)
+	}
+	down.Store(false)
+	if r := runOnce(t, j); r.Delivered != 1 {
+		t.Errorf("report after the outage: %v", r)
+	}
+	add(t, store, "orders", "two", nil)
+	runOnce(t, j)
+	if n := lines(hook, "reachable again"); n != 1 {
+		t.Errorf("the end of the outage was logged %d times", n)
+	}
+}
+
+func lines(hook *logtest.Hook, text string) (n int) {
+	for _, e := range hook.AllEntries() {
+		if e.Level <= logrus.InfoLevel && strings.Contains(e.Message, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// A database that goes away under a delivery: connections break, and no new
+// one can be made.
+func TestAnOutageDuringADeliveryGivesTheRestBackWithoutATry(t *testing.T) {
+	t.Parallel()
+	var down atomic.Bool
+	store := newStore(t)
+	first := add(t, store, "orders", "row 0", nil)
+	var rest []*txlog.Unit
+	for range 20 {
+		rest = append(rest, add(t, store, "orders", "row", nil))
+	}
+	db := &fakeDB{
+		onDial: func(context.Context) error {
+			if down.Load() {
+				return errRefusedDial
+			}
+			return nil
+		},
+		onExec: func(context.Context, string) error {
+			down.Store(true)
+			return errFake
+		},
+	}
+	cfg := brittle()
+	cfg.Concurrency = 1
+	cfg.RetryDelay = 1e11
+	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
+	if r.Claimed != 21 || r.PushedBack != 21 || !errors.Is(r.DataSources["orders"].Unreachable, errRefusedDial) {
+		t.Errorf("report: %v", r)
+	}
+	if dials, sent := db.counts(); dials != 3 || sent != 1 { // probe, delivery, probe
+		t.Errorf("%d dials, %d statements", dials, sent)
+	}
+	if got := get(t, store, first); got.Tries != 0 || !got.InDoubt || got.Parked {
+		t.Errorf("the unit that met the outage is %+v", got)
+	}
+	for _, u := range rest {
+		if got := get(t, store, u); got.Tries != 0 || got.InDoubt || got.Leased {
+			t.Fatalf("a unit behind it is %+v", got)
+		}
+	}
+	// The one that met the outage rests, so that it cannot hold up the others
+	// should it be the cause.
+	down.Store(false)
+	due, err := store.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 100, Lease: 1e9})
+	if err != nil || len(due) != 20 {
+		t.Errorf("%d units are due, %v", len(due), err)
+	}
+}
+
+func TestADialThatFailsOnceIsNoTry(t *testing.T) {
+	t.Parallel()
+	var n atomic.Int32
+	store := newStore(t)
+	u := add(t, store, "orders", "one", nil)
+	db := &fakeDB{onDial: func(context.Context) error {
+		if n.Add(1) == 2 { // the probe, then the delivery's
+			return answer{delivery.Retryable, "fake: too many connections"}
+		}
+		return nil
+	}}
+	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, brittle()))
+	if got := get(t, store, u); got.Tries != 0 || got.InDoubt || r.PushedBack != 1 || got.LastError == "" {
+		t.Errorf("the unit is %+v, report %v", got, r)
+	}
+}

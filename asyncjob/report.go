@@ -1,0 +1,86 @@
+package asyncjob
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Counts says what became of the claimed units. Each of them is counted in
+// exactly one of Delivered, Failed, Parked, PushedBack and Lost.
+type Counts struct {
+	// Claimed units were taken from the log.
+	Claimed int
+	// Delivered units are applied; their logs are removed, or will be
+	// delivered once more if the removal failed until the lease was lost.
+	Delivered int
+	// Assumed counts those of Delivered that are concluded from a duplicate
+	// key which was met after an attempt of unknown outcome.
+	Assumed int
+	// Failed units had a try that counts, and rest until their next.
+	Failed int
+	// Parked units were left for a person in this round.
+	Parked int
+	// PushedBack units were given back without a try.
+	PushedBack int
+	// Lost units have nothing known of them: their lease was lost, or what was
+	// found out could not be written to the log.
+	Lost int
+}
+
+func (c *Counts) add(o Counts) {
+	c.Claimed += o.Claimed
+	c.Delivered += o.Delivered
+	c.Assumed += o.Assumed
+	c.Failed += o.Failed
+	c.Parked += o.Parked
+	c.PushedBack += o.PushedBack
+	c.Lost += o.Lost
+}
+
+// DataSourceReport is what a round did for one data source.
+type DataSourceReport struct {
+	Counts
+	// Unreachable is why the data source could not be reached, or nil. A data
+	// source found unreachable has no units claimed.
+	Unreachable error
+	// Unknown is whether the log names a data source that is not among the
+	// job's targets.
+	Unknown bool
+}
+
+// Report is what a round did.
+type Report struct {
+	// Counts are the sums over all data sources.
+	Counts
+	// DataSources holds a report for each data source that had units in the
+	// log that are not parked.
+	DataSources map[string]DataSourceReport
+	// Duration is how long the round took, or has taken so far.
+	Duration time.Duration
+}
+
+// String is the report in one line.
+func (r Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "claimed %d, delivered %d (assumed %d), failed %d, parked %d, pushed back %d, lost %d in %v",
+		r.Claimed, r.Delivered, r.Assumed, r.Failed, r.Parked, r.PushedBack, r.Lost, r.Duration.Round(time.Millisecond))
+	var down, unknown []string
+	for _, name := range slices.Sorted(maps.Keys(r.DataSources)) {
+		switch ds := r.DataSources[name]; {
+		case ds.Unknown:
+			unknown = append(unknown, name)
+		case ds.Unreachable != nil:
+			down = append(down, name)
+		}
+	}
+	if down != nil {
+		b.WriteString("; unreachable: " + strings.Join(down, ", "))
+	}
+	if unknown != nil {
+		b.WriteString("; unknown: " + strings.Join(unknown, ", "))
+	}
+	return b.String()
+}

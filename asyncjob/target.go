@@ -1,0 +1,154 @@
+package asyncjob
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Targets says where to deliver. The key is the data source's name as it
+// stands in the log, and wins over the name in the Target.
+type Targets map[string]delivery.Target
+
+func (ts Targets) validate() error {
+	var errs []error
+	bad := func(name, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("asyncjob: target %q: "+format, append([]any{name}, args...)...))
+	}
+	for _, name := range slices.Sorted(maps.Keys(ts)) {
+		t := ts[name]
+		if name == "" {
+			bad(name, "the data source's name is empty: use the one that stands in the log")
+		}
+		if t.Connector == nil {
+			bad(name, "Connector is nil: make the target from a DSN with the package of its database")
+		}
+		if t.Dialect == nil {
+			bad(name, "Dialect is nil: make the target from a DSN with the package of its database")
+		}
+		if t.NoSideConnection {
+			bad(name, "another connection would reach another, empty database: a database in memory cannot be delivered to by a job")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// source is a target with its pool, for the life of a job.
+type source struct {
+	name        string
+	target      delivery.Target
+	pool        *sql.DB
+	concurrency int
+	log         logrus.FieldLogger
+
+	mu   sync.Mutex
+	down bool
+}
+
+func newSource(name string, t delivery.Target, cfg *Config, log logrus.FieldLogger) *source {
+	s := &source{
+		name: name, target: t,
+		pool:        sql.OpenDB(t.Connector),
+		concurrency: cfg.Concurrency,
+		log:         log.WithField("data_source", name),
+	}
+	if t.Dialect.Flavor == delivery.SQLite {
+		s.concurrency = 1
+	}
+	s.pool.SetMaxOpenConns(s.concurrency)
+	s.pool.SetMaxIdleConns(s.concurrency)
+	// A target is idle most of the time: its connections need not be held.
+	s.pool.SetConnMaxIdleTime(time.Minute)
+	return s
+}
+
+// probe finds out on a connection of its own whether the data source can be
+// reached. It does not use the pool, whose connections may be older than what
+// is to be found out. A dial that was answered with a refusal (a wrong
+// password, too many connections) leaves nothing to deliver on either.
+func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the driver panicked: %v", p)
+		}
+	}()
+	conn, err := s.target.Connector.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	return delivery.Ping(ctx, conn)
+}
+
+// reached and unreachable keep what is known of the data source from round to
+// round, and log only what changed.
+func (s *source) reached() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		s.log.Info("the data source is reachable again")
+	}
+	s.down = false
+}
+
+func (s *source) unreachable(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.down {
+		s.log.WithError(err).Warn("the data source is unreachable; its logs wait, no try is counted")
+	}
+	s.down = true
+}
+
+// attempt is one attempt to deliver a unit.
+type attempt struct {
+	delivery.Outcome
+	// NoConn: there was no connection to try it on, the unit had no part in it.
+	NoConn bool
+}
+
+// deliver runs u once more. A driver's ErrBadConn is not taken as a reason to
+// run it again at once: not every driver keeps its promise that nothing was
+// sent.
+func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
+	conn, err := s.pool.Conn(ctx)
+	if err != nil {
+		return attempt{NoConn: true, Outcome: delivery.Outcome{Err: err, Class: delivery.Unreachable}}
+	}
+	defer func() { _ = conn.Close() }()
+	a := attempt{NoConn: true}
+	err = conn.Raw(func(dc any) error {
+		a = attempt{Outcome: s.replay(ctx, dc.(driver.Conn), u)}
+		if a.ConnLost {
+			return driver.ErrBadConn // the pool drops it
+		}
+		return nil
+	})
+	if a.NoConn {
+		a.Outcome = delivery.Outcome{Err: err, Class: delivery.Unreachable}
+	}
+	return a
+}
+
+// replay turns a driver's panic into an outcome that nothing is known of.
+func (s *source) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) (out delivery.Outcome) {
+	defer func() {
+		if p := recover(); p != nil {
+			out = delivery.Outcome{Class: delivery.Unknown, Err: fmt.Errorf("the driver panicked: %v", p), ConnLost: true}
+		}
+	}()
+	return s.target.Dialect.Replay(ctx, conn, u)
+}
