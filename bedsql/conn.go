@@ -28,6 +28,9 @@ type Conn struct {
 	// tx is the local transaction that is open; nil outside of any, and on a
 	// connection whose writes are not logged.
 	tx *localTx
+	// spare is a closed statement for the next one to be made of: where a
+	// driver says ErrSkip, database/sql prepares one for each query.
+	spare *convertingStmt
 }
 
 var (
@@ -188,11 +191,17 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 			c.kill()
 		}
 	}
-	st := &Stmt{c: c, statement: statement{query: query, class: class, prepared: inner}}
-	if cc, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // deprecated, but drivers have it
-		return &convertingStmt{Stmt: st, ColumnConverter: cc}, nil
+	w := c.spare
+	c.spare = nil
+	if w == nil {
+		w = new(convertingStmt)
 	}
-	return st, nil
+	w.Stmt = Stmt{c: c, statement: statement{query: query, class: class, prepared: inner}, whole: w}
+	if cc, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // deprecated, but drivers have it
+		w.columns = cc
+		return w, nil
+	}
+	return &w.Stmt, nil
 }
 
 // kill takes the connection out of use.
@@ -214,6 +223,9 @@ type statement struct {
 	query    string
 	class    sqltext.Class
 	prepared driver.Stmt
+	// late is the Stmt that could not be prepared when that was asked for, and
+	// has not been since.
+	late *Stmt
 }
 
 // exec runs s on the bare connection, as a prepared statement if it is one.
@@ -236,8 +248,11 @@ func (c *Conn) query(ctx context.Context, s statement, args []driver.NamedValue)
 }
 
 // execBare hands s to the driver as database/sql would: driver.ErrSkip comes
-// back as it is.
+// back as it is, unless s is a prepared statement, which must not skip.
 func (c *Conn) execBare(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+	if err := s.prepareLate(ctx, args); err != nil {
+		return nil, err
+	}
 	if s.prepared != nil {
 		return delivery.StmtExec(ctx, s.prepared, args)
 	}
@@ -249,6 +264,9 @@ func (c *Conn) execBare(ctx context.Context, s statement, args []driver.NamedVal
 
 // queryBare is execBare for a statement that returns rows.
 func (c *Conn) queryBare(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
+	if err := s.prepareLate(ctx, args); err != nil {
+		return nil, err
+	}
 	if s.prepared != nil {
 		return delivery.StmtQuery(ctx, s.prepared, args)
 	}

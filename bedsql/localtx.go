@@ -27,6 +27,8 @@ type localTx struct {
 	// generated: a write made an id, which a later one may carry.
 	generated  bool
 	savepoints []savepoint
+	// bySavepoint: it was begun by its first savepoint, and ends with that.
+	bySavepoint bool
 	// lost is the error with which the database rolled the transaction back
 	// by itself.
 	lost error
@@ -96,6 +98,11 @@ func (t *localTx) rollbackTo(name string) {
 	t.statements, t.bytes = t.statements[:sp.len], sp.bytes
 	t.savepoints = t.savepoints[:i+1]
 	t.aborted = false
+}
+
+// endsWith reports whether releasing the savepoint commits the transaction.
+func (t *localTx) endsWith(name string) bool {
+	return t.bySavepoint && t.find(name) == 0
 }
 
 func (t *localTx) releaseSavepoint(name string) {

@@ -84,6 +84,9 @@ func (c *Conn) admit(s statement) error {
 			return t.lostError()
 		}
 	}
+	if s.class.Kind == sqltext.PrepareTransaction && c.tx != nil && len(c.tx.statements) > 0 {
+		return c.unlogged("PREPARE TRANSACTION takes the writes of the transaction out of this session")
+	}
 	if s.class.Kind == sqltext.Multi && s.class.HasDML {
 		return c.unlogged("several statements in one text: no error could say which of them ran")
 	}
@@ -95,7 +98,17 @@ func (c *Conn) ends(s statement) bool {
 	if c.tx == nil {
 		return false
 	}
-	return s.class.Kind == sqltext.Commit || s.class.Kind == sqltext.AutocommitOn || s.class.ImplicitCommit
+	switch s.class.Kind {
+	case sqltext.Commit:
+		return true
+	case sqltext.AutocommitOn:
+		// Inside a BEGIN with autocommit on, it changes nothing.
+		return c.autocommitOff
+	case sqltext.ReleaseSavepoint:
+		return c.tx.endsWith(s.class.Name)
+	default:
+		return s.class.ImplicitCommit
+	}
 }
 
 // endByText settles the open transaction by a statement that commits it,
@@ -167,6 +180,11 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 		case sqltext.DDL, sqltext.Session, sqltext.Opaque, sqltext.Multi:
 			t.unreplayable("it holds a statement that is not plain DML")
 		}
+	} else if cl.Kind == sqltext.Savepoint && c.c.dialect.Flavor == delivery.SQLite {
+		// Outside a transaction SQLite's SAVEPOINT begins one.
+		t = c.open(ctx)
+		t.save(cl.Name)
+		t.bySavepoint = true
 	}
 	if cl.Pins {
 		c.pin(sessionState)
@@ -187,8 +205,13 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 			c.open(ctx)
 		}
 	case sqltext.AutocommitOn:
-		// The transaction that was open is settled.
-		c.autocommitOff = false
-		c.tx = nil
+		if c.autocommitOff {
+			// The transaction that was open is settled.
+			c.autocommitOff = false
+			c.tx = nil
+		}
+	case sqltext.PrepareTransaction:
+		// What becomes of it, COMMIT PREPARED decides, in whatever session.
+		c.closed(ctx)
 	}
 }

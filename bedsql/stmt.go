@@ -5,12 +5,15 @@ import (
 	"database/sql/driver"
 
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // Stmt is a wrapped prepared statement.
 type Stmt struct {
 	c *Conn
 	statement
+	// whole is what s is part of; nil once it is closed.
+	whole *convertingStmt
 }
 
 var (
@@ -18,21 +21,34 @@ var (
 	_ driver.StmtExecContext   = (*Stmt)(nil)
 	_ driver.StmtQueryContext  = (*Stmt)(nil)
 	_ driver.NamedValueChecker = (*Stmt)(nil)
+	_ driver.ColumnConverter   = (*convertingStmt)(nil) //nolint:staticcheck // deprecated, but drivers have it
 )
 
 // convertingStmt is a Stmt whose driver converts by column: an interface that
 // a statement must not have when its driver has not.
 type convertingStmt struct {
-	*Stmt
-	driver.ColumnConverter
+	Stmt
+	columns driver.ColumnConverter //nolint:staticcheck // deprecated, but drivers have it
 }
 
-// Close implements driver.Stmt.
+// ColumnConverter implements driver.ColumnConverter.
+func (s *convertingStmt) ColumnConverter(i int) driver.ValueConverter {
+	return s.columns.ColumnConverter(i)
+}
+
+// Close implements driver.Stmt. s must not be used after it: the connection's
+// next statement is made of it.
 func (s *Stmt) Close() error {
-	if s.prepared == nil {
+	c, w, prepared := s.c, s.whole, s.prepared
+	if w == nil {
 		return nil
 	}
-	return s.prepared.Close()
+	*w = convertingStmt{Stmt: Stmt{c: c}}
+	c.spare = w
+	if prepared == nil {
+		return nil
+	}
+	return prepared.Close()
 }
 
 // NumInput implements driver.Stmt; -1 while the statement is still to be prepared.
@@ -55,7 +71,7 @@ func (s *Stmt) CheckNamedValue(nv *driver.NamedValue) error {
 // ExecContext implements driver.StmtExecContext.
 func (s *Stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	if s.class.Kind == sqltext.DML {
-		return s.c.execWrite(ctx, s.statement, args)
+		return s.c.execWrite(ctx, s.now(), args)
 	}
 	return s.c.execOther(ctx, s.statement, args)
 }
@@ -63,9 +79,36 @@ func (s *Stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 // QueryContext implements driver.StmtQueryContext.
 func (s *Stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	if s.class.Kind == sqltext.DML {
-		return s.c.queryWrite(ctx, s.statement, args)
+		return s.c.queryWrite(ctx, s.now(), args)
 	}
 	return s.c.queryOther(ctx, s.statement, args)
+}
+
+// now is the statement as it stands: only a write can be still to be prepared.
+func (s *Stmt) now() statement {
+	st := s.statement
+	if st.prepared == nil {
+		st.late = s
+	}
+	return st
+}
+
+// prepareLate prepares what could not be prepared when that was asked for. It
+// is for writes that go straight to the driver, on a dialled connection: a
+// logged one runs by its text, so that preparing it is part of the attempt.
+func (s *statement) prepareLate(ctx context.Context, args []driver.NamedValue) error {
+	if s.late == nil {
+		return nil
+	}
+	if s.late.prepared == nil {
+		st, err := delivery.Prepare(ctx, s.late.c.inner, s.query)
+		if err != nil {
+			return err
+		}
+		s.late.prepared = st
+	}
+	s.prepared = s.late.prepared
+	return delivery.CheckCount(s.prepared, args)
 }
 
 // Exec implements driver.Stmt.

@@ -93,6 +93,11 @@ func (b *BestEfforts) BeforeExecute(ctx context.Context, x *Execution) error {
 	switch {
 	case err == nil:
 		x.release = b.keeper.Hold(x.Unit)
+		if b.keeper.Lost(x.Unit) {
+			// This process stood still for longer than the lease.
+			x.release()
+			return b.pending(x, txlog.ErrLeaseLost)
+		}
 		return nil
 	case errors.Is(err, txlog.ErrInDoubt):
 		// If it was written, its lease runs out and the job delivers it.

@@ -191,6 +191,11 @@ func parseDSN(dsn string) (cfg *mysql.Config, err error) {
 	if err != nil {
 		return nil, dsnError(err, dsn)
 	}
+	// "user:password(addr)/db" is read as a network of the application's, and
+	// would be a part of the data source's name.
+	if strings.ContainsRune(cfg.Net, ':') {
+		return nil, errors.New("mysql: the DSN cannot be used: its network has a colon, is the @ behind the password missing?")
+	}
 	return cfg, nil
 }
 

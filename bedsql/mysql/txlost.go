@@ -4,7 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"strconv"
+	"fmt"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -12,6 +13,9 @@ import (
 // numUnknownSystemVariable is the answer of a server that does not know the
 // variable asked for.
 const numUnknownSystemVariable = 1193
+
+// probeTimeout bounds a question to the server whose answer it has at hand.
+const probeTimeout = 5 * time.Second
 
 // transactionLost reports whether the server answered a statement inside a
 // transaction by rolling all of it back. The session lives on then, and what
@@ -47,7 +51,9 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 // assumption, because nothing more is written into the session then.
 func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
 	// The caller's context may be what ended the statement.
-	got, err := sysvar(context.WithoutCancel(ctx), conn, name)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	got, err := sysvar(ctx, conn, name)
 	var server *mysql.MySQLError
 	if errors.As(err, &server) && server.Number == numUnknownSystemVariable {
 		return false
@@ -69,12 +75,8 @@ func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) 
 	if err := rows.Next(dest); err != nil {
 		return "", err
 	}
-	switch v := dest[0].(type) {
-	case int64:
-		return strconv.FormatInt(v, 10), nil
-	case []byte:
-		return string(v), nil
-	default:
-		return "", errors.New("the variable has an unexpected type")
+	if text, ok := dest[0].([]byte); ok {
+		return string(text), nil
 	}
+	return fmt.Sprint(dest[0]), nil
 }

@@ -95,7 +95,8 @@ var driverErrors = []struct {
 }{
 	{"failed to encode args[", delivery.Refused},
 	{"mismatched param and argument count", delivery.Refused},
-	{"expected ", delivery.Refused}, // "expected 2 arguments, got 1"
+	{"unable to encode ", delivery.Refused}, // the simple protocol
+	{"expected ", delivery.Refused},         // "expected 2 arguments, got 1"
 	{"rewrite query failed: ", delivery.Refused},
 	{"unknown QueryExecMode: ", delivery.Refused},
 	{"cannot use QueryExecModeCache", delivery.Refused},

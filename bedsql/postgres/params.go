@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"bytes"
 	"database/sql/driver"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -10,9 +12,12 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/bedsql/bed/txlog"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // The log must give these types back as they are, because pgx sends each of
@@ -72,6 +77,115 @@ func init() {
 	registerNested[int64]()
 	registerNested[float32]()
 	registerNested[float64]()
+	registerPointers[bool]()
+	registerPointers[string]()
+	registerPointers[int]()
+	registerPointers[int16]()
+	registerPointers[int32]()
+	registerPointers[int64]()
+	registerPointers[float32]()
+	registerPointers[float64]()
+	registerPointers[time.Time]()
+	registerParam("[]json.RawMessage", encodeList[json.RawMessage], decodeList[json.RawMessage])
+	registerDay("pgtype.Date",
+		func(v pgtype.Date) (time.Time, pgtype.InfinityModifier, bool) {
+			return v.Time, v.InfinityModifier, v.Valid
+		},
+		func(t time.Time, i pgtype.InfinityModifier, valid bool) pgtype.Date {
+			return pgtype.Date{Time: t, InfinityModifier: i, Valid: valid}
+		})
+	registerDay("pgtype.Timestamp",
+		func(v pgtype.Timestamp) (time.Time, pgtype.InfinityModifier, bool) {
+			return v.Time, v.InfinityModifier, v.Valid
+		},
+		func(t time.Time, i pgtype.InfinityModifier, valid bool) pgtype.Timestamp {
+			return pgtype.Timestamp{Time: t, InfinityModifier: i, Valid: valid}
+		})
+	registerRange[pgtype.Int4]("Int4")
+	registerRange[pgtype.Int8]("Int8")
+	registerRange[pgtype.Float8]("Float8")
+	registerRange[pgtype.Numeric]("Numeric")
+	registerRange[pgtype.Date]("Date")
+	registerRange[pgtype.Timestamp]("Timestamp")
+	registerRange[pgtype.Timestamptz]("Timestamptz")
+}
+
+// keptWhole are the types of pgtype that are kept field by field.
+var keptWhole = map[reflect.Type]bool{}
+
+// registerDay keeps a type of a time without a zone. Its Value method gives a
+// time.Time, which pgx would send as a moment.
+func registerDay[T any](name string, take func(T) (time.Time, pgtype.InfinityModifier, bool), give func(time.Time, pgtype.InfinityModifier, bool) T) {
+	keptWhole[reflect.TypeFor[T]()] = true
+	registerParam(name,
+		func(v T) (string, error) {
+			t, infinity, valid := take(v)
+			return encodeList([]any{t, int64(infinity), valid})
+		},
+		func(s string) (v T, err error) {
+			list, err := decodeList[any](s)
+			if err != nil || len(list) != 3 {
+				return v, errUnreadable
+			}
+			t, ok1 := list[0].(time.Time)
+			infinity, ok2 := list[1].(int64)
+			valid, ok3 := list[2].(bool)
+			if !ok1 || !ok2 || !ok3 {
+				return v, errUnreadable
+			}
+			return give(t, pgtype.InfinityModifier(infinity), valid), nil
+		})
+}
+
+func registerRange[T any](name string) {
+	registerWhole[pgtype.Range[T]]("pgtype.Range[" + name + "]")
+	registerWhole[pgtype.Multirange[pgtype.Range[T]]]("pgtype.Multirange[" + name + "]")
+}
+
+// registerWhole keeps a type by its exported fields, which are all it has.
+func registerWhole[T any](name string) {
+	keptWhole[reflect.TypeFor[T]()] = true
+	registerParam(name,
+		func(v T) (string, error) {
+			var b bytes.Buffer
+			err := gob.NewEncoder(&b).Encode(&v)
+			return b.String(), err
+		},
+		func(s string) (v T, err error) {
+			err = gob.NewDecoder(strings.NewReader(s)).Decode(&v)
+			return v, err
+		})
+}
+
+func registerPointers[T any]() {
+	registerParam("[]*"+reflect.TypeFor[T]().String(),
+		func(list []*T) (string, error) {
+			values := make([]any, len(list))
+			for i, p := range list {
+				if p != nil {
+					values[i] = *p
+				}
+			}
+			return encodeList(values)
+		},
+		func(s string) ([]*T, error) {
+			values, err := decodeList[any](s)
+			if err != nil {
+				return nil, err
+			}
+			list := make([]*T, len(values))
+			for i, v := range values {
+				if v == nil {
+					continue
+				}
+				t, ok := v.(T)
+				if !ok {
+					return nil, errUnreadable
+				}
+				list[i] = &t
+			}
+			return list, nil
+		})
 }
 
 func registerParam[T any](name string, encode func(T) (string, error), decode func(string) (T, error)) {
@@ -104,6 +218,9 @@ func encodeList[T any](list []T) (string, error) {
 	args := make([]driver.NamedValue, len(list))
 	for i, v := range list {
 		args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+		if rv := reflect.ValueOf(v); rv.Kind() == reflect.Slice && rv.IsNil() {
+			args[i].Value = nil
+		}
 	}
 	return txlog.EncodeParams(args)
 }

@@ -41,7 +41,8 @@ func store(v any, depth int) (any, error) {
 	case []byte, json.RawMessage, net.IP,
 		[]bool, []string, []int, []int8, []int16, []int32, []int64, []uint, []uint16, []uint32, []uint64,
 		[]float32, []float64, [][]byte, []time.Time, []time.Duration,
-		[][]bool, [][]string, [][]int, [][]int16, [][]int32, [][]int64, [][]float32, [][]float64:
+		[][]bool, [][]string, [][]int, [][]int16, [][]int32, [][]int64, [][]float32, [][]float64,
+		[]*bool, []*string, []*int, []*int16, []*int32, []*int64, []*float32, []*float64, []*time.Time, []json.RawMessage:
 		if reflect.ValueOf(v).IsNil() { // pgx sends NULL
 			return nil, nil
 		}
@@ -61,10 +62,15 @@ func store(v any, depth int) (any, error) {
 		return nil, refuse(v, "it rewrites the statement: use pgx.NamedArgs, or $1, $2 …")
 	case pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
 		return nil, refuse(v, "it is an option of the query and no value: leave it out, database/sql sets it")
-	case driver.Valuer:
-		return storeValuer(x, depth)
-	case pgtype.RangeValuer, pgtype.MultirangeGetter:
-		return storeText(v)
+	}
+	if keptWhole[reflect.TypeOf(v)] {
+		if rv := reflect.ValueOf(v); rv.Kind() == reflect.Slice && rv.IsNil() {
+			return nil, nil
+		}
+		return v, nil
+	}
+	if valuer, ok := v.(driver.Valuer); ok {
+		return storeValuer(valuer, depth)
 	}
 	return storeReflect(v, depth)
 }

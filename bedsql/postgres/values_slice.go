@@ -5,10 +5,10 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"reflect"
-	"sync"
 
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/bedsql/bed/txlog"
 )
 
 // storeSlice takes slices and arrays that the log does not keep as they are: of
@@ -64,17 +64,78 @@ func plainSlice(rv reflect.Value, depth int) (any, error) {
 	}
 	out := make([]any, rv.Len())
 	for i := range out {
-		elem := rv.Index(i).Interface()
-		kept, err := store(elem, depth+1)
+		kept, err := storeElement(rv.Index(i).Interface(), depth+1)
 		if err != nil {
 			return nil, fmt.Errorf("with an element %w", err)
 		}
-		if _, ok := kept.([]any); ok {
-			return nil, refuse(rv.Interface(), "its elements are slices of mixed types")
-		}
 		out[i] = kept
 	}
-	return out, nil
+	switch elem := rv.Type().Elem(); {
+	case elem.Kind() == reflect.Interface:
+		return out, nil
+	case (elem.Kind() == reflect.Slice || elem.Kind() == reflect.Array) && !isValuer(elem) && elem.Elem().Kind() != reflect.Uint8:
+		// pgx makes arrays of several dimensions of such types only.
+		return nil, refuse(rv.Interface(), "only slices of slices of Go's own types can be")
+	}
+	return oneType(out), nil
+}
+
+// storeElement keeps maps and structs as JSON that stays JSON within JSON.
+func storeElement(v any, depth int) (any, error) {
+	kept, err := store(v, depth)
+	if text, ok := kept.(string); ok && err == nil {
+		t := reflect.TypeOf(v)
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if k := t.Kind(); (k == reflect.Struct || k == reflect.Map) && !isValuer(reflect.TypeOf(v)) && !isValuer(t) && reflect.TypeOf(v) != reflect.TypeFor[*big.Int]() {
+			return json.RawMessage(text), nil
+		}
+	}
+	return kept, err
+}
+
+// oneType gives elements of one basic type as a slice of that type, of pointers
+// to it when some are nil: when pgx has to tell the column's type by the
+// value's, it can do so for these and not for []any.
+func oneType(list []any) any {
+	var t reflect.Type
+	null := false
+	for _, v := range list {
+		switch {
+		case v == nil:
+			null = true
+		case t == nil:
+			t = reflect.TypeOf(v)
+		case t != reflect.TypeOf(v):
+			return list
+		}
+	}
+	var out any = list
+	if t == nil {
+		return out
+	}
+	elem := t
+	if null && t != reflect.TypeFor[json.RawMessage]() {
+		elem = reflect.PointerTo(t)
+	}
+	typed := reflect.MakeSlice(reflect.SliceOf(elem), len(list), len(list))
+	for i, v := range list {
+		switch {
+		case v == nil:
+		case elem == t:
+			typed.Index(i).Set(reflect.ValueOf(v))
+		default:
+			p := reflect.New(t)
+			p.Elem().Set(reflect.ValueOf(v))
+			typed.Index(i).Set(p)
+		}
+	}
+	out = typed.Interface()
+	if _, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: out}}); err != nil {
+		return list
+	}
+	return out
 }
 
 func isValuer(t reflect.Type) bool { return t.Implements(reflect.TypeFor[driver.Valuer]()) }
@@ -108,29 +169,4 @@ func sameJSON(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
-}
-
-// typeMaps lend out pgx's type maps, which are not safe for concurrent use.
-var typeMaps = sync.Pool{New: func() any { return pgtype.NewMap() }}
-
-// storeText keeps a range or multirange as the text that pgx makes of it: sent
-// as it is, the server reads the same value from it.
-func storeText(v any) (any, error) {
-	m, ok := typeMaps.Get().(*pgtype.Map)
-	if !ok {
-		m = pgtype.NewMap()
-	}
-	defer typeMaps.Put(m)
-	t, ok := m.TypeForValue(v)
-	if !ok {
-		return nil, refuse(v, "pgx knows no column type for it by itself: pass one of pgtype's own ranges (of Int4, Int8, Numeric, Date, Timestamp, Timestamptz)")
-	}
-	text, err := m.Encode(t.OID, pgtype.TextFormatCode, v, nil)
-	if err != nil {
-		return nil, refuse(v, "pgx cannot write it as text")
-	}
-	if text == nil {
-		return nil, nil
-	}
-	return string(text), nil
 }

@@ -12,6 +12,10 @@ import (
 
 // Class reads err, which a statement handed to a live connection returned.
 func (d *Dialect) Class(err error) Class {
+	var args *argumentsError
+	if errors.As(err, &args) {
+		return Refused
+	}
 	if d.Classify != nil {
 		return d.Classify(err)
 	}

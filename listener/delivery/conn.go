@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 )
 
 // The functions of this file drive a connection through the newest of the
@@ -34,6 +35,9 @@ func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.Nam
 		return nil, true, err
 	}
 	defer func() { _ = st.Close() }()
+	if err := CheckCount(st, args); err != nil {
+		return nil, true, err
+	}
 	res, err = StmtExec(ctx, st, args)
 	return res, false, err
 }
@@ -61,6 +65,10 @@ func Query(ctx context.Context, conn driver.Conn, query string, args []driver.Na
 	if err != nil {
 		return nil, true, err
 	}
+	if err := CheckCount(st, args); err != nil {
+		_ = st.Close()
+		return nil, true, err
+	}
 	rows, err = StmtQuery(ctx, st, args)
 	if err != nil {
 		_ = st.Close()
@@ -81,6 +89,21 @@ func (r *stmtRows) Close() error {
 		err = cerr
 	}
 	return err
+}
+
+// argumentsError is a mistake in the arguments that database/sql would have
+// found before the driver saw them. The texts are its own.
+type argumentsError struct{ text string }
+
+func (e *argumentsError) Error() string { return e.text }
+
+// CheckCount compares the number of arguments with what st wants. Drivers are
+// promised that they need not do it.
+func CheckCount(st driver.Stmt, args []driver.NamedValue) error {
+	if n := st.NumInput(); n != -1 && n != len(args) {
+		return &argumentsError{fmt.Sprintf("sql: expected %d arguments, got %d", n, len(args))}
+	}
+	return nil
 }
 
 // Prepare prepares a statement.
@@ -165,7 +188,7 @@ func plain(args []driver.NamedValue) ([]driver.Value, error) {
 	vals := make([]driver.Value, len(args))
 	for i := range args {
 		if args[i].Name != "" {
-			return nil, errors.New("sql: driver does not support the use of Named Parameters")
+			return nil, &argumentsError{"sql: driver does not support the use of Named Parameters"}
 		}
 		vals[i] = args[i].Value
 	}

@@ -1,0 +1,147 @@
+package bedsql_test
+
+import (
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+func parseFake(string) (delivery.Target, error) {
+	return delivery.Target{Connector: &fakeDriver{}, Dialect: fakeDialect, DataSource: "orders"}, nil
+}
+
+func TestConfigMistakesAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	storage := txlog.NewMemory()
+	for _, c := range []struct {
+		cfg  bedsql.Config
+		want string
+	}{
+		{bedsql.Config{}, "Storage"},
+		{bedsql.Config{Storage: (*txlog.SQLStorage)(nil)}, "Storage"},
+		{bedsql.Config{Storage: (*txlog.Memory)(nil)}, "Storage"},
+		{bedsql.Config{Storage: storage, SyncMaxDeliveryTryTimes: -1}, "SyncMaxDeliveryTryTimes"},
+		{bedsql.Config{Storage: storage, RetryInitial: -1}, "RetryInitial"},
+		{bedsql.Config{Storage: storage, RetryMax: -time.Second}, "RetryMax"},
+		{bedsql.Config{Storage: storage, RetryTimeout: -1}, "RetryTimeout"},
+		{bedsql.Config{Storage: storage, Lease: -1}, "Lease"},
+		{bedsql.Config{Storage: storage, Lease: 99 * time.Millisecond}, "Lease"},
+		{bedsql.Config{Storage: storage, LogTimeout: -1}, "LogTimeout"},
+		{bedsql.Config{Storage: storage, MaxUnitStatements: -1}, "MaxUnitStatements"},
+		{bedsql.Config{Storage: storage, MaxUnitStatements: txlog.MaxStatements + 1}, "MaxUnitStatements"},
+		{bedsql.Config{Storage: storage, MaxUnitBytes: -1}, "MaxUnitBytes"},
+		{bedsql.Config{Storage: storage, Guarantee: 200}, "Guarantee"},
+		{bedsql.Config{Storage: storage, Pinned: 200}, "Pinned"},
+	} {
+		if err := bedsql.RegisterDriver(t.Name(), parseFake, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("RegisterDriver with a wrong %s: %v, want an error that names it", c.want, err)
+		}
+		if _, err := bedsql.NewConnector(&fakeDriver{}, "orders", c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("NewConnector with a wrong %s: %v, want an error that names it", c.want, err)
+		}
+	}
+	// Nothing was registered by a call that failed.
+	if err := bedsql.RegisterDriver(t.Name(), parseFake, bedsql.Config{Storage: storage, Lease: 100 * time.Millisecond}); err != nil {
+		t.Errorf("the name of refused registrations is taken, or the shortest lease is refused: %v", err)
+	}
+}
+
+func TestConfigNamesAllMistakesAtOnce(t *testing.T) {
+	t.Parallel()
+	err := bedsql.RegisterDriver(t.Name(), parseFake, bedsql.Config{RetryMax: -1, MaxUnitBytes: -1, Pinned: 9})
+	for _, want := range []string{"Storage", "RetryMax", "MaxUnitBytes", "Pinned"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+}
+
+func TestRegisterDriverRefusesANameThatIsTaken(t *testing.T) {
+	t.Parallel()
+	cfg := bedsql.Config{Storage: txlog.NewMemory()}
+	if err := bedsql.RegisterDriver(t.Name(), parseFake, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := bedsql.RegisterDriver(t.Name(), parseFake, cfg); err == nil || !strings.Contains(err.Error(), t.Name()) {
+		t.Errorf("a second registration: %v, want an error with the name", err)
+	}
+	if err := bedsql.RegisterDriver("sqlite", parseFake, cfg); err == nil {
+		t.Error("the name of a bare driver could be taken over")
+	}
+	if err := bedsql.RegisterDriver("", parseFake, cfg); err == nil {
+		t.Error("an empty name was accepted")
+	}
+	if err := bedsql.RegisterDriver(t.Name()+"2", nil, cfg); err == nil {
+		t.Error("a driver that cannot read a DSN was accepted")
+	}
+}
+
+func TestRegisterDriverIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	cfg := bedsql.Config{Storage: txlog.NewMemory()}
+	const racers = 8
+	errs := make(chan error, racers)
+	for range racers {
+		go func() { errs <- bedsql.RegisterDriver(t.Name(), parseFake, cfg) }()
+	}
+	won := 0
+	for range racers {
+		if <-errs == nil {
+			won++
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d of %d registrations of one name succeeded, want 1", won, racers)
+	}
+}
+
+func TestOpenRefusesATargetThatCannotBeDelivered(t *testing.T) {
+	t.Parallel()
+	good := delivery.Target{Connector: &fakeDriver{}, Dialect: fakeDialect, DataSource: "orders"}
+	broken := errors.New("no such DSN")
+	for name, parse := range map[string]bedsql.ParseDSN{
+		"no name": func(string) (delivery.Target, error) {
+			tgt := good
+			tgt.DataSource = ""
+			return tgt, nil
+		},
+		"long name": func(string) (delivery.Target, error) {
+			tgt := good
+			tgt.DataSource = strings.Repeat("x", 256)
+			return tgt, nil
+		},
+		"autocommit off": func(string) (delivery.Target, error) {
+			tgt := good
+			tgt.AutocommitOff = true
+			return tgt, nil
+		},
+		"unreadable": func(string) (delivery.Target, error) { return delivery.Target{}, broken },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := bedsql.RegisterDriver(t.Name(), parse, bedsql.Config{Storage: txlog.NewMemory()}); err != nil {
+				t.Fatal(err)
+			}
+			if pool, err := sql.Open(t.Name(), "dsn"); err == nil {
+				_ = pool.Close()
+				t.Error("sql.Open accepted it")
+			}
+		})
+	}
+	if _, err := bedsql.NewConnector(nil, "orders", bedsql.Config{Storage: txlog.NewMemory()}); err == nil {
+		t.Error("NewConnector accepted no connector")
+	}
+	if _, err := bedsql.NewConnector(&fakeDriver{}, "", bedsql.Config{Storage: txlog.NewMemory()}); err == nil {
+		t.Error("NewConnector accepted a data source without a name")
+	}
+	c, err := bedsql.NewConnector(&fakeDriver{}, strings.Repeat("x", 255), bedsql.Config{Storage: txlog.NewMemory()}, bedsql.WithDialect(nil))
+	if err != nil || c == nil {
+		t.Errorf("the longest name, and no dialect: %v", err)
+	}
+}

@@ -1,0 +1,11 @@
+package bedsql_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain needs no exceptions: every pool, storage and subscription that a
+// test opens is closed by it.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,0 +1,265 @@
+package bedsql_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/DATA-DOG/go-sqlmock"
+	mysqldriver "github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/txlog"
+)
+
+// dsnConnector dials a driver that has no connectors of its own.
+type dsnConnector struct {
+	driver driver.Driver
+	dsn    string
+}
+
+func (c dsnConnector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
+func (c dsnConnector) Driver() driver.Driver                        { return c.driver }
+
+// mocked is a pool of the wrapped driver over a MySQL server that says what a
+// test scripts: errors that a real one cannot be made to give.
+func mocked(t *testing.T, change ...func(*bedsql.Config)) (*sql.DB, sqlmock.Sqlmock, *spyStorage) {
+	t.Helper()
+	bare, mock, err := sqlmock.NewWithDSN(t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	storage := &spyStorage{Memory: txlog.NewMemory()}
+	cfg, _ := testConfig(storage)
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := mysql.NewConnector(dsnConnector{bare.Driver(), t.Name()}, "orders", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := sql.OpenDB(c)
+	t.Cleanup(func() {
+		if err := mock.ExpectationsWereMet(); err != nil {
+			t.Error(err)
+		}
+		mock.ExpectClose()
+		_ = pool.Close()
+		mock.ExpectClose()
+		_ = bare.Close()
+	})
+	return pool, mock, storage
+}
+
+const mockWrite = "UPDATE account SET balance = 1"
+
+var mockRefusal = &mysqldriver.MySQLError{Number: 4025, SQLState: [5]byte{'2', '3', '0', '0', '0'}, Message: "CONSTRAINT failed"}
+
+func TestRuleRefusedIsReturnedOnlyAfterItsRemovalIsConfirmed(t *testing.T) {
+	t.Parallel()
+	pool, mock, storage := mocked(t)
+	storage.onClear = errors.New("the log is gone")
+	mock.ExpectExec(mockWrite).WillReturnError(mockRefusal)
+	_, err := pool.Exec(mockWrite)
+	if !errors.Is(err, bedsql.ErrPending) {
+		t.Fatalf("a refusal whose log could not be removed: %v, want ErrPending", err)
+	}
+	var refusal *mysqldriver.MySQLError
+	if !errors.As(err, &refusal) || refusal != mockRefusal {
+		t.Errorf("%v does not hold the refusal", err)
+	}
+	if left := storage.left(t); len(left) != 1 {
+		t.Errorf("%d logs, want the one that could not be removed", len(left))
+	}
+}
+
+func TestRuleDeliveredWithAFailedRemovalGivesTheResult(t *testing.T) {
+	t.Parallel()
+	pool, mock, storage := mocked(t)
+	storage.onClear = errors.New("the log is gone")
+	mock.ExpectExec(mockWrite).WillReturnResult(sqlmock.NewResult(0, 3))
+	res, err := pool.Exec(mockWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := res.RowsAffected(); n != 3 || err != nil {
+		t.Errorf("RowsAffected = %d, %v; want 3", n, err)
+	}
+	storage.mu.Lock()
+	storage.onClear = nil
+	storage.mu.Unlock()
+	// The removal is repeated behind the caller; Close waits for it.
+	mock.ExpectClose()
+	if err := pool.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := storage.left(t); len(left) != 0 {
+		t.Errorf("%d logs are left of a delivered write", len(left))
+	}
+}
+
+func TestRuleNotAcceptedSendsNothing(t *testing.T) {
+	t.Parallel()
+	pool, _, storage := mocked(t)
+	storage.onAdd = errors.New("disk full")
+	_, err := pool.Exec(mockWrite) // the mock expects nothing
+	if !errors.Is(err, bedsql.ErrNotLogged) || errors.Is(err, bedsql.ErrPending) {
+		t.Errorf("%v, want ErrNotLogged and not ErrPending", err)
+	}
+	if !errors.Is(err, storage.onAdd) {
+		t.Errorf("%v does not unwrap to the log's error", err)
+	}
+}
+
+func TestRuleALogInsertInDoubtIsPendingAndSendsNothing(t *testing.T) {
+	t.Parallel()
+	pool, _, storage := mocked(t)
+	storage.onAdd = txlog.ErrInDoubt
+	_, err := pool.Exec(mockWrite)
+	if !errors.Is(err, bedsql.ErrPending) || errors.Is(err, bedsql.ErrNotLogged) {
+		t.Errorf("%v, want ErrPending and not ErrNotLogged", err)
+	}
+}
+
+func TestRunUnloggedRunsWhatCannotBeLoggedLoudly(t *testing.T) {
+	t.Parallel()
+	pool, mock, storage := mocked(t, func(c *bedsql.Config) { c.RunUnlogged = true })
+	storage.onAdd = errors.New("disk full")
+	mock.ExpectExec(mockWrite).WillReturnResult(sqlmock.NewResult(0, 3))
+	if _, err := pool.Exec(mockWrite); err != nil {
+		t.Error(err)
+	}
+	mock.ExpectExec(mockWrite).WillReturnError(mockRefusal)
+	if _, err := pool.Exec(mockWrite); err != mockRefusal { //nolint:errorlint // unwrapped and unchanged is the claim
+		t.Errorf("%v, want the driver's own error", err)
+	}
+}
+
+func TestPoint03_ACommitWhoseLogCannotBeWrittenIsRolledBack(t *testing.T) {
+	t.Parallel()
+	pool, mock, storage := mocked(t)
+	mock.ExpectBegin()
+	mock.ExpectExec(mockWrite).WillReturnResult(sqlmock.NewResult(0, 1))
+	mock.ExpectRollback()
+	tx, err := pool.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(mockWrite); err != nil {
+		t.Fatal(err)
+	}
+	storage.onAdd = errors.New("disk full")
+	if err := tx.Commit(); !errors.Is(err, bedsql.ErrNotLogged) {
+		t.Errorf("Commit: %v, want ErrNotLogged", err)
+	}
+}
+
+func TestPoint03_AConnectionThatCannotRollBackIsDiscarded(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{}
+	f.fail = func(call string) error {
+		if call == "rollback" {
+			return errors.New("no answer")
+		}
+		return nil
+	}
+	s := newSet(t, f)
+	tx, err := s.pool.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(writeText); err != nil {
+		t.Fatal(err)
+	}
+	s.storage.onAdd = errors.New("disk full")
+	if err := tx.Commit(); !errors.Is(err, bedsql.ErrNotLogged) {
+		t.Errorf("Commit: %v, want ErrNotLogged", err)
+	}
+	s.wantCalls(t, "dial", "begin tx 0 false", "exec", "rollback", "close conn")
+}
+
+func TestPoint02_ErrBadConnNeverEscapesALoggedExec(t *testing.T) {
+	t.Parallel()
+	for _, sync := range []bool{true, false} {
+		f := &fakeDriver{}
+		f.fail = func(call string) error {
+			if call == "exec" || call == "stmt exec" || call == "query" || call == "stmt query" {
+				return driver.ErrBadConn
+			}
+			return nil
+		}
+		s := newSetNamed(t, f, t.Name()+map[bool]string{true: "sync"}[sync], func(c *bedsql.Config) { c.NoSyncRetry = !sync })
+		st, err := s.pool.Prepare(writeText)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = st.Close() }()
+		for name, run := range map[string]func() error{
+			"Exec": func() error {
+				_, err := s.pool.Exec(writeText)
+				return err
+			},
+			"Query": func() error {
+				_, err := s.pool.Query(writeText)
+				return err
+			},
+			"Stmt.Exec": func() error {
+				_, err := st.Exec()
+				return err
+			},
+			"Stmt.Query": func() error {
+				_, err := st.Query()
+				return err
+			},
+		} {
+			before := s.storage.logged()
+			err := run()
+			if !errors.Is(err, bedsql.ErrPending) || errors.Is(err, driver.ErrBadConn) {
+				t.Errorf("%s (sync retries: %t): %v, want ErrPending and no trace of ErrBadConn", name, sync, err)
+			}
+			if n := s.storage.logged() - before; n != 1 {
+				t.Errorf("%s (sync retries: %t): database/sql ran it again: %d logs", name, sync, n)
+			}
+		}
+	}
+}
+
+func TestPoint02_OutsideOfALoggedWriteErrBadConnIsDatabaseSQLsToHandle(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{}
+	bad := 1
+	f.fail = func(call string) error {
+		if (call == "query" || call == "exec" || call == "begin tx 0 false") && bad > 0 {
+			bad--
+			return driver.ErrBadConn
+		}
+		return nil
+	}
+	s := newSet(t, f)
+	for name, run := range map[string]func() error{
+		"query": func() error { return s.pool.QueryRow(readText).Scan(new(int)) },
+		"DDL": func() error {
+			_, err := s.pool.Exec(ddlText)
+			return err
+		},
+		"skipped write": func() error {
+			_, err := s.pool.ExecContext(bedsql.Skip(context.Background()), writeText)
+			return err
+		},
+		"begin": func() error {
+			tx, err := s.pool.Begin()
+			if err != nil {
+				return err
+			}
+			return tx.Rollback()
+		},
+	} {
+		bad = 1
+		if err := run(); err != nil {
+			t.Errorf("%s: %v, database/sql would have tried another connection", name, err)
+		}
+	}
+}

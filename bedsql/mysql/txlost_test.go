@@ -1,0 +1,136 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/go-sql-driver/mysql"
+)
+
+func lost(t *testing.T, c *sql.Conn, cause error) (lost bool) {
+	t.Helper()
+	if cause == nil {
+		t.Fatal("there was no error")
+	}
+	if err := c.Raw(func(dc any) error {
+		lost = Dialect().TransactionLost(context.Background(), dc.(driver.Conn), cause)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return lost
+}
+
+// kept reports whether the row written before the error is still in the
+// session's transaction.
+func kept(t *testing.T, c *sql.Conn) (is bool) {
+	t.Helper()
+	if err := c.QueryRowContext(context.Background(), "SELECT COUNT(*) = 1 FROM t WHERE id = 10").Scan(&is); err != nil {
+		t.Fatal(err)
+	}
+	return is
+}
+
+func TestDeadlockTakesTheTransaction(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t).Open(t)
+	must(t, db, schema, "INSERT INTO t (id, n) VALUES (1, 1), (2, 2), (3, 3), (4, 4), (5, 5)")
+	victim, other := conn(t, db), conn(t, db)
+	var otherID int64
+	if err := other.QueryRowContext(context.Background(), "SELECT CONNECTION_ID()").Scan(&otherID); err != nil {
+		t.Fatal(err)
+	}
+	// The one that changed less is chosen as the victim.
+	must(t, victim, "BEGIN", "INSERT INTO t (id, n) VALUES (10, 10)", "UPDATE t SET n = 9 WHERE id = 1")
+	must(t, other, "BEGIN", "UPDATE t SET n = 9 WHERE id = 2", "UPDATE t SET n = 9 WHERE id = 3", "UPDATE t SET n = 9 WHERE id = 4", "INSERT INTO t (id, n) VALUES (11,1),(12,1),(13,1),(14,1)")
+	done := make(chan error, 1)
+	go func() {
+		_, err := other.ExecContext(context.Background(), "UPDATE t SET n = 8 WHERE id = 1")
+		done <- err
+	}()
+	waitUntilWaiting(t, db, otherID)
+	_, err := victim.ExecContext(context.Background(), "UPDATE t SET n = 8 WHERE id = 2")
+	if e := <-done; e != nil {
+		t.Fatalf("the other session: %v", e)
+	}
+	if !lost(t, victim, err) {
+		t.Errorf("after %v the transaction is said to live on", err)
+	}
+	must(t, other, "ROLLBACK")
+	if kept(t, victim) {
+		t.Error("the server kept what was written before the deadlock")
+	}
+}
+
+func TestStatementErrorLeavesTheTransaction(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t).Open(t)
+	must(t, db, schema, "INSERT INTO t (id, n) VALUES (1, 1)")
+	holder, c := conn(t, db), conn(t, db)
+	must(t, holder, "BEGIN", "UPDATE t SET n = 2 WHERE id = 1")
+	must(t, c, "SET innodb_lock_wait_timeout = 1", "BEGIN", "INSERT INTO t (id, n) VALUES (10, 10)")
+	for _, text := range []string{
+		"UPDATE t SET n = 3 WHERE id = 1",
+		"INSERT INTO t (id, n) VALUES (10, 10)",
+		"UPDATE nowhere SET x = 1",
+		"SET STATEMENT max_statement_time = 0.05 FOR UPDATE t SET n = 3 WHERE id = 1",
+	} {
+		_, err := c.ExecContext(context.Background(), text)
+		if lost(t, c, err) {
+			t.Errorf("after %v the transaction is said to be lost", err)
+		}
+		if !kept(t, c) {
+			t.Errorf("after %v the server lost the transaction", err)
+		}
+	}
+}
+
+func TestLockTimeoutTakesTheTransactionWhenConfigured(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t).Open(t)
+	c := conn(t, db)
+	var configured bool
+	if err := c.QueryRowContext(context.Background(), "SELECT @@innodb_rollback_on_timeout").Scan(&configured); err != nil {
+		t.Fatal(err)
+	}
+	timeout := &mysql.MySQLError{Number: 1205}
+	if got := lost(t, c, timeout); got != configured {
+		t.Errorf("lost is %v, the server is configured %v", got, configured)
+	}
+	if !Dialect().TransactionLost(context.Background(), nil, timeout) {
+		t.Error("a session that cannot be asked is taken for a safe one")
+	}
+}
+
+func TestSnapshotConflictOfMariaDB(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t).Open(t)
+	must(t, db, schema, "INSERT INTO t (id, n) VALUES (1, 1)")
+	c := conn(t, db)
+	_, err := c.ExecContext(context.Background(), "SET innodb_snapshot_isolation = 1")
+	var unknown *mysql.MySQLError
+	if errors.As(err, &unknown) && unknown.Number == numUnknownSystemVariable {
+		// MySQL has no such conflict; its 1020 undoes the statement alone.
+		if lost(t, c, &mysql.MySQLError{Number: 1020}) {
+			t.Error("lost without a transaction of MariaDB's kind")
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, c, "BEGIN", "INSERT INTO t (id, n) VALUES (10, 10)")
+	var n int
+	if err := c.QueryRowContext(context.Background(), "SELECT n FROM t WHERE id = 1").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	must(t, db, "UPDATE t SET n = 2 WHERE id = 1")
+	_, err = c.ExecContext(context.Background(), "UPDATE t SET n = n + 1 WHERE id = 1")
+	if got, is := lost(t, c, err), !kept(t, c); got != is {
+		t.Errorf("after %v lost is %v, in truth %v", err, got, is)
+	}
+}

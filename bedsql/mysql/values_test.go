@@ -1,0 +1,134 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/txlog"
+)
+
+type (
+	named       int8
+	namedUint   uint16
+	namedText   string
+	namedBytes  []byte
+	namedJSON   json.RawMessage
+	valuer      struct{ v driver.Value }
+	ptrValuer   struct{ v driver.Value }
+	failing     struct{}
+	namedTime   time.Time
+	namedFloat  float32
+	namedSlices []string
+)
+
+func (v valuer) Value() (driver.Value, error)     { return v.v, nil }
+func (v *ptrValuer) Value() (driver.Value, error) { return "from pointer", nil }
+func (failing) Value() (driver.Value, error)      { return nil, errors.New("no value today") }
+
+func TestUndialledConnectionChecksValuesAsTheDriverDoes(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t).Open(t)
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+
+	seven, text, now := 7, "text", time.Now()
+	pp := &text
+	for _, v := range []any{
+		nil, true, 1, int8(-1), int16(2), int32(3), int64(math.MinInt64), uint(4), uint8(5), uint16(6), uint32(7),
+		uint64(math.MaxUint64), float32(0.1), math.Inf(1), "x", []byte("b"), []byte(nil), now, time.Second,
+		named(1), namedUint(2), namedText("n"), namedBytes("nb"), namedBytes(nil), namedJSON(`{}`), namedFloat(1.5),
+		json.RawMessage(`{"a":1}`), json.RawMessage(nil), json.Number("12"), &seven, (*int)(nil), &text, &pp, &now,
+		valuer{int64(1)}, valuer{uint64(math.MaxUint64)}, valuer{uint32(1)}, valuer{nil}, valuer{[]int{1}},
+		&valuer{"v"}, (*valuer)(nil), &ptrValuer{}, (*ptrValuer)(nil), failing{},
+		sql.NullInt64{Int64: 5, Valid: true}, sql.NullString{}, sql.Null[uint64]{V: 1, Valid: true},
+		namedTime(now), namedSlices{"a"}, []int{1}, []string{"a"}, [3]byte{}, map[string]int{}, struct{}{},
+		complex(1, 2), func() {}, make(chan int), &struct{ A int }{}, [][]byte{{1}}, &[]byte{1},
+	} {
+		var want, got driver.NamedValue
+		want.Value, got.Value = v, v
+		var wantErr error
+		if err := conn.Raw(func(c any) error {
+			wantErr = c.(driver.NamedValueChecker).CheckNamedValue(&want)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		gotErr := Dialect().CheckNamedValue(&got)
+		if (gotErr == nil) != (wantErr == nil) || gotErr != nil && gotErr.Error() != wantErr.Error() {
+			t.Errorf("%T: error %v, the driver says %v", v, gotErr, wantErr)
+			continue
+		}
+		if gotErr == nil && !reflect.DeepEqual(got.Value, want.Value) {
+			t.Errorf("%T: %T(%v), the driver makes it %T(%v)", v, got.Value, got.Value, want.Value, want.Value)
+		}
+	}
+}
+
+// replayed is what the driver receives when the value comes back from the log.
+func replayed(t *testing.T, v any) any {
+	t.Helper()
+	kept, err := Dialect().Storable(v)
+	if err != nil {
+		t.Fatalf("%T: %v", v, err)
+	}
+	text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: kept}})
+	if err != nil {
+		t.Fatalf("%T: %v", v, err)
+	}
+	args, err := txlog.DecodeParams(text)
+	if err != nil {
+		t.Fatalf("%T: %v", v, err)
+	}
+	return args[0].Value
+}
+
+func TestValuesFromTheLogAreStoredLikeTheOriginals(t *testing.T) {
+	t.Parallel()
+	target := testdb.MySQL(t)
+	for _, params := range []string{"", "interpolateParams=true", "loc=Asia%2FTokyo"} {
+		db, err := sql.Open("mysql", withParam(target.DSN, params))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		for _, column := range []string{"BIGINT UNSIGNED", "DOUBLE", "DECIMAL(40,10)", "VARCHAR(200)", "VARBINARY(200)", "JSON", "DATETIME(6)"} {
+			if _, err := db.Exec("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, v " + column + ")"); err != nil {
+				t.Fatal(err)
+			}
+			id := 0
+			for _, v := range []any{
+				nil, true, int64(-3), uint64(math.MaxUint64), 0.1, 1e300, "text", "nul\x00 und ü", `{"a":1}`, []byte(`{"b":2}`),
+				[]byte{0, 255}, json.RawMessage(`{"n":12345678901234567890}`), json.RawMessage(nil),
+				time.Date(2024, 5, 1, 10, 0, 0, 123456789, time.FixedZone("x", 7200)), time.Time{},
+			} {
+				id += 2
+				_, direct := db.Exec("INSERT INTO t VALUES (?, ?)", id, v)
+				_, again := db.Exec("INSERT INTO t VALUES (?, ?)", id+1, replayed(t, v))
+				if (direct == nil) != (again == nil) {
+					t.Errorf("%s %q: %T: directly %v, from the log %v", column, params, v, direct, again)
+				}
+				if direct != nil {
+					if c := Classify(direct); c.String() != "refused" {
+						t.Errorf("%s: %T: %v is %v", column, v, direct, c)
+					}
+					continue
+				}
+				var same bool
+				if err := db.QueryRow("SELECT a.v <=> b.v FROM t a, t b WHERE a.id = ? AND b.id = ?", id, id+1).Scan(&same); err != nil || !same {
+					t.Errorf("%s %q: %T is stored differently from the log (%v)", column, params, v, err)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package bedsql_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+)
+
+func rawConn(t *testing.T, conn *sql.Conn) {
+	t.Helper()
+	err := conn.Raw(func(dc any) error {
+		inner, err := dc.(*bedsql.Conn).Raw(context.Background())
+		if err != nil {
+			return err
+		}
+		if _, ok := inner.(*modernConn); !ok {
+			t.Errorf("Raw gives a %T, want the driver's own connection", inner)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPoint05_RawGivesTheDriversOwnConnectionAndPinsIt(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{})
+	ctx := context.Background()
+	conn, err := s.pool.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.ExecContext(ctx, writeText); err != nil {
+		t.Fatal(err)
+	}
+	rawConn(t, conn)
+	for range 3 {
+		if _, err := conn.ExecContext(ctx, writeText); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows, err := conn.QueryContext(ctx, writeText+" RETURNING n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = rows.Close()
+	if n := s.storage.logged(); n != 1 {
+		t.Errorf("%d logs were written, want that of the write before Raw", n)
+	}
+	if n := s.cfg.Counters.PassedThrough.Load(); n != 4 {
+		t.Errorf("%d writes counted as passed through, want 4", n)
+	}
+	if w := s.warnings(); len(w) != 1 {
+		t.Errorf("%d warnings, want one for the connection: %q", len(w), w)
+	}
+	s.wantCalls(t, "dial", "exec", "exec", "exec", "exec", "query")
+}
+
+func TestPoint05_OtherConnectionsOfThePoolAreNotPinned(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{})
+	ctx := context.Background()
+	pinned, err := s.pool.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pinned.Close() }()
+	rawConn(t, pinned)
+	if _, err := s.pool.Exec(writeText); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.storage.logged(); n != 1 {
+		t.Errorf("%d logs were written for a write on another connection, want 1", n)
+	}
+}
+
+func TestPoint05_RawOfAnUndialledConnectionDialsAndGivesTheDialsError(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("connection refused")
+	f := &fakeDriver{fail: func(call string) error {
+		if call == "dial" {
+			return refused
+		}
+		return nil
+	}}
+	s := newSet(t, f)
+	conn, err := s.pool.Conn(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	err = conn.Raw(func(dc any) error {
+		_, err := dc.(*bedsql.Conn).Raw(context.Background())
+		return err
+	})
+	if err != refused { //nolint:errorlint // unwrapped and unchanged is the claim
+		t.Errorf("Raw gives %v, want the dial's own error", err)
+	}
+}
+
+func TestPoint05_PinnedRefuseSendsNothing(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{}, func(c *bedsql.Config) { c.Pinned = bedsql.PinnedRefuse })
+	ctx := context.Background()
+	conn, err := s.pool.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	rawConn(t, conn)
+	s.f.recorded()
+	if _, err := conn.ExecContext(ctx, writeText); !errors.Is(err, bedsql.ErrPinned) {
+		t.Errorf("a write on a pinned connection: %v, want ErrPinned", err)
+	}
+	if _, err := conn.QueryContext(ctx, writeText+" RETURNING n"); !errors.Is(err, bedsql.ErrPinned) {
+		t.Errorf("a write through Query: %v, want ErrPinned", err)
+	}
+	if _, err := s.pool.Exec("UPDATE t SET n = 1; UPDATE t SET n = 2"); !errors.Is(err, bedsql.ErrPinned) {
+		t.Errorf("several statements: %v, want ErrPinned", err)
+	}
+	s.wantCalls(t, "dial") // of the pool's second connection
+	if _, err := conn.ExecContext(bedsql.Skip(ctx), writeText); err != nil {
+		t.Errorf("a write under Skip: %v", err)
+	}
+	if err := conn.QueryRowContext(ctx, readText).Scan(new(int)); err != nil {
+		t.Errorf("a query: %v", err)
+	}
+	if s.storage.logged() != 0 || s.cfg.Counters.PassedThrough.Load() != 0 {
+		t.Errorf("%d logs, %d counted as passed through; want none", s.storage.logged(), s.cfg.Counters.PassedThrough.Load())
+	}
+}
+
+func TestPoint05_TransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{})
+	ctx := context.Background()
+	conn, err := s.pool.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	rawConn(t, conn)
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(writeText); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.storage.logged(); n != 0 {
+		t.Errorf("%d logs were written", n)
+	}
+	if n := s.cfg.Counters.PassedThrough.Load(); n != 1 {
+		t.Errorf("%d writes counted as passed through, want 1", n)
+	}
+}
+
+func TestPoint05_SkippedWritesAreCountedAndNeitherLoggedNorWarnedOf(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{})
+	ctx := bedsql.Skip(context.Background())
+	if _, err := s.pool.ExecContext(ctx, writeText); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.cfg.Counters.Skipped.Load(); n != 1 {
+		t.Errorf("%d writes counted as skipped, want 1", n)
+	}
+	if s.storage.logged() != 0 || len(s.warnings()) != 0 {
+		t.Errorf("%d logs, warnings %q; want none", s.storage.logged(), s.warnings())
+	}
+}
+
+func TestPoint03_ADeadConnectionIsInvalidAndNeverRedialledInPlace(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("connection reset by peer")
+	f := &fakeDriver{}
+	fail := true
+	f.fail = func(call string) error {
+		if call == "exec" && fail {
+			fail = false
+			return broken
+		}
+		return nil
+	}
+	s := newSet(t, f)
+	conn := s.wrappedConn(t)
+	if _, err := conn.(driver.ExecerContext).ExecContext(context.Background(), writeText, nil); err != nil {
+		t.Fatalf("the retry on another connection: %v", err)
+	}
+	s.wantCalls(t, "dial", "exec", "dial", "exec", "close conn")
+	if conn.(driver.Validator).IsValid() {
+		t.Error("the connection whose answer was lost calls itself valid")
+	}
+	if err := conn.(driver.SessionResetter).ResetSession(context.Background()); !errors.Is(err, driver.ErrBadConn) {
+		t.Errorf("ResetSession of it: %v, want ErrBadConn", err)
+	}
+	// A write that comes all the same goes through a side connection again.
+	if _, err := conn.(driver.ExecerContext).ExecContext(context.Background(), writeText, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.wantCalls(t, "dial", "exec", "close conn")
+	if n := s.storage.logged(); n != 2 {
+		t.Errorf("%d logs were written for two writes", n)
+	}
+}
