@@ -17,6 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// supported says whether private servers can be run on this system.
+func supported() error { return nil }
+
 // own gives dir to the account that the server runs as: database servers
 // refuse to run as root.
 func own(dir string, accounts []string) error {

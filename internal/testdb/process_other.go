@@ -10,6 +10,7 @@ import (
 
 var errNotLinux = errors.New("private servers need Linux: run these tests in a container, or with -short")
 
+func supported() error                         { return errNotLinux }
 func own(string, []string) error               { return errNotLinux }
 func runAs(*exec.Cmd, string, []string) error  { return errNotLinux }
 func releaseSharedMemory(string)               {}

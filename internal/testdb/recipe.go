@@ -150,6 +150,9 @@ func Installed(driver string) error {
 	if !ok {
 		return fmt.Errorf("no server of driver %q; there are mysql and postgres", driver)
 	}
+	if err := supported(); err != nil {
+		return err
+	}
 	if _, err := r.initialise(""); err != nil {
 		return err
 	}

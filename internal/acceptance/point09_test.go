@@ -1,0 +1,603 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+const setBalance = "UPDATE account SET balance = ? WHERE id = ?"
+
+func TestPoint09_CommitWithoutAnswerIsDeliveredByTheRetryAsAWhole(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for name, cut := range map[string]func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}{
+			"committed":     (*testproxy.Proxy).CutAfter,
+			"not committed": (*testproxy.Proxy).CutBefore,
+		} {
+			t.Run(name, func(t *testing.T) {
+				r, p := newRigBehindProxy(t, freshLike(t, db))
+				r.account(1, 2)
+				tx := r.begin()
+				r.must(tx, setBalance, 10, 1)
+				r.must(tx, setBalance, 20, 2)
+				r.wantNoLog() // not before COMMIT
+				cut(p, testproxy.Text("COMMIT"))
+				if err := tx.Commit(); err != nil {
+					t.Fatalf("Commit: %v", err)
+				}
+				r.wantBalances(10, 20)
+				r.wantNoLog()
+			})
+		}
+	})
+}
+
+func TestPoint09_CommitWithoutAnswerIsDeliveredByTheJobAsAWhole(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1, 2)
+		tx := r.begin()
+		r.must(tx, setBalance, 10, 1)
+		r.must(tx, setBalance, 20, 2)
+		p.CutBefore(testproxy.Text("COMMIT"))
+		pending := wantPending(t, tx.Commit())
+		u := r.wantOneLog()
+		if u.ID != pending.LogID || len(u.Statements) != 2 || !u.InDoubt || u.NotReplayable != "" || u.Parked {
+			t.Errorf("the log holds %+v, want the unit %s with both statements, in doubt and replayable", u, pending.LogID)
+		}
+		r.wantBalances(1, 2)
+		if report := r.runOnce(); report.Delivered != 1 {
+			t.Errorf("the job's round: %v", report)
+		}
+		r.wantBalances(10, 20)
+		r.wantNoLog()
+	})
+}
+
+func TestPoint09_ReplayIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1, 2)
+		tx := r.begin()
+		r.must(tx, setBalance, 10, 1)
+		r.must(tx, "INSERT INTO account VALUES (3, 3)")
+		p.CutBefore(testproxy.Text("COMMIT"))
+		wantPending(t, tx.Commit())
+		// What the second statement needs is gone: the first must not stay alone.
+		r.exec("ALTER TABLE account RENAME COLUMN balance TO amount",
+			"ALTER TABLE account ADD balance INT", "ALTER TABLE account ADD CHECK (id < 3)")
+		if report := r.runOnce(); report.Delivered != 0 || report.Parked != 1 {
+			t.Errorf("the job's round: %v", report)
+		}
+		if n := r.count("SELECT COUNT(*) FROM account WHERE balance = 10"); n != 0 {
+			t.Error("the first statement of the unit was applied without the second")
+		}
+	})
+}
+
+func TestPoint09_ARolledBackTransactionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account(1)
+		tx := r.begin()
+		r.must(tx, setBalance, 10, 1)
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		r.wantNoLog()
+		// The connection of the pool holds no transaction: this is logged and committed.
+		r.must(r.wrapped, setBalance, 11, 1)
+		r.wantBalances(11)
+		r.wantNoLog()
+		if n := r.counters.Delivered.Load(); n != 1 {
+			t.Errorf("%d writes were counted as delivered, want 1", n)
+		}
+	})
+}
+
+func TestPoint09_RollbackToASavepointTruncatesTheUnit(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1, 2, 3, 4, 5)
+		tx := r.begin()
+		r.must(tx, setBalance, 10, 1)
+		r.must(tx, "SAVEPOINT sp0x1") // gorm's words
+		r.must(tx, setBalance, 20, 2)
+		r.must(tx, "ROLLBACK TO SAVEPOINT sp0x1")
+		r.must(tx, setBalance, 30, 3)
+		r.must(tx, "SAVEPOINT Outer_")
+		r.must(tx, "SAVEPOINT inner_")
+		r.must(tx, setBalance, 40, 4)
+		r.must(tx, "ROLLBACK TO outer_")
+		r.must(tx, "RELEASE SAVEPOINT outer_")
+		r.must(tx, setBalance, 50, 5)
+		p.CutBefore(testproxy.Text("COMMIT"))
+		wantPending(t, tx.Commit())
+		if u := r.wantOneLog(); len(u.Statements) != 3 || u.NotReplayable != "" {
+			t.Errorf("the unit has %d statements and is not replayable because of %q, want 3 and replayable", len(u.Statements), u.NotReplayable)
+		}
+		r.runOnce()
+		r.wantBalances(10, 2, 30, 4, 50)
+		r.wantNoLog()
+	})
+}
+
+func TestPoint09_AnAbortedPostgresTransactionGoesOnFromItsSavepoint(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.Postgres(t), noSyncRetry)
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	r.must(tx, "SAVEPOINT a")
+	r.fails(tx, "UPDATE account SET nosuch = 1")
+	r.must(tx, "ROLLBACK TO a")
+	r.must(tx, setBalance, 20, 2)
+	p.CutAfter(testproxy.Text("COMMIT"))
+	wantPending(t, tx.Commit())
+	if u := r.wantOneLog(); len(u.Statements) != 2 {
+		t.Errorf("the unit has %d statements, want 2", len(u.Statements))
+	}
+}
+
+func TestPoint09_DDLCommitsTheUnitOnMySQL(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t))
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	r.must(tx, "CREATE TABLE other (id INT PRIMARY KEY)")
+	r.wantBalances(10) // committed on the way
+	r.wantNoLog()
+	if n := r.counters.Delivered.Load(); n != 1 {
+		t.Errorf("%d units were counted as delivered, want the one that the DDL committed", n)
+	}
+	r.must(tx, setBalance, 20, 2) // on its own now
+	if n := r.counters.Delivered.Load(); n != 2 {
+		t.Errorf("%d writes were counted as delivered, want the one behind the DDL on its own too", n)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantBalances(10, 20)
+	r.wantNoLog()
+}
+
+func TestPoint09_AWriteBehindDDLIsLoggedOnItsOwn(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.MySQL(t), noSyncRetry)
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	r.must(tx, "CREATE TABLE other (id INT PRIMARY KEY)")
+	p.CutBefore(testproxy.MySQLExecute)
+	wantPending(t, r.fails(tx, setBalance, 20, 2))
+	if u := r.wantOneLog(); len(u.Statements) != 1 {
+		t.Errorf("the unit has %d statements, want the one behind the DDL", len(u.Statements))
+	}
+	_ = tx.Rollback()
+	r.runOnce()
+	r.wantBalances(10, 20)
+	r.wantNoLog()
+}
+
+func TestPoint09_DDLThatFailsCommitsAllTheSame(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t))
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	var my *mysql.MySQLError
+	if err := r.fails(tx, "CREATE TABLE account (id INT)"); !errors.As(err, &my) || my.Number != 1050 {
+		t.Errorf("the error is %v, want the driver's own: table exists", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantBalances(10)
+	r.wantNoLog()
+}
+
+func TestPoint09_ASyntaxErrorInDDLEndsNothing(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.MySQL(t), noSyncRetry)
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	var my *mysql.MySQLError
+	if err := r.fails(tx, "CREATE TABLE (((("); !errors.As(err, &my) || my.Number != 1064 {
+		t.Errorf("the error is %v, want the driver's own: syntax", err)
+	}
+	r.wantBalances(1)
+	r.wantNoLog()
+	r.must(tx, setBalance, 20, 2)
+	r.wantBalances(1, 2)
+	p.CutBefore(testproxy.Text("COMMIT"))
+	wantPending(t, tx.Commit())
+	if u := r.wantOneLog(); len(u.Statements) != 2 {
+		t.Errorf("the unit has %d statements, want both", len(u.Statements))
+	}
+}
+
+// A DDL whose answer is lost is not delivered by anybody: only the unit that
+// it was to commit is.
+func TestPoint09_DDLWithoutAnswerIsNoSuccessThoughItsUnitIsDelivered(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.MySQL(t))
+	r.account(1)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	p.CutBefore(testproxy.Text("CREATE TABLE"))
+	err := r.fails(tx, "CREATE TABLE other (id INT PRIMARY KEY)")
+	if errors.Is(err, bedsql.ErrPending) {
+		t.Errorf("the error is %v, but the unit is delivered and nobody will create the table", err)
+	}
+	r.wantBalances(10)
+	r.wantNoLog()
+	// The session is gone: nothing of this transaction is written any more.
+	r.fails(tx, setBalance, 11, 1)
+	if err := tx.Commit(); err == nil {
+		t.Error("Commit succeeded")
+	}
+	r.wantBalances(10)
+}
+
+func TestPoint09_DDLWhoseUnitCannotBeLoggedEndsTheTransaction(t *testing.T) {
+	t.Parallel()
+	r, p := newRigLogBehindProxy(t, testdb.MySQL(t))
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	p.Refuse()
+	p.CutAll()
+	if err := r.fails(tx, "CREATE TABLE other (id INT PRIMARY KEY)"); !errors.Is(err, bedsql.ErrNotLogged) {
+		t.Errorf("the error is %v, want ErrNotLogged", err)
+	}
+	p.Accept()
+	// The session is outside of any transaction: what is written into the
+	// transaction now would be committed on its own.
+	if err := r.fails(tx, setBalance, 20, 2); !errors.Is(err, bedsql.ErrTransactionLost) {
+		t.Errorf("the error is %v, want ErrTransactionLost", err)
+	}
+	if err := tx.Commit(); err == nil {
+		t.Error("Commit succeeded though nothing was committed")
+	}
+	r.wantBalances(1, 2)
+	r.must(r.wrapped, setBalance, 11, 1)
+	r.wantBalances(11, 2)
+	r.wantNoLog()
+}
+
+func TestPoint09_BeginOverAnOpenTransactionWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.MySQL(t))
+	r.account(1)
+	conn := r.conn()
+	r.must(conn, "BEGIN")
+	r.must(conn, setBalance, 10, 1)
+	p.CutBefore(testproxy.Text("START TRANSACTION"))
+	if tx, err := conn.BeginTx(context.Background(), nil); err == nil {
+		_ = tx.Rollback()
+		t.Error("BeginTx succeeded on a connection that was cut")
+	}
+	r.wantBalances(10) // what it was to commit is delivered
+	r.wantNoLog()
+}
+
+// deadlock makes two transactions wait for each other and returns the error
+// of the victim, which is the application's.
+func (r *rig) deadlock(tx *sql.Tx) error {
+	r.t.Helper()
+	conn, err := r.bare.Conn(context.Background())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	// MySQL's victim is the one that has changed least.
+	for _, q := range []string{
+		"BEGIN", "UPDATE account SET balance = balance + 100 WHERE id >= 2",
+	} {
+		if _, err := conn.ExecContext(context.Background(), q); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.must(tx, setBalance, 10, 1)
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.ExecContext(context.Background(), "UPDATE account SET balance = balance + 100 WHERE id = 1")
+		done <- err
+	}()
+	eventually(r.t, "the other transaction waits for a lock", func() bool {
+		return r.count("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%+ 100 WHERE id = 1%'") > 0
+	})
+	_, victim := tx.Exec(setBalance, 20, 2)
+	if err := <-done; err != nil {
+		r.t.Fatalf("the other transaction was the victim: %v", err)
+	}
+	if _, err := conn.ExecContext(context.Background(), "ROLLBACK"); err != nil {
+		r.t.Fatal(err)
+	}
+	return victim
+}
+
+func TestPoint09_AfterADeadlockNothingMoreIsWritten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t))
+	r.account(1, 2, 3, 4, 5, 6)
+	tx := r.begin()
+	err := r.deadlock(tx)
+	var my *mysql.MySQLError
+	if !errors.As(err, &my) || my.Number != 1213 {
+		t.Fatalf("the victim's error is %v, want the driver's own deadlock", err)
+	}
+	if _, ok := err.(*mysql.MySQLError); !ok {
+		t.Errorf("the victim's error is a %T, want the driver's own", err)
+	}
+	for _, q := range []string{
+		"UPDATE account SET balance = 30 WHERE id = 3",
+		"CREATE TABLE other (id INT)",
+		"COMMIT",
+		"SAVEPOINT a",
+		"CALL nothing()",
+		"UPDATE account SET balance = 31 WHERE id = 3; UPDATE account SET balance = 41 WHERE id = 4",
+	} {
+		if err := r.fails(tx, q); !errors.Is(err, bedsql.ErrTransactionLost) {
+			t.Errorf("%s: the error is %v, want ErrTransactionLost", q, err)
+		}
+	}
+	if _, err := tx.Query("INSERT INTO account VALUES (7, 7) RETURNING id"); !errors.Is(err, bedsql.ErrTransactionLost) {
+		t.Errorf("a write through Query: the error is %v, want ErrTransactionLost", err)
+	}
+	if _, err := tx.ExecContext(bedsql.Skip(context.Background()), setBalance, 40, 4); !errors.Is(err, bedsql.ErrTransactionLost) {
+		t.Errorf("a write under Skip: the error is %v, want ErrTransactionLost", err)
+	}
+	if err := tx.Commit(); !errors.Is(err, bedsql.ErrTransactionLost) {
+		t.Errorf("Commit: the error is %v, want ErrTransactionLost", err)
+	}
+	r.wantBalances(1, 2, 3, 4, 5, 6)
+	if n := r.count("SELECT COUNT(*) FROM account"); n != 6 {
+		t.Errorf("%d accounts, want 6", n)
+	}
+	r.wantNoLog()
+	// The connection of the pool is usable and outside of any transaction.
+	r.must(r.wrapped, setBalance, 50, 5)
+	r.wantBalances(1, 2, 3, 4, 50, 6)
+}
+
+func TestPoint09_ALockTimeoutRollsBackTheStatementOrTheTransaction(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		option string
+		whole  bool
+	}{
+		"the statement":   {"--innodb-rollback-on-timeout=OFF", false},
+		"the transaction": {"--innodb-rollback-on-timeout=ON", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testdb.PrivateMariaDB(t, c.option, "--innodb-lock-wait-timeout=1")
+			r := newRigWithLog(t, server.DB(t), testdb.MySQL(t))
+			r.account(1, 2, 3)
+			free := r.blockRow(2)
+			tx := r.begin()
+			r.must(tx, setBalance, 10, 1)
+			var my *mysql.MySQLError
+			if err := r.fails(tx, setBalance, 20, 2); !errors.As(err, &my) || my.Number != 1205 {
+				t.Fatalf("the error is %v, want the driver's own lock timeout", err)
+			}
+			free()
+			_, err := tx.Exec(setBalance, 30, 3)
+			if c.whole != errors.Is(err, bedsql.ErrTransactionLost) {
+				t.Errorf("the write behind it: %v", err)
+			}
+			err = tx.Commit()
+			if c.whole {
+				if !errors.Is(err, bedsql.ErrTransactionLost) {
+					t.Errorf("Commit: %v", err)
+				}
+				r.wantBalances(1, 2, 3)
+			} else {
+				if err != nil {
+					t.Errorf("Commit: %v", err)
+				}
+				r.wantBalances(10, 2, 30)
+			}
+			r.wantNoLog()
+		})
+	}
+}
+
+func TestPoint09_ATransactionThatCannotBeLoggedIsRolledBack(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigLogBehindProxy(t, db)
+		r.wrapped.SetMaxOpenConns(1)
+		r.account(1)
+		tx := r.begin()
+		r.must(tx, setBalance, 10, 1)
+		p.Refuse()
+		p.CutAll()
+		if err := tx.Commit(); !errors.Is(err, bedsql.ErrNotLogged) {
+			t.Errorf("Commit: %v, want ErrNotLogged", err)
+		}
+		r.wantBalances(1)
+		p.Accept()
+		r.must(r.wrapped, setBalance, 11, 1)
+		r.wantBalances(11) // seen by others: there was no open transaction in the pool
+		r.wantNoLog()
+	})
+}
+
+func TestPoint09_ATransactionThatCannotBeLoggedIsRolledBackAsText(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigLogBehindProxy(t, db)
+		r.wrapped.SetMaxOpenConns(1)
+		r.account(1)
+		conn := r.conn()
+		r.must(conn, "BEGIN")
+		r.must(conn, setBalance, 10, 1)
+		p.Refuse()
+		p.CutAll()
+		if err := r.fails(conn, "COMMIT"); !errors.Is(err, bedsql.ErrNotLogged) {
+			t.Errorf("COMMIT: %v, want ErrNotLogged", err)
+		}
+		_ = conn.Close()
+		r.wantBalances(1)
+		p.Accept()
+		r.must(r.wrapped, setBalance, 11, 1)
+		r.wantBalances(11)
+		r.wantNoLog()
+	})
+}
+
+func TestPoint09_AClosedLogRollsBackOnEveryDatabase(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.wrapped.SetMaxOpenConns(1)
+		r.account(1)
+		tx := r.begin()
+		r.must(tx, setBalance, 10, 1)
+		_ = r.storage.Close()
+		if err := tx.Commit(); !errors.Is(err, bedsql.ErrNotLogged) {
+			t.Errorf("Commit: %v, want ErrNotLogged", err)
+		}
+		r.wantBalances(1)
+		if _, err := r.wrapped.ExecContext(bedsql.Skip(context.Background()), r.q(setBalance), 11, 1); err != nil {
+			t.Fatal(err)
+		}
+		r.wantBalances(11)
+	})
+}
+
+func TestPoint09_TransactionControlAsTextMakesAUnit(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1, 2)
+		conn := r.conn()
+		r.must(conn, "begin")
+		r.must(conn, setBalance, 10, 1)
+		r.must(conn, setBalance, 20, 2)
+		r.wantBalances(1, 2)
+		r.wantNoLog()
+		p.CutBefore(testproxy.Text("COMMIT"))
+		wantPending(t, r.fails(conn, "/* the end */ Commit;"))
+		if u := r.wantOneLog(); len(u.Statements) != 2 {
+			t.Errorf("the unit has %d statements, want 2", len(u.Statements))
+		}
+		r.runOnce()
+		r.wantBalances(10, 20)
+		r.wantNoLog()
+	})
+}
+
+func TestPoint09_WithAutocommitOffEveryCommitIsAUnit(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.MySQL(t), noSyncRetry)
+	r.account(1, 2, 3)
+	conn := r.conn()
+	r.must(conn, "SET autocommit = 0")
+	r.must(conn, setBalance, 10, 1)
+	r.must(conn, "COMMIT")
+	r.wantBalances(10)
+	r.must(conn, setBalance, 20, 2)
+	r.must(conn, "ROLLBACK")
+	r.must(conn, setBalance, 30, 3)
+	r.must(conn, "SET autocommit = 1") // commits
+	r.wantBalances(10, 2, 30)
+	r.wantNoLog()
+	if n := r.counters.Delivered.Load(); n != 2 {
+		t.Errorf("%d units were counted as delivered, want 2", n)
+	}
+	r.must(conn, "SET autocommit = 0")
+	r.must(conn, setBalance, 21, 2)
+	p.CutBefore(testproxy.Text("autocommit"))
+	wantPending(t, r.fails(conn, "SET autocommit = 1"))
+	r.wantOneLog()
+}
+
+// An interrupted statement leaves SQLite's transaction open, and the driver
+// does not say whether it was done. Its COMMIT is logged like any other, as
+// one that must not be run again.
+func TestPoint09_AnInterruptedStatementDoesNotMakeTheCommitUnlogged(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	r := newRig(t, testdb.SQLite(t), func(c *bedsql.Config) {
+		c.Storage = &hookedStorage{Storage: c.Storage, onAdd: func(units []*txlog.Unit) error {
+			seen = append(seen, units[0].NotReplayable)
+			return nil
+		}}
+	})
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	_, err := tx.ExecContext(ctx, "UPDATE account SET balance = (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 100000000) SELECT count(*) FROM n) WHERE id = 2")
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("the statement was to be interrupted: %v", err)
+	}
+	err = tx.Commit()
+	switch {
+	case err != nil:
+		r.wantBalances(1, 2)
+	case len(seen) != 1 || seen[0] == "":
+		t.Errorf("units logged (with their reasons): %q; want the one that was committed, not replayable", seen)
+	default:
+		r.wantBalances(10, 2)
+	}
+	r.wantNoLog()
+	r.must(r.wrapped, setBalance, 12, 1)
+	r.wantBalances(12, 2)
+}
+
+func TestPoint09_AnAbortedPostgresTransactionIsTheCallersOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.Postgres(t))
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	r.fails(tx, "UPDATE account SET nosuch = 1")
+	var pg *pgconn.PgError
+	if err := r.fails(tx, setBalance, 20, 2); !errors.As(err, &pg) || pg.Code != "25P02" {
+		t.Errorf("the error is %v, want the driver's own: the transaction is aborted", err)
+	}
+	if err := tx.Commit(); err == nil {
+		t.Error("Commit of an aborted transaction succeeded")
+	}
+	r.wantBalances(1, 2)
+	r.wantNoLog()
+}
+
+// An argument that does not fit fails in the driver: the server has heard
+// nothing, and its transaction is as good as before.
+func TestPoint09_AnArgumentThatDoesNotFitDoesNotAbortTheUnit(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.Postgres(t), noSyncRetry)
+	r.account(1, 2)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	r.fails(tx, setBalance, "ten", 2)
+	p.CutAfter(testproxy.Text("COMMIT"))
+	wantPending(t, tx.Commit())
+	if u := r.wantOneLog(); len(u.Statements) != 1 {
+		t.Errorf("the unit has %d statements, want 1", len(u.Statements))
+	}
+	r.wantBalances(10, 2)
+}
