@@ -1,0 +1,10 @@
+// Command bed-job delivers the transaction log and lets a person look at it.
+package main
+
+import (
+	"os"
+
+	"github.com/bedsql/bed/internal/cli"
+)
+
+func main() { os.Exit(cli.Main()) }

@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// The exit statuses.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// An app is one invocation's surroundings.
+type app struct {
+	In       io.Reader
+	Out, Err io.Writer
+	// InTTY, OutTTY and ErrTTY say which of them is a terminal.
+	InTTY, OutTTY, ErrTTY bool
+	Getenv                func(string) (string, bool)
+	Now                   func() time.Time
+	// Open opens the transaction log that a configuration names; create says
+	// whether its tables are created when they are absent.
+	Open func(ctx context.Context, log dataSource, create bool) (txlog.Storage, error)
+
+	configPath string
+	logFormat  string
+	logLevel   string
+	// dsns are those of the configuration, whose secrets no message may hold.
+	dsns []string
+}
+
+// Main runs the process's own command line and returns its exit status.
+func Main() int {
+	a := &app{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		InTTY: terminal(os.Stdin), OutTTY: terminal(os.Stdout), ErrTTY: terminal(os.Stderr),
+		Getenv: os.LookupEnv, Now: time.Now,
+		Open: openLog,
+	}
+	ctx, stop := withSignals(context.Background(), a.Err)
+	defer stop()
+	return a.run(ctx, os.Args[1:])
+}
+
+func terminal(f *os.File) bool {
+	return isatty.IsTerminal(f.Fd()) || isatty.IsCygwinTerminal(f.Fd())
+}
+
+// run runs one command line.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(a.In)
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var usage *usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(a.Err, "bed-job: %s\n", printable(usage.Error()))
+		if usage.cmd != nil {
+			fmt.Fprintf(a.Err, "Run \"%s --help\" for how to use it.\n", usage.cmd.CommandPath())
+		}
+		return exitUsage
+	}
+	if !errors.Is(err, errReported) {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			fmt.Fprintf(a.Err, "bed-job: %s\n", printable(line))
+		}
+	}
+	return exitFailure
+}
+
+// errReported ends a command whose failure has been printed already.
+var errReported = errors.New("failed")
+
+// A usageError is a mistake in the command line.
+type usageError struct {
+	cmd *cobra.Command
+	msg string
+}
+
+func (e *usageError) Error() string { return e.msg }
+
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{cmd: cmd, msg: fmt.Sprintf(format, args...)}
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "bed-job",
+		Short: "Delivers the transaction log of soft transactions and shows what it holds",
+		Long: `bed-job delivers writes that were logged but are not known to have arrived, and
+lets a person look at, retry and discard those that cannot be delivered.
+
+Exit status: 0 done, 1 something failed, 2 the command line is wrong.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			hint := ""
+			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+				hint = ", did you mean " + strings.Join(s, " or ") + "?"
+			}
+			return usagef(cmd, "unknown command %q%s", args[0], hint)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
+	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "", "text or json (default: text on a terminal, json otherwise)")
+	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
+	root.AddCommand(
+		a.runCommand(), a.listCommand(), a.showCommand(), a.retryCommand(), a.discardCommand(),
+		a.statsCommand(), a.schemaCommand(), a.demoCommand(), a.versionCommand(),
+	)
+	return root
+}
+
+// noArgs is cobra.NoArgs as a usage error.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef(cmd, "%s takes no argument, %q was given", cmd.Name(), args[0])
+	}
+	return nil
+}
+
+func (a *app) configFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default $"+ConfigVariable+", else "+DefaultConfig+")")
+}
+
+// withLog opens the transaction log for an inspection command.
+func (a *app) withLog(ctx context.Context, f func(txlog.Storage) error) (err error) {
+	if _, err := a.logger(); err != nil {
+		return err
+	}
+	cfg, err := a.readConfig(a.configPath, onlyLog)
+	if err != nil {
+		return err
+	}
+	a.dsns = []string{cfg.log.dsn}
+	st, err := a.Open(ctx, cfg.log, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = redactError(err, a.dsns...) }()
+	defer closing(&err, "the transaction log", st.Close)
+	return f(st)
+}

@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// DefaultConfig is the configuration file in the working directory that is
+// read when neither the flag nor the environment names one.
+const DefaultConfig = "bed-job.yaml"
+
+// ConfigVariable is the environment variable that names the configuration file.
+const ConfigVariable = "BED_JOB_CONFIG"
+
+// A dataSource is a database as the configuration names it.
+type dataSource struct {
+	name   string
+	driver string
+	dsn    string
+	at     entry // where dsn stands, for problems found later
+}
+
+// A config is what a configuration file says.
+type config struct {
+	log     dataSource
+	targets []dataSource
+	job     jobConfig
+}
+
+// part says how much of a configuration a command needs. What it does not
+// need may lack its environment variables.
+type part bool
+
+const (
+	onlyLog   part = false
+	wholeFile part = true
+)
+
+// readConfig reads the configuration file. Its errors never hold a DSN.
+func (a *app) readConfig(path string, p part) (*config, error) {
+	if path == "" {
+		path, _ = a.Getenv(ConfigVariable)
+	}
+	named := path != ""
+	if !named {
+		path = DefaultConfig
+	}
+	src, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !named:
+		return nil, fmt.Errorf("there is no %s in the working directory: name a configuration file with -c or in $%s", path, ConfigVariable)
+	case err != nil:
+		return nil, fmt.Errorf("the configuration cannot be read: %w", err)
+	}
+	return parseConfig(path, src, a.Getenv, p)
+}
+
+// parseConfig reads src; a *ConfigError names every place that is wrong.
+func parseConfig(file string, src []byte, lookup func(string) (string, bool), p part) (*config, error) {
+	d := &decoder{lookup: lookup}
+	c := &config{}
+	if top := d.parse(src); top != nil {
+		d.config(top, c, p)
+	}
+	if p == wholeFile && len(d.problems) == 0 {
+		d.sharedFile(c)
+	}
+	if len(d.problems) > 0 {
+		slices.SortStableFunc(d.problems, func(a, b problem) int {
+			if a.line != b.line {
+				return a.line - b.line
+			}
+			return a.column - b.column
+		})
+		return nil, &ConfigError{file: file, problems: d.problems}
+	}
+	return c, nil
+}
+
+func (d *decoder) config(top ast.Node, c *config, p part) {
+	given := map[string]bool{}
+	ok := d.fields(top, top, "the configuration", map[string]func(entry){
+		"targetDataSource": func(e entry) {
+			given[e.key] = true
+			if p == wholeFile {
+				c.targets = d.targets(e)
+			}
+		},
+		"transactionLogDataSource": func(e entry) {
+			given[e.key] = true
+			c.log, _ = d.dataSource(e, p == wholeFile)
+		},
+		"jobConfig": func(e entry) {
+			if p == wholeFile {
+				d.jobConfig(e, &c.job)
+			}
+		},
+	})
+	if !ok {
+		return
+	}
+	for _, section := range []string{"targetDataSource", "transactionLogDataSource"} {
+		if !given[section] && (p == wholeFile || section == "transactionLogDataSource") {
+			d.failAt(nil, "the section %s is missing", section)
+		}
+	}
+}
+
+func (d *decoder) targets(e entry) []dataSource {
+	entries, ok := d.mapping(e.at, e.node, e.key)
+	if !ok {
+		return nil
+	}
+	if len(entries) == 0 {
+		d.fail(e.at, "%s names no data source", e.key)
+	}
+	var all []dataSource
+	for _, t := range entries {
+		if t.key == "" {
+			d.fail(t.at, "a data source has no name")
+			continue
+		}
+		if s, ok := d.dataSource(t, true); ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// dataSource reads {driver, dsn}. With check the DSN is also shown to its
+// driver's parser.
+func (d *decoder) dataSource(e entry, check bool) (dataSource, bool) {
+	s := dataSource{name: e.key}
+	before := len(d.problems)
+	given := map[string]bool{}
+	ok := d.fields(e.at, e.node, "data source "+safeName(e.key), map[string]func(entry){
+		"driver": func(f entry) {
+			given[f.key] = true
+			// The text is not quoted: somebody may have swapped driver and dsn.
+			if s.driver, _ = d.text(f); s.driver != "" && drivers[s.driver].target == nil {
+				d.fail(f.node, "data source %s: unknown driver, it must be %s", safeName(e.key), driverNames())
+				s.driver = ""
+			}
+		},
+		"dsn": func(f entry) {
+			given[f.key] = true
+			s.at = f
+			if text, ok := d.text(f); ok {
+				if strings.TrimSpace(text) == "" {
+					d.fail(f.node, "data source %s: the dsn is empty", safeName(e.key))
+				}
+				s.dsn = text
+			}
+		},
+	})
+	if !ok {
+		return s, false
+	}
+	for _, key := range []string{"driver", "dsn"} {
+		if !given[key] {
+			d.fail(e.at, "data source %s has no %s", safeName(e.key), key)
+		}
+	}
+	if len(d.problems) == before && check {
+		if _, err := s.target(); err != nil {
+			d.fail(s.at.node, "%v", err)
+		}
+	}
+	return s, len(d.problems) == before
+}
+
+// sharedFile refuses a SQLite log in a target's own file: each would wait for
+// the other's lock.
+func (d *decoder) sharedFile(c *config) {
+	log, err := c.log.target()
+	if err != nil || log.File == "" {
+		return
+	}
+	for _, s := range c.targets {
+		if t, err := s.target(); err == nil && sameFile(t.File, log.File) {
+			d.fail(s.at.node, "data source %s: it is the SQLite file of the transaction log, which must be a file of its own", safeName(s.name))
+		}
+	}
+}
+
+func sameFile(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}

@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// pageSize is how many units are read from the log at once.
+const pageSize = 500
+
+// The widths of a list's cells.
+const (
+	sqlWidth   = 60
+	errorWidth = 40
+)
+
+func (a *app) listCommand() *cobra.Command {
+	var (
+		f     txlog.Filter
+		limit int
+		out   output
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the logs, oldest first",
+		Long:  "List the logs, oldest first: one line for each unit of delivery, with its SQL\nshortened and without parameters (see show).\n" + jsonHelp,
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.OlderThan < 0 || limit < 0 {
+				return usagef(cmd, "--older-than and --limit must not be negative")
+			}
+			return a.withLog(cmd.Context(), func(st txlog.Storage) error {
+				return a.list(cmd.Context(), st, f, limit, out)
+			})
+		},
+	}
+	a.configFlag(cmd)
+	a.outputFlag(cmd, &out)
+	a.filterFlags(cmd, &f)
+	cmd.Flags().BoolVar(&f.Parked, "parked", false, "only those that wait for a person")
+	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many (0: all)")
+	return cmd
+}
+
+func (a *app) filterFlags(cmd *cobra.Command, f *txlog.Filter) {
+	cmd.Flags().StringVar(&f.DataSource, "data-source", "", "only those of the data source `name`")
+	cmd.Flags().DurationVar(&f.OlderThan, "older-than", 0, "only those at least so old, such as 30m or 24h")
+}
+
+// eachUnit pages through the units that f selects.
+func eachUnit(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int, do func([]*txlog.Unit) error) error {
+	for {
+		f.Limit = pageSize
+		if limit > 0 {
+			f.Limit = min(pageSize, limit)
+		}
+		units, err := st.List(ctx, f)
+		if err != nil {
+			return err
+		}
+		if len(units) > 0 {
+			if err := do(units); err != nil {
+				return err
+			}
+			f.After = units[len(units)-1].ID
+		}
+		if len(units) < f.Limit {
+			return nil
+		}
+		if limit > 0 {
+			if limit -= len(units); limit == 0 {
+				return nil
+			}
+		}
+	}
+}
+
+func (a *app) list(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int, out output) error {
+	if out.json() {
+		return a.listJSON(ctx, st, f, limit)
+	}
+	found := false
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	err := eachUnit(ctx, st, f, limit, func(units []*txlog.Unit) error {
+		if !found {
+			fmt.Fprintln(w, "ID\tDATA SOURCE\tSTATE\tTRIES\tCREATED\tNEXT TRY\tLAST ERROR\tSQL")
+		}
+		found = true
+		now := a.Now()
+		for _, u := range units {
+			next := "-"
+			if !u.Parked {
+				next = until(now, u.NextTry)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(u.ID), printable(u.DataSource), stateOf(u),
+				u.Tries, when(now, u.CreatedAt), next, orDash(oneLine(u.LastError, errorWidth)), sqlCell(u))
+		}
+		return w.Flush()
+	})
+	if err == nil && !found {
+		_, err = fmt.Fprintln(a.Err, "The log holds nothing of that kind.")
+	}
+	return err
+}
+
+func sqlCell(u *txlog.Unit) string {
+	switch n := len(u.Statements); {
+	case u.Unreadable != nil:
+		return "(unreadable: " + oneLine(u.Unreadable.Error(), sqlWidth) + ")"
+	case n == 0:
+		return "-"
+	case n == 1:
+		return oneLine(u.Statements[0].SQL, sqlWidth)
+	default:
+		return fmt.Sprintf("%s (and %d more)", oneLine(u.Statements[0].SQL, sqlWidth), n-1)
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// listJSON writes one array, page by page.
+func (a *app) listJSON(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int) error {
+	sep := "[\n  "
+	err := eachUnit(ctx, st, f, limit, func(units []*txlog.Unit) error {
+		for _, u := range units {
+			text, err := marshal(viewOf(u), "  ")
+			if err != nil {
+				return err
+			}
+			if _, err := io.WriteString(a.Out, sep+text); err != nil {
+				return err
+			}
+			sep = ",\n  "
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	end := "\n]\n"
+	if sep == "[\n  " {
+		end = "[]\n"
+	}
+	_, err = io.WriteString(a.Out, end)
+	return err
+}
+
+func (a *app) statsCommand() *cobra.Command {
+	var out output
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Count the logs of each data source",
+		Long: `Count the logs of each data source: those that wait, those that are being written
+or delivered at this moment (leased), those parked for a person, and the oldest.
+
+JSON (-o json): an array of objects with dataSource, waiting, leased, parked and
+oldest (RFC 3339 in UTC, or null).`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withLog(cmd.Context(), func(st txlog.Storage) error { return a.stats(cmd.Context(), st, out) })
+		},
+	}
+	a.configFlag(cmd)
+	a.outputFlag(cmd, &out)
+	return cmd
+}
+
+// statsView is a data source's counts as JSON shows them.
+type statsView struct {
+	DataSource string     `json:"dataSource"`
+	Waiting    int        `json:"waiting"`
+	Leased     int        `json:"leased"`
+	Parked     int        `json:"parked"`
+	Oldest     *time.Time `json:"oldest"`
+}
+
+func (a *app) stats(ctx context.Context, st txlog.Storage, out output) error {
+	all, err := st.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	if out.json() {
+		views := make([]statsView, len(all))
+		for i, s := range all {
+			views[i] = statsView{s.DataSource, s.Waiting, s.Leased, s.Parked, utc(s.Oldest)}
+		}
+		return printJSON(a.Out, views)
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(a.Err, "The log is empty.")
+		return err
+	}
+	now := a.Now()
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "DATA SOURCE\tWAITING\tLEASED\tPARKED\tOLDEST")
+	for _, s := range all {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", printable(s.DataSource), s.Waiting, s.Leased, s.Parked, when(now, s.Oldest))
+	}
+	return w.Flush()
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// drivers are the databases that a configuration can name, for logs and
+// targets alike: importing their packages registers them with txlog.
+var drivers = map[string]struct {
+	target func(dsn string) (delivery.Target, error)
+}{
+	"mysql":    {mysql.Target},
+	"postgres": {postgres.Target},
+	"sqlite":   {sqlite.Target},
+}
+
+func driverNames() string {
+	return strings.Join(slices.Sorted(maps.Keys(drivers)), ", ")
+}
+
+// target reads the DSN of a data source to deliver to. Nothing is dialled.
+func (s dataSource) target() (delivery.Target, error) {
+	t, err := drivers[s.driver].target(s.dsn)
+	if err != nil {
+		return t, redactError(fmt.Errorf("data source %s: %w", safeName(s.name), err), s.dsn)
+	}
+	t.DataSource = s.name
+	return t, nil
+}
+
+// openLog opens the transaction log. Looking at a log never creates one.
+func openLog(ctx context.Context, s dataSource, create bool) (txlog.Storage, error) {
+	var opts []txlog.Option
+	if !create {
+		// SQLite creates the file of a database that it opens.
+		if t, err := s.target(); err == nil && t.File != "" {
+			if _, err := os.Stat(t.File); err != nil {
+				return nil, fmt.Errorf("the transaction log cannot be opened: %w", err)
+			}
+		}
+		opts = append(opts, txlog.WithoutCreate())
+	}
+	st, err := txlog.Open(ctx, s.driver, s.dsn, opts...)
+	if err != nil {
+		return nil, redactError(fmt.Errorf("the transaction log cannot be opened: %w", err), s.dsn)
+	}
+	return st, nil
+}

@@ -1,0 +1,327 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// A stage is a log and a target in SQLite files with a configuration for both,
+// for tests with a real process.
+type stage struct {
+	config string
+	file   string
+	target *sql.DB
+	log    *txlog.SQLStorage
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	dir := t.TempDir()
+	s := &stage{config: filepath.Join(dir, "bed-job.yaml"), file: filepath.Join(dir, "target.db")}
+	logFile := filepath.Join(dir, "log.db")
+	// A target that waits long for a lock: a delivery to it is in flight for
+	// as long as a test holds the lock.
+	write(t, s.config, fmt.Sprintf(`targetDataSource:
+  target: {driver: sqlite, dsn: "file:%s?mode=rw&_pragma=busy_timeout(60000)"}
+transactionLogDataSource: {driver: sqlite, dsn: %q}
+jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0}
+`, s.file, logFile))
+	var err error
+	if s.target, err = sql.Open("sqlite", s.file); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.target.Close() })
+	if _, err = s.target.Exec("CREATE TABLE a (id INTEGER PRIMARY KEY)"); err != nil {
+		t.Fatal(err)
+	}
+	if s.log, err = txlog.Open(t.Context(), "sqlite", logFile); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.log.Close() })
+	return s
+}
+
+// promise adds a unit to the log that the job may deliver.
+func (s *stage) promise(t *testing.T, dataSource, query string) string {
+	t.Helper()
+	u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSource, Statements: []txlog.Statement{{SQL: query}}, Lease: txlog.Lease{Token: "t"}}
+	u.TransactionID = u.ID
+	err := s.log.Add(t.Context(), time.Minute, u)
+	if err == nil {
+		err = s.log.Release(t.Context(), u, txlog.Verdict{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.ID
+}
+
+func (s *stage) rows(t *testing.T) (n int) {
+	t.Helper()
+	if err := s.target.QueryRow("SELECT COUNT(*) FROM a").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// lock holds the target's write lock until it is called.
+func (s *stage) lock(t *testing.T) (unlock func()) {
+	t.Helper()
+	conn, err := s.target.Conn(t.Context())
+	if err == nil {
+		_, err = conn.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if _, err := conn.ExecContext(context.Background(), "ROLLBACK"); err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// leased waits until the job has claimed a unit.
+func (s *stage) leased(t *testing.T, id string) {
+	t.Helper()
+	for {
+		u, err := s.log.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u.Leased {
+			return
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal("it was never claimed")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// A process is bed-job, running.
+type process struct {
+	*exec.Cmd
+	lines chan string // of its stderr; closed at its end
+}
+
+func (s *stage) start(t *testing.T, args ...string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	p := &process{Cmd: exec.CommandContext(ctx, exe, append(args, "-c", s.config)...), lines: make(chan string, 1000)}
+	p.Env = append(os.Environ(), beMain+"=1")
+	stderr, err := p.StderrPipe()
+	if err == nil {
+		err = p.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.lines)
+		for sc := bufio.NewScanner(stderr); sc.Scan(); {
+			p.lines <- sc.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		for range p.lines {
+		}
+		_ = p.Wait()
+	})
+	return p
+}
+
+// until reads the process's lines up to one with text in it.
+func (p *process) until(t *testing.T, text string) {
+	t.Helper()
+	var seen []string
+	for line := range p.lines {
+		if seen = append(seen, line); strings.Contains(line, text) {
+			return
+		}
+	}
+	t.Fatalf("the process ended before it wrote %q:\n%s", text, strings.Join(seen, "\n"))
+}
+
+func (p *process) signal(t *testing.T, sig os.Signal) {
+	t.Helper()
+	if err := p.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end waits for the process and returns its status, and the lines left.
+func (p *process) end() (status int, rest string) {
+	var all []string
+	for line := range p.lines {
+		all = append(all, line)
+	}
+	var exit *exec.ExitError
+	if err := p.Wait(); err != nil && !errors.As(err, &exit) {
+		return -1, err.Error()
+	}
+	return p.ProcessState.ExitCode(), strings.Join(all, "\n")
+}
+
+func TestTheProcessDeliversAndEndsOnASignal(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		s := newStage(t)
+		s.promise(t, "target", "INSERT INTO a VALUES (1)")
+		p := s.start(t, "run")
+		p.until(t, "bed-job is running")
+		p.until(t, "delivered 1")
+		p.signal(t, sig)
+		if status, rest := p.end(); status != 0 || !strings.Contains(rest, `"msg":"bed-job has ended"`) {
+			t.Errorf("after %v the status is %d and it wrote\n%s", sig, status, rest)
+		}
+		if n := s.rows(t); n != 1 || count(t, s.log, txlog.Filter{}) != 0 {
+			t.Errorf("%d rows are there, want 1, and an empty log", n)
+		}
+	}
+}
+
+func TestASignalLetsWhatIsInFlightFinish(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	unlock := s.lock(t)
+	id := s.promise(t, "target", "INSERT INTO a VALUES (1)")
+	p := s.start(t, "run", "--log-level", "debug")
+	s.leased(t, id)
+	p.signal(t, syscall.SIGTERM)
+	p.until(t, "ending: what is in flight is finished")
+	unlock()
+	if status, rest := p.end(); status != 0 {
+		t.Errorf("the status is %d and it wrote\n%s", status, rest)
+	}
+	if n := s.rows(t); n != 1 || count(t, s.log, txlog.Filter{}) != 0 {
+		t.Errorf("%d rows are there, want 1, and an empty log", n)
+	}
+}
+
+func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	defer s.lock(t)()
+	id := s.promise(t, "target", "INSERT INTO a VALUES (1)")
+	p := s.start(t, "run")
+	s.leased(t, id)
+	p.signal(t, syscall.SIGTERM)
+	p.until(t, "ending: what is in flight is finished")
+	p.signal(t, syscall.SIGTERM)
+	if status, rest := p.end(); status != 128+int(syscall.SIGTERM) || !strings.Contains(rest, "leaving at once") {
+		t.Errorf("the status is %d and it wrote\n%s", status, rest)
+	}
+	if u, err := s.log.Get(t.Context(), id); err != nil || !u.InDoubt {
+		t.Errorf("the log must stay, in doubt; it is %+v, %v", u, err)
+	}
+}
+
+// once runs "run --once" within the test.
+func (s *stage) once(t *testing.T) run {
+	t.Helper()
+	h := &harness{app: app{Getenv: env(nil), Now: time.Now, Open: openLog}, config: s.config}
+	return h.run(t, "run", "--once")
+}
+
+func TestOnceMakesOneRound(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.promise(t, "target", "INSERT INTO a VALUES (1)")
+	refused := s.promise(t, "target", "INSERT INTO b VALUES (1)")
+	if r := s.once(t); r.status != 0 || !strings.HasPrefix(r.out, "claimed 2, delivered 1 (assumed 0), failed 0, parked 1,") {
+		t.Errorf("got %+v", r)
+	}
+	if u, err := s.log.Get(t.Context(), refused); err != nil || !u.Parked || s.rows(t) != 1 {
+		t.Errorf("the refused one is %+v, %v; %d rows", u, err, s.rows(t))
+	}
+}
+
+func TestOnceEndsWithStatus1WhenADataSourceCannotBeServed(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.promise(t, "target", "INSERT INTO a VALUES (1)")
+	s.promise(t, "elsewhere", "INSERT INTO a VALUES (1)")
+	if err := os.Rename(s.file, s.file+".away"); err != nil {
+		t.Fatal(err)
+	}
+	r := s.once(t)
+	for _, want := range []string{
+		"bed-job: data source elsewhere: the log names it, targetDataSource does not: add it there\n",
+		"bed-job: data source target: unreachable: ",
+	} {
+		if r.status != 1 || !strings.Contains(r.err, want) {
+			t.Errorf("status %d, stderr\n%s\nwant in it\n%s", r.status, r.err, want)
+		}
+	}
+}
+
+func TestAPasswordIsInNoOutputOfAnyCommand(t *testing.T) {
+	t.Parallel()
+	for _, source := range []string{
+		`{driver: mysql, dsn: "root:s3cr3t-Pa55@tcp(127.0.0.1:1)/d?timeout=1s"}`,
+		`{driver: postgres, dsn: "postgres://u:s3cr3t-Pa55@127.0.0.1:1/d?connect_timeout=1"}`,
+		`{driver: postgres, dsn: "host=127.0.0.1 port=1 user=u password='s3cr3t-Pa55' dbname=d"}`,
+	} {
+		config := filepath.Join(t.TempDir(), "bed-job.yaml")
+		write(t, config, "targetDataSource:\n  a: "+source+"\ntransactionLogDataSource: "+source+"\n")
+		h := &harness{app: app{Getenv: env(nil), Now: time.Now, Open: openLog}, config: config}
+		for _, args := range []string{"run", "run --once", "list", "show x", "stats", "retry x", "discard x --yes", "retry --parked"} {
+			r := h.run(t, strings.Fields(args)...)
+			if r.status != 1 || !strings.Contains(r.err, "the transaction log cannot be opened") {
+				t.Errorf("%s: %+v", args, r)
+			}
+			if strings.Contains(r.out+r.err, "s3cr3t") || strings.Contains(r.out+r.err, "Pa55") {
+				t.Errorf("%s printed the password:\n%s%s", args, r.out, r.err)
+			}
+		}
+		// An unreachable target behind a log that is there.
+		s := newStage(t)
+		s.promise(t, "a", "INSERT INTO a VALUES (1)")
+		text, err := os.ReadFile(s.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, s.config, strings.Replace(string(text), "targetDataSource:\n", "targetDataSource:\n  a: "+source+"\n", 1))
+		if r := s.once(t); r.status != 1 || strings.Contains(r.out+r.err, password) || !strings.Contains(r.err, "data source a: unreachable") {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestLookingAtALogCreatesNone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	config, file := filepath.Join(dir, "bed-job.yaml"), filepath.Join(dir, "log.db")
+	write(t, config, fmt.Sprintf("transactionLogDataSource: {driver: sqlite, dsn: %q}\n", file))
+	h := &harness{app: app{Getenv: env(nil), Now: time.Now, Open: openLog}, config: config}
+	if r := h.run(t, "stats"); r.status != 1 || !strings.Contains(r.err, file) {
+		t.Errorf("got %+v", r)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file: %v", err)
+	}
+	write(t, file, "") // an empty file is an empty SQLite database
+	if r := h.run(t, "list"); r.status != 1 || !strings.Contains(r.err, "transaction_log") {
+		t.Errorf("got %+v", r)
+	}
+}

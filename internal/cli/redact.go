@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+)
+
+const hidden = "***"
+
+var (
+	userinfo = regexp.MustCompile(`^(?:[A-Za-z][A-Za-z0-9+.\-]*://)?[^:@/]*:`)
+	// keyword finds password=… in a keyword/value DSN or among a DSN's parameters.
+	keyword = regexp.MustCompile(`(?i)\b(?:\w*pass(?:word|wd|phrase)?|pwd|secret|key)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&;]+)`)
+)
+
+// wordLength is from how many letters on a password is hidden wherever it
+// stands. A shorter one is also a part of innocent words, and hiding it there
+// would only spell it out.
+const wordLength = 6
+
+// secrets are the texts in dsn that no message may hold: the whole DSN and its
+// password as it stands there. A DSN that can hold no password has none.
+func secrets(dsn string) []string {
+	var all []string
+	hide := func(before, password, after string) {
+		for _, p := range []string{password, unescape(password)} {
+			all = append(all, before+p+after)
+			if len(p) >= wordLength {
+				all = append(all, p)
+			}
+		}
+	}
+	if start := userinfo.FindString(dsn); start != "" {
+		// Which @ ends the password depends on the driver; each may.
+		rest := dsn[len(start):]
+		for i := strings.LastIndexByte(rest, '@'); i > 0; i = strings.LastIndexByte(rest[:i], '@') {
+			hide(":", rest[:i], "@")
+		}
+	}
+	for _, m := range keyword.FindAllStringSubmatch(dsn, -1) {
+		all = append(all, m[0])
+		if v := strings.Trim(m[1], "'"); len(v) >= wordLength {
+			all = append(all, v)
+		}
+	}
+	if len(all) > 0 || strings.Contains(dsn, "@") {
+		all = append([]string{dsn}, all...)
+	}
+	return all
+}
+
+func unescape(s string) string {
+	if u, err := url.PathUnescape(s); err == nil {
+		return u
+	}
+	return s
+}
+
+// redact hides the secrets of dsns in text.
+func redact(text string, dsns ...string) string {
+	for _, dsn := range dsns {
+		for _, s := range secrets(dsn) {
+			text = strings.ReplaceAll(text, s, hidden)
+		}
+	}
+	return text
+}
+
+// redactError is err with a text that holds no secret of dsns.
+func redactError(err error, dsns ...string) error {
+	if err == nil {
+		return nil
+	}
+	if text := redact(err.Error(), dsns...); text != err.Error() {
+		return &redacted{text: text, err: err}
+	}
+	return err
+}
+
+type redacted struct {
+	text string
+	err  error
+}
+
+func (e *redacted) Error() string        { return e.text }
+func (e *redacted) Is(target error) bool { return errors.Is(e.err, target) }
+
+// redactFormatter hides secrets in a log entry before it is written out.
+type redactFormatter struct {
+	logrus.Formatter
+	dsns []string
+}
+
+func (f redactFormatter) Format(e *logrus.Entry) ([]byte, error) {
+	clean := *e
+	clean.Message = redact(e.Message, f.dsns...)
+	clean.Data = make(logrus.Fields, len(e.Data))
+	for k, v := range e.Data {
+		switch v := v.(type) {
+		case error:
+			clean.Data[k] = redactError(v, f.dsns...)
+		case string:
+			clean.Data[k] = redact(v, f.dsns...)
+		case fmt.Stringer:
+			clean.Data[k] = redact(v.String(), f.dsns...)
+		default:
+			clean.Data[k] = v
+		}
+	}
+	return f.Formatter.Format(&clean)
+}

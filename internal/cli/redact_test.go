@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+)
+
+var passwordDSNs = []string{
+	"root:" + password + "@tcp(127.0.0.1:3306)/d?parseTime=true",
+	"postgres://u:" + password + "@127.0.0.1:5432/d?application_name=a@b",
+	"postgres://u:s3cr3t%2DPa55@127.0.0.1/d",
+	"host=127.0.0.1 user=u password='" + password + "' dbname=d",
+	"host=127.0.0.1 user=u PASSWORD = " + password + " dbname=d",
+}
+
+func TestNoFormOfADSNsPasswordSurvives(t *testing.T) {
+	for _, dsn := range passwordDSNs {
+		for _, message := range []string{dsn, "cannot parse `" + dsn + "`", "user u with " + password + " denied"} {
+			if got := redact(message, dsn); strings.Contains(got, password) || strings.Contains(got, "s3cr3t%2DPa55") {
+				t.Errorf("with %s: %s", dsn, got)
+			}
+		}
+	}
+}
+
+func TestShortPasswordsAreHiddenWithoutSpoilingTheRest(t *testing.T) {
+	got := redact("the data at root:da@tcp(h)/d", "root:da@tcp(h)/d")
+	if got != "the data at ***" {
+		t.Errorf("got %q", got)
+	}
+	if got := redact("file:/tmp/a.db is locked", "file:/tmp/a.db"); got != "file:/tmp/a.db is locked" {
+		t.Errorf("a DSN that can hold no password was hidden: %q", got)
+	}
+}
+
+func TestARedactedErrorIsStillTheError(t *testing.T) {
+	err := redactError(fmt.Errorf("%s: %w", passwordDSNs[0], io.EOF), passwordDSNs[0])
+	if !errors.Is(err, io.EOF) || strings.Contains(err.Error(), password) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLogLinesHoldNoPassword(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		var out bytes.Buffer
+		a := &app{Err: &out, logFormat: format, logLevel: "info"}
+		log, err := a.logger(passwordDSNs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dsn := range passwordDSNs {
+			log.WithError(errors.New(dsn)).WithFields(logrus.Fields{"dsn": dsn, "why": "kept"}).Warn("cannot use " + dsn)
+		}
+		if s := out.String(); strings.Contains(s, password) || strings.Count(s, "kept") != len(passwordDSNs) {
+			t.Errorf("%s", s)
+		}
+	}
+}

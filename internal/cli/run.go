@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/txlog"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	var once bool
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Deliver what the log holds, by the schedule of the configuration",
+		Long: `Deliver what the log holds, by the schedule of the configuration, until SIGINT or
+SIGTERM. Then what is in flight is finished and what was claimed is given back; a
+second signal ends the process at once.
+
+With --once it makes one round and prints what it did. The exit status is 1 if the
+round is not complete: the log or a data source could not be reached, or the log
+names a data source that the configuration does not.
+
+The configuration, with the names of Sharding-JDBC:
+
+    targetDataSource:
+      orders_0: {driver: mysql, dsn: "${ORDERS_0_DSN}"}
+      ledger:   {driver: postgres, dsn: "${LEDGER_DSN}"}
+    transactionLogDataSource: {driver: mysql, dsn: "${BED_LOG_DSN}"}
+    jobConfig: {name: bestEffortsDeliveryJob, cron: "0/5 * * * * ?",
+                transactionLogFetchDataCount: 100, maxDeliveryTryTimes: 3,
+                maxDeliveryTryDelayMillis: 60000}
+
+driver is mysql, postgres or sqlite. ${NAME} in a value is an environment variable, $$
+is a dollar sign. jobConfig and each of its keys may be absent; it also knows
+retryDelayMillis, retryMultiplier, retryDelayMaxMillis, retryJitter,
+deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,
+unknownDataSourceDelayMillis and shutdownTimeoutMillis. A delay of 0 means none.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.deliver(cmd.Context(), once) },
+	}
+	a.configFlag(cmd)
+	cmd.Flags().BoolVar(&once, "once", false, "make one round and end")
+	return cmd
+}
+
+// deliver is the command run.
+func (a *app) deliver(ctx context.Context, once bool) (err error) {
+	if _, err := a.logger(); err != nil {
+		return err // before anything is opened
+	}
+	cfg, err := a.readConfig(a.configPath, wholeFile)
+	if err != nil {
+		return err
+	}
+	a.dsns = []string{cfg.log.dsn}
+	targets := asyncjob.Targets{}
+	for _, s := range cfg.targets {
+		a.dsns = append(a.dsns, s.dsn)
+		if targets[s.name], err = s.target(); err != nil {
+			return err
+		}
+	}
+	defer func() { err = redactError(err, a.dsns...) }()
+	log, err := a.logger(a.dsns...)
+	if err != nil {
+		return err
+	}
+	st, err := a.Open(ctx, cfg.log, true)
+	if err != nil {
+		return err
+	}
+	defer closing(&err, "the transaction log", st.Close)
+	defer context.AfterFunc(ctx, func() {
+		log.Info("ending: what is in flight is finished; a second signal ends it at once")
+	})()
+	if once {
+		return a.runOnce(ctx, st, targets, cfg.job, log)
+	}
+	cfg.job.Logger = log
+	job, err := asyncjob.New(st, targets, cfg.job)
+	if err != nil {
+		return err
+	}
+	defer closing(&err, "the data sources", job.Close)
+	log.WithFields(logrus.Fields{"data_sources": slices.Sorted(maps.Keys(targets))}).Info("bed-job is running")
+	err = job.Run(ctx)
+	log.Info("bed-job has ended")
+	return err
+}
+
+func closing(err *error, what string, f func() error) {
+	if cerr := f(); cerr != nil && *err == nil {
+		*err = fmt.Errorf("closing %s: %w", what, cerr)
+	}
+}
+
+func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig, log *logrus.Logger) (err error) {
+	cfg.Logger = log
+	progress, clear := a.spinner(cfg.WithDefaults().Name)
+	cfg.OnProgress = func(r asyncjob.Report) { progress(r.Claimed, r.Delivered) }
+	job, err := asyncjob.New(st, targets, cfg)
+	if err != nil {
+		return err
+	}
+	defer closing(&err, "the data sources", job.Close)
+	report, err := job.RunOnce(ctx)
+	clear()
+	fmt.Fprintln(a.Out, printable(report.String()))
+	if err != nil {
+		return fmt.Errorf("the round is not complete: %w", err)
+	}
+	var wrong []error
+	for _, name := range slices.Sorted(maps.Keys(report.DataSources)) {
+		switch ds := report.DataSources[name]; {
+		case ds.Unknown:
+			wrong = append(wrong, fmt.Errorf("data source %s: the log names it, targetDataSource does not: add it there", printable(name)))
+		case ds.Unreachable != nil:
+			wrong = append(wrong, fmt.Errorf("data source %s: unreachable: %w", printable(name), ds.Unreachable))
+		case ds.Lost > 0:
+			wrong = append(wrong, fmt.Errorf("data source %s: of %s it is not known what became", printable(name), logs(ds.Lost)))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// spinner shows the progress of work whose size is not known, on a terminal.
+func (a *app) spinner(name string) (show func(claimed, delivered int), clear func()) {
+	bar := progressbar.NewOptions(-1,
+		progressbar.OptionSetWriter(a.Err), progressbar.OptionSetDescription(name),
+		progressbar.OptionSetVisibility(a.ErrTTY), progressbar.OptionThrottle(100*time.Millisecond))
+	var mu sync.Mutex
+	return func(claimed, delivered int) {
+			mu.Lock()
+			defer mu.Unlock()
+			bar.Describe(fmt.Sprintf("%s: claimed %d, delivered %d", printable(name), claimed, delivered))
+			_ = bar.Set(claimed)
+		}, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			_ = bar.Finish()
+			_ = bar.Clear()
+		}
+}

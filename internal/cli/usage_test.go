@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+func TestMistakesInTheCommandLineEndWithStatus2(t *testing.T) {
+	h := newHarness(t, txlog.NewMemory())
+	bare := map[string]bool{"schema": true, "lst": true, "frobnicate": true} // these know no -c
+	for _, tc := range []struct{ args, want string }{
+		{"lst", `unknown command "lst", did you mean list?`},
+		{"frobnicate", `unknown command "frobnicate"`},
+		{"list --parkd", "unknown flag: --parkd"},
+		{"list extra", `list takes no argument, "extra" was given`},
+		{"list -o xml", "table or json"},
+		{"list --older-than soon", "invalid argument"},
+		{"list --older-than -5m", "must not be negative"},
+		{"show", "show takes one ID"},
+		{"show a b", "show takes one ID"},
+		{"retry", "retry takes either IDs or --parked"},
+		{"retry a --parked", "retry takes either IDs or --parked"},
+		{"retry a --data-source x", "go with --parked"},
+		{"retry --parked --older-than -1s", "must not be negative"},
+		{"schema", "schema takes one database"},
+		{"schema oracle", `"oracle" is no database`},
+		{"stats --log-level loud", `--log-level "loud" is unknown`},
+		{"run --log-format xml", `--log-format "xml" is unknown`},
+	} {
+		args := strings.Fields(tc.args)
+		var r run
+		if bare[args[0]] {
+			var err, out strings.Builder
+			a := h.app
+			a.Out, a.Err = &out, &err
+			r = run{a.run(t.Context(), args), out.String(), err.String()}
+		} else {
+			r = h.run(t, args...)
+		}
+		if r.status != 2 || r.out != "" || !strings.HasPrefix(r.err, "bed-job: ") || !strings.Contains(r.err, tc.want) {
+			t.Errorf("%s: %+v, want %q", tc.args, r, tc.want)
+		}
+	}
+}
+
+func TestSchemaPrintsWhatTheProgramRuns(t *testing.T) {
+	for _, database := range []string{"mysql", "postgres", "sqlite"} {
+		var out strings.Builder
+		a := &app{Out: &out, Err: &out}
+		want, err := txlog.Schema(database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status := a.run(t.Context(), []string{"schema", database}); status != 0 || out.String() != strings.TrimRight(want, "\n")+"\n" {
+			t.Errorf("status %d, printed\n%s", status, out.String())
+		}
+	}
+}
+
+func TestVersionSaysWhatItWasBuiltFrom(t *testing.T) {
+	info := &debug.BuildInfo{
+		Main:     debug.Module{Version: "v1.2.3"},
+		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
+	}
+	if got := versionText(info); !strings.HasPrefix(got, "bed-job v1.2.3, revision abc with local changes, go1.") {
+		t.Errorf("got %q", got)
+	}
+	if got := versionText(nil); !strings.HasPrefix(got, "bed-job (devel), go1.") {
+		t.Errorf("got %q", got)
+	}
+	var out strings.Builder
+	if status := (&app{Out: &out, Err: &out}).run(t.Context(), []string{"version"}); status != 0 || !strings.HasPrefix(out.String(), "bed-job ") {
+		t.Errorf("status %d, printed %q", status, out.String())
+	}
+}
+
+func TestHelpNamesEveryCommand(t *testing.T) {
+	var out strings.Builder
+	if status := (&app{Out: &out, Err: &out}).run(t.Context(), nil); status != 0 {
+		t.Errorf("status %d", status)
+	}
+	for _, command := range []string{"run", "list", "show", "retry", "discard", "stats", "schema", "demo", "version"} {
+		if !strings.Contains(out.String(), "\n  "+command+" ") {
+			t.Errorf("%s is missing in\n%s", command, out.String())
+		}
+	}
+}
+
+func TestTheDemoRunsWithTheRealCommands(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var out, err strings.Builder
+	a := &app{Out: &out, Err: &err, Getenv: env(nil), Now: time.Now, Open: openLog}
+	if status := a.run(t.Context(), []string{"demo"}); status != 0 {
+		t.Fatalf("status %d\n%s%s", status, out.String(), err.String())
+	}
+	for _, want := range []string{"$ bed-job list --parked\nID ", "State:        parked", "Nothing is lost, nothing is there twice."} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, out.String())
+		}
+	}
+}

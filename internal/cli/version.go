@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print what this program was built from",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			info, _ := debug.ReadBuildInfo()
+			fmt.Fprintln(a.Out, versionText(info))
+			return nil
+		},
+	}
+}
+
+func versionText(info *debug.BuildInfo) string {
+	version, revision, dirty := "(devel)", "", ""
+	if info != nil {
+		if info.Main.Version != "" {
+			version = info.Main.Version
+		}
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				revision = ", revision " + s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				dirty = " with local changes"
+			}
+		}
+	}
+	return fmt.Sprintf("bed-job %s%s%s, %s %s/%s", version, revision, dirty, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}

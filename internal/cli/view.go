@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// The states of a unit.
+const (
+	stateWaiting = "waiting"
+	stateLeased  = "leased"
+	stateParked  = "parked"
+)
+
+func stateOf(u *txlog.Unit) string {
+	switch {
+	case u.Parked:
+		return stateParked
+	case u.Leased:
+		return stateLeased
+	default:
+		return stateWaiting
+	}
+}
+
+const jsonHelp = `
+JSON (-o json): names and meanings are stable. A log is an object with id,
+transactionId, dataSource, state (waiting, leased or parked), createdAt, tries,
+nextTry (null for a parked one; for a leased one the end of its lease), lastError,
+inDoubt (an earlier attempt may have been applied), notReplayable (why it must not
+be run again, or empty), unreadable (why its row cannot be read whole, or empty),
+settings, and statements, each with its sql. Times are RFC 3339 in UTC.`
+
+// unitView is a unit as JSON shows it. Its names are promised to users.
+type unitView struct {
+	ID            string          `json:"id"`
+	TransactionID string          `json:"transactionId"`
+	DataSource    string          `json:"dataSource"`
+	State         string          `json:"state"`
+	CreatedAt     *time.Time      `json:"createdAt"`
+	Tries         int             `json:"tries"`
+	NextTry       *time.Time      `json:"nextTry"`
+	LastError     string          `json:"lastError"`
+	InDoubt       bool            `json:"inDoubt"`
+	NotReplayable string          `json:"notReplayable"`
+	Unreadable    string          `json:"unreadable"`
+	Settings      string          `json:"settings"`
+	Statements    []statementView `json:"statements"`
+}
+
+type statementView struct {
+	SQL string `json:"sql"`
+	// Parameters is absent in lists.
+	Parameters *[]paramView `json:"parameters,omitempty"`
+	// ParametersError says why they cannot be read.
+	ParametersError string `json:"parametersError,omitempty"`
+}
+
+func viewOf(u *txlog.Unit) unitView {
+	v := unitView{
+		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: stateOf(u),
+		CreatedAt: utc(u.CreatedAt), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
+		NotReplayable: u.NotReplayable, Settings: u.Settings, Statements: make([]statementView, len(u.Statements)),
+	}
+	if !u.Parked {
+		v.NextTry = utc(u.NextTry)
+	}
+	if u.Unreadable != nil {
+		v.Unreadable = u.Unreadable.Error()
+	}
+	for i, s := range u.Statements {
+		v.Statements[i].SQL = s.SQL
+	}
+	return v
+}
+
+func utc(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// marshal is JSON in which everything that a terminal could obey is escaped.
+func marshal(v any, prefix string) (string, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent(prefix, "  ")
+	if err := enc.Encode(v); err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for _, r := range strings.TrimSuffix(b.String(), "\n") {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			out.WriteRune(r)
+		case r > 0xffff:
+			r -= 0x10000
+			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		default:
+			// Outside of strings JSON has no such character.
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	return out.String(), nil
+}
+
+func printJSON(w io.Writer, v any) error {
+	text, err := marshal(v, "")
+	if err == nil {
+		_, err = fmt.Fprintln(w, text)
+	}
+	return err
+}
+
+// output is the flag -o.
+type output string
+
+func (a *app) outputFlag(cmd *cobra.Command, o *output) {
+	*o = "table"
+	cmd.Flags().VarP(o, "output", "o", "table or json")
+}
+
+func (o *output) String() string { return string(*o) }
+func (o *output) Type() string   { return "format" }
+func (o *output) Set(s string) error {
+	if s != "table" && s != "json" {
+		return fmt.Errorf("it is table or json")
+	}
+	*o = output(s)
+	return nil
+}
+func (o output) json() bool { return o == "json" }

@@ -1,0 +1,210 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/txlog"
+)
+
+const (
+	opening  = 1000
+	maxEntry = 500
+
+	insertEntry = `INSERT INTO entries (transfer, account, amount) VALUES (?, ?, ?) ON CONFLICT (transfer) DO NOTHING`
+)
+
+var createEntries = fmt.Sprintf(`CREATE TABLE entries (
+	transfer TEXT PRIMARY KEY,
+	account  TEXT NOT NULL,
+	amount   INTEGER NOT NULL CONSTRAINT at_most_%[1]d CHECK (amount <= %[1]d OR transfer = 'opening')
+)`, maxEntry)
+
+// A bank is one database.
+type bank struct {
+	name, owner string
+	file        string
+	dsn         string
+	wrapped     *sql.DB // through bed
+	bare        *sql.DB // for the faults and the balances
+}
+
+// A world is the banks, the log and the job.
+type world struct {
+	narrator   *narrator
+	dir        string
+	driver     string
+	alice, bob *bank
+	log        *txlog.SQLStorage
+	logDSN     string
+	bus        *listener.Bus
+	job        *asyncjob.Job
+
+	// What the books must say in the end.
+	expected     map[*bank]int64
+	parkedID     string
+	parkedAmount int64
+}
+
+// registered counts the worlds of this process: a driver's name is taken once.
+var registered atomic.Int64
+
+func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error) {
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	w := &world{narrator: n, dir: dir, driver: "bed-sqlite", bus: listener.NewBus(quiet)}
+	if i := registered.Add(1); i > 1 {
+		w.driver = fmt.Sprintf("bed-sqlite-%d", i)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("setting the demo up: %w", err), w.close())
+		}
+	}()
+	w.logDSN = fileDSN(filepath.Join(dir, "transaction_log.db"))
+	if w.log, err = txlog.Open(ctx, "sqlite", w.logDSN); err != nil {
+		return nil, err
+	}
+	if err := sqlite.Register(w.driver, bedsql.Config{
+		Storage: w.log, Bus: w.bus, Logger: quiet,
+		// Long enough for the lock of the second way to be let go on a busy machine.
+		RetryInitial: 100 * time.Millisecond,
+	}); err != nil {
+		return nil, err
+	}
+	if w.alice, err = newBank(ctx, dir, "alice_bank", "alice", w.driver); err != nil {
+		return nil, err
+	}
+	if w.bob, err = newBank(ctx, dir, "bob_bank", "bob", w.driver); err != nil {
+		return nil, err
+	}
+	w.expected = map[*bank]int64{w.alice: opening, w.bob: opening}
+	targets := asyncjob.Targets{}
+	for _, b := range w.banks() {
+		if targets[b.name], err = sqlite.Target(b.dsn); err != nil {
+			return nil, err
+		}
+	}
+	w.job, err = asyncjob.New(w.log, targets, asyncjob.Config{
+		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, Bus: w.bus, Logger: quiet,
+	})
+	return w, err
+}
+
+// fileDSN is the DSN of an existing or new file.
+func fileDSN(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }
+
+func newBank(ctx context.Context, dir, name, owner, driver string) (*bank, error) {
+	b := &bank{name: name, owner: owner, file: filepath.Join(dir, name+".db")}
+	// mode=rw: a file that is not there is an outage, not a new empty bank.
+	b.dsn = fileDSN(b.file) + "?mode=rw&_pragma=busy_timeout(100)&bedDataSource=" + name
+	var err error
+	if b.bare, err = sql.Open("sqlite", fileDSN(b.file)); err != nil {
+		return nil, err
+	}
+	b.bare.SetMaxIdleConns(0)
+	if _, err = b.bare.ExecContext(ctx, createEntries); err == nil {
+		_, err = b.bare.ExecContext(ctx, insertEntry, "opening", owner, opening)
+	}
+	if err == nil {
+		b.wrapped, err = sql.Open(driver, b.dsn)
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.bare.Close())
+	}
+	// A connection kept open would go on writing into a file moved away.
+	b.wrapped.SetMaxIdleConns(0)
+	return b, nil
+}
+
+func (w *world) banks() []*bank { return []*bank{w.alice, w.bob} }
+
+func (w *world) close() error {
+	var errs []error
+	if w.job != nil {
+		errs = append(errs, w.job.Close())
+	}
+	for _, b := range w.banks() {
+		if b != nil {
+			errs = append(errs, b.wrapped.Close(), b.bare.Close())
+		}
+	}
+	if w.log != nil {
+		errs = append(errs, w.log.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// book writes down what a transfer must have done in the end. What is parked
+// is taken off again by the reconciliation.
+func (w *world) book(amount int64) {
+	w.expected[w.alice] -= amount
+	w.expected[w.bob] += amount
+}
+
+// watch narrates events until stop, which waits until all were told. Then
+// deliveredBy says who delivered the last write to a bank.
+func (w *world) watch(also func(listener.Event)) (deliveredBy func(bank string) listener.Origin, stop func()) {
+	by := map[string]listener.Origin{}
+	var mu sync.Mutex
+	s := w.bus.Subscribe(listener.Func(func(ev listener.Event) {
+		w.narrator.event(ev)
+		if ev.Type == listener.ExecuteSuccess {
+			mu.Lock()
+			by[ev.DataSource] = ev.Origin
+			mu.Unlock()
+		}
+		if also != nil {
+			also(ev)
+		}
+	}))
+	return func(bank string) listener.Origin {
+		mu.Lock()
+		defer mu.Unlock()
+		return by[bank]
+	}, s.Close
+}
+
+// lock holds the bank's write lock on a connection of its own until unlock.
+func (b *bank) lock(ctx context.Context) (unlock func() error, err error) {
+	conn, err := b.bare.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return func() error {
+		_, err := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+		return errors.Join(err, conn.Close())
+	}, nil
+}
+
+// takeAway moves the bank's file away until back.
+func (b *bank) takeAway() (back func() error, err error) {
+	away := b.file + ".away"
+	if err := os.Rename(b.file, away); err != nil {
+		return nil, err
+	}
+	return func() error { return os.Rename(away, b.file) }, nil
+}
+
+func (b *bank) balance(ctx context.Context) (sum int64, err error) {
+	err = b.bare.QueryRowContext(ctx, `SELECT COALESCE(SUM(amount), 0) FROM entries`).Scan(&sum)
+	return sum, err
+}
