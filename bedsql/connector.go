@@ -38,6 +38,19 @@ func WithSettings(settings string) Option {
 	return func(t *delivery.Target) { t.Settings = settings }
 }
 
+// WithFile says which file a SQLite connector opens, by absolute path, so that
+// a log in the same file is refused.
+func WithFile(path string) Option {
+	return func(t *delivery.Target) { t.File = path }
+}
+
+// WithoutSideConnection says that a second connection of the connector would
+// reach another database than the first (SQLite's :memory:): a retry then runs
+// on the caller's own connection or not at all.
+func WithoutSideConnection() Option {
+	return func(t *delivery.Target) { t.NoSideConnection = true }
+}
+
 // NewConnector wraps a driver's connector for sql.OpenDB. dataSource is the
 // name that the log gives to where it leads, and the job's configuration to
 // where it delivers.
