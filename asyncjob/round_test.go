@@ -204,9 +204,10 @@ func TestConcurrencyIsReachedAndKept(t *testing.T) {
 			target.Dialect.Flavor = c.flavor
 			cfg := brittle()
 			cfg.Concurrency = 3
-			runOnce(t, newJob(t, store, Targets{"orders": target}, cfg))
-			if most != c.want {
-				t.Errorf("%d deliveries at once, want %d", most, c.want)
+			j := newJob(t, store, Targets{"orders": target}, cfg)
+			runOnce(t, j)
+			if limit := j.sources["orders"].pool.Stats().MaxOpenConnections; most != c.want || limit != c.want {
+				t.Errorf("%d deliveries at once of at most %d, want %d", most, limit, c.want)
 			}
 		})
 	}
@@ -288,22 +289,39 @@ func TestALostLeaseLeavesNoVerdict(t *testing.T) {
 			t.Parallel()
 			mem := newStore(t)
 			u := add(t, mem, "orders", "one", nil)
-			store := &spy{Storage: mem, onRenew: func() error { return errors.New("fake: the log is down") }}
-			cfg := brittle()
-			cfg.Lease = 100 * time.Millisecond
+			claim := func() ([]*txlog.Unit, error) {
+				return mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: 100 * time.Millisecond})
+			}
+			var mine *txlog.Unit
+			store := &spy{
+				Storage: mem,
+				onRenew: func() error { return errors.New("fake: the log is down") },
+				onClaim: func() ([]*txlog.Unit, error) {
+					units, err := claim()
+					mine = units[0]
+					return units, err
+				},
+			}
+			var j *Job
 			db := &fakeDB{onExec: func(ctx context.Context, _ string) error {
 				// Hangs until the unit belongs to somebody else.
-				for ctx.Err() == nil {
-					if got, err := mem.Claim(ctx, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour}); err != nil || len(got) == 1 {
+				for taken := false; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+					if !taken {
+						got, err := mem.Claim(ctx, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
+						taken = err == nil && len(got) == 1
+					}
+					if taken && j.keeper.Lost(mine) {
 						return end
 					}
-					time.Sleep(time.Millisecond)
 				}
 				return ctx.Err()
 			}}
-			r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
-			if r.Claimed != 1 || r.Parked+r.Failed+r.PushedBack != 0 {
-				t.Errorf("report %v", r)
+			cfg := brittle()
+			cfg.Lease = 100 * time.Millisecond
+			j = newJob(t, store, Targets{"orders": db.target()}, cfg)
+			r := runOnce(t, j)
+			if r.Lost != 1 || store.releases.get() != 0 || store.removes.get() != 0 {
+				t.Errorf("report %v, %d releases, %d removals", r, store.releases.get(), store.removes.get())
 			}
 			if got := get(t, mem, u); !got.Leased || got.Parked || got.Tries != 0 || got.LastError != "" || !got.InDoubt {
 				t.Errorf("the other owner's unit is %+v", got)
@@ -404,5 +422,31 @@ func TestPanickingListenersAndHooksAreHarmless(t *testing.T) {
 	s.Close()
 	if r.Delivered != 10 || s.Panics() != 20 {
 		t.Errorf("report %v, %d panics", r, s.Panics())
+	}
+}
+
+func TestNothingIsHeldAfterARound(t *testing.T) {
+	t.Parallel()
+	mem := newStore(t)
+	add(t, mem, "orders", "good", nil)
+	add(t, mem, "orders", "bad", nil)
+	var units []*txlog.Unit
+	store := &spy{Storage: mem, onClaim: func() (got []*txlog.Unit, err error) {
+		units, err = mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 2, Lease: time.Minute})
+		return units, err
+	}}
+	db := &fakeDB{onExec: func(_ context.Context, q string) error {
+		if q == "bad" {
+			return answer{delivery.Retryable, "fake: busy"}
+		}
+		return nil
+	}}
+	j := newJob(t, store, Targets{"orders": db.target()}, brittle())
+	runOnce(t, j)
+	for _, u := range units {
+		u.Lease.Deadline = time.Time{} // decides only for a unit that is not held
+		if !j.keeper.Lost(u) {
+			t.Errorf("the lease of unit %s is still being renewed", u.ID)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package testdb
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -158,6 +159,6 @@ func alive(pid int) bool {
 	if err != nil {
 		return false
 	}
-	state := strings.TrimSpace(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	state := strings.TrimSpace(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	return !strings.HasPrefix(state, "Z")
 }

@@ -1,0 +1,43 @@
+# Packages to work on, and further flags of go test: make test PKG=./txlog TESTFLAGS='-run Lease -v'
+PKG ?= ./...
+TESTFLAGS ?=
+export PKG TESTFLAGS
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-short cover lint fmt vet demo clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: ## vet and test with the race detector, on real databases that it finds or starts
+	@scripts/test.sh
+
+test-short: ## test on SQLite only, without servers
+	go test -short $(TESTFLAGS) $(PKG)
+
+cover: ## test as above and print the coverage of each function
+	@TESTFLAGS='$(TESTFLAGS) -coverprofile=coverage.out -coverpkg=./...' scripts/test.sh
+	go tool cover -func=coverage.out
+
+lint: ## run golangci-lint if it is installed, else go vet and staticcheck
+	@if command -v golangci-lint >/dev/null; then \
+		golangci-lint run $(PKG); \
+	else \
+		echo "golangci-lint is not installed: go vet and staticcheck"; \
+		go vet $(PKG) && go run $(STATICCHECK) $(PKG); \
+	fi
+
+fmt: ## format the Go files
+	gofmt -w .
+
+vet: ## run go vet
+	go vet $(PKG)
+
+demo: ## show a delivery from the first failure to the last retry
+	go run ./cmd/bed-job demo
+
+clean: ## remove what building and testing leave behind
+	rm -f coverage.out bed-job
+	go clean -testcache
