@@ -199,13 +199,23 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) {
 	if t == nil {
 		return
 	}
-	if c.c.dialect.Flavor == delivery.Postgres {
+	if c.c.dialect.Flavor == delivery.Postgres && delivery.SQLState(err) != "" {
+		// Without a SQLSTATE the driver refused it (an argument that does not
+		// fit) and the server's transaction is as good as before.
 		t.aborted = true
 	}
 	if lost := c.c.dialect.TransactionLost; lost != nil && lost(ctx, c.inner, err) {
-		t.lost = err
-		t.statements, t.bytes = nil, 0
+		c.lose(t, err)
 	}
+}
+
+// lose leaves t open on the connection as a transaction that has ended
+// without its COMMIT, so that nothing more is written into the session until
+// the caller has rolled back.
+func (c *Conn) lose(t *localTx, err error) {
+	t.lost = err
+	t.statements, t.bytes = nil, 0
+	c.tx = t
 }
 
 func (t *localTx) lostError() error {

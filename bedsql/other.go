@@ -117,12 +117,17 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 	t := c.tx
 	var (
 		res       driver.Result
+		sent      bool
 		statement error // the error of a statement whose implicit COMMIT happened
 		unread    bool  // the text could not be read: not even the COMMIT happened
+		lost      error // the statement was not answered: nobody runs it again
 	)
 	err := c.settle(ctx, func(ctx context.Context) delivery.Outcome {
 		r, out := c.control(ctx, s, args)
-		res = r
+		res, sent = r, true
+		if out.Err != nil && s.class.ImplicitCommit && !out.Class.Answered() {
+			lost = out.Err
+		}
 		if out.Err != nil && s.class.ImplicitCommit && out.Class.Answered() {
 			if syntax := c.c.dialect.SyntaxError; syntax != nil && syntax(out.Err) {
 				unread = true
@@ -141,7 +146,16 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 			c.tx = t
 		}
 	}
+	if err == nil {
+		// A retry delivers the unit, and a soft transaction may swallow what
+		// became of it, but not the statement that was to commit it.
+		err = lost
+	}
 	if err != nil {
+		if s.class.ImplicitCommit && !unread && (lost != nil || !sent) {
+			// To the caller the transaction goes on.
+			c.lose(t, err)
+		}
 		return nil, err
 	}
 	c.observe(ctx, s, statement)

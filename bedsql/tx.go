@@ -39,11 +39,13 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		}
 		return &Tx{c: c, ctx: ctx, inner: inner, local: c.tx}, nil
 	}
-	var inner driver.Tx
+	var (
+		inner  driver.Tx
+		failed error
+	)
 	begin := func(ctx context.Context) delivery.Outcome {
-		var err error
-		if inner, err = delivery.BeginTx(ctx, c.inner, opts); err != nil {
-			return c.c.dialect.Failed(err, false)
+		if inner, failed = delivery.BeginTx(ctx, c.inner, opts); failed != nil {
+			return c.lossy(c.c.dialect.Failed(failed, false))
 		}
 		return delivery.Outcome{}
 	}
@@ -51,6 +53,10 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	// text) MySQL commits it first.
 	if err := c.settle(ctx, begin, func() error { return c.rollbackText(ctx) }); err != nil {
 		return nil, err
+	}
+	if failed != nil {
+		// What it was to commit is delivered, but no transaction has begun.
+		return nil, failed
 	}
 	return &Tx{c: c, ctx: ctx, inner: inner, local: c.open(ctx)}, nil
 }

@@ -12,8 +12,12 @@ import (
 // Classify says what an error of the driver means for a write: the one of a
 // statement handed to a live connection, or the one of a dial.
 func Classify(err error) delivery.Class {
-	if errors.Is(err, driver.ErrBadConn) {
-		return delivery.Unreachable // promised: nothing was sent
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed) {
+		// Not the promise that it should be: when a connection breaks under a
+		// statement without arguments (COMMIT too), pgx loses the error of the
+		// read, meets its own closed connection next and calls that safe to
+		// retry, although the server may have carried the statement out.
+		return delivery.Unknown
 	}
 	var dial *pgconn.ConnectError
 	if errors.As(err, &dial) {

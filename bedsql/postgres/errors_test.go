@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -283,17 +284,63 @@ func TestNoAnswerIsUnknown(t *testing.T) {
 	}
 }
 
+// A connection that breaks under a simple query is met by pgx as one that was
+// closed before it, and by database/sql as driver.ErrBadConn.
+func TestABrokenConnectionIsUnknownThoughPgxCallsItSafeToRetry(t *testing.T) {
+	t.Parallel()
+	target := testdb.Postgres(t)
+	direct := target.Open(t)
+	must(t, direct, "CREATE TABLE t (id int)")
+	p := testproxy.New(t, target.Addr())
+	run := func(what string, f func(driver.Conn) error) {
+		t.Helper()
+		c := conn(t, target.Via(p.Addr()).Open(t))
+		must(t, direct, "TRUNCATE t")
+		_ = c.Raw(func(dc any) error {
+			classIs(t, what, f(dc.(driver.Conn)), delivery.Unknown)
+			return driver.ErrBadConn
+		})
+		var n int
+		if err := direct.QueryRow("SELECT count(*) FROM t").Scan(&n); err != nil || n != 1 {
+			t.Errorf("%s: %d rows, %v; the server was to carry it out", what, n, err)
+		}
+	}
+	const text = "INSERT INTO t VALUES (1)"
+	run("Exec", func(dc driver.Conn) error {
+		p.CutAfter(testproxy.Text(text))
+		_, err := dc.(driver.ExecerContext).ExecContext(context.Background(), text, nil)
+		return err
+	})
+	run("Query", func(dc driver.Conn) error {
+		p.CutAfter(testproxy.PostgresExecute)
+		_, err := dc.(driver.QueryerContext).QueryContext(context.Background(), text+" RETURNING id", nil)
+		return err
+	})
+	run("Commit", func(dc driver.Conn) error {
+		tx, err := dc.(driver.ConnBeginTx).BeginTx(context.Background(), driver.TxOptions{})
+		if err != nil {
+			return err
+		}
+		if _, err := dc.(driver.ExecerContext).ExecContext(context.Background(), text, nil); err != nil {
+			return err
+		}
+		p.CutAfter(testproxy.Text("commit"))
+		return tx.Commit()
+	})
+}
+
 func TestContextThatHadEndedBeforeIsUnreachable(t *testing.T) {
 	t.Parallel()
 	c := conn(t, testdb.Postgres(t).Open(t))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := c.Raw(func(dc any) error {
-		_, err := dc.(driver.ExecerContext).ExecContext(ctx, "SELECT 1", nil)
-		classIs(t, "Exec", err, delivery.Unreachable)
-		_, err = dc.(driver.QueryerContext).QueryContext(ctx, "SELECT 1", nil)
-		classIs(t, "Query", err, delivery.Unreachable)
-		_, err = dc.(driver.ConnPrepareContext).PrepareContext(ctx, "SELECT 1")
+		// Exec and Query say driver.ErrBadConn, which is no promise.
+		out := Dialect().ExecOne(ctx, dc.(driver.Conn), "SELECT 1", nil, false)
+		if out.Class != delivery.Unreachable {
+			t.Errorf("Exec: %v, want unreachable", out.Class)
+		}
+		_, err := dc.(driver.ConnPrepareContext).PrepareContext(ctx, "SELECT 1")
 		classIs(t, "Prepare", err, delivery.Unreachable)
 		return nil
 	}); err != nil {

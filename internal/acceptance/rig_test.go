@@ -32,8 +32,10 @@ type rig struct {
 	// wrapped is the application's pool.
 	wrapped *sql.DB
 	storage *txlog.SQLStorage
-	// logDB is the log's database.
+	// logDB is the log's database, bareLog a pool of the bare driver on it:
+	// see countLog.
 	logDB    testdb.DB
+	bareLog  *sql.DB
 	counters *bedsql.Counters
 	cfg      bedsql.Config
 }
