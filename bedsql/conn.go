@@ -167,8 +167,8 @@ func (c *Conn) Prepare(query string) (driver.Stmt, error) {
 }
 
 // PrepareContext implements driver.ConnPrepareContext. A write that cannot be
-// prepared because the database is out of reach is prepared later: it is met
-// by Exec, which logs it.
+// prepared now but may be later (the database is out of reach, or answers that
+// it is starting up or full) is prepared later: it is met by Exec, which logs it.
 func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	class := c.c.texts.Get(query)
 	fresh := c.inner == nil
@@ -182,12 +182,13 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 			// Nothing was logged yet: database/sql may take another connection.
 			return nil, err
 		}
+		why := c.c.dialect.DialClass(err)
 		later := class.Kind == sqltext.DML && c.tx == nil && c.pinned == "" && ctx.Err() == nil &&
-			!c.c.dialect.DialClass(err).Answered()
+			why != delivery.Refused && why != delivery.Duplicate
 		if !later {
 			return nil, err
 		}
-		if c.inner != nil {
+		if c.inner != nil && !why.Answered() {
 			c.kill()
 		}
 	}

@@ -3,6 +3,7 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 
 	"github.com/bedsql/bed/internal/sqltext"
@@ -24,6 +25,8 @@ type localTx struct {
 	notReplayable string
 	// read: a query ran, whose rows a later write may carry.
 	read bool
+	// readsLock: every query locks what it reads.
+	readsLock bool
 	// generated: a write made an id, which a later one may carry.
 	generated  bool
 	savepoints []savepoint
@@ -132,7 +135,6 @@ func (c *Conn) inTx(ctx context.Context, s statement, args []driver.NamedValue) 
 		return txlog.Statement{}, c.tx.lostError()
 	}
 	if skipped(ctx) {
-		c.c.cfg.Counters.Skipped.Add(1)
 		c.tx.unreplayable("some of its statements ran under Skip")
 	}
 	if s.class.NeedsSession || s.class.Pins {
@@ -154,6 +156,7 @@ func (c *Conn) execInTx(ctx context.Context, s statement, args []driver.NamedVal
 		t.soft = softFrom(ctx)
 	}
 	res, before, err := c.exec(ctx, s, args)
+	c.countSkipped(ctx)
 	if err != nil {
 		c.failedInTx(ctx, err, before)
 		return nil, err
@@ -176,15 +179,24 @@ func (c *Conn) queryInTx(ctx context.Context, s statement, args []driver.NamedVa
 		return nil, err
 	}
 	rows, err := c.queryBare(ctx, s, args)
+	if errors.Is(err, driver.ErrSkip) {
+		return nil, err // database/sql brings it again, prepared
+	}
+	c.countSkipped(ctx)
 	if err != nil {
-		if err != driver.ErrSkip {
-			c.failedInTx(ctx, err, false)
-		}
+		c.failedInTx(ctx, err, false)
 		return nil, err
 	}
 	c.tx.add(stored, &c.c.cfg)
 	c.tx.unreplayable("a write returned rows, which a later one may carry")
 	return rows, nil
+}
+
+// countSkipped counts a write that ran under Skip.
+func (c *Conn) countSkipped(ctx context.Context) {
+	if skipped(ctx) {
+		c.c.cfg.Counters.Skipped.Add(1)
+	}
 }
 
 // failedInTx notes what an error inside a local transaction means for what

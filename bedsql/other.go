@@ -84,13 +84,22 @@ func (c *Conn) admit(s statement) error {
 			return t.lostError()
 		}
 	}
-	if s.class.Kind == sqltext.PrepareTransaction && c.tx != nil && len(c.tx.statements) > 0 {
-		return c.unlogged("PREPARE TRANSACTION takes the writes of the transaction out of this session")
-	}
-	if s.class.Kind == sqltext.Multi && s.class.HasDML {
-		return c.unlogged("several statements in one text: no error could say which of them ran")
+	if why := c.writesUnlogged(s); why != "" {
+		return c.refuseUnlogged(why)
 	}
 	return nil
+}
+
+// writesUnlogged says why the writes in or before s, which is no DML itself,
+// run unlogged; empty if there are none.
+func (c *Conn) writesUnlogged(s statement) string {
+	switch {
+	case s.class.Kind == sqltext.PrepareTransaction && c.tx != nil && len(c.tx.statements) > 0:
+		return "PREPARE TRANSACTION takes the writes of the transaction out of this session"
+	case s.class.Kind == sqltext.Multi && s.class.HasDML:
+		return "several statements in one text: no error could say which of them ran"
+	}
+	return ""
 }
 
 // ends reports whether s ends an open transaction that has writes to settle.
@@ -174,6 +183,9 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 // transaction. err is its own.
 func (c *Conn) observe(ctx context.Context, s statement, err error) {
 	cl := s.class
+	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
+		c.ranUnlogged(why)
+	}
 	if err != nil {
 		c.failedInTx(ctx, err, false)
 		if cl.Kind == sqltext.Multi && cl.Pins {

@@ -64,7 +64,7 @@ func (c *Conn) execThrough(ctx context.Context, s statement, args []driver.Named
 		return nil, err
 	}
 	res, err := c.execBare(ctx, s, args)
-	c.passed(s, err)
+	c.passed(ctx, s, err)
 	return res, err
 }
 
@@ -77,44 +77,65 @@ func (c *Conn) queryThrough(ctx context.Context, s statement, args []driver.Name
 		return nil, err
 	}
 	rows, err := c.queryBare(ctx, s, args)
-	c.passed(s, err)
+	c.passed(ctx, s, err)
 	return rows, err
 }
 
-// passing counts a write that is to run unlogged, or refuses it.
-func (c *Conn) passing(ctx context.Context, s statement) error {
+// why says why a write runs unlogged; empty when it was asked for by Skip.
+func (c *Conn) why(ctx context.Context, s statement) string {
 	switch {
 	case skipped(ctx):
-		c.c.cfg.Counters.Skipped.Add(1)
-		return nil
+		return ""
 	case c.pinned != "":
-		return c.unlogged(c.pinned)
+		return c.pinned
 	case s.class.Pins || s.class.NeedsSession:
-		return c.unlogged("the statement depends on its session")
+		return "the statement depends on its session"
 	default: // in a transaction that was begun under Skip
-		c.c.cfg.Counters.Skipped.Add(1)
-		return nil
+		return ""
 	}
 }
 
-// passed notes the session state that a write left behind (@v := …).
-func (c *Conn) passed(s statement, err error) {
+// passing refuses a write that may not run unlogged.
+func (c *Conn) passing(ctx context.Context, s statement) error {
+	if why := c.why(ctx, s); why != "" {
+		return c.refuseUnlogged(why)
+	}
+	return nil
+}
+
+// passed counts a write that ran unlogged and notes the session state that it
+// left behind (@v := …). What the driver did not take, database/sql brings
+// again.
+func (c *Conn) passed(ctx context.Context, s statement, err error) {
+	if errors.Is(err, driver.ErrSkip) || errors.Is(err, driver.ErrBadConn) {
+		return
+	}
+	if why := c.why(ctx, s); why != "" {
+		c.ranUnlogged(why)
+	} else {
+		c.c.cfg.Counters.Skipped.Add(1)
+	}
 	if err == nil && s.class.Pins {
 		c.pin(sessionState)
 	}
 }
 
-// unlogged counts and warns of a write that runs unlogged, or refuses it.
-func (c *Conn) unlogged(why string) error {
-	if c.c.cfg.Pinned == PinnedRefuse {
-		return fmt.Errorf("%w: %s; use a connection of its own for it, or bedsql.Skip", ErrPinned, why)
+// refuseUnlogged is the error of a write that could only run unlogged, if the
+// configuration wants one.
+func (c *Conn) refuseUnlogged(why string) error {
+	if c.c.cfg.Pinned != PinnedRefuse {
+		return nil
 	}
+	return fmt.Errorf("%w: %s; use a connection of its own for it, or bedsql.Skip", ErrPinned, why)
+}
+
+// ranUnlogged counts a write that ran unlogged, and warns of the first.
+func (c *Conn) ranUnlogged(why string) {
 	c.c.cfg.Counters.PassedThrough.Add(1)
 	if !c.warned {
 		c.warned = true
 		c.c.log.WithField("reason", why).Warn("bed: writes on this connection run unlogged and unretried")
 	}
-	return nil
 }
 
 // deliver logs, runs and settles one DML outside any local transaction.

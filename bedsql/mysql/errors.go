@@ -77,6 +77,7 @@ var argumentErrors = []string{
 	"cannot convert type: ",
 	"year is not in the range [1, 9999]: ",
 	"mysql: driver does not support the use of Named Parameters",
+	"mysql: unsupported isolation level: ",
 	"unsupported type ",
 	"non-Value type ",
 	"sql: expected ",

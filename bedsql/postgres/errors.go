@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -18,6 +19,11 @@ func Classify(err error) delivery.Class {
 		// read, meets its own closed connection next and calls that safe to
 		// retry, although the server may have carried the statement out.
 		return delivery.Unknown
+	}
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		// The server's answer, though it carries no SQLSTATE: a COMMIT of an
+		// aborted transaction rolls back.
+		return delivery.Retryable
 	}
 	var dial *pgconn.ConnectError
 	if errors.As(err, &dial) {
@@ -110,6 +116,7 @@ var driverErrors = []struct {
 	{"first sql argument must be > 0", delivery.Refused},
 	{"invalid arg type: ", delivery.Refused},
 	{"simple protocol queries must be run with ", delivery.Refused},
+	{"unsupported isolation: ", delivery.Refused},
 	{"sql: expected ", delivery.Refused},
 	{"sql: converting argument ", delivery.Refused},
 	{"failed to deallocate ", delivery.Unreachable},

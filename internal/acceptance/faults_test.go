@@ -3,6 +3,7 @@ package acceptance
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
@@ -231,4 +232,20 @@ func (s *hookedStorage) Renew(ctx context.Context, lease time.Duration, units ..
 		}
 	}
 	return s.Storage.Renew(ctx, lease, units...)
+}
+
+// rawExec runs a statement on the driver's own connection.
+func rawExec(r *rig, conn *sql.Conn, query string) {
+	r.t.Helper()
+	err := conn.Raw(func(dc any) error {
+		inner, err := dc.(*bedsql.Conn).Raw(context.Background())
+		if err != nil {
+			return err
+		}
+		_, err = inner.(driver.ExecerContext).ExecContext(context.Background(), query, nil)
+		return err
+	})
+	if err != nil {
+		r.t.Fatalf("%s: %v", query, err)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
 	"go.uber.org/goleak"
 
 	"github.com/bedsql/bed/internal/cli"
@@ -21,6 +22,8 @@ var programs = map[string]func() int{
 }
 
 func TestMain(m *testing.M) {
+	// Connections are lost here all the time.
+	_ = mysql.SetLogger(new(mysql.NopLogger))
 	name := os.Getenv(beProgram)
 	if name == "" {
 		goleak.VerifyTestMain(m)

@@ -32,8 +32,7 @@ type rig struct {
 	// wrapped is the application's pool.
 	wrapped *sql.DB
 	storage *txlog.SQLStorage
-	// logDB is the log's database, bareLog a pool of the bare driver on it:
-	// see countLog.
+	// logDB is the log's database; bareLog is for logPool.
 	logDB    testdb.DB
 	bareLog  *sql.DB
 	counters *bedsql.Counters

@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"fmt"
 	"testing"
@@ -27,7 +28,7 @@ func logsFor(db testdb.DB) int {
 
 // abandon writes n logs of writers that vanished: one statement each, with
 // the number of the log, from 1, as its first parameter and then args. Their
-// leases last for a millisecond.
+// leases are made to have run out, all at once, so that nobody finds a part.
 func (r *rig) abandon(n int, query string, args ...any) {
 	r.t.Helper()
 	tgt, err := target(r.db.Driver)(r.db.DSN)
@@ -49,10 +50,10 @@ func (r *rig) abandon(n int, query string, args ...any) {
 			Statements: []txlog.Statement{{SQL: r.q(query), Params: params}},
 		}
 	}
-	// All at once, so that nobody finds a part of them.
-	if err := r.storage.Add(context.Background(), time.Millisecond, units...); err != nil {
+	if err := r.storage.Add(context.Background(), time.Minute, units...); err != nil {
 		r.t.Fatal(err)
 	}
+	r.execLog("UPDATE transaction_log SET lease_until = 1, next_try_time = 1")
 }
 
 // jobFile is a configuration of bed-job for the rig.
@@ -111,13 +112,25 @@ func (r *rig) owners() int {
 
 func (r *rig) countLog(query string) (n int) {
 	r.t.Helper()
-	if r.bareLog == nil {
-		r.bareLog = r.logDB.Open(r.t)
-	}
-	if err := r.bareLog.QueryRow(query).Scan(&n); err != nil {
+	if err := r.logPool().QueryRow(query).Scan(&n); err != nil {
 		r.t.Fatal(err)
 	}
 	return n
+}
+
+func (r *rig) execLog(query string) {
+	r.t.Helper()
+	if _, err := r.logPool().Exec(query); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// logPool is a pool of the bare driver on the log's database.
+func (r *rig) logPool() *sql.DB {
+	if r.bareLog == nil {
+		r.bareLog = r.logDB.Open(r.t)
+	}
+	return r.bareLog
 }
 
 // patientTarget makes deliveries wait for a lock as long as a test holds it:

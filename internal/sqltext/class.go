@@ -98,6 +98,9 @@ type Class struct {
 	// generated id, user locks, a cursor). It must not be logged and run
 	// elsewhere.
 	NeedsSession bool
+	// Locks is whether a Read of MySQL's locks the rows that it reads (FOR
+	// UPDATE, LOCK IN SHARE MODE …), so that it can be the victim of a deadlock.
+	Locks bool
 	// HasDML is whether a Multi holds a DML.
 	HasDML bool
 }

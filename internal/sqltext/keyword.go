@@ -125,6 +125,7 @@ const (
 	kwSequence
 	kwSession
 	kwSet
+	kwShare
 	kwShow
 	kwSQL
 	kwStart
@@ -192,7 +193,7 @@ var keywords = map[string]keyword{
 	"REPEAT": kwRepeat, "REPLACE": kwReplace, "RESET": kwReset, "REVOKE": kwRevoke,
 	"ROLLBACK": kwRollback, "ROW": kwRow,
 	"SAVEPOINT": kwSavepoint, "SEARCH": kwSearch, "SECURITY": kwSecurity, "SELECT": kwSelect,
-	"SEQUENCE": kwSequence, "SESSION": kwSession, "SET": kwSet, "SHOW": kwShow, "SQL": kwSQL,
+	"SEQUENCE": kwSequence, "SESSION": kwSession, "SET": kwSet, "SHARE": kwShare, "SHOW": kwShow, "SQL": kwSQL,
 	"START": kwStart, "STATEMENT": kwStatement,
 	"TABLE": kwTable, "TABLES": kwTables, "TEMP": kwTemp, "TEMPORARY": kwTemporary,
 	"THEN": kwThen, "TO": kwTo, "TRAN": kwTran, "TRANSACTION": kwTransaction,

@@ -1,7 +1,7 @@
 package sqltext
 
 // effects is what a statement does besides what its first word says.
-type effects uint8
+type effects uint16
 
 const (
 	// fxPins: state is left behind in the session.
@@ -19,6 +19,8 @@ const (
 	fxFile
 	// fxQuery: the main statement behind a WITH is a query.
 	fxQuery
+	// fxLocks: rows are locked that are only read.
+	fxLocks
 )
 
 // level is where a WITH stands within one pair of parentheses.
@@ -255,9 +257,14 @@ func (p *parser) writes(kw keyword) {
 	}
 }
 
-// reads notes the keywords that depend on the session.
+// reads notes the keywords that depend on the session, and those by which a
+// query locks what it reads.
 func (p *parser) reads(kw keyword) {
 	switch kw {
+	case kwUpdate, kwShare: // FOR UPDATE, FOR SHARE, LOCK IN SHARE MODE
+		if p.lex.flavor == MySQL && (p.prev[0].kw == kwFor || p.prev[1].kw == kwLock) {
+			p.fx |= fxLocks
+		}
 	case kwOf: // WHERE CURRENT OF cursor
 		if p.prev[0].kw == kwCurrent {
 			p.fx |= fxReads

@@ -44,7 +44,9 @@ func (d *Dialect) Failed(err error, before bool) Outcome {
 	} else {
 		o.Class = d.Class(err)
 	}
-	o.ConnLost = !o.Class.Answered()
+	// SQLite runs in this process: an interrupted statement loses no
+	// connection, and one to a database in memory must not be given up.
+	o.ConnLost = !o.Class.Answered() && (d.Flavor != SQLite || errors.Is(err, driver.ErrBadConn))
 	return o
 }
 

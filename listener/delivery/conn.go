@@ -91,8 +91,8 @@ func (r *stmtRows) Close() error {
 	return err
 }
 
-// argumentsError is a mistake in the arguments that database/sql would have
-// found before the driver saw them. The texts are its own.
+// argumentsError is a mistake in the arguments or options that database/sql
+// would have found before the driver saw them. The texts are its own.
 type argumentsError struct{ text string }
 
 func (e *argumentsError) Error() string { return e.text }
@@ -155,10 +155,10 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 		return c.BeginTx(ctx, opts)
 	}
 	if opts.Isolation != 0 {
-		return nil, errors.New("sql: driver does not support non-default isolation level")
+		return nil, &argumentsError{"sql: driver does not support non-default isolation level"}
 	}
 	if opts.ReadOnly {
-		return nil, errors.New("sql: driver does not support read-only transactions")
+		return nil, &argumentsError{"sql: driver does not support read-only transactions"}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
