@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -121,12 +120,16 @@ func (c *Conn) open(ctx context.Context) *localTx {
 }
 
 // closed forgets the local transaction, which has ended one way or the other.
-func (c *Conn) closed(ctx context.Context) {
+func (c *Conn) closed() {
 	c.tx = nil
 	if c.autocommitOff {
-		c.open(ctx)
+		c.next()
 	}
 }
+
+// next opens the transaction that nobody begins where autocommit is off. What
+// it belongs to, the statements in it say.
+func (c *Conn) next() { c.open(context.Background()) }
 
 // inTx prepares a write inside the open transaction: it is turned into what
 // the log keeps before it runs.
@@ -178,7 +181,7 @@ func (c *Conn) queryInTx(ctx context.Context, s statement, args []driver.NamedVa
 	if err != nil {
 		return nil, err
 	}
-	rows, err := c.queryBare(ctx, s, args)
+	rows, err := c.complete(c.queryBare(ctx, s, args))
 	if errors.Is(err, driver.ErrSkip) {
 		return nil, err // database/sql brings it again, prepared
 	}
@@ -197,6 +200,20 @@ func (c *Conn) countSkipped(ctx context.Context) {
 	if skipped(ctx) {
 		c.c.cfg.Counters.Skipped.Add(1)
 	}
+}
+
+// complete reads rows to their end where an error among them could take the
+// open transaction with it: MySQL sends the columns before it waits for the
+// first lock, so that the victim of a deadlock hears of it from its rows.
+func (c *Conn) complete(rows driver.Rows, err error) (driver.Rows, error) {
+	if err != nil || c.tx == nil || c.c.dialect.Flavor != delivery.MySQL {
+		return rows, err
+	}
+	buffered, err := delivery.Buffer(rows)
+	if err != nil {
+		return nil, err
+	}
+	return buffered, nil
 }
 
 // failedInTx notes what an error inside a local transaction means for what
@@ -234,15 +251,37 @@ func (t *localTx) lostError() error {
 	return fmt.Errorf("%w: %w", ErrTransactionLost, t.lost)
 }
 
+// ending is how an attempt to end the open transaction came out.
+type ending struct {
+	delivery.Outcome
+	// open: it failed too early to end anything, the transaction is as before.
+	open bool
+}
+
 // settle ends the open transaction by finish (its COMMIT in whatever form):
-// its writes are logged before and settled after it. finish must say how it
-// ended. undo is called when the transaction must not be committed, because
-// its log could not be written.
-func (c *Conn) settle(ctx context.Context, finish func(context.Context) delivery.Outcome, undo func() error) error {
+// its writes are logged before and settled after it. undo rolls back; it is
+// called when the transaction may still be open and must not be committed,
+// because its log could not be written or is left to others. swallowed says
+// that err is kept for the End of a soft transaction.
+func (c *Conn) settle(ctx context.Context, finish func(context.Context) ending, undo func() error) (swallowed bool, err error) {
 	t := c.tx
-	defer c.closed(ctx)
+	var e ending
+	defer func() {
+		c.closed()
+		if e.open && !errors.Is(err, ErrPending) {
+			c.tx = t
+		}
+	}()
+	end := func(ctx context.Context) delivery.Outcome {
+		e = finish(ctx)
+		if e.Err != nil && !e.Class.Answered() {
+			// It may not have been sent, on a connection that still works.
+			c.undo(undo)
+		}
+		return e.Outcome
+	}
 	if t == nil || len(t.statements) == 0 || t.aborted || c.dead {
-		return finish(ctx).Err
+		return false, end(ctx).Err
 	}
 	soft := t.soft
 	if soft == nil {
@@ -251,7 +290,7 @@ func (c *Conn) settle(ctx context.Context, finish func(context.Context) delivery
 	if soft != nil {
 		if err := soft.enter(); err != nil {
 			c.undo(undo)
-			return err
+			return false, err
 		}
 		defer soft.leave()
 	}
@@ -262,7 +301,7 @@ func (c *Conn) settle(ctx context.Context, finish func(context.Context) delivery
 	x := &listener.Execution{Unit: u, AnswerIsFinal: true}
 	x.Attempt = func(ctx context.Context, n int) delivery.Outcome {
 		if n == 0 {
-			return finish(ctx)
+			return end(ctx)
 		}
 		conn, failed := retry.conn(ctx)
 		if conn == nil {
@@ -272,39 +311,49 @@ func (c *Conn) settle(ctx context.Context, finish func(context.Context) delivery
 		retry.used(out)
 		return out
 	}
-	err := c.c.cfg.Bus.Execute(ctx, c.c.deliver, x)
+	err = c.c.cfg.Bus.Execute(ctx, c.c.deliver, x)
 	c.c.cfg.Counters.count(err)
 	if err == nil {
-		return nil
+		return false, nil
 	}
-	if x.Attempts() == 0 {
+	if x.Attempts() == 0 || e.open && errors.Is(err, ErrPending) {
 		c.undo(undo)
 	}
-	if soft != nil && soft.swallow(err) {
-		return nil
-	}
-	return err
+	return soft != nil && soft.swallow(err), err
 }
 
 // undo rolls back, or takes the connection out of use: an open transaction
 // must not go back to the pool.
 func (c *Conn) undo(undo func() error) {
-	if err := undo(); err != nil {
+	err := undo()
+	if err == nil {
+		return
+	}
+	if lost := c.c.dialect.TransactionLost; c.dead || lost == nil || !lost(context.Background(), c.inner, err) {
 		c.kill()
 	}
 }
 
-// control is a statement of transaction control sent as text, run on the bare
-// connection as one attempt.
-func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, delivery.Outcome) {
+// control is a statement that ends the open transaction, sent as text, run on
+// the bare connection as one attempt. before is as for delivery.Exec.
+func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, out delivery.Outcome) {
 	res, before, err := c.exec(ctx, s, args)
-	if err == nil {
-		return res, delivery.Outcome{Result: res}
+	switch {
+	case err == nil:
+		out = delivery.Outcome{Result: res}
+	case before, s.class.ImplicitCommit:
+		out = c.lossy(c.c.dialect.Failed(err, before))
+	default:
+		out = c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))
 	}
-	if before || s.class.Kind != sqltext.Commit {
-		return nil, c.lossy(c.c.dialect.Failed(err, before))
-	}
-	return nil, c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))
+	return res, before, out
+}
+
+// stillOpen reports whether the open transaction outlived the error of a
+// statement that commits it on its way.
+func (c *Conn) stillOpen(ctx context.Context, err error) bool {
+	f := c.c.dialect.StillOpen
+	return f != nil && f(ctx, c.inner, err)
 }
 
 // lossy takes the connection out of use when the attempt on it lost it.

@@ -43,6 +43,9 @@ func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedV
 	}
 	if s.class.Kind == sqltext.Read && !s.class.Pins {
 		rows, err := c.queryBare(ctx, s, args)
+		if c.tx != nil && (s.class.Locks || c.tx.readsLock) {
+			rows, err = c.complete(rows, err)
+		}
 		c.readInTx(ctx, err)
 		return rows, err
 	}
@@ -126,50 +129,40 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 	t := c.tx
 	var (
 		res       driver.Result
-		sent      bool
-		statement error // the error of a statement whose implicit COMMIT happened
-		unread    bool  // the text could not be read: not even the COMMIT happened
-		lost      error // the statement was not answered: nobody runs it again
+		own       error // of a statement that commits on its way
+		committed bool  // it did, and failed afterwards
 	)
-	err := c.settle(ctx, func(ctx context.Context) delivery.Outcome {
-		r, out := c.control(ctx, s, args)
-		res, sent = r, true
-		if out.Err != nil && s.class.ImplicitCommit && !out.Class.Answered() {
-			lost = out.Err
+	swallowed, err := c.settle(ctx, func(ctx context.Context) ending {
+		r, before, out := c.control(ctx, s, args)
+		res = r
+		if out.Err == nil || !s.class.ImplicitCommit {
+			return ending{Outcome: out}
 		}
-		if out.Err != nil && s.class.ImplicitCommit && out.Class.Answered() {
-			if syntax := c.c.dialect.SyntaxError; syntax != nil && syntax(out.Err) {
-				unread = true
-				return out
-			}
-			statement = out.Err
-			return delivery.Outcome{}
+		own = out.Err
+		if !out.Class.Answered() {
+			return ending{Outcome: out}
 		}
-		return out
+		if before || c.stillOpen(ctx, out.Err) {
+			return ending{Outcome: out, open: true}
+		}
+		committed = true
+		return ending{}
 	}, func() error { return c.rollbackText(ctx) })
-	if unread {
-		if errors.Is(err, ErrPending) {
-			// The log stays, so the transaction must not be committed too.
-			c.undo(func() error { return c.rollbackText(ctx) })
-		} else {
-			c.tx = t
-		}
+	// A retry delivers the unit, and a soft transaction may swallow what became
+	// of it, but not the statement that was to commit it.
+	failed := own
+	if err != nil && !swallowed {
+		failed = err
 	}
-	if err == nil {
-		// A retry delivers the unit, and a soft transaction may swallow what
-		// became of it, but not the statement that was to commit it.
-		err = lost
+	switch {
+	case failed == nil, committed:
+		c.observe(ctx, s, own)
+	case s.class.ImplicitCommit && c.tx != t:
+		// To the caller the transaction goes on.
+		c.lose(t, failed)
 	}
-	if err != nil {
-		if s.class.ImplicitCommit && !unread && (lost != nil || !sent) {
-			// To the caller the transaction goes on.
-			c.lose(t, err)
-		}
-		return nil, err
-	}
-	c.observe(ctx, s, statement)
-	if statement != nil {
-		return nil, statement
+	if failed != nil {
+		return nil, failed
 	}
 	if res == nil {
 		// A COMMIT that was swallowed by a soft transaction, or delivered by a
@@ -177,6 +170,25 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		res = driver.RowsAffected(0)
 	}
 	return res, nil
+}
+
+// failed notes what a statement that failed may have left behind.
+func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
+	c.failedInTx(ctx, err, false)
+	switch cl.Kind {
+	case sqltext.Begin, sqltext.Savepoint:
+		if !c.c.dialect.Class(err).Answered() {
+			c.kill() // it may have begun a transaction that nobody knows of
+		}
+	case sqltext.Rollback:
+		if c.tx != nil && c.tx.lost != nil {
+			c.closed() // there was none left to roll back
+		}
+	case sqltext.Multi:
+		if cl.Pins {
+			c.pin("several statements in one text left the session in an unknown state")
+		}
+	}
 }
 
 // observe notes what a statement left behind in the session and the open
@@ -187,10 +199,7 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 		c.ranUnlogged(why)
 	}
 	if err != nil {
-		c.failedInTx(ctx, err, false)
-		if cl.Kind == sqltext.Multi && cl.Pins {
-			c.pin("several statements in one text left the session in an unknown state")
-		}
+		c.failed(ctx, cl, err)
 		return
 	}
 	if t := c.tx; t != nil {
@@ -221,14 +230,14 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 			c.open(ctx)
 		}
 	case sqltext.Commit, sqltext.Rollback:
-		c.closed(ctx)
+		c.closed()
 		if cl.Chain && c.tx == nil {
 			c.open(ctx)
 		}
 	case sqltext.AutocommitOff:
 		c.autocommitOff = true
 		if c.tx == nil {
-			c.open(ctx)
+			c.next()
 		}
 	case sqltext.AutocommitOn:
 		if c.autocommitOff {
@@ -238,6 +247,6 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 		}
 	case sqltext.PrepareTransaction:
 		// What becomes of it, COMMIT PREPARED decides, in whatever session.
-		c.closed(ctx)
+		c.closed()
 	}
 }

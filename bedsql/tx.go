@@ -2,9 +2,11 @@ package bedsql
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -43,22 +45,33 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		inner  driver.Tx
 		failed error
 	)
-	begin := func(ctx context.Context) delivery.Outcome {
-		if inner, failed = delivery.BeginTx(ctx, c.inner, opts); failed != nil {
-			return c.lossy(c.c.dialect.Failed(failed, false))
+	t := c.tx
+	begin := func(ctx context.Context) ending {
+		if inner, failed = delivery.BeginTx(ctx, c.inner, opts); failed == nil {
+			return ending{}
 		}
-		return delivery.Outcome{}
+		out := c.lossy(c.c.dialect.Failed(failed, false))
+		switch {
+		case t == nil, !out.Class.Answered():
+			return ending{Outcome: out}
+		case c.stillOpen(ctx, failed):
+			return ending{Outcome: out, open: true}
+		default:
+			return ending{}
+		}
 	}
 	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
 	// text) MySQL commits it first.
-	if err := c.settle(ctx, begin, func() error { return c.rollbackText(ctx) }); err != nil {
+	if swallowed, err := c.settle(ctx, begin, func() error { return c.rollbackText(ctx) }); err != nil && !swallowed {
 		return nil, err
 	}
 	if failed != nil {
-		// What it was to commit is delivered, but no transaction has begun.
+		// What it was to commit is settled, but no transaction has begun.
 		return nil, failed
 	}
-	return &Tx{c: c, ctx: ctx, inner: inner, local: c.open(ctx)}, nil
+	local := c.open(ctx)
+	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
+	return &Tx{c: c, ctx: ctx, inner: inner, local: local}, nil
 }
 
 // Commit implements driver.Tx. The writes of the transaction are logged as one
@@ -70,15 +83,19 @@ func (t *Tx) Commit() error {
 	if t.local == c.tx && t.local.lost != nil {
 		err := fmt.Errorf("bed: nothing was committed: %w", t.local.lostError())
 		c.undo(t.inner.Rollback)
-		c.closed(t.ctx)
+		c.closed()
 		return err
 	}
-	return c.settle(t.ctx, func(ctx context.Context) delivery.Outcome {
+	swallowed, err := c.settle(t.ctx, func(ctx context.Context) ending {
 		if err := t.inner.Commit(); err != nil {
-			return c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))
+			return ending{Outcome: c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))}
 		}
-		return delivery.Outcome{}
+		return ending{}
 	}, t.inner.Rollback)
+	if swallowed {
+		return nil
+	}
+	return err
 }
 
 // Rollback implements driver.Tx. It leaves nothing in the log.
@@ -89,12 +106,17 @@ func (t *Tx) Rollback() error {
 		// It may still be open.
 		c.kill()
 	}
-	c.closed(t.ctx)
+	c.closed()
 	return err
 }
 
+// rollbackTimeout bounds a ROLLBACK that the caller did not ask for.
+const rollbackTimeout = 5 * time.Second
+
 // rollbackText rolls back by a statement.
 func (c *Conn) rollbackText(ctx context.Context) error {
-	_, _, err := delivery.Exec(context.WithoutCancel(ctx), c.inner, "ROLLBACK", nil)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_, _, err := delivery.Exec(ctx, c.inner, "ROLLBACK", nil)
 	return err
 }

@@ -14,7 +14,7 @@ var dialect = &delivery.Dialect{
 	CheckNamedValue: checkNamedValue,
 	Storable:        storable,
 	TransactionLost: transactionLost,
-	SyntaxError:     isSyntaxError,
+	StillOpen:       stillOpen,
 	GeneratedIDs:    true,
 }
 

@@ -95,19 +95,3 @@ func classifyNumber(number uint16, state string) delivery.Class {
 	}
 	return delivery.Retryable
 }
-
-// isSyntaxError: the text could not be parsed. What would have committed
-// implicitly did not get so far.
-func isSyntaxError(err error) bool {
-	var server *mysql.MySQLError
-	if !errors.As(err, &server) {
-		return false
-	}
-	switch server.Number {
-	case 1064, // ER_PARSE_ERROR
-		1065, // ER_EMPTY_QUERY
-		1149: // ER_SYNTAX_ERROR
-		return true
-	}
-	return false
-}

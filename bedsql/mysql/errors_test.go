@@ -322,16 +322,3 @@ func TestUnlistedServerErrorIsRetryable(t *testing.T) {
 	classIs(t, "no SQLSTATE", &mysql.MySQLError{Number: 65000}, delivery.Retryable)
 	classIs(t, "wrapped", fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: 1062}), delivery.Duplicate)
 }
-
-func TestSyntaxError(t *testing.T) {
-	t.Parallel()
-	db := testdb.MySQL(t).Open(t)
-	_, err := db.Exec("CREATE TABEL x (i INT)")
-	if !Dialect().SyntaxError(err) {
-		t.Errorf("%v is taken for no syntax error", err)
-	}
-	_, err = db.Exec("DROP TABLE nowhere")
-	if Dialect().SyntaxError(err) {
-		t.Errorf("%v is taken for a syntax error", err)
-	}
-}

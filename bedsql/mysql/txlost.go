@@ -46,6 +46,36 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	return false
 }
 
+// stillOpen reports whether a statement that commits implicitly failed with err
+// before it did. MariaDB can be asked. Of MySQL it is known of the errors that
+// reading the text gives, and of those of a transaction's characteristics.
+func stillOpen(ctx context.Context, conn driver.Conn, err error) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	if open, qerr := sysvar(ctx, conn, "in_transaction"); qerr == nil {
+		return open == "1"
+	}
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return false
+	}
+	switch server.Number {
+	case 1064, // ER_PARSE_ERROR
+		1065, // ER_EMPTY_QUERY
+		1115, // ER_UNKNOWN_CHARACTER_SET
+		1149, // ER_SYNTAX_ERROR
+		1273, // ER_UNKNOWN_COLLATION
+		1351, // ER_VIEW_SELECT_VARIABLE
+		1425, // ER_TOO_BIG_SCALE
+		1426, // ER_TOO_BIG_PRECISION
+		1427, // ER_M_BIGGER_THAN_D
+		1568, // ER_CANT_CHANGE_TX_CHARACTERISTICS
+		1792: // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+		return true
+	}
+	return false
+}
+
 // sysvarIs reports whether a session variable has the given value; false when
 // the server does not know it, true when it cannot be read: the safe
 // assumption, because nothing more is written into the session then.

@@ -134,3 +134,35 @@ func TestSnapshotConflictOfMariaDB(t *testing.T) {
 		t.Errorf("after %v lost is %v, in truth %v", err, got, is)
 	}
 }
+
+func TestWhatFailedBeforeItsImplicitCommitLeftTheTransactionOpen(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t).Open(t)
+	must(t, db, schema)
+	for text, want := range map[string]bool{
+		"CREATE TABEL x (i INT)":                              true,
+		"CREATE TABLE x (a VARCHAR(9) CHARACTER SET nowhere)": true,
+		"CREATE TABLE x (a DECIMAL(99, 2))":                   true,
+		"DROP TABLE nowhere":                                  false,
+		"CREATE TABLE t (i INT)":                              false,
+	} {
+		c := conn(t, db)
+		must(t, c, "BEGIN", "INSERT INTO t (id, n) VALUES (10, 10)")
+		_, err := c.ExecContext(context.Background(), text)
+		if err == nil {
+			t.Fatalf("%s: succeeded", text)
+		}
+		var open bool
+		if err := c.Raw(func(dc any) error {
+			open = Dialect().StillOpen(context.Background(), dc.(driver.Conn), err)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		must(t, c, "ROLLBACK")
+		if undone := !kept(t, c); open != want || undone != want {
+			t.Errorf("%s: said to be open %t, rolled back %t; want %t", text, open, undone, want)
+		}
+		must(t, db, "DELETE FROM t")
+	}
+}

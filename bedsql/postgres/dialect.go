@@ -18,7 +18,6 @@ var dialect = &delivery.Dialect{
 	Classify:        Classify,
 	CheckNamedValue: func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes
 	Storable:        storable,
-	SyntaxError:     isSyntaxError,
 }
 
 // Dialect returns what bed knows about PostgreSQL.

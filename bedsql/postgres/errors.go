@@ -145,8 +145,3 @@ func classifyServer(server *pgconn.PgError) delivery.Class {
 	}
 	return delivery.Retryable
 }
-
-func isSyntaxError(err error) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && server.Code == "42601" // syntax_error
-}

@@ -383,16 +383,3 @@ func TestUnlistedServerErrorIsRetryable(t *testing.T) {
 		classIs(t, code, fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: code}), want)
 	}
 }
-
-func TestSyntaxError(t *testing.T) {
-	t.Parallel()
-	db := testdb.Postgres(t).Open(t)
-	_, err := db.Exec("CREATE TABEL x (i INT)")
-	if !Dialect().SyntaxError(err) {
-		t.Errorf("%v is taken for no syntax error", err)
-	}
-	_, err = db.Exec("DROP TABLE nowhere")
-	if Dialect().SyntaxError(err) {
-		t.Errorf("%v is taken for a syntax error", err)
-	}
-}

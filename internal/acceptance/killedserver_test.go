@@ -197,32 +197,32 @@ func (w *killWriter) soft(ctx context.Context) []answer {
 	return all
 }
 
-// layout is where the log is in relation to the server that is killed.
-type layout struct {
-	name string
-	log  func(t testing.TB, s *testdb.Server) testdb.DB
-}
-
 func TestWhatWasAcceptedAroundAKilledServerIsAppliedInTheEnd(t *testing.T) {
 	t.Parallel()
-	onItself := layout{"log on it too", func(t testing.TB, s *testdb.Server) testdb.DB { return s.DB(t) }}
-	for _, c := range []struct {
+	for _, kind := range []struct {
 		name    string
-		server  func(testing.TB, ...string) *testdb.Server
-		layouts []layout
+		private func(testing.TB, ...string) *testdb.Server
+		shared  func(testing.TB) testdb.DB
 	}{
-		{testdb.DriverMySQL, testdb.PrivateMariaDB, []layout{
-			{"log elsewhere", func(t testing.TB, _ *testdb.Server) testdb.DB { return testdb.MySQL(t) }}, onItself,
-		}},
-		{testdb.DriverPostgres, testdb.PrivatePostgres, []layout{
-			{"log elsewhere", func(t testing.TB, _ *testdb.Server) testdb.DB { return testdb.Postgres(t) }}, onItself,
-		}},
+		{testdb.DriverMySQL, testdb.PrivateMariaDB, testdb.MySQL},
+		{testdb.DriverPostgres, testdb.PrivatePostgres, testdb.Postgres},
 	} {
-		for _, l := range c.layouts {
-			t.Run(c.name+", "+l.name, func(t *testing.T) {
+		for _, layout := range []struct {
+			name        string
+			target, log bool // whether it is on the server that is killed
+		}{
+			{"with the target", true, false}, {"with the log", false, true}, {"with both", true, true},
+		} {
+			t.Run(kind.name+" "+layout.name, func(t *testing.T) {
 				t.Parallel()
-				server := c.server(t)
-				r := newRigWithLog(t, server.DB(t), l.log(t, server), func(c *bedsql.Config) {
+				server := kind.private(t)
+				where := func(killed bool) testdb.DB {
+					if killed {
+						return server.DB(t)
+					}
+					return kind.shared(t)
+				}
+				r := newRigWithLog(t, where(layout.target), where(layout.log), func(c *bedsql.Config) {
 					// What a writer could not hand over is free soon after.
 					c.Lease, c.LogTimeout = 2*time.Second, time.Second
 				})
@@ -232,8 +232,8 @@ func TestWhatWasAcceptedAroundAKilledServerIsAppliedInTheEnd(t *testing.T) {
 	}
 }
 
-// killedAllOver writes from several goroutines while the target's server is
-// killed and started again, and then lets the job do its part.
+// killedAllOver writes from several goroutines while a server is killed and
+// started again, and then lets the job do its part.
 func (r *rig) killedAllOver(server *testdb.Server) {
 	r.t.Helper()
 	const rows = killWrites * killRowsOfWrite // of each writer
@@ -302,16 +302,16 @@ func (r *rig) killedAllOver(server *testdb.Server) {
 	if kills != killTimes {
 		r.t.Fatalf("the server was killed %d times, want %d", kills, killTimes)
 	}
-	elsewhere := r.logDB.Addr() != server.Addr()
+	logKilled := r.logDB.Addr() == server.Addr()
 	for _, a := range all {
 		o := outcomeOf(a)
 		counts[o]++
-		if !a.inTx && (o == refused || o == notAccepted && elsewhere) {
+		if !a.inTx && (o == refused || o == notAccepted && !logKilled) {
 			r.t.Errorf("%s: %s: %v", a.how, o, a.err)
 		}
 	}
 	r.t.Logf("of %d rows: %v", len(all), counts)
-	if elsewhere && counts[pending] == 0 || !elsewhere && counts[notAccepted] == 0 {
+	if logKilled && counts[notAccepted] == 0 || !logKilled && counts[pending] == 0 {
 		r.t.Error("no write met the outage: nothing was shown")
 	}
 	stop()

@@ -230,6 +230,46 @@ func TestAWriterKilledBetweenTheWriteAndTheRemovalHasItRunAgainByTheJob(t *testi
 	})
 }
 
+func TestAWriterKilledBetweenTheWriteAndTheRemovalFromAnSQLiteLog(t *testing.T) {
+	t.Parallel()
+	for name, w := range killedWrites {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.SQLite(t)
+			db.DSN = "file:" + db.Name + "?_pragma=busy_timeout(60000)"
+			r := newRig(t, db)
+			r.account(1)
+			free := r.readOn()
+			writer := r.writer(r.logDB, w.statements...)
+			eventually(t, "the write is logged", func() bool { return r.left() == len(w.statements) })
+			// Now the removal has to wait, and the write has not.
+			log, err := r.logPool().Conn(context.Background())
+			if err == nil {
+				_, err = log.ExecContext(context.Background(), "BEGIN IMMEDIATE")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			free()
+			eventually(t, "the write is applied", func() bool {
+				var n int
+				err := r.bare.QueryRow("SELECT COUNT(*) FROM account").Scan(&n)
+				return err == nil && n == 2
+			})
+			writer.kill()
+			if _, err := log.ExecContext(context.Background(), "ROLLBACK"); err != nil {
+				t.Fatal(err)
+			}
+			_ = log.Close()
+			if report := r.deliverAfterTheLease(); report.Assumed != 1 {
+				t.Errorf("the job: %s, want the duplicate key taken for what it is", report)
+			}
+			r.wantBalances(w.balances...)
+			r.wantNoLog()
+		})
+	}
+}
+
 func TestAWriterThatIsNotKilledLeavesNothingToTheJob(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

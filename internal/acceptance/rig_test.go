@@ -70,17 +70,23 @@ func newRigWithLog(t testing.TB, db, logDB testdb.DB, change ...func(*bedsql.Con
 // open opens a DSN of the rig's kind through a wrapped driver of its own name.
 func (r *rig) open(dsn string) *sql.DB {
 	r.t.Helper()
-	name := fmt.Sprintf("bed-%s-%d", r.db.Driver, registered.Add(1))
-	if err := register(r.db.Driver)(name, r.cfg); err != nil {
-		r.t.Fatal(err)
-	}
-	pool, err := sql.Open(name, dsn)
+	pool, err := sql.Open(r.register(), dsn)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	pool.SetMaxOpenConns(testdb.MaxOpenConns)
 	r.t.Cleanup(func() { _ = pool.Close() })
 	return pool
+}
+
+// register registers a wrapped driver of the rig's kind under a name of its own.
+func (r *rig) register() (name string) {
+	r.t.Helper()
+	name = fmt.Sprintf("bed-%s-%d", r.db.Driver, registered.Add(1))
+	if err := register(r.db.Driver)(name, r.cfg); err != nil {
+		r.t.Fatal(err)
+	}
+	return name
 }
 
 func register(driver string) func(string, bedsql.Config) error {

@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -59,46 +61,7 @@ func (r *rig) abandon(n int, query string, args ...any) {
 // jobFile is a configuration of bed-job for the rig.
 func (r *rig) jobFile(jobConfig string) string {
 	r.t.Helper()
-	tgt, err := target(r.db.Driver)(r.db.DSN)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return jobFile(r.t, r.logDB, map[string]testdb.DB{tgt.DataSource: r.db}, jobConfig)
-}
-
-// blockTable keeps everybody from writing into a table of the target (on
-// SQLite: into any) until free is called.
-func (r *rig) blockTable(name string) (free func()) {
-	r.t.Helper()
-	conn, err := r.bare.Conn(context.Background())
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	lock, unlock := []string{"BEGIN IMMEDIATE"}, "ROLLBACK"
-	switch r.db.Driver {
-	case testdb.DriverMySQL:
-		lock, unlock = []string{"LOCK TABLES " + name + " WRITE"}, "UNLOCK TABLES"
-	case testdb.DriverPostgres:
-		lock = []string{"BEGIN", "LOCK TABLE " + name + " IN EXCLUSIVE MODE"}
-	}
-	for _, s := range lock {
-		if _, err := conn.ExecContext(context.Background(), s); err != nil {
-			r.t.Fatalf("%s: %v", s, err)
-		}
-	}
-	freed := false
-	free = func() {
-		if freed {
-			return
-		}
-		freed = true
-		if _, err := conn.ExecContext(context.Background(), unlock); err != nil {
-			r.t.Errorf("%s: %v", unlock, err)
-		}
-		_ = conn.Close()
-	}
-	r.t.Cleanup(free)
-	return free
+	return jobFile(r.t, r.logDB, map[string]testdb.DB{dataSourceOf(r.t, r.db): r.db}, jobConfig)
 }
 
 // left is how many rows the log has.
@@ -155,7 +118,7 @@ func TestTwoJobProcessesDeliverEachLogOnce(t *testing.T) {
 		}
 		n := logsFor(db)
 		// Held up until both have claimed, so that both have a share.
-		free := r.blockTable("applied")
+		free := r.blockTable("applied", r.db)
 		r.abandon(n, "INSERT INTO applied (log_no) VALUES (?)")
 		eventually(t, "both processes have claimed", func() bool { return r.owners() == len(workers) })
 		free()
@@ -194,13 +157,13 @@ func TestAJobProcessFinishesWhatAKilledOneHadClaimed(t *testing.T) {
 		if db.Driver == testdb.DriverMySQL {
 			upsert = "INSERT INTO item VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)"
 		}
-		free := r.blockTable("item")
+		free := r.blockTable("item", r.db)
 		r.abandon(n, upsert, int64(7))
 		eventually(t, "both processes have claimed", func() bool { return r.owners() == 2 })
 		free()
 		// In the middle: some are delivered, some are not.
 		eventually(t, "some are delivered", func() bool { return r.left() < n-n/10 })
-		free = r.blockTable("item")
+		free = r.blockTable("item", r.db)
 		eventually(t, "both processes are at work again", func() bool { return r.owners() == 2 })
 		victim.kill()
 		if r.left() == 0 {
@@ -214,6 +177,70 @@ func TestAJobProcessFinishesWhatAKilledOneHadClaimed(t *testing.T) {
 		if right := r.count("SELECT COUNT(*) FROM item WHERE v = 7"); right != n {
 			t.Errorf("%d of %d are applied", right, n)
 		}
+		r.wantNoLog()
+	})
+}
+
+func TestAJobProcessThatIsTerminatedGivesBackWhatItHadClaimed(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.patientTarget()
+		r.exec("CREATE TABLE applied (log_no INT NOT NULL)")
+		// The leases outlast the test: what is not given back stays.
+		file := r.jobFile(`cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, transactionLogFetchDataCount: 50, leaseMillis: 3600000`)
+		ending, staying := start(t, "bed-job", "run", "-c", file), start(t, "bed-job", "run", "-c", file)
+		ending.until("bed-job is running")
+		staying.until("bed-job is running")
+		n := logsFor(db)
+		free := r.blockTable("applied", r.db)
+		r.abandon(n, "INSERT INTO applied (log_no) VALUES (?)")
+		eventually(t, "both processes have claimed", func() bool { return r.owners() == 2 })
+		if err := ending.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		ending.until("ending: what is in flight is finished")
+		free()
+		if status := ending.status(); status != 0 {
+			t.Errorf("it ended with status %d", status)
+		}
+		if done, lost := ending.counted(); done == 0 || done >= 50 || lost != 0 {
+			t.Errorf("it delivered %d and lost %d: want what was in flight of the 50 that it had claimed", done, lost)
+		}
+		eventually(t, "the log is empty", func() bool { return r.left() == 0 })
+		if status := staying.terminate(); status != 0 {
+			t.Errorf("the other one ended with status %d", status)
+		}
+		if rows, different := r.count("SELECT COUNT(*) FROM applied"), r.count("SELECT COUNT(DISTINCT log_no) FROM applied"); rows != n || different != n {
+			t.Errorf("%d applications of %d logs, want each of %d once", rows, different, n)
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestAJobProcessKilledBetweenTheDeliveryAndTheRemovalHasItRunAgain(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account()
+		p := testproxy.New(t, r.logDB.Addr())
+		const config = `cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, leaseMillis: 1000`
+		r.abandon(1, "INSERT INTO account VALUES (?, ?)", int64(7))
+		reached, release := p.Hold(testproxy.Text("DELETE FROM transaction_log"))
+		victim := start(t, "bed-job", "run", "-c",
+			jobFile(t, r.logDB.Via(p.Addr()), map[string]testdb.DB{dataSourceOf(t, r.db): r.db}, config))
+		waitFor(t, "the removal was held on its way", reached)
+		victim.kill()
+		p.CutAll()
+		release()
+		r.wantBalances(7)
+		r.wantOneLog()
+		survivor := start(t, "bed-job", "run", "-c", r.jobFile(config))
+		survivor.until("delivered 1 (assumed 1)")
+		if status := survivor.terminate(); status != 0 {
+			t.Errorf("the survivor ended with status %d", status)
+		}
+		r.wantBalances(7)
 		r.wantNoLog()
 	})
 }

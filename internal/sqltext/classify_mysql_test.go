@@ -84,8 +84,14 @@ var mysqlRows = []row{
 	{"WITH x AS (SELECT @a) DELETE FROM t", dmlNeeds},
 
 	// Reads.
-	{"SELECT * FROM t LOCK IN SHARE MODE", read},
-	{"SELECT * FROM t FOR UPDATE SKIP LOCKED", read},
+	{"SELECT * FROM t LOCK IN SHARE MODE", locking},
+	{"SELECT * FROM t FOR UPDATE", locking},
+	{"SELECT * FROM t FOR UPDATE SKIP LOCKED", locking},
+	{"SELECT * FROM t FOR SHARE OF t NOWAIT", locking},
+	{"(SELECT 1 FROM t FOR UPDATE) UNION (SELECT 2)", locking},
+	{"WITH x AS (SELECT 1) SELECT * FROM x FOR UPDATE", locking},
+	{"SELECT 'FOR UPDATE' -- FOR UPDATE", read},
+	{"UPDATE t SET a = (SELECT 1 FROM u FOR UPDATE)", dml},
 	{"TABLE t", read},
 	{"VALUES ROW(1, 2)", read},
 	{"SHOW TABLES", read},

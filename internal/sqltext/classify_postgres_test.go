@@ -88,6 +88,7 @@ var postgresRows = []row{
 	{"SHOW search_path", read},
 	{"FETCH NEXT FROM c", read},
 	{"MOVE 3 FROM c", read},
+	{"SELECT * FROM t FOR UPDATE", read},
 	{"SELECT * FROM t FOR NO KEY UPDATE SKIP LOCKED", read},
 	{"SELECT nextval('s')", read},
 	{"SELECT currval('s')", read},

@@ -14,6 +14,7 @@ type row struct {
 // What most rows expect.
 var (
 	read       = Class{Kind: Read}
+	locking    = Class{Kind: Read, Locks: true}
 	readPins   = Class{Kind: Read, Pins: true}
 	dml        = Class{Kind: DML}
 	insert     = Class{Kind: DML, Insert: true}
@@ -234,7 +235,6 @@ var commonRows = []row{
 	{"SELECT 1", read},
 	{"(SELECT 1) UNION (SELECT 2)", read},
 	{"((SELECT 1))", read},
-	{"SELECT * FROM t FOR UPDATE", read},
 	{"SELECT 'DELETE FROM t; INSERT INTO u'", read},
 	{"SELECT \"update\" FROM t -- ; DELETE FROM t", read},
 	{"SELECT a /* ; */ FROM t", read},

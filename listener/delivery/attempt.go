@@ -105,7 +105,9 @@ func (d *Dialect) Replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) O
 	}
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
 	if err != nil {
-		return d.Failed(err, true)
+		out := d.Failed(err, true)
+		out.ConnLost = !out.Class.Answered() // it may have begun
+		return out
 	}
 	var out Outcome
 	for i, s := range u.Statements {
@@ -132,9 +134,9 @@ func (d *Dialect) Replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) O
 // transaction is gone; without one it is not known.
 func (d *Dialect) CommitFailed(ctx context.Context, conn driver.Conn, err error) Outcome {
 	out := d.Failed(err, false)
-	if d.Flavor == SQLite && out.Class.Answered() {
-		// A busy COMMIT leaves SQLite's transaction open. Without an open one
-		// this ROLLBACK fails, which is as good.
+	if d.Flavor == SQLite {
+		// A busy COMMIT leaves SQLite's transaction open, so may an interrupted
+		// one. Without an open one this ROLLBACK fails, which is as good.
 		_, _, rerr := Exec(context.WithoutCancel(ctx), conn, "ROLLBACK", nil)
 		out.ConnLost = errors.Is(rerr, driver.ErrBadConn)
 	}

@@ -78,9 +78,10 @@ type Dialect struct {
 	// stays usable, so that what follows would autocommit. conn is free for a
 	// query. Default: false.
 	TransactionLost func(ctx context.Context, conn driver.Conn, err error) bool
-	// SyntaxError reports whether err says that the text could not even be
-	// read, so that not even its implicit COMMIT happened. Default: false.
-	SyntaxError func(err error) bool
+	// StillOpen reports whether the error err of a statement that commits the
+	// open transaction on its way came before it did. conn is free for a
+	// query. Default: false.
+	StillOpen func(ctx context.Context, conn driver.Conn, err error) bool
 	// GeneratedIDs is whether a Result's nonzero LastInsertId after an INSERT
 	// is an id that a later statement could carry.
 	GeneratedIDs bool

@@ -1,0 +1,147 @@
+package docs
+
+import (
+	"go/ast"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+)
+
+// root is the repository's, seen from this package.
+const root = "../.."
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestTheReadmeHoldsTheExampleThatIsRun(t *testing.T) {
+	t.Parallel()
+	// All of the file but the comment between the imports and the function.
+	imports, rest, ok := strings.Cut(read(t, "bedsql/example_test.go"), "\n)\n")
+	_, program, ok2 := strings.Cut(rest, "\nfunc Example()")
+	if !ok || !ok2 {
+		t.Fatal("bedsql/example_test.go is not imports, a comment and func Example")
+	}
+	want := imports + "\n)\n\nfunc Example()" + program
+	if !strings.Contains(read(t, "README.md"), "```go\n"+want+"```\n") {
+		t.Errorf("README.md does not hold this program, word for word:\n%s", want)
+	}
+}
+
+func TestEveryFieldOfTheConfigurationsIsDocumented(t *testing.T) {
+	t.Parallel()
+	text := read(t, "docs/configuration.md")
+	for heading, config := range map[string]reflect.Type{
+		"bedsql.Config":   reflect.TypeFor[bedsql.Config](),
+		"asyncjob.Config": reflect.TypeFor[asyncjob.Config](),
+	} {
+		part := section(t, text, heading)
+		for i := range config.NumField() {
+			if name := config.Field(i).Name; !strings.Contains(part, "| `"+name+"` |") {
+				t.Errorf("docs/configuration.md has no row for %s of %s", name, heading)
+			}
+		}
+	}
+}
+
+func TestEveryKeyOfTheJobsFileIsDocumented(t *testing.T) {
+	t.Parallel()
+	part := section(t, read(t, "docs/configuration.md"), "bed-job.yaml")
+	keys := mapKeys(parse(t, "internal/cli"), func(m *ast.MapType) bool {
+		_, ok := m.Value.(*ast.FuncType)
+		return ok && isName(m.Key, "string")
+	})
+	if len(keys) < 15 {
+		t.Fatalf("only %d keys were found in the code: %v", len(keys), keys)
+	}
+	for _, key := range keys {
+		if !strings.Contains(part, "| `"+key+"` |") {
+			t.Errorf("docs/configuration.md has no row for the key %s", key)
+		}
+	}
+}
+
+func TestEveryCommandIsInTheReadme(t *testing.T) {
+	t.Parallel()
+	text := read(t, "README.md")
+	commands := commandNames(parse(t, "internal/cli"))
+	if len(commands) < 10 {
+		t.Fatalf("only these commands were found in the code: %v", commands)
+	}
+	for _, name := range commands {
+		if !regexp.MustCompile("`" + name + "\\b|bed-job " + name + `\b`).MatchString(text) {
+			t.Errorf("README.md does not mention the command %s", name)
+		}
+	}
+}
+
+func TestEveryColumnIsDocumented(t *testing.T) {
+	t.Parallel()
+	part := section(t, read(t, "docs/table.md"), "Columns")
+	column := regexp.MustCompile("(?m)^  [`\"]?([a-z0-9_]+)[`\"]? +(?:VARCHAR|LONGTEXT|TEXT|BIGINT|INT|SMALLINT)")
+	found := column.FindAllStringSubmatch(read(t, "schema.sql"), -1)
+	if len(found) < 3*18 {
+		t.Fatalf("only %d columns were found in schema.sql", len(found))
+	}
+	for _, m := range found {
+		if !strings.Contains(part, "| `"+m[1]+"` |") {
+			t.Errorf("docs/table.md has no row for the column %s", m[1])
+		}
+	}
+}
+
+func TestEveryErrorStandsWhereItsClassIsDocumented(t *testing.T) {
+	t.Parallel()
+	text := read(t, "docs/errors.md")
+	for dir, database := range map[string]string{
+		"bedsql/mysql": "MySQL", "bedsql/postgres": "PostgreSQL", "bedsql/sqlite": "SQLite",
+	} {
+		classes := errorClasses(parse(t, dir))
+		if len(classes) < 20 {
+			t.Fatalf("%s: only %d errors were found in the code", dir, len(classes))
+		}
+		for code, class := range classes {
+			heading := database + ": " + strings.ToLower(class)
+			if !regexp.MustCompile(`(?m)(^| )` + code + " ").MatchString(section(t, text, heading)) {
+				t.Errorf("docs/errors.md does not name %s under %q", code, heading)
+			}
+		}
+	}
+}
+
+// section gives what stands under a heading, up to the next of its level or a
+// higher one.
+func section(t *testing.T, text, heading string) string {
+	t.Helper()
+	var b strings.Builder
+	level := 0
+	for line := range strings.SplitSeq(text, "\n") {
+		marks, title, ok := strings.Cut(line, " ")
+		if ok && strings.Trim(marks, "#") == "" && marks != "" {
+			if level > 0 && len(marks) <= level {
+				break
+			}
+			if title == heading {
+				level = len(marks)
+			}
+		}
+		if level > 0 {
+			b.WriteString(line + "\n")
+		}
+	}
+	if level == 0 {
+		t.Fatalf("there is no heading %q", heading)
+	}
+	return b.String()
+}

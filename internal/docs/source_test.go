@@ -1,0 +1,121 @@
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// parse reads the files of a package, without its tests.
+func parse(t *testing.T, dir string) []*ast.File {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(root, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []*ast.File
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, dir, e.Name()), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	return files
+}
+
+func isName(e ast.Expr, name string) bool {
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == name
+}
+
+// literal gives the text of a constant; ok is false for anything else.
+func literal(e ast.Expr) (text string, ok bool) {
+	b, ok := e.(*ast.BasicLit)
+	if !ok {
+		return "", false
+	}
+	if s, err := strconv.Unquote(b.Value); err == nil {
+		return s, true
+	}
+	return b.Value, true
+}
+
+// eachMap calls f for each constant key, with its value, of the map literals
+// that match.
+func eachMap(files []*ast.File, match func(*ast.MapType) bool, f func(key string, value ast.Expr)) {
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			c, ok := n.(*ast.CompositeLit)
+			if !ok {
+				return true
+			}
+			m, ok := c.Type.(*ast.MapType)
+			if !ok || !match(m) {
+				return true
+			}
+			for _, e := range c.Elts {
+				kv, ok := e.(*ast.KeyValueExpr)
+				if !ok {
+					continue
+				}
+				if key, ok := literal(kv.Key); ok {
+					f(key, kv.Value)
+				}
+			}
+			return true
+		})
+	}
+}
+
+func mapKeys(files []*ast.File, match func(*ast.MapType) bool) []string {
+	var keys []string
+	eachMap(files, match, func(key string, _ ast.Expr) { keys = append(keys, key) })
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// errorClasses finds what the tables of a database's package say of each code.
+func errorClasses(files []*ast.File) map[string]string {
+	classes := map[string]string{}
+	isTable := func(m *ast.MapType) bool {
+		v, ok := m.Value.(*ast.SelectorExpr)
+		return ok && v.Sel.Name == "Class"
+	}
+	eachMap(files, isTable, func(code string, value ast.Expr) {
+		if v, ok := value.(*ast.SelectorExpr); ok {
+			classes[code] = v.Sel.Name
+		}
+	})
+	return classes
+}
+
+// commandNames finds the commands of cobra: the first word of each constant
+// Use, and each verb from which one is made.
+func commandNames(files []*ast.File) []string {
+	var names []string
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			kv, ok := n.(*ast.KeyValueExpr)
+			if !ok || !isName(kv.Key, "Use") && !isName(kv.Key, "verb") {
+				return true
+			}
+			if text, ok := literal(kv.Value); ok {
+				name, _, _ := strings.Cut(text, " ")
+				names = append(names, name)
+			}
+			return true
+		})
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
