@@ -75,6 +75,7 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 		"target no dialect":    {nil, Targets{"orders": {Connector: good.Connector}}, Config{}, []string{`"orders"`, "Dialect"}},
 		"target without name":  {nil, Targets{"": good}, Config{}, []string{"name is empty"}},
 		"target in memory":     {nil, Targets{"m": {Connector: good.Connector, Dialect: good.Dialect, NoSideConnection: true}}, Config{}, []string{`"m"`, "memory"}},
+		"target uncommitted":   {nil, Targets{"u": {Connector: good.Connector, Dialect: good.Dialect, AutocommitOff: true}}, Config{}, []string{`"u"`, "autocommit"}},
 		"all of them together": {nil, Targets{"a": delivery.Target{}}, Config{Concurrency: -1, Lease: -1}, []string{"storage", `"a"`, "Concurrency", "Lease"}},
 	} {
 		t.Run(name, func(t *testing.T) {

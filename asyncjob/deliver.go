@@ -189,6 +189,7 @@ func (v *visit) write(u *txlog.Unit, f func(context.Context) error) error {
 	_, err := backoff.Retry(v.round.writes, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(v.round.writes, job.cfg.Lease)
 		defer cancel()
+		job.keeper.Refresh(u)
 		err := f(ctx)
 		if err != nil && (errors.Is(err, txlog.ErrLeaseLost) || job.keeper.Lost(u)) {
 			err = backoff.Permanent(err)

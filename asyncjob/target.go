@@ -37,6 +37,9 @@ func (ts Targets) validate() error {
 		if t.Dialect == nil {
 			bad(name, "Dialect is nil: make the target from a DSN with the package of its database")
 		}
+		if t.AutocommitOff {
+			bad(name, "its DSN turns autocommit off, which would leave every delivery uncommitted: remove it from the DSN")
+		}
 		if t.NoSideConnection {
 			bad(name, "another connection would reach another, empty database: a database in memory cannot be delivered to by a job")
 		}

@@ -62,8 +62,8 @@ type Config struct {
 	// writer that is busy renews it; one that vanished holds the job up for
 	// that long. Default 30 s, at least 100 ms.
 	Lease time.Duration
-	// LogTimeout bounds what is said to the log after the caller's context has
-	// ended. Default 5 s.
+	// LogTimeout bounds what is said to the log once the write has run, also
+	// when the caller's context has ended by then. Default 5 s.
 	LogTimeout time.Duration
 	// RunUnlogged runs a write although its log could not be written, with an
 	// error line for each, instead of answering ErrNotLogged. Default false.

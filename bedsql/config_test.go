@@ -18,7 +18,7 @@ func parseFake(string) (delivery.Target, error) {
 
 func TestConfigMistakesAreRefusedByName(t *testing.T) {
 	t.Parallel()
-	storage := txlog.NewMemory()
+	name, storage := fresh(t.Name()), txlog.NewMemory()
 	for _, c := range []struct {
 		cfg  bedsql.Config
 		want string
@@ -39,7 +39,7 @@ func TestConfigMistakesAreRefusedByName(t *testing.T) {
 		{bedsql.Config{Storage: storage, Guarantee: 200}, "Guarantee"},
 		{bedsql.Config{Storage: storage, Pinned: 200}, "Pinned"},
 	} {
-		if err := bedsql.RegisterDriver(t.Name(), parseFake, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := bedsql.RegisterDriver(name, parseFake, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("RegisterDriver with a wrong %s: %v, want an error that names it", c.want, err)
 		}
 		if _, err := bedsql.NewConnector(&fakeDriver{}, "orders", c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -47,7 +47,7 @@ func TestConfigMistakesAreRefusedByName(t *testing.T) {
 		}
 	}
 	// Nothing was registered by a call that failed.
-	if err := bedsql.RegisterDriver(t.Name(), parseFake, bedsql.Config{Storage: storage, Lease: 100 * time.Millisecond}); err != nil {
+	if err := bedsql.RegisterDriver(name, parseFake, bedsql.Config{Storage: storage, Lease: 100 * time.Millisecond}); err != nil {
 		t.Errorf("the name of refused registrations is taken, or the shortest lease is refused: %v", err)
 	}
 }
@@ -64,11 +64,11 @@ func TestConfigNamesAllMistakesAtOnce(t *testing.T) {
 
 func TestRegisterDriverRefusesANameThatIsTaken(t *testing.T) {
 	t.Parallel()
-	cfg := bedsql.Config{Storage: txlog.NewMemory()}
-	if err := bedsql.RegisterDriver(t.Name(), parseFake, cfg); err != nil {
+	name, cfg := fresh(t.Name()), bedsql.Config{Storage: txlog.NewMemory()}
+	if err := bedsql.RegisterDriver(name, parseFake, cfg); err != nil {
 		t.Fatal(err)
 	}
-	if err := bedsql.RegisterDriver(t.Name(), parseFake, cfg); err == nil || !strings.Contains(err.Error(), t.Name()) {
+	if err := bedsql.RegisterDriver(name, parseFake, cfg); err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("a second registration: %v, want an error with the name", err)
 	}
 	if err := bedsql.RegisterDriver("sqlite", parseFake, cfg); err == nil {
@@ -77,18 +77,18 @@ func TestRegisterDriverRefusesANameThatIsTaken(t *testing.T) {
 	if err := bedsql.RegisterDriver("", parseFake, cfg); err == nil {
 		t.Error("an empty name was accepted")
 	}
-	if err := bedsql.RegisterDriver(t.Name()+"2", nil, cfg); err == nil {
+	if err := bedsql.RegisterDriver(name+"2", nil, cfg); err == nil {
 		t.Error("a driver that cannot read a DSN was accepted")
 	}
 }
 
 func TestRegisterDriverIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	cfg := bedsql.Config{Storage: txlog.NewMemory()}
+	name, cfg := fresh(t.Name()), bedsql.Config{Storage: txlog.NewMemory()}
 	const racers = 8
 	errs := make(chan error, racers)
 	for range racers {
-		go func() { errs <- bedsql.RegisterDriver(t.Name(), parseFake, cfg) }()
+		go func() { errs <- bedsql.RegisterDriver(name, parseFake, cfg) }()
 	}
 	won := 0
 	for range racers {
@@ -125,10 +125,11 @@ func TestOpenRefusesATargetThatCannotBeDelivered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := bedsql.RegisterDriver(t.Name(), parse, bedsql.Config{Storage: txlog.NewMemory()}); err != nil {
+			name := fresh(t.Name())
+			if err := bedsql.RegisterDriver(name, parse, bedsql.Config{Storage: txlog.NewMemory()}); err != nil {
 				t.Fatal(err)
 			}
-			if pool, err := sql.Open(t.Name(), "dsn"); err == nil {
+			if pool, err := sql.Open(name, "dsn"); err == nil {
 				_ = pool.Close()
 				t.Error("sql.Open accepted it")
 			}

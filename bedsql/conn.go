@@ -103,6 +103,9 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 	if c.dead {
 		return driver.ErrBadConn
 	}
+	if c.tx != nil && c.tx.lost != nil {
+		c.closed() // the one who was to roll back is gone
+	}
 	if r, ok := c.inner.(driver.SessionResetter); ok {
 		return r.ResetSession(ctx)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/sirupsen/logrus"
 
@@ -136,7 +137,7 @@ func refuseSharedFile(target delivery.Target, cfg Config) error {
 	if !ok || s.Driver() != "sqlite" || target.File == "" {
 		return nil
 	}
-	same := s.Location() == target.File
+	same := resolved(s.Location()) == resolved(target.File)
 	if a, err := os.Stat(s.Location()); err == nil {
 		if b, err := os.Stat(target.File); err == nil {
 			same = same || os.SameFile(a, b)
@@ -146,6 +147,17 @@ func refuseSharedFile(target delivery.Target, cfg Config) error {
 		return fmt.Errorf("bed: the transaction log and the data source %s are the same SQLite file, each would wait for the other's lock: give the log a file of its own", target.DataSource)
 	}
 	return nil
+}
+
+// resolved is path without symbolic links, also of a file that is not there yet.
+func resolved(path string) string {
+	if p, err := filepath.EvalSymlinks(path); err == nil {
+		return p
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		return filepath.Join(dir, filepath.Base(path))
+	}
+	return path
 }
 
 // Connect implements driver.Connector. It dials nothing: a database that is

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -292,6 +293,11 @@ type set struct {
 	pool    *sql.DB
 }
 
+var names atomic.Int64
+
+// fresh makes a driver's name of a test's that no earlier run of it has taken.
+func fresh(name string) string { return fmt.Sprintf("%s %d", name, names.Add(1)) }
+
 // newSet registers f, wrapped, under the test's own name and opens it.
 func newSet(t *testing.T, f *fakeDriver, change ...func(*bedsql.Config)) *set {
 	t.Helper()
@@ -300,6 +306,7 @@ func newSet(t *testing.T, f *fakeDriver, change ...func(*bedsql.Config)) *set {
 
 func newSetNamed(t *testing.T, f *fakeDriver, name string, change ...func(*bedsql.Config)) *set {
 	t.Helper()
+	name = fresh(name)
 	s := &set{f: f, storage: &spyStorage{Memory: txlog.NewMemory()}}
 	s.cfg, s.lines = testConfig(s.storage)
 	for _, c := range change {

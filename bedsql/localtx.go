@@ -161,7 +161,9 @@ func (c *Conn) execInTx(ctx context.Context, s statement, args []driver.NamedVal
 	res, before, err := c.exec(ctx, s, args)
 	c.countSkipped(ctx)
 	if err != nil {
-		c.failedInTx(ctx, err, before)
+		if c.failedInTx(ctx, err, before).Maybe() {
+			t.unreplayable(inDoubt)
+		}
 		return nil, err
 	}
 	t.add(stored, &c.c.cfg)
@@ -187,7 +189,9 @@ func (c *Conn) queryInTx(ctx context.Context, s statement, args []driver.NamedVa
 	}
 	c.countSkipped(ctx)
 	if err != nil {
-		c.failedInTx(ctx, err, false)
+		if t := c.tx; c.failedInTx(ctx, err, false).Maybe() {
+			t.unreplayable(inDoubt)
+		}
 		return nil, err
 	}
 	c.tx.add(stored, &c.c.cfg)
@@ -216,17 +220,21 @@ func (c *Conn) complete(rows driver.Rows, err error) (driver.Rows, error) {
 	return buffered, nil
 }
 
+// inDoubt is why a unit must not be run again of which one write may or may
+// not have been applied: that one is not in the list.
+const inDoubt = "the outcome of one of its statements is not known"
+
 // failedInTx notes what an error inside a local transaction means for what
 // follows. The error itself is the caller's.
-func (c *Conn) failedInTx(ctx context.Context, err error, before bool) {
+func (c *Conn) failedInTx(ctx context.Context, err error, before bool) delivery.Outcome {
 	out := c.c.dialect.Failed(err, before)
 	if out.ConnLost {
 		c.kill()
-		return
+		return out
 	}
 	t := c.tx
 	if t == nil {
-		return
+		return out
 	}
 	if c.c.dialect.Flavor == delivery.Postgres && delivery.SQLState(err) != "" {
 		// Without a SQLSTATE the driver refused it (an argument that does not
@@ -236,6 +244,7 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) {
 	if lost := c.c.dialect.TransactionLost; lost != nil && lost(ctx, c.inner, err) {
 		c.lose(t, err)
 	}
+	return out
 }
 
 // lose leaves t open on the connection as a transaction that has ended
@@ -280,7 +289,7 @@ func (c *Conn) settle(ctx context.Context, finish func(context.Context) ending, 
 		}
 		return e.Outcome
 	}
-	if t == nil || len(t.statements) == 0 || t.aborted || c.dead {
+	if t == nil || len(t.statements) == 0 || t.aborted || c.dead && delivery.Ping(ctx, c.inner) != nil {
 		return false, end(ctx).Err
 	}
 	soft := t.soft

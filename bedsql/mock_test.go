@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/DATA-DOG/go-sqlmock"
 	mysqldriver "github.com/go-sql-driver/mysql"
@@ -28,7 +29,8 @@ func (c dsnConnector) Driver() driver.Driver                        { return c.d
 // test scripts: errors that a real one cannot be made to give.
 func mocked(t *testing.T, change ...func(*bedsql.Config)) (*sql.DB, sqlmock.Sqlmock, *spyStorage) {
 	t.Helper()
-	bare, mock, err := sqlmock.NewWithDSN(t.Name())
+	dsn := fresh(t.Name())
+	bare, mock, err := sqlmock.NewWithDSN(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +39,7 @@ func mocked(t *testing.T, change ...func(*bedsql.Config)) (*sql.DB, sqlmock.Sqlm
 	for _, f := range change {
 		f(&cfg)
 	}
-	c, err := mysql.NewConnector(dsnConnector{bare.Driver(), t.Name()}, "orders", cfg)
+	c, err := mysql.NewConnector(dsnConnector{bare.Driver(), dsn}, "orders", cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,5 +263,69 @@ func TestPoint02_OutsideOfALoggedWriteErrBadConnIsDatabaseSQLsToHandle(t *testin
 		if err := run(); err != nil {
 			t.Errorf("%s: %v, database/sql would have tried another connection", name, err)
 		}
+	}
+}
+
+// A process that recovers from a driver's panic lives on, and so would the
+// renewals of the lease.
+func TestPoint15_ADriverThatPanicsGivesTheLeaseUp(t *testing.T) {
+	t.Parallel()
+	f := &fakeDriver{fail: func(call string) error {
+		if call == "exec" {
+			panic("the driver's own")
+		}
+		return nil
+	}}
+	s := newSet(t, f, func(c *bedsql.Config) { c.Lease = 100 * time.Millisecond })
+	func() {
+		defer func() {
+			if p := recover(); p != "the driver's own" {
+				t.Errorf("the panic is %v, want the driver's own", p)
+			}
+		}()
+		_, _ = s.pool.Exec(writeText)
+	}()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		units, err := s.storage.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(units) == 1 {
+			if !units[0].InDoubt {
+				t.Error("the unit is not in doubt")
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the log is still owned by a writer that is gone")
+		}
+	}
+}
+
+// A driver's error without an answer need not be the connection's end: COMMIT
+// may still arrive, and with it a write that is not in the list.
+func TestPoint11_AUnitWithAWriteOfUnknownOutcomeIsNotRunAgain(t *testing.T) {
+	t.Parallel()
+	fail := map[string]error{}
+	f := &fakeDriver{fail: func(call string) error { return fail[call] }}
+	s := newSet(t, f)
+	tx, err := s.pool.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(writeText); err != nil {
+		t.Fatal(err)
+	}
+	fail["exec"] = errors.New("no answer in time")
+	if _, err := tx.Exec(writeText); err != fail["exec"] { //nolint:errorlint // unwrapped and unchanged is the claim
+		t.Errorf("the write gives %v, want the driver's own error", err)
+	}
+	fail["commit"] = errors.New("no answer in time either")
+	var pending *bedsql.PendingError
+	if err := tx.Commit(); !errors.As(err, &pending) || !pending.Parked {
+		t.Errorf("Commit: %v, want a parked write", err)
+	}
+	if units := s.storage.left(t); len(units) != 1 || units[0].NotReplayable == "" {
+		t.Errorf("the log holds %+v, want the unit, not to be run again", units)
 	}
 }

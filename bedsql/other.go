@@ -23,7 +23,7 @@ func (c *Conn) execOther(ctx context.Context, s statement, args []driver.NamedVa
 		c.readInTx(ctx, err)
 		return res, err
 	}
-	if err := c.admit(s); err != nil {
+	if err := c.admit(ctx, s); err != nil {
 		return nil, err
 	}
 	if c.ends(s) {
@@ -49,7 +49,7 @@ func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedV
 		c.readInTx(ctx, err)
 		return rows, err
 	}
-	if err := c.admit(s); err != nil {
+	if err := c.admit(ctx, s); err != nil {
 		return nil, err
 	}
 	if c.ends(s) {
@@ -79,7 +79,7 @@ func (c *Conn) readInTx(ctx context.Context, err error) {
 // admit refuses what must not be sent: anything but the end of it into a
 // transaction that the database has rolled back by itself, and several
 // statements with a write among them where nothing may run unlogged.
-func (c *Conn) admit(s statement) error {
+func (c *Conn) admit(ctx context.Context, s statement) error {
 	if t := c.tx; t != nil && t.lost != nil {
 		switch s.class.Kind {
 		case sqltext.Rollback, sqltext.Read, sqltext.Empty:
@@ -87,7 +87,7 @@ func (c *Conn) admit(s statement) error {
 			return t.lostError()
 		}
 	}
-	if why := c.writesUnlogged(s); why != "" {
+	if why := c.writesUnlogged(s); why != "" && !skipped(ctx) {
 		return c.refuseUnlogged(why)
 	}
 	return nil
@@ -174,15 +174,23 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 
 // failed notes what a statement that failed may have left behind.
 func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
-	c.failedInTx(ctx, err, false)
+	doubt := !c.failedInTx(ctx, err, false).Class.Answered()
+	undo := func() error { return c.rollbackText(ctx) }
 	switch cl.Kind {
 	case sqltext.Begin, sqltext.Savepoint:
-		if !c.c.dialect.Class(err).Answered() {
-			c.kill() // it may have begun a transaction that nobody knows of
+		if doubt && c.tx == nil {
+			c.undo(undo) // it may have begun a transaction that nobody knows of
+		}
+	case sqltext.RollbackTo:
+		if doubt && c.tx != nil {
+			c.tx.unreplayable(inDoubt)
 		}
 	case sqltext.Rollback:
-		if c.tx != nil && c.tx.lost != nil {
-			c.closed() // there was none left to roll back
+		if doubt {
+			c.undo(undo)
+		}
+		if c.tx != nil && !c.dead && (doubt || c.tx.lost != nil) {
+			c.closed() // there is nothing left to roll back
 		}
 	case sqltext.Multi:
 		if cl.Pins {
@@ -196,7 +204,11 @@ func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 func (c *Conn) observe(ctx context.Context, s statement, err error) {
 	cl := s.class
 	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
-		c.ranUnlogged(why)
+		if skipped(ctx) {
+			c.countSkipped(ctx)
+		} else {
+			c.ranUnlogged(why)
+		}
 	}
 	if err != nil {
 		c.failed(ctx, cl, err)

@@ -212,3 +212,17 @@ func TestPoint03_ADeadConnectionIsInvalidAndNeverRedialledInPlace(t *testing.T) 
 		t.Errorf("%d logs were written for two writes", n)
 	}
 }
+
+func TestPoint05_SkipIsLeaveToRunSeveralStatementsInOneText(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{}, func(c *bedsql.Config) { c.Pinned = bedsql.PinnedRefuse })
+	if _, err := s.pool.ExecContext(bedsql.Skip(context.Background()), "UPDATE t SET n = 1; UPDATE t SET n = 2"); err != nil {
+		t.Errorf("under Skip: %v", err)
+	}
+	if skipped, through := s.cfg.Counters.Skipped.Load(), s.cfg.Counters.PassedThrough.Load(); skipped != 1 || through != 0 {
+		t.Errorf("%d counted as skipped, %d as passed through; want 1 and 0", skipped, through)
+	}
+	if w := s.warnings(); len(w) != 0 {
+		t.Errorf("warnings %q, want none", w)
+	}
+}

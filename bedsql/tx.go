@@ -16,8 +16,6 @@ type Tx struct {
 	c     *Conn
 	ctx   context.Context
 	inner driver.Tx
-	// local is the list that was begun with it.
-	local *localTx
 }
 
 var _ driver.Tx = (*Tx)(nil)
@@ -39,11 +37,12 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		if err != nil {
 			return nil, err
 		}
-		return &Tx{c: c, ctx: ctx, inner: inner, local: c.tx}, nil
+		return &Tx{c: c, ctx: ctx, inner: inner}, nil
 	}
 	var (
-		inner  driver.Tx
-		failed error
+		inner     driver.Tx
+		failed    error
+		committed bool // what was open, although no transaction has begun
 	)
 	t := c.tx
 	begin := func(ctx context.Context) ending {
@@ -57,21 +56,23 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		case c.stillOpen(ctx, failed):
 			return ending{Outcome: out, open: true}
 		default:
+			committed = true
 			return ending{}
 		}
 	}
 	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
 	// text) MySQL commits it first.
 	if swallowed, err := c.settle(ctx, begin, func() error { return c.rollbackText(ctx) }); err != nil && !swallowed {
-		return nil, err
+		failed = err
 	}
 	if failed != nil {
-		// What it was to commit is settled, but no transaction has begun.
+		if t != nil && c.tx != t && !committed {
+			c.lose(t, failed) // to the caller it goes on
+		}
 		return nil, failed
 	}
-	local := c.open(ctx)
-	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
-	return &Tx{c: c, ctx: ctx, inner: inner, local: local}, nil
+	c.open(ctx).readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
+	return &Tx{c: c, ctx: ctx, inner: inner}, nil
 }
 
 // Commit implements driver.Tx. The writes of the transaction are logged as one
@@ -80,8 +81,8 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 // parked if not.
 func (t *Tx) Commit() error {
 	c := t.c
-	if t.local == c.tx && t.local.lost != nil {
-		err := fmt.Errorf("bed: nothing was committed: %w", t.local.lostError())
+	if c.tx != nil && c.tx.lost != nil {
+		err := fmt.Errorf("bed: nothing was committed: %w", c.tx.lostError())
 		c.undo(t.inner.Rollback)
 		c.closed()
 		return err

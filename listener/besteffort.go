@@ -28,8 +28,7 @@ type BestEffortsConfig struct {
 	RetryTimeout time.Duration
 	// Lease is how long a log is owned without being renewed.
 	Lease time.Duration
-	// LogTimeout bounds what is said to the log when the caller's context
-	// cannot be used any more.
+	// LogTimeout bounds what is said to the log once the write has run.
 	LogTimeout time.Duration
 	// RunUnlogged runs a write whose log could not be written, loudly, instead
 	// of refusing it.
@@ -155,10 +154,14 @@ func (b *BestEfforts) removeLate(x *Execution) {
 }
 
 // remove erases the log on the caller's context, and on one of its own when
-// that one has ended.
+// that one has ended. A log that does not answer must not hold the caller up
+// whose write is done.
 func (b *BestEfforts) remove(ctx context.Context, u *txlog.Unit) error {
+	b.keeper.Refresh(u)
 	if ctx.Err() == nil {
-		err := b.cfg.Storage.Remove(ctx, u)
+		bounded, cancel := context.WithTimeout(ctx, b.cfg.LogTimeout)
+		err := b.cfg.Storage.Remove(bounded, u)
+		cancel()
 		if err == nil || ctx.Err() == nil {
 			return err
 		}
@@ -270,6 +273,7 @@ func (b *BestEfforts) settle(ctx context.Context, x *Execution, v txlog.Verdict)
 	defer x.release()
 	ctx, cancel := b.own(ctx)
 	defer cancel()
+	b.keeper.Refresh(x.Unit)
 	err := b.cfg.Storage.Release(ctx, x.Unit, v)
 	if err != nil {
 		b.logger(x).WithError(err).Warn("bed: the log could not be handed over, the job takes it when its lease has run out")

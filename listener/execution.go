@@ -14,7 +14,7 @@ type Execution struct {
 	Unit *txlog.Unit
 	// Attempt runs the unit once. n is 0 for the caller's own execution, on
 	// the caller's own connection; retries count from 1 and run on a
-	// connection that was checked. It never panics and always says how it ended.
+	// connection that was checked. It says how it ended, unless the driver panics.
 	Attempt func(ctx context.Context, n int) delivery.Outcome
 	// AnswerIsFinal: an answer of the database to attempt 0 is the caller's,
 	// even one that a retry could mend. So it is with COMMIT.
@@ -40,7 +40,14 @@ func (x *Execution) InDoubt() bool { return x.inDoubt }
 
 // run makes the next attempt.
 func (x *Execution) run(ctx context.Context, bus *Bus) {
+	ended := false
+	defer func() {
+		if !ended && x.release != nil {
+			x.release() // a driver panicked: when the lease has run out, the job takes over
+		}
+	}()
 	out := x.Attempt(ctx, x.attempts)
+	ended = true
 	x.attempts++
 	x.Outcome = out
 	if out.Maybe() {

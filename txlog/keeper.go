@@ -90,6 +90,17 @@ func (k *Keeper) Lost(u *Unit) bool {
 	return h.lost
 }
 
+// Refresh brings u.Lease.Deadline up to date with the renewals so far. To be
+// called by u's holder before it tells the store what became of u: the store
+// goes by the deadline.
+func (k *Keeper) Refresh(u *Unit) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h := k.held[u]; h != nil {
+		u.Lease.Deadline = h.deadline
+	}
+}
+
 // passed looks at both clocks: the monotonic one stands still while a machine
 // sleeps, the wall clock may be set back.
 func passed(deadline time.Time) bool {

@@ -181,3 +181,34 @@ func TestBedJobDeliversFromOneLogToEveryKindOfDatabase(t *testing.T) {
 		}
 	})
 }
+
+func TestBedJobOutlivesOutagesOfItsLogAndOfItsTarget(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, targetProxy := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1)
+		logProxy := testproxy.New(t, r.logDB.Addr())
+		file := jobFile(t, r.logDB.Via(logProxy.Addr()), map[string]testdb.DB{dataSourceOf(t, r.db): r.db},
+			`cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0`)
+		p := start(t, "bed-job", "run", "-c", file)
+		p.until("bed-job is running")
+
+		targetProxy.Refuse()
+		targetProxy.CutAll()
+		wantPending(t, r.fails(r.wrapped, setBalance, 2, 1))
+		p.until("the data source is unreachable")
+		logProxy.Refuse()
+		logProxy.CutAll()
+		p.until("the round is not complete")
+		targetProxy.Accept()
+		r.wantBalances(1)
+		logProxy.Accept()
+		p.until("the data source is reachable again")
+		p.until("delivered 1")
+		if status := p.terminate(); status != 0 {
+			t.Errorf("it ended with status %d", status)
+		}
+		r.wantBalances(2)
+		r.wantNoLog()
+	})
+}

@@ -203,6 +203,7 @@ func waitFor(t testing.TB, what string, c <-chan struct{}) {
 type hookedStorage struct {
 	txlog.Storage
 	onAdd    func(units []*txlog.Unit) error
+	afterAdd func()
 	onRemove func(units []*txlog.Unit) error
 	onRenew  func() error
 }
@@ -213,7 +214,11 @@ func (s *hookedStorage) Add(ctx context.Context, lease time.Duration, units ...*
 			return err
 		}
 	}
-	return s.Storage.Add(ctx, lease, units...)
+	err := s.Storage.Add(ctx, lease, units...)
+	if s.afterAdd != nil {
+		s.afterAdd()
+	}
+	return err
 }
 
 func (s *hookedStorage) Remove(ctx context.Context, units ...*txlog.Unit) error {
@@ -248,4 +253,27 @@ func rawExec(r *rig, conn *sql.Conn, query string) {
 	if err != nil {
 		r.t.Fatalf("%s: %v", query, err)
 	}
+}
+
+// statementOf is a statement as the log keeps it.
+func statementOf(t testing.TB, query string, args ...any) txlog.Statement {
+	t.Helper()
+	named := make([]driver.NamedValue, len(args))
+	for i, a := range args {
+		named[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
+	}
+	params, err := txlog.EncodeParams(named)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return txlog.Statement{SQL: query, Params: params}
+}
+
+func settingsOf(t testing.TB, db testdb.DB) string {
+	t.Helper()
+	tgt, err := target(db.Driver)(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tgt.Settings
 }

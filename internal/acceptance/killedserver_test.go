@@ -167,7 +167,8 @@ func (w *killWriter) transaction(ctx context.Context, rollback bool) []answer {
 	return end("COMMIT", tx.Commit())
 }
 
-// soft is a soft transaction of several writes, each of which stands alone.
+// soft is a soft transaction of several writes, each of which stands alone,
+// and perhaps of a local transaction.
 func (w *killWriter) soft(ctx context.Context) []answer {
 	ctx, soft, err := bedsql.Begin(ctx)
 	if err != nil {
@@ -182,6 +183,9 @@ func (w *killWriter) soft(ctx context.Context) []answer {
 			w.r.t.Errorf("a soft transaction threw a pending write at its caller: %v", err)
 		}
 		all = append(all, a.judge("soft: "+query, err))
+	}
+	if w.rnd.IntN(2) == 0 {
+		all = append(all, w.transaction(ctx, false)...)
 	}
 	err = soft.End(ctx)
 	var refused *bedsql.RefusedError
@@ -232,11 +236,11 @@ func TestWhatWasAcceptedAroundAKilledServerIsAppliedInTheEnd(t *testing.T) {
 	}
 }
 
-// killedAllOver writes from several goroutines while a server is killed and
-// started again, and then lets the job do its part.
+// killedAllOver writes from several goroutines while a server is killed, or
+// shut down, and started again, and then lets the job do its part.
 func (r *rig) killedAllOver(server *testdb.Server) {
 	r.t.Helper()
-	const rows = killWrites * killRowsOfWrite // of each writer
+	const rows = killWrites * 2 * killRowsOfWrite // of each writer
 	r.exec("CREATE TABLE item (id INT PRIMARY KEY, v INT NOT NULL)")
 	for i := range killWriters {
 		r.seed(i*rows, (i+1)*rows)
@@ -290,7 +294,11 @@ func (r *rig) killedAllOver(server *testdb.Server) {
 		all = append(all, got...)
 		switch {
 		case startAt == 0 && kills < killTimes && n >= killAt:
-			server.Kill()
+			if kills%2 == 0 {
+				server.Kill()
+			} else {
+				server.Stop() // which answers what is in flight, in its own way
+			}
 			kills++
 			startAt = n + 1 + when.IntN(2*killWriters)
 		case startAt > 0 && n >= startAt:
@@ -300,7 +308,7 @@ func (r *rig) killedAllOver(server *testdb.Server) {
 	}
 	server.Start()
 	if kills != killTimes {
-		r.t.Fatalf("the server was killed %d times, want %d", kills, killTimes)
+		r.t.Fatalf("the server was ended %d times, want %d", kills, killTimes)
 	}
 	logKilled := r.logDB.Addr() == server.Addr()
 	for _, a := range all {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -298,6 +300,23 @@ func TestPoint09_BeginOverAnOpenTransactionWithoutAnswer(t *testing.T) {
 	r.wantNoLog()
 }
 
+// waitsForLock reports whether a session of MySQL waits for a row's lock. It
+// does not ask information_schema.innodb_trx, which stays as it is for as long
+// as it is looked at more often than every 100 ms.
+func (r *rig) waitsForLock(session int64) bool {
+	r.t.Helper()
+	var kind, name, status string
+	if err := r.bare.QueryRow("SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, trx := range strings.Split(status, "---TRANSACTION ") {
+		if strings.Contains(trx, fmt.Sprintf("thread id %d,", session)) {
+			return strings.Contains(trx, "LOCK WAIT")
+		}
+	}
+	return false
+}
+
 // deadlock makes two transactions wait for each other and returns the error
 // of the victim, which is the application's: last is its last step.
 func (r *rig) deadlock(tx *sql.Tx, last func() error) error {
@@ -307,6 +326,10 @@ func (r *rig) deadlock(tx *sql.Tx, last func() error) error {
 		r.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
+	var id int64
+	if err := conn.QueryRowContext(context.Background(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
+		r.t.Fatal(err)
+	}
 	// MySQL's victim is the one that has changed least.
 	for _, q := range []string{
 		"BEGIN", "UPDATE account SET balance = balance + 100 WHERE id >= 2",
@@ -321,9 +344,7 @@ func (r *rig) deadlock(tx *sql.Tx, last func() error) error {
 		_, err := conn.ExecContext(context.Background(), "UPDATE account SET balance = balance + 100 WHERE id = 1")
 		done <- err
 	}()
-	eventually(r.t, "the other transaction waits for a lock", func() bool {
-		return r.count("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%+ 100 WHERE id = 1%'") > 0
-	})
+	eventually(r.t, "the other transaction waits for a lock", func() bool { return r.waitsForLock(id) })
 	victim := last()
 	if err := <-done; err != nil {
 		r.t.Fatalf("the other transaction was the victim: %v", err)
@@ -676,4 +697,73 @@ func TestPoint09_AnArgumentThatDoesNotFitDoesNotAbortTheUnit(t *testing.T) {
 		t.Errorf("the unit has %d statements, want 1", len(u.Statements))
 	}
 	r.wantBalances(10, 2)
+}
+
+// SQLite begins a transaction by a savepoint outside of one, and commits it
+// when that savepoint is released.
+func TestPoint09_AnOutermostSavepointIsATransactionOnSQLite(t *testing.T) {
+	t.Parallel()
+	var logged []int
+	r := newRig(t, testdb.SQLite(t), func(c *bedsql.Config) {
+		c.Storage = &hookedStorage{Storage: c.Storage, onAdd: func(units []*txlog.Unit) error {
+			logged = append(logged, len(units[0].Statements))
+			return nil
+		}}
+	})
+	r.account(1, 2, 3)
+	conn := r.conn()
+	r.must(conn, "SAVEPOINT outermost")
+	r.must(conn, setBalance, 10, 1)
+	r.must(conn, "SAVEPOINT b")
+	r.must(conn, setBalance, 20, 2)
+	r.must(conn, "ROLLBACK TO b")
+	r.must(conn, "RELEASE b")
+	r.must(conn, setBalance, 30, 3)
+	if len(logged) != 0 {
+		t.Errorf("units of %v statements were logged and called delivered inside an open transaction", logged)
+	}
+	r.wantBalances(1, 2, 3)
+	r.must(conn, "RELEASE outermost")
+	r.wantBalances(10, 2, 30)
+	if len(logged) != 1 || logged[0] != 2 {
+		t.Errorf("units of %v statements were logged, want one of 2", logged)
+	}
+	r.must(conn, "SAVEPOINT a")
+	r.must(conn, setBalance, 11, 1)
+	r.must(conn, "ROLLBACK")
+	r.must(conn, setBalance, 21, 2)
+	r.wantBalances(10, 21, 30)
+	r.wantNoLog()
+}
+
+// A COMMIT that the caller's context forbade at the last moment is not sent,
+// and the connection does not go back to the pool with its transaction.
+func TestPoint09_ACommitAsTextUnderAnEndedContextLeavesNoTransactionOpen(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		ctx, end := context.WithCancel(context.Background())
+		defer end()
+		r := newRig(t, db, func(c *bedsql.Config) {
+			c.Storage = &hookedStorage{Storage: c.Storage, afterAdd: end}
+		})
+		r.wrapped.SetMaxOpenConns(1)
+		r.account(1)
+		conn := r.conn()
+		r.must(conn, "BEGIN")
+		r.must(conn, setBalance, 10, 1)
+		_, err := conn.ExecContext(ctx, "COMMIT")
+		wantPending(t, err)
+		_ = conn.Close()
+		r.wantBalances(1)
+		// Outside of any transaction, so that others see it.
+		if _, err := r.wrapped.ExecContext(bedsql.Skip(context.Background()), r.q(setBalance), 5, 1); err != nil {
+			t.Fatal(err)
+		}
+		r.wantBalances(5)
+		if report := r.runOnce(); report.Delivered != 1 {
+			t.Errorf("the job's round: %v", report)
+		}
+		r.wantBalances(10)
+		r.wantNoLog()
+	})
 }

@@ -40,7 +40,8 @@ func start(t testing.TB, program string, args ...string) *process {
 		t.Fatal(err)
 	}
 	p := &process{t: t, cmd: exec.CommandContext(context.Background(), exe, args...), dead: make(chan struct{}), more: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), beProgram+"="+program)
+	// The race detector would let each process sleep for a second at its end.
+	p.cmd.Env = append(os.Environ(), beProgram+"="+program, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	p.cmd.Stdout = &p.out
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {

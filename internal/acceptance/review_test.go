@@ -3,6 +3,7 @@ package acceptance
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"testing"
 	"time"
@@ -10,8 +11,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 	sqlitedriver "modernc.org/sqlite"
 
+	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -272,4 +275,112 @@ func TestPoint09_ASyntaxErrorIsNotSwallowedWithItsUnit(t *testing.T) {
 	eventually(t, "the job delivers it", func() bool { return r.runOnce().Delivered > 0 })
 	r.wantBalances(0)
 	r.wantNoLog()
+}
+
+// Who gives the connection back without a ROLLBACK finds, with the bare
+// driver, nothing to roll back: the database has done it.
+func TestPoint09_ALostTransactionDoesNotStayInThePool(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.SQLite(t))
+	r.wrapped.SetMaxOpenConns(1)
+	r.account(1, 2)
+	conn := r.conn()
+	r.must(conn, "BEGIN")
+	r.must(conn, setBalance, 10, 1)
+	r.fails(conn, "INSERT OR ROLLBACK INTO account VALUES (2, 0)")
+	_ = conn.Close()
+	r.must(r.wrapped, setBalance, 21, 2)
+	r.wantBalances(1, 21)
+	r.wantNoLog()
+}
+
+// A connection that died in the job's pool between two rounds has nothing to
+// do with the unit that meets it.
+func TestPoint16_AConnectionThatDiedInTheJobsPoolIsNoTry(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1)
+		job := r.job(func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1 })
+		for n := 10; n < 12; n++ {
+			p.CutBefore(testproxy.Text("UPDATE"))
+			wantPending(t, r.fails(r.wrapped, setBalance, n, 1))
+			p.CutAll()
+			report, err := job.RunOnce(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Delivered != 1 {
+				t.Errorf("report %v, want the unit delivered", report)
+			}
+			r.wantBalances(n)
+			r.wantNoLog()
+		}
+	})
+}
+
+// A statement whose context had ended before the driver sent it has broken
+// nothing, and what the transaction holds is committed by its COMMIT.
+func TestPoint09_AStatementThatWasNotSentDoesNotMakeTheCommitUnlogged(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		var logged []*txlog.Unit
+		r := newRig(t, db, func(c *bedsql.Config) {
+			c.Storage = &hookedStorage{Storage: c.Storage, onAdd: func(units []*txlog.Unit) error {
+				logged = append(logged, units...)
+				return nil
+			}}
+		})
+		r.account(1, 2)
+		ended, end := context.WithCancel(context.Background())
+		end()
+		// database/sql asks the context too, but a moment before the driver does.
+		err := r.conn().Raw(func(dc any) error {
+			c := dc.(*bedsql.Conn)
+			tx, err := c.BeginTx(context.Background(), driver.TxOptions{})
+			if err != nil {
+				return err
+			}
+			if _, err := c.ExecContext(context.Background(), "UPDATE account SET balance = 10 WHERE id = 1", nil); err != nil {
+				return err
+			}
+			if _, err := c.ExecContext(ended, "UPDATE account SET balance = 20 WHERE id = 2", nil); err == nil {
+				t.Error("a statement ran under an ended context")
+			}
+			return tx.Commit()
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		r.wantBalances(10, 2)
+		if len(logged) != 1 || len(logged[0].Statements) != 1 || logged[0].NotReplayable != "" {
+			t.Errorf("logged: %+v, want one replayable unit with one statement", logged)
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestPoint03_ARollbackWhoseContextEndedRollsBack(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.wrapped.SetMaxOpenConns(1)
+		r.account(1)
+		conn := r.conn()
+		r.must(conn, "BEGIN")
+		r.must(conn, setBalance, 10, 1)
+		ended, end := context.WithCancel(context.Background())
+		end()
+		// database/sql asks the context too, but a moment before the driver does.
+		if err := conn.Raw(func(dc any) error {
+			_, err := dc.(*bedsql.Conn).ExecContext(ended, "ROLLBACK", nil)
+			return err
+		}); !errors.Is(err, context.Canceled) {
+			t.Logf("ROLLBACK: %v", err)
+		}
+		_ = conn.Close()
+		r.must(r.wrapped, "UPDATE account SET balance = balance + 4 WHERE id = 1")
+		r.wantBalances(5)
+		r.wantNoLog()
+	})
 }

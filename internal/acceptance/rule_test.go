@@ -95,7 +95,8 @@ func withParam(db testdb.DB, key, value string) testdb.DB {
 	if strings.Contains(db.DSN, "?") {
 		sep = "&"
 	}
-	db.DSN += sep + key + "=" + url.QueryEscape(value)
+	// A blank must not become "+", which pgx takes for what it is.
+	db.DSN += sep + key + "=" + strings.ReplaceAll(url.QueryEscape(value), "+", "%20")
 	return db
 }
 

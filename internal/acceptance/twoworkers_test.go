@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -64,6 +65,36 @@ func (r *rig) jobFile(jobConfig string) string {
 	return jobFile(r.t, r.logDB, map[string]testdb.DB{dataSourceOf(r.t, r.db): r.db}, jobConfig)
 }
 
+// blockTable keeps everybody from writing into a table of the target (on
+// SQLite: into any) until free is called.
+func (r *rig) blockTable(name string) (free func()) {
+	r.t.Helper()
+	conn, err := r.bare.Conn(context.Background())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	lock, unlock := []string{"BEGIN IMMEDIATE"}, "ROLLBACK"
+	switch r.db.Driver {
+	case testdb.DriverMySQL:
+		lock, unlock = []string{"LOCK TABLES " + name + " WRITE"}, "UNLOCK TABLES"
+	case testdb.DriverPostgres:
+		lock = []string{"BEGIN", "LOCK TABLE " + name + " IN EXCLUSIVE MODE"}
+	}
+	for _, s := range lock {
+		if _, err := conn.ExecContext(context.Background(), s); err != nil {
+			r.t.Fatalf("%s: %v", s, err)
+		}
+	}
+	free = sync.OnceFunc(func() {
+		if _, err := conn.ExecContext(context.Background(), unlock); err != nil {
+			r.t.Errorf("%s: %v", unlock, err)
+		}
+		_ = conn.Close()
+	})
+	r.t.Cleanup(free)
+	return free
+}
+
 // left is how many rows the log has.
 func (r *rig) left() int { return r.countLog("SELECT COUNT(*) FROM transaction_log") }
 
@@ -118,7 +149,7 @@ func TestTwoJobProcessesDeliverEachLogOnce(t *testing.T) {
 		}
 		n := logsFor(db)
 		// Held up until both have claimed, so that both have a share.
-		free := r.blockTable("applied", r.db)
+		free := r.blockTable("applied")
 		r.abandon(n, "INSERT INTO applied (log_no) VALUES (?)")
 		eventually(t, "both processes have claimed", func() bool { return r.owners() == len(workers) })
 		free()
@@ -157,13 +188,13 @@ func TestAJobProcessFinishesWhatAKilledOneHadClaimed(t *testing.T) {
 		if db.Driver == testdb.DriverMySQL {
 			upsert = "INSERT INTO item VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)"
 		}
-		free := r.blockTable("item", r.db)
+		free := r.blockTable("item")
 		r.abandon(n, upsert, int64(7))
 		eventually(t, "both processes have claimed", func() bool { return r.owners() == 2 })
 		free()
 		// In the middle: some are delivered, some are not.
 		eventually(t, "some are delivered", func() bool { return r.left() < n-n/10 })
-		free = r.blockTable("item", r.db)
+		free = r.blockTable("item")
 		eventually(t, "both processes are at work again", func() bool { return r.owners() == 2 })
 		victim.kill()
 		if r.left() == 0 {
@@ -193,7 +224,7 @@ func TestAJobProcessThatIsTerminatedGivesBackWhatItHadClaimed(t *testing.T) {
 		ending.until("bed-job is running")
 		staying.until("bed-job is running")
 		n := logsFor(db)
-		free := r.blockTable("applied", r.db)
+		free := r.blockTable("applied")
 		r.abandon(n, "INSERT INTO applied (log_no) VALUES (?)")
 		eventually(t, "both processes have claimed", func() bool { return r.owners() == 2 })
 		if err := ending.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -58,7 +58,9 @@ func initMariaDB(dir string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	return exec.Command(bin, "--no-defaults", "--datadir="+filepath.Join(dir, "data"),
+	// A server that starts removes the temporary tables that it finds in its
+	// tmpdir, also those that another one is using there.
+	return exec.Command(bin, "--no-defaults", "--datadir="+filepath.Join(dir, "data"), "--tmpdir="+dir,
 		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
 		"--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0"), nil
 }

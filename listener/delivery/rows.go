@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"database/sql/driver"
-	"errors"
 	"io"
 	"reflect"
 )
@@ -16,7 +15,7 @@ func Buffer(rows driver.Rows) (*Rows, error) {
 	dest := make([]driver.Value, len(b.cols))
 	for {
 		err := rows.Next(dest)
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { //nolint:errorlint // a wrapped one is the end of a connection
 			break
 		}
 		if err != nil {

@@ -1,0 +1,106 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// asked records until when its callers say that they own a unit.
+type asked struct {
+	*txlog.Memory
+	deadlines []time.Time
+}
+
+func (s *asked) Remove(ctx context.Context, units ...*txlog.Unit) error {
+	s.deadlines = append(s.deadlines, units[0].Lease.Deadline)
+	return s.Memory.Remove(ctx, units...)
+}
+
+func (s *asked) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
+	s.deadlines = append(s.deadlines, u.Lease.Deadline)
+	return s.Memory.Release(ctx, u, v)
+}
+
+// The log tells an owner's own removal, repeated after a lost answer, from
+// somebody else's by the lease: what it goes by must be the renewed one.
+func TestPoint15_AnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
+	t.Parallel()
+	refusal := errors.New("no")
+	for name, outcome := range map[string]delivery.Outcome{
+		"delivered": {},
+		"refused":   {Err: refusal, Class: delivery.Refused},
+		"pending":   {Err: refusal, Class: delivery.Retryable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			quiet := logrus.New()
+			quiet.SetOutput(io.Discard)
+			storage := &asked{Memory: txlog.NewMemory()}
+			defer func() { _ = storage.Close() }()
+			b := NewBestEfforts(BestEffortsConfig{
+				Storage: storage, Lease: 200 * time.Millisecond, LogTimeout: time.Second,
+				Dialect: &delivery.Dialect{}, Logger: quiet,
+			})
+			defer b.Close(context.Background())
+			id := txlog.NewID()
+			x := &Execution{Unit: &txlog.Unit{
+				ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}},
+			}}
+			x.Attempt = func(context.Context, int) delivery.Outcome {
+				<-time.After(time.Until(x.Unit.Lease.Deadline)) // it takes longer than the lease
+				return outcome
+			}
+			_ = (*Bus)(nil).Execute(context.Background(), b, x)
+			if len(storage.deadlines) != 1 {
+				t.Fatalf("the log was told %d times, want once", len(storage.deadlines))
+			}
+			if !storage.deadlines[0].After(time.Now()) {
+				t.Errorf("the lease was said to have ended at %v, it was renewed", storage.deadlines[0])
+			}
+		})
+	}
+}
+
+// silent is a log that stops answering after the write was logged.
+type silent struct{ *txlog.Memory }
+
+func (silent) Remove(ctx context.Context, _ ...*txlog.Unit) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestPoint14_ALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *testing.T) {
+	t.Parallel()
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	storage := silent{txlog.NewMemory()}
+	defer func() { _ = storage.Memory.Close() }()
+	b := NewBestEfforts(BestEffortsConfig{
+		Storage: storage, Lease: time.Minute, LogTimeout: 20 * time.Millisecond, RetryInitial: time.Millisecond,
+		Dialect: &delivery.Dialect{}, Logger: quiet,
+	})
+	id := txlog.NewID()
+	x := &Execution{
+		Unit:    &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+		Attempt: func(context.Context, int) delivery.Outcome { return delivery.Outcome{} },
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := (*Bus)(nil).Execute(ctx, b, x); err != nil {
+		t.Errorf("the delivered write gives %v", err)
+	}
+	if ctx.Err() != nil {
+		t.Error("the caller waited until its own context ended")
+	}
+	closing, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer stop()
+	b.Close(closing)
+}
