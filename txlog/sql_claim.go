@@ -21,12 +21,33 @@ func (s *SQLStorage) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error)
 			return nil, s.failed(what, err)
 		}
 	}
+	done, err := s.oneClaim(ctx)
+	if err != nil {
+		return nil, s.failed(what, err)
+	}
+	defer done()
 	start := time.Now()
 	for try := 0; ; try++ {
 		units, err := s.claim(ctx, &r)
 		if err == nil || !s.again(ctx, err, try, start) {
 			return units, s.failed(what, err)
 		}
+	}
+}
+
+// oneClaim lets this process make one claim at a time on MySQL. There a claim
+// locks, until it is committed, also the row behind its last one in the index:
+// the first of the next data source, which a claim for that would skip as
+// somebody else's. What a claim of another process hides is found by the next.
+func (s *SQLStorage) oneClaim(ctx context.Context) (done func(), err error) {
+	if s.backend.Flavor != FlavorMySQL {
+		return func() {}, nil
+	}
+	select {
+	case s.claiming <- struct{}{}:
+		return func() { <-s.claiming }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 

@@ -23,6 +23,9 @@ type SQLStorage struct {
 
 	mu    sync.RWMutex
 	stmts map[shape]*sql.Stmt
+
+	// claiming is full while a claim is made, see oneClaim.
+	claiming chan struct{}
 }
 
 var _ Storage = (*SQLStorage)(nil)
@@ -40,7 +43,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 	if err != nil {
 		return nil, err
 	}
-	s := &SQLStorage{backend: backend, stmts: map[shape]*sql.Stmt{}}
+	s := &SQLStorage{backend: backend, stmts: map[shape]*sql.Stmt{}, claiming: make(chan struct{}, 1)}
 	s.options = options{create: true, grace: defaultGrace}
 	for _, o := range opts {
 		if o != nil {

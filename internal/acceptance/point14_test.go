@@ -42,10 +42,7 @@ func TestPoint14_AnInsertOfTheLogWithoutAnswerIsRepeatedUnderTheSameID(t *testin
 			t.Run(name, func(t *testing.T) {
 				rows := 0
 				r, p := newRigLogBehindProxy(t, freshLike(t, db), func(c *bedsql.Config) {
-					c.Storage = &hookedStorage{Storage: c.Storage, onRemove: func([]*txlog.Unit) error {
-						rows = -1
-						return nil
-					}}
+					c.Storage = &hookedStorage{Storage: c.Storage}
 				})
 				r.account(1)
 				r.warm()
