@@ -1,9 +1,10 @@
--- The transaction log of bed: one table, in the database that the log is kept in.
+-- The transaction log of bed: two tables, in the database that the log is kept in,
+-- and one more in each target to which writes are delivered exactly once.
 --
--- The program creates it when it is absent, by exactly the text below. Run the
--- section of your database by hand where the program's account may not create
--- tables; it then needs SELECT, INSERT, UPDATE and DELETE on this one.
--- The names of the columns and of the index are fixed.
+-- The program creates them when they are absent, by exactly the text below. Run
+-- the section of your database by hand where the program's account may not create
+-- tables; it then needs SELECT, INSERT, UPDATE and DELETE on these.
+-- The names of the tables, columns, keys and indexes are fixed.
 
 -- ===== mysql: MySQL 8.0, MariaDB 10.6 and later =====
 
@@ -20,6 +21,8 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   statement_count          INT NOT NULL,                                                    -- statements of the unit
   settings                 TEXT NOT NULL,                                                   -- what the DSN says of values and names
   not_replayable           TEXT NOT NULL,                                                   -- why it must not be run again; empty: it may
+  receipt                  VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- of the receipt that attempts leave in the target; empty: none
+  fingerprint              VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- of the request, under a caller's key; else empty
   in_doubt                 SMALLINT NOT NULL,                                               -- 1: an earlier attempt may have been applied
   next_try_time            BIGINT NOT NULL,                                                 -- not before; while leased, the end of the lease
   last_error               TEXT NULL,                                                       -- of the last failure
@@ -28,6 +31,26 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   lease_until              BIGINT NULL,                                                     -- until when
   PRIMARY KEY (id),
   KEY transaction_log_due (parked, data_source, next_try_time)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_log (
+  name  VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- identity
+  value VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- a UUID, given to the log when it is opened for the first time
+  PRIMARY KEY (name)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+-- ===== targets in mysql: the receipts of exactly-once deliveries =====
+
+CREATE TABLE IF NOT EXISTS bed_receipt (
+  id            VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the unit's, or the hash of a caller's key
+  unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the log whose work this is
+  log_id        VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- which transaction log holds it
+  void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
+  creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
+  keep_until    BIGINT NOT NULL,      -- not purged before
+  fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
+  result        MEDIUMTEXT NULL, -- the answer, under a caller's key
+  UNIQUE KEY bed_receipt_id (id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
 -- ===== postgres: PostgreSQL =====
@@ -45,6 +68,8 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   statement_count          INT NOT NULL,                                 -- statements of the unit
   settings                 TEXT NOT NULL,                                -- what the DSN says of values and names
   not_replayable           TEXT NOT NULL,                                -- why it must not be run again; empty: it may
+  receipt                  VARCHAR(80) NOT NULL,                         -- of the receipt that attempts leave in the target; empty: none
+  fingerprint              VARCHAR(64) NOT NULL,                         -- of the request, under a caller's key; else empty
   in_doubt                 SMALLINT NOT NULL,                            -- 1: an earlier attempt may have been applied
   next_try_time            BIGINT NOT NULL,                              -- not before; while leased, the end of the lease
   last_error               TEXT NULL,                                    -- of the last failure
@@ -53,6 +78,25 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   lease_until              BIGINT NULL                                   -- until when
 );
 CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_source, next_try_time, id);
+
+CREATE TABLE IF NOT EXISTS bed_log (
+  name  VARCHAR(40) COLLATE "C" NOT NULL PRIMARY KEY, -- identity
+  value VARCHAR(80) NOT NULL                          -- a UUID, given to the log when it is opened for the first time
+);
+
+-- ===== targets in postgres: the receipts of exactly-once deliveries =====
+
+CREATE TABLE IF NOT EXISTS bed_receipt (
+  id            VARCHAR(80) COLLATE "C" NOT NULL, -- the unit's, or the hash of a caller's key
+  unit_id       VARCHAR(40) NOT NULL, -- the log whose work this is
+  log_id        VARCHAR(40) NOT NULL, -- which transaction log holds it
+  void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
+  creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
+  keep_until    BIGINT NOT NULL,      -- not purged before
+  fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
+  result        TEXT NULL, -- the answer, under a caller's key
+  CONSTRAINT bed_receipt_id UNIQUE (id)
+);
 
 -- ===== sqlite: SQLite =====
 
@@ -69,6 +113,8 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   statement_count          INT NOT NULL,                     -- statements of the unit
   settings                 TEXT NOT NULL,                    -- what the DSN says of values and names
   not_replayable           TEXT NOT NULL,                    -- why it must not be run again; empty: it may
+  receipt                  VARCHAR(80) NOT NULL,             -- of the receipt that attempts leave in the target; empty: none
+  fingerprint              VARCHAR(64) NOT NULL,             -- of the request, under a caller's key; else empty
   in_doubt                 SMALLINT NOT NULL,                -- 1: an earlier attempt may have been applied
   next_try_time            BIGINT NOT NULL,                  -- not before; while leased, the end of the lease
   last_error               TEXT NULL,                        -- of the last failure
@@ -77,3 +123,22 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   lease_until              BIGINT NULL                       -- until when
 );
 CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_source, next_try_time, id);
+
+CREATE TABLE IF NOT EXISTS bed_log (
+  name  VARCHAR(40) NOT NULL PRIMARY KEY, -- identity
+  value VARCHAR(80) NOT NULL              -- a UUID, given to the log when it is opened for the first time
+);
+
+-- ===== targets in sqlite: the receipts of exactly-once deliveries =====
+
+CREATE TABLE IF NOT EXISTS bed_receipt (
+  id            VARCHAR(80) NOT NULL, -- the unit's, or the hash of a caller's key
+  unit_id       VARCHAR(40) NOT NULL, -- the log whose work this is
+  log_id        VARCHAR(40) NOT NULL, -- which transaction log holds it
+  void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
+  creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
+  keep_until    BIGINT NOT NULL,      -- not purged before
+  fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
+  result        TEXT NULL, -- the answer, under a caller's key
+  CONSTRAINT bed_receipt_id UNIQUE (id)
+);

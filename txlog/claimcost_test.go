@@ -58,9 +58,9 @@ func TestAClaimReadsOnlyDueRowsInTheOrderOfTheIndex(t *testing.T) {
 		// Thousands of rows each that are parked, of another data source, or not
 		// due, and some that are.
 		quoted := f.finish("{sql}")
-		seed := "INSERT INTO transaction_log (id, transaction_type, data_source, " + quoted + ", parameters, creation_time, async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable, in_doubt, next_try_time, parked) " +
+		seed := "INSERT INTO transaction_log (id, transaction_type, data_source, " + quoted + ", parameters, creation_time, async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, parked) " +
 			"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) " +
-			"SELECT " + f.pick("CONCAT('%[1]s', i)", "'%[1]s' || i", "'%[1]s' || i") + ", 'x', '%[2]s', 'UPDATE a', '', i, 0, 'x', 0, 1, '', '', 0, %[3]s, %[4]d FROM n"
+			"SELECT " + f.pick("CONCAT('%[1]s', i)", "'%[1]s' || i", "'%[1]s' || i") + ", 'x', '%[2]s', 'UPDATE a', '', i, 0, 'x', 0, 1, '', '', '', '', 0, %[3]s, %[4]d FROM n"
 		for _, kind := range []struct {
 			name, source, next string
 			parked, times      int

@@ -29,7 +29,7 @@ func (l lossy) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lossyConn{conn.(sqliteConn), l}, nil
+	return &lossyConn{sqliteConn: conn.(sqliteConn), lossy: l}, nil
 }
 
 type sqliteConn interface {
@@ -43,14 +43,45 @@ type sqliteConn interface {
 type lossyConn struct {
 	sqliteConn
 	lossy lossy
+	inTx  bool
 }
 
-func (c lossyConn) PrepareContext(ctx context.Context, text string) (driver.Stmt, error) {
+// BeginTx begins a transaction of which only the answer to COMMIT can be lost:
+// without it nothing is done.
+func (c *lossyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.sqliteConn.BeginTx(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	c.inTx = true
+	return lossyTx{tx, c}, nil
+}
+
+type lossyTx struct {
+	driver.Tx
+	conn *lossyConn
+}
+
+func (t lossyTx) Commit() error {
+	t.conn.inTx = false
+	err := t.Tx.Commit()
+	if err == nil && t.conn.lossy.lose.Add(-1) >= 0 {
+		return t.conn.lossy.cause
+	}
+	return err
+}
+
+func (t lossyTx) Rollback() error {
+	t.conn.inTx = false
+	return t.Tx.Rollback()
+}
+
+func (c *lossyConn) PrepareContext(ctx context.Context, text string) (driver.Stmt, error) {
 	stmt, err := c.sqliteConn.PrepareContext(ctx, text)
 	if err != nil {
 		return nil, err
 	}
-	return lossyStmt{stmt.(sqliteStmt), c.lossy}, nil
+	return lossyStmt{stmt.(sqliteStmt), c}, nil
 }
 
 type sqliteStmt interface {
@@ -61,13 +92,13 @@ type sqliteStmt interface {
 
 type lossyStmt struct {
 	sqliteStmt
-	lossy lossy
+	conn *lossyConn
 }
 
 func (s lossyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	result, err := s.sqliteStmt.ExecContext(ctx, args)
-	if err == nil && s.lossy.lose.Add(-1) >= 0 {
-		return nil, s.lossy.cause
+	if err == nil && !s.conn.inTx && s.conn.lossy.lose.Add(-1) >= 0 {
+		return nil, s.conn.lossy.cause
 	}
 	return result, err
 }

@@ -7,6 +7,8 @@ import (
 	"sort"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // ErrClosed is returned by every method of a storage that was closed or never
@@ -16,6 +18,8 @@ var ErrClosed = errors.New("txlog: the storage is closed")
 // Memory is a [Storage] within the process, for tests and development: what it
 // holds is gone with it. Units are copied on their way in and out.
 type Memory struct {
+	identity string
+
 	mu     sync.Mutex
 	units  map[string]*Unit
 	closed bool
@@ -24,7 +28,9 @@ type Memory struct {
 var _ Storage = (*Memory)(nil)
 
 // NewMemory makes an empty store.
-func NewMemory() *Memory { return &Memory{units: map[string]*Unit{}} }
+func NewMemory() *Memory {
+	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}}
+}
 
 // enter locks the store, unless it is closed or ctx is done.
 func (m *Memory) enter(ctx context.Context) error {
@@ -69,7 +75,7 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 	defer m.mu.Unlock()
 	now := memoryNow()
 	for _, u := range units {
-		u.Lease.Deadline = deadline
+		u.Lease.Deadline, u.AddRepeated = deadline, false
 		if m.units[u.ID] != nil {
 			continue
 		}
@@ -353,6 +359,29 @@ func (m *Memory) Stats(ctx context.Context) ([]Stats, error) {
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].DataSource < all[j].DataSource })
 	return all, nil
+}
+
+// Missing implements [Storage].
+func (m *Memory) Missing(ctx context.Context, ids []string) ([]string, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	var missing []string
+	for _, id := range ids {
+		if m.units[headID(id)] == nil {
+			missing = append(missing, id)
+		}
+	}
+	return missing, nil
+}
+
+// Identity implements [Storage]. Each store has one of its own.
+func (m *Memory) Identity() string {
+	if m == nil {
+		return ""
+	}
+	return m.identity
 }
 
 // Close implements [Storage].

@@ -6,18 +6,23 @@ type options struct {
 	create   bool
 	maxConns int
 	grace    time.Duration
+
+	minWrites, maxWrites int
 }
 
 // The defaults of the options.
 const (
 	defaultMaxConns = 32
 	defaultGrace    = 3 * time.Second
+
+	defaultMinWrites = 1
+	defaultMaxWrites = 8
 )
 
 // Option changes how [Open] opens a log.
 type Option func(*options)
 
-// WithoutCreate makes [Open] fail when the table is not there, instead of
+// WithoutCreate makes [Open] fail when a table is not there, instead of
 // creating it.
 func WithoutCreate() Option { return func(o *options) { o.create = false } }
 
@@ -30,3 +35,13 @@ func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
 // whose outcome is not known is repeated until it is known. Defaults to 3 s.
 // Values below 0 mean not at all.
 func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
+
+// WithWritesInFlight bounds how many joined writes, and how many joined
+// removals, are under way at a time. Between least and most the log goes by
+// the round trip to the database: as many as keep it busy. What comes
+// while they are under way leaves together as soon as one of them is answered.
+// Defaults to 1 and 8; always 1 for SQLite. Values below 1 mean the
+// defaults, and more connections than [WithMaxConns] are not used.
+func WithWritesInFlight(least, most int) Option {
+	return func(o *options) { o.minWrites, o.maxWrites = least, most }
+}

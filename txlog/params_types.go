@@ -96,7 +96,7 @@ func decodeRegistered(tag string, raw json.RawMessage) (any, error) {
 	}
 	v, err := p.decode(text)
 	if err != nil {
-		return nil, fmt.Errorf("is not what was written: %w", err)
+		return nil, fmt.Errorf("is no %s", p.goType) // what decode says quotes the value
 	}
 	if reflect.TypeOf(v) != p.goType {
 		return nil, fmt.Errorf("was read as %T instead of %s", v, p.goType)

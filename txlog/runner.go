@@ -29,9 +29,6 @@ func (r single) exec(ctx context.Context, text string, args ...any) (int64, erro
 }
 
 func (r single) run(ctx context.Context, sh shape, args ...any) (int64, error) {
-	if sh.kind == insertRows && sh.n > maxPreparedInsert {
-		return r.exec(ctx, r.s.backend.Flavor.text(sh), args...)
-	}
 	stmt, err := r.s.stmt(ctx, sh)
 	if err != nil {
 		return 0, err
@@ -105,6 +102,20 @@ func (s *SQLStorage) inTx(ctx context.Context, f func(context.Context, runner) e
 	}
 	if err := f(ctx, within{s, tx}); err != nil {
 		// Without COMMIT nothing is written, whatever became of the connection.
+		_ = tx.Rollback()
+		return fmt.Errorf("%w (%w)", err, errNotSent)
+	}
+	return tx.Commit()
+}
+
+// inBatch runs f in one local transaction that begins with a write, so that
+// SQLite needs no BEGIN IMMEDIATE and its prepared statements can be used.
+func (s *SQLStorage) inBatch(ctx context.Context, f func(context.Context, runner) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("%w (%w)", err, errNotSent)
+	}
+	if err := f(ctx, within{s, tx}); err != nil {
 		_ = tx.Rollback()
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}

@@ -11,9 +11,9 @@ import (
 //go:embed schema
 var schemas embed.FS
 
-// Schema gives the statements that create the log's table in a database:
+// Schema gives the statements that create the log's tables in a database:
 // "mysql" (also for MariaDB), "postgres" or "sqlite". [Open] runs exactly
-// these when the table is absent.
+// these when a table is absent.
 func Schema(database string) (string, error) {
 	f := flavorOf(database)
 	if f == 0 {
@@ -26,41 +26,45 @@ func Schema(database string) (string, error) {
 	return string(text), nil
 }
 
-// columns are all columns of the table, in the order in which they are read
-// and written.
-var columns = []string{
-	"id", "transaction_type", "data_source", "sql", "parameters", "creation_time", "async_delivery_try_times",
-	"transaction_id", "statement_no", "statement_count", "settings", "not_replayable", "in_doubt",
-	"next_try_time", "last_error", "parked", "lease_token", "lease_until",
+// table is one of the log's tables with all its columns.
+type table struct {
+	name    string
+	columns []string
 }
 
+var tables = []table{{"transaction_log", []string{
+	"id", "transaction_type", "data_source", "sql", "parameters", "creation_time", "async_delivery_try_times",
+	"transaction_id", "statement_no", "statement_count", "settings", "not_replayable", "receipt", "fingerprint", "in_doubt",
+	"next_try_time", "last_error", "parked", "lease_token", "lease_until",
+}}, {"bed_log", []string{"name", "value"}}}
+
 // ensureTable finds the table whole, or creates it.
-func (s *SQLStorage) ensureTable(ctx context.Context, create bool) error {
-	probeErr := s.probeTable(ctx)
+func (s *SQLStorage) ensureTable(ctx context.Context, t table, create bool) error {
+	probeErr := s.probeTable(ctx, t)
 	var missing *missingError
 	if probeErr == nil || errors.As(probeErr, &missing) || !s.definite(probeErr) || isDial(probeErr) {
 		return probeErr
 	}
 	advice := fmt.Sprintf("run the %s section of schema.sql there", s.backend.Flavor)
 	if !create {
-		return fmt.Errorf("the table transaction_log cannot be read: %w; %s", probeErr, advice)
+		return fmt.Errorf("the table %s cannot be read: %w; %s", t.name, probeErr, advice)
 	}
 	// Others may be creating it at this moment. PostgreSQL then answers with a
 	// duplicate in its catalogue, SQLite that the file is locked; once they
 	// are done the table is there.
 	var err error
 	for try := 0; try < 5; try++ {
-		if err = s.createTable(ctx); err == nil {
-			return s.probeTable(ctx)
+		if err = s.createTable(ctx, t); err == nil {
+			return s.probeTable(ctx, t)
 		}
-		if probeErr = s.probeTable(ctx); probeErr == nil || errors.As(probeErr, &missing) {
+		if probeErr = s.probeTable(ctx, t); probeErr == nil || errors.As(probeErr, &missing) {
 			return probeErr
 		}
 		if !s.pause(ctx, try) {
 			break
 		}
 	}
-	return fmt.Errorf("the table transaction_log is not there and cannot be created: %w; %s", err, advice)
+	return fmt.Errorf("the table %s is not there and cannot be created: %w; %s", t.name, err, advice)
 }
 
 func isDial(err error) bool {
@@ -68,13 +72,18 @@ func isDial(err error) bool {
 	return errors.As(err, &dial)
 }
 
-func (s *SQLStorage) createTable(ctx context.Context) error {
+// createTable runs what the schema has for one table, and nothing for those that
+// are there: PostgreSQL wants their owner even for an index that exists.
+func (s *SQLStorage) createTable(ctx context.Context, t table) error {
 	text, err := Schema(s.backend.Flavor.String())
 	if err != nil {
 		return err
 	}
 	return s.inTx(ctx, func(ctx context.Context, q runner) error {
 		for _, statement := range splitStatements(text) {
+			if !strings.Contains(statement, " "+t.name+" (") {
+				continue
+			}
 			if _, err := q.exec(ctx, statement); err != nil {
 				return err
 			}
@@ -96,15 +105,15 @@ func splitStatements(text string) []string {
 }
 
 // missingError names the columns that an existing table lacks.
-type missingError struct{ columns []string }
+type missingError struct{ table }
 
 func (e *missingError) Error() string {
-	return "the table transaction_log is there but lacks " + strings.Join(e.columns, ", ") +
+	return "the table " + e.name + " is there but lacks " + strings.Join(e.columns, ", ") +
 		": add what schema.sql says of them, or move the old table away so that a new one can be created"
 }
 
-func (s *SQLStorage) probeTable(ctx context.Context) error {
-	rows, err := s.db.QueryContext(ctx, "SELECT * FROM transaction_log WHERE 1 = 0")
+func (s *SQLStorage) probeTable(ctx context.Context, t table) error {
+	rows, err := s.db.QueryContext(ctx, "SELECT * FROM "+t.name+" WHERE 1 = 0")
 	if err != nil {
 		return err
 	}
@@ -118,7 +127,7 @@ func (s *SQLStorage) probeTable(ctx context.Context) error {
 		there[strings.ToLower(name)] = true
 	}
 	var missing []string
-	for _, name := range columns {
+	for _, name := range t.columns {
 		if !there[name] {
 			missing = append(missing, name)
 		}
@@ -127,7 +136,7 @@ func (s *SQLStorage) probeTable(ctx context.Context) error {
 		return err
 	}
 	if missing != nil {
-		return &missingError{missing}
+		return &missingError{table{t.name, missing}}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -15,7 +16,7 @@ func sections(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mark := regexp.MustCompile(`(?m)^-- ===== (\w+): .* =====\n\n`)
+	mark := regexp.MustCompile(`(?m)^-- ===== ([\w ]+): .* =====\n\n`)
 	marks := mark.FindAllStringSubmatchIndex(string(text), -1)
 	all := map[string]string{}
 	for i, m := range marks {
@@ -31,8 +32,8 @@ func sections(t *testing.T) map[string]string {
 func TestWhatOpenRunsIsTheTextOfSchemaSQL(t *testing.T) {
 	t.Parallel()
 	file := sections(t)
-	if len(file) != 3 {
-		t.Fatalf("schema.sql has %d sections, want 3", len(file))
+	if len(file) != 6 {
+		t.Fatalf("schema.sql has %d sections, want 6", len(file))
 	}
 	for _, database := range []string{"mysql", "postgres", "sqlite"} {
 		got, err := txlog.Schema(database)
@@ -41,6 +42,12 @@ func TestWhatOpenRunsIsTheTextOfSchemaSQL(t *testing.T) {
 		}
 		if strings.TrimSpace(got) != file[database] {
 			t.Errorf("%s: the section of schema.sql and txlog/schema/%s.sql differ", database, database)
+		}
+		if got, err = delivery.ReceiptSchema(database); err != nil {
+			t.Fatal(err)
+		}
+		if got+";" != file["targets in "+database] {
+			t.Errorf("%s: the section of schema.sql for targets and delivery.ReceiptSchema differ", database)
 		}
 	}
 	if _, err := txlog.Schema("oracle"); err == nil {

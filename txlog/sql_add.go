@@ -6,33 +6,25 @@ import (
 	"time"
 )
 
-// row is a statement as its row of the table.
+// row is a statement as its row of the table: a copy, so that a caller who is
+// not waiting any more may write to his unit.
 type row struct {
-	unit   *Unit
-	no     int
-	sql    string
-	params string
+	size int
+	args [rowArgs]any
 }
 
 // rowArgs is how many parameters a row of the INSERT has.
-const rowArgs = 12
+const rowArgs = 14
 
 // rowOverhead is more than what a row takes besides its text.
 const rowOverhead = 1 << 10
 
-func (r *row) size() int {
-	return len(r.sql) + len(r.params) + len(r.unit.Settings) + len(r.unit.NotReplayable) + rowOverhead
-}
-
-func (r *row) appendArgs(args []any, lease int64) []any {
-	u := r.unit
-	return append(args, rowID(u.ID, r.no), u.DataSource, r.sql, r.params, u.TransactionID, r.no, len(u.Statements),
-		u.Settings, errorText(u.NotReplayable), lease, u.Lease.Token, lease)
-}
-
-// Add implements [Storage]. A unit of one statement takes one INSERT. Units
-// without a Lease.Token get a fresh one, units without a TransactionID their
-// own id.
+// Add implements [Storage]. It joins the writes of concurrent callers: what
+// comes while a write is under way leaves as one INSERT when that is answered,
+// see [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond
+// that Add waits for room. A caller whose context ends before his units left
+// has written nothing. Units without a Lease.Token get a fresh one, units
+// without a TransactionID their own id.
 func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -48,47 +40,62 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	if len(units) == 0 {
 		return nil
 	}
-	rows, err := s.rows(units)
-	if err != nil {
+	r := request{ctx: ctx, lease: lease}
+	if err := s.encode(&r, units); err != nil {
 		return err
 	}
 	// The lease in the table is that of the first attempt that arrived: a
 	// repetition does not prolong it. Behind its end somebody else may have
 	// delivered and removed the unit, and a repetition would bring it back.
-	deadline := time.Now().Add(lease)
-	what := "adding unit " + units[0].ID
-	inDoubt, err := s.write(ctx, deadline, func(ctx context.Context, _ bool) error {
-		return s.insert(ctx, rows, leaseMillis(lease))
-	})
-	switch {
+	switch inDoubt, err := s.adding.do(&r); {
 	case inDoubt:
-		return s.unknown(what, ErrInDoubt, err)
+		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
 	case err != nil:
-		return s.failed(what, err)
+		return s.failed("adding unit "+units[0].ID, err)
 	}
 	for _, u := range units {
-		u.Lease.Deadline = deadline
+		u.Lease.Deadline = r.deadline
+		u.AddRepeated = r.repeated
 	}
 	return nil
 }
 
-func (s *SQLStorage) rows(units []*Unit) ([]row, error) {
+// encode fills in the rows of the request.
+func (s *SQLStorage) encode(r *request, units []*Unit) error {
+	for _, u := range units {
+		r.rows += len(u.Statements)
+	}
+	r.adds = make([]row, r.rows)
+	var lease any = leaseMillis(r.lease)
 	n := 0
 	for _, u := range units {
-		n += len(u.Statements)
-	}
-	rows := make([]row, 0, n)
-	for _, u := range units {
+		var id, token, transaction any = u.ID, u.Lease.Token, nil
+		if transaction = id; u.TransactionID != u.ID {
+			transaction = u.TransactionID
+		}
+		var source, settings, receipt any = u.DataSource, u.Settings, id
+		if u.Receipt != u.ID {
+			receipt = u.Receipt
+		}
 		for i := range u.Statements {
-			r := row{unit: u, no: i, sql: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].Params}
-			if s.maxPacket > 0 && r.size() > s.maxPacket {
-				return nil, fmt.Errorf("txlog: statement %d of unit %s is too big for %s: its text and parameters take %d bytes, max_allowed_packet there is %d",
-					i+1, u.ID, s.name(), r.size(), s.maxPacket)
+			text, params := encodeSQL(u.Statements[i].SQL), u.Statements[i].Params
+			if i > 0 {
+				id = rowID(u.ID, i)
 			}
-			rows = append(rows, r)
+			row := &r.adds[n]
+			row.size = len(text) + len(params) + len(u.Settings) + len(u.NotReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
+			if s.maxPacket > 0 && row.size > s.maxPacket {
+				return fmt.Errorf("txlog: statement %d of unit %s is too big for %s: its text and parameters take %d bytes, max_allowed_packet there is %d",
+					i+1, u.ID, s.name(), row.size, s.maxPacket)
+			}
+			row.args = [rowArgs]any{id, source, text, params, transaction, i, len(u.Statements),
+				settings, errorText(u.NotReplayable), receipt, u.Fingerprint, lease, token, lease}
+			r.size += row.size
+			n++
 		}
 	}
-	return rows, nil
+	r.alone = r.rows > maxRows || r.size > s.insertBytes()
+	return nil
 }
 
 // insertBytes is about how large one INSERT may become when it could be split.
@@ -100,13 +107,33 @@ func (s *SQLStorage) insertBytes() int {
 	return most
 }
 
-// insert writes the rows by one statement, or by several in a local transaction.
-func (s *SQLStorage) insert(ctx context.Context, rows []row, lease int64) error {
+// insertJoined writes the rows of the requests by one statement, or by several
+// in a local transaction.
+func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again bool) error {
+	if again {
+		for _, r := range joined {
+			r.repeated = true
+		}
+	}
+	rows := joined[0].adds
+	if len(joined) > 1 {
+		if s.backend.Flavor == FlavorSQLite {
+			return s.insertEach(ctx, joined)
+		}
+		n := 0
+		for _, r := range joined {
+			n += len(r.adds)
+		}
+		rows = make([]row, 0, n)
+		for _, r := range joined {
+			rows = append(rows, r.adds...)
+		}
+	}
 	if n := s.portion(rows); n < len(rows) {
 		return s.inTx(ctx, func(ctx context.Context, q runner) error {
 			for rest := rows; len(rest) > 0; {
 				n := s.portion(rest)
-				if err := insertPortion(ctx, q, rest[:n], lease); err != nil {
+				if err := insertPortion(ctx, q, rest[:n]); err != nil {
 					return err
 				}
 				rest = rest[n:]
@@ -114,14 +141,33 @@ func (s *SQLStorage) insert(ctx context.Context, rows []row, lease int64) error 
 			return nil
 		})
 	}
-	return insertPortion(ctx, single{s}, rows, lease)
+	return insertPortion(ctx, single{s}, rows)
+}
+
+// insertEach writes the rows one by one, in a local transaction: within the
+// process that is faster than one statement.
+func (s *SQLStorage) insertEach(ctx context.Context, joined []*request) error {
+	// Before the transaction takes a connection, see within.
+	if _, err := s.stmt(ctx, shape{insertRows, 1}); err != nil {
+		return err
+	}
+	return s.inBatch(ctx, func(ctx context.Context, q runner) error {
+		for _, r := range joined {
+			for i := range r.adds {
+				if err := insertPortion(ctx, q, r.adds[i:i+1]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // portion is how many of the rows go into the next INSERT.
 func (s *SQLStorage) portion(rows []row) int {
 	size, limit := 0, s.insertBytes()
 	for i := range rows {
-		size += rows[i].size()
+		size += rows[i].size
 		if i == maxRows || i > 0 && size > limit {
 			return i
 		}
@@ -129,11 +175,24 @@ func (s *SQLStorage) portion(rows []row) int {
 	return len(rows)
 }
 
-func insertPortion(ctx context.Context, q runner, rows []row, lease int64) error {
-	args := make([]any, 0, len(rows)*rowArgs)
-	for i := range rows {
-		args = rows[i].appendArgs(args, lease)
+// insertPortion writes rows by one statement, filled up by the smallest of them.
+func insertPortion(ctx context.Context, q runner, rows []row) error {
+	if len(rows) == 1 {
+		_, err := q.run(ctx, shape{insertRows, 1}, rows[0].args[:]...)
+		return err
 	}
-	_, err := q.run(ctx, shape{insertRows, len(rows)}, args...)
+	size := insertSize(len(rows))
+	args := make([]any, 0, size*rowArgs)
+	least := &rows[0]
+	for i := range rows {
+		args = append(args, rows[i].args[:]...)
+		if rows[i].size < least.size {
+			least = &rows[i]
+		}
+	}
+	for range size - len(rows) {
+		args = append(args, least.args[:]...)
+	}
+	_, err := q.run(ctx, shape{insertRows, size}, args...)
 	return err
 }

@@ -68,6 +68,50 @@ func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
 	return found[0], nil
 }
 
+// Missing implements [Storage].
+func (s *SQLStorage) Missing(ctx context.Context, ids []string) ([]string, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	var heads []string
+	for _, id := range ids {
+		if head := headID(id); isHeadID(head) {
+			heads = append(heads, head)
+		}
+	}
+	there := map[string]bool{}
+	err := chunks(heads, func(portion []any) error {
+		return s.note(ctx, there, portion)
+	})
+	if err != nil {
+		return nil, s.failed("looking for units", err)
+	}
+	var missing []string
+	for _, id := range ids {
+		if !there[headID(id)] {
+			missing = append(missing, id)
+		}
+	}
+	return missing, nil
+}
+
+// note marks those of the ids that are there.
+func (s *SQLStorage) note(ctx context.Context, there map[string]bool, ids []any) error {
+	rows, err := single{s}.query(ctx, shape{selectIDs, len(ids)}, ids...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		there[id] = true
+	}
+	return rows.Err()
+}
+
 // Retry implements [Storage].
 func (s *SQLStorage) Retry(ctx context.Context, id string) error {
 	return s.decide(ctx, "retrying", id, retryRows)

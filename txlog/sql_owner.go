@@ -8,24 +8,26 @@ import (
 )
 
 // rowIDs gives the ids of the unit's rows in their order.
-func (u *Unit) rowIDs() []string {
-	ids := make([]string, max(1, min(len(u.Statements), MaxStatements)))
+func (u *Unit) rowIDs() []string { return rowIDs(u.ID, min(len(u.Statements), MaxStatements)) }
+
+func rowIDs(id string, n int) []string {
+	ids := make([]string, max(1, n))
 	for i := range ids {
-		ids[i] = rowID(u.ID, i)
+		ids[i] = rowID(id, i)
 	}
 	return ids
 }
 
 // runHeld runs a fenced statement over the rows of one unit and reports whether
 // the unit was held. All its rows have the same owner, so that one of them tells.
-func runHeld(ctx context.Context, q runner, k kind, before []any, u *Unit) (held bool, err error) {
-	if len(u.Statements) <= 1 {
-		n, err := q.run(ctx, shape{k, 1}, append(before, u.ID, u.Lease.Token)...)
+func runHeld(ctx context.Context, q runner, k kind, before []any, id, token string, rows int) (held bool, err error) {
+	if rows <= 1 {
+		n, err := q.run(ctx, shape{k, 1}, append(before, id, token)...)
 		return n > 0, err
 	}
-	err = chunks(u.rowIDs(), func(ids []any) error {
+	err = chunks(rowIDs(id, rows), func(ids []any) error {
 		args := append(slices.Clone(before), ids...)
-		n, err := q.run(ctx, shape{k, len(ids)}, append(args, u.Lease.Token)...)
+		n, err := q.run(ctx, shape{k, len(ids)}, append(args, token)...)
 		held = held || n > 0
 		return err
 	})
@@ -40,73 +42,9 @@ func (s *SQLStorage) onUnit(ctx context.Context, u *Unit, f func(context.Context
 	return s.inTx(ctx, f)
 }
 
-// ownerEnd is until when an owner's write is worth repeating. The lease only
-// says until when the unit is certainly its own; the fence decides.
-func ownerEnd(u *Unit) time.Time {
-	if latest := time.Now().Add(repeatFor); u.Lease.Deadline.Before(latest) {
-		return latest
-	}
-	return u.Lease.Deadline
-}
-
-// Remove implements [Storage].
-func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
-	if err := s.usable(); err != nil {
-		return err
-	}
-	var lost []*Unit
-	for _, u := range units {
-		if u == nil || u.Lease.Token == "" {
-			lost = append(lost, u)
-			continue
-		}
-		held, err := s.remove(ctx, u)
-		if err != nil {
-			return err
-		}
-		if !held {
-			lost = append(lost, u)
-		}
-	}
-	return leaseLost("removing", lost)
-}
-
-func (s *SQLStorage) remove(ctx context.Context, u *Unit) (held bool, err error) {
-	what := "removing unit " + u.ID
-	inDoubt, err := s.write(ctx, ownerEnd(u), func(ctx context.Context, again bool) error {
-		err := s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
-			held, err = runHeld(ctx, q, deleteHeld, nil, u)
-			return err
-		})
-		if err == nil && !held && again {
-			held, err = s.gone(ctx, u)
-		}
-		return err
-	})
-	if inDoubt {
-		return false, s.unknown(what, nil, err)
-	}
-	return held, s.failed(what, err)
-}
-
-// gone reports whether it was this owner who removed the unit, by an attempt
-// whose answer was lost: until its lease ends nobody else could.
-func (s *SQLStorage) gone(ctx context.Context, u *Unit) (bool, error) {
-	tokens, err := s.tokens(ctx, []*Unit{u})
-	if err != nil {
-		return false, err
-	}
-	_, there := tokens[u.ID]
-	return !there && time.Now().Before(u.Lease.Deadline), nil
-}
-
 // tokens reads who owns the units; those that are not there are left out.
-func (s *SQLStorage) tokens(ctx context.Context, units []*Unit) (map[string]string, error) {
-	heads := make([]string, len(units))
-	for i, u := range units {
-		heads[i] = u.ID
-	}
-	tokens := make(map[string]string, len(units))
+func (s *SQLStorage) tokens(ctx context.Context, heads []string) (map[string]string, error) {
+	tokens := make(map[string]string, len(heads))
 	err := chunks(heads, func(ids []any) error {
 		rows, err := single{s}.query(ctx, shape{selectTokens, len(ids)}, ids...)
 		if err != nil {
@@ -137,9 +75,9 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	verdict := []any{bit(v.CountTry), bit(v.InDoubt), nullIfEmpty(errorText(v.Err)), bit(v.Park), millis(v.After)}
 	what := "releasing unit " + u.ID
 	held := false
-	inDoubt, err := s.write(ctx, ownerEnd(u), func(ctx context.Context, again bool) error {
+	inDoubt, err := s.write(ctx, ownerEnd(u.Lease.Deadline, time.Now()), func(ctx context.Context, again bool) error {
 		err := s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
-			held, err = runHeld(ctx, q, releaseHeld, slices.Clone(verdict), u)
+			held, err = runHeld(ctx, q, releaseHeld, slices.Clone(verdict), u.ID, u.Lease.Token, len(u.Statements))
 			return err
 		})
 		if err == nil && !held && again {
@@ -226,7 +164,7 @@ func (s *SQLStorage) renew(ctx context.Context, lease time.Duration, units []*Un
 		held := false
 		err := s.attempt(ctx, func(ctx context.Context, _ bool) error {
 			return s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
-				held, err = runHeld(ctx, q, renewHeld, []any{ms, ms}, u)
+				held, err = runHeld(ctx, q, renewHeld, []any{ms, ms}, u.ID, u.Lease.Token, len(u.Statements))
 				return err
 			})
 		})
@@ -254,7 +192,11 @@ func (s *SQLStorage) renew(ctx context.Context, lease time.Duration, units []*Un
 		return nil, nil
 	}
 	// Not all were held, or the driver counts only the rows that changed.
-	tokens, err := s.tokens(ctx, doubtful)
+	heads := make([]string, len(doubtful))
+	for i, u := range doubtful {
+		heads[i] = u.ID
+	}
+	tokens, err := s.tokens(ctx, heads)
 	if err != nil {
 		return nil, err
 	}

@@ -32,13 +32,18 @@ func (s *SQLStorage) write(ctx context.Context, end time.Time, f func(ctx contex
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	first, cancel := context.WithDeadline(ctx, end)
+	first, stop := outlive(ctx, end, s.options.grace/2)
 	err = s.attempt(first, f)
-	cancel()
+	stop()
 	if err == nil || s.definite(err) {
 		return false, err
 	}
-	rest, stop := s.outlive(ctx, end)
+	if _, bounded := ctx.Deadline(); !bounded {
+		if latest := time.Now().Add(repeatFor); latest.Before(end) {
+			end = latest
+		}
+	}
+	rest, stop := outlive(ctx, end, s.options.grace)
 	defer stop()
 	for try := 0; s.pause(rest, try); try++ {
 		attempt, cancel := context.WithTimeout(rest, attemptFor)
@@ -68,23 +73,19 @@ func (s *SQLStorage) again(ctx context.Context, err error, try int, start time.T
 	return try < maxPassing && time.Since(start) < passingFor && s.definite(err) && s.passing(err) && s.pause(ctx, try)
 }
 
-// outlive gives the context of the repetitions: it ends with end, or a while
-// after ctx.
-func (s *SQLStorage) outlive(ctx context.Context, end time.Time) (context.Context, func()) {
-	if _, bounded := ctx.Deadline(); !bounded {
-		if latest := time.Now().Add(repeatFor); latest.Before(end) {
-			end = latest
-		}
-	}
+// outlive gives a context that ends with end, or a while after ctx. A write that
+// was sent is not broken off with its caller's context: the answer mostly is on
+// its way, and without it the server might carry the write out much later.
+func outlive(ctx context.Context, end time.Time, grace time.Duration) (context.Context, func()) {
 	rest, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
 	unhook := context.AfterFunc(ctx, func() {
-		if s.options.grace <= 0 {
+		if grace <= 0 {
 			cancel()
 			return
 		}
 		// Stopping the timer is not worth the bookkeeping: cancel may be
 		// called late.
-		time.AfterFunc(s.options.grace, cancel)
+		time.AfterFunc(grace, cancel)
 	})
 	return rest, func() { unhook(); cancel() }
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // fields is how many columns unitColumns names.
-const fields = 16
+const fields = 18
 
 // record is a unit's first row as text, column by column: what one column holds
 // cannot then keep the others from being read.
@@ -72,13 +72,15 @@ func (r *record) unit() stored {
 	}
 	u.Settings = text(8, "settings")
 	u.NotReplayable = text(9, "not_replayable")
-	u.InDoubt = number(10, "in_doubt") != 0
-	next := number(11, "next_try_time")
+	u.Receipt = text(10, "receipt")
+	u.Fingerprint = text(11, "fingerprint")
+	u.InDoubt = number(12, "in_doubt") != 0
+	next := number(13, "next_try_time")
 	u.NextTry = time.UnixMilli(next)
-	u.LastError = r[12].String
-	u.Parked = number(13, "parked") != 0
-	now, _ := strconv.ParseInt(r[15].String, 10, 64)
-	u.Leased = r[14].Valid && next > now
+	u.LastError = r[14].String
+	u.Parked = number(15, "parked") != 0
+	now, _ := strconv.ParseInt(r[17].String, 10, 64)
+	u.Leased = r[16].Valid && next > now
 	u.Statements = make([]Statement, rows)
 	u.Statements[0] = Statement{SQL: statement, Params: params}
 	u.Unreadable = problem

@@ -4,22 +4,29 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// SQLStorage is a [Storage] in the table transaction_log of a MySQL, MariaDB,
+// SQLStorage is a [Storage] in the tables transaction_log and bed_log of a MySQL, MariaDB,
 // PostgreSQL or SQLite database. A nil one behaves like a closed one.
 type SQLStorage struct {
 	db       *sql.DB
 	backend  Backend
 	location string
+	identity string
 	options  options
 	closed   atomic.Bool
 
 	// maxPacket is how many bytes one statement may have; 0 means any.
 	maxPacket int
+	// tells: a DELETE can tell what it deleted (MySQL's cannot, MariaDB's can).
+	tells bool
+
+	trips           roundTrips
+	adding, removal *joiner
 
 	mu    sync.RWMutex
 	stmts map[shape]*sql.Stmt
@@ -35,8 +42,8 @@ var _ Storage = (*SQLStorage)(nil)
 // The package of the database (bedsql/mysql, bedsql/postgres, bedsql/sqlite)
 // must be imported, or at least its driver.
 //
-// The table is created when it is absent, see [Schema]; an account that may not
-// create it can use one that is there. An existing table that lacks columns is
+// The tables are created when they are absent, see [Schema]; an account that may
+// not create them can use those that are there. An existing table that lacks columns is
 // refused with an error that names them.
 func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStorage, error) {
 	backend, err := findBackend(driverName)
@@ -44,7 +51,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 		return nil, err
 	}
 	s := &SQLStorage{backend: backend, stmts: map[shape]*sql.Stmt{}, claiming: make(chan struct{}, 1)}
-	s.options = options{create: true, grace: defaultGrace}
+	s.options = options{create: true, grace: defaultGrace, minWrites: defaultMinWrites, maxWrites: defaultMaxWrites}
 	for _, o := range opts {
 		if o != nil {
 			o(&s.options)
@@ -60,7 +67,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 		return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", backend.Flavor, err)
 	}
 	s.db = sql.OpenDB(&session{Connector: connector, setup: sessionSetup(backend.Flavor)})
-	s.limitConns()
+	s.join(s.limitConns())
 	if err := s.prepareLog(ctx); err != nil {
 		s.db.Close()
 		return nil, fmt.Errorf("txlog: opening %s: %w", s.name(), err)
@@ -83,7 +90,8 @@ func sessionSetup(f Flavor) []string {
 	return nil
 }
 
-func (s *SQLStorage) limitConns() {
+// limitConns gives the number of connections.
+func (s *SQLStorage) limitConns() int {
 	n := s.options.maxConns
 	if n < 1 {
 		n = defaultMaxConns
@@ -97,20 +105,47 @@ func (s *SQLStorage) limitConns() {
 	if s.backend.Flavor != FlavorSQLite {
 		s.db.SetConnMaxIdleTime(5 * time.Minute)
 	}
+	return n
+}
+
+// join makes ready for the writes of concurrent callers.
+func (s *SQLStorage) join(conns int) {
+	o := s.options
+	if o.minWrites < 1 {
+		o.minWrites = defaultMinWrites
+	}
+	if o.maxWrites < 1 {
+		o.maxWrites = defaultMaxWrites
+	}
+	if s.backend.Flavor == FlavorSQLite {
+		o.minWrites, o.maxWrites = 1, 1
+	}
+	s.trips.s, s.trips.start = s, time.Now()
+	s.adding = newJoiner(s, newPace(&o, conns, &s.trips), s.insertJoined)
+	s.removal = newJoiner(s, newPace(&o, conns, &s.trips), s.deleteJoined)
 }
 
 func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	switch s.backend.Flavor {
 	case FlavorMySQL:
-		if err := s.db.QueryRowContext(ctx, "SELECT @@max_allowed_packet").Scan(&s.maxPacket); err != nil {
+		var version string
+		if err := s.db.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@version").Scan(&s.maxPacket, &version); err != nil {
 			return err
 		}
+		s.tells = strings.Contains(version, "MariaDB")
+	case FlavorPostgres:
+		s.tells = true
 	case FlavorSQLite:
 		// A wish: readers do not block writers. A file system that cannot do
 		// it, or another process that is just opening the file, is no failure.
 		_, _ = s.db.ExecContext(ctx, "PRAGMA journal_mode = WAL")
 	}
-	return s.ensureTable(ctx, s.options.create)
+	for _, t := range tables {
+		if err := s.ensureTable(ctx, t, s.options.create); err != nil {
+			return err
+		}
+	}
+	return s.readIdentity(ctx)
 }
 
 // Driver names the database: "mysql", "postgres" or "sqlite".
@@ -131,6 +166,15 @@ func (s *SQLStorage) Location() string {
 	return s.location
 }
 
+// Identity implements [Storage]. It was given when the log was opened for the
+// first time, and stands in the table bed_log.
+func (s *SQLStorage) Identity() string {
+	if s == nil {
+		return ""
+	}
+	return s.identity
+}
+
 // name is how errors speak of the log.
 func (s *SQLStorage) name() string {
 	if s.location == "" {
@@ -139,7 +183,8 @@ func (s *SQLStorage) name() string {
 	return "the log at " + s.location
 }
 
-// Close closes the connections. Calls after it fail with [ErrClosed].
+// Close waits until what was queued before it has been written, at most 10 s,
+// and closes the connections. Calls after it fail with [ErrClosed].
 func (s *SQLStorage) Close() error {
 	if s == nil || s.db == nil {
 		return ErrClosed
@@ -147,12 +192,23 @@ func (s *SQLStorage) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
+	late := time.AfterFunc(closeFor, func() { s.adding.stop(); s.removal.stop() })
+	defer late.Stop()
+	for _, idle := range []<-chan struct{}{s.adding.close(), s.removal.close()} {
+		select {
+		case <-idle:
+		case <-s.adding.base.Done():
+		}
+	}
+	s.adding.stop()
+	s.removal.stop()
+	s.trips.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, stmt := range s.stmts {
 		stmt.Close()
 	}
-	clear(s.stmts)
+	s.stmts = nil
 	return s.db.Close()
 }
 
@@ -190,7 +246,7 @@ func (s *SQLStorage) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
 		stmt.Close()
 		return other, nil
 	}
-	if s.closed.Load() {
+	if s.stmts == nil {
 		stmt.Close()
 		return nil, ErrClosed
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -100,6 +101,7 @@ func TestOpeningTogetherOnAnEmptyDatabaseWorksForAll(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var group sync.WaitGroup
+		var identities sync.Map
 		for range 6 {
 			group.Go(func() {
 				s, err := txlog.Open(t.Context(), db.Driver, db.DSN, txlog.WithMaxConns(1))
@@ -108,6 +110,7 @@ func TestOpeningTogetherOnAnEmptyDatabaseWorksForAll(t *testing.T) {
 					return
 				}
 				defer s.Close()
+				identities.Store(s.Identity(), true)
 				if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err != nil {
 					t.Error(err)
 				}
@@ -116,6 +119,12 @@ func TestOpeningTogetherOnAnEmptyDatabaseWorksForAll(t *testing.T) {
 		group.Wait()
 		if n := rowCount(t, db.Open(t)); n != 6 {
 			t.Errorf("%d rows, want 6", n)
+		}
+		identities.Store(open(t, db).Identity(), true)
+		n := 0
+		identities.Range(func(any, any) bool { n++; return true })
+		if n != 1 {
+			t.Errorf("the log has %d identities, want one for all", n)
 		}
 	})
 }
@@ -136,7 +145,7 @@ func TestATableThatLacksColumnsIsRefusedAndAllOfThemNamed(t *testing.T) {
 		if err == nil {
 			t.Fatal("it was opened")
 		}
-		for _, word := range []string{"transaction_id", "statement_no", "statement_count", "settings", "not_replayable", "in_doubt", "next_try_time", "last_error", "parked", "lease_token", "lease_until", "schema.sql"} {
+		for _, word := range []string{"transaction_id", "statement_no", "statement_count", "settings", "not_replayable", "receipt", "fingerprint", "in_doubt", "next_try_time", "last_error", "parked", "lease_token", "lease_until", "schema.sql"} {
 			if !strings.Contains(err.Error(), word) {
 				t.Errorf("the error does not name %s: %v", word, err)
 			}
@@ -187,12 +196,14 @@ func TestAnAccountThatMayNotCreateUsesTheTableThatIsThere(t *testing.T) {
 	if where := s.Location(); strings.Contains(where, "hunter2") || strings.Contains(where, user) || where != db.Addr()+"/"+db.Name {
 		t.Errorf("the location is %q", where)
 	}
-	if _, err := admin.Exec("DROP TABLE transaction_log"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := txlog.Open(t.Context(), low.Driver, low.DSN)
-	if err == nil || !strings.Contains(err.Error(), "schema.sql") || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("got error %v, want one that says what to run and no password", err)
+	for _, table := range []string{"bed_log", "transaction_log"} {
+		if _, err := admin.Exec("DROP TABLE " + table); err != nil {
+			t.Fatal(err)
+		}
+		_, err := txlog.Open(t.Context(), low.Driver, low.DSN)
+		if err == nil || !strings.Contains(err.Error(), table) || !strings.Contains(err.Error(), "schema.sql") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("got error %v, want one that names %s, says what to run and no password", err, table)
+		}
 	}
 }
 
@@ -205,6 +216,7 @@ func TestARowWithNULLsIsHandedOutMarkedAndTheOthersWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		loose := strings.ReplaceAll(strings.ReplaceAll(schema, "TEXT NOT NULL", "TEXT NULL"), "INT NOT NULL", "INT NULL")
+		loose = regexp.MustCompile(`(?m)^(  (?:receipt|fingerprint) .*) NOT NULL`).ReplaceAllString(loose, "$1 NULL")
 		for _, text := range strings.Split(loose, ";\n") {
 			if text = strings.TrimSpace(text); text != "" {
 				if _, err := pool.Exec(text); err != nil {
@@ -213,7 +225,7 @@ func TestARowWithNULLsIsHandedOutMarkedAndTheOthersWhole(t *testing.T) {
 			}
 		}
 		s := open(t, db)
-		for _, column := range []string{"parameters", "settings", "statement_count", "in_doubt", "creation_time"} {
+		for _, column := range []string{"parameters", "settings", "statement_count", "in_doubt", "creation_time", "receipt", "fingerprint"} {
 			bad, good := unit("UPDATE a", "UPDATE b"), unit("UPDATE c")
 			if err := s.Add(t.Context(), time.Minute, bad, good); err != nil {
 				t.Fatal(err)
@@ -327,10 +339,15 @@ func TestAStorageThatIsNilOrZeroIsClosed(t *testing.T) {
 		if err := s.Close(); !errors.Is(err, txlog.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
+		if _, err := s.Missing(ctx, []string{"a"}); !errors.Is(err, txlog.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
 		s.Driver()
 		s.Location()
+		s.Identity()
 	}
 	var m *txlog.Memory
+	m.Identity()
 	if err := m.Add(ctx, time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrClosed) {
 		t.Errorf("got %v", err)
 	}

@@ -11,6 +11,7 @@ type kind uint8
 const (
 	insertRows kind = iota
 	deleteHeld
+	deleteTold
 	renewHeld
 	releaseHeld
 	selectDue
@@ -24,6 +25,9 @@ const (
 	retryRows
 	discardRows
 	countUnits
+	selectIDs
+	selectIdentity
+	insertIdentity
 )
 
 // shape is a statement with the number of its rows (or, for listUnits, the
@@ -33,14 +37,9 @@ type shape struct {
 	n    int
 }
 
-const (
-	// maxRows is how many rows one statement names; more take several, in one
-	// local transaction.
-	maxRows = 256
-	// maxPreparedInsert is up to how many rows an INSERT is prepared and kept.
-	// Its rows cannot be filled up to the next power of two as ids can.
-	maxPreparedInsert = 32
-)
+// maxRows is how many rows one statement names; more take several, in one
+// local transaction.
+const maxRows = 256
 
 // pairs marks the shape of a fenced statement over units of several owners.
 const pairs = 1 << 16
@@ -55,7 +54,8 @@ const (
 
 // unitColumns are read for every unit, from its first row.
 const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_delivery_try_times, transaction_id,
-  statement_count, settings, not_replayable, in_doubt, next_try_time, last_error, parked, lease_token, {now}`
+  statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, last_error, parked,
+  lease_token, {now}`
 
 // text is the one place where the log's SQL is written.
 func (f Flavor) text(sh shape) string {
@@ -63,13 +63,15 @@ func (f Flavor) text(sh shape) string {
 	switch sh.kind {
 	case insertRows:
 		s = `INSERT INTO transaction_log (id, transaction_type, data_source, {sql}, parameters, creation_time,
-  async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable, in_doubt,
-  next_try_time, last_error, parked, lease_token, lease_until) VALUES ` +
-			list(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, ", ") +
+  async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable,
+  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until) VALUES ` +
+			list(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, ", ") +
 			// Repeating an INSERT whose answer was lost changes nothing.
 			f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
 	case deleteHeld:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
+	case deleteTold:
+		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n) + ` RETURNING id`
 	case renewHeld:
 		s = `UPDATE transaction_log SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + fenced(sh.n)
 	case releaseHeld:
@@ -112,15 +114,23 @@ func (f Flavor) text(sh shape) string {
   SUM(CASE WHEN parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} THEN 1 ELSE 0 END),
   COUNT(*), MIN(creation_time)
   FROM transaction_log WHERE statement_no = 0 GROUP BY data_source ORDER BY data_source`
+	case selectIDs:
+		s = `SELECT id FROM transaction_log WHERE ` + idIn(sh.n)
+	case selectIdentity:
+		s = `SELECT value FROM bed_log WHERE name = 'identity'`
+	case insertIdentity:
+		// Of several who insert at the same moment one wins.
+		s = `INSERT INTO bed_log (name, value) VALUES ('identity', ?)` +
+			f.pick(` ON DUPLICATE KEY UPDATE name = bed_log.name`, ` ON CONFLICT (name) DO NOTHING`, ` ON CONFLICT (name) DO NOTHING`)
 	}
 	return f.finish(s)
 }
 
-// now is the log database's own clock in milliseconds since the epoch. MySQL's
-// is taken in UTC and not from UNIX_TIMESTAMP(), which is ambiguous for an hour
-// a year; PostgreSQL's stands in a subquery so that it is read once and an
-// index can be compared with it.
-func (f Flavor) now() string {
+// Clock gives the SQL expression for the database's own clock in milliseconds
+// since the epoch. MySQL's is taken in UTC and not from UNIX_TIMESTAMP(), which
+// is ambiguous for an hour a year; PostgreSQL's stands in a subquery so that it
+// is read once and an index can be compared with it.
+func (f Flavor) Clock() string {
 	return f.pick(
 		`(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
 		`(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
@@ -130,7 +140,7 @@ func (f Flavor) now() string {
 // finish puts the flavor's own words in.
 func (f Flavor) finish(s string) string {
 	s = strings.ReplaceAll(s, "{sql}", f.pick("`sql`", `"sql"`, `"sql"`))
-	s = strings.ReplaceAll(s, "{now}", f.now())
+	s = strings.ReplaceAll(s, "{now}", f.Clock())
 	if f != FlavorPostgres {
 		return s
 	}
@@ -192,6 +202,14 @@ func roundUp(n int) int {
 		size *= 2
 	}
 	return size
+}
+
+// insertSize gives the number of rows that an INSERT of n rows is filled up to
+// by repeating one of them, which adds nothing. The steps are a quarter of a
+// power of two, so that there are few shapes and little is repeated.
+func insertSize(n int) int {
+	step := max(1, roundUp(n)/8)
+	return (n + step - 1) / step * step
 }
 
 // chunks calls f for ids in portions of at most maxRows, each filled up.

@@ -60,6 +60,9 @@ type Storage interface {
 	List(ctx context.Context, f Filter) ([]*Unit, error)
 	// Get returns one unit; id may be that of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)
+	// Missing tells which of these units the log does not hold, in the order
+	// given. ids may be any number; each may be that of any row of a unit.
+	Missing(ctx context.Context, ids []string) ([]string, error)
 	// Retry makes a unit due now, with its tries reset and not parked any more.
 	// ErrNotFound, ErrLeased.
 	Retry(ctx context.Context, id string) error
@@ -67,6 +70,10 @@ type Storage interface {
 	Discard(ctx context.Context, id string) error
 	// Stats counts the units of each data source, in lexical order.
 	Stats(ctx context.Context) ([]Stats, error)
+
+	// Identity names this log, wherever it is opened from: at most 40 printable
+	// ASCII characters, the same for its life. A copy of the log has it too.
+	Identity() string
 
 	// Close releases what the storage holds. Calls after it fail.
 	Close() error

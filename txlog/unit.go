@@ -57,9 +57,21 @@ type Unit struct {
 	// NotReplayable says why the unit must not be run again; empty means that
 	// it may. Such a unit is never delivered by the job, it is parked.
 	NotReplayable string
+	// Receipt is the id of the receipt that each attempt leaves in the target,
+	// at most 80 printable ASCII characters; empty means that none does: the
+	// unit is delivered at least once, not exactly once.
+	Receipt string
+	// Fingerprint is that of the request, when the receipt is under a caller's
+	// idempotency key; at most 64 bytes of text. Empty otherwise.
+	Fingerprint string
 
 	// Lease is the current owner's.
 	Lease Lease
+	// AddRepeated is set by Add when it had to repeat its write, because an
+	// attempt was not answered. That attempt may still arrive, however late:
+	// if the unit was removed before, it is in the store again then, and will be
+	// delivered again.
+	AddRepeated bool
 
 	// InDoubt is whether an earlier attempt may have been applied: it ended
 	// without an answer, or its owner vanished during it.

@@ -13,7 +13,12 @@ const (
 	maxDataSource = 255
 	maxToken      = 40
 	maxSettings   = 16 << 10
+	maxReceipt    = 80
 )
+
+// maxFingerprint is how many bytes a fingerprint may have; its column counts
+// characters, which are never more.
+const maxFingerprint = 64
 
 // minLease is the shortest lease; the log's clock counts milliseconds.
 const minLease = time.Millisecond
@@ -47,14 +52,23 @@ func validate(u *Unit) error {
 	if err := validateDataSource(u.DataSource); err != nil {
 		return fmt.Errorf("%w (unit %s)", err, u.ID)
 	}
-	if !storableToken(u.Lease.Token) {
+	if !storableToken(u.Lease.Token, maxToken) {
 		return fmt.Errorf("txlog: the lease token of unit %s must have 1 to %d printable ASCII characters: make it by NewID", u.ID, maxToken)
 	}
-	if !storableToken(u.TransactionID) {
+	if !storableToken(u.TransactionID, maxToken) {
 		return fmt.Errorf("txlog: the transaction id of unit %s must have 1 to %d printable ASCII characters", u.ID, maxToken)
 	}
 	if len(u.Settings) > maxSettings || !storableText(u.Settings) {
 		return fmt.Errorf("txlog: the settings of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxSettings)
+	}
+	if u.Receipt != "" && !storableToken(u.Receipt, maxReceipt) {
+		return fmt.Errorf("txlog: the receipt of unit %s must have at most %d printable ASCII characters", u.ID, maxReceipt)
+	}
+	if len(u.Fingerprint) > maxFingerprint || !storableText(u.Fingerprint) {
+		return fmt.Errorf("txlog: the fingerprint of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxFingerprint)
+	}
+	if u.Fingerprint != "" && u.Receipt == "" {
+		return fmt.Errorf("txlog: unit %s has a fingerprint but no receipt to keep it in", u.ID)
 	}
 	for i := range u.Statements {
 		if !storableText(u.Statements[i].Params) {
@@ -78,13 +92,14 @@ func validateDataSource(name string) error {
 	return nil
 }
 
-func storableToken(s string) bool {
+// storableToken reports whether s is 1 to most printable ASCII characters.
+func storableToken(s string, most int) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] <= ' ' || s[i] >= 0x7f {
 			return false
 		}
 	}
-	return s != "" && len(s) <= maxToken
+	return s != "" && len(s) <= most
 }
 
 func validateClaim(r *ClaimRequest) error {

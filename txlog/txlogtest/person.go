@@ -1,6 +1,8 @@
 package txlogtest
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,8 @@ var personClaims = []claim{
 	{"a unit that is being delivered can be neither retried nor discarded", leasedIsRefused},
 	{"an unknown id is said to be unknown", unknownID},
 	{"units are listed by age, with filters, page by page", listed},
+	{"it is told which of many units are not there", missing},
+	{"the log has an identity that stays", identified},
 	{"units are counted by data source and state", counted},
 }
 
@@ -107,6 +111,52 @@ func listed(t *testing.T, s txlog.Storage) {
 				t.Errorf("%s: got statements %+v", what, u.Statements)
 			}
 		}
+	}
+}
+
+func missing(t *testing.T, s txlog.Storage) {
+	none, err := s.Missing(t.Context(), nil)
+	must(t, err)
+	if len(none) != 0 {
+		t.Errorf("of no units %q are missing", none)
+	}
+	var there []*txlog.Unit
+	var asked, want []string
+	for i := range 700 {
+		u := newUnit("orders", "UPDATE a", "UPDATE b")
+		asked = append(asked, u.ID)
+		if i%3 == 0 {
+			there = append(there, u)
+		} else {
+			want = append(want, u.ID)
+		}
+	}
+	add(t, s, long, there...)
+	must(t, s.Release(t.Context(), there[0], txlog.Verdict{Park: true}))
+	// What is no id of a unit is missing too.
+	odd := []string{"", "17", "\x00\xff", strings.ToUpper(there[0].ID), strings.Repeat("x", 100_000)}
+	second := there[1].ID[:len(there[1].ID)-1] + "1"
+	got, err := s.Missing(t.Context(), append(append(asked, odd...), second))
+	must(t, err)
+	if want = append(want, odd...); !slices.Equal(got, want) {
+		t.Errorf("%d units are missing, want %d, in the order asked", len(got), len(want))
+	}
+	must(t, s.Remove(t.Context(), there[1:]...))
+	got, err = s.Missing(t.Context(), []string{there[0].ID, there[1].ID})
+	must(t, err)
+	if !slices.Equal(got, []string{there[1].ID}) {
+		t.Errorf("%q are missing, want the unit that was removed", got)
+	}
+}
+
+func identified(t *testing.T, s txlog.Storage) {
+	id := s.Identity()
+	if id == "" || len(id) > 40 {
+		t.Errorf("the log is called %q", id)
+	}
+	add(t, s, long, newUnit("orders", "UPDATE a"))
+	if now := s.Identity(); now != id {
+		t.Errorf("the log was called %s, now %s", id, now)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 var writerClaims = []claim{
 	{"an added unit is there whole, in doubt and leased", addedIsThere},
+	{"the receipt and the fingerprint of a request come back to all who read it", receiptKept},
 	{"what was added does not change with the writer's unit", copiedIn},
 	{"several units are added at once", severalUnits},
 	{"a removed unit is gone and cannot be removed again", removed},
@@ -60,6 +61,33 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 	if got := get(t, s, last); got.ID != u.ID {
 		t.Errorf("by the id of its second row got unit %s, want %s", got.ID, u.ID)
 	}
+}
+
+func receiptKept(t *testing.T, s txlog.Storage) {
+	plain, own, keyed := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")
+	own.Receipt = own.ID
+	keyed.Receipt, keyed.Fingerprint = strings.Repeat("~", 80), strings.Repeat("日", 21)+" "
+	all := []*txlog.Unit{plain, own, keyed}
+	same := func(how string, got []*txlog.Unit) {
+		t.Helper()
+		wantIDs(t, how, got, all...)
+		for i, u := range got {
+			if u.Receipt != all[i].Receipt || u.Fingerprint != all[i].Fingerprint || u.Unreadable != nil {
+				t.Errorf("%s: got receipt %q, fingerprint %q, Unreadable %v, want %q and %q", how, u.Receipt, u.Fingerprint, u.Unreadable, all[i].Receipt, all[i].Fingerprint)
+			}
+		}
+	}
+	addDue(t, s, all...)
+	same("get", []*txlog.Unit{get(t, s, plain.ID), get(t, s, own.ID), get(t, s, keyed.ID)})
+	list, err := s.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	same("list", list)
+	var claimed []*txlog.Unit
+	eventually(t, "all are claimed", func() bool {
+		claimed = append(claimed, take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long})...)
+		return len(claimed) == len(all)
+	})
+	same("claim", claimed)
 }
 
 func copiedIn(t *testing.T, s txlog.Storage) {
@@ -193,6 +221,12 @@ func refusedUnits(t *testing.T, s txlog.Storage) {
 		"a long data source":     func(u *txlog.Unit) { u.DataSource = strings.Repeat("ü", 256) },
 		"a long token":           func(u *txlog.Unit) { u.Lease.Token = strings.Repeat("x", 41) },
 		"a long transaction id":  func(u *txlog.Unit) { u.TransactionID = strings.Repeat("x", 41) },
+		"a long receipt":         func(u *txlog.Unit) { u.Receipt = strings.Repeat("x", 81) },
+		"a receipt with blanks":  func(u *txlog.Unit) { u.Receipt = "a b" },
+		"a receipt not in ASCII": func(u *txlog.Unit) { u.Receipt = "ü" },
+		"a long fingerprint":     func(u *txlog.Unit) { u.Receipt, u.Fingerprint = "r", strings.Repeat("日", 22) },
+		"an odd fingerprint":     func(u *txlog.Unit) { u.Receipt, u.Fingerprint = "r", "\xff" },
+		"only a fingerprint":     func(u *txlog.Unit) { u.Fingerprint = "f" },
 		"foreign parameters":     func(u *txlog.Unit) { u.Statements[0].Params = "\xff" },
 	} {
 		u := newUnit("orders", "UPDATE a")
@@ -288,11 +322,12 @@ func closed(t *testing.T, s txlog.Storage) {
 	_, renewErr := s.Renew(ctx, long, u)
 	_, sourcesErr := s.DataSources(ctx)
 	_, listErr := s.List(ctx, txlog.Filter{})
+	_, missingErr := s.Missing(ctx, nil)
 	_, getErr := s.Get(ctx, u.ID)
 	_, statsErr := s.Stats(ctx)
 	for what, err := range map[string]error{
 		"Add": s.Add(ctx, long, u), "Remove": s.Remove(ctx, u), "Release": s.Release(ctx, u, txlog.Verdict{}), "Claim": claimErr,
-		"Renew": renewErr, "DataSources": sourcesErr, "List": listErr, "Get": getErr, "Stats": statsErr,
+		"Renew": renewErr, "DataSources": sourcesErr, "List": listErr, "Get": getErr, "Missing": missingErr, "Stats": statsErr,
 		"Retry": s.Retry(ctx, u.ID), "Discard": s.Discard(ctx, u.ID),
 	} {
 		wantError(t, what, err, txlog.ErrClosed)

@@ -1,0 +1,661 @@
+package txlog_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// oneWrite lets one joined write be under way at a time.
+var oneWrite = txlog.WithWritesInFlight(1, 1)
+
+// together calls f for each number below n at the same time, while the writes
+// are held, until that many requests are queued. wait lets them go and gives
+// the errors.
+func together(t *testing.T, g txlog.Joining, n int, f func(i int) error) (wait func() []error) {
+	t.Helper()
+	release := g.Hold()
+	errs := make([]error, n)
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() { errs[i] = f(i) })
+	}
+	g.Await(t, n, 0)
+	return func() []error {
+		release()
+		group.Wait()
+		return errs
+	}
+}
+
+func someUnits(n int) []*txlog.Unit {
+	units := make([]*txlog.Unit, n)
+	for i := range units {
+		units[i] = unit([]string{"UPDATE a", "UPDATE b", "UPDATE c"}[:1+i%3]...)
+	}
+	return units
+}
+
+func mustAdd(t *testing.T, s *txlog.SQLStorage, units ...*txlog.Unit) {
+	t.Helper()
+	if err := s.Add(t.Context(), time.Minute, units...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustAll(t *testing.T, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("caller %d: %v", i, err)
+		}
+	}
+}
+
+func missing(t *testing.T, s *txlog.SQLStorage, units ...*txlog.Unit) map[string]bool {
+	t.Helper()
+	var ids []string
+	for _, u := range units {
+		ids = append(ids, u.ID)
+	}
+	gone, err := s.Missing(t.Context(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := map[string]bool{}
+	for _, id := range gone {
+		set[id] = true
+	}
+	return set
+}
+
+func TestWhatQueuesDuringAWriteLeavesAsOneStatement(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		fresh   func(testing.TB) testdb.DB
+		execute func([]byte) bool
+	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
+		db := kind.fresh(t)
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			p := testproxy.New(t, db.Addr())
+			s := open(t, db.Via(p.Addr()), oneWrite)
+			units := someUnits(37)
+			sent := p.Count(kind.execute)
+			mustAll(t, together(t, s.Adding(), len(units), func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) })())
+			if n := sent(); n != 1 {
+				t.Errorf("37 units were added by %d statements, want 1", n)
+			}
+			for i, u := range units {
+				got, err := s.Get(t.Context(), u.ID)
+				if err != nil || got.Unreadable != nil || len(got.Statements) != len(u.Statements) || !got.Leased || !got.InDoubt {
+					t.Fatalf("unit %d came back as %+v, %v", i, got, err)
+				}
+				if d := time.Until(u.Lease.Deadline); d > time.Hour || d < time.Hour-time.Minute {
+					t.Errorf("the deadline of unit %d is %v from now", i, d)
+				}
+			}
+			sent = p.Count(kind.execute)
+			mustAll(t, together(t, s.Removing(), len(units), func(i int) error { return s.Remove(t.Context(), units[i]) })())
+			if n := sent(); n != 1 {
+				t.Errorf("37 units were removed by %d statements, want 1", n)
+			}
+			if n := rowCount(t, db.Open(t)); n != 0 {
+				t.Errorf("%d rows were left", n)
+			}
+		})
+	}
+}
+
+// refuse makes the log's database refuse one data source.
+func refuse(t *testing.T, db testdb.DB, dataSource string) {
+	t.Helper()
+	text := "ALTER TABLE transaction_log ADD CONSTRAINT refused CHECK (data_source <> '" + dataSource + "')"
+	if db.Driver == testdb.DriverSQLite {
+		text = "CREATE TRIGGER refused BEFORE INSERT ON transaction_log WHEN NEW.data_source = '" + dataSource + "' BEGIN SELECT RAISE(ABORT, 'refused'); END"
+	}
+	if _, err := db.Open(t).Exec(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestARecordThatTheDatabaseRefusesFailsAloneAndItsGroupWhole(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db, oneWrite)
+		refuse(t, db, "refused")
+		groups := make([][]*txlog.Unit, 13)
+		bad := map[int]bool{3: true, 4: true, 12: true}
+		var want, unwanted []*txlog.Unit
+		for i := range groups {
+			groups[i] = someUnits(1 + i%3)
+			if bad[i] {
+				groups[i][len(groups[i])-1].DataSource = "refused"
+				unwanted = append(unwanted, groups[i]...)
+			} else {
+				want = append(want, groups[i]...)
+			}
+		}
+		errs := together(t, s.Adding(), len(groups), func(i int) error { return s.Add(t.Context(), time.Hour, groups[i]...) })()
+		for i, err := range errs {
+			if bad[i] != (err != nil) || errors.Is(err, txlog.ErrInDoubt) {
+				t.Errorf("caller %d: got error %v, want one: %v, and never a doubt", i, err, bad[i])
+			}
+		}
+		if gone := missing(t, s, want...); len(gone) != 0 {
+			t.Errorf("%d of the neighbours' units are not there", len(gone))
+		}
+		if gone := missing(t, s, unwanted...); len(gone) != len(unwanted) {
+			t.Errorf("%d of the %d units of the refused groups were written", len(unwanted)-len(gone), len(unwanted))
+		}
+	})
+}
+
+func TestACallerWhoGivesUpInTheQueueHasWrittenNothingAndHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db, oneWrite)
+		units := someUnits(5)
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := together(t, s.Adding(), len(units), func(i int) error {
+			if i == 2 {
+				err := s.Add(ctx, time.Hour, units[i])
+				if !errors.Is(err, context.Canceled) || errors.Is(err, txlog.ErrInDoubt) {
+					t.Errorf("got error %v, want a cancellation and no doubt", err)
+				}
+				return nil
+			}
+			return s.Add(t.Context(), time.Hour, units[i])
+		})
+		cancel()
+		s.Adding().Await(t, 4, 0)
+		mustAll(t, wait())
+		if gone := missing(t, s, units...); len(gone) != 1 || !gone[units[2].ID] {
+			t.Errorf("missing are %v, want only that of the caller who gave up", gone)
+		}
+	})
+}
+
+func TestEachCallerLearnsOfItsOwnLostLeaseInAJoinedRemoval(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for _, untold := range []bool{false, true} {
+			s := open(t, db, oneWrite)
+			if untold {
+				if db.Driver == testdb.DriverPostgres {
+					continue
+				}
+				s.Untold()
+			}
+			units := someUnits(9)
+			mustAdd(t, s, units...)
+			stale, gone := *units[1], *units[5]
+			stale.Lease.Token = txlog.NewID()
+			if err := s.Remove(t.Context(), units[5]); err != nil {
+				t.Fatal(err)
+			}
+			callers := [][]*txlog.Unit{{units[0]}, {&stale}, {units[2], units[3]}, {units[4]}, {&gone}, {units[6], &stale, units[7]}, {units[8]}}
+			lost := map[int]bool{1: true, 4: true, 5: true}
+			errs := together(t, s.Removing(), len(callers), func(i int) error { return s.Remove(t.Context(), callers[i]...) })()
+			for i, err := range errs {
+				if lost[i] != errors.Is(err, txlog.ErrLeaseLost) || !lost[i] && err != nil {
+					t.Errorf("caller %d: got error %v, want ErrLeaseLost: %v", i, err, lost[i])
+				}
+			}
+			if there := missing(t, s, units...); len(there) != len(units)-1 || there[units[1].ID] {
+				t.Errorf("%d of %d units are gone, want all but the one whose lease was lost", len(there), len(units))
+			}
+			mustAll(t, []error{s.Remove(t.Context(), units[1])})
+			if n := rowCount(t, db.Open(t)); n != 0 {
+				t.Errorf("%d rows were left", n)
+			}
+		}
+	})
+}
+
+func TestAJoinedWriteWhoseAnswerWasLostIsMadeGoodForAll(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		fresh   func(testing.TB) testdb.DB
+		execute func([]byte) bool
+	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
+		db := kind.fresh(t)
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			p := testproxy.New(t, db.Addr())
+			direct := db.Open(t)
+			for _, cut := range []func(func([]byte) bool) <-chan struct{}{p.CutAfter, p.CutBefore} {
+				s := open(t, db.Via(p.Addr()), oneWrite)
+				units := someUnits(6)
+				rows := 1 + 2 + 3 + 1 + 2 + 3
+				struck := cut(kind.execute)
+				mustAll(t, together(t, s.Adding(), 6, func(i int) error { return s.Add(t.Context(), time.Minute, units[i]) })())
+				<-struck
+				if n := rowCount(t, direct); n != rows {
+					t.Errorf("%d rows, want %d", n, rows)
+				}
+				// The one that another owner holds is lost, whatever became of the answer.
+				stale := *units[3]
+				stale.Lease.Token = txlog.NewID()
+				struck = cut(kind.execute)
+				errs := together(t, s.Removing(), 6, func(i int) error {
+					if i == 3 {
+						return s.Remove(t.Context(), &stale)
+					}
+					return s.Remove(t.Context(), units[i])
+				})()
+				<-struck
+				for i, err := range errs {
+					if (i == 3) != errors.Is(err, txlog.ErrLeaseLost) || i != 3 && err != nil {
+						t.Errorf("removal %d: got error %v", i, err)
+					}
+				}
+				mustAll(t, []error{s.Remove(t.Context(), units[3])})
+				if n := rowCount(t, direct); n != 0 {
+					t.Errorf("%d rows were left", n)
+				}
+			}
+		})
+	}
+}
+
+func TestAJoinedWriteOfSQLiteWhoseCommitWasNotAnsweredIsMadeGoodForAll(t *testing.T) {
+	t.Parallel()
+	s, lose, direct := openLossy(t, "lossy-joined", errors.New("connection reset by peer"))
+	units := someUnits(6)
+	lose.Store(3)
+	mustAll(t, together(t, s.Adding(), 6, func(i int) error { return s.Add(t.Context(), time.Minute, units[i]) })())
+	if n := rowCount(t, direct); n != 12 || lose.Load() >= 0 {
+		t.Errorf("%d rows, want 12; %d answers were not lost", n, lose.Load()+1)
+	}
+	stale := *units[3]
+	stale.Lease.Token = txlog.NewID()
+	units[3] = &stale
+	lose.Store(3)
+	errs := together(t, s.Removing(), 6, func(i int) error { return s.Remove(t.Context(), units[i]) })()
+	for i, err := range errs {
+		if (i == 3) != errors.Is(err, txlog.ErrLeaseLost) || i != 3 && err != nil {
+			t.Errorf("removal %d: got error %v", i, err)
+		}
+	}
+	if n := rowCount(t, direct); n != 1 {
+		t.Errorf("%d rows, want the one whose lease was lost", n)
+	}
+}
+
+func TestARefusedRecordInARepeatedWriteKeepsNobodyInDoubt(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		fresh   func(testing.TB) testdb.DB
+		execute func([]byte) bool
+	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
+		db := kind.fresh(t)
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			p := testproxy.New(t, db.Addr())
+			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(50*time.Millisecond))
+			refuse(t, db, "refused")
+			units := someUnits(4)
+			units[1].DataSource = "refused"
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			struck := p.CutBefore(kind.execute)
+			errs := together(t, s.Adding(), 4, func(i int) error {
+				if i == 1 {
+					return s.Add(ctx, time.Minute, units[i])
+				}
+				return s.Add(t.Context(), time.Minute, units[i])
+			})()
+			<-struck
+			for i, err := range errs {
+				if i != 1 && err != nil || i == 1 && !errors.Is(err, txlog.ErrInDoubt) {
+					t.Errorf("caller %d: got error %v", i, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAMemberWhoseLeaseMayHaveEndedIsNotWrittenAgainWithTheOthers(t *testing.T) {
+	t.Parallel()
+	s, lose, direct := openLossy(t, "lossy-member", errors.New("connection reset by peer"))
+	units := []*txlog.Unit{unit("UPDATE a"), unit("UPDATE b"), unit("UPDATE c")}
+	lose.Store(1 << 30)
+	wait := together(t, s.Adding(), 3, func(i int) error {
+		if i > 0 {
+			return s.Add(t.Context(), time.Minute, units[i])
+		}
+		err := s.Add(t.Context(), 200*time.Millisecond, units[0])
+		if !errors.Is(err, txlog.ErrInDoubt) {
+			t.Errorf("got error %v, want ErrInDoubt", err)
+		}
+		// As if the job had delivered it meanwhile.
+		if _, err := direct.Exec("DELETE FROM transaction_log WHERE id = '" + units[0].ID + "'"); err != nil {
+			t.Error(err)
+		}
+		lose.Store(0)
+		return nil
+	})
+	mustAll(t, wait())
+	if gone := missing(t, s, units...); len(gone) != 1 || !gone[units[0].ID] {
+		t.Errorf("missing are %v, want the unit whose lease ended", gone)
+	}
+}
+
+func TestACallerWhoGivesUpOnASentWriteDoesNotBreakItForTheOthers(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		fresh   func(testing.TB) testdb.DB
+		execute func([]byte) bool
+	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
+		db := kind.fresh(t)
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			p := testproxy.New(t, db.Addr())
+			for _, grace := range []time.Duration{-1, time.Minute} {
+				s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(grace))
+				// The statement is prepared for the size of the write to come.
+				warm := someUnits(3)
+				mustAll(t, together(t, s.Adding(), 3, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
+				units := someUnits(3)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				answered := make(chan error, 1)
+				reached, send := p.Hold(kind.execute)
+				sent := p.Count(kind.execute)
+				wait := together(t, s.Adding(), 3, func(i int) error {
+					if i != 1 {
+						return s.Add(t.Context(), time.Minute, units[i])
+					}
+					answered <- s.Add(ctx, time.Minute, units[i])
+					return nil
+				})
+				errs := make(chan []error, 1)
+				go func() { errs <- wait() }()
+				<-reached
+				cancel()
+				if grace < 0 {
+					if err := <-answered; !errors.Is(err, txlog.ErrInDoubt) {
+						t.Errorf("got error %v, want ErrInDoubt", err)
+					}
+					// Whoever is not waiting any more may write to his unit.
+					units[1].DataSource, units[1].Statements[0].SQL, units[1].Lease = "", "", txlog.Lease{}
+				}
+				attempts := sent()
+				send()
+				mustAll(t, <-errs)
+				if grace > 0 {
+					if err := <-answered; err != nil {
+						t.Errorf("got error %v, want none: it was written", err)
+					}
+				}
+				if gone := missing(t, s, units...); len(gone) != 0 {
+					t.Errorf("%d units are missing", len(gone))
+				}
+				if attempts != 1 || units[0].AddRepeated {
+					t.Errorf("it was sent %d times", attempts)
+				}
+			}
+		})
+	}
+}
+
+func TestAWriteWithoutAnAnswerHoldsNobodyUpForLong(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	p := testproxy.New(t, db.Addr())
+	s := open(t, db.Via(p.Addr()), oneWrite)
+	mustAdd(t, s, unit("UPDATE a"))
+	reached, release := p.Hold(testproxy.MySQLExecute)
+	first := make(chan error, 1)
+	go func() { first <- s.Add(t.Context(), time.Hour, unit("UPDATE a")) }()
+	<-reached
+	mustAdd(t, s, unit("UPDATE b"))
+	select {
+	case err := <-first:
+		t.Errorf("the first was answered: %v", err)
+	default:
+	}
+	release()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAUnitSaysThatAnUnansweredAttemptToAddItMayStillBringItBack(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		fresh   func(testing.TB) testdb.DB
+		execute func([]byte) bool
+	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
+		db := kind.fresh(t)
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			p := testproxy.New(t, db.Addr())
+			for _, callers := range []int{1, 2} {
+				s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(500*time.Millisecond))
+				warm, units := someUnits(callers), someUnits(callers)
+				mustAll(t, together(t, s.Adding(), callers, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
+				if err := s.Remove(t.Context(), warm...); err != nil || warm[0].AddRepeated {
+					t.Fatalf("got %v; repeated: %v", err, warm[0].AddRepeated)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				reached, send := p.Hold(kind.execute)
+				wait := together(t, s.Adding(), callers, func(i int) error { return s.Add(ctx, time.Minute, units[i]) })
+				errs := make(chan []error, 1)
+				go func() { errs <- wait() }()
+				<-reached
+				cancel()
+				mustAll(t, <-errs)
+				for _, u := range units {
+					if !u.AddRepeated {
+						t.Error("an attempt that was not answered is not told of")
+					}
+				}
+				if err := s.Remove(t.Context(), units...); err != nil {
+					t.Fatal(err)
+				}
+				// The network gives up what it had kept.
+				send()
+				for end := time.Now().Add(time.Minute); len(missing(t, s, units...)) > 0; time.Sleep(time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatal("the attempt did not arrive")
+					}
+				}
+				mustAll(t, []error{s.Remove(t.Context(), units...)})
+			}
+		})
+	}
+}
+
+func TestCallersWaitForRoomInAFullQueueUntilTheirContextEnds(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db, oneWrite)
+		release := s.Adding().Hold()
+		texts := make([]string, txlog.MaxRows)
+		for i := range texts {
+			texts[i] = "UPDATE a"
+		}
+		var group sync.WaitGroup
+		add := func(ctx context.Context, u *txlog.Unit) {
+			group.Go(func() {
+				if err := s.Add(ctx, time.Hour, u); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+			})
+		}
+		full := txlog.QueueRows / txlog.MaxRows
+		var units []*txlog.Unit
+		for range full {
+			units = append(units, unit(texts...))
+			add(t.Context(), units[len(units)-1])
+		}
+		s.Adding().Await(t, full, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		late, given := unit("UPDATE a"), unit("UPDATE a")
+		given.DataSource = "given up"
+		add(ctx, given)
+		s.Adding().Await(t, full, 1)
+		add(t.Context(), late)
+		s.Adding().Await(t, full, 2)
+		cancel()
+		s.Adding().Await(t, full, 1)
+		release()
+		group.Wait()
+		if gone := missing(t, s, append(units, late)...); len(gone) != 0 {
+			t.Errorf("%d units are missing", len(gone))
+		}
+		if gone := missing(t, s, given); len(gone) != 1 {
+			t.Error("what its caller gave up was written")
+		}
+	})
+}
+
+func TestCloseWritesWhatIsQueuedAndRefusesTheRest(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db, oneWrite)
+		units := someUnits(7)
+		first := unit("UPDATE a")
+		mustAdd(t, s, first)
+		remove := together(t, s.Removing(), 1, func(int) error { return s.Remove(t.Context(), first) })
+		add := together(t, s.Adding(), len(units), func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) })
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close() }()
+		for !s.Adding().Closed() {
+			time.Sleep(time.Millisecond)
+		}
+		if err := s.Add(t.Context(), time.Hour, unit("UPDATE a")); !errors.Is(err, txlog.ErrClosed) {
+			t.Errorf("got error %v, want ErrClosed", err)
+		}
+		select {
+		case err := <-closed:
+			t.Errorf("it closed with writes in its queue: %v", err)
+		default:
+		}
+		mustAll(t, add())
+		mustAll(t, remove())
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if gone := missing(t, open(t, db), append(units, first)...); len(gone) != 1 || !gone[first.ID] {
+			t.Errorf("missing are %v, want the removed unit", gone)
+		}
+	})
+}
+
+// What callers are told of their writes is so, whoever gives up when.
+func TestWhatCallersAreToldIsSoWhenManyGiveUp(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db)
+		var mu sync.Mutex
+		told := map[*txlog.Unit]error{}
+		removed := map[*txlog.Unit]bool{}
+		var group sync.WaitGroup
+		for range 24 {
+			group.Go(func() {
+				for range 25 {
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(8*time.Millisecond))
+					u := unit([]string{"UPDATE a", "UPDATE b"}[:1+rand.N(2)]...)
+					err := s.Add(ctx, time.Hour, u)
+					cancel()
+					mu.Lock()
+					told[u] = err
+					mu.Unlock()
+					if err != nil || rand.N(2) == 0 {
+						continue
+					}
+					if err := s.Remove(t.Context(), u); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					removed[u] = true
+					mu.Unlock()
+				}
+			})
+		}
+		group.Wait()
+		var all []*txlog.Unit
+		for u := range told {
+			all = append(all, u)
+		}
+		gone := missing(t, s, all...)
+		added := 0
+		for u, err := range told {
+			switch {
+			case err == nil:
+				added++
+				if gone[u.ID] != removed[u] && !u.AddRepeated {
+					t.Errorf("unit %s was added, removed: %v, gone: %v", u.ID, removed[u], gone[u.ID])
+				}
+			case !errors.Is(err, txlog.ErrInDoubt) && !gone[u.ID]:
+				t.Errorf("unit %s is there although its caller was told: %v", u.ID, err)
+			}
+		}
+		t.Logf("%d of %d units were added", added, len(told))
+	})
+}
+
+func TestAsManyWritesAreUnderWayAsTheRoundTripMakesWorthwhile(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		least, most int
+		trip, write time.Duration
+		want        int
+	}{
+		{1, 8, ms / 20, ms / 5, 1},   // loopback
+		{1, 8, 0, ms, 1},             // not known yet
+		{1, 8, ms, 2 * ms, 2},        // half of it on its way
+		{1, 8, ms, ms + ms/4, 5},     // most of it
+		{1, 8, 10 * ms, 10 * ms, 8},  // all of it
+		{2, 8, ms / 20, ms / 5, 2},   // as told
+		{3, 3, 10 * ms, 11 * ms, 3},  // as told
+		{1, 99, 10 * ms, 9 * ms, 32}, // no more than there are connections
+	} {
+		if got := txlog.LimitOf(c.least, c.most, c.trip, c.write); got != c.want {
+			t.Errorf("%+v: got %d", c, got)
+		}
+	}
+	db := testdb.MySQL(t)
+	p := testproxy.New(t, db.Addr())
+	p.Delay(15*ms, 15*ms)
+	s := open(t, db.Via(p.Addr()), txlog.WithMaxConns(8))
+	for end := time.Now().Add(time.Minute); s.Adding().Limit() < 3; {
+		if time.Now().After(end) {
+			t.Fatalf("%d writes are thought worthwhile at a round trip of 30 ms, measured as %v", s.Adding().Limit(), s.RoundTrip())
+		}
+		var group sync.WaitGroup
+		for range 8 {
+			group.Go(func() {
+				if err := s.Add(t.Context(), time.Hour, unit("UPDATE a")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+	}
+	if trip := s.RoundTrip(); trip < 30*ms {
+		t.Errorf("the round trip was measured as %v, want at least 30 ms", trip)
+	}
+}
+
+func ExampleWithWritesInFlight() {
+	// Always one write of the log at a time, however far away the database is.
+	s, err := txlog.Open(context.Background(), "sqlite", "file:log.db", txlog.WithWritesInFlight(1, 1))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer s.Close()
+}

@@ -1,0 +1,144 @@
+package txlog
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// pace finds out how many writes are worthwhile at a time. While one is on its
+// way the database is idle, unless another one is being carried out there: if
+// a write takes w when nothing is in its way, and the round trip r of that,
+// w/(w-r) writes keep the database busy. On a loopback that is one, and more
+// would only take the processor from each other. r is measured by pings while
+// callers have to queue.
+type pace struct {
+	min, max int
+	// most bounds them together with those that are stalled.
+	most  int
+	trips *roundTrips
+
+	write atomic.Int64 // w in ns; 0 while it is not known
+}
+
+// w follows a quicker write soon and a slower one late: what makes it slower is
+// mostly that others were in its way.
+const (
+	quicker = 4
+	slower  = 32
+)
+
+func newPace(o *options, conns int, trips *roundTrips) *pace {
+	low := max(1, min(o.minWrites, conns))
+	high := max(low, min(o.maxWrites, conns))
+	return &pace{min: low, max: high, most: min(conns, high+mostStalled), trips: trips}
+}
+
+func (p *pace) took(d time.Duration) {
+	before := p.write.Load()
+	change := int64(d) - before
+	switch {
+	case before == 0:
+	case change < 0:
+		change /= quicker
+	default:
+		change /= slower
+	}
+	p.write.Store(before + change)
+}
+
+// contended is called when a caller had to queue.
+func (p *pace) contended() {
+	if p.min < p.max {
+		p.trips.measure()
+	}
+}
+
+func (p *pace) limit() int {
+	if p.min == p.max {
+		return p.max
+	}
+	write, trip := p.write.Load(), p.trips.shortest.Load()
+	if write == 0 || trip == 0 {
+		return p.min
+	}
+	busy := write - trip
+	if busy <= 0 {
+		return p.max
+	}
+	return int(max(int64(p.min), min(int64(p.max), write/busy)))
+}
+
+const (
+	// measureEvery is how often the round trip is measured at the most.
+	measureEvery = time.Second
+	// pings are made at each measurement; the shortest counts, and of the last
+	// measurements, too.
+	pings        = 4
+	measurements = 4
+	pingFor      = 2 * time.Second
+)
+
+// roundTrips measures the round trip to the database.
+type roundTrips struct {
+	s        *SQLStorage
+	shortest atomic.Int64 // in ns; 0 while it is not known
+	next     atomic.Int64 // when to measure again, in ns since start
+	start    time.Time
+
+	mu     sync.Mutex
+	closed bool
+	group  sync.WaitGroup
+	last   [measurements]int64
+	n      int
+}
+
+// measure measures behind the caller, unless that was done just before.
+func (t *roundTrips) measure() {
+	now := int64(time.Since(t.start))
+	next := t.next.Load()
+	if now < next || !t.next.CompareAndSwap(next, now+int64(measureEvery)) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.group.Go(t.ping)
+	}
+}
+
+func (t *roundTrips) ping() {
+	ctx, cancel := context.WithTimeout(context.Background(), pingFor)
+	defer cancel()
+	conn, err := t.s.db.Conn(ctx)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	shortest := int64(0)
+	for range pings {
+		start := time.Now()
+		if conn.PingContext(ctx) != nil {
+			return
+		}
+		if d := int64(time.Since(start)); shortest == 0 || d < shortest {
+			shortest = d
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last[t.n%measurements] = shortest
+	t.n++
+	for _, d := range t.last[:min(t.n, measurements)] {
+		shortest = min(shortest, d)
+	}
+	t.shortest.Store(shortest)
+}
+
+func (t *roundTrips) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.group.Wait()
+}

@@ -1,0 +1,275 @@
+package txlog
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// held is a unit as its owner wants it removed: a copy, so that a caller who
+// is not waiting any more may write to his unit.
+type held struct {
+	id, token string
+	rows      int
+	deadline  time.Time
+	removed   bool
+}
+
+// ownerEnd is until when an owner's write is worth repeating. The lease only
+// says until when the unit is certainly its own; the fence decides.
+func ownerEnd(deadline, now time.Time) time.Time {
+	if latest := now.Add(repeatFor); deadline.Before(latest) {
+		return latest
+	}
+	return deadline
+}
+
+func ownersEnd(units []held, now time.Time) time.Time {
+	earliest := units[0].deadline
+	for i := range units {
+		if units[i].deadline.Before(earliest) {
+			earliest = units[i].deadline
+		}
+	}
+	return ownerEnd(earliest, now)
+}
+
+// Remove implements [Storage]. It joins the removals of concurrent callers as
+// [SQLStorage.Add] does. After an error, the units behind may not have been
+// tried.
+func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	var lost []*Unit
+	for len(units) > 0 {
+		n := removable(units)
+		if n == 0 {
+			lost = append(lost, units[0])
+			units = units[1:]
+			continue
+		}
+		missed, err := s.remove(ctx, units[:n])
+		if err != nil {
+			return err
+		}
+		lost = append(lost, missed...)
+		units = units[n:]
+	}
+	return leaseLost("removing", lost)
+}
+
+// removable is how many of the first units one statement can remove, at least
+// one; 0 if nobody can own the first.
+func removable(units []*Unit) int {
+	rows := 0
+	for i, u := range units {
+		if u == nil || u.Lease.Token == "" {
+			return i
+		}
+		if rows += max(1, len(u.Statements)); i > 0 && rows > maxRows {
+			return i
+		}
+	}
+	return len(units)
+}
+
+func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, err error) {
+	r := request{ctx: ctx, holds: make([]held, len(units))}
+	for i, u := range units {
+		r.holds[i] = held{id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline}
+		r.rows += r.holds[i].rows
+	}
+	r.alone = r.rows > maxRows
+	switch inDoubt, err := s.removal.do(&r); {
+	case inDoubt:
+		return nil, s.unknown("removing unit "+units[0].ID, nil, err)
+	case err != nil:
+		return nil, s.failed("removing unit "+units[0].ID, err)
+	}
+	for i, u := range units {
+		if !r.holds[i].removed {
+			lost = append(lost, u)
+		}
+	}
+	return lost, nil
+}
+
+// deleteJoined removes the units of the requests and notes which of them were
+// held. One that is gone after an attempt without an answer was removed by that,
+// until its lease ends: nobody else could.
+func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again bool) error {
+	var err error
+	switch units := len(joined) > 1 || len(joined[0].holds) > 1; {
+	case !units:
+		err = s.deleteOne(ctx, &joined[0].holds[0])
+	case s.tells:
+		err = s.deleteTold(ctx, joined)
+	case s.backend.Flavor == FlavorSQLite:
+		err = s.deleteEach(ctx, joined)
+	default:
+		if err = s.deleteAll(ctx, joined); errors.Is(err, errNotAll) {
+			err = s.deleteEach(ctx, joined)
+		}
+	}
+	if err != nil || !again {
+		return err
+	}
+	return s.markGone(ctx, joined)
+}
+
+// each calls f for every unit of the requests.
+func each(joined []*request, f func(*held) error) error {
+	for _, r := range joined {
+		for i := range r.holds {
+			if err := f(&r.holds[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *SQLStorage) deleteOne(ctx context.Context, h *held) (err error) {
+	found := false
+	if h.rows <= maxRows {
+		found, err = runHeld(ctx, single{s}, deleteHeld, nil, h.id, h.token, h.rows)
+	} else {
+		err = s.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+			found, err = runHeld(ctx, q, deleteHeld, nil, h.id, h.token, h.rows)
+			return err
+		})
+	}
+	h.removed = h.removed || err == nil && found
+	return err
+}
+
+// deleteEach removes the units one by one in a local transaction.
+func (s *SQLStorage) deleteEach(ctx context.Context, joined []*request) error {
+	// Before the transaction takes a connection, see within.
+	if _, err := s.stmt(ctx, shape{deleteHeld, 1}); err != nil {
+		return err
+	}
+	var found []*held
+	err := s.inBatch(ctx, func(ctx context.Context, q runner) error {
+		return each(joined, func(h *held) error {
+			there, err := runHeld(ctx, q, deleteHeld, nil, h.id, h.token, h.rows)
+			if there {
+				found = append(found, h)
+			}
+			return err
+		})
+	})
+	if err == nil {
+		for _, h := range found {
+			h.removed = true
+		}
+	}
+	return err
+}
+
+// deleteArgs gives the fenced ids of all rows, filled up to the size of a shape.
+func deleteArgs(joined []*request) (args []any, rows, size int) {
+	for _, r := range joined {
+		rows += r.rows
+	}
+	size = roundUp(rows)
+	args = make([]any, 0, 2*size)
+	_ = each(joined, func(h *held) error {
+		var token any = h.token
+		for n := range h.rows {
+			args = append(args, rowID(h.id, n), token)
+		}
+		return nil
+	})
+	for range size - rows {
+		args = append(args, args[2*rows-2], args[2*rows-1])
+	}
+	return args, rows, size
+}
+
+// deleteTold removes the units by one statement that tells which there were.
+func (s *SQLStorage) deleteTold(ctx context.Context, joined []*request) error {
+	args, rows, size := deleteArgs(joined)
+	told, err := single{s}.query(ctx, shape{deleteTold, pairs | size}, args...)
+	if err != nil {
+		return err
+	}
+	defer told.Close()
+	units := make(map[string]*held, rows)
+	_ = each(joined, func(h *held) error {
+		// Of two callers who remove the same unit one has removed it.
+		if units[h.id] == nil {
+			units[h.id] = h
+		}
+		return nil
+	})
+	found := make([]*held, 0, rows)
+	for told.Next() {
+		var id string
+		if err := told.Scan(&id); err != nil {
+			return err
+		}
+		if h := units[headID(id)]; h != nil {
+			found = append(found, h)
+		}
+	}
+	if err := told.Err(); err != nil {
+		return err
+	}
+	for _, h := range found {
+		h.removed = true
+	}
+	return nil
+}
+
+// errNotAll: some of the units were not held, and nothing was removed.
+var errNotAll = errors.New("not all of the units are held")
+
+// deleteAll removes all the units, or none of them if one is not held: MySQL
+// does not tell which one it is.
+func (s *SQLStorage) deleteAll(ctx context.Context, joined []*request) error {
+	args, rows, size := deleteArgs(joined)
+	sh := shape{deleteHeld, pairs | size}
+	if _, err := s.stmt(ctx, sh); err != nil {
+		return err
+	}
+	err := s.inTx(ctx, func(ctx context.Context, q runner) error {
+		n, err := q.run(ctx, sh, args...)
+		if err == nil && n != int64(rows) {
+			return errNotAll
+		}
+		return err
+	})
+	if err == nil {
+		return each(joined, func(h *held) error { h.removed = true; return nil })
+	}
+	return err
+}
+
+// markGone marks as removed what is gone before its lease ended.
+func (s *SQLStorage) markGone(ctx context.Context, joined []*request) error {
+	var doubtful []*held
+	var ids []string
+	_ = each(joined, func(h *held) error {
+		if !h.removed {
+			doubtful = append(doubtful, h)
+			ids = append(ids, h.id)
+		}
+		return nil
+	})
+	if len(ids) == 0 {
+		return nil
+	}
+	tokens, err := s.tokens(ctx, ids)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for _, h := range doubtful {
+		if _, there := tokens[h.id]; !there && now.Before(h.deadline) {
+			h.removed = true
+		}
+	}
+	return nil
+}
