@@ -3,7 +3,6 @@ package listener
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -33,8 +32,6 @@ type BestEffortsConfig struct {
 	// RunUnlogged runs a write whose log could not be written, loudly, instead
 	// of refusing it.
 	RunUnlogged bool
-	// Dialect is the data source's.
-	Dialect *delivery.Dialect
 	// Bus is told when a unit is parked; may be nil.
 	Bus *Bus
 	// Logger is told what an operator should know.
@@ -50,7 +47,9 @@ type BestEfforts struct {
 	cfg    BestEffortsConfig
 	keeper *txlog.Keeper
 
-	// Removals that failed are repeated behind the caller.
+	behind behind
+
+	// What runs behind the callers: removals, and those that are repeated.
 	mu     sync.Mutex
 	closed bool
 	late   sync.WaitGroup
@@ -63,11 +62,12 @@ var _ Interceptor = (*BestEfforts)(nil)
 // NewBestEfforts makes the listener. Close it.
 func NewBestEfforts(cfg BestEffortsConfig) *BestEfforts {
 	b := &BestEfforts{cfg: cfg, keeper: txlog.NewKeeper(cfg.Storage, cfg.Lease)}
+	b.behind.b = b
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
 
-// Close waits until removals that were still being repeated are done or ctx
+// Close waits until removals behind the callers are done or ctx
 // ends; what is left then, the job finds.
 func (b *BestEfforts) Close(ctx context.Context) {
 	b.mu.Lock()
@@ -88,25 +88,49 @@ func (b *BestEfforts) Close(ctx context.Context) {
 
 // BeforeExecute writes the log.
 func (b *BestEfforts) BeforeExecute(ctx context.Context, x *Execution) error {
-	err := b.cfg.Storage.Add(ctx, b.cfg.Lease, x.Unit)
+	if errs := b.Arm(ctx, x); errs != nil {
+		return errs[0]
+	}
+	return nil
+}
+
+// Arm writes the logs of several executions in one durable step: after it all
+// of them will be delivered, before it none. If that failed, errs holds the
+// error of each.
+func (b *BestEfforts) Arm(ctx context.Context, xs ...*Execution) (errs []error) {
+	each := func(why func(*Execution) error) []error {
+		for _, x := range xs {
+			errs = append(errs, why(x))
+		}
+		return errs
+	}
+	units := make([]*txlog.Unit, len(xs))
+	for i, x := range xs {
+		units[i] = x.Unit
+	}
+	err := b.cfg.Storage.Add(ctx, b.cfg.Lease, units...)
 	switch {
 	case err == nil:
-		x.release = b.keeper.Hold(x.Unit)
-		if b.keeper.Lost(x.Unit) {
+		for _, x := range xs {
+			x.release = b.keeper.Hold(x.Unit)
+		}
+		if b.keeper.Lost(xs[0].Unit) {
 			// This process stood still for longer than the lease.
-			x.release()
-			return b.pending(x, txlog.ErrLeaseLost)
+			for _, x := range xs {
+				x.release()
+			}
+			return each(func(x *Execution) error { return b.pending(x, txlog.ErrLeaseLost) })
 		}
 		return nil
 	case errors.Is(err, txlog.ErrInDoubt):
 		// If it was written, its lease runs out and the job delivers it.
-		return &PendingError{LogID: x.Unit.ID, DataSource: x.Unit.DataSource, Cause: err}
-	case b.cfg.RunUnlogged && ctx.Err() == nil:
-		b.logger(x).WithError(err).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
-		x.unlogged = true
+		return each(func(x *Execution) error { return b.pending(x, err) })
+	case b.cfg.RunUnlogged && ctx.Err() == nil && len(xs) == 1:
+		b.logger(xs[0]).WithField("error", delivery.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
+		xs[0].unlogged = true
 		return nil
 	default:
-		return &NotLoggedError{DataSource: x.Unit.DataSource, Cause: err}
+		return each(func(x *Execution) error { return &NotLoggedError{DataSource: x.Unit.DataSource, Cause: err} })
 	}
 }
 
@@ -122,22 +146,48 @@ func (b *BestEfforts) ExecuteSuccess(ctx context.Context, x *Execution) error {
 // delivered removes the log of what is known to be applied. The caller gets
 // its Result whatever becomes of the removal.
 func (b *BestEfforts) delivered(ctx context.Context, x *Execution) {
-	err := b.remove(ctx, x.Unit)
-	if err == nil || errors.Is(err, txlog.ErrLeaseLost) {
-		x.release()
+	if x.Outcome.Found {
+		b.logger(x).Info("bed: the receipt shows that the write was applied by an earlier attempt")
+	}
+	if x.Behind && b.behind.add(x) {
 		return
 	}
+	err := b.remove(ctx, x.Unit)
+	if err == nil || errors.Is(err, txlog.ErrLeaseLost) {
+		b.removed(x, err)
+		return
+	}
+	b.removeAgain(x, err)
+}
+
+// removeAgain repeats, behind the caller, a removal that failed.
+func (b *BestEfforts) removeAgain(x *Execution, err error) {
 	b.logger(x).WithError(err).Warn("bed: the write is delivered, its log could not be removed yet; the removal is repeated")
+	if !b.later(func() { b.removeLate(x) }) {
+		x.release()
+	}
+}
+
+// later runs f behind the caller, and Close waits for it. false: it is closed.
+func (b *BestEfforts) later(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		x.release()
-		return
+		return false
 	}
-	b.late.Go(func() {
-		defer x.release()
-		b.removeLate(x)
-	})
+	b.late.Go(f)
+	return true
+}
+
+// removed lets go of a unit whose log is gone, and of its receipt if every
+// attempt ended with a definite answer to us, who owned the log all the time.
+// Any other receipt stays for its retention: an attempt may still come, or the
+// log come back.
+func (b *BestEfforts) removed(x *Execution, err error) {
+	x.release()
+	if u := x.Unit; err == nil && u.Receipt != "" && u.Fingerprint == "" && !u.AddRepeated && !x.inDoubt && !x.Outcome.Found && x.Erase != nil {
+		x.Erase(u.Receipt)
+	}
 }
 
 // removeLate repeats a removal for as long as the log is surely still ours.
@@ -147,9 +197,11 @@ func (b *BestEfforts) removeLate(x *Execution) {
 	for sleep(b.ctx, pause.NextBackOff()) == nil && !b.keeper.Lost(x.Unit) {
 		err := b.remove(b.ctx, x.Unit)
 		if err == nil || errors.Is(err, txlog.ErrLeaseLost) {
+			b.removed(x, err)
 			return
 		}
 	}
+	x.release()
 	b.logger(x).Warn("bed: the write is delivered, its log could not be removed; the job will find it and may deliver it again")
 }
 
@@ -175,121 +227,6 @@ func (b *BestEfforts) remove(ctx context.Context, u *txlog.Unit) error {
 // caller is gone.
 func (b *BestEfforts) own(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), b.cfg.LogTimeout)
-}
-
-// ExecuteFailure retries and settles.
-func (b *BestEfforts) ExecuteFailure(ctx context.Context, x *Execution, again func(context.Context)) error {
-	if x.unlogged {
-		return x.Outcome.Err
-	}
-	switch {
-	case x.Outcome.Class == delivery.Refused, x.Outcome.Class == delivery.Duplicate:
-		return b.refused(ctx, x)
-	case x.AnswerIsFinal && x.Outcome.Class.Answered():
-		return b.refused(ctx, x)
-	case x.Unit.NotReplayable != "" && x.Outcome.Maybe():
-		return b.park(ctx, x, fmt.Errorf("the outcome is not known and the unit must not be run again (%s): %w", x.Unit.NotReplayable, x.Outcome.Err))
-	case x.Unit.NotReplayable != "":
-		// It never left, and there is no other way to run it.
-		return b.refused(ctx, x)
-	}
-	return b.retry(ctx, x, again)
-}
-
-func (b *BestEfforts) retry(ctx context.Context, x *Execution, again func(context.Context)) error {
-	rctx, cancel := context.WithTimeout(ctx, b.cfg.RetryTimeout)
-	defer cancel()
-	pause := &backoff.ExponentialBackOff{InitialInterval: b.cfg.RetryInitial, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: b.cfg.RetryMax}
-	pause.Reset()
-	for range b.cfg.SyncMaxDeliveryTryTimes {
-		if sleep(rctx, pause.NextBackOff()) != nil {
-			break
-		}
-		if b.keeper.Lost(x.Unit) {
-			break
-		}
-		x.Unit.InDoubt = x.inDoubt
-		again(rctx)
-		switch {
-		case x.Outcome.Err == nil:
-			if x.Outcome.Assumed {
-				b.logger(x).Warn("bed: a duplicate key after an attempt of unknown outcome counts as delivered; another row may hold the key")
-			}
-			b.delivered(ctx, x)
-			return nil
-		case x.Outcome.Class == delivery.Refused, x.Outcome.Class == delivery.Duplicate:
-			return b.refused(ctx, x)
-		}
-	}
-	if b.keeper.Lost(x.Unit) {
-		x.release()
-		return b.pending(x, fmt.Errorf("%w; the last attempt said: %w", txlog.ErrLeaseLost, x.Outcome.Err))
-	}
-	// Handing over at once: the job need not wait for the lease.
-	b.settle(ctx, x, txlog.Verdict{InDoubt: x.inDoubt, Err: x.Outcome.Err.Error()})
-	b.logger(x).WithField("error", b.cfg.Dialect.Describe(x.Outcome.Err)).Warn("bed: the write is left to the job")
-	return b.pending(x, x.Outcome.Err)
-}
-
-// refused answers a no of the database, or the certainty that nothing was
-// sent and nothing will be: the log must be gone before the caller is told.
-func (b *BestEfforts) refused(ctx context.Context, x *Execution) error {
-	if x.inDoubt {
-		// An earlier attempt may have been applied, so "no" would be a guess.
-		return b.park(ctx, x, fmt.Errorf("refused after an attempt of unknown outcome: %w", x.Outcome.Err))
-	}
-	if x.KeepRefused {
-		refusal := &RefusedError{LogID: x.Unit.ID, DataSource: x.Unit.DataSource, Cause: x.Outcome.Err}
-		if err := b.settle(ctx, x, txlog.Verdict{Park: true, Err: x.Outcome.Err.Error()}); err != nil {
-			return b.pending(x, refusal)
-		}
-		b.parked(x)
-		return refusal
-	}
-	err := b.remove(ctx, x.Unit)
-	x.release()
-	if err != nil {
-		b.logger(x).WithError(err).Warn("bed: the write was refused, but its log could not be removed")
-		return b.pending(x, x.Outcome.Err)
-	}
-	return x.Outcome.Err
-}
-
-// park leaves the unit for a person.
-func (b *BestEfforts) park(ctx context.Context, x *Execution, cause error) error {
-	err := b.settle(ctx, x, txlog.Verdict{Park: true, InDoubt: x.inDoubt, Err: cause.Error()})
-	pending := b.pending(x, cause)
-	if err == nil {
-		pending.Parked = true
-		b.parked(x)
-	}
-	return pending
-}
-
-// settle gives the log up with a verdict, on a context of its own: the
-// caller's may be the reason for it. When it fails the lease runs out, and the
-// job takes the unit as one in doubt.
-func (b *BestEfforts) settle(ctx context.Context, x *Execution, v txlog.Verdict) error {
-	defer x.release()
-	ctx, cancel := b.own(ctx)
-	defer cancel()
-	b.keeper.Refresh(x.Unit)
-	err := b.cfg.Storage.Release(ctx, x.Unit, v)
-	if err != nil {
-		b.logger(x).WithError(err).Warn("bed: the log could not be handed over, the job takes it when its lease has run out")
-	}
-	return err
-}
-
-func (b *BestEfforts) parked(x *Execution) {
-	b.logger(x).WithField("error", b.cfg.Dialect.Describe(x.Outcome.Err)).Warn("bed: the write is parked")
-	if b.cfg.Bus.Listening() {
-		b.cfg.Bus.Publish(NewEvent(Parked, x.origin(), x.Unit, x.Outcome))
-	}
-}
-
-func (b *BestEfforts) pending(x *Execution, cause error) *PendingError {
-	return &PendingError{LogID: x.Unit.ID, DataSource: x.Unit.DataSource, Cause: cause}
 }
 
 func (b *BestEfforts) logger(x *Execution) logrus.FieldLogger {

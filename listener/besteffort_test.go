@@ -47,11 +47,11 @@ func TestPoint15_AnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
 			defer func() { _ = storage.Close() }()
 			b := NewBestEfforts(BestEffortsConfig{
 				Storage: storage, Lease: 200 * time.Millisecond, LogTimeout: time.Second,
-				Dialect: &delivery.Dialect{}, Logger: quiet,
+				Logger: quiet,
 			})
 			defer b.Close(context.Background())
 			id := txlog.NewID()
-			x := &Execution{Unit: &txlog.Unit{
+			x := &Execution{Dialect: &delivery.Dialect{}, Unit: &txlog.Unit{
 				ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}},
 			}}
 			x.Attempt = func(context.Context, int) delivery.Outcome {
@@ -85,10 +85,11 @@ func TestPoint14_ALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *test
 	defer func() { _ = storage.Memory.Close() }()
 	b := NewBestEfforts(BestEffortsConfig{
 		Storage: storage, Lease: time.Minute, LogTimeout: 20 * time.Millisecond, RetryInitial: time.Millisecond,
-		Dialect: &delivery.Dialect{}, Logger: quiet,
+		Logger: quiet,
 	})
 	id := txlog.NewID()
 	x := &Execution{
+		Dialect: &delivery.Dialect{},
 		Unit:    &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
 		Attempt: func(context.Context, int) delivery.Outcome { return delivery.Outcome{} },
 	}
@@ -103,4 +104,42 @@ func TestPoint14_ALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *test
 	closing, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer stop()
 	b.Close(closing)
+}
+
+// repeating is a log that had to repeat its writes.
+type repeating struct{ *txlog.Memory }
+
+func (r repeating) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+	err := r.Memory.Add(ctx, lease, units...)
+	for _, u := range units {
+		u.AddRepeated = true
+	}
+	return err
+}
+
+// An attempt to write the log that was not answered may arrive after the log's
+// removal: what the job delivers then must meet its receipt.
+func TestAReceiptStaysWhenTheLogMayComeBackAfterItsRemoval(t *testing.T) {
+	t.Parallel()
+	for name, storage := range map[string]txlog.Storage{"answered": txlog.NewMemory(), "repeated": repeating{txlog.NewMemory()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer func() { _ = storage.Close() }()
+			b := NewBestEfforts(BestEffortsConfig{Storage: storage, Lease: time.Minute, LogTimeout: 10 * time.Second, RetryInitial: time.Millisecond})
+			defer b.Close(context.Background())
+			id := txlog.NewID()
+			erased := ""
+			x := &Execution{
+				Dialect: &delivery.Dialect{}, Erase: func(receipt string) { erased = receipt },
+				Unit:    &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+				Attempt: func(context.Context, int) delivery.Outcome { return delivery.Outcome{} },
+			}
+			if err := (*Bus)(nil).Execute(context.Background(), b, x); err != nil {
+				t.Fatal(err)
+			}
+			if want := map[string]string{"answered": id}[name]; erased != want {
+				t.Errorf("the erased receipt is %q, want %q", erased, want)
+			}
+		})
+	}
 }

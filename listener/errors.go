@@ -4,6 +4,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+
+	"github.com/bedsql/bed/txlog"
 )
 
 var (
@@ -33,7 +35,10 @@ type PendingError struct {
 
 func (e *PendingError) Error() string {
 	what := "is pending, the job will deliver it"
-	if e.Parked {
+	switch {
+	case errors.Is(e.Cause, txlog.ErrInDoubt):
+		what = "was not sent; if its log was written after all, the job will deliver it"
+	case e.Parked:
 		what = "is parked, a person has to decide (bed-job show " + e.LogID + ")"
 	}
 	return fmt.Sprintf("bed: write to %s %s (log %s): %v", e.DataSource, what, e.LogID, e.Cause)
@@ -83,14 +88,22 @@ func (e *RefusedError) Error() string {
 // Unwrap gives the driver's error.
 func (e *RefusedError) Unwrap() error { return e.Cause }
 
-// hiddenBadConn says what driver.ErrBadConn says and is not it.
-type hiddenBadConn struct{ text string }
+// badConnHiddenError is an error with driver.ErrBadConn in its chain that does
+// not show it: database/sql takes that for leave to run a statement again. All
+// else in the chain is found.
+type badConnHiddenError struct{ err error }
 
-func (e *hiddenBadConn) Error() string { return e.text }
+func (e *badConnHiddenError) Error() string { return e.err.Error() }
+
+func (e *badConnHiddenError) Is(target error) bool {
+	return target != driver.ErrBadConn && errors.Is(e.err, target)
+}
+
+func (e *badConnHiddenError) As(target any) bool { return errors.As(e.err, target) }
 
 func hideBadConn(err error) error {
 	if err != nil && errors.Is(err, driver.ErrBadConn) {
-		return &hiddenBadConn{err.Error()}
+		return &badConnHiddenError{err}
 	}
 	return err
 }

@@ -98,6 +98,8 @@ type Event struct {
 	// Assumed: a success concluded from a duplicate key after an attempt of
 	// unknown outcome.
 	Assumed bool
+	// Found: a success known from the unit's receipt, which an earlier attempt left.
+	Found bool
 }
 
 // NewEvent makes the event of an attempt on u. Statements whose parameters
@@ -107,7 +109,7 @@ func NewEvent(t EventType, by Origin, u *txlog.Unit, out delivery.Outcome) Event
 		Type: t, Origin: by, Time: time.Now(),
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource,
 		Statements: make([]Statement, len(u.Statements)),
-		Err:        out.Err, Assumed: out.Assumed,
+		Err:        out.Err, Assumed: out.Assumed, Found: out.Found,
 	}
 	if out.Err != nil {
 		ev.Class = out.Class

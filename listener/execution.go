@@ -12,16 +12,28 @@ import (
 type Execution struct {
 	// Unit is what is logged.
 	Unit *txlog.Unit
+	// Dialect is its data source's.
+	Dialect *delivery.Dialect
+	// Erase is told of the unit's receipt when no attempt can need it any more;
+	// may be nil.
+	Erase func(receipt string)
 	// Attempt runs the unit once. n is 0 for the caller's own execution, on
 	// the caller's own connection; retries count from 1 and run on a
 	// connection that was checked. It says how it ended, unless the driver panics.
 	Attempt func(ctx context.Context, n int) delivery.Outcome
+	// Void decides a unit with a receipt that is in doubt: after it the unit is
+	// known to be applied, or known never to be (delivery.Dialect.Void). nil
+	// for a unit without a receipt.
+	Void func(ctx context.Context) delivery.Outcome
 	// AnswerIsFinal: an answer of the database to attempt 0 is the caller's,
 	// even one that a retry could mend. So it is with COMMIT.
 	AnswerIsFinal bool
 	// KeepRefused parks a refused unit instead of removing its log, as inside
-	// a soft transaction.
+	// a soft transaction. One whose idempotency key was used before for another
+	// request is not kept: it could never be applied.
 	KeepRefused bool
+	// Behind: the log of a delivered unit is removed behind the caller.
+	Behind bool
 	// Outcome is the last attempt's.
 	Outcome delivery.Outcome
 
@@ -88,6 +100,11 @@ func (b *Bus) Execute(ctx context.Context, i Interceptor, x *Execution) error {
 	if err := i.BeforeExecute(ctx, x); err != nil {
 		return err
 	}
+	return b.Deliver(ctx, i, x)
+}
+
+// Deliver is the rest of Execute for an execution whose log is written.
+func (b *Bus) Deliver(ctx context.Context, i Interceptor, x *Execution) error {
 	if b.Listening() {
 		b.Publish(NewEvent(BeforeExecute, Caller, x.Unit, delivery.Outcome{}))
 	}

@@ -20,9 +20,20 @@ type Outcome struct {
 	// an earlier attempt of unknown outcome. Somebody else's row may hold the
 	// key; that is the known limit of at-least-once.
 	Assumed bool
+	// Found: delivered is known from the unit's receipt, which an earlier
+	// attempt left; this one applied nothing.
+	Found bool
+	// Replayed: Found, by another request under the same idempotency key.
+	Replayed bool
+	// Voided: its receipt says that the unit was not applied and never will be.
+	Voided bool
+	// OnReceipt: another attempt of the same unit is in flight. It is no try.
+	OnReceipt bool
 	// Result is the driver's result of the last statement that ran; nil when
-	// Assumed.
+	// Assumed or Found.
 	Result driver.Result
+	// Results are those of all statements of a unit that was replayed.
+	Results []driver.Result
 	// Rows are the rows of a single statement run by Query.
 	Rows *Rows
 	// ConnLost: the connection must not be used again.
@@ -83,26 +94,39 @@ func (d *Dialect) QueryOne(ctx context.Context, conn driver.Conn, query string, 
 	return Outcome{Rows: buffered}
 }
 
-// Replay runs a unit from the log as one attempt: a single statement in
-// autocommit, several as one local transaction. It does not look at
-// NotReplayable; the caller must. A unit whose parameters cannot be read is
-// Refused. On return the connection holds no open transaction, or ConnLost is
-// set and it must be closed.
-func (d *Dialect) Replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) Outcome {
-	args := make([][]driver.NamedValue, len(u.Statements))
+// Replay runs a unit from the log as one attempt: with its receipt if it has
+// one, else a single statement in autocommit and several as one local
+// transaction. It does not look at NotReplayable; the caller must. A unit
+// whose parameters cannot be read is Refused. On return the connection holds
+// no open transaction, or ConnLost is set and it must be closed.
+func (d *Dialect) Replay(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	if len(u.Statements) == 0 {
+		return Outcome{Class: Refused, Err: fmt.Errorf("bed: log %s holds no statement", u.ID)}
+	}
+	calls := make([]Call, len(u.Statements))
 	for i, s := range u.Statements {
-		a, err := s.Args()
+		args, err := s.Args()
 		if err != nil {
 			return Outcome{Class: Refused, Err: fmt.Errorf("bed: log %s, statement %d: %w", u.ID, i, err)}
 		}
-		args[i] = a
+		calls[i] = Call{SQL: s.SQL, Args: args}
 	}
-	switch len(u.Statements) {
-	case 0:
-		return Outcome{Class: Refused, Err: fmt.Errorf("bed: log %s holds no statement", u.ID)}
-	case 1:
-		return d.ExecOne(ctx, conn, u.Statements[0].SQL, args[0], u.InDoubt)
+	switch {
+	case u.Receipt != "":
+		return d.Apply(ctx, conn, calls, u, r, false)
+	case len(calls) == 1:
+		out := d.ExecOne(ctx, conn, calls[0].SQL, calls[0].Args, u.InDoubt)
+		if out.Result != nil {
+			out.Results = []driver.Result{out.Result}
+		}
+		return out
+	default:
+		return d.replayAll(ctx, conn, calls, u.InDoubt)
 	}
+}
+
+// replayAll runs several statements as one local transaction.
+func (d *Dialect) replayAll(ctx context.Context, conn driver.Conn, calls []Call, inDoubt bool) Outcome {
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
 	if err != nil {
 		out := d.Failed(err, true)
@@ -110,24 +134,31 @@ func (d *Dialect) Replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) O
 		return out
 	}
 	var out Outcome
-	for i, s := range u.Statements {
-		out = d.ExecOne(ctx, conn, s.SQL, args[i], u.InDoubt)
-		if out.Err == nil && !out.Assumed {
-			continue
+	results := make([]driver.Result, 0, len(calls))
+	for _, c := range calls {
+		out = d.ExecOne(ctx, conn, c.SQL, c.Args, inDoubt)
+		if out.Err != nil || out.Assumed {
+			return out.undone(tx)
 		}
-		if out.Err != nil && out.Class == Unknown {
-			// COMMIT was never sent: the server rolls back with the session.
-			out.Class = Unreachable
-		}
-		if err := tx.Rollback(); err != nil {
-			out.ConnLost = true
-		}
-		return out
+		results = append(results, out.Result)
 	}
+	out.Results = results
 	if err := tx.Commit(); err != nil {
-		return d.CommitFailed(ctx, conn, err).assume(u.InDoubt)
+		return d.CommitFailed(ctx, conn, err).assume(inDoubt)
 	}
 	return out
+}
+
+// undone rolls back what an outcome before COMMIT leaves open.
+func (o Outcome) undone(tx driver.Tx) Outcome {
+	if o.Err != nil && o.Class == Unknown {
+		// COMMIT was never sent: the server rolls back with the session.
+		o.Class = Unreachable
+	}
+	if err := tx.Rollback(); err != nil {
+		o.ConnLost = true
+	}
+	return o
 }
 
 // CommitFailed reads the error of a COMMIT. An answer means that the

@@ -113,31 +113,25 @@ func classifyBySQLState(err error) Class {
 
 // SQLState finds the SQLSTATE that an error carries, as a method (pgx) or as a
 // field (go-sql-driver), or returns "". It is for error paths only.
-func SQLState(err error) string {
+func SQLState(err error) (state string) {
 	var s interface{ SQLState() string }
 	if errors.As(err, &s) {
 		return s.SQLState()
 	}
-	for ; err != nil; err = errors.Unwrap(err) {
-		v := reflect.ValueOf(err)
-		if v.Kind() == reflect.Pointer {
-			v = v.Elem()
-		}
-		if v.Kind() != reflect.Struct {
-			continue
-		}
+	eachStruct(err, func(v reflect.Value) bool {
 		f := v.FieldByName("SQLState")
 		switch {
 		case !f.IsValid():
 		case f.Kind() == reflect.String:
-			return f.String()
+			state = f.String()
 		case f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Uint8 && f.Len() == 5:
-			state := make([]byte, 5)
-			for i := range state {
-				state[i] = byte(f.Index(i).Uint())
+			bytes := make([]byte, 5)
+			for i := range bytes {
+				bytes[i] = byte(f.Index(i).Uint())
 			}
-			return string(state)
+			state = string(bytes)
 		}
-	}
-	return ""
+		return state == ""
+	})
+	return state
 }

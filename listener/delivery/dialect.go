@@ -82,9 +82,33 @@ type Dialect struct {
 	// open transaction on its way came before it did. conn is free for a
 	// query. Default: false.
 	StillOpen func(ctx context.Context, conn driver.Conn, err error) bool
+	// Atomic runs calls as one local transaction in one round trip: all or
+	// none, and nothing behind the first that fails. handled false means that
+	// it cannot be done so for these calls on this server, and nothing was
+	// sent. Results are one for each call, with the rows affected and the id
+	// that each would have had on its own. Default: never handled.
+	Atomic func(ctx context.Context, conn driver.Conn, calls []Call) (results []driver.Result, handled bool, err error)
+	// CommitWith runs calls inside the local transaction that is open on conn
+	// and commits it, in one round trip; COMMIT is not run if one of them
+	// fails. handled is as for Atomic. After an error the transaction may
+	// still be open. Default: never handled.
+	CommitWith func(ctx context.Context, conn driver.Conn, calls []Call) (handled bool, err error)
+	// ReceiptDuplicate reports whether err, a Duplicate, is that of the unique
+	// key of bed_receipt (see Receipts) and not one of the application's own.
+	ReceiptDuplicate func(err error) bool
+	// ReceiptBusy reports whether err is a lock timeout, deadlock or
+	// serialization failure that is known to have been met on bed_receipt by
+	// Atomic or CommitWith. Default: false.
+	ReceiptBusy func(err error) bool
 	// GeneratedIDs is whether a Result's nonzero LastInsertId after an INSERT
 	// is an id that a later statement could carry.
 	GeneratedIDs bool
+}
+
+// Call is one statement of an attempt, as the driver takes it.
+type Call struct {
+	SQL  string
+	Args []driver.NamedValue
 }
 
 // Target is a data source to deliver to.

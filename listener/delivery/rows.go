@@ -124,3 +124,6 @@ func (b *Rows) ColumnTypeNullable(i int) (nullable, ok bool) {
 func (b *Rows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
 	return b.types[i].precision, b.types[i].scale, b.types[i].hasDecimal
 }
+
+// Again gives the same rows from the beginning.
+func (b *Rows) Again() *Rows { return &Rows{cols: b.cols, types: b.types, rows: b.rows} }

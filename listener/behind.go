@@ -1,0 +1,94 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// Bounds of the removals behind the callers.
+const (
+	// maxBehind is how many delivered units may wait for their removal. Beyond
+	// it a caller removes its own before it returns.
+	maxBehind = 4096
+	// behindBatch is how many are removed together.
+	behindBatch = 256
+)
+
+// behind removes the logs of delivered units behind their callers, together
+// with those that were delivered meanwhile. It has a goroutine only while there
+// is something to remove.
+type behind struct {
+	b *BestEfforts
+
+	mu      sync.Mutex
+	queue   []*Execution
+	running bool
+}
+
+// add takes a delivered unit, unless too many wait or the listener is closed.
+func (q *behind) add(x *Execution) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.queue) >= maxBehind {
+		return false
+	}
+	if !q.running {
+		if !q.b.later(q.run) {
+			return false
+		}
+		q.running = true
+	}
+	q.queue = append(q.queue, x)
+	return true
+}
+
+func (q *behind) take() []*Execution {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.queue), behindBatch)
+	if n == 0 {
+		q.running = false
+		q.queue = nil
+		return nil
+	}
+	batch := q.queue[:n:n]
+	q.queue = q.queue[n:]
+	return batch
+}
+
+func (q *behind) run() {
+	for {
+		batch := q.take()
+		if batch == nil {
+			return
+		}
+		if len(batch) > 1 && q.removeAll(batch) == nil {
+			for _, x := range batch {
+				q.b.removed(x, nil)
+			}
+			continue
+		}
+		for _, x := range batch {
+			err := q.b.remove(q.b.ctx, x.Unit)
+			if err == nil || errors.Is(err, txlog.ErrLeaseLost) {
+				q.b.removed(x, err)
+			} else {
+				q.b.removeAgain(x, err)
+			}
+		}
+	}
+}
+
+func (q *behind) removeAll(batch []*Execution) error {
+	units := make([]*txlog.Unit, len(batch))
+	for i, x := range batch {
+		q.b.keeper.Refresh(x.Unit)
+		units[i] = x.Unit
+	}
+	ctx, cancel := context.WithTimeout(q.b.ctx, q.b.cfg.LogTimeout)
+	defer cancel()
+	return q.b.cfg.Storage.Remove(ctx, units...)
+}

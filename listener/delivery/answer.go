@@ -1,0 +1,202 @@
+package delivery
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql/driver"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// Answer is what a request under an idempotency key was answered. It is kept
+// with its receipt, so that the same request sent again is answered the same.
+type Answer struct {
+	Statements []AnswerStatement `json:"statements"`
+}
+
+// AnswerStatement is the answer to one statement.
+type AnswerStatement struct {
+	// Fingerprint is the statement's.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// RowsAffected and InsertID are nil where the driver does not know them.
+	RowsAffected *int64 `json:"rowsAffected,omitempty"`
+	InsertID     *int64 `json:"insertId,omitempty"`
+	// Columns, Types and Values are those of a statement that returned rows;
+	// each row is written as the log writes parameters.
+	Columns []string `json:"columns,omitempty"`
+	Types   []string `json:"types,omitempty"`
+	Values  []string `json:"values,omitempty"`
+	// Error is the text of the error of a statement that failed, after which
+	// its local transaction went on.
+	Error string `json:"error,omitempty"`
+
+	unkept error
+}
+
+// Fingerprint is that of one statement.
+func Fingerprint(s txlog.Statement) string {
+	h := sha256.New()
+	for _, text := range []string{s.SQL, s.Params} {
+		_ = binary.Write(h, binary.BigEndian, int64(len(text)))
+		_, _ = h.Write([]byte(text))
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Add appends the answer to a statement: its result, or its rows.
+func (a *Answer) Add(fingerprint string, res driver.Result, rows *Rows) {
+	s := AnswerStatement{Fingerprint: fingerprint}
+	if res != nil {
+		s.RowsAffected, s.InsertID = known(res.RowsAffected()), known(res.LastInsertId())
+	}
+	if rows != nil {
+		s.unkept = s.keep(rows)
+	}
+	a.Statements = append(a.Statements, s)
+}
+
+// AddFailure appends the answer to a statement that failed.
+func (a *Answer) AddFailure(fingerprint string, err error) {
+	a.Statements = append(a.Statements, AnswerStatement{Fingerprint: fingerprint, Error: err.Error()})
+}
+
+// Failure gives the error of a statement that failed.
+func (s *AnswerStatement) Failure() error {
+	if s.Error == "" {
+		return nil
+	}
+	return fmt.Errorf("bed: when the request was applied, this statement failed: %s", s.Error)
+}
+
+func known(n int64, err error) *int64 {
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+func (s *AnswerStatement) keep(rows *Rows) error {
+	s.Columns = rows.cols
+	for i := range rows.types {
+		s.Types = append(s.Types, rows.types[i].name)
+	}
+	for _, row := range rows.rows {
+		args := make([]driver.NamedValue, len(row))
+		for i, v := range row {
+			args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+		}
+		text, err := txlog.EncodeParams(args)
+		if err != nil {
+			return fmt.Errorf("bed: the rows that it returns cannot be kept with the idempotency key: %w", err)
+		}
+		s.Values = append(s.Values, text)
+	}
+	return nil
+}
+
+// Result gives the stored result.
+func (s *AnswerStatement) Result() driver.Result { return answerResult{s} }
+
+type answerResult struct{ s *AnswerStatement }
+
+func (r answerResult) LastInsertId() (int64, error) { return given(r.s.InsertID) }
+func (r answerResult) RowsAffected() (int64, error) { return given(r.s.RowsAffected) }
+
+func given(n *int64) (int64, error) {
+	if n == nil {
+		return 0, fmt.Errorf("bed: the driver did not tell it when the request was applied")
+	}
+	return *n, nil
+}
+
+// Rows gives the stored rows; nil if there were none or they cannot be read.
+func (s *AnswerStatement) Rows() *Rows {
+	if s.Columns == nil {
+		return nil
+	}
+	rows := &Rows{cols: s.Columns, types: make([]columnType, len(s.Columns))}
+	for i := range rows.types {
+		rows.types[i].scan = anyType
+		if i < len(s.Types) {
+			rows.types[i].name = s.Types[i]
+		}
+	}
+	for _, text := range s.Values {
+		args, err := txlog.DecodeParams(text)
+		if err != nil || len(args) != len(s.Columns) {
+			return nil
+		}
+		row := make([]driver.Value, len(args))
+		for i := range args {
+			row[i] = args[i].Value
+		}
+		rows.rows = append(rows.rows, row)
+	}
+	return rows
+}
+
+// ReadAnswer reads a stored answer.
+func ReadAnswer(text string) (*Answer, error) {
+	a := new(Answer)
+	if err := json.Unmarshal([]byte(text), a); err != nil {
+		return nil, fmt.Errorf("bed: the answer kept with an idempotency key cannot be read: %w", err)
+	}
+	return a, nil
+}
+
+// StoreAnswer keeps the answer to u with its receipt, inside the local
+// transaction that is open on conn.
+func (d *Dialect) StoreAnswer(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, a Answer) Outcome {
+	for i := range a.Statements {
+		if err := a.Statements[i].unkept; err != nil {
+			return Outcome{Class: Refused, Err: err}
+		}
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return Outcome{Class: Refused, Err: fmt.Errorf("bed: the answer cannot be kept with the idempotency key: %w", err)}
+	}
+	c := r.at(d.Flavor, receiptResult, u.Fingerprint, string(text), u.Receipt)
+	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
+	if err != nil {
+		return d.Failed(err, before)
+	}
+	if n, err := res.RowsAffected(); err == nil && n == 0 {
+		return Outcome{Class: Refused, Err: errors.New("bed: the receipt of the idempotency key, in which the answer is kept, is gone")}
+	}
+	return Outcome{}
+}
+
+// Claim inserts the receipt of u at the beginning of its local transaction, so
+// that a second one under the same idempotency key waits here. Found and
+// OnReceipt are as for Apply; then, and after an error, the transaction is
+// rolled back.
+func (d *Dialect) Claim(ctx context.Context, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
+	c := r.insert(d.Flavor, u, false)
+	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
+	if err == nil {
+		return Outcome{}, nil
+	}
+	out := d.Failed(err, before).undone(tx)
+	if !d.isReceipt(out) || out.ConnLost {
+		out.OnReceipt = out.Class == Retryable && contended(err)
+		return out, nil
+	}
+	found, err := d.readReceipt(ctx, conn, r, u.Receipt)
+	switch {
+	case err != nil:
+		return d.Failed(err, true), nil
+	case found == nil:
+		out.OnReceipt = true // it was met and is gone
+		return out, nil
+	case found.Void:
+		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}, nil
+	default:
+		return Outcome{Found: true, Replayed: true}, found
+	}
+}

@@ -1,0 +1,217 @@
+package delivery
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// Apply runs calls, the statements of u, as one attempt that leaves u's
+// receipt: the receipt is inserted first, in the same local transaction. An
+// attempt that meets the receipt applies nothing and says so (Found, Voided);
+// one that is being written by an attempt still in flight is waited for. With
+// rows the last call is run by Query and its rows are read to their end.
+func (d *Dialect) Apply(ctx context.Context, conn driver.Conn, calls []Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
+	if err := ctx.Err(); err != nil {
+		return d.Failed(err, true)
+	}
+	receipt := r.insert(d.Flavor, u, false)
+	if d.Atomic != nil && !rows && u.Fingerprint == "" {
+		results, handled, err := d.Atomic(ctx, conn, append([]Call{receipt}, calls...))
+		switch {
+		case !handled:
+		case err != nil:
+			return d.applyFailed(ctx, conn, u, r, err)
+		default:
+			return Outcome{Result: results[len(results)-1], Results: results[1:]}
+		}
+	}
+	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
+	if err != nil {
+		return d.Failed(err, true)
+	}
+	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
+		out := d.Failed(err, before).undone(tx)
+		out.OnReceipt = waited(ctx, before)
+		return d.onReceipt(ctx, conn, u, r, out)
+	}
+	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
+	var answer Answer
+	for i, c := range calls {
+		var one Outcome
+		if rows && i == len(calls)-1 {
+			one = d.QueryOne(ctx, conn, c.SQL, c.Args, false)
+		} else {
+			one = d.ExecOne(ctx, conn, c.SQL, c.Args, false)
+		}
+		if one.Err != nil {
+			return one.undone(tx)
+		}
+		out.Result, out.Rows = one.Result, one.Rows
+		out.Results = append(out.Results, one.Result)
+		if u.Fingerprint != "" {
+			answer.Add(Fingerprint(u.Statements[i]), one.Result, one.Rows)
+		}
+	}
+	if u.Fingerprint != "" {
+		if failed := d.StoreAnswer(ctx, conn, u, r, answer); failed.Err != nil {
+			return failed.undone(tx)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return d.CommitFailed(ctx, conn, err)
+	}
+	return out
+}
+
+// applyFailed reads the error of an attempt that was sent whole.
+func (d *Dialect) applyFailed(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
+	out := d.Failed(err, false)
+	if d.isReceipt(out) {
+		return d.onReceipt(ctx, conn, u, r, out)
+	}
+	if d.ReceiptBusy != nil && out.Class == Retryable {
+		out.OnReceipt = d.ReceiptBusy(err)
+	}
+	return out
+}
+
+func (d *Dialect) isReceipt(out Outcome) bool {
+	return out.Class == Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err)
+}
+
+// onReceipt reads the failure of a receipt's own insert.
+func (d *Dialect) onReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+	if out.Class == Retryable && contended(out.Err) {
+		out.OnReceipt = true
+	}
+	if !d.isReceipt(out) || out.ConnLost {
+		return out
+	}
+	found, err := d.readReceipt(ctx, conn, r, u.Receipt)
+	if err == nil && found != nil && found.UnitID == u.ID {
+		err = d.keepReceipt(ctx, conn, u, r, found)
+	}
+	switch {
+	case err != nil:
+		out = d.Failed(err, true)
+		if out.Class.Answered() {
+			out.Class = Retryable
+		}
+		return out
+	case found == nil:
+		return Outcome{Class: Retryable, OnReceipt: true, Err: errors.New("bed: the receipt was met and is gone")}
+	case found.Void:
+		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}
+	default:
+		return found.outcome(u)
+	}
+}
+
+// outcome is that of an attempt of u that met the receipt.
+func (f *Found) outcome(u *txlog.Unit) Outcome {
+	out := Outcome{Found: true, Replayed: f.UnitID != u.ID}
+	if u.Fingerprint == "" {
+		return out
+	}
+	if f.Fingerprint != u.Fingerprint {
+		return Outcome{Class: Refused, Voided: true, Err: ErrKeyReused}
+	}
+	answer, err := ReadAnswer(f.Result)
+	if err != nil {
+		return out // applied all the same; its results are lost
+	}
+	for i := range answer.Statements {
+		out.Result, out.Rows = answer.Statements[i].Result(), answer.Statements[i].Rows()
+		out.Results = append(out.Results, out.Result)
+	}
+	return out
+}
+
+// Void decides a unit in doubt: it inserts the receipt as that of work that
+// was not done, so that no attempt can do it any more. Found: it was done.
+// Voided: it was not and never will be. Any other outcome decides nothing.
+//
+// Under a caller's key the receipt does not stay, for the request may be sent
+// again: doubt arises there only after the receipt's own insert was answered,
+// and one that succeeds after it shows that the attempt has ended.
+func (d *Dialect) Void(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	if u.Fingerprint != "" {
+		return d.voidKeyed(ctx, conn, u, r)
+	}
+	c := r.insert(d.Flavor, u, true)
+	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
+	if err == nil {
+		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}
+	}
+	out := d.Failed(err, before)
+	out.OnReceipt = waited(ctx, before)
+	return d.onReceipt(ctx, conn, u, r, out)
+}
+
+func (d *Dialect) voidKeyed(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
+	if err != nil {
+		return d.Failed(err, true)
+	}
+	c := r.insert(d.Flavor, u, true)
+	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
+	if err == nil {
+		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}.undone(tx)
+	}
+	out := d.Failed(err, before).undone(tx)
+	out.OnReceipt = waited(ctx, before)
+	return d.onReceipt(ctx, conn, u, r, out)
+}
+
+// waited reports whether the insert of a receipt was cut off by the end of ctx.
+// Alone it takes no time: it waited for another attempt, where the database
+// lets it wait for longer than ctx does (PostgreSQL's lock_timeout is off by
+// default).
+func waited(ctx context.Context, before bool) bool { return !before && ctx.Err() != nil }
+
+// Commit ends the local transaction that is open on conn with u's receipt in
+// it. finish commits it by whatever ends it, and plain says that this is a mere
+// COMMIT; undo rolls it back. An answer to any of it means that nothing was
+// committed, but for Found.
+func (d *Dialect) Commit(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
+	receipt := r.insert(d.Flavor, u, false)
+	undone := func(out Outcome) Outcome {
+		if err := undo(); err != nil {
+			out.ConnLost = true
+		}
+		return out
+	}
+	if plain && d.CommitWith != nil {
+		handled, err := d.CommitWith(ctx, conn, []Call{receipt})
+		if handled {
+			if err == nil {
+				return Outcome{}
+			}
+			out := d.Failed(err, false)
+			if !out.Class.Answered() {
+				return out
+			}
+			return d.onCommitReceipt(ctx, conn, u, r, undone(out))
+		}
+	}
+	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
+		out := d.Failed(err, before)
+		if out.Class == Unknown {
+			out.Class = Unreachable // COMMIT was not sent
+		}
+		return d.onCommitReceipt(ctx, conn, u, r, undone(out))
+	}
+	return finish(ctx)
+}
+
+// onCommitReceipt: a transaction that meets its own receipt was overtaken by
+// the job; what it did is rolled back, what the job did stands.
+func (d *Dialect) onCommitReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+	if d.isReceipt(out) {
+		return d.onReceipt(ctx, conn, u, r, out)
+	}
+	return out
+}

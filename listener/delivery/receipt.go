@@ -1,0 +1,304 @@
+package delivery
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// DefaultRetention is how long receipts are kept unless something else is said.
+const DefaultRetention = 7 * 24 * time.Hour
+
+// Receipts says how receipts of units are written.
+type Receipts struct {
+	// LogID names the transaction log (txlog.Storage.Identity): only its own
+	// job purges its receipts.
+	LogID string
+	// Retention is how long a receipt is kept that was not erased at once.
+	Retention time.Duration
+	// KeyRetention is the same for a receipt under a caller's idempotency key.
+	KeyRetention time.Duration
+	// Place is where bed_receipt is (see ReceiptPlace), for a session whose
+	// unqualified names may lead elsewhere by now. Empty: where they lead.
+	Place string
+}
+
+// at is one of the statements on bed_receipt at its place.
+func (r Receipts) at(f Flavor, k receiptStatement, args ...any) Call {
+	text := receiptText(f, k, 0)
+	if r.Place != "" {
+		text = strings.Replace(text, "bed_receipt", r.Place+".bed_receipt", 1)
+	}
+	return call(text, args...)
+}
+
+// ErrVoided is the error of an attempt that met the receipt of a unit of which
+// it was decided that it was not applied and never will be.
+var ErrVoided = errors.New("bed: it was decided before that this write is not applied and never will be")
+
+// ErrKeyReused is the error of a request under an idempotency key that another
+// request was sent under before. It is not applied.
+var ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
+
+// insert is the call that writes u's receipt.
+func (r Receipts) insert(f Flavor, u *txlog.Unit, void bool) Call {
+	var fingerprint any
+	if u.Fingerprint != "" {
+		fingerprint = u.Fingerprint
+	}
+	v := int64(0)
+	if void {
+		v = 1
+	}
+	return r.at(f, receiptInsert, u.Receipt, u.ID, r.LogID, v, r.retention(u).Milliseconds(), fingerprint, nil)
+}
+
+// retention is how long u's receipt is kept.
+func (r Receipts) retention(u *txlog.Unit) time.Duration {
+	if u.Fingerprint != "" {
+		return r.KeyRetention
+	}
+	return r.Retention
+}
+
+// call makes a Call of one of our own statements.
+func call(text string, args ...any) Call {
+	c := Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
+	for i, v := range args {
+		c.Args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	}
+	return c
+}
+
+// EnsureReceipts finds the table of receipts on conn's database, or creates
+// it. Where the account may not, the error holds the statement to run.
+func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
+	probe := receiptText(d.Flavor, receiptProbe, 0)
+	err := d.drain(ctx, conn, call(probe))
+	if err == nil || !d.Class(err).Answered() {
+		return err
+	}
+	ddl := receiptText(d.Flavor, receiptCreate, 0)
+	_, _, cerr := Exec(ctx, conn, ddl, nil)
+	if cerr == nil || !d.Class(cerr).Answered() {
+		return cerr
+	}
+	// Somebody else may have created it at the same moment.
+	if err = d.drain(ctx, conn, call(probe)); err == nil {
+		return nil
+	}
+	if d.Class(cerr) == Retryable {
+		return cerr // a lock, a server that is busy: the next write looks again
+	}
+	return &ReceiptTableError{Statement: ddl, Err: cerr}
+}
+
+// ReceiptPlace gives the database or schema in which conn's session finds
+// bed_receipt, quoted; empty if it finds none.
+func (d *Dialect) ReceiptPlace(ctx context.Context, conn driver.Conn) (place string, err error) {
+	if d.Flavor == ANSI {
+		return "", nil
+	}
+	err = d.each(ctx, conn, call(receiptText(d.Flavor, receiptPlace, 0)), func(row []driver.Value) { place = text(row[0]) })
+	return place, err
+}
+
+// ReceiptTableError: there is no usable table bed_receipt in a target, and it
+// could not be created.
+type ReceiptTableError struct {
+	// Statement creates it.
+	Statement string
+	// Err is why it could not be created.
+	Err error
+}
+
+func (e *ReceiptTableError) Error() string {
+	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, and it could not be created (%v); have it created by:\n%s;", e.Err, e.Statement)
+}
+
+// Unwrap gives the database's error.
+func (e *ReceiptTableError) Unwrap() error { return e.Err }
+
+// Found is what a receipt says.
+type Found struct {
+	// Void: the work was not done and never will be.
+	Void bool
+	// UnitID is the unit whose attempt left it.
+	UnitID string
+	// Fingerprint is that of the request, under a caller's key.
+	Fingerprint string
+	// Result is the stored answer, under a caller's key.
+	Result string
+	// Left is how long it is kept from now on.
+	Left time.Duration
+}
+
+// ReadReceipt looks a receipt up; nil if there is none. It does not wait for
+// one that is being written.
+func (d *Dialect) ReadReceipt(ctx context.Context, conn driver.Conn, id string) (*Found, error) {
+	return d.readReceipt(ctx, conn, Receipts{}, id)
+}
+
+func (d *Dialect) readReceipt(ctx context.Context, conn driver.Conn, r Receipts, id string) (*Found, error) {
+	var found *Found
+	err := d.each(ctx, conn, r.at(d.Flavor, receiptRead, id), func(row []driver.Value) {
+		found = &Found{Void: number(row[0]) != 0, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
+			Left: time.Duration(number(row[4])) * time.Millisecond}
+	})
+	return found, err
+}
+
+// keepReceipt gives u's receipt, which was met, another retention when part of
+// the last one has passed: it counts from the end of the unit, and another
+// attempt of it may have begun just now.
+func (d *Dialect) keepReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) error {
+	keep := r.retention(u)
+	if f.Left > keep-keep/10 {
+		return nil
+	}
+	c := r.at(d.Flavor, receiptKeep, keep.Milliseconds(), u.Receipt)
+	return d.alone(ctx, conn, driver.TxOptions{}, c)
+}
+
+// alone runs one of our own statements as a local transaction.
+func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOptions, c Call) error {
+	tx, err := BeginTx(ctx, conn, opts)
+	if err != nil {
+		return err
+	}
+	if _, _, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
+		_ = tx.Rollback()
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return d.CommitFailed(ctx, conn, err).Err
+	}
+	return nil
+}
+
+// EraseReceipts deletes receipts that are known to exist. It runs at READ
+// COMMITTED: on InnoDB's default level the gaps between them would be locked,
+// in which every new receipt lands.
+func (d *Dialect) EraseReceipts(ctx context.Context, conn driver.Conn, ids []string) error {
+	return d.erase(ctx, conn, receiptErase, ids)
+}
+
+func (d *Dialect) erase(ctx context.Context, conn driver.Conn, k receiptStatement, ids []string) error {
+	for len(ids) > 0 {
+		n := min(len(ids), receiptPageSize)
+		args := make([]any, n)
+		for i := range args {
+			args[i] = ids[i]
+		}
+		if err := d.alone(ctx, conn, d.readCommitted(), call(receiptText(d.Flavor, k, n), args...)); err != nil {
+			return err
+		}
+		ids = ids[n:]
+	}
+	return nil
+}
+
+func (d *Dialect) readCommitted() driver.TxOptions {
+	if d.Flavor == SQLite {
+		return driver.TxOptions{}
+	}
+	return driver.TxOptions{Isolation: 2} // sql.LevelReadCommitted
+}
+
+// PurgeReceipts erases the receipts of the log r.LogID whose retention is over
+// and whose unit is not in the log any more: missing tells which of some
+// units are not. It returns how many it erased.
+func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipts, missing func(context.Context, []string) ([]string, error)) (erased int, err error) {
+	after := ""
+	for {
+		var due, units []string
+		rows := 0
+		err := d.each(ctx, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
+			rows++
+			after = text(row[0])
+			if number(row[2]) != 0 {
+				due = append(due, after)
+				units = append(units, text(row[1]))
+			}
+		})
+		if err != nil {
+			return erased, err
+		}
+		if len(units) > 0 {
+			gone, err := missing(ctx, units)
+			if err != nil {
+				return erased, err
+			}
+			isGone := make(map[string]bool, len(gone))
+			for _, id := range gone {
+				isGone[id] = true
+			}
+			var ids []string
+			for i, id := range due {
+				if isGone[units[i]] {
+					ids = append(ids, id)
+				}
+			}
+			if err := d.erase(ctx, conn, receiptPurge, ids); err != nil {
+				return erased, err
+			}
+			erased += len(ids)
+		}
+		if rows < receiptPageSize {
+			return erased, nil
+		}
+	}
+}
+
+// drain runs a query and reads it to its end.
+func (d *Dialect) drain(ctx context.Context, conn driver.Conn, c Call) error {
+	return d.each(ctx, conn, c, func([]driver.Value) {})
+}
+
+func (d *Dialect) each(ctx context.Context, conn driver.Conn, c Call, f func([]driver.Value)) error {
+	rows, _, err := Query(ctx, conn, c.SQL, c.Args)
+	if err != nil {
+		return err
+	}
+	buffered, err := Buffer(rows)
+	if err != nil {
+		return err
+	}
+	for _, row := range buffered.rows {
+		f(row)
+	}
+	return nil
+}
+
+// number and text read a value of our own columns in whatever form the driver
+// gives it.
+func number(v driver.Value) int64 {
+	switch n := v.(type) {
+	case int64:
+		return n
+	case []byte:
+		return parseInt(string(n))
+	case string:
+		return parseInt(n)
+	default:
+		return parseInt(fmt.Sprint(v))
+	}
+}
+
+func text(v driver.Value) string {
+	switch s := v.(type) {
+	case nil:
+		return ""
+	case []byte:
+		return string(s)
+	case string:
+		return s
+	default:
+		return fmt.Sprint(v)
+	}
+}

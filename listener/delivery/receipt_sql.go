@@ -1,0 +1,137 @@
+package delivery
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// receiptColumns are all columns of bed_receipt.
+const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fingerprint, result"
+
+// ReceiptSchema gives the statement that creates the table of receipts in a
+// target: "mysql" (also for MariaDB), "postgres" or "sqlite". Its unique key
+// has a name of its own, by which it is told from the application's keys.
+func ReceiptSchema(database string) (string, error) {
+	switch database {
+	case "mysql":
+		return receiptText(MySQL, receiptCreate, 0), nil
+	case "postgres":
+		return receiptText(Postgres, receiptCreate, 0), nil
+	case "sqlite":
+		return receiptText(SQLite, receiptCreate, 0), nil
+	default:
+		return "", fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
+	}
+}
+
+// receiptStatement is one of the statements on bed_receipt.
+type receiptStatement uint8
+
+const (
+	receiptCreate receiptStatement = iota
+	receiptProbe
+	receiptInsert
+	receiptRead
+	receiptResult
+	receiptKeep
+	receiptErase
+	receiptPurge
+	receiptPage
+	receiptPlace
+)
+
+// receiptPageSize is how many receipts a purge looks at together.
+const receiptPageSize = 500
+
+// receiptText is the one place where the SQL of receipts is written. n is the
+// number of ids.
+func receiptText(f Flavor, k receiptStatement, n int) string {
+	var s string
+	switch k {
+	case receiptCreate:
+		s = `CREATE TABLE IF NOT EXISTS bed_receipt (
+  id            ` + pick(f, `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(80) COLLATE "C"`, `VARCHAR(80)`) + ` NOT NULL, -- the unit's, or the hash of a caller's key
+  unit_id       ` + pick(f, `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the log whose work this is
+  log_id        ` + pick(f, `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- which transaction log holds it
+  void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
+  creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
+  keep_until    BIGINT NOT NULL,      -- not purged before
+  fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
+  result        ` + pick(f, `MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
+  ` + pick(f, `UNIQUE KEY bed_receipt_id (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`) + `
+)` + pick(f, ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ``)
+	case receiptProbe:
+		s = `SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`
+	case receiptInsert:
+		s = `INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`
+	case receiptRead:
+		s = `SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`
+	case receiptResult:
+		s = `UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`
+	case receiptKeep:
+		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
+	case receiptErase, receiptPurge:
+		s = `DELETE FROM bed_receipt WHERE id IN (` + strings.Repeat("?, ", n-1) + `?)`
+		if k == receiptPurge {
+			// One that was met since it was found due is kept anew.
+			s += ` AND keep_until <= {now}`
+		}
+	case receiptPage:
+		s = `SELECT id, unit_id, CASE WHEN keep_until <= {now} THEN 1 ELSE 0 END FROM bed_receipt
+  WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)
+	case receiptPlace:
+		s = pick(f, `SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
+			`SELECT quote_ident(n.nspname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.oid = to_regclass('bed_receipt')`,
+			`SELECT 'main'`)
+	}
+	s = strings.ReplaceAll(s, "{now}", logFlavor(f).Clock())
+	if f == Postgres {
+		s = numbered(s)
+	}
+	return s
+}
+
+func pick(f Flavor, mysql, postgres, sqlite string) string {
+	switch f {
+	case MySQL:
+		return mysql
+	case Postgres:
+		return postgres
+	default:
+		return sqlite
+	}
+}
+
+func logFlavor(f Flavor) txlog.Flavor {
+	switch f {
+	case MySQL:
+		return txlog.FlavorMySQL
+	case Postgres:
+		return txlog.FlavorPostgres
+	default:
+		return txlog.FlavorSQLite
+	}
+}
+
+// numbered writes ? as $1, $2 …; there are no others in our own statements.
+func numbered(s string) string {
+	var b strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(s, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("$" + strconv.Itoa(n))
+		s = after
+	}
+}
+
+func parseInt(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}
