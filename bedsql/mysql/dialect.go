@@ -7,16 +7,26 @@ import (
 // Name is this kind of database's name in configurations.
 const Name = "mysql"
 
-var dialect = &delivery.Dialect{
-	Name:            Name,
-	Flavor:          delivery.MySQL,
-	Classify:        Classify,
-	CheckNamedValue: checkNamedValue,
-	Storable:        storable,
-	TransactionLost: transactionLost,
-	StillOpen:       stillOpen,
-	GeneratedIDs:    true,
+// newDialect returns the dialect of one data source: what it learns of the
+// server and its tables on first use is kept in it.
+func newDialect() *delivery.Dialect {
+	c := &compounds{}
+	return &delivery.Dialect{
+		Name:             Name,
+		Flavor:           delivery.MySQL,
+		Classify:         Classify,
+		CheckNamedValue:  checkNamedValue,
+		Storable:         storable,
+		TransactionLost:  transactionLost,
+		StillOpen:        stillOpen,
+		Atomic:           c.atomic,
+		CommitWith:       c.commitWith,
+		ReceiptDuplicate: isReceiptDuplicate,
+		ReceiptBusy:      isReceiptBusy,
+		GeneratedIDs:     true,
+	}
 }
 
-// Dialect returns what bed knows about MySQL and MariaDB.
-func Dialect() *delivery.Dialect { return dialect }
+// Dialect returns what bed knows about MySQL and MariaDB. Each data source is
+// to have a Dialect of its own.
+func Dialect() *delivery.Dialect { return newDialect() }

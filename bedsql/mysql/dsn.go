@@ -51,7 +51,7 @@ func target(cfg *mysql.Config, bare, name string) (delivery.Target, error) {
 	}
 	return delivery.Target{
 		Connector:     connector,
-		Dialect:       dialect,
+		Dialect:       newDialect(),
 		DataSource:    name,
 		Settings:      settings(cfg, rawParams(bare)),
 		AutocommitOff: autocommitOff(cfg),

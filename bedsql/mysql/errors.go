@@ -13,6 +13,10 @@ import (
 // Classify says what an error of the driver means for a write: the one of a
 // statement handed to a live connection, or the one of a dial.
 func Classify(err error) delivery.Class {
+	var known *certain
+	if errors.As(err, &known) {
+		return known.class
+	}
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
 		return classifyNumber(server.Number, string(server.SQLState[:]))

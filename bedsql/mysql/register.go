@@ -19,5 +19,5 @@ func Register(name string, cfg bedsql.Config) error {
 // like cannot be read from it: give it by bedsql.WithSettings, as in the
 // Settings of [TargetOf], for the job to compare.
 func NewConnector(c driver.Connector, dataSource string, cfg bedsql.Config, opts ...bedsql.Option) (driver.Connector, error) {
-	return bedsql.NewConnector(c, dataSource, cfg, append([]bedsql.Option{bedsql.WithDialect(dialect)}, opts...)...)
+	return bedsql.NewConnector(c, dataSource, cfg, append([]bedsql.Option{bedsql.WithDialect(newDialect())}, opts...)...)
 }

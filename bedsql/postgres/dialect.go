@@ -13,11 +13,15 @@ const Name = "postgres"
 // in the transaction's place until ROLLBACK, so that nothing can be committed
 // on its own.
 var dialect = &delivery.Dialect{
-	Name:            Name,
-	Flavor:          delivery.Postgres,
-	Classify:        Classify,
-	CheckNamedValue: func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes
-	Storable:        storable,
+	Name:             Name,
+	Flavor:           delivery.Postgres,
+	Classify:         Classify,
+	ReceiptDuplicate: isReceiptDuplicate,
+	ReceiptBusy:      isReceiptBusy,
+	Atomic:           atomic,
+	CommitWith:       commitWith,
+	CheckNamedValue:  func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes
+	Storable:         storable,
 }
 
 // Dialect returns what bed knows about PostgreSQL.

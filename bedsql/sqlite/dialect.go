@@ -7,13 +7,16 @@ import (
 // Name is this kind of database's name in configurations.
 const Name = "sqlite"
 
+// dialect has no Atomic and no CommitWith: there is no network whose round trips
+// they would save.
 var dialect = &delivery.Dialect{
-	Name:            Name,
-	Flavor:          delivery.SQLite,
-	Classify:        Classify,
-	Storable:        storable,
-	TransactionLost: transactionLost,
-	GeneratedIDs:    true,
+	Name:             Name,
+	Flavor:           delivery.SQLite,
+	Classify:         Classify,
+	ReceiptDuplicate: isReceiptDuplicate,
+	Storable:         storable,
+	TransactionLost:  transactionLost,
+	GeneratedIDs:     true,
 }
 
 // Dialect returns what bed knows about SQLite.

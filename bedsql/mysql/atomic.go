@@ -1,0 +1,350 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/go-sql-driver/mysql"
+)
+
+// compounds runs several statements as one compound statement, which MariaDB
+// has outside of procedures and MySQL has not. It remembers what it learnt of
+// the server.
+type compounds struct {
+	mu     sync.Mutex
+	server server
+	tables map[string]tableIDs
+}
+
+type server uint8
+
+const (
+	notAsked server = iota
+	hasCompounds
+	hasNone
+)
+
+// minMajor and minMinor are the oldest release of MariaDB that is still
+// maintained. Older ones may do, but nobody has tried.
+const minMajor, minMinor = 10, 6
+
+// atomic implements Dialect.Atomic. Errors keep the server's number, SQLSTATE
+// and message. After it the session is as after the statements themselves, but
+// for ROW_COUNT(), FOUND_ROWS() and SHOW WARNINGS, which speak of the compound.
+func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
+	writes, ok := c.prepare(ctx, conn, calls)
+	if !ok {
+		return nil, false, nil
+	}
+	for _, w := range writes {
+		if w.generates() && !strings.HasPrefix(w.text, receiptStart) && !c.idIsKnown(ctx, conn, w) {
+			return nil, false, nil
+		}
+	}
+	compound := atomicCompound(calls, writes)
+	rows, before, err := delivery.Query(ctx, conn, compound.text.String(), compound.args)
+	if err != nil {
+		if notRun(err) {
+			return nil, false, nil
+		}
+		return nil, true, settle(ctx, conn, calls, err, before)
+	}
+	// The row comes behind the COMMIT: whatever happens after it, the work is
+	// done.
+	row := make([]driver.Value, len(rows.Columns()))
+	err = rows.Next(row)
+	if err == nil {
+		results := atomicResults(calls, writes, row)
+		_ = rows.Close()
+		return results, true, nil
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("bed: the server gave no result of a compound statement")
+	}
+	_ = rows.Close()
+	return nil, true, settle(ctx, conn, calls, err, false)
+}
+
+// commitWith implements Dialect.CommitWith.
+func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (bool, error) {
+	writes, ok := c.prepare(ctx, conn, calls)
+	if !ok {
+		return false, nil
+	}
+	compound := commitCompound(calls, writes)
+	_, before, err := delivery.Exec(ctx, conn, compound.text.String(), compound.args)
+	if err == nil {
+		return true, nil
+	}
+	if notRun(err) {
+		return false, nil
+	}
+	return true, settle(ctx, conn, calls, err, before)
+}
+
+// prepare reads the calls for a compound; false when they, or the server, are
+// not made for one.
+func (c *compounds) prepare(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]*write, bool) {
+	if len(calls) == 0 || len(calls) > maxCompoundCalls || c.known() == hasNone {
+		return nil, false
+	}
+	writes := make([]*write, len(calls))
+	size, params := 0, 0
+	for i, call := range calls {
+		if size += len(call.SQL); size > maxCompoundText {
+			return nil, false
+		}
+		w, ok := readWrite(call.SQL)
+		if !ok || w.params != len(call.Args) {
+			return nil, false
+		}
+		for _, a := range call.Args {
+			if a.Name != "" {
+				return nil, false
+			}
+		}
+		if params += w.params; params > maxCompoundParams {
+			return nil, false
+		}
+		writes[i] = w
+	}
+	return writes, c.supported(ctx, conn)
+}
+
+// supported asks the server once whether it is a MariaDB that is new enough.
+// Without an answer it is asked again next time.
+func (c *compounds) supported(ctx context.Context, conn driver.Conn) bool {
+	known := c.known()
+	if known != notAsked {
+		return known == hasCompounds
+	}
+	row, err := queryRow(ctx, conn, "SELECT VERSION()")
+	if err != nil || len(row) != 1 {
+		return false
+	}
+	known = hasNone
+	if runsCompounds(text(row[0])) {
+		known = hasCompounds
+	}
+	c.mu.Lock()
+	c.server = known
+	c.mu.Unlock()
+	return known == hasCompounds
+}
+
+func (c *compounds) known() server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server
+}
+
+// runsCompounds reads what VERSION() gives: "10.11.6-MariaDB-log".
+func runsCompounds(version string) bool {
+	if !strings.Contains(version, "MariaDB") {
+		return false
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		return false
+	}
+	return major > minMajor || major == minMajor && minor >= minMinor
+}
+
+// notRun: the server could not read the compound, so that none of it ran. A
+// mistake in one of the statements is to be reported by itself; sql_mode=ORACLE
+// has another syntax.
+func notRun(err error) bool {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return false
+	}
+	switch server.Number {
+	case 1064, // ER_PARSE_ERROR
+		1149, // ER_SYNTAX_ERROR
+		1295: // ER_UNSUPPORTED_PS
+		return true
+	}
+	return false
+}
+
+// settle makes sure that no transaction is left open behind a compound that
+// failed, and says what cannot be told from its error alone.
+func settle(ctx context.Context, conn driver.Conn, calls []delivery.Call, err error, before bool) error {
+	var server *mysql.MySQLError
+	switch {
+	case before:
+		return notSent(err)
+	case !errors.As(err, &server):
+		return err // no answer
+	case handled(server):
+		return err
+	}
+	// The caller's context may be what ended the statement.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	open, failed := sysvar(ctx, conn, "in_transaction")
+	switch {
+	case failed != nil:
+		_ = conn.Close()
+	case open == "1":
+		if _, _, failed := delivery.Exec(ctx, conn, "ROLLBACK AND NO CHAIN NO RELEASE", nil); failed != nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	if stops(server) && (failed != nil || !unwritten(ctx, conn, calls)) {
+		// It may have struck behind the COMMIT.
+		return inDoubt(err)
+	}
+	return err
+}
+
+// unwritten reports whether the receipt among calls is known not to be there,
+// so that their transaction was rolled back.
+func unwritten(ctx context.Context, conn driver.Conn, calls []delivery.Call) bool {
+	for _, call := range calls {
+		if !isReceipt(call.SQL) || len(call.Args) == 0 {
+			continue
+		}
+		id, ok := call.Args[0].Value.(string)
+		if !ok || !plainText(id) {
+			return false
+		}
+		row, err := queryRow(ctx, conn, "SELECT 1 FROM bed_receipt WHERE id = '"+id+"'")
+		return err == nil && row == nil
+	}
+	return false
+}
+
+// handled reports whether an error is of a kind that a handler always sees:
+// data that do not fit.
+func handled(err *mysql.MySQLError) bool {
+	switch string(err.SQLState[:2]) {
+	case "21", "22", "23":
+		return true
+	}
+	return false
+}
+
+// stops are the errors that may end a compound at any place, and past its
+// handlers.
+func stops(err *mysql.MySQLError) bool {
+	switch err.Number {
+	case 5, // EE_OUTOFMEMORY
+		1028, // ER_FILSORT_ABORT
+		1037, // ER_OUTOFMEMORY
+		1041, // ER_OUT_OF_RESOURCES
+		1119, // ER_STACK_OVERRUN
+		1317, // ER_QUERY_INTERRUPTED
+		1436, // ER_STACK_OVERRUN_NEED_MORE
+		1969: // ER_STATEMENT_TIMEOUT
+		return true
+	}
+	return false
+}
+
+// certain is an error of which more is known than itself says. Its text and
+// what it unwraps to are the driver's.
+type certain struct {
+	error
+	class delivery.Class
+}
+
+func (e *certain) Unwrap() error { return e.error }
+
+// notSent marks err, unless it is an answer, as coming before the write was
+// sent.
+func notSent(err error) error {
+	if Classify(err) != delivery.Unknown {
+		return err
+	}
+	return &certain{err, delivery.Unreachable}
+}
+
+func inDoubt(err error) error { return &certain{err, delivery.Unknown} }
+
+// result is what one of the statements of a compound would have answered.
+type result struct{ rows, id int64 }
+
+func (r result) LastInsertId() (int64, error) { return r.id, nil }
+func (r result) RowsAffected() (int64, error) { return r.rows, nil }
+
+func atomicResults(calls []delivery.Call, writes []*write, row []driver.Value) []driver.Result {
+	results := make([]driver.Result, len(calls))
+	take := func() int64 {
+		if len(row) == 0 {
+			return 0
+		}
+		n := integer(row[0])
+		row = row[1:]
+		return n
+	}
+	for i, w := range writes {
+		if isReceipt(calls[i].SQL) {
+			results[i] = result{rows: 1}
+			continue
+		}
+		r := result{rows: take()}
+		if w.generates() {
+			r.id = take()
+		}
+		results[i] = r
+	}
+	return results
+}
+
+// queryRow reads the first row of a query without parameters; nil if there is
+// none.
+func queryRow(ctx context.Context, conn driver.Conn, query string) ([]driver.Value, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	rows, _, err := delivery.Query(ctx, conn, query, nil)
+	if err != nil {
+		return nil, err
+	}
+	buffered, err := delivery.Buffer(rows)
+	if err != nil {
+		return nil, err
+	}
+	row := make([]driver.Value, len(buffered.Columns()))
+	if buffered.Next(row) != nil {
+		return nil, nil
+	}
+	return row, nil
+}
+
+func text(v driver.Value) string {
+	switch s := v.(type) {
+	case string:
+		return s
+	case []byte:
+		return string(s)
+	case nil:
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+// integer reads a number as the driver gives it; an unsigned one that does not
+// fit wraps around, as the driver's own ids do.
+func integer(v driver.Value) int64 {
+	switch n := v.(type) {
+	case int64:
+		return n
+	case uint64:
+		return int64(n)
+	}
+	s := text(v)
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return n
+	}
+	n, _ := strconv.ParseUint(s, 10, 64)
+	return int64(n)
+}

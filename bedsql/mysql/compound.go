@@ -1,0 +1,196 @@
+package mysql
+
+import (
+	"database/sql/driver"
+	"strconv"
+	"strings"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// What is put into one compound statement at most. Beyond that the server's
+// time to read it outweighs the round trips saved.
+const (
+	maxCompoundCalls  = 64
+	maxCompoundText   = 256 << 10
+	maxCompoundParams = 60000 // the protocol ends at 65535
+)
+
+// A variable of a compound hides the columns of its name from the statements
+// within. These names are longer than a column's can be.
+const longerThanAColumn = "_of_the_call_this_name_is_longer_than_that_of_any_column_may_ever_be"
+
+func rowsVariable(i int) string { return "bed_rows_" + strconv.Itoa(i) + longerThanAColumn }
+func idVariable(i int) string   { return "bed_id_" + strconv.Itoa(i) + longerThanAColumn }
+
+const (
+	priorVariable = "bed_prior_id" + longerThanAColumn
+	lastID        = "SET @@session.last_insert_id"
+)
+
+const (
+	// CHAIN and RELEASE are ruled out because completion_type may be set to them.
+	rollback = "ROLLBACK AND NO CHAIN NO RELEASE;"
+	commit   = "COMMIT AND NO CHAIN NO RELEASE;\n"
+	// receiptGuard marks an error of waiting for another writer of the same
+	// receipt, so that it can be told from one of the application's statements.
+	receiptGuard = "BEGIN DECLARE EXIT HANDLER FOR 1205, 1213, 1020 RESIGNAL SET MESSAGE_TEXT = '" + receiptWait + "waiting for another writer of this receipt failed; try again';\n"
+	// inTransaction stops what must not be run on its own: the server may have
+	// rolled the transaction back already.
+	inTransaction = "IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '25000' SET MESSAGE_TEXT = 'bed: nothing was committed: the transaction is not open any more'; END IF;\n"
+)
+
+// compound is the text of a compound statement, with its parameters.
+type compound struct {
+	text strings.Builder
+	args []driver.NamedValue
+	// inline is whether receipts are the only calls with arguments: with theirs
+	// in the text nothing need be prepared.
+	inline bool
+}
+
+func newCompound(calls []delivery.Call) *compound {
+	c := &compound{inline: true}
+	for _, call := range calls {
+		if len(call.Args) > 0 && !isReceipt(call.SQL) {
+			c.inline = false
+		}
+	}
+	return c
+}
+
+// atomicCompound runs calls as one transaction and gives one row: for each
+// call but receipts its affected rows, and for each INSERT its generated id.
+// The names of the two are in the order of the calls.
+func atomicCompound(calls []delivery.Call, writes []*write) *compound {
+	c := newCompound(calls)
+	var selected []string
+	var ids []string
+	c.add("BEGIN NOT ATOMIC\n")
+	for i, w := range writes {
+		if isReceipt(calls[i].SQL) {
+			continue
+		}
+		c.add("DECLARE ", rowsVariable(i), " BIGINT DEFAULT 0;\n")
+		selected = append(selected, rowsVariable(i))
+		if w.generates() {
+			c.add("DECLARE ", idVariable(i), " BIGINT UNSIGNED DEFAULT 0;\n")
+			selected = append(selected, idVariable(i))
+			ids = append(ids, idVariable(i))
+		}
+	}
+	restore := ""
+	if len(ids) > 0 {
+		// What the application sees of LAST_INSERT_ID() afterwards is what it
+		// would see after the statements themselves.
+		c.add("DECLARE ", priorVariable, " BIGINT UNSIGNED DEFAULT LAST_INSERT_ID();\n")
+		restore = lastID + " = " + priorVariable + ";"
+	}
+	c.add("BEGIN\n")
+	c.onError(restore)
+	c.add("START TRANSACTION;\n")
+	for i, w := range writes {
+		switch {
+		case isReceipt(calls[i].SQL):
+			c.call(calls[i], w)
+			continue
+		case w.generates():
+			c.add(lastID, " = 0;\n")
+			c.call(calls[i], w)
+			c.add("SET ", rowsVariable(i), " = ROW_COUNT(), ", idVariable(i), " = LAST_INSERT_ID();\n")
+			c.add("IF ", idVariable(i), " = 0 THEN ", lastID, " = ", priorVariable, "; ELSE SET ", priorVariable, " = ", idVariable(i), "; END IF;\n")
+		default:
+			c.call(calls[i], w)
+			c.add("SET ", rowsVariable(i), " = ROW_COUNT();\n")
+		}
+	}
+	c.add(commit, "END;\n")
+	if len(selected) == 0 {
+		selected = []string{"0"}
+	}
+	c.add("SELECT ", strings.Join(selected, ", "), ";\nEND")
+	return c
+}
+
+// commitCompound runs calls in the open transaction and commits it.
+func commitCompound(calls []delivery.Call, writes []*write) *compound {
+	c := newCompound(calls)
+	c.add("BEGIN NOT ATOMIC\n")
+	c.onError("")
+	c.add(inTransaction)
+	for i, w := range writes {
+		c.call(calls[i], w)
+	}
+	c.add(commit, "END")
+	return c
+}
+
+// onError declares what undoes all and gives the error on as it is.
+func (c *compound) onError(also string) {
+	c.add("DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ", rollback, " ", also, " RESIGNAL; END;\n")
+}
+
+func (c *compound) add(parts ...string) {
+	for _, p := range parts {
+		c.text.WriteString(p)
+	}
+}
+
+// call adds a statement. The newline ends a comment at its end.
+func (c *compound) call(call delivery.Call, w *write) {
+	receipt := isReceipt(call.SQL)
+	if receipt {
+		c.add(receiptGuard)
+		if text, ok := inlined(w.text, call.Args); ok && c.inline {
+			c.add(text, "\n;\nEND;\n")
+			return
+		}
+	}
+	c.add(w.text, "\n;\n")
+	for _, a := range call.Args {
+		a.Ordinal = len(c.args) + 1
+		c.args = append(c.args, a)
+	}
+	if receipt {
+		c.add("END;\n")
+	}
+}
+
+// inlined writes a receipt's values into its text. They are numbers, ids and
+// hashes; any other value is left to the driver.
+func inlined(text string, args []driver.NamedValue) (string, bool) {
+	var b strings.Builder
+	for _, a := range args {
+		before, after, found := strings.Cut(text, "?")
+		if !found {
+			return "", false
+		}
+		b.WriteString(before)
+		switch v := a.Value.(type) {
+		case nil:
+			b.WriteString("NULL")
+		case int64:
+			b.WriteString(strconv.FormatInt(v, 10))
+		case string:
+			if !plainText(v) {
+				return "", false
+			}
+			b.WriteString("'" + v + "'")
+		default:
+			return "", false
+		}
+		text = after
+	}
+	b.WriteString(text)
+	return b.String(), !strings.Contains(text, "?")
+}
+
+func plainText(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if ('a' > c|0x20 || c|0x20 > 'z') && ('0' > c || c > '9') && c != '-' && c != '_' && c != ':' && c != '.' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,109 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"slices"
+	"strings"
+	"time"
+)
+
+// How long, and of how many tables, it is remembered which column generates ids.
+const (
+	tableMemory = 10 * time.Minute
+	maxTables   = 2048
+)
+
+// tableIDs says which columns of a table generate ids.
+type tableIDs struct {
+	asked time.Time
+	known bool
+	auto  []string
+}
+
+// idIsKnown reports whether LAST_INSERT_ID() tells after w what the driver's
+// Result would have told. The server reports more to the driver than to SQL: the
+// value that was given for an AUTO_INCREMENT column, and the row that ON
+// DUPLICATE KEY UPDATE found.
+func (c *compounds) idIsKnown(ctx context.Context, conn driver.Conn, w *write) bool {
+	t := c.tableIDs(ctx, conn, w.table)
+	switch {
+	case !t.known:
+		return false
+	case len(t.auto) == 0:
+		return true
+	case w.all || w.updates:
+		return false
+	}
+	for _, column := range w.columns {
+		if slices.Contains(t.auto, column) {
+			return false
+		}
+	}
+	return true
+}
+
+// tableIDs asks for the AUTO_INCREMENT column of a table; of a view nothing is
+// known. SHOW CREATE TABLE, because information_schema works on temporary
+// tables of its own, which MariaDB 10.11 was seen to crash over.
+func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []string) tableIDs {
+	key := strings.Join(table, "\x00")
+	c.mu.Lock()
+	t, ok := c.tables[key]
+	c.mu.Unlock()
+	if ok && time.Since(t.asked) < tableMemory {
+		return t
+	}
+	quoted := make([]string, len(table))
+	for i, name := range table {
+		quoted[i] = "`" + strings.ReplaceAll(name, "`", "``") + "`"
+	}
+	row, err := queryRow(ctx, conn, "SHOW CREATE TABLE "+strings.Join(quoted, "."))
+	if err != nil && !Classify(err).Answered() {
+		return tableIDs{}
+	}
+	t = tableIDs{asked: time.Now()}
+	if err == nil && len(row) == 2 { // a view gives four columns
+		t.auto, t.known = autoColumns(text(row[1]))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tables == nil || len(c.tables) >= maxTables {
+		c.tables = make(map[string]tableIDs)
+	}
+	c.tables[key] = t
+	return t
+}
+
+// autoColumns finds the AUTO_INCREMENT column in the text of a CREATE TABLE as
+// the server writes it: a line for each column, which begins with its quoted
+// name.
+func autoColumns(create string) (auto []string, ok bool) {
+	s := scanner{text: create}
+	column, depth, first := "", 0, false
+	for {
+		t := s.next()
+		switch {
+		case t.kind == tokenEnd:
+			return auto, depth == 0
+		case t.kind == tokenBroken:
+			return nil, false
+		case t.text == "(":
+			depth++
+			first = depth == 1
+			continue
+		case t.text == ")":
+			depth--
+		case t.text == "," && depth == 1:
+			first = true
+			continue
+		case first && (t.kind == tokenQuoted || t.kind == tokenString):
+			column = t.name()
+		case first:
+			column = "" // a key
+		case depth == 1 && t.is("AUTO_INCREMENT") && column != "":
+			auto = append(auto, strings.ToLower(column))
+		}
+		first = false
+	}
+}

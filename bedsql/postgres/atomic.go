@@ -1,0 +1,256 @@
+package postgres
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// What is sent as one pipeline at most.
+const (
+	maxPipelineCalls = 1000
+	maxPipelineText  = 4 << 20
+)
+
+// The states of a session between two statements.
+const (
+	txIdle = 'I'
+	txOpen = 'T'
+)
+
+// atomic implements Dialect.Atomic: the server takes what comes up to one Sync
+// (in the simple protocol: what stands in one text) for one transaction, of
+// which one failure skips the rest. The rows of a RETURNING are dropped. The
+// tracers of pgx do not see the calls, but in the simple protocol, where they
+// are a batch of pgx's.
+func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
+	s, ok := openSession(conn, calls)
+	if !ok || len(calls) == 0 {
+		return nil, false, nil
+	}
+	if s.closed() {
+		return nil, true, notSent(driver.ErrBadConn)
+	}
+	if s.status() != txIdle {
+		return nil, false, nil
+	}
+	tags, failed, err := s.run(ctx, calls)
+	if err != nil {
+		return nil, true, receiptError(calls, failed, err)
+	}
+	results := make([]driver.Result, len(calls))
+	for i, tag := range tags {
+		results[i] = driver.RowsAffected(tag.RowsAffected())
+	}
+	return results, true, nil
+}
+
+// commitWith implements Dialect.CommitWith.
+func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (bool, error) {
+	s, ok := openSession(conn, calls)
+	if !ok {
+		return false, nil
+	}
+	if s.closed() {
+		return true, notSent(driver.ErrBadConn)
+	}
+	if s.status() == txIdle {
+		// What is to be committed is not there, and the calls would be
+		// committed without it.
+		return true, &certain{pgx.ErrTxClosed, delivery.Refused}
+	}
+	all := make([]delivery.Call, 0, len(calls)+1)
+	all = append(append(all, calls...), delivery.Call{SQL: "commit"})
+	tags, failed, err := s.run(ctx, all)
+	if err != nil {
+		return true, receiptError(all, failed, err)
+	}
+	if tags[len(calls)].String() == "ROLLBACK" {
+		return true, pgx.ErrTxCommitRollback
+	}
+	return true, nil
+}
+
+// openSession finds pgx's connection; false when it is of another driver, or
+// when the calls are such that database/sql and a pipeline differ.
+func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
+	std, ok := conn.(*stdlib.Conn)
+	if !ok || len(calls) > maxPipelineCalls {
+		return nil, false
+	}
+	s := sessionOf(std.Conn())
+	if s.capacity <= 0 && (s.mode == pgx.QueryExecModeCacheStatement || s.mode == pgx.QueryExecModeCacheDescribe) {
+		return nil, false // pgx refuses to run anything with arguments
+	}
+	size := 0
+	for _, call := range calls {
+		if size += len(call.SQL); size > maxPipelineText || special(call.Args) {
+			return nil, false
+		}
+		if s.mode == pgx.QueryExecModeSimpleProtocol && !standsAlone(call.SQL) {
+			return nil, false
+		}
+	}
+	return s, true
+}
+
+// special reports whether arguments begin with one that is an option of pgx's.
+func special(args []driver.NamedValue) bool {
+	if len(args) == 0 {
+		return false
+	}
+	switch args[0].Value.(type) {
+	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID, pgx.QueryRewriter:
+		return true
+	}
+	return false
+}
+
+// standsAlone reports whether a text is one DML that ends where it ends, so
+// that it can be joined with others in one text.
+func standsAlone(text string) bool {
+	return isReceipt(text) || sqltext.Classify(sqltext.Postgres, text).Kind == sqltext.DML &&
+		sqltext.Classify(sqltext.Postgres, text+"\n;SELECT 1").Kind == sqltext.Multi
+}
+
+// run sends calls at once and reads all answers. failed is the index of the
+// call that err is the answer to, or their number when it is of none.
+func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, len(calls), notSent(err)
+	}
+	if s.mode == pgx.QueryExecModeSimpleProtocol {
+		return s.runSimple(ctx, calls)
+	}
+	return s.runExtended(ctx, calls)
+}
+
+// runSimple sends calls as one text.
+func (s *session) runSimple(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
+	var b pgx.Batch
+	for _, call := range calls {
+		b.Queue(call.SQL, values(call.Args)...)
+	}
+	br := s.conn.SendBatch(ctx, &b)
+	tags = make([]pgconn.CommandTag, len(calls))
+	for i := range calls {
+		if tags[i], err = br.Exec(); err != nil {
+			_ = br.Close()
+			return nil, i, s.answered(err, false)
+		}
+	}
+	// A deferred constraint, the implicit COMMIT.
+	if err := br.Close(); err != nil {
+		return nil, len(calls), s.answered(err, true)
+	}
+	return tags, 0, nil
+}
+
+// runExtended sends calls as one pipeline.
+func (s *session) runExtended(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
+	queries, err := s.encode(ctx, calls)
+	if err != nil {
+		s.forget(calls, err)
+		return nil, len(calls), notSent(err)
+	}
+	p := s.conn.PgConn().StartPipeline(ctx)
+	if err := p.Flush(); err != nil {
+		return nil, len(calls), notSent(err) // it did not even start
+	}
+	for _, q := range queries {
+		q.send(p)
+	}
+	tags, failed, err = s.read(p, len(calls))
+	if cerr := p.Close(); err == nil && cerr != nil {
+		err, failed = cerr, len(calls)
+	}
+	if err != nil {
+		s.forget(calls, err)
+		return nil, failed, s.answered(err, failed == len(calls))
+	}
+	return tags, 0, nil
+}
+
+// read reads the answers to n calls and to the Sync behind them, which alone
+// says that they are committed.
+func (s *session) read(p *pgconn.Pipeline, n int) (tags []pgconn.CommandTag, failed int, err error) {
+	if err := p.Sync(); err != nil {
+		return nil, n, err
+	}
+	tags = make([]pgconn.CommandTag, n)
+	for i := range tags {
+		got, err := p.GetResults()
+		if err != nil {
+			return nil, i, err
+		}
+		rows, ok := got.(*pgconn.ResultReader)
+		if !ok {
+			return nil, i, errUnexpected
+		}
+		if tags[i], err = rows.Close(); err != nil {
+			return nil, i, err
+		}
+	}
+	got, err := p.GetResults()
+	if err != nil {
+		return nil, n, err
+	}
+	if _, ok := got.(*pgconn.PipelineSync); !ok {
+		return nil, n, errUnexpected
+	}
+	return tags, 0, nil
+}
+
+var errUnexpected = errors.New("bed: the server's answers to a pipeline are out of order")
+
+// answered marks err, which came after something was sent, as leaving the
+// outcome open, unless it is the server's answer. pgx would call some of those
+// errors safe to retry. atEnd says that all calls were answered before: what
+// ends the session then may come before the commit or after it.
+func (s *session) answered(err error, atEnd bool) error {
+	var server *pgconn.PgError
+	switch {
+	case errors.As(err, &server):
+		if !atEnd || server.SeverityUnlocalized == "ERROR" {
+			return err
+		}
+	case s.mode == pgx.QueryExecModeSimpleProtocol && !s.closed():
+		return err // the arguments could not be written into the text
+	}
+	return &certain{err, delivery.Unknown}
+}
+
+// certain is an error of which more is known than itself says. Its text and
+// what it unwraps to are the driver's.
+type certain struct {
+	error
+	class delivery.Class
+}
+
+func (e *certain) Unwrap() error { return e.error }
+
+// notSent marks err, unless it is an answer, as coming before the write was
+// sent.
+func notSent(err error) error {
+	if Classify(err) != delivery.Unknown {
+		return err
+	}
+	return &certain{err, delivery.Unreachable}
+}
+
+func values(args []driver.NamedValue) []any {
+	if len(args) == 0 {
+		return nil
+	}
+	vals := make([]any, len(args))
+	for i, a := range args {
+		vals[i] = a.Value
+	}
+	return vals
+}

@@ -1,0 +1,691 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	atomicCounter "sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
+
+// eachMode runs f in parallel for every way in which pgx sends statements, in
+// schemas of one database.
+func eachMode(t *testing.T, f func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode)) {
+	t.Helper()
+	db := testdb.Postgres(t)
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			f(t, db, mode)
+		})
+	}
+}
+
+// exactlyOnce is a schema with the table of receipts and one connection to it.
+type exactlyOnce struct {
+	t    *testing.T
+	name string
+	// direct is another pool than that of c, past any proxy.
+	direct, pool *sql.DB
+	c            *sql.Conn
+}
+
+var schemas atomicCounter.Int64
+
+// receiptful makes the tables of a test. addr, if not empty, is the proxy
+// through which its connection goes.
+func receiptful(t *testing.T, db testdb.DB, addr string, mode pgx.QueryExecMode, texts ...string) *exactlyOnce {
+	t.Helper()
+	ddl, err := delivery.ReceiptSchema(Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprint("s", schemas.Add(1))
+	e := &exactlyOnce{t: t, name: name}
+	cfg := config(t, db)
+	cfg.RuntimeParams["search_path"] = name
+	e.direct = open(t, cfg)
+	must(t, e.direct, append([]string{"CREATE SCHEMA " + name, ddl}, texts...)...)
+	if addr != "" {
+		cfg = config(t, db.Via(addr))
+		cfg.RuntimeParams["search_path"] = name
+	}
+	cfg.DefaultQueryExecMode = mode
+	e.pool = open(t, cfg)
+	e.c = conn(t, e.pool)
+	return e
+}
+
+func call(text string, args ...any) delivery.Call {
+	c := delivery.Call{SQL: text}
+	for i, v := range args {
+		c.Args = append(c.Args, driver.NamedValue{Ordinal: i + 1, Value: v})
+	}
+	return c
+}
+
+const writeReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, fingerprint, result) VALUES ($1, $2, $3, $4, 1, 1 + $5, $6, $7)`
+
+const lockReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES ('r', 'u', 'l', 0, 1, 1)`
+
+func receipt(id string) delivery.Call {
+	return call(writeReceipt, id, "unit", "log", int64(0), int64(1000), nil, nil)
+}
+
+func raw(t *testing.T, c *sql.Conn, f func(driver.Conn)) {
+	t.Helper()
+	if err := c.Raw(func(dc any) error {
+		f(dc.(driver.Conn))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func atomicOn(t *testing.T, c *sql.Conn, calls ...delivery.Call) (results []driver.Result, handled bool, err error) {
+	t.Helper()
+	raw(t, c, func(dc driver.Conn) { results, handled, err = Dialect().Atomic(context.Background(), dc, calls) })
+	return results, handled, err
+}
+
+func (e *exactlyOnce) atomic(calls ...delivery.Call) ([]driver.Result, error) {
+	e.t.Helper()
+	results, handled, err := atomicOn(e.t, e.c, calls...)
+	if !handled {
+		e.t.Fatal("the calls were not handled")
+	}
+	return results, err
+}
+
+func (e *exactlyOnce) commitWith(calls ...delivery.Call) (handled bool, err error) {
+	e.t.Helper()
+	raw(e.t, e.c, func(dc driver.Conn) { handled, err = Dialect().CommitWith(context.Background(), dc, calls) })
+	return handled, err
+}
+
+func (e *exactlyOnce) is(query string, want int64) {
+	e.t.Helper()
+	var got int64
+	if err := e.c.QueryRowContext(context.Background(), query).Scan(&got); err != nil {
+		e.t.Fatalf("%s: %v", query, err)
+	}
+	if got != want {
+		e.t.Errorf("%s is %d, want %d", query, got, want)
+	}
+}
+
+// inState checks what pgx thinks of the connection's transaction.
+func (e *exactlyOnce) inState(want byte) {
+	e.t.Helper()
+	raw(e.t, e.c, func(dc driver.Conn) {
+		s, _ := openSession(dc, []delivery.Call{receipt("")})
+		if s.closed() || s.status() != want {
+			e.t.Errorf("closed %t, transaction status %c, want %c", s.closed(), s.status(), want)
+		}
+	})
+}
+
+const stock = "CREATE TABLE stock (id int PRIMARY KEY, n int NOT NULL CHECK (n >= 0) UNIQUE)"
+
+func TestAtomicIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10), (2, 20)",
+			"CREATE TABLE later (id int REFERENCES stock DEFERRABLE INITIALLY DEFERRED)")
+		good := []delivery.Call{
+			receipt("r1"),
+			call("UPDATE stock SET n = n + $1 WHERE id = $2 -- comment", int64(1), int64(1)),
+			call("INSERT INTO stock VALUES ($1, $2) RETURNING id, n;", int64(3), int64(30)),
+			call("DELETE FROM stock WHERE id = 2"),
+			call("INSERT INTO later VALUES (1)"),
+		}
+		bad := []delivery.Call{
+			{},
+			call("UPDATE stock SET n = n - $1 WHERE id = $2 RETURNING n", int64(1000), int64(1)),
+			call("INSERT INTO stock VALUES ($1, $2)", int64(1), int64(31)),
+			call("DELETE FROM stock WHERE id = 2 AND nothing = 1"),
+			call("INSERT INTO later VALUES (9)"), // fails at the implicit commit
+		}
+		classes := []delivery.Class{0, delivery.Refused, delivery.Duplicate, delivery.Refused, delivery.Refused}
+		for i := 1; i < len(good); i++ {
+			calls := append([]delivery.Call(nil), good...)
+			calls[i] = bad[i]
+			_, err := e.atomic(calls...)
+			classIs(t, fmt.Sprintf("call %d fails", i), err, classes[i])
+			if _, ok := err.(*pgconn.PgError); !ok { //nolint:errorlint // unwrapped
+				t.Errorf("%T is not the driver's error", err)
+			}
+			if isReceiptDuplicate(err) || isReceiptBusy(err) {
+				t.Errorf("%v is said to be the receipt's", err)
+			}
+			e.inState('I')
+			e.is("SELECT COUNT(*) FROM bed_receipt", 0)
+			e.is("SELECT SUM(n) + COUNT(*) FROM stock", 32)
+		}
+		for range 2 {
+			results, err := e.atomic(good...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range results {
+				if n, err := r.RowsAffected(); n != 1 || err != nil {
+					t.Errorf("call %d: %d rows, %v", i, n, err)
+				}
+				if _, err := r.LastInsertId(); err == nil {
+					t.Error("there is an id, which pgx gives none of")
+				}
+			}
+			e.inState('I')
+			e.is("SELECT SUM(n) + COUNT(*) FROM stock", 43)
+			e.is("SELECT COUNT(*) FROM bed_receipt WHERE id = 'r1' AND keep_until = 1001 AND result IS NULL", 1)
+
+			_, err = e.atomic(good...)
+			classIs(t, "the receipt is there", err, delivery.Duplicate)
+			if !isReceiptDuplicate(err) || isReceiptBusy(err) {
+				t.Errorf("%v is not said to be the receipt's duplicate", err)
+			}
+			e.inState('I')
+			e.is("SELECT SUM(n) + COUNT(*) FROM stock", 43)
+			// Once more, now that all descriptions are known.
+			must(t, e.c, "DELETE FROM later; DELETE FROM bed_receipt; DELETE FROM stock; INSERT INTO stock VALUES (1, 10), (2, 20)")
+		}
+	})
+}
+
+func TestAtomicAnswersAsTheDriverDoes(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		tables := []string{stock, "INSERT INTO stock VALUES (1, 10), (2, 20)", "CREATE TABLE v (t timestamptz, j jsonb, a int[], s text, b bytea, f float8, n numeric, o bool, u uuid)"}
+		bare, e := receiptful(t, db, "", mode, tables...), receiptful(t, db, "", mode, tables...)
+		now := time.Date(2024, 2, 29, 1, 2, 3, 456789000, time.UTC)
+		for i, c := range []delivery.Call{
+			call("UPDATE stock SET n = n + 1"),
+			call("UPDATE stock SET n = n + $1", int64(1)),
+			call("UPDATE stock SET n = n WHERE id = $1", int64(99)),
+			call("INSERT INTO stock SELECT id + $1, n + $2 FROM stock", int64(100), 1000),
+			call("INSERT INTO stock VALUES ($1, $2) ON CONFLICT DO NOTHING", int64(1), int64(5)),
+			call("WITH gone AS (DELETE FROM stock WHERE id > $1 RETURNING *) INSERT INTO stock SELECT id - 100, n FROM gone WHERE id > 102", int64(100)),
+			call("MERGE INTO stock USING (VALUES (1), (7)) AS s (id) ON s.id = stock.id WHEN MATCHED THEN UPDATE SET n = n + 50 WHEN NOT MATCHED THEN INSERT VALUES (s.id, 70)"),
+			call("INSERT INTO v VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING *", now, `{"a": [1, "it's"]}`, []int32{1, 2, 3}, "é'\\?$1;--", []byte{0, 255}, 0.1, "12345678901234567890.5", true, "0f0e0d0c-0b0a-0908-0706-050403020100"),
+			call("INSERT INTO v (s, b) VALUES ($1, $2)", nil, nil),
+			call("DELETE FROM stock"),
+		} {
+			results, handled, err := atomicOn(t, e.c, receipt(fmt.Sprint("r", i)), c)
+			if !handled || err != nil {
+				t.Errorf("%s: handled %t, %v", c.SQL, handled, err)
+				continue
+			}
+			want, err := bare.c.ExecContext(context.Background(), c.SQL, values(c.Args)...)
+			if err != nil {
+				t.Fatalf("%s: %v", c.SQL, err)
+			}
+			rows, _ := results[1].RowsAffected()
+			if wantRows, _ := want.RowsAffected(); rows != wantRows {
+				t.Errorf("%s: %d rows, the driver's are %d", c.SQL, rows, wantRows)
+			}
+			for _, query := range []string{"SELECT coalesce(string_agg(stock::text, ' ' ORDER BY id), '') FROM stock", "SELECT coalesce(string_agg(v::text, ' ' ORDER BY s), '') FROM v"} {
+				var got, want string
+				if err := errors.Join(e.c.QueryRowContext(context.Background(), query).Scan(&got), bare.c.QueryRowContext(context.Background(), query).Scan(&want)); err != nil {
+					t.Fatal(err)
+				}
+				if got != want {
+					t.Errorf("%s: the tables hold %s, want %s", c.SQL, got, want)
+				}
+			}
+		}
+	})
+}
+
+func TestAtomicArgumentsThatDoNotFitCostNothing(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock)
+		const text = "INSERT INTO stock VALUES ($1, $2)"
+		for _, args := range [][]any{{int64(1)}, {int64(1), int64(2), int64(3)}, {int64(1), "x"}, {int64(1), struct{ A chan int }{}}, {int64(1), int64(1 << 40)}, {int64(1), []byte(nil)}} {
+			_, want := e.c.ExecContext(context.Background(), text, args...)
+			_, err := e.atomic(receipt("r"), call(text, args...))
+			classIs(t, fmt.Sprint(args...), err, delivery.Refused)
+			if len(args) > 1 && mode != pgx.QueryExecModeSimpleProtocol && err.Error() != want.Error() {
+				t.Errorf("%v, the driver's is %v", err, want)
+			}
+			e.inState('I')
+		}
+		if _, err := e.atomic(receipt("r"), call(text, int64(1), int64(2))); err != nil {
+			t.Error(err)
+		}
+		e.is("SELECT COUNT(*) FROM bed_receipt", 1)
+	})
+}
+
+func TestAtomicLeavesAloneWhatPgxReadsOtherwise(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock)
+		for _, c := range []delivery.Call{
+			call("INSERT INTO stock VALUES ($1, $2)", pgx.QueryExecModeExec, int64(1), int64(2)),
+			call("INSERT INTO stock VALUES (@id, @n)", pgx.NamedArgs{"id": 1, "n": 2}),
+			call("INSERT INTO stock VALUES ($1, $2)", pgx.QueryResultFormats{0}, int64(1), int64(2)),
+		} {
+			if _, handled, err := atomicOn(t, e.c, receipt("r"), c); handled || err != nil {
+				t.Errorf("%s: handled %t, %v", c.SQL, handled, err)
+			}
+		}
+		for _, text := range []string{"INSERT INTO stock VALUES (1, 1); DELETE FROM stock", "INSERT INTO stock VALUES (1, 'x", "COMMIT"} {
+			_, handled, err := atomicOn(t, e.c, receipt("r"), call(text))
+			if mode == pgx.QueryExecModeSimpleProtocol && handled {
+				t.Errorf("%s was handled: %v", text, err)
+			} else if handled && text != "COMMIT" {
+				classIs(t, text, err, delivery.Refused)
+			}
+			must(t, e.c, "DELETE FROM bed_receipt")
+		}
+		must(t, e.c, "BEGIN")
+		if _, handled, err := atomicOn(t, e.c, receipt("r")); handled || err != nil {
+			t.Errorf("inside a transaction it was handled: %v", err)
+		}
+		must(t, e.c, "COMMIT")
+		e.is("SELECT COUNT(*) FROM bed_receipt", 0)
+	})
+	if _, handled, err := atomic(context.Background(), otherConn{}, []delivery.Call{receipt("r")}); handled || err != nil {
+		t.Errorf("another driver's connection was handled: %v", err)
+	}
+}
+
+type otherConn struct{ driver.Conn }
+
+func TestSecondWriterOfAReceiptWaitsAndFindsIt(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10)")
+		other := conn(t, e.pool)
+		must(t, other, "BEGIN", lockReceipt)
+		var pid int64
+		if err := e.c.QueryRowContext(context.Background(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, _, err := atomicOn(t, e.c, receipt("r"), call("UPDATE stock SET n = n - 1"))
+			done <- err
+		}()
+		waitUntilWaiting(t, e.pool, int(pid))
+		must(t, other, "COMMIT")
+		if err := <-done; !isReceiptDuplicate(err) {
+			t.Errorf("the second writer got %v", err)
+		}
+		e.inState('I')
+		e.is("SELECT n FROM stock", 10)
+	})
+}
+
+func TestManyWritersOfOneReceiptApplyItOnce(t *testing.T) {
+	t.Parallel()
+	e := receiptful(t, testdb.Postgres(t), "", pgx.QueryExecModeCacheStatement, stock, "INSERT INTO stock VALUES (1, 0)")
+	var wg sync.WaitGroup
+	for range 4 {
+		c := conn(t, e.pool)
+		wg.Go(func() {
+			for i := range 50 {
+				_, handled, err := atomicOn(t, c, receipt(fmt.Sprint("r", i)), call("UPDATE stock SET n = n + 1 WHERE id = $1", int64(1)))
+				if !handled || err != nil && !isReceiptDuplicate(err) {
+					t.Errorf("handled %t: %v", handled, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	e.is("SELECT n FROM stock", 50)
+	e.is("SELECT COUNT(*) FROM bed_receipt", 50)
+}
+
+func TestWaitingForAReceiptIsToldFromWaitingForARow(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10), (2, 20)")
+		must(t, e.c, "SET lock_timeout = '100ms'")
+		other := conn(t, e.pool)
+		must(t, other, "BEGIN", lockReceipt, "UPDATE stock SET n = 21 WHERE id = 2")
+		_, err := e.atomic(receipt("r"), call("UPDATE stock SET n = n - 1 WHERE id = 1"))
+		classIs(t, "the receipt is locked", err, delivery.Retryable)
+		var server *pgconn.PgError
+		if !isReceiptBusy(err) || !errors.As(err, &server) || server.Code != "55P03" {
+			t.Errorf("%v is not said to be met on the receipt", err)
+		}
+		e.inState('I')
+		_, err = e.atomic(receipt("r2"), call("UPDATE stock SET n = n - 1 WHERE id = 2"))
+		classIs(t, "the row is locked", err, delivery.Retryable)
+		if isReceiptBusy(err) {
+			t.Errorf("%v is said to be met on the receipt", err)
+		}
+		must(t, e.c, "BEGIN", "UPDATE stock SET n = 11 WHERE id = 1")
+		if _, err = e.commitWith(receipt("r")); !isReceiptBusy(err) {
+			t.Errorf("%v, met by a COMMIT, is not said to be met on the receipt", err)
+		}
+		e.inState('E')
+		must(t, e.c, "ROLLBACK")
+		must(t, other, "ROLLBACK")
+		e.is("SELECT n FROM stock WHERE id = 1", 10)
+		e.is("SELECT COUNT(*) FROM bed_receipt", 0)
+	})
+}
+
+func TestCommitWith(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10)",
+			"CREATE TABLE later (id int REFERENCES stock DEFERRABLE INITIALLY DEFERRED)")
+		must(t, e.c, "BEGIN", "UPDATE stock SET n = 11")
+		if handled, err := e.commitWith(receipt("r"), call("UPDATE bed_receipt SET result = $1 WHERE id = $2", `{"rows": 1, "s": "it's"}`, "r")); err != nil || !handled {
+			t.Fatal(handled, err)
+		}
+		e.inState('I')
+		e.is("SELECT n FROM stock", 11)
+		e.is("SELECT COUNT(*) FROM bed_receipt WHERE result IS NOT NULL", 1)
+
+		must(t, e.c, "BEGIN", "UPDATE stock SET n = 12")
+		if _, err := e.commitWith(receipt("r2"), receipt("r")); !isReceiptDuplicate(err) {
+			t.Errorf("the receipt is there: %v", err)
+		}
+		e.inState('E')
+		must(t, e.c, "ROLLBACK", "BEGIN", "UPDATE stock SET n = 12", "INSERT INTO later VALUES (9)")
+		_, err := e.commitWith(receipt("r3"))
+		classIs(t, "a deferred constraint", err, delivery.Refused)
+		e.inState('I')
+
+		must(t, e.c, "BEGIN", "UPDATE stock SET n = 12")
+		if _, err := e.c.ExecContext(context.Background(), "SELECT 1 / 0"); err == nil {
+			t.Fatal("no error")
+		}
+		_, err = e.commitWith(receipt("r4"))
+		classIs(t, "the transaction is aborted", err, delivery.Retryable)
+		e.inState('E')
+		must(t, e.c, "ROLLBACK")
+
+		_, err = e.commitWith(receipt("r5"))
+		if !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("no transaction is open: %v", err)
+		}
+		classIs(t, "no transaction is open", err, delivery.Refused)
+		e.is("SELECT n FROM stock", 11)
+		e.is("SELECT COUNT(*) FROM bed_receipt", 1)
+	})
+}
+
+func TestCommitAnsweredByRollbackIsAnError(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode)
+		must(t, e.c, "BEGIN")
+		if _, err := e.c.ExecContext(context.Background(), "SELECT 1 / 0"); err == nil {
+			t.Fatal("no error")
+		}
+		handled, err := e.commitWith()
+		if !handled || !errors.Is(err, pgx.ErrTxCommitRollback) {
+			t.Errorf("handled %t, %v", handled, err)
+		}
+		classIs(t, "ROLLBACK", err, delivery.Retryable)
+		e.inState('I')
+	})
+}
+
+// What the driver made of BeginTx is simply dropped.
+func TestCommitWithAfterADriversTransaction(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10)")
+		for i := range 3 {
+			raw(t, e.c, func(dc driver.Conn) {
+				tx, err := delivery.BeginTx(context.Background(), dc, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelSerializable)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := delivery.Exec(context.Background(), dc, "UPDATE stock SET n = n + 1", nil); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := Dialect().CommitWith(context.Background(), dc, []delivery.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {
+					t.Fatal(i, err)
+				} else if err != nil {
+					if err := tx.Rollback(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := dc.(driver.SessionResetter).ResetSession(context.Background()); err != nil {
+					t.Errorf("the pool would drop it: %v", err)
+				}
+			})
+			e.inState('I')
+		}
+		e.is("SELECT n FROM stock", 12)
+	})
+}
+
+func TestAtomicIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		proxy := testproxy.New(t, db.Addr())
+		e := receiptful(t, db, proxy.Addr(), mode, stock, "INSERT INTO stock VALUES (1, 10)")
+		update := call("UPDATE stock SET n = n + $1", int64(1))
+		if _, err := e.atomic(receipt("first"), update); err != nil {
+			t.Fatal(err)
+		}
+		want := 1
+		if mode == pgx.QueryExecModeDescribeExec {
+			want = 2 // this mode asks for the description each time
+		}
+		n := proxy.Count(func([]byte) bool { return true })
+		if _, err := e.atomic(receipt("r"), update, call("UPDATE stock SET n = n + 1")); err != nil {
+			t.Fatal(err)
+		}
+		if got := n(); got != want {
+			t.Errorf("%d messages, want %d", got, want)
+		}
+		must(t, e.c, "BEGIN")
+		n = proxy.Count(func([]byte) bool { return true })
+		if _, err := e.commitWith(receipt("r2")); err != nil {
+			t.Fatal(err)
+		}
+		if got := n(); got != want {
+			t.Errorf("COMMIT: %d messages, want %d", got, want)
+		}
+	})
+}
+
+// carriesReceipt matches what holds the values of a receipt.
+func carriesReceipt(message []byte) bool {
+	return strings.Contains(string(message), "\x00\x04unit") || strings.Contains(string(message), "'unit'")
+}
+
+func TestAtomicWhoseConnectionBreaksIsInDoubt(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		proxy := testproxy.New(t, db.Addr())
+		e := receiptful(t, db, proxy.Addr(), mode, stock, "INSERT INTO stock VALUES (1, 10)")
+		around := conn(t, e.direct)
+		for _, applied := range []bool{false, true} {
+			for _, commit := range []bool{false, true} {
+				must(t, around, "DELETE FROM bed_receipt; UPDATE stock SET n = 10")
+				e.c = conn(t, e.pool)
+				if commit {
+					must(t, e.c, "BEGIN", "UPDATE stock SET n = n - 1")
+				}
+				strike := proxy.CutBefore
+				if applied {
+					strike = proxy.CutAfter
+				}
+				strike(carriesReceipt)
+				update := call("UPDATE stock SET n = n - $1", int64(1))
+				var err error
+				if commit {
+					_, err = e.commitWith(receipt("r"))
+				} else {
+					_, _, err = atomicOn(t, e.c, receipt("r"), update)
+				}
+				classIs(t, "cut", err, delivery.Unknown)
+				_, handled, err := atomicOn(t, e.c, receipt("r"), update)
+				if !handled {
+					t.Error("a closed connection was not handled")
+				}
+				classIs(t, "closed", err, delivery.Unreachable)
+				e.c = around
+				want := int64(0)
+				if applied {
+					want = 1
+				}
+				e.is("SELECT COUNT(*) FROM bed_receipt", want)
+				e.is("SELECT n FROM stock", 10-want)
+			}
+		}
+	})
+}
+
+func TestPrepareThatBreaksSentNothing(t *testing.T) {
+	t.Parallel()
+	db := testdb.Postgres(t)
+	for _, mode := range modes[:3] {
+		proxy := testproxy.New(t, db.Addr())
+		e := receiptful(t, db, proxy.Addr(), mode, stock)
+		proxy.CutAfter(testproxy.Text("bed_receipt"))
+		_, _, err := atomicOn(t, e.c, receipt("r"), call("UPDATE stock SET n = n - $1", int64(1)))
+		classIs(t, "cut while preparing", err, delivery.Unreachable)
+	}
+}
+
+func TestAtomicEndedByItsContext(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10)")
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		update := call("UPDATE stock SET n = n - $1", int64(1))
+		raw(t, e.c, func(dc driver.Conn) {
+			_, _, err := Dialect().Atomic(ended, dc, []delivery.Call{receipt("r"), update})
+			classIs(t, "ended before", err, delivery.Unreachable)
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+		})
+		e.inState('I')
+		other := conn(t, e.pool)
+		must(t, other, "BEGIN", "UPDATE stock SET n = 5")
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		defer cancel()
+		raw(t, e.c, func(dc driver.Conn) {
+			_, _, err := Dialect().Atomic(ctx, dc, []delivery.Call{receipt("r"), update})
+			classIs(t, "ended while it ran", err, delivery.Unknown)
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
+		})
+		must(t, other, "ROLLBACK")
+	})
+}
+
+func TestSessionThatIsTerminatedIsInDoubt(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
+		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10)")
+		var pid int
+		if err := e.c.QueryRowContext(context.Background(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		other := conn(t, e.pool)
+		must(t, other, "BEGIN", lockReceipt)
+		done := make(chan error, 1)
+		go func() {
+			_, _, err := atomicOn(t, e.c, receipt("r"), call("UPDATE stock SET n = n - $1", int64(1)))
+			done <- err
+		}()
+		waitUntilWaiting(t, e.pool, pid)
+		must(t, e.pool, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+		classIs(t, "terminated", <-done, delivery.Unknown)
+		must(t, other, "ROLLBACK")
+	})
+}
+
+// More texts than are kept, and a column whose type changed under a kept
+// description.
+func TestDescriptionsAreRenewed(t *testing.T) {
+	t.Parallel()
+	db := testdb.Postgres(t)
+	for _, mode := range modes[:2] {
+		e := receiptful(t, db, "", mode, "CREATE TABLE w (n int, s text)")
+		cfg := config(t, db)
+		cfg.RuntimeParams["search_path"] = e.name
+		cfg.DefaultQueryExecMode, cfg.StatementCacheCapacity, cfg.DescriptionCacheCapacity = mode, 3, 3
+		e.c = conn(t, open(t, cfg))
+		for round := range 3 {
+			for i := range 6 {
+				text := fmt.Sprintf("INSERT INTO w (n, s) VALUES ($1, $2) RETURNING n + %d", i)
+				if _, err := e.atomic(receipt(fmt.Sprint(round, "-", i)), call(text, int64(i), "x"), call("UPDATE w SET n = n + $1", int64(0))); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		raw(t, e.c, func(dc driver.Conn) {
+			s, _ := openSession(dc, []delivery.Call{receipt("")})
+			if len(s.statements) != 3 {
+				t.Errorf("%d descriptions are kept", len(s.statements))
+			}
+		})
+		if mode == pgx.QueryExecModeCacheStatement {
+			e.is("SELECT CASE WHEN COUNT(*) <= 6 THEN 1 ELSE COUNT(*) END FROM pg_prepared_statements WHERE name LIKE 'bed\\_%'", 1)
+		}
+		wide := call("INSERT INTO w (n, s) VALUES ($1, $2) RETURNING *", int64(1), "x")
+		if _, err := e.atomic(receipt("before"), wide); err != nil {
+			t.Fatal(err)
+		}
+		must(t, e.c, "ALTER TABLE w ALTER n TYPE bigint")
+		wide.Args[0].Value = int64(1 << 40)
+		_, err := e.atomic(receipt("after"), wide)
+		classIs(t, "an old description", err, delivery.Refused)
+		if _, err := e.atomic(receipt("after"), wide); err != nil {
+			t.Errorf("the description was not renewed: %v", err)
+		}
+		must(t, e.c, "ALTER TABLE w ADD more int", "DEALLOCATE ALL")
+		for try := 0; ; try++ {
+			_, err := e.atomic(receipt("discarded"), wide)
+			if err == nil {
+				break
+			}
+			if try == 2 {
+				t.Fatalf("it does not recover: %v", err)
+			}
+			classIs(t, "an old plan", err, delivery.Retryable)
+		}
+	}
+}
+
+func TestReceiptsDuplicateIsToldByItsConstraint(t *testing.T) {
+	t.Parallel()
+	e := receiptful(t, testdb.Postgres(t), "", pgx.QueryExecModeCacheStatement, "CREATE TABLE d (bed_receipt text CONSTRAINT d_bed_receipt_id UNIQUE)", "INSERT INTO d VALUES ('bed_receipt_id')",
+		"CREATE SCHEMA other", "CREATE TABLE other.mine (id int, CONSTRAINT bed_receipt_id UNIQUE (id))", "INSERT INTO other.mine VALUES (1)")
+	for _, text := range []string{"INSERT INTO d VALUES ('bed_receipt_id')", "INSERT INTO other.mine VALUES (1)"} {
+		_, err := e.c.ExecContext(context.Background(), text)
+		classIs(t, text, err, delivery.Duplicate)
+		if isReceiptDuplicate(err) {
+			t.Errorf("%v is said to be the receipt's", err)
+		}
+	}
+	for range 2 {
+		_, err := e.c.ExecContext(context.Background(), lockReceipt)
+		if err != nil && !isReceiptDuplicate(err) {
+			t.Errorf("%v is not said to be the receipt's", err)
+		}
+	}
+	if isReceiptDuplicate(errors.New("x")) || isReceiptBusy(errors.New("x")) {
+		t.Error("another error is said to be the receipt's")
+	}
+}

@@ -1,0 +1,49 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	receiptTable = "bed_receipt"
+	receiptKey   = "bed_receipt_id" // its unique key
+)
+
+func isReceipt(text string) bool { return strings.HasPrefix(text, "INSERT INTO "+receiptTable+" ") }
+
+// isReceiptDuplicate reports whether err is of the receipts' unique key.
+func isReceiptDuplicate(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.Code == "23505" &&
+		server.ConstraintName == receiptKey && server.TableName == receiptTable
+}
+
+// receiptWait is an error of waiting for another writer of the same receipt.
+type receiptWait struct{ err *pgconn.PgError }
+
+func (e *receiptWait) Error() string { return e.err.Error() }
+func (e *receiptWait) Unwrap() error { return e.err }
+
+// receiptError marks err if the call that it answers was to write a receipt.
+func receiptError(calls []delivery.Call, failed int, err error) error {
+	server, ok := err.(*pgconn.PgError) //nolint:errorlint // not a marked one
+	if !ok || failed >= len(calls) || !isReceipt(calls[failed].SQL) {
+		return err
+	}
+	switch server.Code {
+	case "40001", // serialization_failure
+		"40P01", // deadlock_detected
+		"55P03": // lock_not_available
+		return &receiptWait{server}
+	}
+	return err
+}
+
+func isReceiptBusy(err error) bool {
+	var wait *receiptWait
+	return errors.As(err, &wait)
+}

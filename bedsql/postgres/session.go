@@ -1,0 +1,209 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// session is what is kept with one connection of pgx's: its mode, and the
+// descriptions of the statements that were sent in pipelines, because pgx's own
+// cache is not to be reached. Like the connection it is used by one goroutine at
+// a time.
+type session struct {
+	conn *pgx.Conn
+	mode pgx.QueryExecMode
+	// capacity is how many descriptions are kept, as many as pgx keeps itself.
+	capacity   int
+	statements map[string]*statement
+	// named counts the names given to prepared statements, used the uses.
+	named, used int
+	// stale are the prepared statements that are not kept any more and still
+	// on the server.
+	stale []string
+}
+
+type statement struct {
+	description *pgconn.StatementDescription
+	used        int
+}
+
+const sessionKey = "github.com/bedsql/bed"
+
+func sessionOf(conn *pgx.Conn) *session {
+	data := conn.PgConn().CustomData()
+	if s, ok := data[sessionKey].(*session); ok && s.conn == conn {
+		return s
+	}
+	cfg := conn.Config()
+	s := &session{conn: conn, mode: cfg.DefaultQueryExecMode, statements: map[string]*statement{}}
+	switch s.mode {
+	case pgx.QueryExecModeCacheStatement:
+		s.capacity = cfg.StatementCacheCapacity
+	case pgx.QueryExecModeCacheDescribe:
+		s.capacity = cfg.DescriptionCacheCapacity
+	}
+	data[sessionKey] = s
+	return s
+}
+
+func (s *session) closed() bool { return s.conn.IsClosed() }
+func (s *session) status() byte { return s.conn.PgConn().TxStatus() }
+
+// query is a call as it is sent.
+type query struct {
+	sql  string
+	desc *pgconn.StatementDescription
+	pgx.ExtendedQueryBuilder
+}
+
+func (q *query) send(p *pgconn.Pipeline) {
+	switch {
+	case q.desc == nil:
+		p.SendQueryParams(q.sql, q.ParamValues, nil, q.ParamFormats, nil)
+	case q.desc.Name == "":
+		p.SendQueryParams(q.sql, q.ParamValues, q.desc.ParamOIDs, q.ParamFormats, nil)
+	default:
+		p.SendQueryStatement(q.desc, q.ParamValues, q.ParamFormats, nil)
+	}
+}
+
+// encode makes of each argument what pgx makes of it in this mode. All of them
+// are encoded before the first call is sent: one that does not fit costs nothing
+// but its error.
+func (s *session) encode(ctx context.Context, calls []delivery.Call) ([]*query, error) {
+	descriptions, err := s.describe(ctx, calls)
+	if err != nil {
+		return nil, err
+	}
+	queries := make([]*query, len(calls))
+	for i, call := range calls {
+		q := &query{sql: call.SQL}
+		// A text without arguments needs no description, and is not worth
+		// being kept.
+		if len(call.Args) > 0 {
+			q.desc = descriptions[call.SQL]
+			if err := q.Build(s.conn.TypeMap(), q.desc, values(call.Args)); err != nil {
+				return nil, err
+			}
+		}
+		queries[i] = q
+	}
+	return queries, nil
+}
+
+// describe asks the server for the parameters of those texts that are not known
+// yet.
+func (s *session) describe(ctx context.Context, calls []delivery.Call) (map[string]*pgconn.StatementDescription, error) {
+	if s.mode == pgx.QueryExecModeExec {
+		return nil, nil
+	}
+	descriptions := make(map[string]*pgconn.StatementDescription, len(calls))
+	var missing []string
+	for _, call := range calls {
+		if _, ok := descriptions[call.SQL]; ok || len(call.Args) == 0 {
+			continue
+		}
+		descriptions[call.SQL] = nil
+		if st, ok := s.statements[call.SQL]; ok {
+			s.used++
+			st.used = s.used
+			descriptions[call.SQL] = st.description
+			continue
+		}
+		missing = append(missing, call.SQL)
+	}
+	if len(missing) == 0 {
+		return descriptions, nil
+	}
+	return descriptions, s.prepare(ctx, missing, descriptions)
+}
+
+func (s *session) prepare(ctx context.Context, texts []string, into map[string]*pgconn.StatementDescription) (err error) {
+	p := s.conn.PgConn().StartPipeline(ctx)
+	defer func() {
+		if cerr := p.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	stale := s.stale
+	s.stale = nil
+	for _, name := range stale {
+		p.SendDeallocate(name)
+	}
+	names := make([]string, len(texts))
+	for i, text := range texts {
+		if s.mode == pgx.QueryExecModeCacheStatement {
+			s.named++
+			names[i] = "bed_" + strconv.Itoa(s.named)
+		}
+		p.SendPrepare(names[i], text, nil)
+	}
+	if err := p.Sync(); err != nil {
+		return err
+	}
+	for range stale {
+		if _, err := p.GetResults(); err != nil {
+			return err
+		}
+	}
+	for i, text := range texts {
+		got, err := p.GetResults()
+		if err != nil {
+			return err
+		}
+		d, ok := got.(*pgconn.StatementDescription)
+		if !ok {
+			return errUnexpected
+		}
+		d = &pgconn.StatementDescription{Name: names[i], SQL: text, ParamOIDs: d.ParamOIDs, Fields: d.Fields}
+		into[text] = d
+		s.keep(text, d)
+	}
+	return nil
+}
+
+func (s *session) keep(text string, d *pgconn.StatementDescription) {
+	if s.capacity <= 0 {
+		return
+	}
+	for len(s.statements) >= s.capacity {
+		oldest := ""
+		for t, st := range s.statements {
+			if oldest == "" || st.used < s.statements[oldest].used {
+				oldest = t
+			}
+		}
+		s.drop(oldest)
+	}
+	s.used++
+	s.statements[text] = &statement{description: d, used: s.used}
+}
+
+func (s *session) drop(text string) {
+	if st, ok := s.statements[text]; ok {
+		delete(s.statements, text)
+		if st.description.Name != "" {
+			s.stale = append(s.stale, st.description.Name)
+		}
+	}
+}
+
+// forget drops the descriptions of calls after an error that may come of one
+// that is out of date: a column's type changed, a pooler changed servers.
+func (s *session) forget(calls []delivery.Call, err error) {
+	var server *pgconn.PgError
+	if errors.As(err, &server) && len(server.Code) == 5 {
+		switch server.Code[:2] {
+		case "23", "40", "55", "57":
+			return
+		}
+	}
+	for _, call := range calls {
+		s.drop(call.SQL)
+	}
+}
