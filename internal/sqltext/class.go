@@ -103,4 +103,6 @@ type Class struct {
 	Locks bool
 	// HasDML is whether a Multi holds a DML.
 	HasDML bool
+	// Hazards are what makes a DML mean something else when it runs again.
+	Hazards Hazards
 }

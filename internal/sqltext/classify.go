@@ -56,13 +56,18 @@ func (p *parser) statement() Class {
 		return Class{Kind: Empty}
 	}
 	parenthesised := p.depth > 0
+	lex, first := p.lex, p.tok
 	c := p.head()
 	p.rest()
 	if parenthesised && c.Kind != Read && c.Kind != DML {
 		// Only queries go in parentheses.
 		return Class{Kind: Opaque}
 	}
-	return p.finish(c)
+	c = p.finish(c)
+	if c.Kind == DML && !p.lex.broken && p.depth == 0 {
+		c.Hazards = hazards(lex, first, p.tok.start)
+	}
+	return c
 }
 
 // finish adds to c, which the first words said, what the rest does.

@@ -22,11 +22,13 @@ const (
 	kwCheck
 	kwCheckpoint
 	kwChecksum
+	kwClock
 	kwClose
 	kwCluster
 	kwComment
 	kwCommit
 	kwConcurrent
+	kwConflict
 	kwConstraints
 	kwCreate
 	kwCurrent
@@ -37,15 +39,18 @@ const (
 	kwDefault
 	kwDeferred
 	kwDefiner
+	kwDelayed
 	kwDelete
 	kwDesc
 	kwDescribe
 	kwDetach
 	kwDeterministic
 	kwDiscard
+	kwDistinct
 	kwDo
 	kwDrop
 	kwDumpfile
+	kwDuplicate
 	kwElse
 	kwEnd
 	kwEvent
@@ -66,33 +71,46 @@ const (
 	kwGlobal
 	kwGrant
 	kwHandler
+	kwHaving
 	kwHelp
+	kwHighPriority
 	kwIdentity
 	kwIf
+	kwIgnore
 	kwImmediate
 	kwInsert
 	kwInsertID
 	kwInstall
 	kwInto
 	kwInvoker
+	kwIs
 	kwIsolation
+	kwJoin
+	kwKey
 	kwLastInsertID
+	kwLimit
 	kwLoad
 	kwLocal
 	kwLock
 	kwLoop
+	kwLowPriority
 	kwMaterialized
 	kwMerge
 	kwMove
+	kwNext
 	kwNo
 	kwNot
+	kwNull
 	kwOf
 	kwOff
 	kwOn
+	kwOnly
 	kwOptimize
 	kwOr
+	kwOrder
 	kwOutfile
 	kwPackage
+	kwPartition
 	kwPartitions
 	kwPassword
 	kwPersist
@@ -115,6 +133,7 @@ const (
 	kwRepeat
 	kwReplace
 	kwReset
+	kwReturning
 	kwRevoke
 	kwRollback
 	kwRow
@@ -151,6 +170,8 @@ const (
 	kwValues
 	kwVerbose
 	kwView
+	kwWhen
+	kwWhere
 	kwWhile
 	kwWith
 	kwWork
@@ -161,48 +182,54 @@ var keywords = map[string]keyword{
 	"ABORT": kwAbort, "ALL": kwAll, "ALTER": kwAlter, "ANALYSE": kwAnalyse, "ANALYZE": kwAnalyze,
 	"AND": kwAnd, "AS": kwAs, "ATOMIC": kwAtomic, "ATTACH": kwAttach, "AUTOCOMMIT": kwAutocommit,
 	"BACKUP": kwBackup, "BEGIN": kwBegin,
-	"CASE": kwCase, "CHAIN": kwChain, "CHECK": kwCheck, "CHECKPOINT": kwCheckpoint,
-	"CHECKSUM": kwChecksum, "CLOSE": kwClose, "CLUSTER": kwCluster, "COMMENT": kwComment,
-	"COMMIT": kwCommit, "CONCURRENT": kwConcurrent, "CONSTRAINTS": kwConstraints,
-	"CREATE": kwCreate, "CURRENT": kwCurrent, "CYCLE": kwCycle,
+	"CASE": kwCase, "CHAIN": kwChain, "CHECK": kwCheck, "CHECKPOINT": kwCheckpoint, "CHECKSUM": kwChecksum,
+	"CLOSE": kwClose, "CLUSTER": kwCluster, "COMMENT": kwComment, "COMMIT": kwCommit,
+	"CONCURRENT": kwConcurrent, "CONFLICT": kwConflict, "CONSTRAINTS": kwConstraints, "CREATE": kwCreate,
+	"CURRENT": kwCurrent, "CYCLE": kwCycle,
 	"DATA": kwData, "DEALLOCATE": kwDeallocate, "DECLARE": kwDeclare, "DEFAULT": kwDefault,
-	"DEFERRED": kwDeferred, "DEFINER": kwDefiner, "DELETE": kwDelete, "DESC": kwDesc,
-	"DESCRIBE": kwDescribe, "DETACH": kwDetach, "DETERMINISTIC": kwDeterministic,
-	"DISCARD": kwDiscard, "DO": kwDo, "DROP": kwDrop, "DUMPFILE": kwDumpfile,
-	"ELSE": kwElse, "END": kwEnd, "EVENT": kwEvent, "EXCLUSIVE": kwExclusive,
-	"EXECUTE": kwExecute, "EXISTS": kwExists, "EXPLAIN": kwExplain, "EXPORT": kwExport,
-	"EXTENDED": kwExtended,
-	"FALSE":    kwFalse, "FETCH": kwFetch, "FLUSH": kwFlush, "FOR": kwFor, "FORMAT": kwFormat,
-	"FROM": kwFrom, "FUNCTION": kwFunction,
-	"GET": kwGet, "GLOBAL": kwGlobal, "GRANT": kwGrant,
-	"HANDLER": kwHandler, "HELP": kwHelp,
-	"IDENTITY": kwIdentity, "IF": kwIf, "IMMEDIATE": kwImmediate, "INSERT": kwInsert,
-	"INSERT_ID": kwInsertID, "INSTALL": kwInstall, "INTO": kwInto, "INVOKER": kwInvoker,
+	"DEFERRED": kwDeferred, "DEFINER": kwDefiner, "DELAYED": kwDelayed, "DELETE": kwDelete, "DESC": kwDesc,
+	"DESCRIBE": kwDescribe, "DETACH": kwDetach, "DETERMINISTIC": kwDeterministic, "DISCARD": kwDiscard,
+	"DISTINCT": kwDistinct, "DO": kwDo, "DROP": kwDrop, "DUMPFILE": kwDumpfile, "DUPLICATE": kwDuplicate,
+	"ELSE": kwElse, "END": kwEnd, "EVENT": kwEvent, "EXCLUSIVE": kwExclusive, "EXECUTE": kwExecute,
+	"EXISTS": kwExists, "EXPLAIN": kwExplain, "EXPORT": kwExport, "EXTENDED": kwExtended,
+	"FALSE": kwFalse, "FETCH": kwFetch, "FLUSH": kwFlush, "FOR": kwFor, "FORMAT": kwFormat, "FROM": kwFrom,
+	"FUNCTION": kwFunction,
+	"GET":      kwGet, "GLOBAL": kwGlobal, "GRANT": kwGrant,
+	"HANDLER": kwHandler, "HAVING": kwHaving, "HELP": kwHelp, "HIGH_PRIORITY": kwHighPriority,
+	"IDENTITY": kwIdentity, "IF": kwIf, "IGNORE": kwIgnore, "IMMEDIATE": kwImmediate, "INSERT": kwInsert,
+	"INSERT_ID": kwInsertID, "INSTALL": kwInstall, "INTO": kwInto, "INVOKER": kwInvoker, "IS": kwIs,
 	"ISOLATION":      kwIsolation,
-	"LAST_INSERT_ID": kwLastInsertID, "LOAD": kwLoad, "LOCAL": kwLocal, "LOCK": kwLock,
-	"LOOP":         kwLoop,
+	"JOIN":           kwJoin,
+	"KEY":            kwKey,
+	"LAST_INSERT_ID": kwLastInsertID, "LIMIT": kwLimit, "LOAD": kwLoad, "LOCAL": kwLocal, "LOCK": kwLock,
+	"LOOP": kwLoop, "LOW_PRIORITY": kwLowPriority,
 	"MATERIALIZED": kwMaterialized, "MERGE": kwMerge, "MOVE": kwMove,
-	"NO": kwNo, "NOT": kwNot,
-	"OF": kwOf, "OFF": kwOff, "ON": kwOn, "OPTIMIZE": kwOptimize, "OR": kwOr, "OUTFILE": kwOutfile,
-	"PACKAGE": kwPackage, "PARTITIONS": kwPartitions, "PASSWORD": kwPassword,
-	"PERSIST": kwPersist, "PERSIST_ONLY": kwPersistOnly, "PG_TEMP": kwPgTemp,
-	"PRAGMA": kwPragma, "PREPARE": kwPrepare, "PREPARED": kwPrepared, "PREVIOUS": kwPrevious,
-	"PROCEDURE": kwProcedure, "PURGE": kwPurge,
-	"READ": kwRead, "REASSIGN": kwReassign, "RECURSIVE": kwRecursive, "REFRESH": kwRefresh,
-	"REINDEX": kwReindex, "RELEASE": kwRelease, "RENAME": kwRename, "REPAIR": kwRepair,
-	"REPEAT": kwRepeat, "REPLACE": kwReplace, "RESET": kwReset, "REVOKE": kwRevoke,
+	"NEXT": kwNext, "NO": kwNo, "NOT": kwNot, "NULL": kwNull,
+	"OF": kwOf, "OFF": kwOff, "ON": kwOn, "ONLY": kwOnly, "OPTIMIZE": kwOptimize, "OR": kwOr,
+	"ORDER": kwOrder, "OUTFILE": kwOutfile,
+	"PACKAGE": kwPackage, "PARTITION": kwPartition, "PARTITIONS": kwPartitions, "PASSWORD": kwPassword,
+	"PERSIST": kwPersist, "PERSIST_ONLY": kwPersistOnly, "PG_TEMP": kwPgTemp, "PRAGMA": kwPragma,
+	"PREPARE": kwPrepare, "PREPARED": kwPrepared, "PREVIOUS": kwPrevious, "PROCEDURE": kwProcedure,
+	"PURGE": kwPurge,
+	"READ":  kwRead, "REASSIGN": kwReassign, "RECURSIVE": kwRecursive, "REFRESH": kwRefresh,
+	"REINDEX": kwReindex, "RELEASE": kwRelease, "RENAME": kwRename, "REPAIR": kwRepair, "REPEAT": kwRepeat,
+	"REPLACE": kwReplace, "RESET": kwReset, "RETURNING": kwReturning, "REVOKE": kwRevoke,
 	"ROLLBACK": kwRollback, "ROW": kwRow,
 	"SAVEPOINT": kwSavepoint, "SEARCH": kwSearch, "SECURITY": kwSecurity, "SELECT": kwSelect,
-	"SEQUENCE": kwSequence, "SESSION": kwSession, "SET": kwSet, "SHARE": kwShare, "SHOW": kwShow, "SQL": kwSQL,
-	"START": kwStart, "STATEMENT": kwStatement,
-	"TABLE": kwTable, "TABLES": kwTables, "TEMP": kwTemp, "TEMPORARY": kwTemporary,
-	"THEN": kwThen, "TO": kwTo, "TRAN": kwTran, "TRANSACTION": kwTransaction,
-	"TRIGGER": kwTrigger, "TRUE": kwTrue, "TRUNCATE": kwTruncate,
-	"UNINSTALL": kwUninstall, "UNLOCK": kwUnlock, "UNLOGGED": kwUnlogged, "UPDATE": kwUpdate,
-	"USE":    kwUse,
+	"SEQUENCE": kwSequence, "SESSION": kwSession, "SET": kwSet, "SHARE": kwShare, "SHOW": kwShow,
+	"SQL": kwSQL, "START": kwStart, "STATEMENT": kwStatement,
+	"TABLE": kwTable, "TABLES": kwTables, "TEMP": kwTemp, "TEMPORARY": kwTemporary, "THEN": kwThen,
+	"TO": kwTo, "TRAN": kwTran, "TRANSACTION": kwTransaction, "TRIGGER": kwTrigger, "TRUE": kwTrue,
+	"TRUNCATE":  kwTruncate,
+	"UNINSTALL": kwUninstall, "UNLOCK": kwUnlock, "UNLOGGED": kwUnlogged, "UPDATE": kwUpdate, "USE": kwUse,
 	"VACUUM": kwVacuum, "VALUE": kwValue, "VALUES": kwValues, "VERBOSE": kwVerbose, "VIEW": kwView,
-	"WHILE": kwWhile, "WITH": kwWith, "WORK": kwWork,
+	"WHEN": kwWhen, "WHERE": kwWhere, "WHILE": kwWhile, "WITH": kwWith, "WORK": kwWork,
 	"XA": kwXA,
+
+	// The clock, read without parentheses.
+	"CURRENT_DATE": kwClock, "CURRENT_TIME": kwClock, "CURRENT_TIMESTAMP": kwClock,
+	"LOCALTIME": kwClock, "LOCALTIMESTAMP": kwClock,
+	"UTC_DATE": kwClock, "UTC_TIME": kwClock, "UTC_TIMESTAMP": kwClock,
 }
 
 // isDML is the one list of the verbs that write rows. REPLACE is one only
