@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -19,8 +20,10 @@ const (
 	// AtLeastOnce applies a write again when it is not known whether it was
 	// applied. It needs idempotent SQL.
 	AtLeastOnce Guarantee = iota
-	// ExactlyOnce applies a write once, by a receipt in the target database.
-	// It is not available yet: Register and NewConnector refuse it.
+	// ExactlyOnce applies a write once: every attempt leaves a receipt in the
+	// target's table bed_receipt, in the same local transaction as the write,
+	// and an attempt that meets the receipt applies nothing. Tables that know
+	// no transactions (MyISAM) cannot be covered. It gives no order.
 	ExactlyOnce
 )
 
@@ -36,6 +39,22 @@ const (
 	PinnedRefuse
 )
 
+// Removal says when the log of a delivered write is removed.
+type Removal uint8
+
+const (
+	// RemovalByGuarantee removes it behind the caller under ExactlyOnce, and
+	// before the caller is answered under AtLeastOnce.
+	RemovalByGuarantee Removal = iota
+	// RemovalBeforeReturn removes it before the caller is answered.
+	RemovalBeforeReturn
+	// RemovalBehind removes it behind the caller, together with others. A
+	// crash in between has the job deliver the write again: under ExactlyOnce
+	// it meets its receipt; under AtLeastOnce it may overwrite what was
+	// written since, so choose it there only for writes that bear that.
+	RemovalBehind
+)
+
 // Config configures a wrapped driver. The zero value of every field but
 // Storage means its default.
 type Config struct {
@@ -49,6 +68,13 @@ type Config struct {
 	NoSyncRetry bool
 	// Guarantee is how often a delivered write takes effect. Default AtLeastOnce.
 	Guarantee Guarantee
+
+	// ReceiptRetention is how long a receipt is kept that could not be erased
+	// at once, because an attempt may still come. Default 7 days.
+	ReceiptRetention time.Duration
+	// KeyRetention is how long the receipt of a write under an idempotency key
+	// is kept, and with it the answer. Default 7 days.
+	KeyRetention time.Duration
 
 	// RetryInitial is the pause before the first retry inside the call; it
 	// doubles up to RetryMax and is jittered by half. Default 20 ms.
@@ -71,6 +97,13 @@ type Config struct {
 	// Pinned says what becomes of a write on a connection that holds session
 	// state. Default PinnedPassThrough.
 	Pinned PinnedPolicy
+	// Guard says what becomes of a write that is not the same when it is
+	// delivered again. Default GuardWarn.
+	Guard GuardPolicy
+	// Removal says when the log of a delivered write is removed. Default
+	// RemovalByGuarantee. What waits is bounded and removed when the database
+	// is closed.
+	Removal Removal
 	// MaxUnitStatements is how many statements of one local transaction are
 	// kept in the log. A larger transaction runs as ever, but when the answer
 	// to its COMMIT is lost it is parked for a person instead of delivered
@@ -94,6 +127,8 @@ func (c Config) withDefaults() Config {
 	if c.NoSyncRetry {
 		c.SyncMaxDeliveryTryTimes = 0
 	}
+	setDefault(&c.ReceiptRetention, delivery.DefaultRetention)
+	setDefault(&c.KeyRetention, delivery.DefaultRetention)
 	setDefault(&c.RetryInitial, 20*time.Millisecond)
 	setDefault(&c.RetryMax, 500*time.Millisecond)
 	setDefault(&c.RetryTimeout, 10*time.Second)
@@ -131,6 +166,8 @@ func (c Config) validate() error {
 		value int64
 	}{
 		{"SyncMaxDeliveryTryTimes", int64(c.SyncMaxDeliveryTryTimes)},
+		{"ReceiptRetention", int64(c.ReceiptRetention)},
+		{"KeyRetention", int64(c.KeyRetention)},
 		{"RetryInitial", int64(c.RetryInitial)},
 		{"RetryMax", int64(c.RetryMax)},
 		{"RetryTimeout", int64(c.RetryTimeout)},
@@ -150,14 +187,18 @@ func (c Config) validate() error {
 		bad("MaxUnitStatements is %d, it can be %d at most", c.MaxUnitStatements, txlog.MaxStatements)
 	}
 	switch c.Guarantee {
-	case AtLeastOnce:
-	case ExactlyOnce:
-		bad("Guarantee ExactlyOnce is not available yet")
+	case AtLeastOnce, ExactlyOnce:
 	default:
 		bad("Guarantee %d is unknown", c.Guarantee)
 	}
+	if c.Removal > RemovalBehind {
+		bad("Removal %d is unknown", c.Removal)
+	}
 	if c.Pinned > PinnedRefuse {
 		bad("Pinned %d is unknown", c.Pinned)
+	}
+	if c.Guard > GuardOff {
+		bad("Guard %d is unknown", c.Guard)
 	}
 	return errors.Join(errs...)
 }

@@ -38,6 +38,7 @@ func TestConfigMistakesAreRefusedByName(t *testing.T) {
 		{bedsql.Config{Storage: storage, MaxUnitBytes: -1}, "MaxUnitBytes"},
 		{bedsql.Config{Storage: storage, Guarantee: 200}, "Guarantee"},
 		{bedsql.Config{Storage: storage, Pinned: 200}, "Pinned"},
+		{bedsql.Config{Storage: storage, Guard: 200}, "Guard"},
 	} {
 		if err := bedsql.RegisterDriver(name, parseFake, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("RegisterDriver with a wrong %s: %v, want an error that names it", c.want, err)

@@ -28,6 +28,9 @@ type Conn struct {
 	// tx is the local transaction that is open; nil outside of any, and on a
 	// connection whose writes are not logged.
 	tx *localTx
+	// stagedTx is the local transaction of a staged soft transaction, which
+	// only records.
+	stagedTx *stagedTx
 	// spare is a closed statement for the next one to be made of: where a
 	// driver says ErrSkip, database/sql prepares one for each query.
 	spare *convertingStmt
@@ -215,6 +218,7 @@ func (c *Conn) kill() { c.dead = true }
 func (c *Conn) pin(why string) {
 	if c.tx != nil {
 		c.tx.unreplayable(why)
+		c.tx.moved = true
 	}
 	if c.pinned == "" {
 		c.pinned = why

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
 
@@ -81,8 +82,17 @@ type connector struct {
 	cfg     Config
 	texts   *sqltext.Cache
 	deliver *listener.BestEfforts
-	log     logrus.FieldLogger
-	driver  driver.Driver
+	// receipts say how the receipts of writes through this connector are written.
+	receipts delivery.Receipts
+	// place is where the table of receipts is: empty if that cannot be told, nil
+	// while it was not found.
+	place  atomic.Pointer[string]
+	eraser *eraser
+	guard  *guard
+	// idle are connections for the deliveries of staged soft transactions.
+	idle   idleConns
+	log    logrus.FieldLogger
+	driver driver.Driver
 }
 
 var (
@@ -105,26 +115,32 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	}
 	cfg = cfg.withDefaults()
 	log := cfg.Logger.WithField("data_source", target.DataSource)
-	return &connector{
+	c := &connector{
 		target:  target,
 		dialect: target.Dialect,
 		cfg:     cfg,
 		texts:   sqltext.NewCache(target.Dialect.Flavor, cachedTexts),
 		log:     log,
-		deliver: listener.NewBestEfforts(listener.BestEffortsConfig{
-			Storage:                 cfg.Storage,
-			SyncMaxDeliveryTryTimes: cfg.SyncMaxDeliveryTryTimes,
-			RetryInitial:            cfg.RetryInitial,
-			RetryMax:                cfg.RetryMax,
-			RetryTimeout:            cfg.RetryTimeout,
-			Lease:                   cfg.Lease,
-			LogTimeout:              cfg.LogTimeout,
-			RunUnlogged:             cfg.RunUnlogged,
-			Dialect:                 target.Dialect,
-			Bus:                     cfg.Bus,
-			Logger:                  cfg.Logger,
-		}),
-	}, nil
+		receipts: delivery.Receipts{
+			LogID: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
+		},
+	}
+	c.guard = newGuard(&cfg, target.Dialect.Flavor, log)
+	c.eraser = &eraser{c: c, inTurn: target.Dialect.Flavor == delivery.SQLite}
+	c.idle.turns = make(chan struct{}, maxLent)
+	c.deliver = listener.NewBestEfforts(listener.BestEffortsConfig{
+		Storage:                 cfg.Storage,
+		SyncMaxDeliveryTryTimes: cfg.SyncMaxDeliveryTryTimes,
+		RetryInitial:            cfg.RetryInitial,
+		RetryMax:                cfg.RetryMax,
+		RetryTimeout:            cfg.RetryTimeout,
+		Lease:                   cfg.Lease,
+		LogTimeout:              cfg.LogTimeout,
+		RunUnlogged:             cfg.RunUnlogged,
+		Bus:                     cfg.Bus,
+		Logger:                  cfg.Logger,
+	})
+	return c, nil
 }
 
 // refuseSharedFile keeps a SQLite log out of the target's own file: the log's
@@ -177,6 +193,8 @@ func (c *connector) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.LogTimeout)
 	defer cancel()
 	c.deliver.Close(ctx)
+	c.eraser.close(ctx)
+	c.idle.close()
 	if closer, ok := c.target.Connector.(io.Closer); ok {
 		return closer.Close()
 	}

@@ -16,6 +16,9 @@ type Counters struct {
 	// PassedThrough counts writes that ran unlogged because of session state,
 	// several statements in one text, or a text that depends on its session.
 	PassedThrough atomic.Uint64
+	// Guarded counts writes that Config.Guard found not to be the same when
+	// they are delivered again, refused ones included.
+	Guarded atomic.Uint64
 	// Skipped counts writes that ran unlogged under Skip.
 	Skipped atomic.Uint64
 }

@@ -4,14 +4,28 @@
 //
 // An application registers a wrapped driver by its database's package
 // (bedsql/mysql, bedsql/postgres, bedsql/sqlite) and opens it by the new name;
-// nothing else changes. When a write returns, exactly one of four things is
-// true, and its error tells which:
+// nothing else changes. When a write returns, its error tells what is true:
 //
-//   - no error: it is applied, and its log is gone;
+//   - no error: it is applied, and its log is gone or about to be ([Config].Removal);
 //   - the driver's own error, unchanged: the database refused it, it is not applied;
-//   - [ErrPending]: it is logged and not known to be applied; the job delivers it.
-//     Answer "accepted", never "failed, send it again";
-//   - [ErrNotLogged]: it was never sent.
+//   - [ErrPending]: it is logged and not known to be applied; the job delivers it, or
+//     it is parked for a person. Answer "accepted", never "failed, send it again";
+//   - [ErrNotLogged]: its log could not be written; it was never sent;
+//   - [ErrRowsUnknown]: it is applied, but the answer with its rows was lost. From
+//     Exec it comes out of the Result's methods, from Query it is the error.
 //
-// Queries and everything else that is no DML pass through untouched.
+// A write that cannot be taken fails before anything runs or is logged: the
+// error of its context if that has ended, a parameter that the log cannot
+// keep, [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent],
+// [ErrKeyUnusable], a [ReceiptTableError]; [ErrTransactionLost] in a local
+// transaction that the database has rolled back. [ErrKeyReused] is the answer to
+// another request under a used idempotency key, which is not applied. Inside a
+// soft transaction Exec keeps what is pending or refused for
+// [SoftTransaction.End] to report.
+//
+// Delivery is at least once, so that SQL must be idempotent, unless
+// [Config].Guarantee, [WithGuarantee] or [WithIdempotencyKey] say [ExactlyOnce].
+//
+// Queries and everything else that is no DML pass through. Inside a local
+// transaction writes run as usual; the above then holds for its Commit.
 package bedsql

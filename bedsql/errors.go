@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 var (
@@ -19,6 +20,20 @@ var (
 	// ErrEnded is returned by a write under a soft transaction that has ended.
 	// It was neither logged nor sent.
 	ErrEnded = errors.New("bed: the soft transaction of this context has ended")
+	// ErrStaged is matched by the errors of what a staged soft transaction
+	// cannot give: results before End, writes that return rows or need their
+	// session, writes for data sources with another log. Nothing was sent.
+	ErrStaged = errors.New("bed: not possible in a staged soft transaction")
+	// ErrKeyReused is matched by the error of a request under an idempotency
+	// key under which another request was sent before. It is not applied.
+	ErrKeyReused = delivery.ErrKeyReused
+	// ErrKeyUnusable is matched by the error of a write that cannot carry the
+	// receipt of its idempotency key. It was not sent.
+	ErrKeyUnusable = errors.New("bed: the idempotency key cannot be used for this write")
+	// ErrNotIdempotent is matched, with Config.Guard set to GuardRefuse, by the
+	// error of a write that would not be the same when it is delivered again.
+	// It was neither logged nor sent.
+	ErrNotIdempotent = errors.New("bed: the write was not sent, it is not the same when it is delivered again")
 	// ErrPinned is returned, with Config.Pinned set to PinnedRefuse, by a write
 	// that could only run unlogged. It was not sent.
 	ErrPinned = errors.New("bed: the write was not sent, it could only run unlogged")
@@ -27,8 +42,9 @@ var (
 	// on: what was written into it now would be committed on its own. Roll
 	// back and begin again.
 	ErrTransactionLost = errors.New("bed: the database has rolled the transaction back, nothing more is written into it")
-	// ErrRowsUnknown is returned by the methods of a Result when the write is
-	// delivered but the answer with its row count was lost.
+	// ErrRowsUnknown is returned by the methods of a Result, and by a write sent
+	// through Query, when the write is delivered but the answer with its row
+	// count or its rows was lost.
 	ErrRowsUnknown = listener.ErrRowsUnknown
 )
 

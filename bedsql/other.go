@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
@@ -15,6 +16,11 @@ const sessionState = "the session holds state that another connection would not 
 // execOther runs what is no DML: it passes through, and what it means for the
 // session and the open transaction is noted.
 func (c *Conn) execOther(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+	if c.stagedTx != nil {
+		if handled, err := c.stagedTx.control(s.class); handled {
+			return driver.RowsAffected(0), err
+		}
+	}
 	if err := c.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -38,6 +44,11 @@ func (c *Conn) execOther(ctx context.Context, s statement, args []driver.NamedVa
 
 // queryOther is execOther for what was sent through Query.
 func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
+	if c.stagedTx != nil {
+		if handled, err := c.stagedTx.control(s.class); handled {
+			return new(delivery.Rows), err
+		}
+	}
 	if err := c.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -78,7 +89,8 @@ func (c *Conn) readInTx(ctx context.Context, err error) {
 
 // admit refuses what must not be sent: anything but the end of it into a
 // transaction that the database has rolled back by itself, and several
-// statements with a write among them where nothing may run unlogged.
+// statements with a write among them where nothing may run unlogged. Before a
+// transaction begins it looks for the table of receipts.
 func (c *Conn) admit(ctx context.Context, s statement) error {
 	if t := c.tx; t != nil && t.lost != nil {
 		switch s.class.Kind {
@@ -87,8 +99,29 @@ func (c *Conn) admit(ctx context.Context, s statement) error {
 			return t.lostError()
 		}
 	}
+	if s.class.Kind == sqltext.Multi && s.class.HasDML && c.stagedIn(ctx) != nil {
+		return fmt.Errorf("%w: several statements in one text", ErrStaged)
+	}
 	if why := c.writesUnlogged(s); why != "" && !skipped(ctx) {
-		return c.refuseUnlogged(why)
+		if keyFrom(ctx) != nil || c.tx != nil && c.tx.keyed != nil {
+			return unusable(why)
+		}
+		if err := c.refuseUnlogged(why); err != nil {
+			return err
+		}
+	}
+	if c.tx != nil && c.tx.keyed != nil && (c.ends(s) || s.class.ImplicitCommit || s.class.Kind == sqltext.Rollback || s.class.Kind == sqltext.PrepareTransaction) {
+		return unusable("a statement would end the transaction, use its Commit or Rollback")
+	}
+	switch s.class.Kind {
+	case sqltext.Begin, sqltext.AutocommitOff, sqltext.Savepoint:
+		if c.tx == nil && c.stagedIn(ctx) != nil {
+			return fmt.Errorf("%w: begin a local transaction by BeginTx, not by a statement", ErrStaged)
+		}
+		if keyFrom(ctx) != nil && c.tx == nil {
+			return unusable("begin the transaction by BeginTx, not by a statement")
+		}
+		return c.beforeBegin(ctx)
 	}
 	return nil
 }
@@ -132,7 +165,7 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		own       error // of a statement that commits on its way
 		committed bool  // it did, and failed afterwards
 	)
-	swallowed, err := c.settle(ctx, func(ctx context.Context) ending {
+	swallowed, err := c.settle(ctx, commit{finish: func(ctx context.Context) ending {
 		r, before, out := c.control(ctx, s, args)
 		res = r
 		if out.Err == nil || !s.class.ImplicitCommit {
@@ -147,7 +180,7 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		}
 		committed = true
 		return ending{}
-	}, func() error { return c.rollbackText(ctx) })
+	}, undo: func() error { return c.rollbackText(ctx) }})
 	// A retry delivers the unit, and a soft transaction may swallow what became
 	// of it, but not the statement that was to commit it.
 	failed := own
@@ -222,10 +255,14 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 			t.save(cl.Name)
 		case sqltext.RollbackTo:
 			t.rollbackTo(cl.Name)
+			if t.keyed != nil {
+				t.unreplayable("under its idempotency key, what it rolled back to a savepoint is part of the answer")
+			}
 		case sqltext.ReleaseSavepoint:
 			t.releaseSavepoint(cl.Name)
 		case sqltext.DDL, sqltext.Session, sqltext.Opaque, sqltext.Multi:
 			t.unreplayable("it holds a statement that is not plain DML")
+			t.moved = t.moved || cl.Kind != sqltext.DDL
 		}
 	} else if cl.Kind == sqltext.Savepoint && c.c.dialect.Flavor == delivery.SQLite {
 		// Outside a transaction SQLite's SAVEPOINT begins one.

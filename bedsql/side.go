@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // side finds the connection for a retry: the caller's own while it answers,
@@ -68,4 +69,37 @@ func (s *side) close() {
 		_ = s.spare.Close()
 		s.spare = nil
 	}
+}
+
+// attempt runs f on a connection that was checked.
+func (s *side) attempt(ctx context.Context, f func(driver.Conn) delivery.Outcome) delivery.Outcome {
+	conn, failed := s.conn(ctx)
+	if conn == nil {
+		return failed
+	}
+	out := unlessPanic(func() delivery.Outcome { return f(conn) }, func() { s.used(delivery.Outcome{ConnLost: true}) })
+	s.used(out)
+	return out
+}
+
+// unlessPanic runs an attempt. If the driver panics, lost takes the connection
+// out of use: a transaction may be open on it, which the next attempt would
+// commit.
+func unlessPanic(attempt func() delivery.Outcome, lost func()) delivery.Outcome {
+	returned := false
+	defer func() {
+		if !returned {
+			lost()
+		}
+	}()
+	out := attempt()
+	returned = true
+	return out
+}
+
+// void decides a unit in doubt by its receipt.
+func (s *side) void(ctx context.Context, u *txlog.Unit) delivery.Outcome {
+	return s.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+		return s.c.c.void(ctx, conn, u)
+	})
 }

@@ -28,11 +28,16 @@ type TxOption func(*SoftTransaction)
 // (no rows can be invented), and what the statements of a local transaction
 // say before its COMMIT. A COMMIT left pending is swallowed and reported by End.
 //
-// It is immediate, Sharding-JDBC's kind: each write runs when Exec is called,
+// Unless it is Staged it is immediate, Sharding-JDBC's kind: each write runs when Exec is called,
 // and a crash between two of them loses the second, which was never logged.
 // Safe for concurrent use.
 type SoftTransaction struct {
 	id string
+	// ctx is that of Begin, staged what was recorded; both for staged ones only.
+	ctx    context.Context
+	staged *staging
+	// key is that of Begin's context: a staged group is one request under it.
+	key *IdempotencyKey
 
 	mu       sync.Mutex
 	running  int
@@ -51,9 +56,11 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 	if outer := softFrom(ctx); outer != nil && !outer.isEnded() {
 		return ctx, nil, fmt.Errorf("%w (%s)", ErrNested, outer.id)
 	}
-	s := &SoftTransaction{id: txlog.NewID(), idle: make(chan struct{})}
+	s := &SoftTransaction{id: txlog.NewID(), ctx: ctx, key: keyFrom(ctx), idle: make(chan struct{})}
 	for _, opt := range opts {
-		opt(s)
+		if opt != nil {
+			opt(s)
+		}
 	}
 	return context.WithValue(ctx, softKey{}, s), s, nil
 }
@@ -72,6 +79,16 @@ func (s *SoftTransaction) End(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.ended {
 		s.ended = true
+		if s.staged != nil {
+			s.running++
+			s.mu.Unlock()
+			err := s.finishStaged(ctx)
+			s.mu.Lock()
+			s.running--
+			if err != nil {
+				s.problems = append(s.problems, err)
+			}
+		}
 		if s.running == 0 {
 			close(s.idle)
 		}

@@ -27,7 +27,16 @@ func (c *Conn) Begin() (driver.Tx, error) {
 
 // BeginTx implements driver.ConnBeginTx. Its error is the driver's.
 func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if soft := c.stagedIn(ctx); soft != nil && c.tx == nil && !opts.ReadOnly {
+		return c.beginStaged(ctx, opts, soft)
+	}
 	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	if k := keyFrom(ctx); k != nil && !skipped(ctx) && !opts.ReadOnly {
+		return c.beginKeyed(ctx, opts, k)
+	}
+	if err := c.beforeBegin(ctx); err != nil {
 		return nil, err
 	}
 	if c.tx != nil && c.c.dialect.Flavor != delivery.MySQL {
@@ -62,7 +71,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	}
 	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
 	// text) MySQL commits it first.
-	if swallowed, err := c.settle(ctx, begin, func() error { return c.rollbackText(ctx) }); err != nil && !swallowed {
+	if swallowed, err := c.settle(ctx, commit{finish: begin, undo: func() error { return c.rollbackText(ctx) }}); err != nil && !swallowed {
 		failed = err
 	}
 	if failed != nil {
@@ -71,7 +80,9 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		}
 		return nil, failed
 	}
-	c.open(ctx).readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
+	local := c.open(ctx)
+	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
+	local.readOnly = opts.ReadOnly && keyFrom(ctx) != nil && !skipped(ctx)
 	return &Tx{c: c, ctx: ctx, inner: inner}, nil
 }
 
@@ -82,17 +93,27 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 func (t *Tx) Commit() error {
 	c := t.c
 	if c.tx != nil && c.tx.lost != nil {
+		if c.tx.keyed != nil {
+			c.tx.keyed.back()
+		}
 		err := fmt.Errorf("bed: nothing was committed: %w", c.tx.lostError())
 		c.undo(t.inner.Rollback)
 		c.closed()
 		return err
 	}
-	swallowed, err := c.settle(t.ctx, func(ctx context.Context) ending {
-		if err := t.inner.Commit(); err != nil {
-			return ending{Outcome: c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))}
-		}
-		return ending{}
-	}, t.inner.Rollback)
+	swallowed, err := c.settle(t.ctx, commit{
+		finish: func(ctx context.Context) ending {
+			if err := t.inner.Commit(); err != nil {
+				return ending{Outcome: c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))}
+			}
+			return ending{}
+		},
+		plain: true,
+		undo:  t.inner.Rollback,
+	})
+	if err == nil {
+		c.eraseInTurn(t.ctx)
+	}
 	if swallowed {
 		return nil
 	}
@@ -102,6 +123,9 @@ func (t *Tx) Commit() error {
 // Rollback implements driver.Tx. It leaves nothing in the log.
 func (t *Tx) Rollback() error {
 	c := t.c
+	if c.tx != nil && c.tx.keyed != nil {
+		c.tx.keyed.back()
+	}
 	err := t.inner.Rollback()
 	if err != nil && (errors.Is(err, driver.ErrBadConn) || !c.c.dialect.Class(err).Answered()) {
 		// It may still be open.

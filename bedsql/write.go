@@ -13,6 +13,9 @@ import (
 
 // execWrite runs a DML sent through Exec.
 func (c *Conn) execWrite(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+	if soft := c.stagedIn(ctx); soft != nil {
+		return c.stage(ctx, soft, s, args)
+	}
 	if c.tx != nil {
 		return c.execInTx(ctx, s, args)
 	}
@@ -32,6 +35,9 @@ func (c *Conn) execWrite(ctx context.Context, s statement, args []driver.NamedVa
 // queryWrite runs a DML sent through Query. Its rows are read to the end
 // before it counts as delivered, and handed on buffered.
 func (c *Conn) queryWrite(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
+	if c.stagedIn(ctx) != nil {
+		return nil, fmt.Errorf("%w: a write that returns rows cannot be staged", ErrStaged)
+	}
 	if c.tx != nil {
 		return c.queryInTx(ctx, s, args)
 	}
@@ -57,6 +63,9 @@ func (c *Conn) runsUnlogged(ctx context.Context, s statement) bool {
 
 // execThrough hands a write straight to the driver.
 func (c *Conn) execThrough(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+	if keyFrom(ctx) != nil && !skipped(ctx) {
+		return nil, unusable("the write would run unlogged")
+	}
 	if err := c.passing(ctx, s); err != nil {
 		return nil, err
 	}
@@ -70,6 +79,9 @@ func (c *Conn) execThrough(ctx context.Context, s statement, args []driver.Named
 
 // queryThrough is execThrough for a write that returns rows.
 func (c *Conn) queryThrough(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
+	if keyFrom(ctx) != nil && !skipped(ctx) {
+		return nil, unusable("the write would run unlogged")
+	}
 	if err := c.passing(ctx, s); err != nil {
 		return nil, err
 	}
@@ -143,6 +155,10 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	if err := ctx.Err(); err != nil {
 		return delivery.Outcome{}, err
 	}
+	receipt := c.c.exactlyOnce(ctx)
+	if err := c.c.guard.admit(s, receipt); err != nil {
+		return delivery.Outcome{}, err
+	}
 	stored, err := c.store(s, args)
 	if err != nil {
 		return delivery.Outcome{}, err
@@ -156,46 +172,84 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	}
 	retry := side{c: c}
 	defer retry.close()
-	x := &listener.Execution{
-		Unit: c.newUnit(soft, stored),
-		// The rows of a Query cannot be invented, so its error is the caller's.
-		KeepRefused: soft != nil && !rows,
+	if receipt {
+		if err := c.ensureReceipts(ctx); err != nil {
+			return delivery.Outcome{}, err
+		}
 	}
+	u := c.c.newUnit(receipt, soft, stored)
+	key := keyFrom(ctx)
+	var back func()
+	if key != nil {
+		if back, err = key.mark(u); err != nil {
+			return delivery.Outcome{}, err
+		}
+	}
+	x := c.c.execution(u)
+	// The rows of a Query cannot be invented, so its error is the caller's.
+	x.KeepRefused = soft != nil && !rows
 	x.Attempt = func(ctx context.Context, n int) delivery.Outcome {
 		if n == 0 {
-			return c.firstAttempt(ctx, s, args, rows)
+			return unlessPanic(func() delivery.Outcome { return c.firstAttempt(ctx, s, args, u, rows) }, c.kill)
 		}
-		conn, failed := retry.conn(ctx)
-		if conn == nil {
-			return failed
-		}
-		out := c.runOn(ctx, conn, s.query, args, rows, x.InDoubt())
-		retry.used(out)
-		return out
+		return retry.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+			if u.Receipt != "" {
+				return c.apply(ctx, conn, s, args, u, rows)
+			}
+			return c.runOn(ctx, conn, s.query, args, rows, x.InDoubt())
+		})
+	}
+	if u.Receipt != "" {
+		x.Void = func(ctx context.Context) delivery.Outcome { return retry.void(ctx, u) }
 	}
 	err = c.c.cfg.Bus.Execute(ctx, c.c.deliver, x)
 	c.c.cfg.Counters.count(err)
 	if err != nil {
+		if key != nil && !errors.Is(err, ErrPending) && !isParked(err) {
+			back()
+		}
 		if soft != nil && !rows && soft.swallow(err) {
 			return delivery.Outcome{Result: noResult{}}, nil
 		}
 		return delivery.Outcome{}, err
 	}
+	c.c.guard.answered(s, args, x.Outcome.Result, receipt)
+	if x.Outcome.Replayed && key != nil {
+		key.replay()
+	}
+	c.eraseInTurn(ctx)
 	return x.Outcome, nil
 }
 
+// isParked reports whether err is a refusal that stays in the log.
+func isParked(err error) bool {
+	var refused *RefusedError
+	return errors.As(err, &refused)
+}
+
 // firstAttempt runs the write on the caller's own connection.
-func (c *Conn) firstAttempt(ctx context.Context, s statement, args []driver.NamedValue, rows bool) delivery.Outcome {
+func (c *Conn) firstAttempt(ctx context.Context, s statement, args []driver.NamedValue, u *txlog.Unit, rows bool) delivery.Outcome {
 	if err := c.ensure(ctx); err != nil {
 		return delivery.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
 	}
 	var out delivery.Outcome
-	if s.prepared == nil {
-		out = c.runOn(ctx, c.inner, s.query, args, rows, false)
-	} else {
+	switch {
+	case u.Receipt != "":
+		out = c.apply(ctx, c.inner, s, args, u, rows)
+	case s.prepared != nil:
 		out = c.runPrepared(ctx, s, args, rows)
+	default:
+		out = c.runOn(ctx, c.inner, s.query, args, rows, false)
 	}
 	return c.lossy(out)
+}
+
+// apply runs the write with its receipt.
+func (c *Conn) apply(ctx context.Context, conn driver.Conn, s statement, args []driver.NamedValue, u *txlog.Unit, rows bool) delivery.Outcome {
+	if out := c.c.findReceipts(ctx, conn); out.Err != nil {
+		return out
+	}
+	return c.c.dialect.Apply(ctx, conn, []delivery.Call{{SQL: s.query, Args: args}}, u, c.c.receipts, rows)
 }
 
 func (c *Conn) runOn(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue, rows, inDoubt bool) delivery.Outcome {
@@ -240,26 +294,39 @@ func (c *Conn) store(s statement, args []driver.NamedValue) (txlog.Statement, er
 	return txlog.Statement{SQL: s.query, Params: params}, nil
 }
 
-func (c *Conn) newUnit(soft *SoftTransaction, statements ...txlog.Statement) *txlog.Unit {
+// execution is what is delivered of a unit; how it is run, the caller adds.
+func (c *connector) execution(u *txlog.Unit) *listener.Execution {
+	return &listener.Execution{
+		Unit: u, Dialect: c.dialect, Erase: c.eraser.add,
+		Behind: c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && u.Receipt != "",
+	}
+}
+
+func (c *connector) newUnit(receipt bool, soft *SoftTransaction, statements ...txlog.Statement) *txlog.Unit {
 	u := &txlog.Unit{
 		ID:         txlog.NewID(),
-		DataSource: c.c.target.DataSource,
-		Settings:   c.c.target.Settings,
+		DataSource: c.target.DataSource,
+		Settings:   c.target.Settings,
 		Statements: statements,
 	}
 	u.TransactionID = u.ID
 	if soft != nil {
 		u.TransactionID = soft.id
 	}
+	if receipt {
+		u.Receipt = u.ID
+	}
 	return u
 }
 
 // count sorts a write's answer.
 func (n *Counters) count(err error) {
+	if err == nil {
+		n.Delivered.Add(1)
+		return
+	}
 	var refused *RefusedError
 	switch {
-	case err == nil:
-		n.Delivered.Add(1)
 	case errors.As(err, &refused):
 		n.Refused.Add(1)
 	case errors.Is(err, ErrPending):

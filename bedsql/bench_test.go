@@ -1,0 +1,56 @@
+package bedsql_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/txlog"
+)
+
+// idle is a driver that does nothing, so that only the wrapper is measured.
+type idle struct{}
+
+func (idle) Connect(context.Context) (driver.Conn, error) { return idle{}, nil }
+func (idle) Driver() driver.Driver                        { return nil }
+func (idle) Prepare(string) (driver.Stmt, error)          { return nil, driver.ErrSkip }
+func (idle) Begin() (driver.Tx, error)                    { return nil, driver.ErrSkip }
+func (idle) Close() error                                 { return nil }
+func (idle) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	return driver.RowsAffected(1), nil
+}
+
+// noLog is a log that keeps nothing.
+type noLog struct{ *txlog.Memory }
+
+func (noLog) Add(_ context.Context, lease time.Duration, units ...*txlog.Unit) error {
+	for _, u := range units {
+		u.Lease.Deadline = time.Now().Add(lease)
+	}
+	return nil
+}
+func (noLog) Remove(context.Context, ...*txlog.Unit) error { return nil }
+
+// BenchmarkWrite is what the wrapper itself adds to a write.
+func BenchmarkWrite(b *testing.B) {
+	wrapped, err := bedsql.NewConnector(idle{}, "idle", bedsql.Config{Storage: noLog{txlog.NewMemory()}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, c := range map[string]driver.Connector{"bare": idle{}, "wrapped": wrapped} {
+		b.Run(name, func(b *testing.B) {
+			db := sql.OpenDB(c)
+			defer func() { _ = db.Close() }()
+			ctx := context.Background()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := db.ExecContext(ctx, "UPDATE account SET balance = ? WHERE id = ?", 42, "a"); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

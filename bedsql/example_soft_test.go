@@ -1,0 +1,150 @@
+package bedsql_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/txlog"
+)
+
+// shop opens two wrapped databases that share a transaction log: orders with
+// the table orders, stock with the table stock, which has 10 apples.
+func shop(name string) (orders, stock *sql.DB, closing func()) {
+	dir, err := os.MkdirTemp("", "bed-example")
+	check(err)
+	storage, err := txlog.Open(context.Background(), "sqlite", "file:"+filepath.Join(dir, "log.db"))
+	check(err)
+	check(sqlite.Register(name, bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce}))
+	open := func(dataSource string, statements ...string) *sql.DB {
+		db, err := sql.Open(name, "file:"+filepath.Join(dir, dataSource+".db")+"?bedDataSource="+dataSource)
+		check(err)
+		for _, s := range statements {
+			_, err := db.ExecContext(bedsql.Skip(context.Background()), s)
+			check(err)
+		}
+		return db
+	}
+	orders = open("orders", `CREATE TABLE orders (id TEXT PRIMARY KEY, article TEXT, n INTEGER)`)
+	stock = open("stock", `CREATE TABLE stock (article TEXT PRIMARY KEY, n INTEGER)`, `INSERT INTO stock VALUES ('apple', 10)`)
+	return orders, stock, func() {
+		check(orders.Close())
+		check(stock.Close())
+		check(storage.Close())
+		check(os.RemoveAll(dir))
+	}
+}
+
+func apples(stock *sql.DB) (n int) {
+	check(stock.QueryRow(`SELECT n FROM stock WHERE article = 'apple'`).Scan(&n))
+	return n
+}
+
+// Writes for several databases, each of which is believed to arrive in the
+// end. One that fails does not stop the ones behind it.
+func ExampleBegin() {
+	orders, stock, closing := shop("bed-example-begin")
+	defer closing()
+
+	ctx, soft, err := bedsql.Begin(context.Background())
+	check(err)
+	_, err = orders.ExecContext(ctx, `INSERT INTO orders VALUES (?, ?, ?)`, "o-1", "apple", 3)
+	check(err) // the order is logged and written
+	_, err = stock.ExecContext(ctx, `UPDATE stock SET no_such_column = 1`)
+	check(err) // refused, which End reports
+	_, err = stock.ExecContext(ctx, `UPDATE stock SET n = n - ? WHERE article = ?`, 3, "apple")
+	check(err)
+
+	var refused *bedsql.RefusedError
+	switch err := soft.End(context.Background()); {
+	case err == nil:
+		fmt.Println("all delivered")
+	case errors.As(err, &refused):
+		fmt.Println("parked for a person:", refused.DataSource)
+	case errors.Is(err, bedsql.ErrPending):
+		fmt.Println("the job delivers the rest")
+	}
+	fmt.Println("apples:", apples(stock))
+	// Output:
+	// parked for a person: stock
+	// apples: 7
+}
+
+// Before End nothing has happened in any of the databases, and a crash leaves
+// nothing behind; after End's one write to the log everything will.
+func ExampleStaged() {
+	orders, stock, closing := shop("bed-example-staged")
+	defer closing()
+
+	ctx, soft, err := bedsql.Begin(context.Background(), bedsql.Staged())
+	check(err)
+	defer soft.Discard() // after End it does nothing
+	_, err = orders.ExecContext(ctx, `INSERT INTO orders VALUES (?, ?, ?)`, "o-1", "apple", 3)
+	check(err)
+	taken, err := stock.ExecContext(ctx, `UPDATE stock SET n = n - ? WHERE article = ?`, 3, "apple")
+	check(err)
+	_, err = taken.RowsAffected()
+	fmt.Println("apples before End:", apples(stock), errors.Is(err, bedsql.ErrStaged))
+
+	check(soft.End(context.Background()))
+	rows, err := taken.RowsAffected()
+	fmt.Println("apples after End:", apples(stock), rows, err)
+	// Output:
+	// apples before End: 10 true
+	// apples after End: 7 1 <nil>
+}
+
+// A client that got no answer sends its request again, under the key that it
+// made for it: the request is applied once, and answered the same.
+func ExampleWithIdempotencyKey() {
+	_, stock, closing := shop("bed-example-key")
+	defer closing()
+
+	take := func(request string, n int) {
+		ctx, key := bedsql.WithIdempotencyKey(context.Background(), request)
+		res, err := stock.ExecContext(ctx, `UPDATE stock SET n = n - ? WHERE article = ?`, n, "apple")
+		if errors.Is(err, bedsql.ErrKeyReused) {
+			fmt.Println("another request has this key")
+			return
+		}
+		check(err)
+		rows, err := res.RowsAffected()
+		check(err)
+		fmt.Println("rows:", rows, "replayed:", key.Replayed(), "apples:", apples(stock))
+	}
+	take("request-7", 3)
+	take("request-7", 3)
+	take("request-7", 4)
+	take("request-8", 4)
+	// Output:
+	// rows: 1 replayed: false apples: 7
+	// rows: 1 replayed: true apples: 7
+	// another request has this key
+	// rows: 1 replayed: false apples: 3
+}
+
+// A write that need not survive an outage goes straight to the driver, also
+// inside a soft transaction: unlogged and unretried, its error the driver's.
+func ExampleSkip() {
+	_, stock, closing := shop("bed-example-skip")
+	defer closing()
+
+	ctx, soft, err := bedsql.Begin(context.Background(), bedsql.Staged())
+	check(err)
+	_, err = stock.ExecContext(ctx, `UPDATE stock SET n = n - 3`)
+	check(err)
+	res, err := stock.ExecContext(bedsql.Skip(ctx), `INSERT INTO stock VALUES ('pear', 5)`)
+	check(err)
+	rows, err := res.RowsAffected()
+	fmt.Println("rows at once:", rows, err)
+	soft.Discard()
+	fmt.Println("apples:", apples(stock))
+	// Output:
+	// rows at once: 1 <nil>
+	// apples: 10
+}

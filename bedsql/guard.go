@@ -1,0 +1,242 @@
+package bedsql
+
+import (
+	"database/sql/driver"
+	"fmt"
+	"hash/maphash"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/internal/sqltext"
+)
+
+// GuardPolicy says what becomes of a write whose text shows that applying it
+// again is not the same as applying it once:
+//
+//   - it sets a column from what it changes (SET n = n + 1), without comparing
+//     the old value in its WHERE;
+//   - it inserts a row whose id the database makes (DEFAULT VALUES, NULL or
+//     DEFAULT for the id, RETURNING id where none is given) and has no clause for a
+//     row that is there already;
+//   - it updates or deletes with a LIMIT;
+//   - it calls a function that gives something else each time (RAND, UUID,
+//     NEXTVAL), or writes the time at which it runs (NOW).
+//
+// Under ExactlyOnce or an idempotency key none of these changes rows twice. There
+// only the last is told of, never refused: a write that is delivered later
+// writes a later time, once.
+//
+// Only the text is read: not what triggers and the application's own functions
+// do, and no table's keys. Writes that run unlogged, and those of a local
+// transaction that will not be delivered again, are not looked at.
+type GuardPolicy uint8
+
+const (
+	// GuardWarn runs it, with one warning for each statement. Statements that
+	// differ in their values only are one; the warning shows none of them.
+	GuardWarn GuardPolicy = iota
+	// GuardRefuse answers ErrNotIdempotent. Nothing is logged or sent. What
+	// only the answer shows (a generated id) is warned of as under GuardWarn.
+	GuardRefuse
+	// GuardOff does not look.
+	GuardOff
+)
+
+const (
+	// guardRecent is how many texts are known without a lock to have been told of.
+	guardRecent = 1 << 10
+	// guardTold is how many statements are warned of before it gets quiet.
+	guardTold = 1 << 10
+	// guardShown is how many bytes of a statement a warning shows.
+	guardShown = 400
+)
+
+// guard finds writes that are not the same the second time. It is safe for
+// concurrent use.
+type guard struct {
+	policy   GuardPolicy
+	flavor   sqltext.Flavor
+	counters *Counters
+	log      logrus.FieldLogger
+
+	seed maphash.Seed
+	// recent has the hashes of texts that need no further warning.
+	recent [guardRecent]atomic.Uint64
+
+	mu sync.Mutex
+	// told has the hashes of statements that were warned of.
+	told map[uint64]struct{}
+	// quiet: too many were.
+	quiet atomic.Bool
+}
+
+func newGuard(cfg *Config, flavor sqltext.Flavor, log logrus.FieldLogger) *guard {
+	return &guard{
+		policy: cfg.Guard, flavor: flavor, counters: cfg.Counters, log: log,
+		seed: maphash.MakeSeed(), told: make(map[uint64]struct{}),
+	}
+}
+
+// hazards are those of s that matter; with once it is applied once.
+func (g *guard) hazards(s statement, once bool) sqltext.Hazards {
+	switch {
+	case g.policy == GuardOff:
+		return 0
+	case once:
+		return s.class.Hazards & sqltext.Clock
+	default:
+		return s.class.Hazards &^ sqltext.KeyUnknown
+	}
+}
+
+// check refuses or warns of s before it is logged or sent. found says that
+// there was something to warn of, for the caller to count.
+func (g *guard) check(s statement, once bool) (found bool, err error) {
+	h := g.hazards(s, once)
+	if h == 0 {
+		return false, nil
+	}
+	if g.policy == GuardRefuse && !once {
+		g.counters.Guarded.Add(1)
+		reason, advice := explain(h)
+		return false, fmt.Errorf("%w: %s; %s", ErrNotIdempotent, reason, advice)
+	}
+	if g.news(s.query, h) {
+		reason, advice := explain(h)
+		g.warn(s.query, reason, advice)
+	}
+	return true, nil
+}
+
+// admit is check for a write that runs next.
+func (g *guard) admit(s statement, once bool) error {
+	found, err := g.check(s, once)
+	if found {
+		g.counters.Guarded.Add(1)
+	}
+	return err
+}
+
+// answered warns of an INSERT whose answer shows that the database made its id,
+// where the text did not. In SQLite every answer has an id: those of tables
+// with a key of another kind too, and it tells nothing.
+func (g *guard) answered(s statement, args []driver.NamedValue, res driver.Result, once bool) {
+	const h = sqltext.KeyUnknown
+	if once || res == nil || g.policy == GuardOff || s.class.Hazards&h == 0 || g.flavor != sqltext.MySQL {
+		return
+	}
+	id, err := res.LastInsertId()
+	if err != nil || id == 0 || given(args, id) {
+		return
+	}
+	if !g.isRecent(g.hash(s.query, h)) && strings.Contains(s.query, strconv.FormatInt(id, 10)) {
+		return // it may be given in the text
+	}
+	g.counters.Guarded.Add(1)
+	if g.news(s.query, h) {
+		g.warn(s.query, "the database made the id of the row, so that a second delivery inserts a second row, unless another unique key stops it",
+			"give the row a key of its own (a UUID made by the application), add a clause for a row that is there already, or use ExactlyOnce")
+	}
+}
+
+// given reports whether id is one of the parameters. MySQL answers with an id
+// that was given as with one that it made.
+func given(args []driver.NamedValue, id int64) bool {
+	for i := range args {
+		switch v := args[i].Value.(type) {
+		case int64:
+			if v == id {
+				return true
+			}
+		case uint64:
+			if v == uint64(id) {
+				return true
+			}
+		case string:
+			if n, err := strconv.ParseInt(v, 10, 64); err == nil && n == id {
+				return true
+			}
+		case []byte:
+			if n, err := strconv.ParseInt(string(v), 10, 64); err == nil && n == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (g *guard) hash(text string, h sqltext.Hazards) uint64 {
+	return maphash.String(g.seed, text)<<8 | uint64(h) // never 0
+}
+
+func (g *guard) slot(hash uint64) *atomic.Uint64 { return &g.recent[(hash>>8)%guardRecent] }
+
+func (g *guard) isRecent(hash uint64) bool { return g.slot(hash).Load() == hash }
+
+// news reports whether a statement has not been warned of yet, and notes that
+// it now is.
+func (g *guard) news(text string, h sqltext.Hazards) bool {
+	hash := g.hash(text, h)
+	if g.isRecent(hash) || g.quiet.Load() {
+		return false
+	}
+	statement := g.hash(sqltext.Mask(g.flavor, text), h)
+	g.mu.Lock()
+	_, known := g.told[statement]
+	full := !known && len(g.told) >= guardTold
+	if !known && !full {
+		g.told[statement] = struct{}{}
+	}
+	g.mu.Unlock()
+	g.slot(hash).Store(hash)
+	if full && !g.quiet.Swap(true) {
+		g.log.WithField("statements", guardTold).Warn("bed: too many statements are not the same when they are delivered again, no more are shown; Counters.Guarded counts them")
+	}
+	return !known && !full
+}
+
+func (g *guard) warn(text, reason, advice string) {
+	shown := sqltext.Mask(g.flavor, text)
+	if len(shown) > guardShown {
+		shown = strings.ToValidUTF8(shown[:guardShown], "") + "…"
+	}
+	g.log.WithFields(logrus.Fields{"statement": shown, "reason": reason, "advice": advice}).
+		Warn("bed: a statement is not the same when it is delivered again")
+}
+
+// explanations say what each hazard is, and what to do about it.
+var explanations = []struct {
+	hazard         sqltext.Hazards
+	reason, advice string
+}{
+	{sqltext.SelfReferring,
+		"it sets a column from what it changes itself, and a second delivery would change it again",
+		"set an absolute value, compare the old one in the WHERE, or use ExactlyOnce"},
+	{sqltext.NoKey,
+		"the database makes the id of its row, and a second delivery would insert a second row",
+		"give the row a key of its own (a UUID made by the application), add a clause for a row that is there already, or use ExactlyOnce"},
+	{sqltext.Limited,
+		"with its LIMIT a second delivery would take further rows",
+		"name the rows by their keys, or use ExactlyOnce"},
+	{sqltext.NonDeterministic,
+		"it calls a function that gives something else at each delivery",
+		"pass the value as a parameter"},
+	{sqltext.Clock,
+		"it writes the time of its delivery, which may be much later than the call",
+		"pass the time as a parameter"},
+}
+
+func explain(h sqltext.Hazards) (reason, advice string) {
+	var reasons, advices []string
+	for _, e := range explanations {
+		if h&e.hazard != 0 {
+			reasons = append(reasons, e.reason)
+			advices = append(advices, e.advice)
+		}
+	}
+	return strings.Join(reasons, "; "), strings.Join(advices, "; ")
+}

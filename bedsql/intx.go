@@ -1,0 +1,200 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// inTx prepares a write inside the open transaction: it is turned into what
+// the log keeps before it runs.
+func (c *Conn) inTx(ctx context.Context, s statement, args []driver.NamedValue) (txlog.Statement, error) {
+	if k := keyFrom(ctx); k != nil && (c.tx.keyed == nil || c.tx.keyed.key != k) {
+		return txlog.Statement{}, unusable("the local transaction was begun without it")
+	}
+	if c.tx.readOnly {
+		return txlog.Statement{}, unusable("the local transaction was begun as a read-only one")
+	}
+	if c.tx.lost != nil {
+		return txlog.Statement{}, c.tx.lostError()
+	}
+	if skipped(ctx) {
+		c.tx.unreplayable("some of its statements ran under Skip")
+	}
+	if s.class.NeedsSession || s.class.Pins {
+		c.tx.unreplayable("a statement depends on its session")
+	}
+	c.tx.guarded = false
+	if c.tx.replays() {
+		var err error
+		if c.tx.guarded, err = c.c.guard.check(s, c.tx.receipt); err != nil {
+			return txlog.Statement{}, err
+		}
+	}
+	return c.store(s, args)
+}
+
+func (c *Conn) execInTx(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+	if c.tx.unlogged {
+		return c.execThrough(ctx, s, args)
+	}
+	stored, err := c.inTx(ctx, s, args)
+	if err != nil {
+		return nil, err
+	}
+	t := c.tx
+	if t.keyed != nil && t.keyed.replay != nil {
+		a, err := t.keyed.next(stored)
+		if err != nil {
+			return nil, err
+		}
+		return a.Result(), nil
+	}
+	if t.soft == nil {
+		t.soft = softFrom(ctx)
+	}
+	res, before, err := c.exec(ctx, s, args)
+	c.countInTx(ctx)
+	if err != nil {
+		if c.failedInTx(ctx, err, before).Maybe() {
+			t.unreplayable(inDoubt)
+		}
+		if t.keyed != nil {
+			t.keyed.failed(t, stored, err)
+		}
+		return nil, err
+	}
+	t.add(stored, &c.c.cfg)
+	if t.keyed != nil {
+		t.keyed.ran(stored, res, nil)
+	}
+	if t.replays() {
+		c.c.guard.answered(s, args, res, t.receipt)
+	}
+	if s.class.Insert && c.c.dialect.GeneratedIDs {
+		if id, err := res.LastInsertId(); err != nil || id != 0 {
+			t.generated = true
+		}
+	}
+	return res, nil
+}
+
+func (c *Conn) queryInTx(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
+	if c.tx.unlogged {
+		return c.queryThrough(ctx, s, args)
+	}
+	stored, err := c.inTx(ctx, s, args)
+	if err != nil {
+		return nil, err
+	}
+	if kt := c.tx.keyed; kt != nil && kt.replay != nil {
+		a, err := kt.next(stored)
+		if err != nil {
+			return nil, err
+		}
+		if rows := a.Rows(); rows != nil {
+			return rows, nil
+		}
+		return nil, ErrRowsUnknown
+	}
+	rows, err := c.complete(c.queryBare(ctx, s, args))
+	if errors.Is(err, driver.ErrSkip) {
+		return nil, err // database/sql brings it again, prepared
+	}
+	c.countInTx(ctx)
+	kt := c.tx.keyed
+	var buffered *delivery.Rows
+	if err == nil && kt != nil {
+		buffered, err = delivery.Buffer(rows)
+	}
+	if err != nil {
+		t := c.tx
+		if c.failedInTx(ctx, err, false).Maybe() {
+			t.unreplayable(inDoubt)
+		}
+		if kt != nil {
+			kt.failed(t, stored, err)
+		}
+		return nil, err
+	}
+	c.tx.add(stored, &c.c.cfg)
+	c.tx.unreplayable("a write returned rows, which a later one may carry")
+	if kt != nil {
+		kt.ran(stored, nil, buffered)
+		return buffered.Again(), nil
+	}
+	return rows, nil
+}
+
+// countInTx counts a write that ran under Skip, or of which the guard told.
+func (c *Conn) countInTx(ctx context.Context) {
+	c.countSkipped(ctx)
+	if c.tx.guarded {
+		c.c.cfg.Counters.Guarded.Add(1)
+	}
+}
+
+// countSkipped counts a write that ran under Skip.
+func (c *Conn) countSkipped(ctx context.Context) {
+	if skipped(ctx) {
+		c.c.cfg.Counters.Skipped.Add(1)
+	}
+}
+
+// complete reads rows to their end where an error among them could take the
+// open transaction with it: MySQL sends the columns before it waits for the
+// first lock, so that the victim of a deadlock hears of it from its rows.
+func (c *Conn) complete(rows driver.Rows, err error) (driver.Rows, error) {
+	if err != nil || c.tx == nil || c.c.dialect.Flavor != delivery.MySQL {
+		return rows, err
+	}
+	buffered, err := delivery.Buffer(rows)
+	if err != nil {
+		return nil, err
+	}
+	return buffered, nil
+}
+
+// inDoubt is why a unit must not be run again of which one write may or may
+// not have been applied: that one is not in the list.
+const inDoubt = "the outcome of one of its statements is not known"
+
+// failedInTx notes what an error inside a local transaction means for what
+// follows. The error itself is the caller's.
+func (c *Conn) failedInTx(ctx context.Context, err error, before bool) delivery.Outcome {
+	out := c.c.dialect.Failed(err, before)
+	if out.ConnLost {
+		c.kill()
+		return out
+	}
+	t := c.tx
+	if t == nil {
+		return out
+	}
+	if c.c.dialect.Flavor == delivery.Postgres && delivery.SQLState(err) != "" {
+		// Without a SQLSTATE the driver refused it (an argument that does not
+		// fit) and the server's transaction is as good as before.
+		t.aborted = true
+	}
+	if lost := c.c.dialect.TransactionLost; lost != nil && lost(ctx, c.inner, err) {
+		c.lose(t, err)
+	}
+	return out
+}
+
+// lose leaves t open on the connection as a transaction that has ended
+// without its COMMIT, so that nothing more is written into the session until
+// the caller has rolled back.
+func (c *Conn) lose(t *localTx, err error) {
+	t.lost = err
+	t.statements, t.bytes = nil, 0
+	c.tx = t
+}
+
+func (t *localTx) lostError() error {
+	return fmt.Errorf("%w: %w", ErrTransactionLost, t.lost)
+}

@@ -1,0 +1,322 @@
+package bedsql
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql/driver"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+type keyKey struct{}
+
+// IdempotencyKey is a caller's own key for a request: see WithIdempotencyKey.
+// Safe for concurrent use, but the order of writes under it must be the same
+// each time the request is sent, for by it they are told apart.
+type IdempotencyKey struct {
+	key string
+
+	mu          sync.Mutex
+	fingerprint string
+	next        map[string]int
+	replayed    bool
+}
+
+// WithIdempotencyKey returns a context under which the same write, sent twice
+// under the same key to the same data source, is applied once: the second gets
+// the first one's answer (rows affected, last insert id, RETURNING rows). A
+// write is a DML, a local transaction by BeginTx, or a staged soft transaction;
+// several under one key are told apart by their order on each data source, so
+// use a fresh context of the same key for each time the request is sent. One
+// that failed for good, or was rolled back, has no place in that order, unless
+// it is parked: trying it again under the same context is the same write.
+//
+// The same key with another request is ErrKeyReused. What the same request
+// means is its SQL and parameters, unless SetFingerprint says otherwise. The
+// key is kept, hashed, for Config.KeyRetention, together with the answer. It
+// implies ExactlyOnce. A second caller that comes while the first is still
+// being applied waits for it. A request that was refused or rolled back leaves
+// nothing behind: it can be sent again under the same key. What cannot carry a
+// receipt (a write on a pinned connection, in a transaction begun without the
+// key or by a statement, several in one text) is refused with ErrKeyUnusable.
+//
+// In a local transaction that is answered again, the writes run no more, a
+// statement that failed is answered with the text of its error, and a query
+// sees what is there now; Commit is what says that all of it was the same
+// request. Read-only transactions do not use the key.
+func WithIdempotencyKey(ctx context.Context, key string) (context.Context, *IdempotencyKey) {
+	k := &IdempotencyKey{key: key, next: map[string]int{}}
+	return context.WithValue(ctx, keyKey{}, k), k
+}
+
+// SetFingerprint says what the same request means, in place of its SQL and
+// parameters: for requests that differ each time they are sent (gorm's
+// created_at). Call it before the first write under the key.
+func (k *IdempotencyKey) SetFingerprint(fingerprint string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := sha256.New()
+	write(h, "fingerprint")
+	write(h, fingerprint)
+	k.fingerprint = hex.EncodeToString(h.Sum(nil))
+}
+
+// Replayed reports whether a write under this key was answered with the answer
+// of an earlier one instead of being applied.
+func (k *IdempotencyKey) Replayed() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.replayed
+}
+
+func (k *IdempotencyKey) replay() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.replayed = true
+}
+
+// receipt gives the id of the next write's receipt on a data source. The key is
+// hashed because collations fold case and pad blanks. back takes it for not
+// used, for a write that was not applied and never will be: another one that
+// is tried instead must not be another write when the request is sent again.
+func (k *IdempotencyKey) receipt(dataSource string) (id string, back func(), err error) {
+	if k.key == "" {
+		return "", nil, fmt.Errorf("%w: it is empty", ErrKeyUnusable)
+	}
+	k.mu.Lock()
+	n := k.next[dataSource]
+	k.next[dataSource]++
+	k.mu.Unlock()
+	back = func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.next[dataSource] == n+1 {
+			k.next[dataSource] = n
+		}
+	}
+	h := sha256.New()
+	write(h, k.key)
+	write(h, dataSource)
+	_ = binary.Write(h, binary.BigEndian, int64(n))
+	return "key-" + hex.EncodeToString(h.Sum(nil)), back, nil
+}
+
+// own gives the caller's own fingerprint, or "".
+func (k *IdempotencyKey) own() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fingerprint
+}
+
+// request gives the fingerprint of a request.
+func (k *IdempotencyKey) request(statements ...txlog.Statement) string {
+	if own := k.own(); own != "" {
+		return own
+	}
+	h := sha256.New()
+	for _, s := range statements {
+		write(h, s.SQL)
+		write(h, s.Params)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// write adds a text to a hash so that no two rows of texts are the same.
+func write(h hash.Hash, s string) {
+	_ = binary.Write(h, binary.BigEndian, int64(len(s)))
+	_, _ = h.Write([]byte(s))
+}
+
+func keyFrom(ctx context.Context) *IdempotencyKey {
+	k, _ := ctx.Value(keyKey{}).(*IdempotencyKey)
+	return k
+}
+
+// mark puts a unit under the key. back is receipt's.
+func (k *IdempotencyKey) mark(u *txlog.Unit) (back func(), err error) {
+	id, back, err := k.receipt(u.DataSource)
+	if err != nil {
+		return nil, err
+	}
+	u.Receipt, u.Fingerprint = id, k.request(u.Statements...)
+	return back, nil
+}
+
+// unusable refuses a write that cannot carry the receipt of its key.
+func unusable(why string) error { return fmt.Errorf("%w: %s", ErrKeyUnusable, why) }
+
+// keyedTx is what a local transaction under an idempotency key keeps besides
+// its list: either it applies and collects the answers, or it replays them.
+type keyedTx struct {
+	key     *IdempotencyKey
+	back    func()     // receipt's, unless it is applied
+	unit    txlog.Unit // its id, receipt and, at COMMIT, fingerprint
+	answer  delivery.Answer
+	replay  *delivery.Answer
+	at      int
+	content hash.Hash
+}
+
+// claim begins the transaction with its receipt: inner is open on c. found says
+// what to replay when the request was applied before; the transaction is
+// rolled back then.
+func (c *Conn) claim(ctx context.Context, inner driver.Tx, k *IdempotencyKey, receipt string) (*keyedTx, delivery.Outcome) {
+	kt := &keyedTx{key: k, content: sha256.New()}
+	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, receipt
+	kt.unit.Fingerprint = "-" // until COMMIT knows the request
+	out, found := c.c.dialect.Claim(ctx, c.inner, inner, &kt.unit, c.c.receipts)
+	c.lossy(out)
+	if out.Err != nil || found == nil {
+		return kt, out
+	}
+	if own := k.own(); own != "" && own != found.Fingerprint {
+		return kt, delivery.Outcome{Class: delivery.Refused, Err: delivery.ErrKeyReused}
+	}
+	var err error
+	if kt.replay, err = delivery.ReadAnswer(found.Result); err != nil {
+		return kt, delivery.Outcome{Class: delivery.Refused, Err: err}
+	}
+	return kt, out
+}
+
+// next gives the stored answer to the next statement of a transaction that is
+// replayed.
+func (kt *keyedTx) next(s txlog.Statement) (*delivery.AnswerStatement, error) {
+	if kt.at >= len(kt.replay.Statements) {
+		return nil, fmt.Errorf("%w: it has more statements now", delivery.ErrKeyReused)
+	}
+	a := &kt.replay.Statements[kt.at]
+	if kt.key.own() == "" && a.Fingerprint != delivery.Fingerprint(s) {
+		return nil, fmt.Errorf("%w: its statement %d differs", delivery.ErrKeyReused, kt.at+1)
+	}
+	kt.at++
+	return a, a.Failure()
+}
+
+// ran collects the answer to a statement that was applied.
+func (kt *keyedTx) ran(s txlog.Statement, res driver.Result, rows *delivery.Rows) {
+	kt.answer.Add(delivery.Fingerprint(s), res, rows)
+	write(kt.content, s.SQL)
+	write(kt.content, s.Params)
+}
+
+// failed collects the error of a statement, after which t goes on.
+func (kt *keyedTx) failed(t *localTx, s txlog.Statement, err error) {
+	kt.answer.AddFailure(delivery.Fingerprint(s), err)
+	write(kt.content, s.SQL)
+	write(kt.content, s.Params)
+	t.unreplayable("under its idempotency key, a statement that failed is part of the answer")
+}
+
+// request is the unit of the whole transaction so far.
+func (kt *keyedTx) request() *txlog.Unit {
+	u := kt.unit
+	if u.Fingerprint = kt.key.own(); u.Fingerprint == "" {
+		u.Fingerprint = hex.EncodeToString(kt.content.Sum(nil))
+	}
+	return &u
+}
+
+// replayedTx is a local transaction whose request was applied before: its
+// writes are answered from the stored answer. Its queries run in a transaction
+// that is rolled back.
+type replayedTx struct {
+	c     *Conn
+	inner driver.Tx
+	kt    *keyedTx
+}
+
+// Commit implements driver.Tx.
+func (t *replayedTx) Commit() error {
+	c := t.c
+	c.undo(t.inner.Rollback)
+	c.closed()
+	if t.kt.at < len(t.kt.replay.Statements) {
+		t.kt.back()
+		return fmt.Errorf("%w: it has fewer statements now", delivery.ErrKeyReused)
+	}
+	t.kt.key.replay()
+	return nil
+}
+
+// Rollback implements driver.Tx.
+func (t *replayedTx) Rollback() error {
+	t.kt.back()
+	err := t.inner.Rollback()
+	if err != nil && !errors.Is(err, driver.ErrBadConn) && t.c.c.dialect.Class(err).Answered() {
+		t.c.closed()
+		return err
+	}
+	if err != nil {
+		t.c.kill()
+	}
+	t.c.closed()
+	return err
+}
+
+// beginKeyed begins a local transaction under an idempotency key. One under the
+// same key that is still open is waited for, as by a DML.
+func (c *Conn) beginKeyed(ctx context.Context, opts driver.TxOptions, k *IdempotencyKey) (_ driver.Tx, err error) {
+	switch {
+	case c.pinned != "":
+		return nil, unusable(c.pinned)
+	case c.tx != nil:
+		return nil, unusable("a transaction is open already")
+	}
+	if err := c.ensureReceipts(ctx); err != nil {
+		return nil, err
+	}
+	receipt, back, err := k.receipt(c.c.target.DataSource)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			back()
+		} else {
+			c.tx.keyed.back = back
+		}
+	}()
+	var (
+		inner driver.Tx
+		kt    *keyedTx
+	)
+	again, cancel := context.WithTimeout(ctx, c.c.cfg.RetryTimeout)
+	defer cancel()
+	for pause := c.c.cfg.RetryInitial; ; pause = min(2*pause, c.c.cfg.RetryMax) {
+		if inner, err = delivery.BeginTx(ctx, c.inner, opts); err != nil {
+			return nil, err
+		}
+		var out delivery.Outcome
+		if kt, out = c.claim(ctx, inner, k, receipt); out.Err == nil {
+			break
+		}
+		if !out.OnReceipt || c.dead {
+			return nil, out.Err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-again.Done():
+			return nil, out.Err
+		}
+	}
+	if kt.replay != nil {
+		if inner, err = delivery.BeginTx(ctx, c.inner, opts); err != nil {
+			return nil, err
+		}
+		c.open(ctx).keyed = kt
+		return &replayedTx{c: c, inner: inner, kt: kt}, nil
+	}
+	local := c.open(ctx)
+	local.keyed, local.receipt = kt, true
+	return &Tx{c: c, ctx: ctx, inner: inner}, nil
+}

@@ -1,0 +1,166 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// ending is how an attempt to end the open transaction came out.
+type ending struct {
+	delivery.Outcome
+	// open: it failed too early to end anything, the transaction is as before.
+	open bool
+}
+
+// commit is a way to end the open transaction.
+type commit struct {
+	// finish commits it, in whatever form, and says how that ended.
+	finish func(context.Context) ending
+	// plain: finish is a mere COMMIT, which may as well be sent otherwise.
+	plain bool
+	// undo rolls back. It is called when the transaction may still be open and
+	// must not be committed, because its log could not be written or is left
+	// to others.
+	undo func() error
+}
+
+// settle ends the open transaction: its writes are logged before and settled
+// after it. swallowed says that err is kept for the End of a soft transaction.
+func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err error) {
+	t := c.tx
+	var e ending
+	defer func() {
+		if t != nil && t.keyed != nil && err != nil && !errors.Is(err, ErrPending) {
+			t.keyed.back()
+		}
+		c.closed()
+		if e.open && !errors.Is(err, ErrPending) {
+			c.tx = t
+		}
+	}()
+	end := func(ctx context.Context) delivery.Outcome {
+		e = how.finish(ctx)
+		if e.Err != nil && !e.Class.Answered() {
+			// It may not have been sent, on a connection that still works.
+			c.undo(how.undo)
+		}
+		return e.Outcome
+	}
+	if t != nil && t.keyed != nil {
+		send := end
+		receipts, _ := c.c.receiptsIn(t)
+		end = func(ctx context.Context) delivery.Outcome {
+			// The receipt was inserted at the beginning; the answer joins it now.
+			if out := c.c.dialect.StoreAnswer(ctx, c.inner, t.keyed.request(), receipts, t.keyed.answer); out.Err != nil {
+				if out.Class == delivery.Unknown {
+					out.Class = delivery.Unreachable // COMMIT was not sent
+				}
+				c.undo(how.undo)
+				return c.lossy(out)
+			}
+			return send(ctx)
+		}
+	}
+	if t == nil || len(t.statements) == 0 || t.aborted || c.dead && delivery.Ping(ctx, c.inner) != nil {
+		return false, end(ctx).Err
+	}
+	soft := t.soft
+	if soft == nil {
+		soft = softFrom(ctx)
+	}
+	if soft != nil {
+		if err := soft.enter(); err != nil {
+			c.undo(how.undo)
+			return false, err
+		}
+		defer soft.leave()
+	}
+	receipts, known := c.c.receiptsIn(t)
+	u := c.c.newUnit(t.receipt && known, soft, t.statements...)
+	u.NotReplayable = t.notReplayable
+	if t.keyed != nil {
+		k := t.keyed.request()
+		u.ID, u.Receipt, u.Fingerprint = k.ID, k.Receipt, k.Fingerprint
+		if soft == nil {
+			u.TransactionID = u.ID
+		}
+	}
+	retry := side{c: c}
+	defer retry.close()
+	x := c.c.execution(u)
+	x.AnswerIsFinal = true
+	x.Attempt = func(ctx context.Context, n int) delivery.Outcome {
+		switch {
+		case n > 0:
+			return retry.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+				return c.c.replay(ctx, conn, u)
+			})
+		case u.Receipt != "" && t.keyed == nil:
+			return unlessPanic(func() delivery.Outcome {
+				return c.lossy(c.c.dialect.Commit(ctx, c.inner, u, receipts, how.plain && !t.moved, end, how.undo))
+			}, c.kill)
+		default:
+			return unlessPanic(func() delivery.Outcome { return end(ctx) }, c.kill)
+		}
+	}
+	if u.Receipt != "" {
+		x.Void = func(ctx context.Context) delivery.Outcome { return retry.void(ctx, u) }
+	}
+	err = c.c.cfg.Bus.Execute(ctx, c.c.deliver, x)
+	c.c.cfg.Counters.count(err)
+	if err == nil {
+		if x.Outcome.Replayed && t.keyed != nil {
+			t.keyed.key.replay()
+		}
+		return false, nil
+	}
+	if x.Attempts() == 0 || e.open && errors.Is(err, ErrPending) {
+		c.undo(how.undo)
+	}
+	return soft != nil && soft.swallow(err), err
+}
+
+// undo rolls back, or takes the connection out of use: an open transaction
+// must not go back to the pool.
+func (c *Conn) undo(undo func() error) {
+	err := undo()
+	if err == nil {
+		return
+	}
+	if lost := c.c.dialect.TransactionLost; c.dead || lost == nil || !lost(context.Background(), c.inner, err) {
+		c.kill()
+	}
+}
+
+// control is a statement that ends the open transaction, sent as text, run on
+// the bare connection as one attempt. before is as for delivery.Exec.
+func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, out delivery.Outcome) {
+	res, before, err := c.exec(ctx, s, args)
+	switch {
+	case err == nil:
+		out = delivery.Outcome{Result: res}
+	case before, s.class.ImplicitCommit:
+		out = c.lossy(c.c.dialect.Failed(err, before))
+	default:
+		out = c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))
+	}
+	return res, before, out
+}
+
+// stillOpen reports whether the open transaction outlived the error of a
+// statement that commits it on its way.
+func (c *Conn) stillOpen(ctx context.Context, err error) bool {
+	f := c.c.dialect.StillOpen
+	return f != nil && f(ctx, c.inner, err)
+}
+
+// lossy takes the connection out of use when the attempt on it lost it.
+func (c *Conn) lossy(out delivery.Outcome) delivery.Outcome {
+	if out.ConnLost {
+		c.kill()
+	}
+	return out
+}

@@ -1,0 +1,474 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Staged makes a soft transaction that only records: Exec under its context
+// sends nothing. End writes the logs of all its writes in one durable step,
+// whichever databases they are for, and then delivers them: different data
+// sources at the same time, the writes for one data source in order and as one
+// local transaction. Before End's write nothing has happened anywhere; after
+// it everything will, whether the caller crashes or not.
+//
+// The data sources must share one transaction log, and Config.RunUnlogged runs
+// nothing that spans several of them. The Result of Exec gives ErrStaged until
+// End has returned, then its rows and id, or what became of the write. A write
+// that returns rows, or that needs its session, is refused with ErrStaged, and
+// so is one more than Config.MaxUnitStatements or MaxUnitBytes of its data
+// source allow. A query, and whatever else is no DML (DDL, CALL), runs at once
+// and does not see staged writes.
+//
+// A local transaction begun under the context records too: its Commit adds its
+// writes to the soft transaction, its Rollback drops them. Nothing is begun in
+// the database, so that its queries have neither snapshot nor locks; one that
+// asks for an isolation level is refused with ErrStaged, a read-only one is
+// begun. A context that ends before End discards everything.
+//
+// gorm asks for the id that an INSERT generated as soon as it was sent, and
+// takes ErrStaged for a failure: give its models keys of their own.
+func Staged() TxOption {
+	return func(s *SoftTransaction) { s.staged = &staging{sums: map[string]stagedSum{}} }
+}
+
+// staging is what a staged soft transaction has recorded.
+type staging struct {
+	writes []*stagedWrite
+	// sums are by data source.
+	sums map[string]stagedSum
+}
+
+// stagedSum is what was recorded for one data source.
+type stagedSum struct {
+	settings          string
+	statements, bytes int
+}
+
+// stagedWrite is a recorded write, and the Result that its Exec returned.
+type stagedWrite struct {
+	c         *connector
+	statement txlog.Statement
+	receipt   bool
+
+	mu     sync.Mutex
+	result driver.Result
+	err    error
+}
+
+var _ driver.Result = (*stagedWrite)(nil)
+
+func (w *stagedWrite) get() (driver.Result, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.err != nil:
+		return nil, w.err
+	case w.result == nil:
+		return nil, fmt.Errorf("%w: its result is known after End", ErrStaged)
+	}
+	return w.result, nil
+}
+
+func (w *stagedWrite) set(result driver.Result, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.result, w.err = result, err
+}
+
+// LastInsertId implements driver.Result.
+func (w *stagedWrite) LastInsertId() (int64, error) {
+	r, err := w.get()
+	if err != nil {
+		return 0, err
+	}
+	return r.LastInsertId()
+}
+
+// RowsAffected implements driver.Result.
+func (w *stagedWrite) RowsAffected() (int64, error) {
+	r, err := w.get()
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
+}
+
+// stagedTx is a local transaction that only records.
+type stagedTx struct {
+	c    *Conn
+	soft *SoftTransaction
+	// receipt: its writes leave one.
+	receipt    bool
+	writes     []*stagedWrite
+	savepoints []savepoint
+}
+
+var _ driver.Tx = (*stagedTx)(nil)
+
+// Commit implements driver.Tx: it adds the list to the soft transaction.
+func (t *stagedTx) Commit() error {
+	t.c.stagedTx = nil
+	err := t.soft.stage(t.writes...)
+	if err != nil {
+		drop(t.writes, fmt.Errorf("%w: the write was not recorded: %w", ErrStaged, err))
+	}
+	return err
+}
+
+// Rollback implements driver.Tx: it drops the list.
+func (t *stagedTx) Rollback() error {
+	t.c.stagedTx = nil
+	t.rollbackTo(0)
+	return nil
+}
+
+// rollbackTo drops all writes but the first n.
+func (t *stagedTx) rollbackTo(n int) {
+	drop(t.writes[n:], fmt.Errorf("%w: the write was rolled back", ErrStaged))
+	t.writes = t.writes[:n]
+}
+
+// drop has writes that will not be sent say why.
+func drop(writes []*stagedWrite, why error) {
+	for _, w := range writes {
+		w.set(nil, why)
+	}
+}
+
+// beginStaged begins a local transaction that only records.
+func (c *Conn) beginStaged(ctx context.Context, opts driver.TxOptions, soft *SoftTransaction) (driver.Tx, error) {
+	switch {
+	case c.stagedTx != nil:
+		return nil, fmt.Errorf("%w: a local transaction is open on the connection already", ErrStaged)
+	case c.pinned != "":
+		return nil, fmt.Errorf("%w: %s", ErrStaged, c.pinned)
+	case opts.Isolation != 0:
+		return nil, fmt.Errorf("%w: a local transaction with an isolation level, for none is begun in the database", ErrStaged)
+	}
+	if err := soft.recording(); err != nil {
+		return nil, err
+	}
+	c.stagedTx = &stagedTx{c: c, soft: soft, receipt: c.exactlyOnceIn(ctx, soft)}
+	return c.stagedTx, nil
+}
+
+// exactlyOnceIn says whether a write staged under ctx leaves a receipt.
+func (c *Conn) exactlyOnceIn(ctx context.Context, soft *SoftTransaction) bool {
+	if t := c.stagedTx; t != nil {
+		return t.receipt
+	}
+	return soft.key != nil || c.c.exactlyOnce(ctx)
+}
+
+// stagedIn gives the staged soft transaction that a statement belongs to.
+func (c *Conn) stagedIn(ctx context.Context) *SoftTransaction {
+	if c.stagedTx != nil {
+		return c.stagedTx.soft
+	}
+	if soft := softFrom(ctx); soft != nil && soft.staged != nil && !skipped(ctx) {
+		return soft
+	}
+	return nil
+}
+
+// stage records a write instead of running it.
+func (c *Conn) stage(ctx context.Context, soft *SoftTransaction, s statement, args []driver.NamedValue) (driver.Result, error) {
+	switch {
+	case c.tx != nil:
+		return nil, fmt.Errorf("%w: the local transaction was begun outside of it", ErrStaged)
+	case c.pinned != "":
+		return nil, fmt.Errorf("%w: %s", ErrStaged, c.pinned)
+	case s.class.NeedsSession || s.class.Pins:
+		return nil, fmt.Errorf("%w: the statement depends on its session", ErrStaged)
+	case skipped(ctx):
+		return nil, fmt.Errorf("%w: a local transaction that only records cannot skip the log", ErrStaged)
+	case c.c.target.NoSideConnection:
+		return nil, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)
+	}
+	if k := keyFrom(ctx); k != nil && k != soft.key {
+		return nil, unusable("the staged soft transaction was begun without it")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := soft.recording(); err != nil {
+		return nil, err
+	}
+	receipt := c.exactlyOnceIn(ctx, soft)
+	if err := c.c.guard.admit(s, receipt); err != nil {
+		return nil, err
+	}
+	stored, err := c.store(s, args)
+	if err != nil {
+		return nil, err
+	}
+	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt}
+	if w.receipt {
+		if err := c.ensureReceipts(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if t := c.stagedTx; t != nil {
+		t.writes = append(t.writes, w)
+		return w, nil
+	}
+	if err := soft.stage(w); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// stageControl follows savepoints inside a local transaction that only
+// records; there is nothing to send.
+func (t *stagedTx) control(cl sqltext.Class) (handled bool, err error) {
+	at := -1
+	for i := len(t.savepoints) - 1; i >= 0 && at < 0; i-- {
+		if t.savepoints[i].name == cl.Name {
+			at = i
+		}
+	}
+	switch cl.Kind {
+	case sqltext.Savepoint:
+		t.savepoints = append(t.savepoints, savepoint{name: cl.Name, len: len(t.writes)})
+		return true, nil
+	case sqltext.RollbackTo, sqltext.ReleaseSavepoint:
+		if at < 0 {
+			return true, fmt.Errorf("%w: there is no savepoint %s", ErrStaged, cl.Name)
+		}
+		if cl.Kind == sqltext.ReleaseSavepoint {
+			t.savepoints = t.savepoints[:at]
+		} else {
+			t.rollbackTo(t.savepoints[at].len)
+			t.savepoints = t.savepoints[:at+1]
+		}
+		return true, nil
+	case sqltext.Begin, sqltext.Commit, sqltext.Rollback, sqltext.AutocommitOff, sqltext.AutocommitOn, sqltext.PrepareTransaction:
+		return true, fmt.Errorf("%w: end the local transaction by its Commit or Rollback, not by a statement", ErrStaged)
+	}
+	return false, nil
+}
+
+// recording says why nothing more can be recorded.
+func (s *SoftTransaction) recording() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recordingLocked()
+}
+
+func (s *SoftTransaction) recordingLocked() error {
+	if s.ended {
+		return fmt.Errorf("%w (%s): the write was neither logged nor sent", ErrEnded, s.id)
+	}
+	if err := s.ctx.Err(); err != nil {
+		return s.discarded(err)
+	}
+	return nil
+}
+
+func (s *SoftTransaction) discarded(why error) error {
+	return fmt.Errorf("bed: the staged soft transaction %s is discarded: %w", s.id, why)
+}
+
+// stage adds writes for one data source to the group, or none of them.
+func (s *SoftTransaction) stage(writes ...*stagedWrite) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.recordingLocked(); err != nil || len(writes) == 0 {
+		return err
+	}
+	c := writes[0].c
+	if len(s.staged.writes) > 0 {
+		first := s.staged.writes[0].c
+		if first.cfg.Storage != c.cfg.Storage && first.receipts.LogID != c.receipts.LogID {
+			return fmt.Errorf("%w: %s and %s have different transaction logs, which cannot be written in one step",
+				ErrStaged, first.target.DataSource, c.target.DataSource)
+		}
+	}
+	sum := s.staged.sums[c.target.DataSource]
+	if sum.statements > 0 && sum.settings != c.target.Settings {
+		return fmt.Errorf("%w: the data source %s was opened with different settings", ErrStaged, c.target.DataSource)
+	}
+	sum.settings = c.target.Settings
+	for _, w := range writes {
+		sum.statements++
+		sum.bytes += len(w.statement.SQL) + len(w.statement.Params)
+	}
+	switch {
+	case sum.statements > c.cfg.MaxUnitStatements:
+		return fmt.Errorf("%w: the writes for %s would be more than Config.MaxUnitStatements (%d)", ErrStaged, c.target.DataSource, c.cfg.MaxUnitStatements)
+	case sum.bytes > c.cfg.MaxUnitBytes && sum.statements > 1:
+		return fmt.Errorf("%w: the writes for %s would be larger than Config.MaxUnitBytes (%d)", ErrStaged, c.target.DataSource, c.cfg.MaxUnitBytes)
+	}
+	s.staged.sums[c.target.DataSource] = sum
+	s.staged.writes = append(s.staged.writes, writes...)
+	return nil
+}
+
+// Discard drops what a staged soft transaction has recorded: nothing ran, and
+// nothing will. What comes after it gets ErrEnded, End too, which delivered
+// nothing. After End it does nothing; for an immediate one it only ends it.
+func (s *SoftTransaction) Discard() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.ended = true
+	if s.staged != nil {
+		drop(s.staged.writes, fmt.Errorf("%w: the soft transaction was discarded", ErrStaged))
+		s.staged.writes = nil
+		s.problems = append(s.problems, fmt.Errorf("%w (%s): it was discarded", ErrEnded, s.id))
+	}
+	if s.running == 0 {
+		close(s.idle)
+	}
+}
+
+// stagedUnit is the part of a group for one data source.
+type stagedUnit struct {
+	c      *connector
+	writes []*stagedWrite
+	x      *listener.Execution
+	side   *lent
+	// back is IdempotencyKey.receipt's; nil without a key.
+	back     func()
+	err      error
+	panicked any
+}
+
+// finishStaged writes all logs in one step and delivers them to their data
+// sources side by side. It reports as End does.
+func (s *SoftTransaction) finishStaged(ctx context.Context) error {
+	units, err := s.stagedUnits()
+	if err != nil {
+		drop(s.staged.writes, err)
+		return err
+	}
+	if len(units) == 0 {
+		return nil
+	}
+	first := units[0].c
+	xs := make([]*listener.Execution, len(units))
+	for i, u := range units {
+		xs[i] = u.x
+	}
+	if errs := first.deliver.Arm(ctx, xs...); errs != nil {
+		for i, u := range units {
+			u.c.cfg.Counters.count(errs[i])
+			u.told(errs[i])
+		}
+		return errors.Join(errs...)
+	}
+	var all sync.WaitGroup
+	for _, u := range units[1:] {
+		all.Go(func() {
+			defer func() { u.panicked = recover() }()
+			u.deliver(ctx, first)
+		})
+	}
+	units[0].deliver(ctx, first)
+	all.Wait()
+	for _, u := range units {
+		if u.panicked != nil {
+			panic(u.panicked) // the driver's, where the caller can recover
+		}
+	}
+	errs := make([]error, len(units))
+	for i, u := range units {
+		errs[i] = u.err
+		if u.x.Outcome.Replayed && s.key != nil {
+			s.key.replay()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stagedUnits makes one unit for each data source, in the order of their first
+// writes.
+func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
+	if err := s.ctx.Err(); err != nil {
+		return nil, s.discarded(err)
+	}
+	var units []*stagedUnit
+	for _, w := range s.staged.writes {
+		i := slices.IndexFunc(units, func(u *stagedUnit) bool { return u.c.target.DataSource == w.c.target.DataSource })
+		if i < 0 {
+			i = len(units)
+			units = append(units, &stagedUnit{c: w.c})
+		}
+		units[i].writes = append(units[i].writes, w)
+	}
+	for _, u := range units {
+		statements := make([]txlog.Statement, len(u.writes))
+		receipt := s.key != nil
+		for i, w := range u.writes {
+			statements[i] = w.statement
+			receipt = receipt || w.receipt
+		}
+		unit := u.c.newUnit(receipt, s, statements...)
+		if s.key != nil {
+			back, err := s.key.mark(unit)
+			if err != nil {
+				return nil, err
+			}
+			u.back = back
+		}
+		u.prepare(unit)
+	}
+	return units, nil
+}
+
+func (u *stagedUnit) prepare(unit *txlog.Unit) {
+	u.side = &lent{c: u.c}
+	u.x = u.c.execution(unit)
+	u.x.KeepRefused = true
+	u.x.Attempt = func(ctx context.Context, _ int) delivery.Outcome {
+		return u.side.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+			return u.c.replay(ctx, conn, unit)
+		})
+	}
+	if unit.Receipt != "" {
+		u.x.Void = func(ctx context.Context) delivery.Outcome {
+			return u.side.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+				return u.c.void(ctx, conn, unit)
+			})
+		}
+	}
+}
+
+// deliver runs the unit. The leases of the group are kept by the connector
+// that armed it.
+func (u *stagedUnit) deliver(ctx context.Context, armed *connector) {
+	defer u.side.giveBack()
+	err := u.c.cfg.Bus.Deliver(ctx, armed.deliver, u.x)
+	u.c.cfg.Counters.count(err)
+	u.told(err)
+}
+
+// told hands the outcome to the results that Exec returned.
+func (u *stagedUnit) told(err error) {
+	u.err = err
+	if u.back != nil && err != nil && !errors.Is(err, ErrPending) && !isParked(err) {
+		u.back()
+	}
+	for i, w := range u.writes {
+		switch {
+		case err != nil:
+			w.set(nil, err)
+		case i < len(u.x.Outcome.Results):
+			w.set(u.x.Outcome.Results[i], nil)
+		default:
+			w.set(lostResult{}, nil)
+		}
+	}
+}
