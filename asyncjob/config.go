@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // The defaults of [Config]. The first five are Sharding-JDBC's.
@@ -27,6 +28,7 @@ const (
 	DefaultConcurrency            = 4
 	DefaultUnknownDataSourceDelay = 60 * time.Second
 	DefaultShutdownTimeout        = 20 * time.Second
+	DefaultPurgeInterval          = time.Hour
 )
 
 const (
@@ -100,9 +102,21 @@ type Config struct {
 	// than the time that service managers give a process to end.
 	ShutdownTimeout time.Duration
 
-	// Logger takes the job's log lines, which never hold a parameter's value
-	// beyond what a database's own error message says. Defaults to logrus's
-	// standard logger.
+	// ReceiptRetention is how long a receipt of an exactly-once unit is kept in
+	// its target when it cannot be erased at once, because an attempt may still
+	// come. Give it the value of bedsql.Config. Defaults to 7 days.
+	ReceiptRetention time.Duration
+	// KeyRetention is the same for receipts under a caller's idempotency key.
+	// Defaults to 7 days.
+	KeyRetention time.Duration
+	// PurgeInterval is how often receipts whose retention is over are purged
+	// from each target; the first time in the job's first round. Defaults to
+	// an hour.
+	PurgeInterval time.Duration
+
+	// Logger takes the job's log lines, which never hold a parameter's value:
+	// of what a database says of a delivery they hold only its codes, the whole
+	// text is in the log's last_error. Defaults to logrus's standard logger.
 	Logger logrus.FieldLogger
 	// Bus is told of each attempt and each parked unit, with
 	// listener.AsyncJob as the origin. Defaults to none.
@@ -131,6 +145,9 @@ func (c Config) WithDefaults() Config {
 	c.Concurrency = or(c.Concurrency, DefaultConcurrency)
 	c.UnknownDataSourceDelay = or(c.UnknownDataSourceDelay, DefaultUnknownDataSourceDelay)
 	c.ShutdownTimeout = or(c.ShutdownTimeout, DefaultShutdownTimeout)
+	c.ReceiptRetention = or(c.ReceiptRetention, delivery.DefaultRetention)
+	c.KeyRetention = or(c.KeyRetention, delivery.DefaultRetention)
+	c.PurgeInterval = or(c.PurgeInterval, DefaultPurgeInterval)
 	if c.Logger == nil {
 		c.Logger = logrus.StandardLogger()
 	}
@@ -187,6 +204,9 @@ func (c *Config) validate() error {
 		{"ProbeTimeout", c.ProbeTimeout},
 		{"UnknownDataSourceDelay", c.UnknownDataSourceDelay},
 		{"ShutdownTimeout", c.ShutdownTimeout},
+		{"ReceiptRetention", c.ReceiptRetention},
+		{"KeyRetention", c.KeyRetention},
+		{"PurgeInterval", c.PurgeInterval},
 	} {
 		if d.value <= 0 {
 			bad("%s is %v, but must be positive, or 0 for the default", d.field, d.value)

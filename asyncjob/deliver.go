@@ -14,6 +14,10 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+// onReceiptDelay is how long a unit rests whose receipt was being written by
+// another attempt.
+const onReceiptDelay = time.Second
+
 // kind is what became of a claimed unit.
 type kind uint8
 
@@ -65,10 +69,10 @@ func (v *visit) unit(u *txlog.Unit) result {
 		untouched.Err = fmt.Sprintf("not delivered: data source %s is not among the job's targets; configure it", v.name)
 		return v.pushBack(u, untouched)
 	case u.Unreadable != nil:
-		return v.park(u, delivery.Outcome{Err: u.Unreadable, Class: delivery.Refused}, untouched)
-	case u.NotReplayable != "":
+		return v.park(u, delivery.Outcome{Err: u.Unreadable, Class: delivery.Refused}, untouched, u.Unreadable.Error())
+	case u.NotReplayable != "" && u.Receipt == "":
 		err := fmt.Errorf("it must not be run again: %s", u.NotReplayable)
-		return v.park(u, delivery.Outcome{Err: err, Class: delivery.Refused}, untouched)
+		return v.park(u, delivery.Outcome{Err: err, Class: delivery.Refused}, untouched, err.Error())
 	case u.Settings != v.src.target.Settings:
 		err := settingsDiffer(u, v.src)
 		if v.warnOnce() {
@@ -99,8 +103,23 @@ func (v *visit) deliver(u *txlog.Unit) result {
 	if a.Delivered() {
 		return v.remove(u, a.Outcome)
 	}
+	if a.NoConn {
+		return v.retryLater(u, a, late)
+	}
+	if a.Voided {
+		verdict := txlog.Verdict{Err: a.Err.Error()}
+		if u.NotReplayable != "" {
+			verdict.Err = fmt.Sprintf("its COMMIT did not happen and never will, and it must not be run again by the job (%s): "+
+				"the application has to do it anew", u.NotReplayable)
+		}
+		return v.park(u, a.Outcome, verdict, verdict.Err)
+	}
+	if a.OnReceipt {
+		// Another attempt of it is in flight, or just was: no try.
+		return v.pushBack(u, txlog.Verdict{InDoubt: u.InDoubt || a.Maybe(), After: onReceiptDelay, Err: a.Err.Error()})
+	}
 	if a.Class == delivery.Refused || a.Class == delivery.Duplicate {
-		return v.park(u, a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true})
+		return v.park(u, a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, v.src.describe(a.Err))
 	}
 	return v.retryLater(u, a, late)
 }
@@ -109,8 +128,10 @@ func (v *visit) deliver(u *txlog.Unit) result {
 func (v *visit) retryLater(u *txlog.Unit, a attempt, late bool) result {
 	cfg := &v.round.job.cfg
 	verdict := txlog.Verdict{InDoubt: u.InDoubt || a.Maybe(), Err: a.Err.Error()}
+	said := v.src.describe(a.Err)
 	if late && !a.Class.Answered() {
-		verdict.Err = fmt.Sprintf("no answer within %v: %s", cfg.DeliveryTimeout, verdict.Err)
+		noAnswer := fmt.Sprintf("no answer within %v: ", cfg.DeliveryTimeout)
+		verdict.Err, said = noAnswer+verdict.Err, noAnswer+said
 	}
 	if v.round.flight.Err() != nil {
 		return v.pushBack(u, verdict) // it was cut off, which is not its fault
@@ -124,14 +145,16 @@ func (v *visit) retryLater(u *txlog.Unit, a attempt, late bool) result {
 	verdict.CountTry = true
 	if tries := u.Tries + 1; tries < cfg.MaxDeliveryTryTimes {
 		verdict.After = cfg.retryDelay(tries)
-		return v.fail(u, a.Outcome, verdict)
+		return v.fail(u, verdict, said)
 	}
-	return v.park(u, a.Outcome, verdict)
+	return v.park(u, a.Outcome, verdict, said)
 }
 
 func (v *visit) remove(u *txlog.Unit, out delivery.Outcome) result {
 	log := v.unitLog(u)
-	if out.Assumed {
+	if out.Found {
+		log.WithField("found", true).Info("delivered by an earlier attempt, as its receipt shows")
+	} else if out.Assumed {
 		log.WithField("assumed", true).Warn("delivered, concluded from a duplicate key after an attempt of unknown outcome")
 	} else {
 		log.Debug("delivered")
@@ -139,11 +162,17 @@ func (v *visit) remove(u *txlog.Unit, out delivery.Outcome) result {
 	err := v.write(u, func(ctx context.Context) error { return v.round.job.storage.Remove(ctx, u) })
 	if err != nil {
 		log.WithError(err).Warn("delivered, but its log could not be removed; it may be delivered again")
+	} else if erasable(u, out.Found) {
+		v.mu.Lock()
+		v.erasable = append(v.erasable, u.Receipt)
+		v.mu.Unlock()
 	}
 	return result{kind: delivered, assumed: out.Assumed}
 }
 
-func (v *visit) park(u *txlog.Unit, out delivery.Outcome, verdict txlog.Verdict) result {
+// park leaves the unit for a person. said is what a log line may tell of why:
+// no value of the application's.
+func (v *visit) park(u *txlog.Unit, out delivery.Outcome, verdict txlog.Verdict, said string) result {
 	verdict.Park = true
 	if verdict.Err == "" {
 		verdict.Err = out.Err.Error()
@@ -151,16 +180,17 @@ func (v *visit) park(u *txlog.Unit, out delivery.Outcome, verdict txlog.Verdict)
 	if !v.release(u, verdict) {
 		return result{kind: lost}
 	}
-	v.unitLog(u).WithError(errors.New(verdict.Err)).Error("parked: a person must retry or discard it")
+	v.unitLog(u).WithField("error", said).Error("parked: a person must retry or discard it")
 	v.publish(listener.Parked, u, out)
 	return result{kind: parked}
 }
 
-func (v *visit) fail(u *txlog.Unit, out delivery.Outcome, verdict txlog.Verdict) result {
+// fail lets the unit rest until its next try. said is as for park.
+func (v *visit) fail(u *txlog.Unit, verdict txlog.Verdict, said string) result {
 	if !v.release(u, verdict) {
 		return result{kind: lost}
 	}
-	v.unitLog(u).WithError(errors.New(verdict.Err)).WithField("class", out.Class.String()).
+	v.unitLog(u).WithField("error", said).
 		Warnf("not delivered, next try in %v", verdict.After.Round(time.Millisecond))
 	return result{kind: failed}
 }
@@ -177,7 +207,7 @@ func (v *visit) release(u *txlog.Unit, verdict txlog.Verdict) bool {
 	v.rest(u)
 	err := v.write(u, func(ctx context.Context) error { return v.round.job.storage.Release(ctx, u, verdict) })
 	if err != nil {
-		v.unitLog(u).WithError(err).Warn("what became of the unit could not be written to the log; " +
+		v.unitLog(u).WithField("error", delivery.DescribeLog(err)).Warn("what became of the unit could not be written to the log; " +
 			"it is in doubt and will be claimed again when its lease has ended")
 	}
 	return err == nil

@@ -10,6 +10,7 @@ import (
 	"github.com/robfig/cron/v3"
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -52,8 +53,11 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		sources: make(map[string]*source, len(targets)),
 		log:     cfg.Logger.WithField("job", cfg.Name),
 	}
+	receipts := delivery.Receipts{
+		LogID: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
+	}
 	for name, t := range targets {
-		j.sources[name] = newSource(name, t, &j.cfg, j.log)
+		j.sources[name] = newSource(name, t, receipts, &j.cfg, j.log)
 	}
 	return j, nil
 }

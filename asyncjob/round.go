@@ -77,6 +77,7 @@ func (r *round) run() (Report, error) {
 		all.Go(func() { r.job.guard(func() { r.serve(name) }) })
 	}
 	all.Wait()
+	r.purgeAll()
 	if err := r.ctx.Err(); err != nil {
 		r.failed(fmt.Errorf("asyncjob: the round was cut short: %w", err))
 	}

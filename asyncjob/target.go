@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -55,13 +56,19 @@ type source struct {
 	concurrency int
 	log         logrus.FieldLogger
 
-	mu   sync.Mutex
-	down bool
+	// receipts say how those of its units are written.
+	receipts delivery.Receipts
+	// ensured: the table of receipts is there.
+	ensured atomic.Bool
+
+	mu     sync.Mutex
+	down   bool
+	purged time.Time
 }
 
-func newSource(name string, t delivery.Target, cfg *Config, log logrus.FieldLogger) *source {
+func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config, log logrus.FieldLogger) *source {
 	s := &source{
-		name: name, target: t,
+		name: name, target: t, receipts: r,
 		pool:        sql.OpenDB(t.Connector),
 		concurrency: cfg.Concurrency,
 		log:         log.WithField("data_source", name),
@@ -116,10 +123,26 @@ func (s *source) unreachable(err error) {
 	s.down = true
 }
 
+// panicError is a driver's panic during an attempt.
+type panicError struct{ value any }
+
+func (e panicError) Error() string { return fmt.Sprintf("the driver panicked: %v", e.value) }
+
+// describe says what the error of an attempt is without any value of the
+// application's, which servers and panics may quote.
+func (s *source) describe(err error) string {
+	var p panicError
+	if errors.As(err, &p) {
+		return fmt.Sprintf("the driver panicked with a %T", p.value)
+	}
+	return s.target.Dialect.Describe(err)
+}
+
 // attempt is one attempt to deliver a unit.
 type attempt struct {
 	delivery.Outcome
-	// NoConn: there was no connection to try it on, the unit had no part in it.
+	// NoConn: there was no connection to try it on, or no table of receipts:
+	// the unit had no part in it.
 	NoConn bool
 }
 
@@ -134,24 +157,39 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
 	defer func() { _ = conn.Close() }()
 	a := attempt{NoConn: true}
 	err = conn.Raw(func(dc any) error {
-		a = attempt{Outcome: s.replay(ctx, dc.(driver.Conn), u)}
+		a = s.attempt(ctx, dc.(driver.Conn), u)
 		if a.ConnLost {
 			return driver.ErrBadConn // the pool drops it
 		}
 		return nil
 	})
-	if a.NoConn {
+	if a.NoConn && a.Err == nil {
 		a.Outcome = delivery.Outcome{Err: err, Class: delivery.Unreachable}
 	}
 	return a
+}
+
+// attempt runs u on a connection. A unit that must not be run again is decided
+// by its receipt.
+func (s *source) attempt(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt {
+	if u.Receipt != "" && !s.ensured.Load() {
+		if err := s.target.Dialect.EnsureReceipts(ctx, conn); err != nil {
+			return attempt{NoConn: true, Outcome: s.target.Dialect.Failed(err, true)}
+		}
+		s.ensured.Store(true)
+	}
+	return attempt{Outcome: s.replay(ctx, conn, u)}
 }
 
 // replay turns a driver's panic into an outcome that nothing is known of.
 func (s *source) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) (out delivery.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
-			out = delivery.Outcome{Class: delivery.Unknown, Err: fmt.Errorf("the driver panicked: %v", p), ConnLost: true}
+			out = delivery.Outcome{Class: delivery.Unknown, Err: panicError{p}, ConnLost: true}
 		}
 	}()
-	return s.target.Dialect.Replay(ctx, conn, u)
+	if u.NotReplayable != "" {
+		return s.target.Dialect.Void(ctx, conn, u, s.receipts)
+	}
+	return s.target.Dialect.Replay(ctx, conn, u, s.receipts)
 }

@@ -30,6 +30,8 @@ type visit struct {
 	rested map[string]bool
 	// fresh: the batch has units that were not given back in this round before.
 	fresh bool
+	// erasable are the receipts that no attempt can need any more.
+	erasable []string
 	// warned: units with other settings were warned of.
 	warned bool
 }
@@ -122,6 +124,13 @@ func (v *visit) batch(units []*txlog.Unit) {
 		})
 	}
 	_ = workers.Wait()
+	v.mu.Lock()
+	ids := v.erasable
+	v.erasable = nil
+	v.mu.Unlock()
+	if v.src != nil {
+		v.src.erase(v.round.flight, v.round.job.cfg.ProbeTimeout, ids)
+	}
 }
 
 func (v *visit) concurrency() int {
