@@ -147,20 +147,28 @@ func (a *app) configFlag(cmd *cobra.Command) {
 }
 
 // withLog opens the transaction log for an inspection command.
-func (a *app) withLog(ctx context.Context, f func(txlog.Storage) error) (err error) {
+func (a *app) withLog(ctx context.Context, f func(txlog.Storage) error) error {
+	return a.withConfig(ctx, onlyLog, func(st txlog.Storage, _ *config) error { return f(st) })
+}
+
+// withConfig is withLog for a command that needs more of the configuration.
+func (a *app) withConfig(ctx context.Context, p part, f func(txlog.Storage, *config) error) (err error) {
 	if _, err := a.logger(); err != nil {
 		return err
 	}
-	cfg, err := a.readConfig(a.configPath, onlyLog)
+	cfg, err := a.readConfig(a.configPath, p)
 	if err != nil {
 		return err
 	}
 	a.dsns = []string{cfg.log.dsn}
+	for _, s := range cfg.targets {
+		a.dsns = append(a.dsns, s.dsn)
+	}
 	st, err := a.Open(ctx, cfg.log, false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = redactError(err, a.dsns...) }()
 	defer closing(&err, "the transaction log", st.Close)
-	return f(st)
+	return f(st, cfg)
 }

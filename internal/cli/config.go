@@ -24,6 +24,9 @@ type dataSource struct {
 	driver string
 	dsn    string
 	at     entry // where dsn stands, for problems found later
+	// problem is why it cannot be used; only where problems are no reason to
+	// refuse the whole configuration.
+	problem error
 }
 
 // A config is what a configuration file says.
@@ -35,11 +38,14 @@ type config struct {
 
 // part says how much of a configuration a command needs. What it does not
 // need may lack its environment variables.
-type part bool
+type part uint8
 
 const (
-	onlyLog   part = false
-	wholeFile part = true
+	onlyLog part = iota
+	// logAndTargets takes each target as far as it can be read, and says of the
+	// others what is wrong with them. There may be none.
+	logAndTargets
+	wholeFile
 )
 
 // readConfig reads the configuration file. Its errors never hold a DSN.
@@ -63,7 +69,7 @@ func (a *app) readConfig(path string, p part) (*config, error) {
 
 // parseConfig reads src; a *ConfigError names every place that is wrong.
 func parseConfig(file string, src []byte, lookup func(string) (string, bool), p part) (*config, error) {
-	d := &decoder{lookup: lookup}
+	d := &decoder{file: file, lookup: lookup}
 	c := &config{}
 	if top := d.parse(src); top != nil {
 		d.config(top, c, p)
@@ -71,16 +77,24 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 	if p == wholeFile && len(d.problems) == 0 {
 		d.sharedFile(c)
 	}
-	if len(d.problems) > 0 {
-		slices.SortStableFunc(d.problems, func(a, b problem) int {
-			if a.line != b.line {
-				return a.line - b.line
-			}
-			return a.column - b.column
-		})
-		return nil, &ConfigError{file: file, problems: d.problems}
+	if err := d.err(); err != nil {
+		return nil, err
 	}
 	return c, nil
+}
+
+// err holds the problems in the order of their places; nil for none.
+func (d *decoder) err() error {
+	if len(d.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.problems, func(a, b problem) int {
+		if a.line != b.line {
+			return a.line - b.line
+		}
+		return a.column - b.column
+	})
+	return &ConfigError{file: d.file, problems: d.problems}
 }
 
 func (d *decoder) config(top ast.Node, c *config, p part) {
@@ -88,8 +102,11 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 	ok := d.fields(top, top, "the configuration", map[string]func(entry){
 		"targetDataSource": func(e entry) {
 			given[e.key] = true
-			if p == wholeFile {
+			switch p {
+			case wholeFile:
 				c.targets = d.targets(e)
+			case logAndTargets:
+				c.targets = d.usableTargets(e)
 			}
 		},
 		"transactionLogDataSource": func(e entry) {
@@ -128,6 +145,26 @@ func (d *decoder) targets(e entry) []dataSource {
 		}
 		if s, ok := d.dataSource(t, true); ok {
 			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// usableTargets is targets where a problem is that of one data source, or of
+// the section, and not of the configuration.
+func (d *decoder) usableTargets(e entry) []dataSource {
+	own := *d
+	own.problems = nil
+	entries, ok := own.mapping(e.at, e.node, e.key)
+	if !ok {
+		return []dataSource{{problem: own.err()}}
+	}
+	all := make([]dataSource, len(entries))
+	for i, t := range entries {
+		own.problems = nil
+		s, ok := own.dataSource(t, true)
+		if all[i] = s; !ok {
+			all[i].problem = own.err()
 		}
 	}
 	return all

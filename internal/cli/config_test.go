@@ -93,12 +93,16 @@ func TestEveryKeyOfTheJobIsRead(t *testing.T) {
   concurrency: ${N}
   unknownDataSourceDelayMillis: 6
   shutdownTimeoutMillis: 7
+  receiptRetentionMillis: 604800000
+  keyRetentionMillis: 9
+  purgeIntervalMillis: 11
 `, map[string]string{"N": "8"}, wholeFile)
 	got := c.job
 	if got.RetryDelay != time.Millisecond || got.RetryDelayMax != 2*time.Millisecond || got.RetryMultiplier != 1.5 ||
 		got.RetryJitter != 0.25 || got.DeliveryTimeout != 3*time.Millisecond || got.ProbeTimeout != 4*time.Millisecond ||
 		got.Lease != 5*time.Second || got.Concurrency != 8 || got.UnknownDataSourceDelay != 6*time.Millisecond ||
-		got.ShutdownTimeout != 7*time.Millisecond {
+		got.ShutdownTimeout != 7*time.Millisecond || got.ReceiptRetention != 7*24*time.Hour ||
+		got.KeyRetention != 9*time.Millisecond || got.PurgeInterval != 11*time.Millisecond {
 		t.Errorf("the job is %+v", got)
 	}
 }
@@ -155,6 +159,8 @@ var badConfigs = []struct {
 	{"negative and zero", twoSQLite + "jobConfig:\n  concurrency: -1\n  maxDeliveryTryTimes: 0\n  maxDeliveryTryDelayMillis: -5\n  retryJitter: -0.5\n  retryMultiplier: 0.5\n", []string{
 		`f.yaml:6:16: "concurrency" must not be negative`, `f.yaml:7:24: "maxDeliveryTryTimes" must be at least 1`,
 		`f.yaml:8:30: "maxDeliveryTryDelayMillis" must not be negative`, `f.yaml:9:16: "retryJitter" must be at least 0`, `f.yaml:10:20: "retryMultiplier" must be at least 1`}},
+	{"retentions of zero", twoSQLite + "jobConfig:\n  receiptRetentionMillis: 0\n  keyRetentionMillis: -1\n  purgeIntervalMillis: 0\n", []string{
+		`f.yaml:6:27: "receiptRetentionMillis" must be at least 1`, `f.yaml:7:23: "keyRetentionMillis" must not be negative`, `f.yaml:8:24: "purgeIntervalMillis" must be at least 1`}},
 	{"too large", twoSQLite + "jobConfig:\n  leaseMillis: 9223372036854775807\n  concurrency: 99999999999999999999999\n  retryJitter: 1\n", []string{
 		`f.yaml:6:16: "leaseMillis" must be at most 9223372036854`, `f.yaml:7:16: "concurrency" must be at most 2147483647`, `f.yaml:8:16: "retryJitter" must be less than 1`}},
 	{"bad cron", twoSQLite + "jobConfig:\n  cron: \"* * *\"\n", []string{`f.yaml:6:9: Config.Cron is "* * *", but must be six fields`}},

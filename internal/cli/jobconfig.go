@@ -72,6 +72,9 @@ func (d *decoder) jobConfig(e entry, c *jobConfig) {
 		"concurrency":                  count(&c.Concurrency),
 		"unknownDataSourceDelayMillis": millis(&c.UnknownDataSourceDelay, 1, 0),
 		"shutdownTimeoutMillis":        millis(&c.ShutdownTimeout, 1, 0),
+		"receiptRetentionMillis":       millis(&c.ReceiptRetention, 1, 0),
+		"keyRetentionMillis":           millis(&c.KeyRetention, 1, 0),
+		"purgeIntervalMillis":          millis(&c.PurgeInterval, 1, 0),
 	})
 	if ok && len(d.problems) == before {
 		// What no key can tell alone: how they fit each other.

@@ -23,21 +23,32 @@ const (
 
 func (a *app) listCommand() *cobra.Command {
 	var (
-		f     txlog.Filter
-		limit int
-		out   output
+		f      txlog.Filter
+		limit  int
+		out    output
+		verify bool
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the logs, oldest first",
-		Long:  "List the logs, oldest first: one line for each unit of delivery, with its SQL\nshortened and without parameters (see show).\n" + jsonHelp,
-		Args:  noArgs,
+		Long: "List the logs, oldest first: one line for each unit of delivery, with its SQL\nshortened and without parameters (see show). With --verify the targets are asked\nwhether each is applied.\n" +
+			verdictHelp + "\n" + jsonHelp,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.OlderThan < 0 || limit < 0 {
 				return usagef(cmd, "--older-than and --limit must not be negative")
 			}
-			return a.withLog(cmd.Context(), func(st txlog.Storage) error {
-				return a.list(cmd.Context(), st, f, limit, out)
+			need := onlyLog
+			if verify {
+				need = logAndTargets
+			}
+			return a.withConfig(cmd.Context(), need, func(st txlog.Storage, cfg *config) error {
+				list := logList{app: a, storage: st, json: out.json()}
+				if verify {
+					list.verifier = a.verifier(st, cfg)
+					defer list.verifier.close()
+				}
+				return list.print(cmd.Context(), f, limit)
 			})
 		},
 	}
@@ -46,6 +57,7 @@ func (a *app) listCommand() *cobra.Command {
 	a.filterFlags(cmd, &f)
 	cmd.Flags().BoolVar(&f.Parked, "parked", false, "only those that wait for a person")
 	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many (0: all)")
+	cmd.Flags().BoolVar(&verify, "verify", false, "ask the targets whether each is applied already")
 	return cmd
 }
 
@@ -82,30 +94,83 @@ func eachUnit(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int, 
 	}
 }
 
-func (a *app) list(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int, out output) error {
-	if out.json() {
-		return a.listJSON(ctx, st, f, limit)
+// A logList is one run of the command list.
+type logList struct {
+	*app
+	storage  txlog.Storage
+	verifier *verifier // nil: the targets are not asked
+	json     bool
+}
+
+// page is a page of units with their verdicts, if these were asked for.
+type page struct {
+	units  []*txlog.Unit
+	judged []judgement
+}
+
+func (p page) verdict(i int) *judgement {
+	if p.judged == nil {
+		return nil
 	}
+	return &p.judged[i]
+}
+
+func (l *logList) print(ctx context.Context, f txlog.Filter, limit int) error {
+	each := func(do func(page) error) error {
+		return eachUnit(ctx, l.storage, f, limit, func(units []*txlog.Unit) (err error) {
+			p := page{units: units}
+			if l.verifier != nil {
+				if p.judged, err = l.verifier.judge(ctx, units); err != nil {
+					return err
+				}
+			}
+			return do(p)
+		})
+	}
+	if l.json {
+		return l.printJSON(each)
+	}
+	return l.printTable(each)
+}
+
+func (l *logList) printTable(each func(func(page) error) error) error {
 	found := false
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	err := eachUnit(ctx, st, f, limit, func(units []*txlog.Unit) error {
+	w := tabwriter.NewWriter(l.Out, 0, 0, 2, ' ', 0)
+	told := map[string]bool{}
+	var details []string
+	err := each(func(p page) error {
 		if !found {
-			fmt.Fprintln(w, "ID\tDATA SOURCE\tSTATE\tTRIES\tCREATED\tNEXT TRY\tLAST ERROR\tSQL")
+			heading := "ID\tDATA SOURCE\tSTATE\t"
+			if l.verifier != nil {
+				heading += "VERDICT\t"
+			}
+			fmt.Fprintln(w, heading+"TRIES\tCREATED\tNEXT TRY\tLAST ERROR\tSQL")
 		}
 		found = true
-		now := a.Now()
-		for _, u := range units {
+		now := l.Now()
+		for i, u := range p.units {
 			next := "-"
 			if !u.Parked {
 				next = until(now, u.NextTry)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(u.ID), printable(u.DataSource), stateOf(u),
+			state := stateOf(u)
+			if j := p.verdict(i); j != nil {
+				state += "\t" + j.short()
+				if why := u.DataSource + ": " + j.note(); j.note() != "" && !told[why] {
+					told[why] = true
+					details = append(details, why)
+				}
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(u.ID), printable(u.DataSource), state,
 				u.Tries, when(now, u.CreatedAt), next, orDash(oneLine(u.LastError, errorWidth)), sqlCell(u))
 		}
 		return w.Flush()
 	})
+	for _, why := range details {
+		fmt.Fprintf(l.Err, "bed-job: data source %s\n", printable(why))
+	}
 	if err == nil && !found {
-		_, err = fmt.Fprintln(a.Err, "The log holds nothing of that kind.")
+		_, err = fmt.Fprintln(l.Err, "The log holds nothing of that kind.")
 	}
 	return err
 }
@@ -130,16 +195,16 @@ func orDash(s string) string {
 	return s
 }
 
-// listJSON writes one array, page by page.
-func (a *app) listJSON(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int) error {
+// printJSON writes one array, page by page.
+func (l *logList) printJSON(each func(func(page) error) error) error {
 	sep := "[\n  "
-	err := eachUnit(ctx, st, f, limit, func(units []*txlog.Unit) error {
-		for _, u := range units {
-			text, err := marshal(viewOf(u), "  ")
+	err := each(func(p page) error {
+		for i, u := range p.units {
+			text, err := marshal(viewOf(u, p.verdict(i)), "  ")
 			if err != nil {
 				return err
 			}
-			if _, err := io.WriteString(a.Out, sep+text); err != nil {
+			if _, err := io.WriteString(l.Out, sep+text); err != nil {
 				return err
 			}
 			sep = ",\n  "
@@ -153,7 +218,7 @@ func (a *app) listJSON(ctx context.Context, st txlog.Storage, f txlog.Filter, li
 	if sep == "[\n  " {
 		end = "[]\n"
 	}
-	_, err = io.WriteString(a.Out, end)
+	_, err = io.WriteString(l.Out, end)
 	return err
 }
 

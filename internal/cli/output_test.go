@@ -204,6 +204,7 @@ State:        parked
 Created:      2026-03-01T09:00:00+01:00 (3h)
 Tries:        3
 In doubt:     yes: an earlier attempt may have been applied
+Verdict:      cannot tell (at-least-once): it leaves no receipt in its target: look at the data
 Settings:     loc=UTC
 Last error:   Unknown column\n'x'
 

@@ -1,19 +1,27 @@
 package cli
 
 import (
-	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
 func (a *app) schemaCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:       "schema mysql|postgres|sqlite",
-		Short:     "Print the statements that create the transaction log's tables",
-		Long:      "Print the statements that create the transaction log's tables, the same text that\nthe program runs by itself when they are missing.",
+	var onlyLog, onlyTargets bool
+	cmd := &cobra.Command{
+		Use:   "schema mysql|postgres|sqlite",
+		Short: "Print the statements that create the tables of the log and of the targets",
+		Long: `Print the statements that create the tables, the same text that the program runs by
+itself when they are missing: those of the transaction log, for the database that
+keeps it, and bed_receipt, for each target to which writes are delivered exactly
+once. With --log or --targets it is only the one part, to be run where it belongs:
+
+    bed-job schema mysql --log | mysql bed
+    bed-job schema mysql --targets | mysql orders`,
 		ValidArgs: []string{"mysql", "postgres", "sqlite"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -22,15 +30,43 @@ func (a *app) schemaCommand() *cobra.Command {
 			if drivers[args[0]].target == nil {
 				return usagef(cmd, "%q is no database that can hold the log: mysql, postgres or sqlite", args[0])
 			}
+			if onlyLog && onlyTargets {
+				return usagef(cmd, "--log and --targets exclude each other: without either both are printed")
+			}
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			text, err := txlog.Schema(args[0])
-			if err != nil {
-				return err
+			text, err := schema(args[0], !onlyTargets, !onlyLog)
+			if err == nil {
+				_, err = io.WriteString(a.Out, text)
 			}
-			_, err = fmt.Fprintln(a.Out, strings.TrimRight(text, "\n"))
 			return err
 		},
+	}
+	cmd.Flags().BoolVar(&onlyLog, "log", false, "only the tables of the transaction log")
+	cmd.Flags().BoolVar(&onlyTargets, "targets", false, "only the table of the targets")
+	return cmd
+}
+
+// schema gives the parts of a database's schema, each under its mark when there
+// are both.
+func schema(database string, log, targets bool) (string, error) {
+	ofLog, err := txlog.Schema(database)
+	if err != nil {
+		return "", err
+	}
+	ofTargets, err := delivery.ReceiptSchema(database)
+	if err != nil {
+		return "", err
+	}
+	ofLog, ofTargets = strings.TrimRight(ofLog, "\n")+"\n", ofTargets+";\n"
+	switch {
+	case !targets:
+		return ofLog, nil
+	case !log:
+		return ofTargets, nil
+	default:
+		return "-- ===== the transaction log: in the database that keeps it =====\n\n" + ofLog +
+			"\n-- ===== receipts: in each target to which writes are delivered exactly once =====\n\n" + ofTargets, nil
 	}
 }

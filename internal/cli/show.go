@@ -21,8 +21,8 @@ func (a *app) showCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "show ID",
-		Short: "Show one log whole: SQL, parameters, tries, last error, next try",
-		Long:  "Show one log whole. ID is that of any row of its unit.\n" + paramHelp + "\n" + jsonHelp,
+		Short: "Show one log whole: SQL, parameters, tries, last error, and whether it is applied",
+		Long:  "Show one log whole. ID is that of any row of its unit.\n" + verdictHelp + "\n" + paramHelp + "\n" + jsonHelp,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef(cmd, "show takes one ID")
@@ -30,8 +30,8 @@ func (a *app) showCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLog(cmd.Context(), func(st txlog.Storage) error {
-				return a.show(cmd.Context(), st, args[0], values, out)
+			return a.withConfig(cmd.Context(), logAndTargets, func(st txlog.Storage, cfg *config) error {
+				return a.show(cmd.Context(), st, cfg, args[0], values, out)
 			})
 		},
 	}
@@ -41,13 +41,19 @@ func (a *app) showCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) show(ctx context.Context, st txlog.Storage, id string, values bool, out output) error {
+func (a *app) show(ctx context.Context, st txlog.Storage, cfg *config, id string, values bool, out output) error {
 	u, err := st.Get(ctx, id)
 	if err != nil {
 		return explain(id, err)
 	}
+	asked := a.verifier(st, cfg)
+	defer asked.close()
+	judged, err := asked.judge(ctx, []*txlog.Unit{u})
+	if err != nil {
+		return err
+	}
 	if out.json() {
-		v := viewOf(u)
+		v := viewOf(u, &judged[0])
 		for i, s := range u.Statements {
 			params, err := paramViews(s, values)
 			if err != nil {
@@ -59,7 +65,7 @@ func (a *app) show(ctx context.Context, st txlog.Storage, id string, values bool
 		return printJSON(a.Out, v)
 	}
 	var b bytes.Buffer
-	a.showUnit(&b, u)
+	a.showUnit(&b, u, judged[0])
 	for i, s := range u.Statements {
 		showStatement(&b, s, i, len(u.Statements), values)
 	}
@@ -67,7 +73,7 @@ func (a *app) show(ctx context.Context, st txlog.Storage, id string, values bool
 	return err
 }
 
-func (a *app) showUnit(b io.Writer, u *txlog.Unit) {
+func (a *app) showUnit(b io.Writer, u *txlog.Unit, j judgement) {
 	now := a.Now()
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
@@ -92,6 +98,7 @@ func (a *app) showUnit(b io.Writer, u *txlog.Unit) {
 	if u.InDoubt && !u.Leased {
 		row("In doubt", "yes: an earlier attempt may have been applied")
 	}
+	row("Verdict", j.short()+": "+j.advice(u))
 	row("Not replayable", u.NotReplayable)
 	row("Settings", u.Settings)
 	if u.Unreadable != nil {

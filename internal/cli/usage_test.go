@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -28,6 +30,7 @@ func TestMistakesInTheCommandLineEndWithStatus2(t *testing.T) {
 		{"retry --parked --older-than -1s", "must not be negative"},
 		{"schema", "schema takes one database"},
 		{"schema oracle", `"oracle" is no database`},
+		{"schema mysql --log --targets", "--log and --targets exclude each other"},
 		{"stats --log-level loud", `--log-level "loud" is unknown`},
 		{"run --log-format xml", `--log-format "xml" is unknown`},
 	} {
@@ -49,14 +52,34 @@ func TestMistakesInTheCommandLineEndWithStatus2(t *testing.T) {
 
 func TestSchemaPrintsWhatTheProgramRuns(t *testing.T) {
 	for _, database := range []string{"mysql", "postgres", "sqlite"} {
-		var out strings.Builder
-		a := &app{Out: &out, Err: &out}
-		want, err := txlog.Schema(database)
+		printed := func(flags ...string) string {
+			var out strings.Builder
+			a := &app{Out: &out, Err: &out}
+			if status := a.run(t.Context(), append([]string{"schema", database}, flags...)); status != 0 {
+				t.Errorf("%v: status %d, printed\n%s", flags, status, out.String())
+			}
+			return out.String()
+		}
+		log, err := txlog.Schema(database)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if status := a.run(t.Context(), []string{"schema", database}); status != 0 || out.String() != strings.TrimRight(want, "\n")+"\n" {
-			t.Errorf("status %d, printed\n%s", status, out.String())
+		receipts, err := delivery.ReceiptSchema(database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log, receipts = strings.TrimRight(log, "\n")+"\n", receipts+";\n"
+		if got := printed("--log"); got != log {
+			t.Errorf("--log printed\n%s", got)
+		}
+		if got := printed("--targets"); got != receipts {
+			t.Errorf("--targets printed\n%s", got)
+		}
+		both := printed()
+		before, after, ok := strings.Cut(both, log)
+		mark, rest, ok2 := strings.Cut(after, receipts)
+		if !ok || !ok2 || rest != "" || !strings.Contains(before, "-- ===== the transaction log") || !strings.Contains(mark, "-- ===== receipts: in each target") {
+			t.Errorf("printed\n%s", both)
 		}
 	}
 }
@@ -92,10 +115,17 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 
 func TestTheDemoRunsWithTheRealCommands(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv(beMain, "1") // the demo runs its own program again
 	var out, err strings.Builder
 	a := &app{Out: &out, Err: &err, Getenv: env(nil), Now: time.Now, Open: openLog}
 	if status := a.run(t.Context(), []string{"demo"}); status != 0 {
 		t.Fatalf("status %d\n%s%s", status, out.String(), err.String())
+	}
+	// Leased or, once the lease is over, waiting.
+	for _, want := range []string{`alice_bank +\w+ +already applied `, `bob_bank +\w+ +not applied `} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("%q is missing in\n%s", want, out.String())
+		}
 	}
 	for _, want := range []string{"$ bed-job list --parked\nID ", "State:        parked", "Nothing is lost, nothing is there twice."} {
 		if !strings.Contains(out.String(), want) {

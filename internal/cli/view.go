@@ -55,6 +55,9 @@ type unitView struct {
 	Unreadable    string          `json:"unreadable"`
 	Settings      string          `json:"settings"`
 	Statements    []statementView `json:"statements"`
+	// Verdict and its detail are there when targets were asked.
+	Verdict       verdict `json:"verdict,omitempty"`
+	VerdictDetail string  `json:"verdictDetail,omitempty"`
 }
 
 type statementView struct {
@@ -65,7 +68,8 @@ type statementView struct {
 	ParametersError string `json:"parametersError,omitempty"`
 }
 
-func viewOf(u *txlog.Unit) unitView {
+// viewOf makes the view of a unit; j is nil when no target was asked.
+func viewOf(u *txlog.Unit, j *judgement) unitView {
 	v := unitView{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: stateOf(u),
 		CreatedAt: utc(u.CreatedAt), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
@@ -76,6 +80,9 @@ func viewOf(u *txlog.Unit) unitView {
 	}
 	if u.Unreadable != nil {
 		v.Unreadable = u.Unreadable.Error()
+	}
+	if j != nil {
+		v.Verdict, v.VerdictDetail = j.verdict, j.detail
 	}
 	for i, s := range u.Statements {
 		v.Statements[i].SQL = s.SQL

@@ -39,6 +39,7 @@ func (e *ConfigError) Error() string {
 // at once, and expands variables in values only after the parse, so that what
 // a variable holds is never read as YAML.
 type decoder struct {
+	file     string
 	lookup   func(string) (string, bool)
 	anchors  map[string]ast.Node
 	problems []problem

@@ -54,7 +54,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
 	for _, step := range []func(context.Context) error{
-		w.introduce, w.delivered, w.retried, w.pendingBehindALock, w.pendingWithoutTheFile, w.parked,
+		w.introduce, w.delivered, w.retried, w.pendingBehindALock, w.pendingWithoutTheFile,
+		func(ctx context.Context) error { return w.killedHalfWay(ctx, o) }, w.parked,
 	} {
 		if err := step(ctx); err != nil {
 			return err

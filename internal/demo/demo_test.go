@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -12,7 +13,17 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The test binary is also the application that the demo kills.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(ApplicationVariable); dir != "" {
+		if err := Application(context.Background(), dir, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // noBedJob stands for bed-job where a test is not about it.
 func noBedJob(context.Context, io.Writer, ...string) int { return 0 }
@@ -34,9 +45,13 @@ func TestTheDemoShowsAllFourWaysAndTheBooksBalance(t *testing.T) {
 		"2  delivered by sync retry", "bob_bank    failed (the call itself): database is locked", "bob_bank    delivered by sync retry",
 		"3  delivered by the job", "errors.Is(err, bedsql.ErrPending)", "bob_bank    failed (the job)", "bob_bank    delivered by the job",
 		"its file is moved away", "is bedsql.ErrPending", "unreachable: bob_bank", "bob_bank    delivered by the job",
+		"the program is killed in the middle of a staged transfer", "balance = balance + ?", "nothing would have happened anywhere",
+		"its log is durable", "its log is durable", "alice_bank  delivered by the call itself", "kill -9.",
+		"$ bed-job list --verify", "lease of 1s is over", "claimed 2, delivered 2",
 		"4  parked", "bob_bank    parked: ", "at_most_500",
 		"alice_bank              185  as it must be", "bob_bank               1215  as it must be",
-		"parked in the log       600", "2000  of 2000", "Nothing is lost, nothing is there twice.",
+		"alice_bank savings      425  as it must be", "bob_bank savings        575  as it must be",
+		"parked in the log       600", "3000  of 3000", "Nothing is lost, nothing is there twice.",
 	} {
 		_, after, found := strings.Cut(rest, want)
 		if !found {
@@ -47,7 +62,17 @@ func TestTheDemoShowsAllFourWaysAndTheBooksBalance(t *testing.T) {
 	if strings.Contains(out.String(), "\x1b") {
 		t.Error("colours were written although it is no terminal")
 	}
-	if got := strings.Join(commands, " "); got != "stats list show" {
+	_, after, _ := strings.Cut(out.String(), "lease of 1s is over")
+	round, _, _ := strings.Cut(after, "claimed 2")
+	for _, want := range []string{ // in either order
+		"alice_bank  delivered already, its receipt is there: the job applies nothing and removes the log\n",
+		"bob_bank    delivered by the job, its log is removed\n",
+	} {
+		if !strings.Contains(round, want) {
+			t.Errorf("%q is missing in the job's round\n%s", want, round)
+		}
+	}
+	if got := strings.Join(commands, " "); got != "list stats list show" {
 		t.Errorf("bed-job was run as %s", got)
 	}
 }
@@ -62,6 +87,14 @@ func TestTheDemoFailsWhenABalanceIsWrong(t *testing.T) {
 		"an entry lost": func(w *world) error {
 			_, err := w.alice.bare.Exec(`DELETE FROM entries WHERE transfer = 'rent'`)
 			return err
+		},
+		"savings moved twice": func(w *world) error {
+			for _, b := range w.banks() {
+				if _, err := b.bare.Exec(moveSavings, map[*bank]int{w.alice: -moved, w.bob: moved}[b], b.owner); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 		"the parked log lost": func(w *world) error {
 			return w.log.Discard(context.Background(), w.parkedID)
@@ -84,7 +117,7 @@ func TestTheDemoFailsWhenABalanceIsWrong(t *testing.T) {
 func TestTheDemoFailsWhenBedJobDoes(t *testing.T) {
 	t.Parallel()
 	err := Run(t.Context(), Options{Out: io.Discard, BedJob: func(context.Context, io.Writer, ...string) int { return 1 }})
-	if err == nil || !strings.Contains(err.Error(), "bed-job stats ended with status 1") {
+	if err == nil || !strings.Contains(err.Error(), "bed-job list ended with status 1") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -108,16 +141,18 @@ func TestTheDemoLeavesNothingBehindUnlessAsked(t *testing.T) {
 
 func TestTheDemoEndsWhenItIsInterrupted(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	err := Run(ctx, Options{Out: writerFunc(func(p []byte) (int, error) {
-		if bytes.Contains(p, []byte("stays locked")) {
-			cancel()
+	for _, when := range []string{"stays locked", "It calls End"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := Run(ctx, Options{Out: writerFunc(func(p []byte) (int, error) {
+			if bytes.Contains(p, []byte(when)) {
+				cancel()
+			}
+			return len(p), nil
+		}), BedJob: noBedJob})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: got %v", when, err)
 		}
-		return len(p), nil
-	}), BedJob: noBedJob})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
 	}
 }
 

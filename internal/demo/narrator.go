@@ -50,6 +50,9 @@ func (n *narrator) event(ev listener.Event) {
 		what = "the log is durable, the write is sent"
 	case listener.ExecuteSuccess:
 		what = n.green("delivered") + " by " + who + ", its log is removed"
+		if ev.Found {
+			what = n.green("delivered") + " already, its receipt is there: " + who + " applies nothing and removes the log"
+		}
 	case listener.ExecuteFailure:
 		what = n.red("failed") + fmt.Sprintf(" (%s): %v", who, ev.Err)
 	case listener.Parked:

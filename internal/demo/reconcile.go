@@ -11,18 +11,28 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// inspect writes a configuration for bed-job and lets it look at the log.
-func (w *world) inspect(ctx context.Context, o Options) error {
-	n := w.narrator
-	file := filepath.Join(w.dir, "bed-job.yaml")
-	if err := os.WriteFile(file, []byte(w.configuration()), 0o600); err != nil {
+func (w *world) configFile() string { return filepath.Join(w.dir, "bed-job.yaml") }
+
+// command runs a command of bed-job with a configuration for the demo.
+func (w *world) command(ctx context.Context, o Options, args ...string) error {
+	if err := os.WriteFile(w.configFile(), []byte(w.configuration()), 0o600); err != nil {
 		return err
 	}
+	w.narrator.say("\n%s", w.narrator.bold("$ bed-job "+strings.Join(args, " ")))
+	if status := o.BedJob(ctx, o.Out, append(args, "-c", w.configFile())...); status != 0 {
+		return fmt.Errorf("bed-job %s ended with status %d", args[0], status)
+	}
+	return nil
+}
+
+// inspect lets bed-job look at the log.
+func (w *world) inspect(ctx context.Context, o Options) error {
+	n := w.narrator
+	file := w.configFile()
 	n.title("What a person sees", "bed-job with "+file)
 	for _, args := range [][]string{{"stats"}, {"list", "--parked"}, {"show", w.parkedID}} {
-		n.say("\n%s", n.bold("$ bed-job "+strings.Join(args, " ")))
-		if status := o.BedJob(ctx, o.Out, append(args, "-c", file)...); status != 0 {
-			return fmt.Errorf("bed-job %s ended with status %d", args[0], status)
+		if err := w.command(ctx, o, args...); err != nil {
+			return err
 		}
 	}
 	n.say("\nWhen the bank's limit is raised, \"bed-job retry %s\" delivers it;", w.parkedID)
@@ -55,7 +65,7 @@ func (w *world) configuration() string {
 // given what the log still holds.
 func (w *world) reconcile(ctx context.Context) error {
 	n := w.narrator
-	n.title("The books", fmt.Sprintf("%d in each bank at the beginning", opening))
+	n.title("The books", fmt.Sprintf("%d in each bank at the beginning, and savings of %d", opening, savings))
 	units, err := w.log.List(ctx, txlog.Filter{})
 	if err != nil {
 		return err
@@ -77,6 +87,15 @@ func (w *world) reconcile(ctx context.Context) error {
 		wrong = append(wrong, fmt.Sprintf("%d is parked, it must be %d", parked, w.parkedAmount))
 	}
 	var sum int64
+	compare := func(name string, got, want int64) {
+		sum += got
+		verdict := n.green("as it must be")
+		if got != want {
+			verdict = n.red(fmt.Sprintf("it must be %d", want))
+			wrong = append(wrong, fmt.Sprintf("%s has %d, it must be %d", name, got, want))
+		}
+		n.say("    %-20s %6d  %s", name, got, verdict)
+	}
 	for _, b := range w.banks() {
 		want := w.expected[b]
 		if b == w.bob {
@@ -86,18 +105,24 @@ func (w *world) reconcile(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("the balance of %s: %w", b.name, err)
 		}
-		sum += got
-		verdict := n.green("as it must be")
-		if got != want {
-			verdict = n.red(fmt.Sprintf("it must be %d", want))
-			wrong = append(wrong, fmt.Sprintf("%s has %d, it must be %d", b.name, got, want))
+		compare(b.name, got, want)
+	}
+	for _, b := range w.banks() {
+		want := int64(savings + moved)
+		if b == w.alice {
+			want = savings - moved
 		}
-		n.say("    %-20s %6d  %s", b.name, got, verdict)
+		got, err := b.savings(ctx)
+		if err != nil {
+			return fmt.Errorf("the savings in %s: %w", b.name, err)
+		}
+		compare(b.name+" savings", got, want)
 	}
 	n.say("    %-20s %6d  taken from Alice, not yet with Bob", "parked in the log", parked)
-	n.say("    %-20s %6d  of %d", "together", sum+parked, 2*opening)
-	if sum+parked != 2*opening {
-		wrong = append(wrong, fmt.Sprintf("together it is %d, it must be %d", sum+parked, 2*opening))
+	const all = 2 * (opening + savings)
+	n.say("    %-20s %6d  of %d", "together", sum+parked, all)
+	if sum+parked != all {
+		wrong = append(wrong, fmt.Sprintf("together it is %d, it must be %d", sum+parked, all))
 	}
 	if wrong != nil {
 		return fmt.Errorf("%w: %s", ErrBooks, strings.Join(wrong, "; "))

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +22,10 @@ import (
 )
 
 const (
+	aliceBank, bobBank = "alice_bank", "bob_bank"
+
 	opening  = 1000
+	savings  = 500 // of each owner at the beginning
 	maxEntry = 500
 
 	insertEntry = `INSERT INTO entries (transfer, account, amount) VALUES (?, ?, ?) ON CONFLICT (transfer) DO NOTHING`
@@ -34,6 +36,9 @@ var createEntries = fmt.Sprintf(`CREATE TABLE entries (
 	account  TEXT NOT NULL,
 	amount   INTEGER NOT NULL CONSTRAINT at_most_%[1]d CHECK (amount <= %[1]d OR transfer = 'opening')
 )`, maxEntry)
+
+const createSavings = `CREATE TABLE savings (owner TEXT PRIMARY KEY, balance INTEGER NOT NULL);
+	INSERT INTO savings VALUES (?, ?)`
 
 // A bank is one database.
 type bank struct {
@@ -76,7 +81,7 @@ func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error
 			err = errors.Join(fmt.Errorf("setting the demo up: %w", err), w.close())
 		}
 	}()
-	w.logDSN = fileDSN(filepath.Join(dir, "transaction_log.db"))
+	w.logDSN = logDSN(dir)
 	if w.log, err = txlog.Open(ctx, "sqlite", w.logDSN); err != nil {
 		return nil, err
 	}
@@ -87,10 +92,10 @@ func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error
 	}); err != nil {
 		return nil, err
 	}
-	if w.alice, err = newBank(ctx, dir, "alice_bank", "alice", w.driver); err != nil {
+	if w.alice, err = newBank(ctx, dir, aliceBank, "alice", w.driver); err != nil {
 		return nil, err
 	}
-	if w.bob, err = newBank(ctx, dir, "bob_bank", "bob", w.driver); err != nil {
+	if w.bob, err = newBank(ctx, dir, bobBank, "bob", w.driver); err != nil {
 		return nil, err
 	}
 	w.expected = map[*bank]int64{w.alice: opening, w.bob: opening}
@@ -110,9 +115,7 @@ func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error
 func fileDSN(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }
 
 func newBank(ctx context.Context, dir, name, owner, driver string) (*bank, error) {
-	b := &bank{name: name, owner: owner, file: filepath.Join(dir, name+".db")}
-	// mode=rw: a file that is not there is an outage, not a new empty bank.
-	b.dsn = fileDSN(b.file) + "?mode=rw&_pragma=busy_timeout(100)&bedDataSource=" + name
+	b := &bank{name: name, owner: owner, file: bankFile(dir, name), dsn: bankDSN(dir, name, 100*time.Millisecond)}
 	var err error
 	if b.bare, err = sql.Open("sqlite", fileDSN(b.file)); err != nil {
 		return nil, err
@@ -120,6 +123,9 @@ func newBank(ctx context.Context, dir, name, owner, driver string) (*bank, error
 	b.bare.SetMaxIdleConns(0)
 	if _, err = b.bare.ExecContext(ctx, createEntries); err == nil {
 		_, err = b.bare.ExecContext(ctx, insertEntry, "opening", owner, opening)
+	}
+	if err == nil {
+		_, err = b.bare.ExecContext(ctx, createSavings, owner, savings)
 	}
 	if err == nil {
 		b.wrapped, err = sql.Open(driver, b.dsn)
@@ -206,5 +212,10 @@ func (b *bank) takeAway() (back func() error, err error) {
 
 func (b *bank) balance(ctx context.Context) (sum int64, err error) {
 	err = b.bare.QueryRowContext(ctx, `SELECT COALESCE(SUM(amount), 0) FROM entries`).Scan(&sum)
+	return sum, err
+}
+
+func (b *bank) savings(ctx context.Context) (sum int64, err error) {
+	err = b.bare.QueryRowContext(ctx, `SELECT balance FROM savings WHERE owner = ?`, b.owner).Scan(&sum)
 	return sum, err
 }
