@@ -1,12 +1,14 @@
 # Packages to work on, and further flags of go test: make test PKG=./txlog TESTFLAGS='-run Lease -v'
 PKG ?= ./...
 TESTFLAGS ?=
+# Flags of the benchmark: make bench BENCHFLAGS='-sections drain'
+BENCHFLAGS ?=
 export PKG TESTFLAGS
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-short cover lint fmt vet demo clean
+.PHONY: help test test-short cover bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +22,12 @@ test-short: ## test on SQLite only, without servers
 cover: ## test as above and print the coverage of each function
 	@TESTFLAGS='$(TESTFLAGS) -coverprofile=coverage.out -coverpkg=./...' scripts/test.sh
 	go tool cover -func=coverage.out
+
+bench: ## measure delivery beside the bare driver and others, in about ten minutes (docs/benchmarks.md)
+	@scripts/bench.sh $(BENCHFLAGS)
+
+bench-quick: ## a smaller run of the same in under a minute, ending with one line of name=value
+	@scripts/bench.sh -quick $(BENCHFLAGS)
 
 lint: ## run golangci-lint if it is installed, else go vet and staticcheck
 	@if command -v golangci-lint >/dev/null; then \

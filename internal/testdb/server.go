@@ -96,10 +96,24 @@ func (s *Server) must(what string, err error) {
 // test, for a whole test run: without fsync and with room for more connections
 // than the private ones. stop ends it and removes its data.
 func Standalone(driver string) (dsn string, stop func() error, err error) {
-	extra, ok := map[string][]string{
+	return standalone(driver, map[string][]string{
 		DriverMySQL:    {"--innodb-flush-log-at-trx-commit=0", "--max-connections=500", "--innodb-buffer-pool-size=256M"},
 		DriverPostgres: {"fsync=off", "max_connections=400", "shared_buffers=128MB"},
-	}[driver]
+	})
+}
+
+// Durable is [Standalone] for measurements: each commit is on the disk before
+// it is answered, and caches and the redo log have the sizes that the servers
+// have by default.
+func Durable(driver string) (dsn string, stop func() error, err error) {
+	return standalone(driver, map[string][]string{
+		DriverMySQL:    {"--max-connections=500", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
+		DriverPostgres: {"max_connections=400", "shared_buffers=128MB"},
+	})
+}
+
+func standalone(driver string, settings map[string][]string) (dsn string, stop func() error, err error) {
+	extra, ok := settings[driver]
 	if !ok {
 		return "", nil, fmt.Errorf("no server of driver %q; there are mysql and postgres", driver)
 	}

@@ -2,6 +2,7 @@ package testdb
 
 import (
 	"database/sql"
+	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -155,6 +156,18 @@ func shared(t testing.TB, driver string, find func() (admin, error)) DB {
 		}
 	})
 	return db
+}
+
+// Create makes an empty database outside of a test, on the server of a driver
+// ("mysql" or "postgres") that dsn leads to: an account that may create
+// databases. drop removes it.
+func Create(driver, dsn string) (db DB, drop func() error, err error) {
+	server := admin{driver: driver, dsn: dsn}
+	db, err = server.create()
+	if err != nil {
+		return DB{}, nil, fmt.Errorf("testdb: %w", err)
+	}
+	return db, func() error { return server.drop(db.Name) }, nil
 }
 
 func isURL(dsn string) bool {

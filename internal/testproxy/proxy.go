@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -60,6 +59,9 @@ func (p *Proxy) Accepted() int {
 	defer p.mu.Unlock()
 	return p.accepted
 }
+
+// Open is the number of connections that are open now.
+func (p *Proxy) Open() int { return len(p.open()) }
 
 // Refuse makes dials fail with "connection refused" from now on. Open
 // connections are left alone; see [Proxy.CutAll].
@@ -145,11 +147,7 @@ func (p *Proxy) connect(client net.Conn) {
 	p.mu.Lock()
 	p.accepted++
 	p.mu.Unlock()
-	network := "tcp"
-	if strings.HasPrefix(p.target, "/") {
-		network = "unix"
-	}
-	server, err := net.DialTimeout(network, p.target, dialTimeout)
+	server, err := net.DialTimeout(networkOf(p.target), p.target, dialTimeout)
 	if err != nil {
 		reset(client)
 		return

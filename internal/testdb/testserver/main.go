@@ -5,6 +5,7 @@
 //	testserver installed mysql|postgres  succeeds if private servers can be started
 //	testserver serve mysql|postgres      starts one, prints its DSN, and ends it
 //	                                     when its standard input is closed
+//	testserver durable mysql|postgres    the same with every commit on the disk
 package main
 
 import (
@@ -27,7 +28,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) != 2 {
-		return fmt.Errorf("usage: testserver find|installed|serve mysql|postgres")
+		return fmt.Errorf("usage: testserver find|installed|serve|durable mysql|postgres")
 	}
 	switch verb, driver := args[0], args[1]; verb {
 	case "find":
@@ -40,16 +41,18 @@ func run(args []string) error {
 	case "installed":
 		return testdb.Installed(driver)
 	case "serve":
-		return serve(driver)
+		return serve(driver, testdb.Standalone)
+	case "durable":
+		return serve(driver, testdb.Durable)
 	default:
-		return fmt.Errorf("no such verb %q; there are find, installed and serve", verb)
+		return fmt.Errorf("no such verb %q; there are find, installed, serve and durable", verb)
 	}
 }
 
-func serve(driver string) error {
+func serve(driver string, start func(string) (string, func() error, error)) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
-	dsn, stop, err := testdb.Standalone(driver)
+	dsn, stop, err := start(driver)
 	if err != nil {
 		return err
 	}

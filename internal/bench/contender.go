@@ -1,0 +1,152 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/bedsql/bed/internal/testdb"
+)
+
+// scene is how many callers there are and where the servers are.
+type scene struct {
+	callers int
+	far     bool
+	name    string
+}
+
+// contender is one way to do a piece of work.
+type contender struct {
+	// id names it in figures and options, name in the table.
+	id, name string
+	// base is the id of the contender that it is compared with: the bare
+	// driver at the same work.
+	base string
+	open func(context.Context, *stage) (*setup, error)
+}
+
+// The kinds of work.
+const (
+	onMariaDB  = "bare-mariadb"
+	onPostgres = "bare-postgres"
+	onTwo      = "bare-two"
+)
+
+// contenders are all of them in the order of the table, each kind of work
+// begun by its bare driver.
+func contenders() []contender {
+	all := []contender{
+		{id: onMariaDB, name: "bare driver, autocommit", base: onMariaDB, open: bare(testdb.DriverMySQL)},
+		{id: "sequential-mariadb", name: "log, write, removal as three commits (Sharding-JDBC)", base: onMariaDB, open: sequential(testdb.DriverMySQL)},
+		{id: "xa-mariadb", name: "XA", base: onMariaDB, open: xa(1)},
+	}
+	all = append(all, delivered("mariadb", testdb.DriverMySQL, onMariaDB)...)
+	all = append(all,
+		contender{id: onPostgres, name: "bare driver, autocommit", base: onPostgres, open: bare(testdb.DriverPostgres)},
+		contender{id: "sequential-postgres", name: "log, write, removal as three commits (Sharding-JDBC)", base: onPostgres, open: sequential(testdb.DriverPostgres)})
+	all = append(all, delivered("postgres", testdb.DriverPostgres, onPostgres)...)
+	return append(all,
+		contender{id: onTwo, name: "bare driver, two autocommits one after the other", base: onTwo, open: bareTwo},
+		contender{id: "xa-two", name: "XA over both", base: onTwo, open: xa(2)},
+		contender{id: "staged-alo", name: "staged, at least once", base: onTwo, open: staged(atLeastOnce)},
+		contender{id: "staged-eo", name: "staged, exactly once", base: onTwo, open: staged(exactlyOnce)})
+}
+
+// delivered are this project's ways to write to a target.
+func delivered(target, driver, base string) []contender {
+	var all []contender
+	add := func(id, name, log string, w way) {
+		all = append(all, contender{id: id, name: name, base: base, open: deliver(driver, log, w)})
+	}
+	own := map[string]string{testdb.DriverMySQL: "MariaDB", testdb.DriverPostgres: "PostgreSQL"}[driver]
+	add("alo-"+target+"-log-"+target+"-before", "at least once, log in "+own+", removed before Exec returns", driver, way{guarantee: atLeastOnce.guarantee})
+	logs := []struct{ id, name, driver string }{
+		{"mariadb", "MariaDB", testdb.DriverMySQL}, {"postgres", "PostgreSQL", testdb.DriverPostgres}, {"sqlite", "SQLite", testdb.DriverSQLite},
+	}
+	for _, log := range logs {
+		add("alo-"+target+"-log-"+log.id, "at least once, log in "+log.name+", removed behind the caller", log.driver, atLeastOnce)
+	}
+	for _, log := range logs {
+		add("eo-"+target+"-log-"+log.id, "exactly once, log in "+log.name, log.driver, exactlyOnce)
+	}
+	return all
+}
+
+// statement is the application's one, sent as the options say.
+type statement struct {
+	pool *sql.DB
+	text string
+	// prepared is nil when text is sent each time.
+	prepared *sql.Stmt
+}
+
+func newStatement(ctx context.Context, pool *sql.DB, text string, prepared bool) (statement, error) {
+	s := statement{pool: pool, text: text}
+	if !prepared {
+		return s, nil
+	}
+	var err error
+	s.prepared, err = pool.PrepareContext(ctx, text)
+	return s, err
+}
+
+// exec runs it and wants it to have changed one row.
+func (s statement) exec(ctx context.Context, args ...any) error {
+	res, err := s.send(ctx, args...)
+	return oneRow(res, err)
+}
+
+func (s statement) send(ctx context.Context, args ...any) (sql.Result, error) {
+	if s.prepared != nil {
+		return s.prepared.ExecContext(ctx, args...)
+	}
+	return s.pool.ExecContext(ctx, s.text, args...)
+}
+
+func oneRow(res sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	switch n, err := res.RowsAffected(); {
+	case err != nil:
+		return err
+	case n != 1:
+		return fmt.Errorf("%d rows were changed, not one", n)
+	}
+	return nil
+}
+
+// each gives the same operation to every caller.
+func each(do operation) func(context.Context) (operation, func(), error) {
+	return func(context.Context) (operation, func(), error) { return do, func() {}, nil }
+}
+
+// idle closes the pools' connections and leaves the pools as they were.
+func idle(conns int, pools ...*sql.DB) func() {
+	return func() {
+		for _, p := range pools {
+			p.SetMaxIdleConns(-1)
+			p.SetMaxIdleConns(conns)
+		}
+	}
+}
+
+func closeAll(pools ...*sql.DB) error {
+	var errs []error
+	for _, p := range pools {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// sum is a check that each operation of the scene changed its table once.
+func (w *stage) sum(p *place, table string) func(context.Context, int64) error {
+	return func(ctx context.Context, done int64) error {
+		got, err := p.number(ctx, "SELECT SUM(balance) FROM "+table)
+		if got -= w.before[table]; err == nil && got != done {
+			err = fmt.Errorf("%s: the balances grew by %d in %d writes of one each", table, got, done)
+		}
+		return err
+	}
+}

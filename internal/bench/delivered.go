@@ -1,0 +1,232 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/bedsql/postgres"
+	_ "github.com/bedsql/bed/bedsql/sqlite" // as the place of a log
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// way is how this project is configured.
+type way struct {
+	guarantee bedsql.Guarantee
+	removal   bedsql.Removal
+}
+
+var (
+	atLeastOnce = way{bedsql.AtLeastOnce, bedsql.RemovalBehind}
+	exactlyOnce = way{bedsql.ExactlyOnce, bedsql.RemovalByGuarantee}
+)
+
+// targetOf reads a DSN as the wrapped driver and the job do.
+func targetOf(driver, dsn string) (delivery.Target, error) {
+	if driver == testdb.DriverPostgres {
+		return postgres.Target(dsn)
+	}
+	return mysql.Target(dsn)
+}
+
+// wrapped opens a DSN through this project.
+func wrapped(driver, dsn string, cfg bedsql.Config) (*sql.DB, error) {
+	t, err := targetOf(driver, dsn)
+	if err != nil {
+		return nil, err
+	}
+	wrap := mysql.NewConnector
+	if driver == testdb.DriverPostgres {
+		wrap = postgres.NewConnector
+	}
+	c, err := wrap(t.Connector, t.DataSource, cfg, bedsql.WithSettings(t.Settings))
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(c), nil
+}
+
+// ledger is a transaction log that is watched.
+type ledger struct {
+	place    *place
+	storage  *txlog.SQLStorage
+	targets  []*place
+	cfg      bedsql.Config
+	counters *bedsql.Counters
+}
+
+// newLedger makes a log of a driver's kind for writes to targets.
+func (w *stage) newLedger(ctx context.Context, driver string, how way, targets ...*place) (*ledger, error) {
+	p, err := w.log(driver)
+	if err != nil {
+		return nil, err
+	}
+	dsn, err := p.dsn(w.far, true)
+	if err != nil {
+		return nil, err
+	}
+	storage, err := txlog.Open(ctx, driver, dsn)
+	if err != nil {
+		return nil, err
+	}
+	l := &ledger{place: p, storage: storage, counters: new(bedsql.Counters)}
+	l.cfg = bedsql.Config{Storage: storage, Counters: l.counters, Logger: quiet(), Guarantee: how.guarantee, Removal: how.removal}
+	if how.guarantee == bedsql.ExactlyOnce {
+		l.targets = targets
+	}
+	return l, nil
+}
+
+// outstanding counts the log's rows and the receipts of its units.
+func (l *ledger) outstanding(ctx context.Context) (logs, receipts int64, err error) {
+	logs, err = l.place.number(ctx, "SELECT COUNT(*) FROM transaction_log")
+	for _, t := range l.targets {
+		if err != nil {
+			return 0, 0, err
+		}
+		var n int64
+		n, err = t.number(ctx, t.placeholders("SELECT COUNT(*) FROM bed_receipt WHERE log_id = ?"), l.storage.Identity())
+		receipts += n
+	}
+	return logs, receipts, err
+}
+
+// check wants every write to have been delivered by its first attempt's way,
+// logged and without a word to the job.
+func (l *ledger) check(done int64, each int64) error {
+	c := l.counters
+	if n := c.Delivered.Load(); n != uint64(done*each) {
+		return fmt.Errorf("%d units were delivered in %d operations of %d", n, done, each)
+	}
+	for what, n := range map[string]uint64{
+		"pending": c.Pending.Load(), "refused": c.Refused.Load(), "not logged": c.NotLogged.Load(),
+		"passed through": c.PassedThrough.Load(), "skipped": c.Skipped.Load(),
+	} {
+		if n != 0 {
+			return fmt.Errorf("%d writes were %s", n, what)
+		}
+	}
+	return nil
+}
+
+// deliver writes to a target through this project.
+func deliver(driver, logDriver string, how way) func(context.Context, *stage) (*setup, error) {
+	return func(ctx context.Context, w *stage) (*setup, error) {
+		target := w.targets[driver][0]
+		table, err := w.accounts(ctx, target)
+		if err != nil {
+			return nil, err
+		}
+		log, err := w.newLedger(ctx, logDriver, how, target)
+		if err != nil {
+			return nil, err
+		}
+		dsn, err := target.dsn(w.far, w.opts.Prepared)
+		if err != nil {
+			return nil, err
+		}
+		pool, err := wrapped(driver, dsn, log.cfg)
+		if err != nil {
+			return nil, err
+		}
+		limit(pool, w.callers)
+		st, err := newStatement(ctx, pool, target.update(table), w.opts.Prepared)
+		if err != nil {
+			return nil, err
+		}
+		balances := w.sum(target, table)
+		return &setup{
+			caller:      each(func(ctx context.Context, n int64) error { return st.exec(ctx, n) }),
+			idle:        idle(w.callers, pool),
+			outstanding: log.outstanding,
+			receipts:    how.guarantee == bedsql.ExactlyOnce,
+			check: func(ctx context.Context, done int64) error {
+				return errors.Join(log.check(done, 1), balances(ctx, done))
+			},
+			close: func() error { return errors.Join(pool.Close(), log.storage.Close()) },
+		}, nil
+	}
+}
+
+// staged writes to two databases as one staged group, its log in a third.
+func staged(how way) func(context.Context, *stage) (*setup, error) {
+	return func(ctx context.Context, w *stage) (*setup, error) {
+		targets := w.targets[testdb.DriverMySQL]
+		log, err := w.newLedger(ctx, testdb.DriverMySQL, how, targets...)
+		if err != nil {
+			return nil, err
+		}
+		var pools []*sql.DB
+		var statements []statement
+		var checks []func(context.Context, int64) error
+		for _, target := range targets {
+			table, err := w.accounts(ctx, target)
+			if err != nil {
+				return nil, err
+			}
+			dsn, err := target.dsn(w.far, w.opts.Prepared)
+			if err != nil {
+				return nil, err
+			}
+			pool, err := wrapped(testdb.DriverMySQL, dsn, log.cfg)
+			if err != nil {
+				return nil, err
+			}
+			limit(pool, w.callers)
+			st, err := newStatement(ctx, pool, target.update(table), w.opts.Prepared)
+			if err != nil {
+				return nil, err
+			}
+			pools, statements, checks = append(pools, pool), append(statements, st), append(checks, w.sum(target, table))
+		}
+		balances := allOf(checks)
+		return &setup{
+			caller:      each(func(ctx context.Context, n int64) error { return transfer(ctx, statements, n) }),
+			idle:        idle(w.callers, pools...),
+			outstanding: log.outstanding,
+			receipts:    how.guarantee == bedsql.ExactlyOnce,
+			check: func(ctx context.Context, done int64) error {
+				return errors.Join(log.check(done, int64(len(targets))), balances(ctx, done))
+			},
+			close: func() error { return errors.Join(closeAll(pools...), log.storage.Close()) },
+		}, nil
+	}
+}
+
+// transfer is a staged soft transaction of one write in each database.
+func transfer(ctx context.Context, statements []statement, n int64) error {
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	if err != nil {
+		return err
+	}
+	defer soft.Discard()
+	results := make([]sql.Result, len(statements))
+	for i, st := range statements {
+		if results[i], err = st.send(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := soft.End(ctx); err != nil {
+		return err
+	}
+	for _, res := range results {
+		if err := oneRow(res, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func quiet() *logrus.Logger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
+}

@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/bedsql/bed/internal/testdb"
+)
+
+// figure is one of those that are to be reached.
+type figure struct {
+	// name is for machines and does not change.
+	name string
+	// goal is what it must reach at least, or at most.
+	goal   float64
+	atMost bool
+	values series
+}
+
+// ofWrites are the figures that come from scenes; id and base are contenders'.
+type ofWrites struct {
+	name   string
+	scene  func(*Options) string
+	id     string
+	base   string
+	of     func(turn) float64
+	goal   float64
+	atMost bool
+}
+
+func near(callers int) func(*Options) string {
+	return func(*Options) string { return fmt.Sprint(callers) }
+}
+
+func farOff(callers int) func(*Options) string {
+	return func(o *Options) string { return fmt.Sprintf("%d %v", callers, o.RoundTrip) }
+}
+
+var writeFigures = []ofWrites{
+	// The names are for a round trip of a millisecond, and stay with another.
+	{"alo_mariadb_64_behind", near(64), "alo-mariadb-log-mariadb", onMariaDB, throughput, 0.60, false},
+	{"alo_mariadb_64_before", near(64), "alo-mariadb-log-mariadb-before", onMariaDB, throughput, 0.42, false},
+	{"alo_mariadb_64_1ms_behind", farOff(64), "alo-mariadb-log-mariadb", onMariaDB, throughput, 0.50, false},
+	{"alo_sqlite_64_behind", near(64), "alo-mariadb-log-sqlite", onMariaDB, throughput, 0.72, false},
+	{"alo_mariadb_1_1ms_behind_p50", farOff(1), "alo-mariadb-log-mariadb", onMariaDB, latency, 2.1, true},
+	{"eo_mariadb_64", near(64), "eo-mariadb-log-mariadb", onMariaDB, throughput, 0.48, false},
+	{"eo_postgres_64", near(64), "eo-postgres-log-postgres", onPostgres, throughput, 0.48, false},
+	{"eo_mariadb_1_1ms_p50", farOff(1), "eo-mariadb-log-mariadb", onMariaDB, latency, 2.2, true},
+	{"eo_postgres_1_1ms_p50", farOff(1), "eo-postgres-log-postgres", onPostgres, latency, 2.2, true},
+	{"staged_eo_1_1ms_p50", farOff(1), "staged-eo", onTwo, latency, 1.15, true},
+	{"staged_eo_64", near(64), "staged-eo", onTwo, throughput, 0.45, false},
+	{"staged_eo_64_over_xa", near(64), "staged-eo", "xa-two", throughput, 1.5, false},
+}
+
+// figuresUse says whether a scene's contender is in any figure.
+func figuresUse(o *Options, scene, id string) bool {
+	for _, f := range writeFigures {
+		if f.scene(o) == scene && (f.id == id || f.base == id) {
+			return true
+		}
+	}
+	return false
+}
+
+// figures are those that were measured.
+func (r *results) figures() []figure {
+	var all []figure
+	add := func(name string, values series, goal float64, atMost bool) {
+		if len(values) > 0 {
+			all = append(all, figure{name, goal, atMost, values})
+		}
+	}
+	if r.writes != nil {
+		for _, f := range writeFigures {
+			if s, ok := r.writes.ratio(f.scene(r.opts), f.id, f.base, f.of); ok {
+				add(f.name, s, f.goal, f.atMost)
+			}
+		}
+	}
+	if r.drain != nil {
+		for _, one := range []struct{ name, driver string }{{"mariadb", testdb.DriverMySQL}, {"postgres", testdb.DriverPostgres}} {
+			rates := r.drain.rates[one.driver]
+			add("drain_"+one.name, rates["job"].over(rates["bare"]), 0.60, false)
+			for _, q := range r.opts.Queues {
+				add("drain_"+one.name+"_over_"+q.Name, rates["job"].over(rates[q.Name]), 1, false)
+			}
+		}
+	}
+	if r.claims != nil {
+		for _, one := range []struct{ name, driver string }{{"mariadb", testdb.DriverMySQL}, {"postgres", testdb.DriverPostgres}} {
+			add("claim_parked_"+one.name, r.claims.many[one.driver].over(r.claims.few[one.driver]), 1.3, true)
+		}
+	}
+	if r.selects != nil {
+		add("select_more_ns", r.selects.more(r.selects.nanoseconds, "bed"), 50, true)
+		add("select_more_allocations", r.selects.more(r.selects.allocations, "bed"), 0.005, true)
+	}
+	return all
+}
+
+func (f figure) reached() bool {
+	if f.atMost {
+		return f.values.median() <= f.goal
+	}
+	return f.values.median() >= f.goal
+}
+
+func (f figure) want() string {
+	if f.atMost {
+		return fmt.Sprintf("at most %g", f.goal)
+	}
+	return fmt.Sprintf("at least %g", f.goal)
+}
+
+// line is for machines: one name=value for each figure.
+func line(all []figure) string {
+	words := make([]string, len(all))
+	for i, f := range all {
+		words[i] = fmt.Sprintf("%s=%.2f", f.name, f.values.median())
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Options say what to measure and for how long.
+type Options struct {
+	// Figures measures only what the figures for machines are made of.
+	Figures bool
+	// Sections are those to run of writes, drain, claims and select; empty
+	// means all.
+	Sections string
+	// Contenders keeps of the contenders for writes those whose name matches,
+	// and the bare driver that they are compared with.
+	Contenders string
+	// Callers are how many there are in each scene.
+	Callers []int
+	// Scenes keeps of the scenes those whose name matches: "64", "1 1ms".
+	Scenes string
+	// Rounds is how many turns each contender gets in each scene.
+	Rounds int
+	// Within bounds the time of the run: once a section has used up its share
+	// there are fewer rounds, but three at least. 0 means no bound.
+	Within time.Duration
+	// Turn is for how long each turn is measured, and WarmUp for how long the
+	// load runs before that.
+	Turn, WarmUp time.Duration
+	// RoundTrip is the simulated one of the scenes with far servers.
+	RoundTrip time.Duration
+	// Prepared has the application prepare its statement once. Otherwise each
+	// call sends text and arguments, which the MySQL driver puts together
+	// (interpolateParams) so that it takes one round trip as in PostgreSQL.
+	Prepared bool
+	// DrainUnits is how many units a job finds waiting.
+	DrainUnits int
+	// ParkedFew and ParkedMany are the numbers of parked rows between which
+	// the time of a claim is compared.
+	ParkedFew, ParkedMany int
+	// Profiles is a directory for a CPU profile of each turn; empty means none.
+	Profiles string
+
+	// Wrappers and Queues are contenders of other people.
+	Wrappers []Wrapper
+	Queues   []Queue
+}
+
+// Wrapper is another wrapper of database/sql drivers.
+type Wrapper struct {
+	Name string
+	Open func(driver.Connector) (*sql.DB, error)
+}
+
+// Queue is a job system on PostgreSQL.
+type Queue struct {
+	Name string
+	// Fill sets it up in the database of dsn, with one job for each statement,
+	// which a worker is to run on pool.
+	Fill func(ctx context.Context, dsn string, pool *sql.DB, statement string, ids []int64) (Filled, error)
+}
+
+// Filled is a queue with work in it.
+type Filled struct {
+	// Drain lets the workers, which are up and wait, begin, and returns when
+	// all jobs are done and recorded as such.
+	Drain func(context.Context) error
+	Close func(context.Context) error
+}
+
+// parse reads the command line.
+func (o *Options) parse(args []string, help io.Writer) error {
+	full := flag.NewFlagSet("bench", flag.ContinueOnError)
+	full.SetOutput(help)
+	quick := full.Bool("quick", false, "a smaller run of the same, under a minute, for the figures alone")
+	full.StringVar(&o.Sections, "sections", "", "those to run of writes,drain,claims,select (all)")
+	full.StringVar(&o.Contenders, "contenders", "", "regular expression: only these contenders for writes (all)")
+	o.Callers = []int{1, 16, 64}
+	full.StringVar(&o.Scenes, "scenes", "", `regular expression: only these scenes, such as "^64$" or "^1 1ms$" (all)`)
+	full.IntVar(&o.Rounds, "rounds", 5, "turns of each contender in each scene")
+	full.DurationVar(&o.Within, "within", 0, "fewer rounds, but three at least, when they take longer than this together (no bound)")
+	full.DurationVar(&o.Turn, "turn", 250*time.Millisecond, "how long each turn is measured")
+	full.DurationVar(&o.WarmUp, "warm-up", 100*time.Millisecond, "how long the load runs before that")
+	full.DurationVar(&o.RoundTrip, "round-trip", time.Millisecond, "the simulated one, of far servers")
+	full.BoolVar(&o.Prepared, "prepared", false, "the application prepares its statement once")
+	full.IntVar(&o.DrainUnits, "drain-units", 10000, "units that a job finds waiting")
+	full.IntVar(&o.ParkedFew, "parked-few", 10000, "parked rows, few")
+	full.IntVar(&o.ParkedMany, "parked-many", 5000000, "parked rows, many")
+	full.StringVar(&o.Profiles, "profiles", "", "directory for a CPU profile of each turn (none)")
+	if err := full.Parse(args); err != nil {
+		return err
+	}
+	if *quick {
+		given := map[string]bool{}
+		full.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		set(given, "within", &o.Within, 42*time.Second)
+		set(given, "turn", &o.Turn, 200*time.Millisecond)
+		set(given, "warm-up", &o.WarmUp, 60*time.Millisecond)
+		set(given, "drain-units", &o.DrainUnits, 3000)
+		set(given, "parked-many", &o.ParkedMany, 200000)
+		o.Figures = true
+	}
+	return o.validate()
+}
+
+func set[T any](given map[string]bool, name string, to *T, v T) {
+	if !given[name] {
+		*to = v
+	}
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	for _, pattern := range []string{o.Contenders, o.Scenes} {
+		if _, err := regexp.Compile(pattern); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, section := range strings.FieldsFunc(o.Sections, isComma) {
+		if !strings.Contains(" writes drain claims select ", " "+section+" ") {
+			errs = append(errs, fmt.Errorf("there is no section %q; there are writes, drain, claims and select", section))
+		}
+	}
+	if len(o.Callers) == 0 || o.Rounds < 1 || o.Turn <= 0 || o.WarmUp <= 0 || o.RoundTrip <= 0 || o.DrainUnits < 1 || o.ParkedFew < 1 || o.ParkedMany < 1 {
+		errs = append(errs, errors.New("callers, rounds, durations and numbers must be positive"))
+	}
+	return errors.Join(errs...)
+}
+
+// The sections' shares of Options.Within.
+const (
+	selectShare = 0.05
+	writesShare = 0.65
+	drainShare  = 0.18
+	claimsShare = 0.12
+)
+
+// another says whether a section goes on after so many rounds.
+func (o *Options) another(rounds int, start time.Time, share float64) bool {
+	const least = 3
+	if rounds >= o.Rounds {
+		return false
+	}
+	used := time.Since(start).Seconds()
+	// The next round takes as long as those before.
+	next := used * float64(rounds+1) / float64(max(rounds, 1))
+	return rounds < least || o.Within == 0 || next <= share*o.Within.Seconds()
+}
+
+func isComma(r rune) bool { return r == ',' || r == ' ' }
+
+func (o *Options) runs(section string) bool {
+	if o.Sections == "" {
+		return true
+	}
+	for _, s := range strings.FieldsFunc(o.Sections, isComma) {
+		if s == section {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/bedsql/bed/internal/testdb"
+)
+
+// demands are what a server must be like to be measured on.
+type demands struct {
+	// conns is how many connections it must take.
+	conns int
+	// durable: every commit is on the disk before it is answered.
+	durable bool
+}
+
+// measurable are the demands of 64 callers to two databases, of the logs, and
+// of what else is open.
+var measurable = demands{conns: 300, durable: true}
+
+// server is a MySQL/MariaDB or PostgreSQL that is measured on.
+type server struct {
+	driver string
+	dsn    string
+	// what says what it is and how it is set.
+	what string
+	// own: it was started for this run, and everything on it goes with it.
+	own  bool
+	stop func() error
+}
+
+// isMariaDB tells it from MySQL, which has no tables of sequences.
+func (s *server) isMariaDB() bool { return strings.HasPrefix(s.what, "MariaDB") }
+
+// findServer takes the server that the tests use if it can be measured on, and
+// else starts one of the installed binaries.
+func findServer(ctx context.Context, driver string, need demands) (*server, error) {
+	dsn, err := testdb.Find(driver)
+	if err == nil {
+		s := &server{driver: driver, dsn: dsn, stop: func() error { return nil }}
+		if err = s.fit(ctx, need); err == nil {
+			return s, nil
+		}
+	}
+	dsn, stop, started := testdb.Durable(driver)
+	if started != nil {
+		return nil, errors.Join(err, fmt.Errorf("no other server of driver %s could be started: %w", driver, started))
+	}
+	s := &server{driver: driver, dsn: dsn, stop: stop}
+	if err := s.fit(ctx, need); err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	s.own, s.what = true, s.what+", started for this run"
+	return s, nil
+}
+
+// fit reads the settings and refuses a server that they do not meet.
+func (s *server) fit(ctx context.Context, need demands) error {
+	pool, err := sql.Open(testdb.DB{Driver: s.driver}.SQLDriver(), s.dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pool.Close() }()
+	query, durable := "SELECT @@version, @@max_connections, CONCAT('innodb_flush_log_at_trx_commit=', @@innodb_flush_log_at_trx_commit)",
+		"innodb_flush_log_at_trx_commit=1"
+	if s.driver == testdb.DriverPostgres {
+		query, durable = "SELECT current_setting('server_version'), current_setting('max_connections'), "+
+			"'fsync=' || current_setting('fsync') || ' synchronous_commit=' || current_setting('synchronous_commit')",
+			"fsync=on synchronous_commit=on"
+	}
+	var version, conns, settings string
+	if err := pool.QueryRowContext(ctx, query).Scan(&version, &conns, &settings); err != nil {
+		return fmt.Errorf("read the settings of the %s server: %w", s.driver, err)
+	}
+	name := "PostgreSQL"
+	if s.driver == testdb.DriverMySQL {
+		name = "MySQL"
+		if strings.Contains(version, "MariaDB") {
+			name = "MariaDB"
+		}
+	}
+	s.what = fmt.Sprintf("%s %s, %s", name, version, settings)
+	if need.durable && settings != durable {
+		return fmt.Errorf("%s: it must be set to %s", s.what, durable)
+	}
+	if n, err := strconv.Atoi(conns); err != nil || n < need.conns {
+		return fmt.Errorf("%s: it takes %s connections, %d are needed", s.what, conns, need.conns)
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// operation does the work once, on the caller's own row number n.
+type operation func(ctx context.Context, n int64) error
+
+// setup is a contender that is ready for the turns of a scene.
+type setup struct {
+	// caller makes the operation of one caller; release is called at the end
+	// of the turn.
+	caller func(ctx context.Context) (do operation, release func(), err error)
+	// idle lets go of the connections between turns, so that those of all
+	// contenders together are not too many.
+	idle func()
+	// outstanding counts logs that are not removed yet, and receipts that are
+	// not erased yet. nil for a contender that leaves nothing behind a caller.
+	outstanding func(context.Context) (logs, receipts int64, err error)
+	// check says whether done operations are what the databases hold.
+	check func(ctx context.Context, done int64) error
+	// receipts: each write is to leave one.
+	receipts bool
+	close    func() error
+
+	done int64
+	// sawLogs and sawReceipts: some were seen under load.
+	sawLogs, sawReceipts bool
+}
+
+// turn is what was measured in one.
+type turn struct {
+	perSecond float64
+	p50       time.Duration
+	// left is for how long logs of its writes were still being removed after it.
+	left time.Duration
+	// writes were done in it, and cpu is what it took.
+	writes int
+	cpu    spent
+}
+
+// rowsPerCaller are each caller's own, so that callers do not wait for each
+// other's row locks.
+const rowsPerCaller = 200
+
+// patience is how long anything may take before it is called stuck.
+const patience = 20 * time.Second
+
+// sample is one operation that ended at a time and took a time.
+type sample struct {
+	end  time.Time
+	took time.Duration
+}
+
+// run puts callers to work, lets them warm up, and measures for a while. When
+// more logs wait for their removal at the end than did at the beginning, the
+// time that it then takes to remove so many counts too: a write is done when
+// its log is gone, also where the caller does not wait for that.
+func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Duration, watch processes, profile string) (turn, error) {
+	runtime.GC() // one contender's garbage is not another's work
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var stop atomic.Bool
+	var ended atomic.Int64
+	var all sync.WaitGroup
+	samples := make([][]sample, callers)
+	var first sync.WaitGroup // each caller's operation that dials
+	first.Add(callers)
+	for c := range callers {
+		all.Go(func() {
+			begun := sync.OnceFunc(first.Done)
+			defer begun()
+			do, release, err := s.caller(ctx)
+			if err != nil {
+				cancel(err)
+				return
+			}
+			defer release()
+			own := make([]sample, 0, 4096)
+			for n := int64(0); !stop.Load() && ctx.Err() == nil; n++ {
+				begin := time.Now()
+				if err := do(ctx, int64(c*rowsPerCaller)+n%rowsPerCaller+1); err != nil {
+					cancel(err)
+					break
+				}
+				end := time.Now()
+				own = append(own, sample{end, end.Sub(begin)})
+				ended.Add(1)
+				begun()
+			}
+			samples[c] = own
+		})
+	}
+	halt := func() {
+		stop.Store(true)
+		all.Wait()
+	}
+	first.Wait()
+	if err := sleep(ctx, warmUp); err != nil {
+		halt()
+		return turn{}, err
+	}
+	before, err := s.waiting(ctx)
+	if err != nil {
+		halt()
+		return turn{}, err
+	}
+	endProfile, err := startProfile(profile)
+	if err != nil {
+		halt()
+		return turn{}, err
+	}
+	cpu := watch.now()
+	counted := ended.Load()
+	from := time.Now()
+	err = sleep(ctx, length)
+	// On a machine that has much else to do nothing may have ended yet.
+	for err == nil && ended.Load() == counted && time.Since(from) < patience {
+		err = sleep(ctx, length)
+	}
+	to := time.Now()
+	cpu = watch.now().minus(cpu)
+	err = errors.Join(err, endProfile())
+	after, lookErr := s.waiting(ctx)
+	halt()
+	if err := errors.Join(err, lookErr, context.Cause(ctx)); err != nil {
+		return turn{}, err
+	}
+	var t turn
+	if grown := after - before; grown > int64(callers) {
+		begin := time.Now()
+		if err := s.settle(ctx, false); err != nil {
+			return turn{}, err
+		}
+		t.left = time.Duration(float64(time.Since(begin)) * float64(grown) / float64(after))
+	}
+	var took []time.Duration
+	for _, own := range samples {
+		s.done += int64(len(own))
+		for _, one := range own {
+			if one.end.After(from) && !one.end.After(to) {
+				took = append(took, one.took)
+			}
+		}
+	}
+	if len(took) == 0 {
+		return turn{}, fmt.Errorf("nothing was done within %v", to.Sub(from))
+	}
+	slices.Sort(took)
+	t.p50 = took[len(took)/2]
+	t.writes, t.cpu = len(took), cpu
+	t.perSecond = float64(len(took)) / (to.Sub(from) + t.left).Seconds()
+	return t, nil
+}
+
+// waiting counts the logs that are not removed yet.
+func (s *setup) waiting(ctx context.Context) (int64, error) {
+	if s.outstanding == nil {
+		return 0, nil
+	}
+	logs, receipts, err := s.outstanding(ctx)
+	s.sawLogs = s.sawLogs || logs > 0
+	s.sawReceipts = s.sawReceipts || receipts > 0
+	return logs, err
+}
+
+// settle waits until no log is left, and with erased no receipt either.
+func (s *setup) settle(ctx context.Context, erased bool) error {
+	for start := time.Now(); s.outstanding != nil; {
+		logs, receipts, err := s.outstanding(ctx)
+		if err != nil {
+			return err
+		}
+		if logs == 0 && (receipts == 0 || !erased) {
+			break
+		}
+		if time.Since(start) > patience {
+			return fmt.Errorf("%d logs and %d receipts are left %v after the last caller returned", logs, receipts, patience)
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startProfile writes a CPU profile to a file; nothing when it has no name.
+func startProfile(path string) (end func() error, err error) {
+	if path == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
+}
+
+func profilePath(dir string, parts ...string) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, strings.ReplaceAll(strings.Join(parts, "_"), " ", "-")+".pprof")
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

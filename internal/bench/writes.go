@@ -1,0 +1,205 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/bedsql/bed/internal/testdb"
+)
+
+// writes measures the contenders for writes.
+type writes struct {
+	opts *Options
+	site *site
+	// targets are the databases written to: two of MariaDB, one of PostgreSQL.
+	targets map[string][]*place
+	// tables and logs are the contenders' own, kept from scene to scene.
+	tables map[string]string
+	logs   map[string]*place
+	// turns are those of each contender by scene, in the order of the rounds.
+	turns map[string]map[string][]turn
+	watch processes
+}
+
+func newWrites(opts *Options, s *site) (*writes, error) {
+	w := &writes{opts: opts, site: s, targets: map[string][]*place{}, tables: map[string]string{}, logs: map[string]*place{}, turns: map[string]map[string][]turn{}}
+	for _, driver := range []string{testdb.DriverMySQL, testdb.DriverMySQL, testdb.DriverPostgres} {
+		p, err := s.create(driver)
+		if err != nil {
+			return nil, err
+		}
+		w.targets[driver] = append(w.targets[driver], p)
+	}
+	return w, nil
+}
+
+// scenes are those that the options leave.
+func (o *Options) scenes() []scene {
+	var all []scene
+	for _, far := range []bool{false, true} {
+		for _, callers := range o.Callers {
+			sc := scene{callers: callers, far: far, name: fmt.Sprint(callers)}
+			if far {
+				sc.name += " " + o.RoundTrip.String()
+			}
+			if matches(o.Scenes, sc.name) {
+				all = append(all, sc)
+			}
+		}
+	}
+	return all
+}
+
+func matches(pattern, name string) bool { return regexp.MustCompile(pattern).MatchString(name) }
+
+// chosen are the contenders of a scene.
+func (w *writes) chosen(sc scene) []contender {
+	var ids []string
+	for _, c := range contenders() {
+		if w.opts.Figures && !figuresUse(w.opts, sc.name, c.id) {
+			continue
+		}
+		if matches(w.opts.Contenders, c.id) {
+			ids = append(ids, c.id, c.base)
+		}
+	}
+	all := contenders()
+	return slices.DeleteFunc(all, func(c contender) bool { return !slices.Contains(ids, c.id) })
+}
+
+// stage is a scene as one contender is set up for it.
+type stage struct {
+	*writes
+	scene
+	id string
+	// before are the sums of the tables' balances when it was set up.
+	before map[string]int64
+}
+
+// accounts gives the contender's own table in p, so that it can be told who
+// did what.
+func (w *stage) accounts(ctx context.Context, p *place) (string, error) {
+	key := w.id + " in " + p.db.Name
+	table := w.tables[key]
+	if table == "" {
+		var err error
+		if table, err = p.accounts(ctx, fmt.Sprint(len(w.tables)), slices.Max(w.opts.Callers)*rowsPerCaller); err != nil {
+			return "", err
+		}
+		w.tables[key] = table
+	}
+	n, err := p.number(ctx, "SELECT SUM(balance) FROM "+table)
+	w.before[table] = n
+	return table, err
+}
+
+// log gives the contender's own database for its log.
+func (w *stage) log(driver string) (*place, error) {
+	if p := w.logs[w.id]; p != nil {
+		return p, nil
+	}
+	p, err := w.site.create(driver)
+	if err == nil {
+		w.logs[w.id] = p
+	}
+	return p, err
+}
+
+func (w *writes) run(ctx context.Context, progress func(string)) error {
+	w.watch = w.site.processes(ctx)
+	all := 0
+	for _, sc := range w.opts.scenes() {
+		all += len(w.chosen(sc))
+	}
+	for _, sc := range w.opts.scenes() {
+		share := writesShare * float64(len(w.chosen(sc))) / float64(max(all, 1))
+		if err := w.scene(ctx, sc, share, progress); err != nil {
+			return fmt.Errorf("scene %q: %w", sc.name, err)
+		}
+	}
+	return nil
+}
+
+// scene gives the contenders their turns.
+func (w *writes) scene(ctx context.Context, sc scene, share float64, progress func(string)) (err error) {
+	chosen := w.chosen(sc)
+	if len(chosen) == 0 {
+		return nil
+	}
+	w.turns[sc.name] = map[string][]turn{}
+	setups := make([]*setup, len(chosen))
+	defer func() {
+		for _, s := range setups {
+			if s != nil {
+				err = errors.Join(err, s.close())
+			}
+		}
+	}()
+	for i, c := range chosen {
+		if setups[i], err = c.open(ctx, &stage{writes: w, scene: sc, id: c.id, before: map[string]int64{}}); err != nil {
+			return fmt.Errorf("%s: %w", c.id, err)
+		}
+	}
+	start := time.Now()
+	for round := 0; w.opts.another(round, start, share); round++ {
+		progress(fmt.Sprintf("writes, scene %q: round %d", sc.name, round+1))
+		for i, c := range chosen {
+			s := setups[i]
+			t, err := s.run(ctx, sc.callers, w.opts.WarmUp, w.opts.Turn, w.watch,
+				profilePath(w.opts.Profiles, c.id, sc.name, fmt.Sprint(round)))
+			if err == nil {
+				err = s.settle(ctx, true)
+			}
+			if err == nil {
+				err = s.check(ctx, s.done)
+			}
+			s.idle()
+			if err != nil {
+				return fmt.Errorf("%s, round %d: %w", c.id, round+1, err)
+			}
+			w.turns[sc.name][c.id] = append(w.turns[sc.name][c.id], t)
+		}
+	}
+	for i, c := range chosen {
+		if err := setups[i].used(sc); err != nil {
+			return fmt.Errorf("%s: %w", c.id, err)
+		}
+	}
+	return nil
+}
+
+// used wants logs, and receipts where they are promised, to have been seen
+// under load at least once. A single caller may be met between two writes
+// each time.
+func (s *setup) used(sc scene) error {
+	switch {
+	case s.outstanding == nil || sc.callers < 16:
+		return nil
+	case !s.sawLogs:
+		return errors.New("no log was ever seen under load: the writes were not logged")
+	case !s.sawReceipts && s.receipts:
+		return errors.New("no receipt was ever seen under load: the writes left none")
+	}
+	return nil
+}
+
+// ratio compares two contenders round by round.
+func (w *writes) ratio(scene, id, base string, of func(turn) float64) (series, bool) {
+	a, b := w.turns[scene][id], w.turns[scene][base]
+	if len(a) == 0 || len(a) != len(b) {
+		return nil, false
+	}
+	var s series
+	for i := range a {
+		s = append(s, of(a[i])/of(b[i]))
+	}
+	return s, true
+}
+
+func throughput(t turn) float64 { return t.perSecond }
+
+func latency(t turn) float64 { return float64(t.p50) }
