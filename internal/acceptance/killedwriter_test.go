@@ -23,6 +23,9 @@ type writerTask struct {
 	Lease       time.Duration
 	// Statements are run in autocommit if it is one, else in a local transaction.
 	Statements []string
+	Guarantee  bedsql.Guarantee
+	// Staged runs them in a staged soft transaction.
+	Staged bool
 }
 
 // writerMain is the program "writer". It says "delivered" when its write has
@@ -46,7 +49,7 @@ func write(ctx context.Context, encoded string) error {
 		return err
 	}
 	defer func() { _ = storage.Close() }()
-	if err := register(task.Target.Driver)("bed", bedsql.Config{Storage: storage, Lease: task.Lease, Logger: quiet()}); err != nil {
+	if err := register(task.Target.Driver)("bed", bedsql.Config{Storage: storage, Lease: task.Lease, Guarantee: task.Guarantee, Logger: quiet()}); err != nil {
 		return err
 	}
 	pool, err := sql.Open("bed", task.Target.DSN)
@@ -54,6 +57,9 @@ func write(ctx context.Context, encoded string) error {
 		return err
 	}
 	defer func() { _ = pool.Close() }()
+	if task.Staged {
+		return writeStaged(ctx, pool, task.Statements)
+	}
 	if len(task.Statements) == 1 {
 		_, err := pool.ExecContext(ctx, task.Statements[0])
 		return err
@@ -71,13 +77,31 @@ func write(ctx context.Context, encoded string) error {
 	return tx.Commit()
 }
 
+func writeStaged(ctx context.Context, pool *sql.DB, statements []string) error {
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	if err != nil {
+		return err
+	}
+	for _, s := range statements {
+		if _, err := pool.ExecContext(ctx, s); err != nil {
+			return err
+		}
+	}
+	return soft.End(ctx)
+}
+
 // writerLease is how long a killed writer's log stays its own.
 const writerLease = time.Second
 
 // writer starts the program "writer" on the rig's target and a log.
 func (r *rig) writer(log testdb.DB, statements ...string) *process {
 	r.t.Helper()
-	task, err := json.Marshal(writerTask{Target: r.db, Log: log, Lease: writerLease, Statements: statements})
+	return r.runWriter(writerTask{Target: r.db, Log: log, Lease: writerLease, Statements: statements})
+}
+
+func (r *rig) runWriter(what writerTask) *process {
+	r.t.Helper()
+	task, err := json.Marshal(what)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -1,0 +1,262 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql/driver"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// steps counts the calls that a program makes on its databases. Before and
+// after each of them is a point at which the program can be killed: together
+// they are all the states in which a crash can leave the databases.
+type steps struct {
+	mu sync.Mutex
+	// counting: steps are counted; the program's preparations are not.
+	counting bool
+	// die is the step at which the process kills itself; 0 for never.
+	die   int
+	names []string
+	// lose: the answer to the first commit on A is still to be lost.
+	lose bool
+	// told is what the caller was told so far.
+	told string
+}
+
+// at is one step. The lock is held while the process dies, so that no other
+// goroutine takes another step.
+func (s *steps) at(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.counting {
+		return
+	}
+	s.names = append(s.names, name)
+	if len(s.names) == s.die {
+		s.report()
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+}
+
+// lost reports whether the answer to name is to be lost.
+func (s *steps) lost(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.lose || !strings.HasPrefix(name, "A ") || !strings.Contains(name, "COMMIT") {
+		return false
+	}
+	s.lose = false
+	return true
+}
+
+// crashConnector puts steps around what a bare driver's connections do.
+type crashConnector struct {
+	driver.Connector
+	steps *steps
+	where string
+}
+
+func (c *crashConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &crashConn{Conn: inner, c: c}, nil
+}
+
+func (c *crashConnector) Close() error {
+	if closer, ok := c.Connector.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+type crashConn struct {
+	driver.Conn
+	c    *crashConnector
+	dead bool
+}
+
+// around makes a step before and after a call.
+func around[T any](c *crashConn, what string, call func() (T, error)) (T, error) {
+	name := c.c.where + " " + what
+	if c.dead {
+		var none T
+		return none, driver.ErrBadConn
+	}
+	c.c.steps.at("before " + name)
+	v, err := call()
+	if err == driver.ErrSkip {
+		return v, err
+	}
+	c.c.steps.at("after " + name)
+	if err == nil && c.c.steps.lost(name) {
+		c.dead = true
+		_ = c.Conn.Close()
+		var none T
+		return none, io.ErrUnexpectedEOF
+	}
+	return v, err
+}
+
+// verb names a statement by its first words.
+func verb(query string) string {
+	n, spaces := 0, 0
+	for ; n < len(query) && spaces < 3; n++ {
+		if query[n] == ' ' || query[n] == '\n' {
+			spaces++
+		}
+	}
+	return query[:n]
+}
+
+func (c *crashConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return around(c, verb(query), func() (driver.Result, error) {
+		res, _, err := delivery.Exec(ctx, c.Conn, query, args)
+		return res, err
+	})
+}
+
+func (c *crashConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return around(c, verb(query), func() (driver.Rows, error) {
+		rows, _, err := delivery.Query(ctx, c.Conn, query, args)
+		return rows, err
+	})
+}
+
+func (c *crashConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	if c.dead {
+		return nil, driver.ErrBadConn
+	}
+	st, err := delivery.Prepare(ctx, c.Conn, query)
+	if err != nil {
+		return nil, err
+	}
+	return &crashStmt{Stmt: st, c: c, query: query}, nil
+}
+
+func (c *crashConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if c.dead {
+		return nil, driver.ErrBadConn
+	}
+	tx, err := delivery.BeginTx(ctx, c.Conn, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &crashTx{Tx: tx, c: c}, nil
+}
+
+func (c *crashConn) CheckNamedValue(nv *driver.NamedValue) error {
+	if n, ok := c.Conn.(driver.NamedValueChecker); ok {
+		return n.CheckNamedValue(nv)
+	}
+	return driver.ErrSkip
+}
+
+func (c *crashConn) Ping(ctx context.Context) error {
+	if c.dead {
+		return driver.ErrBadConn
+	}
+	return delivery.Ping(ctx, c.Conn)
+}
+
+func (c *crashConn) IsValid() bool { return !c.dead }
+
+func (c *crashConn) Close() error {
+	if c.dead {
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+type crashStmt struct {
+	driver.Stmt
+	c     *crashConn
+	query string
+}
+
+func (s *crashStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	return around(s.c, verb(s.query), func() (driver.Result, error) { return delivery.StmtExec(ctx, s.Stmt, args) })
+}
+
+func (s *crashStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	return around(s.c, verb(s.query), func() (driver.Rows, error) { return delivery.StmtQuery(ctx, s.Stmt, args) })
+}
+
+func (s *crashStmt) CheckNamedValue(nv *driver.NamedValue) error {
+	if n, ok := s.Stmt.(driver.NamedValueChecker); ok {
+		return n.CheckNamedValue(nv)
+	}
+	return s.c.CheckNamedValue(nv)
+}
+
+type crashTx struct {
+	driver.Tx
+	c *crashConn
+}
+
+func (t *crashTx) Rollback() error {
+	if t.c.dead {
+		return driver.ErrBadConn
+	}
+	return t.Tx.Rollback()
+}
+
+func (t *crashTx) Commit() error {
+	_, err := around(t.c, "COMMIT", func() (struct{}, error) { return struct{}{}, t.Tx.Commit() })
+	return err
+}
+
+// crashTarget is a target whose every step is counted, also those that the
+// dialect takes by itself in one round trip.
+func crashTarget(t delivery.Target, s *steps, where string) delivery.Target {
+	c := &crashConnector{Connector: t.Connector, steps: s, where: where}
+	t.Connector = c
+	d := *t.Dialect
+	if atomic := d.Atomic; atomic != nil {
+		d.Atomic = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, handled bool, err error) {
+			cc, ok := conn.(*crashConn)
+			if !ok {
+				return nil, false, nil
+			}
+			_, err = around(cc, "receipt, writes and COMMIT in one", func() (struct{}, error) {
+				results, handled, err = atomic(ctx, cc.Conn, calls)
+				if !handled {
+					return struct{}{}, driver.ErrSkip
+				}
+				return struct{}{}, err
+			})
+			if !handled {
+				err = nil
+			}
+			return results, handled, err
+		}
+	}
+	if with := d.CommitWith; with != nil {
+		d.CommitWith = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) (handled bool, err error) {
+			cc, ok := conn.(*crashConn)
+			if !ok {
+				return false, nil
+			}
+			_, err = around(cc, "receipt and COMMIT in one", func() (struct{}, error) {
+				handled, err = with(ctx, cc.Conn, calls)
+				if !handled {
+					return struct{}{}, driver.ErrSkip
+				}
+				return struct{}{}, err
+			})
+			if !handled {
+				err = nil
+			}
+			return handled, err
+		}
+	}
+	t.Dialect = &d
+	return t
+}
