@@ -71,10 +71,24 @@ func (p processes) family(pid int) time.Duration {
 	for _, dir := range all {
 		child, _ := strconv.Atoi(filepath.Base(dir))
 		if s := stat(child); s.parent == pid {
-			sum += s.own
+			sum += precise(child, s.own)
 		}
 	}
 	return sum
+}
+
+// precise is the time of a process of one thread to the nanosecond. Each of
+// many may have had less than a tick.
+func precise(pid int, ticks time.Duration) time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	if err != nil {
+		return ticks
+	}
+	var ran int64
+	if _, err := fmt.Sscan(string(b), &ran); err != nil || ran == 0 {
+		return ticks
+	}
+	return time.Duration(ran)
 }
 
 // process is what /proc says of one.

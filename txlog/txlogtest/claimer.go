@@ -126,9 +126,12 @@ func released(t *testing.T, s txlog.Storage) {
 	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		addDue(t, s, u)
 		got := takeOne(t, s, "orders", long)
+		must(t, s.Release(t.Context(), got, txlog.Verdict{After: long}))
+		wantIDs(t, "claimed while it rests", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long}))
+		must(t, s.Retry(t.Context(), u.ID))
+		got = takeOne(t, s, "orders", long)
 		must(t, s.Release(t.Context(), got, txlog.Verdict{CountTry: true, Err: "no", After: 50 * time.Millisecond}))
 		wantError(t, "second release", s.Release(t.Context(), got, txlog.Verdict{}), txlog.ErrLeaseLost)
-		wantIDs(t, "claimed while it rests", take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long}))
 		if now := get(t, s, u.ID); now.Leased || now.Tries != 1 || now.LastError != "no" || now.Parked {
 			t.Errorf("got %+v", now)
 		}
