@@ -18,22 +18,22 @@ func ExampleJob_Run() {
 	defer stop()
 	storage, err := txlog.Open(ctx, "mysql", "bed@tcp(127.0.0.1:3306)/translog")
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	defer storage.Close()
 	orders, err := mysql.Target("orders@tcp(127.0.0.1:3306)/orders")
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	job, err := asyncjob.New(storage, asyncjob.Targets{orders.DataSource: orders}, asyncjob.Config{
 		MaxDeliveryTryTimes: 5,
 	})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	defer job.Close()
 	if err := job.Run(ctx); err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 }
 
@@ -44,7 +44,7 @@ func ExampleJob_RunOnce() {
 		RetryDelay:          10 * time.Second,
 	})
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
 	defer job.Close()
 	report, err := job.RunOnce(context.Background())

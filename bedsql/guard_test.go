@@ -85,7 +85,7 @@ func TestGuardRefusesBeforeAnythingIsLoggedOrSent(t *testing.T) {
 	defer func() { _ = stmt.Close() }()
 	s.f.recorded()
 	_, exec := s.pool.ExecContext(ctx, hazardText)
-	_, query := s.pool.QueryContext(ctx, hazardText+" RETURNING n") //nolint:sqlclosecheck,rowserrcheck // there are none
+	_, query := s.pool.QueryContext(ctx, hazardText+" RETURNING n")
 	_, prepared := stmt.ExecContext(ctx)
 	softly, soft, err := bedsql.Begin(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func TestGuardRefusesInsideALocalTransactionWhichGoesOn(t *testing.T) {
 	if _, err := tx.ExecContext(ctx, hazardText); !errors.Is(err, bedsql.ErrNotIdempotent) {
 		t.Errorf("a refused statement: %v, want ErrNotIdempotent", err)
 	}
-	if _, err := tx.QueryContext(ctx, hazardText+" RETURNING n"); !errors.Is(err, bedsql.ErrNotIdempotent) { //nolint:sqlclosecheck,rowserrcheck // there are none
+	if _, err := tx.QueryContext(ctx, hazardText+" RETURNING n"); !errors.Is(err, bedsql.ErrNotIdempotent) {
 		t.Errorf("a refused query: %v, want ErrNotIdempotent", err)
 	}
 	mustExec(t, tx, bedsql.Skip(ctx), hazardText)

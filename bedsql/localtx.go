@@ -3,6 +3,7 @@ package bedsql
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -92,8 +93,8 @@ func (t *localTx) save(name string) {
 
 // find gives the index of the newest savepoint of that name, or -1.
 func (t *localTx) find(name string) int {
-	for i := len(t.savepoints) - 1; i >= 0; i-- {
-		if t.savepoints[i].name == name {
+	for i, v := range slices.Backward(t.savepoints) {
+		if v.name == name {
 			return i
 		}
 	}

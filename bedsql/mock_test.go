@@ -135,7 +135,7 @@ func TestRunUnloggedRunsWhatCannotBeLoggedLoudly(t *testing.T) {
 		t.Error(err)
 	}
 	mock.ExpectExec(mockWrite).WillReturnError(mockRefusal)
-	if _, err := pool.Exec(mockWrite); err != mockRefusal { //nolint:errorlint // unwrapped and unchanged is the claim
+	if _, err := pool.Exec(mockWrite); err != mockRefusal {
 		t.Errorf("%v, want the driver's own error", err)
 	}
 }
@@ -317,7 +317,7 @@ func TestPoint11_AUnitWithAWriteOfUnknownOutcomeIsNotRunAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	fail["exec"] = errors.New("no answer in time")
-	if _, err := tx.Exec(writeText); err != fail["exec"] { //nolint:errorlint // unwrapped and unchanged is the claim
+	if _, err := tx.Exec(writeText); err != fail["exec"] {
 		t.Errorf("the write gives %v, want the driver's own error", err)
 	}
 	fail["commit"] = errors.New("no answer in time either")

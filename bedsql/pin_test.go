@@ -99,7 +99,7 @@ func TestPoint05_RawOfAnUndialledConnectionDialsAndGivesTheDialsError(t *testing
 		_, err := dc.(*bedsql.Conn).Raw(context.Background())
 		return err
 	})
-	if err != refused { //nolint:errorlint // unwrapped and unchanged is the claim
+	if err != refused {
 		t.Errorf("Raw gives %v, want the dial's own error", err)
 	}
 }

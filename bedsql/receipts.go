@@ -31,9 +31,9 @@ func (c *connector) exactlyOnce(ctx context.Context) bool {
 	return c.cfg.Guarantee == ExactlyOnce
 }
 
-// ReceiptTableError: the target has no usable table bed_receipt and the
-// account may not create it. It holds the statement to run. The write was
-// neither logged nor sent.
+// ReceiptTableError says that the target has no usable table bed_receipt and
+// that the account may not create it. It holds the statement to run. The write
+// is not applied.
 type ReceiptTableError = delivery.ReceiptTableError
 
 // ensureReceipts finds or creates the table of receipts, once for each
@@ -41,15 +41,13 @@ type ReceiptTableError = delivery.ReceiptTableError
 // that, and look for the table themselves.
 func (c *Conn) ensureReceipts(ctx context.Context) error {
 	if c.c.place.Load() != nil || c.dead || c.ready(ctx) != nil {
-		return nil
+		return nil //nolint:nilerr // the attempts will meet it
 	}
 	err := c.c.locateReceipts(ctx, c.inner)
-	var table *ReceiptTableError
-	switch {
-	case err == nil:
-	case errors.As(err, &table):
+	if table := (*ReceiptTableError)(nil); errors.As(err, &table) {
 		return err
-	case !c.c.dialect.Class(err).Answered():
+	}
+	if err != nil && !c.c.dialect.Class(err).Answered() {
 		c.kill()
 	}
 	return nil

@@ -106,7 +106,8 @@ func (b *BestEfforts) handOver(ctx context.Context, x *Execution) error {
 		return b.pending(x, fmt.Errorf("%w; the last attempt said: %w", txlog.ErrLeaseLost, x.Outcome.Err))
 	}
 	// Handing over at once: the job need not wait for the lease.
-	b.settle(ctx, x, txlog.Verdict{InDoubt: x.inDoubt, Err: x.Outcome.Err.Error()})
+	// What cannot be told, the lease's end tells.
+	_ = b.settle(ctx, x, txlog.Verdict{InDoubt: x.inDoubt, Err: x.Outcome.Err.Error()})
 	b.logger(x).WithField("error", x.Dialect.Describe(x.Outcome.Err)).Warn("bed: the write is left to the job")
 	return b.pending(x, x.Outcome.Err)
 }

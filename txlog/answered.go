@@ -36,7 +36,7 @@ func codeByFields(err error) (state string, number int64) {
 			return f.String(), 0
 		}
 	}
-	switch wrapper := err.(type) {
+	switch wrapper := err.(type) { //nolint:errorlint // it walks the chain by itself
 	case interface{ Unwrap() error }:
 		if inner := wrapper.Unwrap(); inner != nil {
 			return codeByFields(inner)

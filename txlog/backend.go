@@ -154,7 +154,7 @@ func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	for _, text := range s.setup {
 		if err := execOn(ctx, conn, text); err != nil {
-			conn.Close()
+			_ = conn.Close()
 			return nil, &dialError{err}
 		}
 	}
@@ -179,7 +179,7 @@ func execOn(ctx context.Context, conn driver.Conn, text string) error {
 	if err != nil {
 		return err
 	}
-	defer stmt.Close()
+	defer func() { _ = stmt.Close() }()
 	if e, ok := stmt.(driver.StmtExecContext); ok {
 		_, err = e.ExecContext(ctx, nil)
 	} else {

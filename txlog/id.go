@@ -49,7 +49,7 @@ func isHeadID(id string) bool {
 	if len(id) != idLen || id[idPrefix:] != headTail {
 		return false
 	}
-	for i := 0; i < idLen; i++ {
+	for i := range idLen {
 		c := id[i]
 		if i == 8 || i == 13 || i == 18 || i == 23 {
 			if c != '-' {

@@ -19,7 +19,7 @@ func TestALogKeepsItsIdentityAndNoOtherHasIt(t *testing.T) {
 			t.Error("two logs have the same identity")
 		}
 	})
-	if txlog.NewMemory().Identity() == txlog.NewMemory().Identity() {
+	if one, other := txlog.NewMemory(), txlog.NewMemory(); one.Identity() == other.Identity() {
 		t.Error("two logs in memory have the same identity")
 	}
 }
@@ -32,7 +32,7 @@ func TestTablesMadeByHandAreGivenAnIdentity(t *testing.T) {
 			t.Fatal(err)
 		}
 		pool := db.Open(t)
-		for _, text := range strings.Split(strings.TrimSuffix(schema, ";\n"), ";\n") {
+		for text := range strings.SplitSeq(strings.TrimSuffix(schema, ";\n"), ";\n") {
 			if _, err := pool.Exec(text); err != nil {
 				t.Fatal(err)
 			}

@@ -3,6 +3,7 @@ package txlog
 import (
 	"encoding/base64"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -170,10 +171,8 @@ func appendFloat(b []byte, v float64, bits int) []byte {
 	}
 	from := len(b)
 	b = strconv.AppendFloat(b, v, 'f', -1, bits)
-	for _, c := range b[from:] {
-		if c == '.' {
-			return b
-		}
+	if slices.Contains(b[from:], '.') {
+		return b
 	}
 	return append(b, '.', '0')
 }
@@ -219,7 +218,7 @@ func printable(s []byte) bool {
 func appendQuoted[T string | []byte](b []byte, s T) []byte {
 	b = append(b, '"')
 	start := 0
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		c := s[i]
 		if c >= ' ' && c != '"' && c != '\\' {
 			continue

@@ -60,7 +60,7 @@ func RegisterParamType(name string, sample any, encode func(any) (string, error)
 // plainName reports whether name can stand in JSON as it is and is not a word
 // of the log's own.
 func plainName(name string) bool {
-	for i := 0; i < len(name); i++ {
+	for i := range len(name) {
 		if c := name[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
 			return false
 		}

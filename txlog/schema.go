@@ -53,7 +53,7 @@ func (s *SQLStorage) ensureTable(ctx context.Context, t table, create bool) erro
 	// duplicate in its catalogue, SQLite that the file is locked; once they
 	// are done the table is there.
 	var err error
-	for try := 0; try < 5; try++ {
+	for try := range 5 {
 		if err = s.createTable(ctx, t); err == nil {
 			return s.probeTable(ctx, t)
 		}
@@ -96,7 +96,7 @@ func (s *SQLStorage) createTable(ctx context.Context, t table) error {
 // no others in it.
 func splitStatements(text string) []string {
 	var all []string
-	for _, statement := range strings.Split(text, ";\n") {
+	for statement := range strings.SplitSeq(text, ";\n") {
 		if statement = strings.TrimSpace(statement); statement != "" {
 			all = append(all, statement)
 		}

@@ -17,7 +17,7 @@ func sections(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	mark := regexp.MustCompile(`(?m)^-- ===== ([\w ]+): .* =====\n\n`)
-	marks := mark.FindAllStringSubmatchIndex(string(text), -1)
+	marks := mark.FindAllSubmatchIndex(text, -1)
 	all := map[string]string{}
 	for i, m := range marks {
 		end := len(text)

@@ -69,8 +69,8 @@ func (s *SQLStorage) encode(r *request, units []*Unit) error {
 	var lease any = leaseMillis(r.lease)
 	n := 0
 	for _, u := range units {
-		var id, token, transaction any = u.ID, u.Lease.Token, nil
-		if transaction = id; u.TransactionID != u.ID {
+		var id, token, transaction any = u.ID, u.Lease.Token, u.ID
+		if u.TransactionID != u.ID {
 			transaction = u.TransactionID
 		}
 		var source, settings, receipt any = u.DataSource, u.Settings, id

@@ -217,7 +217,7 @@ func TestARowWithNULLsIsHandedOutMarkedAndTheOthersWhole(t *testing.T) {
 		}
 		loose := strings.ReplaceAll(strings.ReplaceAll(schema, "TEXT NOT NULL", "TEXT NULL"), "INT NOT NULL", "INT NULL")
 		loose = regexp.MustCompile(`(?m)^(  (?:receipt|fingerprint) .*) NOT NULL`).ReplaceAllString(loose, "$1 NULL")
-		for _, text := range strings.Split(loose, ";\n") {
+		for text := range strings.SplitSeq(loose, ";\n") {
 			if text = strings.TrimSpace(text); text != "" {
 				if _, err := pool.Exec(text); err != nil {
 					t.Fatal(err)

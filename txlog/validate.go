@@ -94,7 +94,7 @@ func validateDataSource(name string) error {
 
 // storableToken reports whether s is 1 to most printable ASCII characters.
 func storableToken(s string, most int) bool {
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		if s[i] <= ' ' || s[i] >= 0x7f {
 			return false
 		}

@@ -340,7 +340,7 @@ func TestAtomicGivesTheServersErrorUnchanged(t *testing.T) {
 	} {
 		_, want := e.c.ExecContext(context.Background(), text)
 		_, err := e.atomic(receipt("r"), call(text))
-		got, ok := err.(*mysql.MySQLError) //nolint:errorlint // unwrapped, as ORMs test it
+		got, ok := err.(*mysql.MySQLError)
 		if !ok || *got != *want.(*mysql.MySQLError) {
 			t.Errorf("%s: %v, the driver's is %v", text, err, want)
 		}

@@ -218,8 +218,8 @@ var quotingErrors = []struct{ prefix, meaning string }{
 
 func dsnError(err error, dsn string) error {
 	meaning := "it has not the form [user[:password]@][net[(addr)]]/dbname[?param=value]"
-	if strings.HasPrefix(err.Error(), constantErrors) {
-		meaning = strings.TrimPrefix(err.Error(), constantErrors)
+	if after, ok := strings.CutPrefix(err.Error(), constantErrors); ok {
+		meaning = after
 	}
 	for _, q := range quotingErrors {
 		if strings.HasPrefix(err.Error(), q.prefix) {

@@ -266,7 +266,7 @@ func waitUntilWaiting(t *testing.T, db *sql.DB, id int64) {
 		if err := db.QueryRow("SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
 			t.Fatal(err)
 		}
-		for _, trx := range strings.Split(status, "---TRANSACTION ") {
+		for trx := range strings.SplitSeq(status, "---TRANSACTION ") {
 			if strings.Contains(trx, thread) && strings.Contains(trx, "LOCK WAIT") {
 				return
 			}

@@ -100,7 +100,7 @@ func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	dest := make([]driver.Value, 1)
 	if err := rows.Next(dest); err != nil {
 		return "", err

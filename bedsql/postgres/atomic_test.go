@@ -165,7 +165,7 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 			calls[i] = bad[i]
 			_, err := e.atomic(calls...)
 			classIs(t, fmt.Sprintf("call %d fails", i), err, classes[i])
-			if _, ok := err.(*pgconn.PgError); !ok { //nolint:errorlint // unwrapped
+			if _, ok := err.(*pgconn.PgError); !ok {
 				t.Errorf("%T is not the driver's error", err)
 			}
 			if isReceiptDuplicate(err) || isReceiptBusy(err) {

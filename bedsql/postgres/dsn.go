@@ -103,7 +103,7 @@ func registeredConfig(connector driver.Connector) (*pgconn.Config, error) {
 	cancel()
 	conn, err := connector.Connect(ctx)
 	if err == nil { // a dial function that does not look at its context
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		if c, ok := conn.(*stdlib.Conn); ok {
 			return &c.Conn().Config().Config, nil
 		}

@@ -194,8 +194,8 @@ func FuzzURL(f *testing.F) {
 		if strings.Contains(params, "service") || strings.Contains(params, "%") || strings.Contains(params, "bed") || strings.Contains(host, "bed") || strings.Contains(params, "ssl") {
 			return
 		}
-		plain, with := "postgres://user:"+password+secret+"@"+host+"/db", ""
-		with = plain + "?bedDataSource=" + url.PathEscape(name)
+		plain := "postgres://user:" + password + secret + "@" + host + "/db"
+		with := plain + "?bedDataSource=" + url.PathEscape(name)
 		if params != "" {
 			plain += "?" + params
 			with += "&" + params

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -34,9 +35,7 @@ var fixedDefaults = map[string]string{
 func settings(cfg *pgconn.Config) string {
 	params := lowerKeys(cfg.RuntimeParams)
 	all := parseOptions(params["options"])
-	for key, value := range params {
-		all[key] = value
-	}
+	maps.Copy(all, params)
 	var list []string
 	for _, key := range valueParams {
 		value, ok := all[key]

@@ -80,7 +80,7 @@ func acceptedValues() []any {
 		myInt(5), myText("happy"), colorText("sad"), myBytes("mb"), myBytes(nil), myFloat(0.1), myBool(true), myUUID(id),
 		pointerTo(7), (*int)(nil), pointerTo("p"), pointerTo(pointerTo("pp")), (*string)(nil), &at, (*time.Time)(nil), pointerTo(myInt(6)),
 		valuer{int64(3)}, valuer{"v"}, valuer{nil}, valuer{[]byte("vb")}, valuer{at}, valuer{true}, valuer{2.5}, (*valuer)(nil), &ptrValuer{}, (*ptrValuer)(nil),
-		valuer{uuid.UUID(id)}, valuer{int32(4)}, valuer{[]string{"a", "b"}}, valuer{"2024-05-01 10:00:00+02"},
+		valuer{id}, valuer{int32(4)}, valuer{[]string{"a", "b"}}, valuer{"2024-05-01 10:00:00+02"},
 		id, uuid.NullUUID{}, uuid.NullUUID{UUID: id, Valid: true}, [16]byte(id), sql.NullString{String: "n", Valid: true}, sql.NullInt64{}, sql.Null[int32]{V: 3, Valid: true},
 		json.RawMessage(`{"n": 12345678901234567890, "f": 1.50}`), json.RawMessage(nil), json.Number("12.50"), big.NewInt(0).Exp(big.NewInt(10), big.NewInt(30), nil), big.NewInt(12), (*big.Int)(nil),
 		map[string]any{"a": 1, "b": []string{"<x>"}}, map[string]any(nil), map[string]string{"a": "b"}, structJSON{"x", math.MaxUint64}, &structJSON{"y", 1}, (*structJSON)(nil), marshaler{3}, &marshaler{4},

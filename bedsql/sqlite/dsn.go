@@ -171,7 +171,7 @@ func uriPath(rest string) (string, error) {
 	path, err := url.PathUnescape(rest)
 	if err != nil {
 		// SQLite takes a malformed escape as it stands.
-		return rest, nil
+		return rest, nil //nolint:nilerr // it is no error to SQLite
 	}
 	return path, nil
 }

@@ -309,7 +309,7 @@ func (r *rig) waitsForLock(session int64) bool {
 	if err := r.bare.QueryRow("SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
 		r.t.Fatal(err)
 	}
-	for _, trx := range strings.Split(status, "---TRANSACTION ") {
+	for trx := range strings.SplitSeq(status, "---TRANSACTION ") {
 		if strings.Contains(trx, fmt.Sprintf("thread id %d,", session)) {
 			return strings.Contains(trx, "LOCK WAIT")
 		}

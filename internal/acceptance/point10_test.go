@@ -133,7 +133,7 @@ func TestPoint10_PostgresSilentRollbackIsTheCallers(t *testing.T) {
 	}
 	err = tx.Commit()
 	r.wantAnswered(err)
-	if err != pgx.ErrTxCommitRollback { //nolint:errorlint // the driver's own, unwrapped
+	if err != pgx.ErrTxCommitRollback {
 		t.Errorf("the error is %v, want the driver's own", err)
 	}
 	r.wantBalances(1)

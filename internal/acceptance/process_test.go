@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,7 +73,7 @@ func start(t testing.TB, program string, args ...string) *process {
 func (p *process) said() (lines []string, more <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.lines[:len(p.lines):len(p.lines)], p.more
+	return slices.Clip(p.lines), p.more
 }
 
 // until waits for a line with text in it.

@@ -63,13 +63,13 @@ func (r *rig) wantOutcome(want outcome, err error) {
 func isDriversOwn(db testdb.DB, err error) bool {
 	switch db.Driver {
 	case testdb.DriverMySQL:
-		_, ok := err.(*mysql.MySQLError) //nolint:errorlint // bare is the claim
+		_, ok := err.(*mysql.MySQLError)
 		return ok
 	case testdb.DriverPostgres:
-		_, ok := err.(*pgconn.PgError) //nolint:errorlint // bare is the claim
+		_, ok := err.(*pgconn.PgError)
 		return ok
 	default:
-		_, ok := err.(*sqlite.Error) //nolint:errorlint // bare is the claim
+		_, ok := err.(*sqlite.Error)
 		return ok
 	}
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -103,7 +104,7 @@ func stat(pid int) process {
 		return process{}
 	}
 	// The name, in parentheses, may hold anything.
-	_, rest, _ := strings.Cut(string(b[strings.LastIndexByte(string(b), ')'):]), " ")
+	_, rest, _ := strings.Cut(string(b[bytes.LastIndexByte(b, ')'):]), " ")
 	fields := strings.Fields(rest)
 	const parent, user, system, buriedUser, buriedSystem = 1, 11, 12, 13, 14
 	if len(fields) <= buriedSystem {

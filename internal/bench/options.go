@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -125,7 +126,7 @@ func (o *Options) validate() error {
 		}
 	}
 	for _, section := range strings.FieldsFunc(o.Sections, isComma) {
-		if !strings.Contains(" writes drain claims select ", " "+section+" ") {
+		if !slices.Contains([]string{"writes", "drain", "claims", "select"}, section) {
 			errs = append(errs, fmt.Errorf("there is no section %q; there are writes, drain, claims and select", section))
 		}
 	}
@@ -161,10 +162,5 @@ func (o *Options) runs(section string) bool {
 	if o.Sections == "" {
 		return true
 	}
-	for _, s := range strings.FieldsFunc(o.Sections, isComma) {
-		if s == section {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(strings.FieldsFunc(o.Sections, isComma), section)
 }

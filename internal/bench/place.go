@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,8 +59,8 @@ func newSite(ctx context.Context, roundTrip time.Duration, need demands) (_ *sit
 // close undoes everything, the last first.
 func (s *site) close() error {
 	var errs []error
-	for i := len(s.undo) - 1; i >= 0; i-- {
-		errs = append(errs, s.undo[i]())
+	for _, v := range slices.Backward(s.undo) {
+		errs = append(errs, v())
 	}
 	s.undo = nil
 	return errors.Join(errs...)

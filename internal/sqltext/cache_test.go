@@ -113,9 +113,7 @@ func TestCacheIsSafeForConcurrentUse(t *testing.T) {
 	c := NewCache(MySQL, 32)
 	var wg sync.WaitGroup
 	for g := range 8 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for i := range 2000 {
 				n := (i*7 + g) % 100
 				text := fmt.Sprintf("SAVEPOINT Sp%d", n)
@@ -127,7 +125,7 @@ func TestCacheIsSafeForConcurrentUse(t *testing.T) {
 					c.clear()
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if _, bytes := c.kept(); bytes != c.bytes.Load() {

@@ -68,8 +68,7 @@ func isOption(word string) bool {
 func (p *parser) drop() Class {
 	mysql := p.lex.flavor == MySQL
 	p.step()
-	switch {
-	case mysql && (p.tok.kw == kwTemporary || p.tok.kw == kwPrepare):
+	if mysql && (p.tok.kw == kwTemporary || p.tok.kw == kwPrepare) {
 		return Class{Kind: Session, Pins: true}
 	}
 	return Class{Kind: DDL, ImplicitCommit: mysql}

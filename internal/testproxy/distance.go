@@ -141,7 +141,7 @@ func tell(client net.Conn, said <-chan arrival) {
 		time.Sleep(time.Until(a.at))
 		if _, err := client.Write(a.bytes); err != nil {
 			_ = client.Close()
-			for range said { //nolint:revive // what is left is for nobody
+			for range said {
 			}
 			return
 		}

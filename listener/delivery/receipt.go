@@ -108,8 +108,8 @@ func (d *Dialect) ReceiptPlace(ctx context.Context, conn driver.Conn) (place str
 	return place, err
 }
 
-// ReceiptTableError: there is no usable table bed_receipt in a target, and it
-// could not be created.
+// ReceiptTableError says that there is no usable table bed_receipt in a target,
+// and that it could not be created.
 type ReceiptTableError struct {
 	// Statement creates it.
 	Statement string
