@@ -112,6 +112,17 @@ func (o *crashOrder) run(s *steps) error {
 			return err
 		}
 	}
+	// So are the removals behind these callers.
+	for {
+		logs, err := storage.List(ctx, txlog.Filter{Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(logs) == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	s.begin(o.Die, o.Lose)
 	err = crashScenarios[o.Scenario](ctx, pools[0], pools[1], o.Row)
 	told := "accepted"
