@@ -113,6 +113,9 @@ func (b *BestEfforts) Arm(ctx context.Context, xs ...*Execution) (errs []error) 
 	case err == nil:
 		for _, x := range xs {
 			x.release = b.keeper.Hold(x.Unit)
+			// The log may come back after its removal, as if an attempt were
+			// still on its way: what is said of the unit then, its receipt decides.
+			x.inDoubt = x.Unit.AddRepeated && x.Void != nil
 		}
 		if b.keeper.Lost(xs[0].Unit) {
 			// This process stood still for longer than the lease.

@@ -143,3 +143,43 @@ func TestAReceiptStaysWhenTheLogMayComeBackAfterItsRemoval(t *testing.T) {
 		})
 	}
 }
+
+// A log whose first INSERT may still be on its way could come back after a
+// refusal and be delivered: the receipt is voided first, so that it cannot.
+func TestARefusalIsOnlyToldWhenALogThatComesBackCannotBeDelivered(t *testing.T) {
+	t.Parallel()
+	for name, storage := range map[string]txlog.Storage{"answered": txlog.NewMemory(), "repeated": repeating{txlog.NewMemory()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer func() { _ = storage.Close() }()
+			quiet := logrus.New()
+			quiet.SetOutput(io.Discard)
+			b := NewBestEfforts(BestEffortsConfig{
+				Storage: storage, SyncMaxDeliveryTryTimes: 1, Lease: time.Minute, LogTimeout: 10 * time.Second,
+				RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 10 * time.Second, Logger: quiet,
+			})
+			defer b.Close(context.Background())
+			id, refusal, voided := txlog.NewID(), errors.New("no"), 0
+			x := &Execution{
+				Dialect: &delivery.Dialect{},
+				Unit:    &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+				Attempt: func(context.Context, int) delivery.Outcome {
+					return delivery.Outcome{Err: refusal, Class: delivery.Refused}
+				},
+				Void: func(context.Context) delivery.Outcome {
+					voided++
+					return delivery.Outcome{Err: delivery.ErrVoided, Class: delivery.Refused, Voided: true}
+				},
+			}
+			if err := (*Bus)(nil).Execute(context.Background(), b, x); err != refusal {
+				t.Errorf("got %v, want the database's own %v", err, refusal)
+			}
+			if want := map[string]int{"repeated": 1}[name]; voided != want {
+				t.Errorf("the receipt was voided %d times, want %d", voided, want)
+			}
+			if logs, err := storage.List(context.Background(), txlog.Filter{}); err != nil || len(logs) != 0 {
+				t.Errorf("the log holds %d units, %v; want none", len(logs), err)
+			}
+		})
+	}
+}

@@ -51,7 +51,7 @@ func (g Joining) Closed() bool {
 func (g Joining) Limit() int { return g.j.pace.limit() }
 
 // RoundTrip is the measured one; 0 while it is not known.
-func (s *SQLStorage) RoundTrip() time.Duration { return time.Duration(s.trips.shortest.Load()) }
+func (s *SQLStorage) RoundTrip() time.Duration { return time.Duration(s.trips.usual.Load()) }
 
 // Untold makes the log find out what it removed as on MySQL, whose DELETE
 // cannot tell.
@@ -67,7 +67,7 @@ const (
 // and the round trip so much of it.
 func LimitOf(least, most int, trip time.Duration, writes ...time.Duration) int {
 	trips := &roundTrips{}
-	trips.shortest.Store(int64(trip))
+	trips.usual.Store(int64(trip))
 	p := newPace(&options{minWrites: least, maxWrites: most}, 32, trips)
 	for _, w := range writes {
 		p.took(w)

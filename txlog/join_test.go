@@ -616,8 +616,8 @@ func TestAsManyWritesAreUnderWayAsTheRoundTripMakesWorthwhile(t *testing.T) {
 	}{
 		{1, 8, ms / 20, ms / 5, 1},   // loopback
 		{1, 8, 0, ms, 1},             // not known yet
-		{1, 8, ms, 2 * ms, 2},        // half of it on its way
-		{1, 8, ms, ms + ms/4, 5},     // most of it
+		{1, 8, ms, 2 * ms, 3},        // half of it on its way
+		{1, 8, ms, ms + ms/2, 5},     // most of it
 		{1, 8, 10 * ms, 10 * ms, 8},  // all of it
 		{2, 8, ms / 20, ms / 5, 2},   // as told
 		{3, 3, 10 * ms, 11 * ms, 3},  // as told

@@ -2,17 +2,18 @@ package txlog
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // pace finds out how many writes are worthwhile at a time. While one is on its
-// way the database is idle, unless another one is being carried out there: if
-// a write takes w when nothing is in its way, and the round trip r of that,
-// w/(w-r) writes keep the database busy. On a loopback that is one, and more
-// would only take the processor from each other. r is measured by pings while
-// callers have to queue.
+// way, for a round trip r of the w that it takes, the database is idle, unless
+// others are being carried out there, each for w-r: one and r/(w-r) more keep it
+// busy, and twice as many more do so although they do not arrive evenly. On a
+// loopback that is one, and more would only take the processor from each
+// other. r is measured by pings while callers have to queue.
 type pace struct {
 	min, max int
 	// most bounds them together with those that are stalled.
@@ -59,33 +60,33 @@ func (p *pace) limit() int {
 	if p.min == p.max {
 		return p.max
 	}
-	write, trip := p.write.Load(), p.trips.shortest.Load()
+	write, trip := p.write.Load(), p.trips.usual.Load()
 	if write == 0 || trip == 0 {
 		return p.min
 	}
-	busy := write - trip
-	if busy <= 0 {
+	carried := write - trip
+	if carried <= 0 {
 		return p.max
 	}
-	return int(max(int64(p.min), min(int64(p.max), write/busy)))
+	return int(max(int64(p.min), min(int64(p.max), 1+2*trip/carried)))
 }
 
 const (
 	// measureEvery is how often the round trip is measured at the most.
 	measureEvery = time.Second
-	// pings are made at each measurement; the shortest counts, and of the last
-	// measurements, too.
-	pings        = 4
+	// pings are made at each measurement; their median counts, and the mean of
+	// the last measurements.
+	pings        = 5
 	measurements = 4
 	pingFor      = 2 * time.Second
 )
 
 // roundTrips measures the round trip to the database.
 type roundTrips struct {
-	s        *SQLStorage
-	shortest atomic.Int64 // in ns; 0 while it is not known
-	next     atomic.Int64 // when to measure again, in ns since start
-	start    time.Time
+	s     *SQLStorage
+	usual atomic.Int64 // in ns; 0 while it is not known
+	next  atomic.Int64 // when to measure again, in ns since start
+	start time.Time
 
 	mu     sync.Mutex
 	closed bool
@@ -116,24 +117,24 @@ func (t *roundTrips) ping() {
 		return
 	}
 	defer conn.Close()
-	shortest := int64(0)
-	for range pings {
+	var took [pings]int64
+	for n := range took {
 		start := time.Now()
 		if conn.PingContext(ctx) != nil {
 			return
 		}
-		if d := int64(time.Since(start)); shortest == 0 || d < shortest {
-			shortest = d
-		}
+		took[n] = int64(time.Since(start))
 	}
+	slices.Sort(took[:])
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last[t.n%measurements] = shortest
+	t.last[t.n%measurements] = took[pings/2]
 	t.n++
-	for _, d := range t.last[:min(t.n, measurements)] {
-		shortest = min(shortest, d)
+	known, sum := min(t.n, measurements), int64(0)
+	for _, d := range t.last[:known] {
+		sum += d
 	}
-	t.shortest.Store(shortest)
+	t.usual.Store(sum / int64(known))
 }
 
 func (t *roundTrips) close() {
