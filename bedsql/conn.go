@@ -15,6 +15,8 @@ type Conn struct {
 	c *connector
 	// inner is the bare connection, nil until first use.
 	inner driver.Conn
+	// session is inner with what its dialect remembers of it.
+	session delivery.Session
 	// dead: inner must not be used again and is never dialled anew in place,
 	// for what the session held is gone.
 	dead bool
@@ -77,7 +79,7 @@ func (c *Conn) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.inner = inner
+	c.inner, c.session = inner, delivery.Session{Conn: inner}
 	return nil
 }
 

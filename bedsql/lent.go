@@ -53,14 +53,14 @@ func (p *idleConns) take(ctx context.Context) driver.Conn {
 
 // usable asks as database/sql does before it uses a pooled connection again.
 func usable(ctx context.Context, c driver.Conn) bool {
-	if r, ok := c.(driver.SessionResetter); ok && r.ResetSession(ctx) != nil {
+	if r, ok := delivery.Bare(c).(driver.SessionResetter); ok && r.ResetSession(ctx) != nil {
 		return false
 	}
 	return valid(c)
 }
 
 func valid(c driver.Conn) bool {
-	v, ok := c.(driver.Validator)
+	v, ok := delivery.Bare(c).(driver.Validator)
 	return !ok || v.IsValid()
 }
 
@@ -124,7 +124,7 @@ func (l *lent) attempt(ctx context.Context, f func(driver.Conn) delivery.Outcome
 		if err != nil {
 			return delivery.Outcome{Err: err, Class: l.c.dialect.DialClass(err)}
 		}
-		l.conn = conn
+		l.conn = &delivery.Session{Conn: conn}
 	}
 	out := unlessPanic(func() delivery.Outcome { return f(l.conn) }, l.drop)
 	if out.ConnLost {

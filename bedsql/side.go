@@ -28,7 +28,7 @@ func (s *side) conn(ctx context.Context) (driver.Conn, delivery.Outcome) {
 		}
 		if delivery.Ping(ctx, c.inner) == nil {
 			s.own = true
-			return c.inner, delivery.Outcome{}
+			return &c.session, delivery.Outcome{}
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, delivery.Outcome{Err: err, Class: delivery.Unreachable}

@@ -235,7 +235,7 @@ func (c *Conn) firstAttempt(ctx context.Context, s statement, args []driver.Name
 	var out delivery.Outcome
 	switch {
 	case u.Receipt != "":
-		out = c.apply(ctx, c.inner, s, args, u, rows)
+		out = c.apply(ctx, &c.session, s, args, u, rows)
 	case s.prepared != nil:
 		out = c.runPrepared(ctx, s, args, rows)
 	default:
@@ -314,7 +314,7 @@ func (c *connector) newUnit(receipt bool, soft *SoftTransaction, statements ...t
 		u.TransactionID = soft.id
 	}
 	if receipt {
-		u.Receipt = u.ID
+		u.Receipt = c.dialect.ReceiptID(u.ID)
 	}
 	return u
 }

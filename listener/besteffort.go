@@ -50,19 +50,20 @@ type BestEfforts struct {
 	behind behind
 
 	// What runs behind the callers: removals, and those that are repeated.
-	mu     sync.Mutex
-	closed bool
-	late   sync.WaitGroup
-	ctx    context.Context
-	cancel context.CancelFunc
+	mu      sync.Mutex
+	closed  bool
+	closing chan struct{} // closed when closed is set
+	late    sync.WaitGroup
+	ctx     context.Context
+	cancel  context.CancelFunc
 }
 
 var _ Interceptor = (*BestEfforts)(nil)
 
 // NewBestEfforts makes the listener. Close it.
 func NewBestEfforts(cfg BestEffortsConfig) *BestEfforts {
-	b := &BestEfforts{cfg: cfg, keeper: txlog.NewKeeper(cfg.Storage, cfg.Lease)}
-	b.behind.b = b
+	b := &BestEfforts{cfg: cfg, keeper: txlog.NewKeeper(cfg.Storage, cfg.Lease), closing: make(chan struct{})}
+	b.behind.b, b.behind.full = b, make(chan struct{}, 1)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
@@ -71,7 +72,10 @@ func NewBestEfforts(cfg BestEffortsConfig) *BestEfforts {
 // ends; what is left then, the job finds.
 func (b *BestEfforts) Close(ctx context.Context) {
 	b.mu.Lock()
-	b.closed = true
+	if !b.closed {
+		b.closed = true
+		close(b.closing)
+	}
 	b.mu.Unlock()
 	done := make(chan struct{})
 	go func() {

@@ -64,7 +64,7 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 		return err
 	}
 	for _, u := range units {
-		if err := validate(u); err != nil {
+		if err := validate(u, NewID()); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,7 @@ const rowOverhead = 1 << 10
 // comes while a write is under way leaves as one INSERT when that is answered,
 // see [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond
 // that Add waits for room. A caller whose context ends before his units left
-// has written nothing. Units without a Lease.Token get a fresh one, units
+// has written nothing. Units without a Lease.Token get the storage's own, units
 // without a TransactionID their own id.
 func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
 	if err := s.usable(); err != nil {
@@ -33,7 +33,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 		return err
 	}
 	for _, u := range units {
-		if err := validate(u); err != nil {
+		if err := validate(u, s.token); err != nil {
 			return err
 		}
 	}

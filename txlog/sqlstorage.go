@@ -17,8 +17,11 @@ type SQLStorage struct {
 	backend  Backend
 	location string
 	identity string
-	options  options
-	closed   atomic.Bool
+	// token is that of all units added here: one statement can then be fenced
+	// for many of them. Those who claim take another each time.
+	token   string
+	options options
+	closed  atomic.Bool
 
 	// maxPacket is how many bytes one statement may have; 0 means any.
 	maxPacket int
@@ -50,7 +53,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 	if err != nil {
 		return nil, err
 	}
-	s := &SQLStorage{backend: backend, stmts: map[shape]*sql.Stmt{}, claiming: make(chan struct{}, 1)}
+	s := &SQLStorage{backend: backend, token: NewID(), stmts: map[shape]*sql.Stmt{}, claiming: make(chan struct{}, 1)}
 	s.options = options{create: true, grace: defaultGrace, minWrites: defaultMinWrites, maxWrites: defaultMaxWrites}
 	for _, o := range opts {
 		if o != nil {

@@ -31,7 +31,7 @@ type Storage interface {
 	// their owner says otherwise by Release: an owner that vanishes leaves an
 	// unknown outcome behind. A write whose outcome is unknown is repeated
 	// under the same ids until it is known or ctx ends; then ErrInDoubt. Units
-	// without a Lease.Token are given a fresh one, units without a
+	// without a Lease.Token are given one that nobody else has, units without a
 	// TransactionID their own ID. Ids must be fresh.
 	Add(ctx context.Context, lease time.Duration, units ...*Unit) error
 	// Remove erases the units, each under its Lease.Token. ErrLeaseLost if any

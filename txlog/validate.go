@@ -31,9 +31,9 @@ func validateLease(lease time.Duration) error {
 }
 
 // validate refuses a unit that could not be stored, or not be found again, and
-// fills in the token and the transaction's id where they are empty. Errors name
-// the unit by its id.
-func validate(u *Unit) error {
+// fills in token, its storage's, and the transaction's id where they are empty.
+// Errors name the unit by its id.
+func validate(u *Unit, token string) error {
 	if u == nil {
 		return errors.New("txlog: a unit is nil")
 	}
@@ -44,7 +44,7 @@ func validate(u *Unit) error {
 		return fmt.Errorf("txlog: unit %s has %d statements: it must have 1 to %d", u.ID, n, MaxStatements)
 	}
 	if u.Lease.Token == "" {
-		u.Lease.Token = NewID()
+		u.Lease.Token = token
 	}
 	if u.TransactionID == "" {
 		u.TransactionID = u.ID

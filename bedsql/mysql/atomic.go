@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
@@ -21,6 +22,11 @@ type compounds struct {
 	mu     sync.Mutex
 	server server
 	tables map[string]tableIDs
+	// prepareFrom is at which use of a text on a connection it is prepared.
+	prepareFrom int
+	// full is until when, in ns since 1970, nothing is prepared, because the
+	// server has no room for more.
+	full atomic.Int64
 }
 
 type server uint8
@@ -39,6 +45,9 @@ const minMajor, minMinor = 10, 6
 // and message. After it the session is as after the statements themselves, but
 // for ROW_COUNT(), FOUND_ROWS() and SHOW WARNINGS, which speak of the compound.
 func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
+	if results, ready, err := c.prepared(ctx, conn, calls); ready {
+		return results, true, err
+	}
 	writes, ok := c.prepare(ctx, conn, calls)
 	if !ok {
 		return nil, false, nil
@@ -56,20 +65,26 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 		}
 		return nil, true, settle(ctx, conn, calls, err, before)
 	}
-	// The row comes behind the COMMIT: whatever happens after it, the work is
-	// done.
+	results, err := compoundRow(calls, writes, rows)
+	if err != nil {
+		return nil, true, settle(ctx, conn, calls, err, false)
+	}
+	return results, true, nil
+}
+
+// compoundRow reads the row of a compound. It comes behind the COMMIT: whatever
+// happens after it, the work is done.
+func compoundRow(calls []delivery.Call, writes []*write, rows driver.Rows) ([]driver.Result, error) {
+	defer func() { _ = rows.Close() }()
 	row := make([]driver.Value, len(rows.Columns()))
-	err = rows.Next(row)
+	err := rows.Next(row)
 	if err == nil {
-		results := atomicResults(calls, writes, row)
-		_ = rows.Close()
-		return results, true, nil
+		return atomicResults(calls, writes, row), nil
 	}
 	if errors.Is(err, io.EOF) {
 		err = errors.New("bed: the server gave no result of a compound statement")
 	}
-	_ = rows.Close()
-	return nil, true, settle(ctx, conn, calls, err, false)
+	return nil, err
 }
 
 // commitWith implements Dialect.CommitWith.

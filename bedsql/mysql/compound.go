@@ -64,6 +64,11 @@ func newCompound(calls []delivery.Call) *compound {
 // The names of the two are in the order of the calls.
 func atomicCompound(calls []delivery.Call, writes []*write) *compound {
 	c := newCompound(calls)
+	c.atomic(calls, writes)
+	return c
+}
+
+func (c *compound) atomic(calls []delivery.Call, writes []*write) {
 	var selected []string
 	var ids []string
 	c.add("BEGIN NOT ATOMIC\n")
@@ -109,7 +114,28 @@ func atomicCompound(calls []delivery.Call, writes []*write) *compound {
 		selected = []string{"0"}
 	}
 	c.add("SELECT ", strings.Join(selected, ", "), ";\nEND")
-	return c
+}
+
+// newParametrized is atomicCompound with a parameter for each argument.
+func newParametrized(calls []delivery.Call, writes []*write) string {
+	c := &compound{}
+	c.atomic(calls, writes)
+	return c.text.String()
+}
+
+// leanCompound is a receipt and one write that generates no id, with a
+// parameter for each argument. It gives no row: the rows affected of a compound
+// are those of all its statements.
+func leanCompound(calls []delivery.Call, writes []*write) string {
+	c := &compound{}
+	c.add("BEGIN NOT ATOMIC\n")
+	c.onError("")
+	c.add("START TRANSACTION;\n")
+	for i, w := range writes {
+		c.call(calls[i], w)
+	}
+	c.add(commit, "END")
+	return c.text.String()
 }
 
 // commitCompound runs calls in the open transaction and commits it.

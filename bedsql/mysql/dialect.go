@@ -10,7 +10,10 @@ const Name = "mysql"
 // newDialect returns the dialect of one data source: what it learns of the
 // server and its tables on first use is kept in it.
 func newDialect() *delivery.Dialect {
-	c := &compounds{}
+	return dialectOf(&compounds{prepareFrom: defaultPrepareFrom})
+}
+
+func dialectOf(c *compounds) *delivery.Dialect {
 	return &delivery.Dialect{
 		Name:             Name,
 		Flavor:           delivery.MySQL,
@@ -21,6 +24,7 @@ func newDialect() *delivery.Dialect {
 		StillOpen:        stillOpen,
 		Atomic:           c.atomic,
 		CommitWith:       c.commitWith,
+		Receipt:          spreadReceipt,
 		ReceiptDuplicate: isReceiptDuplicate,
 		ReceiptBusy:      isReceiptBusy,
 		GeneratedIDs:     true,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -92,7 +93,7 @@ func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
 }
 
 func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) {
-	queryer, ok := conn.(driver.QueryerContext)
+	queryer, ok := delivery.Bare(conn).(driver.QueryerContext)
 	if !ok {
 		return "", errors.New("the connection takes no queries")
 	}

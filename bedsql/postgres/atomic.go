@@ -80,7 +80,7 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 // openSession finds pgx's connection; false when it is of another driver, or
 // when the calls are such that database/sql and a pipeline differ.
 func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
-	std, ok := conn.(*stdlib.Conn)
+	std, ok := delivery.Bare(conn).(*stdlib.Conn)
 	if !ok || len(calls) > maxPipelineCalls {
 		return nil, false
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"modernc.org/sqlite"
 )
 
@@ -21,7 +22,7 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	if err == nil || errors.As(err, &server) && !mayRollBack(server.Code()) {
 		return false
 	}
-	execer, ok := conn.(driver.ExecerContext)
+	execer, ok := delivery.Bare(conn).(driver.ExecerContext)
 	if !ok {
 		return true
 	}

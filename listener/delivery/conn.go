@@ -7,6 +7,23 @@ import (
 	"fmt"
 )
 
+// Session is a connection together with what its dialect remembers of it. The
+// functions of this package take one wherever they take a driver.Conn, and use
+// the connection in it. Like that it belongs to one goroutine at a time.
+type Session struct {
+	driver.Conn
+	// Memory is the dialect's own; nil at first.
+	Memory any
+}
+
+// Bare gives the driver's own connection.
+func Bare(conn driver.Conn) driver.Conn {
+	if s, ok := conn.(*Session); ok {
+		return s.Conn
+	}
+	return conn
+}
+
 // The functions of this file drive a connection through the newest of the
 // optional interfaces it has, falling back as database/sql does.
 
@@ -16,7 +33,7 @@ func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.Nam
 	if err := ctx.Err(); err != nil {
 		return nil, true, err
 	}
-	switch c := conn.(type) {
+	switch c := Bare(conn).(type) {
 	case driver.ExecerContext:
 		res, err = c.ExecContext(ctx, query, args)
 		if !errors.Is(err, driver.ErrSkip) {
@@ -47,7 +64,7 @@ func Query(ctx context.Context, conn driver.Conn, query string, args []driver.Na
 	if err := ctx.Err(); err != nil {
 		return nil, true, err
 	}
-	switch c := conn.(type) {
+	switch c := Bare(conn).(type) {
 	case driver.QueryerContext:
 		rows, err = c.QueryContext(ctx, query, args)
 		if !errors.Is(err, driver.ErrSkip) {
@@ -108,6 +125,7 @@ func CheckCount(st driver.Stmt, args []driver.NamedValue) error {
 
 // Prepare prepares a statement.
 func Prepare(ctx context.Context, conn driver.Conn, query string) (driver.Stmt, error) {
+	conn = Bare(conn)
 	if c, ok := conn.(driver.ConnPrepareContext); ok {
 		return c.PrepareContext(ctx, query)
 	}
@@ -151,6 +169,7 @@ func StmtQuery(ctx context.Context, st driver.Stmt, args []driver.NamedValue) (d
 
 // BeginTx begins a local transaction; options are never dropped.
 func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driver.Tx, error) {
+	conn = Bare(conn)
 	if c, ok := conn.(driver.ConnBeginTx); ok {
 		return c.BeginTx(ctx, opts)
 	}
@@ -174,6 +193,7 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 // Ping asks the connection whether it is alive. Without a Pinger a
 // connection counts as alive while it calls itself valid.
 func Ping(ctx context.Context, conn driver.Conn) error {
+	conn = Bare(conn)
 	if v, ok := conn.(driver.Validator); ok && !v.IsValid() {
 		return driver.ErrBadConn
 	}

@@ -93,6 +93,9 @@ type Dialect struct {
 	// fails. handled is as for Atomic. After an error the transaction may
 	// still be open. Default: never handled.
 	CommitWith func(ctx context.Context, conn driver.Conn, calls []Call) (handled bool, err error)
+	// Receipt makes the id of a unit's receipt. Default: the unit's own, so that
+	// receipts are written side by side in the order of time.
+	Receipt func(unitID string) string
 	// ReceiptDuplicate reports whether err, a Duplicate, is that of the unique
 	// key of bed_receipt (see Receipts) and not one of the application's own.
 	ReceiptDuplicate func(err error) bool

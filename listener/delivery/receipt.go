@@ -45,6 +45,14 @@ var ErrVoided = errors.New("bed: it was decided before that this write is not ap
 // request was sent under before. It is not applied.
 var ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
 
+// ReceiptID is the id of the receipt of a unit that has no caller's key.
+func (d *Dialect) ReceiptID(unitID string) string {
+	if d.Receipt == nil {
+		return unitID
+	}
+	return d.Receipt(unitID)
+}
+
 // insert is the call that writes u's receipt.
 func (r Receipts) insert(f Flavor, u *txlog.Unit, void bool) Call {
 	var fingerprint any

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -46,9 +47,29 @@ const (
 // receiptPageSize is how many receipts a purge looks at together.
 const receiptPageSize = 500
 
-// receiptText is the one place where the SQL of receipts is written. n is the
-// number of ids.
+// receiptTexts are those that are always the same, made once.
+var receiptTexts sync.Map // from receiptTextKey to string
+
+type receiptTextKey struct {
+	f Flavor
+	k receiptStatement
+}
+
+// receiptText is the text of a statement. n is the number of ids.
 func receiptText(f Flavor, k receiptStatement, n int) string {
+	if n > 0 {
+		return makeReceiptText(f, k, n)
+	}
+	if s, ok := receiptTexts.Load(receiptTextKey{f, k}); ok {
+		return s.(string)
+	}
+	s := makeReceiptText(f, k, n)
+	receiptTexts.Store(receiptTextKey{f, k}, s)
+	return s
+}
+
+// makeReceiptText is the one place where the SQL of receipts is written.
+func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 	var s string
 	switch k {
 	case receiptCreate:
