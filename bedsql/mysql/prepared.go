@@ -116,7 +116,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 		return nil, false, nil
 	}
 	args := joinArgs(calls)
-	if delivery.CheckCount(n.stmt, args) != nil {
+	if n.stmt.NumInput() != len(args) {
 		return nil, false, nil
 	}
 	if n.write.generates() {
@@ -134,7 +134,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 		m.unprepare(n)
 	}
 	if gone {
-		return nil, false, nil //nolint:nilerr // nothing was run
+		return nil, false, nil // nothing was run
 	}
 	return nil, true, settle(ctx, s.Conn, calls, err, false)
 }
