@@ -17,6 +17,8 @@ const (
 	mostStalled = 4
 	// closeFor bounds how long Close waits for what was begun before it.
 	closeFor = repeatFor
+	// keptRows is how large a request is kept for the next caller.
+	keptRows = 4
 )
 
 // request is what one caller wants written, all or none of it.
@@ -43,10 +45,36 @@ type request struct {
 	flight *flight
 	gone   time.Time // when its caller's context was seen to have ended
 
-	// inDoubt and err are the outcome, once done is closed.
-	inDoubt bool
-	err     error
-	done    chan struct{}
+	// inDoubt and err are the outcome, once done, which is nil if nobody waits,
+	// says so. ended is what done is made of.
+	inDoubt     bool
+	err         error
+	done, ended chan struct{}
+	// left: its caller did not wait for the outcome.
+	left bool
+}
+
+var requests = sync.Pool{New: func() any { return &request{ended: make(chan struct{}, 1)} }}
+
+func newRequest(ctx context.Context) *request {
+	r := requests.Get().(*request)
+	r.ctx = ctx
+	return r
+}
+
+// free gives the request back, unless it may still be under way.
+func (r *request) free() {
+	if r.left {
+		return
+	}
+	adds, holds := r.adds, r.holds
+	if cap(adds)+cap(holds) > keptRows {
+		adds, holds = nil, nil
+	}
+	clear(adds)
+	clear(holds)
+	*r = request{adds: adds[:0], holds: holds[:0], ended: r.ended}
+	requests.Put(r)
 }
 
 // place is where a request is.
@@ -118,8 +146,7 @@ func (j *joiner) do(r *request) (inDoubt bool, err error) {
 			f := j.launch(now)
 			r.place = sentAlone
 			j.mu.Unlock()
-			j.alone(r)
-			j.landed(f, r.err == nil)
+			j.landed(f, j.alone(r))
 			return r.inDoubt, r.err
 		}
 		if len(j.queue) == 0 || j.rows+r.rows <= queueRows && j.size+r.size <= queueBytes {
@@ -130,7 +157,7 @@ func (j *joiner) do(r *request) (inDoubt bool, err error) {
 			return false, err
 		}
 	}
-	r.done = make(chan struct{})
+	r.done = r.ended
 	j.queue = append(j.queue, r)
 	j.rows += r.rows
 	j.size += r.size
@@ -198,6 +225,7 @@ func (j *joiner) wait(r *request) (inDoubt bool, err error) {
 	case <-r.done:
 		return r.inDoubt, r.err
 	case <-patience.C:
+		r.left = true
 		return true, r.ctx.Err()
 	}
 }

@@ -1,0 +1,78 @@
+package txlog
+
+import (
+	"context"
+	"sync"
+)
+
+// inserting is what an INSERT is made of. It is used again, and with it the
+// values that most rows have in common: to pass a value to database/sql takes
+// memory of its own.
+type inserting struct {
+	rows []*row
+	args []any
+
+	source, text, settings, notReplayable, print, token common[string]
+	lease                                               common[int64]
+}
+
+var insertings = sync.Pool{New: func() any { return new(inserting) }}
+
+// commonText is the longest text that is kept for the next row.
+const commonText = 4 << 10
+
+func (in *inserting) free() {
+	clear(in.rows)
+	clear(in.args)
+	in.rows, in.args = in.rows[:0], in.args[:0]
+	if len(in.text.value) > commonText {
+		in.text = common[string]{}
+	}
+	insertings.Put(in)
+}
+
+// insert writes rows by one statement, filled up by the smallest of them.
+func (in *inserting) insert(ctx context.Context, q runner, rows []*row) error {
+	size := insertSize(len(rows))
+	in.args = in.args[:0]
+	least := rows[0]
+	for _, r := range rows {
+		in.add(r)
+		if r.size < least.size {
+			least = r
+		}
+	}
+	for range size - len(rows) {
+		in.add(least)
+	}
+	_, err := q.run(ctx, shape{insertRows, size}, in.args...)
+	return err
+}
+
+// add appends the parameters of a row.
+func (in *inserting) add(r *row) {
+	var id any = r.id
+	same := func(s string) any {
+		if s == r.id {
+			return id
+		}
+		return s
+	}
+	lease := in.lease.of(r.lease)
+	in.args = append(in.args, id, in.source.of(r.source), in.text.of(r.text), r.params, same(r.transaction),
+		int64(r.no), int64(r.count), in.settings.of(r.settings), in.notReplayable.of(r.notReplayable), same(r.receipt),
+		in.print.of(r.print), lease, in.token.of(r.token), lease)
+}
+
+// common is a value as a parameter, which the next row mostly has too.
+type common[T comparable] struct {
+	value T
+	arg   any
+}
+
+func (b *common[T]) of(value T) any {
+	if b.arg == nil || b.value != value {
+		b.value, b.arg = value, value
+	}
+	return b.arg
+}
