@@ -104,7 +104,10 @@ func (b *BestEfforts) Arm(ctx context.Context, xs ...*Execution) (errs []error) 
 		}
 		return errs
 	}
-	units := make([]*txlog.Unit, len(xs))
+	units := xs[0].alone[:]
+	if len(xs) > 1 {
+		units = make([]*txlog.Unit, len(xs))
+	}
 	for i, x := range xs {
 		units[i] = x.Unit
 	}

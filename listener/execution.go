@@ -41,6 +41,7 @@ type Execution struct {
 	inDoubt  bool
 	release  func()
 	unlogged bool
+	alone    [1]*txlog.Unit // Unit, for a write to the log
 }
 
 // Attempts counts the attempts so far.

@@ -10,12 +10,13 @@ import (
 // row is a statement as its row of the table: a copy, so that a caller who is
 // not waiting any more may write to his unit.
 type row struct {
-	size                                    int
-	id, source, text, params, transaction   string
-	no, count                               int
-	settings, notReplayable, receipt, print string
-	token                                   string
-	lease                                   int64
+	size                                  int
+	id, source, text, params, transaction string
+	no, count                             int
+	settings, notReplayable, receipt      string
+	fingerprint                           string
+	token                                 string
+	lease                                 int64
 }
 
 // rowOverhead is more than what a row takes besides its text.
@@ -78,7 +79,7 @@ func (s *SQLStorage) encode(r *request, units []*Unit) error {
 			*add = row{
 				id: rowID(u.ID, i), source: u.DataSource, text: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].Params,
 				transaction: u.TransactionID, no: i, count: len(u.Statements),
-				settings: u.Settings, notReplayable: errorText(u.NotReplayable), receipt: u.Receipt, print: u.Fingerprint,
+				settings: u.Settings, notReplayable: errorText(u.NotReplayable), receipt: u.Receipt, fingerprint: u.Fingerprint,
 				token: u.Lease.Token, lease: lease,
 			}
 			add.size = len(add.text) + len(add.params) + len(u.Settings) + len(u.NotReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
@@ -126,7 +127,7 @@ func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again 
 		return s.inTx(ctx, func(ctx context.Context, q runner) error {
 			for rest := rows; len(rest) > 0; {
 				n := s.portion(rest)
-				if err := in.insert(ctx, q, rest[:n]); err != nil {
+				if err := in.insert(ctx, s, q, rest[:n]); err != nil {
 					return err
 				}
 				rest = rest[n:]
@@ -134,7 +135,7 @@ func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again 
 			return nil
 		})
 	}
-	return in.insert(ctx, single{s}, rows)
+	return in.insert(ctx, s, single{s}, rows)
 }
 
 // insertEach writes the rows one by one, in a local transaction: within the
@@ -150,7 +151,7 @@ func (s *SQLStorage) insertEach(ctx context.Context, joined []*request) error {
 		for _, r := range joined {
 			for i := range r.adds {
 				in.rows = append(in.rows[:0], &r.adds[i])
-				if err := in.insert(ctx, q, in.rows); err != nil {
+				if err := in.insert(ctx, s, q, in.rows); err != nil {
 					return err
 				}
 			}

@@ -293,6 +293,21 @@ func (j *joiner) launch(now time.Time) *flight {
 
 // landed ends a flight, and lets those that are queued follow.
 func (j *joiner) landed(f *flight, ok bool) {
+	if next, joined := j.land(f, ok); next != nil {
+		go j.fly(next, joined)
+	}
+}
+
+// fly makes a joined write, and then what queued meanwhile.
+func (j *joiner) fly(f *flight, joined []*request) {
+	for f != nil {
+		f, joined = j.land(f, j.settle(f, joined))
+	}
+}
+
+// land ends a flight and gives the next one, if there is any: to make it is the
+// caller's.
+func (j *joiner) land(f *flight, ok bool) (next *flight, joined []*request) {
 	now := time.Now()
 	if ok {
 		j.pace.took(now.Sub(f.began))
@@ -305,25 +320,36 @@ func (j *joiner) landed(f *flight, ok bool) {
 			break
 		}
 	}
+	next, joined = j.depart(now)
 	j.dispatch(now)
 	j.rest()
+	return next, joined
 }
 
 // dispatch sends what is queued on its way, as far as that is worthwhile.
 func (j *joiner) dispatch(now time.Time) {
-	for len(j.queue) > 0 && j.free(now) {
-		f, joined := j.launch(now), j.take()
-		for _, r := range joined {
-			r.flight, r.place = f, sentJoined
-			if len(joined) == 1 {
-				r.place = sentAlone
-			}
+	for {
+		f, joined := j.depart(now)
+		if f == nil {
+			return
 		}
-		go func() {
-			ok := j.settle(f, joined)
-			j.landed(f, ok)
-		}()
+		go j.fly(f, joined)
 	}
+}
+
+// depart takes from the queue what is to be written next, if that is worthwhile.
+func (j *joiner) depart(now time.Time) (f *flight, joined []*request) {
+	if len(j.queue) == 0 || !j.free(now) {
+		return nil, nil
+	}
+	f, joined = j.launch(now), j.take()
+	for _, r := range joined {
+		r.flight, r.place = f, sentJoined
+		if len(joined) == 1 {
+			r.place = sentAlone
+		}
+	}
+	return f, joined
 }
 
 // take takes the next requests from the queue that fit into one statement.
