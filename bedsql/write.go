@@ -229,7 +229,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 // attempt is listener.Execution.Attempt.
 func (d *delivered) attempt(ctx context.Context, n int) delivery.Outcome {
 	if n == 0 {
-		return unlessPanic(func() delivery.Outcome { return d.c.firstAttempt(ctx, d.s, d.args, &d.unit, d.rows) }, d.c.kill)
+		return d.first(ctx)
 	}
 	return d.retry.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
 		if d.unit.Receipt != "" {
@@ -237,6 +237,19 @@ func (d *delivered) attempt(ctx context.Context, n int) delivery.Outcome {
 		}
 		return d.c.runOn(ctx, conn, d.s.query, d.args, d.rows, d.x.InDoubt())
 	})
+}
+
+// first is unlessPanic of the first attempt, without its closures.
+func (d *delivered) first(ctx context.Context) delivery.Outcome {
+	returned := false
+	defer func() {
+		if !returned {
+			d.c.kill()
+		}
+	}()
+	out := d.c.firstAttempt(ctx, d.s, d.args, &d.unit, d.rows)
+	returned = true
+	return out
 }
 
 // void is listener.Execution.Void.

@@ -21,6 +21,10 @@ type Keeper struct {
 	stop  context.CancelFunc
 }
 
+// Held is the hold of a Keeper on a unit, which it begins by [Keeper.HoldAs].
+// It is used once and must not be copied. The zero value holds nothing.
+type Held struct{ hold }
+
 // hold is what the keeper knows of a unit.
 type hold struct {
 	keeper     *Keeper
@@ -51,29 +55,39 @@ func NewKeeper(s Storage, lease time.Duration) *Keeper {
 // u.Lease.Deadline up to date. It may be called more than once. A unit is held
 // once at a time.
 func (k *Keeper) Hold(u *Unit) (release func()) {
-	h := &hold{keeper: k, unit: u, deadline: u.Lease.Deadline}
+	h := new(Held)
+	k.HoldAs(h, u)
+	return h.Release
+}
+
+// HoldAs is Hold in the memory of the caller: h.Release is what Hold returns.
+func (k *Keeper) HoldAs(as *Held, u *Unit) {
+	h := &as.hold
 	k.mu.Lock()
-	u.held = h
-	h.prev, h.next = k.held.prev, &k.held
+	defer k.mu.Unlock()
+	*h = hold{keeper: k, unit: u, deadline: u.Lease.Deadline, prev: k.held.prev, next: &k.held}
 	h.prev.next, h.next.prev = h, h
+	u.held = h
 	if !k.armed {
 		k.armed = true
 		time.AfterFunc(k.lease/renewTick, k.renew)
 	}
-	k.mu.Unlock()
-	return h.release
 }
 
-func (h *hold) release() {
-	k, u := h.keeper, h.unit
+// Release ends the hold, see [Keeper.Hold].
+func (as *Held) Release() {
+	h, k := &as.hold, as.keeper
+	if k == nil {
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if h.next == nil {
 		return
 	}
-	u.Lease.Deadline = h.deadline
-	if u.held == h {
-		u.held = nil
+	h.unit.Lease.Deadline = h.deadline
+	if h.unit.held == h {
+		h.unit.held = nil
 	}
 	h.prev.next, h.next.prev = h.next, h.prev
 	h.prev, h.next = nil, nil

@@ -142,12 +142,14 @@ func (j *joiner) do(r *request) (inDoubt bool, err error) {
 			j.mu.Unlock()
 			return false, ErrClosed
 		}
-		if now := time.Now(); len(j.queue) == 0 && j.free(now) {
-			f := j.launch(now)
-			r.place = sentAlone
-			j.mu.Unlock()
-			j.landed(f, j.alone(r))
-			return r.inDoubt, r.err
+		if len(j.queue) == 0 {
+			if now := time.Now(); j.free(now) {
+				f := j.launch(now)
+				r.place = sentAlone
+				j.mu.Unlock()
+				j.landed(f, j.alone(r))
+				return r.inDoubt, r.err
+			}
 		}
 		if len(j.queue) == 0 || j.rows+r.rows <= queueRows && j.size+r.size <= queueBytes {
 			break
