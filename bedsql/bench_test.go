@@ -54,3 +54,29 @@ func BenchmarkWrite(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRead is what the wrapper adds to what is none of its business.
+func BenchmarkRead(b *testing.B) {
+	f := &fakeDriver{conn: func(*fakeDriver) driver.Conn { return silentConn{} }}
+	wrapped, err := bedsql.NewConnector(f, "idle", bedsql.Config{Storage: noLog{txlog.NewMemory()}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, c := range map[string]driver.Connector{"bare": f, "wrapped": wrapped} {
+		b.Run(name, func(b *testing.B) {
+			db := sql.OpenDB(c)
+			defer func() { _ = db.Close() }()
+			ctx := context.Background()
+			b.ReportAllocs()
+			for b.Loop() {
+				rows, err := db.QueryContext(ctx, "SELECT n FROM t WHERE id = 1")
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := rows.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -17,6 +17,14 @@ type Conn struct {
 	inner driver.Conn
 	// session is inner with what its dialect remembers of it.
 	session delivery.Session
+	// has are the interfaces of inner that are asked for all the time; nil
+	// where it has none.
+	has struct {
+		driver.ExecerContext
+		driver.QueryerContext
+		driver.SessionResetter
+		driver.Validator
+	}
 	// dead: inner must not be used again and is never dialled anew in place,
 	// for what the session held is gone.
 	dead bool
@@ -80,6 +88,10 @@ func (c *Conn) ensure(ctx context.Context) error {
 		return err
 	}
 	c.inner, c.session = inner, delivery.Session{Conn: inner}
+	c.has.ExecerContext, _ = inner.(driver.ExecerContext)
+	c.has.QueryerContext, _ = inner.(driver.QueryerContext)
+	c.has.SessionResetter, _ = inner.(driver.SessionResetter)
+	c.has.Validator, _ = inner.(driver.Validator)
 	return nil
 }
 
@@ -111,8 +123,8 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 	if c.tx != nil && c.tx.lost != nil {
 		c.closed() // the one who was to roll back is gone
 	}
-	if r, ok := c.inner.(driver.SessionResetter); ok {
-		return r.ResetSession(ctx)
+	if c.has.SessionResetter != nil {
+		return c.has.ResetSession(ctx)
 	}
 	return nil
 }
@@ -122,8 +134,8 @@ func (c *Conn) IsValid() bool {
 	if c.dead {
 		return false
 	}
-	if v, ok := c.inner.(driver.Validator); ok {
-		return v.IsValid()
+	if c.has.Validator != nil {
+		return c.has.IsValid()
 	}
 	return true
 }
@@ -165,6 +177,10 @@ func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	class := c.c.texts.Get(query)
 	if class.Kind == sqltext.DML {
 		return c.queryWrite(ctx, statement{query: query, class: class}, args)
+	}
+	// What queryOther comes to in the end, where most are.
+	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
+		return c.has.QueryContext(ctx, query, args)
 	}
 	return c.queryOther(ctx, statement{query: query, class: class}, args)
 }
@@ -266,8 +282,8 @@ func (c *Conn) execBare(ctx context.Context, s statement, args []driver.NamedVal
 	if s.prepared != nil {
 		return delivery.StmtExec(ctx, s.prepared, args)
 	}
-	if e, ok := c.inner.(driver.ExecerContext); ok {
-		return e.ExecContext(ctx, s.query, args)
+	if c.has.ExecerContext != nil {
+		return c.has.ExecContext(ctx, s.query, args)
 	}
 	return nil, driver.ErrSkip
 }
@@ -280,8 +296,8 @@ func (c *Conn) queryBare(ctx context.Context, s statement, args []driver.NamedVa
 	if s.prepared != nil {
 		return delivery.StmtQuery(ctx, s.prepared, args)
 	}
-	if q, ok := c.inner.(driver.QueryerContext); ok {
-		return q.QueryContext(ctx, s.query, args)
+	if c.has.QueryerContext != nil {
+		return c.has.QueryContext(ctx, s.query, args)
 	}
 	return nil, driver.ErrSkip
 }

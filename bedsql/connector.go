@@ -88,7 +88,9 @@ type connector struct {
 	// while it was not found.
 	place  atomic.Pointer[string]
 	eraser *eraser
-	guard  *guard
+	// erase is the eraser's add, made once.
+	erase func(receipt string)
+	guard *guard
 	// idle are connections for the deliveries of staged soft transactions.
 	idle   idleConns
 	log    logrus.FieldLogger
@@ -127,6 +129,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	}
 	c.guard = newGuard(&cfg, target.Dialect.Flavor, log)
 	c.eraser = &eraser{c: c, inTurn: target.Dialect.Flavor == delivery.SQLite}
+	c.erase = c.eraser.add
 	c.idle.turns = make(chan struct{}, maxLent)
 	c.deliver = listener.NewBestEfforts(listener.BestEffortsConfig{
 		Storage:                 cfg.Storage,

@@ -150,6 +150,20 @@ func (c *Conn) ranUnlogged(why string) {
 	}
 }
 
+// delivered is a DML outside any local transaction on its way: all that its
+// attempts need, in one piece.
+type delivered struct {
+	c    *Conn
+	s    statement
+	args []driver.NamedValue
+	// rows: it was sent through Query.
+	rows  bool
+	retry side
+	unit  txlog.Unit
+	text  [1]txlog.Statement
+	x     listener.Execution
+}
+
 // deliver logs, runs and settles one DML outside any local transaction.
 func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (delivery.Outcome, error) {
 	if err := ctx.Err(); err != nil {
@@ -170,37 +184,28 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 		}
 		defer soft.leave()
 	}
-	retry := side{c: c}
-	defer retry.close()
+	d := &delivered{c: c, s: s, args: args, rows: rows, retry: side{c: c}, text: [1]txlog.Statement{stored}}
+	defer d.retry.close()
 	if receipt {
 		if err := c.ensureReceipts(ctx); err != nil {
 			return delivery.Outcome{}, err
 		}
 	}
-	u := c.c.newUnit(receipt, soft, stored)
+	c.c.fill(&d.unit, receipt, soft, d.text[:])
 	key := keyFrom(ctx)
 	var back func()
 	if key != nil {
-		if back, err = key.mark(u); err != nil {
+		if back, err = key.mark(&d.unit); err != nil {
 			return delivery.Outcome{}, err
 		}
 	}
-	x := c.c.execution(u)
+	x := &d.x
+	c.c.execute(x, &d.unit)
 	// The rows of a Query cannot be invented, so its error is the caller's.
 	x.KeepRefused = soft != nil && !rows
-	x.Attempt = func(ctx context.Context, n int) delivery.Outcome {
-		if n == 0 {
-			return unlessPanic(func() delivery.Outcome { return c.firstAttempt(ctx, s, args, u, rows) }, c.kill)
-		}
-		return retry.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
-			if u.Receipt != "" {
-				return c.apply(ctx, conn, s, args, u, rows)
-			}
-			return c.runOn(ctx, conn, s.query, args, rows, x.InDoubt())
-		})
-	}
-	if u.Receipt != "" {
-		x.Void = func(ctx context.Context) delivery.Outcome { return retry.void(ctx, u) }
+	x.Attempt = d.attempt
+	if d.unit.Receipt != "" {
+		x.Void = d.void
 	}
 	err = c.c.cfg.Bus.Execute(ctx, c.c.deliver, x)
 	c.c.cfg.Counters.count(err)
@@ -220,6 +225,35 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	c.eraseInTurn(ctx)
 	return x.Outcome, nil
 }
+
+// attempt is listener.Execution.Attempt.
+func (d *delivered) attempt(ctx context.Context, n int) delivery.Outcome {
+	if n == 0 {
+		return d.first(ctx)
+	}
+	return d.retry.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+		if d.unit.Receipt != "" {
+			return d.c.apply(ctx, conn, d.s, d.args, &d.unit, d.rows)
+		}
+		return d.c.runOn(ctx, conn, d.s.query, d.args, d.rows, d.x.InDoubt())
+	})
+}
+
+// first is unlessPanic of the first attempt, without its closures.
+func (d *delivered) first(ctx context.Context) delivery.Outcome {
+	returned := false
+	defer func() {
+		if !returned {
+			d.c.kill()
+		}
+	}()
+	out := d.c.firstAttempt(ctx, d.s, d.args, &d.unit, d.rows)
+	returned = true
+	return out
+}
+
+// void is listener.Execution.Void.
+func (d *delivered) void(ctx context.Context) delivery.Outcome { return d.retry.void(ctx, &d.unit) }
 
 // isParked reports whether err is a refusal that stays in the log.
 func isParked(err error) bool {
@@ -296,19 +330,29 @@ func (c *Conn) store(s statement, args []driver.NamedValue) (txlog.Statement, er
 
 // execution is what is delivered of a unit; how it is run, the caller adds.
 func (c *connector) execution(u *txlog.Unit) *listener.Execution {
-	return &listener.Execution{
-		Unit: u, Dialect: c.dialect, Erase: c.eraser.add,
-		Behind: c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && u.Receipt != "",
-	}
+	x := new(listener.Execution)
+	c.execute(x, u)
+	return x
+}
+
+// execute is execution in place.
+func (c *connector) execute(x *listener.Execution, u *txlog.Unit) {
+	x.Unit, x.Dialect, x.Erase = u, c.dialect, c.erase
+	x.Behind = c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && u.Receipt != ""
 }
 
 func (c *connector) newUnit(receipt bool, soft *SoftTransaction, statements ...txlog.Statement) *txlog.Unit {
-	u := &txlog.Unit{
-		ID:         txlog.NewID(),
-		DataSource: c.target.DataSource,
-		Settings:   c.target.Settings,
-		Statements: statements,
-	}
+	u := new(txlog.Unit)
+	c.fill(u, receipt, soft, statements)
+	return u
+}
+
+// fill is newUnit in place.
+func (c *connector) fill(u *txlog.Unit, receipt bool, soft *SoftTransaction, statements []txlog.Statement) {
+	u.ID = txlog.NewID()
+	u.DataSource = c.target.DataSource
+	u.Settings = c.target.Settings
+	u.Statements = statements
 	u.TransactionID = u.ID
 	if soft != nil {
 		u.TransactionID = soft.id
@@ -316,7 +360,6 @@ func (c *connector) newUnit(receipt bool, soft *SoftTransaction, statements ...t
 	if receipt {
 		u.Receipt = c.dialect.ReceiptID(u.ID)
 	}
-	return u
 }
 
 // count sorts a write's answer.

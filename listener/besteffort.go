@@ -108,7 +108,10 @@ func (b *BestEfforts) Arm(ctx context.Context, xs ...*Execution) (errs []error) 
 		}
 		return errs
 	}
-	units := make([]*txlog.Unit, len(xs))
+	units := xs[0].alone[:]
+	if len(xs) > 1 {
+		units = make([]*txlog.Unit, len(xs))
+	}
 	for i, x := range xs {
 		units[i] = x.Unit
 	}
@@ -116,7 +119,7 @@ func (b *BestEfforts) Arm(ctx context.Context, xs ...*Execution) (errs []error) 
 	switch {
 	case err == nil:
 		for _, x := range xs {
-			x.release = b.keeper.Hold(x.Unit)
+			b.keeper.HoldAs(&x.held, x.Unit)
 			// The log may come back after its removal, as if an attempt were
 			// still on its way: what is said of the unit then, its receipt decides.
 			x.inDoubt = x.Unit.AddRepeated && x.Void != nil
@@ -124,7 +127,7 @@ func (b *BestEfforts) Arm(ctx context.Context, xs ...*Execution) (errs []error) 
 		if b.keeper.Lost(xs[0].Unit) {
 			// This process stood still for longer than the lease.
 			for _, x := range xs {
-				x.release()
+				x.held.Release()
 			}
 			return each(func(x *Execution) error { return b.pending(x, txlog.ErrLeaseLost) })
 		}
@@ -171,7 +174,7 @@ func (b *BestEfforts) delivered(ctx context.Context, x *Execution) {
 func (b *BestEfforts) removeAgain(x *Execution, err error) {
 	b.logger(x).WithError(err).Warn("bed: the write is delivered, its log could not be removed yet; the removal is repeated")
 	if !b.later(func() { b.removeLate(x) }) {
-		x.release()
+		x.held.Release()
 	}
 }
 
@@ -191,7 +194,7 @@ func (b *BestEfforts) later(f func()) bool {
 // Any other receipt stays for its retention: an attempt may still come, or the
 // log come back.
 func (b *BestEfforts) removed(x *Execution, err error) {
-	x.release()
+	x.held.Release()
 	if u := x.Unit; err == nil && u.Receipt != "" && u.Fingerprint == "" && !u.AddRepeated && !x.inDoubt && !x.Outcome.Found && x.Erase != nil {
 		x.Erase(u.Receipt)
 	}
@@ -208,7 +211,7 @@ func (b *BestEfforts) removeLate(x *Execution) {
 			return
 		}
 	}
-	x.release()
+	x.held.Release()
 	b.logger(x).Warn("bed: the write is delivered, its log could not be removed; the job will find it and may deliver it again")
 }
 

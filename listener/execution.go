@@ -39,8 +39,9 @@ type Execution struct {
 
 	attempts int
 	inDoubt  bool
-	release  func()
+	held     txlog.Held
 	unlogged bool
+	alone    [1]*txlog.Unit // Unit, for a write to the log
 }
 
 // Attempts counts the attempts so far.
@@ -54,23 +55,22 @@ func (x *Execution) InDoubt() bool { return x.inDoubt }
 func (x *Execution) run(ctx context.Context, bus *Bus) {
 	ended := false
 	defer func() {
-		if !ended && x.release != nil {
-			x.release() // a driver panicked: when the lease has run out, the job takes over
+		if !ended {
+			x.held.Release() // a driver panicked: when the lease has run out, the job takes over
 		}
 	}()
-	out := x.Attempt(ctx, x.attempts)
+	x.Outcome = x.Attempt(ctx, x.attempts)
 	ended = true
 	x.attempts++
-	x.Outcome = out
-	if out.Maybe() {
+	if x.Outcome.Maybe() {
 		x.inDoubt = true
 	}
 	if bus.Listening() {
 		t := ExecuteSuccess
-		if out.Err != nil {
+		if x.Outcome.Err != nil {
 			t = ExecuteFailure
 		}
-		bus.Publish(NewEvent(t, x.origin(), x.Unit, out))
+		bus.Publish(NewEvent(t, x.origin(), x.Unit, x.Outcome))
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 // Keeper renews the leases of units for as long as they are worked on. A unit
 // that is held for less than a third of its lease costs no more than a place
-// in a map; a goroutine exists only while renewals are being sent. It is safe
+// in a list; a goroutine exists only while renewals are being sent. It is safe
 // for concurrent use. There is nothing to close: it is idle once nothing is
 // held.
 type Keeper struct {
@@ -16,17 +16,22 @@ type Keeper struct {
 	lease   time.Duration
 
 	mu    sync.Mutex
-	held  map[*Unit]*hold
+	held  hold // the ring of all that are held begins here
 	armed bool // a timer is set, or renewals are being sent
 	stop  context.CancelFunc
 }
 
-// hold is what the keeper knows of a unit. The store writes to a copy, so that
-// the unit itself stays its holder's alone.
+// Held is the hold of a Keeper on a unit, which it begins by [Keeper.HoldAs].
+// It is used once and must not be copied. The zero value holds nothing.
+type Held struct{ hold }
+
+// hold is what the keeper knows of a unit.
 type hold struct {
-	shadow   *Unit
-	deadline time.Time
-	lost     bool
+	keeper     *Keeper
+	unit       *Unit
+	deadline   time.Time
+	lost       bool
+	prev, next *hold
 }
 
 // The keeper's times, as fractions of the lease.
@@ -39,37 +44,68 @@ const (
 // NewKeeper makes a keeper that prolongs leases in s to lease from the moment
 // of each renewal.
 func NewKeeper(s Storage, lease time.Duration) *Keeper {
-	return &Keeper{storage: s, lease: max(lease, minLease), held: map[*Unit]*hold{}}
+	k := &Keeper{storage: s, lease: max(lease, minLease)}
+	k.held.prev, k.held.next = &k.held, &k.held
+	return k
 }
 
 // Hold keeps the lease of u from running out until release is called. The
 // caller must own u under u.Lease. Until release returned, nobody may write to
-// u's ID, Lease or Statements; release brings u.Lease.Deadline up to date. It
-// may be called more than once. A unit is held once at a time.
+// u's ID, TransactionID, DataSource, Lease or Statements; release brings
+// u.Lease.Deadline up to date. It may be called more than once. A unit is held
+// once at a time.
 func (k *Keeper) Hold(u *Unit) (release func()) {
-	shadow := *u
-	h := &hold{shadow: &shadow, deadline: u.Lease.Deadline}
+	h := new(Held)
+	k.HoldAs(h, u)
+	return h.Release
+}
+
+// HoldAs is Hold in the memory of the caller: h.Release is what Hold returns.
+func (k *Keeper) HoldAs(as *Held, u *Unit) {
+	h := &as.hold
 	k.mu.Lock()
-	k.held[u] = h
+	defer k.mu.Unlock()
+	*h = hold{keeper: k, unit: u, deadline: u.Lease.Deadline, prev: k.held.prev, next: &k.held}
+	h.prev.next, h.next.prev = h, h
+	u.held = h
 	if !k.armed {
 		k.armed = true
 		time.AfterFunc(k.lease/renewTick, k.renew)
 	}
-	k.mu.Unlock()
-	return func() { k.release(u, h) }
 }
 
-func (k *Keeper) release(u *Unit, h *hold) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.held[u] != h {
+// Release ends the hold, see [Keeper.Hold].
+func (as *Held) Release() {
+	h, k := &as.hold, as.keeper
+	if k == nil {
 		return
 	}
-	u.Lease.Deadline = h.deadline
-	delete(k.held, u)
-	if len(k.held) == 0 && k.stop != nil {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h.next == nil {
+		return
+	}
+	h.unit.Lease.Deadline = h.deadline
+	if h.unit.held == h {
+		h.unit.held = nil
+	}
+	h.prev.next, h.next.prev = h.next, h.prev
+	h.prev, h.next = nil, nil
+	if k.none() && k.stop != nil {
 		k.stop()
 	}
+}
+
+// none reports whether nothing is held.
+func (k *Keeper) none() bool { return k.held.next == &k.held }
+
+// holding gives what is known of u; nil if it is not held. A copy of a held
+// unit is not.
+func (k *Keeper) holding(u *Unit) *hold {
+	if h := u.held; h != nil && h.unit == u && h.keeper == k {
+		return h
+	}
+	return nil
 }
 
 // Lost reports whether u may belong to somebody else by now: its lease was
@@ -80,7 +116,7 @@ func (k *Keeper) release(u *Unit, h *hold) {
 func (k *Keeper) Lost(u *Unit) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h := k.held[u]
+	h := k.holding(u)
 	if h == nil {
 		return passed(u.Lease.Deadline)
 	}
@@ -96,7 +132,7 @@ func (k *Keeper) Lost(u *Unit) bool {
 func (k *Keeper) Refresh(u *Unit) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h := k.held[u]; h != nil {
+	if h := k.holding(u); h != nil {
 		u.Lease.Deadline = h.deadline
 	}
 }
@@ -114,7 +150,7 @@ func (k *Keeper) renew() {
 	if due, shadows, ctx, cancel := k.due(); len(due) > 0 {
 		lost, err := k.storage.Renew(ctx, k.lease, shadows...)
 		cancel()
-		k.renewed(due, lost)
+		k.renewed(due, shadows, lost)
 		if err != nil {
 			next = k.lease / renewAgain
 		}
@@ -122,7 +158,7 @@ func (k *Keeper) renew() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.stop = nil
-	if len(k.held) == 0 {
+	if k.none() {
 		k.armed = false
 		return
 	}
@@ -134,7 +170,7 @@ func (k *Keeper) renew() {
 func (k *Keeper) due() (due []*hold, shadows []*Unit, ctx context.Context, cancel context.CancelFunc) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, h := range k.held {
+	for h := k.held.next; h != &k.held; h = h.next {
 		if passed(h.deadline) {
 			// Nobody may have taken it yet, but its holder may have been told
 			// already that it is lost.
@@ -142,7 +178,7 @@ func (k *Keeper) due() (due []*hold, shadows []*Unit, ctx context.Context, cance
 		}
 		if !h.lost && time.Until(h.deadline) <= k.lease*2/3 {
 			due = append(due, h)
-			shadows = append(shadows, h.shadow)
+			shadows = append(shadows, h.shadow())
 		}
 	}
 	if len(due) > 0 {
@@ -152,20 +188,30 @@ func (k *Keeper) due() (due []*hold, shadows []*Unit, ctx context.Context, cance
 	return due, shadows, ctx, cancel
 }
 
+// shadow is a copy of the unit for the store to write to, so that the unit
+// itself stays its holder's alone.
+func (h *hold) shadow() *Unit {
+	u := h.unit
+	return &Unit{
+		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, Statements: u.Statements,
+		Lease: Lease{Token: u.Lease.Token, Deadline: h.deadline},
+	}
+}
+
 // renewed takes over what the store said. After an error it may have moved the
 // deadlines of some.
-func (k *Keeper) renewed(due []*hold, lost []*Unit) {
+func (k *Keeper) renewed(due []*hold, shadows, lost []*Unit) {
 	gone := make(map[*Unit]bool, len(lost))
 	for _, u := range lost {
 		gone[u] = true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, h := range due {
-		if gone[h.shadow] {
+	for i, h := range due {
+		if gone[shadows[i]] {
 			h.lost = true
 		} else if !h.lost {
-			h.deadline = h.shadow.Lease.Deadline
+			h.deadline = shadows[i].Lease.Deadline
 		}
 	}
 }

@@ -3,18 +3,21 @@ package txlog
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // row is a statement as its row of the table: a copy, so that a caller who is
 // not waiting any more may write to his unit.
 type row struct {
-	size int
-	args [rowArgs]any
+	size                                  int
+	id, source, text, params, transaction string
+	no, count                             int
+	settings, notReplayable, receipt      string
+	fingerprint                           string
+	token                                 string
+	lease                                 int64
 }
-
-// rowArgs is how many parameters a row of the INSERT has.
-const rowArgs = 14
 
 // rowOverhead is more than what a row takes besides its text.
 const rowOverhead = 1 << 10
@@ -40,14 +43,16 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	if len(units) == 0 {
 		return nil
 	}
-	r := request{ctx: ctx, lease: lease}
-	if err := s.encode(&r, units); err != nil {
+	r := newRequest(ctx)
+	defer r.free()
+	r.lease = lease
+	if err := s.encode(r, units); err != nil {
 		return err
 	}
 	// The lease in the table is that of the first attempt that arrived: a
 	// repetition does not prolong it. Behind its end somebody else may have
 	// delivered and removed the unit, and a repetition would bring it back.
-	switch inDoubt, err := s.adding.do(&r); {
+	switch inDoubt, err := s.adding.do(r); {
 	case inDoubt:
 		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
 	case err != nil:
@@ -65,32 +70,24 @@ func (s *SQLStorage) encode(r *request, units []*Unit) error {
 	for _, u := range units {
 		r.rows += len(u.Statements)
 	}
-	r.adds = make([]row, r.rows)
-	var lease any = leaseMillis(r.lease)
+	r.adds = slices.Grow(r.adds[:0], r.rows)[:r.rows]
+	lease := leaseMillis(r.lease)
 	n := 0
 	for _, u := range units {
-		var id, token, transaction any = u.ID, u.Lease.Token, u.ID
-		if u.TransactionID != u.ID {
-			transaction = u.TransactionID
-		}
-		var source, settings, receipt any = u.DataSource, u.Settings, id
-		if u.Receipt != u.ID {
-			receipt = u.Receipt
-		}
 		for i := range u.Statements {
-			text, params := encodeSQL(u.Statements[i].SQL), u.Statements[i].Params
-			if i > 0 {
-				id = rowID(u.ID, i)
+			add := &r.adds[n]
+			*add = row{
+				id: rowID(u.ID, i), source: u.DataSource, text: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].Params,
+				transaction: u.TransactionID, no: i, count: len(u.Statements),
+				settings: u.Settings, notReplayable: errorText(u.NotReplayable), receipt: u.Receipt, fingerprint: u.Fingerprint,
+				token: u.Lease.Token, lease: lease,
 			}
-			row := &r.adds[n]
-			row.size = len(text) + len(params) + len(u.Settings) + len(u.NotReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
-			if s.maxPacket > 0 && row.size > s.maxPacket {
+			add.size = len(add.text) + len(add.params) + len(u.Settings) + len(u.NotReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
+			if s.maxPacket > 0 && add.size > s.maxPacket {
 				return fmt.Errorf("txlog: statement %d of unit %s is too big for %s: its text and parameters take %d bytes, max_allowed_packet there is %d",
-					i+1, u.ID, s.name(), row.size, s.maxPacket)
+					i+1, u.ID, s.name(), add.size, s.maxPacket)
 			}
-			row.args = [rowArgs]any{id, source, text, params, transaction, i, len(u.Statements),
-				settings, errorText(u.NotReplayable), receipt, u.Fingerprint, lease, token, lease}
-			r.size += row.size
+			r.size += add.size
 			n++
 		}
 	}
@@ -115,25 +112,22 @@ func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again 
 			r.repeated = true
 		}
 	}
-	rows := joined[0].adds
-	if len(joined) > 1 {
-		if s.backend.Flavor == FlavorSQLite {
-			return s.insertEach(ctx, joined)
-		}
-		n := 0
-		for _, r := range joined {
-			n += len(r.adds)
-		}
-		rows = make([]row, 0, n)
-		for _, r := range joined {
-			rows = append(rows, r.adds...)
+	if len(joined) > 1 && s.backend.Flavor == FlavorSQLite {
+		return s.insertEach(ctx, joined)
+	}
+	in := insertings.Get().(*inserting)
+	defer in.free()
+	for _, r := range joined {
+		for i := range r.adds {
+			in.rows = append(in.rows, &r.adds[i])
 		}
 	}
+	rows := in.rows
 	if n := s.portion(rows); n < len(rows) {
 		return s.inTx(ctx, func(ctx context.Context, q runner) error {
 			for rest := rows; len(rest) > 0; {
 				n := s.portion(rest)
-				if err := insertPortion(ctx, q, rest[:n]); err != nil {
+				if err := in.insert(ctx, s, q, rest[:n]); err != nil {
 					return err
 				}
 				rest = rest[n:]
@@ -141,7 +135,7 @@ func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again 
 			return nil
 		})
 	}
-	return insertPortion(ctx, single{s}, rows)
+	return in.insert(ctx, s, single{s}, rows)
 }
 
 // insertEach writes the rows one by one, in a local transaction: within the
@@ -151,10 +145,13 @@ func (s *SQLStorage) insertEach(ctx context.Context, joined []*request) error {
 	if _, err := s.stmt(ctx, shape{insertRows, 1}); err != nil {
 		return err
 	}
+	in := insertings.Get().(*inserting)
+	defer in.free()
 	return s.inBatch(ctx, func(ctx context.Context, q runner) error {
 		for _, r := range joined {
 			for i := range r.adds {
-				if err := insertPortion(ctx, q, r.adds[i:i+1]); err != nil {
+				in.rows = append(in.rows[:0], &r.adds[i])
+				if err := in.insert(ctx, s, q, in.rows); err != nil {
 					return err
 				}
 			}
@@ -164,7 +161,7 @@ func (s *SQLStorage) insertEach(ctx context.Context, joined []*request) error {
 }
 
 // portion is how many of the rows go into the next INSERT.
-func (s *SQLStorage) portion(rows []row) int {
+func (s *SQLStorage) portion(rows []*row) int {
 	size, limit := 0, s.insertBytes()
 	for i := range rows {
 		size += rows[i].size
@@ -173,26 +170,4 @@ func (s *SQLStorage) portion(rows []row) int {
 		}
 	}
 	return len(rows)
-}
-
-// insertPortion writes rows by one statement, filled up by the smallest of them.
-func insertPortion(ctx context.Context, q runner, rows []row) error {
-	if len(rows) == 1 {
-		_, err := q.run(ctx, shape{insertRows, 1}, rows[0].args[:]...)
-		return err
-	}
-	size := insertSize(len(rows))
-	args := make([]any, 0, size*rowArgs)
-	least := &rows[0]
-	for i := range rows {
-		args = append(args, rows[i].args[:]...)
-		if rows[i].size < least.size {
-			least = &rows[i]
-		}
-	}
-	for range size - len(rows) {
-		args = append(args, least.args[:]...)
-	}
-	_, err := q.run(ctx, shape{insertRows, size}, args...)
-	return err
 }

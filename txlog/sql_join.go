@@ -17,6 +17,8 @@ const (
 	mostStalled = 4
 	// closeFor bounds how long Close waits for what was begun before it.
 	closeFor = repeatFor
+	// keptRows is how large a request is kept for the next caller.
+	keptRows = 4
 )
 
 // request is what one caller wants written, all or none of it.
@@ -43,10 +45,36 @@ type request struct {
 	flight *flight
 	gone   time.Time // when its caller's context was seen to have ended
 
-	// inDoubt and err are the outcome, once done is closed.
-	inDoubt bool
-	err     error
-	done    chan struct{}
+	// inDoubt and err are the outcome, once done, which is nil if nobody waits,
+	// says so. ended is what done is made of.
+	inDoubt     bool
+	err         error
+	done, ended chan struct{}
+	// left: its caller did not wait for the outcome.
+	left bool
+}
+
+var requests = sync.Pool{New: func() any { return &request{ended: make(chan struct{}, 1)} }}
+
+func newRequest(ctx context.Context) *request {
+	r := requests.Get().(*request)
+	r.ctx = ctx
+	return r
+}
+
+// free gives the request back, unless it may still be under way.
+func (r *request) free() {
+	if r.left {
+		return
+	}
+	adds, holds := r.adds, r.holds
+	if cap(adds)+cap(holds) > keptRows {
+		adds, holds = nil, nil
+	}
+	clear(adds)
+	clear(holds)
+	*r = request{adds: adds[:0], holds: holds[:0], ended: r.ended}
+	requests.Put(r)
 }
 
 // place is where a request is.
@@ -114,13 +142,14 @@ func (j *joiner) do(r *request) (inDoubt bool, err error) {
 			j.mu.Unlock()
 			return false, ErrClosed
 		}
-		if now := time.Now(); len(j.queue) == 0 && j.free(now) {
-			f := j.launch(now)
-			r.place = sentAlone
-			j.mu.Unlock()
-			j.alone(r)
-			j.landed(f, r.err == nil)
-			return r.inDoubt, r.err
+		if len(j.queue) == 0 {
+			if now := time.Now(); j.free(now) {
+				f := j.launch(now)
+				r.place = sentAlone
+				j.mu.Unlock()
+				j.landed(f, j.alone(r))
+				return r.inDoubt, r.err
+			}
 		}
 		if len(j.queue) == 0 || j.rows+r.rows <= queueRows && j.size+r.size <= queueBytes {
 			break
@@ -130,7 +159,7 @@ func (j *joiner) do(r *request) (inDoubt bool, err error) {
 			return false, err
 		}
 	}
-	r.done = make(chan struct{})
+	r.done = r.ended
 	j.queue = append(j.queue, r)
 	j.rows += r.rows
 	j.size += r.size
@@ -198,6 +227,7 @@ func (j *joiner) wait(r *request) (inDoubt bool, err error) {
 	case <-r.done:
 		return r.inDoubt, r.err
 	case <-patience.C:
+		r.left = true
 		return true, r.ctx.Err()
 	}
 }
@@ -265,6 +295,21 @@ func (j *joiner) launch(now time.Time) *flight {
 
 // landed ends a flight, and lets those that are queued follow.
 func (j *joiner) landed(f *flight, ok bool) {
+	if next, joined := j.land(f, ok); next != nil {
+		go j.fly(next, joined)
+	}
+}
+
+// fly makes a joined write, and then what queued meanwhile.
+func (j *joiner) fly(f *flight, joined []*request) {
+	for f != nil {
+		f, joined = j.land(f, j.settle(f, joined))
+	}
+}
+
+// land ends a flight and gives the next one, if there is any: to make it is the
+// caller's.
+func (j *joiner) land(f *flight, ok bool) (next *flight, joined []*request) {
 	now := time.Now()
 	if ok {
 		j.pace.took(now.Sub(f.began))
@@ -277,25 +322,36 @@ func (j *joiner) landed(f *flight, ok bool) {
 			break
 		}
 	}
+	next, joined = j.depart(now)
 	j.dispatch(now)
 	j.rest()
+	return next, joined
 }
 
 // dispatch sends what is queued on its way, as far as that is worthwhile.
 func (j *joiner) dispatch(now time.Time) {
-	for len(j.queue) > 0 && j.free(now) {
-		f, joined := j.launch(now), j.take()
-		for _, r := range joined {
-			r.flight, r.place = f, sentJoined
-			if len(joined) == 1 {
-				r.place = sentAlone
-			}
+	for {
+		f, joined := j.depart(now)
+		if f == nil {
+			return
 		}
-		go func() {
-			ok := j.settle(f, joined)
-			j.landed(f, ok)
-		}()
+		go j.fly(f, joined)
 	}
+}
+
+// depart takes from the queue what is to be written next, if that is worthwhile.
+func (j *joiner) depart(now time.Time) (f *flight, joined []*request) {
+	if len(j.queue) == 0 || !j.free(now) {
+		return nil, nil
+	}
+	f, joined = j.launch(now), j.take()
+	for _, r := range joined {
+		r.flight, r.place = f, sentJoined
+		if len(joined) == 1 {
+			r.place = sentAlone
+		}
+	}
+	return f, joined
 }
 
 // take takes the next requests from the queue that fit into one statement.

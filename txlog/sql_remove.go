@@ -3,6 +3,7 @@ package txlog
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -75,13 +76,15 @@ func removable(units []*Unit) int {
 }
 
 func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, err error) {
-	r := request{ctx: ctx, holds: make([]held, len(units))}
+	r := newRequest(ctx)
+	defer r.free()
+	r.holds = slices.Grow(r.holds, len(units))[:len(units)]
 	for i, u := range units {
 		r.holds[i] = held{id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline}
 		r.rows += r.holds[i].rows
 	}
 	r.alone = r.rows > maxRows
-	switch inDoubt, err := s.removal.do(&r); {
+	switch inDoubt, err := s.removal.do(r); {
 	case inDoubt:
 		return nil, s.unknown("removing unit "+units[0].ID, nil, err)
 	case err != nil:

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// finish tells the caller the outcome.
+// finish tells the caller the outcome. If he waits for it, the request is his
+// again, and must not be looked at any more.
 func (r *request) finish(inDoubt bool, err error) {
 	r.inDoubt, r.err = inDoubt, err
 	if r.done != nil {
-		close(r.done)
+		r.done <- struct{}{}
 	}
 }
 
 // leaves notes the time at which an attempt leaves, before which nothing of the
 // request can have been written. The log counts the lease from the moment at
 // which it is.
-func (r *request) leaves() {
-	now := time.Now()
-	if r.adds != nil {
+func (r *request) leaves(now time.Time) {
+	if len(r.adds) > 0 {
 		r.deadline = now.Add(r.lease)
 		r.end = r.deadline
 		return
@@ -27,12 +27,14 @@ func (r *request) leaves() {
 }
 
 // alone makes a write for one caller, under his context.
-func (j *joiner) alone(r *request) {
-	r.leaves()
+func (j *joiner) alone(r *request) (ok bool) {
+	r.leaves(time.Now())
 	joined := []*request{r}
-	r.finish(j.s.write(r.ctx, r.end, func(ctx context.Context, again bool) error {
+	inDoubt, err := j.s.write(r.ctx, r.end, func(ctx context.Context, again bool) error {
 		return j.write(ctx, joined, again)
-	}))
+	})
+	r.finish(inDoubt, err)
+	return err == nil
 }
 
 // settle makes one write of the requests and gives each its outcome. A write
@@ -41,16 +43,15 @@ func (j *joiner) alone(r *request) {
 func (j *joiner) settle(f *flight, joined []*request) (ok bool) {
 	if len(joined) == 1 {
 		j.lead(f, joined, nil)
-		j.alone(joined[0])
-		return joined[0].err == nil
+		return j.alone(joined[0])
 	}
 	joined = j.present(joined)
 	if len(joined) == 0 {
 		return false
 	}
-	end := time.Time{}
+	now, end := time.Now(), time.Time{}
 	for _, r := range joined {
-		r.leaves()
+		r.leaves(now)
 		if r.end.After(end) {
 			end = r.end
 		}

@@ -34,6 +34,9 @@ type SQLStorage struct {
 	mu    sync.RWMutex
 	stmts map[shape]*sql.Stmt
 
+	// lease is that of insertUsual, in milliseconds; 0 while nothing was added.
+	lease atomic.Int64
+
 	// claiming is full while a claim is made, see oneClaim.
 	claiming chan struct{}
 }

@@ -10,6 +10,7 @@ type kind uint8
 
 const (
 	insertRows kind = iota
+	insertUsual
 	deleteHeld
 	deleteTold
 	renewHeld
@@ -44,6 +45,10 @@ const maxRows = 256
 // pairs marks the shape of a fenced statement over units of several owners.
 const pairs = 1 << 16
 
+// usualLease is where the lease stands, in milliseconds, in the number of an
+// insertUsual: above that of the rows.
+const usualLease = 10
+
 // The conditions of listUnits.
 const (
 	listAfter = 1 << iota
@@ -62,12 +67,11 @@ func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = `INSERT INTO transaction_log (id, transaction_type, data_source, {sql}, parameters, creation_time,
-  async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable,
-  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until) VALUES ` +
-			list(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, ", ") +
-			// Repeating an INSERT whose answer was lost changes nothing.
-			f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
+		s = f.insert(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`)
+	case insertUsual:
+		lease := strconv.Itoa(sh.n >> usualLease)
+		s = f.insert(sh.n&(1<<usualLease-1),
+			`(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, 0, 1, ?, '', ?, '', 1, {now} + `+lease+`, NULL, 0, ?, {now} + `+lease+`)`)
 	case deleteHeld:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
 	case deleteTold:
@@ -124,6 +128,16 @@ func (f Flavor) text(sh shape) string {
 			f.pick(` ON DUPLICATE KEY UPDATE name = bed_log.name`, ` ON CONFLICT (name) DO NOTHING`, ` ON CONFLICT (name) DO NOTHING`)
 	}
 	return f.finish(s)
+}
+
+// insert gives the INSERT of n rows.
+func (f Flavor) insert(n int, row string) string {
+	return `INSERT INTO transaction_log (id, transaction_type, data_source, {sql}, parameters, creation_time,
+  async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable,
+  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until) VALUES ` +
+		list(n, row, ", ") +
+		// Repeating an INSERT whose answer was lost changes nothing.
+		f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
 }
 
 // Clock gives the SQL expression for the database's own clock in milliseconds

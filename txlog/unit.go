@@ -93,4 +93,7 @@ type Unit struct {
 	// (a NULL where text belongs, a statement of the unit missing). The rest
 	// of the fields hold what could be read.
 	Unreadable error
+
+	// held is set while a Keeper holds the unit.
+	held *hold
 }

@@ -55,13 +55,13 @@ func validate(u *Unit, token string) error {
 	if !storableToken(u.Lease.Token, maxToken) {
 		return fmt.Errorf("txlog: the lease token of unit %s must have 1 to %d printable ASCII characters: make it by NewID", u.ID, maxToken)
 	}
-	if !storableToken(u.TransactionID, maxToken) {
+	if u.TransactionID != u.ID && !storableToken(u.TransactionID, maxToken) {
 		return fmt.Errorf("txlog: the transaction id of unit %s must have 1 to %d printable ASCII characters", u.ID, maxToken)
 	}
 	if len(u.Settings) > maxSettings || !storableText(u.Settings) {
 		return fmt.Errorf("txlog: the settings of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxSettings)
 	}
-	if u.Receipt != "" && !storableToken(u.Receipt, maxReceipt) {
+	if u.Receipt != "" && u.Receipt != u.ID && !storableToken(u.Receipt, maxReceipt) {
 		return fmt.Errorf("txlog: the receipt of unit %s must have at most %d printable ASCII characters", u.ID, maxReceipt)
 	}
 	if len(u.Fingerprint) > maxFingerprint || !storableText(u.Fingerprint) {
@@ -84,7 +84,7 @@ func validateDataSource(name string) error {
 	switch {
 	case name == "":
 		return errors.New("txlog: the name of the data source is empty")
-	case !storableText(name) || utf8.RuneCountInString(name) > maxDataSource:
+	case !storableText(name) || len(name) > maxDataSource && utf8.RuneCountInString(name) > maxDataSource:
 		return fmt.Errorf("txlog: the name of a data source must be valid UTF-8 without NUL, at most %d characters", maxDataSource)
 	case strings.TrimSpace(name) != name:
 		return fmt.Errorf("txlog: the name of the data source %q begins or ends with a blank", name)
@@ -125,6 +125,7 @@ func (f Filter) limit() int {
 // clone copies a unit with everything it points to.
 func (u *Unit) clone() *Unit {
 	c := *u
+	c.held = nil
 	c.Statements = append([]Statement(nil), u.Statements...)
 	return &c
 }
