@@ -133,7 +133,7 @@ func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again 
 		return s.inTx(ctx, func(ctx context.Context, q runner) error {
 			for rest := rows; len(rest) > 0; {
 				n := s.portion(rest)
-				if err := insertPortion(ctx, q, rest[:n]); err != nil {
+				if err := s.insertPortion(ctx, q, rest[:n]); err != nil {
 					return err
 				}
 				rest = rest[n:]
@@ -141,7 +141,7 @@ func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again 
 			return nil
 		})
 	}
-	return insertPortion(ctx, single{s}, rows)
+	return s.insertPortion(ctx, single{s}, rows)
 }
 
 // insertEach writes the rows one by one, in a local transaction: within the
@@ -154,7 +154,7 @@ func (s *SQLStorage) insertEach(ctx context.Context, joined []*request) error {
 	return s.inBatch(ctx, func(ctx context.Context, q runner) error {
 		for _, r := range joined {
 			for i := range r.adds {
-				if err := insertPortion(ctx, q, r.adds[i:i+1]); err != nil {
+				if err := s.insertPortion(ctx, q, r.adds[i:i+1]); err != nil {
 					return err
 				}
 			}
@@ -175,11 +175,15 @@ func (s *SQLStorage) portion(rows []row) int {
 	return len(rows)
 }
 
-// insertPortion writes rows by one statement, filled up by the smallest of them.
-func insertPortion(ctx context.Context, q runner, rows []row) error {
-	if len(rows) == 1 {
+// insertPortion writes rows by one statement, but for PostgreSQL filled up by
+// the smallest of them.
+func (s *SQLStorage) insertPortion(ctx context.Context, q runner, rows []row) error {
+	switch {
+	case len(rows) == 1:
 		_, err := q.run(ctx, shape{insertRows, 1}, rows[0].args[:]...)
 		return err
+	case s.backend.Flavor == FlavorPostgres:
+		return insertArrays(ctx, q, rows)
 	}
 	size := insertSize(len(rows))
 	args := make([]any, 0, size*rowArgs)

@@ -10,6 +10,7 @@ type kind uint8
 
 const (
 	insertRows kind = iota
+	insertColumns
 	deleteHeld
 	deleteTold
 	renewHeld
@@ -61,11 +62,14 @@ const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_de
 func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
-	case insertRows:
+	case insertRows, insertColumns:
+		rows := insertArraysText
+		if sh.kind == insertRows {
+			rows = ` VALUES ` + list(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, ", ")
+		}
 		s = `INSERT INTO transaction_log (id, transaction_type, data_source, {sql}, parameters, creation_time,
   async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable,
-  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until) VALUES ` +
-			list(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, ", ") +
+  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until)` + rows +
 			// Repeating an INSERT whose answer was lost changes nothing.
 			f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
 	case deleteHeld:
