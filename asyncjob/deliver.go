@@ -98,7 +98,12 @@ func (v *visit) deliver(u *txlog.Unit) result {
 	} else {
 		v.publish(listener.ExecuteFailure, u, a.Outcome)
 	}
-	if job.keeper.Lost(u) {
+	return v.judge(u, a, late)
+}
+
+// judge decides what an attempt means for u. late: it was cut off by its timeout.
+func (v *visit) judge(u *txlog.Unit, a attempt, late bool) result {
+	if v.round.job.keeper.Lost(u) {
 		return v.leaseLost(u)
 	}
 	if a.Delivered() {

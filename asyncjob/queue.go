@@ -12,8 +12,10 @@ import (
 // those of one transaction one after the other. A worker exists while there is
 // something to do.
 type queue struct {
-	work  func(*txlog.Unit)
+	// work is done on up to most units at a time, each of another transaction.
+	work  func([]*txlog.Unit)
 	limit int
+	most  int
 
 	mu sync.Mutex
 	// changed: fewer units wait, or a worker has ended.
@@ -33,8 +35,8 @@ type lane struct {
 	units       []*txlog.Unit
 }
 
-func newQueue(workers int, work func(*txlog.Unit)) *queue {
-	q := &queue{work: work, limit: workers, lanes: map[string]*lane{}}
+func newQueue(workers, most int, work func([]*txlog.Unit)) *queue {
+	q := &queue{work: work, limit: workers, most: most, lanes: map[string]*lane{}}
 	q.changed.L = &q.mu
 	return q
 }
@@ -65,39 +67,50 @@ func (q *queue) add(units []*txlog.Unit) {
 }
 
 func (q *queue) run() {
-	var l *lane
+	var on []*lane
+	var units []*txlog.Unit
 	for {
-		var u *txlog.Unit
-		if l, u = q.next(l); u == nil {
+		if on, units = q.next(on, units[:0]); len(units) == 0 {
 			return
 		}
-		q.work(u)
+		q.work(units)
 	}
 }
 
-// next gives the next unit of a worker that was on lane l; nil ends the worker.
-func (q *queue) next(l *lane) (*lane, *txlog.Unit) {
+// next gives the next units of a worker, appended to units, and the lanes that
+// they are of; on are the lanes that it was on. None end the worker.
+func (q *queue) next(on []*lane, units []*txlog.Unit) ([]*lane, []*txlog.Unit) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l != nil && len(l.units) == 0 {
-		delete(q.lanes, l.transaction)
-		l = nil
-	}
-	if l == nil {
-		if len(q.ready) == 0 {
-			q.workers--
-			q.changed.Broadcast()
-			return nil, nil
+	// While there is not enough for all workers, nobody takes more than his share.
+	share := max(1, min(q.most, q.waiting/q.limit))
+	still := on[:0]
+	for _, l := range on {
+		switch {
+		case len(l.units) == 0:
+			delete(q.lanes, l.transaction)
+		case len(still) < share:
+			still = append(still, l)
+		default:
+			q.ready = append(q.ready, l)
 		}
-		l, q.ready[0] = q.ready[0], nil
+	}
+	for len(still) < share && len(q.ready) > 0 {
+		still = append(still, q.ready[0])
+		q.ready[0] = nil
 		q.ready = q.ready[1:]
 	}
-	u := l.units[0]
-	l.units[0] = nil
-	l.units = l.units[1:]
-	q.waiting--
+	for _, l := range still {
+		units = append(units, l.units[0])
+		l.units[0] = nil
+		l.units = l.units[1:]
+	}
+	q.waiting -= len(units)
+	if len(units) == 0 {
+		q.workers--
+	}
 	q.changed.Broadcast()
-	return l, u
+	return still, units
 }
 
 // shrunk returns when at most n units wait.

@@ -58,14 +58,16 @@ func (v *visit) open() bool {
 func (v *visit) drain() error {
 	removals := newRemovals(v, v.concurrency())
 	defer removals.close()
-	work := newQueue(v.concurrency(), func(u *txlog.Unit) {
-		end := result{kind: lost}
-		v.round.job.guard(func() { end = v.unit(u) })
-		if end.kind == delivered {
-			removals.add(&removal{unit: u, end: end, erase: erasable(u, end.found)})
-			return
+	work := newQueue(v.concurrency(), v.together(), func(units []*txlog.Unit) {
+		ends := make([]result, len(units)) // lost, should it panic
+		v.round.job.guard(func() { v.units(units, ends) })
+		for i, u := range units {
+			if ends[i].kind != delivered {
+				v.end(u, ends[i])
+				continue
+			}
+			removals.add(&removal{unit: u, end: ends[i], erase: erasable(u, ends[i].found)})
 		}
-		v.end(u, end)
 	})
 	defer work.idle()
 	most := v.round.job.cfg.TransactionLogFetchDataCount

@@ -19,13 +19,19 @@ import (
 // drainConns is drain.conns of a measurement.
 const drainConns = 64
 
+// The configuration of a job for speed.
+const (
+	drainJobConns = 16
+	drainBatch    = 32
+)
+
 // drain measures how fast work that waits is worked off: by the job, by the
 // queues of others, and by the bare driver's callers.
 type drain struct {
 	opts *Options
 	site *site
-	// conns is how many connections the bare driver has, and a job that is
-	// configured for speed.
+	// conns is how many connections the bare driver has, and a job that
+	// delivers each unit alone.
 	conns int
 	// rates are rows per second by target and contender, cpu the processor
 	// time of all their turns.
@@ -102,8 +108,9 @@ func (d *drain) drainers(target *place) []drainer {
 	}
 	if !d.opts.Figures {
 		all = append(all,
+			drainer{"job-alone", d.job(target, bedsql.AtLeastOnce, d.alone)},
 			drainer{"job-defaults", d.job(target, bedsql.AtLeastOnce, func(*asyncjob.Config) {})},
-			drainer{"job-eo", d.job(target, bedsql.ExactlyOnce, d.fast)})
+			drainer{"job-eo", d.job(target, bedsql.ExactlyOnce, d.alone)})
 	}
 	if target.db.Driver == testdb.DriverPostgres {
 		for _, q := range d.opts.Queues {
@@ -116,8 +123,16 @@ func (d *drain) drainers(target *place) []drainer {
 // warmUnits are enough for each of a job's connections.
 const warmUnits = 4 * drainConns
 
-// fast is a job's configuration for speed.
+// fast is a job's configuration for speed: up to drainBatch units in one local
+// transaction, for which few connections are enough.
 func (d *drain) fast(c *asyncjob.Config) {
+	c.Concurrency = drainJobConns
+	c.DeliveryBatch = drainBatch
+	c.TransactionLogFetchDataCount = 1000
+}
+
+// alone is one with a local transaction for each unit.
+func (d *drain) alone(c *asyncjob.Config) {
 	c.Concurrency = d.conns
 	c.TransactionLogFetchDataCount = 1000
 }

@@ -142,7 +142,8 @@ func (r *results) printDrain(out io.Writer) {
 	rows := [][]string{{"contender", "MariaDB", "PostgreSQL"}}
 	names := []struct{ id, name string }{
 		{"bare", fmt.Sprintf("bare driver, %d callers", drainConns)},
-		{"job", fmt.Sprintf("job, at-least-once units, Concurrency %d", drainConns)},
+		{"job", fmt.Sprintf("job, at-least-once units, Concurrency %d, DeliveryBatch %d", drainJobConns, drainBatch)},
+		{"job-alone", fmt.Sprintf("the same, Concurrency %d, each unit alone", drainConns)},
 		{"job-defaults", "the same with the defaults"},
 		{"job-eo", fmt.Sprintf("job, exactly-once units, Concurrency %d", drainConns)},
 	}
