@@ -52,8 +52,9 @@ type Config struct {
 	// Defaults to [DefaultCron], every five seconds.
 	Cron string
 	// TransactionLogFetchDataCount is how many units of a data source are
-	// claimed at once. While full batches come back, a round claims the next
-	// at once. Defaults to 100.
+	// claimed at once, in a round's first claim maybe less. While claims come
+	// back full, the next is made when half of one has begun: up to one and a
+	// half times as many are in memory. Defaults to 100.
 	TransactionLogFetchDataCount int
 	// MaxDeliveryTryTimes is after how many failed tries of the job a unit is
 	// parked. An outage of its data source is not a try. Defaults to 3.
