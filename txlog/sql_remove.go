@@ -103,7 +103,7 @@ func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again 
 	switch units := len(joined) > 1 || len(joined[0].holds) > 1; {
 	case !units:
 		err = s.deleteOne(ctx, &joined[0].holds[0])
-	case s.tells:
+	case s.tells && !s.many(joined):
 		err = s.deleteTold(ctx, joined)
 	case s.backend.Flavor == FlavorSQLite:
 		err = s.deleteEach(ctx, joined)
@@ -116,6 +116,19 @@ func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again 
 		return err
 	}
 	return s.markGone(ctx, joined)
+}
+
+// manyRows is from how many rows on MariaDB rather reads no row in vain than
+// tells which it deleted: it takes a hint only in a DELETE that cannot tell, and
+// that has to be a local transaction, in case that one is not held.
+const manyRows = 64
+
+func (s *SQLStorage) many(joined []*request) bool {
+	rows := 0
+	for _, r := range joined {
+		rows += r.rows
+	}
+	return s.backend.Flavor == FlavorMySQL && rows >= manyRows
 }
 
 // each calls f for every unit of the requests.
@@ -168,30 +181,44 @@ func (s *SQLStorage) deleteEach(ctx context.Context, joined []*request) error {
 	return err
 }
 
-// deleteArgs gives the fenced ids of all rows, filled up to the size of a shape.
-func deleteArgs(joined []*request) (args []any, rows, size int) {
+// deleteShape gives the fenced ids of all rows, filled up to the size of a
+// shape, and that shape. As a rule all have the token of this storage, and need
+// it only once.
+func deleteShape(k kind, joined []*request) (sh shape, args []any, rows int) {
+	first, same := joined[0].holds[0].token, true
 	for _, r := range joined {
 		rows += r.rows
+		for i := range r.holds {
+			same = same && r.holds[i].token == first
+		}
 	}
-	size = roundUp(rows)
+	size := roundUp(rows)
 	args = make([]any, 0, 2*size)
 	_ = each(joined, func(h *held) error {
 		var token any = h.token
 		for n := range h.rows {
-			args = append(args, rowID(h.id, n), token)
+			if args = append(args, rowID(h.id, n)); !same {
+				args = append(args, token)
+			}
 		}
 		return nil
 	})
+	if same {
+		for range size - rows {
+			args = append(args, args[rows-1])
+		}
+		return shape{k, size}, append(args, first), rows
+	}
 	for range size - rows {
 		args = append(args, args[2*rows-2], args[2*rows-1])
 	}
-	return args, rows, size
+	return shape{k, pairs | size}, args, rows
 }
 
 // deleteTold removes the units by one statement that tells which there were.
 func (s *SQLStorage) deleteTold(ctx context.Context, joined []*request) error {
-	args, rows, size := deleteArgs(joined)
-	told, err := single{s}.query(ctx, shape{deleteTold, pairs | size}, args...)
+	sh, args, rows := deleteShape(deleteTold, joined)
+	told, err := single{s}.query(ctx, sh, args...)
 	if err != nil {
 		return err
 	}
@@ -229,8 +256,7 @@ var errNotAll = errors.New("not all of the units are held")
 // deleteAll removes all the units, or none of them if one is not held: MySQL
 // does not tell which one it is.
 func (s *SQLStorage) deleteAll(ctx context.Context, joined []*request) error {
-	args, rows, size := deleteArgs(joined)
-	sh := shape{deleteHeld, pairs | size}
+	sh, args, rows := deleteShape(deleteHeld, joined)
 	if _, err := s.stmt(ctx, sh); err != nil {
 		return err
 	}

@@ -57,6 +57,11 @@ const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_de
   statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, last_error, parked,
   lease_token, {now}`
 
+// byID is for statements of MySQL that name many rows by their ids. Without it a
+// table with not many more is read whole instead, and all of it locked: claims
+// then skip rows that nobody owns.
+const byID = ` FORCE INDEX (PRIMARY)`
+
 // text is the one place where the log's SQL is written.
 func (f Flavor) text(sh shape) string {
 	var s string
@@ -70,10 +75,14 @@ func (f Flavor) text(sh shape) string {
 			f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
 	case deleteHeld:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
+		if f == FlavorMySQL && sh.n&^pairs >= manyRows {
+			// The form of DELETE that takes a hint.
+			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + fenced(sh.n)
+		}
 	case deleteTold:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n) + ` RETURNING id`
 	case renewHeld:
-		s = `UPDATE transaction_log SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + fenced(sh.n)
+		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + fenced(sh.n)
 	case releaseHeld:
 		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
   last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
@@ -84,7 +93,7 @@ func (f Flavor) text(sh shape) string {
   WHERE parked = 0 AND data_source = ? AND next_try_time <= {now} AND creation_time <= {now} - ? AND statement_no = 0
   ORDER BY next_try_time, id LIMIT ?` + f.pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
 	case takeRows:
-		s = `UPDATE transaction_log SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.n)
+		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.n)
 	case selectRows:
 		s = `SELECT id, {sql}, parameters FROM transaction_log WHERE ` + idIn(sh.n)
 	case selectTokens:
