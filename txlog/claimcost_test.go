@@ -3,8 +3,10 @@ package txlog
 import (
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bedsql/bed/internal/testdb"
 )
@@ -93,4 +95,41 @@ func TestAClaimReadsOnlyDueRowsInTheOrderOfTheIndex(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A small table is cheaper read whole than by many ids, says MySQL, and locks
+// every row on the way: those of others too.
+func TestAStatementOverManyRowsTouchesNoOthersInASmallTable(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	s, err := Open(t.Context(), db.Driver, db.DSN, WithMaxConns(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	units := make([]*Unit, 300)
+	ids := make([]any, 256)
+	for i := range units {
+		units[i] = &Unit{ID: NewID(), DataSource: "orders", Statements: []Statement{{SQL: "UPDATE a"}}}
+		if i < len(ids) {
+			ids[i] = units[i].ID
+		}
+	}
+	if err := s.Add(t.Context(), time.Minute, units...); err != nil {
+		t.Fatal(err)
+	}
+	var fences []any
+	for _, id := range ids {
+		fences = append(fences, id, "token")
+	}
+	pool := db.Open(t)
+	for what, got := range map[string]string{
+		"removal": plan(t, pool, FlavorMySQL, shape{deleteHeld, len(ids)}, append(slices.Clip(ids), "token")...),
+		"claim":   plan(t, pool, FlavorMySQL, shape{takeRows, len(ids)}, append([]any{"token", 1, 1}, ids...)...),
+		"renewal": plan(t, pool, FlavorMySQL, shape{renewHeld, pairs | len(ids)}, append([]any{1, 1}, fences...)...),
+	} {
+		if !strings.Contains(got, "type=range") || !strings.Contains(got, "key=PRIMARY") {
+			t.Errorf("the %s reads rows that it does not name:\n%s", what, got)
+		}
+	}
 }

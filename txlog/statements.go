@@ -82,7 +82,7 @@ func (f Flavor) text(sh shape) string {
 		s = f.insert(insertArraysText)
 	case deleteHeld:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
-		if f == FlavorMySQL && sh.n > 1 {
+		if f == FlavorMySQL && sh.n&^pairs >= manyRows {
 			// The form of DELETE that takes a hint.
 			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + fenced(sh.n)
 		}
