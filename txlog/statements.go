@@ -10,6 +10,7 @@ type kind uint8
 
 const (
 	insertRows kind = iota
+	insertColumns
 	insertUsual
 	deleteHeld
 	deleteTold
@@ -67,11 +68,13 @@ func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = f.insert(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`)
+		s = f.insert(` VALUES ` + list(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, ", "))
+	case insertColumns:
+		s = f.insert(insertArraysText)
 	case insertUsual:
 		lease := strconv.Itoa(sh.n >> usualLease)
-		s = f.insert(sh.n&(1<<usualLease-1),
-			`(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, 0, 1, ?, '', ?, '', 1, {now} + `+lease+`, NULL, 0, ?, {now} + `+lease+`)`)
+		s = f.insert(` VALUES ` + list(sh.n&(1<<usualLease-1),
+			`(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, 0, 1, ?, '', ?, '', 1, {now} + `+lease+`, NULL, 0, ?, {now} + `+lease+`)`, ", "))
 	case deleteHeld:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
 	case deleteTold:
@@ -130,12 +133,11 @@ func (f Flavor) text(sh shape) string {
 	return f.finish(s)
 }
 
-// insert gives the INSERT of n rows.
-func (f Flavor) insert(n int, row string) string {
+// insert gives the INSERT of rows.
+func (f Flavor) insert(rows string) string {
 	return `INSERT INTO transaction_log (id, transaction_type, data_source, {sql}, parameters, creation_time,
   async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable,
-  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until) VALUES ` +
-		list(n, row, ", ") +
+  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until)` + rows +
 		// Repeating an INSERT whose answer was lost changes nothing.
 		f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
 }
