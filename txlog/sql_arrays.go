@@ -70,6 +70,20 @@ func arrayOfAll[T any](rows []*row, of func(*row) T, add func([]byte, T) []byte)
 	return string(append(b, '}'))
 }
 
+// arrayOfIDs gives ids as PostgreSQL writes an array.
+func arrayOfIDs(ids []any) string {
+	b := make([]byte, 0, len(ids)*len(`"00000000-0000-0000-0000-000000000000",`)+1)
+	for i, id := range ids {
+		separator := byte(',')
+		if i == 0 {
+			separator = '{'
+		}
+		text, _ := id.(string)
+		b = appendElement(append(b, separator), text)
+	}
+	return string(append(b, '}'))
+}
+
 func appendElement(b []byte, text string) []byte {
 	b = append(b, '"')
 	for i := range len(text) {
