@@ -1,9 +1,6 @@
 package txlog
 
-import (
-	"context"
-	"strconv"
-)
+import "context"
 
 // insertArraysText inserts any number of rows into PostgreSQL, each column an
 // array of the rows' values: one statement to prepare, and its parameters cost
@@ -20,66 +17,69 @@ const insertArraysText = ` SELECT r.id, '` + TransactionType + `',
   AS r (id, data_source, text, parameters, transaction_id, statement_no, statement_count, settings, not_replayable, receipt,
   fingerprint, lease, lease_token)`
 
-// columns are the rows' values in the order of insertArraysText.
-var columns = []func(*row) string{
-	func(r *row) string { return r.id },
-	func(r *row) string { return r.source },
-	func(r *row) string { return r.text },
-	func(r *row) string { return r.params },
-	func(r *row) string { return r.transaction },
-	func(r *row) string { return strconv.Itoa(r.no) },
-	func(r *row) string { return strconv.Itoa(r.count) },
-	func(r *row) string { return r.settings },
-	func(r *row) string { return r.notReplayable },
-	func(r *row) string { return r.receipt },
-	func(r *row) string { return r.fingerprint },
-	func(r *row) string { return strconv.FormatInt(r.lease, 10) },
-	func(r *row) string { return r.token },
-}
-
-// The columns that insertArraysText treats apart.
-const (
-	columnID          = 0
-	columnTransaction = 4
-	columnReceipt     = 9
-)
-
 // insertArrays writes rows by one statement.
 func insertArrays(ctx context.Context, q runner, rows []*row) error {
-	args := make([]any, len(columns))
-	for column := range args {
-		args[column] = arrayOf(rows, column)
+	text := func(of func(*row) string) any { return arrayOf(rows, of, appendElement) }
+	number := func(of func(*row) int64) any { return arrayOf(rows, of, appendInt) }
+	none := func(of func(*row) string) any {
+		for _, r := range rows {
+			if of(r) != r.id {
+				return text(of)
+			}
+		}
+		return "{}"
 	}
-	_, err := q.run(ctx, shape{insertColumns, 0}, args...)
+	_, err := q.run(ctx, shape{insertColumns, 0},
+		arrayOfAll(rows, func(r *row) string { return r.id }, appendElement),
+		text(func(r *row) string { return r.source }),
+		text(func(r *row) string { return r.text }),
+		text(func(r *row) string { return r.params }),
+		none(func(r *row) string { return r.transaction }),
+		number(func(r *row) int64 { return int64(r.no) }),
+		number(func(r *row) int64 { return int64(r.count) }),
+		text(func(r *row) string { return r.settings }),
+		text(func(r *row) string { return r.notReplayable }),
+		none(func(r *row) string { return r.receipt }),
+		text(func(r *row) string { return r.fingerprint }),
+		number(func(r *row) int64 { return r.lease }),
+		text(func(r *row) string { return r.token }))
 	return err
 }
 
 // arrayOf gives a column's values as PostgreSQL writes an array, which every
-// driver can send: all of them, the one that all rows have, or none where each
-// row has its id.
-func arrayOf(rows []*row, column int) string {
-	value := columns[column]
-	first := value(rows[0])
-	alike, ids := column != columnID, column == columnTransaction || column == columnReceipt
-	size := len("{}")
-	for _, r := range rows {
-		v := value(r)
-		alike = alike && v == first
-		ids = ids && v == r.id
-		size += len(v) + len(v)/8 + len(`"",`)
+// driver can send: all of them, or the one that all rows have.
+func arrayOf[T comparable](rows []*row, of func(*row) T, add func([]byte, T) []byte) string {
+	first := of(rows[0])
+	for _, r := range rows[1:] {
+		if of(r) != first {
+			return arrayOfAll(rows, of, add)
+		}
 	}
-	switch {
-	case ids:
-		return "{}"
-	case alike:
-		return string(append(appendElement([]byte{'{'}, first), '}'))
-	}
-	b := append(make([]byte, 0, size), '{')
+	return arrayOfAll(rows[:1], of, add)
+}
+
+func arrayOfAll[T any](rows []*row, of func(*row) T, add func([]byte, T) []byte) string {
+	var stack [2 << 10]byte
+	b := append(stack[:0], '{')
 	for i, r := range rows {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendElement(b, value(r))
+		b = add(b, of(r))
+	}
+	return string(append(b, '}'))
+}
+
+// arrayOfIDs gives ids as PostgreSQL writes an array.
+func arrayOfIDs(ids []any) string {
+	b := make([]byte, 0, len(ids)*len(`"00000000-0000-0000-0000-000000000000",`)+1)
+	for i, id := range ids {
+		separator := byte(',')
+		if i == 0 {
+			separator = '{'
+		}
+		text, _ := id.(string)
+		b = appendElement(append(b, separator), text)
 	}
 	return string(append(b, '}'))
 }

@@ -43,7 +43,7 @@ func (s *SQLStorage) usual(r *row) bool {
 // insert writes rows by one statement, but for PostgreSQL filled up by the
 // smallest of them.
 func (in *inserting) insert(ctx context.Context, s *SQLStorage, q runner, rows []*row) error {
-	if s.backend.Flavor == FlavorPostgres && len(rows) > 1 {
+	if len(rows) > 1 && s.backend.Flavor == FlavorPostgres {
 		return insertArrays(ctx, q, rows)
 	}
 	size := insertSize(len(rows))

@@ -221,6 +221,11 @@ func deleteShape(k kind, joined []*request) (sh shape, args []any, rows int) {
 // deleteTold removes the units by one statement that tells which there were.
 func (s *SQLStorage) deleteTold(ctx context.Context, joined []*request) error {
 	sh, args, rows := deleteShape(deleteTold, joined)
+	if s.backend.Flavor == FlavorPostgres && sh.n&pairs == 0 {
+		// One statement for all sizes. The plans for lists, one for each size,
+		// are more often made, and kept, as scans of the whole table.
+		sh, args = shape{deleteTold, inArray}, []any{arrayOfIDs(args[:rows]), args[len(args)-1]}
+	}
 	told, err := single{s}.query(ctx, sh, args...)
 	if err != nil {
 		return err

@@ -50,6 +50,9 @@ const pairs = 1 << 16
 // insertUsual: above that of the rows.
 const usualLease = 10
 
+// inArray is the shape of a fenced statement whose ids are one array.
+const inArray = 0
+
 // The conditions of listUnits.
 const (
 	listAfter = 1 << iota
@@ -216,7 +219,10 @@ func idIn(n int) string {
 }
 
 func fenced(n int) string {
-	if n&pairs != 0 {
+	switch {
+	case n == inArray:
+		return `id = ANY(?::text[]) AND lease_token = ?`
+	case n&pairs != 0:
 		return list(n&^pairs, `(id = ? AND lease_token = ?)`, " OR ")
 	}
 	return idIn(n) + ` AND lease_token = ?`

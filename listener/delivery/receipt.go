@@ -199,9 +199,12 @@ func (d *Dialect) EraseReceipts(ctx context.Context, conn driver.Conn, ids []str
 func (d *Dialect) erase(ctx context.Context, conn driver.Conn, k receiptStatement, ids []string) error {
 	for len(ids) > 0 {
 		n := min(len(ids), receiptPageSize)
-		args := make([]any, n)
-		for i := range args {
-			args[i] = ids[i]
+		args := []any{postgresArray(ids[:n])}
+		if d.Flavor != Postgres {
+			args = make([]any, n)
+			for i := range args {
+				args[i] = ids[i]
+			}
 		}
 		if err := d.alone(ctx, conn, d.readCommitted(), call(receiptText(d.Flavor, k, n), args...)); err != nil {
 			return err
@@ -209,6 +212,13 @@ func (d *Dialect) erase(ctx context.Context, conn driver.Conn, k receiptStatemen
 		ids = ids[n:]
 	}
 	return nil
+}
+
+// postgresArray writes ids, which are printable ASCII, as PostgreSQL writes an
+// array of them.
+func postgresArray(ids []string) string {
+	escaped := strings.NewReplacer(`"`, `\"`, `\`, `\\`).Replace(strings.Join(ids, "\n"))
+	return `{"` + strings.ReplaceAll(escaped, "\n", `","`) + `"}`
 }
 
 func (d *Dialect) readCommitted() driver.TxOptions {

@@ -95,7 +95,7 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 	case receiptKeep:
 		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
 	case receiptErase, receiptPurge:
-		s = `DELETE FROM bed_receipt WHERE id IN (` + strings.Repeat("?, ", n-1) + `?)`
+		s = `DELETE FROM bed_receipt WHERE id ` + pick(f, `IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
 		if k == receiptPurge {
 			// One that was met since it was found due is kept anew.
 			s += ` AND keep_until <= {now}`
