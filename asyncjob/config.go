@@ -25,7 +25,8 @@ const (
 	DefaultDeliveryTimeout        = 75 * time.Second
 	DefaultProbeTimeout           = 5 * time.Second
 	DefaultLease                  = 60 * time.Second
-	DefaultConcurrency            = 4
+	DefaultConcurrency            = 16
+	DefaultDeliveryBatch          = 1
 	DefaultUnknownDataSourceDelay = 60 * time.Second
 	DefaultShutdownTimeout        = 20 * time.Second
 	DefaultPurgeInterval          = time.Hour
@@ -51,8 +52,9 @@ type Config struct {
 	// Defaults to [DefaultCron], every five seconds.
 	Cron string
 	// TransactionLogFetchDataCount is how many units of a data source are
-	// claimed at once. While full batches come back, a round claims the next
-	// at once. Defaults to 100.
+	// claimed at once, in a round's first claim maybe less. While claims come
+	// back full, the next is made when half of one has begun: up to one and a
+	// half times as many are in memory. Defaults to 100.
 	TransactionLogFetchDataCount int
 	// MaxDeliveryTryTimes is after how many failed tries of the job a unit is
 	// parked. An outage of its data source is not a try. Defaults to 3.
@@ -90,8 +92,17 @@ type Config struct {
 	Lease time.Duration
 	// Concurrency is how many units of one data source are delivered at the
 	// same time, each on a connection of its own. SQLite, which has one writer
-	// at a time, is always delivered to one by one. Defaults to 4.
+	// at a time, is always delivered to one by one. Defaults to 16.
 	Concurrency int
+	// DeliveryBatch is how many units may be delivered in one local transaction
+	// when more wait than there are connections. It is a good deal faster than
+	// one each, but locks that a unit takes are then held until the others are
+	// through, and all of them are in doubt when COMMIT is not answered. Should
+	// one fail they are rolled back and each is delivered on its own, so all
+	// tables have to be transactional. Units that are delivered exactly once,
+	// or are in doubt already, are never joined, and none while Bus has
+	// subscribers. Defaults to 1: none.
+	DeliveryBatch int
 	// UnknownDataSourceDelay is how long a unit rests that could not be
 	// delivered because of the job's configuration: its data source is not
 	// among the targets, or has other settings there. No try is counted.
@@ -143,6 +154,7 @@ func (c Config) WithDefaults() Config {
 	c.ProbeTimeout = or(c.ProbeTimeout, DefaultProbeTimeout)
 	c.Lease = or(c.Lease, DefaultLease)
 	c.Concurrency = or(c.Concurrency, DefaultConcurrency)
+	c.DeliveryBatch = or(c.DeliveryBatch, DefaultDeliveryBatch)
 	c.UnknownDataSourceDelay = or(c.UnknownDataSourceDelay, DefaultUnknownDataSourceDelay)
 	c.ShutdownTimeout = or(c.ShutdownTimeout, DefaultShutdownTimeout)
 	c.ReceiptRetention = or(c.ReceiptRetention, delivery.DefaultRetention)
@@ -179,6 +191,7 @@ func (c *Config) validate() error {
 		{"TransactionLogFetchDataCount", c.TransactionLogFetchDataCount},
 		{"MaxDeliveryTryTimes", c.MaxDeliveryTryTimes},
 		{"Concurrency", c.Concurrency},
+		{"DeliveryBatch", c.DeliveryBatch},
 	} {
 		if n.value < 1 {
 			bad("%s is %d, but must be at least 1, or 0 for the default", n.field, n.value)

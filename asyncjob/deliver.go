@@ -32,6 +32,7 @@ const (
 type result struct {
 	kind    kind
 	assumed bool
+	found   bool
 }
 
 func (r result) count(c *DataSourceReport) {
@@ -97,11 +98,16 @@ func (v *visit) deliver(u *txlog.Unit) result {
 	} else {
 		v.publish(listener.ExecuteFailure, u, a.Outcome)
 	}
-	if job.keeper.Lost(u) {
+	return v.judge(u, a, late)
+}
+
+// judge decides what an attempt means for u. late: it was cut off by its timeout.
+func (v *visit) judge(u *txlog.Unit, a attempt, late bool) result {
+	if v.round.job.keeper.Lost(u) {
 		return v.leaseLost(u)
 	}
 	if a.Delivered() {
-		return v.remove(u, a.Outcome)
+		return v.done(u, a.Outcome)
 	}
 	if a.NoConn {
 		return v.retryLater(u, a, late)
@@ -150,24 +156,16 @@ func (v *visit) retryLater(u *txlog.Unit, a attempt, late bool) result {
 	return v.park(u, a.Outcome, verdict, said)
 }
 
-func (v *visit) remove(u *txlog.Unit, out delivery.Outcome) result {
-	log := v.unitLog(u)
+// done leaves a delivered unit to be removed.
+func (v *visit) done(u *txlog.Unit, out delivery.Outcome) result {
 	if out.Found {
-		log.WithField("found", true).Info("delivered by an earlier attempt, as its receipt shows")
+		v.unitLog(u).WithField("found", true).Info("delivered by an earlier attempt, as its receipt shows")
 	} else if out.Assumed {
-		log.WithField("assumed", true).Warn("delivered, concluded from a duplicate key after an attempt of unknown outcome")
-	} else {
-		log.Debug("delivered")
+		v.unitLog(u).WithField("assumed", true).Warn("delivered, concluded from a duplicate key after an attempt of unknown outcome")
+	} else if v.round.job.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		v.unitLog(u).Debug("delivered")
 	}
-	err := v.write(u, func(ctx context.Context) error { return v.round.job.storage.Remove(ctx, u) })
-	if err != nil {
-		log.WithError(err).Warn("delivered, but its log could not be removed; it may be delivered again")
-	} else if erasable(u, out.Found) {
-		v.mu.Lock()
-		v.erasable = append(v.erasable, u.Receipt)
-		v.mu.Unlock()
-	}
-	return result{kind: delivered, assumed: out.Assumed}
+	return result{kind: delivered, assumed: out.Assumed, found: out.Found}
 }
 
 // park leaves the unit for a person. said is what a log line may tell of why:

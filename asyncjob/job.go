@@ -25,7 +25,7 @@ type Job struct {
 	cfg      Config
 	schedule cron.Schedule
 	sources  map[string]*source
-	log      logrus.FieldLogger
+	log      *logrus.Entry
 	running  atomic.Bool
 	closed   atomic.Bool
 }

@@ -30,10 +30,13 @@ type fakeDB struct {
 	onDial func(ctx context.Context) error
 	onPing func(ctx context.Context) error
 	onExec func(ctx context.Context, query string) error
+	// onCommit is given what the local transaction holds.
+	onCommit func(queries []string) error
 
 	mu      sync.Mutex
 	dials   int
 	closes  int
+	commits int
 	sent    []string
 	applied []string
 }
@@ -70,7 +73,7 @@ func (f *fakeDB) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, err
 		}
 	}
-	return &fakeConn{f}, nil
+	return &fakeConn{db: f}, nil
 }
 
 func (f *fakeDB) Driver() driver.Driver { return nil }
@@ -87,10 +90,35 @@ func (f *fakeDB) appliedCopy() []string {
 	return slices.Clone(f.applied)
 }
 
-type fakeConn struct{ db *fakeDB }
+type fakeConn struct {
+	db *fakeDB
+	// held is what an open local transaction holds.
+	open bool
+	held []string
+}
 
 func (c *fakeConn) Prepare(string) (driver.Stmt, error) { return nil, errors.New("fake: no prepare") }
-func (c *fakeConn) Begin() (driver.Tx, error)           { return nil, errors.New("fake: no begin") }
+func (c *fakeConn) Begin() (driver.Tx, error)           { c.open = true; return c, nil }
+
+func (c *fakeConn) Commit() error {
+	held := c.held
+	c.open, c.held = false, nil
+	if c.db.onCommit != nil {
+		if err := c.db.onCommit(held); err != nil {
+			return err
+		}
+	}
+	c.db.mu.Lock()
+	defer c.db.mu.Unlock()
+	c.db.commits++
+	c.db.applied = append(c.db.applied, held...)
+	return nil
+}
+
+func (c *fakeConn) Rollback() error {
+	c.open, c.held = false, nil
+	return nil
+}
 
 func (c *fakeConn) Close() error {
 	c.db.mu.Lock()
@@ -114,6 +142,10 @@ func (c *fakeConn) ExecContext(ctx context.Context, query string, _ []driver.Nam
 		if err := c.db.onExec(ctx, query); err != nil {
 			return nil, err
 		}
+	}
+	if c.open {
+		c.held = append(c.held, query)
+		return driver.RowsAffected(1), nil
 	}
 	c.db.mu.Lock()
 	c.db.applied = append(c.db.applied, query)

@@ -86,35 +86,29 @@ func (r *round) run() (Report, error) {
 	return r.report(), errors.Join(r.errs...)
 }
 
-// serve drains one data source: it claims batch after batch while they come
-// back full.
+// serve drains one data source.
 func (r *round) serve(name string) {
-	v := &visit{round: r, src: r.job.sources[name], name: name, rested: map[string]bool{}}
+	v := &visit{
+		round: r, src: r.job.sources[name], name: name,
+		rested: map[string]bool{}, holds: map[*txlog.Unit]func(){},
+	}
 	v.note(func(*DataSourceReport) {}) // so that the report names it
 	if !v.open() {
 		return
 	}
-	for r.ctx.Err() == nil {
-		units, err := v.claim()
-		if err != nil {
-			r.failed(fmt.Errorf("asyncjob: data source %s: claiming failed: %w", name, err))
-			return
-		}
-		v.batch(units)
-		if len(units) < r.job.cfg.TransactionLogFetchDataCount || v.finished() {
-			return
-		}
+	if err := v.drain(); err != nil {
+		r.failed(fmt.Errorf("asyncjob: data source %s: claiming failed: %w", name, err))
 	}
 }
 
 // claim does not end with ctx: an answer that came too late would leave units
 // claimed that nobody knows of until their leases end.
-func (v *visit) claim() ([]*txlog.Unit, error) {
+func (v *visit) claim(limit int) ([]*txlog.Unit, error) {
 	cfg := &v.round.job.cfg
 	ctx, cancel := context.WithTimeout(v.round.flight, cfg.Lease)
 	defer cancel()
 	return v.round.job.storage.Claim(ctx, txlog.ClaimRequest{
-		DataSource: v.name, Limit: cfg.TransactionLogFetchDataCount, MinAge: cfg.minAge(), Lease: cfg.Lease,
+		DataSource: v.name, Limit: limit, MinAge: cfg.minAge(), Lease: cfg.Lease,
 	})
 }
 

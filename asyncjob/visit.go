@@ -1,16 +1,18 @@
 package asyncjob
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"sync"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/txlog"
+)
+
+// A round first claims so many units, and so many for each worker.
+const (
+	firstClaim     = 64
+	firstPerWorker = 4
 )
 
 // visit is one round's work on one data source.
@@ -28,10 +30,8 @@ type visit struct {
 	down error
 	// rested are the units that were given back in this round.
 	rested map[string]bool
-	// fresh: the batch has units that were not given back in this round before.
-	fresh bool
-	// erasable are the receipts that no attempt can need any more.
-	erasable []string
+	// holds end the renewals of what is claimed.
+	holds map[*txlog.Unit]func()
 	// warned: units with other settings were warned of.
 	warned bool
 }
@@ -53,13 +53,71 @@ func (v *visit) open() bool {
 	return v.probe() == nil
 }
 
-// finished reports whether the round should leave the data source alone from
-// here on, although there is more to claim.
-func (v *visit) finished() bool {
+// drain claims units and has them delivered until there are no more. The next
+// are claimed while the last of those before are being delivered.
+func (v *visit) drain() error {
+	removals := newRemovals(v, v.concurrency())
+	defer removals.close()
+	work := newQueue(v.concurrency(), v.together(), func(units []*txlog.Unit) {
+		ends := make([]result, len(units)) // lost, should it panic
+		v.round.job.guard(func() { v.units(units, ends) })
+		for i, u := range units {
+			if ends[i].kind != delivered {
+				v.end(u, ends[i])
+				continue
+			}
+			removals.add(&removal{unit: u, end: ends[i], erase: erasable(u, ends[i].found)})
+		}
+	})
+	defer work.idle()
+	most := v.round.job.cfg.TransactionLogFetchDataCount
+	// The workers need not wait for the first to be many.
+	limit := min(most, max(firstClaim, firstPerWorker*v.concurrency()))
+	for v.round.ctx.Err() == nil {
+		units, err := v.claim(limit)
+		if err != nil {
+			return err
+		}
+		fresh := v.begin(units)
+		work.add(units)
+		// Of an unknown data source one batch is enough to show that it is there.
+		if len(units) < limit || !fresh || v.src == nil {
+			return nil
+		}
+		limit = most
+		work.shrunk(len(units) / 2)
+		if v.outage() != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// begin holds what was claimed. It reports whether there is any that was not
+// given back in this round before: what rests for a very short time may come
+// back.
+func (v *visit) begin(units []*txlog.Unit) (fresh bool) {
+	if len(units) == 0 {
+		return false
+	}
+	v.note(func(r *DataSourceReport) { r.Claimed += len(units) })
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	// Of an unknown data source one batch is enough to show that it is there.
-	return v.src == nil || v.down != nil || !v.fresh
+	for _, u := range units {
+		v.holds[u] = v.round.job.keeper.Hold(u)
+		fresh = fresh || !v.rested[u.ID]
+	}
+	return fresh
+}
+
+// end ends the work on a unit.
+func (v *visit) end(u *txlog.Unit, end result) {
+	v.mu.Lock()
+	release := v.holds[u]
+	delete(v.holds, u)
+	v.mu.Unlock()
+	release()
+	v.note(end.count)
 }
 
 func (v *visit) outage() error {
@@ -96,68 +154,11 @@ func (v *visit) probe() error {
 	return err
 }
 
-// batch works on units that were claimed together and returns when nothing of
-// them is left to do.
-func (v *visit) batch(units []*txlog.Unit) {
-	if len(units) == 0 {
-		return
-	}
-	v.note(func(r *DataSourceReport) { r.Claimed += len(units) })
-	v.mu.Lock()
-	v.fresh = false
-	v.mu.Unlock()
-	release := make(map[string]func(), len(units))
-	for _, u := range units {
-		release[u.ID] = v.round.job.keeper.Hold(u)
-	}
-	workers := new(errgroup.Group)
-	workers.SetLimit(v.concurrency())
-	for _, group := range byTransaction(units) {
-		workers.Go(func() error {
-			for _, u := range group {
-				end := result{kind: lost}
-				v.round.job.guard(func() { end = v.unit(u) })
-				release[u.ID]()
-				v.note(end.count)
-			}
-			return nil
-		})
-	}
-	_ = workers.Wait()
-	v.mu.Lock()
-	ids := v.erasable
-	v.erasable = nil
-	v.mu.Unlock()
-	if v.src != nil {
-		v.src.erase(v.round.flight, v.round.job.cfg.ProbeTimeout, ids)
-	}
-}
-
 func (v *visit) concurrency() int {
 	if v.src == nil {
 		return 1
 	}
 	return v.src.concurrency
-}
-
-// byTransaction groups units by their transaction: the groups in the order in
-// which they were claimed, the units of each by age.
-func byTransaction(units []*txlog.Unit) [][]*txlog.Unit {
-	var groups [][]*txlog.Unit
-	place := make(map[string]int, len(units))
-	for _, u := range units {
-		i, ok := place[u.TransactionID]
-		if !ok || u.TransactionID == "" { // an unreadable unit may have none
-			i = len(groups)
-			place[u.TransactionID] = i
-			groups = append(groups, nil)
-		}
-		groups[i] = append(groups[i], u)
-	}
-	for _, g := range groups {
-		slices.SortFunc(g, func(a, b *txlog.Unit) int { return cmp.Compare(a.ID, b.ID) })
-	}
-	return groups
 }
 
 // rest remembers that a unit was given back, met tells whether it was: what
@@ -171,9 +172,6 @@ func (v *visit) rest(u *txlog.Unit) {
 func (v *visit) met(u *txlog.Unit) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.rested[u.ID] {
-		v.fresh = true
-	}
 	return v.rested[u.ID]
 }
 

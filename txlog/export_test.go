@@ -48,7 +48,7 @@ func (g Joining) Closed() bool {
 }
 
 // Limit is how many writes are worthwhile now.
-func (g Joining) Limit() int { return g.j.pace.limit() }
+func (g Joining) Limit() int { return g.j.pace.limit(0) }
 
 // RoundTrip is the measured one; 0 while it is not known.
 func (s *SQLStorage) RoundTrip() time.Duration { return time.Duration(s.trips.usual.Load()) }
@@ -72,5 +72,5 @@ func LimitOf(least, most int, trip time.Duration, writes ...time.Duration) int {
 	for _, w := range writes {
 		p.took(w)
 	}
-	return p.limit()
+	return p.limit(0)
 }

@@ -54,7 +54,7 @@ func (s *SQLStorage) oneClaim(ctx context.Context) (done func(), err error) {
 // claim takes units in one local transaction. If its COMMIT is not answered the
 // units rest until the lease ends, whose token nobody knows.
 func (s *SQLStorage) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
-	lease := Lease{Token: NewID(), Deadline: time.Now().Add(r.Lease)}
+	lease := Lease{Token: s.claimToken(), Deadline: time.Now().Add(r.Lease)}
 	var due []stored
 	err := s.inTx(ctx, func(ctx context.Context, q runner) (err error) {
 		due, err = units(ctx, q, shape{selectDue, 0}, r.DataSource, millis(r.MinAge), r.Limit)
@@ -84,6 +84,19 @@ func (s *SQLStorage) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error
 		claimed[i] = u.Unit
 	}
 	return claimed, nil
+}
+
+// claimToken gives one that no claim had before. Those of one process differ
+// mostly in their last three digits, so that a person sees whose units are whose.
+func (s *SQLStorage) claimToken() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.claims % MaxStatements
+	if n == 0 {
+		s.claimer = NewID()
+	}
+	s.claims++
+	return rowID(s.claimer, n)
 }
 
 // DataSources implements [Storage]: one look into the index for each name.

@@ -40,8 +40,12 @@ func (s *SQLStorage) usual(r *row) bool {
 		(s.lease.Load() == r.lease || s.lease.CompareAndSwap(0, r.lease)) && r.lease <= math.MaxInt>>usualLease
 }
 
-// insert writes rows by one statement, filled up by the smallest of them.
+// insert writes rows by one statement, but for PostgreSQL filled up by the
+// smallest of them.
 func (in *inserting) insert(ctx context.Context, s *SQLStorage, q runner, rows []*row) error {
+	if s.backend.Flavor == FlavorPostgres && len(rows) > 1 {
+		return insertArrays(ctx, q, rows)
+	}
 	size := insertSize(len(rows))
 	in.args = in.args[:0]
 	least, usual := rows[0], true

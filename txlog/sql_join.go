@@ -164,6 +164,9 @@ func (j *joiner) do(r *request) (inDoubt bool, err error) {
 	j.rows += r.rows
 	j.size += r.size
 	j.watch()
+	if j.rows >= crowd {
+		j.dispatch(time.Now())
+	}
 	j.mu.Unlock()
 	j.pace.contended()
 	return j.wait(r)
@@ -278,7 +281,7 @@ func (j *joiner) unqueued(r *request) {
 
 // free reports whether one more write is worthwhile.
 func (j *joiner) free(now time.Time) bool {
-	limit, busy := j.pace.limit(), 0
+	limit, busy := j.pace.limit(j.rows), 0
 	for _, f := range j.flights {
 		if now.Sub(f.began) < stalled {
 			busy++

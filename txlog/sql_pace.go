@@ -13,7 +13,9 @@ import (
 // others are being carried out there, each for w-r: one and r/(w-r) more keep it
 // busy, and twice as many more do so although they do not arrive evenly. On a
 // loopback that is one, and more would only take the processor from each
-// other. r is measured by pings while callers have to queue.
+// other. r is measured by pings while callers have to queue. While a crowd
+// waits, one more is worthwhile also there: a commit waits for the disk, and
+// what leaves is still large.
 type pace struct {
 	min, max int
 	// most bounds them together with those that are stalled.
@@ -56,7 +58,20 @@ func (p *pace) contended() {
 	}
 }
 
-func (p *pace) limit() int {
+// crowd is from how many rows that wait one more write is worthwhile.
+const crowd = 32
+
+// limit is how many writes are worthwhile at a time while so many rows wait.
+func (p *pace) limit(rows int) int {
+	n := p.evenly()
+	if rows >= crowd && n < p.max {
+		n++
+	}
+	return n
+}
+
+// evenly is the limit where nobody has to wait for long.
+func (p *pace) evenly() int {
 	if p.min == p.max {
 		return p.max
 	}

@@ -106,7 +106,7 @@ func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again 
 	switch units := len(joined) > 1 || len(joined[0].holds) > 1; {
 	case !units:
 		err = s.deleteOne(ctx, &joined[0].holds[0])
-	case s.tells:
+	case s.tells && !s.many(joined):
 		err = s.deleteTold(ctx, joined)
 	case s.backend.Flavor == FlavorSQLite:
 		err = s.deleteEach(ctx, joined)
@@ -119,6 +119,19 @@ func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again 
 		return err
 	}
 	return s.markGone(ctx, joined)
+}
+
+// manyRows is from how many rows on MariaDB rather reads no row in vain than
+// tells which it deleted: it takes a hint only in a DELETE that cannot tell, and
+// that has to be a local transaction, in case that one is not held.
+const manyRows = 64
+
+func (s *SQLStorage) many(joined []*request) bool {
+	rows := 0
+	for _, r := range joined {
+		rows += r.rows
+	}
+	return s.backend.Flavor == FlavorMySQL && rows >= manyRows
 }
 
 // each calls f for every unit of the requests.

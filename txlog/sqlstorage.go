@@ -39,6 +39,9 @@ type SQLStorage struct {
 
 	// claiming is full while a claim is made, see oneClaim.
 	claiming chan struct{}
+	// claims counts them; claimer is what their tokens begin with.
+	claims  int
+	claimer string
 }
 
 var _ Storage = (*SQLStorage)(nil)

@@ -11,6 +11,7 @@ type kind uint8
 const (
 	insertRows kind = iota
 	insertUsual
+	insertColumns
 	deleteHeld
 	deleteTold
 	renewHeld
@@ -62,22 +63,33 @@ const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_de
   statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, last_error, parked,
   lease_token, {now}`
 
+// byID is for statements of MySQL that name many rows by their ids. Without it a
+// table with not many more is read whole instead, and all of it locked: claims
+// then skip rows that nobody owns.
+const byID = ` FORCE INDEX (PRIMARY)`
+
 // text is the one place where the log's SQL is written.
 func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = f.insert(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`)
+		s = f.insert(values(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`))
 	case insertUsual:
 		lease := strconv.Itoa(sh.n >> usualLease)
-		s = f.insert(sh.n&(1<<usualLease-1),
-			`(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, 0, 1, ?, '', ?, '', 1, {now} + `+lease+`, NULL, 0, ?, {now} + `+lease+`)`)
+		s = f.insert(values(sh.n&(1<<usualLease-1),
+			`(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, 0, 1, ?, '', ?, '', 1, {now} + `+lease+`, NULL, 0, ?, {now} + `+lease+`)`))
+	case insertColumns:
+		s = f.insert(insertArraysText)
 	case deleteHeld:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
+		if f == FlavorMySQL && sh.n > 1 {
+			// The form of DELETE that takes a hint.
+			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + fenced(sh.n)
+		}
 	case deleteTold:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n) + ` RETURNING id`
 	case renewHeld:
-		s = `UPDATE transaction_log SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + fenced(sh.n)
+		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + fenced(sh.n)
 	case releaseHeld:
 		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
   last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
@@ -88,7 +100,7 @@ func (f Flavor) text(sh shape) string {
   WHERE parked = 0 AND data_source = ? AND next_try_time <= {now} AND creation_time <= {now} - ? AND statement_no = 0
   ORDER BY next_try_time, id LIMIT ?` + f.pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
 	case takeRows:
-		s = `UPDATE transaction_log SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.n)
+		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.n)
 	case selectRows:
 		s = `SELECT id, {sql}, parameters FROM transaction_log WHERE ` + idIn(sh.n)
 	case selectTokens:
@@ -130,12 +142,14 @@ func (f Flavor) text(sh shape) string {
 	return f.finish(s)
 }
 
-// insert gives the INSERT of n rows.
-func (f Flavor) insert(n int, row string) string {
+// values gives a list of n rows.
+func values(n int, row string) string { return ` VALUES ` + list(n, row, ", ") }
+
+// insert gives the INSERT of rows, which are a list or a SELECT.
+func (f Flavor) insert(rows string) string {
 	return `INSERT INTO transaction_log (id, transaction_type, data_source, {sql}, parameters, creation_time,
   async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable,
-  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until) VALUES ` +
-		list(n, row, ", ") +
+  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until)` + rows +
 		// Repeating an INSERT whose answer was lost changes nothing.
 		f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
 }

@@ -24,6 +24,10 @@ func (s spent) minus(o spent) spent {
 	return spent{s.here - o.here, s.mysql - o.mysql, s.postgres - o.postgres}
 }
 
+func (s spent) plus(o spent) spent {
+	return spent{s.here + o.here, s.mysql + o.mysql, s.postgres + o.postgres}
+}
+
 // processes are those whose processor time can be read: on Linux, with the
 // servers on the same machine. 0 is one that cannot.
 type processes struct{ mysql, postgres int }

@@ -19,16 +19,25 @@ import (
 // drainConns is drain.conns of a measurement.
 const drainConns = 64
 
+// The configuration of a job for speed.
+const (
+	drainJobConns = 16
+	drainBatch    = 32
+)
+
 // drain measures how fast work that waits is worked off: by the job, by the
 // queues of others, and by the bare driver's callers.
 type drain struct {
 	opts *Options
 	site *site
-	// conns is how many connections the bare driver has, and a job that is
-	// configured for speed.
+	// conns is how many connections the bare driver has, and a job that
+	// delivers each unit alone.
 	conns int
-	// rates are rows per second by target and contender.
+	// rates are rows per second by target and contender, cpu the processor
+	// time of all their turns.
 	rates map[string]map[string]series
+	cpu   map[string]map[string]spent
+	watch processes
 }
 
 // drainer is a way to change each row of a table once.
@@ -39,53 +48,57 @@ type drainer struct {
 }
 
 func (d *drain) run(ctx context.Context, progress func(string)) error {
-	d.rates = map[string]map[string]series{}
+	d.rates, d.cpu = map[string]map[string]series{}, map[string]map[string]spent{}
+	d.watch = d.site.processes(ctx)
 	for _, kind := range []string{testdb.DriverMySQL, testdb.DriverPostgres} {
 		target, err := d.site.create(kind)
 		if err != nil {
 			return err
 		}
-		d.rates[kind] = map[string]series{}
+		d.rates[kind], d.cpu[kind] = map[string]series{}, map[string]spent{}
 		start := time.Now()
 		for round := 0; d.opts.another(round, start, drainShare/2); round++ {
 			progress(fmt.Sprintf("drain on %s: round %d", kind, round+1))
 			for _, one := range d.drainers(target) {
-				rate, err := d.turn(ctx, target, one, fmt.Sprintf("%s_%d", one.id, round))
+				rate, cpu, err := d.turn(ctx, target, one, fmt.Sprintf("%s_%d", one.id, round))
 				if err != nil {
 					return fmt.Errorf("drain on %s by %s: %w", kind, one.id, err)
 				}
 				d.rates[kind][one.id] = append(d.rates[kind][one.id], rate)
+				d.cpu[kind][one.id] = d.cpu[kind][one.id].plus(cpu)
 			}
 		}
 	}
 	return nil
 }
 
-func (d *drain) turn(ctx context.Context, target *place, one drainer, name string) (perSecond float64, err error) {
+func (d *drain) turn(ctx context.Context, target *place, one drainer, name string) (perSecond float64, cpu spent, err error) {
 	table, err := target.accounts(ctx, name, d.opts.DrainUnits)
 	if err != nil {
-		return 0, err
+		return 0, spent{}, err
 	}
 	work, done, err := one.prepare(ctx, table)
 	if err != nil {
-		return 0, err
+		return 0, spent{}, err
 	}
 	defer func() { err = errors.Join(err, done(ctx)) }()
 	endProfile, err := startProfile(profilePath(d.opts.Profiles, "drain", target.db.Driver, name))
 	if err != nil {
-		return 0, err
+		return 0, spent{}, err
 	}
+	cpu = d.watch.now()
 	start := time.Now()
 	err = work(ctx)
 	took := time.Since(start)
+	cpu = d.watch.now().minus(cpu)
 	if err := errors.Join(err, endProfile()); err != nil {
-		return 0, err
+		return 0, spent{}, err
 	}
 	once, err := target.number(ctx, "SELECT COUNT(*) FROM "+table+" WHERE balance = 1")
 	if err == nil && once != int64(d.opts.DrainUnits) {
 		err = fmt.Errorf("%d of %d rows were changed once", once, d.opts.DrainUnits)
 	}
-	return float64(d.opts.DrainUnits) / took.Seconds(), err
+	return float64(d.opts.DrainUnits) / took.Seconds(), cpu, err
 }
 
 func (d *drain) drainers(target *place) []drainer {
@@ -95,8 +108,9 @@ func (d *drain) drainers(target *place) []drainer {
 	}
 	if !d.opts.Figures {
 		all = append(all,
+			drainer{"job-alone", d.job(target, bedsql.AtLeastOnce, d.alone)},
 			drainer{"job-defaults", d.job(target, bedsql.AtLeastOnce, func(*asyncjob.Config) {})},
-			drainer{"job-eo", d.job(target, bedsql.ExactlyOnce, d.fast)})
+			drainer{"job-eo", d.job(target, bedsql.ExactlyOnce, d.alone)})
 	}
 	if target.db.Driver == testdb.DriverPostgres {
 		for _, q := range d.opts.Queues {
@@ -109,8 +123,16 @@ func (d *drain) drainers(target *place) []drainer {
 // warmUnits are enough for each of a job's connections.
 const warmUnits = 4 * drainConns
 
-// fast is a job's configuration for speed.
+// fast is a job's configuration for speed: up to drainBatch units in one local
+// transaction, for which few connections are enough.
 func (d *drain) fast(c *asyncjob.Config) {
+	c.Concurrency = drainJobConns
+	c.DeliveryBatch = drainBatch
+	c.TransactionLogFetchDataCount = 1000
+}
+
+// alone is one with a local transaction for each unit.
+func (d *drain) alone(c *asyncjob.Config) {
 	c.Concurrency = d.conns
 	c.TransactionLogFetchDataCount = 1000
 }

@@ -103,7 +103,7 @@ func (r *results) printProcessors(out io.Writer, scenes []scene, titles map[stri
 			var sum spent
 			for _, t := range r.writes.turns[sc.name][c.id] {
 				writes += t.writes
-				sum = spent{sum.here + t.cpu.here, sum.mysql + t.cpu.mysql, sum.postgres + t.cpu.postgres}
+				sum = sum.plus(t.cpu)
 			}
 			if writes == 0 || sum.here == 0 {
 				continue
@@ -142,7 +142,8 @@ func (r *results) printDrain(out io.Writer) {
 	rows := [][]string{{"contender", "MariaDB", "PostgreSQL"}}
 	names := []struct{ id, name string }{
 		{"bare", fmt.Sprintf("bare driver, %d callers", drainConns)},
-		{"job", fmt.Sprintf("job, at-least-once units, Concurrency %d", drainConns)},
+		{"job", fmt.Sprintf("job, at-least-once units, Concurrency %d, DeliveryBatch %d", drainJobConns, drainBatch)},
+		{"job-alone", fmt.Sprintf("the same, Concurrency %d, each unit alone", drainConns)},
 		{"job-defaults", "the same with the defaults"},
 		{"job-eo", fmt.Sprintf("job, exactly-once units, Concurrency %d", drainConns)},
 	}
@@ -167,6 +168,24 @@ func (r *results) printDrain(out io.Writer) {
 		}
 	}
 	table(out, fmt.Sprintf("Drain: %d waiting units or jobs of one UPDATE each", r.opts.DrainUnits), rows)
+	rows = [][]string{{"contender", "on MariaDB: this process", "the server", "on PostgreSQL: this process", "the server"}}
+	for _, n := range names {
+		row, any := []string{n.name}, false
+		for _, driver := range []string{testdb.DriverMySQL, testdb.DriverPostgres} {
+			units := time.Duration(len(r.drain.rates[driver][n.id]) * r.opts.DrainUnits)
+			cpu := r.drain.cpu[driver][n.id]
+			if units == 0 || cpu.here == 0 {
+				row = append(row, "", "")
+				continue
+			}
+			server := cpu.mysql + cpu.postgres // the other one has nothing to do
+			row, any = append(row, fmt.Sprint((cpu.here/units).Microseconds()), fmt.Sprint((server/units).Microseconds())), true
+		}
+		if any {
+			rows = append(rows, row)
+		}
+	}
+	table(out, "Processor time of a unit in µs", rows)
 }
 
 func (r *results) printClaims(out io.Writer) {

@@ -44,8 +44,6 @@ type setup struct {
 type turn struct {
 	perSecond float64
 	p50       time.Duration
-	// left is for how long logs of its writes were still being removed after it.
-	left time.Duration
 	// writes were done in it, and cpu is what it took.
 	writes int
 	cpu    spent
@@ -64,10 +62,10 @@ type sample struct {
 	took time.Duration
 }
 
-// run puts callers to work, lets them warm up, and measures for a while. When
-// more logs wait for their removal at the end than did at the beginning, the
-// time that it then takes to remove so many counts too: a write is done when
-// its log is gone, also where the caller does not wait for that.
+// run puts callers to work, lets them warm up, and measures for a while. A
+// write is done when its log is gone, also where the caller does not wait for
+// that: what counts is how many callers returned, less the logs that wait for
+// their removal at the end and did not at the beginning.
 func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Duration, watch processes, profile string) (turn, error) {
 	runtime.GC() // one contender's garbage is not another's work
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -139,13 +137,6 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 		return turn{}, err
 	}
 	var t turn
-	if grown := after - before; grown > int64(callers) {
-		begin := time.Now()
-		if err := s.settle(ctx, false); err != nil {
-			return turn{}, err
-		}
-		t.left = time.Duration(float64(time.Since(begin)) * float64(grown) / float64(after))
-	}
 	var took []time.Duration
 	for _, own := range samples {
 		s.done += int64(len(own))
@@ -161,7 +152,7 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 	slices.Sort(took)
 	t.p50 = took[len(took)/2]
 	t.writes, t.cpu = len(took), cpu
-	t.perSecond = float64(len(took)) / (to.Sub(from) + t.left).Seconds()
+	t.perSecond = max(0, float64(int64(len(took))-(after-before))) / to.Sub(from).Seconds()
 	return t, nil
 }
 

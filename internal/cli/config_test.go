@@ -91,6 +91,7 @@ func TestEveryKeyOfTheJobIsRead(t *testing.T) {
   probeTimeoutMillis: 4
   leaseMillis: 5000
   concurrency: ${N}
+  deliveryBatch: 10
   unknownDataSourceDelayMillis: 6
   shutdownTimeoutMillis: 7
   receiptRetentionMillis: 604800000
@@ -100,7 +101,7 @@ func TestEveryKeyOfTheJobIsRead(t *testing.T) {
 	got := c.job
 	if got.RetryDelay != time.Millisecond || got.RetryDelayMax != 2*time.Millisecond || got.RetryMultiplier != 1.5 ||
 		got.RetryJitter != 0.25 || got.DeliveryTimeout != 3*time.Millisecond || got.ProbeTimeout != 4*time.Millisecond ||
-		got.Lease != 5*time.Second || got.Concurrency != 8 || got.UnknownDataSourceDelay != 6*time.Millisecond ||
+		got.Lease != 5*time.Second || got.Concurrency != 8 || got.DeliveryBatch != 10 || got.UnknownDataSourceDelay != 6*time.Millisecond ||
 		got.ShutdownTimeout != 7*time.Millisecond || got.ReceiptRetention != 7*24*time.Hour ||
 		got.KeyRetention != 9*time.Millisecond || got.PurgeInterval != 11*time.Millisecond {
 		t.Errorf("the job is %+v", got)

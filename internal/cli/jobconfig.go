@@ -70,6 +70,7 @@ func (d *decoder) jobConfig(e entry, c *jobConfig) {
 		"probeTimeoutMillis":           millis(&c.ProbeTimeout, 1, 0),
 		"leaseMillis":                  millis(&c.Lease, 1, 0),
 		"concurrency":                  count(&c.Concurrency),
+		"deliveryBatch":                count(&c.DeliveryBatch),
 		"unknownDataSourceDelayMillis": millis(&c.UnknownDataSourceDelay, 1, 0),
 		"shutdownTimeoutMillis":        millis(&c.ShutdownTimeout, 1, 0),
 		"receiptRetentionMillis":       millis(&c.ReceiptRetention, 1, 0),

@@ -44,7 +44,7 @@ driver is mysql, postgres or sqlite. ${NAME} in a value is an environment variab
 is a dollar sign. jobConfig and each of its keys may be absent; it also knows
 retryDelayMillis, retryMultiplier, retryDelayMaxMillis, retryJitter,
 deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,
-unknownDataSourceDelayMillis, shutdownTimeoutMillis, receiptRetentionMillis,
+deliveryBatch, unknownDataSourceDelayMillis, shutdownTimeoutMillis, receiptRetentionMillis,
 keyRetentionMillis and purgeIntervalMillis. A delay of 0 means none.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.deliver(cmd.Context(), once) },

@@ -1,0 +1,152 @@
+package asyncjob
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// queue has units worked on by up to a number of workers: side by side, but
+// those of one transaction one after the other. A worker exists while there is
+// something to do.
+type queue struct {
+	// work is done on up to most units at a time, each of another transaction.
+	work  func([]*txlog.Unit)
+	limit int
+	most  int
+
+	mu sync.Mutex
+	// changed: fewer units wait, or a worker has ended.
+	changed sync.Cond
+	workers int
+	// waiting units are not begun yet.
+	waiting int
+	// ready are the lanes that no worker is on.
+	ready []*lane
+	// lanes are by transaction, as long as it has units that are not ended.
+	lanes map[string]*lane
+}
+
+// lane is what waits of a transaction.
+type lane struct {
+	transaction string
+	units       []*txlog.Unit
+}
+
+func newQueue(workers, most int, work func([]*txlog.Unit)) *queue {
+	q := &queue{work: work, limit: workers, most: most, lanes: map[string]*lane{}}
+	q.changed.L = &q.mu
+	return q
+}
+
+// add queues units that were claimed together: transactions in the order in
+// which they were claimed, the units of each by age and behind those that wait
+// already.
+func (q *queue) add(units []*txlog.Unit) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, group := range byTransaction(units) {
+		id := group[0].TransactionID
+		l := q.lanes[id]
+		if l == nil {
+			l = &lane{transaction: id}
+			q.ready = append(q.ready, l)
+			if id != "" { // an unreadable unit may have none
+				q.lanes[id] = l
+			}
+		}
+		l.units = append(l.units, group...)
+	}
+	q.waiting += len(units)
+	for range min(q.limit-q.workers, len(q.ready)) {
+		q.workers++
+		go q.run()
+	}
+}
+
+func (q *queue) run() {
+	var on []*lane
+	var units []*txlog.Unit
+	for {
+		if on, units = q.next(on, units[:0]); len(units) == 0 {
+			return
+		}
+		q.work(units)
+	}
+}
+
+// next gives the next units of a worker, appended to units, and the lanes that
+// they are of; on are the lanes that it was on. None end the worker.
+func (q *queue) next(on []*lane, units []*txlog.Unit) ([]*lane, []*txlog.Unit) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	// While there is not enough for all workers, nobody takes more than his share.
+	share := max(1, min(q.most, q.waiting/q.limit))
+	still := on[:0]
+	for _, l := range on {
+		switch {
+		case len(l.units) == 0:
+			delete(q.lanes, l.transaction)
+		case len(still) < share:
+			still = append(still, l)
+		default:
+			q.ready = append(q.ready, l)
+		}
+	}
+	for len(still) < share && len(q.ready) > 0 {
+		still = append(still, q.ready[0])
+		q.ready[0] = nil
+		q.ready = q.ready[1:]
+	}
+	for _, l := range still {
+		units = append(units, l.units[0])
+		l.units[0] = nil
+		l.units = l.units[1:]
+	}
+	q.waiting -= len(units)
+	if len(units) == 0 {
+		q.workers--
+	}
+	q.changed.Broadcast()
+	return still, units
+}
+
+// shrunk returns when at most n units wait.
+func (q *queue) shrunk(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.waiting > n {
+		q.changed.Wait()
+	}
+}
+
+// idle returns when everything has ended.
+func (q *queue) idle() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.workers > 0 {
+		q.changed.Wait()
+	}
+}
+
+// byTransaction groups units by their transaction: the groups in the order in
+// which they were claimed, the units of each by age.
+func byTransaction(units []*txlog.Unit) [][]*txlog.Unit {
+	var groups [][]*txlog.Unit
+	place := make(map[string]int, len(units))
+	for _, u := range units {
+		i, ok := place[u.TransactionID]
+		if !ok || u.TransactionID == "" { // an unreadable unit may have none
+			i = len(groups)
+			place[u.TransactionID] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], u)
+	}
+	for _, g := range groups {
+		slices.SortFunc(g, func(a, b *txlog.Unit) int { return cmp.Compare(a.ID, b.ID) })
+	}
+	return groups
+}
