@@ -32,6 +32,7 @@ const (
 	numTooManyPrepared = 1461 // ER_MAX_PREPARED_STMT_COUNT_REACHED
 	numUnknownPrepared = 1243 // ER_UNKNOWN_STMT_HANDLER
 	numPrepareAgain    = 1615 // ER_NEED_REPREPARE
+	numWrongArguments  = 1210 // ER_WRONG_ARGUMENTS, of EXECUTE
 )
 
 // memory is what is kept with one connection: the texts that were run there
@@ -168,7 +169,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	}
 	args := joinArgs(calls)
 	if n.stmt.NumInput() != len(args) || ctx.Err() != nil {
-		return nil, false, nil
+		return nil, false, nil //nolint:nilerr // it is told where the calls are sent as they are
 	}
 	if n.write.generates() {
 		results, err = queryPrepared(ctx, n, calls, args)
@@ -181,14 +182,19 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	settled := settle(ctx, s.Conn, calls, err, false)
 	var server *mysql.MySQLError
 	answered := errors.As(err, &server)
-	gone := answered && (notRun(err) || server.Number == numUnknownPrepared || server.Number == numPrepareAgain)
+	gone := answered && (notRun(err) || isGone(server.Number))
 	if !answered || gone {
 		m.unprepare(n)
 	}
 	if gone {
-		return nil, false, nil //nolint:nilerr // nothing is left of it
+		return nil, false, nil // nothing is left of it
 	}
 	return nil, true, settled
+}
+
+// isGone reports whether a prepared statement is not there any more as it was.
+func isGone(number uint16) bool {
+	return number == numUnknownPrepared || number == numPrepareAgain || number == numWrongArguments
 }
 
 // ready prepares the compound for a text. A failure leaves the text to be sent
@@ -225,10 +231,10 @@ func (c *compounds) ready(ctx context.Context, s *delivery.Session, m *memory, n
 	return true
 }
 
-// unprepared notes an answer to a PREPARE: the text may be tried again later.
-// Where there is no room, others may need what we have.
+// unprepared notes an answer to a PREPARE: a text that can be read may be tried
+// again later. Where there is no room, others may need what we have.
 func (c *compounds) unprepared(m *memory, n *noticed, err error) {
-	n.count = 0
+	n.count, n.never = 0, notRun(err)
 	var server *mysql.MySQLError
 	if errors.As(err, &server) && server.Number == numTooManyPrepared {
 		c.full.Store(time.Now().Add(tableMemory).UnixNano())
