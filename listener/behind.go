@@ -87,6 +87,12 @@ func (q *behind) take() []*Execution {
 	}
 	batch := q.queue[:n:n]
 	q.queue = q.queue[n:]
+	if len(q.queue) < behindBatch {
+		select { // what it was told of is taken
+		case <-q.full:
+		default:
+		}
+	}
 	return batch
 }
 

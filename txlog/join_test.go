@@ -196,6 +196,7 @@ func TestEachCallerLearnsOfItsOwnLostLeaseInAJoinedRemoval(t *testing.T) {
 				s.Untold()
 			}
 			units := someUnits(9)
+			units[2].Lease.Token, units[8].Lease.Token = txlog.NewID(), txlog.NewID() // not the storage's own
 			mustAdd(t, s, units...)
 			stale, gone := *units[1], *units[5]
 			stale.Lease.Token = txlog.NewID()

@@ -22,6 +22,7 @@ type compounds struct {
 	mu     sync.Mutex
 	server server
 	tables map[string]tableIDs
+	values values
 	// prepareFrom is at which use of a text on a connection it is prepared.
 	prepareFrom int
 	// full is until when, in ns since 1970, nothing is prepared, because the
@@ -35,6 +36,15 @@ const (
 	notAsked server = iota
 	hasCompounds
 	hasNone
+)
+
+// values is where the driver puts them.
+type values uint8
+
+const (
+	notTried values = iota
+	asParameters
+	inText
 )
 
 // minMajor and minMinor are the oldest release of MariaDB that is still

@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/testdb"
 	"github.com/bedsql/bed/internal/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -50,11 +51,43 @@ func receiptfulOn(t *testing.T, direct, target testdb.DB, param string, texts ..
 		t.Skipf("%s has no compound statements outside of procedures", version)
 	}
 	must(t, pool, append([]string{ddl}, texts...)...)
-	if param != "" {
+	d := newDialect()
+	param, prepared := strings.CutPrefix(param, asPrepared)
+	if prepared {
+		d = preparing()
+	}
+	if param = strings.TrimPrefix(param, "&"); param != "" {
 		target.DSN = withParam(target.DSN, param)
 	}
 	pool = target.Open(t)
-	return &exactlyOnce{t: t, target: target, pool: pool, d: newDialect(), c: conn(t, pool)}
+	return &exactlyOnce{t: t, target: target, pool: pool, d: d, c: conn(t, pool)}
+}
+
+// asPrepared, in front of the DSN's parameters, lets calls be run prepared from
+// their first use on.
+const asPrepared = "prepared"
+
+// preparing is a dialect that keeps a session with each connection.
+func preparing() *delivery.Dialect {
+	d := dialectOf(&compounds{prepareFrom: 1})
+	var sessions sync.Map
+	atomic := d.Atomic
+	d.Atomic = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
+		s, _ := sessions.LoadOrStore(conn, &delivery.Session{Conn: conn})
+		return atomic(ctx, s.(*delivery.Session), calls)
+	}
+	return d
+}
+
+// bothWays runs a test with calls that are sent as they are, and prepared.
+func bothWays(t *testing.T, test func(t *testing.T, way string)) {
+	t.Parallel()
+	for _, way := range []string{"", asPrepared} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			test(t, way)
+		})
+	}
 }
 
 func call(text string, args ...any) delivery.Call {
@@ -126,7 +159,8 @@ const stock = "CREATE TABLE stock (id INT PRIMARY KEY, n INT NOT NULL CHECK (n >
 
 func TestAtomicIsAllOrNothing(t *testing.T) {
 	t.Parallel()
-	for _, param := range []string{"", "interpolateParams=true", "clientFoundRows=true", "tx_isolation='SERIALIZABLE'", "tx_isolation='READ-COMMITTED'", "completion_type=1", "autocommit=0", "sql_mode='ANSI_QUOTES,NO_BACKSLASH_ESCAPES'", "multiStatements=true"} {
+	for _, param := range []string{"", "interpolateParams=true", "clientFoundRows=true", "tx_isolation='SERIALIZABLE'", "tx_isolation='READ-COMMITTED'", "completion_type=1", "autocommit=0", "sql_mode='ANSI_QUOTES,NO_BACKSLASH_ESCAPES'", "multiStatements=true",
+		"prepared", "prepared&interpolateParams=true", "prepared&tx_isolation='SERIALIZABLE'", "prepared&completion_type=1", "prepared&autocommit=0", "prepared&sql_mode='ANSI_QUOTES,NO_BACKSLASH_ESCAPES'"} {
 		t.Run(param, func(t *testing.T) {
 			t.Parallel()
 			e := receiptful(t, param, stock, "INSERT INTO stock VALUES (1, 10), (2, 20)")
@@ -143,17 +177,19 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 				call("DELETE FROM stock WHERE id = 2 AND nothing = 1"),
 			}
 			for i := 1; i < len(good); i++ {
-				calls := append([]delivery.Call(nil), good...)
-				calls[i] = bad[i]
-				_, err := e.atomic(calls...)
-				classes := []delivery.Class{0, delivery.Refused, delivery.Duplicate, delivery.Refused}
-				classIs(t, fmt.Sprintf("call %d fails", i), err, classes[i])
-				if isReceiptDuplicate(err) || isReceiptBusy(err) {
-					t.Errorf("%v is said to be the receipt's", err)
+				all := append([]delivery.Call(nil), good...)
+				all[i] = bad[i]
+				for _, calls := range [][]delivery.Call{all, {good[0], bad[i]}} {
+					_, err := e.atomic(calls...)
+					classes := []delivery.Class{0, delivery.Refused, delivery.Duplicate, delivery.Refused}
+					classIs(t, fmt.Sprintf("call %d fails", i), err, classes[i])
+					if isReceiptDuplicate(err) || isReceiptBusy(err) {
+						t.Errorf("%v is said to be the receipt's", err)
+					}
+					e.settled()
+					e.is("SELECT COUNT(*) FROM bed_receipt", 0)
+					e.is("SELECT SUM(n) + COUNT(*) FROM stock", 32)
 				}
-				e.settled()
-				e.is("SELECT COUNT(*) FROM bed_receipt", 0)
-				e.is("SELECT SUM(n) + COUNT(*) FROM stock", 32)
 			}
 			results, err := e.atomic(good...)
 			if err != nil {
@@ -169,13 +205,16 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 			e.is("SELECT COUNT(*) FROM bed_receipt WHERE id = 'r1' AND keep_until = 1001 AND result IS NULL", 1)
 			e.settledAfterRead()
 
-			_, err = e.atomic(good...)
-			classIs(t, "the receipt is there", err, delivery.Duplicate)
-			if !isReceiptDuplicate(err) || isReceiptBusy(err) {
-				t.Errorf("%v is not said to be the receipt's duplicate", err)
+			for _, calls := range [][]delivery.Call{good, good[:2]} {
+				_, err = e.atomic(calls...)
+				classIs(t, "the receipt is there", err, delivery.Duplicate)
+				if !isReceiptDuplicate(err) || isReceiptBusy(err) {
+					t.Errorf("%v is not said to be the receipt's duplicate", err)
+				}
+				e.settled()
+				e.is("SELECT SUM(n) + COUNT(*) FROM stock", 43)
+				e.settledAfterRead()
 			}
-			e.settled()
-			e.is("SELECT SUM(n) + COUNT(*) FROM stock", 43)
 		})
 	}
 }
@@ -248,7 +287,7 @@ func TestAtomicAnswersAsTheDriverDoes(t *testing.T) {
 		{"CALL nothing()", nil, false},
 		{"", nil, false},
 	}
-	for _, param := range []string{"", "clientFoundRows=true", "interpolateParams=true"} {
+	for _, param := range []string{"", "clientFoundRows=true", "interpolateParams=true", "prepared", "prepared&clientFoundRows=true", "prepared&interpolateParams=true"} {
 		t.Run(param, func(t *testing.T) {
 			t.Parallel()
 			bare, e := receiptful(t, param, tables...), receiptful(t, param, tables...)
@@ -313,8 +352,11 @@ func (e *exactlyOnce) contents(table string) string {
 }
 
 func TestAtomicGivesTheServersErrorUnchanged(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "", schema, "CREATE TABLE child (id INT PRIMARY KEY, t INT NOT NULL, FOREIGN KEY (t) REFERENCES t (id)) ENGINE=InnoDB",
+	bothWays(t, atomicGivesTheServersErrorUnchanged)
+}
+
+func atomicGivesTheServersErrorUnchanged(t *testing.T, way string) {
+	e := receiptful(t, way, schema, "CREATE TABLE child (id INT PRIMARY KEY, t INT NOT NULL, FOREIGN KEY (t) REFERENCES t (id)) ENGINE=InnoDB",
 		"INSERT INTO t (id, n, u) VALUES (1, 1, 1)", "INSERT INTO child VALUES (1, 1)",
 		"CREATE TRIGGER no BEFORE DELETE ON child FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no', MYSQL_ERRNO = 4711")
 	for _, text := range []string{
@@ -351,9 +393,10 @@ func TestAtomicGivesTheServersErrorUnchanged(t *testing.T) {
 
 // A mistake that the server cannot read past is left to be reported by the
 // statement itself.
-func TestAtomicLeavesSyntaxErrorsAlone(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "", schema)
+func TestAtomicLeavesSyntaxErrorsAlone(t *testing.T) { bothWays(t, atomicLeavesSyntaxErrorsAlone) }
+
+func atomicLeavesSyntaxErrorsAlone(t *testing.T, way string) {
+	e := receiptful(t, way, schema)
 	for _, text := range []string{"UPDATE t SET", "INSERT INTO t (id,) VALUES (1)", "DELETE FROM t WHERE (id = 1"} {
 		if _, handled, err := atomicOn(t, e.d, e.c, receipt("r"), call(text)); handled || err != nil {
 			t.Errorf("%s: handled, %v", text, err)
@@ -368,8 +411,11 @@ func TestAtomicLeavesSyntaxErrorsAlone(t *testing.T) {
 }
 
 func TestSecondWriterOfAReceiptWaitsAndFindsIt(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "", stock, "INSERT INTO stock VALUES (1, 10)")
+	bothWays(t, secondWriterOfAReceiptWaitsAndFindsIt)
+}
+
+func secondWriterOfAReceiptWaitsAndFindsIt(t *testing.T, way string) {
+	e := receiptful(t, way, stock, "INSERT INTO stock VALUES (1, 10)")
 	other := conn(t, e.pool)
 	must(t, other, "BEGIN", strings.NewReplacer("(?, ?, ?, ?, 1, 1 + ?, ?, ?)", "('r', 'u', 'l', 0, 1, 1, NULL, NULL)").Replace(writeReceipt))
 	done := make(chan error, 1)
@@ -388,8 +434,11 @@ func TestSecondWriterOfAReceiptWaitsAndFindsIt(t *testing.T) {
 }
 
 func TestManyWritersOfOneReceiptApplyItOnce(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "", stock, "INSERT INTO stock VALUES (1, 0)")
+	bothWays(t, manyWritersOfOneReceiptApplyItOnce)
+}
+
+func manyWritersOfOneReceiptApplyItOnce(t *testing.T, way string) {
+	e := receiptful(t, way, stock, "INSERT INTO stock VALUES (1, 0)")
 	var wg sync.WaitGroup
 	for range 4 {
 		c := conn(t, e.pool)
@@ -408,8 +457,11 @@ func TestManyWritersOfOneReceiptApplyItOnce(t *testing.T) {
 }
 
 func TestWaitingForAReceiptIsToldFromWaitingForARow(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "innodb_lock_wait_timeout=1", stock, "INSERT INTO stock VALUES (1, 10), (2, 20)")
+	bothWays(t, waitingForAReceiptIsToldFromWaitingForARow)
+}
+
+func waitingForAReceiptIsToldFromWaitingForARow(t *testing.T, way string) {
+	e := receiptful(t, way+"&innodb_lock_wait_timeout=1", stock, "INSERT INTO stock VALUES (1, 10), (2, 20)")
 	other := conn(t, e.pool)
 	must(t, other, "BEGIN", strings.NewReplacer("(?, ?, ?, ?, 1, 1 + ?, ?, ?)", "('r', 'u', 'l', 0, 1, 1, NULL, NULL)").Replace(writeReceipt),
 		"UPDATE stock SET n = 21 WHERE id = 2")
@@ -511,6 +563,9 @@ func TestAtomicIsOneRoundTrip(t *testing.T) {
 		{"", "UPDATE stock SET n = n + ?", []any{int64(1)}, 3}, // prepare, execute, close (which nobody waits for): as the driver alone
 		{"interpolateParams=true", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1},
 		{"", "INSERT INTO stock VALUES (FLOOR(RAND() * 1e9), FLOOR(RAND() * 1e9))", nil, 1},
+		{"prepared", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1},
+		{"prepared&interpolateParams=true", "UPDATE stock SET n = n + ?", []any{int64(1)}, 1},
+		{"prepared", "INSERT INTO stock VALUES (1, 7) ON DUPLICATE KEY UPDATE n = n + ?", []any{int64(1)}, 1},
 	} {
 		direct := testdb.MySQL(t)
 		proxy := testproxy.New(t, direct.Addr())
@@ -538,7 +593,7 @@ func TestAtomicIsOneRoundTrip(t *testing.T) {
 
 func TestAtomicWhoseConnectionBreaksIsInDoubt(t *testing.T) {
 	t.Parallel()
-	for _, param := range []string{"", "interpolateParams=true"} {
+	for _, param := range []string{"", "interpolateParams=true", "prepared", "prepared&interpolateParams=true"} {
 		for _, applied := range []bool{false, true} {
 			direct := testdb.MySQL(t)
 			proxy := testproxy.New(t, direct.Addr())
@@ -580,9 +635,10 @@ func TestPrepareThatBreaksSentNothing(t *testing.T) {
 	classIs(t, "cut while preparing", err, delivery.Unreachable)
 }
 
-func TestKilledCompoundLeavesNothingOpen(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "", stock, "INSERT INTO stock VALUES (1, 10)")
+func TestKilledCompoundLeavesNothingOpen(t *testing.T) { bothWays(t, killedCompoundLeavesNothingOpen) }
+
+func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
+	e := receiptful(t, way, stock, "INSERT INTO stock VALUES (1, 10)")
 	other := conn(t, e.pool)
 	must(t, other, "BEGIN", "UPDATE stock SET n = 11 WHERE id = 1")
 	id := e.int("SELECT CONNECTION_ID()")
@@ -640,15 +696,16 @@ func TestStopWithNothingOpenIsInDoubtIfTheReceiptIsThere(t *testing.T) {
 	}
 }
 
-func TestAtomicDeadlockIsRetryable(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "", stock, "INSERT INTO stock VALUES (1, 10), (2, 20), (3, 30), (4, 40)")
+func TestAtomicDeadlockIsRetryable(t *testing.T) { bothWays(t, atomicDeadlockIsRetryable) }
+
+func atomicDeadlockIsRetryable(t *testing.T, way string) {
+	e := receiptful(t, way, stock, "INSERT INTO stock VALUES (1, 10), (2, 20), (3, 30), (4, 40)")
 	other := conn(t, e.pool)
 	must(t, other, "BEGIN", "UPDATE stock SET n = n + 1 WHERE id >= 2")
 	id := e.int("SELECT CONNECTION_ID()")
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := atomicOn(t, e.d, e.c, receipt("r"), call("UPDATE stock SET n = 5 WHERE id = 1"), call("UPDATE stock SET n = 6 WHERE id = 2"))
+		_, _, err := atomicOn(t, e.d, e.c, receipt("r"), call("UPDATE stock SET n = id + 4 WHERE id <= 2 ORDER BY id"))
 		done <- err
 	}()
 	waitUntilWaiting(t, e.pool, id)
@@ -667,9 +724,10 @@ func TestAtomicDeadlockIsRetryable(t *testing.T) {
 	e.settled()
 }
 
-func TestAtomicOfLargeValues(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "maxAllowedPacket=200000", "CREATE TABLE big (id INT, b LONGBLOB, s LONGTEXT)")
+func TestAtomicOfLargeValues(t *testing.T) { bothWays(t, atomicOfLargeValues) }
+
+func atomicOfLargeValues(t *testing.T, way string) {
+	e := receiptful(t, way+"&maxAllowedPacket=200000", "CREATE TABLE big (id INT, b LONGBLOB, s LONGTEXT)")
 	b := make([]byte, 500000)
 	for i := range b {
 		b[i] = byte(i)
@@ -686,7 +744,7 @@ func TestAtomicOfLargeValues(t *testing.T) {
 
 func TestAtomicKeepsParametersOfAllTypes(t *testing.T) {
 	t.Parallel()
-	for _, param := range []string{"", "interpolateParams=true"} {
+	for _, param := range []string{"", "interpolateParams=true", "prepared", "prepared&interpolateParams=true"} {
 		e := receiptful(t, param, "CREATE TABLE v (i BIGINT, u BIGINT UNSIGNED, f DOUBLE, b BOOL, s TEXT, y BLOB, t DATETIME(6), n INT) CHARACTER SET utf8mb4",
 			"CREATE TABLE w LIKE v")
 		args := []any{int64(-1 << 63), uint64(1<<64 - 1), 0.1, true, "é'\"\\`?;-- 世界", []byte{0, 255, '\'', '\\'}, time.Date(2024, 2, 29, 1, 2, 3, 456789000, time.UTC), nil}
@@ -732,9 +790,10 @@ func TestAtomicDoesNotTakeTooMuch(t *testing.T) {
 	}
 }
 
-func TestReceiptsDuplicateIsToldByItsKey(t *testing.T) {
-	t.Parallel()
-	e := receiptful(t, "", "CREATE TABLE d (s VARCHAR(80) PRIMARY KEY, bed_receipt_id INT, UNIQUE KEY my_bed_receipt_id (bed_receipt_id))", "INSERT INTO d VALUES ('x'' for key ''bed_receipt_id', 1)")
+func TestReceiptsDuplicateIsToldByItsKey(t *testing.T) { bothWays(t, receiptsDuplicateIsToldByItsKey) }
+
+func receiptsDuplicateIsToldByItsKey(t *testing.T, way string) {
+	e := receiptful(t, way, "CREATE TABLE d (s VARCHAR(80) PRIMARY KEY, bed_receipt_id INT, UNIQUE KEY my_bed_receipt_id (bed_receipt_id))", "INSERT INTO d VALUES ('x'' for key ''bed_receipt_id', 1)")
 	for _, language := range []string{"en_US", "ja_JP", "de_DE", "hu_HU", "cs_CZ"} {
 		must(t, e.c, "SET lc_messages = '"+language+"'", "DELETE FROM bed_receipt")
 		if _, err := e.atomic(receipt("r")); err != nil {
@@ -771,5 +830,24 @@ func TestReceiptsDuplicateIsToldByItsKey(t *testing.T) {
 	}
 	if isReceiptDuplicate(&mysql.MySQLError{Number: 1064, Message: "Duplicate entry 'r' for key 'bed_receipt_id'"}) || isReceiptDuplicate(errors.New("x")) {
 		t.Error("another error is said to be a duplicate")
+	}
+}
+
+func TestReceiptsOfUnitsAreSpreadOverTheirKey(t *testing.T) {
+	t.Parallel()
+	d, begins, seen := newDialect(), map[string]bool{}, map[string]bool{}
+	for range 2000 {
+		unit := txlog.NewID()
+		id := d.ReceiptID(unit)
+		begins[id[:2]], seen[id] = true, true
+		if !strings.HasSuffix(id, unit) || len(id) > 80 || !plainText(id) || id != d.ReceiptID(unit) {
+			t.Fatalf("unit %s has the receipt %s", unit, id)
+		}
+	}
+	if len(begins) < 200 || len(seen) != 2000 {
+		t.Errorf("%d receipts begin in %d ways, want about 256", len(seen), len(begins))
+	}
+	if id := d.ReceiptID("short"); id != "short" {
+		t.Errorf("a unit with another kind of id has the receipt %s", id)
 	}
 }

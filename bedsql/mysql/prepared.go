@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/bedsql/bed/listener/delivery"
@@ -12,8 +15,9 @@ import (
 
 // Bounds of what is prepared on one connection.
 const (
-	// maxPrepared keeps far from the server's max_prepared_stmt_count (16382)
-	// with some hundred connections.
+	// maxPrepared is for how many texts there are statements, two for each. It
+	// keeps from the server's max_prepared_stmt_count (16382) with some hundred
+	// connections.
 	maxPrepared = 16
 	// maxNoticed is how many texts are counted before they are prepared.
 	maxNoticed = 64
@@ -28,15 +32,23 @@ const (
 	numTooManyPrepared = 1461 // ER_MAX_PREPARED_STMT_COUNT_REACHED
 	numUnknownPrepared = 1243 // ER_UNKNOWN_STMT_HANDLER
 	numPrepareAgain    = 1615 // ER_NEED_REPREPARE
+	numWrongArguments  = 1210 // ER_WRONG_ARGUMENTS, of EXECUTE
 )
 
 // memory is what is kept with one connection: the texts that were run there
 // with a receipt, and the compounds that were prepared for them. A compound
 // takes the server as long to read as to run.
+//
+// A compound executes its write by name, as a statement that was prepared by
+// itself: that one the server prepares anew when a table or a view of it has
+// changed. What stands in a compound it does not: a write to a view that was
+// replaced would go on to the tables of the old one.
 type memory struct {
+	conn  driver.Conn
 	texts map[string]*noticed
-	// uses counts all uses, prepared the statements that are open.
-	uses, prepared int
+	// uses counts all uses, prepared the texts for which statements are open,
+	// named all names.
+	uses, prepared, named int
 }
 
 // noticed is a text that was run with a receipt.
@@ -45,13 +57,15 @@ type noticed struct {
 	// never: it cannot be prepared.
 	never bool
 	write *write
-	stmt  driver.Stmt
+	// name is that of the prepared write, stmt the compound.
+	name string
+	stmt driver.Stmt
 }
 
 func memoryOf(s *delivery.Session) *memory {
 	m, ok := s.Memory.(*memory)
 	if !ok {
-		m = &memory{texts: map[string]*noticed{}}
+		m = &memory{conn: s.Conn, texts: map[string]*noticed{}}
 		s.Memory = m
 	}
 	return m
@@ -96,6 +110,40 @@ func (m *memory) unprepare(n *noticed) {
 		_ = n.stmt.Close()
 		n.stmt = nil
 		m.prepared--
+		m.deallocate(n.name)
+	}
+}
+
+// deallocate ends with the connection at the latest.
+func (m *memory) deallocate(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	_, _, _ = delivery.Exec(ctx, m.conn, "DEALLOCATE PREPARE "+name, nil)
+}
+
+// prepareNamed prepares a write by itself and gives what executes it. There is
+// no backslash in its text, see readWrite.
+func (m *memory) prepareNamed(ctx context.Context, w *write) (name string, execute *write, err error) {
+	m.named++
+	name = "bed_write_" + strconv.Itoa(m.named)
+	if _, _, err := delivery.Exec(ctx, m.conn, "PREPARE "+name+" FROM '"+strings.ReplaceAll(w.text, "'", "''")+"'", nil); err != nil {
+		return "", nil, err
+	}
+	by := *w
+	by.text = "EXECUTE " + name
+	if w.params > 0 {
+		by.text += " USING " + strings.Repeat("?, ", w.params-1) + "?"
+	}
+	return name, &by, nil
+}
+
+// release closes all statements.
+func (m *memory) release() {
+	if m.prepared == 0 {
+		return
+	}
+	for _, n := range m.texts {
+		m.unprepare(n)
 	}
 }
 
@@ -104,10 +152,14 @@ func (m *memory) unprepare(n *noticed) {
 // *delivery.Session or not.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*delivery.Session)
-	if !ok || len(calls) != 2 || !isReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText || !bindable(calls[1].Args) || c.full.Load() > time.Now().UnixNano() {
+	if !ok || len(calls) != 2 || !isReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText || !c.bindable(ctx, conn, calls[1].Args) {
 		return nil, false, nil
 	}
 	m := memoryOf(s)
+	if c.full.Load() > time.Now().UnixNano() {
+		m.release()
+		return nil, false, nil
+	}
 	n := m.notice(calls[1].SQL)
 	if n.never || n.stmt == nil && (n.count < c.prepareFrom || !c.ready(ctx, s, m, n, calls)) {
 		return nil, false, nil
@@ -116,8 +168,8 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 		return nil, false, nil
 	}
 	args := joinArgs(calls)
-	if n.stmt.NumInput() != len(args) {
-		return nil, false, nil
+	if n.stmt.NumInput() != len(args) || ctx.Err() != nil {
+		return nil, false, nil //nolint:nilerr // it is told where the calls are sent as they are
 	}
 	if n.write.generates() {
 		results, err = queryPrepared(ctx, n, calls, args)
@@ -127,49 +179,67 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	if err == nil {
 		return results, true, nil
 	}
+	settled := settle(ctx, s.Conn, calls, err, false)
 	var server *mysql.MySQLError
 	answered := errors.As(err, &server)
-	gone := answered && (notRun(err) || server.Number == numUnknownPrepared || server.Number == numPrepareAgain)
+	gone := answered && (notRun(err) || isGone(server.Number))
 	if !answered || gone {
 		m.unprepare(n)
 	}
 	if gone {
-		return nil, false, nil // nothing was run
+		return nil, false, nil // nothing is left of it
 	}
-	return nil, true, settle(ctx, s.Conn, calls, err, false)
+	return nil, true, settled
+}
+
+// isGone reports whether a prepared statement is not there any more as it was.
+func isGone(number uint16) bool {
+	return number == numUnknownPrepared || number == numPrepareAgain || number == numWrongArguments
 }
 
 // ready prepares the compound for a text. A failure leaves the text to be sent
 // as it is.
 func (c *compounds) ready(ctx context.Context, s *delivery.Session, m *memory, n *noticed, calls []delivery.Call) bool {
 	writes, ok := c.prepare(ctx, s.Conn, calls)
-	if !ok {
+	if !ok || !writes[1].repeatable {
 		n.never = c.known() != notAsked
 		return false
 	}
-	text := leanCompound(calls, writes)
-	if writes[1].generates() {
-		text = newParametrized(calls, writes)
+	if writes[1].generates() && !c.idIsKnown(ctx, s.Conn, writes[1]) {
+		return false
 	}
 	if m.prepared >= maxPrepared {
 		m.unprepare(m.texts[m.oldest(func(n *noticed) bool { return n.stmt != nil })])
 	}
-	stmt, err := delivery.Prepare(ctx, s.Conn, text)
+	name, execute, err := m.prepareNamed(ctx, writes[1])
 	if err != nil {
-		var server *mysql.MySQLError
-		if errors.As(err, &server) {
-			n.never = true
-			if server.Number == numTooManyPrepared {
-				// Others may need the room more.
-				c.full.Store(time.Now().Add(tableMemory).UnixNano())
-				n.never = false
-			}
-		}
+		c.unprepared(m, n, err)
 		return false
 	}
-	n.write, n.stmt = writes[1], stmt
+	n.write, n.name, writes[1] = writes[1], name, execute
+	text := leanCompound(calls, writes)
+	if execute.generates() {
+		text = newParametrized(calls, writes)
+	}
+	if n.stmt, err = delivery.Prepare(ctx, s.Conn, text); err != nil {
+		n.stmt = nil
+		m.deallocate(name)
+		c.unprepared(m, n, err)
+		return false
+	}
 	m.prepared++
 	return true
+}
+
+// unprepared notes an answer to a PREPARE: a text that can be read may be tried
+// again later. Where there is no room, others may need what we have.
+func (c *compounds) unprepared(m *memory, n *noticed, err error) {
+	n.count, n.never = 0, notRun(err)
+	var server *mysql.MySQLError
+	if errors.As(err, &server) && server.Number == numTooManyPrepared {
+		c.full.Store(time.Now().Add(tableMemory).UnixNano())
+		m.release()
+	}
 }
 
 // execPrepared runs a compound whose rows affected are those of its write and
@@ -194,19 +264,51 @@ func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args 
 	return compoundRow(calls, []*write{{}, n.write}, rows)
 }
 
-// bindable reports whether the server takes the values as parameters for the
-// same as in the text, where the driver writes them with interpolateParams.
-// That a number with a fraction is a DOUBLE there and a DECIMAL here makes a
-// difference, as does the introducer of a []byte.
-func bindable(args []driver.NamedValue) bool {
+// bindable reports whether values mean the same as parameters as they do where
+// the driver puts them. With interpolateParams that is the text, in which a
+// number with a fraction is a DECIMAL and no DOUBLE, an unsigned number is signed
+// if it fits, and a []byte has an introducer.
+func (c *compounds) bindable(ctx context.Context, conn driver.Conn, args []driver.NamedValue) bool {
+	differ := false
 	for i := range args {
-		switch args[i].Value.(type) {
-		case nil, int64, uint64, bool, string, time.Time:
+		switch v := args[i].Value.(type) {
+		case nil, bool, string, time.Time:
+		case int64:
+			differ = differ || v == math.MinInt64
+		case uint64, float64, []byte:
+			differ = true
 		default:
 			return false
 		}
 	}
-	return true
+	return !differ || !c.interpolates(ctx, conn)
+}
+
+// interpolates reports whether the driver writes values into the text; true if
+// that cannot be told. A driver that does not skips such a statement before it
+// sends anything.
+func (c *compounds) interpolates(ctx context.Context, conn driver.Conn) bool {
+	c.mu.Lock()
+	known := c.values
+	c.mu.Unlock()
+	if known == notTried {
+		execer, ok := delivery.Bare(conn).(driver.ExecerContext)
+		if !ok {
+			return true
+		}
+		switch _, err := execer.ExecContext(ctx, "DO ?", []driver.NamedValue{{Ordinal: 1, Value: int64(0)}}); {
+		case err == nil:
+			known = inText
+		case errors.Is(err, driver.ErrSkip):
+			known = asParameters
+		default:
+			return true
+		}
+		c.mu.Lock()
+		c.values = known
+		c.mu.Unlock()
+	}
+	return known == inText
 }
 
 func joinArgs(calls []delivery.Call) []driver.NamedValue {

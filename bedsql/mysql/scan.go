@@ -19,6 +19,8 @@ type write struct {
 	all     bool
 	// updates is whether an INSERT has ON DUPLICATE KEY UPDATE.
 	updates bool
+	// repeatable is whether it may be prepared and executed again and again.
+	repeatable bool
 }
 
 // generates reports whether it may generate an id.
@@ -65,13 +67,66 @@ func readWrite(text string) (*write, bool) {
 	if len(tokens) == 0 || tokens[0].kind != tokenWord {
 		return nil, false
 	}
-	switch w.verb = strings.ToUpper(tokens[0].text); w.verb {
+	w.verb = strings.ToUpper(tokens[0].text)
+	w.repeatable = repeatable(w, tokens)
+	switch w.verb {
 	case "UPDATE", "DELETE":
 		return w, true
 	case "INSERT", "REPLACE":
 		return w, w.readInsert(tokens[1:])
 	}
 	return nil, false
+}
+
+// repeatable reports whether a write is of one table and computes no more than
+// what is known to give the same each time it is executed. MariaDB's functions
+// may keep state from one execution to the next: JSON_OBJECT gives NULL for ever
+// after it met bytes that are no text. LIMIT takes more as a parameter than in
+// the text.
+func repeatable(w *write, tokens []token) bool {
+	where, into := "SET", w.generates()
+	if w.verb == "DELETE" {
+		where = "WHERE"
+	}
+	target, limited := true, false
+	for i, t := range tokens {
+		before := tokens[max(i-1, 0)]
+		switch {
+		case t.kind == tokenWord && unrepeatable[strings.ToUpper(t.text)]:
+			return false
+		case t.is(where), t.is("VALUES"), t.is("VALUE"):
+			target = false
+		case t.is("LIMIT"):
+			limited = true
+		case t.kind == tokenParam && limited:
+			return false
+		case t.kind != tokenMark:
+		case t.text == "," && target && !into:
+			return false // another table
+		case t.text == "(" && target && into && before.isName():
+			target = false // the columns
+		case t.text == "(" && before.kind == tokenWord && !beforeParenthesis[strings.ToUpper(before.text)],
+			t.text == "(" && (before.kind == tokenQuoted || before.kind == tokenString):
+			return false // a function
+		}
+	}
+	return true
+}
+
+// unrepeatable are words of what a repeatable write has not: other tables,
+// sequences, periods, patterns that are compiled.
+var unrepeatable = map[string]bool{
+	"SELECT": true, "JOIN": true, "STRAIGHT_JOIN": true, "USING": true, "UNION": true, "WITH": true, "TABLE": true,
+	"NEXT": true, "FOR": true, "REGEXP": true, "RLIKE": true, "COLLATE": true,
+}
+
+// beforeParenthesis are the words and functions that a parenthesis may follow
+// in a repeatable write.
+var beforeParenthesis = map[string]bool{
+	"VALUES": true, "VALUE": true, "IN": true, "AND": true, "OR": true, "NOT": true, "WHERE": true, "BETWEEN": true,
+	"CASE": true, "WHEN": true, "THEN": true, "ELSE": true, "INTERVAL": true,
+	"NOW": true, "CURRENT_TIMESTAMP": true, "UTC_TIMESTAMP": true,
+	"COALESCE": true, "IFNULL": true, "IF": true, "CONCAT": true, "GREATEST": true, "LEAST": true,
 }
 
 // ownSession are the words that give rows back to the client, or that ask the

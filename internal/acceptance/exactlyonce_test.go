@@ -58,19 +58,26 @@ func TestExactlyOnceSurvivesALostAnswer(t *testing.T) {
 			proxy := testproxy.New(t, db.Addr())
 			r := newRig(t, db.Via(proxy.Addr()), exactlyOnce)
 			r.account(100)
-			if _, err := r.wrapped.Exec(r.q("UPDATE account SET balance = balance + ? WHERE id = ?"), 1, 1); err != nil {
-				t.Fatal(err)
-			}
-			for i := range 5 {
-				struck := proxy.CutAfter(func(m []byte) bool { return testproxy.Text("commit")(m) || testproxy.PostgresExecute(m) })
-				_, err := r.wrapped.ExecContext(context.Background(), r.q("UPDATE account SET balance = balance + ? WHERE id = ?"), 1, 1)
-				if err != nil {
+			want := 100
+			add := func() {
+				t.Helper()
+				if _, err := r.wrapped.ExecContext(context.Background(), r.q("UPDATE account SET balance = balance + ? WHERE id = ?"), 1, 1); err != nil {
 					t.Fatal(err)
 				}
-				<-struck
-				if b := r.balance(1); b != 102+i {
-					t.Fatalf("balance = %d, want %d", b, 102+i)
+				if want++; r.balance(1) != want {
+					t.Fatalf("balance = %d, want %d", r.balance(1), want)
 				}
+			}
+			r.wrapped.SetMaxOpenConns(1)
+			for uses := range 6 { // of the connection, before: the third prepares the write
+				for range uses {
+					add()
+				}
+				struck := proxy.CutAfter(func(m []byte) bool {
+					return testproxy.Text("commit")(m) || testproxy.PostgresExecute(m) || testproxy.MySQLExecute(m)
+				})
+				add()
+				<-struck
 			}
 			r.wantNoLog()
 		})
