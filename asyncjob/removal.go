@@ -132,7 +132,13 @@ func (v *visit) removeAll(batch []*removal) {
 	}()
 	var receipts []string
 	for _, portion := range byOwner(batch) {
-		if err := v.erased(portion); err != nil {
+		gone, err := v.erased(portion)
+		for _, d := range portion {
+			if slices.Contains(gone, d.unit.ID) {
+				d.end, d.erase = v.leaseLost(d.unit), false
+			}
+		}
+		if err != nil {
 			log := v.logger()
 			if len(portion) == 1 {
 				log = v.unitLog(portion[0].unit)
@@ -169,40 +175,42 @@ func byOwner(batch []*removal) [][]*removal {
 }
 
 // erased removes units from the log, again and again while their leases are
-// kept. After an error some of them may be there.
-func (v *visit) erased(portion []*removal) error {
+// kept, and gives those that were not held any more: who lost a lease knows
+// nothing of the unit. After an error some of the others may be there.
+func (v *visit) erased(portion []*removal) (gone []string, err error) {
 	job := v.round.job
 	units := make([]*txlog.Unit, len(portion))
 	for i, d := range portion {
 		units[i] = d.unit
 	}
-	gone := 0
-	_, err := backoff.Retry(v.round.writes, func() (struct{}, error) {
+	_, err = backoff.Retry(v.round.writes, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(v.round.writes, job.cfg.Lease)
 		defer cancel()
 		for _, u := range units {
 			job.keeper.Refresh(u)
 		}
 		err := job.storage.Remove(ctx, units...)
-		if err == nil || errors.Is(err, txlog.ErrLeaseLost) {
-			return struct{}{}, permanent(err)
+		var lost *txlog.LeaseLostError
+		switch {
+		case errors.As(err, &lost):
+			gone = append(gone, lost.IDs...)
+			return struct{}{}, nil
+		case errors.Is(err, txlog.ErrLeaseLost): // of a storage that does not say whose
+			return struct{}{}, backoff.Permanent(err)
+		case err == nil:
+			return struct{}{}, nil
 		}
-		before := len(units)
-		units = slices.DeleteFunc(units, job.keeper.Lost)
-		if gone += before - len(units); len(units) == 0 {
-			err = permanent(err)
+		units = slices.DeleteFunc(units, func(u *txlog.Unit) bool {
+			if !job.keeper.Lost(u) {
+				return false
+			}
+			gone = append(gone, u.ID)
+			return true
+		})
+		if len(units) == 0 {
+			err = nil
 		}
 		return struct{}{}, err
 	}, backoff.WithBackOff(storeBackOff()), backoff.WithMaxElapsedTime(0))
-	if err == nil && gone > 0 {
-		err = txlog.ErrLeaseLost
-	}
-	return err
-}
-
-func permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return backoff.Permanent(err)
+	return gone, err
 }

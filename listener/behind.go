@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -103,10 +104,7 @@ func (q *behind) run() {
 		if batch == nil {
 			return
 		}
-		if len(batch) > 1 && q.removeAll(batch) == nil {
-			for _, x := range batch {
-				q.b.removed(x, nil)
-			}
+		if len(batch) > 1 && q.removeAll(batch) {
 			continue
 		}
 		for _, x := range batch {
@@ -120,7 +118,8 @@ func (q *behind) run() {
 	}
 }
 
-func (q *behind) removeAll(batch []*Execution) error {
+// removeAll removes units together; false if they have to be by themselves.
+func (q *behind) removeAll(batch []*Execution) bool {
 	units := make([]*txlog.Unit, len(batch))
 	for i, x := range batch {
 		q.b.keeper.Refresh(x.Unit)
@@ -128,5 +127,17 @@ func (q *behind) removeAll(batch []*Execution) error {
 	}
 	ctx, cancel := context.WithTimeout(q.b.ctx, q.b.cfg.LogTimeout)
 	defer cancel()
-	return q.b.cfg.Storage.Remove(ctx, units...)
+	err := q.b.cfg.Storage.Remove(ctx, units...)
+	var lost *txlog.LeaseLostError
+	if err != nil && !errors.As(err, &lost) {
+		return false
+	}
+	for _, x := range batch {
+		if lost != nil && slices.Contains(lost.IDs, x.Unit.ID) {
+			q.b.removed(x, err)
+		} else {
+			q.b.removed(x, nil)
+		}
+	}
+	return true
 }

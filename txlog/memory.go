@@ -120,14 +120,13 @@ func leaseLost(what string, lost []*Unit) error {
 	if len(lost) == 0 {
 		return nil
 	}
-	id := ""
-	if lost[0] != nil {
-		id = lost[0].ID
+	err := &LeaseLostError{what: what, IDs: make([]string, len(lost))}
+	for i, u := range lost {
+		if u != nil {
+			err.IDs[i] = u.ID
+		}
 	}
-	if len(lost) == 1 {
-		return fmt.Errorf("%w (%s unit %s)", ErrLeaseLost, what, id)
-	}
-	return fmt.Errorf("%w (%s unit %s and %d more)", ErrLeaseLost, what, id, len(lost)-1)
+	return err
 }
 
 // Renew implements [Storage].

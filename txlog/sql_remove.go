@@ -225,13 +225,54 @@ func (s *SQLStorage) deleteTold(ctx context.Context, joined []*request) error {
 		// One statement for all sizes. The plans for lists, one for each size,
 		// are more often made, and kept, as scans of the whole table.
 		sh, args = shape{deleteTold, inArray}, []any{arrayOfIDs(args[:rows]), args[len(args)-1]}
+		if rows >= manyRows {
+			return s.deleteByIndex(ctx, joined, args)
+		}
 	}
-	told, err := single{s}.query(ctx, sh, args...)
-	if err != nil {
+	found, err := told(ctx, single{s}, sh, args, joined)
+	if err == nil {
+		markRemoved(found)
+	}
+	return err
+}
+
+// deleteByIndex removes many units on PostgreSQL. A plan that was made while
+// the log was small reads all of it, also when it has grown or is full of what
+// was deleted, and is kept until the next VACUUM or ANALYZE.
+func (s *SQLStorage) deleteByIndex(ctx context.Context, joined []*request, args []any) error {
+	sh := shape{deleteTold, byIndex}
+	// Before the transaction takes a connection, see within.
+	if _, err := s.stmt(ctx, sh); err != nil {
 		return err
 	}
-	defer told.Close()
-	units := make(map[string]*held, rows)
+	var found []*held
+	err := s.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+		if _, err := q.exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
+			return err
+		}
+		found, err = told(ctx, q, sh, args, joined)
+		return err
+	})
+	if err == nil {
+		markRemoved(found)
+	}
+	return err
+}
+
+func markRemoved(found []*held) {
+	for _, h := range found {
+		h.removed = true
+	}
+}
+
+// told runs a DELETE that tells which rows there were.
+func told(ctx context.Context, q runner, sh shape, args []any, joined []*request) (found []*held, err error) {
+	rows, err := q.query(ctx, sh, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	units := make(map[string]*held, len(joined))
 	_ = each(joined, func(h *held) error {
 		// Of two callers who remove the same unit one has removed it.
 		if units[h.id] == nil {
@@ -239,23 +280,16 @@ func (s *SQLStorage) deleteTold(ctx context.Context, joined []*request) error {
 		}
 		return nil
 	})
-	found := make([]*held, 0, rows)
-	for told.Next() {
+	for rows.Next() {
 		var id string
-		if err := told.Scan(&id); err != nil {
-			return err
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
 		}
 		if h := units[headID(id)]; h != nil {
 			found = append(found, h)
 		}
 	}
-	if err := told.Err(); err != nil {
-		return err
-	}
-	for _, h := range found {
-		h.removed = true
-	}
-	return nil
+	return found, rows.Err()
 }
 
 // errNotAll: some of the units were not held, and nothing was removed.

@@ -53,6 +53,9 @@ const usualLease = 10
 // inArray is the shape of a fenced statement whose ids are one array.
 const inArray = 0
 
+// byIndex is inArray for a statement that is planned without scans of the table.
+const byIndex = -1
+
 // The conditions of listUnits.
 const (
 	listAfter = 1 << iota
@@ -222,6 +225,9 @@ func fenced(n int) string {
 	switch {
 	case n == inArray:
 		return `id = ANY(?::text[]) AND lease_token = ?`
+	case n == byIndex:
+		// Another text has a plan of its own.
+		return `id = ANY(?::text[]) AND lease_token = ? /* by index */`
 	case n&pairs != 0:
 		return list(n&^pairs, `(id = ? AND lease_token = ?)`, " OR ")
 	}

@@ -3,6 +3,7 @@ package txlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -21,6 +22,25 @@ var (
 	ErrLeased = errors.New("txlog: the log is being delivered at this moment")
 )
 
+// LeaseLostError is the [ErrLeaseLost] of a call about several units.
+type LeaseLostError struct {
+	// IDs are those of the units that were not held; of the others the call did
+	// what was asked.
+	IDs  []string
+	what string
+}
+
+func (e *LeaseLostError) Error() string {
+	text := fmt.Sprintf("%v (%s unit %s", ErrLeaseLost, e.what, e.IDs[0])
+	if more := len(e.IDs) - 1; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + ")"
+}
+
+// Unwrap gives ErrLeaseLost.
+func (e *LeaseLostError) Unwrap() error { return ErrLeaseLost }
+
 // Storage keeps units. All its times are taken from the store's own clock,
 // never from the caller's. It is safe for concurrent use, also by other
 // processes.
@@ -34,8 +54,8 @@ type Storage interface {
 	// without a Lease.Token are given one that nobody else has, units without a
 	// TransactionID their own ID. Ids must be fresh.
 	Add(ctx context.Context, lease time.Duration, units ...*Unit) error
-	// Remove erases the units, each under its Lease.Token. ErrLeaseLost if any
-	// of them was not held under it (the others are removed). A removal whose
+	// Remove erases the units, each under its Lease.Token. A LeaseLostError if
+	// any of them was not held under it (the others are removed). A removal whose
 	// answer was lost is repeated; that nothing is left then, before
 	// Lease.Deadline, counts as removed.
 	Remove(ctx context.Context, units ...*Unit) error

@@ -300,6 +300,7 @@ func TestWithoutTheRightToCreateReceiptsOneErrorSaysWhatToRunAndNothingIsSent(t 
 		r.exec(statement)
 		grant("bed_receipt")
 		r.must(r.wrapped, addOne)
+		r.wantNoLog() // it is removed behind the caller
 		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
 		r.receipted()
 		if report := r.runOnce(); report.Delivered != 1 {

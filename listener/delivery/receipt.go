@@ -198,7 +198,7 @@ func (d *Dialect) EraseReceipts(ctx context.Context, conn driver.Conn, ids []str
 
 func (d *Dialect) erase(ctx context.Context, conn driver.Conn, k receiptStatement, ids []string) error {
 	for len(ids) > 0 {
-		n := min(len(ids), receiptPageSize)
+		n := min(len(ids), receiptErasable)
 		args := []any{postgresArray(ids[:n])}
 		if d.Flavor != Postgres {
 			args = make([]any, n)

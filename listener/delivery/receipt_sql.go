@@ -47,6 +47,11 @@ const (
 // receiptPageSize is how many receipts a purge looks at together.
 const receiptPageSize = 500
 
+// receiptErasable is how many are erased together. MariaDB reads the whole
+// table for a list that is a fifth of it, and waits there for those that are
+// being written.
+const receiptErasable = 128
+
 // receiptTexts are those that are always the same, made once.
 var receiptTexts sync.Map // from receiptTextKey to string
 
