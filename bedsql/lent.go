@@ -11,8 +11,11 @@ import (
 
 // Bounds of the connections that a connector has for deliveries of its own.
 const (
-	maxLent     = 16 // in use or idle
+	maxLent     = 32 // in use or idle
 	maxIdleTime = time.Minute
+	// freshFor is how long an idle connection is used again unchecked: to look
+	// costs a call of the system, and proves as little.
+	freshFor = 10 * time.Millisecond
 )
 
 // idleConns are connections of a connector that no pool of database/sql holds:
@@ -44,7 +47,8 @@ func (p *idleConns) take(ctx context.Context) driver.Conn {
 		c := p.conns[n-1]
 		p.conns = p.conns[:n-1]
 		p.mu.Unlock()
-		if time.Since(c.since) < maxIdleTime && usable(ctx, c.Conn) {
+		switch idle := time.Since(c.since); {
+		case idle < freshFor, idle < maxIdleTime && usable(ctx, c.Conn):
 			return c.Conn
 		}
 		_ = c.Close()

@@ -95,12 +95,21 @@ func (c *connector) receiptsIn(t *localTx) (r delivery.Receipts, known bool) {
 
 // replay runs a unit once more.
 func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) delivery.Outcome {
+	return c.replayCalls(ctx, conn, nil, u)
+}
+
+// replayCalls is replay for one who may still have what the log would be read
+// for; nil if not.
+func (c *connector) replayCalls(ctx context.Context, conn driver.Conn, calls []delivery.Call, u *txlog.Unit) delivery.Outcome {
 	if u.Receipt != "" {
 		if out := c.findReceipts(ctx, conn); out.Err != nil {
 			return out
 		}
 	}
-	return c.dialect.Replay(ctx, conn, u, c.receipts)
+	if calls == nil {
+		return c.dialect.Replay(ctx, conn, u, c.receipts)
+	}
+	return c.dialect.Run(ctx, conn, calls, u, c.receipts)
 }
 
 // void decides a unit in doubt.

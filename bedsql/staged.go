@@ -58,7 +58,10 @@ type stagedSum struct {
 type stagedWrite struct {
 	c         *connector
 	statement txlog.Statement
-	receipt   bool
+	// args are what reading statement.Params would give, if kept.
+	args    []driver.NamedValue
+	kept    bool
+	receipt bool
 
 	mu     sync.Mutex
 	result driver.Result
@@ -208,11 +211,14 @@ func (c *Conn) stage(ctx context.Context, soft *SoftTransaction, s statement, ar
 	if err := c.c.guard.admit(s, receipt); err != nil {
 		return nil, err
 	}
-	stored, err := c.store(s, args)
+	stored, args, err := c.storeArgs(s, args)
 	if err != nil {
 		return nil, err
 	}
 	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt}
+	if w.kept = keepable(args); w.kept {
+		w.args = slices.Clone(args)
+	}
 	if w.receipt {
 		if err := c.ensureReceipts(ctx); err != nil {
 			return nil, err
@@ -226,6 +232,18 @@ func (c *Conn) stage(ctx context.Context, soft *SoftTransaction, s statement, ar
 		return nil, err
 	}
 	return w, nil
+}
+
+// keepable reports whether nobody can change the values any more.
+func keepable(args []driver.NamedValue) bool {
+	for i := range args {
+		switch args[i].Value.(type) {
+		case nil, bool, int64, float64, string:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // stageControl follows savepoints inside a local transaction that only
@@ -429,12 +447,13 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 }
 
 func (u *stagedUnit) prepare(unit *txlog.Unit) {
+	calls := u.calls()
 	u.side = &lent{c: u.c}
 	u.x = u.c.execution(unit)
 	u.x.KeepRefused = true
 	u.x.Attempt = func(ctx context.Context, _ int) delivery.Outcome {
 		return u.side.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
-			return u.c.replay(ctx, conn, unit)
+			return u.c.replayCalls(ctx, conn, calls, unit)
 		})
 	}
 	if unit.Receipt != "" {
@@ -444,6 +463,18 @@ func (u *stagedUnit) prepare(unit *txlog.Unit) {
 			})
 		}
 	}
+}
+
+// calls are the unit's statements; nil if they have to be read from the log.
+func (u *stagedUnit) calls() []delivery.Call {
+	calls := make([]delivery.Call, len(u.writes))
+	for i, w := range u.writes {
+		if !w.kept {
+			return nil
+		}
+		calls[i] = delivery.Call{SQL: w.statement.SQL, Args: w.args}
+	}
+	return calls
 }
 
 // deliver runs the unit. The leases of the group are kept by the connector

@@ -317,15 +317,21 @@ func (c *Conn) runPrepared(ctx context.Context, s statement, args []driver.Named
 // store turns a statement into what the log keeps. An error means that
 // nothing ran.
 func (c *Conn) store(s statement, args []driver.NamedValue) (txlog.Statement, error) {
+	stored, _, err := c.storeArgs(s, args)
+	return stored, err
+}
+
+// storeArgs is store, and gives the values that the log keeps.
+func (c *Conn) storeArgs(s statement, args []driver.NamedValue) (txlog.Statement, []driver.NamedValue, error) {
 	args, err := c.c.dialect.Store(args)
 	if err != nil {
-		return txlog.Statement{}, fmt.Errorf("bed: nothing was run: %w", err)
+		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
 	}
 	params, err := txlog.EncodeParams(args)
 	if err != nil {
-		return txlog.Statement{}, fmt.Errorf("bed: nothing was run: %w", err)
+		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
 	}
-	return txlog.Statement{SQL: s.query, Params: params}, nil
+	return txlog.Statement{SQL: s.query, Params: params}, args, nil
 }
 
 // execution is what is delivered of a unit; how it is run, the caller adds.

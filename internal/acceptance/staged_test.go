@@ -1136,7 +1136,7 @@ func TestStagedAConnectionToAnInMemoryDatabaseIsRefused(t *testing.T) {
 func TestStagedConnectionsForDeliveryAreBoundedAndClosedWithTheDB(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
-		const groups, most = 40, 16
+		const groups, most = 40, 32
 		r, p := newRigBehindProxy(t, db, exactlyOnce)
 		r.receiptTable()
 		r.account(0, 0)

@@ -111,6 +111,11 @@ func (d *Dialect) Replay(ctx context.Context, conn driver.Conn, u *txlog.Unit, r
 		}
 		calls[i] = Call{SQL: s.SQL, Args: args}
 	}
+	return d.Run(ctx, conn, calls, u, r)
+}
+
+// Run is Replay for one who has the statements of u as the driver takes them.
+func (d *Dialect) Run(ctx context.Context, conn driver.Conn, calls []Call, u *txlog.Unit, r Receipts) Outcome {
 	switch {
 	case u.Receipt != "":
 		return d.Apply(ctx, conn, calls, u, r, false)
