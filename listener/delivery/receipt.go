@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,15 +174,17 @@ func (d *Dialect) keepReceipt(ctx context.Context, conn driver.Conn, u *txlog.Un
 	return d.alone(ctx, conn, driver.TxOptions{}, c)
 }
 
-// alone runs one of our own statements as a local transaction.
-func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOptions, c Call) error {
+// alone runs statements of our own as a local transaction.
+func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOptions, calls ...Call) error {
 	tx, err := BeginTx(ctx, conn, opts)
 	if err != nil {
 		return err
 	}
-	if _, _, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
-		_ = tx.Rollback()
-		return err
+	for _, c := range calls {
+		if _, _, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
+			_ = tx.Rollback()
+			return err
+		}
 	}
 	if err := tx.Commit(); err != nil {
 		return d.CommitFailed(ctx, conn, err).Err
@@ -198,20 +201,27 @@ func (d *Dialect) EraseReceipts(ctx context.Context, conn driver.Conn, ids []str
 
 func (d *Dialect) erase(ctx context.Context, conn driver.Conn, k receiptStatement, ids []string) error {
 	for len(ids) > 0 {
-		n := min(len(ids), receiptErasable)
-		args := []any{postgresArray(ids[:n])}
-		if d.Flavor != Postgres {
-			args = make([]any, n)
-			for i := range args {
-				args[i] = ids[i]
-			}
-		}
-		if err := d.alone(ctx, conn, d.readCommitted(), call(receiptText(d.Flavor, k, n), args...)); err != nil {
+		n := min(len(ids), receiptPageSize)
+		if err := d.alone(ctx, conn, d.readCommitted(), d.eraseCalls(k, ids[:n])...); err != nil {
 			return err
 		}
 		ids = ids[n:]
 	}
 	return nil
+}
+
+func (d *Dialect) eraseCalls(k receiptStatement, ids []string) (calls []Call) {
+	if d.Flavor == Postgres {
+		return []Call{call(receiptText(d.Flavor, k, len(ids)), postgresArray(ids))}
+	}
+	for portion := range slices.Chunk(ids, receiptErasable) {
+		args := make([]any, len(portion))
+		for i := range args {
+			args[i] = portion[i]
+		}
+		calls = append(calls, call(receiptText(d.Flavor, k, len(portion)), args...))
+	}
+	return calls
 }
 
 // postgresArray writes ids, which are printable ASCII, as PostgreSQL writes an

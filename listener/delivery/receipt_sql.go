@@ -44,10 +44,11 @@ const (
 	receiptPlace
 )
 
-// receiptPageSize is how many receipts a purge looks at together.
+// receiptPageSize is how many receipts a purge looks at, and a transaction
+// erases, together.
 const receiptPageSize = 500
 
-// receiptErasable is how many are erased together. MariaDB reads the whole
+// receiptErasable is how many a statement erases. MariaDB reads the whole
 // table for a list that is a fifth of it, and waits there for those that are
 // being written.
 const receiptErasable = 128
