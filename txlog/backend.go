@@ -145,6 +145,8 @@ func (e *dialError) Unwrap() error { return e.error }
 type session struct {
 	driver.Connector
 	setup []string
+	// keeps: the connections keep statements, see keepingConn.
+	keeps bool
 }
 
 func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
@@ -157,6 +159,9 @@ func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
 			_ = conn.Close()
 			return nil, &dialError{err}
 		}
+	}
+	if s.keeps {
+		conn = keeping(conn)
 	}
 	return conn, nil
 }

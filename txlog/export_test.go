@@ -6,13 +6,26 @@ import (
 )
 
 // Joining is what a test sees and holds of the writes that callers share.
-type Joining struct{ j *joiner }
+type Joining struct {
+	j *joiner
+	// adds: it is about the adds of a queue that may hold both.
+	adds bool
+}
 
 // Adding gives the joined Adds, Removing the joined removals.
-func (s *SQLStorage) Adding() Joining { return Joining{s.adding} }
+func (s *SQLStorage) Adding() Joining { return Joining{s.adding, true} }
 
 // Removing gives the joined removals.
-func (s *SQLStorage) Removing() Joining { return Joining{s.removal} }
+func (s *SQLStorage) Removing() Joining { return Joining{s.removal, false} }
+
+func (g Joining) queued() (n int) {
+	for _, r := range g.j.queue {
+		if g.adds == (len(r.adds) > 0) {
+			n++
+		}
+	}
+	return n
+}
 
 // Hold takes the place of a write under way until release is called: with one
 // write at a time everything queues, and leaves together then.
@@ -29,7 +42,7 @@ func (g Joining) Await(t testing.TB, queued, waiting int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		g.j.mu.Lock()
-		q, w := len(g.j.queue), len(g.j.waiting)
+		q, w := g.queued(), len(g.j.waiting)
 		g.j.mu.Unlock()
 		if q == queued && w == waiting {
 			return

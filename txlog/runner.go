@@ -108,20 +108,6 @@ func (s *SQLStorage) inTx(ctx context.Context, f func(context.Context, runner) e
 	return tx.Commit()
 }
 
-// inBatch runs f in one local transaction that begins with a write, so that
-// SQLite needs no BEGIN IMMEDIATE and its prepared statements can be used.
-func (s *SQLStorage) inBatch(ctx context.Context, f func(context.Context, runner) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("%w (%w)", err, errNotSent)
-	}
-	if err := f(ctx, within{s, tx}); err != nil {
-		_ = tx.Rollback()
-		return fmt.Errorf("%w (%w)", err, errNotSent)
-	}
-	return tx.Commit()
-}
-
 // inImmediate takes SQLite's write lock at once: a transaction that reads first
 // and writes later fails when another one wrote in between.
 func (s *SQLStorage) inImmediate(ctx context.Context, f func(context.Context, runner) error) (err error) {

@@ -112,9 +112,6 @@ func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again 
 			r.repeated = true
 		}
 	}
-	if len(joined) > 1 && s.backend.Flavor == FlavorSQLite {
-		return s.insertEach(ctx, joined)
-	}
 	in := insertings.Get().(*inserting)
 	defer in.free()
 	for _, r := range joined {
@@ -136,28 +133,6 @@ func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again 
 		})
 	}
 	return in.insert(ctx, s, single{s}, rows)
-}
-
-// insertEach writes the rows one by one, in a local transaction: within the
-// process that is faster than one statement.
-func (s *SQLStorage) insertEach(ctx context.Context, joined []*request) error {
-	// Before the transaction takes a connection, see within.
-	if _, err := s.stmt(ctx, shape{insertRows, 1}); err != nil {
-		return err
-	}
-	in := insertings.Get().(*inserting)
-	defer in.free()
-	return s.inBatch(ctx, func(ctx context.Context, q runner) error {
-		for _, r := range joined {
-			for i := range r.adds {
-				in.rows = append(in.rows[:0], &r.adds[i])
-				if err := in.insert(ctx, s, q, in.rows); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
 }
 
 // portion is how many of the rows go into the next INSERT.

@@ -15,6 +15,9 @@ const (
 	// others waiting any more, and mostStalled how many of them there may be.
 	stalled     = 250 * time.Millisecond
 	mostStalled = 4
+	// maxShared is how many rows a transaction of SQLite writes and removes for
+	// several callers.
+	maxShared = 2 * maxRows
 	// closeFor bounds how long Close waits for what was begun before it.
 	closeFor = repeatFor
 	// keptRows is how large a request is kept for the next caller.
@@ -100,6 +103,8 @@ type joiner struct {
 	// again: an earlier attempt may have been applied.
 	write func(ctx context.Context, joined []*request, again bool) error
 	pace  *pace
+	// most is how many rows those that share a write may have together.
+	most int
 
 	// base ends when Close has waited for long enough.
 	base context.Context
@@ -125,7 +130,7 @@ type flight struct {
 }
 
 func newJoiner(s *SQLStorage, p *pace, write func(context.Context, []*request, bool) error) *joiner {
-	j := &joiner{s: s, write: write, pace: p}
+	j := &joiner{s: s, write: write, pace: p, most: maxRows}
 	j.base, j.stop = context.WithCancel(context.Background())
 	return j
 }
@@ -361,7 +366,7 @@ func (j *joiner) depart(now time.Time) (f *flight, joined []*request) {
 func (j *joiner) take() []*request {
 	n, rows, size, limit := 0, 0, 0, j.s.insertBytes()
 	for _, r := range j.queue {
-		if n > 0 && (r.alone || rows+r.rows > maxRows || size+r.size > limit) {
+		if n > 0 && (r.alone || rows+r.rows > j.most || size+r.size > limit) {
 			break
 		}
 		n++
@@ -416,8 +421,10 @@ func (j *joiner) close() <-chan struct{} {
 	for len(j.waiting) > 0 {
 		j.wake()
 	}
-	idle := make(chan struct{})
-	j.idle = idle
+	if j.idle == nil {
+		j.idle = make(chan struct{})
+	}
+	idle := j.idle
 	j.rest()
 	return idle
 }

@@ -108,8 +108,6 @@ func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again 
 		err = s.deleteOne(ctx, &joined[0].holds[0])
 	case s.tells && !s.many(joined):
 		err = s.deleteTold(ctx, joined)
-	case s.backend.Flavor == FlavorSQLite:
-		err = s.deleteEach(ctx, joined)
 	default:
 		if err = s.deleteAll(ctx, joined); errors.Is(err, errNotAll) {
 			err = s.deleteEach(ctx, joined)
@@ -167,7 +165,7 @@ func (s *SQLStorage) deleteEach(ctx context.Context, joined []*request) error {
 		return err
 	}
 	var found []*held
-	err := s.inBatch(ctx, func(ctx context.Context, q runner) error {
+	err := s.inTx(ctx, func(ctx context.Context, q runner) error {
 		return each(joined, func(h *held) error {
 			there, err := runHeld(ctx, q, deleteHeld, nil, h.id, h.token, h.rows)
 			if there {

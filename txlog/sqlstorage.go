@@ -75,7 +75,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 	if err != nil {
 		return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", backend.Flavor, err)
 	}
-	s.db = sql.OpenDB(&session{Connector: connector, setup: sessionSetup(backend.Flavor)})
+	s.db = sql.OpenDB(&session{Connector: connector, setup: sessionSetup(backend.Flavor), keeps: backend.Flavor == FlavorSQLite})
 	s.join(s.limitConns())
 	if err := s.prepareLog(ctx); err != nil {
 		s.db.Close()
@@ -130,6 +130,12 @@ func (s *SQLStorage) join(conns int) {
 		o.minWrites, o.maxWrites = 1, 1
 	}
 	s.trips.s, s.trips.start = s, time.Now()
+	if s.backend.Flavor == FlavorSQLite {
+		s.adding = newJoiner(s, newPace(&o, conns, &s.trips), s.writeShared)
+		s.adding.most = maxShared
+		s.removal = s.adding
+		return
+	}
 	s.adding = newJoiner(s, newPace(&o, conns, &s.trips), s.insertJoined)
 	s.removal = newJoiner(s, newPace(&o, conns, &s.trips), s.deleteJoined)
 }

@@ -12,6 +12,7 @@ const (
 	insertRows kind = iota
 	insertUsual
 	insertColumns
+	insertAt
 	deleteHeld
 	deleteTold
 	renewHeld
@@ -86,6 +87,8 @@ func (f Flavor) text(sh shape) string {
 			`(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, 0, 1, ?, '', ?, '', 1, {now} + `+lease+`, NULL, 0, ?, {now} + `+lease+`)`))
 	case insertColumns:
 		s = f.insert(insertArraysText)
+	case insertAt:
+		s = f.insert(values(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`))
 	case deleteHeld:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
 		if f == FlavorMySQL && sh.n&^pairs >= manyRows {

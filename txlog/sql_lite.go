@@ -1,0 +1,254 @@
+package txlog
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// What callers write to a log in SQLite at the same time, adds and removals
+// alike, goes into one local transaction: there is one writer in such a
+// database anyway, and each COMMIT waits for the disk. Its statements run on the
+// driver's connection itself: within the process, what database/sql does for
+// each of them costs more than many of them do.
+
+// writeShared makes one write of what is in the requests. What a caller adds
+// alone is one statement, and so is what he removes of one unit.
+func (s *SQLStorage) writeShared(ctx context.Context, joined []*request, again bool) error {
+	switch first := joined[0]; {
+	case len(joined) > 1:
+	case len(first.adds) > 0:
+		return s.insertJoined(ctx, joined, again)
+	case len(first.holds) == 1:
+		return s.deleteJoined(ctx, joined, again)
+	}
+	if again {
+		for _, r := range joined {
+			r.repeated = true
+		}
+	}
+	var found []*held
+	err := s.inRaw(ctx, func(ctx context.Context, q *rawTx) (err error) {
+		if err := q.insert(ctx, joined); err != nil {
+			return err
+		}
+		found, err = q.remove(ctx, joined)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, h := range found {
+		h.removed = true
+	}
+	if again {
+		return s.markGone(ctx, joined)
+	}
+	return nil
+}
+
+// rawTx is a local transaction on the driver's own connection.
+type rawTx struct {
+	flavor Flavor
+	conn   driver.Conn
+	// kept are the statements that the connection keeps prepared; nil when it
+	// keeps none.
+	kept map[shape]driver.Stmt
+	own  []driver.Stmt
+	args []driver.NamedValue
+
+	// began: the first write has the lock. quiet is the context without an end.
+	began bool
+	quiet context.Context
+}
+
+// inRaw runs f in one local transaction that begins with a write, so that
+// SQLite needs no BEGIN IMMEDIATE.
+func (s *SQLStorage) inRaw(ctx context.Context, f func(context.Context, *rawTx) error) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("%w (%w)", err, errNotSent)
+	}
+	defer conn.Close()
+	return conn.Raw(func(c any) error {
+		q := &rawTx{flavor: s.backend.Flavor, conn: c.(driver.Conn), quiet: context.WithoutCancel(ctx)}
+		if keeper, ok := c.(*keepingConn); ok {
+			q.kept = keeper.stmts
+		}
+		defer q.close()
+		tx, err := q.begin()
+		if err != nil {
+			return fmt.Errorf("%w (%w)", err, errNotSent)
+		}
+		if err := f(ctx, q); err != nil {
+			// Without COMMIT nothing is written.
+			_ = tx.Rollback()
+			return fmt.Errorf("%w (%w)", err, errNotSent)
+		}
+		return tx.Commit()
+	})
+}
+
+// begin waits for nobody: the first write takes the lock.
+func (q *rawTx) begin() (driver.Tx, error) {
+	if b, ok := q.conn.(driver.ConnBeginTx); ok {
+		return b.BeginTx(q.quiet, driver.TxOptions{})
+	}
+	return q.conn.Begin() //nolint:staticcheck // the only way such a driver has
+}
+
+// close lets go of what the connection does not keep.
+func (q *rawTx) close() {
+	for _, stmt := range q.own {
+		_ = stmt.Close()
+	}
+}
+
+// stmt gives a prepared statement.
+func (q *rawTx) stmt(sh shape) (driver.Stmt, error) {
+	if stmt := q.kept[sh]; stmt != nil {
+		return stmt, nil
+	}
+	text := q.flavor.text(sh)
+	var stmt driver.Stmt
+	var err error
+	if p, ok := q.conn.(driver.ConnPrepareContext); ok {
+		stmt, err = p.PrepareContext(q.quiet, text)
+	} else {
+		stmt, err = q.conn.Prepare(text)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case q.kept != nil:
+		q.kept[sh] = stmt
+	default:
+		q.own = append(q.own, stmt)
+	}
+	return stmt, nil
+}
+
+// run runs a statement with q.args and gives the number of the rows it wrote. A
+// driver watches over a context that can end, for each statement anew; what
+// follows the first write of a transaction waits for nobody, so that it is
+// enough to ask in between.
+func (q *rawTx) run(ctx context.Context, stmt driver.Stmt) (n int64, err error) {
+	if q.began {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		ctx = q.quiet
+	}
+	q.began = true
+	var result driver.Result
+	if e, ok := stmt.(driver.StmtExecContext); ok {
+		result, err = e.ExecContext(ctx, q.args)
+	} else {
+		values := make([]driver.Value, len(q.args))
+		for i := range q.args {
+			values[i] = q.args[i].Value
+		}
+		result, err = stmt.Exec(values) //nolint:staticcheck // the only way such a driver has
+	}
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (q *rawTx) bind(values ...any) {
+	q.args = q.args[:0]
+	for i, v := range values {
+		q.args = append(q.args, driver.NamedValue{Ordinal: i + 1, Value: v})
+	}
+}
+
+// insert writes the rows of the requests. The clock of SQLite is that of this
+// process: to read it once is enough.
+func (q *rawTx) insert(ctx context.Context, joined []*request) error {
+	now := time.Now().UnixMilli()
+	for _, r := range joined {
+		for i := range r.adds {
+			if err := q.insertRow(ctx, &r.adds[i], now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (q *rawTx) insertRow(ctx context.Context, r *row, now int64) error {
+	stmt, err := q.stmt(shape{insertAt, 1})
+	if err != nil {
+		return err
+	}
+	var id, begin, end any = r.id, now, now + r.lease
+	q.bind(id, r.source, r.text, r.params, begin, r.transaction, int64(r.no), int64(r.count),
+		r.settings, r.notReplayable, r.receipt, r.fingerprint, end, r.token, end)
+	_, err = q.run(ctx, stmt)
+	return err
+}
+
+// remove deletes the units of the requests and gives those that were held.
+func (q *rawTx) remove(ctx context.Context, joined []*request) (found []*held, err error) {
+	err = each(joined, func(h *held) error {
+		stmt, err := q.stmt(shape{deleteHeld, 1})
+		if err != nil {
+			return err
+		}
+		there := false
+		for n := range h.rows {
+			q.bind(rowID(h.id, n), h.token)
+			deleted, err := q.run(ctx, stmt)
+			if err != nil {
+				return err
+			}
+			there = there || deleted > 0
+		}
+		if there {
+			found = append(found, h)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// keepingConn is a connection to SQLite that keeps its own statements prepared
+// until it is closed, unknown to database/sql.
+type keepingConn struct {
+	wholeConn
+	stmts map[shape]driver.Stmt
+}
+
+// wholeConn is all that database/sql asks of a connection of SQLite's driver.
+type wholeConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+// keeping makes the connection keep statements, unless its driver's has less, or
+// more, than the wrapper would show of it.
+func keeping(conn driver.Conn) driver.Conn {
+	whole, ok := conn.(wholeConn)
+	if _, more := conn.(driver.NamedValueChecker); more || !ok {
+		return conn
+	}
+	return &keepingConn{whole, map[shape]driver.Stmt{}}
+}
+
+func (c *keepingConn) Close() error {
+	var errs []error
+	for _, stmt := range c.stmts {
+		errs = append(errs, stmt.Close())
+	}
+	clear(c.stmts)
+	return errors.Join(append(errs, c.wholeConn.Close())...)
+}
