@@ -2,6 +2,7 @@ package txlog
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -25,6 +26,9 @@ func (r *request) leaves(now time.Time) {
 	}
 	r.end = ownersEnd(r.holds, now)
 }
+
+// over reports whether its caller's context has ended.
+func (r *request) over() bool { return r.ctx.Err() != nil }
 
 // alone makes a write for one caller, under his context.
 func (j *joiner) alone(r *request) (ok bool) {
@@ -60,6 +64,7 @@ func (j *joiner) settle(f *flight, joined []*request) (ok bool) {
 	j.lead(f, joined, cut)
 	err := j.s.attempt(ctx, func(ctx context.Context, _ bool) error { return j.write(ctx, joined, false) })
 	j.lead(f, joined, nil)
+	short := ctx.Err() != nil
 	cut()
 	switch {
 	case err == nil:
@@ -69,6 +74,9 @@ func (j *joiner) settle(f *flight, joined []*request) (ok bool) {
 		return true
 	case !j.s.definite(err):
 		j.repeat(joined, err)
+	case short && slices.ContainsFunc(joined, (*request).over):
+		// It was cut short for those who left, with nothing written.
+		j.settle(f, joined)
 	case len(joined) > 1 && j.s.refused(err):
 		half := len(joined) / 2
 		j.settle(f, joined[:half])
@@ -92,8 +100,8 @@ func (s *SQLStorage) refused(err error) bool {
 func (j *joiner) present(joined []*request) []*request {
 	there := make([]*request, 0, len(joined))
 	for _, r := range joined {
-		if err := r.ctx.Err(); err != nil {
-			r.finish(false, err)
+		if r.over() {
+			r.finish(false, r.ctx.Err())
 			continue
 		}
 		there = append(there, r)

@@ -1,0 +1,207 @@
+package txlog_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/txlog"
+)
+
+// addAndRemove lets the callers' adds and removals leave in one write.
+func addAndRemove(t *testing.T, s *txlog.SQLStorage, adds, removals int, add, remove func(i int) error) (added, removed []error) {
+	t.Helper()
+	waitRemovals := together(t, s.Removing(), removals, remove)
+	waitAdds := together(t, s.Adding(), adds, add)
+	done := make(chan []error, 1)
+	go func() { done <- waitRemovals() }()
+	added = waitAdds()
+	return added, <-done
+}
+
+// lockLog takes the write lock of the log, as another process would.
+func lockLog(t *testing.T, db testdb.DB) (release func()) {
+	t.Helper()
+	conn, err := db.Open(t).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if _, err := conn.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestWhatSQLiteRefusesFailsNeitherTheAddsNorTheRemovalsThatShareItsTransaction(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	s := open(t, db)
+	old, units := someUnits(7), someUnits(9)
+	mustAdd(t, s, old...)
+	refuse(t, db, "refused")
+	units[4].DataSource = "refused"
+	if _, err := db.Open(t).Exec("CREATE TRIGGER kept BEFORE DELETE ON transaction_log WHEN OLD.id = '" + old[3].ID + "' BEGIN SELECT RAISE(ABORT, 'kept'); END"); err != nil {
+		t.Fatal(err)
+	}
+	stale := *old[5]
+	stale.Lease.Token = txlog.NewID()
+	ends := slices.Clone(old)
+	ends[5] = &stale
+	added, removed := addAndRemove(t, s, len(units), len(old),
+		func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) },
+		func(i int) error { return s.Remove(t.Context(), ends[i]) })
+	for i, err := range added {
+		if (i == 4) != (err != nil) || errors.Is(err, txlog.ErrInDoubt) {
+			t.Errorf("add %d: got error %v", i, err)
+		}
+	}
+	for i, err := range removed {
+		if (i == 3 || i == 5) != (err != nil) || (i == 5) != errors.Is(err, txlog.ErrLeaseLost) {
+			t.Errorf("removal %d: got error %v", i, err)
+		}
+	}
+	gone := missing(t, s, append(old, units...)...)
+	if len(gone) != 6 || !gone[units[4].ID] || gone[old[3].ID] || gone[old[5].ID] {
+		t.Errorf("missing are %v, want five removed units and the refused one", gone)
+	}
+}
+
+func TestCallersWaitWhileAnotherProcessWritesToTheLogInSQLite(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	s := open(t, db, txlog.WithGrace(time.Millisecond))
+	old, units := someUnits(5), someUnits(5)
+	mustAdd(t, s, old...)
+	release := lockLog(t, db)
+	leaving, leave := context.WithCancel(t.Context())
+	defer leave()
+	time.AfterFunc(200*time.Millisecond, leave)
+	time.AfterFunc(time.Second, release)
+	begun := time.Now()
+	added, removed := addAndRemove(t, s, len(units), len(old),
+		func(i int) error {
+			if i == 2 {
+				return s.Add(leaving, time.Hour, units[i])
+			}
+			return s.Add(t.Context(), time.Hour, units[i])
+		},
+		func(i int) error { return s.Remove(t.Context(), old[i]) })
+	if time.Since(begun) < 900*time.Millisecond {
+		t.Error("nobody waited for the lock")
+	}
+	for i, err := range added {
+		if i != 2 && err != nil || i == 2 && !errors.Is(err, context.Canceled) {
+			t.Errorf("add %d: got error %v", i, err)
+		}
+	}
+	mustAll(t, removed)
+	gone := missing(t, s, append(old, units...)...)
+	// What its caller left is in doubt, or was not written.
+	delete(gone, units[2].ID)
+	if len(gone) != len(old) {
+		t.Errorf("missing are %v, want the %d removed units", gone, len(old))
+	}
+	if err := added[2]; err != nil && !errors.Is(err, txlog.ErrInDoubt) && !missing(t, s, units[2])[units[2].ID] {
+		t.Errorf("it was written although its caller was told %v", err)
+	}
+}
+
+func TestAFullDiskRefusesAddsToSQLiteDefinitelyAndRemovalsGoOn(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	s := open(t, db)
+	old := someUnits(6)
+	mustAdd(t, s, old...)
+	limited := db
+	limited.DSN += map[bool]string{true: "&", false: "?"}[strings.Contains(db.DSN, "?")] + "_pragma=max_page_count(" + fmt.Sprint(pages(t, db.Open(t))+1) + ")"
+	s = open(t, limited)
+	units := someUnits(8)
+	for _, u := range units {
+		u.Statements[0].SQL = "UPDATE " + strings.Repeat("a", 64<<10)
+	}
+	added, removed := addAndRemove(t, s, len(units), len(old),
+		func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) },
+		func(i int) error { return s.Remove(t.Context(), old[i]) })
+	for i, err := range added {
+		if err == nil || errors.Is(err, txlog.ErrInDoubt) || !strings.Contains(err.Error(), "full") {
+			t.Errorf("add %d: got error %v", i, err)
+		}
+	}
+	mustAll(t, removed)
+	if gone := missing(t, s, append(old, units...)...); len(gone) != len(old)+len(units) {
+		t.Errorf("%d units are gone, want all", len(gone))
+	}
+	mustAdd(t, s, unit("UPDATE a"))
+}
+
+func pages(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	if err := db.QueryRow("PRAGMA page_count").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestALogThatIsReadOnlyRefusesDefinitely(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	old := someUnits(3)
+	writer := open(t, db)
+	mustAdd(t, writer, old...)
+	limited := db
+	limited.DSN += map[bool]string{true: "&", false: "?"}[strings.Contains(db.DSN, "?")] + "_pragma=query_only(1)"
+	s := open(t, limited, txlog.WithoutCreate())
+	units := someUnits(4)
+	added, removed := addAndRemove(t, s, len(units), len(old),
+		func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) },
+		func(i int) error { return s.Remove(t.Context(), old[i]) })
+	for i, err := range append(added, removed...) {
+		if err == nil || errors.Is(err, txlog.ErrInDoubt) || !strings.Contains(err.Error(), "readonly") {
+			t.Errorf("write %d: got error %v", i, err)
+		}
+	}
+	if gone := missing(t, s, append(old, units...)...); len(gone) != len(units) {
+		t.Errorf("%d units are gone, want none of the old ones", len(gone))
+	}
+}
+
+func TestWhoGivesUpInTheQueueOfSQLiteHasWrittenAndRemovedNothing(t *testing.T) {
+	t.Parallel()
+	s := open(t, testdb.SQLite(t))
+	old, units := someUnits(4), someUnits(4)
+	mustAdd(t, s, old...)
+	leaving, leave := context.WithCancel(t.Context())
+	ctx := func(i int) context.Context {
+		if i == 1 {
+			return leaving
+		}
+		return t.Context()
+	}
+	waitRemovals := together(t, s.Removing(), len(old), func(i int) error { return s.Remove(ctx(i), old[i]) })
+	waitAdds := together(t, s.Adding(), len(units), func(i int) error { return s.Add(ctx(i), time.Hour, units[i]) })
+	leave()
+	s.Adding().Await(t, len(units)-1, 0)
+	s.Removing().Await(t, len(old)-1, 0)
+	removed := make(chan []error, 1)
+	go func() { removed <- waitRemovals() }()
+	for _, errs := range [][]error{waitAdds(), <-removed} {
+		for i, err := range errs {
+			if (i == 1) != errors.Is(err, context.Canceled) || i != 1 && err != nil || errors.Is(err, txlog.ErrInDoubt) {
+				t.Errorf("caller %d: got error %v", i, err)
+			}
+		}
+	}
+	if gone := missing(t, s, append(old, units...)...); len(gone) != 4 || gone[old[1].ID] || !gone[units[1].ID] {
+		t.Errorf("missing are %v", gone)
+	}
+}
