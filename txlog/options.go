@@ -41,7 +41,8 @@ func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d }
 // the round trip to the database: as many as keep it busy. What comes
 // while they are under way leaves together as soon as one of them is answered.
 // Defaults to 1 and 8; always 1 for SQLite, where additions and removals
-// leave in one transaction. Values below 1 mean the defaults, and more connections than [WithMaxConns] are not used.
+// leave in one transaction. Values below 1 mean the defaults, and more
+// connections than [WithMaxConns] are not used.
 func WithWritesInFlight(least, most int) Option {
 	return func(o *options) { o.minWrites, o.maxWrites = least, most }
 }

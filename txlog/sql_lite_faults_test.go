@@ -122,9 +122,7 @@ func TestAFullDiskRefusesAddsToSQLiteDefinitelyAndRemovalsGoOn(t *testing.T) {
 	s := open(t, db)
 	old := someUnits(6)
 	mustAdd(t, s, old...)
-	limited := db
-	limited.DSN += map[bool]string{true: "&", false: "?"}[strings.Contains(db.DSN, "?")] + "_pragma=max_page_count(" + fmt.Sprint(pages(t, db.Open(t))+1) + ")"
-	s = open(t, limited)
+	s = open(t, withPragma(db, fmt.Sprintf("max_page_count(%d)", pages(t, db.Open(t))+1)))
 	units := someUnits(8)
 	for _, u := range units {
 		u.Statements[0].SQL = "UPDATE " + strings.Repeat("a", 64<<10)
@@ -144,6 +142,16 @@ func TestAFullDiskRefusesAddsToSQLiteDefinitelyAndRemovalsGoOn(t *testing.T) {
 	mustAdd(t, s, unit("UPDATE a"))
 }
 
+// withPragma gives the same database to connections that begin with a pragma.
+func withPragma(db testdb.DB, pragma string) testdb.DB {
+	separator := "?"
+	if strings.Contains(db.DSN, "?") {
+		separator = "&"
+	}
+	db.DSN += separator + "_pragma=" + pragma
+	return db
+}
+
 func pages(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
 	if err := db.QueryRow("PRAGMA page_count").Scan(&n); err != nil {
@@ -156,11 +164,8 @@ func TestALogThatIsReadOnlyRefusesDefinitely(t *testing.T) {
 	t.Parallel()
 	db := testdb.SQLite(t)
 	old := someUnits(3)
-	writer := open(t, db)
-	mustAdd(t, writer, old...)
-	limited := db
-	limited.DSN += map[bool]string{true: "&", false: "?"}[strings.Contains(db.DSN, "?")] + "_pragma=query_only(1)"
-	s := open(t, limited, txlog.WithoutCreate())
+	mustAdd(t, open(t, db), old...)
+	s := open(t, withPragma(db, "query_only(1)"), txlog.WithoutCreate())
 	units := someUnits(4)
 	added, removed := addAndRemove(t, s, len(units), len(old),
 		func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) },
@@ -203,5 +208,37 @@ func TestWhoGivesUpInTheQueueOfSQLiteHasWrittenAndRemovedNothing(t *testing.T) {
 	}
 	if gone := missing(t, s, append(old, units...)...); len(gone) != 4 || gone[old[1].ID] || !gone[units[1].ID] {
 		t.Errorf("missing are %v", gone)
+	}
+}
+
+func TestASharedTransactionOfSQLiteWhoseCommitWasNotAnsweredIsMadeGoodForBothKinds(t *testing.T) {
+	t.Parallel()
+	s, lose, direct := openLossy(t, "lossy-shared", errors.New("connection reset by peer"))
+	old, units := someUnits(5), someUnits(4)
+	mustAdd(t, s, old...)
+	stale := *old[2]
+	stale.Lease.Token = txlog.NewID()
+	ends := slices.Clone(old)
+	ends[2] = &stale
+	lose.Store(3)
+	added, removed := addAndRemove(t, s, len(units), len(old),
+		func(i int) error { return s.Add(t.Context(), time.Minute, units[i]) },
+		func(i int) error { return s.Remove(t.Context(), ends[i]) })
+	mustAll(t, added)
+	for i, err := range removed {
+		if (i == 2) != errors.Is(err, txlog.ErrLeaseLost) || i != 2 && err != nil {
+			t.Errorf("removal %d: got error %v", i, err)
+		}
+	}
+	for i, u := range units {
+		if !u.AddRepeated {
+			t.Errorf("unit %d does not say that it was written again", i)
+		}
+	}
+	if gone := missing(t, s, append(old, units...)...); len(gone) != 4 || gone[stale.ID] || lose.Load() >= 0 {
+		t.Errorf("missing are %v, want the removed units; %d answers were not lost", gone, lose.Load()+1)
+	}
+	if n := rowCount(t, direct); n != 3+1+2+3+1 {
+		t.Errorf("%d rows, want each once", n)
 	}
 }
