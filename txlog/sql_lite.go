@@ -72,7 +72,8 @@ func (s *SQLStorage) inRaw(ctx context.Context, f func(context.Context, *rawTx) 
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}
 	defer conn.Close()
-	return conn.Raw(func(c any) error {
+	unclean := false
+	err = conn.Raw(func(c any) error {
 		q := &rawTx{flavor: s.backend.Flavor, conn: c.(driver.Conn), quiet: context.WithoutCancel(ctx)}
 		if keeper, ok := c.(*keepingConn); ok {
 			q.kept = keeper.stmts
@@ -84,11 +85,16 @@ func (s *SQLStorage) inRaw(ctx context.Context, f func(context.Context, *rawTx) 
 		}
 		if err := f(ctx, q); err != nil {
 			// Without COMMIT nothing is written.
-			_ = tx.Rollback()
+			unclean = tx.Rollback() != nil
 			return fmt.Errorf("%w (%w)", err, errNotSent)
 		}
 		return tx.Commit()
 	})
+	if unclean {
+		// It may have a transaction open: see rollback.
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	return err
 }
 
 // begin waits for nobody: the first write takes the lock.

@@ -3,6 +3,7 @@ package txlog_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -240,5 +241,52 @@ func TestASharedTransactionOfSQLiteWhoseCommitWasNotAnsweredIsMadeGoodForBothKin
 	}
 	if n := rowCount(t, direct); n != 3+1+2+3+1 {
 		t.Errorf("%d rows, want each once", n)
+	}
+}
+
+// noRollback is SQLite whose transactions stay open when they are rolled back.
+type noRollback struct{ driver.Connector }
+
+func (c noRollback) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return noRollbackConn{conn.(wholeSQLite)}, nil
+}
+
+type noRollbackConn struct{ wholeSQLite }
+
+func (c noRollbackConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.wholeSQLite.BeginTx(ctx, opts)
+	return noRollbackTx{tx}, err
+}
+
+type noRollbackTx struct{ driver.Tx }
+
+func (noRollbackTx) Rollback() error { return errors.New("disk I/O error") }
+
+func TestAConnectionToSQLiteThatMayHaveATransactionOpenIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	txlog.RegisterBackend("no-rollback", txlog.Backend{Flavor: txlog.FlavorSQLite, Connector: func(dsn string) (driver.Connector, error) {
+		return noRollback{sqliteDSN(dsn)}, nil
+	}})
+	db := testdb.SQLite(t)
+	s, err := txlog.Open(t.Context(), "no-rollback", db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	refuse(t, db, "refused")
+	units := someUnits(3)
+	units[2].DataSource = "refused"
+	errs := together(t, s.Adding(), 3, func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) })()
+	mustAll(t, errs[:2])
+	if errs[2] == nil {
+		t.Error("the refused unit was added")
+	}
+	// As another process sees it.
+	if n := rowCount(t, db.Open(t)); n != 3 {
+		t.Errorf("%d rows, want 3", n)
 	}
 }
