@@ -181,7 +181,8 @@ func TestAJobProcessFinishesWhatAKilledOneHadClaimed(t *testing.T) {
 		r.patientTarget()
 		n := logsFor(db) / 5
 		r.exec("CREATE TABLE item (id INT PRIMARY KEY, v INT NOT NULL)")
-		file := r.jobFile(`cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, transactionLogFetchDataCount: 20, leaseMillis: 2000`)
+		// A process holds two claims at a time: there must be some for both again.
+		file := r.jobFile(fmt.Sprintf(`cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, transactionLogFetchDataCount: %d, leaseMillis: 2000`, min(20, n/20)))
 		victim, survivor := start(t, "bed-job", "run", "-c", file), start(t, "bed-job", "run", "-c", file)
 		victim.until("bed-job is running")
 		survivor.until("bed-job is running")
