@@ -30,6 +30,8 @@ func TestCrashMatrix(t *testing.T) {
 		}{
 			{"single DML", false},
 			{"single DML", true},
+			{"prepared DML", false},
+			{"prepared DML", true},
 			{"local transaction", false},
 			{"local transaction", true},
 			{"soft transaction", false},
@@ -119,7 +121,7 @@ func (m *matrix) crash(die int) crashReport {
 	applied := fmt.Sprintf("A %d", a)
 	var effects []int
 	switch o.Scenario {
-	case "single DML":
+	case "single DML", "prepared DML":
 		effects = []int{a}
 	case "local transaction", "job":
 		effects = []int{a, other}

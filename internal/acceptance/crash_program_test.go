@@ -107,9 +107,12 @@ func (o *crashOrder) run(s *steps) error {
 			return err
 		}
 		pools[i].SetMaxOpenConns(2)
-		// The table of receipts is looked for before the steps are counted.
-		if _, err := pools[i].ExecContext(ctx, "UPDATE account SET balance = 0 WHERE id = 0"); err != nil {
-			return err
+		// The table of receipts is looked for before the steps are counted, and
+		// what a connection keeps prepared is prepared.
+		for range 3 {
+			if err := plusOneBy(ctx, pools[i], o.Driver, 0); err != nil {
+				return err
+			}
 		}
 	}
 	// So are the removals behind these callers.
@@ -124,7 +127,11 @@ func (o *crashOrder) run(s *steps) error {
 		time.Sleep(time.Millisecond)
 	}
 	s.begin(o.Die, o.Lose)
-	err = crashScenarios[o.Scenario](ctx, pools[0], pools[1], o.Row)
+	if o.Scenario == "prepared DML" {
+		err = plusOneBy(ctx, pools[0], o.Driver, o.Row)
+	} else {
+		err = crashScenarios[o.Scenario](ctx, pools[0], pools[1], o.Row)
+	}
 	told := "accepted"
 	switch {
 	case errors.Is(err, bedsql.ErrPending):
@@ -213,6 +220,17 @@ func crashSoft(ctx context.Context, a, b *sql.DB, row int, opts ...bedsql.TxOpti
 
 func plusOne(table string, row int) string {
 	return fmt.Sprintf("UPDATE %s SET balance = balance + 1 WHERE id = %d", table, row)
+}
+
+// plusOneBy runs plusOne on account with parameters, under a text that comes
+// again.
+func plusOneBy(ctx context.Context, db *sql.DB, driverName string, row int) error {
+	text := "UPDATE account SET balance = balance + ? WHERE id = ?"
+	if driverName == testdb.DriverPostgres {
+		text = "UPDATE account SET balance = balance + $1 WHERE id = $2"
+	}
+	_, err := db.ExecContext(ctx, text, 1, row)
+	return err
 }
 
 // begin starts to count steps.
