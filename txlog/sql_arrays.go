@@ -1,6 +1,10 @@
 package txlog
 
-import "context"
+import (
+	"context"
+
+	"github.com/bedsql/bed/internal/pgtext"
+)
 
 // insertArraysText inserts any number of rows into PostgreSQL, each column an
 // array of the rows' values: one statement to prepare, and its parameters cost
@@ -19,7 +23,7 @@ const insertArraysText = ` SELECT r.id, '` + TransactionType + `',
 
 // insertArrays writes rows by one statement.
 func insertArrays(ctx context.Context, q runner, rows []*row) error {
-	text := func(of func(*row) string) any { return arrayOf(rows, of, appendElement) }
+	text := func(of func(*row) string) any { return arrayOf(rows, of, pgtext.AppendElement) }
 	number := func(of func(*row) int64) any { return arrayOf(rows, of, appendInt) }
 	none := func(of func(*row) string) any {
 		for _, r := range rows {
@@ -30,7 +34,7 @@ func insertArrays(ctx context.Context, q runner, rows []*row) error {
 		return "{}"
 	}
 	_, err := q.run(ctx, shape{insertColumns, 0},
-		arrayOfAll(rows, func(r *row) string { return r.id }, appendElement),
+		arrayOfAll(rows, func(r *row) string { return r.id }, pgtext.AppendElement),
 		text(func(r *row) string { return r.source }),
 		text(func(r *row) string { return r.text }),
 		text(func(r *row) string { return r.params }),
@@ -68,29 +72,4 @@ func arrayOfAll[T any](rows []*row, of func(*row) T, add func([]byte, T) []byte)
 		b = add(b, of(r))
 	}
 	return string(append(b, '}'))
-}
-
-// arrayOfIDs gives ids as PostgreSQL writes an array.
-func arrayOfIDs(ids []any) string {
-	b := make([]byte, 0, len(ids)*len(`"00000000-0000-0000-0000-000000000000",`)+1)
-	for i, id := range ids {
-		separator := byte(',')
-		if i == 0 {
-			separator = '{'
-		}
-		text, _ := id.(string)
-		b = appendElement(append(b, separator), text)
-	}
-	return string(append(b, '}'))
-}
-
-func appendElement(b []byte, text string) []byte {
-	b = append(b, '"')
-	for i := range len(text) {
-		if text[i] == '"' || text[i] == '\\' {
-			b = append(b, '\\')
-		}
-		b = append(b, text[i])
-	}
-	return append(b, '"')
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/bedsql/bed/internal/pgtext"
 )
 
 // held is a unit as its owner wants it removed: a copy, so that a caller who
@@ -119,9 +121,10 @@ func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again 
 	return s.markGone(ctx, joined)
 }
 
-// manyRows is from how many rows on MariaDB rather reads no row in vain than
-// tells which it deleted: it takes a hint only in a DELETE that cannot tell, and
-// that has to be a local transaction, in case that one is not held.
+// manyRows is from how many rows on it is worth a local transaction that the
+// database reads no row in vain. MariaDB takes a hint only in a DELETE that
+// cannot tell what it deleted, which is undone in case that one is not held;
+// PostgreSQL: see deleteByIndex.
 const manyRows = 64
 
 func (s *SQLStorage) many(joined []*request) bool {
@@ -182,17 +185,23 @@ func (s *SQLStorage) deleteEach(ctx context.Context, joined []*request) error {
 	return err
 }
 
-// deleteShape gives the fenced ids of all rows, filled up to the size of a
-// shape, and that shape. As a rule all have the token of this storage, and need
-// it only once.
-func deleteShape(k kind, joined []*request) (sh shape, args []any, rows int) {
-	first, same := joined[0].holds[0].token, true
+// fence gives the number of rows of the requests and the token of the first.
+// As a rule all have it, that of this storage.
+func fence(joined []*request) (rows int, token string, same bool) {
+	token, same = joined[0].holds[0].token, true
 	for _, r := range joined {
 		rows += r.rows
 		for i := range r.holds {
-			same = same && r.holds[i].token == first
+			same = same && r.holds[i].token == token
 		}
 	}
+	return rows, token, same
+}
+
+// deleteShape gives the fenced ids of all rows, filled up to the size of a
+// shape, and that shape. A token that all have is needed only once.
+func deleteShape(k kind, joined []*request) (sh shape, args []any, rows int) {
+	rows, first, same := fence(joined)
 	size := roundUp(rows)
 	args = make([]any, 0, 2*size)
 	_ = each(joined, func(h *held) error {
@@ -218,16 +227,35 @@ func deleteShape(k kind, joined []*request) (sh shape, args []any, rows int) {
 
 // deleteTold removes the units by one statement that tells which there were.
 func (s *SQLStorage) deleteTold(ctx context.Context, joined []*request) error {
-	sh, args, rows := deleteShape(deleteTold, joined)
-	if s.backend.Flavor == FlavorPostgres && sh.n&pairs == 0 {
-		// One statement for all sizes. The plans for lists, one for each size,
-		// are more often made, and kept, as scans of the whole table.
-		sh, args = shape{deleteTold, inArray}, []any{arrayOfIDs(args[:rows]), args[len(args)-1]}
-		if rows >= manyRows {
-			return s.deleteByIndex(ctx, joined, args)
+	if s.backend.Flavor == FlavorPostgres {
+		if rows, token, same := fence(joined); same {
+			return s.deleteArray(ctx, joined, rows, token)
 		}
 	}
+	sh, args, _ := deleteShape(deleteTold, joined)
 	found, err := told(ctx, single{s}, sh, args, joined)
+	if err == nil {
+		markRemoved(found)
+	}
+	return err
+}
+
+// deleteArray removes units on PostgreSQL: one statement for all sizes. The
+// plans for lists, one for each size, are more often made, and kept, as scans of
+// the whole table.
+func (s *SQLStorage) deleteArray(ctx context.Context, joined []*request, rows int, token string) error {
+	ids := make([]string, 0, rows)
+	_ = each(joined, func(h *held) error {
+		for n := range h.rows {
+			ids = append(ids, rowID(h.id, n))
+		}
+		return nil
+	})
+	args := []any{pgtext.Array(ids), token}
+	if rows >= manyRows {
+		return s.deleteByIndex(ctx, joined, args)
+	}
+	found, err := told(ctx, single{s}, shape{deleteTold, inArray}, args, joined)
 	if err == nil {
 		markRemoved(found)
 	}

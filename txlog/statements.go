@@ -3,6 +3,8 @@ package txlog
 import (
 	"strconv"
 	"strings"
+
+	"github.com/bedsql/bed/internal/pgtext"
 )
 
 // kind is one of the log's own statements.
@@ -181,16 +183,7 @@ func (f Flavor) finish(s string) string {
 	if f != FlavorPostgres {
 		return s
 	}
-	var b strings.Builder
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(s, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		b.WriteString("$" + strconv.Itoa(n))
-		s = after
-	}
+	return pgtext.Numbered(s)
 }
 
 func (f Flavor) pick(mysql, postgres, sqlite string) string {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/bedsql/bed/internal/pgtext"
 	"github.com/bedsql/bed/internal/testdb"
 	"github.com/bedsql/bed/internal/testproxy"
 )
@@ -210,14 +211,5 @@ func (p *place) placeholders(text string) string {
 	if p.db.Driver != testdb.DriverPostgres {
 		return text
 	}
-	var b strings.Builder
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(text, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		fmt.Fprintf(&b, "$%d", n)
-		text = after
-	}
+	return pgtext.Numbered(text)
 }

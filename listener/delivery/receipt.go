@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/pgtext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -212,7 +213,7 @@ func (d *Dialect) erase(ctx context.Context, conn driver.Conn, k receiptStatemen
 
 func (d *Dialect) eraseCalls(k receiptStatement, ids []string) (calls []Call) {
 	if d.Flavor == Postgres {
-		return []Call{call(receiptText(d.Flavor, k, len(ids)), postgresArray(ids))}
+		return []Call{call(receiptText(d.Flavor, k, len(ids)), pgtext.Array(ids))}
 	}
 	for portion := range slices.Chunk(ids, receiptErasable) {
 		args := make([]any, len(portion))
@@ -222,13 +223,6 @@ func (d *Dialect) eraseCalls(k receiptStatement, ids []string) (calls []Call) {
 		calls = append(calls, call(receiptText(d.Flavor, k, len(portion)), args...))
 	}
 	return calls
-}
-
-// postgresArray writes ids, which are printable ASCII, as PostgreSQL writes an
-// array of them.
-func postgresArray(ids []string) string {
-	escaped := strings.NewReplacer(`"`, `\"`, `\`, `\\`).Replace(strings.Join(ids, "\n"))
-	return `{"` + strings.ReplaceAll(escaped, "\n", `","`) + `"}`
 }
 
 func (d *Dialect) readCommitted() driver.TxOptions {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/bedsql/bed/internal/pgtext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -117,7 +118,7 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 	}
 	s = strings.ReplaceAll(s, "{now}", logFlavor(f).Clock())
 	if f == Postgres {
-		s = numbered(s)
+		s = pgtext.Numbered(s)
 	}
 	return s
 }
@@ -141,20 +142,6 @@ func logFlavor(f Flavor) txlog.Flavor {
 		return txlog.FlavorPostgres
 	default:
 		return txlog.FlavorSQLite
-	}
-}
-
-// numbered writes ? as $1, $2 …; there are no others in our own statements.
-func numbered(s string) string {
-	var b strings.Builder
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(s, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		b.WriteString("$" + strconv.Itoa(n))
-		s = after
 	}
 }
 
