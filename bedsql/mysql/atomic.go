@@ -275,25 +275,11 @@ func stops(err *mysql.MySQLError) bool {
 	return false
 }
 
-// certain is an error of which more is known than itself says. Its text and
-// what it unwraps to are the driver's.
-type certain struct {
-	error
-	class delivery.Class
-}
-
-func (e *certain) Unwrap() error { return e.error }
-
 // notSent marks err, unless it is an answer, as coming before the write was
 // sent.
-func notSent(err error) error {
-	if Classify(err) != delivery.Unknown {
-		return err
-	}
-	return &certain{err, delivery.Unreachable}
-}
+func notSent(err error) error { return delivery.NotSent(err, Classify(err)) }
 
-func inDoubt(err error) error { return &certain{err, delivery.Unknown} }
+func inDoubt(err error) error { return delivery.Certain(err, delivery.Unknown) }
 
 // result is what one of the statements of a compound would have answered.
 type result struct{ rows, id int64 }

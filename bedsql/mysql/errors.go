@@ -13,9 +13,8 @@ import (
 // Classify says what an error of the driver means for a write: the one of a
 // statement handed to a live connection, or the one of a dial.
 func Classify(err error) delivery.Class {
-	var known *certain
-	if errors.As(err, &known) {
-		return known.class
+	if class, ok := delivery.CertainClass(err); ok {
+		return class
 	}
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {

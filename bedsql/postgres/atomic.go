@@ -63,7 +63,7 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 	if s.status() == txIdle {
 		// What is to be committed is not there, and the calls would be
 		// committed without it.
-		return true, &certain{pgx.ErrTxClosed, delivery.Refused}
+		return true, delivery.Certain(pgx.ErrTxClosed, delivery.Refused)
 	}
 	all := make([]delivery.Call, 0, len(calls)+1)
 	all = append(append(all, calls...), delivery.Call{SQL: "commit"})
@@ -223,26 +223,12 @@ func (s *session) answered(err error, atEnd bool) error {
 	case s.mode == pgx.QueryExecModeSimpleProtocol && !s.closed():
 		return err // the arguments could not be written into the text
 	}
-	return &certain{err, delivery.Unknown}
+	return delivery.Certain(err, delivery.Unknown)
 }
-
-// certain is an error of which more is known than itself says. Its text and
-// what it unwraps to are the driver's.
-type certain struct {
-	error
-	class delivery.Class
-}
-
-func (e *certain) Unwrap() error { return e.error }
 
 // notSent marks err, unless it is an answer, as coming before the write was
 // sent.
-func notSent(err error) error {
-	if Classify(err) != delivery.Unknown {
-		return err
-	}
-	return &certain{err, delivery.Unreachable}
-}
+func notSent(err error) error { return delivery.NotSent(err, Classify(err)) }
 
 func values(args []driver.NamedValue) []any {
 	if len(args) == 0 {

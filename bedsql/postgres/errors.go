@@ -13,9 +13,8 @@ import (
 // Classify says what an error of the driver means for a write: the one of a
 // statement handed to a live connection, or the one of a dial.
 func Classify(err error) delivery.Class {
-	var known *certain
-	if errors.As(err, &known) {
-		return known.class
+	if class, ok := delivery.CertainClass(err); ok {
+		return class
 	}
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed) {
 		// Not the promise that it should be: when a connection breaks under a
