@@ -1,10 +1,6 @@
 package txlog
 
-import (
-	"math/rand/v2"
-	"sync/atomic"
-	"time"
-)
+import "github.com/google/uuid"
 
 // The text of a UUID is 36 characters; its last three are the low 12 bits,
 // which count the statements of a unit.
@@ -15,53 +11,14 @@ const (
 	hexChars = "0123456789abcdef"
 )
 
-// lastID is the time part of the id that was made last: 48 bits of milliseconds
-// since the epoch and 12 bits of their fraction.
-var lastID atomic.Int64
-
 // NewID makes the id of a unit: a UUIDv7 whose low 12 bits are zero, so that
 // the ids of its up to [MaxStatements] rows follow it without a gap. Ids made
 // later by the same process sort behind. It is safe for concurrent use.
 func NewID() string {
-	var b [idLen]byte
-	stamp, random := uint64(idTime()), rand.Uint64()
-	putHex(b[0:8], stamp>>28)
-	b[8] = '-'
-	putHex(b[9:13], stamp>>12)
-	b[13], b[14] = '-', '7'
-	putHex(b[15:18], stamp)
-	b[18] = '-'
-	b[19] = hexChars[8|random>>48&3]
-	putHex(b[20:23], random>>36)
-	b[23] = '-'
-	putHex(b[24:idPrefix], random)
-	copy(b[idPrefix:], headTail)
-	return string(b[:])
-}
-
-// putHex fills b with the low digits of n.
-func putHex(b []byte, n uint64) {
-	for i := len(b) - 1; i >= 0; i-- {
-		b[i] = hexChars[n&15]
-		n >>= 4
-	}
-}
-
-// idTime gives a time later than all before.
-func idTime() int64 {
-	now := time.Now().UnixNano()
-	milli := now / int64(time.Millisecond)
-	// A fraction has 3907 steps, so that it fits.
-	stamp := milli<<12 | (now-milli*int64(time.Millisecond))>>8
-	for {
-		last := lastID.Load()
-		if stamp <= last {
-			stamp = last + 1
-		}
-		if lastID.CompareAndSwap(last, stamp) {
-			return stamp
-		}
-	}
+	id := uuid.Must(uuid.NewV7())
+	id[14] &= 0xf0
+	id[15] = 0
+	return id.String()
 }
 
 // rowID is the id of the n-th row (from 0) of the unit whose first row is head.
