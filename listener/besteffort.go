@@ -119,7 +119,7 @@ func (b *BestEfforts) Arm(ctx context.Context, xs ...*Execution) (errs []error) 
 	switch {
 	case err == nil:
 		for _, x := range xs {
-			b.keeper.HoldAs(&x.held, x.Unit)
+			x.release = b.keeper.Hold(x.Unit)
 			// The log may come back after its removal, as if an attempt were
 			// still on its way: what is said of the unit then, its receipt decides.
 			x.inDoubt = x.Unit.AddRepeated && x.Void != nil
@@ -127,7 +127,7 @@ func (b *BestEfforts) Arm(ctx context.Context, xs ...*Execution) (errs []error) 
 		if b.keeper.Lost(xs[0].Unit) {
 			// This process stood still for longer than the lease.
 			for _, x := range xs {
-				x.held.Release()
+				x.release()
 			}
 			return each(func(x *Execution) error { return b.pending(x, txlog.ErrLeaseLost) })
 		}
@@ -174,7 +174,7 @@ func (b *BestEfforts) delivered(ctx context.Context, x *Execution) {
 func (b *BestEfforts) removeAgain(x *Execution, err error) {
 	b.logger(x).WithError(err).Warn("bed: the write is delivered, its log could not be removed yet; the removal is repeated")
 	if !b.later(func() { b.removeLate(x) }) {
-		x.held.Release()
+		x.release()
 	}
 }
 
@@ -194,7 +194,7 @@ func (b *BestEfforts) later(f func()) bool {
 // Any other receipt stays for its retention: an attempt may still come, or the
 // log come back.
 func (b *BestEfforts) removed(x *Execution, err error) {
-	x.held.Release()
+	x.release()
 	if u := x.Unit; err == nil && u.Receipt != "" && u.Fingerprint == "" && !u.AddRepeated && !x.inDoubt && !x.Outcome.Found && x.Erase != nil {
 		x.Erase(u.Receipt)
 	}
@@ -211,7 +211,7 @@ func (b *BestEfforts) removeLate(x *Execution) {
 			return
 		}
 	}
-	x.held.Release()
+	x.release()
 	b.logger(x).Warn("bed: the write is delivered, its log could not be removed; the job will find it and may deliver it again")
 }
 

@@ -39,7 +39,7 @@ type Execution struct {
 
 	attempts int
 	inDoubt  bool
-	held     txlog.Held
+	release  func()
 	unlogged bool
 	alone    [1]*txlog.Unit // Unit, for a write to the log
 }
@@ -55,8 +55,8 @@ func (x *Execution) InDoubt() bool { return x.inDoubt }
 func (x *Execution) run(ctx context.Context, bus *Bus) {
 	ended := false
 	defer func() {
-		if !ended {
-			x.held.Release() // a driver panicked: when the lease has run out, the job takes over
+		if !ended && x.release != nil {
+			x.release() // a driver panicked: when the lease has run out, the job takes over
 		}
 	}()
 	x.Outcome = x.Attempt(ctx, x.attempts)

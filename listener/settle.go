@@ -102,7 +102,7 @@ func (b *BestEfforts) decide(ctx context.Context, x *Execution) error {
 // handOver leaves to the job what could not be settled here.
 func (b *BestEfforts) handOver(ctx context.Context, x *Execution) error {
 	if b.keeper.Lost(x.Unit) {
-		x.held.Release()
+		x.release()
 		return b.pending(x, fmt.Errorf("%w; the last attempt said: %w", txlog.ErrLeaseLost, x.Outcome.Err))
 	}
 	// Handing over at once: the job need not wait for the lease.
@@ -131,7 +131,7 @@ func (b *BestEfforts) refused(ctx context.Context, x *Execution) error {
 		return refusal
 	}
 	err := b.remove(ctx, x.Unit)
-	x.held.Release()
+	x.release()
 	if err != nil {
 		b.logger(x).WithError(err).Warn("bed: the write was refused, but its log could not be removed")
 		return b.pending(x, x.Outcome.Err)
@@ -154,7 +154,7 @@ func (b *BestEfforts) park(ctx context.Context, x *Execution, cause error) error
 // caller's may be the reason for it. When it fails the lease runs out, and the
 // job takes the unit as one in doubt.
 func (b *BestEfforts) settle(ctx context.Context, x *Execution, v txlog.Verdict) error {
-	defer x.held.Release()
+	defer x.release()
 	ctx, cancel := b.own(ctx)
 	defer cancel()
 	b.keeper.Refresh(x.Unit)

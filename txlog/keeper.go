@@ -21,10 +21,6 @@ type Keeper struct {
 	stop  context.CancelFunc
 }
 
-// Held is the hold of a Keeper on a unit, which it begins by [Keeper.HoldAs].
-// It is used once and must not be copied. The zero value holds nothing.
-type Held struct{ hold }
-
 // hold is what the keeper knows of a unit.
 type hold struct {
 	keeper     *Keeper
@@ -55,31 +51,20 @@ func NewKeeper(s Storage, lease time.Duration) *Keeper {
 // u.Lease.Deadline up to date. It may be called more than once. A unit is held
 // once at a time.
 func (k *Keeper) Hold(u *Unit) (release func()) {
-	h := new(Held)
-	k.HoldAs(h, u)
-	return h.Release
-}
-
-// HoldAs is Hold in the memory of the caller: h.Release is what Hold returns.
-func (k *Keeper) HoldAs(as *Held, u *Unit) {
-	h := &as.hold
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	*h = hold{keeper: k, unit: u, deadline: u.Lease.Deadline, prev: k.held.prev, next: &k.held}
+	h := &hold{keeper: k, unit: u, deadline: u.Lease.Deadline, prev: k.held.prev, next: &k.held}
 	h.prev.next, h.next.prev = h, h
 	u.held = h
 	if !k.armed {
 		k.armed = true
 		time.AfterFunc(k.lease/renewTick, k.renew)
 	}
+	return h.release
 }
 
-// Release ends the hold, see [Keeper.Hold].
-func (as *Held) Release() {
-	h, k := &as.hold, as.keeper
-	if k == nil {
-		return
-	}
+func (h *hold) release() {
+	k := h.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if h.next == nil {
