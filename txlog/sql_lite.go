@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -225,7 +226,8 @@ func (q *rawTx) remove(ctx context.Context, joined []*request) (found []*held, e
 // until it is closed, unknown to database/sql.
 type keepingConn struct {
 	wholeConn
-	stmts map[shape]driver.Stmt
+	stmts   map[shape]driver.Stmt
+	ballast []driver.Stmt
 }
 
 // wholeConn is all that database/sql asks of a connection of SQLite's driver.
@@ -247,7 +249,43 @@ func keeping(conn driver.Conn) driver.Conn {
 	if _, more := conn.(driver.NamedValueChecker); more || !ok {
 		return conn
 	}
-	return &keepingConn{whole, map[shape]driver.Stmt{}}
+	return &keepingConn{wholeConn: whole, stmts: map[shape]driver.Stmt{}, ballast: newBallast(whole)}
+}
+
+// SQLite asks for a buffer as large as a page of the database, 4 KiB, whenever it
+// balances one of its trees, and gives it back right after. In its port to Go
+// (modernc.org/sqlite) the first block of its size is mapped from the system and
+// the last one unmapped, which takes longer than to balance: a sixth of the time
+// that a log took. As long as other blocks of that size are in use, neither
+// happens; the text of a prepared statement is one.
+const (
+	// ballastText is as long as falls into the same size as a page does: more
+	// than 2 KiB and not more than 4.
+	ballastText = 3 << 10
+	// ballastStmts are prepared, every other one is kept: there is room beside
+	// each, whatever else is of that size.
+	ballastStmts = 30
+)
+
+// newBallast gives the statements that keep memory mapped. Without them all
+// goes on as well.
+func newBallast(conn driver.Conn) (kept []driver.Stmt) {
+	text := "SELECT 1 --" + strings.Repeat(" ", ballastText)
+	var room []driver.Stmt
+	for n := range ballastStmts {
+		stmt, err := conn.Prepare(text)
+		switch {
+		case err != nil:
+		case n%2 == 0:
+			kept = append(kept, stmt)
+		default:
+			room = append(room, stmt)
+		}
+	}
+	for _, stmt := range room {
+		_ = stmt.Close()
+	}
+	return kept
 }
 
 func (c *keepingConn) Close() error {
@@ -255,6 +293,10 @@ func (c *keepingConn) Close() error {
 	for _, stmt := range c.stmts {
 		errs = append(errs, stmt.Close())
 	}
+	for _, stmt := range c.ballast {
+		errs = append(errs, stmt.Close())
+	}
 	clear(c.stmts)
+	c.ballast = nil
 	return errors.Join(append(errs, c.wholeConn.Close())...)
 }
