@@ -64,7 +64,7 @@ func (g Joining) Closed() bool {
 func (g Joining) Limit() int { return g.j.pace.limit(0) }
 
 // RoundTrip is the measured one; 0 while it is not known.
-func (s *SQLStorage) RoundTrip() time.Duration { return time.Duration(s.trips.usual.Load()) }
+func (s *SQLStorage) RoundTrip() time.Duration { return time.Duration(s.trips.quick.least.Load()) }
 
 // Untold makes the log find out what it removed as on MySQL, whose DELETE
 // cannot tell.
@@ -80,7 +80,9 @@ const (
 // and the round trip so much of it.
 func LimitOf(least, most int, trip time.Duration, writes ...time.Duration) int {
 	trips := &roundTrips{}
-	trips.usual.Store(int64(trip))
+	if trip > 0 {
+		trips.quick.saw(trip, time.Now())
+	}
 	p := newPace(&options{minWrites: least, maxWrites: most}, 32, trips)
 	for _, w := range writes {
 		p.took(w)

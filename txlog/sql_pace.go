@@ -2,7 +2,6 @@ package txlog
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,24 +12,18 @@ import (
 // others are being carried out there, each for w-r: one and r/(w-r) more keep it
 // busy, and twice as many more do so although they do not arrive evenly. On a
 // loopback that is one, and more would only take the processor from each
-// other. r is measured by pings while callers have to queue. While a crowd
-// waits, one more is worthwhile also there: a commit waits for the disk, and
-// what leaves is still large.
+// other. r is measured by pings while callers have to queue; of both the
+// quickest count, because what makes the others slower is mostly the load, which
+// more writes would not take away. While a crowd waits, one more is worthwhile
+// also there: a commit waits for the disk, and what leaves is still large.
 type pace struct {
 	min, max int
 	// most bounds them together with those that are stalled.
 	most  int
 	trips *roundTrips
 
-	write atomic.Int64 // w in ns; 0 while it is not known
+	write quickest // w
 }
-
-// w follows a quicker write soon and a slower one late: what makes it slower is
-// mostly that others were in its way.
-const (
-	quicker = 4
-	slower  = 32
-)
 
 func newPace(o *options, conns int, trips *roundTrips) *pace {
 	low := max(1, min(o.minWrites, conns))
@@ -38,17 +31,35 @@ func newPace(o *options, conns int, trips *roundTrips) *pace {
 	return &pace{min: low, max: high, most: min(conns, high+mostStalled), trips: trips}
 }
 
-func (p *pace) took(d time.Duration) {
-	before := p.write.Load()
-	change := int64(d) - before
-	switch {
-	case before == 0:
-	case change < 0:
-		change /= quicker
-	default:
-		change /= slower
+func (p *pace) took(d time.Duration) { p.write.saw(d, time.Now()) }
+
+// quickest is the least of what was seen lately: for at least [lately], so that
+// it is found out in time when everything takes longer. It is safe for
+// concurrent use.
+type quickest struct {
+	mu            sync.Mutex
+	since         time.Time
+	before, after time.Duration // 0: nothing was seen
+	least         atomic.Int64  // of the two, in ns
+}
+
+const lately = 8 * time.Second
+
+func (q *quickest) saw(d time.Duration, now time.Time) {
+	d = max(d, 1)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if now.Sub(q.since) >= lately {
+		q.before, q.after, q.since = q.after, 0, now
 	}
-	p.write.Store(before + change)
+	if q.after == 0 || d < q.after {
+		q.after = d
+	}
+	least := q.after
+	if q.before != 0 {
+		least = min(least, q.before)
+	}
+	q.least.Store(int64(least))
 }
 
 // contended is called when a caller had to queue.
@@ -75,7 +86,7 @@ func (p *pace) evenly() int {
 	if p.min == p.max {
 		return p.max
 	}
-	write, trip := p.write.Load(), p.trips.usual.Load()
+	write, trip := p.write.least.Load(), p.trips.quick.least.Load()
 	if write == 0 || trip == 0 {
 		return p.min
 	}
@@ -89,25 +100,21 @@ func (p *pace) evenly() int {
 const (
 	// measureEvery is how often the round trip is measured at the most.
 	measureEvery = time.Second
-	// pings are made at each measurement; their median counts, and the mean of
-	// the last measurements.
-	pings        = 5
-	measurements = 4
-	pingFor      = 2 * time.Second
+	// pings are made at each measurement.
+	pings   = 5
+	pingFor = 2 * time.Second
 )
 
 // roundTrips measures the round trip to the database.
 type roundTrips struct {
 	s     *SQLStorage
-	usual atomic.Int64 // in ns; 0 while it is not known
+	quick quickest
 	next  atomic.Int64 // when to measure again, in ns since start
 	start time.Time
 
 	mu     sync.Mutex
 	closed bool
 	group  sync.WaitGroup
-	last   [measurements]int64
-	n      int
 }
 
 // measure measures behind the caller, unless that was done just before.
@@ -132,24 +139,14 @@ func (t *roundTrips) ping() {
 		return
 	}
 	defer conn.Close()
-	var took [pings]int64
-	for n := range took {
+	for range pings {
 		start := time.Now()
 		if conn.PingContext(ctx) != nil {
 			return
 		}
-		took[n] = int64(time.Since(start))
+		end := time.Now()
+		t.quick.saw(end.Sub(start), end)
 	}
-	slices.Sort(took[:])
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last[t.n%measurements] = took[pings/2]
-	t.n++
-	known, sum := min(t.n, measurements), int64(0)
-	for _, d := range t.last[:known] {
-		sum += d
-	}
-	t.usual.Store(sum / int64(known))
 }
 
 func (t *roundTrips) close() {
