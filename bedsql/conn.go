@@ -25,6 +25,8 @@ type Conn struct {
 		driver.SessionResetter
 		driver.Validator
 	}
+	// recent is the text it was given last.
+	recent sqltext.Recent
 	// dead: inner must not be used again and is never dialled anew in place,
 	// for what the session held is gone.
 	dead bool
@@ -165,7 +167,7 @@ func (c *Conn) CheckNamedValue(nv *driver.NamedValue) error {
 
 // ExecContext implements driver.ExecerContext.
 func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	class := c.c.texts.Get(query)
+	class := c.recent.Get(c.c.texts, query)
 	if class.Kind == sqltext.DML {
 		return c.execWrite(ctx, statement{query: query, class: class}, args)
 	}
@@ -174,7 +176,7 @@ func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 // QueryContext implements driver.QueryerContext.
 func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	class := c.c.texts.Get(query)
+	class := c.recent.Get(c.c.texts, query)
 	if class.Kind == sqltext.DML {
 		return c.queryWrite(ctx, statement{query: query, class: class}, args)
 	}
@@ -194,7 +196,7 @@ func (c *Conn) Prepare(query string) (driver.Stmt, error) {
 // prepared now but may be later (the database is out of reach, or answers that
 // it is starting up or full) is prepared later: it is met by Exec, which logs it.
 func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	class := c.c.texts.Get(query)
+	class := c.recent.Get(c.c.texts, query)
 	fresh := c.inner == nil
 	var inner driver.Stmt
 	err := c.ready(ctx)

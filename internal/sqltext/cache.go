@@ -55,24 +55,54 @@ func NewCache(f Flavor, size int) *Cache {
 
 // Get is [Classify] of text.
 func (c *Cache) Get(text string) Class {
-	if len(text) > cacheText || len(c.slots) == 0 || int64(len(text)) > c.maxBytes {
+	if e := c.entry(text); e != nil {
+		return e.class
+	}
+	return Classify(c.flavor, text)
+}
+
+// Recent is the text that one user of a cache asked for last: mostly the next
+// one too. Its zero value is ready. It is not safe for concurrent use.
+type Recent struct{ last *cacheEntry }
+
+// Get is [Cache.Get].
+func (r *Recent) Get(c *Cache, text string) Class {
+	if e := r.last; e != nil && e.text == text {
+		e.hit()
+		return e.class
+	}
+	e := c.entry(text)
+	if e == nil {
 		return Classify(c.flavor, text)
+	}
+	r.last = e
+	return e.class
+}
+
+// hit notes a use. Most find it noted, and leave the line to other readers.
+func (e *cacheEntry) hit() {
+	if !e.used.Load() {
+		e.used.Store(true)
+	}
+}
+
+// entry finds or makes the entry of a text; nil for one that is not kept.
+func (c *Cache) entry(text string) *cacheEntry {
+	if len(text) > cacheText || len(c.slots) == 0 || int64(len(text)) > c.maxBytes {
+		return nil
 	}
 	set := c.set(text)
 	for i := range set {
 		if e := set[i].Load(); e != nil && e.text == text {
-			// Most hits find it set and leave the line to other readers.
-			if !e.used.Load() {
-				e.used.Store(true)
-			}
-			return e.class
+			e.hit()
+			return e
 		}
 	}
 	// A text may be part of something much larger.
 	text = strings.Clone(text)
 	e := &cacheEntry{text: text, class: Classify(c.flavor, text)}
 	c.put(set, e)
-	return e.class
+	return e
 }
 
 // set is where text may be.

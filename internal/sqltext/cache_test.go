@@ -23,10 +23,14 @@ func TestCacheAnswersAsClassifyDoes(t *testing.T) {
 	for _, size := range []int{-1, 0, 1, 3, 5, 1000} {
 		for i, f := range flavors {
 			c := NewCache(f.flavor, size)
+			var recent Recent
 			for range 2 {
 				for _, text := range texts(i) {
-					if got, want := c.Get(text), Classify(f.flavor, text); got != want {
-						t.Errorf("%s, at most %d: %q is read as %+v, want %+v", f.name, size, text, got, want)
+					want := Classify(f.flavor, text)
+					for _, got := range []Class{c.Get(text), recent.Get(c, text), recent.Get(c, text)} {
+						if got != want {
+							t.Errorf("%s, at most %d: %q is read as %+v, want %+v", f.name, size, text, got, want)
+						}
 					}
 				}
 			}
