@@ -238,6 +238,12 @@ func TestWhatPassesThroughIsMeasuredBesideTheBareDriver(t *testing.T) {
 			t.Errorf("%s: %v ns, %v allocations", name, s.nanoseconds[name], s.allocations[name])
 		}
 	}
+	if more := s.moreNanoseconds["bare"]; more.median() != 0 {
+		t.Errorf("the bare driver takes %v ns more than itself", more)
+	}
+	if more := s.moreNanoseconds["bed"]; len(more) != len(s.nanoseconds["bed"]) || more.median() == 0 {
+		t.Errorf("the wrapper takes %v ns more than the bare driver", more)
+	}
 }
 
 // Programs read these names.
@@ -251,7 +257,7 @@ func TestEachFigureThatIsToBeReachedHasItsName(t *testing.T) {
 		writes:  &writes{turns: map[string]map[string][]turn{}},
 		drain:   &drain{rates: both},
 		claims:  &claims{few: map[string]series{testdb.DriverMySQL: one, testdb.DriverPostgres: one}, many: map[string]series{testdb.DriverMySQL: one, testdb.DriverPostgres: one}},
-		selects: &selects{nanoseconds: many, allocations: many},
+		selects: &selects{moreNanoseconds: map[string]series{"bed": {17}}, moreAllocations: map[string]series{"bed": {0}}},
 	}
 	delete(many, "river")
 	for _, sc := range []string{"64", "64 1ms", "1 1ms"} {
@@ -263,7 +269,7 @@ func TestEachFigureThatIsToBeReachedHasItsName(t *testing.T) {
 	const want = "alo_mariadb_64_behind=1.00 alo_mariadb_64_before=1.00 alo_mariadb_64_1ms_behind=1.00 alo_sqlite_64_behind=1.00 " +
 		"alo_mariadb_1_1ms_behind_p50=1.00 eo_mariadb_64=1.00 eo_postgres_64=1.00 eo_mariadb_1_1ms_p50=1.00 eo_postgres_1_1ms_p50=1.00 " +
 		"staged_eo_1_1ms_p50=1.00 staged_eo_64=1.00 staged_eo_64_over_xa=1.00 drain_mariadb=1.00 drain_postgres=2.00 " +
-		"drain_postgres_over_river=2.00 claim_parked_mariadb=1.00 claim_parked_postgres=1.00 select_more_ns=0.00 select_more_allocations=0.00"
+		"drain_postgres_over_river=2.00 claim_parked_mariadb=1.00 claim_parked_postgres=1.00 select_more_ns=17.00 select_more_allocations=0.00"
 	if got := line(r.figures()); got != want {
 		t.Errorf("the line for machines is\n%s\nwant\n%s", got, want)
 	}

@@ -92,8 +92,8 @@ func (r *results) figures() []figure {
 		}
 	}
 	if r.selects != nil {
-		add("select_more_ns", r.selects.more(r.selects.nanoseconds, "bed"), 50, true)
-		add("select_more_allocations", r.selects.more(r.selects.allocations, "bed"), 0.005, true)
+		add("select_more_ns", r.selects.moreNanoseconds["bed"], 50, true)
+		add("select_more_allocations", r.selects.moreAllocations["bed"], 0.005, true)
 	}
 	return all
 }

@@ -204,8 +204,8 @@ func (r *results) printSelects(out io.Writer) {
 		ns, allocations := r.selects.nanoseconds[name], r.selects.allocations[name]
 		row := []string{name, fmt.Sprintf("%.0f", ns.median()), "", fmt.Sprintf("%.1f", allocations.median()), ""}
 		if name != "bare" {
-			row[2] = r.selects.more(r.selects.nanoseconds, name).whole()
-			row[4] = fmt.Sprintf("%+.1f", r.selects.more(r.selects.allocations, name).median())
+			row[2] = r.selects.moreNanoseconds[name].whole()
+			row[4] = fmt.Sprintf("%+.1f", r.selects.moreAllocations[name].median())
 		}
 		rows = append(rows, row)
 	}

@@ -21,18 +21,22 @@ type selects struct {
 	opts *Options
 	// nanoseconds and allocations of one SELECT by contender.
 	nanoseconds, allocations map[string]series
-	order                    []string
+	// more of them is what a wrapper takes beyond the bare driver: of each
+	// portion beyond the bare driver's just before.
+	moreNanoseconds, moreAllocations map[string]series
+	order                            []string
 }
 
 const (
-	portions = 41
+	portions = 101
 	// queriesPerPortion are many enough that the clock's own cost does not count.
-	queriesPerPortion = 1000
+	queriesPerPortion = 400
 )
 
 func (s *selects) run(progress func(string)) (err error) {
 	start := time.Now()
 	s.nanoseconds, s.allocations = map[string]series{}, map[string]series{}
+	s.moreNanoseconds, s.moreAllocations = map[string]series{}, map[string]series{}
 	pools := map[string]*sql.DB{"bare": sql.OpenDB(memoryDriver{})}
 	s.order = []string{"bare", "bed"}
 	storage := txlog.NewMemory()
@@ -80,18 +84,11 @@ func (s *selects) run(progress func(string)) (err error) {
 		for _, name := range s.order {
 			s.nanoseconds[name] = append(s.nanoseconds[name], took[name].median())
 			s.allocations[name] = append(s.allocations[name], allocated[name].median())
+			s.moreNanoseconds[name] = append(s.moreNanoseconds[name], took[name].minus(took["bare"]).median())
+			s.moreAllocations[name] = append(s.moreAllocations[name], allocated[name].minus(allocated["bare"]).median())
 		}
 	}
 	return nil
-}
-
-// more is what a wrapper takes beyond the bare driver, round by round.
-func (s *selects) more(of map[string]series, name string) series {
-	var all series
-	for i := range of[name] {
-		all = append(all, of[name][i]-of["bare"][i])
-	}
-	return all
 }
 
 // queryMany queries without a context that could end: to watch one costs

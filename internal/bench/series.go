@@ -34,6 +34,15 @@ func (s series) over(base series) series {
 	return all
 }
 
+// minus subtracts two series round by round.
+func (s series) minus(base series) series {
+	var all series
+	for i := range min(len(s), len(base)) {
+		all = append(all, s[i]-base[i])
+	}
+	return all
+}
+
 // whole is String without decimals, for nanoseconds: "+31 (+28–+40)".
 func (s series) whole() string {
 	return fmt.Sprintf("%+.0f (%+.0f–%+.0f)", s.median(), slices.Min(s), slices.Max(s))
