@@ -167,7 +167,7 @@ func (c *compound) call(call delivery.Call, w *write) {
 	receipt := isReceipt(call.SQL)
 	if receipt {
 		c.add(receiptGuard)
-		if text, ok := inlined(w.text, call.Args); ok && c.inline {
+		if text, ok := inlined(w.text, 0, call.Args); ok && c.inline {
 			c.add(text, "\n;\nEND;\n")
 			return
 		}
@@ -182,11 +182,19 @@ func (c *compound) call(call delivery.Call, w *write) {
 	}
 }
 
-// inlined writes a receipt's values into its text. They are numbers, ids and
-// hashes; any other value is left to the driver.
-func inlined(text string, args []driver.NamedValue) (string, bool) {
+// inlined writes a receipt's values into its text, but for the first own of
+// them. They are numbers, ids and hashes; any other value is left to the driver.
+func inlined(text string, own int, args []driver.NamedValue) (string, bool) {
 	var b strings.Builder
-	for _, a := range args {
+	for range own {
+		before, after, found := strings.Cut(text, "?")
+		if !found {
+			return "", false
+		}
+		b.WriteString(before + "?")
+		text = after
+	}
+	for _, a := range args[own:] {
 		before, after, found := strings.Cut(text, "?")
 		if !found {
 			return "", false

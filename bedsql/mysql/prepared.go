@@ -60,6 +60,9 @@ type noticed struct {
 	// name is that of the prepared write, stmt the compound.
 	name string
 	stmt driver.Stmt
+	// receipt is the call of the receipt as the compound has it: without the
+	// fixed arguments' values in its text.
+	receipt delivery.Call
 }
 
 func memoryOf(s *delivery.Session) *memory {
@@ -167,7 +170,11 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	if n.write.generates() && !c.idIsKnown(ctx, conn, n.write) {
 		return nil, false, nil
 	}
-	args := joinArgs(calls)
+	own, same := n.receiptArgs(calls[0])
+	if !same {
+		return nil, false, nil
+	}
+	args := joinArgs(own, calls[1].Args)
 	if n.stmt.NumInput() != len(args) || ctx.Err() != nil {
 		return nil, false, nil //nolint:nilerr // it is told where the calls are sent as they are
 	}
@@ -217,6 +224,17 @@ func (c *compounds) ready(ctx context.Context, s *delivery.Session, m *memory, n
 		return false
 	}
 	n.write, n.name, writes[1] = writes[1], name, execute
+	n.receipt = calls[0]
+	calls = []delivery.Call{calls[0], calls[1]}
+	if own := len(calls[0].Args) - calls[0].Fixed; calls[0].Fixed > 0 {
+		if text, ok := inlined(writes[0].text, own, calls[0].Args); ok {
+			with := *writes[0]
+			with.text = text
+			writes[0], calls[0].Args = &with, calls[0].Args[:own]
+		} else {
+			n.receipt.Fixed = 0
+		}
+	}
 	text := leanCompound(calls, writes)
 	if execute.generates() {
 		text = newParametrized(calls, writes)
@@ -311,14 +329,30 @@ func (c *compounds) interpolates(ctx context.Context, conn driver.Conn) bool {
 	return known == inText
 }
 
-func joinArgs(calls []delivery.Call) []driver.NamedValue {
+// receiptArgs gives the arguments of a receipt that are parameters of the
+// compound; same is whether it is like the one that the compound was made for.
+func (n *noticed) receiptArgs(call delivery.Call) (own []driver.NamedValue, same bool) {
+	if call.SQL != n.receipt.SQL || len(call.Args) != len(n.receipt.Args) {
+		return nil, false
+	}
+	first := len(call.Args) - n.receipt.Fixed
+	for i := first; i < len(call.Args); i++ {
+		// Only values that can be compared are written into the text.
+		if call.Args[i].Value != n.receipt.Args[i].Value {
+			return nil, false
+		}
+	}
+	return call.Args[:first], true
+}
+
+func joinArgs(parts ...[]driver.NamedValue) []driver.NamedValue {
 	n := 0
-	for _, call := range calls {
-		n += len(call.Args)
+	for _, part := range parts {
+		n += len(part)
 	}
 	args := make([]driver.NamedValue, 0, n)
-	for _, call := range calls {
-		for _, a := range call.Args {
+	for _, part := range parts {
+		for _, a := range part {
 			a.Ordinal = len(args) + 1
 			args = append(args, a)
 		}

@@ -112,6 +112,9 @@ type Dialect struct {
 type Call struct {
 	SQL  string
 	Args []driver.NamedValue
+	// Fixed is how many of the last arguments are the same, as a rule, each
+	// time that SQL is run.
+	Fixed int
 }
 
 // Target is a data source to deliver to.

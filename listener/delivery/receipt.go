@@ -57,6 +57,12 @@ func (d *Dialect) ReceiptID(unitID string) string {
 
 // insert is the call that writes u's receipt.
 func (r Receipts) insert(f Flavor, u *txlog.Unit, void bool) Call {
+	keep := r.retention(u).Milliseconds()
+	if u.Fingerprint == "" && !void {
+		c := r.at(f, receiptInsertPlain, u.Receipt, u.ID, r.LogID, keep)
+		c.Fixed = 2
+		return c
+	}
 	var fingerprint any
 	if u.Fingerprint != "" {
 		fingerprint = u.Fingerprint
@@ -65,7 +71,7 @@ func (r Receipts) insert(f Flavor, u *txlog.Unit, void bool) Call {
 	if void {
 		v = 1
 	}
-	return r.at(f, receiptInsert, u.Receipt, u.ID, r.LogID, v, r.retention(u).Milliseconds(), fingerprint, nil)
+	return r.at(f, receiptInsert, u.Receipt, u.ID, r.LogID, v, keep, fingerprint, nil)
 }
 
 // retention is how long u's receipt is kept.

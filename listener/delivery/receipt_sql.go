@@ -36,6 +36,7 @@ const (
 	receiptCreate receiptStatement = iota
 	receiptProbe
 	receiptInsert
+	receiptInsertPlain
 	receiptRead
 	receiptResult
 	receiptKeep
@@ -95,6 +96,11 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 		s = `SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`
 	case receiptInsert:
 		s = `INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`
+	case receiptInsertPlain:
+		// MySQL and MariaDB let a value refer to a column before it, which is
+		// quicker than to read the clock twice.
+		s = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
+			pick(f, `creation_time`, `{now}`, `{now}`) + ` + ?)`
 	case receiptRead:
 		s = `SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`
 	case receiptResult:
