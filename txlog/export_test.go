@@ -13,14 +13,14 @@ type Joining struct {
 }
 
 // Adding gives the joined Adds, Removing the joined removals.
-func (s *SQLStorage) Adding() Joining { return Joining{s.adding, true} }
+func (s *SQLStorage) Adding() Joining { return Joining{s.writing, true} }
 
 // Removing gives the joined removals.
-func (s *SQLStorage) Removing() Joining { return Joining{s.removal, false} }
+func (s *SQLStorage) Removing() Joining { return Joining{s.writing, false} }
 
 func (g Joining) queued() (n int) {
 	for _, r := range g.j.queue {
-		if g.adds == (len(r.adds) > 0) {
+		if g.adds == r.isAdd() {
 			n++
 		}
 	}

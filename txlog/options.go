@@ -36,9 +36,9 @@ func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
 // Values below 0 mean not at all.
 func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
 
-// WithWritesInFlight bounds how many joined writes, and how many joined
-// removals, are under way at a time. Between least and most the log goes by
-// the round trip to the database: as many as keep it busy. What comes
+// WithWritesInFlight bounds how many joined writes are under way at a time, each
+// of what several callers add or of what they remove. Between least and most the
+// log goes by the round trip to the database: as many as keep it busy. What comes
 // while they are under way leaves together as soon as one of them is answered.
 // Defaults to 1 and 8; always 1 for SQLite, where additions and removals
 // leave in one transaction. Values below 1 mean the defaults, and more

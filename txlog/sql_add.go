@@ -52,7 +52,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	// The lease in the table is that of the first attempt that arrived: a
 	// repetition does not prolong it. Behind its end somebody else may have
 	// delivered and removed the unit, and a repetition would bring it back.
-	switch inDoubt, err := s.adding.do(r); {
+	switch inDoubt, err := s.writing.do(r); {
 	case inDoubt:
 		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
 	case err != nil:

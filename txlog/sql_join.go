@@ -57,6 +57,9 @@ type request struct {
 	left bool
 }
 
+// isAdd tells what is to be added from what is to be removed.
+func (r *request) isAdd() bool { return len(r.adds) > 0 }
+
 var requests = sync.Pool{New: func() any { return &request{ended: make(chan struct{}, 1)} }}
 
 func newRequest(ctx context.Context) *request {
@@ -105,6 +108,8 @@ type joiner struct {
 	pace  *pace
 	// most is how many rows those that share a write may have together.
 	most int
+	// mixes: adds and removals share a write.
+	mixes bool
 
 	// base ends when Close has waited for long enough.
 	base context.Context
@@ -362,24 +367,32 @@ func (j *joiner) depart(now time.Time) (f *flight, joined []*request) {
 	return f, joined
 }
 
-// take takes the next requests from the queue that fit into one statement.
+// take takes from the queue the next requests that fit into one write: with
+// the first those of its kind, if kinds do not mix, so that neither waits for
+// long behind the other.
 func (j *joiner) take() []*request {
-	n, rows, size, limit := 0, 0, 0, j.s.insertBytes()
+	adds := j.queue[0].isAdd()
+	var joined []*request
+	rest := j.queue[:0]
+	rows, size, limit, full := 0, 0, j.s.insertBytes(), false
 	for _, r := range j.queue {
-		if n > 0 && (r.alone || rows+r.rows > j.most || size+r.size > limit) {
-			break
+		switch {
+		case !j.mixes && r.isAdd() != adds:
+			rest = append(rest, r)
+			continue
+		case full, len(joined) > 0 && (r.alone || rows+r.rows > j.most || size+r.size > limit):
+			// What is behind it must not overtake it.
+			full = true
+			rest = append(rest, r)
+			continue
 		}
-		n++
+		joined = append(joined, r)
 		rows += r.rows
 		size += r.size
-		if r.alone {
-			break
-		}
+		full = r.alone
 	}
-	joined := append([]*request(nil), j.queue[:n]...)
-	rest := copy(j.queue, j.queue[n:])
-	clear(j.queue[rest:])
-	j.queue = j.queue[:rest]
+	clear(j.queue[len(rest):])
+	j.queue = rest
 	for _, r := range joined {
 		j.unqueued(r)
 	}

@@ -20,7 +20,7 @@ import (
 func (s *SQLStorage) writeShared(ctx context.Context, joined []*request, again bool) error {
 	switch first := joined[0]; {
 	case len(joined) > 1:
-	case len(first.adds) > 0:
+	case first.isAdd():
 		return s.insertJoined(ctx, joined, again)
 	case len(first.holds) == 1:
 		return s.deleteJoined(ctx, joined, again)

@@ -86,7 +86,7 @@ func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, e
 		r.rows += r.holds[i].rows
 	}
 	r.alone = r.rows > maxRows
-	switch inDoubt, err := s.removal.do(r); {
+	switch inDoubt, err := s.writing.do(r); {
 	case inDoubt:
 		return nil, s.unknown("removing unit "+units[0].ID, nil, err)
 	case err != nil:

@@ -28,8 +28,8 @@ type SQLStorage struct {
 	// tells: a DELETE can tell what it deleted (MySQL's cannot, MariaDB's can).
 	tells bool
 
-	trips           roundTrips
-	adding, removal *joiner
+	trips   roundTrips
+	writing *joiner
 
 	mu    sync.RWMutex
 	stmts map[shape]*sql.Stmt
@@ -130,14 +130,22 @@ func (s *SQLStorage) join(conns int) {
 		o.minWrites, o.maxWrites = 1, 1
 	}
 	s.trips.s, s.trips.start = s, time.Now()
+	write := s.writeAlike
 	if s.backend.Flavor == FlavorSQLite {
-		s.adding = newJoiner(s, newPace(&o, conns, &s.trips), s.writeShared)
-		s.adding.most = maxShared
-		s.removal = s.adding
-		return
+		write = s.writeShared
 	}
-	s.adding = newJoiner(s, newPace(&o, conns, &s.trips), s.insertJoined)
-	s.removal = newJoiner(s, newPace(&o, conns, &s.trips), s.deleteJoined)
+	s.writing = newJoiner(s, newPace(&o, conns, &s.trips), write)
+	if s.backend.Flavor == FlavorSQLite {
+		s.writing.mixes, s.writing.most = true, maxShared
+	}
+}
+
+// writeAlike makes one write of requests of the same kind.
+func (s *SQLStorage) writeAlike(ctx context.Context, joined []*request, again bool) error {
+	if joined[0].isAdd() {
+		return s.insertJoined(ctx, joined, again)
+	}
+	return s.deleteJoined(ctx, joined, again)
 }
 
 func (s *SQLStorage) prepareLog(ctx context.Context) error {
@@ -207,16 +215,13 @@ func (s *SQLStorage) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
-	late := time.AfterFunc(closeFor, func() { s.adding.stop(); s.removal.stop() })
+	late := time.AfterFunc(closeFor, s.writing.stop)
 	defer late.Stop()
-	for _, idle := range []<-chan struct{}{s.adding.close(), s.removal.close()} {
-		select {
-		case <-idle:
-		case <-s.adding.base.Done():
-		}
+	select {
+	case <-s.writing.close():
+	case <-s.writing.base.Done():
 	}
-	s.adding.stop()
-	s.removal.stop()
+	s.writing.stop()
 	s.trips.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
