@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -243,6 +244,27 @@ func TestWhatPassesThroughIsMeasuredBesideTheBareDriver(t *testing.T) {
 	}
 	if more := s.moreNanoseconds["bed"]; len(more) != len(s.nanoseconds["bed"]) || more.median() == 0 {
 		t.Errorf("the wrapper takes %v ns more than the bare driver", more)
+	}
+}
+
+func TestTheBareDriverHasItsTurnsAroundThoseOfTheOthers(t *testing.T) {
+	t.Parallel()
+	var chosen []contender
+	for _, c := range contenders() {
+		if slices.Contains([]string{onMariaDB, "xa-mariadb", "eo-mariadb-log-sqlite", onPostgres, onTwo, "staged-eo"}, c.id) {
+			chosen = append(chosen, c)
+		}
+	}
+	var got []string
+	for _, i := range inRound(chosen) {
+		got = append(got, chosen[i].id)
+	}
+	if want := []string{onMariaDB, "xa-mariadb", "eo-mariadb-log-sqlite", onMariaDB, onPostgres, onTwo, "staged-eo", onTwo}; !slices.Equal(got, want) {
+		t.Errorf("the order of a round is %v, want %v", got, want)
+	}
+	sum := turn{perSecond: 10, p50: 4, writes: 1, cpu: spent{here: 1}}.and(turn{perSecond: 20, p50: 8, writes: 2, cpu: spent{mysql: 3}})
+	if want := (turn{perSecond: 15, p50: 6, writes: 3, cpu: spent{here: 1, mysql: 3}}); sum != want {
+		t.Errorf("the mean of two turns is %+v, want %+v", sum, want)
 	}
 }
 

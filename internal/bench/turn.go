@@ -49,6 +49,16 @@ type turn struct {
 	cpu    spent
 }
 
+// and is the mean of two turns of a contender in a round.
+func (t turn) and(other turn) turn {
+	return turn{
+		perSecond: (t.perSecond + other.perSecond) / 2,
+		p50:       (t.p50 + other.p50) / 2,
+		writes:    t.writes + other.writes,
+		cpu:       t.cpu.plus(other.cpu),
+	}
+}
+
 // rowsPerCaller are each caller's own, so that callers do not wait for each
 // other's row locks.
 const rowsPerCaller = 200

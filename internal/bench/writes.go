@@ -147,10 +147,11 @@ func (w *writes) scene(ctx context.Context, sc scene, share float64, progress fu
 	start := time.Now()
 	for round := 0; w.opts.another(round, start, share); round++ {
 		progress(fmt.Sprintf("writes, scene %q: round %d", sc.name, round+1))
-		for i, c := range chosen {
-			s := setups[i]
+		took := map[string]turn{}
+		for n, i := range inRound(chosen) {
+			s, c := setups[i], chosen[i]
 			t, err := s.run(ctx, sc.callers, w.opts.WarmUp, w.opts.Turn, w.watch,
-				profilePath(w.opts.Profiles, c.id, sc.name, fmt.Sprint(round)))
+				profilePath(w.opts.Profiles, c.id, sc.name, fmt.Sprint(round, "-", n)))
 			if err == nil {
 				err = s.settle(ctx, true)
 			}
@@ -161,7 +162,13 @@ func (w *writes) scene(ctx context.Context, sc scene, share float64, progress fu
 			if err != nil {
 				return fmt.Errorf("%s, round %d: %w", c.id, round+1, err)
 			}
-			w.turns[sc.name][c.id] = append(w.turns[sc.name][c.id], t)
+			if first, ok := took[c.id]; ok {
+				t = first.and(t)
+			}
+			took[c.id] = t
+		}
+		for id, t := range took {
+			w.turns[sc.name][id] = append(w.turns[sc.name][id], t)
 		}
 	}
 	for i, c := range chosen {
@@ -170,6 +177,24 @@ func (w *writes) scene(ctx context.Context, sc scene, share float64, progress fu
 		}
 	}
 	return nil
+}
+
+// inRound gives the indices of the contenders in the order of their turns. A bare
+// driver that others are compared with has one before them and one after: what
+// changes the machine's speed meanwhile changes it for all.
+func inRound(chosen []contender) []int {
+	var order []int
+	bare := 0
+	for i, c := range chosen {
+		if c.id == c.base {
+			bare = i
+		}
+		order = append(order, i)
+		if last := i+1 == len(chosen) || chosen[i+1].base != c.base; last && i > bare {
+			order = append(order, bare)
+		}
+	}
+	return order
 }
 
 // used wants logs, and receipts where they are promised, to have been seen
