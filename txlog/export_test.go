@@ -89,3 +89,33 @@ func LimitOf(least, most int, trip time.Duration, writes ...time.Duration) int {
 	}
 	return p.limit(0)
 }
+
+// Departures tells in which writes what is queued leaves, oldest first: 'a' is
+// an add, 'r' a removal, 'A' and 'R' are too large to share a write.
+func Departures(queue string, mixes bool, most int) (writes []string) {
+	j := newJoiner(&SQLStorage{}, nil, nil)
+	j.mixes, j.most = mixes, most
+	names := map[*request]string{}
+	for _, kind := range queue {
+		r := &request{rows: 1, alone: kind == 'A' || kind == 'R'}
+		if kind == 'a' || kind == 'A' {
+			r.adds = make([]row, 1)
+		} else {
+			r.holds = make([]held, 1)
+		}
+		names[r] = string(kind)
+		j.queue = append(j.queue, r)
+		j.rows++
+	}
+	for len(j.queue) > 0 {
+		var write string
+		for _, r := range j.take() {
+			write += names[r]
+		}
+		writes = append(writes, write)
+	}
+	if j.rows != 0 {
+		writes = append(writes, "rows are left")
+	}
+	return writes
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -608,6 +609,35 @@ func TestWhatCallersAreToldIsSoWhenManyGiveUp(t *testing.T) {
 		}
 		t.Logf("%d of %d units were added", added, len(told))
 	})
+}
+
+// What is added and what is removed leave in turns, and each kind in the order
+// in which it came.
+func TestAddsAndRemovalsTakeTurns(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		queue string
+		mixes bool
+		most  int
+		want  []string
+	}{
+		{"a", false, 8, []string{"a"}},
+		{"aaa", false, 8, []string{"aaa"}},
+		{"arara", false, 8, []string{"aaa", "rr"}},
+		{"raara", false, 8, []string{"rr", "aaa"}},
+		{"aaaarr", false, 3, []string{"aaa", "a", "rr"}},
+		{"araara", false, 2, []string{"aa", "rr", "aa"}},
+		{"raAar", false, 8, []string{"rr", "a", "A", "a"}},
+		{"Aa", false, 8, []string{"A", "a"}},
+		{"aRra", false, 8, []string{"aa", "R", "r"}},
+		{"araar", true, 8, []string{"araar"}},
+		{"araar", true, 3, []string{"ara", "ar"}},
+		{"arAr", true, 8, []string{"ar", "A", "r"}},
+	} {
+		if got := txlog.Departures(c.queue, c.mixes, c.most); !slices.Equal(got, c.want) {
+			t.Errorf("%q, mixed %v, at most %d: got %q, want %q", c.queue, c.mixes, c.most, got, c.want)
+		}
+	}
 }
 
 func TestAsManyWritesAreUnderWayAsTheRoundTripMakesWorthwhile(t *testing.T) {

@@ -372,7 +372,7 @@ func (j *joiner) depart(now time.Time) (f *flight, joined []*request) {
 // long behind the other.
 func (j *joiner) take() []*request {
 	adds := j.queue[0].isAdd()
-	var joined []*request
+	joined := make([]*request, 0, len(j.queue))
 	rest := j.queue[:0]
 	rows, size, limit, full := 0, 0, j.s.insertBytes(), false
 	for _, r := range j.queue {

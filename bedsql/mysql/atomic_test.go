@@ -100,8 +100,14 @@ func call(text string, args ...any) delivery.Call {
 
 const writeReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, fingerprint, result) VALUES (?, ?, ?, ?, 1, 1 + ?, ?, ?)`
 
-func receipt(id string) delivery.Call {
-	return call(writeReceipt, id, "unit", "log", int64(0), int64(1000), nil, nil)
+const writePlainReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, 1, creation_time + ?)`
+
+func receipt(id string) delivery.Call { return plainReceipt(id, "log", 1000) }
+
+func plainReceipt(id, log string, keep int64) delivery.Call {
+	c := call(writePlainReceipt, id, "unit", log, keep)
+	c.Fixed = 2
+	return c
 }
 
 func raw(t *testing.T, c *sql.Conn, f func(driver.Conn)) {

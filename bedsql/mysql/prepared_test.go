@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,65 @@ func TestPreparedValuesMeanWhatTheyMeanToTheDriver(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What most receipts have in common is in the text of the prepared compound.
+// One that differs is written as it is.
+func TestAPreparedReceiptIsWrittenAsItIs(t *testing.T) {
+	t.Parallel()
+	e := receiptful(t, "prepared", "CREATE TABLE v (id INT PRIMARY KEY, n INT)", "INSERT INTO v VALUES (1, 0)")
+	keyed := func(id, fingerprint string) delivery.Call {
+		return call(writeReceipt, id, "unit", "log", int64(0), int64(1000), fingerprint, nil)
+	}
+	var want []string
+	for i, c := range []struct {
+		receipt delivery.Call
+		holds   string
+	}{
+		{plainReceipt("a", "log", 1000), "a unit log 0 1 1001 NULL"},
+		{plainReceipt("b", "log", 1000), "b unit log 0 1 1001 NULL"},
+		{plainReceipt("c", "log", 5000), "c unit log 0 1 5001 NULL"},
+		{plainReceipt("d", "other", 1000), "d unit other 0 1 1001 NULL"},
+		{plainReceipt("e", "it's ?", 1000), "e unit it's ? 0 1 1001 NULL"},
+		{keyed("f", "one"), "f unit log 0 1 1001 one"},
+		{keyed("g", "two"), "g unit log 0 1 1001 two"},
+		{plainReceipt("h", "log", 1000), "h unit log 0 1 1001 NULL"},
+	} {
+		results, err := e.atomic(c.receipt, call("UPDATE v SET n = n + ? WHERE id = ?", int64(1), int64(1)))
+		if err != nil {
+			t.Fatalf("receipt %d: %v", i, err)
+		}
+		if rows, _ := results[1].RowsAffected(); rows != 1 {
+			t.Errorf("receipt %d: the write says %d rows, want 1", i, rows)
+		}
+		want = append(want, c.holds)
+	}
+	rows, err := e.c.QueryContext(t.Context(), "SELECT CONCAT_WS(' ', id, unit_id, log_id, void, creation_time, keep_until, IFNULL(fingerprint, 'NULL')) FROM bed_receipt ORDER BY id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	var got []string
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, s)
+	}
+	if err := rows.Err(); err != nil || !slices.Equal(got, want) {
+		t.Errorf("the receipts are %q (%v), want %q", got, err, want)
+	}
+	// One whose fixed values cannot stand in a text is prepared with parameters.
+	other := receiptful(t, "prepared", "CREATE TABLE v (id INT PRIMARY KEY, n INT)", "INSERT INTO v VALUES (1, 0)")
+	for _, id := range []string{"a", "b"} {
+		if _, err := other.atomic(plainReceipt(id, "it's ?", 7), call("UPDATE v SET n = n + ? WHERE id = ?", int64(1), int64(1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := other.contents("bed_receipt"); strings.Count(got, "it's ?") != 2 {
+		t.Errorf("the receipts are %q", got)
 	}
 }
 
