@@ -19,7 +19,7 @@ func (r *request) finish(inDoubt bool, err error) {
 // request can have been written. The log counts the lease from the moment at
 // which it is.
 func (r *request) leaves(now time.Time) {
-	if len(r.adds) > 0 {
+	if r.isAdd() {
 		r.deadline = now.Add(r.lease)
 		r.end = r.deadline
 		return

@@ -126,14 +126,12 @@ func (s *SQLStorage) join(conns int) {
 	if o.maxWrites < 1 {
 		o.maxWrites = defaultMaxWrites
 	}
-	if s.backend.Flavor == FlavorSQLite {
-		o.minWrites, o.maxWrites = 1, 1
-	}
-	s.trips.s, s.trips.start = s, time.Now()
 	write := s.writeAlike
 	if s.backend.Flavor == FlavorSQLite {
+		o.minWrites, o.maxWrites = 1, 1
 		write = s.writeShared
 	}
+	s.trips.s, s.trips.start = s, time.Now()
 	s.writing = newJoiner(s, newPace(&o, conns, &s.trips), write)
 	if s.backend.Flavor == FlavorSQLite {
 		s.writing.mixes, s.writing.most = true, maxShared

@@ -60,8 +60,8 @@ type noticed struct {
 	// name is that of the prepared write, stmt the compound.
 	name string
 	stmt driver.Stmt
-	// receipt is the call of the receipt as the compound has it: without the
-	// fixed arguments' values in its text.
+	// receipt is the one that the compound was made for. The values of its Fixed
+	// arguments stand in the compound's text.
 	receipt delivery.Call
 }
 
