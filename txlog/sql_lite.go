@@ -78,6 +78,7 @@ func (s *SQLStorage) inRaw(ctx context.Context, f func(context.Context, *rawTx) 
 		q := &rawTx{flavor: s.backend.Flavor, conn: c.(driver.Conn), quiet: context.WithoutCancel(ctx)}
 		if keeper, ok := c.(*keepingConn); ok {
 			q.kept = keeper.stmts
+			keeper.makeRoom()
 		}
 		defer q.close()
 		tx, err := q.begin()
@@ -226,7 +227,9 @@ func (q *rawTx) remove(ctx context.Context, joined []*request) (found []*held, e
 // until it is closed, unknown to database/sql.
 type keepingConn struct {
 	wholeConn
-	stmts   map[shape]driver.Stmt
+	stmts map[shape]driver.Stmt
+	// writes counts the transactions; ballast is renewed now and then.
+	writes  int
 	ballast []driver.Stmt
 }
 
@@ -249,43 +252,51 @@ func keeping(conn driver.Conn) driver.Conn {
 	if _, more := conn.(driver.NamedValueChecker); more || !ok {
 		return conn
 	}
-	return &keepingConn{wholeConn: whole, stmts: map[shape]driver.Stmt{}, ballast: newBallast(whole)}
+	return &keepingConn{wholeConn: whole, stmts: map[shape]driver.Stmt{}}
 }
 
-// SQLite asks for a buffer as large as a page of the database, 4 KiB, whenever it
-// balances one of its trees, and gives it back right after. In its port to Go
-// (modernc.org/sqlite) the first block of its size is mapped from the system and
-// the last one unmapped, which takes longer than to balance: a sixth of the time
-// that a log took. As long as other blocks of that size are in use, neither
-// happens; the text of a prepared statement is one.
+// SQLite asks for a buffer as large as a page of the database, 4 KiB and a few
+// bytes, whenever it balances one of its trees, and gives it back right after.
+// In its port to Go (modernc.org/sqlite) seven of that size share 64 KiB, which
+// are mapped from the system for the first of them and unmapped with the last:
+// if all others are in use, for each buffer anew, which takes longer than to
+// balance. So there has to be room beside one that stays. The text of a prepared
+// statement is one. SQLite's cache and other users of it take the room
+// by and by, so that it is made again.
 const (
-	// ballastText is as long as falls into the same size as a page does: more
-	// than 2 KiB and not more than 4.
-	ballastText = 3 << 10
+	// ballastText is as long as falls into the same size as a buffer does: more
+	// than 4 KiB and not more than 8.
+	ballastText = 6 << 10
 	// ballastStmts are prepared, every other one is kept: there is room beside
-	// each, whatever else is of that size.
-	ballastStmts = 30
+	// each of these, whatever else is of that size.
+	ballastStmts = 6
+	// ballastFor is for how many transactions they stay.
+	ballastFor = 32
 )
 
-// newBallast gives the statements that keep memory mapped. Without them all
-// goes on as well.
-func newBallast(conn driver.Conn) (kept []driver.Stmt) {
+// makeRoom sees to it that there is room for buffers. Without it all goes on as
+// well.
+func (c *keepingConn) makeRoom() {
+	if c.writes++; c.writes%ballastFor != 1 {
+		return
+	}
 	text := "SELECT 1 --" + strings.Repeat(" ", ballastText)
+	last := c.ballast
+	c.ballast = nil
 	var room []driver.Stmt
 	for n := range ballastStmts {
-		stmt, err := conn.Prepare(text)
+		stmt, err := c.Prepare(text)
 		switch {
 		case err != nil:
 		case n%2 == 0:
-			kept = append(kept, stmt)
-		default:
 			room = append(room, stmt)
+		default:
+			c.ballast = append(c.ballast, stmt)
 		}
 	}
-	for _, stmt := range room {
+	for _, stmt := range append(room, last...) {
 		_ = stmt.Close()
 	}
-	return kept
 }
 
 func (c *keepingConn) Close() error {
