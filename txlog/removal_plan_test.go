@@ -1,7 +1,9 @@
 package txlog_test
 
 import (
+	"context"
 	"database/sql"
+	"slices"
 	"testing"
 	"time"
 
@@ -61,5 +63,93 @@ func TestManyLogsAreRemovedWithoutReadingTheWholeLog(t *testing.T) {
 	created := rounds(1)
 	if whole := rounds(8); whole != created {
 		t.Errorf("the log was read whole %d times by 8 removals", whole-created)
+	}
+}
+
+// MariaDB would rather read a small log whole than a fifth of it by its ids, and
+// wait there for logs that others are just adding.
+func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	const inLog = 60
+	for name, c := range map[string]struct {
+		untold     bool
+		size, take int
+	}{
+		"a few":                {take: 20},
+		"as on MySQL":          {untold: true, take: 20},
+		"most":                 {take: 50},
+		"a unit of many rows":  {size: 30, take: 1},
+		"of two tokens":        {take: 21},
+		"two tokens, on MySQL": {untold: true, take: 21},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, db)
+			if c.untold {
+				s.Untold()
+			}
+			units := make([]*txlog.Unit, inLog/max(c.size, 1))
+			for i := range units {
+				units[i] = unit(slices.Repeat([]string{"UPDATE t SET n = 1"}, max(c.size, 1))...)
+			}
+			if c.take == 21 {
+				units[20].Lease.Token = txlog.NewID() // not the storage's own
+			}
+			mustAdd(t, s, units...)
+			other, err := db.Open(t).Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = other.Rollback() }()
+			if _, err := other.Exec("UPDATE transaction_log SET last_error = 'locked' WHERE id = ?", units[len(units)-1].ID); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if err := s.Remove(ctx, units[:c.take]...); err != nil {
+				t.Fatalf("it waited: %v", err)
+			}
+			if err := other.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Remove(t.Context(), units[c.take:]...); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestWhatIsDoneToOneUnitDoesNotWaitForOtherLogs(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	s := open(t, db)
+	units := make([]*txlog.Unit, 2)
+	for i := range units {
+		units[i] = unit(slices.Repeat([]string{"UPDATE t SET n = 1"}, 30)...)
+	}
+	mustAdd(t, s, units...)
+	other, err := db.Open(t).Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback() }()
+	if _, err := other.Exec("UPDATE transaction_log SET last_error = 'locked' WHERE id = ?", units[1].ID); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	u := units[0]
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"renewing", func() error { _, err := s.Renew(ctx, time.Minute, u); return err }},
+		{"parking", func() error { return s.Release(ctx, u, txlog.Verdict{Park: true}) }},
+		{"retrying", func() error { return s.Retry(ctx, u.ID) }},
+		{"discarding", func() error { return s.Discard(ctx, u.ID) }},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s waited: %v", step.name, err)
+		}
 	}
 }

@@ -121,10 +121,9 @@ func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again 
 	return s.markGone(ctx, joined)
 }
 
-// manyRows is from how many rows on it is worth a local transaction that the
-// database reads no row in vain. MariaDB takes a hint only in a DELETE that
-// cannot tell what it deleted, which is undone in case that one is not held;
-// PostgreSQL: see deleteByIndex.
+// manyRows is from how many rows on a local transaction is worth it. To MariaDB
+// what a DELETE deleted is more work to tell than to undo in case that one is not
+// held; PostgreSQL: see deleteByIndex.
 const manyRows = 64
 
 func (s *SQLStorage) many(joined []*request) bool {

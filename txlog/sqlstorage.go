@@ -91,7 +91,8 @@ func sessionSetup(f Flavor) []string {
 		// READ COMMITTED: claims and removals lock records, never gaps.
 		return []string{
 			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-			"SET autocommit = 1, NAMES utf8mb4",
+			// Where sql_safe_updates is set for all, no DELETE with a hint is safe enough.
+			"SET autocommit = 1, sql_safe_updates = 0, NAMES utf8mb4",
 		}
 	case FlavorSQLite:
 		return []string{"PRAGMA busy_timeout = 10000", "PRAGMA synchronous = FULL"}

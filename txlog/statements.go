@@ -72,9 +72,11 @@ const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_de
   statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, last_error, parked,
   lease_token, {now}`
 
-// byID is for statements of MySQL that name many rows by their ids. Without it a
-// table with not many more is read whole instead, and all of it locked: claims
-// then skip rows that nobody owns.
+// byID is for statements of MySQL that name rows by their ids. Without it a table
+// with not many more is read whole instead, and all of it locked: claims then
+// skip rows that nobody owns, and the statement itself waits for rows that others
+// are writing. sql_safe_updates has MariaDB read by a key as well: its
+// mysql_delete() passes it on as force_quick_range.
 const byID = ` FORCE INDEX (PRIMARY)`
 
 // text is the one place where the log's SQL is written.
@@ -93,12 +95,13 @@ func (f Flavor) text(sh shape) string {
 		s = f.insert(values(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`))
 	case deleteHeld:
 		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
-		if f == FlavorMySQL && sh.n&^pairs >= manyRows {
+		if f == FlavorMySQL && sh.n&^pairs > 1 {
 			// The form of DELETE that takes a hint.
 			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + fenced(sh.n)
 		}
 	case deleteTold:
-		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n) + ` RETURNING id`
+		// That which tells takes none.
+		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + fenced(sh.n) + ` RETURNING id`
 	case renewHeld:
 		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + fenced(sh.n)
 	case releaseHeld:
@@ -134,7 +137,7 @@ func (f Flavor) text(sh shape) string {
 		s = `UPDATE transaction_log SET parked = 0, async_delivery_try_times = 0, next_try_time = {now},
   lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.n)
 	case discardRows:
-		s = `DELETE FROM transaction_log WHERE ` + idIn(sh.n)
+		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + idIn(sh.n)
 	case countUnits:
 		s = `SELECT data_source,
   SUM(CASE WHEN parked <> 0 THEN 1 ELSE 0 END),
@@ -174,6 +177,14 @@ func (f Flavor) Clock() string {
 		`(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
 		`(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
 		`CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
+}
+
+// ByKey begins a DELETE that names rows by their keys. It has MariaDB read these
+// and no others, also where a hint has no place: mysql_delete() passes
+// sql_safe_updates on to the optimizer as force_quick_range. For MySQL it is a
+// comment, for others it is empty.
+func (f Flavor) ByKey() string {
+	return f.pick(`/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, ``, ``)
 }
 
 // finish puts the flavor's own words in.

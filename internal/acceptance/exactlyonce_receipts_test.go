@@ -475,3 +475,44 @@ func TestATargetThatWasOutOfReachWhenItsReceiptsWereLookedForRefusesNothing(t *t
 		}
 	})
 }
+
+// Among the receipts that are there may be those of writes that wait for
+// something themselves.
+func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.receiptTable()
+		const all, erased, purged = 60, 20, 30
+		ids, log := make([]string, all), r.storage.Identity()
+		for i := range ids {
+			ids[i] = txlog.NewID()
+			r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, 1, ?)", ids[i], ids[i], log, i)
+		}
+		r.must(r.bare, "UPDATE bed_receipt SET keep_until = ? WHERE keep_until >= ?", time.Now().Add(time.Hour).UnixMilli(), erased+purged)
+		other, err := r.bare.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = other.Rollback() }()
+		if _, err := other.Exec(r.q("UPDATE bed_receipt SET void = 0, creation_time = 2 WHERE id = ?"), ids[all-1]); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
+			if err := d.EraseReceipts(ctx, conn, ids[:erased]); err != nil {
+				t.Fatalf("erasing waited: %v", err)
+			}
+			missing := func(_ context.Context, ids []string) ([]string, error) { return ids, nil }
+			if n, err := d.PurgeReceipts(ctx, conn, receiptsOf(r), missing); err != nil || n != purged {
+				t.Fatalf("purging waited, or erased %d: %v", n, err)
+			}
+			return delivery.Outcome{}
+		})
+		if err := other.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		r.wantReceipts(all - erased - purged)
+	})
+}

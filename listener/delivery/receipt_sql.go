@@ -50,9 +50,7 @@ const (
 // erases, together.
 const receiptPageSize = 500
 
-// receiptErasable is how many a statement erases. MariaDB reads the whole
-// table for a list that is a fifth of it, and waits there for those that are
-// being written.
+// receiptErasable is how many a statement erases.
 const receiptErasable = 128
 
 // receiptTexts are those that are always the same, made once.
@@ -108,7 +106,7 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 	case receiptKeep:
 		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
 	case receiptErase, receiptPurge:
-		s = `DELETE FROM bed_receipt WHERE id ` + pick(f, `IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
+		s = logFlavor(f).ByKey() + `DELETE FROM bed_receipt WHERE id ` + pick(f, `IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
 		if k == receiptPurge {
 			// One that was met since it was found due is kept anew.
 			s += ` AND keep_until <= {now}`
