@@ -41,6 +41,13 @@ func contenders() []contender {
 		{id: "sequential-mariadb", name: "log, write, removal as three commits (Sharding-JDBC)", base: onMariaDB, open: sequential(testdb.DriverMySQL)},
 		{id: "xa-mariadb", name: "XA", base: onMariaDB, open: xa(1)},
 	}
+	alone := func(id, name string, what aloneForm) {
+		all = append(all, contender{id: "alone-" + id, name: "the protocol alone, " + name, base: onMariaDB, open: byHand(what)})
+	}
+	alone("mariadb-before", "log in MariaDB, removed before the caller returns", aloneForm{log: testdb.DriverMySQL, before: true})
+	alone("mariadb", "log in MariaDB, removed behind the caller", aloneForm{log: testdb.DriverMySQL})
+	alone("sqlite", "log in SQLite, removed behind the caller", aloneForm{log: testdb.DriverSQLite})
+	alone("eo-mariadb", "log in MariaDB and receipts", aloneForm{log: testdb.DriverMySQL, receipts: true})
 	all = append(all, delivered("mariadb", testdb.DriverMySQL, onMariaDB)...)
 	all = append(all,
 		contender{id: onPostgres, name: "bare driver, autocommit", base: onPostgres, open: bare(testdb.DriverPostgres)},

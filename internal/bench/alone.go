@@ -1,0 +1,329 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// alone is the protocol without this project, by hand and as short as it can
+// be: a log that is written before the write and removed after it, with callers
+// who come together sharing an INSERT or a DELETE. It says what the protocol
+// itself costs on a machine. Nothing is retried, leased, watched or told
+// apart, and any error ends it.
+type alone struct {
+	// what is one of the protocol's forms.
+	what aloneForm
+
+	mu             sync.Mutex
+	adds, removals []*wish
+	// added and removed tell that something queues.
+	added, removed chan struct{}
+}
+
+type aloneForm struct {
+	log string
+	// before: a log is removed before its caller returns.
+	before bool
+	// receipts: each write leaves one, which is erased with the log.
+	receipts bool
+}
+
+// wish is what a caller wants written.
+type wish struct {
+	id, params string
+	// done is nil where nobody waits.
+	done chan error
+}
+
+const (
+	// What is removed behind callers goes together as in the project.
+	aloneBatch = 256
+	aloneFor   = 25 * time.Millisecond
+	aloneToken = "00000000-0000-7000-8000-000000000000"
+	aloneNow   = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
+)
+
+// queue adds a wish and waits for its outcome, if somebody does.
+func (a *alone) queue(list *[]*wish, told chan struct{}, w *wish) error {
+	a.mu.Lock()
+	*list = append(*list, w)
+	a.mu.Unlock()
+	select {
+	case told <- struct{}{}:
+	default:
+	}
+	if w.done == nil {
+		return nil
+	}
+	return <-w.done
+}
+
+// take takes what is to be written next: of the removals all, or a batch of
+// those that nobody waits for.
+func (a *alone) take(adds, removals, late bool) (a1, r1 []*wish) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if adds {
+		a1, a.adds = a.adds, nil
+	}
+	if removals && (a.what.before || late || len(a.removals) >= aloneBatch) {
+		n := min(len(a.removals), aloneBatch)
+		r1, a.removals = a.removals[:n:n], a.removals[n:]
+	}
+	return a1, r1
+}
+
+// write writes what queues until ctx is done: one write is under way at a time.
+func (a *alone) write(ctx context.Context, adds, removals bool, write func(adds, removals []*wish) error) {
+	tick := time.NewTicker(aloneFor)
+	defer tick.Stop()
+	var added, removed chan struct{}
+	if adds {
+		added = a.added
+	}
+	if removals {
+		removed = a.removed
+	}
+	late := false
+	for {
+		newest, gone := a.take(adds, removals, late)
+		late = false
+		if len(newest)+len(gone) > 0 {
+			err := write(newest, gone)
+			for _, w := range append(newest, gone...) {
+				if w.done != nil {
+					w.done <- err
+				}
+			}
+			continue
+		}
+		select {
+		case <-added:
+		case <-removed:
+		case <-tick.C:
+			late = true
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// byHand makes a contender of a form, which writes to MariaDB.
+func byHand(what aloneForm) func(context.Context, *stage) (*setup, error) {
+	return func(ctx context.Context, w *stage) (*setup, error) {
+		target := w.targets[testdb.DriverMySQL][0]
+		table, err := w.accounts(ctx, target)
+		if err != nil {
+			return nil, err
+		}
+		place, err := w.log(what.log)
+		if err != nil {
+			return nil, err
+		}
+		if err := place.createLog(ctx); err != nil {
+			return nil, err
+		}
+		pool, err := target.open(w.far, w.opts.Prepared, w.callers)
+		if err != nil {
+			return nil, err
+		}
+		logPool, err := place.open(w.far, true, 2)
+		if err != nil {
+			return nil, err
+		}
+		deliver, err := what.delivery(ctx, target, pool, target.update(table), w.opts.Prepared)
+		if err != nil {
+			return nil, err
+		}
+		a := &alone{what: what, added: make(chan struct{}, 1), removed: make(chan struct{}, 1)}
+		running, stop := context.WithCancel(context.WithoutCancel(ctx))
+		var loops sync.WaitGroup
+		text := target.update(table)
+		if what.log == testdb.DriverSQLite {
+			logPool.SetMaxOpenConns(1)
+			write, err := aloneInFile(running, logPool, text)
+			if err != nil {
+				stop()
+				return nil, errors.Join(err, closeAll(pool, logPool))
+			}
+			loops.Go(func() { a.write(running, true, true, write) })
+		} else {
+			on := &aloneServer{ctx: running, pool: logPool, text: text}
+			if what.receipts {
+				on.target = pool
+			}
+			loops.Go(func() { a.write(running, true, false, func(adds, _ []*wish) error { return on.insert(adds) }) })
+			loops.Go(func() { a.write(running, false, true, func(_, removals []*wish) error { return on.remove(removals) }) })
+		}
+		return &setup{
+			caller: each(func(ctx context.Context, n int64) error {
+				id := uuid.Must(uuid.NewV7()).String()
+				if err := a.queue(&a.adds, a.added, &wish{id: id, params: fmt.Sprintf(`[{"i":"%d"}]`, n), done: make(chan error, 1)}); err != nil {
+					return err
+				}
+				if err := deliver(ctx, id, n); err != nil {
+					return err
+				}
+				removal := &wish{id: id}
+				if what.before {
+					removal.done = make(chan error, 1)
+				}
+				return a.queue(&a.removals, a.removed, removal)
+			}),
+			idle: idle(w.callers, pool),
+			outstanding: func(ctx context.Context) (logs, receipts int64, err error) {
+				if logs, err = place.number(ctx, "SELECT COUNT(*) FROM transaction_log"); err == nil && what.receipts {
+					receipts, err = target.number(ctx, "SELECT COUNT(*) FROM bed_receipt WHERE log_id = '"+aloneToken+"'")
+				}
+				return logs, receipts, err
+			},
+			receipts: what.receipts,
+			check:    w.sum(target, table),
+			close: func() error {
+				stop()
+				loops.Wait()
+				return closeAll(pool, logPool)
+			},
+		}, nil
+	}
+}
+
+// createLog makes the project's own table.
+func (p *place) createLog(ctx context.Context) error {
+	dsn, err := p.dsn(false, true)
+	if err != nil {
+		return err
+	}
+	storage, err := txlog.Open(ctx, p.db.Driver, dsn)
+	if err != nil {
+		return err
+	}
+	return storage.Close()
+}
+
+// delivery is what a caller does between the log and its removal.
+func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, update string, prepared bool) (func(context.Context, string, int64) error, error) {
+	if !f.receipts {
+		st, err := newStatement(ctx, pool, update, prepared)
+		return func(ctx context.Context, _ string, n int64) error { return st.exec(ctx, n) }, err
+	}
+	if err := target.createReceipts(ctx); err != nil {
+		return nil, err
+	}
+	compound, err := pool.PrepareContext(ctx, "BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; START TRANSACTION; "+
+		"INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, id, '"+aloneToken+"', 0, "+aloneNow+", creation_time + 604800000); "+
+		update+"; COMMIT; END")
+	return func(ctx context.Context, id string, n int64) error {
+		_, err := compound.ExecContext(ctx, id, n)
+		return err
+	}, err
+}
+
+// aloneServer is a log in MariaDB.
+type aloneServer struct {
+	ctx  context.Context //nolint:containedctx // that of its loops
+	pool *sql.DB
+	// target is where receipts are erased; nil if there are none.
+	target *sql.DB
+	text   string
+	stmts  sync.Map // from text
+}
+
+func (s *aloneServer) run(pool *sql.DB, text string, args []any) error {
+	st, ok := s.stmts.Load(text)
+	if !ok {
+		prepared, err := pool.PrepareContext(s.ctx, text)
+		if err != nil {
+			return err
+		}
+		st = prepared
+		s.stmts.Store(text, st)
+	}
+	_, err := st.(*sql.Stmt).ExecContext(s.ctx, args...)
+	return err
+}
+
+func (s *aloneServer) insert(adds []*wish) error {
+	const row = "(?, 'BestEffortsDelivery', ?, ?, ?, " + aloneNow + ", 0, ?, 0, 1, ?, '', '', '', 1, " + aloneNow + " + 60000, NULL, 0, ?, " + aloneNow + " + 60000)"
+	var args []any
+	for _, w := range adds {
+		args = append(args, w.id, "127.0.0.1:3306/bed", s.text, w.params, w.id, "loc=UTC", aloneToken)
+	}
+	return s.run(s.pool, aloneColumns("`sql`")+repeated(row, len(adds)), args)
+}
+
+func (s *aloneServer) remove(removals []*wish) error {
+	args := make([]any, len(removals))
+	for i, w := range removals {
+		args[i] = w.id
+	}
+	ids := "(" + repeated("?", len(removals)) + ")"
+	byKey := txlog.FlavorMySQL.ByKey()
+	if err := s.run(s.pool, byKey+"DELETE FROM transaction_log WHERE id IN "+ids, args); err != nil || s.target == nil {
+		return err
+	}
+	return s.run(s.target, byKey+"DELETE FROM bed_receipt WHERE id IN "+ids, args)
+}
+
+func aloneColumns(sqlColumn string) string {
+	return "INSERT INTO transaction_log (id, transaction_type, data_source, " + sqlColumn + ", parameters, creation_time, async_delivery_try_times, " +
+		"transaction_id, statement_no, statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, last_error, parked, " +
+		"lease_token, lease_until) VALUES "
+}
+
+func repeated(item string, n int) string { return strings.Repeat(item+", ", n-1) + item }
+
+// aloneInFile writes to a log in SQLite, adds and removals in one transaction.
+func aloneInFile(ctx context.Context, pool *sql.DB, text string) (func(adds, removals []*wish) error, error) {
+	insert, err := pool.PrepareContext(ctx, aloneColumns(`"sql"`)+"(?, 'BestEffortsDelivery', ?, ?, ?, ?, 0, ?, 0, 1, ?, '', '', '', 1, ?, NULL, 0, ?, ?)")
+	if err != nil {
+		return nil, err
+	}
+	remove, err := pool.PrepareContext(ctx, "DELETE FROM transaction_log WHERE id = ?")
+	if err != nil {
+		return nil, err
+	}
+	return func(adds, removals []*wish) error {
+		tx, err := pool.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		now := time.Now().UnixMilli()
+		st := tx.StmtContext(ctx, insert)
+		for _, w := range adds {
+			if err == nil {
+				_, err = st.ExecContext(ctx, w.id, "127.0.0.1:3306/bed", text, w.params, now, w.id, "loc=UTC", now+60000, aloneToken, now+60000)
+			}
+		}
+		st = tx.StmtContext(ctx, remove)
+		for _, w := range removals {
+			if err == nil {
+				_, err = st.ExecContext(ctx, w.id)
+			}
+		}
+		if err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
+	}, nil
+}
+
+// createReceipts makes the project's own table.
+func (p *place) createReceipts(ctx context.Context) error {
+	ddl, err := delivery.ReceiptSchema(p.db.Driver)
+	if err != nil {
+		return err
+	}
+	return p.exec(ctx, ddl)
+}
