@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -150,6 +151,40 @@ func TestWhatIsDoneToOneUnitDoesNotWaitForOtherLogs(t *testing.T) {
 	} {
 		if err := step.do(); err != nil {
 			t.Fatalf("%s waited: %v", step.name, err)
+		}
+	}
+}
+
+// Where sql_safe_updates is set for every session, a DELETE with a hint is not
+// safe enough.
+func TestSafeUpdatesAreNoObstacle(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	separator := "?"
+	if strings.Contains(db.DSN, "?") {
+		separator = "&"
+	}
+	db.DSN += separator + "sql_safe_updates=1"
+	for _, untold := range []bool{false, true} {
+		s := open(t, db)
+		if untold {
+			s.Untold()
+		}
+		for _, n := range []int{1, 2, 100} {
+			units := make([]*txlog.Unit, n)
+			for i := range units {
+				units[i] = unit("UPDATE a", "UPDATE b")
+			}
+			mustAdd(t, s, units...)
+			if lost, err := s.Renew(t.Context(), time.Minute, units...); err != nil || len(lost) > 0 {
+				t.Fatalf("renewing %d: %d are lost, %v", n, len(lost), err)
+			}
+			if err := s.Remove(t.Context(), units...); err != nil {
+				t.Fatalf("removing %d: %v", n, err)
+			}
+			if gone := missing(t, s, units...); len(gone) != n {
+				t.Errorf("%d of %d units are gone", len(gone), n)
+			}
 		}
 	}
 }
