@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/bedsql/bed/internal/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -31,11 +30,9 @@ func TestSQLiteDoesNotMapItsBuffersAnewForEachWrite(t *testing.T) {
 	write := func() {
 		units := make([]*txlog.Unit, 50)
 		for i := range units {
-			units[i] = &txlog.Unit{ID: txlog.NewID(), DataSource: "bank", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1", Params: "[]"}}}
+			units[i] = unit("UPDATE t SET n = 1")
 		}
-		if err := s.Add(t.Context(), time.Minute, units...); err != nil {
-			t.Fatal(err)
-		}
+		mustAdd(t, s, units...)
 		if err := s.Remove(t.Context(), units...); err != nil {
 			t.Fatal(err)
 		}

@@ -94,10 +94,14 @@ func (f Flavor) text(sh shape) string {
 	case insertAt:
 		s = f.insert(values(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`))
 	case deleteHeld:
-		s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
-		if f == FlavorMySQL && sh.n&^pairs > 1 {
+		switch rows := sh.n &^ pairs; {
+		case f == FlavorMySQL && rows >= manyRows:
 			// The form of DELETE that takes a hint.
 			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + fenced(sh.n)
+		case rows > 1:
+			s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
+		default:
+			s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
 		}
 	case deleteTold:
 		// That which tells takes none.
@@ -182,7 +186,8 @@ func (f Flavor) Clock() string {
 // ByKey begins a DELETE that names rows by their keys. It has MariaDB read these
 // and no others, also where a hint has no place: mysql_delete() passes
 // sql_safe_updates on to the optimizer as force_quick_range. For MySQL it is a
-// comment, for others it is empty.
+// comment (there the hint helps, where there are many rows), for others it is
+// empty.
 func (f Flavor) ByKey() string {
 	return f.pick(`/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, ``, ``)
 }
