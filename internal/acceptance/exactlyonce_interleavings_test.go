@@ -427,6 +427,16 @@ func (w *world) pass(d time.Duration) {
 	w.r.execLog(fmt.Sprintf("UPDATE transaction_log SET creation_time = creation_time - %d, next_try_time = next_try_time - %d, lease_until = lease_until - %d", ms, ms, ms))
 }
 
+// receiptAged reports whether a unit's receipt was written a while ago. Then a
+// person must not discard the unit while a worker may be standing still with it:
+// nobody tells the target of a discard, so that the receipt is kept for what is
+// left of its retention only, and without it the worker would apply the unit
+// again. docs/exactly-once.md has this among what is not covered.
+func (w *world) receiptAged(unit string) bool {
+	young := time.Now().Add(delivery.DefaultRetention * 9 / 10).UnixMilli()
+	return w.r.count(fmt.Sprintf("SELECT COUNT(*) FROM bed_receipt WHERE unit_id = '%s' AND keep_until < %d", unit, young)) > 0
+}
+
 // person retries or discards a unit.
 func (w *world) person(t *rapid.T) {
 	units := w.look()
@@ -437,6 +447,9 @@ func (w *world) person(t *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(t, "decision") > 0 {
 		_ = w.r.storage.Retry(context.Background(), u.ID)
 		return
+	}
+	if len(w.running) > 0 && w.receiptAged(u.ID) {
+		t.Skip()
 	}
 	if w.r.storage.Discard(context.Background(), u.ID) != nil {
 		return
