@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +66,20 @@ func TestManyLogsAreRemovedWithoutReadingTheWholeLog(t *testing.T) {
 	}
 }
 
+// lockRow holds a row of the log as somebody does who is writing to it.
+func lockRow(t *testing.T, db testdb.DB, id string) *sql.Tx {
+	t.Helper()
+	tx, err := db.Open(t).Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	if _, err := tx.Exec("UPDATE transaction_log SET last_error = 'locked' WHERE id = ?", id); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
 // MariaDB would rather read a small log whole than a fifth of it by its ids, and
 // wait there for logs that others are just adding.
 func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
@@ -74,15 +87,15 @@ func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
 	db := testdb.MySQL(t)
 	const inLog = 60
 	for name, c := range map[string]struct {
-		untold     bool
-		size, take int
+		untold, twoTokens bool
+		size, take        int
 	}{
-		"a few":                {take: 20},
-		"as on MySQL":          {untold: true, take: 20},
+		"half":                 {take: 30},
+		"as on MySQL":          {untold: true, take: 30},
 		"most":                 {take: 50},
 		"a unit of many rows":  {size: 30, take: 1},
-		"of two tokens":        {take: 21},
-		"two tokens, on MySQL": {untold: true, take: 21},
+		"of two tokens":        {twoTokens: true, take: 40},
+		"two tokens, on MySQL": {untold: true, twoTokens: true, take: 40},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, db)
@@ -93,18 +106,11 @@ func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
 			for i := range units {
 				units[i] = unit(slices.Repeat([]string{"UPDATE t SET n = 1"}, max(c.size, 1))...)
 			}
-			if c.take == 21 {
-				units[20].Lease.Token = txlog.NewID() // not the storage's own
+			if c.twoTokens {
+				units[0].Lease.Token = txlog.NewID() // not the storage's own
 			}
 			mustAdd(t, s, units...)
-			other, err := db.Open(t).Begin()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = other.Rollback() }()
-			if _, err := other.Exec("UPDATE transaction_log SET last_error = 'locked' WHERE id = ?", units[len(units)-1].ID); err != nil {
-				t.Fatal(err)
-			}
+			other := lockRow(t, db, units[len(units)-1].ID)
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			if err := s.Remove(ctx, units[:c.take]...); err != nil {
@@ -129,14 +135,7 @@ func TestWhatIsDoneToOneUnitDoesNotWaitForOtherLogs(t *testing.T) {
 		units[i] = unit(slices.Repeat([]string{"UPDATE t SET n = 1"}, 30)...)
 	}
 	mustAdd(t, s, units...)
-	other, err := db.Open(t).Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = other.Rollback() }()
-	if _, err := other.Exec("UPDATE transaction_log SET last_error = 'locked' WHERE id = ?", units[1].ID); err != nil {
-		t.Fatal(err)
-	}
+	lockRow(t, db, units[1].ID)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	u := units[0]
@@ -159,12 +158,7 @@ func TestWhatIsDoneToOneUnitDoesNotWaitForOtherLogs(t *testing.T) {
 // safe enough.
 func TestSafeUpdatesAreNoObstacle(t *testing.T) {
 	t.Parallel()
-	db := testdb.MySQL(t)
-	separator := "?"
-	if strings.Contains(db.DSN, "?") {
-		separator = "&"
-	}
-	db.DSN += separator + "sql_safe_updates=1"
+	db := withSetting(testdb.MySQL(t), "sql_safe_updates=1")
 	for _, untold := range []bool{false, true} {
 		s := open(t, db)
 		if untold {

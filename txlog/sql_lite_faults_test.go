@@ -144,12 +144,15 @@ func TestAFullDiskRefusesAddsToSQLiteDefinitelyAndRemovalsGoOn(t *testing.T) {
 }
 
 // withPragma gives the same database to connections that begin with a pragma.
-func withPragma(db testdb.DB, pragma string) testdb.DB {
+func withPragma(db testdb.DB, pragma string) testdb.DB { return withSetting(db, "_pragma="+pragma) }
+
+// withSetting gives the same database by a DSN with one more setting.
+func withSetting(db testdb.DB, setting string) testdb.DB {
 	separator := "?"
 	if strings.Contains(db.DSN, "?") {
 		separator = "&"
 	}
-	db.DSN += separator + "_pragma=" + pragma
+	db.DSN += separator + setting
 	return db
 }
 

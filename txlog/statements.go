@@ -75,8 +75,7 @@ const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_de
 // byID is for statements of MySQL that name rows by their ids. Without it a table
 // with not many more is read whole instead, and all of it locked: claims then
 // skip rows that nobody owns, and the statement itself waits for rows that others
-// are writing. sql_safe_updates has MariaDB read by a key as well: its
-// mysql_delete() passes it on as force_quick_range.
+// are writing. Where it has no place: see ByKey.
 const byID = ` FORCE INDEX (PRIMARY)`
 
 // text is the one place where the log's SQL is written.

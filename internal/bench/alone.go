@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +21,8 @@ import (
 // be: a log that is written before the write and removed after it, with callers
 // who come together sharing an INSERT or a DELETE. It says what the protocol
 // itself costs on a machine. Nothing is retried, leased, watched or told
-// apart, and any error ends it.
+// apart: a caller's error ends the run, and so do logs that are left because
+// their removal failed.
 type alone struct {
 	// what is one of the protocol's forms.
 	what aloneForm
@@ -51,7 +53,6 @@ const (
 	aloneBatch = 256
 	aloneFor   = 25 * time.Millisecond
 	aloneToken = "00000000-0000-7000-8000-000000000000"
-	aloneNow   = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
 )
 
 // queue adds a wish and waits for its outcome, if somebody does.
@@ -71,17 +72,17 @@ func (a *alone) queue(list *[]*wish, told chan struct{}, w *wish) error {
 
 // take takes what is to be written next: of the removals all, or a batch of
 // those that nobody waits for.
-func (a *alone) take(adds, removals, late bool) (a1, r1 []*wish) {
+func (a *alone) take(adds, removals, late bool) (newest, gone []*wish) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if adds {
-		a1, a.adds = a.adds, nil
+		newest, a.adds = a.adds, nil
 	}
 	if removals && (a.what.before || late || len(a.removals) >= aloneBatch) {
 		n := min(len(a.removals), aloneBatch)
-		r1, a.removals = a.removals[:n:n], a.removals[n:]
+		gone, a.removals = a.removals[:n:n], a.removals[n:]
 	}
-	return a1, r1
+	return newest, gone
 }
 
 // write writes what queues until ctx is done: one write is under way at a time.
@@ -221,8 +222,9 @@ func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, up
 	if err := target.createReceipts(ctx); err != nil {
 		return nil, err
 	}
+	now, retention := txlog.FlavorMySQL.Clock(), delivery.DefaultRetention.Milliseconds()
 	compound, err := pool.PrepareContext(ctx, "BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; START TRANSACTION; "+
-		"INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, id, '"+aloneToken+"', 0, "+aloneNow+", creation_time + 604800000); "+
+		"INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, id, '"+aloneToken+"', 0, "+now+", creation_time + "+strconv.FormatInt(retention, 10)+"); "+
 		update+"; COMMIT; END")
 	return func(ctx context.Context, id string, n int64) error {
 		_, err := compound.ExecContext(ctx, id, n)
@@ -255,7 +257,8 @@ func (s *aloneServer) run(pool *sql.DB, text string, args []any) error {
 }
 
 func (s *aloneServer) insert(adds []*wish) error {
-	const row = "(?, 'BestEffortsDelivery', ?, ?, ?, " + aloneNow + ", 0, ?, 0, 1, ?, '', '', '', 1, " + aloneNow + " + 60000, NULL, 0, ?, " + aloneNow + " + 60000)"
+	now := txlog.FlavorMySQL.Clock()
+	row := "(?, 'BestEffortsDelivery', ?, ?, ?, " + now + ", 0, ?, 0, 1, ?, '', '', '', 1, " + now + " + 60000, NULL, 0, ?, " + now + " + 60000)"
 	var args []any
 	for _, w := range adds {
 		args = append(args, w.id, "127.0.0.1:3306/bed", s.text, w.params, w.id, "loc=UTC", aloneToken)
