@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   keep_until    BIGINT NOT NULL,      -- not purged before
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        MEDIUMTEXT NULL, -- the answer, under a caller's key
+  log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   UNIQUE KEY bed_receipt_id (id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
@@ -95,6 +96,7 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   keep_until    BIGINT NOT NULL,      -- not purged before
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        TEXT NULL, -- the answer, under a caller's key
+  log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   CONSTRAINT bed_receipt_id UNIQUE (id)
 );
 
@@ -140,5 +142,6 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   keep_until    BIGINT NOT NULL,      -- not purged before
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        TEXT NULL, -- the answer, under a caller's key
+  log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   CONSTRAINT bed_receipt_id UNIQUE (id)
 );

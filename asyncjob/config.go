@@ -115,7 +115,8 @@ type Config struct {
 
 	// ReceiptRetention is how long a receipt of an exactly-once unit is kept in
 	// its target when it cannot be erased at once, because an attempt may still
-	// come. Give it the value of bedsql.Config. Defaults to 7 days.
+	// come: from when a purge finds that the unit is not in the log any more.
+	// Give it the value of bedsql.Config. Defaults to 7 days.
 	ReceiptRetention time.Duration
 	// KeyRetention is the same for receipts under a caller's idempotency key.
 	// Defaults to 7 days.

@@ -70,7 +70,8 @@ type Config struct {
 	Guarantee Guarantee
 
 	// ReceiptRetention is how long a receipt is kept that could not be erased
-	// at once, because an attempt may still come. Default 7 days.
+	// at once, because an attempt may still come, counted from when the job
+	// finds its log gone. Default 7 days.
 	ReceiptRetention time.Duration
 	// KeyRetention is how long the receipt of a write under an idempotency key
 	// is kept, and with it the answer. Default 7 days.

@@ -95,6 +95,7 @@ func TestAReceiptIsErasedAtOnceOnlyIfEveryAttemptEndedDefinitely(t *testing.T) {
 				c.write(r, p, committing)
 				r.drain(r.job())
 				_ = r.wrapped.Close() // erases what was still to be erased
+				r.runOnce()           // finds that the log is gone
 				r.wantReceipts(c.want)
 				r.receiptsAge(delivery.DefaultRetention + time.Hour)
 				r.runOnce()
@@ -164,6 +165,7 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 				t.Fatal(out.Err)
 			}
 		}
+		r.runOnce() // finds that their logs are gone
 		r.receiptsAge(delivery.DefaultRetention + time.Hour)
 		// Two jobs purge at the same time: the second deletes what the first
 		// has deleted, and where nothing is, InnoDB would lock the gap.
@@ -476,6 +478,24 @@ func TestATargetThatWasOutOfReachWhenItsReceiptsWereLookedForRefusesNothing(t *t
 	})
 }
 
+// A table that somebody made of an older text is not taken for the right one.
+func TestATableOfReceiptsThatLacksAColumnRefusesWritesAndNamesIt(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.account(0)
+		r.receiptTable()
+		r.exec("ALTER TABLE bed_receipt DROP COLUMN log_gone")
+		_, err := r.wrapped.Exec(addOne)
+		var unusable *bedsql.ReceiptTableError
+		if !errors.As(err, &unusable) || !strings.Contains(err.Error(), "log_gone") {
+			t.Errorf("a write: %v", err)
+		}
+		r.wantNoLog()
+		r.wantBalances(0)
+	})
+}
+
 // Among the receipts that are there may be those of writes that wait for
 // something themselves.
 func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
@@ -483,13 +503,14 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
 		r.receiptTable()
-		const all, erased, purged = 60, 20, 30
+		const all, erased, gone, purged = 80, 20, 20, 20
 		ids, log := make([]string, all), r.storage.Identity()
 		for i := range ids {
 			ids[i] = txlog.NewID()
-			r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, 1, ?)", ids[i], ids[i], log, i)
+			r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, log_gone) VALUES (?, ?, ?, 0, 1, ?, 1)", ids[i], ids[i], log, i)
 		}
-		r.must(r.bare, "UPDATE bed_receipt SET keep_until = ? WHERE keep_until >= ?", time.Now().Add(time.Hour).UnixMilli(), erased+purged)
+		r.must(r.bare, "UPDATE bed_receipt SET log_gone = 0 WHERE keep_until < ?", erased+gone)
+		r.must(r.bare, "UPDATE bed_receipt SET keep_until = ? WHERE keep_until >= ?", time.Now().Add(time.Hour).UnixMilli(), erased+gone+purged)
 		other, err := r.bare.Begin()
 		if err != nil {
 			t.Fatal(err)
@@ -514,5 +535,64 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.wantReceipts(all - erased - purged)
+		if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE log_gone = 0"); n != 0 {
+			t.Errorf("%d receipts were not marked", n)
+		}
+	})
+}
+
+// A receipt is kept for its retention from when a purge found its log gone,
+// however old it is by then, and a log that came back starts that anew.
+func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.receiptTable()
+		long := time.Now().Add(90 * 24 * time.Hour).UnixMilli()
+		for id, keep := range map[string]int64{"old": 1, "kept longer": long, "of another log": 1} {
+			log := r.storage.Identity()
+			if id == "of another log" {
+				log = "another"
+			}
+			r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, 1, ?)", id, id, log, keep)
+		}
+		r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, fingerprint) VALUES ('key', 'key', ?, 0, 1, 1, 'f')", r.storage.Identity())
+		inLog := true
+		// purge passes some time, purges and tells what is left.
+		purge := func(passes time.Duration, want ...string) {
+			t.Helper()
+			r.receiptsAge(passes)
+			r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
+				receipts := receiptsOf(r)
+				receipts.KeyRetention = 2 * time.Hour
+				missing := func(_ context.Context, ids []string) ([]string, error) {
+					if inLog {
+						return nil, nil
+					}
+					return ids, nil
+				}
+				if _, err := d.PurgeReceipts(t.Context(), conn, receipts, missing); err != nil {
+					t.Fatal(err)
+				}
+				return delivery.Outcome{}
+			})
+			if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE id IN ('" + strings.Join(want, "', '") + "')"); n != len(want) {
+				t.Errorf("there are %d of the receipts %q", n, want)
+			}
+			r.wantReceipts(len(want))
+		}
+		const day = 24 * time.Hour
+		purge(0, "kept longer", "key", "of another log", "old")
+		inLog = false
+		purge(0, "kept longer", "key", "of another log", "old") // found gone
+		purge(time.Hour, "kept longer", "key", "of another log", "old")
+		inLog = true
+		purge(8*day, "kept longer", "key", "of another log", "old") // it is back
+		inLog = false
+		purge(8*day, "kept longer", "key", "of another log", "old") // found gone anew
+		purge(2*time.Hour, "kept longer", "of another log", "old")
+		purge(6*day, "kept longer", "of another log", "old")
+		purge(day, "kept longer", "of another log")
+		purge(80*day, "of another log")
 	})
 }

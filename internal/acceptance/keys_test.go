@@ -14,6 +14,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/testdb"
 	"github.com/bedsql/bed/internal/testproxy"
@@ -822,9 +823,7 @@ func TestKeyRetentionIsWhenTheJobMayPurgeItsReceipt(t *testing.T) {
 		r.account(100)
 		job := func() {
 			t.Helper()
-			if _, err := r.job().RunOnce(context.Background()); err != nil { // each new job purges at once
-				t.Fatal(err)
-			}
+			r.runOnce(func(c *asyncjob.Config) { c.KeyRetention, c.ReceiptRetention = 3*time.Hour, time.Hour }) // each new job purges at once
 		}
 		r.mustSendUnder("k", increment, 1, 1)
 		closed := r.open(db.DSN)
@@ -833,7 +832,8 @@ func TestKeyRetentionIsWhenTheJobMayPurgeItsReceipt(t *testing.T) {
 			t.Error(err)
 		}
 		r.wantReceipts(1)
-		job()
+		r.wantNoLog()
+		job() // finds that its log is gone
 		r.receiptsAge(2 * time.Hour)
 		job()
 		r.wantReceipts(1)

@@ -227,6 +227,7 @@ func TestAReceiptThatIsKeptAnewDuringAPurgeStays(t *testing.T) {
 		if out := r.onTarget(replay); out.Err != nil {
 			t.Fatal(out.Err)
 		}
+		r.runOnce() // finds that its log is gone
 		r.receiptsAge(delivery.DefaultRetention + time.Hour)
 		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
 			missing := func(_ context.Context, ids []string) ([]string, error) {

@@ -101,12 +101,16 @@ func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
 	}
 	ddl := receiptText(d.Flavor, receiptCreate, 0)
 	_, _, cerr := Exec(ctx, conn, ddl, nil)
-	if cerr == nil || !d.Class(cerr).Answered() {
+	if cerr != nil && !d.Class(cerr).Answered() {
 		return cerr
 	}
-	// Somebody else may have created it at the same moment.
-	if err = d.drain(ctx, conn, call(probe)); err == nil {
-		return nil
+	// Somebody else may have created it at the same moment; or it is there, but
+	// lacks a column.
+	if err = d.drain(ctx, conn, call(probe)); err == nil || !d.Class(err).Answered() {
+		return err
+	}
+	if cerr == nil {
+		cerr = err
 	}
 	if d.Class(cerr) == Retryable {
 		return cerr // a lock, a server that is busy: the next write looks again
@@ -203,32 +207,38 @@ func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOpt
 // COMMITTED: on InnoDB's default level the gaps between them would be locked,
 // in which every new receipt lands.
 func (d *Dialect) EraseReceipts(ctx context.Context, conn driver.Conn, ids []string) error {
-	return d.erase(ctx, conn, receiptErase, ids)
+	return d.byIDs(ctx, conn, receiptErase, ids)
 }
 
-func (d *Dialect) erase(ctx context.Context, conn driver.Conn, k receiptStatement, ids []string) error {
-	for len(ids) > 0 {
-		n := min(len(ids), receiptPageSize)
-		if err := d.alone(ctx, conn, d.readCommitted(), d.eraseCalls(k, ids[:n])...); err != nil {
+// byIDs runs a statement that names receipts by their ids, after its own args,
+// in transactions of not too many.
+func (d *Dialect) byIDs(ctx context.Context, conn driver.Conn, k receiptStatement, ids []string, args ...any) error {
+	portion := receiptErasable
+	if d.Flavor == Postgres {
+		portion = receiptPageSize
+	}
+	for page := range slices.Chunk(ids, receiptPageSize) {
+		var calls []Call
+		for some := range slices.Chunk(page, portion) {
+			calls = append(calls, d.byIDsCall(k, some, args))
+		}
+		if err := d.alone(ctx, conn, d.readCommitted(), calls...); err != nil {
 			return err
 		}
-		ids = ids[n:]
 	}
 	return nil
 }
 
-func (d *Dialect) eraseCalls(k receiptStatement, ids []string) (calls []Call) {
+func (d *Dialect) byIDsCall(k receiptStatement, ids []string, args []any) Call {
+	args = slices.Clip(args)
 	if d.Flavor == Postgres {
-		return []Call{call(receiptText(d.Flavor, k, len(ids)), pgtext.Array(ids))}
-	}
-	for portion := range slices.Chunk(ids, receiptErasable) {
-		args := make([]any, len(portion))
-		for i := range args {
-			args[i] = portion[i]
+		args = append(args, pgtext.Array(ids))
+	} else {
+		for _, id := range ids {
+			args = append(args, id)
 		}
-		calls = append(calls, call(receiptText(d.Flavor, k, len(portion)), args...))
 	}
-	return calls
+	return call(receiptText(d.Flavor, k, len(ids)), args...)
 }
 
 func (d *Dialect) readCommitted() driver.TxOptions {
@@ -238,26 +248,33 @@ func (d *Dialect) readCommitted() driver.TxOptions {
 	return driver.TxOptions{Isolation: 2} // sql.LevelReadCommitted
 }
 
-// PurgeReceipts erases the receipts of the log r.LogID whose retention is over
-// and whose unit is not in the log any more: missing tells which of some
-// units are not. It returns how many it erased.
+// PurgeReceipts erases the receipts of the log r.LogID whose unit is not in the
+// log any more, once their retention is over since that was found: missing tells
+// which of some units are not. It cannot count from when the log was written or
+// the receipt was met last, because a log may be older than that when a person
+// discards it, and a worker stand still with it. It returns how many it erased.
 func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipts, missing func(context.Context, []string) ([]string, error)) (erased int, err error) {
+	type seen struct {
+		id, unit string
+		state    int64
+	}
 	after := ""
 	for {
-		var due, units []string
+		var look []seen
+		var units []string
 		rows := 0
 		err := d.each(ctx, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
 			rows++
 			after = text(row[0])
-			if number(row[2]) != 0 {
-				due = append(due, after)
+			if state := number(row[2]); state != 0 {
+				look = append(look, seen{after, text(row[1]), state})
 				units = append(units, text(row[1]))
 			}
 		})
 		if err != nil {
 			return erased, err
 		}
-		if len(units) > 0 {
+		if len(look) > 0 {
 			gone, err := missing(ctx, units)
 			if err != nil {
 				return erased, err
@@ -266,16 +283,28 @@ func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipt
 			for _, id := range gone {
 				isGone[id] = true
 			}
-			var ids []string
-			for i, id := range due {
-				if isGone[units[i]] {
-					ids = append(ids, id)
+			var newlyGone, due, back []string
+			for _, s := range look {
+				switch {
+				case isGone[s.unit] && s.state == receiptDue:
+					due = append(due, s.id)
+				case isGone[s.unit]:
+					newlyGone = append(newlyGone, s.id)
+				case s.state == receiptDue:
+					back = append(back, s.id) // a write to the log that came late
 				}
 			}
-			if err := d.erase(ctx, conn, receiptPurge, ids); err != nil {
+			err = d.byIDs(ctx, conn, receiptGone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds())
+			if err == nil {
+				err = d.byIDs(ctx, conn, receiptBack, back)
+			}
+			if err == nil {
+				err = d.byIDs(ctx, conn, receiptPurge, due)
+			}
+			if err != nil {
 				return erased, err
 			}
-			erased += len(ids)
+			erased += len(due)
 		}
 		if rows < receiptPageSize {
 			return erased, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// receiptColumns are all columns of bed_receipt.
+// receiptColumns are the columns of bed_receipt that an attempt writes.
 const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fingerprint, result"
 
 // ReceiptSchema gives the statement that creates the table of receipts in a
@@ -42,6 +42,8 @@ const (
 	receiptKeep
 	receiptErase
 	receiptPurge
+	receiptGone
+	receiptBack
 	receiptPage
 	receiptPlace
 )
@@ -52,6 +54,12 @@ const receiptPageSize = 500
 
 // receiptErasable is how many a statement erases.
 const receiptErasable = 128
+
+// What a page of receipts says of one that a purge has to look after.
+const (
+	receiptInLog = 1 + iota // its unit was in the log when a purge looked last, if any did
+	receiptDue              // its unit was not, and its retention is over
+)
 
 // receiptTexts are those that are always the same, made once.
 var receiptTexts sync.Map // from receiptTextKey to string
@@ -88,10 +96,11 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
   keep_until    BIGINT NOT NULL,      -- not purged before
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        ` + pick(f, `MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
+  log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   ` + pick(f, `UNIQUE KEY bed_receipt_id (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`) + `
 )` + pick(f, ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ``)
 	case receiptProbe:
-		s = `SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`
+		s = `SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`
 	case receiptInsert:
 		s = `INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`
 	case receiptInsertPlain:
@@ -105,14 +114,24 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 		s = `UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`
 	case receiptKeep:
 		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
-	case receiptErase, receiptPurge:
-		s = logFlavor(f).ByKey() + `DELETE FROM bed_receipt WHERE id ` + pick(f, `IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
-		if k == receiptPurge {
+	case receiptErase, receiptPurge, receiptGone, receiptBack:
+		byKey := logFlavor(f).ByKey()
+		ids := ` WHERE id ` + pick(f, `IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
+		switch k {
+		case receiptErase:
+			s = byKey + `DELETE FROM bed_receipt` + ids
+		case receiptPurge:
 			// One that was met since it was found due is kept anew.
-			s += ` AND keep_until <= {now}`
+			s = byKey + `DELETE FROM bed_receipt` + ids + ` AND log_gone = 1 AND keep_until <= {now}`
+		case receiptGone:
+			retention := pick(f, `CASE WHEN fingerprint IS NULL THEN ? ELSE ? END`, `CASE WHEN fingerprint IS NULL THEN ?::bigint ELSE ?::bigint END`, `CASE WHEN fingerprint IS NULL THEN ? ELSE ? END`)
+			s = byKey + `UPDATE bed_receipt SET log_gone = 1, keep_until = ` + pick(f, `GREATEST`, `GREATEST`, `MAX`) +
+				`(keep_until, {now} + ` + retention + `)` + ids + ` AND log_gone = 0`
+		default:
+			s = byKey + `UPDATE bed_receipt SET log_gone = 0` + ids
 		}
 	case receiptPage:
-		s = `SELECT id, unit_id, CASE WHEN keep_until <= {now} THEN 1 ELSE 0 END FROM bed_receipt
+		s = `SELECT id, unit_id, CASE WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until <= {now} THEN ` + strconv.Itoa(receiptDue) + ` ELSE 0 END FROM bed_receipt
   WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)
 	case receiptPlace:
 		s = pick(f, `SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
