@@ -39,11 +39,16 @@ type aloneForm struct {
 	before bool
 	// receipts: each write leaves one, which is erased with the log.
 	receipts bool
+	// both: there is a write to each of two databases, whose logs are written
+	// together and which are delivered at the same time.
+	both bool
 }
 
 // wish is what a caller wants written.
 type wish struct {
 	id, params string
+	// target is which of the databases the write is for.
+	target int
 	// done is nil where nobody waits.
 	done chan error
 }
@@ -53,21 +58,27 @@ const (
 	aloneBatch = 256
 	aloneFor   = 25 * time.Millisecond
 	aloneToken = "00000000-0000-7000-8000-000000000000"
+	// aloneFar is how many INSERTs are under way at a time to far servers, where
+	// that is worthwhile.
+	aloneFar = 4
 )
 
-// queue adds a wish and waits for its outcome, if somebody does.
-func (a *alone) queue(list *[]*wish, told chan struct{}, w *wish) error {
+// queue adds wishes and waits for their outcome, if somebody does.
+func (a *alone) queue(list *[]*wish, told chan struct{}, wishes ...*wish) error {
 	a.mu.Lock()
-	*list = append(*list, w)
+	*list = append(*list, wishes...)
 	a.mu.Unlock()
 	select {
 	case told <- struct{}{}:
 	default:
 	}
-	if w.done == nil {
-		return nil
+	var errs []error
+	for _, w := range wishes {
+		if w.done != nil {
+			errs = append(errs, <-w.done)
+		}
 	}
-	return <-w.done
+	return errors.Join(errs...)
 }
 
 // take takes what is to be written next: of the removals all, or a batch of
@@ -123,10 +134,9 @@ func (a *alone) write(ctx context.Context, adds, removals bool, write func(adds,
 // byHand makes a contender of a form, which writes to MariaDB.
 func byHand(what aloneForm) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
-		target := w.targets[testdb.DriverMySQL][0]
-		table, err := w.accounts(ctx, target)
-		if err != nil {
-			return nil, err
+		targets := w.targets[testdb.DriverMySQL][:1]
+		if what.both {
+			targets = w.targets[testdb.DriverMySQL]
 		}
 		place, err := w.log(what.log)
 		if err != nil {
@@ -135,69 +145,105 @@ func byHand(what aloneForm) func(context.Context, *stage) (*setup, error) {
 		if err := place.createLog(ctx); err != nil {
 			return nil, err
 		}
-		pool, err := target.open(w.far, w.opts.Prepared, w.callers)
-		if err != nil {
-			return nil, err
+		var pools []*sql.DB
+		var deliver []aloneDelivery
+		var checks []func(context.Context, int64) error
+		var text string
+		for _, target := range targets {
+			table, err := w.accounts(ctx, target)
+			if err != nil {
+				return nil, err
+			}
+			pool, err := target.open(w.far, w.opts.Prepared, w.callers)
+			if err != nil {
+				return nil, err
+			}
+			text = target.update(table)
+			one, err := what.delivery(ctx, target, pool, text, w.opts.Prepared)
+			if err != nil {
+				return nil, err
+			}
+			pools, deliver, checks = append(pools, pool), append(deliver, one), append(checks, w.sum(target, table))
 		}
-		logPool, err := place.open(w.far, true, 2)
-		if err != nil {
-			return nil, err
+		inserts := 1
+		if w.far {
+			inserts = aloneFar
 		}
-		deliver, err := what.delivery(ctx, target, pool, target.update(table), w.opts.Prepared)
+		logPool, err := place.open(w.far, true, inserts+1)
 		if err != nil {
 			return nil, err
 		}
 		a := &alone{what: what, added: make(chan struct{}, 1), removed: make(chan struct{}, 1)}
 		running, stop := context.WithCancel(context.WithoutCancel(ctx))
 		var loops sync.WaitGroup
-		text := target.update(table)
 		if what.log == testdb.DriverSQLite {
 			logPool.SetMaxOpenConns(1)
 			write, err := aloneInFile(running, logPool, text)
 			if err != nil {
 				stop()
-				return nil, errors.Join(err, closeAll(pool, logPool))
+				return nil, errors.Join(err, closeAll(append(pools, logPool)...))
 			}
 			loops.Go(func() { a.write(running, true, true, write) })
 		} else {
 			on := &aloneServer{ctx: running, pool: logPool, text: text}
 			if what.receipts {
-				on.target = pool
+				on.targets = pools
 			}
-			loops.Go(func() { a.write(running, true, false, func(adds, _ []*wish) error { return on.insert(adds) }) })
+			for range inserts {
+				loops.Go(func() { a.write(running, true, false, func(adds, _ []*wish) error { return on.insert(adds) }) })
+			}
 			loops.Go(func() { a.write(running, false, true, func(_, removals []*wish) error { return on.remove(removals) }) })
 		}
 		return &setup{
-			caller: each(func(ctx context.Context, n int64) error {
-				id := uuid.Must(uuid.NewV7()).String()
-				if err := a.queue(&a.adds, a.added, &wish{id: id, params: fmt.Sprintf(`[{"i":"%d"}]`, n), done: make(chan error, 1)}); err != nil {
-					return err
-				}
-				if err := deliver(ctx, id, n); err != nil {
-					return err
-				}
-				removal := &wish{id: id}
-				if what.before {
-					removal.done = make(chan error, 1)
-				}
-				return a.queue(&a.removals, a.removed, removal)
-			}),
-			idle: idle(w.callers, pool),
+			caller: each(func(ctx context.Context, n int64) error { return a.one(ctx, deliver, n) }),
+			idle:   idle(w.callers, pools...),
 			outstanding: func(ctx context.Context) (logs, receipts int64, err error) {
-				if logs, err = place.number(ctx, "SELECT COUNT(*) FROM transaction_log"); err == nil && what.receipts {
-					receipts, err = target.number(ctx, "SELECT COUNT(*) FROM bed_receipt WHERE log_id = '"+aloneToken+"'")
+				logs, err = place.number(ctx, "SELECT COUNT(*) FROM transaction_log")
+				for _, target := range targets {
+					if err == nil && what.receipts {
+						var n int64
+						n, err = target.number(ctx, "SELECT COUNT(*) FROM bed_receipt WHERE log_id = '"+aloneToken+"'")
+						receipts += n
+					}
 				}
 				return logs, receipts, err
 			},
 			receipts: what.receipts,
-			check:    w.sum(target, table),
+			check:    allOf(checks),
 			close: func() error {
 				stop()
 				loops.Wait()
-				return closeAll(pool, logPool)
+				return closeAll(append(pools, logPool)...)
 			},
 		}, nil
 	}
+}
+
+// one is a caller's write, or its writes to both databases.
+func (a *alone) one(ctx context.Context, deliver []aloneDelivery, n int64) error {
+	adds, removals := make([]*wish, len(deliver)), make([]*wish, len(deliver))
+	for i := range deliver {
+		id := uuid.Must(uuid.NewV7()).String()
+		adds[i] = &wish{id: id, params: fmt.Sprintf(`[{"i":"%d"}]`, n), target: i, done: make(chan error, 1)}
+		removals[i] = &wish{id: id, target: i}
+		if a.what.before {
+			removals[i].done = make(chan error, 1)
+		}
+	}
+	if err := a.queue(&a.adds, a.added, adds...); err != nil {
+		return err
+	}
+	errs := make([]error, len(deliver))
+	var others sync.WaitGroup
+	for i := range deliver[1:] {
+		others.Go(func() { errs[i+1] = deliver[i+1](ctx, adds[i+1].id, n) })
+	}
+	errs[0] = deliver[0](ctx, adds[0].id, n)
+	others.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return a.queue(&a.removals, a.removed, removals...)
 }
 
 // createLog makes the project's own table.
@@ -213,8 +259,10 @@ func (p *place) createLog(ctx context.Context) error {
 	return storage.Close()
 }
 
-// delivery is what a caller does between the log and its removal.
-func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, update string, prepared bool) (func(context.Context, string, int64) error, error) {
+// aloneDelivery is what a caller does between the log and its removal.
+type aloneDelivery func(ctx context.Context, id string, n int64) error
+
+func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, update string, prepared bool) (aloneDelivery, error) {
 	if !f.receipts {
 		st, err := newStatement(ctx, pool, update, prepared)
 		return func(ctx context.Context, _ string, n int64) error { return st.exec(ctx, n) }, err
@@ -236,21 +284,26 @@ func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, up
 type aloneServer struct {
 	ctx  context.Context //nolint:containedctx // that of its loops
 	pool *sql.DB
-	// target is where receipts are erased; nil if there are none.
-	target *sql.DB
-	text   string
-	stmts  sync.Map // from text
+	// targets is where receipts are erased; empty if there are none.
+	targets []*sql.DB
+	text    string
+	stmts   sync.Map // from aloneStmt
+}
+
+type aloneStmt struct {
+	pool *sql.DB
+	text string
 }
 
 func (s *aloneServer) run(pool *sql.DB, text string, args []any) error {
-	st, ok := s.stmts.Load(text)
+	st, ok := s.stmts.Load(aloneStmt{pool, text})
 	if !ok {
 		prepared, err := pool.PrepareContext(s.ctx, text)
 		if err != nil {
 			return err
 		}
 		st = prepared
-		s.stmts.Store(text, st)
+		s.stmts.Store(aloneStmt{pool, text}, st)
 	}
 	_, err := st.(*sql.Stmt).ExecContext(s.ctx, args...)
 	return err
@@ -267,16 +320,32 @@ func (s *aloneServer) insert(adds []*wish) error {
 }
 
 func (s *aloneServer) remove(removals []*wish) error {
-	args := make([]any, len(removals))
-	for i, w := range removals {
-		args[i] = w.id
-	}
-	ids := "(" + repeated("?", len(removals)) + ")"
-	byKey := txlog.FlavorMySQL.ByKey()
-	if err := s.run(s.pool, byKey+"DELETE FROM transaction_log WHERE id IN "+ids, args); err != nil || s.target == nil {
+	if err := s.erase(s.pool, "transaction_log", removals); err != nil {
 		return err
 	}
-	return s.run(s.target, byKey+"DELETE FROM bed_receipt WHERE id IN "+ids, args)
+	for i, target := range s.targets {
+		var own []*wish
+		for _, w := range removals {
+			if w.target == i {
+				own = append(own, w)
+			}
+		}
+		if err := s.erase(target, "bed_receipt", own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *aloneServer) erase(pool *sql.DB, table string, gone []*wish) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	args := make([]any, len(gone))
+	for i, w := range gone {
+		args[i] = w.id
+	}
+	return s.run(pool, txlog.FlavorMySQL.ByKey()+"DELETE FROM "+table+" WHERE id IN ("+repeated("?", len(gone))+")", args)
 }
 
 func aloneColumns(sqlColumn string) string {

@@ -42,7 +42,11 @@ func contenders() []contender {
 		{id: "xa-mariadb", name: "XA", base: onMariaDB, open: xa(1)},
 	}
 	alone := func(id, name string, what aloneForm) {
-		all = append(all, contender{id: "alone-" + id, name: "the protocol alone, " + name, base: onMariaDB, open: byHand(what)})
+		base := onMariaDB
+		if what.both {
+			base = onTwo
+		}
+		all = append(all, contender{id: "alone-" + id, name: "the protocol alone, " + name, base: base, open: byHand(what)})
 	}
 	alone("mariadb-before", "log in MariaDB, removed before the caller returns", aloneForm{log: testdb.DriverMySQL, before: true})
 	alone("mariadb", "log in MariaDB, removed behind the caller", aloneForm{log: testdb.DriverMySQL})
@@ -53,9 +57,11 @@ func contenders() []contender {
 		contender{id: onPostgres, name: "bare driver, autocommit", base: onPostgres, open: bare(testdb.DriverPostgres)},
 		contender{id: "sequential-postgres", name: "log, write, removal as three commits (Sharding-JDBC)", base: onPostgres, open: sequential(testdb.DriverPostgres)})
 	all = append(all, delivered("postgres", testdb.DriverPostgres, onPostgres)...)
-	return append(all,
+	all = append(all,
 		contender{id: onTwo, name: "bare driver, two autocommits one after the other", base: onTwo, open: bareTwo},
-		contender{id: "xa-two", name: "XA over both", base: onTwo, open: xa(2)},
+		contender{id: "xa-two", name: "XA over both", base: onTwo, open: xa(2)})
+	alone("staged-eo", "staged, with receipts", aloneForm{log: testdb.DriverMySQL, receipts: true, both: true})
+	return append(all,
 		contender{id: "staged-alo", name: "staged, at least once", base: onTwo, open: staged(atLeastOnce)},
 		contender{id: "staged-eo", name: "staged, exactly once", base: onTwo, open: staged(exactlyOnce)})
 }
