@@ -30,15 +30,27 @@ func (s *source) erase(ctx context.Context, timeout time.Duration, ids []string)
 	}
 }
 
-// purgeDue reports whether receipts should be purged now, and takes the turn.
-func (s *source) purgeDue(interval time.Duration) bool {
+// purgeFor is how much of a round a purge takes at the most: pending writes must
+// not wait for it. It goes on in the next round.
+const purgeFor = 2 * time.Second
+
+// purgeDue reports whether receipts should be purged now, and from where on, and
+// takes the turn.
+func (s *source) purgeDue(interval time.Duration) (due bool, from string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down || !s.purged.IsZero() && time.Since(s.purged) < interval {
-		return false
+	if s.down || !s.purging && !s.purged.IsZero() && time.Since(s.purged) < interval {
+		return false, ""
 	}
-	s.purged = time.Now()
-	return true
+	s.purging, s.purged = false, time.Now()
+	return true, s.purgedTo
+}
+
+// purgeEnded keeps where the purge has come to.
+func (s *source) purgeEnded(to string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.purgedTo, s.purging = to, to != "" && err == nil
 }
 
 // purgeAll purges the targets whose turn has come, behind the deliveries: what
@@ -46,23 +58,32 @@ func (s *source) purgeDue(interval time.Duration) bool {
 func (r *round) purgeAll() {
 	var all sync.WaitGroup
 	for _, s := range r.job.sources {
-		if r.ctx.Err() == nil && s.purgeDue(r.job.cfg.PurgeInterval) {
-			all.Go(func() { r.job.guard(func() { r.purge(s) }) })
+		if r.ctx.Err() != nil {
+			break
+		}
+		if due, from := s.purgeDue(r.job.cfg.PurgeInterval); due {
+			all.Go(func() { r.job.guard(func() { r.purge(s, from) }) })
 		}
 	}
 	all.Wait()
 }
 
-// purge erases the receipts of this log whose retention is over and whose
-// units are not in the log any more.
-func (r *round) purge(s *source) {
+// purge erases receipts of this log whose retention is over and whose units are
+// not in the log any more.
+func (r *round) purge(s *source, from string) {
 	ctx, cancel := context.WithTimeout(r.ctx, r.job.cfg.DeliveryTimeout)
 	defer cancel()
-	erased := 0
-	err := s.onConn(ctx, func(conn driver.Conn) (err error) {
-		erased, err = s.target.Dialect.PurgeReceipts(ctx, conn, s.receipts, r.job.storage.Missing)
-		return err
+	erased, end := 0, time.Now().Add(s.purgeFor)
+	err := s.onConn(ctx, func(conn driver.Conn) error {
+		for {
+			next, n, err := s.target.Dialect.PurgeReceipts(ctx, conn, s.receipts, from, r.job.storage.Missing)
+			erased, from = erased+n, next
+			if err != nil || next == "" || time.Now().After(end) {
+				return err
+			}
+		}
 	})
+	s.purgeEnded(from, err)
 	switch {
 	case err != nil:
 		// Most often there is no such table, because no unit left a receipt there.

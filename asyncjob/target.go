@@ -61,9 +61,15 @@ type source struct {
 	// ensured: the table of receipts is there.
 	ensured atomic.Bool
 
+	purgeFor time.Duration
+
 	mu     sync.Mutex
 	down   bool
 	purged time.Time
+	// purgedTo is the receipt up to which a purge came that is not at its end.
+	purgedTo string
+	// purging: it goes on in the next round.
+	purging bool
 }
 
 func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config, log logrus.FieldLogger) *source {
@@ -71,6 +77,7 @@ func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config,
 		name: name, target: t, receipts: r,
 		pool:        sql.OpenDB(t.Connector),
 		concurrency: cfg.Concurrency,
+		purgeFor:    purgeFor,
 		log:         log.WithField("data_source", name),
 	}
 	if t.Dialect.Flavor == delivery.SQLite {

@@ -95,7 +95,8 @@ func TestAReceiptIsErasedAtOnceOnlyIfEveryAttemptEndedDefinitely(t *testing.T) {
 				c.write(r, p, committing)
 				r.drain(r.job())
 				_ = r.wrapped.Close() // erases what was still to be erased
-				r.runOnce()           // finds that the log is gone
+				r.receiptsAge(time.Hour)
+				r.runOnce() // finds that the log is gone
 				r.wantReceipts(c.want)
 				r.receiptsAge(delivery.DefaultRetention + time.Hour)
 				r.runOnce()
@@ -165,6 +166,7 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 				t.Fatal(out.Err)
 			}
 		}
+		r.receiptsAge(time.Hour)
 		r.runOnce() // finds that their logs are gone
 		r.receiptsAge(delivery.DefaultRetention + time.Hour)
 		// Two jobs purge at the same time: the second deletes what the first
@@ -526,7 +528,7 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 				t.Fatalf("erasing waited: %v", err)
 			}
 			missing := func(_ context.Context, ids []string) ([]string, error) { return ids, nil }
-			if n, err := d.PurgeReceipts(ctx, conn, receiptsOf(r), missing); err != nil || n != purged {
+			if _, n, err := d.PurgeReceipts(ctx, conn, receiptsOf(r), "", missing); err != nil || n != purged {
 				t.Fatalf("purging waited, or erased %d: %v", n, err)
 			}
 			return delivery.Outcome{}
@@ -557,6 +559,7 @@ func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
 			r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, 1, ?)", id, id, log, keep)
 		}
 		r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, fingerprint) VALUES ('key', 'key', ?, 0, 1, 1, 'f')", r.storage.Identity())
+		r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES ('new', 'new', ?, 0, ?, 1)", r.storage.Identity(), time.Now().UnixMilli())
 		inLog := true
 		// purge passes some time, purges and tells what is left.
 		purge := func(passes time.Duration, want ...string) {
@@ -571,8 +574,8 @@ func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
 					}
 					return ids, nil
 				}
-				if _, err := d.PurgeReceipts(t.Context(), conn, receipts, missing); err != nil {
-					t.Fatal(err)
+				if next, _, err := d.PurgeReceipts(t.Context(), conn, receipts, "", missing); err != nil || next != "" {
+					t.Fatalf("next %q, %v", next, err)
 				}
 				return delivery.Outcome{}
 			})
@@ -582,16 +585,21 @@ func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
 			r.wantReceipts(len(want))
 		}
 		const day = 24 * time.Hour
-		purge(0, "kept longer", "key", "of another log", "old")
+		all := []string{"kept longer", "key", "of another log", "old", "new"}
+		purge(0, all...)
 		inLog = false
-		purge(0, "kept longer", "key", "of another log", "old") // found gone
-		purge(time.Hour, "kept longer", "key", "of another log", "old")
+		purge(0, all...) // found gone
+		// Who wrote a new one is about to erase it.
+		if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE log_gone = 1"); n != 3 {
+			t.Errorf("the logs of %d receipts were found gone, want 3", n)
+		}
+		purge(time.Hour, all...)
 		inLog = true
-		purge(8*day, "kept longer", "key", "of another log", "old") // it is back
+		purge(8*day, all...) // they are back
 		inLog = false
-		purge(8*day, "kept longer", "key", "of another log", "old") // found gone anew
-		purge(2*time.Hour, "kept longer", "of another log", "old")
-		purge(6*day, "kept longer", "of another log", "old")
+		purge(8*day, all...) // found gone anew
+		purge(2*time.Hour, "kept longer", "of another log", "old", "new")
+		purge(6*day, "kept longer", "of another log", "old", "new")
 		purge(day, "kept longer", "of another log")
 		purge(80*day, "of another log")
 	})

@@ -833,6 +833,7 @@ func TestKeyRetentionIsWhenTheJobMayPurgeItsReceipt(t *testing.T) {
 		}
 		r.wantReceipts(1)
 		r.wantNoLog()
+		r.receiptsAge(time.Minute)
 		job() // finds that its log is gone
 		r.receiptsAge(2 * time.Hour)
 		job()

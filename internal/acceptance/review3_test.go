@@ -227,6 +227,7 @@ func TestAReceiptThatIsKeptAnewDuringAPurgeStays(t *testing.T) {
 		if out := r.onTarget(replay); out.Err != nil {
 			t.Fatal(out.Err)
 		}
+		r.receiptsAge(time.Hour)
 		r.runOnce() // finds that its log is gone
 		r.receiptsAge(delivery.DefaultRetention + time.Hour)
 		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
@@ -236,7 +237,7 @@ func TestAReceiptThatIsKeptAnewDuringAPurgeStays(t *testing.T) {
 				}
 				return ids, nil
 			}
-			if _, err := d.PurgeReceipts(context.Background(), conn, receiptsOf(r), missing); err != nil {
+			if _, _, err := d.PurgeReceipts(context.Background(), conn, receiptsOf(r), "", missing); err != nil {
 				t.Error(err)
 			}
 			return delivery.Outcome{}

@@ -248,68 +248,68 @@ func (d *Dialect) readCommitted() driver.TxOptions {
 	return driver.TxOptions{Isolation: 2} // sql.LevelReadCommitted
 }
 
-// PurgeReceipts erases the receipts of the log r.LogID whose unit is not in the
-// log any more, once their retention is over since that was found: missing tells
-// which of some units are not. It cannot count from when the log was written or
-// the receipt was met last, because a log may be older than that when a person
-// discards it, and a worker stand still with it. It returns how many it erased.
-func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipts, missing func(context.Context, []string) ([]string, error)) (erased int, err error) {
+// PurgeReceipts looks at a page of the receipts of the log r.LogID, those behind
+// the id after, and erases those whose unit is not in the log any more, once
+// their retention is over since that was found: missing tells which of some
+// units are not. It cannot count from when the log was written or the receipt
+// was met last, because a log may be older than that when a person discards it,
+// and a worker stand still with it. It returns how many it erased, and the id
+// behind which the next page begins; that is empty at the end.
+func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
 	type seen struct {
 		id, unit string
 		state    int64
 	}
-	after := ""
-	for {
-		var look []seen
-		var units []string
-		rows := 0
-		err := d.each(ctx, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
-			rows++
-			after = text(row[0])
-			if state := number(row[2]); state != 0 {
-				look = append(look, seen{after, text(row[1]), state})
-				units = append(units, text(row[1]))
-			}
-		})
-		if err != nil {
-			return erased, err
+	var look []seen
+	var units []string
+	rows := 0
+	err = d.each(ctx, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
+		rows++
+		next = text(row[0])
+		if state := number(row[2]); state != 0 {
+			look = append(look, seen{next, text(row[1]), state})
+			units = append(units, text(row[1]))
 		}
-		if len(look) > 0 {
-			gone, err := missing(ctx, units)
-			if err != nil {
-				return erased, err
-			}
-			isGone := make(map[string]bool, len(gone))
-			for _, id := range gone {
-				isGone[id] = true
-			}
-			var newlyGone, due, back []string
-			for _, s := range look {
-				switch {
-				case isGone[s.unit] && s.state == receiptDue:
-					due = append(due, s.id)
-				case isGone[s.unit]:
-					newlyGone = append(newlyGone, s.id)
-				case s.state == receiptDue:
-					back = append(back, s.id) // a write to the log that came late
-				}
-			}
-			err = d.byIDs(ctx, conn, receiptGone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds())
-			if err == nil {
-				err = d.byIDs(ctx, conn, receiptBack, back)
-			}
-			if err == nil {
-				err = d.byIDs(ctx, conn, receiptPurge, due)
-			}
-			if err != nil {
-				return erased, err
-			}
-			erased += len(due)
-		}
-		if rows < receiptPageSize {
-			return erased, nil
+	})
+	if rows < receiptPageSize {
+		next = ""
+	}
+	switch {
+	case err != nil:
+		return after, 0, err
+	case len(look) == 0:
+		return next, 0, nil
+	}
+	gone, err := missing(ctx, units)
+	if err != nil {
+		return after, 0, err
+	}
+	isGone := make(map[string]bool, len(gone))
+	for _, id := range gone {
+		isGone[id] = true
+	}
+	var newlyGone, due, back []string
+	for _, s := range look {
+		switch {
+		case isGone[s.unit] && s.state == receiptDue:
+			due = append(due, s.id)
+		case isGone[s.unit]:
+			newlyGone = append(newlyGone, s.id)
+		case s.state == receiptDue:
+			back = append(back, s.id) // a write to the log that came late
 		}
 	}
+	err = d.byIDs(ctx, conn, receiptGone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds())
+	if err == nil {
+		err = d.byIDs(ctx, conn, receiptBack, back)
+	}
+	if err == nil {
+		err = d.byIDs(ctx, conn, receiptPurge, due)
+	}
+	if err != nil {
+		return after, 0, err
+	}
+	return next, len(due), nil
 }
 
 // drain runs a query and reads it to its end.

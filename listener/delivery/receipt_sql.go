@@ -55,6 +55,10 @@ const receiptPageSize = 500
 // receiptErasable is how many a statement erases.
 const receiptErasable = 128
 
+// receiptRests is for how long, in ms, a purge leaves a new receipt alone: most
+// are erased within that by who wrote them.
+const receiptRests = 60_000
+
 // What a page of receipts says of one that a purge has to look after.
 const (
 	receiptInLog = 1 + iota // its unit was in the log when a purge looked last, if any did
@@ -131,7 +135,8 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 			s = byKey + `UPDATE bed_receipt SET log_gone = 0` + ids
 		}
 	case receiptPage:
-		s = `SELECT id, unit_id, CASE WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until <= {now} THEN ` + strconv.Itoa(receiptDue) + ` ELSE 0 END FROM bed_receipt
+		s = `SELECT id, unit_id, CASE WHEN log_gone = 0 AND creation_time <= {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptInLog) + `
+    WHEN log_gone = 1 AND keep_until <= {now} THEN ` + strconv.Itoa(receiptDue) + ` ELSE 0 END FROM bed_receipt
   WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)
 	case receiptPlace:
 		s = pick(f, `SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,

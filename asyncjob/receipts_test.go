@@ -1,0 +1,55 @@
+package asyncjob
+
+import (
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// A purge of many receipts must not keep what is pending waiting, nor begin at
+// the beginning each time, or it would never see the last.
+func TestAPurgeThatTakesLongGoesOnInTheNextRound(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	pool := db.Open(t)
+	ddl, err := delivery.ReceiptSchema(db.Driver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustExec(t, pool, ddl)
+	log := txlog.NewMemory()
+	const page, all = 500, 1200
+	fill := func() {
+		t.Helper()
+		mustExec(t, pool, `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, log_gone)
+  WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT printf('%05d', i), i, ?, 0, 1, CASE WHEN i <= ? THEN 1 << 60 ELSE 1 END, 1 FROM n`, all, log.Identity(), page)
+	}
+	fill() // the first page is to be kept
+	job := newJob(t, log, Targets{"orders": realTarget(t, db)}, Config{PurgeInterval: time.Hour})
+	job.sources["orders"].purgeFor = 0
+	left := func() (n int) {
+		t.Helper()
+		if err := pool.QueryRow("SELECT COUNT(*) FROM bed_receipt").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, want := range []int{all, all - page, page, page} {
+		runOnce(t, job)
+		if n := left(); n != want {
+			t.Fatalf("%d receipts are left, want %d", n, want)
+		}
+	}
+	// It came to its end, and does not begin anew before the interval is over.
+	mustExec(t, pool, "DELETE FROM bed_receipt")
+	fill()
+	for range 3 {
+		runOnce(t, job)
+	}
+	if n := left(); n != all {
+		t.Errorf("%d receipts are left, want %d", n, all)
+	}
+}
