@@ -104,13 +104,16 @@ func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
 	if cerr != nil && !d.Class(cerr).Answered() {
 		return cerr
 	}
-	// Somebody else may have created it at the same moment; or it is there, but
-	// lacks a column.
+	// Somebody else may have created it at the same moment; or it is there, of an
+	// older form.
 	if err = d.drain(ctx, conn, call(probe)); err == nil || !d.Class(err).Answered() {
 		return err
 	}
 	if cerr == nil {
 		cerr = err
+		if d.drain(ctx, conn, call(receiptText(d.Flavor, receiptProbeOlder, 0))) == nil {
+			ddl = receiptText(d.Flavor, receiptAdd, 0)
+		}
 	}
 	if d.Class(cerr) == Retryable {
 		return cerr // a lock, a server that is busy: the next write looks again
@@ -131,14 +134,14 @@ func (d *Dialect) ReceiptPlace(ctx context.Context, conn driver.Conn) (place str
 // ReceiptTableError says that there is no usable table bed_receipt in a target,
 // and that it could not be created.
 type ReceiptTableError struct {
-	// Statement creates it.
+	// Statement creates it, or adds what it lacks.
 	Statement string
-	// Err is why it could not be created.
+	// Err is why it could not be created or used.
 	Err error
 }
 
 func (e *ReceiptTableError) Error() string {
-	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, and it could not be created (%v); have it created by:\n%s;", e.Err, e.Statement)
+	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, and it could not be created (%v); have run there:\n%s;", e.Err, e.Statement)
 }
 
 // Unwrap gives the database's error.

@@ -35,6 +35,8 @@ type receiptStatement uint8
 const (
 	receiptCreate receiptStatement = iota
 	receiptProbe
+	receiptProbeOlder
+	receiptAdd
 	receiptInsert
 	receiptInsertPlain
 	receiptRead
@@ -103,6 +105,10 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   ` + pick(f, `UNIQUE KEY bed_receipt_id (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`) + `
 )` + pick(f, ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ``)
+	case receiptProbeOlder:
+		s = `SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`
+	case receiptAdd:
+		s = `ALTER TABLE bed_receipt ADD COLUMN log_gone SMALLINT NOT NULL DEFAULT 0`
 	case receiptProbe:
 		s = `SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`
 	case receiptInsert:
