@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -30,9 +32,13 @@ func (s *source) erase(ctx context.Context, timeout time.Duration, ids []string)
 	}
 }
 
-// purgeFor is how much of a round a purge takes at the most: pending writes must
-// not wait for it. It goes on in the next round.
-const purgeFor = 2 * time.Second
+const (
+	// purgeFor is how much of a round a purge takes, and no page is begun after
+	// it: pending writes should not wait for it. It goes on in the next round.
+	purgeFor = 2 * time.Second
+	// purgeLimit ends a purge whose page is held up, by a lock of somebody else.
+	purgeLimit = 10 * time.Second
+)
 
 // purgeDue reports whether receipts should be purged now, and from where on, and
 // takes the turn.
@@ -46,7 +52,9 @@ func (s *source) purgeDue(interval time.Duration) (due bool, from string) {
 	return true, s.purgedTo
 }
 
-// purgeEnded keeps where the purge has come to.
+// purgeEnded keeps where the purge has come to. After an error it goes on behind
+// the page that failed, which comes again once the others had their turn, but
+// not before the interval is over.
 func (s *source) purgeEnded(to string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +79,7 @@ func (r *round) purgeAll() {
 // purge erases receipts of this log whose retention is over and whose units are
 // not in the log any more.
 func (r *round) purge(s *source, from string) {
-	ctx, cancel := context.WithTimeout(r.ctx, r.job.cfg.DeliveryTimeout)
+	ctx, cancel := context.WithTimeout(r.ctx, min(purgeLimit, r.job.cfg.DeliveryTimeout))
 	defer cancel()
 	erased, end := 0, time.Now().Add(s.purgeFor)
 	err := s.onConn(ctx, func(conn driver.Conn) error {
@@ -86,8 +94,11 @@ func (r *round) purge(s *source, from string) {
 	s.purgeEnded(from, err)
 	switch {
 	case err != nil:
-		// Most often there is no such table, because no unit left a receipt there.
-		s.log.WithField("error", s.target.Dialect.Describe(err)).Debug("receipts could not be purged")
+		level := logrus.DebugLevel // there is no such table, because no unit left a receipt there
+		if s.ensured.Load() {
+			level = logrus.WarnLevel
+		}
+		s.log.WithField("error", s.target.Dialect.Describe(err)).Log(level, "receipts could not be purged")
 	case erased > 0:
 		s.log.WithField("receipts", erased).Info("receipts whose retention was over are purged")
 	}

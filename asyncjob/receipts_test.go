@@ -1,6 +1,9 @@
 package asyncjob
 
 import (
+	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +23,7 @@ func TestAPurgeThatTakesLongGoesOnInTheNextRound(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustExec(t, pool, ddl)
-	log := txlog.NewMemory()
+	log := &unsure{Storage: txlog.NewMemory()}
 	const page, all = 500, 1200
 	fill := func() {
 		t.Helper()
@@ -43,7 +46,8 @@ func TestAPurgeThatTakesLongGoesOnInTheNextRound(t *testing.T) {
 			t.Fatalf("%d receipts are left, want %d", n, want)
 		}
 	}
-	// It came to its end, and does not begin anew before the interval is over.
+	// It came to its end, and does not begin anew before the interval is over,
+	// but then at the beginning.
 	mustExec(t, pool, "DELETE FROM bed_receipt")
 	fill()
 	for range 3 {
@@ -52,4 +56,41 @@ func TestAPurgeThatTakesLongGoesOnInTheNextRound(t *testing.T) {
 	if n := left(); n != all {
 		t.Errorf("%d receipts are left, want %d", n, all)
 	}
+	mustExec(t, pool, "UPDATE bed_receipt SET keep_until = 1")
+	job.sources["orders"].purged = time.Time{}
+	runOnce(t, job)
+	if n := left(); n != all-page {
+		t.Errorf("%d receipts are left, want %d", n, all-page)
+	}
+	// A page that fails is passed over.
+	log.fails.Store(true)
+	runOnce(t, job)
+	log.fails.Store(false)
+	runOnce(t, job)
+	if n := left(); n != all-page {
+		t.Errorf("%d receipts are left, want %d: it did not wait for the interval", n, all-page)
+	}
+	job.sources["orders"].purged = time.Time{}
+	runOnce(t, job)
+	if n := left(); n != page {
+		t.Errorf("%d receipts are left, want %d", n, page)
+	}
+	job.sources["orders"].purged = time.Time{}
+	runOnce(t, job)
+	if n := left(); n != 0 {
+		t.Errorf("%d receipts are left", n)
+	}
+}
+
+// unsure is a log that sometimes cannot say what is in it.
+type unsure struct {
+	txlog.Storage
+	fails atomic.Bool
+}
+
+func (u *unsure) Missing(ctx context.Context, ids []string) ([]string, error) {
+	if u.fails.Load() {
+		return nil, errors.New("out of reach")
+	}
+	return u.Storage.Missing(ctx, ids)
 }

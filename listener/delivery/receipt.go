@@ -109,11 +109,11 @@ func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
 	if err = d.drain(ctx, conn, call(probe)); err == nil || !d.Class(err).Answered() {
 		return err
 	}
+	if d.drain(ctx, conn, call(receiptText(d.Flavor, receiptProbeOlder, 0))) == nil {
+		return &ReceiptTableError{Statement: receiptText(d.Flavor, receiptAdd, 0), Err: err}
+	}
 	if cerr == nil {
 		cerr = err
-		if d.drain(ctx, conn, call(receiptText(d.Flavor, receiptProbeOlder, 0))) == nil {
-			ddl = receiptText(d.Flavor, receiptAdd, 0)
-		}
 	}
 	if d.Class(cerr) == Retryable {
 		return cerr // a lock, a server that is busy: the next write looks again
@@ -141,7 +141,7 @@ type ReceiptTableError struct {
 }
 
 func (e *ReceiptTableError) Error() string {
-	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, and it could not be created (%v); have run there:\n%s;", e.Err, e.Statement)
+	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, nor could one be created (%v); have run there:\n%s;", e.Err, e.Statement)
 }
 
 // Unwrap gives the database's error.
@@ -257,7 +257,8 @@ func (d *Dialect) readCommitted() driver.TxOptions {
 // units are not. It cannot count from when the log was written or the receipt
 // was met last, because a log may be older than that when a person discards it,
 // and a worker stand still with it. It returns how many it erased, and the id
-// behind which the next page begins; that is empty at the end.
+// behind which the next page begins, also if this one failed; that is empty at
+// the end.
 func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
 	type seen struct {
 		id, unit string
@@ -269,7 +270,7 @@ func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipt
 	err = d.each(ctx, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
 		rows++
 		next = text(row[0])
-		if state := number(row[2]); state != 0 {
+		if state := number(row[2]); state != receiptNew {
 			look = append(look, seen{next, text(row[1]), state})
 			units = append(units, text(row[1]))
 		}
@@ -277,15 +278,12 @@ func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipt
 	if rows < receiptPageSize {
 		next = ""
 	}
-	switch {
-	case err != nil:
-		return after, 0, err
-	case len(look) == 0:
-		return next, 0, nil
+	if err != nil || len(look) == 0 {
+		return next, 0, err
 	}
 	gone, err := missing(ctx, units)
 	if err != nil {
-		return after, 0, err
+		return next, 0, err
 	}
 	isGone := make(map[string]bool, len(gone))
 	for _, id := range gone {
@@ -296,9 +294,9 @@ func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipt
 		switch {
 		case isGone[s.unit] && s.state == receiptDue:
 			due = append(due, s.id)
-		case isGone[s.unit]:
+		case isGone[s.unit] && s.state == receiptInLog:
 			newlyGone = append(newlyGone, s.id)
-		case s.state == receiptDue:
+		case !isGone[s.unit] && s.state != receiptInLog:
 			back = append(back, s.id) // a write to the log that came late
 		}
 	}
@@ -310,7 +308,7 @@ func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipt
 		err = d.byIDs(ctx, conn, receiptPurge, due)
 	}
 	if err != nil {
-		return after, 0, err
+		return next, 0, err
 	}
 	return next, len(due), nil
 }

@@ -61,10 +61,12 @@ const receiptErasable = 128
 // are erased within that by who wrote them.
 const receiptRests = 60_000
 
-// What a page of receipts says of one that a purge has to look after.
+// What a page of receipts says of each.
 const (
-	receiptInLog = 1 + iota // its unit was in the log when a purge looked last, if any did
-	receiptDue              // its unit was not, and its retention is over
+	receiptNew   = iota // it is to be left alone
+	receiptInLog        // its unit was in the log when a purge looked last, if any did
+	receiptKept         // its unit was not
+	receiptDue          // nor was it, and its retention is over
 )
 
 // receiptTexts are those that are always the same, made once.
@@ -125,24 +127,23 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 	case receiptKeep:
 		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
 	case receiptErase, receiptPurge, receiptGone, receiptBack:
-		byKey := logFlavor(f).ByKey()
 		ids := ` WHERE id ` + pick(f, `IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
 		switch k {
 		case receiptErase:
-			s = byKey + `DELETE FROM bed_receipt` + ids
+			s = logFlavor(f).ByKey() + `DELETE FROM bed_receipt` + ids
 		case receiptPurge:
 			// One that was met since it was found due is kept anew.
-			s = byKey + `DELETE FROM bed_receipt` + ids + ` AND log_gone = 1 AND keep_until <= {now}`
+			s = logFlavor(f).ByKey() + `DELETE FROM bed_receipt` + ids + ` AND log_gone = 1 AND keep_until <= {now}`
 		case receiptGone:
 			retention := pick(f, `CASE WHEN fingerprint IS NULL THEN ? ELSE ? END`, `CASE WHEN fingerprint IS NULL THEN ?::bigint ELSE ?::bigint END`, `CASE WHEN fingerprint IS NULL THEN ? ELSE ? END`)
-			s = byKey + `UPDATE bed_receipt SET log_gone = 1, keep_until = ` + pick(f, `GREATEST`, `GREATEST`, `MAX`) +
+			s = `UPDATE bed_receipt SET log_gone = 1, keep_until = ` + pick(f, `GREATEST`, `GREATEST`, `MAX`) +
 				`(keep_until, {now} + ` + retention + `)` + ids + ` AND log_gone = 0`
 		default:
-			s = byKey + `UPDATE bed_receipt SET log_gone = 0` + ids
+			s = `UPDATE bed_receipt SET log_gone = 0` + ids
 		}
 	case receiptPage:
-		s = `SELECT id, unit_id, CASE WHEN log_gone = 0 AND creation_time <= {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptInLog) + `
-    WHEN log_gone = 1 AND keep_until <= {now} THEN ` + strconv.Itoa(receiptDue) + ` ELSE 0 END FROM bed_receipt
+		s = `SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
+    WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END FROM bed_receipt
   WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)
 	case receiptPlace:
 		s = pick(f, `SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
