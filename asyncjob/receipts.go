@@ -94,8 +94,9 @@ func (r *round) purge(s *source, from string) {
 	s.purgeEnded(from, err)
 	switch {
 	case err != nil:
-		level := logrus.DebugLevel // there is no such table, because no unit left a receipt there
-		if s.ensured.Load() {
+		// As a rule there is no such table, because no unit left a receipt there.
+		level := logrus.DebugLevel
+		if s.ensured.Load() && r.ctx.Err() == nil {
 			level = logrus.WarnLevel
 		}
 		s.log.WithField("error", s.target.Dialect.Describe(err)).Log(level, "receipts could not be purged")

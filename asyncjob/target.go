@@ -61,6 +61,7 @@ type source struct {
 	// ensured: the table of receipts is there.
 	ensured atomic.Bool
 
+	// purgeFor is the constant; a test shortens it.
 	purgeFor time.Duration
 
 	mu     sync.Mutex

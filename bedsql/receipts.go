@@ -32,8 +32,8 @@ func (c *connector) exactlyOnce(ctx context.Context) bool {
 }
 
 // ReceiptTableError says that the target has no usable table bed_receipt and
-// that the account may not create it. It holds the statement to run. The write
-// is not applied.
+// that the account may not create it, or that the one there is of an older form.
+// It holds the statement to run. The write is not applied.
 type ReceiptTableError = delivery.ReceiptTableError
 
 // ensureReceipts finds or creates the table of receipts, once for each

@@ -216,7 +216,7 @@ func (d *Dialect) EraseReceipts(ctx context.Context, conn driver.Conn, ids []str
 // byIDs runs a statement that names receipts by their ids, after its own args,
 // in transactions of not too many.
 func (d *Dialect) byIDs(ctx context.Context, conn driver.Conn, k receiptStatement, ids []string, args ...any) error {
-	portion := receiptErasable
+	portion := receiptPortion
 	if d.Flavor == Postgres {
 		portion = receiptPageSize
 	}
@@ -300,14 +300,13 @@ func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipt
 			back = append(back, s.id) // a write to the log that came late
 		}
 	}
-	err = d.byIDs(ctx, conn, receiptGone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds())
-	if err == nil {
-		err = d.byIDs(ctx, conn, receiptBack, back)
+	if err := d.byIDs(ctx, conn, receiptGone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
+		return next, 0, err
 	}
-	if err == nil {
-		err = d.byIDs(ctx, conn, receiptPurge, due)
+	if err := d.byIDs(ctx, conn, receiptBack, back); err != nil {
+		return next, 0, err
 	}
-	if err != nil {
+	if err := d.byIDs(ctx, conn, receiptPurge, due); err != nil {
 		return next, 0, err
 	}
 	return next, len(due), nil

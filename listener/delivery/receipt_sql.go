@@ -51,11 +51,11 @@ const (
 )
 
 // receiptPageSize is how many receipts a purge looks at, and a transaction
-// erases, together.
+// erases or marks, together.
 const receiptPageSize = 500
 
-// receiptErasable is how many a statement erases.
-const receiptErasable = 128
+// receiptPortion is how many ids a statement lists.
+const receiptPortion = 128
 
 // receiptRests is for how long, in ms, a purge leaves a new receipt alone: most
 // are erased within that by who wrote them.
@@ -107,12 +107,12 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   ` + pick(f, `UNIQUE KEY bed_receipt_id (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`) + `
 )` + pick(f, ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ``)
+	case receiptProbe:
+		s = `SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`
 	case receiptProbeOlder:
 		s = `SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`
 	case receiptAdd:
 		s = `ALTER TABLE bed_receipt ADD COLUMN log_gone SMALLINT NOT NULL DEFAULT 0`
-	case receiptProbe:
-		s = `SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`
 	case receiptInsert:
 		s = `INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`
 	case receiptInsertPlain:
@@ -135,9 +135,9 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 			// One that was met since it was found due is kept anew.
 			s = logFlavor(f).ByKey() + `DELETE FROM bed_receipt` + ids + ` AND log_gone = 1 AND keep_until <= {now}`
 		case receiptGone:
-			retention := pick(f, `CASE WHEN fingerprint IS NULL THEN ? ELSE ? END`, `CASE WHEN fingerprint IS NULL THEN ?::bigint ELSE ?::bigint END`, `CASE WHEN fingerprint IS NULL THEN ? ELSE ? END`)
+			ms := pick(f, `?`, `?::bigint`, `?`)
 			s = `UPDATE bed_receipt SET log_gone = 1, keep_until = ` + pick(f, `GREATEST`, `GREATEST`, `MAX`) +
-				`(keep_until, {now} + ` + retention + `)` + ids + ` AND log_gone = 0`
+				`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN ` + ms + ` ELSE ` + ms + ` END)` + ids + ` AND log_gone = 0`
 		default:
 			s = `UPDATE bed_receipt SET log_gone = 0` + ids
 		}
