@@ -14,8 +14,8 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
-	"github.com/bedsql/bed/internal/testdb"
-	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )

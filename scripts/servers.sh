@@ -128,7 +128,7 @@ ensure_server() {
 
 # find_servers: both of them, their DSNs exported.
 find_servers() {
-	go build -buildvcs=false -o "$testserver" ./internal/testdb/testserver
+	go build -buildvcs=false -o "$testserver" ./internal/test/testdb/testserver
 	ensure_server mysql BED_TEST_MYSQL_DSN
 	ensure_server postgres BED_TEST_POSTGRES_DSN
 }

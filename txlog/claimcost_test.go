@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 // plan gives the database's plan of a statement as text.

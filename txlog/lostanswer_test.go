@@ -11,8 +11,8 @@ import (
 
 	"modernc.org/sqlite"
 
-	"github.com/bedsql/bed/internal/testdb"
-	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 

@@ -16,7 +16,7 @@ import (
 	_ "github.com/bedsql/bed/bedsql/mysql"
 	_ "github.com/bedsql/bed/bedsql/postgres"
 	_ "github.com/bedsql/bed/bedsql/sqlite"
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 	"github.com/bedsql/bed/txlog/txlogtest"
 )

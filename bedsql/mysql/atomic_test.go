@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
-	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 	"github.com/go-sql-driver/mysql"

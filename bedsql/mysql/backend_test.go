@@ -3,7 +3,7 @@ package mysql
 import (
 	"testing"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 

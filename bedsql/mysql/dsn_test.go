@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/go-sql-driver/mysql"
 )
 

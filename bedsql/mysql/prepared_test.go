@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 )
 

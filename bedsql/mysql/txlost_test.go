@@ -7,7 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/go-sql-driver/mysql"
 )
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
-	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"

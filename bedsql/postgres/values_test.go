@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"

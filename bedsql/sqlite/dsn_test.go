@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"modernc.org/sqlite"
 )
 

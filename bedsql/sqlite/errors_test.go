@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 )
 

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/bedsql/bed/internal/cli"
+	"github.com/bedsql/bed/cmd/bed-job/internal/cli"
 )
 
 func main() { os.Exit(cli.Main()) }

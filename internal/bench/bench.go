@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 // Main runs the command and returns its exit status. o brings the contenders

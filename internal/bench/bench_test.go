@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

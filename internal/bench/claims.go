@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 

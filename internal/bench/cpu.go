@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 // tick is the unit of the times in /proc.

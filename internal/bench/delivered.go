@@ -13,7 +13,7 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	_ "github.com/bedsql/bed/bedsql/sqlite" // as the place of a log
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )

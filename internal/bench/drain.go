@@ -12,7 +12,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/internal/pgtext"
-	"github.com/bedsql/bed/internal/testdb"
-	"github.com/bedsql/bed/internal/testproxy"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
 // site holds the databases of a run and removes them.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bedsql/bed/internal/testdb"
+	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 // results are what a run measured; what was left out is nil.

@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/cmd/bed-job/internal/demo"
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var keep bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show the four ways of a write on two SQLite databases, with real faults",
+		Long: `Move money between two SQLite databases in a temporary directory while faults are
+injected and a program is killed, show each way a write can take, and check the
+balances at the end. Nothing else needs to be installed; it takes a few seconds. The
+exit status is 1 if a balance is not what it must be.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dir, ok := a.Getenv(demo.ApplicationVariable); ok {
+				return demo.Application(cmd.Context(), dir, a.In, a.Out)
+			}
+			return demo.Run(cmd.Context(), demo.Options{
+				Out: a.Out, Color: a.OutTTY, Keep: keep,
+				BedJob: func(ctx context.Context, out io.Writer, args ...string) int {
+					inner := *a
+					inner.Out, inner.Err, inner.OutTTY, inner.ErrTTY = out, out, false, false
+					return inner.run(ctx, args)
+				},
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the databases, to look at them afterwards")
+	return cmd
+}

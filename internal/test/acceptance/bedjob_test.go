@@ -1,0 +1,214 @@
+package acceptance
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// bedJob runs one command of bed-job as a process of its own.
+func bedJob(t testing.TB, file string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	p := start(t, "bed-job", append(args, "-c", file)...)
+	status = p.status()
+	lines, _ := p.said()
+	return status, p.out.String(), strings.Join(lines, "\n")
+}
+
+// wantBedJob is bedJob for a command that has to end with a status and to
+// print texts.
+func wantBedJob(t testing.TB, file string, status int, texts []string, args ...string) string {
+	t.Helper()
+	got, stdout, stderr := bedJob(t, file, args...)
+	if got != status {
+		t.Fatalf("bed-job %v: status %d, want %d:\n%s\n%s", args, got, status, stdout, stderr)
+	}
+	for _, text := range texts {
+		if !strings.Contains(stdout+stderr, text) {
+			t.Errorf("bed-job %v does not say %q:\n%s\n%s", args, text, stdout, stderr)
+		}
+	}
+	return stdout
+}
+
+func dataSourceOf(t testing.TB, db testdb.DB) string {
+	t.Helper()
+	tgt, err := target(db.Driver)(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tgt.DataSource
+}
+
+// wantUnits lists the log by the command and checks its units' states.
+func wantUnits(t testing.TB, file string, states map[string]string) {
+	t.Helper()
+	var units []struct{ ID, State, DataSource string }
+	if err := json.Unmarshal([]byte(wantBedJob(t, file, 0, nil, "list", "-o", "json")), &units); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, u := range units {
+		got[u.ID] = u.State
+	}
+	if len(got) != len(states) {
+		t.Errorf("the log holds %v, want %v", got, states)
+	}
+	for id, state := range states {
+		if got[id] != state {
+			t.Errorf("%s is %q, want %s", id, got[id], state)
+		}
+	}
+}
+
+func TestBedJobServesRealDatabases(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1, 2)
+		file := r.jobFile("maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, probeTimeoutMillis: 2000")
+		source := dataSourceOf(t, r.db)
+		wantBedJob(t, file, 0, []string{"The log is empty."}, "stats")
+		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")
+
+		// Four writes during an outage: two that will be delivered (one of them
+		// a local transaction, whose COMMIT is lost), two that will be refused.
+		tx := r.begin()
+		r.must(tx, setBalance, 10, 1)
+		r.must(tx, setBalance, 20, 2)
+		p.CutBefore(testproxy.Text("COMMIT"))
+		unit := wantPending(t, tx.Commit()).LogID
+		p.Refuse()
+		p.CutAll()
+		insert := wantPending(t, r.fails(r.wrapped, "INSERT INTO account VALUES (?, ?)", 3, 31415926)).LogID
+		retried := wantPending(t, r.fails(r.wrapped, "INSERT INTO ledger VALUES (?)", 27182818)).LogID
+		discarded := wantPending(t, r.fails(r.wrapped, "UPDATE nowhere SET x = ?", 1)).LogID
+
+		waiting := map[string]string{unit: "waiting", insert: "waiting", retried: "waiting", discarded: "waiting"}
+		wantUnits(t, file, waiting)
+		wantBedJob(t, file, 0, []string{source, "UPDATE account SET balance = ", "(and 1 more)", "INSERT INTO ledger"}, "list")
+		wantBedJob(t, file, 0, []string{source}, "stats")
+		whole := wantBedJob(t, file, 0, []string{insert, source, "waiting", "INSERT INTO account VALUES"}, "show", insert)
+		if strings.Contains(whole, "31415926") {
+			t.Errorf("show prints a parameter that nobody asked for:\n%s", whole)
+		}
+		wantBedJob(t, file, 0, []string{"31415926"}, "show", insert, "--show-parameters")
+		wantBedJob(t, file, 0, []string{"SQL 1 of 2", "SQL 2 of 2", "In doubt"}, "show", unit)
+
+		// The database is still down: the round says so, and counts no try.
+		wantBedJob(t, file, 1, []string{"data source " + source + ": unreachable"}, "run", "--once")
+		wantUnits(t, file, waiting)
+		p.Accept()
+		wantBedJob(t, file, 0, []string{"claimed 4, delivered 2 (assumed 0), failed 0, parked 2,"}, "run", "--once")
+		r.wantBalances(10, 20, 31415926)
+		wantUnits(t, file, map[string]string{retried: "parked", discarded: "parked"})
+		wantBedJob(t, file, 0, []string{"parked", "ledger", "Tries:", "Last error:"}, "show", retried)
+		var stats []struct {
+			DataSource              string
+			Waiting, Leased, Parked int
+		}
+		if err := json.Unmarshal([]byte(wantBedJob(t, file, 0, nil, "stats", "-o", "json")), &stats); err != nil {
+			t.Fatal(err)
+		}
+		if len(stats) != 1 || stats[0].DataSource != source || stats[0].Parked != 2 || stats[0].Waiting+stats[0].Leased != 0 {
+			t.Errorf("stats: %+v", stats)
+		}
+
+		// A person makes room for one and gives the other up.
+		r.exec("CREATE TABLE ledger (n INT PRIMARY KEY)")
+		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")
+		wantBedJob(t, file, 2, []string{"--yes"}, "discard", discarded)
+		wantBedJob(t, file, 0, []string{discarded + ": discarded"}, "discard", discarded, "--yes")
+		wantBedJob(t, file, 0, []string{retried + ": due now"}, "retry", retried)
+		wantUnits(t, file, map[string]string{retried: "waiting"})
+		wantBedJob(t, file, 1, []string{"the log holds no such id"}, "retry", discarded)
+		wantBedJob(t, file, 0, []string{"claimed 1, delivered 1"}, "run", "--once")
+		if n := r.count("SELECT COUNT(*) FROM ledger WHERE n = 27182818"); n != 1 {
+			t.Error("what was retried is not applied")
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestBedJobLeavesALogAloneThatBelongsToItsWriter(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account(1)
+		file := r.jobFile("maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0")
+		u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSourceOf(t, r.db), Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = 2"}}}
+		if err := r.storage.Add(t.Context(), time.Hour, u); err != nil {
+			t.Fatal(err)
+		}
+		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")
+		wantUnits(t, file, map[string]string{u.ID: "leased"})
+		wantBedJob(t, file, 1, []string{"it is being delivered at this moment"}, "retry", u.ID)
+		wantBedJob(t, file, 1, []string{"it is being delivered at this moment"}, "discard", u.ID, "--yes")
+		r.wantBalances(1)
+		r.wantOneLog()
+	})
+}
+
+func TestBedJobDeliversFromOneLogToEveryKindOfDatabase(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, log testdb.DB) {
+		rigs := map[string]*rig{}
+		targets := map[string]testdb.DB{}
+		for _, fresh := range []func(testing.TB) testdb.DB{testdb.MySQL, testdb.Postgres, testdb.SQLite} {
+			db := fresh(t)
+			r := newRigWithLog(t, db, log, noSyncRetry)
+			r.account(1)
+			rigs[db.Driver], targets[dataSourceOf(t, db)] = r, db
+		}
+		for _, r := range rigs {
+			free := r.blockRow(1)
+			wantPending(t, r.fails(r.open(impatient(r.db).DSN), setBalance, 2, 1))
+			free()
+		}
+		file := jobFile(t, log, targets, "maxDeliveryTryDelayMillis: 0")
+		_, out, errs := bedJob(t, file, "run", "--once")
+		if !strings.Contains(out, "claimed 3, delivered 3 (assumed 0), failed 0") {
+			t.Errorf("the round: %s\n%s", out, errs)
+		}
+		for _, r := range rigs {
+			r.wantBalances(2)
+			r.wantNoLog()
+		}
+	})
+}
+
+func TestBedJobOutlivesOutagesOfItsLogAndOfItsTarget(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, targetProxy := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1)
+		logProxy := testproxy.New(t, r.logDB.Addr())
+		file := jobFile(t, r.logDB.Via(logProxy.Addr()), map[string]testdb.DB{dataSourceOf(t, r.db): r.db},
+			`cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0`)
+		p := start(t, "bed-job", "run", "-c", file)
+		p.until("bed-job is running")
+
+		targetProxy.Refuse()
+		targetProxy.CutAll()
+		wantPending(t, r.fails(r.wrapped, setBalance, 2, 1))
+		p.until("the data source is unreachable")
+		logProxy.Refuse()
+		logProxy.CutAll()
+		p.until("the round is not complete")
+		targetProxy.Accept()
+		r.wantBalances(1)
+		logProxy.Accept()
+		p.until("the data source is reachable again")
+		p.until("delivered 1")
+		if status := p.terminate(); status != 0 {
+			t.Errorf("it ended with status %d", status)
+		}
+		r.wantBalances(2)
+		r.wantNoLog()
+	})
+}

@@ -1,0 +1,195 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// insertThree has no arguments, so that each database is sent it in one
+// message that holds its text.
+const insertThree = "INSERT INTO account VALUES (3, 33)"
+
+func TestAFailedDialIsNotApplied(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db)
+		r.account(1)
+		p.Refuse()
+		wantPending(t, r.fails(r.wrapped, insertThree))
+		if u := r.wantOneLog(); u.InDoubt || u.Parked {
+			t.Errorf("the log holds %+v, want it certain that nothing was applied", u)
+		}
+		// With that certainty a row that holds the key is not its own trace.
+		r.exec("INSERT INTO account VALUES (3, 0)")
+		p.Accept()
+		if report := r.runOnce(); report.Parked != 1 || report.Assumed != 0 {
+			t.Errorf("the job's round: %v", report)
+		}
+		r.wantParked("")
+	})
+}
+
+func TestAConnectionLostAfterSendingIsMaybe(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for name, c := range map[string]struct {
+			cut     func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}
+			applied int
+		}{
+			"before it arrived":    {(*testproxy.Proxy).CutBefore, 0},
+			"after it was applied": {(*testproxy.Proxy).CutAfter, 1},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r, p := newRigBehindProxy(t, freshLike(t, db), noSyncRetry)
+				r.account(1)
+				c.cut(p, testproxy.Text(insertThree))
+				wantPending(t, r.fails(r.wrapped, insertThree))
+				if u := r.wantOneLog(); !u.InDoubt || u.Parked {
+					t.Errorf("the log holds %+v, want it in doubt and not parked", u)
+				}
+				if n := r.count("SELECT COUNT(*) FROM account WHERE id = 3"); n != c.applied {
+					t.Fatalf("%d rows were inserted, want %d", n, c.applied)
+				}
+				if report := r.runOnce(); report.Delivered != 1 || report.Assumed != c.applied {
+					t.Errorf("the job's round: %v", report)
+				}
+				if n := r.count("SELECT COUNT(*) FROM account WHERE id = 3 AND balance = 33"); n != 1 {
+					t.Errorf("%d rows are there, want 1", n)
+				}
+				r.wantNoLog()
+			})
+		}
+	})
+}
+
+// A maybe stays one however certain the later attempts are.
+func TestAMaybeIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, func(c *bedsql.Config) { c.SyncMaxDeliveryTryTimes = 1 })
+		r.account(1)
+		r.must(r.wrapped, setBalance, 1, 1) // dials
+		p.CutAfter(testproxy.Text(insertThree))
+		p.CutBefore(testproxy.Text(db.Name)) // the retry cannot log in: not applied, for certain
+		wantPending(t, r.fails(r.wrapped, insertThree))
+		if u := r.wantOneLog(); !u.InDoubt {
+			t.Errorf("the log holds %+v, want it in doubt", u)
+		}
+		if report := r.runOnce(); report.Assumed != 1 {
+			t.Errorf("the job's round: %v", report)
+		}
+		if n := r.count("SELECT COUNT(*) FROM account WHERE id = 3"); n != 1 {
+			t.Errorf("%d rows are there, want 1", n)
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestAnUnlistedAnswerIsRetryable(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		db     func(testing.TB) testdb.DB
+		refuse []string
+		allow  string
+	}{
+		testdb.DriverMySQL: {testdb.MySQL, []string{
+			"CREATE TRIGGER moody BEFORE INSERT ON account FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 31000, MESSAGE_TEXT = 'not in this mood'",
+		}, "DROP TRIGGER moody"},
+		testdb.DriverPostgres: {testdb.Postgres, []string{
+			"CREATE FUNCTION moody() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not in this mood' USING ERRCODE = 'ZZ001'; END $$",
+			"CREATE TRIGGER moody BEFORE INSERT ON account FOR EACH ROW EXECUTE FUNCTION moody()",
+		}, "DROP TRIGGER moody ON account"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, c.db(t))
+			r.account(1)
+			r.exec(c.refuse...)
+			pending := wantPending(t, r.fails(r.wrapped, insertThree))
+			if pending.Unwrap() == nil {
+				t.Error("the error does not unwrap to the database's answer")
+			}
+			if u := r.wantOneLog(); u.InDoubt || u.Parked {
+				t.Errorf("the log holds %+v, want it certain that nothing was applied, and not parked", u)
+			}
+			if report := r.runOnce(); report.Failed != 1 {
+				t.Errorf("the job's round: %v", report)
+			}
+			r.exec(c.allow)
+			if report := r.runOnce(); report.Delivered != 1 {
+				t.Errorf("the job's round: %v", report)
+			}
+			r.wantNoLog()
+			if n := r.count("SELECT COUNT(*) FROM account WHERE id = 3"); n != 1 {
+				t.Errorf("%d rows are there, want 1", n)
+			}
+		})
+	}
+}
+
+func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for name, args := range map[string][]any{
+			"too few":                        {1},
+			"too many":                       {1, 2, 3},
+			"of no type that a driver knows": {func() {}, 1},
+		} {
+			if db.Driver == testdb.DriverSQLite && name == "too many" {
+				continue // SQLite ignores them
+			}
+			t.Run(name, func(t *testing.T) {
+				r := newRig(t, freshLike(t, db))
+				r.account(1)
+				_, want := r.bare.Exec(r.q(setBalance), args...)
+				if want == nil {
+					t.Fatal("the bare driver takes them")
+				}
+				// Undialled, then dialled.
+				for range 2 {
+					err := r.fails(r.wrapped, setBalance, args...)
+					if errors.Is(err, bedsql.ErrPending) || errors.Is(err, bedsql.ErrNotLogged) {
+						t.Errorf("the error is %v, want one like the bare driver's: %v", err, want)
+					}
+					r.must(r.wrapped, setBalance, 1, 1)
+				}
+				r.wantBalances(1)
+				r.wantNoLog()
+			})
+		}
+	})
+}
+
+func TestEventsSayHowCertainEachAttemptIs(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.MySQL(t))
+	r.account(1)
+	bus := listener.NewBus(quiet())
+	var events []listener.Event
+	sub := bus.Subscribe(listener.Func(func(ev listener.Event) { events = append(events, ev) }))
+	r.cfg.Bus = bus
+	r.wrapped = r.open(r.db.DSN)
+	p.CutAfter(testproxy.Text(insertThree))
+	if _, err := r.wrapped.ExecContext(context.Background(), insertThree); err != nil {
+		t.Fatal(err)
+	}
+	sub.Close()
+	if len(events) != 3 {
+		t.Fatalf("%d events, want 3: %+v", len(events), events)
+	}
+	first, retry := events[1], events[2]
+	if events[0].Type != listener.BeforeExecute || first.Type != listener.ExecuteFailure ||
+		first.Origin != listener.Caller || first.Class != delivery.Unknown || first.Err == nil {
+		t.Errorf("the first attempt's events are %+v and %+v", events[0], first)
+	}
+	if retry.Type != listener.ExecuteSuccess || retry.Origin != listener.SyncRetry || !retry.Assumed || retry.Err != nil {
+		t.Errorf("the retry's event is %+v, want a success that is assumed", retry)
+	}
+}

@@ -1,0 +1,190 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	sqlitedriver "modernc.org/sqlite"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// wantAnswered checks what must hold after the database has answered COMMIT
+// with a no: the log is gone, nothing is pending, and the connection that goes
+// back to the pool holds no transaction.
+func (r *rig) wantAnswered(err error) {
+	r.t.Helper()
+	if err == nil {
+		r.t.Fatal("Commit succeeded")
+	}
+	if errors.Is(err, bedsql.ErrPending) || errors.Is(err, bedsql.ErrNotLogged) {
+		r.t.Errorf("the error is %v, want the driver's own", err)
+	}
+	r.wantNoLog()
+	if report := r.runOnce(); report.Claimed != 0 {
+		r.t.Errorf("the job found something to deliver: %v", report)
+	}
+	if n := r.counters.Refused.Load(); n != 1 {
+		r.t.Errorf("%d writes were counted as refused, want 1", n)
+	}
+}
+
+func TestADeferredConstraintIsTheCallers(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(testing.TB) testdb.DB{
+		testdb.DriverPostgres: testdb.Postgres,
+		testdb.DriverSQLite: func(t testing.TB) testdb.DB {
+			return withParam(testdb.SQLite(t), "_pragma", "foreign_keys(1)")
+		},
+	} {
+		for form, commit := range map[string]func(*rig) error{
+			"Commit": func(r *rig) error {
+				tx := r.begin()
+				r.must(tx, setBalance, 10, 1)
+				r.must(tx, "INSERT INTO child VALUES (1, 99)")
+				return tx.Commit()
+			},
+			"COMMIT as text": func(r *rig) error {
+				conn := r.conn()
+				defer func() { _ = conn.Close() }()
+				r.must(conn, "BEGIN")
+				r.must(conn, setBalance, 10, 1)
+				r.must(conn, "INSERT INTO child VALUES (1, 99)")
+				return r.fails(conn, "COMMIT")
+			},
+		} {
+			t.Run(name+" "+form, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, make(t))
+				r.wrapped.SetMaxOpenConns(1)
+				r.account(1)
+				r.exec("CREATE TABLE child (id INT PRIMARY KEY, account INT REFERENCES account (id) DEFERRABLE INITIALLY DEFERRED)")
+				err := commit(r)
+				r.wantAnswered(err)
+				switch e := err.(type) {
+				case *pgconn.PgError:
+					if e.Code != "23503" {
+						t.Errorf("the error is %v, want a foreign key's", e)
+					}
+				case *sqlitedriver.Error:
+					if e.Code() != 787 {
+						t.Errorf("the error is %v, want a foreign key's", e)
+					}
+				default:
+					t.Errorf("the error is a %T, want the driver's own", err)
+				}
+				r.wantBalances(1)
+				r.must(r.wrapped, setBalance, 11, 1)
+				r.wantBalances(11)
+			})
+		}
+	}
+}
+
+func TestASerializationFailureAtCommitIsTheCallers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.Postgres(t))
+	r.account(1, 2)
+	begin := func() *sql.Tx {
+		tx, err := r.wrapped.BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelSerializable})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback() })
+		return tx
+	}
+	// Each writes what the other has read, in replayable statements.
+	one, two := begin(), begin()
+	r.must(one, "UPDATE account SET balance = (SELECT SUM(balance) FROM account) WHERE id = 1")
+	r.must(two, "UPDATE account SET balance = (SELECT SUM(balance) FROM account) WHERE id = 2")
+	if err := one.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	err := two.Commit()
+	r.wantAnswered(err)
+	if pg, ok := err.(*pgconn.PgError); !ok || pg.Code != "40001" {
+		t.Errorf("the error is %v (%T), want the driver's own serialization failure", err, err)
+	}
+	r.wantBalances(3, 2)
+}
+
+// The error of a row that the caller reads after Query has returned is not
+// seen by the wrapper: to it the transaction is as good as any.
+func TestPostgresSilentRollbackIsTheCallers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.Postgres(t))
+	r.wrapped.SetMaxOpenConns(1)
+	r.account(1)
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	rows, err := tx.Query("SELECT 1 / (3 - n) FROM generate_series(1, 5) n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+	}
+	if rows.Err() == nil {
+		t.Fatal("the query did not fail")
+	}
+	err = tx.Commit()
+	r.wantAnswered(err)
+	if err != pgx.ErrTxCommitRollback {
+		t.Errorf("the error is %v, want the driver's own", err)
+	}
+	r.wantBalances(1)
+	r.must(r.wrapped, setBalance, 11, 1)
+	r.wantBalances(11)
+}
+
+func TestABusyCommitLeavesNoTransactionOpen(t *testing.T) {
+	t.Parallel()
+	for form, commit := range map[string]func(*rig) error{
+		"Commit": func(r *rig) error {
+			tx := r.begin()
+			r.must(tx, setBalance, 10, 1)
+			return tx.Commit()
+		},
+		"COMMIT as text": func(r *rig) error {
+			conn := r.conn()
+			defer func() { _ = conn.Close() }()
+			r.must(conn, "BEGIN")
+			r.must(conn, setBalance, 10, 1)
+			return r.fails(conn, "COMMIT")
+		},
+	} {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.SQLite(t)
+			db.DSN = "file:" + db.Name // a rollback journal, in which readers block COMMIT
+			r := newRig(t, db)
+			r.wrapped.SetMaxOpenConns(1)
+			r.account(1)
+			reader, err := r.bare.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = reader.Rollback() }()
+			var n int
+			if err := reader.QueryRow("SELECT COUNT(*) FROM account").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			err = commit(r)
+			var busy *sqlitedriver.Error
+			if !errors.As(err, &busy) || busy.Code()&0xff != 5 {
+				t.Fatalf("the error is %v, want the driver's own: busy", err)
+			}
+			if err := reader.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			r.wantAnswered(err)
+			r.wantBalances(1)
+			r.must(r.wrapped, setBalance, 11, 1)
+			r.wantBalances(11)
+		})
+	}
+}

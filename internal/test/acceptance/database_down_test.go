@@ -1,0 +1,258 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// newRigDown is newRigBehindProxy with the target down before the
+// application's first connection.
+func newRigDown(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) (*rig, *testproxy.Proxy) {
+	t.Helper()
+	r, p := newRigBehindProxy(t, db, change...)
+	p.Refuse()
+	return r, p
+}
+
+func TestWritesToADatabaseThatIsDownFromTheStartAreLoggedAndDelivered(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigDown(t, db)
+		r.account(100, 100, 100)
+		_, err := r.wrapped.Exec(r.q("UPDATE account SET balance = ? WHERE id = ?"), 90, 1)
+		r.wantOutcome(pending, err)
+		if u := r.wantOneLog(); u.InDoubt {
+			t.Error("the log is in doubt although nothing was ever dialled")
+		}
+		st, err := r.wrapped.Prepare(r.q("UPDATE account SET balance = ? WHERE id = ?"))
+		if err != nil {
+			t.Fatalf("Prepare of a write: %v", err)
+		}
+		defer func() { _ = st.Close() }()
+		if _, err := st.Exec(80, 2); !errors.Is(err, bedsql.ErrPending) {
+			t.Errorf("a prepared write: %v, want ErrPending", err)
+		}
+		if err := r.wrapped.QueryRow(r.q("DELETE FROM account WHERE id = ? RETURNING id"), 3).Scan(new(int)); !errors.Is(err, bedsql.ErrPending) {
+			t.Errorf("a write through Query: %v, want ErrPending", err)
+		}
+		r.wantBalances(100, 100, 100)
+		p.Accept()
+		if report := r.runOnce(); report.Delivered != 3 {
+			t.Errorf("the job: %s", report)
+		}
+		r.wantBalances(90, 80)
+		if n := r.count("SELECT count(*) FROM account"); n != 2 {
+			t.Errorf("%d rows, want 2", n)
+		}
+		r.wantNoLog()
+		// The statement prepared without a database works with one.
+		if _, err := st.Exec(70, 2); err != nil {
+			t.Errorf("the prepared write once the database is up: %v", err)
+		}
+		r.wantBalances(90, 70)
+	})
+}
+
+func TestADatabaseThatComesUpDuringTheRetriesGetsTheWrite(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		adds := make(chan struct{}, 1)
+		r, p := newRigDown(t, db, func(c *bedsql.Config) {
+			c.SyncMaxDeliveryTryTimes = 1000
+			c.Storage = &hookedStorage{Storage: c.Storage, onAdd: func([]*txlog.Unit) error {
+				adds <- struct{}{}
+				return nil
+			}}
+		})
+		r.account(100)
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.wrapped.Exec(r.q("UPDATE account SET balance = balance - ? WHERE id = ?"), 10, 1)
+			done <- err
+		}()
+		waitFor(t, "the write is logged", adds)
+		p.Accept()
+		r.wantOutcome(delivered, <-done)
+		r.wantBalances(90)
+	})
+}
+
+func TestWhatIsNoWriteGetsTheDriversOwnErrorFromADatabaseThatIsDown(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, _ := newRigDown(t, db)
+		ctx := context.Background()
+		down := r.db.Open(t)
+		query := func(pool *sql.DB) error {
+			rows, err := pool.Query("SELECT id FROM account")
+			if err == nil {
+				_ = rows.Close()
+			}
+			return err
+		}
+		for name, run := range map[string]func(*sql.DB) error{
+			"ping":     func(pool *sql.DB) error { return pool.Ping() },
+			"query":    query,
+			"QueryRow": func(pool *sql.DB) error { return pool.QueryRow("SELECT 1").Scan(new(int)) },
+			"prepare": func(pool *sql.DB) error {
+				_, err := pool.Prepare("SELECT id FROM account")
+				return err
+			},
+			"begin": func(pool *sql.DB) error {
+				_, err := pool.Begin()
+				return err
+			},
+			"DDL": func(pool *sql.DB) error {
+				_, err := pool.Exec("CREATE TABLE more (id INT)")
+				return err
+			},
+			"skipped write": func(pool *sql.DB) error {
+				_, err := pool.ExecContext(bedsql.Skip(ctx), "UPDATE account SET balance = 1")
+				return err
+			},
+		} {
+			want, err := run(down), run(r.wrapped)
+			if err == nil || errors.Is(err, bedsql.ErrPending) || err.Error() != want.Error() {
+				t.Errorf("%s: %v, want the driver's own %v", name, err, want)
+			}
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestARefusedLoginIsTheDriversErrorAndLeavesNoLog(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account(100)
+		stranger := db
+		if db.Driver == testdb.DriverMySQL {
+			stranger.DSN = strings.Replace(db.DSN, "root@", "nobody_of_this_name:wrong@", 1)
+		} else {
+			stranger = withParam(db, "user", "nobody_of_this_name")
+		}
+		_, want := stranger.Open(t).Exec("UPDATE account SET balance = 1")
+		pool := r.open(stranger.DSN)
+		_, err := pool.Exec("UPDATE account SET balance = 1")
+		r.wantOutcome(refused, err)
+		if want == nil || err.Error() != want.Error() || !holdsDriversOwn(db, err) {
+			t.Errorf("%v, want the driver's own %v", err, want)
+		}
+		st, err := pool.Prepare(r.q("UPDATE account SET balance = ?"))
+		if err == nil {
+			_ = st.Close()
+			t.Error("Prepare succeeded although the login is refused")
+		}
+		r.wantNoLog()
+		r.wantBalances(100)
+	})
+}
+
+func TestAStatementWhoseDatabaseGoesAwayAfterPrepareIsLogged(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db)
+		r.account(100)
+		st, err := r.wrapped.Prepare(r.q("UPDATE account SET balance = balance - ? WHERE id = ?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = st.Close() }()
+		if _, err := st.Exec(1, 1); err != nil {
+			t.Fatal(err)
+		}
+		p.Refuse()
+		p.CutAll()
+		_, err = st.Exec(10, 1)
+		r.wantOutcome(pending, err)
+		p.Accept()
+		if report := r.runOnce(); report.Delivered != 1 {
+			t.Errorf("the job: %s", report)
+		}
+		if _, err := st.Exec(1, 1); err != nil {
+			t.Errorf("the statement once the database is back: %v", err)
+		}
+		r.wantBalances(88)
+		r.wantNoLog()
+	})
+}
+
+func TestAnSQLiteFileThatCannotBeOpenedYetIsWrittenLater(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	dir := filepath.Join(filepath.Dir(db.Name), "later")
+	db.Name = filepath.Join(dir, "test.db")
+	db.DSN = "file:" + db.Name + "?_pragma=busy_timeout(5000)"
+	r := newRig(t, db)
+	_, err := r.wrapped.Exec("INSERT INTO account VALUES (?, ?)", 1, 90)
+	r.wantOutcome(pending, err)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.account()
+	if report := r.runOnce(); report.Delivered != 1 {
+		t.Errorf("the job: %s", report)
+	}
+	r.wantBalances(90)
+	r.wantNoLog()
+}
+
+func TestAnUndialledConnectionChecksParametersAsTheDriverDoes(t *testing.T) {
+	t.Parallel()
+	column := map[string]string{testdb.DriverMySQL: "BIGINT UNSIGNED", testdb.DriverPostgres: "NUMERIC", testdb.DriverSQLite: "INTEGER"}
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.exec("CREATE TABLE wide (id INT PRIMARY KEY, n " + column[db.Driver] + ")")
+		type id uint64
+		var none *uint64
+		for i, v := range []any{uint64(math.MaxUint64), uint64(1) << 63, id(math.MaxUint64), int8(-1), none, sql.NullInt64{Int64: 7, Valid: true}, struct{}{}} {
+			insert := r.q("INSERT INTO wide VALUES (?, ?)")
+			_, want := db.Open(t).Exec(insert, 2*i, v)
+			_, err := r.open(db.DSN).Exec(insert, 2*i+1, v)
+			if (err == nil) != (want == nil) {
+				t.Errorf("%T %v on an undialled connection: %v, with the bare driver: %v", v, v, err, want)
+				continue
+			}
+			r.wantNoLog()
+			if err != nil {
+				continue
+			}
+			var bare, wrapped sql.NullString
+			for id, dest := range map[int]*sql.NullString{2 * i: &bare, 2*i + 1: &wrapped} {
+				if err := r.bare.QueryRow(r.q("SELECT CAST(n AS CHAR(30)) FROM wide WHERE id = ?"), id).Scan(dest); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if bare != wrapped {
+				t.Errorf("%T %v was stored as %v, by the bare driver as %v", v, v, wrapped, bare)
+			}
+		}
+	})
+}
+
+func TestAWideUnsignedParameterSurvivesTheLog(t *testing.T) {
+	t.Parallel()
+	r, p := newRigDown(t, testdb.MySQL(t))
+	r.exec("CREATE TABLE wide (n BIGINT UNSIGNED)")
+	_, err := r.wrapped.Exec("INSERT INTO wide VALUES (?)", uint64(math.MaxUint64))
+	r.wantOutcome(pending, err)
+	p.Accept()
+	if report := r.runOnce(); report.Delivered != 1 {
+		t.Errorf("the job: %s", report)
+	}
+	var n uint64
+	if err := r.bare.QueryRow("SELECT n FROM wide").Scan(&n); err != nil || n != math.MaxUint64 {
+		t.Errorf("n = %d, %v; want %d", n, err, uint64(math.MaxUint64))
+	}
+}

@@ -1,0 +1,560 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// This test runs the real wrapper, log and job on SQLite, and takes from them
+// only the say over when a message to the target arrives, whether its answer
+// comes back, and how time passes.
+
+// verdict is what becomes of a message that was held.
+type verdict int
+
+const (
+	arrives      verdict = iota
+	lostBefore           // it never arrives
+	answerIsLost         // it is carried out
+)
+
+// actor is a writer or a round of a job. It stands still at each of its
+// messages that may change the target, until it is told how that one fares.
+type actor struct {
+	name string
+	// held tells which message the actor stands at, and done that it has ended.
+	held     chan string
+	verdicts chan verdict
+	done     chan struct{}
+	// at is that message; empty once it has ended. since is when it began: what
+	// it owns it may have claimed then, and stood still with ever since.
+	at    string
+	since time.Duration
+}
+
+type actorKey struct{}
+
+// start runs f as an actor until its first message.
+func startActor(name string, f func(ctx context.Context)) *actor {
+	a := &actor{name: name, held: make(chan string), verdicts: make(chan verdict), done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		f(context.WithValue(context.Background(), actorKey{}, a))
+	}()
+	a.await()
+	return a
+}
+
+// await waits until the actor stands at its next message or has ended.
+func (a *actor) await() {
+	select {
+	case a.at = <-a.held:
+	case <-a.done:
+		a.at = ""
+	}
+}
+
+func (a *actor) step(v verdict) {
+	a.verdicts <- v
+	a.await()
+}
+
+// hold is called by the actor itself.
+func hold(ctx context.Context, message string) verdict {
+	a, ok := ctx.Value(actorKey{}).(*actor)
+	if !ok {
+		return arrives // erasing behind the callers
+	}
+	a.held <- message
+	return <-a.verdicts
+}
+
+// heldConnector dials SQLite through connections that stand at their messages.
+type heldConnector struct{ driver.Connector }
+
+func (c heldConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &heldConn{Conn: conn}, nil
+}
+
+type heldConn struct {
+	driver.Conn
+	inTx bool
+}
+
+// errLost is no answer: SQLite's dialect takes it for what it is.
+var errLost = io.ErrUnexpectedEOF
+
+func (c *heldConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if hold(ctx, "BEGIN") != arrives {
+		return nil, errLost
+	}
+	tx, err := delivery.BeginTx(ctx, c.Conn, opts)
+	if err != nil {
+		return nil, err
+	}
+	c.inTx = true
+	return &heldTx{c: c, ctx: ctx, inner: tx}, nil
+}
+
+func (c *heldConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	v := arrives
+	if !c.inTx && strings.HasPrefix(query, "INSERT INTO bed_receipt") {
+		v = hold(ctx, "VOID")
+	}
+	if v == lostBefore {
+		return nil, errLost
+	}
+	res, _, err := delivery.Exec(ctx, c.Conn, query, args)
+	if v == answerIsLost {
+		return nil, errLost
+	}
+	return res, err
+}
+
+func (c *heldConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	rows, _, err := delivery.Query(ctx, c.Conn, query, args)
+	return rows, err
+}
+
+func (c *heldConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	return delivery.Prepare(ctx, c.Conn, query)
+}
+
+type heldTx struct {
+	c     *heldConn
+	ctx   context.Context
+	inner driver.Tx
+}
+
+func (t *heldTx) Commit() error {
+	switch hold(t.ctx, "COMMIT") {
+	case lostBefore:
+		_ = t.Rollback()
+		return errLost
+	case answerIsLost:
+		t.c.inTx = false
+		if err := t.inner.Commit(); err != nil {
+			_ = t.inner.Rollback()
+		}
+		return errLost
+	default:
+		t.c.inTx = false
+		return t.inner.Commit()
+	}
+}
+
+func (t *heldTx) Rollback() error {
+	t.c.inTx = false
+	return t.inner.Rollback()
+}
+
+// written is one write of a writer, into a row of its own.
+type written struct {
+	id   int
+	kind string
+	// answered: the writer was told err.
+	answered bool
+	err      error
+	unit     string
+	// removed is when its log was found gone.
+	removed   time.Duration
+	gone      bool
+	discarded bool
+}
+
+func (w *written) sql() string { return fmt.Sprintf("UPDATE effect SET n = n + 1 WHERE id = %d", w.id) }
+
+// world is what the actors work on, and what is known of it.
+type world struct {
+	t       *rapid.T
+	r       *rig
+	pools   []*sql.DB
+	jobs    []*asyncjob.Job
+	now     time.Duration
+	running map[string]*actor
+	writes  []*written
+	// byJob are the units that a job has delivered, in all runs.
+	byJob *sync.Map
+}
+
+// Between its messages nothing takes long: these only have to be longer.
+const (
+	worldLease  = time.Hour
+	retryWithin = 50 * time.Millisecond
+)
+
+// newWorld makes what all runs of the test share.
+func newWorld(t *testing.T) *world {
+	db, logDB := testdb.SQLite(t), testdb.SQLite(t)
+	// Nothing here has to survive a crash.
+	db.DSN += "&_pragma=synchronous(OFF)"
+	logDB.DSN += "&_pragma=synchronous(OFF)"
+	r := newRigWithLog(t, db, logDB, exactlyOnce)
+	r.receiptTable()
+	r.exec("CREATE TABLE effect (id INTEGER PRIMARY KEY, n INT NOT NULL)")
+	// An actor that meets a lock hears of it at once: who holds it stands still.
+	tgt, err := target(db.Driver)(strings.Replace(db.DSN, "busy_timeout(5000)", "busy_timeout(0)", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byJob := new(sync.Map)
+	w := &world{r: r, byJob: byJob}
+	bus := listener.NewBus(quiet())
+	sub := bus.Subscribe(listener.Func(func(ev listener.Event) {
+		if ev.Type == listener.ExecuteSuccess {
+			byJob.Store(ev.ID, true)
+		}
+	}))
+	t.Cleanup(sub.Close)
+	for _, tries := range []int{0, 1} {
+		cfg := bedsql.Config{
+			Storage: r.storage, Guarantee: bedsql.ExactlyOnce, Logger: quiet(), Lease: worldLease,
+			SyncMaxDeliveryTryTimes: tries, NoSyncRetry: tries == 0,
+			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: retryWithin,
+		}
+		c, err := bedsql.NewConnector(heldConnector{tgt.Connector}, tgt.DataSource, cfg, bedsql.WithDialect(sqlite.Dialect()), bedsql.WithSettings(tgt.Settings))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := sql.OpenDB(c)
+		t.Cleanup(func() { _ = pool.Close() })
+		w.pools = append(w.pools, pool)
+	}
+	tgt.Connector = heldConnector{tgt.Connector}
+	for range 2 {
+		w.jobs = append(w.jobs, r.jobFor(asyncjob.Targets{tgt.DataSource: tgt}, func(c *asyncjob.Config) {
+			c.Lease, c.PurgeInterval, c.Bus = worldLease, time.Nanosecond, bus
+		}))
+	}
+	return w
+}
+
+// run is one run of the test, from nothing.
+func (w *world) run(t *rapid.T) {
+	*w = world{r: w.r, pools: w.pools, jobs: w.jobs, byJob: w.byJob, t: t, running: map[string]*actor{}}
+	w.r.exec("DELETE FROM effect", "DELETE FROM bed_receipt")
+	w.r.execLog("DELETE FROM transaction_log")
+	defer w.finish()
+	t.Repeat(map[string]func(*rapid.T){
+		"write":   w.write,
+		"job":     w.job,
+		"message": w.message,
+		"run":     w.runOn,
+		"time":    w.time,
+		"person":  w.person,
+		"":        w.check,
+	})
+	w.settle()
+}
+
+// finish lets all actors end.
+func (w *world) finish() {
+	for len(w.running) > 0 {
+		for name, a := range w.running {
+			if a.at != "" {
+				a.step(arrives)
+			}
+			if a.at == "" {
+				delete(w.running, name)
+			}
+		}
+	}
+}
+
+func (w *world) begin(name string, f func(context.Context)) {
+	a := startActor(name, f)
+	a.since = w.now
+	if a.at != "" {
+		w.running[name] = a
+	}
+}
+
+// writers are the ways to write.
+var writers = map[string]func(ctx context.Context, pool *sql.DB, statement string) error{
+	"write": func(ctx context.Context, pool *sql.DB, statement string) error {
+		_, err := pool.ExecContext(ctx, statement)
+		return err
+	},
+	"local transaction": func(ctx context.Context, pool *sql.DB, statement string) error {
+		return inTx(ctx, pool, "", statement)
+	},
+	"local transaction that read": func(ctx context.Context, pool *sql.DB, statement string) error {
+		return inTx(ctx, pool, "SELECT n FROM effect LIMIT 1", statement)
+	},
+	"staged write": func(ctx context.Context, pool *sql.DB, statement string) error {
+		ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+		if err != nil {
+			return err
+		}
+		_, err = pool.ExecContext(ctx, statement)
+		return errors.Join(err, soft.End(ctx))
+	},
+}
+
+func inTx(ctx context.Context, pool *sql.DB, read, statement string) error {
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if read != "" {
+		var n int
+		if err := tx.QueryRowContext(ctx, read).Scan(&n); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, statement); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func (w *world) write(t *rapid.T) {
+	if len(w.running) > 3 || w.locked() {
+		t.Skip()
+	}
+	kinds := []string{"write", "local transaction", "local transaction that read", "staged write"}
+	one := &written{id: len(w.writes) + 1, kind: rapid.SampledFrom(kinds).Draw(t, "kind")}
+	pool := rapid.SampledFrom(w.pools).Draw(t, "pool")
+	w.r.exec(fmt.Sprintf("INSERT INTO effect VALUES (%d, 0)", one.id))
+	w.writes = append(w.writes, one)
+	w.begin(fmt.Sprintf("writer %d", one.id), func(ctx context.Context) {
+		one.err = writers[one.kind](ctx, pool, one.sql())
+		one.answered = true
+	})
+}
+
+func (w *world) job(t *rapid.T) {
+	n := rapid.IntRange(0, len(w.jobs)-1).Draw(t, "job")
+	name := fmt.Sprintf("job %d", n)
+	if w.running[name] != nil {
+		t.Skip()
+	}
+	w.begin(name, func(ctx context.Context) { _, _ = w.jobs[n].RunOnce(ctx) })
+}
+
+// pick chooses one of the actors.
+func (w *world) pick(t *rapid.T) (name string, a *actor) {
+	if len(w.running) == 0 {
+		t.Skip()
+	}
+	name = rapid.SampledFrom(slices.Sorted(maps.Keys(w.running))).Draw(t, "actor")
+	return name, w.running[name]
+}
+
+// step lets an actor go on to its next message.
+func (w *world) step(name string, a *actor, v verdict) {
+	a.step(v)
+	if a.at == "" {
+		delete(w.running, name)
+	}
+}
+
+// message decides what becomes of a message that is held.
+func (w *world) message(t *rapid.T) {
+	name, a := w.pick(t)
+	w.step(name, a, rapid.SampledFrom([]verdict{arrives, lostBefore, answerIsLost}).Draw(t, "message"))
+}
+
+// runOn lets an actor go on to its end, undisturbed.
+func (w *world) runOn(t *rapid.T) {
+	name, a := w.pick(t)
+	for a.at != "" {
+		w.step(name, a, arrives)
+	}
+}
+
+// locked reports whether somebody stands within a local transaction and so
+// keeps all others from writing.
+func (w *world) locked() bool {
+	for _, a := range w.running {
+		if a.at == "COMMIT" {
+			return true
+		}
+	}
+	return false
+}
+
+// time passes: leases run out, retentions end. But nobody stands still for
+// longer than receipts are kept after the log of what he is doing is gone:
+// that is what retention means.
+func (w *world) time(t *rapid.T) {
+	if w.locked() {
+		t.Skip()
+	}
+	d := rapid.SampledFrom([]time.Duration{2 * worldLease, delivery.DefaultRetention * 6 / 10, delivery.DefaultRetention + worldLease}).Draw(t, "time")
+	w.look()
+	for _, a := range w.running {
+		for _, one := range w.writes {
+			if one.gone && a.since <= one.removed && w.now+d-one.removed >= delivery.DefaultRetention*9/10 {
+				t.Skip()
+			}
+		}
+	}
+	w.pass(d)
+}
+
+func (w *world) pass(d time.Duration) {
+	w.now += d
+	w.r.receiptsAge(d)
+	ms := d.Milliseconds()
+	w.r.execLog(fmt.Sprintf("UPDATE transaction_log SET creation_time = creation_time - %d, next_try_time = next_try_time - %d, lease_until = lease_until - %d", ms, ms, ms))
+}
+
+// person retries or discards a unit.
+func (w *world) person(t *rapid.T) {
+	units := w.look()
+	if len(units) == 0 {
+		t.Skip()
+	}
+	u := rapid.SampledFrom(units).Draw(t, "unit")
+	if rapid.IntRange(0, 3).Draw(t, "decision") > 0 {
+		_ = w.r.storage.Retry(context.Background(), u.ID)
+		return
+	}
+	if w.r.storage.Discard(context.Background(), u.ID) != nil {
+		return
+	}
+	for _, one := range w.writes {
+		if one.unit == u.ID {
+			one.discarded = true
+		}
+	}
+}
+
+// look reads the log.
+func (w *world) look() []*txlog.Unit {
+	units := w.r.logs()
+	there := map[string]string{}
+	for _, u := range units {
+		there[u.Statements[0].SQL] = u.ID
+	}
+	for _, one := range w.writes {
+		if id := there[one.sql()]; id != "" {
+			one.unit = id
+		} else if !one.gone && (one.unit != "" || one.answered) {
+			one.gone, one.removed = true, w.now
+		}
+	}
+	return units
+}
+
+// check holds at every moment.
+func (w *world) check(t *rapid.T) {
+	w.look()
+	for _, one := range w.writes {
+		n := w.r.count(fmt.Sprintf("SELECT n FROM effect WHERE id = %d", one.id))
+		writing := w.running[fmt.Sprintf("writer %d", one.id)] != nil
+		switch {
+		case n > 1:
+			t.Fatalf("%s %d was applied %d times", one.kind, one.id, n)
+		case writing || !one.answered:
+			if _, delivered := w.byJob.Load(one.unit); delivered && n != 1 {
+				t.Fatalf("%s %d was reported delivered by the job and is not applied", one.kind, one.id)
+			}
+		case one.err == nil && n != 1:
+			t.Fatalf("%s %d was reported delivered and is not applied", one.kind, one.id)
+		case one.err != nil && !errors.Is(one.err, bedsql.ErrPending) && n != 0:
+			t.Fatalf("%s %d was reported not applied (%v) and is", one.kind, one.id, one.err)
+		}
+	}
+}
+
+// settle lets everything come to its end.
+func (w *world) settle() {
+	w.finish()
+	waits := func(u *txlog.Unit) bool { return !u.Parked }
+	for rounds := 0; rounds < 20 && slices.ContainsFunc(w.look(), waits); rounds++ {
+		w.pass(2 * worldLease)
+		w.begin("job 0", func(ctx context.Context) { _, _ = w.jobs[0].RunOnce(ctx) })
+		w.finish()
+	}
+	w.check(w.t)
+	parked := map[string]bool{}
+	for _, u := range w.look() {
+		if !u.Parked {
+			w.t.Fatalf("a unit is still in the log: %+v", u)
+		}
+		parked[u.ID] = true
+	}
+	for _, one := range w.writes {
+		n := w.r.count(fmt.Sprintf("SELECT n FROM effect WHERE id = %d", one.id))
+		if errors.Is(one.err, bedsql.ErrPending) && !one.discarded && !parked[one.unit] && n != 1 {
+			w.t.Fatalf("%s %d was pending (%v), its log is gone and it is not applied", one.kind, one.id, one.err)
+		}
+	}
+}
+
+func TestNoInterleavingOfWritersJobsLossesAndPurgesAppliesAUnitTwiceOrLosesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rapid.Check(t, w.run)
+}
+
+// A unit was applied, but stayed in the log for longer than receipts are kept. A
+// job claims it and stands still until its lease is over, a person discards it,
+// and another job purges: the first one comes back, and must meet the receipt.
+func TestAReceiptIsKeptForAWorkerThatStandsStillWhileItsUnitIsDiscarded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.running = map[string]*actor{}
+	w.r.exec("INSERT INTO effect VALUES (1, 0)")
+	one := &written{id: 1}
+	w.begin("writer", func(ctx context.Context) { one.err = writers["write"](ctx, w.pools[0], one.sql()) })
+	for a := w.running["writer"]; a.at != ""; {
+		v := arrives
+		if a.at == "COMMIT" {
+			v = answerIsLost
+		}
+		w.step("writer", a, v)
+	}
+	if !errors.Is(one.err, bedsql.ErrPending) {
+		t.Fatalf("the writer was told %v, want that it is pending", one.err)
+	}
+	w.pass(delivery.DefaultRetention + worldLease)
+	round := func(n int) func(context.Context) {
+		return func(ctx context.Context) { _, _ = w.jobs[n].RunOnce(ctx) }
+	}
+	w.begin("job that stands still", round(0))
+	if w.running["job that stands still"] == nil {
+		t.Fatal("the job did not begin to deliver")
+	}
+	w.pass(2 * worldLease)
+	if err := w.r.storage.Discard(t.Context(), w.r.logs()[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	round(1)(t.Context())
+	w.pass(worldLease)
+	round(1)(t.Context())
+	w.finish()
+	if n := w.r.count("SELECT n FROM effect WHERE id = 1"); n != 1 {
+		t.Errorf("the write was applied %d times", n)
+	}
+	w.pass(delivery.DefaultRetention)
+	round(1)(t.Context())
+	w.r.wantReceipts(0)
+}

@@ -1,0 +1,194 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// lostAnswers is how many answers to COMMIT are lost on each database.
+const lostAnswers = 1000
+
+// lossWriters write side by side, each into a row of its own and into one that
+// all of them share.
+const lossWriters = 4
+
+// lossWriter makes increments of 1, so that each that is applied twice or
+// never shows.
+type lossWriter struct {
+	r    *rig
+	id   int // of its own row
+	pool *sql.DB
+	rnd  *rand.Rand
+	// own and shared are what the rows must have grown by.
+	own, shared int
+}
+
+const increment = "UPDATE account SET balance = balance + ? WHERE id = ?"
+
+// kinds are the ways to write. Each says how often it adds 1 to the writer's
+// own row and to the shared one, unless it fails.
+func (w *lossWriter) kinds() []func(ctx context.Context) (own, shared int, err error) {
+	add := func(ctx context.Context, on executor, id int) error {
+		_, err := on.ExecContext(ctx, w.r.q(increment), 1, id)
+		return err
+	}
+	several := func(ctx context.Context, read string) (own, shared int, err error) {
+		tx, err := w.pool.BeginTx(ctx, nil)
+		if err != nil {
+			return 0, 0, err
+		}
+		defer func() { _ = tx.Rollback() }()
+		if read == "" {
+			err = errors.Join(add(ctx, tx, w.id), add(ctx, tx, w.id))
+			own = 2
+		} else {
+			var balance int
+			if err = tx.QueryRowContext(ctx, w.r.q(read), w.id).Scan(&balance); err == nil {
+				_, err = tx.ExecContext(ctx, w.r.q("UPDATE account SET balance = ? WHERE id = ?"), balance+1, w.id)
+			}
+			own = 1
+		}
+		return own, 1, errors.Join(err, add(ctx, tx, 1), tx.Commit())
+	}
+	soft := func(ctx context.Context, opts ...bedsql.TxOption) (own, shared int, err error) {
+		ctx, soft, err := bedsql.Begin(ctx, opts...)
+		if err != nil {
+			return 0, 0, err
+		}
+		err = errors.Join(add(ctx, w.pool, w.id), add(ctx, w.pool, 1), add(ctx, w.pool, w.id))
+		return 2, 1, errors.Join(err, soft.End(ctx))
+	}
+	return []func(context.Context) (int, int, error){
+		func(ctx context.Context) (int, int, error) { return 1, 0, add(ctx, w.pool, w.id) },
+		func(ctx context.Context) (int, int, error) {
+			_, err := w.pool.ExecContext(ctx, fmt.Sprintf("UPDATE account SET balance = balance + 1 WHERE id = %d", w.id))
+			return 1, 0, err
+		},
+		func(ctx context.Context) (int, int, error) { return several(ctx, "") },
+		func(ctx context.Context) (int, int, error) {
+			return several(ctx, "SELECT balance FROM account WHERE id = ? FOR UPDATE")
+		},
+		func(ctx context.Context) (int, int, error) { return soft(ctx) },
+		func(ctx context.Context) (int, int, error) { return soft(ctx, bedsql.Staged()) },
+	}
+}
+
+// write makes one write of a random kind. What is pending the job delivers,
+// so it counts like what is delivered.
+func (w *lossWriter) write(ctx context.Context) {
+	kinds := w.kinds()
+	kind := w.rnd.IntN(len(kinds))
+	own, shared, err := kinds[kind](ctx)
+	if err != nil && !errors.Is(err, bedsql.ErrPending) {
+		w.r.t.Errorf("a write of kind %d failed, although only answers to COMMIT are lost: %v", kind, err)
+		return
+	}
+	w.own += own
+	w.shared += shared
+}
+
+func TestExactlyOnceIncrementsAreExactAfterThousandsOfLostAnswersToCommit(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		bus := listener.NewBus(quiet())
+		var lost, found atomic.Int64
+		sub := bus.Subscribe(listener.Func(func(ev listener.Event) {
+			switch {
+			case ev.Type == listener.ExecuteFailure && ev.Class == delivery.Unknown:
+				lost.Add(1)
+			case ev.Found:
+				found.Add(1)
+			}
+		}), listener.WithBuffer(1<<16))
+		t.Cleanup(sub.Close)
+		r, p := newRigBehindProxy(t, db, exactlyOnce, func(c *bedsql.Config) { c.Bus = bus })
+		committing := commitsOf(p)
+		r.account(make([]int, 1+lossWriters)...)
+
+		// Half of the writers leave to the job what they have not heard of.
+		impatient := r.cfg
+		impatient.NoSyncRetry = true
+		pools := []*sql.DB{r.wrapped, r.openWith(impatient)}
+		writers := make([]*lossWriter, lossWriters)
+		for i := range writers {
+			writers[i] = &lossWriter{r: r, id: 2 + i, pool: pools[i%2], rnd: rand.New(rand.NewPCG(1, uint64(i)))}
+		}
+		job := r.job(func(c *asyncjob.Config) {
+			c.Bus = bus
+			c.MaxDeliveryTryTimes = 1000 // its own answers are lost too
+		})
+		writing, stop := context.WithCancel(context.Background())
+		var jobs, all sync.WaitGroup
+		jobs.Go(func() {
+			for writing.Err() == nil {
+				if _, err := job.RunOnce(context.Background()); err != nil {
+					t.Error(err)
+				}
+				sleepUntil(writing, 20*time.Millisecond)
+			}
+		})
+		begin := time.Now()
+		for _, w := range writers {
+			all.Go(func() {
+				for lost.Load() < lostAnswers && !t.Failed() {
+					p.CutAfter(committing.match)
+					w.write(context.Background())
+				}
+			})
+		}
+		all.Wait()
+		stop()
+		jobs.Wait()
+		took := time.Since(begin)
+		r.drain(job)
+
+		shared := 0
+		for _, w := range writers {
+			shared += w.shared
+			if got := r.balance(w.id); got != w.own {
+				t.Errorf("a writer's row stands at %d after %d increments", got, w.own)
+			}
+		}
+		if got := r.balance(1); got != shared {
+			t.Errorf("the shared row stands at %d after %d increments", got, shared)
+		}
+		r.wantNoLog()
+		if dropped := sub.Dropped(); dropped > 0 {
+			t.Errorf("%d events were not counted", dropped)
+		}
+		t.Logf("%d answers lost in %v, of which %d units were found by their receipts by an attempt; %d receipts stay",
+			lost.Load(), took, found.Load(), r.receipts())
+	})
+}
+
+// openWith is open with another configuration.
+func (r *rig) openWith(cfg bedsql.Config) *sql.DB {
+	r.t.Helper()
+	own := *r
+	own.cfg = cfg
+	return own.open(r.db.DSN)
+}
+
+// sleepUntil waits for d, or for the end of ctx.
+func sleepUntil(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// configChange alters a configuration before it is registered.
+type configChange = func(*bedsql.Config)

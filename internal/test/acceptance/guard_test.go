@@ -1,0 +1,185 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// listening gives a configuration a logger whose warnings can be counted.
+func listening() (func(*bedsql.Config), func() int) {
+	logger, hook := logtest.NewNullLogger()
+	return func(cfg *bedsql.Config) { cfg.Logger = logger }, func() int {
+		n := 0
+		for _, e := range hook.AllEntries() {
+			if e.Level <= logrus.WarnLevel {
+				n++
+			}
+		}
+		return n
+	}
+}
+
+func TestGuardWarnsOnceOfAnIncrementAndRunsIt(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		listen, warnings := listening()
+		r := newRig(t, db, listen)
+		r.account(100)
+		for range 3 {
+			if _, err := r.wrapped.Exec(r.q(increment), 1, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The old value in the WHERE keeps it from happening twice.
+		if _, err := r.wrapped.Exec(r.q("UPDATE account SET balance = balance + 1 WHERE id = ? AND balance = ?"), 1, 103); err != nil {
+			t.Fatal(err)
+		}
+		if b := r.balance(1); b != 104 {
+			t.Errorf("balance = %d, want 104", b)
+		}
+		if w, n := warnings(), r.counters.Guarded.Load(); w != 1 || n != 3 {
+			t.Errorf("%d warnings, Guarded = %d, want 1 and 3", w, n)
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestGuardRefusesWhatWouldHappenTwice(t *testing.T) {
+	t.Parallel()
+	upsert := map[string]string{
+		testdb.DriverMySQL:    "INSERT INTO account VALUES (1, 5) ON DUPLICATE KEY UPDATE balance = balance + VALUES(balance)",
+		testdb.DriverPostgres: "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = account.balance + excluded.balance",
+		testdb.DriverSQLite:   "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = balance + excluded.balance",
+	}
+	absolute := map[string]string{
+		testdb.DriverMySQL:    "INSERT INTO account VALUES (1, 5) ON DUPLICATE KEY UPDATE balance = VALUES(balance)",
+		testdb.DriverPostgres: "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = excluded.balance",
+		testdb.DriverSQLite:   "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = excluded.balance",
+	}
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guard = bedsql.GuardRefuse })
+		r.account(100)
+		ctx := context.Background()
+		if _, err := r.wrapped.Exec(r.q(increment), 1, 1); !errors.Is(err, bedsql.ErrNotIdempotent) {
+			t.Errorf("an increment: %v, want ErrNotIdempotent", err)
+		}
+		if _, err := r.wrapped.Exec(upsert[db.Driver]); !errors.Is(err, bedsql.ErrNotIdempotent) {
+			t.Errorf("an upsert that adds: %v, want ErrNotIdempotent", err)
+		}
+		softly, soft, err := bedsql.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.wrapped.ExecContext(softly, r.q(increment), 1, 1); !errors.Is(err, bedsql.ErrNotIdempotent) {
+			t.Errorf("in a soft transaction: %v, want ErrNotIdempotent", err)
+		}
+		if err := soft.End(ctx); err != nil {
+			t.Error(err)
+		}
+		tx, err := r.wrapped.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(r.q(increment), 1, 1); !errors.Is(err, bedsql.ErrNotIdempotent) {
+			t.Errorf("in a local transaction: %v, want ErrNotIdempotent", err)
+		}
+		if _, err := tx.Exec(r.q("INSERT INTO account (id, balance) VALUES (?, ?)"), 2, 7); err != nil {
+			t.Errorf("the transaction does not go on: %v", err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if one, two := r.balance(1), r.balance(2); one != 100 || two != 7 {
+			t.Errorf("the balances are %d and %d, want 100 and 7", one, two)
+		}
+		if _, err := r.wrapped.Exec(absolute[db.Driver]); err != nil {
+			t.Errorf("an upsert that sets: %v", err)
+		}
+		if _, err := r.wrapped.ExecContext(bedsql.Skip(ctx), r.q(increment), 1, 1); err != nil {
+			t.Errorf("under Skip: %v", err)
+		}
+		if b := r.balance(1); b != 6 {
+			t.Errorf("balance = %d, want 6", b)
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestGuardLeavesExactlyOnceAlone(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		listen, warnings := listening()
+		r := newRig(t, db, listen, func(cfg *bedsql.Config) { cfg.Guard = bedsql.GuardRefuse })
+		r.account(100)
+		r.exec("CREATE TABLE note (id INT PRIMARY KEY, at VARCHAR(40))")
+		once := bedsql.WithGuarantee(context.Background(), bedsql.ExactlyOnce)
+		if _, err := r.wrapped.ExecContext(once, r.q(increment), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		keyed, _ := bedsql.WithIdempotencyKey(context.Background(), "key")
+		if _, err := r.wrapped.ExecContext(keyed, r.q(increment), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		if w := warnings(); w != 0 {
+			t.Errorf("%d warnings of what is applied once, want none", w)
+		}
+		for i := range 2 {
+			if _, err := r.wrapped.ExecContext(once, r.q("INSERT INTO note (id, at) VALUES (?, CURRENT_TIMESTAMP)"), i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if w := warnings(); w != 1 {
+			t.Errorf("%d warnings of a time that may be late, want 1", w)
+		}
+		if b := r.balance(1); b != 102 {
+			t.Errorf("balance = %d, want 102", b)
+		}
+	})
+}
+
+func TestGuardWarnsOfAGeneratedID(t *testing.T) {
+	t.Parallel()
+	tables := map[string]string{
+		testdb.DriverMySQL:    "CREATE TABLE person (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20))",
+		testdb.DriverPostgres: "CREATE TABLE person (id SERIAL PRIMARY KEY, name TEXT)",
+		testdb.DriverSQLite:   "CREATE TABLE person (id INTEGER PRIMARY KEY, name TEXT)",
+	}
+	// MySQL tells by its answer; the others where the text does.
+	made := map[string]string{
+		testdb.DriverMySQL:    "INSERT INTO person (name) VALUES (?)",
+		testdb.DriverPostgres: "INSERT INTO person (name) VALUES ($1) RETURNING id",
+		testdb.DriverSQLite:   "INSERT INTO person (id, name) VALUES (NULL, ?)",
+	}
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		listen, warnings := listening()
+		r := newRig(t, db, listen)
+		r.exec(tables[db.Driver])
+		for i := range 3 {
+			if _, err := r.wrapped.Exec(r.q("INSERT INTO person (id, name) VALUES (?, ?)"), 100+i, "a"); err != nil {
+				t.Fatal(err)
+			}
+			// The same without the names: the given id is among the parameters.
+			if _, err := r.wrapped.Exec(r.q("INSERT INTO person VALUES (?, ?)"), 200+i, "a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if w := warnings(); w != 0 {
+			t.Errorf("%d warnings of rows with a given id, want none", w)
+		}
+		for range 3 {
+			if _, err := r.wrapped.Exec(made[db.Driver], "a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if w, n := warnings(), r.counters.Guarded.Load(); w != 1 || n != 3 {
+			t.Errorf("%d warnings, Guarded = %d, want 1 and 3", w, n)
+		}
+	})
+}

@@ -1,0 +1,386 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	sqlitedriver "modernc.org/sqlite"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// MySQL checks much of a statement before it commits on the statement's
+// behalf: what fails there has ended nothing.
+func TestDDLThatFailsBeforeItsCommitEndsNothing(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	for name, ddl := range map[string]struct {
+		text string
+		args []any
+	}{
+		"unknown character set": {text: "CREATE TABLE other (a VARCHAR(10) CHARACTER SET nonesuch)"},
+		"too big a precision":   {text: "CREATE TABLE other (a DECIMAL(99, 2))"},
+		"a variable in a view":  {text: "CREATE VIEW other AS SELECT @a"},
+		"not prepared":          {text: "CREATE TABLE other AS SELECT id FROM nonesuch WHERE id = ?", args: []any{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, freshLike(t, db))
+			r.account(1, 2)
+			conn := r.conn()
+			r.must(conn, "BEGIN")
+			r.must(conn, setBalance, 10, 1)
+			var my *mysql.MySQLError
+			if err := r.fails(conn, ddl.text, ddl.args...); !errors.As(err, &my) {
+				t.Errorf("the error is %v, want the driver's own", err)
+			}
+			r.must(conn, setBalance, 20, 2)
+			r.wantBalances(1, 2)
+			r.must(conn, "ROLLBACK")
+			r.wantBalances(1, 2)
+			if n := r.counters.Delivered.Load(); n != 0 {
+				t.Errorf("%d writes were counted as delivered, and all were rolled back", n)
+			}
+			r.wantNoLog()
+		})
+	}
+}
+
+// MySQL refuses an isolation level for a transaction that has begun, and the
+// driver asks for it before it sends START TRANSACTION.
+func TestABeginThatIsRefusedEndsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t))
+	r.account(1, 2)
+	conn := r.conn()
+	r.must(conn, "BEGIN")
+	r.must(conn, setBalance, 10, 1)
+	_, err := conn.BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelSerializable})
+	var my *mysql.MySQLError
+	if !errors.As(err, &my) || my.Number != 1568 {
+		t.Fatalf("BeginTx: %v, want the driver's own error", err)
+	}
+	r.must(conn, setBalance, 20, 2)
+	r.must(conn, "ROLLBACK")
+	r.wantBalances(1, 2)
+	if n := r.counters.Delivered.Load(); n != 0 {
+		t.Errorf("%d writes were counted as delivered, and all were rolled back", n)
+	}
+	r.wantNoLog()
+}
+
+// A COMMIT that was not sent leaves its transaction open on the server. The
+// unit is the job's now: a second COMMIT must not apply it as well.
+func TestATransactionLeftToTheJobCannotBeCommittedBesides(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		r := newRig(t, db, func(c *bedsql.Config) {
+			c.Storage = &endsAfterAdd{c.Storage, cancel}
+		})
+		r.account(100)
+		conn := r.conn()
+		r.must(conn, "BEGIN")
+		r.must(conn, "UPDATE account SET balance = balance - ? WHERE id = ?", 1, 1)
+		_, err := conn.ExecContext(ctx, "COMMIT")
+		wantPending(t, err)
+		// Whatever the answer to it is.
+		_, _ = conn.ExecContext(context.Background(), "COMMIT")
+		_ = conn.Close()
+		r.runOnce()
+		r.wantBalances(99)
+		r.wantNoLog()
+	})
+}
+
+// endsAfterAdd ends the caller's context when the log is written.
+type endsAfterAdd struct {
+	txlog.Storage
+	end context.CancelFunc
+}
+
+func (s *endsAfterAdd) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+	err := s.Storage.Add(ctx, lease, units...)
+	s.end()
+	return err
+}
+
+func TestABusyReleaseLeavesNoTransactionOpen(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	db.DSN = "file:" + db.Name // a rollback journal, in which readers block COMMIT
+	r := newRig(t, db)
+	r.wrapped.SetMaxOpenConns(1)
+	r.account(1, 2)
+	conn := r.conn()
+	r.must(conn, "SAVEPOINT outermost")
+	r.must(conn, setBalance, 10, 1)
+	reader, err := r.bare.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Rollback() }()
+	var n int
+	if err := reader.QueryRow("SELECT COUNT(*) FROM account").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	var busy *sqlitedriver.Error
+	if err := r.fails(conn, "RELEASE outermost"); !errors.As(err, &busy) || busy.Code()&0xff != 5 {
+		t.Fatalf("the error is %v, want the driver's own: busy", err)
+	}
+	if err := reader.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	r.must(conn, setBalance, 20, 2)
+	_ = conn.Close()
+	r.wantBalances(1, 20)
+	r.wantNoLog()
+}
+
+// A BEGIN that waits for SQLite's lock is not interrupted by the end of its
+// context: it begins, and the driver reports the context's error all the same.
+func TestABeginWhoseContextEndedLeavesNoTransactionOpen(t *testing.T) {
+	t.Parallel()
+	db := withParam(testdb.SQLite(t), "_pragma", "busy_timeout(20000)")
+	r := newRig(t, db)
+	r.account(1)
+	free := r.blockRow(1)
+	conn := r.conn()
+	r.must(conn, "SELECT 1") // dialled
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE")
+		done <- err
+	}()
+	<-ctx.Done()
+	free()
+	if err := <-done; err == nil {
+		t.Fatal("BEGIN succeeded though its context had ended")
+	}
+	_, err := conn.ExecContext(context.Background(), setBalance, 10, 1)
+	_ = conn.Close()
+	if err == nil {
+		r.wantBalances(10)
+		r.wantNoLog()
+		return
+	}
+	wantPending(t, err)
+	r.wantOneLog()
+	r.runOnce()
+	r.wantBalances(10)
+}
+
+// SQLite has rolled back by itself, and says so to a ROLLBACK by an error.
+func TestARollbackThatFindsNoTransactionEndsTheLostOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.SQLite(t))
+	r.account(1, 2)
+	conn := r.conn()
+	r.must(conn, "BEGIN")
+	r.must(conn, setBalance, 10, 1)
+	r.fails(conn, "INSERT OR ROLLBACK INTO account VALUES (2, 0)")
+	if err := r.fails(conn, setBalance, 20, 2); !errors.Is(err, bedsql.ErrTransactionLost) {
+		t.Errorf("the error is %v, want ErrTransactionLost", err)
+	}
+	r.fails(conn, "ROLLBACK")
+	r.must(conn, setBalance, 21, 2)
+	r.wantBalances(1, 21)
+	r.wantNoLog()
+}
+
+// With autocommit off the next transaction begins with its first statement,
+// not with the COMMIT before it.
+func TestWithAutocommitOffATransactionInheritsNothingFromTheCommitBefore(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	for name, commit := range map[string]func(*testing.T, *rig, *sql.Conn){
+		"under a soft transaction": func(t *testing.T, r *rig, conn *sql.Conn) {
+			ctx, soft, err := bedsql.Begin(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
+				t.Fatal(err)
+			}
+			if err := soft.End(ctx); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"under Skip": func(t *testing.T, r *rig, conn *sql.Conn) {
+			if _, err := conn.ExecContext(bedsql.Skip(context.Background()), "COMMIT"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, freshLike(t, db))
+			r.account(1, 2)
+			conn := r.conn()
+			r.must(conn, "SET autocommit = 0")
+			r.must(conn, setBalance, 10, 1)
+			commit(t, r, conn)
+			r.must(conn, setBalance, 20, 2)
+			r.must(conn, "COMMIT")
+			r.wantBalances(10, 20)
+			if n := r.counters.Delivered.Load(); n != 2 {
+				t.Errorf("%d units were counted as delivered, want both", n)
+			}
+		})
+	}
+}
+
+// In a soft transaction the unit that stays pending is End's to report, but
+// not the statement that was to commit it on its way.
+func TestASyntaxErrorIsNotSwallowedWithItsUnit(t *testing.T) {
+	t.Parallel()
+	gone := errors.New("the log is gone")
+	r := newRig(t, testdb.MySQL(t), func(c *bedsql.Config) {
+		c.Storage = &hookedStorage{Storage: c.Storage, onRemove: func([]*txlog.Unit) error { return gone }}
+		c.Lease = 100 * time.Millisecond
+	})
+	r.account(1, 2)
+	ctx, soft, err := bedsql.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := r.conn()
+	for _, q := range []string{"BEGIN", "UPDATE account SET balance = balance - 1 WHERE id = 1"} {
+		if _, err := conn.ExecContext(ctx, q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := conn.ExecContext(ctx, "CREATE TABLE (((("); err == nil {
+		t.Error("a syntax error is told as a success")
+	}
+	// The unit is the job's: it must not be committed besides.
+	_, _ = conn.ExecContext(ctx, "COMMIT")
+	_ = conn.Close()
+	if err := soft.End(ctx); !errors.Is(err, bedsql.ErrPending) {
+		t.Errorf("End: %v, want ErrPending", err)
+	}
+	r.wantBalances(1)
+	eventually(t, "the job delivers it", func() bool { return r.runOnce().Delivered > 0 })
+	r.wantBalances(0)
+	r.wantNoLog()
+}
+
+// Who gives the connection back without a ROLLBACK finds, with the bare
+// driver, nothing to roll back: the database has done it.
+func TestALostTransactionDoesNotStayInThePool(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.SQLite(t))
+	r.wrapped.SetMaxOpenConns(1)
+	r.account(1, 2)
+	conn := r.conn()
+	r.must(conn, "BEGIN")
+	r.must(conn, setBalance, 10, 1)
+	r.fails(conn, "INSERT OR ROLLBACK INTO account VALUES (2, 0)")
+	_ = conn.Close()
+	r.must(r.wrapped, setBalance, 21, 2)
+	r.wantBalances(1, 21)
+	r.wantNoLog()
+}
+
+// A connection that died in the job's pool between two rounds has nothing to
+// do with the unit that meets it.
+func TestAConnectionThatDiedInTheJobsPoolIsNoTry(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1)
+		job := r.job(func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1 })
+		for n := 10; n < 12; n++ {
+			p.CutBefore(testproxy.Text("UPDATE"))
+			wantPending(t, r.fails(r.wrapped, setBalance, n, 1))
+			p.CutAll()
+			report, err := job.RunOnce(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Delivered != 1 {
+				t.Errorf("report %v, want the unit delivered", report)
+			}
+			r.wantBalances(n)
+			r.wantNoLog()
+		}
+	})
+}
+
+// A statement whose context had ended before the driver sent it has broken
+// nothing, and what the transaction holds is committed by its COMMIT.
+func TestAStatementThatWasNotSentDoesNotMakeTheCommitUnlogged(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		var logged []*txlog.Unit
+		r := newRig(t, db, func(c *bedsql.Config) {
+			c.Storage = &hookedStorage{Storage: c.Storage, onAdd: func(units []*txlog.Unit) error {
+				logged = append(logged, units...)
+				return nil
+			}}
+		})
+		r.account(1, 2)
+		ended, end := context.WithCancel(context.Background())
+		end()
+		// database/sql asks the context too, but a moment before the driver does.
+		err := r.conn().Raw(func(dc any) error {
+			c := dc.(*bedsql.Conn)
+			tx, err := c.BeginTx(context.Background(), driver.TxOptions{})
+			if err != nil {
+				return err
+			}
+			if _, err := c.ExecContext(context.Background(), "UPDATE account SET balance = 10 WHERE id = 1", nil); err != nil {
+				return err
+			}
+			if _, err := c.ExecContext(ended, "UPDATE account SET balance = 20 WHERE id = 2", nil); err == nil {
+				t.Error("a statement ran under an ended context")
+			}
+			return tx.Commit()
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		r.wantBalances(10, 2)
+		if len(logged) != 1 || len(logged[0].Statements) != 1 || logged[0].NotReplayable != "" {
+			t.Errorf("logged: %+v, want one replayable unit with one statement", logged)
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestARollbackWhoseContextEndedRollsBack(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.wrapped.SetMaxOpenConns(1)
+		r.account(1)
+		conn := r.conn()
+		r.must(conn, "BEGIN")
+		r.must(conn, setBalance, 10, 1)
+		ended, end := context.WithCancel(context.Background())
+		end()
+		// database/sql asks the context too, but a moment before the driver does.
+		if err := conn.Raw(func(dc any) error {
+			_, err := dc.(*bedsql.Conn).ExecContext(ended, "ROLLBACK", nil)
+			return err
+		}); err == nil {
+			t.Error("a statement ran under an ended context")
+		}
+		_ = conn.Close()
+		r.must(r.wrapped, "UPDATE account SET balance = balance + 4 WHERE id = 1")
+		r.wantBalances(5)
+		r.wantNoLog()
+	})
+}

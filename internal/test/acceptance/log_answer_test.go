@@ -1,0 +1,253 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// execution matches the execution of a prepared statement, as which the log
+// sends all of its own.
+func execution(db testdb.DB) func([]byte) bool {
+	if db.Driver == testdb.DriverMySQL {
+		return testproxy.MySQLExecute
+	}
+	return testproxy.PostgresExecute
+}
+
+// warm makes the log prepare its statements, so that the next message of each
+// kind is its execution.
+func (r *rig) warm() {
+	r.t.Helper()
+	r.must(r.wrapped, setBalance, 1, 1)
+	r.wantNoLog()
+}
+
+const addOne = "UPDATE account SET balance = balance + 1 WHERE id = 1"
+
+func TestAnInsertOfTheLogWithoutAnswerIsRepeatedUnderTheSameID(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for name, cut := range map[string]func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}{
+			"written":     (*testproxy.Proxy).CutAfter,
+			"not written": (*testproxy.Proxy).CutBefore,
+		} {
+			t.Run(name, func(t *testing.T) {
+				rows := 0
+				r, p := newRigLogBehindProxy(t, freshLike(t, db), func(c *bedsql.Config) {
+					c.Storage = &hookedStorage{Storage: c.Storage}
+				})
+				r.account(1)
+				r.warm()
+				// The number of rows while the write is logged and not yet done.
+				r.cfg.Storage.(*hookedStorage).onRemove = func([]*txlog.Unit) error {
+					rows = len(r.logs())
+					return nil
+				}
+				struck := cut(p, execution(db))
+				r.must(r.wrapped, addOne)
+				waitFor(t, "the insert was cut", struck)
+				if rows != 1 {
+					t.Errorf("the log held %d units, want 1", rows)
+				}
+				r.wantBalances(2)
+				r.wantNoLog()
+			})
+		}
+	})
+}
+
+// While it is not known whether the log was written, nothing is sent; when it
+// stays unknown, the write is pending.
+func TestAnInsertOfTheLogThatStaysUnknownIsPending(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigLogBehindProxy(t, db)
+		r.account(1)
+		r.warm()
+		reached, release := p.Hold(execution(db))
+		defer release()
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		defer cancel()
+		go func() {
+			<-reached
+			p.Delay(time.Hour, 0) // what is repeated does not arrive either
+		}()
+		_, err := r.wrapped.ExecContext(ctx, addOne)
+		pending := wantPending(t, err)
+		if !errors.Is(pending, txlog.ErrInDoubt) {
+			t.Errorf("the error is %v, want it to unwrap to ErrInDoubt", err)
+		}
+		r.wantBalances(1)
+		// The insert arrives late: what was called pending is delivered.
+		release()
+		eventually(t, "the insert has arrived", func() bool { return len(r.logs()) == 1 })
+		if u := r.wantOneLog(); u.ID != pending.LogID {
+			t.Errorf("the log holds %s, want %s", u.ID, pending.LogID)
+		}
+		p.Delay(0, 0)
+		p.CutAll()
+	})
+}
+
+func TestALogThatIsDownIsNotLoggedAndNothingIsSent(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigLogBehindProxy(t, db)
+		r.account(1)
+		target := testproxy.New(t, db.Addr())
+		r.wrapped = r.open(db.Via(target.Addr()).DSN)
+		r.warm()
+		sent := target.Count(testproxy.Text("account"))
+		p.Refuse()
+		p.CutAll()
+		for _, ctx := range []context.Context{context.Background(), bg(t)} {
+			_, err := r.wrapped.ExecContext(ctx, addOne)
+			var nl interface{ Unwrap() error }
+			if !errors.Is(err, bedsql.ErrNotLogged) || !errors.As(err, &nl) || nl.Unwrap() == nil {
+				t.Errorf("the error is %v, want ErrNotLogged with its cause", err)
+			}
+		}
+		if n := sent(); n != 0 {
+			t.Errorf("%d messages were sent to the target", n)
+		}
+		if n := r.counters.NotLogged.Load(); n != 2 {
+			t.Errorf("%d writes were counted as not logged, want 2", n)
+		}
+		r.wantBalances(1)
+		p.Accept()
+		r.must(r.wrapped, addOne)
+		r.wantBalances(2)
+		r.wantNoLog()
+	})
+}
+
+// bg is a soft transaction's context: what was not logged is thrown there too.
+func bg(t *testing.T) context.Context {
+	ctx, soft, err := bedsql.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := soft.End(context.Background()); err != nil {
+			t.Errorf("End: %v", err)
+		}
+	})
+	return ctx
+}
+
+func TestADeliveredWriteReturnsItsResultThoughTheLogIsDown(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigLogBehindProxy(t, db)
+		r.account(1)
+		target := testproxy.New(t, db.Addr())
+		r.wrapped = r.open(db.Via(target.Addr()).DSN)
+		r.warm()
+		reached, release := target.Hold(testproxy.Text(addOne))
+		defer release()
+		done := make(chan error, 1)
+		go func() {
+			res, err := r.wrapped.Exec(addOne)
+			if err == nil {
+				if n, rerr := res.RowsAffected(); n != 1 || rerr != nil {
+					err = errors.Join(errors.New("not the driver's own Result"), rerr)
+				}
+			}
+			done <- err
+		}()
+		waitFor(t, "the write is on its way", reached)
+		p.Refuse()
+		p.CutAll()
+		release()
+		if err := <-done; err != nil {
+			t.Errorf("the write: %v", err)
+		}
+		r.wantBalances(2)
+		if u := r.wantOneLog(); !u.Leased {
+			t.Errorf("the log holds %+v, want it to be its writer's still", u)
+		}
+		if report := r.runOnce(); report.Claimed != 0 {
+			t.Errorf("the job took it from its writer: %v", report)
+		}
+		p.Accept()
+		eventually(t, "the removal was repeated with success", func() bool { return len(r.logs()) == 0 })
+		r.wantBalances(2)
+	})
+}
+
+func TestARemovalWithoutAnswerIsRepeated(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for name, c := range map[string]struct {
+			query string
+			err   bool
+		}{
+			"after a delivery": {addOne, false},
+			"after a refusal":  {"UPDATE account SET nosuch = 1", true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				var cut func()
+				r, p := newRigLogBehindProxy(t, freshLike(t, db), func(c *bedsql.Config) {
+					c.Storage = &hookedStorage{Storage: c.Storage, onRemove: func([]*txlog.Unit) error {
+						if cut != nil {
+							cut()
+						}
+						return nil
+					}}
+				})
+				r.account(1)
+				r.warm()
+				cut = func() {
+					cut = nil
+					p.CutAfter(execution(db))
+				}
+				_, err := r.wrapped.Exec(c.query)
+				if c.err && (!isDriversOwn(db, err) || errors.Is(err, bedsql.ErrPending)) || !c.err && err != nil {
+					t.Errorf("the error is %v, want the driver's own or none", err)
+				}
+				if cut != nil {
+					t.Error("no removal was cut")
+				}
+				r.wantNoLog()
+			})
+		}
+	})
+}
+
+func TestARefusalWhoseRemovalIsNotConfirmedIsPending(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigLogBehindProxy(t, db, func(c *bedsql.Config) { c.LogTimeout = 100 * time.Millisecond })
+		r.account(1)
+		target := testproxy.New(t, db.Addr())
+		r.wrapped = r.open(db.Via(target.Addr()).DSN)
+		r.warm()
+		const refused = "UPDATE account SET nosuch = 1"
+		reached, release := target.Hold(testproxy.Text(refused))
+		defer release()
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.wrapped.Exec(refused)
+			done <- err
+		}()
+		waitFor(t, "the write is on its way", reached)
+		p.Refuse()
+		p.CutAll()
+		release()
+		err := <-done
+		wantPending(t, err)
+		if !holdsDriversOwn(db, err) || !strings.Contains(err.Error(), "nosuch") {
+			t.Errorf("the error is %v, want it to hold the refusal", err)
+		}
+		p.Accept()
+		r.wantOneLog()
+	})
+}

@@ -1,0 +1,47 @@
+package acceptance
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"go.uber.org/goleak"
+)
+
+// beProgram in the environment makes the test binary one of programs, for
+// tests of what becomes of a process that ends.
+const beProgram = "BED_ACCEPTANCE_BE_PROGRAM"
+
+// programs give their exit status.
+var programs = map[string]func() int{
+	"writer": writerMain,
+}
+
+// binaries is where programs are built; it is removed when the tests end.
+var binaries string
+
+func TestMain(m *testing.M) {
+	// Connections are lost here all the time.
+	_ = mysql.SetLogger(new(mysql.NopLogger))
+	name := os.Getenv(beProgram)
+	if name == "" {
+		var err error
+		if binaries, err = os.MkdirTemp("", "bed-acceptance-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		// gorm's cache of prepared statements cannot be closed.
+		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"),
+			goleak.Cleanup(func(status int) {
+				_ = os.RemoveAll(binaries)
+				os.Exit(status)
+			}))
+	}
+	program, ok := programs[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "%s: there is no program %q\n", beProgram, name)
+		os.Exit(2)
+	}
+	os.Exit(program())
+}

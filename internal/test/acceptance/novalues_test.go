@@ -1,0 +1,238 @@
+package acceptance
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// secretValue is a parameter that servers are made to quote.
+const secretValue = "hunter2-at-the-till"
+
+// logLines collects log lines of every level.
+type logLines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logLines) logger() *logrus.Logger {
+	logger := logrus.New()
+	logger.SetOutput(l)
+	logger.SetLevel(logrus.TraceLevel)
+	return logger
+}
+
+// quoting are writes whose error quotes the parameter, by database.
+var quoting = map[string]struct {
+	schema []string
+	writes map[string]string // by what the error is
+}{
+	testdb.DriverMySQL: {
+		[]string{
+			"CREATE TABLE note (name VARCHAR(60) PRIMARY KEY, n INT)",
+			"CREATE TABLE deadlock (name VARCHAR(60))",
+			"CREATE TRIGGER d BEFORE INSERT ON deadlock FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MESSAGE_TEXT = NEW.name, MYSQL_ERRNO = 1205",
+			"CREATE TABLE lost (name VARCHAR(60))",
+			"CREATE TRIGGER l BEFORE INSERT ON lost FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MESSAGE_TEXT = NEW.name, MYSQL_ERRNO = 1430",
+		},
+		map[string]string{
+			"duplicate": "INSERT INTO note (name) VALUES (?)",
+			"refused":   "UPDATE note SET n = ?",
+			"retryable": "INSERT INTO deadlock VALUES (?)",
+			"unknown":   "INSERT INTO lost VALUES (?)",
+		},
+	},
+	testdb.DriverPostgres: {
+		[]string{
+			"CREATE TABLE note (name VARCHAR(60) PRIMARY KEY, n INT)",
+			"CREATE FUNCTION raise() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '%', NEW.name USING ERRCODE = TG_ARGV[0]; END $$ LANGUAGE plpgsql",
+			"CREATE TABLE taken (name TEXT)",
+			"CREATE TRIGGER t BEFORE INSERT ON taken FOR EACH ROW EXECUTE FUNCTION raise('23505')",
+			"CREATE TABLE deadlock (name TEXT)",
+			"CREATE TRIGGER d BEFORE INSERT ON deadlock FOR EACH ROW EXECUTE FUNCTION raise('40P01')",
+			"CREATE TABLE lost (name TEXT)",
+			"CREATE TRIGGER l BEFORE INSERT ON lost FOR EACH ROW EXECUTE FUNCTION raise('08006')",
+		},
+		map[string]string{
+			"duplicate": "INSERT INTO taken VALUES (?)",
+			"refused":   "UPDATE note SET n = ?::text::int",
+			"retryable": "INSERT INTO deadlock VALUES (?)",
+			"unknown":   "INSERT INTO lost VALUES (?)",
+		},
+	},
+	testdb.DriverSQLite: {
+		[]string{
+			"CREATE TABLE note (name TEXT PRIMARY KEY, n INT)",
+			"CREATE TABLE strict (name TEXT)",
+			"CREATE TRIGGER s BEFORE INSERT ON strict BEGIN SELECT RAISE(ABORT, NEW.name); END",
+		},
+		map[string]string{
+			"refused by a trigger": "INSERT INTO strict VALUES (?)",
+			"refused":              "UPDATE note SET n = json_extract('{}', ?)",
+		},
+	},
+}
+
+func TestNoLogLineHoldsAParametersValue(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+			var lines logLines
+			logDB := freshLike(t, db)
+			db := db
+			if guarantee == bedsql.ExactlyOnce {
+				db = freshLike(t, db)
+			}
+			r := newRigWithLog(t, db, logDB, func(c *bedsql.Config) {
+				c.Logger, c.Guarantee, c.SyncMaxDeliveryTryTimes = lines.logger(), guarantee, 1
+			})
+			r.exec(quoting[db.Driver].schema...)
+			r.exec("INSERT INTO note VALUES ('" + secretValue + "', 1)")
+			for what, query := range quoting[db.Driver].writes {
+				_, err := r.wrapped.Exec(r.q(query), secretValue)
+				if err == nil || !strings.Contains(err.Error(), secretValue) {
+					t.Fatalf("%s: the server was to quote the value; it says %v", what, err)
+				}
+				soft, tx, err := bedsql.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := r.wrapped.ExecContext(soft, r.q(query), secretValue); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if err := tx.End(t.Context()); err == nil {
+					t.Fatalf("%s: End reports nothing", what)
+				}
+			}
+			// The job meets all of them, those that the application parked too.
+			for _, u := range r.logs() {
+				if err := r.storage.Retry(t.Context(), u.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			logged := func(c *asyncjob.Config) { c.Logger, c.MaxDeliveryTryTimes = lines.logger(), 2 }
+			for range 2 {
+				r.runOnce(logged)
+			}
+			quoted := 0
+			for _, u := range r.logs() {
+				if !u.Parked {
+					t.Errorf("%s is not parked: %s", u.Statements[0].SQL, u.LastError)
+				}
+				if strings.Contains(u.LastError, secretValue) {
+					quoted++
+				}
+			}
+			if n := len(quoting[db.Driver].writes); quoted < n {
+				t.Errorf("%d last errors quote the value, want at least %d: the servers' texts belong there", quoted, n)
+			}
+			text := lines.String()
+			for _, want := range []string{"bed: the write is parked", "parked: a person must retry or discard it"} {
+				if !strings.Contains(text, want) {
+					t.Errorf("the log lines do not say %q:\n%s", want, text)
+				}
+			}
+			if strings.Contains(text, secretValue) {
+				t.Errorf("a value is in a log line:\n%s", text)
+			}
+		}
+	})
+}
+
+// quotingLog makes the log's own database refuse what is true of a row, and
+// quote a column of it.
+func quotingLog(driver, event, when, column string) []string {
+	switch driver {
+	case testdb.DriverMySQL:
+		return []string{fmt.Sprintf("CREATE TRIGGER q%s BEFORE %[1]s ON transaction_log FOR EACH ROW BEGIN DECLARE m VARCHAR(120); "+
+			"IF %s THEN SET m = RIGHT(COALESCE(NEW.%s, ''), 120); SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = m; END IF; END", event, when, column)}
+	case testdb.DriverPostgres:
+		return []string{
+			fmt.Sprintf("CREATE FUNCTION q%s() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '%%', NEW.%s; END $$ LANGUAGE plpgsql", event, column),
+			fmt.Sprintf("CREATE TRIGGER q%s BEFORE %[1]s ON transaction_log FOR EACH ROW WHEN (%s) EXECUTE FUNCTION q%[1]s()", event, when),
+		}
+	default:
+		return []string{fmt.Sprintf("CREATE TRIGGER q%s BEFORE %[1]s ON transaction_log WHEN %s BEGIN SELECT RAISE(ABORT, NEW.%s); END", event, when, column)}
+	}
+}
+
+func TestNoLogLineHoldsAValueThatTheLogsDatabaseQuotes(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		var lines logLines
+		r := newRig(t, db, func(c *bedsql.Config) {
+			c.Logger, c.RunUnlogged = lines.logger(), true
+		})
+		r.exec(quoting[db.Driver].schema...)
+		r.exec("INSERT INTO note VALUES ('row', 1)")
+		bareLog := r.logDB.Open(t)
+		trigger := func(event, when, column string) {
+			t.Helper()
+			for _, q := range quotingLog(db.Driver, event, when, column) {
+				if _, err := bareLog.Exec(q); err != nil {
+					t.Fatalf("%s: %v", q, err)
+				}
+			}
+		}
+		soft, tx, err := bedsql.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := r.q(quoting[db.Driver].writes["refused"])
+		exec := func() {
+			t.Helper()
+			if _, err := r.wrapped.ExecContext(soft, refused, secretValue); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exec() // parked, and made due for the job
+		first := r.wantOneLog()
+		if err := r.storage.Retry(t.Context(), first.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bareLog.Exec("UPDATE transaction_log SET last_error = NULL"); err != nil {
+			t.Fatal(err)
+		}
+		// Renewals too, so that the job gives up when its lease is over.
+		trigger("UPDATE", "NEW.last_error IS NOT NULL OR NEW.lease_token = OLD.lease_token", "last_error")
+		exec() // its verdict cannot be written, and neither can the job's
+		if err := tx.End(t.Context()); err == nil {
+			t.Fatal("End reports nothing")
+		}
+		r.runOnce(func(c *asyncjob.Config) { c.Logger, c.Lease = lines.logger(), 300*time.Millisecond })
+		trigger("INSERT", "NEW.parameters IS NOT NULL", "parameters")
+		if _, err := r.wrapped.Exec(r.q("INSERT INTO note (name) VALUES (?)"), secretValue); err != nil {
+			t.Fatal(err)
+		}
+		text := lines.String()
+		for _, want := range []string{"the log could not be handed over", "what became of the unit could not be written to the log", "the write runs UNLOGGED"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the log lines do not say %q:\n%s", want, text)
+			}
+		}
+		if strings.Contains(text, secretValue) {
+			t.Errorf("a value is in a log line:\n%s", text)
+		}
+	})
+}

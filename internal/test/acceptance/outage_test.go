@@ -1,0 +1,175 @@
+package acceptance
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// leave logs n writes as pending that were not sent.
+func (r *rig) leave(n int, query string, args ...any) {
+	r.t.Helper()
+	s := statementOf(r.t, r.q(query), args...)
+	for range n {
+		u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSourceOf(r.t, r.db), Settings: settingsOf(r.t, r.db), Statements: []txlog.Statement{s}}
+		if err := r.storage.Add(context.Background(), writerLease, u); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := r.storage.Release(context.Background(), u, txlog.Verdict{}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// deadAddr is an address at which nobody listens.
+func deadAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func TestAnOutageIsNoTryAndItsRowsAreNotWalked(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		const rows, rounds = 25, 4
+		r := newRig(t, db)
+		r.account(1)
+		r.leave(rows, "UPDATE account SET balance = balance + 1 WHERE id = 1")
+		before := r.logs()
+		name := dataSourceOf(t, r.db)
+
+		// A proxy before a server that is not there: it counts the dials.
+		down := testproxy.New(t, deadAddr(t))
+		tgt, err := target(db.Driver)(db.Via(down.Addr()).DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := r.jobFor(asyncjob.Targets{name: tgt}, func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 2 })
+		for range rounds {
+			report, err := job.RunOnce(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Claimed != 0 || report.DataSources[name].Unreachable == nil {
+				t.Errorf("the job's round: %+v, want the data source unreachable and nothing claimed", report)
+			}
+		}
+		// pgx may dial twice, with TLS and without.
+		if n := down.Accepted(); n < rounds || n > 2*rounds {
+			t.Errorf("%d dials in %d rounds over %d rows, want one probe in each round", n, rounds, rows)
+		}
+		for i, u := range r.logs() {
+			if u.Tries != 0 || u.Parked || u.InDoubt || u.LastError != "" || !u.NextTry.Equal(before[i].NextTry) {
+				t.Errorf("an outage changed a unit: %+v, was %+v", u, before[i])
+			}
+		}
+		if report := r.runOnce(); report.Delivered != rows {
+			t.Errorf("after the outage: %v", report)
+		}
+		r.wantBalances(1 + rows)
+		r.wantNoLog()
+	})
+}
+
+// The connection breaks during the delivery, and the database cannot be
+// reached right after: that says nothing about the row.
+func TestAnOutageThatBeginsDuringADeliveryIsNoTry(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db)
+		r.account(1)
+		r.leave(1, addOne)
+		p.CutBefore(testproxy.Text(addOne))
+		logins := 0
+		p.CutBefore(func(message []byte) bool {
+			if testproxy.Text(db.Name)(message) {
+				logins++
+			}
+			return logins == 3 // the probe that begins the round, the delivery, the probe after it
+		})
+		report := r.runOnce(func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1 })
+		if report.PushedBack != 1 || report.Failed+report.Parked != 0 {
+			t.Errorf("the job's round: %v", report)
+		}
+		if u := r.wantOneLog(); u.Tries != 0 || u.Parked || !u.InDoubt {
+			t.Errorf("the log holds %+v, want no try counted, and in doubt", u)
+		}
+		if report := r.runOnce(); report.Delivered != 1 {
+			t.Errorf("the job's next round: %v", report)
+		}
+		r.wantBalances(2)
+	})
+}
+
+func TestARowThatBreaksTheConnectionHasTriesAndIsParked(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db)
+		r.account(1, 1)
+		const poison = "UPDATE account SET balance = 66 WHERE id = 2 /* poison */"
+		r.leave(1, poison)
+		r.leave(1, addOne)
+		for try := 1; try <= 3; try++ {
+			p.CutBefore(testproxy.Text("poison"))
+			report := r.runOnce()
+			if try < 3 && report.Failed != 1 || try == 3 && report.Parked != 1 {
+				t.Errorf("round %d: %v", try, report)
+			}
+			if u := r.wantOneLog(); u.Tries != try || u.Parked != (try == 3) || !u.InDoubt {
+				t.Errorf("after round %d the log holds %+v", try, u)
+			}
+			r.wantBalances(2, 1) // the other row was delivered in the first round
+		}
+		if report := r.runOnce(); report.Claimed != 0 {
+			t.Errorf("the job goes on with a parked unit: %v", report)
+		}
+	})
+}
+
+func TestAStatementLargerThanTheServersPacketIsNotTriedForever(t *testing.T) {
+	t.Parallel()
+	server := testdb.PrivateMariaDB(t, "--max-allowed-packet=64K")
+	for name, args := range map[string][]any{
+		"in its text":      nil,
+		"in its arguments": {strings.Repeat("x", 200<<10)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			query := "INSERT INTO doc VALUES (1, ?)"
+			if args == nil {
+				query = fmt.Sprintf("INSERT INTO doc VALUES (1, '%s')", strings.Repeat("x", 200<<10))
+			}
+			r := newRigWithLog(t, server.DB(t), testdb.MySQL(t))
+			r.exec("CREATE TABLE doc (id INT PRIMARY KEY, body LONGTEXT)")
+			r.account(1)
+			r.leave(1, query, args...)
+			r.leave(1, addOne)
+			rounds := 0
+			for ; rounds < 5; rounds++ {
+				r.runOnce()
+				r.wantBalances(2)
+				if u := r.wantOneLog(); u.Parked {
+					break
+				} else if u.Tries != rounds+1 {
+					t.Fatalf("after round %d the log holds a unit with %d tries", rounds+1, u.Tries)
+				}
+			}
+			if rounds == 5 {
+				t.Error("the row is not parked")
+			}
+			if n := r.count("SELECT COUNT(*) FROM doc"); n != 0 {
+				t.Error("the server took the packet: the test shows nothing")
+			}
+		})
+	}
+}

@@ -1,0 +1,198 @@
+package acceptance
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+)
+
+func TestRowsAreReadToTheirEndBeforeTheWriteCounts(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account()
+		insert := "INSERT INTO account SELECT n, n * 10 FROM (WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 300) SELECT n FROM c) s RETURNING id, balance"
+		rows, err := r.wrapped.Query(insert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = rows.Close() }()
+		// Not one row was fetched, and it is done.
+		if n := r.count("SELECT count(*) FROM account"); n != 300 {
+			t.Errorf("%d rows are there before the first was fetched, want 300", n)
+		}
+		r.wantNoLog()
+		n := 0
+		for rows.Next() {
+			var id, balance int
+			if err := rows.Scan(&id, &balance); err != nil {
+				t.Fatal(err)
+			}
+			n++
+			if balance != 10*id {
+				t.Fatalf("row %d, %d", id, balance)
+			}
+		}
+		if n != 300 || rows.Err() != nil {
+			t.Errorf("%d rows, %v; want 300", n, rows.Err())
+		}
+	})
+}
+
+func TestRowsThatNobodyFetchesAreWrittenAllTheSame(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account()
+		rows, err := r.wrapped.Query("INSERT INTO account VALUES (1, 1), (2, 2), (3, 3) RETURNING id")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rows.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var id int
+		if err := r.wrapped.QueryRow("INSERT INTO account VALUES (4, 4), (5, 5) RETURNING id").Scan(&id); err != nil || id != 4 {
+			t.Errorf("the first id is %d, %v; want 4", id, err)
+		}
+		if _, err := r.wrapped.Exec("INSERT INTO account VALUES (6, 6) RETURNING id"); err != nil {
+			t.Error(err)
+		}
+		r.wantBalances(1, 2, 3, 4, 5, 6)
+		r.wantNoLog()
+	})
+}
+
+func TestBufferedRowsHaveTheDriversValuesAndColumnTypes(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.kinds()
+		for _, c := range []struct {
+			query string
+			args  []any
+		}{
+			{query: "DELETE FROM kinds RETURNING *"},
+			{query: "DELETE FROM kinds WHERE id > ? RETURNING *", args: []any{0}},
+			{query: "DELETE FROM kinds WHERE id = 99 RETURNING id, price"},
+		} {
+			fill := "INSERT INTO kinds VALUES (2, 'bb', 2.25, 'x', '2024-05-06 07:08:09', NULL)"
+			r.exec("DELETE FROM kinds", fill)
+			bare, err := r.bare.Query(r.q(c.query), c.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantColumns, want := columns(t, bare), content(t, bare)
+			_ = bare.Close()
+			r.exec("DELETE FROM kinds", fill)
+			wrapped, err := r.wrapped.Query(r.q(c.query), c.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := columns(t, wrapped); !reflect.DeepEqual(got, wantColumns) {
+				t.Errorf("%s: columns are %+v\nwant %+v", c.query, got, wantColumns)
+			}
+			if got := content(t, wrapped); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: rows are %#v\nwant %#v", c.query, got, want)
+			}
+			_ = wrapped.Close()
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestALaterRowThatFailsRefusesTheWrite(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account(100)
+		// The 200th row finds its key taken.
+		r.exec("INSERT INTO account VALUES (200, 0)")
+		insert := "INSERT INTO account SELECT n, n FROM (WITH RECURSIVE c (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM c WHERE n < 300) SELECT n FROM c) s RETURNING id"
+		rows, err := r.wrapped.Query(insert)
+		if err == nil {
+			_ = rows.Close()
+		}
+		r.wantOutcome(refused, err)
+		if !isDriversOwn(db, err) {
+			t.Errorf("%T %v is not the driver's own bare error", err, err)
+		}
+		if n := r.count("SELECT count(*) FROM account"); n != 2 {
+			t.Errorf("%d rows, want the two from before", n)
+		}
+	})
+}
+
+func TestALaterRowWhoseExpressionFailsRefusesTheWrite(t *testing.T) {
+	t.Parallel()
+	db := testdb.Postgres(t)
+	r := newRig(t, db)
+	r.account()
+	// With the bare driver Query itself succeeds, the error comes with the
+	// tenth row.
+	insert := "INSERT INTO account SELECT n, 0 FROM generate_series(1, 20) n RETURNING 1 / (10 - id)"
+	rows, err := r.wrapped.Query(insert)
+	if err == nil {
+		_ = rows.Close()
+	}
+	r.wantOutcome(refused, err)
+	if n := r.count("SELECT count(*) FROM account"); n != 0 {
+		t.Errorf("%d rows, want none", n)
+	}
+}
+
+func TestADeferredConstraintRefusesTheWrite(t *testing.T) {
+	t.Parallel()
+	for name, fresh := range map[string]func(testing.TB) testdb.DB{"postgres": testdb.Postgres, "sqlite": testdb.SQLite} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := enforced(fresh(t))
+			r := newRig(t, db)
+			r.guarded()
+			for _, args := range [][]any{nil, {1, 99}} {
+				query := "INSERT INTO late VALUES (1, 99) RETURNING id"
+				if args != nil {
+					query = r.q("INSERT INTO late VALUES (?, ?) RETURNING id")
+				}
+				err := r.wrapped.QueryRow(query, args...).Scan(new(int))
+				r.wantOutcome(refused, err)
+				if !isDriversOwn(db, err) {
+					t.Errorf("%T %v is not the driver's own bare error", err, err)
+				}
+			}
+			r.wantGuardedUntouched()
+		})
+	}
+}
+
+func TestRowsLostWithTheConnectionAreWrittenOnceAndSaidToBeLost(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db)
+		r.account()
+		match := testproxy.PostgresExecute
+		if db.Driver == testdb.DriverMySQL {
+			match = testproxy.Text("INSERT INTO account")
+		}
+		p.CutAfter(match)
+		err := r.wrapped.QueryRow("INSERT INTO account VALUES (1, 5) RETURNING id").Scan(new(int))
+		// The retry meets the row of the attempt whose answer was lost.
+		if !errors.Is(err, bedsql.ErrRowsUnknown) {
+			t.Errorf("%v, want ErrRowsUnknown: delivered, with its rows lost", err)
+		}
+		r.wantBalances(5)
+		r.wantNoLog()
+
+		p.CutBefore(match)
+		var id int
+		if err := r.wrapped.QueryRow("INSERT INTO account VALUES (2, 5) RETURNING id").Scan(&id); err != nil || id != 2 {
+			t.Errorf("id %d, %v; want the retry's own row 2", id, err)
+		}
+		r.wantBalances(5, 5)
+		r.wantNoLog()
+	})
+}

@@ -1,0 +1,309 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// sessionState is a statement that leaves something behind in its session,
+// and a write that means something else without it.
+type sessionState struct {
+	name   string
+	driver string
+	state  string
+	// query: state is sent through Query.
+	query bool
+	write string
+}
+
+var sessionStates = []sessionState{
+	{name: "temporary table", driver: testdb.DriverMySQL, state: "CREATE TEMPORARY TABLE tmp (n INT)", write: "INSERT INTO tmp VALUES (1)"},
+	{name: "user variable", driver: testdb.DriverMySQL, state: "SET @amount = 5", write: "UPDATE account SET balance = @amount"},
+	{name: "session variable", driver: testdb.DriverMySQL, state: "SET SESSION sql_mode = ''", write: "UPDATE account SET balance = 5"},
+	{name: "LOCK TABLES", driver: testdb.DriverMySQL, state: "LOCK TABLES account WRITE", write: "UPDATE account SET balance = 5"},
+	{name: "user lock", driver: testdb.DriverMySQL, state: "SELECT GET_LOCK('bed', 0)", query: true, write: "UPDATE account SET balance = 5"},
+	{name: "prepared by text", driver: testdb.DriverMySQL, state: "PREPARE p FROM 'SELECT 1'", write: "UPDATE account SET balance = 5"},
+
+	{name: "temporary table", driver: testdb.DriverPostgres, state: "CREATE TEMP TABLE tmp (n INT)", write: "INSERT INTO tmp VALUES (1)"},
+	{name: "SELECT INTO TEMP", driver: testdb.DriverPostgres, state: "SELECT id INTO TEMP tmp FROM account", write: "INSERT INTO tmp VALUES (1)"},
+	{name: "search_path", driver: testdb.DriverPostgres, state: "SET search_path = other", write: "UPDATE account SET balance = 5"},
+	{name: "set_config", driver: testdb.DriverPostgres, state: "SELECT set_config('search_path', 'other', false)", query: true, write: "UPDATE account SET balance = 5"},
+	{name: "advisory lock", driver: testdb.DriverPostgres, state: "SELECT pg_try_advisory_lock(1)", query: true, write: "UPDATE account SET balance = 5"},
+	{name: "role", driver: testdb.DriverPostgres, state: "SET ROLE postgres", write: "UPDATE account SET balance = 5"},
+	{name: "time zone", driver: testdb.DriverPostgres, state: "SET TIME ZONE 'Asia/Tokyo'", write: "UPDATE account SET balance = 5"},
+
+	{name: "temporary table", driver: testdb.DriverSQLite, state: "CREATE TEMP TABLE tmp (n INT)", write: "INSERT INTO tmp VALUES (1)"},
+	{name: "attached database", driver: testdb.DriverSQLite, state: "ATTACH ':memory:' AS aside", write: "UPDATE account SET balance = 5"},
+	{name: "pragma", driver: testdb.DriverSQLite, state: "PRAGMA foreign_keys = ON", write: "UPDATE account SET balance = 5"},
+}
+
+func collecting(hook **logtest.Hook) func(*bedsql.Config) {
+	return func(c *bedsql.Config) {
+		logger, h := logtest.NewNullLogger()
+		*hook = h
+		c.Logger = logger
+	}
+}
+
+func warnings(hook *logtest.Hook) (out []string) {
+	for _, e := range hook.AllEntries() {
+		if e.Level <= logrus.WarnLevel {
+			out = append(out, e.Message)
+		}
+	}
+	return out
+}
+
+func TestSessionStatePinsItsConnection(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for _, s := range sessionStates {
+			if s.driver != db.Driver {
+				continue
+			}
+			t.Run(s.name, func(t *testing.T) {
+				var hook *logtest.Hook
+				adds := 0
+				r := newRig(t, freshLike(t, db), collecting(&hook), func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
+				r.account(100)
+				if db.Driver == testdb.DriverPostgres {
+					r.exec("CREATE SCHEMA other", "CREATE TABLE other.account (id INT, balance INT)", "INSERT INTO other.account VALUES (1, 1)")
+				}
+				ctx := context.Background()
+				conn := r.conn()
+				if s.query {
+					rows, err := conn.QueryContext(ctx, s.state)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = rows.Close()
+				} else {
+					r.must(conn, s.state)
+				}
+				for range 2 {
+					r.must(conn, s.write)
+				}
+				if adds != 0 {
+					t.Errorf("%d logs were written: a retry elsewhere would not see the session's state", adds)
+				}
+				if n := r.counters.PassedThrough.Load(); n != 2 {
+					t.Errorf("%d writes counted as passed through, want 2", n)
+				}
+				if w := warnings(hook); len(w) != 1 {
+					t.Errorf("warnings %q, want one for the connection", w)
+				}
+				if s.name == "search_path" || s.name == "set_config" {
+					if n := r.count("SELECT balance FROM other.account"); n != 5 {
+						t.Errorf("the write went to the wrong schema")
+					}
+					r.wantBalances(100)
+				}
+				// Its errors are the driver's own, and unretried.
+				if err := r.fails(conn, "UPDATE account SET nope = 1"); !isDriversOwn(db, err) {
+					t.Errorf("%T %v is not the driver's own bare error", err, err)
+				}
+			})
+		}
+	})
+}
+
+func TestPinnedRefuseMakesItAnError(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for _, s := range sessionStates {
+			if s.driver != db.Driver {
+				continue
+			}
+			t.Run(s.name, func(t *testing.T) {
+				r := newRig(t, freshLike(t, db), func(c *bedsql.Config) { c.Pinned = bedsql.PinnedRefuse })
+				r.account(100)
+				if db.Driver == testdb.DriverPostgres {
+					r.exec("CREATE SCHEMA other", "CREATE TABLE other.account (id INT, balance INT)")
+				}
+				ctx := context.Background()
+				conn := r.conn()
+				if s.query {
+					rows, err := conn.QueryContext(ctx, s.state)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = rows.Close()
+				} else {
+					r.must(conn, s.state)
+				}
+				if err := r.fails(conn, s.write); !errors.Is(err, bedsql.ErrPinned) || errors.Is(err, bedsql.ErrPending) {
+					t.Errorf("%v, want ErrPinned", err)
+				}
+				if _, err := conn.ExecContext(bedsql.Skip(ctx), s.write); err != nil {
+					t.Errorf("under Skip: %v", err)
+				}
+				r.wantNoLog()
+			})
+		}
+	})
+}
+
+func TestAUseInAnotherDatabaseIsWrittenToThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t))
+	r.account(100)
+	elsewhere := newRig(t, testdb.MySQL(t))
+	elsewhere.account(100)
+	conn := r.conn()
+	r.must(conn, "USE "+elsewhere.db.Name)
+	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 5, 1)
+	r.wantBalances(100)
+	elsewhere.wantBalances(5)
+	if n := r.counters.PassedThrough.Load(); n != 1 {
+		t.Errorf("%d writes counted as passed through, want 1", n)
+	}
+}
+
+func TestAWriteThatReadsItsSessionIsNeverLogged(t *testing.T) {
+	t.Parallel()
+	for driver, writes := range map[string][]string{
+		testdb.DriverMySQL: {
+			"UPDATE account SET balance = @unset WHERE id = 2",
+			"UPDATE account SET balance = LAST_INSERT_ID() WHERE id = 1",
+			"UPDATE account SET balance = (@n := 5) WHERE id = 1",
+		},
+		testdb.DriverPostgres: {"UPDATE account SET balance = pg_backend_pid() WHERE id = 1"},
+		testdb.DriverSQLite:   {"UPDATE account SET balance = last_insert_rowid() WHERE id = 1"},
+	} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			db := map[string]func(testing.TB) testdb.DB{testdb.DriverMySQL: testdb.MySQL, testdb.DriverPostgres: testdb.Postgres, testdb.DriverSQLite: testdb.SQLite}[driver](t)
+			adds := 0
+			r := newRig(t, db, func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
+			r.account(100)
+			for _, write := range writes {
+				if _, err := r.wrapped.Exec(write); err != nil {
+					t.Errorf("%s: %v", write, err)
+				}
+			}
+			if adds != 0 || int(r.counters.PassedThrough.Load()) != len(writes) {
+				t.Errorf("%d logs, %d counted as passed through; want 0 and %d", adds, r.counters.PassedThrough.Load(), len(writes))
+			}
+		})
+	}
+}
+
+func TestTransactionControlAsTextIsATransaction(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		adds := 0
+		r := newRig(t, db, func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
+		r.account(100, 100)
+		conn := r.conn()
+		r.must(conn, "BEGIN")
+		r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
+		r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 2, 2)
+		if adds != 0 {
+			t.Errorf("%d logs were written before COMMIT", adds)
+		}
+		r.must(conn, "/* a comment */ commit ;")
+		if adds != 1 {
+			t.Errorf("%d units were logged for one transaction", adds)
+		}
+		r.must(conn, "BEGIN")
+		r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 3, 1)
+		r.must(conn, "ROLLBACK")
+		if adds != 1 {
+			t.Error("a transaction that was rolled back was logged")
+		}
+		r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 4, 2)
+		if adds != 2 {
+			t.Error("a write after ROLLBACK was not logged on its own")
+		}
+		r.wantBalances(1, 4)
+		r.wantNoLog()
+		if n := r.counters.PassedThrough.Load(); n != 0 {
+			t.Errorf("%d writes passed through unlogged", n)
+		}
+	})
+}
+
+func TestAutocommitOffIsATransactionWithoutABegin(t *testing.T) {
+	t.Parallel()
+	adds := 0
+	r := newRig(t, testdb.MySQL(t), func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
+	r.account(100, 100)
+	conn := r.conn()
+	r.must(conn, "SET autocommit = 0")
+	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
+	r.wantBalances(100, 100)
+	if adds != 0 {
+		t.Errorf("%d logs were written before COMMIT", adds)
+	}
+	r.must(conn, "COMMIT")
+	r.wantBalances(1, 100)
+	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 2, 2)
+	r.must(conn, "ROLLBACK")
+	if adds != 1 {
+		t.Errorf("%d units were logged, want the committed one", adds)
+	}
+	r.wantBalances(1, 100)
+	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 3, 2)
+	r.must(conn, "SET autocommit = 1") // commits
+	r.wantBalances(1, 3)
+	if adds != 2 {
+		t.Errorf("%d units were logged, want one for each commit", adds)
+	}
+	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 4, 2)
+	if adds != 3 {
+		t.Errorf("%d units were logged, want a third for the write with autocommit", adds)
+	}
+	r.wantBalances(1, 4)
+	r.wantNoLog()
+}
+
+func TestAPinnedConnectionStaysPinnedInThePool(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		adds := 0
+		r := newRig(t, db, func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
+		r.account(100)
+		r.wrapped.SetMaxOpenConns(1)
+		state := map[string]string{testdb.DriverMySQL: "SET @x = 1", testdb.DriverPostgres: "SET search_path = public", testdb.DriverSQLite: "PRAGMA foreign_keys = ON"}
+		r.must(r.wrapped, state[db.Driver])
+		r.must(r.wrapped, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
+		tx := r.begin()
+		r.must(tx, "UPDATE account SET balance = ? WHERE id = ?", 2, 1)
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if adds != 0 || r.counters.PassedThrough.Load() != 2 {
+			t.Errorf("%d logs, %d counted as passed through; want 0 and 2", adds, r.counters.PassedThrough.Load())
+		}
+		r.wantBalances(2)
+	})
+}
+
+func TestWhatEndsWithItsTransactionDoesNotPin(t *testing.T) {
+	t.Parallel()
+	adds := 0
+	r := newRig(t, testdb.Postgres(t), func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
+	r.account(100)
+	conn := r.conn()
+	tx, err := conn.BeginTx(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.must(tx, "SET LOCAL search_path = public")
+	r.must(tx, "SELECT set_config('search_path', 'public', true)")
+	r.must(tx, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 2, 1)
+	if adds != 2 || r.counters.PassedThrough.Load() != 0 {
+		t.Errorf("%d logs, %d counted as passed through; want 2 and 0", adds, r.counters.PassedThrough.Load())
+	}
+}

@@ -1,0 +1,272 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// The acceptance case of Sharding-JDBC's soft transactions: one failing
+// statement does not stop the ones behind it.
+func TestSoftTransactionABadStatementDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account(1, 2, 3)
+		ctx, st := soft(t)
+		run := func(query string, args ...any) sql.Result {
+			t.Helper()
+			res, err := r.wrapped.ExecContext(ctx, r.q(query), args...)
+			if err != nil {
+				t.Fatalf("%s: %v", query, err)
+			}
+			return res
+		}
+		wantRows := func(res sql.Result, want int64) {
+			t.Helper()
+			if n, err := res.RowsAffected(); n != want || err != nil {
+				t.Errorf("RowsAffected: %d, %v; want %d", n, err, want)
+			}
+		}
+		wantRows(run(setBalance, 10, 1), 1)
+		wantRows(run("UPDATE account SET no_such_column = ? WHERE id = ?", 20, 2), 0)
+		wantRows(run(setBalance, 30, 3), 1)
+
+		r.wantBalances(10, 2, 30)
+		u := r.wantParked("no_such_column")
+		if u.TransactionID != st.ID() {
+			t.Errorf("the log carries the transaction id %q, want %q", u.TransactionID, st.ID())
+		}
+		first := st.End(context.Background())
+		var refused *bedsql.RefusedError
+		if !errors.As(first, &refused) || refused.LogID != u.ID || !holdsDriversOwn(db, refused.Cause) || errors.Is(first, bedsql.ErrPending) {
+			t.Errorf("End: %v, want the refusal of log %s with the driver's own error", first, u.ID)
+		}
+		if second := st.End(context.Background()); second == nil || second.Error() != first.Error() {
+			t.Errorf("End the second time: %v, want the same again: %v", second, first)
+		}
+		// A person mends the table and has it delivered.
+		if report := r.runOnce(); report.Claimed != 0 {
+			t.Errorf("the job touched a parked unit: %v", report)
+		}
+		r.exec("ALTER TABLE account ADD COLUMN no_such_column INT")
+		if err := r.storage.Retry(context.Background(), u.ID); err != nil {
+			t.Fatal(err)
+		}
+		if report := r.runOnce(); report.Delivered != 1 {
+			t.Errorf("the job's round: %v", report)
+		}
+		if n := r.count("SELECT no_such_column FROM account WHERE id = 2"); n != 20 {
+			t.Errorf("the second statement wrote %d, want 20", n)
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestSoftTransactionsDoNotNest(t *testing.T) {
+	t.Parallel()
+	ctx, st := soft(t)
+	inner, second, err := bedsql.Begin(ctx)
+	if !errors.Is(err, bedsql.ErrNested) || second != nil || !strings.Contains(err.Error(), st.ID()) {
+		t.Errorf("Begin: %v, %v; want ErrNested, naming the one that is open", second, err)
+	}
+	if inner == nil {
+		t.Error("the context is nil: it would panic where it is used")
+	}
+	if err := st.End(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if _, third, err := bedsql.Begin(ctx); err != nil || third.ID() == st.ID() {
+		t.Errorf("Begin after End: %v", err)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, _, err := bedsql.Begin(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Begin under an ended context: %v", err)
+	}
+}
+
+func TestSoftTransactionIsForManyGoroutines(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		const goroutines, each = 8, 10
+		r := newRig(t, db)
+		r.account(0, 0, 0, 0, 0, 0, 0, 0)
+		ctx, st := soft(t)
+		var wg sync.WaitGroup
+		for g := range goroutines {
+			wg.Go(func() {
+				for i := range each {
+					query := fmt.Sprintf("UPDATE account SET balance = balance + 1 WHERE id = %d", g+1)
+					if i == each/2 {
+						query = "UPDATE account SET nosuch = 1"
+					}
+					if _, err := r.wrapped.ExecContext(ctx, query); err != nil {
+						t.Errorf("goroutine %d: %v", g, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		err := st.End(context.Background())
+		if n := strings.Count(fmt.Sprint(err), "refused a write"); n != goroutines {
+			t.Errorf("End reports %d refusals, want %d: %v", n, goroutines, err)
+		}
+		for id := 1; id <= goroutines; id++ {
+			if b := r.balance(id); b != each-1 {
+				t.Errorf("balance of account %d is %d, want %d", id, b, each-1)
+			}
+		}
+		units := r.logs()
+		if len(units) != goroutines {
+			t.Fatalf("the log holds %d units, want %d", len(units), goroutines)
+		}
+		for _, u := range units {
+			if !u.Parked || u.TransactionID != st.ID() {
+				t.Errorf("the log holds %+v, want it parked and of transaction %s", u, st.ID())
+			}
+		}
+	})
+}
+
+// End waits for what runs in other goroutines, as long as its context allows.
+func TestSoftTransactionEndWaitsForWritesThatRun(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db)
+		r.account(1)
+		ctx, st := soft(t)
+		reached, release := p.Hold(testproxy.Text(addOne))
+		defer release()
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.wrapped.ExecContext(ctx, addOne)
+			done <- err
+		}()
+		waitFor(t, "the write is on its way", reached)
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := st.End(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("End under an ended context: %v, want it to say that writes still run", err)
+		}
+		if _, err := r.wrapped.ExecContext(ctx, addOne); !errors.Is(err, bedsql.ErrEnded) {
+			t.Errorf("a write after End: %v, want ErrEnded", err)
+		}
+		release()
+		if err := <-done; err != nil {
+			t.Errorf("the write that ran: %v", err)
+		}
+		if err := st.End(context.Background()); err != nil {
+			t.Errorf("End: %v", err)
+		}
+		r.wantBalances(2)
+		r.wantNoLog()
+	})
+}
+
+func TestSoftTransactionCommitLeftPendingIsReportedByEnd(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1, 2)
+		ctx, st := soft(t)
+		tx, err := r.wrapped.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		r.must(tx, setBalance, 10, 1)
+		// Before COMMIT its errors are the caller's.
+		r.must(tx, "SAVEPOINT a")
+		if err := r.fails(tx, "UPDATE account SET nosuch = 1"); !isDriversOwn(db, err) {
+			t.Errorf("a statement's error is %v, want the driver's own", err)
+		}
+		r.must(tx, "ROLLBACK TO SAVEPOINT a")
+		p.CutBefore(testproxy.Text("COMMIT"))
+		if err := tx.Commit(); err != nil {
+			t.Errorf("Commit: %v, want it swallowed", err)
+		}
+		u := r.wantOneLog()
+		if u.TransactionID != st.ID() {
+			t.Errorf("the log carries the transaction id %q, want %q", u.TransactionID, st.ID())
+		}
+		pending := wantPending(t, st.End(context.Background()))
+		if pending.LogID != u.ID {
+			t.Errorf("End reports log %s, want %s", pending.LogID, u.ID)
+		}
+		r.runOnce()
+		r.wantBalances(10, 2)
+		r.wantNoLog()
+	})
+}
+
+func TestSoftTransactionCommitAfterEndCommitsNothing(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.wrapped.SetMaxOpenConns(1)
+		r.account(1)
+		ctx, st := soft(t)
+		tx, err := r.wrapped.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		r.must(tx, setBalance, 10, 1)
+		if err := st.End(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); !errors.Is(err, bedsql.ErrEnded) {
+			t.Errorf("Commit: %v, want ErrEnded", err)
+		}
+		r.wantBalances(1)
+		r.must(r.wrapped, setBalance, 11, 1)
+		r.wantBalances(11)
+		r.wantNoLog()
+	})
+}
+
+// One soft transaction spans databases of different kinds.
+func TestSoftTransactionSpansDatabases(t *testing.T) {
+	t.Parallel()
+	logDB := testdb.MySQL(t)
+	storage, err := txlog.Open(context.Background(), logDB.Driver, logDB.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = storage.Close() })
+	ctx, st := soft(t)
+	var rigs []*rig
+	for _, db := range []testdb.DB{testdb.MySQL(t), testdb.Postgres(t), testdb.SQLite(t)} {
+		r := newRigWithLog(t, db, logDB)
+		r.account(1)
+		rigs = append(rigs, r)
+		for _, query := range []string{addOne, "UPDATE account SET nosuch = 1"} {
+			if _, err := r.wrapped.ExecContext(ctx, query); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := strings.Count(fmt.Sprint(st.End(context.Background())), "refused a write"); n != len(rigs) {
+		t.Errorf("End reports %d refusals, want one of each database", n)
+	}
+	sources := map[string]bool{}
+	for _, u := range rigs[0].logs() {
+		sources[u.DataSource] = u.TransactionID == st.ID()
+	}
+	for _, r := range rigs {
+		r.wantBalances(2)
+		if !sources[dataSourceOf(t, r.db)] {
+			t.Errorf("the log holds no unit of the transaction for %s", r.db.Driver)
+		}
+	}
+}

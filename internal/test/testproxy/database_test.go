@@ -1,0 +1,126 @@
+package testproxy
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// servers are those that a proxy can stand in front of.
+func servers(t *testing.T, f func(t *testing.T, db testdb.DB, direct *sql.DB)) {
+	for driver, fresh := range map[string]func(testing.TB) testdb.DB{"mysql": testdb.MySQL, "postgres": testdb.Postgres} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			db := fresh(t)
+			direct := db.Open(t)
+			if _, err := direct.Exec("CREATE TABLE orders (id INT PRIMARY KEY)"); err != nil {
+				t.Fatal(err)
+			}
+			f(t, db, direct)
+		})
+	}
+}
+
+func rows(t *testing.T, direct *sql.DB) (n int) {
+	t.Helper()
+	if err := direct.QueryRow("SELECT count(*) FROM orders").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// commit inserts a row in a transaction and says whether it came as far as COMMIT.
+func commit(pool *sql.DB, insert string) (sent bool, err error) {
+	tx, err := pool.Begin()
+	if err != nil {
+		return false, err
+	}
+	// After a lost COMMIT it does nothing but end the transaction's goroutine.
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(insert); err != nil {
+		return false, err
+	}
+	return true, tx.Commit()
+}
+
+const (
+	insertFirst  = "INSERT INTO orders VALUES (1)"
+	insertSecond = "INSERT INTO orders VALUES (2)"
+)
+
+func TestACommitCutAfterItWasSentIsAppliedAlthoughTheClientSeesAnError(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		p := New(t, db.Addr())
+		pool := db.Via(p.Addr()).Open(t)
+		p.CutAfter(Text("COMMIT"))
+		if sent, err := commit(pool, insertFirst); !sent || err == nil {
+			t.Errorf("COMMIT sent: %v, the client's error: %v; want it sent and an error", sent, err)
+		}
+		if n := rows(t, direct); n != 1 {
+			t.Errorf("%d rows, want the committed one", n)
+		}
+		if _, err := commit(pool, insertSecond); err != nil {
+			t.Errorf("the next transaction, through a new connection: %v", err)
+		}
+	})
+}
+
+func TestACommitCutBeforeItWasSentIsNotApplied(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		p := New(t, db.Addr())
+		p.CutBefore(Text("COMMIT"))
+		if sent, err := commit(db.Via(p.Addr()).Open(t), insertFirst); !sent || err == nil {
+			t.Errorf("COMMIT sent: %v, the client's error: %v; want it sent and an error", sent, err)
+		}
+		if n := rows(t, direct); n != 0 {
+			t.Errorf("%d rows, want none", n)
+		}
+	})
+}
+
+func TestAHeldCommitIsAppliedWhenReleased(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		p := New(t, db.Addr())
+		pool := db.Via(p.Addr()).Open(t)
+		reached, release := p.Hold(Text("COMMIT"))
+		committed := make(chan error, 1)
+		go func() {
+			_, err := commit(pool, insertFirst)
+			committed <- err
+		}()
+		<-reached
+		if n := rows(t, direct); n != 0 {
+			t.Errorf("%d rows before COMMIT arrived", n)
+		}
+		release()
+		if err := <-committed; err != nil {
+			t.Error(err)
+		}
+		if n := rows(t, direct); n != 1 {
+			t.Errorf("%d rows after COMMIT, want 1", n)
+		}
+	})
+}
+
+func TestAnAutocommitExecuteWithArgumentsIsAppliedAlthoughTheClientSeesAnError(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		p := New(t, db.Addr())
+		pool := db.Via(p.Addr()).Open(t)
+		query, match := "INSERT INTO orders VALUES (?)", MySQLExecute
+		if db.Driver == testdb.DriverPostgres {
+			query, match = "INSERT INTO orders VALUES ($1)", PostgresExecute
+		}
+		p.CutAfter(match)
+		if _, err := pool.Exec(query, 1); err == nil {
+			t.Error("the client was told that it succeeded")
+		}
+		if n := rows(t, direct); n != 1 {
+			t.Errorf("%d rows, want the inserted one", n)
+		}
+	})
+}
