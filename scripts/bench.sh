@@ -10,15 +10,7 @@ servers=durable
 # shellcheck source=scripts/servers.sh
 source scripts/servers.sh
 
-# Other people's wrappers and queues are a module of their own.
-contenders=internal/bench/contenders
 bench=$work/bench
-if go -C "$contenders" mod download 2>"$work/modules.log"; then
-	go -C "$contenders" build -buildvcs=false -o "$bench" .
-else
-	tail -n 3 "$work/modules.log"
-	say "without sqlmw, otelsql and river: their modules are out of reach"
-	go build -buildvcs=false -o "$bench" ./internal/bench/cmd/bench
-fi
+go -C bench build -buildvcs=false -o "$bench" ./cmd/bench
 find_servers
 "$bench" "$@"

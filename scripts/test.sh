@@ -42,15 +42,13 @@ read -ra packages <<<"${PKG:-./...}"
 read -ra flags <<<"${TESTFLAGS:-}"
 say "go vet ${packages[*]}"
 go vet "${packages[@]}"
-# A module of its own, whose dependencies are not those of this one.
-contenders=internal/bench/contenders
-if [[ ${PKG:-./...} == ./... ]]; then
-	if go -C "$contenders" mod download 2>/dev/null; then
-		say "go vet in $contenders"
-		go -C "$contenders" vet ./...
-	else
-		say "$contenders is not vetted: its modules are out of reach"
-	fi
-fi
 say "go test ${race[*]-} ${flags[*]-} ${packages[*]}"
 go test ${race[@]+"${race[@]}"} -count=1 -timeout 45m -p "$jobs" -parallel "$jobs" ${flags[@]+"${flags[@]}"} "${packages[@]}"
+
+# The benchmark is a module of its own, so that what it is compared with is
+# nobody's dependency.
+if [[ ${PKG:-./...} == ./... ]]; then
+	say "go vet and go test in bench"
+	go -C bench vet ./...
+	go -C bench test -count=1 -timeout 10m ${flags[@]+"${flags[@]}"} ./...
+fi

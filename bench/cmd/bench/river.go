@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 
-	"github.com/bedsql/bed/internal/bench"
+	"github.com/bedsql/bed/bench"
 )
 
 // The settings with which river's own benchmark works.

@@ -1,7 +1,6 @@
-// Command contenders is the benchmark with other people's wrappers and queues
-// in it: github.com/ngrok/sqlmw, github.com/XSAM/otelsql and
-// github.com/riverqueue/river. It is a module of its own, so that they are
-// nobody's dependencies but its own. `make bench` builds and runs it.
+// Command bench measures what delivery costs beside the bare driver, beside
+// other people's wrappers (github.com/ngrok/sqlmw, github.com/XSAM/otelsql) and
+// beside a queue in tables (github.com/riverqueue/river). `make bench` runs it.
 package main
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/XSAM/otelsql"
 	"github.com/ngrok/sqlmw"
 
-	"github.com/bedsql/bed/internal/bench"
+	"github.com/bedsql/bed/bench"
 )
 
 func main() {

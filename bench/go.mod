@@ -1,16 +1,20 @@
-module github.com/bedsql/bed/internal/bench/contenders
+module github.com/bedsql/bed/bench
 
 go 1.25.0
 
-replace github.com/bedsql/bed => ../../..
+replace github.com/bedsql/bed => ..
 
 require (
 	github.com/XSAM/otelsql v0.44.0
 	github.com/bedsql/bed v0.0.0
+	github.com/go-sql-driver/mysql v1.10.1
+	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/ngrok/sqlmw v0.0.0-20220520173518-97c9c04efc79
 	github.com/riverqueue/river v0.44.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.44.1
+	github.com/sirupsen/logrus v1.10.2
+	go.uber.org/goleak v1.3.0
 )
 
 require (
@@ -20,8 +24,6 @@ require (
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
-	github.com/go-sql-driver/mysql v1.10.1 // indirect
-	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
@@ -32,7 +34,6 @@ require (
 	github.com/riverqueue/river/rivershared v0.44.1 // indirect
 	github.com/riverqueue/river/rivertype v0.44.1 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
-	github.com/sirupsen/logrus v1.10.2 // indirect
 	github.com/tidwall/gjson v1.19.0 // indirect
 	github.com/tidwall/match v1.2.0 // indirect
 	github.com/tidwall/pretty v1.2.1 // indirect
