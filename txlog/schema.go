@@ -112,6 +112,9 @@ func (e *missingError) Error() string {
 		": add what schema.sql says of them, or move the old table away so that a new one can be created"
 }
 
+// Is makes errors.Is(err, ErrUnusable) true.
+func (e *missingError) Is(target error) bool { return target == ErrUnusable }
+
 func (s *SQLStorage) probeTable(ctx context.Context, t table) error {
 	rows, err := s.db.QueryContext(ctx, "SELECT * FROM "+t.name+" WHERE 1 = 0")
 	if err != nil {

@@ -28,11 +28,21 @@ func (s *SQLStorage) readIdentity(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("the log's identity cannot be read from the table bed_log, or not be put there: %w", err)
 	case !storableToken(s.identity, maxToken):
-		return fmt.Errorf("the log's identity in the table bed_log is %.100q: it must have 1 to %d printable ASCII characters; "+
-			"give it back the one it had, or delete the row for a new one", s.identity, maxToken)
+		return &identityError{s.identity}
 	}
 	return nil
 }
+
+// identityError is an identity that cannot be one.
+type identityError struct{ identity string }
+
+func (e *identityError) Error() string {
+	return fmt.Sprintf("the log's identity in the table bed_log is %.100q: it must have 1 to %d printable ASCII characters; "+
+		"give it back the one it had, or delete the row for a new one", e.identity, maxToken)
+}
+
+// Is makes errors.Is(err, ErrUnusable) true.
+func (e *identityError) Is(target error) bool { return target == ErrUnusable }
 
 func (s *SQLStorage) selectIdentity(ctx context.Context) (string, error) {
 	var identity string

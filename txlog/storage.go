@@ -15,6 +15,10 @@ var (
 	// ErrLeaseLost is returned when a unit is not held under the given token
 	// any more: its lease ran out and somebody else took, delivered or removed it.
 	ErrLeaseLost = errors.New("txlog: the lease of the log was lost")
+	// ErrUnusable is matched by the error of Open for a log that is there and
+	// cannot be used as it is: a table lacks columns, or the identity is none.
+	// To wait does not help.
+	ErrUnusable = errors.New("txlog: the log cannot be used as it is")
 	// ErrNotFound is returned for an id that the log does not hold.
 	ErrNotFound = errors.New("txlog: no such log")
 	// ErrLeased is returned by Retry and Discard for a unit that is being

@@ -37,6 +37,7 @@ type app struct {
 	configPath string
 	logFormat  string
 	logLevel   string
+	logTimeout time.Duration
 	// dsns are those of the configuration, whose secrets no message may hold.
 	dsns []string
 }
@@ -142,8 +143,10 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// configFlag is for the commands that open the log.
 func (a *app) configFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default $"+ConfigVariable+", else "+DefaultConfig+")")
+	cmd.Flags().DurationVar(&a.logTimeout, "log-timeout", defaultLogTimeout, "how long an answer of the transaction log is waited for")
 }
 
 // withLog opens the transaction log for an inspection command.
@@ -156,6 +159,9 @@ func (a *app) withConfig(ctx context.Context, p part, f func(txlog.Storage, *con
 	if _, err := a.logger(); err != nil {
 		return err
 	}
+	if a.logTimeout <= 0 {
+		return usagef(nil, "--log-timeout must be more than 0")
+	}
 	cfg, err := a.readConfig(a.configPath, p)
 	if err != nil {
 		return err
@@ -164,11 +170,11 @@ func (a *app) withConfig(ctx context.Context, p part, f func(txlog.Storage, *con
 	for _, s := range cfg.targets {
 		a.dsns = append(a.dsns, s.dsn)
 	}
-	st, err := a.Open(ctx, cfg.log, false)
+	st, err := a.openBounded(ctx, cfg.log, false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = redactError(err, a.dsns...) }()
 	defer closing(&err, "the transaction log", st.Close)
-	return f(st, cfg)
+	return f(boundedLog{st, a, cfg.log}, cfg)
 }

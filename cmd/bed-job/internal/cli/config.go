@@ -34,6 +34,8 @@ type config struct {
 	log     dataSource
 	targets []dataSource
 	job     jobConfig
+	// exitIfLogUnavailable: run does not wait for a log that is down.
+	exitIfLogUnavailable bool
 }
 
 // part says how much of a configuration a command needs. What it does not
@@ -115,7 +117,7 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 		},
 		"jobConfig": func(e entry) {
 			if p == wholeFile {
-				d.jobConfig(e, &c.job)
+				d.jobConfig(e, &c.job, &c.exitIfLogUnavailable)
 			}
 		},
 	})

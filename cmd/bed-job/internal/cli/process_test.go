@@ -285,7 +285,7 @@ func TestAPasswordIsInNoOutputOfAnyCommand(t *testing.T) {
 		config := filepath.Join(t.TempDir(), "bed-job.yaml")
 		write(t, config, "targetDataSource:\n  a: "+source+"\ntransactionLogDataSource: "+source+"\n")
 		h := &harness{app: app{Getenv: env(nil), Now: time.Now, Open: openLog}, config: config}
-		for _, args := range []string{"run", "run --once", "list", "show x", "stats", "retry x", "discard x --yes", "retry --parked"} {
+		for _, args := range []string{"run --exit-if-log-unavailable", "run --once", "list", "show x", "stats", "retry x", "discard x --yes", "retry --parked"} {
 			r := h.run(t, strings.Fields(args)...)
 			if r.status != 1 || !strings.Contains(r.err, "the transaction log cannot be opened") {
 				t.Errorf("%s: %+v", args, r)

@@ -89,6 +89,7 @@ type redacted struct {
 
 func (e *redacted) Error() string        { return e.text }
 func (e *redacted) Is(target error) bool { return errors.Is(e.err, target) }
+func (e *redacted) As(target any) bool   { return errors.As(e.err, target) }
 
 // redactFormatter hides secrets in a log entry before it is written out.
 type redactFormatter struct {

@@ -18,13 +18,17 @@ import (
 )
 
 func (a *app) runCommand() *cobra.Command {
-	var once bool
+	var once, exit bool
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Deliver what the log holds, by the schedule of the configuration",
 		Long: `Deliver what the log holds, by the schedule of the configuration, until SIGINT or
 SIGTERM. Then what is in flight is finished and what was claimed is given back; a
 second signal ends the process at once.
+
+A transaction log that is down at the start is waited for, with a warning at once and
+each minute; --exit-if-log-unavailable, or exitIfLogUnavailable: true in jobConfig,
+ends with status 1 instead, as --once does.
 
 With --once it makes one round and prints what it did. The exit status is 1 if the
 round is not complete: the log or a data source could not be reached, or the log
@@ -45,19 +49,23 @@ is a dollar sign. jobConfig and each of its keys may be absent; it also knows
 retryDelayMillis, retryMultiplier, retryDelayMaxMillis, retryJitter,
 deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,
 deliveryBatch, unknownDataSourceDelayMillis, shutdownTimeoutMillis, receiptRetentionMillis,
-keyRetentionMillis and purgeIntervalMillis. A delay of 0 means none.`,
+keyRetentionMillis, purgeIntervalMillis and exitIfLogUnavailable. A delay of 0 means none.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.deliver(cmd.Context(), once) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.deliver(cmd.Context(), once, exit) },
 	}
 	a.configFlag(cmd)
 	cmd.Flags().BoolVar(&once, "once", false, "make one round and end")
+	cmd.Flags().BoolVar(&exit, "exit-if-log-unavailable", false, "end when the transaction log is down at the start, instead of waiting for it")
 	return cmd
 }
 
 // deliver is the command run.
-func (a *app) deliver(ctx context.Context, once bool) (err error) {
+func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 	if _, err := a.logger(); err != nil {
 		return err // before anything is opened
+	}
+	if a.logTimeout <= 0 {
+		return usagef(nil, "--log-timeout must be more than 0")
 	}
 	cfg, err := a.readConfig(a.configPath, wholeFile)
 	if err != nil {
@@ -76,9 +84,19 @@ func (a *app) deliver(ctx context.Context, once bool) (err error) {
 	if err != nil {
 		return err
 	}
-	st, err := a.Open(ctx, cfg.log, true)
+	open := a.openForRun
+	if once || exit || cfg.exitIfLogUnavailable {
+		open = func(ctx context.Context, s dataSource, _ logrus.FieldLogger) (txlog.Storage, error) {
+			return a.openBounded(ctx, s, true)
+		}
+	}
+	st, err := open(ctx, cfg.log, log)
 	if err != nil {
 		return err
+	}
+	if st == nil {
+		log.Info("bed-job has ended")
+		return nil
 	}
 	defer closing(&err, "the transaction log", st.Close)
 	defer context.AfterFunc(ctx, func() {

@@ -289,6 +289,27 @@ func (d *decoder) fraction(e entry, lo, hi float64) (float64, bool) {
 	return 0, false
 }
 
+// truth reads true or false; a variable may hold it.
+func (d *decoder) truth(e entry) bool {
+	n, ok := d.resolve(e.node)
+	if !ok {
+		return false
+	}
+	switch b := n.(type) {
+	case *ast.BoolNode:
+		return b.Value
+	case *ast.StringNode:
+		if text, ok := d.text(e); !ok || text == "true" || text == "false" {
+			return text == "true"
+		}
+	case nil, *ast.NullNode:
+		d.fail(e.at, "%s has no value", safeName(e.key))
+		return false
+	}
+	d.fail(n, "%s must be true or false", safeName(e.key))
+	return false
+}
+
 // numeral gives the text of a number, from the file or from a variable.
 func (d *decoder) numeral(e entry) (ast.Node, string, bool) {
 	n, ok := d.resolve(e.node)
