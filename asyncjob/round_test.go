@@ -136,9 +136,17 @@ func TestUnitsOfOneTransactionRunOneAfterTheOtherByAge(t *testing.T) {
 		}
 	}
 	// The oldest become due last: the claim's order is not the order of age.
-	for _, u := range late {
-		if err := store.Retry(t.Context(), u.ID); err != nil {
-			t.Fatal(err)
+	claimed, err := store.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: transactions * each, Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, last := range []bool{false, true} {
+		for _, u := range claimed {
+			if slices.ContainsFunc(late, func(l *txlog.Unit) bool { return l.ID == u.ID }) == last {
+				if err := store.Release(t.Context(), u, txlog.Verdict{}); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 	}
 	var busy [transactions]atomic.Int32

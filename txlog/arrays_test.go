@@ -70,7 +70,7 @@ func TestUnitsThatAreWrittenTogetherComeBackAsEachWas(t *testing.T) {
 					want.TransactionID = want.ID
 				}
 				want.Lease, want.InDoubt, want.CreatedAt, want.NextTry = got.Lease, got.InDoubt, got.CreatedAt, got.NextTry
-				want.Leased = true
+				want.Leased, want.ReadAt = true, got.ReadAt
 				if !reflect.DeepEqual(got, &want) {
 					t.Fatalf("seed %d: written\n%+v\ncame back as\n%+v", seed, want, *got)
 				}

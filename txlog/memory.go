@@ -81,7 +81,7 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 		}
 		c := u.clone()
 		c.InDoubt, c.CreatedAt, c.NextTry = true, now, leaseEnd(now, lease)
-		c.Tries, c.LastError, c.Parked, c.Unreadable = 0, "", false, nil
+		c.Tries, c.LastError, c.Parked, c.AtOnce, c.Unreadable = 0, "", false, false, nil
 		m.units[u.ID] = c
 	}
 	return nil
@@ -187,7 +187,8 @@ func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 	now := memoryNow()
 	var due []*Unit
 	for _, c := range m.units {
-		if c.DataSource == r.DataSource && !c.Parked && !c.NextTry.After(now) && !c.CreatedAt.After(now.Add(-r.MinAge)) {
+		if c.DataSource == r.DataSource && !c.Parked && !c.NextTry.After(now) &&
+			(c.AtOnce || c.CreatedAt.After(now) || !c.CreatedAt.After(now.Add(-r.MinAge))) {
 			due = append(due, c)
 		}
 	}
@@ -204,10 +205,10 @@ func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 	out := make([]*Unit, len(due))
 	for i, c := range due {
 		c.Lease.Token = token
-		c.NextTry = leaseEnd(now, r.Lease)
+		c.NextTry, c.AtOnce = leaseEnd(now, r.Lease), false
 		out[i] = c.clone()
 		out[i].Lease.Deadline = deadline
-		out[i].Leased = true
+		out[i].Leased, out[i].ReadAt = true, now
 		c.InDoubt = true
 	}
 	return out, nil
@@ -236,8 +237,11 @@ func (m *Memory) DataSources(ctx context.Context) ([]string, error) {
 // shown copies a stored unit for somebody who does not own it.
 func shown(c *Unit, now time.Time) *Unit {
 	u := c.clone()
-	u.Leased = leasedAt(c, now)
+	u.Leased, u.ReadAt = leasedAt(c, now), now
 	u.Lease = Lease{}
+	if u.AtOnce {
+		u.NextTry = now
+	}
 	return u
 }
 
@@ -308,7 +312,7 @@ func (m *Memory) Retry(ctx context.Context, id string) error {
 		return err
 	}
 	c.Lease = Lease{}
-	c.Parked, c.Tries, c.NextTry = false, 0, memoryNow()
+	c.Parked, c.Tries, c.AtOnce, c.NextTry = false, 0, true, time.Time{}
 	return nil
 }
 

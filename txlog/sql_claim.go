@@ -80,7 +80,7 @@ func (s *SQLStorage) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error
 	}
 	claimed := make([]*Unit, len(due))
 	for i, u := range due {
-		u.Lease, u.Leased = lease, true
+		u.Lease, u.Leased, u.AtOnce = lease, true, false
 		claimed[i] = u.Unit
 	}
 	return claimed, nil

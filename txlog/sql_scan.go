@@ -76,11 +76,15 @@ func (r *record) unit() stored {
 	u.Fingerprint = text(11, "fingerprint")
 	u.InDoubt = number(12, "in_doubt") != 0
 	next := number(13, "next_try_time")
-	u.NextTry = time.UnixMilli(next)
 	u.LastError = r[14].String
 	u.Parked = number(15, "parked") != 0
 	now, _ := strconv.ParseInt(r[17].String, 10, 64)
 	u.Leased = r[16].Valid && next > now
+	u.ReadAt = time.UnixMilli(now)
+	if u.AtOnce = next == atOnce; u.AtOnce {
+		next = now
+	}
+	u.NextTry = time.UnixMilli(next)
 	u.Statements = make([]Statement, rows)
 	u.Statements[0] = Statement{SQL: statement, Params: params}
 	u.Unreadable = problem

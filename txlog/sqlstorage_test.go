@@ -375,3 +375,41 @@ func TestAnOwnerThatIsNilOrHasNoTokenOwnsNothing(t *testing.T) {
 		}
 	}
 }
+
+// A clock that was put back leaves units that were created, and are due, in its
+// future.
+func TestARetriedUnitIsDueAlsoAfterTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db)
+		id := txlog.NewID()
+		u := &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
+		if err := s.Add(t.Context(), time.Minute, u); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Release(t.Context(), u, txlog.Verdict{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Open(t).Exec("UPDATE transaction_log SET creation_time = creation_time + 7200000, next_try_time = next_try_time + 7200000"); err != nil {
+			t.Fatal(err)
+		}
+		claim := func(what string, want int) []*txlog.Unit {
+			t.Helper()
+			units, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 10, MinAge: time.Minute, Lease: time.Minute})
+			if err != nil || len(units) != want {
+				t.Fatalf("%s: %d units are claimed, want %d, %v", what, len(units), want, err)
+			}
+			return units
+		}
+		claim("before the retry", 0)
+		if err := s.Retry(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		taken := claim("after it", 1)
+		// Nor does it wait for the clock once it was given back.
+		if err := s.Release(t.Context(), taken[0], txlog.Verdict{}); err != nil {
+			t.Fatal(err)
+		}
+		claim("once given back", 1)
+	})
+}

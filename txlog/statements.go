@@ -59,6 +59,10 @@ const inArray = 0
 // byIndex is inArray for a statement that is planned without scans of the table.
 const byIndex = -1
 
+// atOnce is the next_try_time of what an operator retried: it is before any
+// clock, and tells that the age does not count.
+const atOnce = 0
+
 // The conditions of listUnits.
 const (
 	listAfter = 1 << iota
@@ -114,7 +118,8 @@ func (f Flavor) text(sh shape) string {
 	case selectDue:
 		// Without the hint MySQL may prefer to read, and lock, the whole table.
 		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
-  WHERE parked = 0 AND data_source = ? AND next_try_time <= {now} AND creation_time <= {now} - ? AND statement_no = 0
+  WHERE parked = 0 AND data_source = ? AND next_try_time <= {now} AND statement_no = 0
+  AND (creation_time <= {now} - ? OR creation_time > {now} OR next_try_time = ` + strconv.Itoa(atOnce) + `)
   ORDER BY next_try_time, id LIMIT ?` + f.pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
 	case takeRows:
 		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.n)
@@ -137,7 +142,7 @@ func (f Flavor) text(sh shape) string {
 		// Each call jumps to the next name in the index.
 		s = `SELECT data_source FROM transaction_log WHERE parked = 0 AND data_source > ? ORDER BY data_source LIMIT 1`
 	case retryRows:
-		s = `UPDATE transaction_log SET parked = 0, async_delivery_try_times = 0, next_try_time = {now},
+		s = `UPDATE transaction_log SET parked = 0, async_delivery_try_times = 0, next_try_time = ` + strconv.Itoa(atOnce) + `,
   lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.n)
 	case discardRows:
 		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + idIn(sh.n)

@@ -70,8 +70,8 @@ type Storage interface {
 	Release(ctx context.Context, u *Unit, v Verdict) error
 
 	// Claim takes up to r.Limit units of r.DataSource that nobody owns, that
-	// are due, not parked and at least r.MinAge old, in the order of NextTry,
-	// then id. Two claimers never get the same unit. Returned units carry the
+	// are due, not parked and at least r.MinAge old (see Unit.Due), in the order
+	// of NextTry, those that are AtOnce before the others, then id. Two claimers never get the same unit. Returned units carry the
 	// InDoubt of their past attempts; in the store they are marked in doubt
 	// until the claimer's Release. A unit that cannot be read is returned with
 	// Unreadable set, so that the claimer can park it; it never fails the others.
@@ -87,7 +87,8 @@ type Storage interface {
 	// Missing tells which of these units the log does not hold, in the order
 	// given. ids may be any number; each may be that of any row of a unit.
 	Missing(ctx context.Context, ids []string) ([]string, error)
-	// Retry makes a unit due now, with its tries reset and not parked any more.
+	// Retry makes a unit due now, whatever its age, with its tries reset and not
+	// parked any more.
 	// ErrNotFound, ErrLeased.
 	Retry(ctx context.Context, id string) error
 	// Discard erases a unit for good. ErrNotFound, ErrLeased.

@@ -80,9 +80,14 @@ type Unit struct {
 	CreatedAt time.Time
 	// Tries counts the job's tries that failed (async_delivery_try_times).
 	Tries int
-	// NextTry is when the unit may be claimed next, on the store's clock; for
-	// a leased unit that is the end of its lease.
+	// NextTry is when the unit may be claimed next, on the store's clock, if it
+	// is old enough then (see Due); for a leased unit that is the end of its lease.
 	NextTry time.Time
+	// AtOnce units were retried by an operator and not claimed since: they are
+	// due whatever their age.
+	AtOnce bool
+	// ReadAt is the store's clock when the unit was read.
+	ReadAt time.Time
 	// LastError is the text of the last failure.
 	LastError string
 	// Parked units are left alone until a person retries or discards them.
@@ -96,4 +101,14 @@ type Unit struct {
 
 	// held is set while a Keeper holds the unit.
 	held *hold
+}
+
+// Due is when a claim that asks for minAge may take the unit, on the store's
+// clock. One that was created in that clock's future, which was put back since,
+// is as old as any.
+func (u *Unit) Due(minAge time.Duration) time.Time {
+	if old := u.CreatedAt.Add(minAge); !u.AtOnce && old.After(u.NextTry) && !u.CreatedAt.After(u.ReadAt) {
+		return old
+	}
+	return u.NextTry
 }

@@ -11,6 +11,7 @@ import (
 
 var personClaims = []claim{
 	{"a retried unit is due at once, with its tries reset and not parked", retried},
+	{"a retried unit is due whatever its age, and before the others", retriedYoung},
 	{"a discarded unit is gone", discarded},
 	{"a unit that is being delivered can be neither retried nor discarded", leasedIsRefused},
 	{"an unknown id is said to be unknown", unknownID},
@@ -43,6 +44,28 @@ func retried(t *testing.T, s txlog.Storage) {
 		wantError(t, "removal", s.Remove(t.Context(), got), txlog.ErrLeaseLost)
 		must(t, s.Discard(t.Context(), u.ID))
 	}
+}
+
+func retriedYoung(t *testing.T, s txlog.Storage) {
+	young := func() []*txlog.Unit {
+		return take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: long, MinAge: long})
+	}
+	other, u := newUnit("orders", "UPDATE b"), newUnit("orders", "UPDATE a", "UPDATE b")
+	addDue(t, s, other, u)
+	wantIDs(t, "claimed too young", young())
+	must(t, s.Retry(t.Context(), u.ID))
+	got := get(t, s, u.ID)
+	if due := got.Due(long); due.After(got.ReadAt) || got.ReadAt.IsZero() || got.NextTry.After(got.ReadAt) || got.NextTry.Before(got.CreatedAt) {
+		t.Errorf("it is due at %v, read at %v, next try %v, created %v", due, got.ReadAt, got.NextTry, got.CreatedAt)
+	}
+	if rests := get(t, s, other.ID); !rests.Due(long).Equal(rests.CreatedAt.Add(long)) {
+		t.Errorf("one that is too young is due at %v, created at %v", rests.Due(long), rests.CreatedAt)
+	}
+	claimed := young()
+	wantIDs(t, "claimed", claimed, u)
+	// From then on its age counts again.
+	must(t, s.Release(t.Context(), claimed[0], txlog.Verdict{}))
+	wantIDs(t, "claimed once more", young())
 }
 
 func discarded(t *testing.T, s txlog.Storage) {

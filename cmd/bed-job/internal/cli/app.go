@@ -38,6 +38,8 @@ type app struct {
 	logFormat  string
 	logLevel   string
 	logTimeout time.Duration
+	// minAge is how old a log must be before the job touches it.
+	minAge time.Duration
 	// dsns are those of the configuration, whose secrets no message may hold.
 	dsns []string
 }
@@ -166,6 +168,7 @@ func (a *app) withConfig(ctx context.Context, p part, f func(txlog.Storage, *con
 	if err != nil {
 		return err
 	}
+	a.minAge = max(cfg.job.WithDefaults().MaxDeliveryTryDelay, 0)
 	a.dsns = []string{cfg.log.dsn}
 	for _, s := range cfg.targets {
 		a.dsns = append(a.dsns, s.dsn)

@@ -118,6 +118,12 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 		"jobConfig": func(e entry) {
 			if p == wholeFile {
 				d.jobConfig(e, &c.job, &c.exitIfLogUnavailable)
+				return
+			}
+			// Who only looks wants to know when the job will come, if it can be told.
+			lenient := &decoder{file: d.file, lookup: d.lookup, anchors: d.anchors}
+			if lenient.jobConfig(e, &c.job, new(bool)); len(lenient.problems) > 0 {
+				c.job = jobConfig{}
 			}
 		},
 	})

@@ -147,11 +147,10 @@ func (l *logList) printTable(each func(func(page) error) error) error {
 			fmt.Fprintln(w, heading+"TRIES\tCREATED\tNEXT TRY\tLAST ERROR\tSQL")
 		}
 		found = true
-		now := l.Now()
 		for i, u := range p.units {
-			next := "-"
+			now, next := l.clock(u), "-"
 			if !u.Parked {
-				next = until(now, u.NextTry)
+				next = until(now, l.due(u))
 			}
 			state := stateOf(u)
 			if j := p.verdict(i); j != nil {
@@ -200,7 +199,7 @@ func (l *logList) printJSON(each func(func(page) error) error) error {
 	sep := "[\n  "
 	err := each(func(p page) error {
 		for i, u := range p.units {
-			text, err := marshal(viewOf(u, p.verdict(i)), "  ")
+			text, err := marshal(l.viewOf(u, p.verdict(i)), "  ")
 			if err != nil {
 				return err
 			}

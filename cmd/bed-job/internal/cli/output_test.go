@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -306,5 +307,38 @@ func TestALogThatFailsIsAnError(t *testing.T) {
 				t.Errorf("%s -o %s: %+v", command, format, r)
 			}
 		}
+	}
+}
+
+// What counts is the later of the next try and the age that the job wants, told
+// by the log's clock; but an operator's retry overrides the age.
+func TestListShowsTheTimeThatReallyCounts(t *testing.T) {
+	ahead := noon.Add(24 * time.Hour) // the log's clock
+	unit := func(id string, change func(*txlog.Unit)) *txlog.Unit {
+		u := &txlog.Unit{ID: id, CreatedAt: ahead.Add(-10 * time.Second), NextTry: ahead, ReadAt: ahead, Statements: []txlog.Statement{{SQL: "x"}}}
+		change(u)
+		return u
+	}
+	h := newHarness(t, canned{units: []*txlog.Unit{
+		unit("young", func(*txlog.Unit) {}),
+		unit("retried", func(u *txlog.Unit) { u.AtOnce = true }),
+		unit("rests", func(u *txlog.Unit) { u.NextTry = ahead.Add(2 * time.Hour) }),
+		unit("leased", func(u *txlog.Unit) { u.Leased, u.NextTry = true, ahead.Add(5*time.Second) }),
+	}})
+	write(t, h.config, "transactionLogDataSource: {driver: sqlite, dsn: /nowhere/log.db}\njobConfig: {maxDeliveryTryDelayMillis: 600000}\n")
+	r := h.run(t, "list")
+	var next []string
+	for line := range strings.Lines(r.out) {
+		if f := strings.Fields(line); len(f) > 6 && f[0] != "ID" {
+			next = append(next, f[0]+strings.SplitN(line, "(10s)", 2)[1])
+		}
+	}
+	for i, want := range []string{"young.*\\(in 9m\\)", "retried.*\\(due\\)", "rests.*\\(in 2h\\)", "leased.*\\(in 5s\\)"} {
+		if len(next) != 4 || !regexp.MustCompile(want).MatchString(next[i]) {
+			t.Errorf("want %s in\n%s%s", want, r.out, r.err)
+		}
+	}
+	if r := h.run(t, "list", "-o", "json"); !strings.Contains(r.out, `"nextTry": "2026-03-02T11:09:50Z"`) {
+		t.Errorf("the JSON says\n%s", r.out)
 	}
 }

@@ -53,7 +53,7 @@ func (a *app) show(ctx context.Context, st txlog.Storage, cfg *config, id string
 		return err
 	}
 	if out.json() {
-		v := viewOf(u, &judged[0])
+		v := a.viewOf(u, &judged[0])
 		for i, s := range u.Statements {
 			params, err := paramViews(s, values)
 			if err != nil {
@@ -74,7 +74,7 @@ func (a *app) show(ctx context.Context, st txlog.Storage, cfg *config, id string
 }
 
 func (a *app) showUnit(b io.Writer, u *txlog.Unit, j judgement) {
-	now := a.Now()
+	now := a.clock(u)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
 		if value != "" {
@@ -91,7 +91,7 @@ func (a *app) showUnit(b io.Writer, u *txlog.Unit, j judgement) {
 	row("Tries", fmt.Sprint(u.Tries))
 	switch stateOf(u) {
 	case stateWaiting:
-		row("Next try", until(now, u.NextTry))
+		row("Next try", until(now, a.due(u)))
 	case stateLeased:
 		row("Leased until", until(now, u.NextTry))
 	}

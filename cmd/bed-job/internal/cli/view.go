@@ -35,7 +35,8 @@ func stateOf(u *txlog.Unit) string {
 const jsonHelp = `
 JSON (-o json): names and meanings are stable. A log is an object with id,
 transactionId, dataSource, state (waiting, leased or parked), createdAt, tries,
-nextTry (null for a parked one; for a leased one the end of its lease), lastError,
+nextTry (when it is due, by the log's clock; null for a parked one; for a leased one
+the end of its lease), lastError,
 inDoubt (an earlier attempt may have been applied), notReplayable (why it must not
 be run again, or empty), unreadable (why its row cannot be read whole, or empty),
 settings, and statements, each with its sql. Times are RFC 3339 in UTC.`
@@ -69,14 +70,14 @@ type statementView struct {
 }
 
 // viewOf makes the view of a unit; j is nil when no target was asked.
-func viewOf(u *txlog.Unit, j *judgement) unitView {
+func (a *app) viewOf(u *txlog.Unit, j *judgement) unitView {
 	v := unitView{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: stateOf(u),
 		CreatedAt: utc(u.CreatedAt), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
 		NotReplayable: u.NotReplayable, Settings: u.Settings, Statements: make([]statementView, len(u.Statements)),
 	}
 	if !u.Parked {
-		v.NextTry = utc(u.NextTry)
+		v.NextTry = utc(a.due(u))
 	}
 	if u.Unreadable != nil {
 		v.Unreadable = u.Unreadable.Error()
@@ -88,6 +89,23 @@ func viewOf(u *txlog.Unit, j *judgement) unitView {
 		v.Statements[i].SQL = s.SQL
 	}
 	return v
+}
+
+// due is when a unit may be delivered next, or the end of its lease.
+func (a *app) due(u *txlog.Unit) time.Time {
+	if u.Leased {
+		return u.NextTry
+	}
+	return u.Due(a.minAge)
+}
+
+// clock is the log's when u was read: times of the log are told by it, because
+// this machine's may differ.
+func (a *app) clock(u *txlog.Unit) time.Time {
+	if u.ReadAt.IsZero() {
+		return a.Now()
+	}
+	return u.ReadAt
 }
 
 func utc(t time.Time) *time.Time {
