@@ -123,7 +123,7 @@ func (a *app) actNamed(ctx context.Context, st txlog.Storage, act action, ids []
 	for _, id := range ids {
 		if err := act.do(ctx, st, id); err != nil {
 			failed++
-			fmt.Fprintf(a.Err, "bed-job: %s\n", printable(redact(explain(id, err).Error(), a.dsns...)))
+			a.complain(redact(explain(id, err).Error(), a.dsns...))
 			continue
 		}
 		fmt.Fprintf(a.Out, "%s: %s\n", printable(id), act.done)
@@ -172,10 +172,10 @@ func (a *app) actParked(ctx context.Context, st txlog.Storage, act action, ids [
 	fmt.Fprintln(a.Out)
 	for i, f := range failures {
 		if i == maxReported {
-			fmt.Fprintf(a.Err, "bed-job: … and %d more\n", len(failures)-i)
+			a.complain(fmt.Sprintf("… and %d more", len(failures)-i))
 			break
 		}
-		fmt.Fprintf(a.Err, "bed-job: %s\n", printable(f))
+		a.complain(f)
 	}
 	switch {
 	case err != nil:

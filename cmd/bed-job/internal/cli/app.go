@@ -36,6 +36,8 @@ type app struct {
 
 	configPath string
 	logFormat  string
+	// logging: the command writes log lines, so its errors are such too.
+	logging    bool
 	logLevel   string
 	logTimeout time.Duration
 	// minAge is how old a log must be before the job touches it.
@@ -68,21 +70,26 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
+	a.logging = cmd.Name() == "run"
+	if a.logFormat == "" {
+		a.logFormat = logFormatIn(args) // the flags may not have been read so far
+	}
 	var usage *usageError
 	if errors.As(err, &usage) {
-		fmt.Fprintf(a.Err, "bed-job: %s\n", printable(usage.Error()))
+		hint := ""
 		if usage.cmd != nil {
-			fmt.Fprintf(a.Err, "Run \"%s --help\" for how to use it.\n", usage.cmd.CommandPath())
+			hint = fmt.Sprintf("Run %q for how to use it.", usage.cmd.CommandPath()+" --help")
 		}
+		a.fail(usage.Error(), hint)
 		return exitUsage
 	}
 	if !errors.Is(err, errReported) {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
-			fmt.Fprintf(a.Err, "bed-job: %s\n", printable(line))
+			a.fail(line, "")
 		}
 	}
 	return exitFailure

@@ -166,7 +166,7 @@ func (l *logList) printTable(each func(func(page) error) error) error {
 		return w.Flush()
 	})
 	for _, why := range details {
-		fmt.Fprintf(l.Err, "bed-job: data source %s\n", printable(why))
+		l.complain("data source " + why)
 	}
 	if err == nil && !found {
 		_, err = fmt.Fprintln(l.Err, "The log holds nothing of that kind.")

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -28,10 +30,49 @@ func (a *app) logger(dsns ...string) (*logrus.Logger, error) {
 	case "text":
 		f = &logrus.TextFormatter{FullTimestamp: true, TimestampFormat: time.RFC3339, ForceColors: a.ErrTTY, DisableColors: !a.ErrTTY}
 	case "json":
-		f = &logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano, DisableHTMLEscape: true}
+		f = jsonFormat
 	default:
 		return nil, usagef(nil, "--log-format %q is unknown: text or json", format)
 	}
 	l.SetFormatter(redactFormatter{Formatter: f, dsns: dsns})
 	return l, nil
+}
+
+var jsonFormat = &logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano, DisableHTMLEscape: true}
+
+// fail says why the command ends, complain what went wrong on its way. They
+// write text for a person, and a line of the log where that is JSON: of run,
+// whose log lines are, and of any command by --log-format json.
+func (a *app) fail(text, hint string) { a.say(logrus.FatalLevel, text, hint) }
+func (a *app) complain(text string)   { a.say(logrus.ErrorLevel, text, "") }
+
+func (a *app) say(level logrus.Level, text, hint string) {
+	if a.logFormat != "json" && (a.logFormat != "" || !a.logging || a.ErrTTY) {
+		fmt.Fprintf(a.Err, "bed-job: %s\n", printable(text))
+		if hint != "" {
+			fmt.Fprintln(a.Err, hint)
+		}
+		return
+	}
+	l := logrus.New()
+	l.SetOutput(a.Err)
+	l.SetFormatter(redactFormatter{Formatter: jsonFormat, dsns: a.dsns})
+	entry := logrus.NewEntry(l)
+	if hint != "" {
+		entry = entry.WithField("hint", hint)
+	}
+	entry.Log(level, text)
+}
+
+// logFormatIn finds the format in a command line that could not be read.
+func logFormatIn(args []string) string {
+	for i, arg := range args {
+		if format, ok := strings.CutPrefix(arg, "--log-format="); ok {
+			return format
+		}
+		if arg == "--log-format" && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return ""
 }
