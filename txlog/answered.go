@@ -75,11 +75,18 @@ func (s *SQLStorage) definite(err error) bool {
 	return s.backend.Answered(err)
 }
 
+// refused reports whether the database refused what it was given: a part of it
+// might pass. It is not so when the database could not be reached, or others
+// were in the way.
+func (s *SQLStorage) refused(err error) bool {
+	return s.backend.Answered(err) && !s.passing(err)
+}
+
 // errNotSent marks failures before a statement left, other than those of dialling.
 var errNotSent = errors.New("it was not sent")
 
 // passing reports whether a definite error comes from other transactions that
-// were in the way (a deadlock, a lock timeout, a serialization failure), so
+// were in the way (a deadlock, a lock timeout, a serialization failure),
 // or from a pooled connection that had died, so that the same statement is worth
 // repeating at once.
 func (s *SQLStorage) passing(err error) bool {

@@ -3,68 +3,48 @@ package txlog
 import (
 	"testing"
 	"time"
+
+	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
 // Joining is what a test sees and holds of the writes that callers share.
 type Joining struct {
-	j *joiner
-	// adds: it is about the adds of a queue that may hold both.
-	adds bool
+	q *groupcommit.Queue[*request]
+	// kind is what it is about in a queue that may hold both.
+	kind uint8
 }
 
-// Adding gives the joined Adds, Removing the joined removals.
-func (s *SQLStorage) Adding() Joining { return Joining{s.writing, true} }
+// Adding gives the joined Adds.
+func (s *SQLStorage) Adding() Joining { return Joining{s.writing, adding} }
 
 // Removing gives the joined removals.
-func (s *SQLStorage) Removing() Joining { return Joining{s.writing, false} }
+func (s *SQLStorage) Removing() Joining { return Joining{s.writing, removing} }
 
-func (g Joining) queued() (n int) {
-	for _, r := range g.j.queue {
-		if g.adds == r.isAdd() {
-			n++
-		}
-	}
-	return n
-}
-
-// Hold takes the place of a write under way until release is called: with one
-// write at a time everything queues, and leaves together then.
-func (g Joining) Hold() (release func()) {
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	f := &flight{began: time.Now().Add(time.Hour)}
-	g.j.flights = append(g.j.flights, f)
-	return func() { g.j.landed(f, false) }
-}
+// Hold takes the place of a write in flight until release is called.
+func (g Joining) Hold() (release func()) { return g.q.Hold() }
 
 // Await waits until so many requests are queued and so many callers wait for room.
 func (g Joining) Await(t testing.TB, queued, waiting int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		g.j.mu.Lock()
-		q, w := g.queued(), len(g.j.waiting)
-		g.j.mu.Unlock()
-		if q == queued && w == waiting {
+		state := g.q.State()
+		if state.Queued[g.kind] == queued && state.Waiting == waiting {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d requests are queued and %d callers wait for room, want %d and %d", q, w, queued, waiting)
+			t.Fatalf("%d requests are queued and %d callers wait for room, want %d and %d", state.Queued[g.kind], state.Waiting, queued, waiting)
 		}
 	}
 }
 
 // Closed reports whether no more is taken.
-func (g Joining) Closed() bool {
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	return g.j.closed
-}
+func (g Joining) Closed() bool { return g.q.State().Closed }
 
 // Limit is how many writes are worthwhile now.
-func (g Joining) Limit() int { return g.j.pace.limit(0) }
+func (g Joining) Limit() int { return g.q.State().Limit }
 
 // RoundTrip is the measured one; 0 while it is not known.
-func (s *SQLStorage) RoundTrip() time.Duration { return time.Duration(s.trips.quick.least.Load()) }
+func (s *SQLStorage) RoundTrip() time.Duration { return s.writing.State().RoundTrip }
 
 // Untold makes the log find out what it removed as on MySQL, whose DELETE
 // cannot tell.
@@ -75,47 +55,3 @@ const (
 	QueueRows = queueRows
 	MaxRows   = maxRows
 )
-
-// LimitOf is how many writes are worthwhile at a time when they take so long,
-// and the round trip so much of it.
-func LimitOf(least, most int, trip time.Duration, writes ...time.Duration) int {
-	trips := &roundTrips{}
-	if trip > 0 {
-		trips.quick.saw(trip, time.Now())
-	}
-	p := newPace(&options{minWrites: least, maxWrites: most}, 32, trips)
-	for _, w := range writes {
-		p.took(w)
-	}
-	return p.limit(0)
-}
-
-// Departures tells in which writes what is queued leaves, oldest first: 'a' is
-// an add, 'r' a removal, 'A' and 'R' are too large to share a write.
-func Departures(queue string, mixes bool, most int) (writes []string) {
-	j := newJoiner(&SQLStorage{}, nil, nil)
-	j.mixes, j.most = mixes, most
-	names := map[*request]string{}
-	for _, kind := range queue {
-		r := &request{rows: 1, alone: kind == 'A' || kind == 'R'}
-		if kind == 'a' || kind == 'A' {
-			r.adds = make([]row, 1)
-		} else {
-			r.holds = make([]held, 1)
-		}
-		names[r] = string(kind)
-		j.queue = append(j.queue, r)
-		j.rows++
-	}
-	for len(j.queue) > 0 {
-		var write string
-		for _, r := range j.take() {
-			write += names[r]
-		}
-		writes = append(writes, write)
-	}
-	if j.rows != 0 {
-		writes = append(writes, "rows are left")
-	}
-	return writes
-}

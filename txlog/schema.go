@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
 //go:embed schema
@@ -60,7 +62,7 @@ func (s *SQLStorage) ensureTable(ctx context.Context, t table, create bool) erro
 		if probeErr = s.probeTable(ctx, t); probeErr == nil || errors.As(probeErr, &missing) {
 			return probeErr
 		}
-		if !s.pause(ctx, try) {
+		if !groupcommit.Pause(ctx, try) {
 			break
 		}
 	}

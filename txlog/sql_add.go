@@ -43,7 +43,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	if len(units) == 0 {
 		return nil
 	}
-	r := newRequest(ctx)
+	r := newRequest(adding)
 	defer r.free()
 	r.lease = lease
 	if err := s.encode(r, units); err != nil {
@@ -52,7 +52,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	// The lease in the table is that of the first attempt that arrived: a
 	// repetition does not prolong it. Behind its end somebody else may have
 	// delivered and removed the unit, and a repetition would bring it back.
-	switch inDoubt, err := s.writing.do(r); {
+	switch inDoubt, err := s.writing.Do(ctx, r); {
 	case inDoubt:
 		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
 	case err != nil:
@@ -68,9 +68,9 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 // encode fills in the rows of the request.
 func (s *SQLStorage) encode(r *request, units []*Unit) error {
 	for _, u := range units {
-		r.rows += len(u.Statements)
+		r.Rows += len(u.Statements)
 	}
-	r.adds = slices.Grow(r.adds[:0], r.rows)[:r.rows]
+	r.adds = slices.Grow(r.adds[:0], r.Rows)[:r.Rows]
 	lease := leaseMillis(r.lease)
 	n := 0
 	for _, u := range units {
@@ -87,11 +87,11 @@ func (s *SQLStorage) encode(r *request, units []*Unit) error {
 				return fmt.Errorf("txlog: statement %d of unit %s is too big for %s: its text and parameters take %d bytes, max_allowed_packet there is %d",
 					i+1, u.ID, s.name(), add.size, s.maxPacket)
 			}
-			r.size += add.size
+			r.Bytes += add.size
 			n++
 		}
 	}
-	r.alone = r.rows > maxRows || r.size > s.insertBytes()
+	r.Alone = r.Rows > maxRows || r.Bytes > s.insertBytes()
 	return nil
 }
 
@@ -104,17 +104,17 @@ func (s *SQLStorage) insertBytes() int {
 	return most
 }
 
-// insertJoined writes the rows of the requests by one statement, or by several
+// insertGroup writes the rows of the requests by one statement, or by several
 // in a local transaction.
-func (s *SQLStorage) insertJoined(ctx context.Context, joined []*request, again bool) error {
+func (s *SQLStorage) insertGroup(ctx context.Context, group []*request, again bool) error {
 	if again {
-		for _, r := range joined {
+		for _, r := range group {
 			r.repeated = true
 		}
 	}
 	in := insertings.Get().(*inserting)
 	defer in.free()
-	for _, r := range joined {
+	for _, r := range group {
 		for i := range r.adds {
 			in.rows = append(in.rows, &r.adds[i])
 		}

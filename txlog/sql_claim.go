@@ -29,7 +29,7 @@ func (s *SQLStorage) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error)
 	start := time.Now()
 	for try := 0; ; try++ {
 		units, err := s.claim(ctx, &r)
-		if err == nil || !s.again(ctx, err, try, start) {
+		if err == nil || !s.retry.Again(ctx, err, try, start) {
 			return units, s.failed(what, err)
 		}
 	}

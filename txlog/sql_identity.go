@@ -12,7 +12,7 @@ import (
 // readIdentity reads who the log is, and gives it an identity when nobody has
 // done so yet.
 func (s *SQLStorage) readIdentity(ctx context.Context) error {
-	err := s.attempt(ctx, func(ctx context.Context, _ bool) (err error) {
+	err := s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
 		if s.identity, err = s.selectIdentity(ctx); !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
 // List implements [Storage].
@@ -132,7 +134,7 @@ func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error 
 		return fmt.Errorf("%w: %q", ErrNotFound, id)
 	}
 	var verdict error
-	inDoubt, err := s.write(ctx, time.Now().Add(repeatFor), func(ctx context.Context, again bool) error {
+	inDoubt, err := s.retry.Do(ctx, time.Now().Add(groupcommit.RepeatFor), func(ctx context.Context, again bool) error {
 		verdict = nil
 		return s.inTx(ctx, func(ctx context.Context, q runner) error {
 			found, err := units(ctx, q, shape{lockUnit, 0}, head)

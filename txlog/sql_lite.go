@@ -17,25 +17,25 @@ import (
 
 // writeShared makes one write of what is in the requests. What a caller adds
 // alone is one statement, and so is what he removes of one unit.
-func (s *SQLStorage) writeShared(ctx context.Context, joined []*request, again bool) error {
-	switch first := joined[0]; {
-	case len(joined) > 1:
-	case first.isAdd():
-		return s.insertJoined(ctx, joined, again)
+func (s *SQLStorage) writeShared(ctx context.Context, group []*request, again bool) error {
+	switch first := group[0]; {
+	case len(group) > 1:
+	case first.Kind == adding:
+		return s.insertGroup(ctx, group, again)
 	case len(first.holds) == 1:
-		return s.deleteJoined(ctx, joined, again)
+		return s.deleteGroup(ctx, group, again)
 	}
 	if again {
-		for _, r := range joined {
+		for _, r := range group {
 			r.repeated = true
 		}
 	}
 	var found []*held
 	err := s.inRaw(ctx, func(ctx context.Context, q *rawTx) (err error) {
-		if err := q.insert(ctx, joined); err != nil {
+		if err := q.insert(ctx, group); err != nil {
 			return err
 		}
-		found, err = q.remove(ctx, joined)
+		found, err = q.remove(ctx, group)
 		return err
 	})
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *SQLStorage) writeShared(ctx context.Context, joined []*request, again b
 		h.removed = true
 	}
 	if again {
-		return s.markGone(ctx, joined)
+		return s.markGone(ctx, group)
 	}
 	return nil
 }
@@ -175,9 +175,9 @@ func (q *rawTx) bind(values ...any) {
 
 // insert writes the rows of the requests. The clock of SQLite is that of this
 // process: to read it once is enough.
-func (q *rawTx) insert(ctx context.Context, joined []*request) error {
+func (q *rawTx) insert(ctx context.Context, group []*request) error {
 	now := time.Now().UnixMilli()
-	for _, r := range joined {
+	for _, r := range group {
 		for i := range r.adds {
 			if err := q.insertRow(ctx, &r.adds[i], now); err != nil {
 				return err
@@ -200,8 +200,8 @@ func (q *rawTx) insertRow(ctx context.Context, r *row, now int64) error {
 }
 
 // remove deletes the units of the requests and gives those that were held.
-func (q *rawTx) remove(ctx context.Context, joined []*request) (found []*held, err error) {
-	err = each(joined, func(h *held) error {
+func (q *rawTx) remove(ctx context.Context, group []*request) (found []*held, err error) {
+	err = each(group, func(h *held) error {
 		stmt, err := q.stmt(shape{deleteHeld, 1})
 		if err != nil {
 			return err

@@ -75,7 +75,7 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	verdict := []any{bit(v.CountTry), bit(v.InDoubt), nullIfEmpty(errorText(v.Err)), bit(v.Park), millis(v.After)}
 	what := "releasing unit " + u.ID
 	held := false
-	inDoubt, err := s.write(ctx, ownerEnd(u.Lease.Deadline, time.Now()), func(ctx context.Context, again bool) error {
+	inDoubt, err := s.retry.Do(ctx, ownerEnd(u.Lease.Deadline, time.Now()), func(ctx context.Context, again bool) error {
 		err := s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
 			held, err = runHeld(ctx, q, releaseHeld, slices.Clone(verdict), u.ID, u.Lease.Token, len(u.Statements))
 			return err
@@ -162,7 +162,7 @@ func (s *SQLStorage) renew(ctx context.Context, lease time.Duration, units []*Un
 			continue
 		}
 		held := false
-		err := s.attempt(ctx, func(ctx context.Context, _ bool) error {
+		err := s.retry.Attempt(ctx, func(ctx context.Context, _ bool) error {
 			return s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
 				held, err = runHeld(ctx, q, renewHeld, []any{ms, ms}, u.ID, u.Lease.Token, len(u.Statements))
 				return err
@@ -221,7 +221,7 @@ func (s *SQLStorage) renewSmall(ctx context.Context, args []any, small []*Unit) 
 	for range size - len(small) {
 		args = append(args, last.ID, last.Lease.Token)
 	}
-	err = s.attempt(ctx, func(ctx context.Context, _ bool) (err error) {
+	err = s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
 		n, err = single{s}.run(ctx, shape{renewHeld, pairs | size}, args...)
 		return err
 	})

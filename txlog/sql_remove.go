@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
 // held is a unit as its owner wants it removed: a copy, so that a caller who
@@ -21,7 +22,7 @@ type held struct {
 // ownerEnd is until when an owner's write is worth repeating. The lease only
 // says until when the unit is certainly its own; the fence decides.
 func ownerEnd(deadline, now time.Time) time.Time {
-	if latest := now.Add(repeatFor); deadline.Before(latest) {
+	if latest := now.Add(groupcommit.RepeatFor); deadline.Before(latest) {
 		return latest
 	}
 	return deadline
@@ -78,15 +79,15 @@ func removable(units []*Unit) int {
 }
 
 func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, err error) {
-	r := newRequest(ctx)
+	r := newRequest(removing)
 	defer r.free()
 	r.holds = slices.Grow(r.holds, len(units))[:len(units)]
 	for i, u := range units {
 		r.holds[i] = held{id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline}
-		r.rows += r.holds[i].rows
+		r.Rows += r.holds[i].rows
 	}
-	r.alone = r.rows > maxRows
-	switch inDoubt, err := s.writing.do(r); {
+	r.Alone = r.Rows > maxRows
+	switch inDoubt, err := s.writing.Do(ctx, r); {
 	case inDoubt:
 		return nil, s.unknown("removing unit "+units[0].ID, nil, err)
 	case err != nil:
@@ -100,25 +101,25 @@ func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, e
 	return lost, nil
 }
 
-// deleteJoined removes the units of the requests and notes which of them were
+// deleteGroup removes the units of the requests and notes which of them were
 // held. One that is gone after an attempt without an answer was removed by that,
 // until its lease ends: nobody else could.
-func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again bool) error {
+func (s *SQLStorage) deleteGroup(ctx context.Context, group []*request, again bool) error {
 	var err error
-	switch units := len(joined) > 1 || len(joined[0].holds) > 1; {
+	switch units := len(group) > 1 || len(group[0].holds) > 1; {
 	case !units:
-		err = s.deleteOne(ctx, &joined[0].holds[0])
-	case s.tells && !s.many(joined):
-		err = s.deleteTold(ctx, joined)
+		err = s.deleteOne(ctx, &group[0].holds[0])
+	case s.tells && !s.many(group):
+		err = s.deleteTold(ctx, group)
 	default:
-		if err = s.deleteAll(ctx, joined); errors.Is(err, errNotAll) {
-			err = s.deleteEach(ctx, joined)
+		if err = s.deleteAll(ctx, group); errors.Is(err, errNotAll) {
+			err = s.deleteEach(ctx, group)
 		}
 	}
 	if err != nil || !again {
 		return err
 	}
-	return s.markGone(ctx, joined)
+	return s.markGone(ctx, group)
 }
 
 // manyRows is from how many rows on a local transaction is worth it. To MariaDB
@@ -126,17 +127,17 @@ func (s *SQLStorage) deleteJoined(ctx context.Context, joined []*request, again 
 // held; PostgreSQL: see deleteByIndex.
 const manyRows = 64
 
-func (s *SQLStorage) many(joined []*request) bool {
+func (s *SQLStorage) many(group []*request) bool {
 	rows := 0
-	for _, r := range joined {
-		rows += r.rows
+	for _, r := range group {
+		rows += r.Rows
 	}
 	return s.backend.Flavor == FlavorMySQL && rows >= manyRows
 }
 
 // each calls f for every unit of the requests.
-func each(joined []*request, f func(*held) error) error {
-	for _, r := range joined {
+func each(group []*request, f func(*held) error) error {
+	for _, r := range group {
 		for i := range r.holds {
 			if err := f(&r.holds[i]); err != nil {
 				return err
@@ -161,14 +162,14 @@ func (s *SQLStorage) deleteOne(ctx context.Context, h *held) (err error) {
 }
 
 // deleteEach removes the units one by one in a local transaction.
-func (s *SQLStorage) deleteEach(ctx context.Context, joined []*request) error {
+func (s *SQLStorage) deleteEach(ctx context.Context, group []*request) error {
 	// Before the transaction takes a connection, see within.
 	if _, err := s.stmt(ctx, shape{deleteHeld, 1}); err != nil {
 		return err
 	}
 	var found []*held
 	err := s.inTx(ctx, func(ctx context.Context, q runner) error {
-		return each(joined, func(h *held) error {
+		return each(group, func(h *held) error {
 			there, err := runHeld(ctx, q, deleteHeld, nil, h.id, h.token, h.rows)
 			if there {
 				found = append(found, h)
@@ -186,10 +187,10 @@ func (s *SQLStorage) deleteEach(ctx context.Context, joined []*request) error {
 
 // fence gives the number of rows of the requests and the token of the first.
 // As a rule all have it, that of this storage.
-func fence(joined []*request) (rows int, token string, same bool) {
-	token, same = joined[0].holds[0].token, true
-	for _, r := range joined {
-		rows += r.rows
+func fence(group []*request) (rows int, token string, same bool) {
+	token, same = group[0].holds[0].token, true
+	for _, r := range group {
+		rows += r.Rows
 		for i := range r.holds {
 			same = same && r.holds[i].token == token
 		}
@@ -199,11 +200,11 @@ func fence(joined []*request) (rows int, token string, same bool) {
 
 // deleteShape gives the fenced ids of all rows, filled up to the size of a
 // shape, and that shape. A token that all have is needed only once.
-func deleteShape(k kind, joined []*request) (sh shape, args []any, rows int) {
-	rows, first, same := fence(joined)
+func deleteShape(k kind, group []*request) (sh shape, args []any, rows int) {
+	rows, first, same := fence(group)
 	size := roundUp(rows)
 	args = make([]any, 0, 2*size)
-	_ = each(joined, func(h *held) error {
+	_ = each(group, func(h *held) error {
 		var token any = h.token
 		for n := range h.rows {
 			if args = append(args, rowID(h.id, n)); !same {
@@ -225,14 +226,14 @@ func deleteShape(k kind, joined []*request) (sh shape, args []any, rows int) {
 }
 
 // deleteTold removes the units by one statement that tells which there were.
-func (s *SQLStorage) deleteTold(ctx context.Context, joined []*request) error {
+func (s *SQLStorage) deleteTold(ctx context.Context, group []*request) error {
 	if s.backend.Flavor == FlavorPostgres {
-		if rows, token, same := fence(joined); same {
-			return s.deleteArray(ctx, joined, rows, token)
+		if rows, token, same := fence(group); same {
+			return s.deleteArray(ctx, group, rows, token)
 		}
 	}
-	sh, args, _ := deleteShape(deleteTold, joined)
-	found, err := told(ctx, single{s}, sh, args, joined)
+	sh, args, _ := deleteShape(deleteTold, group)
+	found, err := told(ctx, single{s}, sh, args, group)
 	if err == nil {
 		markRemoved(found)
 	}
@@ -242,9 +243,9 @@ func (s *SQLStorage) deleteTold(ctx context.Context, joined []*request) error {
 // deleteArray removes units on PostgreSQL: one statement for all sizes. The
 // plans for lists, one for each size, are more often made, and kept, as scans of
 // the whole table.
-func (s *SQLStorage) deleteArray(ctx context.Context, joined []*request, rows int, token string) error {
+func (s *SQLStorage) deleteArray(ctx context.Context, group []*request, rows int, token string) error {
 	ids := make([]string, 0, rows)
-	_ = each(joined, func(h *held) error {
+	_ = each(group, func(h *held) error {
 		for n := range h.rows {
 			ids = append(ids, rowID(h.id, n))
 		}
@@ -252,9 +253,9 @@ func (s *SQLStorage) deleteArray(ctx context.Context, joined []*request, rows in
 	})
 	args := []any{pgtext.Array(ids), token}
 	if rows >= manyRows {
-		return s.deleteByIndex(ctx, joined, args)
+		return s.deleteByIndex(ctx, group, args)
 	}
-	found, err := told(ctx, single{s}, shape{deleteTold, inArray}, args, joined)
+	found, err := told(ctx, single{s}, shape{deleteTold, inArray}, args, group)
 	if err == nil {
 		markRemoved(found)
 	}
@@ -264,7 +265,7 @@ func (s *SQLStorage) deleteArray(ctx context.Context, joined []*request, rows in
 // deleteByIndex removes many units on PostgreSQL. A plan that was made while
 // the log was small reads all of it, also when it has grown or is full of what
 // was deleted, and is kept until the next VACUUM or ANALYZE.
-func (s *SQLStorage) deleteByIndex(ctx context.Context, joined []*request, args []any) error {
+func (s *SQLStorage) deleteByIndex(ctx context.Context, group []*request, args []any) error {
 	sh := shape{deleteTold, byIndex}
 	// Before the transaction takes a connection, see within.
 	if _, err := s.stmt(ctx, sh); err != nil {
@@ -275,7 +276,7 @@ func (s *SQLStorage) deleteByIndex(ctx context.Context, joined []*request, args 
 		if _, err := q.exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 			return err
 		}
-		found, err = told(ctx, q, sh, args, joined)
+		found, err = told(ctx, q, sh, args, group)
 		return err
 	})
 	if err == nil {
@@ -291,14 +292,14 @@ func markRemoved(found []*held) {
 }
 
 // told runs a DELETE that tells which rows there were.
-func told(ctx context.Context, q runner, sh shape, args []any, joined []*request) (found []*held, err error) {
+func told(ctx context.Context, q runner, sh shape, args []any, group []*request) (found []*held, err error) {
 	rows, err := q.query(ctx, sh, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	units := make(map[string]*held, len(joined))
-	_ = each(joined, func(h *held) error {
+	units := make(map[string]*held, len(group))
+	_ = each(group, func(h *held) error {
 		// Of two callers who remove the same unit one has removed it.
 		if units[h.id] == nil {
 			units[h.id] = h
@@ -322,8 +323,8 @@ var errNotAll = errors.New("not all of the units are held")
 
 // deleteAll removes all the units, or none of them if one is not held: MySQL
 // does not tell which one it is.
-func (s *SQLStorage) deleteAll(ctx context.Context, joined []*request) error {
-	sh, args, rows := deleteShape(deleteHeld, joined)
+func (s *SQLStorage) deleteAll(ctx context.Context, group []*request) error {
+	sh, args, rows := deleteShape(deleteHeld, group)
 	if _, err := s.stmt(ctx, sh); err != nil {
 		return err
 	}
@@ -335,16 +336,16 @@ func (s *SQLStorage) deleteAll(ctx context.Context, joined []*request) error {
 		return err
 	})
 	if err == nil {
-		return each(joined, func(h *held) error { h.removed = true; return nil })
+		return each(group, func(h *held) error { h.removed = true; return nil })
 	}
 	return err
 }
 
 // markGone marks as removed what is gone before its lease ended.
-func (s *SQLStorage) markGone(ctx context.Context, joined []*request) error {
+func (s *SQLStorage) markGone(ctx context.Context, group []*request) error {
 	var doubtful []*held
 	var ids []string
-	_ = each(joined, func(h *held) error {
+	_ = each(group, func(h *held) error {
 		if !h.removed {
 			doubtful = append(doubtful, h)
 			ids = append(ids, h.id)

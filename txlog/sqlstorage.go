@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
 // SQLStorage is a [Storage] in the tables transaction_log and bed_log of a MySQL, MariaDB,
@@ -28,8 +30,8 @@ type SQLStorage struct {
 	// tells: a DELETE can tell what it deleted (MySQL's cannot, MariaDB's can).
 	tells bool
 
-	trips   roundTrips
-	writing *joiner
+	retry   groupcommit.Retry
+	writing *groupcommit.Queue[*request]
 
 	mu    sync.RWMutex
 	stmts map[shape]*sql.Stmt
@@ -76,11 +78,13 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 		return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", backend.Flavor, err)
 	}
 	s.db = sql.OpenDB(&session{Connector: connector, setup: sessionSetup(backend.Flavor), keeps: backend.Flavor == FlavorSQLite})
-	s.join(s.limitConns())
+	s.retry = groupcommit.Retry{Grace: s.options.grace, Definite: s.definite, Passing: s.passing, Refused: s.refused}
+	conns := s.limitConns()
 	if err := s.prepareLog(ctx); err != nil {
 		s.db.Close()
 		return nil, fmt.Errorf("txlog: opening %s: %w", s.name(), err)
 	}
+	s.writing = s.newQueue(conns)
 	return s, nil
 }
 
@@ -116,35 +120,6 @@ func (s *SQLStorage) limitConns() int {
 		s.db.SetConnMaxIdleTime(5 * time.Minute)
 	}
 	return n
-}
-
-// join makes ready for the writes of concurrent callers.
-func (s *SQLStorage) join(conns int) {
-	o := s.options
-	if o.minWrites < 1 {
-		o.minWrites = defaultMinWrites
-	}
-	if o.maxWrites < 1 {
-		o.maxWrites = defaultMaxWrites
-	}
-	write := s.writeAlike
-	if s.backend.Flavor == FlavorSQLite {
-		o.minWrites, o.maxWrites = 1, 1
-		write = s.writeShared
-	}
-	s.trips.s, s.trips.start = s, time.Now()
-	s.writing = newJoiner(s, newPace(&o, conns, &s.trips), write)
-	if s.backend.Flavor == FlavorSQLite {
-		s.writing.mixes, s.writing.most = true, maxShared
-	}
-}
-
-// writeAlike makes one write of requests of the same kind.
-func (s *SQLStorage) writeAlike(ctx context.Context, joined []*request, again bool) error {
-	if joined[0].isAdd() {
-		return s.insertJoined(ctx, joined, again)
-	}
-	return s.deleteJoined(ctx, joined, again)
 }
 
 func (s *SQLStorage) prepareLog(ctx context.Context) error {
@@ -214,14 +189,7 @@ func (s *SQLStorage) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
-	late := time.AfterFunc(closeFor, s.writing.stop)
-	defer late.Stop()
-	select {
-	case <-s.writing.close():
-	case <-s.writing.base.Done():
-	}
-	s.writing.stop()
-	s.trips.close()
+	s.writing.Close(closeFor)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, stmt := range s.stmts {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -611,56 +610,9 @@ func TestWhatCallersAreToldIsSoWhenManyGiveUp(t *testing.T) {
 	})
 }
 
-// What is added and what is removed leave in turns, and each kind in the order
-// in which it came.
-func TestAddsAndRemovalsTakeTurns(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		queue string
-		mixes bool
-		most  int
-		want  []string
-	}{
-		{"a", false, 8, []string{"a"}},
-		{"aaa", false, 8, []string{"aaa"}},
-		{"arara", false, 8, []string{"aaa", "rr"}},
-		{"raara", false, 8, []string{"rr", "aaa"}},
-		{"aaaarr", false, 3, []string{"aaa", "a", "rr"}},
-		{"araara", false, 2, []string{"aa", "rr", "aa"}},
-		{"raAar", false, 8, []string{"rr", "a", "A", "a"}},
-		{"Aa", false, 8, []string{"A", "a"}},
-		{"aRra", false, 8, []string{"aa", "R", "r"}},
-		{"araar", true, 8, []string{"araar"}},
-		{"araar", true, 3, []string{"ara", "ar"}},
-		{"arAr", true, 8, []string{"ar", "A", "r"}},
-	} {
-		if got := txlog.Departures(c.queue, c.mixes, c.most); !slices.Equal(got, c.want) {
-			t.Errorf("%q, mixed %v, at most %d: got %q, want %q", c.queue, c.mixes, c.most, got, c.want)
-		}
-	}
-}
-
-func TestAsManyWritesAreUnderWayAsTheRoundTripMakesWorthwhile(t *testing.T) {
+func TestAFarDatabaseHasSeveralWritesInFlight(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
-	for _, c := range []struct {
-		least, most int
-		trip, write time.Duration
-		want        int
-	}{
-		{1, 8, ms / 20, ms / 5, 1},   // loopback
-		{1, 8, 0, ms, 1},             // not known yet
-		{1, 8, ms, 2 * ms, 3},        // half of it on its way
-		{1, 8, ms, ms + ms/2, 5},     // most of it
-		{1, 8, 10 * ms, 10 * ms, 8},  // all of it
-		{2, 8, ms / 20, ms / 5, 2},   // as told
-		{3, 3, 10 * ms, 11 * ms, 3},  // as told
-		{1, 99, 10 * ms, 9 * ms, 32}, // no more than there are connections
-	} {
-		if got := txlog.LimitOf(c.least, c.most, c.trip, c.write); got != c.want {
-			t.Errorf("%+v: got %d", c, got)
-		}
-	}
 	db := testdb.MySQL(t)
 	p := testproxy.New(t, db.Addr())
 	p.Delay(15*ms, 15*ms)

@@ -1,0 +1,38 @@
+package groupcommit
+
+import "time"
+
+// State is what a queue holds at a moment.
+type State struct {
+	// Queued is how many writes of a kind are queued, Waiting how many callers
+	// wait for room, Limit how many writes in flight are worthwhile.
+	Queued         map[uint8]int
+	Waiting, Limit int
+	// RoundTrip is the measured one; 0 while it is not known.
+	RoundTrip time.Duration
+	Closed    bool
+}
+
+// State tells what the queue holds now.
+func (q *Queue[W]) State() State {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	queued := map[uint8]int{}
+	for _, w := range q.queue {
+		queued[w.ticket().Kind]++
+	}
+	return State{queued, len(q.waiting), q.limit.of(0), time.Duration(q.limit.trip.least.Load()), q.closed}
+}
+
+// Hold takes the place of a write in flight until release is called: with one
+// write at a time everything queues, and leaves together then. It serves tests.
+func (q *Queue[W]) Hold() (release func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.launch(time.Now().Add(time.Hour))
+	return func() {
+		if next, group := q.land(f, false); next != nil {
+			go q.fly(next, group)
+		}
+	}
+}

@@ -1,0 +1,448 @@
+package groupcommit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// ErrClosed is returned for what comes after Close.
+var ErrClosed = errors.New("closed")
+
+const (
+	// stalled is after how long a write without an answer does not keep the
+	// others waiting any more, and mostStalled how many of them there may be.
+	stalled     = 250 * time.Millisecond
+	mostStalled = 4
+)
+
+// Options configure a [Queue].
+type Options struct {
+	Retry
+	// MaxRows and MaxBytes bound what shares a write.
+	MaxRows, MaxBytes int
+	// QueueRows and QueueBytes bound what waits to be written; beyond them
+	// callers wait before they queue. One that is larger queues alone.
+	QueueRows, QueueBytes int
+	// Mixed: writes of different kinds share a write.
+	Mixed bool
+	// MinInFlight and MaxInFlight bound how many writes are in flight at a time.
+	// Between them the round trip decides, see Ping.
+	MinInFlight, MaxInFlight int
+	// Conns is how many connections there are.
+	Conns int
+	// Ping measures the round trip to the database a few times.
+	Ping func(ctx context.Context, took func(time.Duration))
+}
+
+// Ticket is one caller's place in the queue. A write embeds it.
+type Ticket struct {
+	// Kind tells writes that do not share one, unless they mix.
+	Kind uint8
+	// Rows and Bytes are how large the write is.
+	Rows, Bytes int
+	// Alone: it is too large to share a write.
+	Alone bool
+
+	ctx context.Context
+	// end is until when a write without an answer is worth repeating.
+	end time.Time
+
+	// Under the queue's mutex.
+	state  state
+	flight *flight
+	gone   time.Time // when its caller's context was seen to have ended
+
+	// inDoubt and err are the outcome, once done, which is nil if nobody waits,
+	// says so. ended is what done is made of.
+	inDoubt     bool
+	err         error
+	done, ended chan struct{}
+	// left: its caller did not wait for the outcome.
+	left bool
+}
+
+func (t *Ticket) ticket() *Ticket { return t }
+
+// Reset makes the ticket ready for another write. It reports false when the
+// write may still be in flight, so that nothing of it may be used again.
+func (t *Ticket) Reset() bool {
+	if t.left {
+		return false
+	}
+	*t = Ticket{ended: t.ended}
+	return true
+}
+
+// Write is what a caller wants written: a type that embeds [Ticket].
+type Write interface {
+	ticket() *Ticket
+	// Leaves is told the time at which an attempt leaves, before which nothing
+	// of the write can have been made, and gives until when a write without an
+	// answer is worth repeating.
+	Leaves(now time.Time) (end time.Time)
+}
+
+// state is where a ticket is.
+type state uint8
+
+const (
+	queued state = iota
+	// withdrawn: its caller took it back before anything was sent.
+	withdrawn
+	// sentAlone: its write ends by the rules of its caller's context.
+	sentAlone
+	// sentShared: its write is also others', and ends by theirs.
+	sentShared
+)
+
+// flight is a write in flight.
+type flight struct {
+	began time.Time
+	// cut ends the attempt under way, if it may be, which is the n-th.
+	cut     context.CancelFunc
+	attempt int
+}
+
+// Queue makes concurrent callers share writes. It is safe for concurrent use.
+type Queue[W Write] struct {
+	Options
+	// write makes one write of the whole group, or of none of it. again: an
+	// earlier attempt may have been applied.
+	write func(ctx context.Context, group []W, again bool) error
+	limit *limit
+
+	// base ends when Close has waited for long enough.
+	base context.Context
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	queue   []W
+	rows    int // in the queue
+	bytes   int
+	waiting []chan struct{} // callers for whom the queue has no room
+	flights []*flight
+	watched bool          // a timer looks for stalled writes
+	idle    chan struct{} // not nil while Close waits; closed when nothing is left
+}
+
+// New makes a queue. write makes one write of all that is in the group, or of
+// none of it; again says that an earlier attempt may have been applied.
+func New[W Write](o Options, write func(ctx context.Context, group []W, again bool) error) *Queue[W] {
+	q := &Queue[W]{Options: o, write: write, limit: newLimit(&o)}
+	q.base, q.stop = context.WithCancel(context.Background())
+	return q
+}
+
+// Do has w written. inDoubt means that it is not known whether it was; else err
+// is why it was not, and never will be.
+func (q *Queue[W]) Do(ctx context.Context, w W) (inDoubt bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	t := w.ticket()
+	t.ctx = ctx
+	q.mu.Lock()
+	for {
+		if q.closed {
+			q.mu.Unlock()
+			return false, ErrClosed
+		}
+		if len(q.queue) == 0 {
+			if now := time.Now(); q.free(now) {
+				f := q.launch(now)
+				t.state = sentAlone
+				q.mu.Unlock()
+				next, group := q.land(f, q.alone(w))
+				if next != nil {
+					go q.fly(next, group)
+				}
+				return t.inDoubt, t.err
+			}
+			break
+		}
+		if q.rows+t.Rows <= q.QueueRows && q.bytes+t.Bytes <= q.QueueBytes {
+			break
+		}
+		if err := q.waitForRoom(ctx); err != nil {
+			q.mu.Unlock()
+			return false, err
+		}
+	}
+	if t.ended == nil {
+		t.ended = make(chan struct{}, 1)
+	}
+	t.done = t.ended
+	q.queue = append(q.queue, w)
+	q.rows += t.Rows
+	q.bytes += t.Bytes
+	q.watch()
+	if q.rows >= crowd {
+		q.dispatch(time.Now())
+	}
+	q.mu.Unlock()
+	q.limit.contended()
+	return q.wait(t)
+}
+
+// waitForRoom waits until something left the queue, in the order of arrival. It
+// is called, and returns, with the mutex held.
+func (q *Queue[W]) waitForRoom(ctx context.Context) error {
+	woken := make(chan struct{})
+	q.waiting = append(q.waiting, woken)
+	q.mu.Unlock()
+	var err error
+	select {
+	case <-woken:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	q.mu.Lock()
+	if err == nil {
+		return nil
+	}
+	for i, other := range q.waiting {
+		if other == woken {
+			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
+			return err
+		}
+	}
+	// It was woken all the same: the next one may have the room.
+	q.wake()
+	return err
+}
+
+// wake lets the first of those who wait for room look again.
+func (q *Queue[W]) wake() {
+	if len(q.waiting) > 0 {
+		close(q.waiting[0])
+		q.waiting = q.waiting[1:]
+	}
+}
+
+// wait gives the outcome of a queued ticket. A caller whose context ends takes
+// it out of the queue; once it has left, the caller waits for the outcome a
+// while longer, as [Retry.Do] does.
+func (q *Queue[W]) wait(t *Ticket) (inDoubt bool, err error) {
+	select {
+	case <-t.done:
+		return t.inDoubt, t.err
+	case <-t.ctx.Done():
+	}
+	switch q.leave(t) {
+	case withdrawn:
+		return false, t.ctx.Err()
+	case sentAlone:
+		<-t.done
+		return t.inDoubt, t.err
+	default:
+	}
+	patience := time.NewTimer(max(0, q.Grace))
+	defer patience.Stop()
+	select {
+	case <-t.done:
+		return t.inDoubt, t.err
+	case <-patience.C:
+		t.left = true
+		return true, t.ctx.Err()
+	}
+}
+
+// leave is for a caller whose context ended. A shared write is cut short when
+// half of the time is over for which the caller still waits, to find out by a
+// repetition what became of it.
+func (q *Queue[W]) leave(t *Ticket) state {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.state == queued {
+		t.state = withdrawn
+		for i, other := range q.queue {
+			if other.ticket() == t {
+				q.queue = append(q.queue[:i], q.queue[i+1:]...)
+				q.unqueued(t)
+				break
+			}
+		}
+		q.rest()
+		return withdrawn
+	}
+	t.gone = time.Now()
+	f := t.flight
+	if t.state != sentShared || f.cut == nil {
+		return t.state
+	}
+	attempt, after := f.attempt, q.Grace/2
+	if after <= 0 {
+		// This caller does not wait, the others may still.
+		after = attemptFor
+	}
+	time.AfterFunc(after, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if f.attempt == attempt && f.cut != nil {
+			f.cut()
+		}
+	})
+	return t.state
+}
+
+func (q *Queue[W]) unqueued(t *Ticket) {
+	q.rows -= t.Rows
+	q.bytes -= t.Bytes
+	q.wake()
+}
+
+// free reports whether one more write is worthwhile.
+func (q *Queue[W]) free(now time.Time) bool {
+	busy := 0
+	for _, f := range q.flights {
+		if now.Sub(f.began) < stalled {
+			busy++
+		}
+	}
+	return busy < q.limit.of(q.rows) && len(q.flights) < q.limit.most
+}
+
+func (q *Queue[W]) launch(now time.Time) *flight {
+	f := &flight{began: now}
+	q.flights = append(q.flights, f)
+	return f
+}
+
+// fly makes a group's write, and then what queued meanwhile.
+func (q *Queue[W]) fly(f *flight, group []W) {
+	for f != nil {
+		f, group = q.land(f, q.commit(f, group))
+	}
+}
+
+// land ends a flight and gives the next one, if there is any: to make it is the
+// caller's.
+func (q *Queue[W]) land(f *flight, ok bool) (next *flight, group []W) {
+	now := time.Now()
+	if ok {
+		q.limit.write.saw(now.Sub(f.began), now)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, other := range q.flights {
+		if other == f {
+			q.flights = append(q.flights[:i], q.flights[i+1:]...)
+			break
+		}
+	}
+	next, group = q.depart(now)
+	q.dispatch(now)
+	q.rest()
+	return next, group
+}
+
+// dispatch sends what is queued on its way, as far as that is worthwhile.
+func (q *Queue[W]) dispatch(now time.Time) {
+	for len(q.queue) > 0 {
+		f, group := q.depart(now)
+		if f == nil {
+			return
+		}
+		go q.fly(f, group)
+	}
+}
+
+// depart takes from the queue what is to be written next, if that is worthwhile.
+func (q *Queue[W]) depart(now time.Time) (f *flight, group []W) {
+	if len(q.queue) == 0 || !q.free(now) {
+		return nil, nil
+	}
+	f, group = q.launch(now), q.take()
+	for _, w := range group {
+		t := w.ticket()
+		t.flight, t.state = f, sentShared
+		if len(group) == 1 {
+			t.state = sentAlone
+		}
+	}
+	return f, group
+}
+
+// take takes from the queue the next tickets that fit into one write: with the
+// first those of its kind, if kinds do not mix, so that neither waits for long
+// behind the other.
+func (q *Queue[W]) take() []W {
+	kind := q.queue[0].ticket().Kind
+	group := make([]W, 0, len(q.queue))
+	rest := q.queue[:0]
+	rows, bytes, full := 0, 0, false
+	for _, w := range q.queue {
+		t := w.ticket()
+		switch {
+		case !q.Mixed && t.Kind != kind:
+			rest = append(rest, w)
+			continue
+		case full, len(group) > 0 && (t.Alone || rows+t.Rows > q.MaxRows || bytes+t.Bytes > q.MaxBytes):
+			// What is behind it must not overtake it.
+			full = true
+			rest = append(rest, w)
+			continue
+		}
+		group = append(group, w)
+		rows += t.Rows
+		bytes += t.Bytes
+		full = t.Alone
+	}
+	clear(q.queue[len(rest):])
+	q.queue = rest
+	for _, w := range group {
+		q.unqueued(w.ticket())
+	}
+	return group
+}
+
+// watch looks, while something is queued, for writes that are stalled: nobody
+// may come and nothing be answered for a while.
+func (q *Queue[W]) watch() {
+	if q.watched {
+		return
+	}
+	q.watched = true
+	time.AfterFunc(stalled, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.watched = false
+		q.dispatch(time.Now())
+		if len(q.queue) > 0 {
+			q.watch()
+		}
+	})
+}
+
+// rest tells Close when there is nothing left to wait for.
+func (q *Queue[W]) rest() {
+	if q.idle != nil && len(q.queue) == 0 && len(q.flights) == 0 {
+		close(q.idle)
+		q.idle = nil
+	}
+}
+
+// Close refuses what comes from now on and waits until all that was queued has
+// been written, but no longer than d.
+func (q *Queue[W]) Close(d time.Duration) {
+	q.mu.Lock()
+	q.closed = true
+	for len(q.waiting) > 0 {
+		q.wake()
+	}
+	idle := make(chan struct{})
+	q.idle = idle
+	q.rest()
+	q.mu.Unlock()
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case <-idle:
+	case <-late.C:
+	}
+	q.stop()
+	q.limit.pings.close()
+}

@@ -1,0 +1,335 @@
+package groupcommit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	errRefused = errors.New("refused")
+	errBusy    = errors.New("deadlock")
+	errLost    = errors.New("connection lost")
+)
+
+// letter is a write that leaves its name in the list of what was written.
+type letter struct {
+	Ticket
+	name string
+}
+
+func (l *letter) Leaves(now time.Time) time.Time { return now.Add(time.Minute) }
+
+// database is what letters are written to.
+type database struct {
+	mu     sync.Mutex
+	writes []string
+	again  int
+	fail   func(names string, attempt int) error
+	tries  int
+}
+
+func (d *database) write(ctx context.Context, group []*letter, again bool) error {
+	var names strings.Builder
+	for _, l := range group {
+		names.WriteString(l.name)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tries++
+	if again {
+		d.again++
+	}
+	if d.fail != nil {
+		if err := d.fail(names.String(), d.tries); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	d.writes = append(d.writes, names.String())
+	return nil
+}
+
+func newQueue(d *database, change func(*Options)) *Queue[*letter] {
+	o := Options{
+		Retry: Retry{
+			Grace:    time.Second,
+			Definite: func(err error) bool { return errors.Is(err, errRefused) || errors.Is(err, errBusy) },
+			Passing:  func(err error) bool { return errors.Is(err, errBusy) },
+			Refused:  func(err error) bool { return errors.Is(err, errRefused) },
+		},
+		MaxRows: 100, MaxBytes: 1 << 20, QueueRows: 4, QueueBytes: 1 << 20, MinInFlight: 1, MaxInFlight: 1, Conns: 32,
+	}
+	if change != nil {
+		change(&o)
+	}
+	return New(o, d.write)
+}
+
+func row(name string) *letter { return &letter{Ticket: Ticket{Rows: 1, Bytes: 1}, name: name} }
+
+// held runs a write for each name while the queue is held, and gives their
+// errors and doubts when it was let go.
+func held(q *Queue[*letter], names string, contexts ...context.Context) (errs []error, doubts []bool) {
+	release := q.Hold()
+	errs, doubts = make([]error, len(names)), make([]bool, len(names))
+	var group sync.WaitGroup
+	for i, name := range strings.Split(names, "") {
+		ctx := context.Background()
+		if i < len(contexts) && contexts[i] != nil {
+			ctx = contexts[i]
+		}
+		group.Go(func() { doubts[i], errs[i] = q.Do(ctx, row(name)) })
+		synctest.Wait()
+	}
+	time.Sleep(time.Second) // of the bubble's clock: contexts end meanwhile
+	release()
+	group.Wait()
+	return errs, doubts
+}
+
+func (d *database) want(t *testing.T, writes ...string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Equal(d.writes, writes) {
+		t.Errorf("written was %q, want %q", d.writes, writes)
+	}
+}
+
+func TestAWriteThatMeetsNoOtherLeavesAtOnceAndAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(database)
+		q := newQueue(d, nil)
+		defer q.Close(time.Second)
+		for _, name := range []string{"a", "b"} {
+			if doubt, err := q.Do(t.Context(), row(name)); doubt || err != nil {
+				t.Fatal(doubt, err)
+			}
+		}
+		d.want(t, "a", "b")
+	})
+}
+
+func TestWhatQueuesLeavesTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(database)
+		q := newQueue(d, nil)
+		defer q.Close(time.Second)
+		held(q, "abc")
+		d.want(t, "abc")
+	})
+}
+
+func TestWhatDoesNotFitTheQueueWaitsForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(database)
+		q := newQueue(d, nil)
+		defer q.Close(time.Second)
+		ended, end := context.WithTimeout(t.Context(), time.Millisecond)
+		defer end()
+		errs, _ := held(q, "abcdef", nil, nil, nil, nil, ended)
+		if !errors.Is(errs[4], context.DeadlineExceeded) {
+			t.Errorf("who waited for room until its context ended got %v", errs[4])
+		}
+		d.want(t, "abcd", "f")
+	})
+}
+
+func TestTheOneThatIsRefusedFailsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &database{fail: func(names string, _ int) error {
+			if strings.Contains(names, "c") {
+				return errRefused
+			}
+			return nil
+		}}
+		q := newQueue(d, nil)
+		defer q.Close(time.Second)
+		errs, doubts := held(q, "abcd")
+		for i, err := range errs {
+			if (i == 2) != errors.Is(err, errRefused) || i != 2 && err != nil || doubts[i] {
+				t.Errorf("caller %d got %v, in doubt: %v", i, err, doubts[i])
+			}
+		}
+		d.want(t, "ab", "d")
+	})
+}
+
+func TestAWriteThatMetADeadlockIsMadeAgainAndNotSaidToBeRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &database{fail: func(_ string, try int) error {
+			if try < 3 {
+				return errBusy
+			}
+			return nil
+		}}
+		q := newQueue(d, nil)
+		defer q.Close(time.Second)
+		if doubt, err := q.Do(t.Context(), row("a")); doubt || err != nil {
+			t.Fatal(doubt, err)
+		}
+		d.want(t, "a")
+		if d.again != 0 {
+			t.Error("an answered attempt counts as one that may have been applied")
+		}
+	})
+}
+
+func TestALostAnswerIsMadeGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &database{fail: func(_ string, try int) error {
+			if try == 1 {
+				return errLost
+			}
+			return nil
+		}}
+		q := newQueue(d, nil)
+		defer q.Close(time.Second)
+		errs, doubts := held(q, "ab")
+		if errs[0] != nil || errs[1] != nil || doubts[0] || doubts[1] || d.again != 1 {
+			t.Errorf("got %v, in doubt %v, %d repetitions", errs, doubts, d.again)
+		}
+		d.want(t, "ab")
+	})
+}
+
+// The grace counts from the end of the caller's context, alone and in a group.
+func TestAWriteInDoubtEndsWithTheGraceAndNotLater(t *testing.T) {
+	for _, names := range []string{"a", "ab"} {
+		t.Run(names, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := new(database)
+				q := newQueue(d, nil)
+				defer q.Close(time.Minute)
+				q.write = func(ctx context.Context, _ []*letter, _ bool) error {
+					<-ctx.Done() // the server is silent
+					return errLost
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				start := time.Now()
+				var group sync.WaitGroup
+				release := q.Hold()
+				for _, name := range strings.Split(names, "") {
+					group.Go(func() {
+						if doubt, err := q.Do(ctx, row(name)); !doubt || err == nil {
+							t.Errorf("got %v, in doubt: %v", err, doubt)
+						}
+						if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+q.Grace+100*time.Millisecond {
+							t.Errorf("it took %v, want 10 s and the grace of %v", took, q.Grace)
+						}
+					})
+				}
+				synctest.Wait()
+				release()
+				group.Wait()
+			})
+		})
+	}
+}
+
+func TestCloseWaitsForWhatWasQueued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(database)
+		q := newQueue(d, nil)
+		release := q.Hold()
+		var group sync.WaitGroup
+		group.Go(func() {
+			if doubt, err := q.Do(t.Context(), row("a")); doubt || err != nil {
+				t.Error(doubt, err)
+			}
+		})
+		synctest.Wait()
+		group.Go(func() { q.Close(time.Minute) })
+		synctest.Wait()
+		if _, err := q.Do(t.Context(), row("b")); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		release()
+		group.Wait()
+		d.want(t, "a")
+	})
+}
+
+// What is of two kinds leaves in turns, and each kind in the order in which it
+// came.
+func TestKindsTakeTurns(t *testing.T) {
+	for _, c := range []struct {
+		queue string // capitals are too large to share a write
+		mixed bool
+		most  int
+		want  []string
+	}{
+		{"a", false, 8, []string{"a"}},
+		{"aaa", false, 8, []string{"aaa"}},
+		{"arara", false, 8, []string{"aaa", "rr"}},
+		{"raara", false, 8, []string{"rr", "aaa"}},
+		{"aaaarr", false, 3, []string{"aaa", "a", "rr"}},
+		{"araara", false, 2, []string{"aa", "rr", "aa"}},
+		{"raAar", false, 8, []string{"rr", "a", "A", "a"}},
+		{"Aa", false, 8, []string{"A", "a"}},
+		{"aRra", false, 8, []string{"aa", "R", "r"}},
+		{"araar", true, 8, []string{"araar"}},
+		{"araar", true, 3, []string{"ara", "ar"}},
+		{"arAr", true, 8, []string{"ar", "A", "r"}},
+	} {
+		q := newQueue(new(database), func(o *Options) { o.Mixed, o.MaxRows = c.mixed, c.most })
+		for _, name := range strings.Split(c.queue, "") {
+			l := row(name)
+			l.Alone = strings.ToUpper(name) == name
+			l.Kind = strings.ToLower(name)[0]
+			q.queue = append(q.queue, l)
+			q.rows, q.bytes = q.rows+1, q.bytes+1
+		}
+		var got []string
+		for len(q.queue) > 0 {
+			var names string
+			for _, l := range q.take() {
+				names += l.name
+			}
+			got = append(got, names)
+		}
+		if !slices.Equal(got, c.want) || q.rows != 0 || q.bytes != 0 {
+			t.Errorf("%q, mixed %v, at most %d: got %q, want %q; %d rows are left", c.queue, c.mixed, c.most, got, c.want, q.rows)
+		}
+	}
+}
+
+func TestAsManyWritesAreInFlightAsTheRoundTripMakesWorthwhile(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		least, most int
+		trip, write time.Duration
+		want        int
+	}{
+		{1, 8, ms / 20, ms / 5, 1},   // loopback
+		{1, 8, 0, ms, 1},             // not known yet
+		{1, 8, ms, 2 * ms, 3},        // half of it on its way
+		{1, 8, ms, ms + ms/2, 5},     // most of it
+		{1, 8, 10 * ms, 10 * ms, 8},  // all of it
+		{2, 8, ms / 20, ms / 5, 2},   // as told
+		{3, 3, 10 * ms, 11 * ms, 3},  // as told
+		{1, 99, 10 * ms, 9 * ms, 32}, // no more than there are connections
+	} {
+		l := newLimit(&Options{MinInFlight: c.least, MaxInFlight: c.most, Conns: 32})
+		if c.trip > 0 {
+			l.trip.saw(c.trip, time.Now())
+		}
+		l.write.saw(c.write, time.Now())
+		if got := l.of(0); got != c.want {
+			t.Errorf("%+v: got %d", c, got)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package groupcommit
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// RepeatFor bounds the repetitions of a write for callers whose context has
+	// no deadline.
+	RepeatFor = 10 * time.Second
+	// attemptFor bounds one repetition, so that a connection that hangs does
+	// not use up the time of the others.
+	attemptFor = 2 * time.Second
+	// maxPassing is how often a write that met a deadlock or the like is
+	// repeated, and passingFor for how long: one that waited for a lock until
+	// the database's own timeout has waited enough.
+	maxPassing = 5
+	passingFor = 2 * time.Second
+	// backoffCap bounds the pause between two repetitions.
+	backoffCap = 250 * time.Millisecond
+)
+
+// Retry says how writes are repeated. It is immutable and safe for concurrent
+// use.
+type Retry struct {
+	// Grace is for how long after the end of the caller's context a write whose
+	// outcome is not known is repeated until it is known; not at all when it is
+	// not positive.
+	Grace time.Duration
+	// Definite reports whether err leaves no doubt that nothing was written.
+	Definite func(err error) bool
+	// Passing reports whether a definite error comes from other transactions
+	// that were in the way, so that the same write is worth repeating at once.
+	Passing func(err error) bool
+	// Refused reports whether the database refused what it was given: a part
+	// of it might pass.
+	Refused func(err error) bool
+}
+
+// Do runs f until its outcome is known: on an error that is no answer it is
+// repeated, while ctx lasts and for the grace after it, but never beyond end.
+// again tells f that an earlier attempt may have been applied. f must be
+// harmless when repeated.
+//
+// A nil error means f succeeded. inDoubt means that the last word is still
+// missing; err is then the first error.
+func (r *Retry) Do(ctx context.Context, end time.Time, f func(ctx context.Context, again bool) error) (inDoubt bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	// The first attempt has half of the grace; what finds out what became of it
+	// has the rest.
+	first := outlive(ctx, end, r.Grace/2)
+	err = r.Attempt(first, f)
+	first.stop()
+	if err == nil || r.Definite(err) {
+		return false, err
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		if latest := time.Now().Add(RepeatFor); latest.Before(end) {
+			end = latest
+		}
+	}
+	rest := outlive(ctx, end, r.Grace-first.late())
+	defer rest.stop()
+	for try := 0; Pause(rest, try); try++ {
+		attempt, cancel := context.WithTimeout(rest, attemptFor)
+		last := f(attempt, true)
+		cancel()
+		if last == nil {
+			return false, nil
+		}
+	}
+	return true, err
+}
+
+// Attempt runs f once, and again only when other transactions were in its way.
+func (r *Retry) Attempt(ctx context.Context, f func(ctx context.Context, again bool) error) error {
+	start := time.Now()
+	for try := 0; ; try++ {
+		err := f(ctx, false)
+		if err == nil || !r.Again(ctx, err, try, start) {
+			return err
+		}
+	}
+}
+
+// Again reports, after a pause, whether what failed with err is worth repeating
+// although the error was definite. try counts from 0 since start.
+func (r *Retry) Again(ctx context.Context, err error, try int, start time.Time) bool {
+	return try < maxPassing && time.Since(start) < passingFor && r.Definite(err) && r.Passing(err) && Pause(ctx, try)
+}
+
+// outliving is a context that ends at a fixed time, or a grace after the
+// caller's. A write that was sent is not broken off with its caller's context:
+// the answer mostly is on its way, and without it the server might carry the
+// write out much later.
+type outliving struct {
+	context.Context
+	cancel context.CancelFunc
+	unhook func() bool
+	over   atomic.Int64 // when the caller's context ended, in ns since the epoch
+}
+
+func outlive(ctx context.Context, end time.Time, grace time.Duration) *outliving {
+	o := new(outliving)
+	o.Context, o.cancel = context.WithDeadline(context.WithoutCancel(ctx), end)
+	o.unhook = context.AfterFunc(ctx, func() {
+		o.over.Store(time.Now().UnixNano())
+		if grace <= 0 {
+			o.cancel()
+			return
+		}
+		// Stopping the timer is not worth the bookkeeping: cancel may be
+		// called late.
+		time.AfterFunc(grace, o.cancel)
+	})
+	return o
+}
+
+func (o *outliving) stop() {
+	o.unhook()
+	o.cancel()
+}
+
+// late is how long ago the caller's context ended; 0 if it has not.
+func (o *outliving) late() time.Duration {
+	over := o.over.Load()
+	if over == 0 {
+		return 0
+	}
+	return time.Duration(time.Now().UnixNano() - over)
+}
+
+// Pause waits before the next repetition, longer each time and never the same
+// time for two that were in each other's way. It reports whether ctx lasts.
+func Pause(ctx context.Context, try int) bool {
+	d := min(5*time.Millisecond<<min(try, 10), backoffCap)
+	t := time.NewTimer(d/2 + rand.N(d/2+1))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
