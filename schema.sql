@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        MEDIUMTEXT NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
-  UNIQUE KEY bed_receipt_id (id)
+  PRIMARY KEY (id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
 -- ===== postgres: PostgreSQL =====
@@ -97,7 +97,7 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        TEXT NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
-  CONSTRAINT bed_receipt_id UNIQUE (id)
+  CONSTRAINT bed_receipt_id PRIMARY KEY (id)
 );
 
 -- ===== sqlite: SQLite =====
@@ -143,5 +143,5 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        TEXT NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
-  CONSTRAINT bed_receipt_id UNIQUE (id)
-);
+  PRIMARY KEY (id)
+) WITHOUT ROWID;

@@ -189,7 +189,7 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 					_, err := e.atomic(calls...)
 					classes := []delivery.Class{0, delivery.Refused, delivery.Duplicate, delivery.Refused}
 					classIs(t, fmt.Sprintf("call %d fails", i), err, classes[i])
-					if isReceiptDuplicate(err) || isReceiptBusy(err) {
+					if isReceiptDuplicate(err, "r1") || isReceiptBusy(err) {
 						t.Errorf("%v is said to be the receipt's", err)
 					}
 					e.settled()
@@ -214,7 +214,7 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 			for _, calls := range [][]delivery.Call{good, good[:2]} {
 				_, err = e.atomic(calls...)
 				classIs(t, "the receipt is there", err, delivery.Duplicate)
-				if !isReceiptDuplicate(err) || isReceiptBusy(err) {
+				if !isReceiptDuplicate(err, "r1") || isReceiptBusy(err) {
 					t.Errorf("%v is not said to be the receipt's duplicate", err)
 				}
 				e.settled()
@@ -432,7 +432,7 @@ func secondWriterOfAReceiptWaitsAndFindsIt(t *testing.T, way string) {
 	}()
 	waitUntilWaiting(t, e.pool, id)
 	must(t, other, "COMMIT")
-	if err := <-done; !isReceiptDuplicate(err) {
+	if err := <-done; !isReceiptDuplicate(err, "r") {
 		t.Errorf("the second writer got %v", err)
 	}
 	e.settled()
@@ -450,8 +450,9 @@ func manyWritersOfOneReceiptApplyItOnce(t *testing.T, way string) {
 		c := conn(t, e.pool)
 		wg.Go(func() {
 			for i := range 50 {
-				_, handled, err := atomicOn(t, e.d, c, receipt(fmt.Sprint("r", i)), call("UPDATE stock SET n = n + 1 WHERE id = ?", int64(1)))
-				if !handled || err != nil && !isReceiptDuplicate(err) && !isReceiptBusy(err) {
+				id := fmt.Sprint("r", i)
+				_, handled, err := atomicOn(t, e.d, c, receipt(id), call("UPDATE stock SET n = n + 1 WHERE id = ?", int64(1)))
+				if !handled || err != nil && !isReceiptDuplicate(err, id) && !isReceiptBusy(err) {
 					t.Errorf("handled %t: %v", handled, err)
 				}
 			}
@@ -511,7 +512,7 @@ func TestCommitWith(t *testing.T) {
 
 			must(t, e.c, "ROLLBACK AND NO CHAIN", "START TRANSACTION", "UPDATE stock SET n = 12")
 			_, err := e.commitWith(receipt("r2"), receipt("r"))
-			if !isReceiptDuplicate(err) {
+			if !isReceiptDuplicate(err, "r") {
 				t.Errorf("the receipt is there: %v", err)
 			}
 			must(t, e.c, "ROLLBACK AND NO CHAIN")
@@ -799,23 +800,34 @@ func TestAtomicDoesNotTakeTooMuch(t *testing.T) {
 func TestReceiptsDuplicateIsToldByItsKey(t *testing.T) { bothWays(t, receiptsDuplicateIsToldByItsKey) }
 
 func receiptsDuplicateIsToldByItsKey(t *testing.T, way string) {
-	e := receiptful(t, way, "CREATE TABLE d (s VARCHAR(80) PRIMARY KEY, bed_receipt_id INT, UNIQUE KEY my_bed_receipt_id (bed_receipt_id))", "INSERT INTO d VALUES ('x'' for key ''bed_receipt_id', 1)")
-	for _, language := range []string{"en_US", "ja_JP", "de_DE", "hu_HU", "cs_CZ"} {
-		must(t, e.c, "SET lc_messages = '"+language+"'", "DELETE FROM bed_receipt")
-		if _, err := e.atomic(receipt("r")); err != nil {
-			t.Fatal(err)
-		}
-		_, err := e.atomic(receipt("r"))
-		if !isReceiptDuplicate(err) {
-			t.Errorf("%s: %v is not said to be the receipt's", language, err)
-		}
-		for _, value := range []string{"('x'' for key ''bed_receipt_id', 2)", "('y', 1)"} {
-			_, err := e.c.ExecContext(context.Background(), "INSERT INTO d VALUES "+value)
-			classIs(t, value, err, delivery.Duplicate)
-			if isReceiptDuplicate(err) {
-				t.Errorf("%s: %v is said to be the receipt's", language, err)
+	key := "key-" + strings.Repeat("0123456789abcdef", 4) // of which MariaDB shows the beginning
+	for name, alter := range map[string]string{
+		"its primary key":             "DO 0",
+		"the key of an older version": "ALTER TABLE bed_receipt DROP PRIMARY KEY, ADD UNIQUE KEY bed_receipt_id (id)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := receiptful(t, way, alter, "CREATE TABLE d (s VARCHAR(80) PRIMARY KEY, bed_receipt_id INT, UNIQUE KEY my_bed_receipt_id (bed_receipt_id))", "INSERT INTO d VALUES ('x'' for key ''bed_receipt_id', 1), ('o', 5)")
+			for _, language := range []string{"en_US", "ja_JP", "de_DE", "hu_HU", "cs_CZ"} {
+				must(t, e.c, "SET lc_messages = '"+language+"'", "DELETE FROM bed_receipt")
+				if _, err := e.atomic(receipt("r"), receipt(key)); err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range []string{"r", key} {
+					_, err := e.atomic(receipt(id))
+					if !isReceiptDuplicate(err, id) {
+						t.Errorf("%s: %v is not said to be the receipt's", language, err)
+					}
+				}
+				for _, value := range []string{"('x'' for key ''bed_receipt_id', 2)", "('y', 1)", "('o', 6)"} {
+					_, err := e.c.ExecContext(context.Background(), "INSERT INTO d VALUES "+value)
+					classIs(t, value, err, delivery.Duplicate)
+					if isReceiptDuplicate(err, "r") {
+						t.Errorf("%s: %v is said to be the receipt's", language, err)
+					}
+				}
 			}
-		}
+		})
 	}
 	for message, want := range map[string]bool{
 		"Duplicate entry 'r' for key 'bed_receipt.bed_receipt_id'":   true,
@@ -828,13 +840,30 @@ func receiptsDuplicateIsToldByItsKey(t *testing.T, way string) {
 		"Doppelter Eintrag 'r' für Schlüssel 'bed_receipt_id'":       true,
 		"'r' は索引 'bed_receipt_id' で重複しています。":                         true,
 		"'bed_receipt_id' は索引 'bed_receipt' で重複しています。":               false,
+		// MySQL tells whose primary key it is, of MariaDB's the value does.
+		"Duplicate entry 'r' for key 'bed_receipt.PRIMARY'":         true,
+		"Duplicate entry 'r' for key 'PRIMARY'":                     true,
+		"Duplicate entry 's' for key 'PRIMARY'":                     false,
+		"Duplicate entry 'r' for key 'other.PRIMARY'":               false,
+		"Duplicate entry 'r' for key 'bed_receipt2.PRIMARY'":        false,
+		"Duplicate entry 'r' for key 'PRIMARY' for key 'PRIMARY'":   false,
+		"Doppelter Eintrag 'r' für Schlüssel 'PRIMARY'":             true,
+		"Doppelter Eintrag 's' für Schlüssel 'PRIMARY'":             false,
+		"Doppelter Eintrag 'r' für Schlüssel 'bed_receipt.PRIMARY'": true,
 		"": false,
 	} {
-		if got := isReceiptDuplicate(&mysql.MySQLError{Number: 1062, Message: message}); got != want {
+		if got := isReceiptDuplicate(&mysql.MySQLError{Number: 1062, Message: message}, "r"); got != want {
 			t.Errorf("%q: %t", message, got)
 		}
 	}
-	if isReceiptDuplicate(&mysql.MySQLError{Number: 1064, Message: "Duplicate entry 'r' for key 'bed_receipt_id'"}) || isReceiptDuplicate(errors.New("x")) {
+	for _, language := range []string{"Duplicate entry '%s' for key 'PRIMARY'", "Doppelter Eintrag '%s' für Schlüssel 'PRIMARY'"} {
+		for value, want := range map[string]bool{key: true, key[:61] + "...": true, key[1:]: false, "key-...": false, "key-f" + key[5:61] + "...": false} {
+			if got := isReceiptDuplicate(&mysql.MySQLError{Number: 1062, Message: fmt.Sprintf(language, value)}, key); got != want {
+				t.Errorf(language+": %t", value, got)
+			}
+		}
+	}
+	if isReceiptDuplicate(&mysql.MySQLError{Number: 1064, Message: "Duplicate entry 'r' for key 'bed_receipt_id'"}, "r") || isReceiptDuplicate(errors.New("x"), "r") {
 		t.Error("another error is said to be a duplicate")
 	}
 }

@@ -2,20 +2,23 @@ package mysql
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
 )
 
 const (
-	// receiptKey is the name of the unique key of bed_receipt.
-	receiptKey = "bed_receipt_id"
 	// receiptStart begins the statement that writes a receipt.
 	receiptStart = "INSERT INTO bed_receipt "
 	// receiptWait begins the message of an error met by that statement in a
 	// compound, where no message of the server's begins.
 	receiptWait = "bed_receipt: "
 )
+
+// receiptKeys are the names of the key of bed_receipt that say whose it is. The
+// last two are those of tables that were made without a primary key.
+var receiptKeys = []string{"bed_receipt.PRIMARY", "bed_receipt_id", "bed_receipt.bed_receipt_id"}
 
 // spreadReceipt puts two digits of chance in front of a unit's id. InnoDB keeps
 // rows in the order of their key, and those who write side by side at its end
@@ -30,11 +33,12 @@ func spreadReceipt(unitID string) string {
 
 func isReceipt(text string) bool { return strings.HasPrefix(text, receiptStart) }
 
-// isReceiptDuplicate reports whether err is of the receipts' unique key. The
-// message names the key last, between quotes, in every language that the server
-// can be set to; the value that comes before it may hold any text. MySQL 8
-// writes the table's name before the key's.
-func isReceiptDuplicate(err error) bool {
+// isReceiptDuplicate reports whether err is of the receipt id. The message names
+// the key last, between quotes, in every language that the server can be set to;
+// the value that comes before it may hold any text. MySQL writes the table's
+// name before the key's. MariaDB does not, and calls every primary key PRIMARY:
+// there the value tells, which nobody else has.
+func isReceiptDuplicate(err error, id string) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
 		return false
@@ -45,16 +49,24 @@ func isReceiptDuplicate(err error) bool {
 	default:
 		return false
 	}
-	if strings.HasPrefix(server.Message, "Duplicate entry ") {
-		return strings.HasSuffix(server.Message, " for key '"+receiptKey+"'") ||
-			strings.HasSuffix(server.Message, " for key 'bed_receipt."+receiptKey+"'")
+	text, english := strings.CutPrefix(server.Message, "Duplicate entry ")
+	if english {
+		value, primary := strings.CutSuffix(text, "' for key 'PRIMARY'")
+		return primary && isValue(strings.TrimPrefix(value, "'"), id) ||
+			slices.ContainsFunc(receiptKeys, func(key string) bool { return strings.HasSuffix(text, " for key '"+key+"'") })
 	}
-	text, _, ok := cutLast(server.Message, "'")
-	if !ok {
-		return false
-	}
-	_, key, _ := cutLast(text, "'")
-	return key == receiptKey || key == "bed_receipt."+receiptKey
+	text, _, _ = cutLast(text, "'")
+	text, key, _ := cutLast(text, "'")
+	_, value, _ := strings.Cut(text, "'")
+	value, _, _ = strings.Cut(value, "'")
+	return key == "PRIMARY" && isValue(value, id) || slices.Contains(receiptKeys, key)
+}
+
+// isValue reports whether a message that quotes value means id. MariaDB cuts
+// values off behind 61 characters, where chance has long told them apart.
+func isValue(value, id string) bool {
+	begin, cut := strings.CutSuffix(value, "...")
+	return value == id || cut && len(begin) >= 40 && strings.HasPrefix(id, begin)
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {

@@ -168,7 +168,7 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 			if _, ok := err.(*pgconn.PgError); !ok {
 				t.Errorf("%T is not the driver's error", err)
 			}
-			if isReceiptDuplicate(err) || isReceiptBusy(err) {
+			if isReceiptDuplicate(err, "r") || isReceiptBusy(err) {
 				t.Errorf("%v is said to be the receipt's", err)
 			}
 			e.inState('I')
@@ -194,7 +194,7 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 
 			_, err = e.atomic(good...)
 			classIs(t, "the receipt is there", err, delivery.Duplicate)
-			if !isReceiptDuplicate(err) || isReceiptBusy(err) {
+			if !isReceiptDuplicate(err, "r") || isReceiptBusy(err) {
 				t.Errorf("%v is not said to be the receipt's duplicate", err)
 			}
 			e.inState('I')
@@ -323,7 +323,7 @@ func TestSecondWriterOfAReceiptWaitsAndFindsIt(t *testing.T) {
 		}()
 		waitUntilWaiting(t, e.pool, int(pid))
 		must(t, other, "COMMIT")
-		if err := <-done; !isReceiptDuplicate(err) {
+		if err := <-done; !isReceiptDuplicate(err, "r") {
 			t.Errorf("the second writer got %v", err)
 		}
 		e.inState('I')
@@ -340,7 +340,7 @@ func TestManyWritersOfOneReceiptApplyItOnce(t *testing.T) {
 		wg.Go(func() {
 			for i := range 50 {
 				_, handled, err := atomicOn(t, c, receipt(fmt.Sprint("r", i)), call("UPDATE stock SET n = n + 1 WHERE id = $1", int64(1)))
-				if !handled || err != nil && !isReceiptDuplicate(err) {
+				if !handled || err != nil && !isReceiptDuplicate(err, "r") {
 					t.Errorf("handled %t: %v", handled, err)
 				}
 			}
@@ -396,7 +396,7 @@ func TestCommitWith(t *testing.T) {
 		e.is("SELECT COUNT(*) FROM bed_receipt WHERE result IS NOT NULL", 1)
 
 		must(t, e.c, "BEGIN", "UPDATE stock SET n = 12")
-		if _, err := e.commitWith(receipt("r2"), receipt("r")); !isReceiptDuplicate(err) {
+		if _, err := e.commitWith(receipt("r2"), receipt("r")); !isReceiptDuplicate(err, "r") {
 			t.Errorf("the receipt is there: %v", err)
 		}
 		e.inState('E')
@@ -675,17 +675,17 @@ func TestReceiptsDuplicateIsToldByItsConstraint(t *testing.T) {
 	for _, text := range []string{"INSERT INTO d VALUES ('bed_receipt_id')", "INSERT INTO other.mine VALUES (1)"} {
 		_, err := e.c.ExecContext(context.Background(), text)
 		classIs(t, text, err, delivery.Duplicate)
-		if isReceiptDuplicate(err) {
+		if isReceiptDuplicate(err, "r") {
 			t.Errorf("%v is said to be the receipt's", err)
 		}
 	}
 	for range 2 {
 		_, err := e.c.ExecContext(context.Background(), lockReceipt)
-		if err != nil && !isReceiptDuplicate(err) {
+		if err != nil && !isReceiptDuplicate(err, "r") {
 			t.Errorf("%v is not said to be the receipt's", err)
 		}
 	}
-	if isReceiptDuplicate(errors.New("x")) || isReceiptBusy(errors.New("x")) {
+	if isReceiptDuplicate(errors.New("x"), "r") || isReceiptBusy(errors.New("x")) {
 		t.Error("another error is said to be the receipt's")
 	}
 }

@@ -10,13 +10,13 @@ import (
 
 const (
 	receiptTable = "bed_receipt"
-	receiptKey   = "bed_receipt_id" // its unique key
+	receiptKey   = "bed_receipt_id" // its primary key
 )
 
 func isReceipt(text string) bool { return strings.HasPrefix(text, "INSERT INTO "+receiptTable+" ") }
 
-// isReceiptDuplicate reports whether err is of the receipts' unique key.
-func isReceiptDuplicate(err error) bool {
+// isReceiptDuplicate reports whether err is of the receipts' key.
+func isReceiptDuplicate(err error, _ string) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && server.Code == "23505" &&
 		server.ConstraintName == receiptKey && server.TableName == receiptTable

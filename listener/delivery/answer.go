@@ -183,7 +183,7 @@ func (d *Dialect) Claim(ctx context.Context, conn driver.Conn, tx driver.Tx, u *
 		return Outcome{}, nil
 	}
 	out := d.Failed(err, before).undone(tx)
-	if !d.isReceipt(out) || out.ConnLost {
+	if !d.isReceipt(out, u) || out.ConnLost {
 		out.OnReceipt = out.Class == Retryable && contended(err)
 		return out, nil
 	}

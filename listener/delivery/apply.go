@@ -69,7 +69,7 @@ func (d *Dialect) Apply(ctx context.Context, conn driver.Conn, calls []Call, u *
 // applyFailed reads the error of an attempt that was sent whole.
 func (d *Dialect) applyFailed(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
 	out := d.Failed(err, false)
-	if d.isReceipt(out) {
+	if d.isReceipt(out, u) {
 		return d.onReceipt(ctx, conn, u, r, out)
 	}
 	if d.ReceiptBusy != nil && out.Class == Retryable {
@@ -78,8 +78,8 @@ func (d *Dialect) applyFailed(ctx context.Context, conn driver.Conn, u *txlog.Un
 	return out
 }
 
-func (d *Dialect) isReceipt(out Outcome) bool {
-	return out.Class == Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err)
+func (d *Dialect) isReceipt(out Outcome, u *txlog.Unit) bool {
+	return out.Class == Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err, u.Receipt)
 }
 
 // onReceipt reads the failure of a receipt's own insert.
@@ -87,7 +87,7 @@ func (d *Dialect) onReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit
 	if out.Class == Retryable && contended(out.Err) {
 		out.OnReceipt = true
 	}
-	if !d.isReceipt(out) || out.ConnLost {
+	if !d.isReceipt(out, u) || out.ConnLost {
 		return out
 	}
 	found, err := d.readReceipt(ctx, conn, r, u.Receipt)
@@ -210,7 +210,7 @@ func (d *Dialect) Commit(ctx context.Context, conn driver.Conn, u *txlog.Unit, r
 // onCommitReceipt: a transaction that meets its own receipt was overtaken by
 // the job; what it did is rolled back, what the job did stands.
 func (d *Dialect) onCommitReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
-	if d.isReceipt(out) {
+	if d.isReceipt(out, u) {
 		return d.onReceipt(ctx, conn, u, r, out)
 	}
 	return out

@@ -96,9 +96,9 @@ type Dialect struct {
 	// Receipt makes the id of a unit's receipt. Default: the unit's own, so that
 	// receipts are written side by side in the order of time.
 	Receipt func(unitID string) string
-	// ReceiptDuplicate reports whether err, a Duplicate, is that of the unique
-	// key of bed_receipt (see Receipts) and not one of the application's own.
-	ReceiptDuplicate func(err error) bool
+	// ReceiptDuplicate reports whether err, a Duplicate, is that of the receipt id
+	// in bed_receipt (see Receipts) and not one of the application's own.
+	ReceiptDuplicate func(err error, id string) bool
 	// ReceiptBusy reports whether err is a lock timeout, deadlock or
 	// serialization failure that is known to have been met on bed_receipt by
 	// Atomic or CommitWith. Default: false.

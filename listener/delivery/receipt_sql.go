@@ -14,8 +14,7 @@ import (
 const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fingerprint, result"
 
 // ReceiptSchema gives the statement that creates the table of receipts in a
-// target: "mysql" (also for MariaDB), "postgres" or "sqlite". Its unique key
-// has a name of its own, by which it is told from the application's keys.
+// target: "mysql" (also for MariaDB), "postgres" or "sqlite".
 func ReceiptSchema(database string) (string, error) {
 	switch database {
 	case "mysql":
@@ -105,8 +104,8 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        ` + pick(f, `MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
-  ` + pick(f, `UNIQUE KEY bed_receipt_id (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`, `CONSTRAINT bed_receipt_id UNIQUE (id)`) + `
-)` + pick(f, ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ``)
+  ` + pick(f, `PRIMARY KEY (id)`, `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, `PRIMARY KEY (id)`) + `
+)` + pick(f, ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ` WITHOUT ROWID`)
 	case receiptProbe:
 		s = `SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`
 	case receiptProbeOlder:

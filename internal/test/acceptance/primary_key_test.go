@@ -1,0 +1,91 @@
+package acceptance
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// withoutPrimaryKey counts the tables in the database that have none.
+var withoutPrimaryKey = map[string]string{
+	testdb.DriverMySQL: `SELECT COUNT(*) FROM information_schema.tables t WHERE t.table_schema = DATABASE() AND NOT EXISTS (
+  SELECT 1 FROM information_schema.table_constraints c
+  WHERE c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.constraint_type = 'PRIMARY KEY')`,
+	testdb.DriverPostgres: `SELECT COUNT(*) FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace
+  AND NOT EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)`,
+	testdb.DriverSQLite: `SELECT COUNT(*) FROM sqlite_master m WHERE m.type = 'table'
+  AND NOT EXISTS (SELECT 1 FROM pragma_table_info(m.name) WHERE pk > 0)`,
+}
+
+// Galera's wsrep_mode=REQUIRED_PRIMARY_KEY and MySQL's sql_require_primary_key
+// refuse a table without one.
+func TestEveryTableHasAPrimaryKey(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.account(0)
+		r.must(r.wrapped, addOne) // makes the table of receipts
+		r.wantBalances(1)
+		if n := r.count(withoutPrimaryKey[db.Driver]); n != 0 {
+			t.Errorf("%d tables of the target have no primary key", n)
+		}
+		var n int
+		if err := r.logPool().QueryRow(withoutPrimaryKey[db.Driver]).Scan(&n); err != nil || n != 0 {
+			t.Errorf("%d tables of the log have no primary key (%v)", n, err)
+		}
+	}
+	testdb.Each(t, test)
+	t.Run("on a server that wants one", func(t *testing.T) {
+		t.Parallel()
+		server := testdb.PrivateMariaDB(t, "--innodb-force-primary-key=ON")
+		db, log := server.DB(t), server.DB(t)
+		r := newRigWithLog(t, db, log, exactlyOnce)
+		r.account(0)
+		r.must(r.wrapped, addOne)
+		r.wantBalances(1)
+	})
+}
+
+// older is the key that the table of receipts had before it had a primary key.
+var older = map[string][]string{
+	testdb.DriverMySQL:    {"ALTER TABLE bed_receipt DROP PRIMARY KEY, ADD UNIQUE KEY bed_receipt_id (id)"},
+	testdb.DriverPostgres: {"ALTER TABLE bed_receipt DROP CONSTRAINT bed_receipt_id, ADD CONSTRAINT bed_receipt_id UNIQUE (id)"},
+	testdb.DriverSQLite: {"DROP TABLE bed_receipt", `CREATE TABLE bed_receipt (id VARCHAR(80) NOT NULL, unit_id VARCHAR(40) NOT NULL,
+  log_id VARCHAR(40) NOT NULL, void SMALLINT NOT NULL, creation_time BIGINT NOT NULL, keep_until BIGINT NOT NULL, fingerprint VARCHAR(64) NULL,
+  result TEXT NULL, log_gone SMALLINT NOT NULL DEFAULT 0, CONSTRAINT bed_receipt_id UNIQUE (id))`},
+}
+
+func TestAReceiptIsMetWhicheverKeyItsTableHas(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for name, change := range map[string][]string{"a primary key": nil, "that of an older version": older[db.Driver]} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, freshLike(t, db), exactlyOnce)
+				r.receiptTable()
+				r.exec(change...)
+				r.account(0)
+				for i := range 2 {
+					if _, replayed := r.mustSendUnder("the same", addOne); replayed != (i == 1) {
+						t.Errorf("request %d: replayed %t", i, replayed)
+					}
+				}
+				r.wantBalances(1)
+				r.wantNoLog()
+				r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
+				r.receipted()
+				r.inFlight(r.wantOneLog())(true)
+				if report := r.runOnce(); report.Delivered != 1 {
+					t.Errorf("the job: %s", report)
+				}
+				r.wantBalances(2)
+				if err := r.fails(r.wrapped, "INSERT INTO account VALUES (1, 5)"); errors.Is(err, bedsql.ErrPending) {
+					t.Errorf("a duplicate of the application's own: %v", err)
+				}
+				r.wantBalances(2)
+			})
+		}
+	})
+}
