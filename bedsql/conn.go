@@ -256,23 +256,30 @@ type statement struct {
 	late *Stmt
 }
 
+// isPrepared reports whether the application prepared it.
+func (s *statement) isPrepared() bool { return s.prepared != nil || s.late != nil }
+
+// call is s as an attempt on its own connection runs it.
+func (s *statement) call(args []driver.NamedValue) delivery.Call {
+	return delivery.Call{SQL: s.query, Args: args, Prepared: s.isPrepared(), Stmt: s.prepared}
+}
+
+// anew is call for another connection, or for one whose session may be another.
+func (s *statement) anew(args []driver.NamedValue) delivery.Call {
+	return delivery.Call{SQL: s.query, Args: args, Prepared: s.isPrepared()}
+}
+
 // exec runs s on the bare connection, as a prepared statement if it is one.
 // before is as for delivery.Exec.
 func (c *Conn) exec(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, err error) {
+	if err := s.prepareLate(ctx, args); err != nil {
+		return nil, true, err
+	}
 	if s.prepared != nil {
 		res, err = delivery.StmtExec(ctx, s.prepared, args)
 		return res, false, err
 	}
 	return delivery.Exec(ctx, c.inner, s.query, args)
-}
-
-// query is exec for a statement that returns rows.
-func (c *Conn) query(ctx context.Context, s statement, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
-	if s.prepared != nil {
-		rows, err = delivery.StmtQuery(ctx, s.prepared, args)
-		return rows, false, err
-	}
-	return delivery.Query(ctx, c.inner, s.query, args)
 }
 
 // execBare hands s to the driver as database/sql would: driver.ErrSkip comes

@@ -472,7 +472,7 @@ func (u *stagedUnit) calls() []delivery.Call {
 		if !w.kept {
 			return nil
 		}
-		calls[i] = delivery.Call{SQL: w.statement.SQL, Args: w.args}
+		calls[i] = delivery.Call{SQL: w.statement.SQL, Args: w.args, Prepared: w.statement.Prepared}
 	}
 	return calls
 }

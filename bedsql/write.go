@@ -233,9 +233,9 @@ func (d *delivered) attempt(ctx context.Context, n int) delivery.Outcome {
 	}
 	return d.retry.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
 		if d.unit.Receipt != "" {
-			return d.c.apply(ctx, conn, d.s, d.args, &d.unit, d.rows)
+			return d.c.apply(ctx, conn, d.s.anew(d.args), &d.unit, d.rows)
 		}
-		return d.c.runOn(ctx, conn, d.s.query, d.args, d.rows, d.x.InDoubt())
+		return d.c.c.dialect.One(ctx, conn, d.s.anew(d.args), d.rows, d.x.InDoubt())
 	})
 }
 
@@ -269,49 +269,19 @@ func (c *Conn) firstAttempt(ctx context.Context, s statement, args []driver.Name
 	var out delivery.Outcome
 	switch {
 	case u.Receipt != "":
-		out = c.apply(ctx, &c.session, s, args, u, rows)
-	case s.prepared != nil:
-		out = c.runPrepared(ctx, s, args, rows)
+		out = c.apply(ctx, &c.session, s.call(args), u, rows)
 	default:
-		out = c.runOn(ctx, c.inner, s.query, args, rows, false)
+		out = c.c.dialect.One(ctx, c.inner, s.call(args), rows, false)
 	}
 	return c.lossy(out)
 }
 
 // apply runs the write with its receipt.
-func (c *Conn) apply(ctx context.Context, conn driver.Conn, s statement, args []driver.NamedValue, u *txlog.Unit, rows bool) delivery.Outcome {
+func (c *Conn) apply(ctx context.Context, conn driver.Conn, call delivery.Call, u *txlog.Unit, rows bool) delivery.Outcome {
 	if out := c.c.findReceipts(ctx, conn); out.Err != nil {
 		return out
 	}
-	return c.c.dialect.Apply(ctx, conn, []delivery.Call{{SQL: s.query, Args: args}}, u, c.c.receipts, rows)
-}
-
-func (c *Conn) runOn(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue, rows, inDoubt bool) delivery.Outcome {
-	if rows {
-		return c.c.dialect.QueryOne(ctx, conn, query, args, inDoubt)
-	}
-	return c.c.dialect.ExecOne(ctx, conn, query, args, inDoubt)
-}
-
-func (c *Conn) runPrepared(ctx context.Context, s statement, args []driver.NamedValue, rows bool) delivery.Outcome {
-	if err := ctx.Err(); err != nil {
-		return c.c.dialect.Failed(err, true)
-	}
-	if rows {
-		r, _, err := c.query(ctx, s, args)
-		if err == nil {
-			var buffered *delivery.Rows
-			if buffered, err = delivery.Buffer(r); err == nil {
-				return delivery.Outcome{Rows: buffered}
-			}
-		}
-		return c.c.dialect.Failed(err, false)
-	}
-	res, _, err := c.exec(ctx, s, args)
-	if err != nil {
-		return c.c.dialect.Failed(err, false)
-	}
-	return delivery.Outcome{Result: res}
+	return c.c.dialect.Apply(ctx, conn, []delivery.Call{call}, u, c.c.receipts, rows)
 }
 
 // store turns a statement into what the log keeps. An error means that
@@ -331,7 +301,7 @@ func (c *Conn) storeArgs(s statement, args []driver.NamedValue) (txlog.Statement
 	if err != nil {
 		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
 	}
-	return txlog.Statement{SQL: s.query, Params: params}, args, nil
+	return txlog.Statement{SQL: s.query, Params: params, Prepared: s.isPrepared()}, args, nil
 }
 
 // execution is what is delivered of a unit; how it is run, the caller adds.

@@ -77,7 +77,7 @@ func (s *SQLStorage) encode(r *request, units []*Unit) error {
 		for i := range u.Statements {
 			add := &r.adds[n]
 			*add = row{
-				id: rowID(u.ID, i), source: u.DataSource, text: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].Params,
+				id: rowID(u.ID, i), source: u.DataSource, text: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].encodeParams(),
 				transaction: u.TransactionID, no: i, count: len(u.Statements),
 				settings: u.Settings, notReplayable: errorText(u.NotReplayable), receipt: u.Receipt, fingerprint: u.Fingerprint,
 				token: u.Lease.Token, lease: lease,

@@ -86,7 +86,8 @@ func (r *record) unit() stored {
 	}
 	u.NextTry = time.UnixMilli(next)
 	u.Statements = make([]Statement, rows)
-	u.Statements[0] = Statement{SQL: statement, Params: params}
+	u.Statements[0].SQL = statement
+	u.Statements[0].decodeParams(params)
 	u.Unreadable = problem
 	return stored{Unit: u, rows: rows, now: now}
 }
@@ -156,7 +157,7 @@ func loadStatements(ctx context.Context, q runner, all []stored) error {
 }
 
 func fillStatement(s *Statement, text, params sql.NullString) (err error) {
-	s.Params = params.String
+	s.decodeParams(params.String)
 	if s.SQL, err = decodeSQL(text.String); err != nil {
 		return errors.New("the column sql cannot be decoded")
 	}

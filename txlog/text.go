@@ -40,6 +40,35 @@ func storableText(s string) bool {
 	return strings.IndexByte(s, 0) < 0 && utf8.ValidString(s)
 }
 
+// The column parameters of a statement that the application prepared.
+const (
+	preparedStart = `{"prepared":`
+	preparedEnd   = `}`
+)
+
+// encodeParams gives the text of the column parameters.
+func (s *Statement) encodeParams() string {
+	switch {
+	case !s.Prepared:
+		return s.Params
+	case s.Params == "":
+		return preparedStart + "[]" + preparedEnd
+	default:
+		return preparedStart + s.Params + preparedEnd
+	}
+}
+
+// decodeParams reads the column parameters.
+func (s *Statement) decodeParams(column string) {
+	s.Params, s.Prepared = strings.CutPrefix(column, preparedStart)
+	if s.Prepared {
+		s.Params = strings.TrimSuffix(s.Params, preparedEnd)
+	}
+	if s.Prepared && s.Params == "[]" {
+		s.Params = ""
+	}
+}
+
 // maxErrorText is how many bytes of a LastError are kept.
 const maxErrorText = 8 << 10
 

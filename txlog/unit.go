@@ -21,6 +21,9 @@ type Statement struct {
 	SQL string
 	// Params holds the parameters as [EncodeParams] wrote them; empty means none.
 	Params string
+	// Prepared is whether the application prepared it: some drivers send the
+	// same values otherwise then than with the text.
+	Prepared bool
 }
 
 // Args decodes the parameters to exactly the values the driver would have

@@ -62,7 +62,10 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 	if !ok {
 		return nil, false, nil
 	}
-	for _, w := range writes {
+	for i, w := range writes {
+		if calls[i].Prepared && !c.bindable(ctx, conn, calls[i].Args) {
+			return nil, false, nil // its values are not to be put into the text
+		}
 		if w.generates() && !strings.HasPrefix(w.text, receiptStart) && !c.idIsKnown(ctx, conn, w) {
 			return nil, false, nil
 		}

@@ -155,7 +155,8 @@ func (m *memory) release() {
 // *delivery.Session or not.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*delivery.Session)
-	if !ok || len(calls) != 2 || !isReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText || !c.bindable(ctx, conn, calls[1].Args) {
+	if !ok || len(calls) != 2 || !isReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText ||
+		!calls[1].Prepared && !c.bindable(ctx, conn, calls[1].Args) {
 		return nil, false, nil
 	}
 	m := memoryOf(s)

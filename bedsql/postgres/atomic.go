@@ -96,6 +96,9 @@ func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
 		if s.mode == pgx.QueryExecModeSimpleProtocol && !standsAlone(call.SQL) {
 			return nil, false
 		}
+		if call.Prepared && len(call.Args) > 0 && (s.mode == pgx.QueryExecModeSimpleProtocol || s.mode == pgx.QueryExecModeExec) {
+			return nil, false // these guess the types that a prepared statement asks the server for
+		}
 	}
 	return s, true
 }

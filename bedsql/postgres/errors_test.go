@@ -336,7 +336,7 @@ func TestContextThatHadEndedBeforeIsUnreachable(t *testing.T) {
 	cancel()
 	if err := c.Raw(func(dc any) error {
 		// Exec and Query say driver.ErrBadConn, which is no promise.
-		out := Dialect().ExecOne(ctx, dc.(driver.Conn), "SELECT 1", nil, false)
+		out := Dialect().One(ctx, dc.(driver.Conn), delivery.Call{SQL: "SELECT 1"}, false, false)
 		if out.Class != delivery.Unreachable {
 			t.Errorf("Exec: %v, want unreachable", out.Class)
 		}

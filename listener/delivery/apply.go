@@ -40,12 +40,7 @@ func (d *Dialect) Apply(ctx context.Context, conn driver.Conn, calls []Call, u *
 	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
 	var answer Answer
 	for i, c := range calls {
-		var one Outcome
-		if rows && i == len(calls)-1 {
-			one = d.QueryOne(ctx, conn, c.SQL, c.Args, false)
-		} else {
-			one = d.ExecOne(ctx, conn, c.SQL, c.Args, false)
-		}
+		one := d.One(ctx, conn, c, rows && i == len(calls)-1, false)
 		if one.Err != nil {
 			return one.undone(tx)
 		}

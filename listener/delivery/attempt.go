@@ -69,21 +69,22 @@ func (o Outcome) assume(inDoubt bool) Outcome {
 	return o
 }
 
-// ExecOne runs a single statement as one attempt, in the session's autocommit.
-// inDoubt says that an earlier attempt of the same statement may have been
-// applied.
-func (d *Dialect) ExecOne(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue, inDoubt bool) Outcome {
-	res, before, err := Exec(ctx, conn, query, args)
+// One runs a single statement as one attempt, in the session's autocommit. The
+// rows of one that returns them are read to their end. inDoubt says that an
+// earlier attempt of the same statement may have been applied.
+func (d *Dialect) One(ctx context.Context, conn driver.Conn, c Call, rows, inDoubt bool) Outcome {
+	if rows {
+		return d.queryOne(ctx, conn, c, inDoubt)
+	}
+	res, before, err := c.exec(ctx, conn)
 	if err != nil {
 		return d.Failed(err, before).assume(inDoubt)
 	}
 	return Outcome{Result: res}
 }
 
-// QueryOne is ExecOne for a statement that returns rows: they are read to
-// their end.
-func (d *Dialect) QueryOne(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue, inDoubt bool) Outcome {
-	rows, before, err := Query(ctx, conn, query, args)
+func (d *Dialect) queryOne(ctx context.Context, conn driver.Conn, c Call, inDoubt bool) Outcome {
+	rows, before, err := c.query(ctx, conn)
 	if err != nil {
 		return d.Failed(err, before).assume(inDoubt)
 	}
@@ -109,7 +110,7 @@ func (d *Dialect) Replay(ctx context.Context, conn driver.Conn, u *txlog.Unit, r
 		if err != nil {
 			return Outcome{Class: Refused, Err: fmt.Errorf("bed: log %s, statement %d: %w", u.ID, i, err)}
 		}
-		calls[i] = Call{SQL: s.SQL, Args: args}
+		calls[i] = Call{SQL: s.SQL, Args: args, Prepared: s.Prepared}
 	}
 	return d.Run(ctx, conn, calls, u, r)
 }
@@ -120,7 +121,7 @@ func (d *Dialect) Run(ctx context.Context, conn driver.Conn, calls []Call, u *tx
 	case u.Receipt != "":
 		return d.Apply(ctx, conn, calls, u, r, false)
 	case len(calls) == 1:
-		out := d.ExecOne(ctx, conn, calls[0].SQL, calls[0].Args, u.InDoubt)
+		out := d.One(ctx, conn, calls[0], false, u.InDoubt)
 		if out.Result != nil {
 			out.Results = []driver.Result{out.Result}
 		}
@@ -141,7 +142,7 @@ func (d *Dialect) replayAll(ctx context.Context, conn driver.Conn, calls []Call,
 	var out Outcome
 	results := make([]driver.Result, 0, len(calls))
 	for _, c := range calls {
-		out = d.ExecOne(ctx, conn, c.SQL, c.Args, inDoubt)
+		out = d.One(ctx, conn, c, false, inDoubt)
 		if out.Err != nil || out.Assumed {
 			return out.undone(tx)
 		}

@@ -47,6 +47,11 @@ func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.Nam
 			}
 		}
 	}
+	return execPrepared(ctx, conn, query, args)
+}
+
+// execPrepared is Exec for a statement that is to be prepared.
+func execPrepared(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (res driver.Result, before bool, err error) {
 	st, err := Prepare(ctx, conn, query)
 	if err != nil {
 		return nil, true, err
@@ -56,6 +61,21 @@ func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.Nam
 		return nil, true, err
 	}
 	res, err = StmtExec(ctx, st, args)
+	return res, false, err
+}
+
+// exec is Exec for a call, sent as the application sent it.
+func (c *Call) exec(ctx context.Context, conn driver.Conn) (res driver.Result, before bool, err error) {
+	if !c.Prepared {
+		return Exec(ctx, conn, c.SQL, c.Args)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, true, err
+	}
+	if c.Stmt == nil {
+		return execPrepared(ctx, conn, c.SQL, c.Args)
+	}
+	res, err = StmtExec(ctx, c.Stmt, c.Args)
 	return res, false, err
 }
 
@@ -78,6 +98,26 @@ func Query(ctx context.Context, conn driver.Conn, query string, args []driver.Na
 			}
 		}
 	}
+	return queryPrepared(ctx, conn, query, args)
+}
+
+// query is Query for a call, sent as the application sent it.
+func (c *Call) query(ctx context.Context, conn driver.Conn) (rows driver.Rows, before bool, err error) {
+	if !c.Prepared {
+		return Query(ctx, conn, c.SQL, c.Args)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, true, err
+	}
+	if c.Stmt == nil {
+		return queryPrepared(ctx, conn, c.SQL, c.Args)
+	}
+	rows, err = StmtQuery(ctx, c.Stmt, c.Args)
+	return rows, false, err
+}
+
+// queryPrepared is Query for a statement that is to be prepared.
+func queryPrepared(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
 	st, err := Prepare(ctx, conn, query)
 	if err != nil {
 		return nil, true, err

@@ -115,6 +115,11 @@ type Call struct {
 	// Fixed is how many of the last arguments are the same, as a rule, each
 	// time that SQL is run.
 	Fixed int
+	// Prepared: the application prepared it, so that every attempt has to. What
+	// cannot send it so in one round trip must not handle it.
+	Prepared bool
+	// Stmt is it, where it is prepared on the connection already; nil if not.
+	Stmt driver.Stmt
 }
 
 // Target is a data source to deliver to.

@@ -35,6 +35,7 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a SET x = 1", "UPDATE b SET y = ?")
 	u.TransactionID = txlog.NewID()
 	u.NotReplayable = "it read first"
+	u.Statements[0].Prepared, u.Statements[1].Prepared, u.Statements[1].Params = true, true, ""
 	before := time.Now()
 	add(t, s, long, u)
 	if d := u.Lease.Deadline; d.Before(before.Add(long)) || d.After(time.Now().Add(long)) {
@@ -161,7 +162,7 @@ func oddBytes(t *testing.T, s txlog.Storage) {
 	addDue(t, s, u)
 	got := takeOne(t, s, u.DataSource, long)
 	if !reflect.DeepEqual(got.Statements, u.Statements) {
-		t.Errorf("got %q, want %q", got.Statements, u.Statements)
+		t.Errorf("got %+v, want %+v", got.Statements, u.Statements)
 	}
 	must(t, s.Release(t.Context(), got, txlog.Verdict{Err: "at \x00 and \xff: 日本"}))
 	if e := get(t, s, u.ID).LastError; !strings.HasPrefix(e, "at ") || !strings.HasSuffix(e, ": 日本") {

@@ -1,0 +1,137 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener"
+)
+
+// sentOtherwise is a write whose value the driver sends otherwise when it was
+// prepared than with the text.
+var sentOtherwise = []struct {
+	name         string
+	db           func(testing.TB) testdb.DB
+	param, value string
+	table        string
+	insert       string
+	arg          any
+	stored       string
+}{
+	{"interpolated bytes", testdb.MySQL, "interpolateParams", "true",
+		"CREATE TABLE said (id INT PRIMARY KEY, what VARCHAR(40) CHARACTER SET latin1)", "INSERT INTO said VALUES (?, ?)", []byte("Grüße"), "HEX(what)"},
+	{"a slice in mode exec", testdb.Postgres, "default_query_exec_mode", "exec",
+		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text"},
+	{"a slice in the simple protocol", testdb.Postgres, "default_query_exec_mode", "simple_protocol",
+		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text"},
+}
+
+func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
+	t.Parallel()
+	for _, c := range sentOtherwise {
+		for _, g := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+			t.Run(fmt.Sprint(c.name, ", guarantee ", g), func(t *testing.T) {
+				t.Parallel()
+				db := withParam(c.db(t), c.param, c.value)
+				bus := listener.NewBus(quiet())
+				failed := func() {}
+				defer bus.Subscribe(listener.Func(func(ev listener.Event) {
+					if ev.Type == listener.ExecuteFailure {
+						failed()
+					}
+				})).Close()
+				r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guarantee, cfg.Bus = g, bus })
+				hasty := r.open(impatient(db).DSN)
+				r.exec("CREATE TABLE account (id INT PRIMARY KEY)", "INSERT INTO account VALUES (1)", c.table)
+				ctx := context.Background()
+				write := func(pool *sql.DB, id int) error {
+					st, err := pool.PrepareContext(ctx, c.insert)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer st.Close()
+					_, err = st.ExecContext(ctx, id, c.arg)
+					return err
+				}
+				must := func(err error) {
+					t.Helper()
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				must(write(r.bare, 1))
+				if _, err := r.bare.Exec(c.insert, 100, c.arg); err != nil {
+					t.Fatal(err)
+				}
+				if n := r.count("SELECT count(DISTINCT " + c.stored + ") FROM said"); n != 2 {
+					t.Fatal("sent as text it is stored the same: this test shows nothing")
+				}
+				r.exec("DELETE FROM said WHERE id = 100")
+
+				must(write(r.wrapped, 2))
+				for range 4 { // a text that is used often is sent otherwise
+					r.exec("DELETE FROM said WHERE id = 2")
+					must(write(r.wrapped, 2))
+				}
+
+				failed = r.blockSaid(3)
+				must(write(hasty, 3)) // by a retry
+
+				free := r.blockSaid(4)
+				failed = func() {}
+				wantPending(t, write(hasty, 4))
+				free()
+				if report := r.runOnce(); report.Delivered != 1 {
+					t.Errorf("the job: %s, %+v", report, r.logs())
+				}
+
+				sctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+				must(err)
+				st, err := r.wrapped.PrepareContext(sctx, c.insert)
+				must(err)
+				_, err = st.ExecContext(sctx, 5, c.arg)
+				must(err)
+				must(st.Close())
+				must(soft.End(ctx))
+
+				kctx, _ := bedsql.WithIdempotencyKey(ctx, "k")
+				st, err = r.wrapped.PrepareContext(kctx, c.insert)
+				must(err)
+				_, err = st.ExecContext(kctx, 6, c.arg)
+				must(err)
+				must(st.Close())
+
+				if n := r.count("SELECT count(*) FROM said a JOIN said b ON a.id = 1 AND " +
+					"a.what = b.what"); n != 6 {
+					rows, err := r.bare.Query("SELECT id, " + c.stored + " FROM said ORDER BY id")
+					must(err)
+					defer rows.Close()
+					for rows.Next() {
+						var id int
+						var what string
+						must(rows.Scan(&id, &what))
+						t.Errorf("%d: %s", id, what)
+					}
+				}
+				r.wantNoLog()
+			})
+		}
+	}
+}
+
+// blockSaid keeps everybody from inserting a row into said until free is called.
+func (r *rig) blockSaid(id int) (free func()) {
+	r.t.Helper()
+	tx, err := r.bare.Begin()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := tx.Exec(fmt.Sprintf("INSERT INTO said VALUES (%d, NULL)", id)); err != nil {
+		r.t.Fatal(err)
+	}
+	return func() { _ = tx.Rollback() }
+}
