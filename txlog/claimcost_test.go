@@ -56,7 +56,7 @@ func TestAClaimReadsOnlyDueRowsInTheOrderOfTheIndex(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = s.Close() })
 		pool := db.Open(t)
-		f := s.backend.Flavor
+		f := s.db.backend.Flavor
 		// Thousands of rows each that are parked, of another data source, or not
 		// due, and some that are.
 		quoted := f.finish("{sql}")

@@ -15,10 +15,10 @@ type Joining struct {
 }
 
 // Adding gives the joined Adds.
-func (s *SQLStorage) Adding() Joining { return Joining{s.writing, adding} }
+func (s *SQLStorage) Adding() Joining { return Joining{s.queue, adding} }
 
 // Removing gives the joined removals.
-func (s *SQLStorage) Removing() Joining { return Joining{s.writing, removing} }
+func (s *SQLStorage) Removing() Joining { return Joining{s.queue, removing} }
 
 // Hold takes the place of a write in flight until release is called.
 func (g Joining) Hold() (release func()) { return g.q.Hold() }
@@ -44,11 +44,11 @@ func (g Joining) Closed() bool { return g.q.State().Closed }
 func (g Joining) Limit() int { return g.q.State().Limit }
 
 // RoundTrip is the measured one; 0 while it is not known.
-func (s *SQLStorage) RoundTrip() time.Duration { return s.writing.State().RoundTrip }
+func (s *SQLStorage) RoundTrip() time.Duration { return s.queue.State().RoundTrip }
 
 // Untold makes the log find out what it removed as on MySQL, whose DELETE
 // cannot tell.
-func (s *SQLStorage) Untold() { s.tells = false }
+func (s *SQLStorage) Untold() { s.writer.tells = false }
 
 // What a test of the limits has to know.
 const (

@@ -2,10 +2,13 @@ package txlog
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
@@ -41,13 +44,13 @@ var tables = []table{{"transaction_log", []string{
 }}, {"bed_log", []string{"name", "value"}}}
 
 // ensureTable finds the table whole, or creates it.
-func (s *SQLStorage) ensureTable(ctx context.Context, t table, create bool) error {
-	probeErr := s.probeTable(ctx, t)
+func (db *database) ensureTable(ctx context.Context, t table, create bool) error {
+	probeErr := db.probeTable(ctx, t)
 	var missing *missingError
-	if probeErr == nil || errors.As(probeErr, &missing) || !s.definite(probeErr) || isDial(probeErr) {
+	if probeErr == nil || errors.As(probeErr, &missing) || !db.backend.definite(probeErr) || isDial(probeErr) {
 		return probeErr
 	}
-	advice := fmt.Sprintf("run the %s section of schema.sql there", s.backend.Flavor)
+	advice := fmt.Sprintf("run the %s section of schema.sql there", db.backend.Flavor)
 	if !create {
 		return fmt.Errorf("the table %s cannot be read: %w; %s", t.name, probeErr, advice)
 	}
@@ -56,10 +59,10 @@ func (s *SQLStorage) ensureTable(ctx context.Context, t table, create bool) erro
 	// are done the table is there.
 	var err error
 	for try := range 5 {
-		if err = s.createTable(ctx, t); err == nil {
-			return s.probeTable(ctx, t)
+		if err = db.createTable(ctx, t); err == nil {
+			return db.probeTable(ctx, t)
 		}
-		if probeErr = s.probeTable(ctx, t); probeErr == nil || errors.As(probeErr, &missing) {
+		if probeErr = db.probeTable(ctx, t); probeErr == nil || errors.As(probeErr, &missing) {
 			return probeErr
 		}
 		if !groupcommit.Pause(ctx, try) {
@@ -76,12 +79,12 @@ func isDial(err error) bool {
 
 // createTable runs what the schema has for one table, and nothing for those that
 // are there: PostgreSQL wants their owner even for an index that exists.
-func (s *SQLStorage) createTable(ctx context.Context, t table) error {
-	text, err := Schema(s.backend.Flavor.String())
+func (db *database) createTable(ctx context.Context, t table) error {
+	text, err := Schema(db.backend.Flavor.String())
 	if err != nil {
 		return err
 	}
-	return s.inTx(ctx, func(ctx context.Context, q runner) error {
+	return db.inTx(ctx, func(ctx context.Context, q runner) error {
 		for _, statement := range splitStatements(text) {
 			if !strings.Contains(statement, " "+t.name+" (") {
 				continue
@@ -117,8 +120,8 @@ func (e *missingError) Error() string {
 // Is makes errors.Is(err, ErrUnusable) true.
 func (e *missingError) Is(target error) bool { return target == ErrUnusable }
 
-func (s *SQLStorage) probeTable(ctx context.Context, t table) error {
-	rows, err := s.db.QueryContext(ctx, "SELECT * FROM "+t.name+" WHERE 1 = 0")
+func (db *database) probeTable(ctx context.Context, t table) error {
+	rows, err := db.QueryContext(ctx, "SELECT * FROM "+t.name+" WHERE 1 = 0")
 	if err != nil {
 		return err
 	}
@@ -144,4 +147,40 @@ func (s *SQLStorage) probeTable(ctx context.Context, t table) error {
 		return &missingError{table{t.name, missing}}
 	}
 	return nil
+}
+
+// readIdentity reads who the log is, and gives it an identity when nobody has
+// done so yet.
+func (db *database) readIdentity(ctx context.Context) (string, error) {
+	identity, err := db.selectIdentity(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		if _, err = db.ExecContext(ctx, db.backend.Flavor.text(shape{insertIdentity, 0}), uuid.NewString()); err == nil {
+			// Somebody else's may have come first.
+			identity, err = db.selectIdentity(ctx)
+		}
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("the log's identity cannot be read from the table bed_log, or not be put there: %w", err)
+	case !storableToken(identity, maxToken):
+		return "", &identityError{identity}
+	}
+	return identity, nil
+}
+
+// identityError is an identity that cannot be one.
+type identityError struct{ identity string }
+
+func (e *identityError) Error() string {
+	return fmt.Sprintf("the log's identity in the table bed_log is %.100q: it must have 1 to %d printable ASCII characters; "+
+		"give it back the one it had, or delete the row for a new one", e.identity, maxToken)
+}
+
+// Is makes errors.Is(err, ErrUnusable) true.
+func (e *identityError) Is(target error) bool { return target == ErrUnusable }
+
+func (db *database) selectIdentity(ctx context.Context) (string, error) {
+	var identity string
+	err := db.QueryRowContext(ctx, db.backend.Flavor.text(shape{selectIdentity, 0})).Scan(&identity)
+	return identity, err
 }

@@ -2,50 +2,40 @@ package txlog
 
 import (
 	"context"
-	"database/sql"
+	"sync"
 	"time"
 )
 
-// Claim implements [Storage].
-func (s *SQLStorage) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
-	if err := s.usable(); err != nil {
-		return nil, err
-	}
-	if err := validateClaim(&r); err != nil {
-		return nil, err
-	}
-	what := "claiming the units of " + r.DataSource
-	// Prepared before the transaction takes a connection, see within.
-	if s.backend.Flavor != FlavorSQLite {
-		if _, err := s.stmt(ctx, shape{selectDue, 0}); err != nil {
-			return nil, s.failed(what, err)
-		}
-	}
-	done, err := s.oneClaim(ctx)
-	if err != nil {
-		return nil, s.failed(what, err)
-	}
-	defer done()
-	start := time.Now()
-	for try := 0; ; try++ {
-		units, err := s.claim(ctx, &r)
-		if err == nil || !s.retry.Again(ctx, err, try, start) {
-			return units, s.failed(what, err)
-		}
-	}
+// claimer makes the claims of one process.
+type claimer struct {
+	db *database
+	// turn is full while a claim is made, see begin.
+	turn chan struct{}
+
+	mu     sync.Mutex
+	claims int
+	// prefix is what the tokens of the claims begin with.
+	prefix string
 }
 
-// oneClaim lets this process make one claim at a time on MySQL. There a claim
-// locks, until it is committed, also the row behind its last one in the index:
-// the first of the next data source, which a claim for that would skip as
-// somebody else's. What a claim of another process hides is found by the next.
-func (s *SQLStorage) oneClaim(ctx context.Context) (done func(), err error) {
-	if s.backend.Flavor != FlavorMySQL {
+// begin waits for the turn of a claim. On MySQL a process makes one at a time:
+// there a claim locks, until it is committed, also the row behind its last one
+// in the index: the first of the next data source, which a claim for that would
+// skip as somebody else's. What a claim of another process hides is found by
+// the next.
+func (c *claimer) begin(ctx context.Context) (done func(), err error) {
+	// Prepared before the transaction takes a connection, see within.
+	if c.db.backend.Flavor != FlavorSQLite {
+		if _, err := c.db.stmt(ctx, shape{selectDue, 0}); err != nil {
+			return nil, err
+		}
+	}
+	if c.db.backend.Flavor != FlavorMySQL {
 		return func() {}, nil
 	}
 	select {
-	case s.claiming <- struct{}{}:
-		return func() { <-s.claiming }, nil
+	case c.turn <- struct{}{}:
+		return func() { <-c.turn }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -53,10 +43,10 @@ func (s *SQLStorage) oneClaim(ctx context.Context) (done func(), err error) {
 
 // claim takes units in one local transaction. If its COMMIT is not answered the
 // units rest until the lease ends, whose token nobody knows.
-func (s *SQLStorage) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
-	lease := Lease{Token: s.claimToken(), Deadline: time.Now().Add(r.Lease)}
+func (c *claimer) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
+	lease := Lease{Token: c.token(), Deadline: time.Now().Add(r.Lease)}
 	var due []stored
-	err := s.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+	err := c.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
 		due, err = units(ctx, q, shape{selectDue, 0}, r.DataSource, millis(r.MinAge), r.Limit)
 		if err != nil || len(due) == 0 {
 			return err
@@ -86,50 +76,15 @@ func (s *SQLStorage) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error
 	return claimed, nil
 }
 
-// claimToken gives one that no claim had before. Those of one process differ
-// mostly in their last three digits, so that a person sees whose units are whose.
-func (s *SQLStorage) claimToken() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.claims % MaxStatements
+// token gives one that no claim had before. Those of one process differ
+// mostly in their last three digits, so that an operator sees whose units are whose.
+func (c *claimer) token() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.claims % MaxStatements
 	if n == 0 {
-		s.claimer = NewID()
+		c.prefix = NewID()
 	}
-	s.claims++
-	return rowID(s.claimer, n)
-}
-
-// DataSources implements [Storage]: one look into the index for each name.
-func (s *SQLStorage) DataSources(ctx context.Context) ([]string, error) {
-	if err := s.usable(); err != nil {
-		return nil, err
-	}
-	names := []string{}
-	for last := ""; ; {
-		name, err := s.nextDataSource(ctx, last)
-		if err != nil {
-			return nil, s.failed("reading the data sources", err)
-		}
-		if name == "" {
-			return names, nil
-		}
-		names = append(names, name)
-		last = name
-	}
-}
-
-// nextDataSource gives the name behind last; "" when there is none.
-func (s *SQLStorage) nextDataSource(ctx context.Context, last string) (string, error) {
-	rows, err := single{s}.query(ctx, shape{nextDataSource, 0}, last)
-	if err != nil {
-		return "", err
-	}
-	defer rows.Close()
-	var name sql.NullString
-	if rows.Next() {
-		if err := rows.Scan(&name); err != nil {
-			return "", err
-		}
-	}
-	return name.String, rows.Err()
+	c.claims++
+	return rowID(c.prefix, n)
 }

@@ -6,6 +6,21 @@ import (
 	"sync"
 )
 
+// row is a statement as its row of the table: a copy, so that a caller who is
+// not waiting any more may write to his unit.
+type row struct {
+	size                                  int
+	id, source, text, params, transaction string
+	no, count                             int
+	settings, notReplayable, receipt      string
+	fingerprint                           string
+	token                                 string
+	lease                                 int64
+}
+
+// rowOverhead is more than what a row takes besides its text.
+const rowOverhead = 1 << 10
+
 // inserting is what an INSERT is made of. It is used again, and with it the
 // values that most rows have in common: to pass a value to database/sql takes
 // memory of its own.
@@ -34,23 +49,23 @@ func (in *inserting) free() {
 
 // usual reports whether r is what most rows are: the only statement of a unit
 // that may be replayed, with the lease that this storage's first caller wanted.
-func (s *SQLStorage) usual(r *row) bool {
+func (r *row) usual(w *writer) bool {
 	// One lease, so that there are no more shapes than can be prepared.
-	return s.backend.Flavor == FlavorMySQL && r.count == 1 && r.notReplayable == "" && r.fingerprint == "" &&
-		(s.lease.Load() == r.lease || s.lease.CompareAndSwap(0, r.lease)) && r.lease <= math.MaxInt>>usualLease
+	return w.db.backend.Flavor == FlavorMySQL && r.count == 1 && r.notReplayable == "" && r.fingerprint == "" &&
+		(w.lease.Load() == r.lease || w.lease.CompareAndSwap(0, r.lease)) && r.lease <= math.MaxInt>>usualLease
 }
 
 // insert writes rows by one statement, but for PostgreSQL filled up by the
 // smallest of them.
-func (in *inserting) insert(ctx context.Context, s *SQLStorage, q runner, rows []*row) error {
-	if len(rows) > 1 && s.backend.Flavor == FlavorPostgres {
+func (in *inserting) insert(ctx context.Context, w *writer, q runner, rows []*row) error {
+	if len(rows) > 1 && w.db.backend.Flavor == FlavorPostgres {
 		return insertArrays(ctx, q, rows)
 	}
 	size := insertSize(len(rows))
 	in.args = in.args[:0]
 	least, usual := rows[0], true
 	for _, r := range rows {
-		usual = usual && s.usual(r)
+		usual = usual && r.usual(w)
 		if r.size < least.size {
 			least = r
 		}

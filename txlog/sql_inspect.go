@@ -37,11 +37,11 @@ func (s *SQLStorage) List(ctx context.Context, f Filter) ([]*Unit, error) {
 
 // read gives units to somebody who does not own them.
 func (s *SQLStorage) read(ctx context.Context, sh shape, args ...any) ([]*Unit, error) {
-	found, err := units(ctx, single{s}, sh, args...)
+	found, err := units(ctx, s.db, sh, args...)
 	if err != nil {
 		return nil, err
 	}
-	if err := loadStatements(ctx, single{s}, found); err != nil {
+	if err := loadStatements(ctx, s.db, found); err != nil {
 		return nil, err
 	}
 	all := make([]*Unit, len(found))
@@ -99,7 +99,7 @@ func (s *SQLStorage) Missing(ctx context.Context, ids []string) ([]string, error
 
 // note marks those of the ids that are there.
 func (s *SQLStorage) note(ctx context.Context, there map[string]bool, ids []any) error {
-	rows, err := single{s}.query(ctx, shape{selectIDs, len(ids)}, ids...)
+	rows, err := s.db.query(ctx, shape{selectIDs, len(ids)}, ids...)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error 
 	var verdict error
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(groupcommit.RepeatFor), func(ctx context.Context, again bool) error {
 		verdict = nil
-		return s.inTx(ctx, func(ctx context.Context, q runner) error {
+		return s.db.inTx(ctx, func(ctx context.Context, q runner) error {
 			found, err := units(ctx, q, shape{lockUnit, 0}, head)
 			if err != nil {
 				return err
@@ -175,6 +175,41 @@ func (u stored) allRowIDs() []string {
 	return u.rowIDs()
 }
 
+// DataSources implements [Storage]: one look into the index for each name.
+func (s *SQLStorage) DataSources(ctx context.Context) ([]string, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for last := ""; ; {
+		name, err := s.nextDataSource(ctx, last)
+		if err != nil {
+			return nil, s.failed("reading the data sources", err)
+		}
+		if name == "" {
+			return names, nil
+		}
+		names = append(names, name)
+		last = name
+	}
+}
+
+// nextDataSource gives the name behind last; "" when there is none.
+func (s *SQLStorage) nextDataSource(ctx context.Context, last string) (string, error) {
+	rows, err := s.db.query(ctx, shape{nextDataSource, 0}, last)
+	if err != nil {
+		return "", err
+	}
+	defer rows.Close()
+	var name sql.NullString
+	if rows.Next() {
+		if err := rows.Scan(&name); err != nil {
+			return "", err
+		}
+	}
+	return name.String, rows.Err()
+}
+
 // Stats implements [Storage]. It reads the whole table.
 func (s *SQLStorage) Stats(ctx context.Context) ([]Stats, error) {
 	if err := s.usable(); err != nil {
@@ -185,7 +220,7 @@ func (s *SQLStorage) Stats(ctx context.Context) ([]Stats, error) {
 }
 
 func (s *SQLStorage) stats(ctx context.Context) ([]Stats, error) {
-	rows, err := single{s}.query(ctx, shape{countUnits, 0})
+	rows, err := s.db.query(ctx, shape{countUnits, 0})
 	if err != nil {
 		return nil, err
 	}

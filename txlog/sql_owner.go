@@ -2,7 +2,6 @@ package txlog
 
 import (
 	"context"
-	"database/sql"
 	"slices"
 	"time"
 )
@@ -34,34 +33,118 @@ func runHeld(ctx context.Context, q runner, k kind, before []any, id, token stri
 	return held, err
 }
 
-// onUnit runs f by itself when it is one statement, else in a transaction.
-func (s *SQLStorage) onUnit(ctx context.Context, u *Unit, f func(context.Context, runner) error) error {
-	if len(u.Statements) <= maxRows {
-		return f(ctx, single{s})
+// Add implements [Storage]. It joins the writes of concurrent callers: what
+// comes while a write is under way leaves as one INSERT when that is answered,
+// see [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond
+// that Add waits for room. A caller whose context ends before his units left
+// has written nothing. Units without a Lease.Token get the storage's own, units
+// without a TransactionID their own id.
+func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
+	if err := s.usable(); err != nil {
+		return err
 	}
-	return s.inTx(ctx, f)
+	if err := validateLease(lease); err != nil {
+		return err
+	}
+	for _, u := range units {
+		if err := validate(u, s.token); err != nil {
+			return err
+		}
+	}
+	if len(units) == 0 {
+		return nil
+	}
+	r := newRequest(adding)
+	defer r.free()
+	r.lease = lease
+	if err := s.writer.encode(r, units); err != nil {
+		return err
+	}
+	// The lease in the table is that of the first attempt that arrived: a
+	// repetition does not prolong it. Behind its end somebody else may have
+	// delivered and removed the unit, and a repetition would bring it back.
+	switch inDoubt, err := s.queue.Do(ctx, r); {
+	case inDoubt:
+		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
+	case err != nil:
+		return s.failed("adding unit "+units[0].ID, err)
+	}
+	for _, u := range units {
+		u.Lease.Deadline = r.deadline
+		u.AddRepeated = r.repeated
+	}
+	return nil
 }
 
-// tokens reads who owns the units; those that are not there are left out.
-func (s *SQLStorage) tokens(ctx context.Context, heads []string) (map[string]string, error) {
-	tokens := make(map[string]string, len(heads))
-	err := chunks(heads, func(ids []any) error {
-		rows, err := single{s}.query(ctx, shape{selectTokens, len(ids)}, ids...)
+// Remove implements [Storage]. It joins the removals of concurrent callers as
+// [SQLStorage.Add] does. After an error, the units behind may not have been
+// tried.
+func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	var lost []*Unit
+	for len(units) > 0 {
+		n := removable(units)
+		if n == 0 {
+			lost = append(lost, units[0])
+			units = units[1:]
+			continue
+		}
+		missed, err := s.remove(ctx, units[:n])
 		if err != nil {
 			return err
 		}
-		defer rows.Close()
-		for rows.Next() {
-			var id string
-			var token sql.NullString
-			if err := rows.Scan(&id, &token); err != nil {
-				return err
-			}
-			tokens[id] = token.String
+		lost = append(lost, missed...)
+		units = units[n:]
+	}
+	return leaseLost("removing", lost)
+}
+
+func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, err error) {
+	r := newRequest(removing)
+	defer r.free()
+	r.holds = slices.Grow(r.holds, len(units))[:len(units)]
+	for i, u := range units {
+		r.holds[i] = held{id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline}
+		r.Rows += r.holds[i].rows
+	}
+	r.Alone = r.Rows > maxRows
+	switch inDoubt, err := s.queue.Do(ctx, r); {
+	case inDoubt:
+		return nil, s.unknown("removing unit "+units[0].ID, nil, err)
+	case err != nil:
+		return nil, s.failed("removing unit "+units[0].ID, err)
+	}
+	for i, u := range units {
+		if !r.holds[i].removed {
+			lost = append(lost, u)
 		}
-		return rows.Err()
-	})
-	return tokens, err
+	}
+	return lost, nil
+}
+
+// Claim implements [Storage].
+func (s *SQLStorage) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	if err := validateClaim(&r); err != nil {
+		return nil, err
+	}
+	what := "claiming the units of " + r.DataSource
+	done, err := s.claimer.begin(ctx)
+	if err != nil {
+		return nil, s.failed(what, err)
+	}
+	defer done()
+	start := time.Now()
+	for try := 0; ; try++ {
+		units, err := s.claimer.claim(ctx, &r)
+		if err == nil || !s.retry.Again(ctx, err, try, start) {
+			return units, s.failed(what, err)
+		}
+	}
 }
 
 // Release implements [Storage].
@@ -76,7 +159,7 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	what := "releasing unit " + u.ID
 	held := false
 	inDoubt, err := s.retry.Do(ctx, ownerEnd(u.Lease.Deadline, time.Now()), func(ctx context.Context, again bool) error {
-		err := s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
+		err := s.db.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
 			held, err = runHeld(ctx, q, releaseHeld, slices.Clone(verdict), u.ID, u.Lease.Token, len(u.Statements))
 			return err
 		})
@@ -163,7 +246,7 @@ func (s *SQLStorage) renew(ctx context.Context, lease time.Duration, units []*Un
 		}
 		held := false
 		err := s.retry.Attempt(ctx, func(ctx context.Context, _ bool) error {
-			return s.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
+			return s.db.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
 				held, err = runHeld(ctx, q, renewHeld, []any{ms, ms}, u.ID, u.Lease.Token, len(u.Statements))
 				return err
 			})
@@ -196,7 +279,7 @@ func (s *SQLStorage) renew(ctx context.Context, lease time.Duration, units []*Un
 	for i, u := range doubtful {
 		heads[i] = u.ID
 	}
-	tokens, err := s.tokens(ctx, heads)
+	tokens, err := s.db.tokens(ctx, heads)
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +305,7 @@ func (s *SQLStorage) renewSmall(ctx context.Context, args []any, small []*Unit) 
 		args = append(args, last.ID, last.Lease.Token)
 	}
 	err = s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
-		n, err = single{s}.run(ctx, shape{renewHeld, pairs | size}, args...)
+		n, err = s.db.run(ctx, shape{renewHeld, pairs | size}, args...)
 		return err
 	})
 	return n, err

@@ -3,7 +3,6 @@ package txlog
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/bedsql/bed/internal/pgtext"
@@ -38,31 +37,6 @@ func ownersEnd(units []held, now time.Time) time.Time {
 	return ownerEnd(earliest, now)
 }
 
-// Remove implements [Storage]. It joins the removals of concurrent callers as
-// [SQLStorage.Add] does. After an error, the units behind may not have been
-// tried.
-func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
-	if err := s.usable(); err != nil {
-		return err
-	}
-	var lost []*Unit
-	for len(units) > 0 {
-		n := removable(units)
-		if n == 0 {
-			lost = append(lost, units[0])
-			units = units[1:]
-			continue
-		}
-		missed, err := s.remove(ctx, units[:n])
-		if err != nil {
-			return err
-		}
-		lost = append(lost, missed...)
-		units = units[n:]
-	}
-	return leaseLost("removing", lost)
-}
-
 // removable is how many of the first units one statement can remove, at least
 // one; 0 if nobody can own the first.
 func removable(units []*Unit) int {
@@ -78,48 +52,25 @@ func removable(units []*Unit) int {
 	return len(units)
 }
 
-func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, err error) {
-	r := newRequest(removing)
-	defer r.free()
-	r.holds = slices.Grow(r.holds, len(units))[:len(units)]
-	for i, u := range units {
-		r.holds[i] = held{id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline}
-		r.Rows += r.holds[i].rows
-	}
-	r.Alone = r.Rows > maxRows
-	switch inDoubt, err := s.writing.Do(ctx, r); {
-	case inDoubt:
-		return nil, s.unknown("removing unit "+units[0].ID, nil, err)
-	case err != nil:
-		return nil, s.failed("removing unit "+units[0].ID, err)
-	}
-	for i, u := range units {
-		if !r.holds[i].removed {
-			lost = append(lost, u)
-		}
-	}
-	return lost, nil
-}
-
 // deleteGroup removes the units of the requests and notes which of them were
 // held. One that is gone after an attempt without an answer was removed by that,
 // until its lease ends: nobody else could.
-func (s *SQLStorage) deleteGroup(ctx context.Context, group []*request, again bool) error {
+func (w *writer) deleteGroup(ctx context.Context, group []*request, again bool) error {
 	var err error
 	switch units := len(group) > 1 || len(group[0].holds) > 1; {
 	case !units:
-		err = s.deleteOne(ctx, &group[0].holds[0])
-	case s.tells && !s.many(group):
-		err = s.deleteTold(ctx, group)
+		err = w.deleteOne(ctx, &group[0].holds[0])
+	case w.tells && !w.many(group):
+		err = w.deleteTold(ctx, group)
 	default:
-		if err = s.deleteAll(ctx, group); errors.Is(err, errNotAll) {
-			err = s.deleteEach(ctx, group)
+		if err = w.deleteAll(ctx, group); errors.Is(err, errNotAll) {
+			err = w.deleteEach(ctx, group)
 		}
 	}
 	if err != nil || !again {
 		return err
 	}
-	return s.markGone(ctx, group)
+	return w.markGone(ctx, group)
 }
 
 // manyRows is from how many rows on a local transaction is worth it. To MariaDB
@@ -127,12 +78,12 @@ func (s *SQLStorage) deleteGroup(ctx context.Context, group []*request, again bo
 // held; PostgreSQL: see deleteByIndex.
 const manyRows = 64
 
-func (s *SQLStorage) many(group []*request) bool {
+func (w *writer) many(group []*request) bool {
 	rows := 0
 	for _, r := range group {
 		rows += r.Rows
 	}
-	return s.backend.Flavor == FlavorMySQL && rows >= manyRows
+	return w.db.backend.Flavor == FlavorMySQL && rows >= manyRows
 }
 
 // each calls f for every unit of the requests.
@@ -147,12 +98,12 @@ func each(group []*request, f func(*held) error) error {
 	return nil
 }
 
-func (s *SQLStorage) deleteOne(ctx context.Context, h *held) (err error) {
+func (w *writer) deleteOne(ctx context.Context, h *held) (err error) {
 	found := false
 	if h.rows <= maxRows {
-		found, err = runHeld(ctx, single{s}, deleteHeld, nil, h.id, h.token, h.rows)
+		found, err = runHeld(ctx, w.db, deleteHeld, nil, h.id, h.token, h.rows)
 	} else {
-		err = s.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+		err = w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
 			found, err = runHeld(ctx, q, deleteHeld, nil, h.id, h.token, h.rows)
 			return err
 		})
@@ -162,13 +113,13 @@ func (s *SQLStorage) deleteOne(ctx context.Context, h *held) (err error) {
 }
 
 // deleteEach removes the units one by one in a local transaction.
-func (s *SQLStorage) deleteEach(ctx context.Context, group []*request) error {
+func (w *writer) deleteEach(ctx context.Context, group []*request) error {
 	// Before the transaction takes a connection, see within.
-	if _, err := s.stmt(ctx, shape{deleteHeld, 1}); err != nil {
+	if _, err := w.db.stmt(ctx, shape{deleteHeld, 1}); err != nil {
 		return err
 	}
 	var found []*held
-	err := s.inTx(ctx, func(ctx context.Context, q runner) error {
+	err := w.db.inTx(ctx, func(ctx context.Context, q runner) error {
 		return each(group, func(h *held) error {
 			there, err := runHeld(ctx, q, deleteHeld, nil, h.id, h.token, h.rows)
 			if there {
@@ -226,14 +177,14 @@ func deleteShape(k kind, group []*request) (sh shape, args []any, rows int) {
 }
 
 // deleteTold removes the units by one statement that tells which there were.
-func (s *SQLStorage) deleteTold(ctx context.Context, group []*request) error {
-	if s.backend.Flavor == FlavorPostgres {
+func (w *writer) deleteTold(ctx context.Context, group []*request) error {
+	if w.db.backend.Flavor == FlavorPostgres {
 		if rows, token, same := fence(group); same {
-			return s.deleteArray(ctx, group, rows, token)
+			return w.deleteArray(ctx, group, rows, token)
 		}
 	}
 	sh, args, _ := deleteShape(deleteTold, group)
-	found, err := told(ctx, single{s}, sh, args, group)
+	found, err := told(ctx, w.db, sh, args, group)
 	if err == nil {
 		markRemoved(found)
 	}
@@ -243,7 +194,7 @@ func (s *SQLStorage) deleteTold(ctx context.Context, group []*request) error {
 // deleteArray removes units on PostgreSQL: one statement for all sizes. The
 // plans for lists, one for each size, are more often made, and kept, as scans of
 // the whole table.
-func (s *SQLStorage) deleteArray(ctx context.Context, group []*request, rows int, token string) error {
+func (w *writer) deleteArray(ctx context.Context, group []*request, rows int, token string) error {
 	ids := make([]string, 0, rows)
 	_ = each(group, func(h *held) error {
 		for n := range h.rows {
@@ -253,9 +204,9 @@ func (s *SQLStorage) deleteArray(ctx context.Context, group []*request, rows int
 	})
 	args := []any{pgtext.Array(ids), token}
 	if rows >= manyRows {
-		return s.deleteByIndex(ctx, group, args)
+		return w.deleteByIndex(ctx, group, args)
 	}
-	found, err := told(ctx, single{s}, shape{deleteTold, inArray}, args, group)
+	found, err := told(ctx, w.db, shape{deleteTold, inArray}, args, group)
 	if err == nil {
 		markRemoved(found)
 	}
@@ -265,14 +216,14 @@ func (s *SQLStorage) deleteArray(ctx context.Context, group []*request, rows int
 // deleteByIndex removes many units on PostgreSQL. A plan that was made while
 // the log was small reads all of it, also when it has grown or is full of what
 // was deleted, and is kept until the next VACUUM or ANALYZE.
-func (s *SQLStorage) deleteByIndex(ctx context.Context, group []*request, args []any) error {
+func (w *writer) deleteByIndex(ctx context.Context, group []*request, args []any) error {
 	sh := shape{deleteTold, byIndex}
 	// Before the transaction takes a connection, see within.
-	if _, err := s.stmt(ctx, sh); err != nil {
+	if _, err := w.db.stmt(ctx, sh); err != nil {
 		return err
 	}
 	var found []*held
-	err := s.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+	err := w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
 		if _, err := q.exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 			return err
 		}
@@ -323,12 +274,12 @@ var errNotAll = errors.New("not all of the units are held")
 
 // deleteAll removes all the units, or none of them if one is not held: MySQL
 // does not tell which one it is.
-func (s *SQLStorage) deleteAll(ctx context.Context, group []*request) error {
+func (w *writer) deleteAll(ctx context.Context, group []*request) error {
 	sh, args, rows := deleteShape(deleteHeld, group)
-	if _, err := s.stmt(ctx, sh); err != nil {
+	if _, err := w.db.stmt(ctx, sh); err != nil {
 		return err
 	}
-	err := s.inTx(ctx, func(ctx context.Context, q runner) error {
+	err := w.db.inTx(ctx, func(ctx context.Context, q runner) error {
 		n, err := q.run(ctx, sh, args...)
 		if err == nil && n != int64(rows) {
 			return errNotAll
@@ -342,7 +293,7 @@ func (s *SQLStorage) deleteAll(ctx context.Context, group []*request) error {
 }
 
 // markGone marks as removed what is gone before its lease ended.
-func (s *SQLStorage) markGone(ctx context.Context, group []*request) error {
+func (w *writer) markGone(ctx context.Context, group []*request) error {
 	var doubtful []*held
 	var ids []string
 	_ = each(group, func(h *held) error {
@@ -355,7 +306,7 @@ func (s *SQLStorage) markGone(ctx context.Context, group []*request) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	tokens, err := s.tokens(ctx, ids)
+	tokens, err := w.db.tokens(ctx, ids)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,6 @@
 package txlog
 
 import (
-	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -76,56 +74,4 @@ func (r *request) Leaves(now time.Time) (end time.Time) {
 		return r.deadline
 	}
 	return ownersEnd(r.holds, now)
-}
-
-// newQueue makes ready for the writes of concurrent callers.
-func (s *SQLStorage) newQueue(conns int) *groupcommit.Queue[*request] {
-	o := groupcommit.Options{
-		Retry:   s.retry,
-		MaxRows: maxRows, MaxBytes: s.insertBytes(), QueueRows: queueRows, QueueBytes: queueBytes,
-		MinInFlight: s.options.minWrites, MaxInFlight: s.options.maxWrites, Conns: conns, Ping: s.pingSome,
-	}
-	if o.MinInFlight < 1 {
-		o.MinInFlight = defaultMinWrites
-	}
-	if o.MaxInFlight < 1 {
-		o.MaxInFlight = defaultMaxWrites
-	}
-	if s.backend.Flavor != FlavorSQLite {
-		return groupcommit.New(o, s.writeAlike)
-	}
-	o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, maxShared
-	return groupcommit.New(o, s.writeShared)
-}
-
-// writeAlike makes one write of requests of the same kind.
-func (s *SQLStorage) writeAlike(ctx context.Context, group []*request, again bool) error {
-	if group[0].Kind == adding {
-		return s.insertGroup(ctx, group, again)
-	}
-	return s.deleteGroup(ctx, group, again)
-}
-
-// pingSome measures the round trip to the database.
-func (s *SQLStorage) pingSome(ctx context.Context, took func(time.Duration)) {
-	conn, err := s.db.Conn(ctx)
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	for range pings {
-		start := time.Now()
-		if conn.PingContext(ctx) != nil {
-			return
-		}
-		took(time.Since(start))
-	}
-}
-
-// unknown makes the error of a write whose outcome stayed unknown.
-func (s *SQLStorage) unknown(what string, sentinel, cause error) error {
-	if sentinel == nil {
-		return s.failed(what, fmt.Errorf("its outcome is not known: %w", cause))
-	}
-	return s.failed(what, fmt.Errorf("%w: %w", sentinel, cause))
 }

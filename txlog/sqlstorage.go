@@ -2,12 +2,8 @@ package txlog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
@@ -15,8 +11,8 @@ import (
 // SQLStorage is a [Storage] in the tables transaction_log and bed_log of a MySQL, MariaDB,
 // PostgreSQL or SQLite database. A nil one behaves like a closed one.
 type SQLStorage struct {
-	db       *sql.DB
-	backend  Backend
+	db       *database
+	writer   *writer
 	location string
 	identity string
 	// token is that of all units added here: one statement can then be fenced
@@ -25,25 +21,10 @@ type SQLStorage struct {
 	options options
 	closed  atomic.Bool
 
-	// maxPacket is how many bytes one statement may have; 0 means any.
-	maxPacket int
-	// tells: a DELETE can tell what it deleted (MySQL's cannot, MariaDB's can).
-	tells bool
-
-	retry   groupcommit.Retry
-	writing *groupcommit.Queue[*request]
-
-	mu    sync.RWMutex
-	stmts map[shape]*sql.Stmt
-
-	// lease is that of insertUsual, in milliseconds; 0 while nothing was added.
-	lease atomic.Int64
-
-	// claiming is full while a claim is made, see oneClaim.
-	claiming chan struct{}
-	// claims counts them; claimer is what their tokens begin with.
-	claims  int
-	claimer string
+	retry groupcommit.Retry
+	// queue is for what is added and removed.
+	queue   *groupcommit.Queue[*request]
+	claimer claimer
 }
 
 var _ Storage = (*SQLStorage)(nil)
@@ -61,7 +42,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 	if err != nil {
 		return nil, err
 	}
-	s := &SQLStorage{backend: backend, token: NewID(), stmts: map[shape]*sql.Stmt{}, claiming: make(chan struct{}, 1)}
+	s := &SQLStorage{token: NewID()}
 	s.options = options{create: true, grace: defaultGrace, minWrites: defaultMinWrites, maxWrites: defaultMaxWrites}
 	for _, o := range opts {
 		if o != nil {
@@ -77,80 +58,40 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 	if err != nil {
 		return nil, fmt.Errorf("txlog: the DSN of the %s log: %w", backend.Flavor, err)
 	}
-	s.db = sql.OpenDB(&session{Connector: connector, setup: sessionSetup(backend.Flavor), keeps: backend.Flavor == FlavorSQLite})
-	s.retry = groupcommit.Retry{Grace: s.options.grace, Definite: s.definite, Passing: s.passing, Refused: s.refused}
-	conns := s.limitConns()
+	s.db = openDatabase(backend, connector, s.options.maxConns)
+	s.retry = groupcommit.Retry{Grace: s.options.grace, Definite: s.db.backend.definite, Passing: s.db.backend.passing, Refused: s.db.backend.refused}
+	s.writer = &writer{db: s.db}
+	s.claimer = claimer{db: s.db, turn: make(chan struct{}, 1)}
 	if err := s.prepareLog(ctx); err != nil {
 		s.db.Close()
 		return nil, fmt.Errorf("txlog: opening %s: %w", s.name(), err)
 	}
-	s.writing = s.newQueue(conns)
+	s.queue = s.newQueue()
 	return s, nil
 }
 
-// sessionSetup is run on each new connection.
-func sessionSetup(f Flavor) []string {
-	switch f {
-	case FlavorMySQL:
-		// READ COMMITTED: claims and removals lock records, never gaps.
-		return []string{
-			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-			// Where sql_safe_updates is set for all, no DELETE with a hint is safe enough.
-			"SET autocommit = 1, sql_safe_updates = 0, NAMES utf8mb4",
-		}
-	case FlavorSQLite:
-		return []string{"PRAGMA busy_timeout = 10000", "PRAGMA synchronous = FULL"}
-	}
-	return nil
-}
-
-// limitConns gives the number of connections.
-func (s *SQLStorage) limitConns() int {
-	n := s.options.maxConns
-	if n < 1 {
-		n = defaultMaxConns
-		if s.backend.Flavor == FlavorSQLite {
-			n = 1
-		}
-	}
-	s.db.SetMaxOpenConns(n)
-	s.db.SetMaxIdleConns(n)
-	// An in-memory SQLite log lives as long as its connection.
-	if s.backend.Flavor != FlavorSQLite {
-		s.db.SetConnMaxIdleTime(5 * time.Minute)
-	}
-	return n
-}
-
+// prepareLog learns what the database can do and finds, or creates, the tables.
 func (s *SQLStorage) prepareLog(ctx context.Context) error {
-	switch s.backend.Flavor {
-	case FlavorMySQL:
-		var version string
-		if err := s.db.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@version").Scan(&s.maxPacket, &version); err != nil {
-			return err
-		}
-		s.tells = strings.Contains(version, "MariaDB")
-	case FlavorPostgres:
-		s.tells = true
-	case FlavorSQLite:
-		// A wish: readers do not block writers. A file system that cannot do
-		// it, or another process that is just opening the file, is no failure.
-		_, _ = s.db.ExecContext(ctx, "PRAGMA journal_mode = WAL")
+	if err := s.writer.learn(ctx); err != nil {
+		return err
 	}
 	for _, t := range tables {
-		if err := s.ensureTable(ctx, t, s.options.create); err != nil {
+		if err := s.db.ensureTable(ctx, t, s.options.create); err != nil {
 			return err
 		}
 	}
-	return s.readIdentity(ctx)
+	return s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
+		s.identity, err = s.db.readIdentity(ctx)
+		return err
+	})
 }
 
 // Driver names the database: "mysql", "postgres" or "sqlite".
 func (s *SQLStorage) Driver() string {
-	if s == nil {
+	if s == nil || s.db == nil {
 		return ""
 	}
-	return s.backend.Flavor.String()
+	return s.db.backend.Flavor.String()
 }
 
 // Location says where the log is, without user and password:
@@ -189,13 +130,7 @@ func (s *SQLStorage) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
-	s.writing.Close(closeFor)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, stmt := range s.stmts {
-		stmt.Close()
-	}
-	s.stmts = nil
+	s.queue.Close(closeFor)
 	return s.db.Close()
 }
 
@@ -217,32 +152,30 @@ func (s *SQLStorage) failed(what string, err error) error {
 	return fmt.Errorf("txlog: %s in %s: %w", what, s.name(), err)
 }
 
-// stmt gives the prepared statement of a shape.
-func (s *SQLStorage) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
-	if stmt := s.prepared(sh); stmt != nil {
-		return stmt, nil
+// unknown makes the error of a write whose outcome stayed unknown.
+func (s *SQLStorage) unknown(what string, sentinel, cause error) error {
+	if sentinel == nil {
+		return s.failed(what, fmt.Errorf("its outcome is not known: %w", cause))
 	}
-	stmt, err := s.db.PrepareContext(ctx, s.backend.Flavor.text(sh))
-	if err != nil {
-		// A statement that could not be prepared was not sent.
-		return nil, fmt.Errorf("%w (%w)", err, errNotSent)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if other := s.stmts[sh]; other != nil {
-		stmt.Close()
-		return other, nil
-	}
-	if s.stmts == nil {
-		stmt.Close()
-		return nil, ErrClosed
-	}
-	s.stmts[sh] = stmt
-	return stmt, nil
+	return s.failed(what, fmt.Errorf("%w: %w", sentinel, cause))
 }
 
-func (s *SQLStorage) prepared(sh shape) *sql.Stmt {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.stmts[sh]
+// newQueue makes ready for the writes of concurrent callers.
+func (s *SQLStorage) newQueue() *groupcommit.Queue[*request] {
+	o := groupcommit.Options{
+		Retry:   s.retry,
+		MaxRows: maxRows, MaxBytes: s.writer.insertBytes(), QueueRows: queueRows, QueueBytes: queueBytes,
+		MinInFlight: s.options.minWrites, MaxInFlight: s.options.maxWrites, Conns: s.db.Stats().MaxOpenConnections, Ping: s.db.pingSome,
+	}
+	if o.MinInFlight < 1 {
+		o.MinInFlight = defaultMinWrites
+	}
+	if o.MaxInFlight < 1 {
+		o.MaxInFlight = defaultMaxWrites
+	}
+	if s.db.backend.Flavor != FlavorSQLite {
+		return groupcommit.New(o, s.writer.writeAlike)
+	}
+	o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, maxShared
+	return groupcommit.New(o, s.writer.writeShared)
 }

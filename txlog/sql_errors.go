@@ -59,7 +59,7 @@ func answered(err error) bool {
 }
 
 // definite reports whether err leaves no doubt that nothing was written.
-func (s *SQLStorage) definite(err error) bool {
+func (b *Backend) definite(err error) bool {
 	var dial *dialError
 	if errors.As(err, &dial) || errors.Is(err, errNotSent) {
 		return true
@@ -72,14 +72,14 @@ func (s *SQLStorage) definite(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
-	return s.backend.Answered(err)
+	return b.Answered(err)
 }
 
 // refused reports whether the database refused what it was given: a part of it
 // might pass. It is not so when the database could not be reached, or others
 // were in the way.
-func (s *SQLStorage) refused(err error) bool {
-	return s.backend.Answered(err) && !s.passing(err)
+func (b *Backend) refused(err error) bool {
+	return b.Answered(err) && !b.passing(err)
 }
 
 // errNotSent marks failures before a statement left, other than those of dialling.
@@ -89,7 +89,7 @@ var errNotSent = errors.New("it was not sent")
 // were in the way (a deadlock, a lock timeout, a serialization failure),
 // or from a pooled connection that had died, so that the same statement is worth
 // repeating at once.
-func (s *SQLStorage) passing(err error) bool {
+func (b *Backend) passing(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
 		return true
 	}
@@ -98,9 +98,9 @@ func (s *SQLStorage) passing(err error) bool {
 	case "40001", "40P01", "55P03":
 		return true
 	}
-	if s.backend.Flavor == FlavorMySQL {
+	if b.Flavor == FlavorMySQL {
 		return number == 1205 || number == 1213
 	}
 	// SQLITE_BUSY and SQLITE_LOCKED, with their extended codes.
-	return s.backend.Flavor == FlavorSQLite && (number&0xff == 5 || number&0xff == 6)
+	return b.Flavor == FlavorSQLite && (number&0xff == 5 || number&0xff == 6)
 }

@@ -17,13 +17,13 @@ import (
 
 // writeShared makes one write of what is in the requests. What a caller adds
 // alone is one statement, and so is what he removes of one unit.
-func (s *SQLStorage) writeShared(ctx context.Context, group []*request, again bool) error {
+func (w *writer) writeShared(ctx context.Context, group []*request, again bool) error {
 	switch first := group[0]; {
 	case len(group) > 1:
 	case first.Kind == adding:
-		return s.insertGroup(ctx, group, again)
+		return w.insertGroup(ctx, group, again)
 	case len(first.holds) == 1:
-		return s.deleteGroup(ctx, group, again)
+		return w.deleteGroup(ctx, group, again)
 	}
 	if again {
 		for _, r := range group {
@@ -31,7 +31,7 @@ func (s *SQLStorage) writeShared(ctx context.Context, group []*request, again bo
 		}
 	}
 	var found []*held
-	err := s.inRaw(ctx, func(ctx context.Context, q *rawTx) (err error) {
+	err := w.inRaw(ctx, func(ctx context.Context, q *rawTx) (err error) {
 		if err := q.insert(ctx, group); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func (s *SQLStorage) writeShared(ctx context.Context, group []*request, again bo
 		h.removed = true
 	}
 	if again {
-		return s.markGone(ctx, group)
+		return w.markGone(ctx, group)
 	}
 	return nil
 }
@@ -67,15 +67,15 @@ type rawTx struct {
 
 // inRaw runs f in one local transaction that begins with a write, so that
 // SQLite needs no BEGIN IMMEDIATE.
-func (s *SQLStorage) inRaw(ctx context.Context, f func(context.Context, *rawTx) error) error {
-	conn, err := s.db.Conn(ctx)
+func (w *writer) inRaw(ctx context.Context, f func(context.Context, *rawTx) error) error {
+	conn, err := w.db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}
 	defer conn.Close()
 	unclean := false
 	err = conn.Raw(func(c any) error {
-		q := &rawTx{flavor: s.backend.Flavor, conn: c.(driver.Conn), quiet: context.WithoutCancel(ctx)}
+		q := &rawTx{flavor: FlavorSQLite, conn: c.(driver.Conn), quiet: context.WithoutCancel(ctx)}
 		if keeper, ok := c.(*keepingConn); ok {
 			q.kept = keeper.stmts
 			keeper.makeRoom()
