@@ -76,7 +76,7 @@ type source struct {
 func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config, log logrus.FieldLogger) *source {
 	s := &source{
 		name: name, target: t, receipts: r,
-		pool:        sql.OpenDB(t.Connector),
+		pool:        sql.OpenDB(t.Greeted()),
 		concurrency: cfg.Concurrency,
 		purgeFor:    purgeFor,
 		log:         log.WithField("data_source", name),

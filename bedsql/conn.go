@@ -85,11 +85,12 @@ func (c *Conn) ensure(ctx context.Context) error {
 	if c.inner != nil {
 		return nil
 	}
-	inner, err := c.c.dial(ctx)
+	session, err := c.c.dial(ctx)
 	if err != nil {
 		return err
 	}
-	c.inner, c.session = inner, delivery.Session{Conn: inner}
+	inner := session.Conn
+	c.inner, c.session = inner, session
 	c.has.ExecerContext, _ = inner.(driver.ExecerContext)
 	c.has.QueryerContext, _ = inner.(driver.QueryerContext)
 	c.has.SessionResetter, _ = inner.(driver.SessionResetter)

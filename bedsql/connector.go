@@ -91,6 +91,8 @@ type connector struct {
 	// erase is the eraser's add, made once.
 	erase func(receipt string)
 	guard *guard
+	// corrected: it was told that settings of the server's were set otherwise.
+	corrected atomic.Bool
 	// idle are connections for the deliveries of staged soft transactions.
 	idle   idleConns
 	log    logrus.FieldLogger
@@ -204,7 +206,12 @@ func (c *connector) Close() error {
 	return nil
 }
 
-// dial opens a bare connection.
-func (c *connector) dial(ctx context.Context) (driver.Conn, error) {
-	return c.target.Connector.Connect(ctx)
+// dial opens a bare connection, with what its session said of itself.
+func (c *connector) dial(ctx context.Context) (delivery.Session, error) {
+	conn, facts, err := c.target.Dial(ctx)
+	if facts.Corrected != "" && !c.corrected.Swap(true) {
+		c.log.WithField("settings", facts.Corrected).Warn("bed: the server's defaults would leave writes uncommitted that were answered; " +
+			"bed sets them otherwise on its connections: name them in the DSN to say so yourself")
+	}
+	return delivery.Session{Conn: conn, Facts: facts}, err
 }

@@ -128,7 +128,7 @@ func (l *lent) attempt(ctx context.Context, f func(driver.Conn) delivery.Outcome
 		if err != nil {
 			return delivery.Outcome{Err: err, Class: l.c.dialect.DialClass(err)}
 		}
-		l.conn = &delivery.Session{Conn: conn}
+		l.conn = &conn
 	}
 	out := unlessPanic(func() delivery.Outcome { return f(l.conn) }, l.drop)
 	if out.ConnLost {

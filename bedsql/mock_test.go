@@ -56,6 +56,12 @@ func mocked(t *testing.T, change ...func(*bedsql.Config)) (*sql.DB, sqlmock.Sqlm
 	return pool, mock, storage
 }
 
+// greet expects what is asked of each session that was dialled.
+func greet(mock sqlmock.Sqlmock) {
+	mock.ExpectQuery("SELECT VERSION").WillReturnRows(
+		sqlmock.NewRows([]string{"version", "autocommit", "completion_type", "sql_mode"}).AddRow("8.4.0", 1, "NO_CHAIN", ""))
+}
+
 const mockWrite = "UPDATE account SET balance = 1"
 
 var mockRefusal = &mysqldriver.MySQLError{Number: 4025, SQLState: [5]byte{'2', '3', '0', '0', '0'}, Message: "CONSTRAINT failed"}
@@ -63,6 +69,7 @@ var mockRefusal = &mysqldriver.MySQLError{Number: 4025, SQLState: [5]byte{'2', '
 func TestRuleRefusedIsReturnedOnlyAfterItsRemovalIsConfirmed(t *testing.T) {
 	t.Parallel()
 	pool, mock, storage := mocked(t)
+	greet(mock)
 	storage.onClear = errors.New("the log is gone")
 	mock.ExpectExec(mockWrite).WillReturnError(mockRefusal)
 	_, err := pool.Exec(mockWrite)
@@ -81,6 +88,7 @@ func TestRuleRefusedIsReturnedOnlyAfterItsRemovalIsConfirmed(t *testing.T) {
 func TestRuleDeliveredWithAFailedRemovalGivesTheResult(t *testing.T) {
 	t.Parallel()
 	pool, mock, storage := mocked(t)
+	greet(mock)
 	storage.onClear = errors.New("the log is gone")
 	mock.ExpectExec(mockWrite).WillReturnResult(sqlmock.NewResult(0, 3))
 	res, err := pool.Exec(mockWrite)
@@ -129,6 +137,7 @@ func TestRuleALogInsertInDoubtIsPendingAndSendsNothing(t *testing.T) {
 func TestRunUnloggedRunsWhatCannotBeLoggedLoudly(t *testing.T) {
 	t.Parallel()
 	pool, mock, storage := mocked(t, func(c *bedsql.Config) { c.RunUnlogged = true })
+	greet(mock)
 	storage.onAdd = errors.New("disk full")
 	mock.ExpectExec(mockWrite).WillReturnResult(sqlmock.NewResult(0, 3))
 	if _, err := pool.Exec(mockWrite); err != nil {
@@ -143,6 +152,7 @@ func TestRunUnloggedRunsWhatCannotBeLoggedLoudly(t *testing.T) {
 func TestPoint03_ACommitWhoseLogCannotBeWrittenIsRolledBack(t *testing.T) {
 	t.Parallel()
 	pool, mock, storage := mocked(t)
+	greet(mock)
 	mock.ExpectBegin()
 	mock.ExpectExec(mockWrite).WillReturnResult(sqlmock.NewResult(0, 1))
 	mock.ExpectRollback()

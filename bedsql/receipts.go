@@ -194,7 +194,7 @@ func (e *eraser) flush(ctx context.Context) {
 	}
 	conn, err := e.c.dial(ctx)
 	if err == nil {
-		err = e.c.dialect.EraseReceipts(ctx, conn, ids)
+		err = e.c.dialect.EraseReceipts(ctx, conn.Conn, ids)
 		if cerr := conn.Close(); err == nil && !errors.Is(cerr, driver.ErrBadConn) {
 			err = cerr
 		}

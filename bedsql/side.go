@@ -49,8 +49,8 @@ func (s *side) conn(ctx context.Context) (driver.Conn, delivery.Outcome) {
 	if err != nil {
 		return nil, delivery.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
 	}
-	s.spare = conn
-	return conn, delivery.Outcome{}
+	s.spare = conn.Conn
+	return s.spare, delivery.Outcome{}
 }
 
 // used says how the attempt on the connection ended.

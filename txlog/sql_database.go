@@ -55,7 +55,7 @@ func sessionSetup(f Flavor) []string {
 		return []string{
 			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 			// Where sql_safe_updates is set for all, no DELETE with a hint is safe enough.
-			"SET autocommit = 1, sql_safe_updates = 0, NAMES utf8mb4",
+			"SET autocommit = 1, completion_type = 0, sql_safe_updates = 0, NAMES utf8mb4",
 		}
 	case FlavorSQLite:
 		return []string{"PRAGMA busy_timeout = 10000", "PRAGMA synchronous = FULL"}

@@ -58,7 +58,7 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 	if results, ready, err := c.prepared(ctx, conn, calls); ready {
 		return results, true, err
 	}
-	writes, ok := c.prepare(ctx, conn, calls)
+	writes, ok := c.prepare(calls)
 	if !ok {
 		return nil, false, nil
 	}
@@ -102,7 +102,7 @@ func compoundRow(calls []delivery.Call, writes []*write, rows driver.Rows) ([]dr
 
 // commitWith implements Dialect.CommitWith.
 func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (bool, error) {
-	writes, ok := c.prepare(ctx, conn, calls)
+	writes, ok := c.prepare(calls)
 	if !ok {
 		return false, nil
 	}
@@ -119,8 +119,8 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []de
 
 // prepare reads the calls for a compound; false when they, or the server, are
 // not made for one.
-func (c *compounds) prepare(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]*write, bool) {
-	if len(calls) == 0 || len(calls) > maxCompoundCalls || c.known() == hasNone {
+func (c *compounds) prepare(calls []delivery.Call) ([]*write, bool) {
+	if len(calls) == 0 || len(calls) > maxCompoundCalls || c.known() != hasCompounds {
 		return nil, false
 	}
 	writes := make([]*write, len(calls))
@@ -143,28 +143,7 @@ func (c *compounds) prepare(ctx context.Context, conn driver.Conn, calls []deliv
 		}
 		writes[i] = w
 	}
-	return writes, c.supported(ctx, conn)
-}
-
-// supported asks the server once whether it is a MariaDB that is new enough.
-// Without an answer it is asked again next time.
-func (c *compounds) supported(ctx context.Context, conn driver.Conn) bool {
-	known := c.known()
-	if known != notAsked {
-		return known == hasCompounds
-	}
-	row, err := queryRow(ctx, conn, "SELECT VERSION()")
-	if err != nil || len(row) != 1 {
-		return false
-	}
-	known = hasNone
-	if runsCompounds(text(row[0])) {
-		known = hasCompounds
-	}
-	c.mu.Lock()
-	c.server = known
-	c.mu.Unlock()
-	return known == hasCompounds
+	return writes, true
 }
 
 func (c *compounds) known() server {

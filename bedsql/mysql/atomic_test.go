@@ -60,7 +60,18 @@ func receiptfulOn(t *testing.T, direct, target testdb.DB, param string, texts ..
 		target.DSN = withParam(target.DSN, param)
 	}
 	pool = target.Open(t)
-	return &exactlyOnce{t: t, target: target, pool: pool, d: d, c: conn(t, pool)}
+	e := &exactlyOnce{t: t, target: target, pool: pool, d: d, c: conn(t, pool)}
+	e.greet()
+	return e
+}
+
+func (e *exactlyOnce) greet() {
+	e.t.Helper()
+	raw(e.t, e.c, func(dc driver.Conn) {
+		if _, err := e.d.Greet(e.t.Context(), dc); err != nil {
+			e.t.Fatal(err)
+		}
+	})
 }
 
 // asPrepared, in front of the DSN's parameters, lets calls be run prepared from

@@ -20,6 +20,7 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		Classify:         Classify,
 		CheckNamedValue:  checkNamedValue,
 		Storable:         storable,
+		Greet:            c.greet,
 		TransactionLost:  transactionLost,
 		StillOpen:        stillOpen,
 		Atomic:           c.atomic,

@@ -208,7 +208,7 @@ func isGone(number uint16) bool {
 // ready prepares the compound for a text. A failure leaves the text to be sent
 // as it is.
 func (c *compounds) ready(ctx context.Context, s *delivery.Session, m *memory, n *noticed, calls []delivery.Call) bool {
-	writes, ok := c.prepare(ctx, s.Conn, calls)
+	writes, ok := c.prepare(calls)
 	if !ok || !writes[1].repeatable {
 		n.never = c.known() != notAsked
 		return false

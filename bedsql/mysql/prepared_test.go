@@ -267,6 +267,7 @@ func TestAServerWithoutRoomForMoreIsGivenItsRoomBack(t *testing.T) {
 		t.Errorf("the one that has the room: %v", err)
 	}
 	e.d = preparing()
+	e.greet()
 	for i := range 4 {
 		if err := add(e.c, fmt.Sprint("s", i)); err != nil {
 			t.Fatal(err)

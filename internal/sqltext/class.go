@@ -12,6 +12,19 @@ const (
 	SQLite
 )
 
+// Quoting is how a session reads what stands between quotes, where that is a
+// setting of the server's. The zero value is the default of each database.
+type Quoting uint8
+
+const (
+	// BackslashIsPlain is MySQL's sql_mode NO_BACKSLASH_ESCAPES.
+	BackslashIsPlain Quoting = 1 << iota
+	// QuotesAreNames is MySQL's sql_mode ANSI_QUOTES: "a" is a name.
+	QuotesAreNames
+	// BackslashEscapes is PostgreSQL's standard_conforming_strings = off.
+	BackslashEscapes
+)
+
 // Kind is what running a statement means for delivery.
 type Kind uint8
 

@@ -14,6 +14,8 @@ type Session struct {
 	driver.Conn
 	// Memory is the dialect's own; nil at first.
 	Memory any
+	// Facts are of its dial.
+	Facts Facts
 }
 
 // Bare gives the driver's own connection.

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"database/sql/driver"
+	"io"
 
 	"github.com/bedsql/bed/internal/sqltext"
 )
@@ -73,6 +74,10 @@ type Dialect struct {
 	// says why it cannot. Values that the log keeps as they are (see
 	// txlog.EncodeParams) come back untouched. Default: as they are.
 	Storable func(v any) (any, error)
+	// Greet asks a session that was just dialled what its settings are, and sets
+	// those without which a write that is answered would not be committed. No
+	// transaction is open there. Default: nothing is asked.
+	Greet func(ctx context.Context, conn driver.Conn) (Facts, error)
 	// TransactionLost reports whether the error err of a statement inside a
 	// local transaction took the whole transaction with it while the session
 	// stays usable, so that what follows would autocommit. conn is free for a
@@ -122,6 +127,15 @@ type Call struct {
 	Stmt driver.Stmt
 }
 
+// Facts are what a session said of itself when it was dialled. What it was told
+// to be since, by the application or a pooler, they do not say.
+type Facts struct {
+	// Quoting is how it reads what stands between quotes.
+	Quoting sqltext.Quoting
+	// Corrected names the server's settings that were set otherwise for it.
+	Corrected string
+}
+
 // Target is a data source to deliver to.
 type Target struct {
 	// Connector dials the bare driver.
@@ -141,4 +155,44 @@ type Target struct {
 	// AutocommitOff is whether the DSN itself turns autocommit off, so that
 	// every statement opens a transaction.
 	AutocommitOff bool
+}
+
+// Dial opens a connection and greets its session.
+func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
+	conn, err := t.Connector.Connect(ctx)
+	if err != nil || t.Dialect.Greet == nil {
+		return conn, Facts{}, err
+	}
+	facts, err := t.Dialect.Greet(ctx, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, Facts{}, err
+	}
+	return conn, facts, nil
+}
+
+// Greeted gives a connector whose connections are those of [Target.Dial].
+func (t *Target) Greeted() driver.Connector {
+	if t.Dialect.Greet == nil {
+		return t.Connector
+	}
+	return &greeted{t.Connector, t}
+}
+
+type greeted struct {
+	driver.Connector
+	t *Target
+}
+
+func (g *greeted) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, _, err := g.t.Dial(ctx)
+	return conn, err
+}
+
+// Close implements io.Closer: sql.DB.Close calls it.
+func (g *greeted) Close() error {
+	if c, ok := g.Connector.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
 }
