@@ -77,9 +77,9 @@ func TestAClaimReadsOnlyDueRowsInTheOrderOfTheIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, got := range map[string]string{
-			"claim":           plan(t, pool, f, shape{selectDue, 0}, "orders", 0, 10),
-			"DataSources":     plan(t, pool, f, shape{nextDataSource, 0}, ""),
-			"DataSources, at": plan(t, pool, f, shape{nextDataSource, 0}, "down"),
+			"claim":           plan(t, pool, f, shape{kind: selectDue}, "orders", 0, 10),
+			"DataSources":     plan(t, pool, f, shape{kind: nextDataSource}, ""),
+			"DataSources, at": plan(t, pool, f, shape{kind: nextDataSource}, "down"),
 		} {
 			lower := strings.ToLower(got)
 			for _, sorted := range []string{"filesort", "temporary", "temp b-tree", "seq scan", "scan transaction_log"} {
@@ -124,9 +124,9 @@ func TestAStatementOverManyRowsTouchesNoOthersInASmallTable(t *testing.T) {
 	}
 	pool := db.Open(t)
 	for what, got := range map[string]string{
-		"removal": plan(t, pool, FlavorMySQL, shape{deleteHeld, len(ids)}, append(slices.Clip(ids), "token")...),
-		"claim":   plan(t, pool, FlavorMySQL, shape{takeRows, len(ids)}, append([]any{"token", 1, 1}, ids...)...),
-		"renewal": plan(t, pool, FlavorMySQL, shape{renewHeld, pairs | len(ids)}, append([]any{1, 1}, fences...)...),
+		"removal": plan(t, pool, FlavorMySQL, shape{kind: deleteHeld, rows: len(ids)}, append(slices.Clip(ids), "token")...),
+		"claim":   plan(t, pool, FlavorMySQL, shape{kind: takeRows, rows: len(ids)}, append([]any{"token", 1, 1}, ids...)...),
+		"renewal": plan(t, pool, FlavorMySQL, shape{kind: renewHeld, rows: len(ids), form: byPairs}, append([]any{1, 1}, fences...)...),
 	} {
 		if !strings.Contains(got, "type=range") || !strings.Contains(got, "key=PRIMARY") {
 			t.Errorf("the %s reads rows that it does not name:\n%s", what, got)

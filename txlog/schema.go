@@ -154,7 +154,7 @@ func (db *database) probeTable(ctx context.Context, t table) error {
 func (db *database) readIdentity(ctx context.Context) (string, error) {
 	identity, err := db.selectIdentity(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		if _, err = db.ExecContext(ctx, db.backend.Flavor.text(shape{insertIdentity, 0}), uuid.NewString()); err == nil {
+		if _, err = db.ExecContext(ctx, db.backend.Flavor.text(shape{kind: insertIdentity}), uuid.NewString()); err == nil {
 			// Somebody else's may have come first.
 			identity, err = db.selectIdentity(ctx)
 		}
@@ -181,6 +181,6 @@ func (e *identityError) Is(target error) bool { return target == ErrUnusable }
 
 func (db *database) selectIdentity(ctx context.Context) (string, error) {
 	var identity string
-	err := db.QueryRowContext(ctx, db.backend.Flavor.text(shape{selectIdentity, 0})).Scan(&identity)
+	err := db.QueryRowContext(ctx, db.backend.Flavor.text(shape{kind: selectIdentity})).Scan(&identity)
 	return identity, err
 }

@@ -33,7 +33,7 @@ func insertArrays(ctx context.Context, q runner, rows []*row) error {
 		}
 		return "{}"
 	}
-	_, err := q.run(ctx, shape{insertColumns, 0},
+	_, err := q.run(ctx, shape{kind: insertColumns},
 		arrayOfAll(rows, func(r *row) string { return r.id }, pgtext.AppendElement),
 		text(func(r *row) string { return r.source }),
 		text(func(r *row) string { return r.text }),

@@ -26,7 +26,7 @@ type claimer struct {
 func (c *claimer) begin(ctx context.Context) (done func(), err error) {
 	// Prepared before the transaction takes a connection, see within.
 	if c.db.backend.Flavor != FlavorSQLite {
-		if _, err := c.db.stmt(ctx, shape{selectDue, 0}); err != nil {
+		if _, err := c.db.stmt(ctx, shape{kind: selectDue}); err != nil {
 			return nil, err
 		}
 	}
@@ -47,7 +47,7 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
 	lease := Lease{Token: c.token(), Deadline: time.Now().Add(r.Lease)}
 	var due []stored
 	err := c.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
-		due, err = units(ctx, q, shape{selectDue, 0}, r.DataSource, millis(r.MinAge), r.Limit)
+		due, err = units(ctx, q, shape{kind: selectDue}, r.DataSource, millis(r.MinAge), r.Limit)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -61,7 +61,7 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
 			u.NextTry = time.UnixMilli(until)
 		}
 		return chunks(ids, func(portion []any) error {
-			_, err := q.run(ctx, shape{takeRows, len(portion)}, append([]any{lease.Token, until, until}, portion...)...)
+			_, err := q.run(ctx, shape{kind: takeRows, rows: len(portion)}, append([]any{lease.Token, until, until}, portion...)...)
 			return err
 		})
 	})

@@ -252,7 +252,7 @@ func (db *database) onUnit(ctx context.Context, u *Unit, f func(context.Context,
 func (db *database) tokens(ctx context.Context, heads []string) (map[string]string, error) {
 	tokens := make(map[string]string, len(heads))
 	err := chunks(heads, func(ids []any) error {
-		rows, err := db.query(ctx, shape{selectTokens, len(ids)}, ids...)
+		rows, err := db.query(ctx, shape{kind: selectTokens, rows: len(ids)}, ids...)
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package txlog
 
 import (
 	"context"
-	"math"
 	"sync"
 )
 
@@ -47,70 +46,42 @@ func (in *inserting) free() {
 	insertings.Put(in)
 }
 
-// usual reports whether r is what most rows are: the only statement of a unit
-// that may be replayed, with the lease that this storage's first caller wanted.
-func (r *row) usual(w *writer) bool {
-	// One lease, so that there are no more shapes than can be prepared.
-	return w.db.backend.Flavor == FlavorMySQL && r.count == 1 && r.notReplayable == "" && r.fingerprint == "" &&
-		(w.lease.Load() == r.lease || w.lease.CompareAndSwap(0, r.lease)) && r.lease <= math.MaxInt>>usualLease
-}
-
 // insert writes rows by one statement, but for PostgreSQL filled up by the
 // smallest of them.
-func (in *inserting) insert(ctx context.Context, w *writer, q runner, rows []*row) error {
-	if len(rows) > 1 && w.db.backend.Flavor == FlavorPostgres {
+func (in *inserting) insert(ctx context.Context, q runner, f Flavor, rows []*row) error {
+	if len(rows) > 1 && f == FlavorPostgres {
 		return insertArrays(ctx, q, rows)
 	}
 	size := insertSize(len(rows))
 	in.args = in.args[:0]
-	least, usual := rows[0], true
+	least := rows[0]
 	for _, r := range rows {
-		usual = usual && r.usual(w)
+		in.add(r)
 		if r.size < least.size {
 			least = r
 		}
 	}
-	sh, add := shape{insertRows, size}, in.add
-	if usual {
-		// What is the same in all of them need not be a parameter.
-		sh, add = shape{insertUsual, int(least.lease)<<usualLease | size}, in.addUsual
-	}
-	for _, r := range rows {
-		add(r)
-	}
 	for range size - len(rows) {
-		add(least)
+		in.add(least)
 	}
-	_, err := q.run(ctx, sh, in.args...)
+	_, err := q.run(ctx, shape{kind: insertRows, rows: size}, in.args...)
 	return err
 }
 
-// add appends the parameters of a row of insertRows.
+// add appends the parameters of a row. Its ids are mostly the same.
 func (in *inserting) add(r *row) {
-	id, transaction, receipt := r.ids()
+	var id any = r.id
+	transaction, receipt := id, id
+	if r.transaction != r.id {
+		transaction = r.transaction
+	}
+	if r.receipt != r.id {
+		receipt = r.receipt
+	}
 	lease := in.lease.of(r.lease)
 	in.args = append(in.args, id, in.source.of(r.source), in.text.of(r.text), r.params, transaction,
 		int64(r.no), int64(r.count), in.settings.of(r.settings), in.notReplayable.of(r.notReplayable), receipt,
 		in.fingerprint.of(r.fingerprint), lease, in.token.of(r.token), lease)
-}
-
-// addUsual appends those of a row of insertUsual.
-func (in *inserting) addUsual(r *row) {
-	id, transaction, receipt := r.ids()
-	in.args = append(in.args, id, in.source.of(r.source), in.text.of(r.text), r.params, transaction,
-		in.settings.of(r.settings), receipt, in.token.of(r.token))
-}
-
-// ids gives as parameters what mostly is the same id.
-func (r *row) ids() (id, transaction, receipt any) {
-	id = r.id
-	same := func(s string) any {
-		if s == r.id {
-			return id
-		}
-		return s
-	}
-	return id, same(r.transaction), same(r.receipt)
 }
 
 // common is a value as a parameter, which the next row mostly has too.

@@ -17,18 +17,18 @@ func (s *SQLStorage) List(ctx context.Context, f Filter) ([]*Unit, error) {
 	sh := shape{kind: listUnits}
 	var args []any
 	if f.After != "" {
-		sh.n |= listAfter
+		sh.where |= listAfter
 		args = append(args, headID(f.After))
 	}
 	if f.Parked {
-		sh.n |= listParked
+		sh.where |= listParked
 	}
 	if f.DataSource != "" {
-		sh.n |= listDataSource
+		sh.where |= listDataSource
 		args = append(args, f.DataSource)
 	}
 	if f.OlderThan > 0 {
-		sh.n |= listOlder
+		sh.where |= listOlder
 		args = append(args, millis(f.OlderThan))
 	}
 	all, err := s.read(ctx, sh, append(args, f.limit())...)
@@ -60,7 +60,7 @@ func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
 	if !isHeadID(head) {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
 	}
-	found, err := s.read(ctx, shape{selectUnit, 0}, head)
+	found, err := s.read(ctx, shape{kind: selectUnit}, head)
 	if err != nil {
 		return nil, s.failed("reading unit "+head, err)
 	}
@@ -99,7 +99,7 @@ func (s *SQLStorage) Missing(ctx context.Context, ids []string) ([]string, error
 
 // note marks those of the ids that are there.
 func (s *SQLStorage) note(ctx context.Context, there map[string]bool, ids []any) error {
-	rows, err := s.db.query(ctx, shape{selectIDs, len(ids)}, ids...)
+	rows, err := s.db.query(ctx, shape{kind: selectIDs, rows: len(ids)}, ids...)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error 
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(groupcommit.RepeatFor), func(ctx context.Context, again bool) error {
 		verdict = nil
 		return s.db.inTx(ctx, func(ctx context.Context, q runner) error {
-			found, err := units(ctx, q, shape{lockUnit, 0}, head)
+			found, err := units(ctx, q, shape{kind: lockUnit}, head)
 			if err != nil {
 				return err
 			}
@@ -150,7 +150,7 @@ func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error 
 				verdict = fmt.Errorf("%w: %s", ErrLeased, head)
 			default:
 				return chunks(found[0].allRowIDs(), func(ids []any) error {
-					_, err := q.run(ctx, shape{k, len(ids)}, ids...)
+					_, err := q.run(ctx, shape{kind: k, rows: len(ids)}, ids...)
 					return err
 				})
 			}
@@ -196,7 +196,7 @@ func (s *SQLStorage) DataSources(ctx context.Context) ([]string, error) {
 
 // nextDataSource gives the name behind last; "" when there is none.
 func (s *SQLStorage) nextDataSource(ctx context.Context, last string) (string, error) {
-	rows, err := s.db.query(ctx, shape{nextDataSource, 0}, last)
+	rows, err := s.db.query(ctx, shape{kind: nextDataSource}, last)
 	if err != nil {
 		return "", err
 	}
@@ -220,7 +220,7 @@ func (s *SQLStorage) Stats(ctx context.Context) ([]Stats, error) {
 }
 
 func (s *SQLStorage) stats(ctx context.Context) ([]Stats, error) {
-	rows, err := s.db.query(ctx, shape{countUnits, 0})
+	rows, err := s.db.query(ctx, shape{kind: countUnits})
 	if err != nil {
 		return nil, err
 	}

@@ -21,12 +21,12 @@ func rowIDs(id string, n int) []string {
 // the unit was held. All its rows have the same owner, so that one of them tells.
 func runHeld(ctx context.Context, q runner, k kind, before []any, id, token string, rows int) (held bool, err error) {
 	if rows <= 1 {
-		n, err := q.run(ctx, shape{k, 1}, append(before, id, token)...)
+		n, err := q.run(ctx, shape{kind: k, rows: 1}, append(before, id, token)...)
 		return n > 0, err
 	}
 	err = chunks(rowIDs(id, rows), func(ids []any) error {
 		args := append(slices.Clone(before), ids...)
-		n, err := q.run(ctx, shape{k, len(ids)}, append(args, token)...)
+		n, err := q.run(ctx, shape{kind: k, rows: len(ids)}, append(args, token)...)
 		held = held || n > 0
 		return err
 	})
@@ -305,7 +305,7 @@ func (s *SQLStorage) renewSmall(ctx context.Context, args []any, small []*Unit) 
 		args = append(args, last.ID, last.Lease.Token)
 	}
 	err = s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
-		n, err = s.db.run(ctx, shape{renewHeld, pairs | size}, args...)
+		n, err = s.db.run(ctx, shape{kind: renewHeld, rows: size, form: byPairs}, args...)
 		return err
 	})
 	return n, err

@@ -27,16 +27,6 @@ func ownerEnd(deadline, now time.Time) time.Time {
 	return deadline
 }
 
-func ownersEnd(units []held, now time.Time) time.Time {
-	earliest := units[0].deadline
-	for i := range units {
-		if units[i].deadline.Before(earliest) {
-			earliest = units[i].deadline
-		}
-	}
-	return ownerEnd(earliest, now)
-}
-
 // removable is how many of the first units one statement can remove, at least
 // one; 0 if nobody can own the first.
 func removable(units []*Unit) int {
@@ -115,7 +105,7 @@ func (w *writer) deleteOne(ctx context.Context, h *held) (err error) {
 // deleteEach removes the units one by one in a local transaction.
 func (w *writer) deleteEach(ctx context.Context, group []*request) error {
 	// Before the transaction takes a connection, see within.
-	if _, err := w.db.stmt(ctx, shape{deleteHeld, 1}); err != nil {
+	if _, err := w.db.stmt(ctx, shape{kind: deleteHeld, rows: 1}); err != nil {
 		return err
 	}
 	var found []*held
@@ -168,12 +158,12 @@ func deleteShape(k kind, group []*request) (sh shape, args []any, rows int) {
 		for range size - rows {
 			args = append(args, args[rows-1])
 		}
-		return shape{k, size}, append(args, first), rows
+		return shape{kind: k, rows: size}, append(args, first), rows
 	}
 	for range size - rows {
 		args = append(args, args[2*rows-2], args[2*rows-1])
 	}
-	return shape{k, pairs | size}, args, rows
+	return shape{kind: k, rows: size, form: byPairs}, args, rows
 }
 
 // deleteTold removes the units by one statement that tells which there were.
@@ -206,7 +196,7 @@ func (w *writer) deleteArray(ctx context.Context, group []*request, rows int, to
 	if rows >= manyRows {
 		return w.deleteByIndex(ctx, group, args)
 	}
-	found, err := told(ctx, w.db, shape{deleteTold, inArray}, args, group)
+	found, err := told(ctx, w.db, shape{kind: deleteTold, form: byArray}, args, group)
 	if err == nil {
 		markRemoved(found)
 	}
@@ -217,7 +207,7 @@ func (w *writer) deleteArray(ctx context.Context, group []*request, rows int, to
 // the log was small reads all of it, also when it has grown or is full of what
 // was deleted, and is kept until the next VACUUM or ANALYZE.
 func (w *writer) deleteByIndex(ctx context.Context, group []*request, args []any) error {
-	sh := shape{deleteTold, byIndex}
+	sh := shape{kind: deleteTold, form: byArrayAndIndex}
 	// Before the transaction takes a connection, see within.
 	if _, err := w.db.stmt(ctx, sh); err != nil {
 		return err

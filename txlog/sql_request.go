@@ -73,5 +73,11 @@ func (r *request) Leaves(now time.Time) (end time.Time) {
 		r.deadline = now.Add(r.lease)
 		return r.deadline
 	}
-	return ownersEnd(r.holds, now)
+	earliest := r.holds[0].deadline
+	for i := range r.holds {
+		if r.holds[i].deadline.Before(earliest) {
+			earliest = r.holds[i].deadline
+		}
+	}
+	return ownerEnd(earliest, now)
 }

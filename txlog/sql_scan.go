@@ -125,7 +125,7 @@ func loadStatements(ctx context.Context, q runner, all []stored) error {
 	}
 	found := map[*Unit]int{}
 	err := chunks(ids, func(portion []any) error {
-		rows, err := q.query(ctx, shape{selectRows, len(portion)}, portion...)
+		rows, err := q.query(ctx, shape{kind: selectRows, rows: len(portion)}, portion...)
 		if err != nil {
 			return err
 		}

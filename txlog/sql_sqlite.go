@@ -188,7 +188,7 @@ func (q *rawTx) insert(ctx context.Context, group []*request) error {
 }
 
 func (q *rawTx) insertRow(ctx context.Context, r *row, now int64) error {
-	stmt, err := q.stmt(shape{insertAt, 1})
+	stmt, err := q.stmt(shape{kind: insertAt, rows: 1})
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (q *rawTx) insertRow(ctx context.Context, r *row, now int64) error {
 // remove deletes the units of the requests and gives those that were held.
 func (q *rawTx) remove(ctx context.Context, group []*request) (found []*held, err error) {
 	err = each(group, func(h *held) error {
-		stmt, err := q.stmt(shape{deleteHeld, 1})
+		stmt, err := q.stmt(shape{kind: deleteHeld, rows: 1})
 		if err != nil {
 			return err
 		}

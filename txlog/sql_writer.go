@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 )
 
 // writer makes one write of what a group of callers add and remove.
@@ -15,8 +14,6 @@ type writer struct {
 	maxPacket int
 	// tells: a DELETE can tell what it deleted (MySQL's cannot, MariaDB's can).
 	tells bool
-	// lease is that of insertUsual, in milliseconds; 0 while nothing was added.
-	lease atomic.Int64
 }
 
 // learn asks the database what it can do.
@@ -105,7 +102,7 @@ func (w *writer) insertGroup(ctx context.Context, group []*request, again bool) 
 		return w.db.inTx(ctx, func(ctx context.Context, q runner) error {
 			for rest := rows; len(rest) > 0; {
 				n := w.portion(rest)
-				if err := in.insert(ctx, w, q, rest[:n]); err != nil {
+				if err := in.insert(ctx, q, w.db.backend.Flavor, rest[:n]); err != nil {
 					return err
 				}
 				rest = rest[n:]
@@ -113,7 +110,7 @@ func (w *writer) insertGroup(ctx context.Context, group []*request, again bool) 
 			return nil
 		})
 	}
-	return in.insert(ctx, w, w.db, rows)
+	return in.insert(ctx, w.db, w.db.backend.Flavor, rows)
 }
 
 // portion is how many of the rows go into the next INSERT.

@@ -12,7 +12,6 @@ type kind uint8
 
 const (
 	insertRows kind = iota
-	insertUsual
 	insertColumns
 	insertAt
 	deleteHeld
@@ -35,41 +34,50 @@ const (
 	insertIdentity
 )
 
-// shape is a statement with the number of its rows (or, for listUnits, the
-// conditions in use). There are few shapes, so that each is prepared once.
+// shape is a statement with all that its text depends on. There are few shapes,
+// so that each is prepared once.
 type shape struct {
 	kind kind
-	n    int
+	// rows is how many rows it names or writes.
+	rows int
+	// form is how a fenced statement names them.
+	form form
+	// where are the conditions of listUnits.
+	where condition
 }
+
+// form is how a fenced statement names its rows.
+type form uint8
+
+const (
+	// byList: a list of ids, and one token.
+	byList form = iota
+	// byPairs: each id with its token, for units of several owners.
+	byPairs
+	// byArray: one array of ids, and one token.
+	byArray
+	// byArrayAndIndex is byArray for a statement that is planned without scans
+	// of the table.
+	byArrayAndIndex
+)
+
+// condition is a set of what listUnits asks for.
+type condition uint8
+
+const (
+	listAfter condition = 1 << iota
+	listParked
+	listDataSource
+	listOlder
+)
 
 // maxRows is how many rows one statement names; more take several, in one
 // local transaction.
 const maxRows = 256
 
-// pairs marks the shape of a fenced statement over units of several owners.
-const pairs = 1 << 16
-
-// usualLease is where the lease stands, in milliseconds, in the number of an
-// insertUsual: above that of the rows.
-const usualLease = 10
-
-// inArray is the shape of a fenced statement whose ids are one array.
-const inArray = 0
-
-// byIndex is inArray for a statement that is planned without scans of the table.
-const byIndex = -1
-
 // atOnce is the next_try_time of what an operator retried: it is before any
 // clock, and tells that the age does not count.
 const atOnce = 0
-
-// The conditions of listUnits.
-const (
-	listAfter = 1 << iota
-	listParked
-	listDataSource
-	listOlder
-)
 
 // unitColumns are read for every unit, from its first row.
 const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_delivery_try_times, transaction_id,
@@ -87,34 +95,30 @@ func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = f.insert(values(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`))
-	case insertUsual:
-		lease := strconv.Itoa(sh.n >> usualLease)
-		s = f.insert(values(sh.n&(1<<usualLease-1),
-			`(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, 0, 1, ?, '', ?, '', 1, {now} + `+lease+`, NULL, 0, ?, {now} + `+lease+`)`))
+		s = f.insert(values(sh.rows, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`))
 	case insertColumns:
 		s = f.insert(insertArraysText)
 	case insertAt:
-		s = f.insert(values(sh.n, `(?, '`+TransactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`))
+		s = f.insert(values(sh.rows, `(?, '`+TransactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`))
 	case deleteHeld:
-		switch rows := sh.n &^ pairs; {
+		switch rows := sh.rows; {
 		case f == FlavorMySQL && rows >= manyRows:
 			// The form of DELETE that takes a hint.
-			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + fenced(sh.n)
+			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + sh.fence()
 		case rows > 1:
-			s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
+			s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + sh.fence()
 		default:
-			s = `DELETE FROM transaction_log WHERE ` + fenced(sh.n)
+			s = `DELETE FROM transaction_log WHERE ` + sh.fence()
 		}
 	case deleteTold:
 		// That which tells takes none.
-		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + fenced(sh.n) + ` RETURNING id`
+		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
 	case renewHeld:
-		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + fenced(sh.n)
+		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
 	case releaseHeld:
 		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
   last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
-  WHERE ` + fenced(sh.n)
+  WHERE ` + sh.fence()
 	case selectDue:
 		// Without the hint MySQL may prefer to read, and lock, the whole table.
 		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
@@ -122,30 +126,30 @@ func (f Flavor) text(sh shape) string {
   AND (creation_time <= {now} - ? OR creation_time > {now} OR next_try_time = ` + strconv.Itoa(atOnce) + `)
   ORDER BY next_try_time, id LIMIT ?` + f.pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
 	case takeRows:
-		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.n)
+		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows)
 	case selectRows:
-		s = `SELECT id, {sql}, parameters FROM transaction_log WHERE ` + idIn(sh.n)
+		s = `SELECT id, {sql}, parameters FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectTokens:
-		s = `SELECT id, lease_token FROM transaction_log WHERE ` + idIn(sh.n)
+		s = `SELECT id, lease_token FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectUnit:
 		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?`
 	case lockUnit:
 		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?` + f.pick(` FOR UPDATE`, ` FOR UPDATE`, ``)
 	case listUnits:
 		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE statement_no = 0` +
-			when(sh.n&listAfter != 0, ` AND id > ?`) +
-			when(sh.n&listParked != 0, ` AND parked = 1`) +
-			when(sh.n&listDataSource != 0, ` AND data_source = ?`) +
-			when(sh.n&listOlder != 0, ` AND creation_time <= {now} - ?`) +
+			when(sh.where&listAfter != 0, ` AND id > ?`) +
+			when(sh.where&listParked != 0, ` AND parked = 1`) +
+			when(sh.where&listDataSource != 0, ` AND data_source = ?`) +
+			when(sh.where&listOlder != 0, ` AND creation_time <= {now} - ?`) +
 			` ORDER BY id LIMIT ?`
 	case nextDataSource:
 		// Each call jumps to the next name in the index.
 		s = `SELECT data_source FROM transaction_log WHERE parked = 0 AND data_source > ? ORDER BY data_source LIMIT 1`
 	case retryRows:
 		s = `UPDATE transaction_log SET parked = 0, async_delivery_try_times = 0, next_try_time = ` + strconv.Itoa(atOnce) + `,
-  lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.n)
+  lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
 	case discardRows:
-		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + idIn(sh.n)
+		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + idIn(sh.rows)
 	case countUnits:
 		s = `SELECT data_source,
   SUM(CASE WHEN parked <> 0 THEN 1 ELSE 0 END),
@@ -153,7 +157,7 @@ func (f Flavor) text(sh shape) string {
   COUNT(*), MIN(creation_time)
   FROM transaction_log WHERE statement_no = 0 GROUP BY data_source ORDER BY data_source`
 	case selectIDs:
-		s = `SELECT id FROM transaction_log WHERE ` + idIn(sh.n)
+		s = `SELECT id FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectIdentity:
 		s = `SELECT value FROM bed_log WHERE name = 'identity'`
 	case insertIdentity:
@@ -237,17 +241,20 @@ func idIn(n int) string {
 	return `id IN (` + list(n, "?", ", ") + `)`
 }
 
-func fenced(n int) string {
-	switch {
-	case n == inArray:
+// fence gives the condition of a statement about rows of which the caller says
+// that it owns them.
+func (sh shape) fence() string {
+	switch sh.form {
+	case byPairs:
+		return list(sh.rows, `(id = ? AND lease_token = ?)`, " OR ")
+	case byArray:
 		return `id = ANY(?::text[]) AND lease_token = ?`
-	case n == byIndex:
+	case byArrayAndIndex:
 		// Another text has a plan of its own.
 		return `id = ANY(?::text[]) AND lease_token = ? /* by index */`
-	case n&pairs != 0:
-		return list(n&^pairs, `(id = ? AND lease_token = ?)`, " OR ")
+	default:
+		return idIn(sh.rows) + ` AND lease_token = ?`
 	}
-	return idIn(n) + ` AND lease_token = ?`
 }
 
 // roundUp gives the next power of two: lists of ids are filled up to it by

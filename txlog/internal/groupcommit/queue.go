@@ -333,8 +333,10 @@ func (q *Queue[W]) land(f *flight, ok bool) (next *flight, group []W) {
 			break
 		}
 	}
-	next, group = q.depart(now)
-	q.dispatch(now)
+	if len(q.queue) > 0 {
+		next, group = q.depart(now)
+		q.dispatch(now)
+	}
 	q.rest()
 	return next, group
 }
@@ -352,7 +354,7 @@ func (q *Queue[W]) dispatch(now time.Time) {
 
 // depart takes from the queue what is to be written next, if that is worthwhile.
 func (q *Queue[W]) depart(now time.Time) (f *flight, group []W) {
-	if len(q.queue) == 0 || !q.free(now) {
+	if !q.free(now) {
 		return nil, nil
 	}
 	f, group = q.launch(now), q.take()
