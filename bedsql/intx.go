@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -175,7 +176,7 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) delivery.
 	if t == nil {
 		return out
 	}
-	if c.c.dialect.Flavor == delivery.Postgres && delivery.SQLState(err) != "" {
+	if c.c.dialect.Flavor == delivery.Postgres && dberr.Of(err).State != "" {
 		// Without a SQLSTATE the driver refused it (an argument that does not
 		// fit) and the server's transaction is as good as before.
 		t.aborted = true

@@ -4,59 +4,13 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"reflect"
+
+	"github.com/bedsql/bed/internal/dberr"
 )
-
-// serverCode finds the code that a database gave with an error, without
-// importing its driver: a SQLSTATE, or a number (MySQL's, SQLite's).
-func serverCode(err error) (state string, number int64) {
-	var byState interface{ SQLState() string }
-	if errors.As(err, &byState) {
-		return byState.SQLState(), 0
-	}
-	var byCode interface {
-		error
-		Code() int
-	}
-	if errors.As(err, &byCode) {
-		return "", int64(byCode.Code())
-	}
-	return codeByFields(err)
-}
-
-// codeByFields looks for the fields of go-sql-driver's MySQLError, which has no
-// methods to ask, in err and what it wraps.
-func codeByFields(err error) (state string, number int64) {
-	v := reflect.Indirect(reflect.ValueOf(err))
-	if v.Kind() == reflect.Struct {
-		if f := v.FieldByName("Number"); f.IsValid() && f.CanUint() && v.FieldByName("Message").IsValid() {
-			return "", int64(f.Uint())
-		}
-		if f := v.FieldByName("SQLState"); f.IsValid() && f.Kind() == reflect.String {
-			return f.String(), 0
-		}
-	}
-	switch wrapper := err.(type) { //nolint:errorlint // it walks the chain by itself
-	case interface{ Unwrap() error }:
-		if inner := wrapper.Unwrap(); inner != nil {
-			return codeByFields(inner)
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range wrapper.Unwrap() {
-			if state, number = codeByFields(inner); state != "" || number != 0 {
-				return state, number
-			}
-		}
-	}
-	return "", 0
-}
 
 // answered is the judgement for a database that brought none of its own: only
 // an error with a code of the server's is its answer.
-func answered(err error) bool {
-	state, number := serverCode(err)
-	return state != "" || number != 0
-}
+func answered(err error) bool { return dberr.Of(err).Known() }
 
 // definite reports whether err leaves no doubt that nothing was written.
 func (b *Backend) definite(err error) bool {
@@ -93,14 +47,5 @@ func (b *Backend) passing(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
 		return true
 	}
-	state, number := serverCode(err)
-	switch state {
-	case "40001", "40P01", "55P03":
-		return true
-	}
-	if b.Flavor == FlavorMySQL {
-		return number == 1205 || number == 1213
-	}
-	// SQLITE_BUSY and SQLITE_LOCKED, with their extended codes.
-	return b.Flavor == FlavorSQLite && (number&0xff == 5 || number&0xff == 6)
+	return dberr.Of(err).Contended()
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -184,7 +185,7 @@ func (d *Dialect) Claim(ctx context.Context, conn driver.Conn, tx driver.Tx, u *
 	}
 	out := d.Failed(err, before).undone(tx)
 	if !d.isReceipt(out, u) || out.ConnLost {
-		out.OnReceipt = out.Class == Retryable && contended(err)
+		out.OnReceipt = out.Class == Retryable && dberr.Of(err).Contended()
 		return out, nil
 	}
 	found, err := d.readReceipt(ctx, conn, r, u.Receipt)

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -79,7 +80,7 @@ func (d *Dialect) isReceipt(out Outcome, u *txlog.Unit) bool {
 
 // onReceipt reads the failure of a receipt's own insert.
 func (d *Dialect) onReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
-	if out.Class == Retryable && contended(out.Err) {
+	if out.Class == Retryable && dberr.Of(out.Err).Contended() {
 		out.OnReceipt = true
 	}
 	if !d.isReceipt(out, u) || out.ConnLost {

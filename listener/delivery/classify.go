@@ -5,8 +5,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"reflect"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -124,7 +124,7 @@ func classifyBySQLState(err error) Class {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return Unknown
 	}
-	state := SQLState(err)
+	state := dberr.Of(err).State
 	if len(state) != 5 {
 		return Unknown
 	}
@@ -139,29 +139,4 @@ func classifyBySQLState(err error) Class {
 	default:
 		return Retryable
 	}
-}
-
-// SQLState finds the SQLSTATE that an error carries, as a method (pgx) or as a
-// field (go-sql-driver), or returns "". It is for error paths only.
-func SQLState(err error) (state string) {
-	var s interface{ SQLState() string }
-	if errors.As(err, &s) {
-		return s.SQLState()
-	}
-	eachStruct(err, func(v reflect.Value) bool {
-		f := v.FieldByName("SQLState")
-		switch {
-		case !f.IsValid():
-		case f.Kind() == reflect.String:
-			state = f.String()
-		case f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Uint8 && f.Len() == 5:
-			bytes := make([]byte, 5)
-			for i := range bytes {
-				bytes[i] = byte(f.Index(i).Uint())
-			}
-			state = string(bytes)
-		}
-		return state == ""
-	})
-	return state
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"strings"
+
+	"github.com/bedsql/bed/internal/dberr"
 )
 
 // FindReceipt is ReadReceipt for who only looks: a database without the table
@@ -40,6 +42,6 @@ func (d *Dialect) noReceiptTable(err error) bool {
 	if d.Flavor == SQLite { // has one code for all of these
 		return d.Class(err).Answered() && strings.Contains(err.Error(), "no such table: bed_receipt")
 	}
-	state := SQLState(err)
+	state := dberr.Of(err).State
 	return state == "42S02" || state == "42P01"
 }

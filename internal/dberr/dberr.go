@@ -1,0 +1,102 @@
+// Package dberr finds the codes that a database gave with an error, without
+// importing the database's driver. It is for error paths only.
+package dberr
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// Code is what a database said of an error in its own numbering. The zero value
+// is that of an error that is no answer of a database.
+type Code struct {
+	// State is the SQLSTATE, of five characters; empty for SQLite.
+	State string
+	// Number is MySQL's error number or SQLite's extended result code; 0 for
+	// PostgreSQL.
+	Number int64
+}
+
+// Of finds the code in err and what it wraps: the methods SQLState (pgx, lib/pq)
+// and Code (modernc.org/sqlite), or the fields Number and SQLState
+// (go-sql-driver, which has no methods to ask).
+func Of(err error) Code {
+	var byState interface{ SQLState() string }
+	if errors.As(err, &byState) {
+		return Code{State: byState.SQLState()}
+	}
+	var byCode interface {
+		error
+		Code() int
+	}
+	if errors.As(err, &byCode) {
+		return Code{Number: int64(byCode.Code())}
+	}
+	return byFields(err)
+}
+
+func byFields(err error) (code Code) {
+	if v := reflect.Indirect(reflect.ValueOf(err)); v.Kind() == reflect.Struct {
+		if f := v.FieldByName("Number"); f.IsValid() && f.CanUint() {
+			code.Number = int64(f.Uint())
+		}
+		switch f := v.FieldByName("SQLState"); {
+		case !f.IsValid():
+		case f.Kind() == reflect.String:
+			code.State = f.String()
+		case f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Uint8 && f.Len() == 5 && f.Index(0).Uint() != 0:
+			for i := range f.Len() {
+				code.State += string(rune(f.Index(i).Uint()))
+			}
+		}
+		if code.Known() {
+			return code
+		}
+	}
+	switch wrapper := err.(type) { //nolint:errorlint // it walks the tree by itself
+	case interface{ Unwrap() error }:
+		return byFields(wrapper.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, inner := range wrapper.Unwrap() {
+			if code = byFields(inner); code.Known() {
+				return code
+			}
+		}
+	}
+	return Code{}
+}
+
+// Known reports whether there is a code at all, so that the error is the
+// database's own answer.
+func (c Code) Known() bool { return c != Code{} }
+
+// Contended reports whether the code is that of a lock timeout, a deadlock or a
+// serialization failure: other transactions were in the way. A disk that is full or
+// a server that is read-only is not.
+func (c Code) Contended() bool {
+	switch c.State {
+	case "40001", "40P01", "55P03", "57014":
+		return true
+	}
+	switch c.Number {
+	case 1020, 1205, 1213, 1969, 3024: // MySQL's, which begin at 1000
+		return true
+	}
+	// SQLITE_BUSY and SQLITE_LOCKED, with their extended codes.
+	return c.Number < 1000 && (c.Number&0xff == 5 || c.Number&0xff == 6)
+}
+
+// String gives the code as a log line may hold it; empty if there is none.
+func (c Code) String() string {
+	switch {
+	case c.Number != 0 && c.State != "":
+		return fmt.Sprintf("server error %d (SQLSTATE %s)", c.Number, c.State)
+	case c.Number != 0:
+		return fmt.Sprintf("server error %d", c.Number)
+	case c.State != "":
+		return "SQLSTATE " + c.State
+	default:
+		return ""
+	}
+}

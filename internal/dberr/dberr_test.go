@@ -1,0 +1,43 @@
+package dberr
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+type sqliteError int
+
+func (e sqliteError) Error() string { return "database is locked" }
+func (e sqliteError) Code() int     { return int(e) }
+
+func TestTheCodeOfEachDriverIsFoundAlsoWhereItIsWrapped(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err       error
+		want      Code
+		text      string
+		contended bool
+	}{
+		{errors.New("connection reset"), Code{}, "", false},
+		{nil, Code{}, "", false},
+		{&mysql.MySQLError{Number: 1213, SQLState: [5]byte{'4', '0', '0', '0', '1'}}, Code{"40001", 1213}, "server error 1213 (SQLSTATE 40001)", true},
+		{&mysql.MySQLError{Number: 1205, SQLState: [5]byte{'H', 'Y', '0', '0', '0'}}, Code{"HY000", 1205}, "server error 1205 (SQLSTATE HY000)", true},
+		{&mysql.MySQLError{Number: 1040}, Code{"", 1040}, "server error 1040", false},
+		{&mysql.MySQLError{Number: 1029}, Code{"", 1029}, "server error 1029", false}, // its low byte is SQLite's 5
+		{&pgconn.PgError{Code: "55P03"}, Code{"55P03", 0}, "SQLSTATE 55P03", true},
+		{&pgconn.PgError{Code: "23505"}, Code{"23505", 0}, "SQLSTATE 23505", false},
+		{sqliteError(517), Code{"", 517}, "server error 517", true},
+		{sqliteError(19), Code{"", 19}, "server error 19", false},
+	} {
+		for _, err := range []error{c.err, fmt.Errorf("writing: %w", c.err), errors.Join(errors.New("first"), c.err)} {
+			got := Of(err)
+			if got != c.want || got.String() != c.text || got.Contended() != c.contended || got.Known() != (c.want != Code{}) {
+				t.Errorf("%v: got %+v, %q, contended %v", err, got, got, got.Contended())
+			}
+		}
+	}
+}
