@@ -47,7 +47,8 @@ type BestEfforts struct {
 	cfg    BestEffortsConfig
 	keeper *txlog.Keeper
 
-	behind behind
+	behind   behind
+	warnings warnings
 
 	// What runs behind the callers: removals, and those that are repeated.
 	mu      sync.Mutex
@@ -88,6 +89,7 @@ func (b *BestEfforts) Close(ctx context.Context) {
 	}
 	b.cancel()
 	<-done
+	b.warnings.close()
 }
 
 // BeforeExecute writes the log.
@@ -172,7 +174,7 @@ func (b *BestEfforts) delivered(ctx context.Context, x *Execution) {
 
 // removeAgain repeats, behind the caller, a removal that failed.
 func (b *BestEfforts) removeAgain(x *Execution, err error) {
-	b.logger(x).WithError(err).Warn("bed: the write is delivered, its log could not be removed yet; the removal is repeated")
+	b.warn(x, err, "bed: the write is delivered, its log could not be removed yet; the removal is repeated")
 	if !b.later(func() { b.removeLate(x) }) {
 		x.release()
 	}
@@ -212,7 +214,11 @@ func (b *BestEfforts) removeLate(x *Execution) {
 		}
 	}
 	x.release()
-	b.logger(x).Warn("bed: the write is delivered, its log could not be removed; the job will find it and may deliver it again")
+	next := "may deliver it again"
+	if x.Unit.Receipt != "" {
+		next = "see by its receipt that nothing is left to do"
+	}
+	b.warn(x, nil, "bed: the write is delivered, its log could not be removed; the job will find it and "+next)
 }
 
 // remove erases the log on the caller's context, and on one of its own when
@@ -239,8 +245,17 @@ func (b *BestEfforts) own(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(context.WithoutCancel(ctx), b.cfg.LogTimeout)
 }
 
-func (b *BestEfforts) logger(x *Execution) logrus.FieldLogger {
+func (b *BestEfforts) logger(x *Execution) *logrus.Entry {
 	return b.cfg.Logger.WithFields(logrus.Fields{"log": x.Unit.ID, "data_source": x.Unit.DataSource})
+}
+
+// warn says of a write what may be to be said of very many: they are summed up.
+func (b *BestEfforts) warn(x *Execution, err any, message string) {
+	entry := b.logger(x)
+	if err != nil {
+		entry = entry.WithField("error", err)
+	}
+	b.warnings.warn(x.Unit.DataSource, entry, message)
 }
 
 // sleep waits for d or for the end of ctx, whose error it returns.

@@ -58,7 +58,7 @@ func (b *BestEfforts) retry(ctx context.Context, x *Execution, again func(contex
 		switch {
 		case x.Outcome.Err == nil:
 			if x.Outcome.Assumed {
-				b.logger(x).Warn("bed: a duplicate key after an attempt of unknown outcome counts as delivered; another row may hold the key")
+				b.warn(x, nil, "bed: a duplicate key after an attempt of unknown outcome counts as delivered; another row may hold the key")
 			}
 			b.delivered(ctx, x)
 			return nil
@@ -108,7 +108,7 @@ func (b *BestEfforts) handOver(ctx context.Context, x *Execution) error {
 	// Handing over at once: the job need not wait for the lease.
 	// What cannot be told, the lease's end tells.
 	_ = b.settle(ctx, x, txlog.Verdict{InDoubt: x.inDoubt, Err: x.Outcome.Err.Error()})
-	b.logger(x).WithField("error", x.Dialect.Describe(x.Outcome.Err)).Warn("bed: the write is left to the job")
+	b.warn(x, x.Dialect.Describe(x.Outcome.Err), "bed: the write is left to the job")
 	return b.pending(x, x.Outcome.Err)
 }
 
@@ -133,7 +133,7 @@ func (b *BestEfforts) refused(ctx context.Context, x *Execution) error {
 	err := b.remove(ctx, x.Unit)
 	x.release()
 	if err != nil {
-		b.logger(x).WithError(err).Warn("bed: the write was refused, but its log could not be removed")
+		b.warn(x, err, "bed: the write was refused, but its log could not be removed")
 		return b.pending(x, x.Outcome.Err)
 	}
 	return x.Outcome.Err
@@ -160,7 +160,7 @@ func (b *BestEfforts) settle(ctx context.Context, x *Execution, v txlog.Verdict)
 	b.keeper.Refresh(x.Unit)
 	err := b.cfg.Storage.Release(ctx, x.Unit, v)
 	if err != nil {
-		b.logger(x).WithField("error", delivery.DescribeLog(err)).Warn("bed: the log could not be handed over, the job takes it when its lease has run out")
+		b.warn(x, delivery.DescribeLog(err), "bed: the log could not be handed over, the job takes it when its lease has run out")
 	}
 	return err
 }

@@ -1,0 +1,80 @@
+package listener
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// summaryEvery is how often warnings of one kind are summed up.
+const summaryEvery = time.Minute
+
+// warnings sums up what would be said of each write in an outage: the first
+// warning of a kind about a data source is told at once, what follows within a
+// minute as a number when it is over. There is a timer only while something is
+// to be told. Each by itself is told at debug level.
+type warnings struct {
+	mu     sync.Mutex
+	kinds  map[kindOfWarning]*tally
+	closed bool
+}
+
+type kindOfWarning struct{ dataSource, message string }
+
+// tally counts the warnings of a kind in one minute.
+type tally struct {
+	begun time.Time
+	more  int
+	// last is the log entry of the last of them.
+	last  *logrus.Entry
+	timer *time.Timer
+}
+
+func (w *warnings) warn(dataSource string, entry *logrus.Entry, message string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := kindOfWarning{dataSource, message}
+	t := w.kinds[k]
+	if w.closed || t == nil || t.more == 0 && time.Since(t.begun) >= summaryEvery {
+		entry.Warn(message)
+		if w.kinds == nil {
+			w.kinds = map[kindOfWarning]*tally{}
+		}
+		w.kinds[k] = &tally{begun: time.Now()}
+		return
+	}
+	entry.Debug(message)
+	t.more++
+	t.last = entry
+	if t.timer == nil {
+		t.timer = time.AfterFunc(time.Until(t.begun.Add(summaryEvery)), func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if t.timer != nil {
+				t.tell(message)
+			}
+		})
+	}
+}
+
+// tell sums a tally up and begins its next minute.
+func (t *tally) tell(message string) {
+	t.timer.Stop()
+	t.last.WithFields(logrus.Fields{"more": t.more, "within": time.Since(t.begun).Round(time.Second).String()}).
+		Warn(fmt.Sprintf("%s: %d more, this is the last of them", message, t.more))
+	*t = tally{begun: time.Now()}
+}
+
+// close tells what is left to be told; what comes after it is told at once.
+func (w *warnings) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for k, t := range w.kinds {
+		if t.timer != nil {
+			t.tell(k.message)
+		}
+	}
+}
