@@ -81,6 +81,9 @@ func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config,
 		purgeFor:    purgeFor,
 		log:         log.WithField("data_source", name),
 	}
+	if t.DriverLog != nil {
+		t.DriverLog(func(line string) { s.log.WithField("line", line).Debug("the driver's own log") })
+	}
 	if t.Dialect.Flavor == delivery.SQLite {
 		s.concurrency = 1
 	}

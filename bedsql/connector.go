@@ -129,6 +129,9 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 			LogID: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
 		},
 	}
+	if target.DriverLog != nil {
+		target.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
+	}
 	c.guard = newGuard(&cfg, target.Dialect.Flavor, log)
 	c.eraser = &eraser{c: c, inTurn: target.Dialect.Flavor == delivery.SQLite}
 	c.erase = c.eraser.add

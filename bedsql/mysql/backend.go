@@ -33,6 +33,7 @@ func logConnector(dsn string) (driver.Connector, error) {
 	// A row that was found is a lease that is held, also when the same
 	// millisecond is written into it again.
 	cfg.ClientFoundRows = true
+	cfg.Logger = new(driverLog)
 	return mysql.NewConnector(cfg)
 }
 

@@ -31,6 +31,7 @@ func Target(dsn string) (delivery.Target, error) {
 	if err != nil {
 		return delivery.Target{}, err
 	}
+	cfg.Logger = nil // the driver's default
 	return target(cfg, bare, name)
 }
 
@@ -42,6 +43,7 @@ func TargetOf(cfg *mysql.Config, dataSource string) (delivery.Target, error) {
 }
 
 func target(cfg *mysql.Config, bare, name string) (delivery.Target, error) {
+	log := takeLog(cfg)
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return delivery.Target{}, dsnError(err, "")
@@ -51,6 +53,7 @@ func target(cfg *mysql.Config, bare, name string) (delivery.Target, error) {
 	}
 	return delivery.Target{
 		Connector:     connector,
+		DriverLog:     log.tell,
 		Dialect:       newDialect(),
 		DataSource:    name,
 		Settings:      settings(cfg, rawParams(bare)),

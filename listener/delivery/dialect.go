@@ -142,6 +142,9 @@ type Target struct {
 	Connector driver.Connector
 	// Dialect is its database's.
 	Dialect *Dialect
+	// DriverLog says where the driver's own log lines go. They are left out when
+	// it was not called. nil for a driver that writes none.
+	DriverLog func(to func(line string))
 	// DataSource is its name in the log.
 	DataSource string
 	// Settings is what its DSN says of values and names: see txlog.Unit.
