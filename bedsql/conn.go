@@ -33,6 +33,8 @@ type Conn struct {
 	// pinned says why writes on this connection run unlogged; empty if they
 	// do not.
 	pinned string
+	// pinnedBy is the statement that left the state behind; empty for none.
+	pinnedBy string
 	// warned: the one warning about pinned was given.
 	warned bool
 	// autocommitOff: SET autocommit=0 was sent, a transaction is always open.
@@ -244,6 +246,14 @@ func (c *Conn) pin(why string) {
 	if c.pinned == "" {
 		c.pinned = why
 	}
+}
+
+// pinBy is pin by a statement that left something behind in the session.
+func (c *Conn) pinBy(s statement) {
+	if c.pinned == "" {
+		c.pinnedBy = s.query
+	}
+	c.pin(sessionState)
 }
 
 // statement is a text with what it was read as, and its prepared form if it

@@ -200,12 +200,17 @@ func (g *guard) news(text string, h sqltext.Hazards) bool {
 }
 
 func (g *guard) warn(text, reason, advice string) {
-	shown := sqltext.Mask(g.flavor, text)
-	if len(shown) > guardShown {
-		shown = strings.ToValidUTF8(shown[:guardShown], "") + "…"
-	}
-	g.log.WithFields(logrus.Fields{"statement": shown, "reason": reason, "advice": advice}).
+	g.log.WithFields(logrus.Fields{"statement": shown(g.flavor, text), "reason": reason, "advice": advice}).
 		Warn("bed: a statement is not the same when it is delivered again")
+}
+
+// shown is a statement as log lines may show it: without its values.
+func shown(f sqltext.Flavor, text string) string {
+	text = sqltext.Mask(f, text)
+	if len(text) > guardShown {
+		text = strings.ToValidUTF8(text[:guardShown], "") + "…"
+	}
+	return text
 }
 
 // explanations say what each hazard is, and what to do about it.

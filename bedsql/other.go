@@ -240,7 +240,7 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 		if skipped(ctx) {
 			c.countSkipped(ctx)
 		} else {
-			c.ranUnlogged(why)
+			c.ranUnlogged(s, why)
 		}
 	}
 	if err != nil {
@@ -271,7 +271,7 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 		t.bySavepoint = true
 	}
 	if cl.Pins {
-		c.pin(sessionState)
+		c.pinBy(s)
 	}
 	switch cl.Kind {
 	case sqltext.Begin:

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -123,12 +125,12 @@ func (c *Conn) passed(ctx context.Context, s statement, err error) {
 		return
 	}
 	if why := c.why(ctx, s); why != "" {
-		c.ranUnlogged(why)
+		c.ranUnlogged(s, why)
 	} else {
 		c.c.cfg.Counters.Skipped.Add(1)
 	}
 	if err == nil && s.class.Pins {
-		c.pin(sessionState)
+		c.pinBy(s)
 	}
 }
 
@@ -141,14 +143,25 @@ func (c *Conn) refuseUnlogged(why string) error {
 	return fmt.Errorf("%w: %s; use a connection of its own for it, or bedsql.Skip", ErrPinned, why)
 }
 
-// ranUnlogged counts a write that ran unlogged, and warns of the first.
-func (c *Conn) ranUnlogged(why string) {
+// ranUnlogged counts a write that ran unlogged, and warns of the first on this
+// connection.
+func (c *Conn) ranUnlogged(s statement, why string) {
 	c.c.cfg.Counters.PassedThrough.Add(1)
-	if !c.warned {
-		c.warned = true
-		c.c.log.WithField("reason", why).Warn("bed: writes on this connection run unlogged and unretried")
+	if c.warned {
+		return
 	}
+	c.warned = true
+	flavor := c.c.dialect.Flavor
+	fields := logrus.Fields{"reason": why, "statement": shown(flavor, s.query), "advice": unloggedAdvice}
+	if c.pinnedBy != "" {
+		fields["pinned_by"] = shown(flavor, c.pinnedBy)
+	}
+	c.c.log.WithFields(fields).Warn("bed: writes on this connection run unlogged and unretried")
 }
+
+// unloggedAdvice is the way out of writes that run unlogged.
+const unloggedAdvice = "put settings into the DSN, send one statement at a time, give session work a connection of its own " +
+	"(sql.DB.Conn) that is closed behind it; bedsql.Skip where it is meant; Config.Pinned: bedsql.PinnedRefuse makes it an error"
 
 // delivered is a DML outside any local transaction on its way: all that its
 // attempts need, in one piece.

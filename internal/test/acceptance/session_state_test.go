@@ -3,6 +3,7 @@ package acceptance
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -306,4 +307,54 @@ func TestWhatEndsWithItsTransactionDoesNotPin(t *testing.T) {
 	if adds != 2 || r.counters.PassedThrough.Load() != 0 {
 		t.Errorf("%d logs, %d counted as passed through; want 2 and 0", adds, r.counters.PassedThrough.Load())
 	}
+}
+
+func TestTheWarningOfUnloggedWritesNamesTheStatementsAndTheWayOut(t *testing.T) {
+	t.Parallel()
+	state := map[string]string{
+		testdb.DriverMySQL:    "SET @secret = 'hunter2'",
+		testdb.DriverPostgres: "SET application_name = 'hunter2'",
+		testdb.DriverSQLite:   "ATTACH ':memory:' AS aside",
+	}
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		var hook *logtest.Hook
+		r := newRig(t, db, collecting(&hook))
+		r.account(100)
+		conn := r.conn()
+		for _, statement := range []string{state[db.Driver], "UPDATE account SET balance = balance + 7654321 WHERE id = 1", "UPDATE account SET balance = 1"} {
+			if _, err := conn.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var told []*logrus.Entry
+		for _, e := range hook.AllEntries() {
+			if e.Level == logrus.WarnLevel {
+				told = append(told, e)
+			}
+		}
+		if len(told) != 1 {
+			t.Fatalf("%d warnings, want 1: %v", len(told), warnings(hook))
+		}
+		line, err := told[0].String()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := told[0].Data["statement"]; got != "UPDATE account SET balance = balance + ? WHERE id = ?" {
+			t.Errorf("the statement is %q", got)
+		}
+		by, _ := told[0].Data["pinned_by"].(string)
+		if first, _, _ := strings.Cut(state[db.Driver], " "); !strings.HasPrefix(by, first+" ") {
+			t.Errorf("it is pinned by %q, want %q", by, state[db.Driver])
+		}
+		for _, want := range []string{"DSN", "sql.DB.Conn", "bedsql.Skip", "PinnedRefuse"} {
+			if !strings.Contains(line, want) {
+				t.Errorf("%q is missing in %s", want, line)
+			}
+		}
+		for _, value := range []string{"hunter2", "7654321"} {
+			if strings.Contains(line, value) {
+				t.Errorf("the value %s is in %s", value, line)
+			}
+		}
+	})
 }
