@@ -143,8 +143,12 @@ func (v *visit) removeAll(batch []*removal) {
 			if len(portion) == 1 {
 				log = v.unitLog(portion[0].unit)
 			}
+			next := "their receipts will show that nothing is left to do"
+			if slices.ContainsFunc(portion, func(d *removal) bool { return d.unit.Receipt == "" }) {
+				next = "they may be delivered again"
+			}
 			log.WithError(err).WithField("units", len(portion)).
-				Warn("delivered, but not all of these logs could be removed; they may be delivered again")
+				Warn("delivered, but not all of these logs could be removed; " + next)
 			continue
 		}
 		for _, d := range portion {

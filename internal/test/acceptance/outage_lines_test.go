@@ -3,14 +3,18 @@ package acceptance
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
 )
 
 func TestPendingWritesAreToldOnceAndThenSummedUp(t *testing.T) {
@@ -47,4 +51,61 @@ func TestPendingWritesAreToldOnceAndThenSummedUp(t *testing.T) {
 			t.Errorf("when the database was closed %d more were told of, in these lines: %q", more, lines)
 		}
 	})
+}
+
+// keepsAll is a log from which nothing can be removed.
+type keepsAll struct{ txlog.Storage }
+
+func (keepsAll) Remove(context.Context, ...*txlog.Unit) error {
+	return errors.New("the log's database is read-only")
+}
+
+func TestASecondDeliveryIsAnnouncedOnlyAtLeastOnce(t *testing.T) {
+	t.Parallel()
+	for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+		t.Run(map[bedsql.Guarantee]string{bedsql.AtLeastOnce: "at least once", bedsql.ExactlyOnce: "exactly once"}[guarantee], func(t *testing.T) {
+			t.Parallel()
+			var hook *logtest.Hook
+			r := newRig(t, testdb.SQLite(t), collecting(&hook), func(c *bedsql.Config) {
+				c.Storage, c.Guarantee, c.Lease = keepsAll{c.Storage}, guarantee, 200*time.Millisecond
+			})
+			r.account(1)
+			if _, err := r.wrapped.ExecContext(t.Context(), "UPDATE account SET balance = 2 WHERE id = 1"); err != nil {
+				t.Fatal(err)
+			}
+			lines := func(what string) (found []string) {
+				for _, line := range warnings(hook) {
+					if strings.Contains(line, what) {
+						found = append(found, line)
+					}
+				}
+				return found
+			}
+			eventually(t, "the application gave the removal up", func() bool { return len(lines("the job will find it")) == 1 })
+			tgt, err := target(r.db.Driver)(r.db.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			job, err := asyncjob.New(keepsAll{r.storage}, asyncjob.Targets{tgt.DataSource: tgt}, asyncjob.Config{
+				MaxDeliveryTryDelay: asyncjob.NoDelay, Lease: time.Second, ShutdownTimeout: 100 * time.Millisecond, Logger: r.cfg.Logger,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// It repeats the removal for as long as it may.
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			_, _ = job.RunOnce(ctx)
+			_ = job.Close()
+			byJob := lines("not all of these logs could be removed")
+			if len(byJob) != 1 {
+				t.Errorf("the warnings are %q", warnings(hook))
+			}
+			for _, line := range append(byJob, lines("the job will find it")...) {
+				if again := strings.Contains(line, "again"); again != (guarantee == bedsql.AtLeastOnce) {
+					t.Error(line)
+				}
+			}
+		})
+	}
 }
