@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/bedsql/bed/listener"
@@ -24,9 +25,11 @@ type TxOption func(*SoftTransaction)
 // at once with its error when the database refused it), and End reports it.
 //
 // What cannot be swallowed is the caller's as ever: a write whose log could
-// not be written (ErrNotLogged), the error of a write sent through Query
-// (no rows can be invented), and what the statements of a local transaction
-// say before its COMMIT. A COMMIT left pending is swallowed and reported by End.
+// not be written (ErrNotLogged) or of which that is not known (ErrPending, with
+// txlog.ErrInDoubt inside: there may be nothing of it if the caller dies before
+// End), the error of a write sent through Query (no rows can be invented), and
+// what the statements of a local transaction say before its COMMIT. Any other
+// COMMIT left pending is swallowed and reported by End.
 //
 // Unless it is Staged it is immediate, Sharding-JDBC's kind: each write runs when Exec is called,
 // and a crash between two of them loses the second, which was never logged.
@@ -69,29 +72,25 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 func (s *SoftTransaction) ID() string { return s.id }
 
 // End closes the soft transaction and reports: nil when every write was
-// delivered; otherwise an error for which errors.Is(err, ErrPending) holds if
-// a write is pending, and in which errors.As finds a *RefusedError and the
-// driver's error of each write that was refused. It waits for writes that
-// still run in other goroutines; when ctx ends first, its error is joined and
-// what those writes become is in the log. Writes begun after End get ErrEnded.
-// A second End reports the same.
+// delivered; otherwise an *EndError, which gives each write that was refused
+// (Refused) and each that is pending (Pending). errors.Is(err, ErrPending) holds
+// if any is pending; errors.As finds the first *RefusedError, and the first of
+// the drivers' own errors. It waits for writes that still run in other
+// goroutines; when ctx ends first, its error is joined and what those writes
+// become is in the log. Writes begun after End get ErrEnded. A second End reports
+// the same.
 func (s *SoftTransaction) End(ctx context.Context) error {
 	s.mu.Lock()
-	if !s.ended {
-		s.ended = true
-		if s.staged != nil {
-			s.running++
-			s.mu.Unlock()
-			err := s.finishStaged(ctx)
-			s.mu.Lock()
-			s.running--
-			if err != nil {
-				s.problems = append(s.problems, err)
-			}
-		}
-		if s.running == 0 {
-			close(s.idle)
-		}
+	first := !s.ended
+	s.ended = true
+	switch {
+	case first && s.staged != nil:
+		s.running++
+		s.mu.Unlock()
+		s.endStaged(ctx)
+		s.mu.Lock()
+	case first && s.running == 0:
+		close(s.idle)
 	}
 	s.mu.Unlock()
 	var late error
@@ -106,7 +105,30 @@ func (s *SoftTransaction) End(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return errors.Join(append(append([]error(nil), s.problems...), late)...)
+	problems := slices.Clone(s.problems)
+	if late != nil {
+		problems = append(problems, late)
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return &EndError{Errors: problems}
+}
+
+// endStaged is finishStaged for End. A driver's panic goes on to the caller of
+// End, with everything told and nobody left waiting.
+func (s *SoftTransaction) endStaged(ctx context.Context) {
+	problems := []error{fmt.Errorf("bed: the end of the staged soft transaction %s panicked", s.id)}
+	defer func() {
+		s.mu.Lock()
+		s.problems = append(s.problems, problems...)
+		s.mu.Unlock()
+		s.leave()
+	}()
+	var panicked any
+	if problems, panicked = s.finishStaged(ctx); panicked != nil {
+		panic(panicked)
+	}
 }
 
 func (s *SoftTransaction) isEnded() bool {
@@ -136,7 +158,7 @@ func (s *SoftTransaction) leave() {
 }
 
 // swallow keeps a pending or refused write's error for End and reports
-// whether it did.
+// whether the caller need not be told before: not if the log may hold nothing.
 func (s *SoftTransaction) swallow(err error) bool {
 	var refused *listener.RefusedError
 	if !errors.Is(err, ErrPending) && !errors.As(err, &refused) {
@@ -145,7 +167,7 @@ func (s *SoftTransaction) swallow(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.problems = append(s.problems, err)
-	return true
+	return !errors.Is(err, txlog.ErrInDoubt)
 }
 
 func softFrom(ctx context.Context) *SoftTransaction {

@@ -365,15 +365,16 @@ type stagedUnit struct {
 }
 
 // finishStaged writes all logs in one step and delivers them to their data
-// sources side by side. It reports as End does.
-func (s *SoftTransaction) finishStaged(ctx context.Context) error {
+// sources side by side. It gives what End reports, and what a driver panicked
+// with.
+func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, panicked any) {
 	units, err := s.stagedUnits()
 	if err != nil {
 		drop(s.staged.writes, err)
-		return err
+		return []error{err}, nil
 	}
 	if len(units) == 0 {
-		return nil
+		return nil, nil
 	}
 	first := units[0].c
 	xs := make([]*listener.Execution, len(units))
@@ -385,30 +386,26 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) error {
 			u.c.cfg.Counters.count(errs[i])
 			u.told(errs[i])
 		}
-		return errors.Join(errs...)
+		return errs, nil
 	}
 	var all sync.WaitGroup
 	for _, u := range units[1:] {
-		all.Go(func() {
-			defer func() { u.panicked = recover() }()
-			u.deliver(ctx, first)
-		})
+		all.Go(func() { u.deliver(ctx, first) })
 	}
 	units[0].deliver(ctx, first)
 	all.Wait()
 	for _, u := range units {
-		if u.panicked != nil {
-			panic(u.panicked) // the driver's, where the caller can recover
+		if u.err != nil {
+			problems = append(problems, u.err)
 		}
-	}
-	errs := make([]error, len(units))
-	for i, u := range units {
-		errs[i] = u.err
+		if u.panicked != nil {
+			panicked = u.panicked
+		}
 		if u.x.Outcome.Replayed && s.key != nil {
 			s.key.replay()
 		}
 	}
-	return errors.Join(errs...)
+	return problems, panicked
 }
 
 // stagedUnits makes one unit for each data source, in the order of their first
@@ -478,8 +475,14 @@ func (u *stagedUnit) calls() []delivery.Call {
 }
 
 // deliver runs the unit. The leases of the group are kept by the connector
-// that armed it.
+// that armed it. A driver's panic is for End to pass on, when the other units
+// are through; the job takes the unit over when its lease has run out.
 func (u *stagedUnit) deliver(ctx context.Context, armed *connector) {
+	defer func() {
+		if u.panicked = recover(); u.panicked != nil {
+			u.told(&PendingError{LogID: u.x.Unit.ID, DataSource: u.x.Unit.DataSource, Cause: fmt.Errorf("the driver panicked: %v", u.panicked)})
+		}
+	}()
 	defer u.side.giveBack()
 	err := u.c.cfg.Bus.Deliver(ctx, armed.deliver, u.x)
 	u.c.cfg.Counters.count(err)
