@@ -74,8 +74,8 @@ func (v *visit) unit(u *txlog.Unit) result {
 	case u.NotReplayable != "" && u.Receipt == "":
 		err := fmt.Errorf("it must not be run again: %s", u.NotReplayable)
 		return v.park(u, delivery.Outcome{Err: err, Class: delivery.Refused}, untouched, err.Error())
-	case u.Settings != v.src.target.Settings:
-		err := settingsDiffer(u, v.src)
+	}
+	if err := v.src.accepts(u); err != nil {
 		if v.warnOnce() {
 			v.unitLog(u).WithError(err).Warn("a unit waits, no try is counted; there may be more like it")
 		}

@@ -123,7 +123,8 @@ func (j *Job) Close() error {
 	}
 	var errs []error
 	for name, s := range j.sources {
-		if err := s.pool.Close(); err != nil {
+		s.others.close()
+		if err := s.own.pool.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("asyncjob: close data source %s: %w", name, err))
 		}
 	}

@@ -26,9 +26,9 @@ func (s *source) erase(ctx context.Context, timeout time.Duration, ids []string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := s.onConn(ctx, func(conn driver.Conn) error { return s.target.Dialect.EraseReceipts(ctx, conn, ids) })
+	err := s.onConn(ctx, func(conn driver.Conn) error { return s.own.target.Dialect.EraseReceipts(ctx, conn, ids) })
 	if err != nil {
-		s.log.WithField("error", s.target.Dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
+		s.log.WithField("error", s.own.target.Dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
 	}
 }
 
@@ -84,7 +84,7 @@ func (r *round) purge(s *source, from string) {
 	erased, end := 0, time.Now().Add(s.purgeFor)
 	err := s.onConn(ctx, func(conn driver.Conn) error {
 		for {
-			next, n, err := s.target.Dialect.PurgeReceipts(ctx, conn, s.receipts, from, r.job.storage.Missing)
+			next, n, err := s.own.target.Dialect.PurgeReceipts(ctx, conn, s.receipts, from, r.job.storage.Missing)
 			erased, from = erased+n, next
 			if err != nil || next == "" || time.Now().After(end) {
 				return err
@@ -96,10 +96,10 @@ func (r *round) purge(s *source, from string) {
 	case err != nil:
 		// As a rule there is no such table, because no unit left a receipt there.
 		level := logrus.DebugLevel
-		if s.ensured.Load() && r.ctx.Err() == nil {
+		if s.own.ensured.Load() && r.ctx.Err() == nil {
 			level = logrus.WarnLevel
 		}
-		s.log.WithField("error", s.target.Dialect.Describe(err)).Log(level, "receipts could not be purged")
+		s.log.WithField("error", s.own.target.Dialect.Describe(err)).Log(level, "receipts could not be purged")
 	case erased > 0:
 		s.log.WithField("receipts", erased).Info("receipts whose retention was over are purged")
 	}
@@ -108,7 +108,7 @@ func (r *round) purge(s *source, from string) {
 // onConn runs f on a bare connection of the pool, which is dropped after an
 // error: it is not known what f left behind on it.
 func (s *source) onConn(ctx context.Context, f func(driver.Conn) error) error {
-	conn, err := s.pool.Conn(ctx)
+	conn, err := s.own.pool.Conn(ctx)
 	if err != nil {
 		return err
 	}

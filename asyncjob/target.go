@@ -2,14 +2,12 @@ package asyncjob
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -51,15 +49,15 @@ func (ts Targets) validate() error {
 // source is a target with its pool, for the life of a job.
 type source struct {
 	name        string
-	target      delivery.Target
-	pool        *sql.DB
 	concurrency int
 	log         logrus.FieldLogger
 
+	// own has the settings of the job's DSN.
+	own    *session
+	others sessions
+
 	// receipts say how those of its units are written.
 	receipts delivery.Receipts
-	// ensured: the table of receipts is there.
-	ensured atomic.Bool
 
 	// purgeFor is the constant; a test shortens it.
 	purgeFor time.Duration
@@ -75,8 +73,7 @@ type source struct {
 
 func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config, log logrus.FieldLogger) *source {
 	s := &source{
-		name: name, target: t, receipts: r,
-		pool:        sql.OpenDB(t.Greeted()),
+		name: name, receipts: r,
 		concurrency: cfg.Concurrency,
 		purgeFor:    purgeFor,
 		log:         log.WithField("data_source", name),
@@ -87,10 +84,7 @@ func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config,
 	if t.Dialect.Flavor == delivery.SQLite {
 		s.concurrency = 1
 	}
-	s.pool.SetMaxOpenConns(s.concurrency)
-	s.pool.SetMaxIdleConns(s.concurrency)
-	// A target is idle most of the time: its connections need not be held.
-	s.pool.SetConnMaxIdleTime(time.Minute)
+	s.own = newSession(t, s.concurrency)
 	return s
 }
 
@@ -106,7 +100,7 @@ func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
 			err = fmt.Errorf("the driver panicked: %v", p)
 		}
 	}()
-	conn, err := s.target.Connector.Connect(ctx)
+	conn, err := s.own.target.Connector.Connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -146,7 +140,7 @@ func (s *source) describe(err error) string {
 	if errors.As(err, &p) {
 		return fmt.Sprintf("the driver panicked with a %T", p.value)
 	}
-	return s.target.Dialect.Describe(err)
+	return s.own.target.Dialect.Describe(err)
 }
 
 // attempt is one attempt to deliver a unit.
@@ -161,14 +155,19 @@ type attempt struct {
 // run it again at once: not every driver keeps its promise that nothing was
 // sent.
 func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
-	conn, err := s.pool.Conn(ctx)
+	session, leave, err := s.session(u)
+	if err != nil {
+		return attempt{NoConn: true, Outcome: delivery.Outcome{Err: err, Class: delivery.Retryable}}
+	}
+	defer leave()
+	conn, err := session.pool.Conn(ctx)
 	if err != nil {
 		return attempt{NoConn: true, Outcome: delivery.Outcome{Err: err, Class: delivery.Unreachable}}
 	}
 	defer func() { _ = conn.Close() }()
 	a := attempt{NoConn: true}
 	err = conn.Raw(func(dc any) error {
-		a = s.attempt(ctx, dc.(driver.Conn), u)
+		a = s.attempt(ctx, session, dc.(driver.Conn), u)
 		if a.ConnLost {
 			return driver.ErrBadConn // the pool drops it
 		}
@@ -182,25 +181,25 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
 
 // attempt runs u on a connection. A unit that must not be run again is decided
 // by its receipt.
-func (s *source) attempt(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt {
-	if u.Receipt != "" && !s.ensured.Load() {
-		if err := s.target.Dialect.EnsureReceipts(ctx, conn); err != nil {
-			return attempt{NoConn: true, Outcome: s.target.Dialect.Failed(err, true)}
+func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) attempt {
+	if u.Receipt != "" && !in.ensured.Load() {
+		if err := in.target.Dialect.EnsureReceipts(ctx, conn); err != nil {
+			return attempt{NoConn: true, Outcome: in.target.Dialect.Failed(err, true)}
 		}
-		s.ensured.Store(true)
+		in.ensured.Store(true)
 	}
-	return attempt{Outcome: s.replay(ctx, conn, u)}
+	return attempt{Outcome: s.replay(ctx, in, conn, u)}
 }
 
 // replay turns a driver's panic into an outcome that nothing is known of.
-func (s *source) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) (out delivery.Outcome) {
+func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (out delivery.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
 			out = delivery.Outcome{Class: delivery.Unknown, Err: panicError{p}, ConnLost: true}
 		}
 	}()
 	if u.NotReplayable != "" {
-		return s.target.Dialect.Void(ctx, conn, u, s.receipts)
+		return in.target.Dialect.Void(ctx, conn, u, s.receipts)
 	}
-	return s.target.Dialect.Replay(ctx, conn, u, s.receipts)
+	return in.target.Dialect.Replay(ctx, conn, u, s.receipts)
 }

@@ -22,7 +22,7 @@ func (v *visit) units(units []*txlog.Unit, ends []result) {
 	ended := make([]bool, len(units))
 	var joined []int
 	for i, u := range units {
-		if len(units) > 1 && v.joins(u) {
+		if len(units) > 1 && v.joins(u) && (joined == nil || sameSettings(units[joined[0]], u)) {
 			joined = append(joined, i)
 		}
 	}
@@ -40,14 +40,20 @@ func (v *visit) units(units []*txlog.Unit, ends []result) {
 // now, and its outcome does not depend on a receipt or an earlier attempt.
 func (v *visit) joins(u *txlog.Unit) bool {
 	return v.src != nil && v.round.ctx.Err() == nil && v.outage() == nil && !v.round.job.keeper.Lost(u) && !v.met(u) &&
-		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && !u.InDoubt && u.Settings == v.src.target.Settings
+		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && !u.InDoubt && v.src.accepts(u) == nil
+}
+
+// sameSettings reports whether two units are delivered in the same session.
+func sameSettings(a, b *txlog.Unit) bool {
+	return a.Settings == b.Settings && a.SettingsOlder == b.SettingsOlder
 }
 
 // join delivers units in one local transaction. Should any of them fail it is
 // rolled back, and each is left to an attempt of its own. Only if COMMIT is not
 // answered all of them are in doubt.
 func (v *visit) join(units []*txlog.Unit, joined []int, ends []result, ended []bool) {
-	whole := &txlog.Unit{ID: units[joined[0]].ID}
+	first := units[joined[0]]
+	whole := &txlog.Unit{ID: first.ID, Settings: first.Settings, SettingsOlder: first.SettingsOlder}
 	for _, i := range joined {
 		whole.Statements = append(whole.Statements, units[i].Statements...)
 	}

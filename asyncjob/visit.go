@@ -1,7 +1,6 @@
 package asyncjob
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/sirupsen/logrus"
@@ -183,11 +182,4 @@ func (v *visit) warnOnce() bool {
 	first := !v.warned
 	v.warned = true
 	return first
-}
-
-// settingsDiffer is the error of a unit that would mean something else where
-// the job would run it.
-func settingsDiffer(u *txlog.Unit, s *source) error {
-	return fmt.Errorf("not delivered: the log was written with the settings %q, but the job's DSN of data source %s has %q; "+
-		"give the job a DSN with the same settings", u.Settings, s.name, s.target.Settings)
 }

@@ -70,7 +70,9 @@ func (r *record) unit() stored {
 		note("statement_count", "is not between 1 and "+strconv.Itoa(MaxStatements))
 		rows = 1
 	}
-	u.Settings = text(8, "settings")
+	if err := u.decodeSettings(text(8, "settings")); err != nil {
+		note("settings", err.Error())
+	}
 	u.NotReplayable = text(9, "not_replayable")
 	u.Receipt = text(10, "receipt")
 	u.Fingerprint = text(11, "fingerprint")

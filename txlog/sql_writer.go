@@ -52,15 +52,16 @@ func (w *writer) encode(r *request, units []*Unit) error {
 	lease := leaseMillis(r.lease)
 	n := 0
 	for _, u := range units {
+		settings := u.encodeSettings()
 		for i := range u.Statements {
 			add := &r.adds[n]
 			*add = row{
 				id: rowID(u.ID, i), source: u.DataSource, text: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].encodeParams(),
 				transaction: u.TransactionID, no: i, count: len(u.Statements),
-				settings: u.Settings, notReplayable: errorText(u.NotReplayable), receipt: u.Receipt, fingerprint: u.Fingerprint,
+				settings: settings, notReplayable: errorText(u.NotReplayable), receipt: u.Receipt, fingerprint: u.Fingerprint,
 				token: u.Lease.Token, lease: lease,
 			}
-			add.size = len(add.text) + len(add.params) + len(u.Settings) + len(u.NotReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
+			add.size = len(add.text) + len(add.params) + len(settings) + len(u.NotReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
 			if w.maxPacket > 0 && add.size > w.maxPacket {
 				return fmt.Errorf("txlog: statement %d of unit %s is too big for the log: its text and parameters take %d bytes, max_allowed_packet there is %d",
 					i+1, u.ID, add.size, w.maxPacket)

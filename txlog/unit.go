@@ -51,9 +51,13 @@ type Unit struct {
 	TransactionID string
 	// DataSource says where to deliver.
 	DataSource string
-	// Settings is what the data source's DSN said of values and names (time
-	// zone, search path): a canonical text, compared before a delivery.
+	// Settings are the parameters of the data source's DSN that may touch values
+	// and names (time zone, search path): a canonical text without host, account
+	// or password. The unit is delivered in a session with these.
 	Settings string
+	// Place is where the table bed_receipt is that holds the unit's receipt, as
+	// the target itself names it; empty if that was not known.
+	Place string
 	// Statements are in the order in which they ran; at least one, at most
 	// [MaxStatements].
 	Statements []Statement
@@ -76,6 +80,9 @@ type Unit struct {
 	// delivered again.
 	AddRepeated bool
 
+	// SettingsOlder is whether the unit was written by a version that knew fewer
+	// parameters: its Settings do not say what a session needs.
+	SettingsOlder bool
 	// InDoubt is whether an earlier attempt may have been applied: it ended
 	// without an answer, or its owner vanished during it.
 	InDoubt bool

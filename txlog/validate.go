@@ -14,6 +14,7 @@ const (
 	maxToken      = 40
 	maxSettings   = 16 << 10
 	maxReceipt    = 80
+	maxPlace      = 1 << 10
 )
 
 // maxFingerprint is how many bytes a fingerprint may have; its column counts
@@ -57,6 +58,9 @@ func validate(u *Unit, token string) error {
 	}
 	if u.TransactionID != u.ID && !storableToken(u.TransactionID, maxToken) {
 		return fmt.Errorf("txlog: the transaction id of unit %s must have 1 to %d printable ASCII characters", u.ID, maxToken)
+	}
+	if len(u.Place) > maxPlace || !storableText(u.Place) {
+		return fmt.Errorf("txlog: the place of the receipt of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxPlace)
 	}
 	if len(u.Settings) > maxSettings || !storableText(u.Settings) {
 		return fmt.Errorf("txlog: the settings of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxSettings)

@@ -56,7 +56,9 @@ func target(cfg *mysql.Config, bare, name string) (delivery.Target, error) {
 		DriverLog:     log.tell,
 		Dialect:       newDialect(),
 		DataSource:    name,
-		Settings:      settings(cfg, rawParams(bare)),
+		Settings:      settings(cfg),
+		OlderSettings: olderSettings(cfg, rawParams(bare)),
+		With:          func(settings string) (delivery.Target, error) { return with(cfg, name, settings) },
 		AutocommitOff: autocommitOff(cfg),
 	}, nil
 }

@@ -80,7 +80,8 @@ func TestSettings(t *testing.T) {
 	t.Setenv("TZ", "")
 	base := "u:p@tcp(h:1)/db"
 	for _, same := range [][]string{
-		{"", "loc=UTC", "charset=utf8mb4", "charset=utf8mb4,utf8", "collation=utf8mb4_general_ci", "timeTruncate=0s", "parseTime=true", "timeout=3s", "max_execution_time=1"},
+		{"", "loc=UTC", "interpolateParams=false", "timeTruncate=0s", "parseTime=true", "timeout=3s", "max_execution_time=1"},
+		{"charset=utf8mb4"}, {"collation=utf8mb4_general_ci"},
 		{"loc=Asia%2FTokyo"},
 		{"time_zone=%27%2B02:00%27", "time_zone=%22%2B02%3A00%22", "Time_Zone=%27%2B02:00%27", "@@session.time_zone=%27%2B02:00%27"},
 		{"time_zone=%27%2B01:00%27"},
@@ -101,7 +102,7 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	seen := map[string]string{}
-	for _, params := range []string{"", "loc=Asia%2FTokyo", "time_zone=%27%2B02:00%27", "time_zone=%27%2B01:00%27", "charset=latin1", "collation=utf8mb4_bin", "timeTruncate=1s", "sql_mode=%27ANSI%27"} {
+	for _, params := range []string{"", "charset=utf8mb4", "interpolateParams=true", "clientFoundRows=true", "multiStatements=true", "check_constraint_checks=0", "old_mode=%27%27", "anything=1", "loc=Asia%2FTokyo", "time_zone=%27%2B02:00%27", "time_zone=%27%2B01:00%27", "charset=latin1", "collation=utf8mb4_bin", "timeTruncate=1s", "sql_mode=%27ANSI%27"} {
 		got, err := Target(base + "?" + params)
 		if err != nil {
 			t.Fatal(err)

@@ -1,59 +1,106 @@
 package mysql
 
 import (
+	_ "embed" // the list of neutral parameters
+	"errors"
+	"fmt"
+	"net/url"
+	"reflect"
 	"slices"
 	"sort"
 	"strings"
-	"time"
 
+	"github.com/bedsql/bed/bedsql/internal/dsnsettings"
 	"github.com/bedsql/bed/bedsql/internal/localzone"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
 
-// The driver's own settings when a DSN does not name them.
-const (
-	defaultCharset   = "utf8mb4"
-	defaultCollation = "utf8mb4_general_ci"
-)
+//go:embed neutral.txt
+var neutralList string
 
-// valueVariables are the session variables that change what is stored: how
-// values are read, which are accepted, and which ids are generated.
-var valueVariables = []string{
-	"auto_increment_increment", "auto_increment_offset", "character_set_client", "character_set_connection",
-	"collation_connection", "default_week_format", "div_precision_increment", "explicit_defaults_for_timestamp",
-	"foreign_key_checks", "group_concat_max_len", "insert_id", "lc_time_names", "sql_auto_is_null", "sql_mode",
-	"time_zone", "timestamp", "unique_checks",
+var neutral = dsnsettings.ReadNeutral(neutralList)
+
+// params gives what a configuration says besides address and account, as the
+// driver writes it: without its own defaults.
+func params(cfg *mysql.Config) map[string]string {
+	bare := cfg.Clone()
+	bare.User, bare.Passwd, bare.Net, bare.Addr, bare.DBName = "", "", "", "", ""
+	return rawParams(bare.FormatDSN())
 }
 
-// settings writes what a DSN says of values and names as sorted
-// "key=value;key=value", with defaults left out and values spelled one way.
-func settings(cfg *mysql.Config, params map[string]string) string {
-	var list []string
-	add := func(key, value string) { list = append(list, key+"="+value) }
-
-	if loc := localzone.Name(cfg.Loc); loc != "UTC" {
-		add("loc", loc)
-	}
-	// The driver truncates by positive durations only.
-	if d, err := time.ParseDuration(params["timeTruncate"]); err == nil && d > 0 {
-		add("timeTruncate", d.String())
-	}
-	if charset := strings.ToLower(params["charset"]); charset != "" {
-		// The driver takes the first of the list that the server knows.
-		if first, _, _ := strings.Cut(charset, ","); first != defaultCharset {
-			add("charset", charset)
-		}
-	}
-	if collation := strings.ToLower(cfg.Collation); collation != "" && collation != defaultCollation {
-		add("collation", collation)
-	}
-	for key, value := range cfg.Params {
-		if name := variableName(key); slices.Contains(valueVariables, name) {
+// settings writes all parameters but the neutral ones, values spelled one way
+// where that is known.
+func settings(cfg *mysql.Config) string {
+	var list []dsnsettings.Setting
+	add := func(key, value string) { list = append(list, dsnsettings.Setting{Key: key, Value: value}) }
+	for key, value := range params(cfg) {
+		name := variableName(key)
+		_, variable := cfg.Params[key]
+		switch {
+		case neutral.Has(name):
+		case !variable && key == "loc":
+			if zone := localzone.Name(cfg.Loc); zone != "UTC" {
+				add(key, zone)
+			}
+		case !variable:
+			add(key, value)
+		case slices.Contains(valueVariables, name):
 			add(name, variableValue(name, value))
+		default:
+			add(name, strings.TrimSpace(value))
 		}
 	}
-	sort.Strings(list)
-	return strings.Join(slices.Compact(list), ";")
+	return dsnsettings.Format(list)
+}
+
+// with is the target of cfg in a session with other settings. The rest, and
+// whatever belongs to the one who dials, stays as it is.
+func with(cfg *mysql.Config, name, text string) (delivery.Target, error) {
+	if f := reflect.ValueOf(cfg).Elem().FieldByName("beforeConnect"); f.IsValid() && !f.IsNil() {
+		return delivery.Target{}, errors.New("its connector has a BeforeConnect function, which cannot be copied")
+	}
+	list, err := dsnsettings.Parse(text)
+	if err != nil {
+		return delivery.Target{}, err
+	}
+	var query []string
+	for key, value := range params(cfg) {
+		if neutral.Has(variableName(key)) {
+			query = append(query, key+"="+url.QueryEscape(value))
+		}
+	}
+	for _, s := range list {
+		value := sessionValue(s.Key, s.Value)
+		if s.Key != "charset" && s.Key != "collation" { // which the driver takes as they stand
+			value = url.QueryEscape(value)
+		}
+		query = append(query, s.Key+"="+value)
+	}
+	sort.Strings(query)
+	to, err := parseDSN("/?" + strings.Join(query, "&"))
+	if err != nil {
+		return delivery.Target{}, fmt.Errorf("they cannot be applied: %w", err)
+	}
+	to.User, to.Passwd, to.Net, to.Addr, to.DBName = cfg.User, cfg.Passwd, cfg.Net, cfg.Addr, cfg.DBName
+	to.TLS, to.Logger, to.DialFunc = cfg.TLS, cfg.Logger, cfg.DialFunc
+	t, err := target(to, "", name)
+	switch {
+	case err != nil:
+	case t.AutocommitOff:
+		err = errors.New("they turn autocommit off")
+	case t.Settings != text:
+		err = errors.New("they name a parameter that is no setting, or one that cannot be applied")
+	}
+	return t, err
+}
+
+// sessionValue writes what variableValue gave as SET takes it.
+func sessionValue(name, value string) string {
+	if (name != "time_zone" && name != "sql_mode") || strings.ContainsAny(value, "@('") || strings.EqualFold(value, "DEFAULT") {
+		return value
+	}
+	return "'" + value + "'"
 }
 
 // variableName strips what may stand before a session variable in SET.

@@ -26,5 +26,5 @@ func logLocation(dsn string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return dataSource(cfg), nil
+	return dataSource(&cfg.Config), nil
 }

@@ -37,11 +37,11 @@ func Target(dsn string) (delivery.Target, error) {
 	if err != nil {
 		return delivery.Target{}, err
 	}
-	return target(cfg, connector, name), nil
+	return target(cfg, connector, name, nil), nil
 }
 
 // readDSN gives what a DSN leads to, and the name that it gives itself.
-func readDSN(dsn string) (cfg *pgconn.Config, connector driver.Connector, name string, err error) {
+func readDSN(dsn string) (cfg *pgx.ConnConfig, connector driver.Connector, name string, err error) {
 	name, bare, err := splitDataSource(dsn)
 	if err != nil {
 		return nil, nil, "", err
@@ -50,8 +50,11 @@ func readDSN(dsn string) (cfg *pgconn.Config, connector driver.Connector, name s
 		return nil, nil, "", err
 	}
 	if strings.HasPrefix(bare, registeredPrefix) {
-		cfg, err = registeredConfig(connector)
-		return cfg, connector, name, err
+		registered, err := registeredConfig(connector)
+		if err != nil {
+			return nil, nil, "", err
+		}
+		return &pgx.ConnConfig{Config: *registered}, connector, name, nil
 	}
 	parsed, err := pgx.ParseConfig(bare)
 	if err != nil {
@@ -65,26 +68,31 @@ func readDSN(dsn string) (cfg *pgconn.Config, connector driver.Connector, name s
 		}
 		connector = stdlib.GetConnector(*parsed)
 	}
-	return &parsed.Config, connector, name, nil
+	return parsed, connector, name, nil
 }
 
 // TargetOf is [Target] for a configuration and the options that
 // stdlib.GetConnector takes. An empty dataSource stands for the name derived
 // from its addresses and database.
 func TargetOf(cfg *pgx.ConnConfig, dataSource string, opts ...stdlib.OptionOpenDB) delivery.Target {
-	return target(&cfg.Config, stdlib.GetConnector(*cfg, opts...), dataSource)
+	return target(cfg, stdlib.GetConnector(*cfg, opts...), dataSource, opts)
 }
 
-func target(cfg *pgconn.Config, connector driver.Connector, name string) delivery.Target {
+func target(cfg *pgx.ConnConfig, connector driver.Connector, name string, opts []stdlib.OptionOpenDB) delivery.Target {
 	if name == "" {
-		name = dataSource(cfg)
+		name = dataSource(&cfg.Config)
 	}
-	return delivery.Target{
-		Connector:  connector,
-		Dialect:    dialect,
-		DataSource: name,
-		Settings:   settings(cfg),
+	t := delivery.Target{
+		Connector:     connector,
+		Dialect:       dialect,
+		DataSource:    name,
+		Settings:      settings(&cfg.Config, cfg.DefaultQueryExecMode),
+		OlderSettings: olderSettings(&cfg.Config),
 	}
+	if cfg.DefaultQueryExecMode != 0 { // pgx wants a configuration that its parser made
+		t.With = func(settings string) (delivery.Target, error) { return with(cfg, name, settings, opts) }
+	}
+	return t
 }
 
 func openConnector(bare string) (driver.Connector, error) {

@@ -1,22 +1,23 @@
 package postgres
 
 import (
+	_ "embed" // the list of neutral parameters
+	"errors"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/bedsql/bed/bedsql/internal/dsnsettings"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// valueParams are the run-time parameters that change what is stored, or where:
-// how values are read, what a name without a schema means, whose rights and
-// which triggers apply.
-var valueParams = []string{
-	"array_nulls", "backslash_quote", "client_encoding", "datestyle", "default_text_search_config", "intervalstyle",
-	"lc_monetary", "lc_numeric", "lc_time", "role", "row_security", "search_path", "session_authorization",
-	"session_replication_role", "standard_conforming_strings", "timezone", "timezone_abbreviations",
-	"transform_null_equals", "xmloption",
-}
+//go:embed neutral.txt
+var neutralList string
+
+var neutral = dsnsettings.ReadNeutral(neutralList)
 
 // fixedDefaults are the values that no server configuration should change, so
 // that naming them says nothing.
@@ -29,34 +30,103 @@ var fixedDefaults = map[string]string{
 	"transform_null_equals":       "off",
 }
 
-// settings writes what a configuration says of values and names as sorted
-// "key=value;key=value", with defaults left out and values spelled one way. A
-// parameter of its own wins over one in options, as on the server.
-func settings(cfg *pgconn.Config) string {
+// execMode is the parameter of pgx's own that says how values are sent.
+const execMode = "default_query_exec_mode"
+
+// settings writes all parameters but the neutral ones, with defaults left out
+// and values spelled one way where that is known. A parameter of its own wins
+// over one in options, as on the server.
+func settings(cfg *pgconn.Config, mode pgx.QueryExecMode) string {
 	params := lowerKeys(cfg.RuntimeParams)
-	all := parseOptions(params["options"])
+	all, read := parseOptions(params["options"])
 	maps.Copy(all, params)
-	var list []string
-	for _, key := range valueParams {
-		value, ok := all[key]
-		if !ok {
+	if read {
+		delete(all, "options")
+	}
+	var list []dsnsettings.Setting
+	for key, value := range all {
+		value = paramValue(key, value)
+		if fixed, ok := fixedDefaults[key]; neutral.Has(key) || ok && value == fixed {
 			continue
 		}
-		if value = paramValue(key, value); value != fixedDefaults[key] {
-			list = append(list, key+"="+value)
+		list = append(list, dsnsettings.Setting{Key: key, Value: value})
+	}
+	for name, m := range execModes {
+		if m == mode {
+			list = append(list, dsnsettings.Setting{Key: execMode, Value: name})
 		}
 	}
-	return strings.Join(list, ";")
+	return dsnsettings.Format(list)
+}
+
+// execModes are pgx's modes by their names in a DSN, but for its default.
+var execModes = map[string]pgx.QueryExecMode{
+	"cache_describe": pgx.QueryExecModeCacheDescribe, "describe_exec": pgx.QueryExecModeDescribeExec,
+	"exec": pgx.QueryExecModeExec, "simple_protocol": pgx.QueryExecModeSimpleProtocol,
+}
+
+// with is the target of cfg in a session with other settings. The rest, and
+// whatever belongs to the one who dials, stays as it is.
+func with(cfg *pgx.ConnConfig, name, text string, opts []stdlib.OptionOpenDB) (delivery.Target, error) {
+	list, err := dsnsettings.Parse(text)
+	if err != nil {
+		return delivery.Target{}, err
+	}
+	to := cfg.Copy()
+	params := lowerKeys(cfg.RuntimeParams)
+	options, byOptions := params["options"]
+	all, _ := parseOptions(options)
+	maps.Copy(all, params)
+	to.RuntimeParams = map[string]string{}
+	for key, value := range all {
+		if neutral.Has(key) {
+			to.RuntimeParams[key] = value
+		}
+	}
+	to.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	var args []string
+	for _, s := range list {
+		switch {
+		case s.Key == execMode:
+			to.DefaultQueryExecMode = execModes[s.Value]
+		case byOptions && s.Key != "options":
+			// A pooler may take them there and nowhere else.
+			args = append(args, "-c "+escapeOption(s.Key+"="+s.Value))
+		case !neutral.Has(s.Key):
+			to.RuntimeParams[s.Key] = s.Value
+		}
+	}
+	if args != nil {
+		to.RuntimeParams["options"] = strings.TrimSpace(to.RuntimeParams["options"] + " " + strings.Join(args, " "))
+	}
+	t := target(to, stdlib.GetConnector(*to, opts...), name, opts)
+	if t.Settings != text {
+		return t, errors.New("they name a parameter that is no setting, or one that cannot be applied")
+	}
+	return t, nil
+}
+
+// escapeOption keeps blanks from ending an argument in options.
+func escapeOption(arg string) string {
+	var b strings.Builder
+	for i := range len(arg) {
+		if arg[i] == '\\' || strings.IndexByte(spaces, arg[i]) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(arg[i])
+	}
+	return b.String()
 }
 
 // parseOptions reads the server's command line: "-c name=value", "-cname=value"
 // and "--name=value", blanks within escaped by a backslash. A dash in a name
-// after "--" is an underscore.
-func parseOptions(options string) map[string]string {
-	params := make(map[string]string)
+// after "--" is an underscore. whole: there was nothing else.
+func parseOptions(options string) (params map[string]string, whole bool) {
+	params, whole = make(map[string]string), true
 	set := func(arg string, dashes bool) {
 		name, value, ok := strings.Cut(arg, "=")
 		if !ok {
+			whole = false
 			return
 		}
 		if dashes {
@@ -74,9 +144,11 @@ func parseOptions(options string) map[string]string {
 			set(arg[2:], true)
 		case strings.HasPrefix(arg, "-c"):
 			set(arg[2:], true)
+		default:
+			whole = false
 		}
 	}
-	return params
+	return params, whole
 }
 
 func splitArgs(s string) []string {

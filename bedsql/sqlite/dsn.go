@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/url"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/bedsql/bed/listener/delivery"
@@ -35,6 +34,10 @@ func Target(dsn string) (delivery.Target, error) {
 	if err != nil {
 		return delivery.Target{}, err
 	}
+	return target(where, bare, name)
+}
+
+func target(where location, bare, name string) (delivery.Target, error) {
 	connector, err := sqlite.NewConnector(bare)
 	if err != nil {
 		return delivery.Target{}, errors.New("sqlite: the DSN's parameters cannot be used: vfs has two different values")
@@ -47,6 +50,8 @@ func Target(dsn string) (delivery.Target, error) {
 		Dialect:          dialect,
 		DataSource:       name,
 		Settings:         settings(where.query),
+		OlderSettings:    olderSettings(where.query),
+		With:             func(settings string) (delivery.Target, error) { return with(bare, name, settings) },
 		NoSideConnection: where.private,
 		File:             where.file,
 	}, nil
@@ -174,26 +179,4 @@ func uriPath(rest string) (string, error) {
 		return rest, nil //nolint:nilerr // it is no error to SQLite
 	}
 	return path, nil
-}
-
-// settings writes what a DSN says of how values are written, with defaults
-// left out.
-func settings(query url.Values) string {
-	var list []string
-	if format := query.Get("_time_integer_format"); format != "" {
-		// Time zone and text format have no part in an integer.
-		list = append(list, "_time_integer_format="+format)
-	} else {
-		if format := query.Get("_time_format"); format != "" {
-			list = append(list, "_time_format="+format)
-		}
-		if zone := query.Get("_timezone"); zone != "" {
-			list = append(list, "_timezone="+zoneName(zone))
-		}
-	}
-	if dqs := query.Get("_dqs"); dqs != "" && !isTrue(dqs) {
-		list = append(list, "_dqs=false")
-	}
-	slices.Sort(list)
-	return strings.Join(list, ";")
 }

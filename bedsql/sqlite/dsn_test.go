@@ -113,8 +113,10 @@ func TestStrippedDSNIsReadAsWithout(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Setenv("TZ", "")
 	for params, want := range map[string]string{
-		"":                              "",
-		"_pragma=foreign_keys(1)":       "",
+		"":                        "",
+		"_pragma=foreign_keys(1)": "_pragma=foreign_keys(1)",
+		"_pragma=foreign_keys(1)&_pragma=+busy_timeout+%3D+5&_pragma=Journal_Mode(WAL)&mode=rw&_txlock=immediate&_fk=1": "_fk=1;_pragma=foreign_keys(1)",
+		"anything=a%3Bb":                "anything=a%3Bb",
 		"_time_format=sqlite":           "_time_format=sqlite",
 		"_timezone=UTC":                 "_timezone=UTC",
 		"_timezone=Asia%2FTokyo&_dqs=1": "_timezone=Asia/Tokyo",

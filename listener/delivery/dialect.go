@@ -149,6 +149,11 @@ type Target struct {
 	DataSource string
 	// Settings is what its DSN says of values and names: see txlog.Unit.
 	Settings string
+	// OlderSettings is what older versions made of the same DSN.
+	OlderSettings string
+	// With gives the target of the same address and account whose sessions have
+	// other settings; an error says why there is none. Nil: there never is.
+	With func(settings string) (Target, error)
 	// NoSideConnection is whether a second connection of Connector would reach
 	// another database than the first (SQLite's :memory:): a retry on a side
 	// connection would then write into an empty database of its own.

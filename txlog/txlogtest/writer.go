@@ -34,7 +34,7 @@ var writerClaims = []claim{
 func addedIsThere(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a SET x = 1", "UPDATE b SET y = ?")
 	u.TransactionID = txlog.NewID()
-	u.NotReplayable = "it read first"
+	u.NotReplayable, u.Place = "it read first", `"a \\ b".c`
 	u.Statements[0].Prepared, u.Statements[1].Prepared, u.Statements[1].Params = true, true, ""
 	before := time.Now()
 	add(t, s, long, u)
@@ -48,7 +48,7 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 	if got.Lease.Token != "" {
 		t.Error("somebody who only looked was given the owner's token")
 	}
-	if got.ID != u.ID || got.TransactionID != u.TransactionID || got.DataSource != u.DataSource || got.Settings != u.Settings ||
+	if got.ID != u.ID || got.TransactionID != u.TransactionID || got.DataSource != u.DataSource || got.Settings != u.Settings || got.Place != u.Place ||
 		got.NotReplayable != u.NotReplayable || !reflect.DeepEqual(got.Statements, u.Statements) {
 		t.Errorf("got unit %+v, want %+v", got, u)
 	}

@@ -78,10 +78,10 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 					must(write(r.wrapped, 2))
 				}
 
-				failed = r.blockSaid(3)
+				failed = r.blockID(3)
 				must(write(hasty, 3)) // by a retry
 
-				free := r.blockSaid(4)
+				free := r.blockID(4)
 				failed = func() {}
 				wantPending(t, write(hasty, 4))
 				free()
@@ -121,17 +121,4 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 			})
 		}
 	}
-}
-
-// blockSaid keeps everybody from inserting a row into said until free is called.
-func (r *rig) blockSaid(id int) (free func()) {
-	r.t.Helper()
-	tx, err := r.bare.Begin()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if _, err := tx.Exec(fmt.Sprintf("INSERT INTO said VALUES (%d, NULL)", id)); err != nil {
-		r.t.Fatal(err)
-	}
-	return func() { _ = tx.Rollback() }
 }

@@ -259,7 +259,7 @@ func (s *askedSource) judge(ctx context.Context, u *txlog.Unit) judgement {
 		return judgement{verdictUnreachable, s.down.Error()}
 	case err != nil:
 		return judgement{verdictCannotTell, "its receipt cannot be read: " + err.Error()}
-	case found == nil && u.Settings != s.target.Settings:
+	case found == nil && u.Settings != s.target.Settings && !(u.SettingsOlder && u.Settings == s.target.OlderSettings):
 		return judgement{verdictCannotTell, fmt.Sprintf("the log was written with the settings %q, but targetDataSource has %q: its receipt may be elsewhere", u.Settings, s.target.Settings)}
 	case found == nil && u.Leased:
 		return judgement{verdictNotApplied, running}

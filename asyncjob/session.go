@@ -1,0 +1,119 @@
+package asyncjob
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// session is a data source as it is reached with one set of settings.
+type session struct {
+	target delivery.Target
+	pool   *sql.DB
+	// ensured: the table of receipts is there.
+	ensured atomic.Bool
+	// users are the deliveries that run on it.
+	users int
+}
+
+func newSession(t delivery.Target, concurrency int) *session {
+	s := &session{target: t, pool: sql.OpenDB(t.Greeted())}
+	s.pool.SetMaxOpenConns(concurrency)
+	s.pool.SetMaxIdleConns(concurrency)
+	// A target is idle most of the time: its connections need not be held.
+	s.pool.SetConnMaxIdleTime(time.Minute)
+	return s
+}
+
+// maxSessions is for how many sets of settings besides its own a data source
+// keeps a pool.
+const maxSessions = 8
+
+// sessions are those with other settings than the job's DSN has, the one that
+// was used last at the end.
+type sessions struct {
+	mu   sync.Mutex
+	list []*session
+}
+
+// session gives the session to deliver u in, and what ends its use. The error
+// says why the job has none.
+func (s *source) session(u *txlog.Unit) (*session, func(), error) {
+	switch {
+	case u.Settings == s.own.target.Settings, u.SettingsOlder && u.Settings == s.own.target.OlderSettings:
+		return s.own, func() {}, nil
+	case u.SettingsOlder:
+		return nil, nil, s.settingsDiffer(u, errors.New("an older version wrote them, which did not keep all that a session needs"))
+	case s.own.target.With == nil:
+		return nil, nil, s.settingsDiffer(u, errors.New("its target cannot be given other settings"))
+	}
+	s.others.mu.Lock()
+	defer s.others.mu.Unlock()
+	var found *session
+	for i, other := range s.others.list {
+		if other.target.Settings == u.Settings {
+			found = other
+			s.others.list = append(s.others.list[:i:i], s.others.list[i+1:]...)
+			break
+		}
+	}
+	if found == nil {
+		t, err := s.own.target.With(u.Settings)
+		if err != nil {
+			return nil, nil, s.settingsDiffer(u, err)
+		}
+		found = newSession(t, s.concurrency)
+	}
+	found.users++
+	s.others.list = append(s.others.list, found)
+	s.others.trim(maxSessions)
+	return found, func() { s.others.leave(found) }, nil
+}
+
+// accepts says why u cannot be delivered; nil if it can.
+func (s *source) accepts(u *txlog.Unit) error {
+	_, leave, err := s.session(u)
+	if err == nil {
+		leave()
+	}
+	return err
+}
+
+func (o *sessions) leave(s *session) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.users--
+	o.trim(maxSessions)
+}
+
+// trim closes those that were used the longest ago and are not in use.
+func (o *sessions) trim(most int) {
+	for i := 0; i < len(o.list) && len(o.list) > most; {
+		if o.list[i].users > 0 {
+			i++
+			continue
+		}
+		_ = o.list[i].pool.Close()
+		o.list = append(o.list[:i:i], o.list[i+1:]...)
+	}
+}
+
+// close closes all of them.
+func (o *sessions) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.trim(0)
+}
+
+// settingsDiffer is the error of a unit that would mean something else where
+// the job would run it.
+func (s *source) settingsDiffer(u *txlog.Unit, why error) error {
+	return fmt.Errorf("not delivered: the log was written with the settings %q, but the job's DSN of data source %s has %q, "+
+		"and the log's cannot be used: %w; give the job a DSN with the same settings", u.Settings, s.name, s.own.target.Settings, why)
+}

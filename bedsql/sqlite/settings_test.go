@@ -1,0 +1,81 @@
+package sqlite
+
+import (
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The list that the code reads is the one that is documented.
+func TestNeutralParametersAreThoseOfTheListAndEachHasAReason(t *testing.T) {
+	t.Parallel()
+	list, err := os.ReadFile("../../testdata/dsn/sqlite-neutral.txt")
+	if err != nil || string(list) != neutralList {
+		t.Fatalf("testdata/dsn/sqlite-neutral.txt is another list (%v)", err)
+	}
+	for line := range strings.Lines(neutralList) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "# ") {
+			continue
+		}
+		name, reason, _ := strings.Cut(line, " ")
+		if reason == "" || name != strings.ToLower(name) || !neutral[name] {
+			t.Errorf("%q has no reason, or is not in lower case", line)
+		}
+	}
+}
+
+func TestSettingsHoldNoSecretAddressOrAccount(t *testing.T) {
+	t.Parallel()
+	target, err := Target("file:/secret/secret.db?" + strings.Join([]string{"mode=rw", "cache=shared", "_txlock=immediate", "_pragma=busy_timeout(5)", "_pragma=key(%27secret%27)", "_pragma=HEXKEY+%3D+secret",
+		"_journal=WAL", "_inttotime=1", "bedDataSource=" + url.QueryEscape("secret")}, "&"))
+	if err != nil || target.Settings != "" {
+		t.Errorf("the settings are %q (%v)", target.Settings, err)
+	}
+}
+
+func TestSettingsCanBeAppliedToAnotherDSN(t *testing.T) {
+	t.Parallel()
+	for _, params := range []string{"", "_pragma=foreign_keys(1)&_pragma=case_sensitive_like(1)", "_fk=1", "_timezone=Asia%2FTokyo&_time_format=sqlite", "_time_integer_format=unix", "_dqs=0", "anything=a%3Bb%25&_pragma=recursive_triggers(1)"} {
+		writer, err := Target("file:/a.db?" + params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dsn := range []string{"b.db", "file:/b.db?mode=rw&_pragma=busy_timeout(5)&_pragma=foreign_keys(0)&_timezone=UTC&bedDataSource=x"} {
+			job, err := Target(dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := job.With(writer.Settings)
+			if err != nil || got.Settings != writer.Settings || got.DataSource != job.DataSource {
+				t.Errorf("%s applied to %s: %v; named %q, with %q, want %q, %q", params, dsn, err, got.DataSource, got.Settings, job.DataSource, writer.Settings)
+			}
+			if back, err := got.With(job.Settings); err != nil || back.Settings != job.Settings {
+				t.Errorf("and back: %q (%v), want %q", back.Settings, err, job.Settings)
+			}
+		}
+	}
+}
+
+func TestSettingsThatLeadElsewhereOrCannotBeReadAreNotApplied(t *testing.T) {
+	t.Parallel()
+	target, err := Target("file:/secret.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, settings := range []string{"=", "a", "a=%zz", ";", "mode=memory", "vfs=memdb", "_pragma=busy_timeout(1)", "_txlock=deferred", "_timezone="} {
+		if got, err := target.With(settings); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q gives %q and %q (%v)", settings, got.DataSource, got.Settings, err)
+		}
+	}
+}
+
+// Logs that an older version left are compared by what it saw.
+func TestOlderSettingsAreWhatOlderVersionsMadeOfTheDSN(t *testing.T) {
+	t.Parallel()
+	for params, want := range map[string]string{"": "", "_pragma=foreign_keys(1)": "", "_timezone=Asia%2FTokyo&_dqs=0": "_dqs=false;_timezone=Asia/Tokyo", "_time_integer_format=unix&_time_format=sqlite": "_time_integer_format=unix"} {
+		if got, err := Target("a.db?" + params); err != nil || got.OlderSettings != want {
+			t.Errorf("%q gives %q (%v), want %q", params, got.OlderSettings, err, want)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// valueSetting is a DSN under which a write does something else than without.
+type valueSetting struct {
+	db     func(testing.TB) testdb.DB
+	params [][2]string
+	setup  []string
+	// write writes the row whose id is its first argument; arg is the second.
+	write string
+	arg   any
+	// seen shows what was written for an id.
+	seen string
+}
+
+const (
+	said     = "INSERT INTO said VALUES (?, ?)"
+	saidWhat = "SELECT COALESCE(CAST(what AS CHAR(40)), 'null') FROM said WHERE id = ?"
+	saidText = "SELECT COALESCE(what::text, 'null') FROM said WHERE id = ?"
+	saidHex  = "SELECT COALESCE(HEX(what), 'null') FROM said WHERE id = ?"
+)
+
+var noon = time.Date(2024, 7, 1, 12, 30, 15, 123456000, time.UTC)
+
+func param(list ...string) (params [][2]string) {
+	for i := 0; i < len(list); i += 2 {
+		params = append(params, [2]string{list[i], list[i+1]})
+	}
+	return params
+}
+
+var valueSettings = map[string]valueSetting{
+	"MySQL interpolateParams": {testdb.MySQL, param("interpolateParams", "true"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what VARCHAR(40) CHARACTER SET latin1)"}, said, []byte("Grüße"), saidHex},
+	"MySQL charset": {testdb.MySQL, param("charset", "latin1"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what VARCHAR(40) CHARACTER SET utf8mb4)"}, said, "Grüße", saidHex},
+	"MySQL a list of charsets, and a collation": {testdb.MySQL, param("charset=latin1,utf8mb4&collation", "latin1_bin"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what VARCHAR(40) CHARACTER SET utf8mb4)"}, said, "Grüße", saidHex},
+	"MySQL collation": {testdb.MySQL, param("collation", "utf8mb4_bin"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what INT)"}, "INSERT INTO said VALUES (?, ? = 'GRUSS')", "gruss", saidWhat},
+	"MySQL check_constraint_checks": {testdb.MySQL, param("check_constraint_checks", "0"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what INT CHECK (what > 5))"}, said, 3, saidWhat},
+	"MySQL old_mode": {testdb.MySQL, param("old_mode", "'ZERO_DATE_TIME_CAST'"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what DATETIME)"}, "INSERT INTO said VALUES (?, TIMESTAMP(CAST(? AS TIME)))", "10:11:12", saidWhat},
+	"MySQL sql_mode": {testdb.MySQL, param("sql_mode", "'PIPES_AS_CONCAT,ANSI_QUOTES'"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what VARCHAR(40))"}, "INSERT INTO said VALUES (?, ? || 'b')", "a", saidWhat},
+	"MySQL a variable of the application's": {testdb.MySQL, param("@tenant", "'seven; 50%'"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what VARCHAR(40))", "CREATE TRIGGER tells BEFORE INSERT ON said FOR EACH ROW SET NEW.what = @tenant"}, said, "?", saidWhat},
+	"MySQL time zones": {testdb.MySQL, param("loc", "Asia/Tokyo", "time_zone", "'-03:00'", "timeTruncate", "1s"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what TIMESTAMP(6) NULL)"}, said, noon, saidWhat},
+	"PostgreSQL exec mode": {testdb.Postgres, param("default_query_exec_mode", "exec"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)"}, said, []int64{}, saidText},
+	"PostgreSQL options": {testdb.Postgres, param("options", `-c app.tenant=5\ 0`),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, ignored TEXT, what TEXT DEFAULT current_setting('app.tenant', true))"}, "INSERT INTO said (id, ignored) VALUES (?, ?)", "", saidText},
+	"PostgreSQL a parameter of the application's": {testdb.Postgres, param("app.tenant", "a=b;c%3B"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, ignored TEXT, what TEXT DEFAULT current_setting('app.tenant', true))"}, "INSERT INTO said (id, ignored) VALUES (?, ?)", "", saidText},
+	"PostgreSQL bytea_output": {testdb.Postgres, param("bytea_output", "escape"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what TEXT)"}, "INSERT INTO said VALUES (?, CAST(CAST(? AS bytea) AS TEXT))", []byte("a\xff"), saidText},
+	"PostgreSQL search_path": {testdb.Postgres, param("search_path", "other, public"),
+		[]string{"CREATE TABLE said (id INT PRIMARY KEY, what TEXT)", "CREATE FUNCTION where_am_i() RETURNS TEXT LANGUAGE sql AS 'SELECT ''public'''", "CREATE SCHEMA other",
+			"CREATE FUNCTION other.where_am_i() RETURNS TEXT LANGUAGE sql AS 'SELECT ''other'''"}, "INSERT INTO said VALUES (?, where_am_i() || ?)", "", saidText},
+	"SQLite foreign_keys": {testdb.SQLite, param("_pragma", "foreign_keys(1)"),
+		[]string{"CREATE TABLE parent (id INTEGER PRIMARY KEY)", "CREATE TABLE said (parent INTEGER REFERENCES parent ON DELETE CASCADE)", "INSERT INTO parent VALUES (1), (2), (3)", "INSERT INTO said VALUES (1), (2), (3)"},
+		"DELETE FROM parent WHERE id = ? AND ? <> ''", "x", "SELECT count(*) FROM said WHERE parent = ?"},
+	"SQLite foreign_keys by its own name": {testdb.SQLite, param("_fk", "true"),
+		[]string{"CREATE TABLE parent (id INTEGER PRIMARY KEY)", "CREATE TABLE said (parent INTEGER REFERENCES parent ON DELETE CASCADE)", "INSERT INTO parent VALUES (1), (2), (3)", "INSERT INTO said VALUES (1), (2), (3)"},
+		"DELETE FROM parent WHERE id = ? AND ? <> ''", "x", "SELECT count(*) FROM said WHERE parent = ?"},
+	"SQLite case_sensitive_like": {testdb.SQLite, param("_pragma", "case_sensitive_like(1)"),
+		[]string{"CREATE TABLE said (id INTEGER PRIMARY KEY, what INTEGER)"}, "INSERT INTO said VALUES (?, 'A' LIKE ?)", "a", saidWhat},
+	"SQLite times": {testdb.SQLite, param("_timezone", "Asia/Tokyo", "_time_format", "datetime"),
+		[]string{"CREATE TABLE said (id INTEGER PRIMARY KEY, what TEXT)"}, said, noon, saidWhat},
+}
+
+func TestAJobWithAnotherDSNStoresTheSameValues(t *testing.T) {
+	t.Parallel()
+	for name, c := range valueSettings {
+		for _, g := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+			t.Run(fmt.Sprint(name, ", guarantee ", g), func(t *testing.T) {
+				t.Parallel()
+				plain := c.db(t)
+				r := newRig(t, plain, noSyncRetry, func(cfg *bedsql.Config) { cfg.Guarantee = g })
+				with, hasty := plain, impatient(plain)
+				for _, p := range c.params {
+					with, hasty = withParam(with, p[0], p[1]), withParam(hasty, p[0], p[1])
+				}
+				r.exec(c.setup...)
+				writer, same := r.open(hasty.DSN), with.Open(t)
+				write := func(pool *sql.DB, id int) error {
+					_, err := pool.ExecContext(context.Background(), r.q(c.write), id, c.arg)
+					return err
+				}
+				seen := func(id int) (what string) {
+					if err := same.QueryRow(r.q(c.seen), id).Scan(&what); err != nil {
+						what = err.Error()
+					}
+					return what
+				}
+				if err := write(same, 1); err != nil {
+					t.Fatal(err)
+				}
+				if err := write(r.bare, 3); err == nil && seen(1) == seen(3) {
+					t.Fatalf("with and without %s it is %s: this test shows nothing", c.params, seen(1))
+				}
+				if g == bedsql.ExactlyOnce { // the table of receipts is there before anything is locked
+					if err := write(writer, 4); err != nil {
+						t.Fatal(err)
+					}
+					r.wantNoLog()
+				}
+				var free func()
+				if plain.Driver == testdb.DriverSQLite {
+					free = r.blockRow(0)
+				} else {
+					free = r.blockID(2)
+				}
+				err := write(writer, 2)
+				free()
+				wantPending(t, err)
+				if report := r.deliverTo(t, r.wantOneLog().DataSource, plain.DSN); report.Delivered != 1 {
+					t.Fatalf("the job: %s, %+v", report, r.logs())
+				}
+				if seen(1) != seen(2) {
+					t.Errorf("the application writes %s, the job %s", seen(1), seen(2))
+				}
+			})
+		}
+	}
+}
+
+// blockID keeps everybody from inserting a row into said until free is called.
+func (r *rig) blockID(id int) (free func()) {
+	r.t.Helper()
+	tx, err := r.bare.Begin()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := tx.Exec(fmt.Sprintf("INSERT INTO said (id) VALUES (%d)", id)); err != nil {
+		r.t.Fatal(err)
+	}
+	return func() { _ = tx.Rollback() }
+}
+
+// writtenBefore makes the rig's only log one of an older version.
+func (r *rig) writtenBefore(settings string) {
+	r.t.Helper()
+	if _, err := r.logPool().Exec(fmt.Sprintf("UPDATE transaction_log SET settings = '%s'", settings)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestALogOfAnOlderVersionIsDeliveredWhereItsSettingsAreTheJobsAsThatVersionSawThem(t *testing.T) {
+	t.Parallel()
+	for driver, c := range map[string]struct {
+		db     func(testing.TB) testdb.DB
+		unseen [2]string
+	}{
+		testdb.DriverMySQL: {testdb.MySQL, [2]string{"interpolateParams", "true"}}, testdb.DriverPostgres: {testdb.Postgres, [2]string{"bytea_output", "escape"}},
+		testdb.DriverSQLite: {testdb.SQLite, [2]string{"_pragma", "foreign_keys(1)"}},
+	} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			db := c.db(t)
+			r := newRig(t, db, noSyncRetry)
+			r.account(100)
+			db = withParam(db, c.unseen[0], c.unseen[1])
+			free := r.blockRow(1)
+			_, err := r.open(withParam(impatient(r.db), c.unseen[0], c.unseen[1]).DSN).Exec("UPDATE account SET balance = 90 WHERE id = 1")
+			free()
+			wantPending(t, err)
+
+			r.writtenBefore("zone=elsewhere")
+			source := r.wantOneLog().DataSource
+			if report := r.deliverTo(t, source, db.DSN); report.PushedBack == 0 || report.Delivered+report.Failed+report.Parked != 0 {
+				t.Errorf("with settings that differ: %s", report)
+			}
+			if u := r.wantOneLog(); !strings.Contains(u.LastError, "zone=elsewhere") || !strings.Contains(u.LastError, "give the job a DSN with the same settings") || u.Tries != 0 {
+				t.Errorf("it leaves %+v", u)
+			}
+			r.wantBalances(100)
+			r.writtenBefore("")
+			if report := r.deliverTo(t, source, db.DSN); report.Delivered != 1 {
+				t.Errorf("with the same settings as it saw them: %s, %+v", report, r.logs())
+			}
+			r.wantBalances(90)
+		})
+	}
+}
