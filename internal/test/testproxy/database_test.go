@@ -1,7 +1,10 @@
 package testproxy
 
 import (
+	"context"
 	"database/sql"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -121,6 +124,85 @@ func TestAnAutocommitExecuteWithArgumentsIsAppliedAlthoughTheClientSeesAnError(t
 		}
 		if n := rows(t, direct); n != 1 {
 			t.Errorf("%d rows, want the inserted one", n)
+		}
+	})
+}
+
+// refusal is an error that the server could answer to a command.
+func refusal(driver string) []byte {
+	if driver == testdb.DriverPostgres {
+		return PostgresError("57P01", "not now", 'T')
+	}
+	return MySQLError(1047, "08S01", "not now")
+}
+
+func TestACommitAnsweredInTheServersPlaceLeavesItsTransactionOpen(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		p := New(t, db.Addr())
+		conn, err := db.Via(p.Addr()).Open(t).Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		exec := func(text string) error {
+			_, err := conn.ExecContext(t.Context(), text)
+			return err
+		}
+		for _, text := range []string{"BEGIN", insertFirst} {
+			if err := exec(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Answer(Text("COMMIT"), refusal(db.Driver))
+		if err := exec("COMMIT"); err == nil || !strings.Contains(err.Error(), "not now") {
+			t.Errorf("COMMIT: %v", err)
+		}
+		if n := rows(t, direct); n != 0 {
+			t.Errorf("%d rows after a COMMIT that the server never saw", n)
+		}
+		if err := errors.Join(exec("COMMIT"), conn.Close()); err != nil {
+			t.Error(err)
+		}
+		if n := rows(t, direct); n != 1 {
+			t.Errorf("%d rows after the second COMMIT", n)
+		}
+	})
+}
+
+func TestAReplacedMessageIsRunInThePlaceOfTheClients(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		p := New(t, db.Addr())
+		query := MySQLQuery
+		if db.Driver == testdb.DriverPostgres {
+			query = PostgresQuery
+		}
+		p.Replace(Text("COMMIT"), query("ROLLBACK"), refusal(db.Driver))
+		pool := db.Via(p.Addr()).Open(t)
+		if sent, err := commit(pool, insertFirst); !sent || err == nil || !strings.Contains(err.Error(), "not now") {
+			t.Errorf("COMMIT sent: %v, error %v", sent, err)
+		}
+		if n := rows(t, direct); n != 0 {
+			t.Errorf("%d rows after a ROLLBACK", n)
+		}
+	})
+}
+
+func TestAMutedConnectionStaysOpenAndIsSilent(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		p := New(t, db.Addr())
+		struck := p.Mute(Text("INSERT"))
+		ctx, cancel := context.WithCancel(t.Context())
+		pool := db.Via(p.Addr()).Open(t)
+		go func() {
+			<-struck
+			for rows(t, direct) == 0 {
+			}
+			cancel()
+		}()
+		if _, err := pool.ExecContext(ctx, insertFirst); !errors.Is(err, context.Canceled) {
+			t.Errorf("the client heard %v, want nothing", err)
 		}
 	})
 }

@@ -14,6 +14,8 @@ const (
 	cutAfter
 	cutInFlight
 	hold
+	mute
+	replace
 )
 
 // rule is a fault that strikes once.
@@ -22,6 +24,8 @@ type rule struct {
 	match    func(message []byte) bool
 	struck   chan struct{}
 	released chan struct{}
+	// of replace: what the server gets, if anything, and what the client gets.
+	message, answer []byte
 }
 
 type counter struct {
@@ -61,6 +65,28 @@ func (p *Proxy) Hold(match func(message []byte) bool) (reached <-chan struct{}, 
 	return r.struck, sync.OnceFunc(func() { close(r.released) })
 }
 
+// Mute forwards the next matching message and nothing that the server says from
+// then on: the connection stays open and is silent, as behind a network that
+// drops every packet.
+func (p *Proxy) Mute(match func(message []byte) bool) (struck <-chan struct{}) {
+	return p.add(mute, match).struck
+}
+
+// Answer gives the client answer (see [MySQLError] and [PostgresError]) in
+// place of forwarding the next matching message: the server never sees it, and
+// the session goes on.
+func (p *Proxy) Answer(match func(message []byte) bool, answer []byte) (struck <-chan struct{}) {
+	return p.Replace(match, nil, answer)
+}
+
+// Replace is Answer, and the server is sent message in place of the client's.
+// What the server says to it, which must be short, the client does not see.
+func (p *Proxy) Replace(match func(message []byte) bool, message, answer []byte) (struck <-chan struct{}) {
+	r := newRule(replace, match)
+	r.message, r.answer = message, answer
+	return p.addRule(r).struck
+}
+
 // Count returns a function that says how many messages from clients have
 // matched since, whatever became of them.
 func (p *Proxy) Count(match func(message []byte) bool) func() int {
@@ -76,7 +102,14 @@ func (p *Proxy) Count(match func(message []byte) bool) func() int {
 }
 
 func (p *Proxy) add(k kind, match func([]byte) bool) *rule {
-	r := &rule{kind: k, match: match, struck: make(chan struct{}), released: make(chan struct{})}
+	return p.addRule(newRule(k, match))
+}
+
+func newRule(k kind, match func([]byte) bool) *rule {
+	return &rule{kind: k, match: match, struck: make(chan struct{}), released: make(chan struct{})}
+}
+
+func (p *Proxy) addRule(r *rule) *rule {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rules = append(p.rules, r)

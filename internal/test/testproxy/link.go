@@ -15,8 +15,9 @@ type link struct {
 	client     net.Conn
 	server     net.Conn
 	protocol   framer
-	swallow    atomic.Bool   // the server's answers are no longer forwarded
-	serverDone chan struct{} // closed when the server has said its last
+	swallow    atomic.Bool          // the server's answers are no longer forwarded
+	instead    atomic.Pointer[rule] // the server's next answer is replaced
+	serverDone chan struct{}        // closed when the server has said its last
 	cutOnce    sync.Once
 	done       chan struct{} // closed when the link was cut
 }
@@ -100,6 +101,18 @@ func (l *link) forward(message []byte) bool {
 		}
 		close(fault.struck)
 		return false
+	case mute:
+		l.swallow.Store(true)
+		close(fault.struck)
+		return l.send(message)
+	case replace:
+		if fault.message != nil {
+			l.instead.Store(fault)
+			return l.send(fault.message)
+		}
+		_, err := l.client.Write(fault.answer)
+		close(fault.struck)
+		return err == nil
 	case hold:
 		close(fault.struck)
 		select {
@@ -132,7 +145,16 @@ func (l *link) serverToClient() {
 				return
 			}
 			if !l.swallow.Load() {
-				if _, err := l.client.Write(buf[:n]); err != nil {
+				said := buf[:n]
+				fault := l.instead.Swap(nil)
+				if fault != nil {
+					said = fault.answer
+				}
+				_, err := l.client.Write(said)
+				if fault != nil {
+					close(fault.struck)
+				}
+				if err != nil {
 					l.cut()
 					return
 				}
