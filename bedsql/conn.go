@@ -150,7 +150,7 @@ func (c *Conn) Close() error {
 	if c.inner == nil {
 		return nil
 	}
-	return c.inner.Close()
+	return c.session.Close()
 }
 
 // CheckNamedValue implements driver.NamedValueChecker: the driver's own check,
@@ -236,6 +236,13 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 
 // kill takes the connection out of use.
 func (c *Conn) kill() { c.dead = true }
+
+// discard is kill for a connection that may hold an open transaction: what the
+// caller still sends there must not end it.
+func (c *Conn) discard() {
+	c.kill()
+	_ = c.session.Close()
+}
 
 // pin makes writes on this connection run unlogged from now on.
 func (c *Conn) pin(why string) {

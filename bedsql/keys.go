@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
 	"math/rand/v2"
@@ -173,7 +172,7 @@ func (c *Conn) claim(ctx context.Context, inner driver.Tx, k *IdempotencyKey, re
 	kt := &keyedTx{key: k, content: sha256.New()}
 	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, receipt
 	kt.unit.Fingerprint = "-" // until COMMIT knows the request
-	out, found := c.c.dialect.Claim(ctx, c.inner, inner, &kt.unit, c.c.receipts)
+	out, found := c.c.dialect.Claim(ctx, &c.session, inner, &kt.unit, c.c.receipts)
 	c.lossy(out)
 	if out.Err != nil || found == nil {
 		return kt, out
@@ -231,6 +230,7 @@ func (kt *keyedTx) request() *txlog.Unit {
 // that is rolled back.
 type replayedTx struct {
 	c     *Conn
+	ctx   context.Context
 	inner driver.Tx
 	kt    *keyedTx
 }
@@ -238,7 +238,7 @@ type replayedTx struct {
 // Commit implements driver.Tx.
 func (t *replayedTx) Commit() error {
 	c := t.c
-	c.undo(t.inner.Rollback)
+	c.undo(c.rollback(t.ctx, t.inner))
 	c.closed()
 	if t.kt.at < len(t.kt.replay.Statements) {
 		t.kt.back()
@@ -251,16 +251,7 @@ func (t *replayedTx) Commit() error {
 // Rollback implements driver.Tx.
 func (t *replayedTx) Rollback() error {
 	t.kt.back()
-	err := t.inner.Rollback()
-	if err != nil && !errors.Is(err, driver.ErrBadConn) && t.c.c.dialect.Class(err).Answered() {
-		t.c.closed()
-		return err
-	}
-	if err != nil {
-		t.c.kill()
-	}
-	t.c.closed()
-	return err
+	return t.c.rolledBack(t.ctx, t.inner)
 }
 
 // beginKeyed begins a local transaction under an idempotency key. One under the
@@ -314,7 +305,7 @@ func (c *Conn) beginKeyed(ctx context.Context, opts driver.TxOptions, k *Idempot
 			return nil, err
 		}
 		c.open(ctx).keyed = kt
-		return &replayedTx{c: c, inner: inner, kt: kt}, nil
+		return &replayedTx{c: c, ctx: ctx, inner: inner, kt: kt}, nil
 	}
 	local := c.open(ctx)
 	local.keyed, local.receipt = kt, true

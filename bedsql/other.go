@@ -92,6 +92,9 @@ func (c *Conn) readInTx(ctx context.Context, err error) {
 // statements with a write among them where nothing may run unlogged. Before a
 // transaction begins it looks for the table of receipts.
 func (c *Conn) admit(ctx context.Context, s statement) error {
+	if c.dead && c.tx == nil {
+		return driver.ErrBadConn // it could commit what is still open
+	}
 	if t := c.tx; t != nil && t.lost != nil {
 		switch s.class.Kind {
 		case sqltext.Rollback, sqltext.Read, sqltext.Empty:
@@ -180,7 +183,7 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		}
 		committed = true
 		return ending{}
-	}, undo: func() error { return c.rollbackText(ctx) }})
+	}, undo: c.rollback(ctx, nil)})
 	// A retry delivers the unit, and a soft transaction may swallow what became
 	// of it, but not the statement that was to commit it.
 	failed := own
@@ -208,7 +211,7 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 // failed notes what a statement that failed may have left behind.
 func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 	doubt := !c.failedInTx(ctx, err, false).Class.Answered()
-	undo := func() error { return c.rollbackText(ctx) }
+	undo := c.rollback(ctx, nil)
 	switch cl.Kind {
 	case sqltext.Begin, sqltext.Savepoint:
 		if doubt && c.tx == nil {
@@ -219,8 +222,11 @@ func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 			c.tx.unreplayable(inDoubt)
 		}
 	case sqltext.Rollback:
-		if doubt {
+		switch {
+		case doubt:
 			c.undo(undo)
+		case !c.c.dialect.RolledBack(err):
+			c.discard() // it may still be open
 		}
 		if c.tx != nil && !c.dead && (doubt || c.tx.lost != nil) {
 			c.closed() // there is nothing left to roll back

@@ -221,7 +221,7 @@ func (c *Conn) eraseInTurn(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.c.cfg.LogTimeout)
 	defer cancel()
-	e.failed(c.c.dialect.EraseReceipts(ctx, c.inner, ids))
+	e.failed(c.c.dialect.EraseReceipts(ctx, &c.session, ids))
 }
 
 // close erases what waits and takes no more.

@@ -100,7 +100,7 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 			})
 		case u.Receipt != "" && t.keyed == nil:
 			return unlessPanic(func() delivery.Outcome {
-				return c.lossy(c.c.dialect.Commit(ctx, c.inner, u, receipts, how.plain && !t.moved, end, how.undo))
+				return c.lossy(c.c.dialect.Commit(ctx, &c.session, u, receipts, how.plain && !t.moved, end, how.undo))
 			}, c.kill)
 		default:
 			return unlessPanic(func() delivery.Outcome { return end(ctx) }, c.kill)
@@ -126,11 +126,7 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 // undo rolls back, or takes the connection out of use: an open transaction
 // must not go back to the pool.
 func (c *Conn) undo(undo func() error) {
-	err := undo()
-	if err == nil {
-		return
-	}
-	if lost := c.c.dialect.TransactionLost; c.dead || lost == nil || !lost(context.Background(), c.inner, err) {
+	if !c.c.dialect.RolledBack(undo()) {
 		c.kill()
 	}
 }
@@ -139,15 +135,14 @@ func (c *Conn) undo(undo func() error) {
 // the bare connection as one attempt. before is as for delivery.Exec.
 func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, out delivery.Outcome) {
 	res, before, err := c.exec(ctx, s, args)
-	switch {
-	case err == nil:
-		out = delivery.Outcome{Result: res}
-	case before, s.class.ImplicitCommit:
-		out = c.lossy(c.c.dialect.Failed(err, before))
-	default:
-		out = c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))
+	if err == nil {
+		return res, before, delivery.Outcome{Result: res}
 	}
-	return res, before, out
+	out = c.c.dialect.Failed(err, before)
+	if !s.class.ImplicitCommit && (!before || out.Class.Answered()) {
+		out = c.c.dialect.CommitFailed(ctx, &c.session, err)
+	}
+	return res, before, c.lossy(out)
 }
 
 // stillOpen reports whether the open transaction outlived the error of a

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"time"
 
@@ -29,6 +28,9 @@ func (c *Conn) Begin() (driver.Tx, error) {
 func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	if soft := c.stagedIn(ctx); soft != nil && c.tx == nil && !opts.ReadOnly {
 		return c.beginStaged(ctx, opts, soft)
+	}
+	if c.dead {
+		return nil, driver.ErrBadConn // its BEGIN could commit what is still open
 	}
 	if err := c.ready(ctx); err != nil {
 		return nil, err
@@ -71,7 +73,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	}
 	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
 	// text) MySQL commits it first.
-	if swallowed, err := c.settle(ctx, commit{finish: begin, undo: func() error { return c.rollbackText(ctx) }}); err != nil && !swallowed {
+	if swallowed, err := c.settle(ctx, commit{finish: begin, undo: c.rollback(ctx, nil)}); err != nil && !swallowed {
 		failed = err
 	}
 	if failed != nil {
@@ -97,19 +99,19 @@ func (t *Tx) Commit() error {
 			c.tx.keyed.back()
 		}
 		err := fmt.Errorf("bed: nothing was committed: %w", c.tx.lostError())
-		c.undo(t.inner.Rollback)
+		c.undo(c.rollback(t.ctx, t.inner))
 		c.closed()
 		return err
 	}
 	swallowed, err := c.settle(t.ctx, commit{
 		finish: func(ctx context.Context) ending {
-			if err := t.inner.Commit(); err != nil {
-				return ending{Outcome: c.lossy(c.c.dialect.CommitFailed(ctx, c.inner, err))}
+			if err := c.c.dialect.CommitTx(ctx, &c.session, t.inner); err != nil {
+				return ending{Outcome: c.lossy(c.c.dialect.CommitFailed(ctx, &c.session, err))}
 			}
 			return ending{}
 		},
 		plain: true,
-		undo:  t.inner.Rollback,
+		undo:  c.rollback(t.ctx, t.inner),
 	})
 	if err == nil {
 		c.eraseInTurn(t.ctx)
@@ -126,22 +128,31 @@ func (t *Tx) Rollback() error {
 	if c.tx != nil && c.tx.keyed != nil {
 		c.tx.keyed.back()
 	}
-	err := t.inner.Rollback()
-	if err != nil && (errors.Is(err, driver.ErrBadConn) || !c.c.dialect.Class(err).Answered()) {
-		// It may still be open.
+	return c.rolledBack(t.ctx, t.inner)
+}
+
+// rolledBack ends the local transaction by ROLLBACK and gives its error, after
+// which the connection is not used again: the transaction may still be open.
+func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
+	err := c.c.dialect.Rollback(ctx, &c.session, tx)
+	if !c.c.dialect.RolledBack(err) {
 		c.kill()
 	}
 	c.closed()
 	return err
 }
 
-// rollbackTimeout bounds a ROLLBACK that the caller did not ask for.
-const rollbackTimeout = 5 * time.Second
+// undoTimeout bounds a ROLLBACK that the caller did not ask for.
+const undoTimeout = 5 * time.Second
 
-// rollbackText rolls back by a statement.
-func (c *Conn) rollbackText(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-	defer cancel()
-	_, _, err := delivery.Exec(ctx, c.inner, "ROLLBACK", nil)
-	return err
+// rollback makes a ROLLBACK for undo, of tx or of what was begun by a statement.
+func (c *Conn) rollback(ctx context.Context, tx driver.Tx) func() error {
+	return func() error {
+		if ctx.Done() != nil || tx == nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, undoTimeout)
+			defer cancel()
+		}
+		return c.c.dialect.Rollback(ctx, &c.session, tx)
+	}
 }

@@ -183,7 +183,7 @@ func (d *Dialect) Claim(ctx context.Context, conn driver.Conn, tx driver.Tx, u *
 	if err == nil {
 		return Outcome{}, nil
 	}
-	out := d.Failed(err, before).undone(tx)
+	out := d.undone(ctx, conn, tx, d.Failed(err, before))
 	if !d.isReceipt(out, u) || out.ConnLost {
 		out.OnReceipt = out.Class == Retryable && dberr.Of(err).Contended()
 		return out, nil

@@ -34,7 +34,7 @@ func (d *Dialect) Apply(ctx context.Context, conn driver.Conn, calls []Call, u *
 		return d.Failed(err, true)
 	}
 	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
-		out := d.Failed(err, before).undone(tx)
+		out := d.undone(ctx, conn, tx, d.Failed(err, before))
 		out.OnReceipt = waited(ctx, before)
 		return d.onReceipt(ctx, conn, u, r, out)
 	}
@@ -43,7 +43,7 @@ func (d *Dialect) Apply(ctx context.Context, conn driver.Conn, calls []Call, u *
 	for i, c := range calls {
 		one := d.One(ctx, conn, c, rows && i == len(calls)-1, false)
 		if one.Err != nil {
-			return one.undone(tx)
+			return d.undone(ctx, conn, tx, one)
 		}
 		out.Result, out.Rows = one.Result, one.Rows
 		out.Results = append(out.Results, one.Result)
@@ -53,10 +53,10 @@ func (d *Dialect) Apply(ctx context.Context, conn driver.Conn, calls []Call, u *
 	}
 	if u.Fingerprint != "" {
 		if failed := d.StoreAnswer(ctx, conn, u, r, answer); failed.Err != nil {
-			return failed.undone(tx)
+			return d.undone(ctx, conn, tx, failed)
 		}
 	}
-	if err := tx.Commit(); err != nil {
+	if err := d.CommitTx(ctx, conn, tx); err != nil {
 		return d.CommitFailed(ctx, conn, err)
 	}
 	return out
@@ -155,9 +155,9 @@ func (d *Dialect) voidKeyed(ctx context.Context, conn driver.Conn, u *txlog.Unit
 	c := r.insert(d.Flavor, u, true)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
-		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}.undone(tx)
+		return d.undone(ctx, conn, tx, Outcome{Class: Refused, Voided: true, Err: ErrVoided})
 	}
-	out := d.Failed(err, before).undone(tx)
+	out := d.undone(ctx, conn, tx, d.Failed(err, before))
 	out.OnReceipt = waited(ctx, before)
 	return d.onReceipt(ctx, conn, u, r, out)
 }
@@ -175,7 +175,7 @@ func waited(ctx context.Context, before bool) bool { return !before && ctx.Err()
 func (d *Dialect) Commit(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
 	receipt := r.insert(d.Flavor, u, false)
 	undone := func(out Outcome) Outcome {
-		if err := undo(); err != nil {
+		if !d.RolledBack(undo()) {
 			out.ConnLost = true
 		}
 		return out
@@ -190,7 +190,11 @@ func (d *Dialect) Commit(ctx context.Context, conn driver.Conn, u *txlog.Unit, r
 			if !out.Class.Answered() {
 				return out
 			}
-			return d.onCommitReceipt(ctx, conn, u, r, undone(out))
+			if out = undone(out); !d.isReceipt(out, u) {
+				_ = conn.Close() // as after any other COMMIT that failed
+				out.ConnLost = true
+			}
+			return d.onCommitReceipt(ctx, conn, u, r, out)
 		}
 	}
 	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {

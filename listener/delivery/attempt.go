@@ -144,38 +144,13 @@ func (d *Dialect) replayAll(ctx context.Context, conn driver.Conn, calls []Call,
 	for _, c := range calls {
 		out = d.One(ctx, conn, c, false, inDoubt)
 		if out.Err != nil || out.Assumed {
-			return out.undone(tx)
+			return d.undone(ctx, conn, tx, out)
 		}
 		results = append(results, out.Result)
 	}
 	out.Results = results
-	if err := tx.Commit(); err != nil {
+	if err := d.CommitTx(ctx, conn, tx); err != nil {
 		return d.CommitFailed(ctx, conn, err).assume(inDoubt)
-	}
-	return out
-}
-
-// undone rolls back what an outcome before COMMIT leaves open.
-func (o Outcome) undone(tx driver.Tx) Outcome {
-	if o.Err != nil && o.Class == Unknown {
-		// COMMIT was never sent: the server rolls back with the session.
-		o.Class = Unreachable
-	}
-	if err := tx.Rollback(); err != nil {
-		o.ConnLost = true
-	}
-	return o
-}
-
-// CommitFailed reads the error of a COMMIT. An answer means that the
-// transaction is gone; without one it is not known.
-func (d *Dialect) CommitFailed(ctx context.Context, conn driver.Conn, err error) Outcome {
-	out := d.Failed(err, false)
-	if d.Flavor == SQLite {
-		// A busy COMMIT leaves SQLite's transaction open, so may an interrupted
-		// one. Without an open one this ROLLBACK fails, which is as good.
-		_, _, rerr := Exec(context.WithoutCancel(ctx), conn, "ROLLBACK", nil)
-		out.ConnLost = errors.Is(rerr, driver.ErrBadConn)
 	}
 	return out
 }

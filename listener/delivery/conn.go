@@ -16,6 +16,17 @@ type Session struct {
 	Memory any
 	// Facts are of its dial.
 	Facts Facts
+
+	closed bool
+}
+
+// Close closes the connection once, however often it is called.
+func (s *Session) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return s.Conn.Close()
 }
 
 // Bare gives the driver's own connection.
@@ -226,7 +237,9 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 	}
 	tx, err := conn.Begin() //nolint:staticcheck // the only one that this driver has
 	if err == nil && ctx.Err() != nil {
-		_ = tx.Rollback()
+		if tx.Rollback() != nil {
+			_ = conn.Close()
+		}
 		return nil, ctx.Err()
 	}
 	return tx, err

@@ -23,7 +23,7 @@ func (d *Dialect) FindReceipt(ctx context.Context, conn driver.Conn, id string) 
 		return nil, err
 	}
 	found, err := d.findReceipt(ctx, conn, id)
-	if rerr := tx.Rollback(); err == nil {
+	if rerr := d.Rollback(ctx, conn, tx); err == nil {
 		err = rerr
 	}
 	return found, err

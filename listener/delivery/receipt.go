@@ -196,11 +196,11 @@ func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOpt
 	}
 	for _, c := range calls {
 		if _, _, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
-			_ = tx.Rollback()
+			_ = d.Rollback(ctx, conn, tx)
 			return err
 		}
 	}
-	if err := tx.Commit(); err != nil {
+	if err := d.CommitTx(ctx, conn, tx); err != nil {
 		return d.CommitFailed(ctx, conn, err).Err
 	}
 	return nil

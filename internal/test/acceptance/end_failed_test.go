@@ -1,0 +1,285 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	sqlitedriver "modernc.org/sqlite"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+)
+
+// notPrepared is what a Galera node answers that has lost its cluster, also to
+// COMMIT, whose transaction it leaves open.
+func notPrepared(driver string) []byte {
+	if driver == testdb.DriverPostgres {
+		return testproxy.PostgresError("57P03", "not now", 'T')
+	}
+	return testproxy.MySQLError(1047, "08S01", "WSREP has not yet prepared node for application use")
+}
+
+// eachServerBothWays is eachServer, at once where the dialect can and in a round trip for each statement.
+func eachServerBothWays(t *testing.T, f func(t *testing.T, r *rig, p *testproxy.Proxy), change ...func(*bedsql.Config)) {
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for _, way := range []string{"at once", "stepwise"} {
+			t.Run(way, func(t *testing.T) {
+				t.Parallel()
+				r, p := newRigBehindProxy(t, freshLike(t, db), change...)
+				if way == "stepwise" {
+					r.wrapped = r.openStepwise()
+				}
+				f(t, r, p)
+			})
+		}
+	})
+}
+
+// openStepwise is open for a dialect that takes a round trip for each statement.
+func (r *rig) openStepwise() *sql.DB {
+	r.t.Helper()
+	tgt, err := target(r.db.Driver)(r.db.DSN)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c, err := bedsql.NewConnector(tgt.Connector, tgt.DataSource, r.cfg, bedsql.WithDialect(stepwise(tgt.Dialect)), bedsql.WithSettings(tgt.Settings))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	pool := sql.OpenDB(c)
+	pool.SetMaxOpenConns(testdb.MaxOpenConns)
+	r.t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+func TestAConnectionWhoseCommitOrRollbackFailedIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	inTx := func(end func(*sql.Tx) error) func(*rig) error {
+		return func(r *rig) error {
+			tx := r.begin()
+			r.must(tx, setBalance, 10, 1)
+			return end(tx)
+		}
+	}
+	asText := func(text string) func(*rig) error {
+		return func(r *rig) error {
+			conn := r.conn()
+			r.must(conn, "BEGIN")
+			r.must(conn, setBalance, 10, 1)
+			err := r.fails(conn, text)
+			// Nor by who holds it.
+			for _, next := range []string{"BEGIN", "COMMIT", "CREATE TABLE other (id INT)"} {
+				_, _ = conn.ExecContext(context.Background(), next)
+			}
+			if tx, err := conn.BeginTx(context.Background(), nil); err == nil {
+				_ = tx.Commit()
+			}
+			_ = conn.Close()
+			return err
+		}
+	}
+	for name, end := range map[string]struct {
+		fault string
+		end   func(*rig) error
+	}{
+		"Commit":           {"COMMIT", inTx((*sql.Tx).Commit)},
+		"Rollback":         {"ROLLBACK", inTx((*sql.Tx).Rollback)},
+		"COMMIT as text":   {"COMMIT", asText("COMMIT")},
+		"ROLLBACK as text": {"ROLLBACK", asText("ROLLBACK")},
+	} {
+		for guarantee, change := range map[string]func(*bedsql.Config){"at least once": func(*bedsql.Config) {}, "exactly once": exactlyOnce} {
+			t.Run(name+" "+guarantee, func(t *testing.T) {
+				t.Parallel()
+				eachServerBothWays(t, func(t *testing.T, r *rig, p *testproxy.Proxy) {
+					r.wrapped.SetMaxOpenConns(1)
+					r.account(1, 2)
+					r.receiptTable()
+					p.Answer(testproxy.Text(end.fault), notPrepared(r.db.Driver))
+					err := end.end(r)
+					if err == nil || errors.Is(err, bedsql.ErrPending) {
+						t.Errorf("the answer is %v, want the database's", err)
+					}
+					tx := r.begin()
+					r.must(tx, setBalance, 20, 2)
+					if err := tx.Commit(); err != nil {
+						t.Fatal(err)
+					}
+					r.must(r.wrapped, setBalance, 21, 2)
+					r.wantBalances(1, 21)
+					r.wantNoLog()
+				}, change)
+			})
+		}
+	}
+}
+
+// leftPending leaves a unit of two writes, to the row id and the next, to the job.
+func (r *rig) leftPending(p *testproxy.Proxy, id int) {
+	r.t.Helper()
+	tx := r.begin()
+	r.must(tx, setBalance, 10*id, id)
+	r.must(tx, setBalance, 10*id+10, id+1)
+	p.CutBefore(testproxy.Text("COMMIT"))
+	wantPending(r.t, tx.Commit())
+}
+
+func TestTheJobsConnectionWhoseCommitFailedIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1, 2, 3, 4)
+		r.leftPending(p, 1)
+		r.leftPending(p, 3)
+		p.Answer(testproxy.Text("COMMIT"), notPrepared(db.Driver))
+		// The second unit begins its transaction on what the pool holds.
+		report := r.runOnce(func(c *asyncjob.Config) { c.Concurrency = 1; c.MaxDeliveryTryTimes = 1 })
+		if report.Parked != 1 || report.Delivered != 1 {
+			t.Errorf("report: %v", report)
+		}
+		r.wantBalances(1, 2, 30, 40)
+	})
+}
+
+func TestAnUnansweredCommitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	const patience = 300 * time.Millisecond
+	for name, write := range map[string]func(ctx context.Context, r *rig) error{
+		"Exec": func(ctx context.Context, r *rig) error {
+			_, err := r.wrapped.ExecContext(ctx, r.q(setBalance), 10, 1)
+			return err
+		},
+		"a local transaction": func(ctx context.Context, r *rig) error {
+			tx, err := r.wrapped.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			if _, err := tx.ExecContext(ctx, r.q(setBalance), 10, 1); err != nil {
+				return err
+			}
+			return tx.Commit()
+		},
+		"a staged soft transaction": func(ctx context.Context, r *rig) error {
+			ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+			if err != nil {
+				return err
+			}
+			for n := range 2 {
+				if _, err := r.wrapped.ExecContext(ctx, r.q(setBalance), 9+n, 1); err != nil {
+					return err
+				}
+			}
+			return soft.End(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachServerBothWays(t, func(t *testing.T, r *rig, p *testproxy.Proxy) {
+				r.account(1)
+				r.receiptTable()
+				committing := commitsOf(p)
+				r.must(r.wrapped, setBalance, 2, 1)
+				struck := p.Mute(committing.match)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				done := make(chan error, 1)
+				go func() { done <- write(ctx, r) }()
+				select {
+				case <-struck:
+					p.Refuse() // no retry finds out before the context ends
+				case err := <-done:
+					t.Fatalf("it ended before its COMMIT: %v", err)
+				}
+				cancel()
+				select {
+				case err := <-done:
+					wantPending(t, err)
+				case <-time.After(10 * time.Second):
+					p.CutAll()
+					t.Fatalf("it still waits (%v)", <-done)
+				}
+				p.Accept()
+				r.drain(r.job())
+				r.wantBalances(10)
+			}, exactlyOnce)
+		})
+	}
+}
+
+func TestAnUnansweredCommitOfTheJobEndsWithItsTimeout(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, noSyncRetry)
+		r.account(1, 2)
+		r.leftPending(p, 1)
+		p.Mute(testproxy.Text("COMMIT"))
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.job(func(c *asyncjob.Config) { c.DeliveryTimeout = 500 * time.Millisecond }).RunOnce(context.Background())
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(20 * time.Second):
+			p.CutAll()
+			t.Fatalf("the round still waits (%v)", <-done)
+		}
+		r.wantBalances(10, 20)
+		if u := r.wantOneLog(); !u.InDoubt {
+			t.Errorf("the unit is not in doubt: %+v", u)
+		}
+	})
+}
+
+// With its only connection the database would be gone.
+func TestADatabaseInMemoryOutlivesACommitThatFails(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*rig, *sql.DB) error{
+		"Commit": func(r *rig, pool *sql.DB) error {
+			tx, err := pool.Begin()
+			if err != nil {
+				return err
+			}
+			r.must(tx, "INSERT INTO child VALUES (1, 99)")
+			return tx.Commit()
+		},
+		"COMMIT as text": func(r *rig, pool *sql.DB) error {
+			conn, err := pool.Conn(context.Background())
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			r.must(conn, "BEGIN")
+			r.must(conn, "INSERT INTO child VALUES (1, 99)")
+			return r.fails(conn, "COMMIT")
+		},
+	} {
+		for guarantee, change := range map[string]func(*bedsql.Config){"at least once": func(*bedsql.Config) {}, "exactly once": exactlyOnce} {
+			t.Run(name+" "+guarantee, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, testdb.SQLite(t), change)
+				pool := r.open("file::memory:?_pragma=foreign_keys(1)")
+				pool.SetMaxOpenConns(1)
+				r.must(pool, "CREATE TABLE account (id INT PRIMARY KEY)")
+				r.must(pool, "CREATE TABLE child (id INT PRIMARY KEY, account INT REFERENCES account (id) DEFERRABLE INITIALLY DEFERRED)")
+				var foreign *sqlitedriver.Error
+				if err := end(r, pool); !errors.As(err, &foreign) || foreign.Code() != 787 {
+					t.Errorf("the error is %v, want a foreign key's", err)
+				}
+				r.must(pool, "INSERT INTO account VALUES (1)")
+				var children int
+				if err := pool.QueryRow("SELECT COUNT(*) FROM child").Scan(&children); err != nil || children != 0 {
+					t.Errorf("%d children, %v; want an empty table", children, err)
+				}
+			})
+		}
+	}
+}

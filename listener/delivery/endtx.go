@@ -1,0 +1,93 @@
+package delivery
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"time"
+)
+
+// rollbackTimeout bounds a ROLLBACK when the context that it belongs to has
+// ended.
+const rollbackTimeout = time.Second
+
+// CommitTx commits tx, the local transaction that is open on conn, for as long
+// as ctx lets it. CommitFailed reads its error.
+func (d *Dialect) CommitTx(ctx context.Context, conn driver.Conn, tx driver.Tx) error {
+	if d.Flavor == MySQL {
+		if err := ctx.Err(); err != nil {
+			return NotSent(err, Unknown)
+		}
+	}
+	return d.end(ctx, conn, "COMMIT", tx.Commit)
+}
+
+// CommitFailed reads the error of a COMMIT. An answer means that nothing was
+// committed; without one it is not known. Either way the transaction may still
+// be open (Galera's 1047), and the next BEGIN would commit it: the connection is
+// closed, and ConnLost set.
+//
+// SQLite runs in this process, and closing the connection would lose a database
+// in memory: there the transaction is rolled back.
+func (d *Dialect) CommitFailed(ctx context.Context, conn driver.Conn, err error) Outcome {
+	out := d.Failed(err, false)
+	if d.Flavor == SQLite {
+		out.ConnLost = !d.RolledBack(d.Rollback(context.WithoutCancel(ctx), conn, nil))
+		return out
+	}
+	_ = conn.Close()
+	out.ConnLost = true
+	return out
+}
+
+// Rollback rolls tx back, the local transaction that is open on conn, or, if it
+// is nil, the one that was begun by a statement. Unless it is RolledBack after
+// it, conn is closed and must not be used again.
+func (d *Dialect) Rollback(ctx context.Context, conn driver.Conn, tx driver.Tx) error {
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+	}
+	var err error
+	if tx == nil {
+		_, _, err = Exec(ctx, conn, "ROLLBACK", nil)
+	} else {
+		err = d.end(ctx, conn, "ROLLBACK", tx.Rollback)
+	}
+	if !d.RolledBack(err) {
+		_ = conn.Close()
+	}
+	return err
+}
+
+// RolledBack reports whether no transaction is open after a ROLLBACK that ended
+// with err. SQLite says by an error that it has rolled back by itself.
+func (d *Dialect) RolledBack(err error) bool {
+	return err == nil || d.Flavor == SQLite && strings.Contains(err.Error(), "no transaction is active")
+}
+
+// end ends a transaction by its text where driver.Tx, which takes no context,
+// would wait for the answer beyond the end of ctx. pgx's has the context of
+// BeginTx, and SQLite answers.
+func (d *Dialect) end(ctx context.Context, conn driver.Conn, text string, plain func() error) error {
+	if c, ok := Bare(conn).(driver.ExecerContext); ok && d.Flavor == MySQL && ctx.Done() != nil {
+		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {
+			return err
+		}
+	}
+	return plain()
+}
+
+// undone rolls back what an outcome before COMMIT leaves open.
+func (d *Dialect) undone(ctx context.Context, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
+	if o.Err != nil && o.Class == Unknown {
+		// COMMIT was never sent: the server rolls back with the session.
+		o.Class = Unreachable
+	}
+	if !d.RolledBack(d.Rollback(ctx, conn, tx)) {
+		o.ConnLost = true
+	}
+	return o
+}
