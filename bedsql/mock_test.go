@@ -58,8 +58,8 @@ func mocked(t *testing.T, change ...func(*bedsql.Config)) (*sql.DB, sqlmock.Sqlm
 
 // greet expects what is asked of each session that was dialled.
 func greet(mock sqlmock.Sqlmock) {
-	mock.ExpectQuery("SELECT VERSION").WillReturnRows(
-		sqlmock.NewRows([]string{"version", "autocommit", "completion_type", "sql_mode"}).AddRow("8.4.0", 1, "NO_CHAIN", ""))
+	mock.ExpectQuery("SHOW SESSION VARIABLES").WillReturnRows(sqlmock.NewRows([]string{"Variable_name", "Value"}).
+		AddRow("version", "8.4.0").AddRow("autocommit", "ON").AddRow("completion_type", "NO_CHAIN").AddRow("sql_mode", ""))
 }
 
 const mockWrite = "UPDATE account SET balance = 1"

@@ -15,20 +15,17 @@ import (
 // without autocommit a write waits for a COMMIT that nobody sends, and behind a
 // chaining COMMIT the next one does.
 func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, error) {
-	row, err := queryRow(ctx, conn, "SELECT VERSION(), @@autocommit, @@completion_type, @@sql_mode")
+	settings, err := variables(ctx, conn)
 	if err != nil {
 		return delivery.Facts{}, err
 	}
-	if len(row) != 4 {
-		return delivery.Facts{}, fmt.Errorf("bed: the server answered %d of 4 settings of the session", len(row))
-	}
-	c.learn(text(row[0]))
+	c.learn(settings["version"])
 	var facts delivery.Facts
 	var set, was []string
-	if !isOn(text(row[1])) {
+	if !isOn(settings["autocommit"]) {
 		set, was = append(set, "autocommit = 1"), append(was, "autocommit=0")
 	}
-	if completion := text(row[2]); completion != "NO_CHAIN" && completion != "0" {
+	if completion := settings["completion_type"]; completion != "NO_CHAIN" && completion != "0" {
 		set, was = append(set, "completion_type = 0"), append(was, "completion_type="+completion)
 	}
 	if len(set) > 0 {
@@ -37,7 +34,7 @@ func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts
 		}
 		facts.Corrected = strings.Join(was, ", ")
 	}
-	for mode := range strings.SplitSeq(text(row[3]), ",") {
+	for mode := range strings.SplitSeq(settings["sql_mode"], ",") {
 		switch mode {
 		case "NO_BACKSLASH_ESCAPES":
 			facts.Quoting |= sqltext.BackslashIsPlain
@@ -46,6 +43,29 @@ func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts
 		}
 	}
 	return facts, nil
+}
+
+// variables reads what greet asks for. Who looks for COMMIT in what is sent (a
+// proxy, a test) does not find it here.
+func variables(ctx context.Context, conn driver.Conn) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	rows, _, err := delivery.Query(ctx, conn, "SHOW SESSION VARIABLES WHERE Variable_name IN ('version', 'completion_type', 'sql_mode') OR Variable_name LIKE 'autoco%it'", nil)
+	if err != nil {
+		return nil, err
+	}
+	buffered, err := delivery.Buffer(rows)
+	if err != nil {
+		return nil, err
+	}
+	settings := make(map[string]string, 4)
+	for row := make([]driver.Value, len(buffered.Columns())); len(row) == 2 && buffered.Next(row) == nil; {
+		settings[text(row[0])] = text(row[1])
+	}
+	if len(settings) != 4 {
+		return nil, fmt.Errorf("bed: the server answered %d of 4 settings of the session", len(settings))
+	}
+	return settings, nil
 }
 
 func isOn(v string) bool { return v == "1" || strings.EqualFold(v, "ON") }
