@@ -76,6 +76,9 @@ func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	c.pin("raw access to the connection")
+	if b, ok := c.inner.(interface{ Bare() driver.Conn }); ok {
+		return b.Bare(), nil
+	}
 	return c.inner, nil
 }
 

@@ -53,6 +53,7 @@ package() {
 	case $1 in
 	mysql) echo mariadb-server ;;
 	postgres) echo postgresql ;;
+	pgbouncer) echo pgbouncer ;;
 	esac
 }
 

@@ -35,6 +35,7 @@ jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 find_servers
 ensure_binaries mysql
 ensure_binaries postgres
+ensure_binaries pgbouncer
 ensure_race_detector
 
 # Both hold several words on purpose.

@@ -41,6 +41,12 @@ func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]dri
 		return nil, false, nil
 	}
 	tags, failed, err := s.run(ctx, calls)
+	if isForeign(err) && !s.unnamed && !s.closed() && s.status() == txIdle {
+		// Nothing was applied, and without names nothing can be met that another
+		// connection prepared.
+		s.unname()
+		tags, failed, err = s.run(ctx, calls)
+	}
 	if err != nil {
 		return nil, true, receiptError(calls, failed, err)
 	}
@@ -80,11 +86,17 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 // openSession finds pgx's connection; false when it is of another driver, or
 // when the calls are such that database/sql and a pipeline differ.
 func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
-	std, ok := delivery.Bare(conn).(*stdlib.Conn)
+	conn = delivery.Bare(conn)
+	p, behind := conn.(*pooled)
+	if behind {
+		conn = p.Conn
+	}
+	std, ok := conn.(*stdlib.Conn)
 	if !ok || len(calls) > maxPipelineCalls {
 		return nil, false
 	}
 	s := sessionOf(std.Conn())
+	s.unnamed = s.unnamed || behind
 	if s.capacity <= 0 && (s.mode == pgx.QueryExecModeCacheStatement || s.mode == pgx.QueryExecModeCacheDescribe) {
 		return nil, false // pgx refuses to run anything with arguments
 	}

@@ -78,12 +78,12 @@ func TargetOf(cfg *pgx.ConnConfig, dataSource string, opts ...stdlib.OptionOpenD
 	return target(cfg, stdlib.GetConnector(*cfg, opts...), dataSource, opts)
 }
 
-func target(cfg *pgx.ConnConfig, connector driver.Connector, name string, opts []stdlib.OptionOpenDB) delivery.Target {
+func target(cfg *pgx.ConnConfig, c driver.Connector, name string, opts []stdlib.OptionOpenDB) delivery.Target {
 	if name == "" {
 		name = dataSource(&cfg.Config)
 	}
 	t := delivery.Target{
-		Connector:     connector,
+		Connector:     &connector{c},
 		Dialect:       dialect,
 		DataSource:    name,
 		Settings:      settings(&cfg.Config, cfg.DefaultQueryExecMode),

@@ -19,5 +19,8 @@ func Register(name string, cfg bedsql.Config) error {
 // the like cannot be read from it: give it by bedsql.WithSettings, as in the
 // Settings of [TargetOf], for the job to compare.
 func NewConnector(c driver.Connector, dataSource string, cfg bedsql.Config, opts ...bedsql.Option) (driver.Connector, error) {
+	if _, ours := c.(*connector); !ours && c != nil {
+		c = &connector{c}
+	}
 	return bedsql.NewConnector(c, dataSource, cfg, append([]bedsql.Option{bedsql.WithDialect(dialect)}, opts...)...)
 }

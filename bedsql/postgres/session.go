@@ -2,8 +2,9 @@ package postgres
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"strconv"
 
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
@@ -20,8 +21,11 @@ type session struct {
 	// capacity is how many descriptions are kept, as many as pgx keeps itself.
 	capacity   int
 	statements map[string]*statement
-	// named counts the names given to prepared statements, used the uses.
-	named, used int
+	// unnamed: nothing is prepared by name, because the server's session may be
+	// another one each time.
+	unnamed bool
+	// used counts the uses.
+	used int
 	// stale are the prepared statements that are not kept any more and still
 	// on the server.
 	stale []string
@@ -33,6 +37,20 @@ type statement struct {
 }
 
 const sessionKey = "github.com/bedsql/bed"
+
+// nameOf names a prepared statement after its text: where another connection has
+// prepared it in the same session of the server's, it is the same statement.
+func nameOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "bed_" + hex.EncodeToString(sum[:16])
+}
+
+// isForeign reports whether err says that a pooler changed the server's session:
+// the name is not known there, or given already.
+func isForeign(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && (server.Code == "26000" || server.Code == "42P05")
+}
 
 func sessionOf(conn *pgx.Conn) *session {
 	data := conn.PgConn().CustomData()
@@ -137,9 +155,8 @@ func (s *session) prepare(ctx context.Context, texts []string, into map[string]*
 	}
 	names := make([]string, len(texts))
 	for i, text := range texts {
-		if s.mode == pgx.QueryExecModeCacheStatement {
-			s.named++
-			names[i] = "bed_" + strconv.Itoa(s.named)
+		if s.mode == pgx.QueryExecModeCacheStatement && !s.unnamed {
+			names[i] = nameOf(text)
 		}
 		p.SendPrepare(names[i], text, nil)
 	}
@@ -191,6 +208,12 @@ func (s *session) drop(text string) {
 			s.stale = append(s.stale, st.description.Name)
 		}
 	}
+}
+
+// unname goes on without names. What has one is left to the server's session.
+func (s *session) unname() {
+	s.unnamed, s.stale = true, nil
+	clear(s.statements)
 }
 
 // forget drops the descriptions of calls after an error that may come of one

@@ -35,7 +35,7 @@ type instance struct {
 func newInstance(driver string, extra []string) (*instance, error) {
 	r, ok := recipes[driver]
 	if !ok {
-		return nil, fmt.Errorf("no server of driver %q; there are mysql and postgres", driver)
+		return nil, fmt.Errorf("no server of driver %q; there are mysql, postgres and pgbouncer", driver)
 	}
 	if err := Installed(driver); err != nil {
 		return nil, err

@@ -51,6 +51,7 @@ var recipes = map[string]recipe{
 		// Not SIGKILL, which would leave the children and the shared memory.
 		orphanSignal: syscall.SIGQUIT,
 	},
+	kindPgBouncer: pgBouncerRecipe(),
 }
 
 func initMariaDB(dir string) (*exec.Cmd, error) {
@@ -146,11 +147,11 @@ func findBinary(name, install string) (string, error) {
 var errMissing = errors.New("server binary missing")
 
 // Installed says whether the binaries for private servers of a driver
-// ("mysql" or "postgres") are there; the error names the missing one.
+// ("mysql" or "postgres"), or for a "pgbouncer", are there; the error names the missing one.
 func Installed(driver string) error {
 	r, ok := recipes[driver]
 	if !ok {
-		return fmt.Errorf("no server of driver %q; there are mysql and postgres", driver)
+		return fmt.Errorf("no server of driver %q; there are mysql, postgres and pgbouncer", driver)
 	}
 	if err := supported(); err != nil {
 		return err

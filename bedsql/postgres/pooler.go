@@ -1,0 +1,153 @@
+package postgres
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"strconv"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// connector dials pgx's connections and finds out which of them lead to a
+// pooler (PgBouncer in transaction mode), where each transaction may meet
+// another session of the server's. What one session was asked to prepare another
+// does not know, or knows as another text: there nothing is prepared that is
+// executed in a later transaction.
+type connector struct{ driver.Connector }
+
+// Connect implements driver.Connector. The session tells its own number, which a
+// pooler does not show to its clients.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	std, ok := conn.(*stdlib.Conn)
+	if !ok {
+		return conn, nil
+	}
+	pg := std.Conn().PgConn()
+	results, err := pg.Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+	var server *pgconn.PgError
+	switch {
+	case err != nil && !errors.As(err, &server):
+		_ = conn.Close()
+		return nil, err
+	case err == nil && len(results) == 1 && len(results[0].Rows) == 1 &&
+		string(results[0].Rows[0][0]) == strconv.FormatUint(uint64(pg.PID()), 10):
+		return conn, nil
+	case std.Conn().Config().DescriptionCacheCapacity <= 0:
+		_ = conn.Close()
+		return nil, delivery.Certain(errors.New("bed: behind a connection pooler statements are described and not prepared: "+
+			"remove description_cache_capacity=0 from the DSN"), delivery.Refused)
+	}
+	return &pooled{std}, nil
+}
+
+// Close implements io.Closer.
+func (c *connector) Close() error {
+	if closer, ok := c.Connector.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// pooled is a connection to a pooler.
+type pooled struct{ *stdlib.Conn }
+
+// Bare gives pgx's own connection.
+func (c *pooled) Bare() driver.Conn { return c.Conn }
+
+// described lets a call be described by the server once, for the types of its
+// parameters, and sent with its text each time. prepared is as for a statement
+// that the application prepared.
+func (c *pooled) described(args []driver.NamedValue, prepared bool) []driver.NamedValue {
+	if special(args) {
+		return args
+	}
+	switch c.Conn.Conn().Config().DefaultQueryExecMode {
+	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec:
+	default:
+		if !prepared {
+			return args
+		}
+	}
+	all := make([]driver.NamedValue, 0, len(args)+1)
+	all = append(all, driver.NamedValue{Ordinal: 1, Value: pgx.QueryExecModeCacheDescribe})
+	for _, a := range args {
+		a.Ordinal++
+		all = append(all, a)
+	}
+	return all
+}
+
+// ExecContext implements driver.ExecerContext.
+func (c *pooled) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if len(args) == 0 { // pgx sends the text alone
+		return c.Conn.ExecContext(ctx, query, nil)
+	}
+	return c.Conn.ExecContext(ctx, query, c.described(args, false))
+}
+
+// QueryContext implements driver.QueryerContext.
+func (c *pooled) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.QueryContext(ctx, query, c.described(args, false))
+}
+
+// Prepare implements driver.Conn.
+func (c *pooled) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+// PrepareContext implements driver.ConnPrepareContext: the server reads the text
+// and describes its parameters.
+func (c *pooled) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	conn := c.Conn.Conn()
+	if conn.IsClosed() {
+		return nil, driver.ErrBadConn
+	}
+	description, err := conn.Prepare(ctx, "", query)
+	if err != nil {
+		return nil, err
+	}
+	return &text{c: c, query: query, params: len(description.ParamOIDs)}, nil
+}
+
+// text is a statement of a pooled connection.
+type text struct {
+	c      *pooled
+	query  string
+	params int
+}
+
+var (
+	_ driver.StmtExecContext  = (*text)(nil)
+	_ driver.StmtQueryContext = (*text)(nil)
+)
+
+// Close implements driver.Stmt.
+func (s *text) Close() error { return nil }
+
+// NumInput implements driver.Stmt.
+func (s *text) NumInput() int { return s.params }
+
+// Exec implements driver.Stmt.
+func (s *text) Exec([]driver.Value) (driver.Result, error) { return nil, driver.ErrSkip }
+
+// Query implements driver.Stmt.
+func (s *text) Query([]driver.Value) (driver.Rows, error) { return nil, driver.ErrSkip }
+
+// ExecContext implements driver.StmtExecContext.
+func (s *text) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	return s.c.Conn.ExecContext(ctx, s.query, s.c.described(args, true))
+}
+
+// QueryContext implements driver.StmtQueryContext.
+func (s *text) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	return s.c.Conn.QueryContext(ctx, s.query, s.c.described(args, true))
+}

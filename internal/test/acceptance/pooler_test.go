@@ -1,0 +1,166 @@
+package acceptance
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// poolers are PgBouncer's ways with prepared statements, as far as the installed
+// one has them.
+func poolers(t *testing.T) map[string][]string {
+	t.Helper()
+	prepares, err := testdb.PgBouncerPrepares()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !prepares {
+		return map[string][]string{"plain": nil}
+	}
+	return map[string][]string{"plain": {"max_prepared_statements=0"}, "preparing": {"max_prepared_statements=50"}}
+}
+
+// Behind a pooler in transaction mode each transaction meets another session of
+// the server's, where a name that one connection gave may be another's, or nobody's.
+func TestBehindAPoolerEveryWriteIsTheOneThatWasGiven(t *testing.T) {
+	t.Parallel()
+	const writers, rounds = 12, 12
+	for name, settings := range poolers(t) {
+		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+			for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+				t.Run(fmt.Sprint(name, " ", mode, " ", guarantee), func(t *testing.T) {
+					t.Parallel()
+					direct := testdb.Postgres(t)
+					db := withParam(testdb.PgBouncer(t, direct, append([]string{"default_pool_size=3"}, settings...)...), "default_query_exec_mode", mode)
+					logDB := withParam(testdb.PgBouncer(t, testdb.Postgres(t), append([]string{"default_pool_size=3"}, settings...)...), "default_query_exec_mode", mode)
+					r := newRigWithLog(t, db, logDB, func(c *bedsql.Config) { c.Guarantee = guarantee })
+					r.bare = direct.Open(t)
+					r.exec("CREATE TABLE told (id INT PRIMARY KEY, n INT NOT NULL DEFAULT 0, note TEXT, doc JSONB)")
+					r.wrapped.SetMaxOpenConns(writers)
+					var wg sync.WaitGroup
+					for w := range writers {
+						wg.Go(func() {
+							for i := range rounds {
+								if err := tell(t.Context(), r, w*rounds+i); err != nil {
+									t.Errorf("row %d: %v", w*rounds+i, err)
+								}
+							}
+						})
+					}
+					wg.Wait()
+					if n := r.count("SELECT COUNT(*) FROM told WHERE n = id AND note = 'row ' || id AND doc = jsonb_build_object('id', id)"); n != writers*rounds {
+						t.Errorf("%d rows are as told, want %d", n, writers*rounds)
+					}
+					if n := r.count("SELECT COUNT(*) FROM told"); n != writers*rounds {
+						t.Errorf("%d rows, want %d", n, writers*rounds)
+					}
+					r.wantNoLog()
+				})
+			}
+		}
+	}
+}
+
+// tell makes row id in one of several ways, each a text of its own.
+func tell(ctx context.Context, r *rig, id int) error {
+	own := fmt.Sprintf("/* %d */ ", id%7)
+	note, doc := fmt.Sprintf("row %d", id), fmt.Sprintf(`{"id": %d}`, id)
+	insert, update := own+"INSERT INTO told (id, note) VALUES ($1, $2)", own+"UPDATE told SET n = $1, doc = $2 WHERE id = $3"
+	switch id % 4 {
+	case 0: // by themselves
+		if _, err := r.wrapped.ExecContext(ctx, insert, id, note); err != nil {
+			return err
+		}
+		_, err := r.wrapped.ExecContext(ctx, update, id, doc, id)
+		return err
+	case 1: // prepared
+		for _, call := range []struct {
+			text string
+			args []any
+		}{{insert, []any{id, note}}, {update, []any{id, doc, id}}} {
+			stmt, err := r.wrapped.PrepareContext(ctx, call.text)
+			if err != nil {
+				return err
+			}
+			_, err = stmt.ExecContext(ctx, call.args...)
+			_ = stmt.Close()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	case 2: // a local transaction
+		tx, err := r.wrapped.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		if _, err := tx.ExecContext(ctx, insert, id, note); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, update, id, doc, id); err != nil {
+			return err
+		}
+		return tx.Commit()
+	default: // staged
+		soft, st, err := bedsql.Begin(ctx, bedsql.Staged())
+		if err != nil {
+			return err
+		}
+		if _, err := r.wrapped.ExecContext(soft, insert, id, note); err != nil {
+			return err
+		}
+		if _, err := r.wrapped.ExecContext(soft, update, id, doc, id); err != nil {
+			return err
+		}
+		return st.End(ctx)
+	}
+}
+
+func TestBehindAPoolerTheJobDeliversWhatWasGiven(t *testing.T) {
+	t.Parallel()
+	for name, settings := range poolers(t) {
+		for _, mode := range []string{"cache_statement", "describe_exec", "exec", "simple_protocol"} {
+			t.Run(name+" "+mode, func(t *testing.T) {
+				t.Parallel()
+				direct := testdb.Postgres(t)
+				db := withParam(testdb.PgBouncer(t, direct, settings...), "default_query_exec_mode", mode)
+				logDB := withParam(testdb.PgBouncer(t, testdb.Postgres(t), settings...), "default_query_exec_mode", mode)
+				r := newRigWithLog(t, db, logDB, noSyncRetry, func(c *bedsql.Config) { c.Guarantee = bedsql.ExactlyOnce })
+				r.bare = direct.Open(t)
+				const rows = 40
+				// Nothing is there yet to write into: the database answers that it is
+				// full of connections for that account.
+				r.exec("CREATE TABLE told (id INT PRIMARY KEY, note TEXT)", "BEGIN; LOCK TABLE told; COMMIT")
+				gate, err := r.bare.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := gate.Exec("LOCK TABLE told"); err != nil {
+					t.Fatal(err)
+				}
+				r.exec("ALTER DATABASE " + direct.Name + " SET lock_timeout = '50ms'")
+				for i := range rows {
+					_, err := r.wrapped.Exec(fmt.Sprintf("/* %d */ INSERT INTO told VALUES ($1, $2)", i%5), i, fmt.Sprint("row ", i))
+					wantPending(t, err)
+				}
+				if err := gate.Commit(); err != nil {
+					t.Fatal(err)
+				}
+				report := r.runOnce(func(c *asyncjob.Config) { c.Concurrency = 8 })
+				if report.Delivered != rows {
+					t.Errorf("the job: %s", report)
+				}
+				if n := r.count("SELECT COUNT(*) FROM told WHERE note = 'row ' || id"); n != rows {
+					t.Errorf("%d rows are as told, want %d", n, rows)
+				}
+				r.wantNoLog()
+			})
+		}
+	}
+}
