@@ -1,6 +1,10 @@
 package txlog
 
-import "github.com/google/uuid"
+import (
+	"strconv"
+
+	"github.com/google/uuid"
+)
 
 // The text of a UUID is 36 characters; its last three are the low 12 bits,
 // which count the statements of a unit.
@@ -41,6 +45,17 @@ func headID(id string) string {
 		return id
 	}
 	return id[:idPrefix] + headTail
+}
+
+// hasRow reports whether id is that of one of the n rows of its unit: a
+// mistyped id is not taken for another.
+func hasRow(id string, n int) bool {
+	head := headID(id)
+	if id == head {
+		return true
+	}
+	row, err := strconv.ParseUint(id[idPrefix:], 16, 12)
+	return err == nil && int(row) < n && id == rowID(head, int(row))
 }
 
 // isHeadID reports whether id has the form of [NewID]'s: lower case, the low

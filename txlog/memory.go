@@ -273,7 +273,7 @@ func (m *Memory) List(ctx context.Context, f Filter) ([]*Unit, error) {
 
 // find gives the stored unit to which the row id belongs.
 func (m *Memory) find(id string) (*Unit, error) {
-	if c := m.units[headID(id)]; c != nil {
+	if c := m.units[headID(id)]; c != nil && hasRow(id, len(c.Statements)) {
 		return c, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)

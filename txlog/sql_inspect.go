@@ -64,7 +64,7 @@ func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
 	if err != nil {
 		return nil, s.failed("reading unit "+head, err)
 	}
-	if len(found) == 0 {
+	if len(found) == 0 || !hasRow(id, len(found[0].Statements)) {
 		return nil, fmt.Errorf("%w: %s in %s", ErrNotFound, id, s.name())
 	}
 	return found[0], nil
@@ -144,7 +144,7 @@ func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error 
 			switch {
 			case len(found) == 0 && again && k == discardRows:
 				// An attempt whose answer was lost discarded it.
-			case len(found) == 0:
+			case len(found) == 0 || !hasRow(id, found[0].rows):
 				verdict = fmt.Errorf("%w: %s in %s", ErrNotFound, id, s.name())
 			case found[0].Leased:
 				verdict = fmt.Errorf("%w: %s", ErrLeased, head)

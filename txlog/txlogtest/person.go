@@ -15,6 +15,7 @@ var personClaims = []claim{
 	{"a discarded unit is gone", discarded},
 	{"a unit that is being delivered can be neither retried nor discarded", leasedIsRefused},
 	{"an unknown id is said to be unknown", unknownID},
+	{"an id that differs from a unit's is not taken for it", mistypedID},
 	{"units are listed by age, with filters, page by page", listed},
 	{"it is told which of many units are not there", missing},
 	{"the log has an identity that stays", identified},
@@ -89,6 +90,30 @@ func leasedIsRefused(t *testing.T, s txlog.Storage) {
 	wantError(t, "retry", s.Retry(t.Context(), u.ID), txlog.ErrLeased)
 	wantError(t, "discard", s.Discard(t.Context(), u.ID), txlog.ErrLeased)
 	must(t, s.Remove(t.Context(), u))
+}
+
+func mistypedID(t *testing.T, s txlog.Storage) {
+	one, two := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")
+	addDue(t, s, one, two)
+	for _, u := range []*txlog.Unit{one, two} {
+		head := strings.TrimSuffix(u.ID, "000")
+		for _, end := range []string{"001", "002", "010", "fff", "00g"} {
+			id := head + end
+			if end == "001" && u == two { // the id of its second row
+				if got := get(t, s, id); got.ID != two.ID {
+					t.Errorf("got %+v", got)
+				}
+				continue
+			}
+			_, err := s.Get(t.Context(), id)
+			wantError(t, "reading "+end, err, txlog.ErrNotFound)
+			wantError(t, "retrying "+end, s.Retry(t.Context(), id), txlog.ErrNotFound)
+			wantError(t, "discarding "+end, s.Discard(t.Context(), id), txlog.ErrNotFound)
+		}
+		if got := get(t, s, u.ID); got.ID != u.ID {
+			t.Errorf("got %+v", got)
+		}
+	}
 }
 
 func unknownID(t *testing.T, s txlog.Storage) {
