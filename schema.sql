@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   lease_token              VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NULL,          -- who owns it
   lease_until              BIGINT NULL,                                                     -- until when
   PRIMARY KEY (id),
-  KEY transaction_log_due (parked, data_source, next_try_time)
+  KEY transaction_log_due (parked, data_source, next_try_time),
+  KEY transaction_log_keys (fingerprint)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
 CREATE TABLE IF NOT EXISTS bed_log (
@@ -79,6 +80,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   lease_until              BIGINT NULL                                   -- until when
 );
 CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_source, next_try_time, id);
+CREATE INDEX IF NOT EXISTS transaction_log_keys ON transaction_log (receipt) WHERE fingerprint > '';
 
 CREATE TABLE IF NOT EXISTS bed_log (
   name  VARCHAR(40) COLLATE "C" NOT NULL PRIMARY KEY, -- identity
@@ -125,6 +127,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   lease_until              BIGINT NULL                       -- until when
 );
 CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_source, next_try_time, id);
+CREATE INDEX IF NOT EXISTS transaction_log_keys ON transaction_log (receipt) WHERE fingerprint > '';
 
 CREATE TABLE IF NOT EXISTS bed_log (
   name  VARCHAR(40) NOT NULL PRIMARY KEY, -- identity

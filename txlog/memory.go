@@ -370,9 +370,13 @@ func (m *Memory) Missing(ctx context.Context, ids []string) ([]string, error) {
 		return nil, err
 	}
 	defer m.mu.Unlock()
+	receipts := map[string]bool{}
+	for _, u := range m.units {
+		receipts[u.Receipt] = receipts[u.Receipt] || u.Fingerprint != ""
+	}
 	var missing []string
 	for _, id := range ids {
-		if m.units[headID(id)] == nil {
+		if m.units[headID(id)] == nil && !receipts[id] {
 			missing = append(missing, id)
 		}
 	}

@@ -3,6 +3,7 @@ package txlog
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -75,22 +76,24 @@ func (s *SQLStorage) Missing(ctx context.Context, ids []string) ([]string, error
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
-	var heads []string
+	var heads, receipts []string
 	for _, id := range ids {
 		if head := headID(id); isHeadID(head) {
 			heads = append(heads, head)
+		} else if storableToken(id, maxReceipt) {
+			receipts = append(receipts, id)
 		}
 	}
 	there := map[string]bool{}
-	err := chunks(heads, func(portion []any) error {
-		return s.note(ctx, there, portion)
-	})
-	if err != nil {
+	note := func(k kind) func([]any) error {
+		return func(portion []any) error { return s.note(ctx, there, k, portion) }
+	}
+	if err := errors.Join(chunks(heads, note(selectIDs)), chunks(receipts, note(selectReceipts))); err != nil {
 		return nil, s.failed("looking for units", err)
 	}
 	var missing []string
 	for _, id := range ids {
-		if !there[headID(id)] {
+		if !there[headID(id)] && !there[id] {
 			missing = append(missing, id)
 		}
 	}
@@ -98,8 +101,8 @@ func (s *SQLStorage) Missing(ctx context.Context, ids []string) ([]string, error
 }
 
 // note marks those of the ids that are there.
-func (s *SQLStorage) note(ctx context.Context, there map[string]bool, ids []any) error {
-	rows, err := s.db.query(ctx, shape{kind: selectIDs, rows: len(ids)}, ids...)
+func (s *SQLStorage) note(ctx context.Context, there map[string]bool, k kind, ids []any) error {
+	rows, err := s.db.query(ctx, shape{kind: k, rows: len(ids)}, ids...)
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ const (
 	discardRows
 	countUnits
 	selectIDs
+	selectReceipts
 	selectIdentity
 	insertIdentity
 )
@@ -158,6 +159,9 @@ func (f Flavor) text(sh shape) string {
   FROM transaction_log WHERE statement_no = 0 GROUP BY data_source ORDER BY data_source`
 	case selectIDs:
 		s = `SELECT id FROM transaction_log WHERE ` + idIn(sh.rows)
+	case selectReceipts:
+		// The index has those under keys, in MySQL in front of it all others.
+		s = `SELECT receipt FROM transaction_log WHERE fingerprint > '' AND receipt IN (` + list(sh.rows, "?", ", ") + `)`
 	case selectIdentity:
 		s = `SELECT value FROM bed_log WHERE name = 'identity'`
 	case insertIdentity:

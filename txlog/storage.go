@@ -84,8 +84,9 @@ type Storage interface {
 	List(ctx context.Context, f Filter) ([]*Unit, error)
 	// Get returns one unit; id may be that of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)
-	// Missing tells which of these units the log does not hold, in the order
-	// given. ids may be any number; each may be that of any row of a unit.
+	// Missing tells which of these the log does not hold, in the order
+	// given. ids may be any number; each may be that of any row of a unit, or of a
+	// receipt under an idempotency key, which is there while any unit carries it.
 	Missing(ctx context.Context, ids []string) ([]string, error)
 	// Retry makes a unit due now, whatever its age, with its tries reset and not
 	// parked any more.

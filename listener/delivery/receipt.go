@@ -193,11 +193,12 @@ func (d *Dialect) keepReceipt(ctx context.Context, conn driver.Conn, u *txlog.Un
 		return nil
 	}
 	c := r.at(d.Flavor, receiptKeep, keep.Milliseconds(), u.Receipt)
-	return d.alone(ctx, conn, driver.TxOptions{}, c)
+	return d.alone(ctx, conn, driver.TxOptions{}, nil, c)
 }
 
-// alone runs statements of our own as a local transaction.
-func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOptions, calls ...Call) error {
+// alone runs statements of our own as a local transaction, which is rolled back
+// if sure, which may be nil, gives an error before it commits.
+func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOptions, sure func() error, calls ...Call) error {
 	tx, err := BeginTx(ctx, conn, opts)
 	if err != nil {
 		return err
@@ -205,6 +206,14 @@ func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOpt
 	for _, c := range calls {
 		if _, _, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
 			_ = d.Rollback(ctx, conn, tx)
+			return err
+		}
+	}
+	if sure != nil {
+		if err := sure(); err != nil {
+			if undo := tx.Rollback(); undo != nil {
+				return undo // the connection is not to be used again
+			}
 			return err
 		}
 	}
@@ -218,12 +227,12 @@ func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOpt
 // COMMITTED: on InnoDB's default level the gaps between them would be locked,
 // in which every new receipt lands.
 func (d *Dialect) EraseReceipts(ctx context.Context, conn driver.Conn, ids []string) error {
-	return d.byIDs(ctx, conn, receiptErase, ids)
+	return d.byIDs(ctx, conn, receiptErase, nil, ids)
 }
 
 // byIDs runs a statement that names receipts by their ids, after its own args,
-// in transactions of not too many.
-func (d *Dialect) byIDs(ctx context.Context, conn driver.Conn, k receiptStatement, ids []string, args ...any) error {
+// in transactions of not too many. sure is as for alone.
+func (d *Dialect) byIDs(ctx context.Context, conn driver.Conn, k receiptStatement, sure func() error, ids []string, args ...any) error {
 	portion := receiptPortion
 	if d.Flavor == Postgres {
 		portion = receiptPageSize
@@ -233,7 +242,7 @@ func (d *Dialect) byIDs(ctx context.Context, conn driver.Conn, k receiptStatemen
 		for some := range slices.Chunk(page, portion) {
 			calls = append(calls, d.byIDsCall(k, some, args))
 		}
-		if err := d.alone(ctx, conn, d.readCommitted(), calls...); err != nil {
+		if err := d.alone(ctx, conn, d.readCommitted(), sure, calls...); err != nil {
 			return err
 		}
 	}
@@ -257,67 +266,6 @@ func (d *Dialect) readCommitted() driver.TxOptions {
 		return driver.TxOptions{}
 	}
 	return driver.TxOptions{Isolation: 2} // sql.LevelReadCommitted
-}
-
-// PurgeReceipts looks at a page of the receipts of the log r.LogID, those behind
-// the id after, and erases those whose unit is not in the log any more, once
-// their retention is over since that was found: missing tells which of some
-// units are not. It cannot count from when the log was written or the receipt
-// was met last, because a log may be older than that when a person discards it,
-// and a worker stand still with it. It returns how many it erased, and the id
-// behind which the next page begins, also if this one failed; that is empty at
-// the end.
-func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
-	type seen struct {
-		id, unit string
-		state    int64
-	}
-	var look []seen
-	var units []string
-	rows := 0
-	err = d.each(ctx, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
-		rows++
-		next = text(row[0])
-		if state := number(row[2]); state != receiptNew {
-			look = append(look, seen{next, text(row[1]), state})
-			units = append(units, text(row[1]))
-		}
-	})
-	if rows < receiptPageSize {
-		next = ""
-	}
-	if err != nil || len(look) == 0 {
-		return next, 0, err
-	}
-	gone, err := missing(ctx, units)
-	if err != nil {
-		return next, 0, err
-	}
-	isGone := make(map[string]bool, len(gone))
-	for _, id := range gone {
-		isGone[id] = true
-	}
-	var newlyGone, due, back []string
-	for _, s := range look {
-		switch {
-		case isGone[s.unit] && s.state == receiptDue:
-			due = append(due, s.id)
-		case isGone[s.unit] && s.state == receiptInLog:
-			newlyGone = append(newlyGone, s.id)
-		case !isGone[s.unit] && s.state != receiptInLog:
-			back = append(back, s.id) // a write to the log that came late
-		}
-	}
-	if err := d.byIDs(ctx, conn, receiptGone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
-		return next, 0, err
-	}
-	if err := d.byIDs(ctx, conn, receiptBack, back); err != nil {
-		return next, 0, err
-	}
-	if err := d.byIDs(ctx, conn, receiptPurge, due); err != nil {
-		return next, 0, err
-	}
-	return next, len(due), nil
 }
 
 // drain runs a query and reads it to its end.

@@ -142,7 +142,8 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 		}
 	case receiptPage:
 		s = `SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
-    WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END FROM bed_receipt
+    WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,
+    CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM bed_receipt
   WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)
 	case receiptPlace:
 		s = pick(f, `SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,

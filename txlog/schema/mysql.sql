@@ -20,7 +20,8 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   lease_token              VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NULL,          -- who owns it
   lease_until              BIGINT NULL,                                                     -- until when
   PRIMARY KEY (id),
-  KEY transaction_log_due (parked, data_source, next_try_time)
+  KEY transaction_log_due (parked, data_source, next_try_time),
+  KEY transaction_log_keys (fingerprint)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
 CREATE TABLE IF NOT EXISTS bed_log (

@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   lease_until              BIGINT NULL                       -- until when
 );
 CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_source, next_try_time, id);
+CREATE INDEX IF NOT EXISTS transaction_log_keys ON transaction_log (receipt) WHERE fingerprint > '';
 
 CREATE TABLE IF NOT EXISTS bed_log (
   name  VARCHAR(40) NOT NULL PRIMARY KEY, -- identity

@@ -189,6 +189,19 @@ func missing(t *testing.T, s txlog.Storage) {
 	if want = append(want, odd...); !slices.Equal(got, want) {
 		t.Errorf("%d units are missing, want %d, in the order asked", len(got), len(want))
 	}
+	for _, id := range []string{"key-1", "key-1", "key-2"} {
+		u := newUnit("orders", "UPDATE a")
+		u.Receipt, u.Fingerprint = id, "f"
+		add(t, s, long, u)
+	}
+	unkeyed := newUnit("orders", "UPDATE a")
+	unkeyed.Receipt = "7f-1"
+	add(t, s, long, unkeyed)
+	got, err = s.Missing(t.Context(), []string{"key-3", "key-1", there[1].ID, "key-2", "7f-1"})
+	must(t, err)
+	if want := []string{"key-3", "7f-1"}; !slices.Equal(got, want) {
+		t.Errorf("%q are missing, want those that no unit carries under a key: %q", got, want)
+	}
 	must(t, s.Remove(t.Context(), there[1:]...))
 	got, err = s.Missing(t.Context(), []string{there[0].ID, there[1].ID})
 	must(t, err)

@@ -1,0 +1,105 @@
+package delivery
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"time"
+)
+
+// sureFor bounds how long a purge holds what it deletes while it looks into the
+// log once more.
+const sureFor = 2 * time.Second
+
+// errBack ends a purge of receipts of which one is needed again.
+var errBack = errors.New("bed: a log came back while its receipt was purged")
+
+// PurgeReceipts looks at a page of the receipts of the log r.LogID, those behind
+// the id after, and erases those that no unit in the log has any more, once
+// their retention is over since that was found. missing tells which units, and
+// which receipts under a caller's key, are not in the log (txlog.Storage.Missing):
+// under a key another unit than the one that left the receipt may carry it too.
+//
+// The retention cannot count from when the log was written or the receipt was
+// met last, because a log may be older than that when a person discards it, and
+// a worker stand still with it. It returns how many it erased, and the id behind
+// which the next page begins, also if this one failed; that is empty at the end.
+func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
+	type seen struct {
+		id, unit string
+		state    int64
+		keyed    bool
+	}
+	var look []seen
+	var asked []string
+	rows := 0
+	err = d.each(ctx, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
+		rows++
+		next = text(row[0])
+		s := seen{next, text(row[1]), number(row[2]), number(row[3]) != 0}
+		if s.state == receiptNew {
+			return
+		}
+		look, asked = append(look, s), append(asked, s.unit)
+		if s.keyed {
+			asked = append(asked, s.id)
+		}
+	})
+	if rows < receiptPageSize {
+		next = ""
+	}
+	if err != nil || len(look) == 0 {
+		return next, 0, err
+	}
+	gone, err := missing(ctx, asked)
+	if err != nil {
+		return next, 0, err
+	}
+	isGone := make(map[string]bool, len(gone))
+	for _, id := range gone {
+		isGone[id] = true
+	}
+	var newlyGone, due, keyed, back []string
+	for _, s := range look {
+		switch gone := isGone[s.unit] && (!s.keyed || isGone[s.id]); {
+		case gone && s.state == receiptDue && s.keyed:
+			keyed = append(keyed, s.id)
+		case gone && s.state == receiptDue:
+			due = append(due, s.id)
+		case gone && s.state == receiptInLog:
+			newlyGone = append(newlyGone, s.id)
+		case !gone && s.state != receiptInLog:
+			back = append(back, s.id) // a write to the log that came late
+		}
+	}
+	if err := d.byIDs(ctx, conn, receiptGone, nil, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
+		return next, 0, err
+	}
+	if err := d.byIDs(ctx, conn, receiptBack, nil, back); err != nil {
+		return next, 0, err
+	}
+	if err := d.byIDs(ctx, conn, receiptPurge, nil, due); err != nil {
+		return next, 0, err
+	}
+	// A request under a key may have been sent again, and logged, since the log
+	// was asked: its attempts must not meet the receipt first and then find it
+	// gone. Those that come now wait for the end of the transaction.
+	err = d.byIDs(ctx, conn, receiptPurge, func() error {
+		ctx, cancel := context.WithTimeout(ctx, sureFor)
+		defer cancel()
+		switch gone, err := missing(ctx, keyed); {
+		case err != nil:
+			return err
+		case len(gone) < len(keyed):
+			return errBack
+		}
+		return nil
+	}, keyed)
+	switch {
+	case errors.Is(err, errBack): // the next purge finds which
+		return next, len(due), nil
+	case err != nil:
+		return next, len(due), err
+	}
+	return next, len(due) + len(keyed), nil
+}
