@@ -1,6 +1,8 @@
 # Packages to work on, and further flags of go test: make test PKG=./txlog TESTFLAGS='-run Lease -v'
 PKG ?= ./...
 TESTFLAGS ?=
+# How long make fuzz spends on each DSN variant and target: make fuzz TIME=10m
+TIME ?= 1m
 # Flags of the benchmark: make bench BENCHFLAGS='-sections drain'
 BENCHFLAGS ?=
 export PKG TESTFLAGS
@@ -8,7 +10,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-short cover bench bench-quick lint fmt vet demo clean
+.PHONY: help test test-short cover fuzz bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +24,9 @@ test-short: ## test on SQLite only, without servers
 cover: ## test as above and print the coverage of each function
 	@TESTFLAGS='$(TESTFLAGS) -coverprofile=coverage.out -coverpkg=./...' scripts/test.sh
 	go tool cover -func=coverage.out
+
+fuzz: ## look for what tests do not know, TIME (1m) for each: random statements beside the bare drivers, and the fuzz targets
+	@scripts/fuzz.sh $(TIME)
 
 bench: ## measure delivery beside the bare driver and others, in about ten minutes (docs/benchmarks.md)
 	@scripts/bench.sh $(BENCHFLAGS)

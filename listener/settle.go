@@ -89,9 +89,7 @@ func (b *BestEfforts) decide(ctx context.Context, x *Execution) error {
 			return nil
 		case out.Voided:
 			x.inDoubt = false
-			if x.Outcome = answer; answer.OnReceipt {
-				x.Outcome = out
-			}
+			x.Outcome = answer
 			return b.refused(ctx, x)
 		case !out.OnReceipt:
 			tries++

@@ -28,8 +28,6 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		Receipt:          spreadReceipt,
 		ReceiptDuplicate: isReceiptDuplicate,
 		ReceiptBusy:      isReceiptBusy,
-		Writable:         writable,
-		ReadOnly:         isReadOnly,
 		GeneratedIDs:     true,
 	}
 }

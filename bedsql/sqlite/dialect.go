@@ -16,8 +16,6 @@ var dialect = &delivery.Dialect{
 	ReceiptDuplicate: isReceiptDuplicate,
 	Storable:         storable,
 	TransactionLost:  transactionLost,
-	Writable:         writable,
-	ReadOnly:         isReadOnly,
 	GeneratedIDs:     true,
 }
 

@@ -1,0 +1,309 @@
+package differential
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"sort"
+	"strings"
+
+	gomysql "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// A side runs a program on one connection and says what came of each step.
+type side struct {
+	name     string // of the database, which an answer may hold
+	driver   string
+	dsn      string
+	pool     *sql.DB
+	conn     *sql.Conn
+	tx       *sql.Tx
+	prepared map[string]*sql.Stmt // used again for the same text
+	// The receipt stands before the write in the text of the simple protocol, so
+	// that the server counts from there.
+	positionsDiffer bool
+	// In SQLite the answer to anything but a write repeats that to the last
+	// write, which is the receipt's under ExactlyOnce.
+	onlyWritesCount bool
+	// Under ExactlyOnce a write through Query ends with a COMMIT, an error of
+	// which (a deferred constraint) ends the session.
+	commitMayFail bool
+}
+
+func newSide(driver, dsn, database string) (*side, error) {
+	s := &side{name: database, driver: driver, dsn: dsn}
+	return s, s.open()
+}
+
+// open begins a session.
+func (s *side) open() (err error) {
+	s.prepared = make(map[string]*sql.Stmt)
+	if s.pool, err = sql.Open(s.driver, s.dsn); err != nil {
+		return err
+	}
+	if s.conn, err = s.pool.Conn(context.Background()); err != nil {
+		return errors.Join(err, s.pool.Close())
+	}
+	// FOUND_ROWS() of a MariaDB session that had no query is 0 or 1 by chance.
+	s.run(step{do: "query", sql: "SELECT 1"})
+	return nil
+}
+
+func (s *side) close() error {
+	if s.tx != nil {
+		_ = s.tx.Rollback()
+	}
+	for _, stmt := range s.prepared {
+		_ = stmt.Close()
+	}
+	return errors.Join(s.conn.Close(), s.pool.Close())
+}
+
+// again begins a new session behind an error of COMMIT or ROLLBACK, which the
+// wrapper takes for the end of one.
+func (s *side) again(err error) {
+	if err == nil {
+		return
+	}
+	_ = s.close()
+	if err := s.open(); err != nil {
+		panic(err)
+	}
+}
+
+// run does a step and describes all that its caller sees.
+func (s *side) run(t step) string {
+	ctx := context.Background()
+	switch t.do {
+	case "exec", "prepared exec":
+		result, err := s.exec(ctx, t)
+		if err != nil {
+			if t.sql == "COMMIT" || t.sql == "ROLLBACK" {
+				s.again(err)
+			}
+			return s.failure(err)
+		}
+		if s.onlyWritesCount && !isWrite.MatchString(t.sql) {
+			return "ok"
+		}
+		rows, rowsErr := result.RowsAffected()
+		id, idErr := result.LastInsertId()
+		return fmt.Sprintf("%d rows (%s), id %d (%s)", rows, s.failure(rowsErr), id, s.failure(idErr))
+	case "query", "prepared query":
+		rows, err := s.query(ctx, t)
+		text := ""
+		if err != nil {
+			text = s.failure(err)
+		} else {
+			text, err = describe(rows, s.failure)
+		}
+		if s.commitMayFail && s.tx == nil && err != nil && isWrite.MatchString(t.sql) {
+			s.again(err)
+		}
+		return s.mask(text)
+	case "commit":
+		return s.end((*sql.Tx).Commit)
+	case "rollback":
+		return s.end((*sql.Tx).Rollback)
+	default:
+		if s.tx != nil {
+			return "in a transaction already" // a shortened program
+		}
+		options := &sql.TxOptions{ReadOnly: t.do == "begin read-only"}
+		if t.do == "begin serializable" {
+			options.Isolation = sql.LevelSerializable
+		}
+		tx, err := s.conn.BeginTx(ctx, options)
+		if err == nil {
+			s.tx = tx
+		}
+		return s.failure(err)
+	}
+}
+
+func (s *side) end(how func(*sql.Tx) error) string {
+	if s.tx == nil {
+		return "not in a transaction"
+	}
+	tx := s.tx
+	s.tx = nil
+	err := how(tx)
+	s.again(err)
+	return s.failure(err)
+}
+
+func (s *side) exec(ctx context.Context, t step) (sql.Result, error) {
+	if t.do == "exec" {
+		if s.tx != nil {
+			return s.tx.ExecContext(ctx, t.sql, t.args...)
+		}
+		return s.conn.ExecContext(ctx, t.sql, t.args...)
+	}
+	stmt, err := s.prepare(ctx, t.sql)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.ExecContext(ctx, t.args...)
+}
+
+func (s *side) query(ctx context.Context, t step) (*sql.Rows, error) {
+	if t.do == "query" {
+		if s.tx != nil {
+			return s.tx.QueryContext(ctx, t.sql, t.args...)
+		}
+		return s.conn.QueryContext(ctx, t.sql, t.args...)
+	}
+	stmt, err := s.prepare(ctx, t.sql)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.QueryContext(ctx, t.args...)
+}
+
+func (s *side) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
+	stmt, ok := s.prepared[text]
+	if !ok {
+		var err error
+		if stmt, err = s.conn.PrepareContext(ctx, text); err != nil {
+			return nil, err
+		}
+		s.prepared[text] = stmt
+	}
+	if s.tx != nil {
+		return s.tx.StmtContext(ctx, stmt), nil
+	}
+	return stmt, nil
+}
+
+// failure describes an error by its types, its text and what its fields tell.
+func (s *side) failure(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	text := fmt.Sprintf("%q", err.Error())
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if _, ok := e.(*pgconn.PrepareError); ok {
+			continue // cannot be made outside of pgconn, so a receipt's pipeline has none
+		}
+		text += fmt.Sprintf(" %T", e)
+		switch e := e.(type) {
+		case *pgconn.PgError:
+			told := *e
+			told.File, told.Line, told.Routine = "", 0, "" // where in the server's source
+			if s.positionsDiffer {
+				told.Position = 0
+			}
+			text += fmt.Sprintf("%q", fmt.Sprintf("%+v", told))
+		case *gomysql.MySQLError:
+			text += fmt.Sprintf("%d %s", e.Number, e.SQLState)
+		case interface{ Code() int }:
+			text += fmt.Sprint(e.Code())
+		}
+	}
+	return s.mask(text)
+}
+
+// mask hides what two databases cannot have in common: their names, and the
+// numbers that PostgreSQL gave to the types made in them.
+func (s *side) mask(text string) string {
+	return madeType.ReplaceAllString(strings.ReplaceAll(text, s.name, "DATABASE"), "${1}MADE")
+}
+
+var isWrite = regexp.MustCompile(`(?i)^\s*(INSERT|REPLACE|UPDATE|DELETE|WITH)\b`)
+
+var madeType = regexp.MustCompile(`(?i)((?:OID |"\w+" ))[1-9]\d{4,}\b`)
+
+// describe reads rows to their end: columns with all that is told of their
+// types, and values with theirs. Of rows that fail it is the error alone: the
+// wrapper reads those of a write before it answers, and so knows it earlier.
+func describe(rows *sql.Rows, failure func(error) string) (string, error) {
+	defer func() { _ = rows.Close() }()
+	var b strings.Builder
+	for {
+		columns, err := rows.ColumnTypes()
+		if err != nil {
+			return "columns: " + failure(err), err
+		}
+		values, into := make([]any, len(columns)), make([]any, len(columns))
+		for i, c := range columns {
+			into[i] = &values[i]
+			length, hasLength := c.Length()
+			precision, scale, hasScale := c.DecimalSize()
+			nullable, knows := c.Nullable()
+			fmt.Fprintf(&b, "%q %s %v %d %v %d %d %v %v %v; ", c.Name(), c.DatabaseTypeName(), c.ScanType(),
+				length, hasLength, precision, scale, hasScale, nullable, knows)
+		}
+		for rows.Next() {
+			if err := rows.Scan(into...); err != nil {
+				return b.String() + failure(err), err
+			}
+			b.WriteString("\n  ")
+			for _, v := range values {
+				switch v := v.(type) {
+				case []byte, string:
+					fmt.Fprintf(&b, "%T(%q) ", v, v)
+				default:
+					fmt.Fprintf(&b, "%T(%v) ", v, v)
+				}
+			}
+		}
+		if !rows.NextResultSet() {
+			break
+		}
+		b.WriteString("\n  next: ")
+	}
+	if err := rows.Err(); err != nil {
+		return failure(err), err
+	}
+	return b.String(), nil
+}
+
+// A contents is the rows of each table.
+type contents map[string][]string
+
+func dump(ctx context.Context, pool *sql.DB, tables []string) (contents, error) {
+	all := make(contents)
+	for _, table := range tables {
+		rows, err := pool.QueryContext(ctx, "SELECT * FROM "+table)
+		if err != nil {
+			return nil, err
+		}
+		text, err := describe(rows, error.Error)
+		if err != nil {
+			return nil, err
+		}
+		all[table] = strings.Split(madeType.ReplaceAllString(text, "${1}MADE"), "\n")
+		sort.Strings(all[table])
+	}
+	return all, nil
+}
+
+// differ says which rows only one of the two has.
+func (c contents) differ(other contents) string {
+	var b strings.Builder
+	for table, rows := range c {
+		for _, row := range minus(rows, other[table]) {
+			fmt.Fprintf(&b, "%s, only bare:    %s\n", table, row)
+		}
+		for _, row := range minus(other[table], rows) {
+			fmt.Fprintf(&b, "%s, only wrapped: %s\n", table, row)
+		}
+	}
+	return b.String()
+}
+
+func minus(a, b []string) (rest []string) {
+	count := make(map[string]int)
+	for _, row := range b {
+		count[row]++
+	}
+	for _, row := range a {
+		if count[row]--; count[row] < 0 {
+			rest = append(rest, row)
+		}
+	}
+	return rest
+}
