@@ -171,9 +171,27 @@ func (c *Conn) CheckNamedValue(nv *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
+// read says what a text is to the session.
+func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
+	class := c.recent.Get(c.c.texts, query)
+	if !class.ByQuoting {
+		return class
+	}
+	d := c.c.dialect
+	switch {
+	case c.ready(ctx) != nil, d.Quoting == nil && c.pinned != "":
+		// It cannot be told what it is: it is not logged, and does not run
+		// where there is no session.
+		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
+	case d.Quoting != nil:
+		return sqltext.ClassifyAs(d.Flavor, d.Quoting(c.inner), query)
+	}
+	return sqltext.ClassifyAs(d.Flavor, c.session.Facts.Quoting, query)
+}
+
 // ExecContext implements driver.ExecerContext.
 func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	class := c.recent.Get(c.c.texts, query)
+	class := c.read(ctx, query)
 	if class.Kind == sqltext.DML {
 		return c.execWrite(ctx, statement{query: query, class: class}, args)
 	}
@@ -182,7 +200,7 @@ func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 // QueryContext implements driver.QueryerContext.
 func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	class := c.recent.Get(c.c.texts, query)
+	class := c.read(ctx, query)
 	if class.Kind == sqltext.DML {
 		return c.queryWrite(ctx, statement{query: query, class: class}, args)
 	}
@@ -202,8 +220,8 @@ func (c *Conn) Prepare(query string) (driver.Stmt, error) {
 // prepared now but may be later (the database is out of reach, or answers that
 // it is starting up or full) is prepared later: it is met by Exec, which logs it.
 func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	class := c.recent.Get(c.c.texts, query)
 	fresh := c.inner == nil
+	class := c.read(ctx, query)
 	var inner driver.Stmt
 	err := c.ready(ctx)
 	if err == nil {

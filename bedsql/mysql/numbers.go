@@ -149,6 +149,7 @@ var numbers = map[uint16]delivery.Class{
 	1471: delivery.Refused, // ER_NON_INSERTABLE_TABLE
 	1525: delivery.Refused, // ER_WRONG_VALUE
 	1526: delivery.Refused, // ER_NO_PARTITION_FOR_GIVEN_VALUE
+	1643: delivery.Refused, // ER_SIGNAL_NOT_FOUND
 	1644: delivery.Refused, // ER_SIGNAL_EXCEPTION (any SQLSTATE: the user's own trigger spoke)
 	1661: delivery.Refused, // ER_BINLOG_ROW_ENGINE_AND_STMT_ENGINE
 	1662: delivery.Refused, // ER_BINLOG_ROW_MODE_AND_STMT_ENGINE

@@ -86,17 +86,14 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 // openSession finds pgx's connection; false when it is of another driver, or
 // when the calls are such that database/sql and a pipeline differ.
 func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
-	conn = delivery.Bare(conn)
-	p, behind := conn.(*pooled)
-	if behind {
-		conn = p.Conn
-	}
-	std, ok := conn.(*stdlib.Conn)
-	if !ok || len(calls) > maxPipelineCalls {
+	std := bare(conn)
+	if std == nil || len(calls) > maxPipelineCalls {
 		return nil, false
 	}
 	s := sessionOf(std.Conn())
-	s.unnamed = s.unnamed || behind
+	if _, ok := delivery.Bare(conn).(*pooled); ok {
+		s.unnamed = true
+	}
 	if s.capacity <= 0 && (s.mode == pgx.QueryExecModeCacheStatement || s.mode == pgx.QueryExecModeCacheDescribe) {
 		return nil, false // pgx refuses to run anything with arguments
 	}
@@ -105,7 +102,7 @@ func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
 		if size += len(call.SQL); size > maxPipelineText || special(call.Args) {
 			return nil, false
 		}
-		if s.mode == pgx.QueryExecModeSimpleProtocol && !standsAlone(call.SQL) {
+		if s.mode == pgx.QueryExecModeSimpleProtocol && !standsAlone(quotingOf(std.Conn().PgConn()), call.SQL) {
 			return nil, false
 		}
 		if call.Prepared && len(call.Args) > 0 && (s.mode == pgx.QueryExecModeSimpleProtocol || s.mode == pgx.QueryExecModeExec) {
@@ -129,9 +126,35 @@ func special(args []driver.NamedValue) bool {
 
 // standsAlone reports whether a text is one DML that ends where it ends, so
 // that it can be joined with others in one text.
-func standsAlone(text string) bool {
-	return isReceipt(text) || sqltext.Classify(sqltext.Postgres, text).Kind == sqltext.DML &&
-		sqltext.Classify(sqltext.Postgres, text+"\n;SELECT 1").Kind == sqltext.Multi
+func standsAlone(q sqltext.Quoting, text string) bool {
+	return isReceipt(text) || sqltext.ClassifyAs(sqltext.Postgres, q, text).Kind == sqltext.DML &&
+		sqltext.ClassifyAs(sqltext.Postgres, q, text+"\n;SELECT 1").Kind == sqltext.Multi
+}
+
+// quoting implements Dialect.Quoting: the server tells of each change.
+func quoting(conn driver.Conn) sqltext.Quoting {
+	if std := bare(conn); std != nil {
+		return quotingOf(std.Conn().PgConn())
+	}
+	return 0
+}
+
+func quotingOf(pg *pgconn.PgConn) sqltext.Quoting {
+	if pg.ParameterStatus("standard_conforming_strings") == "off" {
+		return sqltext.BackslashEscapes
+	}
+	return 0
+}
+
+// bare finds pgx's connection; nil if it is of another driver.
+func bare(conn driver.Conn) *stdlib.Conn {
+	switch c := delivery.Bare(conn).(type) {
+	case *pooled:
+		return c.Conn
+	case *stdlib.Conn:
+		return c
+	}
+	return nil
 }
 
 // run sends calls at once and reads all answers. failed is the index of the

@@ -32,6 +32,7 @@ var codes = map[string]delivery.Class{
 // classes gives the meaning of a class to the SQLSTATEs that codes does not
 // list.
 var classes = map[string]delivery.Class{
+	"02": delivery.Refused,   // no data (only a function that raises it)
 	"08": delivery.Unknown,   // connection exception
 	"09": delivery.Refused,   // triggered action exception
 	"0A": delivery.Refused,   // feature not supported

@@ -68,7 +68,7 @@ func (r *Recent) Get(c *Cache, text string) Class {
 	}
 	e := c.entry(text)
 	if e == nil {
-		return Classify(c.flavor, text)
+		return classify(c.flavor, text)
 	}
 	r.last = e
 	return e.class
@@ -95,7 +95,7 @@ func (c *Cache) entry(text string) *cacheEntry {
 	}
 	// A text may be part of something much larger.
 	text = strings.Clone(text)
-	e := &cacheEntry{text: text, class: Classify(c.flavor, text)}
+	e := &cacheEntry{text: text, class: classify(c.flavor, text)}
 	c.put(set, e)
 	return e
 }

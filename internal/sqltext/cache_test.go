@@ -26,7 +26,7 @@ func TestCacheAnswersAsClassifyDoes(t *testing.T) {
 			var recent Recent
 			for range 2 {
 				for _, text := range texts(i) {
-					want := Classify(f.flavor, text)
+					want := classify(f.flavor, text)
 					for _, got := range []Class{c.Get(text), recent.Get(c, text), recent.Get(c, text)} {
 						if got != want {
 							t.Errorf("%s, at most %d: %q is read as %+v, want %+v", f.name, size, text, got, want)

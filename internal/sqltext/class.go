@@ -116,6 +116,9 @@ type Class struct {
 	Locks bool
 	// HasDML is whether a Multi holds a DML.
 	HasDML bool
+	// ByQuoting is whether a session of another [Quoting] reads it otherwise; it is
+	// set by a [Cache].
+	ByQuoting bool
 	// Hazards are what makes a DML mean something else when it runs again.
 	Hazards Hazards
 }

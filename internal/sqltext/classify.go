@@ -1,11 +1,41 @@
 package sqltext
 
+import "strings"
+
 // Classify reads text as a database of flavor f does and says what running it
 // means. It never fails: what it cannot read is Opaque. It is pure and safe
 // for concurrent use, and it allocates only for a savepoint name that must be
 // folded; Class.Name may share text's memory.
-func Classify(f Flavor, text string) Class {
-	p := parser{lex: lexer{text: text, flavor: f}}
+func Classify(f Flavor, text string) Class { return ClassifyAs(f, 0, text) }
+
+// classify is Classify that also looks at how other sessions read the text.
+func classify(f Flavor, text string) Class {
+	c := Classify(f, text)
+	for _, q := range quotings(f, text) {
+		if ClassifyAs(f, q, text) != c {
+			c.ByQuoting = true
+			break
+		}
+	}
+	return c
+}
+
+// quotings are those by which text may be read otherwise than by the default.
+func quotings(f Flavor, text string) []Quoting {
+	switch {
+	case f == Postgres && strings.IndexByte(text, '\\') >= 0:
+		return []Quoting{BackslashEscapes}
+	case f == MySQL && strings.IndexByte(text, '\\') >= 0:
+		return []Quoting{BackslashIsPlain, QuotesAreNames, BackslashIsPlain | QuotesAreNames}
+	case f == MySQL && strings.IndexByte(text, '"') >= 0:
+		return []Quoting{QuotesAreNames}
+	}
+	return nil
+}
+
+// ClassifyAs is [Classify] for a session whose quoting is known.
+func ClassifyAs(f Flavor, q Quoting, text string) Class {
+	p := parser{lex: lexer{text: text, flavor: f, quoting: q}}
 	p.tok = p.lex.next()
 	all := Class{Kind: Empty}
 	for {

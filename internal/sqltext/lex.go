@@ -29,6 +29,8 @@ type lexer struct {
 	text   string
 	pos    int
 	flavor Flavor
+	// quoting is the session's.
+	quoting Quoting
 	// executable counts MySQL's /*! that are open.
 	executable int
 	// broken is whether a quote or comment did not end.
@@ -58,13 +60,13 @@ func (l *lexer) next() token {
 		l.skipName('.')
 	case c == '\'':
 		t.typ = tokString
-		l.quoted('\'', l.flavor == MySQL)
+		l.quoted('\'', l.backslashEscapes())
 	case c == '"':
 		t.typ = tokIdent
-		if l.flavor == MySQL {
+		if l.flavor == MySQL && l.quoting&QuotesAreNames == 0 {
 			t.typ = tokString
 		}
-		l.quoted('"', l.flavor == MySQL)
+		l.quoted('"', t.typ == tokString && l.backslashEscapes())
 	case c == '`' && l.flavor != Postgres:
 		t.typ = tokIdent
 		l.quoted('`', false)
@@ -92,6 +94,11 @@ func (l *lexer) next() token {
 	}
 	t.end = l.pos
 	return t
+}
+
+// backslashEscapes is of a string without a prefix.
+func (l *lexer) backslashEscapes() bool {
+	return l.flavor == MySQL && l.quoting&BackslashIsPlain == 0 || l.flavor == Postgres && l.quoting&BackslashEscapes != 0
 }
 
 // word reads an identifier, or the literal of which it is the prefix.
@@ -212,7 +219,7 @@ func (l *lexer) userVar() bool {
 	switch c := l.at(l.pos + 1); {
 	case c == '\'' || c == '"' || c == '`':
 		l.pos++
-		l.quoted(c, c != '`')
+		l.quoted(c, c != '`' && l.backslashEscapes())
 	case isName(c) || c == '.':
 		l.pos++
 		l.skipName('.')

@@ -95,6 +95,20 @@ func (p *parser) skip(k keyword) bool {
 
 func (p *parser) textOf(t token) string { return p.lex.text[t.start:t.end] }
 
+// nameOf gives an identifier without its quotes, empty if t is none. A name with
+// an escape in it (U&"\0061", a doubled quote) is left as it stands.
+func (p *parser) nameOf(t token) string {
+	switch text := p.textOf(t); {
+	case t.typ == tokWord:
+		return text
+	case t.typ == tokIdent && len(text) > 3 && (text[0] == 'U' || text[0] == 'u'):
+		return text[3 : len(text)-1]
+	case t.typ == tokIdent && len(text) > 2:
+		return text[1 : len(text)-1]
+	}
+	return ""
+}
+
 // step looks at what the current token does and moves to the next. It stays
 // within the statement.
 func (p *parser) step() {
@@ -125,6 +139,9 @@ func (p *parser) step() {
 		p.reads(t.kw)
 	case tokIdent:
 		p.with(0)
+		if p.lex.flavor == MySQL && (p.prev[0].typ == tokSysVar || p.prev[0].char == '.' && p.prev[2].typ == tokSysVar) {
+			p.reads(lookup(p.nameOf(t)))
+		}
 	case tokUserVar:
 		p.fx |= fxReads
 	case tokAssign:
@@ -164,10 +181,10 @@ func (p *parser) open() {
 	p.setLevel(inner)
 
 	// A table may have a function's name: INSERT INTO changes (…).
-	if p.prev[0].typ != tokWord || p.prev[1].kw == kwInto {
+	if p.prev[1].kw == kwInto {
 		return
 	}
-	switch lookupCall(p.lex.flavor, p.textOf(p.prev[0])) {
+	switch lookupCall(p.lex.flavor, p.nameOf(p.prev[0])) {
 	case callPins:
 		p.fx |= fxPins
 	case callReads:
@@ -182,8 +199,7 @@ func (p *parser) open() {
 }
 
 func (p *parser) close() {
-	if p.prev[0].char == '(' && p.prev[1].typ == tokWord &&
-		lookupCall(p.lex.flavor, p.textOf(p.prev[1])) == callReadsBare {
+	if p.prev[0].char == '(' && lookupCall(p.lex.flavor, p.nameOf(p.prev[1])) == callReadsBare {
 		p.fx |= fxReads
 	}
 	if p.config != 0 && p.config == p.depth {

@@ -78,6 +78,9 @@ type Dialect struct {
 	// those without which a write that is answered would not be committed. No
 	// transaction is open there. Default: nothing is asked.
 	Greet func(ctx context.Context, conn driver.Conn) (Facts, error)
+	// Quoting is how the session of conn reads quotes now, for a database whose
+	// driver is told of each change. Default: as it did when it was greeted.
+	Quoting func(conn driver.Conn) sqltext.Quoting
 	// TransactionLost reports whether the error err of a statement inside a
 	// local transaction took the whole transaction with it while the session
 	// stays usable, so that what follows would autocommit. conn is free for a
