@@ -228,6 +228,9 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 		inner, err = delivery.Prepare(ctx, c.inner, query)
 	}
 	if err != nil {
+		if c.tx != nil && c.inner != nil {
+			c.failedInTx(ctx, err, true) // it may be told here that the transaction is gone
+		}
 		if errors.Is(err, driver.ErrBadConn) && !fresh {
 			// Nothing was logged yet: database/sql may take another connection.
 			return nil, err

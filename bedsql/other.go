@@ -58,7 +58,7 @@ func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedV
 			rows, err = c.complete(rows, err)
 		}
 		c.readInTx(ctx, err)
-		return rows, err
+		return c.watch(ctx, rows, err), err
 	}
 	if err := c.admit(ctx, s); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedV
 	if !errors.Is(err, driver.ErrSkip) {
 		c.observe(ctx, s, err)
 	}
-	return rows, err
+	return c.watch(ctx, rows, err), err
 }
 
 // readInTx notes a query inside a local transaction.

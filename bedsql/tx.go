@@ -38,8 +38,10 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if k := keyFrom(ctx); k != nil && !skipped(ctx) && !opts.ReadOnly {
 		return c.beginKeyed(ctx, opts, k)
 	}
-	if err := c.beforeBegin(ctx); err != nil {
-		return nil, err
+	if !opts.ReadOnly {
+		if err := c.beforeBegin(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if c.tx != nil && c.c.dialect.Flavor != delivery.MySQL {
 		// A BEGIN sent as text is open. What the database makes of a second
@@ -85,6 +87,12 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	local := c.open(ctx)
 	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
 	local.readOnly = opts.ReadOnly && keyFrom(ctx) != nil && !skipped(ctx)
+	if opts.ReadOnly && local.receipt {
+		// The table of receipts was not looked for. SQLite's driver lets it
+		// write all the same.
+		local.receipt = false
+		local.unreplayable("it was begun as a read-only one, and leaves no receipt")
+	}
 	return &Tx{c: c, ctx: ctx, inner: inner}, nil
 }
 

@@ -1,0 +1,109 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"io"
+	"reflect"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// watchedRows are rows that are read inside a local transaction: the error that
+// ends them may say that the transaction is gone. To database/sql they are as
+// the driver's own: what those cannot tell, it is told as it would assume.
+type watchedRows struct {
+	driver.Rows
+	c   *Conn
+	ctx context.Context
+	tx  *localTx
+}
+
+var (
+	_ driver.RowsNextResultSet              = (*watchedRows)(nil)
+	_ driver.RowsColumnTypeScanType         = (*watchedRows)(nil)
+	_ driver.RowsColumnTypeDatabaseTypeName = (*watchedRows)(nil)
+	_ driver.RowsColumnTypeLength           = (*watchedRows)(nil)
+	_ driver.RowsColumnTypeNullable         = (*watchedRows)(nil)
+	_ driver.RowsColumnTypePrecisionScale   = (*watchedRows)(nil)
+)
+
+// watch watches the rows of a query inside a local transaction, unless they are
+// read to their end. Elsewhere than on MySQL no query that fails takes its
+// transaction with it and leaves the session in autocommit.
+func (c *Conn) watch(ctx context.Context, rows driver.Rows, err error) driver.Rows {
+	if err != nil || rows == nil || c.tx == nil || c.c.dialect.Flavor != delivery.MySQL {
+		return rows
+	}
+	if _, read := rows.(*delivery.Rows); read {
+		return rows
+	}
+	return &watchedRows{Rows: rows, c: c, ctx: ctx, tx: c.tx}
+}
+
+func (r *watchedRows) note(err error) error {
+	if err != nil && err != io.EOF && r.c.tx == r.tx && r.tx.lost == nil { //nolint:errorlint // a wrapped one is the end of a connection
+		r.c.failedInTx(r.ctx, err, false)
+	}
+	return err
+}
+
+// Next implements driver.Rows.
+func (r *watchedRows) Next(dest []driver.Value) error { return r.note(r.Rows.Next(dest)) }
+
+// Close implements driver.Rows: it reads what is left.
+func (r *watchedRows) Close() error { return r.note(r.Rows.Close()) }
+
+// HasNextResultSet implements driver.RowsNextResultSet.
+func (r *watchedRows) HasNextResultSet() bool {
+	n, ok := r.Rows.(driver.RowsNextResultSet)
+	return ok && n.HasNextResultSet()
+}
+
+// NextResultSet implements driver.RowsNextResultSet.
+func (r *watchedRows) NextResultSet() error {
+	if n, ok := r.Rows.(driver.RowsNextResultSet); ok {
+		return r.note(n.NextResultSet())
+	}
+	return io.EOF
+}
+
+// ColumnTypeScanType implements driver.RowsColumnTypeScanType.
+func (r *watchedRows) ColumnTypeScanType(i int) reflect.Type {
+	if t, ok := r.Rows.(driver.RowsColumnTypeScanType); ok {
+		return t.ColumnTypeScanType(i)
+	}
+	return reflect.TypeFor[any]()
+}
+
+// ColumnTypeDatabaseTypeName implements driver.RowsColumnTypeDatabaseTypeName.
+func (r *watchedRows) ColumnTypeDatabaseTypeName(i int) string {
+	if t, ok := r.Rows.(driver.RowsColumnTypeDatabaseTypeName); ok {
+		return t.ColumnTypeDatabaseTypeName(i)
+	}
+	return ""
+}
+
+// ColumnTypeLength implements driver.RowsColumnTypeLength.
+func (r *watchedRows) ColumnTypeLength(i int) (length int64, ok bool) {
+	if t, ok := r.Rows.(driver.RowsColumnTypeLength); ok {
+		return t.ColumnTypeLength(i)
+	}
+	return 0, false
+}
+
+// ColumnTypeNullable implements driver.RowsColumnTypeNullable.
+func (r *watchedRows) ColumnTypeNullable(i int) (nullable, ok bool) {
+	if t, ok := r.Rows.(driver.RowsColumnTypeNullable); ok {
+		return t.ColumnTypeNullable(i)
+	}
+	return false, false
+}
+
+// ColumnTypePrecisionScale implements driver.RowsColumnTypePrecisionScale.
+func (r *watchedRows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
+	if t, ok := r.Rows.(driver.RowsColumnTypePrecisionScale); ok {
+		return t.ColumnTypePrecisionScale(i)
+	}
+	return 0, 0, false
+}

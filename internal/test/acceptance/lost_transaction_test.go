@@ -1,0 +1,186 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+)
+
+// With Galera any statement may be told that its transaction was rolled back:
+// here the proxy rolls it back, and answers for the server.
+func TestATransactionWhoseLossIsToldToAQueryIsLost(t *testing.T) {
+	t.Parallel()
+	query := func(text string, args ...any) func(*sql.Tx) error {
+		return func(tx *sql.Tx) error {
+			rows, err := tx.Query(text, args...)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rows.Close() }()
+			for rows.Next() {
+			}
+			return rows.Err()
+		}
+	}
+	for name, c := range map[string]struct {
+		fault func([]byte) bool
+		ask   func(*sql.Tx) error
+	}{
+		"at the prepare of a SELECT with parameters": {testproxy.Text("SELECT balance"), query("SELECT balance FROM account WHERE id = ?", 1)},
+		"at its execution":                           {testproxy.MySQLExecute, query("SELECT balance FROM account WHERE id = ?", 1)},
+		"at a SELECT in text":                        {testproxy.Text("SELECT balance"), query("SELECT balance FROM account WHERE id = 1")},
+		"at the prepare of a write": {testproxy.Text("UPDATE"), func(tx *sql.Tx) error {
+			_, err := tx.Exec(setBalance, 11, 1)
+			return err
+		}},
+		"at Prepare": {testproxy.Text("UPDATE"), func(tx *sql.Tx) error {
+			_, err := tx.Prepare(setBalance)
+			return err
+		}},
+		"at the Prepare of a SELECT": {testproxy.Text("SELECT balance"), func(tx *sql.Tx) error {
+			_, err := tx.Prepare("SELECT balance FROM account WHERE id = ?")
+			return err
+		}},
+	} {
+		for guarantee, change := range map[string]func(*bedsql.Config){"at least once": func(*bedsql.Config) {}, "exactly once": exactlyOnce} {
+			t.Run(name+" "+guarantee, func(t *testing.T) {
+				t.Parallel()
+				r, p := newRigBehindProxy(t, testdb.MySQL(t), change)
+				r.wrapped.SetMaxOpenConns(1)
+				r.receiptTable()
+				r.account(1, 2)
+				tx := r.begin()
+				r.must(tx, "UPDATE account SET balance = 10 WHERE id = 1")
+				p.Replace(c.fault, testproxy.MySQLQuery("ROLLBACK"), testproxy.MySQLError(1213, "40001", "Deadlock found when trying to get lock; try restarting transaction"))
+				if err := c.ask(tx); err == nil {
+					t.Fatal("it succeeded")
+				}
+				// The application takes no notice.
+				if err := r.fails(tx, "UPDATE account SET balance = 20 WHERE id = 2"); !errors.Is(err, bedsql.ErrTransactionLost) {
+					t.Errorf("the next write: %v, want ErrTransactionLost", err)
+				}
+				if err := tx.Commit(); !errors.Is(err, bedsql.ErrTransactionLost) {
+					t.Errorf("Commit: %v, want ErrTransactionLost", err)
+				}
+				r.wantBalances(1, 2)
+				r.wantNoLog()
+			})
+		}
+	}
+}
+
+// Rows come before their error.
+func TestATransactionThatIsLostAmongTheRowsOfAQueryIsLost(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	for name, args := range map[string][]any{"in text": nil, "prepared": {1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, freshLike(t, db), exactlyOnce)
+			r.account(1, 2)
+			r.exec("CREATE TABLE big (id INT PRIMARY KEY, pad VARCHAR(2000))", "INSERT INTO big SELECT seq, REPEAT('x', 2000) FROM seq_1_to_20000")
+			tx := r.begin()
+			r.must(tx, setBalance, 10, 1)
+			var id int
+			if err := tx.QueryRow("SELECT CONNECTION_ID()").Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			text := "SELECT id, pad FROM big WHERE 1 = 1"
+			if args != nil {
+				text = "SELECT id, pad FROM big WHERE 1 = ?"
+			}
+			rows, err := tx.Query(text, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !rows.Next() {
+				t.Fatal("no rows")
+			}
+			// The server stands at a full socket.
+			if _, err := r.bare.ExecContext(context.Background(), "KILL QUERY ?", id); err != nil {
+				t.Fatal(err)
+			}
+			types, err := rows.ColumnTypes()
+			if err != nil || types[1].DatabaseTypeName() != "VARCHAR" {
+				t.Errorf("types %v, %v", types, err)
+			}
+			for rows.Next() {
+			}
+			if rows.Err() == nil {
+				t.Fatal("all rows came")
+			}
+			_ = rows.Close()
+			// This one ended the statement alone, and the wrapper has asked.
+			r.must(tx, setBalance, 20, 2)
+			if err := tx.Commit(); err != nil {
+				t.Error(err)
+			}
+			r.wantBalances(10, 20)
+		})
+	}
+}
+
+// As Galera does, among rows of which the first came already.
+func TestATransactionThatIsGoneWhenItsRowsEndIsLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t), exactlyOnce)
+	r.account(1, 2)
+	r.exec("CREATE PROCEDURE gone() BEGIN SELECT 1 UNION SELECT 2; ROLLBACK; SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'; END")
+	tx := r.begin()
+	r.must(tx, setBalance, 10, 1)
+	rows, err := tx.Query("CALL gone()")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for more := true; more; more = rows.NextResultSet() {
+		for rows.Next() {
+			n++
+		}
+	}
+	if n != 2 || rows.Err() == nil {
+		t.Fatalf("%d rows, %v; want 2 and an error", n, rows.Err())
+	}
+	_ = rows.Close()
+	if err := r.fails(tx, setBalance, 20, 2); !errors.Is(err, bedsql.ErrTransactionLost) {
+		t.Errorf("the next write: %v, want ErrTransactionLost", err)
+	}
+	if err := tx.Commit(); !errors.Is(err, bedsql.ErrTransactionLost) {
+		t.Errorf("Commit: %v, want ErrTransactionLost", err)
+	}
+	r.wantBalances(1, 2)
+}
+
+func TestAReadOnlyTransactionDoesNotLookForReceipts(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.account(7)
+		wrapped := r.wrapped
+		if db.Driver != testdb.DriverSQLite {
+			limited, _ := r.withoutCreate()
+			wrapped = r.open(limited.DSN)
+		}
+		for range 2 {
+			tx, err := wrapped.BeginTx(context.Background(), &sql.TxOptions{ReadOnly: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var n int
+			if err := tx.QueryRow("SELECT balance FROM account").Scan(&n); err != nil || n != 7 {
+				t.Error(n, err)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := r.bare.Exec("SELECT 1 FROM bed_receipt"); err == nil {
+			t.Error("it made the table of receipts")
+		}
+	})
+}
