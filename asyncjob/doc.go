@@ -3,7 +3,8 @@
 // and removes, pushes back or parks it by what the database said. It is
 // Sharding-JDBC's bestEffortsDeliveryJob.
 //
-// A round serves all data sources side by side. Several jobs, in one process
+// Data sources are independent of each other: each has rounds of its own, and one
+// that is slow, down or never empty costs the others nothing. Several jobs, in one process
 // or in many, may share a log: leases see to it that each unit has one owner.
 //
 // Units of one soft transaction that are claimed together are delivered one

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 
 	"github.com/robfig/cron/v3"
@@ -28,6 +29,14 @@ type Job struct {
 	log      *logrus.Entry
 	running  atomic.Bool
 	closed   atomic.Bool
+	// concerns are what was told that only an operator can mend.
+	concerns concerns
+	// watching is held while Config.OnProgress is called.
+	watching sync.Mutex
+
+	mu sync.Mutex
+	// serving are the data sources of which a round of Run is going.
+	serving map[string]bool
 }
 
 // New makes a job on a log and its targets, which may be empty and may lack
@@ -50,8 +59,8 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 	j := &Job{
 		storage: storage, keeper: txlog.NewKeeper(storage, cfg.Lease),
 		cfg: cfg, schedule: schedule,
-		sources: make(map[string]*source, len(targets)),
-		log:     cfg.Logger.WithField("job", cfg.Name),
+		sources: make(map[string]*source, len(targets)), serving: map[string]bool{},
+		log: cfg.Logger.WithField("job", cfg.Name),
 	}
 	receipts := delivery.Receipts{
 		LogID: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
@@ -67,21 +76,34 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 // did not begin, and waits for what is in flight, at most for
 // Config.ShutdownTimeout. An error means that the round is not complete,
 // because of ctx or of the log; the report says what was done all the same. A
-// unit that fails and a data source that is unreachable are no error, they are
-// in the report.
+// unit that fails and a data source that is unreachable, or waits for an
+// operator, are no error, they are in the report.
 func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 	if j.closed.Load() {
 		return Report{}, ErrClosed
 	}
-	r := newRound(ctx, j)
-	defer r.end()
-	return r.run()
+	s, t := newShutdown(ctx, j.cfg.ShutdownTimeout), newTally(j)
+	defer s.end()
+	due, err := j.due(ctx)
+	if err != nil {
+		t.failed(err)
+	}
+	var all sync.WaitGroup
+	for name, work := range due {
+		all.Go(func() { j.guard(func() { j.serve(s, t, name, work, true) }) })
+	}
+	all.Wait()
+	if err := ctx.Err(); err != nil {
+		t.failed(fmt.Errorf("asyncjob: the round was cut short: %w", err))
+	}
+	return t.result()
 }
 
 // Run makes rounds by Config.Cron until ctx is done; then it waits for what is
-// in flight as [Job.RunOnce] does, and returns nil. A tick that comes while a
-// round is still going is skipped. A round that fails is logged, the next
-// tries again. Only one Run of a job at a time; another returns an error.
+// in flight as [Job.RunOnce] does, and returns nil. Each data source has rounds
+// of its own: a tick begins one for each that has work, and skips those whose
+// round before is still going. A round that fails is logged, the next tries
+// again. Only one Run of a job at a time; another returns an error.
 func (j *Job) Run(ctx context.Context) error {
 	if !j.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("asyncjob: %s is running already", j.cfg.Name)
@@ -90,23 +112,64 @@ func (j *Job) Run(ctx context.Context) error {
 	if j.closed.Load() {
 		return ErrClosed
 	}
+	s := newShutdown(ctx, j.cfg.ShutdownTimeout)
+	defer s.end()
+	var rounds sync.WaitGroup
 	logger := cronLogger{j.log}
 	// In this order: a panic that reached SkipIfStillRunning would make it skip
 	// every tick from then on.
 	c := cron.New(cron.WithLogger(cron.DiscardLogger),
 		cron.WithChain(cron.SkipIfStillRunning(logger), cron.Recover(logger)))
-	c.Schedule(j.schedule, cron.FuncJob(func() { j.tick(ctx) }))
+	c.Schedule(j.schedule, cron.FuncJob(func() { j.tick(s, &rounds) }))
 	c.Start()
 	<-ctx.Done()
 	<-c.Stop().Done()
+	rounds.Wait()
 	return nil
 }
 
-func (j *Job) tick(ctx context.Context) {
-	report, err := j.RunOnce(ctx)
-	log := j.log
+// tick begins a round of each data source that has work and is not served yet.
+func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
+	due, err := j.due(s.ctx)
+	if err != nil && s.ctx.Err() == nil {
+		j.log.WithError(err).Error("the round is not complete")
+	}
+	for name, work := range due {
+		if !j.take(name) {
+			j.log.WithField("data_source", name).Debug("a tick is skipped: the round before is still going")
+			continue
+		}
+		rounds.Go(func() {
+			defer j.leave(name)
+			j.guard(func() { j.round(s, name, work) })
+		})
+	}
+}
+
+func (j *Job) take(name string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.serving[name] {
+		return false
+	}
+	j.serving[name] = true
+	return true
+}
+
+func (j *Job) leave(name string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.serving, name)
+}
+
+// round is one of Run's, of one data source.
+func (j *Job) round(s *shutdown, name string, work bool) {
+	t := newTally(j)
+	j.serve(s, t, name, work, false)
+	report, err := t.result()
+	log := j.log.WithField("data_source", name)
 	switch {
-	case err != nil && ctx.Err() == nil:
+	case err != nil && s.ctx.Err() == nil:
 		log.WithError(err).Errorf("the round is not complete: %v", report)
 	case report.Claimed > 0:
 		log.Infof("round: %v", report)
@@ -115,20 +178,60 @@ func (j *Job) tick(ctx context.Context) {
 	}
 }
 
+// due gives the data sources that something is to be done for: true for those
+// that have work in the log, false where only receipts are to be purged.
+func (j *Job) due(ctx context.Context) (map[string]bool, error) {
+	due := map[string]bool{}
+	for name, src := range j.sources {
+		if src.purgeWanted(j.cfg.PurgeInterval) {
+			due[name] = false
+		}
+	}
+	// A log that does not answer must not keep all later rounds from starting.
+	ctx, cancel := context.WithTimeout(ctx, j.cfg.Lease)
+	defer cancel()
+	names, err := j.storage.DataSources(ctx)
+	if err != nil {
+		return due, fmt.Errorf("asyncjob: the transaction log does not say which data sources have work: %w", err)
+	}
+	for _, name := range names {
+		due[name] = true
+	}
+	return due, nil
+}
+
+// serve drains a data source that has work, and purges its receipts when their
+// turn has come. once: nobody remembers what the rounds before found.
+func (j *Job) serve(s *shutdown, t *tally, name string, work, once bool) {
+	if work {
+		d := newDrain(s, t, name)
+		d.run()
+		if once && d.blocked == nil {
+			d.standing()
+		}
+	}
+	if src := j.sources[name]; src != nil && s.ctx.Err() == nil {
+		if due, from := src.purgeDue(j.cfg.PurgeInterval); due {
+			j.purge(s.ctx, t, src, from)
+		}
+	}
+}
+
 // Close closes the connections to the targets. Call it when no round runs any
-// more: one that does finds its data sources unreachable.
+// more: one that does finds its data sources unreachable. It returns nil: a
+// connection that cannot be closed in good order, because it was cut while it
+// was idle, takes nothing along.
 func (j *Job) Close() error {
 	if !j.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	var errs []error
-	for name, s := range j.sources {
+	for _, s := range j.sources {
 		s.others.close()
 		if err := s.own.pool.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("asyncjob: close data source %s: %w", name, err))
+			s.log.WithError(err).Debug("a connection was not closed in good order")
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // guard keeps a panic in one goroutine of a round from ending the process.
@@ -139,18 +242,4 @@ func (j *Job) guard(f func()) {
 		}
 	}()
 	f()
-}
-
-// cronLogger takes the lines of the cron chain.
-type cronLogger struct{ log logrus.FieldLogger }
-
-func (l cronLogger) Info(msg string, _ ...any) {
-	if msg == "skip" {
-		msg = "a tick is skipped: the round before is still going"
-	}
-	l.log.Debug(msg)
-}
-
-func (l cronLogger) Error(err error, msg string, kv ...any) {
-	l.log.WithError(err).WithField("details", fmt.Sprint(kv...)).Error(msg)
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-
-	"github.com/bedsql/bed/txlog"
 )
 
 // queue has units worked on by up to a number of workers: side by side, but
@@ -13,7 +11,7 @@ import (
 // something to do.
 type queue struct {
 	// work is done on up to most units at a time, each of another transaction.
-	work  func([]*txlog.Unit)
+	work  func([]*claimed)
 	limit int
 	most  int
 
@@ -32,10 +30,10 @@ type queue struct {
 // lane is what waits of a transaction.
 type lane struct {
 	transaction string
-	units       []*txlog.Unit
+	units       []*claimed
 }
 
-func newQueue(workers, most int, work func([]*txlog.Unit)) *queue {
+func newQueue(workers, most int, work func([]*claimed)) *queue {
 	q := &queue{work: work, limit: workers, most: most, lanes: map[string]*lane{}}
 	q.changed.L = &q.mu
 	return q
@@ -44,7 +42,7 @@ func newQueue(workers, most int, work func([]*txlog.Unit)) *queue {
 // add queues units that were claimed together: transactions in the order in
 // which they were claimed, the units of each by age and behind those that wait
 // already.
-func (q *queue) add(units []*txlog.Unit) {
+func (q *queue) add(units []*claimed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, group := range byTransaction(units) {
@@ -68,7 +66,7 @@ func (q *queue) add(units []*txlog.Unit) {
 
 func (q *queue) run() {
 	var on []*lane
-	var units []*txlog.Unit
+	var units []*claimed
 	for {
 		if on, units = q.next(on, units[:0]); len(units) == 0 {
 			return
@@ -79,7 +77,7 @@ func (q *queue) run() {
 
 // next gives the next units of a worker, appended to units, and the lanes that
 // they are of; on are the lanes that it was on. None end the worker.
-func (q *queue) next(on []*lane, units []*txlog.Unit) ([]*lane, []*txlog.Unit) {
+func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// While there is not enough for all workers, nobody takes more than his share.
@@ -133,8 +131,8 @@ func (q *queue) idle() {
 
 // byTransaction groups units by their transaction: the groups in the order in
 // which they were claimed, the units of each by age.
-func byTransaction(units []*txlog.Unit) [][]*txlog.Unit {
-	var groups [][]*txlog.Unit
+func byTransaction(units []*claimed) [][]*claimed {
+	var groups [][]*claimed
 	place := make(map[string]int, len(units))
 	for _, u := range units {
 		i, ok := place[u.TransactionID]
@@ -146,7 +144,7 @@ func byTransaction(units []*txlog.Unit) [][]*txlog.Unit {
 		groups[i] = append(groups[i], u)
 	}
 	for _, g := range groups {
-		slices.SortFunc(g, func(a, b *txlog.Unit) int { return cmp.Compare(a.ID, b.ID) })
+		slices.SortFunc(g, func(a, b *claimed) int { return cmp.Compare(a.ID, b.ID) })
 	}
 	return groups
 }

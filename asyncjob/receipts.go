@@ -3,7 +3,6 @@ package asyncjob
 import (
 	"context"
 	"database/sql/driver"
-	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -20,16 +19,33 @@ func erasable(u *txlog.Unit, found bool) bool {
 
 // erase deletes receipts of units whose logs are gone. What cannot be deleted
 // stays for its retention.
-func (s *source) erase(ctx context.Context, timeout time.Duration, ids []string) {
-	if len(ids) == 0 {
+func (d *drain) erase(ids []string) {
+	if len(ids) == 0 || d.src == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.ProbeTimeout)
 	defer cancel()
-	err := s.onConn(ctx, func(conn driver.Conn) error { return s.own.target.Dialect.EraseReceipts(ctx, conn, ids) })
-	if err != nil {
-		s.log.WithField("error", s.own.target.Dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
+	dialect := d.src.own.target.Dialect
+	err := d.src.onConn(ctx, func(conn driver.Conn) error {
+		return dialect.ReceiptRights(ctx, conn, dialect.EraseReceipts(ctx, conn, ids))
+	})
+	if err != nil && !d.job.receiptsStay(d.tally, d.src, err) {
+		d.src.log.WithField("error", dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
 	}
+}
+
+// receiptsStay tells, once, of receipts that cannot be deleted for want of
+// rights; false if err is something else.
+func (j *Job) receiptsStay(t *tally, s *source, err error) bool {
+	said, ok := s.needsOperator(err)
+	if !ok {
+		return false
+	}
+	t.note(s.name, func(r *DataSourceReport) { r.Purge = err })
+	if said = "receipts cannot be erased or purged, they pile up until an operator acts: " + said; j.concerns.raise(s.name, said) {
+		s.log.Warn(said)
+	}
+	return true
 }
 
 const (
@@ -40,14 +56,20 @@ const (
 	purgeLimit = 10 * time.Second
 )
 
-// purgeDue reports whether receipts should be purged now, and from where on, and
-// takes the turn.
-func (s *source) purgeDue(interval time.Duration) (due bool, from string) {
+// purgeWanted reports whether receipts should be purged now.
+func (s *source) purgeWanted(interval time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down || !s.purging && !s.purged.IsZero() && time.Since(s.purged) < interval {
+	return !s.down && (s.purging || s.purged.IsZero() || time.Since(s.purged) >= interval)
+}
+
+// purgeDue is purgeWanted that takes the turn; it tells from where on to purge.
+func (s *source) purgeDue(interval time.Duration) (due bool, from string) {
+	if !s.purgeWanted(interval) {
 		return false, ""
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.purging, s.purged = false, time.Now()
 	return true, s.purgedTo
 }
@@ -61,45 +83,32 @@ func (s *source) purgeEnded(to string, err error) {
 	s.purgedTo, s.purging = to, to != "" && err == nil
 }
 
-// purgeAll purges the targets whose turn has come, behind the deliveries: what
-// is known to be down then is left alone.
-func (r *round) purgeAll() {
-	var all sync.WaitGroup
-	for _, s := range r.job.sources {
-		if r.ctx.Err() != nil {
-			break
-		}
-		if due, from := s.purgeDue(r.job.cfg.PurgeInterval); due {
-			all.Go(func() { r.job.guard(func() { r.purge(s, from) }) })
-		}
-	}
-	all.Wait()
-}
-
 // purge erases receipts of this log whose retention is over and whose units are
-// not in the log any more.
-func (r *round) purge(s *source, from string) {
-	ctx, cancel := context.WithTimeout(r.ctx, min(purgeLimit, r.job.cfg.DeliveryTimeout))
+// not in the log any more. It comes behind the deliveries: what is known to be
+// down then is left alone.
+func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
+	ctx, cancel := context.WithTimeout(round, min(purgeLimit, j.cfg.DeliveryTimeout))
 	defer cancel()
+	dialect := s.own.target.Dialect
 	erased, end := 0, time.Now().Add(s.purgeFor)
 	err := s.onConn(ctx, func(conn driver.Conn) error {
 		for {
-			next, n, err := s.own.target.Dialect.PurgeReceipts(ctx, conn, s.receipts, from, r.job.storage.Missing)
+			next, n, err := dialect.PurgeReceipts(ctx, conn, s.receipts, from, j.storage.Missing)
 			erased, from = erased+n, next
 			if err != nil || next == "" || time.Now().After(end) {
-				return err
+				return dialect.ReceiptRights(ctx, conn, err)
 			}
 		}
 	})
 	s.purgeEnded(from, err)
 	switch {
+	case err != nil && j.receiptsStay(t, s, err):
 	case err != nil:
-		// As a rule there is no such table, because no unit left a receipt there.
-		level := logrus.DebugLevel
-		if s.own.ensured.Load() && r.ctx.Err() == nil {
-			level = logrus.WarnLevel
+		level := logrus.WarnLevel
+		if dialect.NoReceipts(err) || round.Err() != nil {
+			level = logrus.DebugLevel // no unit left a receipt there; or the job ends
 		}
-		s.log.WithField("error", s.own.target.Dialect.Describe(err)).Log(level, "receipts could not be purged")
+		s.log.WithField("error", dialect.Describe(err)).Log(level, "receipts could not be purged")
 	case erased > 0:
 		s.log.WithField("receipts", erased).Info("receipts whose retention was over are purged")
 	}

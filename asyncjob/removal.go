@@ -27,28 +27,20 @@ const (
 // being delivered. Up to two batches are not removed yet: one on its way and one
 // that gathers; then deliveries wait.
 type removals struct {
-	visit *visit
+	drain *drain
 	most  int
 
 	mu      sync.Mutex
 	room    sync.Cond
-	pending []*removal
+	pending []*claimed
 	// some: there is one pending; full: there are as many as may be.
 	some, full, closing chan struct{}
 	closed              chan struct{}
 }
 
-// removal is a unit that was delivered and is to be removed.
-type removal struct {
-	unit *txlog.Unit
-	end  result
-	// erase: no attempt can need its receipt once it is removed.
-	erase bool
-}
-
-func newRemovals(v *visit, workers int) *removals {
+func newRemovals(d *drain, workers int) *removals {
 	r := &removals{
-		visit: v, most: min(removeMost, removePerWorker*workers),
+		drain: d, most: min(removeMost, removePerWorker*workers),
 		some: make(chan struct{}, 1), full: make(chan struct{}, 1),
 		closing: make(chan struct{}), closed: make(chan struct{}),
 	}
@@ -58,13 +50,13 @@ func newRemovals(v *visit, workers int) *removals {
 }
 
 // add waits while there are too many already.
-func (r *removals) add(d *removal) {
+func (r *removals) add(u *claimed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.pending) >= r.most {
 		r.room.Wait()
 	}
-	r.pending = append(r.pending, d)
+	r.pending = append(r.pending, u)
 	if len(r.pending) == 1 {
 		signal(r.some)
 	}
@@ -80,7 +72,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-func (r *removals) take() []*removal {
+func (r *removals) take() []*claimed {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	batch := r.pending
@@ -112,7 +104,7 @@ func (r *removals) run() {
 		}
 		batch := r.take()
 		if len(batch) > 0 {
-			r.visit.round.job.guard(func() { r.visit.removeAll(batch) })
+			r.drain.job.guard(func() { r.remove(batch) })
 			continue
 		}
 		select {
@@ -123,54 +115,51 @@ func (r *removals) run() {
 	}
 }
 
-// removeAll removes delivered units and ends them.
-func (v *visit) removeAll(batch []*removal) {
+// remove removes delivered units from the log, ends them, and erases their
+// receipts.
+func (r *removals) remove(delivered []*claimed) {
 	defer func() {
-		for _, d := range batch {
-			v.end(d.unit, d.end)
+		for _, u := range delivered {
+			u.end()
 		}
 	}()
+	d := r.drain
 	var receipts []string
-	for _, portion := range byOwner(batch) {
-		gone, err := v.erased(portion)
-		for _, d := range portion {
-			if slices.Contains(gone, d.unit.ID) {
-				d.end, d.erase = v.leaseLost(d.unit), false
+	for _, portion := range byOwner(delivered) {
+		gone, err := r.erased(portion)
+		for _, u := range portion {
+			switch {
+			case slices.Contains(gone, u.ID):
+				u.result = u.leaseLost()
+			case err == nil && erasable(u.Unit, u.result.found):
+				receipts = append(receipts, u.Receipt)
 			}
 		}
 		if err != nil {
-			log := v.logger()
+			log := d.logger()
 			if len(portion) == 1 {
-				log = v.unitLog(portion[0].unit)
+				log = portion[0].logger()
 			}
 			next := "their receipts will show that nothing is left to do"
-			if slices.ContainsFunc(portion, func(d *removal) bool { return d.unit.Receipt == "" }) {
+			if slices.ContainsFunc(portion, func(u *claimed) bool { return u.Receipt == "" }) {
 				next = "they may be delivered again"
 			}
 			log.WithError(err).WithField("units", len(portion)).
 				Warn("delivered, but not all of these logs could be removed; " + next)
-			continue
-		}
-		for _, d := range portion {
-			if d.erase {
-				receipts = append(receipts, d.unit.Receipt)
-			}
 		}
 	}
-	if v.src != nil {
-		v.src.erase(v.round.flight, v.round.job.cfg.ProbeTimeout, receipts)
-	}
+	d.erase(receipts)
 }
 
 // byOwner parts what was claimed at different times: units of one owner are
 // removed by a cheaper statement.
-func byOwner(batch []*removal) [][]*removal {
-	slices.SortStableFunc(batch, func(a, b *removal) int {
-		return cmp.Compare(a.unit.Lease.Token, b.unit.Lease.Token)
+func byOwner(batch []*claimed) [][]*claimed {
+	slices.SortStableFunc(batch, func(a, b *claimed) int {
+		return cmp.Compare(a.Lease.Token, b.Lease.Token)
 	})
-	var portions [][]*removal
+	var portions [][]*claimed
 	for begin, i := 0, 1; i <= len(batch); i++ {
-		if i == len(batch) || batch[i].unit.Lease.Token != batch[begin].unit.Lease.Token {
+		if i == len(batch) || batch[i].Lease.Token != batch[begin].Lease.Token {
 			portions = append(portions, batch[begin:i])
 			begin = i
 		}
@@ -181,14 +170,14 @@ func byOwner(batch []*removal) [][]*removal {
 // erased removes units from the log, again and again while their leases are
 // kept, and gives those that were not held any more: who lost a lease knows
 // nothing of the unit. After an error some of the others may be there.
-func (v *visit) erased(portion []*removal) (gone []string, err error) {
-	job := v.round.job
+func (r *removals) erased(portion []*claimed) (gone []string, err error) {
+	job := r.drain.job
 	units := make([]*txlog.Unit, len(portion))
-	for i, d := range portion {
-		units[i] = d.unit
+	for i, u := range portion {
+		units[i] = u.Unit
 	}
-	_, err = backoff.Retry(v.round.writes, func() (struct{}, error) {
-		ctx, cancel := context.WithTimeout(v.round.writes, job.cfg.Lease)
+	_, err = backoff.Retry(r.drain.writes, func() (struct{}, error) {
+		ctx, cancel := context.WithTimeout(r.drain.writes, job.cfg.Lease)
 		defer cancel()
 		for _, u := range units {
 			job.keeper.Refresh(u)

@@ -1,10 +1,12 @@
 package asyncjob
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -43,9 +45,16 @@ func (c *Counts) add(o Counts) {
 // DataSourceReport is what a round did for one data source.
 type DataSourceReport struct {
 	Counts
-	// Unreachable is why the data source could not be reached, or nil. A data
-	// source found unreachable has no units claimed.
+	// Unreachable is why the data source could not be reached or took no
+	// writes, or nil. A data source found unreachable has no units claimed.
 	Unreachable error
+	// Blocked is why units of it cannot be delivered until an operator acts: the
+	// data source is unknown or its settings differ, rights or a table are
+	// missing. nil when there is nothing of that kind.
+	Blocked error
+	// Purge is why its receipts could not be erased or purged for want of
+	// rights, or nil. They pile up until an operator acts.
+	Purge error
 	// Unknown is whether the log names a data source that is not among the
 	// job's targets.
 	Unknown bool
@@ -56,7 +65,7 @@ type Report struct {
 	// Counts are the sums over all data sources.
 	Counts
 	// DataSources holds a report for each data source that had units in the
-	// log that are not parked.
+	// log that are not parked, or whose receipts could not be purged.
 	DataSources map[string]DataSourceReport
 	// Duration is how long the round took, or has taken so far.
 	Duration time.Duration
@@ -67,11 +76,13 @@ func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "claimed %d, delivered %d (assumed %d), failed %d, parked %d, pushed back %d, lost %d in %v",
 		r.Claimed, r.Delivered, r.Assumed, r.Failed, r.Parked, r.PushedBack, r.Lost, r.Duration.Round(time.Millisecond))
-	var down, unknown []string
+	var down, unknown, blocked []string
 	for _, name := range slices.Sorted(maps.Keys(r.DataSources)) {
 		switch ds := r.DataSources[name]; {
 		case ds.Unknown:
 			unknown = append(unknown, name)
+		case ds.Blocked != nil:
+			blocked = append(blocked, name)
 		case ds.Unreachable != nil:
 			down = append(down, name)
 		}
@@ -82,5 +93,57 @@ func (r Report) String() string {
 	if unknown != nil {
 		b.WriteString("; unknown: " + strings.Join(unknown, ", "))
 	}
+	if blocked != nil {
+		b.WriteString("; waiting for an operator: " + strings.Join(blocked, ", "))
+	}
 	return b.String()
+}
+
+// tally gathers what a round does, for the report.
+type tally struct {
+	job   *Job
+	start time.Time
+
+	mu   sync.Mutex
+	rows map[string]DataSourceReport
+	errs []error
+}
+
+func newTally(j *Job) *tally {
+	return &tally{job: j, start: time.Now(), rows: map[string]DataSourceReport{}}
+}
+
+func (t *tally) failed(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.errs = append(t.errs, err)
+}
+
+// note changes the report of a data source and tells who watches.
+func (t *tally) note(name string, change func(*DataSourceReport)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	row := t.rows[name]
+	change(&row)
+	t.rows[name] = row
+	if watch := t.job.cfg.OnProgress; watch != nil {
+		t.job.watching.Lock()
+		defer t.job.watching.Unlock()
+		t.job.guard(func() { watch(t.report()) })
+	}
+}
+
+func (t *tally) result() (Report, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.report(), errors.Join(t.errs...)
+}
+
+// report is called with mu held.
+func (t *tally) report() Report {
+	rep := Report{DataSources: maps.Clone(t.rows), Duration: time.Since(t.start)}
+	for _, row := range t.rows {
+		rep.add(row.Counts)
+	}
+	return rep
 }

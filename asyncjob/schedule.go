@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+	"github.com/sirupsen/logrus"
 )
 
 const cronFields = cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor
@@ -25,4 +26,18 @@ func parseSchedule(expr string) (cron.Schedule, error) {
 		return nil, fmt.Errorf("it never comes to pass: %q", expr)
 	}
 	return schedule, nil
+}
+
+// cronLogger takes the lines of the cron chain.
+type cronLogger struct{ log logrus.FieldLogger }
+
+func (l cronLogger) Info(msg string, _ ...any) {
+	if msg == "skip" {
+		msg = "a tick is skipped: the log has not answered the one before"
+	}
+	l.log.Debug(msg)
+}
+
+func (l cronLogger) Error(err error, msg string, kv ...any) {
+	l.log.WithError(err).WithField("details", fmt.Sprint(kv...)).Error(msg)
 }

@@ -31,6 +31,13 @@ func newSession(t delivery.Target, concurrency int) *session {
 	return s
 }
 
+// known completes what is known of a failed attempt.
+func (s *session) known(a attempt) attempt {
+	isReadOnly := s.target.Dialect.ReadOnly
+	a.readOnly = a.Err != nil && isReadOnly != nil && isReadOnly(a.Err)
+	return a
+}
+
 // maxSessions is for how many sets of settings besides its own a data source
 // keeps a pool.
 const maxSessions = 8

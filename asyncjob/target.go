@@ -89,7 +89,7 @@ func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config,
 }
 
 // probe finds out on a connection of its own whether the data source can be
-// reached. It does not use the pool, whose connections may be older than what
+// reached and takes writes. It does not use the pool, whose connections may be older than what
 // is to be found out. A dial that was answered with a refusal (a wrong
 // password, too many connections) leaves nothing to deliver on either.
 func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
@@ -105,7 +105,11 @@ func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	return delivery.Ping(ctx, conn)
+	dialect := s.own.target.Dialect
+	if err := delivery.Ping(ctx, conn); err != nil || dialect.Writable == nil {
+		return err
+	}
+	return dialect.Writable(ctx, conn)
 }
 
 // reached and unreachable keep what is known of the data source from round to
@@ -149,6 +153,8 @@ type attempt struct {
 	// NoConn: there was no connection to try it on, or no table of receipts:
 	// the unit had no part in it.
 	NoConn bool
+	// readOnly: the data source takes no writes at the moment.
+	readOnly bool
 }
 
 // deliver runs u once more. A driver's ErrBadConn is not taken as a reason to
@@ -168,11 +174,16 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
 	a := attempt{NoConn: true}
 	err = conn.Raw(func(dc any) error {
 		a = s.attempt(ctx, session, dc.(driver.Conn), u)
-		if a.ConnLost {
+		if a.ConnLost || a.readOnly {
 			return driver.ErrBadConn // the pool drops it
 		}
 		return nil
 	})
+	if a.readOnly {
+		// Sessions that were made read-only stay so when the server is not any more.
+		session.pool.SetMaxIdleConns(0)
+		session.pool.SetMaxIdleConns(s.concurrency)
+	}
 	if a.NoConn && a.Err == nil {
 		a.Outcome = delivery.Outcome{Err: err, Class: delivery.Unreachable}
 	}
@@ -181,14 +192,24 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
 
 // attempt runs u on a connection. A unit that must not be run again is decided
 // by its receipt.
-func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) attempt {
+func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a attempt) {
+	dialect := in.target.Dialect
 	if u.Receipt != "" && !in.ensured.Load() {
-		if err := in.target.Dialect.EnsureReceipts(ctx, conn); err != nil {
-			return attempt{NoConn: true, Outcome: in.target.Dialect.Failed(err, true)}
+		if err := dialect.EnsureReceipts(ctx, conn); err != nil {
+			return in.known(attempt{NoConn: true, Outcome: dialect.Failed(err, true)})
 		}
 		in.ensured.Store(true)
 	}
-	return attempt{Outcome: s.replay(ctx, in, conn, u)}
+	a.Outcome = s.replay(ctx, in, conn, u)
+	switch {
+	case a.Err == nil || u.Receipt == "":
+	case dialect.NoReceipts(a.Err): // the table was there, and is gone
+		in.ensured.Store(false)
+		a.NoConn = true
+	case !a.ConnLost:
+		a.Err = dialect.ReceiptRights(ctx, conn, a.Err)
+	}
+	return in.known(a)
 }
 
 // replay turns a driver's panic into an outcome that nothing is known of.

@@ -48,8 +48,19 @@ var (
 	ErrRowsUnknown = listener.ErrRowsUnknown
 )
 
-// PendingError is the error type behind ErrPending.
+// PendingError is the error type behind ErrPending. errors.Is(err, ErrPending)
+// holds, and it unwraps to the cause. Its fields:
+//
+//	LogID      string // the write's id in the transaction log: bed-job show LogID
+//	DataSource string // where it is to be delivered
+//	Parked     bool   // it waits for a person rather than for the job
+//	Cause      error  // the last attempt's error
 type PendingError = listener.PendingError
 
-// RefusedError is a refusal inside a soft transaction, as End reports it.
+// RefusedError is a refusal inside a soft transaction, as End reports it: the
+// write is parked. It unwraps to the driver's own error. Its fields:
+//
+//	LogID      string // the write's id in the transaction log: bed-job show LogID
+//	DataSource string // which refused it
+//	Cause      error  // the driver's error
 type RefusedError = listener.RefusedError

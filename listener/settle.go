@@ -89,7 +89,9 @@ func (b *BestEfforts) decide(ctx context.Context, x *Execution) error {
 			return nil
 		case out.Voided:
 			x.inDoubt = false
-			x.Outcome = answer
+			if x.Outcome = answer; answer.OnReceipt {
+				x.Outcome = out
+			}
 			return b.refused(ctx, x)
 		case !out.OnReceipt:
 			tries++

@@ -28,6 +28,8 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		Receipt:          spreadReceipt,
 		ReceiptDuplicate: isReceiptDuplicate,
 		ReceiptBusy:      isReceiptBusy,
+		Writable:         writable,
+		ReadOnly:         isReadOnly,
 		GeneratedIDs:     true,
 	}
 }

@@ -23,6 +23,8 @@ var dialect = &delivery.Dialect{
 	CommitWith:       commitWith,
 	CheckNamedValue:  func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes
 	Storable:         storable,
+	Writable:         writable,
+	ReadOnly:         isReadOnly,
 }
 
 // Dialect returns what bed knows about PostgreSQL.

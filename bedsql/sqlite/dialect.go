@@ -16,6 +16,8 @@ var dialect = &delivery.Dialect{
 	ReceiptDuplicate: isReceiptDuplicate,
 	Storable:         storable,
 	TransactionLost:  transactionLost,
+	Writable:         writable,
+	ReadOnly:         isReadOnly,
 	GeneratedIDs:     true,
 }
 

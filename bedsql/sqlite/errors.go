@@ -63,30 +63,26 @@ var codes = map[int]delivery.Class{
 	2579: delivery.Duplicate, // SQLITE_CONSTRAINT_ROWID
 
 	1:  delivery.Refused, // SQLITE_ERROR (syntax, no such table …)
-	8:  delivery.Refused, // SQLITE_READONLY
 	18: delivery.Refused, // SQLITE_TOOBIG
 	19: delivery.Refused, // SQLITE_CONSTRAINT
 	20: delivery.Refused, // SQLITE_MISMATCH
 	23: delivery.Refused, // SQLITE_AUTH
 	25: delivery.Refused, // SQLITE_RANGE
 
-	3:    delivery.Retryable, // SQLITE_PERM
-	4:    delivery.Retryable, // SQLITE_ABORT
-	5:    delivery.Retryable, // SQLITE_BUSY
-	6:    delivery.Retryable, // SQLITE_LOCKED
-	7:    delivery.Retryable, // SQLITE_NOMEM
-	9:    delivery.Retryable, // SQLITE_INTERRUPT
-	13:   delivery.Retryable, // SQLITE_FULL
-	14:   delivery.Retryable, // SQLITE_CANTOPEN
-	15:   delivery.Retryable, // SQLITE_PROTOCOL (too many writers raced for the lock)
-	17:   delivery.Retryable, // SQLITE_SCHEMA
-	257:  delivery.Retryable, // SQLITE_ERROR_MISSING_COLLSEQ (registered per connection)
-	264:  delivery.Retryable, // SQLITE_READONLY_RECOVERY
-	513:  delivery.Retryable, // SQLITE_ERROR_RETRY
-	520:  delivery.Retryable, // SQLITE_READONLY_CANTLOCK
-	769:  delivery.Retryable, // SQLITE_ERROR_SNAPSHOT
-	1032: delivery.Retryable, // SQLITE_READONLY_DBMOVED (the file was replaced under the connection)
-	1288: delivery.Retryable, // SQLITE_READONLY_CANTINIT
+	3:   delivery.Retryable, // SQLITE_PERM
+	4:   delivery.Retryable, // SQLITE_ABORT
+	5:   delivery.Retryable, // SQLITE_BUSY
+	6:   delivery.Retryable, // SQLITE_LOCKED
+	7:   delivery.Retryable, // SQLITE_NOMEM
+	8:   delivery.Retryable, // SQLITE_READONLY (a file or file system that was made read-only)
+	9:   delivery.Retryable, // SQLITE_INTERRUPT
+	13:  delivery.Retryable, // SQLITE_FULL
+	14:  delivery.Retryable, // SQLITE_CANTOPEN
+	15:  delivery.Retryable, // SQLITE_PROTOCOL (too many writers raced for the lock)
+	17:  delivery.Retryable, // SQLITE_SCHEMA
+	257: delivery.Retryable, // SQLITE_ERROR_MISSING_COLLSEQ (registered per connection)
+	513: delivery.Retryable, // SQLITE_ERROR_RETRY
+	769: delivery.Retryable, // SQLITE_ERROR_SNAPSHOT
 
 	10: delivery.Unknown, // SQLITE_IOERR (a failed sync: what is on the disk is not known)
 }

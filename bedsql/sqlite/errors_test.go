@@ -135,14 +135,44 @@ func TestSQLiteMayDoBetterLater(t *testing.T) {
 	classIs(t, "full", err, delivery.Retryable)
 }
 
-func TestReadOnlyIsRefused(t *testing.T) {
+func TestAFileThatTakesNoWritesMayTakeThemLater(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x.db")
-	must(t, open(t, path), schema)
-	_, err := open(t, "file:"+path+"?mode=ro").Exec("INSERT INTO t (id, n) VALUES (7, 1)")
-	classIs(t, "mode=ro", err, delivery.Refused)
-	_, err = open(t, path+"?_query_only=1").Exec("INSERT INTO t (id, n) VALUES (7, 1)")
-	classIs(t, "query_only", err, delivery.Refused)
+	plain := open(t, path)
+	must(t, plain, schema)
+	for what, dsn := range map[string]string{"mode=ro": "file:" + path + "?mode=ro", "query_only": path + "?_query_only=1"} {
+		db := open(t, dsn)
+		_, err := db.Exec("INSERT INTO t (id, n) VALUES (7, 1)")
+		classIs(t, what, err, delivery.Retryable)
+		if !isReadOnly(err) {
+			t.Errorf("%s: %v does not say that it takes no writes", what, err)
+		}
+		if err := takesWrites(t, db); !isReadOnly(err) {
+			t.Errorf("%s: asked whether it takes writes it said %v", what, err)
+		}
+	}
+	if err := takesWrites(t, plain); err != nil {
+		t.Errorf("a file that takes writes said %v", err)
+	}
+	var left int
+	if err := plain.QueryRow("SELECT COUNT(*) FROM sqlite_master WHERE name = 'bed_probe'").Scan(&left); err != nil || left != 0 {
+		t.Errorf("the question left %d tables behind, %v", left, err)
+	}
+	holder := conn(t, plain)
+	must(t, holder, "BEGIN IMMEDIATE")
+	if err := takesWrites(t, open(t, path+"?_pragma=busy_timeout(0)")); err != nil {
+		t.Errorf("a file that another connection writes to said %v", err)
+	}
+	must(t, holder, "ROLLBACK")
+}
+
+func takesWrites(t *testing.T, db *sql.DB) (err error) {
+	t.Helper()
+	_ = conn(t, db).Raw(func(dc any) error {
+		err = Dialect().Writable(t.Context(), dc.(driver.Conn))
+		return nil
+	})
+	return err
 }
 
 func TestNoDatabaseIsRetryable(t *testing.T) {

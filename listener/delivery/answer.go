@@ -184,13 +184,20 @@ func (d *Dialect) Claim(ctx context.Context, conn driver.Conn, tx driver.Tx, u *
 		return Outcome{}, nil
 	}
 	out := d.undone(ctx, conn, tx, d.Failed(err, before))
-	if !d.isReceipt(out, u) || out.ConnLost {
+	switch {
+	case !d.isReceipt(out, u):
 		out.OnReceipt = out.Class == Retryable && dberr.Of(err).Contended()
 		return out, nil
+	case out.ConnLost:
+		// Nothing was sent but the receipt: another connection may begin anew.
+		return unread(driver.ErrBadConn, true), nil
 	}
 	found, err := d.readReceipt(ctx, conn, r, u.Receipt)
 	switch {
 	case err != nil:
+		if d.Failed(err, true).ConnLost && ctx.Err() == nil {
+			return unread(driver.ErrBadConn, true), nil
+		}
 		return d.Failed(err, true), nil
 	case found == nil:
 		out.OnReceipt = true // it was met and is gone

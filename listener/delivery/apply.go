@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/txlog"
@@ -83,8 +84,11 @@ func (d *Dialect) onReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit
 	if out.Class == Retryable && dberr.Of(out.Err).Contended() {
 		out.OnReceipt = true
 	}
-	if !d.isReceipt(out, u) || out.ConnLost {
+	switch {
+	case !d.isReceipt(out, u):
 		return out
+	case out.ConnLost:
+		return unread(driver.ErrBadConn, true)
 	}
 	found, err := d.readReceipt(ctx, conn, r, u.Receipt)
 	if err == nil && found != nil && found.UnitID == u.ID {
@@ -92,18 +96,22 @@ func (d *Dialect) onReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit
 	}
 	switch {
 	case err != nil:
-		out = d.Failed(err, true)
-		if out.Class.Answered() {
-			out.Class = Retryable
-		}
-		return out
+		return unread(err, d.Failed(err, true).ConnLost)
 	case found == nil:
-		return Outcome{Class: Retryable, OnReceipt: true, Err: errors.New("bed: the receipt was met and is gone")}
+		return Outcome{Class: Unknown, OnReceipt: true, Err: errors.New("bed: the receipt was met and is gone")}
 	case found.Void:
 		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}
 	default:
 		return found.outcome(u)
 	}
+}
+
+// unread is the outcome of an attempt that met the receipt and could not read
+// it: whether the work is done or void, another attempt finds out. The
+// duplicate key by which it was met is nobody's error.
+func unread(err error, lost bool) Outcome {
+	return Outcome{Class: Unknown, OnReceipt: true, ConnLost: lost,
+		Err: fmt.Errorf("bed: an earlier attempt left the receipt of this write, which could not be read: %w", err)}
 }
 
 // outcome is that of an attempt of u that met the receipt.

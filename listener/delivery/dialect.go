@@ -111,6 +111,13 @@ type Dialect struct {
 	// serialization failure that is known to have been met on bed_receipt by
 	// Atomic or CommitWith. Default: false.
 	ReceiptBusy func(err error) bool
+	// Writable asks on conn, which is closed afterwards, whether a write would be
+	// taken at this moment: a server that answers may be a standby. nil: it
+	// would. Default: not asked.
+	Writable func(ctx context.Context, conn driver.Conn) error
+	// ReadOnly reports whether err, of a write, says that the server or its
+	// session takes no writes at the moment; it was not applied. Default: false.
+	ReadOnly func(err error) bool
 	// GeneratedIDs is whether a Result's nonzero LastInsertId after an INSERT
 	// is an id that a later statement could carry.
 	GeneratedIDs bool

@@ -31,16 +31,19 @@ func (d *Dialect) FindReceipt(ctx context.Context, conn driver.Conn, id string) 
 
 func (d *Dialect) findReceipt(ctx context.Context, conn driver.Conn, id string) (*Found, error) {
 	found, err := d.ReadReceipt(ctx, conn, id)
-	if err != nil && d.noReceiptTable(err) {
+	if err != nil && d.NoReceipts(err) {
 		return nil, nil
 	}
 	return found, err
 }
 
-// noReceiptTable reports whether err says that there is no table bed_receipt.
-func (d *Dialect) noReceiptTable(err error) bool {
+// NoReceipts reports whether err says that there is no table bed_receipt.
+func (d *Dialect) NoReceipts(err error) bool {
+	if err == nil || !strings.Contains(err.Error(), "bed_receipt") {
+		return false
+	}
 	if d.Flavor == SQLite { // has one code for all of these
-		return d.Class(err).Answered() && strings.Contains(err.Error(), "no such table: bed_receipt")
+		return d.Class(err).Answered() && strings.Contains(err.Error(), "no such table: ")
 	}
 	state := dberr.Of(err).State
 	return state == "42S02" || state == "42P01"

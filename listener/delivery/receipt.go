@@ -99,6 +99,11 @@ func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
 	if err == nil || !d.Class(err).Answered() {
 		return err
 	}
+	if d.Flavor != MySQL && denied(err) {
+		// It is there. Another one, which the account could make in a schema of its
+		// own, would not know of what is in this one.
+		return d.ReceiptRights(ctx, conn, err)
+	}
 	ddl := receiptText(d.Flavor, receiptCreate, 0)
 	_, _, cerr := Exec(ctx, conn, ddl, nil)
 	if cerr != nil && !d.Class(cerr).Answered() {
@@ -108,6 +113,9 @@ func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
 	// older form.
 	if err = d.drain(ctx, conn, call(probe)); err == nil || !d.Class(err).Answered() {
 		return err
+	}
+	if denied(err) { // MySQL says so too of a table that is not there
+		return d.ReceiptRights(ctx, conn, err)
 	}
 	if d.drain(ctx, conn, call(receiptText(d.Flavor, receiptProbeOlder, 0))) == nil {
 		return &ReceiptTableError{Statement: receiptText(d.Flavor, receiptAdd, 0), Err: err}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -30,6 +31,9 @@ type app struct {
 	InTTY, OutTTY, ErrTTY bool
 	Getenv                func(string) (string, bool)
 	Now                   func() time.Time
+	// Width is how many columns the terminal has to which Out leads; 0, or nil,
+	// for none.
+	Width func() int
 	// Open opens the transaction log that a configuration names; create says
 	// whether its tables are created when they are absent.
 	Open func(ctx context.Context, log dataSource, create bool) (txlog.Storage, error)
@@ -52,11 +56,27 @@ func Main() int {
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		InTTY: terminal(os.Stdin), OutTTY: terminal(os.Stdout), ErrTTY: terminal(os.Stderr),
 		Getenv: os.LookupEnv, Now: time.Now,
-		Open: openLog,
+		Open: openLog, Width: func() int { return columns(os.Stdout) },
 	}
 	ctx, stop := withSignals(context.Background(), a.Err)
 	defer stop()
 	return a.run(ctx, os.Args[1:])
+}
+
+// columns is the width of a terminal; 0 for anything else.
+func columns(f *os.File) int {
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+func (a *app) width() int {
+	if a.Width == nil {
+		return 0
+	}
+	return a.Width()
 }
 
 func terminal(f *os.File) bool {

@@ -24,10 +24,11 @@ exit status is 1 if a balance is not what it must be.`,
 				return demo.Application(cmd.Context(), dir, a.In, a.Out)
 			}
 			return demo.Run(cmd.Context(), demo.Options{
-				Out: a.Out, Color: a.OutTTY, Keep: keep,
+				Out: a.Out, Color: a.OutTTY, Width: a.width(), Keep: keep,
 				BedJob: func(ctx context.Context, out io.Writer, args ...string) int {
 					inner := *a
 					inner.Out, inner.Err, inner.OutTTY, inner.ErrTTY = out, out, false, false
+					inner.Width = func() int { return demo.MaxWidth }
 					return inner.run(ctx, args)
 				},
 			})

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -15,10 +18,10 @@ import (
 // pageSize is how many units are read from the log at once.
 const pageSize = 500
 
-// The widths of a list's cells.
+// The widths that the last two columns of a list have at least.
 const (
-	sqlWidth   = 60
-	errorWidth = 40
+	sqlWidth   = 24
+	errorWidth = 20
 )
 
 func (a *app) listCommand() *cobra.Command {
@@ -139,14 +142,16 @@ func (l *logList) printTable(each func(func(page) error) error) error {
 	told := map[string]bool{}
 	var details []string
 	err := each(func(p page) error {
+		heading := "ID\tDATA SOURCE\tSTATE\t"
+		if l.verifier != nil {
+			heading += "VERDICT\t"
+		}
+		heading += "TRIES\tCREATED\tNEXT TRY"
 		if !found {
-			heading := "ID\tDATA SOURCE\tSTATE\t"
-			if l.verifier != nil {
-				heading += "VERDICT\t"
-			}
-			fmt.Fprintln(w, heading+"TRIES\tCREATED\tNEXT TRY\tLAST ERROR\tSQL")
+			fmt.Fprintln(w, heading+"\tLAST ERROR\tSQL")
 		}
 		found = true
+		rows := make([]row, 0, len(p.units))
 		for i, u := range p.units {
 			now, next := l.clock(u), "-"
 			if !u.Parked {
@@ -160,8 +165,13 @@ func (l *logList) printTable(each func(func(page) error) error) error {
 					details = append(details, why)
 				}
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable(u.ID), printable(u.DataSource), state,
-				u.Tries, when(now, u.CreatedAt), next, orDash(oneLine(u.LastError, errorWidth)), sqlCell(u))
+			rows = append(rows, row{
+				fmt.Sprintf("%s\t%s\t%s\t%d\t%s\t%s", printable(u.ID), printable(u.DataSource), state, u.Tries, when(now, u.CreatedAt), next),
+				orDash(oneLine(u.LastError, math.MaxInt)), u})
+		}
+		errors, sqls := l.room(heading, rows)
+		for _, r := range rows {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", r.head, oneLine(r.err, errors), sqlCell(r.unit, sqls))
 		}
 		return w.Flush()
 	})
@@ -174,16 +184,44 @@ func (l *logList) printTable(each func(func(page) error) error) error {
 	return err
 }
 
-func sqlCell(u *txlog.Unit) string {
+// row is a line of the list: its cells that are never cut, and the others.
+type row struct {
+	head, err string
+	unit      *txlog.Unit
+}
+
+// room is how wide the last two columns can be: as wide as they are where no
+// terminal ends, else what the terminal leaves.
+func (l *logList) room(heading string, rows []row) (errors, sqls int) {
+	width := l.width()
+	if width == 0 {
+		return math.MaxInt, math.MaxInt
+	}
+	widths := map[int]int{}
+	for _, line := range append([]row{{head: heading, err: "LAST ERROR"}}, rows...) {
+		for i, cell := range strings.Split(line.head, "\t") {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+		errors = max(errors, utf8.RuneCountInString(line.err))
+	}
+	for _, n := range widths {
+		width -= n + 2
+	}
+	errors = min(errors, max(errorWidth, width*2/5))
+	return errors, max(sqlWidth, width-errors-2)
+}
+
+func sqlCell(u *txlog.Unit, width int) string {
 	switch n := len(u.Statements); {
 	case u.Unreadable != nil:
-		return "(unreadable: " + oneLine(u.Unreadable.Error(), sqlWidth) + ")"
+		return oneLine("(unreadable: "+u.Unreadable.Error()+")", width)
 	case n == 0:
 		return "-"
 	case n == 1:
-		return oneLine(u.Statements[0].SQL, sqlWidth)
+		return oneLine(u.Statements[0].SQL, width)
 	default:
-		return fmt.Sprintf("%s (and %d more)", oneLine(u.Statements[0].SQL, sqlWidth), n-1)
+		more := fmt.Sprintf(" (and %d more)", n-1)
+		return oneLine(u.Statements[0].SQL, max(width-len(more), sqlWidth-len(more))) + more
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -91,7 +92,7 @@ func TestListIsOneLineForEachLog(t *testing.T) {
 	h.run(t, "list").want(t, 0, ""+
 		"ID    DATA SOURCE  STATE    TRIES  CREATED                         NEXT TRY                            LAST ERROR          SQL\n"+
 		"id-1  orders_0     parked   3      2026-03-01T09:00:00+01:00 (3h)  -                                   Unknown column 'x'  INSERT INTO a VALUES (?, ?, '\\x1b[2Jé') (and 1 more)\n"+
-		"id-2  ledger       waiting  0      2026-03-01T11:58:30+01:00 (1m)  2026-03-01T12:00:30+01:00 (in 30s)  -                   UPDATE accounts SET balance = ?, owner = ? WHERE id = ? AND…\n"+
+		"id-2  ledger       waiting  0      2026-03-01T11:58:30+01:00 (1m)  2026-03-01T12:00:30+01:00 (in 30s)  -                   UPDATE accounts SET balance = ?, owner = ? WHERE id = ? AND something_long IS NOT NULL\n"+
 		"id-3  ledger       leased   0      2026-03-01T11:59:59+01:00 (1s)  2026-03-01T12:01:00+01:00 (in 1m)   -                   (unreadable: its sql is NULL)\n"+
 		"id-4  ledger       waiting  0      2026-03-01T12:00:00+01:00 (0s)  2026-03-01T11:59:59+01:00 (due)     -                   DELETE FROM a\n")
 }
@@ -340,5 +341,40 @@ func TestListShowsTheTimeThatReallyCounts(t *testing.T) {
 	}
 	if r := h.run(t, "list", "-o", "json"); !strings.Contains(r.out, `"nextTry": "2026-03-02T11:09:50Z"`) {
 		t.Errorf("the JSON says\n%s", r.out)
+	}
+}
+
+func TestAListIsAsWideAsItsTerminal(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("error ", 40)
+	sql := "UPDATE a SET " + strings.Repeat("x = x, ", 40) + "y = 1"
+	st := txlog.NewMemory()
+	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: sql}}}
+	if err := st.Add(t.Context(), time.Minute, u); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Release(t.Context(), u, txlog.Verdict{Park: true, Err: long}); err != nil {
+		t.Fatal(err)
+	}
+	widest := func(width int) (line string) {
+		h := newHarness(t, st)
+		h.Width = func() int { return width }
+		for l := range strings.Lines(h.run(t, "list").out) {
+			if l = strings.TrimSuffix(l, "\n"); utf8.RuneCountInString(l) > utf8.RuneCountInString(line) {
+				line = l
+			}
+		}
+		return line
+	}
+	if line := widest(0); !strings.Contains(line, strings.TrimSpace(long)) || !strings.Contains(line, sql) {
+		t.Errorf("where no terminal is it is cut: %s", line)
+	}
+	for _, width := range []int{170, 200, 300} {
+		if line := widest(width); utf8.RuneCountInString(line) != width {
+			t.Errorf("on %d columns it has %d: %s", width, utf8.RuneCountInString(line), line)
+		}
+	}
+	if line := widest(1000); !strings.Contains(line, sql) || !strings.Contains(line, strings.TrimSpace(long)) {
+		t.Errorf("on 1000 columns it is cut: %s", line)
 	}
 }

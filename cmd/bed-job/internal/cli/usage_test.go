@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -130,6 +131,29 @@ func TestTheDemoRunsWithTheRealCommands(t *testing.T) {
 	for _, want := range []string{"$ bed-job list --parked\nID ", "State:        parked", "Nothing is lost, nothing is there twice."} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestTheDemoIsNoWiderThan100Columns(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv(beMain, "1")
+	for _, width := range []int{0, 80, 240} {
+		var out, err strings.Builder
+		a := &app{Out: &out, Err: &err, Getenv: env(nil), Now: time.Now, Open: openLog, OutTTY: width > 0, Width: func() int { return width }}
+		if status := a.run(t.Context(), []string{"demo"}); status != 0 {
+			t.Fatalf("status %d\n%s%s", status, out.String(), err.String())
+		}
+		limit := width
+		if limit != 80 {
+			limit = 100
+		}
+		for line := range strings.Lines(out.String()) {
+			plain := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(strings.TrimSuffix(line, "\n"), "")
+			// A word that is wider by itself, such as a path, stays whole.
+			if n := utf8.RuneCountInString(plain); n > limit && len(strings.Fields(plain)) > 1 {
+				t.Errorf("on %d columns a line has %d: %s", width, n, plain)
+			}
 		}
 	}
 }

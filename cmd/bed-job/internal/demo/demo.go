@@ -18,6 +18,9 @@ type Options struct {
 	Out io.Writer
 	// Color colours it, for a terminal.
 	Color bool
+	// Width is that of the terminal; the lines have at most this many columns,
+	// and never more than 100. 0 means 100.
+	Width int
 	// Keep leaves the databases behind.
 	Keep bool
 	// BedJob runs a command line of bed-job and returns its exit status.
@@ -37,6 +40,7 @@ var ErrBooks = errors.New("the books do not balance")
 // Run runs the demo in a temporary directory. It returns nil when each write
 // took the way it should and the balances are right.
 func Run(ctx context.Context, o Options) (err error) {
+	o.Out = newWrapper(o.Out, o.Width)
 	dir, err := os.MkdirTemp(o.parent, "bed-demo-")
 	if err != nil {
 		return fmt.Errorf("the demo needs a temporary directory: %w", err)

@@ -51,7 +51,7 @@ func (n *narrator) event(ev listener.Event) {
 	case listener.ExecuteSuccess:
 		what = n.green("delivered") + " by " + who + ", its log is removed"
 		if ev.Found {
-			what = n.green("delivered") + " already, its receipt is there: " + who + " applies nothing and removes the log"
+			what = n.green("delivered") + " already, its receipt is there: " + who + " only removes the log"
 		}
 	case listener.ExecuteFailure:
 		what = n.red("failed") + fmt.Sprintf(" (%s): %v", who, ev.Err)

@@ -1,0 +1,57 @@
+package asyncjob
+
+import (
+	"context"
+	"errors"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// batch is what one worker delivers at a time: units of different transactions.
+type batch []*claimed
+
+// deliver works on all of them; what became of each is its result.
+func (b batch) deliver() {
+	var joined batch
+	for _, u := range b {
+		if len(b) > 1 && u.joins() && (joined == nil || u.sameSettings(joined[0])) {
+			joined = append(joined, u)
+		}
+	}
+	ended := len(joined) > 1 && joined.join()
+	for _, u := range b {
+		if !ended || !u.joined {
+			u.drain.job.guard(u.work)
+		}
+	}
+}
+
+// join delivers units in one local transaction. Should any of them fail it is
+// rolled back, and each is left to an attempt of its own: then it reports
+// false. Only if COMMIT is not answered all of them are in doubt.
+func (b batch) join() bool {
+	d := b[0].drain
+	whole := &txlog.Unit{ID: b[0].ID, Settings: b[0].Settings, SettingsOlder: b[0].SettingsOlder}
+	for _, u := range b {
+		whole.Statements = append(whole.Statements, u.Statements...)
+	}
+	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
+	a := d.src.deliver(ctx, whole)
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	cancel()
+	if !a.Delivered() && !a.Maybe() {
+		if a.readOnly {
+			d.wentDown(a.Err)
+		}
+		return false
+	}
+	if a.Delivered() {
+		a.Outcome = delivery.Outcome{}
+	}
+	for _, u := range b {
+		u.joined = true
+		d.job.guard(func() { u.result = u.judge(a, late) })
+	}
+	return true
+}

@@ -1,0 +1,80 @@
+package asyncjob
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// untilAnOperatorActs begins the last error of what no attempt can deliver as
+// things are.
+const untilAnOperatorActs = "cannot be delivered until an operator acts: "
+
+// concerns are what was told of each data source that only an operator can
+// mend, so that it is told once.
+type concerns struct {
+	mu   sync.Mutex
+	told map[string]map[string]bool
+}
+
+// raise reports whether the cause was not told before.
+func (c *concerns) raise(name, cause string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told[name][cause] {
+		return false
+	}
+	if c.told == nil {
+		c.told = map[string]map[string]bool{}
+	}
+	if c.told[name] == nil {
+		c.told[name] = map[string]bool{}
+	}
+	c.told[name][cause] = true
+	return true
+}
+
+// settled forgets what was told of a data source, and reports whether there
+// was anything.
+func (c *concerns) settled(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, was := c.told[name]
+	delete(c.told, name)
+	return was
+}
+
+// needsOperator tells whether err is of a table of receipts that is missing or
+// that the account may not use, and what a log line may tell of it.
+func (s *source) needsOperator(err error) (said string, ok bool) {
+	var table *delivery.ReceiptTableError
+	var rights *delivery.ReceiptRightsError
+	switch {
+	case errors.As(err, &rights):
+		return "missing rights (" + s.describe(rights.Err) + "); have run: " + rights.Grant, true
+	case errors.As(err, &table):
+		return "no usable table bed_receipt (" + s.describe(table.Err) + "); have run: " + table.Statement, true
+	}
+	return "", false
+}
+
+// standing finds what an earlier round left for an operator and that rests
+// now: a round that claims nothing must not look as if all was well.
+func (d *drain) standing() {
+	ctx, cancel := context.WithTimeout(d.ctx, d.job.cfg.Lease)
+	defer cancel()
+	units, err := d.job.storage.List(ctx, txlog.Filter{DataSource: d.name, Limit: 100})
+	if err != nil {
+		return // the report is of this round; whether the log can be read was told by the claim
+	}
+	for _, u := range units {
+		if why, ok := strings.CutPrefix(u.LastError, untilAnOperatorActs); ok && !u.Parked {
+			d.note(func(r *DataSourceReport) { r.Blocked = errors.New(why) })
+			return
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package asyncjob
+
+import (
+	"context"
+	"time"
+)
+
+// writeGrace is how long verdicts may still be written after what was in
+// flight has been cut off.
+const writeGrace = 5 * time.Second
+
+// shutdown ends work in three steps, one context after the other.
+type shutdown struct {
+	// ctx is the caller's: once it is done, nothing new begins.
+	ctx context.Context
+	// flight ends ShutdownTimeout after ctx: it cuts off what is in flight.
+	flight context.Context
+	// writes ends writeGrace after flight: verdicts that cannot be written by
+	// then are left to the leases' end.
+	writes context.Context
+	end    func()
+}
+
+func newShutdown(ctx context.Context, timeout time.Duration) *shutdown {
+	s := &shutdown{ctx: ctx}
+	var endFlight, endWrites func()
+	s.flight, endFlight = outlive(ctx, timeout)
+	s.writes, endWrites = outlive(s.flight, writeGrace)
+	s.end = func() {
+		endWrites()
+		endFlight()
+	}
+	return s
+}
+
+// outlive derives a context that ends d after ctx.
+func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-longer.Done():
+		}
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
+}

@@ -1,0 +1,43 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"strings"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/go-sql-driver/mysql"
+)
+
+// writable begins a transaction that says that it writes: a server under
+// read_only refuses it to those accounts whose writes it refuses, and a Galera
+// node outside of its primary component to all. A ping they both answer.
+func writable(ctx context.Context, conn driver.Conn) error {
+	if _, _, err := delivery.Exec(ctx, conn, "START TRANSACTION READ WRITE", nil); err != nil {
+		if class := Classify(err); class == delivery.Refused {
+			return nil // a server that does not know the words
+		}
+		return err
+	}
+	_, _, err := delivery.Exec(ctx, conn, "ROLLBACK", nil)
+	return err
+}
+
+// isReadOnly reports whether err says that this server takes no writes.
+func isReadOnly(err error) bool {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return false
+	}
+	switch server.Number {
+	case 1047, // ER_UNKNOWN_COM_ERROR (Galera: the node is not ready)
+		1792, // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+		1836, // ER_READ_ONLY_MODE
+		1874: // ER_INNODB_READ_ONLY
+		return true
+	case 1290: // ER_OPTION_PREVENTS_STATEMENT names the option, untranslated
+		return strings.Contains(strings.ReplaceAll(server.Message, "_", "-"), "read-only")
+	}
+	return false
+}

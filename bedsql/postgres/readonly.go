@@ -1,0 +1,36 @@
+package postgres
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// writable reads the mode of a transaction that begins now: it is read-only on
+// a standby, and where default_transaction_read_only is on.
+func writable(ctx context.Context, conn driver.Conn) error {
+	std, ok := delivery.Bare(conn).(*stdlib.Conn)
+	if !ok {
+		return nil
+	}
+	results, err := std.Conn().PgConn().Exec(ctx, "SHOW transaction_read_only").ReadAll()
+	switch {
+	case err != nil && Classify(err) == delivery.Refused:
+		return nil // not quite PostgreSQL
+	case err != nil:
+		return err
+	case len(results) == 1 && len(results[0].Rows) == 1 && string(results[0].Rows[0][0]) == "on":
+		return errors.New("it takes no writes: transaction_read_only is on (a standby, or default_transaction_read_only)")
+	}
+	return nil
+}
+
+// isReadOnly reports whether err says that this server or session takes no writes.
+func isReadOnly(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.Code == "25006" // read_only_sql_transaction
+}

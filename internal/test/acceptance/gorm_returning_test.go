@@ -1,0 +1,49 @@
+package acceptance
+
+import (
+	"errors"
+	"testing"
+
+	gormmysql "gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+func TestGormAsksMariaDBByReturningUnlessItIsTurnedOff(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t))
+	r.exec("CREATE TABLE letters (id VARCHAR(20) PRIMARY KEY, state VARCHAR(20) DEFAULT 'new')")
+	type Letter struct {
+		ID    string `gorm:"primaryKey"`
+		State string `gorm:"default:(-)"`
+	}
+	for _, off := range []bool{false, true} {
+		db, err := gorm.Open(gormmysql.New(gormmysql.Config{DriverName: r.register(), DSN: r.db.DSN, DisableWithReturning: off}),
+			&gorm.Config{Logger: logger.Discard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := db.DB()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = pool.Close() })
+		ctx, soft, err := bedsql.Begin(t.Context(), bedsql.Staged())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.WithContext(ctx).Create(&Letter{ID: "a"}).Error
+		if refused := errors.Is(err, bedsql.ErrStaged); refused == off || off && err != nil {
+			t.Errorf("DisableWithReturning %v: %v", off, err)
+		}
+		if err := soft.End(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := r.count("SELECT COUNT(*) FROM letters WHERE state = 'new'"); n != 1 {
+		t.Errorf("%d rows are there, want 1", n)
+	}
+}

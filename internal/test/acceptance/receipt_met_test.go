@@ -1,0 +1,126 @@
+package acceptance
+
+import (
+	"context"
+	"testing"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+)
+
+// metBreaks are the places at which the connection breaks of who has just met
+// a receipt.
+var metBreaks = map[string]string{"at its ROLLBACK": "ROLLBACK", "at the reading": "SELECT void"}
+
+func TestAReceiptThatIsMetIsAReceiptWhateverBreaksAfter(t *testing.T) {
+	t.Parallel()
+	const twice = "UPDATE account SET balance = balance + 1 WHERE id = 2"
+	inTx := func(ctx context.Context, r *rig) error {
+		tx, err := r.wrapped.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		for _, q := range []string{addOne, twice} {
+			if _, err := tx.ExecContext(ctx, q); err != nil {
+				return err
+			}
+		}
+		return tx.Commit()
+	}
+	writes := map[string]func(context.Context, *rig) error{
+		"Exec": func(ctx context.Context, r *rig) error {
+			_, err := r.wrapped.ExecContext(ctx, addOne)
+			return err
+		},
+		"a local transaction": inTx,
+		"a staged soft transaction": func(ctx context.Context, r *rig) error {
+			ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+			if err != nil {
+				return err
+			}
+			for _, q := range []string{addOne, twice} {
+				if _, err := r.wrapped.ExecContext(ctx, q); err != nil {
+					return err
+				}
+			}
+			return soft.End(ctx)
+		},
+	}
+	for where, broken := range metBreaks {
+		for name, write := range writes {
+			t.Run(name+" "+where, func(t *testing.T) {
+				t.Parallel()
+				eachServer(t, func(t *testing.T, db testdb.DB) {
+					// The first attempt is applied and its answer lost; the second
+					// meets its receipt.
+					t.Run("a retry", func(t *testing.T) {
+						t.Parallel()
+						r, p := newRigBehindProxy(t, freshLike(t, db), exactlyOnce)
+						r.wrapped = r.openStepwise()
+						r.receiptTable()
+						r.account(0, 0)
+						p.CutAfter(testproxy.Text("COMMIT"))
+						struck := p.CutBefore(testproxy.Text(broken))
+						if err := write(context.Background(), r); err != nil {
+							t.Errorf("an applied write is told %v", err)
+						}
+						<-struck
+						r.wantBalances(1)
+						r.wantNoLog()
+					})
+					t.Run("a request sent again", func(t *testing.T) {
+						t.Parallel()
+						r, p := newRigBehindProxy(t, freshLike(t, db))
+						r.receiptTable()
+						r.account(0, 0)
+						ctx, _ := keyed("k")
+						if err := write(ctx, r); err != nil {
+							t.Fatal(err)
+						}
+						struck := p.CutBefore(testproxy.Text(broken))
+						ctx, k := keyed("k")
+						if err := write(ctx, r); err != nil || !k.Replayed() {
+							t.Errorf("an applied request is told %v, replayed %t", err, k.Replayed())
+						}
+						<-struck
+						r.wantBalances(1)
+						r.wantNoLog()
+					})
+				})
+			})
+		}
+	}
+}
+
+func TestTheJobsConnectionThatBreaksBehindAReceiptParksNothing(t *testing.T) {
+	t.Parallel()
+	for where, broken := range metBreaks {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			eachServer(t, func(t *testing.T, db testdb.DB) {
+				r, p := newRigBehindProxy(t, db, exactlyOnce, noSyncRetry)
+				r.wrapped = r.openStepwise()
+				r.receiptTable()
+				r.account(0, 0)
+				p.CutAfter(testproxy.Text("COMMIT"))
+				wantPending(t, r.fails(r.wrapped, addOne))
+				tgt, err := target(db.Driver)(r.db.DSN)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tgt.Dialect = stepwise(tgt.Dialect)
+				job := r.jobFor(asyncjob.Targets{tgt.DataSource: tgt}, func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1 })
+				struck := p.CutBefore(testproxy.Text(broken))
+				if report, err := job.RunOnce(context.Background()); err != nil || report.Parked != 0 {
+					t.Errorf("report: %v, %v", report, err)
+				}
+				<-struck
+				r.drain(job)
+				r.wantBalances(1)
+			})
+		})
+	}
+}
