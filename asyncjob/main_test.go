@@ -32,6 +32,7 @@ type fakeDB struct {
 	onExec func(ctx context.Context, query string) error
 	// onCommit is given what the local transaction holds.
 	onCommit func(queries []string) error
+	onClose  func() error
 
 	mu      sync.Mutex
 	dials   int
@@ -124,6 +125,9 @@ func (c *fakeConn) Close() error {
 	c.db.mu.Lock()
 	defer c.db.mu.Unlock()
 	c.db.closes++
+	if c.db.onClose != nil {
+		return c.db.onClose()
+	}
 	return nil
 }
 

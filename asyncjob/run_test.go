@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -223,5 +224,63 @@ func TestOneRunAtATimeAndNoneAfterClose(t *testing.T) {
 	}
 	if err := j.Close(); err != nil {
 		t.Errorf("closed twice: %v", err)
+	}
+}
+
+// The end of the job says nothing of a unit, so its last error stays.
+func TestAShutdownLeavesNoErrorOfItsOwnOnAUnit(t *testing.T) {
+	t.Parallel()
+	for name, database := range map[string]func(cutOff func(context.Context) error) *fakeDB{
+		"in the dial": func(cutOff func(context.Context) error) *fakeDB {
+			dials := 0
+			return &fakeDB{onDial: func(ctx context.Context) error {
+				if dials++; dials == 1 { // the probe
+					return nil
+				}
+				return cutOff(ctx)
+			}}
+		},
+		"in the statement": func(cutOff func(context.Context) error) *fakeDB {
+			return &fakeDB{onExec: func(ctx context.Context, _ string) error { return cutOff(ctx) }}
+		},
+		"in the statement, answered": func(cutOff func(context.Context) error) *fakeDB {
+			return &fakeDB{onExec: func(ctx context.Context, _ string) error {
+				_ = cutOff(ctx)
+				return answer{delivery.Retryable, "fake: canceled on user request"}
+			}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore(t)
+			u := add(t, store, "orders", "one", nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			db := database(func(ctx context.Context) error {
+				cancel()
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			cfg := brittle()
+			cfg.ShutdownTimeout = time.Millisecond
+			if r, err := newJob(t, store, Targets{"orders": db.target()}, cfg).RunOnce(ctx); err == nil || r.PushedBack != 1 {
+				t.Errorf("report %v, %v", r, err)
+			}
+			if got := get(t, store, u); got.LastError != "" || got.Tries != 0 || got.Parked || got.Leased {
+				t.Errorf("the unit is %+v", got)
+			}
+		})
+	}
+}
+
+func TestAConnectionThatWasCutWhileIdleIsNoFailureOfTheJob(t *testing.T) {
+	t.Parallel()
+	store := newStore(t)
+	add(t, store, "orders", "one", nil)
+	db := &fakeDB{onClose: func() error { return errors.New("fake: broken pipe") }}
+	j := newJob(t, store, Targets{"orders": db.target()}, brittle())
+	runOnce(t, j)
+	if err := j.Close(); err != nil {
+		t.Errorf("Close returned %v", err)
 	}
 }

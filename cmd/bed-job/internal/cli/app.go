@@ -205,6 +205,6 @@ func (a *app) withConfig(ctx context.Context, p part, f func(txlog.Storage, *con
 		return err
 	}
 	defer func() { err = redactError(err, a.dsns...) }()
-	defer closing(&err, "the transaction log", st.Close)
+	defer closing(st.Close)
 	return f(boundedLog{st, a, cfg.log}, cfg)
 }

@@ -184,7 +184,7 @@ func (p *process) end() (status int, rest string) {
 
 func TestTheProcessDeliversAndEndsOnASignal(t *testing.T) {
 	t.Parallel()
-	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
 		s := newStage(t)
 		s.promise(t, "target", "INSERT INTO a VALUES (1)")
 		p := s.start(t, "run")
@@ -227,12 +227,54 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 	s.leased(t, id)
 	p.signal(t, syscall.SIGTERM)
 	p.until(t, "ending: what is in flight is finished")
+	time.Sleep(oneWish) // what comes sooner is no second wish
 	p.signal(t, syscall.SIGTERM)
 	if status, rest := p.end(); status != 128+int(syscall.SIGTERM) || !strings.Contains(rest, "leaving at once") {
 		t.Errorf("the status is %d and it wrote\n%s", status, rest)
 	}
 	if u, err := s.log.Get(t.Context(), id); err != nil || !u.InDoubt {
 		t.Errorf("the log must stay, in doubt; it is %+v, %v", u, err)
+	}
+}
+
+// A service manager, or a shell, signals the process and its group.
+func TestASignalThatComesTwiceAtOnceIsOneWish(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	unlock := s.lock(t)
+	id := s.promise(t, "target", "INSERT INTO a VALUES (1)")
+	p := s.start(t, "run")
+	s.leased(t, id)
+	p.signal(t, syscall.SIGTERM)
+	p.until(t, "ending: what is in flight is finished")
+	for range 3 {
+		p.signal(t, syscall.SIGTERM)
+	}
+	p.signal(t, syscall.SIGHUP)
+	unlock()
+	if status, rest := p.end(); status != 0 || !strings.Contains(rest, "bed-job has ended") {
+		t.Errorf("the status is %d and it wrote\n%s", status, rest)
+	}
+	if n := s.rows(t); n != 1 || count(t, s.log, txlog.Filter{}) != 0 {
+		t.Errorf("%d rows are there, want 1, and an empty log", n)
+	}
+}
+
+// cutOff is a log one of whose idle connections was cut.
+type cutOff struct{ txlog.Storage }
+
+func (cutOff) Close() error { return errors.New("write: broken pipe") }
+
+func TestAConnectionThatWasCutWhileIdleIsNoFailureOfACommand(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	h := &harness{app: app{Getenv: env(nil), Now: time.Now, Open: func(context.Context, dataSource, bool) (txlog.Storage, error) {
+		return cutOff{unclosed{s.log}}, nil
+	}}, config: s.config}
+	for _, args := range [][]string{{"run", "--once"}, {"list"}, {"stats"}} {
+		if r := h.run(t, args...); r.status != 0 {
+			t.Errorf("%v: %+v", args, r)
+		}
 	}
 }
 
@@ -270,6 +312,33 @@ func TestOnceEndsWithStatus1WhenADataSourceCannotBeServed(t *testing.T) {
 	}
 	wantJSON(t, r.err, "fatal: data source elsewhere: the log names it, targetDataSource does not: add it there\n",
 		"fatal: data source target: unreachable: ")
+}
+
+// Also when a round before has put them back and they rest.
+func TestOnceEndsWithStatus1AsLongAsLogsWaitForAnOperator(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.promise(t, "target", "INSERT INTO a VALUES (1)")
+	raw, err := sql.Open("sqlite", filepath.Join(filepath.Dir(s.file), "log.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	if _, err := raw.Exec("UPDATE transaction_log SET settings = 'of an older version'"); err != nil {
+		t.Fatal(err)
+	}
+	s.promise(t, "elsewhere", "INSERT INTO a VALUES (1)")
+	for round, claimed := range []string{"claimed 2,", "claimed 0,"} {
+		r := s.once(t)
+		for _, want := range []string{
+			"data source target: logs cannot be delivered until an operator acts: not delivered: the log was written with the settings",
+			"data source elsewhere: the log names it",
+		} {
+			if r.status != 1 || !strings.Contains(r.err, want) || !strings.HasPrefix(r.out, claimed) {
+				t.Errorf("round %d: status %d, %s\n%s\nwant in it\n%s", round, r.status, r.out, r.err, want)
+			}
+		}
+	}
 }
 
 func TestAPasswordIsInNoOutputOfAnyCommand(t *testing.T) {

@@ -22,17 +22,18 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Deliver what the log holds, by the schedule of the configuration",
-		Long: `Deliver what the log holds, by the schedule of the configuration, until SIGINT or
-SIGTERM. Then what is in flight is finished and what was claimed is given back; a
-second signal ends the process at once.
+		Long: `Deliver what the log holds, by the schedule of the configuration, until SIGINT,
+SIGTERM or SIGHUP. Then what is in flight is finished and what was claimed is given
+back; a second signal, a second later or more, ends the process at once.
 
 A transaction log that is down at the start is waited for, with a warning at once and
 each minute; --exit-if-log-unavailable, or exitIfLogUnavailable: true in jobConfig,
 ends with status 1 instead, as --once does.
 
 With --once it makes one round and prints what it did. The exit status is 1 if the
-round is not complete: the log or a data source could not be reached, or the log
-names a data source that the configuration does not.
+round is not complete: the log or a data source could not be reached or takes no
+writes, or logs cannot be delivered until an operator acts: the configuration does not
+name their data source, its settings differ, rights or a table are missing there.
 
 The configuration, with the names of Sharding-JDBC:
 
@@ -98,7 +99,7 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 		log.Info("bed-job has ended")
 		return nil
 	}
-	defer closing(&err, "the transaction log", st.Close)
+	defer closing(st.Close)
 	defer context.AfterFunc(ctx, func() {
 		log.Info("ending: what is in flight is finished; a second signal ends it at once")
 	})()
@@ -110,18 +111,16 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 	if err != nil {
 		return err
 	}
-	defer closing(&err, "the data sources", job.Close)
+	defer closing(job.Close)
 	log.WithFields(logrus.Fields{"data_sources": slices.Sorted(maps.Keys(targets))}).Info("bed-job is running")
 	err = job.Run(ctx)
 	log.Info("bed-job has ended")
 	return err
 }
 
-func closing(err *error, what string, f func() error) {
-	if cerr := f(); cerr != nil && *err == nil {
-		*err = fmt.Errorf("closing %s: %w", what, cerr)
-	}
-}
+// closing closes something whose every answer was waited for: an error then is
+// of a connection that was cut while it was idle, and no failure of the command.
+func closing(f func() error) { _ = f() }
 
 func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig, log *logrus.Logger) (err error) {
 	cfg.Logger = log
@@ -131,7 +130,7 @@ func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Ta
 	if err != nil {
 		return err
 	}
-	defer closing(&err, "the data sources", job.Close)
+	defer closing(job.Close)
 	report, err := job.RunOnce(ctx)
 	clear()
 	fmt.Fprintln(a.Out, printable(report.String()))
@@ -140,13 +139,19 @@ func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Ta
 	}
 	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(report.DataSources)) {
-		switch ds := report.DataSources[name]; {
+		ds := report.DataSources[name]
+		switch {
 		case ds.Unknown:
 			wrong = append(wrong, fmt.Errorf("data source %s: the log names it, targetDataSource does not: add it there", printable(name)))
 		case ds.Unreachable != nil:
 			wrong = append(wrong, fmt.Errorf("data source %s: unreachable: %w", printable(name), ds.Unreachable))
+		case ds.Blocked != nil:
+			wrong = append(wrong, fmt.Errorf("data source %s: logs cannot be delivered until an operator acts: %w", printable(name), ds.Blocked))
 		case ds.Lost > 0:
 			wrong = append(wrong, fmt.Errorf("data source %s: of %s it is not known what became", printable(name), logs(ds.Lost)))
+		}
+		if ds.Purge != nil {
+			wrong = append(wrong, fmt.Errorf("data source %s: receipts cannot be erased or purged until an operator acts: %w", printable(name), ds.Purge))
 		}
 	}
 	return errors.Join(wrong...)

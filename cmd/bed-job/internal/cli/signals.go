@@ -7,31 +7,44 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
-// withSignals returns a context that the first SIGINT or SIGTERM cancels, so
-// that what is in flight is finished. The second ends the process at once.
+// oneWish is for how long further signals are the same wish as the first: who
+// ends a process group as well as the process sends two at once.
+const oneWish = time.Second
+
+// withSignals returns a context that the first SIGINT, SIGTERM or SIGHUP
+// cancels, so that what is in flight is finished. One that comes more than
+// oneWish later ends the process at once. A SIGHUP that is ignored, as nohup
+// has it, stays so.
 func withSignals(parent context.Context, stderr io.Writer) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	got := make(chan os.Signal, 2)
 	signal.Notify(got, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(got, syscall.SIGHUP)
+	}
 	done := make(chan struct{})
 	go func() {
-		for n := 0; ; n++ {
+		var first time.Time
+		for {
 			select {
 			case <-done:
 				return
 			case s := <-got:
-				if n == 0 {
+				switch {
+				case first.IsZero():
+					first = time.Now()
 					cancel()
-					continue
+				case time.Since(first) >= oneWish:
+					fmt.Fprintf(stderr, "bed-job: %v again, leaving at once\n", s)
+					status := exitFailure
+					if num, ok := s.(syscall.Signal); ok {
+						status = 128 + int(num)
+					}
+					os.Exit(status)
 				}
-				fmt.Fprintf(stderr, "bed-job: %v again, leaving at once\n", s)
-				status := exitFailure
-				if num, ok := s.(syscall.Signal); ok {
-					status = 128 + int(num)
-				}
-				os.Exit(status)
 			}
 		}
 	}()
