@@ -147,6 +147,10 @@ func (u *claimed) judge(a attempt, late bool) result {
 		verdict.Err = "" // it was cut off by the end of the job, which says nothing of it
 		return u.pushBack(verdict)
 	}
+	if elsewhere := (*placeError)(nil); errors.As(a.Err, &elsewhere) {
+		d.block(u.logger(), elsewhere, elsewhere.Error())
+		return u.block(elsewhere)
+	}
 	if said, ok := d.src.needsOperator(a.Err); ok {
 		d.lackReceipts(a.Err)
 		d.block(u.logger(), a.Err, said)

@@ -19,18 +19,28 @@ func erasable(u *txlog.Unit, found bool) bool {
 
 // erase deletes receipts of units whose logs are gone. What cannot be deleted
 // stays for its retention.
-func (d *drain) erase(ids []string) {
-	if len(ids) == 0 || d.src == nil {
+func (d *drain) erase(units []*txlog.Unit) {
+	if len(units) == 0 || d.src == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.ProbeTimeout)
 	defer cancel()
-	dialect := d.src.own.target.Dialect
-	err := d.src.onConn(ctx, func(conn driver.Conn) error {
-		return dialect.ReceiptRights(ctx, conn, dialect.EraseReceipts(ctx, conn, ids))
-	})
-	if err != nil && !d.job.receiptsStay(d.tally, d.src, err) {
-		d.src.log.WithField("error", dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
+	ids := map[*session][]string{}
+	for _, u := range units {
+		in, leave, err := d.src.session(u) // another may find another table
+		if err == nil {
+			defer leave()
+			ids[in] = append(ids[in], u.Receipt)
+		}
+	}
+	for in, ids := range ids {
+		dialect := in.target.Dialect
+		err := in.onConn(ctx, func(conn driver.Conn) error {
+			return dialect.ReceiptRights(ctx, conn, dialect.EraseReceipts(ctx, conn, ids))
+		})
+		if err != nil && !d.job.receiptsStay(d.tally, d.src, err) {
+			d.src.log.WithField("error", dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
+		}
 	}
 }
 
@@ -91,7 +101,7 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 	defer cancel()
 	dialect := s.own.target.Dialect
 	erased, end := 0, time.Now().Add(s.purgeFor)
-	err := s.onConn(ctx, func(conn driver.Conn) error {
+	err := s.own.onConn(ctx, func(conn driver.Conn) error {
 		for {
 			next, n, err := dialect.PurgeReceipts(ctx, conn, s.receipts, from, j.storage.Missing)
 			erased, from = erased+n, next
@@ -116,8 +126,8 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 
 // onConn runs f on a bare connection of the pool, which is dropped after an
 // error: it is not known what f left behind on it.
-func (s *source) onConn(ctx context.Context, f func(driver.Conn) error) error {
-	conn, err := s.own.pool.Conn(ctx)
+func (s *session) onConn(ctx context.Context, f func(driver.Conn) error) error {
+	conn, err := s.pool.Conn(ctx)
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func (r *removals) remove(delivered []*claimed) {
 		}
 	}()
 	d := r.drain
-	var receipts []string
+	var receipts []*txlog.Unit
 	for _, portion := range byOwner(delivered) {
 		gone, err := r.erased(portion)
 		for _, u := range portion {
@@ -132,7 +132,7 @@ func (r *removals) remove(delivered []*claimed) {
 			case slices.Contains(gone, u.ID):
 				u.result = u.leaseLost()
 			case err == nil && erasable(u.Unit, u.result.found):
-				receipts = append(receipts, u.Receipt)
+				receipts = append(receipts, u.Unit)
 			}
 		}
 		if err != nil {

@@ -1,7 +1,9 @@
 package asyncjob
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync"
@@ -18,6 +20,8 @@ type session struct {
 	pool   *sql.DB
 	// ensured: the table of receipts is there.
 	ensured atomic.Bool
+	// place is where; nil until somebody asked.
+	place atomic.Pointer[string]
 	// users are the deliveries that run on it.
 	users int
 }
@@ -41,6 +45,46 @@ func (s *session) known(a attempt) attempt {
 // maxSessions is for how many sets of settings besides its own a data source
 // keeps a pool.
 const maxSessions = 8
+
+// placeError says that a unit's receipt is elsewhere than where the job would
+// look for it: what was applied would be applied again.
+type placeError struct{ log, job string }
+
+func (e *placeError) Error() string {
+	job := "finds it in " + e.job
+	if e.job == "" {
+		job = "finds none"
+	}
+	return fmt.Sprintf("not delivered: the application's receipts are in the table bed_receipt in %s, but the job's session %s; "+
+		"give the job a DSN and an account that lead to the same", e.log, job)
+}
+
+// receipts finds the table of receipts for u, or creates it where none is known.
+func (s *session) receipts(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
+	d := s.target.Dialect
+	place := s.place.Load()
+	if place == nil && u.Place != "" {
+		found, err := d.ReceiptPlace(ctx, conn)
+		if err != nil {
+			return err
+		}
+		place = &found
+		if found == u.Place {
+			s.place.Store(place)
+		}
+	}
+	if u.Place != "" && *place != u.Place {
+		return &placeError{u.Place, *place}
+	}
+	if s.ensured.Load() {
+		return nil
+	}
+	if err := d.EnsureReceipts(ctx, conn); err != nil {
+		return err
+	}
+	s.ensured.Store(true)
+	return nil
+}
 
 // sessions are those with other settings than the job's DSN has, the one that
 // was used last at the end.

@@ -194,17 +194,17 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
 // by its receipt.
 func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a attempt) {
 	dialect := in.target.Dialect
-	if u.Receipt != "" && !in.ensured.Load() {
-		if err := dialect.EnsureReceipts(ctx, conn); err != nil {
+	if u.Receipt != "" {
+		if err := in.receipts(ctx, conn, u); err != nil {
 			return in.known(attempt{NoConn: true, Outcome: dialect.Failed(err, true)})
 		}
-		in.ensured.Store(true)
 	}
 	a.Outcome = s.replay(ctx, in, conn, u)
 	switch {
 	case a.Err == nil || u.Receipt == "":
 	case dialect.NoReceipts(a.Err): // the table was there, and is gone
 		in.ensured.Store(false)
+		in.place.Store(nil)
 		a.NoConn = true
 	case !a.ConnLost:
 		a.Err = dialect.ReceiptRights(ctx, conn, a.Err)

@@ -348,6 +348,9 @@ func (c *connector) fill(u *txlog.Unit, receipt bool, soft *SoftTransaction, sta
 	}
 	if receipt {
 		u.Receipt = c.dialect.ReceiptID(u.ID)
+		if place := c.place.Load(); place != nil {
+			u.Place = *place
+		}
 	}
 }
 

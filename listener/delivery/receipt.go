@@ -129,8 +129,8 @@ func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
 	return &ReceiptTableError{Statement: ddl, Err: cerr}
 }
 
-// ReceiptPlace gives the database or schema in which conn's session finds
-// bed_receipt, quoted; empty if it finds none.
+// ReceiptPlace gives the database, and in PostgreSQL the schema, in which conn's
+// session finds bed_receipt or would create it, quoted; empty if nowhere.
 func (d *Dialect) ReceiptPlace(ctx context.Context, conn driver.Conn) (place string, err error) {
 	if d.Flavor == ANSI {
 		return "", nil

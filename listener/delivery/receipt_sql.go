@@ -147,8 +147,8 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
   WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)
 	case receiptPlace:
 		s = pick(f, `SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
-			`SELECT quote_ident(n.nspname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.oid = to_regclass('bed_receipt')`,
+			`SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`,
 			`SELECT 'main'`)
 	}
 	s = strings.ReplaceAll(s, "{now}", logFlavor(f).Clock())

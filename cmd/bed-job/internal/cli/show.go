@@ -101,6 +101,7 @@ func (a *app) showUnit(b io.Writer, u *txlog.Unit, j judgement) {
 	row("Verdict", j.short()+": "+j.advice(u))
 	row("Not replayable", u.NotReplayable)
 	row("Settings", u.Settings)
+	row("Receipt in", u.Place)
 	if u.Unreadable != nil {
 		row("Unreadable", u.Unreadable.Error())
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -253,13 +254,15 @@ func (s *askedSource) judge(ctx context.Context, u *txlog.Unit) judgement {
 	if s.down != nil {
 		return judgement{verdictUnreachable, s.down.Error()}
 	}
-	found, err := s.find(ctx, u.Receipt)
+	found, place, err := s.find(ctx, u)
 	switch {
 	case s.down != nil:
 		return judgement{verdictUnreachable, s.down.Error()}
 	case err != nil:
 		return judgement{verdictCannotTell, "its receipt cannot be read: " + err.Error()}
-	case found == nil && u.Settings != s.target.Settings && !(u.SettingsOlder && u.Settings == s.target.OlderSettings):
+	case found == nil && place != u.Place:
+		return judgement{verdictCannotTell, fmt.Sprintf("its receipt is in the table bed_receipt in %s, but targetDataSource leads to %s", u.Place, cmp.Or(place, "none"))}
+	case found == nil && u.Place == "" && u.Settings != s.target.Settings && !(u.SettingsOlder && u.Settings == s.target.OlderSettings):
 		return judgement{verdictCannotTell, fmt.Sprintf("the log was written with the settings %q, but targetDataSource has %q: its receipt may be elsewhere", u.Settings, s.target.Settings)}
 	case found == nil && u.Leased:
 		return judgement{verdictNotApplied, running}
@@ -275,11 +278,12 @@ func (s *askedSource) judge(ctx context.Context, u *txlog.Unit) judgement {
 }
 
 // find looks the receipt up, and gives the target up when it does not answer.
-func (s *askedSource) find(ctx context.Context, id string) (found *delivery.Found, err error) {
+func (s *askedSource) find(ctx context.Context, u *txlog.Unit) (found *delivery.Found, place string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
 	type answer struct {
 		found *delivery.Found
+		place string
 		conn  driver.Conn
 		err   error
 		lost  bool
@@ -294,7 +298,10 @@ func (s *askedSource) find(ctx context.Context, id string) (found *delivery.Foun
 			a.lost = a.err != nil
 		}
 		if a.err == nil {
-			a.found, a.err = s.target.Dialect.FindReceipt(ctx, a.conn, id)
+			a.found, a.err = s.target.Dialect.FindReceipt(ctx, a.conn, u.Receipt)
+			if a.err == nil && a.found == nil && u.Place != "" {
+				a.place, a.err = s.target.Dialect.ReceiptPlace(ctx, a.conn)
+			}
 			a.lost = a.err != nil && !s.target.Dialect.Class(a.err).Answered()
 		}
 		if a.lost && a.conn != nil {
@@ -312,10 +319,10 @@ func (s *askedSource) find(ctx context.Context, id string) (found *delivery.Foun
 				s.down = errSilent
 			}
 		}
-		return a.found, a.err
+		return a.found, a.place, a.err
 	case <-time.After(verifyTimeout + time.Second):
 		s.down = errSilent
-		return nil, errSilent
+		return nil, "", errSilent
 	}
 }
 

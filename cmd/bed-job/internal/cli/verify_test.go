@@ -125,6 +125,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 		}
 		plain := v.add(t, "target", func(u *txlog.Unit) { u.Receipt = "" })
 		elsewhere := v.add(t, "target", func(u *txlog.Unit) { u.Settings = "search_path=elsewhere" })
+		place := v.add(t, "target", func(u *txlog.Unit) { u.Settings, u.Place = target.Settings, "elsewhere.too" })
 		unknown := v.add(t, "nowhere", nil)
 		otherKey := v.add(t, "target", func(u *txlog.Unit) { u.Receipt, u.Fingerprint = applied.ID, "another request" })
 
@@ -141,6 +142,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 			{"not committed", flying, verdictNotApplied, "not applied: retry applies it once"},
 			{"at least once", plain, verdictCannotTell, "cannot tell (at-least-once): it leaves no receipt in its target; the log knows of no attempt that may have been applied"},
 			{"with other settings", elsewhere, verdictCannotTell, "cannot tell: the log was written with the settings"},
+			{"with its receipt elsewhere", place, verdictCannotTell, "cannot tell: its receipt is in the table bed_receipt in elsewhere.too, but"},
 			{"for an unknown data source", unknown, verdictNotConfigured, "data source not configured: the configuration's targetDataSource does not have it"},
 			{"under a key that another request has", otherKey, verdictCannotTell, "cannot tell: another request was applied under its idempotency key"},
 		} {

@@ -55,6 +55,7 @@ type unitView struct {
 	NotReplayable string          `json:"notReplayable"`
 	Unreadable    string          `json:"unreadable"`
 	Settings      string          `json:"settings"`
+	ReceiptPlace  string          `json:"receiptPlace,omitempty"`
 	Statements    []statementView `json:"statements"`
 	// Verdict and its detail are there when targets were asked.
 	Verdict       verdict `json:"verdict,omitempty"`
@@ -62,7 +63,8 @@ type unitView struct {
 }
 
 type statementView struct {
-	SQL string `json:"sql"`
+	SQL      string `json:"sql"`
+	Prepared bool   `json:"prepared,omitempty"`
 	// Parameters is absent in lists.
 	Parameters *[]paramView `json:"parameters,omitempty"`
 	// ParametersError says why they cannot be read.
@@ -74,7 +76,7 @@ func (a *app) viewOf(u *txlog.Unit, j *judgement) unitView {
 	v := unitView{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: stateOf(u),
 		CreatedAt: utc(u.CreatedAt), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
-		NotReplayable: u.NotReplayable, Settings: u.Settings, Statements: make([]statementView, len(u.Statements)),
+		NotReplayable: u.NotReplayable, Settings: u.Settings, ReceiptPlace: u.Place, Statements: make([]statementView, len(u.Statements)),
 	}
 	if !u.Parked {
 		v.NextTry = utc(a.due(u))
@@ -86,7 +88,7 @@ func (a *app) viewOf(u *txlog.Unit, j *judgement) unitView {
 		v.Verdict, v.VerdictDetail = j.verdict, j.detail
 	}
 	for i, s := range u.Statements {
-		v.Statements[i].SQL = s.SQL
+		v.Statements[i].SQL, v.Statements[i].Prepared = s.SQL, s.Prepared
 	}
 	return v
 }

@@ -1,0 +1,83 @@
+package acceptance
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// A job whose session finds another table bed_receipt, or none, does not see
+// what was applied.
+func TestAJobThatWouldLookForReceiptsElsewhereDoesNotDeliverAndNamesBothPlaces(t *testing.T) {
+	t.Parallel()
+	t.Run(testdb.DriverMySQL, func(t *testing.T) {
+		t.Parallel()
+		db := testdb.MySQL(t)
+		r := newRig(t, db, exactlyOnce, noSyncRetry)
+		r.account(100)
+		other := testdb.MySQL(t)
+		r.wantElsewhere(t, "UPDATE `"+db.Name+"`.account SET balance = balance + 1 WHERE id = 1", other.DSN, db.Name, other.Name)
+	})
+	for _, exists := range []bool{true, false} {
+		name := map[bool]string{true: "another table", false: "none"}[exists]
+		t.Run(testdb.DriverPostgres+", "+name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Postgres(t)
+			r := newRig(t, db, exactlyOnce, noSyncRetry)
+			r.account(100)
+			role := "role_" + db.Name
+			r.exec("CREATE ROLE "+role+" LOGIN PASSWORD 'secret'", "CREATE SCHEMA "+role+" AUTHORIZATION "+role, "GRANT ALL ON ALL TABLES IN SCHEMA public TO "+role)
+			t.Cleanup(func() { r.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
+			at, err := url.Parse(db.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at.User = url.UserPassword(role, "secret")
+			there := role
+			if exists {
+				pool := testdb.DB{Driver: db.Driver, Name: db.Name, DSN: at.String()}.Open(t)
+				r.must(pool, "CREATE TABLE bed_receipt (id TEXT)")
+			} else {
+				r.exec("ALTER ROLE " + role + " SET search_path = elsewhere")
+				there = "finds none"
+			}
+			r.wantElsewhere(t, "UPDATE public.account SET balance = balance + 1 WHERE id = 1", at.String(), db.Name+".public", there)
+		})
+	}
+}
+
+// wantElsewhere has a write applied whose log stays, and a job with another DSN
+// run, and then the rig's own.
+func (r *rig) wantElsewhere(t *testing.T, write, dsn string, places ...string) {
+	t.Helper()
+	r.must(r.wrapped, write)
+	r.wantNoLog()
+	free := r.blockRow(1)
+	_, err := r.open(impatient(r.db).DSN).Exec(write)
+	free()
+	wantPending(t, err)
+	u := r.wantOneLog()
+	if u.Place == "" {
+		t.Errorf("the log does not say where its receipt is: %+v", u)
+	}
+	if report := r.deliverTo(t, u.DataSource, dsn); report.PushedBack == 0 || report.Delivered+report.Failed+report.Parked != 0 {
+		t.Errorf("the job: %s, want it pushed back", report)
+	}
+	u = r.wantOneLog()
+	for _, place := range places {
+		if !strings.Contains(u.LastError, place) {
+			t.Errorf("the error does not name %s: %s", place, u.LastError)
+		}
+	}
+	if u.Tries != 0 || u.Parked {
+		t.Errorf("it counts as a try: %+v", u)
+	}
+	r.wantBalances(101)
+	if report := r.deliverTo(t, u.DataSource, r.db.DSN); report.Delivered != 1 {
+		t.Errorf("a job that sees the same place: %s, %+v", report, r.logs())
+	}
+	r.wantBalances(102)
+	r.wantNoLog()
+}
