@@ -107,7 +107,7 @@ func newGenerator(t testing.TB, driver string, guarantee bedsql.Guarantee, seed 
 func (g *generator) program(n int) (steps []step) {
 	for len(steps) < n {
 		if g.IntN(5) > 0 {
-			steps = append(steps, g.statement(true))
+			steps = append(steps, g.statement())
 			continue
 		}
 		steps = append(steps, step{do: pick(g, "begin", "begin", "begin", "begin", "begin serializable", "begin read-only")})
@@ -120,7 +120,7 @@ func (g *generator) program(n int) (steps []step) {
 			case savepoint && g.IntN(4) == 0:
 				steps = append(steps, step{do: "exec", sql: pick(g, "ROLLBACK TO SAVEPOINT s", "ROLLBACK TO SAVEPOINT s", "RELEASE SAVEPOINT s")})
 			default:
-				steps = append(steps, g.inTransaction())
+				steps = append(steps, g.statement())
 			}
 		}
 		steps = append(steps, step{do: pick(g, "commit", "commit", "rollback")})
@@ -128,11 +128,7 @@ func (g *generator) program(n int) (steps []step) {
 	return steps
 }
 
-// inTransaction makes a statement of a local transaction. What PostgreSQL
-// refuses to prepare there makes COMMIT answer otherwise under ExactlyOnce yet.
-func (g *generator) inTransaction() step { return g.statement(g.driver != postgres) }
-
-func (g *generator) statement(mayPrepare bool) step {
+func (g *generator) statement() step {
 	n, i := g.IntN(g.total), 0
 	for ; n >= g.templates[i].weight; i++ {
 		n -= g.templates[i].weight
@@ -164,7 +160,7 @@ func (g *generator) statement(mayPrepare bool) step {
 		// While a statement is open, pgx sends every call of its text as prepared.
 		prepared = crc32.ChecksumIEEE([]byte(s.sql))%3 == 0
 	}
-	if prepared && mayPrepare {
+	if prepared {
 		s.do = "prepared " + s.do
 	}
 	return s

@@ -79,7 +79,8 @@ func literal(driver string, v any) (string, bool) {
 	case bool:
 		return fmt.Sprint(v), true
 	case string:
-		return "'" + strings.ReplaceAll(v, "'", "''") + "'", true
+		// PostgreSQL takes a text for ended at a NUL, and what follows for garbage.
+		return "'" + strings.ReplaceAll(v, "'", "''") + "'", !strings.Contains(v, "\x00")
 	case []byte:
 		switch {
 		case driver == postgres:
