@@ -181,6 +181,9 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		if before || c.stillOpen(ctx, out.Err) {
 			return ending{Outcome: out, open: true}
 		}
+		if c.inDoubt(ctx, &out) {
+			return ending{Outcome: out}
+		}
 		committed = true
 		return ending{}
 	}, undo: c.rollback(ctx, nil)})

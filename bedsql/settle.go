@@ -152,6 +152,19 @@ func (c *Conn) stillOpen(ctx context.Context, err error) bool {
 	return f != nil && f(ctx, c.inner, err)
 }
 
+// inDoubt reports whether the error of a statement that commits on its way may
+// be that of this COMMIT (a failed certification), so that it is not known
+// whether the transaction is committed or rolled back.
+func (c *Conn) inDoubt(ctx context.Context, out *delivery.Outcome) bool {
+	lost := c.c.dialect.TransactionLost
+	if lost == nil || !lost(ctx, c.inner, out.Err) {
+		return false
+	}
+	out.Class, out.ConnLost = delivery.Unknown, true
+	c.discard()
+	return true
+}
+
 // lossy takes the connection out of use when the attempt on it lost it.
 func (c *Conn) lossy(out delivery.Outcome) delivery.Outcome {
 	if out.ConnLost {

@@ -68,6 +68,8 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 			return ending{Outcome: out}
 		case c.stillOpen(ctx, failed):
 			return ending{Outcome: out, open: true}
+		case c.inDoubt(ctx, &out):
+			return ending{Outcome: out}
 		default:
 			committed = true
 			return ending{}

@@ -61,11 +61,13 @@ func stillOpen(ctx context.Context, conn driver.Conn, err error) bool {
 		return false
 	}
 	switch server.Number {
-	case 1064, // ER_PARSE_ERROR
+	case 1047, // ER_UNKNOWN_COM_ERROR: Galera, the node is not ready
+		1064, // ER_PARSE_ERROR
 		1065, // ER_EMPTY_QUERY
 		1115, // ER_UNKNOWN_CHARACTER_SET
 		1149, // ER_SYNTAX_ERROR
 		1273, // ER_UNKNOWN_COLLATION
+		1290, // ER_OPTION_PREVENTS_STATEMENT: the server is read-only
 		1351, // ER_VIEW_SELECT_VARIABLE
 		1425, // ER_TOO_BIG_SCALE
 		1426, // ER_TOO_BIG_PRECISION
