@@ -126,6 +126,7 @@ func (c *Conn) beforeBegin(ctx context.Context) error {
 	if c.tx != nil || c.pinned != "" || skipped(ctx) || !c.c.exactlyOnce(ctx) {
 		return nil
 	}
+	c.eraseInTurn(ctx)
 	return c.ensureReceipts(ctx)
 }
 
@@ -208,8 +209,8 @@ func (e *eraser) failed(err error) {
 	}
 }
 
-// eraseInTurn erases receipts after a write on the connection that made it, if
-// this is how it is done.
+// eraseInTurn erases receipts before a write or a transaction on its connection,
+// if this is how it is done: after one, changes() is the application's.
 func (c *Conn) eraseInTurn(ctx context.Context) {
 	e := c.c.eraser
 	if !e.inTurn || c.tx != nil || c.dead || c.inner == nil {

@@ -123,9 +123,6 @@ func (t *Tx) Commit() error {
 		plain: true,
 		undo:  c.rollback(t.ctx, t.inner),
 	})
-	if err == nil {
-		c.eraseInTurn(t.ctx)
-	}
 	if swallowed {
 		return nil
 	}

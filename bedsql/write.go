@@ -200,6 +200,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	d := &delivered{c: c, s: s, args: args, rows: rows, retry: side{c: c}, text: [1]txlog.Statement{stored}}
 	defer d.retry.close()
 	if receipt {
+		c.eraseInTurn(ctx)
 		if err := c.ensureReceipts(ctx); err != nil {
 			return delivery.Outcome{}, err
 		}
@@ -235,7 +236,6 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	if x.Outcome.Replayed && key != nil {
 		key.replay()
 	}
-	c.eraseInTurn(ctx)
 	return x.Outcome, nil
 }
 

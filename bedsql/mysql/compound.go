@@ -23,10 +23,7 @@ const longerThanAColumn = "_of_the_call_this_name_is_longer_than_that_of_any_col
 func rowsVariable(i int) string { return "bed_rows_" + strconv.Itoa(i) + longerThanAColumn }
 func idVariable(i int) string   { return "bed_id_" + strconv.Itoa(i) + longerThanAColumn }
 
-const (
-	priorVariable = "bed_prior_id" + longerThanAColumn
-	lastID        = "SET @@session.last_insert_id"
-)
+const priorVariable = "bed_prior_id" + longerThanAColumn
 
 const (
 	// CHAIN and RELEASE are ruled out because completion_type may be set to them.
@@ -84,15 +81,11 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) {
 			ids = append(ids, idVariable(i))
 		}
 	}
-	restore := ""
 	if len(ids) > 0 {
-		// What the application sees of LAST_INSERT_ID() afterwards is what it
-		// would see after the statements themselves.
 		c.add("DECLARE ", priorVariable, " BIGINT UNSIGNED DEFAULT LAST_INSERT_ID();\n")
-		restore = lastID + " = " + priorVariable + ";"
 	}
 	c.add("BEGIN\n")
-	c.onError(restore)
+	c.onError()
 	c.add("START TRANSACTION;\n")
 	for i, w := range writes {
 		switch {
@@ -100,10 +93,16 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) {
 			c.call(calls[i], w)
 			continue
 		case w.generates():
-			c.add(lastID, " = 0;\n")
+			// The session keeps its LAST_INSERT_ID(), which a trigger or a function
+			// may read. It stays as it is where nothing is generated, and where the
+			// same id is generated as before.
+			generated := ""
+			if w.auto {
+				generated = rowsVariable(i) + " = 0 AND "
+			}
 			c.call(calls[i], w)
 			c.add("SET ", rowsVariable(i), " = ROW_COUNT(), ", idVariable(i), " = LAST_INSERT_ID();\n")
-			c.add("IF ", idVariable(i), " = 0 THEN ", lastID, " = ", priorVariable, "; ELSE SET ", priorVariable, " = ", idVariable(i), "; END IF;\n")
+			c.add("IF ", generated, idVariable(i), " = ", priorVariable, " THEN SET ", idVariable(i), " = 0; ELSE SET ", priorVariable, " = ", idVariable(i), "; END IF;\n")
 		default:
 			c.call(calls[i], w)
 			c.add("SET ", rowsVariable(i), " = ROW_COUNT();\n")
@@ -129,7 +128,7 @@ func newParametrized(calls []delivery.Call, writes []*write) string {
 func leanCompound(calls []delivery.Call, writes []*write) string {
 	c := &compound{}
 	c.add("BEGIN NOT ATOMIC\n")
-	c.onError("")
+	c.onError()
 	c.add("START TRANSACTION;\n")
 	for i, w := range writes {
 		c.call(calls[i], w)
@@ -142,7 +141,7 @@ func leanCompound(calls []delivery.Call, writes []*write) string {
 func commitCompound(calls []delivery.Call, writes []*write) *compound {
 	c := newCompound(calls)
 	c.add("BEGIN NOT ATOMIC\n")
-	c.onError("")
+	c.onError()
 	c.add(inTransaction)
 	for i, w := range writes {
 		c.call(calls[i], w)
@@ -152,8 +151,8 @@ func commitCompound(calls []delivery.Call, writes []*write) *compound {
 }
 
 // onError declares what undoes all and gives the error on as it is.
-func (c *compound) onError(also string) {
-	c.add("DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ", rollback, " ", also, " RESIGNAL; END;\n")
+func (c *compound) onError() {
+	c.add("DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ", rollback, " RESIGNAL; END;\n")
 }
 
 func (c *compound) add(parts ...string) {

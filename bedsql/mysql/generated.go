@@ -27,6 +27,7 @@ type tableIDs struct {
 // DUPLICATE KEY UPDATE found.
 func (c *compounds) idIsKnown(ctx context.Context, conn driver.Conn, w *write) bool {
 	t := c.tableIDs(ctx, conn, w.table)
+	w.auto = len(t.auto) > 0
 	switch {
 	case !t.known:
 		return false

@@ -17,6 +17,8 @@ type write struct {
 	// set when it names none and so gives each a value.
 	columns []string
 	all     bool
+	// auto is whether the table has an AUTO_INCREMENT column, once it was asked for.
+	auto bool
 	// updates is whether an INSERT has ON DUPLICATE KEY UPDATE.
 	updates bool
 	// repeatable is whether it may be prepared and executed again and again.
