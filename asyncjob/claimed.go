@@ -26,6 +26,7 @@ const (
 	failed
 	parked
 	pushedBack
+	refused
 )
 
 // result is what became of a claimed unit, and how it is known. The zero value
@@ -49,6 +50,8 @@ func (r result) count(c *DataSourceReport) {
 		c.Parked++
 	case pushedBack:
 		c.PushedBack++
+	case refused:
+		c.Refused++
 	default:
 		c.Lost++
 	}
@@ -163,6 +166,8 @@ func (u *claimed) judge(a attempt, late bool) result {
 		return u.pushBack(verdict)
 	case a.NoConn:
 		return u.retryLater(a, late, verdict)
+	case a.Answered:
+		return u.remove(a.Outcome)
 	case a.Voided:
 		verdict := txlog.Verdict{Err: a.Err.Error()}
 		if u.NotReplayable != "" {
@@ -231,6 +236,19 @@ func (u *claimed) park(out delivery.Outcome, verdict txlog.Verdict, said string)
 	u.logger().WithField("error", said).Error("parked: a person must retry or discard it")
 	u.publish(listener.Parked, out)
 	return result{kind: parked}
+}
+
+// remove erases the log of a refusal that its caller was told.
+func (u *claimed) remove(out delivery.Outcome) result {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.DeliveryTimeout)
+	defer cancel()
+	if err := u.drain.job.storage.Remove(ctx, u.Unit); err != nil {
+		u.logger().WithField("error", delivery.DescribeLog(err)).Warn("the log of a write that was refused could not be removed")
+		return result{kind: lost}
+	}
+	u.logger().Info("removed: the write was refused and its caller told; its log came back late")
+	u.publish(listener.Removed, out)
+	return result{kind: refused}
 }
 
 // fail lets the unit rest until its next try. said is as for park.

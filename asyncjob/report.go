@@ -11,7 +11,7 @@ import (
 )
 
 // Counts says what became of the claimed units. Each of them is counted in
-// exactly one of Delivered, Failed, Parked, PushedBack and Lost.
+// exactly one of Delivered, Failed, Parked, PushedBack, Refused and Lost.
 type Counts struct {
 	// Claimed units were taken from the log.
 	Claimed int
@@ -27,6 +27,9 @@ type Counts struct {
 	Parked int
 	// PushedBack units were given back without a try.
 	PushedBack int
+	// Refused units had been refused and their callers told; their logs had come
+	// back and are removed. String leaves them out.
+	Refused int
 	// Lost units have nothing known of them: their lease was lost, or what was
 	// found out could not be written to the log.
 	Lost int
@@ -39,6 +42,7 @@ func (c *Counts) add(o Counts) {
 	c.Failed += o.Failed
 	c.Parked += o.Parked
 	c.PushedBack += o.PushedBack
+	c.Refused += o.Refused
 	c.Lost += o.Lost
 }
 

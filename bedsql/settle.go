@@ -108,6 +108,7 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 	}
 	if u.Receipt != "" {
 		x.Void = func(ctx context.Context) delivery.Outcome { return retry.void(ctx, u) }
+		x.Answered = func(ctx context.Context) delivery.Outcome { return retry.answered(ctx, u) }
 	}
 	err = c.c.cfg.Bus.Execute(ctx, c.c.deliver, x)
 	c.c.cfg.Counters.count(err)

@@ -103,3 +103,11 @@ func (s *side) void(ctx context.Context, u *txlog.Unit) delivery.Outcome {
 		return s.c.c.void(ctx, conn, u)
 	})
 }
+
+// answered notes in the receipt by which a unit was decided that its caller is
+// answered.
+func (s *side) answered(ctx context.Context, u *txlog.Unit) delivery.Outcome {
+	return s.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+		return s.c.c.dialect.Answered(ctx, conn, u, s.c.c.receipts)
+	})
+}

@@ -219,7 +219,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	x.KeepRefused = soft != nil && !rows
 	x.Attempt = d.attempt
 	if d.unit.Receipt != "" {
-		x.Void = d.void
+		x.Void, x.Answered = d.void, d.answered
 	}
 	err = c.c.cfg.Bus.Execute(ctx, c.c.deliver, x)
 	c.c.cfg.Counters.count(err)
@@ -267,6 +267,11 @@ func (d *delivered) first(ctx context.Context) delivery.Outcome {
 
 // void is listener.Execution.Void.
 func (d *delivered) void(ctx context.Context) delivery.Outcome { return d.retry.void(ctx, &d.unit) }
+
+// answered is listener.Execution.Answered.
+func (d *delivered) answered(ctx context.Context) delivery.Outcome {
+	return d.retry.answered(ctx, &d.unit)
+}
 
 // isParked reports whether err is a refusal that stays in the log.
 func isParked(err error) bool {

@@ -23,6 +23,9 @@ const (
 	ExecuteFailure
 	// Parked: the unit is left for a person; Err says why.
 	Parked
+	// Removed: the log of a refusal that its caller was told came back, by a write
+	// to the log that arrived late, and is removed. Nothing is applied.
+	Removed
 )
 
 func (t EventType) String() string {
@@ -35,6 +38,8 @@ func (t EventType) String() string {
 		return "execute failure"
 	case Parked:
 		return "parked"
+	case Removed:
+		return "removed"
 	default:
 		return "unknown event"
 	}

@@ -25,6 +25,9 @@ type Execution struct {
 	// known to be applied, or known never to be (delivery.Dialect.Void). nil
 	// for a unit without a receipt.
 	Void func(ctx context.Context) delivery.Outcome
+	// Answered notes in the receipt that Void left that the log is removed and the
+	// caller answered (delivery.Dialect.Answered); may be nil.
+	Answered func(ctx context.Context) delivery.Outcome
 	// AnswerIsFinal: an answer of the database to attempt 0 is the caller's,
 	// even one that a retry could mend. So it is with COMMIT.
 	AnswerIsFinal bool
@@ -39,6 +42,7 @@ type Execution struct {
 
 	attempts int
 	inDoubt  bool
+	voided   bool // by this execution
 	release  func()
 	unlogged bool
 	alone    [1]*txlog.Unit // Unit, for a write to the log

@@ -88,7 +88,7 @@ func (b *BestEfforts) decide(ctx context.Context, x *Execution) error {
 			b.delivered(ctx, x)
 			return nil
 		case out.Voided:
-			x.inDoubt = false
+			x.inDoubt, x.voided = false, x.Unit.Fingerprint == ""
 			if x.Outcome = answer; answer.OnReceipt {
 				x.Outcome = out
 			}
@@ -137,6 +137,13 @@ func (b *BestEfforts) refused(ctx context.Context, x *Execution) error {
 	if err != nil {
 		b.warn(x, err, "bed: the write was refused, but its log could not be removed")
 		return b.pending(x, x.Outcome.Err)
+	}
+	if x.voided && x.Answered != nil {
+		ctx, cancel := b.own(ctx)
+		defer cancel()
+		if out := x.Answered(ctx); out.Err != nil {
+			b.logger(x).WithField("error", x.Dialect.Describe(out.Err)).Info("bed: the receipt could not be told of the answer; should the log come back, it is parked")
+		}
 	}
 	return x.Outcome.Err
 }

@@ -100,7 +100,7 @@ func (d *Dialect) onReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit
 	case found == nil:
 		return Outcome{Class: Unknown, OnReceipt: true, Err: errors.New("bed: the receipt was met and is gone")}
 	case found.Void:
-		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}
+		return Outcome{Class: Refused, Voided: true, Answered: found.Answered, Err: ErrVoided}
 	default:
 		return found.outcome(u)
 	}

@@ -27,6 +27,8 @@ type Outcome struct {
 	Replayed bool
 	// Voided: its receipt says that the unit was not applied and never will be.
 	Voided bool
+	// Answered: Voided, and the caller was told so and has its answer.
+	Answered bool
 	// OnReceipt: another attempt of the same unit is in flight. It is no try.
 	OnReceipt bool
 	// Result is the driver's result of the last statement that ran; nil when

@@ -159,6 +159,8 @@ func (e *ReceiptTableError) Unwrap() error { return e.Err }
 type Found struct {
 	// Void: the work was not done and never will be.
 	Void bool
+	// Answered: Void, and the caller was told so.
+	Answered bool
 	// UnitID is the unit whose attempt left it.
 	UnitID string
 	// Fingerprint is that of the request, under a caller's key.
@@ -178,7 +180,7 @@ func (d *Dialect) ReadReceipt(ctx context.Context, conn driver.Conn, id string) 
 func (d *Dialect) readReceipt(ctx context.Context, conn driver.Conn, r Receipts, id string) (*Found, error) {
 	var found *Found
 	err := d.each(ctx, conn, r.at(d.Flavor, receiptRead, id), func(row []driver.Value) {
-		found = &Found{Void: number(row[0]) != 0, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
+		found = &Found{Void: number(row[0]) != 0, Answered: number(row[0]) == voidAnswered, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
 			Left: time.Duration(number(row[4])) * time.Millisecond}
 	})
 	return found, err
@@ -196,6 +198,16 @@ func (d *Dialect) keepReceipt(ctx context.Context, conn driver.Conn, u *txlog.Un
 	return d.alone(ctx, conn, driver.TxOptions{}, nil, c)
 }
 
+// Answered notes in u's receipt, which is void, that the caller was told so and
+// the log removed: should a write to the log that comes late bring it back,
+// there is nothing in it for a person to decide.
+func (d *Dialect) Answered(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	if err := d.alone(ctx, conn, driver.TxOptions{}, nil, r.at(d.Flavor, receiptAnswered, u.Receipt)); err != nil {
+		return d.Failed(err, false)
+	}
+	return Outcome{}
+}
+
 // alone runs statements of our own as a local transaction, which is rolled back
 // if sure, which may be nil, gives an error before it commits.
 func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOptions, sure func() error, calls ...Call) error {
@@ -211,7 +223,7 @@ func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOpt
 	}
 	if sure != nil {
 		if err := sure(); err != nil {
-			if undo := tx.Rollback(); undo != nil {
+			if undo := d.Rollback(ctx, conn, tx); undo != nil {
 				return undo // the connection is not to be used again
 			}
 			return err

@@ -41,6 +41,7 @@ const (
 	receiptRead
 	receiptResult
 	receiptKeep
+	receiptAnswered
 	receiptErase
 	receiptPurge
 	receiptGone
@@ -55,6 +56,9 @@ const receiptPageSize = 500
 
 // receiptPortion is how many ids a statement lists.
 const receiptPortion = 128
+
+// voidAnswered is the void of a receipt whose unit's caller was told the refusal.
+const voidAnswered = 2
 
 // receiptRests is for how long, in ms, a purge leaves a new receipt alone: most
 // are erased within that by who wrote them.
@@ -123,6 +127,8 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 		s = `SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`
 	case receiptResult:
 		s = `UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`
+	case receiptAnswered:
+		s = `UPDATE bed_receipt SET void = ` + strconv.Itoa(voidAnswered) + ` WHERE id = ? AND void = 1`
 	case receiptKeep:
 		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
 	case receiptErase, receiptPurge, receiptGone, receiptBack:

@@ -1,0 +1,67 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/txlog"
+)
+
+// repeatedStorage had to repeat what it added: the first INSERT may still come.
+type repeatedStorage struct {
+	txlog.Storage
+	added []txlog.Unit
+}
+
+func (s *repeatedStorage) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+	err := s.Storage.Add(ctx, lease, units...)
+	for _, u := range units {
+		u.AddRepeated = true
+		s.added = append(s.added, *u)
+	}
+	return err
+}
+
+// A refusal that its caller was told is nothing for a person to look at.
+func TestALogThatComesBackAfterItsRefusalWasAnsweredIsRemovedByTheJob(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		late := &repeatedStorage{}
+		r := newRig(t, db, exactlyOnce, func(c *bedsql.Config) { late.Storage, c.Storage = c.Storage, late })
+		r.receiptTable()
+		r.account(1)
+		if err := r.fails(r.wrapped, "INSERT INTO account VALUES (1, 5)"); errors.Is(err, bedsql.ErrPending) {
+			t.Fatal(err)
+		}
+		r.wantNoLog()
+		u := late.added[0]
+		if err := late.Storage.Add(t.Context(), time.Millisecond, &u); err != nil {
+			t.Fatal(err)
+		}
+		bus := listener.NewBus(quiet())
+		events := make(chan listener.EventType, 16)
+		sub := bus.Subscribe(listener.Func(func(ev listener.Event) { events <- ev.Type }))
+		report := asyncjob.Report{}
+		eventually(t, "its lease has ended", func() bool {
+			report = r.runOnce(func(c *asyncjob.Config) { c.Bus = bus })
+			return report.Claimed == 1
+		})
+		sub.Close()
+		close(events)
+		removed := false
+		for ev := range events {
+			removed = removed || ev == listener.Removed
+		}
+		if report.Refused != 1 || report.Parked != 0 || !removed {
+			t.Errorf("the job: %+v, removed told: %t", report, removed)
+		}
+		r.wantNoLog()
+		r.wantBalances(1)
+	})
+}
