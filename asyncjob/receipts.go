@@ -44,6 +44,10 @@ func (d *drain) erase(units []*txlog.Unit) {
 	}
 }
 
+// receiptsKey names the concerns about the receipts of a data source, which its
+// deliveries do not settle.
+func (s *source) receiptsKey() string { return s.name + "\x00receipts" }
+
 // receiptsStay tells, once, of receipts that cannot be deleted for want of
 // rights; false if err is something else.
 func (j *Job) receiptsStay(t *tally, s *source, err error) bool {
@@ -52,7 +56,7 @@ func (j *Job) receiptsStay(t *tally, s *source, err error) bool {
 		return false
 	}
 	t.note(s.name, func(r *DataSourceReport) { r.Purge = err })
-	if said = "receipts cannot be erased or purged, they pile up until an operator acts: " + said; j.concerns.raise(s.name, said) {
+	if said = "receipts cannot be erased or purged, they pile up until an operator acts: " + said; j.concerns.raise(s.receiptsKey(), said) {
 		s.log.Warn(said)
 	}
 	return true
@@ -120,6 +124,7 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 		}
 		s.log.WithField("error", dialect.Describe(err)).Log(level, "receipts could not be purged")
 	case erased > 0:
+		j.concerns.settled(s.receiptsKey())
 		s.log.WithField("receipts", erased).Info("receipts whose retention was over are purged")
 	}
 }
