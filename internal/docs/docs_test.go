@@ -58,7 +58,7 @@ func TestEveryFieldOfTheConfigurationsIsDocumented(t *testing.T) {
 func TestEveryKeyOfTheJobsFileIsDocumented(t *testing.T) {
 	t.Parallel()
 	part := section(t, read(t, "docs/configuration.md"), "bed-job.yaml")
-	keys := mapKeys(parse(t, "internal/cli"), func(m *ast.MapType) bool {
+	keys := mapKeys(parse(t, "cmd/bed-job/internal/cli"), func(m *ast.MapType) bool {
 		_, ok := m.Value.(*ast.FuncType)
 		return ok && isName(m.Key, "string")
 	})
@@ -75,7 +75,7 @@ func TestEveryKeyOfTheJobsFileIsDocumented(t *testing.T) {
 func TestEveryCommandIsInTheReadme(t *testing.T) {
 	t.Parallel()
 	text := read(t, "README.md")
-	commands := commandNames(parse(t, "internal/cli"))
+	commands := commandNames(parse(t, "cmd/bed-job/internal/cli"))
 	if len(commands) < 10 {
 		t.Fatalf("only these commands were found in the code: %v", commands)
 	}
