@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
@@ -221,4 +222,34 @@ func TestAnImplicitCommitThatFailedIsNoDelivery(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An error of a statement of ours would be the one that says the transaction is
+// gone, and nobody would hear it.
+func TestOnlyReceiptsOfOursRunInsideACallersTransaction(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, exactlyOnce)
+		r.account(1)
+		var begun atomic.Bool
+		var asked atomic.Int64
+		p.Count(func(m []byte) bool {
+			if begun.Load() && !testproxy.Text("bed_receipt")(m) && (testproxy.Text("SELECT")(m) || testproxy.Text("SHOW")(m) || testproxy.Text("@@")(m)) {
+				asked.Add(1)
+			}
+			if testproxy.Text("START TRANSACTION")(m) || testproxy.Text("begin")(m) {
+				begun.Store(true)
+			}
+			return false
+		})
+		tx := r.begin() // the first of all on this pool
+		r.must(tx, "UPDATE account SET balance = 2 WHERE id = 1")
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if !begun.Load() || asked.Load() > 0 {
+			t.Errorf("%d questions of ours inside the transaction (begun: %t)", asked.Load(), begun.Load())
+		}
+		r.wantBalances(2)
+	})
 }
