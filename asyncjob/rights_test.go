@@ -160,3 +160,34 @@ func TestReceiptsThatCannotBeDeletedAreToldWithTheGrant(t *testing.T) {
 		}
 	})
 }
+
+func TestATableOfReceiptsThatIsMissingIsToldAndNoTry(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		target, pool := limited(t, db, "SELECT, INSERT, UPDATE, DELETE")
+		mustExec(t, pool, "DROP TABLE bed_receipt")
+		if db.Driver == testdb.DriverPostgres {
+			mustExec(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+		}
+		store := newStore(t)
+		u := addKept(t, store, target, "INSERT INTO account VALUES (1, 'x')")
+		job := newJob(t, store, Targets{"orders": target}, brittle())
+		r := runOnce(t, job)
+		if ds := r.DataSources["orders"]; ds.Blocked == nil || !strings.Contains(ds.Blocked.Error(), "bed_receipt") || r.PushedBack != 1 {
+			t.Errorf("%v, blocked by %v", r, ds.Blocked)
+		}
+		if got := get(t, store, u); got.Parked || got.Tries != 0 || !strings.HasPrefix(got.LastError, untilAnOperatorActs) {
+			t.Errorf("the unit is %+v", got)
+		}
+		ddl, err := delivery.ReceiptSchema(db.Driver)
+		must(t, err)
+		mustExec(t, pool, ddl)
+		if db.Driver == testdb.DriverPostgres {
+			mustExec(t, pool, "GRANT ALL ON bed_receipt TO PUBLIC")
+		}
+		must(t, store.Retry(t.Context(), u.ID))
+		if r := runOnce(t, job); r.Delivered != 1 {
+			t.Errorf("once it is there: %v", r)
+		}
+	})
+}

@@ -19,7 +19,7 @@ type ReceiptRightsError struct {
 }
 
 func (e *ReceiptRightsError) Error() string {
-	return fmt.Sprintf("bed: the account lacks rights on the target's table bed_receipt (%v); have run there, by an account that may:\n%s;", e.Err, e.Grant)
+	return fmt.Sprintf("bed: the account lacks rights on the target's table bed_receipt (%v); have run there, by an account that may, once the table is there:\n%s;", e.Err, e.Grant)
 }
 
 // Unwrap gives the database's error.
