@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -47,7 +47,7 @@ func (b batch) join() bool {
 		return false
 	}
 	if a.Delivered() {
-		a.Outcome = delivery.Outcome{}
+		a.Outcome = attempt.Outcome{}
 	}
 	for _, u := range b {
 		u.joined = true

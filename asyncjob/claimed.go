@@ -9,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -105,10 +106,10 @@ func (u *claimed) attend() result {
 	case d.src == nil:
 		return u.block(fmt.Errorf("not delivered: data source %s is not among the job's targets; configure it", d.name))
 	case u.Unreadable != nil:
-		return u.park(delivery.Outcome{Err: u.Unreadable, Class: delivery.Refused}, untouched, u.Unreadable.Error())
+		return u.park(attempt.Outcome{Err: u.Unreadable, Class: delivery.Refused}, untouched, u.Unreadable.Error())
 	case u.NotReplayable != "" && u.Receipt == "":
 		err := fmt.Errorf("it must not be run again: %s", u.NotReplayable)
-		return u.park(delivery.Outcome{Err: err, Class: delivery.Refused}, untouched, err.Error())
+		return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, untouched, err.Error())
 	case u.Receipt != "" && d.withoutReceipts() != nil:
 		return u.block(d.withoutReceipts())
 	}
@@ -122,7 +123,7 @@ func (u *claimed) attend() result {
 // deliver makes one attempt and judges it.
 func (u *claimed) deliver() result {
 	d := u.drain
-	u.publish(listener.BeforeExecute, delivery.Outcome{})
+	u.publish(listener.BeforeExecute, attempt.Outcome{})
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
 	a := d.src.deliver(ctx, u.Unit)
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
@@ -137,7 +138,7 @@ func (u *claimed) deliver() result {
 
 // judge decides what an attempt means for the unit. late: it was cut off by its
 // timeout.
-func (u *claimed) judge(a attempt, late bool) result {
+func (u *claimed) judge(a try, late bool) result {
 	d := u.drain
 	if d.job.keeper.Lost(u.Unit) {
 		return u.leaseLost()
@@ -186,7 +187,7 @@ func (u *claimed) judge(a attempt, late bool) result {
 }
 
 // retryLater judges an attempt after which another may succeed.
-func (u *claimed) retryLater(a attempt, late bool, verdict txlog.Verdict) result {
+func (u *claimed) retryLater(a try, late bool, verdict txlog.Verdict) result {
 	d, cfg := u.drain, &u.drain.job.cfg
 	said := d.src.describe(a.Err)
 	if late && !a.Class.Answered() {
@@ -211,7 +212,7 @@ func (u *claimed) retryLater(a attempt, late bool, verdict txlog.Verdict) result
 }
 
 // delivered leaves the unit to be removed.
-func (u *claimed) delivered(out delivery.Outcome) result {
+func (u *claimed) delivered(out attempt.Outcome) result {
 	if out.Found {
 		u.logger().WithField("found", true).Info("delivered by an earlier attempt, as its receipt shows")
 	} else if out.Assumed {
@@ -225,7 +226,7 @@ func (u *claimed) delivered(out delivery.Outcome) result {
 
 // park leaves the unit for an operator. said is what a log line may tell of why:
 // no value of the application's.
-func (u *claimed) park(out delivery.Outcome, verdict txlog.Verdict, said string) result {
+func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) result {
 	verdict.Park = true
 	if verdict.Err == "" {
 		verdict.Err = out.Err.Error()
@@ -239,7 +240,7 @@ func (u *claimed) park(out delivery.Outcome, verdict txlog.Verdict, said string)
 }
 
 // remove erases the log of a refusal that its caller was told.
-func (u *claimed) remove(out delivery.Outcome) result {
+func (u *claimed) remove(out attempt.Outcome) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()
 	if err := u.drain.job.storage.Remove(ctx, u.Unit); err != nil {
@@ -303,7 +304,7 @@ func (u *claimed) leaseLost() result {
 	return result{kind: lost}
 }
 
-func (u *claimed) publish(t listener.EventType, out delivery.Outcome) {
+func (u *claimed) publish(t listener.EventType, out attempt.Outcome) {
 	if bus := u.drain.job.cfg.Bus; bus.Listening() {
 		bus.Publish(listener.NewEvent(t, listener.AsyncJob, u.Unit, out))
 	}

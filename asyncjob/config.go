@@ -7,8 +7,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // The defaults of [Config]. The first five are Sharding-JDBC's.
@@ -158,8 +158,8 @@ func (c Config) WithDefaults() Config {
 	c.DeliveryBatch = or(c.DeliveryBatch, DefaultDeliveryBatch)
 	c.UnknownDataSourceDelay = or(c.UnknownDataSourceDelay, DefaultUnknownDataSourceDelay)
 	c.ShutdownTimeout = or(c.ShutdownTimeout, DefaultShutdownTimeout)
-	c.ReceiptRetention = or(c.ReceiptRetention, delivery.DefaultRetention)
-	c.KeyRetention = or(c.KeyRetention, delivery.DefaultRetention)
+	c.ReceiptRetention = or(c.ReceiptRetention, attempt.DefaultRetention)
+	c.KeyRetention = or(c.KeyRetention, attempt.DefaultRetention)
 	c.PurgeInterval = or(c.PurgeInterval, DefaultPurgeInterval)
 	if c.Logger == nil {
 		c.Logger = logrus.StandardLogger()

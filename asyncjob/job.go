@@ -11,7 +11,7 @@ import (
 	"github.com/robfig/cron/v3"
 	"github.com/sirupsen/logrus"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -62,7 +62,7 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		sources: make(map[string]*source, len(targets)), serving: map[string]bool{},
 		log: cfg.Logger.WithField("job", cfg.Name),
 	}
-	receipts := delivery.Receipts{
+	receipts := attempt.Receipts{
 		LogID: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
 	}
 	for name, t := range targets {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -36,7 +37,7 @@ func (d *drain) erase(units []*txlog.Unit) {
 	for in, ids := range ids {
 		dialect := in.target.Dialect
 		err := in.onConn(ctx, func(conn driver.Conn) error {
-			return dialect.ReceiptRights(ctx, conn, dialect.EraseReceipts(ctx, conn, ids))
+			return attempt.ReceiptRights(ctx, dialect, conn, attempt.EraseReceipts(ctx, dialect, conn, ids))
 		})
 		if err != nil && !d.job.receiptsStay(d.tally, d.src, err) {
 			d.src.log.WithField("error", dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
@@ -107,10 +108,10 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 	erased, end := 0, time.Now().Add(s.purgeFor)
 	err := s.own.onConn(ctx, func(conn driver.Conn) error {
 		for {
-			next, n, err := dialect.PurgeReceipts(ctx, conn, s.receipts, from, j.storage.Missing)
+			next, n, err := attempt.PurgeReceipts(ctx, dialect, conn, s.receipts, from, j.storage.Missing)
 			erased, from = erased+n, next
 			if err != nil || next == "" || time.Now().After(end) {
-				return dialect.ReceiptRights(ctx, conn, err)
+				return attempt.ReceiptRights(ctx, dialect, conn, err)
 			}
 		}
 	})
@@ -119,7 +120,7 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 	case err != nil && j.receiptsStay(t, s, err):
 	case err != nil:
 		level := logrus.WarnLevel
-		if dialect.NoReceipts(err) || round.Err() != nil {
+		if attempt.NoReceipts(dialect, err) || round.Err() != nil {
 			level = logrus.DebugLevel // no unit left a receipt there; or the job ends
 		}
 		s.log.WithField("error", dialect.Describe(err)).Log(level, "receipts could not be purged")

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -18,7 +18,7 @@ func TestAPurgeThatTakesLongGoesOnInTheNextRound(t *testing.T) {
 	t.Parallel()
 	db := testdb.SQLite(t)
 	pool := db.Open(t)
-	ddl, err := delivery.ReceiptSchema(db.Driver)
+	ddl, err := attempt.ReceiptSchema(db.Driver)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -22,7 +23,7 @@ import (
 func limited(t *testing.T, db testdb.DB, rights string) (delivery.Target, *sql.DB) {
 	t.Helper()
 	pool := table(t, db)
-	ddl, err := delivery.ReceiptSchema(db.Driver)
+	ddl, err := attempt.ReceiptSchema(db.Driver)
 	must(t, err)
 	mustExec(t, pool, ddl)
 	name := "r" + db.Name[max(0, len(db.Name)-20):]
@@ -179,7 +180,7 @@ func TestATableOfReceiptsThatIsMissingIsToldAndNoTry(t *testing.T) {
 		if got := get(t, store, u); got.Parked || got.Tries != 0 || !strings.HasPrefix(got.LastError, untilAnOperatorActs) {
 			t.Errorf("the unit is %+v", got)
 		}
-		ddl, err := delivery.ReceiptSchema(db.Driver)
+		ddl, err := attempt.ReceiptSchema(db.Driver)
 		must(t, err)
 		mustExec(t, pool, ddl)
 		if db.Driver == testdb.DriverPostgres {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -36,7 +37,7 @@ func newSession(t delivery.Target, concurrency int) *session {
 }
 
 // known completes what is known of a failed attempt.
-func (s *session) known(a attempt) attempt {
+func (s *session) known(a try) try {
 	isReadOnly := s.target.Dialect.ReadOnly
 	a.readOnly = a.Err != nil && isReadOnly != nil && isReadOnly(a.Err)
 	return a
@@ -64,7 +65,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, u *txlog.Unit)
 	d := s.target.Dialect
 	place := s.place.Load()
 	if place == nil && u.Place != "" {
-		found, err := d.ReceiptPlace(ctx, conn)
+		found, err := attempt.ReceiptPlace(ctx, d, conn)
 		if err != nil {
 			return err
 		}
@@ -79,7 +80,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, u *txlog.Unit)
 	if s.ensured.Load() {
 		return nil
 	}
-	if err := d.EnsureReceipts(ctx, conn); err != nil {
+	if err := attempt.EnsureReceipts(ctx, d, conn); err != nil {
 		return err
 	}
 	s.ensured.Store(true)

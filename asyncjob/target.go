@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -57,7 +58,7 @@ type source struct {
 	others sessions
 
 	// receipts say how those of its units are written.
-	receipts delivery.Receipts
+	receipts attempt.Receipts
 
 	// purgeFor is the constant; a test shortens it.
 	purgeFor time.Duration
@@ -71,7 +72,7 @@ type source struct {
 	purging bool
 }
 
-func newSource(name string, t delivery.Target, r delivery.Receipts, cfg *Config, log logrus.FieldLogger) *source {
+func newSource(name string, t delivery.Target, r attempt.Receipts, cfg *Config, log logrus.FieldLogger) *source {
 	s := &source{
 		name: name, receipts: r,
 		concurrency: cfg.Concurrency,
@@ -106,7 +107,7 @@ func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
 	}
 	defer func() { _ = conn.Close() }()
 	dialect := s.own.target.Dialect
-	if err := delivery.Ping(ctx, conn); err != nil || dialect.Writable == nil {
+	if err := attempt.Ping(ctx, conn); err != nil || dialect.Writable == nil {
 		return err
 	}
 	return dialect.Writable(ctx, conn)
@@ -148,8 +149,8 @@ func (s *source) describe(err error) string {
 }
 
 // attempt is one attempt to deliver a unit.
-type attempt struct {
-	delivery.Outcome
+type try struct {
+	attempt.Outcome
 	// NoConn: there was no connection to try it on, or no table of receipts:
 	// the unit had no part in it.
 	NoConn bool
@@ -160,18 +161,18 @@ type attempt struct {
 // deliver runs u once more. A driver's ErrBadConn is not taken as a reason to
 // run it again at once: not every driver keeps its promise that nothing was
 // sent.
-func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
+func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 	session, leave, err := s.session(u)
 	if err != nil {
-		return attempt{NoConn: true, Outcome: delivery.Outcome{Err: err, Class: delivery.Retryable}}
+		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: delivery.Retryable}}
 	}
 	defer leave()
 	conn, err := session.pool.Conn(ctx)
 	if err != nil {
-		return attempt{NoConn: true, Outcome: delivery.Outcome{Err: err, Class: delivery.Unreachable}}
+		return try{NoConn: true, Outcome: attempt.Outcome{Err: err, Class: delivery.Unreachable}}
 	}
 	defer func() { _ = conn.Close() }()
-	a := attempt{NoConn: true}
+	a := try{NoConn: true}
 	err = conn.Raw(func(dc any) error {
 		a = s.attempt(ctx, session, dc.(driver.Conn), u)
 		if a.ConnLost || a.readOnly {
@@ -185,42 +186,42 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) attempt {
 		session.pool.SetMaxIdleConns(s.concurrency)
 	}
 	if a.NoConn && a.Err == nil {
-		a.Outcome = delivery.Outcome{Err: err, Class: delivery.Unreachable}
+		a.Outcome = attempt.Outcome{Err: err, Class: delivery.Unreachable}
 	}
 	return a
 }
 
 // attempt runs u on a connection. A unit that must not be run again is decided
 // by its receipt.
-func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a attempt) {
+func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a try) {
 	dialect := in.target.Dialect
 	if u.Receipt != "" {
 		if err := in.receipts(ctx, conn, u); err != nil {
-			return in.known(attempt{NoConn: true, Outcome: dialect.Failed(err, true)})
+			return in.known(try{NoConn: true, Outcome: attempt.Failed(dialect, err, true)})
 		}
 	}
 	a.Outcome = s.replay(ctx, in, conn, u)
 	switch {
 	case a.Err == nil || u.Receipt == "":
-	case dialect.NoReceipts(a.Err): // the table was there, and is gone
+	case attempt.NoReceipts(dialect, a.Err): // the table was there, and is gone
 		in.ensured.Store(false)
 		in.place.Store(nil)
 		a.NoConn = true
 	case !a.ConnLost:
-		a.Err = dialect.ReceiptRights(ctx, conn, a.Err)
+		a.Err = attempt.ReceiptRights(ctx, dialect, conn, a.Err)
 	}
 	return in.known(a)
 }
 
 // replay turns a driver's panic into an outcome that nothing is known of.
-func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (out delivery.Outcome) {
+func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (out attempt.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
-			out = delivery.Outcome{Class: delivery.Unknown, Err: panicError{p}, ConnLost: true}
+			out = attempt.Outcome{Class: delivery.Unknown, Err: panicError{p}, ConnLost: true}
 		}
 	}()
 	if u.NotReplayable != "" {
-		return in.target.Dialect.Void(ctx, conn, u, s.receipts)
+		return attempt.Void(ctx, in.target.Dialect, conn, u, s.receipts)
 	}
-	return in.target.Dialect.Replay(ctx, conn, u, s.receipts)
+	return attempt.Replay(ctx, in.target.Dialect, conn, u, s.receipts)
 }

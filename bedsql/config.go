@@ -8,8 +8,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -128,8 +128,8 @@ func (c Config) withDefaults() Config {
 	if c.NoSyncRetry {
 		c.SyncMaxDeliveryTryTimes = 0
 	}
-	setDefault(&c.ReceiptRetention, delivery.DefaultRetention)
-	setDefault(&c.KeyRetention, delivery.DefaultRetention)
+	setDefault(&c.ReceiptRetention, attempt.DefaultRetention)
+	setDefault(&c.KeyRetention, attempt.DefaultRetention)
 	setDefault(&c.RetryInitial, 20*time.Millisecond)
 	setDefault(&c.RetryMax, 500*time.Millisecond)
 	setDefault(&c.RetryTimeout, 10*time.Second)

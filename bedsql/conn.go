@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -225,7 +226,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	var inner driver.Stmt
 	err := c.ready(ctx)
 	if err == nil {
-		inner, err = delivery.Prepare(ctx, c.inner, query)
+		inner, err = attempt.Prepare(ctx, c.inner, query)
 	}
 	if err != nil {
 		if c.tx != nil && c.inner != nil {
@@ -312,16 +313,16 @@ func (s *statement) anew(args []driver.NamedValue) delivery.Call {
 }
 
 // exec runs s on the bare connection, as a prepared statement if it is one.
-// before is as for delivery.Exec.
+// before is as for attempt.Exec.
 func (c *Conn) exec(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, err error) {
 	if err := s.prepareLate(ctx, args); err != nil {
 		return nil, true, err
 	}
 	if s.prepared != nil {
-		res, err = delivery.StmtExec(ctx, s.prepared, args)
+		res, err = attempt.StmtExec(ctx, s.prepared, args)
 		return res, false, err
 	}
-	return delivery.Exec(ctx, c.inner, s.query, args)
+	return attempt.Exec(ctx, c.inner, s.query, args)
 }
 
 // execBare hands s to the driver as database/sql would: driver.ErrSkip comes
@@ -331,7 +332,7 @@ func (c *Conn) execBare(ctx context.Context, s statement, args []driver.NamedVal
 		return nil, err
 	}
 	if s.prepared != nil {
-		return delivery.StmtExec(ctx, s.prepared, args)
+		return attempt.StmtExec(ctx, s.prepared, args)
 	}
 	if c.has.ExecerContext != nil {
 		return c.has.ExecContext(ctx, s.query, args)
@@ -345,7 +346,7 @@ func (c *Conn) queryBare(ctx context.Context, s statement, args []driver.NamedVa
 		return nil, err
 	}
 	if s.prepared != nil {
-		return delivery.StmtQuery(ctx, s.prepared, args)
+		return attempt.StmtQuery(ctx, s.prepared, args)
 	}
 	if c.has.QueryerContext != nil {
 		return c.has.QueryContext(ctx, s.query, args)

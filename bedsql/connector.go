@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
@@ -83,7 +84,7 @@ type connector struct {
 	texts   *sqltext.Cache
 	deliver *listener.BestEfforts
 	// receipts say how the receipts of writes through this connector are written.
-	receipts delivery.Receipts
+	receipts attempt.Receipts
 	// place is where the table of receipts is: empty if that cannot be told, nil
 	// while it was not found.
 	place  atomic.Pointer[string]
@@ -125,7 +126,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		cfg:     cfg,
 		texts:   sqltext.NewCache(target.Dialect.Flavor, cachedTexts),
 		log:     log,
-		receipts: delivery.Receipts{
+		receipts: attempt.Receipts{
 			LogID: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
 		},
 	}

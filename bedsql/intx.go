@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -108,9 +109,9 @@ func (c *Conn) queryInTx(ctx context.Context, s statement, args []driver.NamedVa
 	}
 	c.countInTx(ctx)
 	kt := c.tx.keyed
-	var buffered *delivery.Rows
+	var buffered *attempt.Rows
 	if err == nil && kt != nil {
-		buffered, err = delivery.Buffer(rows)
+		buffered, err = attempt.Buffer(rows)
 	}
 	if err != nil {
 		t := c.tx
@@ -153,7 +154,7 @@ func (c *Conn) complete(rows driver.Rows, err error) (driver.Rows, error) {
 	if err != nil || c.tx == nil || c.c.dialect.Flavor != delivery.MySQL {
 		return rows, err
 	}
-	buffered, err := delivery.Buffer(rows)
+	buffered, err := attempt.Buffer(rows)
 	if err != nil {
 		return nil, err
 	}
@@ -166,8 +167,8 @@ const inDoubt = "the outcome of one of its statements is not known"
 
 // failedInTx notes what an error inside a local transaction means for what
 // follows. The error itself is the caller's.
-func (c *Conn) failedInTx(ctx context.Context, err error, before bool) delivery.Outcome {
-	out := c.c.dialect.Failed(err, before)
+func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.Outcome {
+	out := attempt.Failed(c.c.dialect, err, before)
 	if out.ConnLost {
 		c.kill()
 		return out

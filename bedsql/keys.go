@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -159,8 +160,8 @@ type keyedTx struct {
 	key     *IdempotencyKey
 	back    func()     // receipt's, unless it is applied
 	unit    txlog.Unit // its id, receipt and, at COMMIT, fingerprint
-	answer  delivery.Answer
-	replay  *delivery.Answer
+	answer  attempt.Answer
+	replay  *attempt.Answer
 	at      int
 	content hash.Hash
 }
@@ -168,33 +169,33 @@ type keyedTx struct {
 // claim begins the transaction with its receipt: inner is open on c. found says
 // what to replay when the request was applied before; the transaction is
 // rolled back then.
-func (c *Conn) claim(ctx context.Context, inner driver.Tx, k *IdempotencyKey, receipt string) (*keyedTx, delivery.Outcome) {
+func (c *Conn) claim(ctx context.Context, inner driver.Tx, k *IdempotencyKey, receipt string) (*keyedTx, attempt.Outcome) {
 	kt := &keyedTx{key: k, content: sha256.New()}
 	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, receipt
 	kt.unit.Fingerprint = "-" // until COMMIT knows the request
-	out, found := c.c.dialect.Claim(ctx, &c.session, inner, &kt.unit, c.c.receipts)
+	out, found := attempt.Claim(ctx, c.c.dialect, &c.session, inner, &kt.unit, c.c.receipts)
 	c.lossy(out)
 	if out.Err != nil || found == nil {
 		return kt, out
 	}
 	if own := k.own(); own != "" && own != found.Fingerprint {
-		return kt, delivery.Outcome{Class: delivery.Refused, Err: delivery.ErrKeyReused}
+		return kt, attempt.Outcome{Class: delivery.Refused, Err: delivery.ErrKeyReused}
 	}
 	var err error
-	if kt.replay, err = delivery.ReadAnswer(found.Result); err != nil {
-		return kt, delivery.Outcome{Class: delivery.Refused, Err: err}
+	if kt.replay, err = attempt.ReadAnswer(found.Result); err != nil {
+		return kt, attempt.Outcome{Class: delivery.Refused, Err: err}
 	}
 	return kt, out
 }
 
 // next gives the stored answer to the next statement of a transaction that is
 // replayed.
-func (kt *keyedTx) next(s txlog.Statement) (*delivery.AnswerStatement, error) {
+func (kt *keyedTx) next(s txlog.Statement) (*attempt.AnswerStatement, error) {
 	if kt.at >= len(kt.replay.Statements) {
 		return nil, fmt.Errorf("%w: it has more statements now", delivery.ErrKeyReused)
 	}
 	a := &kt.replay.Statements[kt.at]
-	if kt.key.own() == "" && a.Fingerprint != delivery.Fingerprint(s) {
+	if kt.key.own() == "" && a.Fingerprint != attempt.Fingerprint(s) {
 		return nil, fmt.Errorf("%w: its statement %d differs", delivery.ErrKeyReused, kt.at+1)
 	}
 	kt.at++
@@ -202,15 +203,15 @@ func (kt *keyedTx) next(s txlog.Statement) (*delivery.AnswerStatement, error) {
 }
 
 // ran collects the answer to a statement that was applied.
-func (kt *keyedTx) ran(s txlog.Statement, res driver.Result, rows *delivery.Rows) {
-	kt.answer.Add(delivery.Fingerprint(s), res, rows)
+func (kt *keyedTx) ran(s txlog.Statement, res driver.Result, rows *attempt.Rows) {
+	kt.answer.Add(attempt.Fingerprint(s), res, rows)
 	write(kt.content, s.SQL)
 	write(kt.content, s.Params)
 }
 
 // failed collects the error of a statement, after which t goes on.
 func (kt *keyedTx) failed(t *localTx, s txlog.Statement, err error) {
-	kt.answer.AddFailure(delivery.Fingerprint(s), err)
+	kt.answer.AddFailure(attempt.Fingerprint(s), err)
 	write(kt.content, s.SQL)
 	write(kt.content, s.Params)
 	t.unreplayable("under its idempotency key, a statement that failed is part of the answer")
@@ -284,10 +285,10 @@ func (c *Conn) beginKeyed(ctx context.Context, opts driver.TxOptions, k *Idempot
 	again, cancel := context.WithTimeout(ctx, c.c.cfg.RetryTimeout)
 	defer cancel()
 	for pause := c.c.cfg.RetryInitial; ; pause = min(2*pause, c.c.cfg.RetryMax) {
-		if inner, err = delivery.BeginTx(ctx, c.inner, opts); err != nil {
+		if inner, err = attempt.BeginTx(ctx, c.inner, opts); err != nil {
 			return nil, err
 		}
-		var out delivery.Outcome
+		var out attempt.Outcome
 		if kt, out = c.claim(ctx, inner, k, receipt); out.Err == nil {
 			break
 		}
@@ -301,7 +302,7 @@ func (c *Conn) beginKeyed(ctx context.Context, opts driver.TxOptions, k *Idempot
 		}
 	}
 	if kt.replay != nil {
-		if inner, err = delivery.BeginTx(ctx, c.inner, opts); err != nil {
+		if inner, err = attempt.BeginTx(ctx, c.inner, opts); err != nil {
 			return nil, err
 		}
 		c.open(ctx).keyed = kt

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -111,13 +112,13 @@ type lent struct {
 
 // attempt runs f on a connection, on the same as before while that lives. It
 // waits for its turn.
-func (l *lent) attempt(ctx context.Context, f func(driver.Conn) delivery.Outcome) delivery.Outcome {
+func (l *lent) attempt(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
 	if !l.turn {
 		select {
 		case l.c.idle.turns <- struct{}{}:
 			l.turn = true
 		case <-ctx.Done():
-			return delivery.Outcome{Err: ctx.Err(), Class: delivery.Unreachable}
+			return attempt.Outcome{Err: ctx.Err(), Class: delivery.Unreachable}
 		}
 	}
 	if l.conn == nil && !l.lost {
@@ -126,11 +127,11 @@ func (l *lent) attempt(ctx context.Context, f func(driver.Conn) delivery.Outcome
 	if l.conn == nil {
 		conn, err := l.c.dial(ctx)
 		if err != nil {
-			return delivery.Outcome{Err: err, Class: l.c.dialect.DialClass(err)}
+			return attempt.Outcome{Err: err, Class: l.c.dialect.DialClass(err)}
 		}
 		l.conn = &conn
 	}
-	out := unlessPanic(func() delivery.Outcome { return f(l.conn) }, l.drop)
+	out := unlessPanic(func() attempt.Outcome { return f(l.conn) }, l.drop)
 	if out.ConnLost {
 		l.drop()
 	}

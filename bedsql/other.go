@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -46,7 +47,7 @@ func (c *Conn) execOther(ctx context.Context, s statement, args []driver.NamedVa
 func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
 	if c.stagedTx != nil {
 		if handled, err := c.stagedTx.control(s.class); handled {
-			return new(delivery.Rows), err
+			return new(attempt.Rows), err
 		}
 	}
 	if err := c.ready(ctx); err != nil {
@@ -67,7 +68,7 @@ func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedV
 		if _, err := c.endByText(ctx, s, args); err != nil {
 			return nil, err
 		}
-		return new(delivery.Rows), nil
+		return new(attempt.Rows), nil
 	}
 	rows, err := c.queryBare(ctx, s, args)
 	if !errors.Is(err, driver.ErrSkip) {
@@ -228,7 +229,7 @@ func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 		switch {
 		case doubt:
 			c.undo(undo)
-		case !c.c.dialect.RolledBack(err):
+		case !attempt.RolledBack(c.c.dialect, err):
 			c.discard() // it may still be open
 		}
 		if c.tx != nil && !c.dead && (doubt || c.tx.lost != nil) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -56,22 +57,22 @@ func (c *Conn) ensureReceipts(ctx context.Context) error {
 // findReceipts is ensureReceipts for an attempt on whatever connection: the
 // target may have been out of reach before. No error means that the table is
 // there.
-func (c *connector) findReceipts(ctx context.Context, conn driver.Conn) delivery.Outcome {
+func (c *connector) findReceipts(ctx context.Context, conn driver.Conn) attempt.Outcome {
 	if c.place.Load() != nil {
-		return delivery.Outcome{}
+		return attempt.Outcome{}
 	}
 	if err := c.locateReceipts(ctx, conn); err != nil {
-		return c.dialect.Failed(err, true)
+		return attempt.Failed(c.dialect, err, true)
 	}
-	return delivery.Outcome{}
+	return attempt.Outcome{}
 }
 
 // locateReceipts finds or creates the table of receipts, and remembers where.
 func (c *connector) locateReceipts(ctx context.Context, conn driver.Conn) error {
-	if err := c.dialect.EnsureReceipts(ctx, conn); err != nil {
+	if err := attempt.EnsureReceipts(ctx, c.dialect, conn); err != nil {
 		return err
 	}
-	place, err := c.dialect.ReceiptPlace(ctx, conn)
+	place, err := attempt.ReceiptPlace(ctx, c.dialect, conn)
 	if err != nil && !c.dialect.Class(err).Answered() {
 		return err
 	}
@@ -82,7 +83,7 @@ func (c *connector) locateReceipts(ctx context.Context, conn driver.Conn) error 
 // receiptsIn says how the receipt of a local transaction is written. A session
 // that has moved may find another table of that name, or none; known is false
 // if it cannot be told where the right one is.
-func (c *connector) receiptsIn(t *localTx) (r delivery.Receipts, known bool) {
+func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {
 	r = c.receipts
 	if !t.moved {
 		return r, true
@@ -94,30 +95,30 @@ func (c *connector) receiptsIn(t *localTx) (r delivery.Receipts, known bool) {
 }
 
 // replay runs a unit once more.
-func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) delivery.Outcome {
+func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
 	return c.replayCalls(ctx, conn, nil, u)
 }
 
 // replayCalls is replay for one who may still have what the log would be read
 // for; nil if not.
-func (c *connector) replayCalls(ctx context.Context, conn driver.Conn, calls []delivery.Call, u *txlog.Unit) delivery.Outcome {
+func (c *connector) replayCalls(ctx context.Context, conn driver.Conn, calls []delivery.Call, u *txlog.Unit) attempt.Outcome {
 	if u.Receipt != "" {
 		if out := c.findReceipts(ctx, conn); out.Err != nil {
 			return out
 		}
 	}
 	if calls == nil {
-		return c.dialect.Replay(ctx, conn, u, c.receipts)
+		return attempt.Replay(ctx, c.dialect, conn, u, c.receipts)
 	}
-	return c.dialect.Run(ctx, conn, calls, u, c.receipts)
+	return attempt.Run(ctx, c.dialect, conn, calls, u, c.receipts)
 }
 
 // void decides a unit in doubt.
-func (c *connector) void(ctx context.Context, conn driver.Conn, u *txlog.Unit) delivery.Outcome {
+func (c *connector) void(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
 	if out := c.findReceipts(ctx, conn); out.Err != nil {
 		return out
 	}
-	return c.dialect.Void(ctx, conn, u, c.receipts)
+	return attempt.Void(ctx, c.dialect, conn, u, c.receipts)
 }
 
 // beforeBegin looks for the table of receipts before a transaction begins: to
@@ -195,7 +196,7 @@ func (e *eraser) flush(ctx context.Context) {
 	}
 	conn, err := e.c.dial(ctx)
 	if err == nil {
-		err = e.c.dialect.EraseReceipts(ctx, conn.Conn, ids)
+		err = attempt.EraseReceipts(ctx, e.c.dialect, conn.Conn, ids)
 		if cerr := conn.Close(); err == nil && !errors.Is(cerr, driver.ErrBadConn) {
 			err = cerr
 		}
@@ -222,7 +223,7 @@ func (c *Conn) eraseInTurn(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.c.cfg.LogTimeout)
 	defer cancel()
-	e.failed(c.c.dialect.EraseReceipts(ctx, &c.session, ids))
+	e.failed(attempt.EraseReceipts(ctx, c.c.dialect, &c.session, ids))
 }
 
 // close erases what waits and takes no more.

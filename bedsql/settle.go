@@ -5,12 +5,13 @@ import (
 	"database/sql/driver"
 	"errors"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
 // ending is how an attempt to end the open transaction came out.
 type ending struct {
-	delivery.Outcome
+	attempt.Outcome
 	// open: it failed too early to end anything, the transaction is as before.
 	open bool
 }
@@ -41,7 +42,7 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 			c.tx = t
 		}
 	}()
-	end := func(ctx context.Context) delivery.Outcome {
+	end := func(ctx context.Context) attempt.Outcome {
 		e = how.finish(ctx)
 		if e.Err != nil && !e.Class.Answered() {
 			// It may not have been sent, on a connection that still works.
@@ -52,9 +53,9 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 	if t != nil && t.keyed != nil {
 		send := end
 		receipts, _ := c.c.receiptsIn(t)
-		end = func(ctx context.Context) delivery.Outcome {
+		end = func(ctx context.Context) attempt.Outcome {
 			// The receipt was inserted at the beginning; the answer joins it now.
-			if out := c.c.dialect.StoreAnswer(ctx, c.inner, t.keyed.request(), receipts, t.keyed.answer); out.Err != nil {
+			if out := attempt.StoreAnswer(ctx, c.c.dialect, c.inner, t.keyed.request(), receipts, t.keyed.answer); out.Err != nil {
 				if out.Class == delivery.Unknown {
 					out.Class = delivery.Unreachable // COMMIT was not sent
 				}
@@ -64,7 +65,7 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 			return send(ctx)
 		}
 	}
-	if t == nil || len(t.statements) == 0 || t.aborted || c.dead && delivery.Ping(ctx, c.inner) != nil {
+	if t == nil || len(t.statements) == 0 || t.aborted || c.dead && attempt.Ping(ctx, c.inner) != nil {
 		return false, end(ctx).Err
 	}
 	soft := t.soft
@@ -92,23 +93,23 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 	defer retry.close()
 	x := c.c.execution(u)
 	x.AnswerIsFinal = true
-	x.Attempt = func(ctx context.Context, n int) delivery.Outcome {
+	x.Attempt = func(ctx context.Context, n int) attempt.Outcome {
 		switch {
 		case n > 0:
-			return retry.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+			return retry.attempt(ctx, func(conn driver.Conn) attempt.Outcome {
 				return c.c.replay(ctx, conn, u)
 			})
 		case u.Receipt != "" && t.keyed == nil:
-			return unlessPanic(func() delivery.Outcome {
-				return c.lossy(c.c.dialect.Commit(ctx, &c.session, u, receipts, how.plain && !t.moved, end, how.undo))
+			return unlessPanic(func() attempt.Outcome {
+				return c.lossy(attempt.Commit(ctx, c.c.dialect, &c.session, u, receipts, how.plain && !t.moved, end, how.undo))
 			}, c.kill)
 		default:
-			return unlessPanic(func() delivery.Outcome { return end(ctx) }, c.kill)
+			return unlessPanic(func() attempt.Outcome { return end(ctx) }, c.kill)
 		}
 	}
 	if u.Receipt != "" {
-		x.Void = func(ctx context.Context) delivery.Outcome { return retry.void(ctx, u) }
-		x.Answered = func(ctx context.Context) delivery.Outcome { return retry.answered(ctx, u) }
+		x.Void = func(ctx context.Context) attempt.Outcome { return retry.void(ctx, u) }
+		x.Answered = func(ctx context.Context) attempt.Outcome { return retry.answered(ctx, u) }
 	}
 	err = c.c.cfg.Bus.Execute(ctx, c.c.deliver, x)
 	c.c.cfg.Counters.count(err)
@@ -127,21 +128,21 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 // undo rolls back, or takes the connection out of use: an open transaction
 // must not go back to the pool.
 func (c *Conn) undo(undo func() error) {
-	if !c.c.dialect.RolledBack(undo()) {
+	if !attempt.RolledBack(c.c.dialect, undo()) {
 		c.kill()
 	}
 }
 
 // control is a statement that ends the open transaction, sent as text, run on
-// the bare connection as one attempt. before is as for delivery.Exec.
-func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, out delivery.Outcome) {
+// the bare connection as one attempt. before is as for attempt.Exec.
+func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, out attempt.Outcome) {
 	res, before, err := c.exec(ctx, s, args)
 	if err == nil {
-		return res, before, delivery.Outcome{Result: res}
+		return res, before, attempt.Outcome{Result: res}
 	}
-	out = c.c.dialect.Failed(err, before)
+	out = attempt.Failed(c.c.dialect, err, before)
 	if !s.class.ImplicitCommit && (!before || out.Class.Answered()) {
-		out = c.c.dialect.CommitFailed(ctx, &c.session, err)
+		out = attempt.CommitFailed(ctx, c.c.dialect, &c.session, err)
 	}
 	return res, before, c.lossy(out)
 }
@@ -156,7 +157,7 @@ func (c *Conn) stillOpen(ctx context.Context, err error) bool {
 // inDoubt reports whether the error of a statement that commits on its way may
 // be that of this COMMIT (a failed certification), so that it is not known
 // whether the transaction is committed or rolled back.
-func (c *Conn) inDoubt(ctx context.Context, out *delivery.Outcome) bool {
+func (c *Conn) inDoubt(ctx context.Context, out *attempt.Outcome) bool {
 	lost := c.c.dialect.TransactionLost
 	if lost == nil || !lost(ctx, c.inner, out.Err) {
 		return false
@@ -167,7 +168,7 @@ func (c *Conn) inDoubt(ctx context.Context, out *delivery.Outcome) bool {
 }
 
 // lossy takes the connection out of use when the attempt on it lost it.
-func (c *Conn) lossy(out delivery.Outcome) delivery.Outcome {
+func (c *Conn) lossy(out attempt.Outcome) attempt.Outcome {
 	if out.ConnLost {
 		c.kill()
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
@@ -448,14 +449,14 @@ func (u *stagedUnit) prepare(unit *txlog.Unit) {
 	u.side = &lent{c: u.c}
 	u.x = u.c.execution(unit)
 	u.x.KeepRefused = true
-	u.x.Attempt = func(ctx context.Context, _ int) delivery.Outcome {
-		return u.side.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+	u.x.Attempt = func(ctx context.Context, _ int) attempt.Outcome {
+		return u.side.attempt(ctx, func(conn driver.Conn) attempt.Outcome {
 			return u.c.replayCalls(ctx, conn, calls, unit)
 		})
 	}
 	if unit.Receipt != "" {
-		u.x.Void = func(ctx context.Context) delivery.Outcome {
-			return u.side.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+		u.x.Void = func(ctx context.Context) attempt.Outcome {
+			return u.side.attempt(ctx, func(conn driver.Conn) attempt.Outcome {
 				return u.c.void(ctx, conn, unit)
 			})
 		}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // Stmt is a wrapped prepared statement.
@@ -101,14 +101,14 @@ func (s *statement) prepareLate(ctx context.Context, args []driver.NamedValue) e
 		return nil
 	}
 	if s.late.prepared == nil {
-		st, err := delivery.Prepare(ctx, s.late.c.inner, s.query)
+		st, err := attempt.Prepare(ctx, s.late.c.inner, s.query)
 		if err != nil {
 			return err
 		}
 		s.late.prepared = st
 	}
 	s.prepared = s.late.prepared
-	return delivery.CheckCount(s.prepared, args)
+	return attempt.CheckCount(s.prepared, args)
 }
 
 // Exec implements driver.Stmt.

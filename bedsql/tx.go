@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -46,7 +47,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if c.tx != nil && c.c.dialect.Flavor != delivery.MySQL {
 		// A BEGIN sent as text is open. What the database makes of a second
 		// one, the driver says; the writes so far are still to be committed.
-		inner, err := delivery.BeginTx(ctx, c.inner, opts)
+		inner, err := attempt.BeginTx(ctx, c.inner, opts)
 		if err != nil {
 			return nil, err
 		}
@@ -59,10 +60,10 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	)
 	t := c.tx
 	begin := func(ctx context.Context) ending {
-		if inner, failed = delivery.BeginTx(ctx, c.inner, opts); failed == nil {
+		if inner, failed = attempt.BeginTx(ctx, c.inner, opts); failed == nil {
 			return ending{}
 		}
-		out := c.lossy(c.c.dialect.Failed(failed, false))
+		out := c.lossy(attempt.Failed(c.c.dialect, failed, false))
 		switch {
 		case t == nil, !out.Class.Answered():
 			return ending{Outcome: out}
@@ -115,8 +116,8 @@ func (t *Tx) Commit() error {
 	}
 	swallowed, err := c.settle(t.ctx, commit{
 		finish: func(ctx context.Context) ending {
-			if err := c.c.dialect.CommitTx(ctx, &c.session, t.inner); err != nil {
-				return ending{Outcome: c.lossy(c.c.dialect.CommitFailed(ctx, &c.session, err))}
+			if err := attempt.CommitTx(ctx, c.c.dialect, &c.session, t.inner); err != nil {
+				return ending{Outcome: c.lossy(attempt.CommitFailed(ctx, c.c.dialect, &c.session, err))}
 			}
 			return ending{}
 		},
@@ -141,8 +142,8 @@ func (t *Tx) Rollback() error {
 // rolledBack ends the local transaction by ROLLBACK and gives its error, after
 // which the connection is not used again: the transaction may still be open.
 func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
-	err := c.c.dialect.Rollback(ctx, &c.session, tx)
-	if !c.c.dialect.RolledBack(err) {
+	err := attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
+	if !attempt.RolledBack(c.c.dialect, err) {
 		c.kill()
 	}
 	c.closed()
@@ -160,6 +161,6 @@ func (c *Conn) rollback(ctx context.Context, tx driver.Tx) func() error {
 			ctx, cancel = context.WithTimeout(ctx, undoTimeout)
 			defer cancel()
 		}
-		return c.c.dialect.Rollback(ctx, &c.session, tx)
+		return attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
 	}
 }

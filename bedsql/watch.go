@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -35,7 +36,7 @@ func (c *Conn) watch(ctx context.Context, rows driver.Rows, err error) driver.Ro
 	if err != nil || rows == nil || c.tx == nil || c.c.dialect.Flavor != delivery.MySQL {
 		return rows
 	}
-	if _, read := rows.(*delivery.Rows); read {
+	if _, read := rows.(*attempt.Rows); read {
 		return rows
 	}
 	return &watchedRows{Rows: rows, c: c, ctx: ctx, tx: c.tx}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -178,22 +179,22 @@ type delivered struct {
 }
 
 // deliver logs, runs and settles one DML outside any local transaction.
-func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (delivery.Outcome, error) {
+func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Outcome, error) {
 	if err := ctx.Err(); err != nil {
-		return delivery.Outcome{}, err
+		return attempt.Outcome{}, err
 	}
 	receipt := c.c.exactlyOnce(ctx)
 	if err := c.c.guard.admit(s, receipt); err != nil {
-		return delivery.Outcome{}, err
+		return attempt.Outcome{}, err
 	}
 	stored, err := c.store(s, args)
 	if err != nil {
-		return delivery.Outcome{}, err
+		return attempt.Outcome{}, err
 	}
 	soft := softFrom(ctx)
 	if soft != nil {
 		if err := soft.enter(); err != nil {
-			return delivery.Outcome{}, err
+			return attempt.Outcome{}, err
 		}
 		defer soft.leave()
 	}
@@ -202,7 +203,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	if receipt {
 		c.eraseInTurn(ctx)
 		if err := c.ensureReceipts(ctx); err != nil {
-			return delivery.Outcome{}, err
+			return attempt.Outcome{}, err
 		}
 	}
 	c.c.fill(&d.unit, receipt, soft, d.text[:])
@@ -210,7 +211,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	var back func()
 	if key != nil {
 		if back, err = key.mark(&d.unit); err != nil {
-			return delivery.Outcome{}, err
+			return attempt.Outcome{}, err
 		}
 	}
 	x := &d.x
@@ -228,9 +229,9 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 			back()
 		}
 		if soft != nil && !rows && soft.swallow(err) {
-			return delivery.Outcome{Result: noResult{}}, nil
+			return attempt.Outcome{Result: noResult{}}, nil
 		}
-		return delivery.Outcome{}, err
+		return attempt.Outcome{}, err
 	}
 	c.c.guard.answered(s, args, x.Outcome.Result, receipt)
 	if x.Outcome.Replayed && key != nil {
@@ -240,20 +241,20 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 }
 
 // attempt is listener.Execution.Attempt.
-func (d *delivered) attempt(ctx context.Context, n int) delivery.Outcome {
+func (d *delivered) attempt(ctx context.Context, n int) attempt.Outcome {
 	if n == 0 {
 		return d.first(ctx)
 	}
-	return d.retry.attempt(ctx, func(conn driver.Conn) delivery.Outcome {
+	return d.retry.attempt(ctx, func(conn driver.Conn) attempt.Outcome {
 		if d.unit.Receipt != "" {
 			return d.c.apply(ctx, conn, d.s.anew(d.args), &d.unit, d.rows)
 		}
-		return d.c.c.dialect.One(ctx, conn, d.s.anew(d.args), d.rows, d.x.InDoubt())
+		return attempt.One(ctx, d.c.c.dialect, conn, d.s.anew(d.args), d.rows, d.x.InDoubt())
 	})
 }
 
 // first is unlessPanic of the first attempt, without its closures.
-func (d *delivered) first(ctx context.Context) delivery.Outcome {
+func (d *delivered) first(ctx context.Context) attempt.Outcome {
 	returned := false
 	defer func() {
 		if !returned {
@@ -266,10 +267,10 @@ func (d *delivered) first(ctx context.Context) delivery.Outcome {
 }
 
 // void is listener.Execution.Void.
-func (d *delivered) void(ctx context.Context) delivery.Outcome { return d.retry.void(ctx, &d.unit) }
+func (d *delivered) void(ctx context.Context) attempt.Outcome { return d.retry.void(ctx, &d.unit) }
 
 // answered is listener.Execution.Answered.
-func (d *delivered) answered(ctx context.Context) delivery.Outcome {
+func (d *delivered) answered(ctx context.Context) attempt.Outcome {
 	return d.retry.answered(ctx, &d.unit)
 }
 
@@ -280,26 +281,26 @@ func isParked(err error) bool {
 }
 
 // firstAttempt runs the write on the caller's own connection.
-func (c *Conn) firstAttempt(ctx context.Context, s statement, args []driver.NamedValue, u *txlog.Unit, rows bool) delivery.Outcome {
+func (c *Conn) firstAttempt(ctx context.Context, s statement, args []driver.NamedValue, u *txlog.Unit, rows bool) attempt.Outcome {
 	if err := c.ensure(ctx); err != nil {
-		return delivery.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
+		return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
 	}
-	var out delivery.Outcome
+	var out attempt.Outcome
 	switch {
 	case u.Receipt != "":
 		out = c.apply(ctx, &c.session, s.call(args), u, rows)
 	default:
-		out = c.c.dialect.One(ctx, c.inner, s.call(args), rows, false)
+		out = attempt.One(ctx, c.c.dialect, c.inner, s.call(args), rows, false)
 	}
 	return c.lossy(out)
 }
 
 // apply runs the write with its receipt.
-func (c *Conn) apply(ctx context.Context, conn driver.Conn, call delivery.Call, u *txlog.Unit, rows bool) delivery.Outcome {
+func (c *Conn) apply(ctx context.Context, conn driver.Conn, call delivery.Call, u *txlog.Unit, rows bool) attempt.Outcome {
 	if out := c.c.findReceipts(ctx, conn); out.Err != nil {
 		return out
 	}
-	return c.c.dialect.Apply(ctx, conn, []delivery.Call{call}, u, c.c.receipts, rows)
+	return attempt.Apply(ctx, c.c.dialect, conn, []delivery.Call{call}, u, c.c.receipts, rows)
 }
 
 // store turns a statement into what the log keeps. An error means that

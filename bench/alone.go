@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -270,7 +270,7 @@ func (f aloneForm) delivery(ctx context.Context, target *place, pool *sql.DB, up
 	if err := target.createReceipts(ctx); err != nil {
 		return nil, err
 	}
-	now, retention := txlog.FlavorMySQL.Clock(), delivery.DefaultRetention.Milliseconds()
+	now, retention := txlog.FlavorMySQL.Clock(), attempt.DefaultRetention.Milliseconds()
 	compound, err := pool.PrepareContext(ctx, "BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; START TRANSACTION; "+
 		"INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, id, '"+aloneToken+"', 0, "+now+", creation_time + "+strconv.FormatInt(retention, 10)+"); "+
 		update+"; COMMIT; END")
@@ -393,7 +393,7 @@ func aloneInFile(ctx context.Context, pool *sql.DB, text string) (func(adds, rem
 
 // createReceipts makes the project's own table.
 func (p *place) createReceipts(ctx context.Context) error {
-	ddl, err := delivery.ReceiptSchema(p.db.Driver)
+	ddl, err := attempt.ReceiptSchema(p.db.Driver)
 	if err != nil {
 		return err
 	}

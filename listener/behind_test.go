@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -76,7 +77,7 @@ func deliverBehind(t *testing.T, b *BestEfforts, n int) {
 		x := &Execution{
 			Dialect: &delivery.Dialect{}, Behind: true,
 			Unit:    &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-			Attempt: func(context.Context, int) delivery.Outcome { return delivery.Outcome{} },
+			Attempt: func(context.Context, int) attempt.Outcome { return attempt.Outcome{} },
 		}
 		if err := (*Bus)(nil).Execute(context.Background(), b, x); err != nil {
 			t.Error(err)

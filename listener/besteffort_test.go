@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -34,7 +35,7 @@ func (s *asked) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) err
 func TestPoint15_AnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
 	t.Parallel()
 	refusal := errors.New("no")
-	for name, outcome := range map[string]delivery.Outcome{
+	for name, outcome := range map[string]attempt.Outcome{
 		"delivered": {},
 		"refused":   {Err: refusal, Class: delivery.Refused},
 		"pending":   {Err: refusal, Class: delivery.Retryable},
@@ -54,7 +55,7 @@ func TestPoint15_AnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
 			x := &Execution{Dialect: &delivery.Dialect{}, Unit: &txlog.Unit{
 				ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}},
 			}}
-			x.Attempt = func(context.Context, int) delivery.Outcome {
+			x.Attempt = func(context.Context, int) attempt.Outcome {
 				<-time.After(time.Until(x.Unit.Lease.Deadline)) // it takes longer than the lease
 				return outcome
 			}
@@ -91,7 +92,7 @@ func TestPoint14_ALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *test
 	x := &Execution{
 		Dialect: &delivery.Dialect{},
 		Unit:    &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-		Attempt: func(context.Context, int) delivery.Outcome { return delivery.Outcome{} },
+		Attempt: func(context.Context, int) attempt.Outcome { return attempt.Outcome{} },
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -132,7 +133,7 @@ func TestAReceiptStaysWhenTheLogMayComeBackAfterItsRemoval(t *testing.T) {
 			x := &Execution{
 				Dialect: &delivery.Dialect{}, Erase: func(receipt string) { erased = receipt },
 				Unit:    &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-				Attempt: func(context.Context, int) delivery.Outcome { return delivery.Outcome{} },
+				Attempt: func(context.Context, int) attempt.Outcome { return attempt.Outcome{} },
 			}
 			if err := (*Bus)(nil).Execute(context.Background(), b, x); err != nil {
 				t.Fatal(err)
@@ -163,12 +164,12 @@ func TestARefusalIsOnlyToldWhenALogThatComesBackCannotBeDelivered(t *testing.T) 
 			x := &Execution{
 				Dialect: &delivery.Dialect{},
 				Unit:    &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-				Attempt: func(context.Context, int) delivery.Outcome {
-					return delivery.Outcome{Err: refusal, Class: delivery.Refused}
+				Attempt: func(context.Context, int) attempt.Outcome {
+					return attempt.Outcome{Err: refusal, Class: delivery.Refused}
 				},
-				Void: func(context.Context) delivery.Outcome {
+				Void: func(context.Context) attempt.Outcome {
 					voided++
-					return delivery.Outcome{Err: delivery.ErrVoided, Class: delivery.Refused, Voided: true}
+					return attempt.Outcome{Err: delivery.ErrVoided, Class: delivery.Refused, Voided: true}
 				},
 			}
 			if err := (*Bus)(nil).Execute(context.Background(), b, x); err != refusal {

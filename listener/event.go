@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -109,7 +110,7 @@ type Event struct {
 
 // NewEvent makes the event of an attempt on u. Statements whose parameters
 // cannot be read come without them.
-func NewEvent(t EventType, by Origin, u *txlog.Unit, out delivery.Outcome) Event {
+func NewEvent(t EventType, by Origin, u *txlog.Unit, out attempt.Outcome) Event {
 	ev := Event{
 		Type: t, Origin: by, Time: time.Now(),
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource,

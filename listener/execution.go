@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -20,14 +21,14 @@ type Execution struct {
 	// Attempt runs the unit once. n is 0 for the caller's own execution, on
 	// the caller's own connection; retries count from 1 and run on a
 	// connection that was checked. It says how it ended, unless the driver panics.
-	Attempt func(ctx context.Context, n int) delivery.Outcome
+	Attempt func(ctx context.Context, n int) attempt.Outcome
 	// Void decides a unit with a receipt that is in doubt: after it the unit is
 	// known to be applied, or known never to be (delivery.Dialect.Void). nil
 	// for a unit without a receipt.
-	Void func(ctx context.Context) delivery.Outcome
+	Void func(ctx context.Context) attempt.Outcome
 	// Answered notes in the receipt that Void left that the log is removed and the
 	// caller answered (delivery.Dialect.Answered); may be nil.
-	Answered func(ctx context.Context) delivery.Outcome
+	Answered func(ctx context.Context) attempt.Outcome
 	// AnswerIsFinal: an answer of the database to attempt 0 is the caller's,
 	// even one that a retry could mend. So it is with COMMIT.
 	AnswerIsFinal bool
@@ -38,7 +39,7 @@ type Execution struct {
 	// Behind: the log of a delivered unit is removed behind the caller.
 	Behind bool
 	// Outcome is the last attempt's.
-	Outcome delivery.Outcome
+	Outcome attempt.Outcome
 
 	attempts int
 	inDoubt  bool
@@ -110,7 +111,7 @@ func (b *Bus) Execute(ctx context.Context, i Interceptor, x *Execution) error {
 // Deliver is the rest of Execute for an execution whose log is written.
 func (b *Bus) Deliver(ctx context.Context, i Interceptor, x *Execution) error {
 	if b.Listening() {
-		b.Publish(NewEvent(BeforeExecute, Caller, x.Unit, delivery.Outcome{}))
+		b.Publish(NewEvent(BeforeExecute, Caller, x.Unit, attempt.Outcome{}))
 	}
 	x.run(ctx, b)
 	if x.Outcome.Err == nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -43,11 +43,11 @@ func TestWhatOpenRunsIsTheTextOfSchemaSQL(t *testing.T) {
 		if strings.TrimSpace(got) != file[database] {
 			t.Errorf("%s: the section of schema.sql and txlog/schema/%s.sql differ", database, database)
 		}
-		if got, err = delivery.ReceiptSchema(database); err != nil {
+		if got, err = attempt.ReceiptSchema(database); err != nil {
 			t.Fatal(err)
 		}
 		if got+";" != file["targets in "+database] {
-			t.Errorf("%s: the section of schema.sql for targets and delivery.ReceiptSchema differ", database)
+			t.Errorf("%s: the section of schema.sql for targets and attempt.ReceiptSchema differ", database)
 		}
 	}
 	if _, err := txlog.Schema("oracle"); err == nil {

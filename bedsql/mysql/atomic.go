@@ -11,8 +11,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // compounds runs several statements as one compound statement, which MariaDB
@@ -71,7 +73,7 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 		}
 	}
 	compound := atomicCompound(calls, writes)
-	rows, before, err := delivery.Query(ctx, conn, compound.text.String(), compound.args)
+	rows, before, err := attempt.Query(ctx, conn, compound.text.String(), compound.args)
 	if err != nil {
 		if notRun(err) {
 			return nil, false, nil
@@ -107,7 +109,7 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []de
 		return false, nil
 	}
 	compound := commitCompound(calls, writes)
-	_, before, err := delivery.Exec(ctx, conn, compound.text.String(), compound.args)
+	_, before, err := attempt.Exec(ctx, conn, compound.text.String(), compound.args)
 	if err == nil {
 		return true, nil
 	}
@@ -201,7 +203,7 @@ func settle(ctx context.Context, conn driver.Conn, calls []delivery.Call, err er
 	case failed != nil:
 		_ = conn.Close()
 	case open == "1":
-		if _, _, failed := delivery.Exec(ctx, conn, "ROLLBACK AND NO CHAIN NO RELEASE", nil); failed != nil {
+		if _, _, failed := attempt.Exec(ctx, conn, "ROLLBACK AND NO CHAIN NO RELEASE", nil); failed != nil {
 			_ = conn.Close()
 		}
 		return err
@@ -298,11 +300,11 @@ func atomicResults(calls []delivery.Call, writes []*write, row []driver.Value) [
 func queryRow(ctx context.Context, conn driver.Conn, query string) ([]driver.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	rows, _, err := delivery.Query(ctx, conn, query, nil)
+	rows, _, err := attempt.Query(ctx, conn, query, nil)
 	if err != nil {
 		return nil, err
 	}
-	buffered, err := delivery.Buffer(rows)
+	buffered, err := attempt.Buffer(rows)
 	if err != nil {
 		return nil, err
 	}

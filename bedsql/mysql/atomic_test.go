@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
-	"github.com/go-sql-driver/mysql"
 )
 
 // exactlyOnce is a database with the table of receipts and one connection to
@@ -38,7 +40,7 @@ func receiptful(t *testing.T, param string, texts ...string) *exactlyOnce {
 
 func receiptfulOn(t *testing.T, direct, target testdb.DB, param string, texts ...string) *exactlyOnce {
 	t.Helper()
-	ddl, err := delivery.ReceiptSchema(Name)
+	ddl, err := attempt.ReceiptSchema(Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -545,11 +547,11 @@ func TestCommitWithAfterADriversTransaction(t *testing.T) {
 	e.pool.SetMaxOpenConns(2)
 	for i := range 3 {
 		raw(t, e.c, func(dc driver.Conn) {
-			tx, err := delivery.BeginTx(context.Background(), dc, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelSerializable)})
+			tx, err := attempt.BeginTx(context.Background(), dc, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelSerializable)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := delivery.Exec(context.Background(), dc, "UPDATE stock SET n = n + 1", nil); err != nil {
+			if _, _, err := attempt.Exec(context.Background(), dc, "UPDATE stock SET n = n + 1", nil); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := e.d.CommitWith(context.Background(), dc, []delivery.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {

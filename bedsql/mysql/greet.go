@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -29,7 +30,7 @@ func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts
 		set, was = append(set, "completion_type = 0"), append(was, "completion_type="+completion)
 	}
 	if len(set) > 0 {
-		if _, _, err := delivery.Exec(ctx, conn, "SET "+strings.Join(set, ", "), nil); err != nil {
+		if _, _, err := attempt.Exec(ctx, conn, "SET "+strings.Join(set, ", "), nil); err != nil {
 			return delivery.Facts{}, err
 		}
 		facts.Corrected = strings.Join(was, ", ")
@@ -50,11 +51,11 @@ func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts
 func variables(ctx context.Context, conn driver.Conn) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	rows, _, err := delivery.Query(ctx, conn, "SHOW SESSION VARIABLES WHERE Variable_name IN ('version', 'completion_type', 'sql_mode') OR Variable_name LIKE 'autoco%it'", nil)
+	rows, _, err := attempt.Query(ctx, conn, "SHOW SESSION VARIABLES WHERE Variable_name IN ('version', 'completion_type', 'sql_mode') OR Variable_name LIKE 'autoco%it'", nil)
 	if err != nil {
 		return nil, err
 	}
-	buffered, err := delivery.Buffer(rows)
+	buffered, err := attempt.Buffer(rows)
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // Bounds of what is prepared on one connection.
@@ -121,7 +123,7 @@ func (m *memory) unprepare(n *noticed) {
 func (m *memory) deallocate(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	_, _, _ = delivery.Exec(ctx, m.conn, "DEALLOCATE PREPARE "+name, nil)
+	_, _, _ = attempt.Exec(ctx, m.conn, "DEALLOCATE PREPARE "+name, nil)
 }
 
 // prepareNamed prepares a write by itself and gives what executes it. There is
@@ -129,7 +131,7 @@ func (m *memory) deallocate(name string) {
 func (m *memory) prepareNamed(ctx context.Context, w *write) (name string, execute *write, err error) {
 	m.named++
 	name = "bed_write_" + strconv.Itoa(m.named)
-	if _, _, err := delivery.Exec(ctx, m.conn, "PREPARE "+name+" FROM '"+strings.ReplaceAll(w.text, "'", "''")+"'", nil); err != nil {
+	if _, _, err := attempt.Exec(ctx, m.conn, "PREPARE "+name+" FROM '"+strings.ReplaceAll(w.text, "'", "''")+"'", nil); err != nil {
 		return "", nil, err
 	}
 	by := *w
@@ -240,7 +242,7 @@ func (c *compounds) ready(ctx context.Context, s *delivery.Session, m *memory, n
 	if execute.generates() {
 		text = newParametrized(calls, writes)
 	}
-	if n.stmt, err = delivery.Prepare(ctx, s.Conn, text); err != nil {
+	if n.stmt, err = attempt.Prepare(ctx, s.Conn, text); err != nil {
 		n.stmt = nil
 		m.deallocate(name)
 		c.unprepared(m, n, err)
@@ -264,7 +266,7 @@ func (c *compounds) unprepared(m *memory, n *noticed, err error) {
 // execPrepared runs a compound whose rows affected are those of its write and
 // one for the receipt.
 func execPrepared(ctx context.Context, n *noticed, args []driver.NamedValue) ([]driver.Result, error) {
-	res, err := delivery.StmtExec(ctx, n.stmt, args)
+	res, err := attempt.StmtExec(ctx, n.stmt, args)
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +278,7 @@ func execPrepared(ctx context.Context, n *noticed, args []driver.NamedValue) ([]
 }
 
 func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args []driver.NamedValue) ([]driver.Result, error) {
-	rows, err := delivery.StmtQuery(ctx, n.stmt, args)
+	rows, err := attempt.StmtQuery(ctx, n.stmt, args)
 	if err != nil {
 		return nil, err
 	}

@@ -6,21 +6,23 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // writable begins a transaction that says that it writes: a server under
 // read_only refuses it to those accounts whose writes it refuses, and a Galera
 // node outside of its primary component to all. A ping they both answer.
 func writable(ctx context.Context, conn driver.Conn) error {
-	if _, _, err := delivery.Exec(ctx, conn, "START TRANSACTION READ WRITE", nil); err != nil {
+	if _, _, err := attempt.Exec(ctx, conn, "START TRANSACTION READ WRITE", nil); err != nil {
 		if class := Classify(err); class == delivery.Refused {
 			return nil // a server that does not know the words
 		}
 		return err
 	}
-	_, _, err := delivery.Exec(ctx, conn, "ROLLBACK", nil)
+	_, _, err := attempt.Exec(ctx, conn, "ROLLBACK", nil)
 	return err
 }
 

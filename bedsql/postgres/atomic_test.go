@@ -12,11 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
@@ -49,7 +51,7 @@ var schemas atomicCounter.Int64
 // through which its connection goes.
 func receiptful(t *testing.T, db testdb.DB, addr string, mode pgx.QueryExecMode, texts ...string) *exactlyOnce {
 	t.Helper()
-	ddl, err := delivery.ReceiptSchema(Name)
+	ddl, err := attempt.ReceiptSchema(Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -448,11 +450,11 @@ func TestCommitWithAfterADriversTransaction(t *testing.T) {
 		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10)")
 		for i := range 3 {
 			raw(t, e.c, func(dc driver.Conn) {
-				tx, err := delivery.BeginTx(context.Background(), dc, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelSerializable)})
+				tx, err := attempt.BeginTx(context.Background(), dc, driver.TxOptions{Isolation: driver.IsolationLevel(sql.LevelSerializable)})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, _, err := delivery.Exec(context.Background(), dc, "UPDATE stock SET n = n + 1", nil); err != nil {
+				if _, _, err := attempt.Exec(context.Background(), dc, "UPDATE stock SET n = n + 1", nil); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := Dialect().CommitWith(context.Background(), dc, []delivery.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {

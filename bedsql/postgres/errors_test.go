@@ -11,12 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 func classIs(t *testing.T, what string, err error, want delivery.Class) {
@@ -336,7 +338,7 @@ func TestContextThatHadEndedBeforeIsUnreachable(t *testing.T) {
 	cancel()
 	if err := c.Raw(func(dc any) error {
 		// Exec and Query say driver.ErrBadConn, which is no promise.
-		out := Dialect().One(ctx, dc.(driver.Conn), delivery.Call{SQL: "SELECT 1"}, false, false)
+		out := attempt.One(ctx, Dialect(), dc.(driver.Conn), delivery.Call{SQL: "SELECT 1"}, false, false)
 		if out.Class != delivery.Unreachable {
 			t.Errorf("Exec: %v, want unreachable", out.Class)
 		}

@@ -5,21 +5,22 @@ import (
 	"database/sql/driver"
 	"errors"
 
-	"github.com/bedsql/bed/listener/delivery"
 	"modernc.org/sqlite"
+
+	"github.com/bedsql/bed/internal/attempt"
 )
 
 // writable makes a table and takes it back: BEGIN IMMEDIATE alone succeeds on a
 // file that is read-only. A file that somebody else is writing takes writes, and
 // is not waited for.
 func writable(ctx context.Context, conn driver.Conn) error {
-	if _, _, err := delivery.Exec(ctx, conn, "PRAGMA busy_timeout = 0", nil); err != nil {
+	if _, _, err := attempt.Exec(ctx, conn, "PRAGMA busy_timeout = 0", nil); err != nil {
 		return err
 	}
-	_, _, err := delivery.Exec(ctx, conn, "BEGIN IMMEDIATE", nil)
+	_, _, err := attempt.Exec(ctx, conn, "BEGIN IMMEDIATE", nil)
 	if err == nil {
-		_, _, err = delivery.Exec(ctx, conn, "CREATE TABLE bed_probe (id)", nil)
-		if _, _, rerr := delivery.Exec(context.WithoutCancel(ctx), conn, "ROLLBACK", nil); err == nil {
+		_, _, err = attempt.Exec(ctx, conn, "CREATE TABLE bed_probe (id)", nil)
+		if _, _, rerr := attempt.Exec(context.WithoutCancel(ctx), conn, "ROLLBACK", nil); err == nil {
 			err = rerr
 		}
 	}

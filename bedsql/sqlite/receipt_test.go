@@ -5,13 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestReceiptsDuplicateIsToldByItsColumn(t *testing.T) {
 	t.Parallel()
-	ddl, err := delivery.ReceiptSchema(Name)
+	ddl, err := attempt.ReceiptSchema(Name)
 	if err != nil {
 		t.Fatal(err)
 	}

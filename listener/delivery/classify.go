@@ -12,9 +12,8 @@ import (
 
 // Class reads err, which a statement handed to a live connection returned.
 func (d *Dialect) Class(err error) Class {
-	var args *argumentsError
-	if errors.As(err, &args) {
-		return Refused
+	if class, ok := CertainClass(err); ok {
+		return class
 	}
 	if d.Classify != nil {
 		return d.Classify(err)
@@ -52,18 +51,15 @@ func CertainClass(err error) (class Class, ok bool) {
 	return c.class, true
 }
 
-// classBefore reads an error of something that had to happen before the
+// DialClass reads an error of something that had to happen before the
 // statement could be sent: a dial, a prepare, a BEGIN. Whatever it is, the
 // write was not applied.
-func (d *Dialect) classBefore(err error) Class {
+func (d *Dialect) DialClass(err error) Class {
 	if c := d.Class(err); c != Unknown {
 		return c
 	}
 	return Unreachable
 }
-
-// DialClass reads an error of dialling.
-func (d *Dialect) DialClass(err error) Class { return d.classBefore(err) }
 
 // Store turns args into what the log keeps: see Storable. args itself is
 // left as it is; it is returned when nothing had to change.

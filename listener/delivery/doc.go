@@ -1,5 +1,5 @@
-// Package delivery makes one attempt to run a unit on one connection and says
-// how it ended: applied, not applied, or not known. What differs between
-// databases (how an error is to be read, which values a driver takes) is in
-// a [Dialect], supplied by the database's own package.
+// Package delivery holds the words that a database's own package needs to say
+// what differs there: a [Dialect] reads errors ([Class]), checks values and runs
+// what fits into one round trip ([Call]); a [Target] is a data source to deliver
+// to. What is done with them is in bed's other packages.
 package delivery

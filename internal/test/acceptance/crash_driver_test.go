@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -132,14 +133,14 @@ func verb(query string) string {
 
 func (c *crashConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	return around(c, verb(query), func() (driver.Result, error) {
-		res, _, err := delivery.Exec(ctx, c.Conn, query, args)
+		res, _, err := attempt.Exec(ctx, c.Conn, query, args)
 		return res, err
 	})
 }
 
 func (c *crashConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	return around(c, verb(query), func() (driver.Rows, error) {
-		rows, _, err := delivery.Query(ctx, c.Conn, query, args)
+		rows, _, err := attempt.Query(ctx, c.Conn, query, args)
 		return rows, err
 	})
 }
@@ -148,7 +149,7 @@ func (c *crashConn) PrepareContext(ctx context.Context, query string) (driver.St
 	if c.dead {
 		return nil, driver.ErrBadConn
 	}
-	st, err := delivery.Prepare(ctx, c.Conn, query)
+	st, err := attempt.Prepare(ctx, c.Conn, query)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +160,7 @@ func (c *crashConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.
 	if c.dead {
 		return nil, driver.ErrBadConn
 	}
-	tx, err := delivery.BeginTx(ctx, c.Conn, opts)
+	tx, err := attempt.BeginTx(ctx, c.Conn, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +178,7 @@ func (c *crashConn) Ping(ctx context.Context) error {
 	if c.dead {
 		return driver.ErrBadConn
 	}
-	return delivery.Ping(ctx, c.Conn)
+	return attempt.Ping(ctx, c.Conn)
 }
 
 func (c *crashConn) IsValid() bool { return !c.dead }
@@ -196,11 +197,11 @@ type crashStmt struct {
 }
 
 func (s *crashStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	return around(s.c, verb(s.query), func() (driver.Result, error) { return delivery.StmtExec(ctx, s.Stmt, args) })
+	return around(s.c, verb(s.query), func() (driver.Result, error) { return attempt.StmtExec(ctx, s.Stmt, args) })
 }
 
 func (s *crashStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	return around(s.c, verb(s.query), func() (driver.Rows, error) { return delivery.StmtQuery(ctx, s.Stmt, args) })
+	return around(s.c, verb(s.query), func() (driver.Rows, error) { return attempt.StmtQuery(ctx, s.Stmt, args) })
 }
 
 func (s *crashStmt) CheckNamedValue(nv *driver.NamedValue) error {

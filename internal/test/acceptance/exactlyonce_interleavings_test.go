@@ -19,9 +19,9 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -112,7 +112,7 @@ func (c *heldConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.T
 	if hold(ctx, "BEGIN") != arrives {
 		return nil, errLost
 	}
-	tx, err := delivery.BeginTx(ctx, c.Conn, opts)
+	tx, err := attempt.BeginTx(ctx, c.Conn, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (c *heldConn) ExecContext(ctx context.Context, query string, args []driver.
 	if v == lostBefore {
 		return nil, errLost
 	}
-	res, _, err := delivery.Exec(ctx, c.Conn, query, args)
+	res, _, err := attempt.Exec(ctx, c.Conn, query, args)
 	if v == answerIsLost {
 		return nil, errLost
 	}
@@ -136,12 +136,12 @@ func (c *heldConn) ExecContext(ctx context.Context, query string, args []driver.
 }
 
 func (c *heldConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	rows, _, err := delivery.Query(ctx, c.Conn, query, args)
+	rows, _, err := attempt.Query(ctx, c.Conn, query, args)
 	return rows, err
 }
 
 func (c *heldConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	return delivery.Prepare(ctx, c.Conn, query)
+	return attempt.Prepare(ctx, c.Conn, query)
 }
 
 type heldTx struct {
@@ -406,11 +406,11 @@ func (w *world) time(t *rapid.T) {
 	if w.locked() {
 		t.Skip()
 	}
-	d := rapid.SampledFrom([]time.Duration{2 * worldLease, delivery.DefaultRetention * 6 / 10, delivery.DefaultRetention + worldLease}).Draw(t, "time")
+	d := rapid.SampledFrom([]time.Duration{2 * worldLease, attempt.DefaultRetention * 6 / 10, attempt.DefaultRetention + worldLease}).Draw(t, "time")
 	w.look()
 	for _, a := range w.running {
 		for _, one := range w.writes {
-			if one.gone && a.since <= one.removed && w.now+d-one.removed >= delivery.DefaultRetention*9/10 {
+			if one.gone && a.since <= one.removed && w.now+d-one.removed >= attempt.DefaultRetention*9/10 {
 				t.Skip()
 			}
 		}
@@ -535,7 +535,7 @@ func TestAReceiptIsKeptForAWorkerThatStandsStillWhileItsUnitIsDiscarded(t *testi
 	if !errors.Is(one.err, bedsql.ErrPending) {
 		t.Fatalf("the writer was told %v, want that it is pending", one.err)
 	}
-	w.pass(delivery.DefaultRetention + worldLease)
+	w.pass(attempt.DefaultRetention + worldLease)
 	round := func(n int) func(context.Context) {
 		return func(ctx context.Context) { _, _ = w.jobs[n].RunOnce(ctx) }
 	}
@@ -554,7 +554,7 @@ func TestAReceiptIsKeptForAWorkerThatStandsStillWhileItsUnitIsDiscarded(t *testi
 	if n := w.r.count("SELECT n FROM effect WHERE id = 1"); n != 1 {
 		t.Errorf("the write was applied %d times", n)
 	}
-	w.pass(delivery.DefaultRetention)
+	w.pass(attempt.DefaultRetention)
 	round(1)(t.Context())
 	w.r.wantReceipts(0)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
@@ -163,8 +164,8 @@ func TestAnAttemptThatComesAfterItsUnitWasVoidedAppliesNothing(t *testing.T) {
 		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
 		r.receipted()
 		u := r.wantOneLog()
-		if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
-			return d.Void(context.Background(), conn, u, receiptsOf(r))
+		if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			return attempt.Void(context.Background(), d, conn, u, receiptsOf(r))
 		}); !out.Voided {
 			t.Fatalf("voiding what was never begun: %+v", out)
 		}
@@ -177,7 +178,7 @@ func TestAnAttemptThatComesAfterItsUnitWasVoidedAppliesNothing(t *testing.T) {
 }
 
 // onTarget makes an attempt on a connection of its own.
-func (r *rig) onTarget(f func(*delivery.Dialect, driver.Conn) delivery.Outcome) delivery.Outcome {
+func (r *rig) onTarget(f func(*delivery.Dialect, driver.Conn) attempt.Outcome) attempt.Outcome {
 	r.t.Helper()
 	tgt, err := target(r.db.Driver)(r.db.DSN)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
@@ -253,8 +254,8 @@ func TestAReceiptFoundAfterItsRetentionIsKeptForAnotherWorkerThatMayStillCome(t 
 		// It was applied by an attempt of which nobody heard, and then nobody
 		// came for longer than receipts are kept: the job was not running.
 		u := r.wantOneLog()
-		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
-			return d.Replay(context.Background(), conn, u, receiptsOf(r))
+		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		})
 		if out.Err != nil {
 			t.Fatal(out.Err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
@@ -98,7 +99,7 @@ func TestAReceiptIsErasedAtOnceOnlyIfEveryAttemptEndedDefinitely(t *testing.T) {
 				r.receiptsAge(time.Hour)
 				r.runOnce() // finds that the log is gone
 				r.wantReceipts(c.want)
-				r.receiptsAge(delivery.DefaultRetention + time.Hour)
+				r.receiptsAge(attempt.DefaultRetention + time.Hour)
 				r.runOnce()
 				r.wantReceipts(0)
 			})
@@ -120,13 +121,13 @@ func TestAReceiptOutlivesItsRetentionWhileItsUnitIsInTheLog(t *testing.T) {
 		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
 		r.receipted()
 		u := r.wantOneLog()
-		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
-			return d.Replay(context.Background(), conn, u, receiptsOf(r))
+		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		})
 		if out.Err != nil {
 			t.Fatal(out.Err)
 		}
-		r.receiptsAge(delivery.DefaultRetention + time.Hour)
+		r.receiptsAge(attempt.DefaultRetention + time.Hour)
 		// A job that cannot deliver it yet, because it is too young.
 		r.runOnce(func(c *asyncjob.Config) { c.MaxDeliveryTryDelay = time.Hour })
 		r.wantReceipts(1)
@@ -160,15 +161,15 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 		for range old {
 			u := &txlog.Unit{ID: txlog.NewID(), Receipt: "x", Statements: []txlog.Statement{{SQL: addOne}}}
 			u.Receipt = u.ID
-			if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
-				return d.Replay(context.Background(), conn, u, receiptsOf(r))
+			if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+				return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 			}); out.Err != nil {
 				t.Fatal(out.Err)
 			}
 		}
 		r.receiptsAge(time.Hour)
 		r.runOnce() // finds that their logs are gone
-		r.receiptsAge(delivery.DefaultRetention + time.Hour)
+		r.receiptsAge(attempt.DefaultRetention + time.Hour)
 		// Two jobs purge at the same time: the second deletes what the first
 		// has deleted, and where nothing is, InnoDB would lock the gap.
 		p := testproxy.New(t, r.db.Addr())
@@ -532,15 +533,15 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
-			if err := d.EraseReceipts(ctx, conn, ids[:erased]); err != nil {
+		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			if err := attempt.EraseReceipts(ctx, d, conn, ids[:erased]); err != nil {
 				t.Fatalf("erasing waited: %v", err)
 			}
 			missing := func(_ context.Context, ids []string) ([]string, error) { return ids, nil }
-			if _, n, err := d.PurgeReceipts(ctx, conn, receiptsOf(r), "", missing); err != nil || n != purged {
+			if _, n, err := attempt.PurgeReceipts(ctx, d, conn, receiptsOf(r), "", missing); err != nil || n != purged {
 				t.Fatalf("purging waited, or erased %d: %v", n, err)
 			}
-			return delivery.Outcome{}
+			return attempt.Outcome{}
 		})
 		if err := other.Rollback(); err != nil {
 			t.Fatal(err)
@@ -574,7 +575,7 @@ func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
 		purge := func(passes time.Duration, want ...string) {
 			t.Helper()
 			r.receiptsAge(passes)
-			r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
+			r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
 				receipts := receiptsOf(r)
 				receipts.KeyRetention = 2 * time.Hour
 				missing := func(_ context.Context, ids []string) ([]string, error) {
@@ -583,10 +584,10 @@ func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
 					}
 					return ids, nil
 				}
-				if next, _, err := d.PurgeReceipts(t.Context(), conn, receipts, "", missing); err != nil || next != "" {
+				if next, _, err := attempt.PurgeReceipts(t.Context(), d, conn, receipts, "", missing); err != nil || next != "" {
 					t.Fatalf("next %q, %v", next, err)
 				}
-				return delivery.Outcome{}
+				return attempt.Outcome{}
 			})
 			if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE id IN ('" + strings.Join(want, "', '") + "')"); n != len(want) {
 				t.Errorf("there are %d of the receipts %q", n, want)

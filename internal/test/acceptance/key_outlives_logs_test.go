@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -41,7 +42,7 @@ func TestAKeysReceiptOutlivesEveryLogUnderTheKey(t *testing.T) {
 				// The job that purges does not get to it.
 				young := func(c *asyncjob.Config) { c.MaxDeliveryTryDelay = 24 * time.Hour }
 				for range 3 {
-					r.receiptsAge(delivery.DefaultRetention + time.Hour)
+					r.receiptsAge(attempt.DefaultRetention + time.Hour)
 					r.runOnce(young)
 					r.wantReceipts(1)
 				}
@@ -56,7 +57,7 @@ func TestAKeysReceiptOutlivesEveryLogUnderTheKey(t *testing.T) {
 				// From here on the retention counts.
 				r.runOnce()
 				r.wantReceipts(1)
-				r.receiptsAge(delivery.DefaultRetention + time.Hour)
+				r.receiptsAge(attempt.DefaultRetention + time.Hour)
 				r.runOnce()
 				r.wantReceipts(0)
 			})
@@ -86,8 +87,8 @@ func TestAKeysReceiptStaysIfItsRequestIsLoggedAgainWhileItIsPurged(t *testing.T)
 		purge := func(logged ...string) (erased int) {
 			t.Helper()
 			asked := 0
-			r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
-				_, n, err := d.PurgeReceipts(t.Context(), conn, receiptsOf(r), "", func(_ context.Context, ids []string) ([]string, error) {
+			r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+				_, n, err := attempt.PurgeReceipts(t.Context(), d, conn, receiptsOf(r), "", func(_ context.Context, ids []string) ([]string, error) {
 					if asked++; asked == 1 {
 						return ids, nil
 					}
@@ -97,7 +98,7 @@ func TestAKeysReceiptStaysIfItsRequestIsLoggedAgainWhileItIsPurged(t *testing.T)
 					t.Fatal(err)
 				}
 				erased = n
-				return delivery.Outcome{}
+				return attempt.Outcome{}
 			})
 			return erased
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
@@ -140,7 +141,7 @@ func TestARequestThatSucceededOnlyWhenTriedAgainIsAppliedOnce(t *testing.T) {
 // that goes there. qualified names the account table from there.
 func (r *rig) elsewhere() (leave, qualified string) {
 	r.t.Helper()
-	ddl, err := delivery.ReceiptSchema(r.db.Driver)
+	ddl, err := attempt.ReceiptSchema(r.db.Driver)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -221,26 +222,26 @@ func TestAReceiptThatIsKeptAnewDuringAPurgeStays(t *testing.T) {
 		r.account(0)
 		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "x", Statements: []txlog.Statement{{SQL: addOne}}}
 		u.Receipt = u.ID
-		replay := func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
-			return d.Replay(context.Background(), conn, u, receiptsOf(r))
+		replay := func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		}
 		if out := r.onTarget(replay); out.Err != nil {
 			t.Fatal(out.Err)
 		}
 		r.receiptsAge(time.Hour)
 		r.runOnce() // finds that its log is gone
-		r.receiptsAge(delivery.DefaultRetention + time.Hour)
-		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) delivery.Outcome {
+		r.receiptsAge(attempt.DefaultRetention + time.Hour)
+		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
 			missing := func(_ context.Context, ids []string) ([]string, error) {
 				if out := r.onTarget(replay); out.Err != nil || !out.Found {
 					t.Errorf("the second attempt: %+v", out)
 				}
 				return ids, nil
 			}
-			if _, _, err := d.PurgeReceipts(context.Background(), conn, receiptsOf(r), "", missing); err != nil {
+			if _, _, err := attempt.PurgeReceipts(context.Background(), d, conn, receiptsOf(r), "", missing); err != nil {
 				t.Error(err)
 			}
-			return delivery.Outcome{}
+			return attempt.Outcome{}
 		})
 		r.wantReceipts(1)
 		if out := r.onTarget(replay); !out.Found {
@@ -330,17 +331,17 @@ func (c *panickingConn) ExecContext(ctx context.Context, query string, args []dr
 	if at := c.c.at.Load(); at != nil && strings.Contains(query, *at) && c.c.at.CompareAndSwap(at, nil) {
 		panic("the driver's")
 	}
-	res, _, err := delivery.Exec(ctx, c.Conn, query, args)
+	res, _, err := attempt.Exec(ctx, c.Conn, query, args)
 	return res, err
 }
 
 func (c *panickingConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	rows, _, err := delivery.Query(ctx, c.Conn, query, args)
+	rows, _, err := attempt.Query(ctx, c.Conn, query, args)
 	return rows, err
 }
 
 func (c *panickingConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	return delivery.BeginTx(ctx, c.Conn, opts)
+	return attempt.BeginTx(ctx, c.Conn, opts)
 }
 
 func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // commits follows the messages of a proxy to tell those that commit a unit
@@ -106,7 +106,7 @@ func (c *commits) first(message []byte) bool {
 // receiptTable creates the table of receipts as a DBA would.
 func (r *rig) receiptTable() {
 	r.t.Helper()
-	ddl, err := delivery.ReceiptSchema(r.db.Driver)
+	ddl, err := attempt.ReceiptSchema(r.db.Driver)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -114,8 +114,8 @@ func (r *rig) receiptTable() {
 }
 
 // receiptsOf says how units of the rig's log are receipted.
-func receiptsOf(r *rig) delivery.Receipts {
-	return delivery.Receipts{LogID: r.storage.Identity(), Retention: delivery.DefaultRetention, KeyRetention: delivery.DefaultRetention}
+func receiptsOf(r *rig) attempt.Receipts {
+	return attempt.Receipts{LogID: r.storage.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention}
 }
 
 // receipts counts what is in the target's table of receipts.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -55,7 +55,7 @@ func schema(database string, log, targets bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ofTargets, err := delivery.ReceiptSchema(database)
+	ofTargets, err := attempt.ReceiptSchema(database)
 	if err != nil {
 		return "", err
 	}

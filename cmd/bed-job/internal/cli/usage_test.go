@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -65,7 +65,7 @@ func TestSchemaPrintsWhatTheProgramRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		receipts, err := delivery.ReceiptSchema(database)
+		receipts, err := attempt.ReceiptSchema(database)
 		if err != nil {
 			t.Fatal(err)
 		}

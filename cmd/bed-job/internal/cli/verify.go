@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -278,11 +279,11 @@ func (s *askedSource) judge(ctx context.Context, u *txlog.Unit) judgement {
 }
 
 // find looks the receipt up, and gives the target up when it does not answer.
-func (s *askedSource) find(ctx context.Context, u *txlog.Unit) (found *delivery.Found, place string, err error) {
+func (s *askedSource) find(ctx context.Context, u *txlog.Unit) (found *attempt.Found, place string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
 	type answer struct {
-		found *delivery.Found
+		found *attempt.Found
 		place string
 		conn  driver.Conn
 		err   error
@@ -298,9 +299,9 @@ func (s *askedSource) find(ctx context.Context, u *txlog.Unit) (found *delivery.
 			a.lost = a.err != nil
 		}
 		if a.err == nil {
-			a.found, a.err = s.target.Dialect.FindReceipt(ctx, a.conn, u.Receipt)
+			a.found, a.err = attempt.FindReceipt(ctx, s.target.Dialect, a.conn, u.Receipt)
 			if a.err == nil && a.found == nil && u.Place != "" {
-				a.place, a.err = s.target.Dialect.ReceiptPlace(ctx, a.conn)
+				a.place, a.err = attempt.ReceiptPlace(ctx, s.target.Dialect, a.conn)
 			}
 			a.lost = a.err != nil && !s.target.Dialect.Class(a.err).Answered()
 		}

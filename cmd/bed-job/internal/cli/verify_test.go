@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -103,15 +104,15 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 			t.Errorf("without the table bed_receipt the verdict is %q, %s", got.Verdict, got.VerdictDetail)
 		}
 		conn := bareConn(t, target)
-		if err := target.Dialect.EnsureReceipts(t.Context(), conn); err != nil {
+		if err := attempt.EnsureReceipts(t.Context(), target.Dialect, conn); err != nil {
 			t.Fatal(err)
 		}
-		receipts := delivery.Receipts{LogID: "log", Retention: time.Hour, KeyRetention: time.Hour}
+		receipts := attempt.Receipts{LogID: "log", Retention: time.Hour, KeyRetention: time.Hour}
 		applied, voided := v.add(t, "target", settings), v.add(t, "target", settings)
-		if out := target.Dialect.Replay(t.Context(), conn, applied, receipts); !out.Delivered() {
+		if out := attempt.Replay(t.Context(), target.Dialect, conn, applied, receipts); !out.Delivered() {
 			t.Fatal(out.Err)
 		}
-		if out := target.Dialect.Void(t.Context(), conn, voided, receipts); !out.Voided {
+		if out := attempt.Void(t.Context(), target.Dialect, conn, voided, receipts); !out.Voided {
 			t.Fatal(out.Err)
 		}
 		flying := v.add(t, "target", settings)

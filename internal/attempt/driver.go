@@ -1,41 +1,13 @@
-package delivery
+package attempt
 
 import (
 	"context"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+
+	"github.com/bedsql/bed/listener/delivery"
 )
-
-// Session is a connection together with what its dialect remembers of it. The
-// functions of this package take one wherever they take a driver.Conn, and use
-// the connection in it. Like that it belongs to one goroutine at a time.
-type Session struct {
-	driver.Conn
-	// Memory is the dialect's own; nil at first.
-	Memory any
-	// Facts are of its dial.
-	Facts Facts
-
-	closed bool
-}
-
-// Close closes the connection once, however often it is called.
-func (s *Session) Close() error {
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	return s.Conn.Close()
-}
-
-// Bare gives the driver's own connection.
-func Bare(conn driver.Conn) driver.Conn {
-	if s, ok := conn.(*Session); ok {
-		return s.Conn
-	}
-	return conn
-}
 
 // The functions of this file drive a connection through the newest of the
 // optional interfaces it has, falling back as database/sql does.
@@ -46,7 +18,7 @@ func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.Nam
 	if err := ctx.Err(); err != nil {
 		return nil, true, err
 	}
-	switch c := Bare(conn).(type) {
+	switch c := delivery.Bare(conn).(type) {
 	case driver.ExecerContext:
 		res, err = c.ExecContext(ctx, query, args)
 		if !errors.Is(err, driver.ErrSkip) {
@@ -77,8 +49,8 @@ func execPrepared(ctx context.Context, conn driver.Conn, query string, args []dr
 	return res, false, err
 }
 
-// exec is Exec for a call, sent as the application sent it.
-func (c *Call) exec(ctx context.Context, conn driver.Conn) (res driver.Result, before bool, err error) {
+// execCall is Exec for a call, sent as the application sent it.
+func execCall(ctx context.Context, conn driver.Conn, c *delivery.Call) (res driver.Result, before bool, err error) {
 	if !c.Prepared {
 		return Exec(ctx, conn, c.SQL, c.Args)
 	}
@@ -97,7 +69,7 @@ func Query(ctx context.Context, conn driver.Conn, query string, args []driver.Na
 	if err := ctx.Err(); err != nil {
 		return nil, true, err
 	}
-	switch c := Bare(conn).(type) {
+	switch c := delivery.Bare(conn).(type) {
 	case driver.QueryerContext:
 		rows, err = c.QueryContext(ctx, query, args)
 		if !errors.Is(err, driver.ErrSkip) {
@@ -114,8 +86,8 @@ func Query(ctx context.Context, conn driver.Conn, query string, args []driver.Na
 	return queryPrepared(ctx, conn, query, args)
 }
 
-// query is Query for a call, sent as the application sent it.
-func (c *Call) query(ctx context.Context, conn driver.Conn) (rows driver.Rows, before bool, err error) {
+// queryCall is Query for a call, sent as the application sent it.
+func queryCall(ctx context.Context, conn driver.Conn, c *delivery.Call) (rows driver.Rows, before bool, err error) {
 	if !c.Prepared {
 		return Query(ctx, conn, c.SQL, c.Args)
 	}
@@ -163,22 +135,20 @@ func (r *stmtRows) Close() error {
 
 // argumentsError is a mistake in the arguments or options that database/sql
 // would have found before the driver saw them. The texts are its own.
-type argumentsError struct{ text string }
-
-func (e *argumentsError) Error() string { return e.text }
+func argumentsError(text string) error { return delivery.Certain(errors.New(text), delivery.Refused) }
 
 // CheckCount compares the number of arguments with what st wants. Drivers are
 // promised that they need not do it.
 func CheckCount(st driver.Stmt, args []driver.NamedValue) error {
 	if n := st.NumInput(); n != -1 && n != len(args) {
-		return &argumentsError{fmt.Sprintf("sql: expected %d arguments, got %d", n, len(args))}
+		return argumentsError(fmt.Sprintf("sql: expected %d arguments, got %d", n, len(args)))
 	}
 	return nil
 }
 
 // Prepare prepares a statement.
 func Prepare(ctx context.Context, conn driver.Conn, query string) (driver.Stmt, error) {
-	conn = Bare(conn)
+	conn = delivery.Bare(conn)
 	if c, ok := conn.(driver.ConnPrepareContext); ok {
 		return c.PrepareContext(ctx, query)
 	}
@@ -222,15 +192,15 @@ func StmtQuery(ctx context.Context, st driver.Stmt, args []driver.NamedValue) (d
 
 // BeginTx begins a local transaction; options are never dropped.
 func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driver.Tx, error) {
-	conn = Bare(conn)
+	conn = delivery.Bare(conn)
 	if c, ok := conn.(driver.ConnBeginTx); ok {
 		return c.BeginTx(ctx, opts)
 	}
 	if opts.Isolation != 0 {
-		return nil, &argumentsError{"sql: driver does not support non-default isolation level"}
+		return nil, argumentsError("sql: driver does not support non-default isolation level")
 	}
 	if opts.ReadOnly {
-		return nil, &argumentsError{"sql: driver does not support read-only transactions"}
+		return nil, argumentsError("sql: driver does not support read-only transactions")
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -248,7 +218,7 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 // Ping asks the connection whether it is alive. Without a Pinger a
 // connection counts as alive while it calls itself valid.
 func Ping(ctx context.Context, conn driver.Conn) error {
-	conn = Bare(conn)
+	conn = delivery.Bare(conn)
 	if v, ok := conn.(driver.Validator); ok && !v.IsValid() {
 		return driver.ErrBadConn
 	}
@@ -263,7 +233,7 @@ func plain(args []driver.NamedValue) ([]driver.Value, error) {
 	vals := make([]driver.Value, len(args))
 	for i := range args {
 		if args[i].Name != "" {
-			return nil, &argumentsError{"sql: driver does not support the use of Named Parameters"}
+			return nil, argumentsError("sql: driver does not support the use of Named Parameters")
 		}
 		vals[i] = args[i].Value
 	}

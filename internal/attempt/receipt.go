@@ -1,15 +1,15 @@
-package delivery
+package attempt
 
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -31,7 +31,7 @@ type Receipts struct {
 }
 
 // at is one of the statements on bed_receipt at its place.
-func (r Receipts) at(f Flavor, k receiptStatement, args ...any) Call {
+func (r Receipts) at(f delivery.Flavor, k receiptStatement, args ...any) delivery.Call {
 	text := receiptText(f, k, 0)
 	if r.Place != "" {
 		text = strings.Replace(text, "bed_receipt", r.Place+".bed_receipt", 1)
@@ -39,24 +39,8 @@ func (r Receipts) at(f Flavor, k receiptStatement, args ...any) Call {
 	return call(text, args...)
 }
 
-// ErrVoided is the error of an attempt that met the receipt of a unit of which
-// it was decided that it was not applied and never will be.
-var ErrVoided = errors.New("bed: it was decided before that this write is not applied and never will be")
-
-// ErrKeyReused is the error of a request under an idempotency key that another
-// request was sent under before. It is not applied.
-var ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
-
-// ReceiptID is the id of the receipt of a unit that has no caller's key.
-func (d *Dialect) ReceiptID(unitID string) string {
-	if d.Receipt == nil {
-		return unitID
-	}
-	return d.Receipt(unitID)
-}
-
 // insert is the call that writes u's receipt.
-func (r Receipts) insert(f Flavor, u *txlog.Unit, void bool) Call {
+func (r Receipts) insert(f delivery.Flavor, u *txlog.Unit, void bool) delivery.Call {
 	keep := r.retention(u).Milliseconds()
 	if u.Fingerprint == "" && !void {
 		c := r.at(f, receiptInsertPlain, u.Receipt, u.ID, r.LogID, keep)
@@ -83,8 +67,8 @@ func (r Receipts) retention(u *txlog.Unit) time.Duration {
 }
 
 // call makes a Call of one of our own statements.
-func call(text string, args ...any) Call {
-	c := Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
+func call(text string, args ...any) delivery.Call {
+	c := delivery.Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
 	for i, v := range args {
 		c.Args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
 	}
@@ -93,16 +77,16 @@ func call(text string, args ...any) Call {
 
 // EnsureReceipts finds the table of receipts on conn's database, or creates
 // it. Where the account may not, the error holds the statement to run.
-func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
+func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn) error {
 	probe := receiptText(d.Flavor, receiptProbe, 0)
-	err := d.drain(ctx, conn, call(probe))
+	err := drain(ctx, d, conn, call(probe))
 	if err == nil || !d.Class(err).Answered() {
 		return err
 	}
-	if d.Flavor != MySQL && denied(err) {
+	if d.Flavor != delivery.MySQL && denied(err) {
 		// It is there. Another one, which the account could make in a schema of its
 		// own, would not know of what is in this one.
-		return d.ReceiptRights(ctx, conn, err)
+		return ReceiptRights(ctx, d, conn, err)
 	}
 	ddl := receiptText(d.Flavor, receiptCreate, 0)
 	_, _, cerr := Exec(ctx, conn, ddl, nil)
@@ -111,49 +95,33 @@ func (d *Dialect) EnsureReceipts(ctx context.Context, conn driver.Conn) error {
 	}
 	// Somebody else may have created it at the same moment; or it is there, of an
 	// older form.
-	if err = d.drain(ctx, conn, call(probe)); err == nil || !d.Class(err).Answered() {
+	if err = drain(ctx, d, conn, call(probe)); err == nil || !d.Class(err).Answered() {
 		return err
 	}
 	if denied(err) { // MySQL says so too of a table that is not there
-		return d.ReceiptRights(ctx, conn, err)
+		return ReceiptRights(ctx, d, conn, err)
 	}
-	if d.drain(ctx, conn, call(receiptText(d.Flavor, receiptProbeOlder, 0))) == nil {
-		return &ReceiptTableError{Statement: receiptText(d.Flavor, receiptAdd, 0), Err: err}
+	if drain(ctx, d, conn, call(receiptText(d.Flavor, receiptProbeOlder, 0))) == nil {
+		return &delivery.ReceiptTableError{Statement: receiptText(d.Flavor, receiptAdd, 0), Err: err}
 	}
 	if cerr == nil {
 		cerr = err
 	}
-	if d.Class(cerr) == Retryable {
+	if d.Class(cerr) == delivery.Retryable {
 		return cerr // a lock, a server that is busy: the next write looks again
 	}
-	return &ReceiptTableError{Statement: ddl, Err: cerr}
+	return &delivery.ReceiptTableError{Statement: ddl, Err: cerr}
 }
 
 // ReceiptPlace gives the database, and in PostgreSQL the schema, in which conn's
 // session finds bed_receipt or would create it, quoted; empty if nowhere.
-func (d *Dialect) ReceiptPlace(ctx context.Context, conn driver.Conn) (place string, err error) {
-	if d.Flavor == ANSI {
+func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn) (place string, err error) {
+	if d.Flavor == delivery.ANSI {
 		return "", nil
 	}
-	err = d.each(ctx, conn, call(receiptText(d.Flavor, receiptPlace, 0)), func(row []driver.Value) { place = text(row[0]) })
+	err = each(ctx, d, conn, call(receiptText(d.Flavor, receiptPlace, 0)), func(row []driver.Value) { place = text(row[0]) })
 	return place, err
 }
-
-// ReceiptTableError says that there is no usable table bed_receipt in a target,
-// and that it could not be created.
-type ReceiptTableError struct {
-	// Statement creates it, or adds what it lacks.
-	Statement string
-	// Err is why it could not be created or used.
-	Err error
-}
-
-func (e *ReceiptTableError) Error() string {
-	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, nor could one be created (%v); have run there:\n%s;", e.Err, e.Statement)
-}
-
-// Unwrap gives the database's error.
-func (e *ReceiptTableError) Unwrap() error { return e.Err }
 
 // Found is what a receipt says.
 type Found struct {
@@ -173,13 +141,13 @@ type Found struct {
 
 // ReadReceipt looks a receipt up; nil if there is none. It does not wait for
 // one that is being written.
-func (d *Dialect) ReadReceipt(ctx context.Context, conn driver.Conn, id string) (*Found, error) {
-	return d.readReceipt(ctx, conn, Receipts{}, id)
+func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, id string) (*Found, error) {
+	return readReceipt(ctx, d, conn, Receipts{}, id)
 }
 
-func (d *Dialect) readReceipt(ctx context.Context, conn driver.Conn, r Receipts, id string) (*Found, error) {
+func readReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
 	var found *Found
-	err := d.each(ctx, conn, r.at(d.Flavor, receiptRead, id), func(row []driver.Value) {
+	err := each(ctx, d, conn, r.at(d.Flavor, receiptRead, id), func(row []driver.Value) {
 		found = &Found{Void: number(row[0]) != 0, Answered: number(row[0]) == voidAnswered, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
 			Left: time.Duration(number(row[4])) * time.Millisecond}
 	})
@@ -189,48 +157,48 @@ func (d *Dialect) readReceipt(ctx context.Context, conn driver.Conn, r Receipts,
 // keepReceipt gives u's receipt, which was met, another retention when part of
 // the last one has passed: it counts from the end of the unit, and another
 // attempt of it may have begun just now.
-func (d *Dialect) keepReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) error {
+func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) error {
 	keep := r.retention(u)
 	if f.Left > keep-keep/10 {
 		return nil
 	}
 	c := r.at(d.Flavor, receiptKeep, keep.Milliseconds(), u.Receipt)
-	return d.alone(ctx, conn, driver.TxOptions{}, nil, c)
+	return alone(ctx, d, conn, driver.TxOptions{}, nil, c)
 }
 
 // Answered notes in u's receipt, which is void, that the caller was told so and
 // the log removed: should a write to the log that comes late bring it back,
 // there is nothing in it for a person to decide.
-func (d *Dialect) Answered(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
-	if err := d.alone(ctx, conn, driver.TxOptions{}, nil, r.at(d.Flavor, receiptAnswered, u.Receipt)); err != nil {
-		return d.Failed(err, false)
+func Answered(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	if err := alone(ctx, d, conn, driver.TxOptions{}, nil, r.at(d.Flavor, receiptAnswered, u.Receipt)); err != nil {
+		return Failed(d, err, false)
 	}
 	return Outcome{}
 }
 
 // alone runs statements of our own as a local transaction, which is rolled back
 // if sure, which may be nil, gives an error before it commits.
-func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOptions, sure func() error, calls ...Call) error {
+func alone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, opts driver.TxOptions, sure func() error, calls ...delivery.Call) error {
 	tx, err := BeginTx(ctx, conn, opts)
 	if err != nil {
 		return err
 	}
 	for _, c := range calls {
 		if _, _, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
-			_ = d.Rollback(ctx, conn, tx)
+			_ = Rollback(ctx, d, conn, tx)
 			return err
 		}
 	}
 	if sure != nil {
 		if err := sure(); err != nil {
-			if undo := d.Rollback(ctx, conn, tx); undo != nil {
+			if undo := Rollback(ctx, d, conn, tx); undo != nil {
 				return undo // the connection is not to be used again
 			}
 			return err
 		}
 	}
-	if err := d.CommitTx(ctx, conn, tx); err != nil {
-		return d.CommitFailed(ctx, conn, err).Err
+	if err := CommitTx(ctx, d, conn, tx); err != nil {
+		return CommitFailed(ctx, d, conn, err).Err
 	}
 	return nil
 }
@@ -238,32 +206,32 @@ func (d *Dialect) alone(ctx context.Context, conn driver.Conn, opts driver.TxOpt
 // EraseReceipts deletes receipts that are known to exist. It runs at READ
 // COMMITTED: on InnoDB's default level the gaps between them would be locked,
 // in which every new receipt lands.
-func (d *Dialect) EraseReceipts(ctx context.Context, conn driver.Conn, ids []string) error {
-	return d.byIDs(ctx, conn, receiptErase, nil, ids)
+func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, ids []string) error {
+	return byIDs(ctx, d, conn, receiptErase, nil, ids)
 }
 
 // byIDs runs a statement that names receipts by their ids, after its own args,
 // in transactions of not too many. sure is as for alone.
-func (d *Dialect) byIDs(ctx context.Context, conn driver.Conn, k receiptStatement, sure func() error, ids []string, args ...any) error {
+func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, k receiptStatement, sure func() error, ids []string, args ...any) error {
 	portion := receiptPortion
-	if d.Flavor == Postgres {
+	if d.Flavor == delivery.Postgres {
 		portion = receiptPageSize
 	}
 	for page := range slices.Chunk(ids, receiptPageSize) {
-		var calls []Call
+		var calls []delivery.Call
 		for some := range slices.Chunk(page, portion) {
-			calls = append(calls, d.byIDsCall(k, some, args))
+			calls = append(calls, byIDsCall(d, k, some, args))
 		}
-		if err := d.alone(ctx, conn, d.readCommitted(), sure, calls...); err != nil {
+		if err := alone(ctx, d, conn, readCommitted(d), sure, calls...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *Dialect) byIDsCall(k receiptStatement, ids []string, args []any) Call {
+func byIDsCall(d *delivery.Dialect, k receiptStatement, ids []string, args []any) delivery.Call {
 	args = slices.Clip(args)
-	if d.Flavor == Postgres {
+	if d.Flavor == delivery.Postgres {
 		args = append(args, pgtext.Array(ids))
 	} else {
 		for _, id := range ids {
@@ -273,19 +241,19 @@ func (d *Dialect) byIDsCall(k receiptStatement, ids []string, args []any) Call {
 	return call(receiptText(d.Flavor, k, len(ids)), args...)
 }
 
-func (d *Dialect) readCommitted() driver.TxOptions {
-	if d.Flavor == SQLite {
+func readCommitted(d *delivery.Dialect) driver.TxOptions {
+	if d.Flavor == delivery.SQLite {
 		return driver.TxOptions{}
 	}
 	return driver.TxOptions{Isolation: 2} // sql.LevelReadCommitted
 }
 
 // drain runs a query and reads it to its end.
-func (d *Dialect) drain(ctx context.Context, conn driver.Conn, c Call) error {
-	return d.each(ctx, conn, c, func([]driver.Value) {})
+func drain(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call) error {
+	return each(ctx, d, conn, c, func([]driver.Value) {})
 }
 
-func (d *Dialect) each(ctx context.Context, conn driver.Conn, c Call, f func([]driver.Value)) error {
+func each(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, f func([]driver.Value)) error {
 	rows, _, err := Query(ctx, conn, c.SQL, c.Args)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package delivery
+package attempt
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -15,36 +16,36 @@ import (
 // attempt that meets the receipt applies nothing and says so (Found, Voided);
 // one that is being written by an attempt still in flight is waited for. With
 // rows the last call is run by Query and its rows are read to their end.
-func (d *Dialect) Apply(ctx context.Context, conn driver.Conn, calls []Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
+func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
 	if err := ctx.Err(); err != nil {
-		return d.Failed(err, true)
+		return Failed(d, err, true)
 	}
 	receipt := r.insert(d.Flavor, u, false)
 	if d.Atomic != nil && !rows && u.Fingerprint == "" {
-		results, handled, err := d.Atomic(ctx, conn, append([]Call{receipt}, calls...))
+		results, handled, err := d.Atomic(ctx, conn, append([]delivery.Call{receipt}, calls...))
 		switch {
 		case !handled:
 		case err != nil:
-			return d.applyFailed(ctx, conn, u, r, err)
+			return applyFailed(ctx, d, conn, u, r, err)
 		default:
 			return Outcome{Result: results[len(results)-1], Results: results[1:]}
 		}
 	}
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
 	if err != nil {
-		return d.Failed(err, true)
+		return Failed(d, err, true)
 	}
 	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
-		out := d.undone(ctx, conn, tx, d.Failed(err, before))
+		out := undone(ctx, d, conn, tx, Failed(d, err, before))
 		out.OnReceipt = waited(ctx, before)
-		return d.onReceipt(ctx, conn, u, r, out)
+		return onReceipt(ctx, d, conn, u, r, out)
 	}
 	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
 	var answer Answer
 	for i, c := range calls {
-		one := d.One(ctx, conn, c, rows && i == len(calls)-1, false)
+		one := One(ctx, d, conn, c, rows && i == len(calls)-1, false)
 		if one.Err != nil {
-			return d.undone(ctx, conn, tx, one)
+			return undone(ctx, d, conn, tx, one)
 		}
 		out.Result, out.Rows = one.Result, one.Rows
 		out.Results = append(out.Results, one.Result)
@@ -53,54 +54,54 @@ func (d *Dialect) Apply(ctx context.Context, conn driver.Conn, calls []Call, u *
 		}
 	}
 	if u.Fingerprint != "" {
-		if failed := d.StoreAnswer(ctx, conn, u, r, answer); failed.Err != nil {
-			return d.undone(ctx, conn, tx, failed)
+		if failed := StoreAnswer(ctx, d, conn, u, r, answer); failed.Err != nil {
+			return undone(ctx, d, conn, tx, failed)
 		}
 	}
-	if err := d.CommitTx(ctx, conn, tx); err != nil {
-		return d.CommitFailed(ctx, conn, err)
+	if err := CommitTx(ctx, d, conn, tx); err != nil {
+		return CommitFailed(ctx, d, conn, err)
 	}
 	return out
 }
 
 // applyFailed reads the error of an attempt that was sent whole.
-func (d *Dialect) applyFailed(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
-	out := d.Failed(err, false)
-	if d.isReceipt(out, u) {
-		return d.onReceipt(ctx, conn, u, r, out)
+func applyFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
+	out := Failed(d, err, false)
+	if isReceipt(d, out, u) {
+		return onReceipt(ctx, d, conn, u, r, out)
 	}
-	if d.ReceiptBusy != nil && out.Class == Retryable {
+	if d.ReceiptBusy != nil && out.Class == delivery.Retryable {
 		out.OnReceipt = d.ReceiptBusy(err)
 	}
 	return out
 }
 
-func (d *Dialect) isReceipt(out Outcome, u *txlog.Unit) bool {
-	return out.Class == Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err, u.Receipt)
+func isReceipt(d *delivery.Dialect, out Outcome, u *txlog.Unit) bool {
+	return out.Class == delivery.Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err, u.Receipt)
 }
 
 // onReceipt reads the failure of a receipt's own insert.
-func (d *Dialect) onReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
-	if out.Class == Retryable && dberr.Of(out.Err).Contended() {
+func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+	if out.Class == delivery.Retryable && dberr.Of(out.Err).Contended() {
 		out.OnReceipt = true
 	}
 	switch {
-	case !d.isReceipt(out, u):
+	case !isReceipt(d, out, u):
 		return out
 	case out.ConnLost:
 		return unread(driver.ErrBadConn, true)
 	}
-	found, err := d.readReceipt(ctx, conn, r, u.Receipt)
+	found, err := readReceipt(ctx, d, conn, r, u.Receipt)
 	if err == nil && found != nil && found.UnitID == u.ID {
-		err = d.keepReceipt(ctx, conn, u, r, found)
+		err = keepReceipt(ctx, d, conn, u, r, found)
 	}
 	switch {
 	case err != nil:
-		return unread(err, d.Failed(err, true).ConnLost)
+		return unread(err, Failed(d, err, true).ConnLost)
 	case found == nil:
-		return Outcome{Class: Unknown, OnReceipt: true, Err: errors.New("bed: the receipt was met and is gone")}
+		return Outcome{Class: delivery.Unknown, OnReceipt: true, Err: errors.New("bed: the receipt was met and is gone")}
 	case found.Void:
-		return Outcome{Class: Refused, Voided: true, Answered: found.Answered, Err: ErrVoided}
+		return Outcome{Class: delivery.Refused, Voided: true, Answered: found.Answered, Err: delivery.ErrVoided}
 	default:
 		return found.outcome(u)
 	}
@@ -110,7 +111,7 @@ func (d *Dialect) onReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit
 // it: whether the work is done or void, another attempt finds out. The
 // duplicate key by which it was met is nobody's error.
 func unread(err error, lost bool) Outcome {
-	return Outcome{Class: Unknown, OnReceipt: true, ConnLost: lost,
+	return Outcome{Class: delivery.Unknown, OnReceipt: true, ConnLost: lost,
 		Err: fmt.Errorf("bed: an earlier attempt left the receipt of this write, which could not be read: %w", err)}
 }
 
@@ -121,7 +122,7 @@ func (f *Found) outcome(u *txlog.Unit) Outcome {
 		return out
 	}
 	if f.Fingerprint != u.Fingerprint {
-		return Outcome{Class: Refused, Voided: true, Err: ErrKeyReused}
+		return Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrKeyReused}
 	}
 	answer, err := ReadAnswer(f.Result)
 	if err != nil {
@@ -141,33 +142,33 @@ func (f *Found) outcome(u *txlog.Unit) Outcome {
 // Under a caller's key the receipt does not stay, for the request may be sent
 // again: doubt arises there only after the receipt's own insert was answered,
 // and one that succeeds after it shows that the attempt has ended.
-func (d *Dialect) Void(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if u.Fingerprint != "" {
-		return d.voidKeyed(ctx, conn, u, r)
+		return voidKeyed(ctx, d, conn, u, r)
 	}
 	c := r.insert(d.Flavor, u, true)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
-		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}
+		return Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided}
 	}
-	out := d.Failed(err, before)
+	out := Failed(d, err, before)
 	out.OnReceipt = waited(ctx, before)
-	return d.onReceipt(ctx, conn, u, r, out)
+	return onReceipt(ctx, d, conn, u, r, out)
 }
 
-func (d *Dialect) voidKeyed(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func voidKeyed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
 	if err != nil {
-		return d.Failed(err, true)
+		return Failed(d, err, true)
 	}
 	c := r.insert(d.Flavor, u, true)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
-		return d.undone(ctx, conn, tx, Outcome{Class: Refused, Voided: true, Err: ErrVoided})
+		return undone(ctx, d, conn, tx, Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided})
 	}
-	out := d.undone(ctx, conn, tx, d.Failed(err, before))
+	out := undone(ctx, d, conn, tx, Failed(d, err, before))
 	out.OnReceipt = waited(ctx, before)
-	return d.onReceipt(ctx, conn, u, r, out)
+	return onReceipt(ctx, d, conn, u, r, out)
 }
 
 // waited reports whether the insert of a receipt was cut off by the end of ctx.
@@ -180,46 +181,46 @@ func waited(ctx context.Context, before bool) bool { return !before && ctx.Err()
 // it. finish commits it by whatever ends it, and plain says that this is a mere
 // COMMIT; undo rolls it back. An answer to any of it means that nothing was
 // committed, but for Found.
-func (d *Dialect) Commit(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
+func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
 	receipt := r.insert(d.Flavor, u, false)
 	undone := func(out Outcome) Outcome {
-		if !d.RolledBack(undo()) {
+		if !RolledBack(d, undo()) {
 			out.ConnLost = true
 		}
 		return out
 	}
 	if plain && d.CommitWith != nil {
-		handled, err := d.CommitWith(ctx, conn, []Call{receipt})
+		handled, err := d.CommitWith(ctx, conn, []delivery.Call{receipt})
 		if handled {
 			if err == nil {
 				return Outcome{}
 			}
-			out := d.Failed(err, false)
+			out := Failed(d, err, false)
 			if !out.Class.Answered() {
 				return out
 			}
-			if out = undone(out); !d.isReceipt(out, u) {
+			if out = undone(out); !isReceipt(d, out, u) {
 				_ = conn.Close() // as after any other COMMIT that failed
 				out.ConnLost = true
 			}
-			return d.onCommitReceipt(ctx, conn, u, r, out)
+			return onCommitReceipt(ctx, d, conn, u, r, out)
 		}
 	}
 	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
-		out := d.Failed(err, before)
-		if out.Class == Unknown {
-			out.Class = Unreachable // COMMIT was not sent
+		out := Failed(d, err, before)
+		if out.Class == delivery.Unknown {
+			out.Class = delivery.Unreachable // COMMIT was not sent
 		}
-		return d.onCommitReceipt(ctx, conn, u, r, undone(out))
+		return onCommitReceipt(ctx, d, conn, u, r, undone(out))
 	}
 	return finish(ctx)
 }
 
 // onCommitReceipt: a transaction that meets its own receipt was overtaken by
 // the job; what it did is rolled back, what the job did stands.
-func (d *Dialect) onCommitReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
-	if d.isReceipt(out, u) {
-		return d.onReceipt(ctx, conn, u, r, out)
+func onCommitReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+	if isReceipt(d, out, u) {
+		return onReceipt(ctx, d, conn, u, r, out)
 	}
 	return out
 }

@@ -1,4 +1,4 @@
-package delivery
+package attempt
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -36,8 +37,8 @@ func TestAnAnswerThatCannotBeKeptRefusesTheRequestAndSendsNothing(t *testing.T) 
 	}
 	var a Answer
 	a.Add("", nil, rows)
-	out := new(Dialect).StoreAnswer(context.Background(), nil, &txlog.Unit{Receipt: "k", Fingerprint: "f"}, Receipts{}, a)
-	if out.Class != Refused || out.Err == nil || !strings.Contains(out.Err.Error(), "cannot be kept") || !strings.Contains(out.Err.Error(), "complex128") {
+	out := StoreAnswer(context.Background(), new(delivery.Dialect), nil, &txlog.Unit{Receipt: "k", Fingerprint: "f"}, Receipts{}, a)
+	if out.Class != delivery.Refused || out.Err == nil || !strings.Contains(out.Err.Error(), "cannot be kept") || !strings.Contains(out.Err.Error(), "complex128") {
 		t.Errorf("the outcome is %v: %v; want a refusal that names the type", out.Class, out.Err)
 	}
 }

@@ -1,4 +1,4 @@
-package delivery
+package attempt
 
 import (
 	"context"
@@ -6,43 +6,44 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // FindReceipt is ReadReceipt for who only looks: a database without the table
 // bed_receipt holds no receipt, and one that is not committed is not seen,
 // whatever isolation conn's DSN asks for. nil means that the work is not
 // applied, or not yet: an attempt may be running.
-func (d *Dialect) FindReceipt(ctx context.Context, conn driver.Conn, id string) (*Found, error) {
-	if d.Flavor != MySQL { // the others never show what is not committed
-		return d.findReceipt(ctx, conn, id)
+func FindReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, id string) (*Found, error) {
+	if d.Flavor != delivery.MySQL { // the others never show what is not committed
+		return findReceipt(ctx, d, conn, id)
 	}
-	opts := d.readCommitted()
+	opts := readCommitted(d)
 	opts.ReadOnly = true
 	tx, err := BeginTx(ctx, conn, opts)
 	if err != nil {
 		return nil, err
 	}
-	found, err := d.findReceipt(ctx, conn, id)
-	if rerr := d.Rollback(ctx, conn, tx); err == nil {
+	found, err := findReceipt(ctx, d, conn, id)
+	if rerr := Rollback(ctx, d, conn, tx); err == nil {
 		err = rerr
 	}
 	return found, err
 }
 
-func (d *Dialect) findReceipt(ctx context.Context, conn driver.Conn, id string) (*Found, error) {
-	found, err := d.ReadReceipt(ctx, conn, id)
-	if err != nil && d.NoReceipts(err) {
+func findReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, id string) (*Found, error) {
+	found, err := ReadReceipt(ctx, d, conn, id)
+	if err != nil && NoReceipts(d, err) {
 		return nil, nil
 	}
 	return found, err
 }
 
 // NoReceipts reports whether err says that there is no table bed_receipt.
-func (d *Dialect) NoReceipts(err error) bool {
+func NoReceipts(d *delivery.Dialect, err error) bool {
 	if err == nil || !strings.Contains(err.Error(), "bed_receipt") {
 		return false
 	}
-	if d.Flavor == SQLite { // has one code for all of these
+	if d.Flavor == delivery.SQLite { // has one code for all of these
 		return d.Class(err).Answered() && strings.Contains(err.Error(), "no such table: ")
 	}
 	state := dberr.Of(err).State

@@ -1,4 +1,4 @@
-package delivery
+package attempt
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -15,7 +16,7 @@ type Outcome struct {
 	// Err is nil when the unit was delivered; otherwise the driver's own error.
 	Err error
 	// Class says what Err means.
-	Class Class
+	Class delivery.Class
 	// Assumed: delivered is concluded from a duplicate key that was met after
 	// an earlier attempt of unknown outcome. Somebody else's row may hold the
 	// key; that is the known limit of at-least-once.
@@ -46,26 +47,26 @@ type Outcome struct {
 func (o Outcome) Delivered() bool { return o.Err == nil }
 
 // Maybe reports whether it is not known if the unit was applied.
-func (o Outcome) Maybe() bool { return o.Err != nil && o.Class == Unknown }
+func (o Outcome) Maybe() bool { return o.Err != nil && o.Class == delivery.Unknown }
 
 // Failed makes the outcome of a statement's error. before says that the
 // statement itself had not been sent.
-func (d *Dialect) Failed(err error, before bool) Outcome {
+func Failed(d *delivery.Dialect, err error, before bool) Outcome {
 	o := Outcome{Err: err}
 	if before {
-		o.Class = d.classBefore(err)
+		o.Class = d.DialClass(err)
 	} else {
 		o.Class = d.Class(err)
 	}
 	// SQLite runs in this process: an interrupted statement loses no
 	// connection, and one to a database in memory must not be given up.
-	o.ConnLost = !o.Class.Answered() && (d.Flavor != SQLite || errors.Is(err, driver.ErrBadConn))
+	o.ConnLost = !o.Class.Answered() && (d.Flavor != delivery.SQLite || errors.Is(err, driver.ErrBadConn))
 	return o
 }
 
 // assume turns a duplicate key met after a maybe into a delivery.
 func (o Outcome) assume(inDoubt bool) Outcome {
-	if inDoubt && o.Err != nil && o.Class == Duplicate {
+	if inDoubt && o.Err != nil && o.Class == delivery.Duplicate {
 		return Outcome{Assumed: true, ConnLost: o.ConnLost}
 	}
 	return o
@@ -74,25 +75,25 @@ func (o Outcome) assume(inDoubt bool) Outcome {
 // One runs a single statement as one attempt, in the session's autocommit. The
 // rows of one that returns them are read to their end. inDoubt says that an
 // earlier attempt of the same statement may have been applied.
-func (d *Dialect) One(ctx context.Context, conn driver.Conn, c Call, rows, inDoubt bool) Outcome {
+func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
 	if rows {
-		return d.queryOne(ctx, conn, c, inDoubt)
+		return queryOne(ctx, d, conn, c, inDoubt)
 	}
-	res, before, err := c.exec(ctx, conn)
+	res, before, err := execCall(ctx, conn, &c)
 	if err != nil {
-		return d.Failed(err, before).assume(inDoubt)
+		return Failed(d, err, before).assume(inDoubt)
 	}
 	return Outcome{Result: res}
 }
 
-func (d *Dialect) queryOne(ctx context.Context, conn driver.Conn, c Call, inDoubt bool) Outcome {
-	rows, before, err := c.query(ctx, conn)
+func queryOne(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, inDoubt bool) Outcome {
+	rows, before, err := queryCall(ctx, conn, &c)
 	if err != nil {
-		return d.Failed(err, before).assume(inDoubt)
+		return Failed(d, err, before).assume(inDoubt)
 	}
 	buffered, err := Buffer(rows)
 	if err != nil {
-		return d.Failed(err, false).assume(inDoubt)
+		return Failed(d, err, false).assume(inDoubt)
 	}
 	return Outcome{Rows: buffered}
 }
@@ -102,57 +103,57 @@ func (d *Dialect) queryOne(ctx context.Context, conn driver.Conn, c Call, inDoub
 // transaction. It does not look at NotReplayable; the caller must. A unit
 // whose parameters cannot be read is Refused. On return the connection holds
 // no open transaction, or ConnLost is set and it must be closed.
-func (d *Dialect) Replay(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if len(u.Statements) == 0 {
-		return Outcome{Class: Refused, Err: fmt.Errorf("bed: log %s holds no statement", u.ID)}
+		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: log %s holds no statement", u.ID)}
 	}
-	calls := make([]Call, len(u.Statements))
+	calls := make([]delivery.Call, len(u.Statements))
 	for i, s := range u.Statements {
 		args, err := s.Args()
 		if err != nil {
-			return Outcome{Class: Refused, Err: fmt.Errorf("bed: log %s, statement %d: %w", u.ID, i, err)}
+			return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: log %s, statement %d: %w", u.ID, i, err)}
 		}
-		calls[i] = Call{SQL: s.SQL, Args: args, Prepared: s.Prepared}
+		calls[i] = delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared}
 	}
-	return d.Run(ctx, conn, calls, u, r)
+	return Run(ctx, d, conn, calls, u, r)
 }
 
 // Run is Replay for one who has the statements of u as the driver takes them.
-func (d *Dialect) Run(ctx context.Context, conn driver.Conn, calls []Call, u *txlog.Unit, r Receipts) Outcome {
+func Run(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts) Outcome {
 	switch {
 	case u.Receipt != "":
-		return d.Apply(ctx, conn, calls, u, r, false)
+		return Apply(ctx, d, conn, calls, u, r, false)
 	case len(calls) == 1:
-		out := d.One(ctx, conn, calls[0], false, u.InDoubt)
+		out := One(ctx, d, conn, calls[0], false, u.InDoubt)
 		if out.Result != nil {
 			out.Results = []driver.Result{out.Result}
 		}
 		return out
 	default:
-		return d.replayAll(ctx, conn, calls, u.InDoubt)
+		return replayAll(ctx, d, conn, calls, u.InDoubt)
 	}
 }
 
 // replayAll runs several statements as one local transaction.
-func (d *Dialect) replayAll(ctx context.Context, conn driver.Conn, calls []Call, inDoubt bool) Outcome {
+func replayAll(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, inDoubt bool) Outcome {
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
 	if err != nil {
-		out := d.Failed(err, true)
+		out := Failed(d, err, true)
 		out.ConnLost = !out.Class.Answered() // it may have begun
 		return out
 	}
 	var out Outcome
 	results := make([]driver.Result, 0, len(calls))
 	for _, c := range calls {
-		out = d.One(ctx, conn, c, false, inDoubt)
+		out = One(ctx, d, conn, c, false, inDoubt)
 		if out.Err != nil || out.Assumed {
-			return d.undone(ctx, conn, tx, out)
+			return undone(ctx, d, conn, tx, out)
 		}
 		results = append(results, out.Result)
 	}
 	out.Results = results
-	if err := d.CommitTx(ctx, conn, tx); err != nil {
-		return d.CommitFailed(ctx, conn, err).assume(inDoubt)
+	if err := CommitTx(ctx, d, conn, tx); err != nil {
+		return CommitFailed(ctx, d, conn, err).assume(inDoubt)
 	}
 	return out
 }

@@ -1,4 +1,4 @@
-package delivery
+package attempt
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"fmt"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -106,6 +107,7 @@ func (s *AnswerStatement) Result() driver.Result { return answerResult{s} }
 type answerResult struct{ s *AnswerStatement }
 
 func (r answerResult) LastInsertId() (int64, error) { return given(r.s.InsertID) }
+
 func (r answerResult) RowsAffected() (int64, error) { return given(r.s.RowsAffected) }
 
 func given(n *int64) (int64, error) {
@@ -152,23 +154,23 @@ func ReadAnswer(text string) (*Answer, error) {
 
 // StoreAnswer keeps the answer to u with its receipt, inside the local
 // transaction that is open on conn.
-func (d *Dialect) StoreAnswer(ctx context.Context, conn driver.Conn, u *txlog.Unit, r Receipts, a Answer) Outcome {
+func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, a Answer) Outcome {
 	for i := range a.Statements {
 		if err := a.Statements[i].unkept; err != nil {
-			return Outcome{Class: Refused, Err: err}
+			return Outcome{Class: delivery.Refused, Err: err}
 		}
 	}
 	text, err := json.Marshal(a)
 	if err != nil {
-		return Outcome{Class: Refused, Err: fmt.Errorf("bed: the answer cannot be kept with the idempotency key: %w", err)}
+		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: the answer cannot be kept with the idempotency key: %w", err)}
 	}
 	c := r.at(d.Flavor, receiptResult, u.Fingerprint, string(text), u.Receipt)
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err != nil {
-		return d.Failed(err, before)
+		return Failed(d, err, before)
 	}
 	if n, err := res.RowsAffected(); err == nil && n == 0 {
-		return Outcome{Class: Refused, Err: errors.New("bed: the receipt of the idempotency key, in which the answer is kept, is gone")}
+		return Outcome{Class: delivery.Refused, Err: errors.New("bed: the receipt of the idempotency key, in which the answer is kept, is gone")}
 	}
 	return Outcome{}
 }
@@ -177,33 +179,33 @@ func (d *Dialect) StoreAnswer(ctx context.Context, conn driver.Conn, u *txlog.Un
 // that a second one under the same idempotency key waits here. Found and
 // OnReceipt are as for Apply; then, and after an error, the transaction is
 // rolled back.
-func (d *Dialect) Claim(ctx context.Context, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
+func Claim(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
 	c := r.insert(d.Flavor, u, false)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
 		return Outcome{}, nil
 	}
-	out := d.undone(ctx, conn, tx, d.Failed(err, before))
+	out := undone(ctx, d, conn, tx, Failed(d, err, before))
 	switch {
-	case !d.isReceipt(out, u):
-		out.OnReceipt = out.Class == Retryable && dberr.Of(err).Contended()
+	case !isReceipt(d, out, u):
+		out.OnReceipt = out.Class == delivery.Retryable && dberr.Of(err).Contended()
 		return out, nil
 	case out.ConnLost:
 		// Nothing was sent but the receipt: another connection may begin anew.
 		return unread(driver.ErrBadConn, true), nil
 	}
-	found, err := d.readReceipt(ctx, conn, r, u.Receipt)
+	found, err := readReceipt(ctx, d, conn, r, u.Receipt)
 	switch {
 	case err != nil:
-		if d.Failed(err, true).ConnLost && ctx.Err() == nil {
+		if Failed(d, err, true).ConnLost && ctx.Err() == nil {
 			return unread(driver.ErrBadConn, true), nil
 		}
-		return d.Failed(err, true), nil
+		return Failed(d, err, true), nil
 	case found == nil:
 		out.OnReceipt = true // it was met and is gone
 		return out, nil
 	case found.Void:
-		return Outcome{Class: Refused, Voided: true, Err: ErrVoided}, nil
+		return Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided}, nil
 	default:
 		return Outcome{Found: true, Replayed: true}, found
 	}

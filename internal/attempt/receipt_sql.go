@@ -1,4 +1,4 @@
-package delivery
+package attempt
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -18,11 +19,11 @@ const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fi
 func ReceiptSchema(database string) (string, error) {
 	switch database {
 	case "mysql":
-		return receiptText(MySQL, receiptCreate, 0), nil
+		return receiptText(delivery.MySQL, receiptCreate, 0), nil
 	case "postgres":
-		return receiptText(Postgres, receiptCreate, 0), nil
+		return receiptText(delivery.Postgres, receiptCreate, 0), nil
 	case "sqlite":
-		return receiptText(SQLite, receiptCreate, 0), nil
+		return receiptText(delivery.SQLite, receiptCreate, 0), nil
 	default:
 		return "", fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
 	}
@@ -76,12 +77,12 @@ const (
 var receiptTexts sync.Map // from receiptTextKey to string
 
 type receiptTextKey struct {
-	f Flavor
+	f delivery.Flavor
 	k receiptStatement
 }
 
 // receiptText is the text of a statement. n is the number of ids.
-func receiptText(f Flavor, k receiptStatement, n int) string {
+func receiptText(f delivery.Flavor, k receiptStatement, n int) string {
 	if n > 0 {
 		return makeReceiptText(f, k, n)
 	}
@@ -94,7 +95,7 @@ func receiptText(f Flavor, k receiptStatement, n int) string {
 }
 
 // makeReceiptText is the one place where the SQL of receipts is written.
-func makeReceiptText(f Flavor, k receiptStatement, n int) string {
+func makeReceiptText(f delivery.Flavor, k receiptStatement, n int) string {
 	var s string
 	switch k {
 	case receiptCreate:
@@ -158,28 +159,28 @@ func makeReceiptText(f Flavor, k receiptStatement, n int) string {
 			`SELECT 'main'`)
 	}
 	s = strings.ReplaceAll(s, "{now}", logFlavor(f).Clock())
-	if f == Postgres {
+	if f == delivery.Postgres {
 		s = pgtext.Numbered(s)
 	}
 	return s
 }
 
-func pick(f Flavor, mysql, postgres, sqlite string) string {
+func pick(f delivery.Flavor, mysql, postgres, sqlite string) string {
 	switch f {
-	case MySQL:
+	case delivery.MySQL:
 		return mysql
-	case Postgres:
+	case delivery.Postgres:
 		return postgres
 	default:
 		return sqlite
 	}
 }
 
-func logFlavor(f Flavor) txlog.Flavor {
+func logFlavor(f delivery.Flavor) txlog.Flavor {
 	switch f {
-	case MySQL:
+	case delivery.MySQL:
 		return txlog.FlavorMySQL
-	case Postgres:
+	case delivery.Postgres:
 		return txlog.FlavorPostgres
 	default:
 		return txlog.FlavorSQLite

@@ -1,4 +1,4 @@
-package delivery
+package attempt
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // rollbackTimeout bounds a ROLLBACK when the context that it belongs to has
@@ -14,13 +16,13 @@ const rollbackTimeout = time.Second
 
 // CommitTx commits tx, the local transaction that is open on conn, for as long
 // as ctx lets it. CommitFailed reads its error.
-func (d *Dialect) CommitTx(ctx context.Context, conn driver.Conn, tx driver.Tx) error {
-	if d.Flavor == MySQL {
+func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
+	if d.Flavor == delivery.MySQL {
 		if err := ctx.Err(); err != nil {
-			return NotSent(err, Unknown)
+			return delivery.NotSent(err, delivery.Unknown)
 		}
 	}
-	return d.end(ctx, conn, "COMMIT", tx.Commit)
+	return end(ctx, d, conn, "COMMIT", tx.Commit)
 }
 
 // CommitFailed reads the error of a COMMIT. An answer means that nothing was
@@ -30,10 +32,10 @@ func (d *Dialect) CommitTx(ctx context.Context, conn driver.Conn, tx driver.Tx) 
 //
 // SQLite runs in this process, and closing the connection would lose a database
 // in memory: there the transaction is rolled back.
-func (d *Dialect) CommitFailed(ctx context.Context, conn driver.Conn, err error) Outcome {
-	out := d.Failed(err, false)
-	if d.Flavor == SQLite {
-		out.ConnLost = !d.RolledBack(d.Rollback(context.WithoutCancel(ctx), conn, nil))
+func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, err error) Outcome {
+	out := Failed(d, err, false)
+	if d.Flavor == delivery.SQLite {
+		out.ConnLost = !RolledBack(d, Rollback(context.WithoutCancel(ctx), d, conn, nil))
 		return out
 	}
 	_ = conn.Close()
@@ -44,7 +46,7 @@ func (d *Dialect) CommitFailed(ctx context.Context, conn driver.Conn, err error)
 // Rollback rolls tx back, the local transaction that is open on conn, or, if it
 // is nil, the one that was begun by a statement. Unless it is RolledBack after
 // it, conn is closed and must not be used again.
-func (d *Dialect) Rollback(ctx context.Context, conn driver.Conn, tx driver.Tx) error {
+func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
@@ -54,9 +56,9 @@ func (d *Dialect) Rollback(ctx context.Context, conn driver.Conn, tx driver.Tx) 
 	if tx == nil {
 		_, _, err = Exec(ctx, conn, "ROLLBACK", nil)
 	} else {
-		err = d.end(ctx, conn, "ROLLBACK", tx.Rollback)
+		err = end(ctx, d, conn, "ROLLBACK", tx.Rollback)
 	}
-	if !d.RolledBack(err) {
+	if !RolledBack(d, err) {
 		_ = conn.Close()
 	}
 	return err
@@ -64,15 +66,15 @@ func (d *Dialect) Rollback(ctx context.Context, conn driver.Conn, tx driver.Tx) 
 
 // RolledBack reports whether no transaction is open after a ROLLBACK that ended
 // with err. SQLite says by an error that it has rolled back by itself.
-func (d *Dialect) RolledBack(err error) bool {
-	return err == nil || d.Flavor == SQLite && strings.Contains(err.Error(), "no transaction is active")
+func RolledBack(d *delivery.Dialect, err error) bool {
+	return err == nil || d.Flavor == delivery.SQLite && strings.Contains(err.Error(), "no transaction is active")
 }
 
 // end ends a transaction by its text where driver.Tx, which takes no context,
 // would wait for the answer beyond the end of ctx. pgx's has the context of
 // BeginTx, and SQLite answers.
-func (d *Dialect) end(ctx context.Context, conn driver.Conn, text string, plain func() error) error {
-	if c, ok := Bare(conn).(driver.ExecerContext); ok && d.Flavor == MySQL && ctx.Done() != nil {
+func end(ctx context.Context, d *delivery.Dialect, conn driver.Conn, text string, plain func() error) error {
+	if c, ok := delivery.Bare(conn).(driver.ExecerContext); ok && d.Flavor == delivery.MySQL && ctx.Done() != nil {
 		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {
 			return err
 		}
@@ -81,12 +83,12 @@ func (d *Dialect) end(ctx context.Context, conn driver.Conn, text string, plain 
 }
 
 // undone rolls back what an outcome before COMMIT leaves open.
-func (d *Dialect) undone(ctx context.Context, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
-	if o.Err != nil && o.Class == Unknown {
+func undone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
+	if o.Err != nil && o.Class == delivery.Unknown {
 		// COMMIT was never sent: the server rolls back with the session.
-		o.Class = Unreachable
+		o.Class = delivery.Unreachable
 	}
-	if !d.RolledBack(d.Rollback(ctx, conn, tx)) {
+	if !RolledBack(d, Rollback(ctx, d, conn, tx)) {
 		o.ConnLost = true
 	}
 	return o

@@ -1,10 +1,12 @@
-package delivery
+package attempt
 
 import (
 	"context"
 	"database/sql/driver"
 	"errors"
 	"time"
+
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // sureFor bounds how long a purge holds what it deletes while it looks into the
@@ -24,7 +26,7 @@ var errBack = errors.New("bed: a log came back while its receipt was purged")
 // met last, because a log may be older than that when a person discards it, and
 // a worker stand still with it. It returns how many it erased, and the id behind
 // which the next page begins, also if this one failed; that is empty at the end.
-func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
+func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
 	type seen struct {
 		id, unit string
 		state    int64
@@ -33,7 +35,7 @@ func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipt
 	var look []seen
 	var asked []string
 	rows := 0
-	err = d.each(ctx, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
+	err = each(ctx, d, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
 		rows++
 		next = text(row[0])
 		s := seen{next, text(row[1]), number(row[2]), number(row[3]) != 0}
@@ -72,19 +74,19 @@ func (d *Dialect) PurgeReceipts(ctx context.Context, conn driver.Conn, r Receipt
 			back = append(back, s.id) // a write to the log that came late
 		}
 	}
-	if err := d.byIDs(ctx, conn, receiptGone, nil, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
+	if err := byIDs(ctx, d, conn, receiptGone, nil, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
 		return next, 0, err
 	}
-	if err := d.byIDs(ctx, conn, receiptBack, nil, back); err != nil {
+	if err := byIDs(ctx, d, conn, receiptBack, nil, back); err != nil {
 		return next, 0, err
 	}
-	if err := d.byIDs(ctx, conn, receiptPurge, nil, due); err != nil {
+	if err := byIDs(ctx, d, conn, receiptPurge, nil, due); err != nil {
 		return next, 0, err
 	}
 	// A request under a key may have been sent again, and logged, since the log
 	// was asked: its attempts must not meet the receipt first and then find it
 	// gone. Those that come now wait for the end of the transaction.
-	err = d.byIDs(ctx, conn, receiptPurge, func() error {
+	err = byIDs(ctx, d, conn, receiptPurge, func() error {
 		ctx, cancel := context.WithTimeout(ctx, sureFor)
 		defer cancel()
 		switch gone, err := missing(ctx, keyed); {

@@ -1,0 +1,54 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrVoided is the error of an attempt that met the receipt of a unit of which
+// it was decided that it was not applied and never will be.
+var ErrVoided = errors.New("bed: it was decided before that this write is not applied and never will be")
+
+// ErrKeyReused is the error of a request under an idempotency key that another
+// request was sent under before. It is not applied.
+var ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
+
+// ReceiptID is the id of the receipt of a unit that has no caller's key.
+func (d *Dialect) ReceiptID(unitID string) string {
+	if d.Receipt == nil {
+		return unitID
+	}
+	return d.Receipt(unitID)
+}
+
+// ReceiptTableError says that there is no usable table bed_receipt in a target,
+// and that it could not be created.
+type ReceiptTableError struct {
+	// Statement creates it, or adds what it lacks.
+	Statement string
+	// Err is why it could not be created or used.
+	Err error
+}
+
+func (e *ReceiptTableError) Error() string {
+	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, nor could one be created (%v); have run there:\n%s;", e.Err, e.Statement)
+}
+
+// Unwrap gives the database's error.
+func (e *ReceiptTableError) Unwrap() error { return e.Err }
+
+// ReceiptRightsError says that the account lacks rights on the table bed_receipt
+// of a target.
+type ReceiptRightsError struct {
+	// Grant gives it those that deliveries and purges need.
+	Grant string
+	// Err is the database's error.
+	Err error
+}
+
+func (e *ReceiptRightsError) Error() string {
+	return fmt.Sprintf("bed: the account lacks rights on the target's table bed_receipt (%v); have run there, by an account that may, once the table is there:\n%s;", e.Err, e.Grant)
+}
+
+// Unwrap gives the database's error.
+func (e *ReceiptRightsError) Unwrap() error { return e.Err }
