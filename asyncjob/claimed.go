@@ -208,6 +208,25 @@ func (u *claimed) retryLater(a try, late bool, verdict txlog.Verdict) result {
 		verdict.After = cfg.retryDelay(tries)
 		return u.fail(verdict, said)
 	}
+	return u.exhausted(a, verdict, said)
+}
+
+// exhausted ends the tries of the unit: it is parked, unless its receipt shows
+// that it is applied. While that cannot be found out no operator is alarmed.
+func (u *claimed) exhausted(a try, verdict txlog.Verdict, said string) result {
+	d, cfg := u.drain, &u.drain.job.cfg
+	if u.Receipt != "" && (verdict.InDoubt || u.Fingerprint != "") {
+		ctx, cancel := context.WithTimeout(d.flight, cfg.ProbeTimeout)
+		met := d.src.look(ctx, u.Unit)
+		cancel()
+		switch {
+		case met.Found:
+			return u.delivered(met)
+		case met.Err != nil && met.Class != delivery.Refused:
+			verdict.CountTry, verdict.After = false, cfg.retryDelay(u.Tries+1)
+			return u.pushBack(verdict)
+		}
+	}
 	return u.park(a.Outcome, verdict, said)
 }
 

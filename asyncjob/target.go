@@ -225,3 +225,23 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 	}
 	return attempt.Replay(ctx, in.target.Dialect, conn, u, s.receipts)
 }
+
+// look asks for the receipt of u: Found, if an attempt has left it; no error, if
+// none has.
+func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) {
+	in, leave, err := s.session(u)
+	if err == nil {
+		defer leave()
+		err = in.onConn(ctx, func(conn driver.Conn) (err error) {
+			if err := in.receipts(ctx, conn, u); err != nil {
+				return err
+			}
+			out, err = attempt.Look(ctx, in.target.Dialect, conn, u, s.receipts)
+			return err
+		})
+	}
+	if err != nil {
+		return attempt.Failed(s.own.target.Dialect, err, true)
+	}
+	return out
+}

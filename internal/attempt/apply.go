@@ -92,7 +92,7 @@ func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 		return unread(driver.ErrBadConn, true)
 	}
 	found, err := readReceipt(ctx, d, conn, r, u.Receipt)
-	if err == nil && found != nil && found.UnitID == u.ID {
+	if err == nil && found != nil && (found.UnitID == u.ID || u.Fingerprint != "") {
 		err = keepReceipt(ctx, d, conn, u, r, found)
 	}
 	switch {
@@ -113,6 +113,16 @@ func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 func unread(err error, lost bool) Outcome {
 	return Outcome{Class: delivery.Unknown, OnReceipt: true, ConnLost: lost,
 		Err: fmt.Errorf("bed: an earlier attempt left the receipt of this write, which could not be read: %w", err)}
+}
+
+// Look tells by u's receipt whether u was applied, and does nothing about it:
+// Found if so. An attempt that is still in flight is not waited for.
+func Look(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (Outcome, error) {
+	found, err := readReceipt(ctx, d, conn, r, u.Receipt)
+	if err != nil || found == nil || found.Void {
+		return Outcome{}, err
+	}
+	return found.outcome(u), nil
 }
 
 // outcome is that of an attempt of u that met the receipt.
