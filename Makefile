@@ -10,7 +10,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-short cover fuzz bench bench-quick lint fmt vet demo clean
+.PHONY: help test test-short mutants cover fuzz bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test: ## vet and test with the race detector, on real databases that it finds or
 
 test-short: ## test on SQLite only, without servers
 	go test -short $(TESTFLAGS) $(PKG)
+
+mutants: ## put known faults into the code and see that the model of interleavings notices each
+	@scripts/mutants.sh
 
 cover: ## test as above and print the coverage of each function
 	@TESTFLAGS='$(TESTFLAGS) -coverprofile=coverage.out -coverpkg=./...' scripts/test.sh

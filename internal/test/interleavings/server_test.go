@@ -1,0 +1,384 @@
+package interleavings
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// server is a simulated MySQL: databases of tables with a unique key on id,
+// transactions at READ COMMITTED that lock the rows they write, and sessions. One who
+// meets a lock is answered a lock timeout at once. Its caller calls it from one
+// goroutine at a time.
+type server struct {
+	name      string
+	databases map[string]map[string]*table
+	sessions  int
+}
+
+const (
+	serverVersion = "8.0.36"
+	// home is where the application is at home, and elsewhere where a job is
+	// that is configured badly.
+	home, elsewhere = "shop", "other"
+)
+
+func newServer(name string) *server {
+	s := &server{name: name, databases: map[string]map[string]*table{home: {}, elsewhere: {}}}
+	s.databases[home]["effect"] = &table{defaults: row{"id": int64(0), "n": int64(0)}, cells: map[any]*cell{}}
+	return s
+}
+
+func (*server) now() int64 { return time.Now().UnixMilli() }
+
+// effect is how often the write into a row is committed.
+func (s *server) effect(id int) int64 {
+	return s.databases[home]["effect"].cells[int64(id)].committed["n"].(int64)
+}
+
+func (s *server) newEffect(id int) {
+	s.databases[home]["effect"].cells[int64(id)] = &cell{committed: row{"id": int64(id), "n": int64(0)}}
+}
+
+// table holds its rows by their id.
+type table struct {
+	key      string // the name of its unique key
+	defaults row
+	cells    map[any]*cell
+}
+
+// cell is a row: what is committed, and what the transaction that owns it has
+// made of it. Nil is none.
+type cell struct {
+	committed, pending row
+	owner              *session
+}
+
+func (c *cell) seenBy(s *session) row {
+	if c.owner == s {
+		return c.pending
+	}
+	return c.committed
+}
+
+// session is a connection's side of the server.
+type session struct {
+	server   *server
+	id       int
+	database string
+	open     bool
+	// doomed: the server has rolled the transaction back and says so at the next
+	// statement, whatever that is.
+	doomed bool
+	owned  []*cell
+}
+
+func (s *server) connect(database string) *session {
+	s.sessions++
+	return &session{server: s, id: s.sessions, database: database}
+}
+
+func serverError(number uint16, state, text string) *mysql.MySQLError {
+	e := &mysql.MySQLError{Number: number, Message: text}
+	copy(e.SQLState[:], state)
+	return e
+}
+
+var (
+	errNotPrepared = serverError(1047, "08S01", "WSREP has not yet prepared node for application use")
+	errDeadlock    = serverError(1213, "40001", "Deadlock found when trying to get lock; try restarting transaction")
+	errLockTimeout = serverError(1205, "HY000", "Lock wait timeout exceeded; try restarting transaction")
+)
+
+func (s *session) commit() {
+	for _, c := range s.owned {
+		c.committed, c.pending, c.owner = c.pending, nil, nil
+	}
+	s.owned, s.open = nil, false
+}
+
+func (s *session) rollback() {
+	for _, c := range s.owned {
+		c.pending, c.owner = nil, nil
+	}
+	s.owned, s.open, s.doomed = nil, false, false
+}
+
+// answer is what a statement is answered.
+type answer struct {
+	columns  []string
+	rows     [][]any
+	affected int64
+}
+
+// run carries a statement out.
+func (s *session) run(text string, args []any) (a *answer, err error) {
+	if s.doomed {
+		s.rollback()
+		if text != "ROLLBACK" {
+			return nil, errDeadlock
+		}
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			e, ok := p.(*mysql.MySQLError)
+			if !ok {
+				panic(p)
+			}
+			a, err = nil, e
+		}
+		switch {
+		case s.open:
+		case err == nil:
+			s.commit()
+		default:
+			s.rollback()
+		}
+	}()
+	switch text {
+	case begin, begin + " READ WRITE":
+		s.commit() // what is open
+		s.open = true
+		return &answer{}, nil
+	case "COMMIT":
+		s.commit()
+		return &answer{}, nil
+	case "ROLLBACK":
+		s.rollback()
+		return &answer{}, nil
+	}
+	p := parse(s, text, args)
+	switch {
+	case p.takes("SELECT"):
+		return p.selects(), nil
+	case p.takes("SHOW", "SESSION", "VARIABLES"):
+		return p.variables(), nil
+	case p.takes("INSERT", "INTO"):
+		return p.insert(), nil
+	case p.takes("UPDATE"):
+		return p.update(), nil
+	case p.takes("DELETE", "FROM"):
+		t := p.table()
+		found := p.lock(p.where(t))
+		for _, c := range found {
+			c.pending = nil
+		}
+		return &answer{affected: int64(len(found))}, nil
+	case p.takes("CREATE", "TABLE", "IF", "NOT", "EXISTS"):
+		s.commit()
+		s.create(p.name(), text)
+		return &answer{}, nil
+	}
+	panic("the simulated server cannot run " + text)
+}
+
+func (s *session) create(name, ddl string) {
+	if s.server.databases[s.database][name] != nil {
+		return
+	}
+	t := &table{key: name + "_id", defaults: row{"void": int64(0), "log_gone": int64(0)}, cells: map[any]*cell{}}
+	if strings.Contains(ddl, "PRIMARY KEY") && !strings.Contains(ddl, t.key) {
+		t.key = "PRIMARY"
+	}
+	for _, line := range strings.Split(ddl, "\n")[1:] {
+		column, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if column != "" && column == strings.ToLower(column) && column[0] >= 'a' && t.defaults[column] == nil {
+			t.defaults[column] = nil
+		}
+	}
+	s.server.databases[s.database][name] = t
+}
+
+var variables = map[string]string{
+	"autocommit": "ON", "completion_type": "NO_CHAIN", "innodb_rollback_on_timeout": "0", "sql_mode": "STRICT_TRANS_TABLES", "version": serverVersion,
+}
+
+func (s *session) variable(name string) any {
+	v, ok := variables[name[strings.LastIndexAny(name, "@.")+1:]]
+	if !ok {
+		panic(serverError(1193, "HY000", "Unknown system variable"))
+	}
+	return v
+}
+
+func (p *parser) variables() *answer {
+	p.want("WHERE")
+	from, a := p.at, &answer{columns: make([]string, 2)}
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		p.at, p.row = from, row{"Variable_name": name}
+		if isTrue(p.expr()) {
+			a.rows = append(a.rows, []any{name, variables[name]})
+		}
+	}
+	return a
+}
+
+func (p *parser) table() *table {
+	database, name, ok := strings.Cut(p.qualified(), ".")
+	if !ok {
+		database, name = p.s.database, database
+	}
+	t := p.s.server.databases[database][name]
+	if t == nil {
+		panic(serverError(1146, "42S02", "Table '"+name+"' doesn't exist"))
+	}
+	return t
+}
+
+func (t *table) sorted() []any {
+	ids := slices.Collect(maps.Keys(t.cells))
+	slices.SortFunc(ids, func(a, b any) int {
+		switch {
+		case isTrue(compare("<", a, b)):
+			return -1
+		case isTrue(compare(">", a, b)):
+			return 1
+		}
+		return 0
+	})
+	return ids
+}
+
+// where gives the rows for which the condition that comes next holds.
+func (p *parser) where(t *table) (found []*cell) {
+	if !p.takes("WHERE") {
+		for _, id := range t.sorted() {
+			if c := t.cells[id]; c.seenBy(p.s) != nil {
+				found = append(found, c)
+			}
+		}
+		return found
+	}
+	from, args := p.at, p.args
+	p.row = t.defaults
+	p.expr() // to find its end
+	end, rest := p.at, p.args
+	for _, id := range t.sorted() {
+		c := t.cells[id]
+		if p.row = c.seenBy(p.s); p.row == nil {
+			continue
+		}
+		p.at, p.args = from, args
+		if isTrue(p.expr()) {
+			found = append(found, c)
+		}
+	}
+	p.at, p.args = end, rest
+	return found
+}
+
+// lock makes the session the owner of rows; all or none.
+func (p *parser) lock(cells []*cell) []*cell {
+	for _, c := range cells {
+		if c.owner != nil && c.owner != p.s {
+			panic(errLockTimeout)
+		}
+	}
+	for _, c := range cells {
+		if c.owner == nil {
+			c.owner, c.pending = p.s, maps.Clone(c.committed)
+			p.s.owned = append(p.s.owned, c)
+		}
+	}
+	return cells
+}
+
+func (p *parser) insert() *answer {
+	t := p.table()
+	var columns []string
+	for p.want("("); !p.takes(")"); p.takes(",") {
+		columns = append(columns, p.name())
+	}
+	p.want("VALUES", "(")
+	p.row = maps.Clone(t.defaults)
+	for _, column := range columns {
+		p.row[column] = p.expr()
+		p.takes(",")
+	}
+	id := p.row["id"]
+	c := t.cells[id]
+	if c == nil {
+		c = &cell{}
+		t.cells[id] = c
+	}
+	made := p.row
+	p.lock([]*cell{c})
+	if c.pending != nil {
+		panic(serverError(1062, "23000", "Duplicate entry '"+id.(string)+"' for key 'bed_receipt."+t.key+"'"))
+	}
+	c.pending = made
+	return &answer{affected: 1}
+}
+
+func (p *parser) update() *answer {
+	t := p.table()
+	p.want("SET")
+	from, all := p.at, p.args
+	end := slices.Index(p.tokens, "WHERE")
+	before := 0
+	for _, t := range p.tokens[from:end] {
+		if t == "?" {
+			before++
+		}
+	}
+	p.at, p.args = end, p.args[before:]
+	found := p.lock(p.where(t))
+	for _, c := range found {
+		old := maps.Clone(c.pending)
+		for p.at, p.args = from, all; p.at < end; p.takes(",") {
+			column := p.name()
+			p.want("=")
+			p.row = old
+			c.pending[column] = p.expr()
+		}
+	}
+	return &answer{affected: int64(len(found))}
+}
+
+func (p *parser) selects() *answer {
+	from, args := p.at, p.args
+	a := &answer{}
+	end := slices.Index(p.tokens, "FROM")
+	if end < 0 {
+		p.row = row{}
+		a.rows = [][]any{p.columns(len(p.tokens))}
+		a.columns = make([]string, len(a.rows[0]))
+		return a
+	}
+	before := 0
+	for _, t := range p.tokens[from:end] {
+		if t == "?" {
+			before++
+		}
+	}
+	p.at, p.args = end, args[before:]
+	p.want("FROM")
+	t := p.table()
+	found := p.where(t)
+	limit := len(found)
+	if p.takes("ORDER", "BY", "id") && p.takes("LIMIT") {
+		limit = min(limit, int(p.expr().(int64)))
+	}
+	for _, c := range found[:limit] {
+		p.row, p.at, p.args = c.seenBy(p.s), from, args
+		a.rows = append(a.rows, p.columns(end))
+	}
+	if len(a.rows) > 0 {
+		a.columns = make([]string, len(a.rows[0]))
+	} else {
+		p.row, p.at, p.args = t.defaults, from, args
+		a.columns = make([]string, len(p.columns(end)))
+	}
+	return a
+}
+
+func (p *parser) columns(end int) (values []any) {
+	for p.at < end {
+		values = append(values, p.expr())
+		p.takes(",")
+	}
+	return values
+}

@@ -1,0 +1,314 @@
+package interleavings
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// message is a statement on its way to a server.
+type message struct {
+	by    *actor
+	conn  *conn
+	text  string
+	args  []any
+	reply chan reply
+	// stray: whoever sent it waits for it no more.
+	stray bool
+}
+
+type reply struct {
+	a   *answer
+	err error
+}
+
+// network holds messages that may change something until it is told how each
+// fares. What nobody answers for (erasing behind the callers) and mere
+// questions pass at once.
+type network struct {
+	mu       sync.Mutex
+	inFlight []*message
+}
+
+type actorKey struct{}
+
+// wire dials a server as one who is at home in a database.
+type wire struct {
+	n        *network
+	server   *server
+	database string
+}
+
+func (w *wire) Connect(ctx context.Context) (driver.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c := &conn{n: w.n}
+	w.n.do(func() { c.s = w.server.connect(w.database) })
+	return c, nil
+}
+
+func (w *wire) Driver() driver.Driver { return mysql.MySQLDriver{} }
+
+// conn is a connection as go-sql-driver makes it without interpolateParams.
+type conn struct {
+	n    *network
+	s    *session
+	by   *actor
+	lost atomic.Bool
+}
+
+var (
+	_ driver.ConnBeginTx        = (*conn)(nil)
+	_ driver.ConnPrepareContext = (*conn)(nil)
+	_ driver.ExecerContext      = (*conn)(nil)
+	_ driver.QueryerContext     = (*conn)(nil)
+	_ driver.Validator          = (*conn)(nil)
+	_ driver.Pinger             = (*conn)(nil)
+)
+
+// do runs f where nobody else touches the servers.
+func (n *network) do(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+// begin is how a transaction of the driver's begins.
+const begin = "START TRANSACTION"
+
+// held reports whether a message waits to be told how it fares: what writes or
+// ends a transaction, and the look at a receipt.
+func held(text string) bool {
+	if prepared, ok := strings.CutPrefix(text, "PREPARE "); ok {
+		return strings.Contains(prepared, "shop.effect")
+	}
+	verb, rest, _ := strings.Cut(text, " ")
+	switch verb {
+	case "SELECT":
+		return strings.HasSuffix(rest, "FROM bed_receipt WHERE id = ?")
+	case "START":
+		return text == begin // and not the question whether writes are taken
+	case "SHOW", "CREATE":
+		return false
+	}
+	return true
+}
+
+func (c *conn) send(ctx context.Context, text string, args []any) (*answer, error) {
+	if c.lost.Load() {
+		return nil, driver.ErrBadConn
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if a, ok := ctx.Value(actorKey{}).(*actor); ok {
+		c.by = a
+	}
+	m := &message{by: c.by, conn: c, text: text, args: args, reply: make(chan reply, 1)}
+	c.n.do(func() {
+		if m.by == nil || m.by.free || !held(text) {
+			m.arrives()
+			return
+		}
+		c.n.inFlight = append(c.n.inFlight, m)
+	})
+	select {
+	case r := <-m.reply:
+		return r.a, r.err
+	case <-ctx.Done():
+		c.n.do(func() { m.stray = true })
+		c.lost.Store(true)
+		return nil, ctx.Err()
+	}
+}
+
+// tell answers; the first answer counts.
+func (m *message) tell(a *answer, err error) {
+	select {
+	case m.reply <- reply{a, err}:
+	default:
+	}
+}
+
+// arrives: it is carried out and answered.
+func (m *message) arrives() { m.tell(m.run()) }
+
+func (m *message) run() (*answer, error) {
+	s := m.conn.s
+	if !strings.HasPrefix(m.text, "PREPARE ") {
+		return s.run(m.text, m.args)
+	}
+	if s.doomed {
+		s.rollback()
+		return nil, errDeadlock
+	}
+	return &answer{}, nil
+}
+
+// breaks: the connection does, and its session ends.
+func (m *message) breaks() {
+	m.conn.s.rollback()
+	m.conn.lost.Store(true)
+	m.tell(nil, mysql.ErrInvalidConn)
+}
+
+func (c *conn) IsValid() bool { return !c.lost.Load() }
+
+func (c *conn) Ping(ctx context.Context) error {
+	if c.lost.Load() {
+		return driver.ErrBadConn
+	}
+	return ctx.Err()
+}
+
+func (c *conn) Close() error {
+	c.lost.Store(true)
+	c.n.do(func() {
+		for _, m := range c.n.inFlight {
+			if m.conn == c {
+				return // the session ends behind it
+			}
+		}
+		c.s.rollback()
+	})
+	return nil
+}
+
+func (c *conn) Begin() (driver.Tx, error) { return c.BeginTx(context.Background(), driver.TxOptions{}) }
+
+func (c *conn) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, error) {
+	if _, err := c.send(ctx, begin, nil); err != nil {
+		return nil, err
+	}
+	return tx{c}, nil
+}
+
+type tx struct{ c *conn }
+
+func (t tx) Commit() error   { return t.end("COMMIT") }
+func (t tx) Rollback() error { return t.end("ROLLBACK") }
+
+func (t tx) end(text string) error {
+	_, err := t.c.send(context.Background(), text, nil)
+	if errors.Is(err, driver.ErrBadConn) {
+		return mysql.ErrInvalidConn
+	}
+	return err
+}
+
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if len(args) > 0 {
+		return nil, driver.ErrSkip
+	}
+	a, err := c.send(ctx, query, nil)
+	if err != nil {
+		return nil, err
+	}
+	return driver.RowsAffected(a.affected), nil
+}
+
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if len(args) > 0 {
+		return nil, driver.ErrSkip
+	}
+	return query1(c.send(ctx, query, nil))
+}
+
+func (c *conn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	if _, err := c.send(ctx, "PREPARE "+query, nil); err != nil {
+		return nil, err
+	}
+	return &stmt{c, query}, nil
+}
+
+type stmt struct {
+	c     *conn
+	query string
+}
+
+func (s *stmt) Close() error                               { return nil }
+func (s *stmt) NumInput() int                              { return strings.Count(s.query, "?") }
+func (s *stmt) Exec([]driver.Value) (driver.Result, error) { return nil, errors.ErrUnsupported }
+func (s *stmt) Query([]driver.Value) (driver.Rows, error)  { return nil, errors.ErrUnsupported }
+
+func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	a, err := s.c.send(ctx, s.query, values(args))
+	if err != nil {
+		return nil, err
+	}
+	return driver.RowsAffected(a.affected), nil
+}
+
+func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	return query1(s.c.send(ctx, s.query, values(args)))
+}
+
+func values(args []driver.NamedValue) (vs []any) {
+	for _, a := range args {
+		vs = append(vs, a.Value)
+	}
+	return vs
+}
+
+type rows struct{ a *answer }
+
+func query1(a *answer, err error) (driver.Rows, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &rows{a}, nil
+}
+
+func (r *rows) Columns() []string { return r.a.columns }
+func (r *rows) Close() error      { return nil }
+
+func (r *rows) Next(dest []driver.Value) error {
+	if len(r.a.rows) == 0 {
+		return io.EOF
+	}
+	for i, v := range r.a.rows[0] {
+		dest[i] = v
+	}
+	r.a.rows = r.a.rows[1:]
+	return nil
+}
+
+// actor is a writer or a round of a job.
+type actor struct {
+	name  string
+	done  chan struct{}
+	since time.Time
+	// free: its messages are held no more.
+	free bool
+}
+
+// start runs f as an actor.
+func start(name string, f func(context.Context)) *actor {
+	a := &actor{name: name, done: make(chan struct{}), since: time.Now()}
+	go func() {
+		defer close(a.done)
+		f(context.WithValue(context.Background(), actorKey{}, a))
+	}()
+	return a
+}
+
+func (a *actor) ended() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,168 @@
+package interleavings
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+)
+
+// part is one write of a request, into a row of its own.
+type part struct {
+	request *request
+	source  int
+	id      int
+	how     how
+}
+
+// how a statement is sent.
+type how int
+
+const (
+	asText how = iota
+	withParameters
+	asPrepared
+	ways
+)
+
+// statement names its table's database, and the row in its text.
+func (p *part) statement() (string, []any) {
+	if p.how != asText {
+		return fmt.Sprintf("UPDATE shop.effect /* row %d */ SET n = n + 1 WHERE id = ?", p.id), []any{p.id}
+	}
+	return fmt.Sprintf("UPDATE shop.effect /* row %d */ SET n = n + 1 WHERE id = %d", p.id, p.id), nil
+}
+
+// sending is a request sent once.
+type sending struct {
+	answered bool
+	err      error
+	// said are the parts of which the statement itself succeeded.
+	said map[*part]bool
+	// undone: the application rolled it back by itself.
+	undone bool
+}
+
+// request is what is to be done once, and sent again only under a key.
+type request struct {
+	id       int
+	kind     kind
+	key      string
+	parts    []*part
+	sendings []*sending
+	// units are those of its logs that were ever seen.
+	units map[string]bool
+	// discarded: an operator did so with one of its logs.
+	discarded bool
+	first     time.Time
+}
+
+func (r *request) String() string {
+	return fmt.Sprintf("request %d (%s)", r.id, r.kind.name)
+}
+
+// kind is a way to write.
+type kind struct {
+	name  string
+	keyed bool
+	// parts says for which data source each of its writes is.
+	parts []int
+	send  func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error
+}
+
+var kinds = []kind{
+	{"write", false, []int{0}, sendWrite},
+	{"write under a key", true, []int{0}, sendWrite},
+	{"local transaction", false, []int{0, 0}, inTx(txCommits)},
+	{"local transaction that goes on after errors", false, []int{0, 0, 0}, inTx(txGoesOn)},
+	{"local transaction that read", false, []int{0, 0}, inTx(txReads)},
+	{"local transaction that is rolled back", false, []int{0, 0}, inTx(txRollsBack)},
+	{"local transaction under a key", true, []int{0, 0}, inTx(txCommits)},
+	{"staged group", false, []int{0, 1, 1}, sendStaged},
+	{"staged group under a key", true, []int{0, 0, 1}, sendStaged},
+}
+
+func sendWrite(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
+	return write(ctx, pools[0], r.parts[0], s)
+}
+
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// write runs a part. It prepares inside a transaction alone: to close a statement
+// of a pool waits for a mutex, which the bubble does not know to be a wait.
+func write(ctx context.Context, on execer, p *part, s *sending) error {
+	text, args := p.statement()
+	var err error
+	if tx, ok := on.(*sql.Tx); ok && p.how == asPrepared {
+		var st *sql.Stmt
+		if st, err = tx.PrepareContext(ctx, text); err != nil {
+			return err
+		}
+		defer func() { _ = st.Close() }()
+		_, err = st.ExecContext(ctx, args...)
+	} else {
+		_, err = on.ExecContext(ctx, text, args...)
+	}
+	if err == nil {
+		s.said[p] = true
+	}
+	return err
+}
+
+// How a local transaction behaves.
+type behaviour int
+
+const (
+	txCommits behaviour = iota
+	txGoesOn
+	txReads
+	txRollsBack
+)
+
+func inTx(b behaviour) func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
+	return func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
+		tx, err := pools[0].BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		goesOn := func(err error) bool {
+			return err == nil || b == txGoesOn && !errors.Is(err, bedsql.ErrTransactionLost)
+		}
+		for i, p := range r.parts {
+			if b == txReads && i == 0 || b == txGoesOn && i == 1 && p.how != asText {
+				var n int
+				if err := tx.QueryRowContext(ctx, "SELECT n FROM shop.effect WHERE id = ?", p.id).Scan(&n); !goesOn(err) {
+					return err
+				}
+			}
+			if err := write(ctx, tx, p, s); !goesOn(err) {
+				return err
+			}
+		}
+		if b == txRollsBack {
+			s.undone = true
+			return tx.Rollback()
+		}
+		return tx.Commit()
+	}
+}
+
+func sendStaged(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	if err != nil {
+		return err
+	}
+	for _, p := range r.parts {
+		if err := write(ctx, pools[p.source], p, s); err != nil {
+			soft.Discard()
+			return err
+		}
+	}
+	return soft.End(ctx)
+}
