@@ -111,7 +111,7 @@ func (c *Conn) queryInTx(ctx context.Context, s statement, args []driver.NamedVa
 	kt := c.tx.keyed
 	var buffered *attempt.Rows
 	if err == nil && kt != nil {
-		buffered, err = attempt.Buffer(rows)
+		buffered, err = attempt.BufferWrite(c.c.dialect, rows)
 	}
 	if err != nil {
 		t := c.tx
@@ -154,7 +154,7 @@ func (c *Conn) complete(rows driver.Rows, err error) (driver.Rows, error) {
 	if err != nil || c.tx == nil || c.c.dialect.Flavor != delivery.MySQL {
 		return rows, err
 	}
-	buffered, err := attempt.Buffer(rows)
+	buffered, err := attempt.BufferWrite(c.c.dialect, rows)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		Name:             Name,
 		Flavor:           delivery.MySQL,
 		Classify:         Classify,
+		Undecoded:        undecoded,
 		CheckNamedValue:  checkNamedValue,
 		Storable:         storable,
 		Greet:            c.greet,

@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/bedsql/bed/listener/delivery"
@@ -85,6 +86,27 @@ var argumentErrors = []string{
 	"non-Value type ",
 	"sql: expected ",
 	"sql: converting argument ",
+}
+
+// undecoded implements Dialect.Undecoded.
+func undecoded(err error) bool {
+	var number *strconv.NumError
+	if errors.As(err, &number) {
+		return true
+	}
+	for _, prefix := range decodeErrors {
+		if strings.HasPrefix(err.Error(), prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// decodeErrors begin the texts of the errors that the driver makes of a value
+// in a row.
+var decodeErrors = []string{
+	"bad value for field: ", "invalid time bytes: ", "not [0-9]", "illegal ", "invalid DATETIME packet length ",
+	"invalid TIME packet length ", "unknown field type ",
 }
 
 // classifyNumber looks the server's error number up, then the class of its

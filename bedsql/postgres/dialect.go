@@ -16,6 +16,7 @@ var dialect = &delivery.Dialect{
 	Name:             Name,
 	Flavor:           delivery.Postgres,
 	Classify:         Classify,
+	Undecoded:        undecoded,
 	Quoting:          quoting,
 	ReceiptDuplicate: isReceiptDuplicate,
 	ReceiptBusy:      isReceiptBusy,

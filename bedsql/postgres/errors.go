@@ -125,6 +125,10 @@ var driverErrors = []struct {
 	{"failed to deallocate ", delivery.Unreachable},
 }
 
+// undecoded implements Dialect.Undecoded: pgx reads some formats only as its own
+// sessions have them (a datestyle, bytea_output).
+func undecoded(err error) bool { return strings.HasPrefix(err.Error(), "convert field ") }
+
 // classifyServer looks the server's SQLSTATE up, then its class. What neither
 // lists is retryable: the server did answer.
 func classifyServer(server *pgconn.PgError) delivery.Class {

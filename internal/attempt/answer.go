@@ -33,6 +33,8 @@ type AnswerStatement struct {
 	Columns []string `json:"columns,omitempty"`
 	Types   []string `json:"types,omitempty"`
 	Values  []string `json:"values,omitempty"`
+	// RowsError is the text of the error with which its rows ended.
+	RowsError string `json:"rowsError,omitempty"`
 	// Error is the text of the error of a statement that failed, after which
 	// its local transaction went on.
 	Error string `json:"error,omitempty"`
@@ -98,6 +100,9 @@ func (s *AnswerStatement) keep(rows *Rows) error {
 		}
 		s.Values = append(s.Values, text)
 	}
+	if rows.err != nil {
+		s.RowsError = rows.err.Error()
+	}
 	return nil
 }
 
@@ -139,6 +144,9 @@ func (s *AnswerStatement) Rows() *Rows {
 			row[i] = args[i].Value
 		}
 		rows.rows = append(rows.rows, row)
+	}
+	if s.RowsError != "" {
+		rows.err = fmt.Errorf("bed: when the request was applied, its rows ended so: %s", s.RowsError)
 	}
 	return rows
 }

@@ -91,7 +91,7 @@ func queryOne(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c deli
 	if err != nil {
 		return Failed(d, err, before).assume(inDoubt)
 	}
-	buffered, err := Buffer(rows)
+	buffered, err := BufferWrite(d, rows)
 	if err != nil {
 		return Failed(d, err, false).assume(inDoubt)
 	}

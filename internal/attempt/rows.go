@@ -4,12 +4,19 @@ import (
 	"database/sql/driver"
 	"io"
 	"reflect"
+
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // Buffer reads rows to their end and closes them. Only then is a statement
 // that returns rows done: a later row, a deferred constraint or the implicit
 // commit may still fail, and that error is returned.
-func Buffer(rows driver.Rows) (*Rows, error) {
+func Buffer(rows driver.Rows) (*Rows, error) { return BufferWrite(new(delivery.Dialect), rows) }
+
+// BufferWrite is Buffer for the rows of a write. One that the server carried out and
+// whose rows the driver cannot decode is done: their error comes after the rows
+// before it, as from the driver.
+func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 	b := &Rows{cols: rows.Columns()}
 	b.readTypes(rows)
 	dest := make([]driver.Value, len(b.cols))
@@ -19,8 +26,15 @@ func Buffer(rows driver.Rows) (*Rows, error) {
 			break
 		}
 		if err != nil {
-			_ = rows.Close()
-			return nil, err
+			closed := rows.Close()
+			switch {
+			case d.Undecoded == nil || !d.Undecoded(err):
+				return nil, err
+			case closed != nil:
+				return nil, closed // what became of the statement
+			}
+			b.err = err
+			return b, nil
 		}
 		row := make([]driver.Value, len(dest))
 		for i, v := range dest {
@@ -45,6 +59,8 @@ type Rows struct {
 	types []columnType
 	rows  [][]driver.Value
 	next  int
+	// err comes after the last of rows; nil for io.EOF.
+	err error
 }
 
 type columnType struct {
@@ -90,13 +106,16 @@ func (b *Rows) Columns() []string { return b.cols }
 
 // Close implements driver.Rows.
 func (b *Rows) Close() error {
-	b.rows = nil
+	b.rows, b.err = nil, nil
 	return nil
 }
 
 // Next implements driver.Rows.
 func (b *Rows) Next(dest []driver.Value) error {
 	if b.next >= len(b.rows) {
+		if b.err != nil {
+			return b.err
+		}
 		return io.EOF
 	}
 	copy(dest, b.rows[b.next])
@@ -126,4 +145,4 @@ func (b *Rows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool)
 }
 
 // Again gives the same rows from the beginning.
-func (b *Rows) Again() *Rows { return &Rows{cols: b.cols, types: b.types, rows: b.rows} }
+func (b *Rows) Again() *Rows { return &Rows{cols: b.cols, types: b.types, rows: b.rows, err: b.err} }

@@ -66,6 +66,10 @@ type Dialect struct {
 	// statement that was handed to a live connection. Default: by SQLSTATE
 	// when the error carries one, else Unknown.
 	Classify func(err error) Class
+	// Undecoded reports whether err, of a row of rows that could then be closed
+	// without an error, was made by the driver of what the server had sent: the
+	// statement was carried out. Default: false.
+	Undecoded func(err error) bool
 	// CheckNamedValue is the driver's own parameter check, for a connection
 	// that has not been dialled. Default: driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error

@@ -1,8 +1,12 @@
 package acceptance
 
 import (
+	"context"
+	"database/sql"
 	"errors"
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
@@ -195,4 +199,60 @@ func TestRowsLostWithTheConnectionAreWrittenOnceAndSaidToBeLost(t *testing.T) {
 		r.wantBalances(5, 5)
 		r.wantNoLog()
 	})
+}
+
+// The server did what it was asked for: another attempt would do it twice.
+func TestAWriteWhoseRowsTheDriverCannotDecodeIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"simple_protocol", "exec"} {
+		for _, g := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+			t.Run(fmt.Sprint(mode, ", guarantee ", g), func(t *testing.T) {
+				t.Parallel()
+				db := withParam(withParam(testdb.Postgres(t), "default_query_exec_mode", mode), "datestyle", "SQL, DMY")
+				r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guarantee = g })
+				r.exec("CREATE TABLE visit (day DATE, n INT)", "INSERT INTO visit VALUES ('infinity', 0), ('31/12/2020', 0)")
+				// The first row can be read, the second cannot.
+				read := func(ctx context.Context, pool *sql.DB, args ...any) string {
+					update := "UPDATE visit SET n = n + 1 WHERE n >= 0 RETURNING day, n"
+					if len(args) > 0 {
+						update = strings.Replace(update, "0", "$1", 1)
+					}
+					rows, err := pool.QueryContext(ctx, update, args...)
+					if err != nil {
+						return fmt.Sprintf("%T %v", err, err)
+					}
+					defer func() { _ = rows.Close() }()
+					n := 0
+					for ; rows.Next(); n++ {
+					}
+					return fmt.Sprintf("%d rows, then %v", n, rows.Err())
+				}
+				ctx := context.Background()
+				want, applied := read(ctx, r.bare), 1
+				if !strings.HasPrefix(want, "1 rows, then convert field") {
+					t.Fatalf("the bare driver gives %s", want)
+				}
+				for _, args := range [][]any{nil, {0}} {
+					got := read(ctx, r.wrapped, args...)
+					if applied++; got != want {
+						t.Errorf("parameters %v: the wrapper gives %s, the driver %s", args, got, want)
+					}
+				}
+				if g == bedsql.ExactlyOnce {
+					applied++
+					for range 2 { // the second is answered from what was kept
+						keyed, _ := bedsql.WithIdempotencyKey(ctx, "visit")
+						if got := read(keyed, r.wrapped); !strings.HasPrefix(got, "1 rows, then ") || !strings.Contains(got, "convert field") {
+							t.Errorf("under a key the wrapper gives %s, the driver %s", got, want)
+						}
+					}
+				}
+				r.runOnce()
+				r.wantNoLog()
+				if n := r.count("SELECT max(n) FROM visit"); n != applied {
+					t.Errorf("the write was applied %d times, want %d", n, applied)
+				}
+			})
+		}
+	}
 }
