@@ -25,7 +25,7 @@ func TestCacheAnswersAsClassifyDoes(t *testing.T) {
 			c := NewCache(f.flavor, size)
 			var recent Recent
 			for range 2 {
-				for _, text := range texts(i) {
+				for _, text := range texts(t, i) {
 					want := classify(f.flavor, text)
 					for _, got := range []Class{c.Get(text), recent.Get(c, text), recent.Get(c, text)} {
 						if got != want {

@@ -3,84 +3,121 @@ package sqltext
 import (
 	"strings"
 	"testing"
+
+	"github.com/bedsql/bed/internal/test/cases"
 )
-
-// A row says what a text means to a flavor. Hazards have tables of their own.
-type row struct {
-	text string
-	want Class
-}
-
-// What most rows expect.
-var (
-	read       = Class{Kind: Read}
-	locking    = Class{Kind: Read, Locks: true}
-	readPins   = Class{Kind: Read, Pins: true}
-	dml        = Class{Kind: DML}
-	insert     = Class{Kind: DML, Insert: true}
-	dmlNeeds   = Class{Kind: DML, NeedsSession: true}
-	insNeeds   = Class{Kind: DML, Insert: true, NeedsSession: true}
-	dmlPins    = Class{Kind: DML, Pins: true, NeedsSession: true}
-	insPins    = Class{Kind: DML, Insert: true, Pins: true, NeedsSession: true}
-	ddl        = Class{Kind: DDL}
-	ddlCommits = Class{Kind: DDL, ImplicitCommit: true}
-	session    = Class{Kind: Session, Pins: true}
-	passing    = Class{Kind: Session}
-	opaque     = Class{Kind: Opaque}
-	opaquePins = Class{Kind: Opaque, Pins: true}
-	empty      = Class{Kind: Empty}
-	multi      = Class{Kind: Multi}
-	multiDML   = Class{Kind: Multi, HasDML: true}
-	multiPins  = Class{Kind: Multi, Pins: true}
-	multiBoth  = Class{Kind: Multi, Pins: true, HasDML: true}
-	begin      = Class{Kind: Begin}
-	beginMySQL = Class{Kind: Begin, ImplicitCommit: true}
-	commit     = Class{Kind: Commit}
-	rollback   = Class{Kind: Rollback}
-)
-
-func savepoint(name string) Class        { return Class{Kind: Savepoint, Name: name} }
-func rollbackTo(name string) Class       { return Class{Kind: RollbackTo, Name: name} }
-func releaseSavepoint(name string) Class { return Class{Kind: ReleaseSavepoint, Name: name} }
 
 var flavors = []struct {
 	flavor Flavor
 	name   string
-	rows   []row
-}{
-	{ANSI, "ANSI", append(ansiRows, commonRows...)},
-	{MySQL, "MySQL", append(mysqlRows, commonRows...)},
-	{Postgres, "Postgres", append(postgresRows, commonRows...)},
-	{SQLite, "SQLite", append(sqliteRows, commonRows...)},
+}{{ANSI, "ANSI"}, {MySQL, "MySQL"}, {Postgres, "Postgres"}, {SQLite, "SQLite"}}
+
+// dml is a plain write, as it is read without its hazards.
+var dml = Class{Kind: DML}
+
+func savepoint(name string) Class { return Class{Kind: Savepoint, Name: name} }
+
+// describe writes a class as testdata/sqltext has it.
+func describe(c Class) string {
+	text := c.Kind.String()
+	if c.Name != "" {
+		text += " " + c.Name
+	}
+	for _, f := range []struct {
+		is   bool
+		word string
+	}{
+		{c.Insert, "insert"}, {c.ImplicitCommit, "implicit-commit"}, {c.Chain, "chain"}, {c.Pins, "pins"},
+		{c.NeedsSession, "needs-session"}, {c.Locks, "locks"}, {c.HasDML, "has-DML"}, {c.ByQuoting, "by-quoting"},
+		{c.Hazards&SelfReferring != 0, "self-referring"}, {c.Hazards&NoKey != 0, "no-key"}, {c.Hazards&Limited != 0, "limited"},
+		{c.Hazards&NonDeterministic != 0, "non-deterministic"}, {c.Hazards&Clock != 0, "clock"}, {c.Hazards&KeyUnknown != 0, "key-unknown"},
+	} {
+		if f.is {
+			text += ", " + f.word
+		}
+	}
+	return text
 }
 
-func TestClassify(t *testing.T) {
+func flavorOf(t testing.TB, name string) Flavor {
+	for _, f := range flavors {
+		if f.name == name {
+			return f.flavor
+		}
+	}
+	t.Fatalf("%s is no flavor", name)
+	return ANSI
+}
+
+func TestATextIsReadAsItsFlavorReadsIt(t *testing.T) {
 	t.Parallel()
 	for _, f := range flavors {
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			for _, r := range f.rows {
-				if got := withoutHazards(Classify(f.flavor, r.text)); got != r.want {
-					t.Errorf("%q\n\tis read as %+v\n\twant       %+v", r.text, got, r.want)
-				}
-			}
+		cases.Check(t, "sqltext/"+strings.ToLower(f.name)+".txt", func(_ *testing.T, in ...string) string {
+			return describe(Classify(f.flavor, in[0]))
 		})
 	}
+	cases.Check(t, "sqltext/common.txt", func(t *testing.T, in ...string) string {
+		want := describe(Classify(ANSI, in[0]))
+		for _, f := range flavors {
+			if is := describe(Classify(f.flavor, in[0])); is != want {
+				t.Errorf("%q is read by %s as %s, by ANSI as %s", in[0], f.name, is, want)
+			}
+		}
+		return want
+	})
 }
 
-func withoutHazards(c Class) Class {
-	c.Hazards = 0
-	return c
-}
-
-// texts are those of all tables for the i-th of flavors.
-func texts(i int) []string {
-	var out []string
-	for _, r := range flavors[i].rows {
-		out = append(out, r.text)
+func TestATextIsReadByTheQuotingOfItsSession(t *testing.T) {
+	t.Parallel()
+	quotings := map[string]Quoting{
+		"default": 0, "backslash-is-plain": BackslashIsPlain, "quotes-are-names": QuotesAreNames, "backslash-escapes": BackslashEscapes,
 	}
-	for _, r := range hazardRows(flavors[i].flavor) {
-		out = append(out, r.text)
+	cases.Check(t, "sqltext/quoting.txt", func(t *testing.T, in ...string) string {
+		name, quoting, _ := strings.Cut(in[0], " ")
+		q, ok := quotings[quoting]
+		if !ok {
+			t.Fatalf("%s is no quoting", quoting)
+		}
+		flavor := flavorOf(t, name)
+		class := ClassifyAs(flavor, q, in[1])
+		class.ByQuoting = NewCache(flavor, 1).Get(in[1]).ByQuoting
+		return describe(class)
+	})
+}
+
+func TestWhatIsShownOfATextHoldsNoValues(t *testing.T) {
+	t.Parallel()
+	cases.Check(t, "sqltext/mask.txt", func(t *testing.T, in ...string) string { return Mask(flavorOf(t, in[0]), in[1]) })
+}
+
+// A hazard is not lost behind, or within, another statement of the same text.
+func TestHazardsInAWithQuery(t *testing.T) {
+	t.Parallel()
+	for _, c := range cases.Read(t, "sqltext/common.txt") {
+		plain := c.In[0]
+		want := Classify(Postgres, plain)
+		if want.Kind != DML || want.Insert || !strings.HasPrefix(plain, "UPDATE") && !strings.HasPrefix(plain, "DELETE") {
+			continue
+		}
+		for _, text := range []string{
+			"WITH x AS (" + plain + ") SELECT * FROM x",
+			"WITH x AS (SELECT 1) " + plain,
+			"WITH x AS (" + plain + " RETURNING a) DELETE FROM u WHERE b IN (SELECT a FROM x)",
+		} {
+			if got := Classify(Postgres, text).Hazards; got != want.Hazards&^Limited {
+				t.Errorf("%q\n\thas the hazards %06b\n\twant            %06b", text, got, want.Hazards)
+			}
+		}
+	}
+}
+
+// texts are those of all files for the i-th of flavors.
+func texts(t testing.TB, i int) []string {
+	var out []string
+	for _, file := range []string{strings.ToLower(flavors[i].name), "common"} {
+		for _, c := range cases.Read(t, "sqltext/"+file+".txt") {
+			out = append(out, c.In[0])
+		}
 	}
 	return out
 }
@@ -102,7 +139,7 @@ var decorations = []struct{ before, after string }{
 func TestDecorationDoesNotChangeTheClass(t *testing.T) {
 	t.Parallel()
 	for i, f := range flavors {
-		for _, plain := range texts(i) {
+		for _, plain := range texts(t, i) {
 			want := Classify(f.flavor, plain)
 			for _, d := range decorations {
 				text := d.before + plain + d.after
@@ -117,7 +154,7 @@ func TestDecorationDoesNotChangeTheClass(t *testing.T) {
 func TestLetterCaseDoesNotChangeTheClass(t *testing.T) {
 	t.Parallel()
 	for i, f := range flavors {
-		for _, as := range texts(i) {
+		for _, as := range texts(t, i) {
 			want := Classify(f.flavor, as)
 			if want.Name != "" || strings.Contains(as, "$") || strings.Contains(as, "/*M!") {
 				continue // names, tags and the mark of MariaDB keep their case
@@ -134,20 +171,21 @@ func TestLetterCaseDoesNotChangeTheClass(t *testing.T) {
 // One statement beside another is Multi, whatever both are.
 func TestTwoStatementsAreMulti(t *testing.T) {
 	t.Parallel()
-	for _, f := range flavors {
-		for _, r := range f.rows {
-			if r.want.Kind == Empty || r.want.Kind == Multi {
+	for i, f := range flavors {
+		for _, text := range texts(t, i) {
+			alone := Classify(f.flavor, text)
+			if alone.Kind == Empty || alone.Kind == Multi {
 				continue
 			}
-			got := Classify(f.flavor, "UPDATE t SET a = 1;"+r.text)
-			want := Class{Kind: Multi, HasDML: true, ImplicitCommit: r.want.ImplicitCommit, Pins: r.want.Pins}
-			switch r.want.Kind {
+			got := Classify(f.flavor, "UPDATE t SET a = 1;"+text)
+			want := Class{Kind: Multi, HasDML: true, ImplicitCommit: alone.ImplicitCommit, Pins: alone.Pins}
+			switch alone.Kind {
 			case Read, DML, DDL:
 			default:
 				want.Pins = true
 			}
 			if got != want {
-				t.Errorf("%s: an UPDATE, then %q\n\tis read as %+v\n\twant       %+v", f.name, r.text, got, want)
+				t.Errorf("%s: an UPDATE, then %q\n\tis read as %+v\n\twant       %+v", f.name, text, got, want)
 			}
 		}
 	}
@@ -157,11 +195,11 @@ func TestTwoStatementsAreMulti(t *testing.T) {
 // as one, and never a read that was understood.
 func TestTruncatedTextsDoNotTurnIntoReads(t *testing.T) {
 	t.Parallel()
-	for _, f := range flavors {
-		for _, r := range f.rows {
-			for i := range len(r.text) {
-				got := Classify(f.flavor, r.text[:i])
-				if starts := r.text[:i]; strings.HasPrefix(starts, "UPDATE ") && got.Kind != DML && got.Kind != Multi {
+	for i, f := range flavors {
+		for _, text := range texts(t, i) {
+			for i := range len(text) {
+				got := Classify(f.flavor, text[:i])
+				if starts := text[:i]; strings.HasPrefix(starts, "UPDATE ") && got.Kind != DML && got.Kind != Multi {
 					t.Errorf("%s: %q is read as %v", f.name, starts, got.Kind)
 				}
 			}
@@ -178,7 +216,7 @@ func TestTruncatedTextsDoNotTurnIntoReads(t *testing.T) {
 
 func TestClassifyTakesNoMemory(t *testing.T) {
 	for i, f := range flavors {
-		for _, text := range texts(i) {
+		for _, text := range texts(t, i) {
 			if Classify(f.flavor, text).Name != "" {
 				continue
 			}
@@ -223,90 +261,4 @@ func TestKindsHaveNames(t *testing.T) {
 	if s := Kind(200).String(); s != "unknown" {
 		t.Errorf("a kind that does not exist is called %q", s)
 	}
-}
-
-// commonRows hold in every flavor.
-var commonRows = []row{
-	{"", empty},
-	{" \n\t", empty},
-	{";", empty},
-	{" ; ;; -- x\n;", empty},
-	{"/* UPDATE t SET a = 1 */", empty},
-
-	{"INSERT INTO t (a) VALUES (1)", insert},
-	{"INSERT INTO t SELECT * FROM u", insert},
-	{"INSERT INTO t (a) VALUES (1) RETURNING id", insert},
-	{"INSERT INTO t VALUES ('a;b', 'it''s; -- x', \"c;d\")", insert},
-	{"UPDATE t SET a = 1", dml},
-	{"UPDATE t SET a = 1;  -- x", dml},
-	{"UPDATE t SET a = ? WHERE b = ?", dml},
-	{"UPDATE t SET a = '/*', b = 1; /* */", dml},
-	{"UPDATE t SET a = (SELECT max(b) FROM u)", dml},
-	{"UPDATE t SET a = CASE WHEN b THEN 1 ELSE 2 END WHERE c", dml},
-	{"DELETE FROM t WHERE a = 1", dml},
-	{"DELETE FROM t WHERE EXISTS (SELECT 1 FROM u)", dml},
-	{"MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN UPDATE SET b = 1", insert},
-	{"WITH x AS (SELECT 1) UPDATE t SET a = 1", dml},
-	{"WITH x AS (SELECT 1), y (a, b) AS (SELECT 1, 2) DELETE FROM t", dml},
-	{"WITH RECURSIVE x AS (SELECT 1) INSERT INTO t SELECT * FROM x", insert},
-	{"WITH x AS (SELECT 1) MERGE INTO t USING x ON a = b WHEN MATCHED THEN DELETE", insert},
-	{"WITH x AS (WITH y AS (SELECT 1) SELECT * FROM y) DELETE FROM t", dml},
-	{"(UPDATE t SET a = 1)", dml},
-	{"UPDATE", dml},
-	{"UPDATE t SET a = 'unterminated", dml},
-	{"INSERT INTO t VALUES (1, 'x) ; SELECT 1", insert},
-
-	{"SELECT 1", read},
-	{"(SELECT 1) UNION (SELECT 2)", read},
-	{"((SELECT 1))", read},
-	{"SELECT 'DELETE FROM t; INSERT INTO u'", read},
-	{"SELECT \"update\" FROM t -- ; DELETE FROM t", read},
-	{"SELECT a /* ; */ FROM t", read},
-	{"VALUES (1), (2)", read},
-	{"WITH x AS (SELECT 1) SELECT * FROM x", read},
-	{"WITH x AS (SELECT 1) (SELECT * FROM x)", read},
-	{"WITH deleted AS (SELECT 1), updates AS (SELECT 2) SELECT * FROM deleted", read},
-	{"WITH x AS (SELECT 1 AS a) SELECT a FROM x WHERE a IN (SELECT 1)", read},
-	{"(WITH x AS (SELECT 1) SELECT * FROM x)", read},
-	{"EXPLAIN UPDATE t SET a = 1", read},
-	{"EXPLAIN SELECT 1", read},
-	{"EXPLAIN WITH x AS (SELECT 1) DELETE FROM t", read},
-
-	{"ROLLBACK", rollback},
-	{"COMMIT", commit},
-	{"COMMIT WORK", commit},
-	{"ROLLBACK TRANSACTION", rollback},
-	{"SAVEPOINT sp1", savepoint("sp1")},
-	{"SAVEPOINT sp1 -- x", savepoint("sp1")},
-	{"RELEASE SAVEPOINT sp1", releaseSavepoint("sp1")},
-	{"RELEASE sp1", releaseSavepoint("sp1")},
-	{"ROLLBACK TO SAVEPOINT sp1", rollbackTo("sp1")},
-	{"ROLLBACK TO sp1", rollbackTo("sp1")},
-	{"SAVEPOINT", opaque},
-	{"SAVEPOINT 1", opaque},
-	{"ROLLBACK TO", opaque},
-	{"(COMMIT)", opaque},
-
-	{"CALL p()", opaque},
-	{"{call p()}", opaque},
-	{"DO something()", opaque},
-	{"KILL 1", opaque},
-	{"BLAH BLAH", opaque},
-	{"'UPDATE t'", opaque},
-	{"\"UPDATE\" t", opaque},
-	{"42", opaque},
-	{"(", opaque},
-	{"()", opaque},
-	{"WITH", opaque},
-	{"WITH x AS (SELECT 1)", opaque},
-	{"WITH x AS (SELECT 1) nonsense", opaque},
-	{"EXECUTED", opaque},
-	{"SELECTED", opaque},
-
-	{"UPDATE t SET a = 1; UPDATE t SET a = 2", multiDML},
-	{"SELECT 1; SELECT 2", multi},
-	{"SELECT 1; COMMIT", multiPins},
-	{"SELECT 1; CALL p()", multiPins},
-	{"; SELECT 1 ;; DELETE FROM t ; ", multiDML},
-	{"SELECT 1; DELETE FROM t; SELECT 2; BLAH", multiBoth},
 }

@@ -8,7 +8,7 @@ import (
 // What is not part of a statement does not change what it means.
 func FuzzClassify(f *testing.F) {
 	for i, fl := range flavors {
-		for _, text := range texts(i) {
+		for _, text := range texts(f, i) {
 			f.Add(uint8(fl.flavor), text)
 		}
 	}
