@@ -122,7 +122,7 @@ func (w *world) message() {
 	}
 }
 
-// runOn lets an actor go on undisturbed, to its end if nobody is in its way.
+// runOn lets an actor go on mostly undisturbed, to its end if nobody is in its way.
 func (w *world) runOn() { w.runTo(func(*message) bool { return false }) }
 
 // toTheEnd lets an actor go on to where it ends a transaction, and decides that.
@@ -146,7 +146,11 @@ func (w *world) runTo(stop func(*message) bool) *message {
 		if stop(m) {
 			return m
 		}
-		w.decide(m, arrives)
+		f := arrives
+		if w.random.IntN(8) == 0 {
+			f = w.fate(m)
+		}
+		w.decide(m, f)
 	}
 	return nil
 }

@@ -193,7 +193,7 @@ func (w *world) say(format string, args ...any) {
 
 // close lets all actors end.
 func (w *world) close() {
-	w.finish()
+	w.finish(func() {})
 	for _, f := range w.closers {
 		f()
 	}
@@ -215,20 +215,24 @@ func (w *world) begin(name string, f func(context.Context)) {
 	w.rest()
 }
 
-// finish lets all messages arrive that are waited for, and loses all others.
-func (w *world) finish() (ended bool) {
-	for range 1000 {
+// finish lets all messages arrive that are waited for, and loses all others, one
+// by one, with a look at what each has done.
+func (w *world) finish(look func()) (ended bool) {
+	for range 5000 {
 		w.n.do(func() {
-			for _, m := range w.n.inFlight {
-				if m.stray {
-					m.breaks()
-				} else {
-					m.arrives()
-				}
+			if len(w.n.inFlight) == 0 {
+				return
 			}
-			w.n.inFlight = nil
+			m := w.n.inFlight[0]
+			w.n.inFlight = w.n.inFlight[1:]
+			if m.stray {
+				m.breaks()
+			} else {
+				m.arrives()
+			}
 		})
 		w.rest()
+		look()
 		if len(w.running) == 0 && len(w.n.inFlight) == 0 {
 			return true
 		}
@@ -237,7 +241,7 @@ func (w *world) finish() (ended bool) {
 }
 
 func (w *world) end() {
-	if !w.finish() {
+	if !w.finish(w.check) {
 		w.fail("stuck", "the actors come to no end: %v, %d messages in flight", slices.Sorted(maps.Keys(w.running)), len(w.n.inFlight))
 	}
 }
