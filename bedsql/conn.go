@@ -49,6 +49,9 @@ type Conn struct {
 	// spare is a closed statement for the next one to be made of: where a
 	// driver says ErrSkip, database/sql prepares one for each query.
 	spare *convertingStmt
+	// stmts are the prepared statements, for a driver that looks there for each
+	// text it is given (see delivery.Dialect.PreparedByText).
+	stmts []*Stmt
 }
 
 var (
@@ -194,7 +197,7 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	class := c.read(ctx, query)
 	if class.Kind == sqltext.DML {
-		return c.execWrite(ctx, statement{query: query, class: class}, args)
+		return c.execWrite(ctx, c.written(query, class), args)
 	}
 	return c.execOther(ctx, statement{query: query, class: class}, args)
 }
@@ -203,7 +206,7 @@ func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.Name
 func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	class := c.read(ctx, query)
 	if class.Kind == sqltext.DML {
-		return c.queryWrite(ctx, statement{query: query, class: class}, args)
+		return c.queryWrite(ctx, c.written(query, class), args)
 	}
 	// What queryOther comes to in the end, where most are.
 	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
@@ -252,6 +255,9 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 		w = new(convertingStmt)
 	}
 	w.Stmt = Stmt{c: c, statement: statement{query: query, class: class, prepared: inner}, whole: w}
+	if c.c.dialect.PreparedByText && class.Kind == sqltext.DML {
+		c.stmts = append(c.stmts, &w.Stmt)
+	}
 	if cc, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // deprecated, but drivers have it
 		w.columns = cc
 		return w, nil
@@ -297,6 +303,19 @@ type statement struct {
 	// late is the Stmt that could not be prepared when that was asked for, and
 	// has not been since.
 	late *Stmt
+}
+
+// written is the statement of a write that was given as text. It is sent as
+// prepared where the driver would do so.
+func (c *Conn) written(query string, class sqltext.Class) statement {
+	s := statement{query: query, class: class}
+	for _, open := range c.stmts {
+		if open.query == query && open.prepared != nil {
+			s.prepared = open.prepared
+			break
+		}
+	}
+	return s
 }
 
 // isPrepared reports whether the application prepared it.

@@ -3,6 +3,7 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"slices"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -42,6 +43,9 @@ func (s *Stmt) Close() error {
 	c, w, prepared := s.c, s.whole, s.prepared
 	if w == nil {
 		return nil
+	}
+	if i := slices.Index(c.stmts, s); i >= 0 {
+		c.stmts = slices.Delete(c.stmts, i, i+1)
 	}
 	*w = convertingStmt{Stmt: Stmt{c: c}}
 	c.spare = w

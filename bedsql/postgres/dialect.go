@@ -17,6 +17,7 @@ var dialect = &delivery.Dialect{
 	Flavor:           delivery.Postgres,
 	Classify:         Classify,
 	Undecoded:        undecoded,
+	PreparedByText:   true,
 	Quoting:          quoting,
 	ReceiptDuplicate: isReceiptDuplicate,
 	ReceiptBusy:      isReceiptBusy,

@@ -70,6 +70,9 @@ type Dialect struct {
 	// without an error, was made by the driver of what the server had sent: the
 	// statement was carried out. Default: false.
 	Undecoded func(err error) bool
+	// PreparedByText: while a prepared statement is open, the driver sends each
+	// text that is the same as prepared, too.
+	PreparedByText bool
 	// CheckNamedValue is the driver's own parameter check, for a connection
 	// that has not been dialled. Default: driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error

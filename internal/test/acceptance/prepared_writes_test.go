@@ -21,13 +21,20 @@ var sentOtherwise = []struct {
 	insert       string
 	arg          any
 	stored       string
+	// byText: pgx sends every text as prepared of which a prepared statement is
+	// open on the connection.
+	byText bool
 }{
 	{"interpolated bytes", testdb.MySQL, "interpolateParams", "true",
-		"CREATE TABLE said (id INT PRIMARY KEY, what VARCHAR(40) CHARACTER SET latin1)", "INSERT INTO said VALUES (?, ?)", []byte("Grüße"), "HEX(what)"},
+		"CREATE TABLE said (id INT PRIMARY KEY, what VARCHAR(40) CHARACTER SET latin1)", "INSERT INTO said VALUES (?, ?)", []byte("Grüße"), "HEX(what)", false},
 	{"a slice in mode exec", testdb.Postgres, "default_query_exec_mode", "exec",
-		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text"},
+		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text", false},
 	{"a slice in the simple protocol", testdb.Postgres, "default_query_exec_mode", "simple_protocol",
-		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text"},
+		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text", false},
+	{"the text of a prepared write in mode exec", testdb.Postgres, "default_query_exec_mode", "exec",
+		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text", true},
+	{"the text of a prepared write in the simple protocol", testdb.Postgres, "default_query_exec_mode", "simple_protocol",
+		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text", true},
 }
 
 func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
@@ -48,13 +55,22 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 				hasty := r.open(impatient(db).DSN)
 				r.exec("CREATE TABLE account (id INT PRIMARY KEY)", "INSERT INTO account VALUES (1)", c.table)
 				ctx := context.Background()
-				write := func(pool *sql.DB, id int) error {
-					st, err := pool.PrepareContext(ctx, c.insert)
+				write := func(ctx context.Context, pool *sql.DB, id int) error {
+					conn, err := pool.Conn(ctx)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer conn.Close()
+					st, err := conn.PrepareContext(ctx, c.insert)
 					if err != nil {
 						t.Fatal(err)
 					}
 					defer st.Close()
-					_, err = st.ExecContext(ctx, id, c.arg)
+					if c.byText {
+						_, err = conn.ExecContext(ctx, c.insert, id, c.arg)
+					} else {
+						_, err = st.ExecContext(ctx, id, c.arg)
+					}
 					return err
 				}
 				must := func(err error) {
@@ -63,7 +79,7 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				must(write(r.bare, 1))
+				must(write(ctx, r.bare, 1))
 				if _, err := r.bare.Exec(c.insert, 100, c.arg); err != nil {
 					t.Fatal(err)
 				}
@@ -72,18 +88,18 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 				}
 				r.exec("DELETE FROM said WHERE id = 100")
 
-				must(write(r.wrapped, 2))
+				must(write(ctx, r.wrapped, 2))
 				for range 4 { // a text that is used often is sent otherwise
 					r.exec("DELETE FROM said WHERE id = 2")
-					must(write(r.wrapped, 2))
+					must(write(ctx, r.wrapped, 2))
 				}
 
 				failed = r.blockID(3)
-				must(write(hasty, 3)) // by a retry
+				must(write(ctx, hasty, 3)) // by a retry
 
 				free := r.blockID(4)
 				failed = func() {}
-				wantPending(t, write(hasty, 4))
+				wantPending(t, write(ctx, hasty, 4))
 				free()
 				if report := r.runOnce(); report.Delivered != 1 {
 					t.Errorf("the job: %s, %+v", report, r.logs())
@@ -91,19 +107,11 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 
 				sctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
 				must(err)
-				st, err := r.wrapped.PrepareContext(sctx, c.insert)
-				must(err)
-				_, err = st.ExecContext(sctx, 5, c.arg)
-				must(err)
-				must(st.Close())
+				must(write(sctx, r.wrapped, 5))
 				must(soft.End(ctx))
 
 				kctx, _ := bedsql.WithIdempotencyKey(ctx, "k")
-				st, err = r.wrapped.PrepareContext(kctx, c.insert)
-				must(err)
-				_, err = st.ExecContext(kctx, 6, c.arg)
-				must(err)
-				must(st.Close())
+				must(write(kctx, r.wrapped, 6))
 
 				if n := r.count("SELECT count(*) FROM said a JOIN said b ON a.id = 1 AND " +
 					"a.what = b.what"); n != 6 {

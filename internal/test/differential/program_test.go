@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"embed"
 	"fmt"
-	"hash/crc32"
 	"math/rand/v2"
 	"regexp"
 	"strconv"
@@ -155,12 +154,7 @@ func (g *generator) statement() step {
 	if otherCall := g.IntN(20) == 0 && (g.driver != mysql || !rows); rows != otherCall {
 		s.do = "query"
 	}
-	prepared := g.IntN(3) == 0
-	if g.driver == postgres {
-		// While a statement is open, pgx sends every call of its text as prepared.
-		prepared = crc32.ChecksumIEEE([]byte(s.sql))%3 == 0
-	}
-	if prepared {
+	if g.IntN(3) == 0 {
 		s.do = "prepared " + s.do
 	}
 	return s
