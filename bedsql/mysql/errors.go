@@ -2,11 +2,14 @@ package mysql
 
 import (
 	"database/sql/driver"
+	_ "embed" // errors.txt
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
 
+	"github.com/bedsql/bed/bedsql/internal/errorcodes"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
@@ -109,14 +112,12 @@ var decodeErrors = []string{
 	"invalid TIME packet length ", "unknown field type ",
 }
 
-// classifyNumber looks the server's error number up, then the class of its
-// SQLSTATE. An error that neither lists is retryable: the server did answer.
+//go:embed errors.txt
+var codeList string
+
+// codes are the server's error numbers and the classes of its SQLSTATEs.
+var codes = errorcodes.Read(codeList)
+
 func classifyNumber(number uint16, state string) delivery.Class {
-	if c, ok := numbers[number]; ok {
-		return c
-	}
-	if c, ok := states[state[:2]]; ok {
-		return c
-	}
-	return delivery.Retryable
+	return codes.Class(fmt.Sprintf("%04d", number), state[:2])
 }

@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"database/sql/driver"
+	_ "embed" // errors.txt
 	"errors"
 	"strings"
 
+	"github.com/bedsql/bed/bedsql/internal/errorcodes"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -142,13 +144,11 @@ func classifyServer(server *pgconn.PgError) delivery.Class {
 		// "cached plan must not change result type": prepared anew, it runs.
 		return delivery.Retryable
 	}
-	if c, ok := codes[server.Code]; ok {
-		return c
-	}
-	if len(server.Code) >= 2 {
-		if c, ok := classes[server.Code[:2]]; ok {
-			return c
-		}
-	}
-	return delivery.Retryable
+	return codes.Class(server.Code, server.Code[:min(2, len(server.Code))])
 }
+
+//go:embed errors.txt
+var codeList string
+
+// codes are SQLSTATEs and the first two characters of SQLSTATEs.
+var codes = errorcodes.Read(codeList)

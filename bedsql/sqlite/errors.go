@@ -2,9 +2,12 @@ package sqlite
 
 import (
 	"database/sql/driver"
+	_ "embed" // errors.txt
 	"errors"
+	"strconv"
 	"strings"
 
+	"github.com/bedsql/bed/bedsql/internal/errorcodes"
 	"github.com/bedsql/bed/listener/delivery"
 	"modernc.org/sqlite"
 )
@@ -43,46 +46,12 @@ var argumentErrors = []string{
 	"sql: converting argument ",
 }
 
-// classifyCode looks an extended result code up, then its primary code. What
-// neither lists is retryable: SQLite did answer.
+//go:embed errors.txt
+var codeList string
+
+var codes = errorcodes.Read(codeList)
+
+// classifyCode looks an extended result code up, then its primary code.
 func classifyCode(code int) delivery.Class {
-	if c, ok := codes[code]; ok {
-		return c
-	}
-	if c, ok := codes[code&0xff]; ok {
-		return c
-	}
-	return delivery.Retryable
-}
-
-// codes is the table of result codes, extended ones where they mean something
-// else than their primary code: https://www.sqlite.org/rescode.html
-var codes = map[int]delivery.Class{
-	1555: delivery.Duplicate, // SQLITE_CONSTRAINT_PRIMARYKEY
-	2067: delivery.Duplicate, // SQLITE_CONSTRAINT_UNIQUE
-	2579: delivery.Duplicate, // SQLITE_CONSTRAINT_ROWID
-
-	1:  delivery.Refused, // SQLITE_ERROR (syntax, no such table …)
-	18: delivery.Refused, // SQLITE_TOOBIG
-	19: delivery.Refused, // SQLITE_CONSTRAINT
-	20: delivery.Refused, // SQLITE_MISMATCH
-	23: delivery.Refused, // SQLITE_AUTH
-	25: delivery.Refused, // SQLITE_RANGE
-
-	3:   delivery.Retryable, // SQLITE_PERM
-	4:   delivery.Retryable, // SQLITE_ABORT
-	5:   delivery.Retryable, // SQLITE_BUSY
-	6:   delivery.Retryable, // SQLITE_LOCKED
-	7:   delivery.Retryable, // SQLITE_NOMEM
-	8:   delivery.Retryable, // SQLITE_READONLY (a file or file system that was made read-only)
-	9:   delivery.Retryable, // SQLITE_INTERRUPT
-	13:  delivery.Retryable, // SQLITE_FULL
-	14:  delivery.Retryable, // SQLITE_CANTOPEN
-	15:  delivery.Retryable, // SQLITE_PROTOCOL (too many writers raced for the lock)
-	17:  delivery.Retryable, // SQLITE_SCHEMA
-	257: delivery.Retryable, // SQLITE_ERROR_MISSING_COLLSEQ (registered per connection)
-	513: delivery.Retryable, // SQLITE_ERROR_RETRY
-	769: delivery.Retryable, // SQLITE_ERROR_SNAPSHOT
-
-	10: delivery.Unknown, // SQLITE_IOERR (a failed sync: what is on the disk is not known)
+	return codes.Class(strconv.Itoa(code), strconv.Itoa(code&0xff))
 }

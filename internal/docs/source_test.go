@@ -84,21 +84,6 @@ func mapKeys(files []*ast.File, match func(*ast.MapType) bool) []string {
 	return slices.Compact(keys)
 }
 
-// errorClasses finds what the tables of a database's package say of each code.
-func errorClasses(files []*ast.File) map[string]string {
-	classes := map[string]string{}
-	isTable := func(m *ast.MapType) bool {
-		v, ok := m.Value.(*ast.SelectorExpr)
-		return ok && v.Sel.Name == "Class"
-	}
-	eachMap(files, isTable, func(code string, value ast.Expr) {
-		if v, ok := value.(*ast.SelectorExpr); ok {
-			classes[code] = v.Sel.Name
-		}
-	})
-	return classes
-}
-
 // commandNames finds the commands of cobra: the first word of each constant
 // Use, and each verb from which one is made.
 func commandNames(files []*ast.File) []string {

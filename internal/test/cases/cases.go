@@ -94,12 +94,14 @@ func Check(t *testing.T, file string, got func(t *testing.T, in ...string) strin
 	write(t, file, out.String())
 }
 
-// CheckText compares a whole file with what is.
+// CheckText compares a whole file, of testdata/ or from there, with what it is
+// to be.
 func CheckText(t *testing.T, file, is string) {
 	t.Helper()
-	if !*update {
-		if want := Text(t, file); is != want {
-			t.Errorf("%s is\n%s\nwant\n%s", file, is, want)
+	was, now := strings.Split(Text(t, file), "\n"), strings.Split(is, "\n")
+	for i := 0; !*update && i < max(len(was), len(now)); i++ {
+		if i >= len(was) || i >= len(now) || was[i] != now[i] {
+			t.Fatalf("%s: from line %d on it has\n%q\nand is to have\n%q", file, i+1, was[min(i, len(was)):], now[min(i, len(now)):])
 		}
 	}
 	write(t, file, is)
