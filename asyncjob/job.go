@@ -66,7 +66,7 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		LogID: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
 	}
 	for name, t := range targets {
-		j.sources[name] = newSource(name, t, receipts, &j.cfg, j.log)
+		j.sources[name] = newSource(name, t, storage, receipts, &j.cfg, j.log)
 	}
 	return j, nil
 }

@@ -61,7 +61,9 @@ func (e *placeError) Error() string {
 }
 
 // receipts finds the table of receipts for u, or creates it where none is known.
-func (s *session) receipts(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
+// Where that is stands in the log from then on: another job that looks elsewhere
+// would not see what this one applies.
+func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Storage, u *txlog.Unit) error {
 	d := s.target.Dialect
 	place := s.place.Load()
 	if place == nil && u.Place != "" {
@@ -77,13 +79,29 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, u *txlog.Unit)
 	if u.Place != "" && *place != u.Place {
 		return &placeError{u.Place, *place}
 	}
-	if s.ensured.Load() {
+	if !s.ensured.Load() {
+		if err := attempt.EnsureReceipts(ctx, d, conn); err != nil {
+			return err
+		}
+		s.ensured.Store(true)
+	}
+	if u.Place != "" || u.SettingsOlder {
 		return nil
 	}
-	if err := attempt.EnsureReceipts(ctx, d, conn); err != nil {
-		return err
+	if place == nil {
+		found, err := attempt.ReceiptPlace(ctx, d, conn)
+		if err != nil {
+			return err
+		}
+		place = &found
+		s.place.Store(place)
 	}
-	s.ensured.Store(true)
+	if *place == "" {
+		return nil
+	}
+	if err := log.Locate(ctx, u, *place); err != nil {
+		return delivery.Certain(fmt.Errorf("not delivered: the log could not be told where the receipt will be: %w", err), delivery.Retryable)
+	}
 	return nil
 }
 

@@ -57,6 +57,7 @@ type source struct {
 	own    *session
 	others sessions
 
+	storage txlog.Storage
 	// receipts say how those of its units are written.
 	receipts attempt.Receipts
 
@@ -72,9 +73,9 @@ type source struct {
 	purging bool
 }
 
-func newSource(name string, t delivery.Target, r attempt.Receipts, cfg *Config, log logrus.FieldLogger) *source {
+func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.Receipts, cfg *Config, log logrus.FieldLogger) *source {
 	s := &source{
-		name: name, receipts: r,
+		name: name, storage: storage, receipts: r,
 		concurrency: cfg.Concurrency,
 		purgeFor:    purgeFor,
 		log:         log.WithField("data_source", name),
@@ -196,7 +197,7 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a try) {
 	dialect := in.target.Dialect
 	if u.Receipt != "" {
-		if err := in.receipts(ctx, conn, u); err != nil {
+		if err := in.receipts(ctx, conn, s.storage, u); err != nil {
 			return in.known(try{NoConn: true, Outcome: attempt.Failed(dialect, err, true)})
 		}
 	}
@@ -233,7 +234,7 @@ func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) 
 	if err == nil {
 		defer leave()
 		err = in.onConn(ctx, func(conn driver.Conn) (err error) {
-			if err := in.receipts(ctx, conn, u); err != nil {
+			if err := in.receipts(ctx, conn, s.storage, u); err != nil {
 				return err
 			}
 			out, err = attempt.Look(ctx, in.target.Dialect, conn, u, s.receipts)

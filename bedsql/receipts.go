@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -54,15 +55,23 @@ func (c *Conn) ensureReceipts(ctx context.Context) error {
 	return nil
 }
 
-// findReceipts is ensureReceipts for an attempt on whatever connection: the
+// findReceipts is ensureReceipts for an attempt of u on whatever connection: the
 // target may have been out of reach before. No error means that the table is
-// there.
-func (c *connector) findReceipts(ctx context.Context, conn driver.Conn) attempt.Outcome {
-	if c.place.Load() != nil {
+// there, and that the log says where.
+func (c *connector) findReceipts(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
+	place := c.place.Load()
+	if place == nil {
+		if err := c.locateReceipts(ctx, conn); err != nil {
+			return attempt.Failed(c.dialect, err, true)
+		}
+		place = c.place.Load()
+	}
+	if u.Place != "" || *place == "" {
 		return attempt.Outcome{}
 	}
-	if err := c.locateReceipts(ctx, conn); err != nil {
-		return attempt.Failed(c.dialect, err, true)
+	// A job that looks elsewhere would not see what this attempt applies.
+	if err := c.cfg.Storage.Locate(ctx, u, *place); err != nil {
+		return attempt.Outcome{Class: delivery.Unreachable, Err: fmt.Errorf("bed: not sent, the log could not be told where its receipt will be: %w", err)}
 	}
 	return attempt.Outcome{}
 }
@@ -103,7 +112,7 @@ func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit)
 // for; nil if not.
 func (c *connector) replayCalls(ctx context.Context, conn driver.Conn, calls []delivery.Call, u *txlog.Unit) attempt.Outcome {
 	if u.Receipt != "" {
-		if out := c.findReceipts(ctx, conn); out.Err != nil {
+		if out := c.findReceipts(ctx, conn, u); out.Err != nil {
 			return out
 		}
 	}
@@ -115,7 +124,7 @@ func (c *connector) replayCalls(ctx context.Context, conn driver.Conn, calls []d
 
 // void decides a unit in doubt.
 func (c *connector) void(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
-	if out := c.findReceipts(ctx, conn); out.Err != nil {
+	if out := c.findReceipts(ctx, conn, u); out.Err != nil {
 		return out
 	}
 	return attempt.Void(ctx, c.dialect, conn, u, c.receipts)

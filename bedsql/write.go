@@ -297,7 +297,7 @@ func (c *Conn) firstAttempt(ctx context.Context, s statement, args []driver.Name
 
 // apply runs the write with its receipt.
 func (c *Conn) apply(ctx context.Context, conn driver.Conn, call delivery.Call, u *txlog.Unit, rows bool) attempt.Outcome {
-	if out := c.c.findReceipts(ctx, conn); out.Err != nil {
+	if out := c.c.findReceipts(ctx, conn, u); out.Err != nil {
 		return out
 	}
 	return attempt.Apply(ctx, c.c.dialect, conn, []delivery.Call{call}, u, c.c.receipts, rows)

@@ -152,6 +152,23 @@ func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit)
 	return lost, nil
 }
 
+// Locate implements [Storage].
+func (m *Memory) Locate(ctx context.Context, u *Unit, place string) error {
+	if err := validatePlace(u, place); err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	c := m.held(u)
+	if c == nil {
+		return leaseLost("locating", []*Unit{u})
+	}
+	c.Place, u.Place = place, place
+	return nil
+}
+
 // Release implements [Storage].
 func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
 	if err := m.enter(ctx); err != nil {

@@ -181,6 +181,35 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	return nil
 }
 
+// Locate implements [Storage].
+func (s *SQLStorage) Locate(ctx context.Context, u *Unit, place string) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := validatePlace(u, place); err != nil {
+		return err
+	}
+	located := Unit{Settings: u.Settings, Place: place}
+	held := false
+	err := s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
+		held, err = runHeld(ctx, s.db, locateHeld, []any{located.encodeSettings()}, u.ID, u.Lease.Token, 1)
+		if err == nil && !held && u.Lease.Token != "" {
+			// Or the driver counts only the rows that changed.
+			tokens, terr := s.db.tokens(ctx, []string{u.ID})
+			held, err = tokens[u.ID] == u.Lease.Token, terr
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return s.failed("locating the receipt of unit "+u.ID, err)
+	case !held:
+		return leaseLost("locating", []*Unit{u})
+	}
+	u.Place = place
+	return nil
+}
+
 func bit(b bool) int64 {
 	if b {
 		return 1

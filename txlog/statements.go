@@ -17,6 +17,7 @@ const (
 	deleteHeld
 	deleteTold
 	renewHeld
+	locateHeld
 	releaseHeld
 	selectDue
 	takeRows
@@ -116,6 +117,8 @@ func (f Flavor) text(sh shape) string {
 		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
 	case renewHeld:
 		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
+	case locateHeld:
+		s = `UPDATE transaction_log SET settings = ? WHERE ` + sh.fence()
 	case releaseHeld:
 		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
   last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL

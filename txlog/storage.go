@@ -66,6 +66,10 @@ type Storage interface {
 	// Renew prolongs the leases to lease from now and moves their deadlines.
 	// It returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
+	// Locate sets the unit's Place, here and in the store: where its receipt will
+	// be was learnt after Add. ErrLeaseLost if it was not held; after any error the
+	// store may have it or not.
+	Locate(ctx context.Context, u *Unit, place string) error
 	// Release gives the unit up with a verdict. ErrLeaseLost if it was not held.
 	Release(ctx context.Context, u *Unit, v Verdict) error
 

@@ -59,8 +59,8 @@ func validate(u *Unit, token string) error {
 	if u.TransactionID != u.ID && !storableToken(u.TransactionID, maxToken) {
 		return fmt.Errorf("txlog: the transaction id of unit %s must have 1 to %d printable ASCII characters", u.ID, maxToken)
 	}
-	if len(u.Place) > maxPlace || !storableText(u.Place) {
-		return fmt.Errorf("txlog: the place of the receipt of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxPlace)
+	if err := validatePlace(u, u.Place); err != nil {
+		return err
 	}
 	if len(u.Settings) > maxSettings || !storableText(u.Settings) {
 		return fmt.Errorf("txlog: the settings of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxSettings)
@@ -145,4 +145,14 @@ func millis(d time.Duration) int64 {
 		return 0
 	}
 	return int64((d-1)/time.Millisecond) + 1
+}
+
+func validatePlace(u *Unit, place string) error {
+	switch {
+	case len(place) > maxPlace || !storableText(place):
+		return fmt.Errorf("txlog: the place of the receipt of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxPlace)
+	case u.SettingsOlder && place != "":
+		return fmt.Errorf("txlog: unit %s was written by an older version, it cannot hold the place of its receipt", u.ID)
+	}
+	return nil
 }

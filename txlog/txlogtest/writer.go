@@ -26,6 +26,7 @@ var writerClaims = []claim{
 	{"a unit that could not be found again is refused", refusedUnits},
 	{"a context that is done leaves nothing behind", contextDone},
 	{"a renewed lease lasts", renewed},
+	{"an owner may say later where the receipt is, nobody else", located},
 	{"a stale owner can neither remove, renew nor release", staleOwner},
 	{"an owner whose lease ran out keeps a unit that nobody took", expiredButHeld},
 	{"a closed storage says so", closed},
@@ -284,6 +285,27 @@ func renewed(t *testing.T, s txlog.Storage) {
 	}
 }
 
+func located(t *testing.T, s txlog.Storage) {
+	u := newUnit("orders", "UPDATE a", "UPDATE b")
+	u.Receipt = u.ID
+	add(t, s, long, u)
+	for _, place := range []string{`"a \\ b".c`, `"a \\ b".c`, "`日本`"} {
+		must(t, s.Locate(t.Context(), u, place))
+		if got := get(t, s, u.ID); got.Place != place || u.Place != place || got.Settings != u.Settings || !got.Leased || got.Unreadable != nil {
+			t.Errorf("got %+v, want the place %q", got, place)
+		}
+	}
+	stale := *u
+	stale.Lease.Token = txlog.NewID()
+	wantError(t, "a stranger's word", s.Locate(t.Context(), &stale, "elsewhere"), txlog.ErrLeaseLost)
+	if err := s.Locate(t.Context(), u, strings.Repeat("x", 1<<12)); err == nil {
+		t.Error("a place without end was taken")
+	}
+	if got := get(t, s, u.ID); got.Place != u.Place || stale.Place != u.Place {
+		t.Errorf("got the place %q, want %q", got.Place, u.Place)
+	}
+}
+
 func staleOwner(t *testing.T, s txlog.Storage) {
 	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		addShort(t, s, u)
@@ -327,7 +349,7 @@ func closed(t *testing.T, s txlog.Storage) {
 	_, getErr := s.Get(ctx, u.ID)
 	_, statsErr := s.Stats(ctx)
 	for what, err := range map[string]error{
-		"Add": s.Add(ctx, long, u), "Remove": s.Remove(ctx, u), "Release": s.Release(ctx, u, txlog.Verdict{}), "Claim": claimErr,
+		"Add": s.Add(ctx, long, u), "Remove": s.Remove(ctx, u), "Release": s.Release(ctx, u, txlog.Verdict{}), "Locate": s.Locate(ctx, u, "x"), "Claim": claimErr,
 		"Renew": renewErr, "DataSources": sourcesErr, "List": listErr, "Get": getErr, "Missing": missingErr, "Stats": statsErr,
 		"Retry": s.Retry(ctx, u.ID), "Discard": s.Discard(ctx, u.ID),
 	} {

@@ -206,6 +206,7 @@ type hookedStorage struct {
 	afterAdd func()
 	onRemove func(units []*txlog.Unit) error
 	onRenew  func() error
+	onLocate func() error
 }
 
 func (s *hookedStorage) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
@@ -237,6 +238,15 @@ func (s *hookedStorage) Renew(ctx context.Context, lease time.Duration, units ..
 		}
 	}
 	return s.Storage.Renew(ctx, lease, units...)
+}
+
+func (s *hookedStorage) Locate(ctx context.Context, u *txlog.Unit, place string) error {
+	if s.onLocate != nil {
+		if err := s.onLocate(); err != nil {
+			return err
+		}
+	}
+	return s.Storage.Locate(ctx, u, place)
 }
 
 // rawExec runs a statement on the driver's own connection.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -17,8 +18,8 @@ func TestAJobThatWouldLookForReceiptsElsewhereDoesNotDeliverAndNamesBothPlaces(t
 		db := testdb.MySQL(t)
 		r := newRig(t, db, exactlyOnce, noSyncRetry)
 		r.account(100)
-		other := testdb.MySQL(t)
-		r.wantElsewhere(t, "UPDATE `"+db.Name+"`.account SET balance = balance + 1 WHERE id = 1", other.DSN, db.Name, other.Name)
+		dsn, here, there := r.receiptsElsewhere(t, true)
+		r.wantElsewhere(t, "UPDATE `"+db.Name+"`.account SET balance = balance + 1 WHERE id = 1", dsn, here, there)
 	})
 	for _, exists := range []bool{true, false} {
 		name := map[bool]string{true: "another table", false: "none"}[exists]
@@ -27,25 +28,40 @@ func TestAJobThatWouldLookForReceiptsElsewhereDoesNotDeliverAndNamesBothPlaces(t
 			db := testdb.Postgres(t)
 			r := newRig(t, db, exactlyOnce, noSyncRetry)
 			r.account(100)
-			role := "role_" + db.Name
-			r.exec("CREATE ROLE "+role+" LOGIN PASSWORD 'secret'", "CREATE SCHEMA "+role+" AUTHORIZATION "+role, "GRANT ALL ON ALL TABLES IN SCHEMA public TO "+role)
-			t.Cleanup(func() { r.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
-			at, err := url.Parse(db.DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
-			at.User = url.UserPassword(role, "secret")
-			there := role
-			if exists {
-				pool := testdb.DB{Driver: db.Driver, Name: db.Name, DSN: at.String()}.Open(t)
-				r.must(pool, "CREATE TABLE bed_receipt (id TEXT)")
-			} else {
-				r.exec("ALTER ROLE " + role + " SET search_path = elsewhere")
-				there = "finds none"
-			}
-			r.wantElsewhere(t, "UPDATE public.account SET balance = balance + 1 WHERE id = 1", at.String(), db.Name+".public", there)
+			dsn, here, there := r.receiptsElsewhere(t, exists)
+			r.wantElsewhere(t, "UPDATE public.account SET balance = balance + 1 WHERE id = 1", dsn, here, there)
 		})
 	}
+}
+
+// receiptsElsewhere makes a DSN of the target's address under which sessions find
+// another table bed_receipt, or none (PostgreSQL), and names both places.
+func (r *rig) receiptsElsewhere(t *testing.T, exists bool) (dsn, here, there string) {
+	t.Helper()
+	db := r.db
+	if db.Driver == testdb.DriverMySQL {
+		other := testdb.MySQL(t)
+		return other.DSN, db.Name, other.Name
+	}
+	role := "role_" + db.Name
+	r.exec("CREATE ROLE "+role+" LOGIN PASSWORD 'secret'", "CREATE SCHEMA "+role+" AUTHORIZATION "+role, "GRANT ALL ON ALL TABLES IN SCHEMA public TO "+role)
+	t.Cleanup(func() { r.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
+	at, err := url.Parse(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.User = url.UserPassword(role, "secret")
+	if !exists {
+		r.exec("ALTER ROLE " + role + " SET search_path = elsewhere")
+		return at.String(), db.Name + ".public", "finds none"
+	}
+	pool := testdb.DB{Driver: db.Driver, Name: db.Name, DSN: at.String()}.Open(t)
+	ddl, err := attempt.ReceiptSchema(db.Driver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.must(pool, ddl)
+	return at.String(), db.Name + ".public", role
 }
 
 // wantElsewhere has a write applied whose log stays, and a job with another DSN
