@@ -3,6 +3,10 @@ PKG ?= ./...
 TESTFLAGS ?=
 # How long make fuzz spends on each DSN variant and target: make fuzz TIME=10m
 TIME ?= 1m
+# How long make soak makes faults for, and the seed of what it writes and breaks:
+# make soak DURATION=3h SEED=7
+DURATION ?= 30m
+SEED ?=
 # Flags of the benchmark: make bench BENCHFLAGS='-sections drain'
 BENCHFLAGS ?=
 export PKG TESTFLAGS
@@ -10,7 +14,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-short mutants cover fuzz bench bench-quick lint fmt vet demo clean
+.PHONY: help test test-short mutants cover fuzz soak bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +34,9 @@ cover: ## test as above and print the coverage of each function
 
 fuzz: ## look for what tests do not know, TIME (1m) for each: random statements beside the bare drivers, and the fuzz targets
 	@scripts/fuzz.sh $(TIME)
+
+soak: ## write under faults of every kind for DURATION (30m) from a SEED, and judge what came of it
+	@scripts/soak.sh $(DURATION) $(SEED)
 
 bench: ## measure delivery beside the bare driver and others, in about ten minutes (docs/benchmarks.md)
 	@scripts/bench.sh $(BENCHFLAGS)

@@ -1,0 +1,115 @@
+package soak
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Line is one line of a journal. A send has one of event Send, written before
+// anything is sent, and if its process lived so long one of event Answer. In
+// between there may be one of event Step for each write of an immediate soft
+// transaction that Exec took.
+type Line struct {
+	Event   string
+	Send    string // names the attempt to send Request, once
+	Request string
+
+	// Of event Send.
+	Kind  string `json:",omitempty"`
+	Steps []Step `json:",omitempty"`
+	// Atomic: the steps take effect together or not at all.
+	Atomic bool `json:",omitempty"`
+	// Keyed: it may be sent more than once, and takes effect once.
+	Keyed bool `json:",omitempty"`
+	// Reads: it is not run again; pending means that it is decided later.
+	Reads bool `json:",omitempty"`
+
+	// Of event Step.
+	Step int `json:",omitempty"`
+
+	// Of event Answer.
+	Outcomes []Outcome `json:",omitempty"` // of each step
+	Values   []int64   `json:",omitempty"` // of each step: what it answered, below 0 if that is not known
+	Replayed bool      `json:",omitempty"`
+	Detail   string    `json:",omitempty"` // the error
+}
+
+// Events.
+const (
+	EventSend   = "send"
+	EventStep   = "step"
+	EventAnswer = "answer"
+)
+
+// Step is one write of a request: n is added to an account of a target. Where it
+// is applied, a row in the table effect names it; see [EffectName].
+type Step struct {
+	Target  string
+	Account int64
+	N       int64
+	// Refuse: the target's constraint forbids it.
+	Refuse bool `json:",omitempty"`
+}
+
+// EffectName is how a step is called in the table effect.
+func EffectName(request string, step int) string { return fmt.Sprintf("%s/%d", request, step) }
+
+// Outcome is what a caller was told.
+type Outcome string
+
+// Outcomes.
+const (
+	Delivered Outcome = "delivered"
+	Pending   Outcome = "pending"
+	// Doubt is pending where it is not even known whether the log was written.
+	Doubt Outcome = "doubt"
+	// Refused is an error of the database that no retry can help.
+	Refused   Outcome = "refused"
+	NotLogged Outcome = "not logged"
+	// Failed is an error after which nothing was committed: of connecting, of
+	// preparing, of the caller's own context, or in a local transaction.
+	Failed Outcome = "failed"
+)
+
+// ReadJournals reads all journals of a directory. A line that a killed process
+// left unfinished is as if it had not been begun: it is the last one.
+func ReadJournals(dir string) ([]Line, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.journal"))
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(files)
+	var all []Line
+	for _, name := range files {
+		lines, err := readJournal(name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, lines...)
+	}
+	return all, nil
+}
+
+func readJournal(name string) (lines []Line, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	var torn error
+	sc := bufio.NewScanner(f)
+	for sc.Buffer(nil, 1<<20); sc.Scan(); {
+		if torn != nil {
+			return nil, torn
+		}
+		var l Line
+		if torn = json.Unmarshal(sc.Bytes(), &l); torn == nil {
+			lines = append(lines, l)
+		}
+	}
+	return lines, sc.Err()
+}

@@ -1,0 +1,311 @@
+package soak
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
+	"go.uber.org/goleak"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+func TestMain(m *testing.M) {
+	_ = gomysql.SetLogger(new(gomysql.NopLogger))
+	if os.Getenv(appEnv) != "" {
+		os.Exit(appMain())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// options of a run with one kind of log.
+type options struct {
+	seed     uint64
+	duration time.Duration
+	dir      string
+	bedJob   string
+	trace    io.Writer // of the faults
+	// private: servers of its own, which are broken too.
+	private bool
+	pause   time.Duration // of a worker between two requests
+	between time.Duration // two faults
+	longest time.Duration // a fault
+	lease   time.Duration
+	// retention is longer than anything is held up.
+	retention, purge time.Duration
+}
+
+func fromEnv(t *testing.T) (o options, long bool) {
+	o = options{
+		seed: rand.Uint64(), duration: 8 * time.Second, pause: 100 * time.Millisecond, between: 150 * time.Millisecond,
+		longest: 2 * time.Second, lease: time.Second, retention: time.Hour, purge: time.Hour,
+	}
+	var err error
+	if text := os.Getenv("BED_SOAK_SEED"); text != "" {
+		if o.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("BED_SOAK_SEED: %v", err)
+		}
+	}
+	text := os.Getenv("BED_SOAK_DURATION")
+	if text != "" {
+		if o.duration, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("BED_SOAK_DURATION: %v", err)
+		}
+		long, o.private = true, true
+		o.pause, o.between, o.longest, o.lease = 100*time.Millisecond, 600*time.Millisecond, 5*time.Second, 2*time.Second
+		o.retention, o.purge = 25*time.Second, 5*time.Second
+	}
+	if o.dir = os.Getenv("BED_SOAK_DIR"); o.dir == "" {
+		o.dir = t.TempDir()
+	}
+	o.bedJob = filepath.Join(t.TempDir(), "bed-job")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", o.bedJob, "github.com/bedsql/bed/cmd/bed-job").CombinedOutput(); err != nil {
+		t.Fatalf("building bed-job: %v\n%s", err, out)
+	}
+	return o, long
+}
+
+func TestUnderFaultsOfEveryKindWhatIsToldIsTrue(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: needs servers")
+	}
+	o, long := fromEnv(t)
+	logs := []string{testdb.DriverSQLite}
+	if long {
+		logs = []string{testdb.DriverMySQL, testdb.DriverPostgres, testdb.DriverSQLite}
+	}
+	if only := os.Getenv("BED_SOAK_LOG"); only != "" {
+		logs = []string{only}
+	}
+	o.duration /= time.Duration(len(logs))
+	for _, log := range logs {
+		t.Run("log in "+log, func(t *testing.T) { soak(t, o, log, long) })
+	}
+}
+
+func soak(t *testing.T, o options, log string, long bool) {
+	t.Logf("seed %d, log in %s, faults for %v", o.seed, log, o.duration)
+	w := newWorld(t, o, log)
+	if long {
+		f, err := os.Create(filepath.Join(w.dir, "faults.txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		w.o.trace = f
+	}
+	for i := range w.jobs {
+		w.startJob(i)
+	}
+	for i := range w.apps {
+		w.startApp(i)
+	}
+	n := &nemesis{world: w, rng: rand.New(rand.NewPCG(o.seed, uint64(len(log)))), counts: map[string]int{}, busy: map[any]bool{}}
+	n.rage(time.Now().Add(o.duration))
+	n.settle()
+	w.quiet()
+	h := w.history()
+	w.tell(h, n.counts)
+	for i, f := range h.Judge() {
+		if i == 50 {
+			t.Errorf("and more")
+			break
+		}
+		t.Error(f)
+	}
+	if !t.Failed() {
+		w.tryJudge()
+	}
+}
+
+// quiet lets the applications end, then the jobs work the log off, and ends them.
+func (w *world) quiet() {
+	w.t.Helper()
+	var wg sync.WaitGroup
+	for _, p := range w.apps {
+		wg.Go(func() { w.terminate(p) })
+	}
+	wg.Wait()
+	w.until("the log is worked off", 3*time.Minute, w.log, "SELECT COUNT(*) FROM transaction_log WHERE parked = 0")
+	if w.o.retention < time.Hour {
+		for _, d := range w.targets {
+			w.until("the receipts of "+d.name+" are purged", 3*(w.o.retention+2*w.o.purge), d, "SELECT COUNT(*) FROM bed_receipt WHERE fingerprint IS NULL")
+		}
+	}
+	for _, p := range w.jobs {
+		w.terminate(p)
+	}
+}
+
+// until asks until the answer is 0. What is not in time the judge finds.
+func (w *world) until(what string, patience time.Duration, d *database, query string) {
+	w.t.Helper()
+	begun, n := time.Now(), -1
+	for time.Since(begun) < patience {
+		if err := d.direct.QueryRowContext(w.t.Context(), query).Scan(&n); err == nil && n == 0 {
+			w.t.Logf("%s after %v", what, time.Since(begun).Round(100*time.Millisecond))
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	w.t.Errorf("waited %v until %s: %d are left", patience, what, n)
+}
+
+// history reads all there is to judge.
+func (w *world) history() *History {
+	w.t.Helper()
+	h := &History{Targets: map[string]Target{}}
+	var err error
+	if h.Lines, err = ReadJournals(w.dir); err != nil {
+		w.t.Fatal(err)
+	}
+	for name, d := range w.targets {
+		t := Target{Balances: map[int64]int64{}}
+		w.rows(d, "SELECT id, request, account, n FROM effect", func(scan func(...any) error) error {
+			var e Effect
+			err := scan(&e.ID, &e.Name, &e.Account, &e.N)
+			t.Effects = append(t.Effects, e)
+			return err
+		})
+		w.rows(d, "SELECT id, balance FROM account", func(scan func(...any) error) error {
+			var id, balance int64
+			err := scan(&id, &balance)
+			t.Balances[id] = balance
+			return err
+		})
+		if w.o.retention < time.Hour {
+			w.rows(d, "SELECT COUNT(*) FROM bed_receipt WHERE fingerprint IS NULL", func(scan func(...any) error) error { return scan(&t.Receipts) })
+		}
+		h.Targets[name] = t
+	}
+	w.rows(w.log, "SELECT id, parked, parameters, COALESCE(last_error, '') FROM transaction_log", func(scan func(...any) error) error {
+		var e Entry
+		var parked int
+		err := scan(&e.ID, &parked, &e.Text, &e.LastError)
+		e.Parked = parked != 0
+		h.Log = append(h.Log, e)
+		return err
+	})
+	return h
+}
+
+func (w *world) rows(d *database, query string, read func(scan func(...any) error) error) {
+	w.t.Helper()
+	// Connections of before a fault may be dead.
+	ctx := context.WithoutCancel(w.t.Context())
+	var rows *sql.Rows
+	var err error
+	for range 2 * testdb.MaxOpenConns {
+		if rows, err = d.direct.QueryContext(ctx, query); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		w.t.Fatalf("%s: %s: %v", d.name, query, err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := read(rows.Scan); err != nil {
+			w.t.Fatalf("%s: %s: %v", d.name, query, err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		w.t.Fatalf("%s: %s: %v", d.name, query, err)
+	}
+}
+
+// tell gives the figures of a run.
+func (w *world) tell(h *History, struck map[string]int) {
+	kinds, parked := map[string]map[Outcome]int{}, 0
+	outcomes, answered := map[string][]Outcome{}, map[string]bool{}
+	sends, acknowledged := 0, 0
+	for _, l := range h.Lines {
+		if l.Event == EventAnswer {
+			outcomes[l.Send], answered[l.Send] = l.Outcomes, true
+			for _, o := range l.Outcomes {
+				if o == Delivered || o == Pending {
+					acknowledged++
+				}
+			}
+		}
+	}
+	for _, l := range h.Lines {
+		if l.Event != EventSend {
+			continue
+		}
+		sends++
+		if kinds[l.Kind] == nil {
+			kinds[l.Kind] = map[Outcome]int{}
+		}
+		told := Outcome("no answer")
+		if answered[l.Send] {
+			told = outcomes[l.Send][0]
+			if slices.ContainsFunc(outcomes[l.Send], func(o Outcome) bool { return o != told }) {
+				told = "mixed"
+			}
+		}
+		kinds[l.Kind][told]++
+	}
+	for _, e := range h.Log {
+		if e.Parked {
+			parked++
+		}
+	}
+	var b strings.Builder
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(struck)) {
+		total += struck[name]
+		fmt.Fprintf(&b, "  %5d  %s\n", struck[name], name)
+	}
+	fmt.Fprintf(&b, "%d faults\n", total)
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		fmt.Fprintf(&b, "  %s:", kind)
+		for _, o := range slices.Sorted(maps.Keys(kinds[kind])) {
+			fmt.Fprintf(&b, " %d %s,", kinds[kind][o], o)
+		}
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "%d sends, %d writes acknowledged, %d records parked\n", sends, acknowledged, parked)
+	for _, name := range slices.Sorted(maps.Keys(h.Targets)) {
+		fmt.Fprintf(&b, "  %s: %d effects\n", name, len(h.Targets[name].Effects))
+	}
+	w.t.Logf("seed %d:\n%s", w.o.seed, b.String())
+	w.leaks()
+}
+
+// leaks looks at the processes that lived to the end.
+func (w *world) leaks() {
+	w.t.Helper()
+	for _, p := range w.apps {
+		text, err := os.ReadFile(filepath.Join(w.dir, p.name+".report"))
+		if err != nil {
+			w.t.Errorf("%s left no report: %v; %s", p.name, err, w.said(p))
+			continue
+		}
+		var r appReport
+		if err := json.Unmarshal(text, &r); err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Logf("%s: %d goroutines at first, %d in the end, %d KiB of heap", p.name, r.GoroutinesAtFirst, r.Goroutines, r.HeapKiB)
+		if r.GoroutinesAtFirst >= 0 && r.Goroutines > r.GoroutinesAtFirst+leeway {
+			w.t.Errorf("%s leaks goroutines:\n%s", p.name, r.Stacks)
+		}
+	}
+}
+
+// leeway is for connections that were not open yet when goroutines were counted at first.
+const leeway = 30

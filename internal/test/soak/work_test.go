@@ -1,0 +1,409 @@
+package soak
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/txlog"
+)
+
+// worker sends one request after the other.
+type worker struct {
+	*app
+	name string
+	rng  *rand.Rand
+	made int
+}
+
+// kind is a way of writing. send gives what each step was told.
+type kind struct {
+	name          string
+	weight        int
+	steps         func(*rand.Rand) []Step
+	atomic, reads bool
+	send          func(ctx context.Context, a *app, r *sending) error
+}
+
+// kinds are sent without a key, and those of keyable under one, too.
+var kinds = []kind{
+	{name: "update", weight: 20, steps: one, send: single(update)},
+	{name: "insert", weight: 10, steps: row, send: single(insert)},
+	{name: "returning", weight: 8, steps: row, send: single(returning)},
+	{name: "prepared", weight: 15, steps: one, send: single(prepared)},
+	{name: "refused", weight: 3, steps: refused, send: single(insert)},
+	{name: "local transaction", weight: 12, steps: two, atomic: true, send: localTx(false)},
+	{name: "reading transaction", weight: 8, steps: two, atomic: true, reads: true, send: localTx(true)},
+	{name: "immediate", weight: 10, steps: both, send: immediate},
+	{name: "staged", weight: 14, steps: three, atomic: true, send: staged},
+}
+
+var keyable = map[string]bool{"update": true, "insert": true, "returning": true, "prepared": true, "local transaction": true, "staged": true}
+
+func amount(rng *rand.Rand) int64 {
+	n := 1 + rng.Int64N(99)
+	if rng.IntN(2) == 0 {
+		return -n
+	}
+	return n
+}
+
+func step(rng *rand.Rand, target string) Step {
+	return Step{Target: target, Account: 1 + rng.Int64N(accounts), N: amount(rng)}
+}
+
+func anyTarget(rng *rand.Rand) string { return []string{bankM, bankP}[rng.IntN(2)] }
+
+func one(rng *rand.Rand) []Step { return []Step{step(rng, anyTarget(rng))} }
+
+// row is on no account.
+func row(rng *rand.Rand) []Step { return []Step{{Target: anyTarget(rng), N: amount(rng)}} }
+
+func refused(rng *rand.Rand) []Step {
+	return []Step{{Target: anyTarget(rng), N: tooMuch, Refuse: true}}
+}
+
+func two(rng *rand.Rand) []Step {
+	target := anyTarget(rng)
+	return []Step{step(rng, target), step(rng, target)}
+}
+
+func both(rng *rand.Rand) []Step { return []Step{step(rng, bankM), step(rng, bankP)} }
+
+func three(rng *rand.Rand) []Step {
+	return append(both(rng), step(rng, anyTarget(rng)))
+}
+
+func pick(rng *rand.Rand) kind {
+	var sum int
+	for _, k := range kinds {
+		sum += k.weight
+	}
+	at := rng.IntN(sum)
+	for _, k := range kinds {
+		if at -= k.weight; at < 0 {
+			return k
+		}
+	}
+	return kinds[0]
+}
+
+// work sends requests until ctx is done. begun is called when they run.
+func (w *worker) work(ctx context.Context, begun func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(w.Pause/2 + time.Duration(w.rng.Int64N(int64(w.Pause)))):
+		}
+		k := pick(w.rng)
+		if keyable[k.name] && w.rng.IntN(3) == 0 {
+			w.keyed()
+		} else {
+			w.made++
+			w.send(k, fmt.Sprintf("req-%s-%d", w.name, w.made), k.steps(w.rng), false)
+		}
+		if w.made > 5 {
+			begun()
+		}
+	}
+}
+
+// keyed sends one of the requests of these seconds: which there are is the same in
+// all processes, so each is sent by some of them, now and then at the same time,
+// or by nobody.
+func (w *worker) keyed() {
+	const each, window = 150 * time.Millisecond, 40
+	number := uint64(time.Since(w.Start)/each) + w.rng.Uint64N(window)
+	rng := rand.New(rand.NewPCG(w.Seed, number))
+	k := pick(rng)
+	for !keyable[k.name] {
+		k = pick(rng)
+	}
+	w.send(k, fmt.Sprintf("req-key%d", number), k.steps(rng), true)
+}
+
+// sending is a request on its way.
+type sending struct {
+	Line
+	values   []int64
+	outcomes []Outcome
+	app      *app
+}
+
+func (w *worker) send(k kind, request string, steps []Step, keyed bool) {
+	w.made++
+	s := &sending{app: w.app, values: make([]int64, len(steps)), Line: Line{
+		Event: EventSend, Send: fmt.Sprintf("%s-%d", w.name, w.made), Request: request,
+		Kind: k.name, Steps: steps, Atomic: k.atomic || len(steps) == 1, Keyed: keyed, Reads: k.reads,
+	}}
+	for i := range s.values {
+		s.values[i] = -1
+	}
+	// Now and then the caller has no patience.
+	patience := 5 * time.Second
+	if w.rng.IntN(20) == 0 {
+		patience = time.Duration(1+w.rng.IntN(200)) * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var key *bedsql.IdempotencyKey
+	if keyed {
+		s.Kind = "keyed " + s.Kind
+		ctx, key = bedsql.WithIdempotencyKey(ctx, request)
+	}
+	w.note(s.Line)
+	err := k.send(ctx, w.app, s)
+	answer := Line{Event: EventAnswer, Send: s.Send, Request: request, Outcomes: s.outcomes, Values: s.values}
+	if answer.Outcomes == nil {
+		for range steps {
+			answer.Outcomes = append(answer.Outcomes, outcome(err))
+		}
+	}
+	if err != nil {
+		answer.Detail = err.Error()
+	}
+	answer.Replayed = key != nil && key.Replayed()
+	w.note(answer)
+}
+
+func (s *sending) name(step int) string { return EffectName(s.Request, step) }
+
+// failure is an error after which nothing was committed.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+func outcome(err error) Outcome {
+	switch {
+	case err == nil || errors.Is(err, bedsql.ErrRowsUnknown):
+		return Delivered
+	case errors.As(err, new(failure)):
+		return Failed
+	case errors.Is(err, bedsql.ErrPending) && errors.Is(err, txlog.ErrInDoubt):
+		return Doubt
+	case errors.Is(err, bedsql.ErrPending):
+		return Pending
+	case errors.Is(err, bedsql.ErrNotLogged):
+		return NotLogged
+	case errors.Is(err, context.DeadlineExceeded):
+		return Failed
+	default:
+		return Refused
+	}
+}
+
+// tooMuch is more than the tables take.
+const tooMuch = 1000
+
+const (
+	updateText = "UPDATE account SET balance = balance + ?, request = ? WHERE id = ?"
+	insertText = "INSERT INTO effect (request, account, n) VALUES (?, ?, ?)"
+)
+
+// text has PostgreSQL's placeholders where they are needed.
+func text(target, query string) string {
+	if target == bankM {
+		return query
+	}
+	var b strings.Builder
+	for i, part := range strings.Split(query, "?") {
+		if i > 0 {
+			b.WriteString("$" + strconv.Itoa(i))
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+func single(write func(ctx context.Context, pool *sql.DB, s *sending, step int) error) func(context.Context, *app, *sending) error {
+	return func(ctx context.Context, a *app, s *sending) error {
+		return write(ctx, a.pools[s.Steps[0].Target], s, 0)
+	}
+}
+
+func (s *sending) update(ctx context.Context, on execer, i int) (sql.Result, error) {
+	step := s.Steps[i]
+	return on.ExecContext(ctx, text(step.Target, updateText), step.N, s.name(i), step.Account)
+}
+
+// rows notes the number of rows that a Result gives.
+func (s *sending) rows(i int, res sql.Result) error {
+	n, err := res.RowsAffected()
+	if errors.Is(err, bedsql.ErrRowsUnknown) {
+		return nil
+	}
+	if err == nil {
+		s.values[i] = n
+	}
+	return err
+}
+
+func update(ctx context.Context, pool *sql.DB, s *sending, i int) error {
+	res, err := s.update(ctx, pool, i)
+	if err != nil {
+		return err
+	}
+	return s.rows(i, res)
+}
+
+// insert leaves the effect itself, on no account: its id is generated.
+func insert(ctx context.Context, pool *sql.DB, s *sending, i int) error {
+	res, err := pool.ExecContext(ctx, text(s.Steps[i].Target, insertText), s.name(i), s.Steps[i].Account, s.Steps[i].N)
+	if err != nil {
+		return err
+	}
+	return s.rows(i, res)
+}
+
+func returning(ctx context.Context, pool *sql.DB, s *sending, i int) error {
+	rows, err := pool.QueryContext(ctx, text(s.Steps[i].Target, insertText+" RETURNING id"), s.name(i), s.Steps[i].Account, s.Steps[i].N)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := rows.Scan(&s.values[i]); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func prepared(ctx context.Context, pool *sql.DB, s *sending, i int) error {
+	stmt, err := pool.PrepareContext(ctx, text(s.Steps[i].Target, updateText))
+	if err != nil {
+		return failure{err}
+	}
+	defer func() { _ = stmt.Close() }()
+	res, err := stmt.ExecContext(ctx, s.Steps[i].N, s.name(i), s.Steps[i].Account)
+	if err != nil {
+		return err
+	}
+	return s.rows(i, res)
+}
+
+func localTx(reads bool) func(context.Context, *app, *sending) error {
+	return func(ctx context.Context, a *app, s *sending) error {
+		target := s.Steps[0].Target
+		tx, err := a.pools[target].BeginTx(ctx, nil)
+		if err != nil {
+			return failure{err}
+		}
+		for i, step := range s.Steps {
+			if reads {
+				var balance int64
+				if err = tx.QueryRowContext(ctx, text(target, "SELECT balance FROM account WHERE id = ?"), step.Account).Scan(&balance); err != nil {
+					break
+				}
+			}
+			var res sql.Result
+			if res, err = s.update(ctx, tx, i); err != nil {
+				break
+			}
+			if err = s.rows(i, res); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			_ = tx.Rollback() // what it cannot say, the server finds out itself
+			return failure{err}
+		}
+		err = tx.Commit()
+		if o := outcome(err); o == Refused {
+			return failure{err} // an answer to COMMIT is the caller's
+		}
+		return err
+	}
+}
+
+// immediate notes what each Exec said, and what End says of each.
+func immediate(ctx context.Context, a *app, s *sending) error {
+	sctx, soft, err := bedsql.Begin(ctx)
+	if err != nil {
+		return failure{err}
+	}
+	s.outcomes = make([]Outcome, len(s.Steps))
+	var all []error
+	for i, step := range s.Steps {
+		res, err := s.update(sctx, a.pools[step.Target], i)
+		s.outcomes[i] = outcome(err)
+		if err == nil {
+			s.app.note(Line{Event: EventStep, Send: s.Send, Request: s.Request, Step: i})
+			if n, err := res.RowsAffected(); err == nil && n > 0 {
+				s.values[i] = n
+			}
+		}
+		all = append(all, err)
+	}
+	end := soft.End(ctx)
+	var each *bedsql.EndError
+	if errors.As(end, &each) {
+		for i, step := range s.Steps {
+			for _, p := range each.Pending() {
+				if p.DataSource == step.Target {
+					s.outcomes[i] = outcome(p)
+				}
+			}
+			for _, r := range each.Refused() {
+				if r.DataSource == step.Target {
+					s.outcomes[i] = Refused
+				}
+			}
+		}
+	} else if end != nil {
+		all = append(all, errors.New("End gives no EndError"))
+		s.outcomes[0] = Refused
+	}
+	return errors.Join(append(all, end)...)
+}
+
+func staged(ctx context.Context, a *app, s *sending) error {
+	sctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	if err != nil {
+		return failure{err}
+	}
+	defer soft.Discard()
+	results := make([]sql.Result, len(s.Steps))
+	for i, step := range s.Steps {
+		if results[i], err = s.update(sctx, a.pools[step.Target], i); err != nil {
+			return failure{err}
+		}
+	}
+	end := soft.End(ctx)
+	var each *bedsql.EndError
+	if errors.As(end, &each) && (len(each.Pending()) > 0 || len(each.Refused()) > 0) {
+		s.outcomes = make([]Outcome, len(s.Steps))
+		for i, step := range s.Steps {
+			s.outcomes[i] = Delivered
+			for _, p := range each.Pending() {
+				if p.DataSource == step.Target {
+					s.outcomes[i] = outcome(p)
+				}
+			}
+			for _, r := range each.Refused() {
+				if r.DataSource == step.Target {
+					s.outcomes[i] = Refused
+				}
+			}
+		}
+	}
+	if end == nil {
+		for i, res := range results {
+			if err := s.rows(i, res); err != nil {
+				return err
+			}
+		}
+	}
+	return end
+}

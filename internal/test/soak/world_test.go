@@ -1,0 +1,255 @@
+package soak
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+)
+
+const (
+	applications = 4
+	jobs         = 2
+)
+
+// database is one of those that are written to, the log's included.
+type database struct {
+	name   string
+	db     testdb.DB
+	server *testdb.Server // nil if it is shared or SQLite
+	direct *sql.DB        // of the bare driver, past the proxies
+	// proxies in front of it, of the applications and the jobs; none before SQLite.
+	proxies []*testproxy.Proxy
+	// user is who the applications and the jobs are.
+	user string
+}
+
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	// in is what it reads; it ends an application that has lost its parent.
+	in   *os.File
+	dead chan struct{}
+}
+
+// world is a run with one kind of log.
+type world struct {
+	t       *testing.T
+	o       options
+	dir     string
+	start   time.Time
+	targets map[string]*database
+	log     *database
+	apps    [applications]*process
+	jobs    [jobs]*process
+	born    int // processes, so far
+}
+
+const ledgerM = `CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, request VARCHAR(80) NOT NULL);
+CREATE TABLE effect (id BIGINT PRIMARY KEY AUTO_INCREMENT, request VARCHAR(80) NOT NULL, account BIGINT NOT NULL, n BIGINT NOT NULL CHECK (n < 1000));
+CREATE TRIGGER audit AFTER UPDATE ON account FOR EACH ROW INSERT INTO effect (request, account, n) VALUES (NEW.request, NEW.id, NEW.balance - OLD.balance)`
+
+const ledgerP = `CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, request VARCHAR(80) NOT NULL);
+CREATE TABLE effect (id BIGSERIAL PRIMARY KEY, request VARCHAR(80) NOT NULL, account BIGINT NOT NULL, n BIGINT NOT NULL CHECK (n < 1000));
+CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO effect (request, account, n) VALUES (NEW.request, NEW.id, NEW.balance - OLD.balance)` +
+	"\x00 RETURN NULL\x00 END $$;" + `
+CREATE TRIGGER audit AFTER UPDATE ON account FOR EACH ROW EXECUTE FUNCTION audit()`
+
+func newWorld(t *testing.T, o options, log string) *world {
+	t.Helper()
+	w := &world{t: t, o: o, start: time.Now(), targets: map[string]*database{}}
+	var err error
+	if w.dir, err = os.MkdirTemp(o.dir, "log-in-"+log+"-"); err != nil {
+		t.Fatal(err)
+	}
+	w.targets[bankM], w.targets[bankP] = w.database(bankM, testdb.DriverMySQL), w.database(bankP, testdb.DriverPostgres)
+	w.log = w.database("log", log)
+	for name, ledger := range map[string]string{bankM: ledgerM, bankP: ledgerP} {
+		for _, statement := range strings.Split(ledger, ";\n") {
+			w.exec(w.targets[name], strings.ReplaceAll(statement, "\x00", ";"))
+		}
+		for i := range accounts {
+			w.exec(w.targets[name], fmt.Sprintf("INSERT INTO account VALUES (%d, 0, '')", i+1))
+		}
+	}
+	return w
+}
+
+// database makes one, on a server of its own if servers are to be broken.
+func (w *world) database(name, driver string) *database {
+	d := &database{name: name}
+	switch {
+	case driver == testdb.DriverSQLite:
+		d.db = testdb.SQLite(w.t)
+	case driver == testdb.DriverMySQL && w.o.private:
+		d.server = testdb.PrivateMariaDB(w.t, "--innodb-lock-wait-timeout=2")
+	case driver == testdb.DriverPostgres && w.o.private:
+		d.server = testdb.PrivatePostgres(w.t, "lock_timeout=2000")
+	case driver == testdb.DriverMySQL:
+		d.db = testdb.MySQL(w.t)
+	default:
+		d.db = testdb.Postgres(w.t)
+	}
+	if d.server != nil {
+		d.db = d.server.DB(w.t)
+	}
+	d.direct = d.db.Open(w.t)
+	if driver == testdb.DriverSQLite {
+		return d
+	}
+	for range 2 {
+		d.proxies = append(d.proxies, testproxy.New(w.t, d.db.Addr()))
+	}
+	if driver == testdb.DriverMySQL && d.server != nil {
+		// Whoever may do everything may write although the server is read-only.
+		d.user = "app"
+		w.exec(d, "CREATE USER app@'%'")
+		w.exec(d, "GRANT ALL ON "+d.db.Name+".* TO app@'%'")
+	}
+	return d
+}
+
+func (w *world) exec(d *database, statement string) {
+	w.t.Helper()
+	if _, err := d.direct.ExecContext(w.t.Context(), statement); err != nil {
+		w.t.Fatalf("%s: %s: %v", d.name, statement, err)
+	}
+}
+
+// dsn is of a database behind a proxy, or of SQLite's file.
+func (w *world) dsn(d *database, proxy int, params ...string) string {
+	if d.proxies == nil {
+		return d.db.DSN
+	}
+	db := d.db.Via(d.proxies[proxy].Addr())
+	if db.Driver == testdb.DriverMySQL && d.user != "" {
+		cfg, err := gomysql.ParseDSN(db.DSN)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		cfg.User = d.user
+		db.DSN = cfg.FormatDSN()
+	}
+	for _, p := range params {
+		if name, value, _ := strings.Cut(p, "="); strings.Contains(db.DSN, "?") {
+			db.DSN += "&" + name + "=" + url.QueryEscape(value)
+		} else {
+			db.DSN += "?" + name + "=" + url.QueryEscape(value)
+		}
+	}
+	return db.DSN
+}
+
+// startApp starts the application's process of a number. They have settings of
+// their own, with which the job has to deliver.
+func (w *world) startApp(i int) {
+	w.born++
+	m, p := []string{"bedDataSource=" + bankM}, []string{"bedDataSource=" + bankP}
+	if i%2 == 1 {
+		m, p = append(m, "interpolateParams=true"), append(p, "default_query_exec_mode=exec")
+	}
+	order, err := json.Marshal(appOrder{
+		Name: fmt.Sprintf("app%d-%d", i, w.born), Dir: w.dir, Seed: w.o.seed, Start: w.start, Pause: w.o.pause, Lease: w.o.lease, Retention: w.o.retention,
+		Targets:   map[string]string{bankM: w.dsn(w.targets[bankM], 0, m...), bankP: w.dsn(w.targets[bankP], 0, p...)},
+		LogDriver: w.log.db.Driver, Log: w.dsn(w.log, 0),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(context.Background(), exe)
+	cmd.Env = append(os.Environ(), appEnv+"="+string(order), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	w.apps[i] = w.begin(fmt.Sprintf("app%d-%d", i, w.born), cmd)
+}
+
+func (w *world) startJob(i int) {
+	w.born++
+	name := fmt.Sprintf("job%d-%d", i, w.born)
+	var b strings.Builder
+	b.WriteString("targetDataSource:\n")
+	for _, d := range w.targets {
+		fmt.Fprintf(&b, "  %s: {driver: %s, dsn: %q}\n", d.name, d.db.Driver, w.dsn(d, 1))
+	}
+	fmt.Fprintf(&b, "transactionLogDataSource: {driver: %s, dsn: %q}\n", w.log.db.Driver, w.dsn(w.log, 1))
+	fmt.Fprintf(&b, "jobConfig: {name: %s, cron: \"* * * * * ?\", maxDeliveryTryTimes: 100000, maxDeliveryTryDelayMillis: 0, retryDelayMillis: 300, retryDelayMaxMillis: 1500, "+
+		"deliveryTimeoutMillis: 5000, probeTimeoutMillis: 1000, leaseMillis: %d, concurrency: 4, unknownDataSourceDelayMillis: 1000, receiptRetentionMillis: %d, purgeIntervalMillis: %d}\n",
+		name, w.o.lease.Milliseconds(), w.o.retention.Milliseconds(), w.o.purge.Milliseconds())
+	file := filepath.Join(w.dir, name+".yaml")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	w.jobs[i] = w.begin(name, exec.CommandContext(context.Background(), w.o.bedJob, "run", "-c", file, "--log-timeout", "3s"))
+}
+
+func (w *world) begin(name string, cmd *exec.Cmd) *process {
+	w.t.Helper()
+	out, err := os.Create(filepath.Join(w.dir, name+".out"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, out, out
+	p := &process{name: name, cmd: cmd, in: write, dead: make(chan struct{})}
+	err = errors.Join(cmd.Start(), read.Close(), out.Close())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	go func() {
+		defer close(p.dead)
+		_ = cmd.Wait() // the status is read from ProcessState
+	}()
+	w.t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.dead
+	_ = p.in.Close()
+}
+
+func (p *process) signal(sig syscall.Signal) {
+	_ = p.cmd.Process.Signal(sig) // of one that has ended
+}
+
+// terminate ends it in order and gives its status.
+func (w *world) terminate(p *process) {
+	w.t.Helper()
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.dead:
+		_ = p.in.Close()
+		if status := p.cmd.ProcessState; status.ExitCode() != 0 {
+			w.t.Errorf("%s was asked to end and ended with %v: %s", p.name, status, w.said(p))
+		}
+	case <-time.After(2 * time.Minute):
+		p.signal(syscall.SIGQUIT)
+		<-p.dead
+		w.t.Errorf("%s did not end: %s", p.name, w.said(p))
+	}
+}
+
+func (w *world) said(p *process) string {
+	text, _ := os.ReadFile(filepath.Join(w.dir, p.name+".out"))
+	return string(text[max(0, len(text)-4000):])
+}
