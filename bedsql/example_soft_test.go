@@ -65,13 +65,13 @@ func ExampleBegin() {
 	case err == nil:
 		fmt.Println("all delivered")
 	case errors.As(err, &refused):
-		fmt.Println("parked for a person:", refused.DataSource)
+		fmt.Println("parked for an operator:", refused.DataSource)
 	case errors.Is(err, bedsql.ErrPending):
 		fmt.Println("the job delivers the rest")
 	}
 	fmt.Println("apples:", apples(stock))
 	// Output:
-	// parked for a person: stock
+	// parked for an operator: stock
 	// apples: 7
 }
 

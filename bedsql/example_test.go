@@ -20,18 +20,18 @@ func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "bed-example")
 	check(err)
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer os.RemoveAll(dir)
 
 	// The transaction log, in a database of its own.
 	storage, err := txlog.Open(ctx, "sqlite", "file:"+filepath.Join(dir, "log.db"))
 	check(err)
-	defer func() { _ = storage.Close() }()
+	defer storage.Close()
 	check(sqlite.Register("bed-sqlite", bedsql.Config{Storage: storage}))
 
-	// From here on it is the application as it was, but for the driver's name.
+	// From here on only the driver's name and bedDataSource are new.
 	db, err := sql.Open("bed-sqlite", "file:"+filepath.Join(dir, "orders.db")+"?bedDataSource=orders")
 	check(err)
-	defer func() { _ = db.Close() }()
+	defer db.Close()
 	_, err = db.ExecContext(ctx, `CREATE TABLE orders (id TEXT PRIMARY KEY, status TEXT)`)
 	check(err)
 

@@ -27,17 +27,23 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-func TestTheReadmeHoldsTheExampleThatIsRun(t *testing.T) {
+func TestDocumentsHoldTheExamplesThatAreRun(t *testing.T) {
 	t.Parallel()
-	// All of the file but the comment between the imports and the function.
-	imports, rest, ok := strings.Cut(read(t, "bedsql/example_test.go"), "\n)\n")
-	_, program, ok2 := strings.Cut(rest, "\nfunc Example()")
-	if !ok || !ok2 {
-		t.Fatal("bedsql/example_test.go is not imports, a comment and func Example")
-	}
-	want := imports + "\n)\n\nfunc Example()" + program
-	if !strings.Contains(read(t, "README.md"), "```go\n"+want+"```\n") {
-		t.Errorf("README.md does not hold this program, word for word:\n%s", want)
+	for _, c := range []struct{ document, file, example string }{
+		{"README.md", "bedsql/example_test.go", "Example"},
+		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleBegin"},
+		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleStaged"},
+		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleWithIdempotencyKey"},
+	} {
+		_, body, ok := strings.Cut(read(t, c.file), "\nfunc "+c.example+"() {\n")
+		body, _, ok2 := strings.Cut(body, "\n}\n")
+		if !ok || !ok2 {
+			t.Fatalf("%s has no func %s()", c.file, c.example)
+		}
+		body = regexp.MustCompile(`(?m)^\t`).ReplaceAllString(body, "")
+		if !strings.Contains(read(t, c.document), "```go\n"+body+"\n```\n") {
+			t.Errorf("%s does not hold the body of %s, word for word:\n%s", c.document, c.example, body)
+		}
 	}
 }
 
