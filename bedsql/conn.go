@@ -229,7 +229,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	var inner driver.Stmt
 	err := c.ready(ctx)
 	if err == nil {
-		inner, err = attempt.Prepare(ctx, c.inner, query)
+		inner, err = c.prepare(ctx, query)
 	}
 	if err != nil {
 		if c.tx != nil && c.inner != nil {
@@ -263,6 +263,15 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 		return w, nil
 	}
 	return &w.Stmt, nil
+}
+
+// prepare prepares a statement of the application's on the bare connection.
+func (c *Conn) prepare(ctx context.Context, query string) (driver.Stmt, error) {
+	st, err := attempt.Prepare(ctx, c.inner, query)
+	if reusable := c.c.dialect.Reusable; err == nil && reusable != nil {
+		st = reusable(c.inner, query, st)
+	}
+	return st, err
 }
 
 // kill takes the connection out of use.

@@ -105,7 +105,7 @@ func (s *statement) prepareLate(ctx context.Context, args []driver.NamedValue) e
 		return nil
 	}
 	if s.late.prepared == nil {
-		st, err := attempt.Prepare(ctx, s.late.c.inner, s.query)
+		st, err := s.late.c.prepare(ctx, s.query)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		Flavor:           delivery.MySQL,
 		Classify:         Classify,
 		Undecoded:        undecoded,
+		Reusable:         reusable,
 		CheckNamedValue:  checkNamedValue,
 		Storable:         storable,
 		Greet:            c.greet,

@@ -73,6 +73,9 @@ type Dialect struct {
 	// PreparedByText: while a prepared statement is open, the driver sends each
 	// text that is the same as prepared, too.
 	PreparedByText bool
+	// Reusable gives the statement to use for st, which was prepared from query on
+	// conn and is run as often as the application likes. Default: st.
+	Reusable func(conn driver.Conn, query string, st driver.Stmt) driver.Stmt
 	// CheckNamedValue is the driver's own parameter check, for a connection
 	// that has not been dialled. Default: driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error

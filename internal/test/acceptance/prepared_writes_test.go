@@ -3,8 +3,10 @@ package acceptance
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -129,4 +131,46 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 			})
 		}
 	}
+}
+
+// go-sql-driver/mysql waits for ever when it runs such a statement by Exec for the
+// second time: it takes the rows for the columns, which the server sends once.
+func TestAPreparedWriteThatReturnsRowsIsRunByExecAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for _, g := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+			t.Run(fmt.Sprint("guarantee ", g), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, freshLike(t, db), func(cfg *bedsql.Config) { cfg.Guarantee = g })
+				r.account(0)
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+				defer cancel()
+				// A row on its own, one that meets its key, and in a local transaction.
+				st, err := r.wrapped.PrepareContext(ctx, r.q("INSERT INTO account VALUES (?, 7) RETURNING id, balance"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = st.Close() }()
+				for _, id := range []int{2, 3, 1, 4, 1, 5} {
+					if _, err := st.ExecContext(ctx, id); (id == 1) != (err != nil) || errors.Is(err, bedsql.ErrPending) {
+						t.Fatalf("row %d: %v", id, err)
+					}
+				}
+				tx, err := r.wrapped.BeginTx(ctx, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range []int{6, 7} {
+					if _, err := tx.StmtContext(ctx, st).ExecContext(ctx, id); err != nil {
+						t.Fatalf("row %d: %v", id, err)
+					}
+				}
+				if err := tx.Commit(); err != nil {
+					t.Fatal(err)
+				}
+				r.wantBalances(0, 7, 7, 7, 7, 7, 7)
+				r.wantNoLog()
+			})
+		}
+	})
 }
