@@ -34,11 +34,11 @@ func (w *world) tryJudge() {
 		name, change, balance, want string
 		fits                        func(Line) bool
 	}{
-		{"a row is removed", remove, "-", "lost", func(l Line) bool { return l.Kind == "update" }},
-		{"a row is doubled", double, "+", "doubled", func(l Line) bool { return l.Kind == "prepared" }},
-		{"an effect whose receipt stays is removed", remove, "-", "lost", func(l Line) bool { return l.Keyed && l.Kind == "keyed update" }},
+		{"a row is removed", remove, "-", "lost", func(l Line) bool { return l.Kind == "update" || l.Kind == "prepared" }},
+		{"a row is doubled", double, "+", "doubled", func(l Line) bool { return l.Kind == "prepared" || l.Kind == "update" }},
+		{"an effect whose receipt stays is removed", remove, "-", "lost", func(l Line) bool { return l.Kind == "keyed update" || l.Kind == "keyed prepared" }},
 		{"half of a group is removed", remove, "-", "torn", func(l Line) bool { return l.Kind == "staged" }},
-		{"only a row is removed", remove, "", "balance", func(l Line) bool { return l.Kind == "update" }},
+		{"only a row is removed", remove, "", "balance", func(l Line) bool { return l.Kind == "update" || l.Kind == "prepared" }},
 	} {
 		l := first(c.fits)
 		if l.Request == "" {

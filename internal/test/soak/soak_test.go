@@ -117,6 +117,7 @@ func soak(t *testing.T, o options, log string, long bool) {
 	n := &nemesis{world: w, rng: rand.New(rand.NewPCG(o.seed, uint64(len(log)))), counts: map[string]int{}, busy: map[any]bool{}}
 	n.rage(time.Now().Add(o.duration))
 	n.settle()
+	w.usage("at the end of the faults", append(w.apps[:], w.jobs[:]...))
 	w.quiet()
 	h := w.history()
 	w.tell(h, n.counts)
@@ -146,8 +147,25 @@ func (w *world) quiet() {
 			w.until("the receipts of "+d.name+" are purged", 3*(w.o.retention+2*w.o.purge), d, "SELECT COUNT(*) FROM bed_receipt WHERE fingerprint IS NULL")
 		}
 	}
+	w.usage("when all is done", w.jobs[:])
 	for _, p := range w.jobs {
 		w.terminate(p)
+	}
+}
+
+// usage tells what processes hold, where the system says so. The first
+// application and the first job have lived as long as the run.
+func (w *world) usage(when string, of []*process) {
+	for _, p := range of {
+		dir := fmt.Sprintf("/proc/%d/", p.cmd.Process.Pid)
+		files, err := os.ReadDir(dir + "fd")
+		if err != nil {
+			continue
+		}
+		status, _ := os.ReadFile(dir + "status")
+		_, resident, _ := strings.Cut(string(status), "VmRSS:")
+		resident, _, _ = strings.Cut(resident, "\n")
+		w.t.Logf("%s: %s holds %d files and connections, %s of memory", when, p.name, len(files), strings.TrimSpace(resident))
 	}
 }
 
