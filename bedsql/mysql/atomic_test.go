@@ -443,7 +443,7 @@ func secondWriterOfAReceiptWaitsAndFindsIt(t *testing.T, way string) {
 		_, _, err := atomicOn(t, e.d, e.c, receipt("r"), call("UPDATE stock SET n = n - 1"))
 		done <- err
 	}()
-	waitUntilWaiting(t, e.pool, id)
+	sessions.AwaitLock(t, e.pool, id)
 	must(t, other, "COMMIT")
 	if err := <-done; !isReceiptDuplicate(err, "r") {
 		t.Errorf("the second writer got %v", err)
@@ -681,7 +681,7 @@ func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
 			}
 			done <- err
 		}()
-		waitUntilWaiting(t, e.pool, id)
+		sessions.AwaitLock(t, e.pool, id)
 		must(t, e.pool, fmt.Sprintf("KILL QUERY %d", id))
 		classIs(t, "killed while it waited", <-done, delivery.Retryable)
 		e.settled()
@@ -728,7 +728,7 @@ func atomicDeadlockIsRetryable(t *testing.T, way string) {
 		_, _, err := atomicOn(t, e.d, e.c, receipt("r"), call("UPDATE stock SET n = id + 4 WHERE id <= 2 ORDER BY id"))
 		done <- err
 	}()
-	waitUntilWaiting(t, e.pool, id)
+	sessions.AwaitLock(t, e.pool, id)
 	_, otherErr := other.ExecContext(context.Background(), "UPDATE stock SET n = n + 1 WHERE id = 1")
 	must(t, other, "ROLLBACK")
 	err := <-done

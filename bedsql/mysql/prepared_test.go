@@ -336,7 +336,7 @@ func TestAConnectionThatIsKilledTakesItsPreparedWritesWithIt(t *testing.T) {
 		_, _, err := atomicOn(t, e.d, e.c, receipt("r2"), add)
 		done <- err
 	}()
-	waitUntilWaiting(t, e.pool, id)
+	sessions.AwaitLock(t, e.pool, id)
 	must(t, e.pool, fmt.Sprintf("KILL CONNECTION %d", id))
 	classIs(t, "killed while it waited", <-done, delivery.Unknown)
 	must(t, other, "ROLLBACK")

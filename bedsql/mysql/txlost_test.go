@@ -52,7 +52,7 @@ func TestDeadlockTakesTheTransaction(t *testing.T) {
 		_, err := other.ExecContext(context.Background(), "UPDATE t SET n = 8 WHERE id = 1")
 		done <- err
 	}()
-	waitUntilWaiting(t, db, otherID)
+	sessions.AwaitLock(t, db, otherID)
 	_, err := victim.ExecContext(context.Background(), "UPDATE t SET n = 8 WHERE id = 2")
 	if e := <-done; e != nil {
 		t.Fatalf("the other session: %v", e)
@@ -63,29 +63,6 @@ func TestDeadlockTakesTheTransaction(t *testing.T) {
 	must(t, other, "ROLLBACK")
 	if kept(t, victim) {
 		t.Error("the server kept what was written before the deadlock")
-	}
-}
-
-func TestStatementErrorLeavesTheTransaction(t *testing.T) {
-	t.Parallel()
-	db := testdb.MySQL(t).Open(t)
-	must(t, db, schema, "INSERT INTO t (id, n) VALUES (1, 1)")
-	holder, c := conn(t, db), conn(t, db)
-	must(t, holder, "BEGIN", "UPDATE t SET n = 2 WHERE id = 1")
-	must(t, c, "SET innodb_lock_wait_timeout = 1", "BEGIN", "INSERT INTO t (id, n) VALUES (10, 10)")
-	for _, text := range []string{
-		"UPDATE t SET n = 3 WHERE id = 1",
-		"INSERT INTO t (id, n) VALUES (10, 10)",
-		"UPDATE nowhere SET x = 1",
-		"SET STATEMENT max_statement_time = 0.05 FOR UPDATE t SET n = 3 WHERE id = 1",
-	} {
-		_, err := c.ExecContext(context.Background(), text)
-		if lost(t, c, err) {
-			t.Errorf("after %v the transaction is said to be lost", err)
-		}
-		if !kept(t, c) {
-			t.Errorf("after %v the server lost the transaction", err)
-		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 )
 
 type (
@@ -71,64 +70,6 @@ func TestUndialledConnectionChecksValuesAsTheDriverDoes(t *testing.T) {
 		}
 		if gotErr == nil && !reflect.DeepEqual(got.Value, want.Value) {
 			t.Errorf("%T: %T(%v), the driver makes it %T(%v)", v, got.Value, got.Value, want.Value, want.Value)
-		}
-	}
-}
-
-// replayed is what the driver receives when the value comes back from the log.
-func replayed(t *testing.T, v any) any {
-	t.Helper()
-	kept, err := Dialect().Storable(v)
-	if err != nil {
-		t.Fatalf("%T: %v", v, err)
-	}
-	text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: kept}})
-	if err != nil {
-		t.Fatalf("%T: %v", v, err)
-	}
-	args, err := txlog.DecodeParams(text)
-	if err != nil {
-		t.Fatalf("%T: %v", v, err)
-	}
-	return args[0].Value
-}
-
-func TestValuesFromTheLogAreStoredLikeTheOriginals(t *testing.T) {
-	t.Parallel()
-	target := testdb.MySQL(t)
-	for _, params := range []string{"", "interpolateParams=true", "loc=Asia%2FTokyo"} {
-		db, err := sql.Open("mysql", withParam(target.DSN, params))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
-		for _, column := range []string{"BIGINT UNSIGNED", "DOUBLE", "DECIMAL(40,10)", "VARCHAR(200)", "VARBINARY(200)", "JSON", "DATETIME(6)"} {
-			if _, err := db.Exec("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, v " + column + ")"); err != nil {
-				t.Fatal(err)
-			}
-			id := 0
-			for _, v := range []any{
-				nil, true, int64(-3), uint64(math.MaxUint64), 0.1, 1e300, "text", "nul\x00 und ü", `{"a":1}`, []byte(`{"b":2}`),
-				[]byte{0, 255}, json.RawMessage(`{"n":12345678901234567890}`), json.RawMessage(nil),
-				time.Date(2024, 5, 1, 10, 0, 0, 123456789, time.FixedZone("x", 7200)), time.Time{},
-			} {
-				id += 2
-				_, direct := db.Exec("INSERT INTO t VALUES (?, ?)", id, v)
-				_, again := db.Exec("INSERT INTO t VALUES (?, ?)", id+1, replayed(t, v))
-				if (direct == nil) != (again == nil) {
-					t.Errorf("%s %q: %T: directly %v, from the log %v", column, params, v, direct, again)
-				}
-				if direct != nil {
-					if c := Classify(direct); c.String() != "refused" {
-						t.Errorf("%s: %T: %v is %v", column, v, direct, c)
-					}
-					continue
-				}
-				var same bool
-				if err := db.QueryRow("SELECT a.v <=> b.v FROM t a, t b WHERE a.id = ? AND b.id = ?", id, id+1).Scan(&same); err != nil || !same {
-					t.Errorf("%s %q: %T is stored differently from the log (%v)", column, params, v, err)
-				}
-			}
 		}
 	}
 }

@@ -323,7 +323,7 @@ func TestSecondWriterOfAReceiptWaitsAndFindsIt(t *testing.T) {
 			_, _, err := atomicOn(t, e.c, receipt("r"), call("UPDATE stock SET n = n - 1"))
 			done <- err
 		}()
-		waitUntilWaiting(t, e.pool, int(pid))
+		sessions.AwaitLock(t, e.pool, pid)
 		must(t, other, "COMMIT")
 		if err := <-done; !isReceiptDuplicate(err, "r") {
 			t.Errorf("the second writer got %v", err)
@@ -599,7 +599,7 @@ func TestSessionThatIsTerminatedIsInDoubt(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(t *testing.T, db testdb.DB, mode pgx.QueryExecMode) {
 		e := receiptful(t, db, "", mode, stock, "INSERT INTO stock VALUES (1, 10)")
-		var pid int
+		var pid int64
 		if err := e.c.QueryRowContext(context.Background(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
 			t.Fatal(err)
 		}
@@ -610,7 +610,7 @@ func TestSessionThatIsTerminatedIsInDoubt(t *testing.T) {
 			_, _, err := atomicOn(t, e.c, receipt("r"), call("UPDATE stock SET n = n - $1", int64(1)))
 			done <- err
 		}()
-		waitUntilWaiting(t, e.pool, pid)
+		sessions.AwaitLock(t, e.pool, pid)
 		must(t, e.pool, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
 		classIs(t, "terminated", <-done, delivery.Unknown)
 		must(t, other, "ROLLBACK")

@@ -1,9 +1,7 @@
 package postgres
 
 import (
-	"context"
 	"database/sql"
-	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -15,55 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 )
-
-func TestDataSourceNames(t *testing.T) {
-	t.Parallel()
-	for dsn, want := range map[string]string{
-		"postgres://user:secret@127.0.0.1:5432/orders":                         "127.0.0.1:5432/orders",
-		"postgresql://user:secret@db/orders":                                   "db:5432/orders",
-		"postgres://user:se?c%2Fret@db:1/orders?sslmode=disable":               "db:1/orders",
-		"postgres://user:secret@[::1]:1/orders":                                "[::1]:1/orders",
-		"postgres://user:secret@a:1,b:2/orders":                                "a:1,b:2/orders",
-		"postgres://user:secret@db:1/":                                         "db:1/user",
-		"postgres://user:secret@%2Frun%2Fpostgresql/orders":                    "/run/postgresql/.s.PGSQL.5432/orders",
-		"host=/run/postgresql user=u password=secret dbname=orders":            "/run/postgresql/.s.PGSQL.5432/orders",
-		`host=db port=1 user=u password='a\' b=c' dbname = orders`:             "db:1/orders",
-		"postgres://user:secret@db/orders?bedDataSource=main":                  "main",
-		"postgres://user:secret@db/orders?sslmode=disable&bedDataSource=a%2Fb": "a/b",
-		"postgres://user:secret@db/orders?bed%44ataSource=127.0.0.1:5432/o":    "127.0.0.1:5432/o",
-		"postgres://user:x?bedDataSource=y@db/orders":                          "db:5432/orders",
-		"host=db user=u password='bedDataSource=x' dbname=o":                   "db:5432/o",
-		`host=db bedDataSource='my \'own\' name' user=u dbname=o`:              "my 'own' name",
-		"bedDataSource = x host=db user=u":                                     "x",
-		"host='db'bedDataSource='x'user=u":                                     "x",
-	} {
-		got, err := Target(dsn)
-		if err != nil || got.DataSource != want {
-			t.Errorf("%s is named %q (%v), want %q", dsn, got.DataSource, err, want)
-		}
-	}
-}
-
-func TestDSNErrorsNeverQuoteTheDSN(t *testing.T) {
-	t.Parallel()
-	for _, dsn := range []string{
-		"postgres://user:s3cret@db:port/x", "postgres://user:s3cret%zz@db/x", "postgres://user:pa/s3cret@db/x?y", "postgres://u:s3:s3cret@h:x:y",
-		"host=db password=s3cret s3cret", "password='s3cret", "host=db s3cret pass=x", "host=db port=s3cret", "host=db service=s3cret",
-		"host=db sslrootcert=/s3cret", "host=db connect_timeout=s3cret", "host=db target_session_attrs=s3cret", "host=a,b,c port=1,2 password=s3cret",
-		"postgres://u:s3cret@db/x?bedDataSource=", "postgres://u:s3cret@db/x?bedDataSource=a&bedDataSource=b", "postgres://u:p@db/x?bedDataSource=s3cret%zz",
-		"host=db bedDataSource=a bedDataSource=b password=s3cret", "host=db password=s3cret default_query_exec_mode=x", "host=db min_protocol_version=s3cret",
-		"registeredConnConfig999 bedDataSource=s3cret", "registeredConnConfig999 s3cret",
-	} {
-		_, err := Target(dsn)
-		if err == nil {
-			t.Errorf("%s was accepted", dsn)
-			continue
-		}
-		if strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), "postgres: ") || errors.Unwrap(err) != nil {
-			t.Errorf("%s: %v", dsn, err)
-		}
-	}
-}
 
 func TestRegisteredConfiguration(t *testing.T) {
 	t.Parallel()
@@ -116,52 +65,9 @@ func TestServiceFileAndEnvironment(t *testing.T) {
 	}
 }
 
-func TestSettings(t *testing.T) {
-	t.Parallel()
-	base := "host=db user=u "
-	for _, same := range [][]string{
-		{"", "standard_conforming_strings=on", "client_encoding=utf-8", "application_name=x", "statement_timeout=5", "options='-c standard_conforming_strings=on'"},
-		{"timezone=Asia/Tokyo", "TimeZone=Asia/Tokyo", "options='-c TimeZone=Asia/Tokyo'", "options='-ctimezone=Asia/Tokyo'", "options=--timezone=Asia/Tokyo", "options='-c timezone=UTC' timezone=Asia/Tokyo"},
-		{"search_path=a,b", "search_path='A, b'", `options='-c search_path=a,\\ b'`, "options='--search-path=a,b'"},
-		{`search_path='"A",b'`}, {"role=writer"}, {"datestyle='ISO, DMY'", "DateStyle=dmy,iso"}, {"intervalstyle=iso_8601", "IntervalStyle=ISO_8601"},
-		{"standard_conforming_strings=off", "standard_conforming_strings=false"}, {"session_replication_role=replica"},
-	} {
-		want, err := Target(base + same[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, params := range same {
-			got, err := Target(base + params + " bedDataSource=x")
-			if err != nil || got.Settings != want.Settings {
-				t.Errorf("%s gives %q (%v), %s gives %q", params, got.Settings, err, same[0], want.Settings)
-			}
-		}
-		if same[0] != "" && want.Settings == "" {
-			t.Errorf("%s gives no settings", same[0])
-		}
-	}
-}
-
-func TestTargetDials(t *testing.T) {
+func TestAConfigurationIsNamedByItsAddress(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)
-	dsn := db.DSN + " bedDataSource=x"
-	if strings.Contains(db.DSN, "://") {
-		sep := "?"
-		if strings.Contains(db.DSN, "?") {
-			sep = "&"
-		}
-		dsn = db.DSN + sep + "bedDataSource=x"
-	}
-	target, err := Target(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := target.Connector.Connect(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Close()
 	if of := TargetOf(config(t, db), ""); of.DataSource != db.Addr()+"/"+db.Name && !strings.Contains(of.DataSource, ".s.PGSQL") {
 		t.Errorf("TargetOf names it %q", of.DataSource)
 	}

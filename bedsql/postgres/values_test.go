@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
@@ -16,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/txlog"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -106,81 +105,12 @@ func acceptedValues() []any {
 	}
 }
 
-func replayed(v any) (any, error) {
-	kept, err := Dialect().Storable(v)
-	if err != nil {
-		return nil, err
-	}
-	text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: kept}})
-	if err != nil {
-		return nil, err
-	}
-	args, err := txlog.DecodeParams(text)
-	if err != nil {
-		return nil, err
-	}
-	return args[0].Value, nil
-}
-
 func TestAcceptedValuesComeBackFromTheLog(t *testing.T) {
 	t.Parallel()
 	for _, v := range acceptedValues() {
-		if _, err := replayed(v); err != nil {
+		if _, err := dialecttest.Replayed(Dialect(), v); err != nil {
 			t.Errorf("%T(%v): %v", v, v, err)
 		}
-	}
-}
-
-// Every value is inserted directly and as it comes back from the log, into
-// columns of every kind. Where the first is taken the second must be stored
-// the same.
-func TestValuesFromTheLogAreStoredLikeTheOriginals(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			cfg := config(t, testdb.Postgres(t))
-			cfg.DefaultQueryExecMode = mode
-			db := open(t, cfg)
-			must(t, db, "CREATE TYPE mood AS ENUM ('happy', 'sad')")
-			c := conn(t, db)
-			stored := 0
-			for i, column := range columns {
-				if mode != pgx.QueryExecModeCacheStatement && i%3 != 0 {
-					continue // what the value's own type decides is the same for all columns
-				}
-				table := fmt.Sprintf("t%d", i)
-				must(t, c, "CREATE TEMP TABLE "+table+" (v "+column+")")
-				insert := func(v any) (string, error) {
-					var text sql.NullString
-					err := c.QueryRowContext(context.Background(), "INSERT INTO "+table+" VALUES ($1) RETURNING v::text", v).Scan(&text)
-					return fmt.Sprint(text), err
-				}
-				for _, v := range acceptedValues() {
-					// pgx makes zeros and ones of any text that a Valuer gives.
-					if _, bits := v.(pgtype.Bits); column == "varbit" && !bits {
-						continue
-					}
-					direct, err := insert(v)
-					if err != nil {
-						continue
-					}
-					stored++
-					back, err := replayed(v)
-					if err != nil {
-						t.Errorf("%s: %T(%v): %v", column, v, v, err)
-						continue
-					}
-					again, err := insert(back)
-					if err != nil || again != direct {
-						t.Errorf("%s: %T(%v) is stored as %s, from the log (%T) as %s (%v)", column, v, v, direct, back, again, err)
-					}
-				}
-			}
-			if stored < 200 {
-				t.Errorf("only %d values were stored at all", stored)
-			}
-		})
 	}
 }
 
@@ -217,7 +147,7 @@ func TestNamedArgumentsAndModesWork(t *testing.T) {
 		back := make([]any, len(args))
 		for i := range args {
 			var err error
-			if back[i], err = replayed(args[i]); err != nil {
+			if back[i], err = dialecttest.Replayed(Dialect(), args[i]); err != nil {
 				t.Fatal(err)
 			}
 			if reflect.TypeOf(back[i]) != reflect.TypeOf(args[i]) {

@@ -13,47 +13,6 @@ import (
 	"modernc.org/sqlite"
 )
 
-func TestDataSourceIsTheAbsolutePath(t *testing.T) {
-	t.Parallel()
-	wd, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	here := filepath.Join(wd, "a.db")
-	for dsn, want := range map[string]string{
-		"a.db":                              here,
-		"./x/../a.db":                       here,
-		here:                                here,
-		"a.db?_pragma=foreign_keys(1)":      here,
-		"file:a.db":                         here,
-		"file:a.db?cache=shared":            here,
-		"file:./a.db#fragment":              here,
-		"file:" + here:                      here,
-		"file://" + here:                    here,
-		"file://localhost" + here:           here,
-		"file:%61.db":                       here,
-		"%61.db":                            filepath.Join(wd, "%61.db"),
-		"file:with space.db":                filepath.Join(wd, "with space.db"),
-		"a.db?bedDataSource=main":           "main",
-		"a.db?x=1&bedDataSource=a%2Fb+c":    "a/b c",
-		"file:a.db?bed%44ataSource=m&vfs=x": "m",
-	} {
-		got, err := Target(dsn)
-		if err != nil || got.DataSource != want {
-			t.Errorf("%s is named %q (%v), want %q", dsn, got.DataSource, err, want)
-		}
-		if strings.HasPrefix(want, "/") && got.File != want {
-			t.Errorf("%s is in the file %q", dsn, got.File)
-		}
-		if got.NoSideConnection {
-			t.Errorf("%s has no side connection", dsn)
-		}
-	}
-	if _, err := Target("file://elsewhere/a.db"); err == nil {
-		t.Error("a file: URI with a host was accepted")
-	}
-}
-
 // Whether a second connection reaches the same database is asked of SQLite.
 func TestNoSideConnectionInMemory(t *testing.T) {
 	t.Parallel()
@@ -85,49 +44,6 @@ func TestNoSideConnectionInMemory(t *testing.T) {
 		}
 		if private && target.File != "" || !strings.HasPrefix(target.DataSource, ":") && target.File == "" {
 			t.Errorf("%q is named %q, in the file %q", dsn, target.DataSource, target.File)
-		}
-	}
-}
-
-func TestStrippedDSNIsReadAsWithout(t *testing.T) {
-	t.Parallel()
-	for with, without := range map[string]string{
-		"a.db?bedDataSource=x":                  "a.db",
-		"a.db?bedDataSource=x&_txlock=deferred": "a.db?_txlock=deferred",
-		"a.db?_pragma=a&bedDataSource=x":        "a.db?_pragma=a",
-		"a.db?":                                 "a.db?",
-		"?bedDataSource=x":                      "?bedDataSource=x", // a file of that name, to the driver
-		"a.db?q=bedDataSource":                  "a.db?q=bedDataSource",
-	} {
-		if _, bare, err := splitDataSource(with); err != nil || bare != without {
-			t.Errorf("%s leaves %q (%v), want %q", with, bare, err, without)
-		}
-	}
-	for _, bad := range []string{"a.db?bedDataSource=", "a.db?bedDataSource=a&bedDataSource=b", "a.db?bedDataSource=%zz", "a.db?x=%zz", "a.db?vfs=a&vfs=b", "a.db?a;b"} {
-		if _, err := Target(bad); err == nil || !strings.HasPrefix(err.Error(), "sqlite: ") {
-			t.Errorf("%s: %v", bad, err)
-		}
-	}
-}
-
-func TestSettings(t *testing.T) {
-	t.Setenv("TZ", "")
-	for params, want := range map[string]string{
-		"":                        "",
-		"_pragma=foreign_keys(1)": "_pragma=foreign_keys(1)",
-		"_pragma=foreign_keys(1)&_pragma=+busy_timeout+%3D+5&_pragma=Journal_Mode(WAL)&mode=rw&_txlock=immediate&_fk=1": "_fk=1;_pragma=foreign_keys(1)",
-		"anything=a%3Bb":                "anything=a%3Bb",
-		"_time_format=sqlite":           "_time_format=sqlite",
-		"_timezone=UTC":                 "_timezone=UTC",
-		"_timezone=Asia%2FTokyo&_dqs=1": "_timezone=Asia/Tokyo",
-		"_dqs=0":                        "_dqs=false",
-		"_dqs=f&_time_format=datetime":  "_dqs=false;_time_format=datetime",
-		"_time_integer_format=unix":     "_time_integer_format=unix",
-		"_time_integer_format=unix&_timezone=Asia%2FTokyo&_time_format=sqlite": "_time_integer_format=unix",
-	} {
-		got, err := Target("a.db?" + params)
-		if err != nil || got.Settings != want {
-			t.Errorf("%q gives %q (%v), want %q", params, got.Settings, err, want)
 		}
 	}
 }

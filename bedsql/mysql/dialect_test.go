@@ -1,0 +1,110 @@
+package mysql
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/test/dialecttest"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/go-sql-driver/mysql"
+)
+
+var (
+	must = dialecttest.Must
+	conn = dialecttest.Conn
+)
+
+func classIs(t *testing.T, what string, err error, want delivery.Class) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: no error", what)
+	} else if got := Classify(err); got != want {
+		t.Errorf("%s: %T %v is %v, want %v", what, err, err, got, want)
+	}
+}
+
+// withParam adds a parameter to a DSN that may have some.
+func withParam(dsn, param string) string {
+	if _, _, ok := cutParams(dsn); ok {
+		return dsn + "&" + param
+	}
+	return dsn + "?" + param
+}
+
+const schema = `CREATE TABLE t (
+	id INT PRIMARY KEY, n INT NOT NULL, s VARCHAR(3), u INT UNIQUE, e ENUM('a','b'), d DATE,
+	g INT AS (n + 1) VIRTUAL, CONSTRAINT positive CHECK (n >= 0)) ENGINE=InnoDB`
+
+func TestDialect(t *testing.T) {
+	dialecttest.Exercise(t, dialecttest.Kit{
+		Name: Name, DB: testdb.MySQL, WithParam: withParam, Dialect: Dialect, Target: Target, Split: splitDataSource,
+		Code: func(code string) delivery.Class {
+			number, state, _ := strings.Cut(code, " ")
+			if len(number) == 2 { // a class of SQLSTATEs
+				number, state = "65000", number+"000"
+			}
+			n, _ := strconv.Atoi(number)
+			err := &mysql.MySQLError{Number: uint16(n)}
+			copy(err.SQLState[:], state)
+			return Classify(fmt.Errorf("wrapped: %w", err))
+		},
+		BadConn: delivery.Unreachable,
+		Schema: []string{
+			schema, "CREATE TABLE child (id INT PRIMARY KEY, t INT NOT NULL, FOREIGN KEY (t) REFERENCES t (id)) ENGINE=InnoDB",
+			"INSERT INTO t (id, n, u) VALUES (1, 1, 1), (3, 1, 3)", "INSERT INTO child VALUES (1, 1)",
+			"CREATE VIEW v AS SELECT count(*) AS c FROM t",
+			"CREATE TRIGGER no BEFORE DELETE ON child FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'",
+		},
+		Misfits: []delivery.Call{
+			dialecttest.Misfit("INSERT INTO t (id, n) VALUES (?, ?)", 1, struct{}{}),
+			dialecttest.Misfit("INSERT INTO t (id, n) VALUES (?, ?)", 1, sql.Named("n", 1)),
+			dialecttest.Misfit("INSERT INTO t (id, n, d) VALUES (1, 1, ?)", time.Date(12345, 1, 1, 0, 0, 0, 0, time.UTC)),
+		},
+		Modes:       []string{"interpolateParams=false", "interpolateParams=true"},
+		Unreachable: []string{"root@tcp(CLOSED)/x", "root@tcp(nohost.invalid:1)/x", "root@unix(/nowhere/mysql.sock)/x"},
+		BadDSN:      "no slash",
+		Hold:        []string{"BEGIN", "UPDATE t SET n = 2 WHERE id = 1"},
+		Server:      sessions,
+		Values: dialecttest.Values{
+			Modes:   []string{"parseTime=true", "interpolateParams=true", "loc=Asia%2FTokyo"},
+			Columns: []string{"BIGINT UNSIGNED", "DOUBLE", "DECIMAL(40,10)", "VARCHAR(200)", "VARBINARY(200)", "JSON", "DATETIME(6)"},
+			Marker:  "?", Shown: "HEX(CAST(v AS BINARY))", SameErrors: true, Least: 30,
+			Of: func() []any {
+				return []any{
+					nil, true, int64(-3), uint64(math.MaxUint64), 0.1, 1e300, "text", "nul\x00 und ü", `{"a":1}`, []byte(`{"b":2}`),
+					[]byte{0, 255}, json.RawMessage(`{"n":12345678901234567890}`), json.RawMessage(nil),
+					time.Date(2024, 5, 1, 10, 0, 0, 123456789, time.FixedZone("x", 7200)), time.Time{},
+				}
+			},
+		},
+	})
+}
+
+var sessions = &dialecttest.Server{
+	ID: "SELECT CONNECTION_ID()", Sleep: "DO SLEEP(60)",
+	Asleep:      "SELECT COUNT(*) FROM information_schema.processlist WHERE id = %d AND state = 'User sleep'",
+	LockTimeout: "SET innodb_lock_wait_timeout = 1", StatementTimeout: "SET max_statement_time = 0.1",
+	NoTimeout: "SET innodb_lock_wait_timeout = 50, max_statement_time = 0",
+	Cancel:    "KILL QUERY %d", Kill: "KILL %d", ReadOnly: "START TRANSACTION READ ONLY",
+	// Not information_schema.innodb_trx, which is a copy that stays as it is for
+	// as long as anybody looks at it more often than every 100 ms.
+	Waits: func(t *testing.T, db *sql.DB, id int64) bool {
+		var kind, name, status string
+		if err := db.QueryRow("SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
+			t.Fatal(err)
+		}
+		for trx := range strings.SplitSeq(status, "---TRANSACTION ") {
+			if strings.Contains(trx, fmt.Sprintf("thread id %d,", id)) && strings.Contains(trx, "LOCK WAIT") {
+				return true
+			}
+		}
+		return false
+	},
+}

@@ -1,0 +1,303 @@
+// Package dialecttest holds what every database's dialect promises. Its cases
+// are in testdata/: errors, dsn and lost; a dialect brings a [Kit] and writes
+// tests of its own only for what no other database has.
+package dialecttest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/cases"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Kit is what the suite is told of a database.
+type Kit struct {
+	// Name names the files of testdata/.
+	Name string
+	// DB makes a database, WithParam adds a parameter to its DSN.
+	DB        func(testing.TB) testdb.DB
+	WithParam func(dsn, param string) string
+	Dialect   func() *delivery.Dialect
+	Target    func(dsn string) (delivery.Target, error)
+	// Split takes bedDataSource out of a DSN.
+	Split func(dsn string) (name, bare string, err error)
+	// Code gives the class of an error of the server's that has this code, as
+	// testdata/errors writes it.
+	Code func(code string) delivery.Class
+	// BadConn is the class of driver.ErrBadConn.
+	BadConn delivery.Class
+	// Schema makes the tables of testdata/errors and testdata/lost: t (id, n)
+	// with a row at least.
+	Schema []string
+	// Misfits are calls whose arguments do not fit, Modes the DSN parameters
+	// that change how arguments travel.
+	Misfits []delivery.Call
+	Modes   []string
+	// Unreachable are DSNs that lead nowhere; CLOSED stands for an address.
+	Unreachable []string
+	// BadDSN is one that cannot be read.
+	BadDSN string
+	Values Values
+	// Server is nil for a database in a file.
+	Server *Server
+	// Hold are statements that another session runs before those of
+	// testdata/lost; RollbackFails is whether ROLLBACK fails without a
+	// transaction.
+	Hold          []string
+	RollbackFails bool
+}
+
+// Exercise runs the suite. The test that calls it must not be parallel: the
+// environment has a say in DSNs.
+func Exercise(t *testing.T, k Kit) {
+	t.Run("DSN", k.dsns)
+	t.Run("code", k.codes)
+	t.Run("statement", k.statements)
+	t.Run("no answer", k.noAnswer)
+	t.Run("arguments that do not fit", k.misfits)
+	t.Run("failed dial", k.failedDial)
+	t.Run("dial", k.dial)
+	t.Run("log", k.log)
+	t.Run("takes writes", k.takesWrites)
+	t.Run("lost transaction", k.lost)
+	t.Run("values", k.values)
+	if k.Server != nil {
+		t.Run("later", k.later)
+		t.Run("context ended", k.contextEnded)
+	}
+}
+
+// Every DSN of testdata/dsn is named as it says, keeps its settings and leaves
+// the driver its own bytes; an error never quotes it.
+func (k *Kit) dsns(t *testing.T) {
+	t.Setenv("TZ", "")
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases.Check(t, "dsn/"+k.Name+".txt", func(t *testing.T, in ...string) string {
+		dsn := strings.ReplaceAll(in[0], "$PWD", wd)
+		_, bare, err := k.Split(dsn)
+		var target delivery.Target
+		if err == nil {
+			target, err = k.Target(dsn)
+		}
+		if err != nil {
+			if strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), k.Name+": ") || errors.Unwrap(err) != nil {
+				t.Errorf("%s: %v", dsn, err)
+			}
+			return "error: " + err.Error()
+		}
+		text := target.DataSource + " {" + target.Settings + "}"
+		if target.AutocommitOff {
+			text += " autocommit-off"
+		}
+		if target.NoSideConnection {
+			text += " no-side-connection"
+		}
+		if target.File != "" {
+			text += " file " + target.File
+		}
+		if bare != dsn {
+			text += " from " + bare
+		}
+		return strings.ReplaceAll(text, wd, "$PWD")
+	})
+}
+
+func (k *Kit) dial(t *testing.T) {
+	t.Parallel()
+	db := k.DB(t)
+	target, err := k.Target(k.WithParam(db.DSN, "bedDataSource=x"))
+	if err != nil || target.DataSource != "x" {
+		t.Fatalf("named %q, %v", target.DataSource, err)
+	}
+	pool := sql.OpenDB(target.Connector)
+	defer pool.Close()
+	if err := pool.Ping(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (k *Kit) log(t *testing.T) {
+	t.Parallel()
+	db := k.DB(t)
+	log, err := txlog.Open(t.Context(), k.Name, db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	target, err := k.Target(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log.Driver() != k.Name || log.Location() != target.DataSource {
+		t.Errorf("the log is in %s at %s, the target at %s", log.Driver(), log.Location(), target.DataSource)
+	}
+	if _, err := log.Stats(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := txlog.Open(t.Context(), k.Name, k.BadDSN); err == nil {
+		t.Error("a DSN that cannot be read was accepted")
+	}
+}
+
+func (k *Kit) takesWrites(t *testing.T) {
+	t.Parallel()
+	if err := Raw(t, Conn(t, k.DB(t).Open(t)), func(c driver.Conn) error { return k.Dialect().Writable(t.Context(), c) }); err != nil {
+		t.Errorf("a database that takes writes said %v", err)
+	}
+}
+
+// classOf is the class of err as testdata/ writes it.
+func (k *Kit) classOf(err error) string {
+	if err == nil {
+		return "no error"
+	}
+	return k.Dialect().Classify(err).String()
+}
+
+func (k *Kit) classIs(t *testing.T, what string, err error, want delivery.Class) {
+	t.Helper()
+	if got := k.classOf(err); got != want.String() {
+		t.Errorf("%s: %T %v is %s, want %v", what, err, err, got, want)
+	}
+}
+
+// Every code that is listed, and some that are not.
+func (k *Kit) codes(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{k.Name + ".txt", k.Name + "-codes.txt"} {
+		seen := map[string]bool{}
+		cases.Check(t, "errors/"+file, func(t *testing.T, in ...string) string {
+			if seen[in[0]] {
+				t.Errorf("%s is listed twice", in[0])
+			}
+			seen[in[0]] = true
+			return k.Code(in[0]).String()
+		})
+	}
+}
+
+// What the database itself says to statements.
+func (k *Kit) statements(t *testing.T) {
+	t.Parallel()
+	db := k.DB(t).Open(t)
+	Must(t, db, k.Schema...)
+	cases.Check(t, "errors/"+k.Name+"-statements.txt", func(_ *testing.T, in ...string) string {
+		_, err := db.Exec(in[0])
+		return k.classOf(err)
+	})
+}
+
+func (k *Kit) noAnswer(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{
+		io.EOF, io.ErrUnexpectedEOF, context.DeadlineExceeded, context.Canceled, errors.New("whatever"),
+		&net.OpError{Op: "write", Err: errors.New("broken pipe")}, &net.OpError{Op: "read", Err: errors.New("reset")},
+	} {
+		k.classIs(t, "no answer", err, delivery.Unknown)
+	}
+	k.classIs(t, "the driver's promise", driver.ErrBadConn, k.BadConn)
+}
+
+func (k *Kit) misfits(t *testing.T) {
+	t.Parallel()
+	target := k.DB(t)
+	Must(t, target.Open(t), k.Schema...)
+	for _, mode := range k.Modes {
+		db := Open(t, k.Name, k.WithParam(target.DSN, mode))
+		for _, call := range k.Misfits {
+			args := make([]any, len(call.Args))
+			for i := range args {
+				args[i] = call.Args[i].Value
+			}
+			_, err := db.Exec(call.SQL, args...)
+			k.classIs(t, mode+": "+call.SQL, err, delivery.Refused)
+			rows, err := db.Query(call.SQL, args...)
+			if err == nil {
+				for rows.Next() {
+				}
+				err = rows.Err()
+				_ = rows.Close()
+			}
+			k.classIs(t, mode+", by Query: "+call.SQL, err, delivery.Refused)
+		}
+	}
+}
+
+// Misfit is a call with arguments that do not fit.
+func Misfit(text string, args ...any) delivery.Call {
+	c := delivery.Call{SQL: text}
+	for i, v := range args {
+		c.Args = append(c.Args, driver.NamedValue{Ordinal: i + 1, Value: v})
+	}
+	return c
+}
+
+func (k *Kit) failedDial(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	for _, dsn := range k.Unreachable {
+		target, err := k.Target(strings.ReplaceAll(dsn, "CLOSED", addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		db := sql.OpenDB(target.Connector)
+		k.classIs(t, dsn, db.Ping(), delivery.Unreachable)
+		_ = db.Close()
+	}
+}
+
+// What is said of an open transaction after an error is true of it.
+func (k *Kit) lost(t *testing.T) {
+	t.Parallel()
+	lost := k.Dialect().TransactionLost
+	if lost == nil {
+		return // a dialect whose transactions are never lost
+	}
+	db := k.DB(t).Open(t)
+	Must(t, db, k.Schema...)
+	Must(t, Conn(t, db), k.Hold...)
+	c := Conn(t, db)
+	if k.Server != nil {
+		Must(t, c, k.Server.LockTimeout)
+	}
+	cases.Check(t, "lost/"+k.Name+".txt", func(t *testing.T, in ...string) string {
+		Must(t, c, "BEGIN", "INSERT INTO t (id, n) VALUES (10, 1)")
+		_, cause := c.ExecContext(t.Context(), in[0])
+		if cause == nil {
+			t.Fatalf("%s gives no error", in[0])
+		}
+		var said, kept bool
+		_ = Raw(t, c, func(dc driver.Conn) error {
+			said = lost(t.Context(), dc, cause)
+			return nil
+		})
+		if err := c.QueryRowContext(t.Context(), "SELECT COUNT(*) = 1 FROM t WHERE id = 10").Scan(&kept); err != nil {
+			t.Fatal(err)
+		}
+		if said == kept {
+			t.Errorf("after %v the transaction is said to be lost: %t; what it wrote is there: %t", cause, said, kept)
+		}
+		if _, err := c.ExecContext(t.Context(), "ROLLBACK"); (err != nil) != (said && k.RollbackFails) {
+			t.Errorf("after %v and the question ROLLBACK gives %v", cause, err)
+		}
+		return map[bool]string{true: "lost", false: "lives"}[said]
+	})
+}

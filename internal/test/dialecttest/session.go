@@ -1,0 +1,150 @@
+package dialecttest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// Server is how sessions of a server are looked at and stopped.
+type Server struct {
+	// ID asks a session for its number, Sleep makes it wait for a minute, and
+	// Asleep asks another whether %d sleeps.
+	ID, Sleep, Asleep string
+	// Waits reports whether a session waits for a lock.
+	Waits func(t *testing.T, db *sql.DB, id int64) bool
+	// LockTimeout and StatementTimeout bound what follows; NoTimeout undoes
+	// them.
+	LockTimeout, StatementTimeout, NoTimeout string
+	// Cancel stops what session %d does, Kill the session.
+	Cancel, Kill string
+	ReadOnly     string
+}
+
+// AwaitLock returns when a session waits for a lock.
+func (s *Server) AwaitLock(t *testing.T, db *sql.DB, id int64) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !s.Waits(t, db, id); {
+		if time.Now().After(deadline) {
+			t.Fatal("the session never waited")
+		}
+	}
+}
+
+// SessionID is the number of c's session.
+func (s *Server) SessionID(t *testing.T, c *sql.Conn) (id int64) {
+	t.Helper()
+	if err := c.QueryRowContext(context.Background(), s.ID).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// A write that was stopped by a lock, a timeout or an operator may succeed
+// later; one whose session was killed may have been applied.
+func (k *Kit) later(t *testing.T) {
+	t.Parallel()
+	s := k.Server
+	db := k.DB(t).Open(t)
+	Must(t, db, k.Schema...)
+	holder, waiter := Conn(t, db), Conn(t, db)
+	id := s.SessionID(t, waiter)
+	Must(t, holder, "BEGIN", "UPDATE t SET n = 5 WHERE id = 1")
+	write := func() error {
+		_, err := waiter.ExecContext(context.Background(), "UPDATE t SET n = 6 WHERE id = 1")
+		return err
+	}
+	for _, timeout := range []string{s.LockTimeout, s.StatementTimeout} {
+		Must(t, waiter, timeout)
+		k.classIs(t, timeout, write(), delivery.Retryable)
+		Must(t, waiter, s.NoTimeout)
+	}
+	Must(t, waiter, s.ReadOnly)
+	k.classIs(t, "read-only transaction", write(), delivery.Retryable)
+	Must(t, waiter, "ROLLBACK")
+
+	for stop, want := range map[string]delivery.Class{s.Cancel: delivery.Retryable, s.Kill: delivery.Unknown} {
+		waiter = Conn(t, db)
+		id = s.SessionID(t, waiter)
+		done := make(chan error, 1)
+		go func() { done <- write() }()
+		s.AwaitLock(t, db, id)
+		Must(t, db, fmt.Sprintf(stop, id))
+		k.classIs(t, stop, <-done, want)
+	}
+}
+
+func (k *Kit) contextEnded(t *testing.T) {
+	t.Parallel()
+	db := k.DB(t).Open(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	c := Conn(t, db)
+	id := k.Server.SessionID(t, c)
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.ExecContext(ctx, k.Server.Sleep)
+		done <- err
+	}()
+	for asleep := false; !asleep; {
+		if err := db.QueryRow(fmt.Sprintf(k.Server.Asleep, id)).Scan(&asleep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	k.classIs(t, "the context ended", <-done, delivery.Unknown)
+	_, _ = db.Exec(fmt.Sprintf(k.Server.Kill, id))
+}
+
+// Must runs statements that succeed.
+func Must(t *testing.T, db interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+}, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if _, err := db.ExecContext(context.Background(), text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+}
+
+// Conn is a connection of db until the test's end.
+func Conn(t *testing.T, db *sql.DB) *sql.Conn {
+	t.Helper()
+	c, err := db.Conn(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Open opens a DSN by the bare driver of a kind of database.
+func Open(t *testing.T, name, dsn string) *sql.DB {
+	t.Helper()
+	if name == "postgres" {
+		name = "pgx"
+	}
+	db, err := sql.Open(name, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// Raw runs f on the driver's connection.
+func Raw(t *testing.T, c *sql.Conn, f func(driver.Conn) error) (err error) {
+	t.Helper()
+	if e := c.Raw(func(dc any) error {
+		err = f(dc.(driver.Conn))
+		return nil
+	}); e != nil {
+		t.Fatal(e)
+	}
+	return err
+}
