@@ -12,6 +12,10 @@
 // where a class is one of those in values_test.go and "at-least-once:" keeps a statement
 // from programs under ExactlyOnce, with the reason in the comment above it.
 //
+// What may differ, and why, is in docs/exactly-once.md. Left out are a DSN with
+// autocommit=0, which the wrapper refuses, and soft transactions, which answer a
+// write that fails otherwise on purpose.
+//
 // The seed is printed with each failure, and so is the shortest program found
 // that still shows it. These environment variables serve to look closer:
 //
