@@ -253,7 +253,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 	if !u.release(verdict) {
 		return result{kind: lost}
 	}
-	u.logger().WithField("error", said).Error("parked: a person must retry or discard it")
+	u.logger().WithField("error", said).Error("parked: an operator must retry or discard it")
 	u.publish(listener.Parked, out)
 	return result{kind: parked}
 }
@@ -263,10 +263,10 @@ func (u *claimed) remove(out attempt.Outcome) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()
 	if err := u.drain.job.storage.Remove(ctx, u.Unit); err != nil {
-		u.logger().WithField("error", delivery.DescribeLog(err)).Warn("the log of a write that was refused could not be removed")
+		u.logger().WithField("error", delivery.DescribeLog(err)).Warn("the entry of a write that was refused could not be removed")
 		return result{kind: lost}
 	}
-	u.logger().Info("removed: the write was refused and its caller told; its log came back late")
+	u.logger().Info("removed: the write was refused and its caller told; its entry came back late")
 	u.publish(listener.Removed, out)
 	return result{kind: refused}
 }

@@ -2,6 +2,7 @@ package asyncjob_test
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"os/signal"
 	"syscall"
@@ -51,5 +52,6 @@ func ExampleJob_RunOnce() {
 	if err != nil {
 		log.Print(err) // the report holds what was done all the same
 	}
-	log.Print(report)
+	fmt.Println("delivered", report.Delivered, "parked", report.Parked)
+	// Output: delivered 0 parked 0
 }

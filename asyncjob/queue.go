@@ -80,7 +80,7 @@ func (q *queue) run() {
 func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// While there is not enough for all workers, nobody takes more than his share.
+	// While there is not enough for all workers, nobody takes more than its share.
 	share := max(1, min(q.most, q.waiting/q.limit))
 	still := on[:0]
 	for _, l := range on {

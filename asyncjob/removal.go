@@ -145,7 +145,7 @@ func (r *removals) remove(delivered []*claimed) {
 				next = "they may be delivered again"
 			}
 			log.WithError(err).WithField("units", len(portion)).
-				Warn("delivered, but not all of these logs could be removed; " + next)
+				Warn("delivered, but not all of these entries could be removed; " + next)
 		}
 	}
 	d.erase(receipts)

@@ -23,7 +23,7 @@ type Counts struct {
 	Assumed int
 	// Failed units had a try that counts, and rest until their next.
 	Failed int
-	// Parked units were left for a person in this round.
+	// Parked units were left for an operator in this round.
 	Parked int
 	// PushedBack units were given back without a try.
 	PushedBack int

@@ -184,6 +184,6 @@ func (o *sessions) close() {
 // settingsDiffer is the error of a unit that would mean something else where
 // the job would run it.
 func (s *source) settingsDiffer(u *txlog.Unit, why error) error {
-	return fmt.Errorf("not delivered: the log was written with the settings %q, but the job's DSN of data source %s has %q, "+
-		"and the log's cannot be used: %w; give the job a DSN with the same settings", u.Settings, s.name, s.own.target.Settings, why)
+	return fmt.Errorf("not delivered: the entry was written with the settings %q, but the job's DSN of data source %s has %q, "+
+		"and the entry's cannot be used: %w; give the job a DSN with the same settings", u.Settings, s.name, s.own.target.Settings, why)
 }

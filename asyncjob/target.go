@@ -129,7 +129,7 @@ func (s *source) unreachable(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.down {
-		s.log.WithError(err).Warn("the data source is unreachable; its logs wait, no try is counted")
+		s.log.WithError(err).Warn("the data source is unreachable; its entries wait, no try is counted")
 	}
 	s.down = true
 }

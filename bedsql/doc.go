@@ -2,29 +2,32 @@
 // with best efforts: it is logged before it runs, retried at once when it
 // fails, and left to the job when that fails too.
 //
-// An application registers a wrapped driver by its database's package
-// (bedsql/mysql, bedsql/postgres, bedsql/sqlite) and opens it by the new name;
-// nothing else changes. When a write returns, its error tells what is true:
+// A user needs six names:
 //
-//   - no error: it is applied, and its log is gone or about to be ([Config].Removal);
-//   - the driver's own error, unchanged: the database refused it, it is not applied;
-//   - [ErrPending]: it is logged and not known to be applied; the job delivers it, or
-//     it is parked for a person. Answer "accepted", never "failed, send it again";
-//   - [ErrNotLogged]: its log could not be written; it was never sent;
-//   - [ErrRowsUnknown]: it is applied, but the answer with its rows was lost. From
-//     Exec it comes out of the Result's methods, from Query it is the error.
+//   - Register, of bedsql/mysql, bedsql/postgres or bedsql/sqlite, registers a wrapped
+//     driver, which sql.Open then takes by its new name;
+//   - [Config] says how it behaves; only its Storage is required;
+//   - [github.com/bedsql/bed/txlog.Open] opens the transaction log for it;
+//   - [ErrPending]: the write is logged and not known to be applied; the job delivers it, or
+//     it is parked for an operator. Answer "accepted", never "failed, send it again";
+//   - [ErrNotLogged]: the write could not be logged; it was never sent;
+//   - [ExactlyOnce] is the [Guarantee] with which SQL need not be idempotent.
 //
-// A write that cannot be taken fails before anything runs or is logged: the
-// error of its context if that has ended, a parameter that the log cannot
-// keep, [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent],
-// [ErrKeyUnusable], a [ReceiptTableError]; [ErrTransactionLost] in a local
+// When a write returns without an error, it is applied. The driver's own error,
+// unchanged, means that the database refused it: it is not applied.
+// [ErrRowsUnknown] means that it is applied, but the answer with its rows was lost:
+// from Exec it comes out of the Result's methods, from Query it is the error.
+//
+// A write that cannot be taken fails before anything runs or is logged: with the
+// error of its context if that has ended, for a parameter that the log cannot
+// keep, with [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent],
+// [ErrKeyUnusable] or a [ReceiptTableError]; with [ErrTransactionLost] in a local
 // transaction that the database has rolled back. [ErrKeyReused] is the answer to
-// another request under a used idempotency key, which is not applied. Inside a
-// soft transaction Exec keeps what is pending or refused for
-// [SoftTransaction.End] to report.
+// another request under a used idempotency key, which is not applied.
 //
-// Delivery is at least once, so that SQL must be idempotent, unless
-// [Config].Guarantee, [WithGuarantee] or [WithIdempotencyKey] say [ExactlyOnce].
+// Writes for several databases go into a soft transaction ([Begin], [Staged]). In one
+// that is not staged, Exec keeps what is pending or refused for [SoftTransaction.End] to report.
+// [WithIdempotencyKey] makes a request that is sent again the same request.
 //
 // Queries and everything else that is no DML pass through. Inside a local
 // transaction writes run as usual; the above then holds for its Commit.

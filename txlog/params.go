@@ -40,7 +40,7 @@ var errNotStorable = errors.New("cannot be kept in the transaction log: " +
 
 // EncodeParams writes a statement's parameters as one line of typed JSON that
 // [DecodeParams] turns back into exactly the same values. It is made to be
-// read by a person:
+// read by people:
 //
 //	[42, 1.5, true, null, "text", {"uint64":7}, {"[]byte":"text"},
 //	 {"time":"2024-05-01T10:00:00+02:00 Europe/Berlin"}, {"name":"id","value":1}]

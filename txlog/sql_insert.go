@@ -6,7 +6,7 @@ import (
 )
 
 // row is a statement as its row of the table: a copy, so that a caller who is
-// not waiting any more may write to his unit.
+// not waiting any more may write to its unit.
 type row struct {
 	size                                  int
 	id, source, text, params, transaction string

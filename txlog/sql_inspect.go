@@ -127,7 +127,7 @@ func (s *SQLStorage) Discard(ctx context.Context, id string) error {
 	return s.decide(ctx, "discarding", id, discardRows)
 }
 
-// decide runs a person's decision on a unit that nobody is delivering.
+// decide runs an operator's decision on a unit that nobody is delivering.
 func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error {
 	if err := s.usable(); err != nil {
 		return err

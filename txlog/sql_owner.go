@@ -36,7 +36,7 @@ func runHeld(ctx context.Context, q runner, k kind, before []any, id, token stri
 // Add implements [Storage]. It joins the writes of concurrent callers: what
 // comes while a write is under way leaves as one INSERT when that is answered,
 // see [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond
-// that Add waits for room. A caller whose context ends before his units left
+// that Add waits for room. A caller whose context ends before its units left
 // has written nothing. Units without a Lease.Token get the storage's own, units
 // without a TransactionID their own id.
 func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {

@@ -10,7 +10,7 @@ import (
 )
 
 // held is a unit as its owner wants it removed: a copy, so that a caller who
-// is not waiting any more may write to his unit.
+// is not waiting any more may write to its unit.
 type held struct {
 	id, token string
 	rows      int

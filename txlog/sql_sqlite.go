@@ -16,7 +16,7 @@ import (
 // each of them costs more than many of them do.
 
 // writeShared makes one write of what is in the requests. What a caller adds
-// alone is one statement, and so is what he removes of one unit.
+// alone is one statement, and so is what it removes of one unit.
 func (w *writer) writeShared(ctx context.Context, group []*request, again bool) error {
 	switch first := group[0]; {
 	case len(group) > 1:

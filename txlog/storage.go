@@ -14,16 +14,16 @@ var (
 	ErrInDoubt = errors.New("txlog: it is not known whether the log was written")
 	// ErrLeaseLost is returned when a unit is not held under the given token
 	// any more: its lease ran out and somebody else took, delivered or removed it.
-	ErrLeaseLost = errors.New("txlog: the lease of the log was lost")
+	ErrLeaseLost = errors.New("txlog: the lease of the entry was lost")
 	// ErrUnusable is matched by the error of Open for a log that is there and
 	// cannot be used as it is: a table lacks columns, or the identity is none.
 	// To wait does not help.
 	ErrUnusable = errors.New("txlog: the log cannot be used as it is")
 	// ErrNotFound is returned for an id that the log does not hold.
-	ErrNotFound = errors.New("txlog: no such log")
+	ErrNotFound = errors.New("txlog: no such entry")
 	// ErrLeased is returned by Retry and Discard for a unit that is being
 	// delivered at this moment.
-	ErrLeased = errors.New("txlog: the log is being delivered at this moment")
+	ErrLeased = errors.New("txlog: the entry is being delivered at this moment")
 )
 
 // LeaseLostError is the [ErrLeaseLost] of a call about several units.
@@ -131,7 +131,7 @@ type Verdict struct {
 	InDoubt bool
 	// Err is the text to keep as LastError; empty keeps the one that is there.
 	Err string
-	// Park leaves the unit for a person.
+	// Park leaves the unit for an operator.
 	Park bool
 }
 
@@ -156,7 +156,7 @@ type Stats struct {
 	Waiting int
 	// Leased units are being written or delivered at this moment.
 	Leased int
-	// Parked units wait for a person.
+	// Parked units wait for an operator.
 	Parked int
 	// Oldest is when the oldest unit was added; zero when there is none.
 	Oldest time.Time

@@ -9,7 +9,7 @@ import (
 
 // oddSQL begins the column sql of a statement whose text is no valid UTF-8 or
 // holds a NUL, which a text column of PostgreSQL cannot take: the text follows
-// in base64. It is a comment, so that a person who runs what the column says
+// in base64. It is a comment, so that an operator who runs what the column says
 // does no harm. A text that itself begins so is kept in base64 too, so that
 // nothing is ever misread.
 const oddSQL = "-- base64 "

@@ -100,7 +100,7 @@ type Unit struct {
 	ReadAt time.Time
 	// LastError is the text of the last failure.
 	LastError string
-	// Parked units are left alone until a person retries or discards them.
+	// Parked units are left alone until an operator retries or discards them.
 	Parked bool
 	// Leased is whether somebody owned the unit when it was read.
 	Leased bool

@@ -1,4 +1,4 @@
-// Command bed-job delivers the transaction log and lets a person look at it.
+// Command bed-job delivers the transaction log and lets an operator look at it.
 package main
 
 import (

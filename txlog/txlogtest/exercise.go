@@ -25,7 +25,7 @@ type claim struct {
 // tests, which closes it.
 func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
 	t.Helper()
-	for _, group := range [][]claim{writerClaims, claimerClaims, personClaims} {
+	for _, group := range [][]claim{writerClaims, claimerClaims, operatorClaims} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				s := newStorage(t)

@@ -119,7 +119,7 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 			t.Errorf("stats: %+v", stats)
 		}
 
-		// A person makes room for one and gives the other up.
+		// An operator makes room for one and gives the other up.
 		r.exec("CREATE TABLE ledger (n INT PRIMARY KEY)")
 		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")
 		wantBedJob(t, file, 2, []string{"--yes"}, "discard", discarded)

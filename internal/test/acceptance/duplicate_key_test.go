@@ -67,7 +67,7 @@ func TestADuplicateWithoutAMaybeIsRefused(t *testing.T) {
 	})
 }
 
-// Refused after a maybe is neither a no nor a yes: a person has to look.
+// Refused after a maybe is neither a no nor a yes: an operator has to look.
 func TestARefusalThatIsNoDuplicateAfterAMaybeIsParked(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {

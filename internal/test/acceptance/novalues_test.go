@@ -148,7 +148,7 @@ func TestNoLogLineHoldsAParametersValue(t *testing.T) {
 				t.Errorf("%d last errors quote the value, want at least %d: the servers' texts belong there", quoted, n)
 			}
 			text := lines.String()
-			for _, want := range []string{"bed: the write is parked", "parked: a person must retry or discard it"} {
+			for _, want := range []string{"bed: the write is parked", "parked: an operator must retry or discard it"} {
 				if !strings.Contains(text, want) {
 					t.Errorf("the log lines do not say %q:\n%s", want, text)
 				}

@@ -97,7 +97,7 @@ func TestASecondDeliveryIsAnnouncedOnlyAtLeastOnce(t *testing.T) {
 			defer cancel()
 			_, _ = job.RunOnce(ctx)
 			_ = job.Close()
-			byJob := lines("not all of these logs could be removed")
+			byJob := lines("not all of these entries could be removed")
 			if len(byJob) != 1 {
 				t.Errorf("the warnings are %q", warnings(hook))
 			}

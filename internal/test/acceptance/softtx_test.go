@@ -54,7 +54,7 @@ func TestSoftTransactionABadStatementDoesNotStopTheOthers(t *testing.T) {
 		if second := st.End(context.Background()); second == nil || second.Error() != first.Error() {
 			t.Errorf("End the second time: %v, want the same again: %v", second, first)
 		}
-		// A person mends the table and has it delivered.
+		// An operator mends the table and has it delivered.
 		if report := r.runOnce(); report.Claimed != 0 {
 			t.Errorf("the job touched a parked unit: %v", report)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// An action is what a person decides for logs: retry or discard.
+// An action is what an operator decides for entries: retry or discard.
 type action struct {
 	verb string
 	// done says for one log that it worked, as in "<id>: due now".
@@ -28,8 +28,8 @@ func (a *app) retryCommand() *cobra.Command {
 	return a.actionCommand(action{
 		verb: "retry", done: "due now",
 		do: func(ctx context.Context, st txlog.Storage, id string) error { return st.Retry(ctx, id) },
-	}, "Make logs due now, with their tries reset",
-		`Make logs due now, with their tries reset and not parked any more. The job delivers
+	}, "Make entries due now, with their tries reset",
+		`Make entries due now, with their tries reset and not parked any more. The job delivers
 them in its next round.
 
 A log that is parked because it must not be run again (show says why) is parked again.`)
@@ -39,8 +39,8 @@ func (a *app) discardCommand() *cobra.Command {
 	return a.actionCommand(action{
 		verb: "discard", done: "discarded", confirm: true,
 		do: func(ctx context.Context, st txlog.Storage, id string) error { return st.Discard(ctx, id) },
-	}, "Erase logs for good: what they hold will not be delivered",
-		`Erase logs for good: what they hold will not be delivered. On a terminal it asks
+	}, "Erase entries for good: what they hold will not be delivered",
+		`Erase entries for good: what they hold will not be delivered. On a terminal it asks
 before; elsewhere it wants --yes.`)
 }
 
@@ -57,7 +57,7 @@ func (a *app) actionCommand(act action, short, long string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   act.verb + " ID… | --parked",
 		Short: short,
-		Long:  long + "\n\nAn ID is that of any row of the unit. A log that is being delivered at this moment is\nrefused. What fails does not stop the rest; the exit status is 1 if anything failed.",
+		Long:  long + "\n\nAn ID is that of any row of the unit. An entry that is being delivered at this moment is\nrefused. What fails does not stop the rest; the exit status is 1 if anything failed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sel.ids = args
 			switch filtered := sel.filter.DataSource != "" || sel.filter.OlderThan != 0; {
@@ -68,7 +68,7 @@ func (a *app) actionCommand(act action, short, long string) *cobra.Command {
 			case sel.filter.OlderThan < 0:
 				return usagef(cmd, "--older-than must not be negative")
 			case act.confirm && !sel.yes && !a.InTTY:
-				return usagef(cmd, "%s erases logs for good: confirm it with --yes", act.verb)
+				return usagef(cmd, "%s erases entries for good: confirm it with --yes", act.verb)
 			}
 			return a.withLog(cmd.Context(), func(st txlog.Storage) error {
 				return a.act(cmd.Context(), st, act, sel)
@@ -104,7 +104,7 @@ func (a *app) act(ctx context.Context, st txlog.Storage, act action, sel selecti
 		}
 	}
 	if act.confirm && !sel.yes {
-		if ok, err := a.confirm(ctx, fmt.Sprintf("%s %s for good? What is in the log will not be delivered.", act.verb, logs(len(ids)))); err != nil || !ok {
+		if ok, err := a.confirm(ctx, fmt.Sprintf("%s %s for good? Nothing of it will be delivered.", act.verb, entries(len(ids)))); err != nil || !ok {
 			if err == nil {
 				err = errors.New("nothing was done")
 			}
@@ -165,7 +165,7 @@ func (a *app) actParked(ctx context.Context, st txlog.Storage, act action, ids [
 		_ = bar.Add(1)
 	}
 	_ = bar.Clear()
-	fmt.Fprintf(a.Out, "%s of %d %s", logs(done), len(ids), act.done)
+	fmt.Fprintf(a.Out, "%s of %d %s", entries(done), len(ids), act.done)
 	if gone > 0 {
 		fmt.Fprintf(a.Out, ", %d not parked any more", gone)
 	}
@@ -186,11 +186,11 @@ func (a *app) actParked(ctx context.Context, st txlog.Storage, act action, ids [
 	return nil
 }
 
-func logs(n int) string {
+func entries(n int) string {
 	if n == 1 {
-		return "1 log"
+		return "1 entry"
 	}
-	return fmt.Sprintf("%d logs", n)
+	return fmt.Sprintf("%d entries", n)
 }
 
 // progress is a bar on a terminal, and nothing elsewhere.

@@ -73,11 +73,11 @@ func TestAllThatIsParkedIsRetriedPageByPage(t *testing.T) {
 	fill(t, st, 2*pageSize+1, "a", false)
 	fill(t, st, 3, "b", false)
 	h := newHarness(t, st)
-	h.run(t, "retry", "--parked", "--data-source", "a").want(t, 0, fmt.Sprintf("%d logs of %[1]d due now\n", 2*pageSize+1))
+	h.run(t, "retry", "--parked", "--data-source", "a").want(t, 0, fmt.Sprintf("%d entries of %[1]d due now\n", 2*pageSize+1))
 	if n := count(t, st, txlog.Filter{Parked: true}); n != 3 {
 		t.Errorf("%d are parked, want the 3 of b", n)
 	}
-	h.run(t, "discard", "--parked", "--yes").want(t, 0, "3 logs of 3 discarded\n")
+	h.run(t, "discard", "--parked", "--yes").want(t, 0, "3 entries of 3 discarded\n")
 	if n := count(t, st, txlog.Filter{Limit: 5000}); n != 2*pageSize+1 {
 		t.Errorf("%d are left", n)
 	}
@@ -91,7 +91,7 @@ func TestProgressIsShownOnATerminalOnly(t *testing.T) {
 	fill(t, st, 2, "a", false)
 	h := newHarness(t, st)
 	h.ErrTTY = true
-	if r := h.run(t, "retry", "--parked"); !strings.Contains(r.err, "retry") || r.out != "2 logs of 2 due now\n" {
+	if r := h.run(t, "retry", "--parked"); !strings.Contains(r.err, "retry") || r.out != "2 entries of 2 due now\n" {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -103,7 +103,7 @@ func TestDiscardAsksOnATerminal(t *testing.T) {
 		h := newHarness(t, st)
 		h.InTTY, h.In = true, strings.NewReader(answer)
 		r := h.run(t, "discard", id)
-		if !strings.Contains(r.err, "discard 1 log for good? What is in the log will not be delivered. [y/N] ") {
+		if !strings.Contains(r.err, "discard 1 entry for good? Nothing of it will be delivered. [y/N] ") {
 			t.Errorf("it asked %q", r.err)
 		}
 		if left := count(t, st, txlog.Filter{}); (left == 0) != discarded || (r.status == 0) != discarded {
@@ -138,7 +138,7 @@ func (d deciding) List(ctx context.Context, f txlog.Filter) ([]*txlog.Unit, erro
 func TestWhatIsNotParkedAnyMoreIsNotDiscarded(t *testing.T) {
 	st := txlog.NewMemory()
 	ids := fill(t, st, 2, "a", false)
-	newHarness(t, deciding{st, ids[0]}).run(t, "discard", "--parked", "--yes").want(t, 0, "1 log of 2 discarded, 1 not parked any more\n")
+	newHarness(t, deciding{st, ids[0]}).run(t, "discard", "--parked", "--yes").want(t, 0, "1 entry of 2 discarded, 1 not parked any more\n")
 	if _, err := st.Get(t.Context(), ids[0]); err != nil {
 		t.Errorf("the one that was retried meanwhile: %v", err)
 	}
@@ -161,7 +161,7 @@ func TestALogThatBreaksStopsTheWholeWork(t *testing.T) {
 	st, left := txlog.NewMemory(), 1
 	fill(t, st, 3, "a", false)
 	r := newHarness(t, failing{st, &left}).run(t, "retry", "--parked")
-	r.want(t, 1, "1 log of 3 due now\n")
+	r.want(t, 1, "1 entry of 3 due now\n")
 	if r.err != "bed-job: stopped: the log's database is gone\n" || left != -1 {
 		t.Errorf("stderr is %q, %d calls too many", r.err, -1-left)
 	}

@@ -135,9 +135,10 @@ func (a *app) root() *cobra.Command {
 		Use:   "bed-job",
 		Short: "Delivers the transaction log of soft transactions and shows what it holds",
 		Long: `bed-job delivers writes that were logged but are not known to have arrived, and
-lets a person look at, retry and discard those that cannot be delivered.
+lets an operator look at, retry and discard those that cannot be delivered.
 
 Exit status: 0 done, 1 something failed, 2 the command line is wrong.`,
+		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -152,6 +153,7 @@ Exit status: 0 done, 1 something failed, 2 the command line is wrong.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SuggestionsMinimumDistance = 2
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })

@@ -33,8 +33,8 @@ func (a *app) listCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the logs, oldest first",
-		Long: "List the logs, oldest first: one line for each unit of delivery, with its SQL\nshortened and without parameters (see show). With --verify the targets are asked\nwhether each is applied.\n" +
+		Short: "List the entries of the log, oldest first",
+		Long: "List the entries of the log, oldest first: one line for each unit of delivery, with its SQL\nshortened and without parameters (see show). With --verify the targets are asked\nwhether each is applied.\n" +
 			verdictHelp + "\n" + jsonHelp,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -58,7 +58,7 @@ func (a *app) listCommand() *cobra.Command {
 	a.configFlag(cmd)
 	a.outputFlag(cmd, &out)
 	a.filterFlags(cmd, &f)
-	cmd.Flags().BoolVar(&f.Parked, "parked", false, "only those that wait for a person")
+	cmd.Flags().BoolVar(&f.Parked, "parked", false, "only those that wait for an operator")
 	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many (0: all)")
 	cmd.Flags().BoolVar(&verify, "verify", false, "ask the targets whether each is applied already")
 	return cmd
@@ -263,9 +263,9 @@ func (a *app) statsCommand() *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
 		Use:   "stats",
-		Short: "Count the logs of each data source",
-		Long: `Count the logs of each data source: those that wait, those that are being written
-or delivered at this moment (leased), those parked for a person, and the oldest.
+		Short: "Count the entries of each data source",
+		Long: `Count the entries of each data source: those that wait, those that are being written
+or delivered at this moment (leased), those parked for an operator, and the oldest.
 
 JSON (-o json): an array of objects with dataSource, waiting, leased, parked and
 oldest (RFC 3339 in UTC, or null).`,

@@ -105,7 +105,7 @@ func (v *paramView) base64(b []byte) {
 	v.Value, v.Encoding = base64.StdEncoding.EncodeToString(b), "base64"
 }
 
-// line is the parameter for a person: "1 @name  string, 12 bytes", and with
+// line is the parameter for an operator: "1 @name  string, 12 bytes", and with
 // its value when values are shown.
 func (v paramView) line(values bool) string {
 	s := strconv.Itoa(v.Ordinal)

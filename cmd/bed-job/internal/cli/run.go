@@ -32,7 +32,7 @@ ends with status 1 instead, as --once does.
 
 With --once it makes one round and prints what it did. The exit status is 1 if the
 round is not complete: the log or a data source could not be reached or takes no
-writes, or logs cannot be delivered until an operator acts: the configuration does not
+writes, or entries cannot be delivered until an operator acts: the configuration does not
 name their data source, its settings differ, rights or a table are missing there.
 
 The configuration, with the names of Sharding-JDBC:
@@ -146,9 +146,9 @@ func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Ta
 		case ds.Unreachable != nil:
 			wrong = append(wrong, fmt.Errorf("data source %s: unreachable: %w", printable(name), ds.Unreachable))
 		case ds.Blocked != nil:
-			wrong = append(wrong, fmt.Errorf("data source %s: logs cannot be delivered until an operator acts: %w", printable(name), ds.Blocked))
+			wrong = append(wrong, fmt.Errorf("data source %s: entries cannot be delivered until an operator acts: %w", printable(name), ds.Blocked))
 		case ds.Lost > 0:
-			wrong = append(wrong, fmt.Errorf("data source %s: of %s it is not known what became", printable(name), logs(ds.Lost)))
+			wrong = append(wrong, fmt.Errorf("data source %s: of %s it is not known what became", printable(name), entries(ds.Lost)))
 		}
 		if ds.Purge != nil {
 			wrong = append(wrong, fmt.Errorf("data source %s: receipts cannot be erased or purged until an operator acts: %w", printable(name), ds.Purge))

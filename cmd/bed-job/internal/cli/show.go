@@ -21,8 +21,8 @@ func (a *app) showCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "show ID",
-		Short: "Show one log whole: SQL, parameters, tries, last error, and whether it is applied",
-		Long:  "Show one log whole. ID is that of any row of its unit.\n" + verdictHelp + "\n" + paramHelp + "\n" + jsonHelp,
+		Short: "Show one entry whole: SQL, parameters, tries, last error, and whether it is applied",
+		Long:  "Show one entry whole. ID is that of any row of its unit.\n" + verdictHelp + "\n" + paramHelp + "\n" + jsonHelp,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef(cmd, "show takes one ID")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"regexp"
 	"runtime/debug"
 	"strings"
@@ -96,9 +97,12 @@ func TestVersionSaysWhatItWasBuiltFrom(t *testing.T) {
 	if got := versionText(nil); !strings.HasPrefix(got, "bed-job (devel), go1.") {
 		t.Errorf("got %q", got)
 	}
-	var out strings.Builder
-	if status := (&app{Out: &out, Err: &out}).run(t.Context(), []string{"version"}); status != 0 || !strings.HasPrefix(out.String(), "bed-job ") {
-		t.Errorf("status %d, printed %q", status, out.String())
+	for _, arg := range []string{"version", "--version"} {
+		var out strings.Builder
+		status := (&app{Out: &out, Err: io.Discard}).run(t.Context(), []string{arg})
+		if status != 0 || !strings.HasPrefix(out.String(), "bed-job ") || strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("%s: status %d, printed %q", arg, status, out.String())
+		}
 	}
 }
 

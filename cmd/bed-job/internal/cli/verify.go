@@ -31,7 +31,7 @@ const (
 	// the application has to do the work anew.
 	verdictNever verdict = "neverApplied"
 	// verdictCannotTell: there is nothing to go by, such as for a log that is
-	// delivered at least once. A person has to look at the data.
+	// delivered at least once. An operator has to look at the data.
 	verdictCannotTell verdict = "cannotTell"
 	// verdictUnreachable: the target did not answer. Ask again later.
 	verdictUnreachable verdict = "unreachable"
@@ -44,7 +44,7 @@ The verdict says whether the writes of a log are applied in its target. It is re
 from the receipt that exactly-once deliveries leave there, with the DSN of
 targetDataSource:
 
-    already applied              discard is safe; retry only removes the log
+    already applied              discard is safe; retry only removes the entry
     not applied                  retry applies it once; discard gives it up. For a log
                                  that is not replayable retry decides that it never
                                  will be applied
@@ -97,11 +97,11 @@ func (j judgement) short() string {
 	}
 }
 
-// advice is what it lets a person do.
+// advice is what it lets an operator do.
 func (j judgement) advice(u *txlog.Unit) string {
 	switch {
 	case j.verdict == verdictApplied:
-		return "discard is safe, retry only removes the log"
+		return "discard is safe, retry only removes the entry"
 	case j.verdict == verdictNever:
 		return "discard it, and do the work anew if it is still wanted"
 	case j.verdict == verdictNotApplied && j.detail != "":
@@ -179,7 +179,7 @@ func (v *verifier) judge(ctx context.Context, units []*txlog.Unit) ([]judgement,
 		s := v.sources[u.DataSource]
 		switch {
 		case u.Receipt == "" && u.Unreadable != nil:
-			all[i] = judgement{verdictCannotTell, "its log cannot be read whole"}
+			all[i] = judgement{verdictCannotTell, "its entry cannot be read whole"}
 		case u.Receipt == "" && !u.InDoubt && !u.Leased:
 			all[i] = judgement{verdictCannotTell, notInDoubt}
 		case u.Receipt == "":
@@ -226,7 +226,7 @@ func (v *verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []ju
 	for _, id := range gone {
 		for i, u := range units {
 			if u.ID == id {
-				all[i] = judgement{verdictCannotTell, "its log is gone meanwhile: it was delivered or discarded"}
+				all[i] = judgement{verdictCannotTell, "its entry is gone meanwhile: it was delivered or discarded"}
 			}
 		}
 	}
@@ -264,7 +264,7 @@ func (s *askedSource) judge(ctx context.Context, u *txlog.Unit) judgement {
 	case found == nil && place != u.Place:
 		return judgement{verdictCannotTell, fmt.Sprintf("its receipt is in the table bed_receipt in %s, but targetDataSource leads to %s", u.Place, cmp.Or(place, "none"))}
 	case found == nil && u.Place == "" && u.Settings != s.target.Settings && !(u.SettingsOlder && u.Settings == s.target.OlderSettings):
-		return judgement{verdictCannotTell, fmt.Sprintf("the log was written with the settings %q, but targetDataSource has %q: its receipt may be elsewhere", u.Settings, s.target.Settings)}
+		return judgement{verdictCannotTell, fmt.Sprintf("the entry was written with the settings %q, but targetDataSource has %q: its receipt may be elsewhere", u.Settings, s.target.Settings)}
 	case found == nil && u.Leased:
 		return judgement{verdictNotApplied, running}
 	case found == nil:

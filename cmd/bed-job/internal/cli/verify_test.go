@@ -137,12 +137,12 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 			want   verdict
 			advice string
 		}{
-			{"applied", applied, verdictApplied, "already applied: discard is safe, retry only removes the log"},
+			{"applied", applied, verdictApplied, "already applied: discard is safe, retry only removes the entry"},
 			{"void", voided, verdictNever, "decided never to be applied: discard it, and do the work anew if it is still wanted"},
 			{"never tried", never, verdictNotApplied, "not applied: retry applies it once"},
 			{"not committed", flying, verdictNotApplied, "not applied: retry applies it once"},
 			{"at least once", plain, verdictCannotTell, "cannot tell (at-least-once): it leaves no receipt in its target; the log knows of no attempt that may have been applied"},
-			{"with other settings", elsewhere, verdictCannotTell, "cannot tell: the log was written with the settings"},
+			{"with other settings", elsewhere, verdictCannotTell, "cannot tell: the entry was written with the settings"},
 			{"with its receipt elsewhere", place, verdictCannotTell, "cannot tell: its receipt is in the table bed_receipt in elsewhere.too, but"},
 			{"for an unknown data source", unknown, verdictNotConfigured, "data source not configured: the configuration's targetDataSource does not have it"},
 			{"under a key that another request has", otherKey, verdictCannotTell, "cannot tell: another request was applied under its idempotency key"},

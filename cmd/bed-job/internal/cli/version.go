@@ -14,11 +14,15 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Print what this program was built from",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			info, _ := debug.ReadBuildInfo()
-			fmt.Fprintln(a.Out, versionText(info))
+			fmt.Fprintln(a.Out, version())
 			return nil
 		},
 	}
+}
+
+func version() string {
+	info, _ := debug.ReadBuildInfo()
+	return versionText(info)
 }
 
 func versionText(info *debug.BuildInfo) string {

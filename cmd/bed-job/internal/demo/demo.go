@@ -198,10 +198,10 @@ func (w *world) transfer(ctx context.Context, name string, amount int64, also fu
 	}
 	switch {
 	case want.pending:
-		n.say("    End reports it as pending: %s the log is kept for the job.", n.bold("errors.Is(err, bedsql.ErrPending);"))
+		n.say("    End reports it as pending: %s the entry is kept for the job.", n.bold("errors.Is(err, bedsql.ErrPending);"))
 	case want.parked:
 		w.parkedID, w.parkedAmount = refused.LogID, amount
-		n.say("    End reports the refusal. Alice's half is done; Bob's is in the log, waiting for a person.")
+		n.say("    End reports the refusal. Alice's half is done; Bob's is in the log, waiting for an operator.")
 	default:
 		if want.by == 0 {
 			want.by = listener.Caller

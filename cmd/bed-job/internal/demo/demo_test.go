@@ -46,7 +46,7 @@ func TestTheDemoShowsAllFourWaysAndTheBooksBalance(t *testing.T) {
 		"3  delivered by the job", "errors.Is(err, bedsql.ErrPending)", "bob_bank    failed (the job)", "bob_bank    delivered by the job",
 		"its file is moved away", "is bedsql.ErrPending", "unreachable: bob_bank", "bob_bank    delivered by the job",
 		"the program is killed in the middle of a staged transfer", "balance = balance + ?", "nothing would have happened anywhere",
-		"its log is durable", "its log is durable", "alice_bank  delivered by the call itself", "kill -9.",
+		"its entry is durable", "its entry is durable", "alice_bank  delivered by the call itself", "kill -9.",
 		"$ bed-job list --verify", "lease of 1s is over", "claimed 2, delivered 2",
 		"4  parked", "bob_bank    parked: ", "at_most_500",
 		"alice_bank              185  as it must be", "bob_bank               1215  as it must be",
@@ -65,8 +65,8 @@ func TestTheDemoShowsAllFourWaysAndTheBooksBalance(t *testing.T) {
 	_, after, _ := strings.Cut(out.String(), "lease of 1s is over")
 	round, _, _ := strings.Cut(after, "claimed 2")
 	for _, want := range []string{ // in either order
-		"alice_bank  delivered already, its receipt is there: the job only removes the log\n",
-		"bob_bank    delivered by the job, its log is removed\n",
+		"alice_bank  delivered already, its receipt is there: the job only removes the entry\n",
+		"bob_bank    delivered by the job, its entry is removed\n",
 	} {
 		if !strings.Contains(round, want) {
 			t.Errorf("%q is missing in the job's round\n%s", want, round)

@@ -72,7 +72,7 @@ func (w *world) killedHalfWay(ctx context.Context, o Options) (err error) {
 		if err != nil {
 			return err
 		}
-		n.say("      %-10s  its log is durable, in one step with the other's; the write is sent", name)
+		n.say("      %-10s  its entry is durable, in one step with the other's; the write is sent", name)
 	}
 	// The log is locked too, so that the application cannot remove what it has
 	// delivered before it is killed.

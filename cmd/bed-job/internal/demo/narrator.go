@@ -47,11 +47,11 @@ func (n *narrator) event(ev listener.Event) {
 		if ev.Origin != listener.Caller {
 			return
 		}
-		what = "the log is durable, the write is sent"
+		what = "the entry is durable, the write is sent"
 	case listener.ExecuteSuccess:
-		what = n.green("delivered") + " by " + who + ", its log is removed"
+		what = n.green("delivered") + " by " + who + ", its entry is removed"
 		if ev.Found {
-			what = n.green("delivered") + " already, its receipt is there: " + who + " only removes the log"
+			what = n.green("delivered") + " already, its receipt is there: " + who + " only removes the entry"
 		}
 	case listener.ExecuteFailure:
 		what = n.red("failed") + fmt.Sprintf(" (%s): %v", who, ev.Err)

@@ -29,7 +29,7 @@ func (w *world) command(ctx context.Context, o Options, args ...string) error {
 func (w *world) inspect(ctx context.Context, o Options) error {
 	n := w.narrator
 	file := w.configFile()
-	n.title("What a person sees", "bed-job with "+file)
+	n.title("What an operator sees", "bed-job with "+file)
 	for _, args := range [][]string{{"stats"}, {"list", "--parked"}, {"show", w.parkedID}} {
 		if err := w.command(ctx, o, args...); err != nil {
 			return err

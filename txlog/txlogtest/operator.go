@@ -9,7 +9,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-var personClaims = []claim{
+var operatorClaims = []claim{
 	{"a retried unit is due at once, with its tries reset and not parked", retried},
 	{"a retried unit is due whatever its age, and before the others", retriedYoung},
 	{"a discarded unit is gone", discarded},
@@ -39,7 +39,7 @@ func retried(t *testing.T, s txlog.Storage) {
 		must(t, s.Release(t.Context(), got, txlog.Verdict{After: long}))
 		must(t, s.Retry(t.Context(), u.ID))
 		got = takeOne(t, s, "orders", short)
-		// A stale owner stays one after a person's decision.
+		// A stale owner stays one after an operator's decision.
 		eventually(t, "the lease ends", func() bool { return !get(t, s, u.ID).Leased })
 		must(t, s.Retry(t.Context(), u.ID))
 		wantError(t, "removal", s.Remove(t.Context(), got), txlog.ErrLeaseLost)
