@@ -72,6 +72,9 @@ func TestDialect(t *testing.T) {
 		BadDSN:      "no slash",
 		Hold:        []string{"BEGIN", "UPDATE t SET n = 2 WHERE id = 1"},
 		Server:      sessions,
+		Stored: dialecttest.Stored{
+			Params: []string{"loc=Asia%2FTokyo", "sql_mode=%27STRICT_ALL_TABLES,ANSI_QUOTES%27"}, Blob: "BLOB", Double: "DOUBLE", Time: "DATETIME(6)",
+		},
 		Values: dialecttest.Values{
 			Modes:   []string{"parseTime=true", "interpolateParams=true", "loc=Asia%2FTokyo"},
 			Columns: []string{"BIGINT UNSIGNED", "DOUBLE", "DECIMAL(40,10)", "VARCHAR(200)", "VARBINARY(200)", "JSON", "DATETIME(6)"},

@@ -91,6 +91,7 @@ func TestDialect(t *testing.T) {
 		Unreachable: []string{"postgres://u@CLOSED/x", "host=/nowhere user=u", "postgres://u@nohost.invalid/x"},
 		BadDSN:      "no equals sign",
 		Server:      sessions,
+		Stored:      dialecttest.Stored{Params: []string{"TimeZone=Asia/Tokyo"}, Blob: "BYTEA", Double: "DOUBLE PRECISION", Time: "TIMESTAMPTZ"},
 		Values: dialecttest.Values{
 			Modes:   []string{mode + "cache_statement", mode + "exec", mode + "simple_protocol"},
 			Setup:   []string{"CREATE TYPE mood AS ENUM ('happy', 'sad')"},

@@ -66,6 +66,7 @@ func TestDialect(t *testing.T) {
 		Modes:         []string{""},
 		BadDSN:        "a.db?bedDataSource=",
 		RollbackFails: true,
+		Stored:        dialecttest.Stored{Params: []string{"_time_format=sqlite"}, Blob: "BLOB", Double: "DOUBLE", Time: "DATETIME"},
 		Values: dialecttest.Values{
 			Modes:   []string{"", "_time_format=sqlite", "_time_integer_format=unix_nano", "_timezone=Asia%2FTokyo"},
 			Columns: []string{""}, Marker: "?", Shown: "typeof(v) || quote(v)", SameErrors: true, Least: 15,

@@ -48,6 +48,7 @@ type Kit struct {
 	// BadDSN is one that cannot be read.
 	BadDSN string
 	Values Values
+	Stored Stored
 	// Server is nil for a database in a file.
 	Server *Server
 	// Hold are statements that another session runs before those of
@@ -71,6 +72,7 @@ func Exercise(t *testing.T, k Kit) {
 	t.Run("takes writes", k.takesWrites)
 	t.Run("lost transaction", k.lost)
 	t.Run("values", k.values)
+	t.Run("stored by the version before", k.stored)
 	if k.Server != nil {
 		t.Run("later", k.later)
 		t.Run("context ended", k.contextEnded)
