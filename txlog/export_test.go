@@ -55,3 +55,15 @@ const (
 	QueueRows = queueRows
 	MaxRows   = maxRows
 )
+
+// ParamsColumn gives the column parameters of a statement.
+func ParamsColumn(params string, prepared bool) string {
+	return (&Statement{Params: params, Prepared: prepared}).encodeParams()
+}
+
+// ReadParamsColumn reads it.
+func ReadParamsColumn(column string) (params string, prepared bool) {
+	var s Statement
+	s.decodeParams(column)
+	return s.Params, s.Prepared
+}

@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -24,82 +25,76 @@ func berlin(t testing.TB) *time.Location {
 	return loc
 }
 
-// storable lists values of every kind with the text that an operator reads.
-func storable(t testing.TB) []struct {
-	value any
-	text  string
-} {
+// storable lists values of every kind.
+func storable(t testing.TB) []any {
 	odd := "a\xffb"
 	noon := time.Date(2024, 5, 1, 12, 0, 0, 5, time.UTC)
-	return []struct {
-		value any
-		text  string
-	}{
-		{nil, `null`},
-		{true, `true`},
-		{false, `false`},
-		{int64(42), `42`},
-		{int64(math.MinInt64), `-9223372036854775808`},
-		{int64(1<<53 + 1), `9007199254740993`},
-		{uint64(math.MaxUint64), `{"uint64":18446744073709551615}`},
-		{int(-1), `{"int":-1}`},
-		{int8(-128), `{"int8":-128}`},
-		{int16(7), `{"int16":7}`},
-		{int32(7), `{"int32":7}`},
-		{uint(7), `{"uint":7}`},
-		{uint8(255), `{"uint8":255}`},
-		{uint16(7), `{"uint16":7}`},
-		{uint32(7), `{"uint32":7}`},
-		{1.5, `1.5`},
-		{2.0, `2.0`},
-		{math.Copysign(0, -1), `-0.0`},
-		{1e300, `1e+300`},
-		{5e-324, `5e-324`},
-		{math.NaN(), `{"float64":"NaN"}`},
-		{math.Float64frombits(0x7ff0000000000001), `{"float64":"NaN:7ff0000000000001"}`},
-		{math.Inf(1), `{"float64":"+Inf"}`},
-		{math.Inf(-1), `{"float64":"-Inf"}`},
-		{float32(0.1), `{"float32":0.1}`},
-		{float32(math.Inf(-1)), `{"float32":"-Inf"}`},
-		{float32(math.NaN()), `{"float32":"NaN"}`},
-		{"", `""`},
-		{"O'Brien \"日本\" \\ 🚚", `"O'Brien \"日本\" \\ 🚚"`},
-		{"a\x00b\n\t\r\x1f\x7f\u2028", `"a\u0000b\n\t\r\u001f` + "\x7f\u2028" + `"`},
-		{"\uFFFD", `"` + "\uFFFD" + `"`},
-		{odd, `{"string":{"base64":"Yf9i"}}`},
-		{[]byte(nil), `{"[]byte":null}`},
-		{[]byte{}, `{"[]byte":""}`},
-		{[]byte(`{"a":1}`), `{"[]byte":"{\"a\":1}"}`},
-		{[]byte{0, 1, 255}, `{"[]byte":{"base64":"AAH/"}}`},
-		{noon, `{"time":"2024-05-01T12:00:00.000000005Z"}`},
-		{noon.In(berlin(t)), `{"time":"2024-05-01T14:00:00.000000005+02:00 Europe/Berlin"}`},
-		{noon.In(time.FixedZone("", -3600)), `{"time":"2024-05-01T11:00:00.000000005-01:00"}`},
-		{noon.In(time.FixedZone("UTC", 3600)), `{"time":"2024-05-01T13:00:00.000000005+01:00 UTC"}`},
-		{noon.In(time.FixedZone("a \xff", 1)), ""},
-		{time.Time{}, `{"time":"0001-01-01T00:00:00Z"}`},
-		{time.Date(1890, 1, 1, 0, 0, 0, 0, berlin(t)), `{"time":"1890-01-01T00:00:00+00:53:28 Europe/Berlin"}`},
-		{time.Date(-44, 3, 15, 0, 0, 0, 1, time.UTC), `{"time":"@-63549360000.000000001Z"}`},
-		{time.Date(12024, 3, 15, 0, 0, 0, 0, time.UTC), ""},
-		{90 * time.Minute, `{"duration":"1h30m0s"}`},
-		{time.Duration(math.MinInt64), ""},
-		{[]string{"a", odd, ""}, `{"[]string":["a",{"base64":"Yf9i"},""]}`},
-		{[]string(nil), `{"[]string":null}`},
-		{[]string{}, `{"[]string":[]}`},
-		{[]int64{1, math.MaxInt64}, `{"[]int64":[1,9223372036854775807]}`},
-		{[]int32{-1}, `{"[]int32":[-1]}`},
-		{[]int16{-1}, `{"[]int16":[-1]}`},
-		{[]int8{-1}, `{"[]int8":[-1]}`},
-		{[]int{1, 2}, `{"[]int":[1,2]}`},
-		{[]uint64{math.MaxUint64}, `{"[]uint64":[18446744073709551615]}`},
-		{[]uint32{1}, `{"[]uint32":[1]}`},
-		{[]uint16{1}, `{"[]uint16":[1]}`},
-		{[]uint{1}, `{"[]uint":[1]}`},
-		{[]float64{1, math.Inf(1), math.Copysign(0, -1)}, `{"[]float64":[1.0,"+Inf",-0.0]}`},
-		{[]float32{0.1}, `{"[]float32":[0.1]}`},
-		{[]bool{true, false}, `{"[]bool":[true,false]}`},
-		{[][]byte{nil, {}, []byte("x"), {0}}, `{"[][]byte":[null,"","x",{"base64":"AA=="}]}`},
-		{[]time.Time{noon}, `{"[]time":["2024-05-01T12:00:00.000000005Z"]}`},
-		{[]time.Duration{1}, `{"[]duration":["1ns"]}`},
+	return []any{
+		nil,
+		true,
+		false,
+		int64(42),
+		int64(math.MinInt64),
+		int64(1<<53 + 1),
+		uint64(math.MaxUint64),
+		int(-1),
+		int8(-128),
+		int16(7),
+		int32(7),
+		uint(7),
+		uint8(255),
+		uint16(7),
+		uint32(7),
+		1.5,
+		2.0,
+		math.Copysign(0, -1),
+		1e300,
+		5e-324,
+		math.NaN(),
+		math.Float64frombits(0x7ff0000000000001),
+		math.Inf(1),
+		math.Inf(-1),
+		float32(0.1),
+		float32(math.Inf(-1)),
+		float32(math.NaN()),
+		"",
+		"O'Brien \"日本\" \\ 🚚",
+		"a\x00b\n\t\r\x1f\x7f\u2028",
+		"\uFFFD",
+		odd,
+		[]byte(nil),
+		[]byte{},
+		[]byte(`{"a":1}`),
+		[]byte{0, 1, 255},
+		noon,
+		noon.In(berlin(t)),
+		noon.In(time.FixedZone("", -3600)),
+		noon.In(time.FixedZone("UTC", 3600)),
+		noon.In(time.FixedZone("a \xff", 1)),
+		time.Time{},
+		time.Date(1890, 1, 1, 0, 0, 0, 0, berlin(t)),
+		time.Date(-44, 3, 15, 0, 0, 0, 1, time.UTC),
+		time.Date(12024, 3, 15, 0, 0, 0, 0, time.UTC),
+		90 * time.Minute,
+		time.Duration(math.MinInt64),
+		[]string{"a", odd, ""},
+		[]string(nil),
+		[]string{},
+		[]int64{1, math.MaxInt64},
+		[]int32{-1},
+		[]int16{-1},
+		[]int8{-1},
+		[]int{1, 2},
+		[]uint64{math.MaxUint64},
+		[]uint32{1},
+		[]uint16{1},
+		[]uint{1},
+		[]float64{1, math.Inf(1), math.Copysign(0, -1)},
+		[]float32{0.1},
+		[]bool{true, false},
+		[][]byte{nil, {}, []byte("x"), {0}},
+		[]time.Time{noon},
+		[]time.Duration{1},
 	}
 }
 
@@ -161,24 +156,87 @@ func roundTrip(t interface{ Fatalf(string, ...any) }, args []driver.NamedValue) 
 func TestParametersOfEveryKindComeBackAsTheyWere(t *testing.T) {
 	t.Parallel()
 	var all []driver.NamedValue
-	for i, c := range storable(t) {
-		got := roundTrip(t, []driver.NamedValue{{Ordinal: 1, Value: c.value}})
-		if want := "[" + c.text + "]"; c.text != "" && got != want {
-			t.Errorf("%#v is written as %s, want %s", c.value, got, want)
-		}
-		all = append(all, driver.NamedValue{Ordinal: i + 1, Value: c.value})
+	for i, v := range storable(t) {
+		roundTrip(t, []driver.NamedValue{{Ordinal: 1, Value: v}})
+		all = append(all, driver.NamedValue{Ordinal: i + 1, Value: v})
 	}
 	roundTrip(t, all)
 }
 
-func TestNamesAndOrdinalsComeBackAsTheyWere(t *testing.T) {
+// storedForms are the files of every form in which parameters were ever stored,
+// the newest last. None may be changed or taken away.
+var storedForms = []string{"params/1.txt", "params/2.txt"}
+
+func TestParametersAreReadAsTheyWereEverStored(t *testing.T) {
 	t.Parallel()
-	got := roundTrip(t, []driver.NamedValue{
+	for _, file := range storedForms {
+		for _, c := range cases.Read(t, file) {
+			if got := describe(t, c.In[0]); got != c.Want {
+				t.Errorf("%s: %s is read as\n%s\nwant\n%s", c.Place, c.In[0], got, c.Want)
+			}
+		}
+	}
+}
+
+func TestParametersAreStoredInTheNewestForm(t *testing.T) {
+	t.Parallel()
+	var lists [][]driver.NamedValue
+	for _, v := range storable(t) {
+		lists = append(lists, []driver.NamedValue{{Ordinal: 1, Value: v}})
+	}
+	lists = append(lists, []driver.NamedValue{
 		{Ordinal: 1, Name: "id", Value: int64(7)}, {Ordinal: 5, Value: nil}, {Ordinal: 0, Name: "\x00\xff", Value: []byte("value")},
 	})
-	if want := `[{"name":"id","value":7},{"ordinal":5,"value":null},{"name":{"base64":"AP8="},"ordinal":0,"value":{"[]byte":"value"}}]`; got != want {
-		t.Errorf("got %s, want %s", got, want)
+	file := "# Parameters as they are read, and as the column parameters holds them: of a statement sent as text, or prepared.\n"
+	for _, prepared := range []bool{false, true} {
+		for _, args := range lists {
+			column := txlog.ParamsColumn(roundTrip(t, args), prepared)
+			file += cases.Line(describe(t, column), column)
+			if prepared {
+				break
+			}
+		}
+		column := txlog.ParamsColumn("", prepared)
+		file += cases.Line(describe(t, column), column)
 	}
+	cases.CheckText(t, storedForms[len(storedForms)-1], file)
+}
+
+// describe tells what the column parameters holds.
+func describe(t *testing.T, column string) string {
+	text, prepared := txlog.ReadParamsColumn(column)
+	args, err := txlog.DecodeParams(text)
+	if err != nil {
+		t.Fatalf("%s: %v", column, err)
+	}
+	list := map[bool]string{true: "prepared:", false: "text:"}[prepared]
+	for i, a := range args {
+		list += " "
+		if a.Name != "" {
+			list += fmt.Sprintf("%q=", a.Name)
+		}
+		if a.Ordinal != i+1 {
+			list += fmt.Sprintf("%d:", a.Ordinal)
+		}
+		list += describeValue(a.Value)
+	}
+	return list
+}
+
+func describeValue(v any) string {
+	switch x := v.(type) {
+	case time.Time:
+		return "time.Time(" + x.Format("2006-01-02T15:04:05.999999999-07:00:00 MST") + " in " + x.Location().String() + ")"
+	case []time.Time:
+		return "[]time.Time(" + describeValue(x[0]) + ")"
+	case float64:
+		return fmt.Sprintf("float64(%v %x)", x, math.Float64bits(x))
+	case float32:
+		return fmt.Sprintf("float32(%v %x)", x, math.Float32bits(x))
+	case string:
+		return fmt.Sprintf("%+q", x)
+	}
+	return fmt.Sprintf("%T(%#v)", v, v)
 }
 
 func TestNoParametersAreTheEmptyText(t *testing.T) {
@@ -392,12 +450,10 @@ func TestAnyParametersComeBackAsTheyWere(t *testing.T) {
 // What can be read at all means one thing: written again and read again it is
 // the same.
 func FuzzDecodeParams(f *testing.F) {
-	for _, c := range storable(f) {
-		text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: c.value}})
-		if err != nil {
-			f.Fatal(err)
+	for _, file := range storedForms {
+		for _, c := range cases.Read(f, file) {
+			f.Add(c.In[0])
 		}
-		f.Add(text)
 	}
 	f.Add(`[{"name":"id","ordinal":3,"value":{"[]string":["a"]}}]`)
 	f.Add(`[{"time":"2024-05-01T14:00:00+99:99:99 x"}]`)

@@ -83,15 +83,17 @@ func Check(t *testing.T, file string, got func(t *testing.T, in ...string) strin
 		if is != c.Want && !*update {
 			t.Errorf("%s: %q\n\tis   %s\n\twant %s", c.Place, c.In, is, c.Want)
 		}
-		for i, field := range append([]string{is}, c.In...) {
-			if i > 0 {
-				out.WriteByte('\t')
-			}
-			out.WriteString(quote(field))
-		}
-		out.WriteByte('\n')
+		out.WriteString(Line(append([]string{is}, c.In...)...))
 	}
 	write(t, file, out.String())
+}
+
+// Line writes the fields of a case.
+func Line(fields ...string) string {
+	for i := range fields {
+		fields[i] = quote(fields[i])
+	}
+	return strings.Join(fields, "\t") + "\n"
 }
 
 // CheckText compares a whole file, of testdata/ or from there, with what it is
