@@ -72,15 +72,15 @@ func (c *Conn) settle(ctx context.Context, how commit) (swallowed bool, err erro
 	if soft == nil {
 		soft = softFrom(ctx)
 	}
+	receipts, known := c.c.receiptsIn(t)
+	u := c.c.newUnit(t.receipt && known, soft, t.statements...)
 	if soft != nil {
 		if err := soft.enter(); err != nil {
 			c.undo(how.undo)
 			return false, err
 		}
-		defer soft.leave()
+		defer soft.left(u)
 	}
-	receipts, known := c.c.receiptsIn(t)
-	u := c.c.newUnit(t.receipt && known, soft, t.statements...)
 	u.NotReplayable = t.notReplayable
 	if t.keyed != nil {
 		k := t.keyed.request()

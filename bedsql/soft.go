@@ -157,6 +157,26 @@ func (s *SoftTransaction) leave() {
 	}
 }
 
+// left is leave for a write, to be deferred: what a driver's panic cuts short
+// is in the log, and End reports it.
+func (s *SoftTransaction) left(u *txlog.Unit) {
+	p := recover()
+	if p != nil && u.ID != "" {
+		s.mu.Lock()
+		s.problems = append(s.problems, panicked(u, p))
+		s.mu.Unlock()
+	}
+	s.leave()
+	if p != nil {
+		panic(p)
+	}
+}
+
+// panicked is what is told of a unit at which a driver panicked with p.
+func panicked(u *txlog.Unit, p any) error {
+	return &PendingError{LogID: u.ID, DataSource: u.DataSource, Cause: fmt.Errorf("the driver panicked: %v", p)}
+}
+
 // swallow keeps a pending or refused write's error for End and reports
 // whether the caller need not be told before: not if the log may hold nothing.
 func (s *SoftTransaction) swallow(err error) bool {

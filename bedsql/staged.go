@@ -481,7 +481,7 @@ func (u *stagedUnit) calls() []delivery.Call {
 func (u *stagedUnit) deliver(ctx context.Context, armed *connector) {
 	defer func() {
 		if u.panicked = recover(); u.panicked != nil {
-			u.told(&PendingError{LogID: u.x.Unit.ID, DataSource: u.x.Unit.DataSource, Cause: fmt.Errorf("the driver panicked: %v", u.panicked)})
+			u.told(panicked(u.x.Unit, u.panicked))
 		}
 	}()
 	defer u.side.giveBack()

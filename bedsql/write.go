@@ -192,13 +192,13 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 		return attempt.Outcome{}, err
 	}
 	soft := softFrom(ctx)
+	d := &delivered{c: c, s: s, args: args, rows: rows, retry: side{c: c}, text: [1]txlog.Statement{stored}}
 	if soft != nil {
 		if err := soft.enter(); err != nil {
 			return attempt.Outcome{}, err
 		}
-		defer soft.leave()
+		defer soft.left(&d.unit)
 	}
-	d := &delivered{c: c, s: s, args: args, rows: rows, retry: side{c: c}, text: [1]txlog.Statement{stored}}
 	defer d.retry.close()
 	if receipt {
 		c.eraseInTurn(ctx)

@@ -155,3 +155,60 @@ func TestADriverThatPanicsInAStagedEndLeavesItEnded(t *testing.T) {
 		}
 	})
 }
+
+func TestADriverThatPanicsAtAWriteOfASoftTransactionIsReportedByItsEnd(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]string{"write": "WHERE id = 1", "commit": "INSERT INTO bed_receipt"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testdb.Each(t, func(t *testing.T, db testdb.DB) {
+				r := newRig(t, db, func(c *bedsql.Config) { c.Guarantee = bedsql.ExactlyOnce })
+				r.account(1)
+				tgt, err := target(db.Driver)(db.DSN)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := &panicking{Connector: tgt.Connector}
+				wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithDialect(stepwise(tgt.Dialect)), bedsql.WithSettings(tgt.Settings))
+				if err != nil {
+					t.Fatal(err)
+				}
+				pool := sql.OpenDB(wrapped)
+				t.Cleanup(func() { _ = pool.Close() })
+				ctx, soft, err := bedsql.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				func() {
+					defer func() {
+						if p := recover(); p != "the driver's" {
+							t.Errorf("the panic is %v, want the driver's", p)
+						}
+					}()
+					if name == "write" {
+						c.at.Store(&at)
+						_, _ = pool.ExecContext(ctx, addOne)
+						return
+					}
+					conn, err := pool.Conn(ctx)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer func() { _ = conn.Close() }()
+					for _, text := range []string{"BEGIN", addOne} {
+						if _, err := conn.ExecContext(ctx, text); err != nil {
+							t.Error(err)
+						}
+					}
+					c.at.Store(&at)
+					_, _ = conn.ExecContext(ctx, "COMMIT")
+				}()
+				pending := wantPending(t, soft.End(t.Context()))
+				if u := r.wantOneLog(); u.ID != pending.LogID {
+					t.Errorf("End reports %s, the log holds %s", pending.LogID, u.ID)
+				}
+			})
+		})
+	}
+}
