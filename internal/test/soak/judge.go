@@ -19,8 +19,9 @@ type Effect struct {
 type Target struct {
 	Effects  []Effect
 	Balances map[int64]int64 // by account; all were 0
-	// Receipts are those that are under no key: none must be left.
-	Receipts int
+	// Receipts are the units of those that are under no key. Where their retention
+	// is over, only what is still in the log may have one.
+	Receipts []string
 }
 
 // Entry is a record that is left in the log.
@@ -70,6 +71,7 @@ func (h *History) Judge() []Finding {
 		j.request(j.requests[id])
 	}
 	j.log(h.Log)
+	j.receipts(h)
 	return j.found
 }
 
@@ -133,9 +135,6 @@ func (j *judgement) tables(name string, t Target) {
 		if sums[account] != balance {
 			j.find("balance", name, "account %d holds %d, its effects add up to %d", account, balance, sums[account])
 		}
-	}
-	if t.Receipts > 0 {
-		j.find("receipts", name, "%d are left that are under no key", t.Receipts)
 	}
 	j.applied[name] = applied
 }
@@ -267,6 +266,23 @@ func (j *judgement) log(entries []Entry) {
 		for _, s := range r.sends {
 			if r.Reads && s.answer != nil && slices.Contains(s.answer.Outcomes, Pending) && r.count(j, 0) == 0 && !explained[id] {
 				j.find("lost", id, "%s is neither applied nor parked; told %s", r.Kind, r.told())
+			}
+		}
+	}
+}
+
+// receipts belong to units whose log is there: the last three digits of a
+// record's id count the statements of its unit.
+func (j *judgement) receipts(h *History) {
+	unit := func(id string) string { return id[:max(0, len(id)-3)] }
+	logged := map[string]bool{}
+	for _, e := range h.Log {
+		logged[unit(e.ID)] = true
+	}
+	for name, t := range h.Targets {
+		for _, id := range t.Receipts {
+			if !logged[unit(id)] {
+				j.find("receipt", name, "that of unit %s is left, which is not in the log", id)
 			}
 		}
 	}

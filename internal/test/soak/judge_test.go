@@ -162,3 +162,16 @@ func TestTwoAnswersToOneKeyThatDifferAreFound(t *testing.T) {
 		t.Errorf("two sends applied it: found %v", found)
 	}
 }
+
+func TestAReceiptIsExplainedByItsLogAlone(t *testing.T) {
+	t.Parallel()
+	h := History{Targets: map[string]Target{bankM: {Receipts: []string{"unit-1-000"}}}}
+	if found := h.Judge(); len(found) != 1 || found[0].What != "receipt" {
+		t.Errorf("found %v", found)
+	}
+	h.Lines = lines("reads", true, []Step{{Target: bankM, N: 5}}, []Outcome{Pending})
+	h.Log = []Entry{{ID: "unit-1-001", Parked: true, Text: `"req-1/0"`}}
+	if found := h.Judge(); len(found) != 0 {
+		t.Errorf("found %v", found)
+	}
+}

@@ -143,8 +143,17 @@ func (w *world) quiet() {
 	wg.Wait()
 	w.until("the log is worked off", 3*time.Minute, w.log, "SELECT COUNT(*) FROM transaction_log WHERE parked = 0")
 	if w.o.retention < time.Hour {
+		// Those of what is parked stay as long as that does.
+		parked := "''"
+		w.rows(w.log, "SELECT DISTINCT SUBSTR(id, 1, 33) FROM transaction_log", func(scan func(...any) error) error {
+			var unit string
+			err := scan(&unit)
+			parked += ", '" + unit + "'"
+			return err
+		})
 		for _, d := range w.targets {
-			w.until("the receipts of "+d.name+" are purged", 3*(w.o.retention+2*w.o.purge), d, "SELECT COUNT(*) FROM bed_receipt WHERE fingerprint IS NULL")
+			w.until("the receipts of "+d.name+" are purged", 3*(w.o.retention+2*w.o.purge), d,
+				"SELECT COUNT(*) FROM bed_receipt WHERE fingerprint IS NULL AND SUBSTR(unit_id, 1, 33) NOT IN ("+parked+")")
 		}
 	}
 	w.usage("when all is done", w.jobs[:])
@@ -206,7 +215,12 @@ func (w *world) history() *History {
 			return err
 		})
 		if w.o.retention < time.Hour {
-			w.rows(d, "SELECT COUNT(*) FROM bed_receipt WHERE fingerprint IS NULL", func(scan func(...any) error) error { return scan(&t.Receipts) })
+			w.rows(d, "SELECT unit_id FROM bed_receipt WHERE fingerprint IS NULL", func(scan func(...any) error) error {
+				var unit string
+				err := scan(&unit)
+				t.Receipts = append(t.Receipts, unit)
+				return err
+			})
 		}
 		h.Targets[name] = t
 	}
