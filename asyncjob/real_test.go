@@ -73,7 +73,7 @@ func addNamed(t *testing.T, s txlog.Storage, target delivery.Target, query, name
 	if err != nil {
 		t.Fatal(err)
 	}
-	if target.Dialect.Flavor == delivery.Postgres {
+	if target.Dialect.Flavor == txlog.FlavorPostgres {
 		query = strings.Replace(query, "?", "$1", 1)
 	}
 	return add(t, s, "orders", "", func(u *txlog.Unit) {

@@ -178,9 +178,9 @@ func TestUnitsOfOneTransactionRunOneAfterTheOtherByAge(t *testing.T) {
 func TestConcurrencyIsReachedAndKept(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		flavor delivery.Flavor
+		flavor txlog.Flavor
 		want   int
-	}{"a server": {delivery.Postgres, 3}, "SQLite": {delivery.SQLite, 1}} {
+	}{"a server": {txlog.FlavorPostgres, 3}, "SQLite": {txlog.FlavorSQLite, 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := newStore(t)

@@ -83,7 +83,7 @@ func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.
 	if t.DriverLog != nil {
 		t.DriverLog(func(line string) { s.log.WithField("line", line).Debug("the driver's own log") })
 	}
-	if t.Dialect.Flavor == delivery.SQLite {
+	if t.Dialect.Flavor == txlog.FlavorSQLite {
 		s.concurrency = 1
 	}
 	s.own = newSession(t, s.concurrency)

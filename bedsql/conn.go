@@ -188,9 +188,9 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 		// where there is no session.
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting != nil:
-		return sqltext.ClassifyAs(d.Flavor, d.Quoting(c.inner), query)
+		return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), d.Quoting(c.inner), query)
 	}
-	return sqltext.ClassifyAs(d.Flavor, c.session.Facts.Quoting, query)
+	return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), c.session.Facts.Quoting, query)
 }
 
 // ExecContext implements driver.ExecerContext.

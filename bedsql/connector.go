@@ -16,6 +16,7 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Bounds of the cache of read statement texts, for each connector.
@@ -124,7 +125,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		target:  target,
 		dialect: target.Dialect,
 		cfg:     cfg,
-		texts:   sqltext.NewCache(target.Dialect.Flavor, cachedTexts),
+		texts:   sqltext.NewCache(sqltext.Flavor(target.Dialect.Flavor), cachedTexts),
 		log:     log,
 		receipts: attempt.Receipts{
 			LogID: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
@@ -133,8 +134,8 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	if target.DriverLog != nil {
 		target.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
-	c.guard = newGuard(&cfg, target.Dialect.Flavor, log)
-	c.eraser = &eraser{c: c, inTurn: target.Dialect.Flavor == delivery.SQLite}
+	c.guard = newGuard(&cfg, sqltext.Flavor(target.Dialect.Flavor), log)
+	c.eraser = &eraser{c: c, inTurn: target.Dialect.Flavor == txlog.FlavorSQLite}
 	c.erase = c.eraser.add
 	c.idle.turns = make(chan struct{}, maxLent)
 	c.deliver = listener.NewBestEfforts(listener.BestEffortsConfig{

@@ -8,7 +8,6 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -151,7 +150,7 @@ func (c *Conn) countSkipped(ctx context.Context) {
 // open transaction with it: MySQL sends the columns before it waits for the
 // first lock, so that the victim of a deadlock hears of it from its rows.
 func (c *Conn) complete(rows driver.Rows, err error) (driver.Rows, error) {
-	if err != nil || c.tx == nil || c.c.dialect.Flavor != delivery.MySQL {
+	if err != nil || c.tx == nil || c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows, err
 	}
 	buffered, err := attempt.BufferWrite(c.c.dialect, rows)
@@ -177,7 +176,7 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.O
 	if t == nil {
 		return out
 	}
-	if c.c.dialect.Flavor == delivery.Postgres && dberr.Of(err).State != "" {
+	if c.c.dialect.Flavor == txlog.FlavorPostgres && dberr.Of(err).State != "" {
 		// Without a SQLSTATE the driver refused it (an argument that does not
 		// fit) and the server's transaction is as good as before.
 		t.aborted = true

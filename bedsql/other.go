@@ -8,7 +8,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // sessionState is why a connection is pinned by a statement.
@@ -274,7 +274,7 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 			t.unreplayable("it holds a statement that is not plain DML")
 			t.moved = t.moved || cl.Kind != sqltext.DDL
 		}
-	} else if cl.Kind == sqltext.Savepoint && c.c.dialect.Flavor == delivery.SQLite {
+	} else if cl.Kind == sqltext.Savepoint && c.c.dialect.Flavor == txlog.FlavorSQLite {
 		// Outside a transaction SQLite's SAVEPOINT begins one.
 		t = c.open(ctx)
 		t.save(cl.Name)

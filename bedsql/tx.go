@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Tx is a wrapped local transaction.
@@ -44,7 +44,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 			return nil, err
 		}
 	}
-	if c.tx != nil && c.c.dialect.Flavor != delivery.MySQL {
+	if c.tx != nil && c.c.dialect.Flavor != txlog.FlavorMySQL {
 		// A BEGIN sent as text is open. What the database makes of a second
 		// one, the driver says; the writes so far are still to be committed.
 		inner, err := attempt.BeginTx(ctx, c.inner, opts)

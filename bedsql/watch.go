@@ -7,7 +7,7 @@ import (
 	"reflect"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // watchedRows are rows that are read inside a local transaction: the error that
@@ -33,7 +33,7 @@ var (
 // read to their end. Elsewhere than on MySQL no query that fails takes its
 // transaction with it and leaves the session in autocommit.
 func (c *Conn) watch(ctx context.Context, rows driver.Rows, err error) driver.Rows {
-	if err != nil || rows == nil || c.tx == nil || c.c.dialect.Flavor != delivery.MySQL {
+	if err != nil || rows == nil || c.tx == nil || c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows
 	}
 	if _, read := rows.(*attempt.Rows); read {

@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -152,7 +153,7 @@ func (c *Conn) ranUnlogged(s statement, why string) {
 		return
 	}
 	c.warned = true
-	flavor := c.c.dialect.Flavor
+	flavor := sqltext.Flavor(c.c.dialect.Flavor)
 	fields := logrus.Fields{"reason": why, "statement": shown(flavor, s.query), "advice": unloggedAdvice}
 	if c.pinnedBy != "" {
 		fields["pinned_by"] = shown(flavor, c.pinnedBy)

@@ -8,16 +8,19 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// Flavor is how the SQL text of the log's own statements is written.
+// Flavor is how a database's SQL text is read, and bed's own statements for it
+// are written. The zero value is standard SQL, in which no log can be kept.
 type Flavor uint8
 
 // The flavors. MariaDB is [FlavorMySQL].
 const (
-	FlavorMySQL Flavor = iota + 1
-	FlavorPostgres
-	FlavorSQLite
+	FlavorMySQL    = Flavor(sqltext.MySQL)
+	FlavorPostgres = Flavor(sqltext.Postgres)
+	FlavorSQLite   = Flavor(sqltext.SQLite)
 )
 
 // String gives the name under which [Open] and [Schema] know the database.

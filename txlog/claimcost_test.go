@@ -14,7 +14,7 @@ import (
 // plan gives the database's plan of a statement as text.
 func plan(t *testing.T, pool *sql.DB, f Flavor, sh shape, args ...any) string {
 	t.Helper()
-	rows, err := pool.Query(f.pick("EXPLAIN ", "EXPLAIN ", "EXPLAIN QUERY PLAN ")+f.text(sh), args...)
+	rows, err := pool.Query(f.Pick("EXPLAIN ", "EXPLAIN ", "EXPLAIN QUERY PLAN ")+f.text(sh), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestAClaimReadsOnlyDueRowsInTheOrderOfTheIndex(t *testing.T) {
 		quoted := f.finish("{sql}")
 		seed := "INSERT INTO transaction_log (id, transaction_type, data_source, " + quoted + ", parameters, creation_time, async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, parked) " +
 			"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) " +
-			"SELECT " + f.pick("CONCAT('%[1]s', i)", "'%[1]s' || i", "'%[1]s' || i") + ", 'x', '%[2]s', 'UPDATE a', '', i, 0, 'x', 0, 1, '', '', '', '', 0, %[3]s, %[4]d FROM n"
+			"SELECT " + f.Pick("CONCAT('%[1]s', i)", "'%[1]s' || i", "'%[1]s' || i") + ", 'x', '%[2]s', 'UPDATE a', '', i, 0, 'x', 0, 1, '', '', '', '', 0, %[3]s, %[4]d FROM n"
 		for _, kind := range []struct {
 			name, source, next string
 			parked, times      int
@@ -73,7 +73,7 @@ func TestAClaimReadsOnlyDueRowsInTheOrderOfTheIndex(t *testing.T) {
 				}
 			}
 		}
-		if _, err := pool.Exec(f.pick("ANALYZE TABLE transaction_log", "ANALYZE transaction_log", "ANALYZE")); err != nil {
+		if _, err := pool.Exec(f.Pick("ANALYZE TABLE transaction_log", "ANALYZE transaction_log", "ANALYZE")); err != nil {
 			t.Fatal(err)
 		}
 		for what, got := range map[string]string{

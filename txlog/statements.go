@@ -116,7 +116,7 @@ func (f Flavor) text(sh shape) string {
 		// That which tells takes none.
 		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
 	case renewHeld:
-		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
+		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
 	case locateHeld:
 		s = `UPDATE transaction_log SET settings = ? WHERE ` + sh.fence()
 	case releaseHeld:
@@ -125,12 +125,12 @@ func (f Flavor) text(sh shape) string {
   WHERE ` + sh.fence()
 	case selectDue:
 		// Without the hint MySQL may prefer to read, and lock, the whole table.
-		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
+		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
   WHERE parked = 0 AND data_source = ? AND next_try_time <= {now} AND statement_no = 0
   AND (creation_time <= {now} - ? OR creation_time > {now} OR next_try_time = ` + strconv.Itoa(atOnce) + `)
-  ORDER BY next_try_time, id LIMIT ?` + f.pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
+  ORDER BY next_try_time, id LIMIT ?` + f.Pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
 	case takeRows:
-		s = `UPDATE transaction_log` + f.pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows)
+		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows)
 	case selectRows:
 		s = `SELECT id, {sql}, parameters FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectTokens:
@@ -138,7 +138,7 @@ func (f Flavor) text(sh shape) string {
 	case selectUnit:
 		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?`
 	case lockUnit:
-		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?` + f.pick(` FOR UPDATE`, ` FOR UPDATE`, ``)
+		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?` + f.Pick(` FOR UPDATE`, ` FOR UPDATE`, ``)
 	case listUnits:
 		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE statement_no = 0` +
 			when(sh.where&listAfter != 0, ` AND id > ?`) +
@@ -170,7 +170,7 @@ func (f Flavor) text(sh shape) string {
 	case insertIdentity:
 		// Of several who insert at the same moment one wins.
 		s = `INSERT INTO bed_log (name, value) VALUES ('identity', ?)` +
-			f.pick(` ON DUPLICATE KEY UPDATE name = bed_log.name`, ` ON CONFLICT (name) DO NOTHING`, ` ON CONFLICT (name) DO NOTHING`)
+			f.Pick(` ON DUPLICATE KEY UPDATE name = bed_log.name`, ` ON CONFLICT (name) DO NOTHING`, ` ON CONFLICT (name) DO NOTHING`)
 	}
 	return f.finish(s)
 }
@@ -184,7 +184,7 @@ func (f Flavor) insert(rows string) string {
   async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable,
   receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until)` + rows +
 		// Repeating an INSERT whose answer was lost changes nothing.
-		f.pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
+		f.Pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
 }
 
 // Clock gives the SQL expression for the database's own clock in milliseconds
@@ -192,7 +192,7 @@ func (f Flavor) insert(rows string) string {
 // is ambiguous for an hour a year; PostgreSQL's stands in a subquery so that it
 // is read once and an index can be compared with it.
 func (f Flavor) Clock() string {
-	return f.pick(
+	return f.Pick(
 		`(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
 		`(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
 		`CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
@@ -204,12 +204,12 @@ func (f Flavor) Clock() string {
 // comment (there the hint helps, where there are many rows), for others it is
 // empty.
 func (f Flavor) ByKey() string {
-	return f.pick(`/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, ``, ``)
+	return f.Pick(`/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, ``, ``)
 }
 
 // finish puts the flavor's own words in.
 func (f Flavor) finish(s string) string {
-	s = strings.ReplaceAll(s, "{sql}", f.pick("`sql`", `"sql"`, `"sql"`))
+	s = strings.ReplaceAll(s, "{sql}", f.Pick("`sql`", `"sql"`, `"sql"`))
 	s = strings.ReplaceAll(s, "{now}", f.Clock())
 	if f != FlavorPostgres {
 		return s
@@ -217,7 +217,8 @@ func (f Flavor) finish(s string) string {
 	return pgtext.Numbered(s)
 }
 
-func (f Flavor) pick(mysql, postgres, sqlite string) string {
+// Pick gives what is for the flavor; what is for SQLite when it is none of these.
+func (f Flavor) Pick(mysql, postgres, sqlite string) string {
 	switch f {
 	case FlavorMySQL:
 		return mysql

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Name is this kind of database's name in configurations.
@@ -16,7 +17,7 @@ func newDialect() *delivery.Dialect {
 func dialectOf(c *compounds) *delivery.Dialect {
 	return &delivery.Dialect{
 		Name:             Name,
-		Flavor:           delivery.MySQL,
+		Flavor:           txlog.FlavorMySQL,
 		Classify:         Classify,
 		Undecoded:        undecoded,
 		Reusable:         reusable,

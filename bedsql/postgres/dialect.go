@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Name is this kind of database's name in configurations.
@@ -14,7 +15,7 @@ const Name = "postgres"
 // on its own.
 var dialect = &delivery.Dialect{
 	Name:             Name,
-	Flavor:           delivery.Postgres,
+	Flavor:           txlog.FlavorPostgres,
 	Classify:         Classify,
 	Undecoded:        undecoded,
 	PreparedByText:   true,

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Name is this kind of database's name in configurations.
@@ -11,7 +12,7 @@ const Name = "sqlite"
 // they would save.
 var dialect = &delivery.Dialect{
 	Name:             Name,
-	Flavor:           delivery.SQLite,
+	Flavor:           txlog.FlavorSQLite,
 	Classify:         Classify,
 	ReceiptDuplicate: isReceiptDuplicate,
 	Storable:         storable,

@@ -60,7 +60,7 @@ func Failed(d *delivery.Dialect, err error, before bool) Outcome {
 	}
 	// SQLite runs in this process: an interrupted statement loses no
 	// connection, and one to a database in memory must not be given up.
-	o.ConnLost = !o.Class.Answered() && (d.Flavor != delivery.SQLite || errors.Is(err, driver.ErrBadConn))
+	o.ConnLost = !o.Class.Answered() && (d.Flavor != txlog.FlavorSQLite || errors.Is(err, driver.ErrBadConn))
 	return o
 }
 

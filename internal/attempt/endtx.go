@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // rollbackTimeout bounds a ROLLBACK when the context that it belongs to has
@@ -17,7 +18,7 @@ const rollbackTimeout = time.Second
 // CommitTx commits tx, the local transaction that is open on conn, for as long
 // as ctx lets it. CommitFailed reads its error.
 func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
-	if d.Flavor == delivery.MySQL {
+	if d.Flavor == txlog.FlavorMySQL {
 		if err := ctx.Err(); err != nil {
 			return delivery.NotSent(err, delivery.Unknown)
 		}
@@ -34,7 +35,7 @@ func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 // in memory: there the transaction is rolled back.
 func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, err error) Outcome {
 	out := Failed(d, err, false)
-	if d.Flavor == delivery.SQLite {
+	if d.Flavor == txlog.FlavorSQLite {
 		out.ConnLost = !RolledBack(d, Rollback(context.WithoutCancel(ctx), d, conn, nil))
 		return out
 	}
@@ -67,14 +68,14 @@ func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 // RolledBack reports whether no transaction is open after a ROLLBACK that ended
 // with err. SQLite says by an error that it has rolled back by itself.
 func RolledBack(d *delivery.Dialect, err error) bool {
-	return err == nil || d.Flavor == delivery.SQLite && strings.Contains(err.Error(), "no transaction is active")
+	return err == nil || d.Flavor == txlog.FlavorSQLite && strings.Contains(err.Error(), "no transaction is active")
 }
 
 // end ends a transaction by its text where driver.Tx, which takes no context,
 // would wait for the answer beyond the end of ctx. pgx's has the context of
 // BeginTx, and SQLite answers.
 func end(ctx context.Context, d *delivery.Dialect, conn driver.Conn, text string, plain func() error) error {
-	if c, ok := delivery.Bare(conn).(driver.ExecerContext); ok && d.Flavor == delivery.MySQL && ctx.Done() != nil {
+	if c, ok := delivery.Bare(conn).(driver.ExecerContext); ok && d.Flavor == txlog.FlavorMySQL && ctx.Done() != nil {
 		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {
 			return err
 		}

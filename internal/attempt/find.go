@@ -7,6 +7,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // FindReceipt is ReadReceipt for who only looks: a database without the table
@@ -14,7 +15,7 @@ import (
 // whatever isolation conn's DSN asks for. nil means that the work is not
 // applied, or not yet: an attempt may be running.
 func FindReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, id string) (*Found, error) {
-	if d.Flavor != delivery.MySQL { // the others never show what is not committed
+	if d.Flavor != txlog.FlavorMySQL { // the others never show what is not committed
 		return findReceipt(ctx, d, conn, id)
 	}
 	opts := readCommitted(d)
@@ -43,7 +44,7 @@ func NoReceipts(d *delivery.Dialect, err error) bool {
 	if err == nil || !strings.Contains(err.Error(), "bed_receipt") {
 		return false
 	}
-	if d.Flavor == delivery.SQLite { // has one code for all of these
+	if d.Flavor == txlog.FlavorSQLite { // has one code for all of these
 		return d.Class(err).Answered() && strings.Contains(err.Error(), "no such table: ")
 	}
 	state := dberr.Of(err).State

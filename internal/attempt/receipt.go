@@ -31,7 +31,7 @@ type Receipts struct {
 }
 
 // at is one of the statements on bed_receipt at its place.
-func (r Receipts) at(f delivery.Flavor, k receiptStatement, args ...any) delivery.Call {
+func (r Receipts) at(f txlog.Flavor, k receiptStatement, args ...any) delivery.Call {
 	text := receiptText(f, k, 0)
 	if r.Place != "" {
 		text = strings.Replace(text, "bed_receipt", r.Place+".bed_receipt", 1)
@@ -40,7 +40,7 @@ func (r Receipts) at(f delivery.Flavor, k receiptStatement, args ...any) deliver
 }
 
 // insert is the call that writes u's receipt.
-func (r Receipts) insert(f delivery.Flavor, u *txlog.Unit, void bool) delivery.Call {
+func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call {
 	keep := r.retention(u).Milliseconds()
 	if u.Fingerprint == "" && !void {
 		c := r.at(f, receiptInsertPlain, u.Receipt, u.ID, r.LogID, keep)
@@ -83,7 +83,7 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn) 
 	if err == nil || !d.Class(err).Answered() {
 		return err
 	}
-	if d.Flavor != delivery.MySQL && denied(err) {
+	if d.Flavor != txlog.FlavorMySQL && denied(err) {
 		// It is there. Another one, which the account could make in a schema of its
 		// own, would not know of what is in this one.
 		return ReceiptRights(ctx, d, conn, err)
@@ -116,7 +116,7 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn) 
 // ReceiptPlace gives the database, and in PostgreSQL the schema, in which conn's
 // session finds bed_receipt or would create it, quoted; empty if nowhere.
 func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn) (place string, err error) {
-	if d.Flavor == delivery.ANSI {
+	if d.Flavor == 0 {
 		return "", nil
 	}
 	err = each(ctx, d, conn, call(receiptText(d.Flavor, receiptPlace, 0)), func(row []driver.Value) { place = text(row[0]) })
@@ -214,7 +214,7 @@ func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, i
 // in transactions of not too many. sure is as for alone.
 func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, k receiptStatement, sure func() error, ids []string, args ...any) error {
 	portion := receiptPortion
-	if d.Flavor == delivery.Postgres {
+	if d.Flavor == txlog.FlavorPostgres {
 		portion = receiptPageSize
 	}
 	for page := range slices.Chunk(ids, receiptPageSize) {
@@ -231,7 +231,7 @@ func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, k receipt
 
 func byIDsCall(d *delivery.Dialect, k receiptStatement, ids []string, args []any) delivery.Call {
 	args = slices.Clip(args)
-	if d.Flavor == delivery.Postgres {
+	if d.Flavor == txlog.FlavorPostgres {
 		args = append(args, pgtext.Array(ids))
 	} else {
 		for _, id := range ids {
@@ -242,7 +242,7 @@ func byIDsCall(d *delivery.Dialect, k receiptStatement, ids []string, args []any
 }
 
 func readCommitted(d *delivery.Dialect) driver.TxOptions {
-	if d.Flavor == delivery.SQLite {
+	if d.Flavor == txlog.FlavorSQLite {
 		return driver.TxOptions{}
 	}
 	return driver.TxOptions{Isolation: 2} // sql.LevelReadCommitted

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // ReceiptRights makes err a ReceiptRightsError if it says that the account of
@@ -30,7 +31,7 @@ func denied(err error) bool {
 func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn) string {
 	const rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON "
 	account, place := "this account", ""
-	if d.Flavor == delivery.Postgres {
+	if d.Flavor == txlog.FlavorPostgres {
 		_ = each(ctx, d, conn, call("SELECT quote_ident(current_user)"), func(row []driver.Value) { account = text(row[0]) })
 		place, _ = ReceiptPlace(ctx, d, conn)
 	} else {

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/bedsql/bed/internal/pgtext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -19,11 +18,11 @@ const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fi
 func ReceiptSchema(database string) (string, error) {
 	switch database {
 	case "mysql":
-		return receiptText(delivery.MySQL, receiptCreate, 0), nil
+		return receiptText(txlog.FlavorMySQL, receiptCreate, 0), nil
 	case "postgres":
-		return receiptText(delivery.Postgres, receiptCreate, 0), nil
+		return receiptText(txlog.FlavorPostgres, receiptCreate, 0), nil
 	case "sqlite":
-		return receiptText(delivery.SQLite, receiptCreate, 0), nil
+		return receiptText(txlog.FlavorSQLite, receiptCreate, 0), nil
 	default:
 		return "", fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
 	}
@@ -77,12 +76,12 @@ const (
 var receiptTexts sync.Map // from receiptTextKey to string
 
 type receiptTextKey struct {
-	f delivery.Flavor
+	f txlog.Flavor
 	k receiptStatement
 }
 
 // receiptText is the text of a statement. n is the number of ids.
-func receiptText(f delivery.Flavor, k receiptStatement, n int) string {
+func receiptText(f txlog.Flavor, k receiptStatement, n int) string {
 	if n > 0 {
 		return makeReceiptText(f, k, n)
 	}
@@ -95,22 +94,22 @@ func receiptText(f delivery.Flavor, k receiptStatement, n int) string {
 }
 
 // makeReceiptText is the one place where the SQL of receipts is written.
-func makeReceiptText(f delivery.Flavor, k receiptStatement, n int) string {
+func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
 	var s string
 	switch k {
 	case receiptCreate:
 		s = `CREATE TABLE IF NOT EXISTS bed_receipt (
-  id            ` + pick(f, `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(80) COLLATE "C"`, `VARCHAR(80)`) + ` NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       ` + pick(f, `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the log whose work this is
-  log_id        ` + pick(f, `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- which transaction log holds it
+  id            ` + f.Pick(`VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(80) COLLATE "C"`, `VARCHAR(80)`) + ` NOT NULL, -- the unit's, or the hash of a caller's key
+  unit_id       ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the log whose work this is
+  log_id        ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- which transaction log holds it
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
   keep_until    BIGINT NOT NULL,      -- not purged before
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
-  result        ` + pick(f, `MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
+  result        ` + f.Pick(`MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
-  ` + pick(f, `PRIMARY KEY (id)`, `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, `PRIMARY KEY (id)`) + `
-)` + pick(f, ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ` WITHOUT ROWID`)
+  ` + f.Pick(`PRIMARY KEY (id)`, `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, `PRIMARY KEY (id)`) + `
+)` + f.Pick(` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ` WITHOUT ROWID`)
 	case receiptProbe:
 		s = `SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`
 	case receiptProbeOlder:
@@ -123,7 +122,7 @@ func makeReceiptText(f delivery.Flavor, k receiptStatement, n int) string {
 		// MySQL and MariaDB let a value refer to a column before it, which is
 		// quicker than to read the clock twice.
 		s = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
-			pick(f, `creation_time`, `{now}`, `{now}`) + ` + ?)`
+			f.Pick(`creation_time`, `{now}`, `{now}`) + ` + ?)`
 	case receiptRead:
 		s = `SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`
 	case receiptResult:
@@ -133,16 +132,16 @@ func makeReceiptText(f delivery.Flavor, k receiptStatement, n int) string {
 	case receiptKeep:
 		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
 	case receiptErase, receiptPurge, receiptGone, receiptBack:
-		ids := ` WHERE id ` + pick(f, `IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
+		ids := ` WHERE id ` + f.Pick(`IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
 		switch k {
 		case receiptErase:
-			s = logFlavor(f).ByKey() + `DELETE FROM bed_receipt` + ids
+			s = f.ByKey() + `DELETE FROM bed_receipt` + ids
 		case receiptPurge:
 			// One that was met since it was found due is kept anew.
-			s = logFlavor(f).ByKey() + `DELETE FROM bed_receipt` + ids + ` AND log_gone = 1 AND keep_until <= {now}`
+			s = f.ByKey() + `DELETE FROM bed_receipt` + ids + ` AND log_gone = 1 AND keep_until <= {now}`
 		case receiptGone:
-			ms := pick(f, `?`, `?::bigint`, `?`)
-			s = `UPDATE bed_receipt SET log_gone = 1, keep_until = ` + pick(f, `GREATEST`, `GREATEST`, `MAX`) +
+			ms := f.Pick(`?`, `?::bigint`, `?`)
+			s = `UPDATE bed_receipt SET log_gone = 1, keep_until = ` + f.Pick(`GREATEST`, `GREATEST`, `MAX`) +
 				`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN ` + ms + ` ELSE ` + ms + ` END)` + ids + ` AND log_gone = 0`
 		default:
 			s = `UPDATE bed_receipt SET log_gone = 0` + ids
@@ -153,38 +152,16 @@ func makeReceiptText(f delivery.Flavor, k receiptStatement, n int) string {
     CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM bed_receipt
   WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)
 	case receiptPlace:
-		s = pick(f, `SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
+		s = f.Pick(`SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
 			`SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`,
 			`SELECT 'main'`)
 	}
-	s = strings.ReplaceAll(s, "{now}", logFlavor(f).Clock())
-	if f == delivery.Postgres {
+	s = strings.ReplaceAll(s, "{now}", f.Clock())
+	if f == txlog.FlavorPostgres {
 		s = pgtext.Numbered(s)
 	}
 	return s
-}
-
-func pick(f delivery.Flavor, mysql, postgres, sqlite string) string {
-	switch f {
-	case delivery.MySQL:
-		return mysql
-	case delivery.Postgres:
-		return postgres
-	default:
-		return sqlite
-	}
-}
-
-func logFlavor(f delivery.Flavor) txlog.Flavor {
-	switch f {
-	case delivery.MySQL:
-		return txlog.FlavorMySQL
-	case delivery.Postgres:
-		return txlog.FlavorPostgres
-	default:
-		return txlog.FlavorSQLite
-	}
 }
 
 func parseInt(s string) int64 {

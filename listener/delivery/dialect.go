@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Class says what an error of a database means for the write that met it.
@@ -44,24 +45,13 @@ func (c Class) String() string {
 	}
 }
 
-// Flavor is how a database's SQL text is read.
-type Flavor = sqltext.Flavor
-
-// The flavors.
-const (
-	ANSI     = sqltext.ANSI
-	MySQL    = sqltext.MySQL
-	Postgres = sqltext.Postgres
-	SQLite   = sqltext.SQLite
-)
-
 // Dialect is what bed knows about one kind of database. It is immutable and
 // safe for concurrent use. Nil functions have the default their comment says.
 type Dialect struct {
 	// Name is the kind's name in configurations: "mysql", "postgres", "sqlite".
 	Name string
 	// Flavor is how its SQL text is read.
-	Flavor Flavor
+	Flavor txlog.Flavor
 	// Classify says what err (not nil, as the driver returned it) means for a
 	// statement that was handed to a live connection. Default: by SQLSTATE
 	// when the error carries one, else Unknown.
