@@ -258,7 +258,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 	return result{kind: parked}
 }
 
-// remove erases the log of a refusal that its caller was told.
+// remove erases the entries of a refusal that its caller was told.
 func (u *claimed) remove(out attempt.Outcome) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()

@@ -18,7 +18,7 @@ func erasable(u *txlog.Unit, found bool) bool {
 	return u.Receipt != "" && u.Fingerprint == "" && !u.InDoubt && !found
 }
 
-// erase deletes receipts of units whose logs are gone. What cannot be deleted
+// erase deletes receipts of units whose entries are gone. What cannot be deleted
 // stays for its retention.
 func (d *drain) erase(units []*txlog.Unit) {
 	if len(units) == 0 || d.src == nil {

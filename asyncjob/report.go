@@ -15,7 +15,7 @@ import (
 type Counts struct {
 	// Claimed units were taken from the log.
 	Claimed int
-	// Delivered units are applied; their logs are removed, or will be
+	// Delivered units are applied; their entries are removed, or will be
 	// delivered once more if the removal failed until the lease was lost.
 	Delivered int
 	// Assumed counts those of Delivered that are concluded from a duplicate
@@ -27,7 +27,7 @@ type Counts struct {
 	Parked int
 	// PushedBack units were given back without a try.
 	PushedBack int
-	// Refused units had been refused and their callers told; their logs had come
+	// Refused units had been refused and their callers told; their entries had come
 	// back and are removed. String leaves them out.
 	Refused int
 	// Lost units have nothing known of them: their lease was lost, or what was

@@ -107,7 +107,7 @@ type Config struct {
 	Removal Removal
 	// MaxUnitStatements is how many statements of one local transaction are
 	// kept in the log. A larger transaction runs as ever, but when the answer
-	// to its COMMIT is lost it is parked for a person instead of delivered
+	// to its COMMIT is lost it is parked for an operator instead of delivered
 	// again. Default 1000, at most txlog.MaxStatements.
 	MaxUnitStatements int
 	// MaxUnitBytes is the same limit in bytes of SQL and parameters. Default

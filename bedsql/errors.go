@@ -53,7 +53,7 @@ var (
 //
 //	LogID      string // the write's id in the transaction log: bed-job show LogID
 //	DataSource string // where it is to be delivered
-//	Parked     bool   // it waits for a person rather than for the job
+//	Parked     bool   // it waits for an operator rather than for the job
 //	Cause      error  // the last attempt's error
 type PendingError = listener.PendingError
 

@@ -27,7 +27,7 @@ type PendingError struct {
 	LogID string
 	// DataSource is where it is to be delivered.
 	DataSource string
-	// Parked is whether it waits for a person rather than for the job.
+	// Parked is whether it waits for an operator rather than for the job.
 	Parked bool
 	// Cause is the last attempt's error.
 	Cause error
@@ -39,7 +39,7 @@ func (e *PendingError) Error() string {
 	case errors.Is(e.Cause, txlog.ErrInDoubt):
 		what = "was not sent; if its log was written after all, the job will deliver it"
 	case e.Parked:
-		what = "is parked, a person has to decide (bed-job show " + e.LogID + ")"
+		what = "is parked, an operator has to decide (bed-job show " + e.LogID + ")"
 	}
 	return fmt.Sprintf("bed: write to %s %s (log %s): %v", e.DataSource, what, e.LogID, e.Cause)
 }

@@ -22,7 +22,7 @@ const (
 	ExecuteSuccess
 	// ExecuteFailure: the attempt ended with Err.
 	ExecuteFailure
-	// Parked: the unit is left for a person; Err says why.
+	// Parked: the unit is left for an operator; Err says why.
 	Parked
 	// Removed: the log of a refusal that its caller was told came back, by a write
 	// to the log that arrived late, and is removed. Nothing is applied.

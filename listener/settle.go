@@ -148,7 +148,7 @@ func (b *BestEfforts) refused(ctx context.Context, x *Execution) error {
 	return x.Outcome.Err
 }
 
-// park leaves the unit for a person.
+// park leaves the unit for an operator.
 func (b *BestEfforts) park(ctx context.Context, x *Execution, cause error) error {
 	err := b.settle(ctx, x, txlog.Verdict{Park: true, InDoubt: x.inDoubt, Err: cause.Error()})
 	pending := b.pending(x, cause)

@@ -25,7 +25,7 @@ var valueVariables = []string{
 	"time_zone", "timestamp", "unique_checks",
 }
 
-// olderSettings are what versions wrote that knew fewer settings, for the logs
+// olderSettings are what versions wrote that knew fewer settings, for the entries
 // that they left.
 func olderSettings(cfg *mysql.Config, params map[string]string) string {
 	var list []string

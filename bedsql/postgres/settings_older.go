@@ -17,7 +17,7 @@ var valueParams = []string{
 	"transform_null_equals", "xmloption",
 }
 
-// olderSettings are what versions wrote that knew fewer settings, for the logs
+// olderSettings are what versions wrote that knew fewer settings, for the entries
 // that they left.
 func olderSettings(cfg *pgconn.Config) string {
 	params := lowerKeys(cfg.RuntimeParams)

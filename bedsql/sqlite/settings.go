@@ -83,7 +83,7 @@ func with(dsn, name, text string) (delivery.Target, error) {
 	return t, err
 }
 
-// olderSettings are what versions wrote that knew fewer settings, for the logs
+// olderSettings are what versions wrote that knew fewer settings, for the entries
 // that they left.
 func olderSettings(query url.Values) string {
 	var list []string

@@ -17,7 +17,7 @@ import (
 // An action is what an operator decides for entries: retry or discard.
 type action struct {
 	verb string
-	// done says for one log that it worked, as in "<id>: due now".
+	// done says for one entry that it worked, as in "<id>: due now".
 	done string
 	do   func(context.Context, txlog.Storage, string) error
 	// confirm: it cannot be undone and must be confirmed.
@@ -44,7 +44,7 @@ func (a *app) discardCommand() *cobra.Command {
 before; elsewhere it wants --yes.`)
 }
 
-// selection is which logs a command acts on.
+// selection is which entries a command acts on.
 type selection struct {
 	ids    []string
 	parked bool
@@ -117,7 +117,7 @@ func (a *app) act(ctx context.Context, st txlog.Storage, act action, sel selecti
 	return a.actNamed(ctx, st, act, ids)
 }
 
-// actNamed acts on the logs that were named, and reports each.
+// actNamed acts on the entries that were named, and reports each.
 func (a *app) actNamed(ctx context.Context, st txlog.Storage, act action, ids []string) error {
 	failed := 0
 	for _, id := range ids {

@@ -44,7 +44,7 @@ type app struct {
 	logging    bool
 	logLevel   string
 	logTimeout time.Duration
-	// minAge is how old a log must be before the job touches it.
+	// minAge is how old an entry must be before the job touches it.
 	minAge time.Duration
 	// dsns are those of the configuration, whose secrets no message may hold.
 	dsns []string

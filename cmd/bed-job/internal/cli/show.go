@@ -134,7 +134,7 @@ func showStatement(b io.Writer, s txlog.Statement, i, of int, values bool) {
 	_ = w.Flush()
 }
 
-// explain says what to do about an error of one log.
+// explain says what to do about an error of one entry.
 func explain(id string, err error) error {
 	switch {
 	case errors.Is(err, txlog.ErrNotFound):

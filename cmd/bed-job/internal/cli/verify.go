@@ -16,12 +16,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A verdict says of a log whether its writes are applied in its target. The
+// A verdict says of an entry whether its writes are applied in its target. The
 // names are those of JSON and promised to users.
 type verdict string
 
 const (
-	// verdictApplied: the receipt is there. To discard the log is safe, to
+	// verdictApplied: the receipt is there. To discard the entry is safe, to
 	// retry it only removes it.
 	verdictApplied verdict = "applied"
 	// verdictNotApplied: there is no receipt, or not yet. To retry applies it
@@ -30,7 +30,7 @@ const (
 	// verdictNever: the receipt is void. It is not applied and never will be;
 	// the application has to do the work anew.
 	verdictNever verdict = "neverApplied"
-	// verdictCannotTell: there is nothing to go by, such as for a log that is
+	// verdictCannotTell: there is nothing to go by, such as for an entry that is
 	// delivered at least once. An operator has to look at the data.
 	verdictCannotTell verdict = "cannotTell"
 	// verdictUnreachable: the target did not answer. Ask again later.
@@ -61,7 +61,7 @@ databases: after either was restored from a backup, look at the data.
 In JSON it is the field verdict: applied, notApplied, neverApplied, cannotTell,
 unreachable or notConfigured; verdictDetail says more, for people to read.`
 
-// A judgement is the verdict on one log. Its detail never holds a secret.
+// A judgement is the verdict on one entry. Its detail never holds a secret.
 type judgement struct {
 	verdict verdict
 	detail  string
@@ -210,7 +210,7 @@ func (v *verifier) judge(ctx context.Context, units []*txlog.Unit) ([]judgement,
 	return all, v.stillThere(ctx, units, all)
 }
 
-// stillThere takes back what was said of a log that is gone: the receipt of one
+// stillThere takes back what was said of an entry that is gone: the receipt of one
 // that was delivered meanwhile may be erased already.
 func (v *verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []judgement) error {
 	var ids []string

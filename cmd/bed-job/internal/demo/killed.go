@@ -126,7 +126,7 @@ func (w *world) untilDue(ctx context.Context) error {
 	return err
 }
 
-// savingsAre compares the savings, and how many logs there are.
+// savingsAre compares the savings, and how many entries there are.
 func (w *world) savingsAre(ctx context.Context, alice, bob int64, logs int) error {
 	units, err := w.log.List(ctx, txlog.Filter{})
 	if err != nil {
