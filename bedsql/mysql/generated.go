@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // How long, and of how many tables, it is remembered which column generates ids.
@@ -78,33 +80,30 @@ func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []stri
 
 // autoColumns finds the AUTO_INCREMENT column in the text of a CREATE TABLE as
 // the server writes it: a line for each column, which begins with its quoted
-// name.
+// name, and no quote behind a backslash whatever its SQL mode.
 func autoColumns(create string) (auto []string, ok bool) {
-	s := scanner{text: create}
 	column, depth, first := "", 0, false
-	for {
-		t := s.next()
+	for t := range sqltext.Tokens(sqltext.MySQL, sqltext.BackslashIsPlain, create) {
 		switch {
-		case t.kind == tokenEnd:
-			return auto, depth == 0
-		case t.kind == tokenBroken:
+		case t.Kind == sqltext.Broken:
 			return nil, false
-		case t.text == "(":
+		case t.Text == "(":
 			depth++
 			first = depth == 1
 			continue
-		case t.text == ")":
+		case t.Text == ")":
 			depth--
-		case t.text == "," && depth == 1:
+		case t.Text == "," && depth == 1:
 			first = true
 			continue
-		case first && (t.kind == tokenQuoted || t.kind == tokenString):
-			column = t.name()
+		case first && (t.Kind == sqltext.Quoted || t.Kind == sqltext.String):
+			column = t.Name()
 		case first:
 			column = "" // a key
-		case depth == 1 && t.is("AUTO_INCREMENT") && column != "":
+		case depth == 1 && t.Is("AUTO_INCREMENT") && column != "":
 			auto = append(auto, strings.ToLower(column))
 		}
 		first = false
 	}
+	return auto, depth == 0
 }

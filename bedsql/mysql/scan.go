@@ -1,6 +1,10 @@
 package mysql
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/bedsql/bed/internal/sqltext"
+)
 
 // write is a call's text as it can stand in a compound statement.
 type write struct {
@@ -36,40 +40,31 @@ func readWrite(text string) (*write, bool) {
 	if strings.IndexByte(text, '\\') >= 0 || strings.Contains(text, "/*!") || strings.Contains(text, "/*M!") || strings.IndexByte(text, 0) >= 0 {
 		return nil, false
 	}
-	s := scanner{text: text}
 	w := &write{}
-	var tokens []token
+	var tokens []sqltext.Token
 	end := len(text)
-	for {
-		t := s.next()
-		if t.kind == tokenBroken {
-			return nil, false
-		}
-		if t.kind == tokenEnd {
-			break
-		}
-		if t.kind == tokenMark && t.text == ";" {
-			end = t.start
-			if s.next().kind != tokenEnd {
-				return nil, false // another statement
-			}
-			break
-		}
+	for t := range sqltext.Tokens(sqltext.MySQL, sqltext.BackslashIsPlain, text) {
 		switch {
-		case t.kind == tokenParam:
-			w.params++
-		case t.kind == tokenMark && t.text == "@":
-			return nil, false // a variable
-		case t.kind == tokenWord && ownSession[strings.ToUpper(t.text)]:
+		case end < len(text): // another statement
 			return nil, false
+		case t.Kind == sqltext.Broken, t.Kind == sqltext.Var,
+			t.Text == "@" && t.Kind == sqltext.Mark,
+			t.Text == "$" && t.Kind == sqltext.Mark, // begins a name, but only to MySQL
+			t.Kind == sqltext.Word && ownSession[strings.ToUpper(t.Text)]:
+			return nil, false
+		case t.Kind == sqltext.Mark && t.Text == ";":
+			end = t.Start
+			continue
+		case t.Kind == sqltext.Param:
+			w.params++
 		}
 		tokens = append(tokens, t)
 	}
 	w.text = text[:end]
-	if len(tokens) == 0 || tokens[0].kind != tokenWord {
+	if len(tokens) == 0 || tokens[0].Kind != sqltext.Word {
 		return nil, false
 	}
-	w.verb = strings.ToUpper(tokens[0].text)
+	w.verb = strings.ToUpper(tokens[0].Text)
 	w.repeatable = repeatable(w, tokens)
 	switch w.verb {
 	case "UPDATE", "DELETE":
@@ -85,7 +80,7 @@ func readWrite(text string) (*write, bool) {
 // may keep state from one execution to the next: JSON_OBJECT gives NULL for ever
 // after it met bytes that are no text. LIMIT takes more as a parameter than in
 // the text.
-func repeatable(w *write, tokens []token) bool {
+func repeatable(w *write, tokens []sqltext.Token) bool {
 	where, into := "SET", w.generates()
 	if w.verb == "DELETE" {
 		where = "WHERE"
@@ -94,21 +89,21 @@ func repeatable(w *write, tokens []token) bool {
 	for i, t := range tokens {
 		before := tokens[max(i-1, 0)]
 		switch {
-		case t.kind == tokenWord && unrepeatable[strings.ToUpper(t.text)]:
+		case t.Kind == sqltext.Word && unrepeatable[strings.ToUpper(t.Text)]:
 			return false
-		case t.is(where), t.is("VALUES"), t.is("VALUE"):
+		case t.Is(where), t.Is("VALUES"), t.Is("VALUE"):
 			target = false
-		case t.is("LIMIT"):
+		case t.Is("LIMIT"):
 			limited = true
-		case t.kind == tokenParam && limited:
+		case t.Kind == sqltext.Param && limited:
 			return false
-		case t.kind != tokenMark:
-		case t.text == "," && target && !into:
+		case t.Kind != sqltext.Mark:
+		case t.Text == "," && target && !into:
 			return false // another table
-		case t.text == "(" && target && into && before.isName():
+		case t.Text == "(" && target && into && before.IsName():
 			target = false // the columns
-		case t.text == "(" && before.kind == tokenWord && !beforeParenthesis[strings.ToUpper(before.text)],
-			t.text == "(" && (before.kind == tokenQuoted || before.kind == tokenString):
+		case t.Text == "(" && before.Kind == sqltext.Word && !beforeParenthesis[strings.ToUpper(before.Text)],
+			t.Text == "(" && (before.Kind == sqltext.Quoted || before.Kind == sqltext.String):
 			return false // a function
 		}
 	}
@@ -138,20 +133,20 @@ var ownSession = map[string]bool{
 }
 
 // readInsert finds the table and the columns of what follows INSERT or REPLACE.
-func (w *write) readInsert(t []token) bool {
+func (w *write) readInsert(t []sqltext.Token) bool {
 	i := 0
-	for i < len(t) && t[i].kind == tokenWord {
-		switch strings.ToUpper(t[i].text) {
+	for i < len(t) && t[i].Kind == sqltext.Word {
+		switch strings.ToUpper(t[i].Text) {
 		case "LOW_PRIORITY", "HIGH_PRIORITY", "IGNORE", "INTO":
 			i++
 			continue
 		}
 		break
 	}
-	for i < len(t) && t[i].isName() {
-		w.table = append(w.table, t[i].name())
+	for i < len(t) && t[i].IsName() {
+		w.table = append(w.table, t[i].Name())
 		i++
-		if i == len(t) || t[i].text != "." {
+		if i == len(t) || t[i].Text != "." {
 			break
 		}
 		i++
@@ -160,24 +155,24 @@ func (w *write) readInsert(t []token) bool {
 		return false
 	}
 	for j := i; j+1 < len(t); j++ {
-		if t[j].is("ON") && t[j+1].is("DUPLICATE") {
+		if t[j].Is("ON") && t[j+1].Is("DUPLICATE") {
 			w.updates = true
 		}
 	}
-	if t[i].is("PARTITION") {
-		for i < len(t) && t[i].text != ")" {
+	if t[i].Is("PARTITION") {
+		for i < len(t) && t[i].Text != ")" {
 			i++
 		}
 		i++
 	}
 	w.all = true
 	switch {
-	case i+1 < len(t) && t[i].text == "(" && t[i+1].text == ")":
+	case i+1 < len(t) && t[i].Text == "(" && t[i+1].Text == ")":
 		w.all = false // INSERT INTO t () VALUES ()
-	case i+1 < len(t) && t[i].text == "(" && t[i+1].isName() && !t[i+1].is("SELECT") && !t[i+1].is("WITH") && !t[i+1].is("VALUES"):
+	case i+1 < len(t) && t[i].Text == "(" && t[i+1].IsName() && !t[i+1].Is("SELECT") && !t[i+1].Is("WITH") && !t[i+1].Is("VALUES"):
 		w.all = false
 		w.readColumns(t[i+1:], ")")
-	case i < len(t) && t[i].is("SET"):
+	case i < len(t) && t[i].Is("SET"):
 		w.all = false
 		w.readColumns(t[i+1:], "")
 	}
@@ -186,27 +181,27 @@ func (w *write) readInsert(t []token) bool {
 
 // readColumns reads the names before a "," or end, or those that are assigned
 // to when end is empty.
-func (w *write) readColumns(t []token, end string) {
+func (w *write) readColumns(t []sqltext.Token, end string) {
 	depth, fresh, name := 0, true, ""
 	for i, tok := range t {
 		switch {
-		case depth == 0 && end != "" && tok.text == end && tok.kind == tokenMark:
+		case depth == 0 && end != "" && tok.Text == end && tok.Kind == sqltext.Mark:
 			w.columns = append(w.columns, name)
 			return
-		case tok.kind == tokenMark && tok.text == "(":
+		case tok.Kind == sqltext.Mark && tok.Text == "(":
 			depth++
-		case tok.kind == tokenMark && tok.text == ")":
+		case tok.Kind == sqltext.Mark && tok.Text == ")":
 			depth--
-		case depth == 0 && tok.kind == tokenMark && tok.text == ",":
+		case depth == 0 && tok.Kind == sqltext.Mark && tok.Text == ",":
 			if end != "" {
 				w.columns = append(w.columns, name)
 			}
 			fresh, name = true, ""
-		case fresh && tok.kind == tokenString:
+		case fresh && tok.Kind == sqltext.String:
 			w.all = true // a name between double quotes, or nothing we know
-		case fresh && tok.isName():
-			name = strings.ToLower(tok.name())
-			if i+1 == len(t) || t[i+1].text != "." {
+		case fresh && tok.IsName():
+			name = strings.ToLower(tok.Name())
+			if i+1 == len(t) || t[i+1].Text != "." {
 				fresh = false
 				if end == "" {
 					w.columns = append(w.columns, name)
@@ -214,121 +209,4 @@ func (w *write) readColumns(t []token, end string) {
 			}
 		}
 	}
-}
-
-type tokenKind uint8
-
-const (
-	tokenEnd tokenKind = iota
-	tokenBroken
-	tokenWord
-	tokenQuoted // `a name`
-	tokenString // or, with ANSI_QUOTES, "a name"
-	tokenParam
-	tokenMark
-)
-
-type token struct {
-	kind  tokenKind
-	text  string
-	start int
-}
-
-func (t token) is(word string) bool { return t.kind == tokenWord && strings.EqualFold(t.text, word) }
-
-func (t token) isName() bool { return t.kind == tokenWord || t.kind == tokenQuoted }
-
-func (t token) name() string {
-	if t.kind == tokenQuoted || t.kind == tokenString {
-		q := t.text[:1]
-		return strings.ReplaceAll(t.text[1:len(t.text)-1], q+q, q)
-	}
-	return t.text
-}
-
-// scanner cuts a text without backslashes into tokens; blanks and comments are
-// none.
-type scanner struct {
-	text string
-	pos  int
-}
-
-func (s *scanner) next() token {
-	if !s.skipBlank() {
-		return token{kind: tokenBroken, start: s.pos}
-	}
-	start := s.pos
-	if start == len(s.text) {
-		return token{kind: tokenEnd, start: start}
-	}
-	kind := tokenMark
-	switch c := s.text[start]; {
-	case c == '?':
-		kind = tokenParam
-		s.pos++
-	case c == '\'' || c == '"' || c == '`':
-		kind = tokenString
-		if c == '`' {
-			kind = tokenQuoted
-		}
-		if !s.quoted(c) {
-			kind = tokenBroken
-		}
-	case isNameByte(c):
-		kind = tokenWord
-		for s.pos < len(s.text) && isNameByte(s.text[s.pos]) {
-			s.pos++
-		}
-	default:
-		s.pos++
-	}
-	return token{kind: kind, text: s.text[start:s.pos], start: start}
-}
-
-// quoted moves behind the quote that starts at pos; a doubled one is a
-// character.
-func (s *scanner) quoted(quote byte) bool {
-	for i := s.pos + 1; i < len(s.text); i++ {
-		if s.text[i] != quote {
-			continue
-		}
-		if i+1 < len(s.text) && s.text[i+1] == quote {
-			i++
-			continue
-		}
-		s.pos = i + 1
-		return true
-	}
-	s.pos = len(s.text)
-	return false
-}
-
-func (s *scanner) skipBlank() bool {
-	for s.pos < len(s.text) {
-		rest := s.text[s.pos:]
-		switch {
-		case rest[0] <= ' ':
-			s.pos++
-		case rest[0] == '#' || strings.HasPrefix(rest, "--") && (len(rest) == 2 || rest[2] <= ' '):
-			n := strings.IndexByte(rest, '\n')
-			if n < 0 {
-				s.pos = len(s.text)
-				return true
-			}
-			s.pos += n + 1
-		case strings.HasPrefix(rest, "/*"):
-			n := strings.Index(rest[2:], "*/")
-			if n < 0 {
-				return false
-			}
-			s.pos += n + 4
-		default:
-			return true
-		}
-	}
-	return true
-}
-
-func isNameByte(c byte) bool {
-	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' || c == '_' || c == '$' || c >= 0x80
 }
