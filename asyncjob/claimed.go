@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -62,8 +63,7 @@ func (r result) count(c *DataSourceReport) {
 type claimed struct {
 	*txlog.Unit
 	drain *drain
-	// letGo ends the renewal of its lease.
-	letGo func()
+	lease *lease.Kept
 	// joined: it was delivered together with others.
 	joined bool
 	result result
@@ -74,7 +74,7 @@ type claimed struct {
 // attempt.
 func (u *claimed) joins() bool {
 	d := u.drain
-	return d.src != nil && d.ctx.Err() == nil && d.outage() == nil && !d.job.keeper.Lost(u.Unit) && !d.met(u.Unit) &&
+	return d.src != nil && d.ctx.Err() == nil && d.outage() == nil && !u.lease.Lost() && !d.met(u.Unit) &&
 		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && !u.InDoubt && d.src.accepts(u.Unit) == nil
 }
 
@@ -85,7 +85,7 @@ func (u *claimed) sameSettings(o *claimed) bool {
 
 // end ends the work on the unit.
 func (u *claimed) end() {
-	u.letGo()
+	u.lease.Release()
 	u.drain.note(u.result.count)
 }
 
@@ -96,7 +96,7 @@ func (u *claimed) attend() result {
 	d, cfg := u.drain, &u.drain.job.cfg
 	untouched := txlog.Verdict{InDoubt: u.InDoubt}
 	switch {
-	case d.job.keeper.Lost(u.Unit):
+	case u.lease.Lost():
 		return u.leaseLost()
 	case d.ctx.Err() != nil, d.outage() != nil:
 		return u.pushBack(untouched)
@@ -140,7 +140,7 @@ func (u *claimed) deliver() result {
 // timeout.
 func (u *claimed) judge(a try, late bool) result {
 	d := u.drain
-	if d.job.keeper.Lost(u.Unit) {
+	if u.lease.Lost() {
 		return u.leaseLost()
 	}
 	if a.Delivered() {
@@ -303,9 +303,9 @@ func (u *claimed) release(verdict txlog.Verdict) bool {
 	_, err := backoff.Retry(u.drain.writes, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(u.drain.writes, job.cfg.Lease)
 		defer cancel()
-		job.keeper.Refresh(u.Unit)
+		u.lease.Refresh()
 		err := job.storage.Release(ctx, u.Unit, verdict)
-		if err != nil && (errors.Is(err, txlog.ErrLeaseLost) || job.keeper.Lost(u.Unit)) {
+		if err != nil && (errors.Is(err, txlog.ErrLeaseLost) || u.lease.Lost()) {
 			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
@@ -325,7 +325,7 @@ func (u *claimed) leaseLost() result {
 
 func (u *claimed) publish(t listener.EventType, out attempt.Outcome) {
 	if bus := u.drain.job.cfg.Bus; bus.Listening() {
-		bus.Publish(listener.NewEvent(t, listener.AsyncJob, u.Unit, out))
+		bus.Publish(out.Event(t, listener.AsyncJob, u.Unit))
 	}
 }
 

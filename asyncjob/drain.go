@@ -127,7 +127,7 @@ func (d *drain) hold(units []*txlog.Unit) (held []*claimed, fresh bool) {
 	d.note(func(r *DataSourceReport) { r.Claimed += len(units) })
 	held = make([]*claimed, len(units))
 	for i, u := range units {
-		held[i] = &claimed{Unit: u, drain: d, letGo: d.job.keeper.Hold(u)}
+		held[i] = &claimed{Unit: u, drain: d, lease: d.job.leases.Keep(u)}
 		fresh = fresh || !d.met(u)
 	}
 	return held, fresh

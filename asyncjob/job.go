@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -22,7 +23,7 @@ var ErrClosed = errors.New("asyncjob: the job is closed")
 // use: rounds that run at the same time share the work.
 type Job struct {
 	storage  txlog.Storage
-	keeper   *txlog.Keeper
+	leases   *lease.Renewer
 	cfg      Config
 	schedule cron.Schedule
 	sources  map[string]*source
@@ -57,7 +58,7 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{
-		storage: storage, keeper: txlog.NewKeeper(storage, cfg.Lease),
+		storage: storage, leases: lease.NewRenewer(storage, cfg.Lease),
 		cfg: cfg, schedule: schedule,
 		sources: make(map[string]*source, len(targets)), serving: map[string]bool{},
 		log: cfg.Logger.WithField("job", cfg.Name),

@@ -172,15 +172,14 @@ func byOwner(batch []*claimed) [][]*claimed {
 // nothing of the unit. After an error some of the others may be there.
 func (r *removals) erased(portion []*claimed) (gone []string, err error) {
 	job := r.drain.job
-	units := make([]*txlog.Unit, len(portion))
-	for i, u := range portion {
-		units[i] = u.Unit
-	}
+	left := slices.Clone(portion)
 	_, err = backoff.Retry(r.drain.writes, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(r.drain.writes, job.cfg.Lease)
 		defer cancel()
-		for _, u := range units {
-			job.keeper.Refresh(u)
+		units := make([]*txlog.Unit, len(left))
+		for i, u := range left {
+			u.lease.Refresh()
+			units[i] = u.Unit
 		}
 		err := job.storage.Remove(ctx, units...)
 		var lost *txlog.LeaseLostError
@@ -193,14 +192,14 @@ func (r *removals) erased(portion []*claimed) (gone []string, err error) {
 		case err == nil:
 			return struct{}{}, nil
 		}
-		units = slices.DeleteFunc(units, func(u *txlog.Unit) bool {
-			if !job.keeper.Lost(u) {
+		left = slices.DeleteFunc(left, func(u *claimed) bool {
+			if !u.lease.Lost() {
 				return false
 			}
 			gone = append(gone, u.ID)
 			return true
 		})
-		if len(units) == 0 {
+		if len(left) == 0 {
 			err = nil
 		}
 		return struct{}{}, err

@@ -195,24 +195,38 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 
 // ExecContext implements driver.ExecerContext.
 func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	class := c.read(ctx, query)
-	if class.Kind == sqltext.DML {
-		return c.execWrite(ctx, c.written(query, class), args)
-	}
-	return c.execOther(ctx, statement{query: query, class: class}, args)
+	r, err := c.run(ctx, c.text(query, c.read(ctx, query)), args, false)
+	return r.Result, err
 }
 
 // QueryContext implements driver.QueryerContext.
 func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	class := c.read(ctx, query)
-	if class.Kind == sqltext.DML {
-		return c.queryWrite(ctx, c.written(query, class), args)
-	}
-	// What queryOther comes to in the end, where most are.
+	// What run comes to in the end, where most are.
 	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
 		return c.has.QueryContext(ctx, query, args)
 	}
-	return c.queryOther(ctx, statement{query: query, class: class}, args)
+	r, err := c.run(ctx, c.text(query, class), args, true)
+	return r.Rows, err
+}
+
+// stagedIn gives the staged soft transaction that a statement belongs to.
+func (c *Conn) stagedIn(ctx context.Context) *SoftTransaction {
+	if c.stagedTx != nil {
+		return c.stagedTx.soft
+	}
+	if s := scopeOf(ctx); s.soft != nil && s.soft.staged != nil && !s.skip {
+		return s.soft
+	}
+	return nil
+}
+
+// run runs a statement, with rows by Query.
+func (c *Conn) run(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
+	if s.class.Kind == sqltext.DML {
+		return c.write(ctx, s, args, rows)
+	}
+	return c.control(ctx, s, args, rows)
 }
 
 // Prepare implements driver.Conn.
@@ -277,6 +291,14 @@ func (c *Conn) prepare(ctx context.Context, query string) (driver.Stmt, error) {
 // kill takes the connection out of use.
 func (c *Conn) kill() { c.dead = true }
 
+// lossy takes the connection out of use when the attempt on it lost it.
+func (c *Conn) lossy(out attempt.Outcome) attempt.Outcome {
+	if out.ConnLost {
+		c.kill()
+	}
+	return out
+}
+
 // discard is kill for a connection that may hold an open transaction: what the
 // caller still sends there must not end it.
 func (c *Conn) discard() {
@@ -314,9 +336,9 @@ type statement struct {
 	late *Stmt
 }
 
-// written is the statement of a write that was given as text. It is sent as
-// prepared where the driver would do so.
-func (c *Conn) written(query string, class sqltext.Class) statement {
+// text is a statement that was given as text. A write is sent as prepared where
+// the driver would do so.
+func (c *Conn) text(query string, class sqltext.Class) statement {
 	s := statement{query: query, class: class}
 	for _, open := range c.stmts {
 		if open.query == query && open.prepared != nil {
@@ -340,44 +362,32 @@ func (s *statement) anew(args []driver.NamedValue) delivery.Call {
 	return delivery.Call{SQL: s.query, Args: args, Prepared: s.isPrepared()}
 }
 
-// exec runs s on the bare connection, as a prepared statement if it is one.
-// before is as for attempt.Exec.
-func (c *Conn) exec(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, err error) {
+// send runs s on the bare connection, as a prepared statement if it is one.
+// before is as for attempt.Send.
+func (c *Conn) send(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, err error) {
 	if err := s.prepareLate(ctx, args); err != nil {
 		return nil, true, err
 	}
-	if s.prepared != nil {
-		res, err = attempt.StmtExec(ctx, s.prepared, args)
-		return res, false, err
-	}
-	return attempt.Exec(ctx, c.inner, s.query, args)
+	call := s.call(args)
+	r, before, err := attempt.Send(ctx, c.inner, &call, false)
+	return r.Result, before, err
 }
 
-// execBare hands s to the driver as database/sql would: driver.ErrSkip comes
-// back as it is, unless s is a prepared statement, which must not skip.
-func (c *Conn) execBare(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+// bare hands s to the driver as database/sql would: driver.ErrSkip comes back as
+// it is, unless s is a prepared statement, which must not skip.
+func (c *Conn) bare(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
 	if err := s.prepareLate(ctx, args); err != nil {
-		return nil, err
+		return r, err
 	}
-	if s.prepared != nil {
-		return attempt.StmtExec(ctx, s.prepared, args)
+	switch {
+	case s.prepared != nil:
+		return attempt.SendStmt(ctx, s.prepared, args, rows)
+	case rows && c.has.QueryerContext != nil:
+		r.Rows, err = c.has.QueryContext(ctx, s.query, args)
+	case !rows && c.has.ExecerContext != nil:
+		r.Result, err = c.has.ExecContext(ctx, s.query, args)
+	default:
+		err = driver.ErrSkip
 	}
-	if c.has.ExecerContext != nil {
-		return c.has.ExecContext(ctx, s.query, args)
-	}
-	return nil, driver.ErrSkip
-}
-
-// queryBare is execBare for a statement that returns rows.
-func (c *Conn) queryBare(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
-	if err := s.prepareLate(ctx, args); err != nil {
-		return nil, err
-	}
-	if s.prepared != nil {
-		return attempt.StmtQuery(ctx, s.prepared, args)
-	}
-	if c.has.QueryerContext != nil {
-		return c.has.QueryContext(ctx, s.query, args)
-	}
-	return nil, driver.ErrSkip
+	return r, err
 }

@@ -13,10 +13,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Bounds of the cache of read statement texts, for each connector.
@@ -79,20 +78,17 @@ func NewConnector(c driver.Connector, dataSource string, cfg Config, opts ...Opt
 
 // connector is one opened database: what its connections share.
 type connector struct {
-	target  delivery.Target
-	dialect *delivery.Dialect
-	cfg     Config
-	texts   *sqltext.Cache
-	deliver *listener.BestEfforts
+	target    delivery.Target
+	dialect   *delivery.Dialect
+	cfg       Config
+	texts     *sqltext.Cache
+	deliverer *besteffort.Deliverer
 	// receipts say how the receipts of writes through this connector are written.
 	receipts attempt.Receipts
-	// place is where the table of receipts is: empty if that cannot be told, nil
-	// while it was not found.
-	place  atomic.Pointer[string]
-	eraser *eraser
-	// erase is the eraser's add, made once.
-	erase func(receipt string)
-	guard *guard
+	// receiptPlace is where the table of receipts is: empty if that cannot be
+	// told, nil while it was not found.
+	receiptPlace atomic.Pointer[string]
+	guard        *guard
 	// corrected: it was told that settings of the server's were set otherwise.
 	corrected atomic.Bool
 	// idle are connections for the deliveries of staged soft transactions.
@@ -135,11 +131,10 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		target.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
 	c.guard = newGuard(&cfg, sqltext.Flavor(target.Dialect.Flavor), log)
-	c.eraser = &eraser{c: c, inTurn: target.Dialect.Flavor == txlog.FlavorSQLite}
-	c.erase = c.eraser.add
-	c.idle.turns = make(chan struct{}, maxLent)
-	c.deliver = listener.NewBestEfforts(listener.BestEffortsConfig{
+	c.idle.turns = make(chan struct{}, maxStagedConns)
+	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
+		Dialect:                 target.Dialect,
 		SyncMaxDeliveryTryTimes: cfg.SyncMaxDeliveryTryTimes,
 		RetryInitial:            cfg.RetryInitial,
 		RetryMax:                cfg.RetryMax,
@@ -147,6 +142,8 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		Lease:                   cfg.Lease,
 		LogTimeout:              cfg.LogTimeout,
 		RunUnlogged:             cfg.RunUnlogged,
+		Erase:                   c.eraseReceipts,
+		EraseInTurn:             c.erasesInTurn(),
 		Bus:                     cfg.Bus,
 		Logger:                  cfg.Logger,
 	})
@@ -202,8 +199,7 @@ func (c *connector) Driver() driver.Driver { return c.driver }
 func (c *connector) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.LogTimeout)
 	defer cancel()
-	c.deliver.Close(ctx)
-	c.eraser.close(ctx)
+	c.deliverer.Close(ctx)
 	c.idle.close()
 	if closer, ok := c.target.Connector.(io.Closer); ok {
 		return closer.Close()

@@ -1,6 +1,9 @@
 package bedsql
 
-import "sync/atomic"
+import (
+	"errors"
+	"sync/atomic"
+)
 
 // Counters count what a wrapped driver did. Read them at any time; share one
 // between registrations to add them up.
@@ -21,4 +24,23 @@ type Counters struct {
 	Guarded atomic.Uint64
 	// Skipped counts writes that ran unlogged under Skip.
 	Skipped atomic.Uint64
+}
+
+// count sorts a write's answer.
+func (n *Counters) count(err error) {
+	if err == nil {
+		n.Delivered.Add(1)
+		return
+	}
+	var refused *RefusedError
+	switch {
+	case errors.As(err, &refused):
+		n.Refused.Add(1)
+	case errors.Is(err, ErrPending):
+		n.Pending.Add(1)
+	case errors.Is(err, ErrNotLogged):
+		n.NotLogged.Add(1)
+	default:
+		n.Refused.Add(1)
+	}
 }

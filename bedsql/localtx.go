@@ -130,9 +130,9 @@ func (t *localTx) releaseSavepoint(name string) {
 // open begins to keep the list of a local transaction.
 func (c *Conn) open(ctx context.Context) *localTx {
 	c.tx = &localTx{
-		soft:     softFrom(ctx),
-		unlogged: c.pinned != "" || skipped(ctx),
-		receipt:  c.c.exactlyOnce(ctx),
+		soft:     scopeOf(ctx).soft,
+		unlogged: c.pinned != "" || scopeOf(ctx).skip,
+		receipt:  c.c.exactlyOnce(scopeOf(ctx)),
 	}
 	return c.tx
 }

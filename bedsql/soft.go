@@ -11,10 +11,6 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-type softKey struct{}
-
-type skipKey struct{}
-
 // TxOption changes a soft transaction.
 type TxOption func(*SoftTransaction)
 
@@ -56,16 +52,18 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 	if err := ctx.Err(); err != nil {
 		return ctx, nil, err
 	}
-	if outer := softFrom(ctx); outer != nil && !outer.isEnded() {
+	if outer := scopeOf(ctx).soft; outer != nil && !outer.isEnded() {
 		return ctx, nil, fmt.Errorf("%w (%s)", ErrNested, outer.id)
 	}
-	s := &SoftTransaction{id: txlog.NewID(), ctx: ctx, key: keyFrom(ctx), idle: make(chan struct{})}
+	in := scopeOf(ctx)
+	s := &SoftTransaction{id: txlog.NewID(), ctx: ctx, key: in.key, idle: make(chan struct{})}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)
 		}
 	}
-	return context.WithValue(ctx, softKey{}, s), s, nil
+	in.soft = s
+	return in.in(ctx), s, nil
 }
 
 // ID is the transaction's id, which its logs carry as transaction_id.
@@ -189,18 +187,3 @@ func (s *SoftTransaction) swallow(err error) bool {
 	s.problems = append(s.problems, err)
 	return !errors.Is(err, txlog.ErrInDoubt)
 }
-
-func softFrom(ctx context.Context) *SoftTransaction {
-	s, _ := ctx.Value(softKey{}).(*SoftTransaction)
-	return s
-}
-
-// Skip returns a context under which writes go straight to the driver,
-// unlogged and unretried. A local transaction of which only some statements
-// were skipped is not delivered again when the answer to its COMMIT is lost: it
-// is parked.
-func Skip(ctx context.Context) context.Context {
-	return context.WithValue(ctx, skipKey{}, true)
-}
-
-func skipped(ctx context.Context) bool { return ctx.Value(skipKey{}) != nil }

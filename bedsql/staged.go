@@ -3,15 +3,12 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -171,50 +168,39 @@ func (c *Conn) exactlyOnceIn(ctx context.Context, soft *SoftTransaction) bool {
 	if t := c.stagedTx; t != nil {
 		return t.receipt
 	}
-	return soft.key != nil || c.c.exactlyOnce(ctx)
-}
-
-// stagedIn gives the staged soft transaction that a statement belongs to.
-func (c *Conn) stagedIn(ctx context.Context) *SoftTransaction {
-	if c.stagedTx != nil {
-		return c.stagedTx.soft
-	}
-	if soft := softFrom(ctx); soft != nil && soft.staged != nil && !skipped(ctx) {
-		return soft
-	}
-	return nil
+	return soft.key != nil || c.c.exactlyOnce(scopeOf(ctx))
 }
 
 // stage records a write instead of running it.
-func (c *Conn) stage(ctx context.Context, soft *SoftTransaction, s statement, args []driver.NamedValue) (driver.Result, error) {
+func (c *Conn) stage(ctx context.Context, soft *SoftTransaction, s statement, args []driver.NamedValue) (r attempt.Reply, err error) {
 	switch {
 	case c.tx != nil:
-		return nil, fmt.Errorf("%w: the local transaction was begun outside of it", ErrStaged)
+		return r, fmt.Errorf("%w: the local transaction was begun outside of it", ErrStaged)
 	case c.pinned != "":
-		return nil, fmt.Errorf("%w: %s", ErrStaged, c.pinned)
+		return r, fmt.Errorf("%w: %s", ErrStaged, c.pinned)
 	case s.class.NeedsSession || s.class.Pins:
-		return nil, fmt.Errorf("%w: the statement depends on its session", ErrStaged)
-	case skipped(ctx):
-		return nil, fmt.Errorf("%w: a local transaction that only records cannot skip the log", ErrStaged)
+		return r, fmt.Errorf("%w: the statement depends on its session", ErrStaged)
+	case scopeOf(ctx).skip:
+		return r, fmt.Errorf("%w: a local transaction that only records cannot skip the log", ErrStaged)
 	case c.c.target.NoSideConnection:
-		return nil, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)
+		return r, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)
 	}
-	if k := keyFrom(ctx); k != nil && k != soft.key {
-		return nil, unusable("the staged soft transaction was begun without it")
+	if k := scopeOf(ctx).key; k != nil && k != soft.key {
+		return r, unusable("the staged soft transaction was begun without it")
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return r, err
 	}
 	if err := soft.recording(); err != nil {
-		return nil, err
+		return r, err
 	}
 	receipt := c.exactlyOnceIn(ctx, soft)
 	if err := c.c.guard.admit(s, receipt); err != nil {
-		return nil, err
+		return r, err
 	}
-	stored, args, err := c.storeArgs(s, args)
+	stored, args, err := c.c.store(s, args)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt}
 	if w.kept = keepable(args); w.kept {
@@ -222,17 +208,17 @@ func (c *Conn) stage(ctx context.Context, soft *SoftTransaction, s statement, ar
 	}
 	if w.receipt {
 		if err := c.ensureReceipts(ctx); err != nil {
-			return nil, err
+			return r, err
 		}
 	}
 	if t := c.stagedTx; t != nil {
 		t.writes = append(t.writes, w)
-		return w, nil
+		return attempt.Reply{Result: w}, nil
 	}
 	if err := soft.stage(w); err != nil {
-		return nil, err
+		return r, err
 	}
-	return w, nil
+	return attempt.Reply{Result: w}, nil
 }
 
 // keepable reports whether nobody can change the values any more.
@@ -350,160 +336,5 @@ func (s *SoftTransaction) Discard() {
 	}
 	if s.running == 0 {
 		close(s.idle)
-	}
-}
-
-// stagedUnit is the part of a group for one data source.
-type stagedUnit struct {
-	c      *connector
-	writes []*stagedWrite
-	x      *listener.Execution
-	side   *lent
-	// back is IdempotencyKey.receipt's; nil without a key.
-	back     func()
-	err      error
-	panicked any
-}
-
-// finishStaged writes all logs in one step and delivers them to their data
-// sources side by side. It gives what End reports, and what a driver panicked
-// with.
-func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, panicked any) {
-	units, err := s.stagedUnits()
-	if err != nil {
-		drop(s.staged.writes, err)
-		return []error{err}, nil
-	}
-	if len(units) == 0 {
-		return nil, nil
-	}
-	first := units[0].c
-	xs := make([]*listener.Execution, len(units))
-	for i, u := range units {
-		xs[i] = u.x
-	}
-	if errs := first.deliver.Arm(ctx, xs...); errs != nil {
-		for i, u := range units {
-			u.c.cfg.Counters.count(errs[i])
-			u.told(errs[i])
-		}
-		return errs, nil
-	}
-	var all sync.WaitGroup
-	for _, u := range units[1:] {
-		all.Go(func() { u.deliver(ctx, first) })
-	}
-	units[0].deliver(ctx, first)
-	all.Wait()
-	for _, u := range units {
-		if u.err != nil {
-			problems = append(problems, u.err)
-		}
-		if u.panicked != nil {
-			panicked = u.panicked
-		}
-		if u.x.Outcome.Replayed && s.key != nil {
-			s.key.replay()
-		}
-	}
-	return problems, panicked
-}
-
-// stagedUnits makes one unit for each data source, in the order of their first
-// writes.
-func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
-	if err := s.ctx.Err(); err != nil {
-		return nil, s.discarded(err)
-	}
-	var units []*stagedUnit
-	for _, w := range s.staged.writes {
-		i := slices.IndexFunc(units, func(u *stagedUnit) bool { return u.c.target.DataSource == w.c.target.DataSource })
-		if i < 0 {
-			i = len(units)
-			units = append(units, &stagedUnit{c: w.c})
-		}
-		units[i].writes = append(units[i].writes, w)
-	}
-	for _, u := range units {
-		statements := make([]txlog.Statement, len(u.writes))
-		receipt := s.key != nil
-		for i, w := range u.writes {
-			statements[i] = w.statement
-			receipt = receipt || w.receipt
-		}
-		unit := u.c.newUnit(receipt, s, statements...)
-		if s.key != nil {
-			back, err := s.key.mark(unit)
-			if err != nil {
-				return nil, err
-			}
-			u.back = back
-		}
-		u.prepare(unit)
-	}
-	return units, nil
-}
-
-func (u *stagedUnit) prepare(unit *txlog.Unit) {
-	calls := u.calls()
-	u.side = &lent{c: u.c}
-	u.x = u.c.execution(unit)
-	u.x.KeepRefused = true
-	u.x.Attempt = func(ctx context.Context, _ int) attempt.Outcome {
-		return u.side.attempt(ctx, func(conn driver.Conn) attempt.Outcome {
-			return u.c.replayCalls(ctx, conn, calls, unit)
-		})
-	}
-	if unit.Receipt != "" {
-		u.x.Void = func(ctx context.Context) attempt.Outcome {
-			return u.side.attempt(ctx, func(conn driver.Conn) attempt.Outcome {
-				return u.c.void(ctx, conn, unit)
-			})
-		}
-	}
-}
-
-// calls are the unit's statements; nil if they have to be read from the log.
-func (u *stagedUnit) calls() []delivery.Call {
-	calls := make([]delivery.Call, len(u.writes))
-	for i, w := range u.writes {
-		if !w.kept {
-			return nil
-		}
-		calls[i] = delivery.Call{SQL: w.statement.SQL, Args: w.args, Prepared: w.statement.Prepared}
-	}
-	return calls
-}
-
-// deliver runs the unit. The leases of the group are kept by the connector
-// that armed it. A driver's panic is for End to pass on, when the other units
-// are through; the job takes the unit over when its lease has run out.
-func (u *stagedUnit) deliver(ctx context.Context, armed *connector) {
-	defer func() {
-		if u.panicked = recover(); u.panicked != nil {
-			u.told(panicked(u.x.Unit, u.panicked))
-		}
-	}()
-	defer u.side.giveBack()
-	err := u.c.cfg.Bus.Deliver(ctx, armed.deliver, u.x)
-	u.c.cfg.Counters.count(err)
-	u.told(err)
-}
-
-// told hands the outcome to the results that Exec returned.
-func (u *stagedUnit) told(err error) {
-	u.err = err
-	if u.back != nil && err != nil && !errors.Is(err, ErrPending) && !isParked(err) {
-		u.back()
-	}
-	for i, w := range u.writes {
-		switch {
-		case err != nil:
-			w.set(nil, err)
-		case i < len(u.x.Outcome.Results):
-			w.set(u.x.Outcome.Results[i], nil)
-		default:
-			w.set(lostResult{}, nil)
-		}
 	}
 }

@@ -74,24 +74,20 @@ func (s *Stmt) CheckNamedValue(nv *driver.NamedValue) error {
 
 // ExecContext implements driver.StmtExecContext.
 func (s *Stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	if s.class.Kind == sqltext.DML {
-		return s.c.execWrite(ctx, s.now(), args)
-	}
-	return s.c.execOther(ctx, s.statement, args)
+	r, err := s.c.run(ctx, s.now(), args, false)
+	return r.Result, err
 }
 
 // QueryContext implements driver.StmtQueryContext.
 func (s *Stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	if s.class.Kind == sqltext.DML {
-		return s.c.queryWrite(ctx, s.now(), args)
-	}
-	return s.c.queryOther(ctx, s.statement, args)
+	r, err := s.c.run(ctx, s.now(), args, true)
+	return r.Rows, err
 }
 
 // now is the statement as it stands: only a write can be still to be prepared.
 func (s *Stmt) now() statement {
 	st := s.statement
-	if st.prepared == nil {
+	if st.prepared == nil && st.class.Kind == sqltext.DML {
 		st.late = s
 	}
 	return st

@@ -36,7 +36,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if err := c.ready(ctx); err != nil {
 		return nil, err
 	}
-	if k := keyFrom(ctx); k != nil && !skipped(ctx) && !opts.ReadOnly {
+	if k := scopeOf(ctx).key; k != nil && !scopeOf(ctx).skip && !opts.ReadOnly {
 		return c.beginKeyed(ctx, opts, k)
 	}
 	if !opts.ReadOnly {
@@ -78,7 +78,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	}
 	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
 	// text) MySQL commits it first.
-	if swallowed, err := c.settle(ctx, commit{finish: begin, undo: c.rollback(ctx, nil)}); err != nil && !swallowed {
+	if swallowed, err := c.commit(ctx, ender{finish: begin, undo: c.rollback(ctx, nil)}); err != nil && !swallowed {
 		failed = err
 	}
 	if failed != nil {
@@ -89,7 +89,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	}
 	local := c.open(ctx)
 	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
-	local.readOnly = opts.ReadOnly && keyFrom(ctx) != nil && !skipped(ctx)
+	local.readOnly = opts.ReadOnly && scopeOf(ctx).key != nil && !scopeOf(ctx).skip
 	if opts.ReadOnly && local.receipt {
 		// The table of receipts was not looked for. SQLite's driver lets it
 		// write all the same.
@@ -114,7 +114,7 @@ func (t *Tx) Commit() error {
 		c.closed()
 		return err
 	}
-	swallowed, err := c.settle(t.ctx, commit{
+	swallowed, err := c.commit(t.ctx, ender{
 		finish: func(ctx context.Context) ending {
 			if err := attempt.CommitTx(ctx, c.c.dialect, &c.session, t.inner); err != nil {
 				return ending{Outcome: c.lossy(attempt.CommitFailed(ctx, c.c.dialect, &c.session, err))}

@@ -4,9 +4,7 @@ import (
 	"database/sql/driver"
 	"time"
 
-	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // EventType says at which point of an execution an event was made.
@@ -106,23 +104,4 @@ type Event struct {
 	Assumed bool
 	// Found: a success known from the unit's receipt, which an earlier attempt left.
 	Found bool
-}
-
-// NewEvent makes the event of an attempt on u. Statements whose parameters
-// cannot be read come without them.
-func NewEvent(t EventType, by Origin, u *txlog.Unit, out attempt.Outcome) Event {
-	ev := Event{
-		Type: t, Origin: by, Time: time.Now(),
-		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource,
-		Statements: make([]Statement, len(u.Statements)),
-		Err:        out.Err, Assumed: out.Assumed, Found: out.Found,
-	}
-	if out.Err != nil {
-		ev.Class = out.Class
-	}
-	for i, s := range u.Statements {
-		args, _ := s.Args()
-		ev.Statements[i] = Statement{SQL: s.SQL, Parameters: args}
-	}
-	return ev
 }

@@ -108,9 +108,6 @@ type Unit struct {
 	// (a NULL where text belongs, a statement of the unit missing). The rest
 	// of the fields hold what could be read.
 	Unreadable error
-
-	// held is set while a Keeper holds the unit.
-	held *hold
 }
 
 // Due is when a claim that asks for minAge may take the unit, on the store's

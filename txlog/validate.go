@@ -129,7 +129,6 @@ func (f Filter) limit() int {
 // clone copies a unit with everything it points to.
 func (u *Unit) clone() *Unit {
 	c := *u
-	c.held = nil
 	c.Statements = append([]Statement(nil), u.Statements...)
 	return &c
 }

@@ -266,11 +266,11 @@ func (c *compounds) unprepared(m *memory, n *noticed, err error) {
 // execPrepared runs a compound whose rows affected are those of its write and
 // one for the receipt.
 func execPrepared(ctx context.Context, n *noticed, args []driver.NamedValue) ([]driver.Result, error) {
-	res, err := attempt.StmtExec(ctx, n.stmt, args)
+	r, err := attempt.SendStmt(ctx, n.stmt, args, false)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := res.RowsAffected()
+	rows, err := r.Result.RowsAffected()
 	if err != nil {
 		return nil, inDoubt(err)
 	}
@@ -278,11 +278,11 @@ func execPrepared(ctx context.Context, n *noticed, args []driver.NamedValue) ([]
 }
 
 func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args []driver.NamedValue) ([]driver.Result, error) {
-	rows, err := attempt.StmtQuery(ctx, n.stmt, args)
+	r, err := attempt.SendStmt(ctx, n.stmt, args, true)
 	if err != nil {
 		return nil, err
 	}
-	return compoundRow(calls, []*write{{}, n.write}, rows)
+	return compoundRow(calls, []*write{{}, n.write}, r.Rows)
 }
 
 // bindable reports whether values mean the same as parameters as they do where

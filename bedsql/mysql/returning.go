@@ -42,5 +42,6 @@ func (s *returning) ExecContext(ctx context.Context, args []driver.NamedValue) (
 		return nil, err
 	}
 	defer func() { _ = st.Close() }()
-	return attempt.StmtExec(ctx, st, args)
+	r, err := attempt.SendStmt(ctx, st, args, false)
+	return r.Result, err
 }

@@ -76,26 +76,17 @@ func (o Outcome) assume(inDoubt bool) Outcome {
 // rows of one that returns them are read to their end. inDoubt says that an
 // earlier attempt of the same statement may have been applied.
 func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
+	r, before, err := Send(ctx, conn, &c, rows)
+	if err != nil {
+		return Failed(d, err, before).assume(inDoubt)
+	}
+	out := Outcome{Result: r.Result}
 	if rows {
-		return queryOne(ctx, d, conn, c, inDoubt)
+		if out.Rows, err = BufferWrite(d, r.Rows); err != nil {
+			return Failed(d, err, false).assume(inDoubt)
+		}
 	}
-	res, before, err := execCall(ctx, conn, &c)
-	if err != nil {
-		return Failed(d, err, before).assume(inDoubt)
-	}
-	return Outcome{Result: res}
-}
-
-func queryOne(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, inDoubt bool) Outcome {
-	rows, before, err := queryCall(ctx, conn, &c)
-	if err != nil {
-		return Failed(d, err, before).assume(inDoubt)
-	}
-	buffered, err := BufferWrite(d, rows)
-	if err != nil {
-		return Failed(d, err, false).assume(inDoubt)
-	}
-	return Outcome{Rows: buffered}
+	return out
 }
 
 // Replay runs a unit from the log as one attempt: with its receipt if it has

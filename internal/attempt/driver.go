@@ -12,111 +12,108 @@ import (
 // The functions of this file drive a connection through the newest of the
 // optional interfaces it has, falling back as database/sql does.
 
-// Exec runs one statement. before reports that an error arose before the
-// statement itself was sent (its prepare failed, or ctx had already ended).
-func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (res driver.Result, before bool, err error) {
+// Reply is what a driver gives back: the result of a statement that was sent by
+// Exec, the rows of one that was sent by Query.
+type Reply struct {
+	Result driver.Result
+	Rows   driver.Rows
+}
+
+// Send runs a call as the application sent it, with rows by Query. before
+// reports that an error arose before the statement itself was sent (its prepare
+// failed, or ctx had already ended).
+func Send(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r Reply, before bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, true, err
+		return r, true, err
 	}
-	switch c := delivery.Bare(conn).(type) {
+	switch {
+	case c.Stmt != nil:
+		r, err = SendStmt(ctx, c.Stmt, c.Args, rows)
+		return r, false, err
+	case !c.Prepared:
+		if r, err = sendText(ctx, delivery.Bare(conn), c, rows); !errors.Is(err, driver.ErrSkip) {
+			return r, false, err
+		}
+	}
+	st, err := Prepare(ctx, conn, c.SQL)
+	if err != nil {
+		return Reply{}, true, err
+	}
+	if err := CheckCount(st, c.Args); err != nil {
+		_ = st.Close()
+		return Reply{}, true, err
+	}
+	r, err = SendStmt(ctx, st, c.Args, rows)
+	if !rows || err != nil {
+		_ = st.Close()
+		return r, false, err
+	}
+	return Reply{Rows: &stmtRows{Rows: r.Rows, st: st}}, false, nil
+}
+
+// sendText runs a call unprepared; driver.ErrSkip if the driver cannot.
+func sendText(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r Reply, err error) {
+	if rows {
+		switch conn := conn.(type) {
+		case driver.QueryerContext:
+			r.Rows, err = conn.QueryContext(ctx, c.SQL, c.Args)
+			return r, err
+		case driver.Queryer: //nolint:staticcheck // deprecated, but drivers have it
+			if vals, verr := plain(c.Args); verr == nil {
+				r.Rows, err = conn.Query(c.SQL, vals)
+				return r, err
+			}
+		}
+		return r, driver.ErrSkip
+	}
+	switch conn := conn.(type) {
 	case driver.ExecerContext:
-		res, err = c.ExecContext(ctx, query, args)
-		if !errors.Is(err, driver.ErrSkip) {
-			return res, false, err
-		}
+		r.Result, err = conn.ExecContext(ctx, c.SQL, c.Args)
+		return r, err
 	case driver.Execer: //nolint:staticcheck // deprecated, but drivers have it
-		if vals, verr := plain(args); verr == nil {
-			res, err = c.Exec(query, vals)
-			if !errors.Is(err, driver.ErrSkip) {
-				return res, false, err
-			}
+		if vals, verr := plain(c.Args); verr == nil {
+			r.Result, err = conn.Exec(c.SQL, vals)
+			return r, err
 		}
 	}
-	return execPrepared(ctx, conn, query, args)
+	return r, driver.ErrSkip
 }
 
-// execPrepared is Exec for a statement that is to be prepared.
-func execPrepared(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (res driver.Result, before bool, err error) {
-	st, err := Prepare(ctx, conn, query)
+// SendStmt runs a prepared statement, with rows by Query.
+func SendStmt(ctx context.Context, st driver.Stmt, args []driver.NamedValue, rows bool) (r Reply, err error) {
+	if s, ok := st.(driver.StmtQueryContext); ok && rows {
+		r.Rows, err = s.QueryContext(ctx, args)
+		return r, err
+	}
+	if s, ok := st.(driver.StmtExecContext); ok && !rows {
+		r.Result, err = s.ExecContext(ctx, args)
+		return r, err
+	}
+	vals, err := plain(args)
 	if err != nil {
-		return nil, true, err
-	}
-	defer func() { _ = st.Close() }()
-	if err := CheckCount(st, args); err != nil {
-		return nil, true, err
-	}
-	res, err = StmtExec(ctx, st, args)
-	return res, false, err
-}
-
-// execCall is Exec for a call, sent as the application sent it.
-func execCall(ctx context.Context, conn driver.Conn, c *delivery.Call) (res driver.Result, before bool, err error) {
-	if !c.Prepared {
-		return Exec(ctx, conn, c.SQL, c.Args)
+		return r, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, true, err
+		return r, err
 	}
-	if c.Stmt == nil {
-		return execPrepared(ctx, conn, c.SQL, c.Args)
+	if rows {
+		r.Rows, err = st.Query(vals) //nolint:staticcheck // the only one that this driver has
+	} else {
+		r.Result, err = st.Exec(vals) //nolint:staticcheck // the only one that this driver has
 	}
-	res, err = StmtExec(ctx, c.Stmt, c.Args)
-	return res, false, err
+	return r, err
 }
 
-// Query runs one statement that returns rows. before is as for Exec.
+// Exec is Send for a text that is run by Exec.
+func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (res driver.Result, before bool, err error) {
+	r, before, err := Send(ctx, conn, &delivery.Call{SQL: query, Args: args}, false)
+	return r.Result, before, err
+}
+
+// Query is Send for a text that is run by Query.
 func Query(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return nil, true, err
-	}
-	switch c := delivery.Bare(conn).(type) {
-	case driver.QueryerContext:
-		rows, err = c.QueryContext(ctx, query, args)
-		if !errors.Is(err, driver.ErrSkip) {
-			return rows, false, err
-		}
-	case driver.Queryer: //nolint:staticcheck // deprecated, but drivers have it
-		if vals, verr := plain(args); verr == nil {
-			rows, err = c.Query(query, vals)
-			if !errors.Is(err, driver.ErrSkip) {
-				return rows, false, err
-			}
-		}
-	}
-	return queryPrepared(ctx, conn, query, args)
-}
-
-// queryCall is Query for a call, sent as the application sent it.
-func queryCall(ctx context.Context, conn driver.Conn, c *delivery.Call) (rows driver.Rows, before bool, err error) {
-	if !c.Prepared {
-		return Query(ctx, conn, c.SQL, c.Args)
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, true, err
-	}
-	if c.Stmt == nil {
-		return queryPrepared(ctx, conn, c.SQL, c.Args)
-	}
-	rows, err = StmtQuery(ctx, c.Stmt, c.Args)
-	return rows, false, err
-}
-
-// queryPrepared is Query for a statement that is to be prepared.
-func queryPrepared(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
-	st, err := Prepare(ctx, conn, query)
-	if err != nil {
-		return nil, true, err
-	}
-	if err := CheckCount(st, args); err != nil {
-		_ = st.Close()
-		return nil, true, err
-	}
-	rows, err = StmtQuery(ctx, st, args)
-	if err != nil {
-		_ = st.Close()
-		return nil, false, err
-	}
-	return &stmtRows{Rows: rows, st: st}, false, nil
+	r, before, err := Send(ctx, conn, &delivery.Call{SQL: query, Args: args}, true)
+	return r.Rows, before, err
 }
 
 // stmtRows closes the statement that was prepared for one query with its rows.
@@ -158,36 +155,6 @@ func Prepare(ctx context.Context, conn driver.Conn, query string) (driver.Stmt, 
 		return nil, ctx.Err()
 	}
 	return st, err
-}
-
-// StmtExec runs a prepared statement.
-func StmtExec(ctx context.Context, st driver.Stmt, args []driver.NamedValue) (driver.Result, error) {
-	if s, ok := st.(driver.StmtExecContext); ok {
-		return s.ExecContext(ctx, args)
-	}
-	vals, err := plain(args)
-	if err != nil {
-		return nil, err
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return st.Exec(vals) //nolint:staticcheck // the only one that this driver has
-}
-
-// StmtQuery runs a prepared statement that returns rows.
-func StmtQuery(ctx context.Context, st driver.Stmt, args []driver.NamedValue) (driver.Rows, error) {
-	if s, ok := st.(driver.StmtQueryContext); ok {
-		return s.QueryContext(ctx, args)
-	}
-	vals, err := plain(args)
-	if err != nil {
-		return nil, err
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return st.Query(vals) //nolint:staticcheck // the only one that this driver has
 }
 
 // BeginTx begins a local transaction; options are never dropped.

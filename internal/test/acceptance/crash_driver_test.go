@@ -197,11 +197,17 @@ type crashStmt struct {
 }
 
 func (s *crashStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	return around(s.c, verb(s.query), func() (driver.Result, error) { return attempt.StmtExec(ctx, s.Stmt, args) })
+	return around(s.c, verb(s.query), func() (driver.Result, error) {
+		r, err := attempt.SendStmt(ctx, s.Stmt, args, false)
+		return r.Result, err
+	})
 }
 
 func (s *crashStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	return around(s.c, verb(s.query), func() (driver.Rows, error) { return attempt.StmtQuery(ctx, s.Stmt, args) })
+	return around(s.c, verb(s.query), func() (driver.Rows, error) {
+		r, err := attempt.SendStmt(ctx, s.Stmt, args, true)
+		return r.Rows, err
+	})
 }
 
 func (s *crashStmt) CheckNamedValue(nv *driver.NamedValue) error {

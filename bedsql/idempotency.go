@@ -17,8 +17,6 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-type keyKey struct{}
-
 // IdempotencyKey is a caller's own key for a request: see WithIdempotencyKey.
 // Safe for concurrent use, but the order of writes under it must be the same
 // each time the request is sent, for by it they are told apart.
@@ -55,7 +53,9 @@ type IdempotencyKey struct {
 // request. Read-only transactions do not use the key.
 func WithIdempotencyKey(ctx context.Context, key string) (context.Context, *IdempotencyKey) {
 	k := &IdempotencyKey{key: key, next: map[string]int{}}
-	return context.WithValue(ctx, keyKey{}, k), k
+	s := scopeOf(ctx)
+	s.key = k
+	return s.in(ctx), k
 }
 
 // SetFingerprint says what the same request means, in place of its SQL and
@@ -136,11 +136,6 @@ func write(h hash.Hash, s string) {
 	_, _ = h.Write([]byte(s))
 }
 
-func keyFrom(ctx context.Context) *IdempotencyKey {
-	k, _ := ctx.Value(keyKey{}).(*IdempotencyKey)
-	return k
-}
-
 // mark puts a unit under the key. back is receipt's.
 func (k *IdempotencyKey) mark(u *txlog.Unit) (back func(), err error) {
 	id, back, err := k.receipt(u.DataSource)
@@ -200,6 +195,22 @@ func (kt *keyedTx) next(s txlog.Statement) (*attempt.AnswerStatement, error) {
 	}
 	kt.at++
 	return a, a.Failure()
+}
+
+// replayed answers the next statement of a transaction that is replayed.
+func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err error) {
+	a, err := kt.next(s)
+	switch {
+	case err != nil:
+		return r, err
+	case !rows:
+		r.Result = a.Result()
+	case a.Rows() == nil:
+		return r, ErrRowsUnknown
+	default:
+		r.Rows = a.Rows()
+	}
+	return r, nil
 }
 
 // ran collects the answer to a statement that was applied.

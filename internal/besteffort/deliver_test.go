@@ -1,4 +1,4 @@
-package listener
+package besteffort
 
 import (
 	"context"
@@ -13,6 +13,19 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
+
+// funcs are attempts; nil succeeds.
+type funcs struct{ first, void func() attempt.Outcome }
+
+func (f funcs) First(context.Context) attempt.Outcome {
+	if f.first == nil {
+		return attempt.Outcome{}
+	}
+	return f.first()
+}
+func (f funcs) Again(ctx context.Context) attempt.Outcome { return f.First(ctx) }
+func (f funcs) Void(context.Context) attempt.Outcome      { return f.void() }
+func (f funcs) Answered(context.Context) attempt.Outcome  { return attempt.Outcome{} }
 
 // asked records until when its callers say that they own a unit.
 type asked struct {
@@ -32,7 +45,7 @@ func (s *asked) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) err
 
 // The log tells an owner's own removal, repeated after a lost answer, from
 // somebody else's by the lease: what it goes by must be the renewed one.
-func TestPoint15_AnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
+func TestAnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
 	t.Parallel()
 	refusal := errors.New("no")
 	for name, outcome := range map[string]attempt.Outcome{
@@ -46,20 +59,20 @@ func TestPoint15_AnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
 			quiet.SetOutput(io.Discard)
 			storage := &asked{Memory: txlog.NewMemory()}
 			defer func() { _ = storage.Close() }()
-			b := NewBestEfforts(BestEffortsConfig{
+			e := New(Config{
 				Storage: storage, Lease: 200 * time.Millisecond, LogTimeout: time.Second,
-				Logger: quiet,
+				Dialect: &delivery.Dialect{}, Logger: quiet,
 			})
-			defer b.Close(context.Background())
+			defer e.Close(context.Background())
 			id := txlog.NewID()
-			x := &Execution{Dialect: &delivery.Dialect{}, Unit: &txlog.Unit{
+			d := &Delivery{Unit: &txlog.Unit{
 				ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}},
 			}}
-			x.Attempt = func(context.Context, int) attempt.Outcome {
-				<-time.After(time.Until(x.Unit.Lease.Deadline)) // it takes longer than the lease
+			d.Attempts = funcs{first: func() attempt.Outcome {
+				<-time.After(time.Until(d.Unit.Lease.Deadline)) // it takes longer than the lease
 				return outcome
-			}
-			_ = (*Bus)(nil).Execute(context.Background(), b, x)
+			}}
+			_ = e.Deliver(context.Background(), d)
 			if len(storage.deadlines) != 1 {
 				t.Fatalf("the log was told %d times, want once", len(storage.deadlines))
 			}
@@ -78,25 +91,24 @@ func (silent) Remove(ctx context.Context, _ ...*txlog.Unit) error {
 	return ctx.Err()
 }
 
-func TestPoint14_ALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *testing.T) {
+func TestALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *testing.T) {
 	t.Parallel()
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	storage := silent{txlog.NewMemory()}
 	defer func() { _ = storage.Memory.Close() }()
-	b := NewBestEfforts(BestEffortsConfig{
+	e := New(Config{
 		Storage: storage, Lease: time.Minute, LogTimeout: 20 * time.Millisecond, RetryInitial: time.Millisecond,
-		Logger: quiet,
+		Dialect: &delivery.Dialect{}, Logger: quiet,
 	})
 	id := txlog.NewID()
-	x := &Execution{
-		Dialect: &delivery.Dialect{},
-		Unit:    &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-		Attempt: func(context.Context, int) attempt.Outcome { return attempt.Outcome{} },
+	d := &Delivery{
+		Unit:     &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+		Attempts: funcs{},
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := (*Bus)(nil).Execute(ctx, b, x); err != nil {
+	if err := e.Deliver(ctx, d); err != nil {
 		t.Errorf("the delivered write gives %v", err)
 	}
 	if ctx.Err() != nil {
@@ -104,7 +116,7 @@ func TestPoint14_ALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *test
 	}
 	closing, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer stop()
-	b.Close(closing)
+	e.Close(closing)
 }
 
 // repeating is a log that had to repeat its writes.
@@ -126,18 +138,18 @@ func TestAReceiptStaysWhenTheLogMayComeBackAfterItsRemoval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			defer func() { _ = storage.Close() }()
-			b := NewBestEfforts(BestEffortsConfig{Storage: storage, Lease: time.Minute, LogTimeout: 10 * time.Second, RetryInitial: time.Millisecond})
-			defer b.Close(context.Background())
-			id := txlog.NewID()
 			erased := ""
-			x := &Execution{
-				Dialect: &delivery.Dialect{}, Erase: func(receipt string) { erased = receipt },
-				Unit:    &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-				Attempt: func(context.Context, int) attempt.Outcome { return attempt.Outcome{} },
+			e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: 10 * time.Second, RetryInitial: time.Millisecond,
+				Dialect: &delivery.Dialect{}, Erase: func(_ context.Context, receipts []string) { erased = receipts[0] }})
+			id := txlog.NewID()
+			d := &Delivery{
+				Unit:     &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+				Attempts: funcs{},
 			}
-			if err := (*Bus)(nil).Execute(context.Background(), b, x); err != nil {
+			if err := e.Deliver(context.Background(), d); err != nil {
 				t.Fatal(err)
 			}
+			e.Close(context.Background())
 			if want := map[string]string{"answered": id}[name]; erased != want {
 				t.Errorf("the erased receipt is %q, want %q", erased, want)
 			}
@@ -155,24 +167,23 @@ func TestARefusalIsOnlyToldWhenALogThatComesBackCannotBeDelivered(t *testing.T) 
 			defer func() { _ = storage.Close() }()
 			quiet := logrus.New()
 			quiet.SetOutput(io.Discard)
-			b := NewBestEfforts(BestEffortsConfig{
+			e := New(Config{
 				Storage: storage, SyncMaxDeliveryTryTimes: 1, Lease: time.Minute, LogTimeout: 10 * time.Second,
-				RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 10 * time.Second, Logger: quiet,
+				RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 10 * time.Second, Dialect: &delivery.Dialect{}, Logger: quiet,
 			})
-			defer b.Close(context.Background())
+			defer e.Close(context.Background())
 			id, refusal, voided := txlog.NewID(), errors.New("no"), 0
-			x := &Execution{
-				Dialect: &delivery.Dialect{},
-				Unit:    &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
-				Attempt: func(context.Context, int) attempt.Outcome {
-					return attempt.Outcome{Err: refusal, Class: delivery.Refused}
-				},
-				Void: func(context.Context) attempt.Outcome {
-					voided++
-					return attempt.Outcome{Err: delivery.ErrVoided, Class: delivery.Refused, Voided: true}
+			d := &Delivery{
+				Unit: &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+				Attempts: funcs{
+					first: func() attempt.Outcome { return attempt.Outcome{Err: refusal, Class: delivery.Refused} },
+					void: func() attempt.Outcome {
+						voided++
+						return attempt.Outcome{Err: delivery.ErrVoided, Class: delivery.Refused, Voided: true}
+					},
 				},
 			}
-			if err := (*Bus)(nil).Execute(context.Background(), b, x); err != refusal {
+			if err := e.Deliver(context.Background(), d); err != refusal {
 				t.Errorf("got %v, want the database's own %v", err, refusal)
 			}
 			if want := map[string]int{"repeated": 1}[name]; voided != want {

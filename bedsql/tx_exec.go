@@ -14,7 +14,7 @@ import (
 // inTx prepares a write inside the open transaction: it is turned into what
 // the log keeps before it runs.
 func (c *Conn) inTx(ctx context.Context, s statement, args []driver.NamedValue) (txlog.Statement, error) {
-	if k := keyFrom(ctx); k != nil && (c.tx.keyed == nil || c.tx.keyed.key != k) {
+	if k := scopeOf(ctx).key; k != nil && (c.tx.keyed == nil || c.tx.keyed.key != k) {
 		return txlog.Statement{}, unusable("the local transaction was begun without it")
 	}
 	if c.tx.readOnly {
@@ -23,7 +23,7 @@ func (c *Conn) inTx(ctx context.Context, s statement, args []driver.NamedValue) 
 	if c.tx.lost != nil {
 		return txlog.Statement{}, c.tx.lostError()
 	}
-	if skipped(ctx) {
+	if scopeOf(ctx).skip {
 		c.tx.unreplayable("some of its statements ran under Skip")
 	}
 	if s.class.NeedsSession || s.class.Pins {
@@ -36,30 +36,39 @@ func (c *Conn) inTx(ctx context.Context, s statement, args []driver.NamedValue) 
 			return txlog.Statement{}, err
 		}
 	}
-	return c.store(s, args)
+	stored, _, err := c.c.store(s, args)
+	return stored, err
 }
 
-func (c *Conn) execInTx(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
-	if c.tx.unlogged {
-		return c.execThrough(ctx, s, args)
+// writeInTx runs a DML inside the open transaction and adds it to its list.
+func (c *Conn) writeInTx(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
+	t := c.tx
+	if t.unlogged {
+		return c.writeUnlogged(ctx, s, args, rows)
 	}
 	stored, err := c.inTx(ctx, s, args)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	t := c.tx
 	if t.keyed != nil && t.keyed.replay != nil {
-		a, err := t.keyed.next(stored)
-		if err != nil {
-			return nil, err
-		}
-		return a.Result(), nil
+		return t.keyed.replayed(stored, rows)
 	}
 	if t.soft == nil {
-		t.soft = softFrom(ctx)
+		t.soft = scopeOf(ctx).soft
 	}
-	res, before, err := c.exec(ctx, s, args)
+	before := false
+	var buffered *attempt.Rows
+	if !rows {
+		r.Result, before, err = c.send(ctx, s, args)
+	} else if r, err = c.bare(ctx, s, args, true); errors.Is(err, driver.ErrSkip) {
+		return r, err // database/sql brings it again, prepared
+	} else {
+		r.Rows, err = c.complete(r.Rows, err)
+	}
 	c.countInTx(ctx)
+	if err == nil && rows && t.keyed != nil {
+		buffered, err = attempt.BufferWrite(c.c.dialect, r.Rows)
+	}
 	if err != nil {
 		if c.failedInTx(ctx, err, before).Maybe() {
 			t.unreplayable(inDoubt)
@@ -67,68 +76,28 @@ func (c *Conn) execInTx(ctx context.Context, s statement, args []driver.NamedVal
 		if t.keyed != nil {
 			t.keyed.failed(t, stored, err)
 		}
-		return nil, err
+		return attempt.Reply{}, err
 	}
 	t.add(stored, &c.c.cfg)
 	if t.keyed != nil {
-		t.keyed.ran(stored, res, nil)
+		t.keyed.ran(stored, r.Result, buffered)
+	}
+	if rows {
+		t.unreplayable("a write returned rows, which a later one may carry")
+		if buffered != nil {
+			r.Rows = buffered.Again()
+		}
+		return r, nil
 	}
 	if t.replays() {
-		c.c.guard.answered(s, args, res, t.receipt)
+		c.c.guard.answered(s, args, r.Result, t.receipt)
 	}
 	if s.class.Insert && c.c.dialect.GeneratedIDs {
-		if id, err := res.LastInsertId(); err != nil || id != 0 {
+		if id, err := r.Result.LastInsertId(); err != nil || id != 0 {
 			t.generated = true
 		}
 	}
-	return res, nil
-}
-
-func (c *Conn) queryInTx(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
-	if c.tx.unlogged {
-		return c.queryThrough(ctx, s, args)
-	}
-	stored, err := c.inTx(ctx, s, args)
-	if err != nil {
-		return nil, err
-	}
-	if kt := c.tx.keyed; kt != nil && kt.replay != nil {
-		a, err := kt.next(stored)
-		if err != nil {
-			return nil, err
-		}
-		if rows := a.Rows(); rows != nil {
-			return rows, nil
-		}
-		return nil, ErrRowsUnknown
-	}
-	rows, err := c.complete(c.queryBare(ctx, s, args))
-	if errors.Is(err, driver.ErrSkip) {
-		return nil, err // database/sql brings it again, prepared
-	}
-	c.countInTx(ctx)
-	kt := c.tx.keyed
-	var buffered *attempt.Rows
-	if err == nil && kt != nil {
-		buffered, err = attempt.BufferWrite(c.c.dialect, rows)
-	}
-	if err != nil {
-		t := c.tx
-		if c.failedInTx(ctx, err, false).Maybe() {
-			t.unreplayable(inDoubt)
-		}
-		if kt != nil {
-			kt.failed(t, stored, err)
-		}
-		return nil, err
-	}
-	c.tx.add(stored, &c.c.cfg)
-	c.tx.unreplayable("a write returned rows, which a later one may carry")
-	if kt != nil {
-		kt.ran(stored, nil, buffered)
-		return buffered.Again(), nil
-	}
-	return rows, nil
+	return r, nil
 }
 
 // countInTx counts a write that ran under Skip, or of which the guard told.
@@ -141,7 +110,7 @@ func (c *Conn) countInTx(ctx context.Context) {
 
 // countSkipped counts a write that ran under Skip.
 func (c *Conn) countSkipped(ctx context.Context) {
-	if skipped(ctx) {
+	if scopeOf(ctx).skip {
 		c.c.cfg.Counters.Skipped.Add(1)
 	}
 }

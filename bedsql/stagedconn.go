@@ -12,8 +12,8 @@ import (
 
 // Bounds of the connections that a connector has for deliveries of its own.
 const (
-	maxLent     = 32 // in use or idle
-	maxIdleTime = time.Minute
+	maxStagedConns = 32 // in use or idle
+	maxIdleTime    = time.Minute
 	// freshFor is how long an idle connection is used again unchecked: to look
 	// costs a call of the system, and proves as little.
 	freshFor = 10 * time.Millisecond
@@ -100,8 +100,8 @@ func (p *idleConns) close() {
 	}
 }
 
-// lent is the connection of one delivery.
-type lent struct {
+// stagedConn is the connection of one delivery.
+type stagedConn struct {
 	c    *connector
 	conn driver.Conn
 	// turn: it holds one of idleConns.turns.
@@ -112,44 +112,44 @@ type lent struct {
 
 // attempt runs f on a connection, on the same as before while that lives. It
 // waits for its turn.
-func (l *lent) attempt(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
-	if !l.turn {
+func (s *stagedConn) attempt(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
+	if !s.turn {
 		select {
-		case l.c.idle.turns <- struct{}{}:
-			l.turn = true
+		case s.c.idle.turns <- struct{}{}:
+			s.turn = true
 		case <-ctx.Done():
 			return attempt.Outcome{Err: ctx.Err(), Class: delivery.Unreachable}
 		}
 	}
-	if l.conn == nil && !l.lost {
-		l.conn = l.c.idle.take(ctx)
+	if s.conn == nil && !s.lost {
+		s.conn = s.c.idle.take(ctx)
 	}
-	if l.conn == nil {
-		conn, err := l.c.dial(ctx)
+	if s.conn == nil {
+		conn, err := s.c.dial(ctx)
 		if err != nil {
-			return attempt.Outcome{Err: err, Class: l.c.dialect.DialClass(err)}
+			return attempt.Outcome{Err: err, Class: s.c.dialect.DialClass(err)}
 		}
-		l.conn = &conn
+		s.conn = &conn
 	}
-	out := unlessPanic(func() attempt.Outcome { return f(l.conn) }, l.drop)
+	out := unlessPanic(func() attempt.Outcome { return f(s.conn) }, s.drop)
 	if out.ConnLost {
-		l.drop()
+		s.drop()
 	}
 	return out
 }
 
-func (l *lent) drop() {
-	_ = l.conn.Close()
-	l.conn, l.lost = nil, true
+func (s *stagedConn) drop() {
+	_ = s.conn.Close()
+	s.conn, s.lost = nil, true
 }
 
-func (l *lent) giveBack() {
-	if l.conn != nil {
-		l.c.idle.put(l.conn)
-		l.conn = nil
+func (s *stagedConn) release() {
+	if s.conn != nil {
+		s.c.idle.put(s.conn)
+		s.conn = nil
 	}
-	if l.turn {
-		l.turn = false
-		<-l.c.idle.turns
+	if s.turn {
+		s.turn = false
+		<-s.c.idle.turns
 	}
 }

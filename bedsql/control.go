@@ -14,67 +14,39 @@ import (
 // sessionState is why a connection is pinned by a statement.
 const sessionState = "the session holds state that another connection would not see"
 
-// execOther runs what is no DML: it passes through, and what it means for the
+// control runs what is no DML: it passes through, and what it means for the
 // session and the open transaction is noted.
-func (c *Conn) execOther(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
+func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
 	if c.stagedTx != nil {
 		if handled, err := c.stagedTx.control(s.class); handled {
-			return driver.RowsAffected(0), err
+			return attempt.Reply{Result: driver.RowsAffected(0), Rows: new(attempt.Rows)}, err
 		}
 	}
 	if err := c.ready(ctx); err != nil {
-		return nil, err
+		return r, err
 	}
 	if s.class.Kind == sqltext.Read && !s.class.Pins {
-		res, err := c.execBare(ctx, s, args)
+		r, err = c.bare(ctx, s, args, rows)
+		if rows && c.tx != nil && (s.class.Locks || c.tx.readsLock) {
+			r.Rows, err = c.complete(r.Rows, err)
+		}
 		c.readInTx(ctx, err)
-		return res, err
+		r.Rows = c.watch(ctx, r.Rows, err)
+		return r, err
 	}
 	if err := c.admit(ctx, s); err != nil {
-		return nil, err
+		return r, err
 	}
 	if c.ends(s) {
-		return c.endByText(ctx, s, args)
+		res, err := c.endByText(ctx, s, args)
+		return attempt.Reply{Result: res, Rows: new(attempt.Rows)}, err
 	}
-	res, err := c.execBare(ctx, s, args)
+	r, err = c.bare(ctx, s, args, rows)
 	if !errors.Is(err, driver.ErrSkip) {
 		c.observe(ctx, s, err)
 	}
-	return res, err
-}
-
-// queryOther is execOther for what was sent through Query.
-func (c *Conn) queryOther(ctx context.Context, s statement, args []driver.NamedValue) (driver.Rows, error) {
-	if c.stagedTx != nil {
-		if handled, err := c.stagedTx.control(s.class); handled {
-			return new(attempt.Rows), err
-		}
-	}
-	if err := c.ready(ctx); err != nil {
-		return nil, err
-	}
-	if s.class.Kind == sqltext.Read && !s.class.Pins {
-		rows, err := c.queryBare(ctx, s, args)
-		if c.tx != nil && (s.class.Locks || c.tx.readsLock) {
-			rows, err = c.complete(rows, err)
-		}
-		c.readInTx(ctx, err)
-		return c.watch(ctx, rows, err), err
-	}
-	if err := c.admit(ctx, s); err != nil {
-		return nil, err
-	}
-	if c.ends(s) {
-		if _, err := c.endByText(ctx, s, args); err != nil {
-			return nil, err
-		}
-		return new(attempt.Rows), nil
-	}
-	rows, err := c.queryBare(ctx, s, args)
-	if !errors.Is(err, driver.ErrSkip) {
-		c.observe(ctx, s, err)
-	}
-	return c.watch(ctx, rows, err), err
+	r.Rows = c.watch(ctx, r.Rows, err)
+	return r, err
 }
 
 // readInTx notes a query inside a local transaction.
@@ -106,8 +78,8 @@ func (c *Conn) admit(ctx context.Context, s statement) error {
 	if s.class.Kind == sqltext.Multi && s.class.HasDML && c.stagedIn(ctx) != nil {
 		return fmt.Errorf("%w: several statements in one text", ErrStaged)
 	}
-	if why := c.writesUnlogged(s); why != "" && !skipped(ctx) {
-		if keyFrom(ctx) != nil || c.tx != nil && c.tx.keyed != nil {
+	if why := c.writesUnlogged(s); why != "" && !scopeOf(ctx).skip {
+		if scopeOf(ctx).key != nil || c.tx != nil && c.tx.keyed != nil {
 			return unusable(why)
 		}
 		if err := c.refuseUnlogged(why); err != nil {
@@ -122,7 +94,7 @@ func (c *Conn) admit(ctx context.Context, s statement) error {
 		if c.tx == nil && c.stagedIn(ctx) != nil {
 			return fmt.Errorf("%w: begin a local transaction by BeginTx, not by a statement", ErrStaged)
 		}
-		if keyFrom(ctx) != nil && c.tx == nil {
+		if scopeOf(ctx).key != nil && c.tx == nil {
 			return unusable("begin the transaction by BeginTx, not by a statement")
 		}
 		return c.beforeBegin(ctx)
@@ -169,8 +141,8 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		own       error // of a statement that commits on its way
 		committed bool  // it did, and failed afterwards
 	)
-	swallowed, err := c.settle(ctx, commit{finish: func(ctx context.Context) ending {
-		r, before, out := c.control(ctx, s, args)
+	swallowed, err := c.commit(ctx, ender{finish: func(ctx context.Context) ending {
+		r, before, out := c.sendEnd(ctx, s, args)
 		res = r
 		if out.Err == nil || !s.class.ImplicitCommit {
 			return ending{Outcome: out}
@@ -247,7 +219,7 @@ func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 func (c *Conn) observe(ctx context.Context, s statement, err error) {
 	cl := s.class
 	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
-		if skipped(ctx) {
+		if scopeOf(ctx).skip {
 			c.countSkipped(ctx)
 		} else {
 			c.ranUnlogged(s, why)

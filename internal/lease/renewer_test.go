@@ -1,4 +1,4 @@
-package txlog_test
+package lease
 
 import (
 	"context"
@@ -42,11 +42,15 @@ func (c *counting) renewals() int {
 	return len(c.calls)
 }
 
+func unit() *txlog.Unit {
+	return &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
+}
+
 const keepFor = time.Minute
 
-func kept(t *testing.T, s txlog.Storage) *txlog.Unit {
+func add(t *testing.T, s txlog.Storage) *txlog.Unit {
 	t.Helper()
-	u := unit("UPDATE a")
+	u := unit()
 	if err := s.Add(t.Context(), keepFor, u); err != nil {
 		t.Fatal(err)
 	}
@@ -57,12 +61,12 @@ func TestAHeldUnitKeepsItsLeaseForAsLongAsItIsHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory()}
-		k := txlog.NewKeeper(s, keepFor)
-		a, b := kept(t, s), kept(t, s)
-		releaseA, releaseB := k.Hold(a), k.Hold(b)
+		r := NewRenewer(s, keepFor)
+		a, b := add(t, s), add(t, s)
+		keptA, keptB := r.Keep(a), r.Keep(b)
 		for range 60 {
 			time.Sleep(keepFor / 6)
-			if k.Lost(a) || k.Lost(b) {
+			if keptA.Lost() || keptB.Lost() {
 				t.Fatal("a held unit was lost")
 			}
 			claimed, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: keepFor})
@@ -75,9 +79,9 @@ func TestAHeldUnitKeepsItsLeaseForAsLongAsItIsHeld(t *testing.T) {
 				t.Errorf("a renewal was for %d units, want both at once", len(ids))
 			}
 		}
-		releaseA()
-		releaseB()
-		releaseB()
+		keptA.Release()
+		keptB.Release()
+		keptB.Release()
 		if left := time.Until(a.Lease.Deadline); left < keepFor/3 {
 			t.Errorf("the released unit's deadline is %v away: it was not brought up to date", left)
 		}
@@ -96,12 +100,12 @@ func TestAUnitHeldForAMomentIsNeverRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory()}
-		k := txlog.NewKeeper(s, keepFor)
+		r := NewRenewer(s, keepFor)
 		for range 100 {
-			u := kept(t, s)
-			release := k.Hold(u)
+			u := add(t, s)
+			lease := r.Keep(u)
 			time.Sleep(keepFor / 10)
-			release()
+			lease.Release()
 		}
 		if n := s.renewals(); n != 0 {
 			t.Errorf("%d renewals", n)
@@ -113,19 +117,20 @@ func TestAUnitThatSomebodyElseTookIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory()}
-		k := txlog.NewKeeper(s, keepFor)
-		u, other := kept(t, s), kept(t, s)
-		defer k.Hold(u)()
-		defer k.Hold(other)()
+		r := NewRenewer(s, keepFor)
+		u, other := add(t, s), add(t, s)
+		lease, otherLease := r.Keep(u), r.Keep(other)
+		defer lease.Release()
+		defer otherLease.Release()
 		thief := *u
 		if err := s.Remove(t.Context(), &thief); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(keepFor / 2)
-		if !k.Lost(u) {
+		if !lease.Lost() {
 			t.Error("the unit that is gone is not lost")
 		}
-		if k.Lost(other) {
+		if otherLease.Lost() {
 			t.Error("the other unit is lost")
 		}
 	})
@@ -135,25 +140,26 @@ func TestAUnitWhoseRenewalsFailIsLostAtItsDeadlineAndStaysLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory(), fail: func(context.Context) error { return errors.New("away") }}
-		k := txlog.NewKeeper(s, keepFor)
-		u := kept(t, s)
-		defer k.Hold(u)()
+		r := NewRenewer(s, keepFor)
+		u := add(t, s)
+		lease := r.Keep(u)
+		defer lease.Release()
 		time.Sleep(keepFor - time.Second)
-		if k.Lost(u) {
+		if lease.Lost() {
 			t.Error("it is lost before its deadline")
 		}
 		if n := s.renewals(); n < 4 {
 			t.Errorf("only %d renewals were tried", n)
 		}
 		time.Sleep(time.Second)
-		if !k.Lost(u) {
+		if !lease.Lost() {
 			t.Error("it is not lost at its deadline")
 		}
 		s.mu.Lock()
 		s.fail = nil
 		s.mu.Unlock()
 		time.Sleep(keepFor)
-		if !k.Lost(u) {
+		if !lease.Lost() {
 			t.Error("it is not lost any more")
 		}
 	})
@@ -170,11 +176,12 @@ func TestAUnitIsRenewedInTimeAfterAFailure(t *testing.T) {
 			}
 			return nil
 		}}
-		k := txlog.NewKeeper(s, keepFor)
-		u := kept(t, s)
-		defer k.Hold(u)()
+		r := NewRenewer(s, keepFor)
+		u := add(t, s)
+		lease := r.Keep(u)
+		defer lease.Release()
 		time.Sleep(keepFor * 3 / 2)
-		if k.Lost(u) {
+		if lease.Lost() {
 			t.Error("it was lost")
 		}
 	})
@@ -184,17 +191,17 @@ func TestARenewalThatHangsIsGivenUpAndEndsWithTheLastRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory(), fail: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
-		k := txlog.NewKeeper(s, keepFor)
-		u := kept(t, s)
-		release := k.Hold(u)
+		r := NewRenewer(s, keepFor)
+		u := add(t, s)
+		lease := r.Keep(u)
 		time.Sleep(keepFor / 2)
 		start := time.Now()
-		release()
+		lease.Release()
 		synctest.Wait()
 		if d := time.Since(start); d != 0 {
 			t.Errorf("the renewal went on for %v", d)
 		}
-		if k.Lost(u) {
+		if lease.Lost() {
 			t.Error("the released unit is lost before its deadline")
 		}
 	})
@@ -204,8 +211,8 @@ func TestARenewalThatHangsIsGivenUpAndEndsWithTheLastRelease(t *testing.T) {
 func TestAProcessThatStoodStillSeesItsUnitsAsLost(t *testing.T) {
 	t.Parallel()
 	s := txlog.NewMemory()
-	k := txlog.NewKeeper(s, keepFor)
-	u := kept(t, s)
+	r := NewRenewer(s, keepFor)
+	u := add(t, s)
 	for what, deadline := range map[string]time.Time{
 		"by both clocks": time.Now().Add(-time.Second),
 		// A machine that slept: its monotonic clock slept too.
@@ -213,33 +220,33 @@ func TestAProcessThatStoodStillSeesItsUnitsAsLost(t *testing.T) {
 	} {
 		held := *u
 		held.Lease.Deadline = deadline
-		release := k.Hold(&held)
-		if !k.Lost(&held) {
+		lease := r.Keep(&held)
+		if !lease.Lost() {
 			t.Errorf("%s: it is not lost", what)
 		}
-		release()
-		if !k.Lost(&held) {
+		lease.Release()
+		if !lease.Lost() {
 			t.Errorf("%s: released, it is not lost", what)
 		}
 	}
 }
 
-func TestAKeeperIsSafeForManyHolders(t *testing.T) {
+func TestARenewerIsSafeForManyOwners(t *testing.T) {
 	t.Parallel()
 	s := txlog.NewMemory()
-	k := txlog.NewKeeper(s, 200*time.Millisecond)
+	r := NewRenewer(s, 200*time.Millisecond)
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
 			for range 200 {
-				u := unit("UPDATE a")
+				u := unit()
 				if err := s.Add(context.Background(), time.Minute, u); err != nil {
 					t.Error(err)
 					return
 				}
-				release := k.Hold(u)
-				k.Lost(u)
-				release()
+				lease := r.Keep(u)
+				lease.Lost()
+				lease.Release()
 				_ = u.Lease.Deadline
 				if err := s.Remove(context.Background(), u); err != nil {
 					t.Error(err)
@@ -250,13 +257,13 @@ func TestAKeeperIsSafeForManyHolders(t *testing.T) {
 	group.Wait()
 }
 
-func BenchmarkKeeperHoldRelease(b *testing.B) {
+func BenchmarkKeepAndRelease(b *testing.B) {
 	s := txlog.NewMemory()
-	k := txlog.NewKeeper(s, time.Minute)
-	u := unit("UPDATE a")
+	r := NewRenewer(s, time.Minute)
+	u := unit()
 	u.Lease = txlog.Lease{Token: "t", Deadline: time.Now().Add(time.Minute)}
 	b.ReportAllocs()
 	for b.Loop() {
-		k.Hold(u)()
+		r.Keep(u).Release()
 	}
 }

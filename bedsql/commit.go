@@ -1,0 +1,191 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// ending is how an attempt to end the open transaction came out.
+type ending struct {
+	attempt.Outcome
+	// open: it failed too early to end anything, the transaction is as before.
+	open bool
+}
+
+// ender is a way to end the open transaction.
+type ender struct {
+	// finish commits it, in whatever form, and says how that ended.
+	finish func(context.Context) ending
+	// plain: finish is a mere COMMIT, which may as well be sent otherwise.
+	plain bool
+	// undo rolls back. It is called when the transaction may still be open and
+	// must not be committed, because its log could not be written or is left
+	// to others.
+	undo func() error
+}
+
+// committing is a local transaction that is being ended: the unit of its writes
+// on its way.
+type committing struct {
+	besteffort.Delivery
+	ender
+
+	c        *Conn
+	t        *localTx
+	unit     txlog.Unit
+	receipts attempt.Receipts
+	retry    retryConn
+	ended    ending
+}
+
+// commit ends the open transaction: its writes are logged before it, and their
+// log is removed after it. swallowed says that err is kept for the End of a soft
+// transaction.
+func (c *Conn) commit(ctx context.Context, how ender) (swallowed bool, err error) {
+	t := c.tx
+	x := &committing{ender: how, c: c, t: t}
+	defer func() {
+		if t != nil && t.keyed != nil && err != nil && !errors.Is(err, ErrPending) {
+			t.keyed.back()
+		}
+		c.closed()
+		if x.ended.open && !errors.Is(err, ErrPending) {
+			c.tx = t
+		}
+	}()
+	if t == nil || len(t.statements) == 0 || t.aborted || c.dead && attempt.Ping(ctx, c.inner) != nil {
+		return false, x.end(ctx).Err
+	}
+	soft := t.soft
+	if soft == nil {
+		soft = scopeOf(ctx).soft
+	}
+	receipts, known := c.c.receiptsIn(t)
+	x.receipts = receipts
+	x.unit = c.c.newUnit(t.receipt && known, soft, t.statements)
+	if soft != nil {
+		if err := soft.enter(); err != nil {
+			c.undo(how.undo)
+			return false, err
+		}
+		defer soft.left(&x.unit)
+	}
+	x.unit.NotReplayable = t.notReplayable
+	if t.keyed != nil {
+		k := t.keyed.request()
+		x.unit.ID, x.unit.Receipt, x.unit.Fingerprint = k.ID, k.Receipt, k.Fingerprint
+		if soft == nil {
+			x.unit.TransactionID = x.unit.ID
+		}
+	}
+	x.retry = retryConn{c: c}
+	defer x.retry.close()
+	x.Delivery = c.c.delivery(&x.unit, x)
+	x.AnswerIsFinal = true
+	err = c.c.deliverer.Deliver(ctx, &x.Delivery)
+	c.c.cfg.Counters.count(err)
+	if err == nil {
+		if x.Outcome.Replayed && t.keyed != nil {
+			t.keyed.key.replay()
+		}
+		return false, nil
+	}
+	if x.Tries == 0 || x.ended.open && errors.Is(err, ErrPending) {
+		c.undo(how.undo)
+	}
+	return soft != nil && soft.swallow(err), err
+}
+
+// end commits on the caller's own connection.
+func (x *committing) end(ctx context.Context) attempt.Outcome {
+	c := x.c
+	if x.t != nil && x.t.keyed != nil {
+		// The receipt was inserted at the beginning; the answer joins it now.
+		receipts, _ := c.c.receiptsIn(x.t)
+		if out := attempt.StoreAnswer(ctx, c.c.dialect, c.inner, x.t.keyed.request(), receipts, x.t.keyed.answer); out.Err != nil {
+			if out.Class == delivery.Unknown {
+				out.Class = delivery.Unreachable // COMMIT was not sent
+			}
+			c.undo(x.undo)
+			return c.lossy(out)
+		}
+	}
+	x.ended = x.finish(ctx)
+	if x.ended.Err != nil && !x.ended.Class.Answered() {
+		// It may not have been sent, on a connection that still works.
+		c.undo(x.undo)
+	}
+	return x.ended.Outcome
+}
+
+// First implements besteffort.Attempts.
+func (x *committing) First(ctx context.Context) attempt.Outcome {
+	c := x.c
+	return unlessPanic(func() attempt.Outcome {
+		if x.unit.Receipt == "" || x.t.keyed != nil {
+			return x.end(ctx)
+		}
+		return c.lossy(attempt.Commit(ctx, c.c.dialect, &c.session, &x.unit, x.receipts, x.plain && !x.t.moved, x.end, x.undo))
+	}, c.kill)
+}
+
+// Again implements besteffort.Attempts.
+func (x *committing) Again(ctx context.Context) attempt.Outcome {
+	return x.retry.attempt(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.replay(ctx, conn, nil, &x.unit) })
+}
+
+// Void implements besteffort.Attempts.
+func (x *committing) Void(ctx context.Context) attempt.Outcome { return x.retry.void(ctx, &x.unit) }
+
+// Answered implements besteffort.Attempts.
+func (x *committing) Answered(ctx context.Context) attempt.Outcome {
+	return x.retry.answered(ctx, &x.unit)
+}
+
+// undo rolls back, or takes the connection out of use: an open transaction
+// must not go back to the pool.
+func (c *Conn) undo(undo func() error) {
+	if !attempt.RolledBack(c.c.dialect, undo()) {
+		c.kill()
+	}
+}
+
+// sendEnd runs a statement that ends the open transaction on the bare connection,
+// as one attempt. before is as for attempt.Send.
+func (c *Conn) sendEnd(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, out attempt.Outcome) {
+	res, before, err := c.send(ctx, s, args)
+	if err == nil {
+		return res, before, attempt.Outcome{Result: res}
+	}
+	out = attempt.Failed(c.c.dialect, err, before)
+	if !s.class.ImplicitCommit && (!before || out.Class.Answered()) {
+		out = attempt.CommitFailed(ctx, c.c.dialect, &c.session, err)
+	}
+	return res, before, c.lossy(out)
+}
+
+// stillOpen reports whether the open transaction outlived the error of a
+// statement that commits it on its way.
+func (c *Conn) stillOpen(ctx context.Context, err error) bool {
+	f := c.c.dialect.StillOpen
+	return f != nil && f(ctx, c.inner, err)
+}
+
+// inDoubt reports whether the error of a statement that commits on its way may
+// be that of this COMMIT (a failed certification), so that it is not known
+// whether the transaction is committed or rolled back.
+func (c *Conn) inDoubt(ctx context.Context, out *attempt.Outcome) bool {
+	lost := c.c.dialect.TransactionLost
+	if lost == nil || !lost(ctx, c.inner, out.Err) {
+		return false
+	}
+	out.Class, out.ConnLost = delivery.Unknown, true
+	c.discard()
+	return true
+}

@@ -1,0 +1,210 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// write runs a DML. The rows of one that was sent through Query are read to the
+// end before it counts as delivered, and handed on buffered.
+func (c *Conn) write(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
+	switch soft := c.stagedIn(ctx); {
+	case soft != nil && rows:
+		return attempt.Reply{}, fmt.Errorf("%w: a write that returns rows cannot be staged", ErrStaged)
+	case soft != nil:
+		return c.stage(ctx, soft, s, args)
+	case c.tx != nil:
+		return c.writeInTx(ctx, s, args, rows)
+	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || scopeOf(ctx).skip:
+		return c.writeUnlogged(ctx, s, args, rows)
+	}
+	return c.deliver(ctx, s, args, rows)
+}
+
+// execution is a DML outside any local transaction on its way: all that its
+// attempts need, in one piece.
+type execution struct {
+	besteffort.Delivery
+
+	c    *Conn
+	s    statement
+	args []driver.NamedValue
+	// rows: it was sent through Query.
+	rows  bool
+	retry retryConn
+	unit  txlog.Unit
+	text  [1]txlog.Statement
+}
+
+// deliver logs and runs one DML outside any local transaction.
+func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return attempt.Reply{}, err
+	}
+	under := scopeOf(ctx)
+	receipt := c.c.exactlyOnce(under)
+	if err := c.c.guard.admit(s, receipt); err != nil {
+		return attempt.Reply{}, err
+	}
+	stored, _, err := c.c.store(s, args)
+	if err != nil {
+		return attempt.Reply{}, err
+	}
+	soft := under.soft
+	x := &execution{c: c, s: s, args: args, rows: rows, retry: retryConn{c: c}, text: [1]txlog.Statement{stored}}
+	if soft != nil {
+		if err := soft.enter(); err != nil {
+			return attempt.Reply{}, err
+		}
+		defer soft.left(&x.unit)
+	}
+	if receipt {
+		c.eraseInTurn(ctx)
+		if err := c.ensureReceipts(ctx); err != nil {
+			return attempt.Reply{}, err
+		}
+	}
+	defer x.retry.close()
+	x.unit = c.c.newUnit(receipt, soft, x.text[:])
+	key := under.key
+	var back func()
+	if key != nil {
+		if back, err = key.mark(&x.unit); err != nil {
+			return attempt.Reply{}, err
+		}
+	}
+	x.Delivery = c.c.delivery(&x.unit, x)
+	// The rows of a Query cannot be invented, so its error is the caller's.
+	x.KeepRefused = soft != nil && !rows
+	err = c.c.deliverer.Deliver(ctx, &x.Delivery)
+	c.c.cfg.Counters.count(err)
+	if err != nil {
+		if key != nil && !errors.Is(err, ErrPending) && !isParked(err) {
+			back()
+		}
+		if soft != nil && !rows && soft.swallow(err) {
+			return attempt.Reply{Result: noResult{}}, nil
+		}
+		return attempt.Reply{}, err
+	}
+	out := &x.Outcome
+	c.c.guard.answered(s, args, out.Result, receipt)
+	if out.Replayed && key != nil {
+		key.replay()
+	}
+	switch {
+	case !rows && out.Result == nil:
+		return attempt.Reply{Result: lostResult{}}, nil
+	case rows && out.Rows == nil:
+		// Delivered by an attempt whose rows were lost with its answer.
+		return attempt.Reply{}, ErrRowsUnknown
+	case rows:
+		return attempt.Reply{Rows: out.Rows}, nil
+	}
+	return attempt.Reply{Result: out.Result}, nil
+}
+
+// First implements besteffort.Attempts, on the caller's own connection.
+func (x *execution) First(ctx context.Context) attempt.Outcome {
+	c, returned := x.c, false
+	defer func() {
+		if !returned {
+			c.kill() // the driver panicked, a transaction may be open
+		}
+	}()
+	var out attempt.Outcome
+	if err := c.ensure(ctx); err != nil {
+		out = attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
+	} else {
+		out = c.lossy(x.run(ctx, &c.session, x.s.call(x.args)))
+	}
+	returned = true
+	return out
+}
+
+// Again implements besteffort.Attempts.
+func (x *execution) Again(ctx context.Context) attempt.Outcome {
+	return x.retry.attempt(ctx, func(conn driver.Conn) attempt.Outcome { return x.run(ctx, conn, x.s.anew(x.args)) })
+}
+
+// run runs the write on conn, with its receipt if it has one.
+func (x *execution) run(ctx context.Context, conn driver.Conn, call delivery.Call) attempt.Outcome {
+	c := x.c.c
+	if x.unit.Receipt == "" {
+		return attempt.One(ctx, c.dialect, conn, call, x.rows, x.unit.InDoubt)
+	}
+	if out := c.findReceipts(ctx, conn, &x.unit); out.Err != nil {
+		return out
+	}
+	return attempt.Apply(ctx, c.dialect, conn, []delivery.Call{call}, &x.unit, c.receipts, x.rows)
+}
+
+// Void implements besteffort.Attempts.
+func (x *execution) Void(ctx context.Context) attempt.Outcome { return x.retry.void(ctx, &x.unit) }
+
+// Answered implements besteffort.Attempts.
+func (x *execution) Answered(ctx context.Context) attempt.Outcome {
+	return x.retry.answered(ctx, &x.unit)
+}
+
+// isParked reports whether err is a refusal that stays in the log.
+func isParked(err error) bool {
+	var refused *RefusedError
+	return errors.As(err, &refused)
+}
+
+// store turns a statement into what the log keeps, and gives the values that it
+// keeps. An error means that nothing ran.
+func (c *connector) store(s statement, args []driver.NamedValue) (txlog.Statement, []driver.NamedValue, error) {
+	args, err := c.dialect.Store(args)
+	if err != nil {
+		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
+	}
+	params, err := txlog.EncodeParams(args)
+	if err != nil {
+		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
+	}
+	return txlog.Statement{SQL: s.query, Params: params, Prepared: s.isPrepared()}, args, nil
+}
+
+// delivery is what is delivered of a unit.
+func (c *connector) delivery(u *txlog.Unit, a besteffort.Attempts) besteffort.Delivery {
+	behind := c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && u.Receipt != ""
+	return besteffort.Delivery{Unit: u, Attempts: a, Behind: behind}
+}
+
+func (c *connector) newUnit(receipt bool, soft *SoftTransaction, statements []txlog.Statement) txlog.Unit {
+	u := txlog.Unit{ID: txlog.NewID(), DataSource: c.target.DataSource, Settings: c.target.Settings, Statements: statements}
+	u.TransactionID = u.ID
+	if soft != nil {
+		u.TransactionID = soft.id
+	}
+	if receipt {
+		u.Receipt = c.dialect.ReceiptID(u.ID)
+		if place := c.receiptPlace.Load(); place != nil {
+			u.Place = *place
+		}
+	}
+	return u
+}
+
+// noResult is what Exec returns in a soft transaction for a write that End
+// will report: 0 rows.
+type noResult struct{}
+
+func (noResult) LastInsertId() (int64, error) { return 0, nil }
+func (noResult) RowsAffected() (int64, error) { return 0, nil }
+
+// lostResult is the Result of a write that was delivered by an attempt whose
+// answer was lost.
+type lostResult struct{}
+
+func (lostResult) LastInsertId() (int64, error) { return 0, ErrRowsUnknown }
+func (lostResult) RowsAffected() (int64, error) { return 0, ErrRowsUnknown }

@@ -1,0 +1,174 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// stagedUnit is the part of a group for one data source.
+type stagedUnit struct {
+	besteffort.Delivery
+
+	c      *connector
+	writes []*stagedWrite
+	unit   txlog.Unit
+	// calls are the unit's statements; nil if they have to be read from the log.
+	calls []delivery.Call
+	conn  stagedConn
+	// back is IdempotencyKey.receipt's; nil without a key.
+	back     func()
+	err      error
+	panicked any
+}
+
+// finishStaged writes all logs in one step and delivers them to their data
+// sources side by side. It gives what End reports, and what a driver panicked
+// with.
+func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, panicked any) {
+	units, err := s.stagedUnits()
+	if err != nil {
+		drop(s.staged.writes, err)
+		return []error{err}, nil
+	}
+	if len(units) == 0 {
+		return nil, nil
+	}
+	ds := make([]*besteffort.Delivery, len(units))
+	for i, u := range units {
+		ds[i] = &u.Delivery
+	}
+	if errs := units[0].c.deliverer.Log(ctx, ds...); errs != nil {
+		for i, u := range units {
+			u.c.cfg.Counters.count(errs[i])
+			u.answer(errs[i])
+		}
+		return errs, nil
+	}
+	var all sync.WaitGroup
+	for _, u := range units[1:] {
+		all.Go(func() { u.deliver(ctx) })
+	}
+	units[0].deliver(ctx)
+	all.Wait()
+	for _, u := range units {
+		if u.err != nil {
+			problems = append(problems, u.err)
+		}
+		if u.panicked != nil {
+			panicked = u.panicked
+		}
+		if u.Outcome.Replayed && s.key != nil {
+			s.key.replay()
+		}
+	}
+	return problems, panicked
+}
+
+// stagedUnits makes one unit for each data source, in the order of their first
+// writes.
+func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
+	if err := s.ctx.Err(); err != nil {
+		return nil, s.discarded(err)
+	}
+	var units []*stagedUnit
+	for _, w := range s.staged.writes {
+		i := slices.IndexFunc(units, func(u *stagedUnit) bool { return u.c.target.DataSource == w.c.target.DataSource })
+		if i < 0 {
+			i = len(units)
+			units = append(units, &stagedUnit{c: w.c})
+		}
+		units[i].writes = append(units[i].writes, w)
+	}
+	for _, u := range units {
+		statements := make([]txlog.Statement, len(u.writes))
+		receipt := s.key != nil
+		for i, w := range u.writes {
+			statements[i] = w.statement
+			receipt = receipt || w.receipt
+		}
+		u.unit = u.c.newUnit(receipt, s, statements)
+		if s.key != nil {
+			back, err := s.key.mark(&u.unit)
+			if err != nil {
+				return nil, err
+			}
+			u.back = back
+		}
+		u.calls, u.conn = u.kept(), stagedConn{c: u.c}
+		u.Delivery = u.c.delivery(&u.unit, u)
+		u.KeepRefused = true
+	}
+	return units, nil
+}
+
+// First implements besteffort.Attempts.
+func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
+	return u.conn.attempt(ctx, func(conn driver.Conn) attempt.Outcome { return u.c.replay(ctx, conn, u.calls, &u.unit) })
+}
+
+// Again implements besteffort.Attempts.
+func (u *stagedUnit) Again(ctx context.Context) attempt.Outcome { return u.First(ctx) }
+
+// Void implements besteffort.Attempts.
+func (u *stagedUnit) Void(ctx context.Context) attempt.Outcome {
+	return u.conn.attempt(ctx, func(conn driver.Conn) attempt.Outcome { return u.c.void(ctx, conn, &u.unit) })
+}
+
+// Answered implements besteffort.Attempts.
+func (u *stagedUnit) Answered(ctx context.Context) attempt.Outcome {
+	return u.conn.attempt(ctx, func(conn driver.Conn) attempt.Outcome {
+		return attempt.Answered(ctx, u.c.dialect, conn, &u.unit, u.c.receipts)
+	})
+}
+
+// kept gives the unit's statements if the writes have kept their arguments.
+func (u *stagedUnit) kept() []delivery.Call {
+	calls := make([]delivery.Call, len(u.writes))
+	for i, w := range u.writes {
+		if !w.kept {
+			return nil
+		}
+		calls[i] = delivery.Call{SQL: w.statement.SQL, Args: w.args, Prepared: w.statement.Prepared}
+	}
+	return calls
+}
+
+// deliver runs the unit. A driver's panic is for End to pass on, when the other units
+// are through; the job takes the unit over when its lease has run out.
+func (u *stagedUnit) deliver(ctx context.Context) {
+	defer func() {
+		if u.panicked = recover(); u.panicked != nil {
+			u.answer(panicked(&u.unit, u.panicked))
+		}
+	}()
+	defer u.conn.release()
+	err := u.c.deliverer.Deliver(ctx, &u.Delivery)
+	u.c.cfg.Counters.count(err)
+	u.answer(err)
+}
+
+// answer hands the outcome to the results that Exec returned.
+func (u *stagedUnit) answer(err error) {
+	u.err = err
+	if u.back != nil && err != nil && !errors.Is(err, ErrPending) && !isParked(err) {
+		u.back()
+	}
+	for i, w := range u.writes {
+		switch {
+		case err != nil:
+			w.set(nil, err)
+		case i < len(u.Outcome.Results):
+			w.set(u.Outcome.Results[i], nil)
+		default:
+			w.set(lostResult{}, nil)
+		}
+	}
+}

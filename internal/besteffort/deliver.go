@@ -1,0 +1,237 @@
+package besteffort
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/lease"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Config configures a Deliverer. Every field is used as it is: the defaults are
+// bedsql.Config's.
+type Config struct {
+	// Storage keeps the log.
+	Storage txlog.Storage
+	// Dialect is the data source's.
+	Dialect *delivery.Dialect
+	// SyncMaxDeliveryTryTimes is how many retries follow a failed first attempt.
+	SyncMaxDeliveryTryTimes int
+	// RetryInitial and RetryMax bound the pause before a retry, which doubles
+	// from one to the other, jittered by half.
+	RetryInitial, RetryMax time.Duration
+	// RetryTimeout bounds all retries of one write together.
+	RetryTimeout time.Duration
+	// Lease is how long a log is owned without being renewed.
+	Lease time.Duration
+	// LogTimeout bounds what is said to the log once the write has run.
+	LogTimeout time.Duration
+	// RunUnlogged runs a write whose log could not be written, loudly, instead
+	// of refusing it.
+	RunUnlogged bool
+	// Erase erases receipts from the target, behind the callers.
+	Erase func(ctx context.Context, receipts []string)
+	// EraseInTurn leaves receipts to be taken by Receipts until Close.
+	EraseInTurn bool
+	// Bus is told of each attempt and of each unit that is parked; may be nil.
+	Bus *listener.Bus
+	// Logger is told what an operator should know.
+	Logger logrus.FieldLogger
+}
+
+// Deliverer delivers the writes for one data source. Safe for concurrent use.
+type Deliverer struct {
+	cfg      Config
+	leases   *lease.Renewer
+	reaper   reaper
+	warnings warnings
+}
+
+// New makes a Deliverer. Close it.
+func New(cfg Config) *Deliverer {
+	e := &Deliverer{cfg: cfg, leases: lease.NewRenewer(cfg.Storage, cfg.Lease)}
+	e.reaper.open(e)
+	return e
+}
+
+// Close waits until removals behind the callers are done or ctx
+// ends; what is left then, the job finds.
+func (e *Deliverer) Close(ctx context.Context) {
+	e.reaper.close(ctx)
+	e.warnings.close()
+}
+
+// Attempts are the ways to run one unit, each of which says how it ended
+// unless the driver panics.
+type Attempts interface {
+	// First is the caller's own execution, on the caller's own connection.
+	First(ctx context.Context) attempt.Outcome
+	// Again is a retry, on a connection that was checked.
+	Again(ctx context.Context) attempt.Outcome
+	// Void decides a unit with a receipt that is in doubt: after it the unit is
+	// known to be applied, or known never to be (attempt.Void).
+	Void(ctx context.Context) attempt.Outcome
+	// Answered notes in the receipt that Void left that the log is removed and
+	// the caller answered (attempt.Answered).
+	Answered(ctx context.Context) attempt.Outcome
+}
+
+// Delivery is one unit on its way. It belongs to one goroutine.
+type Delivery struct {
+	Unit     *txlog.Unit
+	Attempts Attempts
+	// AnswerIsFinal: an answer of the database to the first attempt is the
+	// caller's, even one that a retry could mend. So it is with COMMIT.
+	AnswerIsFinal bool
+	// KeepRefused parks a refused unit instead of removing its log, as inside
+	// a soft transaction. One whose idempotency key was used before for another
+	// request is not kept: it could never be applied.
+	KeepRefused bool
+	// Behind: the log of a delivered unit is removed behind the caller.
+	Behind bool
+	// Outcome is the last attempt's.
+	Outcome attempt.Outcome
+	// Tries counts the attempts so far.
+	Tries int
+
+	logged, unlogged bool // what Log made of it
+	// inDoubt: an attempt may have been applied without that being known.
+	inDoubt bool
+	// voided, by this delivery.
+	voided bool
+	lease  *lease.Kept
+	alone  [1]*txlog.Unit // Unit, for a write to the log
+}
+
+// Deliver logs the unit, unless Log did, and runs it. nil means that it is
+// delivered, and d.Outcome is how. Any other answer is the caller's: the
+// database's own refusal, or an error that says what becomes of the write.
+func (e *Deliverer) Deliver(ctx context.Context, d *Delivery) error {
+	if !d.logged {
+		if errs := e.Log(ctx, d); errs != nil {
+			return errs[0]
+		}
+	}
+	delivered := false
+	defer func() {
+		if !delivered {
+			d.lease.Release() // if a driver panicked, the job takes over when the lease has run out
+		}
+	}()
+	if e.cfg.Bus.Listening() {
+		e.cfg.Bus.Publish(attempt.Outcome{}.Event(listener.BeforeExecute, listener.Caller, d.Unit))
+	}
+	e.ran(d, d.Attempts.First(ctx))
+	var err error
+	switch out := d.Outcome; {
+	case d.unlogged:
+		return out.Err
+	case out.Err == nil:
+	case out.Class == delivery.Refused, out.Class == delivery.Duplicate, d.AnswerIsFinal && out.Class.Answered():
+		err = e.refused(ctx, d)
+	case d.Unit.NotReplayable == "":
+		err = e.retry(ctx, d)
+	case !out.Maybe(): // it never left, and there is no other way to run it
+		err = e.refused(ctx, d)
+	case d.Unit.Receipt != "":
+		err = e.decide(ctx, d)
+	default:
+		err = e.park(ctx, d, fmt.Errorf("the outcome is not known and the unit must not be run again (%s): %w", d.Unit.NotReplayable, out.Err))
+	}
+	if err != nil {
+		return err
+	}
+	delivered = true // the caller gets its Result whatever becomes of the removal
+	e.reaper.reap(ctx, d)
+	return nil
+}
+
+// Log writes the logs of several units in one durable step: after it all of
+// them will be delivered, before it none. If that failed, errs holds the error
+// of each.
+func (e *Deliverer) Log(ctx context.Context, ds ...*Delivery) (errs []error) {
+	each := func(why func(*Delivery) error) []error {
+		for _, d := range ds {
+			errs = append(errs, why(d))
+		}
+		return errs
+	}
+	units := ds[0].alone[:]
+	if len(ds) > 1 {
+		units = make([]*txlog.Unit, len(ds))
+	}
+	for i, d := range ds {
+		units[i], d.logged = d.Unit, true
+	}
+	err := e.cfg.Storage.Add(ctx, e.cfg.Lease, units...)
+	switch {
+	case err == nil:
+		for _, d := range ds {
+			d.lease = e.leases.Keep(d.Unit)
+			// The log may come back after its removal, as if an attempt were
+			// still on its way: what is said of the unit then, its receipt decides.
+			d.inDoubt = d.Unit.AddRepeated && d.Unit.Receipt != ""
+		}
+		if ds[0].lease.Lost() {
+			// This process stood still for longer than the lease.
+			return each(func(d *Delivery) error { d.lease.Release(); return pending(d, txlog.ErrLeaseLost) })
+		}
+		return nil
+	case errors.Is(err, txlog.ErrInDoubt):
+		// If it was written, its lease runs out and the job delivers it.
+		return each(func(d *Delivery) error { return pending(d, err) })
+	case e.cfg.RunUnlogged && ctx.Err() == nil && len(ds) == 1:
+		e.logger(ds[0]).WithField("error", delivery.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
+		ds[0].unlogged = true
+		return nil
+	default:
+		return each(func(d *Delivery) error {
+			return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: err}
+		})
+	}
+}
+
+// ran notes how an attempt ended.
+func (e *Deliverer) ran(d *Delivery, out attempt.Outcome) {
+	d.Outcome = out
+	d.Tries++
+	d.inDoubt = d.inDoubt || out.Maybe()
+	if e.cfg.Bus.Listening() {
+		t := listener.ExecuteSuccess
+		if out.Err != nil {
+			t = listener.ExecuteFailure
+		}
+		e.cfg.Bus.Publish(out.Event(t, d.origin(), d.Unit))
+	}
+}
+
+func (d *Delivery) origin() listener.Origin {
+	if d.Tries > 1 {
+		return listener.SyncRetry
+	}
+	return listener.Caller
+}
+
+func (e *Deliverer) logger(d *Delivery) *logrus.Entry {
+	return e.cfg.Logger.WithFields(logrus.Fields{"log": d.Unit.ID, "data_source": d.Unit.DataSource})
+}
+
+// warn says of a write what may be to be said of very many: they are summed up.
+func (e *Deliverer) warn(d *Delivery, err any, message string) {
+	entry := e.logger(d)
+	if err != nil {
+		entry = entry.WithField("error", err)
+	}
+	e.warnings.warn(d.Unit.DataSource, entry, message)
+}
+
+func pending(d *Delivery, cause error) *listener.PendingError {
+	return &listener.PendingError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: cause}
+}
