@@ -2,13 +2,16 @@ package cli
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/test/cases"
 )
 
 // password stands in every configuration of these tests that can hold one.
@@ -130,91 +133,36 @@ func TestAnchorsAndBlocksAreRead(t *testing.T) {
 	}
 }
 
-// badConfigs are refused with these lines, in this order.
-var badConfigs = []struct {
-	name, src string
-	want      []string
-}{
-	{"empty", "", []string{"f.yaml:1:1: the file is empty"}},
-	{"only a comment", "# nothing\n", []string{"f.yaml:1:1: the file is empty"}},
-	{"not a mapping", "- a\n- b\n", []string{"f.yaml:1:1: the configuration must be a mapping"}},
-	{"no section", "jobConfig: {}\n", []string{
-		"f.yaml:1:1: the section targetDataSource is missing",
-		"f.yaml:1:1: the section transactionLogDataSource is missing"}},
-	{"unknown section", twoSQLite + "jobConfg: {}\n", []string{`f.yaml:5:1: unknown key "jobConfg" in the configuration; it knows jobConfig, targetDataSource, transactionLogDataSource`}},
-	{"unknown key", twoSQLite + "jobConfig:\n  name: x\n  crn: x\n", []string{`f.yaml:7:3: unknown key "crn" in jobConfig; it knows concurrency, cron,`}},
-	{"a DSN as a key", "targetDataSource:\n  a: {driver: mysql, dsn: x, \"u:s3cr3t-Pa55@tcp(h)/d\": 1}\ntransactionLogDataSource: {driver: sqlite, dsn: x}\n", []string{
-		"f.yaml:2:30: unknown key (not shown, it may hold a password) in data source \"a\"; it knows driver, dsn"}},
-	{"duplicate key", twoSQLite + "jobConfig:\n  name: a\n  name: b\n", []string{`f.yaml:7:3: duplicate key "name", first given in line 6`}},
-	{"duplicate section", twoSQLite + "targetDataSource: {}\n", []string{`f.yaml:5:1: duplicate key "targetDataSource", first given in line 2`}},
-	{"duplicate data source", "targetDataSource:\n  a: {driver: sqlite, dsn: x}\n  a: {driver: sqlite, dsn: y}\ntransactionLogDataSource: {driver: sqlite, dsn: z}\n",
-		[]string{`f.yaml:3:3: duplicate key "a", first given in line 2`}},
-	{"wrong types", twoSQLite + "jobConfig:\n  name: 5\n  cron: [a]\n  concurrency: many\n  maxDeliveryTryTimes: 1.5\n  retryJitter: high\n", []string{
-		`f.yaml:6:9: "name" must be text`, `f.yaml:7:9: "cron" must be text`, `f.yaml:8:16: "concurrency" must be a whole number`,
-		`f.yaml:9:24: "maxDeliveryTryTimes" must be a whole number`, `f.yaml:10:16: "retryJitter" must be a number`}},
-	{"section of the wrong type", "targetDataSource: x\ntransactionLogDataSource: [1]\njobConfig: 7\n", []string{
-		"f.yaml:1:1: targetDataSource must be a mapping", `f.yaml:2:1: data source "transactionLogDataSource" must be a mapping`, "f.yaml:3:1: jobConfig must be a mapping"}},
-	{"data source as text", "targetDataSource:\n  a: root:s3cr3t-Pa55@tcp(h)/d\ntransactionLogDataSource: {driver: sqlite, dsn: x}\n", []string{
-		`f.yaml:2:3: data source "a" must be a mapping`}},
-	{"no data source", "targetDataSource: {}\ntransactionLogDataSource: {driver: sqlite, dsn: x}\n", []string{"f.yaml:1:1: targetDataSource names no data source"}},
-	{"negative and zero", twoSQLite + "jobConfig:\n  concurrency: -1\n  maxDeliveryTryTimes: 0\n  maxDeliveryTryDelayMillis: -5\n  retryJitter: -0.5\n  retryMultiplier: 0.5\n", []string{
-		`f.yaml:6:16: "concurrency" must not be negative`, `f.yaml:7:24: "maxDeliveryTryTimes" must be at least 1`,
-		`f.yaml:8:30: "maxDeliveryTryDelayMillis" must not be negative`, `f.yaml:9:16: "retryJitter" must be at least 0`, `f.yaml:10:20: "retryMultiplier" must be at least 1`}},
-	{"retentions of zero", twoSQLite + "jobConfig:\n  receiptRetentionMillis: 0\n  keyRetentionMillis: -1\n  purgeIntervalMillis: 0\n", []string{
-		`f.yaml:6:27: "receiptRetentionMillis" must be at least 1`, `f.yaml:7:23: "keyRetentionMillis" must not be negative`, `f.yaml:8:24: "purgeIntervalMillis" must be at least 1`}},
-	{"too large", twoSQLite + "jobConfig:\n  leaseMillis: 9223372036854775807\n  concurrency: 99999999999999999999999\n  retryJitter: 1\n", []string{
-		`f.yaml:6:16: "leaseMillis" must be at most 9223372036854`, `f.yaml:7:16: "concurrency" must be at most 2147483647`, `f.yaml:8:16: "retryJitter" must be less than 1`}},
-	{"bad cron", twoSQLite + "jobConfig:\n  cron: \"* * *\"\n", []string{`f.yaml:6:9: Config.Cron is "* * *", but must be six fields`}},
-	{"cron of a zone alone", twoSQLite + "jobConfig:\n  cron: \"TZ=UTC\"\n", []string{`f.yaml:6:9: Config.Cron is "TZ=UTC"`}},
-	{"empty cron", twoSQLite + "jobConfig:\n  cron: \"\"\n", []string{`f.yaml:6:9: cron is empty`}},
-	{"keys that do not fit each other", twoSQLite + "jobConfig:\n  retryDelayMillis: 20\n  retryDelayMaxMillis: 10\n", []string{`f.yaml:5:1: Config.RetryDelayMax is 10ms, less than RetryDelay, 20ms`}},
-	{"unknown driver, empty dsn, nothing", "targetDataSource:\n  a: {driver: oracle, dsn: x}\n  b: {driver: mysql, dsn: \" \"}\n  c: {}\n  d:\ntransactionLogDataSource: {driver: mysql}\n", []string{
-		`f.yaml:2:15: data source "a": unknown driver, it must be mysql, postgres, sqlite`, `f.yaml:3:27: data source "b": the dsn is empty`,
-		`f.yaml:4:3: data source "c" has no driver`, `f.yaml:4:3: data source "c" has no dsn`, `f.yaml:5:3: data source "d" must be a mapping`,
-		`f.yaml:6:1: data source "transactionLogDataSource" has no dsn`}},
-	{"driver and dsn swapped", "targetDataSource:\n  a: {driver: \"root:s3cr3t-Pa55@tcp(h)/d\", dsn: mysql}\ntransactionLogDataSource: {driver: sqlite, dsn: x}\n", []string{
-		`f.yaml:2:15: data source "a": unknown driver`}},
-	{"a DSN that its driver cannot read", "targetDataSource:\n  a: {driver: mysql, dsn: \"root:s3cr3t-Pa55@tcp(h\"}\n  b: {driver: postgres, dsn: \"postgres://u:s3cr3t-Pa55@h:port/d\"}\ntransactionLogDataSource: {driver: sqlite, dsn: x}\n", []string{
-		`f.yaml:2:27: data source "a": `, `f.yaml:3:30: data source "b": `}},
-	{"unset variable", "targetDataSource:\n  a:\n    driver: mysql\n    dsn: \"root:s3cr3t-Pa55@${HOST}/d\"\ntransactionLogDataSource: {driver: sqlite, dsn: x}\n", []string{
-		`f.yaml:4:10: "dsn": the environment variable HOST is not set`}},
-	{"lone dollar", "targetDataSource:\n  a: {driver: mysql, dsn: \"root:s3cr3t-Pa55$@tcp(h)/d\"}\ntransactionLogDataSource: {driver: sqlite, dsn: \"${X\"}\n", []string{
-		`f.yaml:2:27: "dsn": a $ must be followed by {NAME}`, `f.yaml:3:49: "dsn": a $ must be followed by {NAME}`}},
-	{"variable not quoted", "targetDataSource:\n  a: {driver: mysql, dsn: ${X}}\n", []string{`f.yaml:2:28: ',' or '}' must be specified (inside { } a value with ${NAME} must be quoted: "${NAME}")`}},
-	{"not YAML", "targetDataSource:\n  a: {driver: mysql, dsn: \"root:s3cr3t-Pa55@tcp(h)/d}\n", []string{`f.yaml:2:27: could not find end character of double-quoted text`}},
-	{"a tab", "targetDataSource:\n\ta: {driver: mysql, dsn: \"root:s3cr3t-Pa55@tcp(h)/d\"}\n", []string{`f.yaml:2:1: `}},
-	{"a password as a block's header", "transactionLogDataSource:\n  dsn: |s3cr3t-Pa55\n    x\n", []string{`f.yaml:2:`}},
-	{"tag", "transactionLogDataSource: {driver: sqlite, dsn: !!str x}\ntargetDataSource: {a: {driver: sqlite, dsn: y}}\n", []string{`f.yaml:1:49: YAML tags (!) are not supported`}},
-	{"merge key", "targetDataSource:\n  a: &a {driver: sqlite, dsn: x}\n  b: {<<: *a}\ntransactionLogDataSource: {driver: sqlite, dsn: y}\n", []string{`f.yaml:3:7: merge keys (<<) are not supported`}},
-	{"two documents", twoSQLite + "---\na: 1\n", []string{"f.yaml:6:2: a second YAML document"}},
-	{"log in a target's file", "targetDataSource:\n  a: {driver: sqlite, dsn: \"file:/tmp/x/../l.db\"}\ntransactionLogDataSource: {driver: sqlite, dsn: /tmp/l.db}\n", []string{
-		`f.yaml:2:28: data source "a": it is the SQLite file of the transaction log`}},
-	{"several at once", "targetDataSource:\n  a: {driver: sqlit, dsn: x}\ntransactionLogDataSource: {driver: sqlite}\njobConfig: {cron: no, nme: x}\n", []string{
-		"f.yaml:2:15:", "f.yaml:3:1:", "f.yaml:4:19:", "f.yaml:4:23:"}},
+// badConfigs are the files of testdata/config by name.
+func badConfigs(t testing.TB) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(cases.Path(t, "config/*.yaml"))
+	if err != nil || len(files) < 30 {
+		t.Fatalf("found %d configurations, %v", len(files), err)
+	}
+	list := map[string]string{}
+	for _, file := range files {
+		list[filepath.Base(file)] = cases.Text(t, "config/"+filepath.Base(file))
+	}
+	return list
 }
 
+// The errors are in testdata/config/errors.txt: -update writes them anew.
 func TestABadConfigurationIsRefusedWithItsPlaceAndNoPassword(t *testing.T) {
-	for _, tc := range badConfigs {
-		t.Run(tc.name, func(t *testing.T) {
-			_, err := parseConfig("f.yaml", []byte(tc.src), env(nil), wholeFile)
-			var ce *ConfigError
-			if !errors.As(err, &ce) {
-				t.Fatalf("got %v, want a *ConfigError", err)
-			}
-			if strings.Contains(err.Error(), "s3cr3t") || strings.Contains(err.Error(), "Pa55") {
-				t.Errorf("the password is in the message:\n%v", err)
-			}
-			lines := strings.Split(err.Error(), "\n")
-			for i, want := range tc.want {
-				if i >= len(lines) || !strings.HasPrefix(lines[i], want) {
-					t.Fatalf("got\n%v\nwant these beginnings\n%s", err, strings.Join(tc.want, "\n"))
-				}
-			}
-			if len(lines) > len(tc.want) {
-				t.Errorf("more lines than wanted:\n%v", err)
-			}
-		})
+	list := badConfigs(t)
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		_, err := parseConfig(name, []byte(list[name]), env(nil), wholeFile)
+		var ce *ConfigError
+		if !errors.As(err, &ce) {
+			t.Fatalf("%s: got %v, want a *ConfigError", name, err)
+		}
+		if strings.Contains(err.Error(), "s3cr3t") || strings.Contains(err.Error(), "Pa55") {
+			t.Errorf("%s: the password is in the message:\n%v", name, err)
+		}
+		out.WriteString(err.Error() + "\n\n")
 	}
+	cases.CheckText(t, "config/errors.txt", out.String())
 }
 
 func TestWithoutAConfigurationTheMessageSaysWhereOneMayBe(t *testing.T) {
@@ -256,8 +204,8 @@ func write(t *testing.T, path, text string) {
 }
 
 func FuzzNoConfigurationPanicsOrLeaksItsPassword(f *testing.F) {
-	for _, tc := range badConfigs {
-		f.Add(tc.src)
+	for _, src := range badConfigs(f) {
+		f.Add(src)
 	}
 	f.Add(wholeExample)
 	f.Fuzz(func(t *testing.T, src string) {
