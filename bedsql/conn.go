@@ -183,9 +183,15 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 	}
 	d := c.c.dialect
 	switch {
-	case c.ready(ctx) != nil, d.Quoting == nil && c.pinned != "":
-		// It cannot be told what it is: it is not logged, and does not run
-		// where there is no session.
+	case c.ready(ctx) != nil:
+		// There is no session to ask, and nothing ran: what is a write by any
+		// reading is logged as one, whose quotes the session reads that gets it.
+		if class, ok := sqltext.AsWrite(sqltext.Flavor(d.Flavor), query); ok && !c.dead {
+			return class
+		}
+		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
+	case d.Quoting == nil && c.pinned != "":
+		// It cannot be told what it is, so it is not logged.
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting != nil:
 		return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), d.Quoting(c.inner), query)

@@ -55,6 +55,18 @@ func ClassifyAs(f Flavor, q Quoting, text string) Class {
 	}
 }
 
+// AsWrite is for a text that no session can be asked about: it reads text by the
+// first quoting by which it is one DML, the default before the others. ok is
+// whether there is one.
+func AsWrite(f Flavor, text string) (c Class, ok bool) {
+	for _, q := range append([]Quoting{0}, quotings(f, text)...) {
+		if c = ClassifyAs(f, q, text); c.Kind == DML {
+			return c, true
+		}
+	}
+	return Class{}, false
+}
+
 // join makes a Multi of a and b; a may be one already.
 func join(a, b Class) Class {
 	m := Class{Kind: Multi}

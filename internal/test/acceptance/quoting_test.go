@@ -79,3 +79,37 @@ func TestAnUnhandledNotFoundOfATriggerIsItsRefusal(t *testing.T) {
 		r.wantNoLog()
 	}
 }
+
+// While the database is down there is no session to ask how it reads quotes.
+func TestAWriteIsLoggedWhileNoSessionTellsHowItReadsQuotes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		db          func(t *testing.T) testdb.DB
+		write, note string
+	}{
+		"mysql": {func(t *testing.T) testdb.DB { return testdb.MySQL(t) }, `INSERT INTO account VALUES (2, 90, 'it\'s')`, "it's"},
+		"mysql, by the DSN": {func(t *testing.T) testdb.DB {
+			return withParam(testdb.MySQL(t), "sql_mode", "'NO_BACKSLASH_ESCAPES'")
+		}, `INSERT INTO account VALUES (2, 90, 'C:\')`, `C:\`},
+		"postgres": {func(t *testing.T) testdb.DB { return testdb.Postgres(t) }, `INSERT INTO account VALUES (2, 90, 'C:\')`, `C:\`},
+		"postgres, by the DSN": {func(t *testing.T) testdb.DB {
+			return withParam(testdb.Postgres(t), "standard_conforming_strings", "off")
+		}, `INSERT INTO account VALUES (2, 90, 'it\'s')`, "it's"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, proxy := newRigDown(t, c.db(t), noSyncRetry)
+			r.exec("DROP TABLE IF EXISTS account", "CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL, note VARCHAR(100))")
+			_, err := r.wrapped.Exec(c.write)
+			wantPending(t, err)
+			proxy.Accept()
+			if report := r.runOnce(); report.Delivered != 1 {
+				t.Errorf("the job: %s", report)
+			}
+			var note sql.NullString
+			if err := r.bare.QueryRow("SELECT note FROM account WHERE balance = 90").Scan(&note); err != nil || note.String != c.note {
+				t.Errorf("the note is %q (%v), want %q", note.String, err, c.note)
+			}
+		})
+	}
+}
