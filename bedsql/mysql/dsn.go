@@ -78,7 +78,9 @@ func dataSource(cfg *mysql.Config) string {
 }
 
 // splitDataSource takes bedDataSource out of a DSN and leaves everything else
-// byte for byte.
+// byte for byte. The driver's parser gives it too (Config.Params), but takes the
+// last slash of an unescaped name for the one before the database, and keeps
+// one of two different names without a word.
 func splitDataSource(dsn string) (name, bare string, err error) {
 	head, params, ok := cutParams(dsn)
 	if !ok || !hasDataSource(params) {

@@ -13,7 +13,9 @@ var (
 )
 
 // splitDataSource takes bedDataSource out of a DSN and leaves everything else
-// byte for byte.
+// byte for byte. pgx.ParseConfig gives it too (RuntimeParams), but reads no name
+// of a registered configuration, and keeps one of two different names without a
+// word.
 func splitDataSource(dsn string) (name, bare string, err error) {
 	switch {
 	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):

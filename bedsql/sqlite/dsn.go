@@ -75,7 +75,7 @@ func readDSN(dsn string) (where location, bare, name string, err error) {
 }
 
 // splitDataSource takes bedDataSource out of a DSN and leaves everything else
-// byte for byte.
+// byte for byte. The driver shows nobody its parser.
 func splitDataSource(dsn string) (name, bare string, err error) {
 	head, rawQuery := cutQuery(dsn)
 	if head == dsn {
