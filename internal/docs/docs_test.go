@@ -109,8 +109,8 @@ func TestEveryColumnIsDocumented(t *testing.T) {
 	}
 }
 
-// The lists of docs/errors.md are written from the tables that the code reads:
-// go test ./internal/docs -run Errors -update
+// The lists of docs/errors.md are written from the tables that the code reads, by
+// go test ./internal/docs -run Errors -update.
 func TestTheErrorsAreDocumentedAsTheCodeReadsThem(t *testing.T) {
 	t.Parallel()
 	text := read(t, "docs/errors.md")

@@ -53,7 +53,6 @@ func (k *Kit) later(t *testing.T) {
 	db := k.DB(t).Open(t)
 	Must(t, db, k.Schema...)
 	holder, waiter := Conn(t, db), Conn(t, db)
-	id := s.SessionID(t, waiter)
 	Must(t, holder, "BEGIN", "UPDATE t SET n = 5 WHERE id = 1")
 	write := func() error {
 		_, err := waiter.ExecContext(context.Background(), "UPDATE t SET n = 6 WHERE id = 1")
@@ -70,7 +69,7 @@ func (k *Kit) later(t *testing.T) {
 
 	for stop, want := range map[string]delivery.Class{s.Cancel: delivery.Retryable, s.Kill: delivery.Unknown} {
 		waiter = Conn(t, db)
-		id = s.SessionID(t, waiter)
+		id := s.SessionID(t, waiter)
 		done := make(chan error, 1)
 		go func() { done <- write() }()
 		s.AwaitLock(t, db, id)
