@@ -100,6 +100,7 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 		return nil
 	}
 	defer closing(st.Close)
+	st = boundedLog{st, a, cfg.log}
 	defer context.AfterFunc(ctx, func() {
 		log.Info("ending: what is in flight is finished; a second signal ends it at once")
 	})()

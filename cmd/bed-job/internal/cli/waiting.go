@@ -130,6 +130,10 @@ func (b boundedLog) Missing(ctx context.Context, ids []string) ([]string, error)
 	return ask(ctx, b, func(ctx context.Context) ([]string, error) { return b.Storage.Missing(ctx, ids) })
 }
 
+func (b boundedLog) DataSources(ctx context.Context) ([]string, error) {
+	return ask(ctx, b, b.Storage.DataSources)
+}
+
 func (b boundedLog) Stats(ctx context.Context) ([]txlog.Stats, error) {
 	return ask(ctx, b, b.Storage.Stats)
 }
