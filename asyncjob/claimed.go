@@ -296,7 +296,8 @@ func (u *claimed) pushBack(verdict txlog.Verdict) result {
 	return result{kind: pushedBack}
 }
 
-// release gives the unit up with a verdict; false if that could not be written.
+// release gives the unit up with a verdict; false if that could not be written
+// within a lease.
 func (u *claimed) release(verdict txlog.Verdict) bool {
 	job := u.drain.job
 	u.drain.rest(u.Unit)
@@ -309,8 +310,9 @@ func (u *claimed) release(verdict txlog.Verdict) bool {
 			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
-	}, backoff.WithBackOff(storeBackOff()), backoff.WithMaxElapsedTime(0))
+	}, backoff.WithBackOff(storeBackOff()), backoff.WithMaxElapsedTime(job.cfg.Lease))
 	if err != nil {
+		u.drain.notWritten("what became of unit "+u.ID, err)
 		u.logger().WithField("error", delivery.DescribeLog(err)).Warn("what became of the unit could not be written to the log; " +
 			"it is in doubt and will be claimed again when its lease has ended")
 	}

@@ -48,6 +48,14 @@ func newDrain(s *shutdown, t *tally, name string) *drain {
 
 func (d *drain) note(change func(*DataSourceReport)) { d.tally.note(d.name, change) }
 
+// notWritten has the round end with an error: the log did not take what the job
+// had to say, and the leases of the units are left to run out.
+func (d *drain) notWritten(what string, err error) {
+	if !errors.Is(err, txlog.ErrLeaseLost) {
+		d.tally.failed(fmt.Errorf("asyncjob: data source %s: %s could not be written to the log: %w", d.name, what, err))
+	}
+}
+
 func (d *drain) logger() logrus.FieldLogger { return d.job.log.WithField("data_source", d.name) }
 
 // run delivers what is due, unless the data source is down.

@@ -167,8 +167,8 @@ func byOwner(batch []*claimed) [][]*claimed {
 	return portions
 }
 
-// erased removes units from the log, again and again while their leases are
-// kept, and gives those that were not held any more: who lost a lease knows
+// erased removes units from the log, again and again for the length of a lease
+// while theirs are kept, and gives those that were not held any more: who lost a lease knows
 // nothing of the unit. After an error some of the others may be there.
 func (r *removals) erased(portion []*claimed) (gone []string, err error) {
 	job := r.drain.job
@@ -203,6 +203,9 @@ func (r *removals) erased(portion []*claimed) (gone []string, err error) {
 			err = nil
 		}
 		return struct{}{}, err
-	}, backoff.WithBackOff(storeBackOff()), backoff.WithMaxElapsedTime(0))
+	}, backoff.WithBackOff(storeBackOff()), backoff.WithMaxElapsedTime(job.cfg.Lease))
+	if err != nil {
+		r.drain.notWritten("the removal of what is delivered", err)
+	}
 	return gone, err
 }

@@ -131,7 +131,8 @@ func (x *committing) First(ctx context.Context) attempt.Outcome {
 		if x.unit.Receipt == "" || x.t.keyed != nil {
 			return x.end(ctx)
 		}
-		return c.lossy(attempt.Commit(ctx, c.c.dialect, &c.session, &x.unit, x.receipts, x.plain && !x.t.moved, x.end, x.undo))
+		out := attempt.Commit(ctx, c.c.dialect, &c.session, &x.unit, x.receipts, x.plain && !x.t.moved, x.end, x.undo)
+		return c.lossy(c.c.withRights(ctx, &c.session, &x.unit, out))
 	}, c.kill)
 }
 
@@ -170,22 +171,18 @@ func (c *Conn) sendEnd(ctx context.Context, s statement, args []driver.NamedValu
 	return res, before, c.lossy(out)
 }
 
-// stillOpen reports whether the open transaction outlived the error of a
-// statement that commits it on its way.
-func (c *Conn) stillOpen(ctx context.Context, err error) bool {
-	f := c.c.dialect.StillOpen
-	return f != nil && f(ctx, c.inner, err)
-}
-
-// inDoubt reports whether the error of a statement that commits on its way may
-// be that of this COMMIT (a failed certification), so that it is not known
-// whether the transaction is committed or rolled back.
-func (c *Conn) inDoubt(ctx context.Context, out *attempt.Outcome) bool {
-	lost := c.c.dialect.TransactionLost
-	if lost == nil || !lost(ctx, c.inner, out.Err) {
-		return false
+// afterImplicitCommit says what became of the open transaction when a statement
+// that commits it on its way ended with out's error. Out of doubt a connection
+// comes by being closed.
+func (c *Conn) afterImplicitCommit(ctx context.Context, out *attempt.Outcome) delivery.TxState {
+	after := c.c.dialect.AfterImplicitCommit
+	if after == nil {
+		return delivery.Committed
 	}
-	out.Class, out.ConnLost = delivery.Unknown, true
-	c.discard()
-	return true
+	state := after(ctx, c.inner, out.Err)
+	if state == delivery.InDoubt {
+		out.Class, out.ConnLost = delivery.Unknown, true
+		c.discard()
+	}
+	return state
 }

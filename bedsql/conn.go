@@ -43,6 +43,9 @@ type Conn struct {
 	// tx is the local transaction that is open; nil outside of any, and on a
 	// connection whose writes are not logged.
 	tx *localTx
+	// noReceipts is why the table of receipts was not found before the last
+	// transaction began.
+	noReceipts error
 	// stagedTx is the local transaction of a staged soft transaction, which
 	// only records.
 	stagedTx *stagedTx

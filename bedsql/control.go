@@ -8,6 +8,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -97,7 +98,7 @@ func (c *Conn) admit(ctx context.Context, s statement) error {
 		if scopeOf(ctx).key != nil && c.tx == nil {
 			return unusable("begin the transaction by BeginTx, not by a statement")
 		}
-		return c.beforeBegin(ctx)
+		c.beforeBegin(ctx)
 	}
 	return nil
 }
@@ -151,14 +152,18 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		if !out.Class.Answered() {
 			return ending{Outcome: out}
 		}
-		if before || c.stillOpen(ctx, out.Err) {
+		if before {
 			return ending{Outcome: out, open: true}
 		}
-		if c.inDoubt(ctx, &out) {
+		switch c.afterImplicitCommit(ctx, &out) {
+		case delivery.StillOpen:
+			return ending{Outcome: out, open: true}
+		case delivery.InDoubt:
 			return ending{Outcome: out}
+		default:
+			committed = true
+			return ending{}
 		}
-		committed = true
-		return ending{}
 	}, undo: c.rollback(ctx, nil)})
 	// A retry delivers the unit, and a soft transaction may swallow what became
 	// of it, but not the statement that was to commit it.

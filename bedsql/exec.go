@@ -143,7 +143,7 @@ func (x *execution) run(ctx context.Context, conn driver.Conn, call delivery.Cal
 	if out := c.findReceipts(ctx, conn, &x.unit); out.Err != nil {
 		return out
 	}
-	return attempt.Apply(ctx, c.dialect, conn, []delivery.Call{call}, &x.unit, c.receipts, x.rows)
+	return c.withRights(ctx, conn, &x.unit, attempt.Apply(ctx, c.dialect, conn, []delivery.Call{call}, &x.unit, c.receipts, x.rows))
 }
 
 // Void implements besteffort.Attempts.

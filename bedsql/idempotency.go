@@ -275,7 +275,10 @@ func (c *Conn) beginKeyed(ctx context.Context, opts driver.TxOptions, k *Idempot
 	case c.tx != nil:
 		return nil, unusable("a transaction is open already")
 	}
-	if err := c.ensureReceipts(ctx); err != nil {
+	if err := c.lookForReceipts(ctx); err != nil {
+		if c.dead {
+			err = driver.ErrBadConn // nothing was begun: database/sql takes another connection
+		}
 		return nil, err
 	}
 	receipt, back, err := k.receipt(c.c.target.DataSource)

@@ -16,21 +16,54 @@ import (
 // It holds the statement to run. The write is not applied.
 type ReceiptTableError = delivery.ReceiptTableError
 
+// ReceiptRightsError says that the account lacks rights on the target's table
+// bed_receipt, and holds the GRANT to run. The write is not applied, unless it
+// is wrapped in an ErrPending.
+type ReceiptRightsError = delivery.ReceiptRightsError
+
 // ensureReceipts finds or creates the table of receipts, once for each
 // connector. A target that is out of reach is no error: the attempts will meet
 // that, and look for the table themselves.
 func (c *Conn) ensureReceipts(ctx context.Context) error {
-	if c.c.receiptPlace.Load() != nil || c.dead || c.ready(ctx) != nil {
-		return nil //nolint:nilerr // the attempts will meet it
-	}
-	err := c.c.locateReceipts(ctx, c.inner)
-	if table := (*ReceiptTableError)(nil); errors.As(err, &table) {
+	err := c.lookForReceipts(ctx)
+	var table *ReceiptTableError
+	if errors.As(err, &table) || isRights(err) {
 		return err
 	}
+	return nil
+}
+
+// lookForReceipts is ensureReceipts whose error says why it is not known where
+// they are.
+func (c *Conn) lookForReceipts(ctx context.Context) error {
+	if c.c.receiptPlace.Load() != nil {
+		return nil
+	}
+	if c.dead {
+		return driver.ErrBadConn
+	}
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	err := c.c.locateReceipts(ctx, c.inner)
 	if err != nil && !c.c.dialect.Class(err).Answered() {
 		c.kill()
 	}
-	return nil
+	return err
+}
+
+func isRights(err error) bool {
+	var rights *ReceiptRightsError
+	return errors.As(err, &rights)
+}
+
+// withRights has the error of an attempt of u say which rights on the table of
+// receipts are missing, where that is why it failed.
+func (c *connector) withRights(ctx context.Context, conn driver.Conn, u *txlog.Unit, out attempt.Outcome) attempt.Outcome {
+	if u.Receipt != "" && out.Err != nil {
+		out.Err = attempt.ReceiptRights(ctx, c.dialect, conn, out.Err)
+	}
+	return out
 }
 
 // findReceipts is ensureReceipts for an attempt of u on whatever connection: the
@@ -90,9 +123,9 @@ func (c *connector) replay(ctx context.Context, conn driver.Conn, calls []delive
 		}
 	}
 	if calls == nil {
-		return attempt.Replay(ctx, c.dialect, conn, u, c.receipts)
+		return c.withRights(ctx, conn, u, attempt.Replay(ctx, c.dialect, conn, u, c.receipts))
 	}
-	return attempt.Run(ctx, c.dialect, conn, calls, u, c.receipts)
+	return c.withRights(ctx, conn, u, attempt.Run(ctx, c.dialect, conn, calls, u, c.receipts))
 }
 
 // void decides a unit in doubt.
@@ -100,18 +133,34 @@ func (c *connector) void(ctx context.Context, conn driver.Conn, u *txlog.Unit) a
 	if out := c.findReceipts(ctx, conn, u); out.Err != nil {
 		return out
 	}
-	return attempt.Void(ctx, c.dialect, conn, u, c.receipts)
+	return c.withRights(ctx, conn, u, attempt.Void(ctx, c.dialect, conn, u, c.receipts))
 }
 
 // beforeBegin looks for the table of receipts before a transaction begins: to
-// create it later would commit the transaction where DDL does.
-func (c *Conn) beforeBegin(ctx context.Context) error {
+// create it later would commit the transaction where DDL does. That there is
+// none, its first write is told: it may only read.
+func (c *Conn) beforeBegin(ctx context.Context) {
 	if c.tx != nil || c.pinned != "" || scopeOf(ctx).skip || !c.c.exactlyOnce(scopeOf(ctx)) {
-		return nil
+		return
 	}
 	c.eraseInTurn(ctx)
-	return c.ensureReceipts(ctx)
+	c.noReceipts = c.lookForReceipts(ctx)
 }
+
+// withoutReceipts says why the open transaction can leave no receipt; nil if it
+// can, or need not.
+func (c *Conn) withoutReceipts() error {
+	switch {
+	case !c.tx.receipt || c.c.receiptPlace.Load() != nil:
+		return nil
+	case c.noReceipts != nil:
+		return c.noReceipts
+	}
+	return errNotLookedFor
+}
+
+var errNotLookedFor = errors.New("bed: nothing was run: the table of receipts was not looked for before the transaction; " +
+	"begin the transaction by BeginTx under the guarantee of its writes")
 
 // eraseBatch is how many receipts are erased together between the callers' writes.
 const eraseBatch = 32

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -40,9 +41,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		return c.beginKeyed(ctx, opts, k)
 	}
 	if !opts.ReadOnly {
-		if err := c.beforeBegin(ctx); err != nil {
-			return nil, err
-		}
+		c.beforeBegin(ctx)
 	}
 	if c.tx != nil && c.c.dialect.Flavor != txlog.FlavorMySQL {
 		// A BEGIN sent as text is open. What the database makes of a second
@@ -64,12 +63,13 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 			return ending{}
 		}
 		out := c.lossy(attempt.Failed(c.c.dialect, failed, false))
-		switch {
-		case t == nil, !out.Class.Answered():
+		if t == nil || !out.Class.Answered() {
 			return ending{Outcome: out}
-		case c.stillOpen(ctx, failed):
+		}
+		switch c.afterImplicitCommit(ctx, &out) {
+		case delivery.StillOpen:
 			return ending{Outcome: out, open: true}
-		case c.inDoubt(ctx, &out):
+		case delivery.InDoubt:
 			return ending{Outcome: out}
 		default:
 			committed = true

@@ -23,6 +23,9 @@ func (c *Conn) inTx(ctx context.Context, s statement, args []driver.NamedValue) 
 	if c.tx.lost != nil {
 		return txlog.Statement{}, c.tx.lostError()
 	}
+	if err := c.withoutReceipts(); err != nil {
+		return txlog.Statement{}, err
+	}
 	if scopeOf(ctx).skip {
 		c.tx.unreplayable("some of its statements ran under Skip")
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bedsql/bed/listener/delivery"
@@ -26,6 +27,33 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	if !errors.As(err, &server) {
 		return false
 	}
+	switch takes(ctx, conn, server) {
+	case always:
+		return true
+	case never:
+		return false
+	}
+	// MariaDB can be asked.
+	switch open, known := openTransaction(ctx, conn); {
+	case known:
+		return !open
+	default:
+		// MySQL undoes the statement alone, but for what ends a transaction.
+		return server.Number == 1180 || server.Number == 1181
+	}
+}
+
+// whole says whether an error takes the whole transaction with it.
+type whole uint8
+
+const (
+	never whole = iota
+	always
+	// at times it does; so it is of an error that is not listed
+	sometimes
+)
+
+func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whole {
 	switch server.Number {
 	case 1206, // ER_LOCK_TABLE_FULL
 		1213, // ER_LOCK_DEADLOCK; Galera: the certification failed
@@ -33,50 +61,91 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 		1613, // ER_XA_RBTIMEOUT
 		1614, // ER_XA_RBDEADLOCK
 		3101: // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
-		return true
+		return always
 	case 1205: // ER_LOCK_WAIT_TIMEOUT: the statement alone, unless configured otherwise
-		return sysvarIs(ctx, conn, "innodb_rollback_on_timeout", "1")
-	case 1020, // ER_CHECKREAD: MariaDB with innodb_snapshot_isolation
-		1180, // ER_ERROR_DURING_COMMIT
-		1181, // ER_ERROR_DURING_ROLLBACK
-		1317, // ER_QUERY_INTERRUPTED
-		1969: // ER_STATEMENT_TIMEOUT
-		// MariaDB can be asked. MySQL cannot, and undoes the statement alone.
-		return sysvarIs(ctx, conn, "in_transaction", "0")
+		if sysvarIs(ctx, conn, "innodb_rollback_on_timeout", "1") {
+			return always
+		}
+		return never
+	case 1044, 1045, 1142, 1143, 1227, 1370, // no right
+		1048, 1054, 1064, 1065, 1136, 1146, 1149, 1305, 1364, // what the text or a value lacks
+		1062, 1169, 1451, 1452, 1586, 3819, 4025, // a constraint
+		1264, 1265, 1292, 1366, 1406, 1690, // a value that does not fit
+		1644: // SIGNAL
+		return never
 	}
-	return false
+	if strings.HasPrefix(string(server.SQLState[:]), "40") { // transaction rollback
+		return always
+	}
+	// Among them 1020 (innodb_snapshot_isolation), 1180 and 1181 (an error during
+	// COMMIT or ROLLBACK), 1317 (KILL QUERY) and 1969 (max_statement_time).
+	return sometimes
 }
 
-// stillOpen reports whether a statement that commits implicitly failed with err
-// before it did. MariaDB can be asked. Of MySQL it is known of the errors that
-// reading the text gives, and of those of a transaction's characteristics.
-func stillOpen(ctx context.Context, conn driver.Conn, err error) bool {
+// openTransaction asks MariaDB whether a transaction is open. What cannot be read
+// counts as none: nothing more is written into the session then. known is false
+// for a server that cannot be asked.
+func openTransaction(ctx context.Context, conn driver.Conn) (open, known bool) {
+	open, err := askInTransaction(ctx, conn)
+	return open, !isUnknownVariable(err)
+}
+
+func askInTransaction(ctx context.Context, conn driver.Conn) (open bool, err error) {
+	// The caller's context may be what ended the statement.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
-	if open, qerr := sysvar(ctx, conn, "in_transaction"); qerr == nil {
-		return open == "1"
+	value, err := sysvar(ctx, conn, "in_transaction")
+	return err == nil && value == "1", err
+}
+
+func isUnknownVariable(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && server.Number == numUnknownSystemVariable
+}
+
+// afterImplicitCommit says whether a statement that commits implicitly failed
+// with err before it did. MariaDB can be asked. Of MySQL it is known of the
+// errors that reading the text gives, and of those of a transaction's
+// characteristics.
+func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) delivery.TxState {
+	open, qerr := askInTransaction(ctx, conn)
+	if open {
+		return delivery.StillOpen
 	}
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
-		return false
+		return delivery.InDoubt
 	}
+	if qerr != nil {
+		switch server.Number {
+		case 1047, // ER_UNKNOWN_COM_ERROR: Galera, the node is not ready
+			1064, // ER_PARSE_ERROR
+			1065, // ER_EMPTY_QUERY
+			1115, // ER_UNKNOWN_CHARACTER_SET
+			1149, // ER_SYNTAX_ERROR
+			1273, // ER_UNKNOWN_COLLATION
+			1290, // ER_OPTION_PREVENTS_STATEMENT: the server is read-only
+			1351, // ER_VIEW_SELECT_VARIABLE
+			1425, // ER_TOO_BIG_SCALE
+			1426, // ER_TOO_BIG_PRECISION
+			1427, // ER_M_BIGGER_THAN_D
+			1568, // ER_CANT_CHANGE_TX_CHARACTERISTICS
+			1792: // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+			return delivery.StillOpen
+		}
+		if !isUnknownVariable(qerr) {
+			return delivery.InDoubt
+		}
+	}
+	// The COMMIT on its way may be what failed (Galera's certification).
 	switch server.Number {
-	case 1047, // ER_UNKNOWN_COM_ERROR: Galera, the node is not ready
-		1064, // ER_PARSE_ERROR
-		1065, // ER_EMPTY_QUERY
-		1115, // ER_UNKNOWN_CHARACTER_SET
-		1149, // ER_SYNTAX_ERROR
-		1273, // ER_UNKNOWN_COLLATION
-		1290, // ER_OPTION_PREVENTS_STATEMENT: the server is read-only
-		1351, // ER_VIEW_SELECT_VARIABLE
-		1425, // ER_TOO_BIG_SCALE
-		1426, // ER_TOO_BIG_PRECISION
-		1427, // ER_M_BIGGER_THAN_D
-		1568, // ER_CANT_CHANGE_TX_CHARACTERISTICS
-		1792: // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
-		return true
+	case 1020, 1180, 1181, 1317, 1969:
+		return delivery.InDoubt
 	}
-	return false
+	if takes(ctx, conn, server) == always {
+		return delivery.InDoubt
+	}
+	return delivery.Committed
 }
 
 // sysvarIs reports whether a session variable has the given value; false when
@@ -87,8 +156,7 @@ func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
 	got, err := sysvar(ctx, conn, name)
-	var server *mysql.MySQLError
-	if errors.As(err, &server) && server.Number == numUnknownSystemVariable {
+	if isUnknownVariable(err) {
 		return false
 	}
 	return err != nil || got == want

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -131,7 +132,7 @@ func TestWhatFailedBeforeItsImplicitCommitLeftTheTransactionOpen(t *testing.T) {
 		}
 		var open bool
 		if err := c.Raw(func(dc any) error {
-			open = Dialect().StillOpen(context.Background(), dc.(driver.Conn), err)
+			open = Dialect().AfterImplicitCommit(context.Background(), dc.(driver.Conn), err) == delivery.StillOpen
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -141,5 +142,45 @@ func TestWhatFailedBeforeItsImplicitCommitLeftTheTransactionOpen(t *testing.T) {
 			t.Errorf("%s: said to be open %t, rolled back %t; want %t", text, open, undone, want)
 		}
 		must(t, db, "DELETE FROM t")
+	}
+}
+
+// mute is a connection that cannot be asked.
+type mute struct{ driver.Conn }
+
+func TestWhatCannotBeAskedAfterAnImplicitCommitIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for number, want := range map[uint16]delivery.TxState{1105: delivery.InDoubt, 1050: delivery.InDoubt, 1064: delivery.StillOpen, 1213: delivery.InDoubt} {
+		if got := Dialect().AfterImplicitCommit(context.Background(), mute{}, &mysql.MySQLError{Number: number}); got != want {
+			t.Errorf("after %d the state is %v, want %v", number, got, want)
+		}
+	}
+}
+
+// An error that no list names may have ended the transaction: the session says.
+func TestAnErrorThatIsNotListedIsAskedAbout(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t).Open(t)
+	must(t, db, schema)
+	c := conn(t, db)
+	if _, err := c.ExecContext(context.Background(), "SELECT @@in_transaction"); err != nil {
+		return // MySQL cannot be asked
+	}
+	for _, number := range []uint16{1105, 1020, 1180, 1181, 1317, 1969, 3058} {
+		err := &mysql.MySQLError{Number: number}
+		if !lost(t, c, err) {
+			t.Errorf("after %d outside of any transaction it is said to live on", number)
+		}
+		must(t, c, "BEGIN", "INSERT INTO t (id, n) VALUES (10, 10)")
+		if lost(t, c, err) || !kept(t, c) {
+			t.Errorf("after %d the open transaction is said to be lost", number)
+		}
+		must(t, c, "ROLLBACK")
+		if !Dialect().TransactionLost(context.Background(), mute{}, err) {
+			t.Errorf("after %d a session that cannot be asked is taken for a safe one", number)
+		}
+	}
+	if !lost(t, c, &mysql.MySQLError{Number: 9999, SQLState: [5]byte{'4', '0', '0', '0', '1'}}) {
+		t.Error("a serialization failure is said to leave the transaction")
 	}
 }

@@ -2,6 +2,7 @@ package besteffort
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -34,9 +35,18 @@ func (e *Deliverer) retry(ctx context.Context, d *Delivery) error {
 			return nil
 		case d.Outcome.Class == delivery.Refused, d.Outcome.Class == delivery.Duplicate:
 			return e.refused(ctx, d)
+		case lacksRights(d.Outcome.Err):
+			return e.handOver(ctx, d)
 		}
 	}
 	return e.handOver(ctx, d)
+}
+
+// lacksRights reports whether err says that the account may not ask for the
+// receipt: only an operator can mend that.
+func lacksRights(err error) bool {
+	var rights *delivery.ReceiptRightsError
+	return errors.As(err, &rights)
 }
 
 // decide ends the doubt about a unit by its receipt, where running it again
@@ -47,7 +57,7 @@ func (e *Deliverer) decide(ctx context.Context, d *Delivery) error {
 	rctx, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
 	defer cancel()
 	pause := e.pause(e.cfg.RetryMax)
-	for tries := 0; tries < max(e.cfg.SyncMaxDeliveryTryTimes, 1); {
+	for tries := 0; tries < max(e.cfg.SyncMaxDeliveryTryTimes, 1) && !lacksRights(answer.Err); {
 		if d.lease.Lost() || sleep(rctx, pause.NextBackOff()) != nil {
 			break
 		}
@@ -62,6 +72,8 @@ func (e *Deliverer) decide(ctx context.Context, d *Delivery) error {
 				d.Outcome = out
 			}
 			return e.refused(ctx, d)
+		case lacksRights(out.Err):
+			answer.Err = fmt.Errorf("%w; whether it was applied cannot be found out: %w", answer.Err, out.Err)
 		case !out.OnReceipt:
 			tries++
 		}

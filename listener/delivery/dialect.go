@@ -45,6 +45,18 @@ func (c Class) String() string {
 	}
 }
 
+// TxState is what became of a local transaction.
+type TxState uint8
+
+const (
+	// Committed: it is committed.
+	Committed TxState = iota
+	// StillOpen: it is as before.
+	StillOpen
+	// InDoubt: it may be committed or rolled back.
+	InDoubt
+)
+
 // Dialect is what bed knows about one kind of database. It is immutable and
 // safe for concurrent use. Nil functions have the default their comment says.
 type Dialect struct {
@@ -86,10 +98,10 @@ type Dialect struct {
 	// stays usable, so that what follows would autocommit. conn is free for a
 	// query. Default: false.
 	TransactionLost func(ctx context.Context, conn driver.Conn, err error) bool
-	// StillOpen reports whether the error err of a statement that commits the
-	// open transaction on its way came before it did. conn is free for a
-	// query. Default: false.
-	StillOpen func(ctx context.Context, conn driver.Conn, err error) bool
+	// AfterImplicitCommit says what the error err of a statement that commits the
+	// open transaction on its way means for that transaction. conn is free for a
+	// query. Default: Committed.
+	AfterImplicitCommit func(ctx context.Context, conn driver.Conn, err error) TxState
 	// Atomic runs calls as one local transaction in one round trip: all or
 	// none, and nothing behind the first that fails. handled false means that
 	// it cannot be done so for these calls on this server, and nothing was

@@ -263,9 +263,11 @@ func TestWithoutTheRightToCreateReceiptsOneErrorSaysWhatToRunAndNothingIsSent(t 
 			},
 			"a local transaction": func() error {
 				tx, err := r.wrapped.BeginTx(ctx, nil)
-				if err == nil {
-					_ = tx.Rollback()
+				if err != nil {
+					t.Fatalf("BEGIN, which may be for reading: %v", err)
 				}
+				defer func() { _ = tx.Rollback() }()
+				_, err = tx.ExecContext(ctx, addOne)
 				return err
 			},
 			"a BEGIN as text": func() error {
@@ -274,7 +276,9 @@ func TestWithoutTheRightToCreateReceiptsOneErrorSaysWhatToRunAndNothingIsSent(t 
 					t.Fatal(err)
 				}
 				defer func() { _ = conn.Close() }()
-				_, err = conn.ExecContext(ctx, "BEGIN")
+				r.must(conn, "BEGIN")
+				defer r.must(conn, "ROLLBACK")
+				_, err = conn.ExecContext(ctx, addOne)
 				return err
 			},
 			"a staged write": func() error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,9 +59,12 @@ func Main() int {
 		Getenv: os.LookupEnv, Now: time.Now,
 		Open: openLog, Width: func() int { return columns(os.Stdout) },
 	}
-	ctx, stop := withSignals(context.Background(), a.Err)
+	args := os.Args[1:]
+	// Another one than a, whose fields the command line is being read into.
+	leaving := &app{Err: a.Err, ErrTTY: a.ErrTTY, logFormat: logFormatIn(args), logging: slices.Contains(args, "run")}
+	ctx, stop := withSignals(context.Background(), leaving.complain)
 	defer stop()
-	return a.run(ctx, os.Args[1:])
+	return a.run(ctx, args)
 }
 
 // columns is the width of a terminal; 0 for anything else.

@@ -231,6 +231,8 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 	p.signal(t, syscall.SIGTERM)
 	if status, rest := p.end(); status != 128+int(syscall.SIGTERM) || !strings.Contains(rest, "leaving at once") {
 		t.Errorf("the status is %d and it wrote\n%s", status, rest)
+	} else {
+		wantJSON(t, rest, "again, leaving at once")
 	}
 	if u, err := s.log.Get(t.Context(), id); err != nil || !u.InDoubt {
 		t.Errorf("the log must stay, in doubt; it is %+v, %v", u, err)

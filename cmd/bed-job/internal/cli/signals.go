@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -17,8 +16,8 @@ const oneWish = time.Second
 // withSignals returns a context that the first SIGINT, SIGTERM or SIGHUP
 // cancels, so that what is in flight is finished. One that comes more than
 // oneWish later ends the process at once. A SIGHUP that is ignored, as nohup
-// has it, stays so.
-func withSignals(parent context.Context, stderr io.Writer) (context.Context, func()) {
+// has it, stays so. complain is called by another goroutine.
+func withSignals(parent context.Context, complain func(text string)) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	got := make(chan os.Signal, 2)
 	signal.Notify(got, os.Interrupt, syscall.SIGTERM)
@@ -38,7 +37,7 @@ func withSignals(parent context.Context, stderr io.Writer) (context.Context, fun
 					first = time.Now()
 					cancel()
 				case time.Since(first) >= oneWish:
-					fmt.Fprintf(stderr, "bed-job: %v again, leaving at once\n", s)
+					complain(fmt.Sprintf("%v again, leaving at once", s))
 					status := exitFailure
 					if num, ok := s.(syscall.Signal); ok {
 						status = 128 + int(num)

@@ -1,0 +1,26 @@
+package acceptance
+
+import (
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+)
+
+// The DDL never reaches the server, whose session then cannot be asked either.
+func TestAnImplicitCommitOfWhichNothingIsKnownIsInDoubtAndNotDelivered(t *testing.T) {
+	t.Parallel()
+	r, p := newRigBehindProxy(t, testdb.MySQL(t), exactlyOnce)
+	r.receiptTable()
+	r.account(100)
+	conn := r.conn()
+	r.must(conn, "BEGIN")
+	r.must(conn, addOne)
+	p.Answer(testproxy.Text("CREATE TABLE more"), testproxy.MySQLError(1105, "HY000", "something broke"))
+	struck := p.CutBefore(testproxy.Text("@@in_transaction"))
+	_ = r.fails(conn, "CREATE TABLE more (id INT)")
+	<-struck
+	r.drain(r.job())
+	r.wantBalances(101)
+	r.wantNoLog()
+}

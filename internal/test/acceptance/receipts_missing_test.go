@@ -1,0 +1,163 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+)
+
+// reader gives the DSN of an account with rights on the table account alone.
+func (r *rig) reader(rights string) (dsn string) {
+	limited, _ := r.withoutCreate()
+	name := "lim_" + limited.Name[max(0, len(limited.Name)-24):]
+	if r.db.Driver == testdb.DriverMySQL {
+		r.exec("REVOKE ALL ON "+limited.Name+".* FROM "+name, "GRANT "+rights+" ON "+limited.Name+".account TO "+name)
+	} else {
+		r.exec("REVOKE ALL ON account FROM "+name, "GRANT "+rights+" ON account TO "+name)
+	}
+	return limited.DSN
+}
+
+func TestATransactionThatOnlyReadsNeedsNoTableOfReceipts(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.account(100)
+		pool := r.open(r.reader("SELECT, UPDATE"))
+		for name, begin := range map[string]string{"BeginTx": "", "as text": "BEGIN", "as text, read only": "START TRANSACTION READ ONLY"} {
+			func() {
+				ctx := context.Background()
+				conn, err := pool.Conn(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = conn.Close() }()
+				var on interface {
+					executor
+					QueryRowContext(context.Context, string, ...any) *sql.Row
+				} = conn
+				commit := func() error {
+					_, err := conn.ExecContext(ctx, "COMMIT")
+					return err
+				}
+				start := func() {
+					t.Helper()
+					if begin != "" {
+						r.must(conn, begin)
+						return
+					}
+					tx, err := conn.BeginTx(ctx, nil)
+					if err != nil {
+						t.Fatalf("%s: BEGIN: %v", name, err)
+					}
+					on, commit = tx, tx.Commit
+				}
+				read := func() {
+					t.Helper()
+					var n int
+					if err := on.QueryRowContext(ctx, "SELECT balance FROM account WHERE id = 1").Scan(&n); err != nil || n != 100 {
+						t.Errorf("%s: read %d, %v", name, n, err)
+					}
+				}
+				start()
+				read()
+				if err := commit(); err != nil {
+					t.Errorf("%s: COMMIT of what only read: %v", name, err)
+				}
+				start()
+				var table *bedsql.ReceiptTableError
+				if err := r.fails(on, addOne); name != "as text, read only" && !errors.As(err, &table) && !strings.Contains(err.Error(), "GRANT") {
+					t.Errorf("%s: a write: %v, want one that says what to run", name, err)
+				}
+				read() // nothing was sent that would have aborted it
+				if err := commit(); err != nil {
+					t.Errorf("%s: COMMIT without the write: %v", name, err)
+				}
+			}()
+		}
+		r.wantBalances(100)
+		r.wantNoLog()
+	})
+}
+
+// receiptRights grants or revokes rights of the account of reader on the table of receipts.
+func (r *rig) receiptRights(change, rights string) {
+	name := "lim_" + r.db.Name[max(0, len(r.db.Name)-24):]
+	on := "bed_receipt"
+	if r.db.Driver == testdb.DriverMySQL {
+		on = r.db.Name + "." + on
+	}
+	r.exec(change + " " + rights + " ON " + on + map[string]string{"GRANT": " TO ", "REVOKE": " FROM "}[change] + name)
+}
+
+func TestAWriteIsRefusedWithTheGrantThatItsReceiptLacks(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.receiptTable()
+		r.account(100)
+		pool := r.open(r.reader("SELECT, UPDATE"))
+		r.receiptRights("GRANT", "SELECT")
+		for name, write := range map[string]func() error{
+			"a write": func() error { return r.fails(pool, addOne) },
+			"a local transaction": func() error {
+				tx, err := pool.Begin()
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.must(tx, addOne)
+				return tx.Commit()
+			},
+			"a write under a key": func() error {
+				ctx, _ := keyed("k")
+				_, err := pool.ExecContext(ctx, addOne)
+				return err
+			},
+		} {
+			err := write()
+			var rights *bedsql.ReceiptRightsError
+			if !errors.As(err, &rights) || errors.Is(err, bedsql.ErrPending) || !strings.HasPrefix(rights.Grant, "GRANT ") {
+				t.Errorf("%s: %v, want a refusal with the GRANT to run", name, err)
+			}
+		}
+		r.wantBalances(100)
+		r.wantNoLog()
+	})
+}
+
+func TestAReceiptThatIsMetAndMayNotBeReadLeavesTheWritePendingAtOnceWithTheGrant(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r, p := newRigBehindProxy(t, db, exactlyOnce, func(c *bedsql.Config) { c.RetryTimeout = time.Hour })
+		r.receiptTable()
+		r.account(100)
+		all := r.db.DSN
+		r.db.DSN = r.reader("SELECT, UPDATE")
+		pool := r.openStepwise()
+		r.db.DSN = all
+		r.receiptRights("GRANT", "SELECT, INSERT, UPDATE, DELETE")
+		r.must(pool, addOne)
+		r.receiptRights("REVOKE", "SELECT")
+		p.CutAfter(testproxy.Text("COMMIT"))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err := pool.ExecContext(ctx, addOne)
+		var rights *bedsql.ReceiptRightsError
+		if wantPending(t, err); !errors.As(err, &rights) || ctx.Err() != nil {
+			t.Errorf("%v, want the GRANT to run", err)
+		}
+		r.wantBalances(102)
+		r.receiptRights("GRANT", "SELECT")
+		if report := r.runOnce(); report.Delivered != 1 {
+			t.Errorf("the job: %s", report)
+		}
+		r.wantBalances(102)
+	})
+}
