@@ -156,11 +156,12 @@ const undoTimeout = 5 * time.Second
 // rollback makes a ROLLBACK for undo, of tx or of what was begun by a statement.
 func (c *Conn) rollback(ctx context.Context, tx driver.Tx) func() error {
 	return func() error {
+		bounded := ctx
 		if ctx.Done() != nil || tx == nil {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, undoTimeout)
+			bounded, cancel = context.WithTimeout(ctx, undoTimeout)
 			defer cancel()
 		}
-		return attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
+		return attempt.Rollback(bounded, c.c.dialect, &c.session, tx)
 	}
 }

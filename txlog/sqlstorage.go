@@ -63,7 +63,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 	s.writer = &writer{db: s.db}
 	s.claimer = claimer{db: s.db, turn: make(chan struct{}, 1)}
 	if err := s.prepareLog(ctx); err != nil {
-		s.db.Close()
+		_ = s.db.Close()
 		return nil, fmt.Errorf("txlog: opening %s: %w", s.name(), err)
 	}
 	s.queue = s.newQueue()

@@ -260,9 +260,9 @@ func (sh shape) fence() string {
 	case byArrayAndIndex:
 		// Another text has a plan of its own.
 		return `id = ANY(?::text[]) AND lease_token = ? /* by index */`
-	default:
-		return idIn(sh.rows) + ` AND lease_token = ?`
+	case byList:
 	}
+	return idIn(sh.rows) + ` AND lease_token = ?`
 }
 
 // roundUp gives the next power of two: lists of ids are filled up to it by

@@ -30,10 +30,9 @@ func denied(err error) bool {
 // place of conn's session as far as they can be asked for.
 func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn) string {
 	const rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON "
-	account, place := "this account", ""
+	account := "this account"
 	if d.Flavor == txlog.FlavorPostgres {
 		_ = each(ctx, d, conn, call("SELECT quote_ident(current_user)"), func(row []driver.Value) { account = text(row[0]) })
-		place, _ = ReceiptPlace(ctx, d, conn)
 	} else {
 		_ = each(ctx, d, conn, call("SELECT CURRENT_USER()"), func(row []driver.Value) {
 			// The host holds no @, the user may.
@@ -41,8 +40,8 @@ func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn) string {
 				account = quoteAccount(text(row[0])[:i]) + "@" + quoteAccount(text(row[0])[i+1:])
 			}
 		})
-		place, _ = ReceiptPlace(ctx, d, conn)
 	}
+	place, _ := ReceiptPlace(ctx, d, conn)
 	if place != "" {
 		place += "."
 	}

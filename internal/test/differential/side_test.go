@@ -94,7 +94,7 @@ func (s *side) run(t step) string {
 		return fmt.Sprintf("%d rows (%s), id %d (%s)", rows, s.failure(rowsErr), id, s.failure(idErr))
 	case "query", "prepared query":
 		rows, err := s.query(ctx, t)
-		text := ""
+		var text string
 		if err != nil {
 			text = s.failure(err)
 		} else {

@@ -222,7 +222,7 @@ func TestAWriteInDoubtEndsWithTheGraceAndNotLater(t *testing.T) {
 				start := time.Now()
 				var group sync.WaitGroup
 				release := q.Hold()
-				for _, name := range strings.Split(names, "") {
+				for name := range strings.SplitSeq(names, "") {
 					group.Go(func() {
 						if doubt, err := q.Do(ctx, row(name)); !doubt || err == nil {
 							t.Errorf("got %v, in doubt: %v", err, doubt)
@@ -286,7 +286,7 @@ func TestKindsTakeTurns(t *testing.T) {
 		{"arAr", true, 8, []string{"ar", "A", "r"}},
 	} {
 		q := newQueue(new(database), func(o *Options) { o.Mixed, o.MaxRows = c.mixed, c.most })
-		for _, name := range strings.Split(c.queue, "") {
+		for name := range strings.SplitSeq(c.queue, "") {
 			l := row(name)
 			l.Alone = strings.ToUpper(name) == name
 			l.Kind = strings.ToLower(name)[0]

@@ -56,7 +56,7 @@ func (a *app) openForRun(ctx context.Context, s dataSource, log logrus.FieldLogg
 		case err == nil:
 			return st, nil
 		case ctx.Err() != nil:
-			return nil, nil
+			return nil, nil //nolint:nilerr // it was ended meanwhile: there is no log, and no failure
 		case !comesUp(s, err):
 			return nil, err
 		}
