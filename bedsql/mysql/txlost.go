@@ -49,7 +49,7 @@ type whole uint8
 const (
 	never whole = iota
 	always
-	// at times it does; so it is of an error that is not listed
+	// At times it does; so it is of an error that is not listed.
 	sometimes
 )
 

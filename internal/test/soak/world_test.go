@@ -79,7 +79,7 @@ func newWorld(t *testing.T, o options, log string) *world {
 	w.targets[bankM], w.targets[bankP] = w.database(bankM, testdb.DriverMySQL), w.database(bankP, testdb.DriverPostgres)
 	w.log = w.database("log", log)
 	for name, ledger := range map[string]string{bankM: ledgerM, bankP: ledgerP} {
-		for _, statement := range strings.Split(ledger, ";\n") {
+		for statement := range strings.SplitSeq(ledger, ";\n") {
 			w.exec(w.targets[name], strings.ReplaceAll(statement, "\x00", ";"))
 		}
 		for i := range accounts {
