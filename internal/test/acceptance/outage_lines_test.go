@@ -53,12 +53,19 @@ func TestPendingWritesAreToldOnceAndThenSummedUp(t *testing.T) {
 	})
 }
 
-// keepsAll is a log from which nothing can be removed.
+// keepsAll is a log from which nothing can be removed, and in which no lease is
+// renewed: an owner gives up when its first one ends.
 type keepsAll struct{ txlog.Storage }
 
 func (keepsAll) Remove(context.Context, ...*txlog.Unit) error {
-	return errors.New("the log's database is read-only")
+	return errReadOnlyLog
 }
+
+func (keepsAll) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog.Unit, error) {
+	return nil, errReadOnlyLog
+}
+
+var errReadOnlyLog = errors.New("the log's database is read-only")
 
 func TestASecondDeliveryIsAnnouncedOnlyAtLeastOnce(t *testing.T) {
 	t.Parallel()
@@ -67,7 +74,7 @@ func TestASecondDeliveryIsAnnouncedOnlyAtLeastOnce(t *testing.T) {
 			t.Parallel()
 			var hook *logtest.Hook
 			r := newRig(t, testdb.SQLite(t), collecting(&hook), func(c *bedsql.Config) {
-				c.Storage, c.Guarantee, c.Lease = keepsAll{c.Storage}, guarantee, 200*time.Millisecond
+				c.Storage, c.Guarantee, c.Lease = keepsAll{c.Storage}, guarantee, 3*time.Second
 			})
 			r.account(1)
 			if _, err := r.wrapped.ExecContext(t.Context(), "UPDATE account SET balance = 2 WHERE id = 1"); err != nil {
