@@ -47,7 +47,7 @@ type committing struct {
 // commit ends the open transaction: its writes are logged before it, and their
 // log is removed after it. swallowed says that err is kept for the End of a soft
 // transaction.
-func (c *Conn) commit(ctx context.Context, how ender) (swallowed bool, err error) {
+func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error) {
 	t := c.tx
 	x := &committing{ender: how, c: c, t: t}
 	defer func() {
@@ -97,7 +97,7 @@ func (c *Conn) commit(ctx context.Context, how ender) (swallowed bool, err error
 		return false, nil
 	}
 	if x.Tries == 0 || x.ended.open && errors.Is(err, ErrPending) {
-		c.undo(how.undo)
+		c.undo(x.undo)
 	}
 	return soft != nil && soft.swallow(err), err
 }
@@ -147,42 +147,4 @@ func (x *committing) Void(ctx context.Context) attempt.Outcome { return x.retry.
 // Answered implements besteffort.Attempts.
 func (x *committing) Answered(ctx context.Context) attempt.Outcome {
 	return x.retry.answered(ctx, &x.unit)
-}
-
-// undo rolls back, or takes the connection out of use: an open transaction
-// must not go back to the pool.
-func (c *Conn) undo(undo func() error) {
-	if !attempt.RolledBack(c.c.dialect, undo()) {
-		c.kill()
-	}
-}
-
-// sendEnd runs a statement that ends the open transaction on the bare connection,
-// as one attempt. before is as for attempt.Send.
-func (c *Conn) sendEnd(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, out attempt.Outcome) {
-	res, before, err := c.send(ctx, s, args)
-	if err == nil {
-		return res, before, attempt.Outcome{Result: res}
-	}
-	out = attempt.Failed(c.c.dialect, err, before)
-	if !s.class.ImplicitCommit && (!before || out.Class.Answered()) {
-		out = attempt.CommitFailed(ctx, c.c.dialect, &c.session, err)
-	}
-	return res, before, c.lossy(out)
-}
-
-// afterImplicitCommit says what became of the open transaction when a statement
-// that commits it on its way ended with out's error. Out of doubt a connection
-// comes by being closed.
-func (c *Conn) afterImplicitCommit(ctx context.Context, out *attempt.Outcome) delivery.TxState {
-	after := c.c.dialect.AfterImplicitCommit
-	if after == nil {
-		return delivery.Committed
-	}
-	state := after(ctx, c.inner, out.Err)
-	if state == delivery.InDoubt {
-		out.Class, out.ConnLost = delivery.Unknown, true
-		c.discard()
-	}
-	return state
 }

@@ -142,7 +142,7 @@ func TestOpenRefusesATargetThatCannotBeDelivered(t *testing.T) {
 	if _, err := bedsql.NewConnector(&fakeDriver{}, "", bedsql.Config{Storage: txlog.NewMemory()}); err == nil {
 		t.Error("NewConnector accepted a data source without a name")
 	}
-	c, err := bedsql.NewConnector(&fakeDriver{}, strings.Repeat("x", 255), bedsql.Config{Storage: txlog.NewMemory()}, bedsql.WithDialect(nil))
+	c, err := bedsql.NewConnector(&fakeDriver{}, strings.Repeat("x", 255), bedsql.Config{Storage: txlog.NewMemory()}, bedsql.WithTarget(delivery.Target{}))
 	if err != nil || c == nil {
 		t.Errorf("the longest name, and no dialect: %v", err)
 	}

@@ -13,24 +13,9 @@ import (
 // Conn is a wrapped connection. Applications meet it in sql.Conn.Raw only; see
 // its method Raw.
 type Conn struct {
-	c *connector
-	// inner is the bare connection, nil until first use.
-	inner driver.Conn
-	// session is inner with what its dialect remembers of it.
-	session delivery.Session
-	// has are the interfaces of inner that are asked for all the time; nil
-	// where it has none.
-	has struct {
-		driver.ExecerContext
-		driver.QueryerContext
-		driver.SessionResetter
-		driver.Validator
-	}
+	bareConn
 	// recent is the text it was given last.
 	recent sqltext.Recent
-	// dead: inner must not be used again and is never dialled anew in place,
-	// for what the session held is gone.
-	dead bool
 	// pinned says why writes on this connection run unlogged; empty if they
 	// do not.
 	pinned string
@@ -52,9 +37,6 @@ type Conn struct {
 	// spare is a closed statement for the next one to be made of: where a
 	// driver says ErrSkip, database/sql prepares one for each query.
 	spare *convertingStmt
-	// stmts are the prepared statements, for a driver that looks there for each
-	// text it is given (see delivery.Dialect.PreparedByText).
-	stmts []*Stmt
 }
 
 var (
@@ -87,36 +69,6 @@ func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
 		return b.Bare(), nil
 	}
 	return c.inner, nil
-}
-
-// ensure dials on first use. The error is the driver's.
-func (c *Conn) ensure(ctx context.Context) error {
-	if c.dead {
-		return driver.ErrBadConn
-	}
-	if c.inner != nil {
-		return nil
-	}
-	session, err := c.c.dial(ctx)
-	if err != nil {
-		return err
-	}
-	inner := session.Conn
-	c.inner, c.session = inner, session
-	c.has.ExecerContext, _ = inner.(driver.ExecerContext)
-	c.has.QueryerContext, _ = inner.(driver.QueryerContext)
-	c.has.SessionResetter, _ = inner.(driver.SessionResetter)
-	c.has.Validator, _ = inner.(driver.Validator)
-	return nil
-}
-
-// ready is ensure for what need not be refused on a dead connection: the
-// driver itself says what is wrong with it.
-func (c *Conn) ready(ctx context.Context) error {
-	if c.inner != nil {
-		return nil
-	}
-	return c.ensure(ctx)
 }
 
 // Ping implements driver.Pinger.
@@ -288,33 +240,6 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	return &w.Stmt, nil
 }
 
-// prepare prepares a statement of the application's on the bare connection.
-func (c *Conn) prepare(ctx context.Context, query string) (driver.Stmt, error) {
-	st, err := attempt.Prepare(ctx, c.inner, query)
-	if reusable := c.c.dialect.Reusable; err == nil && reusable != nil {
-		st = reusable(c.inner, query, st)
-	}
-	return st, err
-}
-
-// kill takes the connection out of use.
-func (c *Conn) kill() { c.dead = true }
-
-// lossy takes the connection out of use when the attempt on it lost it.
-func (c *Conn) lossy(out attempt.Outcome) attempt.Outcome {
-	if out.ConnLost {
-		c.kill()
-	}
-	return out
-}
-
-// discard is kill for a connection that may hold an open transaction: what the
-// caller still sends there must not end it.
-func (c *Conn) discard() {
-	c.kill()
-	_ = c.session.Close()
-}
-
 // pin makes writes on this connection run unlogged from now on.
 func (c *Conn) pin(why string) {
 	if c.tx != nil {
@@ -345,19 +270,6 @@ type statement struct {
 	late *Stmt
 }
 
-// text is a statement that was given as text. A write is sent as prepared where
-// the driver would do so.
-func (c *Conn) text(query string, class sqltext.Class) statement {
-	s := statement{query: query, class: class}
-	for _, open := range c.stmts {
-		if open.query == query && open.prepared != nil {
-			s.prepared = open.prepared
-			break
-		}
-	}
-	return s
-}
-
 // isPrepared reports whether the application prepared it.
 func (s *statement) isPrepared() bool { return s.prepared != nil || s.late != nil }
 
@@ -369,34 +281,4 @@ func (s *statement) call(args []driver.NamedValue) delivery.Call {
 // anew is call for another connection, or for one whose session may be another.
 func (s *statement) anew(args []driver.NamedValue) delivery.Call {
 	return delivery.Call{SQL: s.query, Args: args, Prepared: s.isPrepared()}
-}
-
-// send runs s on the bare connection, as a prepared statement if it is one.
-// before is as for attempt.Send.
-func (c *Conn) send(ctx context.Context, s statement, args []driver.NamedValue) (res driver.Result, before bool, err error) {
-	if err := s.prepareLate(ctx, args); err != nil {
-		return nil, true, err
-	}
-	call := s.call(args)
-	r, before, err := attempt.Send(ctx, c.inner, &call, false)
-	return r.Result, before, err
-}
-
-// bare hands s to the driver as database/sql would: driver.ErrSkip comes back as
-// it is, unless s is a prepared statement, which must not skip.
-func (c *Conn) bare(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
-	if err := s.prepareLate(ctx, args); err != nil {
-		return r, err
-	}
-	switch {
-	case s.prepared != nil:
-		return attempt.SendStmt(ctx, s.prepared, args, rows)
-	case rows && c.has.QueryerContext != nil:
-		r.Rows, err = c.has.QueryContext(ctx, s.query, args)
-	case !rows && c.has.ExecerContext != nil:
-		r.Result, err = c.has.ExecContext(ctx, s.query, args)
-	default:
-		err = driver.ErrSkip
-	}
-	return r, err
 }

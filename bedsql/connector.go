@@ -24,34 +24,23 @@ const cachedTexts = 2048
 // Option changes a connector made by NewConnector.
 type Option func(*delivery.Target)
 
-// WithDialect says which database the connector dials; the databases'
-// packages have it as Dialect. Without it errors are read by their SQLSTATE
-// alone and statements as standard SQL.
-func WithDialect(d *delivery.Dialect) Option {
-	return func(t *delivery.Target) {
-		if d != nil {
-			t.Dialect = d
+// WithTarget says what is to be known of the database besides its connector and
+// name: all fields of t that are set. The databases' packages have its Dialect;
+// without one errors are read by their SQLSTATE alone and statements as standard
+// SQL. Settings are what the DSN says of values and names, in the form of the
+// job's targets: the job does not deliver where they differ.
+func WithTarget(t delivery.Target) Option {
+	return func(to *delivery.Target) {
+		was := *to
+		*to = t
+		to.Connector, to.DataSource = was.Connector, was.DataSource
+		if t.Dialect == nil {
+			to.Dialect = was.Dialect
+		}
+		if t.Settings == "" {
+			to.Settings = was.Settings
 		}
 	}
-}
-
-// WithSettings says what the connector's DSN says of values and names, in the
-// form of the job's targets: the job does not deliver where they differ.
-func WithSettings(settings string) Option {
-	return func(t *delivery.Target) { t.Settings = settings }
-}
-
-// WithFile says which file a SQLite connector opens, by absolute path, so that
-// a log in the same file is refused.
-func WithFile(path string) Option {
-	return func(t *delivery.Target) { t.File = path }
-}
-
-// WithoutSideConnection says that a second connection of the connector would
-// reach another database than the first (SQLite's :memory:): a retry then runs
-// on the caller's own connection or not at all.
-func WithoutSideConnection() Option {
-	return func(t *delivery.Target) { t.NoSideConnection = true }
 }
 
 // NewConnector wraps a driver's connector for sql.OpenDB. dataSource is the
@@ -187,7 +176,7 @@ func resolved(path string) string {
 // down must be met by the write that is to be logged, not before it. The
 // connection dials on first use.
 func (c *connector) Connect(context.Context) (driver.Conn, error) {
-	return &Conn{c: c}, nil
+	return &Conn{bareConn: bareConn{c: c}}, nil
 }
 
 // Driver implements driver.Connector.

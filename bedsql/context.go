@@ -44,8 +44,8 @@ func Skip(ctx context.Context) context.Context {
 }
 
 // exactlyOnce says whether a write in s leaves a receipt.
-func (c *connector) exactlyOnce(s scope) bool {
-	g := c.cfg.Guarantee
+func (s scope) exactlyOnce(cfg *Config) bool {
+	g := cfg.Guarantee
 	if s.withGuarantee {
 		g = s.guarantee
 	}

@@ -2,11 +2,13 @@ package bedsql
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -29,10 +31,10 @@ func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValu
 	if s.class.Kind == sqltext.Read && !s.class.Pins {
 		r, err = c.bare(ctx, s, args, rows)
 		if rows && c.tx != nil && (s.class.Locks || c.tx.readsLock) {
-			r.Rows, err = c.complete(r.Rows, err)
+			r.Rows, err = c.tx.complete(r.Rows, err)
 		}
 		c.readInTx(ctx, err)
-		r.Rows = c.watch(ctx, r.Rows, err)
+		r.Rows = c.tx.watch(ctx, r.Rows, err)
 		return r, err
 	}
 	if err := c.admit(ctx, s); err != nil {
@@ -46,7 +48,7 @@ func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValu
 	if !errors.Is(err, driver.ErrSkip) {
 		c.observe(ctx, s, err)
 	}
-	r.Rows = c.watch(ctx, r.Rows, err)
+	r.Rows = c.tx.watch(ctx, r.Rows, err)
 	return r, err
 }
 
@@ -142,7 +144,7 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		own       error // of a statement that commits on its way
 		committed bool  // it did, and failed afterwards
 	)
-	swallowed, err := c.commit(ctx, ender{finish: func(ctx context.Context) ending {
+	swallowed, err := ender{finish: func(ctx context.Context) ending {
 		r, before, out := c.sendEnd(ctx, s, args)
 		res = r
 		if out.Err == nil || !s.class.ImplicitCommit {
@@ -164,7 +166,7 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 			committed = true
 			return ending{}
 		}
-	}, undo: c.rollback(ctx, nil)})
+	}, undo: c.rollback(ctx, nil)}.commit(ctx, c)
 	// A retry delivers the unit, and a soft transaction may swallow what became
 	// of it, but not the statement that was to commit it.
 	failed := own
@@ -176,7 +178,7 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		c.observe(ctx, s, own)
 	case s.class.ImplicitCommit && c.tx != t:
 		// To the caller the transaction goes on.
-		c.lose(t, failed)
+		t.lose(failed)
 	}
 	if failed != nil {
 		return nil, failed
@@ -225,7 +227,7 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 	cl := s.class
 	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
 		if scopeOf(ctx).skip {
-			c.countSkipped(ctx)
+			c.c.cfg.Counters.countSkipped(ctx)
 		} else {
 			c.ranUnlogged(s, why)
 		}
@@ -285,4 +287,162 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 		// What becomes of it, COMMIT PREPARED decides, in whatever session.
 		c.closed()
 	}
+}
+
+// Begin implements driver.Conn.
+func (c *Conn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+// BeginTx implements driver.ConnBeginTx. Its error is the driver's.
+func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if soft := c.stagedIn(ctx); soft != nil && c.tx == nil && !opts.ReadOnly {
+		return soft.begin(ctx, c, opts)
+	}
+	if c.dead {
+		return nil, driver.ErrBadConn // its BEGIN could commit what is still open
+	}
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	if k := scopeOf(ctx).key; k != nil && !scopeOf(ctx).skip && !opts.ReadOnly {
+		return k.begin(ctx, c, opts)
+	}
+	if !opts.ReadOnly {
+		c.beforeBegin(ctx)
+	}
+	if c.tx != nil && c.c.dialect.Flavor != txlog.FlavorMySQL {
+		// A BEGIN sent as text is open. What the database makes of a second
+		// one, the driver says; the writes so far are still to be committed.
+		inner, err := attempt.BeginTx(ctx, c.inner, opts)
+		if err != nil {
+			return nil, err
+		}
+		return &Tx{c: c, ctx: ctx, inner: inner}, nil
+	}
+	var (
+		inner     driver.Tx
+		failed    error
+		committed bool // what was open, although no transaction has begun
+	)
+	t := c.tx
+	begin := func(ctx context.Context) ending {
+		if inner, failed = attempt.BeginTx(ctx, c.inner, opts); failed == nil {
+			return ending{}
+		}
+		out := c.lossy(attempt.Failed(c.c.dialect, failed, false))
+		if t == nil || !out.Class.Answered() {
+			return ending{Outcome: out}
+		}
+		switch c.afterImplicitCommit(ctx, &out) {
+		case delivery.StillOpen:
+			return ending{Outcome: out, open: true}
+		case delivery.InDoubt:
+			return ending{Outcome: out}
+		default:
+			committed = true
+			return ending{}
+		}
+	}
+	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
+	// text) MySQL commits it first.
+	if swallowed, err := (ender{finish: begin, undo: c.rollback(ctx, nil)}).commit(ctx, c); err != nil && !swallowed {
+		failed = err
+	}
+	if failed != nil {
+		if t != nil && c.tx != t && !committed {
+			t.lose(failed) // to the caller it goes on
+		}
+		return nil, failed
+	}
+	local := c.open(ctx)
+	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
+	local.readOnly = opts.ReadOnly && scopeOf(ctx).key != nil && !scopeOf(ctx).skip
+	if opts.ReadOnly && local.receipt {
+		// The table of receipts was not looked for. SQLite's driver lets it
+		// write all the same.
+		local.receipt = false
+		local.unreplayable("it was begun as a read-only one, and leaves no receipt")
+	}
+	return &Tx{c: c, ctx: ctx, inner: inner}, nil
+}
+
+// rolledBack ends the local transaction by ROLLBACK and gives its error, after
+// which the connection is not used again: the transaction may still be open.
+func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
+	err := attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
+	if !attempt.RolledBack(c.c.dialect, err) {
+		c.kill()
+	}
+	c.closed()
+	return err
+}
+
+// beforeBegin looks for the table of receipts before a transaction begins: to
+// create it later would commit the transaction where DDL does. That there is
+// none, its first write is told: it may only read.
+func (c *Conn) beforeBegin(ctx context.Context) {
+	if c.tx != nil || c.pinned != "" || scopeOf(ctx).skip || !scopeOf(ctx).exactlyOnce(&c.c.cfg) {
+		return
+	}
+	c.eraseInTurn(ctx)
+	c.noReceipts = c.lookForReceipts(ctx)
+}
+
+// withoutReceipts says why the open transaction can leave no receipt; nil if it
+// can, or need not.
+func (c *Conn) withoutReceipts() error {
+	switch {
+	case !c.tx.receipt || c.c.receiptPlace.Load() != nil:
+		return nil
+	case c.noReceipts != nil:
+		return c.noReceipts
+	}
+	return errNotLookedFor
+}
+
+// open begins to keep the list of a local transaction.
+func (c *Conn) open(ctx context.Context) *localTx {
+	c.tx = &localTx{
+		c:        c,
+		soft:     scopeOf(ctx).soft,
+		unlogged: c.pinned != "" || scopeOf(ctx).skip,
+		receipt:  scopeOf(ctx).exactlyOnce(&c.c.cfg),
+	}
+	return c.tx
+}
+
+// closed forgets the local transaction, which has ended one way or the other.
+func (c *Conn) closed() {
+	c.tx = nil
+	if c.autocommitOff {
+		c.next()
+	}
+}
+
+// next opens the transaction that nobody begins where autocommit is off. What
+// it belongs to, the statements in it say.
+func (c *Conn) next() { c.open(context.Background()) }
+
+// failedInTx notes what an error inside a local transaction means for what
+// follows. The error itself is the caller's.
+func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.Outcome {
+	out := attempt.Failed(c.c.dialect, err, before)
+	if out.ConnLost {
+		c.kill()
+		return out
+	}
+	t := c.tx
+	if t == nil {
+		return out
+	}
+	if c.c.dialect.Flavor == txlog.FlavorPostgres && dberr.Of(err).State != "" {
+		// Without a SQLSTATE the driver refused it (an argument that does not
+		// fit) and the server's transaction is as good as before.
+		t.aborted = true
+	}
+	if lost := c.c.dialect.TransactionLost; lost != nil && lost(ctx, c.inner, err) {
+		t.lose(err)
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package bedsql
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 )
@@ -42,5 +43,12 @@ func (n *Counters) count(err error) {
 		n.NotLogged.Add(1)
 	default:
 		n.Refused.Add(1)
+	}
+}
+
+// countSkipped counts a write that ran under Skip.
+func (n *Counters) countSkipped(ctx context.Context) {
+	if scopeOf(ctx).skip {
+		n.Skipped.Add(1)
 	}
 }

@@ -164,7 +164,7 @@ type keyedTx struct {
 // claim begins the transaction with its receipt: inner is open on c. found says
 // what to replay when the request was applied before; the transaction is
 // rolled back then.
-func (c *Conn) claim(ctx context.Context, inner driver.Tx, k *IdempotencyKey, receipt string) (*keyedTx, attempt.Outcome) {
+func (k *IdempotencyKey) claim(ctx context.Context, c *Conn, inner driver.Tx, receipt string) (*keyedTx, attempt.Outcome) {
 	kt := &keyedTx{key: k, content: sha256.New()}
 	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, receipt
 	kt.unit.Fingerprint = "-" // until COMMIT knows the request
@@ -266,9 +266,9 @@ func (t *replayedTx) Rollback() error {
 	return t.c.rolledBack(t.ctx, t.inner)
 }
 
-// beginKeyed begins a local transaction under an idempotency key. One under the
+// begin begins a local transaction under an idempotency key. One under the
 // same key that is still open is waited for, as by a DML.
-func (c *Conn) beginKeyed(ctx context.Context, opts driver.TxOptions, k *IdempotencyKey) (_ driver.Tx, err error) {
+func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptions) (_ driver.Tx, err error) {
 	switch {
 	case c.pinned != "":
 		return nil, unusable(c.pinned)
@@ -303,7 +303,7 @@ func (c *Conn) beginKeyed(ctx context.Context, opts driver.TxOptions, k *Idempot
 			return nil, err
 		}
 		var out attempt.Outcome
-		if kt, out = c.claim(ctx, inner, k, receipt); out.Err == nil {
+		if kt, out = k.claim(ctx, c, inner, receipt); out.Err == nil {
 			break
 		}
 		if !out.OnReceipt || c.dead {

@@ -1,7 +1,6 @@
 package bedsql
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -11,6 +10,7 @@ import (
 // localTx is what is known of the local transaction that is open on a
 // connection: the unit that will be logged when it commits.
 type localTx struct {
+	c *Conn
 	// soft is the soft transaction under which it was begun.
 	soft *SoftTransaction
 	// unlogged: it was begun under Skip or on a pinned connection.
@@ -126,25 +126,3 @@ func (t *localTx) releaseSavepoint(name string) {
 		t.savepoints = t.savepoints[:i]
 	}
 }
-
-// open begins to keep the list of a local transaction.
-func (c *Conn) open(ctx context.Context) *localTx {
-	c.tx = &localTx{
-		soft:     scopeOf(ctx).soft,
-		unlogged: c.pinned != "" || scopeOf(ctx).skip,
-		receipt:  c.c.exactlyOnce(scopeOf(ctx)),
-	}
-	return c.tx
-}
-
-// closed forgets the local transaction, which has ended one way or the other.
-func (c *Conn) closed() {
-	c.tx = nil
-	if c.autocommitOff {
-		c.next()
-	}
-}
-
-// next opens the transaction that nobody begins where autocommit is off. What
-// it belongs to, the statements in it say.
-func (c *Conn) next() { c.open(context.Background()) }

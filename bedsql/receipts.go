@@ -24,7 +24,7 @@ type ReceiptRightsError = delivery.ReceiptRightsError
 // ensureReceipts finds or creates the table of receipts, once for each
 // connector. A target that is out of reach is no error: the attempts will meet
 // that, and look for the table themselves.
-func (c *Conn) ensureReceipts(ctx context.Context) error {
+func (c *bareConn) ensureReceipts(ctx context.Context) error {
 	err := c.lookForReceipts(ctx)
 	var table *ReceiptTableError
 	if errors.As(err, &table) || isRights(err) {
@@ -35,7 +35,7 @@ func (c *Conn) ensureReceipts(ctx context.Context) error {
 
 // lookForReceipts is ensureReceipts whose error says why it is not known where
 // they are.
-func (c *Conn) lookForReceipts(ctx context.Context) error {
+func (c *bareConn) lookForReceipts(ctx context.Context) error {
 	if c.c.receiptPlace.Load() != nil {
 		return nil
 	}
@@ -136,29 +136,6 @@ func (c *connector) void(ctx context.Context, conn driver.Conn, u *txlog.Unit) a
 	return c.withRights(ctx, conn, u, attempt.Void(ctx, c.dialect, conn, u, c.receipts))
 }
 
-// beforeBegin looks for the table of receipts before a transaction begins: to
-// create it later would commit the transaction where DDL does. That there is
-// none, its first write is told: it may only read.
-func (c *Conn) beforeBegin(ctx context.Context) {
-	if c.tx != nil || c.pinned != "" || scopeOf(ctx).skip || !c.c.exactlyOnce(scopeOf(ctx)) {
-		return
-	}
-	c.eraseInTurn(ctx)
-	c.noReceipts = c.lookForReceipts(ctx)
-}
-
-// withoutReceipts says why the open transaction can leave no receipt; nil if it
-// can, or need not.
-func (c *Conn) withoutReceipts() error {
-	switch {
-	case !c.tx.receipt || c.c.receiptPlace.Load() != nil:
-		return nil
-	case c.noReceipts != nil:
-		return c.noReceipts
-	}
-	return errNotLookedFor
-}
-
 var errNotLookedFor = errors.New("bed: nothing was run: the table of receipts was not looked for before the transaction; " +
 	"begin the transaction by BeginTx under the guarantee of its writes")
 
@@ -194,8 +171,8 @@ func (c *connector) receiptsStay(err error) {
 
 // eraseInTurn erases receipts before a write or a transaction on its connection,
 // if this is how it is done: after one, changes() is the application's.
-func (c *Conn) eraseInTurn(ctx context.Context) {
-	if !c.c.erasesInTurn() || c.tx != nil || c.dead || c.inner == nil {
+func (c *bareConn) eraseInTurn(ctx context.Context) {
+	if !c.c.erasesInTurn() || c.dead || c.inner == nil {
 		return
 	}
 	if ids := c.c.deliverer.Receipts(eraseBatch); ids != nil {

@@ -146,8 +146,8 @@ func drop(writes []*stagedWrite, why error) {
 	}
 }
 
-// beginStaged begins a local transaction that only records.
-func (c *Conn) beginStaged(ctx context.Context, opts driver.TxOptions, soft *SoftTransaction) (driver.Tx, error) {
+// begin begins a local transaction that only records.
+func (s *SoftTransaction) begin(ctx context.Context, c *Conn, opts driver.TxOptions) (driver.Tx, error) {
 	switch {
 	case c.stagedTx != nil:
 		return nil, fmt.Errorf("%w: a local transaction is open on the connection already", ErrStaged)
@@ -156,49 +156,49 @@ func (c *Conn) beginStaged(ctx context.Context, opts driver.TxOptions, soft *Sof
 	case opts.Isolation != 0:
 		return nil, fmt.Errorf("%w: a local transaction with an isolation level, for none is begun in the database", ErrStaged)
 	}
-	if err := soft.recording(); err != nil {
+	if err := s.recording(); err != nil {
 		return nil, err
 	}
-	c.stagedTx = &stagedTx{c: c, soft: soft, receipt: c.exactlyOnceIn(ctx, soft)}
+	c.stagedTx = &stagedTx{c: c, soft: s, receipt: s.exactlyOnceOn(ctx, c)}
 	return c.stagedTx, nil
 }
 
-// exactlyOnceIn says whether a write staged under ctx leaves a receipt.
-func (c *Conn) exactlyOnceIn(ctx context.Context, soft *SoftTransaction) bool {
+// exactlyOnceOn says whether a write staged under ctx leaves a receipt.
+func (s *SoftTransaction) exactlyOnceOn(ctx context.Context, c *Conn) bool {
 	if t := c.stagedTx; t != nil {
 		return t.receipt
 	}
-	return soft.key != nil || c.c.exactlyOnce(scopeOf(ctx))
+	return s.key != nil || scopeOf(ctx).exactlyOnce(&c.c.cfg)
 }
 
-// stage records a write instead of running it.
-func (c *Conn) stage(ctx context.Context, soft *SoftTransaction, s statement, args []driver.NamedValue) (r attempt.Reply, err error) {
+// record records a write instead of running it.
+func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, args []driver.NamedValue) (r attempt.Reply, err error) {
 	switch {
 	case c.tx != nil:
 		return r, fmt.Errorf("%w: the local transaction was begun outside of it", ErrStaged)
 	case c.pinned != "":
 		return r, fmt.Errorf("%w: %s", ErrStaged, c.pinned)
-	case s.class.NeedsSession || s.class.Pins:
+	case st.class.NeedsSession || st.class.Pins:
 		return r, fmt.Errorf("%w: the statement depends on its session", ErrStaged)
 	case scopeOf(ctx).skip:
 		return r, fmt.Errorf("%w: a local transaction that only records cannot skip the log", ErrStaged)
 	case c.c.target.NoSideConnection:
 		return r, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)
 	}
-	if k := scopeOf(ctx).key; k != nil && k != soft.key {
+	if k := scopeOf(ctx).key; k != nil && k != s.key {
 		return r, unusable("the staged soft transaction was begun without it")
 	}
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
-	if err := soft.recording(); err != nil {
+	if err := s.recording(); err != nil {
 		return r, err
 	}
-	receipt := c.exactlyOnceIn(ctx, soft)
-	if err := c.c.guard.admit(s, receipt); err != nil {
+	receipt := s.exactlyOnceOn(ctx, c)
+	if err := c.c.guard.admit(st, receipt); err != nil {
 		return r, err
 	}
-	stored, args, err := c.c.store(s, args)
+	stored, args, err := c.c.store(st, args)
 	if err != nil {
 		return r, err
 	}
@@ -215,7 +215,7 @@ func (c *Conn) stage(ctx context.Context, soft *SoftTransaction, s statement, ar
 		t.writes = append(t.writes, w)
 		return attempt.Reply{Result: w}, nil
 	}
-	if err := soft.stage(w); err != nil {
+	if err := s.stage(w); err != nil {
 		return r, err
 	}
 	return attempt.Reply{Result: w}, nil

@@ -7,49 +7,48 @@ import (
 	"fmt"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/txlog"
 )
 
-// inTx prepares a write inside the open transaction: it is turned into what
+// prepare prepares a write inside the open transaction: it is turned into what
 // the log keeps before it runs.
-func (c *Conn) inTx(ctx context.Context, s statement, args []driver.NamedValue) (txlog.Statement, error) {
-	if k := scopeOf(ctx).key; k != nil && (c.tx.keyed == nil || c.tx.keyed.key != k) {
+func (t *localTx) prepare(ctx context.Context, s statement, args []driver.NamedValue) (txlog.Statement, error) {
+	if k := scopeOf(ctx).key; k != nil && (t.keyed == nil || t.keyed.key != k) {
 		return txlog.Statement{}, unusable("the local transaction was begun without it")
 	}
-	if c.tx.readOnly {
+	if t.readOnly {
 		return txlog.Statement{}, unusable("the local transaction was begun as a read-only one")
 	}
-	if c.tx.lost != nil {
-		return txlog.Statement{}, c.tx.lostError()
+	if t.lost != nil {
+		return txlog.Statement{}, t.lostError()
 	}
-	if err := c.withoutReceipts(); err != nil {
+	if err := t.c.withoutReceipts(); err != nil {
 		return txlog.Statement{}, err
 	}
 	if scopeOf(ctx).skip {
-		c.tx.unreplayable("some of its statements ran under Skip")
+		t.unreplayable("some of its statements ran under Skip")
 	}
 	if s.class.NeedsSession || s.class.Pins {
-		c.tx.unreplayable("a statement depends on its session")
+		t.unreplayable("a statement depends on its session")
 	}
-	c.tx.guarded = false
-	if c.tx.replays() {
+	t.guarded = false
+	if t.replays() {
 		var err error
-		if c.tx.guarded, err = c.c.guard.check(s, c.tx.receipt); err != nil {
+		if t.guarded, err = t.c.c.guard.check(s, t.receipt); err != nil {
 			return txlog.Statement{}, err
 		}
 	}
-	stored, _, err := c.c.store(s, args)
+	stored, _, err := t.c.c.store(s, args)
 	return stored, err
 }
 
-// writeInTx runs a DML inside the open transaction and adds it to its list.
-func (c *Conn) writeInTx(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
-	t := c.tx
+// write runs a DML inside the open transaction and adds it to its list.
+func (t *localTx) write(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
+	c := t.c
 	if t.unlogged {
 		return c.writeUnlogged(ctx, s, args, rows)
 	}
-	stored, err := c.inTx(ctx, s, args)
+	stored, err := t.prepare(ctx, s, args)
 	if err != nil {
 		return r, err
 	}
@@ -66,9 +65,9 @@ func (c *Conn) writeInTx(ctx context.Context, s statement, args []driver.NamedVa
 	} else if r, err = c.bare(ctx, s, args, true); errors.Is(err, driver.ErrSkip) {
 		return r, err // database/sql brings it again, prepared
 	} else {
-		r.Rows, err = c.complete(r.Rows, err)
+		r.Rows, err = t.complete(r.Rows, err)
 	}
-	c.countInTx(ctx)
+	t.count(ctx)
 	if err == nil && rows && t.keyed != nil {
 		buffered, err = attempt.BufferWrite(c.c.dialect, r.Rows)
 	}
@@ -103,29 +102,22 @@ func (c *Conn) writeInTx(ctx context.Context, s statement, args []driver.NamedVa
 	return r, nil
 }
 
-// countInTx counts a write that ran under Skip, or of which the guard told.
-func (c *Conn) countInTx(ctx context.Context) {
-	c.countSkipped(ctx)
-	if c.tx.guarded {
-		c.c.cfg.Counters.Guarded.Add(1)
-	}
-}
-
-// countSkipped counts a write that ran under Skip.
-func (c *Conn) countSkipped(ctx context.Context) {
-	if scopeOf(ctx).skip {
-		c.c.cfg.Counters.Skipped.Add(1)
+// count counts a write that ran under Skip, or of which the guard told.
+func (t *localTx) count(ctx context.Context) {
+	t.c.c.cfg.Counters.countSkipped(ctx)
+	if t.guarded {
+		t.c.c.cfg.Counters.Guarded.Add(1)
 	}
 }
 
 // complete reads rows to their end where an error among them could take the
 // open transaction with it: MySQL sends the columns before it waits for the
 // first lock, so that the victim of a deadlock hears of it from its rows.
-func (c *Conn) complete(rows driver.Rows, err error) (driver.Rows, error) {
-	if err != nil || c.tx == nil || c.c.dialect.Flavor != txlog.FlavorMySQL {
+func (t *localTx) complete(rows driver.Rows, err error) (driver.Rows, error) {
+	if err != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows, err
 	}
-	buffered, err := attempt.BufferWrite(c.c.dialect, rows)
+	buffered, err := attempt.BufferWrite(t.c.c.dialect, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -136,36 +128,13 @@ func (c *Conn) complete(rows driver.Rows, err error) (driver.Rows, error) {
 // not have been applied: that one is not in the list.
 const inDoubt = "the outcome of one of its statements is not known"
 
-// failedInTx notes what an error inside a local transaction means for what
-// follows. The error itself is the caller's.
-func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.Outcome {
-	out := attempt.Failed(c.c.dialect, err, before)
-	if out.ConnLost {
-		c.kill()
-		return out
-	}
-	t := c.tx
-	if t == nil {
-		return out
-	}
-	if c.c.dialect.Flavor == txlog.FlavorPostgres && dberr.Of(err).State != "" {
-		// Without a SQLSTATE the driver refused it (an argument that does not
-		// fit) and the server's transaction is as good as before.
-		t.aborted = true
-	}
-	if lost := c.c.dialect.TransactionLost; lost != nil && lost(ctx, c.inner, err) {
-		c.lose(t, err)
-	}
-	return out
-}
-
 // lose leaves t open on the connection as a transaction that has ended
 // without its COMMIT, so that nothing more is written into the session until
 // the caller has rolled back.
-func (c *Conn) lose(t *localTx, err error) {
+func (t *localTx) lose(err error) {
 	t.lost = err
 	t.statements, t.bytes = nil, 0
-	c.tx = t
+	t.c.tx = t
 }
 
 func (t *localTx) lostError() error {

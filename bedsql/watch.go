@@ -32,14 +32,14 @@ var (
 // watch watches the rows of a query inside a local transaction, unless they are
 // read to their end. Elsewhere than on MySQL no query that fails takes its
 // transaction with it and leaves the session in autocommit.
-func (c *Conn) watch(ctx context.Context, rows driver.Rows, err error) driver.Rows {
-	if err != nil || rows == nil || c.tx == nil || c.c.dialect.Flavor != txlog.FlavorMySQL {
+func (t *localTx) watch(ctx context.Context, rows driver.Rows, err error) driver.Rows {
+	if err != nil || rows == nil || t == nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows
 	}
 	if _, read := rows.(*attempt.Rows); read {
 		return rows
 	}
-	return &watchedRows{Rows: rows, c: c, ctx: ctx, tx: c.tx}
+	return &watchedRows{Rows: rows, c: t.c, ctx: ctx, tx: t}
 }
 
 func (r *watchedRows) note(err error) error {

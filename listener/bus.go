@@ -19,9 +19,9 @@ type Func func(Event)
 // Notify implements Listener.
 func (f Func) Notify(ev Event) { f(ev) }
 
-// DefaultBuffer is how many events wait for a slow listener unless its
+// defaultBuffer is how many events wait for a slow listener unless its
 // subscription says otherwise.
-const DefaultBuffer = 1024
+const defaultBuffer = 1024
 
 // Bus spreads events to listeners. A listener runs behind the execution: one
 // that blocks or panics delays and breaks nothing. When its buffer is full,
@@ -60,7 +60,7 @@ type SubscribeOption func(*subscribeOptions)
 type subscribeOptions struct{ buffer int }
 
 // WithBuffer sets how many events may wait; values below 1 mean 1. Default
-// [DefaultBuffer].
+// 1024.
 func WithBuffer(events int) SubscribeOption {
 	return func(o *subscribeOptions) { o.buffer = max(events, 1) }
 }
@@ -68,7 +68,7 @@ func WithBuffer(events int) SubscribeOption {
 // Subscribe adds a listener. It is told of events published from now on until
 // the subscription is closed.
 func (b *Bus) Subscribe(l Listener, opts ...SubscribeOption) *Subscription {
-	o := subscribeOptions{buffer: DefaultBuffer}
+	o := subscribeOptions{buffer: defaultBuffer}
 	for _, opt := range opts {
 		opt(&o)
 	}

@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // Register makes the wrapped driver available to [database/sql.Open] under
@@ -16,11 +17,11 @@ func Register(name string, cfg bedsql.Config) error {
 // NewConnector wraps a connector of pgx's database/sql driver, for example one
 // of stdlib.GetConnector, for [database/sql.OpenDB]. dataSource is its name in
 // the log. What the connector's configuration says of time zone, search path and
-// the like cannot be read from it: give it by bedsql.WithSettings, as in the
-// Settings of [TargetOf], for the job to compare.
+// the like cannot be read from it: give it by bedsql.WithTarget, with
+// the Settings of [TargetOf], for the job to compare.
 func NewConnector(c driver.Connector, dataSource string, cfg bedsql.Config, opts ...bedsql.Option) (driver.Connector, error) {
 	if _, ours := c.(*connector); !ours && c != nil {
 		c = &connector{c}
 	}
-	return bedsql.NewConnector(c, dataSource, cfg, append([]bedsql.Option{bedsql.WithDialect(dialect)}, opts...)...)
+	return bedsql.NewConnector(c, dataSource, cfg, append([]bedsql.Option{bedsql.WithTarget(delivery.Target{Dialect: dialect})}, opts...)...)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // notPrepared is what a Galera node answers that has lost its cluster, also to
@@ -47,7 +48,7 @@ func (r *rig) openStepwise() *sql.DB {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	c, err := bedsql.NewConnector(tgt.Connector, tgt.DataSource, r.cfg, bedsql.WithDialect(stepwise(tgt.Dialect)), bedsql.WithSettings(tgt.Settings))
+	c, err := bedsql.NewConnector(tgt.Connector, tgt.DataSource, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -236,7 +237,7 @@ func newWorld(t *testing.T) *world {
 			SyncMaxDeliveryTryTimes: tries, NoSyncRetry: tries == 0,
 			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: retryWithin,
 		}
-		c, err := bedsql.NewConnector(heldConnector{tgt.Connector}, tgt.DataSource, cfg, bedsql.WithDialect(sqlite.Dialect()), bedsql.WithSettings(tgt.Settings))
+		c, err := bedsql.NewConnector(heldConnector{tgt.Connector}, tgt.DataSource, cfg, bedsql.WithTarget(delivery.Target{Dialect: sqlite.Dialect(), Settings: tgt.Settings}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -376,7 +376,7 @@ func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
 					t.Fatal(err)
 				}
 				c := &panicking{Connector: tgt.Connector}
-				wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithDialect(stepwise(tgt.Dialect)), bedsql.WithSettings(tgt.Settings))
+				wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -454,12 +454,8 @@ func TestOnSQLiteReceiptsAreErasedOnTheApplicationsOwnConnection(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			opts := []bedsql.Option{bedsql.WithDialect(tgt.Dialect), bedsql.WithSettings(tgt.Settings)}
-			if memory {
-				opts = append(opts, bedsql.WithoutSideConnection())
-			}
 			c := &panicking{Connector: tgt.Connector}
-			wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, opts...)
+			wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithTarget(tgt))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -504,7 +500,7 @@ func TestStagedAPanicOfOneDriverComesBackToTheCallerOfEnd(t *testing.T) {
 	}
 	c := &panicking{Connector: tgt.Connector}
 	open := func(inner driver.Connector, name string) *sql.DB {
-		wrapped, err := bedsql.NewConnector(inner, name, r.cfg, bedsql.WithDialect(stepwise(tgt.Dialect)), bedsql.WithSettings(tgt.Settings))
+		wrapped, err := bedsql.NewConnector(inner, name, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
 		if err != nil {
 			t.Fatal(err)
 		}

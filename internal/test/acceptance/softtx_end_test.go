@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -124,7 +125,7 @@ func TestADriverThatPanicsInAStagedEndLeavesItEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &panicking{Connector: tgt.Connector}
-		wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithDialect(stepwise(tgt.Dialect)), bedsql.WithSettings(tgt.Settings))
+		wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +170,7 @@ func TestADriverThatPanicsAtAWriteOfASoftTransactionIsReportedByItsEnd(t *testin
 					t.Fatal(err)
 				}
 				c := &panicking{Connector: tgt.Connector}
-				wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithDialect(stepwise(tgt.Dialect)), bedsql.WithSettings(tgt.Settings))
+				wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
 				if err != nil {
 					t.Fatal(err)
 				}

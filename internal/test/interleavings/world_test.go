@@ -108,7 +108,7 @@ func (w *world) newApp(tries int) (a app) {
 			Storage: w.log, Guarantee: bedsql.ExactlyOnce, Logger: quiet(), Lease: lease,
 			SyncMaxDeliveryTryTimes: tries, NoSyncRetry: tries == 0,
 			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 2 * time.Second,
-		}, bedsql.WithDialect(mysql.Dialect()))
+		}, bedsql.WithTarget(delivery.Target{Dialect: mysql.Dialect()}))
 		must(err)
 		pool := sql.OpenDB(c)
 		pool.SetMaxOpenConns(2)
