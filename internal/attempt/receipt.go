@@ -148,7 +148,7 @@ func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, id 
 func readReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
 	var found *Found
 	err := each(ctx, d, conn, r.at(d.Flavor, receiptRead, id), func(row []driver.Value) {
-		found = &Found{Void: number(row[0]) != 0, Answered: number(row[0]) == voidAnswered, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
+		found = &Found{Void: number(row[0]) != 0, Answered: number(row[0]) != 0 && text(row[3]) == voidAnswered, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
 			Left: time.Duration(number(row[4])) * time.Millisecond}
 	})
 	return found, err

@@ -57,8 +57,9 @@ const receiptPageSize = 500
 // receiptPortion is how many ids a statement lists.
 const receiptPortion = 128
 
-// voidAnswered is the void of a receipt whose unit's caller was told the refusal.
-const voidAnswered = 2
+// voidAnswered is the result of a void receipt whose unit's caller was told the
+// refusal.
+const voidAnswered = "answered"
 
 // receiptRests is for how long, in ms, a purge leaves a new receipt alone: most
 // are erased within that by who wrote them.
@@ -128,7 +129,7 @@ func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
 	case receiptResult:
 		s = `UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`
 	case receiptAnswered:
-		s = `UPDATE bed_receipt SET void = ` + strconv.Itoa(voidAnswered) + ` WHERE id = ? AND void = 1`
+		s = `UPDATE bed_receipt SET result = '` + voidAnswered + `' WHERE id = ? AND void = 1`
 	case receiptKeep:
 		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
 	case receiptErase, receiptPurge, receiptGone, receiptBack:

@@ -41,7 +41,7 @@ func TestALogThatComesBackAfterItsRefusalWasAnsweredIsRemovedByTheJob(t *testing
 		}
 		r.wantNoLog()
 		u := late.added[0]
-		if err := late.Storage.Add(t.Context(), time.Millisecond, &u); err != nil {
+		if err := late.Storage.Add(t.Context(), time.Second, &u); err != nil {
 			t.Fatal(err)
 		}
 		bus := listener.NewBus(quiet())
