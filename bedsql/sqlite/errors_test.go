@@ -48,7 +48,7 @@ func TestSQLiteMayDoBetterLater(t *testing.T) {
 	classIs(t, "full", err, delivery.Retryable)
 }
 
-func TestAFileThatTakesNoWritesMayTakeThemLater(t *testing.T) {
+func TestAFileThatTakesNoWritesRefusesTheCallerAndIsAnOutageToTheJob(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x.db")
 	plain := open(t, path)
@@ -56,7 +56,7 @@ func TestAFileThatTakesNoWritesMayTakeThemLater(t *testing.T) {
 	for what, dsn := range map[string]string{"mode=ro": "file:" + path + "?mode=ro", "query_only": path + "?_query_only=1"} {
 		db := open(t, dsn)
 		_, err := db.Exec("INSERT INTO t (id, n) VALUES (7, 1)")
-		classIs(t, what, err, delivery.Retryable)
+		classIs(t, what, err, delivery.Refused)
 		if !isReadOnly(err) {
 			t.Errorf("%s: %v does not say that it takes no writes", what, err)
 		}

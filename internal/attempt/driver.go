@@ -132,7 +132,12 @@ func (r *stmtRows) Close() error {
 
 // argumentsError is a mistake in the arguments or options that database/sql
 // would have found before the driver saw them. The texts are its own.
-func argumentsError(text string) error { return delivery.Certain(errors.New(text), delivery.Refused) }
+type argumentsError string
+
+func (e argumentsError) Error() string { return string(e) }
+
+// Certainly says that nothing was run, and nothing will be.
+func (argumentsError) Certainly() delivery.Class { return delivery.Refused }
 
 // CheckCount compares the number of arguments with what st wants. Drivers are
 // promised that they need not do it.

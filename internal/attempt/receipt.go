@@ -159,6 +159,11 @@ func readReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 // attempt of it may have begun just now.
 func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) error {
 	keep := r.retention(u)
+	if f.UnitID != u.ID {
+		// Another request's under the key: it counts from that one, but an
+		// attempt of this one may come as late as any.
+		keep = min(keep, r.Retention)
+	}
 	if f.Left > keep-keep/10 {
 		return nil
 	}

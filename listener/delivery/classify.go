@@ -30,6 +30,9 @@ type certain struct {
 
 func (e *certain) Unwrap() error { return e.error }
 
+// Certainly gives the class.
+func (e *certain) Certainly() Class { return e.class }
+
 // Certain marks err as being of a class whatever itself says.
 func Certain(err error, class Class) error { return &certain{err, class} }
 
@@ -42,13 +45,14 @@ func NotSent(err error, class Class) error {
 	return Certain(err, Unreachable)
 }
 
-// CertainClass gives the class with which err was marked.
+// CertainClass gives the class with which err was marked, or that it knows of
+// itself by a method Certainly.
 func CertainClass(err error) (class Class, ok bool) {
-	var c *certain
-	if !errors.As(err, &c) {
+	var sure interface{ Certainly() Class }
+	if !errors.As(err, &sure) {
 		return Unknown, false
 	}
-	return c.class, true
+	return sure.Certainly(), true
 }
 
 // DialClass reads an error of something that had to happen before the

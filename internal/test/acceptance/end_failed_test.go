@@ -139,6 +139,14 @@ func TestTheJobsConnectionWhoseCommitFailedIsNotUsedAgain(t *testing.T) {
 		p.Answer(testproxy.Text("COMMIT"), notPrepared(db.Driver))
 		// The second unit begins its transaction on what the pool holds.
 		report := r.runOnce(func(c *asyncjob.Config) { c.Concurrency = 1; c.MaxDeliveryTryTimes = 1 })
+		if db.Driver == testdb.DriverMySQL {
+			// 1047 says that the node takes no writes: an outage, and no try.
+			if report.Parked != 0 || report.Delivered != 0 || report.PushedBack != 2 {
+				t.Errorf("report: %v", report)
+			}
+			r.wantBalances(1, 2, 3, 4)
+			return
+		}
 		if report.Parked != 1 || report.Delivered != 1 {
 			t.Errorf("report: %v", report)
 		}
