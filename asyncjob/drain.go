@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -52,9 +53,19 @@ func (d *drain) note(change func(*DataSourceReport)) { d.tally.note(d.name, chan
 // had to say, and the leases of the units are left to run out.
 func (d *drain) notWritten(what string, err error) {
 	if !errors.Is(err, txlog.ErrLeaseLost) {
-		d.tally.failed(fmt.Errorf("asyncjob: data source %s: %s could not be written to the log: %w", d.name, what, err))
+		d.tally.failed(&notWrittenError{fmt.Sprintf("asyncjob: data source %s: %s could not be written to the log: %s", d.name, what, delivery.DescribeLog(err)), err})
 	}
 }
+
+// notWrittenError does not quote what the log's database said, which may hold
+// values.
+type notWrittenError struct {
+	text string
+	err  error
+}
+
+func (e *notWrittenError) Error() string { return e.text }
+func (e *notWrittenError) Unwrap() error { return e.err }
 
 func (d *drain) logger() logrus.FieldLogger { return d.job.log.WithField("data_source", d.name) }
 

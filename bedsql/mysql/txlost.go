@@ -71,6 +71,7 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 		1048, 1054, 1064, 1065, 1136, 1146, 1149, 1305, 1364, // what the text or a value lacks
 		1062, 1169, 1451, 1452, 1586, 3819, 4025, // a constraint
 		1264, 1265, 1292, 1366, 1406, 1690, // a value that does not fit
+		1290, 1792, // a server, or a transaction, that is read-only
 		1644: // SIGNAL
 		return never
 	}

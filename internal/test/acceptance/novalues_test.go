@@ -220,7 +220,10 @@ func TestNoLogLineHoldsAValueThatTheLogsDatabaseQuotes(t *testing.T) {
 		if err := tx.End(t.Context()); err == nil {
 			t.Fatal("End reports nothing")
 		}
-		r.runOnce(func(c *asyncjob.Config) { c.Logger, c.Lease = lines.logger(), 300*time.Millisecond })
+		job := r.job(func(c *asyncjob.Config) { c.Logger, c.Lease = lines.logger(), 300*time.Millisecond })
+		if _, err := job.RunOnce(t.Context()); err == nil || strings.Contains(err.Error(), secretValue) {
+			t.Errorf("the job ended with %v", err)
+		}
 		trigger("INSERT", "NEW.parameters IS NOT NULL", "parameters")
 		if _, err := r.wrapped.Exec(r.q("INSERT INTO note (name) VALUES (?)"), secretValue); err != nil {
 			t.Fatal(err)

@@ -81,7 +81,9 @@ func (s *side) run(t step) string {
 	case "exec", "prepared exec":
 		result, err := s.exec(ctx, t)
 		if err != nil {
-			if t.sql == "COMMIT" || t.sql == "ROLLBACK" {
+			// Behind a write that is sent step by step, the COMMIT that fails is bed's.
+			own := s.commitMayFail && s.tx == nil && t.do == "prepared exec" && isWrite.MatchString(t.sql)
+			if t.sql == "COMMIT" || t.sql == "ROLLBACK" || own {
 				s.again(err)
 			}
 			return s.failure(err)
