@@ -139,7 +139,7 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 		}
 	}()
 	switch text {
-	case begin, begin + " READ WRITE":
+	case begin, "START /* does it take writes? */ TRANSACTION READ WRITE":
 		s.commit() // what is open
 		s.open = true
 		return &answer{}, nil
