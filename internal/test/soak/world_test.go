@@ -73,7 +73,7 @@ func newWorld(t *testing.T, o options, log string) *world {
 	t.Helper()
 	w := &world{t: t, o: o, start: time.Now(), targets: map[string]*database{}}
 	var err error
-	if w.dir, err = os.MkdirTemp(o.dir, "log-in-"+log+"-"); err != nil {
+	if w.dir, err = os.MkdirTemp(o.dir, "log-in-"+log+"-"); err != nil { //nolint:usetesting // it may be kept
 		t.Fatal(err)
 	}
 	w.targets[bankM], w.targets[bankP] = w.database(bankM, testdb.DriverMySQL), w.database(bankP, testdb.DriverPostgres)
