@@ -3,8 +3,10 @@ package asyncjob
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -37,6 +39,7 @@ func (b batch) join() bool {
 		whole.Statements = append(whole.Statements, u.Statements...)
 	}
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
+	begun := time.Now()
 	a := d.src.deliver(ctx, whole)
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	cancel()
@@ -51,6 +54,8 @@ func (b batch) join() bool {
 	}
 	for _, u := range b {
 		u.joined = true
+		u.publish(listener.BeforeExecute, attempt.Outcome{})
+		u.tell(a.Outcome, begun)
 		d.job.guard(func() { u.result = u.judge(a, late) })
 	}
 	return true

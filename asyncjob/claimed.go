@@ -125,14 +125,11 @@ func (u *claimed) deliver() result {
 	d := u.drain
 	u.publish(listener.BeforeExecute, attempt.Outcome{})
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
+	begun := time.Now()
 	a := d.src.deliver(ctx, u.Unit)
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	cancel()
-	if a.Delivered() {
-		u.publish(listener.ExecuteSuccess, a.Outcome)
-	} else {
-		u.publish(listener.ExecuteFailure, a.Outcome)
-	}
+	u.tell(a.Outcome, begun)
 	return u.judge(a, late)
 }
 
@@ -329,6 +326,21 @@ func (u *claimed) publish(t listener.EventType, out attempt.Outcome) {
 	if bus := u.drain.job.cfg.Bus; bus.Listening() {
 		bus.Publish(out.Event(t, listener.AsyncJob, u.Unit))
 	}
+}
+
+// tell tells listeners of an attempt that began at begun.
+func (u *claimed) tell(out attempt.Outcome, begun time.Time) {
+	bus := u.drain.job.cfg.Bus
+	if !bus.Listening() {
+		return
+	}
+	t := listener.ExecuteSuccess
+	if !out.Delivered() {
+		t = listener.ExecuteFailure
+	}
+	ev := out.Event(t, listener.AsyncJob, u.Unit)
+	ev.Took = ev.Time.Sub(begun)
+	bus.Publish(ev)
 }
 
 // logger never gets a parameter's value: only what names the unit.

@@ -100,8 +100,8 @@ type Config struct {
 	// through, and all of them are in doubt when COMMIT is not answered. Should
 	// one fail they are rolled back and each is delivered on its own, so all
 	// tables have to be transactional. Units that are delivered exactly once,
-	// or are in doubt already, are never joined, and none while Bus has
-	// subscribers. Defaults to 1: none.
+	// or are in doubt already, are never joined. Bus is told of joined units once
+	// they are through. Defaults to 1: none.
 	DeliveryBatch int
 	// UnknownDataSourceDelay is how long a unit rests that could not be
 	// delivered because of the job's configuration: its data source is not

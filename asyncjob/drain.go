@@ -91,7 +91,7 @@ func (d *drain) run() {
 func (d *drain) claimAll() error {
 	removals := newRemovals(d, d.concurrency())
 	defer removals.close()
-	work := newQueue(d.concurrency(), d.together(), func(units []*claimed) {
+	work := newQueue(d.concurrency(), d.job.cfg.DeliveryBatch, func(units []*claimed) {
 		d.job.guard(func() { batch(units).deliver() })
 		for _, u := range units {
 			if u.result.kind != delivered {
@@ -157,15 +157,6 @@ func (d *drain) concurrency() int {
 		return 1
 	}
 	return d.src.concurrency
-}
-
-// together is how many units may be delivered in one local transaction.
-// Listeners are told of each attempt, so that each has to be one of its own.
-func (d *drain) together() int {
-	if d.job.cfg.Bus.Listening() {
-		return 1
-	}
-	return d.job.cfg.DeliveryBatch
 }
 
 func (d *drain) outage() error {

@@ -199,7 +199,7 @@ func TestAnAnswerToTheCommitOfJoinedUnitsHasEachDeliveredAlone(t *testing.T) {
 	}
 }
 
-func TestUnitsInDoubtAndUnderAListenerAreNotJoined(t *testing.T) {
+func TestUnitsInDoubtAreNotJoinedAndAListenerIsToldOfEach(t *testing.T) {
 	t.Parallel()
 	t.Run("in doubt", func(t *testing.T) {
 		t.Parallel()
@@ -211,7 +211,7 @@ func TestUnitsInDoubtAndUnderAListenerAreNotJoined(t *testing.T) {
 			t.Errorf("report %v, %d commits", r, db.commits)
 		}
 	})
-	t.Run("a listener", func(t *testing.T) {
+	t.Run("a listener is told of each", func(t *testing.T) {
 		t.Parallel()
 		store, db := newStore(t), &fakeDB{}
 		addMany(t, store, "orders", 40)
@@ -222,7 +222,7 @@ func TestUnitsInDoubtAndUnderAListenerAreNotJoined(t *testing.T) {
 		s := cfg.Bus.Subscribe(listener.Func(func(listener.Event) { mu.Lock(); events++; mu.Unlock() }))
 		r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
 		s.Close()
-		if r.Delivered != 40 || db.commits != 0 || events != 80 {
+		if r.Delivered != 40 || db.commits < 10 || db.commits > 13 || events != 80 {
 			t.Errorf("report %v, %d commits, %d events", r, db.commits, events)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -116,6 +117,11 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 		}
 	})
 	s.purgeEnded(from, err)
+	if erased > 0 && j.cfg.Bus.Listening() {
+		j.cfg.Bus.Publish(listener.Event{
+			Type: listener.ReceiptsPurged, Origin: listener.AsyncJob, Time: time.Now(), DataSource: s.name, Receipts: erased,
+		})
+	}
 	switch {
 	case err != nil && j.receiptsStay(t, s, err):
 	case err != nil:

@@ -1,6 +1,8 @@
 package listener
 
 import (
+	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -31,6 +33,8 @@ type Bus struct {
 	log  logrus.FieldLogger
 	mu   sync.Mutex
 	subs atomic.Pointer[[]*Subscription]
+
+	traceParent atomic.Pointer[func(context.Context) string]
 }
 
 // NewBus makes a bus. logger is told of listeners that panic or fall behind;
@@ -97,6 +101,39 @@ func (b *Bus) Listening() bool {
 	}
 	subs := b.subs.Load()
 	return subs != nil && len(*subs) > 0
+}
+
+// SetTraceParent says how the trace in which a caller writes is named: parent
+// gives the W3C traceparent of the span in ctx, empty for none. It is kept with the
+// entry in the log, so that the job's delivery can be linked to it. It is called
+// by the writing goroutine, for each write; nil, the default, keeps none. What is
+// no traceparent by its length and letters is not kept.
+func (b *Bus) SetTraceParent(parent func(ctx context.Context) string) {
+	if parent == nil {
+		b.traceParent.Store(nil)
+		return
+	}
+	b.traceParent.Store(&parent)
+}
+
+// maxTraceParent is how long a traceparent can be: later versions of the format
+// may be longer than the 55 characters of the first.
+const maxTraceParent = 256
+
+// TraceParent gives the traceparent of the span in ctx, as SetTraceParent has it.
+func (b *Bus) TraceParent(ctx context.Context) string {
+	if b == nil {
+		return ""
+	}
+	parent := b.traceParent.Load()
+	if parent == nil {
+		return ""
+	}
+	text := (*parent)(ctx)
+	if len(text) > maxTraceParent || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return ""
+	}
+	return text
 }
 
 // Publish hands ev to every listener and returns at once.

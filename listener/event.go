@@ -25,6 +25,13 @@ const (
 	// Removed: the log of a refusal that its caller was told came back, by a write
 	// to the log that arrived late, and is removed. Nothing is applied.
 	Removed
+	// Answered: the caller of a write has its answer: delivered, if Err is nil, or
+	// the error that Err is. It comes once for each unit of an application, after
+	// its attempts, and also for one whose log could not be written.
+	Answered
+	// ReceiptsPurged: the job erased Receipts receipts of the data source whose
+	// retention was over. It is about no unit.
+	ReceiptsPurged
 )
 
 func (t EventType) String() string {
@@ -39,6 +46,10 @@ func (t EventType) String() string {
 		return "parked"
 	case Removed:
 		return "removed"
+	case Answered:
+		return "answered"
+	case ReceiptsPurged:
+		return "receipts purged"
 	default:
 		return "unknown event"
 	}
@@ -79,8 +90,20 @@ type Statement struct {
 	Parameters []driver.NamedValue
 }
 
-// Event tells of one attempt to deliver one unit. It may not come at all: a
-// process that crashes tells nobody.
+// Attempt is one attempt to deliver a unit, as [Answered] tells of it.
+type Attempt struct {
+	Origin Origin
+	// Began is when it began, on this process's clock, and Took how long it took.
+	Began time.Time
+	Took  time.Duration
+	// Err is its error as the driver gave it, nil if it delivered the unit, and
+	// Class what that means.
+	Err   error
+	Class delivery.Class
+}
+
+// Event tells of one attempt to deliver one unit, or of what became of the unit.
+// It may not come at all: a process that crashes tells nobody.
 type Event struct {
 	Type   EventType
 	Origin Origin
@@ -92,10 +115,27 @@ type Event struct {
 	TransactionID string
 	// DataSource is where the unit is delivered.
 	DataSource string
-	// Statements are the unit's, in order; one for a single DML.
+	// TraceParent is the W3C traceparent of the span in which the application wrote
+	// the unit, as [Bus.TraceParent] gave it; empty if nothing did.
+	TraceParent string
+	// Statements are the unit's, in order; one for a single DML. Answered and
+	// ReceiptsPurged come without.
 	Statements []Statement
+	// Took is how long the attempt took of which ExecuteSuccess and ExecuteFailure
+	// tell; of Answered, how long the caller waited for the write. Of entries that
+	// the job delivers together it is the time of all of them.
+	Took time.Duration
+	// LogTook is how long the log took to keep the unit; only with Answered, and 0
+	// if it was not asked.
+	LogTook time.Duration
+	// Attempts are those that were made before the caller was answered, in order;
+	// only with Answered.
+	Attempts []Attempt
+	// Receipts is how many were purged.
+	Receipts int
 	// Err is the attempt's error as the driver gave it; nil unless Type is
-	// ExecuteFailure or Parked.
+	// ExecuteFailure, Parked or Answered. With Answered it is what the caller was
+	// told.
 	Err error
 	// Class says what Err means.
 	Class delivery.Class

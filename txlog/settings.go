@@ -7,11 +7,13 @@ import (
 )
 
 // storedSettings is the column settings: what must be the same where a unit is
-// delivered. Versions before it wrote the settings alone, of which fewer were
+// delivered, and where it comes from. Versions before it wrote the settings alone, of which fewer were
 // known.
 type storedSettings struct {
 	Settings string `json:"settings"`
 	Place    string `json:"receipts,omitempty"`
+	// TraceParent is unknown to versions before 0.2.0, which read over it.
+	TraceParent string `json:"traceparent,omitempty"`
 }
 
 const settingsStart = `{"settings":`
@@ -26,6 +28,9 @@ func (u *Unit) encodeSettings() string {
 	if u.Place != "" {
 		b = appendText(append(b, `,"receipts":`...), u.Place)
 	}
+	if u.TraceParent != "" {
+		b = appendText(append(b, `,"traceparent":`...), u.TraceParent)
+	}
 	return string(append(b, '}'))
 }
 
@@ -39,6 +44,6 @@ func (u *Unit) decodeSettings(column string) error {
 	if err := json.Unmarshal([]byte(column), &s); err != nil {
 		return errors.New("is no JSON")
 	}
-	u.Settings, u.Place = s.Settings, s.Place
+	u.Settings, u.Place, u.TraceParent = s.Settings, s.Place, s.TraceParent
 	return nil
 }

@@ -189,7 +189,7 @@ func (s *SQLStorage) Locate(ctx context.Context, u *Unit, place string) error {
 	if err := validatePlace(u, place); err != nil {
 		return err
 	}
-	located := Unit{Settings: u.Settings, Place: place}
+	located := Unit{Settings: u.Settings, Place: place, TraceParent: u.TraceParent}
 	held := false
 	err := s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
 		held, err = runHeld(ctx, s.db, locateHeld, []any{located.encodeSettings()}, u.ID, u.Lease.Token, 1)

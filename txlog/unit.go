@@ -58,6 +58,9 @@ type Unit struct {
 	// Place is where the table bed_receipt is that holds the unit's receipt, as
 	// the target itself names it; empty if that was not known.
 	Place string
+	// TraceParent is the W3C traceparent of the span in which the unit was written,
+	// at most 256 printable ASCII characters; empty for none.
+	TraceParent string
 	// Statements are in the order in which they ran; at least one, at most
 	// [MaxStatements].
 	Statements []Statement

@@ -15,6 +15,7 @@ const (
 	maxSettings   = 16 << 10
 	maxReceipt    = 80
 	maxPlace      = 1 << 10
+	maxTrace      = 256
 )
 
 // maxFingerprint is how many bytes a fingerprint may have; its column counts
@@ -61,6 +62,9 @@ func validate(u *Unit, token string) error {
 	}
 	if err := validatePlace(u, u.Place); err != nil {
 		return err
+	}
+	if u.TraceParent != "" && !storableToken(u.TraceParent, maxTrace) {
+		return fmt.Errorf("txlog: the traceparent of unit %s must have at most %d printable ASCII characters", u.ID, maxTrace)
 	}
 	if len(u.Settings) > maxSettings || !storableText(u.Settings) {
 		return fmt.Errorf("txlog: the settings of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxSettings)

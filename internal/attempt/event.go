@@ -12,7 +12,7 @@ import (
 func (o Outcome) Event(t listener.EventType, by listener.Origin, u *txlog.Unit) listener.Event {
 	ev := listener.Event{
 		Type: t, Origin: by, Time: time.Now(),
-		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource,
+		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, TraceParent: u.TraceParent,
 		Statements: make([]listener.Statement, len(u.Statements)),
 		Err:        o.Err, Assumed: o.Assumed, Found: o.Found,
 	}

@@ -102,6 +102,9 @@ type Delivery struct {
 	Tries int
 
 	logged, unlogged bool // what Log made of it
+	// logTook is how long Log took, and attempts are those that listeners are told of.
+	logTook  time.Duration
+	attempts []listener.Attempt
 	// inDoubt: an attempt may have been applied without that being known.
 	inDoubt bool
 	// voided, by this delivery.
@@ -114,8 +117,18 @@ type Delivery struct {
 // delivered, and d.Outcome is how. Any other answer is the caller's: the
 // database's own refusal, or an error that says what becomes of the write.
 func (e *Deliverer) Deliver(ctx context.Context, d *Delivery) error {
+	if !e.cfg.Bus.Listening() {
+		return e.deliver(ctx, d)
+	}
+	begun := time.Now().Add(-d.logTook)
+	err := e.deliver(ctx, d)
+	e.answered(d, begun, err)
+	return err
+}
+
+func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
 	if !d.logged {
-		if errs := e.Log(ctx, d); errs != nil {
+		if errs := e.log(ctx, d); errs != nil {
 			return errs[0]
 		}
 	}
@@ -128,7 +141,7 @@ func (e *Deliverer) Deliver(ctx context.Context, d *Delivery) error {
 	if e.cfg.Bus.Listening() {
 		e.cfg.Bus.Publish(attempt.Outcome{}.Event(listener.BeforeExecute, listener.Caller, d.Unit))
 	}
-	e.ran(d, d.Attempts.First(ctx))
+	e.attempt(ctx, d, d.Attempts.First)
 	var err error
 	switch out := d.Outcome; {
 	case d.unlogged:
@@ -156,7 +169,17 @@ func (e *Deliverer) Deliver(ctx context.Context, d *Delivery) error {
 // Log writes the logs of several units in one durable step: after it all of
 // them will be delivered, before it none. If that failed, errs holds the error
 // of each.
-func (e *Deliverer) Log(ctx context.Context, ds ...*Delivery) (errs []error) {
+func (e *Deliverer) Log(ctx context.Context, ds ...*Delivery) []error {
+	errs := e.log(ctx, ds...)
+	if errs != nil && e.cfg.Bus.Listening() {
+		for i, d := range ds {
+			e.answered(d, time.Now().Add(-d.logTook), errs[i])
+		}
+	}
+	return errs
+}
+
+func (e *Deliverer) log(ctx context.Context, ds ...*Delivery) (errs []error) {
 	each := func(why func(*Delivery) error) []error {
 		for _, d := range ds {
 			errs = append(errs, why(d))
@@ -169,8 +192,13 @@ func (e *Deliverer) Log(ctx context.Context, ds ...*Delivery) (errs []error) {
 	}
 	for i, d := range ds {
 		units[i], d.logged = d.Unit, true
+		d.Unit.TraceParent = e.cfg.Bus.TraceParent(ctx)
 	}
+	begun := time.Now()
 	err := e.cfg.Storage.Add(ctx, e.cfg.Lease, units...)
+	for _, d := range ds {
+		d.logTook = time.Since(begun)
+	}
 	switch {
 	case err == nil:
 		for _, d := range ds {
@@ -198,17 +226,14 @@ func (e *Deliverer) Log(ctx context.Context, ds ...*Delivery) (errs []error) {
 	}
 }
 
-// ran notes how an attempt ended.
-func (e *Deliverer) ran(d *Delivery, out attempt.Outcome) {
-	d.Outcome = out
+// attempt makes an attempt and notes how it ended.
+func (e *Deliverer) attempt(ctx context.Context, d *Delivery, run func(context.Context) attempt.Outcome) {
+	begun := time.Now()
+	d.Outcome = run(ctx)
 	d.Tries++
-	d.inDoubt = d.inDoubt || out.Maybe()
+	d.inDoubt = d.inDoubt || d.Outcome.Maybe()
 	if e.cfg.Bus.Listening() {
-		t := listener.ExecuteSuccess
-		if out.Err != nil {
-			t = listener.ExecuteFailure
-		}
-		e.cfg.Bus.Publish(out.Event(t, d.origin(), d.Unit))
+		e.tellAttempt(d, begun)
 	}
 }
 

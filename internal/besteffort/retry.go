@@ -23,7 +23,7 @@ func (e *Deliverer) retry(ctx context.Context, d *Delivery) error {
 			break
 		}
 		d.Unit.InDoubt = d.inDoubt
-		e.ran(d, d.Attempts.Again(rctx))
+		e.attempt(rctx, d, d.Attempts.Again)
 		if !d.Outcome.OnReceipt {
 			tries++
 		}

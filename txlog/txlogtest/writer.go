@@ -36,6 +36,7 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a SET x = 1", "UPDATE b SET y = ?")
 	u.TransactionID = txlog.NewID()
 	u.NotReplayable, u.Place = "it read first", `"a \\ b".c`
+	u.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	u.Statements[0].Prepared, u.Statements[1].Prepared, u.Statements[1].Params = true, true, ""
 	before := time.Now()
 	add(t, s, long, u)
@@ -49,7 +50,7 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 	if got.Lease.Token != "" {
 		t.Error("somebody who only looked was given the owner's token")
 	}
-	if got.ID != u.ID || got.TransactionID != u.TransactionID || got.DataSource != u.DataSource || got.Settings != u.Settings || got.Place != u.Place ||
+	if got.ID != u.ID || got.TransactionID != u.TransactionID || got.DataSource != u.DataSource || got.Settings != u.Settings || got.Place != u.Place || got.TraceParent != u.TraceParent ||
 		got.NotReplayable != u.NotReplayable || !reflect.DeepEqual(got.Statements, u.Statements) {
 		t.Errorf("got unit %+v, want %+v", got, u)
 	}
@@ -291,7 +292,7 @@ func located(t *testing.T, s txlog.Storage) {
 	add(t, s, long, u)
 	for _, place := range []string{`"a \\ b".c`, `"a \\ b".c`, "`日本`"} {
 		must(t, s.Locate(t.Context(), u, place))
-		if got := get(t, s, u.ID); got.Place != place || u.Place != place || got.Settings != u.Settings || !got.Leased || got.Unreadable != nil {
+		if got := get(t, s, u.ID); got.Place != place || u.Place != place || got.Settings != u.Settings || got.TraceParent != u.TraceParent || !got.Leased || got.Unreadable != nil {
 			t.Errorf("got %+v, want the place %q", got, place)
 		}
 	}
