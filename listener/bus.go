@@ -49,6 +49,7 @@ func NewBus(logger logrus.FieldLogger) *Bus {
 // Subscription is one listener's place on a bus.
 type Subscription struct {
 	bus      *Bus
+	answers  bool
 	listener Listener
 	events   chan Event
 	quit     chan struct{}
@@ -61,12 +62,21 @@ type Subscription struct {
 // SubscribeOption changes a subscription.
 type SubscribeOption func(*subscribeOptions)
 
-type subscribeOptions struct{ buffer int }
+type subscribeOptions struct {
+	buffer  int
+	answers bool
+}
 
 // WithBuffer sets how many events may wait; values below 1 mean 1. Default
 // 1024.
 func WithBuffer(events int) SubscribeOption {
 	return func(o *subscribeOptions) { o.buffer = max(events, 1) }
+}
+
+// WithAnswers has the listener told of Answered and ReceiptsPurged as well, which
+// 0.1.0 did not have. Default: not.
+func WithAnswers() SubscribeOption {
+	return func(o *subscribeOptions) { o.answers = true }
 }
 
 // Subscribe adds a listener. It is told of events published from now on until
@@ -77,7 +87,7 @@ func (b *Bus) Subscribe(l Listener, opts ...SubscribeOption) *Subscription {
 		opt(&o)
 	}
 	s := &Subscription{
-		bus: b, listener: l,
+		bus: b, listener: l, answers: o.answers,
 		events: make(chan Event, o.buffer),
 		quit:   make(chan struct{}), done: make(chan struct{}),
 	}
@@ -142,6 +152,9 @@ func (b *Bus) Publish(ev Event) {
 		return
 	}
 	for _, s := range *b.subs.Load() {
+		if ev.Type >= Answered && !s.answers {
+			continue
+		}
 		select {
 		case s.events <- ev:
 		default:

@@ -55,7 +55,13 @@ func TestAListenerIsToldOnceWhatTheCallerWasAnswered(t *testing.T) {
 				if ev.Type == listener.Answered {
 					answers = append(answers, ev)
 				}
+			}), listener.WithAnswers())
+			old := bus.Subscribe(listener.Func(func(ev listener.Event) {
+				if ev.Type == listener.Answered {
+					t.Error("a listener that did not ask for answers was told of one")
+				}
 			}))
+			defer old.Close()
 			e := New(Config{
 				Storage: c.storage, Dialect: &delivery.Dialect{}, Bus: bus, Logger: quiet,
 				SyncMaxDeliveryTryTimes: 2, RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: time.Minute,
