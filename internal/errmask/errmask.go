@@ -1,0 +1,188 @@
+// Package errmask takes the values out of what a database said of an error.
+package errmask
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Mask gives text with ? for each value that a server quoted in it, and for each of
+// values, the parameters of the statement as text, wherever they stand for
+// themselves. Names of tables, columns and constraints, codes and classes stay.
+// What cannot be told from a value is taken for one, and a value reaches as far
+// as its message lets it: it may hold quotes of its own.
+func Mask(text string, values ...string) string {
+	var m masker
+	m.scan(text)
+	return m.join(values)
+}
+
+// A piece is some of the text; a name is shown whatever it looks like.
+type piece struct {
+	text string
+	name bool
+}
+
+type masker struct{ pieces []piece }
+
+func (m *masker) add(text string, name bool) {
+	if text != "" {
+		m.pieces = append(m.pieces, piece{text, name})
+	}
+}
+
+// known are messages whose value is followed by something that is worth keeping.
+// The value is the group in the middle, and the longest that fits.
+var known = []*regexp.Regexp{
+	// MySQL
+	regexp.MustCompile(`(?s)^(.*?Duplicate entry )('.*')( for key ['"` + "`" + `][^'"` + "`" + `]*['"` + "`" + `][^'"]*)$`),
+	regexp.MustCompile(`(?s)^(.*? near )('.*')( at line \d+[^'"]*)$`),
+	regexp.MustCompile(`(?s)^(.*? value: )('.*')( for (?:column|function) ['` + "`" + `][^']*['` + "`" + `]?(?: at row \d+)?[^'"]*)$`),
+	// PostgreSQL
+	regexp.MustCompile(`(?s)^(.*?Key \(.*?\)=)(\(.*\))( (?:already exists|is not present in table "[^"]*"|is still referenced from table "[^"]*"|conflicts with existing key)[^"()=]*(?:\(SQLSTATE \w+\))?[^"()=]*)$`),
+	regexp.MustCompile(`(?s)^(.*?Key \(.*?\)=)(\(.*\))([^()]*)$`),
+	regexp.MustCompile(`(?s)^(.*?Failing row contains )(\(.*\))([^()]*)$`),
+	regexp.MustCompile(`(?s)^(.*? encode )(.*)( into (?:binary|text) format for [\w ]+ \(OID \d+\))(?:: cannot find encode plan)?$`),
+	regexp.MustCompile(`(?s)^(.*? encode )(.*)()$`),
+	// A server that speaks another language quotes with other marks.
+	regexp.MustCompile(`(?s)^([^'"]*?)([»«„“”‘「『].*[»«“”’」』])([^»«“”’」』]*)$`),
+}
+
+func (m *masker) scan(text string) {
+	for _, k := range known {
+		if g := k.FindStringSubmatch(text); g != nil {
+			// What stands before is the database's own, and may quote names.
+			m.quotes(g[1])
+			m.add(around(g[2]), true)
+			m.quotes(g[3])
+			return
+		}
+	}
+	m.quotes(text)
+}
+
+// around is ? between the quotes of a value.
+func around(value string) string {
+	if value == "" {
+		return "?"
+	}
+	if first := value[:1]; strings.ContainsAny(first, `'"(`) {
+		return first + "?" + value[len(value)-1:]
+	}
+	return "?"
+}
+
+var (
+	// naming are the words behind which a server quotes a name.
+	naming = regexp.MustCompile(`(?i)(?:^|[^\w])(?:key|column|field|constraint|relation|table|index|database|schema|role|user|type|function|procedure|sequence|view|trigger|extension|language|partition|policy|domain|parameter|variable|engine)s? ?$`)
+	// place is the part of a statement that MySQL quotes.
+	place = regexp.MustCompile(`^in '(?:[a-zA-Z]+ )?(?:list|clause|statement|SELECT|ON|BY|SET|VALUES)'`)
+	// unquoted are names that SQLite says without quotes, and PostgreSQL's key.
+	unquoted = regexp.MustCompile(`constraint failed: [\w$.]+(?:, [\w$.]+)*|Key \([\w$., ]*\)=|^Error \d+ \(\w{5}\)|\(SQLSTATE \w{5}\)|at (?:row|line) \d+`)
+)
+
+// quotes splits text at its quotes: names are kept, and from the first value on
+// everything up to the last quote of its kind is masked.
+func (m *masker) quotes(text string) {
+	start := 0
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c != '\'' && c != '"' && c != '`' {
+			continue
+		}
+		before := text[start:i]
+		end := strings.IndexByte(text[i+1:], c)
+		switch {
+		case end < 0 && c == '\'': // an apostrophe, or what was cut off
+			if i > 0 && i+1 < len(text) && isLetter(text[i-1]) && isLetter(text[i+1]) {
+				continue
+			}
+			m.plain(before)
+			m.add("'?", true)
+			return
+		case end < 0:
+			m.plain(before)
+			m.add(string(c)+"?", true)
+			return
+		case c == '\'' && i > 0 && i+1 < len(text) && isLetter(text[i-1]) && isLetter(text[i+1]):
+			continue // doesn't
+		}
+		end += i + 1
+		named := c == '`' || naming.MatchString(text[:i]) ||
+			c == '\'' && i > 0 && (text[i-1] == '@' || strings.HasSuffix(text[:i], "'.")) && len(m.pieces) > 0 && m.pieces[len(m.pieces)-1].name ||
+			c == '\'' && i >= len("in ") && place.MatchString(text[i-len("in "):])
+		if named {
+			m.plain(before)
+			m.add(text[i:end+1], true)
+			i, start = end, end+1
+			continue
+		}
+		end = strings.LastIndexByte(text, c)
+		m.plain(before)
+		m.add(string(c)+"?"+string(c), true)
+		i, start = end, end+1
+	}
+	m.plain(text[start:])
+}
+
+// plain adds text without quotes.
+func (m *masker) plain(text string) {
+	for {
+		at := unquoted.FindStringIndex(text)
+		if at == nil {
+			m.add(text, false)
+			return
+		}
+		m.add(text[:at[0]], false)
+		m.add(text[at[0]:at[1]], true)
+		text = text[at[1]:]
+	}
+}
+
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+func (m *masker) join(values []string) string {
+	var b strings.Builder
+	for _, p := range m.pieces {
+		if !p.name {
+			for _, v := range values {
+				p.text = without(p.text, v)
+			}
+		}
+		b.WriteString(p.text)
+	}
+	return b.String()
+}
+
+// without replaces value where it is no part of a longer word.
+func without(text, value string) string {
+	if value == "" || !strings.Contains(text, value) {
+		return text
+	}
+	first, _ := utf8.DecodeRuneInString(value)
+	last, _ := utf8.DecodeLastRuneInString(value)
+	var b strings.Builder
+	for from := 0; ; {
+		i := strings.Index(text[from:], value)
+		if i < 0 {
+			b.WriteString(text[from:])
+			return b.String()
+		}
+		i += from
+		end := i + len(value)
+		before, _ := utf8.DecodeLastRuneInString(text[:i])
+		after, _ := utf8.DecodeRuneInString(text[end:])
+		if isWord(first) && isWord(before) || isWord(last) && isWord(after) {
+			_, size := utf8.DecodeRuneInString(text[i:])
+			b.WriteString(text[from : i+size])
+			from = i + size
+			continue
+		}
+		b.WriteString(text[from:i] + "?")
+		from = end
+	}
+}
+
+func isWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
