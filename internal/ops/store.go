@@ -1,0 +1,96 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+var (
+	// ErrNotFound and ErrLeased are txlog's: the log holds no such entry; it is
+	// being delivered at this moment.
+	ErrNotFound = txlog.ErrNotFound
+	ErrLeased   = txlog.ErrLeased
+	// ErrConflict is matched by a [ConflictError].
+	ErrConflict = errors.New("ops: the filter does not match what was counted")
+	// ErrInvalid is matched by the error of a request that cannot be answered as it
+	// is: an unknown state, a limit below 0, a discard without a reason, a data source
+	// without a name.
+	ErrInvalid = errors.New("ops: the request is not valid")
+	// ErrUnknownDataSource: neither the log nor the configuration knows the name.
+	ErrUnknownDataSource = errors.New("ops: unknown data source")
+	// ErrNoTarget: the configuration does not say where the data source is, so that
+	// nothing can be asked there.
+	ErrNoTarget = errors.New("ops: the data source is not configured")
+	// ErrNoTables: the log's database lacks a table of the console's, or the account may not
+	// use it; the error names it.
+	ErrNoTables = errors.New("ops: a table of the console's cannot be used")
+)
+
+// ConflictError says that a filter does not match what was counted. Nothing was
+// changed.
+type ConflictError struct {
+	// Counted is what the caller said, Matches how many entries match now.
+	Counted, Matches int
+	// Leased is how many of them are being delivered at this moment, which cannot be
+	// changed.
+	Leased int
+}
+
+func (e *ConflictError) Error() string {
+	if e.Counted == e.Matches {
+		return fmt.Sprintf("%d of the %d entries that the filter matches are being delivered at this moment: nothing was changed; try again, or filter by state", e.Leased, e.Matches)
+	}
+	return fmt.Sprintf("the filter matches %d entries now, not %d: nothing was changed; look again", e.Matches, e.Counted)
+}
+
+// Is makes errors.Is(err, ErrConflict) true.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// Config is what a store knows beside the log.
+type Config struct {
+	// Targets are the data sources by their names in the log: asyncjob.Targets.
+	// Verdicts and trials are for these.
+	Targets map[string]delivery.Target
+	// Problems say of data sources that are configured and cannot be used why; the
+	// text under "" is of the whole configuration.
+	Problems map[string]string
+	// MinAge is how old an entry must be before the job touches it:
+	// asyncjob.Config.MaxDeliveryTryDelay. Defaults to 0.
+	MinAge time.Duration
+	// Clean takes secrets out of a text that is shown, such as a DSN's password. Defaults to none.
+	Clean func(string) string
+}
+
+// Store answers an operator's questions and carries decisions out. It is safe
+// for concurrent use.
+type Store struct {
+	log *txlog.SQLStorage
+	cfg Config
+}
+
+// New makes a store on a log, which stays the caller's to close. It dials
+// nothing.
+func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
+	if log == nil {
+		return nil, errors.New("ops: log is nil: open it with txlog.Open")
+	}
+	return &Store{log: log, cfg: cfg}, nil
+}
+
+// Ping asks the log's database for an answer.
+func (s *Store) Ping(ctx context.Context) error { return errNotBuilt }
+
+var errNotBuilt = errors.New("ops: not built yet")
+
+// By is who does something, and why.
+type By struct {
+	// Who is a name for the audit, at most 255 characters: "ann", "token grafana".
+	Who string
+	// Reason is required to discard; at most 4096 characters.
+	Reason string
+}
