@@ -31,7 +31,7 @@ type bareConn struct {
 	dead bool
 	// stmts are the prepared statements, for a driver that looks there for each
 	// text it is given (see delivery.Dialect.PreparedByText).
-	stmts []*Stmt
+	stmts []*stmt
 }
 
 // undoTimeout bounds a ROLLBACK that the caller did not ask for.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -36,7 +37,7 @@ func (noLog) Remove(context.Context, ...*txlog.Unit) error { return nil }
 
 // BenchmarkWrite is what the wrapper itself adds to a write.
 func BenchmarkWrite(b *testing.B) {
-	wrapped, err := bedsql.NewConnector(idle{}, "idle", bedsql.Config{Storage: noLog{txlog.NewMemory()}})
+	wrapped, err := bedsql.NewConnector(delivery.Target{Connector: idle{}, DataSource: "idle"}, bedsql.Config{Storage: noLog{txlog.NewMemory()}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func BenchmarkWrite(b *testing.B) {
 // BenchmarkRead is what the wrapper adds to what is none of its business.
 func BenchmarkRead(b *testing.B) {
 	f := &fakeDriver{conn: func(*fakeDriver) driver.Conn { return silentConn{} }}
-	wrapped, err := bedsql.NewConnector(f, "idle", bedsql.Config{Storage: noLog{txlog.NewMemory()}})
+	wrapped, err := bedsql.NewConnector(delivery.Target{Connector: f, DataSource: "idle"}, bedsql.Config{Storage: noLog{txlog.NewMemory()}})
 	if err != nil {
 		b.Fatal(err)
 	}

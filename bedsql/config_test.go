@@ -43,7 +43,7 @@ func TestConfigMistakesAreRefusedByName(t *testing.T) {
 		if err := bedsql.RegisterDriver(name, parseFake, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("RegisterDriver with a wrong %s: %v, want an error that names it", c.want, err)
 		}
-		if _, err := bedsql.NewConnector(&fakeDriver{}, "orders", c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := bedsql.NewConnector(delivery.Target{Connector: &fakeDriver{}, DataSource: "orders"}, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("NewConnector with a wrong %s: %v, want an error that names it", c.want, err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestOpenRefusesATargetThatCannotBeDelivered(t *testing.T) {
 	t.Parallel()
 	good := delivery.Target{Connector: &fakeDriver{}, Dialect: fakeDialect, DataSource: "orders"}
 	broken := errors.New("no such DSN")
-	for name, parse := range map[string]bedsql.ParseDSN{
+	for name, parse := range map[string]func(string) (delivery.Target, error){
 		"no name": func(string) (delivery.Target, error) {
 			tgt := good
 			tgt.DataSource = ""
@@ -136,13 +136,13 @@ func TestOpenRefusesATargetThatCannotBeDelivered(t *testing.T) {
 			}
 		})
 	}
-	if _, err := bedsql.NewConnector(nil, "orders", bedsql.Config{Storage: txlog.NewMemory()}); err == nil {
+	if _, err := bedsql.NewConnector(delivery.Target{DataSource: "orders"}, bedsql.Config{Storage: txlog.NewMemory()}); err == nil {
 		t.Error("NewConnector accepted no connector")
 	}
-	if _, err := bedsql.NewConnector(&fakeDriver{}, "", bedsql.Config{Storage: txlog.NewMemory()}); err == nil {
+	if _, err := bedsql.NewConnector(delivery.Target{Connector: &fakeDriver{}}, bedsql.Config{Storage: txlog.NewMemory()}); err == nil {
 		t.Error("NewConnector accepted a data source without a name")
 	}
-	c, err := bedsql.NewConnector(&fakeDriver{}, strings.Repeat("x", 255), bedsql.Config{Storage: txlog.NewMemory()}, bedsql.WithTarget(delivery.Target{}))
+	c, err := bedsql.NewConnector(delivery.Target{Connector: &fakeDriver{}, DataSource: strings.Repeat("x", 255)}, bedsql.Config{Storage: txlog.NewMemory()})
 	if err != nil || c == nil {
 		t.Errorf("the longest name, and no dialect: %v", err)
 	}

@@ -229,15 +229,15 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if w == nil {
 		w = new(convertingStmt)
 	}
-	w.Stmt = Stmt{c: c, statement: statement{query: query, class: class, prepared: inner}, whole: w}
+	w.stmt = stmt{c: c, statement: statement{query: query, class: class, prepared: inner}, whole: w}
 	if c.c.dialect.PreparedByText && class.Kind == sqltext.DML {
-		c.stmts = append(c.stmts, &w.Stmt)
+		c.stmts = append(c.stmts, &w.stmt)
 	}
 	if cc, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // deprecated, but drivers have it
 		w.columns = cc
 		return w, nil
 	}
-	return &w.Stmt, nil
+	return &w.stmt, nil
 }
 
 // pin makes writes on this connection run unlogged from now on.
@@ -265,9 +265,9 @@ type statement struct {
 	query    string
 	class    sqltext.Class
 	prepared driver.Stmt
-	// late is the Stmt that could not be prepared when that was asked for, and
+	// late is the stmt that could not be prepared when that was asked for, and
 	// has not been since.
-	late *Stmt
+	late *stmt
 }
 
 // isPrepared reports whether the application prepared it.

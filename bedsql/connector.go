@@ -21,47 +21,27 @@ import (
 // Bounds of the cache of read statement texts, for each connector.
 const cachedTexts = 2048
 
-// Option changes a connector made by NewConnector.
-type Option func(*delivery.Target)
-
-// WithTarget says what is to be known of the database besides its connector and
-// name: all fields of t that are set. The databases' packages have its Dialect;
-// without one errors are read by their SQLSTATE alone and statements as standard
-// SQL. Settings are what the DSN says of values and names, in the form of the
-// job's targets: the job does not deliver where they differ.
-func WithTarget(t delivery.Target) Option {
-	return func(to *delivery.Target) {
-		was := *to
-		*to = t
-		to.Connector, to.DataSource = was.Connector, was.DataSource
-		if t.Dialect == nil {
-			to.Dialect = was.Dialect
-		}
-		if t.Settings == "" {
-			to.Settings = was.Settings
-		}
-	}
-}
-
-// NewConnector wraps a driver's connector for sql.OpenDB. dataSource is the
-// name that the log gives to where it leads, and the job's configuration to
-// where it delivers.
-func NewConnector(c driver.Connector, dataSource string, cfg Config, opts ...Option) (driver.Connector, error) {
-	if c == nil {
+// NewConnector wraps a target's connector for sql.OpenDB. Of target are required:
+// Connector; DataSource, the name that the log gives to where it leads, and the
+// job's configuration to where it delivers. The databases' packages have a
+// NewConnector that knows their Dialect; without one errors are read by their
+// SQLSTATE alone and statements as standard SQL. Where Settings differ from those
+// of the job's target the job does not deliver.
+func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) {
+	if target.Connector == nil {
 		return nil, errors.New("bed: the connector to wrap is nil")
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	target := delivery.Target{Connector: c, DataSource: dataSource, Dialect: &delivery.Dialect{Name: "sql"}}
-	for _, opt := range opts {
-		opt(&target)
+	if target.Dialect == nil {
+		target.Dialect = &delivery.Dialect{Name: "sql"}
 	}
 	wrap, err := newConnector(target, cfg)
 	if err != nil {
 		return nil, err
 	}
-	wrap.driver = c.Driver()
+	wrap.driver = target.Connector.Driver()
 	return wrap, nil
 }
 

@@ -318,7 +318,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		if err != nil {
 			return nil, err
 		}
-		return &Tx{c: c, ctx: ctx, inner: inner}, nil
+		return &tx{c: c, ctx: ctx, inner: inner}, nil
 	}
 	var (
 		inner     driver.Tx
@@ -364,7 +364,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		local.receipt = false
 		local.unreplayable("it was begun as a read-only one, and leaves no receipt")
 	}
-	return &Tx{c: c, ctx: ctx, inner: inner}, nil
+	return &tx{c: c, ctx: ctx, inner: inner}, nil
 }
 
 // rolledBack ends the local transaction by ROLLBACK and gives its error, after

@@ -340,7 +340,7 @@ func testConfig(s txlog.Storage) (bedsql.Config, *logtest.Hook) {
 // wrappedConn gives a wrapped connection without database/sql above it.
 func (s *set) wrappedConn(t *testing.T) driver.Conn {
 	t.Helper()
-	c, err := bedsql.NewConnector(s.f, "orders", s.cfg, bedsql.WithTarget(delivery.Target{Dialect: fakeDialect}))
+	c, err := bedsql.NewConnector(delivery.Target{Connector: s.f, DataSource: "orders", Dialect: fakeDialect}, s.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -209,7 +209,7 @@ func mysqlSet(t *testing.T, change ...func(*bedsql.Config)) *set {
 	for _, c := range change {
 		c(&s.cfg)
 	}
-	c, err := bedsql.NewConnector(s.f, "orders", s.cfg, bedsql.WithTarget(delivery.Target{Dialect: &delivery.Dialect{Name: "fake", Flavor: txlog.FlavorMySQL, GeneratedIDs: true}}))
+	c, err := bedsql.NewConnector(delivery.Target{Connector: s.f, DataSource: "orders", Dialect: &delivery.Dialect{Name: "fake", Flavor: txlog.FlavorMySQL, GeneratedIDs: true}}, s.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -324,5 +324,5 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 	}
 	local := c.open(ctx)
 	local.keyed, local.receipt = kt, true
-	return &Tx{c: c, ctx: ctx, inner: inner}, nil
+	return &tx{c: c, ctx: ctx, inner: inner}, nil
 }

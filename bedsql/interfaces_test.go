@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -422,7 +423,7 @@ func TestPoint04_TheConnectorsCloserIsCalledIfItHasOne(t *testing.T) {
 		if with {
 			inner, want = closingConnector{f}, 1
 		}
-		c, err := bedsql.NewConnector(inner, "orders", cfg)
+		c, err := bedsql.NewConnector(delivery.Target{Connector: inner, DataSource: "orders"}, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -434,7 +435,7 @@ func TestPoint04_TheConnectorsCloserIsCalledIfItHasOne(t *testing.T) {
 		}
 	}
 	failing := &fakeDriver{fail: func(string) error { return io.ErrUnexpectedEOF }}
-	c, err := bedsql.NewConnector(closingConnector{failing}, "orders", cfg)
+	c, err := bedsql.NewConnector(delivery.Target{Connector: closingConnector{failing}, DataSource: "orders"}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,7 +461,7 @@ func TestPoint04_TheDriverOfAPoolIsTheOneItWasOpenedWith(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Error(err)
 	}
-	c, err := bedsql.NewConnector(f, "orders", s.cfg)
+	c, err := bedsql.NewConnector(delivery.Target{Connector: f, DataSource: "orders"}, s.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

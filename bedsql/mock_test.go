@@ -13,6 +13,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -39,7 +40,7 @@ func mocked(t *testing.T, change ...func(*bedsql.Config)) (*sql.DB, sqlmock.Sqlm
 	for _, f := range change {
 		f(&cfg)
 	}
-	c, err := mysql.NewConnector(dsnConnector{bare.Driver(), dsn}, "orders", cfg)
+	c, err := mysql.NewConnector(delivery.Target{Connector: dsnConnector{bare.Driver(), dsn}, DataSource: "orders"}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,17 +11,14 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// ParseDSN reads a DSN into the bare driver's connector, the data source's
-// name and what else is to be known of it. The DSN parameter bedDataSource
-// names the data source and is not shown to the driver.
-type ParseDSN func(dsn string) (delivery.Target, error)
-
 var registering sync.Mutex
 
 // RegisterDriver makes a wrapped driver available to sql.Open under name. It
-// is what the databases' packages build their Register upon. Mistakes in cfg,
-// an empty name and a name that is taken are errors.
-func RegisterDriver(name string, parse ParseDSN, cfg Config) error {
+// is what the databases' packages build their Register upon. parse reads a DSN
+// into the bare driver's connector, the data source's name (the DSN parameter
+// bedDataSource, which the driver is not shown) and what else is to be known of
+// it. Mistakes in cfg, an empty name and a name that is taken are errors.
+func RegisterDriver(name string, parse func(dsn string) (delivery.Target, error), cfg Config) error {
 	if name == "" {
 		return fmt.Errorf("bed: the driver's name is empty")
 	}
@@ -42,7 +39,7 @@ func RegisterDriver(name string, parse ParseDSN, cfg Config) error {
 
 // wrapped is the driver that sql.Open finds.
 type wrapped struct {
-	parse ParseDSN
+	parse func(dsn string) (delivery.Target, error)
 	cfg   Config
 }
 

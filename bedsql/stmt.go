@@ -9,8 +9,8 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// Stmt is a wrapped prepared statement.
-type Stmt struct {
+// stmt is a wrapped prepared statement.
+type stmt struct {
 	c *Conn
 	statement
 	// whole is what s is part of; nil once it is closed.
@@ -18,17 +18,17 @@ type Stmt struct {
 }
 
 var (
-	_ driver.Stmt              = (*Stmt)(nil)
-	_ driver.StmtExecContext   = (*Stmt)(nil)
-	_ driver.StmtQueryContext  = (*Stmt)(nil)
-	_ driver.NamedValueChecker = (*Stmt)(nil)
+	_ driver.Stmt              = (*stmt)(nil)
+	_ driver.StmtExecContext   = (*stmt)(nil)
+	_ driver.StmtQueryContext  = (*stmt)(nil)
+	_ driver.NamedValueChecker = (*stmt)(nil)
 	_ driver.ColumnConverter   = (*convertingStmt)(nil) //nolint:staticcheck // deprecated, but drivers have it
 )
 
-// convertingStmt is a Stmt whose driver converts by column: an interface that
+// convertingStmt is a stmt whose driver converts by column: an interface that
 // a statement must not have when its driver has not.
 type convertingStmt struct {
-	Stmt
+	stmt
 	columns driver.ColumnConverter //nolint:staticcheck // deprecated, but drivers have it
 }
 
@@ -39,7 +39,7 @@ func (s *convertingStmt) ColumnConverter(i int) driver.ValueConverter {
 
 // Close implements driver.Stmt. s must not be used after it: the connection's
 // next statement is made of it.
-func (s *Stmt) Close() error {
+func (s *stmt) Close() error {
 	c, w, prepared := s.c, s.whole, s.prepared
 	if w == nil {
 		return nil
@@ -47,7 +47,7 @@ func (s *Stmt) Close() error {
 	if i := slices.Index(c.stmts, s); i >= 0 {
 		c.stmts = slices.Delete(c.stmts, i, i+1)
 	}
-	*w = convertingStmt{Stmt: Stmt{c: c}}
+	*w = convertingStmt{stmt: stmt{c: c}}
 	c.spare = w
 	if prepared == nil {
 		return nil
@@ -56,7 +56,7 @@ func (s *Stmt) Close() error {
 }
 
 // NumInput implements driver.Stmt; -1 while the statement is still to be prepared.
-func (s *Stmt) NumInput() int {
+func (s *stmt) NumInput() int {
 	if s.prepared == nil {
 		return -1
 	}
@@ -65,7 +65,7 @@ func (s *Stmt) NumInput() int {
 
 // CheckNamedValue implements driver.NamedValueChecker as database/sql would
 // look for it: the statement's, else the connection's.
-func (s *Stmt) CheckNamedValue(nv *driver.NamedValue) error {
+func (s *stmt) CheckNamedValue(nv *driver.NamedValue) error {
 	if n, ok := s.prepared.(driver.NamedValueChecker); ok {
 		return n.CheckNamedValue(nv)
 	}
@@ -73,19 +73,19 @@ func (s *Stmt) CheckNamedValue(nv *driver.NamedValue) error {
 }
 
 // ExecContext implements driver.StmtExecContext.
-func (s *Stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	r, err := s.c.run(ctx, s.now(), args, false)
 	return r.Result, err
 }
 
 // QueryContext implements driver.StmtQueryContext.
-func (s *Stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	r, err := s.c.run(ctx, s.now(), args, true)
 	return r.Rows, err
 }
 
 // now is the statement as it stands: only a write can be still to be prepared.
-func (s *Stmt) now() statement {
+func (s *stmt) now() statement {
 	st := s.statement
 	if st.prepared == nil && st.class.Kind == sqltext.DML {
 		st.late = s
@@ -112,12 +112,12 @@ func (s *statement) prepareLate(ctx context.Context, args []driver.NamedValue) e
 }
 
 // Exec implements driver.Stmt.
-func (s *Stmt) Exec(args []driver.Value) (driver.Result, error) {
+func (s *stmt) Exec(args []driver.Value) (driver.Result, error) {
 	return s.ExecContext(context.Background(), named(args))
 }
 
 // Query implements driver.Stmt.
-func (s *Stmt) Query(args []driver.Value) (driver.Rows, error) {
+func (s *stmt) Query(args []driver.Value) (driver.Rows, error) {
 	return s.QueryContext(context.Background(), named(args))
 }
 

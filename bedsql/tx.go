@@ -8,20 +8,20 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// Tx is a wrapped local transaction.
-type Tx struct {
+// tx is a wrapped local transaction.
+type tx struct {
 	c     *Conn
 	ctx   context.Context
 	inner driver.Tx
 }
 
-var _ driver.Tx = (*Tx)(nil)
+var _ driver.Tx = (*tx)(nil)
 
 // Commit implements driver.Tx. The writes of the transaction are logged as one
 // unit before COMMIT is sent. An answer of the database to COMMIT is the
 // caller's; without an answer the unit is delivered again if that is safe, and
 // parked if not.
-func (t *Tx) Commit() error {
+func (t *tx) Commit() error {
 	c := t.c
 	if c.tx != nil && c.tx.lost != nil {
 		if c.tx.keyed != nil {
@@ -49,7 +49,7 @@ func (t *Tx) Commit() error {
 }
 
 // Rollback implements driver.Tx. It leaves nothing in the log.
-func (t *Tx) Rollback() error {
+func (t *tx) Rollback() error {
 	c := t.c
 	if c.tx != nil && c.tx.keyed != nil {
 		c.tx.keyed.back()

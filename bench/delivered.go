@@ -47,7 +47,7 @@ func wrapped(driver, dsn string, cfg bedsql.Config) (*sql.DB, error) {
 	if driver == testdb.DriverPostgres {
 		wrap = postgres.NewConnector
 	}
-	c, err := wrap(t.Connector, t.DataSource, cfg, bedsql.WithTarget(delivery.Target{Settings: t.Settings}))
+	c, err := wrap(t, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -40,7 +41,7 @@ func (s *selects) run(progress func(string)) (err error) {
 	pools := map[string]*sql.DB{"bare": sql.OpenDB(memoryDriver{})}
 	s.order = []string{"bare", "bed"}
 	storage := txlog.NewMemory()
-	c, err := mysql.NewConnector(memoryDriver{}, "memory", bedsql.Config{Storage: storage, Logger: quiet()})
+	c, err := mysql.NewConnector(delivery.Target{Connector: memoryDriver{}, DataSource: "memory"}, bedsql.Config{Storage: storage, Logger: quiet()})
 	if err != nil {
 		return err
 	}

@@ -261,7 +261,7 @@ func stops(err *mysql.MySQLError) bool {
 
 // notSent marks err, unless it is an answer, as coming before the write was
 // sent.
-func notSent(err error) error { return delivery.NotSent(err, Classify(err)) }
+func notSent(err error) error { return delivery.NotSent(err, classify(err)) }
 
 func inDoubt(err error) error { return delivery.Certain(err, delivery.Unknown) }
 

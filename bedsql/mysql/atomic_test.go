@@ -40,7 +40,7 @@ func receiptful(t *testing.T, param string, texts ...string) *exactlyOnce {
 
 func receiptfulOn(t *testing.T, direct, target testdb.DB, param string, texts ...string) *exactlyOnce {
 	t.Helper()
-	ddl, err := attempt.ReceiptSchema(Name)
+	ddl, err := attempt.ReceiptSchema(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Name is this kind of database's name in configurations.
-const Name = "mysql"
+// name is this kind of database's name in configurations.
+const name = "mysql"
 
 // newDialect returns the dialect of one data source: what it learns of the
 // server and its tables on first use is kept in it.
@@ -16,9 +16,9 @@ func newDialect() *delivery.Dialect {
 
 func dialectOf(c *compounds) *delivery.Dialect {
 	return &delivery.Dialect{
-		Name:                Name,
+		Name:                name,
 		Flavor:              txlog.FlavorMySQL,
-		Classify:            Classify,
+		Classify:            classify,
 		Undecoded:           undecoded,
 		Reusable:            reusable,
 		CheckNamedValue:     checkNamedValue,
@@ -36,7 +36,3 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		GeneratedIDs:        true,
 	}
 }
-
-// Dialect returns what bed knows about MySQL and MariaDB. Each data source is
-// to have a Dialect of its own.
-func Dialect() *delivery.Dialect { return newDialect() }

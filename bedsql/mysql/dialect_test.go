@@ -25,7 +25,7 @@ func classIs(t *testing.T, what string, err error, want delivery.Class) {
 	t.Helper()
 	if err == nil {
 		t.Errorf("%s: no error", what)
-	} else if got := Classify(err); got != want {
+	} else if got := classify(err); got != want {
 		t.Errorf("%s: %T %v is %v, want %v", what, err, err, got, want)
 	}
 }
@@ -44,7 +44,7 @@ const schema = `CREATE TABLE t (
 
 func TestDialect(t *testing.T) {
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: Name, DB: testdb.MySQL, WithParam: withParam, Dialect: Dialect, Target: Target, Split: splitDataSource,
+		Name: name, DB: testdb.MySQL, WithParam: withParam, Dialect: newDialect(), Target: Target, Split: splitDataSource,
 		Code: func(code string) delivery.Class {
 			number, state, _ := strings.Cut(code, " ")
 			if len(number) == 2 { // a class of SQLSTATEs
@@ -53,7 +53,7 @@ func TestDialect(t *testing.T) {
 			n, _ := strconv.Atoi(number)
 			err := &mysql.MySQLError{Number: uint16(n)}
 			copy(err.SQLState[:], state)
-			return Classify(fmt.Errorf("wrapped: %w", err))
+			return classify(fmt.Errorf("wrapped: %w", err))
 		},
 		BadConn: delivery.Unreachable,
 		Schema: []string{

@@ -107,7 +107,7 @@ func TestPacketTooLargeForTheServerIsRefused(t *testing.T) {
 	_, err = large.Exec("INSERT INTO blobs VALUES ('" + strings.Repeat("x", limit+1000) + "')")
 	// The server answers with error 1153 and hangs up, or hangs up while the
 	// packet is still being written: then nobody can tell.
-	if c := Classify(err); c != delivery.Refused && c != delivery.Unknown {
+	if c := classify(err); c != delivery.Refused && c != delivery.Unknown {
 		t.Errorf("%v is %v", err, c)
 	}
 }

@@ -62,7 +62,7 @@ func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []stri
 		quoted[i] = "`" + strings.ReplaceAll(name, "`", "``") + "`"
 	}
 	row, err := queryRow(ctx, conn, "SHOW CREATE TABLE "+strings.Join(quoted, "."))
-	if err != nil && !Classify(err).Answered() {
+	if err != nil && !classify(err).Answered() {
 		return tableIDs{}
 	}
 	t = tableIDs{asked: time.Now()}

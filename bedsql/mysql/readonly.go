@@ -17,7 +17,7 @@ import (
 // node outside of its primary component to all. A ping they both answer.
 func writable(ctx context.Context, conn driver.Conn) error {
 	if _, _, err := attempt.Exec(ctx, conn, "START /* does it take writes? */ TRANSACTION READ WRITE", nil); err != nil {
-		if class := Classify(err); class == delivery.Refused {
+		if class := classify(err); class == delivery.Refused {
 			return nil // a server that does not know the words
 		}
 		return err

@@ -14,11 +14,13 @@ func Register(name string, cfg bedsql.Config) error {
 	return bedsql.RegisterDriver(name, Target, cfg)
 }
 
-// NewConnector wraps a connector of go-sql-driver/mysql, for example one of
-// mysql.NewConnector, for [database/sql.OpenDB]. dataSource is its name in the
-// log. What the connector's configuration says of time zone, SQL mode and the
-// like cannot be read from it: give it by bedsql.WithTarget, with
-// the Settings of [TargetOf], for the job to compare.
-func NewConnector(c driver.Connector, dataSource string, cfg bedsql.Config, opts ...bedsql.Option) (driver.Connector, error) {
-	return bedsql.NewConnector(c, dataSource, cfg, append([]bedsql.Option{bedsql.WithTarget(delivery.Target{Dialect: newDialect()})}, opts...)...)
+// NewConnector wraps target for [database/sql.OpenDB]: one of [Target] or
+// [TargetOf], or one with a Connector of go-sql-driver/mysql and a DataSource.
+// What such a connector's configuration says of time zone, SQL mode and the like
+// cannot be read from it: the job compares it where target has Settings.
+func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
+	if target.Dialect == nil {
+		target.Dialect = newDialect()
+	}
+	return bedsql.NewConnector(target, cfg)
 }

@@ -18,7 +18,7 @@ func lost(t *testing.T, c *sql.Conn, cause error) (lost bool) {
 		t.Fatal("there was no error")
 	}
 	if err := c.Raw(func(dc any) error {
-		lost = Dialect().TransactionLost(context.Background(), dc.(driver.Conn), cause)
+		lost = newDialect().TransactionLost(context.Background(), dc.(driver.Conn), cause)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestLockTimeoutTakesTheTransactionWhenConfigured(t *testing.T) {
 	if got := lost(t, c, timeout); got != configured {
 		t.Errorf("lost is %v, the server is configured %v", got, configured)
 	}
-	if !Dialect().TransactionLost(context.Background(), nil, timeout) {
+	if !newDialect().TransactionLost(context.Background(), nil, timeout) {
 		t.Error("a session that cannot be asked is taken for a safe one")
 	}
 }
@@ -132,7 +132,7 @@ func TestWhatFailedBeforeItsImplicitCommitLeftTheTransactionOpen(t *testing.T) {
 		}
 		var open bool
 		if err := c.Raw(func(dc any) error {
-			open = Dialect().AfterImplicitCommit(context.Background(), dc.(driver.Conn), err) == delivery.StillOpen
+			open = newDialect().AfterImplicitCommit(context.Background(), dc.(driver.Conn), err) == delivery.StillOpen
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -151,7 +151,7 @@ type mute struct{ driver.Conn }
 func TestWhatCannotBeAskedAfterAnImplicitCommitIsInDoubt(t *testing.T) {
 	t.Parallel()
 	for number, want := range map[uint16]delivery.TxState{1105: delivery.InDoubt, 1050: delivery.InDoubt, 1064: delivery.StillOpen, 1213: delivery.InDoubt} {
-		if got := Dialect().AfterImplicitCommit(context.Background(), mute{}, &mysql.MySQLError{Number: number}); got != want {
+		if got := newDialect().AfterImplicitCommit(context.Background(), mute{}, &mysql.MySQLError{Number: number}); got != want {
 			t.Errorf("after %d the state is %v, want %v", number, got, want)
 		}
 	}
@@ -176,7 +176,7 @@ func TestAnErrorThatIsNotListedIsAskedAbout(t *testing.T) {
 			t.Errorf("after %d the open transaction is said to be lost", number)
 		}
 		must(t, c, "ROLLBACK")
-		if !Dialect().TransactionLost(context.Background(), mute{}, err) {
+		if !newDialect().TransactionLost(context.Background(), mute{}, err) {
 			t.Errorf("after %d a session that cannot be asked is taken for a safe one", number)
 		}
 	}

@@ -266,7 +266,7 @@ func (s *session) answered(err error, atEnd bool) error {
 
 // notSent marks err, unless it is an answer, as coming before the write was
 // sent.
-func notSent(err error) error { return delivery.NotSent(err, Classify(err)) }
+func notSent(err error) error { return delivery.NotSent(err, classify(err)) }
 
 func values(args []driver.NamedValue) []any {
 	if len(args) == 0 {

@@ -51,7 +51,7 @@ var schemas atomicCounter.Int64
 // through which its connection goes.
 func receiptful(t *testing.T, db testdb.DB, addr string, mode pgx.QueryExecMode, texts ...string) *exactlyOnce {
 	t.Helper()
-	ddl, err := attempt.ReceiptSchema(Name)
+	ddl, err := attempt.ReceiptSchema(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func raw(t *testing.T, c *sql.Conn, f func(driver.Conn)) {
 
 func atomicOn(t *testing.T, c *sql.Conn, calls ...delivery.Call) (results []driver.Result, handled bool, err error) {
 	t.Helper()
-	raw(t, c, func(dc driver.Conn) { results, handled, err = Dialect().Atomic(context.Background(), dc, calls) })
+	raw(t, c, func(dc driver.Conn) { results, handled, err = dialect.Atomic(context.Background(), dc, calls) })
 	return results, handled, err
 }
 
@@ -114,7 +114,7 @@ func (e *exactlyOnce) atomic(calls ...delivery.Call) ([]driver.Result, error) {
 
 func (e *exactlyOnce) commitWith(calls ...delivery.Call) (handled bool, err error) {
 	e.t.Helper()
-	raw(e.t, e.c, func(dc driver.Conn) { handled, err = Dialect().CommitWith(context.Background(), dc, calls) })
+	raw(e.t, e.c, func(dc driver.Conn) { handled, err = dialect.CommitWith(context.Background(), dc, calls) })
 	return handled, err
 }
 
@@ -457,7 +457,7 @@ func TestCommitWithAfterADriversTransaction(t *testing.T) {
 				if _, _, err := attempt.Exec(context.Background(), dc, "UPDATE stock SET n = n + 1", nil); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := Dialect().CommitWith(context.Background(), dc, []delivery.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {
+				if _, err := dialect.CommitWith(context.Background(), dc, []delivery.Call{receipt(fmt.Sprint("r", i/2))}); (err != nil) != (i == 1) {
 					t.Fatal(i, err)
 				} else if err != nil {
 					if err := tx.Rollback(); err != nil {
@@ -573,7 +573,7 @@ func TestAtomicEndedByItsContext(t *testing.T) {
 		cancel()
 		update := call("UPDATE stock SET n = n - $1", int64(1))
 		raw(t, e.c, func(dc driver.Conn) {
-			_, _, err := Dialect().Atomic(ended, dc, []delivery.Call{receipt("r"), update})
+			_, _, err := dialect.Atomic(ended, dc, []delivery.Call{receipt("r"), update})
 			classIs(t, "ended before", err, delivery.Unreachable)
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("%v", err)
@@ -585,7 +585,7 @@ func TestAtomicEndedByItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
 		raw(t, e.c, func(dc driver.Conn) {
-			_, _, err := Dialect().Atomic(ctx, dc, []delivery.Call{receipt("r"), update})
+			_, _, err := dialect.Atomic(ctx, dc, []delivery.Call{receipt("r"), update})
 			classIs(t, "ended while it ran", err, delivery.Unknown)
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v", err)

@@ -7,16 +7,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Name is this kind of database's name in configurations.
-const Name = "postgres"
+// name is this kind of database's name in configurations.
+const name = "postgres"
 
 // dialect has no TransactionLost: after an error PostgreSQL refuses everything
 // in the transaction's place until ROLLBACK, so that nothing can be committed
 // on its own.
 var dialect = &delivery.Dialect{
-	Name:             Name,
+	Name:             name,
 	Flavor:           txlog.FlavorPostgres,
-	Classify:         Classify,
+	Classify:         classify,
 	Undecoded:        undecoded,
 	PreparedByText:   true,
 	Quoting:          quoting,
@@ -29,6 +29,3 @@ var dialect = &delivery.Dialect{
 	Writable:         writable,
 	ReadOnly:         isReadOnly,
 }
-
-// Dialect returns what bed knows about PostgreSQL.
-func Dialect() *delivery.Dialect { return dialect }

@@ -24,7 +24,7 @@ func classIs(t *testing.T, what string, err error, want delivery.Class) {
 	t.Helper()
 	if err == nil {
 		t.Errorf("%s: no error", what)
-	} else if got := Classify(err); got != want {
+	} else if got := classify(err); got != want {
 		t.Errorf("%s: %T %v is %v, want %v", what, err, err, got, want)
 	}
 }
@@ -72,13 +72,13 @@ func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES ($1, $2) RETURNING id"
 	const mode = "default_query_exec_mode="
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: Name, DB: testdb.Postgres, WithParam: withParam, Dialect: Dialect, Target: Target, Split: splitDataSource,
+		Name: name, DB: testdb.Postgres, WithParam: withParam, Dialect: dialect, Target: Target, Split: splitDataSource,
 		Code: func(code string) delivery.Class {
 			code, severity, _ := strings.Cut(code, " ")
 			if len(code) == 2 { // a class of SQLSTATEs
 				code += "ZZZ"
 			}
-			return Classify(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: code, SeverityUnlocalized: severity}))
+			return classify(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: code, SeverityUnlocalized: severity}))
 		},
 		BadConn: delivery.Unknown,
 		Schema:  []string{schema},

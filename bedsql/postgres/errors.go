@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Classify says what an error of the driver means for a write: the one of a
+// classify says what an error of the driver means for a write: the one of a
 // statement handed to a live connection, or the one of a dial.
-func Classify(err error) delivery.Class {
+func classify(err error) delivery.Class {
 	if class, ok := delivery.CertainClass(err); ok {
 		return class
 	}

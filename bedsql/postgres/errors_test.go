@@ -146,7 +146,7 @@ func TestContextThatHadEndedBeforeIsUnreachable(t *testing.T) {
 	cancel()
 	if err := c.Raw(func(dc any) error {
 		// Exec and Query say driver.ErrBadConn, which is no promise.
-		out := attempt.One(ctx, Dialect(), dc.(driver.Conn), delivery.Call{SQL: "SELECT 1"}, false, false)
+		out := attempt.One(ctx, dialect, dc.(driver.Conn), delivery.Call{SQL: "SELECT 1"}, false, false)
 		if out.Class != delivery.Unreachable {
 			t.Errorf("Exec: %v, want unreachable", out.Class)
 		}

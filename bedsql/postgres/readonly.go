@@ -19,7 +19,7 @@ func writable(ctx context.Context, conn driver.Conn) error {
 	}
 	results, err := std.Conn().PgConn().Exec(ctx, "SHOW transaction_read_only").ReadAll()
 	switch {
-	case err != nil && Classify(err) == delivery.Refused:
+	case err != nil && classify(err) == delivery.Refused:
 		return nil // not quite PostgreSQL
 	case err != nil:
 		return err

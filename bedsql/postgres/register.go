@@ -14,14 +14,17 @@ func Register(name string, cfg bedsql.Config) error {
 	return bedsql.RegisterDriver(name, Target, cfg)
 }
 
-// NewConnector wraps a connector of pgx's database/sql driver, for example one
-// of stdlib.GetConnector, for [database/sql.OpenDB]. dataSource is its name in
-// the log. What the connector's configuration says of time zone, search path and
-// the like cannot be read from it: give it by bedsql.WithTarget, with
-// the Settings of [TargetOf], for the job to compare.
-func NewConnector(c driver.Connector, dataSource string, cfg bedsql.Config, opts ...bedsql.Option) (driver.Connector, error) {
-	if _, ours := c.(*connector); !ours && c != nil {
-		c = &connector{c}
+// NewConnector wraps target for [database/sql.OpenDB]: one of [Target] or
+// [TargetOf], or one with a Connector of pgx's database/sql driver and a
+// DataSource. What such a connector's configuration says of time zone, search
+// path and the like cannot be read from it: the job compares it where target has
+// Settings.
+func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
+	if _, ours := target.Connector.(*connector); !ours && target.Connector != nil {
+		target.Connector = &connector{target.Connector}
 	}
-	return bedsql.NewConnector(c, dataSource, cfg, append([]bedsql.Option{bedsql.WithTarget(delivery.Target{Dialect: dialect})}, opts...)...)
+	if target.Dialect == nil {
+		target.Dialect = dialect
+	}
+	return bedsql.NewConnector(target, cfg)
 }

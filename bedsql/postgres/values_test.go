@@ -108,7 +108,7 @@ func acceptedValues() []any {
 func TestAcceptedValuesComeBackFromTheLog(t *testing.T) {
 	t.Parallel()
 	for _, v := range acceptedValues() {
-		if _, err := dialecttest.Replayed(Dialect(), v); err != nil {
+		if _, err := dialecttest.Replayed(dialect, v); err != nil {
 			t.Errorf("%T(%v): %v", v, v, err)
 		}
 	}
@@ -124,7 +124,7 @@ func TestAmbiguousValuesAreRefused(t *testing.T) {
 		pgtype.Array[int32]{Elements: []int32{1}, Dims: []pgtype.ArrayDimension{{Length: 1, LowerBound: 1}}, Valid: true},
 		pgtype.Range[int]{}, [][][]int{{{1}}},
 	} {
-		kept, err := Dialect().Storable(v)
+		kept, err := dialect.Storable(v)
 		if err == nil {
 			t.Errorf("%T is kept as %T", v, kept)
 			continue
@@ -147,7 +147,7 @@ func TestNamedArgumentsAndModesWork(t *testing.T) {
 		back := make([]any, len(args))
 		for i := range args {
 			var err error
-			if back[i], err = dialecttest.Replayed(Dialect(), args[i]); err != nil {
+			if back[i], err = dialecttest.Replayed(dialect, args[i]); err != nil {
 				t.Fatal(err)
 			}
 			if reflect.TypeOf(back[i]) != reflect.TypeOf(args[i]) {
@@ -171,7 +171,7 @@ func TestUndialledConnectionTakesWhatPgxTakes(t *testing.T) {
 	t.Parallel()
 	v := structJSON{"x", 1}
 	nv := driver.NamedValue{Ordinal: 1, Value: v}
-	if err := Dialect().CheckNamedValue(&nv); err != nil || nv.Value != v {
+	if err := dialect.CheckNamedValue(&nv); err != nil || nv.Value != v {
 		t.Errorf("%v became %v, %v", v, nv.Value, err)
 	}
 }

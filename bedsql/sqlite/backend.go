@@ -8,10 +8,10 @@ import (
 )
 
 func init() {
-	txlog.RegisterBackend(Name, txlog.Backend{
+	txlog.RegisterBackend(name, txlog.Backend{
 		Flavor:    txlog.FlavorSQLite,
 		Connector: logConnector,
-		Answered:  func(err error) bool { return Classify(err) != delivery.Unknown },
+		Answered:  func(err error) bool { return classify(err) != delivery.Unknown },
 		Location:  logLocation,
 	})
 }

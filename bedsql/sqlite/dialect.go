@@ -5,15 +5,15 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Name is this kind of database's name in configurations.
-const Name = "sqlite"
+// name is this kind of database's name in configurations.
+const name = "sqlite"
 
 // dialect has no Atomic and no CommitWith: there is no network whose round trips
 // they would save.
 var dialect = &delivery.Dialect{
-	Name:             Name,
+	Name:             name,
 	Flavor:           txlog.FlavorSQLite,
-	Classify:         Classify,
+	Classify:         classify,
 	ReceiptDuplicate: isReceiptDuplicate,
 	Storable:         storable,
 	TransactionLost:  transactionLost,
@@ -21,6 +21,3 @@ var dialect = &delivery.Dialect{
 	ReadOnly:         isReadOnly,
 	GeneratedIDs:     true,
 }
-
-// Dialect returns what bed knows about SQLite.
-func Dialect() *delivery.Dialect { return dialect }

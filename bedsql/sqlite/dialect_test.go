@@ -21,14 +21,14 @@ func classIs(t *testing.T, what string, err error, want delivery.Class) {
 	t.Helper()
 	if err == nil {
 		t.Errorf("%s: no error", what)
-	} else if got := Classify(err); got != want {
+	} else if got := classify(err); got != want {
 		t.Errorf("%s: %T %v is %v, want %v", what, err, err, got, want)
 	}
 }
 
 func open(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
-	return dialecttest.Open(t, Name, dsn)
+	return dialecttest.Open(t, name, dsn)
 }
 
 const schema = `CREATE TABLE t (id INTEGER PRIMARY KEY, n INT NOT NULL CHECK (n >= 0), u INT UNIQUE, i INT);
@@ -43,7 +43,7 @@ const schema = `CREATE TABLE t (id INTEGER PRIMARY KEY, n INT NOT NULL CHECK (n 
 func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES (@b, ?)"
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: Name, Dialect: Dialect, Target: Target, Split: splitDataSource,
+		Name: name, Dialect: dialect, Target: Target, Split: splitDataSource,
 		DB: func(t testing.TB) testdb.DB {
 			db := testdb.SQLite(t)
 			db.DSN += "&_pragma=foreign_keys(1)"

@@ -12,9 +12,9 @@ import (
 	"modernc.org/sqlite"
 )
 
-// Classify says what an error of the driver means for a write. The driver turns
+// classify says what an error of the driver means for a write. The driver turns
 // extended result codes on, so that the kind of a constraint is known.
-func Classify(err error) delivery.Class {
+func classify(err error) delivery.Class {
 	var server *sqlite.Error
 	if errors.As(err, &server) {
 		return classifyCode(server.Code())

@@ -82,7 +82,7 @@ func TestAFileThatTakesNoWritesRefusesTheCallerAndIsAnOutageToTheJob(t *testing.
 func takesWrites(t *testing.T, db *sql.DB) (err error) {
 	t.Helper()
 	_ = conn(t, db).Raw(func(dc any) error {
-		err = Dialect().Writable(t.Context(), dc.(driver.Conn))
+		err = dialect.Writable(t.Context(), dc.(driver.Conn))
 		return nil
 	})
 	return err

@@ -14,12 +14,13 @@ func Register(name string, cfg bedsql.Config) error {
 	return bedsql.RegisterDriver(name, Target, cfg)
 }
 
-// NewConnector wraps a connector of modernc.org/sqlite for
-// [database/sql.OpenDB]. dataSource is its name in the log. What the connector's
-// DSN says of how times are written cannot be read from it: give it by
-// bedsql.WithTarget, with the Settings of [Target], for the job to compare.
-// That of a database in memory must be opened by [Register] instead, which
-// knows that it has no second connection.
-func NewConnector(c driver.Connector, dataSource string, cfg bedsql.Config, opts ...bedsql.Option) (driver.Connector, error) {
-	return bedsql.NewConnector(c, dataSource, cfg, append([]bedsql.Option{bedsql.WithTarget(delivery.Target{Dialect: dialect})}, opts...)...)
+// NewConnector wraps target for [database/sql.OpenDB]: one of [Target], or one
+// with a Connector of modernc.org/sqlite and a DataSource. Such a connector does
+// not tell how its DSN has times written, which the job compares where target has
+// Settings, nor that its database is in memory (NoSideConnection).
+func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
+	if target.Dialect == nil {
+		target.Dialect = dialect
+	}
+	return bedsql.NewConnector(target, cfg)
 }

@@ -8,7 +8,7 @@ import (
 func TestMonotonicClockIsNotKept(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	kept, err := Dialect().Storable(now)
+	kept, err := dialect.Storable(now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func (o *crashOrder) run(s *steps) error {
 		return err
 	}
 	defer func() { _ = storage.Close() }()
-	parse := func(where string) bedsql.ParseDSN {
+	parse := func(where string) func(string) (delivery.Target, error) {
 		return func(dsn string) (delivery.Target, error) {
 			t, err := target(o.Driver)(dsn)
 			if err != nil {

@@ -48,7 +48,7 @@ func (r *rig) openStepwise() *sql.DB {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	c, err := bedsql.NewConnector(tgt.Connector, tgt.DataSource, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
+	c, err := bedsql.NewConnector(delivery.Target{Connector: tgt.Connector, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener"
@@ -237,7 +236,7 @@ func newWorld(t *testing.T) *world {
 			SyncMaxDeliveryTryTimes: tries, NoSyncRetry: tries == 0,
 			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: retryWithin,
 		}
-		c, err := bedsql.NewConnector(heldConnector{tgt.Connector}, tgt.DataSource, cfg, bedsql.WithTarget(delivery.Target{Dialect: sqlite.Dialect(), Settings: tgt.Settings}))
+		c, err := bedsql.NewConnector(delivery.Target{Connector: heldConnector{tgt.Connector}, DataSource: tgt.DataSource, Dialect: tgt.Dialect, Settings: tgt.Settings}, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

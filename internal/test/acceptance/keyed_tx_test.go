@@ -376,7 +376,7 @@ func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
 					t.Fatal(err)
 				}
 				c := &panicking{Connector: tgt.Connector}
-				wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
+				wrapped, err := bedsql.NewConnector(delivery.Target{Connector: c, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -455,7 +455,8 @@ func TestOnSQLiteReceiptsAreErasedOnTheApplicationsOwnConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := &panicking{Connector: tgt.Connector}
-			wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithTarget(tgt))
+			tgt.Connector = c
+			wrapped, err := bedsql.NewConnector(tgt, r.cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -500,7 +501,7 @@ func TestStagedAPanicOfOneDriverComesBackToTheCallerOfEnd(t *testing.T) {
 	}
 	c := &panicking{Connector: tgt.Connector}
 	open := func(inner driver.Connector, name string) *sql.DB {
-		wrapped, err := bedsql.NewConnector(inner, name, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
+		wrapped, err := bedsql.NewConnector(delivery.Target{Connector: inner, DataSource: name, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

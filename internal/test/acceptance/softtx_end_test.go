@@ -125,7 +125,7 @@ func TestADriverThatPanicsInAStagedEndLeavesItEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &panicking{Connector: tgt.Connector}
-		wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
+		wrapped, err := bedsql.NewConnector(delivery.Target{Connector: c, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestADriverThatPanicsAtAWriteOfASoftTransactionIsReportedByItsEnd(t *testin
 					t.Fatal(err)
 				}
 				c := &panicking{Connector: tgt.Connector}
-				wrapped, err := bedsql.NewConnector(c, tgt.DataSource, r.cfg, bedsql.WithTarget(delivery.Target{Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}))
+				wrapped, err := bedsql.NewConnector(delivery.Target{Connector: c, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
 				if err != nil {
 					t.Fatal(err)
 				}

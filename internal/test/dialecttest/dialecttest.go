@@ -27,7 +27,7 @@ type Kit struct {
 	// DB makes a database, WithParam adds a parameter to its DSN.
 	DB        func(testing.TB) testdb.DB
 	WithParam func(dsn, param string) string
-	Dialect   func() *delivery.Dialect
+	Dialect   *delivery.Dialect
 	Target    func(dsn string) (delivery.Target, error)
 	// Split takes bedDataSource out of a DSN.
 	Split func(dsn string) (name, bare string, err error)
@@ -156,7 +156,7 @@ func (k *Kit) log(t *testing.T) {
 
 func (k *Kit) takesWrites(t *testing.T) {
 	t.Parallel()
-	if err := Raw(t, Conn(t, k.DB(t).Open(t)), func(c driver.Conn) error { return k.Dialect().Writable(t.Context(), c) }); err != nil {
+	if err := Raw(t, Conn(t, k.DB(t).Open(t)), func(c driver.Conn) error { return k.Dialect.Writable(t.Context(), c) }); err != nil {
 		t.Errorf("a database that takes writes said %v", err)
 	}
 }
@@ -166,7 +166,7 @@ func (k *Kit) classOf(err error) string {
 	if err == nil {
 		return "no error"
 	}
-	return k.Dialect().Classify(err).String()
+	return k.Dialect.Classify(err).String()
 }
 
 func (k *Kit) classIs(t *testing.T, what string, err error, want delivery.Class) {
@@ -269,7 +269,7 @@ func (k *Kit) failedDial(t *testing.T) {
 // What is said of an open transaction after an error is true of it.
 func (k *Kit) lost(t *testing.T) {
 	t.Parallel()
-	lost := k.Dialect().TransactionLost
+	lost := k.Dialect.TransactionLost
 	if lost == nil {
 		return // a dialect whose transactions are never lost
 	}

@@ -85,7 +85,7 @@ func (k *Kit) value(t *testing.T, c *sql.Conn, table, column string, v any) int 
 	if refused != nil && !k.Values.SameErrors {
 		return 0
 	}
-	back, err := Replayed(k.Dialect(), v)
+	back, err := Replayed(k.Dialect, v)
 	if err != nil {
 		t.Errorf("%s: %T(%v): %v", column, v, v, err)
 		return 0

@@ -104,11 +104,11 @@ func newWorld(seed uint64) *world {
 
 func (w *world) newApp(tries int) (a app) {
 	for _, s := range w.servers {
-		c, err := bedsql.NewConnector(&wire{w.n, s, home}, s.name, bedsql.Config{
+		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, s, home}, DataSource: s.name}, bedsql.Config{
 			Storage: w.log, Guarantee: bedsql.ExactlyOnce, Logger: quiet(), Lease: lease,
 			SyncMaxDeliveryTryTimes: tries, NoSyncRetry: tries == 0,
 			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 2 * time.Second,
-		}, bedsql.WithTarget(delivery.Target{Dialect: mysql.Dialect()}))
+		})
 		must(err)
 		pool := sql.OpenDB(c)
 		pool.SetMaxOpenConns(2)
@@ -121,7 +121,9 @@ func (w *world) newApp(tries int) (a app) {
 func (w *world) newJob(database string, tries int) *asyncjob.Job {
 	targets := asyncjob.Targets{}
 	for _, s := range w.servers {
-		targets[s.name] = delivery.Target{Connector: &wire{w.n, s, database}, Dialect: mysql.Dialect(), DataSource: s.name}
+		tgt, err := mysql.Target("/")
+		must(err)
+		targets[s.name] = delivery.Target{Connector: &wire{w.n, s, database}, Dialect: tgt.Dialect, DataSource: s.name}
 	}
 	job, err := asyncjob.New(w.log, targets, asyncjob.Config{
 		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, MaxDeliveryTryTimes: tries, Logger: quiet(),
