@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
@@ -260,7 +261,7 @@ func (u *claimed) remove(out attempt.Outcome) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()
 	if err := u.drain.job.storage.Remove(ctx, u.Unit); err != nil {
-		u.logger().WithField("error", delivery.DescribeLog(err)).Warn("the entry of a write that was refused could not be removed")
+		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the entry of a write that was refused could not be removed")
 		return result{kind: lost}
 	}
 	u.logger().Info("removed: the write was refused and its caller told; its entry came back late")
@@ -310,7 +311,7 @@ func (u *claimed) release(verdict txlog.Verdict) bool {
 	}, backoff.WithBackOff(storeBackOff()), backoff.WithMaxElapsedTime(job.cfg.Lease))
 	if err != nil {
 		u.drain.notWritten("what became of unit "+u.ID, err)
-		u.logger().WithField("error", delivery.DescribeLog(err)).Warn("what became of the unit could not be written to the log; " +
+		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("what became of the unit could not be written to the log; " +
 			"it is in doubt and will be claimed again when its lease has ended")
 	}
 	return err == nil

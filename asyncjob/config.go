@@ -11,27 +11,6 @@ import (
 	"github.com/bedsql/bed/listener"
 )
 
-// The defaults of [Config]. The first five are Sharding-JDBC's.
-const (
-	DefaultName                         = "bestEffortsDeliveryJob"
-	DefaultCron                         = "0/5 * * * * ?"
-	DefaultTransactionLogFetchDataCount = 100
-	DefaultMaxDeliveryTryTimes          = 3
-	DefaultMaxDeliveryTryDelay          = 60 * time.Second
-
-	DefaultRetryMultiplier        = 2.0
-	DefaultRetryDelayMax          = time.Hour
-	DefaultRetryJitter            = 0.2
-	DefaultDeliveryTimeout        = 75 * time.Second
-	DefaultProbeTimeout           = 5 * time.Second
-	DefaultLease                  = 60 * time.Second
-	DefaultConcurrency            = 16
-	DefaultDeliveryBatch          = 1
-	DefaultUnknownDataSourceDelay = 60 * time.Second
-	DefaultShutdownTimeout        = 20 * time.Second
-	DefaultPurgeInterval          = time.Hour
-)
-
 const (
 	// NoDelay as a Config.MaxDeliveryTryDelay or Config.RetryDelay means none
 	// at all, where 0 means the default.
@@ -42,14 +21,14 @@ const (
 
 // Config is how a job works. The zero value of each field means its default.
 type Config struct {
-	// Name names the job in its log lines. Defaults to [DefaultName].
+	// Name names the job in its log lines. Defaults to "bestEffortsDeliveryJob".
 	Name string
 	// Cron says when [Job.Run] begins a round: second, minute, hour, day of
 	// month, month, day of week, in local time unless it begins with
 	// "CRON_TZ=Europe/Berlin ". Quartz's "?" is read as "*"; days of the week
 	// are best written as names (MON-FRI), because as numbers they count from
 	// 0 for Sunday, not from 1 as in Quartz. "@every 30s" is taken too.
-	// Defaults to [DefaultCron], every five seconds.
+	// Defaults to "0/5 * * * * ?", every five seconds.
 	Cron string
 	// TransactionLogFetchDataCount is how many units of a data source are
 	// claimed at once, in a round's first claim maybe less. While claims come
@@ -142,25 +121,26 @@ type Config struct {
 
 // WithDefaults returns c with the default in place of each zero field.
 func (c Config) WithDefaults() Config {
-	c.Name = or(c.Name, DefaultName)
-	c.Cron = or(c.Cron, DefaultCron)
-	c.TransactionLogFetchDataCount = or(c.TransactionLogFetchDataCount, DefaultTransactionLogFetchDataCount)
-	c.MaxDeliveryTryTimes = or(c.MaxDeliveryTryTimes, DefaultMaxDeliveryTryTimes)
-	c.MaxDeliveryTryDelay = or(c.MaxDeliveryTryDelay, DefaultMaxDeliveryTryDelay)
+	// The first five are Sharding-JDBC's.
+	c.Name = or(c.Name, "bestEffortsDeliveryJob")
+	c.Cron = or(c.Cron, "0/5 * * * * ?")
+	c.TransactionLogFetchDataCount = or(c.TransactionLogFetchDataCount, 100)
+	c.MaxDeliveryTryTimes = or(c.MaxDeliveryTryTimes, 3)
+	c.MaxDeliveryTryDelay = or(c.MaxDeliveryTryDelay, 60*time.Second)
 	c.RetryDelay = or(c.RetryDelay, c.MaxDeliveryTryDelay)
-	c.RetryMultiplier = or(c.RetryMultiplier, DefaultRetryMultiplier)
-	c.RetryDelayMax = or(c.RetryDelayMax, max(DefaultRetryDelayMax, c.RetryDelay))
-	c.RetryJitter = or(c.RetryJitter, DefaultRetryJitter)
-	c.DeliveryTimeout = or(c.DeliveryTimeout, DefaultDeliveryTimeout)
-	c.ProbeTimeout = or(c.ProbeTimeout, DefaultProbeTimeout)
-	c.Lease = or(c.Lease, DefaultLease)
-	c.Concurrency = or(c.Concurrency, DefaultConcurrency)
-	c.DeliveryBatch = or(c.DeliveryBatch, DefaultDeliveryBatch)
-	c.UnknownDataSourceDelay = or(c.UnknownDataSourceDelay, DefaultUnknownDataSourceDelay)
-	c.ShutdownTimeout = or(c.ShutdownTimeout, DefaultShutdownTimeout)
+	c.RetryMultiplier = or(c.RetryMultiplier, 2.0)
+	c.RetryDelayMax = or(c.RetryDelayMax, max(time.Hour, c.RetryDelay))
+	c.RetryJitter = or(c.RetryJitter, 0.2)
+	c.DeliveryTimeout = or(c.DeliveryTimeout, 75*time.Second)
+	c.ProbeTimeout = or(c.ProbeTimeout, 5*time.Second)
+	c.Lease = or(c.Lease, 60*time.Second)
+	c.Concurrency = or(c.Concurrency, 16)
+	c.DeliveryBatch = or(c.DeliveryBatch, 1)
+	c.UnknownDataSourceDelay = or(c.UnknownDataSourceDelay, 60*time.Second)
+	c.ShutdownTimeout = or(c.ShutdownTimeout, 20*time.Second)
 	c.ReceiptRetention = or(c.ReceiptRetention, attempt.DefaultRetention)
 	c.KeyRetention = or(c.KeyRetention, attempt.DefaultRetention)
-	c.PurgeInterval = or(c.PurgeInterval, DefaultPurgeInterval)
+	c.PurgeInterval = or(c.PurgeInterval, time.Hour)
 	if c.Logger == nil {
 		c.Logger = logrus.StandardLogger()
 	}
@@ -183,7 +163,7 @@ func (c *Config) validate() error {
 		errs = append(errs, fmt.Errorf("asyncjob: Config."+format, args...))
 	}
 	if _, err := parseSchedule(c.Cron); err != nil {
-		bad("Cron is %q, but must be six fields, seconds first, such as %q: %w", c.Cron, DefaultCron, err)
+		bad("Cron is %q, but must be six fields, seconds first, such as %q: %w", c.Cron, "0/5 * * * * ?", err)
 	}
 	for _, n := range []struct {
 		field string

@@ -1,7 +1,8 @@
-// Package asyncjob delivers later what could not be delivered at once: [Job.Run]
-// claims due units of the transaction log, runs each again on its data source,
-// and removes, pushes back or parks it by what the database said. It is
-// Sharding-JDBC's bestEffortsDeliveryJob. The program bed-job is this package as a process.
+// Package asyncjob delivers later what could not be delivered at once. [New] makes
+// a job of a log and its [Targets]; [Job.Run] claims due units of the log, runs
+// each again on its data source, and removes, pushes back or parks it by what the
+// database said. It is Sharding-JDBC's bestEffortsDeliveryJob. The program bed-job
+// is this package as a process.
 //
 // Data sources are independent of each other: each has rounds of its own, and one
 // that is slow, down or never empty costs the others nothing. Several jobs, in one process

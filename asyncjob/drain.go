@@ -8,7 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -53,7 +53,7 @@ func (d *drain) note(change func(*DataSourceReport)) { d.tally.note(d.name, chan
 // had to say, and the leases of the units are left to run out.
 func (d *drain) notWritten(what string, err error) {
 	if !errors.Is(err, txlog.ErrLeaseLost) {
-		d.tally.failed(&notWrittenError{fmt.Sprintf("asyncjob: data source %s: %s could not be written to the log: %s", d.name, what, delivery.DescribeLog(err)), err})
+		d.tally.failed(&notWrittenError{fmt.Sprintf("asyncjob: data source %s: %s could not be written to the log: %s", d.name, what, dberr.DescribeLog(err)), err})
 	}
 }
 

@@ -219,7 +219,7 @@ func TestUnitsInDoubtAreNotJoinedAndAListenerIsToldOfEach(t *testing.T) {
 		cfg.Bus = listener.NewBus(cfg.Logger)
 		var mu sync.Mutex
 		events := 0
-		s := cfg.Bus.Subscribe(listener.Func(func(listener.Event) { mu.Lock(); events++; mu.Unlock() }))
+		s := cfg.Bus.Subscribe(func(listener.Event) { mu.Lock(); events++; mu.Unlock() })
 		r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
 		s.Close()
 		if r.Delivered != 40 || db.commits < 10 || db.commits > 13 || events != 80 {

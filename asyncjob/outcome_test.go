@@ -80,7 +80,7 @@ func TestADuplicateKeyAfterAMaybeCountsAsDeliveredAndIsFlagged(t *testing.T) {
 // listen collects the events; the returned function ends that and gives them.
 func listen(bus *listener.Bus) func() []listener.Event {
 	var got []listener.Event
-	s := bus.Subscribe(listener.Func(func(ev listener.Event) { got = append(got, ev) }))
+	s := bus.Subscribe(func(ev listener.Event) { got = append(got, ev) })
 	return func() []listener.Event {
 		s.Close()
 		return got

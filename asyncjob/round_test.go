@@ -425,7 +425,7 @@ func TestPanickingListenersAndHooksAreHarmless(t *testing.T) {
 	addMany(t, store, "orders", 10)
 	cfg := brittle()
 	cfg.Bus = listener.NewBus(cfg.Logger)
-	s := cfg.Bus.Subscribe(listener.Func(func(listener.Event) { panic("listener") }))
+	s := cfg.Bus.Subscribe(func(listener.Event) { panic("listener") })
 	cfg.OnProgress = func(Report) { panic("hook") }
 	r := runOnce(t, newJob(t, store, Targets{"orders": (&fakeDB{}).target()}, cfg))
 	s.Close()

@@ -17,7 +17,7 @@ type bareConn struct {
 	// inner is the bare connection, nil until first use.
 	inner driver.Conn
 	// session is inner with what its dialect remembers of it.
-	session delivery.Session
+	session attempt.Session
 	// has are the interfaces of inner that are asked for all the time; nil
 	// where it has none.
 	has struct {

@@ -149,9 +149,9 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 		// It cannot be told what it is, so it is not logged.
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting != nil:
-		return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), d.Quoting(c.inner), query)
+		return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), sqltext.Quoting(d.Quoting(c.inner)), query)
 	}
-	return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), c.session.Facts.Quoting, query)
+	return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), sqltext.Quoting(c.session.Facts.Quoting), query)
 }
 
 // ExecContext implements driver.ExecerContext.

@@ -177,11 +177,11 @@ func (c *connector) Close() error {
 }
 
 // dial opens a bare connection, with what its session said of itself.
-func (c *connector) dial(ctx context.Context) (delivery.Session, error) {
+func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
 	conn, facts, err := c.target.Dial(ctx)
 	if facts.Corrected != "" && !c.corrected.Swap(true) {
 		c.log.WithField("settings", facts.Corrected).Warn("bed: the server's defaults would leave writes uncommitted that were answered; " +
 			"bed sets them otherwise on its connections: name them in the DSN to say so yourself")
 	}
-	return delivery.Session{Conn: conn, Facts: facts}, err
+	return attempt.Session{Conn: conn, Facts: facts}, err
 }

@@ -21,7 +21,7 @@
 // A write that cannot be taken fails before anything runs or is logged: with the
 // error of its context if that has ended, for a parameter that the log cannot
 // keep, with [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent],
-// [ErrKeyUnusable] or a [ReceiptTableError]; with [ErrTransactionLost] in a local
+// [ErrKeyUnusable] or a delivery.ReceiptTableError; with [ErrTransactionLost] in a local
 // transaction that the database has rolled back. [ErrKeyReused] is the answer to
 // another request under a used idempotency key, which is not applied.
 //

@@ -11,22 +11,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// ReceiptTableError says that the target has no usable table bed_receipt and
-// that the account may not create it, or that the one there is of an older form.
-// It holds the statement to run. The write is not applied.
-type ReceiptTableError = delivery.ReceiptTableError
-
-// ReceiptRightsError says that the account lacks rights on the target's table
-// bed_receipt, and holds the GRANT to run. The write is not applied, unless it
-// is wrapped in an ErrPending.
-type ReceiptRightsError = delivery.ReceiptRightsError
-
 // ensureReceipts finds or creates the table of receipts, once for each
 // connector. A target that is out of reach is no error: the attempts will meet
 // that, and look for the table themselves.
 func (c *bareConn) ensureReceipts(ctx context.Context) error {
 	err := c.lookForReceipts(ctx)
-	var table *ReceiptTableError
+	var table *delivery.ReceiptTableError
 	if errors.As(err, &table) || isRights(err) {
 		return err
 	}
@@ -53,7 +43,7 @@ func (c *bareConn) lookForReceipts(ctx context.Context) error {
 }
 
 func isRights(err error) bool {
-	var rights *ReceiptRightsError
+	var rights *delivery.ReceiptRightsError
 	return errors.As(err, &rights)
 }
 

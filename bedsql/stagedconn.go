@@ -58,14 +58,14 @@ func (p *idleConns) take(ctx context.Context) driver.Conn {
 
 // usable asks as database/sql does before it uses a pooled connection again.
 func usable(ctx context.Context, c driver.Conn) bool {
-	if r, ok := delivery.Bare(c).(driver.SessionResetter); ok && r.ResetSession(ctx) != nil {
+	if r, ok := attempt.Bare(c).(driver.SessionResetter); ok && r.ResetSession(ctx) != nil {
 		return false
 	}
 	return valid(c)
 }
 
 func valid(c driver.Conn) bool {
-	v, ok := delivery.Bare(c).(driver.Validator)
+	v, ok := attempt.Bare(c).(driver.Validator)
 	return !ok || v.IsValid()
 }
 

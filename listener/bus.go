@@ -9,27 +9,15 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Listener is told of events. Notify is called from one goroutine per
-// subscription, in the order of publication.
-type Listener interface {
-	Notify(Event)
-}
-
-// Func makes a function a Listener.
-type Func func(Event)
-
-// Notify implements Listener.
-func (f Func) Notify(ev Event) { f(ev) }
-
-// defaultBuffer is how many events wait for a slow listener unless its
-// subscription says otherwise.
-const defaultBuffer = 1024
-
 // Bus spreads events to listeners. A listener runs behind the execution: one
 // that blocks or panics delays and breaks nothing. When its buffer is full,
 // further events are dropped and counted. The zero value is not usable; a nil
 // *Bus has no listeners. Safe for concurrent use.
 type Bus struct {
+	// Buffer is how many events may wait for each listener that subscribes from
+	// now on; values below 1 mean 1024. Set it before the bus is used.
+	Buffer int
+
 	log  logrus.FieldLogger
 	mu   sync.Mutex
 	subs atomic.Pointer[[]*Subscription]
@@ -50,7 +38,7 @@ func NewBus(logger logrus.FieldLogger) *Bus {
 type Subscription struct {
 	bus      *Bus
 	answers  bool
-	listener Listener
+	notify   func(Event)
 	events   chan Event
 	quit     chan struct{}
 	done     chan struct{}
@@ -59,36 +47,22 @@ type Subscription struct {
 	panicked atomic.Uint64
 }
 
-// SubscribeOption changes a subscription.
-type SubscribeOption func(*subscribeOptions)
+// Subscribe adds a listener: notify is called with each event published from now
+// on until the subscription is closed, from one goroutine, in the order of
+// publication; but for Answered and ReceiptsPurged, which 0.1.0 did not have.
+func (b *Bus) Subscribe(notify func(Event)) *Subscription { return b.subscribe(notify, false) }
 
-type subscribeOptions struct {
-	buffer  int
-	answers bool
-}
+// SubscribeAll is Subscribe for events of every type.
+func (b *Bus) SubscribeAll(notify func(Event)) *Subscription { return b.subscribe(notify, true) }
 
-// WithBuffer sets how many events may wait; values below 1 mean 1. Default
-// 1024.
-func WithBuffer(events int) SubscribeOption {
-	return func(o *subscribeOptions) { o.buffer = max(events, 1) }
-}
-
-// WithAnswers has the listener told of Answered and ReceiptsPurged as well, which
-// 0.1.0 did not have. Default: not.
-func WithAnswers() SubscribeOption {
-	return func(o *subscribeOptions) { o.answers = true }
-}
-
-// Subscribe adds a listener. It is told of events published from now on until
-// the subscription is closed.
-func (b *Bus) Subscribe(l Listener, opts ...SubscribeOption) *Subscription {
-	o := subscribeOptions{buffer: defaultBuffer}
-	for _, opt := range opts {
-		opt(&o)
+func (b *Bus) subscribe(notify func(Event), answers bool) *Subscription {
+	buffer := b.Buffer
+	if buffer < 1 {
+		buffer = 1024
 	}
 	s := &Subscription{
-		bus: b, listener: l, answers: o.answers,
-		events: make(chan Event, o.buffer),
+		bus: b, notify: notify, answers: answers,
+		events: make(chan Event, buffer),
 		quit:   make(chan struct{}), done: make(chan struct{}),
 	}
 	b.mu.Lock()
@@ -166,7 +140,7 @@ func (b *Bus) Publish(ev Event) {
 }
 
 // Close takes the listener off the bus, lets it finish what was published
-// before, and waits for that. Calling it from inside Notify would wait for
+// before, and waits for that. Calling it from inside the listener would wait for
 // itself; do that in another goroutine.
 func (s *Subscription) Close() {
 	s.close.Do(func() {
@@ -196,12 +170,12 @@ func (s *Subscription) run() {
 	for {
 		select {
 		case ev := <-s.events:
-			s.notify(ev)
+			s.tell(ev)
 		case <-s.quit:
 			for {
 				select {
 				case ev := <-s.events:
-					s.notify(ev)
+					s.tell(ev)
 				default:
 					return
 				}
@@ -210,12 +184,12 @@ func (s *Subscription) run() {
 	}
 }
 
-func (s *Subscription) notify(ev Event) {
+func (s *Subscription) tell(ev Event) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.panicked.Add(1)
 			s.bus.log.WithFields(logrus.Fields{"log": ev.ID, "panic": p}).Error("bed: a listener panicked")
 		}
 	}()
-	s.listener.Notify(ev)
+	s.notify(ev)
 }

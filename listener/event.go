@@ -25,12 +25,12 @@ const (
 	// Removed: the log of a refusal that its caller was told came back, by a write
 	// to the log that arrived late, and is removed. Nothing is applied.
 	Removed
-	// Answered, for those who subscribe WithAnswers: the caller of a write has its answer: delivered, if Err is nil, or
-	// the error that Err is. It comes once for each unit of an application, after
+	// Answered, for SubscribeAll: the caller of a write has its answer: delivered,
+	// if Err is nil, or the error that Err is. It comes once for each unit of an application, after
 	// its attempts, and also for one whose log could not be written.
 	Answered
-	// ReceiptsPurged, also WithAnswers: the job erased Receipts receipts of the data source whose
-	// retention was over. It is about no unit.
+	// ReceiptsPurged, for SubscribeAll: the job erased Receipts receipts of the
+	// data source whose retention was over. It is about no unit.
 	ReceiptsPurged
 )
 

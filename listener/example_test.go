@@ -10,11 +10,11 @@ import (
 func ExampleBus_Subscribe() {
 	bus := listener.NewBus(nil) // for bedsql.Config.Bus and asyncjob.Config.Bus
 	heard := make(chan listener.Event)
-	sub := bus.Subscribe(listener.Func(func(ev listener.Event) {
+	sub := bus.Subscribe(func(ev listener.Event) {
 		if ev.Type == listener.Parked {
 			heard <- ev
 		}
-	}))
+	})
 	defer sub.Close()
 
 	// What the wrapped driver and the job do.

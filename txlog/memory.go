@@ -2,7 +2,6 @@ package txlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sort"
 	"sync"
@@ -10,10 +9,6 @@ import (
 
 	"github.com/google/uuid"
 )
-
-// ErrClosed is returned by every method of a storage that was closed or never
-// opened.
-var ErrClosed = errors.New("txlog: the storage is closed")
 
 // Memory is a [Storage] within the process, for tests and development: what it
 // holds is gone with it. Units are copied on their way in and out.

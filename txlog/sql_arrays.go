@@ -10,7 +10,7 @@ import (
 // array of the rows' values: one statement to prepare, and its parameters cost
 // the server less than those of a list of rows. Where an array ends early its
 // first value counts for the rows behind, or, if it is empty, their id.
-const insertArraysText = ` SELECT r.id, '` + TransactionType + `',
+const insertArraysText = ` SELECT r.id, '` + transactionType + `',
   COALESCE(r.data_source, ($2::text[])[1]), COALESCE(r.text, ($3::text[])[1]), COALESCE(r.parameters, ($4::text[])[1]), {now}, 0,
   COALESCE(r.transaction_id, ($5::text[])[1], r.id), COALESCE(r.statement_no, ($6::int[])[1]), COALESCE(r.statement_count, ($7::int[])[1]),
   COALESCE(r.settings, ($8::text[])[1]), COALESCE(r.not_replayable, ($9::text[])[1]), COALESCE(r.receipt, ($10::text[])[1], r.id),

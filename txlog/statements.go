@@ -97,11 +97,11 @@ func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = f.insert(values(sh.rows, `(?, '`+TransactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`))
+		s = f.insert(values(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`))
 	case insertColumns:
 		s = f.insert(insertArraysText)
 	case insertAt:
-		s = f.insert(values(sh.rows, `(?, '`+TransactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`))
+		s = f.insert(values(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`))
 	case deleteHeld:
 		switch rows := sh.rows; {
 		case f == FlavorMySQL && rows >= manyRows:

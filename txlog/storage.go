@@ -24,6 +24,9 @@ var (
 	// ErrLeased is returned by Retry and Discard for a unit that is being
 	// delivered at this moment.
 	ErrLeased = errors.New("txlog: the entry is being delivered at this moment")
+	// ErrClosed is returned by every method of a storage that was closed or
+	// never opened.
+	ErrClosed = errors.New("txlog: the storage is closed")
 )
 
 // LeaseLostError is the [ErrLeaseLost] of a call about several units.

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TransactionType is the value of the column transaction_type, the name that
+// transactionType is the value of the column transaction_type, the name that
 // Sharding-JDBC 1.x gives to its best-efforts-delivery soft transactions.
-const TransactionType = "BestEffortsDelivery"
+const transactionType = "BestEffortsDelivery"
 
 // MaxStatements is how many statements one unit can hold. The ids of a unit's
 // rows are consecutive: the last 12 bits of its first row's id are zero and

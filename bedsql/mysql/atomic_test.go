@@ -86,8 +86,8 @@ func preparing() *delivery.Dialect {
 	var sessions sync.Map
 	atomic := d.Atomic
 	d.Atomic = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
-		s, _ := sessions.LoadOrStore(conn, &delivery.Session{Conn: conn})
-		return atomic(ctx, s.(*delivery.Session), calls)
+		s, _ := sessions.LoadOrStore(conn, &attempt.Session{Conn: conn})
+		return atomic(ctx, s.(*attempt.Session), calls)
 	}
 	return d
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -38,9 +37,9 @@ func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts
 	for mode := range strings.SplitSeq(settings["sql_mode"], ",") {
 		switch mode {
 		case "NO_BACKSLASH_ESCAPES":
-			facts.Quoting |= sqltext.BackslashIsPlain
+			facts.Quoting |= delivery.BackslashIsPlain
 		case "ANSI_QUOTES":
-			facts.Quoting |= sqltext.QuotesAreNames
+			facts.Quoting |= delivery.QuotesAreNames
 		}
 	}
 	return facts, nil

@@ -67,7 +67,7 @@ type noticed struct {
 	receipt delivery.Call
 }
 
-func memoryOf(s *delivery.Session) *memory {
+func memoryOf(s *attempt.Session) *memory {
 	m, ok := s.Memory.(*memory)
 	if !ok {
 		m = &memory{conn: s.Conn, texts: map[string]*noticed{}}
@@ -154,9 +154,9 @@ func (m *memory) release() {
 
 // prepared runs a receipt and one write as a compound that is prepared on the
 // connection; ready false if there is none for them. The connection may hold a
-// *delivery.Session or not.
+// *attempt.Session or not.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
-	s, ok := conn.(*delivery.Session)
+	s, ok := conn.(*attempt.Session)
 	if !ok || len(calls) != 2 || !isReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText ||
 		!calls[1].Prepared && !c.bindable(ctx, conn, calls[1].Args) {
 		return nil, false, nil
@@ -209,7 +209,7 @@ func isGone(number uint16) bool {
 
 // ready prepares the compound for a text. A failure leaves the text to be sent
 // as it is.
-func (c *compounds) ready(ctx context.Context, s *delivery.Session, m *memory, n *noticed, calls []delivery.Call) bool {
+func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n *noticed, calls []delivery.Call) bool {
 	writes, ok := c.prepare(calls)
 	if !ok || !writes[1].repeatable {
 		n.never = c.known() != notAsked
@@ -313,7 +313,7 @@ func (c *compounds) interpolates(ctx context.Context, conn driver.Conn) bool {
 	known := c.values
 	c.mu.Unlock()
 	if known == notTried {
-		execer, ok := delivery.Bare(conn).(driver.ExecerContext)
+		execer, ok := attempt.Bare(conn).(driver.ExecerContext)
 		if !ok {
 			return true
 		}

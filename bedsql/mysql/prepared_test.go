@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -233,7 +234,7 @@ func TestAWriteIsPreparedAtItsThirdUseAndNotWithoutASession(t *testing.T) {
 		t.Errorf("%d statements are open", n)
 	}
 	raw(t, e.c, func(dc driver.Conn) {
-		s := &delivery.Session{Conn: dc}
+		s := &attempt.Session{Conn: dc}
 		for i := range 4 {
 			calls := []delivery.Call{receipt(fmt.Sprint("r", i)), call("UPDATE stock SET n = n + ?", int64(1))}
 			if _, handled, err := e.d.Atomic(context.Background(), s, calls); err != nil || !handled {

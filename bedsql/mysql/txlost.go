@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
@@ -164,7 +165,7 @@ func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
 }
 
 func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) {
-	queryer, ok := delivery.Bare(conn).(driver.QueryerContext)
+	queryer, ok := attempt.Bare(conn).(driver.QueryerContext)
 	if !ok {
 		return "", errors.New("the connection takes no queries")
 	}

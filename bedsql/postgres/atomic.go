@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
@@ -91,7 +92,7 @@ func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
 		return nil, false
 	}
 	s := sessionOf(std.Conn())
-	if _, ok := delivery.Bare(conn).(*pooled); ok {
+	if _, ok := attempt.Bare(conn).(*pooled); ok {
 		s.unnamed = true
 	}
 	if s.capacity <= 0 && (s.mode == pgx.QueryExecModeCacheStatement || s.mode == pgx.QueryExecModeCacheDescribe) {
@@ -126,29 +127,30 @@ func special(args []driver.NamedValue) bool {
 
 // standsAlone reports whether a text is one DML that ends where it ends, so
 // that it can be joined with others in one text.
-func standsAlone(q sqltext.Quoting, text string) bool {
+func standsAlone(quoting delivery.Quoting, text string) bool {
+	q := sqltext.Quoting(quoting)
 	return isReceipt(text) || sqltext.ClassifyAs(sqltext.Postgres, q, text).Kind == sqltext.DML &&
 		sqltext.ClassifyAs(sqltext.Postgres, q, text+"\n;SELECT 1").Kind == sqltext.Multi
 }
 
 // quoting implements Dialect.Quoting: the server tells of each change.
-func quoting(conn driver.Conn) sqltext.Quoting {
+func quoting(conn driver.Conn) delivery.Quoting {
 	if std := bare(conn); std != nil {
 		return quotingOf(std.Conn().PgConn())
 	}
 	return 0
 }
 
-func quotingOf(pg *pgconn.PgConn) sqltext.Quoting {
+func quotingOf(pg *pgconn.PgConn) delivery.Quoting {
 	if pg.ParameterStatus("standard_conforming_strings") == "off" {
-		return sqltext.BackslashEscapes
+		return delivery.BackslashEscapes
 	}
 	return 0
 }
 
 // bare finds pgx's connection; nil if it is of another driver.
 func bare(conn driver.Conn) *stdlib.Conn {
-	switch c := delivery.Bare(conn).(type) {
+	switch c := attempt.Bare(conn).(type) {
 	case *pooled:
 		return c.Conn
 	case *stdlib.Conn:

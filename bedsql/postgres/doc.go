@@ -1,5 +1,9 @@
-// Package postgres is bed for PostgreSQL over pgx's database/sql driver: it
-// registers the wrapped driver ([Register]) and holds everything that bed must
-// know about this database — how its DSNs name a data source, what its errors
-// mean for a write, how the values its driver takes are kept in the log.
+// Package postgres is bed for PostgreSQL over pgx's database/sql driver.
+//
+//   - [Register] registers the wrapped driver, which sql.Open then takes by its
+//     new name;
+//   - [NewConnector] wraps a connector for sql.OpenDB;
+//   - [Target] reads a DSN for the job, [TargetOf] a configuration.
+//
+// It also lets txlog.Open keep the transaction log there.
 package postgres

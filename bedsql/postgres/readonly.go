@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -13,7 +14,7 @@ import (
 // writable reads the mode of a transaction that begins now: it is read-only on
 // a standby, and where default_transaction_read_only is on.
 func writable(ctx context.Context, conn driver.Conn) error {
-	std, ok := delivery.Bare(conn).(*stdlib.Conn)
+	std, ok := attempt.Bare(conn).(*stdlib.Conn)
 	if !ok {
 		return nil
 	}

@@ -1,5 +1,9 @@
-// Package sqlite is bed for SQLite over modernc.org/sqlite: it registers the
-// wrapped driver ([Register]) and holds everything that bed must know about
-// this database — how its DSNs name a data source, what its errors mean for a
-// write, when it rolls a transaction back by itself.
+// Package sqlite is bed for SQLite over modernc.org/sqlite.
+//
+//   - [Register] registers the wrapped driver, which sql.Open then takes by its
+//     new name;
+//   - [NewConnector] wraps a connector for sql.OpenDB;
+//   - [Target] reads a DSN for the job.
+//
+// It also lets txlog.Open keep the transaction log there.
 package sqlite

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/attempt"
 	"modernc.org/sqlite"
 )
 
@@ -22,7 +22,7 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	if err == nil || errors.As(err, &server) && !mayRollBack(server.Code()) {
 		return false
 	}
-	execer, ok := delivery.Bare(conn).(driver.ExecerContext)
+	execer, ok := attempt.Bare(conn).(driver.ExecerContext)
 	if !ok {
 		return true
 	}

@@ -31,7 +31,7 @@ func Send(ctx context.Context, conn driver.Conn, c *delivery.Call, rows bool) (r
 		r, err = SendStmt(ctx, c.Stmt, c.Args, rows)
 		return r, false, err
 	case !c.Prepared:
-		if r, err = sendText(ctx, delivery.Bare(conn), c, rows); !errors.Is(err, driver.ErrSkip) {
+		if r, err = sendText(ctx, Bare(conn), c, rows); !errors.Is(err, driver.ErrSkip) {
 			return r, false, err
 		}
 	}
@@ -150,7 +150,7 @@ func CheckCount(st driver.Stmt, args []driver.NamedValue) error {
 
 // Prepare prepares a statement.
 func Prepare(ctx context.Context, conn driver.Conn, query string) (driver.Stmt, error) {
-	conn = delivery.Bare(conn)
+	conn = Bare(conn)
 	if c, ok := conn.(driver.ConnPrepareContext); ok {
 		return c.PrepareContext(ctx, query)
 	}
@@ -164,7 +164,7 @@ func Prepare(ctx context.Context, conn driver.Conn, query string) (driver.Stmt, 
 
 // BeginTx begins a local transaction; options are never dropped.
 func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driver.Tx, error) {
-	conn = delivery.Bare(conn)
+	conn = Bare(conn)
 	if c, ok := conn.(driver.ConnBeginTx); ok {
 		return c.BeginTx(ctx, opts)
 	}
@@ -190,7 +190,7 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 // Ping asks the connection whether it is alive. Without a Pinger a
 // connection counts as alive while it calls itself valid.
 func Ping(ctx context.Context, conn driver.Conn) error {
-	conn = delivery.Bare(conn)
+	conn = Bare(conn)
 	if v, ok := conn.(driver.Validator); ok && !v.IsValid() {
 		return driver.ErrBadConn
 	}

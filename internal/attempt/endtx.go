@@ -75,7 +75,7 @@ func RolledBack(d *delivery.Dialect, err error) bool {
 // would wait for the answer beyond the end of ctx. pgx's has the context of
 // BeginTx, and SQLite answers.
 func end(ctx context.Context, d *delivery.Dialect, conn driver.Conn, text string, plain func() error) error {
-	if c, ok := delivery.Bare(conn).(driver.ExecerContext); ok && d.Flavor == txlog.FlavorMySQL && ctx.Done() != nil {
+	if c, ok := Bare(conn).(driver.ExecerContext); ok && d.Flavor == txlog.FlavorMySQL && ctx.Done() != nil {
 		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
@@ -216,7 +217,7 @@ func (e *Deliverer) log(ctx context.Context, ds ...*Delivery) (errs []error) {
 		// If it was written, its lease runs out and the job delivers it.
 		return each(func(d *Delivery) error { return pending(d, err) })
 	case e.cfg.RunUnlogged && ctx.Err() == nil && len(ds) == 1:
-		e.logger(ds[0]).WithField("error", delivery.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
+		e.logger(ds[0]).WithField("error", dberr.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
 		ds[0].unlogged = true
 		return nil
 	default:

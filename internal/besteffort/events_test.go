@@ -48,19 +48,19 @@ func TestAListenerIsToldOnceWhatTheCallerWasAnswered(t *testing.T) {
 			bus := listener.NewBus(quiet)
 			bus.SetTraceParent(func(context.Context) string { return parent })
 			var answers []listener.Event
-			sub := bus.Subscribe(listener.Func(func(ev listener.Event) {
+			sub := bus.SubscribeAll(func(ev listener.Event) {
 				if ev.TraceParent != parent {
 					t.Errorf("%v came with the traceparent %q", ev.Type, ev.TraceParent)
 				}
 				if ev.Type == listener.Answered {
 					answers = append(answers, ev)
 				}
-			}), listener.WithAnswers())
-			old := bus.Subscribe(listener.Func(func(ev listener.Event) {
+			})
+			old := bus.Subscribe(func(ev listener.Event) {
 				if ev.Type == listener.Answered {
 					t.Error("a listener that did not ask for answers was told of one")
 				}
-			}))
+			})
 			defer old.Close()
 			e := New(Config{
 				Storage: c.storage, Dialect: &delivery.Dialect{}, Bus: bus, Logger: quiet,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -69,7 +70,7 @@ func (e *Deliverer) release(ctx context.Context, d *Delivery, v txlog.Verdict) e
 	d.lease.Refresh()
 	err := e.cfg.Storage.Release(ctx, d.Unit, v)
 	if err != nil {
-		e.warn(d, delivery.DescribeLog(err), "bed: the log could not be handed over, the job takes it when its lease has run out")
+		e.warn(d, dberr.DescribeLog(err), "bed: the log could not be handed over, the job takes it when its lease has run out")
 	}
 	return err
 }

@@ -100,3 +100,12 @@ func (c Code) String() string {
 		return ""
 	}
 }
+
+// DescribeLog says what the transaction log's own database said of a write to the
+// log without the values, or the text of an error, that the write carries.
+func DescribeLog(err error) string {
+	if code := Of(err); code.Known() {
+		return "the log's database: " + code.String()
+	}
+	return err.Error()
+}

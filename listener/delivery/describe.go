@@ -25,12 +25,3 @@ func (d *Dialect) Describe(err error) string {
 		return fmt.Sprintf("%s: %T", class, err)
 	}
 }
-
-// DescribeLog is Describe for what the transaction log's own database said of a
-// write to the log, which carries the application's values or an error's text.
-func DescribeLog(err error) string {
-	if code := dberr.Of(err); code.Known() {
-		return "the log's database: " + code.String()
-	}
-	return err.Error()
-}

@@ -57,6 +57,19 @@ const (
 	InDoubt
 )
 
+// Quoting is how a session reads what stands between quotes, where that is a
+// setting of the server's. The zero value is the default of each database.
+type Quoting uint8
+
+const (
+	// BackslashIsPlain is MySQL's sql_mode NO_BACKSLASH_ESCAPES.
+	BackslashIsPlain = Quoting(sqltext.BackslashIsPlain)
+	// QuotesAreNames is MySQL's sql_mode ANSI_QUOTES: "a" is a name.
+	QuotesAreNames = Quoting(sqltext.QuotesAreNames)
+	// BackslashEscapes is PostgreSQL's standard_conforming_strings = off.
+	BackslashEscapes = Quoting(sqltext.BackslashEscapes)
+)
+
 // Dialect is what bed knows about one kind of database. It is immutable and
 // safe for concurrent use. Nil functions have the default their comment says.
 type Dialect struct {
@@ -92,7 +105,7 @@ type Dialect struct {
 	Greet func(ctx context.Context, conn driver.Conn) (Facts, error)
 	// Quoting is how the session of conn reads quotes now, for a database whose
 	// driver is told of each change. Default: as it did when it was greeted.
-	Quoting func(conn driver.Conn) sqltext.Quoting
+	Quoting func(conn driver.Conn) Quoting
 	// TransactionLost reports whether the error err of a statement inside a
 	// local transaction took the whole transaction with it while the session
 	// stays usable, so that what follows would autocommit. conn is free for a
@@ -153,7 +166,7 @@ type Call struct {
 // to be since, by the application or a pooler, they do not say.
 type Facts struct {
 	// Quoting is how it reads what stands between quotes.
-	Quoting sqltext.Quoting
+	Quoting Quoting
 	// Corrected names the server's settings that were set otherwise for it.
 	Corrected string
 }

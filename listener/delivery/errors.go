@@ -22,7 +22,7 @@ func (d *Dialect) ReceiptID(unitID string) string {
 }
 
 // ReceiptTableError says that there is no usable table bed_receipt in a target,
-// and that it could not be created.
+// and that it could not be created. The write is not applied.
 type ReceiptTableError struct {
 	// Statement creates it, or adds what it lacks.
 	Statement string
@@ -38,7 +38,8 @@ func (e *ReceiptTableError) Error() string {
 func (e *ReceiptTableError) Unwrap() error { return e.Err }
 
 // ReceiptRightsError says that the account lacks rights on the table bed_receipt
-// of a target.
+// of a target. The write is not applied, unless the error is wrapped in an
+// ErrPending.
 type ReceiptRightsError struct {
 	// Grant gives it those that deliveries and purges need.
 	Grant string

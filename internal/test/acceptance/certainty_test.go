@@ -173,7 +173,7 @@ func TestEventsSayHowCertainEachAttemptIs(t *testing.T) {
 	r.account(1)
 	bus := listener.NewBus(quiet())
 	var events []listener.Event
-	sub := bus.Subscribe(listener.Func(func(ev listener.Event) { events = append(events, ev) }))
+	sub := bus.Subscribe(func(ev listener.Event) { events = append(events, ev) })
 	r.cfg.Bus = bus
 	r.wrapped = r.open(r.db.DSN)
 	p.CutAfter(testproxy.Text(insertThree))

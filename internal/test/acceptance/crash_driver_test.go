@@ -83,17 +83,17 @@ type crashConn struct {
 	c    *crashConnector
 	dead bool
 	// session is Conn with the dialect's memory of it.
-	session *delivery.Session
+	session *attempt.Session
 }
 
 // inside gives the driver's connection as the dialect wants it, with what it
 // remembers if conn has that.
 func (c *crashConn) inside(conn driver.Conn) driver.Conn {
-	if _, ok := conn.(*delivery.Session); !ok {
+	if _, ok := conn.(*attempt.Session); !ok {
 		return c.Conn
 	}
 	if c.session == nil {
-		c.session = &delivery.Session{Conn: c.Conn}
+		c.session = &attempt.Session{Conn: c.Conn}
 	}
 	return c.session
 }
@@ -242,7 +242,7 @@ func crashTarget(t delivery.Target, s *steps, where string) delivery.Target {
 	d := *t.Dialect
 	if atomic := d.Atomic; atomic != nil {
 		d.Atomic = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, handled bool, err error) {
-			cc := delivery.Bare(conn).(*crashConn)
+			cc := attempt.Bare(conn).(*crashConn)
 			_, err = around(cc, "receipt, writes and COMMIT in one", func() (struct{}, error) {
 				results, handled, err = atomic(ctx, cc.inside(conn), calls)
 				if !handled {
@@ -258,7 +258,7 @@ func crashTarget(t delivery.Target, s *steps, where string) delivery.Target {
 	}
 	if with := d.CommitWith; with != nil {
 		d.CommitWith = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) (handled bool, err error) {
-			cc := delivery.Bare(conn).(*crashConn)
+			cc := attempt.Bare(conn).(*crashConn)
 			_, err = around(cc, "receipt and COMMIT in one", func() (struct{}, error) {
 				handled, err = with(ctx, cc.inside(conn), calls)
 				if !handled {

@@ -40,7 +40,7 @@ func TestADuplicateAfterAMaybeIsDeliveredInTheJobAndFlagged(t *testing.T) {
 		wantPending(t, r.fails(r.wrapped, insertThree))
 		bus := listener.NewBus(quiet())
 		var last listener.Event
-		sub := bus.Subscribe(listener.Func(func(ev listener.Event) { last = ev }))
+		sub := bus.Subscribe(func(ev listener.Event) { last = ev })
 		report := r.runOnce(func(c *asyncjob.Config) { c.Bus = bus })
 		sub.Close()
 		if report.Delivered != 1 || report.Assumed != 1 {

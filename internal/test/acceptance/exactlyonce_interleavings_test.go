@@ -224,11 +224,11 @@ func newWorld(t *testing.T) *world {
 	byJob := new(sync.Map)
 	w := &world{r: r, byJob: byJob}
 	bus := listener.NewBus(quiet())
-	sub := bus.Subscribe(listener.Func(func(ev listener.Event) {
+	sub := bus.Subscribe(func(ev listener.Event) {
 		if ev.Type == listener.ExecuteSuccess {
 			byJob.Store(ev.ID, true)
 		}
-	}))
+	})
 	t.Cleanup(sub.Close)
 	for _, tries := range []int{0, 1} {
 		cfg := bedsql.Config{

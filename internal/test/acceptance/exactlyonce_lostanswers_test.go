@@ -104,15 +104,16 @@ func TestExactlyOnceIncrementsAreExactAfterThousandsOfLostAnswersToCommit(t *tes
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		bus := listener.NewBus(quiet())
+		bus.Buffer = 1 << 16
 		var lost, found atomic.Int64
-		sub := bus.Subscribe(listener.Func(func(ev listener.Event) {
+		sub := bus.Subscribe(func(ev listener.Event) {
 			switch {
 			case ev.Type == listener.ExecuteFailure && ev.Class == delivery.Unknown:
 				lost.Add(1)
 			case ev.Found:
 				found.Add(1)
 			}
-		}), listener.WithBuffer(1<<16))
+		})
 		t.Cleanup(sub.Close)
 		r, p := newRigBehindProxy(t, db, exactlyOnce, func(c *bedsql.Config) { c.Bus = bus })
 		committing := commitsOf(p)

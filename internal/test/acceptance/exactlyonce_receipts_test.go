@@ -292,7 +292,7 @@ func TestWithoutTheRightToCreateReceiptsOneErrorSaysWhatToRunAndNothingIsSent(t 
 			},
 		} {
 			err := write()
-			var table *bedsql.ReceiptTableError
+			var table *delivery.ReceiptTableError
 			if !errors.As(err, &table) || !strings.Contains(table.Statement, "CREATE TABLE") || !strings.Contains(err.Error(), table.Statement) {
 				t.Errorf("%s: %v, want a ReceiptTableError with the statement to run", name, err)
 				continue
@@ -500,7 +500,7 @@ func TestATableOfReceiptsThatLacksAColumnRefusesWritesAndSaysHowToAddIt(t *testi
 			wrapped = r.open(limited.DSN)
 		}
 		_, err := wrapped.Exec(addOne)
-		var unusable *bedsql.ReceiptTableError
+		var unusable *delivery.ReceiptTableError
 		if !errors.As(err, &unusable) || !strings.Contains(err.Error(), "log_gone") {
 			t.Fatalf("a write: %v", err)
 		}

@@ -48,11 +48,11 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 				db := withParam(c.db(t), c.param, c.value)
 				bus := listener.NewBus(quiet())
 				failed := func() {}
-				defer bus.Subscribe(listener.Func(func(ev listener.Event) {
+				defer bus.Subscribe(func(ev listener.Event) {
 					if ev.Type == listener.ExecuteFailure {
 						failed()
 					}
-				})).Close()
+				}).Close()
 				r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guarantee, cfg.Bus = g, bus })
 				hasty := r.open(impatient(db).DSN)
 				r.exec("CREATE TABLE account (id INT PRIMARY KEY)", "INSERT INTO account VALUES (1)", c.table)

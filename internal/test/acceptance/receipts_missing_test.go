@@ -11,6 +11,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // reader gives the DSN of an account with rights on the table account alone.
@@ -72,7 +73,7 @@ func TestATransactionThatOnlyReadsNeedsNoTableOfReceipts(t *testing.T) {
 					t.Errorf("%s: COMMIT of what only read: %v", name, err)
 				}
 				start()
-				var table *bedsql.ReceiptTableError
+				var table *delivery.ReceiptTableError
 				if err := r.fails(on, addOne); name != "as text, read only" && !errors.As(err, &table) && !strings.Contains(err.Error(), "GRANT") {
 					t.Errorf("%s: a write: %v, want one that says what to run", name, err)
 				}
@@ -122,7 +123,7 @@ func TestAWriteIsRefusedWithTheGrantThatItsReceiptLacks(t *testing.T) {
 			},
 		} {
 			err := write()
-			var rights *bedsql.ReceiptRightsError
+			var rights *delivery.ReceiptRightsError
 			if !errors.As(err, &rights) || errors.Is(err, bedsql.ErrPending) || !strings.HasPrefix(rights.Grant, "GRANT ") {
 				t.Errorf("%s: %v, want a refusal with the GRANT to run", name, err)
 			}
@@ -149,7 +150,7 @@ func TestAReceiptThatIsMetAndMayNotBeReadLeavesTheWritePendingAtOnceWithTheGrant
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := pool.ExecContext(ctx, addOne)
-		var rights *bedsql.ReceiptRightsError
+		var rights *delivery.ReceiptRightsError
 		if wantPending(t, err); !errors.As(err, &rights) || ctx.Err() != nil {
 			t.Errorf("%v, want the GRANT to run", err)
 		}

@@ -46,7 +46,7 @@ func TestALogThatComesBackAfterItsRefusalWasAnsweredIsRemovedByTheJob(t *testing
 		}
 		bus := listener.NewBus(quiet())
 		events := make(chan listener.EventType, 16)
-		sub := bus.Subscribe(listener.Func(func(ev listener.Event) { events <- ev.Type }))
+		sub := bus.Subscribe(func(ev listener.Event) { events <- ev.Type })
 		report := asyncjob.Report{}
 		eventually(t, "its lease has ended", func() bool {
 			report = r.runOnce(func(c *asyncjob.Config) { c.Bus = bus })

@@ -457,11 +457,11 @@ func TestRuleDeliveredWhenALockComesFreeDuringTheRetries(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		bus := listener.NewBus(quiet())
 		failed := make(chan struct{}, 64)
-		sub := bus.Subscribe(listener.Func(func(ev listener.Event) {
+		sub := bus.Subscribe(func(ev listener.Event) {
 			if ev.Type == listener.ExecuteFailure {
 				failed <- struct{}{}
 			}
-		}))
+		})
 		defer sub.Close()
 		r := newRig(t, db, func(c *bedsql.Config) { c.Bus, c.SyncMaxDeliveryTryTimes = bus, 60 })
 		r.account(100)

@@ -83,11 +83,11 @@ func newWorld(seed uint64) *world {
 		random: rand.New(rand.NewPCG(seed, 0)), n: &network{}, log: &logStore{Memory: txlog.NewMemory()}, bus: listener.NewBus(quiet()),
 		running: map[string]*actor{}, parked: map[string]bool{}, byRow: map[string]*part{},
 	}
-	sub := w.bus.Subscribe(listener.Func(func(ev listener.Event) {
+	sub := w.bus.Subscribe(func(ev listener.Event) {
 		if ev.Type == listener.ExecuteSuccess {
 			w.byJob.Store(ev.ID, true)
 		}
-	}))
+	})
 	w.closers = append(w.closers, sub.Close)
 	for i := range 2 {
 		w.servers = append(w.servers, newServer(fmt.Sprintf("source %d", i)))

@@ -72,7 +72,7 @@ transactionLogDataSource: {driver: sqlite, dsn: "file:/tmp/log.db"}
 
 func TestAnAbsentSectionJobConfigMeansTheDefaults(t *testing.T) {
 	c := mustParse(t, twoSQLite, nil, wholeFile)
-	if d := c.job.WithDefaults(); d.MaxDeliveryTryDelay != time.Minute || d.Cron != asyncjob.DefaultCron {
+	if d := c.job.WithDefaults(); d.MaxDeliveryTryDelay != time.Minute || d.Cron != "0/5 * * * * ?" {
 		t.Errorf("the job is %+v", d)
 	}
 }

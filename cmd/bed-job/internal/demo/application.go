@@ -51,14 +51,14 @@ func Application(ctx context.Context, dir string, in io.Reader, out io.Writer) (
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	bus := listener.NewBus(quiet)
-	events := bus.Subscribe(listener.Func(func(ev listener.Event) {
+	events := bus.Subscribe(func(ev listener.Event) {
 		switch ev.Type {
 		case listener.BeforeExecute:
 			fmt.Fprintln(out, saysLogged+ev.DataSource)
 		case listener.ExecuteSuccess:
 			fmt.Fprintln(out, saysDelivered+ev.DataSource)
 		}
-	}))
+	})
 	defer events.Close()
 	if err := sqlite.Register("bed-sqlite-application", bedsql.Config{
 		Storage: log, Bus: bus, Logger: quiet, Guarantee: bedsql.ExactlyOnce, Lease: applicationLease,

@@ -168,7 +168,7 @@ func (w *world) book(amount int64) {
 func (w *world) watch(also func(listener.Event)) (deliveredBy func(bank string) listener.Origin, stop func()) {
 	by := map[string]listener.Origin{}
 	var mu sync.Mutex
-	s := w.bus.Subscribe(listener.Func(func(ev listener.Event) {
+	s := w.bus.Subscribe(func(ev listener.Event) {
 		w.narrator.event(ev)
 		if ev.Type == listener.ExecuteSuccess {
 			mu.Lock()
@@ -178,7 +178,7 @@ func (w *world) watch(also func(listener.Event)) (deliveredBy func(bank string) 
 		if also != nil {
 			also(ev)
 		}
-	}))
+	})
 	return func(bank string) listener.Origin {
 		mu.Lock()
 		defer mu.Unlock()

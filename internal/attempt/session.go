@@ -1,6 +1,10 @@
-package delivery
+package attempt
 
-import "database/sql/driver"
+import (
+	"database/sql/driver"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
 
 // Session is a connection together with what its dialect remembers of it. The
 // functions of this package take one wherever they take a driver.Conn, and use
@@ -10,7 +14,7 @@ type Session struct {
 	// Memory is the dialect's own; nil at first.
 	Memory any
 	// Facts are of its dial.
-	Facts Facts
+	Facts delivery.Facts
 
 	closed bool
 }
