@@ -4,37 +4,17 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/bedsql/bed/internal/safetext"
 )
 
 // printable escapes what a terminal would obey instead of show: control
 // characters, invisible and direction-changing ones, bytes that are no UTF-8.
-func printable(s string) string { return escape(s, "") }
+func printable(s string) string { return safetext.Line(s) }
 
 // printableLines is printable that leaves line breaks and tabs as they are.
-func printableLines(s string) string { return escape(strings.ReplaceAll(s, "\r\n", "\n"), "\n\t") }
-
-func escape(s, keep string) string {
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case unicode.IsPrint(r) || strings.ContainsRune(keep, r):
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r < 0x100:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
-}
+func printableLines(s string) string { return safetext.Lines(s) }
 
 // oneLine makes s fit a table's cell of limit characters.
 func oneLine(s string, limit int) string {
