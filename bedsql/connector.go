@@ -99,7 +99,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	if target.DriverLog != nil {
 		target.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
-	c.guard = newGuard(&cfg, sqltext.Flavor(target.Dialect.Flavor), log)
+	c.guard = newGuard(&cfg, target.Dialect, log)
 	c.idle.turns = make(chan struct{}, maxStagedConns)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
