@@ -16,6 +16,7 @@ import (
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Bounds of the cache of read statement texts, for each connector.
@@ -41,7 +42,7 @@ func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) 
 	if err != nil {
 		return nil, err
 	}
-	wrap.driver, wrap.foreign = target.Connector.Driver(), true
+	wrap.driver = target.Connector.Driver()
 	return wrap, nil
 }
 
@@ -60,11 +61,6 @@ type connector struct {
 	guard        *guard
 	// corrected: it was told that settings of the server's were set otherwise.
 	corrected atomic.Bool
-	// returned: it was told what becomes of connections whose session holds state.
-	returned atomic.Bool
-	// foreign: the connector is the application's, and may do more to a session
-	// that it dials than its DSN says.
-	foreign bool
 	// idle are connections for the deliveries of staged soft transactions.
 	idle   idleConns
 	log    logrus.FieldLogger
@@ -104,10 +100,12 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	if target.DriverLog != nil {
 		target.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
-	c.guard = newGuard(&cfg, target.Dialect, log)
+	c.guard = newGuard(&cfg, sqltext.Flavor(target.Dialect.Flavor), log)
 	c.idle.turns = make(chan struct{}, maxStagedConns)
+	txlog.JournalOf(cfg.Storage).TellOff(log.Warn)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
+		DataSource:              target.DataSource,
 		Dialect:                 target.Dialect,
 		SyncMaxDeliveryTryTimes: cfg.SyncMaxDeliveryTryTimes,
 		RetryInitial:            cfg.RetryInitial,

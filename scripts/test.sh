@@ -36,7 +36,6 @@ find_servers
 ensure_binaries mysql
 ensure_binaries postgres
 ensure_binaries pgbouncer
-ensure_command promtool prometheus
 ensure_race_detector
 
 # Both hold several words on purpose.

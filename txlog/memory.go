@@ -82,8 +82,8 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 	return nil
 }
 
-// owned gives the stored unit if u's token owns it.
-func (m *Memory) owned(u *Unit) *Unit {
+// held gives the stored unit if u's token holds it.
+func (m *Memory) held(u *Unit) *Unit {
 	if u == nil {
 		return nil
 	}
@@ -101,16 +101,27 @@ func (m *Memory) Remove(ctx context.Context, units ...*Unit) error {
 	defer m.mu.Unlock()
 	var lost []*Unit
 	for _, u := range units {
-		if m.owned(u) == nil {
+		if m.held(u) == nil {
 			lost = append(lost, u)
 			continue
 		}
 		delete(m.units, u.ID)
 	}
-	if len(lost) > 0 {
-		return leaseLost("removing", lost)
+	return leaseLost("removing", lost)
+}
+
+// leaseLost names the units in an ErrLeaseLost; nil when there are none.
+func leaseLost(what string, lost []*Unit) error {
+	if len(lost) == 0 {
+		return nil
 	}
-	return nil
+	err := &LeaseLostError{what: what, IDs: make([]string, len(lost))}
+	for i, u := range lost {
+		if u != nil {
+			err.IDs[i] = u.ID
+		}
+	}
+	return err
 }
 
 // Renew implements [Storage].
@@ -125,7 +136,7 @@ func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit)
 	defer m.mu.Unlock()
 	now := memoryNow()
 	for _, u := range units {
-		c := m.owned(u)
+		c := m.held(u)
 		if c == nil {
 			lost = append(lost, u)
 			continue
@@ -145,7 +156,7 @@ func (m *Memory) Locate(ctx context.Context, u *Unit, place string) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	c := m.owned(u)
+	c := m.held(u)
 	if c == nil {
 		return leaseLost("locating", []*Unit{u})
 	}
@@ -159,7 +170,7 @@ func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	c := m.owned(u)
+	c := m.held(u)
 	if c == nil {
 		return leaseLost("releasing", []*Unit{u})
 	}

@@ -8,6 +8,8 @@ type options struct {
 	grace    time.Duration
 
 	minWrites, maxWrites int
+
+	noActivity bool
 }
 
 // The defaults of the options.
@@ -46,3 +48,8 @@ func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d }
 func WithWritesInFlight(least, most int) Option {
 	return func(o *options) { o.minWrites, o.maxWrites = least, most }
 }
+
+// WithoutActivity keeps no account of what became of the writes of each minute.
+// Otherwise it is added up in memory and written to the table bed_activity every few
+// seconds, where it is kept for seven days.
+func WithoutActivity() Option { return func(o *options) { o.noActivity = true } }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -65,11 +66,21 @@ func (db *database) ensureTable(ctx context.Context, t table, create bool) error
 		if probeErr = db.probeTable(ctx, t); probeErr == nil || errors.As(probeErr, &missing) {
 			return probeErr
 		}
-		if !groupcommit.Pause(ctx, try) {
+		if lacksRights(err) || !groupcommit.Pause(ctx, try) {
 			break
 		}
 	}
 	return fmt.Errorf("the table %s is not there and cannot be created: %w; %s", t.name, err, advice)
+}
+
+// lacksRights reports whether the account may not do it: to ask again is no use.
+func lacksRights(err error) bool {
+	code := dberr.Of(err)
+	switch code.Number {
+	case 1044, 1142, 1227: // MySQL's
+		return true
+	}
+	return code.State == "42501"
 }
 
 func isDial(err error) bool {

@@ -24,7 +24,6 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		CheckNamedValue:     checkNamedValue,
 		Storable:            storable,
 		Greet:               c.greet,
-		Setting:             setting,
 		TransactionLost:     transactionLost,
 		AfterImplicitCommit: afterImplicitCommit,
 		Atomic:              c.atomic,

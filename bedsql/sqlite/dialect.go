@@ -17,7 +17,6 @@ var dialect = &delivery.Dialect{
 	ReceiptDuplicate: isReceiptDuplicate,
 	Storable:         storable,
 	TransactionLost:  transactionLost,
-	Setting:          setting,
 	Writable:         writable,
 	ReadOnly:         isReadOnly,
 	GeneratedIDs:     true,

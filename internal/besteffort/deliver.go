@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
@@ -21,6 +22,9 @@ import (
 type Config struct {
 	// Storage keeps the log.
 	Storage txlog.Storage
+	// DataSource is the name under which what becomes of the writes is counted;
+	// empty: it is not.
+	DataSource string
 	// Dialect is the data source's.
 	Dialect *delivery.Dialect
 	// SyncMaxDeliveryTryTimes is how many retries follow a failed first attempt.
@@ -53,12 +57,16 @@ type Deliverer struct {
 	leases   *lease.Renewer
 	reaper   reaper
 	warnings warnings
+	tally    *journal.Tally
 }
 
 // New makes a Deliverer. Close it.
 func New(cfg Config) *Deliverer {
 	e := &Deliverer{cfg: cfg, leases: lease.NewRenewer(cfg.Storage, cfg.Lease)}
 	e.reaper.open(e)
+	if cfg.DataSource != "" {
+		e.tally = txlog.JournalOf(cfg.Storage).Tally(cfg.DataSource)
+	}
 	return e
 }
 
@@ -106,6 +114,8 @@ type Delivery struct {
 	// logTook is how long Log took, and attempts are those that listeners are told of.
 	logTook  time.Duration
 	attempts []listener.Attempt
+	// failed are the attempts that failed, which go with the unit to who takes it over.
+	failed []txlog.Attempt
 	// inDoubt: an attempt may have been applied without that being known.
 	inDoubt bool
 	// voided, by this delivery.
@@ -119,10 +129,13 @@ type Delivery struct {
 // database's own refusal, or an error that says what becomes of the write.
 func (e *Deliverer) Deliver(ctx context.Context, d *Delivery) error {
 	if !e.cfg.Bus.Listening() {
-		return e.deliver(ctx, d)
+		err := e.deliver(ctx, d)
+		e.count(d, err)
+		return err
 	}
 	begun := time.Now().Add(-d.logTook)
 	err := e.deliver(ctx, d)
+	e.count(d, err)
 	e.answered(d, begun, err)
 	return err
 }
@@ -233,6 +246,9 @@ func (e *Deliverer) attempt(ctx context.Context, d *Delivery, run func(context.C
 	d.Outcome = run(ctx)
 	d.Tries++
 	d.inDoubt = d.inDoubt || d.Outcome.Maybe()
+	if out := &d.Outcome; out.Err != nil {
+		d.failed = append(d.failed, txlog.Attempt{At: time.Now(), Origin: d.origin().String(), Class: out.Class.String(), Err: out.Err.Error()})
+	}
 	if e.cfg.Bus.Listening() {
 		e.tellAttempt(d, begun)
 	}

@@ -68,6 +68,7 @@ func (e *Deliverer) release(ctx context.Context, d *Delivery, v txlog.Verdict) e
 	ctx, cancel := e.own(ctx)
 	defer cancel()
 	d.lease.Refresh()
+	v.Attempts = d.failed
 	err := e.cfg.Storage.Release(ctx, d.Unit, v)
 	if err != nil {
 		e.warn(d, dberr.DescribeLog(err), "bed: the log could not be handed over, the job takes it when its lease has run out")

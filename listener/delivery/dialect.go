@@ -94,9 +94,6 @@ type Dialect struct {
 	// CheckNamedValue is the driver's own parameter check, for a connection
 	// that has not been dialled. Default: driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error
-	// Named reports whether the driver reads @name in a text that comes with args as
-	// a parameter. Default: as the database does.
-	Named func(args []driver.NamedValue) bool
 	// Storable turns a parameter that the driver would receive into one that
 	// the log can keep and that means the same when it is replayed; an error
 	// says why it cannot. Values that the log keeps as they are (see
@@ -109,13 +106,6 @@ type Dialect struct {
 	// Quoting is how the session of conn reads quotes now, for a database whose
 	// driver is told of each change. Default: as it did when it was greeted.
 	Quoting func(conn driver.Conn) Quoting
-	// Setting asks the session of conn for one of its settings, by its name in
-	// lower case. Default: what was set is never seen to be put back.
-	Setting func(ctx context.Context, conn driver.Conn, name string) (string, error)
-	// Reset gives the session of conn, which is in no transaction, the state with
-	// which it was dialled. Statements that were prepared stay. Default: it cannot
-	// be done, the connection is closed instead.
-	Reset func(ctx context.Context, conn driver.Conn) error
 	// TransactionLost reports whether the error err of a statement inside a
 	// local transaction took the whole transaction with it while the session
 	// stays usable, so that what follows would autocommit. conn is free for a
@@ -125,10 +115,6 @@ type Dialect struct {
 	// open transaction on its way means for that transaction. conn is free for a
 	// query. Default: Committed.
 	AfterImplicitCommit func(ctx context.Context, conn driver.Conn, err error) TxState
-	// Idle reports whether the server has said with its last answer that no
-	// transaction is open on conn, so that it goes on after an error of COMMIT.
-	// Default: false, it is not known.
-	Idle func(conn driver.Conn) bool
 	// Atomic runs calls as one local transaction in one round trip: all or
 	// none, and nothing behind the first that fails. handled false means that
 	// it cannot be done so for these calls on this server, and nothing was

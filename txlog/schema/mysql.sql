@@ -29,3 +29,52 @@ CREATE TABLE IF NOT EXISTS bed_log (
   value VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- a UUID, given to the log when it is opened for the first time
   PRIMARY KEY (name)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_attempt (
+  unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry
+  id            VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- UUIDv7
+  creation_time BIGINT NOT NULL,                                            -- when the attempt failed
+  origin        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- caller, sync retry or async job
+  class         VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- what the error means
+  error         TEXT NOT NULL,                                              -- the database's own; may quote values
+  PRIMARY KEY (unit_id, id),
+  KEY bed_attempt_age (creation_time)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_activity (
+  minute      BIGINT NOT NULL,                                                 -- when it began
+  data_source VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, -- for which the writes were
+  at_once     BIGINT NOT NULL,                                                 -- delivered by the first attempt
+  sync_retry  BIGINT NOT NULL,                                                 -- delivered by a retry in the caller
+  async_job   BIGINT NOT NULL,                                                 -- delivered by the job
+  pending     BIGINT NOT NULL,                                                 -- left to the job
+  parked      BIGINT NOT NULL,                                                 -- left to an operator
+  refused     BIGINT NOT NULL,                                                 -- refused, and the caller told
+  PRIMARY KEY (minute, data_source)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_audit (
+  id            VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- UUIDv7
+  creation_time BIGINT NOT NULL,                                            -- when it was done
+  who           VARCHAR(255) NOT NULL,                                      -- by whom
+  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, reveal, try, pause, resume or limit
+  what          TEXT NOT NULL,                                              -- the entry, the filter as JSON or the data source
+  units         BIGINT NOT NULL,                                            -- how many entries
+  reason        TEXT NOT NULL,                                              -- why; may be empty
+  PRIMARY KEY (id)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_data_source (
+  data_source VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, -- empty: the row is a job's own
+  job         VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- whose view it is; empty: what operators decided
+  name        VARCHAR(255) NOT NULL,                                           -- of the job, with host and process
+  paused      SMALLINT NOT NULL,                                               -- 1: no job delivers
+  per_second  BIGINT NOT NULL,                                                 -- deliveries by all jobs together; 0: no limit
+  next_slot   BIGINT NOT NULL,                                                 -- microseconds: when the limit lets the next begin
+  reachable   SMALLINT NOT NULL,                                               -- 1: the job could write there
+  since       BIGINT NOT NULL,                                                 -- since when it is as it is
+  last_error  TEXT NULL,                                                       -- why it is not reachable
+  heartbeat   BIGINT NOT NULL,                                                 -- when the job last told
+  alive_until BIGINT NOT NULL,                                                 -- it is taken for gone after that
+  PRIMARY KEY (data_source, job)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;

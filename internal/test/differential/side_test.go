@@ -15,15 +15,12 @@ import (
 
 // A side runs a program on one connection and says what came of each step.
 type side struct {
-	name   string // of the database, which an answer may hold
-	driver string
-	dsn    string
-	pool   *sql.DB
-	conn   *sql.Conn
-	tx     *sql.Tx
-	// A BEGIN sent as text is open, as far as the program tells. SQLite locks out
-	// who looks at the tables meanwhile, wholly if a second BEGIN EXCLUSIVE failed.
-	byText   bool
+	name     string // of the database, which an answer may hold
+	driver   string
+	dsn      string
+	pool     *sql.DB
+	conn     *sql.Conn
+	tx       *sql.Tx
 	prepared map[string]*sql.Stmt // used again for the same text
 	// The receipt stands before the write in the text of the simple protocol, so
 	// that the server counts from there.
@@ -31,8 +28,9 @@ type side struct {
 	// In SQLite the answer to anything but a write repeats that to the last
 	// write, which is the receipt's under ExactlyOnce.
 	onlyWritesCount bool
-	// An error of COMMIT leaves the session to its owner.
-	goesOn bool
+	// Under ExactlyOnce a write through Query ends with a COMMIT, an error of
+	// which (a deferred constraint) ends the session.
+	commitMayFail bool
 }
 
 func newSide(driver, dsn, database string) (*side, error) {
@@ -42,7 +40,6 @@ func newSide(driver, dsn, database string) (*side, error) {
 
 // open begins a session.
 func (s *side) open() (err error) {
-	s.byText = false
 	s.prepared = make(map[string]*sql.Stmt)
 	if s.pool, err = sql.Open(s.driver, s.dsn); err != nil {
 		return err
@@ -66,10 +63,9 @@ func (s *side) close() error {
 }
 
 // again begins a new session behind an error of COMMIT or ROLLBACK, which the
-// wrapper takes for the end of one where the protocol does not tell that the
-// transaction is over.
+// wrapper takes for the end of one.
 func (s *side) again(err error) {
-	if err == nil || s.goesOn {
+	if err == nil {
 		return
 	}
 	_ = s.close()
@@ -81,19 +77,13 @@ func (s *side) again(err error) {
 // run does a step and describes all that its caller sees.
 func (s *side) run(t step) string {
 	ctx := context.Background()
-	defer func() {
-		switch verb, _, _ := strings.Cut(strings.ToUpper(t.sql), " "); verb {
-		case "BEGIN":
-			s.byText = s.tx == nil
-		case "COMMIT", "ROLLBACK":
-			s.byText = s.byText && strings.Contains(t.sql, " TO ")
-		}
-	}()
 	switch t.do {
 	case "exec", "prepared exec":
 		result, err := s.exec(ctx, t)
 		if err != nil {
-			if t.sql == "COMMIT" || t.sql == "ROLLBACK" {
+			// Behind a write that is sent step by step, the COMMIT that fails is bed's.
+			own := s.commitMayFail && s.tx == nil && t.do == "prepared exec" && isWrite.MatchString(t.sql)
+			if t.sql == "COMMIT" || t.sql == "ROLLBACK" || own {
 				s.again(err)
 			}
 			return s.failure(err)
@@ -111,6 +101,9 @@ func (s *side) run(t step) string {
 			text = s.failure(err)
 		} else {
 			text, err = describe(rows, s.failure)
+		}
+		if s.commitMayFail && s.tx == nil && err != nil && isWrite.MatchString(t.sql) {
+			s.again(err)
 		}
 		return s.mask(text)
 	case "commit":
@@ -138,7 +131,7 @@ func (s *side) end(how func(*sql.Tx) error) string {
 		return "not in a transaction"
 	}
 	tx := s.tx
-	s.tx, s.byText = nil, false
+	s.tx = nil
 	err := how(tx)
 	s.again(err)
 	return s.failure(err)

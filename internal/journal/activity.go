@@ -1,0 +1,234 @@
+package journal
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Outcome is what became of a write.
+type Outcome uint8
+
+// The outcomes, in the order of the columns of bed_activity.
+const (
+	// AtOnce: delivered by the caller's first attempt.
+	AtOnce Outcome = iota
+	// SyncRetry: delivered by a retry in the caller.
+	SyncRetry
+	// AsyncJob: delivered by the job.
+	AsyncJob
+	// Pending: left to the job.
+	Pending
+	// Parked: left to an operator.
+	Parked
+	// Refused by the database, and the caller was told.
+	Refused
+	outcomes
+)
+
+// Counts are numbers of writes by outcome.
+type Counts [outcomes]int64
+
+// Minute is what became of the writes for a data source in a minute.
+type Minute struct {
+	Start      time.Time
+	DataSource string
+	Counts
+}
+
+const (
+	// flushEvery is how long what is counted waits to be written.
+	flushEvery = 5 * time.Second
+	// flushFor bounds one write.
+	flushFor = 5 * time.Second
+	// flushRows is how many data sources one statement tells of.
+	flushRows = 128
+	// KeepActivity is for how long minutes are kept.
+	KeepActivity = 7 * 24 * time.Hour
+)
+
+// Tally counts the writes for one data source. A nil one counts nothing. It is
+// safe for concurrent use and costs a few nanoseconds.
+type Tally struct {
+	name   string
+	all    *counts
+	counts [outcomes]atomic.Int64
+}
+
+// counts are the tallies of a journal, and when they are written.
+type counts struct {
+	off bool
+	// armed: a write is due.
+	armed   atomic.Bool
+	journal *Journal
+
+	mu      sync.Mutex
+	tallies map[string]*Tally
+	timer   *time.Timer
+	stopped bool
+	// writing is held by who writes.
+	writing sync.Mutex
+}
+
+// Tally gives the counter of a data source; nil where no activity is kept.
+func (j *Journal) Tally(dataSource string) *Tally {
+	if j == nil || j.counts.off || j.usable(Activity) != nil {
+		return nil
+	}
+	c := &j.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.journal = j
+	t := c.tallies[dataSource]
+	if t == nil {
+		t = &Tally{name: dataSource, all: c}
+		if c.tallies == nil {
+			c.tallies = map[string]*Tally{}
+		}
+		c.tallies[dataSource] = t
+	}
+	return t
+}
+
+// Count counts n writes. They are written within a few seconds.
+func (t *Tally) Count(o Outcome, n int) {
+	if t == nil {
+		return
+	}
+	t.counts[o].Add(int64(n))
+	if !t.all.armed.Load() && !t.all.armed.Swap(true) {
+		t.all.arm()
+	}
+}
+
+func (c *counts) arm() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped {
+		c.timer = time.AfterFunc(flushEvery, func() {
+			ctx, cancel := context.WithTimeout(context.Background(), flushFor)
+			defer cancel()
+			_ = c.journal.Flush(ctx)
+		})
+	}
+}
+
+func (c *counts) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// counted is what a tally had counted.
+type counted struct {
+	tally *Tally
+	Counts
+}
+
+// take empties the tallies: those that counted something, by name, so that
+// processes that write at the same time take their locks in one order.
+func (c *counts) take() []counted {
+	c.armed.Store(false) // before: what is counted from now on arms again
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []counted
+	for _, t := range c.tallies {
+		n, some := counted{tally: t}, false
+		for o := range n.Counts {
+			n.Counts[o] = t.counts[o].Swap(0)
+			some = some || n.Counts[o] != 0
+		}
+		if some {
+			all = append(all, n)
+		}
+	}
+	slices.SortFunc(all, func(a, b counted) int {
+		if a.tally.name < b.tally.name {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// Flush writes what was counted, to the minute that the log's clock says. What the
+// database has refused for a reason that passes is counted again; what is not
+// answered is not, so that nothing is counted twice.
+func (j *Journal) Flush(ctx context.Context) error {
+	if j == nil || j.counts.off {
+		return nil
+	}
+	j.counts.writing.Lock()
+	defer j.counts.writing.Unlock()
+	all := j.counts.take()
+	for len(all) > 0 {
+		n := min(len(all), flushRows)
+		if err := j.addActivity(ctx, all[:n]); err != nil {
+			if j.usable(Activity) == nil && answered(err) {
+				for _, c := range all {
+					c.again()
+				}
+			}
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+func (c *counted) again() {
+	for o, n := range c.Counts {
+		if n != 0 {
+			c.tally.Count(Outcome(o), int(n))
+		}
+	}
+}
+
+func (j *Journal) addActivity(ctx context.Context, all []counted) error {
+	args := make([]any, 0, 7*len(all))
+	for _, c := range all {
+		args = append(args, c.tally.name)
+		for _, n := range c.Counts {
+			args = append(args, n)
+		}
+	}
+	_, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, at_once, sync_retry, async_job, pending, parked, refused) VALUES `+
+		rowsOf(len(all), `(`+j.Pick(`{now} DIV 60000 * 60000`, `{now} / 60000 * 60000`, `{now} / 60000 * 60000`)+`, ?, ?, ?, ?, ?, ?, ?)`)+
+		j.added("minute, data_source", "bed_activity", "at_once", "sync_retry", "async_job", "pending", "parked", "refused"), args...)
+	return err
+}
+
+// added ends an INSERT that adds to the columns of a row that is there.
+func (j *Journal) added(key, table string, columns ...string) string {
+	s := j.Pick(` ON DUPLICATE KEY UPDATE `, ` ON CONFLICT (`+key+`) DO UPDATE SET `, ` ON CONFLICT (`+key+`) DO UPDATE SET `)
+	for i, c := range columns {
+		if i > 0 {
+			s += ", "
+		}
+		s += c + " = " + table + "." + c + " + " + j.Pick("VALUES("+c+")", "EXCLUDED."+c, "excluded."+c)
+	}
+	return s
+}
+
+// ReadActivity gives the minutes since so long ago, oldest first, at most 100,000.
+func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []Minute, err error) {
+	err = j.each(ctx, Activity, func(rows *sql.Rows) error {
+		var m Minute
+		var ms int64
+		c := &m.Counts
+		if err := rows.Scan(&ms, &m.DataSource, &c[AtOnce], &c[SyncRetry], &c[AsyncJob], &c[Pending], &c[Parked], &c[Refused]); err != nil {
+			return err
+		}
+		m.Start = moment(ms)
+		all = append(all, m)
+		return nil
+	}, `SELECT minute, data_source, at_once, sync_retry, async_job, pending, parked, refused FROM bed_activity
+  WHERE minute >= {now} - ? ORDER BY minute, data_source LIMIT 100000`, since.Milliseconds())
+	return all, err
+}

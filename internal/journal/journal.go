@@ -1,0 +1,239 @@
+package journal
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/internal/sqltext"
+)
+
+// The tables.
+const (
+	Attempts    = "bed_attempt"
+	Activity    = "bed_activity"
+	Audit       = "bed_audit"
+	DataSources = "bed_data_source"
+)
+
+// Tables are all of them with their columns.
+func Tables() map[string][]string {
+	return map[string][]string{
+		Attempts: {"unit_id", "id", "creation_time", "origin", "class", "error"},
+		Activity: {"minute", "data_source", "at_once", "sync_retry", "async_job", "pending", "parked", "refused"},
+		Audit:    {"id", "creation_time", "who", "action", "what", "units", "reason"},
+		DataSources: {"data_source", "job", "name", "paused", "per_second", "next_slot", "reachable", "since", "last_error",
+			"heartbeat", "alive_until"},
+	}
+}
+
+// ErrOff is wrapped by the error of a call that needs a table which cannot be
+// used.
+var ErrOff = errors.New("the table cannot be used")
+
+// Dialect is how the log's database wants its SQL.
+type Dialect struct {
+	Flavor sqltext.Flavor
+	// Now is the expression for its clock, in milliseconds since the epoch.
+	Now string
+}
+
+// Text writes a statement of the log's for the database: ? are its parameters,
+// {now} its clock.
+func (d Dialect) Text(statement string) string {
+	statement = strings.ReplaceAll(statement, "{now}", d.Now)
+	if d.Flavor != sqltext.Postgres {
+		return statement
+	}
+	return pgtext.Numbered(statement)
+}
+
+// Pick gives what is for the flavor.
+func (d Dialect) Pick(mysql, postgres, sqlite string) string {
+	switch d.Flavor {
+	case sqltext.MySQL:
+		return mysql
+	case sqltext.Postgres:
+		return postgres
+	default:
+		return sqlite
+	}
+}
+
+// Journal is the handle on the tables of one log. A nil one keeps nothing. It is
+// safe for concurrent use.
+type Journal struct {
+	db *sql.DB
+	Dialect
+
+	mu   sync.Mutex
+	off  map[string]error
+	told bool
+
+	counts counts
+	closed atomic.Bool
+}
+
+// New makes a journal on the log's connections. off says of tables why they
+// cannot be used. activity false keeps no minutes.
+func New(db *sql.DB, d Dialect, off map[string]error, activity bool) *Journal {
+	j := &Journal{db: db, Dialect: d, off: map[string]error{}}
+	for table, err := range off {
+		j.off[table] = err
+	}
+	j.counts.off = !activity
+	return j
+}
+
+// DB is the pool of the log's database. SQLite's has one connection: what
+// reads rows must not ask anything else meanwhile.
+func (j *Journal) DB() *sql.DB { return j.db }
+
+// Off says of each table that cannot be used why; empty when all can.
+func (j *Journal) Off() map[string]error {
+	all := map[string]error{}
+	if j == nil {
+		for table := range Tables() {
+			all[table] = fmt.Errorf("%w: this log keeps none", ErrOff)
+		}
+		return all
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for table, err := range j.off {
+		all[table] = err
+	}
+	return all
+}
+
+// TellOff says of tables that cannot be used that they cannot, once for each
+// journal.
+func (j *Journal) TellOff(warn func(args ...any)) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	first := !j.told && len(j.off) > 0
+	j.told = j.told || first
+	j.mu.Unlock()
+	if !first {
+		return
+	}
+	off := j.Off()
+	for _, table := range slices.Sorted(maps.Keys(off)) {
+		warn(fmt.Sprintf("bed: the log's table %s cannot be used: %v; writes and deliveries do not depend on it, but operators are not told what it would hold", table, off[table]))
+	}
+}
+
+// usable gives the error of a table that cannot be used.
+func (j *Journal) usable(table string) error {
+	if j == nil {
+		return fmt.Errorf("%s: %w: this log keeps none", table, ErrOff)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err := j.off[table]; err != nil {
+		return fmt.Errorf("%s: %w: %w", table, ErrOff, err)
+	}
+	return nil
+}
+
+// note switches a table off whose use the database has refused for a reason that
+// does not pass: it is missing, it lacks a column, the account lacks rights.
+func (j *Journal) note(table string, err error) {
+	if err == nil || !standing(err) {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.off[table] == nil {
+		j.off[table] = err
+	}
+}
+
+// standing reports whether err says that a table is missing, is another or may
+// not be used.
+func standing(err error) bool {
+	code := dberr.Of(err)
+	switch code.State {
+	case "42S02", "42S22", "42P01", "42703", "42501", "42000":
+		return true
+	}
+	switch code.Number {
+	case 1142, 1143, 1146, 1054, 1044, 1227: // MySQL's
+		return true
+	}
+	return code.Number == 1 && code.State == "" // SQLITE_ERROR: no such table, no such column
+}
+
+// exec runs a statement about a table and notes whether that can be used.
+func (j *Journal) exec(ctx context.Context, table, statement string, args ...any) (int64, error) {
+	if err := j.usable(table); err != nil {
+		return 0, err
+	}
+	result, err := j.db.ExecContext(ctx, j.Text(statement), args...)
+	if err != nil {
+		j.note(table, err)
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// each runs a query and calls scan for each row.
+func (j *Journal) each(ctx context.Context, table string, scan func(*sql.Rows) error, statement string, args ...any) error {
+	if err := j.usable(table); err != nil {
+		return err
+	}
+	rows, err := j.db.QueryContext(ctx, j.Text(statement), args...)
+	if err != nil {
+		j.note(table, err)
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Close writes what was counted and not written so far, at most for a second.
+func (j *Journal) Close() {
+	if j == nil || j.closed.Swap(true) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	j.counts.stop()
+	_ = j.Flush(ctx)
+}
+
+// NewID makes the id of a record: later ones sort behind.
+func NewID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// text makes s storable: valid UTF-8 without NUL, of at most so many bytes.
+func text(s string, most int) string {
+	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "")
+	}
+	return s
+}
+
+func rowsOf(n int, row string) string {
+	return strings.Repeat(row+", ", n-1) + row
+}
+
+func moment(ms int64) time.Time { return time.UnixMilli(ms) }

@@ -1,0 +1,172 @@
+package journal
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// Control is what operators decided for a data source. All jobs hold to it.
+type Control struct {
+	// Paused: no job delivers.
+	Paused bool
+	// PerSecond bounds the deliveries by all jobs together; 0: no limit.
+	PerSecond int
+}
+
+// ControlStatement sets what holds for a data source; it belongs into the
+// transaction that audits it. A nil pointer leaves what is there.
+func (j *Journal) ControlStatement(dataSource string, paused *bool, perSecond *int) (statement string, args []any, err error) {
+	if err := j.usable(DataSources); err != nil {
+		return "", nil, err
+	}
+	p, n, set := 0, 0, ""
+	value := func(column string) string {
+		return j.Pick("VALUES("+column+")", "EXCLUDED."+column, "excluded."+column)
+	}
+	if paused != nil {
+		if *paused {
+			p = 1
+		}
+		set += "paused = " + value("paused") + ", "
+	}
+	if perSecond != nil {
+		n = *perSecond
+		set += "per_second = " + value("per_second") + ", next_slot = 0, "
+	}
+	return j.Text(`INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, heartbeat, alive_until)
+  VALUES (?, '', '', ?, ?, 0, 0, {now}, 0, 0)` + j.onConflict() + set + `since = ` + value("since")), []any{dataSource, p, n}, nil
+}
+
+func (j *Journal) onConflict() string {
+	return j.Pick(` ON DUPLICATE KEY UPDATE `, ` ON CONFLICT (data_source, job) DO UPDATE SET `, ` ON CONFLICT (data_source, job) DO UPDATE SET `)
+}
+
+// Control reads what holds for a data source.
+func (j *Journal) Control(ctx context.Context, dataSource string) (c Control, err error) {
+	err = j.each(ctx, DataSources, func(rows *sql.Rows) error {
+		return rows.Scan(&c.Paused, &c.PerSecond)
+	}, `SELECT paused, per_second FROM bed_data_source WHERE data_source = ? AND job = ''`, dataSource)
+	return c, err
+}
+
+// lead is for how long ahead a job may take slots of a limit: what it takes at
+// once leaves at once.
+const lead = 100 * time.Millisecond
+
+// Reserve takes up to want slots of the data source's limit, which all jobs share,
+// on the log's clock. n may be delivered now; when it is 0, wait says when to ask
+// again. Without a limit n is want. In no second more than the limit and a tenth
+// of it begin.
+func (j *Journal) Reserve(ctx context.Context, dataSource string, want int) (n int, wait time.Duration, c Control, err error) {
+	for range 10 {
+		var next, now int64
+		c = Control{}
+		if err := j.each(ctx, DataSources, func(rows *sql.Rows) error {
+			return rows.Scan(&c.Paused, &c.PerSecond, &next, &now)
+		}, `SELECT paused, per_second, next_slot, {now} FROM bed_data_source WHERE data_source = ? AND job = ''`, dataSource); err != nil {
+			return 0, 0, c, err
+		}
+		if c.Paused {
+			return 0, 0, c, nil
+		}
+		if c.PerSecond <= 0 {
+			return want, 0, c, nil
+		}
+		taken, to, wait := grant(now*1000, next, c.PerSecond, want)
+		if taken == 0 {
+			return 0, wait, c, nil
+		}
+		changed, err := j.exec(ctx, DataSources, `UPDATE bed_data_source SET next_slot = ? WHERE data_source = ? AND job = '' AND next_slot = ? AND per_second = ?`,
+			to, dataSource, next, c.PerSecond)
+		if err != nil {
+			return 0, 0, c, err
+		}
+		if changed == 1 {
+			return taken, 0, c, nil
+		}
+	}
+	return 0, lead, c, nil // the others are quicker
+}
+
+// grant takes slots from next on, in microseconds, if that has come: what nobody
+// took before now is lost, so that no burst follows a rest.
+func grant(now, next int64, perSecond, want int) (n int, to int64, wait time.Duration) {
+	if next > now {
+		return 0, next, time.Duration(next-now) * time.Microsecond
+	}
+	n = min(want, max(1, perSecond*int(lead/time.Millisecond)/1000))
+	return n, now + int64(n)*1_000_000/int64(perSecond), 0
+}
+
+// View is a row of a job: of its own when DataSource is empty, else how it sees
+// a data source.
+type View struct {
+	DataSource, Job, Name string
+	Control
+	Reachable bool
+	Since     time.Time
+	LastError string
+	Heartbeat time.Time
+	// Alive: the job's time is not over.
+	Alive bool
+}
+
+// ReadSources gives all rows: what operators decided (Job is empty), the jobs, and
+// how these see the data sources. now is the log's clock.
+func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
+	err = j.each(ctx, DataSources, func(rows *sql.Rows) error {
+		var v View
+		var since, beat, until, now int64
+		var text sql.NullString
+		if err := rows.Scan(&v.DataSource, &v.Job, &v.Name, &v.Paused, &v.PerSecond, &v.Reachable, &since, &text, &beat, &until, &now); err != nil {
+			return err
+		}
+		v.Since, v.Heartbeat, v.LastError, v.Alive = moment(since), moment(beat), text.String, until >= now
+		all = append(all, v)
+		return nil
+	}, `SELECT data_source, job, name, paused, per_second, reachable, since, last_error, heartbeat, alive_until, {now} FROM bed_data_source
+  ORDER BY data_source, job`)
+	return all, err
+}
+
+// Beat says that a job is alive, and for how long that can be taken for granted.
+func (j *Journal) Beat(ctx context.Context, job, name string, alive time.Duration) error {
+	if j.usable(DataSources) != nil {
+		return nil
+	}
+	_, err := j.exec(ctx, DataSources, `INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, heartbeat, alive_until)
+  VALUES ('', ?, ?, 0, 0, 0, 1, {now}, {now}, {now} + ?)`+j.onConflict()+
+		j.Pick(`heartbeat = VALUES(heartbeat), alive_until = VALUES(alive_until)`,
+			`heartbeat = EXCLUDED.heartbeat, alive_until = EXCLUDED.alive_until`,
+			`heartbeat = excluded.heartbeat, alive_until = excluded.alive_until`), job, text(name, 255), alive.Milliseconds())
+	return err
+}
+
+// See says how a job sees a data source from now on; why is empty when it is
+// reachable. The row counts as long as the job is alive.
+func (j *Journal) See(ctx context.Context, dataSource, job, name, why string) error {
+	if j.usable(DataSources) != nil {
+		return nil
+	}
+	reachable, last := 1, any(nil)
+	if why != "" {
+		reachable, last = 0, text(why, maxError)
+	}
+	_, err := j.exec(ctx, DataSources, `INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, last_error, heartbeat, alive_until)
+  VALUES (?, ?, ?, 0, 0, 0, ?, {now}, ?, {now}, {now})`+j.onConflict()+
+		j.Pick(`reachable = VALUES(reachable), since = VALUES(since), last_error = VALUES(last_error), heartbeat = VALUES(heartbeat)`,
+			`reachable = EXCLUDED.reachable, since = EXCLUDED.since, last_error = EXCLUDED.last_error, heartbeat = EXCLUDED.heartbeat`,
+			`reachable = excluded.reachable, since = excluded.since, last_error = excluded.last_error, heartbeat = excluded.heartbeat`),
+		dataSource, job, text(name, 255), reachable, last)
+	return err
+}
+
+// Leave forgets a job that ends.
+func (j *Journal) Leave(ctx context.Context, job string) error {
+	if j.usable(DataSources) != nil {
+		return nil
+	}
+	_, err := j.exec(ctx, DataSources, `DELETE FROM bed_data_source WHERE job = ?`, job)
+	return err
+}
