@@ -3,7 +3,6 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
@@ -51,11 +50,11 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	t := c.tx
 	x := &committing{ender: how, c: c, t: t}
 	defer func() {
-		if t != nil && t.keyed != nil && err != nil && !errors.Is(err, ErrPending) {
+		if t != nil && t.keyed != nil && err != nil && !undecided(err) {
 			t.keyed.back()
 		}
 		c.closed()
-		if x.ended.open && !errors.Is(err, ErrPending) {
+		if x.ended.open && !undecided(err) {
 			c.tx = t
 		}
 	}()
@@ -74,7 +73,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			c.undo(how.undo)
 			return false, err
 		}
-		defer soft.left(&x.unit)
+		defer soft.left(&x.Delivery)
 	}
 	x.unit.NotReplayable = t.notReplayable
 	if t.keyed != nil {
@@ -86,7 +85,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	}
 	x.retry = retryConn{c: c}
 	defer x.retry.close()
-	x.Delivery = c.c.delivery(&x.unit, x)
+	x.Delivery = c.c.delivery(t.under, &x.unit, x)
 	x.AnswerIsFinal = true
 	err = c.c.deliverer.Deliver(ctx, &x.Delivery)
 	c.c.cfg.Counters.count(err)
@@ -96,7 +95,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		}
 		return false, nil
 	}
-	if x.Tries == 0 || x.ended.open && errors.Is(err, ErrPending) {
+	if x.Tries == 0 || x.ended.open && undecided(err) {
 		c.undo(x.undo)
 	}
 	return soft != nil && soft.swallow(err), err

@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -55,6 +56,35 @@ const (
 	RemovalBehind
 )
 
+// Logging says when the log of a write is written: at the latest before the
+// caller is answered, unless the write is applied and needs none. It is for
+// single writes, beside or after them, and for local transactions, beside or
+// after their COMMIT, also in immediate soft transactions. Staged groups always
+// log first: that all of them arrive or none rests on it.
+type Logging uint8
+
+const (
+	// LogBefore writes it before the write is sent: a write that was sent
+	// arrives, whoever crashes, and one that cannot be logged is not sent
+	// (ErrNotLogged). This is Sharding-JDBC's order.
+	LogBefore = Logging(besteffort.LogBefore)
+	// LogAlongside writes it while the write is under way, and the caller is
+	// answered when both have been: one round trip instead of two. A caller that
+	// crashes in between leaves a log, and the job delivers the write, unless it
+	// crashed before the log arrived. A write that is applied although its log
+	// could not be written gives its Result, a warning and a count
+	// (Counters.AppliedUnlogged); one that is not gives ErrNotLogged, or
+	// ErrUnknownOutcome if that is not known.
+	LogAlongside = Logging(besteffort.LogAlongside)
+	// LogOnFailure writes it only when the write has failed, or its outcome is
+	// not known; then it is retried and left to the job as ever. A write that
+	// goes well, or is refused, costs nothing in the log. What was answered is as
+	// safe as before; a caller that crashes while its write is under way leaves
+	// what the bare driver leaves: it is applied or not, and nobody was told.
+	// ErrNotLogged and ErrUnknownOutcome are as for LogAlongside.
+	LogOnFailure = Logging(besteffort.LogOnFailure)
+)
+
 // Config configures a wrapped driver. The zero value of every field but
 // Storage means its default.
 type Config struct {
@@ -68,6 +98,8 @@ type Config struct {
 	NoSyncRetry bool
 	// Guarantee is how often a delivered write takes effect. Default AtLeastOnce.
 	Guarantee Guarantee
+	// Logging is when the log of a write is written. Default LogBefore.
+	Logging Logging
 
 	// ReceiptRetention is how long a receipt is kept that could not be erased
 	// at once, because an attempt may still come, counted from when the job
@@ -92,8 +124,9 @@ type Config struct {
 	// LogTimeout bounds what is said to the log once the write has run, also
 	// when the caller's context has ended by then. Default 5 s.
 	LogTimeout time.Duration
-	// RunUnlogged runs a write although its log could not be written, with an
-	// error line for each, instead of answering ErrNotLogged. Default false.
+	// RunUnlogged runs a write although its log could not be written before it,
+	// with an error line for each, instead of answering ErrNotLogged. With
+	// another Logging than LogBefore it does nothing. Default false.
 	RunUnlogged bool
 	// Pinned says what becomes of a write on a connection that holds session
 	// state. Default PinnedPassThrough.
@@ -191,6 +224,9 @@ func (c Config) validate() error {
 	case AtLeastOnce, ExactlyOnce:
 	default:
 		bad("Guarantee %d is unknown", c.Guarantee)
+	}
+	if c.Logging > LogOnFailure {
+		bad("Logging %d is unknown", c.Logging)
 	}
 	if c.Removal > RemovalBehind {
 		bad("Removal %d is unknown", c.Removal)

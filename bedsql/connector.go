@@ -114,6 +114,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		Lease:                   cfg.Lease,
 		LogTimeout:              cfg.LogTimeout,
 		RunUnlogged:             cfg.RunUnlogged,
+		Unlogged:                &cfg.Counters.AppliedUnlogged,
 		Erase:                   c.eraseReceipts,
 		EraseInTurn:             c.erasesInTurn(),
 		Bus:                     cfg.Bus,

@@ -11,6 +11,9 @@ type scope struct {
 	// guarantee is theirs if it is said.
 	guarantee     Guarantee
 	withGuarantee bool
+	// logging is theirs if it is said.
+	logging     Logging
+	withLogging bool
 }
 
 type scopeKey struct{}
@@ -30,6 +33,16 @@ func (s scope) in(ctx context.Context) context.Context { return context.WithValu
 func WithGuarantee(ctx context.Context, g Guarantee) context.Context {
 	s := scopeOf(ctx)
 	s.guarantee, s.withGuarantee = g, true
+	return s.in(ctx)
+}
+
+// WithLogging returns a context under which the logs of writes are written at
+// another time than Config.Logging says. A local transaction has that of its
+// BeginTx or BEGIN, and where autocommit is off, so that nobody begins it, that
+// of Config. Staged soft transactions always log first.
+func WithLogging(ctx context.Context, l Logging) context.Context {
+	s := scopeOf(ctx)
+	s.logging, s.withLogging = l, true
 	return s.in(ctx)
 }
 

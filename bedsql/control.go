@@ -403,11 +403,13 @@ func (c *Conn) withoutReceipts() error {
 
 // open begins to keep the list of a local transaction.
 func (c *Conn) open(ctx context.Context) *localTx {
+	under := scopeOf(ctx)
 	c.tx = &localTx{
 		c:        c,
-		soft:     scopeOf(ctx).soft,
-		unlogged: c.pinned != "" || scopeOf(ctx).skip,
-		receipt:  scopeOf(ctx).exactlyOnce(&c.c.cfg),
+		under:    under,
+		soft:     under.soft,
+		unlogged: c.pinned != "" || under.skip,
+		receipt:  under.exactlyOnce(&c.c.cfg),
 	}
 	return c.tx
 }

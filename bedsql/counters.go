@@ -17,6 +17,11 @@ type Counters struct {
 	Pending atomic.Uint64
 	// NotLogged counts writes that were not accepted.
 	NotLogged atomic.Uint64
+	// UnknownOutcome counts writes that gave ErrUnknownOutcome.
+	UnknownOutcome atomic.Uint64
+	// AppliedUnlogged counts writes under LogAlongside that were applied although
+	// their log could not be written. They are in Delivered too.
+	AppliedUnlogged atomic.Uint64
 	// PassedThrough counts writes that ran unlogged because of session state,
 	// several statements in one text, or a text that depends on its session.
 	PassedThrough atomic.Uint64
@@ -41,6 +46,8 @@ func (n *Counters) count(err error) {
 		n.Pending.Add(1)
 	case errors.Is(err, ErrNotLogged):
 		n.NotLogged.Add(1)
+	case errors.Is(err, ErrUnknownOutcome):
+		n.UnknownOutcome.Add(1)
 	default:
 		n.Refused.Add(1)
 	}

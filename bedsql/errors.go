@@ -12,9 +12,16 @@ var (
 	// known to be applied. errors.As finds a *PendingError; errors.Unwrap gives
 	// the cause.
 	ErrPending = listener.ErrPending
-	// ErrNotLogged is matched by the error of a write whose log could not be
-	// written. It was not sent.
+	// ErrNotLogged is matched by the error of a write that is not applied and
+	// whose log could not be written. Under LogBefore it was not sent.
 	ErrNotLogged = listener.ErrNotLogged
+	// ErrUnknownOutcome is matched by the error of a write under LogAlongside or
+	// LogOnFailure of which nothing is known: its attempt was not answered, its
+	// log could not be written, and there was no receipt to decide it by, or no
+	// asking for it. It may be applied or not, and nobody tries it again: what the
+	// bare driver leaves its caller with. The error wraps both causes; errors.As
+	// finds an *UnknownOutcomeError.
+	ErrUnknownOutcome = listener.ErrUnknownOutcome
 	// ErrNested is returned by Begin inside a soft transaction.
 	ErrNested = errors.New("bed: a soft transaction is already open in this context")
 	// ErrEnded is returned by a write under a soft transaction that has ended.
@@ -54,8 +61,17 @@ var (
 //	LogID      string // the write's id in the transaction log: bed-job show LogID
 //	DataSource string // where it is to be delivered
 //	Parked     bool   // it waits for an operator rather than for the job
+//	Sent       bool   // it was sent although it is not known if its log was written
 //	Cause      error  // the last attempt's error
 type PendingError = listener.PendingError
+
+// UnknownOutcomeError is the error type behind ErrUnknownOutcome. It unwraps to
+// both causes. Its fields:
+//
+//	DataSource string // where the write was to go
+//	Cause      error  // the last attempt's error
+//	Log        error  // why the log could not be written
+type UnknownOutcomeError = listener.UnknownOutcomeError
 
 // RefusedError is a refusal inside a soft transaction, as End reports it: the
 // write is parked. It unwraps to the driver's own error. Its fields:

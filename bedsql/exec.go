@@ -138,7 +138,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 		if err := soft.enter(); err != nil {
 			return attempt.Reply{}, err
 		}
-		defer soft.left(&x.unit)
+		defer soft.left(&x.Delivery)
 	}
 	if receipt {
 		c.eraseInTurn(ctx)
@@ -155,13 +155,13 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 			return attempt.Reply{}, err
 		}
 	}
-	x.Delivery = c.c.delivery(&x.unit, x)
+	x.Delivery = c.c.delivery(under, &x.unit, x)
 	// The rows of a Query cannot be invented, so its error is the caller's.
 	x.KeepRefused = soft != nil && !rows
 	err = c.c.deliverer.Deliver(ctx, &x.Delivery)
 	c.c.cfg.Counters.count(err)
 	if err != nil {
-		if key != nil && !errors.Is(err, ErrPending) && !isParked(err) {
+		if key != nil && !undecided(err) && !isParked(err) {
 			back()
 		}
 		if soft != nil && !rows && soft.swallow(err) {
@@ -229,6 +229,11 @@ func (x *execution) Answered(ctx context.Context) attempt.Outcome {
 	return x.retry.answered(ctx, &x.unit)
 }
 
+// undecided reports whether err leaves open if the write is, or will be, applied.
+func undecided(err error) bool {
+	return errors.Is(err, ErrPending) || errors.Is(err, ErrUnknownOutcome)
+}
+
 // isParked reports whether err is a refusal that stays in the log.
 func isParked(err error) bool {
 	var refused *RefusedError
@@ -249,10 +254,19 @@ func (c *connector) store(s statement, args []driver.NamedValue) (txlog.Statemen
 	return txlog.Statement{SQL: s.query, Params: params, Prepared: s.isPrepared()}, args, nil
 }
 
-// delivery is what is delivered of a unit.
-func (c *connector) delivery(u *txlog.Unit, a besteffort.Attempts) besteffort.Delivery {
+// delivery is what is delivered of a unit that was written in a scope.
+func (c *connector) delivery(under scope, u *txlog.Unit, a besteffort.Attempts) besteffort.Delivery {
 	behind := c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && u.Receipt != ""
-	return besteffort.Delivery{Unit: u, Attempts: a, Behind: behind}
+	logging := c.cfg.Logging
+	if under.withLogging {
+		logging = under.logging
+	}
+	if logging != LogBefore && u.Receipt != "" {
+		if place := c.receiptPlace.Load(); place == nil || *place != u.Place {
+			logging = LogBefore // the first attempt has to tell the log where the receipt will be
+		}
+	}
+	return besteffort.Delivery{Unit: u, Attempts: a, Behind: behind, Logging: besteffort.Logging(logging)}
 }
 
 func (c *connector) newUnit(receipt bool, soft *SoftTransaction, statements []txlog.Statement) txlog.Unit {

@@ -11,7 +11,9 @@ import (
 // connection: the unit that will be logged when it commits.
 type localTx struct {
 	c *Conn
-	// soft is the soft transaction under which it was begun.
+	// under is the scope in which it was begun.
+	under scope
+	// soft is the soft transaction that it belongs to.
 	soft *SoftTransaction
 	// unlogged: it was begun under Skip or on a pinned connection.
 	unlogged   bool

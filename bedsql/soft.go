@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -21,7 +22,7 @@ type TxOption func(*SoftTransaction)
 // at once with its error when the database refused it), and End reports it.
 //
 // What cannot be swallowed is the caller's as ever: a write whose log could
-// not be written (ErrNotLogged) or of which that is not known (ErrPending, with
+// not be written (ErrNotLogged, ErrUnknownOutcome) or of which that is not known (ErrPending, with
 // txlog.ErrInDoubt inside: there may be nothing of it if the caller dies before
 // End), the error of a write sent through Query (no rows can be invented), and
 // what the statements of a local transaction say before its COMMIT. Any other
@@ -157,22 +158,17 @@ func (s *SoftTransaction) leave() {
 
 // left is leave for a write, to be deferred: what a driver's panic cuts short
 // is in the log, and End reports it.
-func (s *SoftTransaction) left(u *txlog.Unit) {
+func (s *SoftTransaction) left(d *besteffort.Delivery) {
 	p := recover()
-	if p != nil && u.ID != "" {
+	if p != nil && d.Unit != nil {
 		s.mu.Lock()
-		s.problems = append(s.problems, panicked(u, p))
+		s.problems = append(s.problems, d.Panicked(p))
 		s.mu.Unlock()
 	}
 	s.leave()
 	if p != nil {
 		panic(p)
 	}
-}
-
-// panicked is what is told of a unit at which a driver panicked with p.
-func panicked(u *txlog.Unit, p any) error {
-	return &PendingError{LogID: u.ID, DataSource: u.DataSource, Cause: fmt.Errorf("the driver panicked: %v", p)}
 }
 
 // swallow keeps a pending or refused write's error for End and reports

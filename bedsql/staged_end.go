@@ -3,7 +3,6 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"slices"
 	"sync"
 
@@ -103,7 +102,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			u.back = back
 		}
 		u.calls, u.conn = u.kept(), stagedConn{c: u.c}
-		u.Delivery = u.c.delivery(&u.unit, u)
+		u.Delivery = u.c.delivery(scope{withLogging: true, logging: LogBefore}, &u.unit, u)
 		u.KeepRefused = true
 	}
 	return units, nil
@@ -146,7 +145,7 @@ func (u *stagedUnit) kept() []delivery.Call {
 func (u *stagedUnit) deliver(ctx context.Context) {
 	defer func() {
 		if u.panicked = recover(); u.panicked != nil {
-			u.answer(panicked(&u.unit, u.panicked))
+			u.answer(u.Panicked(u.panicked))
 		}
 	}()
 	defer u.conn.release()
@@ -158,7 +157,7 @@ func (u *stagedUnit) deliver(ctx context.Context) {
 // answer hands the outcome to the results that Exec returned.
 func (u *stagedUnit) answer(err error) {
 	u.err = err
-	if u.back != nil && err != nil && !errors.Is(err, ErrPending) && !isParked(err) {
+	if u.back != nil && err != nil && !undecided(err) && !isParked(err) {
 		u.back()
 	}
 	for i, w := range u.writes {

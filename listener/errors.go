@@ -12,9 +12,13 @@ var (
 	// ErrPending is matched by the error of a write that is logged and not
 	// known to be applied: the job will deliver it, or it is parked.
 	ErrPending = errors.New("bed: the write is logged and will be delivered later")
-	// ErrNotLogged is matched by the error of a write whose log could not be
-	// written: it was never sent.
+	// ErrNotLogged is matched by the error of a write that is not applied and
+	// whose log could not be written.
 	ErrNotLogged = errors.New("bed: the write was not accepted, its transaction log could not be written")
+	// ErrUnknownOutcome is matched by the error of a write that was sent before
+	// its log was written, whose outcome is not known, and whose log could not
+	// be written either.
+	ErrUnknownOutcome = errors.New("bed: it is not known whether the write was applied, and its transaction log could not be written")
 	// ErrRowsUnknown is returned by the methods of a Result when the write is
 	// delivered but the answer that counted its rows was lost.
 	ErrRowsUnknown = errors.New("bed: the write is delivered, but the answer with its row count was lost")
@@ -29,6 +33,9 @@ type PendingError struct {
 	DataSource string
 	// Parked is whether it waits for an operator rather than for the job.
 	Parked bool
+	// Sent is whether it was sent although it is not known if its log was
+	// written (Cause wraps txlog.ErrInDoubt).
+	Sent bool
 	// Cause is the last attempt's error.
 	Cause error
 }
@@ -38,6 +45,9 @@ func (e *PendingError) Error() string {
 	switch {
 	case errors.Is(e.Cause, txlog.ErrInDoubt):
 		what = "was not sent; if its log was written after all, the job will deliver it"
+		if e.Sent {
+			what = "was sent and is not known to be applied; if its log was written, the job will deliver it"
+		}
 	case e.Parked:
 		what = "is parked, an operator has to decide (bed-job show " + e.LogID + ")"
 	}
@@ -51,24 +61,62 @@ func (e *PendingError) Is(target error) bool { return target == ErrPending }
 // for leave to run the statement again.
 func (e *PendingError) Unwrap() error { return hideBadConn(e.Cause) }
 
-// NotLoggedError is a write that was not accepted. errors.Is(err,
-// ErrNotLogged) holds; it unwraps to the cause.
+// NotLoggedError is a write that was not accepted: it is not applied, and
+// nobody will try it again. errors.Is(err, ErrNotLogged) holds; it unwraps to
+// the cause.
 type NotLoggedError struct {
 	// DataSource is where the write was to go.
 	DataSource string
 	// Cause is the log's error.
 	Cause error
+	// Attempt is the error of the attempt that was made all the same; nil if the
+	// write was not sent. It is wrapped too.
+	Attempt error
 }
 
 func (e *NotLoggedError) Error() string {
+	if e.Attempt != nil {
+		return fmt.Sprintf("bed: write to %s is not applied (%v) and cannot be tried later, its transaction log could not be written: %v", e.DataSource, e.Attempt, e.Cause)
+	}
 	return fmt.Sprintf("bed: write to %s was not accepted and not sent, its transaction log could not be written: %v", e.DataSource, e.Cause)
 }
 
 // Is makes errors.Is(err, ErrNotLogged) true.
 func (e *NotLoggedError) Is(target error) bool { return target == ErrNotLogged }
 
-// Unwrap gives the cause, with driver.ErrBadConn hidden.
-func (e *NotLoggedError) Unwrap() error { return hideBadConn(e.Cause) }
+// Unwrap gives the cause, and the attempt's error if there was one, with
+// driver.ErrBadConn hidden.
+func (e *NotLoggedError) Unwrap() error {
+	if e.Attempt != nil {
+		return hideBadConn(errors.Join(e.Cause, e.Attempt))
+	}
+	return hideBadConn(e.Cause)
+}
+
+// UnknownOutcomeError is a write that was sent before its log was written, and
+// of which neither is known whether it was applied nor anything kept: what the
+// driver leaves its caller with when a connection breaks. errors.Is(err,
+// ErrUnknownOutcome) holds; it wraps both causes.
+type UnknownOutcomeError struct {
+	// DataSource is where the write was to go.
+	DataSource string
+	// Cause is the last attempt's error.
+	Cause error
+	// Log is the log's error.
+	Log error
+}
+
+func (e *UnknownOutcomeError) Error() string {
+	return fmt.Sprintf("bed: it is not known whether the write to %s was applied (%v), and its transaction log could not be written: %v", e.DataSource, e.Cause, e.Log)
+}
+
+// Is makes errors.Is(err, ErrUnknownOutcome) true.
+func (e *UnknownOutcomeError) Is(target error) bool { return target == ErrUnknownOutcome }
+
+// Unwrap gives both causes, with driver.ErrBadConn hidden.
+func (e *UnknownOutcomeError) Unwrap() []error {
+	return []error{hideBadConn(e.Cause), hideBadConn(e.Log)}
+}
 
 // RefusedError is a write inside a soft transaction that the database
 // refused: it is parked in the log. It unwraps to the driver's own error.

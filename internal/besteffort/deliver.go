@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -38,9 +39,12 @@ type Config struct {
 	Lease time.Duration
 	// LogTimeout bounds what is said to the log once the write has run.
 	LogTimeout time.Duration
-	// RunUnlogged runs a write whose log could not be written, loudly, instead
-	// of refusing it.
+	// RunUnlogged runs a write whose log could not be written before it, loudly,
+	// instead of refusing it.
 	RunUnlogged bool
+	// Unlogged counts the writes that were applied although their log could not
+	// be written alongside; may be nil.
+	Unlogged *atomic.Uint64
 	// Erase erases receipts from the target, behind the callers.
 	Erase func(ctx context.Context, receipts []string)
 	// EraseInTurn leaves receipts to be taken by Receipts until Close.
@@ -99,6 +103,8 @@ type Delivery struct {
 	// AnswerIsFinal: an answer of the database to the first attempt is the
 	// caller's, even one that a retry could mend. So it is with COMMIT.
 	AnswerIsFinal bool
+	// Logging is when the log is written.
+	Logging Logging
 	// KeepRefused parks a refused unit instead of removing its log, as inside
 	// a soft transaction. One whose idempotency key was used before for another
 	// request is not kept: it could never be applied.
@@ -111,11 +117,14 @@ type Delivery struct {
 	Tries int
 
 	logged, unlogged bool // what Log made of it
-	// logTook is how long Log took, and attempts are those that listeners are told of.
+	// logTook is how long the log took, and attempts are those that listeners are told of.
 	logTook  time.Duration
 	attempts []listener.Attempt
 	// failed are the attempts that failed, which go with the unit to who takes it over.
 	failed []txlog.Attempt
+	// unwritten is why its log could not be written, or is in doubt, although
+	// the write was sent.
+	unwritten error
 	// inDoubt: an attempt may have been applied without that being known.
 	inDoubt bool
 	// voided, by this delivery.
@@ -124,9 +133,10 @@ type Delivery struct {
 	alone  [1]*txlog.Unit // Unit, for a write to the log
 }
 
-// Deliver logs the unit, unless Log did, and runs it. nil means that it is
-// delivered, and d.Outcome is how. Any other answer is the caller's: the
-// database's own refusal, or an error that says what becomes of the write.
+// Deliver runs the unit, and logs it when d.Logging says, unless Log did. nil
+// means that it is delivered, and d.Outcome is how. Any other answer is the
+// caller's: the database's own refusal, or an error that says what becomes of
+// the write.
 func (e *Deliverer) Deliver(ctx context.Context, d *Delivery) error {
 	if !e.cfg.Bus.Listening() {
 		err := e.deliver(ctx, d)
@@ -141,32 +151,47 @@ func (e *Deliverer) Deliver(ctx context.Context, d *Delivery) error {
 }
 
 func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
-	if !d.logged {
+	var beside *adding
+	switch {
+	case d.logged:
+	case d.Logging == LogOnFailure:
+		d.Unit.TraceParent = e.cfg.Bus.TraceParent(ctx)
+	case d.Logging == LogAlongside:
+		beside = e.logAlongside(ctx, d)
+	default:
 		if errs := e.log(ctx, d); errs != nil {
 			return errs[0]
 		}
 	}
 	delivered := false
 	defer func() {
-		if !delivered {
-			d.lease.Release() // if a driver panicked, the job takes over when the lease has run out
+		if delivered {
+			return
 		}
+		if d.Tries == 0 && !d.logged {
+			_ = e.logSent(ctx, d, beside) // a driver panicked
+		}
+		d.lease.Release() // if a driver panicked, the job takes over when the lease has run out
 	}()
 	if e.cfg.Bus.Listening() {
 		e.cfg.Bus.Publish(attempt.Outcome{}.Event(listener.BeforeExecute, listener.Caller, d.Unit))
 	}
 	e.attempt(ctx, d, d.Attempts.First)
+	if !d.logged {
+		if settled, err := e.settle(ctx, d, beside); settled {
+			delivered = err == nil
+			return err
+		}
+	}
 	var err error
 	switch out := d.Outcome; {
 	case d.unlogged:
 		return out.Err
 	case out.Err == nil:
-	case out.Class == delivery.Refused, out.Class == delivery.Duplicate, d.AnswerIsFinal && out.Class.Answered():
+	case d.final():
 		err = e.refused(ctx, d)
 	case d.Unit.NotReplayable == "":
 		err = e.retry(ctx, d)
-	case !out.Maybe(): // it never left, and there is no other way to run it
-		err = e.refused(ctx, d)
 	case d.Unit.Receipt != "":
 		err = e.decide(ctx, d)
 	default:
@@ -237,6 +262,16 @@ func (e *Deliverer) log(ctx context.Context, ds ...*Delivery) (errs []error) {
 		return each(func(d *Delivery) error {
 			return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: err}
 		})
+	}
+}
+
+// final reports whether the error of the first attempt is the caller's.
+func (d *Delivery) final() bool {
+	switch out := &d.Outcome; {
+	case out.Class == delivery.Refused, out.Class == delivery.Duplicate, d.AnswerIsFinal && out.Class.Answered():
+		return true
+	default: // it never left, and there is no other way to run it
+		return d.Unit.NotReplayable != "" && !out.Maybe()
 	}
 }
 

@@ -79,15 +79,33 @@ func (r *reaper) close(ctx context.Context) {
 // reap ends a delivered unit.
 func (r *reaper) reap(ctx context.Context, d *Delivery) {
 	if d.Outcome.Found {
-		r.e.logger(d).Info("bed: the receipt shows that the write was applied by an earlier attempt")
+		r.found(d)
 	}
 	if !d.Behind || !r.add(d) {
 		r.remove(ctx, d)
 	}
 }
 
-// later runs f behind the caller, and close waits for it. false: it is closed.
-// r.mu is held.
+// unlogged ends a delivered unit that has no log.
+func (r *reaper) unlogged(d *Delivery) {
+	if d.Outcome.Found {
+		r.found(d)
+	}
+	r.removed(d, true)
+}
+
+func (r *reaper) found(d *Delivery) {
+	r.e.logger(d).Info("bed: the receipt shows that the write was applied by an earlier attempt")
+}
+
+// behind runs f behind the caller, and close waits for it. false: it is closed.
+func (r *reaper) behind(f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.later(f)
+}
+
+// later is behind for who holds r.mu.
 func (r *reaper) later(f func()) bool {
 	if !r.closed {
 		r.work.Go(f)
@@ -224,12 +242,38 @@ func (r *reaper) repeat(d *Delivery) {
 		}
 	}
 	d.lease.Release()
-	next := "may deliver it again"
-	if d.Unit.Receipt != "" {
-		next = "see by its receipt that nothing is left to do"
-	}
-	r.e.warn(d, nil, "bed: the write is delivered, its log could not be removed; the job will find it and "+next)
+	r.e.warn(d, nil, "bed: the write is delivered, its log could not be removed; the job will find it and "+d.next())
 }
+
+// next is what the job will do with a delivered unit that it finds.
+func (d *Delivery) next() string {
+	if d.Unit.Receipt != "" {
+		return "see by its receipt that nothing is left to do"
+	}
+	return "may deliver it again"
+}
+
+// chase removes the log of a delivered unit of which it is not known whether it
+// was written: it may be there, or come late. It goes on until one was removed
+// or the lease is over under which it would have come. The receipt stays.
+func (r *reaper) chase(d *Delivery) {
+	r.behind(func() {
+		pause := r.e.pause(time.Second)
+		for open := true; open && !passed(d.Unit.Lease.Deadline); {
+			if r.e.remove(r.ctx, d) == nil {
+				return
+			}
+			select {
+			case <-time.After(pause.NextBackOff()):
+			case <-r.closing:
+				open = false
+			}
+		}
+		r.e.warn(d, nil, "bed: the write is delivered, and it is not known whether its log was written; if it was, the job will find it and "+d.next())
+	})
+}
+
+func passed(deadline time.Time) bool { return !time.Now().Before(deadline) }
 
 // removed lets go of a unit whose log is gone, and of its receipt if every
 // attempt ended with a definite answer to us, who owned the log all the time.

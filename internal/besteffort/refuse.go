@@ -2,12 +2,10 @@ package besteffort
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -21,7 +19,7 @@ func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
 		// An earlier attempt may have been applied, so "no" would be a guess.
 		return e.park(ctx, d, fmt.Errorf("refused after an attempt of unknown outcome: %w", d.Outcome.Err))
 	}
-	if d.KeepRefused && !errors.Is(d.Outcome.Err, delivery.ErrKeyReused) {
+	if d.parksRefusal() {
 		refusal := &listener.RefusedError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
 		if err := e.release(ctx, d, txlog.Verdict{Park: true, Err: d.Outcome.Err.Error()}); err != nil {
 			return pending(d, refusal)

@@ -53,6 +53,21 @@ func lacksRights(err error) bool {
 // could not help: it must not be run again, or the database refuses it. When
 // it was not applied it never will be, and the outcome of d is the caller's.
 func (e *Deliverer) decide(ctx context.Context, d *Delivery) error {
+	switch decided := e.ask(ctx, d); {
+	case !decided:
+		return e.handOver(ctx, d)
+	case d.Outcome.Delivered():
+		return nil
+	default:
+		return e.refused(ctx, d)
+	}
+}
+
+// ask asks the target by the receipt whether a unit in doubt was applied, and
+// sees to it that it never will be if it was not. d.Outcome is then that of the
+// delivery that was found, or what was known before: the answer that is the
+// caller's. false: it could not be asked.
+func (e *Deliverer) ask(ctx context.Context, d *Delivery) (decided bool) {
 	answer := d.Outcome
 	rctx, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
 	defer cancel()
@@ -65,13 +80,13 @@ func (e *Deliverer) decide(ctx context.Context, d *Delivery) error {
 		switch {
 		case out.Delivered():
 			d.Outcome = out
-			return nil
+			return true
 		case out.Voided:
 			d.inDoubt, d.voided = false, d.Unit.Fingerprint == ""
 			if d.Outcome = answer; answer.OnReceipt {
 				d.Outcome = out
 			}
-			return e.refused(ctx, d)
+			return true
 		case lacksRights(out.Err):
 			answer.Err = fmt.Errorf("%w; whether it was applied cannot be found out: %w", answer.Err, out.Err)
 		case !out.OnReceipt:
@@ -79,7 +94,7 @@ func (e *Deliverer) decide(ctx context.Context, d *Delivery) error {
 		}
 	}
 	d.Outcome = answer
-	return e.handOver(ctx, d)
+	return false
 }
 
 // handOver leaves to the job what could not be settled here.

@@ -89,8 +89,11 @@ func (k *Kept) Release() {
 // Lost reports whether the unit may belong to somebody else by now: its lease
 // was found taken, or its deadline passed without a renewal, if only because
 // this process or its machine stood still. Once lost it stays lost. To be asked
-// by the owner before it acts.
+// by the owner before it acts. Nil is none, which cannot be lost.
 func (k *Kept) Lost() bool {
+	if k == nil {
+		return false
+	}
 	k.renewer.mu.Lock()
 	defer k.renewer.mu.Unlock()
 	k.lost = k.lost || passed(k.deadline)
@@ -99,8 +102,11 @@ func (k *Kept) Lost() bool {
 
 // Refresh brings the unit's deadline up to date with the renewals so far. To be
 // called by the owner before it tells the store what became of the unit: the
-// store goes by the deadline.
+// store goes by the deadline. Of nil it does nothing.
 func (k *Kept) Refresh() {
+	if k == nil {
+		return
+	}
 	k.renewer.mu.Lock()
 	defer k.renewer.mu.Unlock()
 	if k.next != nil {

@@ -1,0 +1,187 @@
+package besteffort
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/lease"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Logging says when the log of a unit is written.
+type Logging uint8
+
+const (
+	// LogBefore writes it before the first attempt leaves.
+	LogBefore Logging = iota
+	// LogAlongside writes it while the first attempt is under way.
+	LogAlongside
+	// LogOnFailure writes it when the first attempt has failed, or its outcome
+	// is not known.
+	LogOnFailure
+)
+
+// adding is the write of a log while its unit is being run.
+type adding struct {
+	done chan struct{}
+	added
+	panicked any
+}
+
+// added is what became of the write of a log.
+type added struct {
+	err   error
+	lease *lease.Kept
+	took  time.Duration
+}
+
+// logAlongside begins to write the log.
+func (e *Deliverer) logAlongside(ctx context.Context, d *Delivery) *adding {
+	d.Unit.TraceParent = e.cfg.Bus.TraceParent(ctx)
+	a := &adding{done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		defer func() { a.panicked = recover() }()
+		a.added = e.add(ctx, d)
+	}()
+	return a
+}
+
+// add writes the log on a context of its own: the caller's may end, and what
+// was sent must be logged all the same.
+func (e *Deliverer) add(ctx context.Context, d *Delivery) (a added) {
+	ctx, cancel := e.own(ctx)
+	defer cancel()
+	d.alone[0] = d.Unit
+	begun := time.Now()
+	a.err = e.cfg.Storage.Add(ctx, e.cfg.Lease, d.alone[:]...)
+	a.took = time.Since(begun)
+	switch {
+	case a.err == nil:
+		a.lease = e.leases.Keep(d.Unit)
+	case errors.Is(a.err, txlog.ErrInDoubt):
+		d.Unit.Lease.Deadline = begun.Add(e.cfg.Lease) // if it was written
+	}
+	return a
+}
+
+// logSent brings the log of a unit that was sent to an end: it waits for what
+// was begun alongside, or writes it now. The error is that of the log.
+func (e *Deliverer) logSent(ctx context.Context, d *Delivery, beside *adding) error {
+	var a added
+	if beside != nil {
+		<-beside.done
+		if beside.panicked != nil {
+			panic(beside.panicked)
+		}
+		a = beside.added
+	} else {
+		a = e.add(ctx, d)
+	}
+	d.logged, d.lease, d.unwritten, d.logTook = true, a.lease, a.err, a.took
+	// See Log: it may come back.
+	d.inDoubt = d.inDoubt || d.unwritten == nil && d.Unit.AddRepeated && d.Unit.Receipt != ""
+	return d.unwritten
+}
+
+// settle ends a delivery whose first attempt was made without waiting for the
+// log, as far as the log is what decides: err is the caller's answer then. Not
+// settled means that the log is written, and all goes on as if it had been
+// before.
+func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (settled bool, err error) {
+	applied := d.Outcome.Delivered()
+	switch {
+	case beside == nil && applied:
+		e.reaper.unlogged(d)
+		return true, nil
+	case beside == nil && d.final() && !d.parksRefusal():
+		return true, d.Outcome.Err
+	case beside != nil && applied:
+		select {
+		case <-beside.done:
+		case <-ctx.Done():
+			// The caller has its Result; what becomes of the log is seen to
+			// behind it.
+			late := *d
+			if e.reaper.behind(func() { _ = e.settleApplied(ctx, &late, beside) }) {
+				return true, nil
+			}
+		}
+		return true, e.settleApplied(ctx, d, beside)
+	}
+	switch err := e.logSent(ctx, d, beside); {
+	case err == nil:
+		return false, nil
+	case errors.Is(err, txlog.ErrInDoubt):
+		p := pending(d, fmt.Errorf("%w; and %w", d.Outcome.Err, err))
+		p.Sent = true
+		return true, p
+	case d.final():
+		return true, d.Outcome.Err
+	case !d.Outcome.Maybe():
+		return true, e.notLogged(d)
+	default:
+		return true, e.decideUnlogged(ctx, d)
+	}
+}
+
+// parksRefusal reports whether a refusal of d is to be parked in the log.
+func (d *Delivery) parksRefusal() bool {
+	return d.KeepRefused && !errors.Is(d.Outcome.Err, delivery.ErrKeyReused)
+}
+
+// settleApplied ends a unit that was applied while its log was being written:
+// whatever became of the log, the write is delivered. What has to be removed is
+// removed once the log has answered, never before: an entry that arrives late
+// would come back.
+func (e *Deliverer) settleApplied(ctx context.Context, d *Delivery, beside *adding) error {
+	switch err := e.logSent(ctx, d, beside); {
+	case err == nil:
+		e.reaper.reap(ctx, d)
+	case errors.Is(err, txlog.ErrInDoubt):
+		e.reaper.chase(d)
+	default:
+		e.reaper.unlogged(d)
+		e.warn(d, dberr.DescribeLog(err), "bed: the write is delivered, its log could not be written alongside")
+		if e.cfg.Unlogged != nil {
+			e.cfg.Unlogged.Add(1)
+		}
+	}
+	return nil
+}
+
+// notLogged is the answer to a write that is not applied and has no log.
+func (e *Deliverer) notLogged(d *Delivery) error {
+	return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: d.unwritten, Attempt: d.Outcome.Err}
+}
+
+// decideUnlogged ends the doubt about a unit without a log by its receipt, on a
+// context of its own: nobody can do it later.
+func (e *Deliverer) decideUnlogged(ctx context.Context, d *Delivery) error {
+	if d.Unit.Receipt != "" {
+		ctx, cancel := e.own(ctx)
+		defer cancel()
+		switch decided := e.ask(ctx, d); {
+		case decided && d.Outcome.Delivered():
+			e.reaper.unlogged(d)
+			return nil
+		case decided:
+			return e.notLogged(d)
+		}
+	}
+	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: d.Outcome.Err, Log: d.unwritten}
+}
+
+// Panicked is what is told of a unit at which the driver panicked with p.
+func (d *Delivery) Panicked(p any) error {
+	cause := fmt.Errorf("the driver panicked: %v", p)
+	if d.unwritten == nil || errors.Is(d.unwritten, txlog.ErrInDoubt) {
+		return pending(d, cause)
+	}
+	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
+}

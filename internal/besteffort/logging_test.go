@@ -1,0 +1,452 @@
+package besteffort
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// journaled is a log that takes its time and notes in which order it was asked
+// and has answered.
+type journaled struct {
+	*txlog.Memory
+	takes time.Duration
+	// fails is the answer of Add, and arrives says that it is written all the
+	// same, so much later.
+	fails   error
+	arrives time.Duration
+
+	mu      sync.Mutex
+	journal []string
+}
+
+func (s *journaled) note(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.journal = append(s.journal, what)
+}
+
+func (s *journaled) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+	s.note("add")
+	select {
+	case <-time.After(s.takes):
+	case <-ctx.Done():
+		s.note("cut off")
+		return ctx.Err()
+	}
+	if s.fails == nil {
+		err := s.Memory.Add(ctx, lease, units...)
+		s.note("added")
+		return err
+	}
+	if s.arrives > 0 {
+		late := *units[0]
+		late.Lease.Token = "the writer's"
+		units[0].Lease.Token = late.Lease.Token
+		time.AfterFunc(s.arrives, func() {
+			_ = s.Memory.Add(context.Background(), lease, &late)
+			s.note("arrived")
+		})
+	}
+	s.note("failed")
+	return s.fails
+}
+
+func (s *journaled) Remove(ctx context.Context, units ...*txlog.Unit) error {
+	err := s.Memory.Remove(ctx, units...)
+	if err == nil {
+		s.note("removed")
+	} else {
+		s.note("nothing to remove")
+	}
+	return err
+}
+
+func (s *journaled) want(t *testing.T, journal ...string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fmt.Sprint(s.journal) != fmt.Sprint(journal) {
+		t.Errorf("the log was asked for %q, want %q", s.journal, journal)
+	}
+}
+
+func (s *journaled) units(t *testing.T) []*txlog.Unit {
+	t.Helper()
+	units, err := s.List(context.Background(), txlog.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return units
+}
+
+func loggingDeliverer(s txlog.Storage, change ...func(*Config)) *Deliverer {
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	cfg := Config{
+		Storage: s, Lease: 30 * time.Second, LogTimeout: 5 * time.Second, RetryInitial: 20 * time.Millisecond, RetryMax: 500 * time.Millisecond,
+		RetryTimeout: 10 * time.Second, Dialect: &delivery.Dialect{}, Logger: quiet, Unlogged: new(atomic.Uint64),
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	return New(cfg)
+}
+
+func aWrite(l Logging, first func() attempt.Outcome) *Delivery {
+	id := txlog.NewID()
+	return &Delivery{
+		Unit:     &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+		Attempts: funcs{first: first}, Logging: l,
+	}
+}
+
+func takes(d time.Duration, out attempt.Outcome) func() attempt.Outcome {
+	return func() attempt.Outcome {
+		time.Sleep(d)
+		return out
+	}
+}
+
+var (
+	errCut     = errors.New("the connection broke")
+	errNo      = errors.New("no")
+	errNoLog   = errors.New("the log is down")
+	refusal    = attempt.Outcome{Err: errNo, Class: delivery.Refused}
+	maybe      = attempt.Outcome{Err: errCut, Class: delivery.Unknown}
+	notApplied = attempt.Outcome{Err: errCut, Class: delivery.Unreachable}
+)
+
+func TestAWriteAndItsLogAreUnderWayTogetherAndTheCallerWaitsForBoth(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ log, write, both time.Duration }{
+		"the log is slower":   {3 * time.Second, time.Second, 3 * time.Second},
+		"the write is slower": {time.Second, 3 * time.Second, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &journaled{Memory: txlog.NewMemory(), takes: c.log}
+				e := loggingDeliverer(s)
+				start := time.Now()
+				if err := e.Deliver(t.Context(), aWrite(LogAlongside, takes(c.write, attempt.Outcome{}))); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took != c.both {
+					t.Errorf("the caller waited for %v, want %v", took, c.both)
+				}
+				s.want(t, "add", "added", "removed")
+				e.Close(t.Context())
+			})
+		})
+	}
+}
+
+func TestAWriteThatGoesWellCostsNothingInTheLogOnFailureOnly(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		out  attempt.Outcome
+		want error
+	}{"applied": {attempt.Outcome{}, nil}, "refused": {refusal, errNo}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &journaled{Memory: txlog.NewMemory()}
+			e := loggingDeliverer(s)
+			if err := e.Deliver(t.Context(), aWrite(LogOnFailure, takes(0, c.out))); err != c.want { //nolint:errorlint // unwrapped
+				t.Errorf("the caller gets %v, want %v", err, c.want)
+			}
+			s.want(t)
+			e.Close(t.Context())
+		})
+	}
+}
+
+// The writer's own attempts are what the entry says of itself, also those from
+// before it was written.
+func TestWhatTheFirstAttemptLeavesInDoubtIsStoredWithItsLog(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		out     attempt.Outcome
+		inDoubt bool
+	}{"maybe": {maybe, true}, "not applied": {notApplied, false}} {
+		for _, l := range []Logging{LogAlongside, LogOnFailure} {
+			t.Run(fmt.Sprint(name, l), func(t *testing.T) {
+				t.Parallel()
+				s := &journaled{Memory: txlog.NewMemory()}
+				e := loggingDeliverer(s)
+				err := e.Deliver(t.Context(), aWrite(l, takes(0, c.out)))
+				if !errors.Is(err, listener.ErrPending) || !errors.Is(err, errCut) {
+					t.Errorf("the caller gets %v", err)
+				}
+				units := s.units(t)
+				if len(units) != 1 || units[0].InDoubt != c.inDoubt || units[0].Leased {
+					t.Errorf("the log holds %+v, want one unit, its doubt %v", units, c.inDoubt)
+				}
+				e.Close(t.Context())
+			})
+		}
+	}
+}
+
+func TestACallerWhoLeavesDoesNotKeepItsLogFromBeingWritten(t *testing.T) {
+	t.Parallel()
+	for _, l := range []Logging{LogAlongside, LogOnFailure} {
+		t.Run(fmt.Sprint(l), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &journaled{Memory: txlog.NewMemory(), takes: 2 * time.Second}
+				e := loggingDeliverer(s)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				err := e.Deliver(ctx, aWrite(l, takes(time.Second, maybe)))
+				if !errors.Is(err, listener.ErrPending) {
+					t.Errorf("the caller gets %v", err)
+				}
+				if units := s.units(t); len(units) != 1 || !units[0].InDoubt {
+					t.Errorf("the log holds %+v", units)
+				}
+				e.Close(t.Context())
+			})
+		})
+	}
+}
+
+func TestALogThatDoesNotAnswerIsWaitedForNoLongerThanTheLogsTimeout(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		l    Logging
+		out  attempt.Outcome
+		want error
+		took time.Duration
+	}{
+		"alongside, applied":    {LogAlongside, attempt.Outcome{}, nil, 5 * time.Second},
+		"alongside, maybe":      {LogAlongside, maybe, listener.ErrUnknownOutcome, 5 * time.Second},
+		"on failure, maybe":     {LogOnFailure, maybe, listener.ErrUnknownOutcome, 6 * time.Second},
+		"on failure, not there": {LogOnFailure, notApplied, listener.ErrNotLogged, 6 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), takes: time.Hour})
+				start := time.Now()
+				if err := e.Deliver(t.Context(), aWrite(c.l, takes(time.Second, c.out))); !errors.Is(err, c.want) {
+					t.Errorf("the caller gets %v, want %v", err, c.want)
+				}
+				if took := time.Since(start); took != c.took {
+					t.Errorf("it took %v, want %v", took, c.took)
+				}
+				e.Close(t.Context())
+			})
+		})
+	}
+}
+
+// Whose write is applied has its Result when its context ends, and the entry,
+// which comes late, goes behind it.
+func TestACallerWhoseWriteIsAppliedDoesNotWaitForTheLogBeyondItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &journaled{Memory: txlog.NewMemory(), takes: 3 * time.Second}
+		e := loggingDeliverer(s)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := e.Deliver(ctx, aWrite(LogAlongside, takes(0, attempt.Outcome{}))); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("it took %v", took)
+		}
+		e.Close(t.Context())
+		s.want(t, "add", "added", "removed")
+	})
+}
+
+func TestAnEntryInDoubtIsRemovedWheneverItComesWhileItsLeaseLasts(t *testing.T) {
+	t.Parallel()
+	for name, arrives := range map[string]time.Duration{"there": time.Nanosecond, "late": 20 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &journaled{Memory: txlog.NewMemory(), fails: fmt.Errorf("%w: %w", txlog.ErrInDoubt, errNoLog), arrives: arrives}
+				e := loggingDeliverer(s)
+				if err := e.Deliver(t.Context(), aWrite(LogAlongside, takes(time.Millisecond, attempt.Outcome{}))); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(arrives + 2*time.Second)
+				if units := s.units(t); len(units) != 0 {
+					t.Errorf("the log holds %+v", units)
+				}
+				e.Close(t.Context())
+			})
+		})
+	}
+}
+
+func TestTheSearchForAnEntryInDoubtEndsWithItsLeaseOrWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &journaled{Memory: txlog.NewMemory(), fails: txlog.ErrInDoubt}
+		e := loggingDeliverer(s)
+		for range 2 {
+			if err := e.Deliver(t.Context(), aWrite(LogAlongside, takes(0, attempt.Outcome{}))); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(27 * time.Second)
+		s.mu.Lock()
+		before := len(s.journal)
+		s.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		s.mu.Lock()
+		if more := len(s.journal) - before; more == 0 || more > 10 {
+			t.Errorf("it was looked for %d times in the last seconds of its lease", more)
+		}
+		s.mu.Unlock()
+		_ = e.Deliver(t.Context(), aWrite(LogAlongside, takes(0, attempt.Outcome{})))
+		start := time.Now()
+		e.Close(t.Context())
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("closing took %v", took)
+		}
+	})
+}
+
+func TestWithTheEntryInDoubtAWriteThatIsNotAppliedIsPendingWithItsError(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		l     Logging
+		out   attempt.Outcome
+		cause error
+	}{
+		"alongside, refused":      {LogAlongside, refusal, errNo},
+		"alongside, maybe":        {LogAlongside, maybe, errCut},
+		"alongside, not applied":  {LogAlongside, notApplied, errCut},
+		"on failure, maybe":       {LogOnFailure, maybe, errCut},
+		"on failure, not applied": {LogOnFailure, notApplied, errCut},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), fails: fmt.Errorf("%w: %w", txlog.ErrInDoubt, errNoLog)})
+			err := e.Deliver(t.Context(), aWrite(c.l, takes(0, c.out)))
+			if !errors.Is(err, listener.ErrPending) || !errors.Is(err, txlog.ErrInDoubt) || !errors.Is(err, c.cause) {
+				t.Errorf("the caller gets %v, want it pending with %v", err, c.cause)
+			}
+			e.Close(t.Context())
+		})
+	}
+}
+
+// Its lease must not run out under a writer whose first attempt takes long.
+func TestTheLogAlongsideIsKeptForAsLongAsItsWriteTakes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &journaled{Memory: txlog.NewMemory()}
+		e := loggingDeliverer(s)
+		d := aWrite(LogAlongside, nil)
+		d.Attempts = funcs{first: func() attempt.Outcome {
+			time.Sleep(5 * time.Minute)
+			if claimed, err := s.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Second}); len(claimed) != 0 || err != nil {
+				t.Errorf("a job could claim it: %v, %v", claimed, err)
+			}
+			return attempt.Outcome{}
+		}}
+		if err := e.Deliver(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+		s.want(t, "add", "added", "removed")
+		e.Close(t.Context())
+	})
+}
+
+func TestAWriteAtWhichTheDriverPanickedIsInTheLog(t *testing.T) {
+	t.Parallel()
+	for _, l := range []Logging{LogAlongside, LogOnFailure} {
+		for _, fails := range []error{nil, errNoLog} {
+			t.Run(fmt.Sprint(l, fails), func(t *testing.T) {
+				t.Parallel()
+				s := &journaled{Memory: txlog.NewMemory(), fails: fails}
+				e := loggingDeliverer(s)
+				d := aWrite(l, func() attempt.Outcome { panic("driver") })
+				func() {
+					defer func() {
+						want := listener.ErrPending
+						if fails != nil {
+							want = listener.ErrUnknownOutcome
+						}
+						if p := recover(); p != "driver" || !errors.Is(d.Panicked(p), want) {
+							t.Errorf("the panic %v is told as %v, want %v", p, d.Panicked(p), want)
+						}
+					}()
+					_ = e.Deliver(t.Context(), d)
+				}()
+				if units := s.units(t); len(units) != 1 && fails == nil {
+					t.Errorf("the log holds %+v", units)
+				}
+				e.Close(t.Context())
+			})
+		}
+	}
+}
+
+// A receipt without a log is erased with the others, unless an attempt may
+// still be on its way.
+func TestTheReceiptOfAWriteWithoutALogIsErasedWhenNoAttemptCanNeedIt(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		l     Logging
+		first attempt.Outcome
+		void  attempt.Outcome
+		erase bool
+		want  error
+	}{
+		"on failure, applied":         {LogOnFailure, attempt.Outcome{}, attempt.Outcome{}, true, nil},
+		"alongside, applied":          {LogAlongside, attempt.Outcome{}, attempt.Outcome{}, true, nil},
+		"found by another attempt":    {LogOnFailure, attempt.Outcome{Found: true}, attempt.Outcome{}, false, nil},
+		"decided to have been done":   {LogOnFailure, maybe, attempt.Outcome{Found: true}, false, nil},
+		"decided never to be done":    {LogOnFailure, maybe, attempt.Outcome{Voided: true, Class: delivery.Refused, Err: delivery.ErrVoided}, false, listener.ErrNotLogged},
+		"the target cannot be asked":  {LogOnFailure, maybe, notApplied, false, listener.ErrUnknownOutcome},
+		"alongside, cannot be asked":  {LogAlongside, maybe, notApplied, false, listener.ErrUnknownOutcome},
+		"alongside, decided not done": {LogAlongside, maybe, attempt.Outcome{Voided: true, Class: delivery.Refused, Err: delivery.ErrVoided}, false, listener.ErrNotLogged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			erased := 0
+			e := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), fails: errNoLog}, func(c *Config) {
+				c.Erase = func(_ context.Context, receipts []string) { erased += len(receipts) }
+			})
+			d := aWrite(c.l, nil)
+			d.Attempts = funcs{first: func() attempt.Outcome { return c.first }, void: func() attempt.Outcome { return c.void }}
+			d.Unit.Receipt = d.Unit.ID
+			ctx, cancel := context.WithCancel(t.Context())
+			if c.first.Err != nil {
+				cancel() // it is decided all the same
+			}
+			if err := e.Deliver(ctx, d); !errors.Is(err, c.want) {
+				t.Errorf("the caller gets %v, want %v", err, c.want)
+			}
+			cancel()
+			e.Close(t.Context())
+			if (erased == 1) != c.erase {
+				t.Errorf("%d receipts were erased", erased)
+			}
+			if n := e.cfg.Unlogged.Load(); (n == 1) != (c.l == LogAlongside && c.first.Err == nil) {
+				t.Errorf("%d writes were counted as applied without their log", n)
+			}
+		})
+	}
+}
