@@ -262,3 +262,15 @@ func TestKindsHaveNames(t *testing.T) {
 		t.Errorf("a kind that does not exist is called %q", s)
 	}
 }
+
+// word takes no keyword for a function.
+func TestNoFunctionThatVariesIsAKeyword(t *testing.T) {
+	t.Parallel()
+	for flavor, functions := range varying {
+		for name := range functions {
+			if lookup(name) != 0 {
+				t.Errorf("%s of flavor %d is a keyword too, calls of it are not seen", name, flavor)
+			}
+		}
+	}
+}

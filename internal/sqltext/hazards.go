@@ -135,7 +135,7 @@ type scan struct {
 }
 
 // hazards reads the DML that begins with first, with lex behind it, and ends
-// before end. It takes no memory.
+// before end. It allocates nothing.
 func hazards(lex lexer, first token, end int) Hazards {
 	s := scan{cursor: cursor{lex: lex, tok: first, end: end}}
 	s.ahead = s.read()
@@ -222,7 +222,7 @@ func (s *scan) word() {
 			s.varies(variesRandom)
 		}
 	}
-	if s.ahead.char != '(' {
+	if s.tok.kw != 0 || s.ahead.char != '(' {
 		return
 	}
 	switch s.before.kw {
@@ -274,24 +274,18 @@ func (s *scan) sqliteNow() {
 	}
 }
 
-// name reads a dotted name and gives its last part.
-func (s *scan) name() token {
-	for s.ahead.char == '.' {
-		s.next()
-		s.next()
-	}
-	t := s.tok
-	s.next()
-	return t
-}
-
 // target reads the name of the table to be written and its alias.
 func (s *scan) target() {
 	s.table, s.alias = token{}, token{}
 	if s.tok.typ != tokWord && s.tok.typ != tokIdent {
 		return
 	}
-	s.table = s.name()
+	for s.ahead.char == '.' {
+		s.next()
+		s.next()
+	}
+	s.table = s.tok
+	s.next()
 	if s.tok.char == '*' {
 		s.next()
 	}

@@ -244,9 +244,6 @@ func (k keyword) isDML(f Flavor) bool {
 	return false
 }
 
-// isInsert is for the DML verbs that may generate an id.
-func (k keyword) isInsert() bool { return k == kwInsert || k == kwReplace || k == kwMerge }
-
 // isQuery is for the verbs that begin a query.
 func (k keyword) isQuery() bool { return k == kwSelect || k == kwValues || k == kwTable }
 

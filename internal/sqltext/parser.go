@@ -268,7 +268,8 @@ func (p *parser) mainVerb(kw keyword) {
 
 func (p *parser) writes(kw keyword) {
 	p.fx |= fxDML
-	if kw.isInsert() {
+	switch kw {
+	case kwInsert, kwReplace, kwMerge: // they may generate an id
 		p.fx |= fxInsert
 	}
 }
