@@ -124,9 +124,9 @@ func TestAStatementOverManyRowsTouchesNoOthersInASmallTable(t *testing.T) {
 	}
 	pool := db.Open(t)
 	for what, got := range map[string]string{
-		"removal": plan(t, pool, FlavorMySQL, shape{kind: deleteHeld, rows: len(ids)}, append(slices.Clip(ids), "token")...),
+		"removal": plan(t, pool, FlavorMySQL, shape{kind: deleteOwned, rows: len(ids)}, append(slices.Clip(ids), "token")...),
 		"claim":   plan(t, pool, FlavorMySQL, shape{kind: takeRows, rows: len(ids)}, append([]any{"token", 1, 1}, ids...)...),
-		"renewal": plan(t, pool, FlavorMySQL, shape{kind: renewHeld, rows: len(ids), form: byPairs}, append([]any{1, 1}, fences...)...),
+		"renewal": plan(t, pool, FlavorMySQL, shape{kind: renewOwned, rows: len(ids), form: byPairs}, append([]any{1, 1}, fences...)...),
 	} {
 		if !strings.Contains(got, "type=range") || !strings.Contains(got, "key=PRIMARY") {
 			t.Errorf("the %s reads rows that it does not name:\n%s", what, got)

@@ -38,6 +38,17 @@ func rowID(head string, n int) string {
 	return string(b[:])
 }
 
+// rowIDs gives the ids of the unit's rows in their order.
+func (u *Unit) rowIDs() []string { return rowIDs(u.ID, min(len(u.Statements), MaxStatements)) }
+
+func rowIDs(id string, n int) []string {
+	ids := make([]string, max(1, n))
+	for i := range ids {
+		ids[i] = rowID(id, i)
+	}
+	return ids
+}
+
 // headID is the id of the first row of the unit to which the row id belongs.
 // What is no id comes back unchanged: it is nobody's.
 func headID(id string) string {

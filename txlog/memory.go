@@ -82,8 +82,8 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 	return nil
 }
 
-// held gives the stored unit if u's token holds it.
-func (m *Memory) held(u *Unit) *Unit {
+// owned gives the stored unit if u's token owns it.
+func (m *Memory) owned(u *Unit) *Unit {
 	if u == nil {
 		return nil
 	}
@@ -101,27 +101,16 @@ func (m *Memory) Remove(ctx context.Context, units ...*Unit) error {
 	defer m.mu.Unlock()
 	var lost []*Unit
 	for _, u := range units {
-		if m.held(u) == nil {
+		if m.owned(u) == nil {
 			lost = append(lost, u)
 			continue
 		}
 		delete(m.units, u.ID)
 	}
-	return leaseLost("removing", lost)
-}
-
-// leaseLost names the units in an ErrLeaseLost; nil when there are none.
-func leaseLost(what string, lost []*Unit) error {
-	if len(lost) == 0 {
-		return nil
+	if len(lost) > 0 {
+		return leaseLost("removing", lost)
 	}
-	err := &LeaseLostError{what: what, IDs: make([]string, len(lost))}
-	for i, u := range lost {
-		if u != nil {
-			err.IDs[i] = u.ID
-		}
-	}
-	return err
+	return nil
 }
 
 // Renew implements [Storage].
@@ -136,7 +125,7 @@ func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit)
 	defer m.mu.Unlock()
 	now := memoryNow()
 	for _, u := range units {
-		c := m.held(u)
+		c := m.owned(u)
 		if c == nil {
 			lost = append(lost, u)
 			continue
@@ -156,7 +145,7 @@ func (m *Memory) Locate(ctx context.Context, u *Unit, place string) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	c := m.held(u)
+	c := m.owned(u)
 	if c == nil {
 		return leaseLost("locating", []*Unit{u})
 	}
@@ -170,7 +159,7 @@ func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	c := m.held(u)
+	c := m.owned(u)
 	if c == nil {
 		return leaseLost("releasing", []*Unit{u})
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -246,6 +247,22 @@ func (db *database) onUnit(ctx context.Context, u *Unit, f func(context.Context,
 		return f(ctx, db)
 	}
 	return db.inTx(ctx, f)
+}
+
+// runFenced runs a fenced statement over the rows of one unit and reports whether
+// the unit was owned. All its rows have the same owner, so that one of them tells.
+func runFenced(ctx context.Context, q runner, k kind, before []any, id, token string, rows int) (owned bool, err error) {
+	if rows <= 1 {
+		n, err := q.run(ctx, shape{kind: k, rows: 1}, append(before, id, token)...)
+		return n > 0, err
+	}
+	err = chunks(rowIDs(id, rows), func(ids []any) error {
+		args := append(slices.Clone(before), ids...)
+		n, err := q.run(ctx, shape{kind: k, rows: len(ids)}, append(args, token)...)
+		owned = owned || n > 0
+		return err
+	})
+	return owned, err
 }
 
 // tokens reads who owns the units; those that are not there are left out.

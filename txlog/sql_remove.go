@@ -9,13 +9,13 @@ import (
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
-// held is a unit as its owner wants it removed: a copy, so that a caller who
+// removal is a unit as its owner wants it removed: a copy, so that a caller who
 // is not waiting any more may write to its unit.
-type held struct {
+type removal struct {
 	id, token string
 	rows      int
 	deadline  time.Time
-	removed   bool
+	done      bool
 }
 
 // ownerEnd is until when an owner's write is worth repeating. The lease only
@@ -43,13 +43,13 @@ func removable(units []*Unit) int {
 }
 
 // deleteGroup removes the units of the requests and notes which of them were
-// held. One that is gone after an attempt without an answer was removed by that,
+// owned. One that is gone after an attempt without an answer was removed by that,
 // until its lease ends: nobody else could.
 func (w *writer) deleteGroup(ctx context.Context, group []*request, again bool) error {
 	var err error
-	switch units := len(group) > 1 || len(group[0].holds) > 1; {
+	switch units := len(group) > 1 || len(group[0].removals) > 1; {
 	case !units:
-		err = w.deleteOne(ctx, &group[0].holds[0])
+		err = w.deleteOne(ctx, &group[0].removals[0])
 	case w.tells && !w.many(group):
 		err = w.deleteTold(ctx, group)
 	default:
@@ -65,7 +65,7 @@ func (w *writer) deleteGroup(ctx context.Context, group []*request, again bool) 
 
 // manyRows is from how many rows on a local transaction is worth it. To MariaDB
 // what a DELETE deleted is more work to tell than to undo in case that one is not
-// held; PostgreSQL: see deleteByIndex.
+// owned; PostgreSQL: see deleteByIndex.
 const manyRows = 64
 
 func (w *writer) many(group []*request) bool {
@@ -77,10 +77,10 @@ func (w *writer) many(group []*request) bool {
 }
 
 // each calls f for every unit of the requests.
-func each(group []*request, f func(*held) error) error {
+func each(group []*request, f func(*removal) error) error {
 	for _, r := range group {
-		for i := range r.holds {
-			if err := f(&r.holds[i]); err != nil {
+		for i := range r.removals {
+			if err := f(&r.removals[i]); err != nil {
 				return err
 			}
 		}
@@ -88,30 +88,30 @@ func each(group []*request, f func(*held) error) error {
 	return nil
 }
 
-func (w *writer) deleteOne(ctx context.Context, h *held) (err error) {
+func (w *writer) deleteOne(ctx context.Context, h *removal) (err error) {
 	found := false
 	if h.rows <= maxRows {
-		found, err = runHeld(ctx, w.db, deleteHeld, nil, h.id, h.token, h.rows)
+		found, err = runFenced(ctx, w.db, deleteOwned, nil, h.id, h.token, h.rows)
 	} else {
 		err = w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
-			found, err = runHeld(ctx, q, deleteHeld, nil, h.id, h.token, h.rows)
+			found, err = runFenced(ctx, q, deleteOwned, nil, h.id, h.token, h.rows)
 			return err
 		})
 	}
-	h.removed = h.removed || err == nil && found
+	h.done = h.done || err == nil && found
 	return err
 }
 
 // deleteEach removes the units one by one in a local transaction.
 func (w *writer) deleteEach(ctx context.Context, group []*request) error {
 	// Before the transaction takes a connection, see within.
-	if _, err := w.db.stmt(ctx, shape{kind: deleteHeld, rows: 1}); err != nil {
+	if _, err := w.db.stmt(ctx, shape{kind: deleteOwned, rows: 1}); err != nil {
 		return err
 	}
-	var found []*held
+	var found []*removal
 	err := w.db.inTx(ctx, func(ctx context.Context, q runner) error {
-		return each(group, func(h *held) error {
-			there, err := runHeld(ctx, q, deleteHeld, nil, h.id, h.token, h.rows)
+		return each(group, func(h *removal) error {
+			there, err := runFenced(ctx, q, deleteOwned, nil, h.id, h.token, h.rows)
 			if there {
 				found = append(found, h)
 			}
@@ -120,7 +120,7 @@ func (w *writer) deleteEach(ctx context.Context, group []*request) error {
 	})
 	if err == nil {
 		for _, h := range found {
-			h.removed = true
+			h.done = true
 		}
 	}
 	return err
@@ -129,11 +129,11 @@ func (w *writer) deleteEach(ctx context.Context, group []*request) error {
 // fence gives the number of rows of the requests and the token of the first.
 // As a rule all have it, that of this storage.
 func fence(group []*request) (rows int, token string, same bool) {
-	token, same = group[0].holds[0].token, true
+	token, same = group[0].removals[0].token, true
 	for _, r := range group {
 		rows += r.Rows
-		for i := range r.holds {
-			same = same && r.holds[i].token == token
+		for i := range r.removals {
+			same = same && r.removals[i].token == token
 		}
 	}
 	return rows, token, same
@@ -145,7 +145,7 @@ func deleteShape(k kind, group []*request) (sh shape, args []any, rows int) {
 	rows, first, same := fence(group)
 	size := roundUp(rows)
 	args = make([]any, 0, 2*size)
-	_ = each(group, func(h *held) error {
+	_ = each(group, func(h *removal) error {
 		var token any = h.token
 		for n := range h.rows {
 			if args = append(args, rowID(h.id, n)); !same {
@@ -186,7 +186,7 @@ func (w *writer) deleteTold(ctx context.Context, group []*request) error {
 // the whole table.
 func (w *writer) deleteArray(ctx context.Context, group []*request, rows int, token string) error {
 	ids := make([]string, 0, rows)
-	_ = each(group, func(h *held) error {
+	_ = each(group, func(h *removal) error {
 		for n := range h.rows {
 			ids = append(ids, rowID(h.id, n))
 		}
@@ -212,7 +212,7 @@ func (w *writer) deleteByIndex(ctx context.Context, group []*request, args []any
 	if _, err := w.db.stmt(ctx, sh); err != nil {
 		return err
 	}
-	var found []*held
+	var found []*removal
 	err := w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
 		if _, err := q.exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 			return err
@@ -226,21 +226,21 @@ func (w *writer) deleteByIndex(ctx context.Context, group []*request, args []any
 	return err
 }
 
-func markRemoved(found []*held) {
+func markRemoved(found []*removal) {
 	for _, h := range found {
-		h.removed = true
+		h.done = true
 	}
 }
 
 // told runs a DELETE that tells which rows there were.
-func told(ctx context.Context, q runner, sh shape, args []any, group []*request) (found []*held, err error) {
+func told(ctx context.Context, q runner, sh shape, args []any, group []*request) (found []*removal, err error) {
 	rows, err := q.query(ctx, sh, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	units := make(map[string]*held, len(group))
-	_ = each(group, func(h *held) error {
+	units := make(map[string]*removal, len(group))
+	_ = each(group, func(h *removal) error {
 		// Of two callers who remove the same unit one has removed it.
 		if units[h.id] == nil {
 			units[h.id] = h
@@ -259,13 +259,13 @@ func told(ctx context.Context, q runner, sh shape, args []any, group []*request)
 	return found, rows.Err()
 }
 
-// errNotAll: some of the units were not held, and nothing was removed.
-var errNotAll = errors.New("not all of the units are held")
+// errNotAll: some of the units were not owned, and nothing was removed.
+var errNotAll = errors.New("not all of the units are owned")
 
-// deleteAll removes all the units, or none of them if one is not held: MySQL
+// deleteAll removes all the units, or none of them if one is not owned: MySQL
 // does not tell which one it is.
 func (w *writer) deleteAll(ctx context.Context, group []*request) error {
-	sh, args, rows := deleteShape(deleteHeld, group)
+	sh, args, rows := deleteShape(deleteOwned, group)
 	if _, err := w.db.stmt(ctx, sh); err != nil {
 		return err
 	}
@@ -277,17 +277,17 @@ func (w *writer) deleteAll(ctx context.Context, group []*request) error {
 		return err
 	})
 	if err == nil {
-		return each(group, func(h *held) error { h.removed = true; return nil })
+		return each(group, func(h *removal) error { h.done = true; return nil })
 	}
 	return err
 }
 
 // markGone marks as removed what is gone before its lease ended.
 func (w *writer) markGone(ctx context.Context, group []*request) error {
-	var doubtful []*held
+	var doubtful []*removal
 	var ids []string
-	_ = each(group, func(h *held) error {
-		if !h.removed {
+	_ = each(group, func(h *removal) error {
+		if !h.done {
 			doubtful = append(doubtful, h)
 			ids = append(ids, h.id)
 		}
@@ -303,7 +303,7 @@ func (w *writer) markGone(ctx context.Context, group []*request) error {
 	now := time.Now()
 	for _, h := range doubtful {
 		if _, there := tokens[h.id]; !there && now.Before(h.deadline) {
-			h.removed = true
+			h.done = true
 		}
 	}
 	return nil

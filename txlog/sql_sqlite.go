@@ -15,22 +15,9 @@ import (
 // driver's connection itself: within the process, what database/sql does for
 // each of them costs more than many of them do.
 
-// writeShared makes one write of what is in the requests. What a caller adds
-// alone is one statement, and so is what it removes of one unit.
+// writeShared makes one write of what is in the requests.
 func (w *writer) writeShared(ctx context.Context, group []*request, again bool) error {
-	switch first := group[0]; {
-	case len(group) > 1:
-	case first.Kind == adding:
-		return w.insertGroup(ctx, group, again)
-	case len(first.holds) == 1:
-		return w.deleteGroup(ctx, group, again)
-	}
-	if again {
-		for _, r := range group {
-			r.repeated = true
-		}
-	}
-	var found []*held
+	var found []*removal
 	err := w.inRaw(ctx, func(ctx context.Context, q *rawTx) (err error) {
 		if err := q.insert(ctx, group); err != nil {
 			return err
@@ -42,7 +29,7 @@ func (w *writer) writeShared(ctx context.Context, group []*request, again bool) 
 		return err
 	}
 	for _, h := range found {
-		h.removed = true
+		h.done = true
 	}
 	if again {
 		return w.markGone(ctx, group)
@@ -199,10 +186,10 @@ func (q *rawTx) insertRow(ctx context.Context, r *row, now int64) error {
 	return err
 }
 
-// remove deletes the units of the requests and gives those that were held.
-func (q *rawTx) remove(ctx context.Context, group []*request) (found []*held, err error) {
-	err = each(group, func(h *held) error {
-		stmt, err := q.stmt(shape{kind: deleteHeld, rows: 1})
+// remove deletes the units of the requests and gives those that their owners own.
+func (q *rawTx) remove(ctx context.Context, group []*request) (found []*removal, err error) {
+	err = each(group, func(h *removal) error {
+		stmt, err := q.stmt(shape{kind: deleteOwned, rows: 1})
 		if err != nil {
 			return err
 		}

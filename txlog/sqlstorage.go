@@ -3,7 +3,9 @@ package txlog
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
@@ -141,6 +143,100 @@ func (s *SQLStorage) Close() error {
 	return s.db.Close()
 }
 
+// Add implements [Storage]. Concurrent callers share writes: what comes while a
+// write is under way leaves as one INSERT when that is answered, see
+// [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond that
+// Add waits for room. A caller whose context ends before its units left has
+// written nothing. Units without a Lease.Token get the storage's own, units
+// without a TransactionID their own id.
+func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := validateLease(lease); err != nil {
+		return err
+	}
+	for _, u := range units {
+		if err := validate(u, s.token); err != nil {
+			return err
+		}
+	}
+	if len(units) == 0 {
+		return nil
+	}
+	r := newRequest(adding)
+	defer r.free()
+	r.lease = lease
+	if err := s.writer.encode(r, units); err != nil {
+		return err
+	}
+	// The lease in the table is that of the first attempt that arrived: a
+	// repetition does not prolong it. Behind its end somebody else may have
+	// delivered and removed the unit, and a repetition would bring it back.
+	switch inDoubt, err := s.queue.Do(ctx, r); {
+	case inDoubt:
+		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
+	case err != nil:
+		return s.failed("adding unit "+units[0].ID, err)
+	}
+	for _, u := range units {
+		u.Lease.Deadline = r.deadline
+		u.AddRepeated = r.repeated
+	}
+	return nil
+}
+
+// Remove implements [Storage]. Concurrent callers share writes as in
+// [SQLStorage.Add]. After an error, the units behind may not have been tried.
+func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	var lost []*Unit
+	for len(units) > 0 {
+		n := removable(units)
+		if n == 0 {
+			lost = append(lost, units[0])
+			units = units[1:]
+			continue
+		}
+		missed, err := s.remove(ctx, units[:n])
+		if err != nil {
+			return err
+		}
+		lost = append(lost, missed...)
+		units = units[n:]
+	}
+	if len(lost) > 0 {
+		return leaseLost("removing", lost)
+	}
+	return nil
+}
+
+// remove removes as many units as one statement can.
+func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, err error) {
+	r := newRequest(removing)
+	defer r.free()
+	r.removals = slices.Grow(r.removals, len(units))[:len(units)]
+	for i, u := range units {
+		r.removals[i] = removal{id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline}
+		r.Rows += r.removals[i].rows
+	}
+	r.Alone = r.Rows > maxRows
+	switch inDoubt, err := s.queue.Do(ctx, r); {
+	case inDoubt:
+		return nil, s.unknown("removing unit "+units[0].ID, nil, err)
+	case err != nil:
+		return nil, s.failed("removing unit "+units[0].ID, err)
+	}
+	for i, u := range units {
+		if !r.removals[i].done {
+			lost = append(lost, u)
+		}
+	}
+	return lost, nil
+}
+
 func (s *SQLStorage) usable() error {
 	if s == nil || s.db == nil || s.closed.Load() {
 		return ErrClosed
@@ -180,9 +276,8 @@ func (s *SQLStorage) newQueue() *groupcommit.Queue[*request] {
 	if o.MaxInFlight < 1 {
 		o.MaxInFlight = defaultMaxWrites
 	}
-	if s.db.backend.Flavor != FlavorSQLite {
-		return groupcommit.New(o, s.writer.writeAlike)
+	if s.db.backend.Flavor == FlavorSQLite {
+		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, maxShared
 	}
-	o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, maxShared
-	return groupcommit.New(o, s.writer.writeShared)
+	return groupcommit.New(o, s.writer.write)
 }

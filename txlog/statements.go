@@ -14,11 +14,11 @@ const (
 	insertRows kind = iota
 	insertColumns
 	insertAt
-	deleteHeld
+	deleteOwned
 	deleteTold
-	renewHeld
-	locateHeld
-	releaseHeld
+	renewOwned
+	locateOwned
+	releaseOwned
 	selectDue
 	takeRows
 	selectRows
@@ -97,12 +97,12 @@ func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = f.insert(values(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`))
+		s = f.insert(` VALUES ` + list(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, `, `))
 	case insertColumns:
 		s = f.insert(insertArraysText)
 	case insertAt:
-		s = f.insert(values(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`))
-	case deleteHeld:
+		s = f.insert(` VALUES ` + list(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`, `, `))
+	case deleteOwned:
 		switch rows := sh.rows; {
 		case f == FlavorMySQL && rows >= manyRows:
 			// The form of DELETE that takes a hint.
@@ -115,11 +115,11 @@ func (f Flavor) text(sh shape) string {
 	case deleteTold:
 		// That which tells takes none.
 		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
-	case renewHeld:
+	case renewOwned:
 		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
-	case locateHeld:
+	case locateOwned:
 		s = `UPDATE transaction_log SET settings = ? WHERE ` + sh.fence()
-	case releaseHeld:
+	case releaseOwned:
 		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
   last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
   WHERE ` + sh.fence()
@@ -174,9 +174,6 @@ func (f Flavor) text(sh shape) string {
 	}
 	return f.finish(s)
 }
-
-// values gives a list of n rows.
-func values(n int, row string) string { return ` VALUES ` + list(n, row, ", ") }
 
 // insert gives the INSERT of rows, which are a list or a SELECT.
 func (f Flavor) insert(rows string) string {

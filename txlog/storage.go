@@ -12,7 +12,7 @@ var (
 	// whether the units were written. Any other error of Add means that they
 	// were not and never will be.
 	ErrInDoubt = errors.New("txlog: it is not known whether the log was written")
-	// ErrLeaseLost is returned when a unit is not held under the given token
+	// ErrLeaseLost is returned when a unit is not owned under the given token
 	// any more: its lease ran out and somebody else took, delivered or removed it.
 	ErrLeaseLost = errors.New("txlog: the lease of the entry was lost")
 	// ErrUnusable is matched by the error of Open for a log that is there and
@@ -31,7 +31,7 @@ var (
 
 // LeaseLostError is the [ErrLeaseLost] of a call about several units.
 type LeaseLostError struct {
-	// IDs are those of the units that were not held; of the others the call did
+	// IDs are those of the units that were not owned; of the others the call did
 	// what was asked.
 	IDs  []string
 	what string
@@ -48,6 +48,17 @@ func (e *LeaseLostError) Error() string {
 // Unwrap gives ErrLeaseLost.
 func (e *LeaseLostError) Unwrap() error { return ErrLeaseLost }
 
+// leaseLost names the units in an ErrLeaseLost.
+func leaseLost(what string, lost []*Unit) error {
+	err := &LeaseLostError{what: what, IDs: make([]string, len(lost))}
+	for i, u := range lost {
+		if u != nil {
+			err.IDs[i] = u.ID
+		}
+	}
+	return err
+}
+
 // Storage keeps units. All its times are taken from the store's own clock,
 // never from the caller's. It is safe for concurrent use, also by other
 // processes.
@@ -62,7 +73,7 @@ type Storage interface {
 	// TransactionID their own ID. Ids must be fresh.
 	Add(ctx context.Context, lease time.Duration, units ...*Unit) error
 	// Remove erases the units, each under its Lease.Token. A LeaseLostError if
-	// any of them was not held under it (the others are removed). A removal whose
+	// any of them was not owned under it (the others are removed). A removal whose
 	// answer was lost is repeated; that nothing is left then, before
 	// Lease.Deadline, counts as removed.
 	Remove(ctx context.Context, units ...*Unit) error
@@ -70,10 +81,10 @@ type Storage interface {
 	// It returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
 	// Locate sets the unit's Place, here and in the store: where its receipt will
-	// be was learnt after Add. ErrLeaseLost if it was not held; after any error the
+	// be was learnt after Add. ErrLeaseLost if it was not owned; after any error the
 	// store may have it or not.
 	Locate(ctx context.Context, u *Unit, place string) error
-	// Release gives the unit up with a verdict. ErrLeaseLost if it was not held.
+	// Release gives the unit up with a verdict. ErrLeaseLost if it was not owned.
 	Release(ctx context.Context, u *Unit, v Verdict) error
 
 	// Claim takes up to r.Limit units of r.DataSource that nobody owns, that

@@ -60,8 +60,10 @@ func validate(u *Unit, token string) error {
 	if u.TransactionID != u.ID && !storableToken(u.TransactionID, maxToken) {
 		return fmt.Errorf("txlog: the transaction id of unit %s must have 1 to %d printable ASCII characters", u.ID, maxToken)
 	}
-	if err := validatePlace(u, u.Place); err != nil {
-		return err
+	if u.Place != "" {
+		if err := validatePlace(u, u.Place); err != nil {
+			return err
+		}
 	}
 	if u.TraceParent != "" && !storableToken(u.TraceParent, maxTrace) {
 		return fmt.Errorf("txlog: the traceparent of unit %s must have at most %d printable ASCII characters", u.ID, maxTrace)

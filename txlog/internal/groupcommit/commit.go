@@ -6,29 +6,100 @@ import (
 	"time"
 )
 
-// finish tells the caller the outcome. If it waits for it, the ticket is its own
-// again, and must not be looked at any more.
+// fly makes a group's write, and then what queued meanwhile.
+func (q *Queue[W]) fly(f *flight, group []W) {
+	for f != nil {
+		f, group = q.land(f, q.commit(f, group))
+	}
+}
+
+// dispatch sends what is queued on its way, as far as that is worthwhile.
+func (q *Queue[W]) dispatch(now time.Time) {
+	for len(q.queue) > 0 {
+		f, group := q.depart(now)
+		if f == nil {
+			return
+		}
+		go q.fly(f, group)
+	}
+}
+
+// depart takes from the queue what is to be written next, if that is worthwhile.
+func (q *Queue[W]) depart(now time.Time) (f *flight, group []W) {
+	if !q.free(now) {
+		return nil, nil
+	}
+	f, group = q.launch(now), q.take()
+	for _, w := range group {
+		t := w.ticket()
+		t.flight, t.state = f, sentShared
+		if len(group) == 1 {
+			t.state = sentAlone
+		}
+	}
+	return f, group
+}
+
+// take takes from the queue the next tickets that fit into one write: with the
+// first those of its kind, if kinds do not mix, so that neither waits for long
+// behind the other.
+func (q *Queue[W]) take() []W {
+	kind := q.queue[0].ticket().Kind
+	group := make([]W, 0, len(q.queue))
+	rest := q.queue[:0]
+	rows, bytes, full := 0, 0, false
+	for _, w := range q.queue {
+		t := w.ticket()
+		switch {
+		case !q.Mixed && t.Kind != kind:
+			rest = append(rest, w)
+			continue
+		case full, len(group) > 0 && (t.Alone || rows+t.Rows > q.MaxRows || bytes+t.Bytes > q.MaxBytes):
+			// What is behind it must not overtake it.
+			full = true
+			rest = append(rest, w)
+			continue
+		}
+		group = append(group, w)
+		rows += t.Rows
+		bytes += t.Bytes
+		full = t.Alone
+	}
+	clear(q.queue[len(rest):])
+	q.queue = rest
+	for _, w := range group {
+		q.unqueued(w.ticket())
+	}
+	return group
+}
+
+// watch looks, while something is queued, for writes that are stalled: nobody
+// may come and nothing be answered for a while.
+func (q *Queue[W]) watch() {
+	if q.watched {
+		return
+	}
+	q.watched = true
+	time.AfterFunc(stalled, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.watched = false
+		q.dispatch(time.Now())
+		if len(q.queue) > 0 {
+			q.watch()
+		}
+	})
+}
+
+// finish tells a caller that queued the outcome. If it waits for it, the ticket is
+// its own again, and must not be looked at any more.
 func (t *Ticket) finish(inDoubt bool, err error) {
 	t.inDoubt, t.err = inDoubt, err
-	if t.done != nil {
-		t.done <- struct{}{}
-	}
+	t.done <- struct{}{}
 }
 
 // over reports whether its caller's context has ended.
 func over[W Write](w W) bool { return w.ticket().ctx.Err() != nil }
-
-// alone makes a write for one caller, under its context.
-func (q *Queue[W]) alone(w W) (ok bool) {
-	t := w.ticket()
-	t.end = w.Leaves(time.Now())
-	group := []W{w}
-	inDoubt, err := q.Retry.Do(t.ctx, t.end, func(ctx context.Context, again bool) error {
-		return q.write(ctx, group, again)
-	})
-	t.finish(inDoubt, err)
-	return err == nil
-}
 
 // commit makes one write of the group and gives each caller its outcome. A write
 // that the database refused is made again in halves, so that who is at fault
@@ -36,7 +107,9 @@ func (q *Queue[W]) alone(w W) (ok bool) {
 func (q *Queue[W]) commit(f *flight, group []W) (ok bool) {
 	if len(group) == 1 {
 		q.lead(f, group, nil)
-		return q.alone(group[0])
+		inDoubt, err := q.alone(group[0])
+		group[0].ticket().finish(inDoubt, err)
+		return err == nil
 	}
 	group = present(group)
 	if len(group) == 0 {

@@ -54,7 +54,7 @@ type Ticket struct {
 	flight *flight
 	gone   time.Time // when its caller's context was seen to have ended
 
-	// inDoubt and err are the outcome, once done, which is nil if nobody waits,
+	// inDoubt and err are the outcome of what was queued, once done
 	// says so. ended is what done is made of.
 	inDoubt     bool
 	err         error
@@ -155,11 +155,11 @@ func (q *Queue[W]) Do(ctx context.Context, w W) (inDoubt bool, err error) {
 				f := q.launch(now)
 				t.state = sentAlone
 				q.mu.Unlock()
-				next, group := q.land(f, q.alone(w))
-				if next != nil {
+				inDoubt, err := q.alone(w)
+				if next, group := q.land(f, err == nil); next != nil {
 					go q.fly(next, group)
 				}
-				return t.inDoubt, t.err
+				return inDoubt, err
 			}
 			break
 		}
@@ -185,6 +185,16 @@ func (q *Queue[W]) Do(ctx context.Context, w W) (inDoubt bool, err error) {
 	q.mu.Unlock()
 	q.limit.contended()
 	return q.wait(t)
+}
+
+// alone makes a write for one caller, under its context.
+func (q *Queue[W]) alone(w W) (inDoubt bool, err error) {
+	t := w.ticket()
+	t.end = w.Leaves(time.Now())
+	group := []W{w}
+	return q.Retry.Do(t.ctx, t.end, func(ctx context.Context, again bool) error {
+		return q.write(ctx, group, again)
+	})
 }
 
 // waitForRoom waits until something left the queue, in the order of arrival. It
@@ -311,13 +321,6 @@ func (q *Queue[W]) launch(now time.Time) *flight {
 	return f
 }
 
-// fly makes a group's write, and then what queued meanwhile.
-func (q *Queue[W]) fly(f *flight, group []W) {
-	for f != nil {
-		f, group = q.land(f, q.commit(f, group))
-	}
-}
-
 // land ends a flight and gives the next one, if there is any: to make it is the
 // caller's.
 func (q *Queue[W]) land(f *flight, ok bool) (next *flight, group []W) {
@@ -339,84 +342,6 @@ func (q *Queue[W]) land(f *flight, ok bool) (next *flight, group []W) {
 	}
 	q.rest()
 	return next, group
-}
-
-// dispatch sends what is queued on its way, as far as that is worthwhile.
-func (q *Queue[W]) dispatch(now time.Time) {
-	for len(q.queue) > 0 {
-		f, group := q.depart(now)
-		if f == nil {
-			return
-		}
-		go q.fly(f, group)
-	}
-}
-
-// depart takes from the queue what is to be written next, if that is worthwhile.
-func (q *Queue[W]) depart(now time.Time) (f *flight, group []W) {
-	if !q.free(now) {
-		return nil, nil
-	}
-	f, group = q.launch(now), q.take()
-	for _, w := range group {
-		t := w.ticket()
-		t.flight, t.state = f, sentShared
-		if len(group) == 1 {
-			t.state = sentAlone
-		}
-	}
-	return f, group
-}
-
-// take takes from the queue the next tickets that fit into one write: with the
-// first those of its kind, if kinds do not mix, so that neither waits for long
-// behind the other.
-func (q *Queue[W]) take() []W {
-	kind := q.queue[0].ticket().Kind
-	group := make([]W, 0, len(q.queue))
-	rest := q.queue[:0]
-	rows, bytes, full := 0, 0, false
-	for _, w := range q.queue {
-		t := w.ticket()
-		switch {
-		case !q.Mixed && t.Kind != kind:
-			rest = append(rest, w)
-			continue
-		case full, len(group) > 0 && (t.Alone || rows+t.Rows > q.MaxRows || bytes+t.Bytes > q.MaxBytes):
-			// What is behind it must not overtake it.
-			full = true
-			rest = append(rest, w)
-			continue
-		}
-		group = append(group, w)
-		rows += t.Rows
-		bytes += t.Bytes
-		full = t.Alone
-	}
-	clear(q.queue[len(rest):])
-	q.queue = rest
-	for _, w := range group {
-		q.unqueued(w.ticket())
-	}
-	return group
-}
-
-// watch looks, while something is queued, for writes that are stalled: nobody
-// may come and nothing be answered for a while.
-func (q *Queue[W]) watch() {
-	if q.watched {
-		return
-	}
-	q.watched = true
-	time.AfterFunc(stalled, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.watched = false
-		q.dispatch(time.Now())
-		if len(q.queue) > 0 {
-			q.watch()
-		}
-	})
 }
 
 // rest tells Close when there is nothing left to wait for.
