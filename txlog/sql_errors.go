@@ -41,11 +41,18 @@ var errNotSent = errors.New("it was not sent")
 
 // passing reports whether a definite error comes from other transactions that
 // were in the way (a deadlock, a lock timeout, a serialization failure),
-// or from a pooled connection that had died, so that the same statement is worth
-// repeating at once.
+// or from a connection that died, in the pool or before COMMIT was sent, so that
+// the same statement is worth repeating at once.
 func (b *Backend) passing(err error) bool {
-	if errors.Is(err, driver.ErrBadConn) {
+	if errors.Is(err, driver.ErrBadConn) || b.brokeOff(err) {
 		return true
 	}
 	return dberr.Of(err).Contended()
+}
+
+// brokeOff reports whether a local transaction lost its connection before COMMIT.
+func (b *Backend) brokeOff(err error) bool {
+	var dial *dialError
+	return errors.Is(err, errNotSent) && !errors.As(err, &dial) && !b.Answered(err) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 }

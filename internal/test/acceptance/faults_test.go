@@ -26,6 +26,9 @@ func eachServer(t *testing.T, f func(t *testing.T, db testdb.DB)) {
 		t.Parallel()
 		f(t, testdb.MySQL(t))
 	})
+	if testdb.MySQLPath() {
+		return
+	}
 	t.Run(testdb.DriverPostgres, func(t *testing.T) {
 		t.Parallel()
 		f(t, testdb.Postgres(t))

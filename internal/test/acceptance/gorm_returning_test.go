@@ -20,7 +20,9 @@ func TestGormAsksMariaDBByReturningUnlessItIsTurnedOff(t *testing.T) {
 		ID    string `gorm:"primaryKey"`
 		State string `gorm:"default:(-)"`
 	}
-	for _, off := range []bool{false, true} {
+	rows := 0
+	for i, off := range []bool{false, true} {
+		id := string(rune('a' + i))
 		db, err := gorm.Open(gormmysql.New(gormmysql.Config{DriverName: r.register(), DSN: r.db.DSN, DisableWithReturning: off}),
 			&gorm.Config{Logger: logger.Discard})
 		if err != nil {
@@ -35,15 +37,19 @@ func TestGormAsksMariaDBByReturningUnlessItIsTurnedOff(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = db.WithContext(ctx).Create(&Letter{ID: "a"}).Error
-		if refused := errors.Is(err, bedsql.ErrStaged); refused == off || off && err != nil {
+		err = db.WithContext(ctx).Create(&Letter{ID: id}).Error
+		asks := !off && !testdb.MySQLPath() // MySQL has no RETURNING
+		if errors.Is(err, bedsql.ErrStaged) != asks || !asks && err != nil {
 			t.Errorf("DisableWithReturning %v: %v", off, err)
+		}
+		if !asks {
+			rows++
 		}
 		if err := soft.End(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
-	if n := r.count("SELECT COUNT(*) FROM letters WHERE state = 'new'"); n != 1 {
-		t.Errorf("%d rows are there, want 1", n)
+	if n := r.count("SELECT COUNT(*) FROM letters WHERE state = 'new'"); n != rows {
+		t.Errorf("%d rows are there, want %d", n, rows)
 	}
 }

@@ -44,6 +44,9 @@ func Find(driver string) (dsn string, err error) {
 func findAndSweep(driver string) (admin, error) {
 	a, err := find(driver)
 	if err == nil {
+		err = a.checkPath()
+	}
+	if err == nil {
 		a.sweep()
 	}
 	return a, err

@@ -88,6 +88,9 @@ func serveMariaDB(dir string, port int, extra []string) (*exec.Cmd, error) {
 		"--aria-pagecache-buffer-size=8M",
 		"--max-connections=200",
 	}
+	if MySQLPath() {
+		args = append(args, "--version="+mysqlPathVersion)
+	}
 	return exec.Command(bin, append(args, extra...)...), nil
 }
 

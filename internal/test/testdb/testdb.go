@@ -116,7 +116,8 @@ func SQLite(t testing.TB) DB {
 }
 
 // Each runs f against every kind of database, in parallel subtests named
-// mysql, postgres and sqlite. With -short there is only the last one.
+// mysql, postgres and sqlite. With -short there is only the last one, as on MySQL
+// (see [EnvMySQLPath]) only the first.
 func Each(t *testing.T, f func(t *testing.T, db DB)) {
 	t.Helper()
 	kinds := []struct {
@@ -125,9 +126,12 @@ func Each(t *testing.T, f func(t *testing.T, db DB)) {
 	}{
 		{DriverMySQL, MySQL}, {DriverPostgres, Postgres}, {DriverSQLite, SQLite},
 	}
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		t.Log("-short: runs on SQLite only, not on MySQL and PostgreSQL")
 		kinds = kinds[2:]
+	case MySQLPath():
+		kinds = kinds[:1]
 	}
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {

@@ -1,0 +1,203 @@
+package testdb
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// galeraProvider is where Debian's galera-4 has the library.
+const galeraProvider = "/usr/lib/galera/libgalera_smm.so"
+
+// ClusterAccount is the account of applications on a cluster: it may do anything to
+// the databases of a [Cluster], but not what a server keeps to its administrators
+// (it is refused by read_only, as root is not). It has no password.
+const ClusterAccount = "bed_app"
+
+// Cluster is a private MariaDB cluster: Galera nodes on 127.0.0.1, which end with
+// the test. Its methods belong to the goroutine of the test.
+type Cluster struct {
+	Nodes []*Node
+	t     testing.TB
+}
+
+// Node is one of them. A node that was killed is started by [Node.Rejoin].
+type Node struct {
+	*Server
+	cluster *Cluster
+	// group is where the nodes talk to each other.
+	group string
+	// admin is a pool of root's.
+	admin *sql.DB
+}
+
+// Galera starts a cluster of n nodes. change gives further options of the i-th.
+// With -short the test is skipped; without the binaries it fails and says what to
+// install.
+func Galera(t testing.TB, n int, change func(i int) []string) *Cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: starts a private cluster")
+	}
+	if _, err := os.Stat(galeraProvider); err != nil {
+		t.Fatalf("testdb: %v; install it (`apt-get install galera-4` on Debian)", err)
+	}
+	c := &Cluster{t: t}
+	ports := make([][3]int, n)
+	for i := range ports {
+		for k := range ports[i] {
+			port, err := freePort()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports[i][k] = port
+		}
+	}
+	for i := range n {
+		group := fmt.Sprintf("127.0.0.1:%d", ports[i][0])
+		extra := []string{
+			"--wsrep-on=ON", "--wsrep-provider=" + galeraProvider, "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2",
+			"--wsrep-cluster-name=bed", "--wsrep-sst-method=rsync", "--wsrep-slave-threads=2",
+			fmt.Sprintf("--wsrep-node-name=node%d", i+1), "--wsrep-node-address=" + group,
+			fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", ports[i][2]),
+			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;ist.recv_addr=127.0.0.1:%d;gcache.size=32M;pc.recovery=false;"+
+				"evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.inactive_timeout=PT4S;evs.install_timeout=PT4S", group, ports[i][1]),
+		}
+		if change != nil {
+			extra = append(extra, change(i)...)
+		}
+		join := "--wsrep-cluster-address=gcomm://" // it begins a cluster
+		if i > 0 {
+			join = c.address(nil)
+		}
+		node := &Node{Server: private(t, DriverMySQL, append(extra, join)), cluster: c, group: group}
+		node.admin = DB{Driver: DriverMySQL, DSN: node.inst.admin().dsn}.Open(t)
+		c.Nodes = append(c.Nodes, node)
+		c.AwaitWhole()
+	}
+	return c
+}
+
+// address is that of the cluster for a node that joins it.
+func (c *Cluster) address(except *Node) string {
+	var groups []string
+	for _, n := range c.Nodes {
+		if n != except {
+			groups = append(groups, n.group)
+		}
+	}
+	return "--wsrep-cluster-address=gcomm://" + strings.Join(groups, ",")
+}
+
+// DB makes an empty database, which [ClusterAccount] may use, and gives it as each
+// node has it.
+func (c *Cluster) DB(t testing.TB) []DB {
+	t.Helper()
+	made := c.Nodes[0].Server.DB(t)
+	c.Nodes[0].Exec("CREATE USER IF NOT EXISTS "+ClusterAccount, "GRANT ALL ON `"+made.Name+"`.* TO "+ClusterAccount)
+	var dbs []DB
+	for _, n := range c.Nodes {
+		n.sees("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '" + made.Name + "'")
+		db := made.Via(n.Addr())
+		db.DSN = strings.Replace(db.DSN, "root@", ClusterAccount+"@", 1)
+		dbs = append(dbs, db)
+	}
+	return dbs
+}
+
+// Exec runs statements on the node as root.
+func (n *Node) Exec(statements ...string) {
+	n.t.Helper()
+	for _, s := range statements {
+		if _, err := n.admin.Exec(s); err != nil {
+			n.t.Fatalf("testdb: %s on %s: %v", s, n.group, err)
+		}
+	}
+}
+
+// Session is a connection to the node as root, closed when the test ends.
+func (n *Node) Session() *sql.Conn {
+	n.t.Helper()
+	conn, err := n.admin.Conn(context.Background())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Isolate cuts the node off from the others, which go on without it; [Node.Heal]
+// ends that.
+func (n *Node) Isolate() { n.Exec("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=1'") }
+
+// Heal ends [Node.Isolate] and waits until the node has what it missed.
+func (n *Node) Heal() {
+	n.t.Helper()
+	n.Exec("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=0'")
+	n.cluster.AwaitWhole()
+}
+
+// Rejoin starts a node that was killed or stopped; it gets from another what it
+// lacks.
+func (n *Node) Rejoin() {
+	n.t.Helper()
+	last := len(n.inst.extra) - 1
+	n.inst.extra[last] = n.cluster.address(n)
+	n.Start()
+	n.cluster.AwaitWhole()
+}
+
+// AwaitWhole waits until all nodes that run are a cluster.
+func (c *Cluster) AwaitWhole() {
+	c.t.Helper()
+	running := 0
+	for _, n := range c.Nodes {
+		if n.inst.running() {
+			running++
+		}
+	}
+	for _, n := range c.Nodes {
+		if n.inst.running() {
+			n.sees(fmt.Sprintf("SELECT COUNT(*) = 3 FROM information_schema.global_status WHERE (variable_name, variable_value) IN "+
+				"(('WSREP_LOCAL_STATE_COMMENT', 'Synced'), ('WSREP_CLUSTER_STATUS', 'Primary'), ('WSREP_CLUSTER_SIZE', '%d'))", running))
+		}
+	}
+}
+
+// AwaitCutOff waits until the node has noticed that it is alone.
+func (n *Node) AwaitCutOff() {
+	n.t.Helper()
+	n.sees("SELECT COUNT(*) FROM information_schema.global_status WHERE variable_name = 'WSREP_CLUSTER_STATUS' AND variable_value <> 'Primary'")
+}
+
+// sees waits until a query gives a number that is not 0. A node that is not ready
+// answers nothing but SHOW and SET, and for a moment not at all.
+func (n *Node) sees(query string) {
+	n.t.Helper()
+	deadline := time.Now().Add(startTimeout)
+	var last error
+	for time.Now().Before(deadline) {
+		var count int
+		conn, err := n.admin.Conn(context.Background())
+		if err == nil {
+			_, err = conn.ExecContext(context.Background(), "SET SESSION wsrep_dirty_reads = ON")
+			if err == nil {
+				err = conn.QueryRowContext(context.Background(), query).Scan(&count)
+			}
+			_ = conn.Close()
+		}
+		if last = err; err == nil && count > 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	n.t.Fatalf("testdb: waited in vain on %s for %s: %v; end of its log:\n%s", n.group, query, last, n.inst.logTail())
+}
+
+// Dir is where the node has its data.
+func (n *Node) Dir() string { return filepath.Join(n.inst.dir, "data") }
