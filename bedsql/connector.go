@@ -100,7 +100,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	if target.DriverLog != nil {
 		target.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
-	c.guard = newGuard(&cfg, sqltext.Flavor(target.Dialect.Flavor), log)
+	c.guard = newGuard(&cfg, target.Dialect, log)
 	c.idle.turns = make(chan struct{}, maxStagedConns)
 	txlog.JournalOf(cfg.Storage).TellOff(log.Warn)
 	c.deliverer = besteffort.New(besteffort.Config{

@@ -125,7 +125,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	}
 	under := scopeOf(ctx)
 	receipt := under.exactlyOnce(&c.c.cfg)
-	if err := c.c.guard.admit(s, receipt); err != nil {
+	if err := c.c.guard.admit(s, args, receipt); err != nil {
 		return attempt.Reply{}, err
 	}
 	stored, _, err := c.c.store(s, args)

@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // GuardPolicy says what becomes of a write whose text shows that applying it
@@ -37,7 +38,8 @@ type GuardPolicy uint8
 
 const (
 	// GuardWarn runs it, with one warning for each statement. Statements that
-	// differ in their values only are one; the warning shows none of them.
+	// differ in their values, or in the number of rows that they insert, only are
+	// one; the warning shows none of the values.
 	GuardWarn GuardPolicy = iota
 	// GuardRefuse answers ErrNotIdempotent. Nothing is logged or sent. What
 	// only the answer shows (a generated id) is warned of as under GuardWarn.
@@ -60,6 +62,7 @@ const (
 type guard struct {
 	policy   GuardPolicy
 	flavor   sqltext.Flavor
+	named    func([]driver.NamedValue) bool
 	counters *Counters
 	log      logrus.FieldLogger
 
@@ -74,29 +77,32 @@ type guard struct {
 	quiet atomic.Bool
 }
 
-func newGuard(cfg *Config, flavor sqltext.Flavor, log logrus.FieldLogger) *guard {
+func newGuard(cfg *Config, d *delivery.Dialect, log logrus.FieldLogger) *guard {
 	return &guard{
-		policy: cfg.Guard, flavor: flavor, counters: cfg.Counters, log: log,
+		policy: cfg.Guard, flavor: sqltext.Flavor(d.Flavor), named: d.Named, counters: cfg.Counters, log: log,
 		seed: maphash.MakeSeed(), told: make(map[uint64]struct{}),
 	}
 }
 
 // hazards are those of s that matter; with once it is applied once.
-func (g *guard) hazards(s statement, once bool) sqltext.Hazards {
+func (g *guard) hazards(s statement, args []driver.NamedValue, once bool) sqltext.Hazards {
+	h := s.class.Hazards
 	switch {
-	case g.policy == GuardOff:
+	case g.policy == GuardOff || h == 0:
 		return 0
-	case once:
-		return s.class.Hazards & sqltext.Clock
-	default:
-		return s.class.Hazards &^ sqltext.KeyUnknown
+	case g.named != nil && strings.IndexByte(s.query, '@') >= 0 && g.named(args):
+		h = sqltext.ClassifyAs(g.flavor, sqltext.NamedParameters, s.query).Hazards
 	}
+	if once {
+		return h & sqltext.Clock
+	}
+	return h &^ sqltext.KeyUnknown
 }
 
 // check refuses or warns of s before it is logged or sent. found says that
 // there was something to warn of, for the caller to count.
-func (g *guard) check(s statement, once bool) (found bool, err error) {
-	h := g.hazards(s, once)
+func (g *guard) check(s statement, args []driver.NamedValue, once bool) (found bool, err error) {
+	h := g.hazards(s, args, once)
 	if h == 0 {
 		return false, nil
 	}
@@ -113,8 +119,8 @@ func (g *guard) check(s statement, once bool) (found bool, err error) {
 }
 
 // admit is check for a write that runs next.
-func (g *guard) admit(s statement, once bool) error {
-	found, err := g.check(s, once)
+func (g *guard) admit(s statement, args []driver.NamedValue, once bool) error {
+	found, err := g.check(s, args, once)
 	if found {
 		g.counters.Guarded.Add(1)
 	}
@@ -184,7 +190,7 @@ func (g *guard) news(text string, h sqltext.Hazards) bool {
 	if g.isRecent(hash) || g.quiet.Load() {
 		return false
 	}
-	statement := g.hash(sqltext.Mask(g.flavor, text), h)
+	statement := g.hash(sqltext.Shape(g.flavor, text), h)
 	g.mu.Lock()
 	_, known := g.told[statement]
 	full := !known && len(g.told) >= guardTold

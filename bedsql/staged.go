@@ -195,7 +195,7 @@ func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, arg
 		return r, err
 	}
 	receipt := s.exactlyOnceOn(ctx, c)
-	if err := c.c.guard.admit(st, receipt); err != nil {
+	if err := c.c.guard.admit(st, args, receipt); err != nil {
 		return r, err
 	}
 	stored, args, err := c.c.store(st, args)

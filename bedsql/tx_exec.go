@@ -34,7 +34,7 @@ func (t *localTx) prepare(ctx context.Context, s statement, args []driver.NamedV
 	t.guarded = false
 	if t.replays() {
 		var err error
-		if t.guarded, err = t.c.c.guard.check(s, t.receipt); err != nil {
+		if t.guarded, err = t.c.c.guard.check(s, args, t.receipt); err != nil {
 			return txlog.Statement{}, err
 		}
 	}

@@ -25,6 +25,7 @@ var dialect = &delivery.Dialect{
 	Atomic:           atomic,
 	CommitWith:       commitWith,
 	CheckNamedValue:  func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes
+	Named:            named,
 	Storable:         storable,
 	Writable:         writable,
 	ReadOnly:         isReadOnly,

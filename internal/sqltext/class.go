@@ -23,6 +23,10 @@ const (
 	QuotesAreNames
 	// BackslashEscapes is PostgreSQL's standard_conforming_strings = off.
 	BackslashEscapes
+	// NamedParameters is no setting of a session's: the driver puts values in for
+	// @name before it sends the text, as pgx does for pgx.NamedArgs. Without it
+	// PostgreSQL's @ is an operator.
+	NamedParameters
 )
 
 // Kind is what running a statement means for delivery.

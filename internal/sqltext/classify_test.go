@@ -71,6 +71,7 @@ func TestATextIsReadByTheQuotingOfItsSession(t *testing.T) {
 	t.Parallel()
 	quotings := map[string]Quoting{
 		"default": 0, "backslash-is-plain": BackslashIsPlain, "quotes-are-names": QuotesAreNames, "backslash-escapes": BackslashEscapes,
+		"named-parameters": NamedParameters,
 	}
 	cases.Check(t, "sqltext/quoting.txt", func(t *testing.T, in ...string) string {
 		name, quoting, _ := strings.Cut(in[0], " ")
@@ -88,6 +89,11 @@ func TestATextIsReadByTheQuotingOfItsSession(t *testing.T) {
 func TestWhatIsShownOfATextHoldsNoValues(t *testing.T) {
 	t.Parallel()
 	cases.Check(t, "sqltext/mask.txt", func(t *testing.T, in ...string) string { return Mask(flavorOf(t, in[0]), in[1]) })
+}
+
+func TestStatementsThatDifferInTheirNumberOfRowsAreOne(t *testing.T) {
+	t.Parallel()
+	cases.Check(t, "sqltext/shape.txt", func(t *testing.T, in ...string) string { return Shape(flavorOf(t, in[0]), in[1]) })
 }
 
 // A hazard is not lost behind, or within, another statement of the same text.

@@ -94,6 +94,9 @@ type Dialect struct {
 	// CheckNamedValue is the driver's own parameter check, for a connection
 	// that has not been dialled. Default: driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error
+	// Named reports whether the driver reads @name in a text that comes with args as
+	// a parameter. Default: as the database does.
+	Named func(args []driver.NamedValue) bool
 	// Storable turns a parameter that the driver would receive into one that
 	// the log can keep and that means the same when it is replayed; an error
 	// says why it cannot. Values that the log keeps as they are (see

@@ -3,8 +3,10 @@ package acceptance
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
@@ -181,5 +183,56 @@ func TestGuardWarnsOfAGeneratedID(t *testing.T) {
 		if w, n := warnings(), r.counters.Guarded.Load(); w != 1 || n != 3 {
 			t.Errorf("%d warnings, Guarded = %d, want 1 and 3", w, n)
 		}
+	})
+}
+
+func TestGuardReadsTheNamedParametersOfPgxAsParameters(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.Postgres(t), func(cfg *bedsql.Config) { cfg.Guard = bedsql.GuardRefuse })
+	r.account(100)
+	args := pgx.NamedArgs{"balance": 7, "id": 1}
+	if _, err := r.wrapped.Exec("UPDATE account SET balance = @balance WHERE id = @id", args); err != nil {
+		t.Errorf("an absolute value: %v", err)
+	}
+	tx, err := r.wrapped.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec("UPDATE account SET balance = @balance WHERE id = @id", pgx.StrictNamedArgs(args)); err != nil {
+		t.Errorf("in a local transaction: %v", err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.wrapped.Exec("UPDATE account SET balance = balance + @balance WHERE id = @id", args); !errors.Is(err, bedsql.ErrNotIdempotent) {
+		t.Errorf("an increment: %v, want ErrNotIdempotent", err)
+	}
+	if b := r.balance(1); b != 7 {
+		t.Errorf("balance = %d, want 7", b)
+	}
+	r.wantNoLog()
+}
+
+func TestGuardWarnsOnceOfInsertsThatDifferInTheirRowsOnly(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		listen, warnings := listening()
+		r := newRig(t, db, listen)
+		r.exec("CREATE TABLE seen (id INT PRIMARY KEY, note VARCHAR(40))")
+		for rows := 1; rows <= 4; rows++ {
+			var args []any
+			var values []string
+			for i := range rows {
+				args = append(args, rows*10+i)
+				values = append(values, "(?, CURRENT_TIMESTAMP)")
+			}
+			if _, err := r.wrapped.Exec(r.q("INSERT INTO seen (id, note) VALUES "+strings.Join(values, ", ")), args...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if w, n := warnings(), r.counters.Guarded.Load(); w != 1 || n != 4 {
+			t.Errorf("%d warnings, Guarded = %d, want 1 and 4", w, n)
+		}
+		r.wantNoLog()
 	})
 }
