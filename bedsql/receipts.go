@@ -48,9 +48,16 @@ func isRights(err error) bool {
 }
 
 // withRights has the error of an attempt of u say which rights on the table of
-// receipts are missing, where that is why it failed.
+// receipts are missing, or that the table is gone, where that is why it failed.
+// Where it may be made again the next attempt does so.
 func (c *connector) withRights(ctx context.Context, conn driver.Conn, u *txlog.Unit, out attempt.Outcome) attempt.Outcome {
-	if u.Receipt != "" && out.Err != nil {
+	switch {
+	case u.Receipt == "" || out.Err == nil:
+	case attempt.NoReceipts(c.dialect, out.Err):
+		c.receiptPlace.Store(nil)
+		out.Err = attempt.ReceiptsGone(c.dialect, out.Err)
+		out.Class = delivery.Retryable
+	default:
 		out.Err = attempt.ReceiptRights(ctx, c.dialect, conn, out.Err)
 	}
 	return out

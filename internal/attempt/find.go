@@ -39,6 +39,12 @@ func findReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, id 
 	return found, err
 }
 
+// ReceiptsGone is the error for err that says that the table of receipts, which
+// was there, is there no more.
+func ReceiptsGone(d *delivery.Dialect, err error) error {
+	return &delivery.ReceiptTableError{Statement: receiptText(d.Flavor, receiptCreate, 0), Err: err}
+}
+
 // NoReceipts reports whether err says that there is no table bed_receipt.
 func NoReceipts(d *delivery.Dialect, err error) bool {
 	if err == nil || !strings.Contains(err.Error(), "bed_receipt") {
