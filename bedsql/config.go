@@ -131,6 +131,13 @@ type Config struct {
 	// Pinned says what becomes of a write on a connection that holds session
 	// state. Default PinnedPassThrough.
 	Pinned PinnedPolicy
+	// KeepSessionState keeps a connection whose session holds state (a SET, a user
+	// variable, a temporary table, LOCK TABLES, raw access) in the pool as it is, and
+	// the writes of its next users unlogged, as the driver without bed would keep it.
+	// Default false: when it goes back to the pool its session is reset where that
+	// can be done (PostgreSQL), else it is closed; one warning says which statement
+	// was the first. A database in memory, which one connection has, is kept.
+	KeepSessionState bool
 	// Guard says what becomes of a write that is not the same when it is
 	// delivered again. Default GuardWarn.
 	Guard GuardPolicy

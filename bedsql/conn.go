@@ -16,13 +16,7 @@ type Conn struct {
 	bareConn
 	// recent is the text it was given last.
 	recent sqltext.Recent
-	// pinned says why writes on this connection run unlogged; empty if they
-	// do not.
-	pinned string
-	// pinnedBy is the statement that left the state behind; empty for none.
-	pinnedBy string
-	// warned: the one warning about pinned was given.
-	warned bool
+	pins
 	// autocommitOff: SET autocommit=0 was sent, a transaction is always open.
 	autocommitOff bool
 	// tx is the local transaction that is open; nil outside of any, and on a
@@ -90,15 +84,29 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 	if c.tx != nil && c.tx.lost != nil {
 		c.closed() // the one who was to roll back is gone
 	}
+	if !c.keepsState() && (c.tx != nil || !c.reused(ctx, &c.bareConn)) {
+		c.kill()
+		return driver.ErrBadConn
+	}
 	if c.has.SessionResetter != nil {
 		return c.has.ResetSession(ctx)
 	}
 	return nil
 }
 
-// IsValid implements driver.Validator.
+// keepsState reports whether its session may be the same for its next user.
+func (c *Conn) keepsState() bool {
+	return c.pinned == "" || c.c.cfg.KeepSessionState || c.c.target.NoSideConnection
+}
+
+// IsValid implements driver.Validator: [database/sql] asks before it puts a
+// connection back into its pool.
 func (c *Conn) IsValid() bool {
 	if c.dead {
+		return false
+	}
+	if !c.keepsState() && !c.resettable(c.c) {
+		c.tell(c.c, "bed: a connection whose session holds state was closed when it went back to the pool")
 		return false
 	}
 	if c.has.Validator != nil {
@@ -246,17 +254,17 @@ func (c *Conn) pin(why string) {
 		c.tx.unreplayable(why)
 		c.tx.moved = true
 	}
-	if c.pinned == "" {
-		c.pinned = why
-	}
+	c.forGood(why)
 }
 
 // pinBy is pin by a statement that left something behind in the session.
-func (c *Conn) pinBy(s statement) {
-	if c.pinned == "" {
-		c.pinnedBy = s.query
+// settings are those that it changed, if it did nothing else.
+func (c *Conn) pinBy(s statement, settings []assigned) {
+	if c.tx != nil {
+		c.tx.unreplayable(sessionState)
+		c.tx.moved = true
 	}
-	c.pin(sessionState)
+	c.by(s.query, settings)
 }
 
 // statement is a text with what it was read as, and its prepared form if it

@@ -42,7 +42,7 @@ func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) 
 	if err != nil {
 		return nil, err
 	}
-	wrap.driver = target.Connector.Driver()
+	wrap.driver, wrap.foreign = target.Connector.Driver(), true
 	return wrap, nil
 }
 
@@ -61,6 +61,11 @@ type connector struct {
 	guard        *guard
 	// corrected: it was told that settings of the server's were set otherwise.
 	corrected atomic.Bool
+	// returned: it was told what becomes of connections whose session holds state.
+	returned atomic.Bool
+	// foreign: the connector is the application's, and may do more to a session
+	// that it dials than its DSN says.
+	foreign bool
 	// idle are connections for the deliveries of staged soft transactions.
 	idle   idleConns
 	log    logrus.FieldLogger

@@ -44,9 +44,10 @@ func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValu
 		res, err := c.endByText(ctx, s, args)
 		return attempt.Reply{Result: res, Rows: new(attempt.Rows)}, err
 	}
+	settings := c.before(ctx, &c.bareConn, s, c.tx != nil)
 	r, err = c.bare(ctx, s, args, rows)
 	if !errors.Is(err, driver.ErrSkip) {
-		c.observe(ctx, s, err)
+		c.observe(ctx, s, settings, err)
 	}
 	r.Rows = c.tx.watch(ctx, r.Rows, err)
 	return r, err
@@ -175,7 +176,7 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 	}
 	switch {
 	case failed == nil, committed:
-		c.observe(ctx, s, own)
+		c.observe(ctx, s, nil, own)
 	case s.class.ImplicitCommit && c.tx != t:
 		// To the caller the transaction goes on.
 		t.lose(failed)
@@ -222,8 +223,8 @@ func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 }
 
 // observe notes what a statement left behind in the session and the open
-// transaction. err is its own.
-func (c *Conn) observe(ctx context.Context, s statement, err error) {
+// transaction. settings are those that it changes, err is its own.
+func (c *Conn) observe(ctx context.Context, s statement, settings []assigned, err error) {
 	cl := s.class
 	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
 		if scopeOf(ctx).skip {
@@ -260,7 +261,7 @@ func (c *Conn) observe(ctx context.Context, s statement, err error) {
 		t.bySavepoint = true
 	}
 	if cl.Pins {
-		c.pinBy(s)
+		c.pinBy(s, settings)
 	}
 	switch cl.Kind {
 	case sqltext.Begin:

@@ -55,7 +55,7 @@ func (c *Conn) writeUnlogged(ctx context.Context, s statement, args []driver.Nam
 		c.c.cfg.Counters.Skipped.Add(1)
 	}
 	if err == nil && s.class.Pins {
-		c.pinBy(s) // @v := …
+		c.pinBy(s, nil) // @v := …
 	}
 	return reply, err
 }

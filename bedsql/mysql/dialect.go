@@ -24,6 +24,7 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		CheckNamedValue:     checkNamedValue,
 		Storable:            storable,
 		Greet:               c.greet,
+		Setting:             setting,
 		TransactionLost:     transactionLost,
 		AfterImplicitCommit: afterImplicitCommit,
 		Atomic:              c.atomic,

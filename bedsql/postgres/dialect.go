@@ -20,6 +20,8 @@ var dialect = &delivery.Dialect{
 	Undecoded:        undecoded,
 	PreparedByText:   true,
 	Quoting:          quoting,
+	Setting:          setting,
+	Reset:            reset,
 	ReceiptDuplicate: isReceiptDuplicate,
 	ReceiptBusy:      isReceiptBusy,
 	Atomic:           atomic,

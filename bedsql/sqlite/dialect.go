@@ -17,6 +17,7 @@ var dialect = &delivery.Dialect{
 	ReceiptDuplicate: isReceiptDuplicate,
 	Storable:         storable,
 	TransactionLost:  transactionLost,
+	Setting:          setting,
 	Writable:         writable,
 	ReadOnly:         isReadOnly,
 	GeneratedIDs:     true,

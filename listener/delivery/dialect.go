@@ -109,6 +109,13 @@ type Dialect struct {
 	// Quoting is how the session of conn reads quotes now, for a database whose
 	// driver is told of each change. Default: as it did when it was greeted.
 	Quoting func(conn driver.Conn) Quoting
+	// Setting asks the session of conn for one of its settings, by its name in
+	// lower case. Default: what was set is never seen to be put back.
+	Setting func(ctx context.Context, conn driver.Conn, name string) (string, error)
+	// Reset gives the session of conn, which is in no transaction, the state with
+	// which it was dialled. Statements that were prepared stay. Default: it cannot
+	// be done, the connection is closed instead.
+	Reset func(ctx context.Context, conn driver.Conn) error
 	// TransactionLost reports whether the error err of a statement inside a
 	// local transaction took the whole transaction with it while the session
 	// stays usable, so that what follows would autocommit. conn is free for a

@@ -8,6 +8,7 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 func TestATableOfReceiptsThatVanishesIsMadeAgainOrSaidToBeGone(t *testing.T) {
@@ -30,7 +31,7 @@ func TestATableOfReceiptsThatVanishesIsMadeAgainOrSaidToBeGone(t *testing.T) {
 		}
 		r.must(tx, addOne)
 		err = tx.Commit()
-		var table *bedsql.ReceiptTableError
+		var table *delivery.ReceiptTableError
 		switch {
 		case db.Driver == testdb.DriverSQLite && err != nil:
 			t.Errorf("COMMIT: %v", err)
@@ -80,8 +81,8 @@ func TestATableOfReceiptsThatVanishesAndMayNotBeMadeIsSaidAndParksNothing(t *tes
 		leave()
 		r.exec("DROP TABLE bed_receipt")
 		err := r.fails(wrapped, addOne)
-		var table *bedsql.ReceiptTableError
-		var rights *bedsql.ReceiptRightsError
+		var table *delivery.ReceiptTableError
+		var rights *delivery.ReceiptRightsError
 		if errors.Is(err, bedsql.ErrPending) || !errors.As(err, &table) && !errors.As(err, &rights) {
 			t.Errorf("a write: %v, want one that says what to run", err)
 		}

@@ -265,11 +265,11 @@ func TestAutocommitOffIsATransactionWithoutABegin(t *testing.T) {
 	r.wantNoLog()
 }
 
-func TestAPinnedConnectionStaysPinnedInThePool(t *testing.T) {
+func TestAPinnedConnectionStaysPinnedInThePoolIfItIsConfiguredSo(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		adds := 0
-		r := newRig(t, db, func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
+		r := newRig(t, db, func(c *bedsql.Config) { c.Storage, c.KeepSessionState = countAdds(c.Storage, &adds), true })
 		r.account(100)
 		r.wrapped.SetMaxOpenConns(1)
 		state := map[string]string{testdb.DriverMySQL: "SET @x = 1", testdb.DriverPostgres: "SET search_path = public", testdb.DriverSQLite: "PRAGMA foreign_keys = ON"}

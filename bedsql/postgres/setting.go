@@ -1,0 +1,37 @@
+package postgres
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/bedsql/bed/internal/attempt"
+)
+
+// setting implements Dialect.Setting.
+func setting(ctx context.Context, conn driver.Conn, name string) (string, error) {
+	return attempt.Setting(ctx, conn, "SHOW "+name)
+}
+
+// resets are what DISCARD ALL does, but for DEALLOCATE ALL: pgx and database/sql
+// count on their prepared statements.
+const resets = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; " +
+	"SELECT pg_advisory_unlock_all(); DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES"
+
+var errNotPgx = errors.New("bed: it is no connection of pgx's")
+
+// reset implements Dialect.Reset, in one round trip.
+func reset(ctx context.Context, conn driver.Conn) error {
+	conn = attempt.Bare(conn)
+	if p, ok := conn.(*pooled); ok {
+		conn = p.Conn
+	}
+	std, ok := conn.(*stdlib.Conn)
+	if !ok {
+		return errNotPgx
+	}
+	_, err := std.Conn().PgConn().Exec(ctx, resets).ReadAll()
+	return err
+}
