@@ -69,6 +69,17 @@ ensure_binaries() {
 	fi
 }
 
+# ensure_command COMMAND PACKAGE: a program that tests run, from a Debian package.
+ensure_command() {
+	if command -v "$1" >/dev/null; then
+		say "$1: installed"
+	elif ! can_install; then
+		say "tests that run $1 will fail: install $2"
+	elif apt_install "$2"; then
+		say "$1: was installed"
+	fi
+}
+
 # serve DRIVER: starts a server that lives until cleanup; its DSN goes to $dsn.
 serve() {
 	local in=$work/$1.in out=$work/$1.out

@@ -1,0 +1,177 @@
+package bedprom
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/bedsql/bed/listener"
+)
+
+// Option changes a Collector.
+type Option func(*Collector)
+
+// WithLog has the Collector tell the state of a log as well. ask is called when the
+// Collector is collected, but no more often than every so often; an every below 1
+// means 15 s.
+func WithLog(ask AskFunc, every time.Duration) Option {
+	return func(c *Collector) {
+		if every <= 0 {
+			every = defaultEvery
+		}
+		c.log = &logState{ask: ask, every: every}
+	}
+}
+
+// Collector counts events. It is a prometheus.Collector, to be registered where
+// the process keeps its metrics. Safe for concurrent use.
+type Collector struct {
+	sub   *listener.Subscription
+	log   *logState
+	names names
+
+	writes      *prometheus.CounterVec
+	writeTime   *prometheus.HistogramVec
+	attempts    *prometheus.CounterVec
+	attemptTime *prometheus.HistogramVec
+	logTime     prometheus.Histogram
+	deliveries  *prometheus.CounterVec
+	parked      *prometheus.CounterVec
+	replayed    *prometheus.CounterVec
+	purged      *prometheus.CounterVec
+	dropped     prometheus.CounterFunc
+}
+
+var _ prometheus.Collector = (*Collector)(nil)
+
+// durations are the upper bounds of the histograms, in seconds.
+var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+// New makes a Collector that counts what is published on bus from now on. Close it.
+func New(bus *listener.Bus, opts ...Option) *Collector {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: durations}
+	}
+	c := &Collector{
+		writes: counter("bed_writes_total",
+			"Writes of this application by what their callers were told.", "data_source", "outcome"),
+		writeTime: prometheus.NewHistogramVec(histogram("bed_write_duration_seconds",
+			"How long callers waited for a write, its log and its retries included."), []string{"data_source"}),
+		attempts: counter("bed_attempts_total",
+			"Attempts to deliver by who made them and what the database said.", "data_source", "origin", "class"),
+		attemptTime: prometheus.NewHistogramVec(histogram("bed_attempt_duration_seconds",
+			"How long an attempt to deliver took."), []string{"data_source", "origin"}),
+		logTime: prometheus.NewHistogram(histogram("bed_log_write_duration_seconds",
+			"How long the log took to keep a write.")),
+		deliveries: counter("bed_job_deliveries_total",
+			"Entries that this job delivered, or failed to deliver in one try.", "data_source", "outcome"),
+		parked: counter("bed_parked_total",
+			"Entries that this process left for an operator.", "data_source", "origin"),
+		replayed: counter("bed_receipts_replayed_total",
+			"Deliveries known from a receipt: an earlier attempt had applied the write.", "data_source"),
+		purged: counter("bed_receipts_purged_total",
+			"Receipts that this job erased because their retention was over.", "data_source"),
+	}
+	for _, opt := range opts {
+		opt(c)
+	}
+	c.sub = bus.SubscribeAll(c.count)
+	c.dropped = prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "bed_events_dropped_total", Help: "Events that were not counted because this process had no time for them.",
+	}, func() float64 { return float64(c.sub.Dropped()) })
+	return c
+}
+
+// Close counts what was published before and takes the Collector off the bus.
+func (c *Collector) Close() { c.sub.Close() }
+
+func (c *Collector) parts() []prometheus.Collector {
+	return []prometheus.Collector{
+		c.writes, c.writeTime, c.attempts, c.attemptTime, c.logTime, c.deliveries, c.parked, c.replayed, c.purged, c.dropped,
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, part := range c.parts() {
+		part.Describe(to)
+	}
+	if c.log != nil {
+		c.log.describe(to)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	for _, part := range c.parts() {
+		part.Collect(to)
+	}
+	if c.log != nil {
+		c.log.collect(to, &c.names)
+	}
+}
+
+// count counts an event.
+func (c *Collector) count(ev listener.Event) {
+	source := c.names.of(ev.DataSource)
+	switch ev.Type {
+	case listener.ExecuteSuccess, listener.ExecuteFailure:
+		origin := originOf(ev.Origin)
+		c.attempts.WithLabelValues(source, origin, classOf(ev)).Inc()
+		c.attemptTime.WithLabelValues(source, origin).Observe(ev.Took.Seconds())
+		if ev.Found {
+			c.replayed.WithLabelValues(source).Inc()
+		}
+		if ev.Origin == listener.AsyncJob {
+			outcome := "delivered"
+			if ev.Type == listener.ExecuteFailure {
+				outcome = "failed"
+			}
+			c.deliveries.WithLabelValues(source, outcome).Inc()
+		}
+	case listener.Parked:
+		c.parked.WithLabelValues(source, originOf(ev.Origin)).Inc()
+	case listener.Answered:
+		c.writes.WithLabelValues(source, outcomeOf(ev)).Inc()
+		c.writeTime.WithLabelValues(source).Observe(ev.Took.Seconds())
+		if ev.LogTook > 0 {
+			c.logTime.Observe(ev.LogTook.Seconds())
+		}
+	case listener.ReceiptsPurged:
+		c.purged.WithLabelValues(source).Add(float64(ev.Receipts))
+	case listener.BeforeExecute, listener.Removed:
+	}
+}
+
+// most is how many data sources are told apart. A log may name any number of them.
+const most = 200
+
+// others is the data source of those beyond.
+const others = "(others)"
+
+// names bounds the values of the label data_source.
+type names struct {
+	mu    sync.Mutex
+	known map[string]bool
+}
+
+func (n *names) of(dataSource string) string {
+	dataSource = strings.ToValidUTF8(dataSource, "?")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.known[dataSource]:
+		return dataSource
+	case len(n.known) >= most:
+		return others
+	case n.known == nil:
+		n.known = map[string]bool{}
+	}
+	n.known[dataSource] = true
+	return dataSource
+}

@@ -1,0 +1,197 @@
+package bedprom_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/bedprom"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// counted publishes events and gives the Collector that counted them.
+func counted(t *testing.T, events ...listener.Event) *bedprom.Collector {
+	t.Helper()
+	bus := listener.NewBus(nil)
+	c := bedprom.New(bus)
+	for _, ev := range events {
+		bus.Publish(ev)
+	}
+	c.Close()
+	return c
+}
+
+// gathered gives the samples of the metrics whose names begin with a prefix, one
+// line each.
+func gathered(t *testing.T, c prometheus.Collector, prefix string) []string {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), prefix) {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			v := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			lines = append(lines, fmt.Sprintf("%s{%s} %v", f.GetName(), strings.Join(labels, ","), v))
+		}
+	}
+	return lines
+}
+
+func want(t *testing.T, got []string, lines ...string) {
+	t.Helper()
+	if g, w := strings.Join(got, "\n"), strings.Join(lines, "\n"); g != w {
+		t.Errorf("got\n%s\nwant\n%s", g, w)
+	}
+}
+
+func TestEachWriteIsCountedByWhatItsCallerWasTold(t *testing.T) {
+	t.Parallel()
+	answer := func(err error, attempts int) listener.Event {
+		return listener.Event{
+			Type: listener.Answered, DataSource: "orders", Err: err, Attempts: make([]listener.Attempt, attempts),
+			Took: 20 * time.Millisecond, LogTook: time.Millisecond,
+		}
+	}
+	cause := errors.New("no")
+	c := counted(t,
+		answer(nil, 1), answer(nil, 1), answer(nil, 2),
+		answer(cause, 1),
+		answer(&listener.PendingError{Cause: cause}, 4),
+		answer(&listener.PendingError{Cause: cause, Parked: true}, 1),
+		answer(&listener.RefusedError{Cause: cause}, 1),
+		listener.Event{Type: listener.Answered, DataSource: "orders", Err: &listener.NotLoggedError{Cause: cause}},
+	)
+	want(t, gathered(t, c, "bed_writes"),
+		"bed_writes_total{data_source=orders,outcome=at_once} 2",
+		"bed_writes_total{data_source=orders,outcome=not_logged} 1",
+		"bed_writes_total{data_source=orders,outcome=parked} 2",
+		"bed_writes_total{data_source=orders,outcome=pending} 1",
+		"bed_writes_total{data_source=orders,outcome=refused} 1",
+		"bed_writes_total{data_source=orders,outcome=sync_retry} 1",
+	)
+	want(t, gathered(t, c, "bed_write_duration"), "bed_write_duration_seconds{data_source=orders} 8")
+	want(t, gathered(t, c, "bed_log_write"), "bed_log_write_duration_seconds{} 7")
+}
+
+func TestAttemptsAreCountedByOriginAndClassOfError(t *testing.T) {
+	t.Parallel()
+	ended := func(o listener.Origin, err error, class delivery.Class) listener.Event {
+		ev := listener.Event{Type: listener.ExecuteSuccess, Origin: o, DataSource: "orders", Err: err, Class: class, Took: time.Millisecond}
+		if err != nil {
+			ev.Type = listener.ExecuteFailure
+		}
+		return ev
+	}
+	no := errors.New("Duplicate entry 'secret' for key 'PRIMARY'")
+	found := ended(listener.AsyncJob, nil, 0)
+	found.Found = true
+	c := counted(t,
+		ended(listener.Caller, no, delivery.Unreachable), ended(listener.SyncRetry, nil, 0),
+		ended(listener.AsyncJob, no, delivery.Retryable), ended(listener.AsyncJob, no, delivery.Refused),
+		ended(listener.AsyncJob, no, delivery.Duplicate), ended(listener.AsyncJob, no, delivery.Unknown), found,
+		listener.Event{Type: listener.Parked, Origin: listener.AsyncJob, DataSource: "orders", Err: no},
+		listener.Event{Type: listener.ReceiptsPurged, DataSource: "orders", Receipts: 40},
+	)
+	want(t, gathered(t, c, "bed_attempts"),
+		"bed_attempts_total{class=duplicate,data_source=orders,origin=job} 1",
+		"bed_attempts_total{class=ok,data_source=orders,origin=job} 1",
+		"bed_attempts_total{class=ok,data_source=orders,origin=sync_retry} 1",
+		"bed_attempts_total{class=refused,data_source=orders,origin=job} 1",
+		"bed_attempts_total{class=retryable,data_source=orders,origin=job} 1",
+		"bed_attempts_total{class=unknown,data_source=orders,origin=job} 1",
+		"bed_attempts_total{class=unreachable,data_source=orders,origin=caller} 1",
+	)
+	want(t, gathered(t, c, "bed_job_deliveries"),
+		"bed_job_deliveries_total{data_source=orders,outcome=delivered} 1",
+		"bed_job_deliveries_total{data_source=orders,outcome=failed} 4",
+	)
+	want(t, gathered(t, c, "bed_receipts"),
+		"bed_receipts_purged_total{data_source=orders} 40", "bed_receipts_replayed_total{data_source=orders} 1")
+	want(t, gathered(t, c, "bed_parked"), "bed_parked_total{data_source=orders,origin=job} 1")
+	for _, line := range gathered(t, c, "") {
+		if strings.Contains(line, "secret") {
+			t.Errorf("a value is in a metric: %s", line)
+		}
+	}
+}
+
+func TestHoweverManyDataSourcesAreNamedTheLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	events := []listener.Event{{Type: listener.Parked, DataSource: "bad \xff name"}}
+	for i := range 1000 {
+		events = append(events, listener.Event{Type: listener.Parked, DataSource: fmt.Sprint("source ", i)})
+	}
+	got := gathered(t, counted(t, events...), "bed_parked")
+	if len(got) != 201 || got[0] != "bed_parked_total{data_source=(others),origin=caller} 801" {
+		t.Errorf("%d samples, the first is %s", len(got), got[0])
+	}
+}
+
+func TestTheStateOfTheLogIsTold(t *testing.T) {
+	t.Parallel()
+	yes, asked := true, 0
+	said, err := bedprom.Log{Jobs: 2, DataSources: []bedprom.DataSource{
+		{Name: "orders", Waiting: 3, Leased: 1, Parked: 7, Oldest: time.Hour, Reachable: &yes, Paused: true},
+		{Name: "ledger"},
+	}}, error(nil)
+	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) (bedprom.Log, error) {
+		asked++
+		return said, err
+	}, time.Hour))
+	defer c.Close()
+	got := gathered(t, c, "bed_log_entries")
+	want(t, got,
+		"bed_log_entries{data_source=ledger,state=leased} 0", "bed_log_entries{data_source=ledger,state=parked} 0",
+		"bed_log_entries{data_source=ledger,state=waiting} 0", "bed_log_entries{data_source=orders,state=leased} 1",
+		"bed_log_entries{data_source=orders,state=parked} 7", "bed_log_entries{data_source=orders,state=waiting} 3")
+	want(t, gathered(t, c, "bed_data_source"), "bed_data_source_paused{data_source=ledger} 0", "bed_data_source_paused{data_source=orders} 1",
+		"bed_data_source_up{data_source=orders} 1")
+	want(t, gathered(t, c, "bed_log_up"), "bed_log_up{} 1")
+	want(t, gathered(t, c, "bed_jobs"), "bed_jobs_alive{} 2")
+	if asked != 1 {
+		t.Errorf("the log was asked %d times within its interval", asked)
+	}
+
+	down := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) (bedprom.Log, error) {
+		return said, errors.New("down")
+	}, 0))
+	defer down.Close()
+	want(t, gathered(t, down, "bed_log_"), "bed_log_up{} 0", "bed_log_write_duration_seconds{} 0")
+}
+
+func TestTheHandlerServesWhatPrometheusReads(t *testing.T) {
+	t.Parallel()
+	c := counted(t, listener.Event{Type: listener.Answered, DataSource: "orders", Attempts: make([]listener.Attempt, 1)})
+	w := httptest.NewRecorder()
+	bedprom.Handler(c).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, line := range []string{`bed_writes_total{data_source="orders",outcome="at_once"} 1`, "go_goroutines ", "process_start_time_seconds "} {
+		if !strings.Contains(w.Body.String(), "\n"+line) {
+			t.Errorf("the page does not hold %s", line)
+		}
+	}
+	if problems, err := testutil.CollectAndLint(c); err != nil || len(problems) > 0 {
+		t.Errorf("the metrics are not named as Prometheus wants it: %v %v", problems, err)
+	}
+}

@@ -1,0 +1,182 @@
+package bedprom_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/bedprom"
+)
+
+const docs = "../../docs/"
+
+// described gives the labels of each metric that there is.
+func described(t *testing.T) map[string][]string {
+	t.Helper()
+	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) (bedprom.Log, error) { return bedprom.Log{}, nil }, 0))
+	defer c.Close()
+	descs := make(chan *prometheus.Desc, 100)
+	c.Describe(descs)
+	close(descs)
+	all := map[string][]string{}
+	form := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`)
+	for d := range descs {
+		m := form.FindStringSubmatch(d.String())
+		if m == nil {
+			t.Fatalf("the description cannot be read: %v", d)
+		}
+		all[m[1]] = strings.Split(m[2], ",")
+	}
+	if len(all) < 15 {
+		t.Fatalf("there are only these metrics: %v", all)
+	}
+	return all
+}
+
+var (
+	quoted   = regexp.MustCompile(`"[^"]*"`)
+	metric   = regexp.MustCompile(`\bbed_\w+`)
+	selector = regexp.MustCompile(`(bed_\w+)\{([^}]*)\}`)
+	by       = regexp.MustCompile(`\bby \(([^)]*)\)`)
+	label    = regexp.MustCompile(`\w+`)
+)
+
+// fit reports what in a query there is not. used collects the metrics that it names.
+func fit(query string, metrics map[string][]string, used map[string]bool) (faults []string) {
+	query = quoted.ReplaceAllString(query, `""`)
+	labelsOf := func(name string) []string {
+		for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
+			base, ok := strings.CutSuffix(name, suffix)
+			if labels, known := metrics[base]; ok && known {
+				used[base] = true
+				return append([]string{"le", "instance", "job"}, labels...)
+			}
+		}
+		faults = append(faults, "there is no metric "+name)
+		return nil
+	}
+	names := metric.FindAllString(query, -1)
+	if len(names) == 0 {
+		return []string{"it names no metric"}
+	}
+	for _, name := range names {
+		labels := labelsOf(name)
+		for _, m := range by.FindAllStringSubmatch(query, -1) {
+			for _, l := range label.FindAllString(m[1], -1) {
+				if !slices.Contains(labels, l) {
+					faults = append(faults, name+" has no label "+l)
+				}
+			}
+		}
+	}
+	for _, m := range selector.FindAllStringSubmatch(query, -1) {
+		for part := range strings.SplitSeq(m[2], ",") {
+			if l := label.FindString(part); !slices.Contains(labelsOf(m[1]), l) {
+				faults = append(faults, m[1]+" has no label "+l)
+			}
+		}
+	}
+	return faults
+}
+
+func TestEveryQueryOfTheRulesAndTheDashboardNamesAMetricThatExists(t *testing.T) {
+	t.Parallel()
+	metrics, used := described(t), map[string]bool{}
+	var rules struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	text, err := os.ReadFile(docs + "prometheus/rules.yml")
+	if err == nil {
+		err = yaml.Unmarshal(text, &rules)
+	}
+	if err != nil || len(rules.Groups) == 0 || len(rules.Groups[0].Rules) < 10 {
+		t.Fatalf("the rules cannot be read: %v", err)
+	}
+	for _, r := range rules.Groups[0].Rules {
+		for _, fault := range fit(r.Expr, metrics, used) {
+			t.Errorf("%s: %s", r.Alert, fault)
+		}
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Query string }
+		}
+	}
+	text, err = os.ReadFile(docs + "grafana/bed.json")
+	if err == nil {
+		err = json.Unmarshal(text, &board)
+	}
+	if err != nil || len(board.Panels) < 10 {
+		t.Fatalf("the dashboard cannot be read: %v", err)
+	}
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			for _, fault := range fit(target.Expr, metrics, used) {
+				t.Errorf("panel %q: %s: %s", p.Title, fault, target.Expr)
+			}
+		}
+	}
+	for _, v := range board.Templating.List {
+		if v.Name == "data_source" {
+			for _, fault := range fit(v.Query, metrics, used) {
+				t.Errorf("variable %q: %s", v.Name, fault)
+			}
+		}
+	}
+	for name := range metrics {
+		if !used[name] {
+			t.Errorf("neither an alert nor a panel shows %s", name)
+		}
+	}
+	page, err := os.ReadFile(docs + "monitoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, labels := range metrics {
+		row := "| `" + name + "` | "
+		for i, l := range labels {
+			if i > 0 {
+				row += ", "
+			}
+			if l != "" {
+				row += "`" + l + "`"
+			}
+		}
+		if !strings.Contains(string(page), strings.TrimRight(row, " ")+" ") {
+			t.Errorf("docs/monitoring.md has no row %s", row)
+		}
+	}
+	for _, fault := range []string{`rate(bed_nonsense_total[5m])`, `sum by (colour) (bed_log_up)`, `bed_log_up{colour="red"}`, `1 > 0`} {
+		if len(fit(fault, metrics, used)) == 0 {
+			t.Errorf("%s is found right", fault)
+		}
+	}
+}
+
+// promtool is Debian's prometheus; scripts/servers.sh installs it.
+func TestPromtoolAcceptsTheRulesAndTheyFire(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}} {
+		cmd := exec.CommandContext(t.Context(), "promtool", args...)
+		cmd.Dir = filepath.Join(docs, "prometheus")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}

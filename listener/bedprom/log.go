@@ -1,0 +1,144 @@
+package bedprom
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Log is the state of a transaction log.
+type Log struct {
+	// Jobs is how many jobs are alive; below 0: not known.
+	Jobs        int
+	DataSources []DataSource
+}
+
+// DataSource is what a log holds for one.
+type DataSource struct {
+	Name string
+	// Waiting, Leased and Parked count units of delivery; Leased ones are being
+	// written or delivered.
+	Waiting, Leased, Parked int
+	// Oldest is the age of the oldest that is not parked, OldestParked of the oldest
+	// that is; 0 for none.
+	Oldest, OldestParked time.Duration
+	// Reachable is whether the jobs reach it; nil: not known.
+	Reachable *bool
+	Paused    bool
+}
+
+// AskFunc asks a log for its state, until ctx is done. It is called by one goroutine at a time.
+type AskFunc func(ctx context.Context) (Log, error)
+
+const (
+	defaultEvery = 15 * time.Second
+	// logTimeout bounds a count; a scrape is given 10 s by Prometheus.
+	logTimeout = 8 * time.Second
+)
+
+var (
+	descUp = prometheus.NewDesc("bed_log_up",
+		"1 if the transaction log answered when it was asked last, else 0.", nil, nil)
+	descEntries = prometheus.NewDesc("bed_log_entries",
+		"Units of delivery in the transaction log: waiting, leased (being written or delivered) or parked.", []string{"data_source", "state"}, nil)
+	descOldest = prometheus.NewDesc("bed_log_oldest_seconds",
+		"Age of the oldest unit in the transaction log that is to be delivered (state waiting) or parked; 0 for none.", []string{"data_source", "state"}, nil)
+	descReachable = prometheus.NewDesc("bed_data_source_up",
+		"1 if all jobs that are alive reach the data source and may write there, else 0.", []string{"data_source"}, nil)
+	descPaused = prometheus.NewDesc("bed_data_source_paused",
+		"1 if an operator has paused deliveries to the data source, else 0.", []string{"data_source"}, nil)
+	descJobs = prometheus.NewDesc("bed_jobs_alive",
+		"How many jobs have told the transaction log lately that they are alive.", nil, nil)
+)
+
+// logState is what the log said last.
+type logState struct {
+	ask   AskFunc
+	every time.Duration
+
+	mu    sync.Mutex
+	asked time.Time
+	said  Log
+	err   error
+}
+
+func (l *logState) describe(to chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{descUp, descEntries, descOldest, descReachable, descPaused, descJobs} {
+		to <- desc
+	}
+}
+
+// collect tells the state. While the log does not answer there is none, lest an old
+// one be taken for true.
+func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.asked.IsZero() || time.Since(l.asked) >= l.every {
+		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+		l.said, l.err = l.ask(ctx)
+		cancel()
+		l.asked = time.Now()
+	}
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	}
+	if l.err != nil {
+		gauge(descUp, 0)
+		return
+	}
+	gauge(descUp, 1)
+	if l.said.Jobs >= 0 {
+		gauge(descJobs, float64(l.said.Jobs))
+	}
+	since := time.Since(l.asked) // they have grown older
+	for name, d := range merged(l.said.DataSources, names) {
+		gauge(descEntries, float64(d.Waiting), name, "waiting")
+		gauge(descEntries, float64(d.Leased), name, "leased")
+		gauge(descEntries, float64(d.Parked), name, "parked")
+		gauge(descOldest, age(d.Oldest, since), name, "waiting")
+		gauge(descOldest, age(d.OldestParked, since), name, "parked")
+		gauge(descPaused, truth(d.Paused), name)
+		if d.Reachable != nil {
+			gauge(descReachable, truth(*d.Reachable), name)
+		}
+	}
+}
+
+// merged adds up what has one name among the labels.
+func merged(all []DataSource, names *names) map[string]*DataSource {
+	by := map[string]*DataSource{}
+	for _, d := range all {
+		name := names.of(d.Name)
+		t := by[name]
+		if t == nil {
+			by[name] = &d
+			continue
+		}
+		t.Waiting += d.Waiting
+		t.Leased += d.Leased
+		t.Parked += d.Parked
+		t.Oldest = max(t.Oldest, d.Oldest)
+		t.OldestParked = max(t.OldestParked, d.OldestParked)
+		t.Paused = t.Paused || d.Paused
+		if t.Reachable == nil || d.Reachable != nil && !*d.Reachable {
+			t.Reachable = d.Reachable
+		}
+	}
+	return by
+}
+
+func age(d, since time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return (d + since).Seconds()
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
