@@ -17,6 +17,9 @@ import (
 // variable asked for.
 const numUnknownSystemVariable = 1193
 
+// numParseError is the answer of a server that has no such statement.
+const numParseError = 1064
+
 // probeTimeout bounds a question to the server whose answer it has at hand.
 const probeTimeout = 5 * time.Second
 
@@ -68,16 +71,15 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 			return always
 		}
 		return never
-	case 1044, 1045, 1142, 1143, 1227, 1370, // no right
-		1048, 1054, 1064, 1065, 1136, 1146, 1149, 1305, 1364, // what the text or a value lacks
-		1062, 1169, 1451, 1452, 1586, 3819, 4025, // a constraint
-		1264, 1265, 1292, 1366, 1406, 1690, // a value that does not fit
-		1290, 1792, // a server, or a transaction, that is read-only
-		1644: // SIGNAL
+	case 1290, 1792: // a server, or a transaction, that is read-only
 		return never
 	}
 	if strings.HasPrefix(string(server.SQLState[:]), "40") { // transaction rollback
 		return always
+	}
+	switch classify(server) {
+	case delivery.Refused, delivery.Duplicate: // the statement was at fault, and it alone is undone
+		return never
 	}
 	// Among them 1020 (innodb_snapshot_isolation), 1180 and 1181 (an error during
 	// COMMIT or ROLLBACK), 1317 (KILL QUERY) and 1969 (max_statement_time).
@@ -164,12 +166,24 @@ func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
 	return err != nil || got == want
 }
 
+// sysvar asks for a system variable by VALUES, which leaves all that the session
+// says of the application's last statement: a SELECT would change FOUND_ROWS().
+// MySQL, and MariaDB before 10.3, have no such VALUES.
 func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) {
 	queryer, ok := attempt.Bare(conn).(driver.QueryerContext)
 	if !ok {
 		return "", errors.New("the connection takes no queries")
 	}
-	rows, err := queryer.QueryContext(ctx, "SELECT @@"+name, nil)
+	value, err := firstValue(ctx, queryer, "VALUES (@@"+name+")")
+	var server *mysql.MySQLError
+	if errors.As(err, &server) && server.Number == numParseError {
+		return firstValue(ctx, queryer, "SELECT @@"+name)
+	}
+	return value, err
+}
+
+func firstValue(ctx context.Context, queryer driver.QueryerContext, query string) (string, error) {
+	rows, err := queryer.QueryContext(ctx, query, nil)
 	if err != nil {
 		return "", err
 	}

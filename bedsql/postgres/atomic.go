@@ -25,6 +25,12 @@ const (
 	txOpen = 'T'
 )
 
+// idle implements Dialect.Idle: each answer ends with the state of the session.
+func idle(conn driver.Conn) bool {
+	std := bare(conn)
+	return std != nil && !std.Conn().IsClosed() && std.Conn().PgConn().TxStatus() == txIdle
+}
+
 // atomic implements Dialect.Atomic: the server takes what comes up to one Sync
 // (in the simple protocol: what stands in one text) for one transaction, of
 // which one failure skips the rest. The rows of a RETURNING are dropped. The

@@ -24,6 +24,7 @@ var dialect = &delivery.Dialect{
 	Reset:            reset,
 	ReceiptDuplicate: isReceiptDuplicate,
 	ReceiptBusy:      isReceiptBusy,
+	Idle:             idle,
 	Atomic:           atomic,
 	CommitWith:       commitWith,
 	CheckNamedValue:  func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes

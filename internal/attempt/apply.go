@@ -209,7 +209,7 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 			if !out.Class.Answered() {
 				return out
 			}
-			if out = undone(out); !isReceipt(d, out, u) {
+			if out = undone(out); !isReceipt(d, out, u) && !goesOn(d, conn, out) {
 				_ = conn.Close() // as after any other COMMIT that failed
 				out.ConnLost = true
 			}

@@ -29,7 +29,7 @@ func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 // CommitFailed reads the error of a COMMIT. An answer means that nothing was
 // committed; without one it is not known. Either way the transaction may still
 // be open (Galera's 1047), and the next BEGIN would commit it: the connection is
-// closed, and ConnLost set.
+// closed, and ConnLost set, unless the protocol tells that none is (Idle).
 //
 // SQLite runs in this process, and closing the connection would lose a database
 // in memory: there the transaction is rolled back.
@@ -39,9 +39,18 @@ func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, er
 		out.ConnLost = !RolledBack(d, Rollback(context.WithoutCancel(ctx), d, conn, nil))
 		return out
 	}
+	if goesOn(d, conn, out) {
+		return out
+	}
 	_ = conn.Close()
 	out.ConnLost = true
 	return out
+}
+
+// goesOn reports whether no transaction is open on conn after a COMMIT that was
+// answered by out's error.
+func goesOn(d *delivery.Dialect, conn driver.Conn, out Outcome) bool {
+	return d.Idle != nil && out.Class.Answered() && !out.ConnLost && d.Idle(conn)
 }
 
 // Rollback rolls tx back, the local transaction that is open on conn, or, if it

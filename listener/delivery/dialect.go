@@ -125,6 +125,10 @@ type Dialect struct {
 	// open transaction on its way means for that transaction. conn is free for a
 	// query. Default: Committed.
 	AfterImplicitCommit func(ctx context.Context, conn driver.Conn, err error) TxState
+	// Idle reports whether the server has said with its last answer that no
+	// transaction is open on conn, so that it goes on after an error of COMMIT.
+	// Default: false, it is not known.
+	Idle func(conn driver.Conn) bool
 	// Atomic runs calls as one local transaction in one round trip: all or
 	// none, and nothing behind the first that fails. handled false means that
 	// it cannot be done so for these calls on this server, and nothing was

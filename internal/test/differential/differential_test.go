@@ -166,20 +166,26 @@ func (p pair) run(program []step, every int) (difference string, at int, err err
 		if sides[i], err = newSide(driver, dsn, db.Name); err != nil {
 			return "", 0, fmt.Errorf("%s: %w", p.parameters, err)
 		}
+		sides[i].goesOn = p.driver == postgres
 		if p.guarantee == bedsql.ExactlyOnce {
-			sides[i].onlyWritesCount, sides[i].commitMayFail = p.driver == sqlite, true
+			sides[i].onlyWritesCount = p.driver == sqlite
 			sides[i].positionsDiffer = strings.Contains(p.parameters, "simple_protocol")
 		}
 	}
 	difference, at, err = compare(program, sides, inspectors, p.tables(), every)
 	for _, s := range sides {
 		if e := s.close(); e != nil && err == nil && difference == "" {
-			difference = fmt.Sprintf("closing %s: %v", s.name, e)
+			difference, at = fmt.Sprintf("closing %s: %v", s.name, e), len(program)-1
 		}
+	}
+	if err == nil && difference == "" {
+		difference, err = look(inspectors, p.tables())
+		at = len(program) - 1
 	}
 	if err == nil && difference == "" {
 		units, e := log.List(context.Background(), txlog.Filter{DataSource: source})
 		if err = e; len(units) > 0 {
+			at = len(program) - 1
 			difference = fmt.Sprintf("%d units are left in the log, the first: %+v", len(units), units[0])
 		}
 	}
@@ -192,21 +198,25 @@ func compare(program []step, sides [2]*side, inspectors [2]*sql.DB, tables []str
 		if bare != wrapped {
 			return fmt.Sprintf("the last one gives\n  bare:    %s\n  wrapped: %s", bare, wrapped), i, nil
 		}
-		if sides[0].tx != nil || (i+1)%every > 0 && i+1 < len(program) {
+		if sides[0].tx != nil || sides[0].byText || (i+1)%every > 0 {
 			continue
 		}
-		var now [2]contents
-		for k, inspector := range inspectors {
-			var err error
-			if now[k], err = dump(context.Background(), inspector, tables); err != nil {
-				return "", i, err
-			}
-		}
-		if difference := now[0].differ(now[1]); difference != "" {
-			return difference, i, nil
+		if difference, err := look(inspectors, tables); difference != "" || err != nil {
+			return difference, i, err
 		}
 	}
 	return "", 0, nil
+}
+
+// look compares the tables.
+func look(inspectors [2]*sql.DB, tables []string) (difference string, err error) {
+	var now [2]contents
+	for i, inspector := range inspectors {
+		if now[i], err = dump(context.Background(), inspector, tables); err != nil {
+			return "", err
+		}
+	}
+	return now[0].differ(now[1]), nil
 }
 
 // shrink leaves steps out as long as a difference remains.

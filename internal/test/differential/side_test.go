@@ -15,12 +15,15 @@ import (
 
 // A side runs a program on one connection and says what came of each step.
 type side struct {
-	name     string // of the database, which an answer may hold
-	driver   string
-	dsn      string
-	pool     *sql.DB
-	conn     *sql.Conn
-	tx       *sql.Tx
+	name   string // of the database, which an answer may hold
+	driver string
+	dsn    string
+	pool   *sql.DB
+	conn   *sql.Conn
+	tx     *sql.Tx
+	// A BEGIN sent as text is open, as far as the program tells. SQLite locks out
+	// who looks at the tables meanwhile, wholly if a second BEGIN EXCLUSIVE failed.
+	byText   bool
 	prepared map[string]*sql.Stmt // used again for the same text
 	// The receipt stands before the write in the text of the simple protocol, so
 	// that the server counts from there.
@@ -28,9 +31,8 @@ type side struct {
 	// In SQLite the answer to anything but a write repeats that to the last
 	// write, which is the receipt's under ExactlyOnce.
 	onlyWritesCount bool
-	// Under ExactlyOnce a write through Query ends with a COMMIT, an error of
-	// which (a deferred constraint) ends the session.
-	commitMayFail bool
+	// An error of COMMIT leaves the session to its owner.
+	goesOn bool
 }
 
 func newSide(driver, dsn, database string) (*side, error) {
@@ -40,6 +42,7 @@ func newSide(driver, dsn, database string) (*side, error) {
 
 // open begins a session.
 func (s *side) open() (err error) {
+	s.byText = false
 	s.prepared = make(map[string]*sql.Stmt)
 	if s.pool, err = sql.Open(s.driver, s.dsn); err != nil {
 		return err
@@ -63,9 +66,10 @@ func (s *side) close() error {
 }
 
 // again begins a new session behind an error of COMMIT or ROLLBACK, which the
-// wrapper takes for the end of one.
+// wrapper takes for the end of one where the protocol does not tell that the
+// transaction is over.
 func (s *side) again(err error) {
-	if err == nil {
+	if err == nil || s.goesOn {
 		return
 	}
 	_ = s.close()
@@ -77,13 +81,19 @@ func (s *side) again(err error) {
 // run does a step and describes all that its caller sees.
 func (s *side) run(t step) string {
 	ctx := context.Background()
+	defer func() {
+		switch verb, _, _ := strings.Cut(strings.ToUpper(t.sql), " "); verb {
+		case "BEGIN":
+			s.byText = s.tx == nil
+		case "COMMIT", "ROLLBACK":
+			s.byText = s.byText && strings.Contains(t.sql, " TO ")
+		}
+	}()
 	switch t.do {
 	case "exec", "prepared exec":
 		result, err := s.exec(ctx, t)
 		if err != nil {
-			// Behind a write that is sent step by step, the COMMIT that fails is bed's.
-			own := s.commitMayFail && s.tx == nil && t.do == "prepared exec" && isWrite.MatchString(t.sql)
-			if t.sql == "COMMIT" || t.sql == "ROLLBACK" || own {
+			if t.sql == "COMMIT" || t.sql == "ROLLBACK" {
 				s.again(err)
 			}
 			return s.failure(err)
@@ -101,9 +111,6 @@ func (s *side) run(t step) string {
 			text = s.failure(err)
 		} else {
 			text, err = describe(rows, s.failure)
-		}
-		if s.commitMayFail && s.tx == nil && err != nil && isWrite.MatchString(t.sql) {
-			s.again(err)
 		}
 		return s.mask(text)
 	case "commit":
@@ -131,7 +138,7 @@ func (s *side) end(how func(*sql.Tx) error) string {
 		return "not in a transaction"
 	}
 	tx := s.tx
-	s.tx = nil
+	s.tx, s.byText = nil, false
 	err := how(tx)
 	s.again(err)
 	return s.failure(err)
