@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
@@ -69,6 +70,22 @@ func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
 		return nil, fmt.Errorf("%w: %s in %s", ErrNotFound, id, s.name())
 	}
 	return found[0], nil
+}
+
+// Units reads the units with these ids, each the one of its first row, in the
+// order of their ids. Those that the log does not hold are left out.
+func (s *SQLStorage) Units(ctx context.Context, ids []string) ([]*Unit, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	all := make([]*Unit, 0, len(ids))
+	err := chunks(slices.DeleteFunc(ids, func(id string) bool { return !isHeadID(id) }), func(portion []any) error {
+		found, err := s.read(ctx, shape{kind: selectUnits, rows: len(portion)}, portion...)
+		all = append(all, found...)
+		return err
+	})
+	return all, s.failed("reading units", err)
 }
 
 // Missing implements [Storage].
@@ -167,6 +184,90 @@ func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error 
 		return s.failed(what+" unit "+head, err)
 	}
 	return verdict
+}
+
+// Decision is what an operator decides for units.
+type Decision uint8
+
+// The decisions.
+const (
+	// DecideRetry and DecideDiscard are [Storage].Retry and Discard.
+	DecideRetry Decision = iota + 1
+	DecideDiscard
+	// DecidePark leaves units for an operator.
+	DecidePark
+)
+
+var decisions = map[Decision]kind{DecideRetry: retryRows, DecideDiscard: discardRows, DecidePark: parkRows}
+
+// Decide carries a decision out for all units with these ids (of their first
+// rows), or for none, in one local transaction. check, unless nil, is shown each
+// once it is locked, in the order of the ids, and refuses it by an error; also,
+// unless nil, runs what belongs to the decision in the same transaction. ErrNotFound and
+// ErrLeased as for [Storage].Retry; after any other error than these and those of
+// check and also it may be done or not.
+func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	if i := slices.IndexFunc(ids, func(id string) bool { return !isHeadID(id) }); i >= 0 {
+		return fmt.Errorf("%w: %q", ErrNotFound, ids[i])
+	}
+	var verdict error
+	for try, start := 0, time.Now(); ; try++ {
+		err := s.db.inTx(ctx, func(ctx context.Context, q runner) error {
+			verdict = s.decideAll(ctx, q, decisions[d], ids, check)
+			if verdict == nil && also != nil {
+				verdict = also(func(query string, args ...any) error {
+					_, err := q.exec(ctx, query, args...)
+					return err
+				})
+			}
+			return verdict
+		})
+		switch {
+		case err == nil:
+			return nil
+		case verdict != nil && !s.db.backend.passing(verdict):
+			return verdict
+		case verdict == nil && !s.db.backend.definite(err), !s.retry.Again(ctx, err, try, start):
+			return s.failed("deciding units", err)
+		}
+	}
+}
+
+// decideAll locks the units, has each checked, and changes their rows.
+func (s *SQLStorage) decideAll(ctx context.Context, q runner, k kind, ids []string, check func(*Unit) error) error {
+	return chunks(ids, func(portion []any) error {
+		found, err := units(ctx, q, shape{kind: lockUnits, rows: len(portion)}, portion...)
+		if err != nil {
+			return err
+		}
+		var rows []string
+		there := map[any]bool{}
+		for _, u := range found {
+			there[u.ID] = true
+			if check != nil {
+				if err := check(u.Unit); err != nil {
+					return err
+				}
+			}
+			if u.Leased {
+				return fmt.Errorf("%w: %s", ErrLeased, u.ID)
+			}
+			rows = append(rows, u.allRowIDs()...)
+		}
+		for _, id := range portion {
+			if !there[id] {
+				return fmt.Errorf("%w: %s in %s", ErrNotFound, id, s.name())
+			}
+		}
+		return chunks(rows, func(ids []any) error {
+			_, err := q.run(ctx, shape{kind: k, rows: len(ids)}, ids...)
+			return err
+		})
+	})
 }
 
 // allRowIDs gives the ids of all rows that may belong to the unit: when its

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -119,6 +120,15 @@ func (s *SQLStorage) Identity() string {
 		return ""
 	}
 	return s.identity
+}
+
+// Journal is for bed's other packages: what is kept beside the log for who looks after
+// it, in tables of the same database. nil for a closed storage.
+func (s *SQLStorage) Journal() *journal.Journal {
+	if s == nil {
+		return nil
+	}
+	return s.journal
 }
 
 // name is how errors speak of the log.
@@ -280,4 +290,34 @@ func (s *SQLStorage) newQueue() *groupcommit.Queue[*request] {
 		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, maxShared
 	}
 	return groupcommit.New(o, s.writer.write)
+}
+
+// openJournal finds its tables, or creates them. Those that cannot be used are left
+// out: the log does not depend on them.
+func (s *SQLStorage) openJournal(ctx context.Context) {
+	d := journal.Dialect{Flavor: sqltext.Flavor(s.db.backend.Flavor), Now: s.db.backend.Flavor.Clock()}
+	off := map[string]error{}
+	if s.db.probeJournal(ctx) != nil {
+		for name, columns := range journal.Tables() {
+			if err := s.db.ensureTable(ctx, table{name, columns}, s.options.create); err != nil {
+				off[name] = err
+			}
+		}
+	}
+	s.journal = journal.New(s.db.DB, d, off, !s.options.noActivity)
+}
+
+// attemptsFor bounds what the keeping of failed attempts can cost who gives a unit
+// up.
+const attemptsFor = time.Second
+
+// keepAttempts keeps the failed attempts at a unit. Nothing depends on whether
+// that can be done.
+func (s *SQLStorage) keepAttempts(ctx context.Context, id string, attempts []Attempt) {
+	if len(attempts) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
+	defer cancel()
+	_ = s.journal.AddAttempts(ctx, id, attempts)
 }

@@ -24,10 +24,13 @@ const (
 	selectRows
 	selectTokens
 	selectUnit
+	selectUnits
 	lockUnit
+	lockUnits
 	listUnits
 	nextDataSource
 	retryRows
+	parkRows
 	discardRows
 	countUnits
 	selectIDs
@@ -137,6 +140,11 @@ func (f Flavor) text(sh shape) string {
 		s = `SELECT id, lease_token FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectUnit:
 		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?`
+	case selectUnits:
+		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE ` + idIn(sh.rows) + ` ORDER BY id`
+	case lockUnits:
+		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(byID, ``, ``) + ` WHERE ` + idIn(sh.rows) +
+			` ORDER BY id` + f.Pick(` FOR UPDATE`, ` FOR UPDATE`, ``)
 	case lockUnit:
 		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?` + f.Pick(` FOR UPDATE`, ` FOR UPDATE`, ``)
 	case listUnits:
@@ -152,6 +160,8 @@ func (f Flavor) text(sh shape) string {
 	case retryRows:
 		s = `UPDATE transaction_log SET parked = 0, async_delivery_try_times = 0, next_try_time = ` + strconv.Itoa(atOnce) + `,
   lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
+	case parkRows:
+		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET parked = 1, next_try_time = {now}, lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
 	case discardRows:
 		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + idIn(sh.rows)
 	case countUnits:

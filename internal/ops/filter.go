@@ -2,7 +2,11 @@ package ops
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -107,7 +111,65 @@ type Statement struct {
 // Entries gives a page of those that f selects. It answers within about half a second
 // however large the log is.
 func (s *Store) Entries(ctx context.Context, f Filter, p Page) (*Entries, error) {
-	return nil, errNotBuilt
+	limit, err := p.limit()
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.find(ctx, f, p.After, limit, searchFor)
+	if err != nil {
+		return nil, err
+	}
+	units, err := s.log.Units(ctx, found.ids)
+	if err != nil {
+		return nil, err
+	}
+	out := &Entries{Entries: make([]Entry, len(units)), Next: found.next}
+	for i, u := range units {
+		out.Entries[i] = s.entry(u)
+	}
+	return out, nil
+}
+
+func (p Page) limit() (int, error) {
+	switch {
+	case p.Limit < 0 || p.Limit > MaxPage:
+		return 0, fmt.Errorf("%w: the limit is %d, but must be from 1 to %d", ErrInvalid, p.Limit, MaxPage)
+	case len(p.After) > 64 || !utf8.ValidString(p.After) || strings.ContainsRune(p.After, 0):
+		return 0, fmt.Errorf("%w: after is not the next of a page", ErrInvalid)
+	case p.Limit == 0:
+		return defaultPage, nil
+	}
+	return p.Limit, nil
+}
+
+const defaultPage = 100
+
+// entry is what is shown of a unit.
+func (s *Store) entry(u *txlog.Unit) Entry {
+	e := Entry{
+		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: StateOf(u),
+		CreatedAt: u.CreatedAt.UTC(), Tries: u.Tries, LastError: maskedError(u), InDoubt: u.InDoubt,
+		NotReplayable: u.NotReplayable, Statements: make([]Statement, len(u.Statements)), Unit: u,
+	}
+	if u.Unreadable != nil {
+		e.Unreadable = u.Unreadable.Error()
+	}
+	for i, statement := range u.Statements {
+		e.Statements[i] = Statement{SQL: statement.SQL, Prepared: statement.Prepared}
+	}
+	if next := s.nextTry(u); !u.Parked {
+		next = next.UTC()
+		e.NextTry = &next
+	}
+	return e
+}
+
+// nextTry is when the job may deliver a unit, or the end of its lease.
+func (s *Store) nextTry(u *txlog.Unit) time.Time {
+	if u.Leased {
+		return u.NextTry
+	}
+	return u.Due(s.cfg.MinAge)
 }
 
 // Count is a number of entries.
@@ -120,10 +182,38 @@ type Count struct {
 // CountCap is up to where entries are counted for show.
 const CountCap = 10_000
 
-// Count counts what f selects, up to most; 0 means CountCap, below 0 means all.
+// Count counts what f selects, up to most; 0 means CountCap, below 0 means all. Unless
+// all are counted it takes about a second at the most.
 func (s *Store) Count(ctx context.Context, f Filter, most int) (Count, error) {
-	return Count{}, errNotBuilt
+	budget := 2 * searchFor
+	switch {
+	case most < 0:
+		most, budget = math.MaxInt, noLimit
+	case most == 0:
+		most = CountCap
+	}
+	end := time.Now().Add(budget)
+	n := 0
+	for after := ""; ; {
+		left := noLimit
+		if budget > 0 {
+			left = max(1, time.Until(end))
+		}
+		found, err := s.find(ctx, f, after, min(countedAtOnce, max(1, most-n)), left)
+		if err != nil {
+			return Count{}, err
+		}
+		n += len(found.ids)
+		if after = found.next; after == "" {
+			return Count{N: n}, nil
+		}
+		if n >= most || budget > 0 && over(end) {
+			return Count{N: n, More: true}, nil
+		}
+	}
 }
+
+const countedAtOnce = 5000
 
 // Kind is a group of entries whose last errors are alike: same data source, same code, same text
 // when values and numbers that differ are left out.
@@ -148,6 +238,3 @@ type Kinds struct {
 	// More: not all entries were looked at.
 	More bool `json:"more"`
 }
-
-// Kinds groups the entries that f selects and that have an error.
-func (s *Store) Kinds(ctx context.Context, f Filter) (*Kinds, error) { return nil, errNotBuilt }

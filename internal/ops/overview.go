@@ -2,7 +2,15 @@ package ops
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"time"
+
+	"github.com/bedsql/bed/internal/journal"
 )
 
 // Overview is the state of a log.
@@ -87,5 +95,221 @@ type OverviewOptions struct {
 // Overview tells the state of the log. It answers within a second however large
 // the log is, unless Cap says otherwise.
 func (s *Store) Overview(ctx context.Context, o OverviewOptions) (*Overview, error) {
-	return nil, errNotBuilt
+	most := o.Cap
+	switch {
+	case o.Hours < 0 || o.Hours > 168:
+		return nil, fmt.Errorf("%w: hours must be from 0 to 168", ErrInvalid)
+	case most < 0:
+		most = math.MaxInt32
+	case most == 0:
+		most = CountCap
+	}
+	var now int64
+	if err := s.row(ctx, []any{&now}, `SELECT {now}`); err != nil {
+		return nil, err
+	}
+	out := &Overview{At: time.UnixMilli(now).UTC(), DataSources: []DataSource{}, Jobs: []Job{}, Minutes: []Minute{}}
+	b := &overviewer{Store: s, out: out, most: most, byName: map[string]*DataSource{}}
+	for _, step := range []func(context.Context) error{b.configured, b.counts, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.byName)) {
+		out.DataSources = append(out.DataSources, *b.byName[name])
+	}
+	off := s.journal.Off()
+	for _, table := range slices.Sorted(maps.Keys(off)) {
+		out.Off = append(out.Off, table+": "+s.cfg.Clean(off[table].Error()))
+	}
+	return out, nil
+}
+
+// overviewer gathers an overview.
+type overviewer struct {
+	*Store
+	out    *Overview
+	most   int
+	byName map[string]*DataSource
+}
+
+func (b *overviewer) at(name string) *DataSource {
+	d := b.byName[name]
+	if d == nil {
+		d = &DataSource{Name: name}
+		b.byName[name] = d
+	}
+	return d
+}
+
+func (b *overviewer) configured(context.Context) error {
+	for name := range b.cfg.Targets {
+		b.at(name).Configured = true
+	}
+	return nil
+}
+
+// counts counts the entries of each data source by the index.
+func (b *overviewer) counts(ctx context.Context) error {
+	for parked := range 2 {
+		names, err := b.names(ctx, parked)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := b.count(ctx, b.at(name), parked); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error {
+	var n int
+	var oldest *string
+	if err := b.row(ctx, []any{&n, &oldest}, `SELECT COUNT(*), MIN(id) FROM (SELECT id FROM transaction_log`+b.due()+` WHERE parked = ? AND data_source = ? AND `+
+		b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, parked, d.Name, b.most+1); err != nil || n == 0 {
+		return err
+	}
+	more := n > b.most
+	if more {
+		n = b.most
+		first, err := b.oldest(ctx, d.Name, parked)
+		if err != nil {
+			return err
+		}
+		oldest = &first
+	}
+	var created *time.Time
+	var ms int64
+	switch err := b.row(ctx, []any{&ms}, `SELECT creation_time FROM transaction_log WHERE id = ?`, *oldest); {
+	case err == nil:
+		t := time.UnixMilli(ms).UTC()
+		created = &t
+	case !errors.Is(err, sql.ErrNoRows): // else it is gone meanwhile
+		return err
+	}
+	if parked == 1 {
+		d.Parked, d.OldestParked = n, created
+		if more {
+			d.More = append(d.More, Parked)
+		}
+		return nil
+	}
+	// What is leased has its lease's end for its next try: none is behind now.
+	var leased, looked int
+	if err := b.row(ctx, []any{&leased, &looked}, `SELECT COUNT(lease_token), COUNT(*) FROM (SELECT lease_token FROM transaction_log`+b.due()+
+		` WHERE parked = 0 AND data_source = ? AND next_try_time > {now} AND `+b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, d.Name, b.most+1); err != nil {
+		return err
+	}
+	d.Leased, d.Waiting, d.Oldest, d.OldestID = min(leased, b.most), max(0, n-leased), created, *oldest
+	if looked > b.most {
+		d.More = append(d.More, Leased)
+	}
+	if more {
+		d.Waiting = b.most
+		d.More = append(d.More, Waiting)
+	}
+	return nil
+}
+
+// firstRows is how many rows are looked through for the oldest, before the index is.
+const firstRows = 20_000
+
+// oldest finds the oldest of very many: as a rule it is among the first of the
+// table.
+func (b *overviewer) oldest(ctx context.Context, name string, parked int) (string, error) {
+	var first *string
+	err := b.row(ctx, []any{&first}, `SELECT MIN(id) FROM (SELECT id, data_source, parked FROM transaction_log ORDER BY id LIMIT ?) AS t WHERE parked = ? AND data_source = ?`, firstRows, parked, name)
+	if err == nil && first == nil {
+		err = b.row(ctx, []any{&first}, `SELECT MIN(id) FROM (SELECT id FROM transaction_log`+b.due()+` WHERE parked = ? AND data_source = ? LIMIT ?) AS t`, parked, name, math.MaxInt32)
+	}
+	if err != nil || first == nil {
+		return "", err
+	}
+	return *first, nil
+}
+
+// views tells what operators decided, and what the jobs see.
+func (b *overviewer) views(ctx context.Context) error {
+	all, err := b.journal.ReadSources(ctx)
+	if errors.Is(err, journal.ErrOff) {
+		return nil
+	} else if err != nil {
+		return b.fault(err)
+	}
+	alive := map[string]bool{}
+	for _, v := range all {
+		if v.DataSource == "" && v.Alive {
+			alive[v.Job] = true
+			b.out.Jobs = append(b.out.Jobs, Job{ID: v.Job, Name: v.Name, LastSeen: v.Heartbeat.UTC()})
+		}
+	}
+	for _, v := range all {
+		switch {
+		case v.DataSource == "" || v.Job != "" && !alive[v.Job]:
+		case v.Job == "":
+			d := b.at(v.DataSource)
+			d.Paused, d.PerSecond = v.Paused, v.PerSecond
+		default:
+			b.at(v.DataSource).see(v, b.cfg.Clean)
+		}
+	}
+	return nil
+}
+
+// see takes what one job sees: that one cannot reach it outweighs that others can,
+// and that which has lasted longest is told.
+func (d *DataSource) see(v journal.View, clean func(string) string) {
+	since := v.Since.UTC()
+	switch {
+	case d.Reachable != nil && *d.Reachable && v.Reachable && since.Before(*d.Since):
+	case d.Reachable != nil && !*d.Reachable && !v.Reachable && since.Before(*d.Since):
+	case d.Reachable == nil, *d.Reachable && !v.Reachable:
+	default:
+		return
+	}
+	d.Reachable, d.Since, d.ReachError = &v.Reachable, &since, maskText(clean(v.LastError), nil)
+}
+
+// rateMinutes is over how many minutes rates are taken; the one that is going on
+// is left out.
+const rateMinutes = 5
+
+func (b *overviewer) minutes(ctx context.Context, hours int) error {
+	since := max(time.Duration(hours)*time.Hour, (rateMinutes+1)*time.Minute)
+	all, err := b.journal.ReadActivity(ctx, since)
+	if errors.Is(err, journal.ErrOff) {
+		return nil
+	} else if err != nil {
+		return b.fault(err)
+	}
+	current := b.out.At.Truncate(time.Minute)
+	for _, m := range all {
+		f := funnel(m.Counts, 1)
+		d := b.at(m.DataSource)
+		if m.Start.Before(current) && !m.Start.Before(current.Add(-rateMinutes*time.Minute)) {
+			d.Rates = d.Rates.plus(funnel(m.Counts, rateMinutes))
+		}
+		if hours > 0 {
+			b.out.Minutes = append(b.out.Minutes, Minute{Start: m.Start.UTC(), DataSource: m.DataSource, Funnel: f})
+		}
+	}
+	return nil
+}
+
+func funnel(c journal.Counts, minutes float64) Funnel {
+	return Funnel{
+		AtOnce: float64(c[journal.AtOnce]) / minutes, SyncRetry: float64(c[journal.SyncRetry]) / minutes,
+		Job: float64(c[journal.AsyncJob]) / minutes, Pending: float64(c[journal.Pending]) / minutes,
+		Parked: float64(c[journal.Parked]) / minutes, Refused: float64(c[journal.Refused]) / minutes,
+	}
+}
+
+func (f Funnel) plus(o Funnel) Funnel {
+	return Funnel{
+		AtOnce: f.AtOnce + o.AtOnce, SyncRetry: f.SyncRetry + o.SyncRetry, Job: f.Job + o.Job,
+		Pending: f.Pending + o.Pending, Parked: f.Parked + o.Parked, Refused: f.Refused + o.Refused,
+	}
 }

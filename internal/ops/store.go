@@ -2,10 +2,12 @@ package ops
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -69,8 +71,11 @@ type Config struct {
 // Store answers an operator's questions and carries decisions out. It is safe
 // for concurrent use.
 type Store struct {
-	log *txlog.SQLStorage
-	cfg Config
+	log     *txlog.SQLStorage
+	journal *journal.Journal
+	db      *sql.DB
+	d       journal.Dialect
+	cfg     Config
 }
 
 // New makes a store on a log, which stays the caller's to close. It dials
@@ -79,11 +84,21 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 	if log == nil {
 		return nil, errors.New("ops: log is nil: open it with txlog.Open")
 	}
-	return &Store{log: log, cfg: cfg}, nil
+	if cfg.Clean == nil {
+		cfg.Clean = func(s string) string { return s }
+	}
+	j := log.Journal()
+	if j == nil {
+		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
+	}
+	return &Store{log: log, journal: j, db: j.DB(), d: j.Dialect, cfg: cfg}, nil
 }
 
 // Ping asks the log's database for an answer.
-func (s *Store) Ping(ctx context.Context) error { return errNotBuilt }
+func (s *Store) Ping(ctx context.Context) error {
+	var one int
+	return s.row(ctx, []any{&one}, `SELECT 1`)
+}
 
 var errNotBuilt = errors.New("ops: not built yet")
 

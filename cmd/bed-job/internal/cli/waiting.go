@@ -106,6 +106,9 @@ type boundedLog struct {
 	source dataSource
 }
 
+// Unwrap gives the log itself.
+func (b boundedLog) Unwrap() txlog.Storage { return b.Storage }
+
 func ask[T any](ctx context.Context, b boundedLog, question func(context.Context) (T, error)) (T, error) {
 	bounded, cancel := b.app.bound(ctx)
 	defer cancel()

@@ -1,0 +1,47 @@
+package ops
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/bedsql/bed/internal/errmask"
+	"github.com/bedsql/bed/txlog"
+)
+
+// mask stands for a value in an error that is shown.
+const mask = "?"
+
+// maskedError is the last error of a unit as it is shown to who may not see
+// values.
+func maskedError(u *txlog.Unit) string { return maskText(u.LastError, valuesOf(u)) }
+
+func maskText(text string, values []string) string {
+	if text == "" {
+		return ""
+	}
+	return errmask.Mask(text, values...)
+}
+
+// valuesOf gives the parameters of a unit as a database could quote them.
+func valuesOf(u *txlog.Unit) (all []string) {
+	for _, s := range u.Statements {
+		args, err := s.Args()
+		if err != nil {
+			continue
+		}
+		for _, a := range args {
+			switch x := a.Value.(type) {
+			case nil, bool:
+			case string:
+				all = append(all, x)
+			case []byte:
+				all = append(all, string(x))
+			case int64:
+				all = append(all, strconv.FormatInt(x, 10))
+			default:
+				all = append(all, fmt.Sprint(x))
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,46 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// row runs a query that gives one row.
+func (s *Store) row(ctx context.Context, into []any, query string, args ...any) error {
+	return s.fault(s.db.QueryRowContext(ctx, s.d.Text(query), args...).Scan(into...))
+}
+
+// texts appends the only column of what a query gives.
+func (s *Store) texts(ctx context.Context, to *[]string, query string, args ...any) error {
+	return s.each(ctx, func(rows *sql.Rows) error {
+		var text string
+		err := rows.Scan(&text)
+		*to = append(*to, text)
+		return err
+	}, query, args...)
+}
+
+// each runs a query and calls scan for each of its rows, which must not ask
+// anything itself: SQLite has one connection.
+func (s *Store) each(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := s.db.QueryContext(ctx, s.d.Text(query), args...)
+	if err != nil {
+		return s.fault(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return s.fault(err)
+		}
+	}
+	return s.fault(rows.Err())
+}
+
+// fault is an error of the log's database.
+func (s *Store) fault(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("ops: the transaction log: %w", err)
+}
