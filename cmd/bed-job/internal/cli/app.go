@@ -61,7 +61,7 @@ func Main() int {
 	}
 	args := os.Args[1:]
 	// Another one than a, whose fields the command line is being read into.
-	leaving := &app{Err: a.Err, ErrTTY: a.ErrTTY, logFormat: logFormatIn(args), logging: slices.Contains(args, "run")}
+	leaving := &app{Err: a.Err, ErrTTY: a.ErrTTY, logFormat: logFormatIn(args), logging: slices.Contains(args, "run") || slices.Contains(args, "console")}
 	ctx, stop := withSignals(context.Background(), leaving.complain)
 	defer stop()
 	return a.run(ctx, args)
@@ -98,7 +98,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
-	a.logging = cmd.Name() == "run"
+	a.logging = cmd.Name() == "run" || cmd.Name() == "console"
 	if a.logFormat == "" {
 		a.logFormat = logFormatIn(args) // the flags may not have been read so far
 	}
@@ -165,7 +165,7 @@ Exit status: 0 done, 1 something failed, 2 the command line is wrong.`,
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
 	root.AddCommand(
 		a.runCommand(), a.listCommand(), a.showCommand(), a.retryCommand(), a.discardCommand(),
-		a.statsCommand(), a.schemaCommand(), a.demoCommand(), a.versionCommand(),
+		a.statsCommand(), a.schemaCommand(), a.demoCommand(), a.consoleCommand(), a.versionCommand(),
 	)
 	return root
 }

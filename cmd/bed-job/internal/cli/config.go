@@ -34,6 +34,7 @@ type config struct {
 	log     dataSource
 	targets []dataSource
 	job     jobConfig
+	console consoleConfig
 	// exitIfLogUnavailable: run does not wait for a log that is down.
 	exitIfLogUnavailable bool
 }
@@ -47,6 +48,8 @@ const (
 	// logAndTargets takes each target as far as it can be read, and says of the
 	// others what is wrong with them. There may be none.
 	logAndTargets
+	// logTargetsAndConsole is logAndTargets with the section console.
+	logTargetsAndConsole
 	wholeFile
 )
 
@@ -107,13 +110,18 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 			switch p {
 			case wholeFile:
 				c.targets = d.targets(e)
-			case logAndTargets:
+			case logAndTargets, logTargetsAndConsole:
 				c.targets = d.usableTargets(e)
 			}
 		},
 		"transactionLogDataSource": func(e entry) {
 			given[e.key] = true
 			c.log, _ = d.dataSource(e, p == wholeFile)
+		},
+		"console": func(e entry) {
+			if p == wholeFile || p == logTargetsAndConsole {
+				d.console(e, &c.console)
+			}
 		},
 		"jobConfig": func(e entry) {
 			if p == wholeFile {

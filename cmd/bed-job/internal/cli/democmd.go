@@ -10,21 +10,21 @@ import (
 )
 
 func (a *app) demoCommand() *cobra.Command {
-	var keep bool
+	var keep, console bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the four ways of a write on two SQLite databases, with real faults",
 		Long: `Move money between two SQLite databases in a temporary directory while faults are
 injected and a program is killed, show each way a write can take, and check the
-balances at the end. Nothing else needs to be installed; it takes a few seconds. The
-exit status is 1 if a balance is not what it must be.`,
+balances at the end. Nothing else needs to be installed; it takes a few seconds. With --console
+the job stays, with its web console. The exit status is 1 if a balance is not what it must be.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dir, ok := a.Getenv(demo.ApplicationVariable); ok {
 				return demo.Application(cmd.Context(), dir, a.In, a.Out)
 			}
 			return demo.Run(cmd.Context(), demo.Options{
-				Out: a.Out, Color: a.OutTTY, Width: a.width(), Keep: keep,
+				Out: a.Out, Color: a.OutTTY, Width: a.width(), Keep: keep, Console: console,
 				BedJob: func(ctx context.Context, out io.Writer, args ...string) int {
 					inner := *a
 					inner.Out, inner.Err, inner.OutTTY, inner.ErrTTY = out, out, false, false
@@ -35,5 +35,6 @@ exit status is 1 if a balance is not what it must be.`,
 		},
 	}
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the databases, to look at them afterwards")
+	cmd.Flags().BoolVar(&console, "console", false, "leave a job with its web console running at the end, with the entry that is stuck")
 	return cmd
 }

@@ -85,6 +85,13 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 	if err != nil {
 		return err
 	}
+	var served *consoleServer
+	if cfg.console.Listen != "" && !once {
+		if served, err = serveConsole(ctx, cfg.console.Config, log); err != nil {
+			return err
+		}
+		defer served.end()
+	}
 	open := a.openForRun
 	if once || exit || cfg.exitIfLogUnavailable {
 		open = func(ctx context.Context, s dataSource, _ logrus.FieldLogger) (txlog.Storage, error) {
@@ -101,6 +108,11 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 	}
 	defer closing(st.Close)
 	st = boundedLog{st, a, cfg.log}
+	if served != nil {
+		if err := served.ready(st, a.opsConfig(cfg)); err != nil {
+			return err
+		}
+	}
 	defer context.AfterFunc(ctx, func() {
 		log.Info("ending: what is in flight is finished; a second signal ends it at once")
 	})()

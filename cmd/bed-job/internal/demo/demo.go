@@ -23,6 +23,9 @@ type Options struct {
 	Width int
 	// Keep leaves the databases behind.
 	Keep bool
+	// Console leaves a job with its console running at the end, until the context is
+	// done.
+	Console bool
 	// BedJob runs a command line of bed-job and returns its exit status.
 	BedJob func(ctx context.Context, out io.Writer, args ...string) int
 
@@ -73,7 +76,10 @@ func Run(ctx context.Context, o Options) (err error) {
 			return err
 		}
 	}
-	return w.reconcile(ctx)
+	if err := w.reconcile(ctx); err != nil || !o.Console {
+		return err
+	}
+	return w.serve(ctx, o)
 }
 
 func (w *world) introduce(context.Context) error {

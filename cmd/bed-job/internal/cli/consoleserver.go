@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/console"
+	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// A consoleServer serves the console, from before the log is open: a log that is
+// down is what the console is to tell.
+type consoleServer struct {
+	store   atomic.Pointer[ops.Store]
+	console *console.Console
+	server  *http.Server
+	ended   chan error
+	// URL is where it is.
+	URL string
+}
+
+const (
+	headerWithin = 10 * time.Second
+	readWithin   = 30 * time.Second
+	writeWithin  = 60 * time.Second
+	idleFor      = 2 * time.Minute
+	endWithin    = 5 * time.Second
+)
+
+// serveConsole begins to serve. An address that cannot be listened on is an error
+// at once.
+func serveConsole(ctx context.Context, cfg console.Config, logger *logrus.Logger) (*consoleServer, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("console.listen: %w", err)
+	}
+	// The port may have been chosen by the system.
+	host, _, _ := net.SplitHostPort(cfg.Listen)
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	cfg.Listen = net.JoinHostPort(host, port)
+	cfg.Logger = logger
+	s := &consoleServer{ended: make(chan error, 1)}
+	if s.console, err = console.NewOn(s.opened, cfg); err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
+	quiet := logger.WriterLevel(logrus.DebugLevel)
+	s.server = &http.Server{
+		Handler: s.console, ReadHeaderTimeout: headerWithin, ReadTimeout: readWithin, WriteTimeout: writeWithin, IdleTimeout: idleFor,
+		MaxHeaderBytes: 64 << 10, ErrorLog: log.New(quiet, "", 0),
+	}
+	s.server.RegisterOnShutdown(s.console.Close)
+	if host == "" || net.ParseIP(host) != nil && net.ParseIP(host).IsUnspecified() {
+		host = "localhost"
+	}
+	s.URL = "http://" + net.JoinHostPort(host, port) + "/"
+	go func() {
+		defer quiet.Close()
+		err := s.server.Serve(listener)
+		if errors.Is(err, http.ErrServerClosed) {
+			err = nil
+		}
+		s.ended <- err
+	}()
+	logger.WithField("url", s.URL).Info("the console is served")
+	return s, nil
+}
+
+// ready gives the console its log.
+func (s *consoleServer) ready(st txlog.Storage, cfg ops.Config) error {
+	if b, ok := st.(boundedLog); ok {
+		st = b.Storage
+	}
+	sql, ok := st.(*txlog.SQLStorage)
+	if !ok {
+		return errNoConsole
+	}
+	store, err := ops.New(sql, cfg)
+	if err != nil {
+		return err
+	}
+	s.store.Store(store)
+	return nil
+}
+
+// end waits for the answers that are under way, and for the streams not at all.
+func (s *consoleServer) end() {
+	if s == nil {
+		return
+	}
+	s.console.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
+	defer cancel()
+	if s.server.Shutdown(ctx) != nil {
+		_ = s.server.Close()
+	}
+	<-s.ended
+}
+
+// opsConfig is what the store behind the console knows beside the log.
+func (a *app) opsConfig(cfg *config) ops.Config {
+	c := ops.Config{
+		Targets: map[string]delivery.Target{}, Problems: map[string]string{},
+		MinAge: max(cfg.job.WithDefaults().MaxDeliveryTryDelay, 0),
+		Clean:  func(text string) string { return redact(text, a.dsns...) },
+	}
+	for _, s := range cfg.targets {
+		t, err := s.target()
+		if s.problem != nil {
+			err = s.problem
+		}
+		if err != nil {
+			c.Problems[s.name] = redact(err.Error(), a.dsns...)
+			continue
+		}
+		c.Targets[s.name] = t
+	}
+	return c
+}
+
+// opened is the store, once the log is open.
+func (s *consoleServer) opened() console.Store {
+	if store := s.store.Load(); store != nil {
+		return store
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package console
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+// maxCost is bcrypt's highest that a log-in can wait for: about a second.
+const maxCost = 14
+
+// A person is who asks. The name is what the audit says.
+type person struct {
+	name string
+	role Role
+}
+
+// local is whoever asks a console on loopback that knows no users.
+var local = person{"local", Reveal}
+
+var (
+	errNobody  = errors.New("log in")
+	errTooMany = errors.New("too many log-ins failed: wait a little")
+)
+
+func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
+
+// gatekeeper knows who may log in. It is safe for concurrent use.
+type gatekeeper struct {
+	open   bool // nobody has to log in
+	users  map[string]User
+	tokens []Token
+	slow   *slowly
+
+	// A password is compared once and remembered by a keyed sum: bcrypt is slow, and
+	// a page is many requests.
+	key   [32]byte
+	mu    sync.Mutex
+	known map[[32]byte]time.Time
+	// nobodys is the hash that the password of an unknown user is compared with, so
+	// that the time of an answer does not tell who exists.
+	nobodys []byte
+}
+
+const (
+	remembered = 10 * time.Minute
+	maxKnown   = 1024
+)
+
+func newGatekeeper(c *Config) *gatekeeper {
+	g := &gatekeeper{
+		open: len(c.Users) == 0 && len(c.Tokens) == 0, users: map[string]User{}, tokens: c.Tokens,
+		slow: newSlowly(), known: map[[32]byte]time.Time{},
+	}
+	_, _ = rand.Read(g.key[:])
+	cost := bcrypt.MinCost
+	for _, u := range c.Users {
+		g.users[u.Name] = u
+		if n, err := bcrypt.Cost([]byte(u.PasswordHash)); err == nil {
+			cost = max(cost, n)
+		}
+	}
+	if len(c.Users) > 0 {
+		g.nobodys, _ = bcrypt.GenerateFromPassword(g.key[:], cost)
+	}
+	return g
+}
+
+// who tells who asks. errNobody and errTooMany are the errors; ctx bounds the wait.
+func (g *gatekeeper) who(r *http.Request) (person, error) {
+	if g.open {
+		return local, nil
+	}
+	header := r.Header.Get("Authorization")
+	scheme, rest, _ := strings.Cut(header, " ")
+	switch {
+	case header == "":
+		return person{}, errNobody
+	case strings.EqualFold(scheme, "Bearer"):
+		if p, ok := g.token(strings.TrimSpace(rest)); ok {
+			return p, nil
+		}
+		return person{}, g.slow.failed(r.Context(), address(r))
+	}
+	name, password, ok := r.BasicAuth()
+	if !ok {
+		return person{}, g.slow.failed(r.Context(), address(r))
+	}
+	return g.password(r.Context(), address(r), name, password)
+}
+
+func (g *gatekeeper) token(given string) (person, bool) {
+	if given == "" {
+		return person{}, false
+	}
+	sum := hashOf(given)
+	digits := hex.EncodeToString(sum[:])
+	var found person
+	for _, t := range g.tokens { // all of them: the time tells nothing
+		if subtle.ConstantTimeCompare([]byte(digits), []byte(t.TokenHash)) == 1 {
+			found = person{"token " + t.Name, t.Role}
+		}
+	}
+	return found, found.role != 0
+}
+
+func (g *gatekeeper) password(ctx context.Context, from, name, password string) (person, error) {
+	u, exists := g.users[name]
+	sum := g.sum(name, password)
+	if exists && g.isKnown(sum) {
+		return person{u.Name, u.Role}, nil
+	}
+	done, err := g.slow.turn(ctx, from)
+	if err != nil {
+		return person{}, err
+	}
+	hash := []byte(u.PasswordHash)
+	if !exists {
+		hash = g.nobodys
+	}
+	// bcrypt would take what exceeds 72 bytes for nothing.
+	err = bcrypt.CompareHashAndPassword(hash, []byte(password))
+	done()
+	if !exists || err != nil || len(password) > 72 {
+		return person{}, g.slow.failed(ctx, from)
+	}
+	g.remember(sum)
+	return person{u.Name, u.Role}, nil
+}
+
+func (g *gatekeeper) sum(name, password string) (sum [32]byte) {
+	mac := hmac.New(sha256.New, g.key[:])
+	mac.Write([]byte(name + ":" + password)) // a name holds no colon
+	return [32]byte(mac.Sum(nil))
+}
+
+func (g *gatekeeper) isKnown(sum [32]byte) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return time.Now().Before(g.known[sum])
+}
+
+func (g *gatekeeper) remember(sum [32]byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.known) >= maxKnown {
+		clear(g.known)
+	}
+	g.known[sum] = time.Now().Add(remembered)
+}
+
+// address is whose failures are counted together.
+func address(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}

@@ -1,0 +1,172 @@
+package console
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/crypto/bcrypt"
+)
+
+// Role says what somebody may do. Each includes those before it. The zero value
+// is none.
+type Role uint8
+
+const (
+	// Read sees everything but parameters.
+	Read Role = iota + 1
+	// Operate also acts: retries, parks, discards, tries, and controls data sources.
+	Operate
+	// Reveal also sees parameters, and the values in error texts. Each look is audited.
+	Reveal
+)
+
+var roleNames = [...]string{"none", "read", "operate", "reveal"}
+
+// String is the role's name in the configuration.
+func (r Role) String() string {
+	if int(r) < len(roleNames) {
+		return roleNames[r]
+	}
+	return roleNames[0]
+}
+
+// ParseRole reads read, operate or reveal.
+func ParseRole(name string) (Role, error) {
+	for r := Read; r <= Reveal; r++ {
+		if roleNames[r] == name {
+			return r, nil
+		}
+	}
+	return 0, errors.New("a role is read, operate or reveal")
+}
+
+// User is somebody who logs in with a password (Basic authentication), on pages
+// and in the API.
+type User struct {
+	// Name is what the audit says; it holds no colon and no control character.
+	Name string
+	// PasswordHash is bcrypt's, such as `htpasswd -nbB` writes it. A password in
+	// its place is refused.
+	PasswordHash string
+	Role         Role
+}
+
+// Token is a program that logs in with a bearer token.
+type Token struct {
+	// Name is what the audit says.
+	Name string
+	// TokenHash is the token's SHA-256, in lower-case hexadecimal digits.
+	TokenHash string
+	Role      Role
+}
+
+// Config says what a console shows, and to whom.
+type Config struct {
+	// Listen is the address at which the console is reached, host:port. On a
+	// loopback address the Host headers of loopback and its port are taken, /metrics
+	// needs no log-in, and without Users and Tokens whoever asks is the local
+	// operator, who has all roles. Anywhere else, and when it is empty (an application
+	// mounts the console and does not say), Users or Tokens are needed.
+	Listen string
+	// AllowedHosts are Host headers that are answered besides: a name with or
+	// without a port. One without is allowed with any.
+	AllowedHosts []string
+	Users        []User
+	Tokens       []Token
+	// BasePath is where an application mounts the console, such as "/bed"; empty
+	// for the root. The requests come with it.
+	BasePath string
+	// Metrics is served at /metrics; nil for nothing there.
+	Metrics http.Handler
+	// Logger takes what goes wrong. Default: logrus.StandardLogger().
+	Logger logrus.FieldLogger
+}
+
+// Validate names every field that is wrong, in one error without any value that
+// may be a secret; nil when nothing is wrong.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("console: "+format, args...)) }
+	if c.Listen != "" {
+		if _, port, err := net.SplitHostPort(c.Listen); err != nil {
+			bad("listen must be host:port, such as 127.0.0.1:8390")
+		} else if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+			bad("listen: the port must be a number from 0 to 65535")
+		} else {
+			_ = n
+		}
+	}
+	seen := map[string]bool{}
+	name := func(what, name string, role Role) bool {
+		switch {
+		case name == "":
+			bad("a %s has no name", what)
+		case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == ':' }):
+			bad("a %s's name holds a colon or a control character", what)
+		case seen[what+name]:
+			bad("the %s %q is given twice", what, name)
+		case role < Read || role > Reveal:
+			bad("%s %q: a role is read, operate or reveal", what, name)
+		default:
+			seen[what+name] = true
+			return true
+		}
+		return false
+	}
+	for _, u := range c.Users {
+		if !name("user", u.Name, u.Role) {
+			continue
+		}
+		if cost, err := bcrypt.Cost([]byte(u.PasswordHash)); err != nil {
+			bad("user %q: passwordHash is no bcrypt hash: make one with htpasswd -nbB %s PASSWORD, without the name before the colon", u.Name, u.Name)
+		} else if cost > maxCost {
+			bad("user %q: the cost of passwordHash is %d, which takes too long at each log-in: at most %d", u.Name, cost, maxCost)
+		}
+	}
+	for _, t := range c.Tokens {
+		if !name("token", t.Name, t.Role) {
+			continue
+		}
+		switch sum, err := hex.DecodeString(t.TokenHash); {
+		case err != nil || len(sum) != 32 || t.TokenHash != strings.ToLower(t.TokenHash):
+			bad("token %q: tokenHash must be the 64 lower-case hexadecimal digits of the token's SHA-256", t.Name)
+		case [32]byte(sum) == hashOf(""):
+			bad("token %q: tokenHash is that of the empty token", t.Name)
+		}
+	}
+	for _, h := range c.AllowedHosts {
+		if strings.TrimSpace(h) != h || h == "" || strings.ContainsAny(h, "/@*?# ") {
+			bad("allowedHosts: %q is no host, with or without a port", h)
+		}
+	}
+	if c.BasePath != "" && (!strings.HasPrefix(c.BasePath, "/") || strings.HasSuffix(c.BasePath, "/")) {
+		bad("BasePath must begin with a slash and end without one")
+	}
+	if !c.loopback() && len(c.Users) == 0 && len(c.Tokens) == 0 {
+		where := c.Listen
+		if where == "" {
+			where = "an address that is not told"
+		}
+		bad("listen is %s, which others can reach, and there are neither users nor tokens: listen on 127.0.0.1, or say who may log in", where)
+	}
+	return errors.Join(errs...)
+}
+
+// loopback reports whether only this machine reaches Listen.
+func (c Config) loopback() bool {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return false
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,133 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+// entryView is one entry as the page shows it.
+type entryView struct {
+	D         *ops.Detail
+	LastError string
+	Attempts  []ops.Attempt
+	// Statements are those of D, laid out.
+	Statements []statementView
+	NextText   string
+	Revealed   bool
+	Trial      *ops.Trial
+	TrialText  string
+	Gone       bool
+	// Live: it follows what becomes of the entry.
+	Live bool
+	base string
+}
+
+type statementView struct {
+	SQL        string
+	Pieces     []piece
+	Laid       bool
+	Parameters []ops.Parameter
+}
+
+// URL leads to an action on the entry.
+func (v entryView) URL(action string) string {
+	return v.base + "/entries/" + url.PathEscape(v.D.ID) + "/" + action
+}
+
+func (c *Console) viewOf(l *language, d *ops.Detail) entryView {
+	v := entryView{D: d, LastError: d.LastError, Attempts: d.Attempts, NextText: nextText(l, d), Live: true, base: c.cfg.BasePath}
+	for _, s := range d.Statements {
+		pieces, laid := layOut(s.SQL)
+		v.Statements = append(v.Statements, statementView{SQL: s.SQL, Pieces: pieces, Laid: laid})
+	}
+	return v
+}
+
+// nextText says what happens next.
+func nextText(l *language, d *ops.Detail) string {
+	switch d.State {
+	case ops.Parked:
+		return l.t("Nothing, until an operator decides.")
+	case ops.Leased:
+		return l.t("It is being delivered at this moment; if its owner vanished, it is taken up again after")
+	default:
+		return l.t("The job tries it (try %d) at the earliest at", d.Tries+1)
+	}
+}
+
+func (c *Console) entryPage(w http.ResponseWriter, r *http.Request, p person) error {
+	id, err := idOf(r)
+	if err != nil {
+		return err
+	}
+	d, err := c.store().Entry(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	c.render(w, r, p, http.StatusOK, "entry", c.viewOf(languageOf(w, r, c.cfg.BasePath), d))
+	return nil
+}
+
+func (c *Console) revealPage(w http.ResponseWriter, r *http.Request, p person) error {
+	id, err := idOf(r)
+	if err != nil {
+		return err
+	}
+	d, err := c.store().Entry(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	values, err := c.store().Reveal(r.Context(), d.ID, p.by(""))
+	if err != nil {
+		return err
+	}
+	v := c.viewOf(languageOf(w, r, c.cfg.BasePath), d)
+	v.Revealed, v.Live, v.LastError, v.Attempts = true, false, values.LastError, values.Attempts
+	for i := range v.Statements {
+		if i < len(values.Parameters) {
+			v.Statements[i].Parameters = values.Parameters[i]
+		}
+	}
+	c.render(w, r, p, http.StatusOK, "entry", v)
+	return nil
+}
+
+func (c *Console) tryPage(w http.ResponseWriter, r *http.Request, p person) error {
+	id, err := idOf(r)
+	if err != nil {
+		return err
+	}
+	d, err := c.store().Entry(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	t, err := c.store().Try(r.Context(), d.ID, p.by(""))
+	if err != nil {
+		return err
+	}
+	l := languageOf(w, r, c.cfg.BasePath)
+	v := c.viewOf(l, d)
+	v.Trial, v.TrialText, v.Live = t, trialText(l, t), false
+	c.render(w, r, p, http.StatusOK, "entry", v)
+	return nil
+}
+
+// trialText says what each statement would change.
+func trialText(l *language, t *ops.Trial) string {
+	var parts []string
+	for _, n := range t.Rows {
+		switch n {
+		case -1:
+			parts = append(parts, l.t("would succeed; the database does not say how many rows it would change"))
+		case 1:
+			parts = append(parts, l.t("would change 1 row"))
+		default:
+			parts = append(parts, l.t("would change %s rows", strconv.FormatInt(n, 10)))
+		}
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,313 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+// fakeStore is a log in memory: what the console does with a store is tested on it, and on
+// the real one in real_test.go.
+type fakeStore struct {
+	mu      sync.Mutex
+	entries []*ops.Detail // in the order of ids
+	values  map[string]*ops.Revealed
+	audit   []ops.Record
+	paused  map[string]bool
+	limits  map[string]int
+	trial   *ops.Trial
+	// err is what every call answers; nil for none.
+	err error
+}
+
+var fakeNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+const (
+	hostileSQL   = "INSERT INTO t VALUES ('<script>alert(1)</script>\u202e', \"</code><img src=x onerror=alert(2)>\")"
+	hostileError = "Error 1644 (45000): <script>alert('e')</script>\x1b[31m\u202e"
+	secretValue  = "s3cr3t-value"
+	bigValue     = "18446744073709551615"
+)
+
+func fakeID(i int) string { return fmt.Sprintf("0192f0c1-0000-7000-8000-%09d000", i) }
+
+func newFakeStore() *fakeStore {
+	f := &fakeStore{
+		values: map[string]*ops.Revealed{}, paused: map[string]bool{}, limits: map[string]int{},
+		trial: &ops.Trial{Rows: []int64{1 << 62}, Notes: []string{"Sequences stay advanced."}, Took: 3 * time.Millisecond},
+	}
+	next := fakeNow.Add(time.Minute)
+	for i := range 25 {
+		d := &ops.Detail{Entry: ops.Entry{
+			ID: fakeID(i), TransactionID: fakeID(i), DataSource: "orders", State: ops.Parked, CreatedAt: fakeNow.Add(-time.Hour + time.Duration(i)*time.Second),
+			Tries: 3, LastError: "Error 1205 (HY000): Lock wait timeout exceeded", Statements: []ops.Statement{{SQL: "UPDATE orders SET paid = ? WHERE id = ?"}},
+		}, Verdict: "notApplied", VerdictText: "not applied", Attempts: []ops.Attempt{{Time: fakeNow, Origin: "async job", Class: "retryable", Error: "Error 1205"}}}
+		switch i {
+		case 1:
+			d.Statements[0].SQL, d.LastError = hostileSQL, hostileError
+		case 2:
+			d.State, d.NextTry, d.DataSource = ops.Leased, &next, "127.0.0.1:3306/ledger"
+		case 3:
+			d.State, d.NextTry = ops.Waiting, &next
+			d.Siblings = []ops.Entry{{ID: fakeID(4), TransactionID: fakeID(3), DataSource: "orders", State: ops.Parked, CreatedAt: fakeNow, Statements: d.Statements}}
+		case 4:
+			d.TransactionID = fakeID(3)
+		}
+		f.values[d.ID] = &ops.Revealed{
+			LastError:  "Error 1062 (23000): Duplicate entry '" + secretValue + "' for key 'u'",
+			Parameters: [][]ops.Parameter{{{Ordinal: 1, Type: "string", Value: secretValue}, {Ordinal: 2, Type: "uint64", Value: bigValue}}},
+			Attempts:   []ops.Attempt{{Time: fakeNow, Origin: "async job", Class: "retryable", Error: secretValue}},
+		}
+		f.entries = append(f.entries, d)
+	}
+	return f
+}
+
+func (f *fakeStore) match(q ops.Filter) (list []*ops.Detail) {
+	for _, d := range f.entries {
+		text := slices.ContainsFunc(d.Statements, func(s ops.Statement) bool { return strings.Contains(s.SQL, q.Text) }) || strings.Contains(d.LastError, q.Text)
+		if (q.DataSource == "" || d.DataSource == q.DataSource) && (q.State == "" || d.State == q.State) && text &&
+			(q.Transaction == "" || d.TransactionID == q.Transaction) && (q.Kind == "" || q.Kind == d.LastError) && fakeNow.Sub(d.CreatedAt) >= q.OlderThan {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+func (f *fakeStore) lock() (func(), error) { f.mu.Lock(); return f.mu.Unlock, f.err }
+
+func (f *fakeStore) Ping(context.Context) error { defer f.mu.Unlock(); f.mu.Lock(); return f.err }
+
+func (f *fakeStore) Overview(_ context.Context, o ops.OverviewOptions) (*ops.Overview, error) {
+	unlock, err := f.lock()
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
+	v := &ops.Overview{At: fakeNow, Jobs: []ops.Job{{ID: "j", Name: "job on <b>host</b>", LastSeen: fakeNow}}}
+	yes, oldest := true, f.entries[0].CreatedAt
+	for _, name := range []string{"127.0.0.1:3306/ledger", "orders"} {
+		ds := ops.DataSource{Name: name, Reachable: &yes, Since: &oldest, Paused: f.paused[name], PerSecond: f.limits[name], Configured: true, Oldest: &oldest, OldestID: fakeID(0), Rates: ops.Funnel{AtOnce: 1.5}}
+		for _, d := range f.match(ops.Filter{DataSource: name}) {
+			*map[ops.State]*int{ops.Waiting: &ds.Waiting, ops.Leased: &ds.Leased, ops.Parked: &ds.Parked}[d.State]++
+		}
+		v.DataSources = append(v.DataSources, ds)
+		if o.Hours > 0 {
+			v.Minutes = append(v.Minutes, ops.Minute{Start: fakeNow.Add(-time.Hour), DataSource: name, Funnel: ops.Funnel{AtOnce: 12, Parked: 1}})
+		}
+	}
+	return v, nil
+}
+
+func (f *fakeStore) Entries(_ context.Context, q ops.Filter, p ops.Page) (*ops.Entries, error) {
+	unlock, err := f.lock()
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
+	out := &ops.Entries{}
+	for _, d := range f.match(q) {
+		if d.ID <= p.After {
+			continue
+		}
+		if len(out.Entries) == p.Limit {
+			out.Next = out.Entries[p.Limit-1].ID
+			break
+		}
+		out.Entries = append(out.Entries, d.Entry)
+	}
+	return out, nil
+}
+
+func (f *fakeStore) Count(_ context.Context, q ops.Filter, most int) (ops.Count, error) {
+	unlock, err := f.lock()
+	defer unlock()
+	return ops.Count{N: len(f.match(q))}, err
+}
+
+func (f *fakeStore) Kinds(_ context.Context, q ops.Filter) (*ops.Kinds, error) {
+	unlock, err := f.lock()
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
+	counts := map[string]*ops.Kind{}
+	for _, d := range f.match(q) {
+		if counts[d.LastError] == nil {
+			counts[d.LastError] = &ops.Kind{Key: d.LastError, DataSource: d.DataSource, Text: d.LastError, Oldest: d.ID, CreatedAt: d.CreatedAt}
+		}
+		counts[d.LastError].Count++
+	}
+	out := &ops.Kinds{}
+	for _, k := range counts {
+		out.Kinds = append(out.Kinds, *k)
+	}
+	slices.SortFunc(out.Kinds, func(a, b ops.Kind) int { return cmp.Compare(b.Count, a.Count) })
+	return out, nil
+}
+
+func (f *fakeStore) find(id string) (*ops.Detail, error) {
+	for _, d := range f.entries {
+		if d.ID == id {
+			return d, f.err
+		}
+	}
+	return nil, cmp.Or(f.err, ops.ErrNotFound)
+}
+
+func (f *fakeStore) Entry(_ context.Context, id string) (*ops.Detail, error) {
+	unlock, _ := f.lock()
+	defer unlock()
+	d, err := f.find(id)
+	if err != nil {
+		return nil, err
+	}
+	own := *d
+	return &own, nil
+}
+
+func (f *fakeStore) record(a ops.Action, what string, n int, by ops.By) {
+	f.audit = slices.Insert(f.audit, 0, ops.Record{ID: fmt.Sprintf("%06d", 999999-len(f.audit)), Time: fakeNow, Who: by.Who, Action: a, What: what, Count: n, Reason: by.Reason})
+}
+
+func (f *fakeStore) Reveal(_ context.Context, id string, by ops.By) (*ops.Revealed, error) {
+	unlock, _ := f.lock()
+	defer unlock()
+	if _, err := f.find(id); err != nil {
+		return nil, err
+	}
+	f.record(ops.Reveal, id, 1, by)
+	return f.values[id], nil
+}
+
+func (f *fakeStore) Try(_ context.Context, id string, by ops.By) (*ops.Trial, error) {
+	unlock, _ := f.lock()
+	defer unlock()
+	if _, err := f.find(id); err != nil {
+		return nil, err
+	}
+	t := *f.trial
+	return &t, nil
+}
+
+func (f *fakeStore) do(a ops.Action, d *ops.Detail) error {
+	if d.State == ops.Leased {
+		return ops.ErrLeased
+	}
+	switch a {
+	case ops.Retry:
+		d.State = ops.Waiting
+	case ops.Park:
+		d.State = ops.Parked
+	case ops.Discard:
+		f.entries = slices.DeleteFunc(f.entries, func(e *ops.Detail) bool { return e == d })
+	default:
+		return errors.New("an action that is none")
+	}
+	return nil
+}
+
+func (f *fakeStore) Act(_ context.Context, a ops.Action, id string, by ops.By) error {
+	unlock, _ := f.lock()
+	defer unlock()
+	d, err := f.find(id)
+	if err != nil {
+		return err
+	}
+	if err := f.do(a, d); err != nil {
+		return err
+	}
+	f.record(a, id, 1, by)
+	return nil
+}
+
+func (f *fakeStore) ActAll(_ context.Context, a ops.Action, q ops.Filter, count int, by ops.By) error {
+	unlock, err := f.lock()
+	defer unlock()
+	if err != nil {
+		return err
+	}
+	list := f.match(q)
+	leased := 0
+	for _, d := range list {
+		if d.State == ops.Leased {
+			leased++
+		}
+	}
+	if len(list) != count || leased > 0 {
+		return &ops.ConflictError{Counted: count, Matches: len(list), Leased: leased}
+	}
+	for _, d := range list {
+		_ = f.do(a, d)
+	}
+	q.Reveal = false
+	what, _ := json.Marshal(q)
+	f.record(a, string(what), count, by)
+	return nil
+}
+
+func (f *fakeStore) source(name string, by ops.By, a ops.Action, do func()) error {
+	unlock, err := f.lock()
+	defer unlock()
+	if err != nil {
+		return err
+	}
+	if name != "orders" && name != "127.0.0.1:3306/ledger" {
+		return ops.ErrUnknownDataSource
+	}
+	do()
+	f.record(a, name, 0, by)
+	return nil
+}
+
+func (f *fakeStore) Pause(_ context.Context, name string, by ops.By) error {
+	return f.source(name, by, ops.Pause, func() { f.paused[name] = true })
+}
+
+func (f *fakeStore) Resume(_ context.Context, name string, by ops.By) error {
+	return f.source(name, by, ops.Resume, func() { f.paused[name] = false })
+}
+
+func (f *fakeStore) Limit(_ context.Context, name string, n int, by ops.By) error {
+	return f.source(name, by, ops.Limit, func() { f.limits[name] = n })
+}
+
+func (f *fakeStore) Audit(_ context.Context, p ops.Page) (*ops.Audit, error) {
+	unlock, err := f.lock()
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
+	out := &ops.Audit{}
+	for _, r := range f.audit {
+		if p.After != "" && r.ID >= p.After {
+			continue
+		}
+		if len(out.Records) == p.Limit {
+			out.Next = out.Records[p.Limit-1].ID
+			break
+		}
+		out.Records = append(out.Records, r)
+	}
+	return out, nil
+}
+
+// state gives a copy of everything that requests may change.
+func (f *fakeStore) state() string {
+	unlock, _ := f.lock()
+	defer unlock()
+	var b strings.Builder
+	for _, d := range f.entries {
+		fmt.Fprintln(&b, d.ID, d.State)
+	}
+	fmt.Fprintln(&b, len(f.audit), f.paused, f.limits)
+	return b.String()
+}

@@ -1,0 +1,193 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A language is one that pages are written in. Texts are looked up by what they
+// are in English.
+type language struct {
+	Tag, Name string
+	texts     map[string]string
+
+	mu     sync.Mutex
+	parsed map[string]*template.Template
+}
+
+var languages = []*language{
+	{Tag: "en", Name: "English", texts: load("en")},
+	{Tag: "zh", Name: "中文", texts: load("zh")},
+}
+
+// load reads locales/<tag>.json. English has only those texts whose key is not the
+// text itself.
+func load(tag string) map[string]string {
+	texts := map[string]string{}
+	b, err := files.ReadFile("locales/" + tag + ".json")
+	if err == nil {
+		err = json.Unmarshal(b, &texts)
+	}
+	if err != nil {
+		panic(err) // a test reads them
+	}
+	return texts
+}
+
+// t gives a text in the language; args are for its verbs.
+func (l *language) t(key string, args ...any) string {
+	text, ok := l.texts[key]
+	if !ok {
+		text = key
+	}
+	if len(args) > 0 {
+		return fmt.Sprintf(text, args...)
+	}
+	return text
+}
+
+func (l *language) other() *language {
+	if l == languages[0] {
+		return languages[1]
+	}
+	return languages[0]
+}
+
+const languageCookie = "bed_lang"
+
+// languageOf is the one that was chosen, now or before, else the browser's.
+func languageOf(w http.ResponseWriter, r *http.Request, base string) *language {
+	find := func(tag string) *language {
+		for _, l := range languages {
+			if l.Tag == tag {
+				return l
+			}
+		}
+		return nil
+	}
+	if l := find(r.URL.Query().Get("lang")); l != nil {
+		http.SetCookie(w, &http.Cookie{
+			Name: languageCookie, Value: l.Tag, Path: base + "/", MaxAge: 365 * 24 * 60 * 60,
+			HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode,
+		})
+		return l
+	}
+	if cookie, err := r.Cookie(languageCookie); err == nil {
+		if l := find(cookie.Value); l != nil {
+			return l
+		}
+	}
+	first, _, _ := strings.Cut(r.Header.Get("Accept-Language"), ",")
+	if strings.HasPrefix(strings.ToLower(strings.TrimSpace(first)), "zh") {
+		return languages[1]
+	}
+	return languages[0]
+}
+
+// templates are those of a page, in the language.
+func (l *language) templates(base, name string) *template.Template {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := base + " " + name
+	if t := l.parsed[key]; t != nil {
+		return t
+	}
+	t := template.Must(template.New(name).Funcs(funcs(l, base)).ParseFS(files, "templates/layout.html", "templates/"+name+".html"))
+	if l.parsed == nil {
+		l.parsed = map[string]*template.Template{}
+	}
+	l.parsed[key] = t
+	return t
+}
+
+// number groups digits.
+func (l *language) number(n int) string {
+	digits := strconv.Itoa(n)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// count is a number of which more may be there.
+func (l *language) count(n int, more bool) string {
+	if more {
+		return l.number(n) + "+"
+	}
+	return l.number(n)
+}
+
+func (l *language) entries(n int) string {
+	if n == 1 {
+		return l.t("1 entry")
+	}
+	return fmt.Sprintf(l.t("%s entries"), l.number(n))
+}
+
+// age says coarsely how long before now t was.
+func (l *language) age(at any, now time.Time) string {
+	t, ok := timeOf(at)
+	if !ok {
+		return "–"
+	}
+	switch d := max(now.Sub(t), 0); {
+	case d < time.Minute:
+		return l.t("%d s", int(d/time.Second))
+	case d < time.Hour:
+		return l.t("%d min", int(d/time.Minute))
+	case d < 48*time.Hour:
+		return l.t("%d h", int(d/time.Hour))
+	default:
+		return l.t("%d days", int(d/(24*time.Hour)))
+	}
+}
+
+func timeOf(v any) (time.Time, bool) {
+	switch v := v.(type) {
+	case time.Time:
+		return v, !v.IsZero()
+	case *time.Time:
+		if v != nil {
+			return *v, !v.IsZero()
+		}
+	}
+	return time.Time{}, false
+}
+
+// when is a time that the page's script puts into the viewer's zone; the exact value
+// is its tip.
+func when(v any) template.HTML { return timeElement(v, false) }
+
+// moment is when with the exact value beside it.
+func moment(v any) template.HTML { return timeElement(v, true) }
+
+func timeElement(v any, exact bool) template.HTML {
+	t, ok := timeOf(v)
+	if !ok {
+		return "–"
+	}
+	t = t.UTC()
+	iso := t.Format("2006-01-02T15:04:05.000Z")
+	html := `<time datetime="` + iso + `" title="` + iso + `">` + t.Format("2006-01-02 15:04:05") + ` UTC</time>`
+	if exact {
+		html += ` <span class="quiet exact">` + iso + `</span>`
+	}
+	return template.HTML(html) //nolint:gosec // made of digits
+}
+
+// rate shows units per minute.
+func rate(f float64) string {
+	switch {
+	case f == 0:
+		return "0"
+	case f < 9.95:
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	}
+	return (&language{}).number(int(f + 0.5))
+}

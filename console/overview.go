@@ -1,0 +1,230 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+// overviewView is the overview as the page shows it.
+type overviewView struct {
+	Off                     []string
+	At                      time.Time
+	Total                   ops.Funnel
+	Waiting, Leased, Parked string
+	Oldest                  *time.Time
+	OldestID                string
+	Sources                 []sourceView
+	Jobs                    []ops.Job
+	Ranges                  []hourRange
+	Charts                  []chart
+}
+
+type hourRange struct {
+	Hours   int
+	Text    string
+	URL     string
+	Current bool
+}
+
+// sourceView is a data source with its links.
+type sourceView struct {
+	ops.DataSource
+	Anchor string
+	l      *language
+	base   string
+}
+
+// ListURL leads to its entries in a state.
+func (s sourceView) ListURL(state string) string {
+	q := url.Values{"dataSource": {s.Name}}
+	if state != "" {
+		q.Set("state", state)
+	}
+	return s.base + "/entries?" + q.Encode()
+}
+
+// ControlURL leads to where it is paused, resumed or limited.
+func (s sourceView) ControlURL(action string) string {
+	return s.base + "/data-sources/" + url.PathEscape(s.Name) + "/" + action
+}
+
+// Capped is its number of entries in a state.
+func (s sourceView) Capped(state string) string {
+	n := map[string]int{"waiting": s.Waiting, "leased": s.Leased, "parked": s.DataSource.Parked}[state]
+	return s.l.count(n, slices.Contains(s.More, ops.State(state)))
+}
+
+const usualHours = 6
+
+func (c *Console) overviewPage(w http.ResponseWriter, r *http.Request, p person) error {
+	hours := usualHours
+	for _, h := range []int{24, 168} {
+		if r.URL.Query().Get("hours") == strconv.Itoa(h) {
+			hours = h
+		}
+	}
+	o, err := c.store().Overview(r.Context(), ops.OverviewOptions{Hours: hours})
+	if err != nil {
+		return err
+	}
+	l := languageOf(w, r, c.cfg.BasePath)
+	v := overviewView{Off: o.Off, At: o.At, Total: total(o), Jobs: o.Jobs}
+	var counts [3]int
+	var more [3]bool
+	for i, ds := range o.DataSources {
+		for j, s := range []struct {
+			state ops.State
+			n     int
+		}{{ops.Waiting, ds.Waiting}, {ops.Leased, ds.Leased}, {ops.Parked, ds.Parked}} {
+			counts[j] += s.n
+			more[j] = more[j] || slices.Contains(ds.More, s.state)
+		}
+		if ds.Oldest != nil && (v.Oldest == nil || ds.Oldest.Before(*v.Oldest)) {
+			v.Oldest, v.OldestID = ds.Oldest, ds.OldestID
+		}
+		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, c.cfg.BasePath})
+	}
+	v.Waiting, v.Leased, v.Parked = l.count(counts[0], more[0]), l.count(counts[1], more[1]), l.count(counts[2], more[2])
+	for _, h := range []struct {
+		hours int
+		text  string
+	}{{usualHours, "6 hours"}, {24, "a day"}, {168, "7 days"}} {
+		address := c.cfg.BasePath + "/"
+		if h.hours != usualHours {
+			address = with(address, "hours", strconv.Itoa(h.hours))
+		}
+		v.Ranges = append(v.Ranges, hourRange{h.hours, l.t(h.text), address, h.hours == hours})
+	}
+	v.Charts = charts(l, o, hours)
+	c.render(w, r, p, http.StatusOK, "overview", v)
+	return nil
+}
+
+// A chart is the writes for one data source over time.
+type chart struct {
+	Name, Anchor string
+	// X are the starts of the buckets in seconds, Y the figures of each series, Names
+	// theirs; as JSON.
+	X, Y, Names string
+	// SVG is the chart for those without JavaScript.
+	SVG    template.HTML
+	Legend []legend
+	Rows   []chartRow
+}
+
+type legend struct{ Class, Name string }
+
+type chartRow struct {
+	Start  time.Time
+	Values []float64
+}
+
+// series are what a chart shows, from the bottom.
+var series = []struct {
+	class, name string
+	of          func(ops.Funnel) float64
+}{
+	{"c-atonce", "delivered at once", func(f ops.Funnel) float64 { return f.AtOnce }},
+	{"c-sync", "by sync retry", func(f ops.Funnel) float64 { return f.SyncRetry }},
+	{"c-job", "by the job", func(f ops.Funnel) float64 { return f.Job }},
+	{"c-pending", "left to the job", func(f ops.Funnel) float64 { return f.Pending }},
+	{"c-parked", "newly parked", func(f ops.Funnel) float64 { return f.Parked }},
+}
+
+// buckets is how many a chart has.
+const buckets = 72
+
+// charts makes one chart for each data source of which anything was counted.
+func charts(l *language, o *ops.Overview, hours int) []chart {
+	width := time.Duration(hours) * time.Hour / buckets
+	first := o.At.Truncate(width).Add(-(buckets - 1) * width)
+	sums := map[string]*[buckets]ops.Funnel{}
+	for _, m := range o.Minutes {
+		i := int(m.Start.Sub(first) / width)
+		if m.Start.Before(first) || i >= buckets {
+			continue
+		}
+		if sums[m.DataSource] == nil {
+			sums[m.DataSource] = new([buckets]ops.Funnel)
+		}
+		sums[m.DataSource][i] = plus(sums[m.DataSource][i], m.Funnel)
+	}
+	names := make([]string, len(series))
+	var legends []legend
+	for i, s := range series {
+		names[i] = l.t(s.name)
+		legends = append(legends, legend{s.class, names[i]})
+	}
+	var sources []string
+	for name := range sums {
+		sources = append(sources, name)
+	}
+	slices.Sort(sources)
+	var all []chart
+	for n, name := range sources {
+		ch := chart{Name: name, Anchor: fmt.Sprintf("chart%d", n), Names: toJSON(names), Legend: legends}
+		x := make([]int64, buckets)
+		y := make([][]float64, len(series))
+		for i := range buckets {
+			start := first.Add(time.Duration(i) * width)
+			x[i] = start.Unix()
+			row := chartRow{Start: start}
+			any := false
+			for j, s := range series {
+				f := s.of(sums[name][i]) / width.Minutes()
+				y[j] = append(y[j], float64(int(f*100+0.5))/100)
+				row.Values = append(row.Values, f)
+				any = any || f > 0
+			}
+			if any {
+				ch.Rows = append(ch.Rows, row)
+			}
+		}
+		slices.Reverse(ch.Rows)
+		ch.X, ch.Y, ch.SVG = toJSON(x), toJSON(y), bars(y)
+		all = append(all, ch)
+	}
+	return all
+}
+
+func toJSON(v any) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+// bars draws stacked bars. All of it is numbers of ours.
+func bars(y [][]float64) template.HTML {
+	const height, step = 100.0, 8.0
+	most := 0.0
+	for i := range buckets {
+		sum := 0.0
+		for j := range y {
+			sum += y[j][i]
+		}
+		most = max(most, sum)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" preserveAspectRatio="none" aria-hidden="true">`, buckets*step, height)
+	for i := range buckets {
+		at := height
+		for j := range y {
+			if y[j][i] == 0 {
+				continue
+			}
+			h := y[j][i] / most * height
+			at -= h
+			fmt.Fprintf(&b, `<rect class="%s" x="%g" y="%.2f" width="%g" height="%.2f"/>`, series[j].class, float64(i)*step+1, at, step-2, h)
+		}
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String()) //nolint:gosec // made of numbers
+}
