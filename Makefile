@@ -14,7 +14,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-mysql-path test-short mutants cover fuzz soak bench bench-quick lint fmt vet demo clean
+.PHONY: help test test-mysql-path test-cluster test-short mutants cover fuzz soak bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: ## vet and test with the race detector, on real databases that it finds or
 
 test-mysql-path: ## test as on MySQL, without what only MariaDB has, on a MariaDB that calls itself MySQL
 	@scripts/mysql-path.sh
+
+test-cluster: ## test on clusters that it starts: Galera, a PostgreSQL with its standby, PgBouncer
+	@scripts/test-cluster.sh
 
 test-short: ## test on SQLite only, without servers
 	go test -short $(TESTFLAGS) $(PKG)

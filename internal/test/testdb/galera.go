@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -199,5 +198,5 @@ func (n *Node) sees(query string) {
 	n.t.Fatalf("testdb: waited in vain on %s for %s: %v; end of its log:\n%s", n.group, query, last, n.inst.logTail())
 }
 
-// Dir is where the node has its data.
-func (n *Node) Dir() string { return filepath.Join(n.inst.dir, "data") }
+// AdminDSN is for root.
+func (n *Node) AdminDSN() string { return n.inst.admin().dsn }

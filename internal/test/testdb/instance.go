@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -25,9 +26,11 @@ const (
 // instance is a server of its own directory and port, running or not.
 type instance struct {
 	recipe recipe
-	extra  []string
-	dir    string
-	port   int
+	// extra are options of the server; those that begin with "env:" are variables of
+	// its environment.
+	extra []string
+	dir   string
+	port  int
 	// proc is nil while the server is not running.
 	proc *process
 }
@@ -40,6 +43,10 @@ func newInstance(driver string, extra []string) (*instance, error) {
 	if err := Installed(driver); err != nil {
 		return nil, err
 	}
+	return instanceOf(r, extra)
+}
+
+func instanceOf(r recipe, extra []string) (*instance, error) {
 	sweepDirs()
 	// Not t.TempDir: that is closed to the account that the server runs as.
 	dir, err := os.MkdirTemp("", dirPrefix)
@@ -79,19 +86,30 @@ func (i *instance) prepare() error {
 	return err
 }
 
+const envOption = "env:"
+
 var errExited = errors.New("the server exited while starting")
 
 func (i *instance) start() error {
 	if i.running() {
 		return nil
 	}
-	cmd, err := i.recipe.serve(i.dir, i.port, i.extra)
+	var options, env []string
+	for _, o := range i.extra {
+		if v, ok := strings.CutPrefix(o, envOption); ok {
+			env = append(env, v)
+		} else {
+			options = append(options, o)
+		}
+	}
+	cmd, err := i.recipe.serve(i.dir, i.port, options)
 	if err != nil {
 		return err
 	}
 	if err := runAs(cmd, i.dir, i.recipe.accounts); err != nil {
 		return err
 	}
+	cmd.Env = append(cmd.Env, env...)
 	log, err := os.OpenFile(i.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

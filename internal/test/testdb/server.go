@@ -42,6 +42,12 @@ func private(t testing.TB, driver string, extra []string) *Server {
 	if err != nil {
 		t.Fatalf("testdb: private %s server: %v", driver, err)
 	}
+	return keep(t, driver, inst)
+}
+
+// keep has the server end with the test.
+func keep(t testing.TB, driver string, inst *instance) *Server {
+	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("end of the private %s server's log:\n%s", driver, inst.logTail())

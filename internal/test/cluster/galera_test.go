@@ -1,0 +1,171 @@
+package cluster
+
+import (
+	"database/sql"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
+)
+
+// galera starts three nodes that take no table without a primary key.
+func galera(t *testing.T) *testdb.Cluster {
+	t.Helper()
+	return testdb.Galera(t, 3, func(int) []string { return []string{"--wsrep-mode=REQUIRED_PRIMARY_KEY"} })
+}
+
+// on makes a target and a log on a cluster, with a site on each node.
+func on(t *testing.T, c *testdb.Cluster) *world {
+	t.Helper()
+	targets, logs := c.DB(t), c.DB(t)
+	var places []place
+	for i := range targets {
+		places = append(places, place{targets[i], logs[i]})
+	}
+	asked := targets[0] // and answering with all that any node has committed
+	asked.DSN += "&wsrep_sync_wait=1"
+	w := newWorld(t, asked.Open(t), places)
+	w.settled = c.AwaitWhole
+	return w
+}
+
+func TestOnAGaleraClusterSumsAreExactAndTheLogIsEmptied(t *testing.T) {
+	c := galera(t)
+	faults := []struct {
+		name  string
+		short bool
+		fault func()
+	}{
+		{"hot rows on three nodes", false, func() { pause() }},
+		{"a node is killed and rejoins", true, func() {
+			pause()
+			c.Nodes[2].Kill()
+			pause()
+			c.Nodes[2].Rejoin()
+			pause()
+		}},
+		{"a node is cut off and healed", true, func() {
+			pause()
+			c.Nodes[1].Isolate()
+			c.Nodes[1].AwaitCutOff()
+			pause()
+			c.Nodes[1].Heal()
+			pause()
+		}},
+		{"a node takes no writes", false, func() {
+			pause()
+			c.Nodes[1].Exec("SET GLOBAL read_only = 1")
+			pause()
+			c.Nodes[1].Exec("SET GLOBAL read_only = 0")
+			pause()
+		}},
+		{"a node lags", false, func() {
+			pause()
+			lag := c.Nodes[2].Session()
+			run(t, lag, "SET GLOBAL wsrep_desync = ON", "FLUSH TABLES WITH READ LOCK")
+			pause()
+			run(t, lag, "UNLOCK TABLES", "SET GLOBAL wsrep_desync = OFF")
+			pause()
+		}},
+		{"every node is killed once", false, func() {
+			for _, i := range []int{2, 1} {
+				pause()
+				c.Nodes[i].Kill()
+				pause()
+				c.Nodes[i].Rejoin()
+			}
+		}},
+	}
+	for _, f := range faults {
+		if !f.short && !full {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) {
+			on(t, c).storm(f.fault)
+		})
+	}
+	t.Run("six jobs drain", func(t *testing.T) { sixJobs(t, c) })
+}
+
+// The leases of a log are read by the clock of the node that is asked: between two
+// whose clocks are further apart than a lease no lease holds, and every unit has
+// two owners. The receipts keep each to one application.
+func TestOnNodesWhoseClocksAreAMinuteApartEachUnitIsAppliedOnce(t *testing.T) {
+	if !full {
+		t.Log("runs by make test-cluster")
+		return
+	}
+	preload, err := testdb.FakeTime("+60s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := testdb.Galera(t, 3, func(i int) []string {
+		if i == 1 {
+			return preload
+		}
+		return nil
+	})
+	on(t, c).storm(func() { pause(); pause() })
+}
+
+func run(t *testing.T, conn *sql.Conn, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		if _, err := conn.ExecContext(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// sixJobs has units that nobody delivers delivered by two jobs on each node.
+func sixJobs(t *testing.T, c *testdb.Cluster) {
+	t.Helper()
+	units := 1500
+	if full {
+		units = 20000
+	}
+	w := on(t, c)
+	batch := make([]*txlog.Unit, 0, 500)
+	for i := range units {
+		id := txlog.NewID()
+		batch = append(batch, &txlog.Unit{
+			ID: id, DataSource: dataSource, Settings: w.sites[0].target.Settings, Receipt: w.sites[0].target.Dialect.ReceiptID(id),
+			Statements: []txlog.Statement{{SQL: fmt.Sprintf("UPDATE account SET balance = balance + 1 WHERE id = %d", 1+i%accounts)}},
+		})
+		w.tally.note(bedsql.ErrPending, 1+i%accounts)
+		if len(batch) == cap(batch) || i == units-1 {
+			// Nobody renews the lease: they are the jobs' at once.
+			if err := w.sites[i/500%len(w.sites)].storage.Add(t.Context(), time.Second, batch...); err != nil {
+				t.Fatal(err)
+			}
+			batch = batch[:0]
+		}
+	}
+	var workers sync.WaitGroup
+	var delivered [6]int
+	for i := range delivered {
+		job := w.sites[i%len(w.sites)].job()
+		workers.Go(func() {
+			for {
+				report, err := job.RunOnce(t.Context())
+				if err == nil && report.Claimed == 0 {
+					if left, err := w.units(); err == nil && len(left) == 0 {
+						return
+					}
+				}
+				delivered[i] += report.Delivered
+				if t.Context().Err() != nil {
+					return
+				}
+			}
+		})
+	}
+	w.drain()
+	workers.Wait()
+	w.check()
+	t.Logf("delivered by each job: %d", delivered)
+}

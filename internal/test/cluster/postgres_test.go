@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// pair starts a primary with its synchronous standby, and makes a database of it.
+func pair(t *testing.T) (primary, standby *testdb.Server, db testdb.DB) {
+	t.Helper()
+	primary = testdb.PrivatePostgres(t)
+	db = primary.DB(t)
+	standby = primary.Standby(t)
+	return primary, standby, db
+}
+
+func TestAPromotedStandbyHasWhatTheApplicationsWereTold(t *testing.T) {
+	primary, standby, db := pair(t)
+	logPrimary, logStandby := primary, standby
+	logDB := primary.DB(t)
+	if full { // a log of its own, which is promoted at another moment
+		logPrimary, logStandby, logDB = pair(t)
+	}
+	either := place{testdb.OnEither(db, primary, standby), testdb.OnEither(logDB, logPrimary, logStandby)}
+	w := newWorld(t, either.target.Open(t), []place{either, either, either})
+	w.storm(func() {
+		pause()
+		primary.Kill()
+		pause()
+		standby.Promote()
+		pause()
+		if full {
+			logPrimary.Kill()
+			pause()
+			logStandby.Promote()
+			pause()
+		}
+	})
+}
+
+func TestBehindPgBouncerAPromotedStandbyHasWhatTheApplicationsWereTold(t *testing.T) {
+	if !full {
+		t.Log("runs by make test-cluster")
+		return
+	}
+	primary, standby, db := pair(t)
+	logDB := testdb.Postgres(t)
+	// Two poolers, of which one leads to a server that takes writes.
+	first, second := testdb.PgBouncer(t, db), testdb.PgBouncer(t, db.Via(standby.Addr()))
+	either := place{testdb.AtEither(db, first, second), testdb.PgBouncer(t, logDB)}
+	w := newWorld(t, either.target.Open(t), []place{either, either, either})
+	w.storm(func() {
+		pause()
+		primary.Kill()
+		pause()
+		standby.Promote()
+		pause()
+	})
+}

@@ -1,0 +1,63 @@
+package testdb
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Standby starts a PostgreSQL that follows s, and has s answer no COMMIT before it
+// has it. It ends with the test.
+func (s *Server) Standby(t testing.TB) *Server {
+	t.Helper()
+	r := s.inst.recipe
+	_, port, err := net.SplitHostPort(s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.initialise = func(dir string) (*exec.Cmd, error) {
+		bin, err := findBinary("pg_basebackup", "apt-get install postgresql")
+		return exec.Command(bin, "--host=127.0.0.1", "--port="+port, "--username=postgres", "--no-password", "--write-recovery-conf",
+			"--checkpoint=fast", "--no-sync", "--pgdata="+filepath.Join(dir, "data")), err
+	}
+	inst, err := instanceOf(r, s.inst.extra)
+	if err != nil {
+		t.Fatalf("testdb: a standby: %v", err)
+	}
+	standby := keep(t, DriverPostgres, inst)
+	admin := DB{Driver: DriverPostgres, DSN: s.inst.admin().dsn}.Open(t)
+	for _, text := range []string{"ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"} {
+		if _, err := admin.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return standby
+}
+
+// Promote makes a standby the primary.
+func (s *Server) Promote() {
+	s.t.Helper()
+	admin := DB{Driver: DriverPostgres, DSN: s.inst.admin().dsn}.Open(s.t)
+	// One that has lost its own standby would wait for it.
+	for _, text := range []string{"ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()", "SELECT pg_promote()"} {
+		if _, err := admin.Exec(text); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// OnEither gives a database of s as it is found on whichever of s and its standby
+// takes writes, by one DSN with both hosts.
+func OnEither(db DB, s, standby *Server) DB { return either(db, s.Addr(), standby.Addr()) }
+
+// AtEither is OnEither for what is in front of them.
+func AtEither(db, first, second DB) DB { return either(db, first.Addr(), second.Addr()) }
+
+func either(db DB, first, second string) DB {
+	_, one, _ := net.SplitHostPort(first)
+	_, two, _ := net.SplitHostPort(second)
+	db.DSN = fmt.Sprintf("host=127.0.0.1,127.0.0.1 port=%s,%s user=postgres dbname=%s sslmode=disable connect_timeout=2 target_session_attrs=read-write", one, two, db.Name)
+	return db
+}
