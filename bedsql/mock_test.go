@@ -150,7 +150,7 @@ func TestRunUnloggedRunsWhatCannotBeLoggedLoudly(t *testing.T) {
 	}
 }
 
-func TestPoint03_ACommitWhoseLogCannotBeWrittenIsRolledBack(t *testing.T) {
+func TestACommitWhoseLogCannotBeWrittenIsRolledBack(t *testing.T) {
 	t.Parallel()
 	pool, mock, storage := mocked(t)
 	greet(mock)
@@ -170,7 +170,7 @@ func TestPoint03_ACommitWhoseLogCannotBeWrittenIsRolledBack(t *testing.T) {
 	}
 }
 
-func TestPoint03_AConnectionThatCannotRollBackIsDiscarded(t *testing.T) {
+func TestAConnectionThatCannotRollBackIsDiscarded(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{}
 	f.fail = func(call string) error {
@@ -194,7 +194,7 @@ func TestPoint03_AConnectionThatCannotRollBackIsDiscarded(t *testing.T) {
 	s.wantCalls(t, "dial", "begin tx 0 false", "exec", "rollback", "close conn")
 }
 
-func TestPoint02_ErrBadConnNeverEscapesALoggedExec(t *testing.T) {
+func TestErrBadConnNeverEscapesALoggedExec(t *testing.T) {
 	t.Parallel()
 	for _, sync := range []bool{true, false} {
 		f := &fakeDriver{}
@@ -240,7 +240,7 @@ func TestPoint02_ErrBadConnNeverEscapesALoggedExec(t *testing.T) {
 	}
 }
 
-func TestPoint02_OutsideOfALoggedWriteErrBadConnIsDatabaseSQLsToHandle(t *testing.T) {
+func TestOutsideOfALoggedWriteErrBadConnIsDatabaseSQLsToHandle(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{}
 	bad := 1

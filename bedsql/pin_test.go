@@ -27,7 +27,7 @@ func rawConn(t *testing.T, conn *sql.Conn) {
 	}
 }
 
-func TestPoint05_RawGivesTheDriversOwnConnectionAndPinsIt(t *testing.T) {
+func TestRawGivesTheDriversOwnConnectionAndPinsIt(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := context.Background()
@@ -62,7 +62,7 @@ func TestPoint05_RawGivesTheDriversOwnConnectionAndPinsIt(t *testing.T) {
 	s.wantCalls(t, "dial", "exec", "exec", "exec", "exec", "query")
 }
 
-func TestPoint05_OtherConnectionsOfThePoolAreNotPinned(t *testing.T) {
+func TestOtherConnectionsOfThePoolAreNotPinned(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := context.Background()
@@ -80,7 +80,7 @@ func TestPoint05_OtherConnectionsOfThePoolAreNotPinned(t *testing.T) {
 	}
 }
 
-func TestPoint05_RawOfAnUndialledConnectionDialsAndGivesTheDialsError(t *testing.T) {
+func TestRawOfAnUndialledConnectionDialsAndGivesTheDialsError(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	f := &fakeDriver{fail: func(call string) error {
@@ -104,7 +104,7 @@ func TestPoint05_RawOfAnUndialledConnectionDialsAndGivesTheDialsError(t *testing
 	}
 }
 
-func TestPoint05_PinnedRefuseSendsNothing(t *testing.T) {
+func TestPinnedRefuseSendsNothing(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, func(c *bedsql.Config) { c.Pinned = bedsql.PinnedRefuse })
 	ctx := context.Background()
@@ -136,7 +136,7 @@ func TestPoint05_PinnedRefuseSendsNothing(t *testing.T) {
 	}
 }
 
-func TestPoint05_TransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
+func TestTransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := context.Background()
@@ -164,7 +164,7 @@ func TestPoint05_TransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
 	}
 }
 
-func TestPoint05_SkippedWritesAreCountedAndNeitherLoggedNorWarnedOf(t *testing.T) {
+func TestSkippedWritesAreCountedAndNeitherLoggedNorWarnedOf(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := bedsql.Skip(context.Background())
@@ -179,7 +179,7 @@ func TestPoint05_SkippedWritesAreCountedAndNeitherLoggedNorWarnedOf(t *testing.T
 	}
 }
 
-func TestPoint03_ADeadConnectionIsInvalidAndNeverRedialledInPlace(t *testing.T) {
+func TestADeadConnectionIsInvalidAndNeverRedialledInPlace(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("connection reset by peer")
 	f := &fakeDriver{}
@@ -213,7 +213,7 @@ func TestPoint03_ADeadConnectionIsInvalidAndNeverRedialledInPlace(t *testing.T) 
 	}
 }
 
-func TestPoint05_SkipIsLeaveToRunSeveralStatementsInOneText(t *testing.T) {
+func TestSkipIsLeaveToRunSeveralStatementsInOneText(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, func(c *bedsql.Config) { c.Pinned = bedsql.PinnedRefuse })
 	if _, err := s.pool.ExecContext(bedsql.Skip(context.Background()), "UPDATE t SET n = 1; UPDATE t SET n = 2"); err != nil {

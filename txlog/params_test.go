@@ -17,14 +17,6 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func berlin(t testing.TB) *time.Location {
-	loc, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return loc
-}
-
 // storable lists values of every kind.
 func storable(t testing.TB) []any {
 	odd := "a\xffb"
@@ -251,39 +243,6 @@ func TestNoParametersAreTheEmptyText(t *testing.T) {
 	}
 }
 
-func TestATimeComesBackWithoutItsMonotonicPartAndInTheLocalZone(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: now}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := txlog.DecodeParams(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !same(now.Round(0), got[0].Value) {
-		t.Errorf("got %v, want %v", got[0].Value, now)
-	}
-}
-
-func TestAZoneThatIsUnknownHereBecomesAFixedOneOfTheSameNameAndOffset(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"2024-05-01T14:00:00+02:00 Mars/Olympus":  "2024-05-01 14:00:00 +0200 Mars/Olympus",
-		"2024-05-01T14:00:00+03:00 Europe/Berlin": "2024-05-01 14:00:00 +0300 Europe/Berlin",
-		"2024-10-27T02:30:00+02:00 Europe/Berlin": "2024-10-27 02:30:00 +0200 CEST",
-		"2024-10-27T02:30:00+01:00 Europe/Berlin": "2024-10-27 02:30:00 +0100 CET",
-	} {
-		got, err := txlog.DecodeParams(`[{"time":"` + text + `"}]`)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-		} else if s := got[0].Value.(time.Time).String(); s != want {
-			t.Errorf("%s: got %s, want %s", text, s, want)
-		}
-	}
-}
-
 type secretType struct{ Password string }
 
 func TestAValueThatCannotBeKeptIsNamedButNotShown(t *testing.T) {
@@ -326,70 +285,6 @@ func TestBrokenParametersAreNamedButNotShown(t *testing.T) {
 		if strings.HasPrefix(text, `["a",`) && !strings.Contains(err.Error(), "parameter 2") {
 			t.Errorf("%s: the error does not name parameter 2: %v", text, err)
 		}
-	}
-}
-
-// point is a type that only one driver knows.
-type point struct{ x, y int }
-
-var registerPoint = func() bool {
-	txlog.RegisterParamType("test.point", point{}, func(v any) (string, error) {
-		p := v.(point)
-		if p.x < 0 {
-			return "", errors.New("has no place")
-		}
-		return fmt.Sprintf("%d \x00 %d", p.x, p.y), nil
-	}, func(s string) (any, error) {
-		var p point
-		if s == "wrong" {
-			return &p, nil
-		}
-		_, err := fmt.Sscanf(s, "%d \x00 %d", &p.x, &p.y)
-		return p, err
-	})
-	return true
-}()
-
-func TestARegisteredTypeComesBackAsItself(t *testing.T) {
-	t.Parallel()
-	if !registerPoint {
-		t.Fatal("not registered")
-	}
-	if got, want := roundTrip(t, []driver.NamedValue{{Ordinal: 1, Value: point{3, 4}}}), `[{"test.point":"3 \u0000 4"}]`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if _, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: point{-1, 0}}}); err == nil {
-		t.Error("an encoder's error was ignored")
-	}
-	for _, text := range []string{`[{"test.point":"x"}]`, `[{"test.point":"wrong"}]`, `[{"test.point":7}]`} {
-		if got, err := txlog.DecodeParams(text); err == nil {
-			t.Errorf("%s was read as %v", text, got)
-		}
-	}
-}
-
-func TestATypeIsRegisteredOnceUnderANameOfItsOwn(t *testing.T) {
-	t.Parallel()
-	encode := func(any) (string, error) { return "", nil }
-	decode := func(string) (any, error) { return nil, nil }
-	for what, register := range map[string]func(){
-		"a known type":   func() { txlog.RegisterParamType("x", "", encode, decode) },
-		"twice":          func() { txlog.RegisterParamType("x", point{}, encode, decode) },
-		"a taken name":   func() { txlog.RegisterParamType("test.point", secretType{}, encode, decode) },
-		"a tag's name":   func() { txlog.RegisterParamType("time", secretType{}, encode, decode) },
-		"a field's name": func() { txlog.RegisterParamType("value", secretType{}, encode, decode) },
-		"an odd name":    func() { txlog.RegisterParamType("a\"b", secretType{}, encode, decode) },
-		"no sample":      func() { txlog.RegisterParamType("x", nil, encode, decode) },
-		"no decoder":     func() { txlog.RegisterParamType("x", secretType{}, encode, nil) },
-	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s was accepted", what)
-				}
-			}()
-			register()
-		}()
 	}
 }
 

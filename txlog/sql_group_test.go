@@ -14,69 +14,6 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// oneWrite lets one joined write be under way at a time.
-var oneWrite = txlog.WithWritesInFlight(1, 1)
-
-// together calls f for each number below n at the same time, while the writes
-// are held, until that many requests are queued. wait lets them go and gives
-// the errors.
-func together(t *testing.T, g txlog.Joining, n int, f func(i int) error) (wait func() []error) {
-	t.Helper()
-	release := g.Hold()
-	errs := make([]error, n)
-	var group sync.WaitGroup
-	for i := range n {
-		group.Go(func() { errs[i] = f(i) })
-	}
-	g.Await(t, n, 0)
-	return func() []error {
-		release()
-		group.Wait()
-		return errs
-	}
-}
-
-func someUnits(n int) []*txlog.Unit {
-	units := make([]*txlog.Unit, n)
-	for i := range units {
-		units[i] = unit([]string{"UPDATE a", "UPDATE b", "UPDATE c"}[:1+i%3]...)
-	}
-	return units
-}
-
-func mustAdd(t *testing.T, s *txlog.SQLStorage, units ...*txlog.Unit) {
-	t.Helper()
-	if err := s.Add(t.Context(), time.Minute, units...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func mustAll(t *testing.T, errs []error) {
-	t.Helper()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("caller %d: %v", i, err)
-		}
-	}
-}
-
-func missing(t *testing.T, s *txlog.SQLStorage, units ...*txlog.Unit) map[string]bool {
-	t.Helper()
-	var ids []string
-	for _, u := range units {
-		ids = append(ids, u.ID)
-	}
-	gone, err := s.Missing(t.Context(), ids)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := map[string]bool{}
-	for _, id := range gone {
-		set[id] = true
-	}
-	return set
-}
-
 func TestWhatQueuesDuringAWriteLeavesAsOneStatement(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
@@ -112,18 +49,6 @@ func TestWhatQueuesDuringAWriteLeavesAsOneStatement(t *testing.T) {
 				t.Errorf("%d rows were left", n)
 			}
 		})
-	}
-}
-
-// refuse makes the log's database refuse one data source.
-func refuse(t *testing.T, db testdb.DB, dataSource string) {
-	t.Helper()
-	text := "ALTER TABLE transaction_log ADD CONSTRAINT refused CHECK (data_source <> '" + dataSource + "')"
-	if db.Driver == testdb.DriverSQLite {
-		text = "CREATE TRIGGER refused BEFORE INSERT ON transaction_log WHEN NEW.data_source = '" + dataSource + "' BEGIN SELECT RAISE(ABORT, 'refused'); END"
-	}
-	if _, err := db.Open(t).Exec(text); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -184,7 +109,7 @@ func TestACallerWhoGivesUpInTheQueueHasWrittenNothingAndHoldsNobodyUp(t *testing
 	})
 }
 
-func TestEachCallerLearnsOfItsOwnLostLeaseInAJoinedRemoval(t *testing.T) {
+func TestEachCallerLearnsOfItsOwnLostLeaseInASharedRemoval(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, untold := range []bool{false, true} {
@@ -220,135 +145,6 @@ func TestEachCallerLearnsOfItsOwnLostLeaseInAJoinedRemoval(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestAJoinedWriteWhoseAnswerWasLostIsMadeGoodForAll(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			direct := db.Open(t)
-			for _, cut := range []func(func([]byte) bool) <-chan struct{}{p.CutAfter, p.CutBefore} {
-				s := open(t, db.Via(p.Addr()), oneWrite)
-				units := someUnits(6)
-				rows := 1 + 2 + 3 + 1 + 2 + 3
-				struck := cut(kind.execute)
-				mustAll(t, together(t, s.Adding(), 6, func(i int) error { return s.Add(t.Context(), time.Minute, units[i]) })())
-				<-struck
-				if n := rowCount(t, direct); n != rows {
-					t.Errorf("%d rows, want %d", n, rows)
-				}
-				// The one that another owner holds is lost, whatever became of the answer.
-				stale := *units[3]
-				stale.Lease.Token = txlog.NewID()
-				struck = cut(kind.execute)
-				errs := together(t, s.Removing(), 6, func(i int) error {
-					if i == 3 {
-						return s.Remove(t.Context(), &stale)
-					}
-					return s.Remove(t.Context(), units[i])
-				})()
-				<-struck
-				for i, err := range errs {
-					if (i == 3) != errors.Is(err, txlog.ErrLeaseLost) || i != 3 && err != nil {
-						t.Errorf("removal %d: got error %v", i, err)
-					}
-				}
-				mustAll(t, []error{s.Remove(t.Context(), units[3])})
-				if n := rowCount(t, direct); n != 0 {
-					t.Errorf("%d rows were left", n)
-				}
-			}
-		})
-	}
-}
-
-func TestAJoinedWriteOfSQLiteWhoseCommitWasNotAnsweredIsMadeGoodForAll(t *testing.T) {
-	t.Parallel()
-	s, lose, direct := openLossy(t, "lossy-joined", errors.New("connection reset by peer"))
-	units := someUnits(6)
-	lose.Store(3)
-	mustAll(t, together(t, s.Adding(), 6, func(i int) error { return s.Add(t.Context(), time.Minute, units[i]) })())
-	if n := rowCount(t, direct); n != 12 || lose.Load() >= 0 {
-		t.Errorf("%d rows, want 12; %d answers were not lost", n, lose.Load()+1)
-	}
-	stale := *units[3]
-	stale.Lease.Token = txlog.NewID()
-	units[3] = &stale
-	lose.Store(3)
-	errs := together(t, s.Removing(), 6, func(i int) error { return s.Remove(t.Context(), units[i]) })()
-	for i, err := range errs {
-		if (i == 3) != errors.Is(err, txlog.ErrLeaseLost) || i != 3 && err != nil {
-			t.Errorf("removal %d: got error %v", i, err)
-		}
-	}
-	if n := rowCount(t, direct); n != 1 {
-		t.Errorf("%d rows, want the one whose lease was lost", n)
-	}
-}
-
-func TestARefusedRecordInARepeatedWriteKeepsNobodyInDoubt(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(50*time.Millisecond))
-			refuse(t, db, "refused")
-			units := someUnits(4)
-			units[1].DataSource = "refused"
-			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-			defer cancel()
-			struck := p.CutBefore(kind.execute)
-			errs := together(t, s.Adding(), 4, func(i int) error {
-				if i == 1 {
-					return s.Add(ctx, time.Minute, units[i])
-				}
-				return s.Add(t.Context(), time.Minute, units[i])
-			})()
-			<-struck
-			for i, err := range errs {
-				if i != 1 && err != nil || i == 1 && !errors.Is(err, txlog.ErrInDoubt) {
-					t.Errorf("caller %d: got error %v", i, err)
-				}
-			}
-		})
-	}
-}
-
-func TestAMemberWhoseLeaseMayHaveEndedIsNotWrittenAgainWithTheOthers(t *testing.T) {
-	t.Parallel()
-	s, lose, direct := openLossy(t, "lossy-member", errors.New("connection reset by peer"))
-	units := []*txlog.Unit{unit("UPDATE a"), unit("UPDATE b"), unit("UPDATE c")}
-	lose.Store(1 << 30)
-	wait := together(t, s.Adding(), 3, func(i int) error {
-		if i > 0 {
-			return s.Add(t.Context(), time.Minute, units[i])
-		}
-		err := s.Add(t.Context(), 200*time.Millisecond, units[0])
-		if !errors.Is(err, txlog.ErrInDoubt) {
-			t.Errorf("got error %v, want ErrInDoubt", err)
-		}
-		// As if the job had delivered it meanwhile.
-		if _, err := direct.Exec("DELETE FROM transaction_log WHERE id = '" + units[0].ID + "'"); err != nil {
-			t.Error(err)
-		}
-		lose.Store(0)
-		return nil
-	})
-	mustAll(t, wait())
-	if gone := missing(t, s, units...); len(gone) != 1 || !gone[units[0].ID] {
-		t.Errorf("missing are %v, want the unit whose lease ended", gone)
-	}
 }
 
 func TestACallerWhoGivesUpOnASentWriteDoesNotBreakItForTheOthers(t *testing.T) {
@@ -428,52 +224,6 @@ func TestAWriteWithoutAnAnswerHoldsNobodyUpForLong(t *testing.T) {
 	release()
 	if err := <-first; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestAUnitSaysThatAnUnansweredAttemptToAddItMayStillBringItBack(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			for _, callers := range []int{1, 2} {
-				s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(500*time.Millisecond))
-				warm, units := someUnits(callers), someUnits(callers)
-				mustAll(t, together(t, s.Adding(), callers, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
-				if err := s.Remove(t.Context(), warm...); err != nil || warm[0].AddRepeated {
-					t.Fatalf("got %v; repeated: %v", err, warm[0].AddRepeated)
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				reached, send := p.Hold(kind.execute)
-				wait := together(t, s.Adding(), callers, func(i int) error { return s.Add(ctx, time.Minute, units[i]) })
-				errs := make(chan []error, 1)
-				go func() { errs <- wait() }()
-				<-reached
-				cancel()
-				mustAll(t, <-errs)
-				for _, u := range units {
-					if !u.AddRepeated {
-						t.Error("an attempt that was not answered is not told of")
-					}
-				}
-				if err := s.Remove(t.Context(), units...); err != nil {
-					t.Fatal(err)
-				}
-				// The network gives up what it had kept.
-				send()
-				for end := time.Now().Add(time.Minute); len(missing(t, s, units...)) > 0; time.Sleep(time.Millisecond) {
-					if time.Now().After(end) {
-						t.Fatal("the attempt did not arrive")
-					}
-				}
-				mustAll(t, []error{s.Remove(t.Context(), units...)})
-			}
-		})
 	}
 }
 

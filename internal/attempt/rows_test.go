@@ -29,7 +29,7 @@ func (r *cutRows) Next(dest []driver.Value) error {
 
 // Only io.EOF itself is the rows' end, as it is to database/sql: one that is
 // wrapped is the end of a connection.
-func TestPoint07_ABrokenConnectionIsNotTheRowsEnd(t *testing.T) {
+func TestABrokenConnectionIsNotTheRowsEnd(t *testing.T) {
 	t.Parallel()
 	if rows, err := Buffer(&cutRows{n: 2, err: io.EOF}); err != nil || len(rows.rows) != 2 {
 		t.Errorf("whole rows: %v, %v", rows, err)

@@ -1,0 +1,129 @@
+package besteffort
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// journaled is a log that takes its time and notes in which order it was asked
+// and has answered.
+type journaled struct {
+	*txlog.Memory
+	takes time.Duration
+	// fails is the answer of Add, and arrives says that it is written all the
+	// same, so much later.
+	fails   error
+	arrives time.Duration
+
+	mu      sync.Mutex
+	journal []string
+}
+
+func (s *journaled) note(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.journal = append(s.journal, what)
+}
+
+func (s *journaled) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+	s.note("add")
+	select {
+	case <-time.After(s.takes):
+	case <-ctx.Done():
+		s.note("cut off")
+		return ctx.Err()
+	}
+	if s.fails == nil {
+		err := s.Memory.Add(ctx, lease, units...)
+		s.note("added")
+		return err
+	}
+	if s.arrives > 0 {
+		late := *units[0]
+		late.Lease.Token = "the writer's"
+		units[0].Lease.Token = late.Lease.Token
+		time.AfterFunc(s.arrives, func() {
+			_ = s.Memory.Add(context.Background(), lease, &late)
+			s.note("arrived")
+		})
+	}
+	s.note("failed")
+	return s.fails
+}
+
+func (s *journaled) Remove(ctx context.Context, units ...*txlog.Unit) error {
+	err := s.Memory.Remove(ctx, units...)
+	if err == nil {
+		s.note("removed")
+	} else {
+		s.note("nothing to remove")
+	}
+	return err
+}
+
+func (s *journaled) want(t *testing.T, journal ...string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fmt.Sprint(s.journal) != fmt.Sprint(journal) {
+		t.Errorf("the log was asked for %q, want %q", s.journal, journal)
+	}
+}
+
+func (s *journaled) units(t *testing.T) []*txlog.Unit {
+	t.Helper()
+	units, err := s.List(context.Background(), txlog.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return units
+}
+
+func loggingDeliverer(s txlog.Storage, change ...func(*Config)) *Deliverer {
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	cfg := Config{
+		Storage: s, Lease: 30 * time.Second, LogTimeout: 5 * time.Second, RetryInitial: 20 * time.Millisecond, RetryMax: 500 * time.Millisecond,
+		RetryTimeout: 10 * time.Second, Dialect: &delivery.Dialect{}, Logger: quiet, Unlogged: new(atomic.Uint64),
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	return New(cfg)
+}
+
+func aWrite(l Logging, first func() attempt.Outcome) *Delivery {
+	id := txlog.NewID()
+	return &Delivery{
+		Unit:     &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+		Attempts: funcs{first: first}, Logging: l,
+	}
+}
+
+func takes(d time.Duration, out attempt.Outcome) func() attempt.Outcome {
+	return func() attempt.Outcome {
+		time.Sleep(d)
+		return out
+	}
+}
+
+var (
+	errCut     = errors.New("the connection broke")
+	errNo      = errors.New("no")
+	errNoLog   = errors.New("the log is down")
+	refusal    = attempt.Outcome{Err: errNo, Class: delivery.Refused}
+	maybe      = attempt.Outcome{Err: errCut, Class: delivery.Unknown}
+	notApplied = attempt.Outcome{Err: errCut, Class: delivery.Unreachable}
+)

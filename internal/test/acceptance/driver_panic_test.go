@@ -1,0 +1,165 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// panicking is a connector whose driver panics once, at a statement that
+// contains a text.
+type panicking struct {
+	driver.Connector
+	at    atomic.Pointer[string]
+	dials atomic.Int64
+}
+
+func (c *panicking) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.dials.Add(1)
+	return &panickingConn{Conn: inner, c: c}, nil
+}
+
+type panickingConn struct {
+	driver.Conn
+	c *panicking
+}
+
+func (c *panickingConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if at := c.c.at.Load(); at != nil && strings.Contains(query, *at) && c.c.at.CompareAndSwap(at, nil) {
+		panic("the driver's")
+	}
+	res, _, err := attempt.Exec(ctx, c.Conn, query, args)
+	return res, err
+}
+
+func (c *panickingConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	rows, _, err := attempt.Query(ctx, c.Conn, query, args)
+	return rows, err
+}
+
+func (c *panickingConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	return attempt.BeginTx(ctx, c.Conn, opts)
+}
+
+func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
+	t.Parallel()
+	const second = "UPDATE account SET balance = balance + 1 WHERE id = 2"
+	for name, write := range map[string]func(db *sql.DB) error{
+		"a write": func(db *sql.DB) error {
+			_, err := db.Exec(second)
+			return err
+		},
+		"a staged soft transaction": func(db *sql.DB) error {
+			ctx, soft, err := bedsql.Begin(context.Background(), bedsql.Staged())
+			if err != nil {
+				return err
+			}
+			for _, s := range []string{addOne, second} {
+				if _, err := db.ExecContext(ctx, s); err != nil {
+					return err
+				}
+			}
+			return soft.End(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachServer(t, func(t *testing.T, db testdb.DB) {
+				r := newRig(t, db, exactlyOnce, func(c *bedsql.Config) { c.Lease = 300 * time.Millisecond })
+				r.receiptTable()
+				r.account(0, 0)
+				tgt, err := target(db.Driver)(db.DSN)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := &panicking{Connector: tgt.Connector}
+				wrapped, err := bedsql.NewConnector(delivery.Target{Connector: c, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pool := sql.OpenDB(wrapped)
+				t.Cleanup(func() { _ = pool.Close() })
+				pool.SetMaxOpenConns(1)
+				at := "WHERE id = 2"
+				c.at.Store(&at)
+				func() {
+					defer func() {
+						if recover() == nil {
+							t.Error("the panic was swallowed")
+						}
+					}()
+					_ = write(pool)
+				}()
+				if err := write(pool); err != nil {
+					t.Fatal(err)
+				}
+				r.drain(r.job())
+				if b := r.balance(2); b != 2 {
+					t.Errorf("balance %d after two increments", b)
+				}
+				if a, b := r.balance(1), r.balance(2); a != 0 && a != b {
+					t.Errorf("a unit was applied in part: balances %d and %d", a, b)
+				}
+			})
+		})
+	}
+}
+
+// stepwise is a dialect that takes a round trip for each statement.
+func stepwise(d *delivery.Dialect) *delivery.Dialect {
+	own := *d
+	own.Atomic, own.CommitWith = nil, nil
+	return &own
+}
+
+func TestStagedAPanicOfOneDriverComesBackToTheCallerOfEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t), exactlyOnce, func(c *bedsql.Config) { c.Lease = 300 * time.Millisecond })
+	r.receiptTable()
+	r.account(0, 0)
+	tgt, err := target(r.db.Driver)(r.db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &panicking{Connector: tgt.Connector}
+	open := func(inner driver.Connector, name string) *sql.DB {
+		wrapped, err := bedsql.NewConnector(delivery.Target{Connector: inner, DataSource: name, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := sql.OpenDB(wrapped)
+		t.Cleanup(func() { _ = pool.Close() })
+		return pool
+	}
+	ctx, soft, err := bedsql.Begin(context.Background(), bedsql.Staged())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.stage(ctx, open(tgt.Connector, "another"), addOne)
+	r.stage(ctx, open(c, tgt.DataSource), "UPDATE account SET balance = balance + 1 WHERE id = 2")
+	at := "WHERE id = 2"
+	c.at.Store(&at)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_ = soft.End(ctx)
+	}()
+	r.drain(r.job())
+	r.wantBalances(1, 1)
+}

@@ -1,0 +1,324 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+func TestAReceiptIsErasedAtOnceOnlyIfEveryAttemptEndedDefinitely(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		// write brings about an attempt or more; nothing is left to the job
+		// behind it but what it could not reach.
+		write func(r *rig, p *testproxy.Proxy, c *commits)
+		want  int
+	}{
+		{"delivered at once", func(r *rig, _ *testproxy.Proxy, _ *commits) {
+			r.must(r.wrapped, addOne)
+			tx := r.begin()
+			r.must(tx, addOne)
+			if err := tx.Commit(); err != nil {
+				r.t.Fatal(err)
+			}
+		}, 0},
+		{"refused", func(r *rig, _ *testproxy.Proxy, _ *commits) {
+			if err := r.fails(r.wrapped, "INSERT INTO account VALUES (1, 5)"); errors.Is(err, bedsql.ErrPending) {
+				r.t.Error(err)
+			}
+		}, 0},
+		{"found by a retry after a lost answer", func(r *rig, p *testproxy.Proxy, c *commits) {
+			struck := p.CutAfter(c.match)
+			r.must(r.wrapped, addOne)
+			<-struck
+		}, 1},
+		{"found by its own COMMIT's caller after a lost answer", func(r *rig, p *testproxy.Proxy, c *commits) {
+			tx := r.begin()
+			r.addAsRead(tx, reads["plain SELECT"])
+			struck := p.CutAfter(c.match)
+			if err := tx.Commit(); err != nil {
+				r.t.Error(err)
+			}
+			<-struck
+		}, 1},
+		{"handed over as not in doubt, then delivered by the job", func(r *rig, p *testproxy.Proxy, _ *commits) {
+			p.Refuse()
+			p.CutAll()
+			wantPending(r.t, r.fails(r.wrapped, addOne))
+			if u := r.wantOneLog(); u.InDoubt {
+				r.t.Error("nothing was sent, but the unit is in doubt")
+			}
+			p.Accept()
+		}, 0},
+		{"handed over in doubt, then found by the job", func(r *rig, p *testproxy.Proxy, c *commits) {
+			pool := r.openWith(withoutRetry(r.cfg))
+			struck := p.CutAfter(c.match)
+			wantPending(r.t, r.fails(pool, addOne))
+			<-struck
+		}, 1},
+		{"handed over in doubt, then applied by the job", func(r *rig, p *testproxy.Proxy, c *commits) {
+			pool := r.openWith(withoutRetry(r.cfg))
+			struck := p.CutBefore(c.match)
+			wantPending(r.t, r.fails(pool, addOne))
+			<-struck
+			// It was the COMMIT of several round trips: that says enough.
+			if u := r.wantOneLog(); !u.InDoubt {
+				r.t.Error("the answer to COMMIT was lost, but the unit is not in doubt")
+			}
+		}, 1},
+		{"its writer vanished", func(r *rig, _ *testproxy.Proxy, _ *commits) {
+			r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
+			r.receipted()
+		}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			eachServer(t, func(t *testing.T, db testdb.DB) {
+				r, p := newRigBehindProxy(t, db, exactlyOnce)
+				committing := commitsOf(p)
+				r.receiptTable()
+				r.account(0)
+				c.write(r, p, committing)
+				r.drain(r.job())
+				_ = r.wrapped.Close() // erases what was still to be erased
+				r.receiptsAge(time.Hour)
+				r.runOnce() // finds that the log is gone
+				r.wantReceipts(c.want)
+				r.receiptsAge(attempt.DefaultRetention + time.Hour)
+				r.runOnce()
+				r.wantReceipts(0)
+			})
+		})
+	}
+}
+
+func withoutRetry(cfg bedsql.Config) bedsql.Config {
+	cfg.NoSyncRetry = true
+	return cfg
+}
+
+func TestAReceiptOutlivesItsRetentionWhileItsUnitIsInTheLog(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.receiptTable()
+		r.account(0)
+		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
+		r.receipted()
+		u := r.wantOneLog()
+		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
+		})
+		if out.Err != nil {
+			t.Fatal(out.Err)
+		}
+		r.receiptsAge(attempt.DefaultRetention + time.Hour)
+		// A job that cannot deliver it yet, because it is too young.
+		r.runOnce(func(c *asyncjob.Config) { c.MaxDeliveryTryDelay = time.Hour })
+		r.wantReceipts(1)
+		r.wantOneLog()
+		if report := r.runOnce(); report.Delivered != 1 {
+			t.Errorf("the job: %s", report)
+		}
+		r.wantBalances(1)
+		r.wantReceipts(1)
+	})
+}
+
+// purgeSteps follows a purge on its way through a proxy: matchers for its
+// DELETE, and for the COMMIT behind it.
+type purgeSteps struct{ deleting bool }
+
+func (s *purgeSteps) commit(message []byte) bool {
+	if testproxy.Text("DELETE FROM bed_receipt")(message) {
+		s.deleting = true
+	}
+	return s.deleting && testproxy.Text("commit")(message)
+}
+
+func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.receiptTable()
+		r.account(0)
+		const old = 50
+		for range old {
+			u := &txlog.Unit{ID: txlog.NewID(), Receipt: "x", Statements: []txlog.Statement{{SQL: addOne}}}
+			u.Receipt = u.ID
+			if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+				return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
+			}); out.Err != nil {
+				t.Fatal(out.Err)
+			}
+		}
+		r.receiptsAge(time.Hour)
+		r.runOnce() // finds that their logs are gone
+		r.receiptsAge(attempt.DefaultRetention + time.Hour)
+		// Two jobs purge at the same time: the second deletes what the first
+		// has deleted, and where nothing is, InnoDB would lock the gap.
+		p := testproxy.New(t, r.db.Addr())
+		readCommitted := p.Count(testproxy.Text("read committed"))
+		purging, purge := p.Hold(testproxy.Text("DELETE FROM bed_receipt"))
+		defer purge()
+		through := *r
+		through.db = r.db.Via(p.Addr())
+		round := make(chan error, 1)
+		job := through.job()
+		go func() {
+			_, err := job.RunOnce(context.Background())
+			round <- err
+		}()
+		waitFor(t, "the second purge was about to delete", purging)
+		r.runOnce()
+		r.wantReceipts(0)
+		committing, commit := p.Hold(new(purgeSteps).after(purge))
+		defer commit()
+		purge()
+		waitFor(t, "the second purge was about to commit", committing)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		for range 20 {
+			if _, err := r.wrapped.ExecContext(ctx, addOne); err != nil {
+				t.Fatalf("a write beside a purge: %v", err)
+			}
+		}
+		commit()
+		if err := <-round; err != nil {
+			t.Error(err)
+		}
+		if readCommitted() == 0 {
+			t.Error("the purge did not ask for READ COMMITTED")
+		}
+		r.wantBalances(old + 20)
+	})
+}
+
+// after is commit for a DELETE that was seen already.
+func (s *purgeSteps) after(func()) func([]byte) bool {
+	s.deleting = true
+	return s.commit
+}
+
+// Among the receipts that are there may be those of writes that wait for
+// something themselves.
+func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.receiptTable()
+		const all, erased, gone, purged = 80, 20, 20, 20
+		ids, log := make([]string, all), r.storage.Identity()
+		for i := range ids {
+			ids[i] = txlog.NewID()
+			r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, log_gone) VALUES (?, ?, ?, 0, 1, ?, 1)", ids[i], ids[i], log, i)
+		}
+		r.must(r.bare, "UPDATE bed_receipt SET log_gone = 0 WHERE keep_until < ?", erased+gone)
+		r.must(r.bare, "UPDATE bed_receipt SET keep_until = ? WHERE keep_until >= ?", time.Now().Add(time.Hour).UnixMilli(), erased+gone+purged)
+		other, err := r.bare.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = other.Rollback() }()
+		if _, err := other.Exec(r.q("UPDATE bed_receipt SET void = 0, creation_time = 2 WHERE id = ?"), ids[all-1]); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			if err := attempt.EraseReceipts(ctx, d, conn, ids[:erased]); err != nil {
+				t.Fatalf("erasing waited: %v", err)
+			}
+			missing := func(_ context.Context, ids []string) ([]string, error) { return ids, nil }
+			if _, n, err := attempt.PurgeReceipts(ctx, d, conn, receiptsOf(r), "", missing); err != nil || n != purged {
+				t.Fatalf("purging waited, or erased %d: %v", n, err)
+			}
+			return attempt.Outcome{}
+		})
+		if err := other.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		r.wantReceipts(all - erased - purged)
+		if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE log_gone = 0"); n != 0 {
+			t.Errorf("%d receipts were not marked", n)
+		}
+	})
+}
+
+// A receipt is kept for its retention from when a purge found its log gone,
+// however old it is by then, and a log that came back starts that anew.
+func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.receiptTable()
+		long := time.Now().Add(90 * 24 * time.Hour).UnixMilli()
+		for id, keep := range map[string]int64{"old": 1, "kept longer": long, "of another log": 1} {
+			log := r.storage.Identity()
+			if id == "of another log" {
+				log = "another"
+			}
+			r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, 1, ?)", id, id, log, keep)
+		}
+		r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, fingerprint) VALUES ('key', 'key', ?, 0, 1, 1, 'f')", r.storage.Identity())
+		r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES ('new', 'new', ?, 0, ?, 1)", r.storage.Identity(), time.Now().UnixMilli())
+		inLog := true
+		// purge passes some time, purges and tells what is left.
+		purge := func(passes time.Duration, want ...string) {
+			t.Helper()
+			r.receiptsAge(passes)
+			r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+				receipts := receiptsOf(r)
+				receipts.KeyRetention = 2 * time.Hour
+				missing := func(_ context.Context, ids []string) ([]string, error) {
+					if inLog {
+						return nil, nil
+					}
+					return ids, nil
+				}
+				if next, _, err := attempt.PurgeReceipts(t.Context(), d, conn, receipts, "", missing); err != nil || next != "" {
+					t.Fatalf("next %q, %v", next, err)
+				}
+				return attempt.Outcome{}
+			})
+			if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE id IN ('" + strings.Join(want, "', '") + "')"); n != len(want) {
+				t.Errorf("there are %d of the receipts %q", n, want)
+			}
+			r.wantReceipts(len(want))
+		}
+		const day = 24 * time.Hour
+		all := []string{"kept longer", "key", "of another log", "old", "new"}
+		purge(0, all...)
+		inLog = false
+		purge(0, all...) // found gone
+		// Who wrote a new one is about to erase it.
+		if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE log_gone = 1"); n != 3 {
+			t.Errorf("the logs of %d receipts were found gone, want 3", n)
+		}
+		purge(time.Hour, all...)
+		inLog = true
+		purge(6*day, all...) // they are back
+		inLog = false
+		purge(day+2*time.Hour, all...) // found gone anew
+		inLog = true
+		purge(8*day, all...) // they are back, after their retention
+		inLog = false
+		purge(8*day, all...) // found gone anew
+		purge(2*time.Hour, "kept longer", "of another log", "old", "new")
+		purge(6*day, "kept longer", "of another log", "old", "new")
+		purge(day, "kept longer", "of another log")
+		purge(80*day, "of another log")
+	})
+}

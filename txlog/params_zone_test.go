@@ -1,0 +1,50 @@
+package txlog_test
+
+import (
+	"database/sql/driver"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+func berlin(t testing.TB) *time.Location {
+	loc, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loc
+}
+
+func TestATimeComesBackWithoutItsMonotonicPartAndInTheLocalZone(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: now}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := txlog.DecodeParams(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !same(now.Round(0), got[0].Value) {
+		t.Errorf("got %v, want %v", got[0].Value, now)
+	}
+}
+
+func TestAZoneThatIsUnknownHereBecomesAFixedOneOfTheSameNameAndOffset(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"2024-05-01T14:00:00+02:00 Mars/Olympus":  "2024-05-01 14:00:00 +0200 Mars/Olympus",
+		"2024-05-01T14:00:00+03:00 Europe/Berlin": "2024-05-01 14:00:00 +0300 Europe/Berlin",
+		"2024-10-27T02:30:00+02:00 Europe/Berlin": "2024-10-27 02:30:00 +0200 CEST",
+		"2024-10-27T02:30:00+01:00 Europe/Berlin": "2024-10-27 02:30:00 +0100 CET",
+	} {
+		got, err := txlog.DecodeParams(`[{"time":"` + text + `"}]`)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if s := got[0].Value.(time.Time).String(); s != want {
+			t.Errorf("%s: got %s, want %s", text, s, want)
+		}
+	}
+}
