@@ -276,7 +276,7 @@ func (c *Conn) observe(ctx context.Context, s statement, settings []assigned, er
 	case sqltext.AutocommitOff:
 		c.autocommitOff = true
 		if c.tx == nil {
-			c.next()
+			c.open(context.Background())
 		}
 	case sqltext.AutocommitOn:
 		if c.autocommitOff {
@@ -419,13 +419,10 @@ func (c *Conn) open(ctx context.Context) *localTx {
 func (c *Conn) closed() {
 	c.tx = nil
 	if c.autocommitOff {
-		c.next()
+		// The next one nobody begins: what it belongs to, its statements say.
+		c.open(context.Background())
 	}
 }
-
-// next opens the transaction that nobody begins where autocommit is off. What
-// it belongs to, the statements in it say.
-func (c *Conn) next() { c.open(context.Background()) }
 
 // failedInTx notes what an error inside a local transaction means for what
 // follows. The error itself is the caller's.
