@@ -22,6 +22,8 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	// exitUnknown is that of check and doctor when they cannot tell.
+	exitUnknown = 3
 )
 
 // An app is one invocation's surroundings.
@@ -102,6 +104,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if a.logFormat == "" {
 		a.logFormat = logFormatIn(args) // the flags may not have been read so far
 	}
+	status := exitFailure
+	var other *statusError
+	if errors.As(err, &other) {
+		status = other.status
+	}
 	var usage *usageError
 	if errors.As(err, &usage) {
 		hint := ""
@@ -109,6 +116,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 			hint = fmt.Sprintf("Run %q for how to use it.", usage.cmd.CommandPath()+" --help")
 		}
 		a.fail(usage.Error(), hint)
+		if other != nil {
+			return status
+		}
 		return exitUsage
 	}
 	if !errors.Is(err, errReported) {
@@ -116,7 +126,23 @@ func (a *app) run(ctx context.Context, args []string) int {
 			a.fail(line, "")
 		}
 	}
-	return exitFailure
+	return status
+}
+
+// A statusError ends a command with another status than 1.
+type statusError struct {
+	status int
+	error
+}
+
+func (e *statusError) Unwrap() error { return e.error }
+
+// as gives err an exit status; nil stays nil.
+func as(status int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &statusError{status, err}
 }
 
 // errReported ends a command whose failure has been printed already.
@@ -141,7 +167,8 @@ func (a *app) root() *cobra.Command {
 		Long: `bed-job delivers writes that were logged but are not known to have arrived, and
 lets an operator look at, retry and discard those that cannot be delivered.
 
-Exit status: 0 done, 1 something failed, 2 the command line is wrong.`,
+Exit status: 0 done, 1 something failed, 2 the command line is wrong; those of check
+and doctor are their own.`,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -165,7 +192,7 @@ Exit status: 0 done, 1 something failed, 2 the command line is wrong.`,
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
 	root.AddCommand(
 		a.runCommand(), a.listCommand(), a.showCommand(), a.retryCommand(), a.discardCommand(),
-		a.statsCommand(), a.schemaCommand(), a.demoCommand(), a.consoleCommand(), a.versionCommand(),
+		a.statsCommand(), a.doctorCommand(), a.schemaCommand(), a.demoCommand(), a.consoleCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -1,0 +1,259 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// skew is how far clocks may be apart: NTP keeps them within milliseconds.
+const skew = 5 * time.Second
+
+// compare looks at what no database shows alone.
+func (x *examination) compare(seen []*patient) {
+	for _, p := range seen {
+		if p.ahead > skew || p.ahead < -skew {
+			x.find(p.where, "clock", fmt.Sprintf("its clock, as sessions of this DSN see it, is %s this machine's: ages, delays and NOW() in SQL mean other times than expected", apart(p.ahead)),
+				"have NTP or chrony set the clocks of all machines; remove timestamp=… from the DSN")
+		}
+	}
+	x.differ(seen, "mysql", "sql_mode", "sql_mode", "a value that one refuses another changes or cuts")
+	x.differ(seen, "mysql", "time_zone", "time zones", "the same time.Time is stored as different hours, and NOW() gives them")
+	x.differ(seen, "postgres", "timezone", "time zones", "a timestamp without time zone is stored as different hours, and now() gives them")
+	x.connections(seen)
+}
+
+func apart(d time.Duration) string {
+	if d < 0 {
+		return (-d).Round(time.Second).String() + " behind"
+	}
+	return d.Round(time.Second).String() + " ahead of"
+}
+
+// differ tells of targets whose sessions have different values of a setting. Those of
+// different makes have different defaults, and are not compared.
+func (x *examination) differ(seen []*patient, driver, setting, words, means string) {
+	by := map[string]map[string][]string{} // product, value
+	for _, p := range seen {
+		if p.isLog || p.Driver != driver || p.vars == nil {
+			continue
+		}
+		if by[p.product] == nil {
+			by[p.product] = map[string][]string{}
+		}
+		v := p.valueOf(setting)
+		by[p.product][v] = append(by[p.product][v], p.Name)
+	}
+	for _, values := range by {
+		if len(values) < 2 {
+			continue
+		}
+		var each []string
+		for _, v := range slices.Sorted(maps.Keys(values)) {
+			each = append(each, fmt.Sprintf("%s (%s)", orNone(v), list(values[v])))
+		}
+		x.find("the configuration", setting, fmt.Sprintf("%s differ between data sources: %s. With the same statement %s", words, strings.Join(each, ", "), means),
+			fmt.Sprintf("set the same %s in the servers' option files, or in each DSN, the applications' as well as the job's", setting))
+	}
+}
+
+// valueOf makes settings comparable that mean the same.
+func (p *patient) valueOf(setting string) string {
+	v := p.vars[setting]
+	if setting == "sql_mode" {
+		modes := strings.Split(v, ",")
+		slices.Sort(modes)
+		return strings.Join(modes, ",")
+	}
+	if strings.EqualFold(v, "SYSTEM") {
+		v = p.vars["system_time_zone"]
+	}
+	switch strings.ToUpper(v) {
+	case "UTC", "ETC/UTC", "+00:00", "GMT", "ETC/GMT", "Z", "UCT", "ETC/UCT", "ZULU", "UNIVERSAL":
+		v = "UTC"
+	}
+	for part := range strings.SplitSeq(p.Target.Settings, ";") {
+		if loc, ok := strings.CutPrefix(part, "loc="); ok && loc != "" {
+			v += ", loc " + loc
+		}
+	}
+	return v
+}
+
+// logConnections is how many the job opens to the log at most.
+const logConnections = 32
+
+// connections adds up what one job wants of each server.
+func (x *examination) connections(seen []*patient) {
+	type need struct {
+		want  int
+		most  int
+		names []string
+	}
+	by := map[string]*need{}
+	for _, p := range seen {
+		if p.most <= 0 {
+			continue
+		}
+		n := by[p.server]
+		if n == nil {
+			n = &need{most: p.most}
+			by[p.server] = n
+		}
+		n.most = min(n.most, p.most)
+		if n.names = append(n.names, p.where); p.isLog {
+			n.want += min(logConnections, x.Job.Concurrency+4)
+		} else {
+			n.want += x.Job.Concurrency
+		}
+	}
+	for _, n := range by {
+		if n.want > n.most {
+			x.find("the configuration", "connections", fmt.Sprintf("a job may open %d connections to the server of %s, which gives its account %d: deliveries fail, and applications find none", n.want, list(n.names), n.most),
+				"lower jobConfig.concurrency, or raise max_connections (or the account's limit) above what the job and all applications open together")
+		}
+	}
+}
+
+// readIdentity reads who the log is.
+func (p *patient) readIdentity(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	p.x.identity = p.text(ctx, "SELECT value FROM bed_log WHERE name = 'identity'")
+}
+
+// identities looks for another log with the identity of this one: a copy, whose jobs would
+// purge the receipts of the original.
+func (p *patient) identities(ctx context.Context) {
+	if p.x.identity == "" {
+		return
+	}
+	tell := func(where string) {
+		p.find("identity", fmt.Sprintf("%s holds another transaction log with the same identity, a copy: its job purges receipts that this log's entries need", where),
+			"delete the copy; or, if it is to be a log of its own, DELETE FROM bed_log WHERE name = 'identity' there: it is given a new one when it is opened next")
+	}
+	switch p.Driver {
+	case "mysql":
+		rows, err := p.rows(ctx, "SELECT table_schema FROM information_schema.tables WHERE table_name = 'bed_log'")
+		if err != nil {
+			return
+		}
+		for _, r := range rows {
+			if p.isLog && r[0] == p.place || p.samePlace(r[0]) {
+				continue
+			}
+			if p.text(ctx, "SELECT value FROM `"+strings.ReplaceAll(r[0], "`", "``")+"`.bed_log WHERE name = 'identity'") == p.x.identity {
+				tell("the database " + r[0])
+			}
+		}
+	case "postgres":
+		rows, err := p.rows(ctx, "SELECT quote_ident(n.nspname)::text, (current_database() || '.' || n.nspname)::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = 'bed_log' AND c.relkind = 'r'")
+		if err != nil {
+			return
+		}
+		for _, r := range rows {
+			if p.isLog && r[1] == p.place || p.samePlace(r[1]) {
+				continue
+			}
+			if p.text(ctx, "SELECT value FROM "+r[0]+".bed_log WHERE name = 'identity'") == p.x.identity {
+				tell("the schema " + r[1])
+			}
+		}
+	default:
+		if !p.isLog && p.text(ctx, "SELECT value FROM bed_log WHERE name = 'identity'") == p.x.identity {
+			tell("the file " + filepath.Base(p.Target.File))
+		}
+	}
+}
+
+// samePlace reports whether a place on this target's server is the log's own.
+func (p *patient) samePlace(place string) bool {
+	log := p.x.log
+	return !p.isLog && log != nil && log.server == p.server && log.place == place
+}
+
+// entries looks at the oldest entries, and at the data sources that the log names.
+func (x *examination) entries(ctx context.Context, log *patient) {
+	if log.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	st, err := txlog.Open(ctx, log.Driver, log.DSN, txlog.WithoutCreate(), txlog.WithMaxConns(1))
+	if err != nil {
+		if errors.Is(err, txlog.ErrUnusable) && !x.has("the log", "column") {
+			x.find("the log", "unusable", x.errorOf(err), "bed-job migrate, or do what it says")
+		}
+		return
+	}
+	defer func() { _ = st.Close() }()
+	targets := map[string]Database{}
+	for _, t := range x.Targets {
+		targets[t.Name] = t
+	}
+	names, err := st.DataSources(ctx)
+	if err != nil {
+		x.unseen("the log: its entries cannot be read: %s", x.errorOf(err))
+		return
+	}
+	for _, name := range names {
+		if _, ok := targets[name]; !ok && len(x.Targets) > 0 {
+			x.find("the log", "unknown-data-source", fmt.Sprintf("entries are to be delivered to %s, which the configuration does not name: no job delivers them", name),
+				"add it to targetDataSource; a data source that was renamed keeps its old name there until its entries are gone")
+		}
+	}
+	units, err := st.List(ctx, txlog.Filter{Limit: 1000})
+	if err != nil {
+		x.unseen("the log: its entries cannot be read: %s", x.errorOf(err))
+		return
+	}
+	told := map[string]bool{}
+	for _, u := range units {
+		t, ok := targets[u.DataSource]
+		if !ok || t.Problem != "" || told[u.DataSource] || u.Settings == t.Target.Settings || u.SettingsOlder && u.Settings == t.Target.OlderSettings {
+			continue
+		}
+		if t.Target.With != nil {
+			if _, err := t.Target.With(u.Settings); err == nil {
+				continue // the job delivers it in a session of its own
+			}
+		}
+		told[u.DataSource] = true
+		x.find(nameOf(t), "settings", fmt.Sprintf("entries were written with the settings %q, the job's DSN has %q: they are not delivered, since values or places could be others", u.Settings, t.Target.Settings),
+			"give the job's DSN the parameters of the application's")
+	}
+}
+
+func (x *examination) has(where, check string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.ContainsFunc(x.report.Findings, func(f Finding) bool { return f.Where == where && f.Check == check })
+}
+
+// needsReceipts reports whether the log holds entries for this target that leave receipts.
+func (p *patient) needsReceipts(ctx context.Context) bool {
+	if p.x.log == nil || p.x.log.conn == nil {
+		return false
+	}
+	one := "?"
+	if p.x.log.Driver == "postgres" {
+		one = "$1"
+	}
+	return p.x.log.shared(ctx, "SELECT id FROM transaction_log WHERE data_source = "+one+" AND receipt <> '' AND parked IN (0, 1) LIMIT 1", p.Name) != ""
+}
+
+// shared asks on a connection of its own: the one connection belongs to one goroutine.
+func (p *patient) shared(ctx context.Context, query string, args ...any) string {
+	var v string
+	if err := p.db.QueryRowContext(ctx, query, args...).Scan(&v); err != nil {
+		return ""
+	}
+	return v
+}

@@ -1,0 +1,56 @@
+package doctor
+
+import (
+	"context"
+	"os"
+	"strings"
+)
+
+// sqliteFile is a SQLite database, as sessions of this DSN open it.
+type sqliteFile struct{ *patient }
+
+func (p sqliteFile) look(ctx context.Context) {
+	p.vars = map[string]string{}
+	for _, name := range []string{"journal_mode", "synchronous", "busy_timeout", "query_only", "locking_mode"} {
+		p.vars[name] = strings.ToLower(p.text(ctx, "PRAGMA "+name))
+	}
+	p.product, p.server, p.place = "SQLite", "sqlite "+p.Target.File, p.Target.File
+	switch v := p.vars["journal_mode"]; v {
+	case "off", "memory":
+		p.find("journal_mode", "the journal's mode is "+v+": a crash in the middle of a write destroys the file", "set _pragma=journal_mode(wal) in the DSN")
+	}
+	switch v, wal := p.vars["synchronous"], p.vars["journal_mode"] == "wal"; {
+	case v == "0":
+		p.find("synchronous", "synchronous is off: "+p.lost()+", or destroys the file", "set _pragma=synchronous(full) in the DSN")
+	case v == "1" && wal:
+		p.find("synchronous", "synchronous is normal and the journal WAL: "+p.lost(), "set _pragma=synchronous(full) in the DSN")
+	}
+	if p.vars["busy_timeout"] == "0" && !p.isLog { // the log sets its own
+		p.find("busy_timeout", "busy_timeout is 0: a write fails at once while another connection writes", "set _pragma=busy_timeout(5000) in the DSN")
+	}
+	if p.vars["locking_mode"] == "exclusive" {
+		p.find("locking_mode", "locking_mode is exclusive: one process keeps the others out, the job from the application's file or the other way round", "remove it from the DSN")
+	}
+	p.readOnly()
+}
+
+func (p sqliteFile) readOnly() {
+	if p.vars["query_only"] == "1" || strings.Contains(p.DSN, "mode=ro") || strings.Contains(p.DSN, "immutable=1") {
+		p.find("read-only", "the DSN opens the file for reading only: "+p.readOnlyMeans(), "remove mode=ro, immutable and query_only from the DSN")
+		return
+	}
+	if p.Target.File == "" {
+		return
+	}
+	info, err := os.Stat(p.Target.File)
+	if err != nil {
+		return
+	}
+	f, err := os.OpenFile(p.Target.File, os.O_RDWR, 0)
+	if err != nil || info.Mode().Perm()&0o222 == 0 {
+		p.find("read-only", "the file may not be written: "+p.readOnlyMeans(), "chown and chmod it, and its directory, so that the accounts of the application and of the job may write both")
+	}
+	if err == nil {
+		_ = f.Close()
+	}
+}
