@@ -28,6 +28,8 @@ var (
 	// ErrNoTarget: the configuration does not say where the data source is, so that
 	// nothing can be asked there.
 	ErrNoTarget = errors.New("ops: the data source is not configured")
+	// ErrTarget: the target could not be reached, or did not answer.
+	ErrTarget = errors.New("ops: the target cannot be asked")
 	// ErrNoTables: the log's database lacks a table of the console's, or the account may not
 	// use it; the error names it.
 	ErrNoTables = errors.New("ops: a table of the console's cannot be used")
@@ -99,8 +101,6 @@ func (s *Store) Ping(ctx context.Context) error {
 	var one int
 	return s.row(ctx, []any{&one}, `SELECT 1`)
 }
-
-var errNotBuilt = errors.New("ops: not built yet")
 
 // By is who does something, and why.
 type By struct {

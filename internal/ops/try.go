@@ -2,25 +2,337 @@ package ops
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
 	"time"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Trial is what a write would do.
 type Trial struct {
-	// Rows are those that each statement would change; -1 where the database did not tell. They end
-	// before the one that failed.
+	// Rows are those that each statement would change, in order; -1 where the database does
+	// not tell. They end before the one that failed.
 	Rows []int64 `json:"-"`
 	// Error is the database's, masked; empty: the whole entry would be applied.
 	Error string `json:"error"`
-	// Class is what the error means.
+	// Class is what the error means, in the words of the attempts.
 	Class string `json:"class,omitempty"`
 	// Notes say what a rollback does not undo, and what else should be known.
-	Notes []string      `json:"notes"`
-	Took  time.Duration `json:"-"`
+	Notes []string `json:"notes"`
+	// Took is how long it took.
+	Took time.Duration `json:"-"`
 }
 
+const (
+	// tryFor bounds a trial as a whole.
+	tryFor = 9 * time.Second
+	// tryLock and tryStatement bound, on the server, the wait for a lock and a
+	// statement.
+	tryLock      = 3 * time.Second
+	tryStatement = 6 * time.Second
+)
+
 // Try runs the entry's statements in a local transaction of its target and rolls it back. It waits at most
-// 10 s in all and leaves neither locks nor a receipt. What the database said is in the Trial; an error is
-// ErrNotFound, ErrLeased, ErrNoTarget, ErrInvalid (it cannot be tried, the text says why) or a
-// target that cannot be reached.
-func (s *Store) Try(ctx context.Context, id string, by By) (*Trial, error) { return nil, errNotBuilt }
+// 10 s in all and leaves neither locks nor a receipt. It is audited first. What the database said is in the Trial; an error is
+// ErrNotFound, ErrLeased, ErrNoTarget, ErrInvalid (it cannot be tried, the text says why), or of a
+// target that cannot be reached: ErrTarget.
+func (s *Store) Try(ctx context.Context, id string, by By) (*Trial, error) {
+	if err := by.check(Try); err != nil {
+		return nil, err
+	}
+	u, err := s.log.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	target, err := s.triable(u)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.journal.AddAudit(ctx, by.record(Try, u.ID, 0)); err != nil {
+		return nil, noTables(s.fault(err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
+	type answer struct {
+		trial *Trial
+		err   error
+	}
+	got := make(chan answer, 1)
+	go func() { // a driver may not look at its context
+		var a answer
+		defer func() {
+			if p := recover(); p != nil {
+				a = answer{err: fmt.Errorf("%w: the driver panicked with a %T", ErrTarget, p)}
+			}
+			got <- a
+		}()
+		a.trial, a.err = try(ctx, target, u)
+	}()
+	select {
+	case a := <-got:
+		if a.err != nil {
+			return nil, &cleaned{s.cfg.Clean(a.err.Error()), a.err}
+		}
+		s.complete(ctx, u, a.trial)
+		return a.trial, nil
+	case <-time.After(tryFor + time.Second/2):
+		return nil, fmt.Errorf("%w: no answer within %v", ErrTarget, tryFor)
+	}
+}
+
+// cleaned is an error whose text holds no secret.
+type cleaned struct {
+	text string
+	err  error
+}
+
+func (e *cleaned) Error() string        { return e.text }
+func (e *cleaned) Is(target error) bool { return errors.Is(e.err, target) }
+
+// triable says why a unit cannot be tried, or where.
+func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
+	switch {
+	case u.Leased:
+		return target, fmt.Errorf("%w: %s", ErrLeased, u.ID)
+	case u.Unreadable != nil:
+		return target, fmt.Errorf("%w: the entry cannot be read whole: %w", ErrInvalid, u.Unreadable)
+	}
+	target, err = s.target(u)
+	if err != nil {
+		return target, err
+	}
+	for i, statement := range u.Statements {
+		if kind := sqltext.Classify(sqltext.Flavor(target.Dialect.Flavor), statement.SQL).Kind; kind != sqltext.DML {
+			return target, fmt.Errorf("%w: statement %d is no single DML, it could not be rolled back for sure", ErrInvalid, i+1)
+		}
+		if _, err := statement.Args(); err != nil {
+			return target, fmt.Errorf("%w: the parameters of statement %d cannot be read", ErrInvalid, i+1)
+		}
+	}
+	return target, nil
+}
+
+// target gives where a unit is delivered, in a session with its settings.
+func (s *Store) target(u *txlog.Unit) (delivery.Target, error) {
+	t, ok := s.cfg.Targets[u.DataSource]
+	switch {
+	case !ok:
+		why := s.cfg.Problems[u.DataSource]
+		if why == "" {
+			why = s.cfg.Problems[""]
+		}
+		if why == "" {
+			return t, fmt.Errorf("%w: %q", ErrNoTarget, u.DataSource)
+		}
+		return t, fmt.Errorf("%w: %q: %s", ErrNoTarget, u.DataSource, s.cfg.Clean(why))
+	case t.NoSideConnection:
+		return t, fmt.Errorf("%w: its target is in the memory of another process", ErrInvalid)
+	case u.Settings == t.Settings, u.SettingsOlder && u.Settings == t.OlderSettings:
+		return t, nil
+	case u.SettingsOlder || t.With == nil:
+		return t, fmt.Errorf("%w: it was written with the settings %q, but its data source has %q here", ErrInvalid, u.Settings, t.Settings)
+	}
+	with, err := t.With(u.Settings)
+	if err != nil {
+		return t, fmt.Errorf("%w: the settings %q that it was written with cannot be used: %w", ErrInvalid, u.Settings, err)
+	}
+	return with, nil
+}
+
+// complete says what else should be known of a trial.
+func (s *Store) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
+	if u.NotReplayable != "" {
+		t.Notes = append(t.Notes, "the job will not run it: "+u.NotReplayable)
+	}
+	if u.Receipt == "" {
+		return
+	}
+	v := NewVerifier(s.log, s.cfg)
+	defer v.Close()
+	if judged, err := v.Judge(ctx, []*txlog.Unit{u}); err == nil && (judged[0].Verdict == Applied || judged[0].Verdict == NeverApplied) {
+		t.Notes = append(t.Notes, judged[0].Short()+": a delivery applies nothing any more; "+judged[0].Advice(u))
+	}
+}
+
+// trier is a connection of its own to a target, which is closed after the trial:
+// whatever is left open on it ends with it.
+type trier struct {
+	conn   *sql.Conn
+	target delivery.Target
+	unit   *txlog.Unit
+	// id is the connection's, where the server knows no bound for a statement.
+	id int64
+}
+
+// try makes a trial. Its error is that nothing was tried.
+func try(ctx context.Context, target delivery.Target, u *txlog.Unit) (*Trial, error) {
+	pool := sql.OpenDB(target.Greeted())
+	defer func() { _ = pool.Close() }()
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTarget, err)
+	}
+	t := &trier{conn: conn, target: target, unit: u}
+	defer t.discard()
+	if err := t.prepare(ctx); err != nil {
+		return nil, err
+	}
+	trial, began := &Trial{Rows: []int64{}, Notes: t.notes()}, time.Now()
+	out, err := t.run(ctx, trial)
+	if out.Err == nil && err == nil {
+		out = t.deferred(ctx)
+	}
+	t.rollback(ctx, trial)
+	trial.Took = time.Since(began)
+	if err != nil {
+		return nil, err
+	}
+	if out.Err != nil {
+		trial.Error, trial.Class = maskText(out.Err.Error(), valuesOf(u)), out.Class.String()
+		if ctx.Err() != nil {
+			trial.Error = fmt.Sprintf("no answer within %v: %s", tryFor, trial.Error)
+		}
+	}
+	return trial, nil
+}
+
+// discard closes the connection itself, not only its use.
+func (t *trier) discard() {
+	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = t.conn.Close()
+}
+
+func (t *trier) exec(ctx context.Context, text string) error {
+	_, err := t.conn.ExecContext(ctx, text)
+	return err
+}
+
+// prepare bounds what a statement waits for and begins the transaction.
+func (t *trier) prepare(ctx context.Context) error {
+	var must, may []string
+	begin := "BEGIN"
+	switch t.target.Dialect.Flavor {
+	case txlog.FlavorMySQL:
+		begin = "START TRANSACTION"
+		must = []string{fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d, lock_wait_timeout = %d, wait_timeout = 20", seconds(tryLock), seconds(tryLock))}
+		may = []string{fmt.Sprintf("SET SESSION max_statement_time = %d, idle_transaction_timeout = %d", seconds(tryStatement), seconds(tryFor))} // MariaDB's
+	case txlog.FlavorSQLite:
+		must = []string{fmt.Sprintf("PRAGMA busy_timeout = %d", tryLock.Milliseconds())}
+	}
+	for _, text := range must {
+		if err := t.exec(ctx, text); err != nil {
+			return fmt.Errorf("%w: %w", ErrTarget, err)
+		}
+	}
+	for _, text := range may {
+		if t.exec(ctx, text) != nil {
+			_ = t.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&t.id)
+		}
+	}
+	if err := t.transactional(ctx); err != nil {
+		return err
+	}
+	if err := t.exec(ctx, begin); err != nil {
+		return fmt.Errorf("%w: %w", ErrTarget, err)
+	}
+	if t.target.Dialect.Flavor == txlog.FlavorPostgres {
+		// In the transaction, so that nothing stays in the session that a pooler has.
+		for _, text := range []string{
+			fmt.Sprintf("SET LOCAL lock_timeout = %d", tryLock.Milliseconds()),
+			fmt.Sprintf("SET LOCAL statement_timeout = %d", tryStatement.Milliseconds()),
+			fmt.Sprintf("SET LOCAL idle_in_transaction_session_timeout = %d", tryFor.Milliseconds()),
+		} {
+			if err := t.exec(ctx, text); err != nil {
+				return fmt.Errorf("%w: %w", ErrTarget, err)
+			}
+		}
+	}
+	return nil
+}
+
+func seconds(d time.Duration) int { return int(d / time.Second) }
+
+// run runs the statements. The error is that the outcome cannot be told.
+func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err error) {
+	rawErr := t.conn.Raw(func(dc any) error {
+		for _, statement := range t.unit.Statements {
+			args, err := statement.Args()
+			if err != nil {
+				return err
+			}
+			call := delivery.Call{SQL: statement.SQL, Args: args, Prepared: statement.Prepared}
+			if out = attempt.One(ctx, t.target.Dialect, dc.(driver.Conn), call, false, false); out.Err != nil {
+				return nil
+			}
+			rows := int64(-1)
+			if out.Result != nil {
+				if n, err := out.Result.RowsAffected(); err == nil {
+					rows = n
+				}
+			}
+			trial.Rows = append(trial.Rows, rows)
+		}
+		return nil
+	})
+	if out.Err != nil {
+		return out, nil
+	}
+	if rawErr != nil {
+		return out, fmt.Errorf("%w: %w", ErrTarget, rawErr)
+	}
+	return out, nil
+}
+
+// deferred has PostgreSQL check what it would check at COMMIT.
+func (t *trier) deferred(ctx context.Context) attempt.Outcome {
+	if t.target.Dialect.Flavor != txlog.FlavorPostgres {
+		return attempt.Outcome{}
+	}
+	if err := t.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
+		return attempt.Failed(t.target.Dialect, err, false)
+	}
+	return attempt.Outcome{}
+}
+
+// rollback undoes what was tried. Should it fail the connection's end does: a
+// statement that goes on without it is ended by the server, or killed.
+func (t *trier) rollback(ctx context.Context, trial *Trial) {
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := t.exec(own, "ROLLBACK"); err != nil {
+		t.kill(own)
+		return
+	}
+	if t.target.Dialect.Flavor != txlog.FlavorMySQL {
+		return
+	}
+	rows, err := t.conn.QueryContext(own, "SHOW WARNINGS")
+	if err != nil {
+		return
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var level, text string
+		var code int
+		if rows.Scan(&level, &code, &text) == nil && code == 1196 {
+			trial.Notes = append([]string{"NOT UNDONE: a table without transactions was changed (" + text + ")"}, trial.Notes...)
+		}
+	}
+	_ = rows.Err()
+}
+
+// kill ends a statement of MySQL's that nobody waits for any more, with its locks.
+func (t *trier) kill(ctx context.Context) {
+	if t.id == 0 {
+		return
+	}
+	pool := sql.OpenDB(t.target.Connector)
+	defer func() { _ = pool.Close() }()
+	_, _ = pool.ExecContext(ctx, fmt.Sprintf("KILL %d", t.id))
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -49,7 +50,7 @@ func (a *app) listCommand() *cobra.Command {
 				list := logList{app: a, storage: st, json: out.json()}
 				if verify {
 					list.verifier = a.verifier(st, cfg)
-					defer list.verifier.close()
+					defer list.verifier.Close()
 				}
 				return list.print(cmd.Context(), f, limit)
 			})
@@ -101,17 +102,17 @@ func eachUnit(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int, 
 type logList struct {
 	*app
 	storage  txlog.Storage
-	verifier *verifier // nil: the targets are not asked
+	verifier *ops.Verifier // nil: the targets are not asked
 	json     bool
 }
 
 // page is a page of units with their verdicts, if these were asked for.
 type page struct {
 	units  []*txlog.Unit
-	judged []judgement
+	judged []ops.Judgement
 }
 
-func (p page) verdict(i int) *judgement {
+func (p page) verdict(i int) *ops.Judgement {
 	if p.judged == nil {
 		return nil
 	}
@@ -123,7 +124,7 @@ func (l *logList) print(ctx context.Context, f txlog.Filter, limit int) error {
 		return eachUnit(ctx, l.storage, f, limit, func(units []*txlog.Unit) (err error) {
 			p := page{units: units}
 			if l.verifier != nil {
-				if p.judged, err = l.verifier.judge(ctx, units); err != nil {
+				if p.judged, err = l.verifier.Judge(ctx, units); err != nil {
 					return err
 				}
 			}
@@ -159,8 +160,8 @@ func (l *logList) printTable(each func(func(page) error) error) error {
 			}
 			state := stateOf(u)
 			if j := p.verdict(i); j != nil {
-				state += "\t" + j.short()
-				if why := u.DataSource + ": " + j.note(); j.note() != "" && !told[why] {
+				state += "\t" + j.Short()
+				if why := u.DataSource + ": " + j.Note(); j.Note() != "" && !told[why] {
 					told[why] = true
 					details = append(details, why)
 				}

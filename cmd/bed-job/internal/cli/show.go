@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -47,15 +48,15 @@ func (a *app) show(ctx context.Context, st txlog.Storage, cfg *config, id string
 		return explain(id, err)
 	}
 	asked := a.verifier(st, cfg)
-	defer asked.close()
-	judged, err := asked.judge(ctx, []*txlog.Unit{u})
+	defer asked.Close()
+	judged, err := asked.Judge(ctx, []*txlog.Unit{u})
 	if err != nil {
 		return err
 	}
 	if out.json() {
 		v := a.viewOf(u, &judged[0])
 		for i, s := range u.Statements {
-			params, err := paramViews(s, values)
+			params, err := ops.Parameters(s, values)
 			if err != nil {
 				v.Statements[i].ParametersError = err.Error()
 				continue
@@ -73,7 +74,7 @@ func (a *app) show(ctx context.Context, st txlog.Storage, cfg *config, id string
 	return err
 }
 
-func (a *app) showUnit(b io.Writer, u *txlog.Unit, j judgement) {
+func (a *app) showUnit(b io.Writer, u *txlog.Unit, j ops.Judgement) {
 	now := a.clock(u)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
@@ -98,7 +99,7 @@ func (a *app) showUnit(b io.Writer, u *txlog.Unit, j judgement) {
 	if u.InDoubt && !u.Leased {
 		row("In doubt", "yes: an earlier attempt may have been applied")
 	}
-	row("Verdict", j.short()+": "+j.advice(u))
+	row("Verdict", j.Short()+": "+j.Advice(u))
 	row("Not replayable", u.NotReplayable)
 	row("Settings", u.Settings)
 	row("Receipt in", u.Place)
@@ -115,7 +116,7 @@ func showStatement(b io.Writer, s txlog.Statement, i, of int, values bool) {
 		fmt.Fprintf(b, " %d of %d", i+1, of)
 	}
 	fmt.Fprintf(b, ":\n    %s\n", strings.ReplaceAll(strings.TrimRight(printableLines(s.SQL), "\n"), "\n", "\n    "))
-	params, err := paramViews(s, values)
+	params, err := ops.Parameters(s, values)
 	switch {
 	case err != nil:
 		fmt.Fprintf(b, "Parameters: %s\n", printable(err.Error()))
@@ -129,7 +130,7 @@ func showStatement(b io.Writer, s txlog.Statement, i, of int, values bool) {
 	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, p := range params {
-		fmt.Fprintf(w, "    %s\n", p.line(values))
+		fmt.Fprintf(w, "    %s\n", paramLine(p, values))
 	}
 	_ = w.Flush()
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -100,7 +101,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 		}
 		settings := func(u *txlog.Unit) { u.Settings = target.Settings }
 		never := v.add(t, "target", settings)
-		if got := v.verdicts(t)[never.ID]; got.Verdict != verdictNotApplied {
+		if got := v.verdicts(t)[never.ID]; got.Verdict != ops.NotApplied {
 			t.Errorf("without the table bed_receipt the verdict is %q, %s", got.Verdict, got.VerdictDetail)
 		}
 		conn := bareConn(t, target)
@@ -134,18 +135,18 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 		for _, tc := range []struct {
 			what   string
 			u      *txlog.Unit
-			want   verdict
+			want   ops.Verdict
 			advice string
 		}{
-			{"applied", applied, verdictApplied, "already applied: discard is safe, retry only removes the entry"},
-			{"void", voided, verdictNever, "decided never to be applied: discard it, and do the work anew if it is still wanted"},
-			{"never tried", never, verdictNotApplied, "not applied: retry applies it once"},
-			{"not committed", flying, verdictNotApplied, "not applied: retry applies it once"},
-			{"at least once", plain, verdictCannotTell, "cannot tell (at-least-once): it leaves no receipt in its target; the log knows of no attempt that may have been applied"},
-			{"with other settings", elsewhere, verdictCannotTell, "cannot tell: the entry was written with the settings"},
-			{"with its receipt elsewhere", place, verdictCannotTell, "cannot tell: its receipt is in the table bed_receipt in elsewhere.too, but"},
-			{"for an unknown data source", unknown, verdictNotConfigured, "data source not configured: the configuration's targetDataSource does not have it"},
-			{"under a key that another request has", otherKey, verdictCannotTell, "cannot tell: another request was applied under its idempotency key"},
+			{"applied", applied, ops.Applied, "already applied: discard is safe, retry only removes the entry"},
+			{"void", voided, ops.NeverApplied, "decided never to be applied: discard it, and do the work anew if it is still wanted"},
+			{"never tried", never, ops.NotApplied, "not applied: retry applies it once"},
+			{"not committed", flying, ops.NotApplied, "not applied: retry applies it once"},
+			{"at least once", plain, ops.CannotTell, "cannot tell (at-least-once): it leaves no receipt in its target; the log knows of no attempt that may have been applied"},
+			{"with other settings", elsewhere, ops.CannotTell, "cannot tell: the entry was written with the settings"},
+			{"with its receipt elsewhere", place, ops.CannotTell, "cannot tell: its receipt is in the table bed_receipt in elsewhere.too, but"},
+			{"for an unknown data source", unknown, ops.NotConfigured, "data source not configured: the configuration's targetDataSource does not have it"},
+			{"under a key that another request has", otherKey, ops.CannotTell, "cannot tell: another request was applied under its idempotency key"},
 		} {
 			if got[tc.u.ID].Verdict != tc.want {
 				t.Errorf("%s: the verdict is %q (%s), want %q", tc.what, got[tc.u.ID].Verdict, got[tc.u.ID].VerdictDetail, tc.want)
@@ -167,7 +168,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		if got := v.verdicts(t)[flying.ID]; got.Verdict != verdictApplied {
+		if got := v.verdicts(t)[flying.ID]; got.Verdict != ops.Applied {
 			t.Errorf("after its commit the verdict is %q", got.Verdict)
 		}
 	})
@@ -202,7 +203,7 @@ func TestALogThatIsDeliveredMeanwhileIsNotCalledNotApplied(t *testing.T) {
 	v.app.Open = func(context.Context, dataSource, bool) (txlog.Storage, error) {
 		return meanwhile{unclosed{v.log}}, nil
 	}
-	if got := v.verdicts(t)[u.ID]; got.Verdict != verdictCannotTell || !strings.Contains(got.VerdictDetail, "delivered or discarded") {
+	if got := v.verdicts(t)[u.ID]; got.Verdict != ops.CannotTell || !strings.Contains(got.VerdictDetail, "delivered or discarded") {
 		t.Errorf("got %q, %s", got.Verdict, got.VerdictDetail)
 	}
 }
@@ -268,11 +269,11 @@ func TestTargetsThatDoNotAnswerAreAskedOnceAndSideBySide(t *testing.T) {
 	}
 	began := time.Now()
 	got := v.verdicts(t)
-	if took := time.Since(began); took > 2*verifyTimeout {
+	if took := time.Since(began); took > 2*ops.VerifyTimeout {
 		t.Errorf("it took %v", took)
 	}
 	for _, id := range ids {
-		if got[id].Verdict != verdictUnreachable || got[id].VerdictDetail == "" || strings.Contains(got[id].VerdictDetail, password) {
+		if got[id].Verdict != ops.Unreachable || got[id].VerdictDetail == "" || strings.Contains(got[id].VerdictDetail, password) {
 			t.Errorf("the verdict on %s is %q, %s", got[id].DataSource, got[id].Verdict, got[id].VerdictDetail)
 		}
 	}
@@ -306,7 +307,7 @@ func TestALockedTargetHoldsNobodyUp(t *testing.T) {
 	u := v.add(t, "target", nil)
 	began := time.Now()
 	got := v.verdicts(t)[u.ID]
-	if took := time.Since(began); took > 2*verifyTimeout+time.Second || got.Verdict != verdictUnreachable {
+	if took := time.Since(began); took > 2*ops.VerifyTimeout+time.Second || got.Verdict != ops.Unreachable {
 		t.Errorf("after %v the verdict is %q, %s", took, got.Verdict, got.VerdictDetail)
 	}
 	if _, err := pool.Exec("ROLLBACK"); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -58,21 +59,21 @@ type unitView struct {
 	ReceiptPlace  string          `json:"receiptPlace,omitempty"`
 	Statements    []statementView `json:"statements"`
 	// Verdict and its detail are there when targets were asked.
-	Verdict       verdict `json:"verdict,omitempty"`
-	VerdictDetail string  `json:"verdictDetail,omitempty"`
+	Verdict       ops.Verdict `json:"verdict,omitempty"`
+	VerdictDetail string      `json:"verdictDetail,omitempty"`
 }
 
 type statementView struct {
 	SQL      string `json:"sql"`
 	Prepared bool   `json:"prepared,omitempty"`
 	// Parameters is absent in lists.
-	Parameters *[]paramView `json:"parameters,omitempty"`
+	Parameters *[]ops.Parameter `json:"parameters,omitempty"`
 	// ParametersError says why they cannot be read.
 	ParametersError string `json:"parametersError,omitempty"`
 }
 
 // viewOf makes the view of a unit; j is nil when no target was asked.
-func (a *app) viewOf(u *txlog.Unit, j *judgement) unitView {
+func (a *app) viewOf(u *txlog.Unit, j *ops.Judgement) unitView {
 	v := unitView{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: stateOf(u),
 		CreatedAt: utc(u.CreatedAt), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
@@ -85,7 +86,7 @@ func (a *app) viewOf(u *txlog.Unit, j *judgement) unitView {
 		v.Unreadable = u.Unreadable.Error()
 	}
 	if j != nil {
-		v.Verdict, v.VerdictDetail = j.verdict, j.detail
+		v.Verdict, v.VerdictDetail = j.Verdict, j.Detail
 	}
 	for i, s := range u.Statements {
 		v.Statements[i].SQL, v.Statements[i].Prepared = s.SQL, s.Prepared

@@ -1,0 +1,234 @@
+package ops_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+var targetOf = map[string]func(string) (delivery.Target, error){
+	testdb.DriverMySQL: mysql.Target, testdb.DriverPostgres: postgres.Target, testdb.DriverSQLite: sqlite.Target,
+}
+
+// withTarget gives the rig a data source "target" beside its log.
+func withTarget(t *testing.T, log, target testdb.DB) *rig {
+	t.Helper()
+	r := newRig(t, log)
+	tg, err := targetOf[target.Driver](target.DSN)
+	must(t, err)
+	r.Store, err = ops.New(r.log, ops.Config{Targets: map[string]delivery.Target{"target": tg}, MinAge: time.Minute})
+	must(t, err)
+	return r
+}
+
+// parked adds a unit for the target that is parked.
+func (r *rig) parked(t *testing.T, change func(*txlog.Unit), statements ...txlog.Statement) *txlog.Unit {
+	t.Helper()
+	tg, err := targetOf[r.db.Driver](r.db.DSN)
+	must(t, err)
+	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Settings: tg.Settings, Statements: statements}
+	if change != nil {
+		change(u)
+	}
+	must(t, r.log.Add(t.Context(), time.Hour, u))
+	return r.park(t, u, duplicate)
+}
+
+func TestOneEntryTellsItsAttemptsItsTransactionAndWhatHappensNext(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := withTarget(t, db, testdb.SQLite(t))
+		tx := txlog.NewID()
+		u := r.parked(t, func(u *txlog.Unit) { u.TransactionID = tx }, txlog.Statement{SQL: "INSERT INTO users VALUES (?)", Params: `["s3cr3t",12345678901234567]`})
+		other := r.parked(t, func(u *txlog.Unit) { u.TransactionID = tx }, txlog.Statement{SQL: "UPDATE b"})
+		d, err := r.Entry(t.Context(), u.ID)
+		must(t, err)
+		if d.ID != u.ID || d.NextIs != ops.NextOperator || d.NextTry != nil || len(d.Siblings) != 1 || d.Siblings[0].ID != other.ID || d.MoreSiblings || d.Verdict != string(ops.CannotTell) {
+			t.Errorf("got %+v", d)
+		}
+		if len(d.Attempts) != 1 || d.Attempts[0].Origin != "caller" || d.Attempts[0].Class != "refused" || !strings.Contains(d.Attempts[0].Error, "Duplicate entry '?'") {
+			t.Errorf("the attempts are %+v", d.Attempts)
+		}
+		d.Unit = nil
+		for i := range d.Siblings {
+			d.Siblings[i].Unit = nil
+		}
+		if text := fmt.Sprintf("%+v", d); strings.Contains(text, "s3cr3t") {
+			t.Errorf("a value is shown: %s", text)
+		}
+		revealed, err := r.Reveal(t.Context(), u.ID, ann)
+		must(t, err)
+		if p := revealed.Parameters[0]; len(p) != 2 || p[0].Value != "s3cr3t" || p[1].Value != "12345678901234567" || revealed.LastError != duplicate || revealed.Attempts[0].Error != duplicate {
+			t.Errorf("got %+v", revealed)
+		}
+		wantAudit(t, r, "ann reveal "+u.ID+" 0 because")
+
+		j, next := r.log.Journal(), func(want ops.Next) {
+			t.Helper()
+			d, err := r.Entry(t.Context(), u.ID)
+			must(t, err)
+			if d.NextIs != want || d.Next == "" {
+				t.Errorf("next is %q (%s), want %q", d.NextIs, d.Next, want)
+			}
+		}
+		must(t, r.Act(t.Context(), ops.Retry, u.ID, ann))
+		next(ops.NextJob)
+		must(t, j.Beat(t.Context(), "a", "job", time.Minute))
+		next(ops.NextRound)
+		must(t, j.See(t.Context(), "target", "a", "job", "no route"))
+		next(ops.NextReachable)
+		must(t, r.Pause(t.Context(), "target", ann))
+		next(ops.NextResume)
+		must(t, r.Resume(t.Context(), "target", ann))
+		must(t, j.See(t.Context(), "target", "a", "job", ""))
+		claimed, err := r.log.Claim(t.Context(), txlog.ClaimRequest{DataSource: "target", Limit: 1, Lease: time.Hour})
+		must(t, err)
+		next(ops.NextLease)
+		must(t, r.log.Release(t.Context(), claimed[0], txlog.Verdict{After: time.Hour}))
+		next(ops.NextLater)
+		_, err = r.Entry(t.Context(), txlog.NewID())
+		wantError(t, "another id", err, ops.ErrNotFound)
+	})
+}
+
+func TestATrialTellsWhatWouldChangeAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := withTarget(t, db, db)
+		if db.Driver == testdb.DriverSQLite { // its log has a file of its own
+			r = withTarget(t, testdb.SQLite(t), db)
+		}
+		pool := db.Open(t)
+		run := func(texts ...string) {
+			for _, text := range texts {
+				_, err := pool.ExecContext(t.Context(), text)
+				must(t, err)
+			}
+		}
+		run("CREATE TABLE account (id INT PRIMARY KEY, n INT NOT NULL)", "INSERT INTO account VALUES (1, 10), (2, 20), (3, 30)")
+		one := db.Driver
+		param := map[string]string{testdb.DriverMySQL: "?", testdb.DriverPostgres: "$1", testdb.DriverSQLite: "?"}[one]
+		settings := func(u *txlog.Unit) {
+			tg, err := targetOf[db.Driver](db.DSN)
+			must(t, err)
+			u.Settings = tg.Settings
+		}
+		good := r.parked(t, settings, txlog.Statement{SQL: "UPDATE account SET n = n + 1 WHERE id <= " + param, Params: `[2]`}, txlog.Statement{SQL: "DELETE FROM account WHERE id = 3"})
+		trial, err := r.Try(t.Context(), good.ID, ann)
+		must(t, err)
+		if len(trial.Rows) != 2 || trial.Rows[0] != 2 || trial.Rows[1] != 1 || trial.Error != "" {
+			t.Errorf("got %+v", trial)
+		}
+		if db.Driver != testdb.DriverSQLite && len(trial.Notes) == 0 {
+			t.Error("it is not said what a rollback does not undo")
+		}
+		bad := r.parked(t, settings, txlog.Statement{SQL: "UPDATE account SET n = 0"}, txlog.Statement{SQL: "INSERT INTO account VALUES (" + param + ", 1)", Params: `[1]`})
+		trial, err = r.Try(t.Context(), bad.ID, ann)
+		must(t, err)
+		if trial.Error == "" || trial.Class != "duplicate key" || len(trial.Rows) != 1 || db.Driver == testdb.DriverMySQL && !strings.Contains(trial.Error, "Duplicate entry '?' for key") {
+			t.Errorf("got %+v", trial)
+		}
+		// A lock that somebody holds is not waited for long, and named.
+		if db.Driver != testdb.DriverSQLite {
+			tx, err := pool.BeginTx(t.Context(), nil)
+			must(t, err)
+			_, err = tx.ExecContext(t.Context(), "UPDATE account SET n = n WHERE id = 1")
+			must(t, err)
+			began := time.Now()
+			trial, err = r.Try(t.Context(), good.ID, ann)
+			must(t, err)
+			if took := time.Since(began); took > 10*time.Second || trial.Error == "" || trial.Class != "retryable" {
+				t.Errorf("got %+v in %v", trial, took)
+			}
+			must(t, tx.Rollback())
+		}
+		var sum int
+		must(t, pool.QueryRowContext(t.Context(), "SELECT SUM(n) FROM account").Scan(&sum))
+		if sum != 60 {
+			t.Errorf("the rows hold %d, want the 60 from before", sum)
+		}
+		// No lock is left.
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := pool.ExecContext(ctx, "UPDATE account SET n = n + 1"); err != nil {
+			t.Errorf("a lock is left: %v", err)
+		}
+
+		for what, u := range map[string]*txlog.Unit{
+			"no DML":   r.parked(t, settings, txlog.Statement{SQL: "DROP TABLE account"}),
+			"a commit": r.parked(t, settings, txlog.Statement{SQL: "COMMIT"}),
+			"two":      r.parked(t, settings, txlog.Statement{SQL: "UPDATE account SET n = 0; COMMIT"}),
+		} {
+			_, err := r.Try(t.Context(), u.ID, ann)
+			wantError(t, what, err, ops.ErrInvalid)
+		}
+		_, err = r.Try(t.Context(), r.parked(t, func(u *txlog.Unit) { u.DataSource = "other" }, txlog.Statement{SQL: "UPDATE account SET n = 0"}).ID, ann)
+		wantError(t, "no target", err, ops.ErrNoTarget)
+		_, err = r.Try(t.Context(), r.write(t, "target", "UPDATE account SET n = 0").ID, ann)
+		wantError(t, "a leased one", err, ops.ErrLeased)
+		if got := r.audit(t); len(got) < 2 || !strings.HasPrefix(got[len(got)-1], "ann try "+good.ID) {
+			t.Errorf("the audit says %q", got)
+		}
+	})
+}
+
+// What has no transactions is not tried: nothing would undo it.
+func TestATableWithoutTransactionsIsNotTried(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	r := withTarget(t, db, db)
+	pool := db.Open(t)
+	for _, text := range []string{
+		"CREATE TABLE plain (id INT PRIMARY KEY) ENGINE=MyISAM", "CREATE TABLE `of ``it` (id INT) ENGINE=InnoDB",
+		"CREATE TABLE watched (id INT) ENGINE=InnoDB", "CREATE TRIGGER w AFTER INSERT ON watched FOR EACH ROW INSERT INTO plain VALUES (NEW.id)",
+		"CREATE VIEW behind AS SELECT id FROM watched", "CREATE TABLE good (id INT PRIMARY KEY) ENGINE=InnoDB",
+	} {
+		_, err := pool.ExecContext(t.Context(), text)
+		must(t, err)
+	}
+	for _, text := range []string{
+		"INSERT INTO plain VALUES (1)", "INSERT INTO `plain` VALUES (1)", "INSERT INTO " + db.Name + ".plain VALUES (1)", "INSERT INTO `" + db.Name + "` . `plain` VALUES (1)",
+		"UPDATE good, plain SET plain.id = 2 WHERE good.id = 1", "INSERT INTO watched VALUES (1)", "INSERT INTO behind VALUES (1)",
+	} {
+		_, err := r.Try(t.Context(), r.parked(t, nil, txlog.Statement{SQL: text}).ID, ann)
+		wantError(t, text, err, ops.ErrInvalid)
+	}
+	for _, text := range []string{"INSERT INTO good VALUES (1)", "INSERT INTO `of ``it` VALUES (1)", "INSERT INTO good VALUES ('plain')"} {
+		trial, err := r.Try(t.Context(), r.parked(t, nil, txlog.Statement{SQL: text}).ID, ann)
+		must(t, err)
+		if !strings.HasSuffix(text, "('plain')") && trial.Error != "" {
+			t.Errorf("%s: got %+v", text, trial)
+		}
+	}
+	var n int
+	must(t, pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM plain").Scan(&n))
+	if n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+}
+
+// A constraint that is checked at COMMIT is checked by a trial too.
+func TestATrialSeesConstraintsThatAreDeferred(t *testing.T) {
+	t.Parallel()
+	db := testdb.Postgres(t)
+	r := withTarget(t, db, db)
+	for _, text := range []string{"CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b (a INT REFERENCES a DEFERRABLE INITIALLY DEFERRED)"} {
+		_, err := db.Open(t).ExecContext(t.Context(), text)
+		must(t, err)
+	}
+	trial, err := r.Try(t.Context(), r.parked(t, nil, txlog.Statement{SQL: "INSERT INTO b VALUES (1)"}).ID, ann)
+	must(t, err)
+	if trial.Error == "" || trial.Class != "refused" {
+		t.Errorf("got %+v", trial)
+	}
+}

@@ -1,0 +1,86 @@
+package ops
+
+import "github.com/bedsql/bed/txlog"
+
+// A Verdict says of an entry whether its writes are applied in its target. The
+// names are those of JSON and promised to users.
+type Verdict string
+
+const (
+	// Applied: the receipt is there. To discard the entry is safe, to
+	// retry it only removes it.
+	Applied Verdict = "applied"
+	// NotApplied: there is no receipt, or not yet. To retry applies it
+	// once; to discard gives it up.
+	NotApplied Verdict = "notApplied"
+	// NeverApplied: the receipt is void. It is not applied and never will be;
+	// the application has to do the work anew.
+	NeverApplied Verdict = "neverApplied"
+	// CannotTell: there is nothing to go by, such as for an entry that is
+	// delivered at least once. An operator has to look at the data.
+	CannotTell Verdict = "cannotTell"
+	// Unreachable: the target did not answer. Ask again later.
+	Unreachable Verdict = "unreachable"
+	// NotConfigured: targetDataSource does not say where the target is.
+	NotConfigured Verdict = "notConfigured"
+)
+
+// A Judgement is the verdict on one entry. Its detail never holds a secret.
+type Judgement struct {
+	Verdict Verdict
+	// Detail says more, for people to read.
+	Detail string
+}
+
+// Note is what is worth saying beside a list; empty for nothing.
+func (j Judgement) Note() string {
+	switch j.Detail {
+	case "", atLeastOnce, notInDoubt, running:
+		return ""
+	}
+	return j.Short() + ": " + j.Detail
+}
+
+// Short is the verdict in a list.
+func (j Judgement) Short() string {
+	switch j.Verdict {
+	case Applied:
+		return "already applied"
+	case NotApplied:
+		return "not applied"
+	case NeverApplied:
+		return "decided never to be applied"
+	case Unreachable:
+		return "target unreachable"
+	case NotConfigured:
+		return "data source not configured"
+	default:
+		if j.Detail == atLeastOnce || j.Detail == notInDoubt {
+			return "cannot tell (at-least-once)"
+		}
+		return "cannot tell"
+	}
+}
+
+// Advice is what it lets an operator do.
+func (j Judgement) Advice(u *txlog.Unit) string {
+	switch {
+	case j.Verdict == Applied:
+		return "discard is safe, retry only removes the entry"
+	case j.Verdict == NeverApplied:
+		return "discard it, and do the work anew if it is still wanted"
+	case j.Verdict == NotApplied && j.Detail != "":
+		return j.Detail
+	case j.Verdict == NotApplied && u.NotReplayable != "":
+		return "retry decides that it never will be"
+	case j.Verdict == NotApplied:
+		return "retry applies it once"
+	}
+	return j.Detail
+}
+
+const (
+	atLeastOnce = "it leaves no receipt in its target: look at the data"
+	notInDoubt  = "it leaves no receipt in its target; the log knows of no attempt that may have been applied"
+	running     = "an attempt may be running at this moment"
+)
