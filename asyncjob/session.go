@@ -100,7 +100,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Stor
 		return nil
 	}
 	if err := log.Locate(ctx, u, *place); err != nil {
-		return delivery.Certain(fmt.Errorf("not delivered: the log could not be told where the receipt will be: %w", err), delivery.Retryable)
+		return attempt.Certain(fmt.Errorf("not delivered: the log could not be told where the receipt will be: %w", err), delivery.Retryable)
 	}
 	return nil
 }

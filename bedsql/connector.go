@@ -14,9 +14,9 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Bounds of the cache of read statement texts, for each connector.
@@ -107,7 +107,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	}
 	c.guard = newGuard(&cfg, target.Dialect, log)
 	c.idle.turns = make(chan struct{}, maxStagedConns)
-	txlog.JournalOf(cfg.Storage).TellOff(log.Warn)
+	journal.Of(cfg.Storage).TellOff(log.Warn)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
 		DataSource:              target.DataSource,

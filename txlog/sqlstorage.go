@@ -319,5 +319,9 @@ func (s *SQLStorage) keepAttempts(ctx context.Context, id string, attempts []Att
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
 	defer cancel()
-	_ = s.journal.AddAttempts(ctx, id, attempts)
+	failed := make([]journal.Attempt, len(attempts))
+	for i, a := range attempts {
+		failed[i] = journal.Attempt(a)
+	}
+	_ = s.journal.AddAttempts(ctx, id, failed)
 }

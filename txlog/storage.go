@@ -152,6 +152,18 @@ type Verdict struct {
 	Attempts []Attempt
 }
 
+// Attempt is an attempt to deliver a unit that failed.
+type Attempt struct {
+	// At is when it ended, on this process's clock.
+	At time.Time
+	// Origin is who made it: "caller", "sync retry" or "async job".
+	Origin string
+	// Class is what the error means, in the words of delivery.Class.
+	Class string
+	// Err is the error's text, which may quote values.
+	Err string
+}
+
 // Filter selects units for List. The zero value selects all.
 type Filter struct {
 	// Parked selects only parked units.

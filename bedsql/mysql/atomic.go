@@ -261,9 +261,9 @@ func stops(err *mysql.MySQLError) bool {
 
 // notSent marks err, unless it is an answer, as coming before the write was
 // sent.
-func notSent(err error) error { return delivery.NotSent(err, classify(err)) }
+func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
-func inDoubt(err error) error { return delivery.Certain(err, delivery.Unknown) }
+func inDoubt(err error) error { return attempt.Certain(err, delivery.Unknown) }
 
 // result is what one of the statements of a compound would have answered.
 type result struct{ rows, id int64 }

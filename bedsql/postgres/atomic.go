@@ -76,7 +76,7 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 	if s.status() == txIdle {
 		// What is to be committed is not there, and the calls would be
 		// committed without it.
-		return true, delivery.Certain(pgx.ErrTxClosed, delivery.Refused)
+		return true, attempt.Certain(pgx.ErrTxClosed, delivery.Refused)
 	}
 	all := make([]delivery.Call, 0, len(calls)+1)
 	all = append(append(all, calls...), delivery.Call{SQL: "commit"})
@@ -269,12 +269,12 @@ func (s *session) answered(err error, atEnd bool) error {
 	case s.mode == pgx.QueryExecModeSimpleProtocol && !s.closed():
 		return err // the arguments could not be written into the text
 	}
-	return delivery.Certain(err, delivery.Unknown)
+	return attempt.Certain(err, delivery.Unknown)
 }
 
 // notSent marks err, unless it is an answer, as coming before the write was
 // sent.
-func notSent(err error) error { return delivery.NotSent(err, classify(err)) }
+func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
 func values(args []driver.NamedValue) []any {
 	if len(args) == 0 {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -43,7 +44,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return conn, nil
 	case std.Conn().Config().DescriptionCacheCapacity <= 0:
 		_ = conn.Close()
-		return nil, delivery.Certain(errors.New("bed: behind a connection pooler statements are described and not prepared: "+
+		return nil, attempt.Certain(errors.New("bed: behind a connection pooler statements are described and not prepared: "+
 			"remove description_cache_capacity=0 from the DSN"), delivery.Refused)
 	}
 	return &pooled{std}, nil

@@ -20,7 +20,7 @@ const rollbackTimeout = time.Second
 func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
 	if d.Flavor == txlog.FlavorMySQL {
 		if err := ctx.Err(); err != nil {
-			return delivery.NotSent(err, delivery.Unknown)
+			return NotSent(err, delivery.Unknown)
 		}
 	}
 	return end(ctx, d, conn, "COMMIT", tx.Commit)

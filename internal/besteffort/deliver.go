@@ -69,7 +69,7 @@ func New(cfg Config) *Deliverer {
 	e := &Deliverer{cfg: cfg, leases: lease.NewRenewer(cfg.Storage, cfg.Lease)}
 	e.reaper.open(e)
 	if cfg.DataSource != "" {
-		e.tally = txlog.JournalOf(cfg.Storage).Tally(cfg.DataSource)
+		e.tally = journal.Of(cfg.Storage).Tally(cfg.DataSource)
 	}
 	return e
 }

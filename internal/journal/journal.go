@@ -237,3 +237,18 @@ func rowsOf(n int, row string) string {
 }
 
 func moment(ms int64) time.Time { return time.UnixMilli(ms) }
+
+// Of gives the journal of a storage, or of the one that it wraps (a method Unwrap
+// that gives another S); nil if it keeps none.
+func Of[S any](storage S) *Journal {
+	for {
+		if keeps, ok := any(storage).(interface{ Journal() *Journal }); ok {
+			return keeps.Journal()
+		}
+		wrapper, ok := any(storage).(interface{ Unwrap() S })
+		if !ok {
+			return nil
+		}
+		storage = wrapper.Unwrap()
+	}
+}

@@ -308,7 +308,7 @@ func TestWhatIsOldIsPurgedAndWhatIsNeededStays(t *testing.T) {
 		there, gone := unit(), unit()
 		must(t, s.Add(t.Context(), time.Minute, there))
 		for _, u := range []*txlog.Unit{there, gone} {
-			must(t, j.AddAttempts(t.Context(), u.ID, []txlog.Attempt{{At: old, Err: "old"}, {At: time.Now(), Err: "new"}}))
+			must(t, j.AddAttempts(t.Context(), u.ID, []journal.Attempt{{At: old, Err: "old"}, {At: time.Now(), Err: "new"}}))
 		}
 		j.Tally("orders").Count(journal.AtOnce, 1)
 		must(t, j.Flush(t.Context()))

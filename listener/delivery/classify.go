@@ -21,30 +21,6 @@ func (d *Dialect) Class(err error) Class {
 	return classifyBySQLState(err)
 }
 
-// certain is an error of which more is known than itself says. Its text and
-// what it unwraps to are the driver's.
-type certain struct {
-	error
-	class Class
-}
-
-func (e *certain) Unwrap() error { return e.error }
-
-// Certainly gives the class.
-func (e *certain) Certainly() Class { return e.class }
-
-// Certain marks err as being of a class whatever itself says.
-func Certain(err error, class Class) error { return &certain{err, class} }
-
-// NotSent marks err, which says class of itself, as coming before the write was
-// sent, unless it is an answer.
-func NotSent(err error, class Class) error {
-	if class != Unknown {
-		return err
-	}
-	return Certain(err, Unreachable)
-}
-
 // CertainClass gives the class with which err was marked, or that it knows of
 // itself by a method Certainly.
 func CertainClass(err error) (class Class, ok bool) {

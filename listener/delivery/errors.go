@@ -5,13 +5,14 @@ import (
 	"fmt"
 )
 
-// ErrVoided is the error of an attempt that met the receipt of a unit of which
-// it was decided that it was not applied and never will be.
-var ErrVoided = errors.New("bed: it was decided before that this write is not applied and never will be")
-
-// ErrKeyReused is the error of a request under an idempotency key that another
-// request was sent under before. It is not applied.
-var ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
+var (
+	// ErrVoided is the error of an attempt that met the receipt of a unit of which
+	// it was decided that it was not applied and never will be.
+	ErrVoided = errors.New("bed: it was decided before that this write is not applied and never will be")
+	// ErrKeyReused is the error of a request under an idempotency key that another
+	// request was sent under before. It is not applied.
+	ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
+)
 
 // ReceiptID is the id of the receipt of a unit that has no caller's key.
 func (d *Dialect) ReceiptID(unitID string) string {
