@@ -72,7 +72,7 @@ func (c *Console) askEntryPage(w http.ResponseWriter, r *http.Request, p person)
 	if err != nil {
 		return err
 	}
-	l := languageOf(w, r, c.cfg.BasePath)
+	l := languageOf(r)
 	v := ask(l, a, l.t("question "+string(a), l.t("1 entry")))
 	v.Filter = []named{{l.t("Entry"), d.ID}, {l.t("Data source"), d.DataSource}, {"SQL", oneLine(d.Entry)}}
 	v.Back = c.cfg.BasePath + "/entries/" + url.PathEscape(d.ID)
@@ -129,7 +129,7 @@ func (c *Console) askBulk(w http.ResponseWriter, r *http.Request, p person, a op
 	if err != nil {
 		return err
 	}
-	l := languageOf(w, r, c.cfg.BasePath)
+	l := languageOf(r)
 	count := l.entries(n.N)
 	if n.More {
 		count = l.t("%s entries", l.count(n.N, true))
@@ -221,7 +221,7 @@ func (c *Console) askSourcePage(w http.ResponseWriter, r *http.Request, p person
 	if err != nil {
 		return err
 	}
-	l := languageOf(w, r, c.cfg.BasePath)
+	l := languageOf(r)
 	v := ask(l, a, l.t("question "+string(a), safeLine(name)))
 	v.Limit = a == ops.Limit
 	v.Back = c.cfg.BasePath + "/"

@@ -89,7 +89,7 @@ func (c *Console) entriesPage(w http.ResponseWriter, r *http.Request, p person) 
 	if err != nil {
 		return err
 	}
-	l := languageOf(w, r, c.cfg.BasePath)
+	l := languageOf(r)
 	v := entriesView{
 		F: f, OlderThan: q.Get("olderThan"), States: []ops.State{ops.Waiting, ops.Leased, ops.Parked},
 		Entries: list.Entries, query: filterQuery(q), base: c.cfg.BasePath,

@@ -20,7 +20,6 @@ type entryView struct {
 	Revealed   bool
 	Trial      *ops.Trial
 	TrialText  string
-	Gone       bool
 	// Live: it follows what becomes of the entry.
 	Live bool
 	base string
@@ -68,7 +67,7 @@ func (c *Console) entryPage(w http.ResponseWriter, r *http.Request, p person) er
 	if err != nil {
 		return err
 	}
-	c.render(w, r, p, http.StatusOK, "entry", c.viewOf(languageOf(w, r, c.cfg.BasePath), d))
+	c.render(w, r, p, http.StatusOK, "entry", c.viewOf(languageOf(r), d))
 	return nil
 }
 
@@ -85,7 +84,7 @@ func (c *Console) revealPage(w http.ResponseWriter, r *http.Request, p person) e
 	if err != nil {
 		return err
 	}
-	v := c.viewOf(languageOf(w, r, c.cfg.BasePath), d)
+	v := c.viewOf(languageOf(r), d)
 	v.Revealed, v.Live, v.LastError, v.Attempts = true, false, values.LastError, values.Attempts
 	for i := range v.Statements {
 		if i < len(values.Parameters) {
@@ -109,7 +108,7 @@ func (c *Console) tryPage(w http.ResponseWriter, r *http.Request, p person) erro
 	if err != nil {
 		return err
 	}
-	l := languageOf(w, r, c.cfg.BasePath)
+	l := languageOf(r)
 	v := c.viewOf(l, d)
 	v.Trial, v.TrialText, v.Live = t, trialText(l, t), false
 	c.render(w, r, p, http.StatusOK, "entry", v)

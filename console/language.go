@@ -61,25 +61,22 @@ func (l *language) other() *language {
 
 const languageCookie = "bed_lang"
 
-// languageOf is the one that was chosen, now or before, else the browser's.
-func languageOf(w http.ResponseWriter, r *http.Request, base string) *language {
-	find := func(tag string) *language {
-		for _, l := range languages {
-			if l.Tag == tag {
-				return l
-			}
+func languageNamed(tag string) *language {
+	for _, l := range languages {
+		if l.Tag == tag {
+			return l
 		}
-		return nil
 	}
-	if l := find(r.URL.Query().Get("lang")); l != nil {
-		http.SetCookie(w, &http.Cookie{
-			Name: languageCookie, Value: l.Tag, Path: base + "/", MaxAge: 365 * 24 * 60 * 60,
-			HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode,
-		})
+	return nil
+}
+
+// languageOf is the one that was chosen, now or before, else the browser's.
+func languageOf(r *http.Request) *language {
+	if l := languageNamed(r.URL.Query().Get("lang")); l != nil {
 		return l
 	}
 	if cookie, err := r.Cookie(languageCookie); err == nil {
-		if l := find(cookie.Value); l != nil {
+		if l := languageNamed(cookie.Value); l != nil {
 			return l
 		}
 	}
@@ -88,6 +85,16 @@ func languageOf(w http.ResponseWriter, r *http.Request, base string) *language {
 		return languages[1]
 	}
 	return languages[0]
+}
+
+// keepLanguage remembers a language that was just chosen.
+func keepLanguage(w http.ResponseWriter, r *http.Request, base string) {
+	if l := languageNamed(r.URL.Query().Get("lang")); l != nil {
+		http.SetCookie(w, &http.Cookie{
+			Name: languageCookie, Value: l.Tag, Path: base + "/", MaxAge: 365 * 24 * 60 * 60,
+			HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode,
+		})
+	}
 }
 
 // templates are those of a page, in the language.

@@ -76,7 +76,7 @@ func (c *Console) overviewPage(w http.ResponseWriter, r *http.Request, p person)
 	if err != nil {
 		return err
 	}
-	l := languageOf(w, r, c.cfg.BasePath)
+	l := languageOf(r)
 	v := overviewView{Off: o.Off, At: o.At, Total: total(o), Jobs: o.Jobs}
 	var counts [3]int
 	var more [3]bool

@@ -48,7 +48,7 @@ var titles = map[string]string{"overview": "Overview", "entries": "Log", "audit"
 // render writes a page. It is made whole before the first byte leaves, so that a
 // mistake in it is an error and no half of a page.
 func (c *Console) render(w http.ResponseWriter, r *http.Request, p person, status int, name string, data any) {
-	l := languageOf(w, r, c.cfg.BasePath)
+	l := languageOf(r)
 	v := page{
 		Lang: l, Title: l.t(titles[name]), Section: name, Person: shownPerson{p.name, p.role},
 		CanOperate: p.role >= Operate, CanReveal: p.role >= Reveal, Assets: p.role > 0,
@@ -64,6 +64,7 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, p person, statu
 	case errorPage:
 		v.Title = l.t(d.Text)
 	}
+	keepLanguage(w, r, c.cfg.BasePath)
 	v.Done = l.doneText(r.URL.Query())
 	var b bytes.Buffer
 	if err := l.templates(c.cfg.BasePath, name).ExecuteTemplate(&b, "layout", v); err != nil {
@@ -108,14 +109,19 @@ func with(address, name, value string) string {
 // funcs are what templates call beside the language's own.
 func funcs(l *language, base string) template.FuncMap {
 	return template.FuncMap{
-		"t":      l.t,
-		"at":     func(path string) string { return base + path },
-		"asset":  func(name string) string { return base + "/assets/" + name + "?v=" + version },
-		"entry":  func(id string) string { return base + "/entries/" + url.PathEscape(id) },
-		"list":   func(name, value string) string { return base + "/entries?" + name + "=" + url.QueryEscape(value) },
-		"state":  func(s ops.State) string { return l.t("state " + string(s)) },
-		"action": func(a ops.Action) string { return l.t("action " + string(a)) },
-		"role":   func(p shownPerson) string { return l.t("role " + p.Role.String()) },
+		"t":     l.t,
+		"at":    func(path string) string { return base + path },
+		"asset": func(name string) string { return base + "/assets/" + name + "?v=" + version },
+		"entry": func(id string) string { return base + "/entries/" + url.PathEscape(id) },
+		"list":  func(name, value string) string { return base + "/entries?" + name + "=" + url.QueryEscape(value) },
+		"state": func(s ops.State) string { return l.t("state " + string(s)) },
+		"action": func(a ops.Action) string {
+			if _, ok := l.texts["action "+string(a)]; ok {
+				return l.t("action " + string(a))
+			}
+			return safeLine(string(a))
+		},
+		"role": func(p shownPerson) string { return l.t("role " + p.Role.String()) },
 		"verdict": func(d *ops.Detail) string {
 			if text, ok := verdicts[d.Verdict]; ok {
 				return l.t(text)
@@ -155,18 +161,23 @@ var verdicts = map[string]string{
 // doneText says what was done before this page, of which the address tells.
 func (l *language) doneText(q url.Values) string {
 	a := q.Get("done")
-	key, ok := map[string]string{
-		"retry": "%s made due now.", "park": "%s parked.", "discard": "%s discarded.",
-	}[a]
-	if ok {
+	key, ok := doneTexts[a]
+	switch a {
+	case "retry", "park", "discard":
 		n, err := number(q.Get("n"), ops.MaxBulk)
 		if err != nil {
 			return ""
 		}
 		return fmt.Sprintf(l.t(key), l.entries(n))
 	}
-	if key, ok = map[string]string{"pause": "The data source is paused.", "resume": "The data source is resumed.", "limit": "The limit is set."}[a]; ok {
+	if ok {
 		return l.t(key)
 	}
 	return ""
+}
+
+// doneTexts say what was done.
+var doneTexts = map[string]string{
+	"retry": "%s made due now.", "park": "%s parked.", "discard": "%s discarded.",
+	"pause": "The data source is paused.", "resume": "The data source is resumed.", "limit": "The limit is set.",
 }

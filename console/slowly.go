@@ -16,6 +16,9 @@ type slowly struct {
 	// answered late.
 	waiting, late chan struct{}
 
+	// pace is by how much each delay is multiplied; tests that are not about it have none.
+	pace time.Duration
+
 	mu       sync.Mutex
 	failures map[string]failures
 }
@@ -40,7 +43,7 @@ func newSlowly() *slowly {
 	return &slowly{
 		clean: make(chan struct{}, 2), suspect: make(chan struct{}, 1),
 		waiting: make(chan struct{}, 128), late: make(chan struct{}, 512),
-		failures: map[string]failures{},
+		failures: map[string]failures{}, pace: 1,
 	}
 }
 
@@ -102,7 +105,7 @@ func (s *slowly) failed(ctx context.Context, from string) error {
 	if f.count < 4 {
 		delay = firstDelay << (f.count - 1)
 	}
-	t := time.NewTimer(delay)
+	t := time.NewTimer(delay * s.pace)
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -1,0 +1,102 @@
+package console
+
+import (
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// said finds the texts that are translated, in templates and in code.
+var said = []*regexp.Regexp{
+	regexp.MustCompile(`\{\{-?[^{}]*?\bt "([^"]+)"`),
+	regexp.MustCompile(`\(t "([^"]+)"`),
+	regexp.MustCompile(`l\.t\("([^"]+)"`),
+	regexp.MustCompile(`text: "([^"]+)"`),
+	regexp.MustCompile(`badRequest\("([^"]+)"`),
+	regexp.MustCompile(`(?:status|said)\([\w.]+, "([^"]+)"`),
+}
+
+// texts are all that pages say.
+func texts(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	read := func(name string, b []byte, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, re := range said {
+			for _, m := range re.FindAllStringSubmatch(string(b), -1) {
+				if !strings.HasSuffix(m[1], " ") {
+					all = append(all, m[1])
+				}
+			}
+		}
+	}
+	templates, err := fs.Glob(files, "templates/*.html")
+	if err != nil || len(templates) < 6 {
+		t.Fatal(templates, err)
+	}
+	for _, name := range templates {
+		b, err := files.ReadFile(name)
+		read(name, b, err)
+	}
+	code, _ := fs.Glob(os.DirFS("."), "*.go")
+	for _, name := range code {
+		if !strings.HasSuffix(name, "_test.go") {
+			b, err := os.ReadFile(name)
+			read(name, b, err)
+		}
+	}
+	for _, text := range verdicts {
+		all = append(all, text)
+	}
+	for _, text := range meanings {
+		all = append(all, text)
+	}
+	for _, s := range series {
+		all = append(all, s.name)
+	}
+	for _, text := range titles {
+		all = append(all, text)
+	}
+	for _, text := range doneTexts {
+		all = append(all, text)
+	}
+	for key := range languages[0].texts {
+		all = append(all, key)
+	}
+	all = append(all, "6 hours", "a day", "7 days", "caller", "sync retry", "async job")
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+var verb = regexp.MustCompile(`%[a-z]`)
+
+func TestEveryTextIsInBothLanguagesWithTheSameVerbs(t *testing.T) {
+	t.Parallel()
+	known := texts(t)
+	if len(known) < 120 {
+		t.Fatalf("only %d texts were found", len(known))
+	}
+	zh := languages[1].texts
+	for _, key := range known {
+		translated, ok := zh[key]
+		switch english := languages[0].t(key); {
+		case !ok:
+			t.Errorf("locales/zh.json lacks %q", key)
+		case !strings.ContainsFunc(translated, func(r rune) bool { return unicode.Is(unicode.Han, r) }):
+			t.Errorf("%q is %q in Chinese", key, translated)
+		case !slices.Equal(verb.FindAllString(english, -1), verb.FindAllString(translated, -1)):
+			t.Errorf("%q has other verbs than %q", translated, english)
+		}
+	}
+	for key := range zh {
+		if !slices.Contains(known, key) {
+			t.Errorf("locales/zh.json has %q, which nothing says", key)
+		}
+	}
+}
