@@ -61,6 +61,8 @@ type connector struct {
 	guard        *guard
 	// corrected: it was told that settings of the server's were set otherwise.
 	corrected atomic.Bool
+	// warned: it was told what the server is.
+	warned atomic.Bool
 	// returned: it was told what becomes of connections whose session holds state.
 	returned atomic.Bool
 	// foreign: the connector is the application's, and may do more to a session
@@ -191,6 +193,9 @@ func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
 	if facts.Corrected != "" && !c.corrected.Swap(true) {
 		c.log.WithField("settings", facts.Corrected).Warn("bed: the server's defaults would leave writes uncommitted that were answered; " +
 			"bed sets them otherwise on its connections: name them in the DSN to say so yourself")
+	}
+	if facts.Warning != "" && !c.warned.Swap(true) {
+		c.log.Warn("bed: " + facts.Warning)
 	}
 	return attempt.Session{Conn: conn, Facts: facts}, err
 }

@@ -67,3 +67,6 @@ func ReadParamsColumn(column string) (params string, prepared bool) {
 	s.decodeParams(column)
 	return s.Params, s.Prepared
 }
+
+// Unlocked has claims find due rows without locking them.
+func (s *SQLStorage) Unlocked() { s.db.unlocked = true }

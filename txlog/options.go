@@ -1,6 +1,10 @@
 package txlog
 
-import "time"
+import (
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
 
 type options struct {
 	create   bool
@@ -10,6 +14,8 @@ type options struct {
 	minWrites, maxWrites int
 
 	noActivity bool
+
+	logger logrus.FieldLogger
 }
 
 // The defaults of the options.
@@ -32,6 +38,11 @@ func WithoutCreate() Option { return func(o *options) { o.create = false } }
 // a time. Defaults to 32; to 1 for SQLite, where writers queue better within
 // the process than at the file. Values below 1 mean the default.
 func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
+
+// WithLogger sets who is told once, when the log is opened, of what the log's server
+// is or is set to that weakens the promise (a Galera cluster, an untested product).
+// Defaults to logrus's standard logger.
+func WithLogger(l logrus.FieldLogger) Option { return func(o *options) { o.logger = l } }
 
 // WithGrace sets for how long after the end of the caller's context a write
 // whose outcome is not known is repeated until it is known. Defaults to 3 s.

@@ -26,7 +26,7 @@ type claimer struct {
 func (c *claimer) begin(ctx context.Context) (done func(), err error) {
 	// Prepared before the transaction takes a connection, see within.
 	if c.db.backend.Flavor != FlavorSQLite {
-		if _, err := c.db.stmt(ctx, shape{kind: selectDue}); err != nil {
+		if _, err := c.db.stmt(ctx, c.due()); err != nil {
 			return nil, err
 		}
 	}
@@ -41,13 +41,26 @@ func (c *claimer) begin(ctx context.Context) (done func(), err error) {
 	}
 }
 
+// due is the statement that finds due units.
+func (c *claimer) due() shape {
+	if c.db.unlocked {
+		return shape{kind: selectDueUnlocked}
+	}
+	return shape{kind: selectDue}
+}
+
 // claim takes units in one local transaction. If its COMMIT is not answered the
 // units rest until the lease ends, whose token nobody knows.
+//
+// The rows are locked as they are found, so that claimers do not wait for each
+// other; but it is the UPDATE that decides, which takes only what is still due:
+// on a Galera cluster another node grants the same lock, and TiDB has none that is
+// skipped. Who comes second finds fewer rows, or is refused at COMMIT.
 func (c *claimer) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
 	lease := Lease{Token: c.token(), Deadline: time.Now().Add(r.Lease)}
 	var due []stored
 	err := c.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
-		due, err = units(ctx, q, shape{kind: selectDue}, r.DataSource, millis(r.MinAge), r.Limit)
+		due, err = units(ctx, q, c.due(), r.DataSource, millis(r.MinAge), r.Limit)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -60,10 +73,17 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
 			ids = append(ids, u.rowIDs()...)
 			u.NextTry = time.UnixMilli(until)
 		}
-		return chunks(ids, func(portion []any) error {
-			_, err := q.run(ctx, shape{kind: takeRows, rows: len(portion)}, append([]any{lease.Token, until, until}, portion...)...)
+		var taken int64
+		if err := chunks(ids, func(portion []any) error {
+			args := append(append([]any{lease.Token, until, until}, portion...), due[0].now)
+			n, err := q.run(ctx, shape{kind: takeRows, rows: len(portion)}, args...)
+			taken += n
 			return err
-		})
+		}); err != nil || taken == int64(len(ids)) {
+			return err
+		}
+		due, err = c.taken(ctx, q, due, lease.Token)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -74,6 +94,21 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
 		claimed[i] = u.Unit
 	}
 	return claimed, nil
+}
+
+// taken keeps those units of due that bear the token.
+func (c *claimer) taken(ctx context.Context, q runner, due []stored, token string) (ours []stored, err error) {
+	heads := make([]string, len(due))
+	for i, u := range due {
+		heads[i] = u.ID
+	}
+	tokens, err := tokensOf(ctx, q, heads)
+	for _, u := range due {
+		if tokens[u.ID] == token {
+			ours = append(ours, u)
+		}
+	}
+	return ours, err
 }
 
 // token gives one that no claim had before. Those of one process differ

@@ -22,6 +22,8 @@ type runner interface {
 type database struct {
 	*sql.DB
 	backend Backend
+	// unlocked: FOR UPDATE SKIP LOCKED is not to be used, it locks nothing (TiDB).
+	unlocked bool
 
 	mu    sync.RWMutex
 	stmts map[shape]*sql.Stmt
@@ -267,9 +269,13 @@ func runFenced(ctx context.Context, q runner, k kind, before []any, id, token st
 
 // tokens reads who owns the units; those that are not there are left out.
 func (db *database) tokens(ctx context.Context, heads []string) (map[string]string, error) {
+	return tokensOf(ctx, db, heads)
+}
+
+func tokensOf(ctx context.Context, q runner, heads []string) (map[string]string, error) {
 	tokens := make(map[string]string, len(heads))
 	err := chunks(heads, func(ids []any) error {
-		rows, err := db.query(ctx, shape{kind: selectTokens, rows: len(ids)}, ids...)
+		rows, err := q.query(ctx, shape{kind: selectTokens, rows: len(ids)}, ids...)
 		if err != nil {
 			return err
 		}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/dbserver"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -103,7 +103,9 @@ func (w *writer) learn(ctx context.Context) error {
 		if err := w.db.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@version").Scan(&w.maxPacket, &version); err != nil {
 			return err
 		}
-		w.tells = strings.Contains(version, "MariaDB")
+		product := dbserver.MySQLProduct(version)
+		w.tells = product == "MariaDB"
+		w.db.unlocked = product == "TiDB"
 	case FlavorPostgres:
 		w.tells = true
 	case FlavorSQLite:

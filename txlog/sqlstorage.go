@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/internal/dbserver"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
@@ -92,7 +95,24 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 		return err
 	}
 	s.openJournal(ctx)
+	s.warn(ctx)
 	return nil
+}
+
+// warn tells of what the server is or is set to that weakens the promise. That it
+// cannot be asked is no failure.
+func (s *SQLStorage) warn(ctx context.Context) {
+	server, err := dbserver.Ask(ctx, s.db.DB, s.db.backend.Flavor.String(), true)
+	if err != nil {
+		return
+	}
+	logger := s.options.logger
+	if logger == nil {
+		logger = logrus.StandardLogger()
+	}
+	for _, w := range server.Warnings {
+		logger.WithField("log", s.name()).Warn("bed: " + w)
+	}
 }
 
 // Driver names the database: "mysql", "postgres" or "sqlite".

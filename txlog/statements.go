@@ -20,6 +20,7 @@ const (
 	locateOwned
 	releaseOwned
 	selectDue
+	selectDueUnlocked
 	takeRows
 	selectRows
 	selectTokens
@@ -126,14 +127,20 @@ func (f Flavor) text(sh shape) string {
 		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
   last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
   WHERE ` + sh.fence()
-	case selectDue:
+	case selectDue, selectDueUnlocked:
+		lock := f.Pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
+		if sh.kind == selectDueUnlocked {
+			lock = ``
+		}
 		// Without the hint MySQL may prefer to read, and lock, the whole table.
 		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
   WHERE parked = 0 AND data_source = ? AND next_try_time <= {now} AND statement_no = 0
   AND (creation_time <= {now} - ? OR creation_time > {now} OR next_try_time = ` + strconv.Itoa(atOnce) + `)
-  ORDER BY next_try_time, id LIMIT ?` + f.Pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
+  ORDER BY next_try_time, id LIMIT ?` + lock
 	case takeRows:
-		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows)
+		// The condition decides where the lock does not hold: see claim.
+		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows) +
+			` AND next_try_time <= ?`
 	case selectRows:
 		s = `SELECT id, {sql}, parameters FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectTokens:

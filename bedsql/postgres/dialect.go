@@ -30,6 +30,7 @@ var dialect = &delivery.Dialect{
 	CheckNamedValue:  func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes
 	Named:            named,
 	Storable:         storable,
+	Greet:            greet,
 	Writable:         writable,
 	ReadOnly:         isReadOnly,
 }

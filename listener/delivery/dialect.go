@@ -183,6 +183,9 @@ type Facts struct {
 	Quoting Quoting
 	// Corrected names the server's settings that were set otherwise for it.
 	Corrected string
+	// Warning is what is to be known of the server's product; empty for those that
+	// bed is tested on.
+	Warning string
 }
 
 // Target is a data source to deliver to.

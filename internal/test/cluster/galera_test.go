@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"database/sql"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -134,9 +133,10 @@ func sixJobs(t *testing.T, c *testdb.Cluster) {
 		id := txlog.NewID()
 		batch = append(batch, &txlog.Unit{
 			ID: id, DataSource: dataSource, Settings: w.sites[0].target.Settings, Receipt: w.sites[0].target.Dialect.ReceiptID(id),
-			Statements: []txlog.Statement{{SQL: fmt.Sprintf("UPDATE account SET balance = balance + 1 WHERE id = %d", 1+i%accounts)}},
+			Statements: []txlog.Statement{{SQL: w.sites[0].entry(int64(i))}},
 		})
-		w.tally.note(bedsql.ErrPending, 1+i%accounts)
+		w.tally.note(bedsql.ErrPending)
+		w.tally.journal(int64(i), bedsql.ErrPending, w.sites[0], "for the jobs")
 		if len(batch) == cap(batch) || i == units-1 {
 			// Nobody renews the lease: they are the jobs' at once.
 			if err := w.sites[i/500%len(w.sites)].storage.Add(t.Context(), time.Second, batch...); err != nil {

@@ -1,0 +1,127 @@
+// Package dbserver tells which product a database server is, and which of its
+// settings weaken what bed promises.
+package dbserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+)
+
+// Querier is a *sql.DB or a *sql.Conn of the bare driver.
+type Querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Server is what a server said of itself.
+type Server struct {
+	// Product is MySQL, MariaDB, TiDB, PostgreSQL, CockroachDB or YugabyteDB; empty
+	// for SQLite.
+	Product string
+	// Version is the server's own word.
+	Version string
+	// Warnings are what an operator should know before he relies on it, each a
+	// sentence without a value of the application's.
+	Warnings []string
+}
+
+// Untested is the warning about a product that no test of bed's runs on; empty for
+// the others.
+func Untested(product string) string {
+	switch product {
+	case "CockroachDB", "YugabyteDB":
+		return product + " speaks PostgreSQL's protocol and is untested: bed was written for PostgreSQL's locks and errors"
+	}
+	return ""
+}
+
+// Ask asks a server of a kind ("mysql", "postgres" or "sqlite"). log says that the
+// transaction log is there.
+func Ask(ctx context.Context, q Querier, kind string, log bool) (Server, error) {
+	switch kind {
+	case "mysql":
+		return askMySQL(ctx, q, log)
+	case "postgres":
+		return askPostgres(ctx, q)
+	}
+	return Server{}, nil
+}
+
+func askPostgres(ctx context.Context, q Querier) (s Server, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT version()")
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := rows.Scan(&s.Version); err != nil {
+			return s, err
+		}
+	}
+	s.Product = PostgresProduct(s.Version)
+	if w := Untested(s.Product); w != "" {
+		s.Warnings = append(s.Warnings, w)
+	}
+	return s, rows.Err()
+}
+
+// PostgresProduct reads what version() gives.
+func PostgresProduct(version string) string {
+	switch {
+	case strings.Contains(version, "CockroachDB"):
+		return "CockroachDB"
+	case strings.Contains(version, "-YB-"), strings.Contains(version, "YugabyteDB"):
+		return "YugabyteDB"
+	}
+	return "PostgreSQL"
+}
+
+// MySQLProduct reads what VERSION() gives.
+func MySQLProduct(version string) string {
+	switch {
+	case strings.Contains(version, "TiDB"):
+		return "TiDB"
+	case strings.Contains(version, "MariaDB"):
+		return "MariaDB"
+	}
+	return "MySQL"
+}
+
+func askMySQL(ctx context.Context, q Querier, log bool) (s Server, err error) {
+	rows, err := q.QueryContext(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN "+
+		"('version', 'wsrep_on', 'wsrep_sync_wait', 'innodb_flush_log_at_trx_commit')")
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = rows.Close() }()
+	settings := map[string]string{}
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return s, err
+		}
+		settings[strings.ToLower(name)] = value
+	}
+	s.Version = settings["version"]
+	s.Product = MySQLProduct(s.Version)
+	s.Warnings = append(s.Warnings, galera(settings, log)...)
+	return s, rows.Err()
+}
+
+// galera warns of a cluster: what it loses and shows late, Jepsen's analysis says.
+func galera(settings map[string]string, log bool) (warnings []string) {
+	if !strings.EqualFold(settings["wsrep_on"], "ON") && settings["wsrep_on"] != "1" {
+		return nil
+	}
+	if flush := settings["innodb_flush_log_at_trx_commit"]; flush != "1" {
+		warnings = append(warnings, fmt.Sprintf("a Galera node with innodb_flush_log_at_trx_commit=%s loses committed transactions when its nodes crash together: set 1", flush))
+	}
+	if settings["wsrep_sync_wait"] == "0" {
+		warnings = append(warnings, "a Galera node with wsrep_sync_wait=0 shows reads what other nodes have committed only later: set 1, or keep to one node")
+	}
+	if log {
+		warnings = append(warnings, "the log is on a Galera cluster: have all applications and jobs write to one node, another only when that one is gone")
+	}
+	return warnings
+}

@@ -1,0 +1,55 @@
+package dbserver
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+func TestProductsAreToldByTheirVersions(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{
+		"10.11.6-MariaDB-0+deb12u1": "MariaDB", "8.0.36": "MySQL", "8.4.0-commercial": "MySQL", "5.7.25-TiDB-v6.1.0": "TiDB", "8.0.11-TiDB-v7.5.1": "TiDB",
+	} {
+		if got := MySQLProduct(version); got != want {
+			t.Errorf("%s is %s, want %s", version, got, want)
+		}
+	}
+	for version, want := range map[string]string{
+		"PostgreSQL 15.8 (Debian 15.8-0+deb12u1) on x86_64-pc-linux-gnu":           "PostgreSQL",
+		"CockroachDB CCL v23.1.11 (x86_64-pc-linux-gnu, built 2023/09/27)":         "CockroachDB",
+		"PostgreSQL 11.2-YB-2.18.1.0-b0 on x86_64-pc-linux-gnu, compiled by clang": "YugabyteDB",
+		"PostgreSQL 15.2-YB-2.25.0.0-b0 on x86_64-pc-linux-gnu, compiled by clang": "YugabyteDB",
+	} {
+		got := PostgresProduct(version)
+		if got != want || (Untested(got) != "") != (want != "PostgreSQL") {
+			t.Errorf("%s is %s, want %s; %s", version, got, want, Untested(got))
+		}
+	}
+}
+
+func TestAServerOfTheTestsIsNoReasonToWarn(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s, err := Ask(t.Context(), db.Open(t), db.Driver, true)
+		if err != nil || len(s.Warnings) != 0 || s.Version == "" && db.Driver != testdb.DriverSQLite {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+func TestAGaleraNodeIsWarnedOfBySettings(t *testing.T) {
+	t.Parallel()
+	careless := map[string]string{"wsrep_on": "ON", "innodb_flush_log_at_trx_commit": "0", "wsrep_sync_wait": "0"}
+	careful := map[string]string{"wsrep_on": "ON", "innodb_flush_log_at_trx_commit": "1", "wsrep_sync_wait": "1"}
+	if w := galera(careless, true); len(w) != 3 || !strings.Contains(w[0], "innodb_flush_log_at_trx_commit=0") {
+		t.Errorf("%q", w)
+	}
+	if w := galera(careful, false); w != nil {
+		t.Errorf("%q", w)
+	}
+	if w := galera(map[string]string{"wsrep_on": "OFF", "innodb_flush_log_at_trx_commit": "2"}, true); w != nil {
+		t.Errorf("%q", w)
+	}
+}
