@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -46,20 +45,6 @@ func (c *concerns) settled(name string) bool {
 	_, was := c.told[name]
 	delete(c.told, name)
 	return was
-}
-
-// needsOperator tells whether err is of a table of receipts that is missing or
-// that the account may not use, and what a log line may tell of it.
-func (s *source) needsOperator(err error) (said string, ok bool) {
-	var table *delivery.ReceiptTableError
-	var rights *delivery.ReceiptRightsError
-	switch {
-	case errors.As(err, &rights):
-		return "missing rights (" + s.describe(rights.Err) + "); have run: " + rights.Grant, true
-	case errors.As(err, &table):
-		return "no usable table bed_receipt (" + s.describe(table.Err) + "); have run: " + table.Statement, true
-	}
-	return "", false
 }
 
 // standing finds what an earlier round left for an operator and that rests

@@ -246,3 +246,17 @@ func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) 
 	}
 	return out
 }
+
+// needsOperator tells whether err is of a table of receipts that is missing or
+// that the account may not use, and what a log line may tell of it.
+func (s *source) needsOperator(err error) (said string, ok bool) {
+	var table *delivery.ReceiptTableError
+	var rights *delivery.ReceiptRightsError
+	switch {
+	case errors.As(err, &rights):
+		return "missing rights (" + s.describe(rights.Err) + "); have run: " + rights.Grant, true
+	case errors.As(err, &table):
+		return "no usable table bed_receipt (" + s.describe(table.Err) + "); have run: " + table.Statement, true
+	}
+	return "", false
+}

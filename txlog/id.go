@@ -38,9 +38,7 @@ func rowID(head string, n int) string {
 	return string(b[:])
 }
 
-// rowIDs gives the ids of the unit's rows in their order.
-func (u *Unit) rowIDs() []string { return rowIDs(u.ID, min(len(u.Statements), MaxStatements)) }
-
+// rowIDs gives the ids of a unit's n rows.
 func rowIDs(id string, n int) []string {
 	ids := make([]string, max(1, n))
 	for i := range ids {

@@ -122,3 +122,13 @@ func (u *Unit) Due(minAge time.Duration) time.Time {
 	}
 	return u.NextTry
 }
+
+// clone copies a unit with everything it points to.
+func (u *Unit) clone() *Unit {
+	c := *u
+	c.Statements = append([]Statement(nil), u.Statements...)
+	return &c
+}
+
+// rowIDs gives the ids of the unit's rows in their order.
+func (u *Unit) rowIDs() []string { return rowIDs(u.ID, min(len(u.Statements), MaxStatements)) }

@@ -132,13 +132,6 @@ func (f Filter) limit() int {
 	return f.Limit
 }
 
-// clone copies a unit with everything it points to.
-func (u *Unit) clone() *Unit {
-	c := *u
-	c.Statements = append([]Statement(nil), u.Statements...)
-	return &c
-}
-
 // leaseMillis gives the length of a lease on the store's clock. That clock shows
 // whole milliseconds, rounded at the beginning and at the end; the lease must
 // not end there before it ends for its owner.

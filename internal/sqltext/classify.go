@@ -35,7 +35,7 @@ func quotings(f Flavor, text string) []Quoting {
 
 // ClassifyAs is [Classify] for a session whose quoting is known.
 func ClassifyAs(f Flavor, q Quoting, text string) Class {
-	p := parser{lex: lexer{text: text, flavor: f, quoting: q}}
+	p := reader{parser{lex: lexer{text: text, flavor: f, quoting: q}}}
 	p.tok = p.lex.next()
 	all := Class{Kind: Empty}
 	for {
@@ -86,8 +86,11 @@ func join(a, b Class) Class {
 	return m
 }
 
+// reader says what a statement is by its first words.
+type reader struct{ parser }
+
 // statement reads one statement up to its semicolon or the end of the text.
-func (p *parser) statement() Class {
+func (p *reader) statement() Class {
 	for p.tok.char == '(' {
 		p.step()
 	}
@@ -113,7 +116,7 @@ func (p *parser) statement() Class {
 }
 
 // finish adds to c, which the first words said, what the rest does.
-func (p *parser) finish(c Class) Class {
+func (p *reader) finish(c Class) Class {
 	if p.config != 0 {
 		p.fx |= fxPins
 	}
@@ -162,7 +165,7 @@ func (c Class) unlessBroken(broken bool) Class {
 }
 
 // head reads the first words of a statement, at least one token.
-func (p *parser) head() Class {
+func (p *reader) head() Class {
 	f, kw := p.lex.flavor, p.tok.kw
 	mysql := f == MySQL
 	if kw.isDML(f) {
@@ -291,13 +294,13 @@ func (p *parser) head() Class {
 }
 
 // simple is for a statement of which no more needs to be read to know c.
-func (p *parser) simple(c Class) Class {
+func (p *reader) simple(c Class) Class {
 	p.step()
 	return c
 }
 
 // inner reads the statement that the words before it run.
-func (p *parser) inner() Class {
+func (p *reader) inner() Class {
 	if p.nested++; p.nested > 4 {
 		return Class{Kind: Opaque}
 	}
@@ -310,7 +313,7 @@ func (p *parser) inner() Class {
 	return p.head()
 }
 
-func (p *parser) withHead() Class {
+func (p *reader) withHead() Class {
 	p.main = p.depth
 	p.step()
 	p.setLevel(levelName)
@@ -322,7 +325,7 @@ func (p *parser) withHead() Class {
 }
 
 // prepared is for the statements about prepared statements.
-func (p *parser) prepared() Class {
+func (p *reader) prepared() Class {
 	if p.lex.flavor == SQLite {
 		return Class{Kind: Opaque}
 	}

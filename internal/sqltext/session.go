@@ -1,6 +1,6 @@
 package sqltext
 
-func (p *parser) set() Class {
+func (p *reader) set() Class {
 	p.step()
 	switch p.lex.flavor {
 	case MySQL:
@@ -19,7 +19,7 @@ func (p *parser) set() Class {
 	return Class{Kind: Session, Pins: true}
 }
 
-func (p *parser) setMySQL() Class {
+func (p *reader) setMySQL() Class {
 	switch p.tok.kw {
 	case kwStatement:
 		// SET STATEMENT a=b, … FOR statement
@@ -52,7 +52,7 @@ func (p *parser) setMySQL() Class {
 
 // assignment reads one assignment of MySQL's SET, at least up to its value,
 // and adds what it does to c. A scope holds for the assignments behind it too.
-func (p *parser) assignment(c *Class, global *bool) {
+func (p *reader) assignment(c *Class, global *bool) {
 	here := *global
 	switch p.tok.typ {
 	case tokUserVar:
@@ -112,14 +112,14 @@ func (p *parser) assignment(c *Class, global *bool) {
 	}
 }
 
-func (p *parser) isAutocommit(t token) bool {
+func (p *reader) isAutocommit(t token) bool {
 	if t.typ == tokIdent && t.end-t.start > 2 {
 		return lookup(p.lex.text[t.start+1:t.end-1]) == kwAutocommit
 	}
 	return t.kw == kwAutocommit
 }
 
-func (p *parser) resetStatement() Class {
+func (p *reader) resetStatement() Class {
 	p.step()
 	switch p.lex.flavor {
 	case SQLite:
@@ -130,7 +130,7 @@ func (p *parser) resetStatement() Class {
 	return Class{Kind: Session, Pins: true}
 }
 
-func (p *parser) lock() Class {
+func (p *reader) lock() Class {
 	p.step()
 	switch p.lex.flavor {
 	case SQLite:
@@ -157,7 +157,7 @@ var pragmas = map[string]Kind{
 	"APPLICATION_ID": DDL, "INCREMENTAL_VACUUM": DDL, "OPTIMIZE": DDL, "USER_VERSION": DDL,
 }
 
-func (p *parser) pragma() Class {
+func (p *reader) pragma() Class {
 	p.step()
 	name := p.tok
 	p.step()

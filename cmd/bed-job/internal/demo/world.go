@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -218,4 +222,68 @@ func (b *bank) balance(ctx context.Context) (sum int64, err error) {
 func (b *bank) savings(ctx context.Context) (sum int64, err error) {
 	err = b.bare.QueryRowContext(ctx, `SELECT balance FROM savings WHERE owner = ?`, b.owner).Scan(&sum)
 	return sum, err
+}
+
+func (w *world) configFile() string { return filepath.Join(w.dir, "bed-job.yaml") }
+
+// command runs a command of bed-job with a configuration for the demo.
+func (w *world) command(ctx context.Context, o Options, args ...string) error {
+	if err := os.WriteFile(w.configFile(), []byte(w.configuration()), 0o600); err != nil {
+		return err
+	}
+	w.narrator.say("\n%s", w.narrator.bold("$ bed-job "+strings.Join(args, " ")))
+	if status := o.BedJob(ctx, o.Out, append(args, "-c", w.configFile())...); status != 0 {
+		return fmt.Errorf("bed-job %s ended with status %d", args[0], status)
+	}
+	return nil
+}
+
+func (w *world) configuration() string {
+	var b strings.Builder
+	b.WriteString("targetDataSource:\n")
+	// A dollar sign in a path is no variable.
+	quote := func(dsn string) string { return strconv.Quote(strings.ReplaceAll(dsn, "$", "$$")) }
+	for _, bank := range w.banks() {
+		fmt.Fprintf(&b, "  %s: {driver: sqlite, dsn: %s}\n", bank.name, quote(bank.dsn))
+	}
+	fmt.Fprintf(&b, "transactionLogDataSource: {driver: sqlite, dsn: %s}\n", quote(w.logDSN))
+	b.WriteString("jobConfig: {maxDeliveryTryDelayMillis: 0}\n")
+	return b.String()
+}
+
+// consoleAddress is where the demo's console is, if nothing else is there.
+const consoleAddress = "127.0.0.1:8390"
+
+// serve leaves a job running with its console, until ctx is done: the parked entry
+// is there to be looked at, tried and decided.
+func (w *world) serve(ctx context.Context, o Options) error {
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return err
+	}
+	text := w.configuration() + fmt.Sprintf("console: {listen: %q}\n", address)
+	if err := os.WriteFile(w.configFile(), []byte(text), 0o600); err != nil {
+		return err
+	}
+	n := w.narrator
+	n.title("The console", "bed-job run with console.listen")
+	n.say("Open %s in a browser: Bob's car is parked there.", n.bold("http://"+address+"/"))
+	n.say("\"Try it\" says why it is refused; \"Retry\" has the job try it again, \"Discard\" gives it up.")
+	n.say("Ctrl-C ends the demo.")
+	if status := o.BedJob(ctx, o.Out, "run", "--log-level", "error", "-c", w.configFile()); status != 0 {
+		return fmt.Errorf("bed-job run ended with status %d", status)
+	}
+	return nil
+}
+
+// freeAddress is consoleAddress, or one that is free.
+func freeAddress(ctx context.Context) (string, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", consoleAddress)
+	if err != nil {
+		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+			return "", fmt.Errorf("the console has nowhere to listen: %w", err)
+		}
+	}
+	address := l.Addr().String()
+	return address, l.Close()
 }

@@ -1,0 +1,395 @@
+package sqltext
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+func (p *reader) begin() Class {
+	f := p.lex.flavor
+	p.step()
+	if f == Postgres || f == SQLite || p.atEnd() {
+		return Class{Kind: Begin, ImplicitCommit: f == MySQL}
+	}
+	switch p.tok.kw {
+	case kwWork:
+		return Class{Kind: Begin, ImplicitCommit: f == MySQL}
+	case kwTran, kwTransaction, kwIsolation, kwRead, kwDeferred, kwImmediate, kwExclusive, kwConcurrent:
+		if f == ANSI {
+			return Class{Kind: Begin}
+		}
+	}
+	// A compound statement: BEGIN NOT ATOMIC … END.
+	p.body = true
+	p.push(false)
+	return Class{Kind: Opaque}
+}
+
+func (p *reader) start() Class {
+	p.step()
+	if p.tok.kw == kwTransaction && p.lex.flavor != SQLite {
+		return Class{Kind: Begin, ImplicitCommit: p.lex.flavor == MySQL}
+	}
+	return Class{Kind: Opaque}
+}
+
+// commit reads the words behind a COMMIT, or behind another word for it or
+// for ROLLBACK.
+func (p *reader) commit(k Kind) Class {
+	p.step()
+	if p.tok.kw == kwPrepared {
+		return Class{Kind: Opaque}
+	}
+	p.work()
+	return p.chain(k)
+}
+
+func (p *reader) work() {
+	switch p.tok.kw {
+	case kwWork, kwTransaction, kwTran:
+		p.step()
+	}
+}
+
+// chain reads [AND [NO] CHAIN].
+func (p *reader) chain(k Kind) Class {
+	c := Class{Kind: k}
+	if p.skip(kwAnd) {
+		c.Chain = p.tok.kw == kwChain
+	}
+	return c
+}
+
+func (p *reader) rollback() Class {
+	p.step()
+	if p.tok.kw == kwPrepared {
+		return Class{Kind: Opaque}
+	}
+	named := p.tok.kw == kwTransaction && p.lex.flavor == SQLite
+	p.work()
+	if named && p.tok.kw != kwTo && !p.atEnd() {
+		// SQLite takes a name here and ignores it.
+		p.step()
+	}
+	if p.skip(kwTo) {
+		return p.named(RollbackTo)
+	}
+	return p.chain(Rollback)
+}
+
+// named reads [SAVEPOINT] name.
+func (p *reader) named(k Kind) Class {
+	t := p.tok
+	if t.kw == kwSavepoint && k != Savepoint {
+		p.step()
+		if !p.atEnd() {
+			t = p.tok
+		}
+	}
+	switch {
+	case t.typ == tokWord, t.typ == tokIdent:
+	case t.typ == tokString && (p.lex.flavor == SQLite || p.lex.flavor == MySQL):
+	default:
+		return Class{Kind: Opaque}
+	}
+	name, ok := fold(p.lex.flavor, t.typ != tokWord, p.textOf(t))
+	if !ok || name == "" {
+		return Class{Kind: Opaque}
+	}
+	return Class{Kind: k, Name: name}
+}
+
+// postgresName is how many bytes of a name PostgreSQL keeps.
+const postgresName = 63
+
+// fold gives an identifier the form under which the database compares it. It
+// is not ok for one that is not spelled out.
+func fold(f Flavor, quoted bool, name string) (folded string, ok bool) {
+	if quoted {
+		if c := name[0]; c == 'U' || c == 'u' {
+			if strings.IndexByte(name, '\\') >= 0 {
+				return "", false
+			}
+			name = name[len("U&"):]
+		}
+		if len(name) < 2 {
+			return "", false
+		}
+		quote := name[:1]
+		name = name[1 : len(name)-1]
+		if quote != "[" && strings.Contains(name, quote) {
+			name = strings.ReplaceAll(name, quote+quote, quote)
+		}
+	}
+	switch f {
+	case MySQL:
+		return strings.ToLower(name), true
+	case SQLite:
+		return lowerASCII(name), true
+	case Postgres:
+		if !quoted {
+			name = lowerASCII(name)
+		}
+		if len(name) > postgresName {
+			n := postgresName
+			for n > 0 && !utf8.RuneStart(name[n]) {
+				n--
+			}
+			name = name[:n]
+		}
+		return name, true
+	}
+	if !quoted {
+		name = lowerASCII(name)
+	}
+	return name, true
+}
+
+// lowerASCII leaves letters beyond ASCII alone, as PostgreSQL and SQLite do.
+func lowerASCII(s string) string {
+	for i := range len(s) {
+		if c := s[i]; 'A' <= c && c <= 'Z' {
+			b := []byte(s)
+			for ; i < len(b); i++ {
+				if c := b[i]; 'A' <= c && c <= 'Z' {
+					b[i] = c + 'a' - 'A'
+				}
+			}
+			return string(b)
+		}
+	}
+	return s
+}
+
+// create reads CREATE up to the kind of object.
+func (p *reader) create() Class {
+	f := p.lex.flavor
+	p.step()
+	temporary := p.createOptions()
+	object := p.tok.kw
+	switch object {
+	case kwProcedure, kwFunction, kwTrigger, kwEvent, kwPackage:
+		// Its body is not run now.
+		p.body, p.inert = true, true
+	}
+	if !p.atEnd() {
+		p.step()
+	}
+	// IF NOT EXISTS temp.name
+	for p.tok.kw == kwIf || p.tok.kw == kwNot || p.tok.kw == kwExists {
+		p.step()
+	}
+	if k := p.tok.kw; k == kwTemp && f == SQLite || k == kwPgTemp && f == Postgres {
+		p.step()
+		temporary = temporary || p.tok.char == '.'
+	}
+	if temporary {
+		// MariaDB commits for a temporary sequence all the same.
+		return Class{Kind: Session, Pins: true, ImplicitCommit: f == MySQL && object == kwSequence}
+	}
+	return Class{Kind: DDL, ImplicitCommit: f == MySQL}
+}
+
+// createOptions steps over what stands between CREATE and the kind of object,
+// and reports whether that says TEMPORARY.
+func (p *reader) createOptions() (temporary bool) {
+	for !p.atEnd() {
+		switch t := p.tok; {
+		case t.kw == kwTemp || t.kw == kwTemporary:
+			temporary = true
+		case t.char == '=':
+			// OPTION = value
+			p.step()
+		case t.typ == tokUserVar, t.char == '(', t.char == ')':
+			// DEFINER = 'user'@'host' or CURRENT_USER()
+		case t.typ == tokWord && isOption(p.textOf(t)):
+		default:
+			return temporary
+		}
+		p.step()
+	}
+	return temporary
+}
+
+// options stand between CREATE and the kind of object.
+var options = map[string]bool{
+	"OR": true, "REPLACE": true, "ALGORITHM": true, "DEFINER": true, "SQL": true, "SECURITY": true,
+	"INVOKER": true, "AGGREGATE": true, "GLOBAL": true, "LOCAL": true, "CONSTRAINT": true,
+	"UNLOGGED": true, "RECURSIVE": true, "VIRTUAL": true,
+}
+
+func isOption(word string) bool {
+	if len(word) > maxWord {
+		return false
+	}
+	var buf [maxWord]byte
+	return options[string(upper(&buf, word))]
+}
+
+func (p *reader) drop() Class {
+	mysql := p.lex.flavor == MySQL
+	p.step()
+	if mysql && (p.tok.kw == kwTemporary || p.tok.kw == kwPrepare) {
+		return Class{Kind: Session, Pins: true}
+	}
+	return Class{Kind: DDL, ImplicitCommit: mysql}
+}
+
+func (p *reader) alter() Class {
+	f := p.lex.flavor
+	p.step()
+	if f == ANSI && p.tok.kw == kwSession {
+		return Class{Kind: Session, Pins: true}
+	}
+	if f == MySQL {
+		// ALTER EVENT … DO BEGIN … END
+		p.createOptions()
+		p.body = p.tok.kw == kwEvent
+		p.inert = p.body
+	}
+	return Class{Kind: DDL, ImplicitCommit: f == MySQL}
+}
+
+// flush is MySQL's. WITH READ LOCK and FOR EXPORT hold locks for the session.
+func (p *reader) flush() Class {
+	p.step()
+	if p.lex.flavor != MySQL {
+		return Class{Kind: Opaque}
+	}
+	c := Class{Kind: DDL, ImplicitCommit: true}
+	for !p.atEnd() {
+		if p.tok.kw == kwLock || p.tok.kw == kwExport {
+			c.Pins = true
+		}
+		p.step()
+	}
+	return c
+}
+
+// explain tells the EXPLAIN that runs its statement from the one that does not.
+func (p *reader) explain() Class {
+	f := p.lex.flavor
+	p.step()
+	runs := false
+	c := Class{Kind: Read}
+	switch f {
+	case MySQL:
+		for {
+			switch p.tok.kw {
+			case kwAnalyze:
+				runs = true
+				p.step()
+				continue
+			case kwExtended, kwPartitions:
+				p.step()
+				continue
+			case kwFormat:
+				p.format()
+				continue
+			case kwInto: // EXPLAIN FORMAT=JSON INTO @v
+				c.Pins = true
+				p.step()
+				p.step()
+				continue
+			}
+			break
+		}
+	case Postgres, ANSI:
+		switch {
+		case p.tok.char == '(':
+			runs = p.explainOptions()
+		case p.tok.kw == kwAnalyze || p.tok.kw == kwAnalyse:
+			runs = true
+			p.step()
+		}
+		p.skip(kwVerbose)
+	}
+	if !runs {
+		p.inert = true
+		return c
+	}
+	inner := p.inner()
+	inner.Pins = inner.Pins || c.Pins
+	return inner
+}
+
+// format steps over FORMAT = name.
+func (p *reader) format() {
+	p.step()
+	if p.tok.char == '=' {
+		p.step()
+	}
+	if !p.atEnd() {
+		p.step()
+	}
+}
+
+// explainOptions reads (ANALYZE [value], …) if it stands here, and reports
+// whether the statement will be run. The last value given counts.
+func (p *reader) explainOptions() bool {
+	ahead := p.lex
+	switch first := ahead.next(); {
+	case first.kw.isQuery(), first.kw == kwWith, first.char == '(':
+		return false
+	}
+	runs := false
+	outside := p.depth
+	p.step()
+	for !p.atEnd() && p.depth > outside {
+		if k := p.tok.kw; k != kwAnalyze && k != kwAnalyse {
+			p.step()
+			continue
+		}
+		p.step()
+		runs = !p.isFalse()
+	}
+	return runs
+}
+
+// isFalse reports whether the current token is a constant for false.
+func (p *reader) isFalse() bool {
+	on, known := p.constant(p.tok)
+	return known && !on
+}
+
+// constant reads t as a switch.
+func (p *reader) constant(t token) (on, known bool) {
+	s := p.textOf(t)
+	switch t.typ {
+	case tokString:
+		if len(s) < 2 || s[0] != s[len(s)-1] {
+			return false, false
+		}
+		s = s[1 : len(s)-1]
+	case tokWord, tokValue:
+	default:
+		return false, false
+	}
+	if len(s) > maxWord {
+		return false, false
+	}
+	var buf [maxWord]byte
+	switch string(upper(&buf, s)) {
+	case "0", "OFF", "FALSE":
+		return false, true
+	case "1", "ON", "TRUE":
+		return true, true
+	}
+	return false, false
+}
+
+// analyze is statistics everywhere, and MariaDB's EXPLAIN that runs.
+func (p *reader) analyze() Class {
+	p.step()
+	if p.lex.flavor != MySQL {
+		return Class{Kind: DDL}
+	}
+	if p.tok.kw == kwFormat {
+		p.format()
+	}
+	switch kw := p.tok.kw; {
+	case kw.isDML(MySQL), kw.isQuery() && kw != kwTable, kw == kwWith, p.tok.char == '(':
+		return p.inner()
+	}
+	return Class{Kind: DDL, ImplicitCommit: true}
+}
