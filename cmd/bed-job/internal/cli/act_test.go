@@ -1,13 +1,12 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -40,7 +39,7 @@ func count(t *testing.T, st txlog.Storage, f txlog.Filter) int {
 }
 
 func TestRetryMakesLogsDueWithTheirTriesReset(t *testing.T) {
-	st := txlog.NewMemory()
+	st := newLog(t)
 	ids := fill(t, st, 2, "a", false)
 	newHarness(t, st).run(t, "retry", ids[0]).want(t, 0, ids[0]+": due now\n")
 	u, err := st.Get(t.Context(), ids[0])
@@ -53,7 +52,7 @@ func TestRetryMakesLogsDueWithTheirTriesReset(t *testing.T) {
 }
 
 func TestActionsContinuePastFailuresAndEndWithStatus1(t *testing.T) {
-	st := txlog.NewMemory()
+	st := newLog(t)
 	ids, leased := fill(t, st, 2, "a", false), fill(t, st, 1, "a", true)[0]
 	h := newHarness(t, st)
 	r := h.run(t, "retry", "nope", ids[0], leased, ids[1])
@@ -68,8 +67,8 @@ func TestActionsContinuePastFailuresAndEndWithStatus1(t *testing.T) {
 	}
 }
 
-func TestAllThatIsParkedIsRetriedPageByPage(t *testing.T) {
-	st := txlog.NewMemory()
+func TestAllThatIsParkedIsRetriedAtOnce(t *testing.T) {
+	st := newLog(t)
 	fill(t, st, 2*pageSize+1, "a", false)
 	fill(t, st, 3, "b", false)
 	h := newHarness(t, st)
@@ -86,19 +85,9 @@ func TestAllThatIsParkedIsRetriedPageByPage(t *testing.T) {
 	}
 }
 
-func TestProgressIsShownOnATerminalOnly(t *testing.T) {
-	st := txlog.NewMemory()
-	fill(t, st, 2, "a", false)
-	h := newHarness(t, st)
-	h.ErrTTY = true
-	if r := h.run(t, "retry", "--parked"); !strings.Contains(r.err, "retry") || r.out != "2 entries of 2 due now\n" {
-		t.Errorf("got %+v", r)
-	}
-}
-
 func TestDiscardAsksOnATerminal(t *testing.T) {
 	for answer, discarded := range map[string]bool{"y\n": true, "yes\n": true, "YES\n": true, "\n": false, "n\n": false, "": false} {
-		st := txlog.NewMemory()
+		st := newLog(t)
 		id := fill(t, st, 1, "a", false)[0]
 		h := newHarness(t, st)
 		h.InTTY, h.In = true, strings.NewReader(answer)
@@ -113,7 +102,7 @@ func TestDiscardAsksOnATerminal(t *testing.T) {
 }
 
 func TestDiscardRefusesWithoutConfirmation(t *testing.T) {
-	st := txlog.NewMemory()
+	st := newLog(t)
 	id := fill(t, st, 1, "a", false)[0]
 	for _, what := range []string{id, "--parked"} {
 		r := newHarness(t, st).run(t, "discard", what)
@@ -123,46 +112,57 @@ func TestDiscardRefusesWithoutConfirmation(t *testing.T) {
 	}
 }
 
-// deciding is a log in which somebody else retries a unit between it being
-// listed and it being acted upon.
-type deciding struct {
-	*txlog.Memory
-	retried string
-}
-
-func (d deciding) List(ctx context.Context, f txlog.Filter) ([]*txlog.Unit, error) {
-	units, err := d.Memory.List(ctx, f)
-	return units, errors.Join(err, d.Memory.Retry(ctx, d.retried))
-}
-
-func TestWhatIsNotParkedAnyMoreIsNotDiscarded(t *testing.T) {
-	st := txlog.NewMemory()
-	ids := fill(t, st, 2, "a", false)
-	newHarness(t, deciding{st, ids[0]}).run(t, "discard", "--parked", "--yes").want(t, 0, "1 entry of 2 discarded, 1 not parked any more\n")
-	if _, err := st.Get(t.Context(), ids[0]); err != nil {
-		t.Errorf("the one that was retried meanwhile: %v", err)
+func TestAnActionIsDoneToExactlyWhatTheFilterMatches(t *testing.T) {
+	st := newLog(t)
+	fill(t, st, 5, "a", false)
+	fill(t, st, 3, "b", false)
+	h := newHarness(t, st)
+	h.run(t, "retry", "--data-source", "b", "--state", "parked", "--dry-run").want(t, 0, "3 entries of 3 would be due now\n")
+	if n := count(t, st, txlog.Filter{Parked: true}); n != 8 {
+		t.Fatalf("a dry run has left %d parked", n)
+	}
+	h.run(t, "retry", "--data-source", "b", "--text", "DELETE", "--reason", "mended").want(t, 0, "3 entries of 3 due now\n")
+	h.run(t, "retry", "--text", "no such text").want(t, 0, "")
+	h.run(t, "park", "--state", "waiting", "-o", "json").want(t, 0, "{\n  \"action\": \"park\",\n  \"changed\": 3,\n  \"dryRun\": false\n}\n")
+	id := fill(t, st, 1, "c", false)[0]
+	h.run(t, "discard", id, "--dry-run").want(t, 0, id+": would be discarded\n")
+	h.run(t, "discard", id, "--yes", "--reason", "the order was cancelled").want(t, 0, id+": discarded\n")
+	store, err := h.desk(st, &config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit, err := store.Audit(t.Context(), ops.Page{})
+	if err != nil || len(audit.Records) != 3 {
+		t.Fatalf("the audit holds %+v, %v", audit, err)
+	}
+	for i, want := range []ops.Record{
+		{Action: ops.Discard, What: id, Count: 1, Reason: "the order was cancelled"},
+		{Action: ops.Park, What: `{"state":"waiting"}`, Count: 3},
+		{Action: ops.Retry, What: `{"dataSource":"b","text":"\u003cmasked\u003e"}`, Count: 3, Reason: "mended"},
+	} {
+		got := audit.Records[i]
+		if got.Action != want.Action || got.Count != want.Count || got.Reason != want.Reason || !strings.HasPrefix(got.Who, "bed-job ") ||
+			!strings.HasPrefix(got.What, want.What[:8]) {
+			t.Errorf("record %d is %+v, want %+v", i, got, want)
+		}
 	}
 }
 
-// failing is a log that breaks after some calls.
-type failing struct {
-	*txlog.Memory
-	left *int
-}
-
-func (f failing) Retry(ctx context.Context, id string) error {
-	if *f.left--; *f.left < 0 {
-		return errors.New("the log's database is gone")
+func TestEntriesAreListedByEachFilter(t *testing.T) {
+	st := newLog(t)
+	fill(t, st, 2, "a", false)
+	leased := fill(t, st, 1, "b", true)[0]
+	h := newHarness(t, st)
+	for args, n := range map[string]int{
+		"--state parked": 2, "--state leased": 1, "--state waiting": 0, "--data-source b": 1, "--text DELETE": 3, "--text delete": 0,
+		"--transaction " + leased: 1, "--text % --state parked": 0, "--text DELETE --limit 2": 2, "--parked --text no": 2,
+	} {
+		r := h.run(t, append([]string{"list", "-o", "json"}, strings.Fields(args)...)...)
+		if got := strings.Count(r.out, `"transactionId"`); r.status != 0 || got != n {
+			t.Errorf("list %s shows %d, want %d: %+v", args, got, n, r)
+		}
 	}
-	return f.Memory.Retry(ctx, id)
-}
-
-func TestALogThatBreaksStopsTheWholeWork(t *testing.T) {
-	st, left := txlog.NewMemory(), 1
-	fill(t, st, 3, "a", false)
-	r := newHarness(t, failing{st, &left}).run(t, "retry", "--parked")
-	r.want(t, 1, "1 entry of 3 due now\n")
-	if r.err != "bed-job: stopped: the log's database is gone\n" || left != -1 {
-		t.Errorf("stderr is %q, %d calls too many", r.err, -1-left)
+	if r := h.run(t, "list", "--state", "lost"); r.status != 2 {
+		t.Errorf("an unknown state: %+v", r)
 	}
 }

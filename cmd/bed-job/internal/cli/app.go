@@ -186,12 +186,12 @@ and doctor are their own.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SuggestionsMinimumDistance = 2
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "", "text or json (default: text on a terminal, json otherwise)")
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
 	root.AddCommand(
-		a.runCommand(), a.listCommand(), a.showCommand(), a.retryCommand(), a.discardCommand(),
+		a.runCommand(), a.listCommand(), a.showCommand(), a.tryCommand(), a.retryCommand(), a.parkCommand(), a.discardCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.checkCommand(), a.watchCommand(),
 		a.statsCommand(), a.doctorCommand(), a.schemaCommand(), a.demoCommand(), a.consoleCommand(), a.versionCommand(),
 	)
 	return root

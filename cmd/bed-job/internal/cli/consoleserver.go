@@ -14,6 +14,8 @@ import (
 
 	"github.com/bedsql/bed/console"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/bedprom"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -25,6 +27,9 @@ type consoleServer struct {
 	console *console.Console
 	server  *http.Server
 	ended   chan error
+	// bus is what metrics count: a job's.
+	bus     *listener.Bus
+	metrics *bedprom.Collector
 	// URL is where it is.
 	URL string
 }
@@ -40,18 +45,21 @@ const (
 // serveConsole begins to serve. An address that cannot be listened on is an error
 // at once.
 func serveConsole(ctx context.Context, cfg console.Config, logger *logrus.Logger) (*consoleServer, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("console.listen: %w", err)
 	}
 	// The port may have been chosen by the system.
 	host, _, _ := net.SplitHostPort(cfg.Listen)
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	_, port, _ := net.SplitHostPort(socket.Addr().String())
 	cfg.Listen = net.JoinHostPort(host, port)
 	cfg.Logger = logger
-	s := &consoleServer{ended: make(chan error, 1)}
+	s := &consoleServer{ended: make(chan error, 1), bus: listener.NewBus(logger)}
+	s.metrics = bedprom.New(s.bus, bedprom.WithLog(askLog(s.store.Load), 0))
+	cfg.Metrics = bedprom.Handler(s.metrics)
 	if s.console, err = console.NewOn(s.opened, cfg); err != nil {
-		_ = listener.Close()
+		s.metrics.Close()
+		_ = socket.Close()
 		return nil, err
 	}
 	quiet := logger.WriterLevel(logrus.DebugLevel)
@@ -66,7 +74,7 @@ func serveConsole(ctx context.Context, cfg console.Config, logger *logrus.Logger
 	s.URL = "http://" + net.JoinHostPort(host, port) + "/"
 	go func() {
 		defer quiet.Close()
-		err := s.server.Serve(listener)
+		err := s.server.Serve(socket)
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		}
@@ -105,6 +113,7 @@ func (s *consoleServer) end() {
 		_ = s.server.Close()
 	}
 	<-s.ended
+	s.metrics.Close()
 }
 
 // opsConfig is what the store behind the console knows beside the log.

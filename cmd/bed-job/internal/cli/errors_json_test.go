@@ -33,7 +33,7 @@ func wantJSON(t *testing.T, text string, want ...string) {
 
 func TestErrorsAreJSONWhereTheLogLinesAre(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t, txlog.NewMemory())
+	h := newHarness(t, newLog(t))
 	broken := newHarness(t, txlog.NewMemory())
 	write(t, broken.config, "transactionLogDataSource: {driver: oracle, dsn: x}\nwhat: is this\n")
 	gone := newHarness(t, txlog.NewMemory())

@@ -27,7 +27,7 @@ const (
 
 func (a *app) listCommand() *cobra.Command {
 	var (
-		f      txlog.Filter
+		f      filters
 		limit  int
 		out    output
 		verify bool
@@ -39,15 +39,18 @@ func (a *app) listCommand() *cobra.Command {
 			verdictHelp + "\n" + jsonHelp,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.OlderThan < 0 || limit < 0 {
-				return usagef(cmd, "--older-than and --limit must not be negative")
+			if err := f.read(cmd); err != nil {
+				return err
+			}
+			if limit < 0 {
+				return usagef(cmd, "--limit must not be negative")
 			}
 			need := onlyLog
 			if verify {
 				need = logAndTargets
 			}
 			return a.withConfig(cmd.Context(), need, func(st txlog.Storage, cfg *config) error {
-				list := logList{app: a, storage: st, json: out.json()}
+				list := logList{app: a, storage: st, json: out.json(), cfg: cfg}
 				if verify {
 					list.verifier = a.verifier(st, cfg)
 					defer list.verifier.Close()
@@ -59,15 +62,9 @@ func (a *app) listCommand() *cobra.Command {
 	a.configFlag(cmd)
 	a.outputFlag(cmd, &out)
 	a.filterFlags(cmd, &f)
-	cmd.Flags().BoolVar(&f.Parked, "parked", false, "only those that wait for an operator")
 	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many (0: all)")
 	cmd.Flags().BoolVar(&verify, "verify", false, "ask the targets whether each is applied already")
 	return cmd
-}
-
-func (a *app) filterFlags(cmd *cobra.Command, f *txlog.Filter) {
-	cmd.Flags().StringVar(&f.DataSource, "data-source", "", "only those of the data source `name`")
-	cmd.Flags().DurationVar(&f.OlderThan, "older-than", 0, "only those at least so old, such as 30m or 24h")
 }
 
 // eachUnit pages through the units that f selects.
@@ -104,6 +101,7 @@ type logList struct {
 	storage  txlog.Storage
 	verifier *ops.Verifier // nil: the targets are not asked
 	json     bool
+	cfg      *config
 }
 
 // page is a page of units with their verdicts, if these were asked for.
@@ -119,9 +117,20 @@ func (p page) verdict(i int) *ops.Judgement {
 	return &p.judged[i]
 }
 
-func (l *logList) print(ctx context.Context, f txlog.Filter, limit int) error {
+func (l *logList) print(ctx context.Context, f filters, limit int) error {
+	match := func(do func([]*txlog.Unit) error) error {
+		plain, ok := f.plain()
+		if ok {
+			return eachUnit(ctx, l.storage, plain, limit, do)
+		}
+		store, err := l.desk(l.storage, l.cfg)
+		if err != nil {
+			return err
+		}
+		return eachMatch(ctx, store, f.Filter, limit, do)
+	}
 	each := func(do func(page) error) error {
-		return eachUnit(ctx, l.storage, f, limit, func(units []*txlog.Unit) (err error) {
+		return match(func(units []*txlog.Unit) (err error) {
 			p := page{units: units}
 			if l.verifier != nil {
 				if p.judged, err = l.verifier.Judge(ctx, units); err != nil {

@@ -40,7 +40,8 @@ type harness struct {
 // unclosed keeps a log open between the commands of a test.
 type unclosed struct{ txlog.Storage }
 
-func (unclosed) Close() error { return nil }
+func (unclosed) Close() error            { return nil }
+func (u unclosed) Unwrap() txlog.Storage { return u.Storage }
 
 func newHarness(t *testing.T, st txlog.Storage) *harness {
 	t.Helper()
@@ -71,4 +72,15 @@ func (r run) want(t *testing.T, status int, out string) {
 	if r.status != status || r.out != out {
 		t.Errorf("status %d, want %d; printed\n%s\nwant\n%s\nand to stderr\n%s", r.status, status, r.out, out, r.err)
 	}
+}
+
+// newLog makes a log in a file, with which an operator can work.
+func newLog(t *testing.T) *txlog.SQLStorage {
+	t.Helper()
+	st, err := txlog.Open(t.Context(), "sqlite", "file:"+filepath.Join(t.TempDir(), "log.db"), txlog.WithoutActivity())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	return st
 }

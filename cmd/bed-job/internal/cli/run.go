@@ -112,6 +112,7 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 		if err := served.ready(st, a.opsConfig(cfg)); err != nil {
 			return err
 		}
+		cfg.job.Bus = served.bus
 	}
 	defer context.AfterFunc(ctx, func() {
 		log.Info("ending: what is in flight is finished; a second signal ends it at once")

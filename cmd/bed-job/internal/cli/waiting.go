@@ -116,11 +116,6 @@ func ask[T any](ctx context.Context, b boundedLog, question func(context.Context
 	return answer, b.app.silence(bounded, b.source, err)
 }
 
-func (b boundedLog) tell(ctx context.Context, do func(context.Context) error) error {
-	_, err := ask(ctx, b, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
-	return err
-}
-
 func (b boundedLog) List(ctx context.Context, f txlog.Filter) ([]*txlog.Unit, error) {
 	return ask(ctx, b, func(ctx context.Context) ([]*txlog.Unit, error) { return b.Storage.List(ctx, f) })
 }
@@ -139,12 +134,4 @@ func (b boundedLog) DataSources(ctx context.Context) ([]string, error) {
 
 func (b boundedLog) Stats(ctx context.Context) ([]txlog.Stats, error) {
 	return ask(ctx, b, b.Storage.Stats)
-}
-
-func (b boundedLog) Retry(ctx context.Context, id string) error {
-	return b.tell(ctx, func(ctx context.Context) error { return b.Storage.Retry(ctx, id) })
-}
-
-func (b boundedLog) Discard(ctx context.Context, id string) error {
-	return b.tell(ctx, func(ctx context.Context) error { return b.Storage.Discard(ctx, id) })
 }

@@ -105,14 +105,12 @@ func (stuckLog) Stats(ctx context.Context) ([]txlog.Stats, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
-func (stuckLog) Retry(ctx context.Context, _ string) error   { <-ctx.Done(); return ctx.Err() }
-func (stuckLog) Discard(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 
 func TestALogThatStopsAnsweringIsToldByEveryCommand(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, stuckLog{txlog.NewMemory()})
 	write(t, h.config, "targetDataSource:\n  a: {driver: sqlite, dsn: /nowhere/a.db}\ntransactionLogDataSource: {driver: sqlite, dsn: /nowhere/log.db}\n")
-	for _, args := range []string{"list", "list --verify", "show x", "stats", "retry x", "discard x --yes", "retry --parked", "run --once"} {
+	for _, args := range []string{"list", "list --verify", "show x", "stats", "run --once"} {
 		r := h.run(t, append(strings.Fields(args), "--log-timeout", "50ms")...)
 		if r.status != 1 || !strings.Contains(r.err, "sqlite at /nowhere/log.db) did not answer within 50ms") {
 			t.Errorf("%s: %+v", args, r)

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+// tried is a trial as JSON shows it; numbers are texts, as in the API.
+type tried struct {
+	ID string `json:"id"`
+	// Rows are those that each statement would change; null where the database did not tell.
+	Rows  []*string `json:"rows"`
+	Error string    `json:"error"`
+	Class string    `json:"class,omitempty"`
+	Notes []string  `json:"notes"`
+	Took  string    `json:"took"`
+}
+
+func (a *app) tryCommand() *cobra.Command {
+	var (
+		reason string
+		out    output
+	)
+	cmd := &cobra.Command{
+		Use:   "try ID",
+		Short: "Run a write in a transaction that is rolled back, and say what it would do",
+		Long: `Run a write in a local transaction of its target that is rolled back, and say how many
+rows it would change, or the database's error. It waits at most 10 s for locks and leaves
+none. What a rollback does not undo is said. It is audited.
+
+Exit status: 0 the write would be applied, 1 it would not, or could not be tried.
+
+JSON (-o json): an object with id, rows (of each statement, as texts; null where the
+database does not tell), error, class, notes and took.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef(cmd, "try takes one ID")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withDesk(cmd.Context(), logAndTargets, func(ctx context.Context, s *ops.Store, _ *config) error {
+				trial, err := s.Try(ctx, args[0], a.by(reason))
+				if err != nil {
+					return explain(args[0], err)
+				}
+				return a.tellTrial(args[0], trial, out)
+			})
+		},
+	}
+	a.configFlag(cmd)
+	a.outputFlag(cmd, &out)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit")
+	return cmd
+}
+
+func (a *app) tellTrial(id string, trial *ops.Trial, out output) error {
+	if out.json() {
+		said := tried{ID: id, Rows: []*string{}, Error: trial.Error, Class: trial.Class, Notes: trial.Notes, Took: trial.Took.Round(time.Millisecond).String()}
+		for _, n := range trial.Rows {
+			var text *string
+			if n >= 0 {
+				t := fmt.Sprint(n)
+				text = &t
+			}
+			said.Rows = append(said.Rows, text)
+		}
+		text, err := marshal(said, "")
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(a.Out, text)
+	} else {
+		for i, n := range trial.Rows {
+			which := ""
+			if len(trial.Rows) > 1 || trial.Error != "" {
+				which = fmt.Sprintf("statement %d ", i+1)
+			}
+			switch {
+			case n < 0:
+				fmt.Fprintf(a.Out, "%swould be applied; how many rows it would change the database does not tell\n", which)
+			case n == 1:
+				fmt.Fprintf(a.Out, "%swould change 1 row\n", which)
+			default:
+				fmt.Fprintf(a.Out, "%swould change %d rows\n", which, n)
+			}
+		}
+		if trial.Error != "" {
+			fmt.Fprintf(a.Out, "would fail: %s\n", printable(redact(trial.Error, a.dsns...)))
+		}
+		for _, note := range trial.Notes {
+			fmt.Fprintf(a.Out, "note: %s\n", printable(note))
+		}
+	}
+	if trial.Error != "" {
+		return errReported
+	}
+	return nil
+}
