@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
@@ -68,6 +69,8 @@ type claimed struct {
 	// joined: it was delivered together with others.
 	joined bool
 	result result
+	// failed are the attempts that failed, for operators.
+	failed []txlog.Attempt
 }
 
 // joins reports whether there is nothing special about the unit: it is to be
@@ -87,6 +90,12 @@ func (u *claimed) sameSettings(o *claimed) bool {
 // end ends the work on the unit.
 func (u *claimed) end() {
 	u.lease.Release()
+	switch u.result.kind {
+	case delivered:
+		u.drain.counts.Count(journal.AsyncJob, 1)
+	case parked:
+		u.drain.counts.Count(journal.Parked, 1)
+	}
 	u.drain.note(u.result.count)
 }
 
@@ -143,6 +152,9 @@ func (u *claimed) judge(a try, late bool) result {
 	}
 	if a.Delivered() {
 		return u.delivered(a.Outcome)
+	}
+	if !a.NoConn && !a.OnReceipt { // else it was not tried
+		u.failed = append(u.failed, txlog.Attempt{At: time.Now(), Origin: listener.AsyncJob.String(), Class: a.Class.String(), Err: a.Err.Error()})
 	}
 	verdict := txlog.Verdict{InDoubt: u.InDoubt || a.Maybe(), Err: a.Err.Error()}
 	if d.flight.Err() != nil && (!a.Class.Answered() || a.Class == delivery.Retryable) {
@@ -298,6 +310,7 @@ func (u *claimed) pushBack(verdict txlog.Verdict) result {
 // within a lease.
 func (u *claimed) release(verdict txlog.Verdict) bool {
 	job := u.drain.job
+	verdict.Attempts = u.failed
 	u.drain.rest(u.Unit)
 	_, err := backoff.Retry(u.drain.writes, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(u.drain.writes, job.cfg.Lease)

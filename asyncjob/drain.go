@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -26,6 +28,8 @@ type drain struct {
 	tally *tally
 	name  string
 	src   *source // nil: the data source is not among the targets
+	// counts is for what operators are told of minutes.
+	counts *journal.Tally
 
 	// probing is held during a probe, so that connections that break together
 	// make one probe fail and not many.
@@ -44,7 +48,10 @@ type drain struct {
 }
 
 func newDrain(s *shutdown, t *tally, name string) *drain {
-	return &drain{shutdown: s, job: t.job, tally: t, name: name, src: t.job.sources[name], rested: map[string]bool{}}
+	return &drain{
+		shutdown: s, job: t.job, tally: t, name: name, src: t.job.sources[name], rested: map[string]bool{},
+		counts: t.job.control.journal.Tally(name),
+	}
 }
 
 func (d *drain) note(change func(*DataSourceReport)) { d.tally.note(d.name, change) }
@@ -72,6 +79,9 @@ func (d *drain) logger() logrus.FieldLogger { return d.job.log.WithField("data_s
 // run delivers what is due, unless the data source is down.
 func (d *drain) run() {
 	d.note(func(*DataSourceReport) {}) // so that the report names it
+	if d.paused() {
+		return
+	}
 	if d.src == nil {
 		d.note(func(r *DataSourceReport) { r.Unknown = true })
 		d.block(d.logger(), errUnknown, errUnknown.Error())
@@ -86,13 +96,43 @@ func (d *drain) run() {
 	}
 }
 
+// paused reports whether operators have paused the data source, or whether that
+// cannot be found out.
+func (d *drain) paused() bool {
+	paused, err := d.job.control.paused(d.ctx, d.name)
+	switch {
+	case err != nil:
+		d.tally.failed(fmt.Errorf("asyncjob: data source %s: whether it is paused cannot be read: %w", d.name, err))
+		return true
+	case paused:
+		d.pause()
+	case d.job.concerns.settled(d.name + pausedKey):
+		d.logger().Info("the data source is resumed")
+	}
+	return paused
+}
+
+// pausedKey tells what is said of a pause from what is said of deliveries.
+const pausedKey = "\x00paused"
+
+func (d *drain) pause() {
+	d.note(func(r *DataSourceReport) { r.Paused = true })
+	if d.job.concerns.raise(d.name+pausedKey, "paused") {
+		d.logger().Warn("the data source is paused by an operator: nothing is delivered until it is resumed")
+	}
+}
+
 // claimAll claims units and has them delivered until there are no more. The
 // next are claimed while the last of those before are being delivered.
 func (d *drain) claimAll() error {
 	removals := newRemovals(d, d.concurrency())
 	defer removals.close()
-	work := newQueue(d.concurrency(), d.job.cfg.DeliveryBatch, func(units []*claimed) {
+	var work *queue
+	work = newQueue(d.concurrency(), d.job.cfg.DeliveryBatch, func(units []*claimed) {
 		d.job.guard(func() { batch(units).deliver() })
+		if d.src != nil && slices.ContainsFunc(units, func(u *claimed) bool { return u.result.kind == delivered }) {
+			work.widen(d.src.goesWell())
+		}
 		for _, u := range units {
 			if u.result.kind != delivered {
 				u.end()
@@ -102,10 +142,19 @@ func (d *drain) claimAll() error {
 		}
 	})
 	defer work.idle()
-	most := d.job.cfg.TransactionLogFetchDataCount
+	if d.src != nil {
+		work.widen(d.src.inFlight())
+	}
 	// The workers need not wait for the first to be many.
-	limit := min(most, max(firstClaim, firstPerWorker*d.concurrency()))
+	most := min(d.job.cfg.TransactionLogFetchDataCount, max(firstClaim, firstPerWorker*d.concurrency()))
 	for d.ctx.Err() == nil {
+		limit, paused, err := d.allowed(most)
+		if err != nil || limit == 0 {
+			if paused {
+				d.pause()
+			}
+			return err
+		}
 		units, err := d.claim(limit)
 		if err != nil {
 			return err
@@ -116,13 +165,25 @@ func (d *drain) claimAll() error {
 		if len(units) < limit || !fresh || d.src == nil {
 			return nil
 		}
-		limit = most
+		most = d.job.cfg.TransactionLogFetchDataCount
 		work.shrunk(len(units) / 2)
 		if d.outage() != nil || d.withoutReceipts() != nil {
 			return nil
 		}
 	}
 	return nil
+}
+
+// allowed bounds a claim by what operators have set, and by what is in flight while
+// a data source is approached after an outage. 0: nothing may be claimed.
+func (d *drain) allowed(most int) (n int, paused bool, err error) {
+	d.job.beat(d.ctx, nil)
+	if d.src != nil {
+		if some := d.src.inFlight(); some < d.src.concurrency {
+			most = min(most, firstPerWorker*some)
+		}
+	}
+	return d.job.control.reserve(d.ctx, d.name, most)
 }
 
 // claim does not end with ctx: an answer that came too late would leave units
@@ -180,6 +241,7 @@ func (d *drain) probe() error {
 	err := d.src.probe(ctx, d.job.cfg.ProbeTimeout)
 	if err == nil {
 		d.src.reached()
+		d.job.control.see(ctx, d.name, nil)
 		return nil
 	}
 	if ctx.Err() == nil { // else it was the round that ended, which says nothing of the data source
@@ -197,6 +259,7 @@ func (d *drain) wentDown(err error) {
 	d.mu.Unlock()
 	if first {
 		d.src.unreachable(err)
+		d.job.control.see(d.writes, d.name, err)
 		d.note(func(r *DataSourceReport) { r.Unreachable = err })
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/robfig/cron/v3"
 	"github.com/sirupsen/logrus"
@@ -30,6 +31,8 @@ type Job struct {
 	log      *logrus.Entry
 	running  atomic.Bool
 	closed   atomic.Bool
+	// control is for what operators tell the job and are told.
+	control *control
 	// concerns are what was told that only an operator can mend.
 	concerns concerns
 	// watching is held while Config.OnProgress is called.
@@ -63,6 +66,7 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		sources: make(map[string]*source, len(targets)), serving: map[string]bool{},
 		log: cfg.Logger.WithField("job", cfg.Name),
 	}
+	j.control = newControl(storage, &cfg, j.log)
 	receipts := attempt.Receipts{
 		LogID: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
 	}
@@ -90,6 +94,10 @@ func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 		t.failed(err)
 	}
 	var all sync.WaitGroup
+	j.beat(ctx, err)
+	if j.control.purgeDue(j.cfg.PurgeInterval) {
+		all.Go(func() { j.guard(func() { j.control.purge(s.ctx) }) })
+	}
 	for name, work := range due {
 		all.Go(func() { j.guard(func() { j.serve(s, t, name, work, true) }) })
 	}
@@ -135,6 +143,8 @@ func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
 	if err != nil && s.ctx.Err() == nil {
 		j.log.WithError(err).Error("the round is not complete")
 	}
+	j.beat(s.ctx, err)
+	j.look(s, rounds, due)
 	for name, work := range due {
 		if !j.take(name) {
 			j.log.WithField("data_source", name).Debug("a tick is skipped: the round before is still going")
@@ -143,6 +153,30 @@ func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
 		rounds.Go(func() {
 			defer j.leave(name)
 			j.guard(func() { j.round(s, name, work) })
+		})
+	}
+}
+
+// beat says that the job is alive, unless the log did not answer.
+func (j *Job) beat(ctx context.Context, err error) {
+	if err == nil {
+		j.control.alive(ctx, j.schedule.Next(time.Now()))
+	}
+}
+
+// look does what operators are told of beside the rounds: it probes data sources
+// without work of which it is not known that they are reachable, and purges.
+func (j *Job) look(s *shutdown, rounds *sync.WaitGroup, due map[string]bool) {
+	if j.control.purgeDue(j.cfg.PurgeInterval) {
+		rounds.Go(func() { j.guard(func() { j.control.purge(s.ctx) }) })
+	}
+	for name := range j.sources {
+		if due[name] || !j.control.wonders(name) || !j.take(name) {
+			continue
+		}
+		rounds.Go(func() {
+			defer j.leave(name)
+			j.guard(func() { _ = newDrain(s, newTally(j), name).probe() })
 		})
 	}
 }
@@ -226,6 +260,7 @@ func (j *Job) Close() error {
 	if !j.closed.CompareAndSwap(false, true) {
 		return nil
 	}
+	j.control.leave()
 	for _, s := range j.sources {
 		s.others.close()
 		if err := s.own.pool.Close(); err != nil {

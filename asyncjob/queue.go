@@ -11,9 +11,10 @@ import (
 // something to do.
 type queue struct {
 	// work is done on up to most units at a time, each of another transaction.
-	work  func([]*claimed)
-	limit int
-	most  int
+	work func([]*claimed)
+	// limit is how many workers there may be at the most, now how many there may be now.
+	limit, now int
+	most       int
 
 	mu sync.Mutex
 	// changed: fewer units wait, or a worker has ended.
@@ -34,7 +35,7 @@ type lane struct {
 }
 
 func newQueue(workers, most int, work func([]*claimed)) *queue {
-	q := &queue{work: work, limit: workers, most: most, lanes: map[string]*lane{}}
+	q := &queue{work: work, limit: workers, now: workers, most: most, lanes: map[string]*lane{}}
 	q.changed.L = &q.mu
 	return q
 }
@@ -58,9 +59,24 @@ func (q *queue) add(units []*claimed) {
 		l.units = append(l.units, group...)
 	}
 	q.waiting += len(units)
-	for range min(q.limit-q.workers, len(q.ready)) {
+	q.start()
+}
+
+// start begins as many workers as there may be and have something to do.
+func (q *queue) start() {
+	for range min(q.now-q.workers, len(q.ready)) {
 		q.workers++
 		go q.run()
+	}
+}
+
+// widen lets up to n workers be.
+func (q *queue) widen(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n = min(n, q.limit); n != q.now {
+		q.now = n
+		q.start()
 	}
 }
 
@@ -82,6 +98,9 @@ func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 	defer q.mu.Unlock()
 	// While there is not enough for all workers, nobody takes more than its share.
 	share := max(1, min(q.most, q.waiting/q.limit))
+	if q.now < q.limit {
+		share = 1
+	}
 	still := on[:0]
 	for _, l := range on {
 		switch {

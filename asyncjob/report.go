@@ -59,6 +59,8 @@ type DataSourceReport struct {
 	// Purge is why its receipts could not be erased or purged for want of
 	// rights, or nil. They pile up until an operator acts.
 	Purge error
+	// Paused: operators have paused it, nothing is delivered until they resume it.
+	Paused bool
 	// Unknown is whether the log names a data source that is not among the
 	// job's targets.
 	Unknown bool
@@ -80,7 +82,7 @@ func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "claimed %d, delivered %d (assumed %d), failed %d, parked %d, pushed back %d, lost %d in %v",
 		r.Claimed, r.Delivered, r.Assumed, r.Failed, r.Parked, r.PushedBack, r.Lost, r.Duration.Round(time.Millisecond))
-	var down, unknown, blocked []string
+	var down, unknown, blocked, paused []string
 	for _, name := range slices.Sorted(maps.Keys(r.DataSources)) {
 		switch ds := r.DataSources[name]; {
 		case ds.Unknown:
@@ -89,6 +91,8 @@ func (r Report) String() string {
 			blocked = append(blocked, name)
 		case ds.Unreachable != nil:
 			down = append(down, name)
+		case ds.Paused:
+			paused = append(paused, name)
 		}
 	}
 	if down != nil {
@@ -96,6 +100,9 @@ func (r Report) String() string {
 	}
 	if unknown != nil {
 		b.WriteString("; unknown: " + strings.Join(unknown, ", "))
+	}
+	if paused != nil {
+		b.WriteString("; paused: " + strings.Join(paused, ", "))
 	}
 	if blocked != nil {
 		b.WriteString("; waiting for an operator: " + strings.Join(blocked, ", "))

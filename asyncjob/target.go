@@ -64,8 +64,11 @@ type source struct {
 	// purgeFor is the constant; a test shortens it.
 	purgeFor time.Duration
 
-	mu     sync.Mutex
-	down   bool
+	mu   sync.Mutex
+	down bool
+	// window is how many units may be in flight after an outage: it doubles while it goes
+	// well. 0: as many as there are connections.
+	window int
 	purged time.Time
 	// purgedTo is the receipt up to which a purge came that is not at its end.
 	purgedTo string
@@ -131,7 +134,33 @@ func (s *source) unreachable(err error) {
 	if !s.down {
 		s.log.WithError(err).Warn("the data source is unreachable; its entries wait, no try is counted")
 	}
-	s.down = true
+	s.down, s.window = true, 1
+}
+
+// inFlight is how many units may be in flight now.
+func (s *source) inFlight() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.window == 0 {
+		return s.concurrency
+	}
+	return s.window
+}
+
+// goesWell notes that something was delivered: one more may then be in flight than
+// before, which doubles their number each time that all of them are through. It
+// gives how many may be.
+func (s *source) goesWell() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.window == 0 {
+		return s.concurrency
+	}
+	if s.window++; s.window >= s.concurrency {
+		s.window = 0
+		return s.concurrency
+	}
+	return s.window
 }
 
 // panicError is a driver's panic during an attempt.

@@ -24,6 +24,8 @@ type dataSource struct {
 	driver string
 	dsn    string
 	at     entry // where dsn stands, for problems found later
+	// noActivity: see runConfig. Only of the log.
+	noActivity bool
 	// problem is why it cannot be used; only where problems are no reason to
 	// refuse the whole configuration.
 	problem error
@@ -35,8 +37,15 @@ type config struct {
 	targets []dataSource
 	job     jobConfig
 	console consoleConfig
+	runConfig
+}
+
+// A runConfig is what the section jobConfig says that is not for the job itself.
+type runConfig struct {
 	// exitIfLogUnavailable: run does not wait for a log that is down.
 	exitIfLogUnavailable bool
+	// noActivity: what becomes of the writes of each minute is not kept.
+	noActivity bool
 }
 
 // part says how much of a configuration a command needs. What it does not
@@ -125,12 +134,12 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 		},
 		"jobConfig": func(e entry) {
 			if p == wholeFile {
-				d.jobConfig(e, &c.job, &c.exitIfLogUnavailable)
+				d.jobConfig(e, &c.job, &c.runConfig)
 				return
 			}
 			// Who only looks wants to know when the job will come, if it can be told.
 			lenient := &decoder{file: d.file, lookup: d.lookup, anchors: d.anchors}
-			if lenient.jobConfig(e, &c.job, new(bool)); len(lenient.problems) > 0 {
+			if lenient.jobConfig(e, &c.job, new(runConfig)); len(lenient.problems) > 0 {
 				c.job = jobConfig{}
 			}
 		},
@@ -138,6 +147,7 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 	if !ok {
 		return
 	}
+	c.log.noActivity = c.noActivity
 	for _, section := range []string{"targetDataSource", "transactionLogDataSource"} {
 		if !given[section] && (p == wholeFile || section == "transactionLogDataSource") {
 			d.failAt(nil, "the section %s is missing", section)

@@ -21,7 +21,7 @@ const (
 
 // jobConfig reads the section. An absent key leaves the zero value, which
 // means the default; a 0 that is written down means zero.
-func (d *decoder) jobConfig(e entry, c *jobConfig, exitIfLogUnavailable *bool) {
+func (d *decoder) jobConfig(e entry, c *jobConfig, run *runConfig) {
 	text := func(to *string) func(entry) {
 		return func(f entry) {
 			s, ok := d.text(f)
@@ -76,7 +76,8 @@ func (d *decoder) jobConfig(e entry, c *jobConfig, exitIfLogUnavailable *bool) {
 		"receiptRetentionMillis":       millis(&c.ReceiptRetention, 1, 0),
 		"keyRetentionMillis":           millis(&c.KeyRetention, 1, 0),
 		"purgeIntervalMillis":          millis(&c.PurgeInterval, 1, 0),
-		"exitIfLogUnavailable":         func(f entry) { *exitIfLogUnavailable = d.truth(f) },
+		"exitIfLogUnavailable":         func(f entry) { run.exitIfLogUnavailable = d.truth(f) },
+		"activity":                     func(f entry) { run.noActivity = !d.truth(f) },
 	})
 	if ok && len(d.problems) == before {
 		// What no key can tell alone: how they fit each other.

@@ -51,6 +51,9 @@ func openLog(ctx context.Context, s dataSource, create bool) (txlog.Storage, err
 		}
 		opts = append(opts, txlog.WithoutCreate())
 	}
+	if s.noActivity {
+		opts = append(opts, txlog.WithoutActivity())
+	}
 	st, err := txlog.Open(ctx, s.driver, s.dsn, opts...)
 	if err != nil {
 		return nil, redactError(fmt.Errorf("the transaction log cannot be opened: %w", err), s.dsn)

@@ -50,7 +50,7 @@ is a dollar sign. jobConfig and each of its keys may be absent; it also knows
 retryDelayMillis, retryMultiplier, retryDelayMaxMillis, retryJitter,
 deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,
 deliveryBatch, unknownDataSourceDelayMillis, shutdownTimeoutMillis, receiptRetentionMillis,
-keyRetentionMillis, purgeIntervalMillis and exitIfLogUnavailable. A delay of 0 means none.`,
+keyRetentionMillis, purgeIntervalMillis, activity and exitIfLogUnavailable. A delay of 0 means none.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.deliver(cmd.Context(), once, exit) },
 	}

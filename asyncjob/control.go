@@ -1,0 +1,203 @@
+package asyncjob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/txlog"
+)
+
+const (
+	// beatEvery is how often a job says that it is alive at the most, and beatGrace how
+	// long after its next tick it is taken for gone.
+	beatEvery, beatGrace = 5 * time.Second, 30 * time.Second
+	// tellFor bounds what a job tells operators: a round does not depend on it.
+	tellFor = 5 * time.Second
+	// idleProbe is how often a data source is probed that has no work and is not
+	// known to be reachable.
+	idleProbe = 30 * time.Second
+	// slotWait is how long a drain that is limited waits at the most before it looks again.
+	slotWait = time.Second
+)
+
+// control is what this job tells operators and other jobs, and what it is told: by
+// tables of the log. A log that keeps none leaves it without a journal.
+type control struct {
+	journal   *journal.Journal
+	job, name string
+	log       logrus.FieldLogger
+	// after is time.After; a test has its own.
+	after func(time.Duration) <-chan time.Time
+
+	mu     sync.Mutex
+	beat   time.Time
+	purged time.Time
+	seen   map[string]seen
+}
+
+// seen is what was told of a data source.
+type seen struct {
+	reachable bool
+	probed    time.Time
+}
+
+func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *control {
+	c := &control{
+		journal: journal.Of(storage), job: journal.NewID(), log: log, seen: map[string]seen{},
+		after: time.After,
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	c.name = fmt.Sprintf("%s on %s, process %d", cfg.Name, host, os.Getpid())
+	c.journal.TellOff(log.Warn)
+	return c
+}
+
+// tell runs what tells operators something. That it cannot be told is no reason to
+// end a round.
+func (c *control) tell(ctx context.Context, what string, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, tellFor)
+	defer cancel()
+	err := f(ctx)
+	if err != nil && ctx.Err() == nil {
+		c.log.WithError(err).Debugf("operators were not told: %s", what)
+	}
+	return err
+}
+
+// alive says that the job is, and will be until the next tick.
+func (c *control) alive(ctx context.Context, next time.Time) {
+	if c.journal == nil {
+		return
+	}
+	c.mu.Lock()
+	now := time.Now()
+	due := now.Sub(c.beat) >= beatEvery
+	if due {
+		c.beat = now
+	}
+	c.mu.Unlock()
+	if due {
+		_ = c.tell(ctx, "the job is alive", func(ctx context.Context) error {
+			return c.journal.Beat(ctx, c.job, c.name, max(next.Sub(now), 0)+beatGrace)
+		})
+	}
+}
+
+// see tells how the job sees a data source, when that changes.
+func (c *control) see(ctx context.Context, dataSource string, why error) {
+	if c.journal == nil {
+		return
+	}
+	c.mu.Lock()
+	before, was := c.seen[dataSource]
+	c.seen[dataSource] = seen{why == nil, time.Now()}
+	c.mu.Unlock()
+	if was && before.reachable == (why == nil) {
+		return
+	}
+	text := ""
+	if why != nil {
+		if text = why.Error(); text == "" {
+			text = fmt.Sprintf("%T", why)
+		}
+	}
+	if c.tell(ctx, "how the data source is", func(ctx context.Context) error {
+		return c.journal.See(ctx, dataSource, c.job, c.name, text)
+	}) != nil {
+		c.mu.Lock()
+		delete(c.seen, dataSource) // the next time
+		c.mu.Unlock()
+	}
+}
+
+// wonders reports whether a data source without work should be probed: it was
+// not, or not reachable then.
+func (c *control) wonders(dataSource string) bool {
+	if c.journal == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.seen[dataSource]
+	return !s.reachable && time.Since(s.probed) >= idleProbe
+}
+
+// reserve asks how many units may be claimed now: want without a limit, 0 while the
+// data source is paused. It waits for the limit's next slots, which all jobs share by
+// a row of the log.
+func (c *control) reserve(ctx context.Context, dataSource string, want int) (n int, paused bool, err error) {
+	for {
+		if c.journal == nil {
+			return want, false, nil
+		}
+		n, wait, control, err := c.journal.Reserve(ctx, dataSource, want)
+		switch {
+		case errors.Is(err, journal.ErrOff):
+			return want, false, nil
+		case err != nil:
+			return 0, false, fmt.Errorf("whether it is paused or limited cannot be read: %w", err)
+		case control.Paused || n > 0:
+			return n, control.Paused, nil
+		}
+		select {
+		case <-c.after(min(wait, slotWait)):
+		case <-ctx.Done():
+			return 0, false, nil
+		}
+	}
+}
+
+// paused reports whether operators have paused a data source.
+func (c *control) paused(ctx context.Context, dataSource string) (bool, error) {
+	if c.journal == nil {
+		return false, nil
+	}
+	control, err := c.journal.Control(ctx, dataSource)
+	if errors.Is(err, journal.ErrOff) {
+		return false, nil
+	}
+	return control.Paused, err
+}
+
+// purgeDue reports whether what operators are told should be purged now.
+func (c *control) purgeDue(interval time.Duration) bool {
+	if c.journal == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	due := c.purged.IsZero() || time.Since(c.purged) >= interval
+	if due {
+		c.purged = time.Now()
+	}
+	return due
+}
+
+func (c *control) purge(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, purgeLimit)
+	defer cancel()
+	if err := c.journal.Purge(ctx); err != nil && ctx.Err() == nil {
+		c.log.WithError(err).Debug("what is kept for operators could not be purged")
+	}
+}
+
+// leave says that the job has ended.
+func (c *control) leave() {
+	c.mu.Lock()
+	told := len(c.seen) > 0 || !c.beat.IsZero()
+	c.mu.Unlock()
+	if c.journal == nil || !told {
+		return
+	}
+	_ = c.tell(context.Background(), "the job has ended", func(ctx context.Context) error { return c.journal.Leave(ctx, c.job) })
+}
