@@ -14,7 +14,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-mysql-path test-cluster test-short mutants cover fuzz soak bench bench-quick lint fmt vet demo clean
+.PHONY: help test test-mysql-path test-cluster test-tidb test-short mutants cover fuzz soak bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test-mysql-path: ## test as on MySQL, without what only MariaDB has, on a MariaD
 
 test-cluster: ## test on clusters that it starts: Galera, a PostgreSQL with its standby, PgBouncer
 	@scripts/test-cluster.sh
+
+test-tidb: ## test on a TiDB that it builds from the Go module proxy, by hand: it takes a while
+	@scripts/test-tidb.sh
 
 test-short: ## test on SQLite only, without servers
 	go test -short $(TESTFLAGS) $(PKG)

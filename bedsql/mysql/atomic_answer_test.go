@@ -234,7 +234,7 @@ func receiptsDuplicateIsToldByItsKey(t *testing.T, way string) {
 		}
 	}
 	for _, language := range []string{"Duplicate entry '%s' for key 'PRIMARY'", "Doppelter Eintrag '%s' für Schlüssel 'PRIMARY'"} {
-		for value, want := range map[string]bool{key: true, key[:61] + "...": true, key[1:]: false, "key-...": false, "key-f" + key[5:61] + "...": false} {
+		for value, want := range map[string]bool{key: true, key[:61] + "...": true, key[:64]: true, key[:20]: false, key[1:]: false, "key-...": false, "key-f" + key[5:61] + "...": false} {
 			if got := isReceiptDuplicate(&mysql.MySQLError{Number: 1062, Message: fmt.Sprintf(language, value)}, key); got != want {
 				t.Errorf(language+": %t", value, got)
 			}

@@ -63,10 +63,11 @@ func isReceiptDuplicate(err error, id string) bool {
 }
 
 // isValue reports whether a message that quotes value means id. MariaDB cuts
-// values off behind 61 characters, where chance has long told them apart.
+// values off behind 61 characters and says so by dots, TiDB behind 64 and does not:
+// chance has told them apart long before.
 func isValue(value, id string) bool {
 	begin, cut := strings.CutSuffix(value, "...")
-	return value == id || cut && len(begin) >= 40 && strings.HasPrefix(id, begin)
+	return value == id || (cut && len(begin) >= 40 || len(begin) >= 60) && strings.HasPrefix(id, begin)
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {

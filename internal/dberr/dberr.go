@@ -82,6 +82,8 @@ func (c Code) Contended() bool {
 	switch c.Number {
 	case 1020, 1205, 1213, 1969, 3024: // MySQL's, which begin at 1000
 		return true
+	case 8002, 8022, 8028, 9007: // TiDB's
+		return true
 	}
 	// SQLITE_BUSY and SQLITE_LOCKED, with their extended codes.
 	return c.Number < 1000 && (c.Number&0xff == 5 || c.Number&0xff == 6)

@@ -1,0 +1,66 @@
+package cluster
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// tidb gives a database on the TiDB of BED_TEST_TIDB_DSN, which make test-tidb
+// starts; none elsewhere.
+func tidb(t *testing.T) (dsn string, there bool) {
+	t.Helper()
+	if dsn = os.Getenv("BED_TEST_TIDB_DSN"); dsn == "" {
+		t.Log("runs by make test-tidb")
+	}
+	return dsn, dsn != ""
+}
+
+func TestOnTiDBSumsAreExactAndTheLogIsEmptied(t *testing.T) {
+	dsn, there := tidb(t)
+	if !there {
+		return
+	}
+	var dbs [2]testdb.DB
+	for i := range dbs {
+		db, drop, err := testdb.Create(testdb.DriverMySQL, dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := drop(); err != nil {
+				t.Error(err)
+			}
+		})
+		dbs[i] = db
+	}
+	one := place{dbs[0], dbs[1]}
+	w := newWorld(t, dbs[0].Open(t), []place{one, one, one})
+	w.storm(func() { pause(); pause() })
+}
+
+// tidbClaims are the acceptance tests of which TiDB has the means: not those that
+// make triggers, functions or savepoints, that ask for RETURNING, or that take a
+// lock by what TiDB locks otherwise.
+const tidbClaims = "^Test(RuleDelivered|RulePendingWhenTheConnection|RuleNotAccepted|ExactlyOnceApplies|ExactlyOnceSurvives|ExactlyOnceIncrements|" +
+	"KeyADML|KeyALocal|KeyAStaged|KeyAnother|KeysThatDiffer|KeyOfMany|KeyTheAnswer|Replay|ADuplicate|CommitWithout|StagedBefore|StagedEnd|StagedWrites)"
+
+// tidbLacks are those among them that use a savepoint or RETURNING, or wait for a
+// lock to be seen.
+const tidbLacks = "KeyALocalTransactionSentAgain|LockComesFree|KeyTheAnswerThatWasLost|KeyOfManyCallers"
+
+func TestTheAcceptanceClaimsHoldOnTiDB(t *testing.T) {
+	dsn, there := tidb(t)
+	if !there {
+		return
+	}
+	for pkg, run := range map[string]string{"txlog": "TheContractIsKept", "internal/test/acceptance": tidbClaims} {
+		cmd := exec.Command("go", "test", "-count=1", "-timeout=15m", "-parallel=3", "-run", run+"/^mysql$", "-skip", tidbLacks, "github.com/bedsql/bed/"+pkg)
+		cmd.Env = append(os.Environ(), testdb.EnvMySQLDSN+"="+dsn)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+}
