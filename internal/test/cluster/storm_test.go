@@ -76,7 +76,7 @@ func named(db testdb.DB) string {
 func newSite(t testing.TB, p place, change ...func(*bedsql.Config)) *site {
 	t.Helper()
 	s := &site{t: t}
-	storage, err := txlog.Open(t.Context(), p.log.Driver, p.log.DSN)
+	storage, err := txlog.Open(t.Context(), p.log.Driver, p.log.DSN, txlog.WithLogger(quiet()))
 	if err != nil {
 		t.Fatal(err)
 	}
