@@ -16,8 +16,7 @@ func (e *Deliverer) count(d *Delivery, err error) {
 		e.tally.Count(journal.AtOnce, 1)
 		return
 	}
-	var notLogged *listener.NotLoggedError
-	if errors.As(err, &notLogged) {
+	if errors.Is(err, listener.ErrNotLogged) || errors.Is(err, listener.ErrUnknownOutcome) {
 		return
 	}
 	e.tally.Count(outcomeOf(err), 1)

@@ -3,6 +3,7 @@ package acceptance
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -27,6 +28,26 @@ type steps struct {
 	lose bool
 	// told is what the caller was told so far.
 	told string
+	// breaks, if not nil, says what breaks at a call.
+	breaks func(name string) breakage
+}
+
+// breakage is what happens to a call in place of its own outcome; nothing if it
+// has no error.
+type breakage struct {
+	err error
+	// made: the call is made, and its answer lost.
+	made bool
+	// alive: the connection outlives it.
+	alive bool
+}
+
+// breakage says what breaks at name.
+func (s *steps) breakage(name string) breakage {
+	if s.breaks == nil {
+		return breakage{}
+	}
+	return s.breaks(name)
 }
 
 // at is one step. The lock is held while the process dies, so that no other
@@ -64,11 +85,14 @@ type crashConnector struct {
 }
 
 func (c *crashConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	if b := c.steps.breakage(c.where + " Connect"); b.err != nil {
+		return nil, b.err
+	}
 	inner, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &crashConn{Conn: inner, c: c}, nil
+	return &crashConn{Conn: inner, c: c, open: map[*crashStmt]bool{}}, nil
 }
 
 func (c *crashConnector) Close() error {
@@ -82,6 +106,10 @@ type crashConn struct {
 	driver.Conn
 	c    *crashConnector
 	dead bool
+	// erases: a transaction is open in which receipts are erased.
+	erases bool
+	// open are its statements.
+	open map[*crashStmt]bool
 	// session is Conn with the dialect's memory of it.
 	session *attempt.Session
 }
@@ -106,18 +134,52 @@ func around[T any](c *crashConn, what string, call func() (T, error)) (T, error)
 		return none, driver.ErrBadConn
 	}
 	c.c.steps.at("before " + name)
+	b := c.breakage(what)
+	if b.err != nil && !b.made {
+		c.broke(b)
+		var none T
+		return none, b.err
+	}
 	v, err := call()
 	if err == driver.ErrSkip {
 		return v, err
 	}
+	if b.err != nil {
+		if rows, ok := any(v).(driver.Rows); ok {
+			_, _ = attempt.Buffer(rows) // SQLite is done with the last one
+		}
+		c.broke(b)
+		return v, b.err
+	}
 	c.c.steps.at("after " + name)
 	if err == nil && c.c.steps.lost(name) {
-		c.dead = true
-		_ = c.Conn.Close()
+		c.broke(breakage{})
 		var none T
 		return none, io.ErrUnexpectedEOF
 	}
 	return v, err
+}
+
+// breakage says what breaks at a call: nothing while receipts are erased, which
+// nobody waits for.
+func (c *crashConn) breakage(what string) breakage {
+	erases := c.erases
+	c.erases = (erases || strings.HasPrefix(what, "DELETE FROM bed_receipt") || strings.HasPrefix(what, "/*M! SET STATEMENT")) && what != "COMMIT"
+	if erases || c.erases {
+		return breakage{}
+	}
+	return c.c.steps.breakage(c.c.where + " " + what)
+}
+
+func (c *crashConn) broke(b breakage) {
+	if b.alive {
+		return
+	}
+	c.dead = true
+	for s := range c.open { // SQLite's are to be closed before it
+		_ = s.Stmt.Close()
+	}
+	_ = c.Conn.Close()
 }
 
 // verb names a statement by its first words.
@@ -153,7 +215,9 @@ func (c *crashConn) PrepareContext(ctx context.Context, query string) (driver.St
 	if err != nil {
 		return nil, err
 	}
-	return &crashStmt{Stmt: st, c: c, query: query}, nil
+	s := &crashStmt{Stmt: st, c: c, query: query}
+	c.open[s] = true
+	return s, nil
 }
 
 func (c *crashConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
@@ -194,6 +258,14 @@ type crashStmt struct {
 	driver.Stmt
 	c     *crashConn
 	query string
+}
+
+func (s *crashStmt) Close() error {
+	if s.c.dead {
+		return nil
+	}
+	delete(s.c.open, s)
+	return s.Stmt.Close()
 }
 
 func (s *crashStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
@@ -250,10 +322,10 @@ func crashTarget(t delivery.Target, s *steps, where string) delivery.Target {
 				}
 				return struct{}{}, err
 			})
-			if !handled {
-				err = nil
+			if errors.Is(err, driver.ErrSkip) {
+				return nil, false, nil
 			}
-			return results, handled, err
+			return results, true, err
 		}
 	}
 	if with := d.CommitWith; with != nil {
@@ -266,10 +338,10 @@ func crashTarget(t delivery.Target, s *steps, where string) delivery.Target {
 				}
 				return struct{}{}, err
 			})
-			if !handled {
-				err = nil
+			if errors.Is(err, driver.ErrSkip) {
+				return false, nil
 			}
-			return handled, err
+			return true, err
 		}
 	}
 	t.Dialect = &d

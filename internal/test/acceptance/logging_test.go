@@ -1,0 +1,245 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
+)
+
+// callerTold is what a caller gets.
+type callerTold string
+
+const (
+	result    callerTold = "the Result"
+	own       callerTold = "the driver's error"
+	left      callerTold = "ErrPending"
+	notLogged callerTold = "ErrNotLogged"
+	unknown   callerTold = "ErrUnknownOutcome"
+)
+
+// loggingRule is the rule of truth of LogAlongside and LogOnFailure, row by row.
+// Each has what the caller gets alongside and on failure only; where the
+// guarantees differ, at least once before exactly once.
+var loggingRule = []struct {
+	entry, write          fate
+	alongside, alongsideX callerTold
+	onFailure, onFailureX callerTold
+}{
+	{entryWritten, applied, result, result, result, result},
+	{entryWritten, refusedByTable, own, own, own, own},
+	{entryWritten, notSent, left, left, left, left},
+	{entryWritten, lostApplied, left, left, left, left},
+	{entryWritten, lostNotApplied, left, left, left, left},
+	{unwritable, applied, result, result, result, result},
+	{unwritable, refusedByTable, own, own, own, own},
+	{unwritable, notSent, notLogged, notLogged, notLogged, notLogged},
+	{unwritable, lostApplied, unknown, result, unknown, result},
+	{unwritable, lostNotApplied, unknown, notLogged, unknown, notLogged},
+	{unwritable, lostAway, unknown, unknown, unknown, unknown},
+	{doubtThere, applied, result, result, result, result},
+	{doubtThere, refusedByTable, left, left, own, own},
+	{doubtThere, notSent, left, left, left, left},
+	{doubtThere, lostApplied, left, left, left, left},
+	{doubtThere, lostNotApplied, left, left, left, left},
+	{doubtMissing, refusedByTable, left, left, own, own},
+	{doubtMissing, notSent, left, left, left, left},
+	{doubtMissing, lostApplied, left, left, left, left},
+	{doubtMissing, lostNotApplied, left, left, left, left},
+	{doubtLate, applied, result, result, result, result},
+}
+
+func TestEveryRowOfTheRuleHoldsWhenTheLogIsWrittenAlongsideOrOnFailure(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for _, logging := range []bedsql.Logging{bedsql.LogAlongside, bedsql.LogOnFailure} {
+			for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+				name := map[bedsql.Logging]string{bedsql.LogAlongside: "alongside", bedsql.LogOnFailure: "on failure"}[logging] +
+					map[bedsql.Guarantee]string{bedsql.AtLeastOnce: ", at least once", bedsql.ExactlyOnce: ", exactly once"}[guarantee]
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					f := newFatedRig(t, freshLike(t, db), noSyncRetry, func(c *bedsql.Config) { c.Logging, c.Guarantee = logging, guarantee })
+					f.loggingTables()
+					row := 0
+					for _, w := range loggedWorks {
+						if w.onlyOnce && guarantee != bedsql.ExactlyOnce {
+							continue
+						}
+						// What a connector has to learn of its target it knows then.
+						row++
+						f.newRow(row)
+						if err := w.do(f, context.Background(), row, false); err != nil {
+							t.Fatalf("%s: %v", w.name, err)
+						}
+						f.wantNoLog()
+						for _, c := range loggingRule {
+							row++
+							f.newRow(row)
+							want := c.alongside
+							switch {
+							case logging == bedsql.LogOnFailure && guarantee == bedsql.ExactlyOnce:
+								want = c.onFailureX
+							case logging == bedsql.LogOnFailure:
+								want = c.onFailure
+							case guarantee == bedsql.ExactlyOnce:
+								want = c.alongsideX
+							}
+							// What one leaves behind would be told of the next.
+							if !t.Run(fmt.Sprintf("%s, entry %s, write %s", w.name, c.entry, c.write), func(t *testing.T) {
+								was := f.t
+								f.t = t
+								defer func() { f.t = was }()
+								f.judgeLogging(&w, c.entry, c.write, want, row)
+							}) {
+								return
+							}
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+func (f *fatedRig) loggingTables() {
+	f.t.Helper()
+	f.account(0)
+	f.exec("CREATE TABLE note (id INT PRIMARY KEY)", "INSERT INTO note VALUES (0)")
+	if f.db.Driver != testdb.DriverMySQL {
+		f.exec("CREATE TABLE late (id INT PRIMARY KEY, account_id INT REFERENCES account (id) DEFERRABLE INITIALLY DEFERRED)")
+	}
+}
+
+// newRow makes a row of its own for a piece of work.
+func (f *fatedRig) newRow(row int) {
+	f.t.Helper()
+	f.exec("DELETE FROM account WHERE id = "+fmt.Sprint(row), fmt.Sprintf("INSERT INTO account VALUES (%d, 0)", row))
+}
+
+// judgeLogging does a piece of work under a fate and sees what its caller is
+// told, what the log holds, and what becomes of it in the end.
+func (f *fatedRig) judgeLogging(w *loggedWork, entry, write fate, want callerTold, row int) {
+	t := f.t
+	t.Helper()
+	exactly := f.cfg.Guarantee == bedsql.ExactlyOnce
+	point := w.commit
+	if exactly {
+		point = w.commitOnce
+	}
+	before := f.tally()
+	f.begin(entry, write, point)
+	err := w.do(f, context.Background(), row, write == refusedByTable)
+	adds, last := f.store.added()
+	f.end()
+
+	f.wantAnswer(err, want, entry, write)
+	if after := f.tally(); after[want] != before[want]+1 {
+		t.Errorf("counted were %v before and %v after, want one more: %s", before, after, want)
+	}
+	alongside := f.cfg.Logging == bedsql.LogAlongside
+	wantAdds := 1
+	if !alongside && (write == applied || write == refusedByTable) {
+		wantAdds = 0
+	}
+	if adds != wantAdds {
+		t.Errorf("the log was written %d times, want %d", adds, wantAdds)
+	}
+	effect := 0
+	if write == applied || write == lostApplied {
+		effect = w.once()
+	}
+	if got := w.effect(f, row); got != effect {
+		t.Errorf("its effect is %d, want %d", got, effect)
+	}
+	if entry == doubtLate && alongside {
+		late := last
+		if err := f.storage.Add(context.Background(), 30*time.Second, &late); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want != left || entry == doubtMissing {
+		eventually(t, "the log is empty", func() bool { return len(f.logs()) == 0 })
+		return
+	}
+	u := f.wantOneLog()
+	if entry == doubtThere {
+		if !u.InDoubt || !u.Leased {
+			t.Errorf("the log holds %+v, want it to be in doubt and its writer's", u)
+		}
+		f.discardLeased(&last)
+		return
+	}
+	if u.InDoubt != (write != notSent) || u.Leased || u.Parked {
+		t.Errorf("the log holds %+v", u)
+	}
+	if report := f.runOnce(); report.Delivered != 1 {
+		t.Errorf("the job: %s", report)
+	}
+	effect = w.once()
+	if write == lostApplied && !exactly {
+		effect = w.again
+	}
+	if got := w.effect(f, row); got != effect {
+		t.Errorf("after the job its effect is %d, want %d", got, effect)
+	}
+	f.wantNoLog()
+}
+
+func (f *fatedRig) wantAnswer(err error, want callerTold, entry, write fate) {
+	t := f.t
+	t.Helper()
+	got := own
+	switch {
+	case err == nil:
+		got = result
+	case errors.Is(err, bedsql.ErrPending):
+		got = left
+	case errors.Is(err, bedsql.ErrNotLogged):
+		got = notLogged
+	case errors.Is(err, bedsql.ErrUnknownOutcome):
+		got = unknown
+	}
+	if got != want {
+		t.Fatalf("the caller gets %s (%v), want %s", got, err, want)
+	}
+	switch {
+	case err == nil:
+		return
+	case want == own && !isDriversOwn(f.db, err):
+		t.Errorf("the error is %v (%T), want the driver's own", err, err)
+	case want != own && errors.Is(err, driver.ErrBadConn):
+		t.Errorf("%v would have database/sql run it again", err)
+	case (want == notLogged || want == unknown) && !errors.Is(err, errLogDown):
+		t.Errorf("the error %v does not hold the log's", err)
+	case want == unknown && !errors.Is(err, io.ErrUnexpectedEOF):
+		t.Errorf("the error %v does not hold the attempt's", err)
+	case want == left && entry != entryWritten && !errors.Is(err, txlog.ErrInDoubt):
+		t.Errorf("the error %v does not tell that the log is in doubt", err)
+	case want == left && write == refusedByTable && !holdsDriversOwn(f.db, err):
+		t.Errorf("the error %v does not hold the refusal", err)
+	}
+}
+
+// tally is what was counted.
+func (f *fatedRig) tally() map[callerTold]uint64 {
+	c := f.counters
+	return map[callerTold]uint64{
+		result: c.Delivered.Load(), own: c.Refused.Load(), left: c.Pending.Load(),
+		notLogged: c.NotLogged.Load(), unknown: c.UnknownOutcome.Load(),
+	}
+}
+
+// discardLeased takes away what its writer has left.
+func (f *fatedRig) discardLeased(u *txlog.Unit) {
+	f.t.Helper()
+	if err := f.storage.Remove(context.Background(), u); err != nil {
+		f.t.Fatal(err)
+	}
+}
