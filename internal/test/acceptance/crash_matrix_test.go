@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -26,28 +27,36 @@ func TestCrashMatrix(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, c := range []struct {
 			scenario string
-			lose     bool
+			logging  bedsql.Logging
 		}{
-			{"single DML", false},
-			{"single DML", true},
-			{"prepared DML", false},
-			{"prepared DML", true},
-			{"local transaction", false},
-			{"local transaction", true},
-			{"soft transaction", false},
-			{"soft transaction", true},
-			{"staged soft transaction", false},
-			{"staged soft transaction", true},
-			{"job", false},
-			{"job", true},
+			{"single DML", bedsql.LogBefore},
+			{"prepared DML", bedsql.LogBefore},
+			{"local transaction", bedsql.LogBefore},
+			{"soft transaction", bedsql.LogBefore},
+			{"staged soft transaction", bedsql.LogBefore},
+			{"job", bedsql.LogBefore},
+			{"single DML", bedsql.LogAlongside},
+			{"local transaction", bedsql.LogAlongside},
+			{"soft transaction", bedsql.LogAlongside},
+			{"single DML", bedsql.LogOnFailure},
+			{"local transaction", bedsql.LogOnFailure},
+			{"soft transaction", bedsql.LogOnFailure},
 		} {
-			name := c.scenario
-			if c.lose {
-				name += ", first answer lost"
+			for _, lose := range []bool{false, true} {
+				name := c.scenario
+				switch c.logging {
+				case bedsql.LogAlongside:
+					name += ", log alongside"
+				case bedsql.LogOnFailure:
+					name += ", log on failure"
+				}
+				if lose {
+					name += ", first answer lost"
+				}
+				t.Run(name, func(t *testing.T) {
+					newMatrix(t, db, c.scenario, lose, c.logging).run()
+				})
 			}
-			t.Run(name, func(t *testing.T) {
-				newMatrix(t, db, c.scenario, c.lose).run()
-			})
 		}
 	})
 }
@@ -61,11 +70,11 @@ type matrix struct {
 	out   *tabwriter.Writer
 }
 
-func newMatrix(t *testing.T, db testdb.DB, scenario string, lose bool) *matrix {
+func newMatrix(t *testing.T, db testdb.DB, scenario string, lose bool, logging bedsql.Logging) *matrix {
 	t.Helper()
 	log := freshLike(t, db)
 	m := &matrix{t: t, a: newRigWithLog(t, freshLike(t, db), log), b: newRigWithLog(t, freshLike(t, db), log)}
-	m.order = crashOrder{Driver: db.Driver, A: m.a.db.DSN, B: m.b.db.DSN, Log: log.DSN, Scenario: scenario, Lose: lose}
+	m.order = crashOrder{Driver: db.Driver, A: m.a.db.DSN, B: m.b.db.DSN, Log: log.DSN, Scenario: scenario, Lose: lose, Logging: logging}
 	m.a.account(0)
 	m.b.account(0)
 	m.a.exec("CREATE TABLE other (id INT PRIMARY KEY, balance INT NOT NULL)")
@@ -150,7 +159,7 @@ func (m *matrix) crash(die int) crashReport {
 		if sum != len(effects) {
 			m.t.Errorf("killed %s, told %s: not all was applied (%s)", step, told, applied)
 		}
-	case !r.attempted():
+	case o.Logging == bedsql.LogBefore && !r.attempted():
 		if sum != 0 {
 			m.t.Errorf("killed %s, before anything was promised: applied %s", step, applied)
 		}

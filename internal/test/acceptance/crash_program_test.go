@@ -29,6 +29,8 @@ type crashOrder struct {
 	Die int
 	// Lose: the answer to the first commit on A is lost, so that a retry follows.
 	Lose bool
+	// Logging is when its logs are written.
+	Logging bedsql.Logging
 }
 
 // crashReport is what the program says of itself, in one line, when it ends or
@@ -95,7 +97,7 @@ func (o *crashOrder) run(s *steps) error {
 		return nil
 	}
 	cfg := bedsql.Config{
-		Storage: storage, Guarantee: bedsql.ExactlyOnce, Lease: crashLease, Logger: quiet(),
+		Storage: storage, Guarantee: bedsql.ExactlyOnce, Logging: o.Logging, Lease: crashLease, Logger: quiet(),
 		RetryInitial: time.Millisecond, RetryMax: 5 * time.Millisecond,
 	}
 	var pools [2]*sql.DB
@@ -253,6 +255,7 @@ func (s *steps) end(told string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report()
+	s.counting = false // what comes now is the log's closing
 }
 
 // report is called with mu held.
@@ -263,8 +266,8 @@ func (s *steps) report() {
 
 // durable reports whether the program had written its log, and attempted
 // whether it had begun to.
-func (r *crashReport) durable() bool   { return r.made("after log INSERT") }
-func (r *crashReport) attempted() bool { return r.made("before log INSERT") }
+func (r *crashReport) durable() bool   { return r.made("after log INSERT INTO transaction_log") }
+func (r *crashReport) attempted() bool { return r.made("before log INSERT INTO transaction_log") }
 
 func (r *crashReport) made(prefix string) bool {
 	for _, s := range r.Steps {
