@@ -17,9 +17,11 @@ type entryView struct {
 	// Statements are those of D, laid out.
 	Statements []statementView
 	NextText   string
-	Revealed   bool
-	Trial      *ops.Trial
-	TrialText  string
+	// NextAt: when it happens follows.
+	NextAt    bool
+	Revealed  bool
+	Trial     *ops.Trial
+	TrialText string
 	// Live: it follows what becomes of the entry.
 	Live bool
 	base string
@@ -38,25 +40,43 @@ func (v entryView) URL(action string) string {
 }
 
 func (c *Console) viewOf(l *language, d *ops.Detail) entryView {
-	v := entryView{D: d, LastError: d.LastError, Attempts: d.Attempts, NextText: nextText(l, d), Live: true, base: c.cfg.BasePath}
+	v := entryView{D: d, LastError: d.LastError, Attempts: d.Attempts, NextText: nextText(l, d), NextAt: timed[d.NextIs], Live: true, base: c.cfg.BasePath}
 	for _, s := range d.Statements {
 		pieces, laid := layOut(s.SQL)
 		v.Statements = append(v.Statements, statementView{SQL: s.SQL, Pieces: pieces, Laid: laid})
+	}
+	// The types stand there for everybody, as on the command line; no value does.
+	if d.Unit != nil {
+		for i, s := range d.Unit.Statements {
+			if params, err := ops.Parameters(s, false); err == nil && i < len(v.Statements) {
+				v.Statements[i].Parameters = params
+			}
+		}
 	}
 	return v
 }
 
 // nextText says what happens next.
 func nextText(l *language, d *ops.Detail) string {
-	switch d.State {
-	case ops.Parked:
-		return l.t("Nothing, until an operator decides.")
-	case ops.Leased:
-		return l.t("It is being delivered at this moment; if its owner vanished, it is taken up again after")
-	default:
-		return l.t("The job tries it (try %d) at the earliest at", d.Tries+1)
+	if text, ok := nexts[d.NextIs]; ok {
+		return l.t(text)
 	}
+	return safeLine(d.Next)
 }
+
+// nexts say what happens next; those of timed are followed by when.
+var (
+	nexts = map[ops.Next]string{
+		ops.NextOperator:  "Nothing, until an operator decides.",
+		ops.NextLease:     "Its owner is delivering it; if that one is gone, the job takes it over at",
+		ops.NextResume:    "Nothing, until its data source is resumed.",
+		ops.NextJob:       "Nothing, until a job runs.",
+		ops.NextReachable: "The job delivers it once its data source is reachable.",
+		ops.NextRound:     "The job delivers it in its next round.",
+		ops.NextLater:     "The job delivers it at",
+	}
+	timed = map[ops.Next]bool{ops.NextLease: true, ops.NextLater: true}
+)
 
 func (c *Console) entryPage(w http.ResponseWriter, r *http.Request, p person) error {
 	id, err := idOf(r)

@@ -31,7 +31,7 @@ func failureOf(err error) *failure {
 	var large *http.MaxBytesError
 	status := func(code int, text string) *failure { return &failure{status: code, text: text} }
 	said := func(code int, text string) *failure {
-		return &failure{status: code, text: text, detail: strings.TrimPrefix(err.Error(), "ops: ")}
+		return &failure{status: code, text: text, detail: strings.TrimPrefix(strings.TrimPrefix(err.Error(), "ops: "), "the target cannot be asked: ")}
 	}
 	switch {
 	case errors.As(err, &f):
@@ -54,6 +54,8 @@ func failureOf(err error) *failure {
 		return status(http.StatusNotFound, "Neither the log nor the configuration knows this data source.")
 	case errors.Is(err, ops.ErrNoTarget):
 		return status(http.StatusConflict, "The configuration does not say where the data source is, so nothing can be asked there.")
+	case errors.Is(err, ops.ErrTarget):
+		return said(http.StatusServiceUnavailable, "The data source cannot be asked:")
 	case errors.Is(err, ops.ErrNoTables):
 		return said(http.StatusServiceUnavailable, "The log's database lacks what the console needs:")
 	default:

@@ -49,14 +49,15 @@ func newFakeStore() *fakeStore {
 		d := &ops.Detail{Entry: ops.Entry{
 			ID: fakeID(i), TransactionID: fakeID(i), DataSource: "orders", State: ops.Parked, CreatedAt: fakeNow.Add(-time.Hour + time.Duration(i)*time.Second),
 			Tries: 3, LastError: "Error 1205 (HY000): Lock wait timeout exceeded", Statements: []ops.Statement{{SQL: "UPDATE orders SET paid = ? WHERE id = ?"}},
-		}, Verdict: "notApplied", VerdictText: "not applied", Attempts: []ops.Attempt{{Time: fakeNow, Origin: "async job", Class: "retryable", Error: "Error 1205"}}}
+		}, Verdict: "notApplied", VerdictText: "not applied", NextIs: ops.NextOperator, Attempts: []ops.Attempt{{Time: fakeNow, Origin: "async job", Class: "retryable", Error: "Error 1205"}}}
 		switch i {
 		case 1:
 			d.Statements[0].SQL, d.LastError = hostileSQL, hostileError
 		case 2:
+			d.NextIs = ops.NextLease
 			d.State, d.NextTry, d.DataSource = ops.Leased, &next, "127.0.0.1:3306/ledger"
 		case 3:
-			d.State, d.NextTry = ops.Waiting, &next
+			d.State, d.NextTry, d.NextIs = ops.Waiting, &next, ops.NextLater
 			d.Siblings = []ops.Entry{{ID: fakeID(4), TransactionID: fakeID(3), DataSource: "orders", State: ops.Parked, CreatedAt: fakeNow, Statements: d.Statements}}
 		case 4:
 			d.TransactionID = fakeID(3)

@@ -54,6 +54,10 @@ func texts(t *testing.T) []string {
 	for _, text := range verdicts {
 		all = append(all, text)
 	}
+	for _, text := range nexts {
+		all = append(all, text)
+	}
+	all = append(all, details...)
 	for _, text := range meanings {
 		all = append(all, text)
 	}

@@ -153,9 +153,16 @@ var verdicts = map[string]string{
 	"applied":       "Yes, by its receipt: to discard it is safe, to retry only removes it.",
 	"notApplied":    "No: a retry applies it once, to discard gives it up.",
 	"neverApplied":  "No, and it never will be: discard it, and do the work anew if it is still wanted.",
-	"cannotTell":    "That cannot be told: it leaves no receipt. Look at the data.",
-	"unreachable":   "That cannot be told now: the target does not answer.",
-	"notConfigured": "That cannot be told: this configuration does not say where the target is.",
+	"cannotTell":    "That cannot be told.",
+	"unreachable":   "That cannot be told now.",
+	"notConfigured": "That cannot be told.",
+}
+
+// details are what the store says of most verdicts; any other is shown as it is.
+var details = []string{
+	"it leaves no receipt in its target: look at the data",
+	"it leaves no receipt in its target; the log knows of no attempt that may have been applied",
+	"an attempt may be running at this moment",
 }
 
 // doneText says what was done before this page, of which the address tells.

@@ -150,9 +150,11 @@ var errNoLog = errors.New("the transaction log could not be opened so far")
 const readyWithin = 5 * time.Second
 
 func (c *Console) readyz(w http.ResponseWriter, r *http.Request, _ person) error {
+	const not = "the transaction log cannot be reached"
 	store := c.store()
 	if store == nil {
-		return errNoLog
+		plain(w, http.StatusServiceUnavailable, not)
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readyWithin)
 	defer cancel()
@@ -166,7 +168,7 @@ func (c *Console) readyz(w http.ResponseWriter, r *http.Request, _ person) error
 		}
 	case <-ctx.Done():
 	}
-	plain(w, http.StatusServiceUnavailable, "the transaction log cannot be reached")
+	plain(w, http.StatusServiceUnavailable, not)
 	return nil
 }
 

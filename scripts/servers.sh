@@ -80,6 +80,28 @@ ensure_command() {
 	fi
 }
 
+# The accessibility checker that pages are held against, as npm has it.
+axe_version=4.14.1
+
+# ensure_browser: Chromium, a font for Chinese, and axe-core, which $BED_TEST_AXE then names.
+ensure_browser() {
+	local missing=()
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
+	fc-list :lang=zh 2>/dev/null | grep -q . || missing+=(fonts-wqy-microhei)
+	if ((${#missing[@]})) && ! { can_install && apt_install "${missing[@]}"; }; then
+		say "the console's tests need ${missing[*]}"
+	fi
+	if [[ ! -e ${BED_TEST_AXE:-} ]]; then
+		say "fetching axe-core $axe_version with npm"
+		if (cd "$work" && npm pack --silent "axe-core@$axe_version" && tar -xzf "axe-core-$axe_version.tgz" package/axe.min.js) >"$work/npm.log" 2>&1; then
+			export BED_TEST_AXE=$work/package/axe.min.js
+		else
+			tail -n 5 "$work/npm.log"
+			say "npm could not fetch axe-core: set BED_TEST_AXE to its axe.min.js"
+		fi
+	fi
+}
+
 # serve DRIVER: starts a server that lives until cleanup; its DSN goes to $dsn.
 serve() {
 	local in=$work/$1.in out=$work/$1.out

@@ -25,6 +25,8 @@
       const x = JSON.parse(el.dataset.x), y = JSON.parse(el.dataset.y), names = JSON.parse(el.dataset.names);
       const stacked = y.map((_, i) => x.map((_, k) => y.slice(0, i + 1).reduce((sum, s) => sum + s[k], 0)));
       const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--c-grid"), width: 1 }, ticks: { stroke: colour("--c-grid") } };
+      const long = x[x.length - 1] - x[0] > 86400;
+      const clock = new Intl.DateTimeFormat(lang, long ? { weekday: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
       const bars = window.uPlot.paths.bars({ size: [0.8, 24] });
       const series = y.map((values, i) => ({
         label: names[i], fill: colour(colours[i]), stroke: colour(colours[i]), width: 0, paths: bars, points: { show: false },
@@ -34,7 +36,7 @@
       const plot = new window.uPlot({
         width: Math.max(el.clientWidth, 200), height: 150, padding: [8, 24, 0, 0], legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false } },
         scales: { y: { range: (_, min, max) => [0, Math.max(max, 1)] } },
-        axes: [axis, Object.assign({ size: 48 }, axis)],
+        axes: [Object.assign({ size: 32, values: (_, at) => at.map((s) => clock.format(new Date(s * 1000))) }, axis), Object.assign({ size: 48 }, axis)],
         series: [{}].concat(series.slice().reverse()),
         hooks: { setCursor: [(u) => tip(el, u.cursor.idx, x, y, names)] },
       }, [x].concat(stacked.slice().reverse()), el);

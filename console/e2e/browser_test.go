@@ -1,0 +1,207 @@
+package e2e
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+func named(args []any) []driver.NamedValue {
+	list := make([]driver.NamedValue, len(args))
+	for i, a := range args {
+		list[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
+	}
+	return list
+}
+
+// A browser is a Chromium of its own, with a profile of its own.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+	// complaints are what its console said of scripts and of the policy.
+	complaints chan string
+}
+
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	profile, err := os.MkdirTemp("", "bed-chromium-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(profile) })
+	options := []chromedp.ExecAllocatorOption{
+		chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
+		chromedp.Flag("lang", "en-US"), chromedp.Env("TZ=Europe/Berlin"), chromedp.UserDataDir(profile), chromedp.WSURLReadTimeout(time.Minute),
+	}
+	alloc, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(stop)
+	ctx, cancel := chromedp.NewContext(alloc)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 6*time.Minute)
+	t.Cleanup(cancel)
+	b := &browser{t: t, ctx: ctx, complaints: make(chan string, 1000)}
+	chromedp.ListenTarget(ctx, func(ev any) {
+		switch ev := ev.(type) {
+		case *runtime.EventExceptionThrown:
+			b.complaints <- ev.ExceptionDetails.Error()
+		case *runtime.EventConsoleAPICalled:
+			if ev.Type == runtime.APITypeError {
+				b.complaints <- fmt.Sprint(ev.Args)
+			}
+		}
+	})
+	b.do(chromedp.EmulateViewport(1200, 900))
+	// What the policy refuses is told to the document.
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := page.AddScriptToEvaluateOnNewDocument(`addEventListener("securitypolicyviolation", (e) => console.error("policy: " + e.violatedDirective + " " + e.blockedURI + " " + e.sample))`).Do(ctx)
+		return err
+	}))
+	return b
+}
+
+// do runs actions; each has to come to its end within a minute.
+func (b *browser) do(actions ...chromedp.Action) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	defer cancel()
+	if b.ctx.Err() == nil && chromedp.FromContext(b.ctx).Target == nil {
+		ctx, cancel = b.ctx, func() {} // the first has the browser live as long as its context
+	}
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		var where, text string
+		_ = chromedp.Run(b.ctx, chromedp.Location(&where), chromedp.Text("main", &text, chromedp.ByQuery, chromedp.AtLeast(0)))
+		b.t.Fatalf("the browser at %s: %v\n%.600s", where, err, text)
+	}
+}
+
+func (b *browser) open(url string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(url), chromedp.WaitReady("main"))
+}
+
+// click follows a link or presses a button, and waits for the page that comes.
+func (b *browser) click(selector string) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(selector, chromedp.ByQuery))
+	b.leave(chromedp.Click(selector, chromedp.ByQuery))
+}
+
+// leave does what leads to another page and waits until that is there.
+func (b *browser) leave(a chromedp.Action) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(`window.stale = true`, nil), a)
+	b.until("another page is there", `!window.stale && document.readyState === "complete" && document.querySelector("main") !== null`)
+}
+
+// until waits until a script says true. Between two pages there is none to ask.
+func (b *browser) until(what, script string) {
+	b.t.Helper()
+	eventually(b.t, what, func() error {
+		var yes bool
+		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+		defer cancel()
+		if err := chromedp.Run(ctx, chromedp.Evaluate(script, &yes)); err != nil {
+			return err
+		}
+		if !yes {
+			return fmt.Errorf("not yet; the page says %.2000s", b.text())
+		}
+		return nil
+	})
+}
+
+func (b *browser) fill(selector, text string) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q).value = ""`, selector), nil), chromedp.SendKeys(selector, text, chromedp.ByQuery))
+}
+
+// text is what the page says.
+func (b *browser) text() (text string) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(`document.querySelector("main")?.innerText ?? ""`, &text))
+	return text
+}
+
+func (b *browser) wants(parts ...string) {
+	b.t.Helper()
+	text := b.text()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			b.t.Fatalf("the page does not say %q:\n%.3000s", part, text)
+		}
+	}
+}
+
+// becomes waits until the page says something, without being loaded again.
+func (b *browser) becomes(part string) {
+	b.t.Helper()
+	b.until("the page says "+part, fmt.Sprintf(`document.querySelector("main").innerText.includes(%q)`, part))
+}
+
+// tabTo presses Tab until the element has the focus, as somebody without a mouse does.
+func (b *browser) tabTo(selector string) {
+	b.t.Helper()
+	script := fmt.Sprintf(`document.activeElement !== null && document.activeElement.matches(%q)`, selector)
+	for range 250 {
+		var there bool
+		b.do(chromedp.KeyEvent(kb.Tab), chromedp.Evaluate(script, &there))
+		if there {
+			var outline string
+			b.do(chromedp.Evaluate(`getComputedStyle(document.activeElement).outlineStyle`, &outline))
+			if outline == "none" {
+				b.t.Errorf("%s has the focus and does not show it", selector)
+			}
+			return
+		}
+	}
+	b.t.Fatalf("Tab never comes to %s", selector)
+}
+
+// enter goes to an element by Tab and presses Enter on it.
+func (b *browser) enter(selector string) {
+	b.t.Helper()
+	b.tabTo(selector)
+	b.leave(chromedp.KeyEvent(kb.Enter))
+}
+
+// quiet fails the test if a script failed or the policy refused something.
+func (b *browser) quiet() {
+	b.t.Helper()
+	for {
+		select {
+		case c := <-b.complaints:
+			b.t.Errorf("the browser complains: %s", c)
+		default:
+			return
+		}
+	}
+}
+
+// shot keeps a picture of what is in sight, where BED_SCREENSHOTS says.
+func (b *browser) shot(name string) {
+	b.t.Helper()
+	dir := os.Getenv("BED_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	var small []byte
+	b.do(chromedp.Evaluate(`scrollTo(0, 0)`, nil), chromedp.ActionFunc(func(ctx context.Context) (err error) {
+		small, err = page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatPng).Do(ctx)
+		return err
+	}))
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), fewerColours(b.t, small), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
