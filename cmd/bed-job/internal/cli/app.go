@@ -192,7 +192,7 @@ and doctor are their own.`,
 	root.AddCommand(
 		a.runCommand(), a.listCommand(), a.showCommand(), a.tryCommand(), a.retryCommand(), a.parkCommand(), a.discardCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.checkCommand(), a.watchCommand(),
-		a.statsCommand(), a.doctorCommand(), a.schemaCommand(), a.demoCommand(), a.consoleCommand(), a.versionCommand(),
+		a.statsCommand(), a.doctorCommand(), a.migrateCommand(), a.schemaCommand(), a.demoCommand(), a.consoleCommand(), a.versionCommand(),
 	)
 	return root
 }
