@@ -24,8 +24,8 @@ cleanup() {
 		wait "$pid" 2>/dev/null || true
 	done
 	for service in ${composed[@]+"${composed[@]}"}; do
-		docker compose rm --stop --force --volumes "$service" >/dev/null 2>&1 ||
-			say "could not stop the container of $service; stop it with: docker compose down"
+		docker compose -f scripts/test-servers.yml rm --stop --force --volumes "$service" >/dev/null 2>&1 ||
+			say "could not stop the container of $service; stop it with: docker compose -f scripts/test-servers.yml down"
 	done
 	rm -rf "$work"
 	exit "$status"
@@ -125,7 +125,7 @@ compose() {
 		docker info >/dev/null 2>&1 || return 1
 	say "$1: starting a container with docker compose"
 	composed+=("$1")
-	docker compose up --detach --wait "$1" >"$work/compose.log" 2>&1 || {
+	docker compose -f scripts/test-servers.yml up --detach --wait "$1" >"$work/compose.log" 2>&1 || {
 		tail -n 20 "$work/compose.log"
 		return 1
 	}

@@ -97,10 +97,13 @@ func TestVersionSaysWhatItWasBuiltFrom(t *testing.T) {
 		Main:     debug.Module{Version: "v1.2.3"},
 		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
 	}
-	if got := versionText(info); !strings.HasPrefix(got, "bed-job v1.2.3, revision abc with local changes, go1.") {
+	if got := versionText(info, ""); !strings.HasPrefix(got, "bed-job v1.2.3, revision abc with local changes, go1.") {
 		t.Errorf("got %q", got)
 	}
-	if got := versionText(nil); !strings.HasPrefix(got, "bed-job (devel), go1.") {
+	if got := versionText(info, "v1.2.4"); !strings.HasPrefix(got, "bed-job v1.2.4, revision abc") {
+		t.Errorf("a release says %q", got)
+	}
+	if got := versionText(nil, ""); !strings.HasPrefix(got, "bed-job (devel), go1.") {
 		t.Errorf("got %q", got)
 	}
 	for _, arg := range []string{"version", "--version"} {

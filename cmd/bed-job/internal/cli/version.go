@@ -20,12 +20,16 @@ func (a *app) versionCommand() *cobra.Command {
 	}
 }
 
+// stamp is the version that a release was built as, set by the linker; empty: what the Go
+// tool knows.
+var stamp string
+
 func version() string {
 	info, _ := debug.ReadBuildInfo()
-	return versionText(info)
+	return versionText(info, stamp)
 }
 
-func versionText(info *debug.BuildInfo) string {
+func versionText(info *debug.BuildInfo, stamp string) string {
 	version, revision, dirty := "(devel)", "", ""
 	if info != nil {
 		if info.Main.Version != "" {
@@ -39,6 +43,9 @@ func versionText(info *debug.BuildInfo) string {
 				dirty = " with local changes"
 			}
 		}
+	}
+	if stamp != "" {
+		version = stamp
 	}
 	return fmt.Sprintf("bed-job %s%s%s, %s %s/%s", version, revision, dirty, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
