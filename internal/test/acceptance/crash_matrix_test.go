@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -25,37 +27,20 @@ func init() { programs["crash"] = crashProgram }
 func TestCrashMatrix(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		for _, c := range []struct {
-			scenario string
-			logging  bedsql.Logging
-		}{
-			{"single DML", bedsql.LogBefore},
-			{"prepared DML", bedsql.LogBefore},
-			{"local transaction", bedsql.LogBefore},
-			{"soft transaction", bedsql.LogBefore},
-			{"staged soft transaction", bedsql.LogBefore},
-			{"job", bedsql.LogBefore},
-			{"single DML", bedsql.LogAlongside},
-			{"local transaction", bedsql.LogAlongside},
-			{"soft transaction", bedsql.LogAlongside},
-			{"single DML", bedsql.LogOnFailure},
-			{"local transaction", bedsql.LogOnFailure},
-			{"soft transaction", bedsql.LogOnFailure},
-		} {
-			for _, lose := range []bool{false, true} {
-				name := c.scenario
-				switch c.logging {
-				case bedsql.LogAlongside:
-					name += ", log alongside"
-				case bedsql.LogOnFailure:
-					name += ", log on failure"
+		for _, scenario := range slices.Sorted(maps.Keys(crashScenarios)) {
+			names := map[bedsql.Logging]string{bedsql.LogBefore: scenario}
+			if crashScenarios[scenario].modes {
+				names[bedsql.LogAlongside], names[bedsql.LogOnFailure] = scenario+", log alongside", scenario+", log on failure"
+			}
+			for logging, name := range names {
+				for _, lose := range []bool{false, true} {
+					if lose {
+						name += ", first answer lost"
+					}
+					t.Run(name, func(t *testing.T) {
+						newMatrix(t, db, scenario, lose, logging).run()
+					})
 				}
-				if lose {
-					name += ", first answer lost"
-				}
-				t.Run(name, func(t *testing.T) {
-					newMatrix(t, db, c.scenario, lose, c.logging).run()
-				})
 			}
 		}
 	})
@@ -105,7 +90,7 @@ func (m *matrix) run() {
 // crash runs the program until it dies at a step, then the job, and judges.
 func (m *matrix) crash(die int) crashReport {
 	m.t.Helper()
-	o := m.order
+	o, scenario := m.order, crashScenarios[m.order.Scenario]
 	o.Die, o.Row = die, die+1
 	for _, db := range []*rig{m.a, m.b} {
 		if die > 0 {
@@ -113,7 +98,7 @@ func (m *matrix) crash(die int) crashReport {
 		}
 	}
 	m.a.exec(fmt.Sprintf("INSERT INTO other VALUES (%d, 0)", o.Row))
-	if o.Scenario == "job" {
+	if scenario.call == nil {
 		m.addForJob(o.Row)
 	}
 	r := m.start(o)
@@ -127,17 +112,12 @@ func (m *matrix) crash(die int) crashReport {
 	if told == "" {
 		told = "nothing"
 	}
-	applied := fmt.Sprintf("A %d", a)
-	var effects []int
-	switch o.Scenario {
-	case "single DML", "prepared DML":
-		effects = []int{a}
-	case "local transaction", "job":
-		effects = []int{a, other}
-		applied = fmt.Sprintf("A %d+%d", a, other)
-	default:
-		effects = []int{a, other, b}
-		applied = fmt.Sprintf("A %d+%d, B %d", a, other, b)
+	applied, effects := fmt.Sprintf("A %d", a), []int{a}
+	if scenario.other {
+		applied, effects = fmt.Sprintf("%s+%d", applied, other), append(effects, other)
+	}
+	if scenario.b {
+		applied, effects = fmt.Sprintf("%s, B %d", applied, b), append(effects, b)
 	}
 	fmt.Fprintf(m.out, "%d\t%s\t%s\t%d\t%s\n", die, step, told, held, applied)
 
@@ -148,14 +128,13 @@ func (m *matrix) crash(die int) crashReport {
 			m.t.Errorf("killed %s: an increment was applied %d times", step, n)
 		}
 	}
-	whole := o.Scenario != "soft transaction"
-	if whole && sum != 0 && sum != len(effects) {
+	if !scenario.parts && sum != 0 && sum != len(effects) {
 		m.t.Errorf("killed %s: applied in part (%s)", step, applied)
 	}
 	switch {
 	case strings.HasPrefix(told, "failed"):
 		m.t.Errorf("killed %s: the caller was told %q", step, told)
-	case told == "accepted", told == "pending", o.Scenario == "job", whole && r.durable():
+	case told == "accepted", told == "pending", scenario.call == nil, !scenario.parts && r.durable():
 		if sum != len(effects) {
 			m.t.Errorf("killed %s, told %s: not all was applied (%s)", step, told, applied)
 		}

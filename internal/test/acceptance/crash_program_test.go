@@ -81,7 +81,7 @@ func (o *crashOrder) run(s *steps) error {
 			return crashTarget(t, s, where), nil
 		}
 	}
-	if o.Scenario == "job" {
+	if crashScenarios[o.Scenario].call == nil {
 		a, err := parse("A")(o.A)
 		if err != nil {
 			return err
@@ -129,11 +129,7 @@ func (o *crashOrder) run(s *steps) error {
 		time.Sleep(time.Millisecond)
 	}
 	s.begin(o.Die, o.Lose)
-	if o.Scenario == "prepared DML" {
-		err = plusOneBy(ctx, pools[0], o.Driver, o.Row)
-	} else {
-		err = crashScenarios[o.Scenario](ctx, pools[0], pools[1], o.Row)
-	}
+	err = crashScenarios[o.Scenario].call(ctx, o, pools[0], pools[1])
 	told := "accepted"
 	switch {
 	case errors.Is(err, bedsql.ErrPending):
@@ -177,31 +173,49 @@ func crashJob() asyncjob.Config {
 	}
 }
 
-// crashScenarios are what callers do. Each write adds one: twice would show.
-var crashScenarios = map[string]func(ctx context.Context, a, b *sql.DB, row int) error{
-	"single DML": func(ctx context.Context, a, _ *sql.DB, row int) error {
-		_, err := a.ExecContext(ctx, plusOne("account", row))
+// crashScenario is what a caller does to the row o.Row: each write adds one to a
+// balance, so that twice would show.
+type crashScenario struct {
+	// call is nil where the job delivers what is in the log.
+	call func(ctx context.Context, o *crashOrder, a, b *sql.DB) error
+	// other and b are whether it writes to the table other of A, and to B, besides
+	// the table account of A.
+	other, b bool
+	// parts: some of its writes may be promised and others not.
+	parts bool
+	// modes: it is also run with the log alongside and on failure.
+	modes bool
+}
+
+// crashScenarios are all that TestCrashMatrix runs.
+var crashScenarios = map[string]crashScenario{
+	"single DML": {modes: true, call: func(ctx context.Context, o *crashOrder, a, _ *sql.DB) error {
+		_, err := a.ExecContext(ctx, plusOne("account", o.Row))
 		return err
-	},
-	"local transaction": func(ctx context.Context, a, _ *sql.DB, row int) error {
+	}},
+	"prepared DML": {call: func(ctx context.Context, o *crashOrder, a, _ *sql.DB) error {
+		return plusOneBy(ctx, a, o.Driver, o.Row)
+	}},
+	"job": {other: true},
+	"local transaction": {other: true, modes: true, call: func(ctx context.Context, o *crashOrder, a, _ *sql.DB) error {
 		tx, err := a.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
 		for _, table := range []string{"account", "other"} {
-			if _, err := tx.ExecContext(ctx, plusOne(table, row)); err != nil {
+			if _, err := tx.ExecContext(ctx, plusOne(table, o.Row)); err != nil {
 				_ = tx.Rollback()
 				return err
 			}
 		}
 		return tx.Commit()
-	},
-	"soft transaction": func(ctx context.Context, a, b *sql.DB, row int) error {
-		return crashSoft(ctx, a, b, row)
-	},
-	"staged soft transaction": func(ctx context.Context, a, b *sql.DB, row int) error {
-		return crashSoft(ctx, a, b, row, bedsql.Staged())
-	},
+	}},
+	"soft transaction": {other: true, b: true, parts: true, modes: true, call: func(ctx context.Context, o *crashOrder, a, b *sql.DB) error {
+		return crashSoft(ctx, a, b, o.Row)
+	}},
+	"staged soft transaction": {other: true, b: true, call: func(ctx context.Context, o *crashOrder, a, b *sql.DB) error {
+		return crashSoft(ctx, a, b, o.Row, bedsql.Staged())
+	}},
 }
 
 func crashSoft(ctx context.Context, a, b *sql.DB, row int, opts ...bedsql.TxOption) error {
