@@ -7,6 +7,8 @@ TIME ?= 1m
 # make soak DURATION=3h SEED=7
 DURATION ?= 30m
 SEED ?=
+# How many histories make simulate tries: make simulate SEEDS=100000 SEED=1
+SEEDS ?= 3000
 # Flags of the benchmark: make bench BENCHFLAGS='-sections drain'
 BENCHFLAGS ?=
 export PKG TESTFLAGS
@@ -14,7 +16,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-mysql-path test-cluster test-tidb test-short mutants cover fuzz soak bench bench-quick lint fmt vet demo clean
+.PHONY: help test test-mysql-path test-cluster test-tidb test-short mutants cover fuzz simulate soak bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +36,7 @@ test-tidb: ## test on a TiDB that it builds from the Go module proxy, by hand: i
 test-short: ## test on SQLite only, without servers
 	go test -short $(TESTFLAGS) $(PKG)
 
-mutants: ## put known faults into the code and see that the model of interleavings notices each
+mutants: ## put known faults into the code and see that the simulation notices each
 	@scripts/mutants.sh
 
 cover: ## test as above and print the coverage of each function
@@ -43,6 +45,9 @@ cover: ## test as above and print the coverage of each function
 
 fuzz: ## look for what tests do not know, TIME (1m) for each: random statements beside the bare drivers, and the fuzz targets
 	@scripts/fuzz.sh $(TIME)
+
+simulate: ## run SEEDS (3000) seeded histories of the real code over servers in memory, from SEED on
+	BED_SIMULATE=$(SEEDS) BED_SIMULATE_SEED=$(SEED) go test -count=1 -timeout 0 -v ./internal/test/simulation
 
 soak: ## write under faults of every kind for DURATION (30m) from a SEED, and judge what came of it
 	@scripts/soak.sh $(DURATION) $(SEED)

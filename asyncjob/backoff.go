@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/bedsql/bed/internal/jitter"
 )
 
 // retryDelay is how long a unit rests after its try number tries (from 1)
@@ -30,7 +32,7 @@ func (c *Config) retryDelay(tries int) time.Duration {
 func storeBackOff() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{
 		InitialInterval:     50 * time.Millisecond,
-		RandomizationFactor: 0.5,
+		RandomizationFactor: jitter.Factor(),
 		Multiplier:          2,
 		MaxInterval:         2 * time.Second,
 	}

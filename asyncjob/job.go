@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,7 +100,8 @@ func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 	if j.control.purgeDue(j.cfg.PurgeInterval) {
 		all.Go(func() { j.guard(func() { j.control.purge(s.ctx) }) })
 	}
-	for name, work := range due {
+	for _, name := range slices.Sorted(maps.Keys(due)) {
+		work := due[name]
 		all.Go(func() { j.guard(func() { j.serve(s, t, name, work, true) }) })
 	}
 	all.Wait()
@@ -145,7 +148,8 @@ func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
 	}
 	j.beat(s.ctx, err)
 	j.look(s, rounds, due)
-	for name, work := range due {
+	for _, name := range slices.Sorted(maps.Keys(due)) {
+		work := due[name]
 		if !j.take(name) {
 			j.log.WithField("data_source", name).Debug("a tick is skipped: the round before is still going")
 			continue

@@ -8,11 +8,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -310,7 +310,7 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 			return nil, out.Err
 		}
 		select {
-		case <-time.After(pause/2 + rand.N(pause)):
+		case <-time.After(jitter.Pause(pause)):
 		case <-again.Done():
 			return nil, out.Err
 		}

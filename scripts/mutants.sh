@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts each fault of testdata/mutants into the code and demands that the model
-# of interleavings notices it. Arguments are names of mutants; none means all.
+# Puts each fault of testdata/mutants into the code and demands that the
+# simulation notices it. Arguments are names of mutants; none means all.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 go run ./internal/test/mutants "$@"

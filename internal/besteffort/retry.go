@@ -8,6 +8,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -111,7 +112,7 @@ func (e *Deliverer) handOver(ctx context.Context, d *Delivery) error {
 
 // pause gives the pauses between tries.
 func (e *Deliverer) pause(most time.Duration) *backoff.ExponentialBackOff {
-	p := &backoff.ExponentialBackOff{InitialInterval: e.cfg.RetryInitial, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: most}
+	p := &backoff.ExponentialBackOff{InitialInterval: e.cfg.RetryInitial, RandomizationFactor: jitter.Factor(), Multiplier: 2, MaxInterval: most}
 	p.Reset()
 	return p
 }

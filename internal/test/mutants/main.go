@@ -1,5 +1,5 @@
 // Command mutants puts the faults of testdata/mutants into the code, one after
-// the other, and demands that the model of interleavings notices each: that it
+// the other, and demands that the simulation notices each: that it
 // fails with the claim that the mutant names, within the histories that it
 // names. The tree itself stays as it is. Arguments are names of mutants; none
 // means all.
@@ -84,9 +84,9 @@ func (m mutant) hunt(root string) (said string, err error) {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return "", err
 	}
-	model := exec.Command("go", "test", "-overlay", file, "-count=1", "-timeout=5m", "-run=TestNoInterleaving", "./internal/test/interleavings")
+	model := exec.Command("go", "test", "-overlay", file, "-count=1", "-timeout=15m", "-run=TestNoInterleaving", "./internal/test/simulation")
 	model.Dir = root
-	model.Env = append(os.Environ(), fmt.Sprintf("BED_INTERLEAVINGS=%d", m.histories), "BED_INTERLEAVINGS_SEED=1", "BED_INTERLEAVINGS_UNTIL="+m.claim)
+	model.Env = append(os.Environ(), fmt.Sprintf("BED_SIMULATE=%d", m.histories), "BED_SIMULATE_SEED=1", "BED_SIMULATE_UNTIL="+m.claim)
 	out, err := model.CombinedOutput()
 	if err != nil && strings.Contains(string(out), ": "+m.claim+", in ") {
 		return "", nil

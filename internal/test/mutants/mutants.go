@@ -13,7 +13,7 @@ import (
 // mutant is a fault to be put into the code, and what must notice it.
 type mutant struct {
 	name string
-	// claim is the one of the model's that breaks, and histories are within how
+	// claim is the one of the simulation's that breaks, and histories are within how
 	// many.
 	claim     string
 	histories int

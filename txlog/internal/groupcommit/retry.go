@@ -2,9 +2,10 @@ package groupcommit
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"github.com/bedsql/bed/internal/jitter"
 )
 
 const (
@@ -139,7 +140,7 @@ func (o *outliving) late() time.Duration {
 // time for two that were in each other's way. It reports whether ctx lasts.
 func Pause(ctx context.Context, try int) bool {
 	d := min(5*time.Millisecond<<min(try, 10), backoffCap)
-	t := time.NewTimer(d/2 + rand.N(d/2+1))
+	t := time.NewTimer(jitter.Pause(d))
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

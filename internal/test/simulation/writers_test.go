@@ -1,4 +1,4 @@
-package interleavings
+package simulation
 
 import (
 	"context"
@@ -38,8 +38,11 @@ func (p *part) statement() (string, []any) {
 
 // sending is a request sent once.
 type sending struct {
+	by       *process
 	answered bool
-	err      error
+	// lost: the process that sent it was killed before it was answered.
+	lost bool
+	err  error
 	// said are the parts of which the statement itself succeeded.
 	said map[*part]bool
 	// undone: the application rolled it back by itself.
@@ -68,21 +71,23 @@ func (r *request) String() string {
 type kind struct {
 	name  string
 	keyed bool
+	// local: it is one local transaction of the application's.
+	local bool
 	// parts says for which data source each of its writes is.
 	parts []int
 	send  func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error
 }
 
 var kinds = []kind{
-	{"write", false, []int{0}, sendWrite},
-	{"write under a key", true, []int{0}, sendWrite},
-	{"local transaction", false, []int{0, 0}, inTx(txCommits)},
-	{"local transaction that goes on after errors", false, []int{0, 0, 0}, inTx(txGoesOn)},
-	{"local transaction that read", false, []int{0, 0}, inTx(txReads)},
-	{"local transaction that is rolled back", false, []int{0, 0}, inTx(txRollsBack)},
-	{"local transaction under a key", true, []int{0, 0}, inTx(txCommits)},
-	{"staged group", false, []int{0, 1, 1}, sendStaged},
-	{"staged group under a key", true, []int{0, 0, 1}, sendStaged},
+	{"write", false, false, []int{0}, sendWrite},
+	{"write under a key", true, false, []int{0}, sendWrite},
+	{"local transaction", false, true, []int{0, 0}, inTx(txCommits)},
+	{"local transaction that goes on after errors", false, true, []int{0, 0, 0}, inTx(txGoesOn)},
+	{"local transaction that read", false, true, []int{0, 0}, inTx(txReads)},
+	{"local transaction that is rolled back", false, true, []int{0, 0}, inTx(txRollsBack)},
+	{"local transaction under a key", true, true, []int{0, 0}, inTx(txCommits)},
+	{"staged group", false, false, []int{0, 1, 1}, sendStaged},
+	{"staged group under a key", true, false, []int{0, 0, 1}, sendStaged},
 }
 
 func sendWrite(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {

@@ -1,10 +1,12 @@
-package interleavings
+package simulation
 
 import (
 	"context"
 	"database/sql/driver"
 	"errors"
 	"io"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,8 @@ type message struct {
 	text  string
 	args  []any
 	reply chan reply
+	// shown is the same for the same seed.
+	shown string
 	// stray: whoever sent it waits for it no more.
 	stray bool
 }
@@ -35,34 +39,77 @@ type reply struct {
 type network struct {
 	mu       sync.Mutex
 	inFlight []*message
+	// free: nothing is held any more.
+	free bool
+	// passing: time does, and the log answers what processes do by themselves.
+	// still: they stand still, and prolong no leases.
+	passing, still bool
+	// sent counts what was held.
+	sent int
+	// names are what is said of ids and texts in the history, where the same seed
+	// gives the same.
+	names map[string]string
+}
+
+// label says what a message is about. A row of the log carries its text, behind
+// its id.
+func (n *network) label(m *message) string {
+	var about []string
+	for i, arg := range m.args {
+		text, _ := arg.(string)
+		name, known := n.names[text]
+		if !known || text == "" {
+			continue
+		}
+		if i > 1 && strings.HasPrefix(m.text, "INSERT INTO transaction_log ") {
+			if id, _ := m.args[i-2].(string); n.names[id] == "" {
+				n.names[id] = name
+			}
+		}
+		if !slices.Contains(about, name) {
+			about = append(about, name)
+		}
+	}
+	slices.Sort(about)
+	return strings.Join(about, ", ")
 }
 
 type actorKey struct{}
 
-// wire dials a server as one who is at home in a database.
+// wire dials a server as a process that is at home in a database.
 type wire struct {
 	n        *network
+	process  *process
 	server   *server
 	database string
 }
 
-func (w *wire) Connect(ctx context.Context) (driver.Conn, error) {
+func (w *wire) Connect(ctx context.Context) (c driver.Conn, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	c := &conn{n: w.n}
-	w.n.do(func() { c.s = w.server.connect(w.database) })
-	return c, nil
+	w.n.do(func() {
+		if w.process.dead || w.server.down {
+			err = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+			return
+		}
+		made := &conn{n: w.n, process: w.process, s: w.server.connect(w.database)}
+		made.s.conn = made
+		w.process.conns = append(slices.DeleteFunc(w.process.conns, func(c *conn) bool { return c.lost.Load() }), made)
+		c = made
+	})
+	return c, err
 }
 
 func (w *wire) Driver() driver.Driver { return mysql.MySQLDriver{} }
 
 // conn is a connection as go-sql-driver makes it without interpolateParams.
 type conn struct {
-	n    *network
-	s    *session
-	by   *actor
-	lost atomic.Bool
+	n       *network
+	process *process
+	s       *session
+	by      *actor
+	lost    atomic.Bool
 }
 
 var (
@@ -86,7 +133,11 @@ const begin = "START TRANSACTION"
 
 // held reports whether a message waits to be told how it fares: what writes or
 // ends a transaction, and the look at a receipt.
-func held(text string) bool {
+func held(to *server, text string) bool {
+	if to.isLog {
+		verb, rest, _ := strings.Cut(text, " ")
+		return verb != "PREPARE" && verb != "SHOW" && verb != "SET" && verb != "CREATE" && !strings.HasPrefix(rest, "data_source FROM")
+	}
 	if prepared, ok := strings.CutPrefix(text, "PREPARE "); ok {
 		return strings.Contains(prepared, "shop.effect")
 	}
@@ -102,6 +153,10 @@ func held(text string) bool {
 	return true
 }
 
+func isRenewal(text string) bool {
+	return strings.HasPrefix(text, "UPDATE transaction_log") && strings.Contains(text, " SET next_try_time = ")
+}
+
 func (c *conn) send(ctx context.Context, text string, args []any) (*answer, error) {
 	if c.lost.Load() {
 		return nil, driver.ErrBadConn
@@ -111,14 +166,25 @@ func (c *conn) send(ctx context.Context, text string, args []any) (*answer, erro
 	}
 	if a, ok := ctx.Value(actorKey{}).(*actor); ok {
 		c.by = a
+	} else if c.s.server.isLog {
+		c.by = c.process.itself
 	}
 	m := &message{by: c.by, conn: c, text: text, args: args, reply: make(chan reply, 1)}
 	c.n.do(func() {
-		if m.by == nil || m.by.free || !held(text) {
+		switch {
+		case c.process.dead || c.lost.Load():
+			m.breaks()
+		case c.n.passing && c.n.still && isRenewal(text):
+			m.breaks()
+		case c.n.passing && c.s.server.isLog && (m.by == c.process.itself || isRenewal(text)):
 			m.arrives()
-			return
+		case c.n.free || m.by == nil || m.by.free || !held(c.s.server, text):
+			m.arrives()
+		default:
+			c.n.sent++
+			m.shown = m.show(c.n.label(m))
+			c.n.inFlight = append(c.n.inFlight, m)
 		}
-		c.n.inFlight = append(c.n.inFlight, m)
 	})
 	select {
 	case r := <-m.reply:
@@ -155,9 +221,13 @@ func (m *message) run() (*answer, error) {
 
 // breaks: the connection does, and its session ends.
 func (m *message) breaks() {
-	m.conn.s.rollback()
-	m.conn.lost.Store(true)
+	m.conn.breaks()
 	m.tell(nil, mysql.ErrInvalidConn)
+}
+
+func (c *conn) breaks() {
+	c.s.rollback()
+	c.lost.Store(true)
 }
 
 func (c *conn) IsValid() bool { return !c.lost.Load() }
@@ -285,18 +355,19 @@ func (r *rows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// actor is a writer or a round of a job.
+// actor is a writer, a round of a job, or what a process does by itself.
 type actor struct {
-	name  string
-	done  chan struct{}
-	since time.Time
+	name    string
+	process *process
+	done    chan struct{}
+	since   time.Time
 	// free: its messages are held no more.
 	free bool
 }
 
 // start runs f as an actor.
-func start(name string, f func(context.Context)) *actor {
-	a := &actor{name: name, done: make(chan struct{}), since: time.Now()}
+func start(name string, p *process, f func(context.Context)) *actor {
+	a := &actor{name: name, process: p, done: make(chan struct{}), since: time.Now()}
 	go func() {
 		defer close(a.done)
 		f(context.WithValue(context.Background(), actorKey{}, a))

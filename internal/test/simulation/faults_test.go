@@ -1,10 +1,13 @@
-package interleavings
+package simulation
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/bedsql/bed/txlog"
 )
 
 // fate is what becomes of a message.
@@ -59,11 +62,7 @@ func (w *world) fate(m *message) fate {
 }
 
 func (w *world) decide(m *message, f fate) {
-	text := m.text
-	if before, _, ok := strings.Cut(text, " bed_receipt "); ok {
-		text = before + " bed_receipt …"
-	}
-	w.say("%s: %s on session %d of %s %s", w.name(m), text, m.conn.s.id, m.conn.s.server.name, f)
+	w.say("%s %s", m, f)
 	w.n.do(func() {
 		w.n.inFlight = slices.DeleteFunc(w.n.inFlight, func(o *message) bool { return o == m })
 		s := m.conn.s
@@ -99,17 +98,31 @@ func (w *world) decide(m *message, f fate) {
 	w.check()
 }
 
-func (w *world) name(m *message) string {
-	if m.stray {
-		return m.by.name + " (gone)"
+func (m *message) show(label string) string {
+	text := m.text
+	for _, table := range []string{" bed_receipt ", " transaction_log "} {
+		if before, _, ok := strings.Cut(text, table); ok {
+			words := strings.Fields(before)
+			text = strings.Join(words[:min(2, len(words))], " ") + table + "…"
+		}
 	}
-	return m.by.name
+	if label != "" {
+		text += " (" + label + ")"
+	}
+	return m.by.name + ": " + text + ", to " + m.conn.s.server.name
+}
+
+func (m *message) String() string {
+	if m.stray {
+		return m.shown + ", for which nobody waits,"
+	}
+	return m.shown
 }
 
 func (w *world) ordered() []*message {
 	all := slices.Clone(w.n.inFlight)
 	slices.SortStableFunc(all, func(a, b *message) int {
-		return strings.Compare(a.by.name+a.conn.s.server.name, b.by.name+b.conn.s.server.name)
+		return strings.Compare(a.shown, b.shown)
 	})
 	return all
 }
@@ -137,8 +150,10 @@ func (w *world) runTo(stop func(*message) bool) *message {
 		return nil
 	}
 	by := pick(w, w.ordered()).by
-	for range 40 {
-		i := slices.IndexFunc(w.ordered(), func(m *message) bool { return m.by == by && !m.stray })
+	for range 60 {
+		i := slices.IndexFunc(w.ordered(), func(m *message) bool {
+			return (m.by == by || m.by == by.process.itself) && !m.stray
+		})
 		if i < 0 {
 			return nil
 		}
@@ -158,6 +173,9 @@ func (w *world) runTo(stop func(*message) bool) *message {
 // time passes: leases run out, retentions end.
 func (w *world) time() {
 	d := pick(w, []time.Duration{2 * lease, retention * 6 / 10, retention + lease})
+	if w.down() {
+		d = time.Minute // nobody leaves it so for long
+	}
 	for _, r := range w.requests {
 		// Nobody stands still for longer than receipts are kept after the log of
 		// what he is doing is gone: that is what retention means.
@@ -179,29 +197,116 @@ func (w *world) pass(d time.Duration, still bool) {
 		}
 		w.n.inFlight = slices.DeleteFunc(w.n.inFlight, func(m *message) bool { return m.stray })
 	})
-	w.log.still.Store(still)
+	w.n.do(func() { w.n.passing, w.n.still = true, still })
 	time.Sleep(d)
-	w.log.still.Store(false)
+	w.n.do(func() { w.n.passing, w.n.still = false, false })
 	w.rest()
 }
 
 // operator retries or discards a unit.
 func (w *world) operator() {
 	units := w.look()
-	if len(units) == 0 {
+	if len(units) == 0 || w.running["operator"] != nil {
 		return
 	}
 	u := pick(w, units)
 	r := w.requestOf(u)
 	if w.random.IntN(4) > 0 {
-		if w.log.Retry(context.Background(), u.ID) == nil {
-			w.say("an operator retries the log of %s", r)
-			delete(w.parked, u.ID)
-		}
+		w.say("an operator retries the log of %s", r)
+		w.begin("operator", w.people, func(ctx context.Context) { _ = w.people.log.Retry(ctx, u.id) })
 		return
 	}
-	if w.log.Discard(context.Background(), u.ID) == nil {
-		w.say("an operator discards the log of %s", r)
-		r.discarded = true
+	w.say("an operator discards the log of %s", r)
+	was := r.discarded
+	r.discarded = true // or will be, once this arrives
+	w.begin("operator", w.people, func(ctx context.Context) {
+		if err := w.people.log.Discard(ctx, u.id); errors.Is(err, txlog.ErrLeased) {
+			w.n.do(func() { r.discarded = was })
+		}
+	})
+}
+
+// crash kills a process, and another takes its place. What it had sent arrives
+// or not, some time.
+func (w *world) crash() {
+	i := w.random.IntN(len(w.apps) + len(w.jobs))
+	var p *process
+	if i < len(w.apps) {
+		p = w.apps[i].process
+	} else {
+		p = w.jobs[i-len(w.apps)].process
 	}
+	w.say("%s is killed", p.itself.name)
+	for _, m := range w.ordered() {
+		if m.conn.process == p && !m.stray {
+			m.stray = true
+			m.conn.lost.Store(true)
+			m.tell(nil, errInvalid)
+		}
+	}
+	w.n.do(func() { p.kill(w.n.inFlight) })
+	for name, a := range w.running {
+		if a.process == p {
+			delete(w.running, name)
+		}
+	}
+	for _, r := range w.requests {
+		for _, s := range r.sendings {
+			s.lost = s.lost || s.by == p && !s.answered
+		}
+	}
+	if i < len(w.apps) {
+		w.apps[i] = w.newApp(i)
+	} else {
+		w.jobs[i-len(w.apps)] = w.newJob(i - len(w.apps))
+	}
+	w.rest()
+	w.check()
+}
+
+// fall kills a server, or starts it again.
+func (w *world) fall() {
+	all := w.servers
+	if w.database != nil {
+		all = append(slices.Clone(all), w.database)
+	}
+	s := pick(w, all)
+	if s.down {
+		w.rise(s)
+		return
+	}
+	w.say("%s is killed", s.name)
+	w.n.do(func() { s.down = true })
+	for {
+		at := slices.IndexFunc(w.ordered(), func(m *message) bool { return m.conn.s.server == s })
+		if at < 0 {
+			break
+		}
+		m := w.ordered()[at]
+		w.n.do(func() {
+			w.n.inFlight = slices.DeleteFunc(w.n.inFlight, func(o *message) bool { return o == m })
+			m.breaks()
+		})
+		w.rest() // one by one: who hears of it first is not by chance
+	}
+	w.n.do(func() {
+		for _, p := range w.processes {
+			for _, c := range p.conns {
+				if c.s.server == s {
+					c.breaks()
+				}
+			}
+		}
+	})
+	w.rest()
+	w.check()
+}
+
+func (w *world) down() bool {
+	return w.database != nil && w.database.down || slices.ContainsFunc(w.servers, func(s *server) bool { return s.down })
+}
+
+func (w *world) rise(s *server) {
+	w.say("%s is back", s.name)
+	w.n.do(func() { s.down = false })
 }

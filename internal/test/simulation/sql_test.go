@@ -1,4 +1,4 @@
-package interleavings
+package simulation
 
 import (
 	"fmt"

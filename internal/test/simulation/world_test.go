@@ -1,16 +1,15 @@
-package interleavings
+package simulation
 
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -28,8 +27,11 @@ import (
 const (
 	lease     = time.Hour
 	retention = attempt.DefaultRetention
-	// moment is how long an actor takes between its messages at the most.
-	moment = 20 * time.Millisecond
+	// moment is how long an actor takes between its messages at the most. No pause
+	// before a repetition is longer: they are random, and not by the seed.
+	moment = 300 * time.Millisecond
+	// bound is that of all that is bounded and not by the lease.
+	bound = 100 * moment
 )
 
 // world is what the actors work on, and what is known of it.
@@ -37,14 +39,22 @@ type world struct {
 	random  *rand.Rand
 	n       *network
 	servers []*server
-	log     *logStore
-	bus     *listener.Bus
-	apps    []app
-	jobs    []*asyncjob.Job
-	lost    int // the index of the job that is configured badly
-	closers []func()
+	// The log is in a database of its own, or in memory.
+	database  *server
+	memory    *txlog.Memory
+	bus       *listener.Bus
+	processes []*process
+	apps      []app
+	jobs      []worker
+	people    *process // the operators' command
+	lost      int      // the index of the job that is configured badly
+	closers   []func()
 
 	running  map[string]*actor
+	begun    []*actor
+	steps    int
+	seed     uint64
+	broken   *failure
 	requests []*request
 	rows     int
 	parked   map[string]bool
@@ -56,22 +66,6 @@ type world struct {
 	faults []fate
 }
 
-// app is an application's process: a pool for each data source.
-type app []*sql.DB
-
-// logStore is the log. A process that stands still renews no leases.
-type logStore struct {
-	*txlog.Memory
-	still atomic.Bool
-}
-
-func (l *logStore) Renew(ctx context.Context, d time.Duration, units ...*txlog.Unit) ([]*txlog.Unit, error) {
-	if l.still.Load() {
-		return nil, errors.New("the process stands still")
-	}
-	return l.Memory.Renew(ctx, d, units...)
-}
-
 func quiet() *logrus.Logger {
 	l := logrus.New()
 	l.SetOutput(io.Discard)
@@ -80,7 +74,7 @@ func quiet() *logrus.Logger {
 
 func newWorld(seed uint64) *world {
 	w := &world{
-		random: rand.New(rand.NewPCG(seed, 0)), n: &network{}, log: &logStore{Memory: txlog.NewMemory()}, bus: listener.NewBus(quiet()),
+		seed: seed, random: rand.New(rand.NewPCG(seed, 0)), n: &network{names: map[string]string{}}, bus: listener.NewBus(quiet()),
 		running: map[string]*actor{}, parked: map[string]bool{}, byRow: map[string]*part{},
 	}
 	sub := w.bus.Subscribe(func(ev listener.Event) {
@@ -90,70 +84,97 @@ func newWorld(seed uint64) *world {
 	})
 	w.closers = append(w.closers, sub.Close)
 	for i := range 2 {
-		w.servers = append(w.servers, newServer(fmt.Sprintf("source %d", i)))
+		s := newServer(fmt.Sprintf("source %d", i))
+		w.servers = append(w.servers, s)
+		w.n.names[s.name] = s.name
 	}
-	for _, tries := range []int{0, 1} {
-		w.apps = append(w.apps, w.newApp(tries))
+	if w.random.IntN(2) == 0 {
+		w.memory = txlog.NewMemory()
+	} else {
+		w.database = newServer("the log")
+		w.database.isLog = true
 	}
-	// The first job is patient, the second parks at once, and the third is at
-	// home in another database.
-	w.lost = 2
-	w.jobs = append(w.jobs, w.newJob(home, 3), w.newJob(home, 1), w.newJob(elsewhere, 3))
+	w.people = w.newProcess("operator")
+	for i := range tries {
+		w.apps = append(w.apps, w.newApp(i))
+	}
+	for i := range len(patience) + 1 {
+		w.jobs = append(w.jobs, w.newJob(i))
+	}
 	return w
 }
 
-func (w *world) newApp(tries int) (a app) {
+var (
+	// tries are those of the applications before they leave a write to a job.
+	tries = []int{0, 1}
+	// patience is how often a job tries before it parks. The last job is at home
+	// in another database.
+	patience = []int{3, 1}
+)
+
+func (w *world) newApp(i int) app {
+	a := app{process: w.newProcess(fmt.Sprintf("app %d", i))}
 	for _, s := range w.servers {
-		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, s, home}, DataSource: s.name}, bedsql.Config{
-			Storage: w.log, Guarantee: bedsql.ExactlyOnce, Logger: quiet(), Lease: lease,
-			SyncMaxDeliveryTryTimes: tries, NoSyncRetry: tries == 0,
-			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: 2 * time.Second,
+		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, a.process, s, home}, DataSource: s.name}, bedsql.Config{
+			Storage: a.log, Guarantee: bedsql.ExactlyOnce, Logger: quiet(), Lease: lease,
+			SyncMaxDeliveryTryTimes: tries[i], NoSyncRetry: tries[i] == 0,
+			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: bound, LogTimeout: bound,
 		})
 		must(err)
 		pool := sql.OpenDB(c)
-		pool.SetMaxOpenConns(2)
-		w.closers = append(w.closers, func() { _ = pool.Close() })
-		a = append(a, pool)
+		pool.SetMaxOpenConns(16) // who waits for one gets it by chance
+		a.closers = append(a.closers, func() { _ = pool.Close() })
+		a.pools = append(a.pools, pool)
 	}
 	return a
 }
 
-func (w *world) newJob(database string, tries int) *asyncjob.Job {
+func (w *world) newJob(i int) worker {
+	j := worker{process: w.newProcess(fmt.Sprintf("job %d", i))}
+	database, most := elsewhere, 3
+	if i < len(patience) {
+		database, most = home, patience[i]
+	}
 	targets := asyncjob.Targets{}
 	for _, s := range w.servers {
-		tgt, err := mysql.Target("/")
+		t, err := mysql.Target("/")
 		must(err)
-		targets[s.name] = delivery.Target{Connector: &wire{w.n, s, database}, Dialect: tgt.Dialect, DataSource: s.name}
+		targets[s.name] = delivery.Target{Connector: &wire{w.n, j.process, s, database}, Dialect: t.Dialect, DataSource: s.name}
 	}
-	job, err := asyncjob.New(w.log, targets, asyncjob.Config{
-		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, MaxDeliveryTryTimes: tries, Logger: quiet(),
+	job, err := asyncjob.New(j.log, targets, asyncjob.Config{
+		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, MaxDeliveryTryTimes: most, Logger: quiet(),
 		Concurrency: 1, Lease: lease, PurgeInterval: time.Nanosecond, DeliveryTimeout: 10 * retention, Bus: w.bus,
 	})
 	must(err)
-	w.closers = append(w.closers, func() { _ = job.Close() })
-	return job
+	j.job = job
+	j.closers = append(j.closers, func() { _ = job.Close() })
+	return j
 }
 
 // actions are what may happen next.
 var actions = []func(*world){
 	(*world).send, (*world).again, (*world).job, (*world).message, (*world).runOn, (*world).toTheEnd, (*world).time, (*world).operator,
+	(*world).crash,
 }
 
 // failure is what ends a history: a claim that was broken.
-type failure struct {
-	claim, detail string
-	history       []string
-	seed          uint64
-}
+type failure struct{ claim, detail string }
 
 // history tries one, from nothing.
-func history(seed uint64) (broken *failure) {
+func history(seed uint64) *world {
+	day := 24 * time.Hour
+	time.Sleep(day - time.Duration(time.Now().UnixNano())%day) // what is done each minute comes at the same steps
 	w := newWorld(seed)
+	w.run()
+	return w
+}
+
+func (w *world) run() {
 	defer w.close()
 	defer func() {
 		p := recover()
 		var ok bool
-		if broken, ok = p.(*failure); p != nil && !ok {
+		if w.broken, ok = p.(*failure); p != nil && !ok {
 			panic(p)
 		}
 	}()
@@ -161,8 +182,16 @@ func history(seed uint64) (broken *failure) {
 	// several of one kind happens more often so.
 	w.kinds = some(w, kinds, 1+w.random.IntN(3))
 	w.faults = some(w, faults, 1+w.random.IntN(len(faults)))
+	may := actions
+	// A log that is written while its target is out of reach does not say where
+	// its receipt will be: no job may be at home elsewhere then.
+	if w.lost = len(patience); w.random.IntN(2) == 0 {
+		w.lost = -1
+		w.jobs = w.jobs[:len(patience)]
+		may = append(slices.Clone(may), (*world).fall)
+	}
 	var urn []func(*world)
-	for _, a := range actions {
+	for _, a := range may {
 		urn = append(urn, slices.Repeat([]func(*world){a}, 1+w.random.IntN(8))...)
 	}
 	for range 5 + w.random.IntN(40) {
@@ -170,7 +199,6 @@ func history(seed uint64) (broken *failure) {
 		w.check()
 	}
 	w.settle()
-	return nil
 }
 
 // pick chooses one of several.
@@ -189,13 +217,28 @@ func must(err error) {
 	}
 }
 
+// say keeps what is the same for the same seed: no id is.
 func (w *world) say(format string, args ...any) {
-	w.history = append(w.history, fmt.Sprintf(format, args...))
+	w.history = append(w.history, anID.ReplaceAllString(fmt.Sprintf(format, args...), "…"))
 }
 
-// close lets all actors end.
+var anID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+// close lets all end, what was killed too.
 func (w *world) close() {
-	w.finish(func() {})
+	w.n.do(func() {
+		w.n.free = true
+		for _, m := range w.n.inFlight {
+			m.breaks()
+		}
+		w.n.inFlight = nil
+	})
+	for _, a := range w.begun {
+		<-a.done
+	}
+	for _, p := range w.processes {
+		p.close()
+	}
 	for _, f := range w.closers {
 		f()
 	}
@@ -203,6 +246,7 @@ func (w *world) close() {
 
 // rest lets the actors go on to their next messages.
 func (w *world) rest() {
+	w.steps++
 	time.Sleep(moment)
 	synctest.Wait()
 	for name, a := range w.running {
@@ -212,8 +256,10 @@ func (w *world) rest() {
 	}
 }
 
-func (w *world) begin(name string, f func(context.Context)) {
-	w.running[name] = start(name, f)
+func (w *world) begin(name string, p *process, f func(context.Context)) {
+	a := start(name, p, f)
+	w.running[name] = a
+	w.begun = append(w.begun, a)
 	w.rest()
 }
 
@@ -225,11 +271,12 @@ func (w *world) finish(look func()) (ended bool) {
 			if len(w.n.inFlight) == 0 {
 				return
 			}
-			m := w.n.inFlight[0]
-			w.n.inFlight = w.n.inFlight[1:]
+			m := w.ordered()[0]
+			w.n.inFlight = slices.DeleteFunc(w.n.inFlight, func(o *message) bool { return o == m })
 			if m.stray {
 				m.breaks()
 			} else {
+				w.say("%s arrives", m)
 				m.arrives()
 			}
 		})
@@ -261,6 +308,7 @@ func (w *world) send() {
 		p := &part{request: r, source: source, id: w.rows, how: how(w.random.IntN(int(ways)))}
 		text, _ := p.statement()
 		w.byRow[text] = p
+		w.n.do(func() { w.n.names[text] = fmt.Sprintf("row %d", p.id) })
 		w.servers[source].newEffect(p.id)
 		r.parts = append(r.parts, p)
 	}
@@ -283,15 +331,15 @@ func (w *world) again() {
 }
 
 func (w *world) sendIt(r *request, a app) {
-	s := &sending{said: map[*part]bool{}}
+	s := &sending{by: a.process, said: map[*part]bool{}}
 	r.sendings = append(r.sendings, s)
 	w.say("%s is sent, rows %v", r, ids(r.parts))
-	w.begin(fmt.Sprintf("writer %d.%d", r.id, len(r.sendings)), func(ctx context.Context) {
+	w.begin(fmt.Sprintf("writer %d.%d", r.id, len(r.sendings)), a.process, func(ctx context.Context) {
 		if r.key != "" {
 			ctx, _ = bedsql.WithIdempotencyKey(ctx, r.key)
 		}
-		err := r.kind.send(ctx, a, r, s)
-		w.n.do(func() { s.err, s.answered = err, true })
+		err := r.kind.send(ctx, a.pools, r, s)
+		w.n.do(func() { s.err, s.answered = err, !a.dead })
 	})
 	if s.answered {
 		w.say("%s is answered %v", r, s.err)
@@ -313,5 +361,6 @@ func (w *world) round(n int) {
 		return
 	}
 	w.say("%s begins a round", name)
-	w.begin(name, func(ctx context.Context) { _, _ = w.jobs[n].RunOnce(ctx) })
+	j := w.jobs[n]
+	w.begin(name, j.process, func(ctx context.Context) { _, _ = j.job.RunOnce(ctx) })
 }

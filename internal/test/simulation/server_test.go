@@ -1,4 +1,4 @@
-package interleavings
+package simulation
 
 import (
 	"maps"
@@ -17,6 +17,10 @@ type server struct {
 	name      string
 	databases map[string]map[string]*table
 	sessions  int
+	// isLog: it has the log.
+	isLog bool
+	// down: it was killed, and takes no connections.
+	down bool
 }
 
 const (
@@ -28,7 +32,7 @@ const (
 
 func newServer(name string) *server {
 	s := &server{name: name, databases: map[string]map[string]*table{home: {}, elsewhere: {}}}
-	s.databases[home]["effect"] = &table{defaults: row{"id": int64(0), "n": int64(0)}, cells: map[any]*cell{}}
+	s.databases[home]["effect"] = &table{by: "id", defaults: row{"id": int64(0), "n": int64(0)}, cells: map[any]*cell{}}
 	return s
 }
 
@@ -45,6 +49,7 @@ func (s *server) newEffect(id int) {
 
 // table holds its rows by their id.
 type table struct {
+	by       string // the column by which its rows are held
 	key      string // the name of its unique key
 	defaults row
 	cells    map[any]*cell
@@ -67,6 +72,7 @@ func (c *cell) seenBy(s *session) row {
 // session is a connection's side of the server.
 type session struct {
 	server   *server
+	conn     *conn
 	id       int
 	database string
 	open     bool
@@ -161,12 +167,13 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 	case p.takes("UPDATE"):
 		return p.update(), nil
 	case p.takes("DELETE", "FROM"):
-		t := p.table()
-		found := p.lock(p.where(t))
+		found := p.lock(p.where(p.table()))
 		for _, c := range found {
 			c.pending = nil
 		}
 		return &answer{affected: int64(len(found))}, nil
+	case p.takes("SET"):
+		return &answer{}, nil
 	case p.takes("CREATE", "TABLE", "IF", "NOT", "EXISTS"):
 		s.commit()
 		s.create(p.name(), text)
@@ -182,12 +189,19 @@ func (s *session) create(name, ddl string) {
 	if s.server.databases[s.database][name] != nil {
 		return
 	}
-	t := &table{key: name + "_id", defaults: row{"void": int64(0), "log_gone": int64(0)}, cells: map[any]*cell{}}
+	t := &table{by: "id", key: name + "_id", defaults: row{"void": int64(0), "log_gone": int64(0)}, cells: map[any]*cell{}}
+	if name != "bed_receipt" {
+		t.defaults = row{}
+	}
+	if strings.Contains(ddl, "PRIMARY KEY (name)") {
+		t.by = "name"
+	}
 	if strings.Contains(ddl, "PRIMARY KEY") && !strings.Contains(ddl, t.key) {
 		t.key = "PRIMARY"
 	}
 	for _, line := range strings.Split(ddl, "\n")[1:] {
 		column, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		column = strings.ReplaceAll(column, "`", "")
 		if column != "" && column == strings.ToLower(column) && column[0] >= 'a' && t.defaults[column] == nil {
 			t.defaults[column] = nil
 		}
@@ -196,7 +210,7 @@ func (s *session) create(name, ddl string) {
 }
 
 var variables = map[string]string{
-	"autocommit": "ON", "completion_type": "NO_CHAIN", "innodb_rollback_on_timeout": "0", "sql_mode": "STRICT_TRANS_TABLES", "version": serverVersion,
+	"autocommit": "ON", "completion_type": "NO_CHAIN", "innodb_rollback_on_timeout": "0", "sql_mode": "STRICT_TRANS_TABLES", "version": serverVersion, "max_allowed_packet": "67108864",
 }
 
 func (s *session) variable(name string) any {
@@ -217,171 +231,4 @@ func (p *parser) variables() *answer {
 		}
 	}
 	return a
-}
-
-func (p *parser) table() *table {
-	database, name, ok := strings.Cut(p.qualified(), ".")
-	if !ok {
-		database, name = p.s.database, database
-	}
-	t := p.s.server.databases[database][name]
-	if t == nil {
-		panic(serverError(1146, "42S02", "Table '"+name+"' doesn't exist"))
-	}
-	return t
-}
-
-func (t *table) sorted() []any {
-	ids := slices.Collect(maps.Keys(t.cells))
-	slices.SortFunc(ids, func(a, b any) int {
-		switch {
-		case isTrue(compare("<", a, b)):
-			return -1
-		case isTrue(compare(">", a, b)):
-			return 1
-		}
-		return 0
-	})
-	return ids
-}
-
-// where gives the rows for which the condition that comes next holds.
-func (p *parser) where(t *table) (found []*cell) {
-	if !p.takes("WHERE") {
-		for _, id := range t.sorted() {
-			if c := t.cells[id]; c.seenBy(p.s) != nil {
-				found = append(found, c)
-			}
-		}
-		return found
-	}
-	from, args := p.at, p.args
-	p.row = t.defaults
-	p.expr() // to find its end
-	end, rest := p.at, p.args
-	for _, id := range t.sorted() {
-		c := t.cells[id]
-		if p.row = c.seenBy(p.s); p.row == nil {
-			continue
-		}
-		p.at, p.args = from, args
-		if isTrue(p.expr()) {
-			found = append(found, c)
-		}
-	}
-	p.at, p.args = end, rest
-	return found
-}
-
-// lock makes the session the owner of rows; all or none.
-func (p *parser) lock(cells []*cell) []*cell {
-	for _, c := range cells {
-		if c.owner != nil && c.owner != p.s {
-			panic(errLockTimeout)
-		}
-	}
-	for _, c := range cells {
-		if c.owner == nil {
-			c.owner, c.pending = p.s, maps.Clone(c.committed)
-			p.s.owned = append(p.s.owned, c)
-		}
-	}
-	return cells
-}
-
-func (p *parser) insert() *answer {
-	t := p.table()
-	var columns []string
-	for p.want("("); !p.takes(")"); p.takes(",") {
-		columns = append(columns, p.name())
-	}
-	p.want("VALUES", "(")
-	p.row = maps.Clone(t.defaults)
-	for _, column := range columns {
-		p.row[column] = p.expr()
-		p.takes(",")
-	}
-	id := p.row["id"]
-	c := t.cells[id]
-	if c == nil {
-		c = &cell{}
-		t.cells[id] = c
-	}
-	made := p.row
-	p.lock([]*cell{c})
-	if c.pending != nil {
-		panic(serverError(1062, "23000", "Duplicate entry '"+id.(string)+"' for key 'bed_receipt."+t.key+"'"))
-	}
-	c.pending = made
-	return &answer{affected: 1}
-}
-
-func (p *parser) update() *answer {
-	t := p.table()
-	p.want("SET")
-	from, all := p.at, p.args
-	end := slices.Index(p.tokens, "WHERE")
-	before := 0
-	for _, t := range p.tokens[from:end] {
-		if t == "?" {
-			before++
-		}
-	}
-	p.at, p.args = end, p.args[before:]
-	found := p.lock(p.where(t))
-	for _, c := range found {
-		old := maps.Clone(c.pending)
-		for p.at, p.args = from, all; p.at < end; p.takes(",") {
-			column := p.name()
-			p.want("=")
-			p.row = old
-			c.pending[column] = p.expr()
-		}
-	}
-	return &answer{affected: int64(len(found))}
-}
-
-func (p *parser) selects() *answer {
-	from, args := p.at, p.args
-	a := &answer{}
-	end := slices.Index(p.tokens, "FROM")
-	if end < 0 {
-		p.row = row{}
-		a.rows = [][]any{p.columns(len(p.tokens))}
-		a.columns = make([]string, len(a.rows[0]))
-		return a
-	}
-	before := 0
-	for _, t := range p.tokens[from:end] {
-		if t == "?" {
-			before++
-		}
-	}
-	p.at, p.args = end, args[before:]
-	p.want("FROM")
-	t := p.table()
-	found := p.where(t)
-	limit := len(found)
-	if p.takes("ORDER", "BY", "id") && p.takes("LIMIT") {
-		limit = min(limit, int(p.expr().(int64)))
-	}
-	for _, c := range found[:limit] {
-		p.row, p.at, p.args = c.seenBy(p.s), from, args
-		a.rows = append(a.rows, p.columns(end))
-	}
-	if len(a.rows) > 0 {
-		a.columns = make([]string, len(a.rows[0]))
-	} else {
-		p.row, p.at, p.args = t.defaults, from, args
-		a.columns = make([]string, len(p.columns(end)))
-	}
-	return a
-}
-
-func (p *parser) columns(end int) (values []any) {
-	for p.at < end {
-		values = append(values, p.expr())
-		p.takes(",")
-	}
-	return values
 }

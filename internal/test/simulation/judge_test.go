@@ -1,9 +1,10 @@
-package interleavings
+package simulation
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,18 +19,15 @@ var errInvalid = driver.ErrInvalidConn
 // applied is how many times a part was.
 func (w *world) applied(p *part) int64 { return w.servers[p.source].effect(p.id) }
 
-func (w *world) requestOf(u *txlog.Unit) *request {
-	return w.byRow[u.Statements[0].SQL].request
-}
+func (w *world) requestOf(u *entry) *request { return w.byRow[u.texts[0]].request }
 
 // look reads the log.
-func (w *world) look() []*txlog.Unit {
-	units, err := w.log.List(context.Background(), txlog.Filter{})
-	must(err)
-	for _, u := range units {
-		w.requestOf(u).units[u.ID] = true
+func (w *world) look() (all []*entry) {
+	w.n.do(func() { all = w.entries() })
+	for _, u := range all {
+		w.requestOf(u).units[u.id] = true
 	}
-	return units
+	return all
 }
 
 // logged reports whether the log holds a unit of a request.
@@ -77,7 +75,7 @@ func (r *request) refused() bool {
 
 // fail ends the history. What is claimed stands before the colon.
 func (w *world) fail(claim, format string, args ...any) {
-	panic(&failure{claim: claim, detail: fmt.Sprintf(format, args...), history: w.history})
+	panic(&failure{claim: claim, detail: fmt.Sprintf(format, args...)})
 }
 
 // check holds at every moment.
@@ -87,25 +85,26 @@ func (w *world) check() {
 		w.answers(r)
 	}
 	for _, u := range w.look() {
-		if _, delivered := w.byJob.Load(u.ID); delivered {
+		if _, delivered := w.byJob.Load(u.id); delivered {
 			w.delivered(u)
 		}
-		if !u.Parked || w.parked[u.ID] {
+		was := w.parked[u.id]
+		w.parked[u.id] = u.parked
+		if !u.parked || was {
 			continue
 		}
-		w.parked[u.ID] = true
-		w.say("a log of %s is parked: %s", w.requestOf(u), u.LastError)
-		for _, s := range u.Statements {
-			if p := w.byRow[s.SQL]; w.applied(p) > 0 {
-				w.fail("an applied unit is parked", "%s, row %d: %s", p.request, p.id, u.LastError)
+		w.say("a log of %s is parked: %s", w.requestOf(u), u.lastError)
+		for _, s := range u.texts {
+			if p := w.byRow[s]; w.applied(p) > 0 {
+				w.fail("an applied unit is parked", "%s, row %d: %s", p.request, p.id, u.lastError)
 			}
 		}
 	}
 }
 
-func (w *world) delivered(u *txlog.Unit) {
-	for _, s := range u.Statements {
-		if p := w.byRow[s.SQL]; w.applied(p) != 1 {
+func (w *world) delivered(u *entry) {
+	for _, s := range u.texts {
+		if p := w.byRow[s]; w.applied(p) != 1 {
 			w.fail("reported delivered and not applied", "%s, row %d, by the job", p.request, p.id)
 		}
 	}
@@ -173,11 +172,16 @@ func (w *world) mayCome(r *request) bool {
 // settle lets everything come to its end: all faults are over.
 func (w *world) settle() {
 	w.say("all faults are over")
+	for _, s := range append(slices.Clone(w.servers), w.database) {
+		if s != nil && s.down {
+			w.rise(s)
+		}
+	}
 	w.end()
 	w.check()
 	for _, r := range w.requests {
 		if w.mayCome(r) && !r.discarded {
-			w.sendIt(r, w.apps[0])
+			w.sendIt(r, w.apps[1]) // the connections of one that never tries again may be cut
 			w.end()
 			w.check()
 			if s := r.sendings[len(r.sendings)-1]; s.err != nil {
@@ -194,8 +198,9 @@ func (w *world) settle() {
 	}
 	for range 2 {
 		for _, u := range w.look() {
-			if u.Parked && w.log.Retry(context.Background(), u.ID) == nil {
-				delete(w.parked, u.ID)
+			if u.parked {
+				w.begin("operator", w.people, func(ctx context.Context) { _ = w.people.log.Retry(ctx, u.id) })
+				w.end()
 			}
 		}
 		w.rounds(2 * lease)
@@ -203,11 +208,11 @@ func (w *world) settle() {
 	}
 	for _, u := range w.look() {
 		r := w.requestOf(u)
-		if !u.Parked {
-			w.fail("still in the log", "%s: %s", r, u.LastError)
+		if !u.parked {
+			w.fail("still in the log", "%s: %s", r, u.lastError)
 		}
-		if u.NotReplayable == "" {
-			w.fail("parked although all is well", "%s: %s", r, u.LastError)
+		if u.notReplayable == "" {
+			w.fail("parked although all is well", "%s: %s", r, u.lastError)
 		}
 	}
 	for _, r := range w.requests {
@@ -226,6 +231,14 @@ func (w *world) rounds(d time.Duration) {
 	}
 }
 
+// leftOpen reports whether the log may have gone although the write is not
+// applied: it is not known whether it was ever written, or the refusal of a local
+// transaction stands in the error and only that the log was removed was not known.
+func (s *sending) leftOpen(r *request) bool {
+	var refusal *driver.MySQLError
+	return errors.Is(s.err, txlog.ErrInDoubt) || r.kind.local && errors.As(s.err, &refusal)
+}
+
 // settled: what was left to the job is applied, and what belongs together is,
 // on all data sources.
 func (w *world) settled(r *request) {
@@ -235,7 +248,7 @@ func (w *world) settled(r *request) {
 	last := r.sendings[len(r.sendings)-1]
 	for _, p := range r.parts {
 		switch {
-		case !r.refused() && !r.toldDone() && last.said[p] && w.applied(p) != 1:
+		case !last.lost && !last.leftOpen(r) && !r.refused() && !r.toldDone() && last.said[p] && w.applied(p) != 1:
 			w.fail("pending, its log gone and not applied", "%s, row %d: %v", r, p.id, last.err)
 		case r.kind.name != goesOn && w.applied(p) != w.applied(r.parts[0]):
 			w.fail("a group half applied", "%s: rows %d and %d are not the same", r, p.id, r.parts[0].id)

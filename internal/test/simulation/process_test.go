@@ -1,0 +1,75 @@
+package simulation
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/txlog"
+)
+
+// process is what can be killed: an application, a job, or the operator's
+// command. It has connections and a log of its own.
+type process struct {
+	// itself stands for what it does behind its callers.
+	itself *actor
+	log    txlog.Storage
+	// Under the network's mutex.
+	dead    bool
+	conns   []*conn
+	closers []func()
+}
+
+// app is an application's process: a pool for each data source.
+type app struct {
+	*process
+	pools []*sql.DB
+}
+
+// worker is a job's process.
+type worker struct {
+	*process
+	job *asyncjob.Job
+}
+
+// kill breaks all connections; what is in flight on one goes on without it.
+func (p *process) kill(inFlight []*message) {
+	p.dead = true
+	for _, c := range p.conns {
+		c.lost.Store(true)
+		if !slices.ContainsFunc(inFlight, func(m *message) bool { return m.conn == c }) {
+			c.s.rollback()
+		}
+	}
+	go p.close()
+}
+
+func (p *process) close() {
+	for _, f := range slices.Backward(p.closers) {
+		f()
+	}
+}
+
+// newProcess makes one with a storage of its own. What it asks to begin with is
+// answered at once: the history begins behind it.
+func (w *world) newProcess(name string) *process {
+	p := &process{itself: &actor{name: name, free: true}}
+	p.itself.process = p
+	w.processes = append(w.processes, p)
+	if w.database == nil {
+		p.log = &memory{w.memory, w.n, p}
+		return p
+	}
+	wires.Store(name, &wire{w.n, p, w.database, home})
+	defer wires.Delete(name)
+	was := w.database.down
+	w.database.down = false // one that cannot open the log ends, and is started again
+	storage, err := txlog.Open(context.Background(), simulated, name, txlog.WithGrace(bound))
+	must(err)
+	w.database.down = was
+	p.itself.free = false
+	p.log = storage
+	p.closers = append(p.closers, func() { _ = storage.Close() })
+	return p
+}

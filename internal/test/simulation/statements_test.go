@@ -1,0 +1,220 @@
+package simulation
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// This file runs what sql_test.go reads.
+
+func (p *parser) table() *table {
+	database, name, ok := strings.Cut(p.qualified(), ".")
+	if !ok {
+		database, name = p.s.database, database
+	}
+	t := p.s.server.databases[database][name]
+	if t == nil {
+		panic(serverError(1146, "42S02", "Table '"+name+"' doesn't exist"))
+	}
+	if p.takes("FORCE", "INDEX") {
+		p.want("(")
+		p.next()
+		p.want(")")
+	}
+	return t
+}
+
+func (t *table) sorted() []any {
+	ids := slices.Collect(maps.Keys(t.cells))
+	slices.SortFunc(ids, order)
+	return ids
+}
+
+// order compares two values for ORDER BY.
+func order(a, b any) int {
+	switch {
+	case isTrue(compare("<", a, b)):
+		return -1
+	case isTrue(compare(">", a, b)):
+		return 1
+	}
+	return 0
+}
+
+// where gives the rows for which the condition that comes next holds.
+func (p *parser) where(t *table) (found []*cell) {
+	if !p.takes("WHERE") {
+		for _, id := range t.sorted() {
+			if c := t.cells[id]; c.seenBy(p.s) != nil {
+				found = append(found, c)
+			}
+		}
+		return found
+	}
+	from, args := p.at, p.args
+	p.row = t.defaults
+	p.expr() // to find its end
+	end, rest := p.at, p.args
+	for _, id := range t.sorted() {
+		c := t.cells[id]
+		if p.row = c.seenBy(p.s); p.row == nil {
+			continue
+		}
+		p.at, p.args = from, args
+		if isTrue(p.expr()) {
+			found = append(found, c)
+		}
+	}
+	p.at, p.args = end, rest
+	return found
+}
+
+// lock makes the session the owner of rows; all or none.
+func (p *parser) lock(cells []*cell) []*cell {
+	for _, c := range cells {
+		if c.owner != nil && c.owner != p.s {
+			panic(errLockTimeout)
+		}
+	}
+	for _, c := range cells {
+		if c.owner == nil {
+			c.owner, c.pending = p.s, maps.Clone(c.committed)
+			p.s.owned = append(p.s.owned, c)
+		}
+	}
+	return cells
+}
+
+// insert adds rows. One whose key is there is left out where the statement says
+// what to do about it: ours change nothing then.
+func (p *parser) insert() *answer {
+	t := p.table()
+	var columns []string
+	for p.want("("); !p.takes(")"); p.takes(",") {
+		columns = append(columns, p.name())
+	}
+	p.want("VALUES")
+	ignores := slices.Contains(p.tokens[p.at:], "DUPLICATE")
+	a := &answer{}
+	for p.takes("(") {
+		made := maps.Clone(t.defaults)
+		for _, column := range columns {
+			p.row = made
+			made[column] = p.expr()
+			p.takes(",")
+		}
+		p.want(")")
+		p.takes(",")
+		key := made[t.by]
+		c := t.cells[key]
+		if c == nil {
+			c = &cell{}
+			t.cells[key] = c
+		}
+		p.lock([]*cell{c})
+		switch {
+		case c.pending == nil:
+			c.pending = made
+			a.affected++
+		case !ignores:
+			panic(serverError(1062, "23000", "Duplicate entry '"+key.(string)+"' for key 'bed_receipt."+t.key+"'"))
+		}
+	}
+	return a
+}
+
+func (p *parser) update() *answer {
+	t := p.table()
+	p.want("SET")
+	from, all := p.at, p.args
+	end := slices.Index(p.tokens, "WHERE")
+	p.at, p.args = end, p.args[p.holes(from, end):]
+	found := p.lock(p.where(t))
+	for _, c := range found {
+		old := maps.Clone(c.pending)
+		for p.at, p.args = from, all; p.at < end; p.takes(",") {
+			column := p.name()
+			p.want("=")
+			p.row = old
+			c.pending[column] = p.expr()
+		}
+	}
+	return &answer{affected: int64(len(found))}
+}
+
+// holes counts the placeholders between two places.
+func (p *parser) holes(from, to int) (n int) {
+	for _, t := range p.tokens[from:to] {
+		if t == "?" {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *parser) selects() *answer {
+	from, args := p.at, p.args
+	end := slices.Index(p.tokens, "FROM")
+	if end < 0 {
+		p.row = row{}
+		values := p.columns(len(p.tokens))
+		return &answer{rows: [][]any{values}, columns: make([]string, len(values))}
+	}
+	p.at, p.args = end, args[p.holes(from, end):]
+	p.want("FROM")
+	t := p.table()
+	found := p.choose(t, p.where(t))
+	if p.tokens[from] == "*" {
+		return &answer{columns: slices.Sorted(maps.Keys(t.defaults))} // no row is ever asked for
+	}
+	a := &answer{}
+	for _, c := range found {
+		p.row, p.at, p.args = c.seenBy(p.s), from, args
+		a.rows = append(a.rows, p.columns(end))
+	}
+	if len(a.rows) > 0 {
+		a.columns = make([]string, len(a.rows[0]))
+	} else {
+		p.row, p.at, p.args = t.defaults, from, args
+		a.columns = make([]string, len(p.columns(end)))
+	}
+	return a
+}
+
+// choose reads what stands behind the condition of a SELECT.
+func (p *parser) choose(t *table, found []*cell) []*cell {
+	if p.takes("ORDER", "BY") {
+		by := []string{p.name()}
+		for p.takes(",") {
+			by = append(by, p.name())
+		}
+		slices.SortStableFunc(found, func(a, b *cell) int {
+			for _, column := range by {
+				if c := order(a.seenBy(p.s)[column], b.seenBy(p.s)[column]); c != 0 {
+					return c
+				}
+			}
+			return 0
+		})
+	}
+	limit := len(found)
+	if p.takes("LIMIT") {
+		limit = int(p.expr().(int64))
+	}
+	if p.takes("FOR", "UPDATE") {
+		if p.takes("SKIP", "LOCKED") {
+			found = slices.DeleteFunc(found, func(c *cell) bool { return c.owner != nil && c.owner != p.s })
+		}
+		return p.lock(found[:min(limit, len(found))])
+	}
+	return found[:min(limit, len(found))]
+}
+
+func (p *parser) columns(end int) (values []any) {
+	for p.at < end {
+		values = append(values, p.expr())
+		p.takes(",")
+	}
+	return values
+}
