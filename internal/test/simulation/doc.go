@@ -19,6 +19,9 @@
 //	writers_test.go     the ways to write
 //	judge_test.go       the claims
 //
+// What is kept for operators beside the log (attempts, activity) is left out: the
+// log of the simulation takes no such tables.
+//
 // What this cannot show: real sockets and drivers, other databases than the one
 // simulated, locks that are waited for, clocks that differ. Those are the soak's.
 //
