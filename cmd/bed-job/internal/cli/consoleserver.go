@@ -124,15 +124,14 @@ func (a *app) opsConfig(cfg *config) ops.Config {
 		Clean:  func(text string) string { return redact(text, a.dsns...) },
 	}
 	for _, s := range cfg.targets {
-		t, err := s.target()
-		if s.problem != nil {
-			err = s.problem
+		err := s.problem
+		if err == nil {
+			c.Targets[s.name], err = s.target()
 		}
 		if err != nil {
+			delete(c.Targets, s.name)
 			c.Problems[s.name] = redact(err.Error(), a.dsns...)
-			continue
 		}
-		c.Targets[s.name] = t
 	}
 	return c
 }
