@@ -131,6 +131,8 @@ type overviewer struct {
 	out    *Overview
 	most   int
 	byName map[string]*DataSource
+	// first are the oldest among the first rows of the table.
+	first map[span]string
 }
 
 func (b *overviewer) at(name string) *DataSource {
@@ -166,13 +168,15 @@ func (b *overviewer) counts(ctx context.Context) error {
 }
 
 func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error {
+	from := ` FROM transaction_log` + b.due() + ` WHERE parked = ? AND data_source = ? AND ` + b.headRow()
 	var n int
 	var oldest *string
-	if err := b.row(ctx, []any{&n, &oldest}, `SELECT COUNT(*), MIN(id) FROM (SELECT id FROM transaction_log`+b.due()+` WHERE parked = ? AND data_source = ? AND `+
-		b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, parked, d.Name, b.most+1); err != nil || n == 0 {
+	// Whether there are more is found out first: very many are then not counted.
+	var last []string
+	if err := b.texts(ctx, &last, `SELECT id`+from+` ORDER BY next_try_time, id LIMIT 1 OFFSET ?`, parked, d.Name, b.most); err != nil {
 		return err
 	}
-	more := n > b.most
+	more := len(last) > 0
 	if more {
 		n = b.most
 		first, err := b.oldest(ctx, d.Name, parked)
@@ -180,6 +184,8 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 			return err
 		}
 		oldest = &first
+	} else if err := b.row(ctx, []any{&n, &oldest}, `SELECT COUNT(*), MIN(id)`+from, parked, d.Name); err != nil || n == 0 {
+		return err
 	}
 	var created *time.Time
 	var ms int64
@@ -215,17 +221,28 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 }
 
 // firstRows is how many rows are looked through for the oldest, before the index is.
-const firstRows = 20_000
+const firstRows = 5_000
 
 // oldest finds the oldest of very many: as a rule it is among the first of the
-// table.
+// table, which are read once for all.
 func (b *overviewer) oldest(ctx context.Context, name string, parked int) (string, error) {
-	var first *string
-	err := b.row(ctx, []any{&first}, `SELECT MIN(id) FROM (SELECT id, data_source, parked FROM transaction_log ORDER BY id LIMIT ?) AS t WHERE parked = ? AND data_source = ?`, firstRows, parked, name)
-	if err == nil && first == nil {
-		err = b.row(ctx, []any{&first}, `SELECT MIN(id) FROM (SELECT id FROM transaction_log`+b.due()+` WHERE parked = ? AND data_source = ? LIMIT ?) AS t`, parked, name, math.MaxInt32)
+	if b.first == nil {
+		b.first = map[span]string{}
+		if err := b.each(ctx, func(rows *sql.Rows) error {
+			var s span
+			var id string
+			err := rows.Scan(&s.dataSource, &s.parked, &id)
+			b.first[s] = id
+			return err
+		}, `SELECT data_source, parked, MIN(id) FROM (SELECT id, data_source, parked FROM transaction_log ORDER BY id LIMIT ?) AS t GROUP BY data_source, parked`, firstRows); err != nil {
+			return "", err
+		}
 	}
-	if err != nil || first == nil {
+	if id, ok := b.first[span{parked, name}]; ok {
+		return id, nil
+	}
+	var first *string
+	if err := b.row(ctx, []any{&first}, `SELECT MIN(id) FROM (SELECT id FROM transaction_log`+b.due()+` WHERE parked = ? AND data_source = ? LIMIT ?) AS t`, parked, name, math.MaxInt32); err != nil || first == nil {
 		return "", err
 	}
 	return *first, nil
