@@ -31,7 +31,6 @@ func TestDocumentsHoldTheExamplesThatAreRun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ document, file, example string }{
 		{"README.md", "bedsql/example_test.go", "Example"},
-		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleBegin"},
 		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleStaged"},
 		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleWithIdempotencyKey"},
 	} {
