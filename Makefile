@@ -16,7 +16,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-mysql-path test-cluster test-tidb test-short mutants cover fuzz simulate soak bench bench-quick lint fmt vet demo clean
+.PHONY: help test screenshots test-mysql-path test-cluster test-tidb test-short mutants cover fuzz simulate soak bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-cluster: ## test on clusters that it starts: Galera, a PostgreSQL with its 
 
 test-tidb: ## test on a TiDB that it builds from the Go module proxy, by hand: it takes a while
 	@scripts/test-tidb.sh
+
+screenshots: ## take the pictures of docs/images anew, in the console's tests in a browser
+	@BED_SCREENSHOTS='$(CURDIR)/docs/images' PKG=./console/e2e TESTFLAGS='-run AnOperator' scripts/test.sh
 
 test-short: ## test on SQLite only, without servers
 	go test -short $(TESTFLAGS) $(PKG)

@@ -28,6 +28,9 @@ func named(args []any) []driver.NamedValue {
 type browser struct {
 	t   *testing.T
 	ctx context.Context
+	// actions counts what the operator did: pages opened, links and buttons followed, fields
+	// filled in.
+	actions int
 	// complaints are what its console said of scripts and of the policy.
 	complaints chan string
 }
@@ -88,12 +91,14 @@ func (b *browser) do(actions ...chromedp.Action) {
 
 func (b *browser) open(url string) {
 	b.t.Helper()
+	b.actions++
 	b.do(chromedp.Navigate(url), chromedp.WaitReady("main"))
 }
 
 // click follows a link or presses a button, and waits for the page that comes.
 func (b *browser) click(selector string) {
 	b.t.Helper()
+	b.actions++
 	b.do(chromedp.WaitVisible(selector, chromedp.ByQuery))
 	b.leave(chromedp.Click(selector, chromedp.ByQuery))
 }
@@ -124,6 +129,7 @@ func (b *browser) until(what, script string) {
 
 func (b *browser) fill(selector, text string) {
 	b.t.Helper()
+	b.actions++
 	b.do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q).value = ""`, selector), nil), chromedp.SendKeys(selector, text, chromedp.ByQuery))
 }
 

@@ -192,6 +192,7 @@ type crowd struct {
 	err        string
 	parked     bool
 	leased     bool
+	due        bool // the job may deliver it at once
 }
 
 // fill puts entries into the log: of each crowd one by the log's own means, and as many as it
@@ -209,8 +210,12 @@ func (s *stage) fill(t *testing.T, crowds ...crowd) {
 		if err := s.storage.Add(t.Context(), 24*time.Hour, u); err != nil {
 			t.Fatal(err)
 		}
+		rest := 24 * time.Hour
+		if c.due {
+			rest = 0
+		}
 		if !c.leased {
-			if err := s.storage.Release(t.Context(), u, txlog.Verdict{Park: c.parked, Err: c.err, After: 24 * time.Hour, CountTry: true}); err != nil {
+			if err := s.storage.Release(t.Context(), u, txlog.Verdict{Park: c.parked, Err: c.err, After: rest, CountTry: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -234,5 +239,9 @@ func (s *stage) history(t *testing.T) {
 		exe(t, s.log, fmt.Sprintf(`INSERT INTO bed_activity
 			SELECT (UNIX_TIMESTAMP() DIV 60 - 2 - n) * 60000, '%s', 180 + 60 * SIN(n / 40 + %d) + n %% 7, IF(n %% 11 = 0, 9, 2), IF(n BETWEEN 60 AND 110, 40, 1), IF(n BETWEEN 90 AND 120, 60, 0), IF(n BETWEEN 100 AND 108, 15, 0), n %% 2
 			FROM (SELECT a.d + 10*b.d + 100*c.d n FROM digits a, digits b, digits c) all_n WHERE n < 400`, name, i*2))
+	}
+	for i, origin := range []string{"caller", "sync retry", "async job"} {
+		exe(t, s.log, fmt.Sprintf(`INSERT INTO bed_attempt SELECT id, CONCAT(LEFT(id, 35), '%d'), creation_time + %d, '%s', 'refused', last_error
+			FROM transaction_log WHERE last_error LIKE 'Error 1062%%'`, i, 1500*i*i+40, origin))
 	}
 }
