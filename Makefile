@@ -39,6 +39,9 @@ screenshots: ## take the pictures of docs/images anew, in the console's tests in
 test-short: ## test on SQLite only, without servers
 	go test -short $(TESTFLAGS) $(PKG)
 
+model: ## search the model of the protocol exhaustively, in each configuration (docs/model)
+	@scripts/model.sh
+
 mutants: ## put known faults into the code and see that the simulation notices each
 	@scripts/mutants.sh
 

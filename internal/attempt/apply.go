@@ -116,10 +116,14 @@ func unread(err error, lost bool) Outcome {
 }
 
 // Look tells by u's receipt whether u was applied, and does nothing about it:
-// Found if so. An attempt that is still in flight is not waited for.
+// Found if so, and the receipt is kept anew, because an attempt without an
+// answer may still come. One that is in flight is not waited for.
 func Look(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (Outcome, error) {
 	found, err := readReceipt(ctx, d, conn, r, u.Receipt)
 	if err != nil || found == nil || found.Void {
+		return Outcome{}, err
+	}
+	if err := keepReceipt(ctx, d, conn, u, r, found); err != nil {
 		return Outcome{}, err
 	}
 	return found.outcome(u), nil

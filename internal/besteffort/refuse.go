@@ -19,6 +19,13 @@ func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
 		// An earlier attempt may have been applied, so "no" would be a guess.
 		return e.park(ctx, d, fmt.Errorf("refused after an attempt of unknown outcome: %w", d.Outcome.Err))
 	}
+	if d.Unit.AddRepeated && d.Unit.Receipt == "" && !d.parksRefusal() {
+		// The first INSERT of the entry may arrive after its removal, and the job
+		// would run the unit although the caller was told no. A row that stays
+		// keeps it from coming back.
+		d.inDoubt = true
+		return e.park(ctx, d, fmt.Errorf("refused, but its entry had to be written twice and may come back: %w", d.Outcome.Err))
+	}
 	if d.parksRefusal() {
 		refusal := &listener.RefusedError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
 		if err := e.release(ctx, d, txlog.Verdict{Park: true, Err: d.Outcome.Err.Error()}); err != nil {

@@ -40,3 +40,43 @@ func TestTheGuaranteesNameEveryAcceptanceTestAndNoOther(t *testing.T) {
 		}
 	}
 }
+
+func TestTheRecordNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	there := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, name := range names(string(text), `(?m)^func (Test\w+)\(`) {
+			there[name] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := read(t, "docs/reliability.md")
+	for _, heading := range []string{"The track record", "Faults of relatives"} {
+		rows := 0
+		for line := range strings.Lines(section(t, page, heading)) {
+			if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| fault |") {
+				continue
+			}
+			rows++
+			held := names(line, "`(Test\\w+)`")
+			if len(held) == 0 {
+				t.Errorf("%s: no test is named: %s", heading, line)
+			}
+			for _, name := range held {
+				if !there[name] {
+					t.Errorf("%s: there is no %s", heading, name)
+				}
+			}
+		}
+		if rows < 10 {
+			t.Errorf("%s has %d rows", heading, rows)
+		}
+	}
+}

@@ -2,12 +2,16 @@ package acceptance
 
 import (
 	"context"
+	"database/sql/driver"
 	"testing"
+	"time"
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // metBreaks are the places at which the connection breaks of who has just met
@@ -123,4 +127,45 @@ func TestTheJobsConnectionThatBreaksBehindAReceiptParksNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The job looks for the receipt before it parks a unit that is out of tries. Its
+// last try may be on its way then.
+func TestTheLookBeforeAUnitIsParkedKeepsTheReceiptForATryThatMayStillCome(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account(0)
+		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
+		r.receipted()
+		r.receiptTable()
+		u := r.wantOneLog()
+		replay := func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			return attempt.Replay(t.Context(), d, conn, u, receiptsOf(r))
+		}
+		if out := r.onTarget(replay); out.Err != nil {
+			t.Fatal(out.Err)
+		}
+		r.receiptsAge(30 * 24 * time.Hour)
+		r.exec("UPDATE bed_receipt SET log_gone = 1")
+		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
+			out, err := attempt.Look(t.Context(), d, conn, u, receiptsOf(r))
+			if err != nil {
+				out.Err = err
+			}
+			return out
+		})
+		if out.Err != nil || !out.Found {
+			t.Fatalf("the look: %+v", out)
+		}
+		if err := r.storage.Discard(t.Context(), u.ID); err != nil {
+			t.Fatal(err)
+		}
+		r.runOnce() // purges
+		r.wantReceipts(1)
+		if out := r.onTarget(replay); !out.Found {
+			t.Errorf("the late try: %+v", out)
+		}
+		r.wantBalances(1)
+	})
 }

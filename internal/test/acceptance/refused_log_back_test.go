@@ -65,3 +65,30 @@ func TestALogThatComesBackAfterItsRefusalWasAnsweredIsRemovedByTheJob(t *testing
 		r.wantBalances(1)
 	})
 }
+
+// At least once there is no receipt that could keep an entry which comes back
+// from being delivered. So the row stays, and the caller is not told no.
+func TestAtLeastOnceARefusalIsNotToldWhileItsEntryMayComeBack(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		late := &repeatedStorage{}
+		r := newRig(t, db, func(c *bedsql.Config) { late.Storage, c.Storage = c.Storage, late })
+		r.account(1)
+		err := r.fails(r.wrapped, "INSERT INTO account VALUES (1, 5)")
+		var pending *bedsql.PendingError
+		if !errors.As(err, &pending) || !pending.Parked {
+			t.Fatalf("got %v, want that it is parked", err)
+		}
+		// What refused it is gone when the first INSERT arrives.
+		r.exec("DELETE FROM account")
+		u := late.added[0]
+		if err := late.Storage.Add(t.Context(), time.Second, &u); err != nil {
+			t.Fatal(err)
+		}
+		if report := r.runOnce(); report.Claimed != 0 {
+			t.Errorf("the job: %+v, want that it leaves the unit to the operator", report)
+		}
+		r.wantBalances()
+		r.wantParked("may come back")
+	})
+}

@@ -1,0 +1,422 @@
+/* The application: internal/besteffort. */
+
+inline tell(u, what) {
+	d_step {
+		if
+		:: told[u] == NOTHING ->
+			told[u] = what;
+			CLAIM(told_delivered_is_applied, what != DELIVERED || applied[u] > 0);
+			CLAIM(told_no_is_never_applied, what != TOLD_NO || applied[u] == 0)
+		:: else
+		fi
+	}
+}
+
+inline put_all() {
+	put_entry(0);
+#if UNITS > 1
+	put_entry(1);
+#endif
+}
+
+#if UNITS > 1
+#define TELL_ALL(what) tell(0, what); tell(1, what); done[0] = 1; done[1] = 1
+#define SENDING_ALL(v) sending[0] = v; sending[1] = v
+#define ANY_OVER (over[0] || over[1])
+#else
+#define TELL_ALL(what) tell(0, what); done[0] = 1
+#define SENDING_ALL(v) sending[0] = v
+#define ANY_OVER over[0]
+#endif
+
+/* ---- the application: besteffort.Log ---- */
+
+inline insert_entries(out) {
+	atomic {
+		sent = 1; inserting = 0;
+		if
+#ifdef M_STAGED_ONE_BY_ONE
+		:: put_entry(0); out = OK
+#else
+		:: put_all(); out = OK
+#endif
+		:: faults > 0 -> faults--; out = NO         /* the log is down */
+		:: faults > 0 -> faults--; out = NOANSWER
+		:: faults > 0 -> faults--; put_all(); out = NOANSWER
+		:: faults > 0 -> faults--; lateInsert = 1; out = NOANSWER
+		fi
+	};
+#ifdef M_STAGED_ONE_BY_ONE
+	if
+	:: out == OK -> put_entry(1)
+	:: else
+	fi;
+#endif
+	/* Without an answer it is repeated under the same id, until it is known,
+	 * while the lease of the first lasts. */
+	do
+	:: out == NOANSWER ->
+		if
+#ifdef M_REPEATED_PAST_THE_LEASE
+		:: inserting = 1;
+#else
+		:: atomic { !ANY_OVER -> inserting = 1 };
+#endif
+			atomic {
+				inserting = 0;
+				if
+				:: put_all(); out = OK; repeated = 1
+				:: faults > 0 -> faults--
+				fi
+			}
+		:: true -> break
+		fi
+	:: else -> break
+	od
+}
+
+#ifdef M_REMOVAL_BEFORE_THE_ANSWER
+#define ANSWERED_BY_THE_LOG (inserted != 0 || sent)
+#else
+#define ANSWERED_BY_THE_LOG (inserted != 0)
+#endif
+
+#ifdef ALONGSIDE
+proctype App() {
+	byte out;
+	{
+		atomic { sent = 1; inserting = 1; SENDING_ALL(1); go = 1 };
+		insert_entries(out);
+		inserted = out
+	} unless { dead ->
+		atomic {
+			if
+			:: inserting || !sent -> sent = 1; lateInsert = 1   /* it had left */
+			:: skip
+			fi;
+			inserting = 0
+		}
+	}
+}
+#endif
+
+#if BEFORE
+proctype App() {
+	byte out;
+	{
+		insert_entries(out);
+		if
+		:: atomic { out == OK ->
+			if
+			:: ANY_OVER -> TELL_ALL(PENDING)
+			:: else -> SENDING_ALL(1); go = 1
+			fi }
+		:: atomic { out == NO -> TELL_ALL(NOTLOGGED) }
+#ifdef M_UNKNOWN_ENTRY_IS_NO_ENTRY
+		:: atomic { out == NOANSWER -> TELL_ALL(NOTLOGGED) }
+#else
+		:: atomic { out == NOANSWER -> TELL_ALL(PENDING) }
+#endif
+		fi
+	} unless { dead ->
+		atomic {
+			if
+			:: !sent -> sent = 1; lateInsert = 1   /* it had left */
+			:: skip
+			fi;
+			inserting = 0; TELL_ALL(NOTHING)
+		}
+	}
+}
+#endif
+
+/* ---- the application: besteffort.Deliver of one unit ---- */
+
+proctype Deliver(byte u) {
+	byte out = 0;
+	byte tries = 0;
+	bit doubt = 0;
+	bit wasVoid = 0;
+	bit again = 0;
+	{
+		go;
+#if BEFORE
+#ifndef M_REPEATED_ADD_IS_FORGOTTEN
+		doubt = repeated && EXACTLY_ONCE;
+#endif
+#endif
+		exchange_attempt(u, out, 1);
+#if BEFORE
+		atomic { sending[u] = 0; doubt = doubt || out == NOANSWER };
+#else
+		/* besteffort.settle */
+		doubt = (out == NOANSWER);
+#ifdef ALONGSIDE
+		sending[u] = 0;
+		if
+		:: out == OK || out == FOUND ->
+			tell(u, DELIVERED);
+			ANSWERED_BY_THE_LOG;
+			if
+			:: inserted == OK && !repeated -> goto delivered
+			:: inserted == OK && repeated -> atomic { doubt = 1; goto delivered }
+			:: inserted == NO -> goto eraseUnlogged
+			:: inserted == NOANSWER || inserted == 0 -> /* besteffort.chase */
+				do
+				:: exchange_remove(u, WRITERS_TOKEN, again, over[u], out);
+					if
+					:: out == NOANSWER -> again = 1
+					:: out == OK -> break
+					:: out == LOST
+					fi
+				:: break
+				od;
+#ifdef M_CHASED_IS_ERASED
+				receipt[u] = NONE;
+#endif
+				goto ended
+			fi
+		:: else -> inserted != 0
+		fi;
+#else
+		if
+		:: out == OK || out == FOUND -> atomic { sending[u] = 0; tell(u, DELIVERED); goto eraseUnlogged }
+#ifdef LOCALTX
+		:: out == REFUSED || out == VOIDED || out == ANSWERED || out == NO || out == BUSY -> atomic { sending[u] = 0; tell(u, TOLD_NO); goto ended }
+#else
+		:: out == REFUSED || out == VOIDED || out == ANSWERED -> atomic { sending[u] = 0; tell(u, TOLD_NO); goto ended }
+#endif
+		:: else
+		fi;
+		{ byte ins; insert_entries(ins); atomic { inserted = ins; sending[u] = 0 } };
+#endif
+		if
+		:: inserted == OK -> doubt = doubt || (repeated && EXACTLY_ONCE)
+		:: inserted == NOANSWER -> tell(u, PENDING); goto ended
+		:: inserted == NO ->
+			if
+#ifdef LOCALTX
+			:: out == REFUSED || out == VOIDED || out == ANSWERED || out == NO || out == BUSY -> tell(u, TOLD_NO)
+#else
+			:: out == REFUSED || out == VOIDED || out == ANSWERED -> tell(u, TOLD_NO)
+			:: out == NO || out == BUSY -> tell(u, NOTLOGGED)
+#endif
+			:: out == NOANSWER ->
+#ifdef M_UNKNOWN_UNLOGGED_IS_NOT_LOGGED
+				tell(u, NOTLOGGED)
+#else
+#ifdef RECEIPTS
+				/* besteffort.decideUnlogged: nobody can do it later. */
+				sending[u] = 1;
+				exchange_void(u, out);
+				sending[u] = 0;
+				if
+				:: out == FOUND -> tell(u, DELIVERED)
+				:: out == VOIDED || out == ANSWERED -> tell(u, NOTLOGGED)
+				:: out == BUSY || out == NOANSWER -> tell(u, UNKNOWN)
+				fi
+#else
+				tell(u, UNKNOWN)
+#endif
+#endif
+			fi;
+			goto ended
+		fi;
+#endif
+#ifdef M_MAYBE_IS_FORGOTTEN
+		doubt = 0;
+#endif
+		if
+		:: out == OK || out == FOUND -> goto delivered
+		:: out == REFUSED || out == VOIDED || out == ANSWERED -> goto refused
+#ifdef LOCALTX
+		:: out == NO || out == BUSY -> goto refused    /* an answer to COMMIT is final */
+#ifdef M_UNANSWERED_COMMIT_IS_REFUSED
+		:: out == NOANSWER -> doubt = 0; goto refused
+#else
+		:: out == NOANSWER && EXACTLY_ONCE -> goto decide
+		:: out == NOANSWER && !EXACTLY_ONCE -> goto park
+#endif
+#else
+		:: else
+#endif
+		fi;
+
+		/* besteffort.retry: after a pause, if the lease is surely kept. */
+		do
+		:: tries < SYNC_TRIES ->
+			if
+#ifdef M_RETRY_WITHOUT_LOOK
+			:: true -> sending[u] = 1
+#else
+#ifdef M_LOOK_FAR_FROM_SEND
+			:: over[u] -> goto handOver
+			:: !over[u] -> skip; skip; sending[u] = 1
+#else
+			:: atomic { over[u] -> goto handOver }
+			:: atomic { !over[u] -> sending[u] = 1 }
+#endif
+#endif
+			fi;
+			exchange_attempt(u, out, 1);
+			atomic {
+				sending[u] = 0; doubt = doubt || out == NOANSWER;
+				if :: out != BUSY -> tries++ :: else fi
+			};
+			if
+			:: out == OK || out == FOUND -> goto delivered
+			:: out == REFUSED || out == VOIDED || out == ANSWERED -> goto refused
+			:: else
+			fi
+		:: goto handOver /* tries, RetryTimeout or the caller's context are at their end */
+		od;
+
+refused:
+		if
+#ifndef M_REFUSED_IN_DOUBT_IS_TOLD
+		:: doubt && EXACTLY_ONCE && !KEEP_REFUSED -> goto decide
+		:: (doubt && (!EXACTLY_ONCE || KEEP_REFUSED)) || (MAY_COME_BACK && !KEEP_REFUSED) -> doubt = 1; goto park
+		:: !doubt && KEEP_REFUSED ->
+#else
+		:: KEEP_REFUSED ->
+#endif
+			atomic {
+				exchange_release(u, WRITERS_TOKEN, 0, 1, 0, out);
+				if :: out == OK -> STEP(writer_parks) :: else fi;
+				tell(u, PENDING); goto ended   /* RefusedError: it may be retried by an operator */
+			}
+		:: else
+		fi;
+		atomic { no[u] = 1 };
+#ifdef M_TOLD_BEFORE_REMOVAL
+		tell(u, TOLD_NO);
+#endif
+		exchange_remove(u, WRITERS_TOKEN, again, over[u], out);
+		if
+		:: out == OK ->
+			STEP(writer_removes_refused);
+			if
+			:: wasVoid ->
+				if
+				:: atomic { receipt[u] == VOID -> answered[u] = 1; STEP(void_answered) }
+				:: skip      /* it could not be told */
+				fi
+			:: else
+			fi;
+			tell(u, TOLD_NO)
+#ifdef M_UNCONFIRMED_REMOVAL_IS_TOLD
+		:: else -> tell(u, TOLD_NO)
+#else
+		:: else -> tell(u, PENDING)
+#endif
+		fi;
+		goto ended;
+
+		/* besteffort.decide */
+decide:
+		tries = 0;
+		do
+		:: tries < SYNC_TRIES ->
+			if
+			:: atomic { over[u] -> goto handOver }
+			:: atomic { !over[u] -> sending[u] = 1 }
+			fi;
+			exchange_void(u, out);
+			sending[u] = 0;
+			if
+			:: out == FOUND -> goto delivered
+			:: out == VOIDED || out == ANSWERED -> atomic { doubt = 0; wasVoid = 1; goto refused }
+			:: out == NOANSWER -> tries++
+			:: out == BUSY
+			fi
+		:: goto handOver
+		od;
+
+handOver:
+		if
+		:: !over[u] ->
+			exchange_release(u, WRITERS_TOKEN, doubt, 0, 0, out);
+			if :: out == OK -> STEP(hand_over) :: else fi
+#ifdef M_RELEASE_WITHOUT_TOKEN
+		:: over[u] -> exchange_release(u, WRITERS_TOKEN, 0, 0, 0, out)
+#else
+		:: over[u]
+#endif
+		fi;
+		tell(u, PENDING);
+		goto ended;
+
+park:
+		exchange_release(u, WRITERS_TOKEN, doubt, 1, 0, out);
+		if :: out == OK -> STEP(writer_parks) :: else fi;
+		tell(u, PENDING);
+		goto ended;
+
+		/* besteffort.reap */
+delivered:
+		wasVoid = (out == FOUND);
+#ifdef RECEIPTS
+		atomic {
+			tell(u, DELIVERED);
+			if
+			:: log[u].st == WRITER && log[u].token == WRITERS_TOKEN -> log[u].st = BEHIND; STEP(answered_first)
+			:: else
+			fi
+		};
+#endif
+		do
+		:: exchange_remove(u, WRITERS_TOKEN, again, over[u], out);
+			if
+			:: out == NOANSWER -> again = 1
+			:: else -> break
+			fi
+		:: again && over[u] -> break
+		od;
+		if
+		:: out == OK -> STEP(writer_removes_delivered)
+		:: else
+		fi;
+		tell(u, DELIVERED);
+#ifdef RECEIPTS
+		/* Its receipt is erased if no attempt can need it any more. */
+		if
+#ifdef M_ERASED_WITHOUT_OWNING
+		:: atomic { !repeated && !doubt && !wasVoid -> receipt[u] = NONE; STEP(erased) }
+#else
+#ifdef M_ERASED_IN_DOUBT
+		:: atomic { out == OK && !repeated -> receipt[u] = NONE; STEP(erased) }
+#else
+#ifdef M_ERASED_THOUGH_THE_ENTRY_MAY_COME_BACK
+		:: atomic { out == OK && !wasVoid && !lateAttempt[u] -> receipt[u] = NONE; STEP(erased) }
+#else
+		:: atomic { out == OK && !repeated && !doubt && !wasVoid -> receipt[u] = NONE; STEP(erased) }
+#endif
+#endif
+#endif
+		:: skip
+		fi;
+#endif
+#if !BEFORE
+		goto ended;
+eraseUnlogged:
+#ifdef RECEIPTS
+		if
+		:: atomic { out == OK && !doubt -> receipt[u] = NONE; STEP(erased) }
+		:: skip
+		fi;
+#endif
+#endif
+ended:
+		done[u] = 1
+	} unless { dead ->
+		atomic {
+			if
+			:: sending[u] && WHOLE && lateAttempt[u] < MOST_LATE -> lateAttempt[u]++  /* it had left */
+			:: writing[u] == 1 -> writing[u] = ORPHAN
+			:: skip
+			fi;
+			if :: writing[u] == 1 -> writing[u] = ORPHAN_COMMIT :: else fi;
+			sending[u] = 0; done[u] = 1
+		}
+	}
+}
