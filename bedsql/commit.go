@@ -24,7 +24,7 @@ type ender struct {
 	// plain: finish is a mere COMMIT, which may as well be sent otherwise.
 	plain bool
 	// undo rolls back. It is called when the transaction may still be open and
-	// must not be committed, because its log could not be written or is left
+	// must not be committed, because its entry could not be written or is left
 	// to others.
 	undo func() error
 }

@@ -40,7 +40,7 @@ const (
 	PinnedRefuse
 )
 
-// Removal says when the log of a delivered write is removed.
+// Removal says when the entry of a delivered write is removed.
 type Removal uint8
 
 const (
@@ -56,7 +56,7 @@ const (
 	RemovalBehind
 )
 
-// Logging says when the log of a write is written: at the latest before the
+// Logging says when the entry of a write is written: at the latest before the
 // caller is answered, unless the write is applied and needs none. It is for
 // single writes, beside or after them, and for local transactions, beside or
 // after their COMMIT, also in immediate soft transactions. Staged groups always
@@ -71,7 +71,7 @@ const (
 	// LogAlongside writes it while the write is under way, and the caller is
 	// answered when both have been: one round trip instead of two. A caller that
 	// crashes in between leaves a log, and the job delivers the write, unless it
-	// crashed before the log arrived. A write that is applied although its log
+	// crashed before the entry arrived. A write that is applied although its entry
 	// could not be written gives its Result, a warning and a count
 	// (Counters.AppliedUnlogged); one that is not gives ErrNotLogged, or
 	// ErrUnknownOutcome if that is not known.
@@ -98,12 +98,12 @@ type Config struct {
 	NoSyncRetry bool
 	// Guarantee is how often a delivered write takes effect. Default AtLeastOnce.
 	Guarantee Guarantee
-	// Logging is when the log of a write is written. Default LogBefore.
+	// Logging is when the entry of a write is written. Default LogBefore.
 	Logging Logging
 
 	// ReceiptRetention is how long a receipt is kept that could not be erased
 	// at once, because an attempt may still come, counted from when the job
-	// finds its log gone. Default 7 days.
+	// finds its entry gone. Default 7 days.
 	ReceiptRetention time.Duration
 	// KeyRetention is how long the receipt of a write under an idempotency key
 	// is kept, and with it the answer. Default 7 days.
@@ -117,14 +117,14 @@ type Config struct {
 	// RetryTimeout bounds all retries of one write inside the call together;
 	// the caller's context bounds them too. Default 10 s.
 	RetryTimeout time.Duration
-	// Lease is how long a log belongs to its writer without being renewed. A
+	// Lease is how long an entry belongs to its writer without being renewed. A
 	// writer that is busy renews it; one that vanished holds the job up for
 	// that long. Default 30 s, at least 100 ms.
 	Lease time.Duration
 	// LogTimeout bounds what is said to the log once the write has run, also
 	// when the caller's context has ended by then. Default 5 s.
 	LogTimeout time.Duration
-	// RunUnlogged runs a write although its log could not be written before it,
+	// RunUnlogged runs a write although its entry could not be written before it,
 	// with an error line for each, instead of answering ErrNotLogged. With
 	// another Logging than LogBefore it does nothing. Default false.
 	RunUnlogged bool
@@ -141,7 +141,7 @@ type Config struct {
 	// Guard says what becomes of a write that is not the same when it is
 	// delivered again. Default GuardWarn.
 	Guard GuardPolicy
-	// Removal says when the log of a delivered write is removed. Default
+	// Removal says when the entry of a delivered write is removed. Default
 	// RemovalByGuarantee. What waits is bounded and removed when the database
 	// is closed.
 	Removal Removal

@@ -36,7 +36,7 @@ func WithGuarantee(ctx context.Context, g Guarantee) context.Context {
 	return s.in(ctx)
 }
 
-// WithLogging returns a context under which the logs of writes are written at
+// WithLogging returns a context under which the entries of writes are written at
 // another time than Config.Logging says. A local transaction has that of its
 // BeginTx or BEGIN, and where autocommit is off, so that nobody begins it, that
 // of Config. Staged soft transactions always log first.

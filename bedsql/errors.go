@@ -13,7 +13,7 @@ var (
 	// the cause.
 	ErrPending = listener.ErrPending
 	// ErrNotLogged is matched by the error of a write that is not applied and
-	// whose log could not be written. Under LogBefore it was not sent.
+	// whose entry could not be written. Under LogBefore it was not sent.
 	ErrNotLogged = listener.ErrNotLogged
 	// ErrUnknownOutcome is matched by the error of a write under LogAlongside or
 	// LogOnFailure of which nothing is known: its attempt was not answered, its
@@ -61,7 +61,7 @@ var (
 //	LogID      string // the write's id in the transaction log: bed-job show LogID
 //	DataSource string // where it is to be delivered
 //	Parked     bool   // it waits for an operator rather than for the job
-//	Sent       bool   // it was sent although it is not known if its log was written
+//	Sent       bool   // it was sent although it is not known if its entry was written
 //	Cause      error  // the last attempt's error
 type PendingError = listener.PendingError
 

@@ -75,7 +75,7 @@ func TestRuleRefusedIsReturnedOnlyAfterItsRemovalIsConfirmed(t *testing.T) {
 	mock.ExpectExec(mockWrite).WillReturnError(mockRefusal)
 	_, err := pool.Exec(mockWrite)
 	if !errors.Is(err, bedsql.ErrPending) {
-		t.Fatalf("a refusal whose log could not be removed: %v, want ErrPending", err)
+		t.Fatalf("a refusal whose entry could not be removed: %v, want ErrPending", err)
 	}
 	var refusal *mysqldriver.MySQLError
 	if !errors.As(err, &refusal) || refusal != mockRefusal {

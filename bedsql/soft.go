@@ -18,10 +18,10 @@ type TxOption func(*SoftTransaction)
 // SoftTransaction is a row of writes, whichever databases they are for, that
 // are believed to arrive in the end. A write under its context that fails is
 // not thrown at the caller, so that it does not stop the ones behind it: Exec
-// returns a Result with 0 rows, the log is kept (pending for the job; parked
+// returns a Result with 0 rows, the entry is kept (pending for the job; parked
 // at once with its error when the database refused it), and End reports it.
 //
-// What cannot be swallowed is the caller's as ever: a write whose log could
+// What cannot be swallowed is the caller's as ever: a write whose entry could
 // not be written (ErrNotLogged, ErrUnknownOutcome) or of which that is not known (ErrPending, with
 // txlog.ErrInDoubt inside: there may be nothing of it if the caller dies before
 // End), the error of a write sent through Query (no rows can be invented), and
@@ -67,7 +67,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 	return in.in(ctx), s, nil
 }
 
-// ID is the transaction's id, which its logs carry as transaction_id.
+// ID is the transaction's id, which its entries carry as transaction_id.
 func (s *SoftTransaction) ID() string { return s.id }
 
 // End closes the soft transaction and reports: nil when every write was

@@ -13,7 +13,7 @@ import (
 )
 
 // Staged makes a soft transaction that only records: Exec under its context
-// sends nothing. End writes the logs of all its writes in one durable step,
+// sends nothing. End writes the entries of all its writes in one durable step,
 // whichever databases they are for, and then delivers them: different data
 // sources at the same time, the writes for one data source in order and as one
 // local transaction. Before End's write nothing has happened anywhere; after

@@ -28,7 +28,7 @@ type stagedUnit struct {
 	panicked any
 }
 
-// finishStaged writes all logs in one step and delivers them to their data
+// finishStaged writes all entries in one step and delivers them to their data
 // sources side by side. It gives what End reports, and what a driver panicked
 // with.
 func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, panicked any) {

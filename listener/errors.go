@@ -13,10 +13,10 @@ var (
 	// known to be applied: the job will deliver it, or it is parked.
 	ErrPending = errors.New("bed: the write is logged and will be delivered later")
 	// ErrNotLogged is matched by the error of a write that is not applied and
-	// whose log could not be written.
+	// whose entry could not be written.
 	ErrNotLogged = errors.New("bed: the write was not accepted, its transaction log could not be written")
 	// ErrUnknownOutcome is matched by the error of a write that was sent before
-	// its log was written, whose outcome is not known, and whose log could not
+	// its entry was written, whose outcome is not known, and whose entry could not
 	// be written either.
 	ErrUnknownOutcome = errors.New("bed: it is not known whether the write was applied, and its transaction log could not be written")
 	// ErrRowsUnknown is returned by the methods of a Result when the write is
@@ -33,7 +33,7 @@ type PendingError struct {
 	DataSource string
 	// Parked is whether it waits for an operator rather than for the job.
 	Parked bool
-	// Sent is whether it was sent although it is not known if its log was
+	// Sent is whether it was sent although it is not known if its entry was
 	// written (Cause wraps txlog.ErrInDoubt).
 	Sent bool
 	// Cause is the last attempt's error.
@@ -44,9 +44,9 @@ func (e *PendingError) Error() string {
 	what := "is pending, the job will deliver it"
 	switch {
 	case errors.Is(e.Cause, txlog.ErrInDoubt):
-		what = "was not sent; if its log was written after all, the job will deliver it"
+		what = "was not sent; if its entry was written after all, the job will deliver it"
 		if e.Sent {
-			what = "was sent and is not known to be applied; if its log was written, the job will deliver it"
+			what = "was sent and is not known to be applied; if its entry was written, the job will deliver it"
 		}
 	case e.Parked:
 		what = "is parked, an operator has to decide (bed-job show " + e.LogID + ")"
@@ -93,7 +93,7 @@ func (e *NotLoggedError) Unwrap() error {
 	return hideBadConn(e.Cause)
 }
 
-// UnknownOutcomeError is a write that was sent before its log was written, and
+// UnknownOutcomeError is a write that was sent before its entry was written, and
 // of which neither is known whether it was applied nor anything kept: what the
 // driver leaves its caller with when a connection breaks. errors.Is(err,
 // ErrUnknownOutcome) holds; it wraps both causes.

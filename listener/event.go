@@ -14,7 +14,7 @@ type EventType uint8
 // one BeforeExecute and one final ExecuteSuccess or ExecuteFailure for each
 // attempt.
 const (
-	// BeforeExecute: the log is durable, nothing has been sent yet.
+	// BeforeExecute: the entry is durable, nothing has been sent yet.
 	BeforeExecute EventType = iota + 1
 	// ExecuteSuccess: the attempt delivered the unit.
 	ExecuteSuccess
@@ -22,12 +22,12 @@ const (
 	ExecuteFailure
 	// Parked: the unit is left for an operator; Err says why.
 	Parked
-	// Removed: the log of a refusal that its caller was told came back, by a write
+	// Removed: the entry of a refusal that its caller was told came back, by a write
 	// to the log that arrived late, and is removed. Nothing is applied.
 	Removed
 	// Answered, for SubscribeAll: the caller of a write has its answer: delivered,
 	// if Err is nil, or the error that Err is. It comes once for each unit of an application, after
-	// its attempts, and also for one whose log could not be written.
+	// its attempts, and also for one whose entry could not be written.
 	Answered
 	// ReceiptsPurged, for SubscribeAll: the job erased Receipts receipts of the
 	// data source whose retention was over. It is about no unit.

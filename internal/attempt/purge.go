@@ -14,7 +14,7 @@ import (
 const sureFor = 2 * time.Second
 
 // errBack ends a purge of receipts of which one is needed again.
-var errBack = errors.New("bed: a log came back while its receipt was purged")
+var errBack = errors.New("bed: an entry came back while its receipt was purged")
 
 // PurgeReceipts looks at a page of the receipts of the log r.LogID, those behind
 // the id after, and erases those that no unit in the log has any more, once
@@ -22,7 +22,7 @@ var errBack = errors.New("bed: a log came back while its receipt was purged")
 // which receipts under a caller's key, are not in the log (txlog.Storage.Missing):
 // under a key another unit than the one that left the receipt may carry it too.
 //
-// The retention cannot count from when the log was written or the receipt was
+// The retention cannot count from when the entry was written or the receipt was
 // met last, because a log may be older than that when a person discards it, and
 // a worker stand still with it. It returns how many it erased, and the id behind
 // which the next page begins, also if this one failed; that is empty at the end.

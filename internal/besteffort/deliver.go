@@ -35,11 +35,11 @@ type Config struct {
 	RetryInitial, RetryMax time.Duration
 	// RetryTimeout bounds all retries of one write together.
 	RetryTimeout time.Duration
-	// Lease is how long a log is owned without being renewed.
+	// Lease is how long an entry is owned without being renewed.
 	Lease time.Duration
 	// LogTimeout bounds what is said to the log once the write has run.
 	LogTimeout time.Duration
-	// RunUnlogged runs a write whose log could not be written before it, loudly,
+	// RunUnlogged runs a write whose entry could not be written before it, loudly,
 	// instead of refusing it.
 	RunUnlogged bool
 	// Unlogged counts the writes that were applied although their log could not
@@ -91,7 +91,7 @@ type Attempts interface {
 	// Void decides a unit with a receipt that is in doubt: after it the unit is
 	// known to be applied, or known never to be (attempt.Void).
 	Void(ctx context.Context) attempt.Outcome
-	// Answered notes in the receipt that Void left that the log is removed and
+	// Answered notes in the receipt that Void left that the entry is removed and
 	// the caller answered (attempt.Answered).
 	Answered(ctx context.Context) attempt.Outcome
 }
@@ -103,13 +103,13 @@ type Delivery struct {
 	// AnswerIsFinal: an answer of the database to the first attempt is the
 	// caller's, even one that a retry could mend. So it is with COMMIT.
 	AnswerIsFinal bool
-	// Logging is when the log is written.
+	// Logging is when the entry is written.
 	Logging Logging
-	// KeepRefused parks a refused unit instead of removing its log, as inside
+	// KeepRefused parks a refused unit instead of removing its entry, as inside
 	// a soft transaction. One whose idempotency key was used before for another
 	// request is not kept: it could never be applied.
 	KeepRefused bool
-	// Behind: the log of a delivered unit is removed behind the caller.
+	// Behind: the entry of a delivered unit is removed behind the caller.
 	Behind bool
 	// Outcome is the last attempt's.
 	Outcome attempt.Outcome
@@ -122,7 +122,7 @@ type Delivery struct {
 	attempts []listener.Attempt
 	// failed are the attempts that failed, which go with the unit to who takes it over.
 	failed []txlog.Attempt
-	// unwritten is why its log could not be written, or is in doubt, although
+	// unwritten is why its entry could not be written, or is in doubt, although
 	// the write was sent.
 	unwritten error
 	// inDoubt: an attempt may have been applied without that being known.
@@ -205,7 +205,7 @@ func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
 	return nil
 }
 
-// Log writes the logs of several units in one durable step: after it all of
+// Log writes the entries of several units in one durable step: after it all of
 // them will be delivered, before it none. If that failed, errs holds the error
 // of each.
 func (e *Deliverer) Log(ctx context.Context, ds ...*Delivery) []error {

@@ -13,7 +13,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Logging says when the log of a unit is written.
+// Logging says when the entry of a unit is written.
 type Logging uint8
 
 const (
@@ -70,7 +70,7 @@ func (e *Deliverer) add(ctx context.Context, d *Delivery) (a added) {
 	return a
 }
 
-// logSent brings the log of a unit that was sent to an end: it waits for what
+// logSent brings the entry of a unit that was sent to an end: it waits for what
 // was begun alongside, or writes it now. The error is that of the log.
 func (e *Deliverer) logSent(ctx context.Context, d *Delivery, beside *adding) error {
 	var a added
@@ -91,7 +91,7 @@ func (e *Deliverer) logSent(ctx context.Context, d *Delivery, beside *adding) er
 
 // settle ends a delivery whose first attempt was made without waiting for the
 // log, as far as the log is what decides: err is the caller's answer then. Not
-// settled means that the log is written, and all goes on as if it had been
+// settled means that the entry is written, and all goes on as if it had been
 // before.
 func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (settled bool, err error) {
 	applied := d.Outcome.Delivered()
@@ -135,7 +135,7 @@ func (d *Delivery) parksRefusal() bool {
 	return d.KeepRefused && !errors.Is(d.Outcome.Err, delivery.ErrKeyReused)
 }
 
-// settleApplied ends a unit that was applied while its log was being written:
+// settleApplied ends a unit that was applied while its entry was being written:
 // whatever became of the log, the write is delivered. What has to be removed is
 // removed once the log has answered, never before: an entry that arrives late
 // would come back.
@@ -147,7 +147,7 @@ func (e *Deliverer) settleApplied(ctx context.Context, d *Delivery, beside *addi
 		e.reaper.chase(d)
 	default:
 		e.reaper.unlogged(d)
-		e.warn(d, dberr.DescribeLog(err), "bed: the write is delivered, its log could not be written alongside")
+		e.warn(d, dberr.DescribeLog(err), "bed: the write is delivered, its entry could not be written alongside")
 		if e.cfg.Unlogged != nil {
 			e.cfg.Unlogged.Add(1)
 		}

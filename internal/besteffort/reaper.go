@@ -27,7 +27,7 @@ const (
 	eraseMost   = 1 << 14
 )
 
-// reaper removes the logs of delivered units, and then erases the receipts that
+// reaper removes the entries of delivered units, and then erases the receipts that
 // no attempt can need any more. Behind the callers it removes together what was
 // delivered within reapWithin. It has a goroutine only while there is something
 // to do.
@@ -205,7 +205,7 @@ func (r *reaper) remove(ctx context.Context, d *Delivery) {
 		r.removed(d, err == nil)
 		return
 	}
-	r.e.warn(d, err, "bed: the write is delivered, its log could not be removed yet; the removal is repeated")
+	r.e.warn(d, err, "bed: the write is delivered, its entry could not be removed yet; the removal is repeated")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.later(func() { r.repeat(d) }) {
@@ -231,7 +231,7 @@ func (e *Deliverer) remove(ctx context.Context, d *Delivery) error {
 	return e.cfg.Storage.Remove(ctx, d.Unit)
 }
 
-// repeat repeats a removal for as long as the log is surely still ours.
+// repeat repeats a removal for as long as the entry is surely still ours.
 func (r *reaper) repeat(d *Delivery) {
 	pause := r.e.pause(time.Second)
 	for sleep(r.ctx, pause.NextBackOff()) == nil && !d.lease.Lost() {
@@ -242,7 +242,7 @@ func (r *reaper) repeat(d *Delivery) {
 		}
 	}
 	d.lease.Release()
-	r.e.warn(d, nil, "bed: the write is delivered, its log could not be removed; the job will find it and "+d.next())
+	r.e.warn(d, nil, "bed: the write is delivered, its entry could not be removed; the job will find it and "+d.next())
 }
 
 // next is what the job will do with a delivered unit that it finds.
@@ -253,7 +253,7 @@ func (d *Delivery) next() string {
 	return "may deliver it again"
 }
 
-// chase removes the log of a delivered unit of which it is not known whether it
+// chase removes the entry of a delivered unit of which it is not known whether it
 // was written: it may be there, or come late. It goes on until one was removed
 // or the lease is over under which it would have come. The receipt stays.
 func (r *reaper) chase(d *Delivery) {
@@ -269,13 +269,13 @@ func (r *reaper) chase(d *Delivery) {
 				open = false
 			}
 		}
-		r.e.warn(d, nil, "bed: the write is delivered, and it is not known whether its log was written; if it was, the job will find it and "+d.next())
+		r.e.warn(d, nil, "bed: the write is delivered, and it is not known whether its entry was written; if it was, the job will find it and "+d.next())
 	})
 }
 
 func passed(deadline time.Time) bool { return !time.Now().Before(deadline) }
 
-// removed lets go of a unit whose log is gone, and of its receipt if every
+// removed lets go of a unit whose entry is gone, and of its receipt if every
 // attempt ended with a definite answer to us, who owned the log all the time.
 // Any other receipt stays for its retention: an attempt may still come, or the
 // log come back.

@@ -35,7 +35,7 @@ func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
 		return refusal
 	}
 	if err := e.remove(ctx, d); err != nil {
-		e.warn(d, err, "bed: the write was refused, but its log could not be removed")
+		e.warn(d, err, "bed: the write was refused, but its entry could not be removed")
 		return pending(d, d.Outcome.Err)
 	}
 	if d.voided {
@@ -76,7 +76,7 @@ func (e *Deliverer) release(ctx context.Context, d *Delivery, v txlog.Verdict) e
 	v.Attempts = d.failed
 	err := e.cfg.Storage.Release(ctx, d.Unit, v)
 	if err != nil {
-		e.warn(d, dberr.DescribeLog(err), "bed: the log could not be handed over, the job takes it when its lease has run out")
+		e.warn(d, dberr.DescribeLog(err), "bed: the entry could not be handed over, the job takes it when its lease has run out")
 	}
 	return err
 }
