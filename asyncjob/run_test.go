@@ -280,7 +280,13 @@ func TestAConnectionThatWasCutWhileIdleIsNoFailureOfTheJob(t *testing.T) {
 	db := &fakeDB{onClose: func() error { return errors.New("fake: broken pipe") }}
 	j := newJob(t, store, Targets{"orders": db.target()}, brittle())
 	runOnce(t, j)
+	// The purge dropped the round's connection: without one there is nothing to cut.
+	must(t, j.sources["orders"].own.pool.PingContext(t.Context()))
+	idle := db.closes
 	if err := j.Close(); err != nil {
 		t.Errorf("Close returned %v", err)
+	}
+	if db.closes == idle {
+		t.Error("no connection was idle")
 	}
 }

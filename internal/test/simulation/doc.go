@@ -26,5 +26,5 @@
 // simulated, locks that are waited for, clocks that differ. Those are the soak's.
 //
 // BED_SIMULATE is how many histories are tried, BED_SIMULATE_SEED the first seed,
-// BED_SIMULATE_UNTIL a claim at which the search ends.
+// BED_SIMULATE_UNTIL a claim at which the search ends, or "any".
 package simulation

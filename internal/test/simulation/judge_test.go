@@ -66,7 +66,7 @@ func (r *request) toldDone() bool { return r.told(func(err error) bool { return 
 // not applied.
 func (r *request) refused() bool {
 	for _, s := range r.sendings {
-		if !s.answered || !s.undone && (s.err == nil || errors.Is(s.err, bedsql.ErrPending)) {
+		if !s.answered || !s.undone && (s.err == nil || errors.Is(s.err, bedsql.ErrPending) || errors.Is(s.err, bedsql.ErrUnknownOutcome)) {
 			return false
 		}
 	}
@@ -236,7 +236,7 @@ func (w *world) rounds(d time.Duration) {
 // transaction stands in the error and only that the log was removed was not known.
 func (s *sending) leftOpen(r *request) bool {
 	var refusal *driver.MySQLError
-	return errors.Is(s.err, txlog.ErrInDoubt) || r.kind.local && errors.As(s.err, &refusal)
+	return errors.Is(s.err, txlog.ErrInDoubt) || errors.Is(s.err, bedsql.ErrUnknownOutcome) || r.kind.local && errors.As(s.err, &refusal)
 }
 
 // settled: what was left to the job is applied, and what belongs together is,

@@ -67,7 +67,7 @@ func TestNoInterleavingOfWritersJobsAndFaultsBreaksTheRuleOfTruth(t *testing.T) 
 				if old := shortest[claim]; old == nil || len(w.history) < len(old.history) {
 					shortest[claim] = w
 				}
-				found = claim == os.Getenv(until)
+				found = claim == os.Getenv(until) || os.Getenv(until) == "any"
 			}
 		})
 	}

@@ -62,8 +62,9 @@ type world struct {
 	byJob    sync.Map // the units that a job has reported delivered
 	history  []string
 	// What may happen in this history.
-	kinds  []kind
-	faults []fate
+	kinds    []kind
+	loggings []bedsql.Logging
+	faults   []fate
 }
 
 func quiet() *logrus.Logger {
@@ -181,6 +182,7 @@ func (w *world) run() {
 	// Each history has its own few kinds of writes and of faults: what needs
 	// several of one kind happens more often so.
 	w.kinds = some(w, kinds, 1+w.random.IntN(3))
+	w.loggings = some(w, []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure}, 1+w.random.IntN(3))
 	w.faults = some(w, faults, 1+w.random.IntN(len(faults)))
 	may := actions
 	// A log that is written while its target is out of reach does not say where
@@ -299,7 +301,7 @@ func (w *world) send() {
 	if len(w.running) > 3 {
 		return
 	}
-	r := &request{id: len(w.requests) + 1, kind: pick(w, w.kinds), units: map[string]bool{}, first: time.Now()}
+	r := &request{id: len(w.requests) + 1, kind: pick(w, w.kinds), logging: pick(w, w.loggings), units: map[string]bool{}, first: time.Now()}
 	if r.kind.keyed {
 		r.key = fmt.Sprintf("key %d", r.id)
 	}
@@ -333,8 +335,9 @@ func (w *world) again() {
 func (w *world) sendIt(r *request, a app) {
 	s := &sending{by: a.process, said: map[*part]bool{}}
 	r.sendings = append(r.sendings, s)
-	w.say("%s is sent, rows %v", r, ids(r.parts))
+	w.say("%s is sent, rows %v, logging %d", r, ids(r.parts), r.logging)
 	w.begin(fmt.Sprintf("writer %d.%d", r.id, len(r.sendings)), a.process, func(ctx context.Context) {
+		ctx = bedsql.WithLogging(ctx, r.logging)
 		if r.key != "" {
 			ctx, _ = bedsql.WithIdempotencyKey(ctx, r.key)
 		}

@@ -51,8 +51,10 @@ type sending struct {
 
 // request is what is to be done once, and sent again only under a key.
 type request struct {
-	id       int
-	kind     kind
+	id   int
+	kind kind
+	// logging is when its log is written; a staged group's is always before.
+	logging  bedsql.Logging
 	key      string
 	parts    []*part
 	sendings []*sending
