@@ -23,8 +23,6 @@ var toSplit = map[string]bool{
 	"cmd/bed-job/internal/cli.decoder": true,
 	"cmd/bed-job/internal/cli.app":     true,
 	"internal/besteffort.Deliverer":    true,
-	"internal/journal.Journal":         true,
-	"internal/ops.Store":               true,
 }
 
 // eachGoFile calls f for every Go file of the project.

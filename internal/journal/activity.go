@@ -3,10 +3,14 @@ package journal
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/bedsql/bed/internal/dberr"
 )
 
 // Outcome is what became of a write.
@@ -75,7 +79,7 @@ type counts struct {
 
 // Tally gives the counter of a data source; nil where no activity is kept.
 func (j *Journal) Tally(dataSource string) *Tally {
-	if j == nil || j.counts.off || j.usable(Activity) != nil {
+	if j == nil || j.counts.off || !j.on(Activity) {
 		return nil
 	}
 	c := &j.counts
@@ -170,7 +174,7 @@ func (j *Journal) Flush(ctx context.Context) error {
 	for len(all) > 0 {
 		n := min(len(all), flushRows)
 		if err := j.addActivity(ctx, all[:n]); err != nil {
-			if j.usable(Activity) == nil && answered(err) {
+			if j.on(Activity) && answered(err) {
 				for _, c := range all {
 					c.again()
 				}
@@ -206,14 +210,11 @@ func (j *Journal) addActivity(ctx context.Context, all []counted) error {
 
 // added ends an INSERT that adds to the columns of a row that is there.
 func (j *Journal) added(key, table string, columns ...string) string {
-	s := j.Pick(` ON DUPLICATE KEY UPDATE `, ` ON CONFLICT (`+key+`) DO UPDATE SET `, ` ON CONFLICT (`+key+`) DO UPDATE SET `)
+	set := make([]string, len(columns))
 	for i, c := range columns {
-		if i > 0 {
-			s += ", "
-		}
-		s += c + " = " + table + "." + c + " + " + j.Pick("VALUES("+c+")", "EXCLUDED."+c, "excluded."+c)
+		set[i] = c + " = " + table + "." + c + " + " + j.Pick("VALUES("+c+")", "EXCLUDED."+c, "excluded."+c)
 	}
-	return s
+	return j.Pick(` ON DUPLICATE KEY UPDATE `, ` ON CONFLICT (`+key+`) DO UPDATE SET `, ` ON CONFLICT (`+key+`) DO UPDATE SET `) + strings.Join(set, ", ")
 }
 
 // ReadActivity gives the minutes since so long ago, oldest first, at most 100,000.
@@ -231,4 +232,61 @@ func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []
 	}, `SELECT minute, data_source, at_once, sync_retry, async_job, pending, parked, refused FROM bed_activity
   WHERE minute >= {now} - ? ORDER BY minute, data_source LIMIT 100000`, since.Milliseconds())
 	return all, err
+}
+
+const (
+	// keepAttempts is for how long attempts at what is not in the log any more are
+	// kept.
+	keepAttempts = 7 * 24 * time.Hour
+	// keepJobs is for how long a job that is gone is remembered.
+	keepJobs = 24 * time.Hour
+	// purgeRows is how many rows one statement erases.
+	purgeRows = 1000
+)
+
+func answered(err error) bool { return dberr.Of(err).Known() }
+
+// Purge erases what is older than it is kept: minutes, attempts at entries that
+// are gone, jobs that are gone. The audit stays.
+func (j *Journal) Purge(ctx context.Context) error {
+	if j == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range []struct {
+		table, statement string
+		keep             time.Duration
+	}{
+		{Activity, `DELETE FROM bed_activity WHERE minute < {now} - ?`, KeepActivity},
+		{DataSources, `DELETE FROM bed_data_source WHERE job <> '' AND alive_until < {now} - ?`, keepJobs},
+	} {
+		if !j.on(p.table) {
+			continue
+		}
+		if _, err := j.exec(ctx, p.table, p.statement, p.keep.Milliseconds()); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if j.on(Attempts) {
+		if err := j.purgeAttempts(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// purgeAttempts erases in portions, so that locks are short.
+func (j *Journal) purgeAttempts(ctx context.Context) error {
+	gone := `SELECT a.unit_id, a.id FROM bed_attempt a WHERE a.creation_time < {now} - ?
+  AND NOT EXISTS (SELECT 1 FROM transaction_log t WHERE t.id = a.unit_id) ORDER BY a.creation_time LIMIT ?`
+	remove := j.Pick(
+		`DELETE bed_attempt FROM bed_attempt JOIN (`+gone+`) AS old ON bed_attempt.unit_id = old.unit_id AND bed_attempt.id = old.id`,
+		`DELETE FROM bed_attempt WHERE (unit_id, id) IN (`+gone+`)`,
+		`DELETE FROM bed_attempt WHERE (unit_id, id) IN (`+gone+`)`)
+	for {
+		n, err := j.exec(ctx, Attempts, remove, keepAttempts.Milliseconds(), purgeRows)
+		if err != nil || n < purgeRows {
+			return err
+		}
+	}
 }

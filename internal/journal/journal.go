@@ -89,9 +89,7 @@ type Journal struct {
 // cannot be used. activity false keeps no minutes.
 func New(db *sql.DB, d Dialect, off map[string]error, activity bool) *Journal {
 	j := &Journal{db: db, Dialect: d, off: map[string]error{}}
-	for table, err := range off {
-		j.off[table] = err
-	}
+	maps.Copy(j.off, off)
 	j.counts.off = !activity
 	return j
 }
@@ -111,9 +109,7 @@ func (j *Journal) Off() map[string]error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for table, err := range j.off {
-		all[table] = err
-	}
+	maps.Copy(all, j.off)
 	return all
 }
 
@@ -148,6 +144,9 @@ func (j *Journal) usable(table string) error {
 	}
 	return nil
 }
+
+// on reports whether a table can be used.
+func (j *Journal) on(table string) bool { return j.usable(table) == nil }
 
 // note switches a table off whose use the database has refused for a reason that
 // does not pass: it is missing, it lacks a column, the account lacks rights.
@@ -251,4 +250,119 @@ func Of[S any](storage S) *Journal {
 		}
 		storage = wrapper.Unwrap()
 	}
+}
+
+// Attempt is an attempt to deliver a unit that failed.
+type Attempt struct {
+	// At is when it ended: on this process's clock when it is told, on the log's
+	// when it is read.
+	At time.Time
+	// Origin is who made it: "caller", "sync retry" or "async job".
+	Origin string
+	// Class is what the error means, in the words of delivery.Class.
+	Class string
+	// Err is the error's text, which may quote values.
+	Err string
+}
+
+const (
+	// maxError is how much of an error is kept, as in the log's last_error.
+	maxError = 8 << 10
+	// maxAttempts is how many of one unit are told at once.
+	maxAttempts = 64
+)
+
+// AddAttempts keeps the failed attempts at a unit. The error is for tests: no
+// outcome may depend on it.
+func (j *Journal) AddAttempts(ctx context.Context, unitID string, attempts []Attempt) error {
+	if j == nil || len(attempts) == 0 || !j.on(Attempts) {
+		return nil
+	}
+	attempts = attempts[max(0, len(attempts)-maxAttempts):]
+	now := time.Now()
+	args := make([]any, 0, 6*len(attempts))
+	for _, a := range attempts {
+		args = append(args, unitID, NewID(), max(0, now.Sub(a.At).Milliseconds()), text(a.Origin, 20), text(a.Class, 20), text(a.Err, maxError))
+	}
+	_, err := j.exec(ctx, Attempts, `INSERT INTO bed_attempt (unit_id, id, creation_time, origin, class, error) VALUES `+
+		rowsOf(len(attempts), `(?, ?, {now} - ?, ?, ?, ?)`), args...)
+	return err
+}
+
+// ReadAttempts gives the failed attempts at a unit, the newest first.
+func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) (all []Attempt, err error) {
+	err = j.each(ctx, Attempts, func(rows *sql.Rows) error {
+		var a Attempt
+		var ms int64
+		if err := rows.Scan(&ms, &a.Origin, &a.Class, &a.Err); err != nil {
+			return err
+		}
+		a.At = moment(ms)
+		all = append(all, a)
+		return nil
+	}, `SELECT creation_time, origin, class, error FROM bed_attempt WHERE unit_id = ? ORDER BY id DESC LIMIT ?`, unitID, most)
+	return all, err
+}
+
+// Record is one of the audit.
+type Record struct {
+	// ID is made by NewID; records are in its order.
+	ID     string
+	At     time.Time // on the log's clock, when it is read
+	Who    string
+	Action string
+	// What is an entry's id, a data source's name or a filter.
+	What string
+	// Units is how many entries it was done to.
+	Units  int
+	Reason string
+}
+
+// The most that a record keeps of a text.
+const (
+	MaxWho    = 255
+	MaxReason = 4096
+	maxWhat   = 16 << 10
+)
+
+// AuditStatement writes a record into the audit: it belongs into the transaction
+// of what it tells.
+func (j *Journal) AuditStatement(r Record) (statement string, args []any, err error) {
+	if err := j.usable(Audit); err != nil {
+		return "", nil, err
+	}
+	return j.Text(`INSERT INTO bed_audit (id, creation_time, who, action, what, units, reason) VALUES (?, {now}, ?, ?, ?, ?, ?)`),
+		[]any{r.ID, text(r.Who, MaxWho), text(r.Action, 20), text(r.What, maxWhat), r.Units, text(r.Reason, MaxReason)}, nil
+}
+
+// AddAudit writes a record by itself.
+func (j *Journal) AddAudit(ctx context.Context, r Record) error {
+	statement, args, err := j.AuditStatement(r)
+	if err != nil {
+		return err
+	}
+	_, err = j.db.ExecContext(ctx, statement, args...)
+	if err != nil {
+		j.note(Audit, err)
+	}
+	return err
+}
+
+// ReadAudit gives records, the newest first, behind the one with the id after.
+func (j *Journal) ReadAudit(ctx context.Context, after string, most int) (all []Record, err error) {
+	where, args := ``, []any{}
+	if after != "" {
+		where, args = ` WHERE id < ?`, append(args, after)
+	}
+	err = j.each(ctx, Audit, func(rows *sql.Rows) error {
+		var r Record
+		var ms int64
+		if err := rows.Scan(&r.ID, &ms, &r.Who, &r.Action, &r.What, &r.Units, &r.Reason); err != nil {
+			return err
+		}
+		r.At = moment(ms)
+		all = append(all, r)
+		return nil
+	}, `SELECT id, creation_time, who, action, what, units, reason FROM bed_audit`+where+` ORDER BY id DESC LIMIT ?`, append(args, most)...)
+	return all, err
 }

@@ -132,7 +132,7 @@ func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
 
 // Beat says that a job is alive, and for how long that can be taken for granted.
 func (j *Journal) Beat(ctx context.Context, job, name string, alive time.Duration) error {
-	if j.usable(DataSources) != nil {
+	if !j.on(DataSources) {
 		return nil
 	}
 	_, err := j.exec(ctx, DataSources, `INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, heartbeat, alive_until)
@@ -146,7 +146,7 @@ func (j *Journal) Beat(ctx context.Context, job, name string, alive time.Duratio
 // See says how a job sees a data source from now on; why is empty when it is
 // reachable. The row counts as long as the job is alive.
 func (j *Journal) See(ctx context.Context, dataSource, job, name, why string) error {
-	if j.usable(DataSources) != nil {
+	if !j.on(DataSources) {
 		return nil
 	}
 	reachable, last := 1, any(nil)
@@ -164,7 +164,7 @@ func (j *Journal) See(ctx context.Context, dataSource, job, name, why string) er
 
 // Leave forgets a job that ends.
 func (j *Journal) Leave(ctx context.Context, job string) error {
-	if j.usable(DataSources) != nil {
+	if !j.on(DataSources) {
 		return nil
 	}
 	_, err := j.exec(ctx, DataSources, `DELETE FROM bed_data_source WHERE job = ?`, job)

@@ -55,7 +55,7 @@ func (by By) record(a Action, what string, units int) journal.Record {
 var decisions = map[Action]txlog.Decision{Retry: txlog.DecideRetry, Park: txlog.DecidePark, Discard: txlog.DecideDiscard}
 
 // Act does it to one entry; id may be that of any of its rows. ErrNotFound, ErrLeased, ErrInvalid.
-func (s *Store) Act(ctx context.Context, a Action, id string, by By) error {
+func (s *actor) Act(ctx context.Context, a Action, id string, by By) error {
 	d, err := decision(a, by)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func decision(a Action, by By) (txlog.Decision, error) {
 }
 
 // decide carries a decision out and audits it, in one local transaction.
-func (s *Store) decide(ctx context.Context, d txlog.Decision, ids []string, check func(*txlog.Unit) error, r journal.Record) error {
+func (s *actor) decide(ctx context.Context, d txlog.Decision, ids []string, check func(*txlog.Unit) error, r journal.Record) error {
 	statement, args, err := s.journal.AuditStatement(r)
 	if err != nil {
 		return noTables(err)
@@ -96,7 +96,7 @@ const MaxBulk = 100_000
 
 // ActAll does it to all entries that f selects, in one local transaction, if they are exactly count; else to
 // none: ConflictError. More than MaxBulk are ErrInvalid.
-func (s *Store) ActAll(ctx context.Context, a Action, f Filter, count int, by By) error {
+func (s *actor) ActAll(ctx context.Context, a Action, f Filter, count int, by By) error {
 	d, err := decision(a, by)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (s *Store) ActAll(ctx context.Context, a Action, f Filter, count int, by By
 }
 
 // all gives the ids of what f selects, and one more than count at least if there are more.
-func (s *Store) all(ctx context.Context, f Filter, count int) (ids []string, err error) {
+func (s *actor) all(ctx context.Context, f Filter, count int) (ids []string, err error) {
 	for after := ""; ; {
 		found, err := s.find(ctx, f, after, countedAtOnce, noLimit)
 		if err != nil {
@@ -186,13 +186,13 @@ func (f *Filter) view() filterView {
 
 // Pause has no job deliver to the data source until it is resumed. What is being delivered is
 // finished. ErrUnknownDataSource.
-func (s *Store) Pause(ctx context.Context, dataSource string, by By) error {
+func (s *actor) Pause(ctx context.Context, dataSource string, by By) error {
 	yes := true
 	return s.control(ctx, Pause, dataSource, &yes, nil, by)
 }
 
 // Resume ends a pause.
-func (s *Store) Resume(ctx context.Context, dataSource string, by By) error {
+func (s *actor) Resume(ctx context.Context, dataSource string, by By) error {
 	no := false
 	return s.control(ctx, Resume, dataSource, &no, nil, by)
 }
@@ -201,7 +201,7 @@ func (s *Store) Resume(ctx context.Context, dataSource string, by By) error {
 const MaxPerSecond = 1_000_000
 
 // Limit bounds the deliveries to the data source per second by all jobs together; 0 lifts it.
-func (s *Store) Limit(ctx context.Context, dataSource string, perSecond int, by By) error {
+func (s *actor) Limit(ctx context.Context, dataSource string, perSecond int, by By) error {
 	if perSecond < 0 || perSecond > MaxPerSecond {
 		return fmt.Errorf("%w: the limit per second is %d, but must be from 0 (none) to %d", ErrInvalid, perSecond, MaxPerSecond)
 	}
@@ -215,7 +215,7 @@ func (s *Store) Limit(ctx context.Context, dataSource string, perSecond int, by 
 
 // control decides something for a data source and audits it, in one local
 // transaction.
-func (s *Store) control(ctx context.Context, a Action, dataSource string, paused *bool, perSecond *int, by By) error {
+func (s *actor) control(ctx context.Context, a Action, dataSource string, paused *bool, perSecond *int, by By) error {
 	if err := by.check(a); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (s *Store) control(ctx context.Context, a Action, dataSource string, paused
 
 // known finds out whether there is such a data source: it is configured, or the log,
 // its activity or a job has it.
-func (s *Store) known(ctx context.Context, name string) error {
+func (s *actor) known(ctx context.Context, name string) error {
 	if name == "" || len(name) > 255 || !storable(name) {
 		return fmt.Errorf("%w: %.255q", ErrUnknownDataSource, name)
 	}

@@ -28,7 +28,7 @@ type Audit struct {
 }
 
 // Audit gives a page of what was done.
-func (s *Store) Audit(ctx context.Context, p Page) (*Audit, error) {
+func (s *reader) Audit(ctx context.Context, p Page) (*Audit, error) {
 	limit, err := p.limit()
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ type Attempt struct {
 const mostShown = 100
 
 // Entry gives one entry; id may be that of any of its rows. ErrNotFound.
-func (s *Store) Entry(ctx context.Context, id string) (*Detail, error) {
+func (s *reader) Entry(ctx context.Context, id string) (*Detail, error) {
 	u, err := s.log.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (s *Store) Entry(ctx context.Context, id string) (*Detail, error) {
 }
 
 // attempts gives those that failed, the newest first.
-func (s *Store) attempts(ctx context.Context, u *txlog.Unit, masked bool) (all []Attempt, more bool, err error) {
+func (s *reader) attempts(ctx context.Context, u *txlog.Unit, masked bool) (all []Attempt, more bool, err error) {
 	found, err := s.journal.ReadAttempts(ctx, u.ID, mostShown+1)
 	if err != nil && !errors.Is(err, journal.ErrOff) {
 		return nil, false, s.fault(err)
@@ -114,7 +114,7 @@ func (s *Store) attempts(ctx context.Context, u *txlog.Unit, masked bool) (all [
 	return all, more, nil
 }
 
-func (s *Store) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
+func (s *reader) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
 	if u.TransactionID == u.ID || u.TransactionID == "" {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (s *Store) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
 }
 
 // next finds what happens next to a unit.
-func (s *Store) next(ctx context.Context, u *txlog.Unit, d *Detail) error {
+func (s *reader) next(ctx context.Context, u *txlog.Unit, d *Detail) error {
 	say := func(n Next, text string) error {
 		d.NextIs, d.Next = n, text
 		return nil
@@ -189,7 +189,7 @@ type Revealed struct {
 
 // Reveal gives the values of an entry. It is audited before anything is given: an
 // audit that cannot be written is an error.
-func (s *Store) Reveal(ctx context.Context, id string, by By) (*Revealed, error) {
+func (s *reader) Reveal(ctx context.Context, id string, by By) (*Revealed, error) {
 	if err := by.check(Reveal); err != nil {
 		return nil, err
 	}

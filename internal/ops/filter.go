@@ -110,7 +110,7 @@ type Statement struct {
 
 // Entries gives a page of those that f selects. It answers within about half a second
 // however large the log is.
-func (s *Store) Entries(ctx context.Context, f Filter, p Page) (*Entries, error) {
+func (s *finder) Entries(ctx context.Context, f Filter, p Page) (*Entries, error) {
 	limit, err := p.limit()
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (p Page) limit() (int, error) {
 const defaultPage = 100
 
 // entry is what is shown of a unit.
-func (s *Store) entry(u *txlog.Unit) Entry {
+func (s *asker) entry(u *txlog.Unit) Entry {
 	e := Entry{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: StateOf(u),
 		CreatedAt: u.CreatedAt.UTC(), Tries: u.Tries, LastError: maskedError(u), InDoubt: u.InDoubt,
@@ -165,7 +165,7 @@ func (s *Store) entry(u *txlog.Unit) Entry {
 }
 
 // nextTry is when the job may deliver a unit, or the end of its lease.
-func (s *Store) nextTry(u *txlog.Unit) time.Time {
+func (s *asker) nextTry(u *txlog.Unit) time.Time {
 	if u.Leased {
 		return u.NextTry
 	}
@@ -184,7 +184,7 @@ const CountCap = 10_000
 
 // Count counts what f selects, up to most; 0 means CountCap, below 0 means all. Unless
 // all are counted it takes about a second at the most.
-func (s *Store) Count(ctx context.Context, f Filter, most int) (Count, error) {
+func (s *finder) Count(ctx context.Context, f Filter, most int) (Count, error) {
 	budget := 2 * searchFor
 	switch {
 	case most < 0:

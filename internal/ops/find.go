@@ -53,7 +53,7 @@ func (f *Filter) check() error {
 
 // headRow is the condition on a row of being the first of its unit, for who reads
 // only an index.
-func (s *Store) headRow() string {
+func (s *finder) headRow() string {
 	return s.d.Pick(`RIGHT(id, 3) = '000'`, `right(id, 3) = '000'`, `substr(id, -3) = '000'`)
 }
 
@@ -70,7 +70,7 @@ func (w *where) and(text string, args ...any) {
 
 // conditions are those of the filter that a row of the unit can be asked. In what
 // is found by them judge looks for the rest.
-func (s *Store) conditions(f *Filter) where {
+func (s *finder) conditions(f *Filter) where {
 	w := where{text: "1 = 1"}
 	if f.DataSource != "" {
 		w.and(`data_source = ?`, f.DataSource)
@@ -108,14 +108,14 @@ func (s *Store) conditions(f *Filter) where {
 	return w
 }
 
-func (s *Store) sqlColumn() string { return s.d.Pick("`sql`", `"sql"`, `"sql"`) }
+func (s *finder) sqlColumn() string { return s.d.Pick("`sql`", `"sql"`, `"sql"`) }
 
 // contains is the condition that a column holds a text, byte for byte.
-func (s *Store) contains(column string) string {
+func (s *finder) contains(column string) string {
 	return s.d.Pick(`INSTR(`+column+`, CAST(? AS BINARY)) > 0`, `strpos(`+column+`, ?) > 0`, `instr(`+column+`, ?) > 0`)
 }
 
-func (s *Store) holds(w *where, column, text string) {
+func (s *finder) holds(w *where, column, text string) {
 	if text == "" {
 		w.and(column + ` IS NOT NULL`)
 		return
@@ -167,7 +167,7 @@ type found struct {
 }
 
 // find searches behind the id after, for at most limit units and about budget.
-func (s *Store) find(ctx context.Context, f Filter, after string, limit int, budget time.Duration) (found, error) {
+func (s *finder) find(ctx context.Context, f Filter, after string, limit int, budget time.Duration) (found, error) {
 	if err := f.check(); err != nil {
 		return found{}, err
 	}
@@ -215,7 +215,7 @@ type span struct {
 
 // narrow finds out whether the filter's data source and state are those of so few
 // units that they can be sorted.
-func (s *Store) narrow(ctx context.Context, f *Filter) (spans []span, ok bool, err error) {
+func (s *finder) narrow(ctx context.Context, f *Filter) (spans []span, ok bool, err error) {
 	if f.State == "" && f.DataSource == "" && f.Kind == "" {
 		return nil, false, nil
 	}
@@ -250,11 +250,11 @@ func (s *Store) narrow(ctx context.Context, f *Filter) (spans []span, ok bool, e
 }
 
 // due names the index of due units where the database takes that.
-func (s *Store) due() string { return s.d.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) }
+func (s *finder) due() string { return s.d.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) }
 
 // names gives the data sources that have parked units, or others, by steps
 // through the index.
-func (s *Store) names(ctx context.Context, parked int) (all []string, err error) {
+func (s *finder) names(ctx context.Context, parked int) (all []string, err error) {
 	for last := ""; ; {
 		var name *string
 		if err := s.row(ctx, []any{&name}, `SELECT MIN(data_source) FROM transaction_log WHERE parked = ? AND data_source > ?`, parked, last); err != nil || name == nil {
@@ -264,7 +264,7 @@ func (s *Store) names(ctx context.Context, parked int) (all []string, err error)
 	}
 }
 
-func (s *Store) findNarrow(ctx context.Context, f *Filter, spans []span, after string, limit int, end time.Time) (found, error) {
+func (s *finder) findNarrow(ctx context.Context, f *Filter, spans []span, after string, limit int, end time.Time) (found, error) {
 	w := s.conditions(f)
 	w.and(`id > ?`, after)
 	// What is judged one by one may lose some: all are read then.
@@ -284,7 +284,7 @@ func (s *Store) findNarrow(ctx context.Context, f *Filter, spans []span, after s
 }
 
 // judgeAll keeps those that the filter selects, up to limit.
-func (s *Store) judgeAll(ctx context.Context, f *Filter, ids []string, limit int, end time.Time) (out found, err error) {
+func (s *finder) judgeAll(ctx context.Context, f *Filter, ids []string, limit int, end time.Time) (out found, err error) {
 	if !f.judged() {
 		if len(ids) > limit {
 			return found{ids[:limit], ids[limit-1]}, nil
@@ -334,7 +334,7 @@ func heads(rows []string) (ids []string) {
 
 // walk goes through the table in the order of the ids, step by step, so that it can
 // end in time wherever the next unit is.
-func (s *Store) walk(ctx context.Context, f *Filter, after string, limit int, end time.Time) (out found, err error) {
+func (s *finder) walk(ctx context.Context, f *Filter, after string, limit int, end time.Time) (out found, err error) {
 	w := s.conditions(f)
 	for size := firstChunk; ; {
 		began := time.Now()

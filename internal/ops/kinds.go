@@ -83,7 +83,7 @@ const likeRows = 20_000
 
 // Kinds groups the entries that f selects and that have an error. Up to 20,000 of them
 // are looked at.
-func (s *Store) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
+func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 	end := time.Now().Add(searchFor)
 	groups := map[kind]*Kind{}
 	out := &Kinds{Kinds: []Kind{}}
@@ -116,7 +116,7 @@ func (s *Store) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 // group adds units to the groups of their errors: the database tells the same
 // texts apart, and of those that are alike but for what a database quotes only the
 // first unit is read, for its parameters.
-func (s *Store) group(ctx context.Context, ids []string, groups map[kind]*Kind) error {
+func (s *finder) group(ctx context.Context, ids []string, groups map[kind]*Kind) error {
 	type same struct {
 		count, created int64
 		first          string

@@ -94,7 +94,7 @@ type OverviewOptions struct {
 
 // Overview tells the state of the log. It answers within a second however large
 // the log is, unless Cap says otherwise.
-func (s *Store) Overview(ctx context.Context, o OverviewOptions) (*Overview, error) {
+func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, error) {
 	most := o.Cap
 	switch {
 	case o.Hours < 0 || o.Hours > 168:
@@ -109,7 +109,7 @@ func (s *Store) Overview(ctx context.Context, o OverviewOptions) (*Overview, err
 		return nil, err
 	}
 	out := &Overview{At: time.UnixMilli(now).UTC(), DataSources: []DataSource{}, Jobs: []Job{}, Minutes: []Minute{}}
-	b := &overviewer{Store: s, out: out, most: most, byName: map[string]*DataSource{}}
+	b := &overviewer{reader: s, out: out, most: most, byName: map[string]*DataSource{}}
 	for _, step := range []func(context.Context) error{b.configured, b.counts, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -127,7 +127,7 @@ func (s *Store) Overview(ctx context.Context, o OverviewOptions) (*Overview, err
 
 // overviewer gathers an overview.
 type overviewer struct {
-	*Store
+	*reader
 	out    *Overview
 	most   int
 	byName map[string]*DataSource

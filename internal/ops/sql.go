@@ -7,12 +7,12 @@ import (
 )
 
 // row runs a query that gives one row.
-func (s *Store) row(ctx context.Context, into []any, query string, args ...any) error {
+func (s *asker) row(ctx context.Context, into []any, query string, args ...any) error {
 	return s.fault(s.db.QueryRowContext(ctx, s.d.Text(query), args...).Scan(into...))
 }
 
 // texts appends the only column of what a query gives.
-func (s *Store) texts(ctx context.Context, to *[]string, query string, args ...any) error {
+func (s *asker) texts(ctx context.Context, to *[]string, query string, args ...any) error {
 	return s.each(ctx, func(rows *sql.Rows) error {
 		var text string
 		err := rows.Scan(&text)
@@ -23,7 +23,7 @@ func (s *Store) texts(ctx context.Context, to *[]string, query string, args ...a
 
 // each runs a query and calls scan for each of its rows, which must not ask
 // anything itself: SQLite has one connection.
-func (s *Store) each(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
+func (s *asker) each(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := s.db.QueryContext(ctx, s.d.Text(query), args...)
 	if err != nil {
 		return s.fault(err)
@@ -38,9 +38,15 @@ func (s *Store) each(ctx context.Context, scan func(*sql.Rows) error, query stri
 }
 
 // fault is an error of the log's database.
-func (s *Store) fault(err error) error {
+func (s *asker) fault(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("ops: the transaction log: %w", err)
+}
+
+// Ping asks the log's database for an answer.
+func (s *asker) Ping(ctx context.Context) error {
+	var one int
+	return s.row(ctx, []any{&one}, `SELECT 1`)
 }

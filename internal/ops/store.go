@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -13,24 +12,24 @@ import (
 )
 
 var (
-	// ErrNotFound and ErrLeased are txlog's: the log holds no such entry; it is
-	// being delivered at this moment.
+	// ErrNotFound is txlog's: the log holds no such entry.
 	ErrNotFound = txlog.ErrNotFound
-	ErrLeased   = txlog.ErrLeased
+	// ErrLeased is txlog's: the entry is being delivered at this moment.
+	ErrLeased = txlog.ErrLeased
 	// ErrConflict is matched by a [ConflictError].
 	ErrConflict = errors.New("ops: the filter does not match what was counted")
 	// ErrInvalid is matched by the error of a request that cannot be answered as it
 	// is: an unknown state, a limit below 0, a discard without a reason, a data source
 	// without a name.
 	ErrInvalid = errors.New("ops: the request is not valid")
-	// ErrUnknownDataSource: neither the log nor the configuration knows the name.
+	// ErrUnknownDataSource is told when neither the log nor the configuration knows a name.
 	ErrUnknownDataSource = errors.New("ops: unknown data source")
-	// ErrNoTarget: the configuration does not say where the data source is, so that
+	// ErrNoTarget is told when the configuration does not say where the data source is, so that
 	// nothing can be asked there.
 	ErrNoTarget = errors.New("ops: the data source is not configured")
-	// ErrTarget: the target could not be reached, or did not answer.
+	// ErrTarget is told of a target that could not be reached, or did not answer.
 	ErrTarget = errors.New("ops: the target cannot be asked")
-	// ErrNoTables: the log's database lacks a table of the console's, or the account may not
+	// ErrNoTables is told when the log's database lacks a table of the console's, or the account may not
 	// use it; the error names it.
 	ErrNoTables = errors.New("ops: a table of the console's cannot be used")
 )
@@ -73,12 +72,28 @@ type Config struct {
 // Store answers an operator's questions and carries decisions out. It is safe
 // for concurrent use.
 type Store struct {
+	*finder
+	*reader
+	*actor
+}
+
+// asker asks the log's database.
+type asker struct {
 	log     *txlog.SQLStorage
 	journal *journal.Journal
 	db      *sql.DB
 	d       journal.Dialect
 	cfg     Config
 }
+
+// finder finds entries, counts and groups them.
+type finder struct{ *asker }
+
+// reader tells of the log as a whole and of one entry, and reads the audit.
+type reader struct{ *finder }
+
+// actor carries out what is decided, and tries.
+type actor struct{ *finder }
 
 // New makes a store on a log, which stays the caller's to close. It dials
 // nothing.
@@ -93,13 +108,8 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 	if j == nil {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
-	return &Store{log: log, journal: j, db: j.DB(), d: j.Dialect, cfg: cfg}, nil
-}
-
-// Ping asks the log's database for an answer.
-func (s *Store) Ping(ctx context.Context) error {
-	var one int
-	return s.row(ctx, []any{&one}, `SELECT 1`)
+	f := &finder{&asker{log: log, journal: j, db: j.DB(), d: j.Dialect, cfg: cfg}}
+	return &Store{f, &reader{f}, &actor{f}}, nil
 }
 
 // By is who does something, and why.

@@ -42,7 +42,7 @@ const (
 // 10 s in all and leaves neither locks nor a receipt. It is audited first. What the database said is in the Trial; an error is
 // ErrNotFound, ErrLeased, ErrNoTarget, ErrInvalid (it cannot be tried, the text says why), or of a
 // target that cannot be reached: ErrTarget.
-func (s *Store) Try(ctx context.Context, id string, by By) (*Trial, error) {
+func (s *actor) Try(ctx context.Context, id string, by By) (*Trial, error) {
 	if err := by.check(Try); err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (e *cleaned) Error() string        { return e.text }
 func (e *cleaned) Is(target error) bool { return errors.Is(e.err, target) }
 
 // triable says why a unit cannot be tried, or where.
-func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
+func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	switch {
 	case u.Leased:
 		return target, fmt.Errorf("%w: %s", ErrLeased, u.ID)
@@ -119,7 +119,7 @@ func (s *Store) triable(u *txlog.Unit) (target delivery.Target, err error) {
 }
 
 // target gives where a unit is delivered, in a session with its settings.
-func (s *Store) target(u *txlog.Unit) (delivery.Target, error) {
+func (s *actor) target(u *txlog.Unit) (delivery.Target, error) {
 	t, ok := s.cfg.Targets[u.DataSource]
 	switch {
 	case !ok:
@@ -146,7 +146,7 @@ func (s *Store) target(u *txlog.Unit) (delivery.Target, error) {
 }
 
 // complete says what else should be known of a trial.
-func (s *Store) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
+func (s *actor) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
 	if u.NotReplayable != "" {
 		t.Notes = append(t.Notes, "the job will not run it: "+u.NotReplayable)
 	}
@@ -260,19 +260,19 @@ func seconds(d time.Duration) int { return int(d / time.Second) }
 
 // run runs the statements. The error is that the outcome cannot be told.
 func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err error) {
-	rawErr := t.conn.Raw(func(dc any) error {
+	err = t.conn.Raw(func(dc any) error {
 		for _, statement := range t.unit.Statements {
-			args, err := statement.Args()
-			if err != nil {
-				return err
+			args, unreadable := statement.Args()
+			if unreadable != nil {
+				return unreadable
 			}
 			call := delivery.Call{SQL: statement.SQL, Args: args, Prepared: statement.Prepared}
 			if out = attempt.One(ctx, t.target.Dialect, dc.(driver.Conn), call, false, false); out.Err != nil {
-				return nil
+				break
 			}
 			rows := int64(-1)
 			if out.Result != nil {
-				if n, err := out.Result.RowsAffected(); err == nil {
+				if n, unknown := out.Result.RowsAffected(); unknown == nil {
 					rows = n
 				}
 			}
@@ -280,11 +280,8 @@ func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err
 		}
 		return nil
 	})
-	if out.Err != nil {
-		return out, nil
-	}
-	if rawErr != nil {
-		return out, fmt.Errorf("%w: %w", ErrTarget, rawErr)
+	if err != nil && out.Err == nil {
+		return out, fmt.Errorf("%w: %w", ErrTarget, err)
 	}
 	return out, nil
 }

@@ -113,10 +113,8 @@ func names(text string) (all []string) {
 func (t *trier) engine(ctx context.Context, name string) (kind, view string, err error) {
 	rows, err := t.conn.QueryContext(ctx, "SHOW CREATE TABLE "+name)
 	if err != nil {
-		if ctx.Err() != nil {
-			return "", "", fmt.Errorf("%w: %w", ErrTarget, err)
-		}
-		return "", "", nil //nolint:nilerr // there is none, or none that the account may see: its own statement will fail on it
+		// There is none, or none that the account may see: its statement will fail on it.
+		return "", "", ended(ctx, err)
 	}
 	defer rows.Close()
 	columns, err := rows.Columns()
@@ -151,11 +149,8 @@ func (t *trier) triggers(ctx context.Context, name string) (bodies []string, err
 	}
 	table = strings.ReplaceAll(strings.Trim(table, "`"), "``", "`")
 	rows, err := t.conn.QueryContext(ctx, "SHOW TRIGGERS"+from+" WHERE `Table` = '"+strings.ReplaceAll(strings.ReplaceAll(table, `\`, `\\`), "'", "''")+"'")
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w: %w", ErrTarget, err)
-		}
-		return nil, nil //nolint:nilerr // the account may not see them
+	if err != nil { // the account may not see them
+		return nil, ended(ctx, err)
 	}
 	defer rows.Close()
 	columns, err := rows.Columns()
@@ -178,4 +173,12 @@ func (t *trier) triggers(ctx context.Context, name string) (bodies []string, err
 		}
 	}
 	return bodies, rows.Err()
+}
+
+// ended gives err if ctx has ended, else nil.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrTarget, err)
 }
