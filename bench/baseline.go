@@ -15,6 +15,18 @@ import (
 
 // bare is the driver itself: the one statement, committed by itself.
 func bare(driver string) func(context.Context, *stage) (*setup, error) {
+	return barely(driver, 1, func(st statement) operation {
+		return func(ctx context.Context, n int64) error { return st.exec(ctx, n) }
+	})
+}
+
+// bareTx is a local transaction of two UPDATEs by the driver itself.
+func bareTx(ctx context.Context, w *stage) (*setup, error) {
+	return barely(testdb.DriverMySQL, 2, twice)(ctx, w)
+}
+
+// barely does an operation of so many UPDATEs by the driver itself.
+func barely(driver string, updates int64, operate func(statement) operation) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		target := w.targets[driver][0]
 		table, err := w.accounts(ctx, target)
@@ -26,10 +38,11 @@ func bare(driver string) func(context.Context, *stage) (*setup, error) {
 			return nil, err
 		}
 		st, err := newStatement(ctx, pool, target.update(table), w.opts.Prepared)
+		balances := w.sum(target, table)
 		return &setup{
-			caller: each(func(ctx context.Context, n int64) error { return st.exec(ctx, n) }),
+			caller: each(operate(st)),
 			idle:   idle(w.callers, pool),
-			check:  w.sum(target, table),
+			check:  func(ctx context.Context, done int64) error { return balances(ctx, updates*done) },
 			close:  pool.Close,
 		}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -31,6 +32,7 @@ const (
 	onMariaDB  = "bare-mariadb"
 	onPostgres = "bare-postgres"
 	onTwo      = "bare-two"
+	inTx       = "bare-tx"
 )
 
 // contenders are all of them in the order of the table, each kind of work
@@ -57,6 +59,7 @@ func contenders() []contender {
 		contender{id: onPostgres, name: "bare driver, autocommit", base: onPostgres, open: bare(testdb.DriverPostgres)},
 		contender{id: "sequential-postgres", name: "log, write, removal as three commits (Sharding-JDBC)", base: onPostgres, open: sequential(testdb.DriverPostgres)})
 	all = append(all, delivered("postgres", testdb.DriverPostgres, onPostgres)...)
+	all = append(all, transactions()...)
 	all = append(all,
 		contender{id: onTwo, name: "bare driver, two autocommits one after the other", base: onTwo, open: bareTwo},
 		contender{id: "xa-two", name: "XA over both", base: onTwo, open: xa(2)})
@@ -83,7 +86,54 @@ func delivered(target, driver, base string) []contender {
 	for _, log := range logs {
 		add("eo-"+target+"-log-"+log.id, "exactly once, log in "+log.name, log.driver, exactlyOnce)
 	}
+	for _, log := range logs {
+		add("alongside-alo-"+target+"-log-"+log.id, "at least once, log alongside in "+log.name, log.driver, atLeastOnce.logged(bedsql.LogAlongside))
+	}
+	add("alongside-eo-"+target, "exactly once, log alongside in "+own, driver, exactlyOnce.logged(bedsql.LogAlongside))
+	add("onfailure-alo-"+target, "at least once, log on failure", driver, atLeastOnce.logged(bedsql.LogOnFailure))
+	add("onfailure-eo-"+target, "exactly once, log on failure", driver, exactlyOnce.logged(bedsql.LogOnFailure))
 	return all
+}
+
+// transactions are local transactions of two UPDATEs in MariaDB.
+func transactions() []contender {
+	all := []contender{{id: inTx, name: "bare driver", base: inTx, open: bareTx}}
+	for _, one := range []struct {
+		id, name string
+		logging  bedsql.Logging
+	}{
+		{"tx-before", "at least once, log in MariaDB", bedsql.LogBefore},
+		{"tx-alongside", "at least once, log alongside in MariaDB", bedsql.LogAlongside},
+		{"tx-onfailure", "at least once, log on failure", bedsql.LogOnFailure},
+	} {
+		all = append(all, contender{id: one.id, name: one.name, base: inTx,
+			open: delivering(testdb.DriverMySQL, testdb.DriverMySQL, atLeastOnce.logged(one.logging), 2, twice)})
+	}
+	return all
+}
+
+// twice runs the statement twice in a local transaction.
+func twice(st statement) operation {
+	return func(ctx context.Context, n int64) error {
+		tx, err := st.pool.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		for range 2 {
+			if err := oneRow(st.within(ctx, tx, n)); err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+		}
+		return tx.Commit()
+	}
+}
+
+// within is send in a local transaction.
+func (s statement) within(ctx context.Context, tx *sql.Tx, args ...any) (sql.Result, error) {
+	if s.prepared != nil {
+		return tx.StmtContext(ctx, s.prepared).ExecContext(ctx, args...)
+	}
+	return tx.ExecContext(ctx, s.text, args...)
 }
 
 // statement is the application's one, sent as the options say.

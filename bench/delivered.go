@@ -22,12 +22,19 @@ import (
 type way struct {
 	guarantee bedsql.Guarantee
 	removal   bedsql.Removal
+	logging   bedsql.Logging
 }
 
 var (
-	atLeastOnce = way{bedsql.AtLeastOnce, bedsql.RemovalBehind}
-	exactlyOnce = way{bedsql.ExactlyOnce, bedsql.RemovalByGuarantee}
+	atLeastOnce = way{guarantee: bedsql.AtLeastOnce, removal: bedsql.RemovalBehind}
+	exactlyOnce = way{guarantee: bedsql.ExactlyOnce}
 )
+
+// logged is the way with its log written at another time.
+func (w way) logged(l bedsql.Logging) way {
+	w.logging = l
+	return w
+}
 
 // targetOf reads a DSN as the wrapped driver and the job do.
 func targetOf(driver, dsn string) (delivery.Target, error) {
@@ -78,7 +85,7 @@ func (w *stage) newLedger(ctx context.Context, driver string, how way, targets .
 		return nil, err
 	}
 	l := &ledger{place: p, storage: storage, counters: new(bedsql.Counters)}
-	l.cfg = bedsql.Config{Storage: storage, Counters: l.counters, Logger: quiet(), Guarantee: how.guarantee, Removal: how.removal}
+	l.cfg = bedsql.Config{Storage: storage, Counters: l.counters, Logger: quiet(), Guarantee: how.guarantee, Removal: how.removal, Logging: how.logging}
 	if how.guarantee == bedsql.ExactlyOnce {
 		l.targets = targets
 	}
@@ -108,7 +115,7 @@ func (l *ledger) check(done int64, each int64) error {
 	}
 	for what, n := range map[string]uint64{
 		"pending": c.Pending.Load(), "refused": c.Refused.Load(), "not logged": c.NotLogged.Load(),
-		"passed through": c.PassedThrough.Load(), "skipped": c.Skipped.Load(),
+		"passed through": c.PassedThrough.Load(), "skipped": c.Skipped.Load(), "applied without their log": c.AppliedUnlogged.Load(),
 	} {
 		if n != 0 {
 			return fmt.Errorf("%d writes were %s", n, what)
@@ -119,6 +126,13 @@ func (l *ledger) check(done int64, each int64) error {
 
 // deliver writes to a target through this project.
 func deliver(driver, logDriver string, how way) func(context.Context, *stage) (*setup, error) {
+	return delivering(driver, logDriver, how, 1, func(st statement) operation {
+		return func(ctx context.Context, n int64) error { return st.exec(ctx, n) }
+	})
+}
+
+// delivering does an operation of so many UPDATEs through this project.
+func delivering(driver, logDriver string, how way, updates int64, operate func(statement) operation) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		target := w.targets[driver][0]
 		table, err := w.accounts(ctx, target)
@@ -144,12 +158,13 @@ func deliver(driver, logDriver string, how way) func(context.Context, *stage) (*
 		}
 		balances := w.sum(target, table)
 		return &setup{
-			caller:      each(func(ctx context.Context, n int64) error { return st.exec(ctx, n) }),
+			caller:      each(operate(st)),
 			idle:        idle(w.callers, pool),
 			outstanding: log.outstanding,
 			receipts:    how.guarantee == bedsql.ExactlyOnce,
+			unlogged:    how.logging == bedsql.LogOnFailure,
 			check: func(ctx context.Context, done int64) error {
-				return errors.Join(log.check(done, 1), balances(ctx, done))
+				return errors.Join(log.check(done, 1), balances(ctx, updates*done))
 			},
 			close: func() error { return errors.Join(pool.Close(), log.storage.Close()) },
 		}, nil

@@ -57,7 +57,7 @@ func (r *results) printWrites(out io.Writer) {
 			head = append(head, "p50 × bare, "+sc.label(r.opts))
 		}
 	}
-	titles := map[string]string{onMariaDB: "UPDATE in MariaDB", onPostgres: "UPDATE in PostgreSQL", onTwo: "two UPDATEs in two MariaDB databases"}
+	titles := map[string]string{onMariaDB: "UPDATE in MariaDB", onPostgres: "UPDATE in PostgreSQL", onTwo: "two UPDATEs in two MariaDB databases", inTx: "a local transaction of two UPDATEs in MariaDB"}
 	rows := [][]string{head}
 	for _, c := range contenders() {
 		row, any := []string{c.name}, false
@@ -91,13 +91,14 @@ func (r *results) printWrites(out io.Writer) {
 	r.printProcessors(out, scenes, titles)
 }
 
-// printProcessors says where the time of a write goes.
+// printProcessors says what a write costs the client and the servers. Where log
+// and target are in one server, that one's time is both's.
 func (r *results) printProcessors(out io.Writer, scenes []scene, titles map[string]string) {
 	for _, sc := range scenes {
-		if sc.callers < 64 || sc.far || r.opts.Figures {
+		if sc.callers < 64 || sc.far {
 			continue
 		}
-		rows := [][]string{{"contender", "this process", "MariaDB", "PostgreSQL"}}
+		rows := [][]string{{"contender", "client", "MariaDB", "PostgreSQL"}}
 		for _, c := range contenders() {
 			var writes int
 			var sum spent
@@ -115,7 +116,7 @@ func (r *results) printProcessors(out io.Writer, scenes []scene, titles map[stri
 			each := func(d time.Duration) string { return fmt.Sprintf("%.0f", float64(d.Microseconds())/float64(writes)) }
 			rows = append(rows, []string{name, each(sum.here), each(sum.mysql), each(sum.postgres)})
 		}
-		table(out, "Processor time of a write in µs, "+sc.label(r.opts), rows)
+		table(out, "What a write costs your servers: processor time in µs, "+sc.label(r.opts), rows)
 	}
 }
 

@@ -33,6 +33,8 @@ type setup struct {
 	check func(ctx context.Context, done int64) error
 	// receipts: each write is to leave one.
 	receipts bool
+	// unlogged: none is to leave a log.
+	unlogged bool
 	close    func() error
 
 	done int64
