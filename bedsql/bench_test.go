@@ -37,11 +37,16 @@ func (noLog) Remove(context.Context, ...*txlog.Unit) error { return nil }
 
 // BenchmarkWrite is what the wrapper itself adds to a write.
 func BenchmarkWrite(b *testing.B) {
-	wrapped, err := bedsql.NewConnector(delivery.Target{Connector: idle{}, DataSource: "idle"}, bedsql.Config{Storage: noLog{txlog.NewMemory()}})
-	if err != nil {
-		b.Fatal(err)
+	contenders := map[string]driver.Connector{"bare": idle{}}
+	for name, logging := range map[string]bedsql.Logging{"wrapped": bedsql.LogBefore, "alongside": bedsql.LogAlongside, "on failure": bedsql.LogOnFailure} {
+		var err error
+		contenders[name], err = bedsql.NewConnector(delivery.Target{Connector: idle{}, DataSource: "idle"},
+			bedsql.Config{Storage: noLog{txlog.NewMemory()}, Logging: logging})
+		if err != nil {
+			b.Fatal(err)
+		}
 	}
-	for name, c := range map[string]driver.Connector{"bare": idle{}, "wrapped": wrapped} {
+	for name, c := range contenders {
 		b.Run(name, func(b *testing.B) {
 			db := sql.OpenDB(c)
 			defer func() { _ = db.Close() }()

@@ -232,7 +232,8 @@ func (w *world) rounds(d time.Duration) {
 }
 
 // leftOpen reports whether the log may have gone although the write is not
-// applied: it is not known whether it was ever written, or the refusal of a local
+// applied: it is not known whether it was ever written, or nothing is known of
+// a write that was sent before it could be, or the refusal of a local
 // transaction stands in the error and only that the log was removed was not known.
 func (s *sending) leftOpen(r *request) bool {
 	var refusal *driver.MySQLError

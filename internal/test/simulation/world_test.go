@@ -45,6 +45,7 @@ type world struct {
 	bus       *listener.Bus
 	processes []*process
 	apps      []app
+	logging   []bedsql.Logging // of each app
 	jobs      []worker
 	people    *process // the operators' command
 	lost      int      // the index of the job that is configured badly
@@ -97,6 +98,7 @@ func newWorld(seed uint64) *world {
 	}
 	w.people = w.newProcess("operator")
 	for i := range tries {
+		w.logging = append(w.logging, pick(w, []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure}))
 		w.apps = append(w.apps, w.newApp(i))
 	}
 	for i := range len(patience) + 1 {
@@ -117,7 +119,7 @@ func (w *world) newApp(i int) app {
 	a := app{process: w.newProcess(fmt.Sprintf("app %d", i))}
 	for _, s := range w.servers {
 		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, a.process, s, home}, DataSource: s.name}, bedsql.Config{
-			Storage: a.log, Guarantee: bedsql.ExactlyOnce, Logger: quiet(), Lease: lease,
+			Storage: a.log, Guarantee: bedsql.ExactlyOnce, Logging: w.logging[i], Logger: quiet(), Lease: lease,
 			SyncMaxDeliveryTryTimes: tries[i], NoSyncRetry: tries[i] == 0,
 			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: bound, LogTimeout: bound,
 		})
