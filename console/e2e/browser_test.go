@@ -52,7 +52,7 @@ func newBrowser(t *testing.T) *browser {
 	t.Cleanup(stop)
 	ctx, cancel := chromedp.NewContext(alloc)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 6*time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 12*time.Minute)
 	t.Cleanup(cancel)
 	b := &browser{t: t, ctx: ctx, complaints: make(chan string, 1000)}
 	chromedp.ListenTarget(ctx, func(ev any) {

@@ -166,7 +166,7 @@ func (o *output) String() string {
 // eventually waits for what another process does.
 func eventually(t *testing.T, what string, done func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -178,7 +178,7 @@ func eventually(t *testing.T, what string, done func() error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("%s: not within a minute: %v", what, err)
+			t.Fatalf("%s: not within three minutes: %v", what, err)
 		}
 	}
 }
