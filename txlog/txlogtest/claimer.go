@@ -234,7 +234,7 @@ func dataSources(t *testing.T, s txlog.Storage) {
 func unreadable(t *testing.T, s txlog.Storage) {
 	a, b, c := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE b", "UPDATE c"), newUnit("orders", "UPDATE d")
 	addDue(t, s, a, b, c)
-	must(t, s.(Corrupter).Corrupt(t.Context(), b.ID))
+	must(t, s.(corrupter).Corrupt(t.Context(), b.ID))
 	got := take(t, s, txlog.ClaimRequest{DataSource: "orders", Limit: 9, Lease: long})
 	if len(got) != 3 {
 		t.Fatalf("got units %v, want all three", ids(got))

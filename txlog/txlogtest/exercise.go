@@ -9,9 +9,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Corrupter is a storage that can damage a unit, so that it can be found but
-// not read whole. The claim about unreadable units is made of those alone.
-type Corrupter interface {
+type corrupter interface {
 	Corrupt(ctx context.Context, id string) error
 }
 
@@ -22,7 +20,8 @@ type claim struct {
 }
 
 // Exercise runs the suite. newStorage gives an empty storage for each of its
-// tests, which closes it.
+// tests, which closes it. One with a method Corrupt(ctx, id) error, which damages
+// a unit so that it can be found but not read whole, is also asked about those.
 func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
 	t.Helper()
 	for _, group := range [][]claim{writerClaims, claimerClaims, operatorClaims} {
@@ -34,7 +33,7 @@ func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
 			})
 		}
 	}
-	if c, ok := newStorage(t).(Corrupter); ok {
+	if c, ok := newStorage(t).(corrupter); ok {
 		s := c.(txlog.Storage)
 		_ = s.Close()
 		t.Run("a unit that cannot be read is handed out marked and does not fail the others", func(t *testing.T) {
