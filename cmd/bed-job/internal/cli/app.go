@@ -42,7 +42,9 @@ type app struct {
 	Open func(ctx context.Context, log dataSource, create bool) (txlog.Storage, error)
 
 	configPath string
-	logFormat  string
+	// logName is the log to work on, of several.
+	logName   string
+	logFormat string
 	// logging: the command writes log lines, so its errors are such too.
 	logging    bool
 	logLevel   string
@@ -208,6 +210,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 // configFlag is for the commands that open the log.
 func (a *app) configFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default $"+ConfigVariable+", else "+DefaultConfig+")")
+	cmd.Flags().StringVar(&a.logName, "log", "", "the `name` of the log, where transactionLogDataSource lists several")
 	cmd.Flags().DurationVar(&a.logTimeout, "log-timeout", defaultLogTimeout, "how long an answer of the transaction log is waited for")
 }
 

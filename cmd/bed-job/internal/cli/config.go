@@ -33,7 +33,11 @@ type dataSource struct {
 
 // A config is what a configuration file says.
 type config struct {
-	log     dataSource
+	// log is the one that the command works on: the first, or the one that --log
+	// names.
+	log dataSource
+	// logs are all of them.
+	logs    []dataSource
 	targets []dataSource
 	job     jobConfig
 	console consoleConfig
@@ -78,7 +82,11 @@ func (a *app) readConfig(path string, p part) (*config, error) {
 	case err != nil:
 		return nil, fmt.Errorf("the configuration cannot be read: %w", err)
 	}
-	return parseConfig(path, src, a.Getenv, p)
+	c, err := parseConfig(path, src, a.Getenv, p)
+	if err == nil && (p != wholeFile || a.logName != "") {
+		err = c.choose(a.logName)
+	}
+	return c, err
 }
 
 // parseConfig reads src; a *ConfigError names every place that is wrong.
@@ -95,6 +103,26 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 		return nil, err
 	}
 	return c, nil
+}
+
+// choose makes the log of that name the one that a command works on.
+func (c *config) choose(name string) error {
+	names := make([]string, len(c.logs))
+	for i, l := range c.logs {
+		if names[i] = l.name; len(c.logs) > 1 && l.name == name {
+			c.log = l
+			return nil
+		}
+	}
+	switch {
+	case len(c.logs) < 2 && name != "":
+		return usagef(nil, "--log names one of several logs, and transactionLogDataSource has one")
+	case len(c.logs) < 2:
+		return nil
+	case name == "":
+		return usagef(nil, "transactionLogDataSource has several logs: name one with --log (%s)", strings.Join(names, ", "))
+	}
+	return usagef(nil, "there is no log of the name that --log gives, there are %s", strings.Join(names, ", "))
 }
 
 // err holds the problems in the order of their places; nil for none.
@@ -125,7 +153,7 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 		},
 		"transactionLogDataSource": func(e entry) {
 			given[e.key] = true
-			c.log, _ = d.dataSource(e, p == wholeFile)
+			c.logs = d.logs(e, p == wholeFile)
 		},
 		"console": func(e entry) {
 			if p == wholeFile || p == logTargetsAndConsole {
@@ -147,7 +175,10 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 	if !ok {
 		return
 	}
-	c.log.noActivity = c.noActivity
+	for i := range c.logs {
+		c.logs[i].noActivity = c.noActivity
+		c.log = c.logs[0]
+	}
 	for _, section := range []string{"targetDataSource", "transactionLogDataSource"} {
 		if !given[section] && (p == wholeFile || section == "transactionLogDataSource") {
 			d.failAt(nil, "the section %s is missing", section)
@@ -196,13 +227,44 @@ func (d *decoder) usableTargets(e entry) []dataSource {
 	return all
 }
 
-// dataSource reads {driver, dsn}. With check the DSN is also shown to its
+// logs reads the section of the log: one data source, or a list of several, each
+// with a name.
+func (d *decoder) logs(e entry, check bool) []dataSource {
+	n, ok := d.resolve(e.node)
+	if !ok {
+		return nil
+	}
+	list, several := n.(*ast.SequenceNode)
+	if !several {
+		one, _ := d.dataSource(e, check)
+		return []dataSource{one}
+	}
+	if len(list.Values) == 0 {
+		d.fail(e.at, "%s names no log", e.key)
+	}
+	all := make([]dataSource, len(list.Values))
+	seen := map[string]bool{}
+	for i, v := range list.Values {
+		all[i], _ = d.dataSource(entry{key: e.key, at: v, node: v}, check, true)
+		switch name := all[i].name; {
+		case name == "" || name == e.key:
+			d.fail(v, "%s: each log of a list needs a name", e.key)
+		case seen[name]:
+			d.fail(v, "%s: two logs have the same name", e.key)
+		default:
+			seen[name] = true
+		}
+	}
+	return all
+}
+
+// dataSource reads {driver, dsn}, of one of several logs also its name. With check the DSN is also shown to its
 // driver's parser.
-func (d *decoder) dataSource(e entry, check bool) (dataSource, bool) {
+func (d *decoder) dataSource(e entry, check bool, oneOfLogs ...bool) (dataSource, bool) {
 	s := dataSource{name: e.key}
 	before := len(d.problems)
 	given := map[string]bool{}
-	ok := d.fields(e.at, e.node, "data source "+safeName(e.key), map[string]func(entry){
+	known := map[string]func(entry){
 		"driver": func(f entry) {
 			given[f.key] = true
 			// The text is not quoted: somebody may have swapped driver and dsn.
@@ -221,8 +283,11 @@ func (d *decoder) dataSource(e entry, check bool) (dataSource, bool) {
 				s.dsn = text
 			}
 		},
-	})
-	if !ok {
+	}
+	if oneOfLogs != nil {
+		known["name"] = func(f entry) { s.name, _ = d.text(f) }
+	}
+	if ok := d.fields(e.at, e.node, "data source "+safeName(e.key), known); !ok {
 		return s, false
 	}
 	for _, key := range []string{"driver", "dsn"} {
@@ -241,13 +306,15 @@ func (d *decoder) dataSource(e entry, check bool) (dataSource, bool) {
 // sharedFile refuses a SQLite log in a target's own file: each would wait for
 // the other's lock.
 func (d *decoder) sharedFile(c *config) {
-	log, err := c.log.target()
-	if err != nil || log.File == "" {
-		return
-	}
-	for _, s := range c.targets {
-		if t, err := s.target(); err == nil && sameFile(t.File, log.File) {
-			d.fail(s.at.node, "data source %s: it is the SQLite file of the transaction log, which must be a file of its own", safeName(s.name))
+	for _, l := range c.logs {
+		log, err := l.target()
+		if err != nil || log.File == "" {
+			continue
+		}
+		for _, s := range c.targets {
+			if t, err := s.target(); err == nil && sameFile(t.File, log.File) {
+				d.fail(s.at.node, "data source %s: it is the SQLite file of the transaction log, which must be a file of its own", safeName(s.name))
+			}
 		}
 	}
 }

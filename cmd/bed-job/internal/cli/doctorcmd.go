@@ -119,6 +119,9 @@ func (a *app) installation() (in doctor.Installation, problems []string, err err
 	if err != nil {
 		return in, nil, err
 	}
+	if err := cfg.choose(a.logName); err != nil {
+		return in, nil, err
+	}
 	in = doctor.Installation{Job: cfg.job, Now: a.Now}
 	a.dsns = []string{cfg.log.dsn}
 	for _, s := range cfg.targets {

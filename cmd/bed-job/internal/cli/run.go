@@ -40,7 +40,7 @@ The configuration, with the names of Sharding-JDBC:
     targetDataSource:
       orders_0: {driver: mysql, dsn: "${ORDERS_0_DSN}"}
       ledger:   {driver: postgres, dsn: "${LEDGER_DSN}"}
-    transactionLogDataSource: {driver: mysql, dsn: "${BED_LOG_DSN}"}
+    transactionLogDataSource: {driver: mysql, dsn: "${BED_LOG_DSN}"}   # or a list of several, each with a name
     jobConfig: {name: bestEffortsDeliveryJob, cron: "0/5 * * * * ?",
                 transactionLogFetchDataCount: 100, maxDeliveryTryTimes: 3,
                 maxDeliveryTryDelayMillis: 60000}
@@ -72,7 +72,13 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 	if err != nil {
 		return err
 	}
-	a.dsns = []string{cfg.log.dsn}
+	logs := cfg.logs
+	if a.logName != "" {
+		logs = []dataSource{cfg.log}
+	}
+	for _, l := range logs {
+		a.dsns = append(a.dsns, l.dsn)
+	}
 	targets := asyncjob.Targets{}
 	for _, s := range cfg.targets {
 		a.dsns = append(a.dsns, s.dsn)
@@ -98,46 +104,95 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 			return a.openBounded(ctx, s, true)
 		}
 	}
-	st, err := open(ctx, cfg.log, log)
-	if err != nil {
-		return err
-	}
-	if st == nil {
-		log.Info("bed-job has ended")
-		return nil
-	}
-	defer closing(st.Close)
-	st = boundedLog{st, a, cfg.log}
-	if served != nil {
-		if err := served.ready(st, a.opsConfig(cfg)); err != nil {
-			return err
-		}
-		cfg.job.Bus = served.bus
-	}
 	defer context.AfterFunc(ctx, func() {
 		log.Info("ending: what is in flight is finished; a second signal ends it at once")
 	})()
+	d := &delivering{app: a, cfg: cfg, targets: targets, log: log, open: open, served: served, once: once}
 	if once {
-		return a.runOnce(ctx, st, targets, cfg.job, log)
+		var errs []error
+		for _, l := range logs {
+			if len(logs) > 1 {
+				fmt.Fprintln(a.Out, "log "+printable(l.name)+":")
+			}
+			errs = append(errs, d.from(ctx, l, false))
+		}
+		return errors.Join(errs...)
 	}
-	cfg.job.Logger = log
-	job, err := asyncjob.New(st, targets, cfg.job)
+	if err := d.fromAll(ctx, logs); err != nil {
+		return err
+	}
+	log.Info("bed-job has ended")
+	return nil
+}
+
+// delivering is what the command run delivers with, from each of its logs.
+type delivering struct {
+	*app
+	cfg     *config
+	targets asyncjob.Targets
+	log     *logrus.Logger
+	open    func(context.Context, dataSource, logrus.FieldLogger) (txlog.Storage, error)
+	served  *consoleServer
+	once    bool
+}
+
+// fromAll delivers from several logs side by side: one that is down is waited for
+// while the others are served. An error of one ends all.
+func (d *delivering) fromAll(ctx context.Context, logs []dataSource) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	errs := make([]error, len(logs))
+	var wg sync.WaitGroup
+	for i, l := range logs {
+		wg.Go(func() {
+			if errs[i] = d.from(ctx, l, i == 0); errs[i] != nil {
+				cancel(errs[i])
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// from delivers from one log. The console is that of the first.
+func (d *delivering) from(ctx context.Context, l dataSource, first bool) error {
+	var log logrus.FieldLogger = d.log
+	if len(d.cfg.logs) > 1 {
+		log = d.log.WithField("log_name", l.name)
+	}
+	st, err := d.open(ctx, l, log)
+	if err != nil || st == nil {
+		return err
+	}
+	defer closing(st.Close)
+	st = boundedLog{st, d.app, l}
+	cfg := d.cfg.job
+	if d.served != nil && first {
+		if err := d.served.ready(st, d.opsConfig(d.cfg)); err != nil {
+			return err
+		}
+	}
+	if d.served != nil {
+		cfg.Bus = d.served.bus
+	}
+	cfg.Logger = log
+	if d.once {
+		return d.runOnce(ctx, st, d.targets, cfg)
+	}
+	job, err := asyncjob.New(st, d.targets, cfg)
 	if err != nil {
 		return err
 	}
 	defer closing(job.Close)
-	log.WithFields(logrus.Fields{"data_sources": slices.Sorted(maps.Keys(targets))}).Info("bed-job is running")
-	err = job.Run(ctx)
-	log.Info("bed-job has ended")
-	return err
+	log.WithFields(logrus.Fields{"data_sources": slices.Sorted(maps.Keys(d.targets))}).Info("bed-job is running")
+	return job.Run(ctx)
 }
 
 // closing closes something whose every answer was waited for: an error then is
 // of a connection that was cut while it was idle, and no failure of the command.
 func closing(f func() error) { _ = f() }
 
-func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig, log *logrus.Logger) (err error) {
-	cfg.Logger = log
+func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig) (err error) {
 	progress, clear := a.spinner(cfg.WithDefaults().Name)
 	cfg.OnProgress = func(r asyncjob.Report) { progress(r.Claimed, r.Delivered) }
 	job, err := asyncjob.New(st, targets, cfg)
