@@ -103,7 +103,7 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   result        MEDIUMTEXT NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   PRIMARY KEY (id)
-) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='made by bed (github.com/bedsql/bed), which tells by it what was applied: leave it out of migrations';
 
 -- ===== postgres: PostgreSQL =====
 

@@ -14,7 +14,8 @@ import (
 
 // writable begins a transaction that says that it writes: a server under
 // read_only refuses it to those accounts whose writes it refuses, and a Galera
-// node outside of its primary component to all. A ping they both answer.
+// node outside of its primary component to all. A ping they both answer. A server
+// whose InnoDB is read-only begins it all the same.
 func writable(ctx context.Context, conn driver.Conn) error {
 	if _, _, err := attempt.Exec(ctx, conn, "START /* does it take writes? */ TRANSACTION READ WRITE", nil); err != nil {
 		if class := classify(err); class == delivery.Refused {
@@ -22,8 +23,13 @@ func writable(ctx context.Context, conn driver.Conn) error {
 		}
 		return err
 	}
-	_, _, err := attempt.Exec(ctx, conn, "ROLLBACK", nil)
-	return err
+	if _, _, err := attempt.Exec(ctx, conn, "ROLLBACK", nil); err != nil {
+		return err
+	}
+	if value, err := attempt.Setting(ctx, conn, "SELECT @@GLOBAL.innodb_read_only"); err == nil && isOn(value) {
+		return errors.New("it takes no writes: innodb_read_only is on")
+	}
+	return nil
 }
 
 // isReadOnly reports whether err says that this server takes no writes.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 
-	"github.com/jackc/pgx/v5/stdlib"
-
 	"github.com/bedsql/bed/internal/dbserver"
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -13,11 +11,8 @@ import (
 // greet implements Dialect.Greet without a round trip: servers that speak
 // PostgreSQL's protocol say what they are when they are dialled.
 func greet(_ context.Context, conn driver.Conn) (delivery.Facts, error) {
-	if p, ok := conn.(*pooled); ok {
-		conn = p.Conn
-	}
-	std, ok := conn.(*stdlib.Conn)
-	if !ok {
+	std := stdlibConn(conn)
+	if std == nil {
 		return delivery.Facts{}, nil
 	}
 	return delivery.Facts{Warning: warning(std.Conn().PgConn().ParameterStatus)}, nil

@@ -11,11 +11,23 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
+// stdlibConn is pgx's own connection in conn, also of one to a pooler; nil if there
+// is none.
+func stdlibConn(conn driver.Conn) *stdlib.Conn {
+	switch c := attempt.Bare(conn).(type) {
+	case *pooled:
+		return c.Conn
+	case *stdlib.Conn:
+		return c
+	}
+	return nil
+}
+
 // writable reads the mode of a transaction that begins now: it is read-only on
 // a standby, and where default_transaction_read_only is on.
 func writable(ctx context.Context, conn driver.Conn) error {
-	std, ok := attempt.Bare(conn).(*stdlib.Conn)
-	if !ok {
+	std := stdlibConn(conn)
+	if std == nil {
 		return nil
 	}
 	results, err := std.Conn().PgConn().Exec(ctx, "SHOW transaction_read_only").ReadAll()

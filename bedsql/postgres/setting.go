@@ -5,8 +5,6 @@ import (
 	"database/sql/driver"
 	"errors"
 
-	"github.com/jackc/pgx/v5/stdlib"
-
 	"github.com/bedsql/bed/internal/attempt"
 )
 
@@ -24,12 +22,8 @@ var errNotPgx = errors.New("bed: it is no connection of pgx's")
 
 // reset implements Dialect.Reset, in one round trip.
 func reset(ctx context.Context, conn driver.Conn) error {
-	conn = attempt.Bare(conn)
-	if p, ok := conn.(*pooled); ok {
-		conn = p.Conn
-	}
-	std, ok := conn.(*stdlib.Conn)
-	if !ok {
+	std := stdlibConn(conn)
+	if std == nil {
 		return errNotPgx
 	}
 	_, err := std.Conn().PgConn().Exec(ctx, resets).ReadAll()

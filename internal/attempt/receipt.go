@@ -93,6 +93,10 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn) 
 	if cerr != nil && !d.Class(cerr).Answered() {
 		return cerr
 	}
+	if cerr == nil && d.Flavor == txlog.FlavorPostgres {
+		// Who made the table may say so; for others it is said already.
+		_, _, _ = Exec(ctx, conn, receiptText(d.Flavor, receiptComment, 0), nil)
+	}
 	// Somebody else may have created it at the same moment; or it is there, of an
 	// older form.
 	if err = drain(ctx, d, conn, call(probe)); err == nil || !d.Class(err).Answered() {

@@ -33,6 +33,7 @@ type receiptStatement uint8
 
 const (
 	receiptCreate receiptStatement = iota
+	receiptComment
 	receiptProbe
 	receiptProbeOlder
 	receiptAdd
@@ -49,6 +50,9 @@ const (
 	receiptPage
 	receiptPlace
 )
+
+// receiptRemark is what a tool, or a person, that finds the table is told of it.
+const receiptRemark = `made by bed (github.com/bedsql/bed), which tells by it what was applied: leave it out of migrations`
 
 // receiptPageSize is how many receipts a purge looks at, and a transaction
 // erases or marks, together.
@@ -110,7 +114,9 @@ func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
   result        ` + f.Pick(`MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   ` + f.Pick(`PRIMARY KEY (id)`, `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, `PRIMARY KEY (id)`) + `
-)` + f.Pick(` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4`, ``, ` WITHOUT ROWID`)
+)` + f.Pick(` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='`+receiptRemark+`'`, ``, ` WITHOUT ROWID`)
+	case receiptComment:
+		s = `COMMENT ON TABLE bed_receipt IS '` + receiptRemark + `'`
 	case receiptProbe:
 		s = `SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`
 	case receiptProbeOlder:

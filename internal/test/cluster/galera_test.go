@@ -2,12 +2,15 @@ package cluster
 
 import (
 	"database/sql"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -51,6 +54,9 @@ func TestOnAGaleraClusterSumsAreExactAndTheLogIsEmptied(t *testing.T) {
 			pause()
 			c.Nodes[1].Isolate()
 			c.Nodes[1].AwaitCutOff()
+			if err := takesWrites(t, named(testdb.DB{Driver: testdb.DriverMySQL, DSN: c.Nodes[1].AdminDSN()}), mysql.Target); err == nil || !strings.Contains(err.Error(), "1047") {
+				t.Errorf("the probe of a node that is cut off: %v, want 1047", err)
+			}
 			pause()
 			c.Nodes[1].Heal()
 			pause()
@@ -109,6 +115,21 @@ func TestOnNodesWhoseClocksAreAMinuteApartEachUnitIsAppliedOnce(t *testing.T) {
 		return nil
 	})
 	on(t, c).storm(func() { pause(); pause() })
+}
+
+// takesWrites is what the job's probe of a data source says.
+func takesWrites(t *testing.T, dsn string, targetOf func(string) (delivery.Target, error)) error {
+	t.Helper()
+	target, err := targetOf(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := target.Connector.Connect(t.Context())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	return target.Dialect.Writable(t.Context(), conn)
 }
 
 func run(t *testing.T, conn *sql.Conn, statements ...string) {

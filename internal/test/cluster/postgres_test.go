@@ -3,6 +3,7 @@ package cluster
 import (
 	"testing"
 
+	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -37,6 +38,27 @@ func TestAPromotedStandbyHasWhatTheApplicationsWereTold(t *testing.T) {
 			pause()
 		}
 	})
+}
+
+func TestAStandbyIsNotUpAlsoBehindPgBouncer(t *testing.T) {
+	primary, standby, db := pair(t)
+	behind := db.Via(standby.Addr())
+	for name, c := range map[string]struct {
+		db testdb.DB
+		up bool
+	}{
+		"the primary": {db, true}, "the primary behind PgBouncer": {testdb.PgBouncer(t, db), true},
+		"the standby": {behind, false}, "the standby behind PgBouncer": {testdb.PgBouncer(t, behind), false},
+	} {
+		if err := takesWrites(t, named(c.db), postgres.Target); (err == nil) != c.up {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	primary.Kill()
+	standby.Promote()
+	if err := takesWrites(t, named(behind), postgres.Target); err != nil {
+		t.Errorf("the promoted standby: %v", err)
+	}
 }
 
 func TestBehindPgBouncerAPromotedStandbyHasWhatTheApplicationsWereTold(t *testing.T) {

@@ -129,3 +129,14 @@ func standalone(driver string, settings map[string][]string) (dsn string, stop f
 	}
 	return inst.admin().dsn, inst.close, nil
 }
+
+// RestartWith stops the server and starts it with further options, until it is
+// started again.
+func (s *Server) RestartWith(options ...string) {
+	s.t.Helper()
+	s.Stop()
+	before := s.inst.extra
+	s.inst.extra = append(before[:len(before):len(before)], options...)
+	s.Start()
+	s.inst.extra = before
+}
