@@ -10,13 +10,16 @@
 //   - [github.com/bedsql/bed/txlog.Open] opens the transaction log for it;
 //   - [ErrPending]: the write is logged and not known to be applied; the job delivers it, or
 //     it is parked for an operator. Answer "accepted", never "failed, send it again";
-//   - [ErrNotLogged]: the write could not be logged; it was never sent;
+//   - [ErrNotLogged]: the write could not be logged, and it is not applied;
 //   - [ExactlyOnce] is the [Guarantee] with which SQL need not be idempotent.
 //
 // When a write returns without an error, it is applied. The driver's own error,
 // unchanged, means that the database refused it: it is not applied.
 // [ErrRowsUnknown] means that it is applied, but the answer with its rows was lost:
 // from Exec it comes out of the Result's methods, from Query it is the error.
+//
+// [ErrUnknownOutcome] comes only where [Config] asks for another [Logging] than
+// [LogBefore]: the write may be applied or not, and its log could not be written.
 //
 // A write that cannot be taken fails before anything runs or is logged: with the
 // error of its context if that has ended, for a parameter that the log cannot
