@@ -43,6 +43,9 @@ func filterOf(field func(name string) string, p person) (ops.Filter, error) {
 			return f, badRequest("The filter is not valid:", "a text of it is too long or no text")
 		}
 	}
+	if strings.ContainsFunc(f.Transaction, notOfID) {
+		return f, badRequest("The filter is not valid:", "transaction is the id of one")
+	}
 	switch f.State {
 	case "", ops.Waiting, ops.Leased, ops.Parked:
 	default:
@@ -102,7 +105,7 @@ func short(s string, n int) string {
 // is the highest.
 func pageOf(q url.Values, usual int) (ops.Page, error) {
 	p := ops.Page{After: q.Get("after"), Limit: usual}
-	if len(p.After) > maxName || !utf8.ValidString(p.After) || strings.ContainsFunc(p.After, func(r rune) bool { return r < ' ' }) {
+	if len(p.After) > maxName || strings.ContainsFunc(p.After, notOfID) {
 		return p, badRequest("after is the next of the page before.", "")
 	}
 	text := q.Get("limit")
@@ -117,10 +120,14 @@ func pageOf(q url.Values, usual int) (ops.Page, error) {
 	return p, nil
 }
 
+// notOfID reports whether r cannot stand in an id; the log's database would refuse to compare
+// it with one.
+func notOfID(r rune) bool { return r <= ' ' || r > '~' }
+
 // idOf is the entry that the path names.
 func idOf(r *http.Request) (string, error) {
 	id := r.PathValue("id")
-	if len(id) > 60 || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if len(id) > 60 || strings.ContainsFunc(id, notOfID) {
 		return "", ops.ErrNotFound
 	}
 	return id, nil

@@ -141,6 +141,19 @@ func TestTheAPIOnARealLogIsAsDescribed(t *testing.T) {
 		if strings.Contains(audit, secretValue) {
 			t.Error("the audit holds a value")
 		}
+		// Bad input is never the log's fault.
+		for _, odd := range []string{"%F0%9F%92%A9", "%C3%A9", "%27%22%5C%25_", "zzz", "-1", "%E2%80%AE", "99999999999999999999999", "ids%5B%5D", strings.Repeat("a", 60)} {
+			for _, path := range []string{"entries?after=", "entries?transaction=", "entries?dataSource=", "entries?text=", "entries?kind=", "entries?olderThan=", "audit?after=", "entries/", "entries/kinds?transaction=", "entries/count?kind="} {
+				if w := ask4(t, c, request{path: "/api/v1/" + path + odd, as: "rita"}); w.Code >= 500 {
+					t.Errorf("%s%s: %d %s", path, odd, w.Code, w.Body)
+				}
+			}
+			for _, path := range []string{"entries/" + odd + "/retry", "entries/" + odd + "/try", "data-sources/" + odd + "/pause"} {
+				if w := ask4(t, c, request{method: "POST", path: "/api/v1/" + path, as: "otto"}); w.Code >= 500 {
+					t.Errorf("%s: %d %s", path, w.Code, w.Body)
+				}
+			}
+		}
 		if w := get(t, c, "/readyz"); w.Code != 200 {
 			t.Errorf("/readyz: %d", w.Code)
 		}
