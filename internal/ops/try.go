@@ -278,7 +278,7 @@ func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err
 			}
 			trial.Rows = append(trial.Rows, rows)
 		}
-		return nil
+		return nil //nolint:nilerr // a statement's error is the outcome's
 	})
 	if err != nil && out.Err == nil {
 		return out, fmt.Errorf("%w: %w", ErrTarget, err)
