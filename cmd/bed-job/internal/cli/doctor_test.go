@@ -287,6 +287,12 @@ func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
 	}
 }
 
+func TestDoctorTellsOfAServerThatIsTooOld(t *testing.T) {
+	server := testdb.PrivateMariaDB(t, "--version=10.3.1-MariaDB")
+	c := wrongSetUp{name: "10.3", check: "version", remedy: "10.6", make: onlyLogThere}
+	c.run(t, server.DB(t), func() testdb.DB { return server.DB(t) })
+}
+
 // onlyLogThere leaves the log on the server alone, so that what is wrong with the server is
 // found once; the target is a file.
 func onlyLogThere(_ *testing.T, in *installed) {

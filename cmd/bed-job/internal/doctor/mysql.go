@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/bedsql/bed/internal/dbserver"
 )
 
 // mysqlServer is a MySQL or MariaDB server and the database there.
@@ -21,8 +23,7 @@ func (p mysqlServer) look(ctx context.Context) {
 	for _, r := range rows {
 		p.vars[strings.ToLower(r[0])] = r[1]
 	}
-	p.product = "MySQL"
-	if strings.Contains(strings.ToLower(p.vars["version"]+p.vars["version_comment"]), "mariadb") {
+	if p.product = dbserver.MySQLProduct(p.vars["version"]); strings.Contains(strings.ToLower(p.vars["version"]+p.vars["version_comment"]), "mariadb") {
 		p.product = "MariaDB"
 	}
 	p.server = "mysql " + p.vars["hostname"] + ":" + p.vars["port"] + p.vars["datadir"]
@@ -49,13 +50,17 @@ func on(v string) bool { return strings.EqualFold(v, "ON") || v == "1" || string
 
 func (p mysqlServer) version() {
 	version := p.vars["version"]
-	if all := strings.ToLower(version + " " + p.vars["version_comment"]); strings.Contains(all, "tidb") || p.vars["tidb_version"] != "" {
-		p.find("product", "the server is TiDB ("+version+"), which speaks MySQL's protocol but locks otherwise: what bed promises was not tested there",
-			"keep the log in MySQL, MariaDB or PostgreSQL; deliver to TiDB only after tests of your own, with tidb_txn_mode = pessimistic")
-		return
-	} else if strings.Contains(all, "vitess") || strings.Contains(all, "clickhouse") || strings.Contains(all, "doris") || strings.Contains(all, "oceanbase") {
+	all := strings.ToLower(version + " " + p.vars["version_comment"])
+	if p.product == "TiDB" {
+		if strings.EqualFold(p.vars["tidb_txn_mode"], "optimistic") {
+			p.find("tidb_txn_mode", "TiDB runs transactions optimistically (tidb_txn_mode): a conflict is told at COMMIT only, and no row is locked before",
+				"SET GLOBAL tidb_txn_mode = 'pessimistic'")
+		}
+		return // its versions are its own
+	}
+	if strings.Contains(all, "vitess") || strings.Contains(all, "clickhouse") || strings.Contains(all, "doris") || strings.Contains(all, "oceanbase") {
 		p.find("product", "the server is none of MySQL's or MariaDB's ("+version+" "+p.vars["version_comment"]+"): what bed promises was not tested there",
-			"use MySQL, MariaDB or PostgreSQL, or test with your own faults first")
+			"use MySQL, MariaDB or TiDB, or test with your own faults first")
 		return
 	}
 	// MariaDB may put 5.5.5- in front of its version.

@@ -185,7 +185,7 @@ func (p ourTables) indexes(ctx context.Context, want []string) {
 	}
 	for _, name := range want {
 		if !slices.ContainsFunc(rows, func(r []string) bool { return r[0] == name }) {
-			p.find("index", fmt.Sprintf("the index %s is missing: the job reads the whole table for each round", name),
+			p.find("index", fmt.Sprintf("the index %s is missing: the job reads more of the table than it needs, in each round", name),
 				fmt.Sprintf("create it as bed-job schema %s --log says", p.Driver))
 		}
 	}
