@@ -49,7 +49,7 @@ func TestAWriteThatGoesWellCostsNothingInTheLogOnFailureOnly(t *testing.T) {
 			t.Parallel()
 			s := &journaled{Memory: txlog.NewMemory()}
 			e := loggingDeliverer(s)
-			if err := e.Deliver(t.Context(), aWrite(LogOnFailure, takes(0, c.out))); err != c.want { //nolint:errorlint // unwrapped
+			if err := e.Deliver(t.Context(), aWrite(LogOnFailure, takes(0, c.out))); err != c.want {
 				t.Errorf("the caller gets %v, want %v", err, c.want)
 			}
 			s.want(t)

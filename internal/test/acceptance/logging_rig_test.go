@@ -204,7 +204,7 @@ type loggedWork struct {
 	// commitOnce exactly once.
 	commit, commitOnce string
 	// do does the work on a row, which its table refuses if that is asked for.
-	do func(f *fatedRig, ctx context.Context, row int, refused bool) error //nolint:revive // the rig stands for a receiver
+	do func(f *fatedRig, ctx context.Context, row int, refused bool) error
 	// effect counts how often it was applied, and again is what one more delivery
 	// makes of it at least once.
 	effect func(f *fatedRig, row int) int
