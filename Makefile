@@ -16,7 +16,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test screenshots test-mysql-path test-cluster test-tidb test-short mutants cover fuzz simulate soak bench bench-quick lint fmt vet demo clean
+.PHONY: help test screenshots test-mysql-path test-cluster test-tidb test-short model mutants cover fuzz simulate soak bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

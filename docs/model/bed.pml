@@ -228,7 +228,7 @@ proctype Judge() {
 #if UNITS > 1
 		CLAIM(every_entry_ends, (log[1].st == ABSENT || log[1].st == PARKED) && done[1]);
 		CLAIM(accepted_is_explained, log[1].st != ABSENT || !logged[1] || applied[1] > 0 || no[1] || voided[1] || discarded[1]);
-		CLAIM(a_group_is_whole_or_nothing, applied[0] == applied[1] || log[0].st == PARKED || log[1].st == PARKED || discarded[0] || discarded[1]);
+		CLAIM(a_group_is_whole_or_nothing, (applied[0] > 0) == (applied[1] > 0) || log[0].st == PARKED || log[1].st == PARKED || discarded[0] || discarded[1]);
 #endif
 	}
 }
