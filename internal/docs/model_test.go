@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// model is the text of the Promela model.
+// model is the text of the Promela model, all of its files together.
 func model(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, "docs/model/*.pml"))
