@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -38,13 +39,13 @@ func run(names []string) error {
 			continue
 		}
 		begun := time.Now()
-		said, err := m.hunt(root)
+		seed, said, err := m.hunt(root)
 		if err != nil {
 			return err
 		}
 		took := time.Since(begun).Round(100 * time.Millisecond)
 		if said == "" {
-			fmt.Printf("caught  %s (%q, %v)\n", m.name, m.claim, took)
+			fmt.Printf("caught  %s (%q, history %s, %v)\n", m.name, m.claim, seed, took)
 			continue
 		}
 		alive = append(alive, m.name)
@@ -56,40 +57,42 @@ func run(names []string) error {
 	return nil
 }
 
-// hunt runs the model on the mutant. It gives what the model said if that is not
-// the claim.
-func (m mutant) hunt(root string) (said string, err error) {
+// hunt runs the simulation on the mutant. It gives the seed of the history that
+// broke the claim, or what was said if that is not the claim.
+func (m mutant) hunt(root string) (seed, said string, err error) {
 	files, err := m.apply(root)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	dir, err := os.MkdirTemp("", "mutant")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	replace := map[string]string{}
 	for file, text := range files {
 		to := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
 		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
-			return "", err
+			return "", "", err
 		}
 		replace[filepath.Join(root, file)] = to
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	file := filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		return "", err
+		return "", "", err
 	}
-	model := exec.Command("go", "test", "-overlay", file, "-count=1", "-timeout=15m", "-run=TestNoInterleaving", "./internal/test/simulation")
+	model := exec.Command("go", "test", "-overlay", file, "-vet=off", "-count=1", "-timeout=15m", "-run=TestNoInterleaving", "./internal/test/simulation")
 	model.Dir = root
 	model.Env = append(os.Environ(), fmt.Sprintf("BED_SIMULATE=%d", m.histories), "BED_SIMULATE_SEED=1", "BED_SIMULATE_UNTIL="+m.claim)
 	out, err := model.CombinedOutput()
 	if err != nil && strings.Contains(string(out), ": "+m.claim+", in ") {
-		return "", nil
+		return strings.TrimSuffix(brokeAt.FindString(string(out)), " BED_SIMULATE=1"), "", nil
 	}
-	return string(out[:min(len(out), 2000)]), nil
+	return "", string(out[:min(len(out), 2000)]), nil
 }
+
+var brokeAt = regexp.MustCompile(`\b\d+ BED_SIMULATE=1`)

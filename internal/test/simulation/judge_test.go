@@ -130,7 +130,10 @@ func (w *world) once(r *request) {
 	}
 }
 
-const goesOn = "local transaction that goes on after errors"
+const (
+	goesOn   = "local transaction that goes on after errors"
+	thatRead = "local transaction that read"
+)
 
 // answers: what the application was told is so.
 func (w *world) answers(r *request) {
@@ -233,11 +236,24 @@ func (w *world) rounds(d time.Duration) {
 
 // leftOpen reports whether the log may have gone although the write is not
 // applied: it is not known whether it was ever written, or nothing is known of
-// a write that was sent before it could be, or the refusal of a local
-// transaction stands in the error and only that the log was removed was not known.
+// a write that was sent before it could be, or a local transaction was refused, or
+// decided by its receipt, and only that its log was removed was not known.
 func (s *sending) leftOpen(r *request) bool {
 	var refusal *driver.MySQLError
+	if r.kind.name == goesOn || r.kind.name == thatRead {
+		return true // it is never run again
+	}
 	return errors.Is(s.err, txlog.ErrInDoubt) || errors.Is(s.err, bedsql.ErrUnknownOutcome) || r.kind.local && errors.As(s.err, &refusal)
+}
+
+// promised is the error that left a part to the job; nil if none did.
+func (r *request) promised(p *part) error {
+	for _, s := range r.sendings {
+		if s.answered && !s.undone && errors.Is(s.err, bedsql.ErrPending) && !s.leftOpen(r) && (s.said[p] || !r.kind.local) {
+			return s.err
+		}
+	}
+	return nil
 }
 
 // settled: what was left to the job is applied, and what belongs together is,
@@ -246,11 +262,10 @@ func (w *world) settled(r *request) {
 	if r.discarded || w.logged(r) {
 		return
 	}
-	last := r.sendings[len(r.sendings)-1]
 	for _, p := range r.parts {
 		switch {
-		case !last.lost && !last.leftOpen(r) && !r.refused() && !r.toldDone() && last.said[p] && w.applied(p) != 1:
-			w.fail("pending, its log gone and not applied", "%s, row %d: %v", r, p.id, last.err)
+		case w.applied(p) != 1 && r.promised(p) != nil:
+			w.fail("pending, its log gone and not applied", "%s, row %d: %v", r, p.id, r.promised(p))
 		case r.kind.name != goesOn && w.applied(p) != w.applied(r.parts[0]):
 			w.fail("a group half applied", "%s: rows %d and %d are not the same", r, p.id, r.parts[0].id)
 		}
