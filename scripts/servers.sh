@@ -102,6 +102,20 @@ ensure_browser() {
 	fi
 }
 
+# ensure_galera: what the tests that start a cluster need beside the server.
+ensure_galera() {
+	local missing=()
+	[[ -e /usr/lib/galera/libgalera_smm.so ]] || missing+=(galera-4)
+	command -v rsync >/dev/null || missing+=(rsync)
+	command -v lsof >/dev/null || missing+=(lsof)
+	((${#missing[@]})) || return 0
+	if ! can_install; then
+		say "galera: tests that start a cluster will fail: install ${missing[*]}"
+	else
+		apt_install "${missing[@]}" || true
+	fi
+}
+
 # serve DRIVER: starts a server that lives until cleanup; its DSN goes to $dsn.
 serve() {
 	local in=$work/$1.in out=$work/$1.out

@@ -9,15 +9,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/servers.sh
 
 go build -buildvcs=false -o "$testserver" ./internal/test/testdb/testserver
-missing=()
-[[ -e /usr/lib/galera/libgalera_smm.so ]] || missing+=(mariadb-server galera-4)
-compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing+=(faketime)
-command -v rsync >/dev/null || missing+=(rsync)
-if ((${#missing[@]})); then
-	can_install || { say "install ${missing[*]}"; exit 1; }
-	apt_install "${missing[@]}"
-fi
 ensure_binaries mysql
+ensure_galera
+if ! compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; then
+	can_install || { say "install faketime"; exit 1; }
+	apt_install faketime
+fi
 ensure_binaries postgres
 ensure_binaries pgbouncer
 ensure_server postgres BED_TEST_POSTGRES_DSN

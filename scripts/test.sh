@@ -36,6 +36,7 @@ find_servers
 ensure_binaries mysql
 ensure_binaries postgres
 ensure_binaries pgbouncer
+ensure_galera
 ensure_command promtool prometheus
 ensure_race_detector
 

@@ -44,7 +44,7 @@ func Galera(t testing.TB, n int, change func(i int) []string) *Cluster {
 		t.Skip("-short: starts a private cluster")
 	}
 	if _, err := os.Stat(galeraProvider); err != nil {
-		t.Fatalf("testdb: %v; install it (`apt-get install galera-4` on Debian)", err)
+		t.Fatalf("testdb: %v; `make test` installs it as root on Debian and Ubuntu, else install galera-4, rsync and lsof", err)
 	}
 	c := &Cluster{t: t}
 	ports := make([][3]int, n)
