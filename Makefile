@@ -61,7 +61,7 @@ soak: ## write under faults of every kind for DURATION (30m) from a SEED, and ju
 bench: ## measure delivery beside the bare driver and others, in about ten minutes (docs/benchmarks.md)
 	@scripts/bench.sh $(BENCHFLAGS)
 
-bench-quick: ## a smaller run of the same in under a minute, ending with one line of name=value
+bench-quick: ## a smaller run of the same in about a minute, ending with one line of name=value
 	@scripts/bench.sh -quick $(BENCHFLAGS)
 
 lint: ## run golangci-lint if it is installed, else go vet and staticcheck
