@@ -108,11 +108,12 @@ func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (se
 			// The caller has its Result; what becomes of the log is seen to
 			// behind it.
 			late := *d
-			if e.reaper.behind(func() { _ = e.settleApplied(ctx, &late, beside) }) {
+			if e.reaper.behind(func() { e.settleApplied(ctx, &late, beside) }) {
 				return true, nil
 			}
 		}
-		return true, e.settleApplied(ctx, d, beside)
+		e.settleApplied(ctx, d, beside)
+		return true, nil
 	}
 	switch err := e.logSent(ctx, d, beside); {
 	case err == nil:
@@ -139,7 +140,7 @@ func (d *Delivery) parksRefusal() bool {
 // whatever became of the log, the write is delivered. What has to be removed is
 // removed once the log has answered, never before: an entry that arrives late
 // would come back.
-func (e *Deliverer) settleApplied(ctx context.Context, d *Delivery, beside *adding) error {
+func (e *Deliverer) settleApplied(ctx context.Context, d *Delivery, beside *adding) {
 	switch err := e.logSent(ctx, d, beside); {
 	case err == nil:
 		e.reaper.reap(ctx, d)
@@ -152,7 +153,6 @@ func (e *Deliverer) settleApplied(ctx context.Context, d *Delivery, beside *addi
 			e.cfg.Unlogged.Add(1)
 		}
 	}
-	return nil
 }
 
 // notLogged is the answer to a write that is not applied and has no log.
