@@ -8,7 +8,8 @@
 // store in SQL before it, or the store in memory. Two applications, up to three
 // jobs (one of which is at home in another database) and an operator work with
 // them as processes of their own; what a process that is killed had sent arrives
-// later or not at all. In the end all faults are over, and a judge compares what
+// later or not at all. The log of a write is written before it, beside it or when
+// it has failed. In the end all faults are over, and a judge compares what
 // the applications were told with what the tables and the log hold.
 //
 //	world_test.go       processes and what may happen next
