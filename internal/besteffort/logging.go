@@ -26,9 +26,11 @@ const (
 	LogOnFailure
 )
 
-// adding is the write of a log while its unit is being run.
+// adding is the write of an entry while its unit is being run. It shares the
+// unit with the delivery, and nothing else: the caller may be gone before it ends.
 type adding struct {
-	done chan struct{}
+	done  chan struct{}
+	alone [1]*txlog.Unit
 	added
 	panicked any
 }
@@ -43,29 +45,28 @@ type added struct {
 // logAlongside begins to write the log.
 func (e *Deliverer) logAlongside(ctx context.Context, d *Delivery) *adding {
 	d.Unit.TraceParent = e.cfg.Bus.TraceParent(ctx)
-	a := &adding{done: make(chan struct{})}
+	a := &adding{done: make(chan struct{}), alone: [1]*txlog.Unit{d.Unit}}
 	go func() {
 		defer close(a.done)
 		defer func() { a.panicked = recover() }()
-		a.added = e.add(ctx, d)
+		a.added = e.add(ctx, a.alone[:])
 	}()
 	return a
 }
 
-// add writes the log on a context of its own: the caller's may end, and what
-// was sent must be logged all the same.
-func (e *Deliverer) add(ctx context.Context, d *Delivery) (a added) {
+// add writes the entry of the one unit on a context of its own: the caller's
+// may end, and what was sent must be logged all the same.
+func (e *Deliverer) add(ctx context.Context, alone []*txlog.Unit) (a added) {
 	ctx, cancel := e.own(ctx)
 	defer cancel()
-	d.alone[0] = d.Unit
 	begun := time.Now()
-	a.err = e.cfg.Storage.Add(ctx, e.cfg.Lease, d.alone[:]...)
+	a.err = e.cfg.Storage.Add(ctx, e.cfg.Lease, alone...)
 	a.took = time.Since(begun)
 	switch {
 	case a.err == nil:
-		a.lease = e.leases.Keep(d.Unit)
+		a.lease = e.leases.Keep(alone[0])
 	case errors.Is(a.err, txlog.ErrInDoubt):
-		d.Unit.Lease.Deadline = begun.Add(e.cfg.Lease) // if it was written
+		alone[0].Lease.Deadline = begun.Add(e.cfg.Lease) // if it was written
 	}
 	return a
 }
@@ -81,7 +82,8 @@ func (e *Deliverer) logSent(ctx context.Context, d *Delivery, beside *adding) er
 		}
 		a = beside.added
 	} else {
-		a = e.add(ctx, d)
+		d.alone[0] = d.Unit
+		a = e.add(ctx, d.alone[:])
 	}
 	d.logged, d.lease, d.unwritten, d.logTook = true, a.lease, a.err, a.took
 	// See Log: it may come back.

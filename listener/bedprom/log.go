@@ -71,11 +71,11 @@ func (l *logState) describe(to chan<- *prometheus.Desc) {
 }
 
 // collect tells the state. While the log does not answer there is none, lest an old
-// one be taken for true.
+// one be taken for true, and each scrape asks again.
 func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.asked.IsZero() || time.Since(l.asked) >= l.every {
+	if l.err != nil || l.asked.IsZero() || time.Since(l.asked) >= l.every {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		l.said, l.err = l.ask(ctx)
 		cancel()

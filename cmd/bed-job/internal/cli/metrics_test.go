@@ -60,7 +60,7 @@ func TestARunningJobServesItsMetrics(t *testing.T) {
 	defer tick.Stop()
 	for limit := time.After(time.Minute); ; {
 		page = get(t, url+"metrics")
-		if has(`bed_job_deliveries_total{data_source="orders",outcome="delivered"} 1`, `bed_parked_total{data_source="orders",origin="job"} 1`) {
+		if has(`bed_job_deliveries_total{data_source="orders",outcome="delivered"} 1`, `bed_parked_total{data_source="orders",origin="job"} 1`, "bed_log_up 1") {
 			break
 		}
 		select {
