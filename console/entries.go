@@ -1,6 +1,7 @@
 package console
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -53,10 +54,7 @@ func kindViews(l *language, base string, kinds []ops.Kind, q url.Values) []kindV
 		if i == maxKinds {
 			break
 		}
-		to := url.Values{}
-		for name, v := range q {
-			to[name] = v
-		}
+		to := maps.Clone(q)
 		to.Set("kind", k.Key)
 		all = append(all, kindView{k, "k" + strconv.Itoa(i), l.count(k.Count, k.More), base + "/entries" + suffix(to)})
 	}

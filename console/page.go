@@ -131,7 +131,7 @@ func funcs(l *language, base string) template.FuncMap {
 		"n": l.number, "rate": rate, "when": when, "moment": moment, "age": l.age,
 		"safe": safeLine, "lines": safeLines, "oneline": oneLine, "brief": brief, "value": valueText,
 		"inc":   func(i int) int { return i + 1 },
-		"deref": func(v any) any { return deref(v) },
+		"deref": deref,
 	}
 }
 

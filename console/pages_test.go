@@ -99,7 +99,7 @@ func TestHostileSQLAndErrorsStayText(t *testing.T) {
 
 func TestNothingButTheEntryItselfIsRevealedAndThatIsAudited(t *testing.T) {
 	t.Parallel()
-	c, f := stage(t, Config{Users: people})
+	c, _ := stage(t, Config{Users: people})
 	for _, s := range samples() {
 		if s.role == Reveal || s.path == "/events" {
 			continue
@@ -110,7 +110,7 @@ func TestNothingButTheEntryItselfIsRevealedAndThatIsAudited(t *testing.T) {
 			t.Errorf("%s %s shows a value", s.method(), s.path)
 		}
 	}
-	f = newFakeStore()
+	f := newFakeStore()
 	c = made(t, f, Config{Listen: listen, Users: people, Logger: quiet()})
 	for i, path := range []string{"/api/v1/entries/" + fakeID(5) + "?reveal=true", "/entries/" + fakeID(5) + "/reveal"} {
 		q := request{path: path, as: "vera", method: map[int]string{1: "POST"}[i]}

@@ -184,7 +184,7 @@ func TestNobodyGetsInWithoutTheRightCredentials(t *testing.T) {
 }
 
 func basic(name, password string) string {
-	r, _ := http.NewRequest("GET", "/", nil)
+	r, _ := http.NewRequest(http.MethodGet, "/", nil)
 	r.SetBasicAuth(name, password)
 	return r.Header.Get("Authorization")
 }

@@ -17,7 +17,7 @@ type slowly struct {
 	waiting, late chan struct{}
 
 	// pace is by how much each delay is multiplied; tests that are not about it have none.
-	pace time.Duration
+	pace int
 
 	mu       sync.Mutex
 	failures map[string]failures
@@ -105,7 +105,7 @@ func (s *slowly) failed(ctx context.Context, from string) error {
 	if f.count < 4 {
 		delay = firstDelay << (f.count - 1)
 	}
-	t := time.NewTimer(delay * s.pace)
+	t := time.NewTimer(delay * time.Duration(s.pace))
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -55,7 +55,7 @@ func serve(ctx context.Context) error {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", bedprom.Handler(metrics))
 		server := &http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-		defer server.Close()
+		defer func() { _ = server.Close() }()
 		go func() {
 			if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 				logrus.WithError(err).Error("metrics are not served")

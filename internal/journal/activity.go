@@ -112,10 +112,11 @@ func (c *counts) arm() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.stopped {
+		journal := c.journal // it is read under the lock
 		c.timer = time.AfterFunc(flushEvery, func() {
 			ctx, cancel := context.WithTimeout(context.Background(), flushFor)
 			defer cancel()
-			_ = c.journal.Flush(ctx)
+			_ = journal.Flush(ctx)
 		})
 	}
 }

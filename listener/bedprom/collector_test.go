@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -185,7 +186,7 @@ func TestTheHandlerServesWhatPrometheusReads(t *testing.T) {
 	t.Parallel()
 	c := counted(t, listener.Event{Type: listener.Answered, DataSource: "orders", Attempts: make([]listener.Attempt, 1)})
 	w := httptest.NewRecorder()
-	bedprom.Handler(c).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	bedprom.Handler(c).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, line := range []string{`bed_writes_total{data_source="orders",outcome="at_once"} 1`, "go_goroutines ", "process_start_time_seconds "} {
 		if !strings.Contains(w.Body.String(), "\n"+line) {
 			t.Errorf("the page does not hold %s", line)

@@ -114,6 +114,8 @@ type fatedRig struct {
 	breaks breakage
 	away   bool
 	struck bool
+	// broken, if not nil, is called when the call breaks.
+	broken func()
 }
 
 func newFatedRig(t *testing.T, db testdb.DB, change ...func(*bedsql.Config)) *fatedRig {
@@ -173,12 +175,19 @@ func (f *fatedRig) answers(err error) {
 	f.breaks = breakage{err: err, alive: true}
 }
 
+// whenItBreaks has do called when the call breaks.
+func (f *fatedRig) whenItBreaks(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = do
+}
+
 // end lets all go well again.
 func (f *fatedRig) end() {
 	f.store.begin(entryWritten)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.breaks, f.away = breakage{}, false
+	f.breaks, f.away, f.broken = breakage{}, false, nil
 }
 
 func (f *fatedRig) breakage(name string) breakage {
@@ -188,6 +197,9 @@ func (f *fatedRig) breakage(name string) breakage {
 	case f.breaks.err == nil:
 	case !f.struck && strings.Contains(name, f.point):
 		f.struck = true
+		if f.broken != nil {
+			f.broken()
+		}
 		return f.breaks
 	case f.struck && f.away:
 		return breakage{err: driver.ErrBadConn}

@@ -105,13 +105,7 @@ func TestACallerWhoseContextEndsLeavesAnEntryAlongsideAndOnFailure(t *testing.T)
 				}
 			}
 			f.begin(entryWritten, lostNotApplied, w.commitOnce)
-			f.steps.breaks = func(name string) breakage {
-				b := f.breakage(name)
-				if b.err != nil {
-					cancel()
-				}
-				return b
-			}
+			f.whenItBreaks(cancel)
 			err := w.do(f, ctx, 1, false)
 			f.end()
 			f.wantAnswer(err, left, entryWritten, lostNotApplied)

@@ -106,12 +106,10 @@ func (s *side) run(t step) string {
 		return fmt.Sprintf("%d rows (%s), id %d (%s)", rows, s.failure(rowsErr), id, s.failure(idErr))
 	case "query", "prepared query":
 		rows, err := s.query(ctx, t)
-		var text string
 		if err != nil {
-			text = s.failure(err)
-		} else {
-			text, err = describe(rows, s.failure)
+			return s.mask(s.failure(err))
 		}
+		text, _ := describe(rows, s.failure) // it says the error too
 		return s.mask(text)
 	case "commit":
 		return s.end((*sql.Tx).Commit)

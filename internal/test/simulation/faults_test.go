@@ -250,11 +250,13 @@ func (w *world) crash() {
 			delete(w.running, name)
 		}
 	}
-	for _, r := range w.requests {
-		for _, s := range r.sendings {
-			s.lost = s.lost || s.by == p && !s.answered
+	w.n.do(func() {
+		for _, r := range w.requests {
+			for _, s := range r.sendings {
+				s.lost = s.lost || s.by == p && !s.answered
+			}
 		}
-	}
+	})
 	if i < len(w.apps) {
 		w.apps[i] = w.newApp(i)
 	} else {

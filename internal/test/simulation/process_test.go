@@ -63,12 +63,9 @@ func (w *world) newProcess(name string) *process {
 	}
 	wires.Store(name, &wire{w.n, p, w.database, home})
 	defer wires.Delete(name)
-	was := w.database.down
-	w.database.down = false // one that cannot open the log ends, and is started again
 	storage, err := txlog.Open(context.Background(), simulated, name, txlog.WithGrace(bound))
 	must(err)
-	w.database.down = was
-	p.itself.free = false
+	w.n.do(func() { p.itself.free = false })
 	p.log = storage
 	p.closers = append(p.closers, func() { _ = storage.Close() })
 	return p

@@ -89,7 +89,8 @@ func (w *wire) Connect(ctx context.Context) (c driver.Conn, err error) {
 		return nil, err
 	}
 	w.n.do(func() {
-		if w.process.dead || w.server.down {
+		// A process that cannot open the log ends, and is started again until it can.
+		if w.process.dead || w.server.down && !w.process.itself.free {
 			err = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 			return
 		}

@@ -2,6 +2,7 @@ package testdb
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -136,7 +137,7 @@ func (s *Server) RestartWith(options ...string) {
 	s.t.Helper()
 	s.Stop()
 	before := s.inst.extra
-	s.inst.extra = append(before[:len(before):len(before)], options...)
+	s.inst.extra = slices.Concat(before, options)
 	s.Start()
 	s.inst.extra = before
 }

@@ -31,7 +31,8 @@ type consoleServer struct {
 	bus     *listener.Bus
 	metrics *bedprom.Collector
 	// URL is where it is.
-	URL string
+	URL    string
+	logger *logrus.Logger
 }
 
 const (
@@ -54,7 +55,7 @@ func serveConsole(ctx context.Context, cfg console.Config, logger *logrus.Logger
 	_, port, _ := net.SplitHostPort(socket.Addr().String())
 	cfg.Listen = net.JoinHostPort(host, port)
 	cfg.Logger = logger
-	s := &consoleServer{ended: make(chan error, 1), bus: listener.NewBus(logger)}
+	s := &consoleServer{ended: make(chan error, 1), bus: listener.NewBus(logger), logger: logger}
 	s.metrics = bedprom.New(s.bus, bedprom.WithLog(askLog(s.store.Load), 0))
 	cfg.Metrics = bedprom.Handler(s.metrics)
 	if s.console, err = console.NewOn(s.opened, cfg); err != nil {
@@ -73,7 +74,7 @@ func serveConsole(ctx context.Context, cfg console.Config, logger *logrus.Logger
 	}
 	s.URL = "http://" + net.JoinHostPort(host, port) + "/"
 	go func() {
-		defer quiet.Close()
+		defer func() { _ = quiet.Close() }()
 		err := s.server.Serve(socket)
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
@@ -112,7 +113,9 @@ func (s *consoleServer) end() {
 	if s.server.Shutdown(ctx) != nil {
 		_ = s.server.Close()
 	}
-	<-s.ended
+	if err := <-s.ended; err != nil {
+		s.logger.WithError(err).Error("the console ended by itself")
+	}
 	s.metrics.Close()
 }
 

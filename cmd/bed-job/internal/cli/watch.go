@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -103,10 +104,8 @@ func draw(to io.Writer, o *ops.Overview) {
 
 // capped is a count that may have been broken off.
 func capped(d ops.DataSource, s ops.State, n int) string {
-	for _, more := range d.More {
-		if more == s {
-			return fmt.Sprintf("%d+", n)
-		}
+	if slices.Contains(d.More, s) {
+		return fmt.Sprintf("%d+", n)
 	}
 	return fmt.Sprint(n)
 }

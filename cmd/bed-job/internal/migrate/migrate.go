@@ -153,10 +153,13 @@ func (db Database) columns(ctx context.Context, table string) ([]string, error) 
 	}
 	defer func() { _ = rows.Close() }()
 	names, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
 	for i, n := range names {
 		names[i] = strings.ToLower(n)
 	}
-	return names, err
+	return names, rows.Err()
 }
 
 func (db Database) indexes(ctx context.Context) ([]string, error) {
