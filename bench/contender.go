@@ -83,6 +83,9 @@ func delivered(target, driver, base string) []contender {
 	for _, log := range logs {
 		add("alo-"+target+"-log-"+log.id, "at least once, log in "+log.name+", removed behind the caller", log.driver, atLeastOnce)
 	}
+	uncounted := atLeastOnce
+	uncounted.uncounted = true
+	add("uncounted-"+target, "at least once, log in "+own+", writes not counted for the console", driver, uncounted)
 	for _, log := range logs {
 		add("eo-"+target+"-log-"+log.id, "exactly once, log in "+log.name, log.driver, exactlyOnce)
 	}

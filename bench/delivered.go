@@ -23,6 +23,8 @@ type way struct {
 	guarantee bedsql.Guarantee
 	removal   bedsql.Removal
 	logging   bedsql.Logging
+	// uncounted: no account is kept of what became of the writes of each minute.
+	uncounted bool
 }
 
 var (
@@ -80,7 +82,11 @@ func (w *stage) newLedger(ctx context.Context, driver string, how way, targets .
 	if err != nil {
 		return nil, err
 	}
-	storage, err := txlog.Open(ctx, driver, dsn)
+	var opts []txlog.Option
+	if how.uncounted {
+		opts = append(opts, txlog.WithoutActivity())
+	}
+	storage, err := txlog.Open(ctx, driver, dsn, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -104,9 +104,16 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 			return a.openBounded(ctx, s, true)
 		}
 	}
-	defer context.AfterFunc(ctx, func() {
+	told := make(chan struct{})
+	untold := context.AfterFunc(ctx, func() {
+		defer close(told)
 		log.Info("ending: what is in flight is finished; a second signal ends it at once")
-	})()
+	})
+	defer func() {
+		if !untold() {
+			<-told
+		}
+	}()
 	d := &delivering{app: a, cfg: cfg, targets: targets, log: log, open: open, served: served, once: once}
 	if once {
 		var errs []error
