@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -161,8 +162,11 @@ func around[T any](c *crashConn, what string, call func() (T, error)) (T, error)
 }
 
 // breakage says what breaks at a call: nothing while receipts are erased, which
-// nobody waits for.
+// nobody waits for, and nothing that MySQL does not do in one round trip.
 func (c *crashConn) breakage(what string) breakage {
+	if testdb.MySQLPath() && strings.HasSuffix(what, " in one") {
+		return breakage{}
+	}
 	erases := c.erases
 	c.erases = (erases || strings.HasPrefix(what, "DELETE FROM bed_receipt") || strings.HasPrefix(what, "/*M! SET STATEMENT")) && what != "COMMIT"
 	if erases || c.erases {
