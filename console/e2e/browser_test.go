@@ -95,19 +95,54 @@ func (b *browser) open(url string) {
 	b.do(chromedp.Navigate(url), chromedp.WaitReady("main"))
 }
 
-// click follows a link or presses a button, and waits for the page that comes.
+// click follows a link or presses a button, and waits for the page that comes. A
+// link that a live update takes from under the pointer is clicked again, as one
+// would: that is one action.
 func (b *browser) click(selector string) {
 	b.t.Helper()
 	b.actions++
 	b.do(chromedp.WaitVisible(selector, chromedp.ByQuery))
-	b.leave(chromedp.Click(selector, chromedp.ByQuery))
+	press := chromedp.Click(selector, chromedp.ByQuery)
+	var link bool
+	b.do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q)?.tagName === "A"`, selector), &link))
+	for again := link; again; {
+		b.do(chromedp.Evaluate(`window.stale = true`, nil), press)
+		again = b.staysFor(5 * time.Second)
+	}
+	if link {
+		b.until("another page is there", another)
+		return
+	}
+	b.leave(press)
 }
+
+// staysFor reports whether the page is not left within a time. While it is being
+// left there is none to ask.
+func (b *browser) staysFor(long time.Duration) bool {
+	ctx, cancel := context.WithTimeout(b.ctx, long)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for stays := true; ; {
+		if err := chromedp.Run(ctx, chromedp.Evaluate(`window.stale === true`, &stays)); ctx.Err() == nil && (err != nil || !stays) {
+			return false
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return stays && b.t.Context().Err() == nil
+		}
+	}
+}
+
+// another page than the one that was left is there.
+const another = `!window.stale && document.readyState === "complete" && document.querySelector("main") !== null`
 
 // leave does what leads to another page and waits until that is there.
 func (b *browser) leave(a chromedp.Action) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`window.stale = true`, nil), a)
-	b.until("another page is there", `!window.stale && document.readyState === "complete" && document.querySelector("main") !== null`)
+	b.until("another page is there", another)
 }
 
 // until waits until a script says true. Between two pages there is none to ask.
