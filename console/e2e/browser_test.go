@@ -105,8 +105,11 @@ func (b *browser) click(selector string) {
 	press := chromedp.Click(selector, chromedp.ByQuery)
 	var link bool
 	b.do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q)?.tagName === "A"`, selector), &link))
-	for again := link; again; {
-		b.do(chromedp.Evaluate(`window.stale = true`, nil), press)
+	for try, again := 0, link; again && try < 5; try++ {
+		b.do(chromedp.Evaluate(`window.stale = true`, nil))
+		ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
+		_ = chromedp.Run(ctx, press) // it may be gone between being found and being pressed
+		cancel()
 		again = b.staysFor(5 * time.Second)
 	}
 	if link {
