@@ -8,8 +8,8 @@ import (
 	"reflect"
 )
 
-// Code is what a database said of an error in its own numbering. The zero value
-// is that of an error that is no answer of a database.
+// Code is the database's own code for an error. The zero value is that of an
+// error that is not an answer of a database.
 type Code struct {
 	// State is the SQLSTATE, of five characters; empty for SQLite.
 	State string
@@ -73,7 +73,9 @@ func (c Code) Known() bool { return c != Code{} }
 
 // Contended reports whether the code is that of a lock timeout, a deadlock or a
 // serialization failure: other transactions were in the way. A disk that is full or
-// a server that is read-only is not.
+// a server that is read-only is not. The log then repeats its own write, and an
+// insert of a receipt counts as no try (attempt.Outcome.OnReceipt); what the code
+// means for a write of the application's, the dialects' lists say.
 func (c Code) Contended() bool {
 	switch c.State {
 	case "40001", "40P01", "55P03", "57014":
@@ -87,6 +89,27 @@ func (c Code) Contended() bool {
 	}
 	// SQLITE_BUSY and SQLITE_LOCKED, with their extended codes.
 	return c.Number < 1000 && (c.Number&0xff == 5 || c.Number&0xff == 6)
+}
+
+// Denied reports whether the code says that a right is missing, on a table, a
+// column or a database.
+func (c Code) Denied() bool {
+	switch c.Number {
+	case 1044, 1142, 1143, 1227: // MySQL's
+		return true
+	}
+	return c.State == "42501" // insufficient_privilege
+}
+
+// Duplicate reports whether the code is that of a unique key's value that is there
+// already, in the log's own tables: what that means for a write, the dialects' lists
+// say (delivery.Duplicate).
+func (c Code) Duplicate() bool {
+	switch c.Number {
+	case 1062, 1555, 2067: // MySQL's, SQLite's of a primary key and of another
+		return true
+	}
+	return c.State == "23505"
 }
 
 // String gives the code as a log line may hold it; empty if there is none.
@@ -103,8 +126,9 @@ func (c Code) String() string {
 	}
 }
 
-// DescribeLog says what the transaction log's own database said of a write to the
-// log without the values, or the text of an error, that the write carries.
+// DescribeLog describes an error of the transaction log's own database about a
+// write to the log, without the values, or the text of an error, that the write
+// carries.
 func DescribeLog(err error) string {
 	if code := Of(err); code.Known() {
 		return "the log's database: " + code.String()

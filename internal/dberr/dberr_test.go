@@ -41,3 +41,19 @@ func TestTheCodeOfEachDriverIsFoundAlsoWhereItIsWrapped(t *testing.T) {
 		}
 	}
 }
+
+func TestAMissingRightIsToldByItsCode(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{
+		&mysql.MySQLError{Number: 1142, SQLState: [5]byte{'4', '2', '0', '0', '0'}}: true,
+		&mysql.MySQLError{Number: 1044, SQLState: [5]byte{'4', '2', '0', '0', '0'}}: true,
+		&mysql.MySQLError{Number: 1064, SQLState: [5]byte{'4', '2', '0', '0', '0'}}: false, // a syntax error
+		&pgconn.PgError{Code: "42501"}:                                              true,
+		&pgconn.PgError{Code: "42601"}:                                              false,
+		sqliteError(8):                                                              false,
+	} {
+		if got := Of(err).Denied(); got != want {
+			t.Errorf("%v: denied %v, want %v", err, got, want)
+		}
+	}
+}

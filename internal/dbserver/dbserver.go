@@ -1,5 +1,5 @@
-// Package dbserver tells which product a database server is, and which of its
-// settings weaken what bed promises.
+// Package dbserver asks a database server which product it is, which of its
+// settings weaken what bed promises, and which columns a table has.
 package dbserver
 
 import (
@@ -21,13 +21,13 @@ type Server struct {
 	Product string
 	// Version is the server's own word.
 	Version string
-	// Warnings are what an operator should know before he relies on it, each a
+	// Warnings are what an operator should know before relying on it, each a
 	// sentence without a value of the application's.
 	Warnings []string
 }
 
-// Untested is the warning about a product that no test of bed's runs on; empty for
-// the others.
+// Untested is the warning about a product that none of bed's tests runs on; empty
+// for the others.
 func Untested(product string) string {
 	switch product {
 	case "CockroachDB", "YugabyteDB":
@@ -46,6 +46,23 @@ func Ask(ctx context.Context, q Querier, kind string, log bool) (Server, error) 
 		return askPostgres(ctx, q)
 	}
 	return Server{}, nil
+}
+
+// Columns gives the names of a table's columns, in lower case.
+func Columns(ctx context.Context, q Querier, table string) ([]string, error) {
+	rows, err := q.QueryContext(ctx, "SELECT * FROM "+table+" WHERE 1 = 0")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	names, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range names {
+		names[i] = strings.ToLower(n)
+	}
+	return names, rows.Err()
 }
 
 func askPostgres(ctx context.Context, q Querier) (s Server, err error) {
@@ -109,7 +126,8 @@ func askMySQL(ctx context.Context, q Querier, log bool) (s Server, err error) {
 	return s, rows.Err()
 }
 
-// galera warns of a cluster: what it loses and shows late, Jepsen's analysis says.
+// galera warns of a cluster: Jepsen's analysis says what it loses and what it
+// shows late.
 func galera(settings map[string]string, log bool) (warnings []string) {
 	if !strings.EqualFold(settings["wsrep_on"], "ON") && settings["wsrep_on"] != "1" {
 		return nil

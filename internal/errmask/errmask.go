@@ -1,4 +1,4 @@
-// Package errmask takes the values out of what a database said of an error.
+// Package errmask takes the values out of a database's error messages.
 package errmask
 
 import (
@@ -8,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// Mask gives text with ? for each value that a server quoted in it, and for each of
-// values, the parameters of the statement as text, wherever they stand for
-// themselves. Names of tables, columns and constraints, codes and classes stay.
-// What cannot be told from a value is taken for one, and a value reaches as far
-// as its message lets it: it may hold quotes of its own.
+// Mask gives text with ? for each value that a server quoted in it, and for each
+// of values, the parameters of the statement as text, wherever they stand alone.
+// Names of tables, columns and constraints, codes and classes stay. What may be a
+// value is taken for one, and a value reaches as far as its message allows: it
+// may itself hold quotes.
 func Mask(text string, values ...string) string {
 	var m masker
 	m.scan(text)
 	return m.join(values)
 }
 
-// A piece is some of the text; a name is shown whatever it looks like.
+// A piece is a part of the text; a name is shown whatever it looks like.
 type piece struct {
 	text string
 	name bool
@@ -33,8 +33,8 @@ func (m *masker) add(text string, name bool) {
 	}
 }
 
-// known are messages whose value is followed by something that is worth keeping.
-// The value is the group in the middle, and the longest that fits.
+// known are messages in which something worth keeping follows the value. The
+// value is the group in the middle, and the longest match.
 var known = []*regexp.Regexp{
 	// MySQL
 	regexp.MustCompile(`(?s)^(.*?Duplicate entry )('.*')( for key ['"` + "`" + `][^'"` + "`" + `]*['"` + "`" + `][^'"]*)$`),
@@ -46,14 +46,14 @@ var known = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^(.*?Failing row contains )(\(.*\))([^()]*)$`),
 	regexp.MustCompile(`(?s)^(.*? encode )(.*)( into (?:binary|text) format for [\w ]+ \(OID \d+\))(?:: cannot find encode plan)?$`),
 	regexp.MustCompile(`(?s)^(.*? encode )(.*)()$`),
-	// A server that speaks another language quotes with other marks.
+	// A server that speaks another language uses other quotation marks.
 	regexp.MustCompile(`(?s)^([^'"]*?)([»«„“”‘「『].*[»«“”’」』])([^»«“”’」』]*)$`),
 }
 
 func (m *masker) scan(text string) {
 	for _, k := range known {
 		if g := k.FindStringSubmatch(text); g != nil {
-			// What stands before is the database's own, and may quote names.
+			// What comes before is the database's own, and may quote names.
 			m.quotes(g[1])
 			m.add(around(g[2]), true)
 			m.quotes(g[3])
@@ -75,11 +75,11 @@ func around(value string) string {
 }
 
 var (
-	// naming are the words behind which a server quotes a name.
+	// naming are the words after which a server quotes a name.
 	naming = regexp.MustCompile(`(?i)(?:^|[^\w])(?:key|column|field|constraint|relation|table|index|database|schema|role|user|type|function|procedure|sequence|view|trigger|extension|language|partition|policy|domain|parameter|variable|engine)s? ?$`)
 	// place is the part of a statement that MySQL quotes.
 	place = regexp.MustCompile(`^in '(?:[a-zA-Z]+ )?(?:list|clause|statement|SELECT|ON|BY|SET|VALUES)'`)
-	// unquoted are names that SQLite says without quotes, and PostgreSQL's key.
+	// unquoted are names that SQLite writes without quotes, and PostgreSQL's key.
 	unquoted = regexp.MustCompile(`constraint failed: [\w$.]+(?:, [\w$.]+)*|Key \([\w$., ]*\)=|^Error \d+ \(\w{5}\)|\(SQLSTATE \w{5}\)|at (?:row|line) \d+`)
 )
 
@@ -156,7 +156,7 @@ func (m *masker) join(values []string) string {
 	return b.String()
 }
 
-// without replaces value where it is no part of a longer word.
+// without replaces value where it is not part of a longer word.
 func without(text, value string) string {
 	if value == "" || !strings.Contains(text, value) {
 		return text

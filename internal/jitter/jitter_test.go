@@ -17,12 +17,12 @@ func TestPauseIsAtMostWhatIsAskedForAndTheSameOnceItIsFixed(t *testing.T) {
 	if len(seen) < 50 {
 		t.Errorf("of 100 pauses %d are different", len(seen))
 	}
-	if Factor() != 0.5 {
-		t.Errorf("the factor is %v", Factor())
+	if f := BackOff(time.Second, time.Minute).RandomizationFactor; f != 0.5 {
+		t.Errorf("the factor is %v", f)
 	}
 	Fix()
 	defer fixed.Store(false)
-	if Pause(time.Second) != time.Second || Pause(0) != 0 || Factor() != 0 {
+	if Pause(time.Second) != time.Second || Pause(0) != 0 || BackOff(time.Second, time.Minute).RandomizationFactor != 0 {
 		t.Error("a fixed pause is another")
 	}
 }

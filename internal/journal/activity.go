@@ -5,12 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/ownsql"
 )
 
 // Outcome is what became of a write.
@@ -44,11 +44,11 @@ type Minute struct {
 }
 
 const (
-	// flushEvery is how long what is counted waits to be written.
+	// flushEvery is how long counts wait to be written.
 	flushEvery = 5 * time.Second
 	// flushFor bounds one write.
 	flushFor = 5 * time.Second
-	// flushRows is how many data sources one statement tells of.
+	// flushRows is how many data sources one statement covers.
 	flushRows = 128
 	// KeepActivity is for how long minutes are kept.
 	KeepActivity = 7 * 24 * time.Hour
@@ -136,8 +136,8 @@ type counted struct {
 	Counts
 }
 
-// take empties the tallies: those that counted something, by name, so that
-// processes that write at the same time take their locks in one order.
+// take empties the tallies. It gives those that counted something, by name, so
+// that processes that write at the same time take their locks in one order.
 func (c *counts) take() []counted {
 	c.armed.Store(false) // before: what is counted from now on arms again
 	c.mu.Lock()
@@ -162,8 +162,8 @@ func (c *counts) take() []counted {
 	return all
 }
 
-// Flush writes what was counted, to the minute that the log's clock says. What the
-// database has refused for a reason that passes is counted again; what is not
+// Flush writes what was counted, to the minute that the log's clock shows. What
+// the database refused for a passing reason is counted again; what was not
 // answered is not, so that nothing is counted twice.
 func (j *Journal) Flush(ctx context.Context) error {
 	if j == nil || j.counts.off {
@@ -203,22 +203,24 @@ func (j *Journal) addActivity(ctx context.Context, all []counted) error {
 			args = append(args, n)
 		}
 	}
-	_, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, at_once, sync_retry, async_job, pending, parked, refused) VALUES `+
-		rowsOf(len(all), `(`+j.Pick(`{now} DIV 60000 * 60000`, `{now} / 60000 * 60000`, `{now} / 60000 * 60000`)+`, ?, ?, ?, ?, ?, ?, ?)`)+
-		j.added("minute, data_source", "bed_activity", "at_once", "sync_retry", "async_job", "pending", "parked", "refused"), args...)
+	const (
+		insert = `INSERT INTO bed_activity (minute, data_source, at_once, sync_retry, async_job, pending, parked, refused) VALUES `
+		minute = `{now} / 60000 * 60000`
+		add    = ` ON CONFLICT (minute, data_source) DO UPDATE SET at_once = bed_activity.at_once + EXCLUDED.at_once,
+  sync_retry = bed_activity.sync_retry + EXCLUDED.sync_retry, async_job = bed_activity.async_job + EXCLUDED.async_job,
+  pending = bed_activity.pending + EXCLUDED.pending, parked = bed_activity.parked + EXCLUDED.parked,
+  refused = bed_activity.refused + EXCLUDED.refused`
+		addMySQL = ` ON DUPLICATE KEY UPDATE at_once = at_once + VALUES(at_once), sync_retry = sync_retry + VALUES(sync_retry),
+  async_job = async_job + VALUES(async_job), pending = pending + VALUES(pending), parked = parked + VALUES(parked),
+  refused = refused + VALUES(refused)`
+	)
+	_, err := j.exec(ctx, Activity, insert+
+		ownsql.List(len(all), `(`+j.Pick(`{now} DIV 60000 * 60000`, minute, minute)+`, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
+		j.Pick(addMySQL, add, add), args...)
 	return err
 }
 
-// added ends an INSERT that adds to the columns of a row that is there.
-func (j *Journal) added(key, table string, columns ...string) string {
-	set := make([]string, len(columns))
-	for i, c := range columns {
-		set[i] = c + " = " + table + "." + c + " + " + j.Pick("VALUES("+c+")", "EXCLUDED."+c, "excluded."+c)
-	}
-	return j.Pick(` ON DUPLICATE KEY UPDATE `, ` ON CONFLICT (`+key+`) DO UPDATE SET `, ` ON CONFLICT (`+key+`) DO UPDATE SET `) + strings.Join(set, ", ")
-}
-
-// ReadActivity gives the minutes since so long ago, oldest first, at most 100,000.
+// ReadActivity gives the minutes since then, oldest first, at most 100,000.
 func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []Minute, err error) {
 	err = j.each(ctx, Activity, func(rows *sql.Rows) error {
 		var m Minute
@@ -236,8 +238,8 @@ func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []
 }
 
 const (
-	// keepAttempts is for how long attempts at what is not in the log any more are
-	// kept.
+	// keepAttempts is for how long attempts are kept whose entry is not in the
+	// log any more.
 	keepAttempts = 7 * 24 * time.Hour
 	// keepJobs is for how long a job that is gone is remembered.
 	keepJobs = 24 * time.Hour
@@ -247,8 +249,8 @@ const (
 
 func answered(err error) bool { return dberr.Of(err).Known() }
 
-// Purge erases what is older than it is kept: minutes, attempts at entries that
-// are gone, jobs that are gone. The audit stays.
+// Purge erases what is past its time: minutes, attempts at entries that are gone,
+// jobs that are gone. The audit stays.
 func (j *Journal) Purge(ctx context.Context) error {
 	if j == nil {
 		return nil

@@ -3,5 +3,5 @@
 // what became of the writes of each minute (bed_activity), what operators did
 // (bed_audit), and what holds for a data source and how the jobs see it
 // (bed_data_source). Writes do not depend on it: where a table is missing or the
-// account lacks rights, what would be told is left out.
+// account lacks rights, nothing is recorded.
 package journal

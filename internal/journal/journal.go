@@ -15,8 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/internal/pgtext"
-	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/ownsql"
 )
 
 // The tables.
@@ -42,40 +41,11 @@ func Tables() map[string][]string {
 // used.
 var ErrOff = errors.New("the table cannot be used")
 
-// Dialect is how the log's database wants its SQL.
-type Dialect struct {
-	Flavor sqltext.Flavor
-	// Now is the expression for its clock, in milliseconds since the epoch.
-	Now string
-}
-
-// Text writes a statement of the log's for the database: ? are its parameters,
-// {now} its clock.
-func (d Dialect) Text(statement string) string {
-	statement = strings.ReplaceAll(statement, "{now}", d.Now)
-	if d.Flavor != sqltext.Postgres {
-		return statement
-	}
-	return pgtext.Numbered(statement)
-}
-
-// Pick gives what is for the flavor.
-func (d Dialect) Pick(mysql, postgres, sqlite string) string {
-	switch d.Flavor {
-	case sqltext.MySQL:
-		return mysql
-	case sqltext.Postgres:
-		return postgres
-	default:
-		return sqlite
-	}
-}
-
 // Journal is the handle on the tables of one log. A nil one keeps nothing. It is
 // safe for concurrent use.
 type Journal struct {
 	db *sql.DB
-	Dialect
+	ownsql.Dialect
 
 	mu   sync.Mutex
 	off  map[string]error
@@ -85,20 +55,20 @@ type Journal struct {
 	closed atomic.Bool
 }
 
-// New makes a journal on the log's connections. off says of tables why they
-// cannot be used. activity false keeps no minutes.
-func New(db *sql.DB, d Dialect, off map[string]error, activity bool) *Journal {
+// New makes a journal on the log's connections. off says why tables cannot be
+// used. activity false keeps no minutes.
+func New(db *sql.DB, d ownsql.Dialect, off map[string]error, activity bool) *Journal {
 	j := &Journal{db: db, Dialect: d, off: map[string]error{}}
 	maps.Copy(j.off, off)
 	j.counts.off = !activity
 	return j
 }
 
-// DB is the pool of the log's database. SQLite's has one connection: what
-// reads rows must not ask anything else meanwhile.
+// DB is the pool of the log's database. SQLite's has one connection: a caller
+// that reads rows must not ask anything else meanwhile.
 func (j *Journal) DB() *sql.DB { return j.db }
 
-// Off says of each table that cannot be used why; empty when all can.
+// Off says why tables cannot be used; empty when all can.
 func (j *Journal) Off() map[string]error {
 	all := map[string]error{}
 	if j == nil {
@@ -113,8 +83,7 @@ func (j *Journal) Off() map[string]error {
 	return all
 }
 
-// TellOff says of tables that cannot be used that they cannot, once for each
-// journal.
+// TellOff warns of tables that cannot be used, once for each journal.
 func (j *Journal) TellOff(warn func(args ...any)) {
 	if j == nil {
 		return
@@ -148,8 +117,8 @@ func (j *Journal) usable(table string) error {
 // on reports whether a table can be used.
 func (j *Journal) on(table string) bool { return j.usable(table) == nil }
 
-// note switches a table off whose use the database has refused for a reason that
-// does not pass: it is missing, it lacks a column, the account lacks rights.
+// note switches a table off if the database has refused its use for a lasting
+// reason: it is missing, it lacks a column, the account lacks rights.
 func (j *Journal) note(table string, err error) {
 	if err == nil || !standing(err) {
 		return
@@ -161,22 +130,22 @@ func (j *Journal) note(table string, err error) {
 	}
 }
 
-// standing reports whether err says that a table is missing, is another or may
-// not be used.
+// standing reports whether err says that a table is missing, has another form or
+// may not be used.
 func standing(err error) bool {
 	code := dberr.Of(err)
 	switch code.State {
-	case "42S02", "42S22", "42P01", "42703", "42501", "42000":
+	case "42S02", "42S22", "42P01", "42703", "42000":
 		return true
 	}
 	switch code.Number {
-	case 1142, 1143, 1146, 1054, 1044, 1227: // MySQL's
+	case 1146, 1054: // MySQL's
 		return true
 	}
-	return code.Number == 1 && code.State == "" // SQLITE_ERROR: no such table, no such column
+	return code.Denied() || code.Number == 1 && code.State == "" // SQLITE_ERROR: no such table, no such column
 }
 
-// exec runs a statement about a table and notes whether that can be used.
+// exec runs a statement about a table and notes whether the table can be used.
 func (j *Journal) exec(ctx context.Context, table, statement string, args ...any) (int64, error) {
 	if err := j.usable(table); err != nil {
 		return 0, err
@@ -208,7 +177,7 @@ func (j *Journal) each(ctx context.Context, table string, scan func(*sql.Rows) e
 	return rows.Err()
 }
 
-// Close writes what was counted and not written so far, at most for a second.
+// Close writes what was counted and not yet written, for a second at most.
 func (j *Journal) Close() {
 	if j == nil || j.closed.Swap(true) {
 		return
@@ -222,17 +191,14 @@ func (j *Journal) Close() {
 // NewID makes the id of a record: later ones sort behind.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 
-// text makes s storable: valid UTF-8 without NUL, of at most so many bytes.
+// text makes s storable: valid UTF-8 without NUL, of at most the given number of
+// bytes.
 func text(s string, most int) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "")
 	}
 	return s
-}
-
-func rowsOf(n int, row string) string {
-	return strings.Repeat(row+", ", n-1) + row
 }
 
 func moment(ms int64) time.Time { return time.UnixMilli(ms) }
@@ -254,8 +220,8 @@ func Of[S any](storage S) *Journal {
 
 // Attempt is an attempt to deliver a unit that failed.
 type Attempt struct {
-	// At is when it ended: on this process's clock when it is told, on the log's
-	// when it is read.
+	// At is when it ended: on this process's clock when it is recorded, on the
+	// log's when it is read.
 	At time.Time
 	// Origin is who made it: "caller", "sync retry" or "async job".
 	Origin string
@@ -285,7 +251,7 @@ func (j *Journal) AddAttempts(ctx context.Context, unitID string, attempts []Att
 		args = append(args, unitID, NewID(), max(0, now.Sub(a.At).Milliseconds()), text(a.Origin, 20), text(a.Class, 20), text(a.Err, maxError))
 	}
 	_, err := j.exec(ctx, Attempts, `INSERT INTO bed_attempt (unit_id, id, creation_time, origin, class, error) VALUES `+
-		rowsOf(len(attempts), `(?, ?, {now} - ?, ?, ?, ?)`), args...)
+		ownsql.List(len(attempts), `(?, ?, {now} - ?, ?, ?, ?)`, `, `), args...)
 	return err
 }
 
@@ -326,7 +292,7 @@ const (
 )
 
 // AuditStatement writes a record into the audit: it belongs into the transaction
-// of what it tells.
+// of the action.
 func (j *Journal) AuditStatement(r Record) (statement string, args []any, err error) {
 	if err := j.usable(Audit); err != nil {
 		return "", nil, err

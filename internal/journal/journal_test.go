@@ -111,7 +111,7 @@ func TestWritesDoNotDependOnTheTablesForOperators(t *testing.T) {
 	})
 }
 
-// Who may not touch them writes all the same.
+// An account without rights on them writes nevertheless.
 func TestAnAccountWithoutRightsOnTheTablesForOperatorsWritesAllTheSame(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)

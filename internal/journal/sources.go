@@ -50,14 +50,14 @@ func (j *Journal) Control(ctx context.Context, dataSource string) (c Control, er
 	return c, err
 }
 
-// lead is for how long ahead a job may take slots of a limit: what it takes at
-// once leaves at once.
+// lead is how far ahead a job may take slots of a limit: what it takes at once
+// starts at once.
 const lead = 100 * time.Millisecond
 
-// Reserve takes up to want slots of the data source's limit, which all jobs share,
-// on the log's clock. n may be delivered now; when it is 0, wait says when to ask
-// again. Without a limit n is want. In no second more than the limit and a tenth
-// of it begin.
+// Reserve takes up to want slots of the data source's limit, which all jobs
+// share, on the log's clock. n may be delivered now; if it is 0, wait says when
+// to ask again. Without a limit n is want. In no second do more than the limit
+// and a tenth of it begin.
 func (j *Journal) Reserve(ctx context.Context, dataSource string, want int) (n int, wait time.Duration, c Control, err error) {
 	for range 10 {
 		var next, now int64
@@ -89,8 +89,8 @@ func (j *Journal) Reserve(ctx context.Context, dataSource string, want int) (n i
 	return 0, lead, c, nil // the others are quicker
 }
 
-// grant takes slots from next on, in microseconds, if that has come: what nobody
-// took before now is lost, so that no burst follows a rest.
+// grant takes slots from next on, in microseconds, if that time has come. Slots
+// that nobody took before now are lost, so that no burst follows a rest.
 func grant(now, next int64, perSecond, want int) (n int, to int64, wait time.Duration) {
 	if next > now {
 		return 0, next, time.Duration(next-now) * time.Microsecond
@@ -99,8 +99,30 @@ func grant(now, next int64, perSecond, want int) (n int, to int64, wait time.Dur
 	return n, now + int64(n)*1_000_000/int64(perSecond), 0
 }
 
-// View is a row of a job: of its own when DataSource is empty, else how it sees
-// a data source.
+// Writers gives how many writes for the data source applications have recorded in
+// each minute, for this one and the one before, and how many jobs that are alive
+// deliver to it.
+func (j *Journal) Writers(ctx context.Context, dataSource string) (minutes map[int64]int64, jobs int, err error) {
+	minutes = map[int64]int64{}
+	if err := j.each(ctx, Activity, func(rows *sql.Rows) error {
+		var minute, n int64
+		err := rows.Scan(&minute, &n)
+		minutes[minute] = n
+		return err
+	}, `SELECT minute, at_once + sync_retry + pending + refused FROM bed_activity WHERE minute >= {now} - 120000 AND data_source = ?`, dataSource); err != nil {
+		return nil, 0, err
+	}
+	err = j.each(ctx, DataSources, func(rows *sql.Rows) error { return rows.Scan(&jobs) },
+		`SELECT COUNT(*) FROM bed_data_source j JOIN bed_data_source v ON v.job = j.job
+  WHERE j.data_source = '' AND j.job <> '' AND j.alive_until >= {now} AND v.data_source = ? AND v.reachable = 1`, dataSource)
+	if err != nil {
+		return nil, 0, err
+	}
+	return minutes, jobs, nil
+}
+
+// View is a row of a job: about itself when DataSource is empty, else about how
+// it sees a data source.
 type View struct {
 	DataSource, Job, Name string
 	Control
@@ -130,7 +152,7 @@ func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
 	return all, err
 }
 
-// Beat says that a job is alive, and for how long that can be taken for granted.
+// Beat records that a job is alive, and for how long that may be assumed.
 func (j *Journal) Beat(ctx context.Context, job, name string, alive time.Duration) error {
 	if !j.on(DataSources) {
 		return nil
@@ -143,7 +165,7 @@ func (j *Journal) Beat(ctx context.Context, job, name string, alive time.Duratio
 	return err
 }
 
-// See says how a job sees a data source from now on; why is empty when it is
+// See records how a job sees a data source from now on; why is empty when it is
 // reachable. The row counts as long as the job is alive.
 func (j *Journal) See(ctx context.Context, dataSource, job, name, why string) error {
 	if !j.on(DataSources) {

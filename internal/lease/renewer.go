@@ -86,23 +86,23 @@ func (k *Kept) Release() {
 	}
 }
 
-// Lost reports whether the unit may belong to somebody else by now: its lease
-// was found taken, or its deadline passed without a renewal, if only because
-// this process or its machine stood still. Once lost it stays lost. To be asked
-// by the owner before it acts. Nil is none, which cannot be lost.
+// Lost reports whether the unit may belong to somebody else by now: its lease was
+// found taken, or its deadline passed without a renewal, if only because this
+// process or its machine stood still. Once lost it stays lost. Its owner asks
+// before it acts. A nil lease is never lost.
 func (k *Kept) Lost() bool {
 	if k == nil {
 		return false
 	}
 	k.renewer.mu.Lock()
 	defer k.renewer.mu.Unlock()
-	k.lost = k.lost || passed(k.deadline)
+	k.lost = k.lost || txlog.Lease{Deadline: k.deadline}.Over()
 	return k.lost
 }
 
-// Refresh brings the unit's deadline up to date with the renewals so far. To be
-// called by the owner before it tells the store what became of the unit: the
-// store goes by the deadline. Of nil it does nothing.
+// Refresh brings the unit's deadline up to date with the renewals so far. The
+// owner calls it before it tells the store what became of the unit, because the
+// store goes by the deadline. On nil it does nothing.
 func (k *Kept) Refresh() {
 	if k == nil {
 		return
@@ -112,13 +112,6 @@ func (k *Kept) Refresh() {
 	if k.next != nil {
 		k.unit.Lease.Deadline = k.deadline
 	}
-}
-
-// passed looks at both clocks: the monotonic one stands still while a machine
-// sleeps, the wall clock may be set back.
-func passed(deadline time.Time) bool {
-	now := time.Now()
-	return !now.Before(deadline) || !now.Round(0).Before(deadline.Round(0))
 }
 
 // renew runs in the timer's goroutine.
@@ -142,15 +135,15 @@ func (r *Renewer) renew() {
 	time.AfterFunc(next, r.renew)
 }
 
-// due gives the leases of which less than two thirds are left, and what the
-// store is to write to.
+// due gives the leases with less than two thirds left, and the copies that the
+// store may write to.
 func (r *Renewer) due() (due []*Kept, shadows []*txlog.Unit, ctx context.Context, cancel context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k := r.ring.next; k != &r.ring; k = k.next {
 		// If it passed, nobody may have taken it yet, but its owner may have
 		// been told already that it is lost.
-		k.lost = k.lost || passed(k.deadline)
+		k.lost = k.lost || txlog.Lease{Deadline: k.deadline}.Over()
 		if !k.lost && time.Until(k.deadline) <= r.lease*2/3 {
 			due = append(due, k)
 			shadows = append(shadows, k.shadow())
@@ -173,8 +166,8 @@ func (k *Kept) shadow() *txlog.Unit {
 	}
 }
 
-// renewed takes over what the store said. After an error it may have moved the
-// deadlines of some.
+// renewed takes over the store's answer. After an error the store may have moved
+// the deadlines of some.
 func (r *Renewer) renewed(due []*Kept, shadows, lost []*txlog.Unit) {
 	gone := make(map[*txlog.Unit]bool, len(lost))
 	for _, u := range lost {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Line escapes control characters, C1 included, invisible and direction-changing ones,
-// and bytes that are no UTF-8. What it returns is one line.
+// Line escapes control characters, C1 included, invisible and direction-changing
+// ones, and bytes that are not UTF-8. What it returns is one line.
 func Line(s string) string { return escape(s, "") }
 
 // Lines is Line that leaves line breaks and tabs as they are.

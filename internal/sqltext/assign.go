@@ -75,14 +75,14 @@ func assignedMany(t []Token) (list []Assignment) {
 		case len(t) > 1 && (t[0].Is("SESSION") || t[0].Is("LOCAL")):
 			t = t[1:]
 		}
-		if len(t) < 3 || !isSetting(t[0]) || t[0].Is("GLOBAL") || t[0].Is("PERSIST") || t[1].Text != "=" && t[1].Text != ":=" {
+		if len(t) < 3 || !isSetting(t[0]) || t[0].Is("GLOBAL") || t[0].Is("PERSIST") || movesOthers(t[0].Text) || t[1].Text != "=" && t[1].Text != ":=" {
 			return nil
 		}
 		a := Assignment{Name: strings.ToLower(t[0].Text)}
 		end := 2
 		for end < len(t) && t[end].Text != "," {
 			if t[end].Kind == Mark || t[end].Kind == Param {
-				return nil // an expression, of which the comma may be a part
+				return nil // an expression, which may contain the comma
 			}
 			end++
 		}
@@ -94,6 +94,13 @@ func assignedMany(t []Token) (list []Assignment) {
 		}
 		t = t[end+1:]
 	}
+}
+
+// movesOthers reports whether MySQL changes other settings along with that one,
+// which are not put back with it: a character set brings its default collation.
+func movesOthers(name string) bool {
+	name = strings.ToLower(name)
+	return strings.HasPrefix(name, "character_set_") || strings.HasPrefix(name, "collation_")
 }
 
 // isSetting reports whether t can be the name of a setting, without quotes.
@@ -109,7 +116,7 @@ func isSetting(t Token) bool {
 	return true
 }
 
-// constantText is the value that t is; empty for what is none, or may mean
+// constantText is the value of t; empty if t is not a constant, or may mean
 // something else than it says.
 func constantText(t Token) string {
 	switch {

@@ -35,7 +35,7 @@ type Cache struct {
 type cacheEntry struct {
 	text  string
 	class Class
-	// used is set by a hit and cleared when the entry was spared for it.
+	// used is set by a hit and cleared when the entry is spared for it.
 	used atomic.Bool
 }
 
@@ -74,7 +74,8 @@ func (r *Recent) Get(c *Cache, text string) Class {
 	return e.class
 }
 
-// hit notes a use. Most find it noted, and leave the line to other readers.
+// hit notes a use. Most calls find it noted, and leave the cache line to other
+// readers.
 func (e *cacheEntry) hit() {
 	if !e.used.Load() {
 		e.used.Store(true)

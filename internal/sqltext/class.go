@@ -1,5 +1,7 @@
 package sqltext
 
+import "strconv"
+
 // Flavor is how a database's SQL text is read: its comments, quotes and keywords.
 type Flavor uint8
 
@@ -11,6 +13,20 @@ const (
 	Postgres
 	SQLite
 )
+
+// Pick gives the text for the flavor; SQLite's, the plainest, for ANSI. It panics
+// for a flavor that it does not know.
+func (f Flavor) Pick(mysql, postgres, sqlite string) string {
+	switch f {
+	case MySQL:
+		return mysql
+	case Postgres:
+		return postgres
+	case SQLite, ANSI:
+		return sqlite
+	}
+	panic("sqltext: Flavor.Pick has no text for flavor " + strconv.Itoa(int(f)))
+}
 
 // Quoting is how a session reads what stands between quotes, where that is a
 // setting of the server's. The zero value is the default of each database.
@@ -65,9 +81,9 @@ const (
 	AutocommitOn
 	// Multi is several statements in one text.
 	Multi
-	// Opaque is anything else whose effect cannot be told: CALL, DO, LOAD DATA,
-	// COPY, a compound block, a word not known, a text
-	// that is not DML and whose quotes or comments do not end.
+	// Opaque is anything else whose effect is not known: CALL, DO, LOAD DATA,
+	// COPY, a compound block, an unknown word, a text that is not DML and whose
+	// quotes or comments do not end.
 	Opaque
 	// Empty is a text without a statement.
 	Empty
@@ -120,8 +136,8 @@ type Class struct {
 	Locks bool
 	// HasDML is whether a Multi holds a DML.
 	HasDML bool
-	// ByQuoting is whether a session of another [Quoting] reads it otherwise; it is
-	// set by a [Cache].
+	// ByQuoting is whether a session with another [Quoting] reads it differently;
+	// it is set by a [Cache].
 	ByQuoting bool
 	// Hazards are what makes a DML mean something else when it runs again.
 	Hazards Hazards

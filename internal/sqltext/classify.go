@@ -20,7 +20,7 @@ func classify(f Flavor, text string) Class {
 	return c
 }
 
-// quotings are those by which text may be read otherwise than by the default.
+// quotings are those by which text may be read differently than by the default.
 func quotings(f Flavor, text string) []Quoting {
 	switch {
 	case f == Postgres && strings.IndexByte(text, '\\') >= 0:
@@ -56,8 +56,8 @@ func ClassifyAs(f Flavor, q Quoting, text string) Class {
 }
 
 // AsWrite is for a text that no session can be asked about: it reads text by the
-// first quoting by which it is one DML, the default before the others. ok is
-// whether there is one.
+// first quoting, the default before the others, that makes it one DML. ok is
+// false if none does.
 func AsWrite(f Flavor, text string) (c Class, ok bool) {
 	for _, q := range append([]Quoting{0}, quotings(f, text)...) {
 		if c = ClassifyAs(f, q, text); c.Kind == DML {
@@ -149,7 +149,7 @@ func (p *reader) finish(c Class) Class {
 	return c.unlessBroken(p.lex.broken && p.tok.typ == tokEOF)
 }
 
-// unlessBroken is c, or what is left of it if a quote or comment did not end.
+// unlessBroken is c, or what remains of c if a quote or comment did not end.
 func (c Class) unlessBroken(broken bool) Class {
 	if broken {
 		switch c.Kind {
@@ -293,7 +293,7 @@ func (p *reader) head() Class {
 	return p.simple(Class{Kind: Opaque})
 }
 
-// simple is for a statement of which no more needs to be read to know c.
+// simple is for a statement whose c needs no more reading.
 func (p *reader) simple(c Class) Class {
 	p.step()
 	return c
@@ -329,7 +329,7 @@ func (p *reader) prepared() Class {
 	if p.lex.flavor == SQLite {
 		return Class{Kind: Opaque}
 	}
-	// What it prepares is not run now; what it executes is not known, and may
+	// What it prepares does not run now; what it executes is not known, and may
 	// be anything.
 	p.inert = true
 	return Class{Kind: Session, Pins: true}

@@ -41,8 +41,8 @@ type cursor struct {
 	tok, ahead token
 	// prev holds the tokens before tok, the nearest first.
 	prev [4]token
-	// before is the token before the dotted name that tok belongs to, or the
-	// last name before tok; earlier is the one that it was before that.
+	// before is the token before the dotted name that tok belongs to, or the last
+	// name before tok; earlier is the token before that name.
 	before, earlier token
 	depth           int
 	// end is where the statement's last token ends.
@@ -84,8 +84,8 @@ func (c *cursor) isName() bool {
 	return (c.tok.typ == tokWord || c.tok.typ == tokIdent) && c.ahead.char != '(' && c.ahead.char != '.'
 }
 
-// qualifier is the part of the current name before its last; a token without
-// length if there is none.
+// qualifier is the part of the current name before its last; a token of length 0
+// if there is none.
 func (c *cursor) qualifier() token {
 	if c.prev[0].char == '.' {
 		return c.prev[1]
@@ -126,7 +126,7 @@ func (c *cursor) leaves(depth int) bool {
 type scan struct {
 	cursor
 	found Hazards
-	// where has a bit set for each depth at which a condition stands.
+	// where has a bit set for each depth at which there is a condition.
 	where uint64
 	// answer: RETURNING was met, what follows is not written.
 	answer bool
@@ -300,8 +300,8 @@ func (s *scan) target() {
 	}
 }
 
-// options steps over what stands between the verb and the table, and reports
-// whether a row that is there already is none to be written again.
+// options steps over what is between the verb and the table, and reports whether
+// it keeps an existing row from being written again.
 func (s *scan) options() (keyed bool) {
 	for s.ahead.typ == tokWord || s.ahead.typ == tokIdent {
 		switch s.tok.kw {

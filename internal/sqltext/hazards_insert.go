@@ -20,7 +20,7 @@ func (s *scan) merge() {
 
 // insertion is what an INSERT or REPLACE says of its row's key.
 type insertion struct {
-	// keyed: a row that is there already is replaced, changed or left alone.
+	// keyed says that an existing row is replaced, changed or left alone.
 	keyed bool
 	// listed: it names its columns.
 	listed bool
@@ -126,7 +126,7 @@ func (i *insertion) column(name string, n int) {
 }
 
 // isKeyName reports whether a column of that name is a row's key, and not a
-// reference to another's.
+// reference to another row's.
 func isKeyName(name string) bool {
 	switch len(name) {
 	case 2:
@@ -137,7 +137,7 @@ func isKeyName(name string) bool {
 	return false
 }
 
-// source reads an INSERT from behind its columns into its first row.
+// source reads an INSERT from after its columns into its first row.
 func (s *scan) source(i *insertion, depth int) {
 	for !s.leaves(depth) {
 		switch kw := s.tok.kw; {

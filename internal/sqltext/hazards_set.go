@@ -93,7 +93,7 @@ func (a *assignments) collect(c cursor) {
 	}
 }
 
-// add notes the column at which c stands, if it stands at one.
+// add notes the column at which c stands, if it is at one.
 func (a *assignments) add(c *cursor, group int) {
 	if a.n == maxAssigned || c.tok.typ != tokWord && c.tok.typ != tokIdent {
 		return
@@ -142,8 +142,8 @@ func (s *scan) value(a *assignments) (self bool) {
 		wrap = s.wraps()
 		// closed: the column itself, or what wraps it, has ended.
 		closed bool
-		// same: the column was met where its value stays as it is, provided
-		// that nothing is done with the whole.
+		// same: the column was met where its value stays as it is, unless
+		// something is done with the whole.
 		same, whole = false, true
 		// named, reads: a subquery names an assigned column, and reads the table.
 		named, reads    bool
@@ -197,8 +197,8 @@ func (s *scan) value(a *assignments) (self bool) {
 	return self || same && !whole || named && reads
 }
 
-// wrap is what a right side begins with, in which a column may stand and be the
-// same the second time.
+// wrap is what a right side begins with if a column in it is the same the second
+// time.
 type wrap uint8
 
 const (
@@ -220,7 +220,7 @@ func (s *scan) wraps() wrap {
 	return wrapNothing
 }
 
-// keeps reports whether the column at which s stands is, within w, left as it is.
+// keeps reports whether w leaves the column at s as it is.
 func (s *scan) keeps(w wrap, depth, cases int) bool {
 	switch w {
 	case wrapCase:
@@ -239,9 +239,9 @@ func (s *scan) keeps(w wrap, depth, cases int) bool {
 	return false
 }
 
-// refers reports whether the name at which s stands is the column being
-// assigned, or another one assigned by the same SET. MySQL assigns from left to
-// right: what was assigned before has its new value, the same every time.
+// refers reports whether the name at s is the column being assigned, or another
+// one assigned by the same SET. MySQL assigns from left to right: what was
+// assigned before has its new value, the same every time.
 func (a *assignments) refers(s *scan) (own, other bool) {
 	name, qualifier := s.plain(s.tok), s.plain(s.qualifier())
 	for i := range a.n {
@@ -270,7 +270,7 @@ func (a *assignments) refers(s *scan) (own, other bool) {
 	return own, other
 }
 
-// names reports whether s stands at the name of an assigned column.
+// names reports whether s is at the name of an assigned column.
 func (a *assignments) names(s *scan) bool {
 	name := s.plain(s.tok)
 	for i := range a.n {
@@ -281,8 +281,8 @@ func (a *assignments) names(s *scan) bool {
 	return false
 }
 
-// guards reports whether the comparison at which s stands holds no more after
-// the assignments: its column is given another value than it is compared with.
+// guards reports whether the comparison at s no longer holds after the
+// assignments: its column is given another value than it is compared with.
 func (a *assignments) guards(s *scan) bool {
 	if a == nil {
 		return false
@@ -320,7 +320,8 @@ func plain(name string) string {
 	return name
 }
 
-// sameName compares names as most databases do columns', in any case.
+// sameName compares names as most databases compare those of columns, ignoring
+// case.
 func sameName(a, b string) bool {
 	if len(a) != len(b) {
 		return false

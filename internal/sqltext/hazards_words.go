@@ -1,6 +1,6 @@
 package sqltext
 
-// varies is how what a function gives differs from one time to another.
+// varies is how a function's result differs from one time to another.
 type varies uint8
 
 const (

@@ -271,7 +271,7 @@ func upper(buf *[maxWord]byte, word string) []byte {
 	return buf[:len(word)]
 }
 
-// call is what calling a function of the database means for the session.
+// call is what calling a database's function means for the session.
 type call uint8
 
 const (

@@ -131,7 +131,7 @@ func (l *lexer) word() token {
 	return t
 }
 
-// skipName moves behind the characters of a name and extra, which 0 is not.
+// skipName moves past the characters of a name and extra, unless extra is 0.
 func (l *lexer) skipName(extra byte) {
 	for l.pos < len(l.text) {
 		c := l.text[l.pos]
@@ -142,8 +142,8 @@ func (l *lexer) skipName(extra byte) {
 	}
 }
 
-// quoted moves behind the quote that starts at pos. A doubled quote is a
-// character, and so is one behind a backslash where backslashes escape.
+// quoted moves past the quote that starts at pos. A doubled quote is a character,
+// and so is one after a backslash where backslashes escape.
 func (l *lexer) quoted(quote byte, backslash bool) {
 	i := l.pos + 1
 	for i < len(l.text) {
@@ -198,7 +198,7 @@ func (l *lexer) until(i int, end string) {
 	l.pos = i + n + len(end)
 }
 
-// dollarQuoted moves behind a $tag$…$tag$, if one starts at pos.
+// dollarQuoted moves past a $tag$…$tag$, if one starts at pos.
 func (l *lexer) dollarQuoted() bool {
 	i := l.pos + 1
 	if c := l.at(i); c != '$' && !isWordStart(c) {
@@ -214,8 +214,8 @@ func (l *lexer) dollarQuoted() bool {
 	return true
 }
 
-// userVar moves behind MySQL's @name, if one starts at pos. The host of an
-// account (root@localhost) looks the same.
+// userVar moves past MySQL's @name, if one starts at pos. The host of an account
+// (root@localhost) looks the same.
 func (l *lexer) userVar() bool {
 	switch c := l.at(l.pos + 1); {
 	case c == '\'' || c == '"' || c == '`':
@@ -232,8 +232,8 @@ func (l *lexer) userVar() bool {
 
 const byteOrderMark = "\ufeff"
 
-// skipBlank moves behind blanks and comments. An executable comment of MySQL
-// is code: only its marks are skipped.
+// skipBlank moves past blanks and comments. An executable comment of MySQL is
+// code: only its marks are skipped.
 func (l *lexer) skipBlank() {
 	for l.pos < len(l.text) {
 		c, after := l.text[l.pos], l.at(l.pos+1)

@@ -3,9 +3,9 @@ package sqltext
 import "strings"
 
 // Mask gives text without the values in it: every literal is a ?, comments are
-// left out and blanks are single. What is between double quotes is a value to
-// some databases where it stands for one, so that only names of tables are kept
-// there. Texts that differ in values only become the same.
+// left out and blanks are single. Some databases take what is between double
+// quotes for a value where one may stand, so it is kept only for names of tables.
+// Texts that differ in values only become the same.
 func Mask(f Flavor, text string) string {
 	c := cursor{lex: lexer{text: text, flavor: f}, end: len(text)}
 	c.tok, c.ahead = c.read(), token{}
@@ -81,7 +81,7 @@ func Shape(f Flavor, text string) string {
 	return out.String()
 }
 
-// skipRow moves from a comma to the end of the row behind it.
+// skipRow moves from a comma to the end of the row after it.
 func (c *cursor) skipRow(depth int) {
 	c.advance()
 	for c.advance(); !c.atEnd() && !(c.tok.char == ')' && c.depth == depth+1); c.advance() {

@@ -54,7 +54,8 @@ type parser struct {
 	main   int
 	levels [maxLevels]level
 	fx     effects
-	// inert: the statement's inner code is not run by it, its effects do not count.
+	// inert says that the statement does not run its inner code, whose effects do
+	// not count.
 	inert bool
 	// config is the depth within an open set_config(…), else 0.
 	config int
@@ -63,7 +64,7 @@ type parser struct {
 	blocks int
 	// expression has a bit set for each open block that is a CASE expression.
 	expression uint64
-	// nested counts the statements in front of this one that run it.
+	// nested counts the statements before this one that run it.
 	nested int
 }
 
@@ -109,8 +110,8 @@ func (p *parser) nameOf(t token) string {
 	return ""
 }
 
-// step looks at what the current token does and moves to the next. It stays
-// within the statement.
+// step reads what the current token does and moves to the next. It stays within
+// the statement.
 func (p *parser) step() {
 	if p.atEnd() {
 		return
@@ -203,7 +204,7 @@ func (p *parser) close() {
 		p.fx |= fxReads
 	}
 	if p.config != 0 && p.config == p.depth {
-		// With true as its last argument it ends with the transaction.
+		// With true as its last argument the setting ends with the transaction.
 		if p.prev[0].kw != kwTrue || p.prev[1].char != ',' {
 			p.fx |= fxPins
 		}
@@ -297,7 +298,7 @@ func (p *parser) reads(kw keyword) {
 	}
 }
 
-// into looks at t, the token behind an INTO, for where a query's rows go.
+// into reads from t, the token after an INTO, where a query's rows go.
 func (p *parser) into(t token) {
 	switch p.prev[1].kw {
 	case kwInsert, kwReplace, kwMerge, kwAs:
@@ -377,8 +378,8 @@ func (p *parser) push(expression bool) {
 	p.blocks++
 }
 
-// startsInner reports whether the current token begins a statement within a
-// body. With head it may also be the body itself, behind the routine's head.
+// startsInner reports whether the current token begins a statement within a body.
+// With head it may also be the body itself, after the routine's head.
 func (p *parser) startsInner(head bool) bool {
 	if 0 < p.blocks && p.blocks <= 64 && p.expression&(1<<(p.blocks-1)) != 0 {
 		return false

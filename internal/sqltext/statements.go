@@ -33,8 +33,8 @@ func (p *reader) start() Class {
 	return Class{Kind: Opaque}
 }
 
-// commit reads the words behind a COMMIT, or behind another word for it or
-// for ROLLBACK.
+// commit reads the words after a COMMIT, or after another word for it or for
+// ROLLBACK.
 func (p *reader) commit(k Kind) Class {
 	p.step()
 	if p.tok.kw == kwPrepared {
@@ -102,8 +102,8 @@ func (p *reader) named(k Kind) Class {
 // postgresName is how many bytes of a name PostgreSQL keeps.
 const postgresName = 63
 
-// fold gives an identifier the form under which the database compares it. It
-// is not ok for one that is not spelled out.
+// fold gives an identifier the form in which the database compares it. ok is
+// false for one that is not spelled out.
 func fold(f Flavor, quoted bool, name string) (folded string, ok bool) {
 	if quoted {
 		if c := name[0]; c == 'U' || c == 'u' {
@@ -190,8 +190,8 @@ func (p *reader) create() Class {
 	return Class{Kind: DDL, ImplicitCommit: f == MySQL}
 }
 
-// createOptions steps over what stands between CREATE and the kind of object,
-// and reports whether that says TEMPORARY.
+// createOptions steps over what is between CREATE and the kind of object, and
+// reports whether that says TEMPORARY.
 func (p *reader) createOptions() (temporary bool) {
 	for !p.atEnd() {
 		switch t := p.tok; {
@@ -324,8 +324,8 @@ func (p *reader) format() {
 	}
 }
 
-// explainOptions reads (ANALYZE [value], …) if it stands here, and reports
-// whether the statement will be run. The last value given counts.
+// explainOptions reads (ANALYZE [value], …) if it is here, and reports whether
+// the statement will be run. The last value given counts.
 func (p *reader) explainOptions() bool {
 	ahead := p.lex
 	switch first := ahead.next(); {

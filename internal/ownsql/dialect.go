@@ -1,0 +1,45 @@
+// Package ownsql writes bed's own statements as each database wants them.
+package ownsql
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/bedsql/bed/internal/sqltext"
+)
+
+// Dialect is how a database wants them.
+type Dialect struct {
+	sqltext.Flavor
+	// Now is the expression for its clock, in milliseconds since the epoch.
+	Now string
+}
+
+// Text writes a statement for the database: ? are its parameters, and it holds no
+// other ?; {now} is the clock.
+func (d Dialect) Text(statement string) string {
+	statement = strings.ReplaceAll(statement, "{now}", d.Now)
+	if d.Flavor != sqltext.Postgres {
+		return statement
+	}
+	return Numbered(statement)
+}
+
+// List repeats an item n times, at least once.
+func List(n int, item, separator string) string {
+	return strings.Repeat(item+separator, n-1) + item
+}
+
+// Numbered writes each ? as $1, $2 …, as PostgreSQL wants it.
+func Numbered(statement string) string {
+	var b strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(statement, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("$" + strconv.Itoa(n))
+		statement = after
+	}
+}

@@ -1,0 +1,70 @@
+package sqltext
+
+import (
+	"strings"
+	"testing"
+)
+
+// deed is what a server did with a text: its second opinion of the class.
+type deed struct {
+	rows, defined bool // other rows, other definitions
+	several       bool // it answered to more than one statement
+	begun         bool // a transaction is open that was not
+	committed     bool // the transaction that was open
+	lost          bool // that transaction is gone, and not committed
+	session       bool // the session is not what it was
+	doubled       bool // the same text again, at once, changed rows once more
+}
+
+// against says in what the deed is not that of a text of a class. What is opaque
+// may do anything, and so may several statements, but for what their class says.
+func (d deed) against(c Class) string {
+	control := c.Kind == Multi && c.Pins
+	switch kind := c.Kind; {
+	case kind == Opaque:
+	case d.several && kind != Multi:
+		return "took it for several statements"
+	case kind == Session && c.Pins && !d.committed: // a table of the session's own may hide another
+	case d.rows && kind != DML && kind != DDL && kind != Multi:
+		return "changed rows"
+	case d.defined && kind != DDL && kind != Multi:
+		return "changed definitions"
+	case d.begun && kind != Begin && kind != AutocommitOff && !c.Chain && !control:
+		return "began a transaction"
+	case d.committed && kind != Commit && !c.ImplicitCommit && !control:
+		return "committed the transaction"
+	case d.lost && kind != Rollback && !control:
+		return "rolled the transaction back"
+	case d.session && (kind == Read || kind == DML || kind == DDL || kind == Empty) && !c.Pins && !c.NeedsSession:
+		return "changed the session"
+	case d.doubled:
+		return "changed rows again when it ran again"
+	}
+	return ""
+}
+
+// runsTwice is whether a text must leave the same rows when it runs once more: it
+// has no hazard. Whether a table generates the key of an INSERT its text does not
+// tell, nor what a query within it finds then.
+func runsTwice(c Class, text string) bool {
+	return c.Kind == DML && c.Hazards == 0 && !c.Insert && !strings.Contains(strings.ToUpper(text), "SELECT")
+}
+
+// addTexts adds all cases of a flavor to the corpus.
+func addTexts(f *testing.F, flavor Flavor) {
+	f.Helper()
+	for i, fl := range flavors {
+		if fl.flavor == flavor {
+			for _, text := range texts(f, i) {
+				f.Add(text)
+			}
+		}
+	}
+}
+
+// reaches is whether a text may do what no restoring of a database takes back:
+// what is prepared in two phases outlives its session and keeps its locks.
+func reaches(text string) bool {
+	upper := strings.ToUpper(text)
+	return len(text) > 2000 || strings.Contains(upper, "PREPARE") && (strings.Contains(upper, "XA") || strings.Contains(upper, "TRANSACTION"))
+}
