@@ -36,8 +36,8 @@ CREATE TABLE IF NOT EXISTS transaction_log (
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
 CREATE TABLE IF NOT EXISTS bed_log (
-  name  VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- identity
-  value VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- a UUID, given to the log when it is opened for the first time
+  name  VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- identity; receipts-… for a data source, by the hash of its name
+  value VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
   PRIMARY KEY (name)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
@@ -94,8 +94,8 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the log whose work this is
-  log_id        VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- which transaction log holds it
+  unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry whose work this is
+  log_id        VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
   keep_until    BIGINT NOT NULL,      -- not purged before
@@ -133,8 +133,8 @@ CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_
 CREATE INDEX IF NOT EXISTS transaction_log_keys ON transaction_log (receipt) WHERE fingerprint > '';
 
 CREATE TABLE IF NOT EXISTS bed_log (
-  name  VARCHAR(40) COLLATE "C" NOT NULL PRIMARY KEY, -- identity
-  value VARCHAR(80) NOT NULL                          -- a UUID, given to the log when it is opened for the first time
+  name  VARCHAR(40) COLLATE "C" NOT NULL PRIMARY KEY, -- identity; receipts-… for a data source, by the hash of its name
+  value VARCHAR(80) NOT NULL                          -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
 );
 
 CREATE TABLE IF NOT EXISTS bed_attempt (
@@ -190,8 +190,8 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) COLLATE "C" NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) NOT NULL, -- the log whose work this is
-  log_id        VARCHAR(40) NOT NULL, -- which transaction log holds it
+  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is
+  log_id        VARCHAR(40) NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
   keep_until    BIGINT NOT NULL,      -- not purged before
@@ -229,8 +229,8 @@ CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_
 CREATE INDEX IF NOT EXISTS transaction_log_keys ON transaction_log (receipt) WHERE fingerprint > '';
 
 CREATE TABLE IF NOT EXISTS bed_log (
-  name  VARCHAR(40) NOT NULL PRIMARY KEY, -- identity
-  value VARCHAR(80) NOT NULL              -- a UUID, given to the log when it is opened for the first time
+  name  VARCHAR(40) NOT NULL PRIMARY KEY, -- identity; receipts-… for a data source, by the hash of its name
+  value VARCHAR(80) NOT NULL              -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
 );
 
 CREATE TABLE IF NOT EXISTS bed_attempt (
@@ -286,8 +286,8 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) NOT NULL, -- the log whose work this is
-  log_id        VARCHAR(40) NOT NULL, -- which transaction log holds it
+  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is
+  log_id        VARCHAR(40) NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
   keep_until    BIGINT NOT NULL,      -- not purged before

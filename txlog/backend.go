@@ -36,7 +36,8 @@ func (f Flavor) String() string {
 	return "unknown"
 }
 
-// flavorOf knows the names that Open and Schema take; 0 for any other.
+// flavorOf gives the flavor for the names that Open and Schema take; 0 for any
+// other.
 func flavorOf(name string) Flavor {
 	switch name {
 	case "mysql", "mariadb":
@@ -72,10 +73,11 @@ var backends struct {
 	byName map[string]Backend
 }
 
-// RegisterBackend makes a database known to [Open] under one of the names
-// "mysql", "postgres" or "sqlite". It is meant for the init function of the
-// database's package; a later call replaces an earlier one. It panics when the
-// backend has no Connector or no Flavor.
+// RegisterBackend makes a database known to [Open] under a name: "mysql", "postgres"
+// or "sqlite", which the other names of the same database lead to ("mariadb", "pgx"),
+// or one of its own. It is meant for the init function of the database's package; a
+// later call replaces an earlier one. It panics if the backend has no Connector, or
+// its Flavor is none of those above.
 func RegisterBackend(name string, b Backend) {
 	if b.Connector == nil || b.Flavor.String() == "unknown" {
 		panic("txlog: RegisterBackend " + name + ": it needs a Flavor and a Connector")
@@ -143,12 +145,12 @@ type dialError struct{ error }
 
 func (e *dialError) Unwrap() error { return e.error }
 
-// session is a connector whose connections begin with what the log needs
-// whatever the DSN says.
+// session is a connector whose connections begin with the settings that the log
+// needs, whatever the DSN says.
 type session struct {
 	driver.Connector
 	setup []string
-	// keeps: the connections keep statements, see keepingConn.
+	// keeps says that the connections keep statements, see keepingConn.
 	keeps bool
 }
 

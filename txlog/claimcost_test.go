@@ -77,9 +77,9 @@ func TestAClaimReadsOnlyDueRowsInTheOrderOfTheIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, got := range map[string]string{
-			"claim":           plan(t, pool, f, shape{kind: selectDue}, "orders", 0, 10),
-			"DataSources":     plan(t, pool, f, shape{kind: nextDataSource}, ""),
-			"DataSources, at": plan(t, pool, f, shape{kind: nextDataSource}, "down"),
+			"claim":           plan(t, pool, f, shape{kind: selectDue}, "orders", 0, 1<<60, 0, 10),
+			"DataSources":     plan(t, pool, f, shape{kind: nextDataSource}, "", lastName),
+			"DataSources, at": plan(t, pool, f, shape{kind: nextDataSource}, "down", lastName),
 		} {
 			lower := strings.ToLower(got)
 			for _, sorted := range []string{"filesort", "temporary", "temp b-tree", "seq scan", "scan transaction_log"} {

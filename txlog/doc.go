@@ -4,9 +4,10 @@
 // [Open] opens it in MySQL/MariaDB, PostgreSQL or SQLite and creates its tables;
 // [NewMemory] keeps one in the process, for tests.
 //
-// A [Unit] is what is delivered together: one DML, or the statements of one
-// local transaction in their order. Each statement is one entry of the log. A [Storage]
-// keeps units between the moment they are promised and the moment they are known to be delivered.
+// A [Unit] is what is delivered together: one DML, or the statements of one local
+// transaction in their order. In the log it is one entry, which has a row of the table
+// for each statement. A [Storage] keeps units between the moment they are promised
+// and the moment they are known to be delivered.
 //
 // Every unit in a store belongs to somebody for a while: its lease names the
 // owner by a token and ends on the store's own clock. An owner that lost its lease

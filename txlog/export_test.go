@@ -1,6 +1,8 @@
 package txlog
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -23,7 +25,8 @@ func (s *SQLStorage) Removing() Joining { return Joining{s.queue, removing} }
 // Hold takes the place of a write in flight until release is called.
 func (g Joining) Hold() (release func()) { return g.q.Hold() }
 
-// Await waits until so many requests are queued and so many callers wait for room.
+// Await waits until that many requests are queued and that many callers wait for
+// room.
 func (g Joining) Await(t testing.TB, queued, waiting int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -48,7 +51,7 @@ func (s *SQLStorage) RoundTrip() time.Duration { return s.queue.State().RoundTri
 
 // Untold makes the log find out what it removed as on MySQL, whose DELETE
 // cannot tell.
-func (s *SQLStorage) Untold() { s.writer.tells = false }
+func (s *SQLStorage) NotReturning() { s.writer.returning = false }
 
 // What a test of the limits has to know.
 const (
@@ -70,3 +73,13 @@ func ReadParamsColumn(column string) (params string, prepared bool) {
 
 // Unlocked has claims find due rows without locking them.
 func (s *SQLStorage) Unlocked() { s.db.unlocked = true }
+
+// AddAgain repeats the write of a unit whose lease ends at deadline.
+func (s *SQLStorage) AddAgain(ctx context.Context, u *Unit, deadline time.Time) error {
+	r := newRequest(adding)
+	r.lease, r.deadline = time.Hour, deadline
+	if err := errors.Join(validate(u, s.token), s.writer.encode(r, []*Unit{u})); err != nil {
+		return err
+	}
+	return s.writer.write(ctx, []*request{r}, true)
+}

@@ -9,7 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/journal"
 )
 
-// probeJournal asks for all tables and columns at once: on nearly every opening
+// probeJournal asks for all tables and columns at once: at nearly every opening
 // they are there.
 func (db *database) probeJournal(ctx context.Context) error {
 	var columns, from []string

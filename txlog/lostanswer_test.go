@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"modernc.org/sqlite"
 
@@ -176,9 +177,16 @@ func TestALogThatStaysUnknownIsInDoubtSoonAfterTheCallersContextEnds(t *testing.
 	t.Parallel()
 	cause := errors.New("connection reset by peer")
 	s, lose, direct := openLossy(t, "lossy-forever", cause)
-	lose.Store(1 << 30)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	const all = 1 << 30
+	lose.Store(all)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	go func() { // the caller goes when the first answer is lost
+		for lose.Load() == all && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
 	start := time.Now()
 	err := s.Add(ctx, time.Hour, unit("UPDATE a"))
 	if !errors.Is(err, txlog.ErrInDoubt) || !errors.Is(err, cause) {
@@ -189,6 +197,25 @@ func TestALogThatStaysUnknownIsInDoubtSoonAfterTheCallersContextEnds(t *testing.
 	}
 	if n := rowCount(t, direct); n != 1 {
 		t.Errorf("%d rows, want 1", n)
+	}
+}
+
+func TestARemovalThatStaysUnknownIsInDoubtAndNotSaidToHaveFailed(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("connection reset by peer")
+	s, lose, direct := openLossy(t, "lossy-removal", cause)
+	u := unit("UPDATE a")
+	if err := s.Add(t.Context(), time.Hour, u); err != nil {
+		t.Fatal(err)
+	}
+	lose.Store(1 << 30)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.Remove(ctx, u); !errors.Is(err, txlog.ErrInDoubt) || !errors.Is(err, cause) {
+		t.Errorf("got error %v, want ErrInDoubt with its cause", err)
+	}
+	if n := rowCount(t, direct); n != 0 {
+		t.Errorf("%d rows, want none", n)
 	}
 }
 
@@ -205,56 +232,99 @@ func TestALogIsNotWrittenAgainWhenItsLeaseMayHaveEnded(t *testing.T) {
 	}
 }
 
+// asleep is a deadline that is an hour ahead by the monotonic clock and an hour ago
+// by the wall clock, as behind the sleep of a machine: nothing gives one but to
+// change the seconds in the first word of a time.
+func asleep() time.Time {
+	t := time.Now().Add(time.Hour)
+	*(*uint64)(unsafe.Pointer(&t)) -= 2 * 3600 << 30
+	return t
+}
+
+// The lease is over, and what became of the unit meanwhile is not its owner's doing.
+func TestAnOwnerWhoseMachineSleptDoesNotTakeForItsOwnWhatOthersDid(t *testing.T) {
+	t.Parallel()
+	s, lose, direct := openLossy(t, "lossy-asleep", errors.New("connection reset by peer"))
+	for what, f := range map[string]func(*txlog.Unit) error{
+		"removed":  func(u *txlog.Unit) error { return s.Remove(t.Context(), u) },
+		"released": func(u *txlog.Unit) error { return s.Release(t.Context(), u, txlog.Verdict{}) },
+	} {
+		u := unit("UPDATE a")
+		if err := s.Add(t.Context(), time.Hour, u); err != nil {
+			t.Fatal(err)
+		}
+		if u.Lease.Deadline = asleep(); !time.Now().Before(u.Lease.Deadline) || !time.Now().Round(0).After(u.Lease.Deadline.Round(0)) {
+			t.Fatalf("the deadline %v is not that of a machine that slept", u.Lease.Deadline)
+		}
+		if _, err := direct.Exec("DELETE FROM transaction_log"); err != nil { // a job delivered it
+			t.Fatal(err)
+		}
+		lose.Store(1)
+		if err := f(u); !errors.Is(err, txlog.ErrLeaseLost) {
+			t.Errorf("%s: got error %v, want ErrLeaseLost", what, err)
+		}
+	}
+}
+
+// What others delivered and removed meanwhile would come back.
+func TestALogIsNotWrittenAgainBehindTheSleepOfAMachine(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db)
+		if err := s.AddAgain(t.Context(), unit("UPDATE a"), asleep()); err == nil {
+			t.Error("it was written")
+		}
+		if n := rowCount(t, db.Open(t)); n != 0 {
+			t.Errorf("%d rows, want none", n)
+		}
+		if err := s.AddAgain(t.Context(), unit("UPDATE a"), time.Now().Add(time.Minute)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestOnARealServerALostAnswerIsMadeGood(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			s := open(t, db.Via(p.Addr()), txlog.WithGrace(50*time.Millisecond))
-			direct := db.Open(t)
+	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
+		s := open(t, db.Via(p.Addr()), txlog.WithGrace(50*time.Millisecond))
+		direct := db.Open(t)
 
-			warm, u := unit("UPDATE a"), unit("UPDATE a")
-			if err := s.Add(t.Context(), time.Minute, warm); err != nil {
-				t.Fatal(err)
-			}
-			struck := p.CutAfter(kind.execute)
-			if err := s.Add(t.Context(), time.Minute, u); err != nil {
-				t.Fatal(err)
-			}
-			<-struck
-			if n := rowCount(t, direct); n != 2 {
-				t.Errorf("%d rows, want 2", n)
-			}
-			if err := s.Remove(t.Context(), warm); err != nil {
-				t.Fatal(err)
-			}
-			struck = p.CutAfter(kind.execute)
-			if err := s.Remove(t.Context(), u); err != nil {
-				t.Errorf("the removal whose answer was lost: %v", err)
-			}
-			<-struck
-			if n := rowCount(t, direct); n != 0 {
-				t.Errorf("%d rows were left", n)
-			}
+		warm, u := unit("UPDATE a"), unit("UPDATE a")
+		if err := s.Add(t.Context(), time.Minute, warm); err != nil {
+			t.Fatal(err)
+		}
+		struck := p.CutAfter(execute)
+		if err := s.Add(t.Context(), time.Minute, u); err != nil {
+			t.Fatal(err)
+		}
+		<-struck
+		if n := rowCount(t, direct); n != 2 {
+			t.Errorf("%d rows, want 2", n)
+		}
+		if err := s.Remove(t.Context(), warm); err != nil {
+			t.Fatal(err)
+		}
+		struck = p.CutAfter(execute)
+		if err := s.Remove(t.Context(), u); err != nil {
+			t.Errorf("the removal whose answer was lost: %v", err)
+		}
+		<-struck
+		if n := rowCount(t, direct); n != 0 {
+			t.Errorf("%d rows were left", n)
+		}
 
-			// The server is away for good after carrying it out.
-			struck = p.CutAfter(kind.execute)
-			p.Refuse()
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
-			if err := s.Add(ctx, time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrInDoubt) {
-				t.Errorf("got error %v, want ErrInDoubt", err)
-			}
-			<-struck
-			// Nothing can be sent any more: that is no doubt.
-			if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err == nil || errors.Is(err, txlog.ErrInDoubt) {
-				t.Errorf("got error %v, want a definite one", err)
-			}
-		})
-	}
+		// The server is away for good after carrying it out.
+		struck = p.CutAfter(execute)
+		p.Refuse()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := s.Add(ctx, time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrInDoubt) {
+			t.Errorf("got error %v, want ErrInDoubt", err)
+		}
+		<-struck
+		// Nothing can be sent any more, so there is no doubt.
+		if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err == nil || errors.Is(err, txlog.ErrInDoubt) {
+			t.Errorf("got error %v, want a definite one", err)
+		}
+	})
 }

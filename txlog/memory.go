@@ -15,16 +15,18 @@ import (
 type Memory struct {
 	identity string
 
-	mu     sync.Mutex
-	units  map[string]*Unit
-	closed bool
+	mu    sync.Mutex
+	units map[string]*Unit
+	// schemas are those of the data sources' receipts.
+	schemas map[string]string
+	closed  bool
 }
 
 var _ Storage = (*Memory)(nil)
 
 // NewMemory makes an empty store.
 func NewMemory() *Memory {
-	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}}
+	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}}
 }
 
 // enter locks the store, unless it is closed or ctx is done.
@@ -390,6 +392,31 @@ func (m *Memory) Identity() string {
 		return ""
 	}
 	return m.identity
+}
+
+// ReceiptSchema implements [Storage].
+func (m *Memory) ReceiptSchema(ctx context.Context, dataSource string) (schema string, known bool, err error) {
+	if err := m.enter(ctx); err != nil {
+		return "", false, err
+	}
+	defer m.mu.Unlock()
+	schema, known = m.schemas[dataSource]
+	return schema, known, nil
+}
+
+// SetReceiptSchema implements [Storage].
+func (m *Memory) SetReceiptSchema(ctx context.Context, dataSource, schema string) error {
+	if err := validateReceiptSchema(dataSource, schema); err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if _, known := m.schemas[dataSource]; !known {
+		m.schemas[dataSource] = schema
+	}
+	return nil
 }
 
 // Close implements [Storage].

@@ -39,14 +39,14 @@ func WithoutCreate() Option { return func(o *options) { o.create = false } }
 // the process than at the file. Values below 1 mean the default.
 func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
 
-// WithLogger sets who is told once, when the log is opened, of what the log's server
-// is or is set to that weakens the promise (a Galera cluster, an untested product).
-// Defaults to logrus's standard logger.
+// WithLogger sets the logger for warnings, once when the log is opened, of what
+// weakens the promise: settings of the log's server (a Galera cluster's), or a product
+// that is not tested. Defaults to logrus's standard logger.
 func WithLogger(l logrus.FieldLogger) Option { return func(o *options) { o.logger = l } }
 
-// WithGrace sets for how long after the end of the caller's context a write
-// whose outcome is not known is repeated until it is known. Defaults to 3 s.
-// Values below 0 mean not at all.
+// WithGrace sets for how long after the end of the caller's context a write to the
+// log whose outcome is not known is still repeated. Defaults to 3 s. Values below 0
+// mean not at all.
 func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
 
 // WithWritesInFlight bounds how many joined writes are under way at a time, each
@@ -62,5 +62,6 @@ func WithWritesInFlight(least, most int) Option {
 
 // WithoutActivity keeps no account of what became of the writes of each minute.
 // Otherwise it is added up in memory and written to the table bed_activity every few
-// seconds, where it is kept for seven days.
+// seconds, where it is kept for seven days. Jobs also learn there that applications
+// write to a data source, and yield to those that tell.
 func WithoutActivity() Option { return func(o *options) { o.noActivity = true } }

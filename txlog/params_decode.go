@@ -44,7 +44,8 @@ func DecodeParams(s string) ([]driver.NamedValue, error) {
 	return args, nil
 }
 
-// unreadable puts the common beginning in front of why a parameter cannot be read.
+// unreadable puts the common beginning before the reason why a parameter cannot
+// be read.
 type unreadable struct{ error }
 
 func (e unreadable) Error() string { return "cannot be read from the log: it " + e.error.Error() }

@@ -156,7 +156,8 @@ func TestParametersOfEveryKindComeBackAsTheyWere(t *testing.T) {
 }
 
 // storedForms are the files of every form in which parameters were ever stored,
-// the newest last. None may be changed or taken away.
+// the newest last, to which a new type adds lines. No line may be changed or
+// taken away.
 var storedForms = []string{"params/1.txt", "params/2.txt"}
 
 func TestParametersAreReadAsTheyWereEverStored(t *testing.T) {

@@ -125,9 +125,9 @@ func cutOffset(s string) (rest string, offset int, utc bool, err error) {
 	return s[:i], offset, false, nil
 }
 
-// location finds the location called name, if it gives t the offset with which
-// t was written; the rules of a zone may have changed since, or be others on
-// this machine.
+// location finds the location called name, if it gives t the offset with which t
+// was written: the rules of a zone may have changed since, or differ on this
+// machine.
 func location(t time.Time, name string, named bool, offset int) *time.Location {
 	if named {
 		if loc := loadLocation(name); loc != nil {
@@ -139,8 +139,8 @@ func location(t time.Time, name string, named bool, offset int) *time.Location {
 	return time.FixedZone(name, offset)
 }
 
-// locations keeps the zones of the system's database that were asked for:
-// loading one reads a file. Names that are not there are not kept.
+// locations keeps the zones of the system's database that were asked for, because
+// loading one reads a file. Names that do not exist are not kept.
 var locations sync.Map
 
 func loadLocation(name string) *time.Location {

@@ -66,7 +66,7 @@ func TestManyLogsAreRemovedWithoutReadingTheWholeLog(t *testing.T) {
 	}
 }
 
-// lockRow holds a row of the log as somebody does who is writing to it.
+// lockRow holds a row of the log as somebody who is writing to it does.
 func lockRow(t *testing.T, db testdb.DB, id string) *sql.Tx {
 	t.Helper()
 	tx, err := db.Open(t).Begin()
@@ -100,7 +100,7 @@ func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, db)
 			if c.untold {
-				s.Untold()
+				s.NotReturning()
 			}
 			units := make([]*txlog.Unit, inLog/max(c.size, 1))
 			for i := range units {
@@ -162,7 +162,7 @@ func TestSafeUpdatesAreNoObstacle(t *testing.T) {
 	for _, untold := range []bool{false, true} {
 		s := open(t, db)
 		if untold {
-			s.Untold()
+			s.NotReturning()
 		}
 		for _, n := range []int{1, 2, 100} {
 			units := make([]*txlog.Unit, n)

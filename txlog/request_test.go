@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// What a write to the log is made of is used again: a caller who left while his
-// was under way must not find himself in another's.
+// What a write to the log is made of is used again: a caller that left while its
+// write was under way must not find its units in another's.
 func TestACallerWhoLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -6,11 +6,14 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/internal/logrow"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -66,21 +69,11 @@ func (db *database) ensureTable(ctx context.Context, t table, create bool) error
 		if probeErr = db.probeTable(ctx, t); probeErr == nil || errors.As(probeErr, &missing) {
 			return probeErr
 		}
-		if lacksRights(err) || !groupcommit.Pause(ctx, try) {
+		if dberr.Of(err).Denied() || !groupcommit.Pause(ctx, try) {
 			break
 		}
 	}
 	return fmt.Errorf("the table %s is not there and cannot be created: %w; %s", t.name, err, advice)
-}
-
-// lacksRights reports whether the account may not do it: to ask again is no use.
-func lacksRights(err error) bool {
-	code := dberr.Of(err)
-	switch code.Number {
-	case 1044, 1142, 1227: // MySQL's
-		return true
-	}
-	return code.State == "42501"
 }
 
 func isDial(err error) bool {
@@ -88,8 +81,8 @@ func isDial(err error) bool {
 	return errors.As(err, &dial)
 }
 
-// createTable runs what the schema has for one table, and nothing for those that
-// are there: PostgreSQL wants their owner even for an index that exists.
+// createTable runs the schema's statements for one table, and nothing for a table
+// that exists: PostgreSQL requires its owner even for an index that is there.
 func (db *database) createTable(ctx context.Context, t table) error {
 	text, err := Schema(db.backend.Flavor.String())
 	if err != nil {
@@ -132,27 +125,15 @@ func (e *missingError) Error() string {
 func (e *missingError) Is(target error) bool { return target == ErrUnusable }
 
 func (db *database) probeTable(ctx context.Context, t table) error {
-	rows, err := db.QueryContext(ctx, "SELECT * FROM "+t.name+" WHERE 1 = 0")
+	there, err := dbserver.Columns(ctx, db, t.name)
 	if err != nil {
 		return err
-	}
-	defer rows.Close()
-	names, err := rows.Columns()
-	if err != nil {
-		return err
-	}
-	there := map[string]bool{}
-	for _, name := range names {
-		there[strings.ToLower(name)] = true
 	}
 	var missing []string
 	for _, name := range t.columns {
-		if !there[name] {
+		if !slices.Contains(there, name) {
 			missing = append(missing, name)
 		}
-	}
-	if err := rows.Err(); err != nil {
-		return err
 	}
 	if missing != nil {
 		return &missingError{table{t.name, missing}}
@@ -160,14 +141,14 @@ func (db *database) probeTable(ctx context.Context, t table) error {
 	return nil
 }
 
-// readIdentity reads who the log is, and gives it an identity when nobody has
-// done so yet.
+// readIdentity reads the log's identity, and gives it one if nobody has done so
+// yet.
 func (db *database) readIdentity(ctx context.Context) (string, error) {
-	identity, err := db.selectIdentity(ctx)
+	identity, err := db.fact(ctx, logrow.Identity)
 	if errors.Is(err, sql.ErrNoRows) {
-		if _, err = db.ExecContext(ctx, db.backend.Flavor.text(shape{kind: insertIdentity}), uuid.NewString()); err == nil {
+		if err = db.addFact(ctx, logrow.Identity, uuid.NewString()); err == nil {
 			// Somebody else's may have come first.
-			identity, err = db.selectIdentity(ctx)
+			identity, err = db.fact(ctx, logrow.Identity)
 		}
 	}
 	switch {
@@ -190,8 +171,14 @@ func (e *identityError) Error() string {
 // Is makes errors.Is(err, ErrUnusable) true.
 func (e *identityError) Is(target error) bool { return target == ErrUnusable }
 
-func (db *database) selectIdentity(ctx context.Context) (string, error) {
-	var identity string
-	err := db.QueryRowContext(ctx, db.backend.Flavor.text(shape{kind: selectIdentity})).Scan(&identity)
-	return identity, err
+// fact reads a row of bed_log; sql.ErrNoRows if there is none.
+func (db *database) fact(ctx context.Context, name string) (value string, err error) {
+	err = db.QueryRowContext(ctx, db.backend.Flavor.text(shape{kind: selectFact}), name).Scan(&value)
+	return value, err
+}
+
+// addFact adds a row to bed_log, unless there is one of that name.
+func (db *database) addFact(ctx context.Context, name, value string) error {
+	_, err := db.ExecContext(ctx, db.backend.Flavor.text(shape{kind: insertFact}), name, value)
+	return err
 }

@@ -3,13 +3,14 @@ package txlog
 import (
 	"context"
 
-	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/internal/ownsql"
 )
 
 // insertArraysText inserts any number of rows into PostgreSQL, each column an
-// array of the rows' values: one statement to prepare, and its parameters cost
-// the server less than those of a list of rows. Where an array ends early its
-// first value counts for the rows behind, or, if it is empty, their id.
+// array of the rows' values: there is one statement to prepare, and its
+// parameters cost the server less than those of a list of rows. Where an array
+// ends early its first value stands for the remaining rows, or, if it is empty,
+// their id.
 const insertArraysText = ` SELECT r.id, '` + transactionType + `',
   COALESCE(r.data_source, ($2::text[])[1]), COALESCE(r.text, ($3::text[])[1]), COALESCE(r.parameters, ($4::text[])[1]), {now}, 0,
   COALESCE(r.transaction_id, ($5::text[])[1], r.id), COALESCE(r.statement_no, ($6::int[])[1]), COALESCE(r.statement_count, ($7::int[])[1]),
@@ -23,7 +24,7 @@ const insertArraysText = ` SELECT r.id, '` + transactionType + `',
 
 // insertArrays writes rows by one statement.
 func insertArrays(ctx context.Context, q runner, rows []*row) error {
-	text := func(of func(*row) string) any { return arrayOf(rows, of, pgtext.AppendElement) }
+	text := func(of func(*row) string) any { return arrayOf(rows, of, ownsql.AppendElement) }
 	number := func(of func(*row) int64) any { return arrayOf(rows, of, appendInt) }
 	none := func(of func(*row) string) any {
 		for _, r := range rows {
@@ -34,7 +35,7 @@ func insertArrays(ctx context.Context, q runner, rows []*row) error {
 		return "{}"
 	}
 	_, err := q.run(ctx, shape{kind: insertColumns},
-		arrayOfAll(rows, func(r *row) string { return r.id }, pgtext.AppendElement),
+		arrayOfAll(rows, func(r *row) string { return r.id }, ownsql.AppendElement),
 		text(func(r *row) string { return r.source }),
 		text(func(r *row) string { return r.text }),
 		text(func(r *row) string { return r.params }),
@@ -50,8 +51,8 @@ func insertArrays(ctx context.Context, q runner, rows []*row) error {
 	return err
 }
 
-// arrayOf gives a column's values as PostgreSQL writes an array, which every
-// driver can send: all of them, or the one that all rows have.
+// arrayOf gives a column's values in PostgreSQL's notation of an array, which
+// every driver can send: all values, or the one that all rows share.
 func arrayOf[T comparable](rows []*row, of func(*row) T, add func([]byte, T) []byte) string {
 	first := of(rows[0])
 	for _, r := range rows[1:] {

@@ -2,6 +2,7 @@ package txlog
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 )
@@ -16,15 +17,17 @@ type claimer struct {
 	claims int
 	// prefix is what the tokens of the claims begin with.
 	prefix string
+	// reaches are by data source.
+	reaches map[string]*reach
 }
 
-// begin waits for the turn of a claim. On MySQL a process makes one at a time:
-// there a claim locks, until it is committed, also the row behind its last one
-// in the index: the first of the next data source, which a claim for that would
-// skip as somebody else's. What a claim of another process hides is found by
-// the next.
+// begin waits for the turn of a claim. On MySQL a process makes one claim at a
+// time: there a claim also locks, until it is committed, the row behind its last
+// one in the index. That is the first of the next data source, which a claim for
+// that data source would skip as somebody else's. What a claim of another process
+// hides is found by the next one.
 func (c *claimer) begin(ctx context.Context) (done func(), err error) {
-	// Prepared before the transaction takes a connection, see within.
+	// It is prepared before the transaction takes a connection, see within.
 	if c.db.backend.Flavor != FlavorSQLite {
 		if _, err := c.db.stmt(ctx, c.due()); err != nil {
 			return nil, err
@@ -49,18 +52,20 @@ func (c *claimer) due() shape {
 	return shape{kind: selectDue}
 }
 
-// claim takes units in one local transaction. If its COMMIT is not answered the
-// units rest until the lease ends, whose token nobody knows.
+// claim takes units in one local transaction. If its COMMIT is not answered, the
+// units rest until the lease ends, because nobody knows its token.
 //
 // The rows are locked as they are found, so that claimers do not wait for each
-// other; but it is the UPDATE that decides, which takes only what is still due:
-// on a Galera cluster another node grants the same lock, and TiDB has none that is
-// skipped. Who comes second finds fewer rows, or is refused at COMMIT.
+// other. But it is the UPDATE that decides, and it takes only what is still due:
+// on a Galera cluster another node grants the same lock, and TiDB skips no locks.
+// The second claimer finds fewer rows, or is refused at COMMIT.
 func (c *claimer) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
 	lease := Lease{Token: c.token(), Deadline: time.Now().Add(r.Lease)}
 	var due []stored
+	reach := c.reach(r.DataSource)
+	from, look := reach.begin(time.Now()), look{}
 	err := c.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
-		due, err = units(ctx, q, c.due(), r.DataSource, millis(r.MinAge), r.Limit)
+		due, look, err = c.find(ctx, q, r, from)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -88,12 +93,40 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) ([]*Unit, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.db.backend.Flavor != FlavorSQLite { // its index keeps nothing of what was claimed
+		reach.end(look, len(due), time.Now())
+	}
 	claimed := make([]*Unit, len(due))
 	for i, u := range due {
 		u.Lease, u.Leased, u.AtOnce = lease, true, false
 		claimed[i] = u.Unit
 	}
 	return claimed, nil
+}
+
+// find finds due units after from, and those that are due at once.
+func (c *claimer) find(ctx context.Context, q runner, r *ClaimRequest, from int64) (due []stored, l look, err error) {
+	if from > atOnce {
+		due, err = units(ctx, q, c.due(), r.DataSource, atOnce, atOnce, millis(r.MinAge), r.Limit)
+	}
+	began := time.Now()
+	if err == nil && len(due) < r.Limit {
+		begin := from
+		if begin == atOnce {
+			begin = longAgo
+		}
+		var more []stored
+		more, err = units(ctx, q, c.due(), r.DataSource, begin, math.MaxInt64, millis(r.MinAge), r.Limit-len(due))
+		due = append(due, more...)
+		l = look{from: from, took: max(time.Since(began), 1), full: len(due) == r.Limit}
+		if n := len(due); n > 0 {
+			if !due[n-1].AtOnce {
+				l.last = due[n-1].NextTry.UnixMilli()
+			}
+			l.settled = due[0].now - millis(r.MinAge) - lateCommit.Milliseconds()
+		}
+	}
+	return due, l, err
 }
 
 // taken keeps those units of due that bear the token.
@@ -111,8 +144,25 @@ func (c *claimer) taken(ctx context.Context, q runner, due []stored, token strin
 	return ours, err
 }
 
-// token gives one that no claim had before. Those of one process differ
-// mostly in their last three digits, so that an operator sees whose units are whose.
+// reach is that of a data source. It serves one claim at a time, or several that
+// disturb each other's figures a little.
+func (c *claimer) reach(dataSource string) *reach {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.reaches[dataSource]
+	if r == nil {
+		if c.reaches == nil {
+			c.reaches = map[string]*reach{}
+		}
+		r = &reach{}
+		c.reaches[dataSource] = r
+	}
+	return r
+}
+
+// token gives a token that no claim has had before. Those of one process differ
+// mostly in their last three digits, so that an operator sees which units belong
+// together.
 func (c *claimer) token() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -22,7 +23,8 @@ type runner interface {
 type database struct {
 	*sql.DB
 	backend Backend
-	// unlocked: FOR UPDATE SKIP LOCKED is not to be used, it locks nothing (TiDB).
+	// unlocked says that FOR UPDATE SKIP LOCKED is not to be used, because it
+	// locks nothing (TiDB).
 	unlocked bool
 
 	mu    sync.RWMutex
@@ -57,7 +59,8 @@ func sessionSetup(f Flavor) []string {
 		// READ COMMITTED: claims and removals lock records, never gaps.
 		return []string{
 			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-			// Where sql_safe_updates is set for all, no DELETE with a hint is safe enough.
+			// Where sql_safe_updates is set for all, a DELETE with a hint is not
+			// safe enough.
 			"SET autocommit = 1, completion_type = 0, sql_safe_updates = 0, NAMES utf8mb4",
 		}
 	case FlavorSQLite:
@@ -192,30 +195,63 @@ func (r immediate) query(ctx context.Context, sh shape, args ...any) (*sql.Rows,
 	return r.QueryContext(ctx, FlavorSQLite.text(sh), args...)
 }
 
-// inTx runs f in one local transaction.
+// inTx runs f in one local transaction. After an error of COMMIT or ROLLBACK its
+// connection is not used again: the transaction may still be open (Galera's 1047),
+// what is written next would be part of it, and the next BEGIN would commit it.
 func (db *database) inTx(ctx context.Context, f func(context.Context, runner) error) error {
 	if db.backend.Flavor == FlavorSQLite {
 		return db.inImmediate(ctx, f)
 	}
+	conn, tx, err := db.begin(ctx)
+	if err != nil {
+		return fmt.Errorf("%w (%w)", err, errNotSent)
+	}
+	clean := false
+	defer func() {
+		if !clean { // or f panicked
+			_ = tx.Rollback()
+			discard(conn)
+		}
+		_ = conn.Close()
+	}()
+	if err := f(ctx, within{db, tx}); err != nil {
+		// Without COMMIT nothing is written, whatever became of the connection.
+		clean = tx.Rollback() == nil
+		return fmt.Errorf("%w (%w)", err, errNotSent)
+	}
+	err = tx.Commit()
+	clean = err == nil
+	return err
+}
+
+// begin begins a local transaction on a connection of its own. The pool may hold
+// connections that are dead; as database/sql does, it passes over them.
+func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err error) {
 	var opts *sql.TxOptions
 	if db.backend.Flavor == FlavorPostgres {
 		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	tx, err := db.BeginTx(ctx, opts)
-	if err != nil {
-		return fmt.Errorf("%w (%w)", err, errNotSent)
+	for range db.Stats().MaxOpenConnections + 1 {
+		if conn, err = db.Conn(ctx); err != nil {
+			return nil, nil, err
+		}
+		if tx, err = conn.BeginTx(ctx, opts); err == nil {
+			return conn, tx, nil
+		}
+		_ = conn.Close()
+		if !errors.Is(err, driver.ErrBadConn) {
+			break
+		}
 	}
-	if err := f(ctx, within{db, tx}); err != nil {
-		// Without COMMIT nothing is written, whatever became of the connection.
-		_ = tx.Rollback()
-		return fmt.Errorf("%w (%w)", err, errNotSent)
-	}
-	return tx.Commit()
+	return nil, nil, err
 }
+
+// discard keeps a connection from going back to the pool.
+func discard(conn *sql.Conn) { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }
 
 // inImmediate takes SQLite's write lock at once: a transaction that reads first
 // and writes later fails when another one wrote in between.
-func (db *database) inImmediate(ctx context.Context, f func(context.Context, runner) error) (err error) {
+func (db *database) inImmediate(ctx context.Context, f func(context.Context, runner) error) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("%w (%w)", err, errNotSent)
@@ -224,22 +260,25 @@ func (db *database) inImmediate(ctx context.Context, f func(context.Context, run
 	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}
+	committed := false
+	defer func() {
+		if !committed { // or f panicked
+			rollback(ctx, conn)
+		}
+	}()
 	if err := f(ctx, immediate{conn}); err != nil {
-		rollback(ctx, conn)
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}
-	if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
-		rollback(ctx, conn)
-		return err
-	}
-	return nil
+	_, err = conn.ExecContext(ctx, "COMMIT")
+	committed = err == nil
+	return err
 }
 
 // rollback ends the transaction even if ctx is done. A connection on which that
 // fails does not go back to the pool: it may have no transaction left, or one.
 func rollback(ctx context.Context, conn *sql.Conn) {
 	if _, err := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); err != nil {
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		discard(conn)
 	}
 }
 
@@ -252,7 +291,8 @@ func (db *database) onUnit(ctx context.Context, u *Unit, f func(context.Context,
 }
 
 // runFenced runs a fenced statement over the rows of one unit and reports whether
-// the unit was owned. All its rows have the same owner, so that one of them tells.
+// the unit was owned. All its rows have the same owner, so one of them is enough
+// to tell.
 func runFenced(ctx context.Context, q runner, k kind, before []any, id, token string, rows int) (owned bool, err error) {
 	if rows <= 1 {
 		n, err := q.run(ctx, shape{kind: k, rows: 1}, append(before, id, token)...)

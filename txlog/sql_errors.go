@@ -8,7 +8,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 )
 
-// answered is the judgement for a database that brought none of its own: only
+// answered is the judgement for a database that registered none of its own: only
 // an error with a code of the server's is its answer.
 func answered(err error) bool { return dberr.Of(err).Known() }
 
@@ -18,8 +18,8 @@ func (b *Backend) definite(err error) bool {
 	if errors.As(err, &dial) || errors.Is(err, errNotSent) {
 		return true
 	}
-	// A driver that says ErrBadConn promises that nothing was sent. Not to
-	// trust it costs one more INSERT under the same id.
+	// A driver that says ErrBadConn promises that nothing was sent. Not trusting
+	// it costs one more INSERT under the same id.
 	if errors.Is(err, driver.ErrBadConn) {
 		return false
 	}
@@ -30,8 +30,8 @@ func (b *Backend) definite(err error) bool {
 }
 
 // refused reports whether the database refused what it was given: a part of it
-// might pass. It is not so when the database could not be reached, or others
-// were in the way.
+// might pass. That is not so if the database could not be reached, or others were
+// in the way.
 func (b *Backend) refused(err error) bool {
 	return b.Answered(err) && !b.passing(err)
 }
@@ -39,10 +39,10 @@ func (b *Backend) refused(err error) bool {
 // errNotSent marks failures before a statement left, other than those of dialling.
 var errNotSent = errors.New("it was not sent")
 
-// passing reports whether a definite error comes from other transactions that
-// were in the way (a deadlock, a lock timeout, a serialization failure),
-// or from a connection that died, in the pool or before COMMIT was sent, so that
-// the same statement is worth repeating at once.
+// passing reports whether a definite error is due to other transactions that were
+// in the way (a deadlock, a lock timeout, a serialization failure), or to a
+// connection that died, in the pool or before COMMIT was sent, so that the same
+// statement is worth repeating at once.
 func (b *Backend) passing(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) || b.brokeOff(err) {
 		return true

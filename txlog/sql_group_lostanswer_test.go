@@ -13,48 +13,40 @@ import (
 
 func TestASharedWriteWhoseAnswerWasLostIsMadeGoodForAll(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			direct := db.Open(t)
-			for _, cut := range []func(func([]byte) bool) <-chan struct{}{p.CutAfter, p.CutBefore} {
-				s := open(t, db.Via(p.Addr()), oneWrite)
-				units := someUnits(6)
-				rows := 1 + 2 + 3 + 1 + 2 + 3
-				struck := cut(kind.execute)
-				mustAll(t, together(t, s.Adding(), 6, func(i int) error { return s.Add(t.Context(), time.Minute, units[i]) })())
-				<-struck
-				if n := rowCount(t, direct); n != rows {
-					t.Errorf("%d rows, want %d", n, rows)
+	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
+		direct := db.Open(t)
+		for _, cut := range []func(func([]byte) bool) <-chan struct{}{p.CutAfter, p.CutBefore} {
+			s := open(t, db.Via(p.Addr()), oneWrite)
+			units := someUnits(6)
+			rows := 1 + 2 + 3 + 1 + 2 + 3
+			struck := cut(execute)
+			mustAll(t, together(t, s.Adding(), 6, func(i int) error { return s.Add(t.Context(), time.Minute, units[i]) })())
+			<-struck
+			if n := rowCount(t, direct); n != rows {
+				t.Errorf("%d rows, want %d", n, rows)
+			}
+			// The one that another owner holds is lost, whatever became of the answer.
+			stale := *units[3]
+			stale.Lease.Token = txlog.NewID()
+			struck = cut(execute)
+			errs := together(t, s.Removing(), 6, func(i int) error {
+				if i == 3 {
+					return s.Remove(t.Context(), &stale)
 				}
-				// The one that another owner holds is lost, whatever became of the answer.
-				stale := *units[3]
-				stale.Lease.Token = txlog.NewID()
-				struck = cut(kind.execute)
-				errs := together(t, s.Removing(), 6, func(i int) error {
-					if i == 3 {
-						return s.Remove(t.Context(), &stale)
-					}
-					return s.Remove(t.Context(), units[i])
-				})()
-				<-struck
-				for i, err := range errs {
-					if (i == 3) != errors.Is(err, txlog.ErrLeaseLost) || i != 3 && err != nil {
-						t.Errorf("removal %d: got error %v", i, err)
-					}
-				}
-				mustAll(t, []error{s.Remove(t.Context(), units[3])})
-				if n := rowCount(t, direct); n != 0 {
-					t.Errorf("%d rows were left", n)
+				return s.Remove(t.Context(), units[i])
+			})()
+			<-struck
+			for i, err := range errs {
+				if (i == 3) != errors.Is(err, txlog.ErrLeaseLost) || i != 3 && err != nil {
+					t.Errorf("removal %d: got error %v", i, err)
 				}
 			}
-		})
-	}
+			mustAll(t, []error{s.Remove(t.Context(), units[3])})
+			if n := rowCount(t, direct); n != 0 {
+				t.Errorf("%d rows were left", n)
+			}
+		}
+	})
 }
 
 func TestASharedWriteOfSQLiteWhoseCommitWasNotAnsweredIsMadeGoodForAll(t *testing.T) {
@@ -83,35 +75,27 @@ func TestASharedWriteOfSQLiteWhoseCommitWasNotAnsweredIsMadeGoodForAll(t *testin
 
 func TestARefusedRecordInARepeatedWriteKeepsNobodyInDoubt(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(50*time.Millisecond))
-			refuse(t, db, "refused")
-			units := someUnits(4)
-			units[1].DataSource = "refused"
-			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-			defer cancel()
-			struck := p.CutBefore(kind.execute)
-			errs := together(t, s.Adding(), 4, func(i int) error {
-				if i == 1 {
-					return s.Add(ctx, time.Minute, units[i])
-				}
-				return s.Add(t.Context(), time.Minute, units[i])
-			})()
-			<-struck
-			for i, err := range errs {
-				if i != 1 && err != nil || i == 1 && !errors.Is(err, txlog.ErrInDoubt) {
-					t.Errorf("caller %d: got error %v", i, err)
-				}
+	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
+		s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(50*time.Millisecond))
+		refuse(t, db, "refused")
+		units := someUnits(4)
+		units[1].DataSource = "refused"
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		struck := p.CutBefore(execute)
+		errs := together(t, s.Adding(), 4, func(i int) error {
+			if i == 1 {
+				return s.Add(ctx, time.Minute, units[i])
 			}
-		})
-	}
+			return s.Add(t.Context(), time.Minute, units[i])
+		})()
+		<-struck
+		for i, err := range errs {
+			if i != 1 && err != nil || i == 1 && !errors.Is(err, txlog.ErrInDoubt) {
+				t.Errorf("caller %d: got error %v", i, err)
+			}
+		}
+	})
 }
 
 func TestAMemberWhoseLeaseMayHaveEndedIsNotWrittenAgainWithTheOthers(t *testing.T) {
@@ -142,46 +126,38 @@ func TestAMemberWhoseLeaseMayHaveEndedIsNotWrittenAgainWithTheOthers(t *testing.
 
 func TestAUnitSaysThatAnUnansweredAttemptToAddItMayStillBringItBack(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			for _, callers := range []int{1, 2} {
-				s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(500*time.Millisecond))
-				warm, units := someUnits(callers), someUnits(callers)
-				mustAll(t, together(t, s.Adding(), callers, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
-				if err := s.Remove(t.Context(), warm...); err != nil || warm[0].AddRepeated {
-					t.Fatalf("got %v; repeated: %v", err, warm[0].AddRepeated)
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				reached, send := p.Hold(kind.execute)
-				wait := together(t, s.Adding(), callers, func(i int) error { return s.Add(ctx, time.Minute, units[i]) })
-				errs := make(chan []error, 1)
-				go func() { errs <- wait() }()
-				<-reached
-				cancel()
-				mustAll(t, <-errs)
-				for _, u := range units {
-					if !u.AddRepeated {
-						t.Error("an attempt that was not answered is not told of")
-					}
-				}
-				if err := s.Remove(t.Context(), units...); err != nil {
-					t.Fatal(err)
-				}
-				// The network gives up what it had kept.
-				send()
-				for end := time.Now().Add(time.Minute); len(missing(t, s, units...)) > 0; time.Sleep(time.Millisecond) {
-					if time.Now().After(end) {
-						t.Fatal("the attempt did not arrive")
-					}
-				}
-				mustAll(t, []error{s.Remove(t.Context(), units...)})
+	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
+		for _, callers := range []int{1, 2} {
+			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(500*time.Millisecond))
+			warm, units := someUnits(callers), someUnits(callers)
+			mustAll(t, together(t, s.Adding(), callers, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
+			if err := s.Remove(t.Context(), warm...); err != nil || warm[0].AddRepeated {
+				t.Fatalf("got %v; repeated: %v", err, warm[0].AddRepeated)
 			}
-		})
-	}
+			ctx, cancel := context.WithCancel(t.Context())
+			reached, send := p.Hold(execute)
+			wait := together(t, s.Adding(), callers, func(i int) error { return s.Add(ctx, time.Minute, units[i]) })
+			errs := make(chan []error, 1)
+			go func() { errs <- wait() }()
+			<-reached
+			cancel()
+			mustAll(t, <-errs)
+			for _, u := range units {
+				if !u.AddRepeated {
+					t.Error("an attempt that was not answered is not told of")
+				}
+			}
+			if err := s.Remove(t.Context(), units...); err != nil {
+				t.Fatal(err)
+			}
+			// The network gives up what it had kept.
+			send()
+			for end := time.Now().Add(time.Minute); len(missing(t, s, units...)) > 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the attempt did not arrive")
+				}
+			}
+			mustAll(t, []error{s.Remove(t.Context(), units...)})
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -81,5 +82,21 @@ func refuse(t *testing.T, db testdb.DB, dataSource string) {
 	}
 	if _, err := db.Open(t).Exec(text); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// eachProxied runs f on each server behind a proxy. execute matches the execution
+// of a prepared statement.
+func eachProxied(t *testing.T, f func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool)) {
+	t.Helper()
+	for _, kind := range []struct {
+		fresh   func(testing.TB) testdb.DB
+		execute func([]byte) bool
+	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
+		db := kind.fresh(t)
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			f(t, db, testproxy.New(t, db.Addr()), kind.execute)
+		})
 	}
 }

@@ -16,40 +16,32 @@ import (
 
 func TestWhatQueuesDuringAWriteLeavesAsOneStatement(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			s := open(t, db.Via(p.Addr()), oneWrite)
-			units := someUnits(37)
-			sent := p.Count(kind.execute)
-			mustAll(t, together(t, s.Adding(), len(units), func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) })())
-			if n := sent(); n != 1 {
-				t.Errorf("37 units were added by %d statements, want 1", n)
+	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
+		s := open(t, db.Via(p.Addr()), oneWrite)
+		units := someUnits(37)
+		sent := p.Count(execute)
+		mustAll(t, together(t, s.Adding(), len(units), func(i int) error { return s.Add(t.Context(), time.Hour, units[i]) })())
+		if n := sent(); n != 1 {
+			t.Errorf("37 units were added by %d statements, want 1", n)
+		}
+		for i, u := range units {
+			got, err := s.Get(t.Context(), u.ID)
+			if err != nil || got.Unreadable != nil || len(got.Statements) != len(u.Statements) || !got.Leased || !got.InDoubt {
+				t.Fatalf("unit %d came back as %+v, %v", i, got, err)
 			}
-			for i, u := range units {
-				got, err := s.Get(t.Context(), u.ID)
-				if err != nil || got.Unreadable != nil || len(got.Statements) != len(u.Statements) || !got.Leased || !got.InDoubt {
-					t.Fatalf("unit %d came back as %+v, %v", i, got, err)
-				}
-				if d := time.Until(u.Lease.Deadline); d > time.Hour || d < time.Hour-time.Minute {
-					t.Errorf("the deadline of unit %d is %v from now", i, d)
-				}
+			if d := time.Until(u.Lease.Deadline); d > time.Hour || d < time.Hour-time.Minute {
+				t.Errorf("the deadline of unit %d is %v from now", i, d)
 			}
-			sent = p.Count(kind.execute)
-			mustAll(t, together(t, s.Removing(), len(units), func(i int) error { return s.Remove(t.Context(), units[i]) })())
-			if n := sent(); n != 1 {
-				t.Errorf("37 units were removed by %d statements, want 1", n)
-			}
-			if n := rowCount(t, db.Open(t)); n != 0 {
-				t.Errorf("%d rows were left", n)
-			}
-		})
-	}
+		}
+		sent = p.Count(execute)
+		mustAll(t, together(t, s.Removing(), len(units), func(i int) error { return s.Remove(t.Context(), units[i]) })())
+		if n := sent(); n != 1 {
+			t.Errorf("37 units were removed by %d statements, want 1", n)
+		}
+		if n := rowCount(t, db.Open(t)); n != 0 {
+			t.Errorf("%d rows were left", n)
+		}
+	})
 }
 
 func TestARecordThatTheDatabaseRefusesFailsAloneAndItsGroupWhole(t *testing.T) {
@@ -118,7 +110,7 @@ func TestEachCallerLearnsOfItsOwnLostLeaseInASharedRemoval(t *testing.T) {
 				if db.Driver == testdb.DriverPostgres {
 					continue
 				}
-				s.Untold()
+				s.NotReturning()
 			}
 			units := someUnits(9)
 			units[2].Lease.Token, units[8].Lease.Token = txlog.NewID(), txlog.NewID() // not the storage's own
@@ -149,60 +141,52 @@ func TestEachCallerLearnsOfItsOwnLostLeaseInASharedRemoval(t *testing.T) {
 
 func TestACallerWhoGivesUpOnASentWriteDoesNotBreakItForTheOthers(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		fresh   func(testing.TB) testdb.DB
-		execute func([]byte) bool
-	}{{testdb.MySQL, testproxy.MySQLExecute}, {testdb.Postgres, testproxy.PostgresExecute}} {
-		db := kind.fresh(t)
-		t.Run(db.Driver, func(t *testing.T) {
-			t.Parallel()
-			p := testproxy.New(t, db.Addr())
-			for _, grace := range []time.Duration{-1, time.Minute} {
-				s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(grace))
-				// The statement is prepared for the size of the write to come.
-				warm := someUnits(3)
-				mustAll(t, together(t, s.Adding(), 3, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
-				units := someUnits(3)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				answered := make(chan error, 1)
-				reached, send := p.Hold(kind.execute)
-				sent := p.Count(kind.execute)
-				wait := together(t, s.Adding(), 3, func(i int) error {
-					if i != 1 {
-						return s.Add(t.Context(), time.Minute, units[i])
-					}
-					answered <- s.Add(ctx, time.Minute, units[i])
-					return nil
-				})
-				errs := make(chan []error, 1)
-				go func() { errs <- wait() }()
-				<-reached
-				cancel()
-				if grace < 0 {
-					if err := <-answered; !errors.Is(err, txlog.ErrInDoubt) {
-						t.Errorf("got error %v, want ErrInDoubt", err)
-					}
-					// Whoever is not waiting any more may write to his unit.
-					units[1].DataSource, units[1].Statements[0].SQL, units[1].Lease = "", "", txlog.Lease{}
+	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
+		for _, grace := range []time.Duration{-1, time.Minute} {
+			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(grace))
+			// The statement is prepared for the size of the write to come.
+			warm := someUnits(3)
+			mustAll(t, together(t, s.Adding(), 3, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
+			units := someUnits(3)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			answered := make(chan error, 1)
+			reached, send := p.Hold(execute)
+			sent := p.Count(execute)
+			wait := together(t, s.Adding(), 3, func(i int) error {
+				if i != 1 {
+					return s.Add(t.Context(), time.Minute, units[i])
 				}
-				attempts := sent()
-				send()
-				mustAll(t, <-errs)
-				if grace > 0 {
-					if err := <-answered; err != nil {
-						t.Errorf("got error %v, want none: it was written", err)
-					}
+				answered <- s.Add(ctx, time.Minute, units[i])
+				return nil
+			})
+			errs := make(chan []error, 1)
+			go func() { errs <- wait() }()
+			<-reached
+			cancel()
+			if grace < 0 {
+				if err := <-answered; !errors.Is(err, txlog.ErrInDoubt) {
+					t.Errorf("got error %v, want ErrInDoubt", err)
 				}
-				if gone := missing(t, s, units...); len(gone) != 0 {
-					t.Errorf("%d units are missing", len(gone))
-				}
-				if attempts != 1 || units[0].AddRepeated {
-					t.Errorf("it was sent %d times", attempts)
+				// A caller that is not waiting any more may write to its unit.
+				units[1].DataSource, units[1].Statements[0].SQL, units[1].Lease = "", "", txlog.Lease{}
+			}
+			attempts := sent()
+			send()
+			mustAll(t, <-errs)
+			if grace > 0 {
+				if err := <-answered; err != nil {
+					t.Errorf("got error %v, want none: it was written", err)
 				}
 			}
-		})
-	}
+			if gone := missing(t, s, units...); len(gone) != 0 {
+				t.Errorf("%d units are missing", len(gone))
+			}
+			if attempts != 1 || units[0].AddRepeated {
+				t.Errorf("it was sent %d times", attempts)
+			}
+		}
+	})
 }
 
 func TestAWriteWithoutAnAnswerHoldsNobodyUpForLong(t *testing.T) {
@@ -307,7 +291,7 @@ func TestCloseWritesWhatIsQueuedAndRefusesTheRest(t *testing.T) {
 	})
 }
 
-// What callers are told of their writes is so, whoever gives up when.
+// What callers are told of their writes is true, whoever gives up when.
 func TestWhatCallersAreToldIsSoWhenManyGiveUp(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -5,9 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/logrow"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -72,8 +75,8 @@ func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
 	return found[0], nil
 }
 
-// Units reads the units with these ids, each the one of its first row, in the
-// order of their ids. Those that the log does not hold are left out.
+// Units reads the units with these ids, each that of its first row, in the order
+// of their ids. Those that the log does not hold are left out.
 func (s *SQLStorage) Units(ctx context.Context, ids []string) ([]*Unit, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
@@ -178,7 +181,7 @@ func (s *SQLStorage) decide(ctx context.Context, what, id string, k kind) error 
 		})
 	})
 	if inDoubt {
-		return s.unknown(what+" unit "+head, nil, err)
+		return s.unknown(what+" unit "+head, ErrOutcomeUnknown, err)
 	}
 	if err != nil {
 		return s.failed(what+" unit "+head, err)
@@ -200,12 +203,16 @@ const (
 
 var decisions = map[Decision]kind{DecideRetry: retryRows, DecideDiscard: discardRows, DecidePark: parkRows}
 
+// decideFor bounds a decision for callers whose context has no end.
+const decideFor = time.Hour
+
 // Decide carries a decision out for all units with these ids (of their first
-// rows), or for none, in one local transaction. check, unless nil, is shown each
-// once it is locked, in the order of the ids, and refuses it by an error; also,
-// unless nil, runs what belongs to the decision in the same transaction. ErrNotFound and
-// ErrLeased as for [Storage].Retry; after any other error than these and those of
-// check and also it may be done or not.
+// rows), or for none, in one local transaction. also runs first in it what belongs
+// to the decision, and inserts a row under a key: one whose COMMIT was not answered
+// is repeated, and was made if that row is there. check, unless nil, is shown each unit once
+// it is locked, in the order of the ids, and refuses it by an error. ErrNotFound and
+// ErrLeased as for [Storage].Retry; ErrOutcomeUnknown if it could not be found out
+// whether it was made.
 func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -215,31 +222,40 @@ func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check
 		return fmt.Errorf("%w: %q", ErrNotFound, ids[i])
 	}
 	var verdict error
-	for try, start := 0, time.Now(); ; try++ {
-		err := s.db.inTx(ctx, func(ctx context.Context, q runner) error {
-			verdict = s.decideAll(ctx, q, decisions[d], ids, check)
-			if verdict == nil && also != nil {
-				verdict = also(func(query string, args ...any) error {
-					_, err := q.exec(ctx, query, args...)
-					return err
-				})
+	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) error {
+		verdict = nil
+		made := false
+		err := s.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+			if err := also(func(query string, args ...any) error {
+				_, err := q.exec(ctx, query, args...)
+				return err
+			}); err != nil {
+				made = again && dberr.Of(err).Duplicate()
+				return err
 			}
-			return verdict
+			if verdict, err = s.decideAll(ctx, q, decisions[d], ids, check); verdict != nil {
+				return verdict
+			}
+			return err
 		})
-		switch {
-		case err == nil:
-			return nil
-		case verdict != nil && !s.db.backend.passing(verdict):
-			return verdict
-		case verdict == nil && !s.db.backend.definite(err), !s.retry.Again(ctx, err, try, start):
-			return s.failed("deciding units", err)
+		if err != nil && !made && verdict == nil {
+			return err
 		}
+		return nil
+	})
+	switch {
+	case inDoubt:
+		return s.unknown("deciding units", ErrOutcomeUnknown, err)
+	case err != nil:
+		return s.failed("deciding units", err)
 	}
+	return verdict
 }
 
-// decideAll locks the units, has each checked, and changes their rows.
-func (s *SQLStorage) decideAll(ctx context.Context, q runner, k kind, ids []string, check func(*Unit) error) error {
-	return chunks(ids, func(portion []any) error {
+// decideAll locks the units, has each checked, and changes their rows. verdict is
+// why they must not be changed.
+func (s *SQLStorage) decideAll(ctx context.Context, q runner, k kind, ids []string, check func(*Unit) error) (verdict, err error) {
+	err = chunks(ids, func(portion []any) error {
 		found, err := units(ctx, q, shape{kind: lockUnits, rows: len(portion)}, portion...)
 		if err != nil {
 			return err
@@ -249,18 +265,20 @@ func (s *SQLStorage) decideAll(ctx context.Context, q runner, k kind, ids []stri
 		for _, u := range found {
 			there[u.ID] = true
 			if check != nil {
-				if err := check(u.Unit); err != nil {
-					return err
-				}
+				verdict = check(u.Unit)
 			}
-			if u.Leased {
-				return fmt.Errorf("%w: %s", ErrLeased, u.ID)
+			if verdict == nil && u.Leased {
+				verdict = fmt.Errorf("%w: %s", ErrLeased, u.ID)
+			}
+			if verdict != nil {
+				return verdict
 			}
 			rows = append(rows, u.allRowIDs()...)
 		}
 		for _, id := range portion {
 			if !there[id] {
-				return fmt.Errorf("%w: %s in %s", ErrNotFound, id, s.name())
+				verdict = fmt.Errorf("%w: %s in %s", ErrNotFound, id, s.name())
+				return verdict
 			}
 		}
 		return chunks(rows, func(ids []any) error {
@@ -268,10 +286,11 @@ func (s *SQLStorage) decideAll(ctx context.Context, q runner, k kind, ids []stri
 			return err
 		})
 	})
+	return verdict, err
 }
 
-// allRowIDs gives the ids of all rows that may belong to the unit: when its
-// first row does not say how many they are, all that there can be.
+// allRowIDs gives the ids of all rows that may belong to the unit: if its first
+// row does not say how many they are, all that are possible.
 func (u stored) allRowIDs() []string {
 	if u.rows == 1 && u.Unreadable != nil {
 		return (&Unit{ID: u.ID, Statements: make([]Statement, MaxStatements)}).rowIDs()
@@ -279,28 +298,69 @@ func (u stored) allRowIDs() []string {
 	return u.rowIDs()
 }
 
-// DataSources implements [Storage]: one look into the index for each name.
+// DataSources implements [Storage]: one look into the index for each name, past
+// what claims have left there, see reach.
 func (s *SQLStorage) DataSources(ctx context.Context) ([]string, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
 	names := []string{}
-	for last := ""; ; {
-		name, err := s.nextDataSource(ctx, last)
+	begin := ""
+	for _, known := range s.claimer.known(time.Now()) {
+		between, err := s.dataSources(ctx, begin, known.name)
 		if err != nil {
-			return nil, s.failed("reading the data sources", err)
+			return nil, err
 		}
-		if name == "" {
-			return names, nil
+		names = append(names, between...)
+		has, err := s.hasUnits(ctx, known)
+		if err != nil {
+			return nil, err
 		}
-		names = append(names, name)
-		last = name
+		if has {
+			names = append(names, known.name)
+		}
+		begin = known.name
+	}
+	rest, err := s.dataSources(ctx, begin, lastName)
+	if err != nil {
+		return nil, err
+	}
+	return append(names, rest...), nil
+}
+
+// lastName is behind all names.
+const lastName = "\U0010FFFF"
+
+// dataSources gives the names between two, exclusively.
+func (s *SQLStorage) dataSources(ctx context.Context, begin, end string) (names []string, err error) {
+	for {
+		begin, err = s.nextDataSource(ctx, shape{kind: nextDataSource}, begin, end)
+		if err != nil || begin == "" {
+			return names, err
+		}
+		names = append(names, begin)
 	}
 }
 
-// nextDataSource gives the name behind last; "" when there is none.
-func (s *SQLStorage) nextDataSource(ctx context.Context, last string) (string, error) {
-	rows, err := s.db.query(ctx, shape{kind: nextDataSource}, last)
+// hasUnits reports whether a data source has units where claims look for them.
+func (s *SQLStorage) hasUnits(ctx context.Context, known emptied) (bool, error) {
+	for _, reach := range [][2]int64{{known.from, math.MaxInt64}, {atOnce, atOnce}} {
+		name, err := s.nextDataSource(ctx, shape{kind: sameDataSource}, known.name, reach[0], reach[1])
+		if err != nil || name != "" {
+			return name != "", err
+		}
+	}
+	return false, nil
+}
+
+// nextDataSource gives the name that a statement finds; "" when there is none.
+func (s *SQLStorage) nextDataSource(ctx context.Context, sh shape, args ...any) (string, error) {
+	name, err := s.oneName(ctx, sh, args...)
+	return name, s.failed("reading the data sources", err)
+}
+
+func (s *SQLStorage) oneName(ctx context.Context, sh shape, args ...any) (string, error) {
+	rows, err := s.db.query(ctx, sh, args...)
 	if err != nil {
 		return "", err
 	}
@@ -346,4 +406,33 @@ func (s *SQLStorage) stats(ctx context.Context) ([]Stats, error) {
 		all = append(all, one)
 	}
 	return all, rows.Err()
+}
+
+// ReceiptSchema implements [Storage]. It stands in the table bed_log.
+func (s *SQLStorage) ReceiptSchema(ctx context.Context, dataSource string) (schema string, known bool, err error) {
+	if err := s.usable(); err != nil {
+		return "", false, err
+	}
+	err = s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
+		schema, err = s.db.fact(ctx, logrow.ReceiptSchema(dataSource))
+		return err
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", false, nil
+	}
+	return schema, err == nil, s.failed("reading the schema of the receipts of "+dataSource, err)
+}
+
+// SetReceiptSchema implements [Storage].
+func (s *SQLStorage) SetReceiptSchema(ctx context.Context, dataSource, schema string) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := validateReceiptSchema(dataSource, schema); err != nil {
+		return err
+	}
+	err := s.retry.Attempt(ctx, func(ctx context.Context, _ bool) error {
+		return s.db.addFact(ctx, logrow.ReceiptSchema(dataSource), schema)
+	})
+	return s.failed("setting the schema of the receipts of "+dataSource, err)
 }

@@ -20,13 +20,12 @@ func (s *SQLStorage) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error)
 		return nil, s.failed(what, err)
 	}
 	defer done()
-	start := time.Now()
-	for try := 0; ; try++ {
-		units, err := s.claimer.claim(ctx, &r)
-		if err == nil || !s.retry.Again(ctx, err, try, start) {
-			return units, s.failed(what, err)
-		}
-	}
+	var units []*Unit
+	err = s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
+		units, err = s.claimer.claim(ctx, &r)
+		return err
+	})
+	return units, s.failed(what, err)
 }
 
 // Release implements [Storage].
@@ -48,13 +47,13 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 		if err == nil && !owned && again {
 			// As with a removal: before its lease ended only this owner could
 			// have given it up.
-			owned = time.Now().Before(u.Lease.Deadline)
+			owned = !u.Lease.Over()
 		}
 		return err
 	})
 	switch {
 	case inDoubt:
-		return s.unknown(what, nil, err)
+		return s.unknown(what, ErrOutcomeUnknown, err)
 	case err != nil:
 		return s.failed(what, err)
 	case !owned:
@@ -137,7 +136,7 @@ func (s *SQLStorage) Renew(ctx context.Context, lease time.Duration, units ...*U
 }
 
 // renew prolongs a portion of the leases. Locks are taken in the order of the
-// ids, so that two who renew cannot block each other.
+// ids, so that two renewals cannot block each other.
 func (s *SQLStorage) renew(ctx context.Context, lease time.Duration, units []*Unit) (lost []*Unit, err error) {
 	units = slices.Clone(units)
 	slices.SortFunc(units, func(a, b *Unit) int {
@@ -205,8 +204,8 @@ func (s *SQLStorage) renew(ctx context.Context, lease time.Duration, units []*Un
 	return lost, nil
 }
 
-// renewSmall prolongs the leases of units of one statement, all at once. args
-// holds the statement's first parameters and the units' ids and tokens.
+// renewSmall prolongs the leases of units with one statement each, all at once.
+// args holds the statement's first parameters and the units' ids and tokens.
 func (s *SQLStorage) renewSmall(ctx context.Context, args []any, small []*Unit) (n int64, err error) {
 	if len(small) == 0 {
 		return 0, nil

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"time"
 
-	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
 // removal is a unit as its owner wants it removed: a copy, so that a caller who
-// is not waiting any more may write to its unit.
+// no longer waits may write to its unit.
 type removal struct {
 	id, token string
 	rows      int
@@ -18,8 +18,8 @@ type removal struct {
 	done      bool
 }
 
-// ownerEnd is until when an owner's write is worth repeating. The lease only
-// says until when the unit is certainly its own; the fence decides.
+// ownerEnd is the time until which an owner's write is worth repeating. The lease
+// only says until when the unit is certainly the owner's; the fence decides.
 func ownerEnd(deadline, now time.Time) time.Time {
 	if latest := now.Add(groupcommit.RepeatFor); deadline.Before(latest) {
 		return latest
@@ -43,15 +43,15 @@ func removable(units []*Unit) int {
 }
 
 // deleteGroup removes the units of the requests and notes which of them were
-// owned. One that is gone after an attempt without an answer was removed by that,
-// until its lease ends: nobody else could.
+// owned. One that is gone after an attempt without an answer was removed by that
+// attempt, as long as its lease lasts: nobody else could.
 func (w *writer) deleteGroup(ctx context.Context, group []*request, again bool) error {
 	var err error
 	switch units := len(group) > 1 || len(group[0].removals) > 1; {
 	case !units:
 		err = w.deleteOne(ctx, &group[0].removals[0])
-	case w.tells && !w.many(group):
-		err = w.deleteTold(ctx, group)
+	case w.returning && !w.many(group):
+		err = w.deleteReturning(ctx, group)
 	default:
 		if err = w.deleteAll(ctx, group); errors.Is(err, errNotAll) {
 			err = w.deleteEach(ctx, group)
@@ -63,9 +63,9 @@ func (w *writer) deleteGroup(ctx context.Context, group []*request, again bool) 
 	return w.markGone(ctx, group)
 }
 
-// manyRows is from how many rows on a local transaction is worth it. To MariaDB
-// what a DELETE deleted is more work to tell than to undo in case that one is not
-// owned; PostgreSQL: see deleteByIndex.
+// manyRows is the number of rows from which a local transaction is worth it. For
+// MariaDB it is more work to return what a DELETE deleted than to undo it in case
+// one row is not owned; PostgreSQL: see deleteByIndex.
 const manyRows = 64
 
 func (w *writer) many(group []*request) bool {
@@ -126,8 +126,8 @@ func (w *writer) deleteEach(ctx context.Context, group []*request) error {
 	return err
 }
 
-// fence gives the number of rows of the requests and the token of the first.
-// As a rule all have it, that of this storage.
+// fence gives the number of rows of the requests and the token of the first. As a
+// rule all have the same one, this storage's.
 func fence(group []*request) (rows int, token string, same bool) {
 	token, same = group[0].removals[0].token, true
 	for _, r := range group {
@@ -139,8 +139,8 @@ func fence(group []*request) (rows int, token string, same bool) {
 	return rows, token, same
 }
 
-// deleteShape gives the fenced ids of all rows, filled up to the size of a
-// shape, and that shape. A token that all have is needed only once.
+// deleteShape gives the fenced ids of all rows, filled up to the size of a shape,
+// and that shape. A token that all share is needed only once.
 func deleteShape(k kind, group []*request) (sh shape, args []any, rows int) {
 	rows, first, same := fence(group)
 	size := roundUp(rows)
@@ -166,24 +166,25 @@ func deleteShape(k kind, group []*request) (sh shape, args []any, rows int) {
 	return shape{kind: k, rows: size, form: byPairs}, args, rows
 }
 
-// deleteTold removes the units by one statement that tells which there were.
-func (w *writer) deleteTold(ctx context.Context, group []*request) error {
+// deleteReturning removes the units by one statement that returns which ones
+// there were.
+func (w *writer) deleteReturning(ctx context.Context, group []*request) error {
 	if w.db.backend.Flavor == FlavorPostgres {
 		if rows, token, same := fence(group); same {
 			return w.deleteArray(ctx, group, rows, token)
 		}
 	}
-	sh, args, _ := deleteShape(deleteTold, group)
-	found, err := told(ctx, w.db, sh, args, group)
+	sh, args, _ := deleteShape(deleteReturned, group)
+	found, err := returned(ctx, w.db, sh, args, group)
 	if err == nil {
 		markRemoved(found)
 	}
 	return err
 }
 
-// deleteArray removes units on PostgreSQL: one statement for all sizes. The
-// plans for lists, one for each size, are more often made, and kept, as scans of
-// the whole table.
+// deleteArray removes units on PostgreSQL: one statement for all sizes. Plans for
+// lists, one for each size, are more often made, and kept, as scans of the whole
+// table.
 func (w *writer) deleteArray(ctx context.Context, group []*request, rows int, token string) error {
 	ids := make([]string, 0, rows)
 	_ = each(group, func(h *removal) error {
@@ -192,22 +193,22 @@ func (w *writer) deleteArray(ctx context.Context, group []*request, rows int, to
 		}
 		return nil
 	})
-	args := []any{pgtext.Array(ids), token}
+	args := []any{ownsql.Array(ids), token}
 	if rows >= manyRows {
 		return w.deleteByIndex(ctx, group, args)
 	}
-	found, err := told(ctx, w.db, shape{kind: deleteTold, form: byArray}, args, group)
+	found, err := returned(ctx, w.db, shape{kind: deleteReturned, form: byArray}, args, group)
 	if err == nil {
 		markRemoved(found)
 	}
 	return err
 }
 
-// deleteByIndex removes many units on PostgreSQL. A plan that was made while
-// the log was small reads all of it, also when it has grown or is full of what
-// was deleted, and is kept until the next VACUUM or ANALYZE.
+// deleteByIndex removes many units on PostgreSQL. A plan that was made while the
+// log was small reads all of it, even when it has grown or is full of what was
+// deleted, and is kept until the next VACUUM or ANALYZE.
 func (w *writer) deleteByIndex(ctx context.Context, group []*request, args []any) error {
-	sh := shape{kind: deleteTold, form: byArrayAndIndex}
+	sh := shape{kind: deleteReturned, form: byArrayAndIndex}
 	// Before the transaction takes a connection, see within.
 	if _, err := w.db.stmt(ctx, sh); err != nil {
 		return err
@@ -217,7 +218,7 @@ func (w *writer) deleteByIndex(ctx context.Context, group []*request, args []any
 		if _, err := q.exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 			return err
 		}
-		found, err = told(ctx, q, sh, args, group)
+		found, err = returned(ctx, q, sh, args, group)
 		return err
 	})
 	if err == nil {
@@ -232,8 +233,8 @@ func markRemoved(found []*removal) {
 	}
 }
 
-// told runs a DELETE that tells which rows there were.
-func told(ctx context.Context, q runner, sh shape, args []any, group []*request) (found []*removal, err error) {
+// returned runs a DELETE that returns which rows there were.
+func returned(ctx context.Context, q runner, sh shape, args []any, group []*request) (found []*removal, err error) {
 	rows, err := q.query(ctx, sh, args...)
 	if err != nil {
 		return nil, err
@@ -241,7 +242,7 @@ func told(ctx context.Context, q runner, sh shape, args []any, group []*request)
 	defer rows.Close()
 	units := make(map[string]*removal, len(group))
 	_ = each(group, func(h *removal) error {
-		// Of two callers who remove the same unit one has removed it.
+		// Of two callers that remove the same unit, one has removed it.
 		if units[h.id] == nil {
 			units[h.id] = h
 		}
@@ -259,11 +260,11 @@ func told(ctx context.Context, q runner, sh shape, args []any, group []*request)
 	return found, rows.Err()
 }
 
-// errNotAll: some of the units were not owned, and nothing was removed.
+// errNotAll says that some of the units were not owned, and nothing was removed.
 var errNotAll = errors.New("not all of the units are owned")
 
 // deleteAll removes all the units, or none of them if one is not owned: MySQL
-// does not tell which one it is.
+// does not say which one that is.
 func (w *writer) deleteAll(ctx context.Context, group []*request) error {
 	sh, args, rows := deleteShape(deleteOwned, group)
 	if _, err := w.db.stmt(ctx, sh); err != nil {
@@ -300,9 +301,8 @@ func (w *writer) markGone(ctx context.Context, group []*request) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	for _, h := range doubtful {
-		if _, there := tokens[h.id]; !there && now.Before(h.deadline) {
+		if _, there := tokens[h.id]; !there && !(Lease{Deadline: h.deadline}).Over() {
 			h.done = true
 		}
 	}

@@ -12,8 +12,8 @@ import (
 // fields is how many columns unitColumns names.
 const fields = 18
 
-// record is a unit's first row as text, column by column: what one column holds
-// cannot then keep the others from being read.
+// record is a unit's first row as text, column by column, so that a value that
+// cannot be read does not keep the others from being read.
 type record [fields]sql.NullString
 
 func (r *record) pointers() []any {
@@ -33,7 +33,7 @@ type stored struct {
 	now int64
 }
 
-// unit reads a record. What cannot be read is said in Unreadable.
+// unit reads a record. Unreadable says what cannot be read.
 func (r *record) unit() stored {
 	u := &Unit{}
 	var problem error

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// What callers write to a log in SQLite at the same time, adds and removals
-// alike, goes into one local transaction: there is one writer in such a
-// database anyway, and each COMMIT waits for the disk. Its statements run on the
-// driver's connection itself: within the process, what database/sql does for
-// each of them costs more than many of them do.
+// What callers write to a log in SQLite at the same time, additions and removals
+// alike, goes into one local transaction: such a database has one writer anyway,
+// and each COMMIT waits for the disk. Its statements run on the driver's
+// connection itself: within the process, what database/sql does for one of them
+// costs more than many of them.
 
 // writeShared makes one write of what is in the requests.
 func (w *writer) writeShared(ctx context.Context, group []*request, again bool) error {
@@ -47,7 +47,8 @@ type rawTx struct {
 	own  []driver.Stmt
 	args []driver.NamedValue
 
-	// began: the first write has the lock. quiet is the context without an end.
+	// began says that the first write has the lock. quiet is the context without
+	// an end.
 	began bool
 	quiet context.Context
 }
@@ -81,7 +82,7 @@ func (w *writer) inRaw(ctx context.Context, f func(context.Context, *rawTx) erro
 	})
 	if unclean {
 		// It may have a transaction open: see rollback.
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		discard(conn)
 	}
 	return err
 }
@@ -125,10 +126,10 @@ func (q *rawTx) stmt(sh shape) (driver.Stmt, error) {
 	return stmt, nil
 }
 
-// run runs a statement with q.args and gives the number of the rows it wrote. A
-// driver watches over a context that can end, for each statement anew; what
-// follows the first write of a transaction waits for nobody, so that it is
-// enough to ask in between.
+// run runs a statement with q.args and gives the number of rows it wrote. For
+// each statement a driver watches a context that can end; after the first write
+// of a transaction nothing waits for anybody, so it is enough to check the
+// context in between.
 func (q *rawTx) run(ctx context.Context, stmt driver.Stmt) (n int64, err error) {
 	if q.began {
 		if err := ctx.Err(); err != nil {
@@ -160,8 +161,8 @@ func (q *rawTx) bind(values ...any) {
 	}
 }
 
-// insert writes the rows of the requests. The clock of SQLite is that of this
-// process: to read it once is enough.
+// insert writes the rows of the requests. SQLite's clock is this process's:
+// reading it once is enough.
 func (q *rawTx) insert(ctx context.Context, group []*request) error {
 	now := time.Now().UnixMilli()
 	for _, r := range group {
@@ -186,7 +187,7 @@ func (q *rawTx) insertRow(ctx context.Context, r *row, now int64) error {
 	return err
 }
 
-// remove deletes the units of the requests and gives those that their owners own.
+// remove deletes the units of the requests and gives those that were owned.
 func (q *rawTx) remove(ctx context.Context, group []*request) (found []*removal, err error) {
 	err = each(group, func(h *removal) error {
 		stmt, err := q.stmt(shape{kind: deleteOwned, rows: 1})
@@ -232,8 +233,8 @@ type wholeConn interface {
 	driver.Validator
 }
 
-// keeping makes the connection keep statements, unless its driver's has less, or
-// more, than the wrapper would show of it.
+// keeping makes the connection keep statements, unless its driver's connection
+// has fewer interfaces, or more, than the wrapper would show.
 func keeping(conn driver.Conn) driver.Conn {
 	whole, ok := conn.(wholeConn)
 	if _, more := conn.(driver.NamedValueChecker); more || !ok {
@@ -243,16 +244,16 @@ func keeping(conn driver.Conn) driver.Conn {
 }
 
 // SQLite asks for a buffer as large as a page of the database, 4 KiB and a few
-// bytes, whenever it balances one of its trees, and gives it back right after.
-// In its port to Go (modernc.org/sqlite) seven of that size share 64 KiB, which
-// are mapped from the system for the first of them and unmapped with the last:
-// if all others are in use, for each buffer anew, which takes longer than to
-// balance. So there has to be room beside one that stays. The text of a prepared
-// statement is one. SQLite's cache and other users of it take the room
-// by and by, so that it is made again.
+// bytes, whenever it balances one of its trees, and gives it back right after. In
+// its port to Go (modernc.org/sqlite) seven of that size share 64 KiB, which are
+// mapped from the system for the first of them and unmapped with the last: if all
+// others are in use, for each buffer anew, which takes longer than the balancing.
+// So there has to be room beside one that stays. The text of a prepared statement
+// is such a one. SQLite's cache and other users of it take the room by and by, so
+// it is made again.
 const (
-	// ballastText is as long as falls into the same size as a buffer does: more
-	// than 4 KiB and not more than 8.
+	// ballastText is as long as puts it into the same size class as a buffer:
+	// more than 4 KiB and not more than 8.
 	ballastText = 6 << 10
 	// ballastStmts are prepared, every other one is kept: there is room beside
 	// each of these, whatever else is of that size.
@@ -261,8 +262,8 @@ const (
 	ballastFor = 32
 )
 
-// makeRoom sees to it that there is room for buffers. Without it all goes on as
-// well.
+// makeRoom sees to it that there is room for buffers. If it fails, everything
+// works, only slower.
 func (c *keepingConn) makeRoom() {
 	if c.writes++; c.writes%ballastFor != 1 {
 		return

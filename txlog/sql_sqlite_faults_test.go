@@ -293,3 +293,21 @@ func TestAConnectionToSQLiteThatMayHaveATransactionOpenIsNotUsedAgain(t *testing
 		t.Errorf("%d rows, want 3", n)
 	}
 }
+
+func TestARemovalOfWhichAPartFailedDoesNotSayThatAllIsStillThere(t *testing.T) {
+	t.Parallel()
+	db := testdb.SQLite(t)
+	s := open(t, db)
+	units := []*txlog.Unit{unit(slices.Repeat([]string{"UPDATE a"}, 200)...), unit(slices.Repeat([]string{"UPDATE b"}, 200)...)}
+	mustAdd(t, s, units...)
+	if _, err := db.Open(t).Exec("CREATE TRIGGER kept BEFORE DELETE ON transaction_log WHEN OLD.id = '" + units[1].ID + "' BEGIN SELECT RAISE(ABORT, 'kept'); END"); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Remove(t.Context(), units...)
+	if gone := missing(t, s, units...); len(gone) != 1 || !errors.Is(err, txlog.ErrInDoubt) {
+		t.Errorf("%d units are gone, the error is %v: want one, and ErrInDoubt", len(gone), err)
+	}
+	if err := s.Remove(t.Context(), units[1]); err == nil || errors.Is(err, txlog.ErrInDoubt) {
+		t.Errorf("the removal of the one that is there: %v, want a definite error", err)
+	}
+}

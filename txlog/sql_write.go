@@ -2,6 +2,7 @@ package txlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -54,7 +55,7 @@ func newRequest(kind uint8) *request {
 	return r
 }
 
-// free gives the request back, unless it may still be in flight.
+// free returns the request to its pool, unless it may still be in flight.
 func (r *request) free() {
 	if !r.Reset() {
 		return
@@ -86,13 +87,14 @@ func (r *request) Leaves(now time.Time) (end time.Time) {
 	return ownerEnd(earliest, now)
 }
 
-// writer makes one write of what a group of callers add and remove.
+// writer makes one write of what a group of callers adds and removes.
 type writer struct {
 	db *database
-	// maxPacket is how many bytes one statement may have; 0 means any.
+	// maxPacket is the greatest number of bytes of one statement; 0 means any.
 	maxPacket int
-	// tells: a DELETE can tell what it deleted (MySQL's cannot, MariaDB's can).
-	tells bool
+	// returning says that a DELETE can return what it deleted (MySQL's cannot,
+	// MariaDB's can).
+	returning bool
 }
 
 // learn asks the database what it can do.
@@ -104,24 +106,30 @@ func (w *writer) learn(ctx context.Context) error {
 			return err
 		}
 		product := dbserver.MySQLProduct(version)
-		w.tells = product == "MariaDB"
+		w.returning = product == "MariaDB"
 		w.db.unlocked = product == "TiDB"
 	case FlavorPostgres:
-		w.tells = true
+		w.returning = true
 	case FlavorSQLite:
-		// A wish: readers do not block writers. A file system that cannot do
-		// it, or another process that is just opening the file, is no failure.
+		// Only a wish: readers do not block writers. It is no failure if a file
+		// system cannot do it, or another process is just opening the file.
 		_, _ = w.db.ExecContext(ctx, "PRAGMA journal_mode = WAL")
 	}
 	return nil
 }
+
+// errLeaseOver: somebody else may have delivered and removed what would be written
+// again. As long as its machine slept, nothing else tells.
+var errLeaseOver = errors.New("the lease may be over under which it was to be written")
 
 // write makes one write of the requests: of those of one kind one statement, as
 // a rule, and on SQLite a local transaction of several.
 func (w *writer) write(ctx context.Context, group []*request, again bool) error {
 	if again {
 		for _, r := range group {
-			r.repeated = true
+			if r.repeated = true; r.Kind == adding && (Lease{Deadline: r.deadline}).Over() {
+				return errLeaseOver
+			}
 		}
 	}
 	switch first := group[0]; {
@@ -164,7 +172,7 @@ func (w *writer) encode(r *request, units []*Unit) error {
 	return nil
 }
 
-// insertBytes is about how large one INSERT may become when it could be split.
+// insertBytes is about how large one INSERT may become if it could be split.
 func (w *writer) insertBytes() int {
 	const most = 4 << 20
 	if w.maxPacket > 0 {
@@ -211,8 +219,8 @@ func (w *writer) portion(rows []*row) int {
 	return len(rows)
 }
 
-// row is a statement as its row of the table: a copy, so that a caller who is
-// not waiting any more may write to its unit.
+// row is a statement as its row of the table: a copy, so that a caller who no
+// longer waits may write to its unit.
 type row struct {
 	size                                  int
 	id, source, text, params, transaction string
@@ -226,9 +234,8 @@ type row struct {
 // rowOverhead is more than what a row takes besides its text.
 const rowOverhead = 1 << 10
 
-// inserting is what an INSERT is made of. It is used again, and with it the
-// values that most rows have in common: to pass a value to database/sql takes
-// memory of its own.
+// inserting is what an INSERT is made of. It is used again, with the values that
+// most rows have in common: passing a value to database/sql allocates.
 type inserting struct {
 	rows []*row
 	args []any
@@ -290,7 +297,7 @@ func (in *inserting) add(r *row) {
 		in.fingerprint.of(r.fingerprint), lease, in.token.of(r.token), lease)
 }
 
-// common is a value as a parameter, which the next row mostly has too.
+// common is a value as a parameter, which the next row mostly shares.
 type common[T comparable] struct {
 	value T
 	arg   any

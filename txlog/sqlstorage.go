@@ -2,6 +2,7 @@ package txlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/bedsql/bed/internal/dbserver"
 	"github.com/bedsql/bed/internal/journal"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -23,8 +23,8 @@ type SQLStorage struct {
 	journal  *journal.Journal
 	location string
 	identity string
-	// token is that of all units added here: one statement can then be fenced
-	// for many of them. Those who claim take another each time.
+	// token is that of all units added here, so that one statement can be fenced
+	// for many of them. Claimers take another each time.
 	token   string
 	options options
 	closed  atomic.Bool
@@ -37,14 +37,17 @@ type SQLStorage struct {
 
 var _ Storage = (*SQLStorage)(nil)
 
-// Open opens the log in a database: driverName is "mysql" (also for MariaDB),
-// "postgres" (or "pgx") or "sqlite", dsn as that database's driver takes it.
+// Open opens the log in a database: driverName is "mysql" (or "mariadb"),
+// "postgres" (or "postgresql", "pgx") or "sqlite" (or "sqlite3"), dsn as that
+// database's driver takes it. It
+// connects at once. ErrUnusable matches the error of a log that waiting does not mend.
 // The package of the database (bedsql/mysql, bedsql/postgres, bedsql/sqlite)
 // must be imported, or at least its driver.
 //
 // The tables are created when they are absent, see [Schema]; an account that may
-// not create them can use those that are there. An existing table that lacks columns is
-// refused with an error that names them.
+// not create them can use those that are there. An existing table that lacks columns
+// is refused with an error that names them. Close the storage after the databases
+// that use it.
 func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStorage, error) {
 	backend, err := findBackend(driverName)
 	if err != nil {
@@ -99,8 +102,8 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	return nil
 }
 
-// warn tells of what the server is or is set to that weakens the promise. That it
-// cannot be asked is no failure.
+// warn warns of what the server is, or is set to, that weakens the promise. It is
+// no failure if the server cannot be asked.
 func (s *SQLStorage) warn(ctx context.Context) {
 	server, err := dbserver.Ask(ctx, s.db.DB, s.db.backend.Flavor.String(), true)
 	if err != nil {
@@ -142,8 +145,8 @@ func (s *SQLStorage) Identity() string {
 	return s.identity
 }
 
-// Journal is for bed's other packages: what is kept beside the log for who looks after
-// it, in tables of the same database. nil for a closed storage.
+// Journal is for bed's other packages: what is kept for operators beside the log,
+// in tables of the same database. nil for a closed storage.
 func (s *SQLStorage) Journal() *journal.Journal {
 	if s == nil {
 		return nil
@@ -201,7 +204,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 		return err
 	}
 	// The lease in the table is that of the first attempt that arrived: a
-	// repetition does not prolong it. Behind its end somebody else may have
+	// repetition does not prolong it. After its end somebody else may have
 	// delivered and removed the unit, and a repetition would bring it back.
 	switch inDoubt, err := s.queue.Do(ctx, r); {
 	case inDoubt:
@@ -223,6 +226,7 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 		return err
 	}
 	var lost []*Unit
+	gone := 0
 	for len(units) > 0 {
 		n := removable(units)
 		if n == 0 {
@@ -232,8 +236,12 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 		}
 		missed, err := s.remove(ctx, units[:n])
 		if err != nil {
+			if gone > 0 && !errors.Is(err, ErrInDoubt) {
+				err = fmt.Errorf("%w: %d units are gone, and then: %w", ErrInDoubt, gone, err)
+			}
 			return err
 		}
+		gone += n - len(missed)
 		lost = append(lost, missed...)
 		units = units[n:]
 	}
@@ -255,7 +263,7 @@ func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, e
 	r.Alone = r.Rows > maxRows
 	switch inDoubt, err := s.queue.Do(ctx, r); {
 	case inDoubt:
-		return nil, s.unknown("removing unit "+units[0].ID, nil, err)
+		return nil, s.unknown("removing unit "+units[0].ID, ErrInDoubt, err)
 	case err != nil:
 		return nil, s.failed("removing unit "+units[0].ID, err)
 	}
@@ -287,13 +295,10 @@ func (s *SQLStorage) failed(what string, err error) error {
 
 // unknown makes the error of a write whose outcome stayed unknown.
 func (s *SQLStorage) unknown(what string, sentinel, cause error) error {
-	if sentinel == nil {
-		return s.failed(what, fmt.Errorf("its outcome is not known: %w", cause))
-	}
 	return s.failed(what, fmt.Errorf("%w: %w", sentinel, cause))
 }
 
-// newQueue makes ready for the writes of concurrent callers.
+// newQueue makes the queue for the writes of concurrent callers.
 func (s *SQLStorage) newQueue() *groupcommit.Queue[*request] {
 	o := groupcommit.Options{
 		Retry:   s.retry,
@@ -315,7 +320,7 @@ func (s *SQLStorage) newQueue() *groupcommit.Queue[*request] {
 // openJournal finds its tables, or creates them. Those that cannot be used are left
 // out: the log does not depend on them.
 func (s *SQLStorage) openJournal(ctx context.Context) {
-	d := journal.Dialect{Flavor: sqltext.Flavor(s.db.backend.Flavor), Now: s.db.backend.Flavor.Clock()}
+	d := s.db.backend.Flavor.dialect()
 	off := map[string]error{}
 	if s.db.probeJournal(ctx) != nil {
 		for name, columns := range journal.Tables() {
@@ -327,12 +332,12 @@ func (s *SQLStorage) openJournal(ctx context.Context) {
 	s.journal = journal.New(s.db.DB, d, off, !s.options.noActivity)
 }
 
-// attemptsFor bounds what the keeping of failed attempts can cost who gives a unit
-// up.
+// attemptsFor bounds what keeping failed attempts can cost an owner that gives a
+// unit up.
 const attemptsFor = time.Second
 
 // keepAttempts keeps the failed attempts at a unit. Nothing depends on whether
-// that can be done.
+// that succeeds.
 func (s *SQLStorage) keepAttempts(ctx context.Context, id string, attempts []Attempt) {
 	if len(attempts) == 0 {
 		return

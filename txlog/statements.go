@@ -4,7 +4,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // kind is one of the log's own statements.
@@ -15,7 +16,7 @@ const (
 	insertColumns
 	insertAt
 	deleteOwned
-	deleteTold
+	deleteReturned
 	renewOwned
 	locateOwned
 	releaseOwned
@@ -30,18 +31,19 @@ const (
 	lockUnits
 	listUnits
 	nextDataSource
+	sameDataSource
 	retryRows
 	parkRows
 	discardRows
 	countUnits
 	selectIDs
 	selectReceipts
-	selectIdentity
-	insertIdentity
+	selectFact
+	insertFact
 )
 
 // shape is a statement with all that its text depends on. There are few shapes,
-// so that each is prepared once.
+// so each is prepared once.
 type shape struct {
 	kind kind
 	// rows is how many rows it names or writes.
@@ -58,7 +60,7 @@ type form uint8
 const (
 	// byList: a list of ids, and one token.
 	byList form = iota
-	// byPairs: each id with its token, for units of several owners.
+	// byPairs names each id with its token, for units of several owners.
 	byPairs
 	// byArray: one array of ids, and one token.
 	byArray
@@ -81,9 +83,14 @@ const (
 // local transaction.
 const maxRows = 256
 
-// atOnce is the next_try_time of what an operator retried: it is before any
-// clock, and tells that the age does not count.
+// atOnce is the next_try_time of what an operator retried. It is before any
+// clock, and means that the age does not count.
 const atOnce = 0
+
+// longAgo is a next_try_time before all others, also before those that only an
+// operator's own SQL sets. Every server takes it as a number, unlike the least
+// possible one.
+const longAgo = -1 << 62
 
 // unitColumns are read for every unit, from its first row.
 const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_delivery_try_times, transaction_id,
@@ -91,9 +98,9 @@ const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_de
   lease_token, {now}`
 
 // byID is for statements of MySQL that name rows by their ids. Without it a table
-// with not many more is read whole instead, and all of it locked: claims then
-// skip rows that nobody owns, and the statement itself waits for rows that others
-// are writing. Where it has no place: see ByKey.
+// with not many more rows is read, and locked, as a whole: claims then skip rows
+// that nobody owns, and the statement itself waits for rows that others are
+// writing. For where it is not allowed see ByKey.
 const byID = ` FORCE INDEX (PRIMARY)`
 
 // text is the one place where the log's SQL is written.
@@ -101,11 +108,11 @@ func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = f.insert(` VALUES ` + list(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, `, `))
+		s = f.insert(` VALUES ` + ownsql.List(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, `, `))
 	case insertColumns:
 		s = f.insert(insertArraysText)
 	case insertAt:
-		s = f.insert(` VALUES ` + list(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`, `, `))
+		s = f.insert(` VALUES ` + ownsql.List(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`, `, `))
 	case deleteOwned:
 		switch rows := sh.rows; {
 		case f == FlavorMySQL && rows >= manyRows:
@@ -116,8 +123,8 @@ func (f Flavor) text(sh shape) string {
 		default:
 			s = `DELETE FROM transaction_log WHERE ` + sh.fence()
 		}
-	case deleteTold:
-		// That which tells takes none.
+	case deleteReturned:
+		// A DELETE that returns rows takes none.
 		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
 	case renewOwned:
 		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
@@ -134,11 +141,11 @@ func (f Flavor) text(sh shape) string {
 		}
 		// Without the hint MySQL may prefer to read, and lock, the whole table.
 		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
-  WHERE parked = 0 AND data_source = ? AND next_try_time <= {now} AND statement_no = 0
+  WHERE parked = 0 AND data_source = ? AND next_try_time >= ? AND next_try_time <= ` + f.Pick(`LEAST`, `LEAST`, `MIN`) + `({now}, ?) AND statement_no = 0
   AND (creation_time <= {now} - ? OR creation_time > {now} OR next_try_time = ` + strconv.Itoa(atOnce) + `)
   ORDER BY next_try_time, id LIMIT ?` + lock
 	case takeRows:
-		// The condition decides where the lock does not hold: see claim.
+		// The condition decides where the lock is not effective: see claim.
 		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows) +
 			` AND next_try_time <= ?`
 	case selectRows:
@@ -163,7 +170,10 @@ func (f Flavor) text(sh shape) string {
 			` ORDER BY id LIMIT ?`
 	case nextDataSource:
 		// Each call jumps to the next name in the index.
-		s = `SELECT data_source FROM transaction_log WHERE parked = 0 AND data_source > ? ORDER BY data_source LIMIT 1`
+		s = `SELECT data_source FROM transaction_log WHERE parked = 0 AND data_source > ? AND data_source < ? ORDER BY data_source LIMIT 1`
+	case sameDataSource:
+		s = `SELECT data_source FROM transaction_log` + f.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
+  WHERE parked = 0 AND data_source = ? AND next_try_time >= ? AND next_try_time <= ? ORDER BY next_try_time LIMIT 1`
 	case retryRows:
 		s = `UPDATE transaction_log SET parked = 0, async_delivery_try_times = 0, next_try_time = ` + strconv.Itoa(atOnce) + `,
   lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
@@ -180,13 +190,13 @@ func (f Flavor) text(sh shape) string {
 	case selectIDs:
 		s = `SELECT id FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectReceipts:
-		// The index has those under keys, in MySQL in front of it all others.
-		s = `SELECT receipt FROM transaction_log WHERE fingerprint > '' AND receipt IN (` + list(sh.rows, "?", ", ") + `)`
-	case selectIdentity:
-		s = `SELECT value FROM bed_log WHERE name = 'identity'`
-	case insertIdentity:
+		// The index lists those under keys; in MySQL all others come before them.
+		s = `SELECT receipt FROM transaction_log WHERE fingerprint > '' AND receipt IN (` + ownsql.List(sh.rows, "?", ", ") + `)`
+	case selectFact:
+		s = `SELECT value FROM bed_log WHERE name = ?`
+	case insertFact:
 		// Of several who insert at the same moment one wins.
-		s = `INSERT INTO bed_log (name, value) VALUES ('identity', ?)` +
+		s = `INSERT INTO bed_log (name, value) VALUES (?, ?)` +
 			f.Pick(` ON DUPLICATE KEY UPDATE name = bed_log.name`, ` ON CONFLICT (name) DO NOTHING`, ` ON CONFLICT (name) DO NOTHING`)
 	}
 	return f.finish(s)
@@ -213,7 +223,7 @@ func (f Flavor) Clock() string {
 }
 
 // ByKey begins a DELETE that names rows by their keys. It has MariaDB read these
-// and no others, also where a hint has no place: mysql_delete() passes
+// and no others, also where a hint is not allowed: mysql_delete() passes
 // sql_safe_updates on to the optimizer as force_quick_range. For MySQL it is a
 // comment (there the hint helps, where there are many rows), for others it is
 // empty.
@@ -224,23 +234,18 @@ func (f Flavor) ByKey() string {
 // finish puts the flavor's own words in.
 func (f Flavor) finish(s string) string {
 	s = strings.ReplaceAll(s, "{sql}", f.Pick("`sql`", `"sql"`, `"sql"`))
-	s = strings.ReplaceAll(s, "{now}", f.Clock())
-	if f != FlavorPostgres {
-		return s
-	}
-	return pgtext.Numbered(s)
+	return f.dialect().Text(s)
 }
 
-// Pick gives what is for the flavor; what is for SQLite when it is none of these.
+// Pick gives the text for the flavor; SQLite's, the plainest, for standard SQL. It
+// panics for a flavor that it does not know.
 func (f Flavor) Pick(mysql, postgres, sqlite string) string {
-	switch f {
-	case FlavorMySQL:
-		return mysql
-	case FlavorPostgres:
-		return postgres
-	default:
-		return sqlite
-	}
+	return sqltext.Flavor(f).Pick(mysql, postgres, sqlite)
+}
+
+// dialect is how bed's own statements are written for the flavor.
+func (f Flavor) dialect() ownsql.Dialect {
+	return ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}
 }
 
 func when(condition bool, s string) string {
@@ -250,17 +255,13 @@ func when(condition bool, s string) string {
 	return ""
 }
 
-func list(n int, item, separator string) string {
-	return strings.Repeat(item+separator, n-1) + item
-}
-
 // Rows are always named by primary key: InnoDB then locks these records and no
 // gap between them.
 func idIn(n int) string {
 	if n == 1 {
 		return `id = ?`
 	}
-	return `id IN (` + list(n, "?", ", ") + `)`
+	return `id IN (` + ownsql.List(n, "?", ", ") + `)`
 }
 
 // fence gives the condition of a statement about rows of which the caller says
@@ -268,7 +269,7 @@ func idIn(n int) string {
 func (sh shape) fence() string {
 	switch sh.form {
 	case byPairs:
-		return list(sh.rows, `(id = ? AND lease_token = ?)`, " OR ")
+		return ownsql.List(sh.rows, `(id = ? AND lease_token = ?)`, " OR ")
 	case byArray:
 		return `id = ANY(?::text[]) AND lease_token = ?`
 	case byArrayAndIndex:
@@ -289,7 +290,7 @@ func roundUp(n int) int {
 	return size
 }
 
-// insertSize gives the number of rows that an INSERT of n rows is filled up to
+// insertSize gives the number of rows to which an INSERT of n rows is filled up
 // by repeating one of them, which adds nothing. The steps are a quarter of a
 // power of two, so that there are few shapes and little is repeated.
 func insertSize(n int) int {

@@ -8,16 +8,22 @@ import (
 )
 
 var (
-	// ErrInDoubt is wrapped by an error of Add when it could not be found out
-	// whether the units were written. Any other error of Add means that they
-	// were not and never will be.
-	ErrInDoubt = errors.New("txlog: it is not known whether the log was written")
+	// ErrInDoubt is wrapped by an error of Add or Remove when it could not be found
+	// out whether the units were written, or removed. Any other error of Add means
+	// that they were not written and never will be; any other of Remove but
+	// ErrLeaseLost, that they are still there. It says nothing of the write itself:
+	// whether the target applied it, Unit.InDoubt and bedsql.ErrUnknownOutcome tell.
+	ErrInDoubt = errors.New("txlog: it is not known whether the entry is in the log")
+	// ErrOutcomeUnknown is wrapped by an error of Release, Retry and Discard when it
+	// could not be found out whether the log did what was asked. It is not
+	// bedsql.ErrUnknownOutcome, which is about the application's write in its target.
+	ErrOutcomeUnknown = errors.New("its outcome is not known")
 	// ErrLeaseLost is returned when a unit is not owned under the given token
 	// any more: its lease ran out and somebody else took, delivered or removed it.
 	ErrLeaseLost = errors.New("txlog: the lease of the entry was lost")
 	// ErrUnusable is matched by the error of Open for a log that is there and
-	// cannot be used as it is: a table lacks columns, or the identity is none.
-	// To wait does not help.
+	// cannot be used as it is: a table lacks columns, or its identity is not one.
+	// Waiting does not help.
 	ErrUnusable = errors.New("txlog: the log cannot be used as it is")
 	// ErrNotFound is returned for an id that the log does not hold.
 	ErrNotFound = errors.New("txlog: no such entry")
@@ -74,24 +80,25 @@ type Storage interface {
 	Add(ctx context.Context, lease time.Duration, units ...*Unit) error
 	// Remove erases the units, each under its Lease.Token. A LeaseLostError if
 	// any of them was not owned under it (the others are removed). A removal whose
-	// answer was lost is repeated; that nothing is left then, before
-	// Lease.Deadline, counts as removed.
+	// answer was lost is repeated until it is known or ctx ends; then ErrInDoubt.
+	// That nothing is left when it is repeated, before Lease.Deadline, counts as
+	// removed.
 	Remove(ctx context.Context, units ...*Unit) error
 	// Renew prolongs the leases to lease from now and moves their deadlines.
 	// It returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
-	// Locate sets the unit's Place, here and in the store: where its receipt will
-	// be was learnt after Add. ErrLeaseLost if it was not owned; after any error the
-	// store may have it or not.
+	// Locate sets the unit's Place, here and in the store: the place of its
+	// receipt was found out after Add. ErrLeaseLost if it was not owned; after
+	// any error the store may have it or not.
 	Locate(ctx context.Context, u *Unit, place string) error
 	// Release gives the unit up with a verdict. ErrLeaseLost if it was not owned.
 	Release(ctx context.Context, u *Unit, v Verdict) error
 
 	// Claim takes up to r.Limit units of r.DataSource that nobody owns, that
-	// are due, not parked and at least r.MinAge old (see Unit.Due), in the order
-	// of NextTry, those that are AtOnce before the others, then id. Two claimers never get the same unit. Returned units carry the
-	// InDoubt of their past attempts; in the store they are marked in doubt
-	// until the claimer's Release. A unit that cannot be read is returned with
+	// are due, not parked and at least r.MinAge old (see Unit.Due): those that are
+	// AtOnce first, then in the order of NextTry and id. Two claimers never get the
+	// same unit. Returned units carry the InDoubt of their past attempts; in the
+	// store they are marked in doubt until the claimer's Release. A unit that cannot be read is returned with
 	// Unreadable set, so that the claimer can park it; it never fails the others.
 	Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error)
 	// DataSources names the data sources that have units not parked, in
@@ -102,13 +109,12 @@ type Storage interface {
 	List(ctx context.Context, f Filter) ([]*Unit, error)
 	// Get returns one unit; id may be that of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)
-	// Missing tells which of these the log does not hold, in the order
+	// Missing gives those of these ids that the log does not hold, in the order
 	// given. ids may be any number; each may be that of any row of a unit, or of a
 	// receipt under an idempotency key, which is there while any unit carries it.
 	Missing(ctx context.Context, ids []string) ([]string, error)
 	// Retry makes a unit due now, whatever its age, with its tries reset and not
-	// parked any more.
-	// ErrNotFound, ErrLeased.
+	// parked any more. ErrNotFound, ErrLeased.
 	Retry(ctx context.Context, id string) error
 	// Discard erases a unit for good. ErrNotFound, ErrLeased.
 	Discard(ctx context.Context, id string) error
@@ -118,6 +124,14 @@ type Storage interface {
 	// Identity names this log, wherever it is opened from: at most 40 printable
 	// ASCII characters, the same for its life. A copy of the log has it too.
 	Identity() string
+
+	// ReceiptSchema tells which schema the receipts of a data source are kept in:
+	// empty for where its sessions' unqualified names lead. known false: that was
+	// not set yet.
+	ReceiptSchema(ctx context.Context, dataSource string) (schema string, known bool, err error)
+	// SetReceiptSchema sets it, at most 63 printable ASCII characters, unless it is
+	// known: that stays as it is, and is no error.
+	SetReceiptSchema(ctx context.Context, dataSource, schema string) error
 
 	// Close releases what the storage holds. Calls after it fail.
 	Close() error
@@ -147,8 +161,8 @@ type Verdict struct {
 	Err string
 	// Park leaves the unit for an operator.
 	Park bool
-	// Attempts are those of this owner that failed. A storage that can keeps them
-	// for the operator; that it could not is no error.
+	// Attempts are this owner's attempts that failed. A storage that can keeps
+	// them for the operator; failing to is not an error.
 	Attempts []Attempt
 }
 

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// oddSQL begins the column sql of a statement whose text is no valid UTF-8 or
-// holds a NUL, which a text column of PostgreSQL cannot take: the text follows
-// in base64. It is a comment, so that an operator who runs what the column says
-// does no harm. A text that itself begins so is kept in base64 too, so that
+// oddSQL begins the column sql of a statement whose text is not valid UTF-8 or
+// holds a NUL, which a text column of PostgreSQL cannot take: the text follows in
+// base64. It is a comment, so that an operator who runs the column's text does no
+// harm. A text that itself begins like this is kept in base64 too, so that
 // nothing is ever misread.
 const oddSQL = "-- base64 "
 
@@ -73,32 +73,30 @@ func (s *Statement) decodeParams(column string) {
 // maxErrorText is how many bytes of a LastError are kept.
 const maxErrorText = 8 << 10
 
-// errorText makes s storable: what cannot be stored is replaced, what is too
+// errorText makes s storable: what cannot be stored is replaced, what is then too
 // long cut.
 func errorText(s string) string {
-	if len(s) > maxErrorText {
-		s = s[:maxErrorText-len("…")]
-		for len(s) > 0 && !utf8.RuneStart(s[len(s)-1]) {
-			s = s[:len(s)-1]
-		}
-		if len(s) > 0 && s[len(s)-1] >= utf8.RuneSelf {
-			s = s[:len(s)-1]
-		}
-		s += "…"
+	if !storableText(s) {
+		s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	}
-	if storableText(s) {
+	if len(s) <= maxErrorText {
 		return s
 	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	const more = "…"
+	end := maxErrorText - len(more)
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + more
 }
 
 // storedSettings is the column settings: what must be the same where a unit is
-// delivered, and where it comes from. Versions before it wrote the settings alone, of which fewer were
-// known.
+// delivered, and where it comes from. Earlier versions wrote the settings alone,
+// and knew fewer.
 type storedSettings struct {
 	Settings string `json:"settings"`
 	Place    string `json:"receipts,omitempty"`
-	// TraceParent is unknown to versions before 0.2.0, which read over it.
+	// TraceParent is unknown to versions before 0.2.0, which ignore it.
 	TraceParent string `json:"traceparent,omitempty"`
 }
 

@@ -2,7 +2,10 @@ package txlog
 
 import (
 	"database/sql/driver"
+	"strconv"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // transactionType is the value of the column transaction_type, the name that
@@ -35,14 +38,22 @@ type Lease struct {
 	// Token names the owner. Every write to the unit is fenced by it.
 	Token string
 	// Deadline is when the lease ends at the earliest, on this process's
-	// monotonic clock: it was taken before the request left. After it somebody
+	// clocks: it was taken before the request left. After it somebody
 	// else may own the unit.
 	Deadline time.Time
 }
 
-// Unit is what is delivered together: one DML, or the DML of one local
-// transaction in their order. Fields up to Lease are the writer's; the store
-// fills in the rest when it hands a unit out.
+// Over reports whether the deadline has passed by either clock: the monotonic one
+// stands still while a machine sleeps, the wall clock may be set back.
+func (l Lease) Over() bool {
+	now := time.Now()
+	return !now.Before(l.Deadline) || !now.Round(0).Before(l.Deadline.Round(0))
+}
+
+// Unit is what is delivered together: one DML, or the DML of one local transaction in
+// their order. Of the fields the writer sets those before Lease, and may set
+// Lease.Token; [Storage].Add sets the rest of Lease, AddRepeated and what it says it
+// fills in. What follows AddRepeated is set when a store hands a unit out.
 type Unit struct {
 	// ID is the id of the unit's first row, a UUIDv7 made by [NewID].
 	ID string
@@ -132,3 +143,83 @@ func (u *Unit) clone() *Unit {
 
 // rowIDs gives the ids of the unit's rows in their order.
 func (u *Unit) rowIDs() []string { return rowIDs(u.ID, min(len(u.Statements), MaxStatements)) }
+
+// The text of a UUID is 36 characters; its last three are the low 12 bits,
+// which count the statements of a unit.
+const (
+	idLen    = 36
+	idPrefix = idLen - 3
+	headTail = "000"
+	hexChars = "0123456789abcdef"
+)
+
+// NewID makes the id of a unit: a UUIDv7 whose low 12 bits are zero, so that
+// the ids of its up to [MaxStatements] rows follow it without a gap. Ids made
+// later by the same process sort behind. It is safe for concurrent use.
+func NewID() string {
+	id := uuid.Must(uuid.NewV7())
+	id[14] &= 0xf0
+	id[15] = 0
+	return id.String()
+}
+
+// rowID is the id of the n-th row (from 0) of the unit whose first row is head.
+func rowID(head string, n int) string {
+	if n == 0 {
+		return head
+	}
+	var b [idLen]byte
+	copy(b[:], head)
+	b[idPrefix] = hexChars[n>>8&15]
+	b[idPrefix+1] = hexChars[n>>4&15]
+	b[idPrefix+2] = hexChars[n&15]
+	return string(b[:])
+}
+
+// rowIDs gives the ids of a unit's n rows.
+func rowIDs(id string, n int) []string {
+	ids := make([]string, max(1, n))
+	for i := range ids {
+		ids[i] = rowID(id, i)
+	}
+	return ids
+}
+
+// headID is the id of the first row of the unit to which the row id belongs.
+// Anything else than an id comes back unchanged, and belongs to no unit.
+func headID(id string) string {
+	if len(id) != idLen || id[idPrefix:] == headTail {
+		return id
+	}
+	return id[:idPrefix] + headTail
+}
+
+// hasRow reports whether id is that of one of the n rows of its unit: a
+// mistyped id is not taken for another.
+func hasRow(id string, n int) bool {
+	head := headID(id)
+	if id == head {
+		return true
+	}
+	row, err := strconv.ParseUint(id[idPrefix:], 16, 12)
+	return err == nil && int(row) < n && id == rowID(head, int(row))
+}
+
+// isHeadID reports whether id has the form of [NewID]'s: lower case, the low
+// 12 bits zero.
+func isHeadID(id string) bool {
+	if len(id) != idLen || id[idPrefix:] != headTail {
+		return false
+	}
+	for i := range idLen {
+		c := id[i]
+		if i == 8 || i == 13 || i == 18 || i == 23 {
+			if c != '-' {
+				return false
+			}
+		} else if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+			return false
+		}
+	}
+	return true
+}

@@ -32,9 +32,9 @@ func validateLease(lease time.Duration) error {
 	return nil
 }
 
-// validate refuses a unit that could not be stored, or not be found again, and
-// fills in token, its storage's, and the transaction's id where they are empty.
-// Errors name the unit by its id.
+// validate refuses a unit that could not be stored, or not be found again. Where
+// they are empty it fills in the storage's token and the transaction's id. Errors
+// name the unit by its id.
 func validate(u *Unit, token string) error {
 	if u == nil {
 		return errors.New("txlog: a unit is nil")
@@ -89,7 +89,7 @@ func validate(u *Unit, token string) error {
 }
 
 // validateDataSource refuses names that a database would not tell apart (some
-// collations ignore blanks at the end) or not take.
+// collations ignore blanks at the end) or would not take.
 func validateDataSource(name string) error {
 	switch {
 	case name == "":
@@ -153,4 +153,14 @@ func validatePlace(u *Unit, place string) error {
 		return fmt.Errorf("txlog: unit %s was written by an older version, it cannot hold the place of its receipt", u.ID)
 	}
 	return nil
+}
+
+// maxReceiptSchema is the longest name of a schema that every database takes.
+const maxReceiptSchema = 63
+
+func validateReceiptSchema(dataSource, schema string) error {
+	if schema != "" && !storableToken(schema, maxReceiptSchema) {
+		return fmt.Errorf("txlog: the schema of the receipts of %s must have at most %d printable ASCII characters", dataSource, maxReceiptSchema)
+	}
+	return validateDataSource(dataSource)
 }

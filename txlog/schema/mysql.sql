@@ -25,8 +25,8 @@ CREATE TABLE IF NOT EXISTS transaction_log (
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
 CREATE TABLE IF NOT EXISTS bed_log (
-  name  VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- identity
-  value VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- a UUID, given to the log when it is opened for the first time
+  name  VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- identity; receipts-… for a data source, by the hash of its name
+  value VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
   PRIMARY KEY (name)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 

@@ -24,8 +24,8 @@ CREATE INDEX IF NOT EXISTS transaction_log_due ON transaction_log (parked, data_
 CREATE INDEX IF NOT EXISTS transaction_log_keys ON transaction_log (receipt) WHERE fingerprint > '';
 
 CREATE TABLE IF NOT EXISTS bed_log (
-  name  VARCHAR(40) COLLATE "C" NOT NULL PRIMARY KEY, -- identity
-  value VARCHAR(80) NOT NULL                          -- a UUID, given to the log when it is opened for the first time
+  name  VARCHAR(40) COLLATE "C" NOT NULL PRIMARY KEY, -- identity; receipts-… for a data source, by the hash of its name
+  value VARCHAR(80) NOT NULL                          -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
 );
 
 CREATE TABLE IF NOT EXISTS bed_attempt (

@@ -19,6 +19,7 @@ var operatorClaims = []claim{
 	{"units are listed by age, with filters, page by page", listed},
 	{"it is told which of many units are not there", missing},
 	{"the log has an identity that stays", identified},
+	{"the schema of a data source's receipts is what was set first", receiptSchemas},
 	{"units are counted by data source and state", counted},
 }
 
@@ -218,6 +219,26 @@ func identified(t *testing.T, s txlog.Storage) {
 	add(t, s, long, newUnit("orders", "UPDATE a"))
 	if now := s.Identity(); now != id {
 		t.Errorf("the log was called %s, now %s", id, now)
+	}
+}
+
+func receiptSchemas(t *testing.T, s txlog.Storage) {
+	for _, first := range []string{"", "bed"} {
+		source := "orders:" + first
+		if schema, known, err := s.ReceiptSchema(t.Context(), source); err != nil || known {
+			t.Errorf("%s: got %q, known: %v, %v before it was set", source, schema, known, err)
+		}
+		for _, schema := range []string{first, "other", ""} {
+			must(t, s.SetReceiptSchema(t.Context(), source, schema))
+			if got, known, err := s.ReceiptSchema(t.Context(), source); err != nil || !known || got != first {
+				t.Errorf("%s: got %q, known: %v, %v", source, got, known, err)
+			}
+		}
+	}
+	for _, bad := range []string{strings.Repeat("x", 64), "a b", "\x00"} {
+		if err := s.SetReceiptSchema(t.Context(), "bad", bad); err == nil {
+			t.Errorf("%q was set", bad)
+		}
 	}
 }
 

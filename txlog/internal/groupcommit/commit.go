@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// fly makes a group's write, and then what queued meanwhile.
+// fly writes a group, and then what has queued meanwhile.
 func (q *Queue[W]) fly(f *flight, group []W) {
 	for f != nil {
 		f, group = q.land(f, q.commit(f, group))
 	}
 }
 
-// dispatch sends what is queued on its way, as far as that is worthwhile.
+// dispatch sends off what is queued, as far as that is worthwhile.
 func (q *Queue[W]) dispatch(now time.Time) {
 	for len(q.queue) > 0 {
 		f, group := q.depart(now)
@@ -40,9 +40,9 @@ func (q *Queue[W]) depart(now time.Time) (f *flight, group []W) {
 	return f, group
 }
 
-// take takes from the queue the next tickets that fit into one write: with the
-// first those of its kind, if kinds do not mix, so that neither waits for long
-// behind the other.
+// take takes from the queue the next tickets that fit into one write. If kinds do
+// not mix it takes those of the first one's kind, so that neither kind waits for
+// long behind the other.
 func (q *Queue[W]) take() []W {
 	kind := q.queue[0].ticket().Kind
 	group := make([]W, 0, len(q.queue))
@@ -73,8 +73,8 @@ func (q *Queue[W]) take() []W {
 	return group
 }
 
-// watch looks, while something is queued, for writes that are stalled: nobody
-// may come and nothing be answered for a while.
+// watch looks for stalled writes while something is queued: for a while nobody
+// may come and nothing may be answered.
 func (q *Queue[W]) watch() {
 	if q.watched {
 		return
@@ -91,8 +91,8 @@ func (q *Queue[W]) watch() {
 	})
 }
 
-// finish tells a caller that queued the outcome. If it waits for it, the ticket is
-// its own again, and must not be looked at any more.
+// finish tells a caller that queued the outcome. If the caller waits for it, the
+// ticket is the caller's again, and must not be looked at any more.
 func (t *Ticket) finish(inDoubt bool, err error) {
 	t.inDoubt, t.err = inDoubt, err
 	t.done <- struct{}{}
@@ -102,7 +102,7 @@ func (t *Ticket) finish(inDoubt bool, err error) {
 func over[W Write](w W) bool { return w.ticket().ctx.Err() != nil }
 
 // commit makes one write of the group and gives each caller its outcome. A write
-// that the database refused is made again in halves, so that who is at fault
+// that the database refused is made again in halves, so that the one at fault
 // fails by itself. ok means that the first attempt was answered.
 func (q *Queue[W]) commit(f *flight, group []W) (ok bool) {
 	if len(group) == 1 {
@@ -137,7 +137,7 @@ func (q *Queue[W]) commit(f *flight, group []W) (ok bool) {
 	case !q.Definite(err):
 		q.repeat(group, err)
 	case short && slices.ContainsFunc(group, over[W]):
-		// It was cut short for those who left, with nothing written.
+		// It was cut short for those who left, and nothing was written.
 		q.commit(f, group)
 	case len(group) > 1 && q.Refused(err):
 		half := len(group) / 2
@@ -151,7 +151,7 @@ func (q *Queue[W]) commit(f *flight, group []W) (ok bool) {
 	return false
 }
 
-// present leaves out the tickets that nobody waits for: they are not written.
+// present leaves out tickets that nobody waits for: they are not written.
 func present[W Write](group []W) []W {
 	there := make([]W, 0, len(group))
 	for _, w := range group {
@@ -176,8 +176,8 @@ func (q *Queue[W]) lead(f *flight, group []W, cut context.CancelFunc) {
 	}
 }
 
-// repeat repeats a shared write without an answer until its outcome is known,
-// for each caller for as long as its own write would be.
+// repeat repeats a shared write without an answer until its outcome is known, for
+// each caller as long as its own write would be repeated.
 func (q *Queue[W]) repeat(group []W, cause error) {
 	begun := time.Now()
 	left := slices.Clone(group)
@@ -199,8 +199,7 @@ func (q *Queue[W]) repeat(group []W, cause error) {
 			cancel()
 			if err != nil {
 				open = append(open, portion...)
-				// What the database refuses of one must not keep it from
-				// taking the others.
+				// If the database refuses one, it must still take the others.
 				together = together && !q.Refused(err)
 				continue
 			}
@@ -231,7 +230,8 @@ func (q *Queue[W]) worthRepeating(group []W, begun time.Time, cause error, lasts
 	return open, until
 }
 
-// repeatedUntil is until when a caller's write is repeated, as in [Retry.Do].
+// repeatedUntil is the time until which a caller's write is repeated, as in
+// [Retry.Do].
 func (q *Queue[W]) repeatedUntil(t *Ticket, begun time.Time) time.Time {
 	end := t.end
 	if _, bounded := t.ctx.Deadline(); !bounded && begun.Add(RepeatFor).Before(end) {

@@ -1,10 +1,10 @@
 // Package groupcommit lets concurrent callers share a write to a database, and
 // repeats a write whose answer was lost until its outcome is known. It knows no
-// SQL: what a write is, and what its errors mean, its user says.
+// SQL: its user says what a write is, and what its errors mean.
 //
-// A caller that finds nothing in flight writes at once, by itself. Whoever comes
-// while as many writes as are worthwhile are in flight queues, and all that are
-// queued leave together when one of these is answered: no timer, and no
+// A caller that finds nothing in flight writes at once, by itself. A caller that
+// comes while as many writes as are worthwhile are in flight queues, and all that
+// are queued leave together when one of these is answered: no timer, and no
 // goroutine while nothing is queued.
 //
 // Words: a ticket is one caller's write, all or none of it; a group is the

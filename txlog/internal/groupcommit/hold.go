@@ -25,7 +25,7 @@ func (q *Queue[W]) State() State {
 }
 
 // Hold takes the place of a write in flight until release is called: with one
-// write at a time everything queues, and leaves together then. It serves tests.
+// write at a time everything queues, and then leaves together. It is for tests.
 func (q *Queue[W]) Hold() (release func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// limit finds out how many writes in flight are worthwhile. While one is on its
-// way, for a round trip r of the w that it takes, the database is idle, unless
-// others are being carried out there, each for w-r: one and r/(w-r) more keep it
+// limit finds out how many writes in flight are worthwhile. A write takes w, of
+// which the round trip takes r. During r the database is idle for this write,
+// unless others are being carried out, each for w-r: one and r/(w-r) more keep it
 // busy, and twice as many more do so although they do not arrive evenly. On a
-// loopback that is one, and more would only take the processor from each
-// other. r is measured by pings while callers have to queue; of both the
-// quickest count, because what makes the others slower is mostly the load, which
-// more writes would not take away. While a crowd waits, one more is worthwhile
-// also there: a commit waits for the disk, and what leaves is still large.
+// loopback that is one, and more would only compete for the processor. r is
+// measured by pings while callers have to queue. For both the quickest counts,
+// because the others are mostly slow because of the load, which more writes would
+// not relieve. While a crowd waits, one more is worthwhile there too: a commit
+// waits for the disk, and what leaves is still large.
 type limit struct {
 	min, max int
 	// most bounds them together with those that are stalled.
@@ -33,10 +33,10 @@ func newLimit(o *Options) *limit {
 	return l
 }
 
-// crowd is from how many rows that wait one more write is worthwhile.
+// crowd is the number of waiting rows from which one more write is worthwhile.
 const crowd = 32
 
-// of is how many writes are worthwhile at a time while so many rows wait.
+// of is how many writes are worthwhile at a time while that many rows wait.
 func (l *limit) of(rows int) int {
 	n := l.max
 	if l.min < l.max {
@@ -60,8 +60,8 @@ func (l *limit) contended() {
 	}
 }
 
-// quickest is the least of what was seen lately: for at least [lately], so that
-// it is found out in time when everything takes longer. It is safe for
+// quickest is the least of what was seen in the recent past, at least [lately],
+// so that it follows in time when everything takes longer. It is safe for
 // concurrent use.
 type quickest struct {
 	mu            sync.Mutex
@@ -90,7 +90,7 @@ func (q *quickest) saw(d time.Duration, now time.Time) {
 }
 
 const (
-	// measureEvery is how often the round trip is measured at the most.
+	// measureEvery is how often at most the round trip is measured.
 	measureEvery = time.Second
 	pingFor      = 2 * time.Second
 )
@@ -107,7 +107,7 @@ type pinger struct {
 	group  sync.WaitGroup
 }
 
-// measure measures behind the caller, unless that was done just before.
+// measure measures behind the caller, unless that was just done.
 func (p *pinger) measure() {
 	now := int64(time.Since(p.start))
 	next := p.next.Load()

@@ -11,8 +11,8 @@ import (
 var ErrClosed = errors.New("closed")
 
 const (
-	// stalled is after how long a write without an answer does not keep the
-	// others waiting any more, and mostStalled how many of them there may be.
+	// stalled is after how long a write without an answer no longer keeps the
+	// others waiting, and mostStalled is how many such writes there may be.
 	stalled     = 250 * time.Millisecond
 	mostStalled = 4
 )
@@ -38,7 +38,7 @@ type Options struct {
 
 // Ticket is one caller's place in the queue. A write embeds it.
 type Ticket struct {
-	// Kind tells writes that do not share one, unless they mix.
+	// Kind distinguishes writes that do not share one, unless they mix.
 	Kind uint8
 	// Rows and Bytes are how large the write is.
 	Rows, Bytes int
@@ -46,7 +46,7 @@ type Ticket struct {
 	Alone bool
 
 	ctx context.Context
-	// end is until when a write without an answer is worth repeating.
+	// end is the time until which a write without an answer is worth repeating.
 	end time.Time
 
 	// Under the queue's mutex.
@@ -54,8 +54,8 @@ type Ticket struct {
 	flight *flight
 	gone   time.Time // when its caller's context was seen to have ended
 
-	// inDoubt and err are the outcome of what was queued, once done
-	// says so. ended is what done is made of.
+	// inDoubt and err are the outcome of a queued write, once done is signalled.
+	// ended is the channel behind done.
 	inDoubt     bool
 	err         error
 	done, ended chan struct{}
@@ -65,8 +65,8 @@ type Ticket struct {
 
 func (t *Ticket) ticket() *Ticket { return t }
 
-// Reset makes the ticket ready for another write. It reports false when the
-// write may still be in flight, so that nothing of it may be used again.
+// Reset makes the ticket ready for another write. It reports false if the write
+// may still be in flight, so that nothing of it may be used again.
 func (t *Ticket) Reset() bool {
 	if t.left {
 		return false
@@ -78,9 +78,9 @@ func (t *Ticket) Reset() bool {
 // Write is what a caller wants written: a type that embeds [Ticket].
 type Write interface {
 	ticket() *Ticket
-	// Leaves is told the time at which an attempt leaves, before which nothing
-	// of the write can have been made, and gives until when a write without an
-	// answer is worth repeating.
+	// Leaves is called with the time at which an attempt leaves, before which
+	// nothing of the write can have been made. It gives the time until which a
+	// write without an answer is worth repeating.
 	Leaves(now time.Time) (end time.Time)
 }
 
@@ -91,16 +91,16 @@ const (
 	queued state = iota
 	// withdrawn: its caller took it back before anything was sent.
 	withdrawn
-	// sentAlone: its write ends by the rules of its caller's context.
+	// sentAlone: its write ends with its caller's context.
 	sentAlone
-	// sentShared: its write is also others', and ends by theirs.
+	// sentShared: others share its write, which ends with theirs.
 	sentShared
 )
 
 // flight is a write in flight.
 type flight struct {
 	began time.Time
-	// cut ends the attempt under way, if it may be, which is the n-th.
+	// cut ends the attempt under way, the n-th, if that may be done.
 	cut     context.CancelFunc
 	attempt int
 }
@@ -108,8 +108,8 @@ type flight struct {
 // Queue makes concurrent callers share writes. It is safe for concurrent use.
 type Queue[W Write] struct {
 	Options
-	// write makes one write of the whole group, or of none of it. again: an
-	// earlier attempt may have been applied.
+	// write makes one write of the whole group, or of none of it. again says that
+	// an earlier attempt may have been applied.
 	write func(ctx context.Context, group []W, again bool) error
 	limit *limit
 
@@ -128,8 +128,8 @@ type Queue[W Write] struct {
 	idle    chan struct{} // not nil while Close waits; closed when nothing is left
 }
 
-// New makes a queue. write makes one write of all that is in the group, or of
-// none of it; again says that an earlier attempt may have been applied.
+// New makes a queue. write makes one write of the whole group, or of none of it;
+// again says that an earlier attempt may have been applied.
 func New[W Write](o Options, write func(ctx context.Context, group []W, again bool) error) *Queue[W] {
 	q := &Queue[W]{Options: o, write: write, limit: newLimit(&o)}
 	q.base, q.stop = context.WithCancel(context.Background())
@@ -155,10 +155,14 @@ func (q *Queue[W]) Do(ctx context.Context, w W) (inDoubt bool, err error) {
 				f := q.launch(now)
 				t.state = sentAlone
 				q.mu.Unlock()
+				answered := false
+				defer func() { // also after a panic
+					if next, group := q.land(f, answered); next != nil {
+						go q.fly(next, group)
+					}
+				}()
 				inDoubt, err := q.alone(w)
-				if next, group := q.land(f, err == nil); next != nil {
-					go q.fly(next, group)
-				}
+				answered = err == nil
 				return inDoubt, err
 			}
 			break
@@ -197,8 +201,8 @@ func (q *Queue[W]) alone(w W) (inDoubt bool, err error) {
 	})
 }
 
-// waitForRoom waits until something left the queue, in the order of arrival. It
-// is called, and returns, with the mutex held.
+// waitForRoom waits until something has left the queue, in the order of arrival.
+// It is called, and returns, with the mutex held.
 func (q *Queue[W]) waitForRoom(ctx context.Context) error {
 	woken := make(chan struct{})
 	q.waiting = append(q.waiting, woken)
@@ -219,12 +223,12 @@ func (q *Queue[W]) waitForRoom(ctx context.Context) error {
 			return err
 		}
 	}
-	// It was woken all the same: the next one may have the room.
+	// It was woken nevertheless: the next one may have the room.
 	q.wake()
 	return err
 }
 
-// wake lets the first of those who wait for room look again.
+// wake lets the first caller that waits for room look again.
 func (q *Queue[W]) wake() {
 	if len(q.waiting) > 0 {
 		close(q.waiting[0])
@@ -261,8 +265,8 @@ func (q *Queue[W]) wait(t *Ticket) (inDoubt bool, err error) {
 }
 
 // leave is for a caller whose context ended. A shared write is cut short when
-// half of the time is over for which the caller still waits, to find out by a
-// repetition what became of it.
+// half of the time that the caller still waits is over, so that a repetition can
+// find out what became of it.
 func (q *Queue[W]) leave(t *Ticket) state {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -321,8 +325,8 @@ func (q *Queue[W]) launch(now time.Time) *flight {
 	return f
 }
 
-// land ends a flight and gives the next one, if there is any: to make it is the
-// caller's.
+// land ends a flight and gives the next one, if there is any, for the caller to
+// make.
 func (q *Queue[W]) land(f *flight, ok bool) (next *flight, group []W) {
 	now := time.Now()
 	if ok {
@@ -344,7 +348,7 @@ func (q *Queue[W]) land(f *flight, ok bool) (next *flight, group []W) {
 	return next, group
 }
 
-// rest tells Close when there is nothing left to wait for.
+// rest tells Close when nothing is left to wait for.
 func (q *Queue[W]) rest() {
 	if q.idle != nil && len(q.queue) == 0 && len(q.flights) == 0 {
 		close(q.idle)
@@ -352,8 +356,8 @@ func (q *Queue[W]) rest() {
 	}
 }
 
-// Close refuses what comes from now on and waits until all that was queued has
-// been written, but no longer than d.
+// Close refuses new writes and waits until all that was queued has been written,
+// but no longer than d.
 func (q *Queue[W]) Close(d time.Duration) {
 	q.mu.Lock()
 	q.closed = true

@@ -333,3 +333,34 @@ func TestAsManyWritesAreInFlightAsTheRoundTripMakesWorthwhile(t *testing.T) {
 		}
 	}
 }
+
+func TestAPanicOfAWriteHoldsUpNobodyBehindIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &database{}
+		q := newQueue(d, func(o *Options) { o.Conns = 1 })
+		d.fail = func(names string, _ int) error {
+			if names == "a" {
+				panic("of the driver")
+			}
+			return nil
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic is swallowed")
+				}
+			}()
+			_, _ = q.Do(t.Context(), row("a"))
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if inDoubt, err := q.Do(ctx, row("b")); inDoubt || err != nil {
+			t.Errorf("the next write: in doubt %v, error %v", inDoubt, err)
+		}
+		begun := time.Now()
+		q.Close(time.Minute)
+		if took := time.Since(begun); took > 0 {
+			t.Errorf("Close waited for %v", took)
+		}
+	})
+}

@@ -12,12 +12,12 @@ const (
 	// RepeatFor bounds the repetitions of a write for callers whose context has
 	// no deadline.
 	RepeatFor = 10 * time.Second
-	// attemptFor bounds one repetition, so that a connection that hangs does
-	// not use up the time of the others.
+	// attemptFor bounds one repetition, so that a connection that hangs does not
+	// use up the time for the others.
 	attemptFor = 2 * time.Second
 	// maxPassing is how often a write that met a deadlock or the like is
-	// repeated, and passingFor for how long: one that waited for a lock until
-	// the database's own timeout has waited enough.
+	// repeated, and passingFor for how long: one that waited for a lock until the
+	// database's own timeout has waited long enough.
 	maxPassing = 5
 	passingFor = 2 * time.Second
 	// backoffCap bounds the pause between two repetitions.
@@ -28,32 +28,32 @@ const (
 // use.
 type Retry struct {
 	// Grace is for how long after the end of the caller's context a write whose
-	// outcome is not known is repeated until it is known; not at all when it is
-	// not positive.
+	// outcome is not known is repeated until it is known; if it is not positive,
+	// not at all.
 	Grace time.Duration
 	// Definite reports whether err leaves no doubt that nothing was written.
 	Definite func(err error) bool
-	// Passing reports whether a definite error comes from other transactions
-	// that were in the way, so that the same write is worth repeating at once.
+	// Passing reports whether a definite error is due to other transactions that
+	// were in the way, so that the same write is worth repeating at once.
 	Passing func(err error) bool
 	// Refused reports whether the database refused what it was given: a part
 	// of it might pass.
 	Refused func(err error) bool
 }
 
-// Do runs f until its outcome is known: on an error that is no answer it is
+// Do runs f until its outcome is known: after an error that is no answer f is
 // repeated, while ctx lasts and for the grace after it, but never beyond end.
-// again tells f that an earlier attempt may have been applied. f must be
-// harmless when repeated.
+// again tells f that an earlier attempt may have been applied. f must be harmless
+// when repeated.
 //
-// A nil error means f succeeded. inDoubt means that the last word is still
-// missing; err is then the first error.
+// A nil error means f succeeded. inDoubt means that the outcome is still not
+// known; err is then the first error.
 func (r *Retry) Do(ctx context.Context, end time.Time, f func(ctx context.Context, again bool) error) (inDoubt bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	// The first attempt has half of the grace; what finds out what became of it
-	// has the rest.
+	// The first attempt has half of the grace; finding out what became of it has
+	// the rest.
 	first := outlive(ctx, end, r.Grace/2)
 	err = r.Attempt(first, f)
 	first.stop()
@@ -83,21 +83,21 @@ func (r *Retry) Attempt(ctx context.Context, f func(ctx context.Context, again b
 	start := time.Now()
 	for try := 0; ; try++ {
 		err := f(ctx, false)
-		if err == nil || !r.Again(ctx, err, try, start) {
+		if err == nil || !r.again(ctx, err, try, start) {
 			return err
 		}
 	}
 }
 
-// Again reports, after a pause, whether what failed with err is worth repeating
+// again reports, after a pause, whether what failed with err is worth repeating
 // although the error was definite. try counts from 0 since start.
-func (r *Retry) Again(ctx context.Context, err error, try int, start time.Time) bool {
+func (r *Retry) again(ctx context.Context, err error, try int, start time.Time) bool {
 	return try < maxPassing && time.Since(start) < passingFor && r.Definite(err) && r.Passing(err) && Pause(ctx, try)
 }
 
 // outliving is a context that ends at a fixed time, or a grace after the
 // caller's. A write that was sent is not broken off with its caller's context:
-// the answer mostly is on its way, and without it the server might carry the
+// the answer is mostly on its way, and without it the server might carry the
 // write out much later.
 type outliving struct {
 	context.Context
@@ -136,16 +136,8 @@ func (o *outliving) late() time.Duration {
 	return time.Duration(time.Now().UnixNano() - over)
 }
 
-// Pause waits before the next repetition, longer each time and never the same
-// time for two that were in each other's way. It reports whether ctx lasts.
+// Pause waits before the next repetition, longer each time, and differently for
+// two that were in each other's way. It reports whether ctx lasts.
 func Pause(ctx context.Context, try int) bool {
-	d := min(5*time.Millisecond<<min(try, 10), backoffCap)
-	t := time.NewTimer(jitter.Pause(d))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+	return jitter.Sleep(ctx, jitter.Pause(min(5*time.Millisecond<<min(try, 10), backoffCap)))
 }

@@ -1,0 +1,102 @@
+package txlog_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// eachEndRefused runs f on a log of one connection, where refuse has the next
+// COMMIT or ROLLBACK answered with an error that leaves the transaction open.
+func eachEndRefused(t *testing.T, f func(t *testing.T, s *txlog.SQLStorage, rows func() int, refuse func(text string))) {
+	t.Helper()
+	for _, c := range []struct {
+		db     testdb.DB
+		answer []byte
+	}{
+		{testdb.MySQL(t), testproxy.MySQLError(1047, "08S01", "WSREP has not yet prepared node for application use")},
+		{testdb.Postgres(t), testproxy.PostgresError("57P03", "not now", 'T')},
+	} {
+		t.Run(c.db.Driver, func(t *testing.T) {
+			t.Parallel()
+			p := testproxy.New(t, c.db.Addr())
+			s := open(t, c.db.Via(p.Addr()), txlog.WithMaxConns(1))
+			direct := c.db.Open(t)
+			f(t, s, func() int { return rowCount(t, direct) }, func(text string) { p.Answer(testproxy.Text(text), c.answer) })
+		})
+	}
+}
+
+// large is a unit that takes a local transaction of several statements.
+func large() *txlog.Unit { return unit(slices.Repeat([]string{"UPDATE a"}, 300)...) }
+
+func TestTheLogsConnectionWhoseCommitWasRefusedIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	eachEndRefused(t, func(t *testing.T, s *txlog.SQLStorage, rows func() int, refuse func(string)) {
+		refuse("COMMIT")
+		if err := s.Add(t.Context(), time.Minute, large()); err == nil || errors.Is(err, txlog.ErrInDoubt) {
+			t.Fatalf("the answer to a COMMIT that was refused is %v, want a definite error", err)
+		}
+		mustAdd(t, s, unit("UPDATE b"))
+		if n := rows(); n != 1 {
+			t.Errorf("%d rows, want that of the unit whose Add returned nil", n)
+		}
+		mustAdd(t, s, large())
+		if n := rows(); n != 301 {
+			t.Errorf("%d rows, want 301: what was refused must not come back", n)
+		}
+	})
+}
+
+func TestTheLogsConnectionWhoseRollbackWasRefusedIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	eachEndRefused(t, func(t *testing.T, s *txlog.SQLStorage, rows func() int, refuse func(string)) {
+		u := unit("UPDATE a")
+		mustAdd(t, s, u, unit("UPDATE b"))
+		refuse("ROLLBACK")
+		changed := errors.New("it has changed")
+		err := s.Decide(t.Context(), txlog.DecidePark, []string{u.ID}, func(*txlog.Unit) error { return changed },
+			func(exec func(string, ...any) error) error {
+				return exec("DELETE FROM transaction_log WHERE id <> '" + u.ID + "'")
+			})
+		if !errors.Is(err, changed) {
+			t.Fatalf("the decision's error is %v, want that of its check", err)
+		}
+		mustAdd(t, s, large())
+		if n := rows(); n != 302 {
+			t.Errorf("%d rows, want 302: what was rolled back must not be committed", n)
+		}
+	})
+}
+
+func TestAPanicInATransactionOfTheLogLeavesTheLogUsable(t *testing.T) {
+	t.Parallel()
+	for _, db := range []testdb.DB{testdb.MySQL(t), testdb.Postgres(t), testdb.SQLite(t)} {
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, db, txlog.WithMaxConns(1))
+			u := unit("UPDATE a")
+			mustAdd(t, s, u)
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("the panic is swallowed")
+					}
+				}()
+				_ = s.Decide(t.Context(), txlog.DecidePark, []string{u.ID}, nil, func(exec func(string, ...any) error) error {
+					_ = exec("DELETE FROM transaction_log")
+					panic("of the driver")
+				})
+			}()
+			mustAdd(t, s, unit("UPDATE b"))
+			if n := rowCount(t, db.Open(t)); n != 2 {
+				t.Errorf("%d rows, want 2", n)
+			}
+		})
+	}
+}
