@@ -9,10 +9,10 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Bus spreads events to listeners. A listener runs behind the execution: one
-// that blocks or panics delays and breaks nothing. When its buffer is full,
-// further events are dropped and counted. The zero value is not usable; a nil
-// *Bus has no listeners. Safe for concurrent use.
+// Bus spreads events to listeners. A listener runs in a goroutine of its own, so
+// that one that blocks or panics neither delays nor breaks a write. When its buffer
+// is full, further events are dropped and counted. The zero value is not usable; a
+// nil *Bus has no listeners. It is safe for concurrent use.
 type Bus struct {
 	// Buffer is how many events may wait for each listener that subscribes from
 	// now on; values below 1 mean 1024. Set it before the bus is used.
@@ -25,8 +25,8 @@ type Bus struct {
 	traceParent atomic.Pointer[func(context.Context) string]
 }
 
-// NewBus makes a bus. logger is told of listeners that panic or fall behind;
-// nil means logrus's standard logger.
+// NewBus makes a bus. It logs to logger when listeners panic or fall behind; nil
+// means logrus's standard logger.
 func NewBus(logger logrus.FieldLogger) *Bus {
 	if logger == nil {
 		logger = logrus.StandardLogger()
@@ -49,7 +49,8 @@ type Subscription struct {
 
 // Subscribe adds a listener: notify is called with each event published from now
 // on until the subscription is closed, from one goroutine, in the order of
-// publication; but for Answered and ReceiptsPurged, which 0.1.0 did not have.
+// publication. It gets neither Answered nor ReceiptsPurged, which 0.1.0 did not have:
+// see SubscribeAll.
 func (b *Bus) Subscribe(notify func(Event)) *Subscription { return b.subscribe(notify, false) }
 
 // SubscribeAll is Subscribe for events of every type.
@@ -100,8 +101,8 @@ func (b *Bus) SetTraceParent(parent func(ctx context.Context) string) {
 	b.traceParent.Store(&parent)
 }
 
-// maxTraceParent is how long a traceparent can be: later versions of the format
-// may be longer than the 55 characters of the first.
+// maxTraceParent is the greatest length of a traceparent: later versions of the
+// format may be longer than the 55 characters of the first.
 const maxTraceParent = 256
 
 // TraceParent gives the traceparent of the span in ctx, as SetTraceParent has it.
@@ -133,7 +134,7 @@ func (b *Bus) Publish(ev Event) {
 		case s.events <- ev:
 		default:
 			if s.dropped.Add(1) == 1 {
-				b.log.WithField("log", ev.ID).Warn("bed: a listener does not keep up, events are dropped for it")
+				b.log.WithField("entry", ev.ID).Warn("bed: a listener does not keep up, events are dropped for it")
 			}
 		}
 	}
@@ -188,7 +189,7 @@ func (s *Subscription) tell(ev Event) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.panicked.Add(1)
-			s.bus.log.WithFields(logrus.Fields{"log": ev.ID, "panic": p}).Error("bed: a listener panicked")
+			s.bus.log.WithFields(logrus.Fields{"entry": ev.ID, "panic": p}).Error("bed: a listener panicked")
 		}
 	}()
 	s.notify(ev)

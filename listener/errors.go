@@ -10,15 +10,18 @@ import (
 
 var (
 	// ErrPending is matched by the error of a write that is logged and not
-	// known to be applied: the job will deliver it, or it is parked.
+	// known to be applied: the job will deliver it, or it is parked. With
+	// [txlog.ErrInDoubt] inside it is not known whether the log holds the write:
+	// it is delivered if it does, and forgotten if it does not.
 	ErrPending = errors.New("bed: the write is logged and will be delivered later")
 	// ErrNotLogged is matched by the error of a write that is not applied and
 	// whose entry could not be written.
-	ErrNotLogged = errors.New("bed: the write was not accepted, its transaction log could not be written")
+	ErrNotLogged = errors.New("bed: the write was not accepted, its entry could not be written to the transaction log")
 	// ErrUnknownOutcome is matched by the error of a write that was sent before
 	// its entry was written, whose outcome is not known, and whose entry could not
-	// be written either.
-	ErrUnknownOutcome = errors.New("bed: it is not known whether the write was applied, and its transaction log could not be written")
+	// be written either. It is not txlog.ErrOutcomeUnknown, which is about a change
+	// of an entry.
+	ErrUnknownOutcome = errors.New("bed: it is not known whether the write was applied, and its entry could not be written to the transaction log")
 	// ErrRowsUnknown is returned by the methods of a Result when the write is
 	// delivered but the answer that counted its rows was lost.
 	ErrRowsUnknown = errors.New("bed: the write is delivered, but the answer with its row count was lost")
@@ -27,15 +30,23 @@ var (
 // PendingError is a write that is logged and not known to be applied.
 // errors.Is(err, ErrPending) holds; it unwraps to the cause.
 type PendingError struct {
-	// LogID is the write's id in the transaction log.
+	// LogID is the id of the write's entry, not that of the whole log: what
+	// bed-job show takes. The name is that of version 0.1.0.
 	LogID string
 	// DataSource is where it is to be delivered.
 	DataSource string
 	// Parked is whether it waits for an operator rather than for the job.
 	Parked bool
+	// Parking is whether it was to be parked and the log did not confirm it. The
+	// job takes it up when its lease is over, if it is not parked then.
+	Parking bool
 	// Sent is whether it was sent although it is not known if its entry was
 	// written (Cause wraps txlog.ErrInDoubt).
 	Sent bool
+	// Refused is whether the database refused it and only its entry could not be
+	// removed. The job tries it again if the entry is still there, which is not
+	// known if Cause wraps txlog.ErrInDoubt.
+	Refused bool
 	// Cause is the last attempt's error.
 	Cause error
 }
@@ -43,22 +54,28 @@ type PendingError struct {
 func (e *PendingError) Error() string {
 	what := "is pending, the job will deliver it"
 	switch {
+	case e.Refused && errors.Is(e.Cause, txlog.ErrInDoubt):
+		what = "was refused; if its entry is still in the log, the job will try it again"
+	case e.Refused:
+		what = "was refused, but its entry could not be removed: the job will try it again"
 	case errors.Is(e.Cause, txlog.ErrInDoubt):
 		what = "was not sent; if its entry was written after all, the job will deliver it"
 		if e.Sent {
 			what = "was sent and is not known to be applied; if its entry was written, the job will deliver it"
 		}
+	case e.Parking:
+		what = "is to wait for an operator; the job takes it up if it could not be parked"
 	case e.Parked:
 		what = "is parked, an operator has to decide (bed-job show " + e.LogID + ")"
 	}
-	return fmt.Sprintf("bed: write to %s %s (log %s): %v", e.DataSource, what, e.LogID, e.Cause)
+	return fmt.Sprintf("bed: write to %s %s (entry %s): %v", e.DataSource, what, e.LogID, e.Cause)
 }
 
 // Is makes errors.Is(err, ErrPending) true.
 func (e *PendingError) Is(target error) bool { return target == ErrPending }
 
-// Unwrap gives the cause. driver.ErrBadConn is hidden: database/sql takes it
-// for leave to run the statement again.
+// Unwrap gives the cause. driver.ErrBadConn is hidden: database/sql takes it for
+// leave to run the statement again.
 func (e *PendingError) Unwrap() error { return hideBadConn(e.Cause) }
 
 // NotLoggedError is a write that was not accepted: it is not applied, and
@@ -76,9 +93,9 @@ type NotLoggedError struct {
 
 func (e *NotLoggedError) Error() string {
 	if e.Attempt != nil {
-		return fmt.Sprintf("bed: write to %s is not applied (%v) and cannot be tried later, its transaction log could not be written: %v", e.DataSource, e.Attempt, e.Cause)
+		return fmt.Sprintf("bed: write to %s is not applied (%v) and cannot be tried later, its entry could not be written to the transaction log: %v", e.DataSource, e.Attempt, e.Cause)
 	}
-	return fmt.Sprintf("bed: write to %s was not accepted and not sent, its transaction log could not be written: %v", e.DataSource, e.Cause)
+	return fmt.Sprintf("bed: write to %s was not accepted and not sent, its entry could not be written to the transaction log: %v", e.DataSource, e.Cause)
 }
 
 // Is makes errors.Is(err, ErrNotLogged) true.
@@ -94,9 +111,9 @@ func (e *NotLoggedError) Unwrap() error {
 }
 
 // UnknownOutcomeError is a write that was sent before its entry was written, and
-// of which neither is known whether it was applied nor anything kept: what the
-// driver leaves its caller with when a connection breaks. errors.Is(err,
-// ErrUnknownOutcome) holds; it wraps both causes.
+// may or may not be applied; the log keeps nothing of it. The bare driver leaves its
+// caller with the same when a connection breaks. errors.Is(err, ErrUnknownOutcome)
+// holds; it wraps both causes.
 type UnknownOutcomeError struct {
 	// DataSource is where the write was to go.
 	DataSource string
@@ -107,7 +124,7 @@ type UnknownOutcomeError struct {
 }
 
 func (e *UnknownOutcomeError) Error() string {
-	return fmt.Sprintf("bed: it is not known whether the write to %s was applied (%v), and its transaction log could not be written: %v", e.DataSource, e.Cause, e.Log)
+	return fmt.Sprintf("bed: it is not known whether the write to %s was applied (%v), and its entry could not be written to the transaction log: %v", e.DataSource, e.Cause, e.Log)
 }
 
 // Is makes errors.Is(err, ErrUnknownOutcome) true.
@@ -121,7 +138,8 @@ func (e *UnknownOutcomeError) Unwrap() []error {
 // RefusedError is a write inside a soft transaction that the database
 // refused: it is parked in the log. It unwraps to the driver's own error.
 type RefusedError struct {
-	// LogID is the write's id in the transaction log.
+	// LogID is the id of the write's entry, not that of the whole log: what
+	// bed-job show takes. The name is that of version 0.1.0.
 	LogID string
 	// DataSource refused it.
 	DataSource string
@@ -136,9 +154,9 @@ func (e *RefusedError) Error() string {
 // Unwrap gives the driver's error.
 func (e *RefusedError) Unwrap() error { return e.Cause }
 
-// badConnHiddenError is an error with driver.ErrBadConn in its chain that does
-// not show it: database/sql takes that for leave to run a statement again. All
-// else in the chain is found.
+// badConnHiddenError is an error that hides the driver.ErrBadConn in its chain,
+// which database/sql takes for leave to run a statement again. Everything else in
+// the chain is found.
 type badConnHiddenError struct{ err error }
 
 func (e *badConnHiddenError) Error() string { return e.err.Error() }

@@ -14,7 +14,8 @@ type EventType uint8
 // one BeforeExecute and one final ExecuteSuccess or ExecuteFailure for each
 // attempt.
 const (
-	// BeforeExecute: the entry is durable, nothing has been sent yet.
+	// BeforeExecute: nothing has been sent yet. The entry is durable, unless
+	// bedsql.Config asks for a Logging other than LogBefore.
 	BeforeExecute EventType = iota + 1
 	// ExecuteSuccess: the attempt delivered the unit.
 	ExecuteSuccess
@@ -22,11 +23,12 @@ const (
 	ExecuteFailure
 	// Parked: the unit is left for an operator; Err says why.
 	Parked
-	// Removed: the entry of a refusal that its caller was told came back, by a write
-	// to the log that arrived late, and is removed. Nothing is applied.
+	// Removed: the job removed the entry of a refused write whose caller knows of the
+	// refusal. A write to the log that arrived late had brought the entry back.
+	// Nothing is applied.
 	Removed
-	// Answered, for SubscribeAll: the caller of a write has its answer: delivered,
-	// if Err is nil, or the error that Err is. It comes once for each unit of an application, after
+	// Answered, for SubscribeAll: the caller of a write has its answer: Err, or
+	// delivered if that is nil. It comes once for each unit of an application, after
 	// its attempts, and also for one whose entry could not be written.
 	Answered
 	// ReceiptsPurged, for SubscribeAll: the job erased Receipts receipts of the

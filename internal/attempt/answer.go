@@ -15,8 +15,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Answer is what a request under an idempotency key was answered. It is kept
-// with its receipt, so that the same request sent again is answered the same.
+// Answer is the answer to a request under an idempotency key. It is kept with the
+// receipt, so that the same request sent again gets the same answer.
 type Answer struct {
 	Statements []AnswerStatement `json:"statements"`
 }
@@ -35,8 +35,8 @@ type AnswerStatement struct {
 	Values  []string `json:"values,omitempty"`
 	// RowsError is the text of the error with which its rows ended.
 	RowsError string `json:"rowsError,omitempty"`
-	// Error is the text of the error of a statement that failed, after which
-	// its local transaction went on.
+	// Error is the text of the error of a statement that failed without ending
+	// its local transaction.
 	Error string `json:"error,omitempty"`
 
 	unkept error
@@ -183,11 +183,11 @@ func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	return Outcome{}
 }
 
-// Claim inserts the receipt of u at the beginning of its local transaction, so
+// InsertReceipt inserts the receipt of u at the beginning of its local transaction, so
 // that a second one under the same idempotency key waits here. Found and
 // OnReceipt are as for Apply; then, and after an error, the transaction is
 // rolled back.
-func Claim(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
+func InsertReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, u *txlog.Unit, r Receipts) (Outcome, *Found) {
 	c := r.insert(d.Flavor, u, false)
 	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err == nil {
@@ -202,7 +202,7 @@ func Claim(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver
 		// Nothing was sent but the receipt: another connection may begin anew.
 		return unread(driver.ErrBadConn, true), nil
 	}
-	found, err := readReceipt(ctx, d, conn, r, u.Receipt)
+	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
 	switch {
 	case err != nil:
 		if Failed(d, err, true).ConnLost && ctx.Err() == nil {
@@ -210,8 +210,7 @@ func Claim(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver
 		}
 		return Failed(d, err, true), nil
 	case found == nil:
-		out.OnReceipt = true // it was met and is gone
-		return out, nil
+		return goneReceipt(), nil
 	case found.Void:
 		return Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided}, nil
 	default:

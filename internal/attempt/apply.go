@@ -11,11 +11,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Apply runs calls, the statements of u, as one attempt that leaves u's
-// receipt: the receipt is inserted first, in the same local transaction. An
-// attempt that meets the receipt applies nothing and says so (Found, Voided);
-// one that is being written by an attempt still in flight is waited for. With
-// rows the last call is run by Query and its rows are read to their end.
+// Apply runs calls, the statements of u, as one attempt that leaves u's receipt:
+// the receipt is inserted first, in the same local transaction. An attempt that
+// meets the receipt applies nothing and says so (Found, Voided). If an attempt
+// still in flight is writing it, Apply waits for that attempt. With rows the last
+// call is run by Query and its rows are read to their end.
 func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
 	if err := ctx.Err(); err != nil {
 		return Failed(d, err, true)
@@ -91,39 +91,48 @@ func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 	case out.ConnLost:
 		return unread(driver.ErrBadConn, true)
 	}
-	found, err := readReceipt(ctx, d, conn, r, u.Receipt)
+	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
 	if err == nil && found != nil && (found.UnitID == u.ID || u.Fingerprint != "") {
-		err = keepReceipt(ctx, d, conn, u, r, found)
+		var gone bool
+		if gone, err = keepReceipt(ctx, d, conn, u, r, found); gone {
+			found = nil
+		}
 	}
 	switch {
 	case err != nil:
 		return unread(err, Failed(d, err, true).ConnLost)
 	case found == nil:
-		return Outcome{Class: delivery.Unknown, OnReceipt: true, Err: errors.New("bed: the receipt was met and is gone")}
+		return goneReceipt()
 	case found.Void:
-		return Outcome{Class: delivery.Refused, Voided: true, Answered: found.Answered, Err: delivery.ErrVoided}
+		return Outcome{Class: delivery.Refused, Voided: true, Told: found.Told, Err: delivery.ErrVoided}
 	default:
 		return found.outcome(u)
 	}
 }
 
-// unread is the outcome of an attempt that met the receipt and could not read
-// it: whether the work is done or void, another attempt finds out. The
-// duplicate key by which it was met is nobody's error.
+// unread is the outcome of an attempt that met the receipt and could not read it:
+// another attempt finds out whether the work is done or void. The duplicate key
+// by which it was met is nobody's error.
 func unread(err error, lost bool) Outcome {
 	return Outcome{Class: delivery.Unknown, OnReceipt: true, ConnLost: lost,
 		Err: fmt.Errorf("bed: an earlier attempt left the receipt of this write, which could not be read: %w", err)}
+}
+
+// goneReceipt is the outcome of an attempt that met a receipt which has gone
+// since: another attempt finds the way free. The duplicate key is nobody's error.
+func goneReceipt() Outcome {
+	return Outcome{Class: delivery.Unknown, OnReceipt: true, Err: errors.New("bed: the receipt of an earlier attempt was met and is gone")}
 }
 
 // Look tells by u's receipt whether u was applied, and does nothing about it:
 // Found if so, and the receipt is kept anew, because an attempt without an
 // answer may still come. One that is in flight is not waited for.
 func Look(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (Outcome, error) {
-	found, err := readReceipt(ctx, d, conn, r, u.Receipt)
+	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
 	if err != nil || found == nil || found.Void {
 		return Outcome{}, err
 	}
-	if err := keepReceipt(ctx, d, conn, u, r, found); err != nil {
+	if gone, err := keepReceipt(ctx, d, conn, u, r, found); gone || err != nil {
 		return Outcome{}, err
 	}
 	return found.outcome(u), nil
@@ -140,7 +149,7 @@ func (f *Found) outcome(u *txlog.Unit) Outcome {
 	}
 	answer, err := ReadAnswer(f.Result)
 	if err != nil {
-		return out // applied all the same; its results are lost
+		return out // applied nevertheless; its results are lost
 	}
 	for i := range answer.Statements {
 		out.Result, out.Rows = answer.Statements[i].Result(), answer.Statements[i].Rows()
@@ -149,13 +158,13 @@ func (f *Found) outcome(u *txlog.Unit) Outcome {
 	return out
 }
 
-// Void decides a unit in doubt: it inserts the receipt as that of work that
-// was not done, so that no attempt can do it any more. Found: it was done.
-// Voided: it was not and never will be. Any other outcome decides nothing.
+// Void decides a unit in doubt: it inserts the receipt as that of work that was
+// not done, so that no attempt can do it any more. Found means that it was done,
+// Voided that it was not and never will be. Any other outcome decides nothing.
 //
-// Under a caller's key the receipt does not stay, for the request may be sent
-// again: doubt arises there only after the receipt's own insert was answered,
-// and one that succeeds after it shows that the attempt has ended.
+// Under a caller's key the receipt does not stay, because the request may be sent
+// again: doubt arises there only after the receipt's own insert was answered, and
+// one that succeeds after it shows that the attempt has ended.
 func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if u.Fingerprint != "" {
 		return voidKeyed(ctx, d, conn, u, r)
@@ -185,16 +194,16 @@ func voidKeyed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 	return onReceipt(ctx, d, conn, u, r, out)
 }
 
-// waited reports whether the insert of a receipt was cut off by the end of ctx.
-// Alone it takes no time: it waited for another attempt, where the database
-// lets it wait for longer than ctx does (PostgreSQL's lock_timeout is off by
+// waited reports whether the end of ctx cut off the insert of a receipt. By
+// itself it takes no time, so it waited for another attempt, where the database
+// lets it wait longer than ctx does (PostgreSQL's lock_timeout is off by
 // default).
 func waited(ctx context.Context, before bool) bool { return !before && ctx.Err() != nil }
 
-// Commit ends the local transaction that is open on conn with u's receipt in
-// it. finish commits it by whatever ends it, and plain says that this is a mere
-// COMMIT; undo rolls it back. An answer to any of it means that nothing was
-// committed, but for Found.
+// Commit ends the local transaction that is open on conn with u's receipt in it.
+// finish commits it in whatever way, and plain says that this is a bare COMMIT;
+// undo rolls it back. An answer to any of it means that nothing was committed,
+// except for Found.
 func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
 	receipt := r.insert(d.Flavor, u, false)
 	undone := func(out Outcome) Outcome {
@@ -230,8 +239,8 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 	return finish(ctx)
 }
 
-// onCommitReceipt: a transaction that meets its own receipt was overtaken by
-// the job; what it did is rolled back, what the job did stands.
+// onCommitReceipt is for a transaction that meets its own receipt: the job
+// overtook it. What it did is rolled back, what the job did stands.
 func onCommitReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
 	if isReceipt(d, out, u) {
 		return onReceipt(ctx, d, conn, u, r, out)

@@ -17,20 +17,22 @@ type Outcome struct {
 	Err error
 	// Class says what Err means.
 	Class delivery.Class
-	// Assumed: delivered is concluded from a duplicate key that was met after
-	// an earlier attempt of unknown outcome. Somebody else's row may hold the
-	// key; that is the known limit of at-least-once.
+	// Assumed: delivery is concluded from a duplicate key that was met after an
+	// earlier attempt of unknown outcome. Somebody else's row may hold the key;
+	// that is the known limit of at-least-once.
 	Assumed bool
-	// Found: delivered is known from the unit's receipt, which an earlier
-	// attempt left; this one applied nothing.
+	// Found: delivery is known from the unit's receipt, which an earlier attempt
+	// left; this one applied nothing.
 	Found bool
 	// Replayed: Found, by another request under the same idempotency key.
 	Replayed bool
 	// Voided: its receipt says that the unit was not applied and never will be.
 	Voided bool
-	// Answered: Voided, and the caller was told so and has its answer.
-	Answered bool
-	// OnReceipt: another attempt of the same unit is in flight. It is no try.
+	// Told: Voided, and the caller was told so.
+	Told bool
+	// OnReceipt: the receipt kept the attempt from running the unit. It waited in
+	// vain for another attempt that is writing the receipt, or met a receipt that
+	// could not be read or was erased meanwhile. It does not count as a try.
 	OnReceipt bool
 	// Result is the driver's result of the last statement that ran; nil when
 	// Assumed or Found.
@@ -49,8 +51,8 @@ func (o Outcome) Delivered() bool { return o.Err == nil }
 // Maybe reports whether it is not known if the unit was applied.
 func (o Outcome) Maybe() bool { return o.Err != nil && o.Class == delivery.Unknown }
 
-// Failed makes the outcome of a statement's error. before says that the
-// statement itself had not been sent.
+// Failed makes the outcome of a statement's error. before says that the statement
+// itself had not been sent.
 func Failed(d *delivery.Dialect, err error, before bool) Outcome {
 	o := Outcome{Err: err}
 	if before {
@@ -58,7 +60,7 @@ func Failed(d *delivery.Dialect, err error, before bool) Outcome {
 	} else {
 		o.Class = d.Class(err)
 	}
-	// SQLite runs in this process: an interrupted statement loses no
+	// SQLite runs in this process: an interrupted statement does not lose the
 	// connection, and one to a database in memory must not be given up.
 	o.ConnLost = !o.Class.Answered() && (d.Flavor != txlog.FlavorSQLite || errors.Is(err, driver.ErrBadConn))
 	return o
@@ -96,20 +98,21 @@ func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.
 // no open transaction, or ConnLost is set and it must be closed.
 func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if len(u.Statements) == 0 {
-		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: log %s holds no statement", u.ID)}
+		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s holds no statement", u.ID)}
 	}
 	calls := make([]delivery.Call, len(u.Statements))
 	for i, s := range u.Statements {
 		args, err := s.Args()
 		if err != nil {
-			return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: log %s, statement %d: %w", u.ID, i, err)}
+			return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s, statement %d: %w", u.ID, i, err)}
 		}
 		calls[i] = delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared}
 	}
 	return Run(ctx, d, conn, calls, u, r)
 }
 
-// Run is Replay for one who has the statements of u as the driver takes them.
+// Run is Replay for callers that have the statements of u as the driver takes
+// them.
 func Run(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts) Outcome {
 	switch {
 	case u.Receipt != "":

@@ -2,7 +2,7 @@ package attempt
 
 import "github.com/bedsql/bed/listener/delivery"
 
-// certain is an error of which more is known than itself says. Its text and
+// certain is an error of which more is known than it says itself. Its text and
 // what it unwraps to are the driver's.
 type certain struct {
 	error
@@ -14,10 +14,10 @@ func (e *certain) Unwrap() error { return e.error }
 // Certainly gives the class.
 func (e *certain) Certainly() delivery.Class { return e.class }
 
-// Certain marks err as being of a class whatever itself says.
+// Certain marks err as being of a class, whatever it says itself.
 func Certain(err error, class delivery.Class) error { return &certain{err, class} }
 
-// NotSent marks err, which says class of itself, as coming before the write was
+// NotSent marks err, which by itself is of a class, as met before the write was
 // sent, unless it is an answer.
 func NotSent(err error, class delivery.Class) error {
 	if class != delivery.Unknown {

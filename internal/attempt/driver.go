@@ -140,7 +140,7 @@ func (e argumentsError) Error() string { return string(e) }
 func (argumentsError) Certainly() delivery.Class { return delivery.Refused }
 
 // CheckCount compares the number of arguments with what st wants. Drivers are
-// promised that they need not do it.
+// promised that this is done for them.
 func CheckCount(st driver.Stmt, args []driver.NamedValue) error {
 	if n := st.NumInput(); n != -1 && n != len(args) {
 		return argumentsError(fmt.Sprintf("sql: expected %d arguments, got %d", n, len(args)))
@@ -200,7 +200,7 @@ func Ping(ctx context.Context, conn driver.Conn) error {
 	return nil
 }
 
-// plain strips the names for the interfaces that know none.
+// plain strips the names, for interfaces without names.
 func plain(args []driver.NamedValue) ([]driver.Value, error) {
 	vals := make([]driver.Value, len(args))
 	for i := range args {
@@ -214,7 +214,8 @@ func plain(args []driver.NamedValue) ([]driver.Value, error) {
 
 // Session is a connection together with what its dialect remembers of it. The
 // functions of this package take one wherever they take a driver.Conn, and use
-// the connection in it. Like that it belongs to one goroutine at a time.
+// the connection in it. Like the connection it belongs to one goroutine at a
+// time.
 type Session struct {
 	driver.Conn
 	// Memory is the dialect's own; nil at first.

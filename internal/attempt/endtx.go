@@ -15,8 +15,8 @@ import (
 // ended.
 const rollbackTimeout = time.Second
 
-// CommitTx commits tx, the local transaction that is open on conn, for as long
-// as ctx lets it. CommitFailed reads its error.
+// CommitTx commits tx, the local transaction that is open on conn, for as long as
+// ctx lasts. CommitFailed reads its error.
 func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
 	if d.Flavor == txlog.FlavorMySQL {
 		if err := ctx.Err(); err != nil {
@@ -27,9 +27,10 @@ func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 }
 
 // CommitFailed reads the error of a COMMIT. An answer means that nothing was
-// committed; without one it is not known. Either way the transaction may still
-// be open (Galera's 1047), and the next BEGIN would commit it: the connection is
-// closed, and ConnLost set, unless the protocol tells that none is (Idle).
+// committed; without one the outcome is unknown. Either way the transaction may
+// still be open (Galera's 1047), and the next BEGIN would commit it: the
+// connection is closed, and ConnLost set, unless the protocol shows that none is
+// open (Idle).
 //
 // SQLite runs in this process, and closing the connection would lose a database
 // in memory: there the transaction is rolled back.
@@ -48,14 +49,14 @@ func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, er
 }
 
 // goesOn reports whether no transaction is open on conn after a COMMIT that was
-// answered by out's error.
+// answered with out's error.
 func goesOn(d *delivery.Dialect, conn driver.Conn, out Outcome) bool {
 	return d.Idle != nil && out.Class.Answered() && !out.ConnLost && d.Idle(conn)
 }
 
-// Rollback rolls tx back, the local transaction that is open on conn, or, if it
-// is nil, the one that was begun by a statement. Unless it is RolledBack after
-// it, conn is closed and must not be used again.
+// Rollback rolls back tx, the local transaction that is open on conn, or, if tx
+// is nil, the one that was begun by a statement. Unless it is RolledBack
+// afterwards, conn is closed and must not be used again.
 func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
@@ -81,8 +82,8 @@ func RolledBack(d *delivery.Dialect, err error) bool {
 }
 
 // end ends a transaction by its text where driver.Tx, which takes no context,
-// would wait for the answer beyond the end of ctx. pgx's has the context of
-// BeginTx, and SQLite answers.
+// would wait for the answer beyond the end of ctx. pgx's Tx has the context of
+// BeginTx, and SQLite always answers.
 func end(ctx context.Context, d *delivery.Dialect, conn driver.Conn, text string, plain func() error) error {
 	if c, ok := Bare(conn).(driver.ExecerContext); ok && d.Flavor == txlog.FlavorMySQL && ctx.Done() != nil {
 		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {

@@ -7,8 +7,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Event makes what listeners are told of an attempt on u. Statements whose
-// parameters cannot be read come without them.
+// Event makes the event of an attempt on u. Statements whose parameters cannot be
+// read have none in it.
 func (o Outcome) Event(t listener.EventType, by listener.Origin, u *txlog.Unit) listener.Event {
 	ev := listener.Event{
 		Type: t, Origin: by, Time: time.Now(),

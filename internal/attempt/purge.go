@@ -3,20 +3,11 @@ package attempt
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
-	"time"
 
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// sureFor bounds how long a purge holds what it deletes while it looks into the
-// log once more.
-const sureFor = 2 * time.Second
-
-// errBack ends a purge of receipts of which one is needed again.
-var errBack = errors.New("bed: an entry came back while its receipt was purged")
-
-// PurgeReceipts looks at a page of the receipts of the log r.LogID, those behind
+// PurgeReceipts looks at a page of the receipts of the log r.LogIdentity, those behind
 // the id after, and erases those that no unit in the log has any more, once
 // their retention is over since that was found. missing tells which units, and
 // which receipts under a caller's key, are not in the log (txlog.Storage.Missing):
@@ -24,8 +15,10 @@ var errBack = errors.New("bed: an entry came back while its receipt was purged")
 //
 // The retention cannot count from when the entry was written or the receipt was
 // met last, because a log may be older than that when a person discards it, and
-// a worker stand still with it. It returns how many it erased, and the id behind
-// which the next page begins, also if this one failed; that is empty at the end.
+// a worker stand still with it. A request under a key may be sent again, and
+// logged, behind the question: it keeps what it meets anew, or finds it gone
+// (keepReceipt). It returns how many it erased, and the id behind which the next
+// page begins, also if this one failed; that is empty at the end.
 func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
 	type seen struct {
 		id, unit string
@@ -35,7 +28,7 @@ func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 	var look []seen
 	var asked []string
 	rows := 0
-	err = each(ctx, d, conn, call(receiptText(d.Flavor, receiptPage, 0), r.LogID, after), func(row []driver.Value) {
+	err = each(ctx, d, conn, r.at(d.Flavor, receiptPage, r.LogIdentity, after), func(row []driver.Value) {
 		rows++
 		next = text(row[0])
 		s := seen{next, text(row[1]), number(row[2]), number(row[3]) != 0}
@@ -61,11 +54,9 @@ func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 	for _, id := range gone {
 		isGone[id] = true
 	}
-	var newlyGone, due, keyed, back []string
+	var newlyGone, due, back []string
 	for _, s := range look {
 		switch gone := isGone[s.unit] && (!s.keyed || isGone[s.id]); {
-		case gone && s.state == receiptDue && s.keyed:
-			keyed = append(keyed, s.id)
 		case gone && s.state == receiptDue:
 			due = append(due, s.id)
 		case gone && s.state == receiptInLog:
@@ -74,34 +65,12 @@ func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 			back = append(back, s.id) // a write to the log that came late
 		}
 	}
-	if err := byIDs(ctx, d, conn, receiptGone, nil, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
+	if _, err := byIDs(ctx, d, conn, r, receiptGone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
 		return next, 0, err
 	}
-	if err := byIDs(ctx, d, conn, receiptBack, nil, back); err != nil {
+	if _, err := byIDs(ctx, d, conn, r, receiptBack, back); err != nil {
 		return next, 0, err
 	}
-	if err := byIDs(ctx, d, conn, receiptPurge, nil, due); err != nil {
-		return next, 0, err
-	}
-	// A request under a key may have been sent again, and logged, since the log
-	// was asked: its attempts must not meet the receipt first and then find it
-	// gone. Those that come now wait for the end of the transaction.
-	err = byIDs(ctx, d, conn, receiptPurge, func() error {
-		ctx, cancel := context.WithTimeout(ctx, sureFor)
-		defer cancel()
-		switch gone, err := missing(ctx, keyed); {
-		case err != nil:
-			return err
-		case len(gone) < len(keyed):
-			return errBack
-		}
-		return nil
-	}, keyed)
-	switch {
-	case errors.Is(err, errBack): // the next purge finds which
-		return next, len(due), nil
-	case err != nil:
-		return next, len(due), err
-	}
-	return next, len(due) + len(keyed), nil
+	erased, err = byIDs(ctx, d, conn, r, receiptPurge, due)
+	return next, erased, err
 }

@@ -5,45 +5,61 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
-// DefaultRetention is how long receipts are kept unless something else is said.
+// DefaultRetention is how long receipts are kept by default.
 const DefaultRetention = 7 * 24 * time.Hour
 
 // Receipts says how receipts of units are written.
 type Receipts struct {
-	// LogID names the transaction log (txlog.Storage.Identity): only its own
-	// job purges its receipts.
-	LogID string
+	// LogIdentity names the transaction log (txlog.Storage.Identity) in the column
+	// log_id: only the jobs of that log purge its receipts.
+	LogIdentity string
 	// Retention is how long a receipt is kept that was not erased at once.
 	Retention time.Duration
 	// KeyRetention is the same for a receipt under a caller's idempotency key.
 	KeyRetention time.Duration
-	// Place is where bed_receipt is (see ReceiptPlace), for a session whose
-	// unqualified names may lead elsewhere by now. Empty: where they lead.
+	// Schema is the schema of their own that the data source's settings give them
+	// (delivery.Target.ReceiptSchema); empty: none.
+	Schema string
+	// Place is where bed_receipt is otherwise (see ReceiptPlace), for a session
+	// whose unqualified names may lead elsewhere by now. Empty: where they lead.
 	Place string
 }
 
-// at is one of the statements on bed_receipt at its place.
-func (r Receipts) at(f txlog.Flavor, k receiptStatement, args ...any) delivery.Call {
-	text := receiptText(f, k, 0)
-	if r.Place != "" {
-		text = strings.Replace(text, "bed_receipt", r.Place+".bed_receipt", 1)
+// text is one of the statements on bed_receipt at its place. n is the number of
+// ids.
+func (r Receipts) text(f txlog.Flavor, k receiptStatement, n int) string {
+	place := r.Place
+	if r.Schema != "" {
+		place = quoteSchema(f, r.Schema)
 	}
-	return call(text, args...)
+	return receiptText(f, k, n, place)
+}
+
+// Table is the table's name in a statement.
+func (r Receipts) Table(f txlog.Flavor) string {
+	if r.Schema == "" {
+		return receiptTable
+	}
+	return quoteSchema(f, r.Schema) + "." + receiptTable
+}
+
+// at is the call of one that names no ids.
+func (r Receipts) at(f txlog.Flavor, k receiptStatement, args ...any) delivery.Call {
+	return call(r.text(f, k, 0), args...)
 }
 
 // insert is the call that writes u's receipt.
 func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call {
 	keep := r.retention(u).Milliseconds()
 	if u.Fingerprint == "" && !void {
-		c := r.at(f, receiptInsertPlain, u.Receipt, u.ID, r.LogID, keep)
+		c := r.at(f, receiptInsertPlain, u.Receipt, u.ID, r.LogIdentity, keep)
 		c.Fixed = 2
 		return c
 	}
@@ -55,7 +71,7 @@ func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call
 	if void {
 		v = 1
 	}
-	return r.at(f, receiptInsert, u.Receipt, u.ID, r.LogID, v, keep, fingerprint, nil)
+	return r.at(f, receiptInsert, u.Receipt, u.ID, r.LogIdentity, v, keep, fingerprint, nil)
 }
 
 // retention is how long u's receipt is kept.
@@ -75,64 +91,12 @@ func call(text string, args ...any) delivery.Call {
 	return c
 }
 
-// EnsureReceipts finds the table of receipts on conn's database, or creates
-// it. Where the account may not, the error holds the statement to run.
-func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn) error {
-	probe := receiptText(d.Flavor, receiptProbe, 0)
-	err := drain(ctx, d, conn, call(probe))
-	if err == nil || !d.Class(err).Answered() {
-		return err
-	}
-	if d.Flavor != txlog.FlavorMySQL && denied(err) {
-		// It is there. Another one, which the account could make in a schema of its
-		// own, would not know of what is in this one.
-		return ReceiptRights(ctx, d, conn, err)
-	}
-	ddl := receiptText(d.Flavor, receiptCreate, 0)
-	_, _, cerr := Exec(ctx, conn, ddl, nil)
-	if cerr != nil && !d.Class(cerr).Answered() {
-		return cerr
-	}
-	if cerr == nil && d.Flavor == txlog.FlavorPostgres {
-		// Who made the table may say so; for others it is said already.
-		_, _, _ = Exec(ctx, conn, receiptText(d.Flavor, receiptComment, 0), nil)
-	}
-	// Somebody else may have created it at the same moment; or it is there, of an
-	// older form.
-	if err = drain(ctx, d, conn, call(probe)); err == nil || !d.Class(err).Answered() {
-		return err
-	}
-	if denied(err) { // MySQL says so too of a table that is not there
-		return ReceiptRights(ctx, d, conn, err)
-	}
-	if drain(ctx, d, conn, call(receiptText(d.Flavor, receiptProbeOlder, 0))) == nil {
-		return &delivery.ReceiptTableError{Statement: receiptText(d.Flavor, receiptAdd, 0), Err: err}
-	}
-	if cerr == nil {
-		cerr = err
-	}
-	if d.Class(cerr) == delivery.Retryable {
-		return cerr // a lock, a server that is busy: the next write looks again
-	}
-	return &delivery.ReceiptTableError{Statement: ddl, Err: cerr}
-}
-
-// ReceiptPlace gives the database, and in PostgreSQL the schema, in which conn's
-// session finds bed_receipt or would create it, quoted; empty if nowhere.
-func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn) (place string, err error) {
-	if d.Flavor == 0 {
-		return "", nil
-	}
-	err = each(ctx, d, conn, call(receiptText(d.Flavor, receiptPlace, 0)), func(row []driver.Value) { place = text(row[0]) })
-	return place, err
-}
-
 // Found is what a receipt says.
 type Found struct {
 	// Void: the work was not done and never will be.
 	Void bool
-	// Answered: Void, and the caller was told so.
-	Answered bool
+	// Told: Void, and the caller was told so.
+	Told bool
 	// UnitID is the unit whose attempt left it.
 	UnitID string
 	// Fingerprint is that of the request, under a caller's key.
@@ -145,14 +109,10 @@ type Found struct {
 
 // ReadReceipt looks a receipt up; nil if there is none. It does not wait for
 // one that is being written.
-func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, id string) (*Found, error) {
-	return readReceipt(ctx, d, conn, Receipts{}, id)
-}
-
-func readReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
+func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
 	var found *Found
 	err := each(ctx, d, conn, r.at(d.Flavor, receiptRead, id), func(row []driver.Value) {
-		found = &Found{Void: number(row[0]) != 0, Answered: number(row[0]) != 0 && text(row[3]) == voidAnswered, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
+		found = &Found{Void: number(row[0]) != 0, Told: number(row[0]) != 0 && text(row[3]) == voidTold, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
 			Left: time.Duration(number(row[4])) * time.Millisecond}
 	})
 	return found, err
@@ -160,68 +120,69 @@ func readReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 
 // keepReceipt gives u's receipt, which was met, another retention when part of
 // the last one has passed: it counts from the end of the unit, and another
-// attempt of it may have begun just now.
-func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) error {
-	keep := r.retention(u)
-	if f.UnitID != u.ID {
+// attempt of it may have begun just now. gone: f is of another request under
+// the key, and was purged meanwhile. Nothing may be told of it then: this
+// request's own entry, should it stay or come late, would find no receipt.
+func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
+	keep, others := r.retention(u), f.UnitID != u.ID
+	if others {
 		// Another request's under the key: it counts from that one, but an
 		// attempt of this one may come as late as any.
 		keep = min(keep, r.Retention)
 	}
 	if f.Left > keep-keep/10 {
-		return nil
+		return false, nil
 	}
-	c := r.at(d.Flavor, receiptKeep, keep.Milliseconds(), u.Receipt)
-	return alone(ctx, d, conn, driver.TxOptions{}, nil, c)
+	kept, err := alone(ctx, d, conn, driver.TxOptions{}, r.at(d.Flavor, receiptKeep, keep.Milliseconds(), u.Receipt, f.UnitID))
+	return others && kept == 0, err
 }
 
-// Answered notes in u's receipt, which is void, that the caller was told so and
-// the log removed: should a write to the log that comes late bring it back,
-// there is nothing in it for a person to decide.
-func Answered(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
-	if err := alone(ctx, d, conn, driver.TxOptions{}, nil, r.at(d.Flavor, receiptAnswered, u.Receipt)); err != nil {
+// NoteTold notes in u's receipt, which is void, that the caller was told so and
+// the entry removed: should a late write to the log bring the entry back, an
+// operator has nothing to decide.
+func NoteTold(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	if _, err := alone(ctx, d, conn, driver.TxOptions{}, r.at(d.Flavor, receiptTold, u.Receipt)); err != nil {
 		return Failed(d, err, false)
 	}
 	return Outcome{}
 }
 
-// alone runs statements of our own as a local transaction, which is rolled back
-// if sure, which may be nil, gives an error before it commits.
-func alone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, opts driver.TxOptions, sure func() error, calls ...delivery.Call) error {
+// alone runs statements of our own as a local transaction, and tells how many
+// rows they changed.
+func alone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, opts driver.TxOptions, calls ...delivery.Call) (rows int, err error) {
 	tx, err := BeginTx(ctx, conn, opts)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, c := range calls {
-		if _, _, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
+		var n int64
+		res, _, err := Exec(ctx, conn, c.SQL, c.Args)
+		if err == nil {
+			n, err = res.RowsAffected()
+		}
+		if err != nil {
 			_ = Rollback(ctx, d, conn, tx)
-			return err
+			return 0, err
 		}
-	}
-	if sure != nil {
-		if err := sure(); err != nil {
-			if undo := Rollback(ctx, d, conn, tx); undo != nil {
-				return undo // the connection is not to be used again
-			}
-			return err
-		}
+		rows += int(n)
 	}
 	if err := CommitTx(ctx, d, conn, tx); err != nil {
-		return CommitFailed(ctx, d, conn, err).Err
+		return 0, CommitFailed(ctx, d, conn, err).Err
 	}
-	return nil
+	return rows, nil
 }
 
 // EraseReceipts deletes receipts that are known to exist. It runs at READ
-// COMMITTED: on InnoDB's default level the gaps between them would be locked,
-// in which every new receipt lands.
-func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, ids []string) error {
-	return byIDs(ctx, d, conn, receiptErase, nil, ids)
+// COMMITTED: InnoDB's default level would lock the gaps between them, in which
+// every new receipt lands.
+func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, ids []string) error {
+	_, err := byIDs(ctx, d, conn, r, receiptErase, ids)
+	return err
 }
 
 // byIDs runs a statement that names receipts by their ids, after its own args,
-// in transactions of not too many. sure is as for alone.
-func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, k receiptStatement, sure func() error, ids []string, args ...any) error {
+// in transactions of not too many, and tells how many it changed.
+func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, k receiptStatement, ids []string, args ...any) (rows int, err error) {
 	portion := receiptPortion
 	if d.Flavor == txlog.FlavorPostgres {
 		portion = receiptPageSize
@@ -229,25 +190,26 @@ func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, k receipt
 	for page := range slices.Chunk(ids, receiptPageSize) {
 		var calls []delivery.Call
 		for some := range slices.Chunk(page, portion) {
-			calls = append(calls, byIDsCall(d, k, some, args))
+			calls = append(calls, byIDsCall(d, r, k, some, args))
 		}
-		if err := alone(ctx, d, conn, readCommitted(d), sure, calls...); err != nil {
-			return err
+		n, err := alone(ctx, d, conn, readCommitted(d), calls...)
+		if rows += n; err != nil {
+			return rows, err
 		}
 	}
-	return nil
+	return rows, nil
 }
 
-func byIDsCall(d *delivery.Dialect, k receiptStatement, ids []string, args []any) delivery.Call {
+func byIDsCall(d *delivery.Dialect, r Receipts, k receiptStatement, ids []string, args []any) delivery.Call {
 	args = slices.Clip(args)
 	if d.Flavor == txlog.FlavorPostgres {
-		args = append(args, pgtext.Array(ids))
+		args = append(args, ownsql.Array(ids))
 	} else {
 		for _, id := range ids {
 			args = append(args, id)
 		}
 	}
-	return call(receiptText(d.Flavor, k, len(ids)), args...)
+	return call(r.text(d.Flavor, k, len(ids)), args...)
 }
 
 func readCommitted(d *delivery.Dialect) driver.TxOptions {

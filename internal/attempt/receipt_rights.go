@@ -12,23 +12,27 @@ import (
 
 // ReceiptRights makes err a ReceiptRightsError if it says that the account of
 // conn's session may not do something to bed_receipt; else it returns err.
-func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, err error) error {
-	if err == nil || !denied(err) || !strings.Contains(err.Error(), "bed_receipt") {
+func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, err error) error {
+	if err == nil || !dberr.Of(err).Denied() {
 		return err
 	}
-	return &delivery.ReceiptRightsError{Grant: grant(ctx, d, conn), Err: err}
+	// PostgreSQL speaks of the schema alone where that may not be used, and its
+	// driver puts the code behind the name.
+	ofSchema := r.Schema != "" && strings.Contains(err.Error(), " "+r.Schema+" (SQLSTATE ")
+	if !ofSchema && !strings.Contains(err.Error(), receiptTable) {
+		return err
+	}
+	return rightsError(ctx, d, conn, r, err)
 }
 
-// denied reports whether err says that a right on a table is missing.
-func denied(err error) bool {
-	code := dberr.Of(err)
-	return code.State == "42501" || // insufficient_privilege
-		code.Number == 1142 || code.Number == 1143 // ER_TABLEACCESS_DENIED_ERROR, ER_COLUMNACCESS_DENIED_ERROR
+// rightsError is ReceiptRights for an error that is known to be about the table.
+func rightsError(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, err error) error {
+	return &delivery.ReceiptRightsError{Grant: grant(ctx, d, conn, r), Err: err}
 }
 
 // grant is the statement that an operator has to run, with the account and
 // place of conn's session as far as they can be asked for.
-func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn) string {
+func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) string {
 	const rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON "
 	account := "this account"
 	if d.Flavor == txlog.FlavorPostgres {
@@ -41,11 +45,22 @@ func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn) string {
 			}
 		})
 	}
-	place, _ := ReceiptPlace(ctx, d, conn)
-	if place != "" {
-		place += "."
+	switch {
+	case r.Schema == "":
+		place, _ := ReceiptPlace(ctx, d, conn, r)
+		if place != "" {
+			place += "."
+		}
+		return rights + place + receiptTable + " TO " + account
+	case d.Flavor == txlog.FlavorPostgres:
+		schema := quoteSchema(d.Flavor, r.Schema)
+		return "GRANT USAGE ON SCHEMA " + schema + " TO " + account + ";\n" + rights + schema + "." + receiptTable + " TO " + account
+	default:
+		// The database may not be there yet. An underscore in a database's name
+		// stands for any character.
+		schema := quoteSchema(d.Flavor, strings.ReplaceAll(r.Schema, "_", `\_`))
+		return "GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON " + schema + ".* TO " + account
 	}
-	return rights + place + "bed_receipt TO " + account
 }
 
 func quoteAccount(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

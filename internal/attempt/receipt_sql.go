@@ -6,7 +6,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -18,11 +19,11 @@ const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fi
 func ReceiptSchema(database string) (string, error) {
 	switch database {
 	case "mysql":
-		return receiptText(txlog.FlavorMySQL, receiptCreate, 0), nil
+		return receiptText(txlog.FlavorMySQL, receiptCreate, 0, ""), nil
 	case "postgres":
-		return receiptText(txlog.FlavorPostgres, receiptCreate, 0), nil
+		return receiptText(txlog.FlavorPostgres, receiptCreate, 0, ""), nil
 	case "sqlite":
-		return receiptText(txlog.FlavorSQLite, receiptCreate, 0), nil
+		return receiptText(txlog.FlavorSQLite, receiptCreate, 0, ""), nil
 	default:
 		return "", fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
 	}
@@ -42,16 +43,17 @@ const (
 	receiptRead
 	receiptResult
 	receiptKeep
-	receiptAnswered
+	receiptTold
 	receiptErase
 	receiptPurge
 	receiptGone
 	receiptBack
 	receiptPage
 	receiptPlace
+	receiptHome
 )
 
-// receiptRemark is what a tool, or a person, that finds the table is told of it.
+// receiptRemark explains the table to a tool, or a person, that comes across it.
 const receiptRemark = `made by bed (github.com/bedsql/bed), which tells by it what was applied: leave it out of migrations`
 
 // receiptPageSize is how many receipts a purge looks at, and a transaction
@@ -61,12 +63,12 @@ const receiptPageSize = 500
 // receiptPortion is how many ids a statement lists.
 const receiptPortion = 128
 
-// voidAnswered is the result of a void receipt whose unit's caller was told the
-// refusal.
-const voidAnswered = "answered"
+// voidTold is the result in a void receipt whose unit's caller was told of
+// the refusal.
+const voidTold = "answered"
 
-// receiptRests is for how long, in ms, a purge leaves a new receipt alone: most
-// are erased within that by who wrote them.
+// receiptRests is for how long, in ms, a purge leaves a new receipt alone: by
+// then its writer has erased most.
 const receiptRests = 60_000
 
 // What a page of receipts says of each.
@@ -77,25 +79,50 @@ const (
 	receiptDue          // nor was it, and its retention is over
 )
 
-// receiptTexts are those that are always the same, made once.
+// receiptTexts are the texts that are always the same, made once.
 var receiptTexts sync.Map // from receiptTextKey to string
 
 type receiptTextKey struct {
-	f txlog.Flavor
-	k receiptStatement
+	f     txlog.Flavor
+	k     receiptStatement
+	place string
 }
 
-// receiptText is the text of a statement. n is the number of ids.
-func receiptText(f txlog.Flavor, k receiptStatement, n int) string {
-	if n > 0 {
-		return makeReceiptText(f, k, n)
-	}
-	if s, ok := receiptTexts.Load(receiptTextKey{f, k}); ok {
-		return s.(string)
+// receiptTable is the table's name.
+const receiptTable = "bed_receipt"
+
+// receiptText is the text of a statement about the table at a place, which is
+// quoted; empty: where unqualified names lead. n is the number of ids.
+func receiptText(f txlog.Flavor, k receiptStatement, n int, place string) string {
+	key := receiptTextKey{f, k, place}
+	if n == 0 {
+		if s, ok := receiptTexts.Load(key); ok {
+			return s.(string)
+		}
 	}
 	s := makeReceiptText(f, k, n)
-	receiptTexts.Store(receiptTextKey{f, k}, s)
+	if place != "" {
+		s = strings.Replace(s, receiptTable, place+"."+receiptTable, 1)
+	}
+	if n == 0 {
+		receiptTexts.Store(key, s)
+	}
 	return s
+}
+
+const receiptInsertion = "INSERT INTO "
+
+// ReceiptTable gives the table into which text inserts a receipt, as it stands
+// there; ok is false for any other statement.
+func ReceiptTable(text string) (table string, ok bool) {
+	rest, ok := strings.CutPrefix(text, receiptInsertion)
+	if !ok {
+		return "", false
+	}
+	if table, _, ok = strings.Cut(rest, " "); !ok {
+		return "", false
+	}
+	return table, table == receiptTable || strings.HasSuffix(table, "`."+receiptTable) || strings.HasSuffix(table, `".`+receiptTable)
 }
 
 // makeReceiptText is the one place where the SQL of receipts is written.
@@ -105,8 +132,8 @@ func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
 	case receiptCreate:
 		s = `CREATE TABLE IF NOT EXISTS bed_receipt (
   id            ` + f.Pick(`VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(80) COLLATE "C"`, `VARCHAR(80)`) + ` NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the log whose work this is
-  log_id        ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- which transaction log holds it
+  unit_id       ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the entry whose work this is
+  log_id        ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
   keep_until    BIGINT NOT NULL,      -- not purged before
@@ -127,19 +154,20 @@ func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
 		s = `INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`
 	case receiptInsertPlain:
 		// MySQL and MariaDB let a value refer to a column before it, which is
-		// quicker than to read the clock twice.
+		// quicker than reading the clock twice.
 		s = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
 			f.Pick(`creation_time`, `{now}`, `{now}`) + ` + ?)`
 	case receiptRead:
 		s = `SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`
 	case receiptResult:
 		s = `UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`
-	case receiptAnswered:
-		s = `UPDATE bed_receipt SET result = '` + voidAnswered + `' WHERE id = ? AND void = 1`
+	case receiptTold:
+		s = `UPDATE bed_receipt SET result = '` + voidTold + `' WHERE id = ? AND void = 1`
 	case receiptKeep:
-		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ?`
+		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`
 	case receiptErase, receiptPurge, receiptGone, receiptBack:
-		ids := ` WHERE id ` + f.Pick(`IN (`+strings.Repeat("?, ", n-1)+`?)`, `= ANY(?::text[])`, `IN (`+strings.Repeat("?, ", n-1)+`?)`)
+		list := `IN (` + ownsql.List(n, `?`, `, `) + `)`
+		ids := ` WHERE id ` + f.Pick(list, `= ANY(?::text[])`, list)
 		switch k {
 		case receiptErase:
 			s = f.ByKey() + `DELETE FROM bed_receipt` + ids
@@ -163,12 +191,11 @@ func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
 			`SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`,
 			`SELECT 'main'`)
+	case receiptHome: // the schema in which unqualified names find the table
+		s = f.Pick(`SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
+			`SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, ``)
 	}
-	s = strings.ReplaceAll(s, "{now}", f.Clock())
-	if f == txlog.FlavorPostgres {
-		s = pgtext.Numbered(s)
-	}
-	return s
+	return ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}.Text(s)
 }
 
 func parseInt(s string) int64 {

@@ -13,9 +13,9 @@ import (
 // commit may still fail, and that error is returned.
 func Buffer(rows driver.Rows) (*Rows, error) { return BufferWrite(new(delivery.Dialect), rows) }
 
-// BufferWrite is Buffer for the rows of a write. One that the server carried out and
-// whose rows the driver cannot decode is done: their error comes after the rows
-// before it, as from the driver.
+// BufferWrite is Buffer for the rows of a write. A write that the server carried
+// out and whose rows the driver cannot decode is done: their error comes after
+// the rows before it, as from the driver.
 func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 	b := &Rows{cols: rows.Columns()}
 	b.readTypes(rows)

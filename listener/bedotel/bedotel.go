@@ -16,6 +16,7 @@ package bedotel
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -125,13 +126,13 @@ func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind, at
 	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithTimestamp(at), trace.WithAttributes(about...))
 }
 
-// about names the entry, by what is no secret.
+// about names the entry, by what is no secret. An exporter may refuse a whole batch
+// for one text that is no UTF-8.
 func about(ev listener.Event) []attribute.KeyValue {
-	return []attribute.KeyValue{
-		attribute.String("bed.data_source", ev.DataSource),
-		attribute.String("bed.log_id", ev.ID),
-		attribute.String("bed.transaction_id", ev.TransactionID),
+	name := func(key, text string) attribute.KeyValue {
+		return attribute.String(key, strings.ToValidUTF8(text, "?"))
 	}
+	return []attribute.KeyValue{name("bed.data_source", ev.DataSource), name("bed.log_id", ev.ID), name("bed.transaction_id", ev.TransactionID)}
 }
 
 // outcomeOf says what the caller was told.
@@ -147,12 +148,14 @@ func outcomeOf(ev listener.Event) string {
 		return "pending"
 	case errors.Is(ev.Err, listener.ErrNotLogged):
 		return "not logged"
+	case errors.Is(ev.Err, listener.ErrUnknownOutcome):
+		return "unknown"
 	default:
 		return "refused"
 	}
 }
 
-// parentOf gives the traceparent of the span in ctx; empty for none.
+// parentOf gives the traceparent of the span in ctx; empty if there is none.
 func parentOf(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ""
@@ -162,7 +165,8 @@ func parentOf(ctx context.Context) string {
 	return carrier[traceparent]
 }
 
-// spanOf reads a traceparent; one that is none gives a span context that is not valid.
+// spanOf reads a traceparent; from anything else it gives a span context that is
+// not valid.
 func spanOf(text string) trace.SpanContext {
 	if text == "" {
 		return trace.SpanContext{}

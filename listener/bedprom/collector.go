@@ -61,7 +61,7 @@ func New(bus *listener.Bus, opts ...Option) *Collector {
 		writes: counter("bed_writes_total",
 			"Writes of this application by what their callers were told.", "data_source", "outcome"),
 		writeTime: prometheus.NewHistogramVec(histogram("bed_write_duration_seconds",
-			"How long callers waited for a write, its log and its retries included."), []string{"data_source"}),
+			"How long callers waited for a write, its entry and its retries included."), []string{"data_source"}),
 		attempts: counter("bed_attempts_total",
 			"Attempts to deliver by who made them and what the database said.", "data_source", "origin", "class"),
 		attemptTime: prometheus.NewHistogramVec(histogram("bed_attempt_duration_seconds",
@@ -148,7 +148,8 @@ func (c *Collector) count(ev listener.Event) {
 	}
 }
 
-// most is how many data sources are told apart. A log may name any number of them.
+// most is how many data sources have metrics of their own. A log may name any
+// number of them.
 const most = 200
 
 // others is the data source of those beyond.

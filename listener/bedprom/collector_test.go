@@ -83,6 +83,7 @@ func TestEachWriteIsCountedByWhatItsCallerWasTold(t *testing.T) {
 		answer(&listener.PendingError{Cause: cause, Parked: true}, 1),
 		answer(&listener.RefusedError{Cause: cause}, 1),
 		listener.Event{Type: listener.Answered, DataSource: "orders", Err: &listener.NotLoggedError{Cause: cause}},
+		listener.Event{Type: listener.Answered, DataSource: "orders", Err: &listener.UnknownOutcomeError{Cause: cause, Log: cause}},
 	)
 	want(t, gathered(t, c, "bed_writes"),
 		"bed_writes_total{data_source=orders,outcome=at_once} 2",
@@ -91,8 +92,9 @@ func TestEachWriteIsCountedByWhatItsCallerWasTold(t *testing.T) {
 		"bed_writes_total{data_source=orders,outcome=pending} 1",
 		"bed_writes_total{data_source=orders,outcome=refused} 1",
 		"bed_writes_total{data_source=orders,outcome=sync_retry} 1",
+		"bed_writes_total{data_source=orders,outcome=unknown} 1",
 	)
-	want(t, gathered(t, c, "bed_write_duration"), "bed_write_duration_seconds{data_source=orders} 8")
+	want(t, gathered(t, c, "bed_write_duration"), "bed_write_duration_seconds{data_source=orders} 9")
 	want(t, gathered(t, c, "bed_log_write"), "bed_log_write_duration_seconds{} 7")
 }
 

@@ -172,6 +172,9 @@ func TestEveryQueryOfTheRulesAndTheDashboardNamesAMetricThatExists(t *testing.T)
 // promtool is Debian's prometheus; scripts/servers.sh installs it.
 func TestPromtoolAcceptsTheRulesAndTheyFire(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: needs promtool")
+	}
 	for _, args := range [][]string{{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}} {
 		cmd := exec.CommandContext(t.Context(), "promtool", args...)
 		cmd.Dir = filepath.Join(docs, "prometheus")

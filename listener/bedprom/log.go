@@ -34,7 +34,7 @@ type AskFunc func(ctx context.Context) (Log, error)
 
 const (
 	defaultEvery = 15 * time.Second
-	// logTimeout bounds a count; a scrape is given 10 s by Prometheus.
+	// logTimeout bounds a count; Prometheus allows a scrape 10 s.
 	logTimeout = 8 * time.Second
 )
 
@@ -70,8 +70,8 @@ func (l *logState) describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// collect tells the state. While the log does not answer there is none, lest an old
-// one be taken for true, and each scrape asks again.
+// collect gives the state. While the log does not answer there is none, so that
+// no old one is taken for true, and each scrape asks again.
 func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -52,6 +52,8 @@ func outcomeOf(ev listener.Event) string {
 		return "pending"
 	case errors.Is(ev.Err, listener.ErrNotLogged):
 		return "not_logged"
+	case errors.Is(ev.Err, listener.ErrUnknownOutcome):
+		return "unknown"
 	default:
 		return "refused"
 	}

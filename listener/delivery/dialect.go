@@ -144,15 +144,18 @@ type Dialect struct {
 	// receipts are written side by side in the order of time.
 	Receipt func(unitID string) string
 	// ReceiptDuplicate reports whether err, a Duplicate, is that of the receipt id
-	// in bed_receipt (see Receipts) and not one of the application's own.
+	// in bed_receipt and not one of the application's own. Default: false, with which
+	// nothing can be delivered exactly once: a retry that meets its own receipt would
+	// be taken for refused.
 	ReceiptDuplicate func(err error, id string) bool
 	// ReceiptBusy reports whether err is a lock timeout, deadlock or
 	// serialization failure that is known to have been met on bed_receipt by
 	// Atomic or CommitWith. Default: false.
 	ReceiptBusy func(err error) bool
 	// Writable asks on conn, which is closed afterwards, whether a write would be
-	// taken at this moment: a server that answers may be a standby. nil: it
-	// would. Default: not asked.
+	// taken at this moment: a server that answers may be a standby. It returns nil if
+	// so, else an error that says why not. Default: a server that answers is taken to
+	// be writable.
 	Writable func(ctx context.Context, conn driver.Conn) error
 	// ReadOnly reports whether err, of a write, says that the server or its
 	// session takes no writes at the moment; it was not applied. Default: false.
@@ -160,6 +163,14 @@ type Dialect struct {
 	// GeneratedIDs is whether a Result's nonzero LastInsertId after an INSERT
 	// is an id that a later statement could carry.
 	GeneratedIDs bool
+}
+
+// ReceiptID is the id of the receipt of a unit that has no caller's key.
+func (d *Dialect) ReceiptID(unitID string) string {
+	if d.Receipt == nil {
+		return unitID
+	}
+	return d.Receipt(unitID)
 }
 
 // Call is one statement of an attempt, as the driver takes it.
@@ -201,6 +212,10 @@ type Target struct {
 	DataSource string
 	// Settings is what its DSN says of values and names: see txlog.Unit.
 	Settings string
+	// ReceiptSchema is the schema of their own in which receipts are kept, in MySQL a
+	// database of the same server; empty for where its sessions' unqualified names
+	// lead. It is part of Settings.
+	ReceiptSchema string
 	// OlderSettings is what older versions made of the same DSN.
 	OlderSettings string
 	// With gives the target of the same address and account whose sessions have

@@ -14,14 +14,6 @@ var (
 	ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
 )
 
-// ReceiptID is the id of the receipt of a unit that has no caller's key.
-func (d *Dialect) ReceiptID(unitID string) string {
-	if d.Receipt == nil {
-		return unitID
-	}
-	return d.Receipt(unitID)
-}
-
 // ReceiptTableError says that there is no usable table bed_receipt in a target,
 // and that it could not be created. The write is not applied.
 type ReceiptTableError struct {
@@ -32,7 +24,7 @@ type ReceiptTableError struct {
 }
 
 func (e *ReceiptTableError) Error() string {
-	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, nor could one be created (%v); have run there:\n%s;", e.Err, e.Statement)
+	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, nor could one be created (%v); run there:\n%s;", e.Err, e.Statement)
 }
 
 // Unwrap gives the database's error.
@@ -49,7 +41,7 @@ type ReceiptRightsError struct {
 }
 
 func (e *ReceiptRightsError) Error() string {
-	return fmt.Sprintf("bed: the account lacks rights on the target's table bed_receipt (%v); have run there, by an account that may, once the table is there:\n%s;", e.Err, e.Grant)
+	return fmt.Sprintf("bed: the account lacks rights on the target's table bed_receipt (%v); run there, by an account that may, once the table exists:\n%s;", e.Err, e.Grant)
 }
 
 // Unwrap gives the database's error.

@@ -1,0 +1,243 @@
+package attempt
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// SchemaParam is the parameter of a DSN that becomes a target's ReceiptSchema.
+const SchemaParam = "bedReceiptSchema"
+
+// maxReceiptSchema is the longest name of a schema that every server takes.
+const maxReceiptSchema = 63
+
+// CheckReceiptSchema says why a target cannot keep its receipts in the schema
+// that it names; nil if it names none, or can.
+func CheckReceiptSchema(t *delivery.Target) error {
+	switch schema := t.ReceiptSchema; {
+	case schema == "":
+		return nil
+	case t.Dialect == nil || t.Dialect.Flavor != txlog.FlavorMySQL && t.Dialect.Flavor != txlog.FlavorPostgres:
+		name := "a database of unknown kind"
+		if t.Dialect != nil && t.Dialect.Name != "" {
+			name = t.Dialect.Name
+		}
+		return fmt.Errorf("bed: %s: %s has no schemas to keep receipts in, leave it out", SchemaParam, name)
+	case !isName(schema):
+		return fmt.Errorf("bed: %s must be 1 to %d lower-case letters, digits and underscores, and not begin with a digit", SchemaParam, maxReceiptSchema)
+	}
+	return nil
+}
+
+func isName(s string) bool {
+	for i, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && c != '_' && (c < '0' || c > '9' || i == 0) {
+			return false
+		}
+	}
+	return len(s) <= maxReceiptSchema
+}
+
+// quoteSchema quotes a name of which CheckReceiptSchema has nothing to say.
+func quoteSchema(f txlog.Flavor, schema string) string {
+	quote := f.Pick("`", `"`, `"`)
+	return quote + schema + quote
+}
+
+// SchemaError says that receipts would be kept elsewhere than the data source
+// has kept them so far. They would not be met: what was applied would be applied
+// again.
+type SchemaError struct {
+	dataSource, so, far string
+}
+
+func (e *SchemaError) Error() string {
+	return fmt.Sprintf("bed: not sent: %s, but data source %s has kept its receipts in %s so far, which would not be met there; "+
+		"go back to that, or move them as docs/exactly-once.md says (Changing the schema)", e.so, e.dataSource, e.far)
+}
+
+// Certainly says that nothing was sent, and may be later.
+func (*SchemaError) Certainly() delivery.Class { return delivery.Retryable }
+
+// LogError says that the log does not tell where receipts are.
+type LogError struct {
+	dataSource string
+	Err        error
+}
+
+func (e *LogError) Error() string {
+	return fmt.Sprintf("bed: not sent: the log does not tell where the receipts of %s are: %v", e.dataSource, e.Err)
+}
+
+// Unwrap gives the log's error.
+func (e *LogError) Unwrap() error { return e.Err }
+
+// Certainly says that nothing was sent, and may be later.
+func (*LogError) Certainly() delivery.Class { return delivery.Retryable }
+
+// LocateReceipts finds the table of receipts of a data source on conn's database,
+// or creates it, where the log remembers it to be. A SchemaError if r says
+// otherwise.
+func LocateReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
+	if d.Flavor == txlog.FlavorMySQL || d.Flavor == txlog.FlavorPostgres {
+		if err := remembered(ctx, d, conn, log, dataSource, r); err != nil {
+			return err
+		}
+	}
+	return EnsureReceipts(ctx, d, conn, r)
+}
+
+// remembered compares r's schema with the one that the log remembers, and has it
+// remember what comes first: a resent request under a key, or a job with other
+// settings, must look where the receipt is.
+func remembered(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
+	schema, known, err := log.ReceiptSchema(ctx, dataSource)
+	if err == nil && known && schema != r.Schema {
+		return elsewhere(dataSource, r.Schema, schema)
+	}
+	if err == nil && r.Schema != "" {
+		// An older version did not tell the log.
+		if err := notAtHome(ctx, d, conn, dataSource, r); err != nil {
+			return err
+		}
+	}
+	if err == nil && !known {
+		err = log.SetReceiptSchema(ctx, dataSource, r.Schema)
+		if err != nil && r.Schema == "" && dberr.Of(err).Denied() {
+			return nil // a log that is set up for an older version
+		}
+		if err == nil { // another may have come first
+			schema, _, err = log.ReceiptSchema(ctx, dataSource)
+		}
+		if err == nil && schema != r.Schema {
+			return elsewhere(dataSource, r.Schema, schema)
+		}
+	}
+	if err != nil {
+		return &LogError{dataSource, err}
+	}
+	return nil
+}
+
+func elsewhere(dataSource, says, remembers string) *SchemaError {
+	e := &SchemaError{dataSource: dataSource, so: SchemaParam + " is not set", far: "the schema " + remembers}
+	if says != "" {
+		e.so = SchemaParam + " is " + says
+	}
+	if remembers == "" {
+		e.far = "no schema of their own"
+	}
+	return e
+}
+
+// notAtHome sees to it that unqualified names find no other table of receipts.
+func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataSource string, r Receipts) error {
+	home := ""
+	err := each(ctx, d, conn, call(receiptText(d.Flavor, receiptHome, 0, "")), func(row []driver.Value) { home = text(row[0]) })
+	if err == nil && home != "" && home != r.Schema {
+		return &SchemaError{dataSource: dataSource, so: SchemaParam + " is " + r.Schema, far: "the table bed_receipt of " + home}
+	}
+	return err
+}
+
+// EnsureReceipts finds the table of receipts on conn's database, or creates it,
+// and the schema that it is to have of its own. Where the account may not, the
+// error holds the statement to run.
+func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+	probe := r.at(d.Flavor, receiptProbe)
+	err := drain(ctx, d, conn, probe)
+	if err == nil || !d.Class(err).Answered() {
+		return err
+	}
+	if d.Flavor != txlog.FlavorMySQL && dberr.Of(err).Denied() {
+		// It is there. A second one, which the account could make in a schema of
+		// its own, would not hold what this one holds.
+		return rightsError(ctx, d, conn, r, err)
+	}
+	cerr := createReceipts(ctx, d, conn, r)
+	if cerr != nil && !d.Class(cerr).Answered() {
+		return cerr
+	}
+	// Somebody else may have created it at the same moment; or it is there in an
+	// older form.
+	if err = drain(ctx, d, conn, probe); err == nil || !d.Class(err).Answered() {
+		return err
+	}
+	if dberr.Of(err).Denied() { // MySQL also says so of a table that is not there
+		return rightsError(ctx, d, conn, r, err)
+	}
+	if drain(ctx, d, conn, r.at(d.Flavor, receiptProbeOlder)) == nil {
+		return &delivery.ReceiptTableError{Statement: r.text(d.Flavor, receiptAdd, 0), Err: err}
+	}
+	if cerr == nil {
+		cerr = err
+	}
+	if d.Class(cerr) == delivery.Retryable && !noSchema(cerr) {
+		return cerr // a lock, a server that is busy: the next write looks again
+	}
+	return &delivery.ReceiptTableError{Statement: creation(d, r), Err: cerr}
+}
+
+// createReceipts creates the table, and its schema first if that is missing.
+func createReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+	ddl := r.text(d.Flavor, receiptCreate, 0)
+	_, _, err := Exec(ctx, conn, ddl, nil)
+	if r.Schema != "" && noSchema(err) {
+		_, _, serr := Exec(ctx, conn, schemaCreation(d, r), nil)
+		if serr != nil && !d.Class(serr).Answered() {
+			return serr
+		}
+		if _, _, err = Exec(ctx, conn, ddl, nil); noSchema(err) && serr != nil {
+			err = serr
+		}
+	}
+	if err == nil && d.Flavor == txlog.FlavorPostgres {
+		// Whoever made the table may have the error say so; for others it is said
+		// already.
+		_, _, _ = Exec(ctx, conn, r.text(d.Flavor, receiptComment, 0), nil)
+	}
+	return err
+}
+
+// creation is what an operator has to run for want of the table.
+func creation(d *delivery.Dialect, r Receipts) string {
+	ddl := r.text(d.Flavor, receiptCreate, 0)
+	if r.Schema != "" {
+		ddl = schemaCreation(d, r) + ";\n" + ddl
+	}
+	return ddl
+}
+
+func schemaCreation(d *delivery.Dialect, r Receipts) string {
+	return "CREATE SCHEMA IF NOT EXISTS " + quoteSchema(d.Flavor, r.Schema)
+}
+
+// noSchema reports whether err says that a schema is missing.
+func noSchema(err error) bool {
+	code := dberr.Of(err)
+	return code.State == "3F000" || code.Number == 1049 // invalid_schema_name, ER_BAD_DB_ERROR
+}
+
+// ReceiptPlace names where conn's session finds bed_receipt or would create it:
+// the database, and in PostgreSQL the schema, to which unqualified names lead,
+// quoted, empty if nowhere; behind the schema that receipts have of their own, if
+// any: a write leads to the former all the same.
+func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) (place string, err error) {
+	if d.Flavor == 0 {
+		return "", nil
+	}
+	err = each(ctx, d, conn, call(receiptText(d.Flavor, receiptPlace, 0, "")), func(row []driver.Value) { place = text(row[0]) })
+	if r.Schema == "" || err != nil {
+		return place, err
+	}
+	own := quoteSchema(d.Flavor, r.Schema)
+	if place == "" {
+		return own, nil
+	}
+	return own + " for " + place, nil
+}

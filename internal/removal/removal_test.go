@@ -1,0 +1,325 @@
+package removal
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+func TestARemovalBehindItsCallerWaitsForOthersNoLongerThanItsBound(t *testing.T) {
+	removes(t, time.Minute, nil, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.add(t, 1)
+		time.Sleep(Within - time.Millisecond)
+		r.add(t, 2)
+		r.wantRemovals(t)
+		time.Sleep(time.Millisecond)
+		r.wantRemovals(t, removal{Within, 3})
+		r.add(t, 1) // the queue had ended
+		time.Sleep(Within)
+		r.wantRemovals(t, removal{Within, 3}, removal{2 * Within, 1})
+	})
+}
+
+func TestACompleteBatchOfRemovalsLeavesAtOnceAndTheNextWaitsForItsOwnOthers(t *testing.T) {
+	removes(t, time.Minute, nil, func(t *testing.T, r *rig) {
+		r.add(t, Batch)
+		r.wantRemovals(t, removal{0, Batch})
+		r.add(t, Batch+7) // while that is under way
+		close(r.log.gate)
+		r.wantRemovals(t, removal{0, Batch}, removal{0, Batch})
+		time.Sleep(Within)
+		r.wantRemovals(t, removal{0, Batch}, removal{0, Batch}, removal{Within, 7})
+	})
+}
+
+func TestCloseRemovesAtOnceWhatWaitsForOthers(t *testing.T) {
+	removes(t, time.Minute, nil, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.add(t, 3)
+		time.Sleep(time.Millisecond)
+		r.Close(t.Context())
+		r.wantRemovals(t, removal{time.Millisecond, 3})
+		r.wantErased(t, 3)
+	})
+}
+
+func TestALeaseThatIsShorterThanTheWaitForOthersIsKept(t *testing.T) {
+	removes(t, Within/2, nil, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.add(t, 1)
+		time.Sleep(Within - time.Millisecond)
+		if logs, err := r.log.List(t.Context(), txlog.Filter{}); err != nil || len(logs) != 1 || !logs[0].Leased {
+			t.Errorf("after two leases the log holds %+v, %v", logs, err)
+		}
+		time.Sleep(time.Millisecond)
+		r.wantRemovals(t, removal{Within, 1})
+	})
+}
+
+func TestACallerRemovesItsOwnEntryWhenTooManyWait(t *testing.T) {
+	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+		r.add(t, Batch)
+		r.wantRemovals(t, removal{0, Batch})
+		r.add(t, Most)
+		go r.add(t, 1)
+		r.wantRemovals(t, removal{0, Batch}, removal{0, 1})
+		close(r.log.gate)
+	})
+}
+
+func TestWhoDeliversWaitsForABatchThatIsRepeatedWhereThatIsAsked(t *testing.T) {
+	removes(t, time.Hour, hold, func(t *testing.T, r *rig) {
+		until := time.Now().Add(1500 * time.Millisecond)
+		r.log.fails = func([]*txlog.Unit) error {
+			if time.Now().Before(until) {
+				return errDown
+			}
+			return nil
+		}
+		close(r.log.gate)
+		for _, token := range []string{"a", "b"} { // a batch of what was claimed at two times
+			r.add(t, 5, func(d *delivered) { d.Entry.Lease.Token = token })
+		}
+		synctest.Wait()
+		token := func(d *delivered) { d.Entry.Lease.Token = "c" }
+		r.add(t, 10, token)
+		r.add(t, 1, token)
+		if waited := time.Since(r.log.begun); waited != 2*time.Second {
+			t.Errorf("the next one waits for %v", waited)
+		}
+		time.Sleep(Within)
+		r.wantRemovals(t, removal{0, 5}, removal{time.Second, 5}, removal{2 * time.Second, 5}, removal{2 * time.Second, 5},
+			removal{2 * time.Second, 10}, removal{2*time.Second + Within, 1})
+		r.wantErased(t, 21)
+		r.wantFailed(t)
+	})
+}
+
+func TestAHeldBatchThatCannotBeRemovedIsLeftInTheEnd(t *testing.T) {
+	removes(t, time.Hour, hold, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.log.fails = func([]*txlog.Unit) error { return errDown }
+		r.add(t, 5, func(d *delivered) { d.Entry.Lease.Token = "a" })
+		time.Sleep(2 * time.Minute)
+		r.wantFailed(t, "5 left")
+		r.wantErased(t, 0)
+	})
+}
+
+func TestAPanicOfTheLogEndsTheUnitsOfItsBatch(t *testing.T) {
+	removes(t, time.Hour, hold, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.cfg.Guard = func(f func()) {
+			defer func() { _ = recover() }()
+			f()
+		}
+		r.log.fails = func([]*txlog.Unit) error { panic("log") }
+		r.add(t, 5)
+		time.Sleep(time.Minute)
+		r.wantErased(t, 0)
+	})
+}
+
+// Whose lease is over while a removal is repeated is somebody else's.
+func TestARemovalIsRepeatedNoLongerThanItsLeaseIsKept(t *testing.T) {
+	for name, change := range map[string]func(*Config){"behind": nil, "held": hold} {
+		t.Run(name, func(t *testing.T) {
+			removes(t, 2500*time.Millisecond, change, func(t *testing.T, r *rig) {
+				close(r.log.gate)
+				r.log.mute, r.log.fails = true, func([]*txlog.Unit) error { return errDown }
+				r.add(t, 1)
+				time.Sleep(time.Minute)
+				if synctest.Wait(); r.all[0].ended[0] != "lost" {
+					t.Errorf("it has ended as %q", r.all[0].ended)
+				}
+				if n := len(r.log.removals); n != 3 {
+					t.Errorf("it was tried %d times, want 3", n)
+				}
+				if last := r.failed[len(r.failed)-1]; last != "1 left" {
+					t.Errorf("told last is %q", last)
+				}
+				r.wantErased(t, 0)
+			})
+		})
+	}
+}
+
+func TestOneUnitThatCannotBeRemovedDoesNotKeepTheOthersInTheLog(t *testing.T) {
+	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		var locked atomic.Bool
+		locked.Store(true)
+		r.log.fails = func(units []*txlog.Unit) error {
+			if locked.Load() && slices.ContainsFunc(units, func(u *txlog.Unit) bool { return u.ID == r.all[1].Entry.ID }) {
+				return errDown
+			}
+			return nil
+		}
+		r.add(t, 3)
+		time.Sleep(Within)
+		r.wantFailed(t, "1 repeated")
+		if n := r.left(t); n != 1 {
+			t.Errorf("%d entries are left, want 1", n)
+		}
+		locked.Store(false)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := r.left(t); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+		time.Sleep(EraseWithin)
+		r.wantErased(t, 3)
+	})
+}
+
+func TestAReceiptIsErasedOnlyIfNoAttemptCanNeedIt(t *testing.T) {
+	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		for _, change := range []func(*delivered){
+			func(d *delivered) { d.Entry.Receipt = "" },
+			func(d *delivered) { d.Entry.Fingerprint = "of a request" },
+			func(d *delivered) { d.Entry.AddRepeated = true },
+			func(d *delivered) { d.Certain = false },
+			func(d *delivered) { // somebody else owns it
+				r.log.fails = func([]*txlog.Unit) error { return &txlog.LeaseLostError{IDs: []string{d.Entry.ID}} }
+			},
+			func(d *delivered) { d.Entry.Settings, d.Entry.Receipt = "a=1", "erased" },
+		} {
+			r.add(t, 1, change)
+		}
+		time.Sleep(Within + EraseWithin)
+		synctest.Wait()
+		if got := fmt.Sprint(r.erased); got != "map[{a=1 false}:[erased]]" {
+			t.Errorf("erased is %s", got)
+		}
+		if got := r.all[4].ended; !slices.Equal(got, []string{"lost"}) {
+			t.Errorf("the unit of somebody else has ended as %q", got)
+		}
+	})
+}
+
+func TestReceiptsOfUnitsWithoutAnEntryAreErasedWithTheOthers(t *testing.T) {
+	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.add(t, 1)
+		time.Sleep(Within)
+		synctest.Wait()
+		r.End(&deliver(&txlog.Unit{Receipt: "r"}).Unit)
+		time.Sleep(EraseWithin - time.Millisecond)
+		r.wantErased(t, 0)
+		time.Sleep(time.Millisecond)
+		r.wantErased(t, 2)
+	})
+}
+
+func TestReceiptsThatAreErasedInTurnAreLeftToBeTakenUntilClose(t *testing.T) {
+	inTurn := func(cfg *Config) { cfg.EraseInTurn = true }
+	removes(t, time.Hour, inTurn, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.add(t, 2)
+		time.Sleep(time.Minute)
+		r.wantErased(t, 0)
+		if few, ids := r.Receipts(3), r.Receipts(2); few != nil || len(ids) != 2 {
+			t.Errorf("taken are %v and %v", few, ids)
+		}
+		r.add(t, 1)
+		time.Sleep(time.Minute)
+		r.Close(t.Context())
+		r.wantErased(t, 1)
+	})
+}
+
+func TestARemovalOutlivesTheContextOfItsCaller(t *testing.T) {
+	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		close(r.log.gate)
+		id := txlog.NewID()
+		d := deliver(&txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}})
+		if err := r.log.Add(t.Context(), time.Minute, d.Entry); err != nil {
+			t.Fatal(err)
+		}
+		r.Now(ctx, &d.Unit)
+		if n := r.left(t); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+	})
+}
+
+// What it is closed with is the bound: however many wait for their removal, they
+// are not tried one after the other once it is over.
+func TestCloseLeavesToTheJobWhatALogThatDoesNotAnswerHasNotRemoved(t *testing.T) {
+	removes(t, 30*time.Second, nil, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.log.silent = true
+		r.add(t, Most)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		begun := time.Now()
+		r.Close(ctx)
+		if took := time.Since(begun); took > 15*time.Second {
+			t.Errorf("it took %v and %d removals, want about the 5 s that it was given", took, len(r.log.removals))
+		}
+	})
+}
+
+// unanswered has the first removal made, and not answered.
+func (r *rig) unanswered() {
+	first := true
+	r.log.fails = func(units []*txlog.Unit) error {
+		if !first {
+			return nil
+		}
+		first = false
+		if err := r.log.Memory.Remove(context.Background(), units...); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: no answer", txlog.ErrInDoubt)
+	}
+}
+
+func (r *rig) wantAllEnded(t *testing.T, how string) {
+	t.Helper()
+	synctest.Wait()
+	for i, d := range r.all {
+		if !slices.Equal(d.ended, []string{how}) {
+			t.Errorf("unit %d has ended as %q, want %s", i, d.ended, how)
+		}
+	}
+}
+
+func TestWhatARemovalWithoutAnAnswerRemovedIsNotLost(t *testing.T) {
+	for name, change := range map[string]func(*Config){"held": hold, "not held": nil} {
+		for _, n := range []int{1, 3} {
+			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
+				removes(t, time.Hour, change, func(t *testing.T, r *rig) {
+					close(r.log.gate)
+					r.unanswered()
+					r.add(t, n, func(d *delivered) { d.Entry.Lease.Token = "a" })
+					time.Sleep(5 * time.Second)
+					r.wantAllEnded(t, "ended")
+					r.wantErased(t, n)
+				})
+			})
+		}
+	}
+}
+
+func TestWhatIsGoneWhenItsLeaseIsOverIsLostWhateverRemovedIt(t *testing.T) {
+	removes(t, 500*time.Millisecond, hold, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		r.log.mute = true
+		r.unanswered()
+		r.add(t, 3, func(d *delivered) { d.Entry.Lease.Token = "a" })
+		time.Sleep(5 * time.Second)
+		r.wantAllEnded(t, "lost")
+		r.wantErased(t, 0)
+	})
+}
