@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/removal"
+	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -25,7 +29,7 @@ func (f funcs) First(context.Context) attempt.Outcome {
 }
 func (f funcs) Again(ctx context.Context) attempt.Outcome { return f.First(ctx) }
 func (f funcs) Void(context.Context) attempt.Outcome      { return f.void() }
-func (f funcs) Answered(context.Context) attempt.Outcome  { return attempt.Outcome{} }
+func (f funcs) NoteTold(context.Context) attempt.Outcome  { return attempt.Outcome{} }
 
 // asked records until when its callers say that they own a unit.
 type asked struct {
@@ -140,7 +144,7 @@ func TestAReceiptStaysWhenTheLogMayComeBackAfterItsRemoval(t *testing.T) {
 			defer func() { _ = storage.Close() }()
 			erased := ""
 			e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: 10 * time.Second, RetryInitial: time.Millisecond,
-				Dialect: &delivery.Dialect{}, Erase: func(_ context.Context, receipts []string) { erased = receipts[0] }})
+				Dialect: &delivery.Dialect{}, Erase: func(_ context.Context, _ removal.Settings, receipts []string) { erased = receipts[0] }})
 			id := txlog.NewID()
 			d := &Delivery{
 				Unit:     &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
@@ -194,4 +198,127 @@ func TestARefusalIsOnlyToldWhenALogThatComesBackCannotBeDelivered(t *testing.T) 
 			}
 		})
 	}
+}
+
+// unconfirmed is a log that removes, and whose answers to that are lost.
+type unconfirmed struct {
+	*txlog.Memory
+	answers []error
+}
+
+func (s *unconfirmed) Remove(ctx context.Context, units ...*txlog.Unit) error {
+	err := s.Memory.Remove(ctx, units...)
+	if len(s.answers) > 0 {
+		err, s.answers = s.answers[0], s.answers[1:]
+	}
+	return err
+}
+
+func TestARefusedWriteIsOnlyPromisedWhileItsEntryIsSurelyThere(t *testing.T) {
+	t.Parallel()
+	told := func(err error) bool { return err == errNo }
+	pending := func(inDoubt bool) func(error) bool {
+		return func(err error) bool {
+			return errors.Is(err, listener.ErrPending) && errors.Is(err, errNo) && errors.Is(err, txlog.ErrInDoubt) == inDoubt
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		answers []error
+		gone    bool // the caller, before its removal
+		want    func(err error) bool
+	}{
+		{"removed", nil, false, told},
+		{"not removed", []error{errNoLog}, false, pending(false)},
+		{"no answer", []error{errInDoubt}, false, pending(true)},
+		{"lost to another", []error{txlog.ErrLeaseLost}, false, pending(true)},
+		{"gone after no answer", []error{errInDoubt}, true, told},
+		{"down after no answer", []error{errInDoubt, errNoLog}, true, pending(true)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := &unconfirmed{Memory: txlog.NewMemory()}
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			e := loggingDeliverer(&leaving{unconfirmed: s, leave: func() {
+				if c.gone {
+					leave()
+				}
+			}})
+			defer e.Close(context.Background())
+			d := aWrite(LogBefore, takes(0, refusal))
+			s.answers = c.answers
+			if err := e.Deliver(ctx, d); !c.want(err) {
+				t.Errorf("the caller is told %v", err)
+			}
+		})
+	}
+}
+
+// leaving has the caller leave while its entry is being removed.
+type leaving struct {
+	*unconfirmed
+	leave func()
+}
+
+func (s *leaving) Remove(ctx context.Context, units ...*txlog.Unit) error {
+	err := s.unconfirmed.Remove(ctx, units...)
+	s.leave()
+	return err
+}
+
+// unreleased is a log whose answers to what is said of units are lost.
+type unreleased struct{ *txlog.Memory }
+
+func (s unreleased) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
+	return errors.Join(txlog.ErrOutcomeUnknown, s.Memory.Release(ctx, u, v))
+}
+
+func TestAWriteThatMayBeParkedIsPromisedNeitherToTheJobNorToAnOperator(t *testing.T) {
+	t.Parallel()
+	for what, d := range map[string]*Delivery{
+		"must not be run again": aWrite(LogBefore, func() attempt.Outcome { return maybe }),
+		"refused, soft":         aWrite(LogBefore, func() attempt.Outcome { return refusal }),
+	} {
+		d.KeepRefused = true
+		if d.Attempts.First(t.Context()).Maybe() {
+			d.Unit.NotReplayable = "it read"
+		}
+		e := loggingDeliverer(unreleased{txlog.NewMemory()})
+		err := e.Deliver(t.Context(), d)
+		var pending *listener.PendingError
+		var parked *listener.RefusedError
+		if !errors.As(err, &pending) || !pending.Parking || pending.Parked || errors.As(err, &parked) || strings.Contains(err.Error(), "will deliver") {
+			t.Errorf("%s: told as %v", what, err)
+		}
+		e.Close(t.Context())
+	}
+}
+
+// unrenewed is a log that renews no lease.
+type unrenewed struct{ *txlog.Memory }
+
+func (unrenewed) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog.Unit, error) {
+	return nil, errNoLog
+}
+
+// The job may have delivered it by then, so long ago that its receipt is gone.
+func TestAUnitOfAGroupIsNotSentIfItsLeaseEndedWhileAnotherWasDelivered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := loggingDeliverer(unrenewed{txlog.NewMemory()})
+		defer e.Close(context.Background())
+		sent := 0
+		slow := aWrite(LogBefore, takes(time.Minute, attempt.Outcome{}))
+		next := aWrite(LogBefore, func() attempt.Outcome { sent++; return attempt.Outcome{} })
+		if errs := e.Log(t.Context(), slow, next); errs != nil {
+			t.Fatal(errs)
+		}
+		if err := e.Deliver(t.Context(), slow); err != nil {
+			t.Error(err)
+		}
+		if err := e.Deliver(t.Context(), next); !errors.Is(err, listener.ErrPending) || !errors.Is(err, txlog.ErrLeaseLost) || sent != 0 {
+			t.Errorf("it was sent %d times, and its caller is told %v", sent, err)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -52,10 +53,12 @@ func (s *journaled) Add(ctx context.Context, lease time.Duration, units ...*txlo
 	}
 	if s.arrives > 0 {
 		late := *units[0]
-		late.Lease.Token = "the writer's"
+		late.Lease.Token = txlog.NewID()
 		units[0].Lease.Token = late.Lease.Token
 		time.AfterFunc(s.arrives, func() {
-			_ = s.Memory.Add(context.Background(), lease, &late)
+			if err := s.Memory.Add(context.Background(), lease, &late); err != nil {
+				panic(err)
+			}
 			s.note("arrived")
 		})
 	}
@@ -79,6 +82,16 @@ func (s *journaled) want(t *testing.T, journal ...string) {
 	defer s.mu.Unlock()
 	if fmt.Sprint(s.journal) != fmt.Sprint(journal) {
 		t.Errorf("the log was asked for %q, want %q", s.journal, journal)
+	}
+}
+
+// wantRemoved checks that an entry was there and is removed.
+func (s *journaled) wantRemoved(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.journal, "removed") {
+		t.Errorf("the log was asked for %q, and nothing was removed", s.journal)
 	}
 }
 
@@ -123,6 +136,7 @@ var (
 	errCut     = errors.New("the connection broke")
 	errNo      = errors.New("no")
 	errNoLog   = errors.New("the log is down")
+	errInDoubt = fmt.Errorf("%w: %w", txlog.ErrInDoubt, errNoLog)
 	refusal    = attempt.Outcome{Err: errNo, Class: delivery.Refused}
 	maybe      = attempt.Outcome{Err: errCut, Class: delivery.Unknown}
 	notApplied = attempt.Outcome{Err: errCut, Class: delivery.Unreachable}

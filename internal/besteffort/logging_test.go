@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -165,16 +166,8 @@ func TestAnEntryInDoubtIsRemovedWheneverItComesWhileItsLeaseLasts(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := &journaled{Memory: txlog.NewMemory(), fails: fmt.Errorf("%w: %w", txlog.ErrInDoubt, errNoLog), arrives: arrives}
-				e := loggingDeliverer(s)
-				if err := e.Deliver(t.Context(), aWrite(LogAlongside, takes(time.Millisecond, attempt.Outcome{}))); err != nil {
-					t.Error(err)
-				}
-				time.Sleep(arrives + 2*time.Second)
-				if units := s.units(t); len(units) != 0 {
-					t.Errorf("the log holds %+v", units)
-				}
-				e.Close(t.Context())
+				s := &journaled{Memory: txlog.NewMemory(), fails: errInDoubt, arrives: arrives}
+				removesInTheEnd(t, s, s, arrives+2*time.Second)
 			})
 		})
 	}
@@ -260,7 +253,7 @@ func TestTheLogAlongsideIsKeptForAsLongAsItsWriteTakes(t *testing.T) {
 func TestAWriteAtWhichTheDriverPanickedIsInTheLog(t *testing.T) {
 	t.Parallel()
 	for _, l := range []Logging{LogAlongside, LogOnFailure} {
-		for _, fails := range []error{nil, errNoLog} {
+		for _, fails := range []error{nil, errNoLog, txlog.ErrInDoubt} {
 			t.Run(fmt.Sprint(l, fails), func(t *testing.T) {
 				t.Parallel()
 				s := &journaled{Memory: txlog.NewMemory(), fails: fails}
@@ -269,11 +262,12 @@ func TestAWriteAtWhichTheDriverPanickedIsInTheLog(t *testing.T) {
 				func() {
 					defer func() {
 						want := listener.ErrPending
-						if fails != nil {
+						if fails == errNoLog {
 							want = listener.ErrUnknownOutcome
 						}
-						if p := recover(); p != "driver" || !errors.Is(d.Panicked(p), want) {
-							t.Errorf("the panic %v is told as %v, want %v", p, d.Panicked(p), want)
+						p := recover()
+						if told := d.Panicked(p); p != "driver" || !errors.Is(told, want) || errors.Is(told, txlog.ErrInDoubt) != (fails == txlog.ErrInDoubt) {
+							t.Errorf("the panic %v is told as %v, want %v", p, told, want)
 						}
 					}()
 					_ = e.Deliver(t.Context(), d)
@@ -311,7 +305,7 @@ func TestTheReceiptOfAWriteWithoutALogIsErasedWhenNoAttemptCanNeedIt(t *testing.
 			t.Parallel()
 			erased := 0
 			e := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), fails: errNoLog}, func(c *Config) {
-				c.Erase = func(_ context.Context, receipts []string) { erased += len(receipts) }
+				c.Erase = func(_ context.Context, _ removal.Settings, receipts []string) { erased += len(receipts) }
 			})
 			d := aWrite(c.l, nil)
 			d.Attempts = funcs{first: func() attempt.Outcome { return c.first }, void: func() attempt.Outcome { return c.void }}
@@ -329,7 +323,7 @@ func TestTheReceiptOfAWriteWithoutALogIsErasedWhenNoAttemptCanNeedIt(t *testing.
 				t.Errorf("%d receipts were erased", erased)
 			}
 			if n := e.cfg.Unlogged.Load(); (n == 1) != (c.l == LogAlongside && c.first.Err == nil) {
-				t.Errorf("%d writes were counted as applied without their log", n)
+				t.Errorf("%d writes were counted as applied without their entry", n)
 			}
 		})
 	}

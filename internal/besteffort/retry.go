@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -18,9 +17,9 @@ import (
 func (e *Deliverer) retry(ctx context.Context, d *Delivery) error {
 	rctx, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
 	defer cancel()
-	pause := e.pause(e.cfg.RetryMax)
+	pause := e.cfg.pause(e.cfg.RetryMax)
 	for tries := 0; tries < e.cfg.SyncMaxDeliveryTryTimes; {
-		if sleep(rctx, pause.NextBackOff()) != nil || d.lease.Lost() {
+		if !jitter.Sleep(rctx, pause.NextBackOff()) || d.lease.Lost() {
 			break
 		}
 		d.Unit.InDoubt = d.inDoubt
@@ -31,7 +30,7 @@ func (e *Deliverer) retry(ctx context.Context, d *Delivery) error {
 		switch {
 		case d.Outcome.Err == nil:
 			if d.Outcome.Assumed {
-				e.warn(d, nil, "bed: a duplicate key after an attempt of unknown outcome counts as delivered; another row may hold the key")
+				e.reports.warn(d.Unit, nil, "bed: a duplicate key after an attempt of unknown outcome counts as delivered; another row may hold the key")
 			}
 			return nil
 		case d.Outcome.Class == delivery.Refused, d.Outcome.Class == delivery.Duplicate:
@@ -72,9 +71,9 @@ func (e *Deliverer) ask(ctx context.Context, d *Delivery) (decided bool) {
 	answer := d.Outcome
 	rctx, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
 	defer cancel()
-	pause := e.pause(e.cfg.RetryMax)
+	pause := e.cfg.pause(e.cfg.RetryMax)
 	for tries := 0; tries < max(e.cfg.SyncMaxDeliveryTryTimes, 1) && !lacksRights(answer.Err); {
-		if d.lease.Lost() || sleep(rctx, pause.NextBackOff()) != nil {
+		if d.lease.Lost() || !jitter.Sleep(rctx, pause.NextBackOff()) {
 			break
 		}
 		out := d.Attempts.Void(rctx)
@@ -105,26 +104,58 @@ func (e *Deliverer) handOver(ctx context.Context, d *Delivery) error {
 	}
 	// Handing over at once: the job need not wait for the lease.
 	// What cannot be told, the lease's end tells.
-	_ = e.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Err: d.Outcome.Err.Error()})
-	e.warn(d, e.cfg.Dialect.Describe(d.Outcome.Err), "bed: the write is left to the job")
+	_ = e.entries.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Err: d.Outcome.Err.Error()})
+	e.reports.warn(d.Unit, e.cfg.Dialect.Describe(d.Outcome.Err), "bed: the write is left to the job")
 	return pending(d, d.Outcome.Err)
 }
 
-// pause gives the pauses between tries.
-func (e *Deliverer) pause(most time.Duration) *backoff.ExponentialBackOff {
-	p := &backoff.ExponentialBackOff{InitialInterval: e.cfg.RetryInitial, RandomizationFactor: jitter.Factor(), Multiplier: 2, MaxInterval: most}
-	p.Reset()
-	return p
+// refused answers a no of the database, or the certainty that nothing was
+// sent and nothing will be: the entry must be removed before the caller is told.
+func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
+	if d.inDoubt && d.Unit.Receipt != "" && !d.KeepRefused {
+		return e.decide(ctx, d)
+	}
+	if d.inDoubt {
+		// An earlier attempt may have been applied, so "no" would be a guess.
+		return e.park(ctx, d, fmt.Errorf("refused after an attempt of unknown outcome: %w", d.Outcome.Err))
+	}
+	if d.Unit.AddRepeated && d.Unit.Receipt == "" && !d.parksRefusal() {
+		// The first INSERT of the entry may arrive after its removal, and the job
+		// would run the unit although the caller was told no. A row that stays
+		// keeps it from coming back.
+		d.inDoubt = true
+		return e.park(ctx, d, fmt.Errorf("refused, but its entry had to be written twice and may come back: %w", d.Outcome.Err))
+	}
+	if d.parksRefusal() {
+		if err := e.entries.release(ctx, d, txlog.Verdict{Park: true, Err: d.Outcome.Err.Error()}); err != nil {
+			p := pending(d, d.Outcome.Err)
+			p.Parking = true
+			return p
+		}
+		e.reports.parked(d)
+		return &listener.RefusedError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
+	}
+	if err := e.entries.removals.Once(ctx, outgoing(d)); err != nil {
+		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
+		return refusedPending(d, err)
+	}
+	if d.voided {
+		ctx, cancel := e.cfg.own(ctx)
+		defer cancel()
+		if out := d.Attempts.NoteTold(ctx); out.Err != nil {
+			e.reports.logger(d.Unit).WithField("error", e.cfg.Dialect.Describe(out.Err)).Info("bed: the receipt could not be told of the answer; should the entry come back, it is parked")
+		}
+	}
+	return d.Outcome.Err
 }
 
-// sleep waits for d or for the end of ctx, whose error it returns.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// park leaves the unit for an operator.
+func (e *Deliverer) park(ctx context.Context, d *Delivery, cause error) error {
+	err := e.entries.release(ctx, d, txlog.Verdict{Park: true, InDoubt: d.inDoubt, Err: cause.Error()})
+	pending := pending(d, cause)
+	pending.Parked, pending.Parking = err == nil, err != nil
+	if err == nil {
+		e.reports.parked(d)
 	}
+	return pending
 }

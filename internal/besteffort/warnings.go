@@ -17,14 +17,14 @@ const summaryEvery = time.Minute
 // to be told. Each by itself is told at debug level.
 type warnings struct {
 	mu     sync.Mutex
-	kinds  map[kindOfWarning]*tally
+	kinds  map[kindOfWarning]*summary
 	closed bool
 }
 
 type kindOfWarning struct{ dataSource, message string }
 
-// tally counts the warnings of a kind in one minute.
-type tally struct {
+// summary is of the warnings of a kind in one minute.
+type summary struct {
 	begun time.Time
 	more  int
 	// last is the log entry of the last of them.
@@ -40,9 +40,9 @@ func (w *warnings) warn(dataSource string, entry *logrus.Entry, message string) 
 	if w.closed || t == nil || t.more == 0 && time.Since(t.begun) >= summaryEvery {
 		entry.Warn(message)
 		if w.kinds == nil {
-			w.kinds = map[kindOfWarning]*tally{}
+			w.kinds = map[kindOfWarning]*summary{}
 		}
-		w.kinds[k] = &tally{begun: time.Now()}
+		w.kinds[k] = &summary{begun: time.Now()}
 		return
 	}
 	entry.Debug(message)
@@ -59,12 +59,12 @@ func (w *warnings) warn(dataSource string, entry *logrus.Entry, message string) 
 	}
 }
 
-// tell sums a tally up and begins its next minute.
-func (t *tally) tell(message string) {
+// tell logs the summary and begins that of the next minute.
+func (t *summary) tell(message string) {
 	t.timer.Stop()
 	t.last.WithFields(logrus.Fields{"more": t.more, "within": time.Since(t.begun).Round(time.Second).String()}).
 		Warn(fmt.Sprintf("%s: %d more, this is the last of them", message, t.more))
-	*t = tally{begun: time.Now()}
+	*t = summary{begun: time.Now()}
 }
 
 // close tells what is left to be told; what comes after it is told at once.

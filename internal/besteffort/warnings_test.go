@@ -15,7 +15,7 @@ func told(hook *logtest.Hook, level logrus.Level) (lines []string) {
 	for _, e := range hook.AllEntries() {
 		if e.Level == level {
 			line := e.Message
-			for _, field := range []string{"log", "more", "within"} {
+			for _, field := range []string{"entry", "more", "within"} {
 				if v, ok := e.Data[field]; ok {
 					line += " " + field + "=" + strings.TrimSpace(logrusText(v))
 				}
@@ -40,7 +40,7 @@ func TestWarningsAreSummedUpEachMinute(t *testing.T) {
 		log.SetLevel(logrus.DebugLevel)
 		w := new(warnings)
 		warn := func(dataSource, id string) {
-			w.warn(dataSource, logrus.NewEntry(log).WithField("log", id), "it is left")
+			w.warn(dataSource, logrus.NewEntry(log).WithField("entry", id), "it is left")
 		}
 		want := func(when string, lines ...string) {
 			t.Helper()
@@ -50,7 +50,7 @@ func TestWarningsAreSummedUpEachMinute(t *testing.T) {
 		}
 		warn("a", "1")
 		warn("b", "2")
-		want("the first of each data source", "it is left log=1", "it is left log=2")
+		want("the first of each data source", "it is left entry=1", "it is left entry=2")
 		for range 1000 {
 			warn("a", "3")
 		}
@@ -62,25 +62,25 @@ func TestWarningsAreSummedUpEachMinute(t *testing.T) {
 		want("within the minute")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		want("after a minute", "it is left: 1000 more, this is the last of them log=3 more=1000 within=1m0s")
+		want("after a minute", "it is left: 1000 more, this is the last of them entry=3 more=1000 within=1m0s")
 
 		warn("a", "4") // the next minute
 		want("in the next minute")
 		time.Sleep(summaryEvery)
 		synctest.Wait()
-		want("after it", "it is left: 1 more, this is the last of them log=4 more=1 within=1m0s")
+		want("after it", "it is left: 1 more, this is the last of them entry=4 more=1 within=1m0s")
 		time.Sleep(2 * summaryEvery)
 		synctest.Wait()
 		want("in silence")
 		warn("a", "5")
-		want("after the silence", "it is left log=5")
+		want("after the silence", "it is left entry=5")
 
 		warn("a", "6")
 		time.Sleep(7 * time.Second)
 		w.close()
-		want("at the end", "it is left: 1 more, this is the last of them log=6 more=1 within=7s")
+		want("at the end", "it is left: 1 more, this is the last of them entry=6 more=1 within=7s")
 		warn("a", "7")
-		want("behind the end", "it is left log=7")
+		want("behind the end", "it is left entry=7")
 		time.Sleep(2 * summaryEvery)
 		synctest.Wait()
 		want("no timer is left")

@@ -1,0 +1,140 @@
+package besteffort
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/lease"
+	"github.com/bedsql/bed/internal/removal"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Logging says when the entry of a unit is written.
+type Logging uint8
+
+const (
+	// LogBefore writes it before the first attempt leaves.
+	LogBefore Logging = iota
+	// LogAlongside writes it while the first attempt is under way.
+	LogAlongside
+	// LogOnFailure writes it when the first attempt has failed, or its outcome
+	// is not known.
+	LogOnFailure
+)
+
+// Attempts are the ways to run one unit, each of which says how it ended
+// unless the driver panics.
+type Attempts interface {
+	// First is the caller's own execution, on the caller's own connection.
+	First(ctx context.Context) attempt.Outcome
+	// Again is a retry, on a connection that was checked.
+	Again(ctx context.Context) attempt.Outcome
+	// Void decides a unit with a receipt that is in doubt: after it the unit is
+	// known to be applied, or known never to be (attempt.Void).
+	Void(ctx context.Context) attempt.Outcome
+	// NoteTold notes in the receipt that Void left that the entry is removed and
+	// the caller told (attempt.NoteTold).
+	NoteTold(ctx context.Context) attempt.Outcome
+}
+
+// Delivery is one unit on its way. It belongs to one goroutine.
+type Delivery struct {
+	Unit     *txlog.Unit
+	Attempts Attempts
+	// Outcome is the last attempt's.
+	Outcome attempt.Outcome
+	// Tries counts the attempts so far.
+	Tries int
+	// AnswerIsFinal: an answer of the database to the first attempt is the
+	// caller's, even one that a retry could mend. So it is with COMMIT.
+	AnswerIsFinal bool
+	// Logging is when the entry is written.
+	Logging Logging
+	// KeepRefused parks a refused unit instead of removing its entry, as inside
+	// a soft transaction. One whose idempotency key was used before for another
+	// request is not kept: it could never be applied.
+	KeepRefused bool
+	// Behind: the entry of a delivered unit is removed behind the caller.
+	Behind bool
+	// logged, unlogged: what was made of its entry. inDoubt: an attempt may have
+	// been applied without that being known. voided: it was decided here.
+	logged, unlogged, inDoubt, voided bool
+	// logTook is how long the log took, and attempts are those that listeners are told of.
+	logTook  time.Duration
+	attempts []listener.Attempt
+	// failed are the attempts that failed, which go with the unit to who takes it over.
+	failed []txlog.Attempt
+	// unwritten is why its entry could not be written, or is in doubt.
+	unwritten error
+	lease     *lease.Kept
+	alone     [1]*txlog.Unit // Unit, for a write to the log
+	removal   removal.Unit   // the same for its removal
+}
+
+// final reports whether the error of the first attempt is the caller's.
+func (d *Delivery) final() bool {
+	switch out := &d.Outcome; {
+	case out.Class == delivery.Refused, out.Class == delivery.Duplicate, d.AnswerIsFinal && out.Class.Answered():
+		return true
+	default: // it never left, and there is no other way to run it
+		return d.Unit.NotReplayable != "" && !out.Maybe()
+	}
+}
+
+// parksRefusal reports whether a refusal of d is to be parked in the log.
+func (d *Delivery) parksRefusal() bool {
+	return d.KeepRefused && !errors.Is(d.Outcome.Err, delivery.ErrKeyReused)
+}
+
+func (d *Delivery) origin() listener.Origin {
+	if d.Tries > 1 {
+		return listener.SyncRetry
+	}
+	return listener.Caller
+}
+
+// Panicked is what is told of a unit at which the driver panicked with p.
+func (d *Delivery) Panicked(p any) error {
+	cause := fmt.Errorf("the driver panicked: %v", p)
+	switch {
+	case d.unwritten == nil:
+		return pending(d, cause)
+	case errors.Is(d.unwritten, txlog.ErrInDoubt):
+		told := pendingInDoubt(d, cause)
+		told.Sent = d.Logging != LogBefore
+		return told
+	}
+	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
+}
+
+func pending(d *Delivery, cause error) *listener.PendingError {
+	return &listener.PendingError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: cause}
+}
+
+// pendingInDoubt is what is told of a unit that was sent, of which it is not
+// known if its entry was written.
+func pendingInDoubt(d *Delivery, cause error) *listener.PendingError {
+	p := pending(d, fmt.Errorf("%w; and %w", cause, d.unwritten))
+	p.Sent = true
+	return p
+}
+
+// refusedPending is what is told of a refused unit whose entry could not be
+// removed, as unremoved says. That the job will try it is only said while the
+// entry is surely there.
+func refusedPending(d *Delivery, unremoved error) *listener.PendingError {
+	p := pending(d, d.Outcome.Err)
+	p.Refused = true
+	switch {
+	case errors.Is(unremoved, txlog.ErrInDoubt):
+		p.Cause = fmt.Errorf("%w; and %w", p.Cause, unremoved)
+	case errors.Is(unremoved, txlog.ErrLeaseLost):
+		p.Cause = fmt.Errorf("%w; and %w: %w", p.Cause, txlog.ErrInDoubt, unremoved)
+	}
+	return p
+}
