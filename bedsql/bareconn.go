@@ -3,6 +3,7 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
@@ -10,7 +11,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// bareConn is the driver's own connection, and what is known of it whatever
+// bareConn is the driver's own connection, with what is known about it whatever
 // runs on it.
 type bareConn struct {
 	c *connector
@@ -18,21 +19,23 @@ type bareConn struct {
 	inner driver.Conn
 	// session is inner with what its dialect remembers of it.
 	session attempt.Session
-	// has are the interfaces of inner that are asked for all the time; nil
-	// where it has none.
+	// has holds the interfaces of inner that every call needs; nil where inner
+	// lacks one.
 	has struct {
 		driver.ExecerContext
 		driver.QueryerContext
 		driver.SessionResetter
 		driver.Validator
 	}
-	// dead: inner must not be used again and is never dialled anew in place,
-	// for what the session held is gone.
+	// dead says that inner must not be used again. It is never redialled in
+	// place, because what its session held is gone.
 	dead bool
 	// stmts are the prepared statements, for a driver that looks there for each
 	// text it is given (see delivery.Dialect.PreparedByText).
 	stmts []*stmt
 }
+
+var errNoOther = errors.New("bed: the connection is gone, and another one would reach another database (:memory:)")
 
 // undoTimeout bounds a ROLLBACK that the caller did not ask for.
 const undoTimeout = 5 * time.Second
@@ -58,7 +61,7 @@ func (c *bareConn) ensure(ctx context.Context) error {
 	return nil
 }
 
-// ready is ensure for what need not be refused on a dead connection: the
+// ready is ensure for calls that need not be refused on a dead connection: the
 // driver itself says what is wrong with it.
 func (c *bareConn) ready(ctx context.Context) error {
 	if c.inner != nil {
@@ -79,11 +82,47 @@ func (c *bareConn) prepare(ctx context.Context, query string) (driver.Stmt, erro
 // kill takes the connection out of use.
 func (c *bareConn) kill() { c.dead = true }
 
-// lossy takes the connection out of use when the attempt on it lost it.
+// lossy takes the connection out of use if the attempt lost it.
 func (c *bareConn) lossy(out attempt.Outcome) attempt.Outcome {
 	if out.ConnLost {
 		c.kill()
 	}
+	return out
+}
+
+// again runs f as a further attempt on a connection that was checked: the
+// caller's own while it answers, else one of the pool.
+func (c *bareConn) again(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
+	if !c.dead {
+		if err := c.ensure(ctx); err != nil {
+			return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
+		}
+		if attempt.Ping(ctx, c.inner) == nil {
+			return c.unlessPanic(func() attempt.Outcome { return c.lossy(f(&c.session)) })
+		}
+		if err := ctx.Err(); err != nil {
+			return attempt.Outcome{Err: err, Class: delivery.Unreachable}
+		}
+		c.kill()
+	}
+	if c.c.target.NoSideConnection {
+		return attempt.Outcome{Err: errNoOther, Class: delivery.Unreachable}
+	}
+	return c.c.pool.attempt(ctx, true, f)
+}
+
+// unlessPanic runs an attempt on the connection. If the driver panics, it takes
+// the connection out of use: a transaction may be open on it, which the next
+// attempt would commit.
+func (c *bareConn) unlessPanic(attempt func() attempt.Outcome) attempt.Outcome {
+	returned := false
+	defer func() {
+		if !returned {
+			c.kill()
+		}
+	}()
+	out := attempt()
+	returned = true
 	return out
 }
 
@@ -159,20 +198,24 @@ func (c *bareConn) sendEnd(ctx context.Context, s statement, args []driver.Named
 	return res, before, c.lossy(out)
 }
 
-// afterImplicitCommit says what became of the open transaction when a statement
-// that commits it on its way ended with out's error. Out of doubt a connection
-// comes by being closed.
-func (c *bareConn) afterImplicitCommit(ctx context.Context, out *attempt.Outcome) delivery.TxState {
-	after := c.c.dialect.AfterImplicitCommit
-	if after == nil {
-		return delivery.Committed
+// afterImplicitCommit says how the open transaction ended when a statement that
+// commits implicitly failed with out's error. committed reports that it did
+// commit. If nobody can tell, the connection is closed.
+func (c *bareConn) afterImplicitCommit(ctx context.Context, out attempt.Outcome) (end ending, committed bool) {
+	state := delivery.Committed
+	if after := c.c.dialect.AfterImplicitCommit; after != nil {
+		state = after(ctx, c.inner, out.Err)
 	}
-	state := after(ctx, c.inner, out.Err)
-	if state == delivery.InDoubt {
+	switch state {
+	case delivery.StillOpen:
+		return ending{Outcome: out, open: true}, false
+	case delivery.InDoubt:
 		out.Class, out.ConnLost = delivery.Unknown, true
 		c.discard()
+		return ending{Outcome: out}, false
+	default:
+		return ending{}, true
 	}
-	return state
 }
 
 // rollback makes a ROLLBACK for undo, of tx or of what was begun by a statement.

@@ -13,7 +13,8 @@ import (
 // ending is how an attempt to end the open transaction came out.
 type ending struct {
 	attempt.Outcome
-	// open: it failed too early to end anything, the transaction is as before.
+	// open says that it failed too early to end anything: the transaction is as
+	// before.
 	open bool
 }
 
@@ -21,16 +22,17 @@ type ending struct {
 type ender struct {
 	// finish commits it, in whatever form, and says how that ended.
 	finish func(context.Context) ending
-	// plain: finish is a mere COMMIT, which may as well be sent otherwise.
+	// plain says that finish is a bare COMMIT, which may also be sent in another
+	// way.
 	plain bool
 	// undo rolls back. It is called when the transaction may still be open and
-	// must not be committed, because its entry could not be written or is left
-	// to others.
+	// must not be committed, because its entry could not be written or is left to
+	// the job.
 	undo func() error
 }
 
-// committing is a local transaction that is being ended: the unit of its writes
-// on its way.
+// committing is a local transaction that is being committed, with the unit of its
+// writes.
 type committing struct {
 	besteffort.Delivery
 	ender
@@ -39,12 +41,11 @@ type committing struct {
 	t        *localTx
 	unit     txlog.Unit
 	receipts attempt.Receipts
-	retry    retryConn
 	ended    ending
 }
 
-// commit ends the open transaction: its writes are logged before it, and their
-// log is removed after it. swallowed says that err is kept for the End of a soft
+// commit ends the open transaction: its writes are logged before COMMIT, and their
+// entry is removed after it. swallowed says that err is kept for the End of a soft
 // transaction.
 func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error) {
 	t := c.tx
@@ -83,8 +84,6 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			x.unit.TransactionID = x.unit.ID
 		}
 	}
-	x.retry = retryConn{c: c}
-	defer x.retry.close()
 	x.Delivery = c.c.delivery(t.under, &x.unit, x)
 	x.AnswerIsFinal = true
 	err = c.c.deliverer.Deliver(ctx, &x.Delivery)
@@ -117,7 +116,7 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	}
 	x.ended = x.finish(ctx)
 	if x.ended.Err != nil && !x.ended.Class.Answered() {
-		// It may not have been sent, on a connection that still works.
+		// It may not have been sent, and the connection still works.
 		c.undo(x.undo)
 	}
 	return x.ended.Outcome
@@ -126,24 +125,26 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 // First implements besteffort.Attempts.
 func (x *committing) First(ctx context.Context) attempt.Outcome {
 	c := x.c
-	return unlessPanic(func() attempt.Outcome {
+	return c.unlessPanic(func() attempt.Outcome {
 		if x.unit.Receipt == "" || x.t.keyed != nil {
 			return x.end(ctx)
 		}
 		out := attempt.Commit(ctx, c.c.dialect, &c.session, &x.unit, x.receipts, x.plain && !x.t.moved, x.end, x.undo)
 		return c.lossy(c.c.withRights(ctx, &c.session, &x.unit, out))
-	}, c.kill)
+	})
 }
 
 // Again implements besteffort.Attempts.
 func (x *committing) Again(ctx context.Context) attempt.Outcome {
-	return x.retry.attempt(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.replay(ctx, conn, nil, &x.unit) })
+	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.replay(ctx, conn, nil, &x.unit) })
 }
 
 // Void implements besteffort.Attempts.
-func (x *committing) Void(ctx context.Context) attempt.Outcome { return x.retry.void(ctx, &x.unit) }
+func (x *committing) Void(ctx context.Context) attempt.Outcome {
+	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.void(ctx, conn, &x.unit) })
+}
 
-// Answered implements besteffort.Attempts.
-func (x *committing) Answered(ctx context.Context) attempt.Outcome {
-	return x.retry.answered(ctx, &x.unit)
+// NoteTold implements besteffort.Attempts.
+func (x *committing) NoteTold(ctx context.Context) attempt.Outcome {
+	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.noteTold(ctx, conn, &x.unit) })
 }

@@ -23,8 +23,8 @@ const (
 	AtLeastOnce Guarantee = iota
 	// ExactlyOnce applies a write once: every attempt leaves a receipt in the
 	// target's table bed_receipt, in the same local transaction as the write,
-	// and an attempt that meets the receipt applies nothing. Tables that know
-	// no transactions (MyISAM) cannot be covered. It gives no order.
+	// and an attempt that meets the receipt applies nothing. Tables without
+	// transactions (MyISAM) cannot be covered. It does not promise any order.
 	ExactlyOnce
 )
 
@@ -52,15 +52,17 @@ const (
 	// RemovalBehind removes it behind the caller, together with others. A
 	// crash in between has the job deliver the write again: under ExactlyOnce
 	// it meets its receipt; under AtLeastOnce it may overwrite what was
-	// written since, so choose it there only for writes that bear that.
+	// written since, so choose it there only for writes that can bear that.
 	RemovalBehind
 )
 
 // Logging says when the entry of a write is written: at the latest before the
-// caller is answered, unless the write is applied and needs none. It is for
-// single writes, beside or after them, and for local transactions, beside or
-// after their COMMIT, also in immediate soft transactions. Staged groups always
-// log first: that all of them arrive or none rests on it.
+// caller is answered, unless the write is applied and needs none. It holds for
+// single writes and for the COMMIT of local transactions, also in immediate soft
+// transactions. A staged soft transaction writes its entries before it sends anything,
+// whatever Logging says: only so is each part of it delivered or parked, or nothing
+// sent at all. What RunUnlogged makes of one whose entries cannot be written, [Staged]
+// says.
 type Logging uint8
 
 const (
@@ -69,18 +71,18 @@ const (
 	// (ErrNotLogged). This is Sharding-JDBC's order.
 	LogBefore = Logging(besteffort.LogBefore)
 	// LogAlongside writes it while the write is under way, and the caller is
-	// answered when both have been: one round trip instead of two. A caller that
-	// crashes in between leaves a log, and the job delivers the write, unless it
-	// crashed before the entry arrived. A write that is applied although its entry
-	// could not be written gives its Result, a warning and a count
-	// (Counters.AppliedUnlogged); one that is not gives ErrNotLogged, or
-	// ErrUnknownOutcome if that is not known.
+	// answered when both are done: the time of one round trip instead of two. A
+	// caller that crashes in between leaves an entry, and the job delivers the
+	// write, unless it crashed before the entry arrived. If the entry cannot be
+	// written, a write that is applied returns its Result, with a warning and a
+	// count (Counters.AppliedUnlogged); one that is not applied returns
+	// ErrNotLogged, and one of which neither is known ErrUnknownOutcome.
 	LogAlongside = Logging(besteffort.LogAlongside)
 	// LogOnFailure writes it only when the write has failed, or its outcome is
-	// not known; then it is retried and left to the job as ever. A write that
-	// goes well, or is refused, costs nothing in the log. What was answered is as
-	// safe as before; a caller that crashes while its write is under way leaves
-	// what the bare driver leaves: it is applied or not, and nobody was told.
+	// not known; then the write is retried and left to the job as ever. A write
+	// that succeeds, or is refused, costs nothing in the log. An answered write is
+	// as safe as under LogBefore; a caller that crashes during a write leaves what
+	// the bare driver leaves: it is applied or not, and nobody knows.
 	// ErrNotLogged and ErrUnknownOutcome are as for LogAlongside.
 	LogOnFailure = Logging(besteffort.LogOnFailure)
 )
@@ -106,7 +108,8 @@ type Config struct {
 	// finds its entry gone. Default 7 days.
 	ReceiptRetention time.Duration
 	// KeyRetention is how long the receipt of a write under an idempotency key
-	// is kept, and with it the answer. Default 7 days.
+	// is kept, and with it the answer, counted from when the job finds that no
+	// entry under the key is left. Default 7 days.
 	KeyRetention time.Duration
 
 	// RetryInitial is the pause before the first retry inside the call; it
@@ -121,12 +124,16 @@ type Config struct {
 	// writer that is busy renews it; one that vanished holds the job up for
 	// that long. Default 30 s, at least 100 ms.
 	Lease time.Duration
-	// LogTimeout bounds what is said to the log once the write has run, also
-	// when the caller's context has ended by then. Default 5 s.
+	// LogTimeout bounds each write to the log once the write itself has run, even
+	// if the caller's context has ended by then; each question to it where the
+	// data source's receipts are; and how long sql.DB.Close waits for removals that
+	// are being repeated. Default 5 s.
 	LogTimeout time.Duration
 	// RunUnlogged runs a write although its entry could not be written before it,
-	// with an error line for each, instead of answering ErrNotLogged. With
-	// another Logging than LogBefore it does nothing. Default false.
+	// with an error line for each, instead of answering ErrNotLogged: once, without
+	// a retry, and its caller gets the driver's own error, of whatever kind. With
+	// a Logging other than LogBefore it has effect only on staged soft transactions.
+	// Default false.
 	RunUnlogged bool
 	// Pinned says what becomes of a write on a connection that holds session
 	// state. Default PinnedPassThrough.
@@ -135,8 +142,8 @@ type Config struct {
 	// variable, a temporary table, LOCK TABLES, raw access) in the pool as it is, and
 	// the writes of its next users unlogged, as the driver without bed would keep it.
 	// Default false: when it goes back to the pool its session is reset where that
-	// can be done (PostgreSQL), else it is closed; one warning says which statement
-	// was the first. A database in memory, which one connection has, is kept.
+	// can be done (PostgreSQL), else it is closed; one warning names the first such
+	// statement. SQLite's :memory: is kept, for it would be gone with its connection.
 	KeepSessionState bool
 	// Guard says what becomes of a write that is not the same when it is
 	// delivered again. Default GuardWarn.
@@ -148,17 +155,19 @@ type Config struct {
 	// MaxUnitStatements is how many statements of one local transaction are
 	// kept in the log. A larger transaction runs as ever, but when the answer
 	// to its COMMIT is lost it is parked for an operator instead of delivered
-	// again. Default 1000, at most txlog.MaxStatements.
+	// again; under ExactlyOnce its receipt decides. It also bounds the writes for
+	// one data source that a staged soft transaction takes. Default 1000, at most
+	// txlog.MaxStatements.
 	MaxUnitStatements int
-	// MaxUnitBytes is the same limit in bytes of SQL and parameters. Default
-	// 4 MiB, which a log database's packet limit should exceed.
+	// MaxUnitBytes is the same limit in bytes of SQL and parameters. The packet
+	// limit of the log's database should exceed it. Default 4 MiB.
 	MaxUnitBytes int
 
-	// Bus spreads events of every write to listeners. nil means none.
+	// Bus spreads events of every write to listeners. Default nil: none.
 	Bus *listener.Bus
-	// Counters count what passes. nil means nobody counts.
+	// Counters count what becomes of writes. Default nil: nothing is counted.
 	Counters *Counters
-	// Logger is told what an operator should know; never a parameter's value.
+	// Logger takes what an operator should know; never a parameter's value.
 	// Default logrus's standard logger.
 	Logger logrus.FieldLogger
 }

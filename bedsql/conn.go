@@ -17,10 +17,11 @@ type Conn struct {
 	// recent is the text it was given last.
 	recent sqltext.Recent
 	pins
-	// autocommitOff: SET autocommit=0 was sent, a transaction is always open.
+	// autocommitOff says that SET autocommit=0 was sent: a transaction is always
+	// open.
 	autocommitOff bool
-	// tx is the local transaction that is open; nil outside of any, and on a
-	// connection whose writes are not logged.
+	// tx is the open local transaction; nil outside of any, and on a connection
+	// whose writes are not logged.
 	tx *localTx
 	// noReceipts is why the table of receipts was not found before the last
 	// transaction began.
@@ -28,8 +29,8 @@ type Conn struct {
 	// stagedTx is the local transaction of a staged soft transaction, which
 	// only records.
 	stagedTx *stagedTx
-	// spare is a closed statement for the next one to be made of: where a
-	// driver says ErrSkip, database/sql prepares one for each query.
+	// spare is a closed statement to be used for the next one: where a driver
+	// says ErrSkip, database/sql prepares one for each query.
 	spare *convertingStmt
 }
 
@@ -82,7 +83,7 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 		return driver.ErrBadConn
 	}
 	if c.tx != nil && c.tx.lost != nil {
-		c.closed() // the one who was to roll back is gone
+		c.closed() // whoever was to roll back is gone
 	}
 	if !c.keepsState() && (c.tx != nil || !c.reused(ctx, &c.bareConn)) {
 		c.kill()
@@ -94,7 +95,8 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 	return nil
 }
 
-// keepsState reports whether its session may be the same for its next user.
+// keepsState reports whether the connection may be handed to its next user with
+// the session as it is.
 func (c *Conn) keepsState() bool {
 	return c.pinned == "" || c.c.cfg.KeepSessionState || c.c.target.NoSideConnection
 }
@@ -106,7 +108,7 @@ func (c *Conn) IsValid() bool {
 		return false
 	}
 	if !c.keepsState() && !c.resettable(c.c) {
-		c.tell(c.c, "bed: a connection whose session holds state was closed when it went back to the pool")
+		c.tell(c.c, wasClosed)
 		return false
 	}
 	if c.has.Validator != nil {
@@ -147,14 +149,14 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 	d := c.c.dialect
 	switch {
 	case c.ready(ctx) != nil:
-		// There is no session to ask, and nothing ran: what is a write by any
-		// reading is logged as one, whose quotes the session reads that gets it.
+		// There is no session to ask, and nothing has run. What is a write by any
+		// reading is logged as one; the session that runs it reads its quotes.
 		if class, ok := sqltext.AsWrite(sqltext.Flavor(d.Flavor), query); ok && !c.dead {
 			return class
 		}
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting == nil && c.pinned != "":
-		// It cannot be told what it is, so it is not logged.
+		// Nobody can tell what it is, so it is not logged.
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting != nil:
 		return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), sqltext.Quoting(d.Quoting(c.inner)), query)
@@ -171,7 +173,7 @@ func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.Name
 // QueryContext implements driver.QueryerContext.
 func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	class := c.read(ctx, query)
-	// What run comes to in the end, where most are.
+	// What run comes to in the end for most statements.
 	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
 		return c.has.QueryContext(ctx, query, args)
 	}
@@ -180,12 +182,12 @@ func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 }
 
 // stagedIn gives the staged soft transaction that a statement belongs to.
-func (c *Conn) stagedIn(ctx context.Context) *SoftTransaction {
+func (c *Conn) stagedIn(under scope) *SoftTransaction {
 	if c.stagedTx != nil {
 		return c.stagedTx.soft
 	}
-	if s := scopeOf(ctx); s.soft != nil && s.soft.staged != nil && !s.skip {
-		return s.soft
+	if under.soft != nil && under.soft.staged != nil && !under.skip {
+		return under.soft
 	}
 	return nil
 }
@@ -216,7 +218,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	}
 	if err != nil {
 		if c.tx != nil && c.inner != nil {
-			c.failedInTx(ctx, err, true) // it may be told here that the transaction is gone
+			c.failedInTx(ctx, err, true) // this may be the error that says that the transaction is gone
 		}
 		if errors.Is(err, driver.ErrBadConn) && !fresh {
 			// Nothing was logged yet: database/sql may take another connection.
@@ -273,8 +275,8 @@ type statement struct {
 	query    string
 	class    sqltext.Class
 	prepared driver.Stmt
-	// late is the stmt that could not be prepared when that was asked for, and
-	// has not been since.
+	// late is the stmt if it could not be prepared when the application asked for
+	// it, and has not been prepared since.
 	late *stmt
 }
 
@@ -286,7 +288,7 @@ func (s *statement) call(args []driver.NamedValue) delivery.Call {
 	return delivery.Call{SQL: s.query, Args: args, Prepared: s.isPrepared(), Stmt: s.prepared}
 }
 
-// anew is call for another connection, or for one whose session may be another.
+// anew is call for another connection, or for one whose session may have changed.
 func (s *statement) anew(args []driver.NamedValue) delivery.Call {
 	return delivery.Call{SQL: s.query, Args: args, Prepared: s.isPrepared()}
 }

@@ -22,12 +22,13 @@ import (
 // Bounds of the cache of read statement texts, for each connector.
 const cachedTexts = 2048
 
-// NewConnector wraps a target's connector for sql.OpenDB. Of target are required:
-// Connector; DataSource, the name that the log gives to where it leads, and the
-// job's configuration to where it delivers. The databases' packages have a
-// NewConnector that knows their Dialect; without one errors are read by their
-// SQLSTATE alone and statements as standard SQL. Where Settings differ from those
-// of the job's target the job does not deliver.
+// NewConnector wraps a target's connector for sql.OpenDB. target must have a
+// Connector, and a DataSource: the name by which the log and the job's
+// configuration know the database. The databases' packages have a NewConnector
+// that knows their Dialect; without a Dialect, errors are read by their SQLSTATE
+// alone and statements as standard SQL. If the Settings differ from those of the
+// job's target, the job delivers only if that target has a With. Mistakes in cfg
+// are errors, all at once.
 func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) {
 	if target.Connector == nil {
 		return nil, errors.New("bed: the connector to wrap is nil")
@@ -55,23 +56,23 @@ type connector struct {
 	deliverer *besteffort.Deliverer
 	// receipts say how the receipts of writes through this connector are written.
 	receipts attempt.Receipts
-	// receiptPlace is where the table of receipts is: empty if that cannot be
-	// told, nil while it was not found.
-	receiptPlace atomic.Pointer[string]
+	// receiptPlace is where the table of receipts is; nil until it is found.
+	receiptPlace atomic.Pointer[receiptPlace]
 	guard        *guard
-	// corrected: it was told that settings of the server's were set otherwise.
+	// corrected says that a line has told which settings of the server were
+	// overridden.
 	corrected atomic.Bool
-	// warned: it was told what the server is.
+	// warned says that a line has told what is wrong with the server's product.
 	warned atomic.Bool
-	// returned: it was told what becomes of connections whose session holds state.
+	// returned says that a line has told what becomes of connections whose
+	// session holds state.
 	returned atomic.Bool
-	// foreign: the connector is the application's, and may do more to a session
-	// that it dials than its DSN says.
+	// foreign says that the application made the connector, which may do more to
+	// a session than its DSN says.
 	foreign bool
-	// idle are connections for the deliveries of staged soft transactions.
-	idle   idleConns
-	log    logrus.FieldLogger
-	driver driver.Driver
+	pool    *connPool
+	log     logrus.FieldLogger
+	driver  driver.Driver
 }
 
 var (
@@ -89,6 +90,9 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	if target.AutocommitOff {
 		return nil, fmt.Errorf("bed: the DSN of %s turns autocommit off, which would leave every write uncommitted: remove it from the DSN and use transactions", target.DataSource)
 	}
+	if err := attempt.CheckReceiptSchema(&target); err != nil {
+		return nil, err
+	}
 	if err := refuseSharedFile(target, cfg); err != nil {
 		return nil, err
 	}
@@ -101,14 +105,15 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		texts:   sqltext.NewCache(sqltext.Flavor(target.Dialect.Flavor), cachedTexts),
 		log:     log,
 		receipts: attempt.Receipts{
-			LogID: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
+			LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
+			Schema: target.ReceiptSchema,
 		},
 	}
 	if target.DriverLog != nil {
 		target.DriverLog(func(line string) { log.WithField("line", line).Debug("bed: the driver's own log") })
 	}
 	c.guard = newGuard(&cfg, target.Dialect, log)
-	c.idle.turns = make(chan struct{}, maxStagedConns)
+	c.pool = newConnPool(c)
 	journal.Of(cfg.Storage).TellOff(log.Warn)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
@@ -130,8 +135,8 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	return c, nil
 }
 
-// refuseSharedFile keeps a SQLite log out of the target's own file: the log's
-// writer would wait for the write that waits for it.
+// refuseSharedFile keeps a SQLite log out of the target's own file: writing the
+// entry would wait for the write, which waits for the entry.
 func refuseSharedFile(target delivery.Target, cfg Config) error {
 	s, ok := cfg.Storage.(interface {
 		Driver() string
@@ -180,7 +185,7 @@ func (c *connector) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.LogTimeout)
 	defer cancel()
 	c.deliverer.Close(ctx)
-	c.idle.close()
+	_ = c.pool.db().Close()
 	if closer, ok := c.target.Connector.(io.Closer); ok {
 		return closer.Close()
 	}

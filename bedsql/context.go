@@ -6,12 +6,12 @@ import "context"
 type scope struct {
 	soft *SoftTransaction
 	key  *IdempotencyKey
-	// skip: they go straight to the driver.
+	// skip says that they go straight to the driver.
 	skip bool
-	// guarantee is theirs if it is said.
+	// guarantee is theirs if the context names one.
 	guarantee     Guarantee
 	withGuarantee bool
-	// logging is theirs if it is said.
+	// logging is theirs if the context names one.
 	logging     Logging
 	withLogging bool
 }
@@ -27,19 +27,19 @@ func scopeOf(ctx context.Context) scope {
 
 func (s scope) in(ctx context.Context) context.Context { return context.WithValue(ctx, scopeKey{}, &s) }
 
-// WithGuarantee returns a context under which writes have another guarantee
-// than the one of Config. A local transaction has that of its BeginTx or BEGIN,
-// and where autocommit is off, so that nobody begins it, that of Config.
+// WithGuarantee returns a context under which writes have the guarantee g instead
+// of Config.Guarantee. A local transaction takes it from the context of its
+// BeginTx or BEGIN; where autocommit is off and nothing begins it, from Config.
 func WithGuarantee(ctx context.Context, g Guarantee) context.Context {
 	s := scopeOf(ctx)
 	s.guarantee, s.withGuarantee = g, true
 	return s.in(ctx)
 }
 
-// WithLogging returns a context under which the entries of writes are written at
-// another time than Config.Logging says. A local transaction has that of its
-// BeginTx or BEGIN, and where autocommit is off, so that nobody begins it, that
-// of Config. Staged soft transactions always log first.
+// WithLogging returns a context under which the entries of writes are written as
+// l says instead of Config.Logging. A local transaction takes it from the context
+// of its BeginTx or BEGIN; where autocommit is off and nothing begins it, from
+// Config. Staged soft transactions always log first.
 func WithLogging(ctx context.Context, l Logging) context.Context {
 	s := scopeOf(ctx)
 	s.logging, s.withLogging = l, true
@@ -56,7 +56,7 @@ func Skip(ctx context.Context) context.Context {
 	return s.in(ctx)
 }
 
-// exactlyOnce says whether a write in s leaves a receipt.
+// exactlyOnce reports whether a write in s leaves a receipt.
 func (s scope) exactlyOnce(cfg *Config) bool {
 	g := cfg.Guarantee
 	if s.withGuarantee {

@@ -10,14 +10,13 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
 // sessionState is why a connection is pinned by a statement.
 const sessionState = "the session holds state that another connection would not see"
 
-// control runs what is no DML: it passes through, and what it means for the
+// control runs what is not DML: it passes through, and what it means for the
 // session and the open transaction is noted.
 func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
 	if c.stagedTx != nil {
@@ -64,10 +63,10 @@ func (c *Conn) readInTx(ctx context.Context, err error) {
 	}
 }
 
-// admit refuses what must not be sent: anything but the end of it into a
-// transaction that the database has rolled back by itself, and several
-// statements with a write among them where nothing may run unlogged. Before a
-// transaction begins it looks for the table of receipts.
+// admit refuses what must not be sent: into a transaction that the database has
+// rolled back by itself, anything but its end; and several statements with a
+// write among them where nothing may run unlogged. Before a transaction begins it
+// looks for the table of receipts.
 func (c *Conn) admit(ctx context.Context, s statement) error {
 	if c.dead && c.tx == nil {
 		return driver.ErrBadConn // it could commit what is still open
@@ -79,7 +78,7 @@ func (c *Conn) admit(ctx context.Context, s statement) error {
 			return t.lostError()
 		}
 	}
-	if s.class.Kind == sqltext.Multi && s.class.HasDML && c.stagedIn(ctx) != nil {
+	if s.class.Kind == sqltext.Multi && s.class.HasDML && c.stagedIn(scopeOf(ctx)) != nil {
 		return fmt.Errorf("%w: several statements in one text", ErrStaged)
 	}
 	if why := c.writesUnlogged(s); why != "" && !scopeOf(ctx).skip {
@@ -95,7 +94,7 @@ func (c *Conn) admit(ctx context.Context, s statement) error {
 	}
 	switch s.class.Kind {
 	case sqltext.Begin, sqltext.AutocommitOff, sqltext.Savepoint:
-		if c.tx == nil && c.stagedIn(ctx) != nil {
+		if c.tx == nil && c.stagedIn(scopeOf(ctx)) != nil {
 			return fmt.Errorf("%w: begin a local transaction by BeginTx, not by a statement", ErrStaged)
 		}
 		if scopeOf(ctx).key != nil && c.tx == nil {
@@ -106,8 +105,8 @@ func (c *Conn) admit(ctx context.Context, s statement) error {
 	return nil
 }
 
-// writesUnlogged says why the writes in or before s, which is no DML itself,
-// run unlogged; empty if there are none.
+// writesUnlogged says why the writes in or before s, which is not DML itself, run
+// unlogged; empty if there are none.
 func (c *Conn) writesUnlogged(s statement) string {
 	switch {
 	case s.class.Kind == sqltext.PrepareTransaction && c.tx != nil && len(c.tx.statements) > 0:
@@ -118,7 +117,7 @@ func (c *Conn) writesUnlogged(s statement) string {
 	return ""
 }
 
-// ends reports whether s ends an open transaction that has writes to settle.
+// ends reports whether s ends an open transaction that has writes to deliver.
 func (c *Conn) ends(s statement) bool {
 	if c.tx == nil {
 		return false
@@ -127,7 +126,7 @@ func (c *Conn) ends(s statement) bool {
 	case sqltext.Commit:
 		return true
 	case sqltext.AutocommitOn:
-		// Inside a BEGIN with autocommit on, it changes nothing.
+		// Inside a BEGIN with autocommit on it changes nothing.
 		return c.autocommitOff
 	case sqltext.ReleaseSavepoint:
 		return c.tx.endsWith(s.class.Name)
@@ -136,13 +135,13 @@ func (c *Conn) ends(s statement) bool {
 	}
 }
 
-// endByText settles the open transaction by a statement that commits it,
-// explicitly or on its way (MySQL's DDL).
+// endByText ends the open transaction by a statement that commits it, explicitly
+// or implicitly (MySQL's DDL).
 func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
 	t := c.tx
 	var (
 		res       driver.Result
-		own       error // of a statement that commits on its way
+		own       error // of a statement that commits implicitly
 		committed bool  // it did, and failed afterwards
 	)
 	swallowed, err := ender{finish: func(ctx context.Context) ending {
@@ -158,18 +157,12 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		if before {
 			return ending{Outcome: out, open: true}
 		}
-		switch c.afterImplicitCommit(ctx, &out) {
-		case delivery.StillOpen:
-			return ending{Outcome: out, open: true}
-		case delivery.InDoubt:
-			return ending{Outcome: out}
-		default:
-			committed = true
-			return ending{}
-		}
+		var end ending
+		end, committed = c.afterImplicitCommit(ctx, out)
+		return end
 	}, undo: c.rollback(ctx, nil)}.commit(ctx, c)
 	// A retry delivers the unit, and a soft transaction may swallow what became
-	// of it, but not the statement that was to commit it.
+	// of it; neither runs the statement that was to commit it.
 	failed := own
 	if err != nil && !swallowed {
 		failed = err
@@ -185,21 +178,21 @@ func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedVa
 		return nil, failed
 	}
 	if res == nil {
-		// A COMMIT that was swallowed by a soft transaction, or delivered by a
-		// retry: it has no rows to tell of.
+		// A COMMIT that a soft transaction swallowed, or a retry delivered: it
+		// has no rows to report.
 		res = driver.RowsAffected(0)
 	}
 	return res, nil
 }
 
-// failed notes what a statement that failed may have left behind.
+// failed notes what a failed statement may have left behind.
 func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 	doubt := !c.failedInTx(ctx, err, false).Class.Answered()
 	undo := c.rollback(ctx, nil)
 	switch cl.Kind {
 	case sqltext.Begin, sqltext.Savepoint:
 		if doubt && c.tx == nil {
-			c.undo(undo) // it may have begun a transaction that nobody knows of
+			c.undo(undo) // it may have begun a transaction without anyone's knowing
 		}
 	case sqltext.RollbackTo:
 		if doubt && c.tx != nil {
@@ -261,6 +254,7 @@ func (c *Conn) observe(ctx context.Context, s statement, settings []assigned, er
 		t.bySavepoint = true
 	}
 	if cl.Pins {
+		c.putBack(ctx, &c.bareConn, settings)
 		c.pinBy(s, settings)
 	}
 	switch cl.Kind {
@@ -280,12 +274,12 @@ func (c *Conn) observe(ctx context.Context, s statement, settings []assigned, er
 		}
 	case sqltext.AutocommitOn:
 		if c.autocommitOff {
-			// The transaction that was open is settled.
+			// The transaction that was open has ended.
 			c.autocommitOff = false
 			c.tx = nil
 		}
 	case sqltext.PrepareTransaction:
-		// What becomes of it, COMMIT PREPARED decides, in whatever session.
+		// COMMIT PREPARED decides what becomes of it, in whatever session.
 		c.closed()
 	}
 }
@@ -297,7 +291,7 @@ func (c *Conn) Begin() (driver.Tx, error) {
 
 // BeginTx implements driver.ConnBeginTx. Its error is the driver's.
 func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	if soft := c.stagedIn(ctx); soft != nil && c.tx == nil && !opts.ReadOnly {
+	if soft := c.stagedIn(scopeOf(ctx)); soft != nil && c.tx == nil && !opts.ReadOnly {
 		return soft.begin(ctx, c, opts)
 	}
 	if c.dead {
@@ -313,8 +307,8 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		c.beforeBegin(ctx)
 	}
 	if c.tx != nil && c.c.dialect.Flavor != txlog.FlavorMySQL {
-		// A BEGIN sent as text is open. What the database makes of a second
-		// one, the driver says; the writes so far are still to be committed.
+		// A BEGIN sent as text is open. The driver says what the database makes
+		// of a second one; the writes so far are still to be committed.
 		inner, err := attempt.BeginTx(ctx, c.inner, opts)
 		if err != nil {
 			return nil, err
@@ -324,7 +318,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	var (
 		inner     driver.Tx
 		failed    error
-		committed bool // what was open, although no transaction has begun
+		committed bool // the open transaction, although none has begun
 	)
 	t := c.tx
 	begin := func(ctx context.Context) ending {
@@ -335,15 +329,9 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		if t == nil || !out.Class.Answered() {
 			return ending{Outcome: out}
 		}
-		switch c.afterImplicitCommit(ctx, &out) {
-		case delivery.StillOpen:
-			return ending{Outcome: out, open: true}
-		case delivery.InDoubt:
-			return ending{Outcome: out}
-		default:
-			committed = true
-			return ending{}
-		}
+		var end ending
+		end, committed = c.afterImplicitCommit(ctx, out)
+		return end
 	}
 	// Where a transaction is open already (SET autocommit=0, a BEGIN sent as
 	// text) MySQL commits it first.
@@ -360,8 +348,8 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
 	local.readOnly = opts.ReadOnly && scopeOf(ctx).key != nil && !scopeOf(ctx).skip
 	if opts.ReadOnly && local.receipt {
-		// The table of receipts was not looked for. SQLite's driver lets it
-		// write all the same.
+		// The table of receipts was not looked for, but SQLite's driver lets the
+		// transaction write.
 		local.receipt = false
 		local.unreplayable("it was begun as a read-only one, and leaves no receipt")
 	}
@@ -379,15 +367,15 @@ func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
 	return err
 }
 
-// beforeBegin looks for the table of receipts before a transaction begins: to
-// create it later would commit the transaction where DDL does. That there is
-// none, its first write is told: it may only read.
+// beforeBegin looks for the table of receipts before a transaction begins:
+// creating it later would commit the transaction where DDL does. If there is
+// none, the transaction's first write gets the error: it may only read.
 func (c *Conn) beforeBegin(ctx context.Context) {
 	if c.tx != nil || c.pinned != "" || scopeOf(ctx).skip || !scopeOf(ctx).exactlyOnce(&c.c.cfg) {
 		return
 	}
 	c.eraseInTurn(ctx)
-	c.noReceipts = c.lookForReceipts(ctx)
+	c.noReceipts = c.lookForReceipts(ctx, false)
 }
 
 // withoutReceipts says why the open transaction can leave no receipt; nil if it
@@ -402,7 +390,7 @@ func (c *Conn) withoutReceipts() error {
 	return errNotLookedFor
 }
 
-// open begins to keep the list of a local transaction.
+// open begins the list of a local transaction.
 func (c *Conn) open(ctx context.Context) *localTx {
 	under := scopeOf(ctx)
 	c.tx = &localTx{
@@ -415,11 +403,11 @@ func (c *Conn) open(ctx context.Context) *localTx {
 	return c.tx
 }
 
-// closed forgets the local transaction, which has ended one way or the other.
+// closed forgets the local transaction, which has ended one way or another.
 func (c *Conn) closed() {
 	c.tx = nil
 	if c.autocommitOff {
-		// The next one nobody begins: what it belongs to, its statements say.
+		// Nothing begins the next one: its statements say what it belongs to.
 		c.open(context.Background())
 	}
 }

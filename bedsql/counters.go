@@ -6,21 +6,26 @@ import (
 	"sync/atomic"
 )
 
-// Counters count what a wrapped driver did. Read them at any time; share one
-// between registrations to add them up.
+// Counters count what became of a wrapped driver's writes by what their callers were
+// told: what the job makes of them later is not counted here. A local transaction
+// counts once, by its COMMIT; the part of a staged soft transaction for one data source
+// once. They may be read at any time, and shared between registrations to add them up.
 type Counters struct {
 	// Delivered counts writes that returned without error.
 	Delivered atomic.Uint64
-	// Refused counts writes that the database refused.
+	// Refused counts writes that the database refused, those that a soft transaction
+	// parks included, and those that failed under RunUnlogged, for whatever reason.
+	// What bed itself turns away before it logs anything (ErrStaged, ErrPinned, a
+	// context that has ended) is not counted.
 	Refused atomic.Uint64
-	// Pending counts writes left to the job or parked.
+	// Pending counts writes that were left to the job or parked.
 	Pending atomic.Uint64
 	// NotLogged counts writes that were not accepted.
 	NotLogged atomic.Uint64
 	// UnknownOutcome counts writes that gave ErrUnknownOutcome.
 	UnknownOutcome atomic.Uint64
 	// AppliedUnlogged counts writes under LogAlongside that were applied although
-	// their log could not be written. They are in Delivered too.
+	// their entry could not be written. They are in Delivered too.
 	AppliedUnlogged atomic.Uint64
 	// PassedThrough counts writes that ran unlogged because of session state,
 	// several statements in one text, or a text that depends on its session.
@@ -32,7 +37,7 @@ type Counters struct {
 	Skipped atomic.Uint64
 }
 
-// count sorts a write's answer.
+// count counts a write by its answer.
 func (n *Counters) count(err error) {
 	if err == nil {
 		n.Delivered.Add(1)

@@ -2,7 +2,7 @@
 // with best efforts: it is logged before it runs, retried at once when it
 // fails, and left to the job when that fails too.
 //
-// A user needs six names:
+// An application needs six names:
 //
 //   - Register, of bedsql/mysql, bedsql/postgres or bedsql/sqlite, registers a wrapped
 //     driver, which sql.Open then takes by its new name;
@@ -11,27 +11,30 @@
 //   - [ErrPending]: the write is logged and not known to be applied; the job delivers it, or
 //     it is parked for an operator. Answer "accepted", never "failed, send it again";
 //   - [ErrNotLogged]: the write could not be logged, and it is not applied;
-//   - [ExactlyOnce] is the [Guarantee] with which SQL need not be idempotent.
+//   - [ExactlyOnce] is the [Guarantee] under which SQL need not be idempotent.
 //
-// When a write returns without an error, it is applied. The driver's own error,
-// unchanged, means that the database refused it: it is not applied.
-// [ErrRowsUnknown] means that it is applied, but the answer with its rows was lost:
-// from Exec it comes out of the Result's methods, from Query it is the error.
+// A write that returns without an error is applied. The driver's own error, unchanged,
+// means that the database refused the write: it is not applied. (Under
+// Config.RunUnlogged, while the log cannot be written, and where writes pass through,
+// the driver's errors mean what they mean without bed.) [ErrRowsUnknown] means
+// that the write is applied, but the answer with its rows was lost: after Exec the
+// Result's methods return it, from Query it is the error.
 //
-// [ErrUnknownOutcome] comes only where [Config] asks for another [Logging] than
-// [LogBefore]: the write may be applied or not, and its log could not be written.
+// [ErrUnknownOutcome] comes only where [Config] asks for a [Logging] other than
+// [LogBefore]: the write may or may not be applied, and its entry could not be written.
 //
-// A write that cannot be taken fails before anything runs or is logged: with the
-// error of its context if that has ended, for a parameter that the log cannot
-// keep, with [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent],
-// [ErrKeyUnusable] or a delivery.ReceiptTableError; with [ErrTransactionLost] in a local
-// transaction that the database has rolled back. [ErrKeyReused] is the answer to
-// another request under a used idempotency key, which is not applied.
+// A write that bed cannot take fails before anything runs or is logged: with the error
+// of its context if that has ended; with a txlog.ParamError inside for a parameter that
+// the log cannot keep; with [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent] or
+// [ErrKeyUnusable]; with a delivery.ReceiptTableError or delivery.ReceiptRightsError where
+// receipts cannot be kept; with [ErrTransactionLost] in a local transaction that the
+// database has rolled back. [ErrKeyReused] answers a request under an idempotency key
+// that another request has used; the new one is not applied.
 //
 // Writes for several databases go into a soft transaction ([Begin], [Staged]). In one
-// that is not staged, Exec keeps what is pending or refused for [SoftTransaction.End] to report.
-// [WithIdempotencyKey] makes a request that is sent again the same request.
+// that is not staged, Exec leaves what is pending or refused for [SoftTransaction.End] to
+// report. [WithIdempotencyKey] makes a request that is sent again the same request.
 //
-// Queries and everything else that is no DML pass through. Inside a local
-// transaction writes run as usual; the above then holds for its Commit.
+// Queries and everything else that is not DML pass through. Inside a local transaction
+// writes run as usual; the above then holds for its Commit.
 package bedsql

@@ -5,17 +5,17 @@ import "errors"
 // EndError is what the End of a soft transaction reports when not every write
 // was delivered.
 type EndError struct {
-	// Errors are those of the writes, each of one: a *RefusedError, a
-	// *PendingError, or another that tells that nothing was applied. Those of a
-	// staged soft transaction are one for each data source.
+	// Errors has one error for each write that was not delivered, in a staged soft
+	// transaction one for each data source: a *RefusedError, a *PendingError, or
+	// another error that says that nothing was applied.
 	Errors []error
 }
 
-// Error gives the texts of all, one to a line.
+// Error gives the texts of all errors, one to a line.
 func (e *EndError) Error() string { return errors.Join(e.Errors...).Error() }
 
 // Unwrap gives Errors, so that errors.Is looks at all of them. errors.As finds
-// the first that fits; for each use Refused and Pending.
+// the first that fits; Refused and Pending give every one of their kind.
 func (e *EndError) Unwrap() []error { return e.Errors }
 
 // Refused gives each write that was refused: it is parked in the log.

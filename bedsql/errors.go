@@ -9,18 +9,25 @@ import (
 
 var (
 	// ErrPending is matched by the error of a write that is logged and not
-	// known to be applied. errors.As finds a *PendingError; errors.Unwrap gives
-	// the cause.
+	// known to be applied: the job will deliver it, or it is parked. errors.As
+	// finds a *PendingError; errors.Unwrap gives the cause. If that wraps
+	// txlog.ErrInDoubt, it is not known whether the log holds the write: it is
+	// delivered if it does, and forgotten if it does not.
 	ErrPending = listener.ErrPending
 	// ErrNotLogged is matched by the error of a write that is not applied and
 	// whose entry could not be written. Under LogBefore it was not sent.
+	// errors.As finds a *NotLoggedError.
 	ErrNotLogged = listener.ErrNotLogged
 	// ErrUnknownOutcome is matched by the error of a write under LogAlongside or
 	// LogOnFailure of which nothing is known: its attempt was not answered, its
-	// log could not be written, and there was no receipt to decide it by, or no
-	// asking for it. It may be applied or not, and nobody tries it again: what the
-	// bare driver leaves its caller with. The error wraps both causes; errors.As
-	// finds an *UnknownOutcomeError.
+	// entry could not be written, and there was no receipt to decide it by, or the
+	// target could not be asked for it. It may or may not be applied, and nobody
+	// tries it again, as when a connection of the bare driver breaks. The error
+	// wraps both causes; errors.As finds an *UnknownOutcomeError. (In a soft
+	// transaction with RunUnlogged, End reports so of a write at which the driver
+	// panicked.) It is not txlog.ErrOutcomeUnknown, which is about a change of an
+	// entry, nor txlog.ErrInDoubt, with which the entry may be there and the write is
+	// pending.
 	ErrUnknownOutcome = listener.ErrUnknownOutcome
 	// ErrNested is returned by Begin inside a soft transaction.
 	ErrNested = errors.New("bed: a soft transaction is already open in this context")
@@ -46,8 +53,8 @@ var (
 	ErrPinned = errors.New("bed: the write was not sent, it could only run unlogged")
 	// ErrTransactionLost is matched by the errors of a local transaction that
 	// the database rolled back by itself (a deadlock) while the session went
-	// on: what was written into it now would be committed on its own. Roll
-	// back and begin again.
+	// on: a write sent now would be committed on its own. Roll back and begin
+	// again.
 	ErrTransactionLost = errors.New("bed: the database has rolled the transaction back, nothing more is written into it")
 	// ErrRowsUnknown is returned by the methods of a Result, and by a write sent
 	// through Query, when the write is delivered but the answer with its row
@@ -58,25 +65,35 @@ var (
 // PendingError is the error type behind ErrPending. errors.Is(err, ErrPending)
 // holds, and it unwraps to the cause. Its fields:
 //
-//	LogID      string // the write's id in the transaction log: bed-job show LogID
+//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID
 //	DataSource string // where it is to be delivered
 //	Parked     bool   // it waits for an operator rather than for the job
+//	Parking    bool   // it was to be parked, which the log did not confirm
 //	Sent       bool   // it was sent although it is not known if its entry was written
+//	Refused    bool   // it was refused, and only its entry could not be removed
 //	Cause      error  // the last attempt's error
 type PendingError = listener.PendingError
+
+// NotLoggedError is the error type behind ErrNotLogged. errors.Is(err,
+// ErrNotLogged) holds, and it unwraps to its causes. Its fields:
+//
+//	DataSource string // where the write was to go
+//	Cause      error  // why the entry could not be written
+//	Attempt    error  // the attempt's error; nil if the write was not sent
+type NotLoggedError = listener.NotLoggedError
 
 // UnknownOutcomeError is the error type behind ErrUnknownOutcome. It unwraps to
 // both causes. Its fields:
 //
 //	DataSource string // where the write was to go
 //	Cause      error  // the last attempt's error
-//	Log        error  // why the log could not be written
+//	Log        error  // why the entry could not be written
 type UnknownOutcomeError = listener.UnknownOutcomeError
 
 // RefusedError is a refusal inside a soft transaction, as End reports it: the
 // write is parked. It unwraps to the driver's own error. Its fields:
 //
-//	LogID      string // the write's id in the transaction log: bed-job show LogID
+//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID
 //	DataSource string // which refused it
 //	Cause      error  // the driver's error
 type RefusedError = listener.RefusedError

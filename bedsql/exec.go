@@ -15,28 +15,29 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// write runs a DML. The rows of one that was sent through Query are read to the
-// end before it counts as delivered, and handed on buffered.
+// write runs a DML. Rows of one sent through Query are read to the end before it
+// counts as delivered, and are handed on buffered.
 func (c *Conn) write(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
-	switch soft := c.stagedIn(ctx); {
+	under := scopeOf(ctx)
+	switch soft := c.stagedIn(under); {
 	case soft != nil && rows:
 		return attempt.Reply{}, fmt.Errorf("%w: a write that returns rows cannot be staged", ErrStaged)
 	case soft != nil:
 		return soft.record(ctx, c, s, args)
 	case c.tx != nil:
-		return c.tx.write(ctx, s, args, rows)
-	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || scopeOf(ctx).skip:
-		return c.writeUnlogged(ctx, s, args, rows)
+		return c.tx.write(ctx, under, s, args, rows)
+	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || under.skip:
+		return c.writeUnlogged(ctx, under, s, args, rows)
 	}
-	return c.deliver(ctx, s, args, rows)
+	return c.deliver(ctx, under, s, args, rows)
 }
 
 // writeUnlogged hands a write straight to the driver.
-func (c *Conn) writeUnlogged(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
-	if scopeOf(ctx).key != nil && !scopeOf(ctx).skip {
+func (c *Conn) writeUnlogged(ctx context.Context, under scope, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
+	if under.key != nil && !under.skip {
 		return attempt.Reply{}, unusable("the write would run unlogged")
 	}
-	why := c.whyUnlogged(ctx, s)
+	why := c.whyUnlogged(under, s)
 	if why != "" {
 		if err := c.refuseUnlogged(why); err != nil {
 			return attempt.Reply{}, err
@@ -47,7 +48,7 @@ func (c *Conn) writeUnlogged(ctx context.Context, s statement, args []driver.Nam
 	}
 	reply, err := c.bare(ctx, s, args, rows)
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, driver.ErrBadConn) {
-		return reply, err // what the driver did not take, database/sql brings again
+		return reply, err // what the driver did not take comes again from database/sql
 	}
 	if why != "" {
 		c.ranUnlogged(s, why)
@@ -60,10 +61,10 @@ func (c *Conn) writeUnlogged(ctx context.Context, s statement, args []driver.Nam
 	return reply, err
 }
 
-// whyUnlogged says why a write runs unlogged; empty when it was asked for by Skip.
-func (c *Conn) whyUnlogged(ctx context.Context, s statement) string {
+// whyUnlogged says why a write runs unlogged; empty if Skip asked for it.
+func (c *Conn) whyUnlogged(under scope, s statement) string {
 	switch {
-	case scopeOf(ctx).skip:
+	case under.skip:
 		return ""
 	case c.pinned != "":
 		return c.pinned
@@ -75,7 +76,7 @@ func (c *Conn) whyUnlogged(ctx context.Context, s statement) string {
 }
 
 // refuseUnlogged is the error of a write that could only run unlogged, if the
-// configuration wants one.
+// configuration has it refused.
 func (c *Conn) refuseUnlogged(why string) error {
 	if c.c.cfg.Pinned != PinnedRefuse {
 		return nil
@@ -99,12 +100,12 @@ func (c *Conn) ranUnlogged(s statement, why string) {
 	c.c.log.WithFields(fields).Warn("bed: writes on this connection run unlogged and unretried")
 }
 
-// unloggedAdvice is the way out of writes that run unlogged.
+// unloggedAdvice tells how to avoid writes that run unlogged.
 const unloggedAdvice = "put settings into the DSN, send one statement at a time, give session work a connection of its own " +
 	"(sql.DB.Conn) that is closed behind it; bedsql.Skip where it is meant; Config.Pinned: bedsql.PinnedRefuse makes it an error"
 
-// execution is a DML outside any local transaction on its way: all that its
-// attempts need, in one piece.
+// execution is a DML on its way outside any local transaction, with all that its
+// attempts need.
 type execution struct {
 	besteffort.Delivery
 
@@ -112,18 +113,16 @@ type execution struct {
 	s    statement
 	args []driver.NamedValue
 	// rows: it was sent through Query.
-	rows  bool
-	retry retryConn
-	unit  txlog.Unit
-	text  [1]txlog.Statement
+	rows bool
+	unit txlog.Unit
+	text [1]txlog.Statement
 }
 
 // deliver logs and runs one DML outside any local transaction.
-func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
+func (c *Conn) deliver(ctx context.Context, under scope, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return attempt.Reply{}, err
 	}
-	under := scopeOf(ctx)
 	receipt := under.exactlyOnce(&c.c.cfg)
 	if err := c.c.guard.admit(s, args, receipt); err != nil {
 		return attempt.Reply{}, err
@@ -133,7 +132,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 		return attempt.Reply{}, err
 	}
 	soft := under.soft
-	x := &execution{c: c, s: s, args: args, rows: rows, retry: retryConn{c: c}, text: [1]txlog.Statement{stored}}
+	x := &execution{c: c, s: s, args: args, rows: rows, text: [1]txlog.Statement{stored}}
 	if soft != nil {
 		if err := soft.enter(); err != nil {
 			return attempt.Reply{}, err
@@ -142,11 +141,10 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	}
 	if receipt {
 		c.eraseInTurn(ctx)
-		if err := c.ensureReceipts(ctx); err != nil {
+		if err := c.ensureReceipts(ctx, under.key != nil); err != nil {
 			return attempt.Reply{}, err
 		}
 	}
-	defer x.retry.close()
 	x.unit = c.c.newUnit(receipt, soft, x.text[:])
 	key := under.key
 	var back func()
@@ -178,7 +176,7 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 	case !rows && out.Result == nil:
 		return attempt.Reply{Result: lostResult{}}, nil
 	case rows && out.Rows == nil:
-		// Delivered by an attempt whose rows were lost with its answer.
+		// An attempt delivered it whose rows were lost with its answer.
 		return attempt.Reply{}, ErrRowsUnknown
 	case rows:
 		return attempt.Reply{Rows: out.Rows}, nil
@@ -188,25 +186,18 @@ func (c *Conn) deliver(ctx context.Context, s statement, args []driver.NamedValu
 
 // First implements besteffort.Attempts, on the caller's own connection.
 func (x *execution) First(ctx context.Context) attempt.Outcome {
-	c, returned := x.c, false
-	defer func() {
-		if !returned {
-			c.kill() // the driver panicked, a transaction may be open
+	c := x.c
+	return c.unlessPanic(func() attempt.Outcome {
+		if err := c.ensure(ctx); err != nil {
+			return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
 		}
-	}()
-	var out attempt.Outcome
-	if err := c.ensure(ctx); err != nil {
-		out = attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
-	} else {
-		out = c.lossy(x.run(ctx, &c.session, x.s.call(x.args)))
-	}
-	returned = true
-	return out
+		return c.lossy(x.run(ctx, &c.session, x.s.call(x.args)))
+	})
 }
 
 // Again implements besteffort.Attempts.
 func (x *execution) Again(ctx context.Context) attempt.Outcome {
-	return x.retry.attempt(ctx, func(conn driver.Conn) attempt.Outcome { return x.run(ctx, conn, x.s.anew(x.args)) })
+	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.run(ctx, conn, x.s.anew(x.args)) })
 }
 
 // run runs the write on conn, with its receipt if it has one.
@@ -222,14 +213,17 @@ func (x *execution) run(ctx context.Context, conn driver.Conn, call delivery.Cal
 }
 
 // Void implements besteffort.Attempts.
-func (x *execution) Void(ctx context.Context) attempt.Outcome { return x.retry.void(ctx, &x.unit) }
-
-// Answered implements besteffort.Attempts.
-func (x *execution) Answered(ctx context.Context) attempt.Outcome {
-	return x.retry.answered(ctx, &x.unit)
+func (x *execution) Void(ctx context.Context) attempt.Outcome {
+	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.void(ctx, conn, &x.unit) })
 }
 
-// undecided reports whether err leaves open if the write is, or will be, applied.
+// NoteTold implements besteffort.Attempts.
+func (x *execution) NoteTold(ctx context.Context) attempt.Outcome {
+	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.noteTold(ctx, conn, &x.unit) })
+}
+
+// undecided reports whether err leaves open whether the write is, or will be,
+// applied.
 func undecided(err error) bool {
 	return errors.Is(err, ErrPending) || errors.Is(err, ErrUnknownOutcome)
 }
@@ -241,7 +235,7 @@ func isParked(err error) bool {
 }
 
 // store turns a statement into what the log keeps, and gives the values that it
-// keeps. An error means that nothing ran.
+// keeps. If it gives an error, nothing ran.
 func (c *connector) store(s statement, args []driver.NamedValue) (txlog.Statement, []driver.NamedValue, error) {
 	args, err := c.dialect.Store(args)
 	if err != nil {
@@ -254,7 +248,7 @@ func (c *connector) store(s statement, args []driver.NamedValue) (txlog.Statemen
 	return txlog.Statement{SQL: s.query, Params: params, Prepared: s.isPrepared()}, args, nil
 }
 
-// delivery is what is delivered of a unit that was written in a scope.
+// delivery makes the delivery of a unit that was written in a scope.
 func (c *connector) delivery(under scope, u *txlog.Unit, a besteffort.Attempts) besteffort.Delivery {
 	behind := c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && u.Receipt != ""
 	logging := c.cfg.Logging
@@ -262,7 +256,7 @@ func (c *connector) delivery(under scope, u *txlog.Unit, a besteffort.Attempts) 
 		logging = under.logging
 	}
 	if logging != LogBefore && u.Receipt != "" {
-		if place := c.receiptPlace.Load(); place == nil || *place != u.Place {
+		if place := c.receiptPlace.Load(); place == nil || place.name != u.Place {
 			logging = LogBefore // the first attempt has to tell the log where the receipt will be
 		}
 	}
@@ -278,7 +272,7 @@ func (c *connector) newUnit(receipt bool, soft *SoftTransaction, statements []tx
 	if receipt {
 		u.Receipt = c.dialect.ReceiptID(u.ID)
 		if place := c.receiptPlace.Load(); place != nil {
-			u.Place = *place
+			u.Place = place.name
 		}
 	}
 	return u
@@ -291,8 +285,7 @@ type noResult struct{}
 func (noResult) LastInsertId() (int64, error) { return 0, nil }
 func (noResult) RowsAffected() (int64, error) { return 0, nil }
 
-// lostResult is the Result of a write that was delivered by an attempt whose
-// answer was lost.
+// lostResult is the Result of a write whose successful attempt lost its answer.
 type lostResult struct{}
 
 func (lostResult) LastInsertId() (int64, error) { return 0, ErrRowsUnknown }

@@ -348,7 +348,10 @@ func (s *set) wrappedConn(t *testing.T) driver.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
+	t.Cleanup(func() {
+		_ = conn.Close()
+		_ = c.(io.Closer).Close()
+	})
 	return conn
 }
 

@@ -28,8 +28,8 @@ import (
 //     NEXTVAL), or writes the time at which it runs (NOW).
 //
 // Under ExactlyOnce or an idempotency key none of these changes rows twice. There
-// only the last is told of, never refused: a write that is delivered later
-// writes a later time, once.
+// the guard refuses nothing, and warns only of a time that is written, because a
+// write that is delivered later writes a later time, once.
 //
 // Only the text is read: not what triggers and the application's own functions
 // do, and no table's keys. Writes that run unlogged, and those of a local
@@ -38,8 +38,8 @@ type GuardPolicy uint8
 
 const (
 	// GuardWarn runs it, with one warning for each statement. Statements that
-	// differ in their values, or in the number of rows that they insert, only are
-	// one; the warning shows none of the values.
+	// differ only in their values, or in the number of rows that they insert, count
+	// as one; the warning shows none of the values.
 	GuardWarn GuardPolicy = iota
 	// GuardRefuse answers ErrNotIdempotent. Nothing is logged or sent. What
 	// only the answer shows (a generated id) is warned of as under GuardWarn.
@@ -49,10 +49,11 @@ const (
 )
 
 const (
-	// guardRecent is how many texts are known without a lock to have been told of.
+	// guardRecent is how many texts are known, without a lock, to need no further
+	// warning.
 	guardRecent = 1 << 10
-	// guardTold is how many statements are warned of before it gets quiet.
-	guardTold = 1 << 10
+	// guardWarned is after how many statements the guard stops warning.
+	guardWarned = 1 << 10
 	// guardShown is how many bytes of a statement a warning shows.
 	guardShown = 400
 )
@@ -71,8 +72,8 @@ type guard struct {
 	recent [guardRecent]atomic.Uint64
 
 	mu sync.Mutex
-	// told has the hashes of statements that were warned of.
-	told map[uint64]struct{}
+	// warned has the hashes of statements that were warned of.
+	warned map[uint64]struct{}
 	// quiet: too many were.
 	quiet atomic.Bool
 }
@@ -80,29 +81,26 @@ type guard struct {
 func newGuard(cfg *Config, d *delivery.Dialect, log logrus.FieldLogger) *guard {
 	return &guard{
 		policy: cfg.Guard, flavor: sqltext.Flavor(d.Flavor), named: d.Named, counters: cfg.Counters, log: log,
-		seed: maphash.MakeSeed(), told: make(map[uint64]struct{}),
+		seed: maphash.MakeSeed(), warned: make(map[uint64]struct{}),
 	}
 }
 
-// hazards are those of s that matter; with once it is applied once.
-func (g *guard) hazards(s statement, args []driver.NamedValue, once bool) sqltext.Hazards {
+// check refuses s or warns of it before it is logged or sent. once says that it
+// is applied once. found reports that there was something to warn of, for the
+// caller to count.
+func (g *guard) check(s statement, args []driver.NamedValue, once bool) (found bool, err error) {
 	h := s.class.Hazards
-	switch {
-	case g.policy == GuardOff || h == 0:
-		return 0
-	case g.named != nil && strings.IndexByte(s.query, '@') >= 0 && g.named(args):
+	if g.policy == GuardOff || h == 0 {
+		return false, nil
+	}
+	if g.named != nil && strings.IndexByte(s.query, '@') >= 0 && g.named(args) {
 		h = sqltext.ClassifyAs(g.flavor, sqltext.NamedParameters, s.query).Hazards
 	}
 	if once {
-		return h & sqltext.Clock
+		h &= sqltext.Clock
+	} else {
+		h &^= sqltext.KeyUnknown
 	}
-	return h &^ sqltext.KeyUnknown
-}
-
-// check refuses or warns of s before it is logged or sent. found says that
-// there was something to warn of, for the caller to count.
-func (g *guard) check(s statement, args []driver.NamedValue, once bool) (found bool, err error) {
-	h := g.hazards(s, args, once)
 	if h == 0 {
 		return false, nil
 	}
@@ -128,8 +126,8 @@ func (g *guard) admit(s statement, args []driver.NamedValue, once bool) error {
 }
 
 // answered warns of an INSERT whose answer shows that the database made its id,
-// where the text did not. In SQLite every answer has an id: those of tables
-// with a key of another kind too, and it tells nothing.
+// where the text did not. In SQLite every answer has an id, also for tables with
+// a key of another kind, so it shows nothing.
 func (g *guard) answered(s statement, args []driver.NamedValue, res driver.Result, once bool) {
 	const h = sqltext.KeyUnknown
 	if once || res == nil || g.policy == GuardOff || s.class.Hazards&h == 0 || g.flavor != sqltext.MySQL {
@@ -149,8 +147,8 @@ func (g *guard) answered(s statement, args []driver.NamedValue, res driver.Resul
 	}
 }
 
-// given reports whether id is one of the parameters. MySQL answers with an id
-// that was given as with one that it made.
+// given reports whether id is one of the parameters: MySQL answers with an id
+// that was given as it does with one that it made.
 func given(args []driver.NamedValue, id int64) bool {
 	for i := range args {
 		switch v := args[i].Value.(type) {
@@ -183,8 +181,8 @@ func (g *guard) slot(hash uint64) *atomic.Uint64 { return &g.recent[(hash>>8)%gu
 
 func (g *guard) isRecent(hash uint64) bool { return g.slot(hash).Load() == hash }
 
-// news reports whether a statement has not been warned of yet, and notes that
-// it now is.
+// news reports whether this is the first time that a statement is to be warned
+// of, and notes it.
 func (g *guard) news(text string, h sqltext.Hazards) bool {
 	hash := g.hash(text, h)
 	if g.isRecent(hash) || g.quiet.Load() {
@@ -192,15 +190,15 @@ func (g *guard) news(text string, h sqltext.Hazards) bool {
 	}
 	statement := g.hash(sqltext.Shape(g.flavor, text), h)
 	g.mu.Lock()
-	_, known := g.told[statement]
-	full := !known && len(g.told) >= guardTold
+	_, known := g.warned[statement]
+	full := !known && len(g.warned) >= guardWarned
 	if !known && !full {
-		g.told[statement] = struct{}{}
+		g.warned[statement] = struct{}{}
 	}
 	g.mu.Unlock()
 	g.slot(hash).Store(hash)
 	if full && !g.quiet.Swap(true) {
-		g.log.WithField("statements", guardTold).Warn("bed: too many statements are not the same when they are delivered again, no more are shown; Counters.Guarded counts them")
+		g.log.WithField("statements", guardWarned).Warn("bed: too many statements are not the same when they are delivered again, no more are shown; Counters.Guarded counts them")
 	}
 	return !known && !full
 }

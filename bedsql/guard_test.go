@@ -53,7 +53,7 @@ func TestGuardWarnsOnceForAStatementAndShowsNoValue(t *testing.T) {
 		t.Errorf("Guarded = %d, want 10", n)
 	}
 	if n := s.storage.logged(); n != 15 {
-		t.Errorf("%d logs were written, want 15", n)
+		t.Errorf("%d entries were written, want 15", n)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestGuardRefusesBeforeAnythingIsLoggedOrSent(t *testing.T) {
 		}
 	}
 	if n := s.storage.logged(); n != 0 {
-		t.Errorf("%d logs were written, want none", n)
+		t.Errorf("%d entries were written, want none", n)
 	}
 	if n := s.cfg.Counters.Guarded.Load(); n != 5 {
 		t.Errorf("Guarded = %d, want 5", n)
@@ -171,12 +171,7 @@ func TestGuardDoesNotLookAtWhatRunsUnlogged(t *testing.T) {
 	s := newSet(t, &fakeDriver{}, guardIs(bedsql.GuardRefuse))
 	ctx := context.Background()
 	mustExec(t, s.pool, bedsql.Skip(ctx), hazardText)
-	conn, err := s.pool.Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	rawConn(t, conn)
+	conn := s.pinned(t)
 	mustExec(t, conn, ctx, hazardText)
 	tx, err := s.pool.BeginTx(bedsql.Skip(ctx), nil)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash"
 	"sync"
-	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/jitter"
@@ -18,8 +17,8 @@ import (
 )
 
 // IdempotencyKey is a caller's own key for a request: see WithIdempotencyKey.
-// Safe for concurrent use, but the order of writes under it must be the same
-// each time the request is sent, for by it they are told apart.
+// It is safe for concurrent use, but the writes under it must come in the same
+// order each time the request is sent: they are told apart by that order.
 type IdempotencyKey struct {
 	key string
 
@@ -34,7 +33,7 @@ type IdempotencyKey struct {
 // the first one's answer (rows affected, last insert id, RETURNING rows). A
 // write is a DML, a local transaction by BeginTx, or a staged soft transaction;
 // several under one key are told apart by their order on each data source, so
-// use a fresh context of the same key for each time the request is sent. One
+// make a fresh context of the same key each time the request is sent. One
 // that failed for good, or was rolled back, has no place in that order, unless
 // it is parked: trying it again under the same context is the same write.
 //
@@ -47,7 +46,11 @@ type IdempotencyKey struct {
 // receipt (a write on a pinned connection, in a transaction begun without the
 // key or by a statement, several in one text) is refused with ErrKeyUnusable.
 //
-// In a local transaction that is answered again, the writes run no more, a
+// In a staged soft transaction each data source keeps the key for itself. While
+// one part waits for longer than the retention, the key of the parts that were
+// delivered is forgotten: the same request, sent again, applies these once more.
+//
+// In a local transaction that is answered again, the writes do not run again, a
 // statement that failed is answered with the text of its error, and a query
 // sees what is there now; Commit is what says that all of it was the same
 // request. Read-only transactions do not use the key.
@@ -85,9 +88,9 @@ func (k *IdempotencyKey) replay() {
 }
 
 // receipt gives the id of the next write's receipt on a data source. The key is
-// hashed because collations fold case and pad blanks. back takes it for not
-// used, for a write that was not applied and never will be: another one that
-// is tried instead must not be another write when the request is sent again.
+// hashed because collations fold case and pad blanks. back returns the place of a
+// write that was not applied and never will be: what is tried instead must have
+// the same place when the request is sent again.
 func (k *IdempotencyKey) receipt(dataSource string) (id string, back func(), err error) {
 	if k.key == "" {
 		return "", nil, fmt.Errorf("%w: it is empty", ErrKeyUnusable)
@@ -149,8 +152,9 @@ func (k *IdempotencyKey) mark(u *txlog.Unit) (back func(), err error) {
 // unusable refuses a write that cannot carry the receipt of its key.
 func unusable(why string) error { return fmt.Errorf("%w: %s", ErrKeyUnusable, why) }
 
-// keyedTx is what a local transaction under an idempotency key keeps besides
-// its list: either it applies and collects the answers, or it replays them.
+// keyedTx is what a local transaction under an idempotency key keeps besides its
+// list. It either applies its statements and collects the answers, or replays
+// them.
 type keyedTx struct {
 	key     *IdempotencyKey
 	back    func()     // receipt's, unless it is applied
@@ -161,14 +165,14 @@ type keyedTx struct {
 	content hash.Hash
 }
 
-// claim begins the transaction with its receipt: inner is open on c. found says
-// what to replay when the request was applied before; the transaction is
-// rolled back then.
+// claim begins the transaction with its receipt: inner is open on c. If the
+// request was applied before, found says what to replay, and the transaction is
+// rolled back.
 func (k *IdempotencyKey) claim(ctx context.Context, c *Conn, inner driver.Tx, receipt string) (*keyedTx, attempt.Outcome) {
 	kt := &keyedTx{key: k, content: sha256.New()}
 	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, receipt
 	kt.unit.Fingerprint = "-" // until COMMIT knows the request
-	out, found := attempt.Claim(ctx, c.c.dialect, &c.session, inner, &kt.unit, c.c.receipts)
+	out, found := attempt.InsertReceipt(ctx, c.c.dialect, &c.session, inner, &kt.unit, c.c.receipts)
 	c.lossy(out)
 	if out.Err != nil || found == nil {
 		return kt, out
@@ -184,7 +188,7 @@ func (k *IdempotencyKey) claim(ctx context.Context, c *Conn, inner driver.Tx, re
 }
 
 // next gives the stored answer to the next statement of a transaction that is
-// replayed.
+// being replayed.
 func (kt *keyedTx) next(s txlog.Statement) (*attempt.AnswerStatement, error) {
 	if kt.at >= len(kt.replay.Statements) {
 		return nil, fmt.Errorf("%w: it has more statements now", delivery.ErrKeyReused)
@@ -197,7 +201,7 @@ func (kt *keyedTx) next(s txlog.Statement) (*attempt.AnswerStatement, error) {
 	return a, a.Failure()
 }
 
-// replayed answers the next statement of a transaction that is replayed.
+// replayed answers the next statement of a transaction that is being replayed.
 func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err error) {
 	a, err := kt.next(s)
 	switch {
@@ -266,8 +270,8 @@ func (t *replayedTx) Rollback() error {
 	return t.c.rolledBack(t.ctx, t.inner)
 }
 
-// begin begins a local transaction under an idempotency key. One under the
-// same key that is still open is waited for, as by a DML.
+// begin begins a local transaction under an idempotency key. Like a DML it waits
+// for one under the same key that is still open.
 func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptions) (_ driver.Tx, err error) {
 	switch {
 	case c.pinned != "":
@@ -275,9 +279,9 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 	case c.tx != nil:
 		return nil, unusable("a transaction is open already")
 	}
-	if err := c.lookForReceipts(ctx); err != nil {
+	if err := c.lookForReceipts(ctx, true); err != nil {
 		if c.dead {
-			err = driver.ErrBadConn // nothing was begun: database/sql takes another connection
+			err = driver.ErrBadConn // nothing was begun, and database/sql takes another connection
 		}
 		return nil, err
 	}
@@ -309,9 +313,7 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 		if !out.OnReceipt || c.dead {
 			return nil, out.Err
 		}
-		select {
-		case <-time.After(jitter.Pause(pause)):
-		case <-again.Done():
+		if !jitter.Sleep(again, jitter.Pause(pause)) {
 			return nil, out.Err
 		}
 	}

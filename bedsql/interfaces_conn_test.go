@@ -93,7 +93,7 @@ func TestDriversWithoutTheContextInterfacesWork(t *testing.T) {
 			}
 			s.wantCalls(t, c.want...)
 			if s.storage.logged() != 1 || len(s.storage.left(t)) != 0 {
-				t.Errorf("%d logs were written, %d are left; want 1 and 0", s.storage.logged(), len(s.storage.left(t)))
+				t.Errorf("%d entries were written, %d are left; want 1 and 0", s.storage.logged(), len(s.storage.left(t)))
 			}
 			rows, err := s.pool.Query(readText)
 			if err != nil {
@@ -188,7 +188,7 @@ func TestAConnectionThatTheDriverResetsNoMoreIsReplaced(t *testing.T) {
 	}
 	s.wantCalls(t, "reset session", "close conn", "dial", "exec")
 	if n := s.storage.logged(); n != 2 {
-		t.Errorf("%d logs were written for two writes", n)
+		t.Errorf("%d entries were written for two writes", n)
 	}
 }
 
@@ -308,7 +308,7 @@ func TestRowsAndResultsOfWhatIsNotLoggedComeBackUnwrapped(t *testing.T) {
 		t.Errorf("a prepared read gives %T, want the driver's own rows", rows)
 	}
 	if n := s.storage.logged(); n != 1 {
-		t.Errorf("%d logs were written, want that of the one logged write", n)
+		t.Errorf("%d entries were written, want that of the one logged write", n)
 	}
 }
 

@@ -150,7 +150,7 @@ func TestErrSkipIsNoFailure(t *testing.T) {
 	}
 	s.wantCalls(t, "dial", "exec", "prepare", "stmt exec", "close stmt")
 	if n := s.storage.logged(); n != 1 {
-		t.Errorf("%d logs were written for one write", n)
+		t.Errorf("%d entries were written for one write", n)
 	}
 	if n := s.cfg.Counters.Delivered.Load(); n != 1 {
 		t.Errorf("%d deliveries counted, want 1", n)
@@ -180,7 +180,7 @@ func TestErrSkipIsNoFailure(t *testing.T) {
 	_ = rows.Close()
 	s.wantCalls(t, "query", "prepare", "stmt query", "close stmt")
 	if n := s.storage.logged(); n != 2 {
-		t.Errorf("%d logs were written, want those of the two logged writes", n)
+		t.Errorf("%d entries were written, want those of the two logged writes", n)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestTheNumberOfArgumentsIsCheckedBeforeTheDriverSeesThem(t *testing.T) {
 	}
 	s.wantCalls(t, "dial", "prepare", "close stmt")
 	if left := s.storage.left(t); len(left) != 0 {
-		t.Errorf("the caller's own mistake left %d logs", len(left))
+		t.Errorf("the caller's own mistake left %d entries", len(left))
 	}
 	if _, err := s.pool.Query(writeText+" RETURNING n", 1, 2, 3); err == nil {
 		t.Error("Query with three arguments of two succeeded")
@@ -222,7 +222,7 @@ func TestNamedParametersThatTheDriverDoesNotKnowAreRefused(t *testing.T) {
 		t.Errorf("Exec with a name: %v, want a refusal", err)
 	}
 	if left := s.storage.left(t); len(left) != 0 {
-		t.Errorf("the caller's own mistake left %d logs", len(left))
+		t.Errorf("the caller's own mistake left %d entries", len(left))
 	}
 }
 
@@ -295,7 +295,7 @@ func TestAStatementPreparedWithoutADatabaseNeverGivesErrSkip(t *testing.T) {
 				t.Error(err)
 			}
 			if left := s.storage.left(t); len(left) != 0 {
-				t.Errorf("%d logs are left", len(left))
+				t.Errorf("%d entries are left", len(left))
 			}
 		})
 	}

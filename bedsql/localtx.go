@@ -7,15 +7,15 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// localTx is what is known of the local transaction that is open on a
-// connection: the unit that will be logged when it commits.
+// localTx is what is known of the local transaction that is open on a connection:
+// the unit that will be logged when it commits.
 type localTx struct {
 	c *Conn
 	// under is the scope in which it was begun.
 	under scope
 	// soft is the soft transaction that it belongs to.
 	soft *SoftTransaction
-	// unlogged: it was begun under Skip or on a pinned connection.
+	// unlogged says that it was begun under Skip or on a pinned connection.
 	unlogged   bool
 	statements []txlog.Statement
 	bytes      int
@@ -25,27 +25,28 @@ type localTx struct {
 	read bool
 	// readsLock: every query locks what it reads.
 	readsLock bool
-	// generated: a write made an id, which a later one may carry.
+	// generated says that a write made an id, which a later one may carry.
 	generated  bool
 	savepoints []savepoint
-	// guarded: the guard found something in the write that runs now.
+	// guarded says that the guard found something in the write that runs now.
 	guarded bool
 	// receipt: its COMMIT leaves a receipt.
 	receipt bool
 	// keyed is what it keeps under an idempotency key.
 	keyed *keyedTx
-	// readOnly: it was begun as such under an idempotency key, and leaves no
-	// receipt.
+	// readOnly says that it was begun read-only under an idempotency key, and
+	// leaves no receipt.
 	readOnly bool
-	// moved: unqualified names may lead elsewhere in its session than in others.
+	// moved says that unqualified names may lead elsewhere in its session than in
+	// others.
 	moved bool
-	// bySavepoint: it was begun by its first savepoint, and ends with that.
+	// bySavepoint says that its first savepoint began it, and ends it.
 	bySavepoint bool
 	// lost is the error with which the database rolled the transaction back
 	// by itself.
 	lost error
-	// aborted: PostgreSQL takes nothing more but ROLLBACK, and answers COMMIT
-	// with one.
+	// aborted says that PostgreSQL takes nothing but ROLLBACK any more, and
+	// answers COMMIT with one.
 	aborted bool
 }
 
@@ -62,8 +63,8 @@ func (t *localTx) unreplayable(why string) {
 	}
 }
 
-// replays reports whether it would be run again with one more write, as far as
-// is known.
+// replays reports whether, as far as is known, it would be run again with one
+// more write.
 func (t *localTx) replays() bool {
 	return t.notReplayable == "" && !t.read && !t.generated
 }
@@ -108,7 +109,8 @@ func (t *localTx) find(name string) int {
 func (t *localTx) rollbackTo(name string) {
 	i := t.find(name)
 	if i < 0 {
-		// The database knew it and the list does not: trust the list no more.
+		// The database knows it and the list does not: the list cannot be trusted
+		// any more.
 		t.unreplayable("it rolled back to a savepoint that was not seen being set")
 		return
 	}

@@ -82,7 +82,7 @@ func TestRuleRefusedIsReturnedOnlyAfterItsRemovalIsConfirmed(t *testing.T) {
 		t.Errorf("%v does not hold the refusal", err)
 	}
 	if left := storage.left(t); len(left) != 1 {
-		t.Errorf("%d logs, want the one that could not be removed", len(left))
+		t.Errorf("%d entries, want the one that could not be removed", len(left))
 	}
 }
 
@@ -108,7 +108,7 @@ func TestRuleDeliveredWithAFailedRemovalGivesTheResult(t *testing.T) {
 		t.Error(err)
 	}
 	if left := storage.left(t); len(left) != 0 {
-		t.Errorf("%d logs are left of a delivered write", len(left))
+		t.Errorf("%d entries are left of a delivered write", len(left))
 	}
 }
 
@@ -234,7 +234,7 @@ func TestErrBadConnNeverEscapesALoggedExec(t *testing.T) {
 				t.Errorf("%s (sync retries: %t): %v, want ErrPending and no trace of ErrBadConn", name, sync, err)
 			}
 			if n := s.storage.logged() - before; n != 1 {
-				t.Errorf("%s (sync retries: %t): database/sql ran it again: %d logs", name, sync, n)
+				t.Errorf("%s (sync retries: %t): database/sql ran it again: %d entries", name, sync, n)
 			}
 		}
 	}

@@ -27,6 +27,18 @@ func rawConn(t *testing.T, conn *sql.Conn) {
 	}
 }
 
+// pinned is a connection of the pool that was used raw.
+func (s *set) pinned(t *testing.T) *sql.Conn {
+	t.Helper()
+	conn, err := s.pool.Conn(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	rawConn(t, conn)
+	return conn
+}
+
 func TestRawGivesTheDriversOwnConnectionAndPinsIt(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
@@ -51,7 +63,7 @@ func TestRawGivesTheDriversOwnConnectionAndPinsIt(t *testing.T) {
 	}
 	_ = rows.Close()
 	if n := s.storage.logged(); n != 1 {
-		t.Errorf("%d logs were written, want that of the write before Raw", n)
+		t.Errorf("%d entries were written, want that of the write before Raw", n)
 	}
 	if n := s.cfg.Counters.PassedThrough.Load(); n != 4 {
 		t.Errorf("%d writes counted as passed through, want 4", n)
@@ -65,18 +77,12 @@ func TestRawGivesTheDriversOwnConnectionAndPinsIt(t *testing.T) {
 func TestOtherConnectionsOfThePoolAreNotPinned(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
-	ctx := context.Background()
-	pinned, err := s.pool.Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = pinned.Close() }()
-	rawConn(t, pinned)
+	s.pinned(t)
 	if _, err := s.pool.Exec(writeText); err != nil {
 		t.Fatal(err)
 	}
 	if n := s.storage.logged(); n != 1 {
-		t.Errorf("%d logs were written for a write on another connection, want 1", n)
+		t.Errorf("%d entries were written for a write on another connection, want 1", n)
 	}
 }
 
@@ -108,12 +114,7 @@ func TestPinnedRefuseSendsNothing(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, func(c *bedsql.Config) { c.Pinned = bedsql.PinnedRefuse })
 	ctx := context.Background()
-	conn, err := s.pool.Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	rawConn(t, conn)
+	conn := s.pinned(t)
 	s.f.recorded()
 	if _, err := conn.ExecContext(ctx, writeText); !errors.Is(err, bedsql.ErrPinned) {
 		t.Errorf("a write on a pinned connection: %v, want ErrPinned", err)
@@ -132,7 +133,7 @@ func TestPinnedRefuseSendsNothing(t *testing.T) {
 		t.Errorf("a query: %v", err)
 	}
 	if s.storage.logged() != 0 || s.cfg.Counters.PassedThrough.Load() != 0 {
-		t.Errorf("%d logs, %d counted as passed through; want none", s.storage.logged(), s.cfg.Counters.PassedThrough.Load())
+		t.Errorf("%d entries, %d counted as passed through; want none", s.storage.logged(), s.cfg.Counters.PassedThrough.Load())
 	}
 }
 
@@ -140,12 +141,7 @@ func TestTransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := context.Background()
-	conn, err := s.pool.Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	rawConn(t, conn)
+	conn := s.pinned(t)
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +153,7 @@ func TestTransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := s.storage.logged(); n != 0 {
-		t.Errorf("%d logs were written", n)
+		t.Errorf("%d entries were written", n)
 	}
 	if n := s.cfg.Counters.PassedThrough.Load(); n != 1 {
 		t.Errorf("%d writes counted as passed through, want 1", n)
@@ -175,7 +171,7 @@ func TestSkippedWritesAreCountedAndNeitherLoggedNorWarnedOf(t *testing.T) {
 		t.Errorf("%d writes counted as skipped, want 1", n)
 	}
 	if s.storage.logged() != 0 || len(s.warnings()) != 0 {
-		t.Errorf("%d logs, warnings %q; want none", s.storage.logged(), s.warnings())
+		t.Errorf("%d entries, warnings %q; want none", s.storage.logged(), s.warnings())
 	}
 }
 
@@ -196,21 +192,59 @@ func TestADeadConnectionIsInvalidAndNeverRedialledInPlace(t *testing.T) {
 	if _, err := conn.(driver.ExecerContext).ExecContext(context.Background(), writeText, nil); err != nil {
 		t.Fatalf("the retry on another connection: %v", err)
 	}
-	s.wantCalls(t, "dial", "exec", "dial", "exec", "close conn")
+	s.wantCalls(t, "dial", "exec", "dial", "exec")
 	if conn.(driver.Validator).IsValid() {
 		t.Error("the connection whose answer was lost calls itself valid")
 	}
 	if err := conn.(driver.SessionResetter).ResetSession(context.Background()); !errors.Is(err, driver.ErrBadConn) {
 		t.Errorf("ResetSession of it: %v, want ErrBadConn", err)
 	}
-	// A write that comes all the same goes through a side connection again.
+	// A write that comes all the same goes through the other connection.
 	if _, err := conn.(driver.ExecerContext).ExecContext(context.Background(), writeText, nil); err != nil {
 		t.Fatal(err)
 	}
-	s.wantCalls(t, "dial", "exec", "close conn")
+	s.wantCalls(t, "ping", "exec")
 	if n := s.storage.logged(); n != 2 {
-		t.Errorf("%d logs were written for two writes", n)
+		t.Errorf("%d entries were written for two writes", n)
 	}
+}
+
+func TestARetryDialsAnewWhenTheConnectionOfAnEarlierOneIsStale(t *testing.T) {
+	t.Parallel()
+	broken := map[string]bool{"exec": true}
+	s := newSet(t, &fakeDriver{fail: func(call string) error {
+		if broken[call] {
+			broken[call] = false
+			return driver.ErrBadConn
+		}
+		return nil
+	}})
+	conn := s.wrappedConn(t).(driver.ExecerContext)
+	if _, err := conn.ExecContext(context.Background(), writeText, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.wantCalls(t, "dial", "exec", "dial", "exec")
+	broken["ping"] = true
+	if _, err := conn.ExecContext(context.Background(), writeText, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.wantCalls(t, "ping", "close conn", "dial", "exec")
+}
+
+// database/sql runs a statement up to three times that meets driver.ErrBadConn,
+// which not every driver keeps for what it did not send.
+func TestAnAttemptIsMadeOnceWhateverTheDriverAnswers(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{fail: func(call string) error {
+		if call == "exec" {
+			return driver.ErrBadConn
+		}
+		return nil
+	}}, func(c *bedsql.Config) { c.SyncMaxDeliveryTryTimes = 2 })
+	if _, err := s.wrappedConn(t).(driver.ExecerContext).ExecContext(context.Background(), writeText, nil); !errors.Is(err, bedsql.ErrPending) {
+		t.Fatalf("got %v, want ErrPending", err)
+	}
+	s.wantCalls(t, "dial", "exec", "dial", "exec", "close conn", "dial", "exec", "close conn")
 }
 
 func TestSkipIsLeaveToRunSeveralStatementsInOneText(t *testing.T) {

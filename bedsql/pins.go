@@ -10,8 +10,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// pins are why the writes of a connection run unlogged: its session holds state
-// that another one would not see.
+// pins says why a connection's writes run unlogged: its session holds state that
+// another one would not see.
 type pins struct {
 	// pinned says why; empty if they do not.
 	pinned string
@@ -32,8 +32,8 @@ type assigned struct {
 	before string
 }
 
-// before gives the settings that s is about to change, with what they are; nil
-// if that cannot be told, so that they cannot be seen to be put back.
+// before gives the settings that s is about to change, with their present values;
+// nil if these cannot be read, so that nothing will show that they were put back.
 func (p *pins) before(ctx context.Context, c *bareConn, s statement, inTx bool) (list []assigned) {
 	d := c.c.dialect
 	if s.class.Kind != sqltext.Session || !s.class.Pins || d.Setting == nil || p.otherwise || inTx && d.Flavor == txlog.FlavorPostgres {
@@ -41,14 +41,11 @@ func (p *pins) before(ctx context.Context, c *bareConn, s statement, inTx bool) 
 	}
 	for _, a := range sqltext.Assignments(sqltext.Flavor(d.Flavor), s.query) {
 		was, known := p.changed[a.Name]
-		if !known && !a.Reset {
-			ctx, cancel := context.WithTimeout(ctx, settingTimeout)
-			value, err := d.Setting(ctx, c.inner, a.Name)
-			cancel()
-			if err != nil {
+		if !known {
+			var err error
+			if was, err = c.setting(ctx, a.Name); err != nil {
 				return nil
 			}
-			was = sqltext.SettingValue(value)
 		}
 		list = append(list, assigned{a, was})
 	}
@@ -57,6 +54,30 @@ func (p *pins) before(ctx context.Context, c *bareConn, s statement, inTx bool) 
 
 // settingTimeout bounds the question for a setting.
 const settingTimeout = 5 * time.Second
+
+// setting asks the session for a setting.
+func (c *bareConn) setting(ctx context.Context, name string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, settingTimeout)
+	defer cancel()
+	value, err := c.c.dialect.Setting(ctx, c.inner, name)
+	return sqltext.SettingValue(value), err
+}
+
+// putBack asks the session whether what looks put back is, after the statement
+// that assigned it: SQLite ignores some settings in a transaction, to PostgreSQL a
+// list in quotes is one name, and behind a pooler RESET gives the server's default
+// and not the DSN's.
+func (p *pins) putBack(ctx context.Context, c *bareConn, settings []assigned) {
+	for i := range settings {
+		a := &settings[i]
+		if _, changed := p.changed[a.Name]; !a.Reset && (!changed || a.Value != a.before) {
+			continue
+		}
+		if now, err := c.setting(ctx, a.Name); err != nil || now != a.before {
+			a.Value, a.Reset = "", false
+		}
+	}
+}
 
 // by notes that a statement left something behind: settings, if that is all.
 func (p *pins) by(query string, settings []assigned) {
@@ -81,12 +102,9 @@ func (p *pins) by(query string, settings []assigned) {
 	}
 }
 
-// forGood notes a state that no statement is seen to end.
+// forGood notes a state that neither a statement nor a reset is seen to end.
 func (p *pins) forGood(why string) {
-	if p.pinned == "" {
-		p.pinned = why
-	}
-	p.otherwise = true
+	p.pinned, p.pinnedBy, p.otherwise = why, "", true
 }
 
 // resettable reports whether a reset of the session ends all of it: what was done
@@ -95,10 +113,11 @@ func (p *pins) resettable(c *connector) bool {
 	return p.pinnedBy != "" && c.dialect.Reset != nil && !c.foreign
 }
 
-// reused readies a connection that is pinned for its next user: false if it
-// cannot be.
+// reused readies a pinned connection for its next user; false if that is not
+// possible.
 func (p *pins) reused(ctx context.Context, c *bareConn) bool {
 	if !p.resettable(c.c) || c.c.dialect.Reset(ctx, c.inner) != nil {
+		p.tell(c.c, wasClosed)
 		return false
 	}
 	p.tell(c.c, "bed: the session of a connection that holds state was reset when it went back to the pool")
@@ -106,7 +125,9 @@ func (p *pins) reused(ctx context.Context, c *bareConn) bool {
 	return true
 }
 
-// tell tells once what becomes of connections that are pinned.
+const wasClosed = "bed: a connection whose session holds state was closed when it went back to the pool"
+
+// tell says once, in a log line, what becomes of connections that are pinned.
 func (p *pins) tell(c *connector, message string) {
 	if c.returned.Swap(true) {
 		return

@@ -14,10 +14,11 @@ import (
 var registering sync.Mutex
 
 // RegisterDriver makes a wrapped driver available to sql.Open under name. It
-// is what the databases' packages build their Register upon. parse reads a DSN
-// into the bare driver's connector, the data source's name (the DSN parameter
-// bedDataSource, which the driver is not shown) and what else is to be known of
-// it. Mistakes in cfg, an empty name and a name that is taken are errors.
+// is what the databases' packages build their Register on. parse reads a DSN
+// into a target: the bare driver's connector, the data source's name (the DSN
+// parameter bedDataSource, which the driver must not see) and the rest. Mistakes in
+// cfg, an empty name and a name that is taken are errors. It is safe for concurrent
+// use.
 func RegisterDriver(name string, parse func(dsn string) (delivery.Target, error), cfg Config) error {
 	if name == "" {
 		return fmt.Errorf("bed: the driver's name is empty")

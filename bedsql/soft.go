@@ -15,25 +15,26 @@ import (
 // TxOption changes a soft transaction.
 type TxOption func(*SoftTransaction)
 
-// SoftTransaction is a row of writes, whichever databases they are for, that
-// are believed to arrive in the end. A write under its context that fails is
-// not thrown at the caller, so that it does not stop the ones behind it: Exec
+// SoftTransaction ties writes together, whichever databases they are for, that
+// are believed to arrive in the end. A write under its context that fails does
+// not stop the ones behind it, because Exec does not return the failure: it
 // returns a Result with 0 rows, the entry is kept (pending for the job; parked
 // at once with its error when the database refused it), and End reports it.
 //
-// What cannot be swallowed is the caller's as ever: a write whose entry could
-// not be written (ErrNotLogged, ErrUnknownOutcome) or of which that is not known (ErrPending, with
-// txlog.ErrInDoubt inside: there may be nothing of it if the caller dies before
-// End), the error of a write sent through Query (no rows can be invented), and
-// what the statements of a local transaction say before its COMMIT. Any other
-// COMMIT left pending is swallowed and reported by End.
+// Exec still returns what could not be reported later if the caller died before End:
+// the error of a write whose entry could not be written (ErrNotLogged,
+// ErrUnknownOutcome), or may not have been written (ErrPending, with txlog.ErrInDoubt
+// inside). Query returns its errors too, since no rows can be
+// invented, and so do the statements of a local transaction before its COMMIT. Any
+// other COMMIT left pending is reported by End alone.
 //
-// Unless it is Staged it is immediate, Sharding-JDBC's kind: each write runs when Exec is called,
-// and a crash between two of them loses the second, which was never logged.
-// Safe for concurrent use.
+// Unless it is Staged it is immediate, Sharding-JDBC's kind: each write runs when
+// Exec is called, and a crash between two of them loses the second, which was never
+// logged. It is safe for concurrent use.
 type SoftTransaction struct {
 	id string
-	// ctx is that of Begin, staged what was recorded; both for staged ones only.
+	// ctx is that of Begin, staged is what was recorded; both are set for staged
+	// ones only.
 	ctx    context.Context
 	staged *staging
 	// key is that of Begin's context: a staged group is one request under it.
@@ -47,8 +48,8 @@ type SoftTransaction struct {
 }
 
 // Begin opens a soft transaction. Writes under the returned context, through
-// any wrapped driver, belong to it until End. A context that already carries
-// one that has not ended gives ErrNested.
+// any wrapped driver, belong to it until End. It returns ErrNested if ctx carries
+// one that has not ended, and the error of ctx if that has ended.
 func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransaction, error) {
 	if err := ctx.Err(); err != nil {
 		return ctx, nil, err
@@ -75,9 +76,9 @@ func (s *SoftTransaction) ID() string { return s.id }
 // (Refused) and each that is pending (Pending). errors.Is(err, ErrPending) holds
 // if any is pending; errors.As finds the first *RefusedError, and the first of
 // the drivers' own errors. It waits for writes that still run in other
-// goroutines; when ctx ends first, its error is joined and what those writes
-// become is in the log. Writes begun after End get ErrEnded. A second End reports
-// the same.
+// goroutines; when ctx ends first, its error is joined, and the log holds what
+// becomes of those writes. Writes begun after End get ErrEnded. A second End
+// reports the same.
 func (s *SoftTransaction) End(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.ended
@@ -115,7 +116,7 @@ func (s *SoftTransaction) End(ctx context.Context) error {
 }
 
 // endStaged is finishStaged for End. A driver's panic goes on to the caller of
-// End, with everything told and nobody left waiting.
+// End, after everything is reported and nobody is left waiting.
 func (s *SoftTransaction) endStaged(ctx context.Context) {
 	problems := []error{fmt.Errorf("bed: the end of the staged soft transaction %s panicked", s.id)}
 	defer func() {
@@ -156,8 +157,8 @@ func (s *SoftTransaction) leave() {
 	}
 }
 
-// left is leave for a write, to be deferred: what a driver's panic cuts short
-// is in the log, and End reports it.
+// left is leave for a write, to be deferred: a write that a driver's panic cuts
+// short is in the log, and End reports it.
 func (s *SoftTransaction) left(d *besteffort.Delivery) {
 	p := recover()
 	if p != nil && d.Unit != nil {
@@ -171,8 +172,8 @@ func (s *SoftTransaction) left(d *besteffort.Delivery) {
 	}
 }
 
-// swallow keeps a pending or refused write's error for End and reports
-// whether the caller need not be told before: not if the log may hold nothing.
+// swallow keeps a pending or refused write's error for End. It reports whether
+// the caller need not be told earlier, as it must be if the log may hold nothing.
 func (s *SoftTransaction) swallow(err error) bool {
 	var refused *listener.RefusedError
 	if !errors.Is(err, ErrPending) && !errors.As(err, &refused) {

@@ -16,15 +16,17 @@ import (
 // sends nothing. End writes the entries of all its writes in one durable step,
 // whichever databases they are for, and then delivers them: different data
 // sources at the same time, the writes for one data source in order and as one
-// local transaction. Before End's write nothing has happened anywhere; after
-// it everything will, whether the caller crashes or not.
+// local transaction. Before End's write nothing has happened anywhere; after it
+// each part is delivered, whether the caller crashes or not, or is parked if its
+// database refuses it.
 //
-// The data sources must share one transaction log, and Config.RunUnlogged runs
-// nothing that spans several of them. The Result of Exec gives ErrStaged until
+// The data sources must share one transaction log. If the entries cannot be written,
+// End returns ErrNotLogged and nothing was sent; only with Config.RunUnlogged writes
+// that are all for one data source run then, unlogged. The Result of Exec gives ErrStaged until
 // End has returned, then its rows and id, or what became of the write. A write
 // that returns rows, or that needs its session, is refused with ErrStaged, and
 // so is one more than Config.MaxUnitStatements or MaxUnitBytes of its data
-// source allow. A query, and whatever else is no DML (DDL, CALL), runs at once
+// source allow. A query, and whatever else is not DML (DDL, CALL), runs at once
 // and does not see staged writes.
 //
 // A local transaction begun under the context records too: its Commit adds its
@@ -56,7 +58,7 @@ type stagedSum struct {
 type stagedWrite struct {
 	c         *connector
 	statement txlog.Statement
-	// args are what reading statement.Params would give, if kept.
+	// args are what reading statement.Params would give, if they were kept.
 	args    []driver.NamedValue
 	kept    bool
 	receipt bool
@@ -163,7 +165,7 @@ func (s *SoftTransaction) begin(ctx context.Context, c *Conn, opts driver.TxOpti
 	return c.stagedTx, nil
 }
 
-// exactlyOnceOn says whether a write staged under ctx leaves a receipt.
+// exactlyOnceOn reports whether a write staged under ctx leaves a receipt.
 func (s *SoftTransaction) exactlyOnceOn(ctx context.Context, c *Conn) bool {
 	if t := c.stagedTx; t != nil {
 		return t.receipt
@@ -207,7 +209,7 @@ func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, arg
 		w.args = slices.Clone(args)
 	}
 	if w.receipt {
-		if err := c.ensureReceipts(ctx); err != nil {
+		if err := c.ensureReceipts(ctx, s.key != nil); err != nil {
 			return r, err
 		}
 	}
@@ -221,7 +223,7 @@ func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, arg
 	return attempt.Reply{Result: w}, nil
 }
 
-// keepable reports whether nobody can change the values any more.
+// keepable reports whether nobody else can change the values.
 func keepable(args []driver.NamedValue) bool {
 	for i := range args {
 		switch args[i].Value.(type) {
@@ -294,7 +296,7 @@ func (s *SoftTransaction) stage(writes ...*stagedWrite) error {
 	c := writes[0].c
 	if len(s.staged.writes) > 0 {
 		first := s.staged.writes[0].c
-		if first.cfg.Storage != c.cfg.Storage && first.receipts.LogID != c.receipts.LogID {
+		if first.cfg.Storage != c.cfg.Storage && first.receipts.LogIdentity != c.receipts.LogIdentity {
 			return fmt.Errorf("%w: %s and %s have different transaction logs, which cannot be written in one step",
 				ErrStaged, first.target.DataSource, c.target.DataSource)
 		}
@@ -320,8 +322,8 @@ func (s *SoftTransaction) stage(writes ...*stagedWrite) error {
 }
 
 // Discard drops what a staged soft transaction has recorded: nothing ran, and
-// nothing will. What comes after it gets ErrEnded, End too, which delivered
-// nothing. After End it does nothing; for an immediate one it only ends it.
+// nothing will. Everything after it, End included, gets ErrEnded. After End it
+// does nothing; an immediate one is merely ended.
 func (s *SoftTransaction) Discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

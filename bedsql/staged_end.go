@@ -21,7 +21,6 @@ type stagedUnit struct {
 	unit   txlog.Unit
 	// calls are the unit's statements; nil if they have to be read from the log.
 	calls []delivery.Call
-	conn  stagedConn
 	// back is IdempotencyKey.receipt's; nil without a key.
 	back     func()
 	err      error
@@ -29,8 +28,8 @@ type stagedUnit struct {
 }
 
 // finishStaged writes all entries in one step and delivers them to their data
-// sources side by side. It gives what End reports, and what a driver panicked
-// with.
+// sources side by side. It gives what End reports, and the value of a driver's
+// panic.
 func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, panicked any) {
 	units, err := s.stagedUnits()
 	if err != nil {
@@ -101,7 +100,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			}
 			u.back = back
 		}
-		u.calls, u.conn = u.kept(), stagedConn{c: u.c}
+		u.calls = u.kept()
 		u.Delivery = u.c.delivery(scope{withLogging: true, logging: LogBefore}, &u.unit, u)
 		u.KeepRefused = true
 	}
@@ -110,22 +109,22 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 
 // First implements besteffort.Attempts.
 func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
-	return u.conn.attempt(ctx, func(conn driver.Conn) attempt.Outcome { return u.c.replay(ctx, conn, u.calls, &u.unit) })
+	return u.c.pool.attempt(ctx, false, func(conn driver.Conn) attempt.Outcome { return u.c.replay(ctx, conn, u.calls, &u.unit) })
 }
 
 // Again implements besteffort.Attempts.
-func (u *stagedUnit) Again(ctx context.Context) attempt.Outcome { return u.First(ctx) }
+func (u *stagedUnit) Again(ctx context.Context) attempt.Outcome {
+	return u.c.pool.attempt(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.replay(ctx, conn, u.calls, &u.unit) })
+}
 
 // Void implements besteffort.Attempts.
 func (u *stagedUnit) Void(ctx context.Context) attempt.Outcome {
-	return u.conn.attempt(ctx, func(conn driver.Conn) attempt.Outcome { return u.c.void(ctx, conn, &u.unit) })
+	return u.c.pool.attempt(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.void(ctx, conn, &u.unit) })
 }
 
-// Answered implements besteffort.Attempts.
-func (u *stagedUnit) Answered(ctx context.Context) attempt.Outcome {
-	return u.conn.attempt(ctx, func(conn driver.Conn) attempt.Outcome {
-		return attempt.Answered(ctx, u.c.dialect, conn, &u.unit, u.c.receipts)
-	})
+// NoteTold implements besteffort.Attempts.
+func (u *stagedUnit) NoteTold(ctx context.Context) attempt.Outcome {
+	return u.c.pool.attempt(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.noteTold(ctx, conn, &u.unit) })
 }
 
 // kept gives the unit's statements if the writes have kept their arguments.
@@ -140,15 +139,14 @@ func (u *stagedUnit) kept() []delivery.Call {
 	return calls
 }
 
-// deliver runs the unit. A driver's panic is for End to pass on, when the other units
-// are through; the job takes the unit over when its lease has run out.
+// deliver runs the unit. A driver's panic is for End to pass on once the other
+// units are through; the job takes the unit over when its lease has run out.
 func (u *stagedUnit) deliver(ctx context.Context) {
 	defer func() {
 		if u.panicked = recover(); u.panicked != nil {
 			u.answer(u.Panicked(u.panicked))
 		}
 	}()
-	defer u.conn.release()
 	err := u.c.deliverer.Deliver(ctx, &u.Delivery)
 	u.c.cfg.Counters.count(err)
 	u.answer(err)

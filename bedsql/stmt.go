@@ -25,8 +25,8 @@ var (
 	_ driver.ColumnConverter   = (*convertingStmt)(nil) //nolint:staticcheck // deprecated, but drivers have it
 )
 
-// convertingStmt is a stmt whose driver converts by column: an interface that
-// a statement must not have when its driver has not.
+// convertingStmt is a stmt whose driver converts by column. A statement must not
+// have that interface if its driver does not.
 type convertingStmt struct {
 	stmt
 	columns driver.ColumnConverter //nolint:staticcheck // deprecated, but drivers have it
@@ -84,7 +84,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	return r.Rows, err
 }
 
-// now is the statement as it stands: only a write can be still to be prepared.
+// now is the statement as it stands: only a write may still have to be prepared.
 func (s *stmt) now() statement {
 	st := s.statement
 	if st.prepared == nil && st.class.Kind == sqltext.DML {
@@ -93,8 +93,8 @@ func (s *stmt) now() statement {
 	return st
 }
 
-// prepareLate prepares what could not be prepared when that was asked for. It
-// is for writes that go straight to the driver, on a dialled connection: a
+// prepareLate prepares what could not be prepared when the application asked for
+// it. It is for writes that go straight to the driver, on a dialled connection: a
 // logged one runs by its text, so that preparing it is part of the attempt.
 func (s *statement) prepareLate(ctx context.Context, args []driver.NamedValue) error {
 	if s.late == nil {

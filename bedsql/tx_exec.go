@@ -10,10 +10,10 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// prepare prepares a write inside the open transaction: it is turned into what
-// the log keeps before it runs.
-func (t *localTx) prepare(ctx context.Context, s statement, args []driver.NamedValue) (txlog.Statement, error) {
-	if k := scopeOf(ctx).key; k != nil && (t.keyed == nil || t.keyed.key != k) {
+// prepare prepares a write inside the open transaction: before it runs it is
+// turned into what the log keeps.
+func (t *localTx) prepare(under scope, s statement, args []driver.NamedValue) (txlog.Statement, error) {
+	if k := under.key; k != nil && (t.keyed == nil || t.keyed.key != k) {
 		return txlog.Statement{}, unusable("the local transaction was begun without it")
 	}
 	if t.readOnly {
@@ -25,7 +25,7 @@ func (t *localTx) prepare(ctx context.Context, s statement, args []driver.NamedV
 	if err := t.c.withoutReceipts(); err != nil {
 		return txlog.Statement{}, err
 	}
-	if scopeOf(ctx).skip {
+	if under.skip {
 		t.unreplayable("some of its statements ran under Skip")
 	}
 	if s.class.NeedsSession || s.class.Pins {
@@ -43,12 +43,12 @@ func (t *localTx) prepare(ctx context.Context, s statement, args []driver.NamedV
 }
 
 // write runs a DML inside the open transaction and adds it to its list.
-func (t *localTx) write(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
+func (t *localTx) write(ctx context.Context, under scope, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
 	c := t.c
 	if t.unlogged {
-		return c.writeUnlogged(ctx, s, args, rows)
+		return c.writeUnlogged(ctx, under, s, args, rows)
 	}
-	stored, err := t.prepare(ctx, s, args)
+	stored, err := t.prepare(under, s, args)
 	if err != nil {
 		return r, err
 	}
@@ -56,7 +56,7 @@ func (t *localTx) write(ctx context.Context, s statement, args []driver.NamedVal
 		return t.keyed.replayed(stored, rows)
 	}
 	if t.soft == nil {
-		t.soft = scopeOf(ctx).soft
+		t.soft = under.soft
 	}
 	before := false
 	var buffered *attempt.Rows
@@ -102,7 +102,7 @@ func (t *localTx) write(ctx context.Context, s statement, args []driver.NamedVal
 	return r, nil
 }
 
-// count counts a write that ran under Skip, or of which the guard told.
+// count counts a write that ran under Skip, or of which the guard warned.
 func (t *localTx) count(ctx context.Context) {
 	t.c.c.cfg.Counters.countSkipped(ctx)
 	if t.guarded {
@@ -110,9 +110,9 @@ func (t *localTx) count(ctx context.Context) {
 	}
 }
 
-// complete reads rows to their end where an error among them could take the
-// open transaction with it: MySQL sends the columns before it waits for the
-// first lock, so that the victim of a deadlock hears of it from its rows.
+// complete reads rows to their end where an error among them could end the open
+// transaction: MySQL sends the columns before it waits for the first lock, so
+// that the victim of a deadlock learns of it from its rows.
 func (t *localTx) complete(rows driver.Rows, err error) (driver.Rows, error) {
 	if err != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows, err
@@ -124,13 +124,13 @@ func (t *localTx) complete(rows driver.Rows, err error) (driver.Rows, error) {
 	return buffered, nil
 }
 
-// inDoubt is why a unit must not be run again of which one write may or may
-// not have been applied: that one is not in the list.
+// inDoubt says why a unit must not be run again: one of its writes may or may not
+// have been applied, and is not in the list.
 const inDoubt = "the outcome of one of its statements is not known"
 
-// lose leaves t open on the connection as a transaction that has ended
-// without its COMMIT, so that nothing more is written into the session until
-// the caller has rolled back.
+// lose leaves t open on the connection as a transaction that has ended without
+// its COMMIT, so that nothing more is written into the session until the caller
+// has rolled back.
 func (t *localTx) lose(err error) {
 	t.lost = err
 	t.statements, t.bytes = nil, 0

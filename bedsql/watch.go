@@ -11,8 +11,9 @@ import (
 )
 
 // watchedRows are rows that are read inside a local transaction: the error that
-// ends them may say that the transaction is gone. To database/sql they are as
-// the driver's own: what those cannot tell, it is told as it would assume.
+// ends them may say that the transaction is gone. database/sql sees them as the
+// driver's own: where those lack an interface, watchedRows answer what it would
+// assume.
 type watchedRows struct {
 	driver.Rows
 	c   *Conn
@@ -30,8 +31,8 @@ var (
 )
 
 // watch watches the rows of a query inside a local transaction, unless they are
-// read to their end. Elsewhere than on MySQL no query that fails takes its
-// transaction with it and leaves the session in autocommit.
+// read to their end. Only on MySQL can a query that fails end its transaction and
+// leave the session in autocommit.
 func (t *localTx) watch(ctx context.Context, rows driver.Rows, err error) driver.Rows {
 	if err != nil || rows == nil || t == nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows

@@ -17,18 +17,18 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// compounds runs several statements as one compound statement, which MariaDB
-// has outside of procedures and MySQL has not. It remembers what it learnt of
+// compounds runs several statements as one compound statement, which MariaDB has
+// outside of procedures and MySQL does not. It remembers what it has learnt of
 // the server.
 type compounds struct {
 	mu     sync.Mutex
 	server server
 	tables map[string]tableIDs
 	values values
-	// prepareFrom is at which use of a text on a connection it is prepared.
+	// prepareFrom is the use of a text on a connection at which it is prepared.
 	prepareFrom int
-	// full is until when, in ns since 1970, nothing is prepared, because the
-	// server has no room for more.
+	// full is the time, in ns since 1970, until which nothing is prepared,
+	// because the server has no room for more.
 	full atomic.Int64
 }
 
@@ -50,12 +50,12 @@ const (
 )
 
 // minMajor and minMinor are the oldest release of MariaDB that is still
-// maintained. Older ones may do, but nobody has tried.
+// maintained. Older ones may work, but are untested.
 const minMajor, minMinor = 10, 6
 
-// atomic implements Dialect.Atomic. Errors keep the server's number, SQLSTATE
-// and message. After it the session is as after the statements themselves, but
-// for ROW_COUNT(), FOUND_ROWS() and SHOW WARNINGS, which speak of the compound.
+// atomic implements Dialect.Atomic. Errors keep the server's number, SQLSTATE and
+// message. The session is left as by the statements themselves, except for
+// ROW_COUNT(), FOUND_ROWS() and SHOW WARNINGS, which are about the compound.
 func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
 	if results, ready, err := c.prepared(ctx, conn, calls); ready {
 		return results, true, err
@@ -68,7 +68,7 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 		if calls[i].Prepared && !c.bindable(ctx, conn, calls[i].Args) {
 			return nil, false, nil // its values are not to be put into the text
 		}
-		if w.generates() && !strings.HasPrefix(w.text, receiptStart) && !c.idIsKnown(ctx, conn, w) {
+		if w.generates() && !isReceipt(w.text) && !c.idIsKnown(ctx, conn, w) {
 			return nil, false, nil
 		}
 	}
@@ -78,16 +78,16 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 		if notRun(err) {
 			return nil, false, nil
 		}
-		return nil, true, settle(ctx, conn, calls, err, before)
+		return nil, true, leaveNoneOpen(ctx, conn, calls, err, before)
 	}
 	results, err := compoundRow(calls, writes, rows)
 	if err != nil {
-		return nil, true, settle(ctx, conn, calls, err, false)
+		return nil, true, leaveNoneOpen(ctx, conn, calls, err, false)
 	}
 	return results, true, nil
 }
 
-// compoundRow reads the row of a compound. It comes behind the COMMIT: whatever
+// compoundRow reads the row of a compound. It follows the COMMIT: whatever
 // happens after it, the work is done.
 func compoundRow(calls []delivery.Call, writes []*write, rows driver.Rows) ([]driver.Result, error) {
 	defer func() { _ = rows.Close() }()
@@ -116,11 +116,11 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []de
 	if notRun(err) {
 		return false, nil
 	}
-	return true, settle(ctx, conn, calls, err, before)
+	return true, leaveNoneOpen(ctx, conn, calls, err, before)
 }
 
-// prepare reads the calls for a compound; false when they, or the server, are
-// not made for one.
+// prepare reads the calls for a compound; false if they, or the server, do not
+// suit one.
 func (c *compounds) prepare(calls []delivery.Call) ([]*write, bool) {
 	if len(calls) == 0 || len(calls) > maxCompoundCalls || c.known() != hasCompounds {
 		return nil, false
@@ -166,9 +166,9 @@ func runsCompounds(version string) bool {
 	return major > minMajor || major == minMajor && minor >= minMinor
 }
 
-// notRun: the server could not read the compound, so that none of it ran. A
-// mistake in one of the statements is to be reported by itself; sql_mode=ORACLE
-// has another syntax.
+// notRun reports whether the server could not read the compound, so that none of
+// it ran. A mistake in one of the statements is to be reported by itself;
+// sql_mode=ORACLE has another syntax.
 func notRun(err error) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
@@ -183,9 +183,9 @@ func notRun(err error) bool {
 	return false
 }
 
-// settle makes sure that no transaction is left open behind a compound that
-// failed, and says what cannot be told from its error alone.
-func settle(ctx context.Context, conn driver.Conn, calls []delivery.Call, err error, before bool) error {
+// leaveNoneOpen makes sure that no transaction is left open after a compound that
+// failed, and says what its error alone does not.
+func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call, err error, before bool) error {
 	var server *mysql.MySQLError
 	switch {
 	case before:
@@ -219,21 +219,22 @@ func settle(ctx context.Context, conn driver.Conn, calls []delivery.Call, err er
 // so that their transaction was rolled back.
 func unwritten(ctx context.Context, conn driver.Conn, calls []delivery.Call) bool {
 	for _, call := range calls {
-		if !isReceipt(call.SQL) || len(call.Args) == 0 {
+		table, ok := attempt.ReceiptTable(call.SQL)
+		if !ok || len(call.Args) == 0 {
 			continue
 		}
 		id, ok := call.Args[0].Value.(string)
 		if !ok || !plainText(id) {
 			return false
 		}
-		row, err := queryRow(ctx, conn, "SELECT 1 FROM bed_receipt WHERE id = '"+id+"'")
+		row, err := queryRow(ctx, conn, "SELECT 1 FROM "+table+" WHERE id = '"+id+"'")
 		return err == nil && row == nil
 	}
 	return false
 }
 
-// handled reports whether an error is of a kind that a handler always sees:
-// data that do not fit.
+// handled reports whether an error is of a kind that a handler always sees: data
+// that does not fit.
 func handled(err *mysql.MySQLError) bool {
 	switch string(err.SQLState[:2]) {
 	case "21", "22", "23":
@@ -242,8 +243,7 @@ func handled(err *mysql.MySQLError) bool {
 	return false
 }
 
-// stops are the errors that may end a compound at any place, and past its
-// handlers.
+// stops are the errors that may end a compound anywhere, bypassing its handlers.
 func stops(err *mysql.MySQLError) bool {
 	switch err.Number {
 	case 5, // EE_OUTOFMEMORY
@@ -259,8 +259,7 @@ func stops(err *mysql.MySQLError) bool {
 	return false
 }
 
-// notSent marks err, unless it is an answer, as coming before the write was
-// sent.
+// notSent marks err, unless it is an answer, as met before the write was sent.
 func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
 func inDoubt(err error) error { return attempt.Certain(err, delivery.Unknown) }

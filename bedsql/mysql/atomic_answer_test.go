@@ -150,7 +150,7 @@ func atomicGivesTheServersErrorUnchanged(t *testing.T, way string) {
 		if !ok || *got != *want.(*mysql.MySQLError) {
 			t.Errorf("%s: %v, the driver's is %v", text, err, want)
 		}
-		e.settled()
+		e.noneOpen()
 	}
 	e.is("SELECT COUNT(*) FROM bed_receipt", 0)
 }
@@ -165,7 +165,7 @@ func atomicLeavesSyntaxErrorsAlone(t *testing.T, way string) {
 		if _, handled, err := atomicOn(t, e.d, e.c, receipt("r"), call(text)); handled || err != nil {
 			t.Errorf("%s: handled, %v", text, err)
 		}
-		e.settled()
+		e.noneOpen()
 	}
 	must(t, e.c, "SET sql_mode = 'ORACLE'")
 	if _, handled, err := atomicOn(t, e.d, e.c, receipt("r"), call("UPDATE t SET n = 1")); handled || err != nil {

@@ -164,17 +164,17 @@ func (e *exactlyOnce) is(query string, want int64) {
 	}
 }
 
-func (e *exactlyOnce) settled() {
+func (e *exactlyOnce) noneOpen() {
 	e.t.Helper()
 	e.is("SELECT @@in_transaction", 0)
 }
 
 const stock = "CREATE TABLE stock (id INT PRIMARY KEY, n INT NOT NULL CHECK (n >= 0), UNIQUE KEY only_n (n)) ENGINE=InnoDB"
 
-// settledAfterRead ends what a read opened where autocommit is off.
-func (e *exactlyOnce) settledAfterRead() {
+// readEnded ends what a read opened where autocommit is off.
+func (e *exactlyOnce) readEnded() {
 	must(e.t, e.c, "COMMIT AND NO CHAIN")
-	e.settled()
+	e.noneOpen()
 }
 
 func (e *exactlyOnce) contents(table string) string {

@@ -48,7 +48,7 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 					if isReceiptDuplicate(err, "r1") || isReceiptBusy(err) {
 						t.Errorf("%v is said to be the receipt's", err)
 					}
-					e.settled()
+					e.noneOpen()
 					e.is("SELECT COUNT(*) FROM bed_receipt", 0)
 					e.is("SELECT SUM(n) + COUNT(*) FROM stock", 32)
 				}
@@ -62,10 +62,10 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 					t.Errorf("call %d: %d rows, %v", i, n, err)
 				}
 			}
-			e.settled()
+			e.noneOpen()
 			e.is("SELECT SUM(n) + COUNT(*) FROM stock", 43)
 			e.is("SELECT COUNT(*) FROM bed_receipt WHERE id = 'r1' AND keep_until = 1001 AND result IS NULL", 1)
-			e.settledAfterRead()
+			e.readEnded()
 
 			for _, calls := range [][]delivery.Call{good, good[:2]} {
 				_, err = e.atomic(calls...)
@@ -73,9 +73,9 @@ func TestAtomicIsAllOrNothing(t *testing.T) {
 				if !isReceiptDuplicate(err, "r1") || isReceiptBusy(err) {
 					t.Errorf("%v is not said to be the receipt's duplicate", err)
 				}
-				e.settled()
+				e.noneOpen()
 				e.is("SELECT SUM(n) + COUNT(*) FROM stock", 43)
-				e.settledAfterRead()
+				e.readEnded()
 			}
 		})
 	}
@@ -91,7 +91,7 @@ func TestCommitWith(t *testing.T) {
 			if handled, err := e.commitWith(receipt("r"), call("UPDATE bed_receipt SET result = ? WHERE id = ?", `{"rows": 1, "s": "it's"}`, "r")); err != nil || !handled {
 				t.Fatal(handled, err)
 			}
-			e.settled()
+			e.noneOpen()
 			must(t, e.c, "ROLLBACK AND NO CHAIN")
 			e.is("SELECT n FROM stock", 11)
 			e.is("SELECT COUNT(*) FROM bed_receipt WHERE JSON_VALUE(result, '$.rows') = 1", 1)
@@ -108,7 +108,7 @@ func TestCommitWith(t *testing.T) {
 			must(t, e.c, "ROLLBACK AND NO CHAIN")
 			_, err = e.commitWith(receipt("r3"))
 			classIs(t, "no transaction is open", err, delivery.Refused)
-			e.settled()
+			e.noneOpen()
 			e.is("SELECT COUNT(*) FROM bed_receipt", 1)
 		})
 	}
@@ -135,7 +135,7 @@ func TestCommitWithAfterADriversTransaction(t *testing.T) {
 				}
 			}
 		})
-		e.settled()
+		e.noneOpen()
 	}
 	e.is("SELECT n FROM stock", 12)
 }
@@ -233,7 +233,7 @@ func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
 	must(t, e.c, "SET max_statement_time = 0.3")
 	_, err := e.atomic(receipt("r"), call("UPDATE stock SET n = 12 WHERE id = 1"))
 	classIs(t, "max_statement_time", err, delivery.Retryable)
-	e.settled()
+	e.noneOpen()
 	must(t, e.c, "SET max_statement_time = 0")
 	for _, inTx := range []bool{false, true} {
 		done := make(chan error, 1)
@@ -252,7 +252,7 @@ func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
 		sessions.AwaitLock(t, e.pool, id)
 		must(t, e.pool, fmt.Sprintf("KILL QUERY %d", id))
 		classIs(t, "killed while it waited", <-done, delivery.Retryable)
-		e.settled()
+		e.noneOpen()
 	}
 	must(t, other, "ROLLBACK")
 	e.is("SELECT COUNT(*) FROM bed_receipt", 0)
@@ -274,7 +274,7 @@ func TestStopWithNothingOpenIsInDoubtIfTheReceiptIsThere(t *testing.T) {
 				calls = append(calls, receipt(id))
 			}
 			raw(t, e.c, func(dc driver.Conn) {
-				err := settle(context.Background(), dc, calls, killed, false)
+				err := leaveNoneOpen(context.Background(), dc, calls, killed, false)
 				classIs(t, "stopped, receipt "+id, err, want)
 				if !errors.Is(err, killed) || err.Error() != killed.Error() {
 					t.Errorf("it does not unwrap to the server's error: %v", err)

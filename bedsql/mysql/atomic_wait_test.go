@@ -29,7 +29,7 @@ func secondWriterOfAReceiptWaitsAndFindsIt(t *testing.T, way string) {
 	if err := <-done; !isReceiptDuplicate(err, "r") {
 		t.Errorf("the second writer got %v", err)
 	}
-	e.settled()
+	e.noneOpen()
 	e.is("SELECT n FROM stock", 10)
 }
 
@@ -71,19 +71,19 @@ func waitingForAReceiptIsToldFromWaitingForARow(t *testing.T, way string) {
 	if !isReceiptBusy(err) {
 		t.Errorf("%v is not said to be met on the receipt", err)
 	}
-	e.settled()
+	e.noneOpen()
 	_, err = e.atomic(receipt("r2"), call("UPDATE stock SET n = n - 1 WHERE id = 2"))
 	classIs(t, "the row is locked", err, delivery.Retryable)
 	if isReceiptBusy(err) {
 		t.Errorf("%v is said to be met on the receipt", err)
 	}
-	e.settled()
+	e.noneOpen()
 	must(t, e.c, "BEGIN", "UPDATE stock SET n = 11 WHERE id = 1")
 	_, err = e.commitWith(receipt("r"))
 	if !isReceiptBusy(err) {
 		t.Errorf("%v, met by a COMMIT, is not said to be met on the receipt", err)
 	}
-	e.settled()
+	e.noneOpen()
 	must(t, other, "ROLLBACK")
 	e.is("SELECT n FROM stock WHERE id = 1", 10)
 	e.is("SELECT COUNT(*) FROM bed_receipt", 0)
@@ -114,5 +114,5 @@ func atomicDeadlockIsRetryable(t *testing.T, way string) {
 	} else if err != nil {
 		t.Errorf("both were refused: %v, %v", err, otherErr)
 	}
-	e.settled()
+	e.noneOpen()
 }

@@ -30,8 +30,8 @@ func logConnector(dsn string) (driver.Connector, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A row that was found is a lease that is held, also when the same
-	// millisecond is written into it again.
+	// A row that is found is a lease that is held, even if the same millisecond
+	// is written into it again.
 	cfg.ClientFoundRows = true
 	cfg.Logger = new(driverLog)
 	return mysql.NewConnector(cfg)

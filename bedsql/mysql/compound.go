@@ -8,16 +8,16 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// What is put into one compound statement at most. Beyond that the server's
-// time to read it outweighs the round trips saved.
+// The most that is put into one compound statement. Beyond it the server's time
+// to read the statement outweighs the round trips saved.
 const (
 	maxCompoundCalls  = 64
 	maxCompoundText   = 256 << 10
 	maxCompoundParams = 60000 // the protocol ends at 65535
 )
 
-// A variable of a compound hides the columns of its name from the statements
-// within. These names are longer than a column's can be.
+// A variable of a compound hides columns of the same name from the statements in
+// it. These names are longer than a column's can be.
 const longerThanAColumn = "_of_the_call_this_name_is_longer_than_that_of_any_column_may_ever_be"
 
 func rowsVariable(i int) string { return "bed_rows_" + strconv.Itoa(i) + longerThanAColumn }
@@ -56,9 +56,9 @@ func newCompound(calls []delivery.Call) *compound {
 	return c
 }
 
-// atomicCompound runs calls as one transaction and gives one row: for each
-// call but receipts its affected rows, and for each INSERT its generated id.
-// The names of the two are in the order of the calls.
+// atomicCompound runs calls as one transaction and gives one row: for each call
+// but receipts its affected rows, and for each INSERT its generated id. Both
+// lists of names are in the order of the calls.
 func atomicCompound(calls []delivery.Call, writes []*write) *compound {
 	c := newCompound(calls)
 	c.atomic(calls, writes)
@@ -93,9 +93,9 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) {
 			c.call(calls[i], w)
 			continue
 		case w.generates():
-			// The session keeps its LAST_INSERT_ID(), which a trigger or a function
-			// may read. It stays as it is where nothing is generated, and where the
-			// same id is generated as before.
+			// The session keeps its LAST_INSERT_ID(), which a trigger or a
+			// function may read: it is unchanged where nothing is generated, and
+			// where the same id is generated as before.
 			generated := ""
 			if w.auto {
 				generated = rowsVariable(i) + " = 0 AND "
@@ -122,9 +122,9 @@ func newParametrized(calls []delivery.Call, writes []*write) string {
 	return c.text.String()
 }
 
-// leanCompound is a receipt and one write that generates no id, with a
-// parameter for each argument. It gives no row: the rows affected of a compound
-// are those of all its statements.
+// leanCompound is a receipt and one write that generates no id, with a parameter
+// for each argument. It gives no row: the affected rows of a compound are those
+// of all its statements.
 func leanCompound(calls []delivery.Call, writes []*write) string {
 	c := &compound{}
 	c.add("BEGIN NOT ATOMIC\n")
@@ -150,7 +150,8 @@ func commitCompound(calls []delivery.Call, writes []*write) *compound {
 	return c
 }
 
-// onError declares what undoes all and gives the error on as it is.
+// onError declares the handler that undoes everything and passes the error on as
+// it is.
 func (c *compound) onError() {
 	c.add("DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ", rollback, " RESIGNAL; END;\n")
 }
@@ -181,8 +182,8 @@ func (c *compound) call(call delivery.Call, w *write) {
 	}
 }
 
-// inlined writes a receipt's values into its text, but for the first own of
-// them. They are numbers, ids and hashes; any other value is left to the driver.
+// inlined writes a receipt's values, except for the first own of them, into its
+// text. They are numbers, ids and hashes; any other value is left to the driver.
 func inlined(text string, own int, args []driver.NamedValue) (string, bool) {
 	var b strings.Builder
 	for range own {

@@ -3,9 +3,11 @@ package mysql
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
@@ -20,7 +22,8 @@ const dataSourceParam = "bedDataSource"
 // and returns the bare driver's connector with all that bed knows of the data
 // source. bedDataSource (escaped as a query parameter) names it in the log;
 // without it the name is the address and the database, "127.0.0.1:3306/orders"
-// or "/run/mysqld/mysqld.sock/orders". Errors say what is wrong without
+// or "/run/mysqld/mysqld.sock/orders". bedReceiptSchema is the target's
+// ReceiptSchema. Errors say what is wrong without
 // repeating the DSN, which may hold a password.
 func Target(dsn string) (delivery.Target, error) {
 	name, bare, err := splitDataSource(dsn)
@@ -44,6 +47,11 @@ func TargetOf(cfg *mysql.Config, dataSource string) (delivery.Target, error) {
 
 func target(cfg *mysql.Config, bare, name string) (delivery.Target, error) {
 	log := takeLog(cfg)
+	named := settings(cfg)
+	schema, err := takeReceiptSchema(cfg)
+	if err != nil {
+		return delivery.Target{}, err
+	}
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return delivery.Target{}, dsnError(err, "")
@@ -51,16 +59,39 @@ func target(cfg *mysql.Config, bare, name string) (delivery.Target, error) {
 	if name == "" {
 		name = dataSource(cfg)
 	}
-	return delivery.Target{
+	t := delivery.Target{
 		Connector:     connector,
 		DriverLog:     log.tell,
 		Dialect:       newDialect(),
 		DataSource:    name,
-		Settings:      settings(cfg),
+		Settings:      named,
+		ReceiptSchema: schema,
 		OlderSettings: olderSettings(cfg, rawParams(bare)),
 		With:          func(settings string) (delivery.Target, error) { return with(cfg, name, settings) },
 		AutocommitOff: autocommitOff(cfg),
-	}, nil
+	}
+	return t, attempt.CheckReceiptSchema(&t)
+}
+
+// takeReceiptSchema takes bedReceiptSchema out of what the driver would set in
+// the session.
+func takeReceiptSchema(cfg *mysql.Config) (schema string, err error) {
+	params := maps.Clone(cfg.Params)
+	for key, value := range params {
+		if !strings.EqualFold(variableName(key), attempt.SchemaParam) {
+			continue
+		}
+		if value = strings.TrimSpace(value); value == "" {
+			return "", errors.New("mysql: " + attempt.SchemaParam + " in the DSN is empty: name the database for receipts or leave the parameter out")
+		}
+		if schema != "" && schema != value {
+			return "", errors.New("mysql: the DSN has two different values of " + attempt.SchemaParam + ": leave one")
+		}
+		schema = value
+		delete(params, key)
+	}
+	cfg.Params = params
+	return schema, nil
 }
 
 // dataSource names a data source by where it is.
@@ -78,9 +109,9 @@ func dataSource(cfg *mysql.Config) string {
 }
 
 // splitDataSource takes bedDataSource out of a DSN and leaves everything else
-// byte for byte. The driver's parser gives it too (Config.Params), but takes the
-// last slash of an unescaped name for the one before the database, and keeps
-// one of two different names without a word.
+// byte for byte. The driver's parser would give it too (Config.Params), but takes
+// the last slash of an unescaped name for the one before the database, and
+// silently keeps one of two different names.
 func splitDataSource(dsn string) (name, bare string, err error) {
 	head, params, ok := cutParams(dsn)
 	if !ok || !hasDataSource(params) {
@@ -150,7 +181,7 @@ func hasDataSource(params []string) bool {
 // cutUnescaped finds a bedDataSource whose slashes were not escaped, as in
 // ?bedDataSource=127.0.0.1:3306/orders. The driver takes the last slash for the
 // one before the database's name, so such a DSN must be read with care: no "@"
-// may follow, lest the text found is a part of the password.
+// may follow, or the text might be part of the password.
 func cutUnescaped(dsn string) (head, value, tail string, ok bool) {
 	at := strings.LastIndex(dsn, dataSourceParam+"=")
 	if at < 1 || (dsn[at-1] != '?' && dsn[at-1] != '&') || strings.ContainsRune(dsn[at:], '@') {
@@ -168,8 +199,8 @@ func cutUnescaped(dsn string) (head, value, tail string, ok bool) {
 	return before, value, tail, true
 }
 
-// rawParams returns the DSN's parameters as the driver would read them, the
-// last of a name winning.
+// rawParams returns the DSN's parameters as the driver would read them: of
+// several with one name the last wins.
 func rawParams(dsn string) map[string]string {
 	_, list, _ := cutParams(dsn)
 	params := make(map[string]string, len(list))
@@ -198,18 +229,19 @@ func parseDSN(dsn string) (cfg *mysql.Config, err error) {
 	if err != nil {
 		return nil, dsnError(err, dsn)
 	}
-	// "user:password(addr)/db" is read as a network of the application's, and
-	// would be a part of the data source's name.
+	// "user:password(addr)/db" reads as a network of the application's own, and
+	// would become part of the data source's name.
 	if strings.ContainsRune(cfg.Net, ':') {
 		return nil, errors.New("mysql: the DSN cannot be used: its network has a colon, is the @ behind the password missing?")
 	}
 	return cfg, nil
 }
 
-// constantErrors begin those errors of the driver's parser that quote nothing.
+// constantErrors are the beginnings of the driver's parser errors that quote
+// nothing.
 const constantErrors = "invalid DSN: "
 
-// quotingErrors tell the parser's other errors apart by how they begin.
+// quotingErrors tell the parser's other errors apart by their beginnings.
 var quotingErrors = []struct{ prefix, meaning string }{
 	{"default addr for network", "the network has no default address: write net(addr)"},
 	{"invalid dbname", "the database's name is not escaped as in a path"},
@@ -240,7 +272,7 @@ func dsnError(err error, dsn string) error {
 }
 
 // knownParams are the driver's own. Only these are named in an error: anything
-// else could be a part of a mistyped password.
+// else could be part of a mistyped password.
 var knownParams = []string{
 	"allowAllFiles", "allowCleartextPasswords", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords",
 	"checkConnLiveness", "clientFoundRows", "columnsWithAlias", "compress", "connectionAttributes", "interpolateParams",

@@ -14,8 +14,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// classify says what an error of the driver means for a write: the one of a
-// statement handed to a live connection, or the one of a dial.
+// classify says what an error of the driver means for a write. The error is
+// either of a statement handed to a live connection or of a dial.
 func classify(err error) delivery.Class {
 	if class, ok := delivery.CertainClass(err); ok {
 		return class
@@ -67,7 +67,7 @@ var driverErrors = driverErrorTable{
 	{driver.ErrBadConn, delivery.Unreachable}, // promised: nothing was sent
 	{mysql.ErrBusyBuffer, delivery.Unreachable},
 	{mysql.ErrPktTooLarge, delivery.Refused}, // checked before the first byte
-	// The handshake cannot be agreed upon as things are configured.
+	// With this configuration the handshake cannot succeed.
 	{mysql.ErrNoTLS, delivery.Refused},
 	{mysql.ErrCleartextPassword, delivery.Refused},
 	{mysql.ErrNativePassword, delivery.Refused},
@@ -76,9 +76,9 @@ var driverErrors = driverErrorTable{
 	{mysql.ErrOldProtocol, delivery.Refused},
 }
 
-// argumentErrors begin the texts of the errors that the driver (or
-// database/sql) makes of arguments that do not fit. They have no type or
-// value of their own.
+// argumentErrors are the beginnings of the errors that the driver (or
+// database/sql) makes of arguments that do not fit. They have no type or value of
+// their own.
 var argumentErrors = []string{
 	"argument count mismatch (got: ",
 	"cannot convert type: ",
@@ -105,7 +105,7 @@ func undecoded(err error) bool {
 	return false
 }
 
-// decodeErrors begin the texts of the errors that the driver makes of a value
+// decodeErrors are the beginnings of the errors that the driver makes of a value
 // in a row.
 var decodeErrors = []string{
 	"bad value for field: ", "invalid time bytes: ", "not [0-9]", "illegal ", "invalid DATETIME packet length ",

@@ -17,16 +17,16 @@ import (
 
 // Bounds of what is prepared on one connection.
 const (
-	// maxPrepared is for how many texts there are statements, two for each. It
-	// keeps from the server's max_prepared_stmt_count (16382) with some hundred
-	// connections.
+	// maxPrepared is for how many texts a connection keeps statements, two for
+	// each. It stays within the server's max_prepared_stmt_count (16382) with
+	// about a hundred connections.
 	maxPrepared = 16
-	// maxNoticed is how many texts are counted before they are prepared.
+	// maxNoticed is how many texts that are not prepared yet are counted.
 	maxNoticed = 64
 	// maxNoticedText is the longest of them.
 	maxNoticedText = 8 << 10
-	// defaultPrepareFrom is at which use a text is prepared: one that does not
-	// come again is not worth it.
+	// defaultPrepareFrom is the use at which a text is prepared: one that does
+	// not come again is not worth it.
 	defaultPrepareFrom = 3
 )
 
@@ -37,19 +37,19 @@ const (
 	numWrongArguments  = 1210 // ER_WRONG_ARGUMENTS, of EXECUTE
 )
 
-// memory is what is kept with one connection: the texts that were run there
-// with a receipt, and the compounds that were prepared for them. A compound
-// takes the server as long to read as to run.
+// memory is what is kept with one connection: the texts that were run there with
+// a receipt, and the compounds that were prepared for them. The server takes as
+// long to read a compound as to run it.
 //
-// A compound executes its write by name, as a statement that was prepared by
-// itself: that one the server prepares anew when a table or a view of it has
-// changed. What stands in a compound it does not: a write to a view that was
-// replaced would go on to the tables of the old one.
+// A compound executes its write by name, as a statement prepared separately,
+// because the server prepares such a statement anew when a table or view in it
+// has changed. It does not do so for the text of a compound: a write to a view
+// that was replaced would go on to the tables of the old one.
 type memory struct {
 	conn  driver.Conn
 	texts map[string]*noticed
-	// uses counts all uses, prepared the texts for which statements are open,
-	// named all names.
+	// uses counts all uses, prepared the texts with open statements, named all
+	// names.
 	uses, prepared, named int
 }
 
@@ -62,8 +62,8 @@ type noticed struct {
 	// name is that of the prepared write, stmt the compound.
 	name string
 	stmt driver.Stmt
-	// receipt is the one that the compound was made for. The values of its Fixed
-	// arguments stand in the compound's text.
+	// receipt is what the compound was made for. The values of its Fixed
+	// arguments are part of the compound's text.
 	receipt delivery.Call
 }
 
@@ -126,8 +126,8 @@ func (m *memory) deallocate(name string) {
 	_, _, _ = attempt.Exec(ctx, m.conn, "DEALLOCATE PREPARE "+name, nil)
 }
 
-// prepareNamed prepares a write by itself and gives what executes it. There is
-// no backslash in its text, see readWrite.
+// prepareNamed prepares a write separately and gives the statement that executes
+// it. There is no backslash in its text, see readWrite.
 func (m *memory) prepareNamed(ctx context.Context, w *write) (name string, execute *write, err error) {
 	m.named++
 	name = "bed_write_" + strconv.Itoa(m.named)
@@ -153,7 +153,7 @@ func (m *memory) release() {
 }
 
 // prepared runs a receipt and one write as a compound that is prepared on the
-// connection; ready false if there is none for them. The connection may hold a
+// connection; ready is false if there is none for them. The connection may hold a
 // *attempt.Session or not.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*attempt.Session)
@@ -179,7 +179,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	}
 	args := joinArgs(own, calls[1].Args)
 	if n.stmt.NumInput() != len(args) || ctx.Err() != nil {
-		return nil, false, nil //nolint:nilerr // it is told where the calls are sent as they are
+		return nil, false, nil //nolint:nilerr // the error comes where the calls are sent as they are
 	}
 	if n.write.generates() {
 		results, err = queryPrepared(ctx, n, calls, args)
@@ -189,7 +189,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	if err == nil {
 		return results, true, nil
 	}
-	settled := settle(ctx, s.Conn, calls, err, false)
+	failed := leaveNoneOpen(ctx, s.Conn, calls, err, false)
 	var server *mysql.MySQLError
 	answered := errors.As(err, &server)
 	gone := answered && (notRun(err) || isGone(server.Number))
@@ -199,16 +199,16 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	if gone {
 		return nil, false, nil // nothing is left of it
 	}
-	return nil, true, settled
+	return nil, true, failed
 }
 
-// isGone reports whether a prepared statement is not there any more as it was.
+// isGone reports whether a prepared statement no longer exists as it was.
 func isGone(number uint16) bool {
 	return number == numUnknownPrepared || number == numPrepareAgain || number == numWrongArguments
 }
 
-// ready prepares the compound for a text. A failure leaves the text to be sent
-// as it is.
+// ready prepares the compound for a text. If that fails, the text is sent as it
+// is.
 func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n *noticed, calls []delivery.Call) bool {
 	writes, ok := c.prepare(calls)
 	if !ok || !writes[1].repeatable {
@@ -253,7 +253,8 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 }
 
 // unprepared notes an answer to a PREPARE: a text that can be read may be tried
-// again later. Where there is no room, others may need what we have.
+// again later. Where there is no room, other connections may need what this one
+// holds.
 func (c *compounds) unprepared(m *memory, n *noticed, err error) {
 	n.count, n.never = 0, notRun(err)
 	var server *mysql.MySQLError
@@ -263,7 +264,7 @@ func (c *compounds) unprepared(m *memory, n *noticed, err error) {
 	}
 }
 
-// execPrepared runs a compound whose rows affected are those of its write and
+// execPrepared runs a compound whose affected rows are those of its write plus
 // one for the receipt.
 func execPrepared(ctx context.Context, n *noticed, args []driver.NamedValue) ([]driver.Result, error) {
 	r, err := attempt.SendStmt(ctx, n.stmt, args, false)
@@ -286,9 +287,9 @@ func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args 
 }
 
 // bindable reports whether values mean the same as parameters as they do where
-// the driver puts them. With interpolateParams that is the text, in which a
-// number with a fraction is a DECIMAL and no DOUBLE, an unsigned number is signed
-// if it fits, and a []byte has an introducer.
+// the driver puts them. With interpolateParams that is the text, where a number
+// with a fraction is a DECIMAL and not a DOUBLE, an unsigned number is signed if
+// it fits, and a []byte has an introducer.
 func (c *compounds) bindable(ctx context.Context, conn driver.Conn, args []driver.NamedValue) bool {
 	differ := false
 	for i := range args {
@@ -306,7 +307,7 @@ func (c *compounds) bindable(ctx context.Context, conn driver.Conn, args []drive
 }
 
 // interpolates reports whether the driver writes values into the text; true if
-// that cannot be told. A driver that does not skips such a statement before it
+// that is not known. A driver that does not skips such a statement before it
 // sends anything.
 func (c *compounds) interpolates(ctx context.Context, conn driver.Conn) bool {
 	c.mu.Lock()
@@ -333,7 +334,8 @@ func (c *compounds) interpolates(ctx context.Context, conn driver.Conn) bool {
 }
 
 // receiptArgs gives the arguments of a receipt that are parameters of the
-// compound; same is whether it is like the one that the compound was made for.
+// compound. same reports whether it is like the receipt that the compound was
+// made for.
 func (n *noticed) receiptArgs(call delivery.Call) (own []driver.NamedValue, same bool) {
 	if call.SQL != n.receipt.SQL || len(call.Args) != len(n.receipt.Args) {
 		return nil, false

@@ -310,7 +310,7 @@ func TestAPreparedWriteThatIsGoneIsSentAsItIs(t *testing.T) {
 		if _, err := e.atomic(receipt(fmt.Sprint("r", i)), call("UPDATE stock SET n = n + ?", int64(1))); err != nil {
 			t.Fatal(err)
 		}
-		e.settled()
+		e.noneOpen()
 		switch i {
 		case 1:
 			must(t, e.c, "DEALLOCATE PREPARE bed_write_1")

@@ -12,10 +12,10 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// writable begins a transaction that says that it writes: a server under
-// read_only refuses it to those accounts whose writes it refuses, and a Galera
-// node outside of its primary component to all. A ping they both answer. A server
-// whose InnoDB is read-only begins it all the same.
+// writable begins a transaction that announces writes: a server under read_only
+// refuses it to those accounts whose writes it refuses, and a Galera node outside
+// the primary component refuses it to all. Both answer a ping. A server whose
+// InnoDB is read-only lets it begin nevertheless.
 func writable(ctx context.Context, conn driver.Conn) error {
 	if _, _, err := attempt.Exec(ctx, conn, "START /* does it take writes? */ TRANSACTION READ WRITE", nil); err != nil {
 		if class := classify(err); class == delivery.Refused {

@@ -5,24 +5,22 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/go-sql-driver/mysql"
 )
 
-const (
-	// receiptStart begins the statement that writes a receipt.
-	receiptStart = "INSERT INTO bed_receipt "
-	// receiptWait begins the message of an error met by that statement in a
-	// compound, where no message of the server's begins.
-	receiptWait = "bed_receipt: "
-)
+// receiptWait begins the message of an error that the receipt's statement met
+// in a compound. No message of the server's begins like it.
+const receiptWait = "bed_receipt: "
 
-// receiptKeys are the names of the key of bed_receipt that say whose it is. The
-// last two are those of tables that were made without a primary key.
+// receiptKeys are the names of the key of bed_receipt by which its duplicates are
+// recognised. The last two are those of tables that were made without a primary
+// key.
 var receiptKeys = []string{"bed_receipt.PRIMARY", "bed_receipt_id", "bed_receipt.bed_receipt_id"}
 
-// spreadReceipt puts two digits of chance in front of a unit's id. InnoDB keeps
-// rows in the order of their key, and those who write side by side at its end
-// wait for each other's latch: 64 writers spend half as much again on it.
+// spreadReceipt puts two random digits in front of a unit's id. InnoDB keeps rows
+// in the order of their key, and writers that insert side by side at its end wait
+// for each other's latch: with 64 writers a write takes half as long again.
 func spreadReceipt(unitID string) string {
 	const from, digits = 24, 2 // of the last group, which is random but for its end
 	if len(unitID) < from+digits {
@@ -31,13 +29,16 @@ func spreadReceipt(unitID string) string {
 	return unitID[from:from+digits] + "-" + unitID
 }
 
-func isReceipt(text string) bool { return strings.HasPrefix(text, receiptStart) }
+func isReceipt(text string) bool {
+	_, ok := attempt.ReceiptTable(text)
+	return ok
+}
 
 // isReceiptDuplicate reports whether err is of the receipt id. The message names
 // the key last, between quotes, in every language that the server can be set to;
-// the value that comes before it may hold any text. MySQL writes the table's
-// name before the key's. MariaDB does not, and calls every primary key PRIMARY:
-// there the value tells, which nobody else has.
+// the value before it may hold any text. MySQL puts the table's name before the
+// key's. MariaDB does not, and calls every primary key PRIMARY: there the value
+// decides, which nobody else has.
 func isReceiptDuplicate(err error, id string) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
@@ -63,8 +64,8 @@ func isReceiptDuplicate(err error, id string) bool {
 }
 
 // isValue reports whether a message that quotes value means id. MariaDB cuts
-// values off behind 61 characters and says so by dots, TiDB behind 64 and does not:
-// chance has told them apart long before.
+// values off after 61 characters and shows that by dots, TiDB after 64 without a
+// sign: the random digits have told them apart long before.
 func isValue(value, id string) bool {
 	begin, cut := strings.CutSuffix(value, "...")
 	return value == id || (cut && len(begin) >= 40 || len(begin) >= 60) && strings.HasPrefix(id, begin)

@@ -18,7 +18,7 @@ type driverStmt interface {
 }
 
 // returning is a prepared statement that may return rows. The driver can run one
-// by Exec once only: MariaDB sends the columns the first time, and later the
+// by Exec only once: MariaDB sends the columns the first time, and later the
 // driver takes rows for them and waits for ever.
 type returning struct {
 	driverStmt
@@ -26,8 +26,8 @@ type returning struct {
 	query string
 }
 
-// reusable implements Dialect.Reusable. Whether RETURNING is a word of the
-// statement or of a value in it makes no difference but a round trip.
+// reusable implements Dialect.Reusable. If RETURNING is only part of a value,
+// that costs no more than a round trip.
 func reusable(conn driver.Conn, query string, st driver.Stmt) driver.Stmt {
 	if whole, ok := st.(driverStmt); ok && strings.Contains(strings.ToUpper(query), "RETURNING") {
 		return &returning{driverStmt: whole, conn: conn, query: query}

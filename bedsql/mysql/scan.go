@@ -25,17 +25,17 @@ type write struct {
 	auto bool
 	// updates is whether an INSERT has ON DUPLICATE KEY UPDATE.
 	updates bool
-	// repeatable is whether it may be prepared and executed again and again.
+	// repeatable is whether it may be prepared and executed repeatedly.
 	repeatable bool
 }
 
 // generates reports whether it may generate an id.
 func (w *write) generates() bool { return w.verb == "INSERT" || w.verb == "REPLACE" }
 
-// readWrite reads a DML for a compound statement; false when it could mean
-// something else there than on its own, or when its end cannot be told for
-// sure. What a backslash does depends on the session's SQL mode, an executable
-// comment on the server's version: texts with either are left alone.
+// readWrite reads a DML for a compound statement; false if it could mean
+// something else there than on its own, or if its end is not certain. What a
+// backslash does depends on the session's SQL mode, an executable comment on the
+// server's version: texts with either are left alone.
 func readWrite(text string) (*write, bool) {
 	if strings.IndexByte(text, '\\') >= 0 || strings.Contains(text, "/*!") || strings.Contains(text, "/*M!") || strings.IndexByte(text, 0) >= 0 {
 		return nil, false
@@ -75,11 +75,11 @@ func readWrite(text string) (*write, bool) {
 	return nil, false
 }
 
-// repeatable reports whether a write is of one table and computes no more than
-// what is known to give the same each time it is executed. MariaDB's functions
-// may keep state from one execution to the next: JSON_OBJECT gives NULL for ever
-// after it met bytes that are no text. LIMIT takes more as a parameter than in
-// the text.
+// repeatable reports whether a write is of one table and computes nothing but
+// what is known to give the same at each execution. MariaDB's functions may keep
+// state from one execution to the next: JSON_OBJECT gives NULL for ever once it
+// has met bytes that are not text. LIMIT accepts more as a parameter than in the
+// text.
 func repeatable(w *write, tokens []sqltext.Token) bool {
 	where, into := "SET", w.generates()
 	if w.verb == "DELETE" {
@@ -110,15 +110,15 @@ func repeatable(w *write, tokens []sqltext.Token) bool {
 	return true
 }
 
-// unrepeatable are words of what a repeatable write has not: other tables,
+// unrepeatable are words that a repeatable write does not contain: other tables,
 // sequences, periods, patterns that are compiled.
 var unrepeatable = map[string]bool{
 	"SELECT": true, "JOIN": true, "STRAIGHT_JOIN": true, "USING": true, "UNION": true, "WITH": true, "TABLE": true,
 	"NEXT": true, "FOR": true, "REGEXP": true, "RLIKE": true, "COLLATE": true,
 }
 
-// beforeParenthesis are the words and functions that a parenthesis may follow
-// in a repeatable write.
+// beforeParenthesis are the words and functions that may come before a
+// parenthesis in a repeatable write.
 var beforeParenthesis = map[string]bool{
 	"VALUES": true, "VALUE": true, "IN": true, "AND": true, "OR": true, "NOT": true, "WHERE": true, "BETWEEN": true,
 	"CASE": true, "WHEN": true, "THEN": true, "ELSE": true, "INTERVAL": true,
@@ -126,13 +126,13 @@ var beforeParenthesis = map[string]bool{
 	"COALESCE": true, "IFNULL": true, "IF": true, "CONCAT": true, "GREATEST": true, "LEAST": true,
 }
 
-// ownSession are the words that give rows back to the client, or that ask the
-// session for what the compound changes.
+// ownSession are words that return rows to the client, or ask the session for
+// what the compound changes.
 var ownSession = map[string]bool{
 	"RETURNING": true, "LAST_INSERT_ID": true, "ROW_COUNT": true, "FOUND_ROWS": true, "SQL_CALC_FOUND_ROWS": true, "DELAYED": true,
 }
 
-// readInsert finds the table and the columns of what follows INSERT or REPLACE.
+// readInsert finds the table and the columns in what follows INSERT or REPLACE.
 func (w *write) readInsert(t []sqltext.Token) bool {
 	i := 0
 	for i < len(t) && t[i].Kind == sqltext.Word {

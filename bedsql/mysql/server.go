@@ -48,8 +48,8 @@ func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts
 	return facts, nil
 }
 
-// variables reads what greet asks for. Who looks for COMMIT in what is sent (a
-// proxy, a test) does not find it here.
+// variables reads what greet asks for. Its text holds no COMMIT, for those who
+// look for one in what is sent (a proxy, a test).
 func variables(ctx context.Context, conn driver.Conn) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -65,7 +65,7 @@ func variables(ctx context.Context, conn driver.Conn) (map[string]string, error)
 	for row := make([]driver.Value, len(buffered.Columns())); len(row) == 2 && buffered.Next(row) == nil; {
 		settings[text(row[0])] = text(row[1])
 	}
-	if len(settings) != 4 && len(settings) != 0 { // none: a stand-in that is no server
+	if len(settings) != 4 && len(settings) != 0 { // none: a stand-in, not a server
 		return nil, fmt.Errorf("bed: the server answered %d of 4 settings of the session", len(settings))
 	}
 	return settings, nil
@@ -74,7 +74,7 @@ func variables(ctx context.Context, conn driver.Conn) (map[string]string, error)
 func isOn(v string) bool { return v == "1" || strings.EqualFold(v, "ON") }
 
 // learn notes whether the server runs compounds. Behind a proxy the next session
-// may be another server's: one that has none answers so, see notRun.
+// may be another server's: one without compounds says so, see notRun.
 func (c *compounds) learn(version string) {
 	known := hasNone
 	if runsCompounds(version) {
@@ -85,7 +85,8 @@ func (c *compounds) learn(version string) {
 	c.mu.Unlock()
 }
 
-// How long, and of how many tables, it is remembered which column generates ids.
+// For how long, and for how many tables, the column that generates ids is
+// remembered.
 const (
 	tableMemory = 10 * time.Minute
 	maxTables   = 2048
@@ -98,8 +99,8 @@ type tableIDs struct {
 	auto  []string
 }
 
-// idIsKnown reports whether LAST_INSERT_ID() tells after w what the driver's
-// Result would have told. The server reports more to the driver than to SQL: the
+// idIsKnown reports whether LAST_INSERT_ID() after w gives what the driver's
+// Result would have given. The server reports more to the driver than to SQL: the
 // value that was given for an AUTO_INCREMENT column, and the row that ON
 // DUPLICATE KEY UPDATE found.
 func (c *compounds) idIsKnown(ctx context.Context, conn driver.Conn, w *write) bool {
@@ -122,8 +123,8 @@ func (c *compounds) idIsKnown(ctx context.Context, conn driver.Conn, w *write) b
 }
 
 // tableIDs asks for the AUTO_INCREMENT column of a table; of a view nothing is
-// known. SHOW CREATE TABLE, because information_schema works on temporary
-// tables of its own, which MariaDB 10.11 was seen to crash over.
+// known. It uses SHOW CREATE TABLE because information_schema works on internal
+// temporary tables, over which MariaDB 10.11 was seen to crash.
 func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []string) tableIDs {
 	key := strings.Join(table, "\x00")
 	c.mu.Lock()

@@ -22,15 +22,15 @@ var neutralList string
 var neutral = dsnsettings.ReadNeutral(neutralList)
 
 // params gives what a configuration says besides address and account, as the
-// driver writes it: without its own defaults.
+// driver writes it: without the driver's defaults.
 func params(cfg *mysql.Config) map[string]string {
 	bare := cfg.Clone()
 	bare.User, bare.Passwd, bare.Net, bare.Addr, bare.DBName = "", "", "", "", ""
 	return rawParams(bare.FormatDSN())
 }
 
-// settings writes all parameters but the neutral ones, values spelled one way
-// where that is known.
+// settings writes all parameters but the neutral ones, with one spelling for
+// values that mean the same where that is known.
 func settings(cfg *mysql.Config) string {
 	var list []dsnsettings.Setting
 	add := func(key, value string) { list = append(list, dsnsettings.Setting{Key: key, Value: value}) }
@@ -54,8 +54,8 @@ func settings(cfg *mysql.Config) string {
 	return dsnsettings.Format(list)
 }
 
-// with is the target of cfg in a session with other settings. The rest, and
-// whatever belongs to the one who dials, stays as it is.
+// with is the target of cfg in a session with other settings. The rest, and the
+// dialling side's own business, stays as it is.
 func with(cfg *mysql.Config, name, text string) (delivery.Target, error) {
 	if f := reflect.ValueOf(cfg).Elem().FieldByName("beforeConnect"); f.IsValid() && !f.IsNil() {
 		return delivery.Target{}, errors.New("its connector has a BeforeConnect function, which cannot be copied")
@@ -95,7 +95,7 @@ func with(cfg *mysql.Config, name, text string) (delivery.Target, error) {
 	return t, err
 }
 
-// sessionValue writes what variableValue gave as SET takes it.
+// sessionValue writes what variableValue gave in the form that SET takes.
 func sessionValue(name, value string) string {
 	if (name != "time_zone" && name != "sql_mode") || strings.ContainsAny(value, "@('") || strings.EqualFold(value, "DEFAULT") {
 		return value
@@ -112,8 +112,8 @@ func variableName(key string) string {
 	return strings.Trim(name, "`")
 }
 
-// variableValue strips the quotes and writes as one what the server takes for
-// the same.
+// variableValue strips the quotes and gives one spelling to values that the
+// server takes for the same.
 func variableValue(name, value string) string {
 	value = strings.TrimSpace(value)
 	quoted := false

@@ -25,8 +25,8 @@ var valueVariables = []string{
 	"time_zone", "timestamp", "unique_checks",
 }
 
-// olderSettings are what versions wrote that knew fewer settings, for the entries
-// that they left.
+// olderSettings are the settings as older versions, which knew fewer, wrote them
+// into their entries.
 func olderSettings(cfg *mysql.Config, params map[string]string) string {
 	var list []string
 	add := func(key, value string) { list = append(list, key+"="+value) }

@@ -2,28 +2,9 @@ package mysql
 
 import (
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 )
-
-// The list that the code reads is the one that is documented.
-func TestNeutralParametersAreThoseOfTheListAndEachHasAReason(t *testing.T) {
-	t.Parallel()
-	list, err := os.ReadFile("../../testdata/dsn/mysql-neutral.txt")
-	if err != nil || string(list) != neutralList {
-		t.Fatalf("testdata/dsn/mysql-neutral.txt is another list (%v)", err)
-	}
-	for line := range strings.Lines(neutralList) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "# ") {
-			continue
-		}
-		name, reason, _ := strings.Cut(line, " ")
-		if reason == "" || name != strings.ToLower(name) || !neutral[name] {
-			t.Errorf("%q has no reason, or is not in lower case", line)
-		}
-	}
-}
 
 func TestSettingsHoldNoSecretAddressOrAccount(t *testing.T) {
 	t.Parallel()
@@ -71,7 +52,7 @@ func TestSettingsThatLeadElsewhereOrCannotBeReadAreNotApplied(t *testing.T) {
 	}
 }
 
-// Logs that an older version left are compared by what it saw.
+// Entries that an older version left are compared by what it saw.
 func TestOlderSettingsAreWhatOlderVersionsMadeOfTheDSN(t *testing.T) {
 	t.Parallel()
 	for params, want := range map[string]string{"": "", "charset=utf8mb4,utf8": "", "collation=utf8mb4_general_ci&interpolateParams=true": "", "charset=latin1": "charset=latin1", "time_zone=%22%2B02%3A00%22&loc=Asia%2FTokyo": "loc=Asia/Tokyo;time_zone=+02:00",

@@ -20,12 +20,12 @@ const numUnknownSystemVariable = 1193
 // numParseError is the answer of a server that has no such statement.
 const numParseError = 1064
 
-// probeTimeout bounds a question to the server whose answer it has at hand.
+// probeTimeout bounds a question that the server can answer at once.
 const probeTimeout = 5 * time.Second
 
 // transactionLost reports whether the server answered a statement inside a
-// transaction by rolling all of it back. The session lives on then, and what
-// follows would be committed without what went before.
+// transaction by rolling all of it back. The session lives on, and what follows
+// would be committed without what came before.
 func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
@@ -42,7 +42,7 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 	case known:
 		return !open
 	default:
-		// MySQL undoes the statement alone, but for what ends a transaction.
+		// MySQL undoes only the statement, except for what ends a transaction.
 		return server.Number == 1180 || server.Number == 1181
 	}
 }
@@ -53,7 +53,7 @@ type whole uint8
 const (
 	never whole = iota
 	always
-	// At times it does; so it is of an error that is not listed.
+	// Sometimes it does, and so may an error that is not listed.
 	sometimes
 )
 
@@ -86,9 +86,9 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 	return sometimes
 }
 
-// openTransaction asks MariaDB whether a transaction is open. What cannot be read
-// counts as none: nothing more is written into the session then. known is false
-// for a server that cannot be asked.
+// openTransaction asks MariaDB whether a transaction is open. An answer that
+// cannot be read counts as none: nothing more is written into the session then.
+// known is false for a server that cannot be asked.
 func openTransaction(ctx context.Context, conn driver.Conn) (open, known bool) {
 	open, err := askInTransaction(ctx, conn)
 	return open, !isUnknownVariable(err)
@@ -107,9 +107,9 @@ func isUnknownVariable(err error) bool {
 	return errors.As(err, &server) && server.Number == numUnknownSystemVariable
 }
 
-// afterImplicitCommit says whether a statement that commits implicitly failed
-// with err before it did. MariaDB can be asked. Of MySQL it is known of the
-// errors that reading the text gives, and of those of a transaction's
+// afterImplicitCommit says whether a statement that commits implicitly did so
+// before it failed with err. MariaDB can be asked. For MySQL it is known of
+// errors from reading the text, and of those about a transaction's
 // characteristics.
 func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) delivery.TxState {
 	open, qerr := askInTransaction(ctx, conn)
@@ -141,7 +141,7 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) deliv
 			return delivery.InDoubt
 		}
 	}
-	// The COMMIT on its way may be what failed (Galera's certification).
+	// The implicit COMMIT may be what failed (Galera's certification).
 	switch server.Number {
 	case 1020, 1180, 1181, 1317, 1969:
 		return delivery.InDoubt
@@ -152,9 +152,9 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) deliv
 	return delivery.Committed
 }
 
-// sysvarIs reports whether a session variable has the given value; false when
-// the server does not know it, true when it cannot be read: the safe
-// assumption, because nothing more is written into the session then.
+// sysvarIs reports whether a session variable has the given value; false if the
+// server does not know it, true if it cannot be read: the safe assumption,
+// because nothing more is written into the session then.
 func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
 	// The caller's context may be what ended the statement.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
@@ -166,9 +166,9 @@ func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
 	return err != nil || got == want
 }
 
-// sysvar asks for a system variable by VALUES, which leaves all that the session
-// says of the application's last statement: a SELECT would change FOUND_ROWS().
-// MySQL, and MariaDB before 10.3, have no such VALUES.
+// sysvar asks for a system variable by VALUES, which leaves everything that the
+// session says of the application's last statement: a SELECT would change
+// FOUND_ROWS(). MySQL, and MariaDB before 10.3, have no such VALUES.
 func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) {
 	queryer, ok := attempt.Bare(conn).(driver.QueryerContext)
 	if !ok {

@@ -18,9 +18,9 @@ func checkNamedValue(nv *driver.NamedValue) error {
 	return nil
 }
 
-// convert is database/sql's default conversion but for what the driver does
-// differently: unsigned integers stay unsigned at full width, and
-// json.RawMessage keeps its type.
+// convert is database/sql's default conversion except where the driver differs:
+// unsigned integers stay unsigned at full width, and json.RawMessage keeps its
+// type.
 func convert(v any) (driver.Value, error) {
 	if driver.IsValue(v) {
 		return v, nil
@@ -44,8 +44,8 @@ func convert(v any) (driver.Value, error) {
 }
 
 func convertValuer(valuer driver.Valuer) (driver.Value, error) {
-	// Value of a nil pointer whose method is the value type's would panic:
-	// database/sql and the driver take such a pointer for NULL.
+	// A nil pointer panics in a Value method of its element type: database/sql
+	// and the driver take such a pointer for NULL.
 	if rv := reflect.ValueOf(valuer); rv.Kind() == reflect.Pointer && rv.IsNil() &&
 		rv.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
 		return nil, nil

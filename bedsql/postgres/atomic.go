@@ -10,7 +10,6 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // What is sent as one pipeline at most.
@@ -27,15 +26,15 @@ const (
 
 // idle implements Dialect.Idle: each answer ends with the state of the session.
 func idle(conn driver.Conn) bool {
-	std := bare(conn)
+	std := stdlibConn(conn)
 	return std != nil && !std.Conn().IsClosed() && std.Conn().PgConn().TxStatus() == txIdle
 }
 
-// atomic implements Dialect.Atomic: the server takes what comes up to one Sync
-// (in the simple protocol: what stands in one text) for one transaction, of
-// which one failure skips the rest. The rows of a RETURNING are dropped. The
-// tracers of pgx do not see the calls, but in the simple protocol, where they
-// are a batch of pgx's.
+// atomic implements Dialect.Atomic: the server takes everything up to one Sync
+// (in the simple protocol, everything in one text) for one transaction, and one
+// failure skips the rest of it. The rows of a RETURNING are dropped. pgx's
+// tracers see the calls only in the simple protocol, where they are one of pgx's
+// batches.
 func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
 	s, ok := openSession(conn, calls)
 	if !ok || len(calls) == 0 {
@@ -49,8 +48,8 @@ func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]dri
 	}
 	tags, failed, err := s.run(ctx, calls)
 	if isForeign(err) && !s.unnamed && !s.closed() && s.status() == txIdle {
-		// Nothing was applied, and without names nothing can be met that another
-		// connection prepared.
+		// Nothing was applied, and without names nothing can clash with what
+		// another connection prepared.
 		s.unname()
 		tags, failed, err = s.run(ctx, calls)
 	}
@@ -90,10 +89,10 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 	return true, nil
 }
 
-// openSession finds pgx's connection; false when it is of another driver, or
-// when the calls are such that database/sql and a pipeline differ.
+// openSession finds pgx's connection; false if it is of another driver, or if
+// database/sql and a pipeline would treat the calls differently.
 func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
-	std := bare(conn)
+	std := stdlibConn(conn)
 	if std == nil || len(calls) > maxPipelineCalls {
 		return nil, false
 	}
@@ -119,7 +118,7 @@ func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
 	return s, true
 }
 
-// special reports whether arguments begin with one that is an option of pgx's.
+// special reports whether the first argument is one of pgx's options.
 func special(args []driver.NamedValue) bool {
 	if len(args) == 0 {
 		return false
@@ -131,8 +130,8 @@ func special(args []driver.NamedValue) bool {
 	return false
 }
 
-// standsAlone reports whether a text is one DML that ends where it ends, so
-// that it can be joined with others in one text.
+// standsAlone reports whether a text is one DML with nothing left open at its
+// end, so that it can be joined with others in one text.
 func standsAlone(quoting delivery.Quoting, text string) bool {
 	q := sqltext.Quoting(quoting)
 	return isReceipt(text) || sqltext.ClassifyAs(sqltext.Postgres, q, text).Kind == sqltext.DML &&
@@ -141,7 +140,7 @@ func standsAlone(quoting delivery.Quoting, text string) bool {
 
 // quoting implements Dialect.Quoting: the server tells of each change.
 func quoting(conn driver.Conn) delivery.Quoting {
-	if std := bare(conn); std != nil {
+	if std := stdlibConn(conn); std != nil {
 		return quotingOf(std.Conn().PgConn())
 	}
 	return 0
@@ -154,19 +153,8 @@ func quotingOf(pg *pgconn.PgConn) delivery.Quoting {
 	return 0
 }
 
-// bare finds pgx's connection; nil if it is of another driver.
-func bare(conn driver.Conn) *stdlib.Conn {
-	switch c := attempt.Bare(conn).(type) {
-	case *pooled:
-		return c.Conn
-	case *stdlib.Conn:
-		return c
-	}
-	return nil
-}
-
-// run sends calls at once and reads all answers. failed is the index of the
-// call that err is the answer to, or their number when it is of none.
+// run sends calls at once and reads all answers. failed is the index of the call
+// that err answers, or their number if err answers none of them.
 func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, len(calls), notSent(err)
@@ -255,15 +243,15 @@ func (s *session) read(p *pgconn.Pipeline, n int) (tags []pgconn.CommandTag, fai
 
 var errUnexpected = errors.New("bed: the server's answers to a pipeline are out of order")
 
-// answered marks err, which came after something was sent, as leaving the
-// outcome open, unless it is the server's answer. pgx would call some of those
-// errors safe to retry. atEnd says that all calls were answered before: what
-// ends the session then may come before the commit or after it.
+// answered marks err, which came after something was sent, as leaving the outcome
+// open, unless it is the server's answer. pgx would call some of those errors
+// safe to retry. atEnd says that all calls had been answered: what then ends the
+// session may come before the commit or after it.
 func (s *session) answered(err error, atEnd bool) error {
 	var server *pgconn.PgError
 	switch {
 	case errors.As(err, &server):
-		if !atEnd || server.SeverityUnlocalized == "ERROR" {
+		if !atEnd || !endsSession(server) {
 			return err
 		}
 	case s.mode == pgx.QueryExecModeSimpleProtocol && !s.closed():
@@ -272,8 +260,7 @@ func (s *session) answered(err error, atEnd bool) error {
 	return attempt.Certain(err, delivery.Unknown)
 }
 
-// notSent marks err, unless it is an answer, as coming before the write was
-// sent.
+// notSent marks err, unless it is an answer, as met before the write was sent.
 func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
 func values(args []driver.NamedValue) []any {

@@ -11,8 +11,7 @@ import (
 const name = "postgres"
 
 // dialect has no TransactionLost: after an error PostgreSQL refuses everything
-// in the transaction's place until ROLLBACK, so that nothing can be committed
-// on its own.
+// until ROLLBACK, so that nothing can be committed on its own.
 var dialect = &delivery.Dialect{
 	Name:             name,
 	Flavor:           txlog.FlavorPostgres,

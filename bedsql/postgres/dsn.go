@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,17 +31,28 @@ const registeredPrefix = "registeredConnConfig"
 //	registeredConnConfig0 bedDataSource=orders
 //
 // Without it the name is the addresses and the database,
-// "127.0.0.1:5432/orders". Errors say what is wrong without repeating the DSN,
+// "127.0.0.1:5432/orders". bedReceiptSchema is the target's ReceiptSchema; not
+// with the name of a registered configuration. Errors say what is wrong without repeating the DSN,
 // which may hold a password.
 func Target(dsn string) (delivery.Target, error) {
 	cfg, connector, name, err := readDSN(dsn)
 	if err != nil {
 		return delivery.Target{}, err
 	}
-	return target(cfg, connector, name, nil), nil
+	cfg, schema, named := takeReceiptSchema(cfg)
+	switch {
+	case !named:
+		return target(cfg, connector, name, "", nil), nil
+	case schema == "":
+		return delivery.Target{}, errors.New("postgres: " + attempt.SchemaParam + " in the DSN is empty: name the schema for receipts or leave the parameter out")
+	case cfg.DefaultQueryExecMode == 0:
+		return delivery.Target{}, errors.New("postgres: " + attempt.SchemaParam + " cannot be used with a registered configuration: use TargetOf")
+	}
+	t := target(cfg, stdlib.GetConnector(*cfg), name, schema, nil)
+	return t, attempt.CheckReceiptSchema(&t)
 }
 
-// readDSN gives what a DSN leads to, and the name that it gives itself.
+// readDSN gives what a DSN leads to, and the name in its bedDataSource.
 func readDSN(dsn string) (cfg *pgx.ConnConfig, connector driver.Connector, name string, err error) {
 	name, bare, err := splitDataSource(dsn)
 	if err != nil {
@@ -73,12 +85,36 @@ func readDSN(dsn string) (cfg *pgx.ConnConfig, connector driver.Connector, name 
 
 // TargetOf is [Target] for a configuration and the options that
 // stdlib.GetConnector takes. An empty dataSource stands for the name derived
-// from its addresses and database.
+// from its addresses and database. bedReceiptSchema may be among its
+// RuntimeParams.
 func TargetOf(cfg *pgx.ConnConfig, dataSource string, opts ...stdlib.OptionOpenDB) delivery.Target {
-	return target(cfg, stdlib.GetConnector(*cfg, opts...), dataSource, opts)
+	cfg, schema, _ := takeReceiptSchema(cfg)
+	return target(cfg, stdlib.GetConnector(*cfg, opts...), dataSource, schema, opts)
 }
 
-func target(cfg *pgx.ConnConfig, c driver.Connector, name string, opts []stdlib.OptionOpenDB) delivery.Target {
+// takeReceiptSchema takes bedReceiptSchema out of what the driver would set in
+// the session.
+func takeReceiptSchema(cfg *pgx.ConnConfig) (bare *pgx.ConnConfig, schema string, named bool) {
+	params := maps.Clone(cfg.RuntimeParams)
+	for key, value := range params {
+		if strings.EqualFold(key, attempt.SchemaParam) {
+			schema, named = strings.TrimSpace(value), true
+			delete(params, key)
+		}
+	}
+	if !named {
+		return cfg, "", false
+	}
+	if cfg.DefaultQueryExecMode != 0 { // its parser made it
+		bare = cfg.Copy()
+	} else {
+		bare = &pgx.ConnConfig{Config: cfg.Config}
+	}
+	bare.RuntimeParams = params
+	return bare, schema, true
+}
+
+func target(cfg *pgx.ConnConfig, c driver.Connector, name, schema string, opts []stdlib.OptionOpenDB) delivery.Target {
 	if name == "" {
 		name = dataSource(&cfg.Config)
 	}
@@ -86,7 +122,8 @@ func target(cfg *pgx.ConnConfig, c driver.Connector, name string, opts []stdlib.
 		Connector:     &connector{c},
 		Dialect:       dialect,
 		DataSource:    name,
-		Settings:      settings(&cfg.Config, cfg.DefaultQueryExecMode),
+		Settings:      settings(&cfg.Config, cfg.DefaultQueryExecMode, schema),
+		ReceiptSchema: schema,
 		OlderSettings: olderSettings(&cfg.Config),
 	}
 	if cfg.DefaultQueryExecMode != 0 { // pgx wants a configuration that its parser made
@@ -103,9 +140,9 @@ func openConnector(bare string) (driver.Connector, error) {
 	return d.OpenConnector(bare)
 }
 
-// registeredConfig finds the configuration behind a registered name. The
-// registry does not hand it out, but the error of a failed dial does: the dial
-// is cancelled before it begins.
+// registeredConfig finds the configuration behind a registered name. The registry
+// does not hand it out, but the error of a failed dial holds it, and this dial is
+// cancelled before it begins.
 func registeredConfig(connector driver.Connector) (*pgconn.Config, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -145,8 +182,8 @@ func address(host string, port uint16) string {
 	return addr
 }
 
-// parseErrors are those of the driver's parser, without the pieces of the DSN
-// that its texts quote.
+// parseErrors are the errors of the driver's parser, without the pieces of the
+// DSN that their texts quote.
 var parseErrors = []struct{ text, meaning string }{
 	{"failed to parse as URL", "it is no URL of the form postgres://user:password@host:port/database?param=value; escape what is special in it"},
 	{"failed to parse as keyword/value", "it is not of the form keyword=value keyword='value'"},

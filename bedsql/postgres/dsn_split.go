@@ -13,9 +13,9 @@ var (
 )
 
 // splitDataSource takes bedDataSource out of a DSN and leaves everything else
-// byte for byte. pgx.ParseConfig gives it too (RuntimeParams), but reads no name
-// of a registered configuration, and keeps one of two different names without a
-// word.
+// byte for byte. pgx.ParseConfig would give it too (RuntimeParams), but cannot
+// read the name of a registered configuration, and silently keeps one of two
+// different names.
 func splitDataSource(dsn string) (name, bare string, err error) {
 	switch {
 	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):
@@ -128,7 +128,7 @@ const spaces = " \t\n\r\v\f"
 
 // splitKeywords walks keyword=value pairs as pgx (and libpq) read them: blanks
 // around "=" are allowed, values may be in single quotes, a backslash takes the
-// next byte as it is. What cannot be read so is left for the driver to refuse.
+// next byte literally. Anything else is left for the driver to refuse.
 func splitKeywords(dsn string) (name, bare string, err error) {
 	var kept strings.Builder
 	done := 0 // everything before it was dealt with

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"database/sql/driver"
 	_ "embed" // errors.txt
 	"errors"
@@ -12,22 +13,22 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// classify says what an error of the driver means for a write: the one of a
-// statement handed to a live connection, or the one of a dial.
+// classify says what an error of the driver means for a write. The error is
+// either of a statement handed to a live connection or of a dial.
 func classify(err error) delivery.Class {
 	if class, ok := delivery.CertainClass(err); ok {
 		return class
 	}
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed) {
-		// Not the promise that it should be: when a connection breaks under a
-		// statement without arguments (COMMIT too), pgx loses the error of the
-		// read, meets its own closed connection next and calls that safe to
-		// retry, although the server may have carried the statement out.
+		// Neither is the promise that it should be: when a connection breaks
+		// under a statement without arguments (also COMMIT), pgx drops the error
+		// of the read, then meets its own closed connection and calls that safe
+		// to retry, although the server may have carried the statement out.
 		return delivery.Unknown
 	}
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		// The server's answer, though it carries no SQLSTATE: a COMMIT of an
-		// aborted transaction rolls back.
+		// This is the server's answer although it carries no SQLSTATE: a COMMIT
+		// of an aborted transaction rolls back.
 		return delivery.Retryable
 	}
 	var dial *pgconn.ConnectError
@@ -57,8 +58,8 @@ func classify(err error) delivery.Class {
 	return delivery.Unknown
 }
 
-// classifyDial: of several hosts some may have answered and others not. Only
-// what every one of them refused is refused.
+// classifyDial classifies a failed dial. Of several hosts some may have answered
+// and others not; only what all of them refused is refused.
 func classifyDial(dial *pgconn.ConnectError) delivery.Class {
 	var refused, answered, all int
 	for _, err := range leaves(dial.Unwrap()) {
@@ -71,7 +72,7 @@ func classifyDial(dial *pgconn.ConnectError) delivery.Class {
 		if endsDial(server) {
 			return delivery.Refused
 		}
-		if classifyServer(server) == delivery.Refused {
+		if ofCode(server.Code) == delivery.Refused { // nothing was sent, whoever answers
 			refused++
 		}
 	}
@@ -85,7 +86,7 @@ func classifyDial(dial *pgconn.ConnectError) delivery.Class {
 	}
 }
 
-// endsDial: the answers after which pgx tries no further host.
+// endsDial reports an answer after which pgx tries no further host.
 func endsDial(server *pgconn.PgError) bool {
 	switch server.Code {
 	case "28P01", "3D000", "42501":
@@ -102,8 +103,8 @@ func leaves(err error) []error {
 }
 
 // driverErrors are the driver's own errors that are known to come before the
-// statement is sent, told by how their texts begin: they have no type or value
-// of their own.
+// statement is sent. They are told by the beginnings of their texts, because they
+// have no type or value of their own.
 var driverErrors = []struct {
 	prefix string
 	class  delivery.Class
@@ -134,17 +135,29 @@ func undecoded(err error) bool { return strings.HasPrefix(err.Error(), "convert 
 // classifyServer looks the server's SQLSTATE up, then its class. What neither
 // lists is retryable: the server did answer.
 func classifyServer(server *pgconn.PgError) delivery.Class {
-	fatal := server.SeverityUnlocalized != "" && server.SeverityUnlocalized != "ERROR"
-	switch {
+	switch fatal := endsSession(server); {
+	case fatal && server.Routine == "":
+		// The server names the routine that failed. This is a pooler, which does not
+		// know what became of what it passed on ("server conn crashed?").
+		return delivery.Unknown
 	case server.Code == "08P01" && !fatal:
-		// protocol_violation as a mere ERROR: the parameters do not fit the
+		// protocol_violation as a plain ERROR: the parameters do not fit the
 		// statement, and the session goes on.
 		return delivery.Refused
 	case server.Code == "0A000" && server.Routine == "RevalidateCachedQuery":
 		// "cached plan must not change result type": prepared anew, it runs.
 		return delivery.Retryable
 	}
-	return codes.Class(server.Code, server.Code[:min(2, len(server.Code))])
+	return ofCode(server.Code)
+}
+
+func ofCode(state string) delivery.Class { return codes.Class(state, state[:min(2, len(state))]) }
+
+// endsSession reports whether the session is over with an error. Poolers leave out
+// the severity that is not translated (PgBouncer 1.18).
+func endsSession(server *pgconn.PgError) bool {
+	severity := cmp.Or(server.SeverityUnlocalized, server.Severity)
+	return severity != "" && severity != "ERROR"
 }
 
 //go:embed errors.txt

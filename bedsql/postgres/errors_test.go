@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -145,7 +146,7 @@ func TestContextThatHadEndedBeforeIsUnreachable(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := c.Raw(func(dc any) error {
-		// Exec and Query say driver.ErrBadConn, which is no promise.
+		// Exec and Query give driver.ErrBadConn, which promises nothing here.
 		out := attempt.One(ctx, dialect, dc.(driver.Conn), delivery.Call{SQL: "SELECT 1"}, false, false)
 		if out.Class != delivery.Unreachable {
 			t.Errorf("Exec: %v, want unreachable", out.Class)
@@ -166,4 +167,24 @@ func TestADialThatOneHostRefusesAndAnotherDoesNotAnswerIsRetryable(t *testing.T)
 	mixed.Host, mixed.TLSConfig = "/nowhere", nil
 	mixed.User = target.Name + "_nobody"
 	classIs(t, "one host is down, the other refuses", open(t, mixed).Ping(), delivery.Retryable)
+}
+
+// A pooler that ends a session in the place of a server that it has lost does not
+// know what the server has done.
+func TestAPoolersErrorThatEndsTheSessionLeavesTheOutcomeOpen(t *testing.T) {
+	for _, e := range []pgconn.PgError{
+		{Code: "08P01", Severity: "FATAL", Message: "server conn crashed?"}, // PgBouncer 1.18
+		{Code: "08P01", Severity: "FATAL", SeverityUnlocalized: "FATAL"},
+		{Code: "58000", Severity: "FATAL", SeverityUnlocalized: "FATAL"},
+		{Code: "3D000", Severity: "FATAL"},
+	} {
+		if class := classify(fmt.Errorf("wrapped: %w", &e)); class != delivery.Unknown {
+			t.Errorf("%+v is %v", e, class)
+		}
+	}
+	for code, want := range map[string]delivery.Class{"08P01": delivery.Refused, "53300": delivery.Retryable} {
+		if class := classify(&pgconn.PgError{Code: code, Severity: "ERROR"}); class != want {
+			t.Errorf("%s that leaves the session open is %v, want %v", code, class, want)
+		}
+	}
 }

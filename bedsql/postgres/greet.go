@@ -18,7 +18,7 @@ func greet(_ context.Context, conn driver.Conn) (delivery.Facts, error) {
 	return delivery.Facts{Warning: warning(std.Conn().PgConn().ParameterStatus)}, nil
 }
 
-// warning is what is to be known of the product that has those parameters.
+// warning is what needs to be known of the product that reports these parameters.
 func warning(parameter func(string) string) string {
 	if parameter("crdb_version") != "" {
 		return dbserver.Untested("CockroachDB")

@@ -110,7 +110,7 @@ func init() {
 	registerRange[pgtype.Timestamptz]("Timestamptz")
 }
 
-// keptWhole are the types of pgtype that are kept field by field.
+// keptWhole are the types of pgtype that are stored field by field.
 var keptWhole = map[reflect.Type]bool{}
 
 // registerDay keeps a type of a time without a zone. Its Value method gives a

@@ -14,11 +14,11 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// connector dials pgx's connections and finds out which of them lead to a
-// pooler (PgBouncer in transaction mode), where each transaction may meet
-// another session of the server's. What one session was asked to prepare another
-// does not know, or knows as another text: there nothing is prepared that is
-// executed in a later transaction.
+// connector dials pgx's connections and finds out which of them lead to a pooler
+// (PgBouncer in transaction mode), where each transaction may meet another
+// session of the server. What one session has prepared another does not know, or
+// knows as another text. There nothing is prepared that is executed in a later
+// transaction.
 type connector struct{ driver.Connector }
 
 // Connect implements driver.Connector. The session tells its own number, which a
@@ -64,9 +64,9 @@ type pooled struct{ *stdlib.Conn }
 // Bare gives pgx's own connection.
 func (c *pooled) Bare() driver.Conn { return c.Conn }
 
-// described lets a call be described by the server once, for the types of its
-// parameters, and sent with its text each time. prepared is as for a statement
-// that the application prepared.
+// described has the server describe a call once, for the types of its parameters,
+// and sends its text each time. prepared is as for a statement that the
+// application prepared.
 func (c *pooled) described(args []driver.NamedValue, prepared bool) []driver.NamedValue {
 	if special(args) {
 		return args

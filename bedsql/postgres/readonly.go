@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// stdlibConn is pgx's own connection in conn, also of one to a pooler; nil if there
+// stdlibConn is pgx's own connection in conn, behind a pooler too; nil if there
 // is none.
 func stdlibConn(conn driver.Conn) *stdlib.Conn {
 	switch c := attempt.Bare(conn).(type) {

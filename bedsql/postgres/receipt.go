@@ -2,8 +2,8 @@ package postgres
 
 import (
 	"errors"
-	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -13,7 +13,10 @@ const (
 	receiptKey   = "bed_receipt_id" // its primary key
 )
 
-func isReceipt(text string) bool { return strings.HasPrefix(text, "INSERT INTO "+receiptTable+" ") }
+func isReceipt(text string) bool {
+	_, ok := attempt.ReceiptTable(text)
+	return ok
+}
 
 // isReceiptDuplicate reports whether err is of the receipts' key.
 func isReceiptDuplicate(err error, _ string) bool {

@@ -11,23 +11,23 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// session is what is kept with one connection of pgx's: its mode, and the
+// session is what is kept with one connection of pgx: its mode, and the
 // descriptions of the statements that were sent in pipelines, because pgx's own
-// cache is not to be reached. Like the connection it is used by one goroutine at
-// a time.
+// cache cannot be reached. Like the connection it is used by one goroutine at a
+// time.
 type session struct {
 	conn *pgx.Conn
 	mode pgx.QueryExecMode
 	// capacity is how many descriptions are kept, as many as pgx keeps itself.
 	capacity   int
 	statements map[string]*statement
-	// unnamed: nothing is prepared by name, because the server's session may be
-	// another one each time.
+	// unnamed says that nothing is prepared by name, because each time the
+	// server's session may be another one.
 	unnamed bool
 	// used counts the uses.
 	used int
-	// stale are the prepared statements that are not kept any more and still
-	// on the server.
+	// stale are prepared statements that are not kept any more but still exist on
+	// the server.
 	stale []string
 }
 
@@ -38,15 +38,15 @@ type statement struct {
 
 const sessionKey = "github.com/bedsql/bed"
 
-// nameOf names a prepared statement after its text: where another connection has
-// prepared it in the same session of the server's, it is the same statement.
+// nameOf names a prepared statement after its text: if another connection has
+// prepared it in the same session of the server, it is the same statement.
 func nameOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "bed_" + hex.EncodeToString(sum[:16])
 }
 
 // isForeign reports whether err says that a pooler changed the server's session:
-// the name is not known there, or given already.
+// the name is unknown there, or taken.
 func isForeign(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && (server.Code == "26000" || server.Code == "42P05")
@@ -90,9 +90,9 @@ func (q *query) send(p *pgconn.Pipeline) {
 	}
 }
 
-// encode makes of each argument what pgx makes of it in this mode. All of them
-// are encoded before the first call is sent: one that does not fit costs nothing
-// but its error.
+// encode turns each argument into what pgx makes of it in this mode. All are
+// encoded before the first call is sent: one that does not fit costs nothing but
+// its error.
 func (s *session) encode(ctx context.Context, calls []delivery.Call) ([]*query, error) {
 	descriptions, err := s.describe(ctx, calls)
 	if err != nil {
@@ -101,8 +101,7 @@ func (s *session) encode(ctx context.Context, calls []delivery.Call) ([]*query, 
 	queries := make([]*query, len(calls))
 	for i, call := range calls {
 		q := &query{sql: call.SQL}
-		// A text without arguments needs no description, and is not worth
-		// being kept.
+		// A text without arguments needs no description.
 		if len(call.Args) > 0 {
 			q.desc = descriptions[call.SQL]
 			if err := q.Build(s.conn.TypeMap(), q.desc, values(call.Args)); err != nil {
@@ -210,14 +209,15 @@ func (s *session) drop(text string) {
 	}
 }
 
-// unname goes on without names. What has one is left to the server's session.
+// unname goes on without names. Statements that have one are left to the server's
+// session.
 func (s *session) unname() {
 	s.unnamed, s.stale = true, nil
 	clear(s.statements)
 }
 
-// forget drops the descriptions of calls after an error that may come of one
-// that is out of date: a column's type changed, a pooler changed servers.
+// forget drops the descriptions of calls after an error that may come from an
+// outdated one: a column's type changed, a pooler changed servers.
 func (s *session) forget(calls []delivery.Call, err error) {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && len(server.Code) == 5 {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/bedsql/bed/bedsql/internal/dsnsettings"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,8 +20,8 @@ var neutralList string
 
 var neutral = dsnsettings.ReadNeutral(neutralList)
 
-// fixedDefaults are the values that no server configuration should change, so
-// that naming them says nothing.
+// fixedDefaults are values that no server's configuration should change, so that
+// naming them says nothing.
 var fixedDefaults = map[string]string{
 	"array_nulls":                 "on",
 	"client_encoding":             "UTF8",
@@ -30,13 +31,16 @@ var fixedDefaults = map[string]string{
 	"transform_null_equals":       "off",
 }
 
-// execMode is the parameter of pgx's own that says how values are sent.
+// execMode is pgx's own parameter that says how values are sent.
 const execMode = "default_query_exec_mode"
 
-// settings writes all parameters but the neutral ones, with defaults left out
-// and values spelled one way where that is known. A parameter of its own wins
-// over one in options, as on the server.
-func settings(cfg *pgconn.Config, mode pgx.QueryExecMode) string {
+// schemaSetting is the schema for receipts, of which the server knows nothing.
+var schemaSetting = strings.ToLower(attempt.SchemaParam)
+
+// settings writes all parameters but the neutral ones, without defaults and with
+// one spelling for values that mean the same where that is known. A separate
+// parameter wins over one in options, as on the server.
+func settings(cfg *pgconn.Config, mode pgx.QueryExecMode, schema string) string {
 	params := lowerKeys(cfg.RuntimeParams)
 	all, read := parseOptions(params["options"])
 	maps.Copy(all, params)
@@ -56,17 +60,20 @@ func settings(cfg *pgconn.Config, mode pgx.QueryExecMode) string {
 			list = append(list, dsnsettings.Setting{Key: execMode, Value: name})
 		}
 	}
+	if schema != "" {
+		list = append(list, dsnsettings.Setting{Key: schemaSetting, Value: schema})
+	}
 	return dsnsettings.Format(list)
 }
 
-// execModes are pgx's modes by their names in a DSN, but for its default.
+// execModes are pgx's modes by their names in a DSN, except its default.
 var execModes = map[string]pgx.QueryExecMode{
 	"cache_describe": pgx.QueryExecModeCacheDescribe, "describe_exec": pgx.QueryExecModeDescribeExec,
 	"exec": pgx.QueryExecModeExec, "simple_protocol": pgx.QueryExecModeSimpleProtocol,
 }
 
-// with is the target of cfg in a session with other settings. The rest, and
-// whatever belongs to the one who dials, stays as it is.
+// with is the target of cfg in a session with other settings. The rest, and the
+// dialling side's own business, stays as it is.
 func with(cfg *pgx.ConnConfig, name, text string, opts []stdlib.OptionOpenDB) (delivery.Target, error) {
 	list, err := dsnsettings.Parse(text)
 	if err != nil {
@@ -85,8 +92,11 @@ func with(cfg *pgx.ConnConfig, name, text string, opts []stdlib.OptionOpenDB) (d
 	}
 	to.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	var args []string
+	schema := ""
 	for _, s := range list {
 		switch {
+		case s.Key == schemaSetting:
+			schema = s.Value
 		case s.Key == execMode:
 			to.DefaultQueryExecMode = execModes[s.Value]
 		case byOptions && s.Key != "options":
@@ -99,7 +109,7 @@ func with(cfg *pgx.ConnConfig, name, text string, opts []stdlib.OptionOpenDB) (d
 	if args != nil {
 		to.RuntimeParams["options"] = strings.TrimSpace(to.RuntimeParams["options"] + " " + strings.Join(args, " "))
 	}
-	t := target(to, stdlib.GetConnector(*to, opts...), name, opts)
+	t := target(to, stdlib.GetConnector(*to, opts...), name, schema, opts)
 	if t.Settings != text {
 		return t, errors.New("they name a parameter that is no setting, or one that cannot be applied")
 	}
@@ -119,8 +129,8 @@ func escapeOption(arg string) string {
 }
 
 // parseOptions reads the server's command line: "-c name=value", "-cname=value"
-// and "--name=value", blanks within escaped by a backslash. A dash in a name
-// after "--" is an underscore. whole: there was nothing else.
+// and "--name=value", with blanks in them escaped by a backslash. A dash in a
+// name after "--" is an underscore. whole reports that there was nothing else.
 func parseOptions(options string) (params map[string]string, whole bool) {
 	params, whole = make(map[string]string), true
 	set := func(arg string, dashes bool) {
@@ -178,7 +188,7 @@ func splitArgs(s string) []string {
 	return args
 }
 
-// paramValue writes as one what the server takes for the same.
+// paramValue gives one spelling to values that the server takes for the same.
 func paramValue(key, value string) string {
 	value = strings.TrimSpace(value)
 	switch key {

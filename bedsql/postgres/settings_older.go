@@ -17,8 +17,8 @@ var valueParams = []string{
 	"transform_null_equals", "xmloption",
 }
 
-// olderSettings are what versions wrote that knew fewer settings, for the entries
-// that they left.
+// olderSettings are the settings as older versions, which knew fewer, wrote them
+// into their entries.
 func olderSettings(cfg *pgconn.Config) string {
 	params := lowerKeys(cfg.RuntimeParams)
 	all, _ := parseOptions(params["options"])

@@ -2,28 +2,9 @@ package postgres
 
 import (
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 )
-
-// The list that the code reads is the one that is documented.
-func TestNeutralParametersAreThoseOfTheListAndEachHasAReason(t *testing.T) {
-	t.Parallel()
-	list, err := os.ReadFile("../../testdata/dsn/postgres-neutral.txt")
-	if err != nil || string(list) != neutralList {
-		t.Fatalf("testdata/dsn/postgres-neutral.txt is another list (%v)", err)
-	}
-	for line := range strings.Lines(neutralList) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "# ") {
-			continue
-		}
-		name, reason, _ := strings.Cut(line, " ")
-		if reason == "" || name != strings.ToLower(name) || !neutral[name] {
-			t.Errorf("%q has no reason, or is not in lower case", line)
-		}
-	}
-}
 
 func TestSettingsHoldNoSecretAddressOrAccount(t *testing.T) {
 	t.Parallel()
@@ -72,7 +53,7 @@ func TestSettingsThatLeadElsewhereOrCannotBeReadAreNotApplied(t *testing.T) {
 	}
 }
 
-// Logs that an older version left are compared by what it saw.
+// Entries that an older version left are compared by what it saw.
 func TestOlderSettingsAreWhatOlderVersionsMadeOfTheDSN(t *testing.T) {
 	t.Parallel()
 	for params, want := range map[string]string{"": "", "bytea_output=escape": "", "TimeZone=Asia/Tokyo": "timezone=Asia/Tokyo", `options='-c search_path=a,\\ b'`: "search_path=a,b", "default_query_exec_mode=exec": ""} {

@@ -16,10 +16,10 @@ import (
 )
 
 // pgx sends a value according to its Go type and to the type that the server
-// gives the parameter. The second is not known before the statement is
-// prepared, and the database may be down; so what is kept must be sent in the
-// same way whatever the parameter's type. A value for which that cannot be
-// promised is refused, with what to pass instead.
+// gives the parameter. The latter is not known before the statement is prepared,
+// and the database may be down; so what is kept must be sent in the same way
+// whatever the parameter's type. A value for which that cannot be promised is
+// refused, with what to pass instead.
 
 // named implements Dialect.Named: with such an argument pgx puts values in for @name.
 func named(args []driver.NamedValue) bool {
@@ -97,12 +97,12 @@ func storeArgs(args map[string]any, depth int) (map[string]any, error) {
 	return out, nil
 }
 
-// storeValuer keeps what Value gives, as pgx does for every Valuer that has no
-// form of its own for the parameter's type, and with the same outcome for those
-// of pgtype that have one.
+// storeValuer keeps what Value gives. pgx does the same for every Valuer that has
+// no form of its own for the parameter's type, and has the same outcome for those
+// of pgtype that do.
 func storeValuer(x driver.Valuer, depth int) (any, error) {
-	// Value of a nil pointer whose method is the value type's would panic: it
-	// stands for NULL.
+	// A nil pointer panics in a Value method of its element type: it stands for
+	// NULL.
 	if rv := reflect.ValueOf(x); rv.Kind() == reflect.Pointer && rv.IsNil() &&
 		rv.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
 		return nil, nil
@@ -114,7 +114,7 @@ func storeValuer(x driver.Valuer, depth int) (any, error) {
 	return store(v, depth+1)
 }
 
-// storeReflect takes the types that are told by their kind.
+// storeReflect stores types according to their kind.
 func storeReflect(v any, depth int) (any, error) {
 	rv := reflect.ValueOf(v)
 	switch rv.Kind() {
@@ -144,7 +144,7 @@ func storePointer(rv reflect.Value, depth int) (any, error) {
 		return nil, nil
 	}
 	elem := rv.Elem()
-	// A method that only the pointer has is lost by following it.
+	// A method that only the pointer has would be lost by following it.
 	t := rv.Type()
 	if why := ambiguity(t); why != "" && ambiguity(t.Elem()) == "" {
 		return nil, refuse(rv.Interface(), why)
@@ -165,7 +165,7 @@ var basicTypes = map[reflect.Kind]reflect.Type{
 	reflect.Float32: reflect.TypeFor[float32](), reflect.Float64: reflect.TypeFor[float64](),
 }
 
-// storeNamed keeps a named type as the type it is made of.
+// storeNamed keeps a named type as its underlying type.
 func storeNamed(rv reflect.Value, basic reflect.Type, depth int) (any, error) {
 	t := rv.Type()
 	if why := ambiguity(t); why != "" {
@@ -213,7 +213,7 @@ func ambiguity(t reflect.Type) string {
 	return ""
 }
 
-// codecInterfaces are those by which a type tells pgx its value for one kind of
+// codecInterfaces are those by which a type gives pgx its value for one kind of
 // column.
 var codecInterfaces = []reflect.Type{
 	reflect.TypeFor[pgtype.ArrayGetter](), reflect.TypeFor[pgtype.BitsValuer](), reflect.TypeFor[pgtype.BoolValuer](),

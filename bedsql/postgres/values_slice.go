@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// storeSlice takes slices and arrays that the log does not keep as they are: of
+// storeSlice stores slices and arrays that the log does not keep as they are: of
 // named types, of pointers, of Valuers, pgtype.Array. pgx sends a slice as an
 // array, element by element, or as JSON, whole; what is kept must give both.
 func storeSlice(rv reflect.Value, depth int) (any, error) {
@@ -49,8 +49,8 @@ func elementAmbiguity(elem reflect.Type) string {
 }
 
 // plainSlice gives a slice of basic elements as one of Go's own types, one of
-// others (some of them NULL, or of different types) as []any, and one of slices
-// as a slice of those.
+// other elements (some NULL, or of different types) as []any, and a slice of
+// slices as a slice of those.
 func plainSlice(rv reflect.Value, depth int) (any, error) {
 	if basic, ok := basicTypes[rv.Type().Elem().Kind()]; ok && !isValuer(rv.Type().Elem()) && basic.Kind() != reflect.Uint8 {
 		out := reflect.MakeSlice(reflect.SliceOf(basic), rv.Len(), rv.Len())
@@ -74,7 +74,7 @@ func plainSlice(rv reflect.Value, depth int) (any, error) {
 	case elem.Kind() == reflect.Interface:
 		return out, nil
 	case (elem.Kind() == reflect.Slice || elem.Kind() == reflect.Array) && !isValuer(elem) && elem.Elem().Kind() != reflect.Uint8:
-		// pgx makes arrays of several dimensions of such types only.
+		// pgx makes arrays of several dimensions only of such types.
 		return nil, refuse(rv.Interface(), "only slices of slices of Go's own types can be")
 	}
 	return oneType(out), nil
@@ -95,9 +95,9 @@ func storeElement(v any, depth int) (any, error) {
 	return kept, err
 }
 
-// oneType gives elements of one basic type as a slice of that type, of pointers
-// to it when some are nil: when pgx has to tell the column's type by the
-// value's, it can do so for these and not for []any.
+// oneType gives elements of one basic type as a slice of that type, or of
+// pointers to it if some are nil: where pgx has to infer the column's type from
+// the value, it can do so for these and not for []any.
 func oneType(list []any) any {
 	var t reflect.Type
 	null := false

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"modernc.org/sqlite"
 )
@@ -57,8 +58,8 @@ func target(where location, bare, name string) (delivery.Target, error) {
 	}, nil
 }
 
-// readDSN gives where a DSN leads, the DSN for the driver, and the name that
-// it gives itself.
+// readDSN gives where a DSN leads, the DSN for the driver, and the name in its
+// bedDataSource.
 func readDSN(dsn string) (where location, bare, name string, err error) {
 	name, bare, err = splitDataSource(dsn)
 	if err != nil {
@@ -69,13 +70,18 @@ func readDSN(dsn string) (where location, bare, name string, err error) {
 	if err != nil {
 		return location{}, "", "", errors.New("sqlite: the DSN's parameters cannot be read: escape them as in a URL")
 	}
+	for key := range query {
+		if strings.EqualFold(key, attempt.SchemaParam) {
+			return location{}, "", "", errors.New("sqlite: " + attempt.SchemaParam + " in the DSN: SQLite has no schemas to keep receipts in, leave it out")
+		}
+	}
 	where, err = locate(bare, query)
 	where.query = query
 	return where, bare, name, err
 }
 
 // splitDataSource takes bedDataSource out of a DSN and leaves everything else
-// byte for byte. The driver shows nobody its parser.
+// byte for byte. The driver does not export its parser.
 func splitDataSource(dsn string) (name, bare string, err error) {
 	head, rawQuery := cutQuery(dsn)
 	if head == dsn {

@@ -27,14 +27,14 @@ func classify(err error) delivery.Class {
 			return delivery.Refused
 		}
 	}
-	// The context's end: the driver returns its error also when the statement
-	// was done a moment before it could be interrupted.
+	// The context ended: the driver returns its error even if the statement was
+	// done a moment before it could be interrupted.
 	return delivery.Unknown
 }
 
-// argumentErrors begin the texts of the errors that the driver (or
-// database/sql) makes of arguments that do not fit. They have no type or value
-// of their own.
+// argumentErrors are the beginnings of the errors that the driver (or
+// database/sql) makes of arguments that do not fit. They have no type or value of
+// their own.
 var argumentErrors = []string{
 	"missing argument with index ",
 	"missing named argument ",

@@ -11,8 +11,8 @@ import (
 )
 
 // writable makes a table and takes it back: BEGIN IMMEDIATE alone succeeds on a
-// file that is read-only. A file that somebody else is writing takes writes, and
-// is not waited for.
+// file that is read-only. A file that somebody else is writing to takes writes,
+// and is not waited for.
 func writable(ctx context.Context, conn driver.Conn) error {
 	if _, _, err := attempt.Exec(ctx, conn, "PRAGMA busy_timeout = 0", nil); err != nil {
 		return err

@@ -16,8 +16,8 @@ var neutralList string
 
 var neutral = dsnsettings.ReadNeutral(neutralList)
 
-// isNeutral reports whether a parameter is; of _pragma it is the pragma that
-// counts.
+// isNeutral reports whether a parameter is neutral; for _pragma the pragma
+// decides.
 func isNeutral(key, value string) bool {
 	if key != "_pragma" {
 		return neutral.Has(key)
@@ -27,8 +27,8 @@ func isNeutral(key, value string) bool {
 	return neutral.Has("_pragma=" + strings.TrimSpace(pragma))
 }
 
-// settings writes all parameters but the neutral ones, with defaults left out.
-// The driver runs pragmas in the order of their texts, which is also theirs here.
+// settings writes all parameters but the neutral ones, without defaults. The
+// driver runs pragmas in the order of their texts, which is their order here too.
 func settings(query url.Values) string {
 	var list []dsnsettings.Setting
 	for key, values := range query {

@@ -2,28 +2,9 @@ package sqlite
 
 import (
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 )
-
-// The list that the code reads is the one that is documented.
-func TestNeutralParametersAreThoseOfTheListAndEachHasAReason(t *testing.T) {
-	t.Parallel()
-	list, err := os.ReadFile("../../testdata/dsn/sqlite-neutral.txt")
-	if err != nil || string(list) != neutralList {
-		t.Fatalf("testdata/dsn/sqlite-neutral.txt is another list (%v)", err)
-	}
-	for line := range strings.Lines(neutralList) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "# ") {
-			continue
-		}
-		name, reason, _ := strings.Cut(line, " ")
-		if reason == "" || name != strings.ToLower(name) || !neutral[name] {
-			t.Errorf("%q has no reason, or is not in lower case", line)
-		}
-	}
-}
 
 func TestSettingsHoldNoSecretAddressOrAccount(t *testing.T) {
 	t.Parallel()
@@ -70,7 +51,7 @@ func TestSettingsThatLeadElsewhereOrCannotBeReadAreNotApplied(t *testing.T) {
 	}
 }
 
-// Logs that an older version left are compared by what it saw.
+// Entries that an older version left are compared by what it saw.
 func TestOlderSettingsAreWhatOlderVersionsMadeOfTheDSN(t *testing.T) {
 	t.Parallel()
 	for params, want := range map[string]string{"": "", "_pragma=foreign_keys(1)": "", "_timezone=Asia%2FTokyo&_dqs=0": "_dqs=false;_timezone=Asia/Tokyo", "_time_integer_format=unix&_time_format=sqlite": "_time_integer_format=unix"} {

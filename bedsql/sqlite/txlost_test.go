@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// lostIs checks what is said of the transaction and what is true of it.
+// lostIs checks that what the dialect says of the transaction is true.
 func lostIs(t *testing.T, c *sql.Conn, cause error, want bool) {
 	t.Helper()
 	if cause == nil {

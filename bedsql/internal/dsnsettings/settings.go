@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// Neutral are the parameters that are known to touch neither values nor places,
-// and those that belong to the one who dials. Any other is a setting.
+// Neutral holds the parameters that are known to touch neither values nor places,
+// and those that are the dialling side's own business. Any other is a setting.
 type Neutral map[string]bool
 
-// ReadNeutral reads a list: a parameter and, behind a blank, the reason, one in
-// a line. Names are lower case.
+// ReadNeutral reads a list, one parameter a line: its name in lower case, a blank
+// and the reason.
 func ReadNeutral(list string) Neutral {
 	n := Neutral{}
 	for line := range strings.Lines(list) {
@@ -43,7 +43,7 @@ func Format(settings []Setting) string {
 
 var errForm = errors.New("they are not of the form key=value;key=value")
 
-// Parse reads what Format wrote. Its error tells nothing of the values.
+// Parse reads what Format wrote. Its error quotes none of the values.
 func Parse(text string) ([]Setting, error) {
 	var settings []Setting
 	if text == "" {

@@ -2,6 +2,7 @@
 package errorcodes
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/bedsql/bed/listener/delivery"
@@ -10,23 +11,47 @@ import (
 // Codes gives the class of each code that is listed.
 type Codes map[string]delivery.Class
 
-// Read reads a list: in a line the class, the code and the reason, with tabs
-// between them.
+// classes are by the names under which lists have them.
+var classes = func() map[string]delivery.Class {
+	named := map[string]delivery.Class{}
+	for _, c := range []delivery.Class{delivery.Unknown, delivery.Retryable, delivery.Refused, delivery.Duplicate} {
+		named[c.String()] = c
+	}
+	return named
+}()
+
+// Read reads a list: each line has the class, the code and the reason, separated
+// by tabs, is empty, or begins with # for a comment. The list is part of the
+// program, so Read panics, naming the line, if it cannot be read: a line that was
+// skipped would leave its code retryable.
 func Read(list string) Codes {
 	codes := Codes{}
+	number := 0
 	for line := range strings.Lines(list) {
-		fields := strings.Split(line, "\t")
-		for _, class := range []delivery.Class{delivery.Unknown, delivery.Retryable, delivery.Refused, delivery.Duplicate} {
-			if len(fields) == 3 && fields[0] == class.String() {
-				codes[fields[1]] = class
-			}
+		number++
+		line = strings.TrimRight(line, "\n")
+		if strings.TrimSpace(line) == "" || line[0] == '#' {
+			continue
 		}
+		fields := strings.Split(line, "\t")
+		bad := func(what string) { panic(fmt.Sprintf("errorcodes: line %d, %q: %s", number, line, what)) }
+		if len(fields) != 3 || fields[1] == "" || strings.TrimSpace(fields[2]) == "" {
+			bad("it has to have a class, a code and a reason, with tabs between them")
+		}
+		class, known := classes[fields[0]]
+		if !known {
+			bad("there is no such class")
+		}
+		if _, twice := codes[fields[1]]; twice {
+			bad("the code is listed already")
+		}
+		codes[fields[1]] = class
 	}
 	return codes
 }
 
-// Class is that of the first of the names of an error that is listed, the
-// narrowest first. Without any it is retryable: the server did answer.
+// Class is that of the first listed name of an error; the names come narrowest
+// first. Without any it is retryable: the server did answer.
 func (c Codes) Class(names ...string) delivery.Class {
 	for _, name := range names {
 		if class, ok := c[name]; ok {

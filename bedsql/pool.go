@@ -1,0 +1,96 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"sync"
+	"time"
+
+	"github.com/bedsql/bed/internal/attempt"
+)
+
+// Bounds of a connector's own connections.
+const (
+	maxOwnConns = 32 // in use or idle
+	maxIdleTime = time.Minute
+)
+
+// connPool holds a connector's own connections: for retries whose caller's
+// connection is gone, for staged soft transactions, and for erasing receipts.
+// Nothing but attempts runs on them, so they hold no session state.
+type connPool struct {
+	c  *connector
+	db func() *sql.DB // opened at first use
+}
+
+func newConnPool(c *connector) *connPool {
+	p := &connPool{c: c}
+	p.db = sync.OnceValue(func() *sql.DB {
+		db := sql.OpenDB(p)
+		db.SetMaxOpenConns(maxOwnConns)
+		db.SetMaxIdleConns(maxOwnConns)
+		db.SetConnMaxIdleTime(maxIdleTime)
+		return db
+	})
+	return p
+}
+
+// Driver implements driver.Connector.
+func (p *connPool) Driver() driver.Driver { return p.c.driver }
+
+// Connect implements driver.Connector.
+func (p *connPool) Connect(ctx context.Context) (driver.Conn, error) {
+	session, err := p.c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &pooledConn{Session: session}, nil
+}
+
+// pooledConn is a connection of the pool.
+type pooledConn struct {
+	attempt.Session
+	used bool
+}
+
+// ResetSession implements driver.SessionResetter.
+func (p *pooledConn) ResetSession(ctx context.Context) error {
+	if r, ok := p.Conn.(driver.SessionResetter); ok {
+		return r.ResetSession(ctx)
+	}
+	return nil
+}
+
+// IsValid implements driver.Validator.
+func (p *pooledConn) IsValid() bool {
+	v, ok := p.Conn.(driver.Validator)
+	return !ok || v.IsValid()
+}
+
+// attempt runs f as one attempt on a connection of the pool. One that was used
+// before is checked first if that is worth a round trip. The driver is not
+// called through sql.Conn, which would run a write again after driver.ErrBadConn.
+func (p *connPool) attempt(ctx context.Context, checked bool, f func(driver.Conn) attempt.Outcome) (out attempt.Outcome) {
+	readOnly := p.c.dialect.ReadOnly
+	for stale := true; stale; {
+		conn, err := p.db().Conn(ctx)
+		if err != nil {
+			return attempt.Outcome{Err: err, Class: p.c.dialect.DialClass(err)}
+		}
+		_ = conn.Raw(func(dc any) error {
+			conn := dc.(*pooledConn)
+			if stale = checked && conn.used && attempt.Ping(ctx, &conn.Session) != nil; stale {
+				return driver.ErrBadConn
+			}
+			conn.used = true
+			out = f(&conn.Session)
+			if out.ConnLost || readOnly != nil && out.Err != nil && readOnly(out.Err) {
+				return driver.ErrBadConn // the pool drops it
+			}
+			return nil
+		})
+		_ = conn.Close()
+	}
+	return out
+}
