@@ -30,10 +30,5 @@ func (c *Config) retryDelay(tries int) time.Duration {
 
 // storeBackOff paces the repetition of a write to the log that failed.
 func storeBackOff() *backoff.ExponentialBackOff {
-	return &backoff.ExponentialBackOff{
-		InitialInterval:     50 * time.Millisecond,
-		RandomizationFactor: jitter.Factor(),
-		Multiplier:          2,
-		MaxInterval:         2 * time.Second,
-	}
+	return jitter.BackOff(50*time.Millisecond, 2*time.Second)
 }

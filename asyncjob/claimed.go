@@ -161,9 +161,10 @@ func (u *claimed) judge(a try, late bool) result {
 		verdict.Err = "" // it was cut off by the end of the job, which says nothing of it
 		return u.pushBack(verdict)
 	}
-	if elsewhere := (*placeError)(nil); errors.As(a.Err, &elsewhere) {
-		d.block(u.logger(), elsewhere, elsewhere.Error())
-		return u.block(elsewhere)
+	place, schema := (*placeError)(nil), (*attempt.SchemaError)(nil)
+	if errors.As(a.Err, &place) || errors.As(a.Err, &schema) {
+		d.block(u.logger(), a.Err, a.Err.Error())
+		return u.block(a.Err)
 	}
 	if said, ok := d.src.needsOperator(a.Err); ok {
 		d.lackReceipts(a.Err)
@@ -177,7 +178,7 @@ func (u *claimed) judge(a try, late bool) result {
 		return u.pushBack(verdict)
 	case a.NoConn:
 		return u.retryLater(a, late, verdict)
-	case a.Answered:
+	case a.Told:
 		return u.remove(a.Outcome)
 	case a.Voided:
 		verdict := txlog.Verdict{Err: a.Err.Error()}
@@ -359,5 +360,5 @@ func (u *claimed) tell(out attempt.Outcome, begun time.Time) {
 
 // logger never gets a parameter's value: only what names the unit.
 func (u *claimed) logger() logrus.FieldLogger {
-	return u.drain.logger().WithFields(logrus.Fields{"log": u.ID, "transaction": u.TransactionID, "tries": u.Tries})
+	return u.drain.logger().WithFields(logrus.Fields{"entry": u.ID, "transaction": u.TransactionID, "tries": u.Tries})
 }

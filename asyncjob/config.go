@@ -71,7 +71,10 @@ type Config struct {
 	Lease time.Duration
 	// Concurrency is how many units of one data source are delivered at the
 	// same time, each on a connection of its own. SQLite, which has one writer
-	// at a time, is always delivered to one by one. Defaults to 16.
+	// at a time, is always delivered to one by one. While applications that use
+	// the log write to the data source, at least once a second, there are fewer:
+	// one for all jobs together, and more as long as that makes none take
+	// longer; then units are not joined by DeliveryBatch either. Defaults to 16.
 	Concurrency int
 	// DeliveryBatch is how many units may be delivered in one local transaction
 	// when more wait than there are connections. It is a good deal faster than
@@ -79,12 +82,13 @@ type Config struct {
 	// through, and all of them are in doubt when COMMIT is not answered. Should
 	// one fail they are rolled back and each is delivered on its own, so all
 	// tables have to be transactional. Units that are delivered exactly once,
-	// or are in doubt already, are never joined. Bus is told of joined units once
-	// they are through. Defaults to 1: none.
+	// or are in doubt already, are never joined. Events of joined units are
+	// published once they are through. Defaults to 1: none.
 	DeliveryBatch int
-	// UnknownDataSourceDelay is how long a unit rests that could not be
-	// delivered because of the job's configuration: its data source is not
-	// among the targets, or has other settings there. No try is counted.
+	// UnknownDataSourceDelay is how long a unit rests that cannot be delivered for a
+	// reason that only an operator can mend: its data source is not among the
+	// targets, its settings cannot be applied there, or its receipt cannot be kept
+	// (no table, no rights, another place than the log names). No try is counted.
 	// Defaults to 60 s.
 	UnknownDataSourceDelay time.Duration
 	// ShutdownTimeout bounds what is in flight once a round's context is done;
@@ -109,8 +113,9 @@ type Config struct {
 	// of what a database says of a delivery they hold only its codes, the whole
 	// text is in the log's last_error. Defaults to logrus's standard logger.
 	Logger logrus.FieldLogger
-	// Bus is told of each attempt and each parked unit, with
-	// listener.AsyncJob as the origin. Defaults to none.
+	// Bus is told, with listener.AsyncJob as the origin, of the beginning and the end
+	// of each attempt and of each unit that is parked; those who SubscribeAll also get
+	// ReceiptsPurged. Defaults to none.
 	Bus *listener.Bus
 	// OnProgress is called with what a round has done so far, after each unit
 	// and each data source found unreachable: from several goroutines, but one

@@ -23,6 +23,9 @@ const (
 	// idleProbe is how often a data source is probed that has no work and is not
 	// known to be reachable.
 	idleProbe = 30 * time.Second
+	// othersEvery is how often a drain asks who else writes to the data source at the most;
+	// applications tell every few seconds, so that what they told counts for othersFor.
+	othersEvery, othersFor = 2 * time.Second, 15 * time.Second
 	// slotWait is how long a drain that is limited waits at the most before it looks again.
 	slotWait = time.Second
 )
@@ -33,6 +36,9 @@ type control struct {
 	journal   *journal.Journal
 	job, name string
 	log       logrus.FieldLogger
+	// answerWithin bounds what a round has to know before it goes on, so that a log
+	// that does not answer ends the round and not the job.
+	answerWithin time.Duration
 	// after is time.After; a test has its own.
 	after func(time.Duration) <-chan time.Time
 
@@ -40,6 +46,16 @@ type control struct {
 	beat   time.Time
 	purged time.Time
 	seen   map[string]seen
+	writes map[string]*others
+}
+
+// others is what is known of who else writes to a data source.
+type others struct {
+	asked   time.Time
+	minutes map[int64]int64
+	// until is until when applications are taken to write.
+	until time.Time
+	jobs  int
 }
 
 // seen is what was told of a data source.
@@ -50,8 +66,8 @@ type seen struct {
 
 func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *control {
 	c := &control{
-		journal: journal.Of(storage), job: journal.NewID(), log: log, seen: map[string]seen{},
-		after: time.After,
+		journal: journal.Of(storage), job: journal.NewID(), log: log, seen: map[string]seen{}, writes: map[string]*others{},
+		answerWithin: cfg.Lease, after: time.After,
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -140,7 +156,7 @@ func (c *control) reserve(ctx context.Context, dataSource string, want int) (n i
 		if c.journal == nil {
 			return want, false, nil
 		}
-		n, wait, control, err := c.journal.Reserve(ctx, dataSource, want)
+		n, wait, control, err := c.reserveOnce(ctx, dataSource, want)
 		switch {
 		case errors.Is(err, journal.ErrOff):
 			return want, false, nil
@@ -157,11 +173,69 @@ func (c *control) reserve(ctx context.Context, dataSource string, want int) (n i
 	}
 }
 
+func (c *control) reserveOnce(ctx context.Context, dataSource string, want int) (int, time.Duration, journal.Control, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.answerWithin)
+	defer cancel()
+	return c.journal.Reserve(ctx, dataSource, want)
+}
+
+// others tells whether applications write to a data source at the moment, at
+// least one write a second, and how many jobs deliver to it. It goes by what they
+// tell operators; a log that does not keep it knows of nobody.
+func (c *control) others(ctx context.Context, dataSource string) (writing bool, jobs int) {
+	if c.journal == nil {
+		return false, 1
+	}
+	now := time.Now()
+	c.mu.Lock()
+	o := c.writes[dataSource]
+	if o == nil {
+		o = &others{jobs: 1}
+		c.writes[dataSource] = o
+	}
+	ask := now.Sub(o.asked) >= othersEvery
+	if ask {
+		o.asked = now
+	}
+	c.mu.Unlock()
+	var minutes map[int64]int64
+	if ask {
+		_ = c.tell(ctx, "who writes to the data source", func(ctx context.Context) (err error) {
+			minutes, jobs, err = c.journal.Writers(ctx, dataSource)
+			return err
+		})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if minutes != nil {
+		o.heard(minutes, jobs, now)
+	}
+	return now.Before(o.until), o.jobs
+}
+
+// heard takes in what was written for callers in each of the last minutes, so far.
+func (o *others) heard(minutes map[int64]int64, jobs int, now time.Time) {
+	var news int64
+	for minute, n := range minutes {
+		news += n - o.minutes[minute]
+	}
+	few := int64(othersEvery / time.Second)
+	if o.minutes == nil { // what was told in the last minutes is all news
+		few = 60
+	}
+	if news >= few {
+		o.until = now.Add(othersFor)
+	}
+	o.minutes, o.jobs = minutes, max(1, jobs)
+}
+
 // paused reports whether operators have paused a data source.
 func (c *control) paused(ctx context.Context, dataSource string) (bool, error) {
 	if c.journal == nil {
 		return false, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.answerWithin)
+	defer cancel()
 	control, err := c.journal.Control(ctx, dataSource)
 	if errors.Is(err, journal.ErrOff) {
 		return false, nil

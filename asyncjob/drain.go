@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/txlog"
 )
@@ -125,12 +127,17 @@ func (d *drain) pause() {
 // claimAll claims units and has them delivered until there are no more. The
 // next are claimed while the last of those before are being delivered.
 func (d *drain) claimAll() error {
-	removals := newRemovals(d, d.concurrency())
-	defer removals.close()
+	removals := d.removals()
+	defer removals.Close(context.Background())
 	var work *queue
 	work = newQueue(d.concurrency(), d.job.cfg.DeliveryBatch, func(units []*claimed) {
+		began := time.Now()
 		d.job.guard(func() { batch(units).deliver() })
+		rest := time.Duration(0)
 		if d.src != nil && slices.ContainsFunc(units, func(u *claimed) bool { return u.result.kind == delivered }) {
+			if now := time.Now(); len(units) == 1 {
+				rest = d.src.pace.delivered(now.Sub(began), now)
+			}
 			work.widen(d.src.goesWell())
 		}
 		for _, u := range units {
@@ -138,7 +145,10 @@ func (d *drain) claimAll() error {
 				u.end()
 				continue
 			}
-			removals.add(u)
+			removals.Behind(d.writes, u.leaving())
+		}
+		if rest > 0 {
+			jitter.Sleep(d.ctx, rest)
 		}
 	})
 	defer work.idle()
@@ -179,9 +189,11 @@ func (d *drain) claimAll() error {
 func (d *drain) allowed(most int) (n int, paused bool, err error) {
 	d.job.beat(d.ctx, nil)
 	if d.src != nil {
-		if some := d.src.inFlight(); some < d.src.concurrency {
+		if some := d.src.approach(); some < d.src.concurrency {
 			most = min(most, firstPerWorker*some)
 		}
+		writing, jobs := d.job.control.others(d.ctx, d.name)
+		d.src.pace.share(writing, jobs, time.Now())
 	}
 	return d.job.control.reserve(d.ctx, d.name, most)
 }

@@ -70,7 +70,7 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 	}
 	j.control = newControl(storage, &cfg, j.log)
 	receipts := attempt.Receipts{
-		LogID: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
+		LogIdentity: storage.Identity(), Retention: j.cfg.ReceiptRetention, KeyRetention: j.cfg.KeyRetention,
 	}
 	for name, t := range targets {
 		j.sources[name] = newSource(name, t, storage, receipts, &j.cfg, j.log)
@@ -140,7 +140,9 @@ func (j *Job) Run(ctx context.Context) error {
 	return nil
 }
 
-// tick begins a round of each data source that has work and is not served yet.
+// tick is what each time of the schedule does: it asks the log which data sources
+// have work, records that the job is alive, begins what look does, and begins a round
+// of each data source that has work and is not served yet.
 func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
 	due, err := j.due(s.ctx)
 	if err != nil && s.ctx.Err() == nil {

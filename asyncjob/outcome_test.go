@@ -292,7 +292,7 @@ func TestAUnitWithOtherSettingsWaitsAndSaysBoth(t *testing.T) {
 	}
 	warned := 0
 	for _, e := range hook.AllEntries() {
-		if e.Level == logrus.WarnLevel && e.Data["log"] == other.ID {
+		if e.Level == logrus.WarnLevel && e.Data["entry"] == other.ID {
 			warned++
 		}
 	}

@@ -12,9 +12,11 @@ import (
 type queue struct {
 	// work is done on up to most units at a time, each of another transaction.
 	work func([]*claimed)
-	// limit is how many workers there may be at the most, now how many there may be now.
+	// limit is the most workers that there may ever be; now, up to limit, is the
+	// most at present (see widen).
 	limit, now int
-	most       int
+	// most is how many units work is given at a time.
+	most int
 
 	mu sync.Mutex
 	// changed: fewer units wait, or a worker has ended.
@@ -70,7 +72,8 @@ func (q *queue) start() {
 	}
 }
 
-// widen lets up to n workers be.
+// widen lets up to n workers be. Those that are too many end behind what they are
+// at.
 func (q *queue) widen(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,7 +101,10 @@ func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 	defer q.mu.Unlock()
 	// While there is not enough for all workers, nobody takes more than its share.
 	share := max(1, min(q.most, q.waiting/q.limit))
-	if q.now < q.limit {
+	switch {
+	case q.workers > q.now:
+		share = 0
+	case q.now < q.limit:
 		share = 1
 	}
 	still := on[:0]

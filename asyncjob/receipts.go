@@ -9,42 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/txlog"
 )
-
-// erasable reports whether no attempt can need the receipt of a delivered unit
-// any more: every attempt ended with a definite answer to an owner that never
-// lost its lease.
-func erasable(u *txlog.Unit, found bool) bool {
-	return u.Receipt != "" && u.Fingerprint == "" && !u.InDoubt && !found
-}
-
-// erase deletes receipts of units whose entries are gone. What cannot be deleted
-// stays for its retention.
-func (d *drain) erase(units []*txlog.Unit) {
-	if len(units) == 0 || d.src == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.ProbeTimeout)
-	defer cancel()
-	ids := map[*session][]string{}
-	for _, u := range units {
-		in, leave, err := d.src.session(u) // another may find another table
-		if err == nil {
-			defer leave()
-			ids[in] = append(ids[in], u.Receipt)
-		}
-	}
-	for in, ids := range ids {
-		dialect := in.target.Dialect
-		err := in.onConn(ctx, func(conn driver.Conn) error {
-			return attempt.ReceiptRights(ctx, dialect, conn, attempt.EraseReceipts(ctx, dialect, conn, ids))
-		})
-		if err != nil && !d.job.receiptsStay(d.tally, d.src, err) {
-			d.src.log.WithField("error", dialect.Describe(err)).Info("receipts could not be erased, they stay for their retention")
-		}
-	}
-}
 
 // receiptsKey names the concerns about the receipts of a data source, which its
 // deliveries do not settle.
@@ -107,12 +72,21 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 	defer cancel()
 	dialect := s.own.target.Dialect
 	erased, end := 0, time.Now().Add(s.purgeFor)
+	kept := s.own.kept
 	err := s.own.onConn(ctx, func(conn driver.Conn) error {
+		// The job's own DSN need not name what the applications' do.
+		schema, known, err := j.storage.ReceiptSchema(ctx, s.name)
+		if err != nil {
+			return err
+		}
+		if known {
+			kept.Schema = schema
+		}
 		for {
-			next, n, err := attempt.PurgeReceipts(ctx, dialect, conn, s.receipts, from, j.storage.Missing)
+			next, n, err := attempt.PurgeReceipts(ctx, dialect, conn, kept, from, j.storage.Missing)
 			erased, from = erased+n, next
 			if err != nil || next == "" || time.Now().After(end) {
-				return attempt.ReceiptRights(ctx, dialect, conn, err)
+				return attempt.ReceiptRights(ctx, dialect, conn, kept, err)
 			}
 		}
 	})
@@ -126,7 +100,7 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 	case err != nil && j.receiptsStay(t, s, err):
 	case err != nil:
 		level := logrus.WarnLevel
-		if attempt.NoReceipts(dialect, err) || round.Err() != nil {
+		if attempt.NoReceipts(dialect, kept, err) || round.Err() != nil {
 			level = logrus.DebugLevel // no unit left a receipt there; or the job ends
 		}
 		s.log.WithField("error", dialect.Describe(err)).Log(level, "receipts could not be purged")

@@ -53,7 +53,7 @@ type DataSourceReport struct {
 	// writes, or nil. A data source found unreachable has no units claimed.
 	Unreachable error
 	// Blocked is why units of it cannot be delivered until an operator acts: the
-	// data source is unknown or its settings differ, rights or a table are
+	// data source is unknown, its settings cannot be applied, rights or a table are
 	// missing. nil when there is nothing of that kind.
 	Blocked error
 	// Purge is why its receipts could not be erased or purged for want of

@@ -19,6 +19,8 @@ import (
 type session struct {
 	target delivery.Target
 	pool   *sql.DB
+	// kept says how receipts are written in it.
+	kept attempt.Receipts
 	// ensured: the table of receipts is there.
 	ensured atomic.Bool
 	// place is where; nil until somebody asked.
@@ -27,8 +29,9 @@ type session struct {
 	users int
 }
 
-func newSession(t delivery.Target, concurrency int) *session {
-	s := &session{target: t, pool: sql.OpenDB(t.Greeted())}
+func newSession(t delivery.Target, r attempt.Receipts, concurrency int) *session {
+	r.Schema = t.ReceiptSchema
+	s := &session{target: t, pool: sql.OpenDB(t.Greeted()), kept: r}
 	s.pool.SetMaxOpenConns(concurrency)
 	s.pool.SetMaxIdleConns(concurrency)
 	// A target is idle most of the time: its connections need not be held.
@@ -67,7 +70,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Stor
 	d := s.target.Dialect
 	place := s.place.Load()
 	if place == nil && u.Place != "" {
-		found, err := attempt.ReceiptPlace(ctx, d, conn)
+		found, err := attempt.ReceiptPlace(ctx, d, conn, s.kept)
 		if err != nil {
 			return err
 		}
@@ -80,7 +83,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Stor
 		return &placeError{u.Place, *place}
 	}
 	if !s.ensured.Load() {
-		if err := attempt.EnsureReceipts(ctx, d, conn); err != nil {
+		if err := attempt.LocateReceipts(ctx, d, conn, log, u.DataSource, s.kept); err != nil {
 			return err
 		}
 		s.ensured.Store(true)
@@ -89,7 +92,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Stor
 		return nil
 	}
 	if place == nil {
-		found, err := attempt.ReceiptPlace(ctx, d, conn)
+		found, err := attempt.ReceiptPlace(ctx, d, conn, s.kept)
 		if err != nil {
 			return err
 		}
@@ -116,6 +119,8 @@ type sessions struct {
 // says why the job has none.
 func (s *source) session(u *txlog.Unit) (*session, func(), error) {
 	switch {
+	case u.SettingsOlder && s.own.target.ReceiptSchema != "" && u.Receipt != "":
+		return nil, nil, s.settingsDiffer(u, errors.New("an older version wrote it, which kept its receipt in no schema of its own"))
 	case u.Settings == s.own.target.Settings, u.SettingsOlder && u.Settings == s.own.target.OlderSettings:
 		return s.own, func() {}, nil
 	case u.SettingsOlder:
@@ -138,7 +143,7 @@ func (s *source) session(u *txlog.Unit) (*session, func(), error) {
 		if err != nil {
 			return nil, nil, s.settingsDiffer(u, err)
 		}
-		found = newSession(t, s.concurrency)
+		found = newSession(t, s.receipts, s.concurrency)
 	}
 	found.users++
 	s.others.list = append(s.others.list, found)

@@ -3,6 +3,8 @@ package asyncjob
 import (
 	"context"
 	"time"
+
+	"github.com/bedsql/bed/internal/jitter"
 )
 
 // writeGrace is how long verdicts may still be written after what was in
@@ -37,13 +39,8 @@ func newShutdown(ctx context.Context, timeout time.Duration) *shutdown {
 func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		select {
-		case <-t.C:
-			cancel()
-		case <-longer.Done():
-		}
+		jitter.Sleep(longer, d)
+		cancel()
 	})
 	return longer, func() {
 		stop()

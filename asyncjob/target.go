@@ -37,6 +37,9 @@ func (ts Targets) validate() error {
 		if t.Dialect == nil {
 			bad(name, "Dialect is nil: make the target from a DSN with the package of its database")
 		}
+		if err := attempt.CheckReceiptSchema(&t); err != nil {
+			bad(name, "%w", err)
+		}
 		if t.AutocommitOff {
 			bad(name, "its DSN turns autocommit off, which would leave every delivery uncommitted: remove it from the DSN")
 		}
@@ -74,6 +77,9 @@ type source struct {
 	purgedTo string
 	// purging: it goes on in the next round.
 	purging bool
+
+	// pace is for when applications write to it too.
+	pace pace
 }
 
 func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.Receipts, cfg *Config, log logrus.FieldLogger) *source {
@@ -89,7 +95,8 @@ func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.
 	if t.Dialect.Flavor == txlog.FlavorSQLite {
 		s.concurrency = 1
 	}
-	s.own = newSession(t, s.concurrency)
+	s.own = newSession(t, r, s.concurrency)
+	s.pace.most = s.concurrency
 	return s
 }
 
@@ -137,8 +144,9 @@ func (s *source) unreachable(err error) {
 	s.down, s.window = true, 1
 }
 
-// inFlight is how many units may be in flight now.
-func (s *source) inFlight() int {
+// approach is how many units may be in flight while the data source is approached
+// after an outage; else all that may ever be.
+func (s *source) approach() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.window == 0 {
@@ -147,20 +155,21 @@ func (s *source) inFlight() int {
 	return s.window
 }
 
-// goesWell notes that something was delivered: one more may then be in flight than
-// before, which doubles their number each time that all of them are through. It
-// gives how many may be.
+// inFlight is how many units may be in flight now.
+func (s *source) inFlight() int { return min(s.approach(), s.pace.inFlight()) }
+
+// goesWell notes that a unit was delivered, and widens the window by one: it doubles
+// each time that all units in flight are through. It returns how many units may be
+// in flight now.
 func (s *source) goesWell() int {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.window == 0 {
-		return s.concurrency
+	if s.window != 0 {
+		if s.window++; s.window >= s.concurrency {
+			s.window = 0
+		}
 	}
-	if s.window++; s.window >= s.concurrency {
-		s.window = 0
-		return s.concurrency
-	}
-	return s.window
+	s.mu.Unlock()
+	return s.inFlight()
 }
 
 // panicError is a driver's panic during an attempt.
@@ -178,7 +187,7 @@ func (s *source) describe(err error) string {
 	return s.own.target.Dialect.Describe(err)
 }
 
-// attempt is one attempt to deliver a unit.
+// try is one attempt to deliver a unit, with what only the job knows of it.
 type try struct {
 	attempt.Outcome
 	// NoConn: there was no connection to try it on, or no table of receipts:
@@ -233,12 +242,12 @@ func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *
 	a.Outcome = s.replay(ctx, in, conn, u)
 	switch {
 	case a.Err == nil || u.Receipt == "":
-	case attempt.NoReceipts(dialect, a.Err): // the table was there, and is gone
+	case attempt.NoReceipts(dialect, in.kept, a.Err): // the table was there, and is gone
 		in.ensured.Store(false)
 		in.place.Store(nil)
 		a.NoConn = true
 	case !a.ConnLost:
-		a.Err = attempt.ReceiptRights(ctx, dialect, conn, a.Err)
+		a.Err = attempt.ReceiptRights(ctx, dialect, conn, in.kept, a.Err)
 	}
 	return in.known(a)
 }
@@ -251,9 +260,9 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 		}
 	}()
 	if u.NotReplayable != "" {
-		return attempt.Void(ctx, in.target.Dialect, conn, u, s.receipts)
+		return attempt.Void(ctx, in.target.Dialect, conn, u, in.kept)
 	}
-	return attempt.Replay(ctx, in.target.Dialect, conn, u, s.receipts)
+	return attempt.Replay(ctx, in.target.Dialect, conn, u, in.kept)
 }
 
 // look asks for the receipt of u: Found, if an attempt has left it; no error, if
@@ -266,7 +275,7 @@ func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) 
 			if err := in.receipts(ctx, conn, s.storage, u); err != nil {
 				return err
 			}
-			out, err = attempt.Look(ctx, in.target.Dialect, conn, u, s.receipts)
+			out, err = attempt.Look(ctx, in.target.Dialect, conn, u, in.kept)
 			return err
 		})
 	}
