@@ -13,7 +13,7 @@ type overviewAnswer struct {
 	Funnel ops.Funnel `json:"funnel"`
 }
 
-func (c *Console) overviewCall(w http.ResponseWriter, r *http.Request, _ person) error {
+func (s api) overviewCall(w http.ResponseWriter, r *http.Request, _ person) error {
 	q, err := queryOf(r, "hours")
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func (c *Console) overviewCall(w http.ResponseWriter, r *http.Request, _ person)
 		}
 		hours = int(min(n, 168))
 	}
-	o, err := c.store().Overview(r.Context(), ops.OverviewOptions{Hours: hours})
+	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: hours})
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func plus(a, b ops.Funnel) ops.Funnel {
 	}
 }
 
-func (c *Console) entriesCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) entriesCall(w http.ResponseWriter, r *http.Request, p person) error {
 	q, err := queryOf(r, append([]string{"after", "limit"}, filterNames...)...)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (c *Console) entriesCall(w http.ResponseWriter, r *http.Request, p person) 
 	if err != nil {
 		return err
 	}
-	list, err := c.store().Entries(r.Context(), f, page)
+	list, err := s.store().Entries(r.Context(), f, page)
 	if err != nil {
 		return err
 	}
@@ -88,12 +88,12 @@ func filterCall(r *http.Request, p person) (ops.Filter, error) {
 	return filterOf(q.Get, p)
 }
 
-func (c *Console) countCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) countCall(w http.ResponseWriter, r *http.Request, p person) error {
 	f, err := filterCall(r, p)
 	if err != nil {
 		return err
 	}
-	n, err := c.store().Count(r.Context(), f, -1)
+	n, err := s.store().Count(r.Context(), f, -1)
 	if err != nil {
 		return err
 	}
@@ -101,12 +101,12 @@ func (c *Console) countCall(w http.ResponseWriter, r *http.Request, p person) er
 	return nil
 }
 
-func (c *Console) kindsCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) kindsCall(w http.ResponseWriter, r *http.Request, p person) error {
 	f, err := filterCall(r, p)
 	if err != nil {
 		return err
 	}
-	kinds, err := c.store().Kinds(r.Context(), f)
+	kinds, err := s.store().Kinds(r.Context(), f)
 	if err != nil {
 		return err
 	}
@@ -128,15 +128,11 @@ type statementAnswer struct {
 	Parameters *[]ops.Parameter `json:"parameters,omitempty"`
 }
 
-func (c *Console) entryCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) entryCall(w http.ResponseWriter, r *http.Request, p person) error {
 	if _, err := queryOf(r, "reveal"); err != nil {
 		return err
 	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	d, err := c.store().Entry(r.Context(), id)
+	d, err := s.entryOf(r)
 	if err != nil {
 		return err
 	}
@@ -145,7 +141,7 @@ func (c *Console) entryCall(w http.ResponseWriter, r *http.Request, p person) er
 		a.Statements[i].Statement = s
 	}
 	if wantsValues(r) {
-		v, err := c.store().Reveal(r.Context(), d.ID, p.by(""))
+		v, err := s.store().Reveal(r.Context(), d.ID, p.by(""))
 		if err != nil {
 			return err
 		}
@@ -186,12 +182,12 @@ func trialOf(t *ops.Trial) trialAnswer {
 	return a
 }
 
-func (c *Console) actCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) actCall(w http.ResponseWriter, r *http.Request, p person) error {
 	a := ops.Action(r.PathValue("action"))
 	switch a {
 	case ops.Retry, ops.Park, ops.Discard, ops.Try:
 	default:
-		return &failure{status: http.StatusNotFound, text: "There is no such action."}
+		return noSuchAction()
 	}
 	var body struct {
 		Reason string `json:"reason"`
@@ -208,28 +204,22 @@ func (c *Console) actCall(w http.ResponseWriter, r *http.Request, p person) erro
 		return err
 	}
 	if a == ops.Try {
-		t, err := c.store().Try(r.Context(), id, p.by(reason))
+		t, err := s.store().Try(r.Context(), id, p.by(reason))
 		if err != nil {
 			return err
 		}
 		writeJSON(w, http.StatusOK, trialOf(t))
 		return nil
 	}
-	if err := c.store().Act(r.Context(), a, id, p.by(reason)); err != nil {
+	if err := s.store().Act(r.Context(), a, id, p.by(reason)); err != nil {
 		return err
 	}
-	c.events.changed()
+	s.events.changed()
 	writeJSON(w, http.StatusOK, done{a, 1})
 	return nil
 }
 
-// done says what was done.
-type done struct {
-	Action ops.Action `json:"action"`
-	Count  int        `json:"count"`
-}
-
-func (c *Console) bulkCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) bulkCall(w http.ResponseWriter, r *http.Request, p person) error {
 	var body struct {
 		Filter *struct {
 			DataSource  string `json:"dataSource"`
@@ -260,7 +250,7 @@ func (c *Console) bulkCall(w http.ResponseWriter, r *http.Request, p person) err
 	if !body.Count.given || body.Count.n < 0 {
 		return badRequest("count says how many entries the filter is to match.", "")
 	}
-	n, err := c.bulk(r, p, body.Action, f, body.Count.n, body.Reason)
+	n, err := s.bulk(r, p, body.Action, f, body.Count.n, body.Reason)
 	if err != nil {
 		return err
 	}
@@ -268,29 +258,7 @@ func (c *Console) bulkCall(w http.ResponseWriter, r *http.Request, p person) err
 	return nil
 }
 
-// bulk acts on all that a filter matches.
-func (c *Console) bulk(r *http.Request, p person, action string, f ops.Filter, count int64, reason string) (done, error) {
-	a := ops.Action(action)
-	switch a {
-	case ops.Retry, ops.Park, ops.Discard:
-	default:
-		return done{}, badRequest("action is retry, park or discard.", "")
-	}
-	reason, err := reasonFor(a, reason)
-	if err != nil {
-		return done{}, err
-	}
-	if count > ops.MaxBulk {
-		return done{}, badRequest("At most 100,000 entries are changed at once: narrow the filter.", "")
-	}
-	if err := c.store().ActAll(r.Context(), a, f, int(count), p.by(reason)); err != nil {
-		return done{}, err
-	}
-	c.events.changed()
-	return done{a, int(count)}, nil
-}
-
-func (c *Console) sourceCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) sourceCall(w http.ResponseWriter, r *http.Request, p person) error {
 	var body decision
 	if err := readJSON(r, &body); err != nil {
 		return err
@@ -299,43 +267,14 @@ func (c *Console) sourceCall(w http.ResponseWriter, r *http.Request, p person) e
 	if body.PerSecond.given {
 		perSecond = body.PerSecond.n
 	}
-	if err := c.control(r, p, r.PathValue("action"), body.Reason, perSecond); err != nil {
+	if err := s.control(r, p, r.PathValue("action"), body.Reason, perSecond); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, done{ops.Action(r.PathValue("action")), 1})
 	return nil
 }
 
-// control pauses, resumes or limits a data source.
-func (c *Console) control(r *http.Request, p person, action, reason string, perSecond int64) error {
-	reason, err := reasonFor(ops.Action(action), reason)
-	if err != nil {
-		return err
-	}
-	name, err := sourceOf(r)
-	if err != nil {
-		return err
-	}
-	switch ops.Action(action) {
-	case ops.Pause:
-		err = c.store().Pause(r.Context(), name, p.by(reason))
-	case ops.Resume:
-		err = c.store().Resume(r.Context(), name, p.by(reason))
-	case ops.Limit:
-		if perSecond < 0 || perSecond > maxPerSecond {
-			return badRequest("perSecond is a number from 0, which lifts the limit, to 1000000.", "")
-		}
-		err = c.store().Limit(r.Context(), name, int(perSecond), p.by(reason))
-	default:
-		return &failure{status: http.StatusNotFound, text: "There is no such action."}
-	}
-	if err == nil {
-		c.events.changed()
-	}
-	return err
-}
-
-func (c *Console) auditCall(w http.ResponseWriter, r *http.Request, _ person) error {
+func (s api) auditCall(w http.ResponseWriter, r *http.Request, _ person) error {
 	q, err := queryOf(r, "after", "limit")
 	if err != nil {
 		return err
@@ -344,7 +283,7 @@ func (c *Console) auditCall(w http.ResponseWriter, r *http.Request, _ person) er
 	if err != nil {
 		return err
 	}
-	a, err := c.store().Audit(r.Context(), page)
+	a, err := s.store().Audit(r.Context(), page)
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,12 @@ type askPage struct {
 	// Problem is why it was not done.
 	Problem    string
 	Impossible string
-	Filter     []named
-	Kinds      []kindView
-	URL, Back  string
-	Hidden     []named
+	// Logs are those in which it can be done, if not in all of several at once.
+	Logs      []named
+	Filter    []named
+	Kinds     []kindView
+	URL, Back string
+	Hidden    []named
 	// Limit: it also asks for a number.
 	Limit          bool
 	ReasonRequired bool
@@ -59,29 +61,25 @@ func ask(l *language, a ops.Action, question string) askPage {
 	}
 }
 
-func (c *Console) askEntryPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s forms) askEntryPage(w http.ResponseWriter, r *http.Request, p person) error {
 	a, err := onEntries(r)
 	if err != nil {
 		return err
 	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	d, err := c.store().Entry(r.Context(), id)
+	d, err := s.entryOf(r)
 	if err != nil {
 		return err
 	}
 	l := languageOf(r)
 	v := ask(l, a, l.t("question "+string(a), l.t("1 entry")))
 	v.Filter = []named{{l.t("Entry"), d.ID}, {l.t("Data source"), d.DataSource}, {"SQL", oneLine(d.Entry)}}
-	v.Back = c.cfg.BasePath + "/entries/" + url.PathEscape(d.ID)
+	v.Back = s.cfg.BasePath + "/entries/" + url.PathEscape(d.ID)
 	v.URL = v.Back + "/" + string(a)
-	c.render(w, r, p, http.StatusOK, "ask", v)
+	s.render(w, r, p, http.StatusOK, "ask", v)
 	return nil
 }
 
-func (c *Console) actPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s forms) actPage(w http.ResponseWriter, r *http.Request, p person) error {
 	a, err := onEntries(r)
 	if err != nil {
 		return err
@@ -98,11 +96,11 @@ func (c *Console) actPage(w http.ResponseWriter, r *http.Request, p person) erro
 	if err != nil {
 		return err
 	}
-	if err := c.store().Act(r.Context(), a, id, p.by(reason)); err != nil {
+	if err := s.store().Act(r.Context(), a, id, p.by(reason)); err != nil {
 		return err
 	}
-	c.events.changed()
-	to := c.cfg.BasePath + "/entries"
+	s.events.changed()
+	to := s.cfg.BasePath + "/entries"
 	if a != ops.Discard {
 		to += "/" + url.PathEscape(id)
 	}
@@ -110,22 +108,22 @@ func (c *Console) actPage(w http.ResponseWriter, r *http.Request, p person) erro
 	return nil
 }
 
-func (c *Console) askBulkPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s forms) askBulkPage(w http.ResponseWriter, r *http.Request, p person) error {
 	a, err := onEntries(r)
 	if err != nil {
 		return err
 	}
-	return c.askBulk(w, r, p, a, http.StatusOK, r.URL.Query(), nil)
+	return s.askBulk(w, r, p, a, http.StatusOK, r.URL.Query(), nil)
 }
 
-// askBulk counts what the filter matches now and asks. problem is why an answer before
-// was not taken.
-func (c *Console) askBulk(w http.ResponseWriter, r *http.Request, p person, a ops.Action, status int, q url.Values, problem error) error {
+// askBulk counts what the filter matches now and asks. problem is why the
+// previous answer was not accepted.
+func (s forms) askBulk(w http.ResponseWriter, r *http.Request, p person, a ops.Action, status int, q url.Values, problem error) error {
 	f, err := filterOf(q.Get, p)
 	if err != nil {
 		return err
 	}
-	n, err := c.store().Count(r.Context(), f, ops.MaxBulk)
+	n, err := s.store().Count(r.Context(), f, ops.MaxBulk)
 	if err != nil {
 		return err
 	}
@@ -148,24 +146,36 @@ func (c *Console) askBulk(w http.ResponseWriter, r *http.Request, p person, a op
 		v.Filter = []named{{l.t("Filter"), l.t("none: every entry of the log")}}
 	}
 	v.Hidden = append(v.Hidden, named{"count", strconv.Itoa(n.N)})
-	v.Back = c.cfg.BasePath + "/entries" + suffix(q)
-	v.URL = c.cfg.BasePath + "/bulk/" + string(a)
+	v.Back = s.cfg.BasePath + "/entries" + suffix(q)
+	v.URL = s.cfg.BasePath + "/bulk/" + string(a)
 	switch {
 	case n.More:
 		v.Impossible = l.t("At most 100,000 entries are changed at once: narrow the filter.")
 	case n.N == 0:
 		v.Impossible = l.t("No entry matches.")
 	default:
-		kinds, err := c.store().Kinds(r.Context(), f)
+		if all, ok := s.store().(together); ok {
+			names, err := all.spread(r.Context(), f)
+			if err != nil {
+				return err
+			}
+			if len(names) > 1 {
+				v.Impossible = l.t("These entries are in several logs, which cannot be changed at once. Choose one:")
+				for _, name := range names {
+					v.Logs = append(v.Logs, named{name, s.logBase(name) + "/bulk/" + string(a) + suffix(q)})
+				}
+			}
+		}
+		kinds, err := s.store().Kinds(r.Context(), f)
 		if err != nil {
 			return err
 		}
-		v.Kinds = kindViews(l, c.cfg.BasePath, kinds.Kinds, q)
+		v.Kinds = kindViews(l, s.cfg.BasePath, kinds.Kinds, q)
 	}
 	if problem != nil {
 		v.Problem = l.t("Nothing was changed:") + " " + conflictText(l, problem)
 	}
-	c.render(w, r, p, status, "ask", v)
+	s.render(w, r, p, status, "ask", v)
 	return nil
 }
 
@@ -175,13 +185,16 @@ func conflictText(l *language, err error) string {
 	if !errors.As(err, &conflict) {
 		return safeLine(err.Error())
 	}
+	if len(conflict.Logs) > 0 {
+		return l.t("the filter matches entries of several logs: choose one.")
+	}
 	if conflict.Counted == conflict.Matches {
 		return l.t("%s of them are being delivered at this moment; try again, or filter by state.", l.number(conflict.Leased))
 	}
 	return l.t("the filter matched %s when it was counted, and %s now. Look again.", l.number(conflict.Counted), l.number(conflict.Matches))
 }
 
-func (c *Console) bulkPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s forms) bulkPage(w http.ResponseWriter, r *http.Request, p person) error {
 	a, err := onEntries(r)
 	if err != nil {
 		return err
@@ -198,19 +211,19 @@ func (c *Console) bulkPage(w http.ResponseWriter, r *http.Request, p person) err
 	if err != nil {
 		return err
 	}
-	_, err = c.bulk(r, p, string(a), f, int64(n), field("reason"))
+	_, err = s.bulk(r, p, string(a), f, int64(n), field("reason"))
 	if errors.Is(err, ops.ErrConflict) {
-		return c.askBulk(w, r, p, a, http.StatusConflict, r.PostForm, err)
+		return s.askBulk(w, r, p, a, http.StatusConflict, r.PostForm, err)
 	}
 	if err != nil {
 		return err
 	}
-	to := c.cfg.BasePath + "/entries" + suffix(filterQuery(r.PostForm))
+	to := s.cfg.BasePath + "/entries" + suffix(filterQuery(r.PostForm))
 	http.Redirect(w, r, with(with(to, "done", string(a)), "n", strconv.Itoa(n)), http.StatusSeeOther)
 	return nil
 }
 
-func (c *Console) askSourcePage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s forms) askSourcePage(w http.ResponseWriter, r *http.Request, p person) error {
 	a := ops.Action(r.PathValue("action"))
 	switch a {
 	case ops.Pause, ops.Resume, ops.Limit:
@@ -224,13 +237,13 @@ func (c *Console) askSourcePage(w http.ResponseWriter, r *http.Request, p person
 	l := languageOf(r)
 	v := ask(l, a, l.t("question "+string(a), safeLine(name)))
 	v.Limit = a == ops.Limit
-	v.Back = c.cfg.BasePath + "/"
-	v.URL = c.cfg.BasePath + "/data-sources/" + url.PathEscape(name) + "/" + string(a)
-	c.render(w, r, p, http.StatusOK, "ask", v)
+	v.Back = s.cfg.BasePath + "/"
+	v.URL = s.cfg.BasePath + "/data-sources/" + url.PathEscape(name) + "/" + string(a)
+	s.render(w, r, p, http.StatusOK, "ask", v)
 	return nil
 }
 
-func (c *Console) sourcePage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s forms) sourcePage(w http.ResponseWriter, r *http.Request, p person) error {
 	field, err := readForm(r)
 	if err != nil {
 		return err
@@ -244,9 +257,9 @@ func (c *Console) sourcePage(w http.ResponseWriter, r *http.Request, p person) e
 		}
 		perSecond = int64(n)
 	}
-	if err := c.control(r, p, action, field("reason"), perSecond); err != nil {
+	if err := s.control(r, p, action, field("reason"), perSecond); err != nil {
 		return err
 	}
-	http.Redirect(w, r, fmt.Sprintf("%s/?done=%s", c.cfg.BasePath, action), http.StatusSeeOther)
+	http.Redirect(w, r, fmt.Sprintf("%s/?done=%s", s.cfg.BasePath, action), http.StatusSeeOther)
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 //go:embed assets templates locales openapi.json
 var files embed.FS
 
-// version changes when any file does: it is in their addresses, so that they can
-// be kept.
+// version changes when any file does: it is part of their addresses, so that
+// browsers can keep them.
 var version = func() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, "assets", func(name string, d fs.DirEntry, err error) error {
@@ -31,7 +31,7 @@ var version = func() string {
 	return hex.EncodeToString(sum.Sum(nil))[:12]
 }()
 
-func (c *Console) asset(w http.ResponseWriter, r *http.Request, _ person) error {
+func (s service) asset(w http.ResponseWriter, r *http.Request, _ person) error {
 	name := path.Clean("/" + r.PathValue("file"))
 	kind := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}[path.Ext(name)]
 	if kind == "" && strings.HasSuffix(name, ".LICENSE") {
@@ -39,7 +39,7 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request, _ person) error 
 	}
 	b, err := files.ReadFile("assets" + name)
 	if err != nil || kind == "" {
-		return &failure{status: http.StatusNotFound, text: "There is no such page."}
+		return noSuchPage()
 	}
 	w.Header().Set("Content-Type", kind)
 	if r.URL.Query().Get("v") == version {
@@ -49,7 +49,7 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request, _ person) error 
 	return nil
 }
 
-func (c *Console) openapi(w http.ResponseWriter, _ *http.Request, _ person) error {
+func (s service) openapi(w http.ResponseWriter, _ *http.Request, _ person) error {
 	b, err := files.ReadFile("openapi.json")
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// maxCost is bcrypt's highest that a log-in can wait for: about a second.
+// maxCost is the highest bcrypt cost that a log-in can wait for: about a second.
 const maxCost = 14
 
 // A person is who asks. The name is what the audit says.
@@ -26,7 +26,7 @@ type person struct {
 	role Role
 }
 
-// local is whoever asks a console on loopback that knows no users.
+// local is whoever uses a console on loopback without configured users.
 var local = person{"local", Reveal}
 
 var (
@@ -48,8 +48,8 @@ type gatekeeper struct {
 	key   [32]byte
 	mu    sync.Mutex
 	known map[[32]byte]time.Time
-	// nobodys is the hash that the password of an unknown user is compared with, so
-	// that the time of an answer does not tell who exists.
+	// nobodys is the hash with which the password of an unknown user is compared,
+	// so that the time of an answer does not disclose who exists.
 	nobodys []byte
 }
 
@@ -77,7 +77,8 @@ func newGatekeeper(c *Config) *gatekeeper {
 	return g
 }
 
-// who tells who asks. errNobody and errTooMany are the errors; ctx bounds the wait.
+// who says who asks. Its errors are errNobody and errTooMany; ctx bounds the
+// wait.
 func (g *gatekeeper) who(r *http.Request) (person, error) {
 	if g.open {
 		return local, nil
@@ -107,7 +108,7 @@ func (g *gatekeeper) token(given string) (person, bool) {
 	sum := hashOf(given)
 	digits := hex.EncodeToString(sum[:])
 	var found person
-	for _, t := range g.tokens { // all of them: the time tells nothing
+	for _, t := range g.tokens { // all of them, so that the time discloses nothing
 		if subtle.ConstantTimeCompare([]byte(digits), []byte(t.TokenHash)) == 1 {
 			found = person{"token " + t.Name, t.Role}
 		}

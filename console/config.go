@@ -74,7 +74,7 @@ type Config struct {
 	// operator, who has all roles. Anywhere else, and when it is empty (an application
 	// mounts the console and does not say), Users or Tokens are needed.
 	Listen string
-	// AllowedHosts are Host headers that are answered besides: a name with or
+	// AllowedHosts are further Host headers that are answered: a name with or
 	// without a port. One without is allowed with any.
 	AllowedHosts []string
 	Users        []User

@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/hex"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,8 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/bedsql/bed/internal/ops"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,15 +46,10 @@ func quiet() logrus.FieldLogger {
 	return l
 }
 
-// open makes a console for which nobody logs in, closed one for which everybody does.
+// open makes a console for which nobody logs in.
 func open(t *testing.T, s Store) *Console {
 	t.Helper()
 	return made(t, s, Config{Listen: listen, Logger: quiet()})
-}
-
-func closed(t *testing.T, s Store) *Console {
-	t.Helper()
-	return made(t, s, Config{Listen: listen, Users: people, Tokens: programs, Logger: quiet()})
 }
 
 func made(t *testing.T, s Store, cfg Config) *Console {
@@ -91,7 +89,7 @@ func ask4(t *testing.T, h http.Handler, q request) *httptest.ResponseRecorder {
 	}
 	if q.body != "" {
 		kind := "application/json"
-		if !strings.HasPrefix(q.path, "/api/") {
+		if !strings.Contains(q.path, "/api/") {
 			kind = "application/x-www-form-urlencoded"
 		}
 		r.Header.Set("Content-Type", kind)
@@ -107,4 +105,12 @@ func ask4(t *testing.T, h http.Handler, q request) *httptest.ResponseRecorder {
 func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	return ask4(t, h, request{path: path})
+}
+
+func TestADecisionWithoutAnAnswerIsNotShownAsFailed(t *testing.T) {
+	t.Parallel()
+	f := failureOf(fmt.Errorf("deciding units: %w: invalid connection", ops.ErrOutcomeUnknown))
+	if f.status != http.StatusServiceUnavailable || !strings.Contains(f.Error(), "not known") || strings.Contains(f.Error(), "invalid") {
+		t.Errorf("got %d %v", f.status, f)
+	}
 }

@@ -1,10 +1,14 @@
 package console
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/bedsql/bed/internal/ops"
 )
@@ -17,16 +21,20 @@ type entriesView struct {
 	Sources   []string
 	Kinds     []kindView
 	MoreKinds bool
-	Entries   []ops.Entry
-	Count     string
-	Next      string
-	First     string
-	NoKind    string
-	query     url.Values
-	base      string
+	// AllKinds leads to this page with all kinds; NoKinds means that this page
+	// has none, because there are too many entries to group at once.
+	AllKinds string
+	NoKinds  bool
+	Entries  []ops.Entry
+	Count    string
+	Next     string
+	First    string
+	NoKind   string
+	query    url.Values
+	base     string
 }
 
-// Bulk leads to where all that the filter matches is decided.
+// Bulk leads to the page on which all that the filter matches is decided.
 func (v entriesView) Bulk(action string) string { return v.base + "/bulk/" + action + suffix(v.query) }
 
 func suffix(q url.Values) string {
@@ -72,7 +80,7 @@ func filterQuery(q url.Values) url.Values {
 	return only
 }
 
-func (c *Console) entriesPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s pages) entriesPage(w http.ResponseWriter, r *http.Request, p person) error {
 	q := r.URL.Query()
 	f, err := filterOf(q.Get, p)
 	if err != nil {
@@ -83,16 +91,24 @@ func (c *Console) entriesPage(w http.ResponseWriter, r *http.Request, p person) 
 		return err
 	}
 	page.Limit = min(page.Limit, 200)
-	list, err := c.store().Entries(r.Context(), f, page)
+	kinds := func() (*ops.Kinds, error) { return &ops.Kinds{}, nil }
+	if f.Kind == "" && page.After == "" {
+		wait := kindsWithin
+		if q.Get("kinds") == "all" {
+			wait = time.Hour // its own limit is less
+		}
+		kinds = s.kinds(r.Context(), f, wait)
+	}
+	list, err := s.store().Entries(r.Context(), f, page)
 	if err != nil {
 		return err
 	}
 	l := languageOf(r)
 	v := entriesView{
 		F: f, OlderThan: q.Get("olderThan"), States: []ops.State{ops.Waiting, ops.Leased, ops.Parked},
-		Entries: list.Entries, query: filterQuery(q), base: c.cfg.BasePath,
+		Entries: list.Entries, query: filterQuery(q), base: s.cfg.BasePath,
 	}
-	here := c.cfg.BasePath + "/entries" + suffix(v.query)
+	here := s.cfg.BasePath + "/entries" + suffix(v.query)
 	if list.Next != "" {
 		v.Next = with(here, "after", list.Next)
 	}
@@ -102,22 +118,53 @@ func (c *Console) entriesPage(w http.ResponseWriter, r *http.Request, p person) 
 	if f.Kind != "" {
 		rest := filterQuery(q)
 		rest.Del("kind")
-		v.NoKind = c.cfg.BasePath + "/entries" + suffix(rest)
+		v.NoKind = s.cfg.BasePath + "/entries" + suffix(rest)
 	}
-	n, err := c.store().Count(r.Context(), f, 0)
+	n, err := s.store().Count(r.Context(), f, 0)
 	if err != nil {
 		return err
 	}
 	v.Count = l.count(n.N, n.More)
-	if f.Kind == "" && page.After == "" {
-		kinds, err := c.store().Kinds(r.Context(), f)
-		if err != nil {
-			return err
-		}
-		v.Kinds, v.MoreKinds = kindViews(l, c.cfg.BasePath, kinds.Kinds, v.query), kinds.More
+	grouped, err := kinds()
+	if err != nil {
+		return err
 	}
-	c.render(w, r, p, http.StatusOK, "entries", v)
+	v.AllKinds = with(s.selfOf(r), "kinds", "all")
+	if v.NoKinds = grouped == nil; !v.NoKinds {
+		v.Kinds, v.MoreKinds = kindViews(l, s.cfg.BasePath, grouped.Kinds, v.query), grouped.More
+	}
+	s.render(w, r, p, http.StatusOK, "entries", v)
 	return nil
+}
+
+// kindsWithin is for how long the list waits for its errors to be grouped. A
+// browser asks again for what was not ready by then.
+const kindsWithin = 120 * time.Millisecond
+
+// kinds begins to group the errors that f selects. The result is nil if they are not
+// grouped within wait from now.
+func (s pages) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (result func() (*ops.Kinds, error)) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	var kinds *ops.Kinds
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil { // no server recovers here
+				err = fmt.Errorf("grouping the errors panicked: %v", p)
+			}
+		}()
+		kinds, err = s.store().Kinds(ctx, f)
+	}()
+	return func() (*ops.Kinds, error) {
+		defer cancel()
+		<-done
+		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil, nil
+		}
+		return kinds, err
+	}
 }
 
 // auditView is a page of the audit.
@@ -126,23 +173,23 @@ type auditView struct {
 	Next, First string
 }
 
-func (c *Console) auditPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s pages) auditPage(w http.ResponseWriter, r *http.Request, p person) error {
 	page, err := pageOf(r.URL.Query(), htmlPage)
 	if err != nil {
 		return err
 	}
-	a, err := c.store().Audit(r.Context(), page)
+	a, err := s.store().Audit(r.Context(), page)
 	if err != nil {
 		return err
 	}
 	v := auditView{Records: a.Records}
-	here := c.cfg.BasePath + "/audit"
+	here := s.cfg.BasePath + "/audit"
 	if a.Next != "" {
 		v.Next = with(here, "after", a.Next)
 	}
 	if page.After != "" {
 		v.First = here
 	}
-	c.render(w, r, p, http.StatusOK, "audit", v)
+	s.render(w, r, p, http.StatusOK, "audit", v)
 	return nil
 }

@@ -39,13 +39,13 @@ func (v entryView) URL(action string) string {
 	return v.base + "/entries/" + url.PathEscape(v.D.ID) + "/" + action
 }
 
-func (c *Console) viewOf(l *language, d *ops.Detail) entryView {
-	v := entryView{D: d, LastError: d.LastError, Attempts: d.Attempts, NextText: nextText(l, d), NextAt: timed[d.NextIs], Live: true, base: c.cfg.BasePath}
+func (s pages) viewOf(l *language, d *ops.Detail) entryView {
+	v := entryView{D: d, LastError: d.LastError, Attempts: d.Attempts, NextText: nextText(l, d), NextAt: timed[d.NextIs], Live: true, base: s.cfg.BasePath}
 	for _, s := range d.Statements {
 		pieces, laid := layOut(s.SQL)
 		v.Statements = append(v.Statements, statementView{SQL: s.SQL, Pieces: pieces, Laid: laid})
 	}
-	// The types stand there for everybody, as on the command line; no value does.
+	// Everybody sees the types, as on the command line, but no value.
 	if d.Unit != nil {
 		for i, s := range d.Unit.Statements {
 			if params, err := ops.Parameters(s, false); err == nil && i < len(v.Statements) {
@@ -64,7 +64,7 @@ func nextText(l *language, d *ops.Detail) string {
 	return safeLine(d.Next)
 }
 
-// nexts say what happens next; those of timed are followed by when.
+// nexts say what happens next; those in timed are followed by the time.
 var (
 	nexts = map[ops.Next]string{
 		ops.NextOperator:  "Nothing, until an operator decides.",
@@ -78,60 +78,48 @@ var (
 	timed = map[ops.Next]bool{ops.NextLease: true, ops.NextLater: true}
 )
 
-func (c *Console) entryPage(w http.ResponseWriter, r *http.Request, p person) error {
-	id, err := idOf(r)
+func (s pages) entryPage(w http.ResponseWriter, r *http.Request, p person) error {
+	d, err := s.entryOf(r)
 	if err != nil {
 		return err
 	}
-	d, err := c.store().Entry(r.Context(), id)
-	if err != nil {
-		return err
-	}
-	c.render(w, r, p, http.StatusOK, "entry", c.viewOf(languageOf(r), d))
+	s.render(w, r, p, http.StatusOK, "entry", s.viewOf(languageOf(r), d))
 	return nil
 }
 
-func (c *Console) revealPage(w http.ResponseWriter, r *http.Request, p person) error {
-	id, err := idOf(r)
+func (s pages) revealPage(w http.ResponseWriter, r *http.Request, p person) error {
+	d, err := s.entryOf(r)
 	if err != nil {
 		return err
 	}
-	d, err := c.store().Entry(r.Context(), id)
+	values, err := s.store().Reveal(r.Context(), d.ID, p.by(""))
 	if err != nil {
 		return err
 	}
-	values, err := c.store().Reveal(r.Context(), d.ID, p.by(""))
-	if err != nil {
-		return err
-	}
-	v := c.viewOf(languageOf(r), d)
+	v := s.viewOf(languageOf(r), d)
 	v.Revealed, v.Live, v.LastError, v.Attempts = true, false, values.LastError, values.Attempts
 	for i := range v.Statements {
 		if i < len(values.Parameters) {
 			v.Statements[i].Parameters = values.Parameters[i]
 		}
 	}
-	c.render(w, r, p, http.StatusOK, "entry", v)
+	s.render(w, r, p, http.StatusOK, "entry", v)
 	return nil
 }
 
-func (c *Console) tryPage(w http.ResponseWriter, r *http.Request, p person) error {
-	id, err := idOf(r)
+func (s pages) tryPage(w http.ResponseWriter, r *http.Request, p person) error {
+	d, err := s.entryOf(r)
 	if err != nil {
 		return err
 	}
-	d, err := c.store().Entry(r.Context(), id)
-	if err != nil {
-		return err
-	}
-	t, err := c.store().Try(r.Context(), d.ID, p.by(""))
+	t, err := s.store().Try(r.Context(), d.ID, p.by(""))
 	if err != nil {
 		return err
 	}
 	l := languageOf(r)
-	v := c.viewOf(l, d)
+	v := s.viewOf(l, d)
 	v.Trial, v.TrialText, v.Live = t, trialText(l, t), false
-	c.render(w, r, p, http.StatusOK, "entry", v)
+	s.render(w, r, p, http.StatusOK, "entry", v)
 	return nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// events tells pages that something changed. The log is asked as long as anybody
-// listens, by one goroutine for all, and no more often than it can bear.
+// events tells pages that something changed. While anybody listens, one goroutine
+// asks the log for all, and no more often than the log can bear.
 type events struct {
 	store func() Store
 	ctx   context.Context
@@ -25,12 +25,12 @@ type events struct {
 }
 
 const (
-	// askEvery is how often the log is asked; a slow one less often, so that asking
-	// takes at most a tenth of its time.
+	// askEvery is how often the log is asked; a slow one is asked less often, so
+	// that asking takes at most a tenth of the time.
 	askEvery = 2 * time.Second
 	askShare = 10
-	// refreshEvery is how often pages are told although nothing was seen to change:
-	// ages grow.
+	// refreshEvery is how often pages are refreshed although nothing was seen to
+	// change: ages grow.
 	refreshEvery = 30 * time.Second
 	// maxStreams bounds the listeners, each of which holds a connection.
 	maxStreams = 256
@@ -106,7 +106,7 @@ func (e *events) ask() {
 	}
 }
 
-// sum is that of all that the overview tells but the time.
+// sum is a checksum of all that the overview shows but the time.
 func (e *events) sum() [32]byte {
 	ctx, cancel := context.WithTimeout(e.ctx, answerWithin)
 	defer cancel()
@@ -127,9 +127,9 @@ func (e *events) sum() [32]byte {
 }
 
 // stream sends live updates as server-sent events. They say that something
-// changed, not what: the page asks for itself, as whoever it is.
-func (c *Console) stream(w http.ResponseWriter, r *http.Request, _ person) error {
-	told, leave, ok := c.events.listen()
+// changed, not what: the page asks for itself, with its own rights.
+func (s service) stream(w http.ResponseWriter, r *http.Request, _ person) error {
+	told, leave, ok := s.events.listen()
 	if !ok {
 		return &failure{status: http.StatusTooManyRequests, text: "Too many pages are open."}
 	}
@@ -153,7 +153,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request, _ person) error
 			ok = send(": alive\n\n") // or a client that went away would never be noticed
 		case <-r.Context().Done():
 			return nil
-		case <-c.events.ctx.Done():
+		case <-s.events.ctx.Done():
 			return nil
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // A failure is an answer that is not what was asked for.
 type failure struct {
 	status int
-	// text is a sentence that is translated, detail what stands behind it as it is.
+	// text is a sentence that is translated, detail what follows it as it is.
 	text, detail string
 }
 
@@ -24,8 +24,8 @@ func badRequest(text, detail string) error {
 	return &failure{status: http.StatusBadRequest, text: text, detail: detail}
 }
 
-// failureOf says how an error is answered. What the store says of a request is told;
-// what a database said of the log is not, it may hold anything.
+// failureOf says how an error is answered. What the store says of a request is
+// shown; what a database said of the log is not, because it may hold anything.
 func failureOf(err error) *failure {
 	var f *failure
 	var large *http.MaxBytesError
@@ -52,6 +52,8 @@ func failureOf(err error) *failure {
 		return said(http.StatusBadRequest, "The request is not valid:")
 	case errors.Is(err, ops.ErrUnknownDataSource):
 		return status(http.StatusNotFound, "Neither the log nor the configuration knows this data source.")
+	case errors.Is(err, ops.ErrOutcomeUnknown):
+		return status(http.StatusServiceUnavailable, "It is not known whether this was done: the log did not answer. The audit tells, once it does.")
 	case errors.Is(err, ops.ErrNoTarget):
 		return status(http.StatusConflict, "The configuration does not say where the data source is, so nothing can be asked there.")
 	case errors.Is(err, ops.ErrTarget):
@@ -64,13 +66,13 @@ func failureOf(err error) *failure {
 }
 
 // fail answers with an error, as a page or in JSON.
-func (c *Console) fail(w http.ResponseWriter, r *http.Request, p person, err error) {
+func (s *site) fail(w http.ResponseWriter, r *http.Request, p person, err error) {
 	if clientGone(r) {
 		return
 	}
 	f := failureOf(err)
 	if f.status >= 500 {
-		c.log.WithField("path", safetext.Line(r.URL.Path)).Warnf("the console could not answer: %s", dberr.DescribeLog(err))
+		s.log.WithField("path", safetext.Line(r.URL.Path)).Warnf("the console could not answer: %s", dberr.DescribeLog(err))
 	}
 	switch f.status {
 	case http.StatusUnauthorized:
@@ -82,7 +84,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, p person, err err
 		writeJSON(w, f.status, map[string]string{"error": f.Error()})
 		return
 	}
-	c.render(w, r, p, f.status, "error", errorPage{f.text, f.detail})
+	s.render(w, r, p, f.status, "error", errorPage{f.text, f.detail})
 }
 
 // writeJSON answers with v.

@@ -24,6 +24,8 @@ type fakeStore struct {
 	paused  map[string]bool
 	limits  map[string]int
 	trial   *ops.Trial
+	// grouping is awaited by Kinds; nil for nothing.
+	grouping chan struct{}
 	// err is what every call answers; nil for none.
 	err error
 }
@@ -96,7 +98,7 @@ func (f *fakeStore) Overview(_ context.Context, o ops.OverviewOptions) (*ops.Ove
 	v := &ops.Overview{At: fakeNow, Jobs: []ops.Job{{ID: "j", Name: "job on <b>host</b>", LastSeen: fakeNow}}}
 	yes, oldest := true, f.entries[0].CreatedAt
 	for _, name := range []string{"127.0.0.1:3306/ledger", "orders"} {
-		ds := ops.DataSource{Name: name, Reachable: &yes, Since: &oldest, Paused: f.paused[name], PerSecond: f.limits[name], Configured: true, Oldest: &oldest, OldestID: fakeID(0), Rates: ops.Funnel{AtOnce: 1.5}}
+		ds := ops.DataSource{Name: name, Reachable: &yes, Since: &oldest, Paused: f.paused[name], PerSecond: f.limits[name], Configured: true, Oldest: &oldest, OldestID: f.entries[0].ID, Rates: ops.Funnel{AtOnce: 1.5}}
 		for _, d := range f.match(ops.Filter{DataSource: name}) {
 			*map[ops.State]*int{ops.Waiting: &ds.Waiting, ops.Leased: &ds.Leased, ops.Parked: &ds.Parked}[d.State]++
 		}
@@ -134,7 +136,14 @@ func (f *fakeStore) Count(_ context.Context, q ops.Filter, most int) (ops.Count,
 	return ops.Count{N: len(f.match(q))}, err
 }
 
-func (f *fakeStore) Kinds(_ context.Context, q ops.Filter) (*ops.Kinds, error) {
+func (f *fakeStore) Kinds(ctx context.Context, q ops.Filter) (*ops.Kinds, error) {
+	if f.grouping != nil {
+		select {
+		case <-f.grouping:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	unlock, err := f.lock()
 	defer unlock()
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// The policy of every answer, also of errors: nothing inline, nothing from elsewhere.
+// The policy of every answer, errors included: nothing inline, nothing from
+// elsewhere.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -25,7 +26,7 @@ func secure(h http.Header) {
 // hosts are the Host headers that are answered; any other may be a name that
 // somebody else's page made to point here.
 type hosts struct {
-	exact   map[string]bool // with a port, or without one where that is meant
+	exact   map[string]bool // with a port, or without one where that is allowed
 	anyPort map[string]bool
 }
 

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
-// A language is one that pages are written in. Texts are looked up by what they
-// are in English.
+// A language is one that pages are written in. Texts are looked up by their
+// English form.
 type language struct {
 	Tag, Name string
 	texts     map[string]string
@@ -52,6 +54,22 @@ func (l *language) t(key string, args ...any) string {
 	return text
 }
 
+// sentence makes a sentence of what the store says in half of one.
+func (l *language) sentence(text string) string {
+	if text = safeLine(text); text == "" {
+		return ""
+	}
+	end := "."
+	if l.Tag == "zh" {
+		end = "。"
+	}
+	if strings.HasSuffix(text, ".") || strings.HasSuffix(text, "。") {
+		end = ""
+	}
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:] + end
+}
+
 func (l *language) other() *language {
 	if l == languages[0] {
 		return languages[1]
@@ -70,7 +88,7 @@ func languageNamed(tag string) *language {
 	return nil
 }
 
-// languageOf is the one that was chosen, now or before, else the browser's.
+// languageOf is the language chosen, now or before, else the browser's.
 func languageOf(r *http.Request) *language {
 	if l := languageNamed(r.URL.Query().Get("lang")); l != nil {
 		return l
@@ -167,8 +185,8 @@ func timeOf(v any) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// when is a time that the page's script puts into the viewer's zone; the exact value
-// is its tip.
+// when is a time that the page's script shows in the viewer's zone; the exact
+// value is its tooltip.
 func when(v any) template.HTML { return timeElement(v, false) }
 
 // moment is when with the exact value beside it.

@@ -16,7 +16,10 @@ import (
 
 // overviewView is the overview as the page shows it.
 type overviewView struct {
-	Off                     []string
+	Off             []string
+	UnreachableLogs []string
+	// Several: it is of several logs.
+	Several                 bool
 	At                      time.Time
 	Total                   ops.Funnel
 	Waiting, Leased, Parked string
@@ -52,7 +55,7 @@ func (s sourceView) ListURL(state string) string {
 	return s.base + "/entries?" + q.Encode()
 }
 
-// ControlURL leads to where it is paused, resumed or limited.
+// ControlURL leads to the page on which it is paused, resumed or limited.
 func (s sourceView) ControlURL(action string) string {
 	return s.base + "/data-sources/" + url.PathEscape(s.Name) + "/" + action
 }
@@ -65,19 +68,19 @@ func (s sourceView) Capped(state string) string {
 
 const usualHours = 6
 
-func (c *Console) overviewPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s pages) overviewPage(w http.ResponseWriter, r *http.Request, p person) error {
 	hours := usualHours
 	for _, h := range []int{24, 168} {
 		if r.URL.Query().Get("hours") == strconv.Itoa(h) {
 			hours = h
 		}
 	}
-	o, err := c.store().Overview(r.Context(), ops.OverviewOptions{Hours: hours})
+	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: hours})
 	if err != nil {
 		return err
 	}
 	l := languageOf(r)
-	v := overviewView{Off: o.Off, At: o.At, Total: total(o), Jobs: o.Jobs}
+	v := overviewView{Off: o.Off, UnreachableLogs: o.UnreachableLogs, Several: len(s.logs) > 0 && s.name == "", At: o.At, Total: total(o), Jobs: o.Jobs}
 	var counts [3]int
 	var more [3]bool
 	for i, ds := range o.DataSources {
@@ -91,21 +94,21 @@ func (c *Console) overviewPage(w http.ResponseWriter, r *http.Request, p person)
 		if ds.Oldest != nil && (v.Oldest == nil || ds.Oldest.Before(*v.Oldest)) {
 			v.Oldest, v.OldestID = ds.Oldest, ds.OldestID
 		}
-		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, c.cfg.BasePath})
+		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, s.logBase(ds.Log)})
 	}
 	v.Waiting, v.Leased, v.Parked = l.count(counts[0], more[0]), l.count(counts[1], more[1]), l.count(counts[2], more[2])
 	for _, h := range []struct {
 		hours int
 		text  string
 	}{{usualHours, "6 hours"}, {24, "a day"}, {168, "7 days"}} {
-		address := c.cfg.BasePath + "/"
+		address := s.cfg.BasePath + "/"
 		if h.hours != usualHours {
 			address = with(address, "hours", strconv.Itoa(h.hours))
 		}
 		v.Ranges = append(v.Ranges, hourRange{h.hours, l.t(h.text), address, h.hours == hours})
 	}
 	v.Charts = charts(l, o, hours)
-	c.render(w, r, p, http.StatusOK, "overview", v)
+	s.render(w, r, p, http.StatusOK, "overview", v)
 	return nil
 }
 
@@ -143,7 +146,7 @@ var series = []struct {
 // buckets is how many a chart has.
 const buckets = 72
 
-// charts makes one chart for each data source of which anything was counted.
+// charts makes one chart for each data source with any counts.
 func charts(l *language, o *ops.Overview, hours int) []chart {
 	width := time.Duration(hours) * time.Hour / buckets
 	first := o.At.Truncate(width).Add(-(buckets - 1) * width)

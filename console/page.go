@@ -25,10 +25,45 @@ type page struct {
 	HtmxConfig string
 	// Self is the page's own address, for live updates.
 	Self string
+	// Logs are where the others of several logs are.
+	Logs []logLink
 	// Done says what was just done; empty for nothing.
 	Done string
 	Data any
 }
+
+// logLink leads to one of several logs, or to all of them together.
+type logLink struct {
+	Name, URL string
+	Current   bool
+}
+
+// links lead to the same page of each log that has it.
+func (s *site) links(l *language, section string) (all []logLink) {
+	if len(s.logs) == 0 {
+		return nil
+	}
+	path := map[string]string{"entries": "/entries", "audit": "/audit"}[section]
+	if path == "" {
+		path = "/"
+	}
+	all = append(all, logLink{l.t("all logs"), s.root + path, s.name == ""})
+	for _, name := range s.logs {
+		all = append(all, logLink{safeLine(name), s.pathOf(name) + path, s.name == name})
+	}
+	return all
+}
+
+// logBase is where the site of one of several logs begins.
+func (s *site) logBase(name string) string {
+	if name == "" || s.name != "" {
+		return s.cfg.BasePath
+	}
+	return s.pathOf(name)
+}
+
+// pathOf is below which path one of several logs has its site.
+func (s *site) pathOf(name string) string { return s.root + "/logs/" + url.PathEscape(name) }
 
 type shownPerson struct {
 	Name string
@@ -42,17 +77,17 @@ type errorPage struct{ Text, Detail string }
 // htmx may neither evaluate text nor write styles, which the policy would refuse.
 const htmxConfig = `{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"allowScriptTags":false,"defaultSettleDelay":0,"timeout":15000}`
 
-// titles are the pages' by their templates; entry's and ask's are their own.
+// titles are the pages' by their templates; entry and ask have their own.
 var titles = map[string]string{"overview": "Overview", "entries": "Log", "audit": "Audit", "entry": "Entry", "error": "Error", "ask": "Confirm"}
 
 // render writes a page. It is made whole before the first byte leaves, so that a
-// mistake in it is an error and no half of a page.
-func (c *Console) render(w http.ResponseWriter, r *http.Request, p person, status int, name string, data any) {
+// mistake in it gives an error and not half a page.
+func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status int, name string, data any) {
 	l := languageOf(r)
 	v := page{
 		Lang: l, Title: l.t(titles[name]), Section: name, Person: shownPerson{p.name, p.role},
 		CanOperate: p.role >= Operate, CanReveal: p.role >= Reveal, Assets: p.role > 0,
-		HtmxConfig: htmxConfig, Self: c.selfOf(r), Data: data,
+		HtmxConfig: htmxConfig, Self: s.selfOf(r), Data: data,
 	}
 	other := l.other()
 	v.OtherLang = otherLanguage{other.Tag, other.Name, with(v.Self, "lang", other.Tag)}
@@ -64,11 +99,12 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, p person, statu
 	case errorPage:
 		v.Title = l.t(d.Text)
 	}
-	keepLanguage(w, r, c.cfg.BasePath)
+	keepLanguage(w, r, s.root)
+	v.Logs = s.links(l, v.Section)
 	v.Done = l.doneText(r.URL.Query())
 	var b bytes.Buffer
-	if err := l.templates(c.cfg.BasePath, name).ExecuteTemplate(&b, "layout", v); err != nil {
-		c.log.WithError(err).Error("the console could not write a page")
+	if err := l.templates(s.cfg.BasePath, name).ExecuteTemplate(&b, "layout", v); err != nil {
+		s.log.WithError(err).Error("the console could not write a page")
 		plain(w, http.StatusInternalServerError, "The page could not be written.")
 		return
 	}
@@ -79,22 +115,22 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, p person, statu
 }
 
 // selfOf is the address of the page that the request shows, to get it again.
-func (c *Console) selfOf(r *http.Request) string {
+func (s *site) selfOf(r *http.Request) string {
 	path := r.URL.EscapedPath()
 	if r.Method == http.MethodPost {
 		if parts := strings.Split(path, "/"); len(parts) > 3 && parts[1] == "entries" {
 			path = strings.Join(parts[:3], "/")
 		}
-		return c.cfg.BasePath + path
+		return s.cfg.BasePath + path
 	}
 	q := r.URL.Query()
 	for _, gone := range []string{"lang", "done", "n"} {
 		q.Del(gone)
 	}
 	if len(q) == 0 {
-		return c.cfg.BasePath + path
+		return s.cfg.BasePath + path
 	}
-	return c.cfg.BasePath + path + "?" + q.Encode()
+	return s.cfg.BasePath + path + "?" + q.Encode()
 }
 
 // with is an address with one more parameter.
@@ -129,7 +165,7 @@ func funcs(l *language, base string) template.FuncMap {
 			return safeLine(d.VerdictText)
 		},
 		"n": l.number, "rate": rate, "when": when, "moment": moment, "age": l.age,
-		"safe": safeLine, "lines": safeLines, "oneline": oneLine, "brief": brief, "value": valueText,
+		"safe": safeLine, "sentence": l.sentence, "lines": safeLines, "oneline": oneLine, "brief": brief, "value": valueText,
 		"inc":   func(i int) int { return i + 1 },
 		"deref": deref,
 	}
@@ -158,14 +194,15 @@ var verdicts = map[string]string{
 	"notConfigured": "That cannot be told.",
 }
 
-// details are what the store says of most verdicts; any other is shown as it is.
+// details are what the store says of most verdicts; anything else is shown as it
+// is.
 var details = []string{
 	"it leaves no receipt in its target: look at the data",
 	"it leaves no receipt in its target; the log knows of no attempt that may have been applied",
 	"an attempt may be running at this moment",
 }
 
-// doneText says what was done before this page, of which the address tells.
+// doneText says what was done before this page, as its address tells.
 func (l *language) doneText(q url.Values) string {
 	a := q.Get("done")
 	key, ok := doneTexts[a]

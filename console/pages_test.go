@@ -67,6 +67,31 @@ func TestPlainLinksLeadFromTheFirstPageToEveryEntry(t *testing.T) {
 	}
 }
 
+// A list is there at once, however many errors there are to group. A browser asks
+// again for what was not ready, and without scripts a link leads there.
+func TestAListDoesNotWaitForTheErrorsOfALargeLog(t *testing.T) {
+	t.Parallel()
+	f := newFakeStore()
+	f.grouping = make(chan struct{})
+	c := open(t, f)
+	const kind, all = `Lock wait timeout exceeded <span class="quiet">on orders</span>`, "/entries?state=parked&kinds=all"
+	early := get(t, c, "/entries?state=parked").Body.String()
+	if !strings.Contains(early, fakeID(0)) || strings.Contains(early, kind) {
+		t.Errorf("the list waited for the kinds of errors, or lacks its entries:\n%s", early)
+	}
+	if !slices.Contains(links(early), all) {
+		t.Errorf("no link leads to %s but to %q", all, links(early))
+	}
+	if want := `hx-trigger="load, bed:changed from:body"`; !strings.Contains(early, want) {
+		t.Errorf("a browser does not ask again: there is no %s", want)
+	}
+	close(f.grouping)
+	late := get(t, c, all).Body.String()
+	if !strings.Contains(late, kind) || strings.Contains(late, `hx-trigger="load`) {
+		t.Errorf("all kinds of errors are asked for and not there:\n%s", late)
+	}
+}
+
 func TestHostileSQLAndErrorsStayText(t *testing.T) {
 	t.Parallel()
 	f := newFakeStore()

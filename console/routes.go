@@ -10,19 +10,19 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// A route is a path and who may take it. There is no other place where a role is
-// asked for.
+// A route is a path and who may use it. Roles are checked nowhere else.
 type route struct {
 	method, path string
 	// role is the lowest that may; 0 means anybody.
 	role Role
 	// roleFor raises the role for some requests; nil for none.
 	roleFor func(*http.Request) Role
-	// long: it may take longer than other requests, and ends with its client.
+	// long says that it may take longer than other requests, and ends with its
+	// client.
 	long bool
 	// noLog: it needs no log.
 	noLog bool
-	do    func(c *Console, w http.ResponseWriter, r *http.Request, p person) error
+	do    func(w http.ResponseWriter, r *http.Request, p person) error
 }
 
 // answerWithin bounds what a request waits for the log.
@@ -31,42 +31,48 @@ const answerWithin = 30 * time.Second
 // maxBody bounds a request's body.
 const maxBody = 64 << 10
 
-var routes = []route{
-	{method: "GET", path: "/healthz", noLog: true, do: (*Console).healthz},
-	{method: "GET", path: "/readyz", noLog: true, do: (*Console).readyz},
-	{method: "GET", path: "/metrics", noLog: true, role: Read, roleFor: openOnLoopback, do: (*Console).metrics},
-	{method: "GET", path: "/assets/{file...}", noLog: true, role: Read, do: (*Console).asset},
-	{method: "GET", path: "/events", noLog: true, role: Read, long: true, do: (*Console).stream},
+// routes are all that a site answers.
+func routes(s *site) []route {
+	show, ask, call, serve := pages{s}, forms{s}, api{s}, service{s}
+	return []route{
+		{method: "GET", path: "/healthz", noLog: true, do: serve.healthz},
+		{method: "GET", path: "/readyz", noLog: true, do: serve.readyz},
+		{method: "GET", path: "/metrics", noLog: true, role: Read, roleFor: openOnLoopback, do: serve.metrics},
+		{method: "GET", path: "/assets/{file...}", noLog: true, role: Read, do: serve.asset},
+		{method: "GET", path: "/events", noLog: true, role: Read, long: true, do: serve.stream},
 
-	{method: "GET", path: "/{$}", role: Read, do: (*Console).overviewPage},
-	{method: "GET", path: "/entries", role: Read, do: (*Console).entriesPage},
-	{method: "GET", path: "/entries/{id}", role: Read, do: (*Console).entryPage},
-	{method: "POST", path: "/entries/{id}/reveal", role: Reveal, do: (*Console).revealPage},
-	{method: "POST", path: "/entries/{id}/try", role: Operate, do: (*Console).tryPage},
-	{method: "GET", path: "/entries/{id}/{action}", role: Read, do: (*Console).askEntryPage},
-	{method: "POST", path: "/entries/{id}/{action}", role: Operate, do: (*Console).actPage},
-	{method: "GET", path: "/bulk/{action}", role: Read, do: (*Console).askBulkPage},
-	{method: "POST", path: "/bulk/{action}", role: Operate, do: (*Console).bulkPage},
-	{method: "GET", path: "/data-sources/{name}/{action}", role: Read, do: (*Console).askSourcePage},
-	{method: "POST", path: "/data-sources/{name}/{action}", role: Operate, do: (*Console).sourcePage},
-	{method: "GET", path: "/audit", role: Read, do: (*Console).auditPage},
+		{method: "GET", path: "/{$}", role: Read, do: show.overviewPage},
+		{method: "GET", path: "/entries", role: Read, do: show.entriesPage},
+		{method: "GET", path: "/entries/{id}", role: Read, do: show.entryPage},
+		{method: "POST", path: "/entries/{id}/reveal", role: Reveal, do: show.revealPage},
+		{method: "POST", path: "/entries/{id}/try", role: Operate, do: show.tryPage},
+		{method: "GET", path: "/entries/{id}/{action}", role: Read, do: ask.askEntryPage},
+		{method: "POST", path: "/entries/{id}/{action}", role: Operate, do: ask.actPage},
+		{method: "GET", path: "/bulk/{action}", role: Read, do: ask.askBulkPage},
+		{method: "POST", path: "/bulk/{action}", role: Operate, do: ask.bulkPage},
+		{method: "GET", path: "/data-sources/{name}/{action}", role: Read, do: ask.askSourcePage},
+		{method: "POST", path: "/data-sources/{name}/{action}", role: Operate, do: ask.sourcePage},
+		{method: "GET", path: "/audit", role: Read, do: show.auditPage},
 
-	{method: "GET", path: "/api/v1/openapi.json", noLog: true, role: Read, do: (*Console).openapi},
-	{method: "GET", path: "/api/v1/overview", role: Read, do: (*Console).overviewCall},
-	{method: "GET", path: "/api/v1/entries", role: Read, do: (*Console).entriesCall},
-	{method: "GET", path: "/api/v1/entries/count", role: Read, do: (*Console).countCall},
-	{method: "GET", path: "/api/v1/entries/kinds", role: Read, do: (*Console).kindsCall},
-	{method: "GET", path: "/api/v1/entries/{id}", role: Read, roleFor: revealing, do: (*Console).entryCall},
-	{method: "POST", path: "/api/v1/entries/bulk", role: Operate, do: (*Console).bulkCall},
-	{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, do: (*Console).actCall},
-	{method: "POST", path: "/api/v1/data-sources/{name}/{action}", role: Operate, do: (*Console).sourceCall},
-	{method: "GET", path: "/api/v1/audit", role: Read, do: (*Console).auditCall},
+		{method: "GET", path: "/api/v1/openapi.json", noLog: true, role: Read, do: serve.openapi},
+		{method: "GET", path: "/api/v1/overview", role: Read, do: call.overviewCall},
+		{method: "GET", path: "/api/v1/entries", role: Read, do: call.entriesCall},
+		{method: "GET", path: "/api/v1/entries/count", role: Read, do: call.countCall},
+		{method: "GET", path: "/api/v1/entries/kinds", role: Read, do: call.kindsCall},
+		{method: "GET", path: "/api/v1/entries/{id}", role: Read, roleFor: revealing, do: call.entryCall},
+		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, do: call.bulkCall},
+		{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, do: call.actCall},
+		{method: "POST", path: "/api/v1/data-sources/{name}/{action}", role: Operate, do: call.sourceCall},
+		{method: "GET", path: "/api/v1/audit", role: Read, do: call.auditCall},
+	}
 }
 
 // nothing is what every other path leads to.
-var nothing = route{role: Read, noLog: true, do: func(_ *Console, _ http.ResponseWriter, _ *http.Request, _ person) error {
-	return &failure{status: http.StatusNotFound, text: "There is no such page."}
+var nothing = route{role: Read, noLog: true, do: func(_ http.ResponseWriter, _ *http.Request, _ person) error {
+	return noSuchPage()
 }}
+
+func noSuchPage() error { return &failure{status: http.StatusNotFound, text: "There is no such page."} }
 
 // revealing is the role that a request for values needs.
 func revealing(r *http.Request) Role {
@@ -95,14 +101,25 @@ func openOnLoopback(r *http.Request) Role {
 	return Read
 }
 
-// loopbackKey is the context's for whether the console listens on loopback.
+// loopbackKey is the context's key for whether the console listens on loopback.
 type loopbackKey struct{}
 
-// enter is the one way into a route: who asks, whether they may, and only then the
-// request itself.
-func (c *Console) enter(rt route) http.Handler {
+// entrance leads to the routes of a site.
+func (c *Console) entrance(s *site) *http.ServeMux {
+	mux := http.NewServeMux()
+	for _, r := range routes(s) {
+		mux.Handle(r.method+" "+r.path, c.enter(s, r))
+	}
+	// What no route takes is told only to who may read.
+	mux.Handle("/", c.enter(s, nothing))
+	return mux
+}
+
+// enter is the one way into a route: who asks, whether they may, and only then
+// the request itself.
+func (c *Console) enter(s *site, rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = r.WithContext(context.WithValue(r.Context(), loopbackKey{}, c.cfg.loopback()))
+		r = r.WithContext(context.WithValue(r.Context(), loopbackKey{}, s.cfg.loopback()))
 		role := rt.role
 		if rt.roleFor != nil {
 			role = rt.roleFor(r)
@@ -111,20 +128,20 @@ func (c *Console) enter(rt route) http.Handler {
 		if role > 0 {
 			var err error
 			if p, err = c.gate.who(r); err != nil {
-				c.fail(w, r, p, err)
+				s.fail(w, r, p, err)
 				return
 			}
 			if p.role < role {
-				c.fail(w, r, p, &failure{status: http.StatusForbidden, text: "Your role does not allow this.", detail: role.String()})
+				s.fail(w, r, p, &failure{status: http.StatusForbidden, text: "Your role does not allow this.", detail: role.String()})
 				return
 			}
 			if role == Reveal && otherOrigin(r) {
-				c.fail(w, r, p, &failure{status: http.StatusForbidden, text: "The request was made by a page of another site."})
+				s.fail(w, r, p, &failure{status: http.StatusForbidden, text: "The request was made by a page of another site."})
 				return
 			}
 		}
-		if !rt.noLog && c.store() == nil {
-			c.fail(w, r, p, errNoLog)
+		if !rt.noLog && s.store() == nil {
+			s.fail(w, r, p, errNoLog)
 			return
 		}
 		if !rt.long {
@@ -133,58 +150,13 @@ func (c *Console) enter(rt route) http.Handler {
 			r = r.WithContext(ctx)
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		if err := rt.do(c, w, r, p); err != nil {
-			c.fail(w, r, p, err)
+		if err := rt.do(w, r, p); err != nil {
+			s.fail(w, r, p, err)
 		}
 	})
 }
 
-func (c *Console) healthz(w http.ResponseWriter, _ *http.Request, _ person) error {
-	plain(w, http.StatusOK, "ok")
-	return nil
-}
-
 var errNoLog = errors.New("the transaction log could not be opened so far")
-
-// readyWithin is how long /readyz waits for the log.
-const readyWithin = 5 * time.Second
-
-func (c *Console) readyz(w http.ResponseWriter, r *http.Request, _ person) error {
-	const not = "the transaction log cannot be reached"
-	store := c.store()
-	if store == nil {
-		plain(w, http.StatusServiceUnavailable, not)
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), readyWithin)
-	defer cancel()
-	answered := make(chan error, 1)
-	go func() { answered <- store.Ping(ctx) }() // a driver may not look at its context
-	select {
-	case err := <-answered:
-		if err == nil {
-			plain(w, http.StatusOK, "ok")
-			return nil
-		}
-	case <-ctx.Done():
-	}
-	plain(w, http.StatusServiceUnavailable, not)
-	return nil
-}
-
-func (c *Console) metrics(w http.ResponseWriter, r *http.Request, _ person) error {
-	if c.cfg.Metrics == nil {
-		return &failure{status: http.StatusNotFound, text: "There is no such page."}
-	}
-	c.cfg.Metrics.ServeHTTP(w, r)
-	return nil
-}
-
-func plain(w http.ResponseWriter, status int, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text + "\n"))
-}
 
 // by is who does something, for the audit.
 func (p person) by(reason string) ops.By { return ops.By{Who: p.name, Reason: reason} }

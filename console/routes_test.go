@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A sample is a request that a route takes, and what it answers to who may.
+// A sample is a request that a route takes, and its answer to those who may make
+// it.
 type sample struct {
 	route  string // method and pattern
 	path   string
@@ -71,7 +72,7 @@ func TestEveryRouteHasASample(t *testing.T) {
 	for _, s := range samples() {
 		have[s.route] = true
 	}
-	for _, r := range routes {
+	for _, r := range routes(&site{}) {
 		if !have[r.method+" "+r.path] {
 			t.Errorf("no sample of %s %s", r.method, r.path)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/bedsql/bed/internal/jitter"
 )
 
 // slowly makes guessing slow, and locks nobody out: a failure is answered late, and
@@ -16,7 +18,8 @@ type slowly struct {
 	// answered late.
 	waiting, late chan struct{}
 
-	// pace is by how much each delay is multiplied; tests that are not about it have none.
+	// pace is the factor of each delay; tests that are not about delays have
+	// none.
 	pace int
 
 	mu       sync.Mutex
@@ -31,9 +34,10 @@ type failures struct {
 const (
 	// forgotten is for how long a failure counts.
 	forgotten = 5 * time.Minute
-	// firstDelay is that of an address's first failure, each next is twice as late.
+	// firstDelay is the delay of an address's first failure; each next one is
+	// twice as long.
 	firstDelay, mostDelay = 250 * time.Millisecond, 2 * time.Second
-	// mostWait is how long one stands in the queue; with mostDelay it stays far
+	// mostWait is the longest wait in the queue; with mostDelay it stays far
 	// below the 15 s that an answer may take.
 	mostWait     = 8 * time.Second
 	mostFailures = 4096 // addresses
@@ -105,11 +109,6 @@ func (s *slowly) failed(ctx context.Context, from string) error {
 	if f.count < 4 {
 		delay = firstDelay << (f.count - 1)
 	}
-	t := time.NewTimer(delay * time.Duration(s.pace))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	jitter.Sleep(ctx, delay*time.Duration(s.pace))
 	return errNobody
 }

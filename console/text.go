@@ -58,11 +58,11 @@ func valueText(p ops.Parameter) string {
 
 // A piece is a part of a statement as it is shown.
 type piece struct {
-	// Class is that of the style: kw, str, num, par; empty for the rest.
+	// Class is the style's: kw, str, num, par; empty for the rest.
 	Class, Text string
 }
 
-// breaks are the words before which a line begins, and how deep.
+// breaks are the words before which a line begins, and its depth.
 var breaks = map[string]int{
 	"FROM": 0, "WHERE": 0, "SET": 0, "VALUES": 0, "SELECT": 0, "INSERT": 0, "UPDATE": 0, "DELETE": 0, "REPLACE": 0, "MERGE": 0, "WITH": 0,
 	"RETURNING": 0, "ORDER": 0, "GROUP": 0, "HAVING": 0, "LIMIT": 0, "USING": 0, "UNION": 0, "ON": 0, "WHEN": 1,
@@ -76,9 +76,9 @@ var keywords = map[string]bool{
 	"MATCHED": true, "IGNORE": true, "DEFAULT": true, "ASC": true, "DESC": true, "DISTINCT": true, "RIGHT": true, "OUTER": true, "TRUE": true, "FALSE": true,
 }
 
-// layOut sets a statement in lines for reading. Only blanks are changed: a text that
-// already has lines keeps them, and so does what cannot be read as SQL. laid says
-// whether it differs from what is sent.
+// layOut breaks a statement into lines for reading. It changes only blanks: a
+// text that already has lines keeps them, and so does what cannot be read as SQL.
+// laid says whether it differs from what is sent.
 func layOut(text string) (pieces []piece, laid bool) {
 	if len(text) > maxShown {
 		return []piece{{"", safeLines(strings.ToValidUTF8(text[:maxShown], "")) + "…"}}, true

@@ -22,6 +22,7 @@
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
     for (const el of root.querySelectorAll(".plot[data-x]")) {
+      if (drawn.some((d) => d.el === el)) continue;
       const x = JSON.parse(el.dataset.x), y = JSON.parse(el.dataset.y), names = JSON.parse(el.dataset.names);
       const stacked = y.map((_, i) => x.map((_, k) => y.slice(0, i + 1).reduce((sum, s) => sum + s[k], 0)));
       const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--c-grid"), width: 1 }, ticks: { stroke: colour("--c-grid") } };
@@ -34,15 +35,16 @@
       }));
       el.replaceChildren();
       const plot = new window.uPlot({
-        width: Math.max(el.clientWidth, 200), height: 150, padding: [8, 24, 0, 0], legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false } },
+        width: Math.max(el.clientWidth, 200), height: 150, padding: [8, 36, 0, 0], legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false } },
         scales: { y: { range: (_, min, max) => [0, Math.max(max, 1)] } },
         axes: [Object.assign({ size: 32, values: (_, at) => at.map((s) => clock.format(new Date(s * 1000))) }, axis), Object.assign({ size: 48 }, axis)],
         series: [{}].concat(series.slice().reverse()),
         hooks: { setCursor: [(u) => tip(el, u.cursor.idx, x, y, names)] },
       }, [x].concat(stacked.slice().reverse()), el);
-      drawn.push({ el, plot });
+      drawn.push({ el, plot, figures: figures(el) });
     }
   }
+  function figures(el) { return el.dataset.x + el.dataset.y + el.dataset.names; }
   function tip(el, i, x, y, names) {
     const at = el.parentElement.querySelector("figcaption .quiet");
     if (!at) return;
@@ -50,15 +52,18 @@
     at.textContent = i == null ? at.dataset.text
       : local.format(new Date(x[i] * 1000)) + " · " + names.map((n, k) => n + " " + y[k][i]).join(" · ");
   }
-  function redraw() {
-    drawn = drawn.filter((d) => d.el.isConnected);
-    for (const d of drawn) { d.plot.destroy(); }
-    drawn = [];
+  // redraw draws the charts anew whose figures have changed, or all of them.
+  function redraw(all) {
+    drawn = drawn.filter((d) => {
+      if (!all && d.el.isConnected && figures(d.el) === d.figures) return true;
+      d.plot.destroy();
+      return false;
+    });
     charts(document);
   }
   let resizing;
-  window.addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(redraw, 150); });
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  window.addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(() => redraw(true), 150); });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(true));
 
   // Live updates: the server says that something changed, and the page asks for
   // itself. A hidden tab holds no connection; who wants peace pauses.
@@ -71,8 +76,10 @@
   }
   function close() { if (source) { source.close(); source = null; } }
   function update() {
+    if (!live()) { close(); return; }
     if (paused || document.hidden) { missed = true; return; }
     missed = false;
+    if (held()) { later(); return; }
     window.htmx.trigger(body, "bed:changed");
   }
   document.addEventListener("visibilitychange", () => {
@@ -83,16 +90,78 @@
   window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", open);
 
-  let openDetails = [];
+  // An update waits while a button of the pointer is down, and for a moment after the
+  // pointer was moved to something that can be pressed: what is being aimed at stays where
+  // it is.
+  const aiming = 1500;
+  let down = -Infinity, until = 0, waiting = 0;
+  function held() { return performance.now() < Math.max(until, down + 60000); }
+  function later() {
+    if (waiting) return;
+    waiting = setTimeout(() => { waiting = 0; update(); }, Math.max(until - performance.now(), 100));
+  }
+  const aims = { capture: true, passive: true };
+  document.addEventListener("pointermove", (e) => {
+    if (e.target instanceof Element && e.target.closest("a, button, summary, label, input, select")) until = performance.now() + aiming;
+  }, aims);
+  document.addEventListener("pointerdown", () => { down = performance.now(); until = down + aiming; }, aims);
+  for (const end of ["pointerup", "pointercancel", "dragend"]) document.addEventListener(end, () => { down = -Infinity; }, aims);
+  window.addEventListener("blur", () => { down = -Infinity; });
+
   body.addEventListener("htmx:beforeSwap", (e) => {
     // What is not in the log any more is worth showing.
     if (e.detail.xhr.status === 404) { e.detail.shouldSwap = true; e.detail.isError = false; }
-    openDetails = Array.from(document.querySelectorAll("#live details[open][id]"), (d) => d.id);
+    if (held()) { e.detail.shouldSwap = false; later(); }
   });
-  body.addEventListener("htmx:afterSwap", () => {
-    for (const id of openDetails) { const d = document.getElementById(id); if (d) d.open = true; }
-    times(document);
-    redraw();
+
+  // What has not changed stays as it is, with its focus and its selection: only the
+  // differences are brought in.
+  function key(n) {
+    if (n.nodeType !== Node.ELEMENT_NODE) return "";
+    const within = n.tagName === "TR" || n.tagName === "LI" ? n.querySelector("[id]") : null;
+    return n.id || n.getAttribute("aria-labelledby") || (within ? within.id : "");
+  }
+  function alike(a, b) { return a.nodeName === b.nodeName && key(a) === key(b); }
+  // match finds what n was before, at a place or behind it. What has no name is looked for
+  // at this place alone.
+  function match(at, n) {
+    if (n.nodeType !== Node.ELEMENT_NODE) return at && alike(at, n) ? at : null;
+    while (at && !alike(at, n) && (key(n) || at.nodeType !== Node.ELEMENT_NODE)) at = at.nextSibling;
+    return at && alike(at, n) ? at : null;
+  }
+  function bring(to, from) {
+    if (to.nodeType !== Node.ELEMENT_NODE) {
+      if (to.nodeValue !== from.nodeValue) to.nodeValue = from.nodeValue;
+      return;
+    }
+    for (const a of Array.from(to.attributes)) {
+      if (!from.hasAttribute(a.name) && !(a.name === "open" && to.tagName === "DETAILS")) to.removeAttribute(a.name);
+    }
+    for (const a of from.attributes) {
+      if (to.getAttribute(a.name) !== a.value) to.setAttribute(a.name, a.value);
+    }
+    if (drawn.some((d) => d.el === to)) return; // what is in it was drawn here
+    let at = to.firstChild;
+    for (const n of Array.from(from.childNodes)) {
+      const same = match(at, n);
+      if (!same) { to.insertBefore(n, at); continue; }
+      // What stands between is gone, unless it comes later: then it is made anew.
+      while (at !== same) { const gone = at; at = at.nextSibling; gone.remove(); }
+      at = at.nextSibling;
+      bring(same, n);
+    }
+    while (at) { const gone = at; at = at.nextSibling; gone.remove(); }
+  }
+  if (window.htmx) window.htmx.defineExtension("differences", {
+    isInlineSwap: (style) => style === "differences",
+    handleSwap: (style, target, fragment) => {
+      const from = fragment.querySelector("#live");
+      if (style !== "differences" || !from) return false;
+      times(from);
+      bring(target, from);
+      redraw(false);
+      return true;
+    },
   });
 
   function switcher() {

@@ -9,7 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// axe is axe-core's script (MPL-2.0), which scripts/console.sh fetches.
+// axe is axe-core's script (MPL-2.0), which make test fetches (scripts/servers.sh).
 var axe = sync.OnceValues(func() (string, error) {
 	b, err := os.ReadFile(os.Getenv("BED_TEST_AXE"))
 	return string(b), err
@@ -20,7 +20,7 @@ func (b *browser) accessible(name string) {
 	b.t.Helper()
 	script, err := axe()
 	if err != nil {
-		b.t.Fatalf("BED_TEST_AXE is to name axe.min.js of axe-core; make test, or scripts/console.sh, fetches it: %v", err)
+		b.t.Fatalf("BED_TEST_AXE is to name axe.min.js of axe-core; make test fetches it: %v", err)
 	}
 	var found []struct {
 		ID, Impact, Help string

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -93,59 +96,56 @@ func (b *browser) open(url string) {
 	b.t.Helper()
 	b.actions++
 	b.do(chromedp.Navigate(url), chromedp.WaitReady("main"))
+	b.until("nothing is left to come", whole)
 }
 
-// click follows a link or presses a button, and waits for the page that comes. A
-// link that a live update takes from under the pointer is clicked again, as one
-// would: that is one action.
+// click moves the pointer to a link or a button, presses it once, and waits for the
+// page that comes.
 func (b *browser) click(selector string) {
 	b.t.Helper()
 	b.actions++
-	b.do(chromedp.WaitVisible(selector, chromedp.ByQuery))
-	press := chromedp.Click(selector, chromedp.ByQuery)
-	var link bool
-	b.do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q)?.tagName === "A"`, selector), &link))
-	for try, again := 0, link; again && try < 5; try++ {
-		b.do(chromedp.Evaluate(`window.stale = true`, nil))
-		ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
-		_ = chromedp.Run(ctx, press) // it may be gone between being found and being pressed
-		cancel()
-		again = b.staysFor(5 * time.Second)
-	}
-	if link {
-		b.until("another page is there", another)
-		return
-	}
-	b.leave(press)
+	x, y := b.aim(selector)
+	b.leave(chromedp.MouseClickXY(x, y))
 }
 
-// staysFor reports whether the page is not left within a time. While it is being
-// left there is none to ask.
-func (b *browser) staysFor(long time.Duration) bool {
-	ctx, cancel := context.WithTimeout(b.ctx, long)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for stays := true; ; {
-		if err := chromedp.Run(ctx, chromedp.Evaluate(`window.stale === true`, &stays)); ctx.Err() == nil && (err != nil || !stays) {
-			return false
+// aim moves the pointer to an element, and follows it until it rests there.
+func (b *browser) aim(selector string) (x, y float64) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(selector, chromedp.ByQuery))
+	eventually(b.t, "the pointer is on "+selector, func() error {
+		var at [2]float64
+		b.do(
+			chromedp.Evaluate(fmt.Sprintf(`(() => {
+				const e = document.querySelector(%q);
+				e?.scrollIntoView({block: "center", behavior: "instant"});
+				const r = e?.getClientRects()[0] ?? {x: -1, y: -1, width: 0, height: 0};
+				return [r.x + r.width / 2, r.y + r.height / 2];
+			})()`, selector), &at),
+		)
+		var there bool
+		b.do(
+			chromedp.MouseEvent(input.MouseMoved, at[0], at[1]),
+			chromedp.Evaluate(fmt.Sprintf(`document.elementFromPoint(%v, %v)?.closest(%q) === document.querySelector(%[3]q)`, at[0], at[1], selector), &there),
+		)
+		if x, y = at[0], at[1]; !there {
+			return errors.New("it has gone from there")
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return stays && b.t.Context().Err() == nil
-		}
-	}
+		return nil
+	})
+	return x, y
 }
 
 // another page than the one that was left is there.
 const another = `!window.stale && document.readyState === "complete" && document.querySelector("main") !== null`
 
+// whole says that the list of a large log has its errors by kind.
+const whole = `document.querySelector("#allkinds") === null`
+
 // leave does what leads to another page and waits until that is there.
 func (b *browser) leave(a chromedp.Action) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`window.stale = true`, nil), a)
-	b.until("another page is there", another)
+	b.until("another page is there", another+" && "+whole)
 }
 
 // until waits until a script says true. Between two pages there is none to ask.
@@ -248,4 +248,10 @@ func (b *browser) shot(name string) {
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), fewerColours(b.t, small), 0o644); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// browserContext is for commands that are the browser's, not a tab's.
+func (b *browser) browserContext() context.Context {
+	c := chromedp.FromContext(b.ctx)
+	return cdp.WithExecutor(b.ctx, c.Browser)
 }

@@ -245,3 +245,11 @@ func (s *stage) history(t *testing.T) {
 			FROM transaction_log WHERE last_error LIKE 'Error 1062%%'`, i, 1500*i*i+40, origin))
 	}
 }
+
+// command runs a command of bed-job on the stage's configuration.
+func (s *stage) command(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(bedJob, append(args, "-c", s.config)...).CombinedOutput(); err != nil {
+		t.Fatalf("bed-job %v: %v\n%s", args, err, out)
+	}
+}

@@ -54,7 +54,8 @@ func (by By) record(a Action, what string, units int) journal.Record {
 
 var decisions = map[Action]txlog.Decision{Retry: txlog.DecideRetry, Park: txlog.DecidePark, Discard: txlog.DecideDiscard}
 
-// Act does it to one entry; id may be that of any of its rows. ErrNotFound, ErrLeased, ErrInvalid.
+// Act does it to one entry; id may be that of any of its rows. ErrNotFound,
+// ErrLeased, ErrInvalid.
 func (s *actor) Act(ctx context.Context, a Action, id string, by By) error {
 	d, err := decision(a, by)
 	if err != nil {
@@ -91,11 +92,12 @@ func noTables(err error) error {
 	return err
 }
 
-// MaxBulk is how many entries are changed at once at the most.
+// MaxBulk is how many entries at most are changed at once.
 const MaxBulk = 100_000
 
-// ActAll does it to all entries that f selects, in one local transaction, if they are exactly count; else to
-// none: ConflictError. More than MaxBulk are ErrInvalid.
+// ActAll does it to all entries that f selects, in one local transaction, if they
+// are exactly count; else to none: ConflictError. More than MaxBulk are
+// ErrInvalid.
 func (s *actor) ActAll(ctx context.Context, a Action, f Filter, count int, by By) error {
 	d, err := decision(a, by)
 	if err != nil {
@@ -118,8 +120,8 @@ func (s *actor) ActAll(ctx context.Context, a Action, f Filter, count int, by By
 	if err != nil {
 		return err
 	}
-	// Once they are locked they are looked at again: what changed since they were counted is
-	// another set.
+	// Once they are locked they are checked again: if one has changed since they
+	// were counted, they are another set.
 	changed := &ConflictError{Counted: count, Matches: count}
 	err = s.decide(ctx, d, ids, func(u *txlog.Unit) error {
 		switch {
@@ -139,7 +141,8 @@ func (s *actor) ActAll(ctx context.Context, a Action, f Filter, count int, by By
 	return err
 }
 
-// all gives the ids of what f selects, and one more than count at least if there are more.
+// all gives the ids of what f selects; if these are more than count, at least one
+// more than count.
 func (s *actor) all(ctx context.Context, f Filter, count int) (ids []string, err error) {
 	for after := ""; ; {
 		found, err := s.find(ctx, f, after, countedAtOnce, noLimit)
@@ -153,8 +156,8 @@ func (s *actor) all(ctx context.Context, f Filter, count int) (ids []string, err
 	}
 }
 
-// still reports whether a unit is selected by what may have changed since it was
-// found.
+// still reports whether f still selects a unit, as far as that may have changed
+// since it was found.
 func (f *Filter) still(u *txlog.Unit) bool {
 	return (f.State == "" || StateOf(u) == f.State) && f.judge(u)
 }
@@ -230,22 +233,16 @@ func (s *actor) control(ctx context.Context, a Action, dataSource string, paused
 	if err != nil {
 		return noTables(err)
 	}
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return s.fault(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(ctx, set, setArgs...); err != nil {
-		return s.fault(err)
-	}
-	if _, err := tx.ExecContext(ctx, audit, auditArgs...); err != nil {
-		return s.fault(err)
-	}
-	return s.fault(tx.Commit())
+	return s.log.Decide(ctx, 0, nil, nil, func(exec func(string, ...any) error) error {
+		if err := exec(audit, auditArgs...); err != nil {
+			return s.fault(err)
+		}
+		return s.fault(exec(set, setArgs...))
+	})
 }
 
-// known finds out whether there is such a data source: it is configured, or the log,
-// its activity or a job has it.
+// known finds out whether there is such a data source: it is configured, or the
+// log, its activity or a job has it.
 func (s *actor) known(ctx context.Context, name string) error {
 	if name == "" || len(name) > 255 || !storable(name) {
 		return fmt.Errorf("%w: %.255q", ErrUnknownDataSource, name)

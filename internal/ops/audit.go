@@ -19,6 +19,8 @@ type Record struct {
 	What   string `json:"what"`
 	Count  int    `json:"count"`
 	Reason string `json:"reason"`
+	// Log is the log that holds it, if a console shows several logs together.
+	Log string `json:"log,omitempty"`
 }
 
 // Audit is a page of records, the newest first.

@@ -38,7 +38,8 @@ type Next string
 const (
 	// NextOperator: nothing, until an operator decides.
 	NextOperator Next = "operator"
-	// NextLease: its owner is at it; at NextTry the job takes it over if that one is gone.
+	// NextLease: its owner is working on it; at NextTry the job takes it over if
+	// the owner is gone.
 	NextLease Next = "lease"
 	// NextResume: nothing, until its data source is resumed.
 	NextResume Next = "resume"
@@ -64,7 +65,7 @@ type Attempt struct {
 	Error string `json:"error"`
 }
 
-// mostShown is how many attempts and siblings are shown of an entry.
+// mostShown is how many attempts and siblings of an entry are shown.
 const mostShown = 100
 
 // Entry gives one entry; id may be that of any of its rows. ErrNotFound.
@@ -180,7 +181,8 @@ func (s *reader) next(ctx context.Context, u *txlog.Unit, d *Detail) error {
 type Revealed struct {
 	// Parameters are those of each statement.
 	Parameters [][]Parameter `json:"parameters"`
-	// Problems say of statements why their parameters cannot be read; empty: they can.
+	// Problems say why the parameters of statements cannot be read; empty: they
+	// can.
 	Problems  []string `json:"problems"`
 	LastError string   `json:"lastError"`
 	// Attempts are those of Detail, with their values.

@@ -42,8 +42,9 @@ type Filter struct {
 	DataSource string
 	// State is one of the states; empty means any.
 	State State
-	// Text is found as it is, upper and lower case told apart, in the SQL of any statement
-	// or in the error as it is shown (with its values masked, see Reveal); never in parameters.
+	// Text is searched for as it is, with case, in the SQL of any statement and
+	// in the error as it is shown (with its values masked, see Reveal); never in
+	// parameters.
 	Text string
 	// Transaction is the id of a soft transaction.
 	Transaction string
@@ -51,8 +52,8 @@ type Filter struct {
 	OlderThan time.Duration
 	// Kind is the key of a group of like errors, see [Kind]; empty means any.
 	Kind string
-	// Reveal: Text is looked for in errors with their values. Only for who may
-	// see these: else a search would tell what is masked.
+	// Reveal: Text is searched for in errors with their values. It is only for
+	// those who may see these: otherwise a search would disclose what is masked.
 	Reveal bool
 }
 
@@ -63,22 +64,24 @@ const MaxPage = 1000
 type Page struct {
 	// After is Next of the page before; empty means from the start.
 	After string
-	// Limit is how many at the most: from 1 to MaxPage; 0 means 100.
+	// Limit is the greatest number of entries: from 1 to MaxPage; 0 means 100.
 	Limit int
 }
 
 // Entries is a page of the list: oldest first.
 type Entries struct {
 	Entries []Entry `json:"entries"`
-	// Next is the After of the next page; empty when this is the last. A page may hold fewer
-	// entries than were asked for, or none, and have a next: what was searched in
-	// half a second did not hold more.
+	// Next is the After of the next page; empty when this is the last. A page may
+	// hold fewer entries than were asked for, or none, and still have a next one:
+	// half a second's search found no more.
 	Next string `json:"next,omitempty"`
 }
 
 // Entry is what is shown of a unit. It holds no parameter's value.
 type Entry struct {
-	ID            string    `json:"id"`
+	ID string `json:"id"`
+	// Log is the log that holds it, if a console shows several logs together.
+	Log           string    `json:"log,omitempty"`
 	TransactionID string    `json:"transactionId"`
 	DataSource    string    `json:"dataSource"`
 	State         State     `json:"state"`
@@ -182,8 +185,8 @@ type Count struct {
 // CountCap is up to where entries are counted for show.
 const CountCap = 10_000
 
-// Count counts what f selects, up to most; 0 means CountCap, below 0 means all. Unless
-// all are counted it takes about a second at the most.
+// Count counts what f selects, up to most; 0 means CountCap, below 0 means all.
+// Unless all are counted it takes about a second at most.
 func (s *finder) Count(ctx context.Context, f Filter, most int) (Count, error) {
 	budget := 2 * searchFor
 	switch {

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// searchFor bounds how long a search takes: what it has found by then is a page.
+	// searchFor bounds how long a search takes: what it has found by then makes a
+	// page.
 	searchFor = 500 * time.Millisecond
 	// noLimit is for a search that ends when there is no more.
 	noLimit = time.Duration(0)
@@ -51,8 +52,8 @@ func (f *Filter) check() error {
 	return nil
 }
 
-// headRow is the condition on a row of being the first of its unit, for who reads
-// only an index.
+// headRow is the condition on a row that it is the first of its unit, for queries
+// that read only an index.
 func (s *finder) headRow() string {
 	return s.d.Pick(`RIGHT(id, 3) = '000'`, `right(id, 3) = '000'`, `substr(id, -3) = '000'`)
 }
@@ -68,8 +69,8 @@ func (w *where) and(text string, args ...any) {
 	w.args = append(w.args, args...)
 }
 
-// conditions are those of the filter that a row of the unit can be asked. In what
-// is found by them judge looks for the rest.
+// conditions are those of the filter that a row of the unit can be tested for.
+// judge tests what they find for the rest.
 func (s *finder) conditions(f *Filter) where {
 	w := where{text: "1 = 1"}
 	if f.DataSource != "" {
@@ -123,8 +124,8 @@ func (s *finder) holds(w *where, column, text string) {
 	w.and(s.contains(column), text)
 }
 
-// longest gives the longest part of a masked text that has no mask in it: it
-// stands in the text as it was.
+// longest gives the longest part of a masked text without a mask in it, which the
+// unmasked text contains as it is.
 func longest(masked string) (part string) {
 	for piece := range strings.SplitSeq(masked, mask) {
 		if len(piece) > len(part) {
@@ -140,8 +141,8 @@ func (f *Filter) judged() bool { return f.Kind != "" || f.Text != "" && !f.Revea
 // firstRows reports whether the conditions find each unit once, and no other.
 func (f *Filter) firstRows() bool { return f.Kind == "" && f.Text == "" }
 
-// judge decides whether a unit that the conditions found is selected: a text has to
-// stand in its SQL, or in its error as it is shown.
+// judge decides whether a unit that the conditions found is selected: its SQL, or
+// its error as it is shown, has to contain the text.
 func (f *Filter) judge(u *txlog.Unit) bool {
 	if f.Kind != "" {
 		if k, err := readKind(f.Kind); err != nil || kindOf(u) != k {
@@ -166,7 +167,7 @@ type found struct {
 	next string
 }
 
-// find searches behind the id after, for at most limit units and about budget.
+// find searches after the id after, for at most limit units and about budget.
 func (s *finder) find(ctx context.Context, f Filter, after string, limit int, budget time.Duration) (found, error) {
 	if err := f.check(); err != nil {
 		return found{}, err
@@ -190,7 +191,8 @@ func (s *finder) find(ctx context.Context, f Filter, after string, limit int, bu
 	return s.walk(ctx, &f, after, limit, end)
 }
 
-// before gives an id before all that can be made after id, by its time alone.
+// before gives an id that is less than all that can be made after id, by its time
+// alone.
 func before(id, otherwise string) string {
 	if len(id) != len("00000000-0000-7000-8000-000000000000") || id[14] != '7' {
 		return otherwise
@@ -213,8 +215,8 @@ type span struct {
 	dataSource string
 }
 
-// narrow finds out whether the filter's data source and state are those of so few
-// units that they can be sorted.
+// narrow finds out whether the filter's data source and state leave so few units
+// that they can be sorted.
 func (s *finder) narrow(ctx context.Context, f *Filter) (spans []span, ok bool, err error) {
 	if f.State == "" && f.DataSource == "" && f.Kind == "" {
 		return nil, false, nil
@@ -249,7 +251,7 @@ func (s *finder) narrow(ctx context.Context, f *Filter) (spans []span, ok bool, 
 	return spans, true, nil
 }
 
-// due names the index of due units where the database takes that.
+// due names the index of due units where the database accepts that.
 func (s *finder) due() string { return s.d.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) }
 
 // names gives the data sources that have parked units, or others, by steps
@@ -338,16 +340,9 @@ func (s *finder) walk(ctx context.Context, f *Filter, after string, limit int, e
 	w := s.conditions(f)
 	for size := firstChunk; ; {
 		began := time.Now()
-		var to []string
-		if err := s.texts(ctx, &to, `SELECT id FROM transaction_log WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?`, after, size-1); err != nil {
+		bound, last, err := s.step(ctx, w, &after, size)
+		if err != nil {
 			return found{}, err
-		}
-		last := len(to) == 0
-		bound := where{w.text, slices.Clone(w.args)}
-		bound.and(`id > ?`, after)
-		if !last {
-			after = headOf(to[0]) // a unit is not parted
-			bound.and(`id <= ?`, after)
 		}
 		bound.text += ` ORDER BY id`
 		if f.firstRows() {
@@ -370,7 +365,7 @@ func (s *finder) walk(ctx context.Context, f *Filter, after string, limit int, e
 		case last:
 			return out, nil
 		case len(out.ids) == limit:
-			// Whether there is another is for the next page to find out.
+			// The next page finds out whether there is another.
 			out.next = after
 			return out, nil
 		case over(end):
@@ -383,4 +378,21 @@ func (s *finder) walk(ctx context.Context, f *Filter, after string, limit int, e
 			size = max(size/2, firstChunk/5)
 		}
 	}
+}
+
+// step narrows conditions to the next rows after after, about size of them, and
+// moves after to their end. last reports that nothing follows them.
+func (s *finder) step(ctx context.Context, w where, after *string, size int) (bound where, last bool, err error) {
+	var to []string
+	if err := s.texts(ctx, &to, `SELECT id FROM transaction_log WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?`, *after, size-1); err != nil {
+		return where{}, false, err
+	}
+	bound = where{w.text, slices.Clone(w.args)}
+	bound.and(`id > ?`, *after)
+	if len(to) == 0 {
+		return bound, true, nil
+	}
+	*after = headOf(to[0]) // a unit is not parted
+	bound.and(`id <= ?`, *after)
+	return bound, false, nil
 }

@@ -12,13 +12,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/txlog"
 )
 
 // kind is what makes errors alike.
 type kind struct{ DataSource, Code, Text string }
 
-// maxKindText is how much of an error tells it from others.
+// maxKindText is how much of an error distinguishes its kind.
 const maxKindText = 300
 
 var (
@@ -28,8 +29,8 @@ var (
 		regexp.MustCompile(`\(SQLSTATE (\w{5})\)`),
 		regexp.MustCompile(`\((\d+)\)$`),
 	}
-	// differing are numbers that differ from error to error: a port of this machine's, a
-	// process, a transaction, a time.
+	// differing are numbers that change from error to error: a port of this
+	// machine, a process, a transaction, a time.
 	differing = regexp.MustCompile(`:\d{4,5}->|\b\d{6,}\b|\b0x[0-9a-fA-F]{4,}\b|\b[Pp]rocess \d+`)
 )
 
@@ -47,7 +48,7 @@ func codeOf(text string) string {
 	return ""
 }
 
-// likeText takes out of a masked error what differs from one to the next.
+// likeText takes out of a masked error what changes from one to the next.
 func likeText(masked string) string {
 	text := differing.ReplaceAllStringFunc(masked, func(s string) string {
 		switch {
@@ -78,32 +79,37 @@ func readKind(key string) (kind, error) {
 	return kind{parts[0], parts[1], parts[2]}, nil
 }
 
-// likeRows is how many rows are looked at to group them.
-const likeRows = 20_000
+// wholeRows is how many rows are grouped however long that takes; of a larger
+// log, as many as half a second reaches.
+const wholeRows = 100_000
 
-// Kinds groups the entries that f selects and that have an error. Up to 20,000 of them
-// are looked at.
+// Kinds groups the entries that f selects and that have an error: all of them where f
+// has no text and the log no more than 100,000 rows, and else at least as many as half a
+// second reaches. More says that there are others.
 func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
-	end := time.Now().Add(searchFor)
-	groups := map[kind]*Kind{}
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	alike := map[kind]*same{}
 	out := &Kinds{Kinds: []Kind{}}
-	seen := 0
-	for after := ""; ; {
-		found, err := s.find(ctx, f, after, countedAtOnce, max(1, time.Until(end)))
-		if err != nil {
-			return nil, err
-		}
-		if err := s.group(ctx, found.ids, groups); err != nil {
-			return nil, err
-		}
-		seen += len(found.ids)
-		if after = found.next; after == "" {
-			break
-		}
-		if seen >= likeRows || over(end) {
-			out.More = true
-			break
-		}
+	searched := !f.firstRows()
+	var err error
+	if !searched {
+		_, searched, err = s.narrow(ctx, &f)
+	}
+	switch {
+	case err != nil:
+	case searched:
+		out.More, err = s.groupFound(ctx, f, alike)
+	default:
+		out.More, err = s.groupAll(ctx, &f, alike)
+	}
+	if err != nil {
+		return nil, err
+	}
+	groups, err := s.masked(ctx, alike)
+	if err != nil {
+		return nil, err
 	}
 	for k, g := range groups {
 		g.Key, g.DataSource, g.Code, g.Text, g.More = k.key(), k.DataSource, k.Code, k.Text, out.More
@@ -113,42 +119,89 @@ func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 	return out, nil
 }
 
-// group adds units to the groups of their errors: the database tells the same
-// texts apart, and of those that are alike but for what a database quotes only the
-// first unit is read, for its parameters.
-func (s *finder) group(ctx context.Context, ids []string, groups map[kind]*Kind) error {
-	type same struct {
-		count, created int64
-		first          string
+// same are units of a data source whose errors are alike except for what a
+// database quotes.
+type same struct {
+	count, created int64
+	first          string
+}
+
+// groupAll goes through the table and has the database distinguish the texts.
+// more reports that it did not reach the end.
+func (s *finder) groupAll(ctx context.Context, f *Filter, alike map[kind]*same) (more bool, err error) {
+	w := s.conditions(f)
+	w.and(`last_error IS NOT NULL`)
+	end := time.Now().Add(s.groupFor)
+	after := ""
+	if f.Transaction > "" {
+		after = before(f.Transaction, "")
 	}
-	alike := map[kind]*same{}
-	for portion := range slices.Chunk(ids, 500) {
-		args := make([]any, len(portion))
-		for i, id := range portion {
-			args[i] = id
+	for size, seen := 4*firstChunk, 0; ; size = min(2*size, mostChunk) {
+		bound, last, err := s.step(ctx, w, &after, size)
+		if err != nil {
+			return false, err
 		}
-		if err := s.each(ctx, func(rows *sql.Rows) error {
-			var name, text, first string
-			var n, created int64
-			if err := rows.Scan(&name, &text, &n, &first, &created); err != nil {
-				return err
+		if err := s.group(ctx, s.d.Pick(` FORCE INDEX (PRIMARY)`, ``, ``)+` WHERE `+bound.text, bound.args, alike); err != nil {
+			return false, err
+		}
+		if seen += size; last {
+			return false, nil
+		}
+		if seen >= s.whole && over(end) {
+			return true, nil
+		}
+	}
+}
+
+// groupFound groups what a search finds.
+func (s *finder) groupFound(ctx context.Context, f Filter, alike map[kind]*same) (more bool, err error) {
+	end := time.Now().Add(searchFor)
+	for after := ""; ; {
+		found, err := s.find(ctx, f, after, countedAtOnce, max(1, time.Until(end)))
+		if err != nil {
+			return false, err
+		}
+		for portion := range slices.Chunk(found.ids, 500) {
+			args := make([]any, len(portion))
+			for i, id := range portion {
+				args[i] = id
 			}
-			k := kind{name, codeOf(text), likeText(maskText(text, nil))}
-			t := alike[k]
-			if t == nil {
-				t = &same{first: first, created: created}
-				alike[k] = t
+			if err := s.group(ctx, ` WHERE id IN (`+ownsql.List(len(portion), `?`, `, `)+`) AND last_error IS NOT NULL`, args, alike); err != nil {
+				return false, err
 			}
-			t.count += n
-			if first < t.first {
-				t.first, t.created = first, created
-			}
-			return nil
-		}, `SELECT data_source, last_error, COUNT(*), MIN(id), MIN(creation_time) FROM transaction_log
-  WHERE id IN (`+strings.Repeat("?, ", len(portion)-1)+`?) AND last_error IS NOT NULL GROUP BY data_source, last_error`, args...); err != nil {
+		}
+		if after = found.next; after == "" || over(end) {
+			return after != "", nil
+		}
+	}
+}
+
+// group adds the rows of a condition to those that are alike.
+func (s *finder) group(ctx context.Context, where string, args []any, alike map[kind]*same) error {
+	return s.each(ctx, func(rows *sql.Rows) error {
+		var name, text, first string
+		var n, created int64
+		if err := rows.Scan(&name, &text, &n, &first, &created); err != nil {
 			return err
 		}
-	}
+		k := kind{name, codeOf(text), likeText(maskText(text, nil))}
+		t := alike[k]
+		if t == nil {
+			t = &same{first: first, created: created}
+			alike[k] = t
+		}
+		t.count += n
+		if first < t.first {
+			t.first, t.created = first, created
+		}
+		return nil
+	}, `SELECT data_source, last_error, COUNT(*), MIN(id), MIN(creation_time) FROM transaction_log`+where+` GROUP BY data_source, last_error`, args...)
+}
+
+// masked makes the kinds of what is alike: of each the first unit is read, for
+// its parameters, which are masked too.
+func (s *finder) masked(ctx context.Context, alike map[kind]*same) (map[kind]*Kind, error) {
+	groups := map[kind]*Kind{}
 	byFirst := make(map[string]*same, len(alike))
 	for _, t := range alike {
 		byFirst[t.first] = t
@@ -156,7 +209,7 @@ func (s *finder) group(ctx context.Context, ids []string, groups map[kind]*Kind)
 	for portion := range slices.Chunk(slices.Sorted(maps.Keys(byFirst)), judgedAtOnce) {
 		units, err := s.log.Units(ctx, portion)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, u := range units {
 			if u.LastError == "" {
@@ -174,5 +227,5 @@ func (s *finder) group(ctx context.Context, ids []string, groups map[kind]*Kind)
 			}
 		}
 	}
-	return nil
+	return groups, nil
 }

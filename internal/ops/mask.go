@@ -11,7 +11,7 @@ import (
 // mask stands for a value in an error that is shown.
 const mask = "?"
 
-// maskedError is the last error of a unit as it is shown to who may not see
+// maskedError is the last error of a unit as it is shown to those who may not see
 // values.
 func maskedError(u *txlog.Unit) string { return maskText(u.LastError, valuesOf(u)) }
 

@@ -21,13 +21,18 @@ type Overview struct {
 	Jobs        []Job        `json:"jobs"`
 	// Minutes are the last hours, oldest first; minutes in which nothing happened are left out.
 	Minutes []Minute `json:"minutes"`
-	// Off says what is not told because a table is missing or the account lacks rights; empty for nothing.
+	// Off says what is not reported because a table is missing or the account
+	// lacks rights; empty if nothing is.
 	Off []string `json:"off,omitempty"`
+	// UnreachableLogs are the names of those that do not answer, if a console shows several.
+	UnreachableLogs []string `json:"unreachableLogs,omitempty"`
 }
 
 // DataSource is what the log knows of a data source.
 type DataSource struct {
 	Name string `json:"name"`
+	// Log is where it is, if a console shows several logs together.
+	Log string `json:"log,omitempty"`
 	// Waiting, Leased and Parked count its entries, up to a cap; where there are
 	// more the name stands in More.
 	Waiting int     `json:"waiting"`
@@ -40,10 +45,10 @@ type DataSource struct {
 	OldestParked *time.Time `json:"oldestParked"`
 	// OldestID is its id.
 	OldestID string `json:"oldestId,omitempty"`
-	// Reachable is as the jobs alive see it: false if any of them cannot reach it or write there; nil when no
-	// job has told.
+	// Reachable is how the jobs alive see it: false if any of them cannot reach
+	// it or write there; nil if none has reported.
 	Reachable *bool `json:"reachable"`
-	// Since is since when it is so, ReachError why not, masked.
+	// Since is when that began, ReachError why it cannot be reached, masked.
 	Since      *time.Time `json:"since"`
 	ReachError string     `json:"reachError,omitempty"`
 	Paused     bool       `json:"paused"`
@@ -82,17 +87,20 @@ type Job struct {
 	Name string `json:"name"`
 	// LastSeen is its last heartbeat, by the log's clock.
 	LastSeen time.Time `json:"lastSeen"`
+	// Log is where it is, if a console shows several logs together.
+	Log string `json:"log,omitempty"`
 }
 
 // OverviewOptions say how much is looked at.
 type OverviewOptions struct {
-	// Cap is up to where entries are counted; 0 means CountCap, below 0 means all.
+	// Cap is the number up to which entries are counted; 0 means CountCap, below
+	// 0 means all.
 	Cap int
-	// Hours is for how long the minutes reach back; 0 means none, at most 168.
+	// Hours is how far back the minutes reach; 0 means none, at most 168.
 	Hours int
 }
 
-// Overview tells the state of the log. It answers within a second however large
+// Overview gives the state of the log. It answers within a second however large
 // the log is, unless Cap says otherwise.
 func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, error) {
 	most := o.Cap
@@ -171,7 +179,7 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 	from := ` FROM transaction_log` + b.due() + ` WHERE parked = ? AND data_source = ? AND ` + b.headRow()
 	var n int
 	var oldest *string
-	// Whether there are more is found out first: very many are then not counted.
+	// It first finds out whether there are more: very many are not counted.
 	var last []string
 	if err := b.texts(ctx, &last, `SELECT id`+from+` ORDER BY next_try_time, id LIMIT 1 OFFSET ?`, parked, d.Name, b.most); err != nil {
 		return err
@@ -203,7 +211,7 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 		}
 		return nil
 	}
-	// What is leased has its lease's end for its next try: none is behind now.
+	// The next try of a leased unit is its lease's end: none is behind now.
 	var leased, looked int
 	if err := b.row(ctx, []any{&leased, &looked}, `SELECT COUNT(lease_token), COUNT(*) FROM (SELECT lease_token FROM transaction_log`+b.due()+
 		` WHERE parked = 0 AND data_source = ? AND next_try_time > {now} AND `+b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, d.Name, b.most+1); err != nil {
@@ -248,7 +256,7 @@ func (b *overviewer) oldest(ctx context.Context, name string, parked int) (strin
 	return *first, nil
 }
 
-// views tells what operators decided, and what the jobs see.
+// views gives what operators decided, and what the jobs see.
 func (b *overviewer) views(ctx context.Context) error {
 	all, err := b.journal.ReadSources(ctx)
 	if errors.Is(err, journal.ErrOff) {
@@ -276,8 +284,8 @@ func (b *overviewer) views(ctx context.Context) error {
 	return nil
 }
 
-// see takes what one job sees: that one cannot reach it outweighs that others can,
-// and that which has lasted longest is told.
+// see takes in what one job sees: one that cannot reach it outweighs others that
+// can, and the longest-lasting view is shown.
 func (d *DataSource) see(v journal.View, clean func(string) string) {
 	since := v.Since.UTC()
 	switch {
@@ -290,8 +298,8 @@ func (d *DataSource) see(v journal.View, clean func(string) string) {
 	d.Reachable, d.Since, d.ReachError = &v.Reachable, &since, maskText(clean(v.LastError), nil)
 }
 
-// rateMinutes is over how many minutes rates are taken; the one that is going on
-// is left out.
+// rateMinutes is the number of minutes over which rates are taken; the current
+// one is left out.
 const rateMinutes = 5
 
 func (b *overviewer) minutes(ctx context.Context, hours int) error {

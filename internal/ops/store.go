@@ -4,9 +4,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -16,21 +18,24 @@ var (
 	ErrNotFound = txlog.ErrNotFound
 	// ErrLeased is txlog's: the entry is being delivered at this moment.
 	ErrLeased = txlog.ErrLeased
+	// ErrOutcomeUnknown is txlog's: it is not known whether it was done. The audit tells, once the log answers.
+	ErrOutcomeUnknown = txlog.ErrOutcomeUnknown
 	// ErrConflict is matched by a [ConflictError].
 	ErrConflict = errors.New("ops: the filter does not match what was counted")
 	// ErrInvalid is matched by the error of a request that cannot be answered as it
 	// is: an unknown state, a limit below 0, a discard without a reason, a data source
 	// without a name.
 	ErrInvalid = errors.New("ops: the request is not valid")
-	// ErrUnknownDataSource is told when neither the log nor the configuration knows a name.
+	// ErrUnknownDataSource says that neither the log nor the configuration knows
+	// a name.
 	ErrUnknownDataSource = errors.New("ops: unknown data source")
-	// ErrNoTarget is told when the configuration does not say where the data source is, so that
-	// nothing can be asked there.
+	// ErrNoTarget says that the configuration does not name the data source's
+	// target, so that nothing can be asked there.
 	ErrNoTarget = errors.New("ops: the data source is not configured")
-	// ErrTarget is told of a target that could not be reached, or did not answer.
+	// ErrTarget says that a target could not be reached, or did not answer.
 	ErrTarget = errors.New("ops: the target cannot be asked")
-	// ErrNoTables is told when the log's database lacks a table of the console's, or the account may not
-	// use it; the error names it.
+	// ErrNoTables says that the log's database lacks a table of the console's, or
+	// that the account may not use it; the error names it.
 	ErrNoTables = errors.New("ops: a table of the console's cannot be used")
 )
 
@@ -42,9 +47,15 @@ type ConflictError struct {
 	// Leased is how many of them are being delivered at this moment, which cannot be
 	// changed.
 	Leased int
+	// Logs are the logs that hold what it matches, if nothing was changed because
+	// a console shows several.
+	Logs []string
 }
 
 func (e *ConflictError) Error() string {
+	if len(e.Logs) > 0 {
+		return fmt.Sprintf("the filter matches entries of several logs (%s), which cannot be changed at once: nothing was changed; choose one log", strings.Join(e.Logs, ", "))
+	}
 	if e.Counted == e.Matches {
 		return fmt.Sprintf("%d of the %d entries that the filter matches are being delivered at this moment: nothing was changed; try again, or filter by state", e.Leased, e.Matches)
 	}
@@ -59,8 +70,8 @@ type Config struct {
 	// Targets are the data sources by their names in the log: asyncjob.Targets.
 	// Verdicts and trials are for these.
 	Targets map[string]delivery.Target
-	// Problems say of data sources that are configured and cannot be used why; the
-	// text under "" is of the whole configuration.
+	// Problems say why configured data sources cannot be used; the text under ""
+	// is about the whole configuration.
 	Problems map[string]string
 	// MinAge is how old an entry must be before the job touches it:
 	// asyncjob.Config.MaxDeliveryTryDelay. Defaults to 0.
@@ -82,14 +93,20 @@ type asker struct {
 	log     *txlog.SQLStorage
 	journal *journal.Journal
 	db      *sql.DB
-	d       journal.Dialect
+	d       ownsql.Dialect
 	cfg     Config
 }
 
 // finder finds entries, counts and groups them.
-type finder struct{ *asker }
+type finder struct {
+	*asker
+	// whole is how many rows are grouped however long that takes, and groupFor
+	// for how long more are.
+	whole    int
+	groupFor time.Duration
+}
 
-// reader tells of the log as a whole and of one entry, and reads the audit.
+// reader reports on the log as a whole and on one entry, and reads the audit.
 type reader struct{ *finder }
 
 // actor carries out what is decided, and tries.
@@ -108,7 +125,7 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 	if j == nil {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
-	f := &finder{&asker{log: log, journal: j, db: j.DB(), d: j.Dialect, cfg: cfg}}
+	f := &finder{&asker{log: log, journal: j, db: j.DB(), d: j.Dialect, cfg: cfg}, wholeRows, searchFor}
 	return &Store{f, &reader{f}, &actor{f}}, nil
 }
 

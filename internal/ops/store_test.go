@@ -192,6 +192,36 @@ func TestAnEntryIsShownWithoutValues(t *testing.T) {
 	})
 }
 
+func TestErrorsByKindAreCompleteAtAHundredThousandEntriesAndSaySoWhenTheyAreNot(t *testing.T) {
+	t.Parallel()
+	for name, db := range map[string]testdb.DB{"mysql": testdb.MySQL(t), "postgres": testdb.Postgres(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, db)
+			r.fill(t, 100_000)
+			counts := func() (all map[string]int, more bool) {
+				kinds, err := r.Kinds(t.Context(), ops.Filter{})
+				must(t, err)
+				all = map[string]int{}
+				for _, k := range kinds.Kinds {
+					all[k.Code] += k.Count
+					if k.More != kinds.More {
+						t.Errorf("the number of %s says %v, the list %v", k.Text, k.More, kinds.More)
+					}
+				}
+				return all, kinds.More
+			}
+			if all, more := counts(); more || all["1062"] != 2_000 || all["1205"] != 48_000 {
+				t.Errorf("%v, more %v; want 2,000 duplicates and 48,000 lock waits, and no more", all, more)
+			}
+			r.GroupFew()
+			if all, more := counts(); !more || all["1205"] == 0 || all["1205"] >= 48_000 {
+				t.Errorf("in no time: %v, more %v; want fewer, and to be told", all, more)
+			}
+		})
+	}
+}
+
 func TestLikeErrorsAreOneLineWithTheirNumber(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

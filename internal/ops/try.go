@@ -16,10 +16,10 @@ import (
 
 // Trial is what a write would do.
 type Trial struct {
-	// Rows are those that each statement would change, in order; -1 where the database does
-	// not tell. They end before the one that failed.
+	// Rows are the numbers of rows that each statement would change, in order; -1
+	// where the database does not say. They end before the statement that failed.
 	Rows []int64 `json:"-"`
-	// Error is the database's, masked; empty: the whole entry would be applied.
+	// Error is the database's, masked; empty if the whole entry would be applied.
 	Error string `json:"error"`
 	// Class is what the error means, in the words of the attempts.
 	Class string `json:"class,omitempty"`
@@ -242,7 +242,8 @@ func (t *trier) prepare(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", ErrTarget, err)
 	}
 	if t.target.Dialect.Flavor == txlog.FlavorPostgres {
-		// In the transaction, so that nothing stays in the session that a pooler has.
+		// It is done in the transaction, so that nothing stays in a pooler's
+		// session.
 		for _, text := range []string{
 			fmt.Sprintf("SET LOCAL lock_timeout = %d", tryLock.Milliseconds()),
 			fmt.Sprintf("SET LOCAL statement_timeout = %d", tryStatement.Milliseconds()),
@@ -258,7 +259,7 @@ func (t *trier) prepare(ctx context.Context) error {
 
 func seconds(d time.Duration) int { return int(d / time.Second) }
 
-// run runs the statements. The error is that the outcome cannot be told.
+// run runs the statements. Its error says that the outcome is not known.
 func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err error) {
 	err = t.conn.Raw(func(dc any) error {
 		for _, statement := range t.unit.Statements {
@@ -297,7 +298,7 @@ func (t *trier) deferred(ctx context.Context) attempt.Outcome {
 	return attempt.Outcome{}
 }
 
-// rollback undoes what was tried. Should it fail the connection's end does: a
+// rollback undoes the trial. If it fails, the end of the connection does: a
 // statement that goes on without it is ended by the server, or killed.
 func (t *trier) rollback(ctx context.Context, trial *Trial) {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -324,7 +325,7 @@ func (t *trier) rollback(ctx context.Context, trial *Trial) {
 	_ = rows.Err()
 }
 
-// kill ends a statement of MySQL's that nobody waits for any more, with its locks.
+// kill ends a statement of MySQL that nobody waits for any more, with its locks.
 func (t *trier) kill(ctx context.Context) {
 	if t.id == 0 {
 		return

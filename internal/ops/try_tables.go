@@ -25,7 +25,7 @@ func (t *trier) notes() []string {
 }
 
 const (
-	// triedNames is how many names in a statement are looked up at the most.
+	// triedNames is how many names in a statement are looked up at most.
 	triedNames = 200
 	// triedTriggers is how deep triggers are followed.
 	triedTriggers = 4
@@ -37,8 +37,8 @@ var (
 	transactional = []string{"innodb", "rocksdb", "tokudb", "ndbcluster", "ndb"}
 )
 
-// transactional refuses what a rollback would not undo: a table of MySQL's without
-// transactions that the statements name, or a trigger on one that they name.
+// transactional refuses what a rollback would not undo: a MySQL table without
+// transactions that the statements name, or a trigger on a table that they name.
 func (t *trier) transactional(ctx context.Context) error {
 	if t.target.Dialect.Flavor != txlog.FlavorMySQL {
 		return nil
@@ -82,8 +82,8 @@ func (t *trier) transactional(ctx context.Context) error {
 	return nil
 }
 
-// names gives what could be a table in a text, quoted: names, and names behind one and a
-// point.
+// names gives what may be a table in a text, quoted: names, and pairs of names
+// with a point between them.
 func names(text string) (all []string) {
 	quote := func(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 	before, point := "", false
@@ -108,8 +108,8 @@ func names(text string) (all []string) {
 	return all
 }
 
-// engine tells the engine of a table, or the text of a view; both empty for what is
-// neither.
+// engine gives the engine of a table, or the text of a view; both empty for
+// anything else.
 func (t *trier) engine(ctx context.Context, name string) (kind, view string, err error) {
 	rows, err := t.conn.QueryContext(ctx, "SHOW CREATE TABLE "+name)
 	if err != nil {

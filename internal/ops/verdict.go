@@ -7,11 +7,11 @@ import "github.com/bedsql/bed/txlog"
 type Verdict string
 
 const (
-	// Applied: the receipt is there. To discard the entry is safe, to
-	// retry it only removes it.
+	// Applied: the receipt is there. Discarding the entry is safe, retrying it
+	// only removes it.
 	Applied Verdict = "applied"
-	// NotApplied: there is no receipt, or not yet. To retry applies it
-	// once; to discard gives it up.
+	// NotApplied: there is no receipt, or not yet. Retrying applies it once;
+	// discarding gives it up.
 	NotApplied Verdict = "notApplied"
 	// NeverApplied: the receipt is void. It is not applied and never will be;
 	// the application has to do the work anew.
@@ -32,7 +32,7 @@ type Judgement struct {
 	Detail string
 }
 
-// Note is what is worth saying beside a list; empty for nothing.
+// Note is a remark for beside a list; empty for none.
 func (j Judgement) Note() string {
 	switch j.Detail {
 	case "", atLeastOnce, notInDoubt, running:

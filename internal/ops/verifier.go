@@ -30,8 +30,8 @@ type Verifier struct {
 	clean func(string) string
 }
 
-// NewVerifier makes one for the entries of a log. A data source that cannot be used is
-// said to be so by its verdicts; see Config.
+// NewVerifier makes a Verifier for the entries of a log. Verdicts say of a data
+// source that it cannot be used; see Config.
 func NewVerifier(log txlog.Storage, cfg Config) *Verifier {
 	v := &Verifier{
 		storage: log, sources: map[string]*askedSource{},
@@ -103,8 +103,8 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 	return all, v.stillThere(ctx, units, all)
 }
 
-// stillThere takes back what was said of an entry that is gone: the receipt of one
-// that was delivered meanwhile may be erased already.
+// stillThere takes back the verdict on an entry that is gone: if it was delivered
+// meanwhile its receipt may be erased already.
 func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Judgement) error {
 	var ids []string
 	for i, j := range all {
@@ -183,7 +183,7 @@ func (s *askedSource) find(ctx context.Context, u *txlog.Unit) (found *attempt.F
 		lost  bool
 	}
 	got := make(chan answer, 1)
-	conn := s.conn
+	conn, receipts := s.conn, attempt.Receipts{Schema: s.target.ReceiptSchema}
 	s.conn = nil
 	go func() { // a driver may not look at its context
 		var a answer
@@ -192,9 +192,9 @@ func (s *askedSource) find(ctx context.Context, u *txlog.Unit) (found *attempt.F
 			a.lost = a.err != nil
 		}
 		if a.err == nil {
-			a.found, a.err = attempt.FindReceipt(ctx, s.target.Dialect, a.conn, u.Receipt)
+			a.found, a.err = attempt.FindReceipt(ctx, s.target.Dialect, a.conn, receipts, u.Receipt)
 			if a.err == nil && a.found == nil && u.Place != "" {
-				a.place, a.err = attempt.ReceiptPlace(ctx, s.target.Dialect, a.conn)
+				a.place, a.err = attempt.ReceiptPlace(ctx, s.target.Dialect, a.conn, receipts)
 			}
 			a.lost = a.err != nil && !s.target.Dialect.Class(a.err).Answered()
 		}

@@ -1,0 +1,101 @@
+package console
+
+import (
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+// What a request may name is either refused or of a kind that the log's database
+// can compare: no byte that is no text, no NUL, no length or number without bound.
+func FuzzWhatARequestNamesIsRefusedOrFits(f *testing.F) {
+	for _, s := range []string{
+		"", "dataSource=127.0.0.1%3A3306%2Forders&state=parked&olderThan=7d&text=lock+wait&transaction=0192f3a0-7b1c-7def-8000-0123456789ab&kind=Error%201205",
+		"after=0192f3a0&limit=1000", "limit=18446744073709551616", "limit=-1", "limit=0", "olderThan=18446744073709551615d", "olderThan=1e9h", "olderThan=-5m",
+		"text=%00", "text=%ff%fe", "state=PARKED", "after=%0a", "text=a&text=b", "nosuch=1", "%zz", "transaction=%20x%20", "olderThan=९d",
+	} {
+		f.Add(s, s)
+	}
+	f.Add("", strings.Repeat("x", 1001))
+	f.Fuzz(func(t *testing.T, query, value string) {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.URL.RawQuery = query
+		fits := func(what, s string, most int) {
+			if len(s) > most || !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+				t.Errorf("%s of %d bytes passes: %q", what, len(s), s)
+			}
+		}
+		isID := func(what, s string) {
+			fits(what, s, maxName)
+			for _, c := range []byte(s) {
+				if c <= ' ' || c > '~' {
+					t.Errorf("%s passes: %q", what, s)
+				}
+			}
+		}
+		filter := func(field func(string) string) {
+			got, err := filterOf(field, local)
+			if err != nil {
+				return
+			}
+			fits("dataSource", got.DataSource, maxName)
+			fits("text", got.Text, maxText)
+			fits("kind", got.Kind, maxText)
+			isID("transaction", got.Transaction)
+			if got.OlderThan < 0 {
+				t.Errorf("olderThan %q is read as %v", field("olderThan"), got.OlderThan)
+			}
+		}
+		if q, err := queryOf(r, append(filterNames, "after", "limit")...); err == nil {
+			filter(q.Get)
+			if p, err := pageOf(q, htmlPage); err == nil {
+				isID("after", p.After)
+				if p.Limit < 1 || p.Limit > ops.MaxPage {
+					t.Errorf("limit %q is read as %d", q.Get("limit"), p.Limit)
+				}
+			}
+		}
+		filter(func(string) string { return value })
+		if _, err := pageOf(url.Values{"after": {value}, "limit": {value}}, htmlPage); err == nil {
+			isID("after", value)
+		}
+		r.SetPathValue("id", value)
+		r.SetPathValue("name", value)
+		if id, err := idOf(r); err == nil {
+			isID("id", id)
+		}
+		if name, err := sourceOf(r); err == nil {
+			fits("name", name, maxName)
+		}
+		if reason, err := reasonFor(ops.Retry, value); err == nil {
+			fits("reason", reason, 4*maxReason)
+		}
+		// Go's own reading is the second opinion of what is a number, and of a time.
+		n, err := number(value, maxPerSecond)
+		want, wantErr := strconv.Atoi(strings.TrimSpace(value))
+		if ok := wantErr == nil && want >= 0 && want <= maxPerSecond; ok != (err == nil) || ok && n != want {
+			t.Errorf("the number %q is read as %d, %v", value, n, err)
+		}
+		d, err := duration(value)
+		if other, otherErr := time.ParseDuration(strings.TrimSpace(value)); otherErr == nil && other >= 0 && (err != nil || d != other) && strings.Trim(value, " 0") != "" {
+			t.Errorf("the time %q is read as %v, %v; Go says %v", value, d, err, other)
+		}
+		var w whole
+		if err := w.UnmarshalJSON([]byte(value)); err == nil && w.n == math.MinInt64 && !strings.Contains(value, "9223372036854775808") {
+			t.Errorf("the number %q is read as %d", value, w.n)
+		}
+		var body struct {
+			PerSecond whole  `json:"perSecond"`
+			Reason    string `json:"reason"`
+		}
+		_ = readJSON(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(value)), &body)
+	})
+}
