@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -19,27 +18,28 @@ type action struct {
 	verb string
 	// done says for one entry that it worked, as in "<id>: due now".
 	done string
-	// confirm: it cannot be undone and must be confirmed.
+	// confirm says that it cannot be undone, must be confirmed and needs a
+	// reason.
 	confirm bool
 }
 
-func (a *app) retryCommand() *cobra.Command {
-	return a.actionCommand(action{Action: ops.Retry, verb: "retry", done: "due now"}, "Make entries due now, with their tries reset",
+func retryCommand(a *app) *cobra.Command {
+	return actionCommand(a, action{Action: ops.Retry, verb: "retry", done: "due now"}, "Make entries due now, with their tries reset",
 		`Make entries due now, with their tries reset and not parked any more. The job delivers
 them in its next round.
 
-A log that is parked because it must not be run again (show says why) is parked again.`)
+An entry that is parked because it must not be run again (show says why) is parked again.`)
 }
 
-func (a *app) parkCommand() *cobra.Command {
-	return a.actionCommand(action{Action: ops.Park, verb: "park", done: "parked"}, "Leave entries for an operator: no job delivers them",
+func parkCommand(a *app) *cobra.Command {
+	return actionCommand(a, action{Action: ops.Park, verb: "park", done: "parked"}, "Leave entries for an operator: no job delivers them",
 		`Leave entries for an operator: no job delivers them until they are retried.`)
 }
 
-func (a *app) discardCommand() *cobra.Command {
-	return a.actionCommand(action{Action: ops.Discard, verb: "discard", done: "discarded", confirm: true}, "Erase entries for good: what they hold will not be delivered",
+func discardCommand(a *app) *cobra.Command {
+	return actionCommand(a, action{Action: ops.Discard, verb: "discard", done: "discarded", confirm: true}, "Erase entries for good: what they hold will not be delivered",
 		`Erase entries for good: what they hold will not be delivered. On a terminal it asks
-before; elsewhere it wants --yes. Give the reason: who looks at the audit later will
+before; elsewhere it wants --yes. It needs a --reason: who looks at the audit later will
 want to know why a write did not happen.`)
 }
 
@@ -53,10 +53,7 @@ type selection struct {
 	out    output
 }
 
-// noReason stands in the audit where none was given.
-const noReason = "no reason was given"
-
-func (a *app) actionCommand(act action, short, long string) *cobra.Command {
+func actionCommand(a *app, act action, short, long string) *cobra.Command {
 	var sel selection
 	cmd := &cobra.Command{
 		Use:   act.verb + " ID… | --parked",
@@ -79,11 +76,13 @@ JSON (-o json): an object with action, changed (a number), ids, failed and dryRu
 				return usagef(cmd, "%s takes either IDs or --parked and the other filters", act.verb)
 			case !sel.filter.given() && len(args) == 0:
 				return usagef(cmd, "%s takes either IDs or --parked and the other filters", act.verb)
+			case act.confirm && !sel.dryRun && strings.TrimSpace(sel.reason) == "":
+				return usagef(cmd, "%s needs a reason, which the audit keeps: say why with --reason", act.verb)
 			case act.confirm && !sel.yes && !sel.dryRun && !a.InTTY:
 				return usagef(cmd, "%s erases entries for good: confirm it with --yes", act.verb)
 			}
 			return a.withConfig(cmd.Context(), onlyLog, func(st txlog.Storage, cfg *config) error {
-				store, err := a.desk(st, cfg)
+				store, err := openDesk(a, st, cfg)
 				if err != nil {
 					return err
 				}
@@ -93,8 +92,8 @@ JSON (-o json): an object with action, changed (a number), ids, failed and dryRu
 		},
 	}
 	a.configFlag(cmd)
-	a.outputFlag(cmd, &sel.out)
-	a.filterFlags(cmd, &sel.filter)
+	outputFlag(a, cmd, &sel.out)
+	filterFlags(a, cmd, &sel.filter)
 	reasonFlags(cmd, &sel.reason, &sel.dryRun)
 	if act.confirm {
 		cmd.Flags().BoolVar(&sel.yes, "yes", false, "do not ask")
@@ -130,9 +129,6 @@ type acted struct {
 }
 
 func (c *clerk) work(ctx context.Context) error {
-	if c.reason == "" && c.act.Action == ops.Discard {
-		c.reason = noReason
-	}
 	var err error
 	if len(c.ids) > 0 {
 		err = c.named(ctx)
@@ -199,7 +195,7 @@ func (c *clerk) would() string {
 	return ""
 }
 
-// could reports what keeps an entry from being acted upon.
+// could gives the reason that keeps an entry from being acted upon.
 func (c *clerk) could(ctx context.Context, id string) error {
 	u, err := c.log.Get(ctx, id)
 	if err == nil && u.Leased {
@@ -208,8 +204,8 @@ func (c *clerk) could(ctx context.Context, id string) error {
 	return err
 }
 
-// recounts is how often a set that changed while it was counted is counted again, where
-// nobody has confirmed the number.
+// recounts is how often a set that changes while it is counted is counted again,
+// where nobody has confirmed the number.
 const recounts = 5
 
 // filtered acts on all that a filter matches: exactly those that were counted, or none.
@@ -264,20 +260,4 @@ func entries(n int) string {
 		return "1 entry"
 	}
 	return fmt.Sprintf("%d entries", n)
-}
-
-// confirm asks on the terminal.
-func (a *app) confirm(ctx context.Context, question string) (bool, error) {
-	fmt.Fprintf(a.Err, "%s [y/N] ", question)
-	answer := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(a.In).ReadString('\n')
-		answer <- strings.ToLower(strings.TrimSpace(line))
-	}()
-	select {
-	case s := <-answer:
-		return s == "y" || s == "yes", nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
 }

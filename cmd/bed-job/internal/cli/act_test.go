@@ -62,7 +62,7 @@ func TestActionsContinuePastFailuresAndEndWithStatus1(t *testing.T) {
 	if r.err != want {
 		t.Errorf("stderr is\n%s\nwant\n%s", r.err, want)
 	}
-	if r := h.run(t, "discard", "--yes", leased, ids[0]); r.status != 1 || count(t, st, txlog.Filter{}) != 2 {
+	if r := h.run(t, "discard", "--yes", "--reason", "a test", leased, ids[0]); r.status != 1 || count(t, st, txlog.Filter{}) != 2 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -76,7 +76,7 @@ func TestAllThatIsParkedIsRetriedAtOnce(t *testing.T) {
 	if n := count(t, st, txlog.Filter{Parked: true}); n != 3 {
 		t.Errorf("%d are parked, want the 3 of b", n)
 	}
-	h.run(t, "discard", "--parked", "--yes").want(t, 0, "3 entries of 3 discarded\n")
+	h.run(t, "discard", "--parked", "--yes", "--reason", "a test").want(t, 0, "3 entries of 3 discarded\n")
 	if n := count(t, st, txlog.Filter{Limit: 5000}); n != 2*pageSize+1 {
 		t.Errorf("%d are left", n)
 	}
@@ -91,7 +91,7 @@ func TestDiscardAsksOnATerminal(t *testing.T) {
 		id := fill(t, st, 1, "a", false)[0]
 		h := newHarness(t, st)
 		h.InTTY, h.In = true, strings.NewReader(answer)
-		r := h.run(t, "discard", id)
+		r := h.run(t, "discard", id, "--reason", "a test")
 		if !strings.Contains(r.err, "discard 1 entry for good? Nothing of it will be delivered. [y/N] ") {
 			t.Errorf("it asked %q", r.err)
 		}
@@ -105,10 +105,36 @@ func TestDiscardRefusesWithoutConfirmation(t *testing.T) {
 	st := newLog(t)
 	id := fill(t, st, 1, "a", false)[0]
 	for _, what := range []string{id, "--parked"} {
-		r := newHarness(t, st).run(t, "discard", what)
+		r := newHarness(t, st).run(t, "discard", what, "--reason", "a test")
 		if r.status != 2 || !strings.Contains(r.err, "confirm it with --yes") || count(t, st, txlog.Filter{}) != 1 {
 			t.Errorf("got %+v", r)
 		}
+	}
+}
+
+func TestDiscardNeedsAReason(t *testing.T) {
+	st := newLog(t)
+	id := fill(t, st, 1, "a", false)[0]
+	h := newHarness(t, st)
+	for _, what := range [][]string{{id}, {"--parked"}, {id, "--reason", ""}, {"--parked", "--reason", " \t"}} {
+		for _, tty := range []bool{false, true} {
+			h.InTTY, h.In = tty, strings.NewReader("y\n")
+			r := h.run(t, append([]string{"discard", "--yes"}, what...)...)
+			if r.status != 2 || !strings.Contains(r.err, "discard needs a reason") || !strings.Contains(r.err, "--reason") || count(t, st, txlog.Filter{}) != 1 {
+				t.Errorf("%q: got %+v", what, r)
+			}
+		}
+	}
+	h.InTTY = false
+	h.run(t, "discard", "--parked", "--dry-run").want(t, 0, "1 entry of 1 would be discarded\n")
+	h.run(t, "discard", "--parked", "--yes", "--reason", "the order was cancelled").want(t, 0, "1 entry of 1 discarded\n")
+	store, err := openDesk(&h.app, st, &config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit, err := store.Audit(t.Context(), ops.Page{})
+	if err != nil || len(audit.Records) != 1 || audit.Records[0].Reason != "the order was cancelled" {
+		t.Errorf("the audit holds %+v (%v)", audit, err)
 	}
 }
 
@@ -127,7 +153,7 @@ func TestAnActionIsDoneToExactlyWhatTheFilterMatches(t *testing.T) {
 	id := fill(t, st, 1, "c", false)[0]
 	h.run(t, "discard", id, "--dry-run").want(t, 0, id+": would be discarded\n")
 	h.run(t, "discard", id, "--yes", "--reason", "the order was cancelled").want(t, 0, id+": discarded\n")
-	store, err := h.desk(st, &config{})
+	store, err := openDesk(&h.app, st, &config{})
 	if err != nil {
 		t.Fatal(err)
 	}

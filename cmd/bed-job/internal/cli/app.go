@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/user"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -22,11 +26,13 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
-	// exitUnknown is that of check and doctor when they cannot tell.
+	// exitUnknown is the exit status of check and doctor when they cannot tell.
 	exitUnknown = 3
 )
 
-// An app is one invocation's surroundings.
+// An app is one invocation's surroundings, of which the commands are made: each
+// stands in the file of its name; retry, park and discard share act.go, pause,
+// resume and limit control.go.
 type app struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -34,8 +40,8 @@ type app struct {
 	InTTY, OutTTY, ErrTTY bool
 	Getenv                func(string) (string, bool)
 	Now                   func() time.Time
-	// Width is how many columns the terminal has to which Out leads; 0, or nil,
-	// for none.
+	// Width gives the columns of the terminal that Out leads to; 0, or nil, for
+	// none.
 	Width func() int
 	// Open opens the transaction log that a configuration names; create says
 	// whether its tables are created when they are absent.
@@ -45,7 +51,8 @@ type app struct {
 	// logName is the log to work on, of several.
 	logName   string
 	logFormat string
-	// logging: the command writes log lines, so its errors are such too.
+	// logging says that the command writes log lines, so its errors are log lines
+	// too.
 	logging    bool
 	logLevel   string
 	logTimeout time.Duration
@@ -64,7 +71,7 @@ func Main() int {
 		Open: openLog, Width: func() int { return columns(os.Stdout) },
 	}
 	args := os.Args[1:]
-	// Another one than a, whose fields the command line is being read into.
+	// This is not a, whose fields the command line is being read into.
 	leaving := &app{Err: a.Err, ErrTTY: a.ErrTTY, logFormat: logFormatIn(args), logging: slices.Contains(args, "run") || slices.Contains(args, "console")}
 	ctx, stop := withSignals(context.Background(), leaving.complain)
 	defer stop()
@@ -192,9 +199,9 @@ and doctor are their own.`,
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "", "text or json (default: text on a terminal, json otherwise)")
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
 	root.AddCommand(
-		a.runCommand(), a.listCommand(), a.showCommand(), a.tryCommand(), a.retryCommand(), a.parkCommand(), a.discardCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.checkCommand(), a.watchCommand(),
-		a.statsCommand(), a.doctorCommand(), a.migrateCommand(), a.schemaCommand(), a.demoCommand(), a.consoleCommand(), a.versionCommand(),
+		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), retryCommand(a), parkCommand(a), discardCommand(a),
+		pauseCommand(a), resumeCommand(a), limitCommand(a), checkCommand(a), watchCommand(a),
+		statsCommand(a), doctorCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a), versionCommand(a),
 	)
 	return root
 }
@@ -232,10 +239,6 @@ func (a *app) withConfig(ctx context.Context, p part, f func(txlog.Storage, *con
 		return err
 	}
 	a.minAge = max(cfg.job.WithDefaults().MaxDeliveryTryDelay, 0)
-	a.dsns = []string{cfg.log.dsn}
-	for _, s := range cfg.targets {
-		a.dsns = append(a.dsns, s.dsn)
-	}
 	st, err := a.openBounded(ctx, cfg.log, false)
 	if err != nil {
 		return err
@@ -243,4 +246,78 @@ func (a *app) withConfig(ctx context.Context, p part, f func(txlog.Storage, *con
 	defer func() { err = redactError(err, a.dsns...) }()
 	defer closing(st.Close)
 	return f(boundedLog{st, a, cfg.log}, cfg)
+}
+
+// readConfig reads the configuration file. Its errors never hold a DSN.
+func (a *app) readConfig(path string, p part) (*config, error) {
+	if path == "" {
+		path, _ = a.Getenv(ConfigVariable)
+	}
+	named := path != ""
+	if !named {
+		path = DefaultConfig
+	}
+	src, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !named:
+		return nil, fmt.Errorf("there is no %s in the working directory: name a configuration file with -c or in $%s", path, ConfigVariable)
+	case err != nil:
+		return nil, fmt.Errorf("the configuration cannot be read: %w", err)
+	}
+	c, err := parseConfig(path, src, a.Getenv, p)
+	if err != nil {
+		return c, err
+	}
+	a.dsns = nil
+	for _, s := range slices.Concat(c.logs, c.targets) {
+		a.dsns = append(a.dsns, s.dsn)
+	}
+	if p != wholeFile && p != logTargetsAndConsole || a.logName != "" {
+		err = c.choose(a.logName)
+	}
+	return c, err
+}
+
+// served are the logs that a command serves which serves several: all, or the one
+// that --log names.
+func (a *app) served(c *config) []dataSource {
+	if a.logName != "" {
+		return []dataSource{c.log}
+	}
+	return c.logs
+}
+
+// confirm asks on the terminal.
+func (a *app) confirm(ctx context.Context, question string) (bool, error) {
+	fmt.Fprintf(a.Err, "%s [y/N] ", question)
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(a.In).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case s := <-answer:
+		return s == "y" || s == "yes", nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// by is who is working: the account that the process was started for, and the
+// machine.
+func (a *app) by(reason string) ops.By {
+	who := ""
+	for _, name := range []string{"SUDO_USER", "USER", "LOGNAME"} {
+		if v, ok := a.Getenv(name); ok && who == "" {
+			who = v
+		}
+	}
+	if u, err := user.Current(); who == "" && err == nil {
+		who = u.Username
+	}
+	if host, err := os.Hostname(); err == nil && who != "" {
+		who += "@" + host
+	}
+	who = strings.TrimSpace("bed-job " + strings.ToValidUTF8(who, "?"))
+	return ops.By{Who: who[:min(len(who), 200)], Reason: reason}
 }

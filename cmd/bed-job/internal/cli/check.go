@@ -29,7 +29,7 @@ type thresholds struct {
 
 var thresholdFlags = []string{"parked-warning", "parked-critical", "oldest-warning", "oldest-critical"}
 
-func (a *app) checkCommand() *cobra.Command {
+func checkCommand(a *app) *cobra.Command {
 	var t thresholds
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -55,7 +55,7 @@ known: the log does not answer, or the command line or the configuration is wron
 				set("oldest-warning") && t.oldestWarning < 0 || set("oldest-critical") && t.oldestCritical < 0 {
 				return as(exitUnknown, usagef(cmd, "a threshold must not be negative"))
 			}
-			return a.check(cmd.Context(), t)
+			return checkLog(cmd.Context(), a, t)
 		},
 	}
 	a.configFlag(cmd)
@@ -64,24 +64,24 @@ known: the log does not answer, or the command line or the configuration is wron
 	cmd.Flags().DurationVar(&t.oldestWarning, "oldest-warning", -1, "warning once an entry has waited so long, such as 15m")
 	cmd.Flags().DurationVar(&t.oldestCritical, "oldest-critical", -1, "critical once an entry has waited so long")
 	for _, name := range thresholdFlags {
-		cmd.Flags().Lookup(name).DefValue = ""
+		cmd.Flags().Lookup(name).DefValue = "0" // for a zero, --help shows no default
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return as(exitUnknown, usagef(cmd, "%v", err)) })
 	return cmd
 }
 
-// check is the command. Its line goes to standard output, which monitors read.
-func (a *app) check(ctx context.Context, t thresholds) error {
+// checkLog is the command. Its line goes to standard output, which monitors read.
+func checkLog(ctx context.Context, a *app, t thresholds) error {
 	var status int
 	var line string
-	err := a.withDesk(ctx, logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
+	err := withDesk(ctx, a, logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
 		var o *ops.Overview
 		err := a.asked(ctx, cfg, func(ctx context.Context) (err error) {
 			o, err = s.Overview(ctx, ops.OverviewOptions{Cap: -1})
 			return err
 		})
 		if err == nil {
-			status, line = judge(o, t, a.unreachable(ctx, cfg))
+			status, line = judge(o, t, unreachable(ctx, a, cfg))
 		}
 		return err
 	})
@@ -155,7 +155,7 @@ func orNothing(n int) string {
 }
 
 // unreachable dials each data source, side by side.
-func (a *app) unreachable(ctx context.Context, cfg *config) map[string]string {
+func unreachable(ctx context.Context, a *app, cfg *config) map[string]string {
 	down := map[string]string{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -185,7 +185,7 @@ func (s dataSource) unreachable(ctx context.Context) string {
 	case err != nil:
 		return err.Error()
 	case t.File != "" || t.NoSideConnection:
-		return "" // a file that is not there yet is made by the first write
+		return "" // the first write makes a file that is not there yet
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

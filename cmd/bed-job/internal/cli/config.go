@@ -1,11 +1,7 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -26,15 +22,15 @@ type dataSource struct {
 	at     entry // where dsn stands, for problems found later
 	// noActivity: see runConfig. Only of the log.
 	noActivity bool
-	// problem is why it cannot be used; only where problems are no reason to
-	// refuse the whole configuration.
+	// problem is why it cannot be used; it is set only where problems are no
+	// reason to refuse the whole configuration.
 	problem error
 }
 
 // A config is what a configuration file says.
 type config struct {
-	// log is the one that the command works on: the first, or the one that --log
-	// names.
+	// log is the one that the command works on: the first, or the one named by
+	// --log.
 	log dataSource
 	// logs are all of them.
 	logs    []dataSource
@@ -44,11 +40,12 @@ type config struct {
 	runConfig
 }
 
-// A runConfig is what the section jobConfig says that is not for the job itself.
+// A runConfig is the part of the section jobConfig that is not for the job
+// itself.
 type runConfig struct {
-	// exitIfLogUnavailable: run does not wait for a log that is down.
+	// exitIfLogUnavailable says that run does not wait for a log that is down.
 	exitIfLogUnavailable bool
-	// noActivity: what becomes of the writes of each minute is not kept.
+	// noActivity says that what becomes of the writes of each minute is not kept.
 	noActivity bool
 }
 
@@ -58,40 +55,17 @@ type part uint8
 
 const (
 	onlyLog part = iota
-	// logAndTargets takes each target as far as it can be read, and says of the
-	// others what is wrong with them. There may be none.
+	// logAndTargets takes each target as far as it can be read, and says what is
+	// wrong with the others. There may be none.
 	logAndTargets
 	// logTargetsAndConsole is logAndTargets with the section console.
 	logTargetsAndConsole
 	wholeFile
 )
 
-// readConfig reads the configuration file. Its errors never hold a DSN.
-func (a *app) readConfig(path string, p part) (*config, error) {
-	if path == "" {
-		path, _ = a.Getenv(ConfigVariable)
-	}
-	named := path != ""
-	if !named {
-		path = DefaultConfig
-	}
-	src, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && !named:
-		return nil, fmt.Errorf("there is no %s in the working directory: name a configuration file with -c or in $%s", path, ConfigVariable)
-	case err != nil:
-		return nil, fmt.Errorf("the configuration cannot be read: %w", err)
-	}
-	c, err := parseConfig(path, src, a.Getenv, p)
-	if err == nil && (p != wholeFile || a.logName != "") {
-		err = c.choose(a.logName)
-	}
-	return c, err
-}
-
 // parseConfig reads src; a *ConfigError names every place that is wrong.
 func parseConfig(file string, src []byte, lookup func(string) (string, bool), p part) (*config, error) {
-	d := &decoder{file: file, lookup: lookup}
+	d := sections{&decoder{file: file, lookup: lookup}}
 	c := &config{}
 	if top := d.parse(src); top != nil {
 		d.config(top, c, p)
@@ -125,21 +99,10 @@ func (c *config) choose(name string) error {
 	return usagef(nil, "there is no log of the name that --log gives, there are %s", strings.Join(names, ", "))
 }
 
-// err holds the problems in the order of their places; nil for none.
-func (d *decoder) err() error {
-	if len(d.problems) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(d.problems, func(a, b problem) int {
-		if a.line != b.line {
-			return a.line - b.line
-		}
-		return a.column - b.column
-	})
-	return &ConfigError{file: d.file, problems: d.problems}
-}
+// sections read the configuration and its sections of data sources.
+type sections struct{ *decoder }
 
-func (d *decoder) config(top ast.Node, c *config, p part) {
+func (d sections) config(top ast.Node, c *config, p part) {
 	given := map[string]bool{}
 	ok := d.fields(top, top, "the configuration", map[string]func(entry){
 		"targetDataSource": func(e entry) {
@@ -157,17 +120,18 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 		},
 		"console": func(e entry) {
 			if p == wholeFile || p == logTargetsAndConsole {
-				d.console(e, &c.console)
+				consoleSection(d).read(e, &c.console)
 			}
 		},
 		"jobConfig": func(e entry) {
 			if p == wholeFile {
-				d.jobConfig(e, &c.job, &c.runConfig)
+				jobSection(d).read(e, &c.job, &c.runConfig)
 				return
 			}
-			// Who only looks wants to know when the job will come, if it can be told.
-			lenient := &decoder{file: d.file, lookup: d.lookup, anchors: d.anchors}
-			if lenient.jobConfig(e, &c.job, new(runConfig)); len(lenient.problems) > 0 {
+			// Commands that only look want to say when the job will come, if that
+			// can be read.
+			lenient := jobSection{d.apart()}
+			if lenient.read(e, &c.job, new(runConfig)); len(lenient.problems) > 0 {
 				c.job = jobConfig{}
 			}
 		},
@@ -186,7 +150,7 @@ func (d *decoder) config(top ast.Node, c *config, p part) {
 	}
 }
 
-func (d *decoder) targets(e entry) []dataSource {
+func (d sections) targets(e entry) []dataSource {
 	entries, ok := d.mapping(e.at, e.node, e.key)
 	if !ok {
 		return nil
@@ -207,11 +171,10 @@ func (d *decoder) targets(e entry) []dataSource {
 	return all
 }
 
-// usableTargets is targets where a problem is that of one data source, or of
-// the section, and not of the configuration.
-func (d *decoder) usableTargets(e entry) []dataSource {
-	own := *d
-	own.problems = nil
+// usableTargets is targets for commands to which a problem is one data source's,
+// or the section's, and not the configuration's.
+func (d sections) usableTargets(e entry) []dataSource {
+	own := sections{d.apart()}
 	entries, ok := own.mapping(e.at, e.node, e.key)
 	if !ok {
 		return []dataSource{{problem: own.err()}}
@@ -229,7 +192,7 @@ func (d *decoder) usableTargets(e entry) []dataSource {
 
 // logs reads the section of the log: one data source, or a list of several, each
 // with a name.
-func (d *decoder) logs(e entry, check bool) []dataSource {
+func (d sections) logs(e entry, check bool) []dataSource {
 	n, ok := d.resolve(e.node)
 	if !ok {
 		return nil
@@ -260,7 +223,7 @@ func (d *decoder) logs(e entry, check bool) []dataSource {
 
 // dataSource reads {driver, dsn}, of one of several logs also its name. With check the DSN is also shown to its
 // driver's parser.
-func (d *decoder) dataSource(e entry, check bool, oneOfLogs ...bool) (dataSource, bool) {
+func (d sections) dataSource(e entry, check bool, oneOfLogs ...bool) (dataSource, bool) {
 	s := dataSource{name: e.key}
 	before := len(d.problems)
 	given := map[string]bool{}
@@ -305,7 +268,7 @@ func (d *decoder) dataSource(e entry, check bool, oneOfLogs ...bool) (dataSource
 
 // sharedFile refuses a SQLite log in a target's own file: each would wait for
 // the other's lock.
-func (d *decoder) sharedFile(c *config) {
+func (d sections) sharedFile(c *config) {
 	for _, l := range c.logs {
 		log, err := l.target()
 		if err != nil || log.File == "" {

@@ -160,3 +160,50 @@ console: {listen: "127.0.0.1:0"}
 		t.Errorf("it ended with %d\n%s", status, rest)
 	}
 }
+
+func TestTheConsoleShowsSeveralLogsTogether(t *testing.T) {
+	t.Parallel()
+	h, _, logs := twoLogs(t)
+	text, err := os.ReadFile(h.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, h.config, string(text)+"console: {listen: \"127.0.0.1:0\"}\n")
+	s := &stage{config: h.config}
+	ids := map[string]string{}
+	for i, name := range []string{"eu", "us"} {
+		ids[name] = fill(t, logs[i], 1, "target", false)[0]
+	}
+	for _, command := range []string{"console", "run"} {
+		p := s.start(t, command)
+		url := p.listens(t)
+		for status := 0; status != 200; {
+			status, _ = fetch(t, url+"/readyz") // until both are open
+		}
+		for path, want := range map[string][2]bool{"/entries": {true, true}, "/api/v1/entries": {true, true}, "/logs/eu/api/v1/entries": {true, false}, "/logs/us/entries": {false, true}} {
+			status, body := fetch(t, url+path)
+			if status != 200 || strings.Contains(body, ids["eu"]) != want[0] || strings.Contains(body, ids["us"]) != want[1] {
+				t.Errorf("%s: %s: %d, want the entries of eu %v, of us %v\n%s", command, path, status, want[0], want[1], body)
+			}
+		}
+		if status, body := fetch(t, url+"/metrics"); status != 200 || !strings.Contains(body, `bed_log_entries{data_source="target",state="parked"} 2`) {
+			t.Errorf("%s: the metrics are not those of both logs: %d\n%s", command, status, body)
+		}
+		p.signal(t, syscall.SIGTERM)
+		if status, rest := p.end(); status != 0 {
+			t.Errorf("%s ended with %d\n%s", command, status, rest)
+		}
+	}
+	p := s.start(t, "console", "--log", "us")
+	url := p.listens(t)
+	for status := 0; status != 200; {
+		status, _ = fetch(t, url+"/readyz")
+	}
+	if _, body := fetch(t, url+"/api/v1/entries"); strings.Contains(body, ids["eu"]) || !strings.Contains(body, ids["us"]) {
+		t.Errorf("one log alone: %s", body)
+	}
+	p.signal(t, syscall.SIGTERM)
+	if status, rest := p.end(); status != 0 {
+		t.Errorf("it ended with %d\n%s", status, rest)
+	}
+}

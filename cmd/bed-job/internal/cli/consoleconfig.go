@@ -20,8 +20,10 @@ type consoleConfig struct {
 	at entry
 }
 
-// console reads the section.
-func (d *decoder) console(e entry, c *consoleConfig) {
+// consoleSection reads the section console.
+type consoleSection struct{ *decoder }
+
+func (d consoleSection) read(e entry, c *consoleConfig) {
 	c.at = e
 	before := len(d.problems)
 	ok := d.fields(e.at, e.node, e.key, map[string]func(entry){
@@ -51,12 +53,12 @@ func (d *decoder) console(e entry, c *consoleConfig) {
 		},
 	})
 	if ok && len(d.problems) == before {
-		d.checkConsole(c)
+		d.check(c)
 	}
 }
 
-// checkConsole lets the console itself judge what was read.
-func (d *decoder) checkConsole(c *consoleConfig) {
+// check lets the console itself judge what was read.
+func (d consoleSection) check(c *consoleConfig) {
 	judged := c.Config
 	if judged.Listen == "" {
 		judged.Listen = DefaultListen
@@ -69,7 +71,7 @@ func (d *decoder) checkConsole(c *consoleConfig) {
 }
 
 // person reads {name, <hash>, role}.
-func (d *decoder) person(e entry, n ast.Node, what, hash string, name, sum *string, role *console.Role) bool {
+func (d consoleSection) person(e entry, n ast.Node, what, hash string, name, sum *string, role *console.Role) bool {
 	before := len(d.problems)
 	given := map[string]bool{}
 	fields := func(key string, read func(entry)) func(entry) {
@@ -104,7 +106,7 @@ var bcryptHash = regexp.MustCompile(`^\$2[abxy]?\$[0-9]{2}\$[./A-Za-z0-9]{53}$`)
 
 // hash is text in which a bcrypt hash may stand as it is: its dollar signs are no
 // variables.
-func (d *decoder) hash(e entry) (string, bool) {
+func (d consoleSection) hash(e entry) (string, bool) {
 	if n, ok := d.resolve(e.node); ok {
 		if s, ok := n.(*ast.StringNode); ok && bcryptHash.MatchString(s.Value) {
 			return s.Value, true
@@ -115,7 +117,7 @@ func (d *decoder) hash(e entry) (string, bool) {
 }
 
 // list gives the values of a sequence.
-func (d *decoder) list(e entry) []ast.Node {
+func (d consoleSection) list(e entry) []ast.Node {
 	n, ok := d.resolve(e.node)
 	if !ok {
 		return nil

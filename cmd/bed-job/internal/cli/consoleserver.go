@@ -20,10 +20,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A consoleServer serves the console, from before the log is open: a log that is
-// down is what the console is to tell.
+// A consoleServer serves the console, from before the log is open: the console is
+// to show a log that is down.
 type consoleServer struct {
-	store   atomic.Pointer[ops.Store]
+	// stores are those of the logs, in their order; nil while one is not open.
+	stores  []*atomic.Pointer[ops.Store]
 	console *console.Console
 	server  *http.Server
 	ended   chan error
@@ -45,7 +46,7 @@ const (
 
 // serveConsole begins to serve. An address that cannot be listened on is an error
 // at once.
-func serveConsole(ctx context.Context, cfg console.Config, logger *logrus.Logger) (*consoleServer, error) {
+func serveConsole(ctx context.Context, cfg console.Config, logs []dataSource, logger *logrus.Logger) (*consoleServer, error) {
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("console.listen: %w", err)
@@ -56,9 +57,20 @@ func serveConsole(ctx context.Context, cfg console.Config, logger *logrus.Logger
 	cfg.Listen = net.JoinHostPort(host, port)
 	cfg.Logger = logger
 	s := &consoleServer{ended: make(chan error, 1), bus: listener.NewBus(logger), logger: logger}
-	s.metrics = bedprom.New(s.bus, bedprom.WithLog(askLog(s.store.Load), 0))
+	var shown []console.Log
+	for _, l := range logs {
+		store := &atomic.Pointer[ops.Store]{}
+		s.stores = append(s.stores, store)
+		shown = append(shown, console.Log{Name: l.name, Store: func() console.Store {
+			if opened := store.Load(); opened != nil {
+				return opened
+			}
+			return nil
+		}})
+	}
+	s.metrics = bedprom.New(s.bus, bedprom.WithLog(askLogs(s.stores), 0))
 	cfg.Metrics = bedprom.Handler(s.metrics)
-	if s.console, err = console.NewOn(s.opened, cfg); err != nil {
+	if s.console, err = console.NewOnAll(shown, cfg); err != nil {
 		s.metrics.Close()
 		_ = socket.Close()
 		return nil, err
@@ -85,8 +97,8 @@ func serveConsole(ctx context.Context, cfg console.Config, logger *logrus.Logger
 	return s, nil
 }
 
-// ready gives the console its log.
-func (s *consoleServer) ready(st txlog.Storage, cfg ops.Config) error {
+// ready gives the console the i-th of its logs.
+func (s *consoleServer) ready(i int, st txlog.Storage, cfg ops.Config) error {
 	if b, ok := st.(boundedLog); ok {
 		st = b.Storage
 	}
@@ -98,11 +110,11 @@ func (s *consoleServer) ready(st txlog.Storage, cfg ops.Config) error {
 	if err != nil {
 		return err
 	}
-	s.store.Store(store)
+	s.stores[i].Store(store)
 	return nil
 }
 
-// end waits for the answers that are under way, and for the streams not at all.
+// end waits for the answers that are under way, but not for the streams.
 func (s *consoleServer) end() {
 	if s == nil {
 		return
@@ -120,7 +132,7 @@ func (s *consoleServer) end() {
 }
 
 // opsConfig is what the store behind the console knows beside the log.
-func (a *app) opsConfig(cfg *config) ops.Config {
+func opsConfig(a *app, cfg *config) ops.Config {
 	c := ops.Config{
 		Targets: map[string]delivery.Target{}, Problems: map[string]string{},
 		MinAge: max(cfg.job.WithDefaults().MaxDeliveryTryDelay, 0),
@@ -137,12 +149,4 @@ func (a *app) opsConfig(cfg *config) ops.Config {
 		}
 	}
 	return c
-}
-
-// opened is the store, once the log is open.
-func (s *consoleServer) opened() console.Store {
-	if store := s.store.Load(); store != nil {
-		return store
-	}
-	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-func (a *app) pauseCommand() *cobra.Command {
-	return a.controlCommand(control{
+func pauseCommand(a *app) *cobra.Command {
+	return controlCommand(a, control{
 		verb: "pause", args: "NAME", done: "paused: no job delivers there until it is resumed",
 		short: "Have no job deliver to a data source until it is resumed",
 		long: `Have no job deliver to a data source until it is resumed: before work on it, or while
@@ -23,8 +23,8 @@ pending waits in the log. Each job looks at it in each round.`,
 	})
 }
 
-func (a *app) resumeCommand() *cobra.Command {
-	return a.controlCommand(control{
+func resumeCommand(a *app) *cobra.Command {
+	return controlCommand(a, control{
 		verb: "resume", args: "NAME", done: "resumed",
 		short: "Have jobs deliver again to a data source that was paused",
 		long:  "Have jobs deliver again to a data source that was paused.",
@@ -34,8 +34,8 @@ func (a *app) resumeCommand() *cobra.Command {
 	})
 }
 
-func (a *app) limitCommand() *cobra.Command {
-	return a.controlCommand(control{
+func limitCommand(a *app) *cobra.Command {
+	return controlCommand(a, control{
 		verb: "limit", args: "NAME PER_SECOND", number: true, done: "limited",
 		short: "Bound the deliveries to a data source by all jobs together",
 		long: `Bound the deliveries to a data source by all jobs together to so many per second;
@@ -61,7 +61,7 @@ type controlled struct {
 	DryRun     bool   `json:"dryRun"`
 }
 
-func (a *app) controlCommand(c control) *cobra.Command {
+func controlCommand(a *app, c control) *cobra.Command {
 	var (
 		reason string
 		dryRun bool
@@ -75,7 +75,7 @@ func (a *app) controlCommand(c control) *cobra.Command {
 It is audited, with --reason. With --dry-run nothing is changed.
 
 JSON (-o json): an object with action, dataSource, perSecond (of limit) and dryRun.`,
-		ValidArgsFunction: a.completeDataSource,
+		ValidArgsFunction: completeDataSource(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			want := 1
 			if c.number {
@@ -93,7 +93,7 @@ JSON (-o json): an object with action, dataSource, perSecond (of limit) and dryR
 				}
 				said.PerSecond = &n
 			}
-			return a.withDesk(cmd.Context(), logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
+			return withDesk(cmd.Context(), a, logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
 				err := a.asked(ctx, cfg, func(ctx context.Context) error {
 					if dryRun {
 						return knownIn(ctx, s, args[0])
@@ -103,12 +103,12 @@ JSON (-o json): an object with action, dataSource, perSecond (of limit) and dryR
 				if err != nil {
 					return err
 				}
-				return a.tellControl(c, said, out)
+				return tellControl(a, c, said, out)
 			})
 		},
 	}
 	a.configFlag(cmd)
-	a.outputFlag(cmd, &out)
+	outputFlag(a, cmd, &out)
 	reasonFlags(cmd, &reason, &dryRun)
 	return cmd
 }
@@ -127,7 +127,7 @@ func knownIn(ctx context.Context, s *ops.Store, name string) error {
 	return fmt.Errorf("%w: %q", ops.ErrUnknownDataSource, name)
 }
 
-func (a *app) tellControl(c control, said controlled, out output) error {
+func tellControl(a *app, c control, said controlled, out output) error {
 	if out.json() {
 		text, err := marshal(said, "")
 		if err == nil {

@@ -3,9 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"os"
-	"os/user"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,11 +11,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// errNoDesk is met by no log that a configuration can name.
+// errNoDesk is for a log that is not in a database, which no configuration can
+// name.
 var errNoDesk = errors.New("the log is kept in no database")
 
-// desk gives what an operator works at.
-func (a *app) desk(st txlog.Storage, cfg *config) (*ops.Store, error) {
+// openDesk gives what an operator works at.
+func openDesk(a *app, st txlog.Storage, cfg *config) (*ops.Store, error) {
 	for {
 		inner, ok := st.(interface{ Unwrap() txlog.Storage })
 		if !ok {
@@ -30,51 +28,19 @@ func (a *app) desk(st txlog.Storage, cfg *config) (*ops.Store, error) {
 	if !ok {
 		return nil, errNoDesk
 	}
-	return ops.New(log, a.opsConfig(cfg))
+	return ops.New(log, opsConfig(a, cfg))
 }
 
 // withDesk opens the log for a command of an operator. Each answer of the log is waited
 // for as long as --log-timeout says.
-func (a *app) withDesk(ctx context.Context, p part, f func(context.Context, *ops.Store, *config) error) error {
+func withDesk(ctx context.Context, a *app, p part, f func(context.Context, *ops.Store, *config) error) error {
 	return a.withConfig(ctx, p, func(st txlog.Storage, cfg *config) error {
-		store, err := a.desk(st, cfg)
+		store, err := openDesk(a, st, cfg)
 		if err != nil {
 			return err
 		}
 		return f(ctx, store, cfg)
 	})
-}
-
-// by is who works here: the account that the process was started for, and the machine.
-func (a *app) by(reason string) ops.By {
-	who := ""
-	for _, name := range []string{"SUDO_USER", "USER", "LOGNAME"} {
-		if v, ok := a.Getenv(name); ok && who == "" {
-			who = v
-		}
-	}
-	if u, err := user.Current(); who == "" && err == nil {
-		who = u.Username
-	}
-	if host, err := os.Hostname(); err == nil && who != "" {
-		who += "@" + host
-	}
-	who = strings.TrimSpace("bed-job " + strings.ToValidUTF8(who, "?"))
-	return ops.By{Who: who[:min(len(who), 200)], Reason: reason}
-}
-
-// asked bounds a question by --log-timeout.
-func (a *app) asked(ctx context.Context, cfg *config, f func(context.Context) error) error {
-	bounded, cancel := a.bound(ctx)
-	defer cancel()
-	return a.silence(bounded, cfg.log, f(bounded))
-}
-
-// askedOf is asked for what may take so many times as long.
-func (a *app) askedOf(ctx context.Context, cfg *config, times int, f func(context.Context) error) error {
-	patient := *a
-	patient.logTimeout *= time.Duration(times)
-	return patient.asked(ctx, cfg, f)
 }
 
 // filters are the flags that select entries.
@@ -84,7 +50,7 @@ type filters struct {
 	state  string
 }
 
-func (a *app) filterFlags(cmd *cobra.Command, f *filters) {
+func filterFlags(a *app, cmd *cobra.Command, f *filters) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.DataSource, "data-source", "", "only those of the data source `name`")
 	flags.StringVar(&f.state, "state", "", "only those that are waiting, leased or parked")
@@ -93,7 +59,7 @@ func (a *app) filterFlags(cmd *cobra.Command, f *filters) {
 	flags.StringVar(&f.Transaction, "transaction", "", "only those of the soft transaction `id`")
 	flags.DurationVar(&f.OlderThan, "older-than", 0, "only those at least so old, such as 30m or 24h")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "leased", "parked"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("data-source", a.completeDataSource)
+	_ = cmd.RegisterFlagCompletionFunc("data-source", completeDataSource(a))
 }
 
 // read makes the filter of the flags.
@@ -122,26 +88,28 @@ func (f *filters) given() bool {
 	return f.State != "" || f.DataSource != "" || f.Text != "" || f.Transaction != "" || f.OlderThan != 0
 }
 
-// plain gives the filter as the log itself takes it, if that is all it says.
+// plain gives the filter in the log's own form, if that can say all of it.
 func (f *filters) plain() (txlog.Filter, bool) {
 	return txlog.Filter{Parked: f.State == ops.Parked, DataSource: f.DataSource, OlderThan: f.OlderThan},
 		f.Text == "" && f.Transaction == "" && (f.State == "" || f.State == ops.Parked)
 }
 
 // completeDataSource completes the names of the configuration.
-func (a *app) completeDataSource(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Name() != "list" {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+func completeDataSource(a *app) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []string, d cobra.ShellCompDirective) {
+		d = cobra.ShellCompDirectiveNoFileComp
+		if len(args) > 0 && cmd.Name() != "list" {
+			return nil, d
+		}
+		cfg, err := a.readConfig(a.configPath, logAndTargets)
+		if err != nil {
+			return nil, d
+		}
+		for _, s := range cfg.targets {
+			names = append(names, s.name)
+		}
+		return names, d
 	}
-	cfg, err := a.readConfig(a.configPath, logAndTargets)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, s := range cfg.targets {
-		names = append(names, s.name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // eachMatch pages through the entries that a filter selects.

@@ -87,7 +87,7 @@ func TestCheckIsCriticalWhileADataSourceCannotBeReached(t *testing.T) {
 
 func TestADataSourceIsPausedLimitedAndResumed(t *testing.T) {
 	h, st := newDesk(t)
-	store, err := h.desk(st, &config{})
+	store, err := openDesk(&h.app, st, &config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestALogThatIsLockedIsToldByEveryAction(t *testing.T) {
 	if _, err := other.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range []string{"retry " + id, "discard --yes " + id, "pause a"} {
+	for _, args := range []string{"retry " + id, "discard --yes --reason x " + id, "pause a"} {
 		begun := time.Now()
 		r := h.run(t, append(strings.Fields(args), "--log-timeout", "50ms")...)
 		if r.status != 1 || !strings.Contains(r.err, "did not answer within 50ms") || time.Since(begun) > 20*time.Second {
@@ -193,12 +193,12 @@ func TestATrialIsToldAsItIs(t *testing.T) {
 	} {
 		var out strings.Builder
 		a := app{Out: &out}
-		if err := a.tellTrial("id", &c.trial, "table"); err != c.status || out.String() != c.want {
+		if err := tellTrial(&a, "id", &c.trial, "table"); err != c.status || out.String() != c.want {
 			t.Errorf("%s: %v, printed %q", name, err, out.String())
 		}
 		out.Reset()
 		var said tried
-		if err := a.tellTrial("id", &c.trial, "json"); err != c.status || json.Unmarshal([]byte(out.String()), &said) != nil || len(said.Rows) != len(c.trial.Rows) {
+		if err := tellTrial(&a, "id", &c.trial, "json"); err != c.status || json.Unmarshal([]byte(out.String()), &said) != nil || len(said.Rows) != len(c.trial.Rows) {
 			t.Errorf("%s: %v, printed %s", name, err, out.String())
 		}
 	}

@@ -219,6 +219,13 @@ func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
 	admin := server.DB(t)
 	create := func() testdb.DB { return server.DB(t) }
 	install(t, create(), map[string]testdb.DB{"orders": create(), "ledger": create()}).right()
+	t.Run("an account with enough connections is right", func(t *testing.T) {
+		in := install(t, create(), map[string]testdb.DB{"orders": create()})
+		in.limitedTarget(admin, "SELECT, INSERT, UPDATE, DELETE, CREATE ON *")
+		user, _, _ := strings.Cut(in.sources["orders"].DSN, "@")
+		in.exec(admin, "GRANT USAGE ON *.* TO "+user+"@'%' WITH MAX_USER_CONNECTIONS 100")
+		in.right()
+	})
 	account := func(grants ...string) func(*testing.T, *installed) {
 		return func(_ *testing.T, in *installed) { in.limited(admin, grants...) }
 	}
@@ -269,6 +276,14 @@ func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
 			in.limitedTarget(admin, "SELECT, INSERT ON *")
 		}},
 		{name: "more connections than there are", check: "connections", remedy: "concurrency", make: func(_ *testing.T, in *installed) { in.job = "concurrency: 500" }},
+		{name: "an account with few connections", check: "connections", remedy: "limit", make: func(_ *testing.T, in *installed) {
+			in.limitedTarget(admin, "SELECT, INSERT, UPDATE, DELETE, CREATE ON *")
+			user, _, _ := strings.Cut(in.sources["orders"].DSN, "@")
+			in.exec(admin, "GRANT USAGE ON *.* TO "+user+"@'%' WITH MAX_USER_CONNECTIONS 5")
+		}},
+		{name: "sessions that commit nothing", check: "autocommit", remedy: "autocommit = 1", make: func(_ *testing.T, in *installed) {
+			in.sources["orders"] = with(in.sources["orders"], "autocommit=0")
+		}},
 		{name: "a lock wait longer than a delivery", check: "lock-wait", remedy: "deliveryTimeoutMillis", make: func(_ *testing.T, in *installed) {
 			in.sources["orders"] = with(in.sources["orders"], "innodb_lock_wait_timeout=1000")
 		}},

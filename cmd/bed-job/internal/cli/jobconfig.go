@@ -19,9 +19,12 @@ const (
 	maxMillis = math.MaxInt64 / int64(time.Millisecond)
 )
 
-// jobConfig reads the section. An absent key leaves the zero value, which
+// jobSection reads the section jobConfig.
+type jobSection struct{ *decoder }
+
+// read reads the section. An absent key leaves the zero value, which
 // means the default; a 0 that is written down means zero.
-func (d *decoder) jobConfig(e entry, c *jobConfig, run *runConfig) {
+func (d jobSection) read(e entry, c *jobConfig, run *runConfig) {
 	text := func(to *string) func(entry) {
 		return func(f entry) {
 			s, ok := d.text(f)
@@ -85,9 +88,9 @@ func (d *decoder) jobConfig(e entry, c *jobConfig, run *runConfig) {
 	}
 }
 
-// check lets the job itself judge a configuration, so that what is valid is
-// said in one place.
-func (d *decoder) check(e entry, c jobConfig) {
+// check has the job itself judge a configuration, so that what is valid is said
+// in one place.
+func (d jobSection) check(e entry, c jobConfig) {
 	job, err := asyncjob.New(txlog.NewMemory(), asyncjob.Targets{}, c)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {

@@ -7,7 +7,6 @@ import (
 	"math"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -25,7 +24,7 @@ const (
 	errorWidth = 20
 )
 
-func (a *app) listCommand() *cobra.Command {
+func listCommand(a *app) *cobra.Command {
 	var (
 		f      filters
 		limit  int
@@ -52,7 +51,7 @@ func (a *app) listCommand() *cobra.Command {
 			return a.withConfig(cmd.Context(), need, func(st txlog.Storage, cfg *config) error {
 				list := logList{app: a, storage: st, json: out.json(), cfg: cfg}
 				if verify {
-					list.verifier = a.verifier(st, cfg)
+					list.verifier = newVerifier(a, st, cfg)
 					defer list.verifier.Close()
 				}
 				return list.print(cmd.Context(), f, limit)
@@ -60,8 +59,8 @@ func (a *app) listCommand() *cobra.Command {
 		},
 	}
 	a.configFlag(cmd)
-	a.outputFlag(cmd, &out)
-	a.filterFlags(cmd, &f)
+	outputFlag(a, cmd, &out)
+	filterFlags(a, cmd, &f)
 	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many (0: all)")
 	cmd.Flags().BoolVar(&verify, "verify", false, "ask the targets whether each is applied already")
 	return cmd
@@ -123,7 +122,7 @@ func (l *logList) print(ctx context.Context, f filters, limit int) error {
 		if ok {
 			return eachUnit(ctx, l.storage, plain, limit, do)
 		}
-		store, err := l.desk(l.storage, l.cfg)
+		store, err := openDesk(l.app, l.storage, l.cfg)
 		if err != nil {
 			return err
 		}
@@ -163,11 +162,11 @@ func (l *logList) printTable(each func(func(page) error) error) error {
 		found = true
 		rows := make([]row, 0, len(p.units))
 		for i, u := range p.units {
-			now, next := l.clock(u), "-"
+			now, next := logClock(l.app, u), "-"
 			if !u.Parked {
-				next = until(now, l.due(u))
+				next = until(now, dueAt(l.app, u))
 			}
-			state := stateOf(u)
+			state := string(ops.StateOf(u))
 			if j := p.verdict(i); j != nil {
 				state += "\t" + j.Short()
 				if why := u.DataSource + ": " + j.Note(); j.Note() != "" && !told[why] {
@@ -200,8 +199,8 @@ type row struct {
 	unit      *txlog.Unit
 }
 
-// room is how wide the last two columns can be: as wide as they are where no
-// terminal ends, else what the terminal leaves.
+// room is how wide the last two columns can be: as wide as their content unless a
+// terminal limits them, else what the terminal leaves.
 func (l *logList) room(heading string, rows []row) (errors, sqls int) {
 	width := l.width()
 	if width == 0 {
@@ -247,7 +246,7 @@ func (l *logList) printJSON(each func(func(page) error) error) error {
 	sep := "[\n  "
 	err := each(func(p page) error {
 		for i, u := range p.units {
-			text, err := marshal(l.viewOf(u, p.verdict(i)), "  ")
+			text, err := marshal(viewOf(l.app, u, p.verdict(i)), "  ")
 			if err != nil {
 				return err
 			}
@@ -267,58 +266,4 @@ func (l *logList) printJSON(each func(func(page) error) error) error {
 	}
 	_, err = io.WriteString(l.Out, end)
 	return err
-}
-
-func (a *app) statsCommand() *cobra.Command {
-	var out output
-	cmd := &cobra.Command{
-		Use:   "stats",
-		Short: "Count the entries of each data source",
-		Long: `Count the entries of each data source: those that wait, those that are being written
-or delivered at this moment (leased), those parked for an operator, and the oldest.
-
-JSON (-o json): an array of objects with dataSource, waiting, leased, parked and
-oldest (RFC 3339 in UTC, or null).`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withLog(cmd.Context(), func(st txlog.Storage) error { return a.stats(cmd.Context(), st, out) })
-		},
-	}
-	a.configFlag(cmd)
-	a.outputFlag(cmd, &out)
-	return cmd
-}
-
-// statsView is a data source's counts as JSON shows them.
-type statsView struct {
-	DataSource string     `json:"dataSource"`
-	Waiting    int        `json:"waiting"`
-	Leased     int        `json:"leased"`
-	Parked     int        `json:"parked"`
-	Oldest     *time.Time `json:"oldest"`
-}
-
-func (a *app) stats(ctx context.Context, st txlog.Storage, out output) error {
-	all, err := st.Stats(ctx)
-	if err != nil {
-		return err
-	}
-	if out.json() {
-		views := make([]statsView, len(all))
-		for i, s := range all {
-			views[i] = statsView{s.DataSource, s.Waiting, s.Leased, s.Parked, utc(s.Oldest)}
-		}
-		return printJSON(a.Out, views)
-	}
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(a.Err, "The log is empty.")
-		return err
-	}
-	now := a.Now()
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DATA SOURCE\tWAITING\tLEASED\tPARKED\tOLDEST")
-	for _, s := range all {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", printable(s.DataSource), s.Waiting, s.Leased, s.Parked, when(now, s.Oldest))
-	}
-	return w.Flush()
 }

@@ -40,9 +40,9 @@ func (a *app) logger(dsns ...string) (*logrus.Logger, error) {
 
 var jsonFormat = &logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano, DisableHTMLEscape: true}
 
-// fail says why the command ends, complain what went wrong on its way. They
-// write text for an operator, and a line of the log where that is JSON: of run,
-// whose log lines are, and of any command by --log-format json.
+// fail says why the command ends, complain what went wrong on the way. They write
+// text for an operator, and a log line where log lines are JSON: that is in run,
+// and in any command by --log-format json.
 func (a *app) fail(text, hint string) { a.say(logrus.FatalLevel, text, hint) }
 func (a *app) complain(text string)   { a.say(logrus.ErrorLevel, text, "") }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -185,6 +186,9 @@ func (p *process) end() (status int, rest string) {
 func TestTheProcessDeliversAndEndsOnASignal(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
+		if sig == syscall.SIGHUP && signal.Ignored(sig) {
+			continue // these tests run under nohup, and so would the process
+		}
 		s := newStage(t)
 		s.promise(t, "target", "INSERT INTO a VALUES (1)")
 		p := s.start(t, "run")
@@ -353,7 +357,7 @@ func TestAPasswordIsInNoOutputOfAnyCommand(t *testing.T) {
 		config := filepath.Join(t.TempDir(), "bed-job.yaml")
 		write(t, config, "targetDataSource:\n  a: "+source+"\ntransactionLogDataSource: "+source+"\n")
 		h := &harness{app: app{Getenv: env(nil), Now: time.Now, Open: openLog}, config: config}
-		for _, args := range []string{"run --exit-if-log-unavailable", "run --once", "list", "show x", "stats", "retry x", "discard x --yes", "retry --parked"} {
+		for _, args := range []string{"run --exit-if-log-unavailable", "run --once", "list", "show x", "stats", "retry x", "discard x --yes --reason x", "retry --parked"} {
 			r := h.run(t, strings.Fields(args)...)
 			if r.status != 1 || !strings.Contains(r.err, "the transaction log cannot be opened") {
 				t.Errorf("%s: %+v", args, r)

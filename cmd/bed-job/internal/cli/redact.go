@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -28,7 +29,7 @@ const wordLength = 6
 func secrets(dsn string) []string {
 	var all []string
 	hide := func(before, password, after string) {
-		for _, p := range []string{password, unescape(password)} {
+		for _, p := range forms(password) {
 			all = append(all, before+p+after)
 			if len(p) >= wordLength {
 				all = append(all, p)
@@ -44,8 +45,10 @@ func secrets(dsn string) []string {
 	}
 	for _, m := range keyword.FindAllStringSubmatch(dsn, -1) {
 		all = append(all, m[0])
-		if v := strings.Trim(m[1], "'"); len(v) >= wordLength {
-			all = append(all, v)
+		for _, v := range forms(strings.TrimSuffix(strings.TrimPrefix(m[1], "'"), "'")) {
+			if len(v) >= wordLength {
+				all = append(all, v)
+			}
 		}
 	}
 	if len(all) > 0 || strings.Contains(dsn, "@") {
@@ -54,11 +57,21 @@ func secrets(dsn string) []string {
 	return all
 }
 
-func unescape(s string) string {
-	if u, err := url.PathUnescape(s); err == nil {
-		return u
+var backslashed = regexp.MustCompile(`(?s)\\(.)`)
+
+// forms are what may be meant by a password as it stands in a DSN: itself, or what a
+// URL's escapes or backslashes stand for.
+func forms(password string) []string {
+	all := []string{password}
+	for _, unescape := range []func(string) (string, error){
+		url.PathUnescape, url.QueryUnescape,
+		func(p string) (string, error) { return backslashed.ReplaceAllString(p, "$1"), nil },
+	} {
+		if p, err := unescape(password); err == nil && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
 	}
-	return s
+	return all
 }
 
 // redact hides the secrets of dsns in text.

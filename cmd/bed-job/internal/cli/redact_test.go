@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -61,4 +62,30 @@ func TestLogLinesHoldNoPassword(t *testing.T) {
 			t.Errorf("%s", s)
 		}
 	}
+}
+
+// Whatever a password is made of, and however a DSN has to write it, no message
+// shows it.
+func FuzzNoPasswordOfADSNIsShown(f *testing.F) {
+	for _, p := range []string{password, "p@ss:w/rd", `it's "quoted"`, `back\slash`, "sp ace", "a&b=c;d", "per%20cent", "päss\u2028wörd", "new\nline", "a+b+c+d", "????????", "pass=word"} {
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		if len(p) < wordLength || strings.ContainsAny(p, "*\x00") {
+			return
+		}
+		quoted := "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(p) + "'"
+		for _, dsn := range []string{
+			"app:" + p + "@tcp(127.0.0.1:3306)/d?parseTime=true",
+			(&url.URL{Scheme: "postgres", User: url.UserPassword("app", p), Host: "127.0.0.1:5432", Path: "/d"}).String(),
+			"postgres://127.0.0.1/d?user=app&password=" + url.QueryEscape(p) + "&sslmode=disable",
+			"host=127.0.0.1 user=app password=" + quoted + " dbname=d",
+		} {
+			for _, message := range []string{dsn, "login with [" + p + "] failed", fmt.Sprintf("cannot parse %q", dsn)} {
+				if got := redact(message, dsn); strings.Contains(got, p) {
+					t.Errorf("%q with the DSN %q is shown as %q", message, dsn, got)
+				}
+			}
+		}
+	})
 }

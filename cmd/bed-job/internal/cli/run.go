@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(a *app) *cobra.Command {
 	var once, exit bool
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -33,7 +33,7 @@ ends with status 1 instead, as --once does.
 With --once it makes one round and prints what it did. The exit status is 1 if the
 round is not complete: the log or a data source could not be reached or takes no
 writes, or entries cannot be delivered until an operator acts: the configuration does not
-name their data source, its settings differ, rights or a table are missing there.
+name their data source, their settings cannot be applied, rights or a table are missing.
 
 The configuration, with the names of Sharding-JDBC:
 
@@ -52,7 +52,7 @@ deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,
 deliveryBatch, unknownDataSourceDelayMillis, shutdownTimeoutMillis, receiptRetentionMillis,
 keyRetentionMillis, purgeIntervalMillis, activity and exitIfLogUnavailable. A delay of 0 means none.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.deliver(cmd.Context(), once, exit) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runJob(cmd.Context(), a, once, exit) },
 	}
 	a.configFlag(cmd)
 	cmd.Flags().BoolVar(&once, "once", false, "make one round and end")
@@ -60,8 +60,8 @@ keyRetentionMillis, purgeIntervalMillis, activity and exitIfLogUnavailable. A de
 	return cmd
 }
 
-// deliver is the command run.
-func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
+// runJob is the command run.
+func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	if _, err := a.logger(); err != nil {
 		return err // before anything is opened
 	}
@@ -72,16 +72,9 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 	if err != nil {
 		return err
 	}
-	logs := cfg.logs
-	if a.logName != "" {
-		logs = []dataSource{cfg.log}
-	}
-	for _, l := range logs {
-		a.dsns = append(a.dsns, l.dsn)
-	}
+	logs := a.served(cfg)
 	targets := asyncjob.Targets{}
 	for _, s := range cfg.targets {
-		a.dsns = append(a.dsns, s.dsn)
 		if targets[s.name], err = s.target(); err != nil {
 			return err
 		}
@@ -93,7 +86,7 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 	}
 	var served *consoleServer
 	if cfg.console.Listen != "" && !once {
-		if served, err = serveConsole(ctx, cfg.console.Config, log); err != nil {
+		if served, err = serveConsole(ctx, cfg.console.Config, logs, log); err != nil {
 			return err
 		}
 		defer served.end()
@@ -121,7 +114,7 @@ func (a *app) deliver(ctx context.Context, once, exit bool) (err error) {
 			if len(logs) > 1 {
 				fmt.Fprintln(a.Out, "log "+printable(l.name)+":")
 			}
-			errs = append(errs, d.from(ctx, l, false))
+			errs = append(errs, d.from(ctx, l, 0))
 		}
 		return errors.Join(errs...)
 	}
@@ -152,7 +145,7 @@ func (d *delivering) fromAll(ctx context.Context, logs []dataSource) error {
 	var wg sync.WaitGroup
 	for i, l := range logs {
 		wg.Go(func() {
-			if errs[i] = d.from(ctx, l, i == 0); errs[i] != nil {
+			if errs[i] = d.from(ctx, l, i); errs[i] != nil {
 				cancel(errs[i])
 			}
 		})
@@ -161,8 +154,8 @@ func (d *delivering) fromAll(ctx context.Context, logs []dataSource) error {
 	return errors.Join(errs...)
 }
 
-// from delivers from one log. The console is that of the first.
-func (d *delivering) from(ctx context.Context, l dataSource, first bool) error {
+// from delivers from one log, the i-th.
+func (d *delivering) from(ctx context.Context, l dataSource, i int) error {
 	var log logrus.FieldLogger = d.log
 	if len(d.cfg.logs) > 1 {
 		log = d.log.WithField("log_name", l.name)
@@ -174,17 +167,15 @@ func (d *delivering) from(ctx context.Context, l dataSource, first bool) error {
 	defer closing(st.Close)
 	st = boundedLog{st, d.app, l}
 	cfg := d.cfg.job
-	if d.served != nil && first {
-		if err := d.served.ready(st, d.opsConfig(d.cfg)); err != nil {
+	if d.served != nil {
+		if err := d.served.ready(i, st, opsConfig(d.app, d.cfg)); err != nil {
 			return err
 		}
-	}
-	if d.served != nil {
 		cfg.Bus = d.served.bus
 	}
 	cfg.Logger = log
 	if d.once {
-		return d.runOnce(ctx, st, d.targets, cfg)
+		return runOnce(ctx, d.app, st, d.targets, cfg)
 	}
 	job, err := asyncjob.New(st, d.targets, cfg)
 	if err != nil {
@@ -199,8 +190,8 @@ func (d *delivering) from(ctx context.Context, l dataSource, first bool) error {
 // of a connection that was cut while it was idle, and no failure of the command.
 func closing(f func() error) { _ = f() }
 
-func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig) (err error) {
-	progress, clear := a.spinner(cfg.WithDefaults().Name)
+func runOnce(ctx context.Context, a *app, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig) (err error) {
+	progress, clear := spinner(a, cfg.WithDefaults().Name)
 	cfg.OnProgress = func(r asyncjob.Report) { progress(r.Claimed, r.Delivered) }
 	job, err := asyncjob.New(st, targets, cfg)
 	if err != nil {
@@ -234,7 +225,7 @@ func (a *app) runOnce(ctx context.Context, st txlog.Storage, targets asyncjob.Ta
 }
 
 // spinner shows the progress of work whose size is not known, on a terminal.
-func (a *app) spinner(name string) (show func(claimed, delivered int), clear func()) {
+func spinner(a *app, name string) (show func(claimed, delivered int), clear func()) {
 	bar := progressbar.NewOptions(-1,
 		progressbar.OptionSetWriter(a.Err), progressbar.OptionSetDescription(name),
 		progressbar.OptionSetVisibility(a.ErrTTY), progressbar.OptionThrottle(100*time.Millisecond))

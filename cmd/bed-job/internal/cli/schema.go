@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func (a *app) schemaCommand() *cobra.Command {
+func schemaCommand(a *app) *cobra.Command {
 	var onlyLog, onlyTargets bool
 	cmd := &cobra.Command{
 		Use:   "schema mysql|postgres|sqlite",

@@ -15,7 +15,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func (a *app) showCommand() *cobra.Command {
+func showCommand(a *app) *cobra.Command {
 	var (
 		out    output
 		values bool
@@ -32,29 +32,29 @@ func (a *app) showCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withConfig(cmd.Context(), logAndTargets, func(st txlog.Storage, cfg *config) error {
-				return a.show(cmd.Context(), st, cfg, args[0], values, out)
+				return showOne(cmd.Context(), a, st, cfg, args[0], values, out)
 			})
 		},
 	}
 	a.configFlag(cmd)
-	a.outputFlag(cmd, &out)
+	outputFlag(a, cmd, &out)
 	cmd.Flags().BoolVar(&values, "show-parameters", false, "print the parameters' values")
 	return cmd
 }
 
-func (a *app) show(ctx context.Context, st txlog.Storage, cfg *config, id string, values bool, out output) error {
+func showOne(ctx context.Context, a *app, st txlog.Storage, cfg *config, id string, values bool, out output) error {
 	u, err := st.Get(ctx, id)
 	if err != nil {
 		return explain(id, err)
 	}
-	asked := a.verifier(st, cfg)
+	asked := newVerifier(a, st, cfg)
 	defer asked.Close()
 	judged, err := asked.Judge(ctx, []*txlog.Unit{u})
 	if err != nil {
 		return err
 	}
 	if out.json() {
-		v := a.viewOf(u, &judged[0])
+		v := viewOf(a, u, &judged[0])
 		for i, s := range u.Statements {
 			params, err := ops.Parameters(s, values)
 			if err != nil {
@@ -66,7 +66,7 @@ func (a *app) show(ctx context.Context, st txlog.Storage, cfg *config, id string
 		return printJSON(a.Out, v)
 	}
 	var b bytes.Buffer
-	a.showUnit(&b, u, judged[0])
+	showUnit(a, &b, u, judged[0])
 	for i, s := range u.Statements {
 		showStatement(&b, s, i, len(u.Statements), values)
 	}
@@ -74,8 +74,8 @@ func (a *app) show(ctx context.Context, st txlog.Storage, cfg *config, id string
 	return err
 }
 
-func (a *app) showUnit(b io.Writer, u *txlog.Unit, j ops.Judgement) {
-	now := a.clock(u)
+func showUnit(a *app, b io.Writer, u *txlog.Unit, j ops.Judgement) {
+	now := logClock(a, u)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
 		if value != "" {
@@ -87,13 +87,13 @@ func (a *app) showUnit(b io.Writer, u *txlog.Unit, j ops.Judgement) {
 		row("Transaction", u.TransactionID)
 	}
 	row("Data source", u.DataSource)
-	row("State", stateOf(u))
+	row("State", string(ops.StateOf(u)))
 	row("Created", when(now, u.CreatedAt))
 	row("Tries", fmt.Sprint(u.Tries))
-	switch stateOf(u) {
-	case stateWaiting:
-		row("Next try", until(now, a.due(u)))
-	case stateLeased:
+	switch ops.StateOf(u) {
+	case ops.Waiting:
+		row("Next try", until(now, dueAt(a, u)))
+	case ops.Leased:
 		row("Leased until", until(now, u.NextTry))
 	}
 	if u.InDoubt && !u.Leased {
@@ -142,6 +142,8 @@ func explain(id string, err error) error {
 		return fmt.Errorf("%s: the log holds no such id: it was delivered or discarded, or the id is mistyped", id)
 	case errors.Is(err, txlog.ErrLeased):
 		return fmt.Errorf("%s: it is being delivered at this moment; look again in a while (bed-job show says until when it is leased)", id)
+	case errors.Is(err, txlog.ErrOutcomeUnknown):
+		return fmt.Errorf("%s: it is not known whether it was done; once the log answers, bed-job show tells: %w", id, err)
 	default:
 		return fmt.Errorf("%s: %w", id, err)
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// oneWish is for how long further signals are the same wish as the first: who
-// ends a process group as well as the process sends two at once.
+// oneWish is for how long further signals count as the same wish as the first:
+// ending a process group as well as the process sends two at once.
 const oneWish = time.Second
 
 // withSignals returns a context that the first SIGINT, SIGTERM or SIGHUP

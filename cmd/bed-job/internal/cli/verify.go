@@ -6,12 +6,12 @@ import (
 )
 
 const verdictHelp = `
-The verdict says whether the writes of a log are applied in its target. It is read
+The verdict says whether the writes of an entry are applied in its target. It is read
 from the receipt that exactly-once deliveries leave there, with the DSN of
 targetDataSource:
 
     already applied              discard is safe; retry only removes the entry
-    not applied                  retry applies it once; discard gives it up. For a log
+    not applied                  retry applies it once; discard gives it up. For an entry
                                  that is not replayable retry decides that it never
                                  will be applied
     decided never to be applied  discard it, and do the work anew if it is still wanted
@@ -21,13 +21,13 @@ targetDataSource:
     data source not configured   add it to targetDataSource
 
 An attempt that is still running is not waited for: "not applied" means "not yet"
-until the log is neither leased nor waiting. Receipts are only as good as both
+until the entry is neither leased nor waiting. Receipts are only as good as both
 databases: after either was restored from a backup, look at the data.
 
 In JSON it is the field verdict: applied, notApplied, neverApplied, cannotTell,
 unreachable or notConfigured; verdictDetail says more, for people to read.`
 
-// verifier makes one from the configuration.
-func (a *app) verifier(st txlog.Storage, cfg *config) *ops.Verifier {
-	return ops.NewVerifier(st, a.opsConfig(cfg))
+// newVerifier makes one from the configuration.
+func newVerifier(a *app, st txlog.Storage, cfg *config) *ops.Verifier {
+	return ops.NewVerifier(st, opsConfig(a, cfg))
 }

@@ -105,10 +105,10 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 			t.Errorf("without the table bed_receipt the verdict is %q, %s", got.Verdict, got.VerdictDetail)
 		}
 		conn := bareConn(t, target)
-		if err := attempt.EnsureReceipts(t.Context(), target.Dialect, conn); err != nil {
+		if err := attempt.EnsureReceipts(t.Context(), target.Dialect, conn, attempt.Receipts{}); err != nil {
 			t.Fatal(err)
 		}
-		receipts := attempt.Receipts{LogID: "log", Retention: time.Hour, KeyRetention: time.Hour}
+		receipts := attempt.Receipts{LogIdentity: "log", Retention: time.Hour, KeyRetention: time.Hour}
 		applied, voided := v.add(t, "target", settings), v.add(t, "target", settings)
 		if out := attempt.Replay(t.Context(), target.Dialect, conn, applied, receipts); !out.Delivered() {
 			t.Fatal(out.Err)

@@ -15,26 +15,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// The states of a unit.
-const (
-	stateWaiting = "waiting"
-	stateLeased  = "leased"
-	stateParked  = "parked"
-)
-
-func stateOf(u *txlog.Unit) string {
-	switch {
-	case u.Parked:
-		return stateParked
-	case u.Leased:
-		return stateLeased
-	default:
-		return stateWaiting
-	}
-}
-
 const jsonHelp = `
-JSON (-o json): names and meanings are stable. A log is an object with id,
+JSON (-o json): names and meanings are stable. An entry is an object with id,
 transactionId, dataSource, state (waiting, leased or parked), createdAt, tries,
 nextTry (when it is due, by the log's clock; null for a parked one; for a leased one
 the end of its lease), lastError,
@@ -73,14 +55,14 @@ type statementView struct {
 }
 
 // viewOf makes the view of a unit; j is nil when no target was asked.
-func (a *app) viewOf(u *txlog.Unit, j *ops.Judgement) unitView {
+func viewOf(a *app, u *txlog.Unit, j *ops.Judgement) unitView {
 	v := unitView{
-		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: stateOf(u),
+		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: string(ops.StateOf(u)),
 		CreatedAt: utc(u.CreatedAt), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
 		NotReplayable: u.NotReplayable, Settings: u.Settings, ReceiptPlace: u.Place, Statements: make([]statementView, len(u.Statements)),
 	}
 	if !u.Parked {
-		v.NextTry = utc(a.due(u))
+		v.NextTry = utc(dueAt(a, u))
 	}
 	if u.Unreadable != nil {
 		v.Unreadable = u.Unreadable.Error()
@@ -94,17 +76,17 @@ func (a *app) viewOf(u *txlog.Unit, j *ops.Judgement) unitView {
 	return v
 }
 
-// due is when a unit may be delivered next, or the end of its lease.
-func (a *app) due(u *txlog.Unit) time.Time {
+// dueAt is when a unit may be delivered next, or the end of its lease.
+func dueAt(a *app, u *txlog.Unit) time.Time {
 	if u.Leased {
 		return u.NextTry
 	}
 	return u.Due(a.minAge)
 }
 
-// clock is the log's when u was read: times of the log are told by it, because
+// logClock is the log's when u was read: times of the log are told by it, because
 // this machine's may differ.
-func (a *app) clock(u *txlog.Unit) time.Time {
+func logClock(a *app, u *txlog.Unit) time.Time {
 	if u.ReadAt.IsZero() {
 		return a.Now()
 	}
@@ -155,7 +137,7 @@ func printJSON(w io.Writer, v any) error {
 // output is the flag -o.
 type output string
 
-func (a *app) outputFlag(cmd *cobra.Command, o *output) {
+func outputFlag(a *app, cmd *cobra.Command, o *output) {
 	*o = "table"
 	cmd.Flags().VarP(o, "output", "o", "table or json")
 }

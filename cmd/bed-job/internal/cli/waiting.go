@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -22,7 +22,7 @@ const (
 	waitTold = time.Minute
 )
 
-// silence is the error of a log that took a connection and did not answer.
+// silence is the error of a log that accepted a connection and did not answer.
 func (a *app) silence(bounded context.Context, s dataSource, err error) error {
 	if err == nil || !errors.Is(context.Cause(bounded), errSilentLog) {
 		return err
@@ -37,7 +37,7 @@ func (a *app) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, a.logTimeout, errSilentLog)
 }
 
-// openBounded is Open for which a log that never answers is an error.
+// openBounded is Open with an error for a log that never answers.
 func (a *app) openBounded(ctx context.Context, s dataSource, create bool) (txlog.Storage, error) {
 	bounded, cancel := a.bound(ctx)
 	defer cancel()
@@ -56,7 +56,7 @@ func (a *app) openForRun(ctx context.Context, s dataSource, log logrus.FieldLogg
 		case err == nil:
 			return st, nil
 		case ctx.Err() != nil:
-			return nil, nil //nolint:nilerr // it was ended meanwhile: there is no log, and no failure
+			return nil, nil //nolint:nilerr // the program was ended meanwhile: there is no log, and no failure
 		case !comesUp(s, err):
 			return nil, err
 		}
@@ -65,18 +65,14 @@ func (a *app) openForRun(ctx context.Context, s dataSource, log logrus.FieldLogg
 			log.WithError(err).WithField("log", s.place()).
 				Warn("the transaction log is not available, it is waited for; --exit-if-log-unavailable or exitIfLogUnavailable ends the program instead")
 		}
-		t := time.NewTimer(pause/2 + rand.N(pause/2))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !jitter.Sleep(ctx, jitter.Pause(pause)) {
 			return nil, nil
 		}
 	}
 }
 
-// comesUp reports whether a log that cannot be opened for err may be opened
-// later without anybody's doing.
+// comesUp reports whether a log that cannot be opened because of err may be
+// opened later without anybody's doing.
 func comesUp(s dataSource, err error) bool {
 	if errors.Is(err, txlog.ErrUnusable) {
 		return false
@@ -98,8 +94,8 @@ func (s dataSource) place() string {
 	return s.driver + " at " + t.DataSource
 }
 
-// boundedLog is a log of which each answer is waited for as long as the
-// command line allows.
+// boundedLog is a log whose answers are each waited for as long as the command
+// line allows.
 type boundedLog struct {
 	txlog.Storage
 	app    *app
@@ -134,4 +130,18 @@ func (b boundedLog) DataSources(ctx context.Context) ([]string, error) {
 
 func (b boundedLog) Stats(ctx context.Context) ([]txlog.Stats, error) {
 	return ask(ctx, b, b.Storage.Stats)
+}
+
+// asked bounds a question by --log-timeout.
+func (a *app) asked(ctx context.Context, cfg *config, f func(context.Context) error) error {
+	bounded, cancel := a.bound(ctx)
+	defer cancel()
+	return a.silence(bounded, cfg.log, f(bounded))
+}
+
+// askedOf is asked for what may take several times as long.
+func (a *app) askedOf(ctx context.Context, cfg *config, times int, f func(context.Context) error) error {
+	patient := *a
+	patient.logTimeout *= time.Duration(times)
+	return patient.asked(ctx, cfg, f)
 }

@@ -68,7 +68,7 @@ func TestALogThatNeverAnswersIsToldByEveryCommand(t *testing.T) {
 	addr := silentServer(t)
 	for driver, dsn := range logsAt(addr) {
 		h := &harness{app: app{Getenv: env(nil), Now: time.Now, Open: openLog}, config: silentStage(t, driver, dsn)}
-		for _, args := range []string{"run --once", "run --exit-if-log-unavailable", "list", "show x", "stats", "retry x", "discard x --yes", "list --verify"} {
+		for _, args := range []string{"run --once", "run --exit-if-log-unavailable", "list", "show x", "stats", "retry x", "discard x --yes --reason x", "list --verify"} {
 			start := time.Now()
 			r := h.run(t, append(strings.Fields(args), "--log-timeout", "200ms")...)
 			for _, want := range []string{"transactionLogDataSource", driver + " at " + addr + "/bed", "did not answer within 200ms", "--log-timeout"} {

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-func (a *app) watchCommand() *cobra.Command {
+func watchCommand(a *app) *cobra.Command {
 	var (
 		every time.Duration
 		count int
@@ -30,8 +30,8 @@ jobs are alive. On a terminal each picture replaces the one before.`,
 			if every < 100*time.Millisecond || count < 0 {
 				return usagef(cmd, "--interval must be at least 100ms, --count not negative")
 			}
-			return a.withDesk(cmd.Context(), logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
-				return a.watch(ctx, s, cfg, every, count)
+			return withDesk(cmd.Context(), a, logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
+				return watchLog(ctx, a, s, cfg, every, count)
 			})
 		},
 	}
@@ -41,7 +41,7 @@ jobs are alive. On a terminal each picture replaces the one before.`,
 	return cmd
 }
 
-func (a *app) watch(ctx context.Context, s *ops.Store, cfg *config, every time.Duration, count int) error {
+func watchLog(ctx context.Context, a *app, s *ops.Store, cfg *config, every time.Duration, count int) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for n := 1; ; n++ {

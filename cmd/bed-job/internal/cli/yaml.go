@@ -105,6 +105,25 @@ func (d *decoder) syntax(src []byte, err error) {
 	d.problems = append(d.problems, p)
 }
 
+// err holds the problems in the order of their places; nil for none.
+func (d *decoder) err() error {
+	if len(d.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.problems, func(a, b problem) int {
+		if a.line != b.line {
+			return a.line - b.line
+		}
+		return a.column - b.column
+	})
+	return &ConfigError{file: d.file, problems: d.problems}
+}
+
+// apart is a decoder of the same file whose problems are its own.
+func (d *decoder) apart() *decoder {
+	return &decoder{file: d.file, lookup: d.lookup, anchors: d.anchors}
+}
+
 func (d *decoder) fail(n ast.Node, format string, args ...any) {
 	var tk *token.Token
 	if n != nil {
@@ -128,8 +147,8 @@ type entry struct {
 	node ast.Node // the value's, nil for none
 }
 
-// mapping returns the entries of n in their order. at is where to complain
-// when n is no mapping, what says what it should be.
+// mapping returns the entries of n in their order. at is where to report that n
+// is not a mapping, what says what it should be.
 func (d *decoder) mapping(at, n ast.Node, what string) ([]entry, bool) {
 	n, ok := d.resolve(n)
 	if !ok {
@@ -172,8 +191,8 @@ func (d *decoder) mapping(at, n ast.Node, what string) ([]entry, bool) {
 	return entries, true
 }
 
-// fields reads a mapping whose keys are known. Each key that is there is
-// handed to its function; any other is a problem.
+// fields reads a mapping whose keys are known. Each key that is present is handed
+// to its function; any other is a problem.
 func (d *decoder) fields(at, n ast.Node, what string, known map[string]func(entry)) bool {
 	entries, ok := d.mapping(at, n, what)
 	if !ok {
@@ -342,8 +361,8 @@ var (
 
 const notShown = "(not shown, it may hold a password)"
 
-// safeKey quotes a key for a message, unless it may be a DSN that came to
-// stand where a key belongs: a forgotten blank is enough for that.
+// safeKey quotes a key for a message, unless it may be a DSN that ended up where
+// a key belongs: a forgotten blank is enough for that.
 func safeKey(key string) string {
 	if !plainKey.MatchString(key) {
 		return notShown

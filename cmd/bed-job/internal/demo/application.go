@@ -22,7 +22,7 @@ import (
 // that the demo kills: it holds the demo's directory.
 const ApplicationVariable = "BED_JOB_DEMO_APPLICATION"
 
-// What the application and the demo say to each other, a line at a time; all
+// What the application and the demo say to each other, one line at a time. All
 // but the first two are followed by the name of a bank.
 const (
 	saysStaged    = "staged"
@@ -95,8 +95,8 @@ func logDSN(dir string) string { return fileDSN(filepath.Join(dir, "transaction_
 
 func bankFile(dir, name string) string { return filepath.Join(dir, name+".db") }
 
-// bankDSN is the one for the wrapped driver. With mode=rw a file that is not
-// there is an outage, not a new empty bank.
+// bankDSN is the DSN for the wrapped driver. With mode=rw a missing file is an
+// outage, not a new empty bank.
 func bankDSN(dir, name string, waitForLocks time.Duration) string {
 	return fmt.Sprintf("%s?mode=rw&_pragma=busy_timeout(%d)&bedDataSource=%s", fileDSN(bankFile(dir, name)), waitForLocks.Milliseconds(), name)
 }

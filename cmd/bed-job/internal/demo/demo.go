@@ -20,8 +20,8 @@ type Options struct {
 	Out io.Writer
 	// Color colours it, for a terminal.
 	Color bool
-	// Width is that of the terminal; the lines have at most this many columns,
-	// and never more than 100. 0 means 100.
+	// Width is the terminal's; the lines have at most this many columns, and
+	// never more than 100. 0 means 100.
 	Width int
 	// Keep leaves the databases behind.
 	Keep bool
@@ -46,6 +46,13 @@ var ErrBooks = errors.New("the books do not balance")
 // took the way it should and the balances are right.
 func Run(ctx context.Context, o Options) (err error) {
 	o.Out = newWrapper(o.Out, o.Width)
+	defer func() {
+		// What an interrupted step meets first, such as the closed pipe of a program
+		// that ended with ctx, is not why it failed.
+		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			err = errors.Join(ctx.Err(), err)
+		}
+	}()
 	dir, err := os.MkdirTemp(o.parent, "bed-demo-")
 	if err != nil {
 		return fmt.Errorf("the demo needs a temporary directory: %w", err)
@@ -146,7 +153,7 @@ func (w *world) pendingBehindALock(ctx context.Context) error {
 }
 
 // pendingWithoutTheFile is the third way again: the database is not there, and
-// the caller is no soft transaction but a plain Exec.
+// the caller uses no soft transaction but a plain Exec.
 func (w *world) pendingWithoutTheFile(ctx context.Context) error {
 	w.narrator.title("3  delivered by the job", "Bob's bank is down: its file is moved away")
 	back, err := w.bob.takeAway()
@@ -178,7 +185,8 @@ type outcome struct {
 	parked  bool
 }
 
-// transfer moves money in a soft transaction. also is told of events too.
+// transfer moves money in a soft transaction. also is another listener for its
+// events.
 func (w *world) transfer(ctx context.Context, name string, amount int64, also func(listener.Event), want outcome) error {
 	n := w.narrator
 	n.say("    Alice sends Bob %d for %q, in a soft transaction:", amount, name)
@@ -272,7 +280,7 @@ func (w *world) inspect(ctx context.Context, o Options) error {
 		}
 	}
 	n.say("\nWhen the bank's limit is raised, \"bed-job retry %s\" delivers it;", w.parkedID)
-	n.say("\"bed-job discard\" gives it up, and somebody pays Alice back.")
+	n.say("\"bed-job discard --reason …\" gives it up, and somebody pays Alice back.")
 	if o.Keep {
 		n.say("\nEverything is kept in %s:", w.dir)
 		for _, args := range []string{"stats", "list --parked", "show --show-parameters " + w.parkedID, "retry " + w.parkedID, "run --once"} {
@@ -354,7 +362,7 @@ func (w *world) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// amountOf reads the amount of the entry that a unit would write.
+// amountOf reads the amount that a unit would write into the ledger.
 func amountOf(u *txlog.Unit) (int64, error) {
 	if len(u.Statements) == 1 {
 		args, err := u.Statements[0].Args()
@@ -367,5 +375,5 @@ func amountOf(u *txlog.Unit) (int64, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("the log %s holds no entry", u.ID)
+	return 0, fmt.Errorf("the unit %s writes nothing into the ledger", u.ID)
 }

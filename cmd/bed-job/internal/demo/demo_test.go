@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -147,6 +148,7 @@ func TestTheDemoEndsWhenItIsInterrupted(t *testing.T) {
 		err := Run(ctx, Options{Out: writerFunc(func(p []byte) (int, error) {
 			if bytes.Contains(p, []byte(when)) {
 				cancel()
+				time.Sleep(100 * time.Millisecond) // so that the program which ends with ctx, if there is one, is gone
 			}
 			return len(p), nil
 		}), BedJob: noBedJob})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -115,11 +116,7 @@ func (w *world) killedHalfWay(ctx context.Context, o Options) (err error) {
 func (w *world) untilDue(ctx context.Context) error {
 	units, err := w.log.List(ctx, txlog.Filter{})
 	for _, u := range units {
-		timer := time.NewTimer(time.Until(u.NextTry) + time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !jitter.Sleep(ctx, time.Until(u.NextTry)+time.Millisecond) {
 			return ctx.Err()
 		}
 	}
@@ -192,7 +189,7 @@ func (w *world) startApplication(ctx context.Context) (*application, error) {
 	return app, nil
 }
 
-// next waits for a line that begins with what, and gives the rest of it.
+// next waits for a line that begins with what, and gives its rest.
 func (a *application) next(ctx context.Context, what string) (rest string, err error) {
 	for a.lines.Scan() {
 		if rest, ok := strings.CutPrefix(a.lines.Text(), what); ok {

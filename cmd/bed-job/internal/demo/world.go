@@ -137,7 +137,7 @@ func newBank(ctx context.Context, dir, name, owner, driver string) (*bank, error
 	if err != nil {
 		return nil, errors.Join(err, b.bare.Close())
 	}
-	// A connection kept open would go on writing into a file moved away.
+	// A connection kept open would go on writing to a file that was moved away.
 	b.wrapped.SetMaxIdleConns(0)
 	return b, nil
 }
@@ -160,14 +160,14 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// book writes down what a transfer must have done in the end. What is parked
-// is taken off again by the reconciliation.
+// book records what a transfer must have done in the end. The reconciliation
+// takes off what is parked.
 func (w *world) book(amount int64) {
 	w.expected[w.alice] -= amount
 	w.expected[w.bob] += amount
 }
 
-// watch narrates events until stop, which waits until all were told. Then
+// watch narrates events until stop, which waits until all are told. Then
 // deliveredBy says who delivered the last write to a bank.
 func (w *world) watch(also func(listener.Event)) (deliveredBy func(bank string) listener.Origin, stop func()) {
 	by := map[string]listener.Origin{}

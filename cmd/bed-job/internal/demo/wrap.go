@@ -8,10 +8,10 @@ import (
 )
 
 // The demo is made to be read beside other things: no line is wider than
-// MaxWidth, and a terminal narrower than minWidth wraps by itself.
+// MaxWidth, and a terminal narrower than minWidth breaks lines itself.
 const minWidth = 80
 
-// MaxWidth is how many columns a line of the demo has at the most.
+// MaxWidth is the most columns that a line of the demo has.
 const MaxWidth = 100
 
 // A wrapper breaks the lines of a text at blanks, none wider than width.

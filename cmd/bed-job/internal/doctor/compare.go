@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/logrow"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -37,12 +38,12 @@ func apart(d time.Duration) string {
 	return d.Round(time.Second).String() + " ahead of"
 }
 
-// differ tells of targets whose sessions have different values of a setting. Those of
-// different makes have different defaults, and are not compared.
+// differ reports targets whose sessions have different values of a setting. Those
+// of different products have different defaults, and are not compared.
 func (x *examination) differ(seen []*patient, driver, setting, words, means string) {
 	by := map[string]map[string][]string{} // product, value
 	for _, p := range seen {
-		if p.isLog || p.Driver != driver || p.vars == nil {
+		if p.isLog || p.Driver != driver || p.vars == nil || p.out {
 			continue
 		}
 		if by[p.product] == nil {
@@ -87,7 +88,7 @@ func (p *patient) valueOf(setting string) string {
 	return v
 }
 
-// logConnections is how many the job opens to the log at most.
+// logConnections is how many connections to the log the job opens at most.
 const logConnections = 32
 
 // connections adds up what one job wants of each server.
@@ -122,11 +123,22 @@ func (x *examination) connections(seen []*patient) {
 	}
 }
 
-// readIdentity reads who the log is.
+// readIdentity reads who the log is, and where receipts are.
 func (p *patient) readIdentity(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	p.x.identity = p.text(ctx, "SELECT value FROM bed_log WHERE name = 'identity'")
+	rows, err := p.rows(ctx, "SELECT name, value FROM bed_log")
+	if err != nil {
+		return
+	}
+	p.x.schemas = map[string]string{}
+	for _, r := range rows {
+		if r[0] == logrow.Identity {
+			p.x.identity = r[1]
+			continue
+		}
+		p.x.schemas[r[0]] = r[1]
+	}
 }
 
 // identities looks for another log with the identity of this one: a copy, whose jobs would
@@ -176,12 +188,12 @@ func (p *patient) identities(ctx context.Context) {
 // samePlace reports whether a place on this target's server is the log's own.
 func (p *patient) samePlace(place string) bool {
 	log := p.x.log
-	return !p.isLog && log != nil && log.server == p.server && log.place == place
+	return !p.isLog && log != nil && (log.server == p.server || p.cluster != "" && log.cluster == p.cluster) && log.place == place
 }
 
 // entries looks at the oldest entries, and at the data sources that the log names.
 func (x *examination) entries(ctx context.Context, log *patient) {
-	if log.conn == nil {
+	if log.conn == nil || log.out {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -15,14 +15,13 @@ import (
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // Finding is something that is wrong.
 type Finding struct {
 	// Where is "the configuration", "the log" or "data source orders".
 	Where string `json:"where"`
-	// Check names what was looked at, in a word that does not change: "fsync".
+	// Check names what was looked at, in a word that is stable: "fsync".
 	Check string `json:"check"`
 	// What is wrong, and Remedy is what to do.
 	What   string `json:"what"`
@@ -122,7 +121,9 @@ func nameOf(d Database) string { return "data source " + d.Name }
 type examination struct {
 	Installation
 	identity string
-	log      *patient
+	// schemas are those of the data sources' receipts, by the rows of bed_log.
+	schemas map[string]string
+	log     *patient
 
 	mu     sync.Mutex
 	report *Report
@@ -169,8 +170,11 @@ type patient struct {
 	conn *sql.Conn
 	// vars are the server's settings as this session has them.
 	vars map[string]string
-	// server tells one server from another, place one database on it.
-	server, place string
+	// server identifies a server, place a database on it. The nodes of a cluster
+	// hold the same; empty if it is not one.
+	server, place, cluster string
+	// out: it answers nothing but why.
+	out bool
 	// product is what it calls itself.
 	product string
 	// ahead is how much its clock is ahead of this machine's.
@@ -181,7 +185,8 @@ type patient struct {
 
 func (p *patient) find(check, what, remedy string) { p.x.find(p.where, check, what, remedy) }
 
-// open connects, and says of what cannot be reached that it was not looked at.
+// open connects. It reports what cannot be reached, and therefore was not looked
+// at.
 func (p *patient) open(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -226,20 +231,11 @@ func (p *patient) look(ctx context.Context) {
 	default:
 		sqliteFile{p}.look(ctx)
 	}
+	if p.out {
+		return
+	}
 	ourTables{p}.look(ctx)
 	p.identities(ctx)
-}
-
-// flavor is that of the database's SQL.
-func (p *patient) flavor() txlog.Flavor {
-	switch p.Driver {
-	case "mysql":
-		return txlog.FlavorMySQL
-	case "postgres":
-		return txlog.FlavorPostgres
-	default:
-		return txlog.FlavorSQLite
-	}
 }
 
 // text asks for one value; empty if it is NULL, absent or cannot be had.
@@ -285,7 +281,7 @@ func (p *patient) rows(ctx context.Context, query string, args ...any) ([][]stri
 // this machine's.
 func (p *patient) clock(ctx context.Context) {
 	before := p.x.Now()
-	millis := p.text(ctx, "SELECT "+p.flavor().Clock())
+	millis := p.text(ctx, "SELECT "+p.Target.Dialect.Flavor.Clock())
 	between := before.Add(p.x.Now().Sub(before) / 2)
 	var ms int64
 	if _, err := fmt.Sscan(millis, &ms); err == nil {
@@ -305,12 +301,12 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// The oldest versions that bed is tested with.
-var oldest = map[string][2]int{"MariaDB": {10, 6}, "MySQL": {8, 0}, "PostgreSQL": {12, 0}}
+// The oldest versions that keep a log: docs/compatibility.md has them.
+var oldest = map[string][2]int{"MariaDB": {10, 6}, "MySQL": {8, 0}, "PostgreSQL": {9, 5}}
 
 var versionNumber = regexp.MustCompile(`(\d+)\.(\d+)`)
 
-// tooOld tells of a version that is older than what is tested.
+// tooOld tells of a version that is older than these.
 func (p *patient) tooOld(version string) {
 	m := versionNumber.FindStringSubmatch(version)
 	if m == nil {
@@ -318,12 +314,12 @@ func (p *patient) tooOld(version string) {
 	}
 	least := oldest[p.product]
 	if major, minor := number(m[1]), number(m[2]); major < least[0] || major == least[0] && minor < least[1] {
-		p.find("version", fmt.Sprintf("%s %s is older than what bed is tested with", p.product, version),
+		p.find("version", fmt.Sprintf("%s %s is older than what bed is known to work with", p.product, version),
 			fmt.Sprintf("use %s %d.%d or later", p.product, least[0], least[1]))
 	}
 }
 
-// lost is what a setting does that answers a commit before it is on the disk.
+// lost is the effect of a setting that answers a commit before it is on the disk.
 func (p *patient) lost() string {
 	if p.isLog {
 		return "a crash of the machine loses entries whose callers were told that their writes will arrive"

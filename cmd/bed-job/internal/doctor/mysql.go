@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dbserver"
 )
 
@@ -27,6 +28,9 @@ func (p mysqlServer) look(ctx context.Context) {
 		p.product = "MariaDB"
 	}
 	p.server = "mysql " + p.vars["hostname"] + ":" + p.vars["port"] + p.vars["datadir"]
+	if p.galera(ctx); p.out {
+		return // it answers no SELECT
+	}
 	p.place = p.text(ctx, "SELECT DATABASE()")
 	p.most = number(p.vars["max_connections"])
 	if n := number(p.vars["max_user_connections"]); n > 0 && (p.most == 0 || n < p.most) {
@@ -38,7 +42,6 @@ func (p mysqlServer) look(ctx context.Context) {
 	p.session()
 	p.readOnly(ctx)
 	p.tables(ctx)
-	p.galera(ctx)
 }
 
 func number(s string) int {
@@ -52,8 +55,9 @@ func (p mysqlServer) version() {
 	version := p.vars["version"]
 	all := strings.ToLower(version + " " + p.vars["version_comment"])
 	if p.product == "TiDB" {
-		if strings.EqualFold(p.vars["tidb_txn_mode"], "optimistic") {
-			p.find("tidb_txn_mode", "TiDB runs transactions optimistically (tidb_txn_mode): a conflict is told at COMMIT only, and no row is locked before",
+		// Empty is optimistic too.
+		if mode, known := p.vars["tidb_txn_mode"]; known && !strings.EqualFold(mode, "pessimistic") {
+			p.find("tidb_txn_mode", "TiDB runs transactions optimistically (tidb_txn_mode): conflicts and duplicate keys are told at COMMIT only, so that a receipt is not recognised, and no row is locked before",
 				"SET GLOBAL tidb_txn_mode = 'pessimistic'")
 		}
 		return // its versions are its own
@@ -109,7 +113,7 @@ func (p mysqlServer) session() {
 		p.find("lock-wait", fmt.Sprintf("innodb_lock_wait_timeout is %d s, the job gives a delivery only %v: one that waits for a lock is cut off and stays in doubt instead of being told so", wait, p.x.Job.DeliveryTimeout),
 			fmt.Sprintf("set jobConfig.deliveryTimeoutMillis above %d", wait*1000))
 	}
-	// What MaxUnitBytes lets into one entry by default, and its surroundings.
+	// What MaxUnitBytes allows in one entry by default, with what surrounds it.
 	if packet := number(p.vars["max_allowed_packet"]); p.isLog && packet > 0 && packet < 4<<20+1<<16 {
 		p.find("max_allowed_packet", fmt.Sprintf("max_allowed_packet is %d bytes: a write of up to 4 MiB (MaxUnitBytes) is not accepted, because its entry does not fit", packet),
 			"set it to 16M in the server's option file, or MaxUnitBytes lower")
@@ -174,7 +178,7 @@ func (p mysqlServer) tables(ctx context.Context) {
 	p.mayWrite(ctx, rows)
 }
 
-// mayWrite tells of an account that may write to none of a target's tables.
+// mayWrite reports an account that may write to none of a target's tables.
 func (p mysqlServer) mayWrite(ctx context.Context, tables [][]string) {
 	if p.isLog || len(tables) == 0 {
 		return
@@ -182,7 +186,7 @@ func (p mysqlServer) mayWrite(ctx context.Context, tables [][]string) {
 	for _, r := range tables[:min(len(tables), 50)] {
 		name := "`" + strings.ReplaceAll(r[0], "`", "``") + "`"
 		for _, statement := range []string{"EXPLAIN DELETE FROM " + name + " WHERE 1 = 0", "EXPLAIN INSERT INTO " + name + " SELECT * FROM " + name + " WHERE 1 = 0"} {
-			if _, err := p.rows(ctx, statement); err == nil || !denied(err) {
+			if _, err := p.rows(ctx, statement); err == nil || !dberr.Of(err).Denied() {
 				return
 			}
 		}
@@ -207,9 +211,12 @@ func (p mysqlServer) galera(ctx context.Context) {
 		}
 	}
 	if v := status["wsrep_ready"]; v != "" && !on(v) || status["wsrep_cluster_status"] != "" && status["wsrep_cluster_status"] != "Primary" {
+		p.out = true
 		p.find("galera", fmt.Sprintf("the node is outside of its cluster's primary component (wsrep_ready %s, %s): it takes no writes", status["wsrep_ready"], status["wsrep_cluster_status"]),
 			"lead the DSN to a node of the primary component")
+		return
 	}
+	p.cluster = status["wsrep_cluster_state_uuid"]
 	if number(status["wsrep_cluster_size"]) > 1 && number(p.vars["wsrep_sync_wait"])&1 == 0 {
 		p.find("galera", "it is a node of a Galera cluster and wsrep_sync_wait is "+p.vars["wsrep_sync_wait"]+": what another node was told is committed may not be seen here yet",
 			"lead all DSNs to one node that is written to, and set wsrep_sync_wait=1 in them for when that one changes")

@@ -102,8 +102,8 @@ func (p postgresServer) tables(ctx context.Context) {
 	}
 }
 
-// pooler finds out what stands between the session and the server: a second client that
-// is given the first one's session shows that they are shared.
+// pooler finds out what is between the session and the server: a second client
+// that is given the first one's session shows that sessions are shared.
 func (p postgresServer) pooler(ctx context.Context) {
 	first := p.text(ctx, "SELECT pg_backend_pid()")
 	tx, err := p.conn.BeginTx(ctx, nil)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/internal/logrow"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -58,11 +60,17 @@ func (p ourTables) look(ctx context.Context) {
 		part = "--log"
 	}
 	create := fmt.Sprintf("run what bed-job schema %s %s prints, there", p.Driver, part)
+	if p.schema() != "" {
+		create = fmt.Sprintf("run what bed-job schema %s %s prints, in a schema %s there", p.Driver, part, p.schema())
+	}
 	whole := true
 	for _, t := range tables {
-		there, err := p.columns(ctx, t.name)
+		if p.schema() != "" {
+			t.name = attempt.Receipts{Schema: p.schema()}.Table(p.Target.Dialect.Flavor)
+		}
+		there, err := dbserver.Columns(ctx, p.conn, t.name)
 		switch {
-		case err != nil && denied(err):
+		case err != nil && dberr.Of(err).Denied():
 			p.find("rights", fmt.Sprintf("the account may not read the table %s", t.name), p.grant(ctx, t.name))
 		case err != nil && p.isLog:
 			whole = false
@@ -80,27 +88,30 @@ func (p ourTables) look(ctx context.Context) {
 	if p.isLog && whole {
 		p.indexes(ctx, indexes)
 	}
+	if !p.isLog {
+		p.remembered()
+	}
 }
 
-// columns gives the names of a table's columns.
-func (p ourTables) columns(ctx context.Context, table string) ([]string, error) {
-	rows, err := p.conn.QueryContext(ctx, "SELECT * FROM "+table+" WHERE 1 = 0")
-	if err != nil {
-		return nil, err
+// schema is the one that a target's receipts have of their own.
+func (p ourTables) schema() string {
+	if p.isLog {
+		return ""
 	}
-	defer func() { _ = rows.Close() }()
-	names, err := rows.Columns()
-	if err != nil {
-		return nil, err
-	}
-	for i, n := range names {
-		names[i] = strings.ToLower(n)
-	}
-	return names, rows.Err()
+	return p.Target.ReceiptSchema
 }
 
-// withoutReceipts: a target needs the table of receipts only for writes that are
-// delivered exactly once, and makes it itself where it may.
+// remembered compares that with what the log remembers.
+func (p ourTables) remembered() {
+	if said, known := p.x.schemas[logrow.ReceiptSchema(p.Name)]; known && said != p.schema() {
+		p.find("receipt-schema", fmt.Sprintf("%s is %q, but the log remembers %q for its receipts: exactly-once writes with that setting are refused, and entries say their own", attempt.SchemaParam, p.schema(), said),
+			"give the job the DSN that the applications have; to move the receipts, see docs/exactly-once.md, Changing the schema")
+	}
+}
+
+// withoutReceipts is for a target without the table of receipts: it needs the
+// table only for writes that are delivered exactly once, and makes it itself
+// where it may.
 func (p ourTables) withoutReceipts(ctx context.Context, create string) {
 	if p.needsReceipts(ctx) {
 		p.find("receipts", "the table bed_receipt is missing, and the log holds entries that are to leave receipts there: those that it held are lost, and work whose receipt is lost may be applied twice",
@@ -112,24 +123,18 @@ func (p ourTables) withoutReceipts(ctx context.Context, create string) {
 	}
 }
 
-// denied reports whether err says that a right is missing.
-func denied(err error) bool {
-	code := dberr.Of(err)
-	return code.State == "42501" || slices.Contains([]uint16{1044, 1142, 1143}, uint16(code.Number))
-}
-
 // rights finds out whether the account may do what the program does with a table.
 func (p ourTables) rights(ctx context.Context, table string) {
 	var lacks []string
 	switch p.Driver {
 	case "mysql":
-		// EXPLAIN wants the rights of what it explains, and does nothing.
+		// EXPLAIN requires the rights of what it explains, and does nothing.
 		for _, r := range []struct{ right, statement string }{
 			{"INSERT", "EXPLAIN INSERT INTO " + table + " SELECT * FROM " + table + " WHERE 1 = 0"},
 			{"UPDATE", "EXPLAIN UPDATE " + table + " SET " + p.anyColumn(ctx, table) + " = NULL WHERE 1 = 0"},
 			{"DELETE", "EXPLAIN DELETE FROM " + table + " WHERE 1 = 0"},
 		} {
-			if _, err := p.rows(ctx, r.statement); err != nil && denied(err) {
+			if _, err := p.rows(ctx, r.statement); err != nil && dberr.Of(err).Denied() {
 				lacks = append(lacks, r.right)
 			}
 		}
@@ -149,7 +154,7 @@ func (p ourTables) rights(ctx context.Context, table string) {
 }
 
 func (p ourTables) anyColumn(ctx context.Context, table string) string {
-	names, err := p.columns(ctx, table)
+	names, err := dbserver.Columns(ctx, p.conn, table)
 	if err != nil || len(names) == 0 {
 		return "id"
 	}
@@ -200,13 +205,21 @@ func (x *examination) errorOf(err error) string {
 	return line
 }
 
-// mayCreate reports whether the account may create tables; true if that cannot be told.
+// mayCreate reports whether the account may create tables; true if that is not
+// known.
 func (p ourTables) mayCreate(ctx context.Context) bool {
 	switch p.Driver {
 	case "postgres":
+		if p.schema() != "" {
+			return p.text(ctx, "SELECT COALESCE((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = $1), has_database_privilege(current_database(), 'CREATE'))::text", p.schema()) != "false"
+		}
 		return p.text(ctx, "SELECT has_schema_privilege(current_schema(), 'CREATE')::text") != "false"
 	case "sqlite":
 		return true
+	}
+	in := p.place
+	if p.schema() != "" {
+		in = p.schema()
 	}
 	grants, err := p.rows(ctx, "SHOW GRANTS")
 	if err != nil {
@@ -214,7 +227,7 @@ func (p ourTables) mayCreate(ctx context.Context) bool {
 	}
 	for _, r := range grants {
 		rights, where, ok := strings.Cut(strings.TrimPrefix(r[0], "GRANT "), " ON ")
-		if !ok { // a role, whose rights are not told
+		if !ok { // a role, whose rights are not shown
 			return true
 		}
 		if !strings.Contains(rights, "ALL PRIVILEGES") && !slices.Contains(strings.Split(rights, ", "), "CREATE") {
@@ -222,7 +235,7 @@ func (p ourTables) mayCreate(ctx context.Context) bool {
 		}
 		where, _, _ = strings.Cut(where, " TO ")
 		schema := strings.Trim(strings.TrimSuffix(where, ".*"), "`")
-		if where == "*.*" || strings.ContainsAny(schema, "%_\\") || strings.EqualFold(schema, p.place) || strings.EqualFold(where, "`"+p.place+"`.`bed_receipt`") {
+		if where == "*.*" || strings.ContainsAny(schema, "%_\\") || strings.EqualFold(schema, in) || strings.EqualFold(where, "`"+in+"`.`bed_receipt`") {
 			return true
 		}
 	}

@@ -1,5 +1,6 @@
-// Package migrate brings the tables of bed up to date that an older version made: it
-// adds what the schema has and the database lacks, and drops and changes nothing.
+// Package migrate brings bed's tables up to date that an older version made: it
+// adds what the schema has and the database lacks, and neither drops nor changes
+// anything.
 package migrate
 
 import (
@@ -9,18 +10,21 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/txlog"
 )
 
 var (
 	table  = regexp.MustCompile(`(?ms)^CREATE TABLE IF NOT EXISTS (\w+) \((.*?)^\)[^;]*;?`)
-	column = regexp.MustCompile("^  ([`\"]?)([a-z0-9_]+)[`\"]? +((?:VARCHAR|LONGTEXT|MEDIUMTEXT|TEXT|BIGINT|INT|INTEGER|SMALLINT|DOUBLE|CHAR)\\b.*)$")
+	column = regexp.MustCompile("^  ([`\"]?)([a-z0-9_]+)[`\"]? +([A-Z]+\\b.*)$")
 	key    = regexp.MustCompile(`^  KEY (\w+) (\(.*\)),?`)
 	index  = regexp.MustCompile(`(?m)^CREATE INDEX IF NOT EXISTS (\w+) ON (\w+) [^;]*`)
 	remark = regexp.MustCompile(`,?\s*(--.*)?$`)
 )
 
-// fill is what rows that are there already get in a column of which 0 or an empty text
-// would say something wrong.
+// fill is the value for existing rows in a column in which 0 or an empty text
+// would be wrong.
 var fill = map[string]string{
 	"in_doubt":        "1", // nobody noted whether an attempt may have been applied
 	"statement_count": "1",
@@ -29,10 +33,13 @@ var fill = map[string]string{
 // Database is one whose tables are brought up to date.
 type Database struct {
 	*sql.DB
-	// Driver is "mysql", "postgres" or "sqlite".
-	Driver string
+	// Flavor is that of its SQL.
+	Flavor txlog.Flavor
 	// Schema is the text that creates the tables.
 	Schema string
+	// In is the schema that the one table is in, and Table its qualified name, where
+	// unqualified names lead elsewhere.
+	In, Table string
 	// OnlyThere leaves alone what is not there: a target makes its table when it needs it.
 	OnlyThere bool
 }
@@ -48,6 +55,9 @@ func (db Database) Plan(ctx context.Context) ([]string, error) {
 	for _, m := range table.FindAllStringSubmatch(db.Schema, -1) {
 		name := m[1]
 		exists, err := db.exists(ctx, name)
+		if db.Table != "" {
+			name = db.Table
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +69,7 @@ func (db Database) Plan(ctx context.Context) ([]string, error) {
 			continue
 		}
 		there[name] = true
-		columns, err := db.columns(ctx, name)
+		columns, err := dbserver.Columns(ctx, db, name)
 		if err != nil {
 			return nil, err
 		}
@@ -95,9 +105,9 @@ func (db Database) add(table, quoted, name, definition string) []string {
 			value = "0"
 		}
 		switch {
-		case db.Driver == "mysql" && text:
+		case db.Flavor == txlog.FlavorMySQL && text:
 			// A text there takes no default, and rows get the empty one all the same.
-		case db.Driver == "sqlite":
+		case db.Flavor == txlog.FlavorSQLite:
 			add += " DEFAULT " + value // it cannot be taken away again
 		default:
 			add += " DEFAULT " + value
@@ -127,43 +137,20 @@ func (db Database) strings(ctx context.Context, query string, args ...any) ([]st
 	return all, rows.Err()
 }
 
-func (db Database) pick(mysql, postgres, sqlite string) string {
-	switch db.Driver {
-	case "mysql":
-		return mysql
-	case "postgres":
-		return postgres
-	default:
-		return sqlite
-	}
-}
-
 func (db Database) exists(ctx context.Context, table string) (bool, error) {
-	found, err := db.strings(ctx, db.pick(
+	if db.In != "" {
+		found, err := db.strings(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = '"+db.In+"' AND table_name = '"+table+"'")
+		return len(found) > 0, err
+	}
+	found, err := db.strings(ctx, db.Flavor.Pick(
 		"SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
 		"SELECT 'there' FROM (SELECT to_regclass($1::text) AS c) AS t WHERE c IS NOT NULL",
 		"SELECT name FROM sqlite_master WHERE type = 'table' AND name = ?"), table)
 	return len(found) > 0, err
 }
 
-func (db Database) columns(ctx context.Context, table string) ([]string, error) {
-	rows, err := db.QueryContext(ctx, "SELECT * FROM "+table+" WHERE 1 = 0")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	names, err := rows.Columns()
-	if err != nil {
-		return nil, err
-	}
-	for i, n := range names {
-		names[i] = strings.ToLower(n)
-	}
-	return names, rows.Err()
-}
-
 func (db Database) indexes(ctx context.Context) ([]string, error) {
-	return db.strings(ctx, db.pick(
+	return db.strings(ctx, db.Flavor.Pick(
 		"SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = DATABASE()",
 		"SELECT indexname::text FROM pg_indexes WHERE schemaname = ANY(current_schemas(false))",
 		"SELECT name FROM sqlite_master WHERE type = 'index'"))

@@ -2,11 +2,12 @@ package cli
 
 import (
 	"context"
+	"sync"
 
 	"github.com/spf13/cobra"
 )
 
-func (a *app) consoleCommand() *cobra.Command {
+func consoleCommand(a *app) *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
 		Use:   "console",
@@ -22,18 +23,21 @@ The section console of the configuration says where it listens and who may log i
       users:  [{name: ann, passwordHash: "${ANN_HASH}", role: operate}]
       tokens: [{name: grafana, tokenHash: "${TOKEN_SHA256}", role: read}]
 
+Several logs (transactionLogDataSource as a list) are shown together, and each by itself;
+--log shows one alone.
+
 Without users and tokens it listens on loopback only, and whoever asks there has all
 roles.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context(), listen) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runConsole(cmd.Context(), a, listen) },
 	}
 	a.configFlag(cmd)
 	cmd.Flags().StringVar(&listen, "listen", "", "listen there, whatever the configuration says (default: console.listen, else "+DefaultListen+")")
 	return cmd
 }
 
-// serve is the command console.
-func (a *app) serve(ctx context.Context, listen string) (err error) {
+// runConsole is the command console.
+func runConsole(ctx context.Context, a *app, listen string) (err error) {
 	if a.logTimeout <= 0 {
 		return usagef(nil, "--log-timeout must be more than 0")
 	}
@@ -54,34 +58,45 @@ func (a *app) serve(ctx context.Context, listen string) (err error) {
 	if err := where.Validate(); err != nil {
 		return err
 	}
-	a.dsns = []string{cfg.log.dsn}
-	for _, s := range cfg.targets {
-		a.dsns = append(a.dsns, s.dsn)
-	}
+	logs := a.served(cfg)
 	defer func() { err = redactError(err, a.dsns...) }()
 	log, err := a.logger(a.dsns...)
 	if err != nil {
 		return err
 	}
-	served, err := serveConsole(ctx, where, log)
+	served, err := serveConsole(ctx, where, logs, log)
 	if err != nil {
 		return err
 	}
 	defer served.end()
-	st, err := a.openForRun(ctx, cfg.log, log)
-	if err != nil || st == nil {
-		return err
+	ctx, cancel := context.WithCancel(ctx)
+	opened := make(chan error, len(logs))
+	var open sync.WaitGroup
+	defer open.Wait()
+	defer cancel()
+	for i, l := range logs {
+		open.Go(func() {
+			st, err := a.openForRun(ctx, l, log)
+			if err == nil && st != nil {
+				defer closing(st.Close)
+				err = served.ready(i, st, opsConfig(a, cfg))
+			}
+			opened <- err
+			<-ctx.Done()
+		})
 	}
-	defer closing(st.Close)
-	if err := served.ready(st, a.opsConfig(cfg)); err != nil {
-		return err
+	for {
+		select {
+		case err := <-opened:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			log.Info("the console has ended")
+			return nil
+		case err := <-served.ended:
+			served.ended <- nil
+			return err
+		}
 	}
-	select {
-	case <-ctx.Done():
-	case err := <-served.ended:
-		served.ended <- nil
-		return err
-	}
-	log.Info("the console has ended")
-	return nil
 }

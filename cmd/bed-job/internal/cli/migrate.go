@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func (a *app) migrateCommand() *cobra.Command {
+func migrateCommand(a *app) *cobra.Command {
 	var (
 		dryRun bool
 		out    output
@@ -31,10 +31,10 @@ statements are printed for one who is.
 JSON (-o json): an object with statements, an array of objects with where and sql, and
 dryRun.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd.Context(), dryRun, out) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return migrateAll(cmd.Context(), a, dryRun, out) },
 	}
 	a.configFlag(cmd)
-	a.outputFlag(cmd, &out)
+	outputFlag(a, cmd, &out)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the statements, and change nothing")
 	return cmd
 }
@@ -45,8 +45,8 @@ type step struct {
 	SQL   string `json:"sql"`
 }
 
-// migrate is the command.
-func (a *app) migrate(ctx context.Context, dryRun bool, out output) error {
+// migrateAll is the command.
+func migrateAll(ctx context.Context, a *app, dryRun bool, out output) error {
 	if _, err := a.logger(); err != nil {
 		return err
 	}
@@ -54,14 +54,10 @@ func (a *app) migrate(ctx context.Context, dryRun bool, out output) error {
 	if err != nil {
 		return err
 	}
-	a.dsns = []string{cfg.log.dsn}
-	for _, s := range cfg.targets {
-		a.dsns = append(a.dsns, s.dsn)
-	}
 	steps := []step{}
 	ofLog, err := txlog.Schema(cfg.log.driver)
 	if err == nil {
-		steps, err = a.migrateOne(ctx, steps, "the log", cfg.log, migrate.Database{Schema: ofLog}, dryRun, out)
+		steps, err = migrateOne(ctx, a, steps, "the log", cfg.log, migrate.Database{Schema: ofLog}, dryRun, out)
 	}
 	if err != nil {
 		return redactError(err, a.dsns...)
@@ -69,7 +65,7 @@ func (a *app) migrate(ctx context.Context, dryRun bool, out output) error {
 	failed := false
 	for _, s := range cfg.targets {
 		where := "data source " + s.name
-		more, err := a.migrateTarget(ctx, steps, where, s, dryRun, out)
+		more, err := migrateTarget(ctx, a, steps, where, s, dryRun, out)
 		if steps = more; err != nil {
 			failed = true
 			a.complain(redact(err.Error(), a.dsns...))
@@ -93,7 +89,7 @@ func (a *app) migrate(ctx context.Context, dryRun bool, out output) error {
 	return nil
 }
 
-func (a *app) migrateTarget(ctx context.Context, steps []step, where string, s dataSource, dryRun bool, out output) ([]step, error) {
+func migrateTarget(ctx context.Context, a *app, steps []step, where string, s dataSource, dryRun bool, out output) ([]step, error) {
 	if s.problem != nil {
 		return steps, fmt.Errorf("%s: %w", where, s.problem)
 	}
@@ -101,11 +97,11 @@ func (a *app) migrateTarget(ctx context.Context, steps []step, where string, s d
 	if err != nil {
 		return steps, err
 	}
-	return a.migrateOne(ctx, steps, where, s, migrate.Database{Schema: text, OnlyThere: true}, dryRun, out)
+	return migrateOne(ctx, a, steps, where, s, migrate.Database{Schema: text, OnlyThere: true}, dryRun, out)
 }
 
 // migrateOne plans and, unless it is a dry run, runs what one database lacks.
-func (a *app) migrateOne(ctx context.Context, steps []step, where string, s dataSource, db migrate.Database, dryRun bool, out output) ([]step, error) {
+func migrateOne(ctx context.Context, a *app, steps []step, where string, s dataSource, db migrate.Database, dryRun bool, out output) ([]step, error) {
 	t, err := s.target()
 	if err != nil {
 		return steps, err
@@ -115,7 +111,11 @@ func (a *app) migrateOne(ctx context.Context, steps []step, where string, s data
 			return steps, fmt.Errorf("%s: %w", where, err) // opening it would make it
 		}
 	}
-	db.DB, db.Driver = sql.OpenDB(t.Connector), s.driver
+	db.DB, db.Flavor = sql.OpenDB(t.Connector), t.Dialect.Flavor
+	if db.OnlyThere && t.ReceiptSchema != "" {
+		db.In = t.ReceiptSchema
+		db.Table = attempt.Receipts{Schema: db.In}.Table(db.Flavor)
+	}
 	defer func() { _ = db.Close() }()
 	bounded, cancel := a.bound(ctx)
 	plan, err := db.Plan(bounded)

@@ -9,11 +9,11 @@ import (
 	"github.com/bedsql/bed/cmd/bed-job/internal/demo"
 )
 
-func (a *app) demoCommand() *cobra.Command {
+func demoCommand(a *app) *cobra.Command {
 	var keep, console bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the four ways of a write on two SQLite databases, with real faults",
+		Short: "Show the four ways a write can take, on two SQLite databases with real faults",
 		Long: `Move money between two SQLite databases in a temporary directory while faults are
 injected and a program is killed, show each way a write can take, and check the
 balances at the end. Nothing else needs to be installed; it takes a few seconds. With --console

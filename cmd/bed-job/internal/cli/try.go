@@ -21,7 +21,7 @@ type tried struct {
 	Took  string    `json:"took"`
 }
 
-func (a *app) tryCommand() *cobra.Command {
+func tryCommand(a *app) *cobra.Command {
 	var (
 		reason string
 		out    output
@@ -44,22 +44,22 @@ database does not tell), error, class, notes and took.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withDesk(cmd.Context(), logAndTargets, func(ctx context.Context, s *ops.Store, _ *config) error {
+			return withDesk(cmd.Context(), a, logAndTargets, func(ctx context.Context, s *ops.Store, _ *config) error {
 				trial, err := s.Try(ctx, args[0], a.by(reason))
 				if err != nil {
 					return explain(args[0], err)
 				}
-				return a.tellTrial(args[0], trial, out)
+				return tellTrial(a, args[0], trial, out)
 			})
 		},
 	}
 	a.configFlag(cmd)
-	a.outputFlag(cmd, &out)
+	outputFlag(a, cmd, &out)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit")
 	return cmd
 }
 
-func (a *app) tellTrial(id string, trial *ops.Trial, out output) error {
+func tellTrial(a *app, id string, trial *ops.Trial, out output) error {
 	if out.json() {
 		said := tried{ID: id, Rows: []*string{}, Error: trial.Error, Class: trial.Class, Notes: trial.Notes, Took: trial.Took.Round(time.Millisecond).String()}
 		for _, n := range trial.Rows {

@@ -12,7 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/safetext"
 )
 
-func (a *app) doctorCommand() *cobra.Command {
+func doctorCommand(a *app) *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -28,17 +28,17 @@ everything and found nothing in what it saw.
 JSON (-o json): an object with findings, an array of objects with where, check (a word
 that does not change), what and remedy, and notLookedAt, an array of texts.`,
 		Args: func(cmd *cobra.Command, args []string) error { return as(exitUnknown, noArgs(cmd, args)) },
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context(), out) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), a, out) },
 	}
 	a.configFlag(cmd)
-	a.outputFlag(cmd, &out)
+	outputFlag(a, cmd, &out)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return as(exitUnknown, usagef(cmd, "%v", err)) })
 	return cmd
 }
 
-// doctor is the command.
-func (a *app) doctor(ctx context.Context, out output) error {
-	in, problems, err := a.installation()
+// examine is the command.
+func examine(ctx context.Context, a *app, out output) error {
+	in, problems, err := installation(a)
 	if err != nil {
 		return as(exitUnknown, redactError(err, a.dsns...))
 	}
@@ -66,7 +66,7 @@ func (a *app) doctor(ctx context.Context, out output) error {
 	for i, text := range report.Unseen {
 		report.Unseen[i] = redact(text, a.dsns...)
 	}
-	if err := a.printReport(report, out); err != nil {
+	if err := printReport(a, report, out); err != nil {
 		return as(exitUnknown, err)
 	}
 	switch {
@@ -79,7 +79,7 @@ func (a *app) doctor(ctx context.Context, out output) error {
 	}
 }
 
-func (a *app) printReport(report *doctor.Report, out output) error {
+func printReport(a *app, report *doctor.Report, out output) error {
 	if out.json() {
 		text, err := marshal(report, "")
 		if err == nil {
@@ -102,9 +102,9 @@ func (a *app) printReport(report *doctor.Report, out output) error {
 	return nil
 }
 
-// installation reads the configuration as far as it can be read. problems are what keeps
-// the job from using it.
-func (a *app) installation() (in doctor.Installation, problems []string, err error) {
+// installation reads the configuration as far as possible. problems are what
+// keeps the job from using it.
+func installation(a *app) (in doctor.Installation, problems []string, err error) {
 	if _, err := a.logger(); err != nil {
 		return in, nil, err
 	}
@@ -123,10 +123,6 @@ func (a *app) installation() (in doctor.Installation, problems []string, err err
 		return in, nil, err
 	}
 	in = doctor.Installation{Job: cfg.job, Now: a.Now}
-	a.dsns = []string{cfg.log.dsn}
-	for _, s := range cfg.targets {
-		a.dsns = append(a.dsns, s.dsn)
-	}
 	if in.Log, err = diagnosed(cfg.log); err != nil {
 		return in, nil, err
 	}
