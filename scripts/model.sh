@@ -72,7 +72,10 @@ configuration() {
 mutant() {
 	local name=$1 where=$2 bounds=$3 claim=$4 dir=$work/$1.$2 found
 	(check "$dir" $(defines "$(field "$model/configurations.txt" "$where" 2) $bounds") "-D$name") || return 1
-	found=$(grep -aoE '^claim failed: \w+' "$dir/out" | sort -u | sed 's/claim failed: //')
+	found=$(sed -nE 's/^claim failed: (\w+).*/\1/p' "$dir/out" | sort -u)
+	if grep -aq '^pan:1: acceptance cycle' "$dir/out"; then
+		found=$(sed -nE 's/^ltl (\w+) .*/\1/p' "$model/bed.pml") # the one that there is
+	fi
 	if [[ $found == "$claim" ]]; then
 		printf '%-45s %-18s %s\n' "$name" "$where" "$found"
 		return

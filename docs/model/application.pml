@@ -6,11 +6,15 @@ inline tell(u, what) {
 		:: told[u] == NOTHING ->
 			told[u] = what;
 			CLAIM(told_delivered_is_applied, what != DELIVERED || applied[u] > 0);
+			CLAIM(replayed_is_never_applied, what != TOLD_REPLAYED || applied[u] == 0);
 			CLAIM(told_no_is_never_applied, what != TOLD_NO || applied[u] == 0)
 		:: else
 		fi
 	}
 }
+
+#define IS_THERE(out) (out == FOUND || out == REPLAYED)
+#define AS_FOUND(out) (out == REPLAYED -> TOLD_REPLAYED : DELIVERED)
 
 inline put_all() {
 	put_entry(0);
@@ -115,7 +119,7 @@ proctype App() {
 #ifdef M_UNKNOWN_ENTRY_IS_NO_ENTRY
 		:: atomic { out == NOANSWER -> TELL_ALL(NOTLOGGED) }
 #else
-		:: atomic { out == NOANSWER -> TELL_ALL(PENDING) }
+		:: atomic { out == NOANSWER -> TELL_ALL(PENDING_OR_GONE) }
 #endif
 		fi
 	} unless { dead ->
@@ -154,8 +158,8 @@ proctype Deliver(byte u) {
 #ifdef ALONGSIDE
 		sending[u] = 0;
 		if
-		:: out == OK || out == FOUND ->
-			tell(u, DELIVERED);
+		:: out == OK || IS_THERE(out) ->
+			tell(u, AS_FOUND(out));
 			ANSWERED_BY_THE_LOG;
 			if
 			:: inserted == OK && !repeated -> goto delivered
@@ -180,7 +184,7 @@ proctype Deliver(byte u) {
 		fi;
 #else
 		if
-		:: out == OK || out == FOUND -> atomic { sending[u] = 0; tell(u, DELIVERED); goto eraseUnlogged }
+		:: out == OK || IS_THERE(out) -> atomic { sending[u] = 0; tell(u, AS_FOUND(out)); goto eraseUnlogged }
 #ifdef LOCALTX
 		:: out == REFUSED || out == VOIDED || out == ANSWERED || out == NO || out == BUSY -> atomic { sending[u] = 0; tell(u, TOLD_NO); goto ended }
 #else
@@ -192,7 +196,7 @@ proctype Deliver(byte u) {
 #endif
 		if
 		:: inserted == OK -> doubt = doubt || (repeated && EXACTLY_ONCE)
-		:: inserted == NOANSWER -> tell(u, PENDING); goto ended
+		:: inserted == NOANSWER -> tell(u, PENDING_OR_GONE); goto ended
 		:: inserted == NO ->
 			if
 #ifdef LOCALTX
@@ -211,7 +215,7 @@ proctype Deliver(byte u) {
 				exchange_void(u, out);
 				sending[u] = 0;
 				if
-				:: out == FOUND -> tell(u, DELIVERED)
+				:: IS_THERE(out) -> tell(u, AS_FOUND(out))
 				:: out == VOIDED || out == ANSWERED -> tell(u, NOTLOGGED)
 				:: out == BUSY || out == NOANSWER -> tell(u, UNKNOWN)
 				fi
@@ -226,8 +230,11 @@ proctype Deliver(byte u) {
 #ifdef M_MAYBE_IS_FORGOTTEN
 		doubt = 0;
 #endif
+#ifdef M_NO_ANSWER_IS_YES
+		if :: out == NOANSWER -> out = OK :: else fi;
+#endif
 		if
-		:: out == OK || out == FOUND -> goto delivered
+		:: out == OK || IS_THERE(out) -> goto delivered
 		:: out == REFUSED || out == VOIDED || out == ANSWERED -> goto refused
 #ifdef LOCALTX
 		:: out == NO || out == BUSY -> goto refused    /* an answer to COMMIT is final */
@@ -264,7 +271,7 @@ proctype Deliver(byte u) {
 				if :: out != BUSY -> tries++ :: else fi
 			};
 			if
-			:: out == OK || out == FOUND -> goto delivered
+			:: out == OK || IS_THERE(out) -> goto delivered
 			:: out == REFUSED || out == VOIDED || out == ANSWERED -> goto refused
 			:: else
 			fi
@@ -307,7 +314,12 @@ refused:
 #ifdef M_UNCONFIRMED_REMOVAL_IS_TOLD
 		:: else -> tell(u, TOLD_NO)
 #else
+#ifdef M_UNCONFIRMED_REMOVAL_IS_PENDING
 		:: else -> tell(u, PENDING)
+#else
+		:: out == NO -> tell(u, PENDING)
+		:: out != OK && out != NO -> tell(u, PENDING_OR_GONE)
+#endif
 #endif
 		fi;
 		goto ended;
@@ -352,12 +364,12 @@ park:
 		tell(u, PENDING);
 		goto ended;
 
-		/* besteffort.reap */
+		/* removal */
 delivered:
 		wasVoid = (out == FOUND);
 #ifdef RECEIPTS
 		atomic {
-			tell(u, DELIVERED);
+			tell(u, AS_FOUND(out));
 			if
 			:: log[u].st == WRITER && log[u].token == WRITERS_TOKEN -> log[u].st = BEHIND; STEP(answered_first)
 			:: else
@@ -377,8 +389,8 @@ delivered:
 		:: else
 		fi;
 		tell(u, DELIVERED);
-#ifdef RECEIPTS
-		/* Its receipt is erased if no attempt can need it any more. */
+#if defined(RECEIPTS) && !defined(KEY)
+		/* Its receipt is erased if no attempt can need it any more; that of a key is kept. */
 		if
 #ifdef M_ERASED_WITHOUT_OWNING
 		:: atomic { !repeated && !doubt && !wasVoid -> receipt[u] = NONE; STEP(erased) }
@@ -399,7 +411,7 @@ delivered:
 #if !BEFORE
 		goto ended;
 eraseUnlogged:
-#ifdef RECEIPTS
+#if defined(RECEIPTS) && !defined(KEY)
 		if
 		:: atomic { out == OK && !doubt -> receipt[u] = NONE; STEP(erased) }
 		:: skip

@@ -23,7 +23,9 @@ end_around:
 		:: log[u].token == WRITERS_TOKEN && log[u].st == BEHIND -> log[u].st = WAITING; STEP(lease_ends_behind)
 		:: else
 		fi }
+#ifndef M_LEASE_OF_THE_DEAD_STAYS
 	:: atomic { (done[u] || over[u]) && log[u].token == WRITERS_TOKEN && log[u].st == WRITER -> log[u].st = WAITING; STEP(writers_lease_ends) }
+#endif
 	:: atomic { (done[u] || over[u]) && log[u].token == WRITERS_TOKEN && log[u].st == BEHIND -> log[u].st = WAITING; STEP(lease_ends_behind) }
 	:: atomic { log[u].st == JOB && !HAS(0, u) && !OTHER_HAS(u) -> log[u].st = WAITING; STEP(jobs_lease_ends) }
 	:: atomic { jobHas[0] && jobUnit[0] == u && !jobOver[0] && faults > 0 -> faults--; jobOver[0] = 1;
@@ -31,6 +33,10 @@ end_around:
 #if JOBS > 1
 	:: atomic { jobHas[1] && jobUnit[1] == u && !jobOver[1] && faults > 0 -> faults--; jobOver[1] = 1;
 		if :: log[u].st == JOB && log[u].token == jobToken[1] -> log[u].st = WAITING; STEP(jobs_lease_ends) :: else fi }
+#endif
+
+#ifdef M_LOG_LOSES_WHAT_IT_TOOK
+	:: atomic { log[u].st == WRITER && faults > 0 -> faults--; log[u].st = ABSENT; log[u].token = 0; log[u].doubt = 0; log[u].tries = 0 }
 #endif
 
 	/* Crashes. */
@@ -59,7 +65,11 @@ proctype Purge(byte u) {
 	bit wasOld;
 end_purge:
 	do
+#ifdef M_GONE_IS_NOT_NOTED
+	:: atomic { receipt[u] != NONE && gone[u] ->
+#else
 	:: atomic { receipt[u] != NONE && ((gone[u] && old[u]) || (log[u].st == ABSENT && !gone[u]) || (log[u].st != ABSENT && gone[u])) ->
+#endif
 			wasGone = gone[u]; wasOld = old[u] };
 		missing = (log[u].st == ABSENT);
 #ifdef M_PURGE_DOES_NOT_ASK

@@ -38,6 +38,8 @@
  * LOCALTX     the unit is a local transaction that must not be run again
  * SOFT        inside a soft transaction: what is refused is parked
  * ALONGSIDE   entry and write leave together; ONFAILURE: the entry only after a failure
+ * KEY         a request that is sent again under its key, when the receipt of the first
+ *             one may be purged at any time; it needs STEPWISE, and no refusal
  */
 
 #if defined(ALONGSIDE) || defined(ONFAILURE)
@@ -79,6 +81,7 @@
 #define BUSY     7     /* the receipt is being written: no try */
 #define NOANSWER 8
 #define LOST     9     /* the fence: somebody else's */
+#define REPLAYED 10    /* the receipt of the first request under the key is there */
 
 /* What the caller was told. */
 #define NOTHING   0
@@ -87,6 +90,8 @@
 #define PENDING   3
 #define NOTLOGGED 4
 #define UNKNOWN   5    /* ErrUnknownOutcome */
+#define PENDING_OR_GONE 6 /* ErrPending with txlog.ErrInDoubt */
+#define TOLD_REPLAYED 7 /* delivered, by the answer to the first request under the key */
 
 #define WRITERS_TOKEN 1
 #define JOBS_TOKEN(j, flip) (2 + 2*(j) + (flip))
@@ -98,10 +103,21 @@ Entry log[UNITS];
 
 /* ---- the targets ---- */
 
-byte receipt[UNITS];
+#ifdef KEY
+#define AT_FIRST 1
+bit  firsts[UNITS] = 1; /* the receipt is the first request's */
+bit  met[UNITS];       /* it was met, and kept anew */
+#define FIRSTS(u) firsts[u]
+#define MET(u) met[u]
+#else
+#define AT_FIRST 0
+#define FIRSTS(u) false
+#define MET(u) false
+#endif
+byte receipt[UNITS] = AT_FIRST;
 bit  answered[UNITS];  /* in a void receipt: its caller was told */
-bit  gone[UNITS];      /* log_gone: a purge found no entry */
-bit  old[UNITS];       /* the retention is over */
+bit  gone[UNITS] = AT_FIRST; /* log_gone: a purge found no entry */
+bit  old[UNITS] = AT_FIRST; /* the retention is over */
 byte writing[UNITS];   /* whose transaction holds the receipt, uncommitted */
 #define ORPHAN   9     /* its client is gone: the server will roll it back */
 #define ORPHAN_COMMIT 10 /* its COMMIT is still on its way */
@@ -221,13 +237,15 @@ proctype Judge() {
 	timeout ->
 	d_step {
 		CLAIM(every_entry_ends, (log[0].st == ABSENT || log[0].st == PARKED) && done[0]);
-		CLAIM(accepted_is_explained, log[0].st != ABSENT || !logged[0] || applied[0] > 0 || no[0] || voided[0] || discarded[0]);
+		CLAIM(accepted_is_explained, log[0].st != ABSENT || !logged[0] || applied[0] > 0 || no[0] || voided[0] || discarded[0] || MET(0));
+		CLAIM(pending_is_kept, told[0] != PENDING || log[0].st != ABSENT || applied[0] > 0 || discarded[0] || MET(0));
 #ifdef RECEIPTS
 		CLAIM(receipts_go, receipt[0] == NONE || log[0].st == PARKED);
 #endif
 #if UNITS > 1
 		CLAIM(every_entry_ends, (log[1].st == ABSENT || log[1].st == PARKED) && done[1]);
 		CLAIM(accepted_is_explained, log[1].st != ABSENT || !logged[1] || applied[1] > 0 || no[1] || voided[1] || discarded[1]);
+		CLAIM(pending_is_kept, told[1] != PENDING || log[1].st != ABSENT || applied[1] > 0 || discarded[1]);
 		CLAIM(a_group_is_whole_or_nothing, (applied[0] > 0) == (applied[1] > 0) || log[0].st == PARKED || log[1].st == PARKED || discarded[0] || discarded[1]);
 #endif
 	}

@@ -6,6 +6,12 @@
 #define LOOK_KEEPS_ANEW(u, out) keep_anew(u, out)
 #endif
 
+#ifdef KEY
+#define LOOK_MEETS(u) met[u] = met[u] || firsts[u]
+#else
+#define LOOK_MEETS(u) skip
+#endif
+
 #define MAY_CLAIM(u) (log[u].st == WAITING && lateRemove[u] != JOBS_TOKEN(j, flip))
 #ifdef M_CLAIM_OF_WHAT_IS_LEASED
 #undef MAY_CLAIM
@@ -76,7 +82,11 @@ end_idle:
 		fi;
 		if
 		:: out == OK -> goto delivered
-		:: out == FOUND -> found = 1; goto delivered
+#ifdef M_MET_RECEIPT_IS_PUSHED_BACK
+		:: out == FOUND -> newDoubt = doubt
+#else
+		:: IS_THERE(out) -> found = 1; goto delivered
+#endif
 		:: out == ANSWERED ->
 			exchange_remove(u, JOBS_TOKEN(j, 1 - flip), again, jobOver[j], out);
 			if :: out == OK -> STEP(job_removes_answered) :: else fi;
@@ -98,10 +108,13 @@ end_idle:
 				if
 				:: tries + 1 >= JOB_TRIES -> parks = 1
 				:: else
-				fi
+				fi;
+#ifdef M_PARKED_AS_NOT_APPLIED
+				if :: parks -> newDoubt = 0 :: else fi;
+#endif
 			};
 			if
-			:: atomic { parks && newDoubt && EXACTLY_ONCE && receipt[u] == THERE -> found = 1; out = FOUND; LOOK_KEEPS_ANEW(u, out); goto delivered }
+			:: atomic { parks && newDoubt && EXACTLY_ONCE && receipt[u] == THERE -> LOOK_MEETS(u); found = 1; out = FOUND; LOOK_KEEPS_ANEW(u, out); goto delivered }
 			:: else
 			fi
 		fi;
@@ -133,7 +146,7 @@ delivered:
 		:: out == OK -> STEP(job_removes_delivered)
 		:: else -> goto idle
 		fi;
-#ifdef RECEIPTS
+#if defined(RECEIPTS) && !defined(KEY)
 		if
 #ifdef M_JOB_ERASES_IN_DOUBT
 		:: atomic { !found -> receipt[u] = NONE; STEP(erased) }

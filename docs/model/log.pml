@@ -22,7 +22,7 @@ inline put_entry(u) {
 
 inline take_entry(u) {
 	log[u].st = ABSENT; log[u].token = 0; log[u].doubt = 0; log[u].tries = 0;
-	CLAIM(gone_is_explained, applied[u] > 0 || no[u] || voided[u] || discarded[u])
+	CLAIM(gone_is_explained, applied[u] > 0 || no[u] || voided[u] || discarded[u] || MET(u))
 }
 
 inline remove_arrives(u, t, again, late, out) {

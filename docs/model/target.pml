@@ -11,6 +11,10 @@ inline apply(u) {
 #else
 		if :: applied[u] > 2 -> applied[u] = 2 :: else fi;
 #endif
+#ifdef KEY
+		firsts[u] = 0;
+#endif
+		CLAIM(replayed_is_never_applied, told[u] != TOLD_REPLAYED);
 		CLAIM(told_no_is_never_applied, told[u] != TOLD_NO);
 		CLAIM(not_logged_is_never_applied, told[u] != NOTLOGGED)
 	}
@@ -50,6 +54,11 @@ inline attempt_arrives(u, out) {
 
 inline void_arrives(u, out) {
 	if
+#ifdef KEY
+	/* It does not stay: what is sent again may be applied. */
+	:: receipt[u] == NONE && writing[u] == 0 -> out = VOIDED
+	:: receipt[u] == THERE && firsts[u] -> met[u] = 1; old[u] = 0; out = REPLAYED
+#else
 	:: receipt[u] == NONE && writing[u] == 0 ->
 #ifdef M_VOID_WITHOUT_INSERT
 		/* It only looks. */
@@ -62,7 +71,8 @@ inline void_arrives(u, out) {
 #ifdef M_VOID_DOES_NOT_WAIT
 	:: receipt[u] == NONE && writing[u] != 0 -> out = VOIDED; voided[u] = 1
 #endif
-	:: receipt[u] == THERE -> out = FOUND
+#endif
+	:: receipt[u] == THERE && !FIRSTS(u) -> out = FOUND
 	:: receipt[u] == VOID -> out = VOIDED
 	fi
 }
@@ -89,7 +99,8 @@ inline exchange_attempt(u, out, mine) {
 	atomic {
 		if
 		:: receipt[u] == NONE && writing[u] == 0 -> writing[u] = mine; out = OK; STEP(receipt_written)
-		:: receipt[u] == THERE -> out = FOUND
+		:: receipt[u] == THERE && !FIRSTS(u) -> out = FOUND
+		:: receipt[u] == THERE && FIRSTS(u) -> out = REPLAYED
 		:: receipt[u] == VOID && !answered[u] -> out = VOIDED
 		:: receipt[u] == VOID && answered[u] -> out = ANSWERED
 		:: writing[u] != 0 -> out = BUSY   /* a lock timeout; without it: waiting */
@@ -107,6 +118,19 @@ inline exchange_attempt(u, out, mine) {
 		:: faults > 0 -> faults--; writing[u] = ORPHAN; out = NOANSWER
 		:: faults > 0 -> faults--; writing[u] = ORPHAN_COMMIT; out = NOANSWER
 		fi }
+#ifdef KEY
+	/* What was read is kept anew, if it is still there. */
+	:: atomic { out == REPLAYED ->
+		if
+		:: receipt[u] == THERE && firsts[u] -> met[u] = 1; old[u] = 0; STEP(kept_anew)
+#ifdef M_PURGED_RECEIPT_COUNTS_AS_MET
+		:: !(receipt[u] == THERE && firsts[u]) -> met[u] = 1
+#else
+		:: !(receipt[u] == THERE && firsts[u]) -> out = BUSY
+#endif
+		:: faults > 0 -> faults--; out = NOANSWER
+		fi }
+#endif
 	:: else
 	fi
 #else
