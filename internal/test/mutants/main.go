@@ -85,7 +85,7 @@ func (m mutant) hunt(root string) (seed, said string, err error) {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return "", "", err
 	}
-	model := exec.Command("go", "test", "-overlay", file, "-vet=off", "-count=1", "-timeout=15m", "-run=TestNoInterleaving", "./internal/test/simulation")
+	model := exec.Command("go", "test", "-overlay", file, "-vet=off", "-count=1", "-timeout=15m", "-run=^"+m.test, "./internal/test/simulation")
 	model.Dir = root
 	model.Env = append(os.Environ(), fmt.Sprintf("BED_SIMULATE=%d", m.histories), "BED_SIMULATE_SEED=1", "BED_SIMULATE_UNTIL="+m.claim)
 	out, err := model.CombinedOutput()

@@ -14,9 +14,10 @@ import (
 type mutant struct {
 	name string
 	// claim is the one of the simulation's that breaks, and histories are within how
-	// many.
+	// many of test.
 	claim     string
 	histories int
+	test      string
 	edits     []edit
 }
 
@@ -45,9 +46,11 @@ func load(root string) (all []mutant, err error) {
 	return all, nil
 }
 
-// parse reads a mutant: remarks, "claim: …" and "histories: …", then for each
-// edit "-- file … --", "-- old --" and "-- new --" with what belongs to it.
+// parse reads a mutant: remarks, "claim: …", "histories: …" and "test: …", if it
+// is not that of histories about everything, then for each edit "-- file … --",
+// "-- old --" and "-- new --" with what belongs to it.
 func parse(text string) (m mutant, err error) {
+	m.test = "TestNoInterleavingOfWriters"
 	var to *string
 	for line := range strings.Lines(text) {
 		bare := strings.TrimSuffix(line, "\n")
@@ -64,6 +67,8 @@ func parse(text string) (m mutant, err error) {
 			*to += line
 		case strings.HasPrefix(bare, "claim: "):
 			m.claim = strings.TrimPrefix(bare, "claim: ")
+		case strings.HasPrefix(bare, "test: "):
+			m.test = strings.TrimPrefix(bare, "test: ")
 		case strings.HasPrefix(bare, "histories: "):
 			if m.histories, err = strconv.Atoi(strings.TrimPrefix(bare, "histories: ")); err != nil {
 				return m, err

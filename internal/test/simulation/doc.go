@@ -14,6 +14,8 @@
 //
 //	world_test.go       processes and what may happen next
 //	faults_test.go      what becomes of messages, processes and servers
+//	time_test.go        leases and retentions that end
+//	focus_test.go       histories that begin where chance seldom leads
 //	wire_test.go        the driver and its messages
 //	server_test.go, sql_test.go, statements_test.go    the servers
 //	log_test.go         the log as the judge sees it
@@ -26,6 +28,6 @@
 // What this cannot show: real sockets and drivers, other databases than the one
 // simulated, locks that are waited for, clocks that differ. Those are the soak's.
 //
-// BED_SIMULATE is how many histories are tried, BED_SIMULATE_SEED the first seed,
+// BED_SIMULATE is how many histories each search tries, BED_SIMULATE_SEED the first seed,
 // BED_SIMULATE_UNTIL a claim at which the search ends, or "any".
 package simulation

@@ -3,9 +3,9 @@ package simulation
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -42,11 +42,11 @@ func (m *message) may(f fate) bool {
 	case isLost, answerIsLost, strays:
 		return true
 	case rollsBack:
-		return open && (writes || text == "COMMIT")
+		return open && (writes || text == "COMMIT") || strings.HasPrefix(text, compoundStart)
 	case notReady:
 		return open && ends
 	case dooms:
-		return open && writes
+		return open && writes && !strings.HasPrefix(text, compoundStart)
 	case waits:
 		return writes && !strings.HasPrefix(text, "PREPARE ")
 	}
@@ -55,6 +55,9 @@ func (m *message) may(f fate) bool {
 
 // fate decides.
 func (w *world) fate(m *message) fate {
+	if w.calm {
+		return arrives
+	}
 	if f := pick(w, w.faults); w.random.IntN(3) > 0 && m.may(f) {
 		return f
 	}
@@ -86,6 +89,9 @@ func (w *world) decide(m *message, f fate) {
 			s.rollback()
 			m.tell(nil, errDeadlock)
 		case waits:
+			if strings.HasPrefix(m.text, compoundStart) {
+				s.rollback()
+			}
 			m.tell(nil, errLockTimeout)
 		case notReady:
 			m.tell(nil, errNotPrepared)
@@ -98,8 +104,16 @@ func (w *world) decide(m *message, f fate) {
 	w.check()
 }
 
+var aRow = regexp.MustCompile(`/\* row \d+ \*/`)
+
 func (m *message) show(label string) string {
-	text := m.text
+	text := strings.TrimSpace(comment.ReplaceAllString(m.text, ""))
+	if strings.Contains(m.text, "/* row") {
+		text = m.text
+	}
+	if i := strings.Index(text, compoundStart); i >= 0 {
+		text = strings.Join(append([]string{text[:i] + compoundStart}, aRow.FindAllString(text, -1)...), " … ")
+	}
 	for _, table := range []string{" bed_receipt ", " transaction_log "} {
 		if before, _, ok := strings.Cut(text, table); ok {
 			words := strings.Fields(before)
@@ -119,7 +133,9 @@ func (m *message) String() string {
 	return m.shown
 }
 
+// ordered gives what is in flight, in an order that is the same for the same seed.
 func (w *world) ordered() []*message {
+	w.n.show()
 	all := slices.Clone(w.n.inFlight)
 	slices.SortStableFunc(all, func(a, b *message) int {
 		return strings.Compare(a.shown, b.shown)
@@ -136,23 +152,38 @@ func (w *world) message() {
 }
 
 // runOn lets an actor go on mostly undisturbed, to its end if nobody is in its way.
-func (w *world) runOn() { w.runTo(func(*message) bool { return false }) }
+func (w *world) runOn() { w.runTo(w.anyone(), never) }
 
 // toTheEnd lets an actor go on to where it ends a transaction, and decides that.
 func (w *world) toTheEnd() {
-	if m := w.runTo(func(m *message) bool { return m.text == "COMMIT" || m.text == "ROLLBACK" }); m != nil {
+	if m := w.runTo(w.anyone(), func(m *message) bool { return m.text == "COMMIT" || m.text == "ROLLBACK" }); m != nil {
 		w.decide(m, w.fate(m))
 	}
 }
 
-func (w *world) runTo(stop func(*message) bool) *message {
+// toAReceipt lets an actor go on to where it is about to look at a receipt or to
+// change one, and stand there.
+func (w *world) toAReceipt() {
+	w.runTo(w.anyone(), func(m *message) bool {
+		return strings.Contains(m.text, "bed_receipt ") && !strings.Contains(m.text, "INSERT INTO")
+	})
+}
+
+// anyone chooses who is waiting for an answer; nil if nobody is.
+func (w *world) anyone() *actor {
 	if len(w.n.inFlight) == 0 {
 		return nil
 	}
-	by := pick(w, w.ordered()).by
+	return pick(w, w.ordered()).by
+}
+
+func (w *world) runTo(by *actor, stop func(*message) bool) *message {
+	if by == nil {
+		return nil
+	}
 	for range 60 {
 		i := slices.IndexFunc(w.ordered(), func(m *message) bool {
-			return (m.by == by || m.by == by.process.itself) && !m.stray
+			return (m.by == by || m.by == by.process.itself) && !m.stray && !(w.slowLog && strings.HasPrefix(m.text, insertIntoLog))
 		})
 		if i < 0 {
 			return nil
@@ -168,39 +199,6 @@ func (w *world) runTo(stop func(*message) bool) *message {
 		w.decide(m, f)
 	}
 	return nil
-}
-
-// time passes: leases run out, retentions end.
-func (w *world) time() {
-	d := pick(w, []time.Duration{2 * lease, retention * 6 / 10, retention + lease})
-	if w.down() {
-		d = time.Minute // nobody leaves it so for long
-	}
-	for _, r := range w.requests {
-		// Nobody stands still for longer than receipts are kept after the log of
-		// what he is doing is gone: that is what retention means.
-		if len(w.running) > 0 && d > 2*lease && !w.logged(r) && r.sent() {
-			return
-		}
-	}
-	w.pass(d, true)
-}
-
-// pass lets time pass, in which who stands at a message stands still.
-func (w *world) pass(d time.Duration, still bool) {
-	w.say("%v pass", d)
-	w.n.do(func() {
-		for _, m := range w.n.inFlight {
-			if m.stray {
-				m.breaks()
-			}
-		}
-		w.n.inFlight = slices.DeleteFunc(w.n.inFlight, func(m *message) bool { return m.stray })
-	})
-	w.n.do(func() { w.n.passing, w.n.still = true, still })
-	time.Sleep(d)
-	w.n.do(func() { w.n.passing, w.n.still = false, false })
-	w.rest()
 }
 
 // operator retries or discards a unit.
@@ -272,11 +270,15 @@ func (w *world) fall() {
 	if w.database != nil {
 		all = append(slices.Clone(all), w.database)
 	}
-	s := pick(w, all)
-	if s.down {
+	if s := pick(w, all); s.down {
 		w.rise(s)
-		return
+	} else {
+		w.kill(s)
 	}
+}
+
+// kill kills a server.
+func (w *world) kill(s *server) {
 	w.say("%s is killed", s.name)
 	w.n.do(func() { s.down = true })
 	for {

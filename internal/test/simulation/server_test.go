@@ -10,9 +10,9 @@ import (
 )
 
 // server is a simulated MySQL: databases of tables with a unique key on id,
-// transactions at READ COMMITTED that lock the rows they write, and sessions. One who
-// meets a lock is answered a lock timeout at once. Its caller calls it from one
-// goroutine at a time.
+// transactions at READ COMMITTED that lock the rows they write, and sessions. A
+// statement that meets a lock is answered with a lock timeout at once. Its caller
+// calls it from one goroutine at a time.
 type server struct {
 	name      string
 	databases map[string]map[string]*table
@@ -21,17 +21,19 @@ type server struct {
 	isLog bool
 	// down: it was killed, and takes no connections.
 	down bool
+	// version is what it says of itself.
+	version string
 }
 
 const (
-	serverVersion = "8.0.36"
+	mySQL = "8.0.36"
 	// home is where the application is at home, and elsewhere where a job is
 	// that is configured badly.
 	home, elsewhere = "shop", "other"
 )
 
-func newServer(name string) *server {
-	s := &server{name: name, databases: map[string]map[string]*table{home: {}, elsewhere: {}}}
+func newServer(name, version string) *server {
+	s := &server{name: name, version: version, databases: map[string]map[string]*table{home: {}, elsewhere: {}}}
 	s.databases[home]["effect"] = &table{by: "id", defaults: row{"id": int64(0), "n": int64(0)}, cells: map[any]*cell{}}
 	return s
 }
@@ -156,6 +158,9 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 		s.rollback()
 		return &answer{}, nil
 	}
+	if s.server.isMariaDB() && strings.HasPrefix(text, compoundStart) {
+		return s.compound(text, args)
+	}
 	p := parse(s, text, args)
 	switch {
 	case p.takes("SELECT"):
@@ -177,14 +182,19 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 	case p.takes("CREATE", "TABLE", "IF", "NOT", "EXISTS"):
 		name := p.name()
 		if name != "transaction_log" && name != "bed_log" && name != "bed_receipt" {
-			// What is kept for operators beside the log is no part of the protocol.
+			// What is kept for operators beside the log is not part of the
+			// protocol.
 			return nil, serverError(1142, "42000", "CREATE command denied to user for table '"+name+"'")
 		}
 		s.commit()
 		s.create(name, text)
 		return &answer{}, nil
 	}
-	if p.takes("VALUES") { // as MySQL, which has VALUES ROW() alone
+	if p.takes("VALUES") {
+		if s.server.isMariaDB() {
+			return &answer{columns: make([]string, 1), rows: [][]any{p.list()}}, nil
+		}
+		// MySQL has VALUES ROW() alone.
 		return nil, serverError(1064, "42000", "You have an error in your SQL syntax")
 	}
 	panic("the simulated server cannot run " + text)
@@ -215,11 +225,18 @@ func (s *session) create(name, ddl string) {
 }
 
 var variables = map[string]string{
-	"autocommit": "ON", "completion_type": "NO_CHAIN", "innodb_rollback_on_timeout": "0", "sql_mode": "STRICT_TRANS_TABLES", "version": serverVersion, "max_allowed_packet": "67108864",
+	"autocommit": "ON", "completion_type": "NO_CHAIN", "innodb_rollback_on_timeout": "0", "sql_mode": "STRICT_TRANS_TABLES", "version": "", "max_allowed_packet": "67108864",
 }
 
 func (s *session) variable(name string) any {
-	v, ok := variables[name[strings.LastIndexAny(name, "@.")+1:]]
+	name = name[strings.LastIndexAny(name, "@.")+1:]
+	if name == "in_transaction" && s.server.isMariaDB() {
+		return truth(s.open)
+	}
+	v, ok := variables[name]
+	if name == "version" {
+		v = s.server.version
+	}
 	if !ok {
 		panic(serverError(1193, "HY000", "Unknown system variable"))
 	}
@@ -232,7 +249,7 @@ func (p *parser) variables() *answer {
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		p.at, p.row = from, row{"Variable_name": name}
 		if isTrue(p.expr()) {
-			a.rows = append(a.rows, []any{name, variables[name]})
+			a.rows = append(a.rows, []any{name, p.s.variable(name)})
 		}
 	}
 	return a

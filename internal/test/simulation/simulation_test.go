@@ -48,16 +48,24 @@ const perBubble = 50
 
 // The tests of this package are not parallel: see inBubble. What they do comes
 // from the seed, and from nothing else that is random.
-func TestNoInterleavingOfWritersJobsAndFaultsBreaksTheRuleOfTruth(t *testing.T) {
+func TestNoInterleavingOfWritersJobsAndFaultsBreaksTheRuleOfTruth(t *testing.T) { search(t, nil, 300) }
+
+func TestNoInterleavingAtTheEndOfAKeyBreaksTheRuleOfTruth(t *testing.T) { search(t, endOfAKey, 300) }
+
+func TestNoInterleavingAboutAWriteInDoubtBreaksTheRuleOfTruth(t *testing.T) { search(t, inDoubt, 50) }
+
+// search tries histories about f, so many if the environment does not say; nil:
+// about everything.
+func search(t *testing.T, f *focus, without uint64) {
 	first := setting(t, firstSeed, uint64(time.Now().UnixNano()))
-	end := first + setting(t, histories, 300)
+	end := first + setting(t, histories, without)
 	// Of the histories that break a claim the shortest tells most.
 	shortest, often := map[string]*world{}, map[string]int{}
 	found, steps, messages := false, 0, 0
 	for from := first; from < end && !found; from += perBubble {
 		inBubble(t, func() {
 			for seed := from; seed < min(end, from+perBubble) && !found; seed++ {
-				w := history(seed)
+				w := history(seed, f)
 				steps, messages = steps+w.steps, messages+w.n.sent
 				if w.broken == nil {
 					continue
@@ -83,7 +91,7 @@ func TestTheSameSeedGivesTheSameHistory(t *testing.T) {
 	for i := range told {
 		inBubble(t, func() {
 			for seed := first; seed < first+setting(t, histories, 300)/6; seed++ {
-				told[i] = append(told[i], history(seed).history)
+				told[i] = append(told[i], history(seed, []*focus{nil, endOfAKey, inDoubt}[seed%3]).history)
 			}
 		})
 	}

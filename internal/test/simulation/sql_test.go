@@ -241,13 +241,15 @@ func (p *parser) call(name string, args []any) any {
 	case "NOW_MS":
 		return p.s.server.now()
 	case "VERSION":
-		return serverVersion
+		return p.s.server.version
 	case "DATABASE", "SCHEMA":
 		return p.s.database
 	case "CONNECTION_ID":
 		return int64(p.s.id)
 	case "GREATEST":
 		return max(args[0].(int64), args[1].(int64))
+	case "LEAST":
+		return min(args[0].(int64), args[1].(int64))
 	case "COUNT":
 		return int64(1)
 	case "COALESCE", "IFNULL":

@@ -118,7 +118,11 @@ func (p *parser) insert() *answer {
 			c.pending = made
 			a.affected++
 		case !ignores:
-			panic(serverError(1062, "23000", "Duplicate entry '"+key.(string)+"' for key 'bed_receipt."+t.key+"'"))
+			name := "bed_receipt." + t.key
+			if p.s.server.isMariaDB() {
+				name = t.key
+			}
+			panic(serverError(1062, "23000", "Duplicate entry '"+key.(string)+"' for key '"+name+"'"))
 		}
 	}
 	return a

@@ -22,7 +22,7 @@ type message struct {
 	text  string
 	args  []any
 	reply chan reply
-	// shown is the same for the same seed.
+	// shown is the same for the same seed; empty until network.show.
 	shown string
 	// stray: whoever sent it waits for it no more.
 	stray bool
@@ -46,10 +46,24 @@ type network struct {
 	passing, still bool
 	// sent counts what was held.
 	sent int
-	// names are what is said of ids and texts in the history, where the same seed
-	// gives the same.
+	// names stand for ids and texts in the history, so that the same seed gives
+	// the same.
 	names map[string]string
 }
+
+// show names what was sent since it did so last, when all have come to rest: who
+// was first is by chance. What is written to the log tells what others are about.
+func (n *network) show() {
+	for _, logs := range []bool{true, false} {
+		for _, m := range n.inFlight {
+			if m.shown == "" && strings.HasPrefix(m.text, insertIntoLog) == logs {
+				m.shown = m.show(n.label(m))
+			}
+		}
+	}
+}
+
+const insertIntoLog = "INSERT INTO transaction_log "
 
 // label says what a message is about. A row of the log carries its text, behind
 // its id.
@@ -61,7 +75,7 @@ func (n *network) label(m *message) string {
 		if !known || text == "" {
 			continue
 		}
-		if i > 1 && strings.HasPrefix(m.text, "INSERT INTO transaction_log ") {
+		if i > 1 && strings.HasPrefix(m.text, insertIntoLog) {
 			if id, _ := m.args[i-2].(string); n.names[id] == "" {
 				n.names[id] = name
 			}
@@ -183,7 +197,6 @@ func (c *conn) send(ctx context.Context, text string, args []any) (*answer, erro
 			m.arrives()
 		default:
 			c.n.sent++
-			m.shown = m.show(c.n.label(m))
 			c.n.inFlight = append(c.n.inFlight, m)
 		}
 	})
@@ -212,6 +225,9 @@ func (m *message) run() (*answer, error) {
 	s := m.conn.s
 	if !strings.HasPrefix(m.text, "PREPARE ") {
 		return s.run(m.text, m.args)
+	}
+	if strings.HasPrefix(m.text, "PREPARE bed_write_") {
+		return nil, errNotSupported // what is prepared by name is a matter of speed
 	}
 	if s.doomed {
 		s.rollback()

@@ -19,6 +19,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/logrow"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -49,7 +50,15 @@ type world struct {
 	jobs      []worker
 	people    *process // the operators' command
 	lost      int      // the index of the job that is configured badly
-	closers   []func()
+	// least: the applications write at least once.
+	least bool
+	// focus is what the history is about; nil: everything.
+	focus *focus
+	// slowLog: entries that are on their way to the log stay there while others go on.
+	slowLog bool
+	// calm: nothing goes wrong, and nobody waits for longer than a lease.
+	calm    bool
+	closers []func()
 
 	running  map[string]*actor
 	begun    []*actor
@@ -74,9 +83,9 @@ func quiet() *logrus.Logger {
 	return l
 }
 
-func newWorld(seed uint64) *world {
+func newWorld(seed uint64, f *focus) *world {
 	w := &world{
-		seed: seed, random: rand.New(rand.NewPCG(seed, 0)), n: &network{names: map[string]string{}}, bus: listener.NewBus(quiet()),
+		seed: seed, focus: f, random: rand.New(rand.NewPCG(seed, 0)), n: &network{names: map[string]string{}}, bus: listener.NewBus(quiet()),
 		running: map[string]*actor{}, parked: map[string]bool{}, byRow: map[string]*part{},
 	}
 	sub := w.bus.Subscribe(func(ev listener.Event) {
@@ -86,16 +95,17 @@ func newWorld(seed uint64) *world {
 	})
 	w.closers = append(w.closers, sub.Close)
 	for i := range 2 {
-		s := newServer(fmt.Sprintf("source %d", i))
+		s := newServer(fmt.Sprintf("source %d", i), pick(w, []string{mySQL, mariaDB}))
 		w.servers = append(w.servers, s)
-		w.n.names[s.name] = s.name
+		w.n.names[s.name], w.n.names[logrow.ReceiptSchema(s.name)] = s.name, s.name
 	}
-	if w.random.IntN(2) == 0 {
+	if w.random.IntN(2) == 0 && f == nil {
 		w.memory = txlog.NewMemory()
 	} else {
-		w.database = newServer("the log")
+		w.database = newServer("the log", mySQL)
 		w.database.isLog = true
 	}
+	w.least, w.calm = w.random.IntN(4) == 0 && f == nil, w.random.IntN(8) == 0 && f == nil
 	w.people = w.newProcess("operator")
 	for i := range tries {
 		w.logging = append(w.logging, pick(w, []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure}))
@@ -117,9 +127,13 @@ var (
 
 func (w *world) newApp(i int) app {
 	a := app{process: w.newProcess(fmt.Sprintf("app %d", i))}
+	guarantee := bedsql.ExactlyOnce
+	if w.least {
+		guarantee = bedsql.AtLeastOnce
+	}
 	for _, s := range w.servers {
 		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, a.process, s, home}, DataSource: s.name}, bedsql.Config{
-			Storage: a.log, Guarantee: bedsql.ExactlyOnce, Logging: w.logging[i], Logger: quiet(), Lease: lease,
+			Storage: a.log, Guarantee: guarantee, Logging: w.logging[i], Logger: quiet(), Lease: lease,
 			SyncMaxDeliveryTryTimes: tries[i], NoSyncRetry: tries[i] == 0,
 			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: bound, LogTimeout: bound,
 		})
@@ -156,18 +170,21 @@ func (w *world) newJob(i int) worker {
 
 // actions are what may happen next.
 var actions = []func(*world){
-	(*world).send, (*world).again, (*world).job, (*world).message, (*world).runOn, (*world).toTheEnd, (*world).time, (*world).operator,
-	(*world).crash,
+	(*world).send, (*world).again, (*world).job, (*world).message, (*world).runOn, (*world).toTheEnd, (*world).toAReceipt, (*world).time, (*world).allJobs,
+	(*world).againBesideAPurge,
 }
+
+// disturbances are those that happen besides where not all goes well.
+var disturbances = []func(*world){(*world).operator, (*world).crash}
 
 // failure is what ends a history: a claim that was broken.
 type failure struct{ claim, detail string }
 
 // history tries one, from nothing.
-func history(seed uint64) *world {
+func history(seed uint64, f *focus) *world {
 	day := 24 * time.Hour
 	time.Sleep(day - time.Duration(time.Now().UnixNano())%day) // what is done each minute comes at the same steps
-	w := newWorld(seed)
+	w := newWorld(seed, f)
 	w.run()
 	return w
 }
@@ -183,22 +200,41 @@ func (w *world) run() {
 	}()
 	// Each history has its own few kinds of writes and of faults: what needs
 	// several of one kind happens more often so.
-	w.kinds = some(w, kinds, 1+w.random.IntN(3))
+	w.kinds = kinds
+	if w.least { // a key is exactly once
+		w.kinds = slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.keyed })
+	}
+	if w.focus != nil {
+		w.kinds = w.focus.kinds
+	}
+	w.kinds = some(w, w.kinds, min(1+w.random.IntN(3), len(w.kinds)))
 	w.loggings = some(w, []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure}, 1+w.random.IntN(3))
 	w.faults = some(w, faults, 1+w.random.IntN(len(faults)))
-	may := actions
+	may := slices.Clone(actions)
+	if w.calm {
+		w.faults = nil
+	} else {
+		may = append(may, disturbances...)
+	}
 	// A log that is written while its target is out of reach does not say where
 	// its receipt will be: no job may be at home elsewhere then.
 	if w.lost = len(patience); w.random.IntN(2) == 0 {
 		w.lost = -1
 		w.jobs = w.jobs[:len(patience)]
-		may = append(slices.Clone(may), (*world).fall)
+		if !w.calm {
+			may = append(may, (*world).fall)
+		}
 	}
 	var urn []func(*world)
 	for _, a := range may {
 		urn = append(urn, slices.Repeat([]func(*world){a}, 1+w.random.IntN(8))...)
 	}
-	for range 5 + w.random.IntN(40) {
+	most := 40
+	if w.focus != nil {
+		most = 10
+		w.focus.begin(w)
+	}
+	for range 5 + w.random.IntN(most) {
 		pick(w, urn)(w)
 		w.check()
 	}
@@ -317,37 +353,45 @@ func (w *world) send() {
 		r.parts = append(r.parts, p)
 	}
 	w.requests = append(w.requests, r)
-	w.sendIt(r, pick(w, w.apps))
+	w.sendIt(r, pick(w, w.apps), false)
 }
 
-// again sends a request under a key once more.
+// again sends a request under a key once more: also one whose key may be
+// forgotten by now.
 func (w *world) again() {
 	var some []*request
 	for _, r := range w.requests {
-		if w.mayCome(r) {
+		if w.mayCome(r) || r.key != "" && !r.kind.spans() {
 			some = append(some, r)
 		}
 	}
 	if len(some) == 0 || len(w.running) > 3 {
 		return
 	}
-	w.sendIt(pick(w, some), pick(w, w.apps))
+	r := pick(w, some)
+	w.sendIt(r, pick(w, w.apps), !w.mayCome(r))
 }
 
-func (w *world) sendIt(r *request, a app) {
-	s := &sending{by: a.process, said: map[*part]bool{}}
+func (w *world) sendIt(r *request, a app, late bool) {
+	s := &sending{by: a.process, said: map[*part]bool{}, late: late}
+	for _, o := range r.sendings {
+		if !o.answered {
+			o.beside = append(o.beside, s)
+		}
+	}
 	r.sendings = append(r.sendings, s)
 	w.say("%s is sent, rows %v, logging %d", r, ids(r.parts), r.logging)
-	w.begin(fmt.Sprintf("writer %d.%d", r.id, len(r.sendings)), a.process, func(ctx context.Context) {
+	w.begin(r.sender(), a.process, func(ctx context.Context) {
 		ctx = bedsql.WithLogging(ctx, r.logging)
+		var key *bedsql.IdempotencyKey
 		if r.key != "" {
-			ctx, _ = bedsql.WithIdempotencyKey(ctx, r.key)
+			ctx, key = bedsql.WithIdempotencyKey(ctx, r.key)
 		}
 		err := r.kind.send(ctx, a.pools, r, s)
-		w.n.do(func() { s.err, s.answered = err, !a.dead })
+		w.n.do(func() { s.err, s.answered, s.replayed = err, !a.dead, key != nil && key.Replayed() })
 	})
 	if s.answered {
-		w.say("%s is answered %v", r, s.err)
+		w.say("%s is answered %v, replayed %v", r, s.err, s.replayed)
 	}
 }
 

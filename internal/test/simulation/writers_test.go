@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
@@ -47,6 +48,10 @@ type sending struct {
 	said map[*part]bool
 	// undone: the application rolled it back by itself.
 	undone bool
+	// late: its key might be forgotten by then. replayed: it was not, or one of
+	// those beside, which were sent before it was answered, was applied first.
+	late, replayed bool
+	beside         []*sending
 }
 
 // request is what is to be done once, and sent again only under a key.
@@ -69,6 +74,9 @@ func (r *request) String() string {
 	return fmt.Sprintf("request %d (%s)", r.id, r.kind.name)
 }
 
+// sender names who sends it the last time.
+func (r *request) sender() string { return fmt.Sprintf("writer %d.%d", r.id, len(r.sendings)) }
+
 // kind is a way to write.
 type kind struct {
 	name  string
@@ -80,13 +88,16 @@ type kind struct {
 	send  func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error
 }
 
+// spans reports whether it writes into several data sources.
+func (k kind) spans() bool { return slices.Max(k.parts) > 0 }
+
 var kinds = []kind{
 	{"write", false, false, []int{0}, sendWrite},
 	{"write under a key", true, false, []int{0}, sendWrite},
 	{"local transaction", false, true, []int{0, 0}, inTx(txCommits)},
 	{goesOn, false, true, []int{0, 0, 0}, inTx(txGoesOn)},
 	{thatRead, false, true, []int{0, 0}, inTx(txReads)},
-	{"local transaction that is rolled back", false, true, []int{0, 0}, inTx(txRollsBack)},
+	{thatIsUndone, false, true, []int{0, 0}, inTx(txRollsBack)},
 	{"local transaction under a key", true, true, []int{0, 0}, inTx(txCommits)},
 	{"staged group", false, false, []int{0, 1, 1}, sendStaged},
 	{"staged group under a key", true, false, []int{0, 0, 1}, sendStaged},

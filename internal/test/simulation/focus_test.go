@@ -1,0 +1,81 @@
+package simulation
+
+import (
+	"slices"
+	"strings"
+)
+
+// focus is what a history is about that begins with what chance alone seldom
+// brings about. It has faults, its writes are exactly once, and its log is a server.
+type focus struct {
+	kinds []kind
+	begin func(*world)
+}
+
+// endOfAKey: a request is sent again when its key is kept no longer, beside the
+// purge that deletes its receipt.
+var endOfAKey = &focus{
+	kinds: slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return !k.keyed || k.spans() }),
+	begin: func(w *world) {
+		w.send()
+		w.runOn()
+		w.slowLog = w.random.IntN(4) == 0
+		w.againBesideAPurge()
+		if w.slowLog {
+			w.runOn()
+			w.runOn()
+		}
+		w.slowLog = false
+	},
+}
+
+// inDoubt: the attempt of a write gets no answer and may come late, and what
+// follows goes wrong too: the log goes down before or after, a retry or a decision
+// is answered by an error or is lost, somebody is killed. Then jobs and an operator
+// take over.
+var inDoubt = &focus{
+	kinds: append(slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.name == thatIsUndone }), slices.Repeat(kinds[:1], 4)...),
+	begin: func(w *world) {
+		var by *actor
+		falls := w.random.IntN(8)
+		for i, fates := range [][]fate{{isLost, answerIsLost, strays, strays}, faults, append([]fate{arrives}, faults...)} {
+			if i == falls {
+				w.kill(w.database)
+			}
+			if i == 0 {
+				w.send()
+				by = w.running[w.requests[0].sender()]
+			}
+			if m := w.runTo(by, (*message).leavesADoubt); m != nil {
+				w.decide(m, pick(w, slices.DeleteFunc(slices.Clone(fates), func(f fate) bool { return f != arrives && !m.may(f) })))
+			}
+		}
+		if w.random.IntN(3) == 0 {
+			w.crash()
+		}
+		w.runTo(by, never)
+		if w.database.down {
+			w.rise(w.database)
+		}
+		for range 2 {
+			w.allJobs()
+			w.operator()
+			w.late()
+		}
+	},
+}
+
+// leavesADoubt reports whether nobody knows what became of a write if this gets no
+// answer.
+func (m *message) leavesADoubt() bool {
+	return !m.conn.s.server.isLog && (m.text == "COMMIT" || strings.HasPrefix(m.text, compoundStart) || strings.HasPrefix(m.text, "INSERT INTO bed_receipt "))
+}
+
+// late lets what nobody waits for arrive.
+func (w *world) late() {
+	for _, m := range w.ordered() {
+		if m.stray && w.random.IntN(2) == 0 {
+			w.decide(m, arrives)
+		}
+	}
+}
