@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -47,13 +48,25 @@ type appOrder struct {
 	LogDriver, Log   string
 	Pause            time.Duration // of a worker between two requests
 	Lease, Retention time.Duration
+	Release          int // an odd one has other settings
+	Guarantee        bedsql.Guarantee
 }
 
 // appReport is what a process says of itself when it ends in order.
 type appReport struct {
-	Goroutines, GoroutinesAtFirst int
-	HeapKiB                       uint64
-	Stacks                        string `json:",omitempty"` // of too many goroutines
+	Build   string
+	Release int
+	// Early: it was to end before it had begun.
+	Early bool
+	// Goroutines are how many there are before anything is opened, at work, when
+	// nothing is under way, and when all is closed.
+	Goroutines [4]int
+	HeapKiB    [2]uint64 // before and after
+	Sockets    []string  // that are open when all is closed
+	// Prepared is how many statements the server has prepared at most for a
+	// connection that is idle, by target.
+	Prepared map[string]int
+	Stacks   string `json:",omitempty"` // of too many goroutines
 }
 
 type app struct {
@@ -69,7 +82,7 @@ func appMain() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	// Who started it holds the other end: it does not outlive that one.
+	// Its parent holds the other end: it does not outlive the parent.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -87,16 +100,20 @@ func (a *app) run() (err error) {
 	if a.journal, err = os.OpenFile(filepath.Join(a.Dir, a.Name+".journal"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		return err
 	}
+	r := appReport{Build: build, Release: a.Release, Prepared: map[string]int{}}
+	r.Goroutines[0], r.HeapKiB[0] = runtime.NumGoroutine(), heapKiB()
 	storage, err := a.openLog(ctx)
 	if err != nil {
+		if r.Early = ctx.Err() != nil; r.Early {
+			return a.tell(r)
+		}
 		return err
 	}
-	defer func() { _ = storage.Close() }()
 	if err := a.openTargets(storage); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
-	atFirst := make(chan int, 1)
+	atWork := make(chan int, 1)
 	for w := range workers {
 		wg.Go(func() {
 			h := fnv.New64a()
@@ -104,14 +121,18 @@ func (a *app) run() (err error) {
 			k := &worker{app: a, name: fmt.Sprintf("%s-%d", a.Name, w), rng: rand.New(rand.NewPCG(a.Seed, h.Sum64()))}
 			k.work(ctx, func() {
 				select {
-				case atFirst <- runtime.NumGoroutine():
+				case atWork <- runtime.NumGoroutine():
 				default:
 				}
 			})
 		})
 	}
 	wg.Wait()
-	return a.report(atFirst)
+	select {
+	case r.Goroutines[1] = <-atWork:
+	default:
+	}
+	return a.report(r, storage)
 }
 
 // openLog waits for a log that is down.
@@ -135,8 +156,11 @@ func (a *app) openTargets(storage txlog.Storage) error {
 	logger := logrus.New() // to standard error, which is a file
 	logger.SetLevel(logrus.WarnLevel)
 	cfg := bedsql.Config{
-		Storage: storage, Guarantee: bedsql.ExactlyOnce, Logger: logger,
+		Storage: storage, Guarantee: a.Guarantee, Logger: logger,
 		Lease: a.Lease, ReceiptRetention: a.Retention, RetryTimeout: 3 * time.Second, LogTimeout: 3 * time.Second,
+	}
+	if a.Release%2 == 1 {
+		cfg.SyncMaxDeliveryTryTimes, cfg.RetryInitial, cfg.Removal = 1, 100*time.Millisecond, bedsql.RemovalBeforeReturn
 	}
 	for name, register := range map[string]func(string, bedsql.Config) error{bankM: mysql.Register, bankP: postgres.Register} {
 		if err := register(name, cfg); err != nil {
@@ -152,35 +176,92 @@ func (a *app) openTargets(storage txlog.Storage) error {
 	return nil
 }
 
-// report waits until nothing runs any more but what ran at first.
-func (a *app) report(atFirst <-chan int) error {
-	r := appReport{GoroutinesAtFirst: -1}
-	select {
-	case r.GoroutinesAtFirst = <-atFirst:
-	default:
+// report closes all and looks at what is left.
+func (a *app) report(r appReport, storage txlog.Storage) error {
+	r.Goroutines[2] = runtime.NumGoroutine()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for name, pool := range a.pools {
+		n, err := preparedOn(ctx, pool, name)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "statements that are prepared on", name, err)
+		}
+		r.Prepared[name] = n
+		_ = pool.Close() // says so if a connection is gone already
 	}
-	for range 200 {
-		if r.Goroutines = runtime.NumGoroutine(); r.Goroutines <= r.GoroutinesAtFirst {
+	if err := storage.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "closing the log:", err)
+	}
+	// pgx asks the server for 15 s to cancel what was under way on a connection that
+	// it gives up, in the background.
+	for range 800 {
+		if r.Goroutines[3], r.Sockets = runtime.NumGoroutine(), sockets(); r.Goroutines[3] <= r.Goroutines[0] && len(r.Sockets) == 0 {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if r.Goroutines > r.GoroutinesAtFirst {
+	if r.Goroutines[3] > r.Goroutines[0] || len(r.Sockets) > 0 {
 		stacks := make([]byte, 1<<20)
 		r.Stacks = string(stacks[:runtime.Stack(stacks, true)])
 	}
-	for _, pool := range a.pools {
-		_ = pool.Close() // says so if a connection is gone already
-	}
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	r.HeapKiB = m.HeapAlloc >> 10
+	r.HeapKiB[1] = heapKiB()
+	return a.tell(r)
+}
+
+func (a *app) tell(r appReport) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(a.Dir, a.Name+".report"), text, 0o600)
+}
+
+func heapKiB() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc >> 10
+}
+
+// sockets are the connections of this process, by the address of the other side,
+// where the system says so.
+func sockets() (all []string) {
+	others := map[string]string{}
+	table, _ := os.ReadFile("/proc/self/net/tcp")
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 9 {
+			others["socket:["+f[9]+"]"] = f[2] + " in state " + f[3]
+		}
+	}
+	files, _ := os.ReadDir("/proc/self/fd")
+	for _, f := range files {
+		if to, _ := os.Readlink("/proc/self/fd/" + f.Name()); strings.HasPrefix(to, "socket:") {
+			all = append(all, to+" to "+others[to])
+		}
+	}
+	return all
+}
+
+// preparedOn asks each idle connection of a pool.
+func preparedOn(ctx context.Context, pool *sql.DB, target string) (most int, err error) {
+	query := "SELECT COUNT(*) FROM pg_prepared_statements"
+	if target == bankM {
+		query = "SELECT SUM(CASE WHEN VARIABLE_NAME = 'COM_STMT_PREPARE' THEN VARIABLE_VALUE ELSE -VARIABLE_VALUE END) " +
+			"FROM information_schema.SESSION_STATUS WHERE VARIABLE_NAME IN ('COM_STMT_PREPARE', 'COM_STMT_CLOSE')"
+	}
+	for range pool.Stats().Idle {
+		conn, dialErr := pool.Conn(ctx)
+		if dialErr != nil {
+			return most, dialErr
+		}
+		defer func() { _ = conn.Close() }()
+		var n float64
+		if err = conn.QueryRowContext(ctx, query).Scan(&n); err != nil {
+			return most, err
+		}
+		most = max(most, int(n))
+	}
+	return most, nil
 }
 
 // note appends a line to the journal, in one write: a kill does not take back

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"unique"
 )
 
 // Line is one line of a journal. A send has one of event Send, written before
@@ -17,6 +18,9 @@ type Line struct {
 	Event   string
 	Send    string // names the attempt to send Request, once
 	Request string
+	// At is when, on a clock of the machine that nobody sets: before anything is
+	// sent, and after all is answered.
+	At int64 `json:",omitempty"`
 
 	// Of event Send.
 	Kind  string `json:",omitempty"`
@@ -27,6 +31,9 @@ type Line struct {
 	Keyed bool `json:",omitempty"`
 	// Reads: it is not run again; pending means that it is decided later.
 	Reads bool `json:",omitempty"`
+
+	// Logging is when its entry is written, if not before it is sent.
+	Logging string `json:",omitempty"`
 
 	// Of event Step.
 	Step int `json:",omitempty"`
@@ -46,8 +53,10 @@ const (
 )
 
 // Step is one write of a request: n is added to an account of a target. Where it
-// is applied, a row in the table effect names it; see [EffectName].
+// is applied, a row in the table effect names it; see [EffectName]. With an Op it
+// is for a register of that id; see [OpSet].
 type Step struct {
+	Op      string `json:",omitempty"`
 	Target  string
 	Account int64
 	N       int64
@@ -70,6 +79,9 @@ const (
 	// Refused is an error of the database that no retry can help.
 	Refused   Outcome = "refused"
 	NotLogged Outcome = "not logged"
+	// Unknown is an error after which it is known neither whether it was applied nor
+	// anything in the log.
+	Unknown Outcome = "unknown"
 	// Failed is an error after which nothing was committed: of connecting, of
 	// preparing, of the caller's own context, or in a local transaction.
 	Failed Outcome = "failed"
@@ -85,16 +97,14 @@ func ReadJournals(dir string) ([]Line, error) {
 	slices.Sort(files)
 	var all []Line
 	for _, name := range files {
-		lines, err := readJournal(name)
-		if err != nil {
+		if all, err = readJournal(all, name); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		all = append(all, lines...)
 	}
 	return all, nil
 }
 
-func readJournal(name string) (lines []Line, err error) {
+func readJournal(all []Line, name string) ([]Line, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
@@ -108,8 +118,24 @@ func readJournal(name string) (lines []Line, err error) {
 		}
 		var l Line
 		if torn = json.Unmarshal(sc.Bytes(), &l); torn == nil {
-			lines = append(lines, l)
+			all = append(all, l.compact())
 		}
 	}
-	return lines, sc.Err()
+	return all, sc.Err()
+}
+
+// compact shares the words that most lines have: there are millions of lines.
+func (l Line) compact() Line {
+	share := func(s *string) { *s = unique.Make(*s).Value() }
+	share(&l.Event)
+	share(&l.Kind)
+	share(&l.Logging)
+	for i := range l.Steps {
+		share(&l.Steps[i].Op)
+		share(&l.Steps[i].Target)
+	}
+	for i, o := range l.Outcomes {
+		l.Outcomes[i] = unique.Make(o).Value()
+	}
+	return l
 }

@@ -19,6 +19,8 @@ type Effect struct {
 type Target struct {
 	Effects  []Effect
 	Balances map[int64]int64 // by account; all were 0
+	// Registers are what they hold, by id; all held 0.
+	Registers map[int64]int64
 	// Receipts are the units of those that are under no key. Where their retention
 	// is over, only what is still in the log may have one.
 	Receipts []string
@@ -51,17 +53,26 @@ func (f Finding) String() string { return f.What + ": " + f.Request + ": " + f.D
 
 // request is what the journals say of one.
 type request struct {
-	Line  // of its first send
-	sends map[string]*send
+	*Line // of its first send
+	sends []*send
 }
 
 type send struct {
+	*Line
 	accepted map[int]bool // steps that Exec took
 	answer   *Line
 }
 
+// Judged is how much was looked at.
+type Judged struct{ Registers, Operations int }
+
 // Judge compares what was told with what there is.
 func (h *History) Judge() []Finding {
+	found, _ := h.judge()
+	return found
+}
+
+func (h *History) judge() ([]Finding, Judged) {
 	j := &judgement{requests: map[string]*request{}, applied: map[string]map[string][]Effect{}}
 	j.read(h.Lines)
 	for target, t := range h.Targets {
@@ -72,10 +83,12 @@ func (h *History) Judge() []Finding {
 	}
 	j.log(h.Log)
 	j.receipts(h)
-	return j.found
+	j.registers(h.Targets)
+	return j.found, j.judged
 }
 
 type judgement struct {
+	judged   Judged
 	requests map[string]*request
 	applied  map[string]map[string][]Effect // by target and name
 	found    []Finding
@@ -87,25 +100,30 @@ func (j *judgement) find(what, id, format string, args ...any) {
 
 func (j *judgement) read(lines []Line) {
 	sends := map[string]*send{}
-	for _, l := range lines {
+	for i := range lines {
+		l := &lines[i]
 		if l.Event == EventSend {
 			r := j.requests[l.Request]
 			if r == nil {
-				r = &request{Line: l, sends: map[string]*send{}}
+				r = &request{Line: l}
 				j.requests[l.Request] = r
 			}
-			sends[l.Send] = &send{accepted: map[int]bool{}}
-			r.sends[l.Send] = sends[l.Send]
+			sends[l.Send] = &send{Line: l}
+			r.sends = append(r.sends, sends[l.Send])
 		}
 	}
-	for _, l := range lines {
+	for i := range lines {
+		l := &lines[i]
 		switch s := sends[l.Send]; {
 		case s == nil:
 			j.find("journal", l.Request, "%s without a send", l.Event)
 		case l.Event == EventStep:
+			if s.accepted == nil {
+				s.accepted = map[int]bool{}
+			}
 			s.accepted[l.Step] = true
 		case l.Event == EventAnswer:
-			s.answer = &l
+			s.answer = l
 		}
 	}
 }
@@ -146,16 +164,18 @@ func (r *request) count(j *judgement, step int) int {
 func (j *judgement) request(r *request) {
 	counts := make([]int, len(r.Steps))
 	for i, step := range r.Steps {
+		if step.Op == OpRead {
+			continue
+		}
 		counts[i] = r.count(j, i)
 		must, may := r.allowed(i)
-		told := r.told()
 		switch {
 		case counts[i] > 1:
-			j.find("doubled", r.Request, "%s step %d %+v is applied %d times; told %s", r.Kind, i, step, counts[i], told)
+			j.find("doubled", r.Request, "%s step %d %+v is applied %d times; told %s", r.Kind, i, step, counts[i], r.told())
 		case counts[i] == 1 && !may:
-			j.find("not told", r.Request, "%s step %d %+v is applied; told %s", r.Kind, i, step, told)
+			j.find("not told", r.Request, "%s step %d %+v is applied; told %s", r.Kind, i, step, r.told())
 		case counts[i] == 0 && must:
-			j.find("lost", r.Request, "%s step %d %+v is not applied; told %s", r.Kind, i, step, told)
+			j.find("lost", r.Request, "%s step %d %+v is not applied; told %s", r.Kind, i, step, r.told())
 		}
 	}
 	if r.Atomic && slices.Min(counts) != slices.Max(counts) {
@@ -181,7 +201,7 @@ func (r *request) allowed(step int) (must, may bool) {
 				must = true
 			case Pending:
 				must, may = must || !r.Reads, true
-			case Doubt:
+			case Doubt, Unknown:
 				may = true
 			}
 		}
@@ -230,16 +250,17 @@ func (j *judgement) answers(r *request) {
 
 func (r *request) told() string {
 	var all []string
-	for _, id := range slices.Sorted(maps.Keys(r.sends)) {
-		switch s := r.sends[id]; {
+	for _, s := range r.sends {
+		switch {
 		case s.answer == nil && len(s.accepted) > 0:
-			all = append(all, fmt.Sprintf("%s: nothing but of steps %v", id, slices.Sorted(maps.Keys(s.accepted))))
+			all = append(all, fmt.Sprintf("%s: nothing but of steps %v", s.Send, slices.Sorted(maps.Keys(s.accepted))))
 		case s.answer == nil:
-			all = append(all, id+": nothing")
+			all = append(all, s.Send+": nothing")
 		default:
-			all = append(all, fmt.Sprintf("%s: %v %s", id, s.answer.Outcomes, s.answer.Detail))
+			all = append(all, fmt.Sprintf("%s: %v %s", s.Send, s.answer.Outcomes, s.answer.Detail))
 		}
 	}
+	slices.Sort(all)
 	return strings.Join(all, "; ")
 }
 

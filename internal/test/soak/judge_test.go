@@ -64,9 +64,46 @@ func (w *world) tryJudge() {
 			w.balance(d, "-", step)
 		}
 	}
+	w.tryAnswers()
 	if found := w.history().Judge(); len(found) > 0 {
 		w.t.Errorf("all is as it was, and the judge found %v", found)
 	}
+}
+
+// tryAnswers changes what journals and registers say.
+func (w *world) tryAnswers() {
+	w.t.Helper()
+	h := w.history()
+	values := map[string]int{}
+	for _, l := range h.Lines {
+		if l.Event == EventSend && (l.Kind == "register returning" || l.Kind == "register read") {
+			values[l.Send] = 0
+		}
+	}
+	at := slices.IndexFunc(h.Lines, func(l Line) bool {
+		_, ok := values[l.Send]
+		return ok && l.Event == EventAnswer && l.Outcomes[0] == Delivered && l.Values[0] > 0
+	})
+	if at < 0 {
+		w.t.Error("a false answer: no request to try the judge with")
+		return
+	}
+	find := func(what string) {
+		if found := h.Judge(); !slices.ContainsFunc(found, func(f Finding) bool { return f.What == "register" }) {
+			w.t.Errorf("%s: the judge found %v", what, found)
+		}
+	}
+	h.Lines[at].Values[0]++
+	find("a false answer")
+	h.Lines[at].Values[0]--
+	for id, holds := range h.Targets[bankM].Registers {
+		if holds != 0 {
+			h.Targets[bankM].Registers[id]++
+			find("a register that was changed")
+			return
+		}
+	}
+	w.t.Error("a register that was changed: there is none to try the judge with")
 }
 
 // balance changes an account's, and takes back what the trigger made of it.

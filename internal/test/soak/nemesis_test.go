@@ -79,6 +79,10 @@ var faults = []fault{
 	{"restart of a server", 2, true, func(n *nemesis) (time.Duration, func(), bool) { return n.endServer((*testdb.Server).Stop) }},
 	{"pause of a server", 4, true, (*nemesis).pauseServer},
 	{"read-only target", 3, true, (*nemesis).readOnly},
+	{"next release of an application", 4, false, func(n *nemesis) (time.Duration, func(), bool) { return n.deploy(n.apps[:], n.startApp) }},
+	{"next release of a job", 3, false, func(n *nemesis) (time.Duration, func(), bool) { return n.deploy(n.jobs[:], n.startJob) }},
+	{"clock of the log's server set", 8, true, (*nemesis).clockOf},
+	{"full disk under the log", 8, true, (*nemesis).fillDisk},
 }
 
 // rage makes faults until the time is over, and then mends all.

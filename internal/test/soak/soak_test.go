@@ -3,24 +3,22 @@ package soak
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	gomysql "github.com/go-sql-driver/mysql"
 	"go.uber.org/goleak"
 
+	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -37,12 +35,14 @@ type options struct {
 	seed     uint64
 	duration time.Duration
 	dir      string
-	bedJob   string
-	trace    io.Writer // of the faults
+	// apps and bedJobs are the programs, of one release and of the next.
+	apps, bedJobs []string
+	guarantee     bedsql.Guarantee
+	trace         io.Writer // of the faults
 	// private: servers of its own, which are broken too.
 	private bool
-	pause   time.Duration // of a worker between two requests
-	between time.Duration // two faults
+	pause   time.Duration // of a worker between two requests, on average
+	between time.Duration // two faults, on average
 	longest time.Duration // a fault
 	lease   time.Duration
 	// retention is longer than anything is held up.
@@ -60,23 +60,33 @@ func fromEnv(t *testing.T) (o options, long bool) {
 			t.Fatalf("BED_SOAK_SEED: %v", err)
 		}
 	}
-	text := os.Getenv("BED_SOAK_DURATION")
-	if text != "" {
-		if o.duration, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("BED_SOAK_DURATION: %v", err)
-		}
-		long, o.private = true, true
-		o.pause, o.between, o.longest, o.lease = 100*time.Millisecond, 600*time.Millisecond, 5*time.Second, 2*time.Second
+	if long = os.Getenv("BED_SOAK_DURATION") != ""; long {
+		o.private, o.between, o.longest, o.lease = true, 600*time.Millisecond, 5*time.Second, 2*time.Second
 		o.retention, o.purge = 25*time.Second, 5*time.Second
+	}
+	for name, d := range map[string]*time.Duration{"BED_SOAK_DURATION": &o.duration, "BED_SOAK_PAUSE": &o.pause, "BED_SOAK_BETWEEN": &o.between} {
+		if *d, err = durationOr(*d, os.Getenv(name)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
 	}
 	if o.dir = os.Getenv("BED_SOAK_DIR"); o.dir == "" {
 		o.dir = t.TempDir()
 	}
-	o.bedJob = filepath.Join(t.TempDir(), "bed-job")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", o.bedJob, "github.com/bedsql/bed/cmd/bed-job").CombinedOutput(); err != nil {
-		t.Fatalf("building bed-job: %v\n%s", err, out)
-	}
+	o.guarantee = bedsql.ExactlyOnce
+	o.build(t, long)
 	return o, long
+}
+
+// durationOr reads a duration, or gives the usual one if there is no text.
+func durationOr(usual time.Duration, text string) (time.Duration, error) {
+	if text == "" {
+		return usual, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Millisecond {
+		return 0, fmt.Errorf("%q is not a duration of at least 1ms, such as 20ms or 1m30s", text)
+	}
+	return d, nil
 }
 
 func TestUnderFaultsOfEveryKindWhatIsToldIsTrue(t *testing.T) {
@@ -114,14 +124,22 @@ func soak(t *testing.T, o options, log string, long bool) {
 	for i := range w.apps {
 		w.startApp(i)
 	}
+	w.until("all write", 2*time.Minute, w.targets[bankM], fmt.Sprintf("SELECT COUNT(DISTINCT SUBSTR(request, 1, 9)) < %d FROM effect WHERE request LIKE 'req-app%%'", applications))
+	w.use("at first", false, []*process{w.apps[0], w.jobs[0]})
 	n := &nemesis{world: w, rng: rand.New(rand.NewPCG(o.seed, uint64(len(log)))), counts: map[string]int{}, busy: map[any]bool{}}
 	n.rage(time.Now().Add(o.duration))
 	n.settle()
-	w.usage("at the end of the faults", append(w.apps[:], w.jobs[:]...))
+	w.use("at the end of the faults", false, append(w.apps[:], w.jobs[:]...))
+	w.rest()
+	if long {
+		t.Parallel() // the jobs go on, beside the next kind of log
+	}
 	w.quiet()
 	h := w.history()
 	w.tell(h, n.counts)
-	for i, f := range h.Judge() {
+	found, judged := h.judge()
+	t.Logf("%d operations on %d registers are judged by their order", judged.Operations, judged.Registers)
+	for i, f := range found {
 		if i == 50 {
 			t.Errorf("and more")
 			break
@@ -130,51 +148,6 @@ func soak(t *testing.T, o options, log string, long bool) {
 	}
 	if !t.Failed() {
 		w.tryJudge()
-	}
-}
-
-// quiet lets the applications end, then the jobs work the log off, and ends them.
-func (w *world) quiet() {
-	w.t.Helper()
-	var wg sync.WaitGroup
-	for _, p := range w.apps {
-		wg.Go(func() { w.terminate(p) })
-	}
-	wg.Wait()
-	w.until("the log is worked off", 3*time.Minute, w.log, "SELECT COUNT(*) FROM transaction_log WHERE parked = 0")
-	if w.o.retention < time.Hour {
-		// Those of what is parked stay as long as that does.
-		parked := "''"
-		w.rows(w.log, "SELECT DISTINCT SUBSTR(id, 1, 33) FROM transaction_log", func(scan func(...any) error) error {
-			var unit string
-			err := scan(&unit)
-			parked += ", '" + unit + "'"
-			return err
-		})
-		for _, d := range w.targets {
-			w.until("the receipts of "+d.name+" are purged", 3*(w.o.retention+2*w.o.purge), d,
-				"SELECT COUNT(*) FROM bed_receipt WHERE fingerprint IS NULL AND SUBSTR(unit_id, 1, 33) NOT IN ("+parked+")")
-		}
-	}
-	w.usage("when all is done", w.jobs[:])
-	for _, p := range w.jobs {
-		w.terminate(p)
-	}
-}
-
-// usage tells what processes hold, where the system says so. The first
-// application and the first job have lived as long as the run.
-func (w *world) usage(when string, of []*process) {
-	for _, p := range of {
-		dir := fmt.Sprintf("/proc/%d/", p.cmd.Process.Pid)
-		files, err := os.ReadDir(dir + "fd")
-		if err != nil {
-			continue
-		}
-		status, _ := os.ReadFile(dir + "status")
-		_, resident, _ := strings.Cut(string(status), "VmRSS:")
-		resident, _, _ = strings.Cut(resident, "\n")
-		w.t.Logf("%s: %s holds %d files and connections, %s of memory", when, p.name, len(files), strings.TrimSpace(resident))
 	}
 }
 
@@ -201,7 +174,7 @@ func (w *world) history() *History {
 		w.t.Fatal(err)
 	}
 	for name, d := range w.targets {
-		t := Target{Balances: map[int64]int64{}}
+		t := Target{Balances: map[int64]int64{}, Registers: map[int64]int64{}}
 		w.rows(d, "SELECT id, request, account, n FROM effect", func(scan func(...any) error) error {
 			var e Effect
 			err := scan(&e.ID, &e.Name, &e.Account, &e.N)
@@ -212,6 +185,12 @@ func (w *world) history() *History {
 			var id, balance int64
 			err := scan(&id, &balance)
 			t.Balances[id] = balance
+			return err
+		})
+		w.rows(d, "SELECT id, value FROM register", func(scan func(...any) error) error {
+			var id, value int64
+			err := scan(&id, &value)
+			t.Registers[id] = value
 			return err
 		})
 		if w.o.retention < time.Hour {
@@ -264,14 +243,12 @@ func (w *world) rows(d *database, query string, read func(scan func(...any) erro
 func (w *world) tell(h *History, struck map[string]int) {
 	kinds, parked := map[string]map[Outcome]int{}, 0
 	outcomes, answered := map[string][]Outcome{}, map[string]bool{}
-	sends, acknowledged := 0, 0
+	sends, acknowledged, replayed := 0, 0, 0
 	for _, l := range h.Lines {
 		if l.Event == EventAnswer {
 			outcomes[l.Send], answered[l.Send] = l.Outcomes, true
-			for _, o := range l.Outcomes {
-				if o == Delivered || o == Pending {
-					acknowledged++
-				}
+			if l.Replayed {
+				replayed += len(l.Outcomes)
 			}
 		}
 	}
@@ -280,6 +257,11 @@ func (w *world) tell(h *History, struck map[string]int) {
 			continue
 		}
 		sends++
+		for i, o := range outcomes[l.Send] {
+			if l.Steps[i].Op != OpRead && (o == Delivered || o == Pending) {
+				acknowledged++
+			}
+		}
 		if kinds[l.Kind] == nil {
 			kinds[l.Kind] = map[Outcome]int{}
 		}
@@ -311,33 +293,9 @@ func (w *world) tell(h *History, struck map[string]int) {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "%d sends, %d writes acknowledged, %d records parked\n", sends, acknowledged, parked)
+	fmt.Fprintf(&b, "%d sends, %d writes acknowledged, %d of them as those of an earlier send, %d records parked\n", sends, acknowledged, replayed, parked)
 	for _, name := range slices.Sorted(maps.Keys(h.Targets)) {
 		fmt.Fprintf(&b, "  %s: %d effects\n", name, len(h.Targets[name].Effects))
 	}
 	w.t.Logf("seed %d:\n%s", w.o.seed, b.String())
-	w.leaks()
 }
-
-// leaks looks at the processes that lived to the end.
-func (w *world) leaks() {
-	w.t.Helper()
-	for _, p := range w.apps {
-		text, err := os.ReadFile(filepath.Join(w.dir, p.name+".report"))
-		if err != nil {
-			w.t.Errorf("%s left no report: %v; %s", p.name, err, w.said(p))
-			continue
-		}
-		var r appReport
-		if err := json.Unmarshal(text, &r); err != nil {
-			w.t.Fatal(err)
-		}
-		w.t.Logf("%s: %d goroutines at first, %d in the end, %d KiB of heap", p.name, r.GoroutinesAtFirst, r.Goroutines, r.HeapKiB)
-		if r.GoroutinesAtFirst >= 0 && r.Goroutines > r.GoroutinesAtFirst+leeway {
-			w.t.Errorf("%s leaks goroutines:\n%s", p.name, r.Stacks)
-		}
-	}
-}
-
-// leeway is for connections that were not open yet when goroutines were counted at first.
-const leeway = 30

@@ -26,9 +26,17 @@ type worker struct {
 type kind struct {
 	name          string
 	weight        int
-	steps         func(*rand.Rand) []Step
+	steps         func(dice) []Step
 	atomic, reads bool
 	send          func(ctx context.Context, a *app, r *sending) error
+}
+
+// dice choose the steps of a request that is made at a time since the start, and
+// at a pace.
+type dice struct {
+	*rand.Rand
+	at   time.Duration
+	pace int
 }
 
 // kinds are sent without a key, and those of keyable under one, too.
@@ -42,11 +50,20 @@ var kinds = []kind{
 	{name: "reading transaction", weight: 8, steps: two, atomic: true, reads: true, send: localTx(true)},
 	{name: "immediate", weight: 10, steps: both, send: immediate},
 	{name: "staged", weight: 14, steps: three, atomic: true, send: staged},
+	{name: "register set", weight: 4, steps: register1(OpSet), send: single(update)},
+	{name: "register add", weight: 5, steps: register1(OpAdd), send: single(update)},
+	{name: "register returning", weight: 7, steps: registerP(OpAddRead), send: single(changeReturning)},
+	{name: "register transaction", weight: 8, steps: register2(OpAddRead), atomic: true, reads: true, send: changeTx},
+	{name: "register staged", weight: 5, steps: registers(OpAdd, OpSet), atomic: true, send: staged},
+	{name: "register read", weight: 8, steps: registerP(OpRead), send: single(readRegister)},
 }
 
-var keyable = map[string]bool{"update": true, "insert": true, "returning": true, "prepared": true, "local transaction": true, "staged": true}
+var keyable = map[string]bool{
+	"update": true, "insert": true, "returning": true, "prepared": true, "local transaction": true, "staged": true,
+	"register set": true, "register add": true, "register returning": true, "register staged": true,
+}
 
-func amount(rng *rand.Rand) int64 {
+func amount(rng dice) int64 {
 	n := 1 + rng.Int64N(99)
 	if rng.IntN(2) == 0 {
 		return -n
@@ -54,29 +71,29 @@ func amount(rng *rand.Rand) int64 {
 	return n
 }
 
-func step(rng *rand.Rand, target string) Step {
+func step(rng dice, target string) Step {
 	return Step{Target: target, Account: 1 + rng.Int64N(accounts), N: amount(rng)}
 }
 
-func anyTarget(rng *rand.Rand) string { return []string{bankM, bankP}[rng.IntN(2)] }
+func anyTarget(rng dice) string { return []string{bankM, bankP}[rng.IntN(2)] }
 
-func one(rng *rand.Rand) []Step { return []Step{step(rng, anyTarget(rng))} }
+func one(rng dice) []Step { return []Step{step(rng, anyTarget(rng))} }
 
 // row is on no account.
-func row(rng *rand.Rand) []Step { return []Step{{Target: anyTarget(rng), N: amount(rng)}} }
+func row(rng dice) []Step { return []Step{{Target: anyTarget(rng), N: amount(rng)}} }
 
-func refused(rng *rand.Rand) []Step {
+func refused(rng dice) []Step {
 	return []Step{{Target: anyTarget(rng), N: tooMuch, Refuse: true}}
 }
 
-func two(rng *rand.Rand) []Step {
+func two(rng dice) []Step {
 	target := anyTarget(rng)
 	return []Step{step(rng, target), step(rng, target)}
 }
 
-func both(rng *rand.Rand) []Step { return []Step{step(rng, bankM), step(rng, bankP)} }
+func both(rng dice) []Step { return []Step{step(rng, bankM), step(rng, bankP)} }
 
-func three(rng *rand.Rand) []Step {
+func three(rng dice) []Step {
 	return append(both(rng), step(rng, anyTarget(rng)))
 }
 
@@ -107,7 +124,7 @@ func (w *worker) work(ctx context.Context, begun func()) {
 			w.keyed()
 		} else {
 			w.made++
-			w.send(k, fmt.Sprintf("req-%s-%d", w.name, w.made), k.steps(w.rng), false)
+			w.send(k, fmt.Sprintf("req-%s-%d", w.name, w.made), k.steps(dice{w.rng, time.Since(w.Start), pace(w.Pause)}), false)
 		}
 		if w.made > 5 {
 			begun()
@@ -119,14 +136,15 @@ func (w *worker) work(ctx context.Context, begun func()) {
 // all processes, so each is sent by some of them, now and then at the same time,
 // or by nobody.
 func (w *worker) keyed() {
-	const each, window = 150 * time.Millisecond, 40
+	faster := pace(w.Pause)
+	each, window := 150*time.Millisecond/time.Duration(faster), uint64(40*faster)
 	number := uint64(time.Since(w.Start)/each) + w.rng.Uint64N(window)
 	rng := rand.New(rand.NewPCG(w.Seed, number))
 	k := pick(rng)
 	for !keyable[k.name] {
 		k = pick(rng)
 	}
-	w.send(k, fmt.Sprintf("req-key%d", number), k.steps(rng), true)
+	w.send(k, fmt.Sprintf("req-key%d", number), k.steps(dice{rng, time.Duration(number) * each, faster}), true)
 }
 
 // sending is a request on its way.
@@ -158,9 +176,11 @@ func (w *worker) send(k kind, request string, steps []Step, keyed bool) {
 		s.Kind = "keyed " + s.Kind
 		ctx, key = bedsql.WithIdempotencyKey(ctx, request)
 	}
+	ctx = w.logging(ctx, s)
+	s.At = clock()
 	w.note(s.Line)
 	err := k.send(ctx, w.app, s)
-	answer := Line{Event: EventAnswer, Send: s.Send, Request: request, Outcomes: s.outcomes, Values: s.values}
+	answer := Line{Event: EventAnswer, At: clock(), Send: s.Send, Request: request, Outcomes: s.outcomes, Values: s.values}
 	if answer.Outcomes == nil {
 		for range steps {
 			answer.Outcomes = append(answer.Outcomes, outcome(err))
@@ -171,6 +191,19 @@ func (w *worker) send(k kind, request string, steps []Step, keyed bool) {
 	}
 	answer.Replayed = key != nil && key.Replayed()
 	w.note(answer)
+}
+
+// logging lets some writes have their entry beside them, or when they failed.
+func (w *worker) logging(ctx context.Context, s *sending) context.Context {
+	switch w.rng.IntN(4) {
+	case 0:
+		s.Logging = "alongside"
+		return bedsql.WithLogging(ctx, bedsql.LogAlongside)
+	case 1:
+		s.Logging = "on failure"
+		return bedsql.WithLogging(ctx, bedsql.LogOnFailure)
+	}
+	return ctx
 }
 
 func (s *sending) name(step int) string { return EffectName(s.Request, step) }
@@ -186,6 +219,8 @@ func outcome(err error) Outcome {
 		return Delivered
 	case errors.As(err, new(failure)):
 		return Failed
+	case errors.Is(err, bedsql.ErrUnknownOutcome):
+		return Unknown
 	case errors.Is(err, bedsql.ErrPending) && errors.Is(err, txlog.ErrInDoubt):
 		return Doubt
 	case errors.Is(err, bedsql.ErrPending):
@@ -234,6 +269,9 @@ func single(write func(ctx context.Context, pool *sql.DB, s *sending, step int) 
 
 func (s *sending) update(ctx context.Context, on execer, i int) (sql.Result, error) {
 	step := s.Steps[i]
+	if step.Op != "" {
+		return on.ExecContext(ctx, text(step.Target, changeText[step.Op]), step.N, step.N, s.name(i), step.Account)
+	}
 	return on.ExecContext(ctx, text(step.Target, updateText), step.N, s.name(i), step.Account)
 }
 
@@ -267,17 +305,32 @@ func insert(ctx context.Context, pool *sql.DB, s *sending, i int) error {
 }
 
 func returning(ctx context.Context, pool *sql.DB, s *sending, i int) error {
-	rows, err := pool.QueryContext(ctx, text(s.Steps[i].Target, insertText+" RETURNING id"), s.name(i), s.Steps[i].Account, s.Steps[i].N)
+	return s.returned(ctx, pool, i, insertText+" RETURNING id", s.name(i), s.Steps[i].Account, s.Steps[i].N)
+}
+
+// returned notes the value that a write returns.
+func (s *sending) returned(ctx context.Context, pool *sql.DB, i int, query string, args ...any) error {
+	rows, err := pool.QueryContext(ctx, text(s.Steps[i].Target, query), args...)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		if err := rows.Scan(&s.values[i]); err != nil {
-			return err
+			return s.unread(i, err)
 		}
 	}
-	return rows.Err()
+	return s.unread(i, rows.Err())
+}
+
+// unread is the outcome of a write whose Query gave no error: it is delivered.
+// That the caller's context ends before its rows are read is no word about it.
+func (s *sending) unread(i int, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.values[i] = -1
+		return nil
+	}
+	return err
 }
 
 func prepared(ctx context.Context, pool *sql.DB, s *sending, i int) error {
@@ -315,15 +368,7 @@ func localTx(reads bool) func(context.Context, *app, *sending) error {
 				break
 			}
 		}
-		if err != nil {
-			_ = tx.Rollback() // what it cannot say, the server finds out itself
-			return failure{err}
-		}
-		err = tx.Commit()
-		if o := outcome(err); o == Refused {
-			return failure{err} // an answer to COMMIT is the caller's
-		}
-		return err
+		return finish(tx, err)
 	}
 }
 
@@ -349,18 +394,7 @@ func immediate(ctx context.Context, a *app, s *sending) error {
 	end := soft.End(ctx)
 	var each *bedsql.EndError
 	if errors.As(end, &each) {
-		for i, step := range s.Steps {
-			for _, p := range each.Pending() {
-				if p.DataSource == step.Target {
-					s.outcomes[i] = outcome(p)
-				}
-			}
-			for _, r := range each.Refused() {
-				if r.DataSource == step.Target {
-					s.outcomes[i] = Refused
-				}
-			}
-		}
+		s.ended(each)
 	} else if end != nil {
 		all = append(all, errors.New("End gives no EndError"))
 		s.outcomes[0] = Refused
@@ -384,19 +418,10 @@ func staged(ctx context.Context, a *app, s *sending) error {
 	var each *bedsql.EndError
 	if errors.As(end, &each) && (len(each.Pending()) > 0 || len(each.Refused()) > 0) {
 		s.outcomes = make([]Outcome, len(s.Steps))
-		for i, step := range s.Steps {
+		for i := range s.outcomes {
 			s.outcomes[i] = Delivered
-			for _, p := range each.Pending() {
-				if p.DataSource == step.Target {
-					s.outcomes[i] = outcome(p)
-				}
-			}
-			for _, r := range each.Refused() {
-				if r.DataSource == step.Target {
-					s.outcomes[i] = Refused
-				}
-			}
 		}
+		s.ended(each)
 	}
 	if end == nil {
 		for i, res := range results {
@@ -406,4 +431,20 @@ func staged(ctx context.Context, a *app, s *sending) error {
 		}
 	}
 	return end
+}
+
+// ended notes what End says of the steps on the data sources that it names.
+func (s *sending) ended(each *bedsql.EndError) {
+	for i, step := range s.Steps {
+		for _, p := range each.Pending() {
+			if p.DataSource == step.Target {
+				s.outcomes[i] = outcome(p)
+			}
+		}
+		for _, r := range each.Refused() {
+			if r.DataSource == step.Target {
+				s.outcomes[i] = Refused
+			}
+		}
+	}
 }

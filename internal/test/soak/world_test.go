@@ -24,6 +24,7 @@ import (
 const (
 	applications = 4
 	jobs         = 2
+	logName      = "log"
 )
 
 // database is one of those that are written to, the log's included.
@@ -34,8 +35,12 @@ type database struct {
 	direct *sql.DB        // of the bare driver, past the proxies
 	// proxies in front of it, of the applications and the jobs; none before SQLite.
 	proxies []*testproxy.Proxy
-	// user is who the applications and the jobs are.
+	// user is the account of the applications and the jobs.
 	user string
+	// setClock makes the server's differ from the machine's; nil if that cannot be.
+	setClock func(difference time.Duration) error
+	// disk is the directory of a small file system that holds nothing else.
+	disk string
 }
 
 type process struct {
@@ -57,27 +62,41 @@ type world struct {
 	apps    [applications]*process
 	jobs    [jobs]*process
 	born    int // processes, so far
+	// release is what is started now: an even one is the first build, an odd one the next.
+	release int
+	// replaced are processes that a later release took the place of.
+	replaced []*process
+	firstUse map[*process]usage
 }
 
 const ledgerM = `CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, request VARCHAR(80) NOT NULL);
-CREATE TABLE effect (id BIGINT PRIMARY KEY AUTO_INCREMENT, request VARCHAR(80) NOT NULL, account BIGINT NOT NULL, n BIGINT NOT NULL CHECK (n < 1000));
-CREATE TRIGGER audit AFTER UPDATE ON account FOR EACH ROW INSERT INTO effect (request, account, n) VALUES (NEW.request, NEW.id, NEW.balance - OLD.balance)`
+CREATE TABLE effect (id BIGINT PRIMARY KEY AUTO_INCREMENT, request VARCHAR(80) NOT NULL, account BIGINT NOT NULL, n BIGINT NOT NULL CHECK (n < 1000 OR account >= 1000));
+CREATE TABLE register (id BIGINT PRIMARY KEY, value BIGINT NOT NULL, n BIGINT NOT NULL, request VARCHAR(80) NOT NULL);
+CREATE TRIGGER audit AFTER UPDATE ON account FOR EACH ROW INSERT INTO effect (request, account, n) VALUES (NEW.request, NEW.id, NEW.balance - OLD.balance);
+CREATE TRIGGER history AFTER UPDATE ON register FOR EACH ROW INSERT INTO effect (request, account, n) VALUES (NEW.request, NEW.id, NEW.n)`
 
 const ledgerP = `CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, request VARCHAR(80) NOT NULL);
-CREATE TABLE effect (id BIGSERIAL PRIMARY KEY, request VARCHAR(80) NOT NULL, account BIGINT NOT NULL, n BIGINT NOT NULL CHECK (n < 1000));
+CREATE TABLE effect (id BIGSERIAL PRIMARY KEY, request VARCHAR(80) NOT NULL, account BIGINT NOT NULL, n BIGINT NOT NULL CHECK (n < 1000 OR account >= 1000));
+CREATE TABLE register (id BIGINT PRIMARY KEY, value BIGINT NOT NULL, n BIGINT NOT NULL, request VARCHAR(80) NOT NULL);
 CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO effect (request, account, n) VALUES (NEW.request, NEW.id, NEW.balance - OLD.balance)` +
 	"\x00 RETURN NULL\x00 END $$;" + `
-CREATE TRIGGER audit AFTER UPDATE ON account FOR EACH ROW EXECUTE FUNCTION audit()`
+CREATE TRIGGER audit AFTER UPDATE ON account FOR EACH ROW EXECUTE FUNCTION audit();
+CREATE FUNCTION history() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO effect (request, account, n) VALUES (NEW.request, NEW.id, NEW.n)` +
+	"\x00 RETURN NULL\x00 END $$;" + `
+CREATE TRIGGER history AFTER UPDATE ON register FOR EACH ROW EXECUTE FUNCTION history()`
 
 func newWorld(t *testing.T, o options, log string) *world {
 	t.Helper()
-	w := &world{t: t, o: o, start: time.Now(), targets: map[string]*database{}}
+	w := &world{t: t, o: o, start: time.Now(), targets: map[string]*database{}, firstUse: map[*process]usage{}}
 	var err error
 	if w.dir, err = os.MkdirTemp(o.dir, "log-in-"+log+"-"); err != nil { //nolint:usetesting // it may be kept
 		t.Fatal(err)
 	}
 	w.targets[bankM], w.targets[bankP] = w.database(bankM, testdb.DriverMySQL), w.database(bankP, testdb.DriverPostgres)
-	w.log = w.database("log", log)
+	w.log = w.database(logName, log)
+	if w.log.disk != "" {
+		w.exec(w.log, "CREATE TABLE nemesis (filling BLOB)")
+	}
 	for name, ledger := range map[string]string{bankM: ledgerM, bankP: ledgerP} {
 		for statement := range strings.SplitSeq(ledger, ";\n") {
 			w.exec(w.targets[name], strings.ReplaceAll(statement, "\x00", ";"))
@@ -85,6 +104,7 @@ func newWorld(t *testing.T, o options, log string) *world {
 		for i := range accounts {
 			w.exec(w.targets[name], fmt.Sprintf("INSERT INTO account VALUES (%d, 0, '')", i+1))
 		}
+		w.makeRegisters(w.targets[name])
 	}
 	return w
 }
@@ -93,12 +113,14 @@ func newWorld(t *testing.T, o options, log string) *world {
 func (w *world) database(name, driver string) *database {
 	d := &database{name: name}
 	switch {
+	case driver == testdb.DriverSQLite && w.o.private:
+		d.db = testdb.SQLiteAt(filepath.Join(w.smallDisk(d), "log.db"))
 	case driver == testdb.DriverSQLite:
 		d.db = testdb.SQLite(w.t)
 	case driver == testdb.DriverMySQL && w.o.private:
-		d.server = testdb.PrivateMariaDB(w.t, "--innodb-lock-wait-timeout=2")
+		d.server = testdb.PrivateMariaDB(w.t, w.ownClock(d, "--innodb-lock-wait-timeout=2")...)
 	case driver == testdb.DriverPostgres && w.o.private:
-		d.server = testdb.PrivatePostgres(w.t, "lock_timeout=2000")
+		d.server = testdb.PrivatePostgres(w.t, w.ownClock(d, "lock_timeout=2000")...)
 	case driver == testdb.DriverMySQL:
 		d.db = testdb.MySQL(w.t)
 	default:
@@ -159,22 +181,19 @@ func (w *world) dsn(d *database, proxy int, params ...string) string {
 func (w *world) startApp(i int) {
 	w.born++
 	m, p := []string{"bedDataSource=" + bankM}, []string{"bedDataSource=" + bankP}
-	if i%2 == 1 {
+	if (i+w.release)%2 == 1 {
 		m, p = append(m, "interpolateParams=true"), append(p, "default_query_exec_mode=exec")
 	}
 	order, err := json.Marshal(appOrder{
 		Name: fmt.Sprintf("app%d-%d", i, w.born), Dir: w.dir, Seed: w.o.seed, Start: w.start, Pause: w.o.pause, Lease: w.o.lease, Retention: w.o.retention,
+		Release: w.release, Guarantee: w.o.guarantee,
 		Targets:   map[string]string{bankM: w.dsn(w.targets[bankM], 0, m...), bankP: w.dsn(w.targets[bankP], 0, p...)},
 		LogDriver: w.log.db.Driver, Log: w.dsn(w.log, 0),
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	cmd := exec.CommandContext(context.Background(), exe)
+	cmd := exec.CommandContext(context.Background(), w.o.apps[w.release%len(w.o.apps)])
 	cmd.Env = append(os.Environ(), appEnv+"="+string(order), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	w.apps[i] = w.begin(fmt.Sprintf("app%d-%d", i, w.born), cmd)
 }
@@ -183,19 +202,20 @@ func (w *world) startJob(i int) {
 	w.born++
 	name := fmt.Sprintf("job%d-%d", i, w.born)
 	var b strings.Builder
+	batch := 100 - 80*(w.release%2)
 	b.WriteString("targetDataSource:\n")
 	for _, d := range w.targets {
 		fmt.Fprintf(&b, "  %s: {driver: %s, dsn: %q}\n", d.name, d.db.Driver, w.dsn(d, 1))
 	}
 	fmt.Fprintf(&b, "transactionLogDataSource: {driver: %s, dsn: %q}\n", w.log.db.Driver, w.dsn(w.log, 1))
 	fmt.Fprintf(&b, "jobConfig: {name: %s, cron: \"* * * * * ?\", maxDeliveryTryTimes: 100000, maxDeliveryTryDelayMillis: 0, retryDelayMillis: 300, retryDelayMaxMillis: 1500, "+
-		"deliveryTimeoutMillis: 5000, probeTimeoutMillis: 1000, leaseMillis: %d, concurrency: 4, unknownDataSourceDelayMillis: 1000, receiptRetentionMillis: %d, purgeIntervalMillis: %d}\n",
-		name, w.o.lease.Milliseconds(), w.o.retention.Milliseconds(), w.o.purge.Milliseconds())
+		"deliveryTimeoutMillis: 5000, probeTimeoutMillis: 1000, leaseMillis: %d, concurrency: 4, transactionLogFetchDataCount: %d, unknownDataSourceDelayMillis: 1000, receiptRetentionMillis: %d, purgeIntervalMillis: %d}\n",
+		name, w.o.lease.Milliseconds(), batch, w.o.retention.Milliseconds(), w.o.purge.Milliseconds())
 	file := filepath.Join(w.dir, name+".yaml")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	w.jobs[i] = w.begin(name, exec.CommandContext(context.Background(), w.o.bedJob, "run", "-c", file, "--log-timeout", "3s"))
+	w.jobs[i] = w.begin(name, exec.CommandContext(context.Background(), w.o.bedJobs[w.release%len(w.o.bedJobs)], "run", "-c", file, "--log-timeout", "3s"))
 }
 
 func (w *world) begin(name string, cmd *exec.Cmd) *process {
@@ -235,7 +255,16 @@ func (p *process) signal(sig syscall.Signal) {
 // terminate ends it in order and gives its status.
 func (w *world) terminate(p *process) {
 	w.t.Helper()
+	for begun := time.Now(); !w.began(p) && time.Since(begun) < time.Minute; {
+		time.Sleep(50 * time.Millisecond)
+	}
 	p.signal(syscall.SIGTERM)
+	w.ended(p)
+}
+
+// ended waits for the end of one that was asked for it, and demands that it is in order.
+func (w *world) ended(p *process) {
+	w.t.Helper()
 	select {
 	case <-p.dead:
 		_ = p.in.Close()
