@@ -18,10 +18,10 @@ import (
 )
 
 // alone is the protocol without this project, by hand and as short as it can
-// be: a log that is written before the write and removed after it, with callers
+// be: an entry that is written before the write and removed after it, with callers
 // who come together sharing an INSERT or a DELETE. It says what the protocol
 // itself costs on a machine. Nothing is retried, leased, watched or told
-// apart: a caller's error ends the run, and so do logs that are left because
+// apart: a caller's error ends the run, and so do entries that are left because
 // their removal failed.
 type alone struct {
 	// what is one of the protocol's forms.
@@ -31,17 +31,23 @@ type alone struct {
 	adds, removals []*wish
 	// added and removed tell that something queues.
 	added, removed chan struct{}
+	// insert writes an entry by itself.
+	insert func(adds []*wish) error
 }
 
 type aloneForm struct {
 	log string
-	// before: a log is removed before its caller returns.
+	// before: an entry is removed before its caller returns.
 	before bool
 	// receipts: each write leaves one, which is erased with the log.
 	receipts bool
-	// both: there is a write to each of two databases, whose logs are written
+	// both: there is a write to each of two databases, whose entries are written
 	// together and which are delivered at the same time.
 	both bool
+	// alongside: an entry is written while its write is under way.
+	alongside bool
+	// apart: no two entries share an INSERT.
+	apart bool
 }
 
 // wish is what a caller wants written.
@@ -166,7 +172,10 @@ func byHand(what aloneForm) func(context.Context, *stage) (*setup, error) {
 			pools, deliver, checks = append(pools, pool), append(deliver, one), append(checks, w.sum(target, table))
 		}
 		inserts := 1
-		if w.far {
+		switch {
+		case what.apart:
+			inserts = w.callers
+		case w.far:
 			inserts = aloneFar
 		}
 		logPool, err := place.open(w.far, true, inserts+1)
@@ -189,6 +198,7 @@ func byHand(what aloneForm) func(context.Context, *stage) (*setup, error) {
 			if what.receipts {
 				on.targets = pools
 			}
+			a.insert = on.insert
 			for range inserts {
 				loops.Go(func() { a.write(running, true, false, func(adds, _ []*wish) error { return on.insert(adds) }) })
 			}
@@ -230,20 +240,34 @@ func (a *alone) one(ctx context.Context, deliver []aloneDelivery, n int64) error
 			removals[i].done = make(chan error, 1)
 		}
 	}
-	if err := a.queue(&a.adds, a.added, adds...); err != nil {
+	errs := make([]error, len(deliver)+1)
+	log, logged := len(deliver), func() {}
+	if a.what.alongside {
+		var beside sync.WaitGroup
+		beside.Go(func() { errs[log] = a.log(adds) })
+		logged = beside.Wait
+	} else if err := a.log(adds); err != nil {
 		return err
 	}
-	errs := make([]error, len(deliver))
 	var others sync.WaitGroup
 	for i := range deliver[1:] {
 		others.Go(func() { errs[i+1] = deliver[i+1](ctx, adds[i+1].id, n) })
 	}
 	errs[0] = deliver[0](ctx, adds[0].id, n)
 	others.Wait()
+	logged()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	return a.queue(&a.removals, a.removed, removals...)
+}
+
+// log writes a caller's entries.
+func (a *alone) log(adds []*wish) error {
+	if a.what.apart {
+		return a.insert(adds)
+	}
+	return a.queue(&a.adds, a.added, adds...)
 }
 
 // createLog makes the project's own table.

@@ -28,23 +28,16 @@ func bareTx(ctx context.Context, w *stage) (*setup, error) {
 // barely does an operation of so many UPDATEs by the driver itself.
 func barely(driver string, updates int64, operate func(statement) operation) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
-		target := w.targets[driver][0]
-		table, err := w.accounts(ctx, target)
+		pool, update, balances, err := w.update(ctx, w.targets[driver][0])
 		if err != nil {
 			return nil, err
 		}
-		pool, err := target.open(w.far, w.opts.Prepared, w.callers)
-		if err != nil {
-			return nil, err
-		}
-		st, err := newStatement(ctx, pool, target.update(table), w.opts.Prepared)
-		balances := w.sum(target, table)
 		return &setup{
-			caller: each(operate(st)),
+			caller: each(operate(update)),
 			idle:   idle(w.callers, pool),
 			check:  func(ctx context.Context, done int64) error { return balances(ctx, updates*done) },
 			close:  pool.Close,
-		}, err
+		}, nil
 	}
 }
 
@@ -55,19 +48,11 @@ func bareTwo(ctx context.Context, w *stage) (*setup, error) {
 	var statements []statement
 	var checks []func(context.Context, int64) error
 	for _, target := range w.targets[testdb.DriverMySQL] {
-		table, err := w.accounts(ctx, target)
+		pool, update, balances, err := w.update(ctx, target)
 		if err != nil {
 			return nil, err
 		}
-		pool, err := target.open(w.far, w.opts.Prepared, w.callers)
-		if err != nil {
-			return nil, err
-		}
-		st, err := newStatement(ctx, pool, target.update(table), w.opts.Prepared)
-		if err != nil {
-			return nil, err
-		}
-		pools, statements, checks = append(pools, pool), append(statements, st), append(checks, w.sum(target, table))
+		pools, statements, checks = append(pools, pool), append(statements, update), append(checks, balances)
 	}
 	return &setup{
 		caller: each(func(ctx context.Context, n int64) error {
@@ -108,8 +93,7 @@ const (
 // database of its own on the target's server.
 func sequential(driver string) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
-		target := w.targets[driver][0]
-		table, err := w.accounts(ctx, target)
+		pool, update, balances, err := w.update(ctx, w.targets[driver][0])
 		if err != nil {
 			return nil, err
 		}
@@ -120,15 +104,7 @@ func sequential(driver string) func(context.Context, *stage) (*setup, error) {
 		if err := log.exec(ctx, shardingTable); err != nil {
 			return nil, err
 		}
-		pool, err := target.open(w.far, w.opts.Prepared, w.callers)
-		if err != nil {
-			return nil, err
-		}
 		logPool, err := log.open(w.far, w.opts.Prepared, w.callers)
-		if err != nil {
-			return nil, err
-		}
-		update, err := newStatement(ctx, pool, target.update(table), w.opts.Prepared)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +116,6 @@ func sequential(driver string) func(context.Context, *stage) (*setup, error) {
 		if err != nil {
 			return nil, err
 		}
-		balances := w.sum(target, table)
 		return &setup{
 			caller: each(func(ctx context.Context, n int64) error {
 				id := uuid.Must(uuid.NewV7()).String()

@@ -120,7 +120,7 @@ func TestAContenderThatDoesNotDoItsWorkIsFoundOut(t *testing.T) {
 			liar.caller = each(c.lie(do))
 			_, err = liar.run(t.Context(), 2, time.Millisecond, 30*time.Millisecond, processes{}, "")
 			if err == nil {
-				err = liar.settle(t.Context(), true)
+				err = liar.awaitEmpty(t.Context(), true)
 			}
 			if err == nil {
 				err = liar.check(t.Context(), liar.done)

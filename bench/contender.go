@@ -53,6 +53,8 @@ func contenders() []contender {
 	alone("mariadb-before", "log in MariaDB, removed before the caller returns", aloneForm{log: testdb.DriverMySQL, before: true})
 	alone("mariadb", "log in MariaDB, removed behind the caller", aloneForm{log: testdb.DriverMySQL})
 	alone("sqlite", "log in SQLite, removed behind the caller", aloneForm{log: testdb.DriverSQLite})
+	alone("alongside", "log alongside in MariaDB, callers share an INSERT", aloneForm{log: testdb.DriverMySQL, alongside: true})
+	alone("alongside-apart", "log alongside in MariaDB, an INSERT for each", aloneForm{log: testdb.DriverMySQL, alongside: true, apart: true})
 	alone("eo-mariadb", "log in MariaDB and receipts", aloneForm{log: testdb.DriverMySQL, receipts: true})
 	all = append(all, delivered("mariadb", testdb.DriverMySQL, onMariaDB)...)
 	all = append(all,

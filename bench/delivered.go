@@ -32,7 +32,7 @@ var (
 	exactlyOnce = way{guarantee: bedsql.ExactlyOnce}
 )
 
-// logged is the way with its log written at another time.
+// logged is the way with its entry written at another time.
 func (w way) logged(l bedsql.Logging) way {
 	w.logging = l
 	return w
@@ -121,7 +121,7 @@ func (l *ledger) check(done int64, each int64) error {
 	}
 	for what, n := range map[string]uint64{
 		"pending": c.Pending.Load(), "refused": c.Refused.Load(), "not logged": c.NotLogged.Load(),
-		"passed through": c.PassedThrough.Load(), "skipped": c.Skipped.Load(), "applied without their log": c.AppliedUnlogged.Load(),
+		"passed through": c.PassedThrough.Load(), "skipped": c.Skipped.Load(), "applied without their entry": c.AppliedUnlogged.Load(),
 	} {
 		if n != 0 {
 			return fmt.Errorf("%d writes were %s", n, what)

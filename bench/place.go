@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/bedsql/bed/internal/pgtext"
+	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
@@ -211,5 +211,5 @@ func (p *place) placeholders(text string) string {
 	if p.db.Driver != testdb.DriverPostgres {
 		return text
 	}
-	return pgtext.Numbered(text)
+	return ownsql.Numbered(text)
 }

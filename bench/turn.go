@@ -26,14 +26,14 @@ type setup struct {
 	// idle lets go of the connections between turns, so that those of all
 	// contenders together are not too many.
 	idle func()
-	// outstanding counts logs that are not removed yet, and receipts that are
+	// outstanding counts entries that are not removed yet, and receipts that are
 	// not erased yet. nil for a contender that leaves nothing behind a caller.
 	outstanding func(context.Context) (logs, receipts int64, err error)
 	// check says whether done operations are what the databases hold.
 	check func(ctx context.Context, done int64) error
 	// receipts: each write is to leave one.
 	receipts bool
-	// unlogged: none is to leave a log.
+	// unlogged: none is to leave an entry.
 	unlogged bool
 	close    func() error
 
@@ -75,8 +75,8 @@ type sample struct {
 }
 
 // run puts callers to work, lets them warm up, and measures for a while. A
-// write is done when its log is gone, also where the caller does not wait for
-// that: what counts is how many callers returned, less the logs that wait for
+// write is done when its entry is removed, also where the caller does not wait for
+// that: what counts is how many callers returned, less the entries that wait for
 // their removal at the end and did not at the beginning.
 func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Duration, watch processes, profile string) (turn, error) {
 	runtime.GC() // one contender's garbage is not another's work
@@ -168,7 +168,7 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 	return t, nil
 }
 
-// waiting counts the logs that are not removed yet.
+// waiting counts the entries that are not removed yet.
 func (s *setup) waiting(ctx context.Context) (int64, error) {
 	if s.outstanding == nil {
 		return 0, nil
@@ -179,8 +179,8 @@ func (s *setup) waiting(ctx context.Context) (int64, error) {
 	return logs, err
 }
 
-// settle waits until no log is left, and with erased no receipt either.
-func (s *setup) settle(ctx context.Context, erased bool) error {
+// awaitEmpty waits until no entry is left, and with erased no receipt either.
+func (s *setup) awaitEmpty(ctx context.Context, erased bool) error {
 	for start := time.Now(); s.outstanding != nil; {
 		logs, receipts, err := s.outstanding(ctx)
 		if err != nil {
@@ -190,7 +190,7 @@ func (s *setup) settle(ctx context.Context, erased bool) error {
 			break
 		}
 		if time.Since(start) > patience {
-			return fmt.Errorf("%d logs and %d receipts are left %v after the last caller returned", logs, receipts, patience)
+			return fmt.Errorf("%d entries and %d receipts are left %v after the last caller returned", logs, receipts, patience)
 		}
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return err

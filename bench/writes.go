@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"regexp"
@@ -97,6 +98,21 @@ func (w *stage) accounts(ctx context.Context, p *place) (string, error) {
 	return table, err
 }
 
+// update is the UPDATE of an account by a target's bare driver, and the check of
+// the balances.
+func (w *stage) update(ctx context.Context, target *place) (pool *sql.DB, st statement, balances func(context.Context, int64) error, err error) {
+	table, err := w.accounts(ctx, target)
+	if err != nil {
+		return nil, st, nil, err
+	}
+	pool, err = target.open(w.far, w.opts.Prepared, w.callers)
+	if err != nil {
+		return nil, st, nil, err
+	}
+	st, err = newStatement(ctx, pool, target.update(table), w.opts.Prepared)
+	return pool, st, w.sum(target, table), err
+}
+
 // log gives the contender's own database for its log.
 func (w *stage) log(driver string) (*place, error) {
 	if p := w.logs[w.id]; p != nil {
@@ -153,7 +169,7 @@ func (w *writes) scene(ctx context.Context, sc scene, share float64, progress fu
 			t, err := s.run(ctx, sc.callers, w.opts.WarmUp, w.opts.Turn, w.watch,
 				profilePath(w.opts.Profiles, c.id, sc.name, fmt.Sprint(round, "-", n)))
 			if err == nil {
-				err = s.settle(ctx, true)
+				err = s.awaitEmpty(ctx, true)
 			}
 			if err == nil {
 				err = s.check(ctx, s.done)
@@ -203,11 +219,11 @@ func inRound(chosen []contender) []int {
 func (s *setup) used(sc scene) error {
 	switch {
 	case s.unlogged && s.sawLogs:
-		return errors.New("a log was seen: the writes did not all go well")
+		return errors.New("an entry was seen: the writes did not all go well")
 	case s.outstanding == nil || sc.callers < 16:
 		return nil
 	case !s.sawLogs && !s.unlogged:
-		return errors.New("no log was ever seen under load: the writes were not logged")
+		return errors.New("no entry was ever seen under load: the writes were not logged")
 	case !s.sawReceipts && s.receipts:
 		return errors.New("no receipt was ever seen under load: the writes left none")
 	}

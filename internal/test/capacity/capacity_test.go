@@ -27,6 +27,14 @@ import (
 
 const dataSource = "shop"
 
+// turn has a test run beside others, unless it measures.
+func turn(t *testing.T, variable string) {
+	t.Helper()
+	if os.Getenv(variable) == "" {
+		t.Parallel()
+	}
+}
+
 // units is how many wait.
 func units(t *testing.T) int {
 	t.Helper()
@@ -42,13 +50,74 @@ func units(t *testing.T) int {
 }
 
 func TestCapacityOnMariaDB(t *testing.T) {
-	s := testdb.PrivateMariaDB(t, "--innodb-buffer-pool-size=512M", "--innodb-log-file-size=512M")
-	measure(t, s.DB(t), s.DB(t), mysql.Target, mysql.Register)
+	turn(t, "BED_TEST_CAPACITY")
+	measure(t, onMariaDB(t, "512M"))
 }
 
 func TestCapacityOnPostgreSQL(t *testing.T) {
-	s := testdb.PrivatePostgres(t, "shared_buffers=512MB", "max_wal_size=4GB")
-	measure(t, s.DB(t), s.DB(t), postgres.Target, postgres.Register)
+	turn(t, "BED_TEST_CAPACITY")
+	measure(t, onPostgreSQL(t, "512MB"))
+}
+
+// kind is a target and a log in databases of a private server.
+type kind struct {
+	target, log testdb.DB
+	targetOf    func(dsn string) (delivery.Target, error)
+	register    func(name string, cfg bedsql.Config) error
+}
+
+func onMariaDB(t *testing.T, memory string) kind {
+	t.Helper()
+	s := testdb.PrivateMariaDB(t, "--innodb-buffer-pool-size="+memory, "--innodb-log-file-size="+memory)
+	return kind{s.DB(t), s.DB(t), mysql.Target, mysql.Register}
+}
+
+func onPostgreSQL(t *testing.T, memory string, options ...string) kind {
+	t.Helper()
+	s := testdb.PrivatePostgres(t, append(options, "shared_buffers="+memory, "max_wal_size=4GB")...)
+	return kind{s.DB(t), s.DB(t), postgres.Target, postgres.Register}
+}
+
+// storage opens the log.
+func (k kind) storage(t *testing.T) *txlog.SQLStorage {
+	t.Helper()
+	s, err := txlog.Open(t.Context(), k.log.Driver, k.log.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// table makes the target's table, and opens it with the bare driver.
+func (k kind) table(t *testing.T) *sql.DB {
+	t.Helper()
+	bare := k.target.Open(t)
+	if _, err := bare.Exec("CREATE TABLE line (id BIGINT PRIMARY KEY, n INT NOT NULL)"); err != nil {
+		t.Fatal(err)
+	}
+	return bare
+}
+
+// dsn names the target as a data source.
+func (k kind) dsn() string { return k.target.DSN + "&bedDataSource=" + dataSource }
+
+// open opens the target for jobs, and through the wrapper for an application.
+func (k kind) open(t *testing.T, log txlog.Storage) (to delivery.Target, app *sql.DB) {
+	t.Helper()
+	to, err := k.targetOf(k.dsn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "bed-" + t.Name()
+	if err := k.register(name, bedsql.Config{Storage: log, Logger: quiet()}); err != nil {
+		t.Fatal(err)
+	}
+	if app, err = sql.Open(name, k.dsn()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = app.Close() })
+	return to, app
 }
 
 func quiet() *logrus.Logger {
@@ -57,37 +126,15 @@ func quiet() *logrus.Logger {
 	return l
 }
 
-func measure(t *testing.T, target, log testdb.DB, targetOf func(string) (delivery.Target, error), register func(string, bedsql.Config) error) {
+func measure(t *testing.T, on kind) {
 	t.Helper()
-	all, ctx := units(t), t.Context()
-	bare := target.Open(t)
-	if _, err := bare.Exec("CREATE TABLE line (id BIGINT PRIMARY KEY, n INT NOT NULL)"); err != nil {
-		t.Fatal(err)
-	}
-	dsn := target.DSN + "&bedDataSource=" + dataSource
-	to, err := targetOf(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	storage, err := txlog.Open(ctx, log.Driver, log.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = storage.Close() })
-	name := "bed-capacity-" + target.Driver
-	if err := register(name, bedsql.Config{Storage: storage, Logger: quiet()}); err != nil {
-		t.Fatal(err)
-	}
-	app, err := sql.Open(name, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = app.Close() })
+	all, bare, storage := units(t), on.table(t), on.storage(t)
+	to, app := on.open(t, storage)
 
 	quietly := latency(t, app, 1<<40, time.Second)
 	rate := bareRate(t, bare)
 	start := time.Now()
-	fill(t, storage, to, all)
+	fill(t, storage, to, 0, all)
 	t.Logf("%d units written in %v: %.0f/s", all, time.Since(start).Round(time.Millisecond), float64(all)/time.Since(start).Seconds())
 	t.Logf("a write: %v", quietly)
 	t.Logf("a bare INSERT by itself, %d at a time: %.0f/s", jobs, rate)
@@ -98,7 +145,8 @@ func measure(t *testing.T, target, log testdb.DB, targetOf func(string) (deliver
 // jobs is how many drain side by side.
 const jobs = 4
 
-// bareRate is how many bare INSERTs a second the target takes from so many at a time.
+// bareRate is how many bare INSERTs a second the target takes from jobs callers
+// at a time.
 func bareRate(t *testing.T, bare *sql.DB) float64 {
 	t.Helper()
 	var n atomic.Int64
@@ -119,8 +167,8 @@ func bareRate(t *testing.T, bare *sql.DB) float64 {
 	return float64(n.Load()) / time.Since(start).Seconds()
 }
 
-// fill writes units that are due at once.
-func fill(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, all int) {
+// fill writes units, from a number on, that are due when the writers' lease is over.
+func fill(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, first, all int) {
 	t.Helper()
 	const batch, writers = 200, 8
 	var next atomic.Int64
@@ -134,10 +182,7 @@ func fill(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, all int) 
 				}
 				list := make([]*txlog.Unit, 0, batch)
 				for i := from; i < min(all, from+batch); i++ {
-					list = append(list, &txlog.Unit{
-						ID: txlog.NewID(), DataSource: dataSource, Settings: to.Settings,
-						Statements: []txlog.Statement{{SQL: fmt.Sprintf("INSERT INTO line (id, n) VALUES (%d, 1)", i)}},
-					})
+					list = append(list, unit(to, int64(first+i)))
 				}
 				if err := storage.Add(t.Context(), writerLease, list...); err != nil {
 					t.Error(err)
@@ -149,6 +194,13 @@ func fill(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, all int) 
 	wg.Wait()
 	if t.Failed() {
 		t.FailNow()
+	}
+}
+
+func unit(to delivery.Target, id int64) *txlog.Unit {
+	return &txlog.Unit{
+		ID: txlog.NewID(), DataSource: dataSource, Settings: to.Settings,
+		Statements: []txlog.Statement{{SQL: fmt.Sprintf("INSERT INTO line (id, n) VALUES (%d, 1)", id)}},
 	}
 }
 
@@ -176,7 +228,29 @@ func latency(t *testing.T, app *sql.DB, from int, d time.Duration) (took times) 
 	return took
 }
 
-// drain has the jobs empty the log, and tells of each tenth.
+// everySecond has a job begin a round each second.
+const everySecond = "@every 1s"
+
+// worker is a job that tells what it delivers.
+func worker(t *testing.T, storage txlog.Storage, to delivery.Target, cfg asyncjob.Config, delivered func(n int64)) *asyncjob.Job {
+	t.Helper()
+	last := 0
+	cfg.MaxDeliveryTryDelay, cfg.Logger = asyncjob.NoDelay, quiet()
+	cfg.OnProgress = func(r asyncjob.Report) {
+		if r.Delivered < last { // a new round
+			last = 0
+		}
+		delivered(int64(r.Delivered - last))
+		last = r.Delivered
+	}
+	job, err := asyncjob.New(storage, asyncjob.Targets{dataSource: to}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// drain has the jobs empty the log, and logs each tenth.
 func drain(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, app *sql.DB, all int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -185,26 +259,13 @@ func drain(t *testing.T, storage *txlog.SQLStorage, to delivery.Target, app *sql
 	done := make(chan struct{}, all)
 	var wg sync.WaitGroup
 	for range jobs {
-		job, err := asyncjob.New(storage, asyncjob.Targets{dataSource: to}, asyncjob.Config{
-			MaxDeliveryTryDelay: asyncjob.NoDelay, Logger: quiet(), TransactionLogFetchDataCount: 500,
-			OnProgress: func() func(asyncjob.Report) {
-				last := 0
-				return func(r asyncjob.Report) {
-					if r.Delivered < last { // a new round
-						last = 0
-					}
-					delivered.Add(int64(r.Delivered - last))
-					last = r.Delivered
-					select {
-					case done <- struct{}{}:
-					default:
-					}
-				}
-			}(),
+		job := worker(t, storage, to, asyncjob.Config{TransactionLogFetchDataCount: 500}, func(n int64) {
+			delivered.Add(n)
+			select {
+			case done <- struct{}{}:
+			default:
+			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		wg.Go(func() {
 			defer func() { _ = job.Close() }()
 			for ctx.Err() == nil {
