@@ -116,6 +116,20 @@ ensure_galera() {
 	fi
 }
 
+# ensure_faketime: what sets the clock of a server that tests start.
+ensure_faketime() {
+	if compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; then
+		say "faketime: installed"
+	elif ! can_install; then
+		say "no clock of a server will be set: install faketime"
+		return 1
+	elif apt_install faketime; then
+		say "faketime: was installed"
+	else
+		return 1
+	fi
+}
+
 # serve DRIVER: starts a server that lives until cleanup; its DSN goes to $dsn.
 serve() {
 	local in=$work/$1.in out=$work/$1.out

@@ -11,10 +11,7 @@ source scripts/servers.sh
 go build -buildvcs=false -o "$testserver" ./internal/test/testdb/testserver
 ensure_binaries mysql
 ensure_galera
-if ! compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; then
-	can_install || { say "install faketime"; exit 1; }
-	apt_install faketime
-fi
+ensure_faketime
 ensure_binaries postgres
 ensure_binaries pgbouncer
 ensure_server postgres BED_TEST_POSTGRES_DSN

@@ -32,7 +32,7 @@ fi
 
 work=$(mktemp -d)
 "$server" -P "$port" -host 127.0.0.1 -status $((port + 1)) -store unistore -path "$work/data" -socket "" \
-	-log-file "$work/log" -L error >"$work/out" 2>&1 &
+	-log-file "$work/log" -log-slow-query "$work/slow" -L error >"$work/out" 2>&1 &
 pid=$!
 trap 'kill "$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
 export BED_TEST_TIDB_DSN="root@tcp(127.0.0.1:$port)/?parseTime=true"

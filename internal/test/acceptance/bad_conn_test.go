@@ -75,7 +75,7 @@ func TestAWriteOnAConnectionThatTheServerKilledIsDeliveredOnceAndLoggedOnce(t *t
 			r.wantBalances(want)
 			r.wantNoLog()
 			if adds-before != 1 || r.counters.Delivered.Load()-counted != 1 {
-				t.Errorf("%s: %d logs for one write, %d deliveries counted", name, adds-before, r.counters.Delivered.Load()-counted)
+				t.Errorf("%s: %d entries for one write, %d deliveries counted", name, adds-before, r.counters.Delivered.Load()-counted)
 			}
 		}
 	})

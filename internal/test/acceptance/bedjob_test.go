@@ -38,10 +38,7 @@ func wantBedJob(t testing.TB, file string, status int, texts []string, args ...s
 
 func dataSourceOf(t testing.TB, db testdb.DB) string {
 	t.Helper()
-	tgt, err := target(db.Driver)(db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tgt := targetOf(t, db)
 	return tgt.DataSource
 }
 
@@ -122,8 +119,8 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 		// An operator makes room for one and gives the other up.
 		r.exec("CREATE TABLE ledger (n INT PRIMARY KEY)")
 		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")
-		wantBedJob(t, file, 2, []string{"--yes"}, "discard", discarded)
-		wantBedJob(t, file, 0, []string{discarded + ": discarded"}, "discard", discarded, "--yes")
+		wantBedJob(t, file, 2, []string{"--yes"}, "discard", discarded, "--reason", "the order was cancelled")
+		wantBedJob(t, file, 0, []string{discarded + ": discarded"}, "discard", discarded, "--yes", "--reason", "the order was cancelled")
 		wantBedJob(t, file, 0, []string{retried + ": due now"}, "retry", retried)
 		wantUnits(t, file, map[string]string{retried: "waiting"})
 		wantBedJob(t, file, 1, []string{"the log holds no such id"}, "retry", discarded)
@@ -148,7 +145,7 @@ func TestBedJobLeavesALogAloneThatBelongsToItsWriter(t *testing.T) {
 		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")
 		wantUnits(t, file, map[string]string{u.ID: "leased"})
 		wantBedJob(t, file, 1, []string{"it is being delivered at this moment"}, "retry", u.ID)
-		wantBedJob(t, file, 1, []string{"it is being delivered at this moment"}, "discard", u.ID, "--yes")
+		wantBedJob(t, file, 1, []string{"it is being delivered at this moment"}, "discard", u.ID, "--yes", "--reason", "a test")
 		r.wantBalances(1)
 		r.wantOneLog()
 	})

@@ -134,7 +134,7 @@ func (m *matrix) crash(die int) crashReport {
 	switch {
 	case strings.HasPrefix(told, "failed"):
 		m.t.Errorf("killed %s: the caller was told %q", step, told)
-	case told == "accepted", told == "pending", scenario.call == nil, !scenario.parts && r.durable():
+	case told == "delivered", told == "pending", scenario.call == nil, !scenario.parts && r.durable():
 		if sum != len(effects) {
 			m.t.Errorf("killed %s, told %s: not all was applied (%s)", step, told, applied)
 		}

@@ -29,14 +29,14 @@ type crashOrder struct {
 	Die int
 	// Lose: the answer to the first commit on A is lost, so that a retry follows.
 	Lose bool
-	// Logging is when its logs are written.
+	// Logging is when its entries are written.
 	Logging bedsql.Logging
 }
 
 // crashReport is what the program says of itself, in one line, when it ends or
 // just before it kills itself.
 type crashReport struct {
-	// Told is what the caller was told: "accepted", "pending" or "failed: …";
+	// Told is what the caller was told: "delivered", "pending" or "failed: …";
 	// empty when it was killed before.
 	Told string
 	// Steps are those that it made.
@@ -130,7 +130,7 @@ func (o *crashOrder) run(s *steps) error {
 	}
 	s.begin(o.Die, o.Lose)
 	err = crashScenarios[o.Scenario].call(ctx, o, pools[0], pools[1])
-	told := "accepted"
+	told := "delivered"
 	switch {
 	case errors.Is(err, bedsql.ErrPending):
 		told = "pending"
@@ -147,9 +147,11 @@ func (o *crashOrder) run(s *steps) error {
 
 // openLog opens the log through a driver whose steps are counted.
 func (o *crashOrder) openLog(ctx context.Context, s *steps) (*txlog.SQLStorage, error) {
-	flavor := map[string]txlog.Flavor{
-		testdb.DriverMySQL: txlog.FlavorMySQL, testdb.DriverPostgres: txlog.FlavorPostgres, testdb.DriverSQLite: txlog.FlavorSQLite,
-	}[o.Driver]
+	t, err := target(o.Driver)(o.Log)
+	if err != nil {
+		return nil, err
+	}
+	flavor := t.Dialect.Flavor
 	txlog.RegisterBackend("crash", txlog.Backend{
 		Flavor: flavor,
 		Connector: func(dsn string) (driver.Connector, error) {
@@ -278,7 +280,7 @@ func (s *steps) report() {
 	fmt.Fprintln(os.Stdout, string(line))
 }
 
-// durable reports whether the program had written its log, and attempted
+// durable reports whether the program had written its entry, and attempted
 // whether it had begun to.
 func (r *crashReport) durable() bool   { return r.made("after log INSERT INTO transaction_log") }
 func (r *crashReport) attempted() bool { return r.made("before log INSERT INTO transaction_log") }

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// column is what sql.Rows tells of one.
+// column is what sql.Rows says of a column.
 type column struct {
 	name, typ           string
 	scan                reflect.Type
@@ -260,7 +260,7 @@ func TestSkipRunsStraightThrough(t *testing.T) {
 			t.Errorf("%v, want the driver's own %v", err, want)
 		}
 		if adds != 0 || r.counters.Skipped.Load() != 2 {
-			t.Errorf("%d logs, %d writes counted as skipped; want 0 and 2", adds, r.counters.Skipped.Load())
+			t.Errorf("%d entries, %d writes counted as skipped; want 0 and 2", adds, r.counters.Skipped.Load())
 		}
 		r.wantBalances(5)
 	})

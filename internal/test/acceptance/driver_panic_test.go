@@ -32,6 +32,9 @@ func (c *panicking) Connect(ctx context.Context) (driver.Conn, error) {
 	return &panickingConn{Conn: inner, c: c}, nil
 }
 
+// panicAt has the next statement with a text panic.
+func (c *panicking) panicAt(text string) { c.at.Store(&text) }
+
 type panickingConn struct {
 	driver.Conn
 	c *panicking
@@ -52,6 +55,26 @@ func (c *panickingConn) QueryContext(ctx context.Context, query string, args []d
 
 func (c *panickingConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	return attempt.BeginTx(ctx, c.Conn, opts)
+}
+
+// openPanicking opens the target through c, with a round trip for each statement.
+func (r *rig) openPanicking() (c *panicking, pool *sql.DB) {
+	r.t.Helper()
+	tgt := targetOf(r.t, r.db)
+	c = &panicking{Connector: tgt.Connector}
+	tgt.Connector, tgt.Dialect = c, stepwise(tgt.Dialect)
+	return c, r.openTarget(tgt)
+}
+
+// wantPanic calls f, out of which the driver's panic comes as it is.
+func wantPanic(t testing.TB, f func()) {
+	t.Helper()
+	defer func() {
+		if p := recover(); p != "the driver's" {
+			t.Errorf("the panic is %v, want the driver's", p)
+		}
+	}()
+	f()
 }
 
 func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
@@ -81,28 +104,10 @@ func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
 				r := newRig(t, db, exactlyOnce, func(c *bedsql.Config) { c.Lease = 300 * time.Millisecond })
 				r.receiptTable()
 				r.account(0, 0)
-				tgt, err := target(db.Driver)(db.DSN)
-				if err != nil {
-					t.Fatal(err)
-				}
-				c := &panicking{Connector: tgt.Connector}
-				wrapped, err := bedsql.NewConnector(delivery.Target{Connector: c, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				pool := sql.OpenDB(wrapped)
-				t.Cleanup(func() { _ = pool.Close() })
+				c, pool := r.openPanicking()
 				pool.SetMaxOpenConns(1)
-				at := "WHERE id = 2"
-				c.at.Store(&at)
-				func() {
-					defer func() {
-						if recover() == nil {
-							t.Error("the panic was swallowed")
-						}
-					}()
-					_ = write(pool)
-				}()
+				c.panicAt("WHERE id = 2")
+				wantPanic(t, func() { _ = write(pool) })
 				if err := write(pool); err != nil {
 					t.Fatal(err)
 				}
@@ -130,36 +135,17 @@ func TestStagedAPanicOfOneDriverComesBackToTheCallerOfEnd(t *testing.T) {
 	r := newRig(t, testdb.MySQL(t), exactlyOnce, func(c *bedsql.Config) { c.Lease = 300 * time.Millisecond })
 	r.receiptTable()
 	r.account(0, 0)
-	tgt, err := target(r.db.Driver)(r.db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &panicking{Connector: tgt.Connector}
-	open := func(inner driver.Connector, name string) *sql.DB {
-		wrapped, err := bedsql.NewConnector(delivery.Target{Connector: inner, DataSource: name, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pool := sql.OpenDB(wrapped)
-		t.Cleanup(func() { _ = pool.Close() })
-		return pool
-	}
+	c, pool := r.openPanicking()
+	another := targetOf(t, r.db)
+	another.DataSource, another.Dialect = "another", stepwise(another.Dialect)
 	ctx, soft, err := bedsql.Begin(context.Background(), bedsql.Staged())
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.stage(ctx, open(tgt.Connector, "another"), addOne)
-	r.stage(ctx, open(c, tgt.DataSource), "UPDATE account SET balance = balance + 1 WHERE id = 2")
-	at := "WHERE id = 2"
-	c.at.Store(&at)
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the panic was swallowed")
-			}
-		}()
-		_ = soft.End(ctx)
-	}()
+	r.stage(ctx, r.openTarget(another), addOne)
+	r.stage(ctx, pool, "UPDATE account SET balance = balance + 1 WHERE id = 2")
+	c.panicAt("WHERE id = 2")
+	wantPanic(t, func() { _ = soft.End(ctx) })
 	r.drain(r.job())
 	r.wantBalances(1, 1)
 }

@@ -70,63 +70,57 @@ func TestADuplicateWithoutAMaybeIsRefused(t *testing.T) {
 // Refused after a maybe is neither a no nor a yes: an operator has to look.
 func TestARefusalThatIsNoDuplicateAfterAMaybeIsParked(t *testing.T) {
 	t.Parallel()
-	eachServer(t, func(t *testing.T, db testdb.DB) {
-		for _, byJob := range []bool{false, true} {
-			name := "in the caller's retry"
-			if byJob {
-				name = "in the job"
+	eachRetry(t, func(t *testing.T, r *rig, p *testproxy.Proxy, byJob bool) {
+		r.account(1)
+		r.exec("ALTER TABLE account ADD CONSTRAINT not_negative CHECK (balance >= 0)")
+		const once = "UPDATE account SET balance = balance - 1 WHERE id = 1"
+		p.CutAfter(testproxy.Text(once))
+		_, err := r.wrapped.Exec(once)
+		pending := wantPending(t, err)
+		if byJob {
+			if report := r.runOnce(); report.Parked != 1 {
+				t.Errorf("the job's round: %v", report)
 			}
-			t.Run(name, func(t *testing.T) {
-				r, p := newRigBehindProxy(t, freshLike(t, db), func(c *bedsql.Config) { c.NoSyncRetry = byJob })
-				r.account(1)
-				r.exec("ALTER TABLE account ADD CONSTRAINT not_negative CHECK (balance >= 0)")
-				const once = "UPDATE account SET balance = balance - 1 WHERE id = 1"
-				p.CutAfter(testproxy.Text(once))
-				_, err := r.wrapped.Exec(once)
-				pending := wantPending(t, err)
-				if byJob {
-					if report := r.runOnce(); report.Parked != 1 {
-						t.Errorf("the job's round: %v", report)
-					}
-				} else if !pending.Parked {
-					t.Errorf("the error does not say that the write is parked: %v", pending)
-				}
-				if u := r.wantParked("not_negative"); !u.InDoubt {
-					t.Errorf("the log holds %+v, want it in doubt", u)
-				}
-				r.wantBalances(0)
-			})
+		} else if !pending.Parked {
+			t.Errorf("the error does not say that the write is parked: %v", pending)
 		}
+		if u := r.wantParked("not_negative"); !u.InDoubt {
+			t.Errorf("the log holds %+v, want it in doubt", u)
+		}
+		r.wantBalances(0)
 	})
 }
 
 func TestADuplicateInAUnitRollsBackAndCountsForTheWhole(t *testing.T) {
 	t.Parallel()
-	eachServer(t, func(t *testing.T, db testdb.DB) {
-		for _, byJob := range []bool{false, true} {
-			name := "in the caller's retry"
-			if byJob {
-				name = "in the job"
+	eachRetry(t, func(t *testing.T, r *rig, p *testproxy.Proxy, byJob bool) {
+		r.account(1)
+		tx := r.begin()
+		r.must(tx, "UPDATE account SET balance = balance + 100 WHERE id = 1")
+		r.must(tx, insertThree)
+		r.must(tx, "UPDATE account SET balance = balance + 1000 WHERE id = 1")
+		p.CutAfter(testproxy.Text("COMMIT"))
+		err := tx.Commit()
+		if byJob {
+			wantPending(t, err)
+			if report := r.runOnce(); report.Delivered != 1 || report.Assumed != 1 {
+				t.Errorf("the job's round: %v", report)
 			}
+		} else if err != nil {
+			t.Errorf("Commit: %v", err)
+		}
+		r.wantBalances(1101) // neither 1201 nor 2101
+		r.wantNoLog()
+	})
+}
+
+// eachRetry has the second attempt made in the caller's retry, and by the job.
+func eachRetry(t *testing.T, f func(t *testing.T, r *rig, p *testproxy.Proxy, byJob bool)) {
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for name, byJob := range map[string]bool{"in the caller's retry": false, "in the job": true} {
 			t.Run(name, func(t *testing.T) {
 				r, p := newRigBehindProxy(t, freshLike(t, db), func(c *bedsql.Config) { c.NoSyncRetry = byJob })
-				r.account(1)
-				tx := r.begin()
-				r.must(tx, "UPDATE account SET balance = balance + 100 WHERE id = 1")
-				r.must(tx, insertThree)
-				r.must(tx, "UPDATE account SET balance = balance + 1000 WHERE id = 1")
-				p.CutAfter(testproxy.Text("COMMIT"))
-				err := tx.Commit()
-				if byJob {
-					wantPending(t, err)
-					if report := r.runOnce(); report.Delivered != 1 || report.Assumed != 1 {
-						t.Errorf("the job's round: %v", report)
-					}
-				} else if err != nil {
-					t.Errorf("Commit: %v", err)
-				}
-				r.wantBalances(1101) // neither 1201 nor 2101
-				r.wantNoLog()
+				f(t, r, p, byJob)
 			})
 		}
 	})

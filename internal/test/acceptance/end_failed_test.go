@@ -13,7 +13,6 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
-	"github.com/bedsql/bed/listener/delivery"
 )
 
 // notPrepared is what a Galera node answers that has lost its cluster, also to
@@ -44,18 +43,9 @@ func eachServerBothWays(t *testing.T, f func(t *testing.T, r *rig, p *testproxy.
 // openStepwise is open for a dialect that takes a round trip for each statement.
 func (r *rig) openStepwise() *sql.DB {
 	r.t.Helper()
-	tgt, err := target(r.db.Driver)(r.db.DSN)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	c, err := bedsql.NewConnector(delivery.Target{Connector: tgt.Connector, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	pool := sql.OpenDB(c)
-	pool.SetMaxOpenConns(testdb.MaxOpenConns)
-	r.t.Cleanup(func() { _ = pool.Close() })
-	return pool
+	tgt := targetOf(r.t, r.db)
+	tgt.Dialect = stepwise(tgt.Dialect)
+	return r.openTarget(tgt)
 }
 
 func TestAConnectionWhoseCommitOrRollbackFailedIsNotUsedAgain(t *testing.T) {
@@ -73,7 +63,7 @@ func TestAConnectionWhoseCommitOrRollbackFailedIsNotUsedAgain(t *testing.T) {
 			r.must(conn, "BEGIN")
 			r.must(conn, setBalance, 10, 1)
 			err := r.fails(conn, text)
-			// Nor by who holds it.
+			// Nor by whoever holds it.
 			for _, next := range []string{"BEGIN", "COMMIT", "CREATE TABLE other (id INT)"} {
 				_, _ = conn.ExecContext(context.Background(), next)
 			}
@@ -156,7 +146,6 @@ func TestTheJobsConnectionWhoseCommitFailedIsNotUsedAgain(t *testing.T) {
 
 func TestAnUnansweredCommitEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	const patience = 300 * time.Millisecond
 	for name, write := range map[string]func(ctx context.Context, r *rig) error{
 		"Exec": func(ctx context.Context, r *rig) error {
 			_, err := r.wrapped.ExecContext(ctx, r.q(setBalance), 10, 1)

@@ -71,7 +71,7 @@ func newWorld(t *testing.T) *world {
 	r := newRigWithLog(t, db, logDB, exactlyOnce)
 	r.receiptTable()
 	r.exec("CREATE TABLE effect (id INTEGER PRIMARY KEY, n INT NOT NULL)")
-	// An actor that meets a lock hears of it at once: who holds it stands still.
+	// An actor that meets a lock learns of it at once: the holder stands still.
 	tgt, err := target(db.Driver)(strings.Replace(db.DSN, "busy_timeout(5000)", "busy_timeout(0)", 1))
 	if err != nil {
 		t.Fatal(err)
@@ -85,19 +85,21 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 	t.Cleanup(sub.Close)
-	for _, tries := range []int{0, 1} {
-		cfg := bedsql.Config{
-			Storage: r.storage, Guarantee: bedsql.ExactlyOnce, Logger: quiet(), Lease: worldLease,
-			SyncMaxDeliveryTryTimes: tries, NoSyncRetry: tries == 0,
-			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: retryWithin,
+	for _, logging := range everyLogging {
+		for _, tries := range []int{0, 1} {
+			cfg := bedsql.Config{
+				Storage: r.storage, Guarantee: bedsql.ExactlyOnce, Logging: logging, Logger: quiet(), Lease: worldLease,
+				SyncMaxDeliveryTryTimes: tries, NoSyncRetry: tries == 0,
+				RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: retryWithin,
+			}
+			c, err := bedsql.NewConnector(delivery.Target{Connector: heldConnector{tgt.Connector}, DataSource: tgt.DataSource, Dialect: tgt.Dialect, Settings: tgt.Settings}, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pool := sql.OpenDB(c)
+			t.Cleanup(func() { _ = pool.Close() })
+			w.pools = append(w.pools, pool)
 		}
-		c, err := bedsql.NewConnector(delivery.Target{Connector: heldConnector{tgt.Connector}, DataSource: tgt.DataSource, Dialect: tgt.Dialect, Settings: tgt.Settings}, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pool := sql.OpenDB(c)
-		t.Cleanup(func() { _ = pool.Close() })
-		w.pools = append(w.pools, pool)
 	}
 	tgt.Connector = heldConnector{tgt.Connector}
 	for range 2 {
@@ -115,15 +117,15 @@ func (w *world) run(t *rapid.T) {
 	w.r.execLog("DELETE FROM transaction_log")
 	defer w.finish()
 	t.Repeat(map[string]func(*rapid.T){
-		"write":   w.write,
-		"job":     w.job,
-		"message": w.message,
-		"run":     w.runOn,
-		"time":    w.time,
-		"person":  w.person,
-		"":        w.check,
+		"write":    w.write,
+		"job":      w.job,
+		"message":  w.message,
+		"run":      w.runOn,
+		"time":     w.time,
+		"operator": w.operator,
+		"":         w.check,
 	})
-	w.settle()
+	w.quiesce()
 }
 
 // finish lets all actors end.
@@ -255,7 +257,7 @@ func (w *world) locked() bool {
 }
 
 // time passes: leases run out, retentions end. But nobody stands still for
-// longer than receipts are kept after the log of what he is doing is gone:
+// longer than receipts are kept after the log of what they are doing is gone:
 // that is what retention means.
 func (w *world) time(t *rapid.T) {
 	if w.locked() {
@@ -280,8 +282,8 @@ func (w *world) pass(d time.Duration) {
 	w.r.execLog(fmt.Sprintf("UPDATE transaction_log SET creation_time = creation_time - %d, next_try_time = next_try_time - %d, lease_until = lease_until - %d", ms, ms, ms))
 }
 
-// person retries or discards a unit.
-func (w *world) person(t *rapid.T) {
+// operator retries or discards a unit.
+func (w *world) operator(t *rapid.T) {
 	units := w.look()
 	if len(units) == 0 {
 		t.Skip()
@@ -339,11 +341,11 @@ func (w *world) check(t *rapid.T) {
 	}
 }
 
-// settle lets everything come to its end.
-func (w *world) settle() {
+// quiesce lets everything come to its end.
+func (w *world) quiesce() {
 	w.finish()
-	// What was parked may have been applied since by who stood still. An operator
-	// retries it, and then it is known.
+	// What was parked may have been applied since by an actor that stood still.
+	// An operator retries it, and then it is known.
 	for _, u := range w.look() {
 		if u.Parked {
 			_ = w.r.storage.Retry(context.Background(), u.ID)
@@ -381,7 +383,7 @@ func TestNoInterleavingOfWritersJobsLossesAndPurgesAppliesAUnitTwiceOrLosesIt(t 
 }
 
 // A unit was applied, but stayed in the log for longer than receipts are kept. A
-// job claims it and stands still until its lease is over, a person discards it,
+// job claims it and stands still until its lease is over, an operator discards it,
 // and another job purges: the first one comes back, and must meet the receipt.
 func TestAReceiptIsKeptForAWorkerThatStandsStillWhileItsUnitIsDiscarded(t *testing.T) {
 	t.Parallel()

@@ -148,7 +148,7 @@ func TestACommitStillOnItsWayIsEitherFoundOrVoidedByTheJobAndNeverBoth(t *testin
 					eventually(t, "the session of the late COMMIT has ended", func() bool { return r.others() == 0 })
 					r.wantBalances(100)
 				default:
-					t.Errorf("log %s: the job neither delivered nor parked it: %s", pending.LogID, report)
+					t.Errorf("entry %s: the job neither delivered nor parked it: %s", pending.LogID, report)
 				}
 			})
 		}
@@ -180,10 +180,7 @@ func TestAnAttemptThatComesAfterItsUnitWasVoidedAppliesNothing(t *testing.T) {
 // onTarget makes an attempt on a connection of its own.
 func (r *rig) onTarget(f func(*delivery.Dialect, driver.Conn) attempt.Outcome) attempt.Outcome {
 	r.t.Helper()
-	tgt, err := target(r.db.Driver)(r.db.DSN)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	tgt := targetOf(r.t, r.db)
 	conn, err := tgt.Connector.Connect(context.Background())
 	if err != nil {
 		r.t.Fatal(err)

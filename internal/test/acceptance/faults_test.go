@@ -35,8 +35,8 @@ func eachServer(t *testing.T, f func(t *testing.T, db testdb.DB)) {
 	})
 }
 
-// newRigBehindProxy is newRig with a proxy between the target and all who
-// write to it, the application and the job. The rig's bare pool goes past it.
+// newRigBehindProxy is newRig with a proxy between the target and its writers,
+// the application and the job. The rig's bare pool goes past it.
 func newRigBehindProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) (*rig, *testproxy.Proxy) {
 	t.Helper()
 	p := testproxy.New(t, db.Addr())
@@ -284,9 +284,6 @@ func statementOf(t testing.TB, query string, args ...any) txlog.Statement {
 
 func settingsOf(t testing.TB, db testdb.DB) string {
 	t.Helper()
-	tgt, err := target(db.Driver)(db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tgt := targetOf(t, db)
 	return tgt.Settings
 }

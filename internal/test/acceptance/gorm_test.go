@@ -77,6 +77,23 @@ func openGorm(t *testing.T, driver, driverName, dsn string, mode gormMode) *gorm
 	return db
 }
 
+// eachGorm runs f in each way of using gorm, with tables of the models.
+func eachGorm(t *testing.T, models []any, f func(t *testing.T, r *rig, g *gorm.DB)) {
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for _, mode := range gormModes {
+			t.Run(mode.name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, freshLike(t, db))
+				g := openGorm(t, r.db.Driver, r.register(), r.db.DSN, mode)
+				if err := g.AutoMigrate(models...); err != nil {
+					t.Fatal(err)
+				}
+				f(t, r, g)
+			})
+		}
+	})
+}
+
 // gormProgram is a user's program. It counts the units of writes that it
 // committed, and those that were refused outside of a local transaction.
 type gormProgram struct {

@@ -19,8 +19,8 @@ const (
 	answerIsLost         // it is carried out
 )
 
-// actor is a writer or a round of a job. It stands still at each of its
-// messages that may change the target, until it is told how that one fares.
+// actor is a writer or a round of a job. It stands still at each of its messages
+// that may change the target, until it is told what becomes of that message.
 type actor struct {
 	name string
 	// held tells which message the actor stands at, and done that it has ended.
@@ -86,7 +86,7 @@ type heldConn struct {
 	inTx bool
 }
 
-// errLost is no answer: SQLite's dialect takes it for what it is.
+// errLost is not an answer: SQLite's dialect takes it for a lost one.
 var errLost = io.ErrUnexpectedEOF
 
 func (c *heldConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {

@@ -2,15 +2,14 @@ package acceptance
 
 import (
 	"context"
-	"database/sql/driver"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
 // The receipt is the resend's, whose own log is long gone.
@@ -73,42 +72,92 @@ type merged struct {
 
 func (m merged) Value(key any) any { return m.values.Value(key) }
 
-// A resend may be logged after the purge has asked the log. What it meets once
-// it must not find gone later.
-func TestAKeysReceiptStaysIfItsRequestIsLoggedAgainWhileItIsPurged(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		r := newRig(t, db)
-		r.receiptTable()
-		for _, id := range []string{"key-back", "key-gone"} {
-			r.must(r.bare, "INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until, fingerprint, log_gone) VALUES (?, ?, ?, 0, 1, 1, 'f', 1)",
-				id, "unit of "+id, r.storage.Identity())
+// purgedAt takes the receipt of every key away, as a purge does, just before the
+// next message with text reaches the server.
+func (r *rig) purgedAt(p *testproxy.Proxy, text string) (purged <-chan struct{}) {
+	reached, release := p.Hold(testproxy.Text(text))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-reached
+		defer release()
+		if _, err := r.bare.Exec("DELETE FROM bed_receipt"); err != nil {
+			r.t.Error(err)
 		}
-		purge := func(logged ...string) (erased int) {
-			t.Helper()
-			asked := 0
-			r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-				_, n, err := attempt.PurgeReceipts(t.Context(), d, conn, receiptsOf(r), "", func(_ context.Context, ids []string) ([]string, error) {
-					if asked++; asked == 1 {
-						return ids, nil
+	}()
+	return done
+}
+
+// A resend that is told the first one's answer is not applied, so its own entry
+// must never find the receipt gone, however late it comes.
+func TestARequestWhoseReceiptIsPurgedWhileItMeetsItIsANewOne(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"SELECT void", "UPDATE bed_receipt SET keep_until"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			eachServer(t, func(t *testing.T, db testdb.DB) {
+				r, p := newRigBehindProxy(t, db)
+				r.receiptTable()
+				r.account(0)
+				r.mustSendUnder("k", addOne)
+				r.wantNoLog()
+				r.receiptsAge(attempt.DefaultRetention + time.Hour)
+				purged := r.purgedAt(p, at)
+				if _, replayed := r.mustSendUnder("k", addOne); replayed {
+					t.Error("it is answered by a receipt that is there no more")
+				}
+				<-purged
+				r.wantNoLog()
+				r.wantBalances(2)
+				if _, replayed := r.mustSendUnder("k", addOne); !replayed {
+					t.Error("it left no receipt of its own")
+				}
+				r.wantBalances(2)
+			})
+		})
+	}
+}
+
+func TestATransactionWhoseKeysReceiptIsPurgedWhileItMeetsItIsANewOne(t *testing.T) {
+	t.Parallel()
+	for name, noTime := range map[string]bool{"within RetryTimeout": false, "and has no time to begin again": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachServer(t, func(t *testing.T, db testdb.DB) {
+				r, p := newRigBehindProxy(t, db, func(c *bedsql.Config) {
+					if noTime {
+						c.RetryInitial, c.RetryMax, c.RetryTimeout = time.Hour, time.Hour, time.Millisecond
 					}
-					return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(logged, id) }), nil
 				})
-				if err != nil {
+				r.receiptTable()
+				r.account(0)
+				send := func() (replayed bool, err error) {
+					ctx, k := keyed("k")
+					tx, err := r.wrapped.BeginTx(ctx, nil)
+					if err != nil {
+						return false, err
+					}
+					r.must(tx, addOne)
+					err = tx.Commit()
+					return k.Replayed(), err
+				}
+				if _, err := send(); err != nil {
 					t.Fatal(err)
 				}
-				erased = n
-				return attempt.Outcome{}
+				purged := r.purgedAt(p, "SELECT void")
+				replayed, err := send()
+				<-purged
+				switch {
+				case noTime && (err == nil || isDriversOwn(db, err)):
+					t.Errorf("BeginTx gives %v, which is not to be the duplicate key of its own receipt", err)
+				case !noTime && (err != nil || replayed):
+					t.Errorf("the new request is told %v, replayed %t", err, replayed)
+				case noTime:
+					r.wantBalances(1)
+				default:
+					r.wantBalances(2)
+				}
 			})
-			return erased
-		}
-		if n := purge("key-back"); n != 0 {
-			t.Errorf("%d receipts were erased", n)
-		}
-		r.wantReceipts(2)
-		if n := purge(); n != 2 {
-			t.Errorf("%d receipts were erased, want both", n)
-		}
-		r.wantReceipts(0)
-	})
+		})
+	}
 }

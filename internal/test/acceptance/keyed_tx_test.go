@@ -345,12 +345,7 @@ func TestOnSQLiteReceiptsAreErasedOnTheApplicationsOwnConnection(t *testing.T) {
 			}
 			c := &panicking{Connector: tgt.Connector}
 			tgt.Connector = c
-			wrapped, err := bedsql.NewConnector(tgt, r.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pool := sql.OpenDB(wrapped)
-			t.Cleanup(func() { _ = pool.Close() })
+			pool := r.openTarget(tgt)
 			pool.SetMaxOpenConns(1)
 			r.must(pool, "CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL)")
 			r.must(pool, "INSERT INTO account VALUES (1, 0)")

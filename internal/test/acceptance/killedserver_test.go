@@ -369,7 +369,7 @@ func (r *rig) seed(from, to int) {
 	r.exec(query)
 }
 
-// parked tells of the units that were parked.
+// parked gives the units that were parked.
 func (r *rig) parked() (why []string) {
 	for _, u := range r.logs() {
 		if u.Parked {

@@ -185,15 +185,7 @@ func TestAWriterKilledBetweenTheLogAndTheWriteIsFinishedByTheJob(t *testing.T) {
 		for name, w := range killedWrites {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				// Without the WAL a reader keeps COMMIT, also that of a single
-				// statement, waiting.
-				db := testdb.SQLite(t)
-				db.DSN = "file:" + db.Name + "?_pragma=busy_timeout(60000)"
-				r := newRig(t, db)
-				r.account(1)
-				free := r.readOn()
-				writer := r.writer(r.logDB, w.statements...)
-				eventually(t, "the write is logged", func() bool { return r.left() == len(w.statements) })
+				r, writer, free := waitingOnSQLite(t, w.statements)
 				writer.kill()
 				free()
 				r.wantBalances(1)
@@ -203,6 +195,20 @@ func TestAWriterKilledBetweenTheLogAndTheWriteIsFinishedByTheJob(t *testing.T) {
 			})
 		}
 	})
+}
+
+// waitingOnSQLite starts a writer whose entries are written and whose COMMIT waits
+// for a reader, until free is called. With the WAL it would not wait.
+func waitingOnSQLite(t *testing.T, statements []string) (r *rig, writer *process, free func()) {
+	t.Helper()
+	db := testdb.SQLite(t)
+	db.DSN = "file:" + db.Name + "?_pragma=busy_timeout(60000)"
+	r = newRig(t, db)
+	r.account(1)
+	free = r.readOn()
+	writer = r.writer(r.logDB, statements...)
+	eventually(t, "the write is logged", func() bool { return r.left() == len(statements) })
+	return r, writer, free
 }
 
 // readOn keeps a read transaction open in SQLite's target until free is called.
@@ -259,13 +265,7 @@ func TestAWriterKilledBetweenTheWriteAndTheRemovalFromAnSQLiteLog(t *testing.T) 
 	for name, w := range killedWrites {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := testdb.SQLite(t)
-			db.DSN = "file:" + db.Name + "?_pragma=busy_timeout(60000)"
-			r := newRig(t, db)
-			r.account(1)
-			free := r.readOn()
-			writer := r.writer(r.logDB, w.statements...)
-			eventually(t, "the write is logged", func() bool { return r.left() == len(w.statements) })
+			r, writer, free := waitingOnSQLite(t, w.statements)
 			// Now the removal has to wait, and the write has not.
 			log, err := r.logPool().Conn(context.Background())
 			if err == nil {

@@ -277,8 +277,8 @@ func TestASyntaxErrorIsNotSwallowedWithItsUnit(t *testing.T) {
 	r.wantNoLog()
 }
 
-// Who gives the connection back without a ROLLBACK finds, with the bare
-// driver, nothing to roll back: the database has done it.
+// With the bare driver, a caller that gives the connection back without a
+// ROLLBACK finds nothing to roll back: the database has done it.
 func TestALostTransactionDoesNotStayInThePool(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))

@@ -251,3 +251,39 @@ func TestARefusalWhoseRemovalIsNotConfirmedIsPending(t *testing.T) {
 		r.wantOneLog()
 	})
 }
+
+// Nobody knows then whether there still is an entry that the job could deliver.
+func TestARefusalWhoseRemovalGotNoAnswerIsNotPromisedToBeDelivered(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		var mute func()
+		r, p := newRigLogBehindProxy(t, db, func(c *bedsql.Config) {
+			c.LogTimeout = 300 * time.Millisecond
+			c.Storage = &hookedStorage{Storage: c.Storage, onRemove: func([]*txlog.Unit) error {
+				if mute != nil {
+					mute()
+				}
+				return nil
+			}}
+		})
+		r.account(1)
+		r.warm()
+		mute = func() {
+			mute = nil
+			p.Refuse()
+			p.Mute(execution(db))
+		}
+		_, err := r.wrapped.Exec("UPDATE account SET nosuch = 1")
+		if mute != nil {
+			t.Fatal("no removal was muted")
+		}
+		if pending := wantPending(t, err); !errors.Is(err, txlog.ErrInDoubt) || !pending.Refused || pending.Parked {
+			t.Errorf("the error is %#v, want it to say that the entry may be gone", pending)
+		}
+		if !holdsDriversOwn(db, err) || !strings.Contains(err.Error(), "nosuch") || strings.Contains(err.Error(), "will deliver") {
+			t.Errorf("the error is %v, want it to hold the refusal and to promise nothing", err)
+		}
+		p.Accept()
+		eventually(t, "the removal is made all the same", func() bool { return len(r.logs()) == 0 })
+	})
+}

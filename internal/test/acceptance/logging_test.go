@@ -91,7 +91,7 @@ func TestEveryRowOfTheRuleHoldsWhenTheLogIsWrittenAlongsideOrOnFailure(t *testin
 							case guarantee == bedsql.ExactlyOnce:
 								want = c.alongsideX
 							}
-							// What one leaves behind would be told of the next.
+							// What one leaves behind would count for the next.
 							if !t.Run(fmt.Sprintf("%s, entry %s, write %s", w.name, c.entry, c.write), func(t *testing.T) {
 								was := f.t
 								f.t = t

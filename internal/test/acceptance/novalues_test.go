@@ -229,7 +229,7 @@ func TestNoLogLineHoldsAValueThatTheLogsDatabaseQuotes(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := lines.String()
-		for _, want := range []string{"the entry could not be handed over", "what became of the unit could not be written to the log", "the write runs UNLOGGED"} {
+		for _, want := range []string{"the log did not confirm that the entry was handed over", "what became of the unit could not be written to the log", "the write runs UNLOGGED"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the log lines do not say %q:\n%s", want, text)
 			}

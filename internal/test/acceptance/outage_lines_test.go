@@ -89,10 +89,7 @@ func TestASecondDeliveryIsAnnouncedOnlyAtLeastOnce(t *testing.T) {
 				return found
 			}
 			eventually(t, "the application gave the removal up", func() bool { return len(lines("the job will find it")) == 1 })
-			tgt, err := target(r.db.Driver)(r.db.DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tgt := targetOf(t, r.db)
 			job, err := asyncjob.New(keepsAll{r.storage}, asyncjob.Targets{tgt.DataSource: tgt}, asyncjob.Config{
 				MaxDeliveryTryDelay: asyncjob.NoDelay, Lease: time.Second, ShutdownTimeout: 100 * time.Millisecond, Logger: r.cfg.Logger,
 			})

@@ -15,6 +15,9 @@ import (
 // one has them.
 func poolers(t *testing.T) map[string][]string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: needs PgBouncer and a postgres server")
+	}
 	prepares, err := testdb.PgBouncerPrepares()
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +29,7 @@ func poolers(t *testing.T) map[string][]string {
 }
 
 // Behind a pooler in transaction mode each transaction meets another session of
-// the server's, where a name that one connection gave may be another's, or nobody's.
+// the server, where a name that one connection gave may be another's, or unknown.
 func TestBehindAPoolerEveryWriteIsTheOneThatWasGiven(t *testing.T) {
 	t.Parallel()
 	const writers, rounds = 12, 12

@@ -14,8 +14,8 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// metBreaks are the places at which the connection breaks of who has just met
-// a receipt.
+// metBreaks are the places at which the connection breaks just after a receipt
+// was met.
 var metBreaks = map[string]string{"at its ROLLBACK": "ROLLBACK", "at the reading": "SELECT void"}
 
 func TestAReceiptThatIsMetIsAReceiptWhateverBreaksAfter(t *testing.T) {
@@ -111,10 +111,7 @@ func TestTheJobsConnectionThatBreaksBehindAReceiptParksNothing(t *testing.T) {
 				r.account(0, 0)
 				p.CutAfter(testproxy.Text("COMMIT"))
 				wantPending(t, r.fails(r.wrapped, addOne))
-				tgt, err := target(db.Driver)(r.db.DSN)
-				if err != nil {
-					t.Fatal(err)
-				}
+				tgt := targetOf(t, r.db)
 				tgt.Dialect = stepwise(tgt.Dialect)
 				job := r.jobFor(asyncjob.Targets{tgt.DataSource: tgt}, func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1 })
 				struck := p.CutBefore(testproxy.Text(broken))

@@ -95,10 +95,7 @@ func TestAJobThatLearnsThePlaceOfReceiptsTellsTheLogBeforeItDelivers(t *testing.
 			t.Fatalf("the place is known: %+v", u)
 		}
 		p.Accept()
-		tgt, err := target(db.Driver)(r.db.DSN)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tgt := targetOf(t, r.db)
 		tgt.Dialect = stepwise(tgt.Dialect)
 		p.CutAfter(testproxy.Text("COMMIT"))
 		r.jobFor(asyncjob.Targets{tgt.DataSource: tgt}).RunOnce(t.Context())

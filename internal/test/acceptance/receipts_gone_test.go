@@ -107,10 +107,7 @@ func TestATableOfReceiptsThatVanishesAndMayNotBeMadeIsSaidAndParksNothing(t *tes
 // jobOf is a job that reaches the target by another DSN.
 func (r *rig) jobOf(db testdb.DB) *asyncjob.Job {
 	r.t.Helper()
-	tgt, err := target(db.Driver)(db.DSN)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	tgt := targetOf(r.t, db)
 	return r.jobFor(asyncjob.Targets{tgt.DataSource: tgt}, func(c *asyncjob.Config) { c.UnknownDataSourceDelay = time.Millisecond })
 }
 

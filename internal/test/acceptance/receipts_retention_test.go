@@ -165,7 +165,7 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 			}
 		}
 		r.receiptsAge(time.Hour)
-		r.runOnce() // finds that their logs are gone
+		r.runOnce() // finds that their entries are gone
 		r.receiptsAge(attempt.DefaultRetention + time.Hour)
 		// Two jobs purge at the same time: the second deletes what the first
 		// has deleted, and where nothing is, InnoDB would lock the gap.
@@ -238,7 +238,7 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			if err := attempt.EraseReceipts(ctx, d, conn, ids[:erased]); err != nil {
+			if err := attempt.EraseReceipts(ctx, d, conn, receiptsOf(r), ids[:erased]); err != nil {
 				t.Fatalf("erasing waited: %v", err)
 			}
 			missing := func(_ context.Context, ids []string) ([]string, error) { return ids, nil }
@@ -257,7 +257,7 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 	})
 }
 
-// A receipt is kept for its retention from when a purge found its log gone,
+// A receipt is kept for its retention from when a purge found its entry gone,
 // however old it is by then, and a log that came back starts that anew.
 func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
 	t.Parallel()
@@ -303,9 +303,9 @@ func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
 		purge(0, all...)
 		inLog = false
 		purge(0, all...) // found gone
-		// Who wrote a new one is about to erase it.
+		// The writer of a new one is about to erase it.
 		if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE log_gone = 1"); n != 3 {
-			t.Errorf("the logs of %d receipts were found gone, want 3", n)
+			t.Errorf("the entries of %d receipts were found gone, want 3", n)
 		}
 		purge(time.Hour, all...)
 		inLog = true

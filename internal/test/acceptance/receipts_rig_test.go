@@ -115,7 +115,7 @@ func (r *rig) receiptTable() {
 
 // receiptsOf says how units of the rig's log are receipted.
 func receiptsOf(r *rig) attempt.Receipts {
-	return attempt.Receipts{LogID: r.storage.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention}
+	return attempt.Receipts{LogIdentity: r.storage.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention}
 }
 
 // receipts counts what is in the target's table of receipts.
@@ -150,8 +150,8 @@ func (r *rig) drain(job *asyncjob.Job) {
 	})
 }
 
-// eachProxied runs f against the databases that are reached over a network,
-// with a proxy between them and all who write exactly once.
+// eachProxied runs f against the databases that are reached over a network, with
+// a proxy between them and all exactly-once writers.
 func eachProxied(t *testing.T, f func(t *testing.T, r *rig, p *testproxy.Proxy, c *commits), change ...configChange) {
 	t.Helper()
 	eachServer(t, func(t *testing.T, db testdb.DB) {

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -111,6 +113,42 @@ func TestConcurrentWritersAndJobsOfOneLogDoNotDeadlock(t *testing.T) {
 			t.Errorf("the log's database met %d deadlocks", met)
 		}
 	})
+}
+
+// A statement to the log whose answer never comes must not hold up the job for
+// ever: a claim, or a question whether the data source is paused or limited, is
+// given up when a lease would be over, and the next round goes on.
+func TestAJobGoesOnWhenItsLogNeverAnswersAStatement(t *testing.T) {
+	t.Parallel()
+	for _, silent := range []string{"UPDATE transaction_log", "COMMIT", "SELECT paused, per_second FROM", "SELECT paused, per_second, next_slot"} {
+		t.Run(silent, func(t *testing.T) {
+			t.Parallel()
+			eachServer(t, func(t *testing.T, db testdb.DB) {
+				r, p := newRigLogBehindProxy(t, db)
+				r.account(0)
+				r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
+				target := targetOf(t, r.db)
+				job, err := asyncjob.New(r.cfg.Storage, asyncjob.Targets{target.DataSource: target}, asyncjob.Config{
+					Cron: "@every 1s", Lease: 2 * time.Second, MaxDeliveryTryDelay: asyncjob.NoDelay, Logger: quiet(),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				struck := p.Mute(testproxy.Text(silent))
+				running, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- job.Run(running) }()
+				defer func() {
+					stop()
+					if err := errors.Join(<-ended, job.Close()); err != nil {
+						t.Error(err)
+					}
+				}()
+				waitFor(t, "the log is asked", struck)
+				eventually(t, "the unit is delivered", func() bool { return r.balance(1) == 1 && len(r.logs()) == 0 })
+			})
+		})
+	}
 }
 
 // deadlocks counts those that the log's database has met in this test's own

@@ -79,6 +79,19 @@ func (r *rig) open(dsn string) *sql.DB {
 	return pool
 }
 
+// openTarget opens a target through a wrapped connector.
+func (r *rig) openTarget(tgt delivery.Target) *sql.DB {
+	r.t.Helper()
+	c, err := bedsql.NewConnector(tgt, r.cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	pool := sql.OpenDB(c)
+	pool.SetMaxOpenConns(testdb.MaxOpenConns)
+	r.t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
 // register registers a wrapped driver of the rig's kind under a name of its own.
 func (r *rig) register() (name string) {
 	r.t.Helper()
@@ -95,9 +108,10 @@ func register(driver string) func(string, bedsql.Config) error {
 		return mysql.Register
 	case testdb.DriverPostgres:
 		return postgres.Register
-	default:
+	case testdb.DriverSQLite:
 		return sqlite.Register
 	}
+	panic("no package for the driver " + driver)
 }
 
 func target(driver string) func(string) (delivery.Target, error) {
@@ -106,9 +120,19 @@ func target(driver string) func(string) (delivery.Target, error) {
 		return mysql.Target
 	case testdb.DriverPostgres:
 		return postgres.Target
-	default:
+	case testdb.DriverSQLite:
 		return sqlite.Target
 	}
+	panic("no package for the driver " + driver)
+}
+
+func targetOf(t testing.TB, db testdb.DB) delivery.Target {
+	t.Helper()
+	tgt, err := target(db.Driver)(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tgt
 }
 
 // freshLike makes another empty database of the same kind.
@@ -119,9 +143,10 @@ func freshLike(t testing.TB, db testdb.DB) testdb.DB {
 		return testdb.MySQL(t)
 	case testdb.DriverPostgres:
 		return testdb.Postgres(t)
-	default:
+	case testdb.DriverSQLite:
 		return testdb.SQLite(t)
 	}
+	panic("no databases for the driver " + db.Driver)
 }
 
 // exec runs statements on the bare driver.
@@ -227,10 +252,7 @@ func (r *rig) wantOneLog() *txlog.Unit {
 // job makes a job over the rig's log that delivers to the target without delay.
 func (r *rig) job(change ...func(*asyncjob.Config)) *asyncjob.Job {
 	r.t.Helper()
-	tgt, err := target(r.db.Driver)(r.db.DSN)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	tgt := targetOf(r.t, r.db)
 	return r.jobFor(asyncjob.Targets{tgt.DataSource: tgt}, change...)
 }
 

@@ -173,7 +173,7 @@ func TestRuleAContextThatEndedBeforeSendsAndLogsNothing(t *testing.T) {
 			t.Errorf("Stmt.Exec: %v, want the context's own error", err)
 		}
 		if adds != 0 {
-			t.Errorf("%d logs were written", adds)
+			t.Errorf("%d entries were written", adds)
 		}
 		r.wantBalances(100)
 	})
@@ -243,7 +243,7 @@ func TestRuleParametersThatCannotBeKeptAreRefusedBeforeAnythingRuns(t *testing.T
 		t.Errorf("%v does not name the parameter", err)
 	}
 	if adds != 0 {
-		t.Errorf("%d logs were written", adds)
+		t.Errorf("%d entries were written", adds)
 	}
 	r.wantBalances(100)
 }

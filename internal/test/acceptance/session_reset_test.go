@@ -149,3 +149,63 @@ func TestASettingThatIsPutBackInATransactionThatMayRollBackStaysPinned(t *testin
 	}
 	r.wantBalances(100)
 }
+
+func TestASettingThatOnlyLooksPutBackStaysPinned(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		away  string
+		back  []string
+		table string
+	}{
+		// The character set brings its default collation, not the one of the DSN.
+		testdb.DriverMySQL: {"SET character_set_connection = latin1", []string{"SET character_set_connection = utf8mb4"}, "account"},
+		// A list in quotes is one name.
+		testdb.DriverPostgres: {"SET search_path = pg_catalog", []string{`SET search_path = '"$user", public'`}, "public.account"},
+		// Ignored within a transaction.
+		testdb.DriverSQLite: {"PRAGMA foreign_keys = ON", []string{"BEGIN", "PRAGMA foreign_keys = OFF", "COMMIT"}, "account"},
+	}
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		adds := 0
+		r := newRig(t, db, func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
+		r.account(100)
+		c, conn := cases[db.Driver], r.conn()
+		r.must(conn, c.away)
+		for _, text := range c.back {
+			r.must(conn, text)
+		}
+		r.must(conn, "UPDATE "+c.table+" SET balance = ? WHERE id = ?", 1, 1)
+		if adds != 0 {
+			t.Errorf("%s, then %q: the write behind was logged", c.away, c.back)
+		}
+		r.wantBalances(1)
+	})
+}
+
+func TestAConnectionThatWasUsedRawIsClosedWhateverElsePinnedIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.Postgres(t))
+	r.wrapped.SetMaxOpenConns(1)
+	conn := r.conn()
+	backend := func(q interface {
+		QueryRowContext(context.Context, string, ...any) *sql.Row
+	}) (pid int) {
+		if err := q.QueryRowContext(context.Background(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	before := backend(conn)
+	r.must(conn, "SET statement_timeout = '7s'")
+	if err := conn.Raw(func(dc any) error {
+		_, err := dc.(*bedsql.Conn).Raw(context.Background())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if backend(r.wrapped) == before {
+		t.Error("the next user got the connection that was used raw")
+	}
+}

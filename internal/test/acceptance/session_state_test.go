@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -22,6 +23,22 @@ type sessionState struct {
 	// query: state is sent through Query.
 	query bool
 	write string
+}
+
+// conn is a connection whose session is in this state.
+func (s sessionState) conn(r *rig) *sql.Conn {
+	r.t.Helper()
+	conn := r.conn()
+	if !s.query {
+		r.must(conn, s.state)
+		return conn
+	}
+	rows, err := conn.QueryContext(context.Background(), s.state)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_ = rows.Close()
+	return conn
 }
 
 var sessionStates = []sessionState{
@@ -77,22 +94,12 @@ func TestSessionStatePinsItsConnection(t *testing.T) {
 				if db.Driver == testdb.DriverPostgres {
 					r.exec("CREATE SCHEMA other", "CREATE TABLE other.account (id INT, balance INT)", "INSERT INTO other.account VALUES (1, 1)")
 				}
-				ctx := context.Background()
-				conn := r.conn()
-				if s.query {
-					rows, err := conn.QueryContext(ctx, s.state)
-					if err != nil {
-						t.Fatal(err)
-					}
-					_ = rows.Close()
-				} else {
-					r.must(conn, s.state)
-				}
+				conn := s.conn(r)
 				for range 2 {
 					r.must(conn, s.write)
 				}
 				if adds != 0 {
-					t.Errorf("%d logs were written: a retry elsewhere would not see the session's state", adds)
+					t.Errorf("%d entries were written: a retry elsewhere would not see the session's state", adds)
 				}
 				if n := r.counters.PassedThrough.Load(); n != 2 {
 					t.Errorf("%d writes counted as passed through, want 2", n)
@@ -129,16 +136,7 @@ func TestPinnedRefuseMakesItAnError(t *testing.T) {
 					r.exec("CREATE SCHEMA other", "CREATE TABLE other.account (id INT, balance INT)")
 				}
 				ctx := context.Background()
-				conn := r.conn()
-				if s.query {
-					rows, err := conn.QueryContext(ctx, s.state)
-					if err != nil {
-						t.Fatal(err)
-					}
-					_ = rows.Close()
-				} else {
-					r.must(conn, s.state)
-				}
+				conn := s.conn(r)
 				if err := r.fails(conn, s.write); !errors.Is(err, bedsql.ErrPinned) || errors.Is(err, bedsql.ErrPending) {
 					t.Errorf("%v, want ErrPinned", err)
 				}
@@ -190,7 +188,7 @@ func TestAWriteThatReadsItsSessionIsNeverLogged(t *testing.T) {
 				}
 			}
 			if adds != 0 || int(r.counters.PassedThrough.Load()) != len(writes) {
-				t.Errorf("%d logs, %d counted as passed through; want 0 and %d", adds, r.counters.PassedThrough.Load(), len(writes))
+				t.Errorf("%d entries, %d counted as passed through; want 0 and %d", adds, r.counters.PassedThrough.Load(), len(writes))
 			}
 		})
 	}
@@ -207,7 +205,7 @@ func TestTransactionControlAsTextIsATransaction(t *testing.T) {
 		r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
 		r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 2, 2)
 		if adds != 0 {
-			t.Errorf("%d logs were written before COMMIT", adds)
+			t.Errorf("%d entries were written before COMMIT", adds)
 		}
 		r.must(conn, "/* a comment */ commit ;")
 		if adds != 1 {
@@ -241,7 +239,7 @@ func TestAutocommitOffIsATransactionWithoutABegin(t *testing.T) {
 	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
 	r.wantBalances(100, 100)
 	if adds != 0 {
-		t.Errorf("%d logs were written before COMMIT", adds)
+		t.Errorf("%d entries were written before COMMIT", adds)
 	}
 	r.must(conn, "COMMIT")
 	r.wantBalances(1, 100)
@@ -281,7 +279,7 @@ func TestAPinnedConnectionStaysPinnedInThePoolIfItIsConfiguredSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if adds != 0 || r.counters.PassedThrough.Load() != 2 {
-			t.Errorf("%d logs, %d counted as passed through; want 0 and 2", adds, r.counters.PassedThrough.Load())
+			t.Errorf("%d entries, %d counted as passed through; want 0 and 2", adds, r.counters.PassedThrough.Load())
 		}
 		r.wantBalances(2)
 	})
@@ -305,7 +303,7 @@ func TestWhatEndsWithItsTransactionDoesNotPin(t *testing.T) {
 	}
 	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 2, 1)
 	if adds != 2 || r.counters.PassedThrough.Load() != 0 {
-		t.Errorf("%d logs, %d counted as passed through; want 2 and 0", adds, r.counters.PassedThrough.Load())
+		t.Errorf("%d entries, %d counted as passed through; want 2 and 0", adds, r.counters.PassedThrough.Load())
 	}
 }
 

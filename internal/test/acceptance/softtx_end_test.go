@@ -2,7 +2,6 @@ package acceptance
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -120,31 +118,13 @@ func TestADriverThatPanicsInAStagedEndLeavesItEnded(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
 		r.account(1)
-		tgt, err := target(db.Driver)(db.DSN)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &panicking{Connector: tgt.Connector}
-		wrapped, err := bedsql.NewConnector(delivery.Target{Connector: c, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pool := sql.OpenDB(wrapped)
-		t.Cleanup(func() { _ = pool.Close() })
+		c, pool := r.openPanicking()
 		ctx, tx := staged(t)
 		if _, err := pool.ExecContext(ctx, addOne); err != nil {
 			t.Fatal(err)
 		}
-		at := "WHERE id = 1"
-		c.at.Store(&at)
-		func() {
-			defer func() {
-				if p := recover(); p != "the driver's" {
-					t.Errorf("the panic is %v, want the driver's", p)
-				}
-			}()
-			_ = tx.End(t.Context())
-		}()
+		c.panicAt("WHERE id = 1")
+		wantPanic(t, func() { _ = tx.End(t.Context()) })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		pending := wantPending(t, tx.End(ctx))
@@ -165,29 +145,14 @@ func TestADriverThatPanicsAtAWriteOfASoftTransactionIsReportedByItsEnd(t *testin
 			testdb.Each(t, func(t *testing.T, db testdb.DB) {
 				r := newRig(t, db, func(c *bedsql.Config) { c.Guarantee = bedsql.ExactlyOnce })
 				r.account(1)
-				tgt, err := target(db.Driver)(db.DSN)
-				if err != nil {
-					t.Fatal(err)
-				}
-				c := &panicking{Connector: tgt.Connector}
-				wrapped, err := bedsql.NewConnector(delivery.Target{Connector: c, DataSource: tgt.DataSource, Dialect: stepwise(tgt.Dialect), Settings: tgt.Settings}, r.cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				pool := sql.OpenDB(wrapped)
-				t.Cleanup(func() { _ = pool.Close() })
+				c, pool := r.openPanicking()
 				ctx, soft, err := bedsql.Begin(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				func() {
-					defer func() {
-						if p := recover(); p != "the driver's" {
-							t.Errorf("the panic is %v, want the driver's", p)
-						}
-					}()
+				wantPanic(t, func() {
 					if name == "write" {
-						c.at.Store(&at)
+						c.panicAt(at)
 						_, _ = pool.ExecContext(ctx, addOne)
 						return
 					}
@@ -202,9 +167,9 @@ func TestADriverThatPanicsAtAWriteOfASoftTransactionIsReportedByItsEnd(t *testin
 							t.Error(err)
 						}
 					}
-					c.at.Store(&at)
+					c.panicAt(at)
 					_, _ = conn.ExecContext(ctx, "COMMIT")
-				}()
+				})
 				pending := wantPending(t, soft.End(t.Context()))
 				if u := r.wantOneLog(); u.ID != pending.LogID {
 					t.Errorf("End reports %s, the log holds %s", pending.LogID, u.ID)

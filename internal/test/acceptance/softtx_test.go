@@ -201,7 +201,7 @@ func TestSoftTransactionCommitLeftPendingIsReportedByEnd(t *testing.T) {
 		}
 		pending := wantPending(t, st.End(context.Background()))
 		if pending.LogID != u.ID {
-			t.Errorf("End reports log %s, want %s", pending.LogID, u.ID)
+			t.Errorf("End reports entry %s, want %s", pending.LogID, u.ID)
 		}
 		r.runOnce()
 		r.wantBalances(10, 2)

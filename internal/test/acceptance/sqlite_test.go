@@ -17,8 +17,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Without BEGIN IMMEDIATE two who claim read first and then fail at their
-// write, or share.
+// Without BEGIN IMMEDIATE two claimers read first and then fail at their writes,
+// or share.
 func TestClaimersOfOneFileNeverShareAndNeverFail(t *testing.T) {
 	t.Parallel()
 	const workers, units, batch = 6, 240, 7

@@ -184,53 +184,43 @@ type Item struct {
 
 func TestStagedGormTransactionsRecord(t *testing.T) {
 	t.Parallel()
-	eachServer(t, func(t *testing.T, db testdb.DB) {
-		for _, mode := range gormModes {
-			t.Run(mode.name, func(t *testing.T) {
-				t.Parallel()
-				r := newRig(t, freshLike(t, db))
-				g := openGorm(t, r.db.Driver, r.register(), r.db.DSN, mode)
-				if err := g.AutoMigrate(&Item{}); err != nil {
-					t.Fatal(err)
-				}
-				ctx, st := staged(t)
-				g = g.WithContext(ctx)
-				must := func(err error) {
-					t.Helper()
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
-				create := func(on *gorm.DB, id string) error { return on.Create(&Item{ID: id, Name: "new"}).Error }
-				must(create(g, "a"))
-				must(g.Transaction(func(tx *gorm.DB) error {
-					must(create(tx, "b"))
-					inner := tx.Transaction(func(tx *gorm.DB) error {
-						must(create(tx, "dropped"))
-						return errors.New("changed my mind")
-					})
-					if inner == nil {
-						t.Error("the nested transaction succeeded")
-					}
-					return tx.Transaction(func(tx *gorm.DB) error { return create(tx, "c") })
-				}))
-				_ = g.Transaction(func(tx *gorm.DB) error {
-					must(create(tx, "dropped too"))
-					return errors.New("changed my mind")
-				})
-				must(g.Model(&Item{}).Where("id = ?", "a").Update("name", "changed").Error)
-				if n := r.count("SELECT COUNT(*) FROM items"); n != 0 {
-					t.Errorf("there are %d rows before End", n)
-				}
-				must(st.End(context.Background()))
-				var all []Item
-				must(g.Order("id").Find(&all).Error)
-				if fmt.Sprint(all) != "[{a changed} {b new} {c new}]" {
-					t.Errorf("there are %v", all)
-				}
-				r.wantNoLog()
-			})
+	eachGorm(t, []any{&Item{}}, func(t *testing.T, r *rig, g *gorm.DB) {
+		ctx, st := staged(t)
+		g = g.WithContext(ctx)
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
+		create := func(on *gorm.DB, id string) error { return on.Create(&Item{ID: id, Name: "new"}).Error }
+		must(create(g, "a"))
+		must(g.Transaction(func(tx *gorm.DB) error {
+			must(create(tx, "b"))
+			inner := tx.Transaction(func(tx *gorm.DB) error {
+				must(create(tx, "dropped"))
+				return errors.New("changed my mind")
+			})
+			if inner == nil {
+				t.Error("the nested transaction succeeded")
+			}
+			return tx.Transaction(func(tx *gorm.DB) error { return create(tx, "c") })
+		}))
+		_ = g.Transaction(func(tx *gorm.DB) error {
+			must(create(tx, "dropped too"))
+			return errors.New("changed my mind")
+		})
+		must(g.Model(&Item{}).Where("id = ?", "a").Update("name", "changed").Error)
+		if n := r.count("SELECT COUNT(*) FROM items"); n != 0 {
+			t.Errorf("there are %d rows before End", n)
+		}
+		must(st.End(context.Background()))
+		var all []Item
+		must(g.Order("id").Find(&all).Error)
+		if fmt.Sprint(all) != "[{a changed} {b new} {c new}]" {
+			t.Errorf("there are %v", all)
+		}
+		r.wantNoLog()
 	})
 }
 

@@ -83,10 +83,7 @@ func jobForAll(t testing.TB, rigs []*rig) *asyncjob.Job {
 	t.Helper()
 	targets := asyncjob.Targets{}
 	for _, r := range rigs {
-		tgt, err := target(r.db.Driver)(r.db.DSN)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tgt := targetOf(t, r.db)
 		targets[tgt.DataSource] = tgt
 	}
 	return rigs[0].jobFor(targets)

@@ -47,6 +47,9 @@ var writeForms = map[string][]form{
 		{text: "ANALYZE UPDATE account SET balance = balance + 1", rows: true},
 		{text: "SET STATEMENT max_statement_time = 10 FOR UPDATE account SET balance = balance + 1"},
 		{text: "/*!50000 UPDATE account SET balance = balance + 1 */"},
+		// ent's upsert, bun's bulk update
+		{text: "INSERT INTO `account` (`id`, `balance`) VALUES (1, 0) ON DUPLICATE KEY UPDATE `balance` = COALESCE(`account`.`balance`, 0) + 1, `id` = LAST_INSERT_ID(`account`.`id`)"},
+		{text: "UPDATE `account` AS `a`, (SELECT 1 AS `id`, 1 AS `n`) AS `_data` SET `a`.`balance` = `a`.`balance` + `_data`.`n` WHERE (`a`.`id` = `_data`.`id`)"},
 	},
 	testdb.DriverPostgres: {
 		{text: "/* outer /* inner */ */ UPDATE account SET balance = balance + 1"},
@@ -58,6 +61,10 @@ var writeForms = map[string][]form{
 		{text: "UPDATE ONLY account SET balance = balance + 1"},
 		{text: "EXPLAIN ANALYZE UPDATE account SET balance = balance + 1", rows: true},
 		{text: "EXPLAIN (ANALYZE, COSTS OFF) DELETE FROM account WHERE id = 99", rows: true},
+		// ent's upsert, bun's bulk update, sqlc's bulk insert
+		{text: `INSERT INTO "account" ("id", "balance") VALUES (1, 0) ON CONFLICT ("id") DO UPDATE SET "balance" = COALESCE("account"."balance", 0) + 1 RETURNING "id"`, rows: true},
+		{text: `WITH "_data" ("id", "n") AS (VALUES (1::int, 1::int)) UPDATE "account" AS "a" SET "balance" = "a"."balance" + _data."n" FROM _data WHERE ("a"."id" = _data."id")`},
+		{text: "-- name: CreateAccounts :many\nINSERT INTO account (id, balance) SELECT unnest(ARRAY[20, 21]), unnest(ARRAY[1, 2]) RETURNING id", rows: true},
 	},
 	testdb.DriverSQLite: {
 		{text: "REPLACE INTO account VALUES (8, 8)"},
@@ -216,7 +223,7 @@ func TestSeveralStatementsInOneTextPassThroughWithAWarning(t *testing.T) {
 		r.must(r.wrapped, "UPDATE account SET balance = 1; UPDATE account SET balance = balance + 1")
 		r.wantBalances(2)
 		if adds != 0 {
-			t.Errorf("%d logs were written: one error could not say which of them ran", adds)
+			t.Errorf("%d entries were written: one error could not say which of them ran", adds)
 		}
 		if n := r.counters.PassedThrough.Load(); n != 1 {
 			t.Errorf("%d counted as passed through, want 1", n)
@@ -230,7 +237,7 @@ func TestSeveralStatementsInOneTextPassThroughWithAWarning(t *testing.T) {
 		// A semicolon alone does not make several.
 		r.must(r.wrapped, "UPDATE account SET balance = 3;")
 		if adds != 1 {
-			t.Errorf("%d logs for one statement with a semicolon at its end, want 1", adds)
+			t.Errorf("%d entries for one statement with a semicolon at its end, want 1", adds)
 		}
 		// Several reads are no writes.
 		before := r.counters.PassedThrough.Load()
@@ -260,7 +267,7 @@ func TestLoadDataLocalPassesThrough(t *testing.T) {
 		t.Errorf("RowsAffected = %d, %v; want 2", n, err)
 	}
 	if adds != 0 {
-		t.Errorf("%d logs were written", adds)
+		t.Errorf("%d entries were written", adds)
 	}
 	r.wantBalances(100, 200)
 }
@@ -291,7 +298,7 @@ func TestCopyPassesThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	if adds != 0 {
-		t.Errorf("%d logs were written", adds)
+		t.Errorf("%d entries were written", adds)
 	}
 	r.wantBalances(100)
 }

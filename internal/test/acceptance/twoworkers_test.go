@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -15,7 +16,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// The number of logs that two processes share. SQLite has one writer at a
+// The number of entries that two processes share. SQLite has one writer at a
 // time for all of them, and a sync to disk for each.
 const (
 	manyLogs   = 5000
@@ -29,15 +30,12 @@ func logsFor(db testdb.DB) int {
 	return manyLogs
 }
 
-// abandon writes n logs of writers that vanished: one statement each, with
+// abandon writes n entries of writers that vanished: one statement each, with
 // the number of the log, from 1, as its first parameter and then args. Their
 // leases are made to have run out, all at once, so that nobody finds a part.
 func (r *rig) abandon(n int, query string, args ...any) {
 	r.t.Helper()
-	tgt, err := target(r.db.Driver)(r.db.DSN)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	tgt := targetOf(r.t, r.db)
 	units := make([]*txlog.Unit, n)
 	for i := range units {
 		values := []driver.NamedValue{{Ordinal: 1, Value: int64(i + 1)}}
@@ -56,7 +54,11 @@ func (r *rig) abandon(n int, query string, args ...any) {
 	if err := r.storage.Add(context.Background(), time.Minute, units...); err != nil {
 		r.t.Fatal(err)
 	}
-	r.execLog("UPDATE transaction_log SET lease_until = 1, next_try_time = 1")
+	ids := make([]string, n) // not the entries whose removal behind their callers is under way
+	for i, u := range units {
+		ids[i] = u.ID
+	}
+	r.execLog("UPDATE transaction_log SET lease_until = 1, next_try_time = 1 WHERE id IN ('" + strings.Join(ids, "', '") + "')")
 }
 
 // jobFile is a configuration of bed-job for the rig.
@@ -98,7 +100,7 @@ func (r *rig) blockTable(name string) (free func()) {
 // left is how many rows the log has.
 func (r *rig) left() int { return r.countLog("SELECT COUNT(*) FROM transaction_log") }
 
-// owners is how many jobs and writers own logs at this moment. The tokens of a
+// owners is how many jobs and writers own entries at this moment. The tokens of a
 // process's claims have all but their last three digits in common.
 func (r *rig) owners() int {
 	return r.countLog(fmt.Sprintf("SELECT COUNT(DISTINCT SUBSTR(lease_token, 1, 33)) FROM transaction_log WHERE lease_token IS NOT NULL AND lease_until > %d",
@@ -168,7 +170,7 @@ func TestTwoJobProcessesDeliverEachLogOnce(t *testing.T) {
 			t.Errorf("the processes say they delivered %d, want %d", total, n)
 		}
 		if rows, different := r.count("SELECT COUNT(*) FROM applied"), r.count("SELECT COUNT(DISTINCT log_no) FROM applied"); rows != n || different != n {
-			t.Errorf("%d applications of %d logs, want each of %d once", rows, different, n)
+			t.Errorf("%d applications of %d entries, want each of %d once", rows, different, n)
 		}
 		r.wantNoLog()
 	})
@@ -245,7 +247,7 @@ func TestAJobProcessThatIsTerminatedGivesBackWhatItHadClaimed(t *testing.T) {
 			t.Errorf("the other one ended with status %d", status)
 		}
 		if rows, different := r.count("SELECT COUNT(*) FROM applied"), r.count("SELECT COUNT(DISTINCT log_no) FROM applied"); rows != n || different != n {
-			t.Errorf("%d applications of %d logs, want each of %d once", rows, different, n)
+			t.Errorf("%d applications of %d entries, want each of %d once", rows, different, n)
 		}
 		r.wantNoLog()
 	})

@@ -31,7 +31,7 @@ func on(t *testing.T, c *testdb.Cluster) *world {
 	asked := targets[0] // and answering with all that any node has committed
 	asked.DSN += "&wsrep_sync_wait=1"
 	w := newWorld(t, asked.Open(t), places)
-	w.settled = c.AwaitWhole
+	w.recovered = c.AwaitWhole
 	return w
 }
 

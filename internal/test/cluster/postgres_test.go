@@ -68,7 +68,7 @@ func TestBehindPgBouncerAPromotedStandbyHasWhatTheApplicationsWereTold(t *testin
 	}
 	primary, standby, db := pair(t)
 	logDB := testdb.Postgres(t)
-	// Two poolers, of which one leads to a server that takes writes.
+	// Two poolers, one of which leads to a server that takes writes.
 	first, second := testdb.PgBouncer(t, db), testdb.PgBouncer(t, db.Via(standby.Addr()))
 	either := place{testdb.AtEither(db, first, second), testdb.PgBouncer(t, logDB)}
 	w := newWorld(t, either.target.Open(t), []place{either, either, either})

@@ -226,10 +226,10 @@ func (n *tally) journal(line int64, err error, s *site, kind string) {
 type world struct {
 	t     *testing.T
 	sites []*site
-	// bare asks a node that is always there, once all is settled.
-	bare    *sql.DB
-	settled func()
-	tally   tally
+	// bare asks a node that is always there, once all is recovered.
+	bare      *sql.DB
+	recovered func()
+	tally     tally
 }
 
 const ddl = "CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL)"
@@ -237,7 +237,7 @@ const ddl = "CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL)"
 // newWorld has a site for each place; bare is a pool of the bare driver.
 func newWorld(t *testing.T, bare *sql.DB, places []place) *world {
 	t.Helper()
-	w := &world{t: t, bare: bare, settled: func() {}}
+	w := &world{t: t, bare: bare, recovered: func() {}}
 	statements := []string{ddl, "CREATE TABLE journal (id BIGINT PRIMARY KEY, n INT NOT NULL)"}
 	for id := range accounts {
 		statements = append(statements, fmt.Sprintf("INSERT INTO account VALUES (%d, 0)", id+1))
@@ -338,7 +338,7 @@ func (w *world) drain() {
 // check compares the accounts with what was told.
 func (w *world) check() {
 	w.t.Helper()
-	w.settled()
+	w.recovered()
 	for i := range accounts {
 		var balance int64
 		if err := w.bare.QueryRow(fmt.Sprint("SELECT balance FROM account WHERE id = ", i+1)).Scan(&balance); err != nil {
@@ -356,7 +356,7 @@ func (w *world) check() {
 	}
 }
 
-// checkJournal looks for each line that was told of, once.
+// checkJournal looks for each line that an application was told of, once.
 func (w *world) checkJournal() {
 	w.t.Helper()
 	rows, err := w.bare.Query("SELECT id, n FROM journal")

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"database/sql"
 	"os"
 	"os/exec"
 	"testing"
@@ -14,8 +15,18 @@ func tidb(t *testing.T) (dsn string, there bool) {
 	t.Helper()
 	if dsn = os.Getenv("BED_TEST_TIDB_DSN"); dsn == "" {
 		t.Log("runs by make test-tidb")
+		return "", false
 	}
-	return dsn, dsn != ""
+	// As a cluster of TiDB's is set up; its store in memory is not.
+	admin, err := sql.Open(testdb.DriverMySQL, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close() }()
+	if _, err := admin.Exec("SET GLOBAL tidb_txn_mode = 'pessimistic'"); err != nil {
+		t.Fatal(err)
+	}
+	return dsn, true
 }
 
 func TestOnTiDBSumsAreExactAndTheLogIsEmptied(t *testing.T) {

@@ -31,6 +31,8 @@ type Kit struct {
 	Target    func(dsn string) (delivery.Target, error)
 	// Split takes bedDataSource out of a DSN.
 	Split func(dsn string) (name, bare string, err error)
+	// Neutral holds the parameters of testdata/dsn's list of neutral ones.
+	Neutral map[string]bool
 	// Code gives the class of an error of the server's that has this code, as
 	// testdata/errors writes it.
 	Code func(code string) delivery.Class
@@ -58,10 +60,11 @@ type Kit struct {
 	RollbackFails bool
 }
 
-// Exercise runs the suite. The test that calls it must not be parallel: the
-// environment has a say in DSNs.
+// Exercise runs the suite. The test that calls it must not be parallel: DSNs
+// depend on the environment.
 func Exercise(t *testing.T, k Kit) {
 	t.Run("DSN", k.dsns)
+	t.Run("neutral parameters", k.neutral)
 	t.Run("code", k.codes)
 	t.Run("statement", k.statements)
 	t.Run("no answer", k.noAnswer)
@@ -115,6 +118,30 @@ func (k *Kit) dsns(t *testing.T) {
 		}
 		return strings.ReplaceAll(text, wd, "$PWD")
 	})
+}
+
+// The list that the code reads is the one that is documented, with a reason for
+// each.
+func (k *Kit) neutral(t *testing.T) {
+	t.Parallel()
+	list, err := os.ReadFile("../../testdata/dsn/" + k.Name + "-neutral.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := 0
+	for line := range strings.Lines(string(list)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "# ") {
+			continue
+		}
+		name, reason, _ := strings.Cut(line, " ")
+		if reason == "" || name != strings.ToLower(name) || !k.Neutral[name] {
+			t.Errorf("%q has no reason, is not in lower case, or is not read", line)
+		}
+		names++
+	}
+	if names != len(k.Neutral) {
+		t.Errorf("the list has %d parameters, the code %d", names, len(k.Neutral))
+	}
 }
 
 func (k *Kit) dial(t *testing.T) {
@@ -266,7 +293,7 @@ func (k *Kit) failedDial(t *testing.T) {
 	}
 }
 
-// What is said of an open transaction after an error is true of it.
+// After an error the dialect says what is true of an open transaction.
 func (k *Kit) lost(t *testing.T) {
 	t.Parallel()
 	lost := k.Dialect.TransactionLost

@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// Server is how sessions of a server are looked at and stopped.
+// Server is how sessions of a server are observed and stopped.
 type Server struct {
 	// ID asks a session for its number, Sleep makes it wait for a minute, and
 	// Asleep asks another whether %d sleeps.

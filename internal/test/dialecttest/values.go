@@ -26,8 +26,8 @@ type Values struct {
 	Marker, Shown string
 	// Returning is whether an INSERT gives Shown back itself.
 	Returning bool
-	// SameErrors: what cannot be stored directly cannot be from the log either,
-	// and is refused.
+	// SameErrors: what cannot be stored directly cannot be stored from the log
+	// either, and is refused.
 	SameErrors bool
 	// Skip leaves a value out.
 	Skip func(column string, v any) bool
@@ -52,8 +52,8 @@ func Replayed(d *delivery.Dialect, v any) (any, error) {
 	return args[0].Value, nil
 }
 
-// Every value is inserted directly and as it comes back from the log. Where the
-// first is taken the second must be stored the same.
+// Every value is inserted directly and as it comes back from the log. If the
+// database takes the first, it must store the second the same.
 func (k *Kit) values(t *testing.T) {
 	t.Parallel()
 	for mode, param := range k.Values.Modes {

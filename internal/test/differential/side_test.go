@@ -21,8 +21,9 @@ type side struct {
 	pool   *sql.DB
 	conn   *sql.Conn
 	tx     *sql.Tx
-	// A BEGIN sent as text is open, as far as the program tells. SQLite locks out
-	// who looks at the tables meanwhile, wholly if a second BEGIN EXCLUSIVE failed.
+	// A BEGIN sent as text is open, as far as the program knows. SQLite locks out
+	// those who look at the tables meanwhile, wholly if a second BEGIN EXCLUSIVE
+	// failed.
 	byText   bool
 	prepared map[string]*sql.Stmt // used again for the same text
 	// The receipt stands before the write in the text of the simple protocol, so
@@ -223,9 +224,9 @@ var isWrite = regexp.MustCompile(`(?i)^\s*(INSERT|REPLACE|UPDATE|DELETE|WITH)\b`
 
 var madeType = regexp.MustCompile(`(?i)((?:OID |"\w+" ))[1-9]\d{4,}\b`)
 
-// describe reads rows to their end: columns with all that is told of their
+// describe reads rows to their end: columns with all that is known of their
 // types, and values with theirs. Of rows that fail it is the error alone: the
-// wrapper reads those of a write before it answers, and so knows it earlier.
+// wrapper reads those of a write before it answers, and so learns it earlier.
 func describe(rows *sql.Rows, failure func(error) string) (string, error) {
 	defer func() { _ = rows.Close() }()
 	var b strings.Builder

@@ -2,16 +2,54 @@ package testdb
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
+	"testing"
+	"time"
 )
 
 // FakeTime gives the options of a private server whose clock is off by a difference
 // ("+60s"), by libfaketime.
 func FakeTime(difference string) (options []string, err error) {
+	options, err = preload()
+	return append(options, envOption+"FAKETIME="+difference), err
+}
+
+// FakeClock gives the options of a private server whose clock can be set while it
+// runs, by libfaketime: set makes it differ from the machine's, forwards or back,
+// from the server's next look at it.
+func FakeClock(t testing.TB) (options []string, set func(difference time.Duration) error, err error) {
+	t.Helper()
+	options, err = preload()
+	if err != nil {
+		return nil, nil, err
+	}
+	// Not t.TempDir: that is closed to the account that the server runs as.
+	dir, err := os.MkdirTemp("", dirPrefix) //nolint:usetesting // for that reason
+	if err != nil {
+		return nil, nil, err
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the server reads it
+		return nil, nil, err
+	}
+	file := filepath.Join(dir, "clock")
+	set = func(difference time.Duration) error {
+		next := file + ".next"
+		if err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", difference.Seconds()), 0o644); err != nil { //nolint:gosec // the same
+			return err
+		}
+		return os.Rename(next, file) // nobody reads half of it
+	}
+	return append(options, envOption+"FAKETIME_TIMESTAMP_FILE="+file, envOption+"FAKETIME_NO_CACHE=1"), set, set(0)
+}
+
+func preload() (options []string, err error) {
 	for _, pattern := range []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1"} {
 		if found, _ := filepath.Glob(pattern); len(found) > 0 {
 			return []string{
-				envOption + "LD_PRELOAD=" + found[0], envOption + "FAKETIME=" + difference,
+				envOption + "LD_PRELOAD=" + found[0],
 				// What the server waits for is not off.
 				envOption + "FAKETIME_DONT_FAKE_MONOTONIC=1", envOption + "DONT_FAKE_MONOTONIC=1",
 			}, nil

@@ -201,8 +201,8 @@ func (i *instance) resume() error {
 	return i.proc.resume()
 }
 
-// close ends the server and removes its data, in which nobody is interested
-// any more: there is no need for an orderly end.
+// close ends the server and removes its data, which nobody needs any more: an
+// orderly end is not necessary.
 func (i *instance) close() error {
 	err := i.kill()
 	releaseSharedMemory(filepath.Join(i.dir, "data"))

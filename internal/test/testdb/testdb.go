@@ -107,7 +107,11 @@ func Postgres(t testing.TB) DB {
 // and with a busy timeout of five seconds, as an application would have it.
 func SQLite(t testing.TB) DB {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "test.db")
+	return SQLiteAt(filepath.Join(t.TempDir(), "test.db"))
+}
+
+// SQLiteAt is a SQLite database in a file of a name.
+func SQLiteAt(path string) DB {
 	return DB{
 		Driver: DriverSQLite,
 		DSN:    "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)",

@@ -101,6 +101,13 @@ func (p *Proxy) Count(match func(message []byte) bool) func() int {
 	}
 }
 
+// Forget drops the faults that have not struck.
+func (p *Proxy) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rules = nil
+}
+
 func (p *Proxy) add(k kind, match func([]byte) bool) *rule {
 	return p.addRule(newRule(k, match))
 }

@@ -1,0 +1,79 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// A pooler answers in the place of a server that it has lost, with an error that
+// ends the session, and does not know what became of what it had passed on.
+func TestWhatAPoolerAnswersForAServerThatItLostIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	poolers(t)
+	for _, at := range []string{"COMMIT", "INSERT INTO bed_receipt", "INSERT INTO transaction_log"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			direct, logDirect := testdb.Postgres(t), testdb.Postgres(t)
+			target, log := testproxy.New(t, direct.Addr()), testproxy.New(t, logDirect.Addr())
+			r := newRigWithLog(t, testdb.PgBouncer(t, direct.Via(target.Addr())), logDirect, exactlyOnce)
+			r.bare = direct.Open(t)
+			storage, err := txlog.Open(t.Context(), testdb.DriverPostgres, testdb.PgBouncer(t, logDirect.Via(log.Addr())).DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = storage.Close() })
+			r.cfg.Storage = storage
+			r.wrapped = r.open(r.db.DSN)
+			r.account(0)
+			cut := target
+			if at == "INSERT INTO transaction_log" {
+				cut = log
+			}
+			increments, lost := 0, 0
+			for i := range 40 {
+				struck := cut.CutAfter(testproxy.Text(at))
+				err := func() error {
+					if i%2 == 0 {
+						_, err := r.wrapped.Exec(addOne)
+						return err
+					}
+					tx, err := r.wrapped.Begin()
+					if err != nil {
+						return err
+					}
+					defer func() { _ = tx.Rollback() }()
+					if _, err := tx.Exec(addOne); err != nil {
+						return err
+					}
+					return tx.Commit()
+				}()
+				select {
+				case <-struck:
+					lost++
+				default:
+				}
+				cut.Forget()
+				if err == nil || errors.Is(err, bedsql.ErrPending) {
+					increments++
+				} else {
+					t.Logf("told as not done: %v", err)
+				}
+			}
+			if lost == 0 || increments == 0 {
+				t.Errorf("%d answers were lost, %d writes were told as done", lost, increments)
+			}
+			job := r.job()
+			eventually(t, "the job empties the log", func() bool {
+				_, _ = job.RunOnce(context.Background()) // its connections may be lost too
+				return r.left() == 0
+			})
+			r.wantBalances(increments)
+		})
+	}
+}
