@@ -108,7 +108,7 @@ func TestEveryMutantOfTheModelNamesItsConfigurationAndClaim(t *testing.T) {
 	for _, c := range table(t, "configurations.txt", 3) {
 		configurations[c[0]] = true
 	}
-	claims := names(text, `CLAIM\((\w+), `)
+	claims := append(names(text, `CLAIM\((\w+), `), names(text, `ltl (\w+)`)...)
 	var mutants []string
 	for _, m := range table(t, "mutants.txt", 5) {
 		mutants = append(mutants, m[0])

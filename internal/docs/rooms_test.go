@@ -2,12 +2,14 @@ package docs
 
 import (
 	"bytes"
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -16,14 +18,6 @@ const (
 	mostLines = 450
 	mostFiles = 3
 )
-
-// toSplit are types that still have to be split: take them off, add none.
-var toSplit = map[string]bool{
-	"console.Console":                  true,
-	"cmd/bed-job/internal/cli.decoder": true,
-	"cmd/bed-job/internal/cli.app":     true,
-	"internal/besteffort.Deliverer":    true,
-}
 
 // eachGoFile calls f for every Go file of the project.
 func eachGoFile(t *testing.T, f func(path string, text []byte)) {
@@ -53,6 +47,52 @@ func eachGoFile(t *testing.T, f func(path string, text []byte)) {
 	}
 	if files < 100 {
 		t.Errorf("only %d Go files were found", files)
+	}
+}
+
+// What docs/architecture.md tells a reader to touch is there under that name.
+func TestWhereToAddNamesWhatThereIs(t *testing.T) {
+	t.Parallel()
+	var paths strings.Builder
+	words := map[string]bool{}
+	word := regexp.MustCompile(`\w+`)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && (path != root && strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules") {
+			return cmp.Or(err, fs.SkipDir)
+		}
+		paths.WriteString(filepath.ToSlash(strings.TrimPrefix(path, root)) + "\n")
+		if filepath.Ext(path) != ".go" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		for _, w := range word.FindAllString(string(text), -1) {
+			words[w] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := regexp.MustCompile(`^[\w/-]+(\.(go|txt|sql|sh|md|html|json|yml)|/[\w-]+)$`)
+	identifier := regexp.MustCompile(`^(\w+\.)?[A-Za-z]\w+$`)
+	named := 0
+	for _, m := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(section(t, read(t, "docs/architecture.md"), "Where to add"), -1) {
+		switch name := m[1]; {
+		case strings.Contains(name, "NAME"):
+		case file.MatchString(name):
+			named++
+			if !strings.Contains(paths.String(), "/"+name+"\n") {
+				t.Errorf("docs/architecture.md names the file %s, which is not there", name)
+			}
+		case identifier.MatchString(name):
+			named++
+			if _, last, ok := strings.Cut(name, "."); ok && !words[last] || !ok && !words[name] {
+				t.Errorf("docs/architecture.md names %s, which no Go file has", name)
+			}
+		}
+	}
+	if named < 100 {
+		t.Errorf("only %d names were found", named)
 	}
 }
 
@@ -90,7 +130,7 @@ func TestMethodsStandWithTheirType(t *testing.T) {
 	})
 	for name, files := range at {
 		name = filepath.ToSlash(strings.TrimPrefix(name, root+string(filepath.Separator)))
-		if len(files) > mostFiles && !toSplit[name] {
+		if len(files) > mostFiles {
 			t.Errorf("the methods of %s stand in %d files, %d are the most: split the type", name, len(files), mostFiles)
 		}
 	}
