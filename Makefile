@@ -4,9 +4,12 @@ TESTFLAGS ?=
 # How long make fuzz spends on each DSN variant and target: make fuzz TIME=10m
 TIME ?= 1m
 # How long make soak makes faults for, and the seed of what it writes and breaks:
-# make soak DURATION=3h SEED=7
+# make soak DURATION=3h SEED=7; the mean pause of each of its 16 writers (100ms) and
+# the mean time between faults (600ms): make soak PAUSE=10ms BETWEEN=3s
 DURATION ?= 30m
 SEED ?=
+PAUSE ?= $(BED_SOAK_PAUSE)
+BETWEEN ?= $(BED_SOAK_BETWEEN)
 # How many histories make simulate tries: make simulate SEEDS=100000 SEED=1
 SEEDS ?= 3000
 # Flags of the benchmark: make bench BENCHFLAGS='-sections drain'
@@ -16,7 +19,7 @@ export PKG TESTFLAGS
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help test screenshots test-mysql-path test-cluster test-tidb test-short model mutants cover fuzz simulate soak bench bench-quick lint fmt vet demo clean
+.PHONY: help test screenshots test-mysql-path test-cluster test-tidb test-short model mutants cover fuzz simulate soak pressure endurance bench bench-quick lint fmt vet demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,8 +58,14 @@ fuzz: ## look for what tests do not know, TIME (1m) for each: random statements 
 simulate: ## run SEEDS (3000) seeded histories of the real code over servers in memory, from SEED on
 	BED_SIMULATE=$(SEEDS) BED_SIMULATE_SEED=$(SEED) go test -count=1 -timeout 0 -v ./internal/test/simulation
 
-soak: ## write under faults of every kind for DURATION (30m) from a SEED, and judge what came of it
-	@scripts/soak.sh $(DURATION) $(SEED)
+soak: ## write, with a PAUSE (100ms), under faults of every kind, one BETWEEN (600ms) others, for DURATION (30m) from a SEED, and judge what came of it
+	@BED_SOAK_PAUSE='$(PAUSE)' BED_SOAK_BETWEEN='$(BETWEEN)' scripts/soak.sh $(DURATION) $(SEED)
+
+pressure: ## drain while a snapshot is held in the log's database, for DURATION (30m), with figures (docs/scale.md)
+	BED_TEST_PRESSURE=$(DURATION) go test -count=1 -timeout 0 -v -run Pressure ./internal/test/capacity
+
+endurance: ## write for DURATION (30m) with an outage of a sixth of it, and judge memory and backlog (docs/scale.md)
+	BED_TEST_ENDURANCE=$(DURATION) go test -count=1 -timeout 0 -v -run Endurance ./internal/test/capacity
 
 bench: ## measure delivery beside the bare driver and others, in about ten minutes (docs/benchmarks.md)
 	@scripts/bench.sh $(BENCHFLAGS)
