@@ -287,7 +287,7 @@ func TestPoint15_ADriverThatPanicsGivesTheLeaseUp(t *testing.T) {
 		}
 		return nil
 	}}
-	s := newSet(t, f, func(c *bedsql.Config) { c.Lease = 100 * time.Millisecond })
+	s := newSet(t, f, func(c *bedsql.Config) { c.Lease = time.Second })
 	func() {
 		defer func() {
 			if p := recover(); p != "the driver's own" {

@@ -213,6 +213,7 @@ func (m *matrix) drain() {
 	}
 	defer func() { _ = job.Close() }()
 	for deadline := time.Now().Add(patience); ; {
+		m.a.logAge(2 * crashLease)
 		_, err := job.RunOnce(context.Background())
 		logs := m.a.logs()
 		if len(logs) == 0 {
@@ -226,6 +227,6 @@ func (m *matrix) drain() {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("the job did not empty the log: %+v (the last round: %v)", logs[0], err)
 		}
-		time.Sleep(5 * time.Millisecond) // until the lease of who was killed is over
+		time.Sleep(5 * time.Millisecond) // until the server has noticed who is gone
 	}
 }

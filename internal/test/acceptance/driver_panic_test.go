@@ -101,7 +101,7 @@ func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachServer(t, func(t *testing.T, db testdb.DB) {
-				r := newRig(t, db, exactlyOnce, func(c *bedsql.Config) { c.Lease = 300 * time.Millisecond })
+				r := newRig(t, db, exactlyOnce, func(c *bedsql.Config) { c.Lease = 2 * time.Second })
 				r.receiptTable()
 				r.account(0, 0)
 				c, pool := r.openPanicking()
@@ -132,7 +132,7 @@ func stepwise(d *delivery.Dialect) *delivery.Dialect {
 
 func TestStagedAPanicOfOneDriverComesBackToTheCallerOfEnd(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, testdb.MySQL(t), exactlyOnce, func(c *bedsql.Config) { c.Lease = 300 * time.Millisecond })
+	r := newRig(t, testdb.MySQL(t), exactlyOnce, func(c *bedsql.Config) { c.Lease = 2 * time.Second })
 	r.receiptTable()
 	r.account(0, 0)
 	c, pool := r.openPanicking()

@@ -278,8 +278,7 @@ func (w *world) time(t *rapid.T) {
 func (w *world) pass(d time.Duration) {
 	w.now += d
 	w.r.receiptsAge(d)
-	ms := d.Milliseconds()
-	w.r.execLog(fmt.Sprintf("UPDATE transaction_log SET creation_time = creation_time - %d, next_try_time = next_try_time - %d, lease_until = lease_until - %d", ms, ms, ms))
+	w.r.logAge(d)
 }
 
 // operator retries or discards a unit.

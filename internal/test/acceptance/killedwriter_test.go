@@ -91,7 +91,7 @@ func writeStaged(ctx context.Context, pool *sql.DB, statements []string) error {
 }
 
 // writerLease is how long a killed writer's log stays its own.
-const writerLease = time.Second
+const writerLease = 3 * time.Second
 
 // writer starts the program "writer" on the rig's target and a log.
 func (r *rig) writer(log testdb.DB, statements ...string) *process {

@@ -63,7 +63,7 @@ func (r *rig) wantUntouched(u *txlog.Unit) {
 func TestTheJobLeavesABusyWriterAlone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		const lease = 400 * time.Millisecond
+		const lease = 1500 * time.Millisecond
 		r := newRig(t, db, func(c *bedsql.Config) { c.Lease = lease })
 		r.account(1)
 		free := r.blockRow(1)
@@ -130,7 +130,7 @@ func TestAPendingWriteIsTheJobsAtOnce(t *testing.T) {
 
 // lostLease is a writer's configuration under which its lease runs out.
 func lostLease(c *bedsql.Config) {
-	c.Lease = 200 * time.Millisecond
+	c.Lease = time.Second
 	c.Storage = &hookedStorage{Storage: c.Storage, onRenew: func() error { return errors.New("the log does not answer") }}
 }
 

@@ -249,7 +249,7 @@ func TestASyntaxErrorIsNotSwallowedWithItsUnit(t *testing.T) {
 	gone := errors.New("the log is gone")
 	r := newRig(t, testdb.MySQL(t), func(c *bedsql.Config) {
 		c.Storage = &hookedStorage{Storage: c.Storage, onRemove: func([]*txlog.Unit) error { return gone }}
-		c.Lease = 100 * time.Millisecond
+		c.Lease = 2 * time.Second
 	})
 	r.account(1, 2)
 	ctx, soft, err := bedsql.Begin(context.Background())

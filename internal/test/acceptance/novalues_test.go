@@ -220,7 +220,7 @@ func TestNoLogLineHoldsAValueThatTheLogsDatabaseQuotes(t *testing.T) {
 		if err := tx.End(t.Context()); err == nil {
 			t.Fatal("End reports nothing")
 		}
-		job := r.job(func(c *asyncjob.Config) { c.Logger, c.Lease = lines.logger(), 300*time.Millisecond })
+		job := r.job(func(c *asyncjob.Config) { c.Logger, c.Lease = lines.logger(), 2*time.Second })
 		if _, err := job.RunOnce(t.Context()); err == nil || strings.Contains(err.Error(), secretValue) {
 			t.Errorf("the job ended with %v", err)
 		}

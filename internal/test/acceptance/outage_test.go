@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -19,7 +20,7 @@ func (r *rig) leave(n int, query string, args ...any) {
 	s := statementOf(r.t, r.q(query), args...)
 	for range n {
 		u := &txlog.Unit{ID: txlog.NewID(), DataSource: dataSourceOf(r.t, r.db), Settings: settingsOf(r.t, r.db), Statements: []txlog.Statement{s}}
-		if err := r.storage.Add(context.Background(), writerLease, u); err != nil {
+		if err := r.storage.Add(context.Background(), time.Minute, u); err != nil {
 			r.t.Fatal(err)
 		}
 		if err := r.storage.Release(context.Background(), u, txlog.Verdict{}); err != nil {

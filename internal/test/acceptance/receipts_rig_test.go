@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"regexp"
 	"sync"
 	"testing"
@@ -137,6 +138,13 @@ func (r *rig) receiptsAge(d time.Duration) {
 	if _, err := r.bare.Exec(r.q("UPDATE bed_receipt SET creation_time = creation_time - ?, keep_until = keep_until - ?"), d.Milliseconds(), d.Milliseconds()); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// logAge makes the entries as old as if d had passed, and their leases with them.
+func (r *rig) logAge(d time.Duration) {
+	r.t.Helper()
+	ms := d.Milliseconds()
+	r.execLog(fmt.Sprintf("UPDATE transaction_log SET creation_time = creation_time - %d, next_try_time = next_try_time - %d, lease_until = lease_until - %d", ms, ms, ms))
 }
 
 // drain runs the job until nothing is left that it can deliver.

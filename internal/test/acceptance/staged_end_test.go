@@ -117,7 +117,7 @@ func TestStagedLogInDoubtAtEndIsPendingAndNothingIsSent(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
 		rigs := newRigs(t, logDB, exactlyOnce, func(c *bedsql.Config) {
-			c.Lease = 500 * time.Millisecond
+			c.Lease = 2 * time.Second
 			if _, ok := c.Storage.(*inDoubtStorage); !ok {
 				c.Storage = &inDoubtStorage{c.Storage}
 			}

@@ -73,7 +73,7 @@ func TestAnUnknownDataSourceIsReportedAndPushedBack(t *testing.T) {
 		s := statementOf(t, addOne)
 		for range 3 {
 			u := &txlog.Unit{ID: txlog.NewID(), DataSource: "elsewhere", Statements: []txlog.Statement{s}}
-			if err := r.storage.Add(context.Background(), writerLease, u); err != nil {
+			if err := r.storage.Add(context.Background(), time.Minute, u); err != nil {
 				t.Fatal(err)
 			}
 			if err := r.storage.Release(context.Background(), u, txlog.Verdict{}); err != nil {
