@@ -68,7 +68,7 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 		if calls[i].Prepared && !c.bindable(ctx, conn, calls[i].Args) {
 			return nil, false, nil // its values are not to be put into the text
 		}
-		if w.generates() && !isReceipt(w.text) && !c.idIsKnown(ctx, conn, w) {
+		if w.generates() && !attempt.IsReceipt(w.text) && !c.idIsKnown(ctx, conn, w) {
 			return nil, false, nil
 		}
 	}
@@ -281,7 +281,7 @@ func atomicResults(calls []delivery.Call, writes []*write, row []driver.Value) [
 		return n
 	}
 	for i, w := range writes {
-		if isReceipt(calls[i].SQL) {
+		if attempt.IsReceipt(calls[i].SQL) {
 			results[i] = result{rows: 1}
 			continue
 		}

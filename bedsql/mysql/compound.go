@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -49,7 +50,7 @@ type compound struct {
 func newCompound(calls []delivery.Call) *compound {
 	c := &compound{inline: true}
 	for _, call := range calls {
-		if len(call.Args) > 0 && !isReceipt(call.SQL) {
+		if len(call.Args) > 0 && !attempt.IsReceipt(call.SQL) {
 			c.inline = false
 		}
 	}
@@ -70,7 +71,7 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) {
 	var ids []string
 	c.add("BEGIN NOT ATOMIC\n")
 	for i, w := range writes {
-		if isReceipt(calls[i].SQL) {
+		if attempt.IsReceipt(calls[i].SQL) {
 			continue
 		}
 		c.add("DECLARE ", rowsVariable(i), " BIGINT DEFAULT 0;\n")
@@ -89,7 +90,7 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) {
 	c.add("START TRANSACTION;\n")
 	for i, w := range writes {
 		switch {
-		case isReceipt(calls[i].SQL):
+		case attempt.IsReceipt(calls[i].SQL):
 			c.call(calls[i], w)
 			continue
 		case w.generates():
@@ -164,7 +165,7 @@ func (c *compound) add(parts ...string) {
 
 // call adds a statement. The newline ends a comment at its end.
 func (c *compound) call(call delivery.Call, w *write) {
-	receipt := isReceipt(call.SQL)
+	receipt := attempt.IsReceipt(call.SQL)
 	if receipt {
 		c.add(receiptGuard)
 		if text, ok := inlined(w.text, 0, call.Args); ok && c.inline {

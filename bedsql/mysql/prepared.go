@@ -157,7 +157,7 @@ func (m *memory) release() {
 // *attempt.Session or not.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*attempt.Session)
-	if !ok || len(calls) != 2 || !isReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText ||
+	if !ok || len(calls) != 2 || !attempt.IsReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText ||
 		!calls[1].Prepared && !c.bindable(ctx, conn, calls[1].Args) {
 		return nil, false, nil
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/bedsql/bed/internal/attempt"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -27,11 +26,6 @@ func spreadReceipt(unitID string) string {
 		return unitID
 	}
 	return unitID[from:from+digits] + "-" + unitID
-}
-
-func isReceipt(text string) bool {
-	_, ok := attempt.ReceiptTable(text)
-	return ok
 }
 
 // isReceiptDuplicate reports whether err is of the receipt id. The message names

@@ -134,7 +134,7 @@ func special(args []driver.NamedValue) bool {
 // end, so that it can be joined with others in one text.
 func standsAlone(quoting delivery.Quoting, text string) bool {
 	q := sqltext.Quoting(quoting)
-	return isReceipt(text) || sqltext.ClassifyAs(sqltext.Postgres, q, text).Kind == sqltext.DML &&
+	return attempt.IsReceipt(text) || sqltext.ClassifyAs(sqltext.Postgres, q, text).Kind == sqltext.DML &&
 		sqltext.ClassifyAs(sqltext.Postgres, q, text+"\n;SELECT 1").Kind == sqltext.Multi
 }
 

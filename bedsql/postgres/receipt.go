@@ -13,11 +13,6 @@ const (
 	receiptKey   = "bed_receipt_id" // its primary key
 )
 
-func isReceipt(text string) bool {
-	_, ok := attempt.ReceiptTable(text)
-	return ok
-}
-
 // isReceiptDuplicate reports whether err is of the receipts' key.
 func isReceiptDuplicate(err error, _ string) bool {
 	var server *pgconn.PgError
@@ -34,7 +29,7 @@ func (e *receiptWait) Unwrap() error { return e.err }
 // receiptError marks err if the call that it answers was to write a receipt.
 func receiptError(calls []delivery.Call, failed int, err error) error {
 	server, ok := err.(*pgconn.PgError) //nolint:errorlint // not a marked one
-	if !ok || failed >= len(calls) || !isReceipt(calls[failed].SQL) {
+	if !ok || failed >= len(calls) || !attempt.IsReceipt(calls[failed].SQL) {
 		return err
 	}
 	switch server.Code {

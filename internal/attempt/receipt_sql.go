@@ -125,6 +125,12 @@ func ReceiptTable(text string) (table string, ok bool) {
 	return table, table == receiptTable || strings.HasSuffix(table, "`."+receiptTable) || strings.HasSuffix(table, `".`+receiptTable)
 }
 
+// IsReceipt reports whether text inserts a receipt.
+func IsReceipt(text string) bool {
+	_, ok := ReceiptTable(text)
+	return ok
+}
+
 // makeReceiptText is the one place where the SQL of receipts is written.
 func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
 	var s string
