@@ -30,6 +30,9 @@ type bareConn struct {
 	// dead says that inner must not be used again. It is never redialled in
 	// place, because what its session held is gone.
 	dead bool
+	// nextTx says that MySQL's SET TRANSACTION was sent. It is for the application's
+	// next transaction, and bed's own questions would be that.
+	nextTx bool
 	// stmts are the prepared statements, for a driver that looks there for each
 	// text it is given (see delivery.Dialect.PreparedByText).
 	stmts []*stmt

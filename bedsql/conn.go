@@ -254,7 +254,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 func (c *Conn) pin(why string) {
 	if c.tx != nil {
 		c.tx.unreplayable(why)
-		c.tx.moved = true
+		c.tx.moved, c.tx.aborted = true, false
 	}
 	c.forGood(why)
 }
@@ -264,7 +264,7 @@ func (c *Conn) pin(why string) {
 func (c *Conn) pinBy(s statement, settings []assigned) {
 	if c.tx != nil {
 		c.tx.unreplayable(sessionState)
-		c.tx.moved = true
+		c.tx.moved, c.tx.aborted = true, false
 	}
 	c.by(s.query, settings)
 }

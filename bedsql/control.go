@@ -33,6 +33,9 @@ func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValu
 			r.Rows, err = c.tx.complete(r.Rows, err)
 		}
 		c.readInTx(ctx, err)
+		if c.tx != nil && s.class.Moves {
+			c.tx.move()
+		}
 		r.Rows = c.tx.watch(ctx, r.Rows, err)
 		return r, err
 	}
@@ -229,6 +232,9 @@ func (c *Conn) observe(ctx context.Context, s statement, settings []assigned, er
 	if err != nil {
 		c.failed(ctx, cl, err)
 		return
+	}
+	if cl.Kind == sqltext.Session && !cl.Pins && c.tx == nil && c.c.dialect.Flavor == txlog.FlavorMySQL {
+		c.nextTx = true
 	}
 	if t := c.tx; t != nil {
 		switch cl.Kind {

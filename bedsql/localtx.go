@@ -90,6 +90,12 @@ func (t *localTx) add(s txlog.Statement, cfg *Config) {
 	t.bytes += size
 }
 
+// move notes that a setting was changed for the rest of the transaction.
+func (t *localTx) move() {
+	t.unreplayable("it changed a setting")
+	t.moved = true
+}
+
 func (t *localTx) save(name string) {
 	t.savepoints = append(t.savepoints, savepoint{name, len(t.statements), t.bytes})
 }
@@ -107,6 +113,7 @@ func (t *localTx) find(name string) int {
 // rollbackTo truncates the list. The savepoint itself stays, as in every
 // database.
 func (t *localTx) rollbackTo(name string) {
+	t.aborted = false
 	i := t.find(name)
 	if i < 0 {
 		// The database knows it and the list does not: the list cannot be trusted

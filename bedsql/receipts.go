@@ -52,8 +52,16 @@ func (c *bareConn) lookForReceipts(ctx context.Context, keyed bool) error {
 	if err := c.ready(ctx); err != nil {
 		return err
 	}
-	_, err := c.c.locateReceipts(ctx, c.inner, keyed)
-	if err != nil && !c.c.dialect.Class(err).Answered() {
+	var err error
+	if c.nextTx && !c.c.target.NoSideConnection {
+		out := c.c.pool.attempt(ctx, true, func(conn driver.Conn) attempt.Outcome {
+			if _, err := c.c.locateReceipts(ctx, conn, keyed); err != nil {
+				return attempt.Failed(c.c.dialect, err, true)
+			}
+			return attempt.Outcome{}
+		})
+		err = out.Err
+	} else if _, err = c.c.locateReceipts(ctx, c.inner, keyed); err != nil && !c.c.dialect.Class(err).Answered() {
 		c.kill()
 	}
 	var silent *attempt.LogError

@@ -81,6 +81,9 @@ func (t *localTx) write(ctx context.Context, under scope, s statement, args []dr
 		return attempt.Reply{}, err
 	}
 	t.add(stored, &c.c.cfg)
+	if s.class.Moves {
+		t.move()
+	}
 	if t.keyed != nil {
 		t.keyed.ran(stored, r.Result, buffered)
 	}

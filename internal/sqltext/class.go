@@ -134,6 +134,9 @@ type Class struct {
 	// Locks is whether a Read of MySQL's locks the rows that it reads (FOR
 	// UPDATE, LOCK IN SHARE MODE …), so that it can be the victim of a deadlock.
 	Locks bool
+	// Moves is whether it calls a function that changes a setting for the rest of
+	// the transaction, as SET LOCAL does.
+	Moves bool
 	// HasDML is whether a Multi holds a DML.
 	HasDML bool
 	// ByQuoting is whether a session with another [Quoting] reads it differently;

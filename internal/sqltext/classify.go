@@ -145,6 +145,7 @@ func (p *reader) finish(c Class) Class {
 	case Read, DDL, Opaque:
 		c.Pins = c.Pins || p.fx&fxPins != 0
 	}
+	c.Moves = p.fx&fxMoves != 0
 	c.Locks = c.Kind == Read && p.fx&fxLocks != 0
 	return c.unlessBroken(p.lex.broken && p.tok.typ == tokEOF)
 }

@@ -21,6 +21,8 @@ const (
 	fxQuery
 	// fxLocks: rows are locked that are only read.
 	fxLocks
+	// fxMoves: a setting is changed for the rest of the transaction.
+	fxMoves
 )
 
 // level is where a WITH stands within one pair of parentheses.
@@ -207,6 +209,8 @@ func (p *parser) close() {
 		// With true as its last argument the setting ends with the transaction.
 		if p.prev[0].kw != kwTrue || p.prev[1].char != ',' {
 			p.fx |= fxPins
+		} else {
+			p.fx |= fxMoves
 		}
 		p.config = 0
 	}
