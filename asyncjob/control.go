@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -41,6 +42,8 @@ type control struct {
 	answerWithin time.Duration
 	// after is time.After; a test has its own.
 	after func(time.Duration) <-chan time.Time
+	// read: what operators decided was read once.
+	read atomic.Bool
 
 	mu     sync.Mutex
 	beat   time.Time
@@ -95,6 +98,7 @@ func (c *control) alive(ctx context.Context, next time.Time) {
 	if c.journal == nil {
 		return
 	}
+	c.journal.TellOff(c.log.Warn)
 	c.mu.Lock()
 	now := time.Now()
 	due := now.Sub(c.beat) >= beatEvery
@@ -158,7 +162,7 @@ func (c *control) reserve(ctx context.Context, dataSource string, want int) (n i
 		}
 		n, wait, control, err := c.reserveOnce(ctx, dataSource, want)
 		switch {
-		case errors.Is(err, journal.ErrOff):
+		case c.none(err):
 			return want, false, nil
 		case err != nil:
 			return 0, false, fmt.Errorf("whether it is paused or limited cannot be read: %w", err)
@@ -237,10 +241,19 @@ func (c *control) paused(ctx context.Context, dataSource string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.answerWithin)
 	defer cancel()
 	control, err := c.journal.Control(ctx, dataSource)
-	if errors.Is(err, journal.ErrOff) {
+	if c.none(err) {
 		return false, nil
 	}
 	return control.Paused, err
+}
+
+// none reports whether err says that the log has no table of what operators
+// decide. Once that was read, it is no answer any more: they may have decided.
+func (c *control) none(err error) bool {
+	if err == nil {
+		c.read.Store(true)
+	}
+	return errors.Is(err, journal.ErrOff) && !c.read.Load()
 }
 
 // purgeDue reports whether what operators are told should be purged now.

@@ -310,3 +310,69 @@ func TestADataSourceIsApproachedSlowlyAfterAnOutage(t *testing.T) {
 		t.Errorf("%d units left before enough were through; at most %d flew together, want 16", tooMany, most)
 	}
 }
+
+// What operators decided holds while it cannot be read: MySQL tells of too many
+// connections by the SQLSTATE of a missing right.
+func TestAPauseHoldsThroughAMomentWithoutConnections(t *testing.T) {
+	t.Parallel()
+	db := testdb.MySQL(t)
+	admin, user := db.Open(t), "u"+db.Name[max(0, len(db.Name)-20):]
+	for _, text := range []string{
+		"CREATE USER " + user + "@'%' IDENTIFIED BY 'x'", "GRANT ALL ON `" + db.Name + "`.* TO " + user + "@'%'",
+	} {
+		_, err := admin.ExecContext(t.Context(), text)
+		must(t, err)
+	}
+	t.Cleanup(func() { _, _ = admin.ExecContext(context.Background(), "DROP USER "+user+"@'%'") })
+	limited := db
+	limited.DSN = user + ":x" + db.DSN[strings.LastIndex(db.DSN, "@"):]
+	store := sqlLog(t, limited)
+	add(t, store, "orders", "one", nil)
+	decide(t, store, "orders", true, 0)
+	orders := &fakeDB{}
+	job := newJob(t, store, Targets{"orders": orders.target()}, brittle())
+	runOnce(t, job)
+	store.Journal().DB().SetMaxIdleConns(-1) // as after they were idle for long
+	most := func(n int) {
+		_, err := admin.ExecContext(t.Context(), fmt.Sprintf("ALTER USER %s@'%%' WITH MAX_USER_CONNECTIONS %d", user, n))
+		must(t, err)
+	}
+	most(1)
+	other := limited.Open(t)
+	conn, err := other.Conn(t.Context())
+	must(t, err)
+	if _, err := job.control.paused(t.Context(), "orders"); err == nil {
+		t.Error("the log answers although it takes no connection")
+	}
+	must(t, conn.Close())
+	must(t, other.Close())
+	most(0)
+	runOnce(t, job)
+	if _, sent := orders.counts(); sent != 0 {
+		t.Errorf("%d units were sent to a paused data source", sent)
+	}
+}
+
+// A table of what operators decide that was read once, and is not there or not
+// allowed any more, is not one that nobody has used.
+func TestWhatOperatorsDecidedIsNotForgottenWithItsTable(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		store := sqlLog(t, db)
+		add(t, store, "orders", "one", nil)
+		decide(t, store, "orders", true, 0)
+		orders := &fakeDB{}
+		job := newJob(t, store, Targets{"orders": orders.target()}, brittle())
+		runOnce(t, job)
+		_, err := db.Open(t).ExecContext(t.Context(), "DROP TABLE bed_data_source")
+		must(t, err)
+		for range 2 {
+			if r, err := job.RunOnce(t.Context()); err == nil || r.Delivered > 0 {
+				t.Errorf("the round: %v, %v", r, err)
+			}
+		}
+		if _, sent := orders.counts(); sent != 0 {
+			t.Errorf("%d units were sent to a paused data source", sent)
+		}
+	})
+}

@@ -318,13 +318,15 @@ func (s *SQLStorage) newQueue() *groupcommit.Queue[*request] {
 }
 
 // openJournal finds its tables, or creates them. Those that cannot be used are left
-// out: the log does not depend on them.
+// out: the log does not depend on them. Whether a table can be used that could not
+// be asked for at the moment, its own statements will tell.
 func (s *SQLStorage) openJournal(ctx context.Context) {
 	d := s.db.backend.Flavor.dialect()
 	off := map[string]error{}
 	if s.db.probeJournal(ctx) != nil {
 		for name, columns := range journal.Tables() {
-			if err := s.db.ensureTable(ctx, table{name, columns}, s.options.create); err != nil {
+			var missing *missingError
+			if err := s.db.ensureTable(ctx, table{name, columns}, s.options.create); errors.As(err, &missing) || journal.Lasting(err) {
 				off[name] = err
 			}
 		}

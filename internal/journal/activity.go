@@ -220,7 +220,8 @@ func (j *Journal) addActivity(ctx context.Context, all []counted) error {
 	return err
 }
 
-// ReadActivity gives the minutes since then, oldest first, at most 100,000.
+// ReadActivity gives the minutes since then, oldest first, at most the newest
+// 400,000: a week of forty data sources.
 func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []Minute, err error) {
 	err = j.each(ctx, Activity, func(rows *sql.Rows) error {
 		var m Minute
@@ -233,7 +234,8 @@ func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []
 		all = append(all, m)
 		return nil
 	}, `SELECT minute, data_source, at_once, sync_retry, async_job, pending, parked, refused FROM bed_activity
-  WHERE minute >= {now} - ? ORDER BY minute, data_source LIMIT 100000`, since.Milliseconds())
+  WHERE minute >= {now} - ? ORDER BY minute DESC, data_source DESC LIMIT 400000`, since.Milliseconds())
+	slices.Reverse(all)
 	return all, err
 }
 

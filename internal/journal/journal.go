@@ -47,19 +47,35 @@ type Journal struct {
 	db *sql.DB
 	ownsql.Dialect
 
-	mu   sync.Mutex
-	off  map[string]error
-	told bool
+	mu sync.Mutex
+	// off are the tables that cannot be used, told those of which TellOff has
+	// warned.
+	off  map[string]refusal
+	told map[string]bool
+	// again is how long a table that cannot be used is not asked for.
+	again time.Duration
 
 	counts counts
 	closed atomic.Bool
 }
 
+// refusal is why a table cannot be used, and when that was found.
+type refusal struct {
+	err error
+	at  time.Time
+}
+
+// askAgain is short enough for an operator who has made a table, or granted a
+// right, to see that it helps.
+const askAgain = time.Minute
+
 // New makes a journal on the log's connections. off says why tables cannot be
 // used. activity false keeps no minutes.
 func New(db *sql.DB, d ownsql.Dialect, off map[string]error, activity bool) *Journal {
-	j := &Journal{db: db, Dialect: d, off: map[string]error{}}
-	maps.Copy(j.off, off)
+	j := &Journal{db: db, Dialect: d, off: map[string]refusal{}, told: map[string]bool{}, again: askAgain}
+	for table, err := range off {
+		j.off[table] = refusal{err, time.Now()}
+	}
 	j.counts.off = !activity
 	return j
 }
@@ -79,37 +95,42 @@ func (j *Journal) Off() map[string]error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	maps.Copy(all, j.off)
+	for table, r := range j.off {
+		all[table] = r.err
+	}
 	return all
 }
 
-// TellOff warns of tables that cannot be used, once for each journal.
+// TellOff warns of tables that cannot be used, once of each until it can be used
+// again.
 func (j *Journal) TellOff(warn func(args ...any)) {
 	if j == nil {
 		return
 	}
-	j.mu.Lock()
-	first := !j.told && len(j.off) > 0
-	j.told = j.told || first
-	j.mu.Unlock()
-	if !first {
-		return
-	}
 	off := j.Off()
+	j.mu.Lock()
+	for table := range off {
+		if j.told[table] {
+			delete(off, table)
+		}
+		j.told[table] = true
+	}
+	j.mu.Unlock()
 	for _, table := range slices.Sorted(maps.Keys(off)) {
 		warn(fmt.Sprintf("bed: the log's table %s cannot be used: %v; writes and deliveries do not depend on it, but operators are not told what it would hold", table, off[table]))
 	}
 }
 
-// usable gives the error of a table that cannot be used.
+// usable gives the error of a table that cannot be used. From time to time it is
+// asked for all the same: it may have been made, or a right granted.
 func (j *Journal) usable(table string) error {
 	if j == nil {
 		return fmt.Errorf("%s: %w: this log keeps none", table, ErrOff)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err := j.off[table]; err != nil {
-		return fmt.Errorf("%s: %w: %w", table, ErrOff, err)
+	if r, off := j.off[table]; off && time.Since(r.at) < j.again {
+		return fmt.Errorf("%s: %w: %w", table, ErrOff, r.err)
 	}
 	return nil
 }
@@ -118,24 +139,27 @@ func (j *Journal) usable(table string) error {
 func (j *Journal) on(table string) bool { return j.usable(table) == nil }
 
 // note switches a table off if the database has refused its use for a lasting
-// reason: it is missing, it lacks a column, the account lacks rights.
+// reason: it is missing, it lacks a column, the account lacks rights. nil switches
+// it on.
 func (j *Journal) note(table string, err error) {
-	if err == nil || !standing(err) {
-		return
-	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.off[table] == nil {
-		j.off[table] = err
+	switch {
+	case err == nil:
+		delete(j.off, table)
+		delete(j.told, table)
+	case Lasting(err):
+		j.off[table] = refusal{err, time.Now()}
 	}
 }
 
-// standing reports whether err says that a table is missing, has another form or
-// may not be used.
-func standing(err error) bool {
+// Lasting reports whether err says that a table is missing, has another form or
+// may not be used. SQLSTATE 42000 says nothing: MySQL gives it to a missing right,
+// and to too many connections or prepared statements (1203, 1226, 1461) as well.
+func Lasting(err error) bool {
 	code := dberr.Of(err)
 	switch code.State {
-	case "42S02", "42S22", "42P01", "42703", "42000":
+	case "42S02", "42S22", "42P01", "42703":
 		return true
 	}
 	switch code.Number {
@@ -151,8 +175,8 @@ func (j *Journal) exec(ctx context.Context, table, statement string, args ...any
 		return 0, err
 	}
 	result, err := j.db.ExecContext(ctx, j.Text(statement), args...)
+	j.note(table, err)
 	if err != nil {
-		j.note(table, err)
 		return 0, err
 	}
 	return result.RowsAffected()
@@ -164,8 +188,8 @@ func (j *Journal) each(ctx context.Context, table string, scan func(*sql.Rows) e
 		return err
 	}
 	rows, err := j.db.QueryContext(ctx, j.Text(statement), args...)
+	j.note(table, err)
 	if err != nil {
-		j.note(table, err)
 		return err
 	}
 	defer rows.Close()
@@ -308,9 +332,7 @@ func (j *Journal) AddAudit(ctx context.Context, r Record) error {
 		return err
 	}
 	_, err = j.db.ExecContext(ctx, statement, args...)
-	if err != nil {
-		j.note(Audit, err)
-	}
+	j.note(Audit, err)
 	return err
 }
 

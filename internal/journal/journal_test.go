@@ -334,3 +334,23 @@ func TestWhatIsOldIsPurgedAndWhatIsNeededStays(t *testing.T) {
 		}
 	})
 }
+
+// A table that cannot be used is asked for again after a while.
+func TestATableThatIsMadeLaterIsUsed(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		s := open(t, db)
+		s.Journal().AskAgainAfter(0)
+		pool := db.Open(t)
+		_, err := pool.ExecContext(t.Context(), "DROP TABLE bed_data_source")
+		must(t, err)
+		if err := s.Journal().Beat(t.Context(), "job", "job", time.Minute); err == nil || s.Journal().Off()[journal.DataSources] == nil {
+			t.Errorf("without its table: %v, off are %v", err, s.Journal().Off())
+		}
+		open(t, db) // makes it
+		must(t, s.Journal().Beat(t.Context(), "job", "job", time.Minute))
+		if off := s.Journal().Off(); len(off) > 0 {
+			t.Errorf("off are %v", off)
+		}
+	})
+}
