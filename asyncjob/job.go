@@ -40,6 +40,10 @@ type Job struct {
 	// watching is held while Config.OnProgress is called.
 	watching sync.Mutex
 
+	// ahead is how far the machine's wall clock has run ahead of the time that passed;
+	// a test has its own.
+	ahead func() time.Duration
+
 	mu sync.Mutex
 	// serving are the data sources of which a round of Run is going.
 	serving map[string]bool
@@ -63,6 +67,7 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{
+		ahead:   wallClock(time.Now()),
 		storage: storage, leases: lease.NewRenewer(storage, cfg.Lease),
 		cfg: cfg, schedule: schedule,
 		sources: make(map[string]*source, len(targets)), serving: map[string]bool{},
@@ -130,11 +135,16 @@ func (j *Job) Run(ctx context.Context) error {
 	logger := cronLogger{j.log}
 	// In this order: a panic that reached SkipIfStillRunning would make it skip
 	// every tick from then on.
-	c := cron.New(cron.WithLogger(cron.DiscardLogger),
-		cron.WithChain(cron.SkipIfStillRunning(logger), cron.Recover(logger)))
-	c.Schedule(j.schedule, cron.FuncJob(func() { j.tick(s, &rounds) }))
+	tick := cron.NewChain(cron.SkipIfStillRunning(logger), cron.Recover(logger)).
+		Then(cron.FuncJob(func() { j.tick(s, &rounds) }))
+	c := cron.New(cron.WithLogger(cron.DiscardLogger))
+	entry := c.Schedule(j.schedule, tick)
 	c.Start()
-	<-ctx.Done()
+	// The next time was taken from a clock that shows another one now.
+	j.followClock(ctx, func() {
+		c.Remove(entry)
+		entry = c.Schedule(j.schedule, tick)
+	})
 	<-c.Stop().Done()
 	rounds.Wait()
 	return nil
