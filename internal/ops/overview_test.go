@@ -1,13 +1,16 @@
 package ops_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
 )
 
 func TestTheOverviewTellsHowEachDataSourceIs(t *testing.T) {
@@ -69,4 +72,58 @@ func TestTheOverviewTellsHowEachDataSourceIs(t *testing.T) {
 			t.Errorf("got %+v, %v", o, err)
 		}
 	})
+}
+
+// A week of many data sources is more than was once read at a time: the newest
+// minutes went missing, and with them the rates.
+func TestRatesOfManyDataSourcesAreThoseOfTheLastMinutes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.SQLite(t))
+	tx, err := r.log.Journal().DB().BeginTx(t.Context(), nil)
+	must(t, err)
+	now := time.Now().Truncate(time.Minute)
+	for m := range 7 * 24 * 60 {
+		var rows []string
+		for ds := range 12 {
+			rows = append(rows, fmt.Sprintf("(%d, 'orders_%02d', 60, 0, 0, 0, 0, 0)", now.Add(-time.Duration(m)*time.Minute).UnixMilli(), ds))
+		}
+		_, err := tx.ExecContext(t.Context(), "INSERT INTO bed_activity (minute, data_source, at_once, sync_retry, async_job, pending, parked, refused) VALUES "+strings.Join(rows, ","))
+		must(t, err)
+	}
+	must(t, tx.Commit())
+	for _, hours := range []int{6, 168} {
+		o, err := r.Overview(t.Context(), ops.OverviewOptions{Hours: hours})
+		must(t, err)
+		if len(o.DataSources) != 12 {
+			t.Fatalf("%d data sources", len(o.DataSources))
+		}
+		for _, d := range o.DataSources {
+			if d.Rates.AtOnce < 30 {
+				t.Errorf("%d hours: %s has %v writes a minute, want 60", hours, d.Name, d.Rates.AtOnce)
+			}
+		}
+	}
+}
+
+// An address is the same for all entries, whatever their parameters.
+func TestTheCountOfAKindOfErrorIsThatOfItsEntries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.SQLite(t))
+	for i := range 12 {
+		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{
+			{SQL: "UPDATE t SET n = ?", Params: fmt.Sprintf("[%d]", 1+i%2)},
+		}}
+		must(t, r.log.Add(t.Context(), time.Hour, u))
+		r.wait(t, u, "dial tcp 10.0.0.1:3306: connect: connection refused")
+	}
+	all, err := r.Kinds(t.Context(), ops.Filter{})
+	must(t, err)
+	if len(all.Kinds) != 1 || all.Kinds[0].Count != 12 {
+		t.Fatalf("the kinds are %+v", all.Kinds)
+	}
+	n, err := r.Count(t.Context(), ops.Filter{Kind: all.Kinds[0].Key}, -1)
+	must(t, err)
+	if n.N != 12 {
+		t.Errorf("the link of 12 entries finds %d", n.N)
+	}
 }

@@ -144,7 +144,7 @@ func judge(o *ops.Overview, t thresholds, down map[string]string) (status int, l
 	// The part behind the bar is for graphs.
 	return status, line + fmt.Sprintf("%d parked | parked=%d;%s;%s waiting=%d leased=%d oldest=%ds;%s;%s", parked,
 		parked, orNothing(t.parkedWarning), orNothing(t.parkedCritical), waiting, leased,
-		int(oldest.Seconds()), orNothing(int(t.oldestWarning.Seconds())), orNothing(int(t.oldestCritical.Seconds())))
+		int(oldest.Seconds()), secondsOrNothing(t.oldestWarning), secondsOrNothing(t.oldestCritical))
 }
 
 func orNothing(n int) string {
@@ -152,6 +152,13 @@ func orNothing(n int) string {
 		return ""
 	}
 	return strconv.Itoa(n)
+}
+
+func secondsOrNothing(d time.Duration) string {
+	if d < 0 {
+		return ""
+	}
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
 // unreachable dials each data source, side by side.

@@ -76,7 +76,7 @@ func runConsole(ctx context.Context, a *app, listen string) (err error) {
 	defer cancel()
 	for i, l := range logs {
 		open.Go(func() {
-			st, err := a.openForRun(ctx, l, log)
+			st, err := a.openForRun(ctx, l, false, log)
 			if err == nil && st != nil {
 				defer closing(st.Close)
 				err = served.ready(i, st, opsConfig(a, cfg))

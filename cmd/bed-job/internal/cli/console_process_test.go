@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -205,5 +206,28 @@ func TestTheConsoleShowsSeveralLogsTogether(t *testing.T) {
 	p.signal(t, syscall.SIGTERM)
 	if status, rest := p.end(); status != 0 {
 		t.Errorf("it ended with %d\n%s", status, rest)
+	}
+}
+
+// Only run makes a log: a console of a misspelt one would show that all is well.
+func TestTheConsoleMakesNoLog(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	path := filepath.Join(t.TempDir(), "misspelt.db")
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, n := regexp.MustCompile(`(?m)^transactionLogDataSource:.*$`).ReplaceAllString(string(text), "transactionLogDataSource: {driver: sqlite, dsn: \"file:"+path+"\"}"), 0
+	if n = strings.Count(config, path); n != 1 {
+		t.Fatalf("the log stands %d times in\n%s", n, config)
+	}
+	write(t, s.config, config)
+	p := s.start(t, "console", "--listen", "127.0.0.1:0")
+	if status, rest := p.end(); status == 0 || !strings.Contains(rest, path) {
+		t.Errorf("it ended with %d\n%s", status, rest)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("%s was made (%v)", path, err)
 	}
 }

@@ -62,8 +62,14 @@ func filterFlags(a *app, cmd *cobra.Command, f *filters) {
 	_ = cmd.RegisterFlagCompletionFunc("data-source", completeDataSource(a))
 }
 
-// read makes the filter of the flags.
+// read makes the filter of the flags. One that is given and selects nothing, such
+// as by a variable of the shell that is not set, would have every entry match.
 func (f *filters) read(cmd *cobra.Command) error {
+	for _, name := range []string{"data-source", "state", "text", "transaction", "older-than"} {
+		if flag := cmd.Flags().Lookup(name); flag != nil && flag.Changed && (flag.Value.String() == "" || flag.Value.String() == "0s") {
+			return usagef(cmd, "--%s is empty: give it a value, or leave it out", name)
+		}
+	}
 	switch f.state {
 	case "", string(ops.Waiting), string(ops.Leased), string(ops.Parked):
 		f.State = ops.State(f.state)

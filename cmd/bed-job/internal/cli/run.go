@@ -91,11 +91,11 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 		}
 		defer served.end()
 	}
-	open := a.openForRun
-	if once || exit || cfg.exitIfLogUnavailable {
-		open = func(ctx context.Context, s dataSource, _ logrus.FieldLogger) (txlog.Storage, error) {
+	open := func(ctx context.Context, s dataSource, log logrus.FieldLogger) (txlog.Storage, error) {
+		if once || exit || cfg.exitIfLogUnavailable {
 			return a.openBounded(ctx, s, true)
 		}
+		return a.openForRun(ctx, s, true, log)
 	}
 	told := make(chan struct{})
 	untold := context.AfterFunc(ctx, func() {

@@ -46,12 +46,12 @@ func (a *app) openBounded(ctx context.Context, s dataSource, create bool) (txlog
 }
 
 // openForRun opens the log, and waits for one that is down: a service manager
-// gives up on a program that ends again and again. Both are nil when ctx ended
-// meanwhile.
-func (a *app) openForRun(ctx context.Context, s dataSource, log logrus.FieldLogger) (txlog.Storage, error) {
+// gives up on a program that ends again and again. create makes one that is not
+// there. Both are nil when ctx ended meanwhile.
+func (a *app) openForRun(ctx context.Context, s dataSource, create bool, log logrus.FieldLogger) (txlog.Storage, error) {
 	var told time.Time
 	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
-		st, err := a.openBounded(ctx, s, true)
+		st, err := a.openBounded(ctx, s, create)
 		switch {
 		case err == nil:
 			return st, nil
