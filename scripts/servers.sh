@@ -88,6 +88,7 @@ ensure_browser() {
 	local missing=()
 	command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
 	fc-list :lang=zh 2>/dev/null | grep -q . || missing+=(fonts-wqy-microhei)
+	[[ -e ${BED_TEST_AXE:-} ]] || command -v npm >/dev/null || missing+=(npm)
 	if ((${#missing[@]})) && ! { can_install && apt_install "${missing[@]}"; }; then
 		say "the console's tests need ${missing[*]}"
 	fi
