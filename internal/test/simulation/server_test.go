@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/internal/journal"
 )
 
 // server is a simulated MySQL: databases of tables with a unique key on id,
@@ -161,6 +163,12 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 	if s.server.isMariaDB() && strings.HasPrefix(text, compoundStart) {
 		return s.compound(text, args)
 	}
+	for name := range journal.Tables() {
+		// What is kept for operators beside the log is not part of the protocol.
+		if strings.Contains(text, name) {
+			return nil, serverError(1142, "42000", "command denied to user for table '"+name+"'")
+		}
+	}
 	p := parse(s, text, args)
 	switch {
 	case p.takes("SELECT"):
@@ -181,11 +189,6 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 		return &answer{}, nil
 	case p.takes("CREATE", "TABLE", "IF", "NOT", "EXISTS"):
 		name := p.name()
-		if name != "transaction_log" && name != "bed_log" && name != "bed_receipt" {
-			// What is kept for operators beside the log is not part of the
-			// protocol.
-			return nil, serverError(1142, "42000", "CREATE command denied to user for table '"+name+"'")
-		}
 		s.commit()
 		s.create(name, text)
 		return &answer{}, nil
