@@ -2,6 +2,7 @@ package asyncjob
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -339,8 +340,12 @@ func TestAPauseHoldsThroughAMomentWithoutConnections(t *testing.T) {
 	}
 	most(1)
 	other := limited.Open(t)
-	conn, err := other.Conn(t.Context())
-	must(t, err)
+	var conn *sql.Conn
+	until(t, "the server has noticed which connections are closed", func() (there bool) {
+		var err error
+		conn, err = other.Conn(t.Context())
+		return err == nil
+	})
 	if _, err := job.control.paused(t.Context(), "orders"); err == nil {
 		t.Error("the log answers although it takes no connection")
 	}
