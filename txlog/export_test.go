@@ -2,7 +2,6 @@ package txlog
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 
 // Joining is what a test sees and holds of the writes that callers share.
 type Joining struct {
-	q *groupcommit.Queue[*request]
+	q *groupcommit.Queue[content]
 	// kind is what it is about in a queue that may hold both.
 	kind uint8
 }
@@ -76,10 +75,13 @@ func (s *SQLStorage) Unlocked() { s.db.unlocked = true }
 
 // AddAgain repeats the write of a unit whose lease ends at deadline.
 func (s *SQLStorage) AddAgain(ctx context.Context, u *Unit, deadline time.Time) error {
-	r := newRequest(adding)
-	r.lease, r.deadline = time.Hour, deadline
-	if err := errors.Join(validate(u, s.token), s.writer.encode(r, []*Unit{u})); err != nil {
+	if err := validate(u, s.token); err != nil {
 		return err
 	}
+	r, err := s.writer.addition(time.Hour, []*Unit{u})
+	if err != nil {
+		return err
+	}
+	r.End = deadline
 	return s.writer.write(ctx, []*request{r}, true)
 }

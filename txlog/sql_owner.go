@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
 // Claim implements [Storage].
@@ -39,7 +41,13 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	verdict := []any{bit(v.CountTry), bit(v.InDoubt), nullIfEmpty(errorText(v.Err)), bit(v.Park), millis(v.After)}
 	what := "releasing unit " + u.ID
 	owned := false
-	inDoubt, err := s.retry.Do(ctx, ownerEnd(u.Lease.Deadline, time.Now()), func(ctx context.Context, again bool) error {
+	// The lease only says until when the unit is certainly the owner's; the fence
+	// decides.
+	end := time.Now().Add(groupcommit.RepeatFor)
+	if end.Before(u.Lease.Deadline) {
+		end = u.Lease.Deadline
+	}
+	inDoubt, err := s.retry.Do(ctx, end, func(ctx context.Context, again bool) error {
 		err := s.db.onUnit(ctx, u, func(ctx context.Context, q runner) (err error) {
 			owned, err = runFenced(ctx, q, releaseOwned, slices.Clone(verdict), u.ID, u.Lease.Token, len(u.Statements))
 			return err

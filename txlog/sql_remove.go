@@ -3,64 +3,24 @@ package txlog
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/bedsql/bed/internal/ownsql"
-	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
-// removal is a unit as its owner wants it removed: a copy, so that a caller who
-// no longer waits may write to its unit.
-type removal struct {
-	id, token string
-	rows      int
-	deadline  time.Time
-	done      bool
-}
+// This file is about removing several units by one write, which is to tell which
+// of them their owners still owned.
 
-// ownerEnd is the time until which an owner's write is worth repeating. The lease
-// only says until when the unit is certainly the owner's; the fence decides.
-func ownerEnd(deadline, now time.Time) time.Time {
-	if latest := now.Add(groupcommit.RepeatFor); deadline.Before(latest) {
-		return latest
+// deleteSeveral removes the units of the requests and notes which of them were
+// owned.
+func (w *writer) deleteSeveral(ctx context.Context, group []*request) error {
+	if w.returning && !w.many(group) {
+		return w.deleteReturning(ctx, group)
 	}
-	return deadline
-}
-
-// removable is how many of the first units one statement can remove, at least
-// one; 0 if nobody can own the first.
-func removable(units []*Unit) int {
-	rows := 0
-	for i, u := range units {
-		if u == nil || u.Lease.Token == "" {
-			return i
-		}
-		if rows += max(1, len(u.Statements)); i > 0 && rows > maxRows {
-			return i
-		}
+	err := w.deleteAll(ctx, group)
+	if errors.Is(err, errNotAll) {
+		err = w.deleteEach(ctx, group)
 	}
-	return len(units)
-}
-
-// deleteGroup removes the units of the requests and notes which of them were
-// owned. One that is gone after an attempt without an answer was removed by that
-// attempt, as long as its lease lasts: nobody else could.
-func (w *writer) deleteGroup(ctx context.Context, group []*request, again bool) error {
-	var err error
-	switch units := len(group) > 1 || len(group[0].removals) > 1; {
-	case !units:
-		err = w.deleteOne(ctx, &group[0].removals[0])
-	case w.returning && !w.many(group):
-		err = w.deleteReturning(ctx, group)
-	default:
-		if err = w.deleteAll(ctx, group); errors.Is(err, errNotAll) {
-			err = w.deleteEach(ctx, group)
-		}
-	}
-	if err != nil || !again {
-		return err
-	}
-	return w.markGone(ctx, group)
+	return err
 }
 
 // manyRows is the number of rows from which a local transaction is worth it. For
@@ -79,27 +39,13 @@ func (w *writer) many(group []*request) bool {
 // each calls f for every unit of the requests.
 func each(group []*request, f func(*removal) error) error {
 	for _, r := range group {
-		for i := range r.removals {
-			if err := f(&r.removals[i]); err != nil {
+		for i := range r.Body.removals {
+			if err := f(&r.Body.removals[i]); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-func (w *writer) deleteOne(ctx context.Context, h *removal) (err error) {
-	found := false
-	if h.rows <= maxRows {
-		found, err = runFenced(ctx, w.db, deleteOwned, nil, h.id, h.token, h.rows)
-	} else {
-		err = w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
-			found, err = runFenced(ctx, q, deleteOwned, nil, h.id, h.token, h.rows)
-			return err
-		})
-	}
-	h.done = h.done || err == nil && found
-	return err
 }
 
 // deleteEach removes the units one by one in a local transaction.
@@ -129,11 +75,11 @@ func (w *writer) deleteEach(ctx context.Context, group []*request) error {
 // fence gives the number of rows of the requests and the token of the first. As a
 // rule all have the same one, this storage's.
 func fence(group []*request) (rows int, token string, same bool) {
-	token, same = group[0].removals[0].token, true
+	token, same = group[0].Body.removals[0].token, true
 	for _, r := range group {
 		rows += r.Rows
-		for i := range r.removals {
-			same = same && r.removals[i].token == token
+		for i := range r.Body.removals {
+			same = same && r.Body.removals[i].token == token
 		}
 	}
 	return rows, token, same
@@ -283,7 +229,8 @@ func (w *writer) deleteAll(ctx context.Context, group []*request) error {
 	return err
 }
 
-// markGone marks as removed what is gone before its lease ended.
+// markGone marks as removed what is gone after an attempt without an answer, as
+// long as its lease lasts: nobody but that attempt can have removed it.
 func (w *writer) markGone(ctx context.Context, group []*request) error {
 	var doubtful []*removal
 	var ids []string

@@ -166,8 +166,8 @@ func (q *rawTx) bind(values ...any) {
 func (q *rawTx) insert(ctx context.Context, group []*request) error {
 	now := time.Now().UnixMilli()
 	for _, r := range group {
-		for i := range r.adds {
-			if err := q.insertRow(ctx, &r.adds[i], now); err != nil {
+		for i := range r.Body.adds {
+			if err := q.insertRow(ctx, &r.Body.adds[i], now); err != nil {
 				return err
 			}
 		}

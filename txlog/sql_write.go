@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/bedsql/bed/internal/dbserver"
@@ -21,8 +19,6 @@ const (
 	queueBytes = 32 << 20
 	// closeFor bounds how long Close waits for what was begun before it.
 	closeFor = groupcommit.RepeatFor
-	// keptRows is how large a request is kept for the next caller.
-	keptRows = 4
 	// pings are made at each measurement of the round trip.
 	pings = 5
 )
@@ -34,57 +30,37 @@ const (
 )
 
 // request is what one caller wants added or removed, all or none of it.
-type request struct {
-	groupcommit.Ticket
+type request = groupcommit.Request[content]
+
+type content struct {
 	adds     []row
 	removals []removal
-
-	// lease is that of what is added; deadline its end, from the moment at
-	// which the attempt left that may have written it.
-	lease    time.Duration
-	deadline time.Time
+	one      [1]removal // what removals are, as a rule
 	// repeated: an attempt without an answer was repeated.
 	repeated bool
 }
 
-var requests = sync.Pool{New: func() any { return new(request) }}
-
-func newRequest(kind uint8) *request {
-	r := requests.Get().(*request)
-	r.Kind = kind
-	return r
+// row is a statement as its row of the table: a copy, so that a caller who no
+// longer waits may write to its unit.
+type row struct {
+	size                                  int
+	id, source, text, params, transaction string
+	no, count                             int
+	settings, notReplayable, receipt      string
+	fingerprint                           string
+	token                                 string
+	lease                                 int64
 }
 
-// free returns the request to its pool, unless it may still be in flight.
-func (r *request) free() {
-	if !r.Reset() {
-		return
-	}
-	adds, removals := r.adds, r.removals
-	if cap(adds)+cap(removals) > keptRows {
-		adds, removals = nil, nil
-	}
-	clear(adds)
-	clear(removals)
-	*r = request{Ticket: r.Ticket, adds: adds[:0], removals: removals[:0]}
-	requests.Put(r)
-}
+// rowOverhead is more than what a row takes besides its text.
+const rowOverhead = 1 << 10
 
-// Leaves implements [groupcommit.Write]. The log counts the lease from the
-// moment at which an attempt arrives, so that it lasts at least from when it
-// left.
-func (r *request) Leaves(now time.Time) (end time.Time) {
-	if r.Kind == adding {
-		r.deadline = now.Add(r.lease)
-		return r.deadline
-	}
-	earliest := r.removals[0].deadline
-	for i := range r.removals {
-		if r.removals[i].deadline.Before(earliest) {
-			earliest = r.removals[i].deadline
-		}
-	}
-	return ownerEnd(earliest, now)
+// removal is a unit as its owner wants it removed: a copy, as row is.
+type removal struct {
+	id, token string
+	rows      int
+	deadline  time.Time
+	done      bool
 }
 
 // writer makes one write of what a group of callers adds and removes.
@@ -122,54 +98,91 @@ func (w *writer) learn(ctx context.Context) error {
 // again. As long as its machine slept, nothing else tells.
 var errLeaseOver = errors.New("the lease may be over under which it was to be written")
 
+// addition makes the request to add units under a lease. The log counts the lease
+// from the moment at which an attempt arrives, so that it lasts at least from when
+// that left.
+func (w *writer) addition(lease time.Duration, units []*Unit) (*request, error) {
+	r := &request{Kind: adding, For: lease}
+	for _, u := range units {
+		r.Rows += len(u.Statements)
+	}
+	r.Body.adds = make([]row, 0, r.Rows)
+	ms := leaseMillis(lease)
+	for _, u := range units {
+		settings, notReplayable := u.encodeSettings(), errorText(u.NotReplayable)
+		for i := range u.Statements {
+			add := row{
+				id: rowID(u.ID, i), source: u.DataSource, text: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].encodeParams(),
+				transaction: u.TransactionID, no: i, count: len(u.Statements),
+				settings: settings, notReplayable: notReplayable, receipt: u.Receipt, fingerprint: u.Fingerprint,
+				token: u.Lease.Token, lease: ms,
+			}
+			add.size = len(add.text) + len(add.params) + len(settings) + len(notReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
+			if w.maxPacket > 0 && add.size > w.maxPacket {
+				return nil, fmt.Errorf("txlog: statement %d of unit %s is too big for the log: its text and parameters take %d bytes, max_allowed_packet there is %d",
+					i+1, u.ID, add.size, w.maxPacket)
+			}
+			r.Bytes += add.size
+			r.Body.adds = append(r.Body.adds, add)
+		}
+	}
+	r.Alone = r.Rows > maxRows || r.Bytes > w.insertBytes()
+	return r, nil
+}
+
+// removalOf makes the request to remove the first n of the units, as many as one
+// statement can, at least one; nil if nobody can own the first. The lease only
+// says until when a unit is certainly its owner's; the fence decides.
+func removalOf(units []*Unit) (r *request, n int) {
+	r = &request{Kind: removing, For: groupcommit.RepeatFor}
+	r.Body.removals = r.Body.one[:0]
+	for _, u := range units {
+		if u == nil || u.Lease.Token == "" {
+			break
+		}
+		rows := max(1, min(len(u.Statements), MaxStatements))
+		if n > 0 && r.Rows+rows > maxRows {
+			break
+		}
+		r.Body.removals = append(r.Body.removals, removal{id: u.ID, token: u.Lease.Token, rows: rows, deadline: u.Lease.Deadline})
+		if r.Rows += rows; n == 0 || u.Lease.Deadline.Before(r.Until) {
+			r.Until = u.Lease.Deadline
+		}
+		n++
+	}
+	if n == 0 {
+		return nil, 0
+	}
+	r.Alone = r.Rows > maxRows
+	return r, n
+}
+
 // write makes one write of the requests: of those of one kind one statement, as
 // a rule, and on SQLite a local transaction of several.
-func (w *writer) write(ctx context.Context, group []*request, again bool) error {
+func (w *writer) write(ctx context.Context, group []*request, again bool) (err error) {
 	if again {
 		for _, r := range group {
-			if r.repeated = true; r.Kind == adding && (Lease{Deadline: r.deadline}).Over() {
+			if r.Body.repeated = true; r.Kind == adding && (Lease{Deadline: r.End}).Over() {
 				return errLeaseOver
 			}
 		}
 	}
-	switch first := group[0]; {
-	case w.db.backend.Flavor == FlavorSQLite && (len(group) > 1 || len(first.removals) > 1):
+	first := group[0]
+	several := len(group) > 1 || len(first.Body.removals) > 1
+	switch {
+	case several && w.db.backend.Flavor == FlavorSQLite:
 		return w.writeShared(ctx, group, again)
 	case first.Kind == adding:
-		return w.insertGroup(ctx, group)
+		return w.insert(ctx, group)
+	case several:
+		err = w.deleteSeveral(ctx, group)
+	default:
+		err = w.deleteOne(ctx, &first.Body.removals[0])
 	}
-	return w.deleteGroup(ctx, group, again)
-}
-
-// encode fills in the rows of the request.
-func (w *writer) encode(r *request, units []*Unit) error {
-	for _, u := range units {
-		r.Rows += len(u.Statements)
+	if err == nil && again {
+		err = w.markGone(ctx, group)
 	}
-	r.adds = slices.Grow(r.adds[:0], r.Rows)[:r.Rows]
-	lease := leaseMillis(r.lease)
-	n := 0
-	for _, u := range units {
-		settings := u.encodeSettings()
-		for i := range u.Statements {
-			add := &r.adds[n]
-			*add = row{
-				id: rowID(u.ID, i), source: u.DataSource, text: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].encodeParams(),
-				transaction: u.TransactionID, no: i, count: len(u.Statements),
-				settings: settings, notReplayable: errorText(u.NotReplayable), receipt: u.Receipt, fingerprint: u.Fingerprint,
-				token: u.Lease.Token, lease: lease,
-			}
-			add.size = len(add.text) + len(add.params) + len(settings) + len(u.NotReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
-			if w.maxPacket > 0 && add.size > w.maxPacket {
-				return fmt.Errorf("txlog: statement %d of unit %s is too big for the log: its text and parameters take %d bytes, max_allowed_packet there is %d",
-					i+1, u.ID, add.size, w.maxPacket)
-			}
-			r.Bytes += add.size
-			n++
-		}
-	}
-	r.Alone = r.Rows > maxRows || r.Bytes > w.insertBytes()
-	return nil
+	return err
 }
 
 // insertBytes is about how large one INSERT may become if it could be split.
@@ -181,30 +194,28 @@ func (w *writer) insertBytes() int {
 	return most
 }
 
-// insertGroup writes the rows of the requests by one statement, or by several
-// in a local transaction.
-func (w *writer) insertGroup(ctx context.Context, group []*request) error {
-	in := insertings.Get().(*inserting)
-	defer in.free()
+// insert writes the rows of the requests by one statement. A request that is too
+// large for that comes alone: it takes several, in a local transaction.
+func (w *writer) insert(ctx context.Context, group []*request) error {
+	var rows []*row
 	for _, r := range group {
-		for i := range r.adds {
-			in.rows = append(in.rows, &r.adds[i])
+		for i := range r.Body.adds {
+			rows = append(rows, &r.Body.adds[i])
 		}
 	}
-	rows := in.rows
-	if n := w.portion(rows); n < len(rows) {
-		return w.db.inTx(ctx, func(ctx context.Context, q runner) error {
-			for rest := rows; len(rest) > 0; {
-				n := w.portion(rest)
-				if err := in.insert(ctx, q, w.db.backend.Flavor, rest[:n]); err != nil {
-					return err
-				}
-				rest = rest[n:]
-			}
-			return nil
-		})
+	if !group[0].Alone {
+		return w.insertRows(ctx, w.db, rows)
 	}
-	return in.insert(ctx, w.db, w.db.backend.Flavor, rows)
+	return w.db.inTx(ctx, func(ctx context.Context, q runner) error {
+		for len(rows) > 0 {
+			n := w.portion(rows)
+			if err := w.insertRows(ctx, q, rows[:n]); err != nil {
+				return err
+			}
+			rows = rows[n:]
+		}
+		return nil
+	})
 }
 
 // portion is how many of the rows go into the next INSERT.
@@ -219,71 +230,49 @@ func (w *writer) portion(rows []*row) int {
 	return len(rows)
 }
 
-// row is a statement as its row of the table: a copy, so that a caller who no
-// longer waits may write to its unit.
-type row struct {
-	size                                  int
-	id, source, text, params, transaction string
-	no, count                             int
-	settings, notReplayable, receipt      string
-	fingerprint                           string
-	token                                 string
-	lease                                 int64
-}
-
-// rowOverhead is more than what a row takes besides its text.
-const rowOverhead = 1 << 10
-
-// inserting is what an INSERT is made of. It is used again, with the values that
-// most rows have in common: passing a value to database/sql allocates.
-type inserting struct {
-	rows []*row
-	args []any
-
-	source, text, settings, notReplayable, fingerprint, token common[string]
-	lease                                                     common[int64]
-}
-
-var insertings = sync.Pool{New: func() any { return new(inserting) }}
-
-// commonText is the longest text that is kept for the next row.
-const commonText = 4 << 10
-
-func (in *inserting) free() {
-	clear(in.rows)
-	clear(in.args)
-	in.rows, in.args = in.rows[:0], in.args[:0]
-	if len(in.text.value) > commonText {
-		in.text = common[string]{}
-	}
-	insertings.Put(in)
-}
-
-// insert writes rows by one statement, but for PostgreSQL filled up by the
-// smallest of them.
-func (in *inserting) insert(ctx context.Context, q runner, f Flavor, rows []*row) error {
-	if len(rows) > 1 && f == FlavorPostgres {
+func (w *writer) insertRows(ctx context.Context, q runner, rows []*row) error {
+	switch {
+	case len(rows) == 1:
+		_, err := q.run(ctx, shape{kind: insertRows, rows: 1}, rows[0].args(nil)...)
+		return err
+	case w.db.backend.Flavor == FlavorPostgres:
 		return insertArrays(ctx, q, rows)
+	default:
+		return insertList(ctx, q, rows)
 	}
-	size := insertSize(len(rows))
-	in.args = in.args[:0]
-	least := rows[0]
+}
+
+// insertList writes rows by one statement, filled up by the smallest of them.
+func insertList(ctx context.Context, q runner, rows []*row) error {
+	size, least := insertSize(len(rows)), rows[0]
+	args := make([]any, 0, size*rowArgs)
 	for _, r := range rows {
-		in.add(r)
+		args = r.args(args)
 		if r.size < least.size {
 			least = r
 		}
 	}
 	for range size - len(rows) {
-		in.add(least)
+		args = least.args(args)
 	}
-	_, err := q.run(ctx, shape{kind: insertRows, rows: size}, in.args...)
+	_, err := q.run(ctx, shape{kind: insertRows, rows: size}, args...)
 	return err
 }
 
-// add appends the parameters of a row. Its ids are mostly the same.
-func (in *inserting) add(r *row) {
-	var id any = r.id
+// rowArgs is how many parameters a row has.
+const rowArgs = 14
+
+// args appends the parameters of the row. To pass a value to database/sql
+// allocates, so what is the same as in the row before is passed again.
+func (r *row) args(args []any) []any {
+	last := args[max(0, len(args)-rowArgs):]
+	same := func(column int, value string) any {
+		if len(last) > 0 && last[column] == any(value) {
+			return last[column]
+		}
+		return value
+	}
+	var id, lease any = r.id, r.lease
 	transaction, receipt := id, id
 	if r.transaction != r.id {
 		transaction = r.transaction
@@ -291,21 +280,20 @@ func (in *inserting) add(r *row) {
 	if r.receipt != r.id {
 		receipt = r.receipt
 	}
-	lease := in.lease.of(r.lease)
-	in.args = append(in.args, id, in.source.of(r.source), in.text.of(r.text), r.params, transaction,
-		int64(r.no), int64(r.count), in.settings.of(r.settings), in.notReplayable.of(r.notReplayable), receipt,
-		in.fingerprint.of(r.fingerprint), lease, in.token.of(r.token), lease)
+	return append(args, id, same(1, r.source), same(2, r.text), r.params, transaction, int64(r.no), int64(r.count),
+		same(7, r.settings), r.notReplayable, receipt, r.fingerprint, lease, same(12, r.token), lease)
 }
 
-// common is a value as a parameter, which the next row mostly shares.
-type common[T comparable] struct {
-	value T
-	arg   any
-}
-
-func (b *common[T]) of(value T) any {
-	if b.arg == nil || b.value != value {
-		b.value, b.arg = value, value
+func (w *writer) deleteOne(ctx context.Context, h *removal) (err error) {
+	found := false
+	if h.rows <= maxRows {
+		found, err = runFenced(ctx, w.db, deleteOwned, nil, h.id, h.token, h.rows)
+	} else {
+		err = w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+			found, err = runFenced(ctx, q, deleteOwned, nil, h.id, h.token, h.rows)
+			return err
+		})
 	}
-	return b.arg
+	h.done = h.done || err == nil && found
+	return err
 }

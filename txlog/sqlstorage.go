@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +30,7 @@ type SQLStorage struct {
 
 	retry groupcommit.Retry
 	// queue is for what is added and removed.
-	queue   *groupcommit.Queue[*request]
+	queue   *groupcommit.Queue[content]
 	claimer claimer
 }
 
@@ -197,10 +196,8 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	if len(units) == 0 {
 		return nil
 	}
-	r := newRequest(adding)
-	defer r.free()
-	r.lease = lease
-	if err := s.writer.encode(r, units); err != nil {
+	r, err := s.writer.addition(lease, units)
+	if err != nil {
 		return err
 	}
 	// The lease in the table is that of the first attempt that arrived: a
@@ -213,8 +210,8 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 		return s.failed("adding unit "+units[0].ID, err)
 	}
 	for _, u := range units {
-		u.Lease.Deadline = r.deadline
-		u.AddRepeated = r.repeated
+		u.Lease.Deadline = r.End
+		u.AddRepeated = r.Body.repeated
 	}
 	return nil
 }
@@ -228,51 +225,33 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	var lost []*Unit
 	gone := 0
 	for len(units) > 0 {
-		n := removable(units)
-		if n == 0 {
+		r, n := removalOf(units)
+		if r == nil {
 			lost = append(lost, units[0])
 			units = units[1:]
 			continue
 		}
-		missed, err := s.remove(ctx, units[:n])
-		if err != nil {
-			if gone > 0 && !errors.Is(err, ErrInDoubt) {
-				err = fmt.Errorf("%w: %d units are gone, and then: %w", ErrInDoubt, gone, err)
-			}
-			return err
+		switch inDoubt, err := s.queue.Do(ctx, r); {
+		case inDoubt:
+			return s.unknown("removing unit "+units[0].ID, ErrInDoubt, err)
+		case err != nil && gone > 0:
+			return fmt.Errorf("%w: %d units are gone, and then: %w", ErrInDoubt, gone, s.failed("removing unit "+units[0].ID, err))
+		case err != nil:
+			return s.failed("removing unit "+units[0].ID, err)
 		}
-		gone += n - len(missed)
-		lost = append(lost, missed...)
+		for i, u := range units[:n] {
+			if r.Body.removals[i].done {
+				gone++
+			} else {
+				lost = append(lost, u)
+			}
+		}
 		units = units[n:]
 	}
 	if len(lost) > 0 {
 		return leaseLost("removing", lost)
 	}
 	return nil
-}
-
-// remove removes as many units as one statement can.
-func (s *SQLStorage) remove(ctx context.Context, units []*Unit) (lost []*Unit, err error) {
-	r := newRequest(removing)
-	defer r.free()
-	r.removals = slices.Grow(r.removals, len(units))[:len(units)]
-	for i, u := range units {
-		r.removals[i] = removal{id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline}
-		r.Rows += r.removals[i].rows
-	}
-	r.Alone = r.Rows > maxRows
-	switch inDoubt, err := s.queue.Do(ctx, r); {
-	case inDoubt:
-		return nil, s.unknown("removing unit "+units[0].ID, ErrInDoubt, err)
-	case err != nil:
-		return nil, s.failed("removing unit "+units[0].ID, err)
-	}
-	for i, u := range units {
-		if !r.removals[i].done {
-			lost = append(lost, u)
-		}
-	}
-	return lost, nil
 }
 
 func (s *SQLStorage) usable() error {
@@ -299,7 +278,7 @@ func (s *SQLStorage) unknown(what string, sentinel, cause error) error {
 }
 
 // newQueue makes the queue for the writes of concurrent callers.
-func (s *SQLStorage) newQueue() *groupcommit.Queue[*request] {
+func (s *SQLStorage) newQueue() *groupcommit.Queue[content] {
 	o := groupcommit.Options{
 		Retry:   s.retry,
 		MaxRows: maxRows, MaxBytes: s.writer.insertBytes(), QueueRows: queueRows, QueueBytes: queueBytes,

@@ -4,9 +4,171 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
+
+// This file says what the log can store, and in which form it stands in the
+// columns.
+
+// The widths of the columns, in characters.
+const (
+	maxDataSource = 255
+	maxToken      = 40
+	maxSettings   = 16 << 10
+	maxReceipt    = 80
+	maxPlace      = 1 << 10
+	maxTrace      = 256
+)
+
+// maxFingerprint is how many bytes a fingerprint may have; its column counts
+// characters, which are never more.
+const maxFingerprint = 64
+
+// minLease is the shortest lease; the log's clock counts milliseconds.
+const minLease = time.Millisecond
+
+func validateLease(lease time.Duration) error {
+	if lease < minLease {
+		return fmt.Errorf("txlog: a lease of %v is too short: it must be at least %v", lease, minLease)
+	}
+	return nil
+}
+
+// validate refuses a unit that could not be stored, or not be found again. Where
+// they are empty it fills in the storage's token and the transaction's id. Errors
+// name the unit by its id.
+func validate(u *Unit, token string) error {
+	if u == nil {
+		return errors.New("txlog: a unit is nil")
+	}
+	if !isHeadID(u.ID) {
+		return fmt.Errorf("txlog: %q is no id of a unit: make it by NewID", u.ID)
+	}
+	if n := len(u.Statements); n == 0 || n > MaxStatements {
+		return fmt.Errorf("txlog: unit %s has %d statements: it must have 1 to %d", u.ID, n, MaxStatements)
+	}
+	if u.Lease.Token == "" {
+		u.Lease.Token = token
+	}
+	if u.TransactionID == "" {
+		u.TransactionID = u.ID
+	}
+	if err := validateDataSource(u.DataSource); err != nil {
+		return fmt.Errorf("%w (unit %s)", err, u.ID)
+	}
+	if !storableToken(u.Lease.Token, maxToken) {
+		return fmt.Errorf("txlog: the lease token of unit %s must have 1 to %d printable ASCII characters: make it by NewID", u.ID, maxToken)
+	}
+	if u.TransactionID != u.ID && !storableToken(u.TransactionID, maxToken) {
+		return fmt.Errorf("txlog: the transaction id of unit %s must have 1 to %d printable ASCII characters", u.ID, maxToken)
+	}
+	if u.Place != "" {
+		if err := validatePlace(u, u.Place); err != nil {
+			return err
+		}
+	}
+	if u.TraceParent != "" && !storableToken(u.TraceParent, maxTrace) {
+		return fmt.Errorf("txlog: the traceparent of unit %s must have at most %d printable ASCII characters", u.ID, maxTrace)
+	}
+	if len(u.Settings) > maxSettings || !storableText(u.Settings) {
+		return fmt.Errorf("txlog: the settings of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxSettings)
+	}
+	if u.Receipt != "" && u.Receipt != u.ID && !storableToken(u.Receipt, maxReceipt) {
+		return fmt.Errorf("txlog: the receipt of unit %s must have at most %d printable ASCII characters", u.ID, maxReceipt)
+	}
+	if len(u.Fingerprint) > maxFingerprint || !storableText(u.Fingerprint) {
+		return fmt.Errorf("txlog: the fingerprint of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxFingerprint)
+	}
+	if u.Fingerprint != "" && u.Receipt == "" {
+		return fmt.Errorf("txlog: unit %s has a fingerprint but no receipt to keep it in", u.ID)
+	}
+	for i := range u.Statements {
+		if !storableText(u.Statements[i].Params) {
+			return fmt.Errorf("txlog: the parameters of statement %d of unit %s are not what EncodeParams wrote", i+1, u.ID)
+		}
+	}
+	return nil
+}
+
+// validateDataSource refuses names that a database would not tell apart (some
+// collations ignore blanks at the end) or would not take.
+func validateDataSource(name string) error {
+	switch {
+	case name == "":
+		return errors.New("txlog: the name of the data source is empty")
+	case !storableText(name) || len(name) > maxDataSource && utf8.RuneCountInString(name) > maxDataSource:
+		return fmt.Errorf("txlog: the name of a data source must be valid UTF-8 without NUL, at most %d characters", maxDataSource)
+	case strings.TrimSpace(name) != name:
+		return fmt.Errorf("txlog: the name of the data source %q begins or ends with a blank", name)
+	}
+	return nil
+}
+
+// storableToken reports whether s is 1 to most printable ASCII characters.
+func storableToken(s string, most int) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return s != "" && len(s) <= most
+}
+
+func validateClaim(r *ClaimRequest) error {
+	if r.Limit < 1 {
+		return fmt.Errorf("txlog: the limit of a claim is %d: it must be at least 1", r.Limit)
+	}
+	if err := validateDataSource(r.DataSource); err != nil {
+		return err
+	}
+	return validateLease(r.Lease)
+}
+
+// defaultListLimit is what a Filter without Limit selects.
+const defaultListLimit = 1000
+
+func (f Filter) limit() int {
+	if f.Limit <= 0 {
+		return defaultListLimit
+	}
+	return f.Limit
+}
+
+// leaseMillis gives the length of a lease on the store's clock. That clock shows
+// whole milliseconds, rounded at the beginning and at the end; the lease must
+// not end there before it ends for its owner.
+func leaseMillis(lease time.Duration) int64 { return millis(lease) + 2 }
+
+// millis rounds a duration up to the log's unit of time.
+func millis(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d-1)/time.Millisecond) + 1
+}
+
+func validatePlace(u *Unit, place string) error {
+	switch {
+	case len(place) > maxPlace || !storableText(place):
+		return fmt.Errorf("txlog: the place of the receipt of unit %s must be valid UTF-8 without NUL, at most %d bytes", u.ID, maxPlace)
+	case u.SettingsOlder && place != "":
+		return fmt.Errorf("txlog: unit %s was written by an older version, it cannot hold the place of its receipt", u.ID)
+	}
+	return nil
+}
+
+// maxReceiptSchema is the longest name of a schema that every database takes.
+const maxReceiptSchema = 63
+
+func validateReceiptSchema(dataSource, schema string) error {
+	if schema != "" && !storableToken(schema, maxReceiptSchema) {
+		return fmt.Errorf("txlog: the schema of the receipts of %s must have at most %d printable ASCII characters", dataSource, maxReceiptSchema)
+	}
+	return validateDataSource(dataSource)
+}
 
 // oddSQL begins the column sql of a statement whose text is not valid UTF-8 or
 // holds a NUL, which a text column of PostgreSQL cannot take: the text follows in

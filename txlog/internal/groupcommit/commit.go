@@ -7,14 +7,14 @@ import (
 )
 
 // fly writes a group, and then what has queued meanwhile.
-func (q *Queue[W]) fly(f *flight, group []W) {
+func (q *Queue[T]) fly(f *flight, group []*Request[T]) {
 	for f != nil {
 		f, group = q.land(f, q.commit(f, group))
 	}
 }
 
 // dispatch sends off what is queued, as far as that is worthwhile.
-func (q *Queue[W]) dispatch(now time.Time) {
+func (q *Queue[T]) dispatch(now time.Time) {
 	for len(q.queue) > 0 {
 		f, group := q.depart(now)
 		if f == nil {
@@ -25,57 +25,55 @@ func (q *Queue[W]) dispatch(now time.Time) {
 }
 
 // depart takes from the queue what is to be written next, if that is worthwhile.
-func (q *Queue[W]) depart(now time.Time) (f *flight, group []W) {
-	if !q.free(now) {
+func (q *Queue[T]) depart(now time.Time) (f *flight, group []*Request[T]) {
+	if f = q.launch(now); f == nil {
 		return nil, nil
 	}
-	f, group = q.launch(now), q.take()
-	for _, w := range group {
-		t := w.ticket()
-		t.flight, t.state = f, sentShared
+	group = q.take()
+	for _, r := range group {
+		r.flight, r.state = f, sentShared
 		if len(group) == 1 {
-			t.state = sentAlone
+			r.state = sentAlone
 		}
 	}
 	return f, group
 }
 
-// take takes from the queue the next tickets that fit into one write. If kinds do
+// take takes from the queue the next requests that fit into one write. If kinds do
 // not mix it takes those of the first one's kind, so that neither kind waits for
 // long behind the other.
-func (q *Queue[W]) take() []W {
-	kind := q.queue[0].ticket().Kind
-	group := make([]W, 0, len(q.queue))
+func (q *Queue[T]) take() []*Request[T] {
+	kind := q.queue[0].Kind
+	group := make([]*Request[T], 0, len(q.queue))
 	rest := q.queue[:0]
 	rows, bytes, full := 0, 0, false
-	for _, w := range q.queue {
-		t := w.ticket()
+	for _, r := range q.queue {
 		switch {
-		case !q.Mixed && t.Kind != kind:
-			rest = append(rest, w)
+		case !q.Mixed && r.Kind != kind:
+			rest = append(rest, r)
 			continue
-		case full, len(group) > 0 && (t.Alone || rows+t.Rows > q.MaxRows || bytes+t.Bytes > q.MaxBytes):
+		case full, len(group) > 0 && (r.Alone || rows+r.Rows > q.MaxRows || bytes+r.Bytes > q.MaxBytes):
 			// What is behind it must not overtake it.
 			full = true
-			rest = append(rest, w)
+			rest = append(rest, r)
 			continue
 		}
-		group = append(group, w)
-		rows += t.Rows
-		bytes += t.Bytes
-		full = t.Alone
+		group = append(group, r)
+		rows += r.Rows
+		bytes += r.Bytes
+		full = r.Alone
 	}
 	clear(q.queue[len(rest):])
 	q.queue = rest
-	for _, w := range group {
-		q.unqueued(w.ticket())
+	for _, r := range group {
+		q.unqueued(r)
 	}
 	return group
 }
 
 // watch looks for stalled writes while something is queued: for a while nobody
 // may come and nothing may be answered.
-func (q *Queue[W]) watch() {
+func (q *Queue[T]) watch() {
 	if q.watched {
 		return
 	}
@@ -92,23 +90,23 @@ func (q *Queue[W]) watch() {
 }
 
 // finish tells a caller that queued the outcome. If the caller waits for it, the
-// ticket is the caller's again, and must not be looked at any more.
-func (t *Ticket) finish(inDoubt bool, err error) {
-	t.inDoubt, t.err = inDoubt, err
-	t.done <- struct{}{}
+// request is the caller's again, and must not be looked at any more.
+func (r *Request[T]) finish(inDoubt bool, err error) {
+	r.inDoubt, r.err = inDoubt, err
+	r.done <- struct{}{}
 }
 
 // over reports whether its caller's context has ended.
-func over[W Write](w W) bool { return w.ticket().ctx.Err() != nil }
+func (r *Request[T]) over() bool { return r.ctx.Err() != nil }
 
 // commit makes one write of the group and gives each caller its outcome. A write
 // that the database refused is made again in halves, so that the one at fault
 // fails by itself. ok means that the first attempt was answered.
-func (q *Queue[W]) commit(f *flight, group []W) (ok bool) {
+func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	if len(group) == 1 {
 		q.lead(f, group, nil)
 		inDoubt, err := q.alone(group[0])
-		group[0].ticket().finish(inDoubt, err)
+		group[0].finish(inDoubt, err)
 		return err == nil
 	}
 	group = present(group)
@@ -116,10 +114,9 @@ func (q *Queue[W]) commit(f *flight, group []W) (ok bool) {
 		return false
 	}
 	now, end := time.Now(), time.Time{}
-	for _, w := range group {
-		t := w.ticket()
-		if t.end = w.Leaves(now); t.end.After(end) {
-			end = t.end
+	for _, r := range group {
+		if r.leaves(now); r.End.After(end) {
+			end = r.End
 		}
 	}
 	ctx, cut := context.WithDeadline(q.base, end)
@@ -130,13 +127,13 @@ func (q *Queue[W]) commit(f *flight, group []W) (ok bool) {
 	cut()
 	switch {
 	case err == nil:
-		for _, w := range group {
-			w.ticket().finish(false, nil)
+		for _, r := range group {
+			r.finish(false, nil)
 		}
 		return true
 	case !q.Definite(err):
 		q.repeat(group, err)
-	case short && slices.ContainsFunc(group, over[W]):
+	case short && slices.ContainsFunc(group, (*Request[T]).over):
 		// It was cut short for those who left, and nothing was written.
 		q.commit(f, group)
 	case len(group) > 1 && q.Refused(err):
@@ -144,41 +141,41 @@ func (q *Queue[W]) commit(f *flight, group []W) (ok bool) {
 		q.commit(f, group[:half])
 		q.commit(f, group[half:])
 	default:
-		for _, w := range group {
-			w.ticket().finish(false, err)
+		for _, r := range group {
+			r.finish(false, err)
 		}
 	}
 	return false
 }
 
-// present leaves out tickets that nobody waits for: they are not written.
-func present[W Write](group []W) []W {
-	there := make([]W, 0, len(group))
-	for _, w := range group {
-		if t := w.ticket(); over(w) {
-			t.finish(false, t.ctx.Err())
+// present leaves out requests that nobody waits for: they are not written.
+func present[T any](group []*Request[T]) []*Request[T] {
+	there := make([]*Request[T], 0, len(group))
+	for _, r := range group {
+		if r.over() {
+			r.finish(false, r.ctx.Err())
 			continue
 		}
-		there = append(there, w)
+		there = append(there, r)
 	}
 	return there
 }
 
 // lead notes that an attempt is under way, and how to cut it short; nil means
 // that it must not be.
-func (q *Queue[W]) lead(f *flight, group []W, cut context.CancelFunc) {
+func (q *Queue[T]) lead(f *flight, group []*Request[T], cut context.CancelFunc) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	f.cut = cut
 	f.attempt++
 	if len(group) == 1 {
-		group[0].ticket().state = sentAlone
+		group[0].state = sentAlone
 	}
 }
 
 // repeat repeats a shared write without an answer until its outcome is known, for
 // each caller as long as its own write would be repeated.
-func (q *Queue[W]) repeat(group []W, cause error) {
+func (q *Queue[T]) repeat(group []*Request[T], cause error) {
 	begun := time.Now()
 	left := slices.Clone(group)
 	together := true
@@ -188,7 +185,7 @@ func (q *Queue[W]) repeat(group []W, cause error) {
 		if !together {
 			size = 1
 		}
-		var open []W
+		var open []*Request[T]
 		for portion := range slices.Chunk(left, size) {
 			portion, until := q.worthRepeating(portion, begun, cause, lasts)
 			if len(portion) == 0 {
@@ -203,8 +200,8 @@ func (q *Queue[W]) repeat(group []W, cause error) {
 				together = together && !q.Refused(err)
 				continue
 			}
-			for _, w := range portion {
-				w.ticket().finish(false, nil)
+			for _, r := range portion {
+				r.finish(false, nil)
 			}
 		}
 		left = open
@@ -213,16 +210,16 @@ func (q *Queue[W]) repeat(group []W, cause error) {
 
 // worthRepeating gives those of the group whose write may be repeated now, and
 // until when. The others' outcome stays unknown.
-func (q *Queue[W]) worthRepeating(group []W, begun time.Time, cause error, lasts bool) (open []W, until time.Time) {
+func (q *Queue[T]) worthRepeating(group []*Request[T], begun time.Time, cause error, lasts bool) (open []*Request[T], until time.Time) {
 	now := time.Now()
 	until = now.Add(attemptFor)
-	for _, w := range group {
-		end := q.repeatedUntil(w.ticket(), begun)
+	for _, r := range group {
+		end := q.repeatedUntil(r, begun)
 		if !lasts || !now.Before(end) {
-			w.ticket().finish(true, cause)
+			r.finish(true, cause)
 			continue
 		}
-		open = append(open, w)
+		open = append(open, r)
 		if end.Before(until) {
 			until = end
 		}
@@ -232,17 +229,17 @@ func (q *Queue[W]) worthRepeating(group []W, begun time.Time, cause error, lasts
 
 // repeatedUntil is the time until which a caller's write is repeated, as in
 // [Retry.Do].
-func (q *Queue[W]) repeatedUntil(t *Ticket, begun time.Time) time.Time {
-	end := t.end
-	if _, bounded := t.ctx.Deadline(); !bounded && begun.Add(RepeatFor).Before(end) {
+func (q *Queue[T]) repeatedUntil(r *Request[T], begun time.Time) time.Time {
+	end := r.End
+	if _, bounded := r.ctx.Deadline(); !bounded && begun.Add(RepeatFor).Before(end) {
 		end = begun.Add(RepeatFor)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if t.gone.IsZero() {
+	if r.gone.IsZero() {
 		return end
 	}
-	if late := t.gone.Add(max(0, q.Grace)); late.Before(end) {
+	if late := r.gone.Add(max(0, q.Grace)); late.Before(end) {
 		return late
 	}
 	return end

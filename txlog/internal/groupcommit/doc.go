@@ -7,7 +7,7 @@
 // are queued leave together when one of these is answered: no timer, and no
 // goroutine while nothing is queued.
 //
-// Words: a ticket is one caller's write, all or none of it; a group is the
-// tickets that share a write; a flight is a write in flight. A write is in doubt
-// when it is not known whether it was made.
+// Words: a request is what one caller wants written, all or none of it; a group
+// is the requests that share a write; a flight is a write in flight. A write is in
+// doubt when it is not known whether it was made.
 package groupcommit

@@ -36,55 +36,46 @@ type Options struct {
 	Ping func(ctx context.Context, took func(time.Duration))
 }
 
-// Ticket is one caller's place in the queue. A write embeds it.
-type Ticket struct {
-	// Kind distinguishes writes that do not share one, unless they mix.
+// Request is what one caller wants written. The caller makes it, gives it to
+// [Queue.Do], and reads it again when that has told the outcome.
+type Request[T any] struct {
+	// Body is what is written.
+	Body T
+	// Kind distinguishes requests that do not share a write, unless they mix.
 	Kind uint8
-	// Rows and Bytes are how large the write is.
+	// Rows and Bytes are how large it is.
 	Rows, Bytes int
 	// Alone: it is too large to share a write.
 	Alone bool
+	// For and Until say how long a write without an answer is worth repeating:
+	// for For from when it left, and at least until Until.
+	For   time.Duration
+	Until time.Time
+	// End is what they come to, since the last attempt left before which nothing
+	// can have been written.
+	End time.Time
 
 	ctx context.Context
-	// end is the time until which a write without an answer is worth repeating.
-	end time.Time
 
 	// Under the queue's mutex.
 	state  state
 	flight *flight
 	gone   time.Time // when its caller's context was seen to have ended
 
-	// inDoubt and err are the outcome of a queued write, once done is signalled.
-	// ended is the channel behind done.
-	inDoubt     bool
-	err         error
-	done, ended chan struct{}
-	// left: its caller did not wait for the outcome.
-	left bool
+	// inDoubt and err are the outcome of a queued request, once done is signalled.
+	inDoubt bool
+	err     error
+	done    chan struct{}
 }
 
-func (t *Ticket) ticket() *Ticket { return t }
-
-// Reset makes the ticket ready for another write. It reports false if the write
-// may still be in flight, so that nothing of it may be used again.
-func (t *Ticket) Reset() bool {
-	if t.left {
-		return false
+// leaves sets End for an attempt that leaves now.
+func (r *Request[T]) leaves(now time.Time) {
+	if r.End = now.Add(r.For); r.End.Before(r.Until) {
+		r.End = r.Until
 	}
-	*t = Ticket{ended: t.ended}
-	return true
 }
 
-// Write is what a caller wants written: a type that embeds [Ticket].
-type Write interface {
-	ticket() *Ticket
-	// Leaves is called with the time at which an attempt leaves, before which
-	// nothing of the write can have been made. It gives the time until which a
-	// write without an answer is worth repeating.
-	Leaves(now time.Time) (end time.Time)
-}
-
-// state is where a ticket is.
+// state is where a request is.
 type state uint8
 
 const (
@@ -106,11 +97,11 @@ type flight struct {
 }
 
 // Queue makes concurrent callers share writes. It is safe for concurrent use.
-type Queue[W Write] struct {
+type Queue[T any] struct {
 	Options
 	// write makes one write of the whole group, or of none of it. again says that
 	// an earlier attempt may have been applied.
-	write func(ctx context.Context, group []W, again bool) error
+	write func(ctx context.Context, group []*Request[T], again bool) error
 	limit *limit
 
 	// base ends when Close has waited for long enough.
@@ -119,7 +110,7 @@ type Queue[W Write] struct {
 
 	mu      sync.Mutex
 	closed  bool
-	queue   []W
+	queue   []*Request[T]
 	rows    int // in the queue
 	bytes   int
 	waiting []chan struct{} // callers for whom the queue has no room
@@ -130,20 +121,19 @@ type Queue[W Write] struct {
 
 // New makes a queue. write makes one write of the whole group, or of none of it;
 // again says that an earlier attempt may have been applied.
-func New[W Write](o Options, write func(ctx context.Context, group []W, again bool) error) *Queue[W] {
-	q := &Queue[W]{Options: o, write: write, limit: newLimit(&o)}
+func New[T any](o Options, write func(ctx context.Context, group []*Request[T], again bool) error) *Queue[T] {
+	q := &Queue[T]{Options: o, write: write, limit: newLimit(&o)}
 	q.base, q.stop = context.WithCancel(context.Background())
 	return q
 }
 
-// Do has w written. inDoubt means that it is not known whether it was; else err
+// Do has r written. inDoubt means that it is not known whether it was; else err
 // is why it was not, and never will be.
-func (q *Queue[W]) Do(ctx context.Context, w W) (inDoubt bool, err error) {
+func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	t := w.ticket()
-	t.ctx = ctx
+	r.ctx = ctx
 	q.mu.Lock()
 	for {
 		if q.closed {
@@ -151,9 +141,8 @@ func (q *Queue[W]) Do(ctx context.Context, w W) (inDoubt bool, err error) {
 			return false, ErrClosed
 		}
 		if len(q.queue) == 0 {
-			if now := time.Now(); q.free(now) {
-				f := q.launch(now)
-				t.state = sentAlone
+			if f := q.launch(time.Now()); f != nil {
+				r.state = sentAlone
 				q.mu.Unlock()
 				answered := false
 				defer func() { // also after a panic
@@ -161,13 +150,13 @@ func (q *Queue[W]) Do(ctx context.Context, w W) (inDoubt bool, err error) {
 						go q.fly(next, group)
 					}
 				}()
-				inDoubt, err := q.alone(w)
+				inDoubt, err := q.alone(r)
 				answered = err == nil
 				return inDoubt, err
 			}
 			break
 		}
-		if q.rows+t.Rows <= q.QueueRows && q.bytes+t.Bytes <= q.QueueBytes {
+		if q.rows+r.Rows <= q.QueueRows && q.bytes+r.Bytes <= q.QueueBytes {
 			break
 		}
 		if err := q.waitForRoom(ctx); err != nil {
@@ -175,35 +164,31 @@ func (q *Queue[W]) Do(ctx context.Context, w W) (inDoubt bool, err error) {
 			return false, err
 		}
 	}
-	if t.ended == nil {
-		t.ended = make(chan struct{}, 1)
-	}
-	t.done = t.ended
-	q.queue = append(q.queue, w)
-	q.rows += t.Rows
-	q.bytes += t.Bytes
+	r.done = make(chan struct{}, 1)
+	q.queue = append(q.queue, r)
+	q.rows += r.Rows
+	q.bytes += r.Bytes
 	q.watch()
 	if q.rows >= crowd {
 		q.dispatch(time.Now())
 	}
 	q.mu.Unlock()
 	q.limit.contended()
-	return q.wait(t)
+	return q.wait(r)
 }
 
 // alone makes a write for one caller, under its context.
-func (q *Queue[W]) alone(w W) (inDoubt bool, err error) {
-	t := w.ticket()
-	t.end = w.Leaves(time.Now())
-	group := []W{w}
-	return q.Retry.Do(t.ctx, t.end, func(ctx context.Context, again bool) error {
+func (q *Queue[T]) alone(r *Request[T]) (inDoubt bool, err error) {
+	r.leaves(time.Now())
+	group := []*Request[T]{r}
+	return q.Retry.Do(r.ctx, r.End, func(ctx context.Context, again bool) error {
 		return q.write(ctx, group, again)
 	})
 }
 
 // waitForRoom waits until something has left the queue, in the order of arrival.
 // It is called, and returns, with the mutex held.
-func (q *Queue[W]) waitForRoom(ctx context.Context) error {
+func (q *Queue[T]) waitForRoom(ctx context.Context) error {
 	woken := make(chan struct{})
 	q.waiting = append(q.waiting, woken)
 	q.mu.Unlock()
@@ -229,63 +214,62 @@ func (q *Queue[W]) waitForRoom(ctx context.Context) error {
 }
 
 // wake lets the first caller that waits for room look again.
-func (q *Queue[W]) wake() {
+func (q *Queue[T]) wake() {
 	if len(q.waiting) > 0 {
 		close(q.waiting[0])
 		q.waiting = q.waiting[1:]
 	}
 }
 
-// wait gives the outcome of a queued ticket. A caller whose context ends takes
+// wait gives the outcome of a queued request. A caller whose context ends takes
 // it out of the queue; once it has left, the caller waits for the outcome a
 // while longer, as [Retry.Do] does.
-func (q *Queue[W]) wait(t *Ticket) (inDoubt bool, err error) {
+func (q *Queue[T]) wait(r *Request[T]) (inDoubt bool, err error) {
 	select {
-	case <-t.done:
-		return t.inDoubt, t.err
-	case <-t.ctx.Done():
+	case <-r.done:
+		return r.inDoubt, r.err
+	case <-r.ctx.Done():
 	}
-	switch q.leave(t) {
+	switch q.leave(r) {
 	case withdrawn:
-		return false, t.ctx.Err()
+		return false, r.ctx.Err()
 	case sentAlone:
-		<-t.done
-		return t.inDoubt, t.err
+		<-r.done
+		return r.inDoubt, r.err
 	default:
 	}
 	patience := time.NewTimer(max(0, q.Grace))
 	defer patience.Stop()
 	select {
-	case <-t.done:
-		return t.inDoubt, t.err
+	case <-r.done:
+		return r.inDoubt, r.err
 	case <-patience.C:
-		t.left = true
-		return true, t.ctx.Err()
+		return true, r.ctx.Err()
 	}
 }
 
 // leave is for a caller whose context ended. A shared write is cut short when
 // half of the time that the caller still waits is over, so that a repetition can
 // find out what became of it.
-func (q *Queue[W]) leave(t *Ticket) state {
+func (q *Queue[T]) leave(r *Request[T]) state {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if t.state == queued {
-		t.state = withdrawn
+	if r.state == queued {
+		r.state = withdrawn
 		for i, other := range q.queue {
-			if other.ticket() == t {
+			if other == r {
 				q.queue = append(q.queue[:i], q.queue[i+1:]...)
-				q.unqueued(t)
+				q.unqueued(r)
 				break
 			}
 		}
 		q.rest()
 		return withdrawn
 	}
-	t.gone = time.Now()
-	f := t.flight
-	if t.state != sentShared || f.cut == nil {
-		return t.state
+	r.gone = time.Now()
+	f := r.flight
+	if r.state != sentShared || f.cut == nil {
+		return r.state
 	}
 	attempt, after := f.attempt, q.Grace/2
 	if after <= 0 {
@@ -299,27 +283,26 @@ func (q *Queue[W]) leave(t *Ticket) state {
 			f.cut()
 		}
 	})
-	return t.state
+	return r.state
 }
 
-func (q *Queue[W]) unqueued(t *Ticket) {
-	q.rows -= t.Rows
-	q.bytes -= t.Bytes
+func (q *Queue[T]) unqueued(r *Request[T]) {
+	q.rows -= r.Rows
+	q.bytes -= r.Bytes
 	q.wake()
 }
 
-// free reports whether one more write is worthwhile.
-func (q *Queue[W]) free(now time.Time) bool {
+// launch begins a flight; nil if one more write is not worthwhile.
+func (q *Queue[T]) launch(now time.Time) *flight {
 	busy := 0
 	for _, f := range q.flights {
 		if now.Sub(f.began) < stalled {
 			busy++
 		}
 	}
-	return busy < q.limit.of(q.rows) && len(q.flights) < q.limit.most
-}
-
-func (q *Queue[W]) launch(now time.Time) *flight {
+	if busy >= q.limit.of(q.rows) || len(q.flights) >= q.limit.most {
+		return nil
+	}
 	f := &flight{began: now}
 	q.flights = append(q.flights, f)
 	return f
@@ -327,7 +310,7 @@ func (q *Queue[W]) launch(now time.Time) *flight {
 
 // land ends a flight and gives the next one, if there is any, for the caller to
 // make.
-func (q *Queue[W]) land(f *flight, ok bool) (next *flight, group []W) {
+func (q *Queue[T]) land(f *flight, ok bool) (next *flight, group []*Request[T]) {
 	now := time.Now()
 	if ok {
 		q.limit.write.saw(now.Sub(f.began), now)
@@ -349,7 +332,7 @@ func (q *Queue[W]) land(f *flight, ok bool) (next *flight, group []W) {
 }
 
 // rest tells Close when nothing is left to wait for.
-func (q *Queue[W]) rest() {
+func (q *Queue[T]) rest() {
 	if q.idle != nil && len(q.queue) == 0 && len(q.flights) == 0 {
 		close(q.idle)
 		q.idle = nil
@@ -358,7 +341,7 @@ func (q *Queue[W]) rest() {
 
 // Close refuses new writes and waits until all that was queued has been written,
 // but no longer than d.
-func (q *Queue[W]) Close(d time.Duration) {
+func (q *Queue[T]) Close(d time.Duration) {
 	q.mu.Lock()
 	q.closed = true
 	for len(q.waiting) > 0 {

@@ -22,12 +22,7 @@ var (
 )
 
 // letter is a write that leaves its name in the list of what was written.
-type letter struct {
-	Ticket
-	name string
-}
-
-func (l *letter) Leaves(now time.Time) time.Time { return now.Add(time.Minute) }
+type letter = Request[string]
 
 // database is what letters are written to.
 type database struct {
@@ -41,7 +36,7 @@ type database struct {
 func (d *database) write(ctx context.Context, group []*letter, again bool) error {
 	var names strings.Builder
 	for _, l := range group {
-		names.WriteString(l.name)
+		names.WriteString(l.Body)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +56,7 @@ func (d *database) write(ctx context.Context, group []*letter, again bool) error
 	return nil
 }
 
-func newQueue(d *database, change func(*Options)) *Queue[*letter] {
+func newQueue(d *database, change func(*Options)) *Queue[string] {
 	o := Options{
 		Retry: Retry{
 			Grace:    time.Second,
@@ -77,11 +72,11 @@ func newQueue(d *database, change func(*Options)) *Queue[*letter] {
 	return New(o, d.write)
 }
 
-func row(name string) *letter { return &letter{Ticket: Ticket{Rows: 1, Bytes: 1}, name: name} }
+func row(name string) *letter { return &letter{Body: name, Rows: 1, Bytes: 1, For: time.Minute} }
 
 // held runs a write for each name while the queue is held, and gives their
 // errors and doubts when it was let go.
-func held(q *Queue[*letter], names string, contexts ...context.Context) (errs []error, doubts []bool) {
+func held(q *Queue[string], names string, contexts ...context.Context) (errs []error, doubts []bool) {
 	release := q.Hold()
 	errs, doubts = make([]error, len(names)), make([]bool, len(names))
 	var group sync.WaitGroup
@@ -297,7 +292,7 @@ func TestKindsTakeTurns(t *testing.T) {
 		for len(q.queue) > 0 {
 			var names string
 			for _, l := range q.take() {
-				names += l.name
+				names += l.Body
 			}
 			got = append(got, names)
 		}
