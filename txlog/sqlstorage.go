@@ -96,6 +96,11 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	// What each write needs is prepared once now, so that the first one waits no
+	// longer than the others. An account that may not is told so by its writes.
+	for _, k := range []kind{insertRows, deleteOwned} {
+		_, _ = s.db.stmt(ctx, shape{kind: k, rows: 1})
+	}
 	s.openJournal(ctx)
 	s.warn(ctx)
 	return nil
