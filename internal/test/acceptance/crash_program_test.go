@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -20,17 +22,15 @@ import (
 
 // crashOrder tells the crashing program what to do.
 type crashOrder struct {
-	Driver   string
-	A, B     string // DSNs of the targets
-	Log      string // DSN of the log
-	Scenario string
-	Row      int
+	crashScenario
+	Driver string
+	A, B   string // DSNs of the targets
+	Log    string // DSN of the log
+	Row    int
 	// Die is the step at which it kills itself; 0 for never.
 	Die int
 	// Lose: the answer to the first commit on A is lost, so that a retry follows.
 	Lose bool
-	// Logging is when its entries are written.
-	Logging bedsql.Logging
 }
 
 // crashReport is what the program says of itself, in one line, when it ends or
@@ -82,7 +82,7 @@ func (o *crashOrder) run(s *steps) error {
 			return crashTarget(t, s, where), nil
 		}
 	}
-	if crashScenarios[o.Scenario].call == nil {
+	if o.By == byJob {
 		a, err := parse("A")(o.A)
 		if err != nil {
 			return err
@@ -101,19 +101,19 @@ func (o *crashOrder) run(s *steps) error {
 		Storage: storage, Guarantee: bedsql.ExactlyOnce, Logging: o.Logging, Lease: crashLease, Logger: quiet(),
 		RetryInitial: time.Millisecond, RetryMax: 5 * time.Millisecond,
 	}
-	var pools [2]*sql.DB
-	for i, t := range []struct{ where, dsn string }{{"A", o.A}, {"B", o.B}} {
+	pools := map[string]*sql.DB{}
+	for _, t := range []struct{ where, dsn string }{{"A", o.A}, {"B", o.B}} {
 		if err := bedsql.RegisterDriver("crash-"+t.where, parse(t.where), cfg); err != nil {
 			return err
 		}
-		if pools[i], err = sql.Open("crash-"+t.where, t.dsn); err != nil {
+		if pools[t.where], err = sql.Open("crash-"+t.where, t.dsn); err != nil {
 			return err
 		}
-		pools[i].SetMaxOpenConns(2)
+		pools[t.where].SetMaxOpenConns(2)
 		// The table of receipts is looked for before the steps are counted, and
 		// what a connection keeps prepared is prepared.
 		for range 3 {
-			if err := plusOneBy(ctx, pools[i], o.Driver, 0); err != nil {
+			if err := plusOneBy(ctx, pools[t.where], o.Driver, "account", 0); err != nil {
 				return err
 			}
 		}
@@ -130,7 +130,7 @@ func (o *crashOrder) run(s *steps) error {
 		time.Sleep(time.Millisecond)
 	}
 	s.begin(o.Die, o.Lose)
-	err = crashScenarios[o.Scenario].call(ctx, o, pools[0], pools[1])
+	err = crashCallers[o.By](ctx, o, pools)
 	told := "delivered"
 	switch {
 	case errors.Is(err, bedsql.ErrPending):
@@ -176,62 +176,98 @@ func crashJob() asyncjob.Config {
 	}
 }
 
-// crashScenario is what a caller does to the row o.Row: each write adds one to a
+// crashScenario is what is done to the row o.Row: each write adds one to a
 // balance, so that twice would show.
 type crashScenario struct {
-	// call is nil where the job delivers what is in the log.
-	call func(ctx context.Context, o *crashOrder, a, b *sql.DB) error
-	// other and b are whether it writes to the table other of A, and to B, besides
-	// the table account of A.
-	other, b bool
-	// parts: some of its writes may be promised and others not.
-	parts bool
-	// modes: it is also run with the log alongside and on failure.
-	modes bool
+	Name string
+	// By is who writes, and how: one of crashCallers, or "job".
+	By string
+	// Writes are the tables, each as "A.account".
+	Writes []string
+	// Logging is when the entries are written.
+	Logging bedsql.Logging
 }
 
-// crashScenarios are all that TestCrashMatrix runs.
-var crashScenarios = map[string]crashScenario{
-	"single DML": {modes: true, call: func(ctx context.Context, o *crashOrder, a, _ *sql.DB) error {
-		_, err := a.ExecContext(ctx, plusOne("account", o.Row))
-		return err
-	}},
-	"prepared DML": {call: func(ctx context.Context, o *crashOrder, a, _ *sql.DB) error {
-		return plusOneBy(ctx, a, o.Driver, o.Row)
-	}},
-	"job": {other: true},
-	"local transaction": {other: true, modes: true, call: func(ctx context.Context, o *crashOrder, a, _ *sql.DB) error {
-		tx, err := a.BeginTx(ctx, nil)
+// byJob: there is no caller, the job delivers what is in the log.
+const byJob = "job"
+
+// parts reports whether some of the writes may be promised and others not.
+func (s *crashScenario) parts() bool { return s.By == "soft transaction" }
+
+// crashScenarios reads all that TestCrashMatrix runs.
+func crashScenarios(t testing.TB) (list []crashScenario) {
+	t.Helper()
+	when := map[string]bedsql.Logging{"before": bedsql.LogBefore, "alongside": bedsql.LogAlongside, "on failure": bedsql.LogOnFailure}
+	for _, c := range cases.Read(t, crashFile) {
+		s := crashScenario{Name: c.In[0], By: c.In[1], Writes: strings.Split(c.In[3], ", ")}
+		var known bool
+		if s.Logging, known = when[c.In[2]]; !known {
+			t.Fatalf("%s: the log is written before, alongside or on failure, not %q", c.Place, c.In[2])
+		}
+		if s.By != byJob && crashCallers[s.By] == nil {
+			t.Fatalf("%s: nobody is called %q", c.Place, s.By)
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// crashFile is the file of scenarios.
+const crashFile = "crash/scenarios.txt"
+
+// crashCallers make the writes of a scenario.
+var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error{
+	"exec": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+		return o.each(func(db, table string) error {
+			_, err := pools[db].ExecContext(ctx, plusOne(table, o.Row))
+			return err
+		})
+	},
+	"exec with parameters": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+		return o.each(func(db, table string) error { return plusOneBy(ctx, pools[db], o.Driver, table, o.Row) })
+	},
+	"local transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+		tx, err := pools["A"].BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
-		for _, table := range []string{"account", "other"} {
-			if _, err := tx.ExecContext(ctx, plusOne(table, o.Row)); err != nil {
-				_ = tx.Rollback()
-				return err
-			}
+		if err := o.each(func(_, table string) error {
+			_, err := tx.ExecContext(ctx, plusOne(table, o.Row))
+			return err
+		}); err != nil {
+			_ = tx.Rollback()
+			return err
 		}
 		return tx.Commit()
-	}},
-	"soft transaction": {other: true, b: true, parts: true, modes: true, call: func(ctx context.Context, o *crashOrder, a, b *sql.DB) error {
-		return crashSoft(ctx, a, b, o.Row)
-	}},
-	"staged soft transaction": {other: true, b: true, call: func(ctx context.Context, o *crashOrder, a, b *sql.DB) error {
-		return crashSoft(ctx, a, b, o.Row, bedsql.Staged())
-	}},
+	},
+	"soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+		return crashSoft(ctx, o, pools)
+	},
+	"staged soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+		return crashSoft(ctx, o, pools, bedsql.Staged())
+	},
 }
 
-func crashSoft(ctx context.Context, a, b *sql.DB, row int, opts ...bedsql.TxOption) error {
+// each calls f for each write of the scenario.
+func (o *crashOrder) each(f func(db, table string) error) error {
+	for _, w := range o.Writes {
+		db, table, _ := strings.Cut(w, ".")
+		if err := f(db, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func crashSoft(ctx context.Context, o *crashOrder, pools map[string]*sql.DB, opts ...bedsql.TxOption) error {
 	ctx, soft, err := bedsql.Begin(ctx, opts...)
 	if err != nil {
 		return err
 	}
-	for _, db := range []*sql.DB{a, b} {
-		if _, err := db.ExecContext(ctx, plusOne("account", row)); err != nil {
-			return err
-		}
-	}
-	if _, err := a.ExecContext(ctx, plusOne("other", row)); err != nil {
+	if err := o.each(func(db, table string) error {
+		_, err := pools[db].ExecContext(ctx, plusOne(table, o.Row))
+		return err
+	}); err != nil {
 		return err
 	}
 	return soft.End(ctx)
@@ -241,12 +277,11 @@ func plusOne(table string, row int) string {
 	return fmt.Sprintf("UPDATE %s SET balance = balance + 1 WHERE id = %d", table, row)
 }
 
-// plusOneBy runs plusOne on account with parameters, under a text that comes
-// again.
-func plusOneBy(ctx context.Context, db *sql.DB, driverName string, row int) error {
-	text := "UPDATE account SET balance = balance + ? WHERE id = ?"
+// plusOneBy runs plusOne with parameters, under a text that comes again.
+func plusOneBy(ctx context.Context, db *sql.DB, driverName, table string, row int) error {
+	text := "UPDATE " + table + " SET balance = balance + ? WHERE id = ?"
 	if driverName == testdb.DriverPostgres {
-		text = "UPDATE account SET balance = balance + $1 WHERE id = $2"
+		text = "UPDATE " + table + " SET balance = balance + $1 WHERE id = $2"
 	}
 	_, err := db.ExecContext(ctx, text, 1, row)
 	return err
