@@ -40,7 +40,7 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	profile, err := os.MkdirTemp("", "bed-chromium-")
+	profile, err := os.MkdirTemp("", "bed-chromium-") //nolint:usetesting // the browser still writes to it while it ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,10 +80,11 @@ func newBrowser(t *testing.T) *browser {
 // do runs actions; each has to come to its end within a minute.
 func (b *browser) do(actions ...chromedp.Action) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
-	defer cancel()
-	if b.ctx.Err() == nil && chromedp.FromContext(b.ctx).Target == nil {
-		ctx, cancel = b.ctx, func() {} // the first has the browser live as long as its context
+	ctx := b.ctx
+	if b.ctx.Err() != nil || chromedp.FromContext(b.ctx).Target != nil { // the first has the browser live as long as its context
+		bounded, cancel := context.WithTimeout(b.ctx, time.Minute)
+		defer cancel()
+		ctx = bounded
 	}
 	if err := chromedp.Run(ctx, actions...); err != nil {
 		var where, text string

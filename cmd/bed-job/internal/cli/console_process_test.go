@@ -218,8 +218,8 @@ func TestTheConsoleMakesNoLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, n := regexp.MustCompile(`(?m)^transactionLogDataSource:.*$`).ReplaceAllString(string(text), "transactionLogDataSource: {driver: sqlite, dsn: \"file:"+path+"\"}"), 0
-	if n = strings.Count(config, path); n != 1 {
+	config := regexp.MustCompile(`(?m)^transactionLogDataSource:.*$`).ReplaceAllString(string(text), "transactionLogDataSource: {driver: sqlite, dsn: \"file:"+path+"\"}")
+	if n := strings.Count(config, path); n != 1 {
 		t.Fatalf("the log stands %d times in\n%s", n, config)
 	}
 	write(t, s.config, config)
