@@ -299,19 +299,11 @@ func atomicResults(calls []delivery.Call, writes []*write, row []driver.Value) [
 func queryRow(ctx context.Context, conn driver.Conn, query string) ([]driver.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	rows, _, err := attempt.Query(ctx, conn, query, nil)
-	if err != nil {
+	rows, err := attempt.Ask(ctx, conn, query)
+	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	buffered, err := attempt.Buffer(rows)
-	if err != nil {
-		return nil, err
-	}
-	row := make([]driver.Value, len(buffered.Columns()))
-	if buffered.Next(row) != nil {
-		return nil, nil
-	}
-	return row, nil
+	return rows[0], nil
 }
 
 func text(v driver.Value) string {

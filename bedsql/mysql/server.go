@@ -53,16 +53,15 @@ func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts
 func variables(ctx context.Context, conn driver.Conn) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	rows, _, err := attempt.Query(ctx, conn, "SHOW SESSION VARIABLES WHERE Variable_name IN ('version', 'completion_type', 'sql_mode') OR Variable_name LIKE 'autoco%it'", nil)
-	if err != nil {
-		return nil, err
-	}
-	buffered, err := attempt.Buffer(rows)
+	rows, err := attempt.Ask(ctx, conn, "SHOW SESSION VARIABLES WHERE Variable_name IN ('version', 'completion_type', 'sql_mode') OR Variable_name LIKE 'autoco%it'")
 	if err != nil {
 		return nil, err
 	}
 	settings := make(map[string]string, 4)
-	for row := make([]driver.Value, len(buffered.Columns())); len(row) == 2 && buffered.Next(row) == nil; {
+	for _, row := range rows {
+		if len(row) != 2 {
+			break
+		}
 		settings[text(row[0])] = text(row[1])
 	}
 	if len(settings) != 4 && len(settings) != 0 { // none: a stand-in, not a server

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/bedsql/bed/listener/delivery"
 )
@@ -114,6 +115,56 @@ func Exec(ctx context.Context, conn driver.Conn, query string, args []driver.Nam
 func Query(ctx context.Context, conn driver.Conn, query string, args []driver.NamedValue) (rows driver.Rows, before bool, err error) {
 	r, before, err := Send(ctx, conn, &delivery.Call{SQL: query, Args: args}, true)
 	return r.Rows, before, err
+}
+
+// Ask runs a query of our own and gives its rows.
+func Ask(ctx context.Context, conn driver.Conn, query string, args ...any) ([][]driver.Value, error) {
+	c := call(query, args...)
+	r, _, err := Send(ctx, conn, &c, true)
+	if err != nil {
+		return nil, err
+	}
+	rows, closed, err := readAll(r.Rows)
+	if err == nil {
+		err = closed
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// readAll reads rows to their end and closes them. err is nil at their end, and
+// closed is what closing them gave.
+func readAll(rows driver.Rows) (all [][]driver.Value, closed, err error) {
+	dest := make([]driver.Value, len(rows.Columns()))
+	for {
+		if err = rows.Next(dest); err != nil {
+			break
+		}
+		row := make([]driver.Value, len(dest))
+		for i, v := range dest {
+			if raw, ok := v.([]byte); ok && raw != nil {
+				// A driver may reuse its buffer for the next row.
+				v = append(make([]byte, 0, len(raw)), raw...)
+			}
+			row[i] = v
+		}
+		all = append(all, row)
+	}
+	if err == io.EOF { //nolint:errorlint // a wrapped one is the end of a connection
+		err = nil
+	}
+	return all, rows.Close(), err
+}
+
+// call makes a Call of one of our own statements.
+func call(text string, args ...any) delivery.Call {
+	c := delivery.Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
+	for i, v := range args {
+		c.Args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	}
+	return c
 }
 
 // stmtRows closes the statement that was prepared for one query with its rows.

@@ -27,20 +27,19 @@ func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 	}
 	var look []seen
 	var asked []string
-	rows := 0
-	err = each(ctx, d, conn, r.at(d.Flavor, receiptPage, r.LogIdentity, after), func(row []driver.Value) {
-		rows++
+	rows, err := Ask(ctx, conn, r.text(d.Flavor, receiptPage, 0), r.LogIdentity, after)
+	for _, row := range rows {
 		next = text(row[0])
 		s := seen{next, text(row[1]), number(row[2]), number(row[3]) != 0}
 		if s.state == receiptNew {
-			return
+			continue
 		}
 		look, asked = append(look, s), append(asked, s.unit)
 		if s.keyed {
 			asked = append(asked, s.id)
 		}
-	})
-	if rows < receiptPageSize {
+	}
+	if len(rows) < receiptPageSize {
 		next = ""
 	}
 	if err != nil || len(look) == 0 {

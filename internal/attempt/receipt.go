@@ -82,15 +82,6 @@ func (r Receipts) retention(u *txlog.Unit) time.Duration {
 	return r.Retention
 }
 
-// call makes a Call of one of our own statements.
-func call(text string, args ...any) delivery.Call {
-	c := delivery.Call{SQL: text, Args: make([]driver.NamedValue, len(args))}
-	for i, v := range args {
-		c.Args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
-	}
-	return c
-}
-
 // Found is what a receipt says.
 type Found struct {
 	// Void: the work was not done and never will be.
@@ -110,12 +101,13 @@ type Found struct {
 // ReadReceipt looks a receipt up; nil if there is none. It does not wait for
 // one that is being written.
 func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
-	var found *Found
-	err := each(ctx, d, conn, r.at(d.Flavor, receiptRead, id), func(row []driver.Value) {
-		found = &Found{Void: number(row[0]) != 0, Told: number(row[0]) != 0 && text(row[3]) == voidTold, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
-			Left: time.Duration(number(row[4])) * time.Millisecond}
-	})
-	return found, err
+	rows, err := Ask(ctx, conn, r.text(d.Flavor, receiptRead, 0), id)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	row := rows[0]
+	return &Found{Void: number(row[0]) != 0, Told: number(row[0]) != 0 && text(row[3]) == voidTold, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
+		Left: time.Duration(number(row[4])) * time.Millisecond}, nil
 }
 
 // keepReceipt gives u's receipt, which was met, another retention when part of
@@ -217,26 +209,6 @@ func readCommitted(d *delivery.Dialect) driver.TxOptions {
 		return driver.TxOptions{}
 	}
 	return driver.TxOptions{Isolation: 2} // sql.LevelReadCommitted
-}
-
-// drain runs a query and reads it to its end.
-func drain(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call) error {
-	return each(ctx, d, conn, c, func([]driver.Value) {})
-}
-
-func each(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, f func([]driver.Value)) error {
-	rows, _, err := Query(ctx, conn, c.SQL, c.Args)
-	if err != nil {
-		return err
-	}
-	buffered, err := Buffer(rows)
-	if err != nil {
-		return err
-	}
-	for _, row := range buffered.rows {
-		f(row)
-	}
-	return nil
 }
 
 // number and text read a value of our own columns in whatever form the driver

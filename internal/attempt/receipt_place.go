@@ -137,20 +137,22 @@ func elsewhere(dataSource, says, remembers string) *SchemaError {
 
 // notAtHome sees to it that unqualified names find no other table of receipts.
 func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataSource string, r Receipts) error {
-	home := ""
-	err := each(ctx, d, conn, call(receiptText(d.Flavor, receiptHome, 0, "")), func(row []driver.Value) { home = text(row[0]) })
-	if err == nil && home != "" && home != r.Schema {
+	rows, err := Ask(ctx, conn, receiptText(d.Flavor, receiptHome, 0, ""))
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	if home := text(rows[0][0]); home != "" && home != r.Schema {
 		return &SchemaError{dataSource: dataSource, so: SchemaParam + " is " + r.Schema, far: "the table bed_receipt of " + home}
 	}
-	return err
+	return nil
 }
 
 // EnsureReceipts finds the table of receipts on conn's database, or creates it,
 // and the schema that it is to have of its own. Where the account may not, the
 // error holds the statement to run.
 func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
-	probe := r.at(d.Flavor, receiptProbe)
-	err := drain(ctx, d, conn, probe)
+	probe := r.text(d.Flavor, receiptProbe, 0)
+	_, err := Ask(ctx, conn, probe)
 	if err == nil || !d.Class(err).Answered() {
 		return err
 	}
@@ -165,13 +167,13 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 	}
 	// Somebody else may have created it at the same moment; or it is there in an
 	// older form.
-	if err = drain(ctx, d, conn, probe); err == nil || !d.Class(err).Answered() {
+	if _, err = Ask(ctx, conn, probe); err == nil || !d.Class(err).Answered() {
 		return err
 	}
 	if dberr.Of(err).Denied() { // MySQL also says so of a table that is not there
 		return rightsError(ctx, d, conn, r, err)
 	}
-	if drain(ctx, d, conn, r.at(d.Flavor, receiptProbeOlder)) == nil {
+	if _, older := Ask(ctx, conn, r.text(d.Flavor, receiptProbeOlder, 0)); older == nil {
 		return &delivery.ReceiptTableError{Statement: r.text(d.Flavor, receiptAdd, 0), Err: err}
 	}
 	if cerr == nil {
@@ -231,9 +233,15 @@ func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r 
 	if d.Flavor == 0 {
 		return "", nil
 	}
-	err = each(ctx, d, conn, call(receiptText(d.Flavor, receiptPlace, 0, "")), func(row []driver.Value) { place = text(row[0]) })
-	if r.Schema == "" || err != nil {
-		return place, err
+	rows, err := Ask(ctx, conn, receiptText(d.Flavor, receiptPlace, 0, ""))
+	if err != nil {
+		return "", err
+	}
+	if len(rows) > 0 {
+		place = text(rows[0][0])
+	}
+	if r.Schema == "" {
+		return place, nil
 	}
 	own := quoteSchema(d.Flavor, r.Schema)
 	if place == "" {

@@ -36,14 +36,14 @@ func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipt
 	const rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON "
 	account := "this account"
 	if d.Flavor == txlog.FlavorPostgres {
-		_ = each(ctx, d, conn, call("SELECT quote_ident(current_user)"), func(row []driver.Value) { account = text(row[0]) })
-	} else {
-		_ = each(ctx, d, conn, call("SELECT CURRENT_USER()"), func(row []driver.Value) {
-			// The host holds no @, the user may.
-			if i := strings.LastIndex(text(row[0]), "@"); i >= 0 {
-				account = quoteAccount(text(row[0])[:i]) + "@" + quoteAccount(text(row[0])[i+1:])
-			}
-		})
+		if user, err := Setting(ctx, conn, "SELECT quote_ident(current_user)"); err == nil {
+			account = user
+		}
+	} else if user, err := Setting(ctx, conn, "SELECT CURRENT_USER()"); err == nil {
+		// The host holds no @, the user may.
+		if i := strings.LastIndex(user, "@"); i >= 0 {
+			account = quoteAccount(user[:i]) + "@" + quoteAccount(user[i+1:])
+		}
 	}
 	switch {
 	case r.Schema == "":

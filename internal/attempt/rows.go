@@ -8,46 +8,21 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// Buffer reads rows to their end and closes them. Only then is a statement
-// that returns rows done: a later row, a deferred constraint or the implicit
-// commit may still fail, and that error is returned.
-func Buffer(rows driver.Rows) (*Rows, error) { return BufferWrite(new(delivery.Dialect), rows) }
-
-// BufferWrite is Buffer for the rows of a write. A write that the server carried
-// out and whose rows the driver cannot decode is done: their error comes after
-// the rows before it, as from the driver.
+// BufferWrite reads the rows of a write to their end and closes them. Only then
+// is it done: a later row, a deferred constraint or the implicit commit may still
+// fail, and that error is returned. A write that the server carried out and whose
+// rows the driver cannot decode is done: their error comes after the rows before
+// it, as from the driver.
 func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 	b := &Rows{cols: rows.Columns()}
 	b.readTypes(rows)
-	dest := make([]driver.Value, len(b.cols))
-	for {
-		err := rows.Next(dest)
-		if err == io.EOF { //nolint:errorlint // a wrapped one is the end of a connection
-			break
-		}
-		if err != nil {
-			closed := rows.Close()
-			switch {
-			case d.Undecoded == nil || !d.Undecoded(err):
-				return nil, err
-			case closed != nil:
-				return nil, closed // what became of the statement
-			}
-			b.err = err
-			return b, nil
-		}
-		row := make([]driver.Value, len(dest))
-		for i, v := range dest {
-			if raw, ok := v.([]byte); ok && raw != nil {
-				// A driver may reuse its buffer for the next row.
-				v = append(make([]byte, 0, len(raw)), raw...)
-			}
-			row[i] = v
-		}
-		b.rows = append(b.rows, row)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
+	var closed error
+	b.rows, closed, b.err = readAll(rows)
+	switch {
+	case b.err != nil && (d.Undecoded == nil || !d.Undecoded(b.err)):
+		return nil, b.err
+	case closed != nil:
+		return nil, closed // what became of the statement
 	}
 	return b, nil
 }

@@ -31,11 +31,11 @@ func (r *cutRows) Next(dest []driver.Value) error {
 // wrapped is the end of a connection.
 func TestABrokenConnectionIsNotTheRowsEnd(t *testing.T) {
 	t.Parallel()
-	if rows, err := Buffer(&cutRows{n: 2, err: io.EOF}); err != nil || len(rows.rows) != 2 {
+	if rows, err := BufferWrite(new(delivery.Dialect), &cutRows{n: 2, err: io.EOF}); err != nil || len(rows.rows) != 2 {
 		t.Errorf("whole rows: %v, %v", rows, err)
 	}
 	cut := fmt.Errorf("reading from the server: %w", io.EOF)
-	if _, err := Buffer(&cutRows{n: 2, err: cut}); !errors.Is(err, cut) {
+	if _, err := BufferWrite(new(delivery.Dialect), &cutRows{n: 2, err: cut}); !errors.Is(err, cut) {
 		t.Errorf("cut rows: %v, want their error", err)
 	}
 }

@@ -147,7 +147,7 @@ func around[T any](c *crashConn, what string, call func() (T, error)) (T, error)
 	}
 	if b.err != nil {
 		if rows, ok := any(v).(driver.Rows); ok {
-			_, _ = attempt.Buffer(rows) // SQLite is done with the last one
+			_, _ = attempt.BufferWrite(new(delivery.Dialect), rows) // SQLite is done with the last one
 		}
 		c.broke(b)
 		return v, b.err
