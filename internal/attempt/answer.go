@@ -172,7 +172,7 @@ func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	if err != nil {
 		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: the answer cannot be kept with the idempotency key: %w", err)}
 	}
-	c := r.at(d.Flavor, receiptResult, u.Fingerprint, string(text), u.Receipt)
+	c := call(r.sql(d.Flavor).result, u.Fingerprint, string(text), u.Receipt)
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err != nil {
 		return Failed(d, err, before)

@@ -27,7 +27,8 @@ func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 	}
 	var look []seen
 	var asked []string
-	rows, err := Ask(ctx, conn, r.text(d.Flavor, receiptPage, 0), r.LogIdentity, after)
+	texts := r.sql(d.Flavor)
+	rows, err := Ask(ctx, conn, texts.page, r.LogIdentity, after)
 	for _, row := range rows {
 		next = text(row[0])
 		s := seen{next, text(row[1]), number(row[2]), number(row[3]) != 0}
@@ -64,12 +65,12 @@ func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 			back = append(back, s.id) // a write to the log that came late
 		}
 	}
-	if _, err := byIDs(ctx, d, conn, r, receiptGone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
+	if _, err := byIDs(ctx, d, conn, texts.gone, newlyGone, r.Retention.Milliseconds(), r.KeyRetention.Milliseconds()); err != nil {
 		return next, 0, err
 	}
-	if _, err := byIDs(ctx, d, conn, r, receiptBack, back); err != nil {
+	if _, err := byIDs(ctx, d, conn, texts.back, back); err != nil {
 		return next, 0, err
 	}
-	erased, err = byIDs(ctx, d, conn, r, receiptPurge, due)
+	erased, err = byIDs(ctx, d, conn, texts.purge, due)
 	return next, erased, err
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/bedsql/bed/internal/ownsql"
@@ -32,16 +33,6 @@ type Receipts struct {
 	Place string
 }
 
-// text is one of the statements on bed_receipt at its place. n is the number of
-// ids.
-func (r Receipts) text(f txlog.Flavor, k receiptStatement, n int) string {
-	place := r.Place
-	if r.Schema != "" {
-		place = quoteSchema(f, r.Schema)
-	}
-	return receiptText(f, k, n, place)
-}
-
 // Table is the table's name in a statement.
 func (r Receipts) Table(f txlog.Flavor) string {
 	if r.Schema == "" {
@@ -50,16 +41,10 @@ func (r Receipts) Table(f txlog.Flavor) string {
 	return quoteSchema(f, r.Schema) + "." + receiptTable
 }
 
-// at is the call of one that names no ids.
-func (r Receipts) at(f txlog.Flavor, k receiptStatement, args ...any) delivery.Call {
-	return call(r.text(f, k, 0), args...)
-}
-
 // insert is the call that writes u's receipt.
 func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call {
-	keep := r.retention(u).Milliseconds()
 	if u.Fingerprint == "" && !void {
-		c := r.at(f, receiptInsertPlain, u.Receipt, u.ID, r.LogIdentity, keep)
+		c := call(r.sql(f).insertPlain, u.Receipt, u.ID, r.LogIdentity, r.Retention.Milliseconds())
 		c.Fixed = 2
 		return c
 	}
@@ -71,7 +56,7 @@ func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call
 	if void {
 		v = 1
 	}
-	return r.at(f, receiptInsert, u.Receipt, u.ID, r.LogIdentity, v, keep, fingerprint, nil)
+	return call(r.sql(f).insert, u.Receipt, u.ID, r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
 }
 
 // retention is how long u's receipt is kept.
@@ -101,7 +86,7 @@ type Found struct {
 // ReadReceipt looks a receipt up; nil if there is none. It does not wait for
 // one that is being written.
 func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
-	rows, err := Ask(ctx, conn, r.text(d.Flavor, receiptRead, 0), id)
+	rows, err := Ask(ctx, conn, r.sql(d.Flavor).read, id)
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
@@ -125,7 +110,7 @@ func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	if f.Left > keep-keep/10 {
 		return false, nil
 	}
-	kept, err := alone(ctx, d, conn, driver.TxOptions{}, r.at(d.Flavor, receiptKeep, keep.Milliseconds(), u.Receipt, f.UnitID))
+	kept, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).keep, keep.Milliseconds(), u.Receipt, f.UnitID))
 	return others && kept == 0, err
 }
 
@@ -133,7 +118,7 @@ func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 // the entry removed: should a late write to the log bring the entry back, an
 // operator has nothing to decide.
 func NoteTold(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
-	if _, err := alone(ctx, d, conn, driver.TxOptions{}, r.at(d.Flavor, receiptTold, u.Receipt)); err != nil {
+	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).told, u.Receipt)); err != nil {
 		return Failed(d, err, false)
 	}
 	return Outcome{}
@@ -168,21 +153,31 @@ func alone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, opts driv
 // COMMITTED: InnoDB's default level would lock the gaps between them, in which
 // every new receipt lands.
 func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, ids []string) error {
-	_, err := byIDs(ctx, d, conn, r, receiptErase, ids)
+	_, err := byIDs(ctx, d, conn, r.sql(d.Flavor).erase, ids)
 	return err
 }
 
 // byIDs runs a statement that names receipts by their ids, after its own args,
 // in transactions of not too many, and tells how many it changed.
-func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, k receiptStatement, ids []string, args ...any) (rows int, err error) {
+func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
+	isArray := d.Flavor == txlog.FlavorPostgres
 	portion := receiptPortion
-	if d.Flavor == txlog.FlavorPostgres {
+	if isArray {
 		portion = receiptPageSize
 	}
 	for page := range slices.Chunk(ids, receiptPageSize) {
 		var calls []delivery.Call
 		for some := range slices.Chunk(page, portion) {
-			calls = append(calls, byIDsCall(d, r, k, some, args))
+			text, values := s[0], slices.Clip(args)
+			if isArray {
+				values = append(values, ownsql.Array(some))
+			} else {
+				text += ownsql.List(len(some), `?`, `, `) + s[1]
+				for _, id := range some {
+					values = append(values, id)
+				}
+			}
+			calls = append(calls, call(text, values...))
 		}
 		n, err := alone(ctx, d, conn, readCommitted(d), calls...)
 		if rows += n; err != nil {
@@ -190,18 +185,6 @@ func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipt
 		}
 	}
 	return rows, nil
-}
-
-func byIDsCall(d *delivery.Dialect, r Receipts, k receiptStatement, ids []string, args []any) delivery.Call {
-	args = slices.Clip(args)
-	if d.Flavor == txlog.FlavorPostgres {
-		args = append(args, ownsql.Array(ids))
-	} else {
-		for _, id := range ids {
-			args = append(args, id)
-		}
-	}
-	return call(r.text(d.Flavor, k, len(ids)), args...)
 }
 
 func readCommitted(d *delivery.Dialect) driver.TxOptions {
@@ -214,16 +197,11 @@ func readCommitted(d *delivery.Dialect) driver.TxOptions {
 // number and text read a value of our own columns in whatever form the driver
 // gives it.
 func number(v driver.Value) int64 {
-	switch n := v.(type) {
-	case int64:
+	if n, ok := v.(int64); ok {
 		return n
-	case []byte:
-		return parseInt(string(n))
-	case string:
-		return parseInt(n)
-	default:
-		return parseInt(fmt.Sprint(v))
 	}
+	n, _ := strconv.ParseInt(text(v), 10, 64)
+	return n
 }
 
 func text(v driver.Value) string {

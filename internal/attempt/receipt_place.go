@@ -137,7 +137,7 @@ func elsewhere(dataSource, says, remembers string) *SchemaError {
 
 // notAtHome sees to it that unqualified names find no other table of receipts.
 func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataSource string, r Receipts) error {
-	rows, err := Ask(ctx, conn, receiptText(d.Flavor, receiptHome, 0, ""))
+	rows, err := Ask(ctx, conn, r.sql(d.Flavor).home)
 	if err != nil || len(rows) == 0 {
 		return err
 	}
@@ -151,7 +151,7 @@ func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataS
 // and the schema that it is to have of its own. Where the account may not, the
 // error holds the statement to run.
 func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
-	probe := r.text(d.Flavor, receiptProbe, 0)
+	probe := r.sql(d.Flavor).probe
 	_, err := Ask(ctx, conn, probe)
 	if err == nil || !d.Class(err).Answered() {
 		return err
@@ -173,8 +173,8 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 	if dberr.Of(err).Denied() { // MySQL also says so of a table that is not there
 		return rightsError(ctx, d, conn, r, err)
 	}
-	if _, older := Ask(ctx, conn, r.text(d.Flavor, receiptProbeOlder, 0)); older == nil {
-		return &delivery.ReceiptTableError{Statement: r.text(d.Flavor, receiptAdd, 0), Err: err}
+	if _, older := Ask(ctx, conn, r.sql(d.Flavor).probeOlder); older == nil {
+		return &delivery.ReceiptTableError{Statement: r.sql(d.Flavor).add, Err: err}
 	}
 	if cerr == nil {
 		cerr = err
@@ -187,7 +187,7 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 
 // createReceipts creates the table, and its schema first if that is missing.
 func createReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
-	ddl := r.text(d.Flavor, receiptCreate, 0)
+	ddl := r.sql(d.Flavor).create
 	_, _, err := Exec(ctx, conn, ddl, nil)
 	if r.Schema != "" && noSchema(err) {
 		_, _, serr := Exec(ctx, conn, schemaCreation(d, r), nil)
@@ -201,14 +201,14 @@ func createReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 	if err == nil && d.Flavor == txlog.FlavorPostgres {
 		// Whoever made the table may have the error say so; for others it is said
 		// already.
-		_, _, _ = Exec(ctx, conn, r.text(d.Flavor, receiptComment, 0), nil)
+		_, _, _ = Exec(ctx, conn, r.sql(d.Flavor).comment, nil)
 	}
 	return err
 }
 
 // creation is what an operator has to run for want of the table.
 func creation(d *delivery.Dialect, r Receipts) string {
-	ddl := r.text(d.Flavor, receiptCreate, 0)
+	ddl := r.sql(d.Flavor).create
 	if r.Schema != "" {
 		ddl = schemaCreation(d, r) + ";\n" + ddl
 	}
@@ -233,7 +233,7 @@ func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r 
 	if d.Flavor == 0 {
 		return "", nil
 	}
-	rows, err := Ask(ctx, conn, receiptText(d.Flavor, receiptPlace, 0, ""))
+	rows, err := Ask(ctx, conn, r.sql(d.Flavor).place)
 	if err != nil {
 		return "", err
 	}

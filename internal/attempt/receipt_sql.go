@@ -19,39 +19,15 @@ const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fi
 func ReceiptSchema(database string) (string, error) {
 	switch database {
 	case "mysql":
-		return receiptText(txlog.FlavorMySQL, receiptCreate, 0, ""), nil
+		return Receipts{}.sql(txlog.FlavorMySQL).create, nil
 	case "postgres":
-		return receiptText(txlog.FlavorPostgres, receiptCreate, 0, ""), nil
+		return Receipts{}.sql(txlog.FlavorPostgres).create, nil
 	case "sqlite":
-		return receiptText(txlog.FlavorSQLite, receiptCreate, 0, ""), nil
+		return Receipts{}.sql(txlog.FlavorSQLite).create, nil
 	default:
 		return "", fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
 	}
 }
-
-// receiptStatement is one of the statements on bed_receipt.
-type receiptStatement uint8
-
-const (
-	receiptCreate receiptStatement = iota
-	receiptComment
-	receiptProbe
-	receiptProbeOlder
-	receiptAdd
-	receiptInsert
-	receiptInsertPlain
-	receiptRead
-	receiptResult
-	receiptKeep
-	receiptTold
-	receiptErase
-	receiptPurge
-	receiptGone
-	receiptBack
-	receiptPage
-	receiptPlace
-	receiptHome
-)
 
 // receiptRemark explains the table to a tool, or a person, that comes across it.
 const receiptRemark = `made by bed (github.com/bedsql/bed), which tells by it what was applied: leave it out of migrations`
@@ -79,35 +55,47 @@ const (
 	receiptDue          // nor was it, and its retention is over
 )
 
-// receiptTexts are the texts that are always the same, made once.
-var receiptTexts sync.Map // from receiptTextKey to string
-
-type receiptTextKey struct {
-	f     txlog.Flavor
-	k     receiptStatement
-	place string
-}
-
 // receiptTable is the table's name.
 const receiptTable = "bed_receipt"
 
-// receiptText is the text of a statement about the table at a place, which is
-// quoted; empty: where unqualified names lead. n is the number of ids.
-func receiptText(f txlog.Flavor, k receiptStatement, n int, place string) string {
-	key := receiptTextKey{f, k, place}
-	if n == 0 {
-		if s, ok := receiptTexts.Load(key); ok {
-			return s.(string)
-		}
+// receiptSQL are the statements on the table of receipts at one place.
+type receiptSQL struct {
+	create, comment        string
+	probe, probeOlder, add string
+	insert, insertPlain    string
+	read, result           string
+	keep, told             string
+	page                   string
+	// These name receipts by their ids.
+	erase, purge, gone, back idsSQL
+	// These look for the table where unqualified names lead: its place, and the
+	// schema of one that is there.
+	place, home string
+}
+
+// idsSQL is a statement that goes on behind a list of ids. In PostgreSQL the list
+// is one parameter, and the first half is all.
+type idsSQL [2]string
+
+// receiptTexts keeps each receiptSQL that was made: from receiptsAt.
+var receiptTexts sync.Map
+
+type receiptsAt struct {
+	f     txlog.Flavor
+	place string
+}
+
+// sql gives the statements on bed_receipt at its place.
+func (r Receipts) sql(f txlog.Flavor) *receiptSQL {
+	at := receiptsAt{f, r.Place}
+	if r.Schema != "" {
+		at.place = quoteSchema(f, r.Schema)
 	}
-	s := makeReceiptText(f, k, n)
-	if place != "" {
-		s = strings.Replace(s, receiptTable, place+"."+receiptTable, 1)
+	s, ok := receiptTexts.Load(at)
+	if !ok {
+		s, _ = receiptTexts.LoadOrStore(at, makeReceiptSQL(f, at.place))
 	}
-	if n == 0 {
-		receiptTexts.Store(key, s)
-	}
-	return s
+	return s.(*receiptSQL)
 }
 
 const receiptInsertion = "INSERT INTO "
@@ -131,12 +119,26 @@ func IsReceipt(text string) bool {
 	return ok
 }
 
-// makeReceiptText is the one place where the SQL of receipts is written.
-func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
-	var s string
-	switch k {
-	case receiptCreate:
-		s = `CREATE TABLE IF NOT EXISTS bed_receipt (
+// makeReceiptSQL is the one place where the SQL of receipts is written. place is
+// quoted; empty: where unqualified names lead.
+func makeReceiptSQL(f txlog.Flavor, place string) *receiptSQL {
+	unplaced := ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}.Text
+	placed := func(s string) string {
+		s = unplaced(s)
+		if place != "" {
+			s = strings.Replace(s, receiptTable, place+"."+receiptTable, 1)
+		}
+		return s
+	}
+	listed := func(first, second string) idsSQL {
+		if f == txlog.FlavorPostgres {
+			return idsSQL{placed(first + ` WHERE id = ANY(?::text[])` + second)}
+		}
+		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second)}
+	}
+	ms := f.Pick(`?`, `?::bigint`, `?`)
+	return &receiptSQL{
+		create: placed(`CREATE TABLE IF NOT EXISTS bed_receipt (
   id            ` + f.Pick(`VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(80) COLLATE "C"`, `VARCHAR(80)`) + ` NOT NULL, -- the unit's, or the hash of a caller's key
   unit_id       ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the entry whose work this is
   log_id        ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
@@ -147,64 +149,37 @@ func makeReceiptText(f txlog.Flavor, k receiptStatement, n int) string {
   result        ` + f.Pick(`MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   ` + f.Pick(`PRIMARY KEY (id)`, `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, `PRIMARY KEY (id)`) + `
-)` + f.Pick(` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='`+receiptRemark+`'`, ``, ` WITHOUT ROWID`)
-	case receiptComment:
-		s = `COMMENT ON TABLE bed_receipt IS '` + receiptRemark + `'`
-	case receiptProbe:
-		s = `SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`
-	case receiptProbeOlder:
-		s = `SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`
-	case receiptAdd:
-		s = `ALTER TABLE bed_receipt ADD COLUMN log_gone SMALLINT NOT NULL DEFAULT 0`
-	case receiptInsert:
-		s = `INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`
-	case receiptInsertPlain:
+)` + f.Pick(` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='`+receiptRemark+`'`, ``, ` WITHOUT ROWID`)),
+		comment:    placed(`COMMENT ON TABLE bed_receipt IS '` + receiptRemark + `'`),
+		probe:      placed(`SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`),
+		probeOlder: placed(`SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`),
+		add:        placed(`ALTER TABLE bed_receipt ADD COLUMN log_gone SMALLINT NOT NULL DEFAULT 0`),
+		insert:     placed(`INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`),
 		// MySQL and MariaDB let a value refer to a column before it, which is
 		// quicker than reading the clock twice.
-		s = `INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
-			f.Pick(`creation_time`, `{now}`, `{now}`) + ` + ?)`
-	case receiptRead:
-		s = `SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`
-	case receiptResult:
-		s = `UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`
-	case receiptTold:
-		s = `UPDATE bed_receipt SET result = '` + voidTold + `' WHERE id = ? AND void = 1`
-	case receiptKeep:
-		s = `UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`
-	case receiptErase, receiptPurge, receiptGone, receiptBack:
-		list := `IN (` + ownsql.List(n, `?`, `, `) + `)`
-		ids := ` WHERE id ` + f.Pick(list, `= ANY(?::text[])`, list)
-		switch k {
-		case receiptErase:
-			s = f.ByKey() + `DELETE FROM bed_receipt` + ids
-		case receiptPurge:
-			// One that was met since it was found due is kept anew.
-			s = f.ByKey() + `DELETE FROM bed_receipt` + ids + ` AND log_gone = 1 AND keep_until <= {now}`
-		case receiptGone:
-			ms := f.Pick(`?`, `?::bigint`, `?`)
-			s = `UPDATE bed_receipt SET log_gone = 1, keep_until = ` + f.Pick(`GREATEST`, `GREATEST`, `MAX`) +
-				`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN ` + ms + ` ELSE ` + ms + ` END)` + ids + ` AND log_gone = 0`
-		default:
-			s = `UPDATE bed_receipt SET log_gone = 0` + ids
-		}
-	case receiptPage:
-		s = `SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
+		insertPlain: placed(`INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
+			f.Pick(`creation_time`, `{now}`, `{now}`) + ` + ?)`),
+		read:   placed(`SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`),
+		result: placed(`UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`),
+		told:   placed(`UPDATE bed_receipt SET result = '` + voidTold + `' WHERE id = ? AND void = 1`),
+		keep:   placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
+		page: placed(`SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
     WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,
     CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM bed_receipt
-  WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)
-	case receiptPlace:
-		s = f.Pick(`SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
+  WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)),
+
+		erase: listed(f.ByKey()+`DELETE FROM bed_receipt`, ``),
+		// One that was met since it was found due is kept anew.
+		purge: listed(f.ByKey()+`DELETE FROM bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`),
+		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+f.Pick(`GREATEST`, `GREATEST`, `MAX`)+
+			`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN `+ms+` ELSE `+ms+` END)`, ` AND log_gone = 0`),
+		back: listed(`UPDATE bed_receipt SET log_gone = 0`, ``),
+
+		place: unplaced(f.Pick(`SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
 			`SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`,
-			`SELECT 'main'`)
-	case receiptHome: // the schema in which unqualified names find the table
-		s = f.Pick(`SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
-			`SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, ``)
+			`SELECT 'main'`)),
+		home: unplaced(f.Pick(`SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
+			`SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, ``)),
 	}
-	return ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}.Text(s)
-}
-
-func parseInt(s string) int64 {
-	n, _ := strconv.ParseInt(s, 10, 64)
-	return n
 }
