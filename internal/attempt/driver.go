@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // The functions of this file drive a connection through the newest of the
@@ -236,6 +237,18 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 		return nil, ctx.Err()
 	}
 	return tx, err
+}
+
+// CommitTx commits tx, the local transaction that is open on conn, for as long as
+// ctx lasts. CommitFailed reads its error.
+func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
+	if d.Flavor != txlog.FlavorMySQL {
+		return tx.Commit()
+	}
+	if err := ctx.Err(); err != nil {
+		return NotSent(err, delivery.Unknown)
+	}
+	return end(ctx, conn, "COMMIT", tx.Commit)
 }
 
 // Ping asks the connection whether it is alive. Without a Pinger a

@@ -15,17 +15,6 @@ import (
 // ended.
 const rollbackTimeout = time.Second
 
-// CommitTx commits tx, the local transaction that is open on conn, for as long as
-// ctx lasts. CommitFailed reads its error.
-func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
-	if d.Flavor == txlog.FlavorMySQL {
-		if err := ctx.Err(); err != nil {
-			return NotSent(err, delivery.Unknown)
-		}
-	}
-	return end(ctx, d, conn, "COMMIT", tx.Commit)
-}
-
 // CommitFailed reads the error of a COMMIT. An answer means that nothing was
 // committed; without one the outcome is unknown. Either way the transaction may
 // still be open (Galera's 1047), and the next BEGIN would commit it: the
@@ -64,10 +53,13 @@ func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 		defer cancel()
 	}
 	var err error
-	if tx == nil {
+	switch {
+	case tx == nil:
 		_, _, err = Exec(ctx, conn, "ROLLBACK", nil)
-	} else {
-		err = end(ctx, d, conn, "ROLLBACK", tx.Rollback)
+	case d.Flavor == txlog.FlavorMySQL:
+		err = end(ctx, conn, "ROLLBACK", tx.Rollback)
+	default:
+		err = tx.Rollback()
 	}
 	if !RolledBack(d, err) {
 		_ = conn.Close()
@@ -81,11 +73,11 @@ func RolledBack(d *delivery.Dialect, err error) bool {
 	return err == nil || d.Flavor == txlog.FlavorSQLite && strings.Contains(err.Error(), "no transaction is active")
 }
 
-// end ends a transaction by its text where driver.Tx, which takes no context,
-// would wait for the answer beyond the end of ctx. pgx's Tx has the context of
-// BeginTx, and SQLite always answers.
-func end(ctx context.Context, d *delivery.Dialect, conn driver.Conn, text string, plain func() error) error {
-	if c, ok := Bare(conn).(driver.ExecerContext); ok && d.Flavor == txlog.FlavorMySQL && ctx.Done() != nil {
+// end ends a transaction in MySQL by its text, if ctx may end: driver.Tx, which
+// takes no context, would go on waiting for the answer. The others need it not:
+// pgx's Tx has the context of BeginTx, and SQLite always answers.
+func end(ctx context.Context, conn driver.Conn, text string, plain func() error) error {
+	if c, ok := Bare(conn).(driver.ExecerContext); ok && ctx.Done() != nil {
 		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {
 			return err
 		}
