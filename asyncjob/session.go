@@ -83,7 +83,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Stor
 		return &placeError{u.Place, *place}
 	}
 	if !s.ensured.Load() {
-		if err := attempt.LocateReceipts(ctx, d, conn, log, u.DataSource, s.kept); err != nil {
+		if err := attempt.EnsureReceipts(ctx, d, conn, log, u.DataSource, s.kept); err != nil {
 			return err
 		}
 		s.ensured.Store(true)

@@ -124,11 +124,11 @@ func (c *connector) knownPlace(keyed bool) *receiptPlace {
 // under no key finds its receipt where it leaves it, and need not wait for the
 // log.
 func (c *connector) locateReceipts(ctx context.Context, conn driver.Conn, keyed bool) (*receiptPlace, error) {
-	err := attempt.LocateReceipts(ctx, c.dialect, conn, promptLog{c.cfg.Storage, c.cfg.LogTimeout}, c.target.DataSource, c.receipts)
+	err := attempt.EnsureReceipts(ctx, c.dialect, conn, promptLog{c.cfg.Storage, c.cfg.LogTimeout}, c.target.DataSource, c.receipts)
 	var silent *attempt.LogError
 	assumed := !keyed && c.receipts.Schema == "" && errors.As(err, &silent)
 	if assumed {
-		err = attempt.EnsureReceipts(ctx, c.dialect, conn, c.receipts)
+		err = attempt.EnsureReceipts(ctx, c.dialect, conn, nil, c.target.DataSource, c.receipts)
 	}
 	if err != nil {
 		return nil, err
@@ -222,16 +222,18 @@ func (c *connector) eraseReceipts(ctx context.Context, _ removal.Settings, ids [
 	if c.target.NoSideConnection {
 		return
 	}
-	c.receiptsStay(c.pool.attempt(ctx, false, func(conn driver.Conn) attempt.Outcome {
+	out := c.pool.attempt(ctx, false, func(conn driver.Conn) attempt.Outcome {
 		err := attempt.EraseReceipts(ctx, c.dialect, conn, c.receipts, ids)
 		return attempt.Outcome{Err: err, ConnLost: err != nil} // it is not known what was left behind
-	}).Err)
+	})
+	if out.Err != nil {
+		c.receiptsStay(out.Err)
+	}
 }
 
+// receiptsStay tells that err kept receipts from being erased.
 func (c *connector) receiptsStay(err error) {
-	if err != nil {
-		c.log.WithField("error", c.dialect.Describe(err)).Info("bed: receipts could not be erased, they stay for their retention")
-	}
+	c.log.WithField("error", c.dialect.Describe(err)).Info("bed: receipts could not be erased, they stay for their retention")
 }
 
 // eraseInTurn erases receipts before a write or a transaction on its connection,
@@ -244,6 +246,8 @@ func (c *bareConn) eraseInTurn(ctx context.Context) {
 	if ids := c.c.deliverer.Receipts(eraseBatch); ids != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.c.cfg.LogTimeout)
 		defer cancel()
-		c.c.receiptsStay(attempt.EraseReceipts(ctx, c.c.dialect, &c.session, c.c.receipts, ids))
+		if err := attempt.EraseReceipts(ctx, c.c.dialect, &c.session, c.c.receipts, ids); err != nil {
+			c.c.receiptsStay(err)
+		}
 	}
 }

@@ -80,18 +80,6 @@ func (e *LogError) Unwrap() error { return e.Err }
 // Certainly says that nothing was sent, and may be later.
 func (*LogError) Certainly() delivery.Class { return delivery.Retryable }
 
-// LocateReceipts finds the table of receipts of a data source on conn's database,
-// or creates it, where the log remembers it to be. A SchemaError if r says
-// otherwise.
-func LocateReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
-	if d.Flavor == txlog.FlavorMySQL || d.Flavor == txlog.FlavorPostgres {
-		if err := remembered(ctx, d, conn, log, dataSource, r); err != nil {
-			return err
-		}
-	}
-	return EnsureReceipts(ctx, d, conn, r)
-}
-
 // remembered compares r's schema with the one that the log remembers, and has it
 // remember what comes first: a resent request under a key, or a job with other
 // settings, must look where the receipt is.
@@ -147,10 +135,16 @@ func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataS
 	return nil
 }
 
-// EnsureReceipts finds the table of receipts on conn's database, or creates it,
-// and the schema that it is to have of its own. Where the account may not, the
-// error holds the statement to run.
-func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+// EnsureReceipts finds the table of receipts of a data source on conn's database,
+// or creates it, and the schema that it is to have of its own, where the log
+// remembers it to be: a SchemaError if r says otherwise. With log nil nothing is
+// remembered. Where the account may not, the error holds the statement to run.
+func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
+	if log != nil && (d.Flavor == txlog.FlavorMySQL || d.Flavor == txlog.FlavorPostgres) {
+		if err := remembered(ctx, d, conn, log, dataSource, r); err != nil {
+			return err
+		}
+	}
 	probe := r.sql(d.Flavor).probe
 	_, err := Ask(ctx, conn, probe)
 	if err == nil || !d.Class(err).Answered() {

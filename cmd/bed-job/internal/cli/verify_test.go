@@ -105,7 +105,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 			t.Errorf("without the table bed_receipt the verdict is %q, %s", got.Verdict, got.VerdictDetail)
 		}
 		conn := bareConn(t, target)
-		if err := attempt.EnsureReceipts(t.Context(), target.Dialect, conn, attempt.Receipts{}); err != nil {
+		if err := attempt.EnsureReceipts(t.Context(), target.Dialect, conn, nil, "", attempt.Receipts{}); err != nil {
 			t.Fatal(err)
 		}
 		receipts := attempt.Receipts{LogIdentity: "log", Retention: time.Hour, KeyRetention: time.Hour}
