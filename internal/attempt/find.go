@@ -3,12 +3,72 @@ package attempt
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
+
+// Found is what a receipt says.
+type Found struct {
+	// Void: the work was not done and never will be.
+	Void bool
+	// Told: Void, and the caller was told so.
+	Told bool
+	// UnitID is the unit whose attempt left it.
+	UnitID string
+	// Fingerprint is that of the request, under a caller's key.
+	Fingerprint string
+	// Result is the stored answer, under a caller's key.
+	Result string
+	// Left is how long it is kept from now on.
+	Left time.Duration
+}
+
+// ReadReceipt looks a receipt up; nil if there is none. It does not wait for
+// one that is being written.
+func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
+	rows, err := Ask(ctx, conn, r.sql(d.Flavor).read, id)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	row := rows[0]
+	return &Found{Void: number(row[0]) != 0, Told: number(row[0]) != 0 && text(row[3]) == voidTold, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
+		Left: time.Duration(number(row[4])) * time.Millisecond}, nil
+}
+
+// keepReceipt gives u's receipt, which was met, another retention when part of
+// the last one has passed: it counts from the end of the unit, and another
+// attempt of it may have begun just now. gone: f is of another request under
+// the key, and was purged meanwhile. Nothing may be told of it then: this
+// request's own entry, should it stay or come late, would find no receipt.
+func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
+	keep, others := r.retention(u), f.UnitID != u.ID
+	if others {
+		// Another request's under the key: it counts from that one, but an
+		// attempt of this one may come as late as any.
+		keep = min(keep, r.Retention)
+	}
+	if f.Left > keep-keep/10 {
+		return false, nil
+	}
+	kept, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).keep, keep.Milliseconds(), u.Receipt, f.UnitID))
+	return others && kept == 0, err
+}
+
+// NoteTold notes in u's receipt, which is void, that the caller was told so and
+// the entry removed: should a late write to the log bring the entry back, an
+// operator has nothing to decide.
+func NoteTold(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).told, u.Receipt)); err != nil {
+		return Failed(d, err, false)
+	}
+	return Outcome{}
+}
 
 // FindReceipt is ReadReceipt for a mere look: a database without the table
 // bed_receipt holds no receipt, and one that is not committed is not seen,
@@ -18,9 +78,7 @@ func FindReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 	if d.Flavor != txlog.FlavorMySQL { // the others never show what is not committed
 		return findReceipt(ctx, d, conn, r, id)
 	}
-	opts := readCommitted(d)
-	opts.ReadOnly = true
-	tx, err := BeginTx(ctx, conn, opts)
+	tx, err := BeginTx(ctx, conn, driver.TxOptions{Isolation: readCommitted, ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
@@ -60,4 +118,27 @@ func NoReceipts(d *delivery.Dialect, r Receipts, err error) bool {
 	}
 	state := dberr.Of(err).State
 	return state == "42S02" || state == "42P01"
+}
+
+// number and text read a value of our own columns in whatever form the driver
+// gives it.
+func number(v driver.Value) int64 {
+	if n, ok := v.(int64); ok {
+		return n
+	}
+	n, _ := strconv.ParseInt(text(v), 10, 64)
+	return n
+}
+
+func text(v driver.Value) string {
+	switch s := v.(type) {
+	case nil:
+		return ""
+	case []byte:
+		return string(s)
+	case string:
+		return s
+	default:
+		return fmt.Sprint(v)
+	}
 }

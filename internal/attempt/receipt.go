@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -67,61 +70,49 @@ func (r Receipts) retention(u *txlog.Unit) time.Duration {
 	return r.Retention
 }
 
-// Found is what a receipt says.
-type Found struct {
-	// Void: the work was not done and never will be.
-	Void bool
-	// Told: Void, and the caller was told so.
-	Told bool
-	// UnitID is the unit whose attempt left it.
-	UnitID string
-	// Fingerprint is that of the request, under a caller's key.
-	Fingerprint string
-	// Result is the stored answer, under a caller's key.
-	Result string
-	// Left is how long it is kept from now on.
-	Left time.Duration
+// readCommitted is sql.LevelReadCommitted.
+const readCommitted driver.IsolationLevel = 2
+
+// EraseReceipts deletes receipts that are known to exist. It runs at READ
+// COMMITTED: InnoDB's default level would lock the gaps between them, in which
+// every new receipt lands.
+func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, ids []string) error {
+	_, err := byIDs(ctx, d, conn, r.sql(d.Flavor).erase, ids)
+	return err
 }
 
-// ReadReceipt looks a receipt up; nil if there is none. It does not wait for
-// one that is being written.
-func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
-	rows, err := Ask(ctx, conn, r.sql(d.Flavor).read, id)
-	if err != nil || len(rows) == 0 {
-		return nil, err
+// byIDs runs a statement that names receipts by their ids, after its own args,
+// in transactions of not too many, and tells how many it changed.
+func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
+	opts := driver.TxOptions{Isolation: readCommitted}
+	if d.Flavor == txlog.FlavorSQLite {
+		opts.Isolation = 0 // it has no levels
 	}
-	row := rows[0]
-	return &Found{Void: number(row[0]) != 0, Told: number(row[0]) != 0 && text(row[3]) == voidTold, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
-		Left: time.Duration(number(row[4])) * time.Millisecond}, nil
-}
-
-// keepReceipt gives u's receipt, which was met, another retention when part of
-// the last one has passed: it counts from the end of the unit, and another
-// attempt of it may have begun just now. gone: f is of another request under
-// the key, and was purged meanwhile. Nothing may be told of it then: this
-// request's own entry, should it stay or come late, would find no receipt.
-func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
-	keep, others := r.retention(u), f.UnitID != u.ID
-	if others {
-		// Another request's under the key: it counts from that one, but an
-		// attempt of this one may come as late as any.
-		keep = min(keep, r.Retention)
+	isArray := d.Flavor == txlog.FlavorPostgres
+	portion := receiptPortion
+	if isArray {
+		portion = receiptPageSize
 	}
-	if f.Left > keep-keep/10 {
-		return false, nil
+	for page := range slices.Chunk(ids, receiptPageSize) {
+		var calls []delivery.Call
+		for some := range slices.Chunk(page, portion) {
+			text, values := s[0], slices.Clip(args)
+			if isArray {
+				values = append(values, ownsql.Array(some))
+			} else {
+				text += ownsql.List(len(some), `?`, `, `) + s[1]
+				for _, id := range some {
+					values = append(values, id)
+				}
+			}
+			calls = append(calls, call(text, values...))
+		}
+		n, err := alone(ctx, d, conn, opts, calls...)
+		if rows += n; err != nil {
+			return rows, err
+		}
 	}
-	kept, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).keep, keep.Milliseconds(), u.Receipt, f.UnitID))
-	return others && kept == 0, err
-}
-
-// NoteTold notes in u's receipt, which is void, that the caller was told so and
-// the entry removed: should a late write to the log bring the entry back, an
-// operator has nothing to decide.
-func NoteTold(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
-	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).told, u.Receipt)); err != nil {
-		return Failed(d, err, false)
-	}
-	return Outcome{}
+	return rows, nil
 }
 
 // alone runs statements of our own as a local transaction, and tells how many
@@ -149,70 +140,175 @@ func alone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, opts driv
 	return rows, nil
 }
 
-// EraseReceipts deletes receipts that are known to exist. It runs at READ
-// COMMITTED: InnoDB's default level would lock the gaps between them, in which
-// every new receipt lands.
-func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, ids []string) error {
-	_, err := byIDs(ctx, d, conn, r.sql(d.Flavor).erase, ids)
-	return err
-}
+// receiptColumns are the columns of bed_receipt that an attempt writes.
+const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fingerprint, result"
 
-// byIDs runs a statement that names receipts by their ids, after its own args,
-// in transactions of not too many, and tells how many it changed.
-func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
-	isArray := d.Flavor == txlog.FlavorPostgres
-	portion := receiptPortion
-	if isArray {
-		portion = receiptPageSize
-	}
-	for page := range slices.Chunk(ids, receiptPageSize) {
-		var calls []delivery.Call
-		for some := range slices.Chunk(page, portion) {
-			text, values := s[0], slices.Clip(args)
-			if isArray {
-				values = append(values, ownsql.Array(some))
-			} else {
-				text += ownsql.List(len(some), `?`, `, `) + s[1]
-				for _, id := range some {
-					values = append(values, id)
-				}
-			}
-			calls = append(calls, call(text, values...))
-		}
-		n, err := alone(ctx, d, conn, readCommitted(d), calls...)
-		if rows += n; err != nil {
-			return rows, err
-		}
-	}
-	return rows, nil
-}
-
-func readCommitted(d *delivery.Dialect) driver.TxOptions {
-	if d.Flavor == txlog.FlavorSQLite {
-		return driver.TxOptions{}
-	}
-	return driver.TxOptions{Isolation: 2} // sql.LevelReadCommitted
-}
-
-// number and text read a value of our own columns in whatever form the driver
-// gives it.
-func number(v driver.Value) int64 {
-	if n, ok := v.(int64); ok {
-		return n
-	}
-	n, _ := strconv.ParseInt(text(v), 10, 64)
-	return n
-}
-
-func text(v driver.Value) string {
-	switch s := v.(type) {
-	case nil:
-		return ""
-	case []byte:
-		return string(s)
-	case string:
-		return s
+// ReceiptSchema gives the statement that creates the table of receipts in a
+// target: "mysql" (also for MariaDB), "postgres" or "sqlite".
+func ReceiptSchema(database string) (string, error) {
+	switch database {
+	case "mysql":
+		return Receipts{}.sql(txlog.FlavorMySQL).create, nil
+	case "postgres":
+		return Receipts{}.sql(txlog.FlavorPostgres).create, nil
+	case "sqlite":
+		return Receipts{}.sql(txlog.FlavorSQLite).create, nil
 	default:
-		return fmt.Sprint(v)
+		return "", fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
+	}
+}
+
+// receiptRemark explains the table to a tool, or a person, that comes across it.
+const receiptRemark = `made by bed (github.com/bedsql/bed), which tells by it what was applied: leave it out of migrations`
+
+// receiptPageSize is how many receipts a purge looks at, and a transaction
+// erases or marks, together.
+const receiptPageSize = 500
+
+// receiptPortion is how many ids a statement lists.
+const receiptPortion = 128
+
+// voidTold is the result in a void receipt whose unit's caller was told of
+// the refusal.
+const voidTold = "answered"
+
+// receiptRests is for how long, in ms, a purge leaves a new receipt alone: by
+// then its writer has erased most.
+const receiptRests = 60_000
+
+// What a page of receipts says of each.
+const (
+	receiptNew   = iota // it is to be left alone
+	receiptInLog        // its unit was in the log when a purge looked last, if any did
+	receiptKept         // its unit was not
+	receiptDue          // nor was it, and its retention is over
+)
+
+// receiptTable is the table's name.
+const receiptTable = "bed_receipt"
+
+// receiptSQL are the statements on the table of receipts at one place.
+type receiptSQL struct {
+	create, comment        string
+	probe, probeOlder, add string
+	insert, insertPlain    string
+	read, result           string
+	keep, told             string
+	page                   string
+	// These name receipts by their ids.
+	erase, purge, gone, back idsSQL
+	// These look for the table where unqualified names lead: its place, and the
+	// schema of one that is there.
+	place, home string
+}
+
+// idsSQL is a statement that goes on behind a list of ids. In PostgreSQL the list
+// is one parameter, and the first half is all.
+type idsSQL [2]string
+
+// receiptTexts keeps each receiptSQL that was made: from receiptsAt.
+var receiptTexts sync.Map
+
+type receiptsAt struct {
+	f     txlog.Flavor
+	place string
+}
+
+// sql gives the statements on bed_receipt at its place.
+func (r Receipts) sql(f txlog.Flavor) *receiptSQL {
+	at := receiptsAt{f, r.Place}
+	if r.Schema != "" {
+		at.place = quoteSchema(f, r.Schema)
+	}
+	s, ok := receiptTexts.Load(at)
+	if !ok {
+		s, _ = receiptTexts.LoadOrStore(at, makeReceiptSQL(f, at.place))
+	}
+	return s.(*receiptSQL)
+}
+
+const receiptInsertion = "INSERT INTO "
+
+// ReceiptTable gives the table into which text inserts a receipt, as it stands
+// there; ok is false for any other statement.
+func ReceiptTable(text string) (table string, ok bool) {
+	rest, ok := strings.CutPrefix(text, receiptInsertion)
+	if !ok {
+		return "", false
+	}
+	if table, _, ok = strings.Cut(rest, " "); !ok {
+		return "", false
+	}
+	return table, table == receiptTable || strings.HasSuffix(table, "`."+receiptTable) || strings.HasSuffix(table, `".`+receiptTable)
+}
+
+// IsReceipt reports whether text inserts a receipt.
+func IsReceipt(text string) bool {
+	_, ok := ReceiptTable(text)
+	return ok
+}
+
+// makeReceiptSQL is the one place where the SQL of receipts is written. place is
+// quoted; empty: where unqualified names lead.
+func makeReceiptSQL(f txlog.Flavor, place string) *receiptSQL {
+	unplaced := ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}.Text
+	placed := func(s string) string {
+		s = unplaced(s)
+		if place != "" {
+			s = strings.Replace(s, receiptTable, place+"."+receiptTable, 1)
+		}
+		return s
+	}
+	listed := func(first, second string) idsSQL {
+		if f == txlog.FlavorPostgres {
+			return idsSQL{placed(first + ` WHERE id = ANY(?::text[])` + second)}
+		}
+		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second)}
+	}
+	ms := f.Pick(`?`, `?::bigint`, `?`)
+	return &receiptSQL{
+		create: placed(`CREATE TABLE IF NOT EXISTS bed_receipt (
+  id            ` + f.Pick(`VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(80) COLLATE "C"`, `VARCHAR(80)`) + ` NOT NULL, -- the unit's, or the hash of a caller's key
+  unit_id       ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the entry whose work this is
+  log_id        ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
+  void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
+  creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
+  keep_until    BIGINT NOT NULL,      -- not purged before
+  fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
+  result        ` + f.Pick(`MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
+  log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
+  ` + f.Pick(`PRIMARY KEY (id)`, `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, `PRIMARY KEY (id)`) + `
+)` + f.Pick(` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='`+receiptRemark+`'`, ``, ` WITHOUT ROWID`)),
+		comment:    placed(`COMMENT ON TABLE bed_receipt IS '` + receiptRemark + `'`),
+		probe:      placed(`SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`),
+		probeOlder: placed(`SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`),
+		add:        placed(`ALTER TABLE bed_receipt ADD COLUMN log_gone SMALLINT NOT NULL DEFAULT 0`),
+		insert:     placed(`INSERT INTO bed_receipt (` + receiptColumns + `) VALUES (?, ?, ?, ?, {now}, {now} + ?, ?, ?)`),
+		// MySQL and MariaDB let a value refer to a column before it, which is
+		// quicker than reading the clock twice.
+		insertPlain: placed(`INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
+			f.Pick(`creation_time`, `{now}`, `{now}`) + ` + ?)`),
+		read:   placed(`SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`),
+		result: placed(`UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`),
+		told:   placed(`UPDATE bed_receipt SET result = '` + voidTold + `' WHERE id = ? AND void = 1`),
+		keep:   placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
+		page: placed(`SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
+    WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,
+    CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM bed_receipt
+  WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)),
+
+		erase: listed(f.ByKey()+`DELETE FROM bed_receipt`, ``),
+		// One that was met since it was found due is kept anew.
+		purge: listed(f.ByKey()+`DELETE FROM bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`),
+		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+f.Pick(`GREATEST`, `GREATEST`, `MAX`)+
+			`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN `+ms+` ELSE `+ms+` END)`, ` AND log_gone = 0`),
+		back: listed(`UPDATE bed_receipt SET log_gone = 0`, ``),
+
+		place: unplaced(f.Pick(`SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
+			`SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`,
+			`SELECT 'main'`)),
+		home: unplaced(f.Pick(`SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
+			`SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, ``)),
 	}
 }
