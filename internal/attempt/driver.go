@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -133,6 +134,29 @@ func Ask(ctx context.Context, conn driver.Conn, query string, args ...any) ([][]
 		return nil, err
 	}
 	return rows, nil
+}
+
+// number and text read a value that Ask gave, in whatever form it comes from the
+// driver.
+func number(v driver.Value) int64 {
+	if n, ok := v.(int64); ok {
+		return n
+	}
+	n, _ := strconv.ParseInt(text(v), 10, 64)
+	return n
+}
+
+func text(v driver.Value) string {
+	switch s := v.(type) {
+	case nil:
+		return ""
+	case []byte:
+		return string(s)
+	case string:
+		return s
+	default:
+		return fmt.Sprint(v)
+	}
 }
 
 // readAll reads rows to their end and closes them. err is nil at their end, and

@@ -3,8 +3,6 @@ package attempt
 import (
 	"context"
 	"database/sql/driver"
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -118,27 +116,4 @@ func NoReceipts(d *delivery.Dialect, r Receipts, err error) bool {
 	}
 	state := dberr.Of(err).State
 	return state == "42S02" || state == "42P01"
-}
-
-// number and text read a value of our own columns in whatever form the driver
-// gives it.
-func number(v driver.Value) int64 {
-	if n, ok := v.(int64); ok {
-		return n
-	}
-	n, _ := strconv.ParseInt(text(v), 10, 64)
-	return n
-}
-
-func text(v driver.Value) string {
-	switch s := v.(type) {
-	case nil:
-		return ""
-	case []byte:
-		return string(s)
-	case string:
-		return s
-	default:
-		return fmt.Sprint(v)
-	}
 }

@@ -4,11 +4,45 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/txlog"
 )
+
+// Class says what an error of a database means for the write that met it.
+type Class uint8
+
+const (
+	// Unknown: no answer came back. The write may have been applied.
+	Unknown Class = iota
+	// Unreachable: the write never left. It was not applied; later may do.
+	Unreachable
+	// Retryable: the database answered, did not apply it, and may do so later.
+	// An answer that no table lists is Retryable.
+	Retryable
+	// Refused: the database understood it and said no; no retry can help.
+	Refused
+	// Duplicate is Refused because of a unique key. After an attempt of
+	// unknown outcome of the same write it is the trace of that attempt.
+	Duplicate
+)
+
+// Answered reports whether an error of this class is the database's own answer.
+func (c Class) Answered() bool { return c >= Retryable }
+
+func (c Class) String() string {
+	switch c {
+	case Unreachable:
+		return "unreachable"
+	case Retryable:
+		return "retryable"
+	case Refused:
+		return "refused"
+	case Duplicate:
+		return "duplicate key"
+	default:
+		return "unknown"
+	}
+}
 
 // Class reads err, which a statement handed to a live connection returned.
 func (d *Dialect) Class(err error) Class {
@@ -39,56 +73,6 @@ func (d *Dialect) DialClass(err error) Class {
 		return c
 	}
 	return Unreachable
-}
-
-// Store turns args into what the log keeps: see Storable. args itself is
-// left as it is; it is returned when nothing had to change.
-func (d *Dialect) Store(args []driver.NamedValue) ([]driver.NamedValue, error) {
-	if d.Storable == nil {
-		return args, nil
-	}
-	var out []driver.NamedValue
-	for i := range args {
-		v, err := d.Storable(args[i].Value)
-		if err != nil {
-			return nil, &txlog.ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: fmt.Sprintf("%T", args[i].Value), Err: err}
-		}
-		if out == nil && !same(v, args[i].Value) {
-			out = append(make([]driver.NamedValue, 0, len(args)), args[:i]...)
-		}
-		if out != nil {
-			nv := args[i]
-			nv.Value = v
-			out = append(out, nv)
-		}
-	}
-	if out != nil {
-		return out, nil
-	}
-	return args, nil
-}
-
-// same reports whether Storable handed v back untouched. The common kinds are
-// compared without reflection; anything else counts as changed.
-func same(a, b any) bool {
-	switch x := a.(type) {
-	case nil:
-		return b == nil
-	case int64:
-		y, ok := b.(int64)
-		return ok && x == y
-	case string:
-		y, ok := b.(string)
-		return ok && x == y
-	case []byte:
-		_, ok := b.([]byte)
-		return ok
-	case bool:
-		y, ok := b.(bool)
-		return ok && x == y
-	default:
-		return false
-	}
 }
 
 // classifyBySQLState is the reading for a database that brings no table of

@@ -3,47 +3,11 @@ package delivery
 import (
 	"context"
 	"database/sql/driver"
-	"io"
+	"fmt"
 
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
-
-// Class says what an error of a database means for the write that met it.
-type Class uint8
-
-const (
-	// Unknown: no answer came back. The write may have been applied.
-	Unknown Class = iota
-	// Unreachable: the write never left. It was not applied; later may do.
-	Unreachable
-	// Retryable: the database answered, did not apply it, and may do so later.
-	// An answer that no table lists is Retryable.
-	Retryable
-	// Refused: the database understood it and said no; no retry can help.
-	Refused
-	// Duplicate is Refused because of a unique key. After an attempt of
-	// unknown outcome of the same write it is the trace of that attempt.
-	Duplicate
-)
-
-// Answered reports whether an error of this class is the database's own answer.
-func (c Class) Answered() bool { return c >= Retryable }
-
-func (c Class) String() string {
-	switch c {
-	case Unreachable:
-		return "unreachable"
-	case Retryable:
-		return "retryable"
-	case Refused:
-		return "refused"
-	case Duplicate:
-		return "duplicate key"
-	default:
-		return "unknown"
-	}
-}
 
 // TxState is what became of a local transaction.
 type TxState uint8
@@ -173,6 +137,56 @@ func (d *Dialect) ReceiptID(unitID string) string {
 	return d.Receipt(unitID)
 }
 
+// Store turns args into what the log keeps: see Storable. args itself is
+// left as it is; it is returned when nothing had to change.
+func (d *Dialect) Store(args []driver.NamedValue) ([]driver.NamedValue, error) {
+	if d.Storable == nil {
+		return args, nil
+	}
+	var out []driver.NamedValue
+	for i := range args {
+		v, err := d.Storable(args[i].Value)
+		if err != nil {
+			return nil, &txlog.ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: fmt.Sprintf("%T", args[i].Value), Err: err}
+		}
+		if out == nil && !same(v, args[i].Value) {
+			out = append(make([]driver.NamedValue, 0, len(args)), args[:i]...)
+		}
+		if out != nil {
+			nv := args[i]
+			nv.Value = v
+			out = append(out, nv)
+		}
+	}
+	if out != nil {
+		return out, nil
+	}
+	return args, nil
+}
+
+// same reports whether Storable handed v back untouched. The common kinds are
+// compared without reflection; anything else counts as changed.
+func same(a, b any) bool {
+	switch x := a.(type) {
+	case nil:
+		return b == nil
+	case int64:
+		y, ok := b.(int64)
+		return ok && x == y
+	case string:
+		y, ok := b.(string)
+		return ok && x == y
+	case []byte:
+		_, ok := b.([]byte)
+		return ok
+	case bool:
+		y, ok := b.(bool)
+		return ok && x == y
+	default:
+		return false
+	}
+}
+
 // Call is one statement of an attempt, as the driver takes it.
 type Call struct {
 	SQL  string
@@ -197,77 +211,4 @@ type Facts struct {
 	// Warning is what is to be known of the server's product; empty for those that
 	// bed is tested on.
 	Warning string
-}
-
-// Target is a data source to deliver to.
-type Target struct {
-	// Connector dials the bare driver.
-	Connector driver.Connector
-	// Dialect is its database's.
-	Dialect *Dialect
-	// DriverLog says where the driver's own log lines go. They are left out when
-	// it was not called. nil for a driver that writes none.
-	DriverLog func(to func(line string))
-	// DataSource is its name in the log.
-	DataSource string
-	// Settings is what its DSN says of values and names: see txlog.Unit.
-	Settings string
-	// ReceiptSchema is the schema of their own in which receipts are kept, in MySQL a
-	// database of the same server; empty for where its sessions' unqualified names
-	// lead. It is part of Settings.
-	ReceiptSchema string
-	// OlderSettings is what older versions made of the same DSN.
-	OlderSettings string
-	// With gives the target of the same address and account whose sessions have
-	// other settings; an error says why there is none. Nil: there never is.
-	With func(settings string) (Target, error)
-	// NoSideConnection is whether a second connection of Connector would reach
-	// another database than the first (SQLite's :memory:): a retry on a side
-	// connection would then write into an empty database of its own.
-	NoSideConnection bool
-	// File is the absolute path of a SQLite database's file; empty otherwise.
-	File string
-	// AutocommitOff is whether the DSN itself turns autocommit off, so that
-	// every statement opens a transaction.
-	AutocommitOff bool
-}
-
-// Dial opens a connection and greets its session.
-func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
-	conn, err := t.Connector.Connect(ctx)
-	if err != nil || t.Dialect.Greet == nil {
-		return conn, Facts{}, err
-	}
-	facts, err := t.Dialect.Greet(ctx, conn)
-	if err != nil {
-		_ = conn.Close()
-		return nil, Facts{}, err
-	}
-	return conn, facts, nil
-}
-
-// Greeted gives a connector whose connections are those of [Target.Dial].
-func (t *Target) Greeted() driver.Connector {
-	if t.Dialect.Greet == nil {
-		return t.Connector
-	}
-	return &greeted{t.Connector, t}
-}
-
-type greeted struct {
-	driver.Connector
-	t *Target
-}
-
-func (g *greeted) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, _, err := g.t.Dial(ctx)
-	return conn, err
-}
-
-// Close implements io.Closer: sql.DB.Close calls it.
-func (g *greeted) Close() error {
-	if c, ok := g.Connector.(io.Closer); ok {
-		return c.Close()
-	}
-	return nil
 }
