@@ -306,8 +306,7 @@ func makeReceiptSQL(f txlog.Flavor, place string) *receiptSQL {
 
 		place: unplaced(f.Pick(`SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
 			`SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
-  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`,
-			`SELECT 'main'`)),
+  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`, ``)),
 		home: unplaced(f.Pick(`SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
 			`SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, ``)),
 	}

@@ -224,8 +224,11 @@ func noSchema(err error) bool {
 // quoted, empty if nowhere; behind the schema that receipts have of their own, if
 // any: a write leads to the former all the same.
 func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) (place string, err error) {
-	if d.Flavor == 0 {
+	switch d.Flavor {
+	case 0:
 		return "", nil
+	case txlog.FlavorSQLite:
+		return "main", nil // CREATE TABLE leads nowhere else
 	}
 	rows, err := Ask(ctx, conn, r.sql(d.Flavor).place)
 	if err != nil {
