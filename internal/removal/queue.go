@@ -22,6 +22,11 @@ const (
 	// a removal by the transaction more than by the row: InnoDB needs half as much
 	// for each of 128 rows as for each of 32.
 	Within = 25 * time.Millisecond
+	// EraseWithin is how long a receipt waits for others.
+	EraseWithin = 200 * time.Millisecond
+	// eraseMost is how many receipts may wait. What cannot be erased stays for its
+	// retention.
+	eraseMost = 1 << 14
 )
 
 // Config configures a Queue. Every field is used as it is.
@@ -100,11 +105,6 @@ func (q *Queue) Close(ctx context.Context) {
 func (q *Queue) Go(f func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.start(f)
-}
-
-// start is Go for who holds q.mu.
-func (q *Queue) start(f func()) bool {
 	if q.open.Err() != nil {
 		return false
 	}
@@ -115,41 +115,49 @@ func (q *Queue) start(f func()) bool {
 // Behind ends a delivered unit: its entry is removed behind the caller, or on
 // ctx if too many wait or the queue is closed.
 func (q *Queue) Behind(ctx context.Context, u *Unit) {
-	if !q.add(u) {
-		q.Now(ctx, u)
-	}
-}
-
-func (q *Queue) add(u *Unit) bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	for q.cfg.HoldAt > 0 && len(q.units) >= q.most {
 		q.room.Wait()
 	}
-	if len(q.units) >= q.most || !q.running && !q.start(q.run) {
-		return false
+	if len(q.units) >= q.most || !q.running && q.open.Err() != nil {
+		q.mu.Unlock()
+		q.Now(ctx, u)
+		return
 	}
-	q.running = true
+	defer q.mu.Unlock()
+	if !q.running {
+		q.running = true
+		q.work.Go(q.run)
+	}
 	if q.units = append(q.units, u); len(q.units) == q.batch {
 		select {
 		case q.full <- struct{}{}:
 		default:
 		}
 	}
-	return true
 }
 
 // run removes batch after batch until nothing waits.
 func (q *Queue) run() {
 	for batch := q.take(); batch != nil; batch = q.take() {
-		if q.cfg.HoldAt == 0 {
-			q.removeBehind(batch)
+		if q.cfg.HoldAt > 0 {
+			for _, units := range byOwner(batch) {
+				q.cfg.Guard(func() { q.repeat(units, nil) })
+			}
+			q.cfg.Guard(func() { q.erase(q.ctx) })
 			continue
 		}
-		for _, units := range byOwner(batch) {
-			q.cfg.Guard(func() { q.repeat(units, nil) })
+		if len(batch) > 1 && q.together(batch) == nil {
+			continue
 		}
-		q.cfg.Guard(func() { q.erase(q.ctx) })
+		for _, u := range batch { // one of them may be what keeps the others from being removed
+			if q.ctx.Err() == nil {
+				q.Now(q.ctx, u)
+				continue
+			}
+			q.cfg.Failed([]*Unit{u}, q.ctx.Err(), false) // it was closed, and that may take no longer
+			q.letGo(u, left)
+		}
 	}
 }
 
@@ -183,4 +191,56 @@ func (q *Queue) take() []*Unit {
 	}
 	q.room.Broadcast()
 	return batch
+}
+
+// Settings are those under which receipts are found, as their units have them.
+type Settings struct {
+	Text  string
+	Older bool
+}
+
+// spent has a receipt erased together with others.
+func (q *Queue) spent(in Settings, receipt string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.receipts[in]) >= eraseMost {
+		return
+	}
+	q.receipts[in] = append(q.receipts[in], receipt)
+	if q.erasing == nil && q.cfg.HoldAt == 0 && !q.cfg.EraseInTurn && q.open.Err() == nil {
+		q.work.Add(1)
+		q.erasing = time.AfterFunc(EraseWithin, func() {
+			defer q.work.Done()
+			ctx, cancel := context.WithTimeout(q.ctx, q.cfg.Timeout)
+			defer cancel()
+			q.erase(ctx)
+		})
+	}
+}
+
+// erase erases what waits.
+func (q *Queue) erase(ctx context.Context) {
+	q.mu.Lock()
+	receipts := q.receipts
+	q.receipts, q.erasing = map[Settings][]string{}, nil
+	q.mu.Unlock()
+	for in, ids := range receipts {
+		if q.cfg.Erase != nil {
+			q.cfg.Erase(ctx, in, ids)
+		}
+	}
+}
+
+// Receipts takes receipts that are to be erased, if they are at least so many:
+// for a database where that is done between the callers' own writes.
+func (q *Queue) Receipts(least int) []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for in, ids := range q.receipts {
+		if len(ids) >= least {
+			delete(q.receipts, in)
+			return ids
+		}
+	}
+	return nil
 }

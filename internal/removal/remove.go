@@ -27,45 +27,61 @@ type Unit struct {
 	inDoubt bool
 }
 
-// missing reports whether it is somebody else's doing that its entry was not
-// there to be removed. After a removal without an answer, as long as its lease
-// lasts, it is that one's: nobody else could.
-func (u *Unit) missing() (lost bool) { return !u.inDoubt || u.Entry.Lease.Over() }
+// fate is what became of the entry of a delivered unit.
+type fate uint8
 
-// end lets go of a unit.
-func (u *Unit) end(lost bool) {
+const (
+	// removed: it is gone.
+	removed fate = iota
+	// left: it stays until its lease is over.
+	left
+	// lost: somebody else owns it.
+	lost
+)
+
+// missing is the fate of an entry that was not there to be removed: somebody else
+// took it. After a removal without an answer, as long as the lease lasts, it was
+// that one's doing: nobody else could.
+func (u *Unit) missing() fate {
+	if u.inDoubt && !u.Entry.Lease.Over() {
+		return removed
+	}
+	return lost
+}
+
+// letGo ends a unit. It lets go of the receipt as well if the entry is gone and
+// every attempt ended with a definite answer to its owner, who owned the entry all
+// the time. Any other receipt stays for its retention: an attempt may still come,
+// or the entry come back.
+func (q *Queue) letGo(u *Unit, how fate) {
 	u.Lease.Release()
 	if u.Ended != nil {
-		u.Ended(lost)
+		u.Ended(how == lost)
+	}
+	if e := u.Entry; how == removed && e.Receipt != "" && e.Fingerprint == "" && !e.AddRepeated && u.Certain {
+		q.spent(Settings{e.Settings, e.SettingsOlder}, e.Receipt)
 	}
 }
+
+// End ends a delivered unit that has no entry, and never will.
+func (q *Queue) End(u *Unit) { q.letGo(u, removed) }
 
 // Now ends a delivered unit: it removes the entry on ctx, and repeats the removal
 // behind the caller if that fails.
 func (q *Queue) Now(ctx context.Context, u *Unit) {
 	err := q.Once(ctx, u)
-	if err == nil || errors.Is(err, txlog.ErrLeaseLost) {
-		q.gone(u, err != nil && u.missing())
+	switch {
+	case err == nil:
+		q.letGo(u, removed)
+		return
+	case errors.Is(err, txlog.ErrLeaseLost):
+		q.letGo(u, u.missing())
 		return
 	}
 	u.inDoubt = u.inDoubt || errors.Is(err, txlog.ErrInDoubt)
 	q.cfg.Failed([]*Unit{u}, err, true)
 	if !q.Go(func() { q.repeat([]*Unit{u}, err) }) {
-		u.end(false)
-	}
-}
-
-// End ends a delivered unit that has no entry, and never will.
-func (q *Queue) End(u *Unit) { q.gone(u, false) }
-
-// gone ends a unit whose entry is gone, and lets go of its receipt if every
-// attempt ended with a definite answer to its owner, who owned the entry all the
-// time. Any other receipt stays for its retention: an attempt may still come, or
-// the entry come back.
-func (q *Queue) gone(u *Unit, lost bool) {
-	u.end(lost)
-	if e := u.Entry; !lost && e.Receipt != "" && e.Fingerprint == "" && !e.AddRepeated && u.Certain {
-		q.spent(Settings{e.Settings, e.SettingsOlder}, e.Receipt)
+		q.letGo(u, left)
 	}
 }
 
@@ -121,21 +137,6 @@ func (q *Queue) Chase(u *Unit, missed func()) {
 	}
 }
 
-// removeBehind removes units together or, because one may be what keeps the
-// others from it, one by one.
-func (q *Queue) removeBehind(units []*Unit) {
-	if len(units) == 1 || q.together(units) != nil {
-		for _, u := range units {
-			if q.ctx.Err() == nil {
-				q.Now(q.ctx, u)
-				continue
-			}
-			q.cfg.Failed([]*Unit{u}, q.ctx.Err(), false) // it was closed, and that may take no longer
-			u.end(false)
-		}
-	}
-}
-
 // byOwner parts what was claimed at different times: units of one owner are
 // removed by a cheaper statement.
 func byOwner(batch []*Unit) (portions [][]*Unit) {
@@ -152,24 +153,24 @@ func byOwner(batch []*Unit) (portions [][]*Unit) {
 
 // repeat removes units together, again and again while their leases are surely
 // kept. failed is the error of a removal that came before.
-func (q *Queue) repeat(left []*Unit, failed error) {
+func (q *Queue) repeat(units []*Unit, failed error) {
 	defer func() { // also after a panic
-		for _, u := range left {
-			u.end(false)
+		for _, u := range units {
+			q.letGo(u, left)
 		}
 	}()
-	for begun, pause := time.Now(), q.cfg.Pause(); len(left) > 0; {
+	for begun, pause := time.Now(), q.cfg.Pause(); len(units) > 0; {
 		if failed == nil {
-			if failed = q.together(left); failed == nil {
-				left = nil
+			if failed = q.together(units); failed == nil {
+				units = nil
 			}
 			continue
 		}
 		rest := pause.NextBackOff()
 		over := errors.Is(failed, txlog.ErrLeaseLost) || // of a storage that does not say whose
 			q.cfg.HoldAt > 0 && time.Since(begun)+rest > q.cfg.HoldFor || !jitter.Sleep(q.ctx, rest)
-		if left = q.kept(left, failed); over && len(left) > 0 {
-			q.cfg.Failed(left, failed, false)
+		if units = q.kept(units, failed); over && len(units) > 0 {
+			q.cfg.Failed(units, failed, false)
 			return
 		}
 		failed = nil
@@ -185,7 +186,7 @@ func (q *Queue) kept(units []*Unit, failed error) (kept []*Unit) {
 			continue
 		}
 		q.cfg.Failed([]*Unit{u}, failed, false)
-		u.end(true)
+		q.letGo(u, lost)
 	}
 	return kept
 }
@@ -201,17 +202,20 @@ func (q *Queue) together(units []*Unit) error {
 	ctx, cancel := context.WithTimeout(q.ctx, q.cfg.Timeout)
 	defer cancel()
 	err := q.cfg.Storage.Remove(ctx, entries...)
-	var lost *txlog.LeaseLostError
+	var some *txlog.LeaseLostError
 	all := len(units) == 1 && errors.Is(err, txlog.ErrLeaseLost)
-	if err != nil && !all && !errors.As(err, &lost) {
+	if err != nil && !all && !errors.As(err, &some) {
 		for _, u := range units {
 			u.inDoubt = u.inDoubt || errors.Is(err, txlog.ErrInDoubt)
 		}
 		return err
 	}
 	for i, u := range units {
-		missed := all || lost != nil && slices.Contains(lost.IDs, entries[i].ID)
-		q.gone(u, missed && u.missing())
+		if all || some != nil && slices.Contains(some.IDs, entries[i].ID) {
+			q.letGo(u, u.missing())
+		} else {
+			q.letGo(u, removed)
+		}
 	}
 	return nil
 }
