@@ -57,17 +57,16 @@ const (
 // Tally counts the writes for one data source. A nil one counts nothing. It is
 // safe for concurrent use and costs a few nanoseconds.
 type Tally struct {
-	name   string
-	all    *counts
-	counts [outcomes]atomic.Int64
+	name    string
+	journal *Journal
+	counts  [outcomes]atomic.Int64
 }
 
 // counts are the tallies of a journal, and when they are written.
 type counts struct {
 	off bool
 	// armed: a write is due.
-	armed   atomic.Bool
-	journal *Journal
+	armed atomic.Bool
 
 	mu      sync.Mutex
 	tallies map[string]*Tally
@@ -85,10 +84,9 @@ func (j *Journal) Tally(dataSource string) *Tally {
 	c := &j.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.journal = j
 	t := c.tallies[dataSource]
 	if t == nil {
-		t = &Tally{name: dataSource, all: c}
+		t = &Tally{name: dataSource, journal: j}
 		if c.tallies == nil {
 			c.tallies = map[string]*Tally{}
 		}
@@ -103,20 +101,17 @@ func (t *Tally) Count(o Outcome, n int) {
 		return
 	}
 	t.counts[o].Add(int64(n))
-	if !t.all.armed.Load() && !t.all.armed.Swap(true) {
-		t.all.arm()
+	c := &t.journal.counts
+	if c.armed.Load() || c.armed.Swap(true) {
+		return
 	}
-}
-
-func (c *counts) arm() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.stopped {
-		journal := c.journal // it is read under the lock
 		c.timer = time.AfterFunc(flushEvery, func() {
 			ctx, cancel := context.WithTimeout(context.Background(), flushFor)
 			defer cancel()
-			_ = journal.Flush(ctx)
+			_ = t.journal.Flush(ctx)
 		})
 	}
 }
