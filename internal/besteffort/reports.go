@@ -1,22 +1,20 @@
 package besteffort
 
 import (
-	"errors"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
 
-// reports are what listeners, operators and counts are told of the units that
-// are delivered.
+// reports are what listeners and operators are told of the units that are
+// delivered.
 type reports struct {
 	cfg      *Config
-	tally    *journal.Tally
 	warnings warnings
 }
 
@@ -55,39 +53,6 @@ func (r *reports) parked(d *Delivery) {
 	}
 }
 
-// count counts what became of a write for the console's activity, also of one that
-// was delivered or refused without an entry, as LogOnFailure has it. Left out are
-// ErrNotLogged, ErrUnknownOutcome and what ran under RunUnlogged.
-func (r *reports) count(d *Delivery, err error) {
-	if r.tally == nil || d.unlogged {
-		return
-	}
-	if err == nil && d.Tries == 1 { // as nearly always
-		r.tally.Count(journal.AtOnce, 1)
-		return
-	}
-	if errors.Is(err, listener.ErrNotLogged) || errors.Is(err, listener.ErrUnknownOutcome) {
-		return
-	}
-	r.tally.Count(outcomeOf(err), 1)
-}
-
-func outcomeOf(err error) journal.Outcome {
-	if err == nil {
-		return journal.SyncRetry
-	}
-	var pending *listener.PendingError
-	var kept *listener.RefusedError
-	switch {
-	case errors.As(err, &pending) && pending.Parked, errors.As(err, &kept):
-		return journal.Parked
-	case pending != nil:
-		return journal.Pending
-	default:
-		return journal.Refused
-	}
-}
-
 func (r *reports) found(d *Delivery) {
 	r.logger(d.Unit).Info("bed: the receipt shows that the write was applied by an earlier attempt")
 }
@@ -103,4 +68,23 @@ func (r *reports) warn(u *txlog.Unit, err any, message string) {
 		entry = entry.WithField("error", err)
 	}
 	r.warnings.warn(u.DataSource, entry, message)
+}
+
+// notRemoved tells of delivered units whose entries could not be removed.
+func (r *reports) notRemoved(units []*removal.Unit, err error, repeated bool) {
+	for _, u := range units {
+		if repeated {
+			r.warn(u.Entry, err, "bed: the write is delivered, its entry could not be removed yet; the removal is repeated")
+		} else {
+			r.warn(u.Entry, nil, "bed: the write is delivered, its entry could not be removed; the job will find it and "+jobWill(u.Entry))
+		}
+	}
+}
+
+// jobWill is what the job will do with a delivered unit that it finds.
+func jobWill(u *txlog.Unit) string {
+	if u.Receipt != "" {
+		return "see by its receipt that nothing is left to do"
+	}
+	return "may deliver it again"
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -104,7 +105,7 @@ func (e *Deliverer) handOver(ctx context.Context, d *Delivery) error {
 	}
 	// Handing over at once: the job need not wait for the lease.
 	// What cannot be told, the lease's end tells.
-	_ = e.entries.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Err: d.Outcome.Err.Error()})
+	_ = e.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Err: d.Outcome.Err.Error()})
 	e.reports.warn(d.Unit, e.cfg.Dialect.Describe(d.Outcome.Err), "bed: the write is left to the job")
 	return pending(d, d.Outcome.Err)
 }
@@ -127,7 +128,7 @@ func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
 		return e.park(ctx, d, fmt.Errorf("refused, but its entry had to be written twice and may come back: %w", d.Outcome.Err))
 	}
 	if d.parksRefusal() {
-		if err := e.entries.release(ctx, d, txlog.Verdict{Park: true, Err: d.Outcome.Err.Error()}); err != nil {
+		if err := e.release(ctx, d, txlog.Verdict{Park: true, Err: d.Outcome.Err.Error()}); err != nil {
 			p := pending(d, d.Outcome.Err)
 			p.Parking = true
 			return p
@@ -135,7 +136,7 @@ func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
 		e.reports.parked(d)
 		return &listener.RefusedError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
 	}
-	if err := e.entries.removals.Once(ctx, outgoing(d)); err != nil {
+	if err := e.removals.Once(ctx, &removal.Unit{Entry: d.Unit, Lease: d.lease}); err != nil {
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
 		return refusedPending(d, err)
 	}
@@ -151,11 +152,26 @@ func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
 
 // park leaves the unit for an operator.
 func (e *Deliverer) park(ctx context.Context, d *Delivery, cause error) error {
-	err := e.entries.release(ctx, d, txlog.Verdict{Park: true, InDoubt: d.inDoubt, Err: cause.Error()})
+	err := e.release(ctx, d, txlog.Verdict{Park: true, InDoubt: d.inDoubt, Err: cause.Error()})
 	pending := pending(d, cause)
 	pending.Parked, pending.Parking = err == nil, err != nil
 	if err == nil {
 		e.reports.parked(d)
 	}
 	return pending
+}
+
+// release gives the unit up with a verdict, on a context of its own: the
+// caller's may be the reason for it. When that fails the lease runs out, and
+// the job takes the unit as one in doubt.
+func (e *Deliverer) release(ctx context.Context, d *Delivery, v txlog.Verdict) error {
+	ctx, cancel := e.cfg.own(ctx)
+	defer cancel()
+	d.lease.Refresh()
+	v.Attempts = d.failed
+	err := e.cfg.Storage.Release(ctx, d.Unit, v)
+	if err != nil {
+		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the log did not confirm that the entry was handed over; if it was not, the job takes it when its lease has run out")
+	}
+	return err
 }

@@ -3,8 +3,12 @@ package besteffort
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/lease"
+	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -17,7 +21,7 @@ func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (se
 	applied := d.Outcome.Delivered()
 	switch {
 	case beside == nil && applied:
-		e.entries.deliveredUnlogged(d)
+		e.remove(ctx, d)
 		return true, nil
 	case beside == nil && d.final() && !d.parksRefusal():
 		return true, d.Outcome.Err
@@ -28,14 +32,14 @@ func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (se
 			// The caller has its Result; what becomes of the entry is seen to
 			// behind it.
 			late := *d
-			if e.entries.removals.Go(func() { e.settleApplied(ctx, &late, beside) }) {
+			if e.removals.Go(func() { e.settleApplied(ctx, &late, beside) }) {
 				return true, nil
 			}
 		}
 		e.settleApplied(ctx, d, beside)
 		return true, nil
 	}
-	switch err := e.entries.addSent(ctx, d, beside); {
+	switch err := e.addSent(ctx, d, beside); {
 	case err == nil:
 		return false, nil
 	case errors.Is(err, txlog.ErrInDoubt):
@@ -54,13 +58,13 @@ func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (se
 // removed once the log has answered, never before: an entry that arrives late
 // would come back.
 func (e *Deliverer) settleApplied(ctx context.Context, d *Delivery, beside *adding) {
-	switch err := e.entries.addSent(ctx, d, beside); {
+	switch err := e.addSent(ctx, d, beside); {
 	case err == nil:
-		e.entries.delivered(ctx, d)
+		e.remove(ctx, d)
 	case errors.Is(err, txlog.ErrInDoubt):
-		e.entries.deliveredInDoubt(d)
+		e.deliveredInDoubt(d)
 	default:
-		e.entries.deliveredUnlogged(d)
+		e.remove(ctx, d)
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write is delivered, its entry could not be written alongside")
 		if e.cfg.Unlogged != nil {
 			e.cfg.Unlogged.Add(1)
@@ -81,7 +85,7 @@ func (e *Deliverer) decideUnlogged(ctx context.Context, d *Delivery) error {
 		defer cancel()
 		switch decided := e.ask(ctx, d); {
 		case decided && d.Outcome.Delivered():
-			e.entries.deliveredUnlogged(d)
+			e.remove(ctx, d)
 			return nil
 		case decided:
 			return e.notLogged(d)
@@ -89,3 +93,81 @@ func (e *Deliverer) decideUnlogged(ctx context.Context, d *Delivery) error {
 	}
 	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: d.Outcome.Err, Log: d.unwritten}
 }
+
+// deliveredInDoubt ends a delivered unit of which it is not known whether its entry
+// was written.
+func (e *Deliverer) deliveredInDoubt(d *Delivery) {
+	e.removals.Chase(&removal.Unit{Entry: d.Unit, Lease: d.lease}, func() {
+		e.reports.warn(d.Unit, nil, "bed: the write is delivered, and it is not known whether its entry was written; if it was, the job will find it and "+jobWill(d.Unit))
+	})
+}
+
+// adding is the write of an entry while its unit is being run. It shares the
+// unit with the delivery, and nothing else: the caller may be gone before it ends.
+type adding struct {
+	done  chan struct{}
+	alone [1]*txlog.Unit
+	added
+	panicked any
+}
+
+// added is what became of the write of an entry.
+type added struct {
+	err   error
+	lease *lease.Kept
+	took  time.Duration
+}
+
+// addBeside begins to write an entry beside the write.
+func (e *Deliverer) addBeside(ctx context.Context, d *Delivery) *adding {
+	d.Unit.TraceParent = e.cfg.Bus.TraceParent(ctx)
+	a := &adding{done: make(chan struct{}), alone: [1]*txlog.Unit{d.Unit}}
+	go func() {
+		defer close(a.done)
+		defer func() { a.panicked = recover() }()
+		a.added = e.addAlone(ctx, a.alone[:])
+	}()
+	return a
+}
+
+// addAlone writes the entry of the one unit on a context of its own: the caller's
+// may end, and what was sent must be logged all the same.
+func (e *Deliverer) addAlone(ctx context.Context, alone []*txlog.Unit) (a added) {
+	ctx, cancel := e.cfg.own(ctx)
+	defer cancel()
+	begun := time.Now()
+	a.err = e.cfg.Storage.Add(ctx, e.cfg.Lease, alone...)
+	a.took = time.Since(begun)
+	switch {
+	case a.err == nil:
+		a.lease = e.leases.Keep(alone[0])
+	case errors.Is(a.err, txlog.ErrInDoubt):
+		// If it was written, or comes late: others' share of its INSERT is repeated
+		// while the lease would last that began when it left.
+		alone[0].Lease.Deadline = time.Now().Add(e.cfg.Lease)
+	}
+	return a
+}
+
+// addSent brings the entry of a unit that was sent to an end: it waits for what
+// was begun alongside, or writes it now. The error is that of the log.
+func (e *Deliverer) addSent(ctx context.Context, d *Delivery, beside *adding) error {
+	d.unwritten = errNoAnswer // if the storage panics
+	var a added
+	if beside != nil {
+		<-beside.done
+		if beside.panicked != nil {
+			panic(beside.panicked)
+		}
+		a = beside.added
+	} else {
+		d.alone[0] = d.Unit
+		a = e.addAlone(ctx, d.alone[:])
+	}
+	d.logged, d.lease, d.unwritten, d.logTook = true, a.lease, a.err, a.took
+	// See log: it may come back.
+	d.inDoubt = d.inDoubt || d.unwritten == nil && d.Unit.AddRepeated && d.Unit.Receipt != ""
+	return d.unwritten
+}
+
+var errNoAnswer = fmt.Errorf("%w: it gave no answer", txlog.ErrInDoubt)
