@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"slices"
 
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
@@ -64,7 +65,8 @@ type Dialect struct {
 	// Storable turns a parameter that the driver would receive into one that
 	// the log can keep and that means the same when it is replayed; an error
 	// says why it cannot. Values that the log keeps as they are (see
-	// txlog.EncodeParams) come back untouched. Default: as they are.
+	// txlog.EncodeParams) come back untouched; it is not asked about nil, a bool, an
+	// int64, a float64, a string and bytes that are not nil. Default: as they are.
 	Storable func(v any) (any, error)
 	// Greet asks a session that was just dialled what its settings are, and sets
 	// those without which a write that is answered would not be committed. No
@@ -143,48 +145,26 @@ func (d *Dialect) Store(args []driver.NamedValue) ([]driver.NamedValue, error) {
 	if d.Storable == nil {
 		return args, nil
 	}
-	var out []driver.NamedValue
+	out, copied := args, false
 	for i := range args {
+		switch v := args[i].Value.(type) {
+		case nil, bool, int64, float64, string:
+			continue
+		case []byte:
+			if v != nil {
+				continue
+			}
+		}
 		v, err := d.Storable(args[i].Value)
 		if err != nil {
 			return nil, &txlog.ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: fmt.Sprintf("%T", args[i].Value), Err: err}
 		}
-		if out == nil && !same(v, args[i].Value) {
-			out = append(make([]driver.NamedValue, 0, len(args)), args[:i]...)
+		if !copied {
+			out, copied = slices.Clone(args), true
 		}
-		if out != nil {
-			nv := args[i]
-			nv.Value = v
-			out = append(out, nv)
-		}
+		out[i].Value = v
 	}
-	if out != nil {
-		return out, nil
-	}
-	return args, nil
-}
-
-// same reports whether Storable handed v back untouched. The common kinds are
-// compared without reflection; anything else counts as changed.
-func same(a, b any) bool {
-	switch x := a.(type) {
-	case nil:
-		return b == nil
-	case int64:
-		y, ok := b.(int64)
-		return ok && x == y
-	case string:
-		y, ok := b.(string)
-		return ok && x == y
-	case []byte:
-		_, ok := b.([]byte)
-		return ok
-	case bool:
-		y, ok := b.(bool)
-		return ok && x == y
-	default:
-		return false
-	}
+	return out, nil
 }
 
 // Call is one statement of an attempt, as the driver takes it.
