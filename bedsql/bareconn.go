@@ -101,7 +101,7 @@ func (c *bareConn) again(ctx context.Context, f func(driver.Conn) attempt.Outcom
 			return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
 		}
 		if attempt.Ping(ctx, c.inner) == nil {
-			return c.unlessPanic(func() attempt.Outcome { return c.lossy(f(&c.session)) })
+			return c.attempt(func() attempt.Outcome { return f(&c.session) })
 		}
 		if err := ctx.Err(); err != nil {
 			return attempt.Outcome{Err: err, Class: delivery.Unreachable}
@@ -114,18 +114,18 @@ func (c *bareConn) again(ctx context.Context, f func(driver.Conn) attempt.Outcom
 	return c.c.pool.attempt(ctx, true, f)
 }
 
-// unlessPanic runs an attempt on the connection. If the driver panics, it takes
-// the connection out of use: a transaction may be open on it, which the next
-// attempt would commit.
-func (c *bareConn) unlessPanic(attempt func() attempt.Outcome) attempt.Outcome {
-	returned := false
+// attempt runs an attempt on the connection, and takes the connection out of use
+// if the attempt lost it or the driver panicked: a transaction may be open on it,
+// which the next attempt would commit.
+func (c *bareConn) attempt(run func() attempt.Outcome) attempt.Outcome {
+	lost := true
 	defer func() {
-		if !returned {
+		if lost {
 			c.kill()
 		}
 	}()
-	out := attempt()
-	returned = true
+	out := run()
+	lost = out.ConnLost
 	return out
 }
 

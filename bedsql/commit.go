@@ -68,7 +68,6 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	}
 	receipts, known := c.c.receiptsIn(t)
 	x.receipts = receipts
-	x.unit = c.c.newUnit(t.receipt && known, soft, t.statements)
 	if soft != nil {
 		if err := soft.enter(); err != nil {
 			c.undo(how.undo)
@@ -76,7 +75,11 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		}
 		defer soft.left(&x.Delivery)
 	}
-	x.unit.NotReplayable = t.notReplayable
+	under := t.under
+	under.soft = soft
+	x.unit.Statements, x.unit.NotReplayable = t.statements, t.notReplayable
+	x.Delivery = c.c.delivery(under, t.keyed != nil || t.receipt && known, &x.unit, x)
+	x.AnswerIsFinal = true
 	if t.keyed != nil {
 		k := t.keyed.request()
 		x.unit.ID, x.unit.Receipt, x.unit.Fingerprint = k.ID, k.Receipt, k.Fingerprint
@@ -84,16 +87,14 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			x.unit.TransactionID = x.unit.ID
 		}
 	}
-	x.Delivery = c.c.delivery(t.under, &x.unit, x)
-	x.AnswerIsFinal = true
-	err = c.c.deliverer.Deliver(ctx, &x.Delivery)
-	c.c.cfg.Counters.count(err)
-	if err == nil {
+	if err = c.c.deliverer.Deliver(ctx, &x.Delivery); err == nil {
+		c.c.cfg.Counters.Delivered.Add(1)
 		if x.Outcome.Replayed && t.keyed != nil {
 			t.keyed.key.replay()
 		}
 		return false, nil
 	}
+	c.c.cfg.Counters.failed(err)
 	if x.Tries == 0 || x.ended.open && undecided(err) {
 		c.undo(x.undo)
 	}
@@ -125,12 +126,12 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 // First implements besteffort.Attempts.
 func (x *committing) First(ctx context.Context) attempt.Outcome {
 	c := x.c
-	return c.unlessPanic(func() attempt.Outcome {
+	return c.attempt(func() attempt.Outcome {
 		if x.unit.Receipt == "" || x.t.keyed != nil {
 			return x.end(ctx)
 		}
 		out := attempt.Commit(ctx, c.c.dialect, &c.session, &x.unit, x.receipts, x.plain && !x.t.moved, x.end, x.undo)
-		return c.lossy(c.c.withRights(ctx, &c.session, &x.unit, out))
+		return c.c.withRights(ctx, &c.session, &x.unit, out)
 	})
 }
 

@@ -280,15 +280,7 @@ type statement struct {
 	late *stmt
 }
 
-// isPrepared reports whether the application prepared it.
-func (s *statement) isPrepared() bool { return s.prepared != nil || s.late != nil }
-
 // call is s as an attempt on its own connection runs it.
 func (s *statement) call(args []driver.NamedValue) delivery.Call {
-	return delivery.Call{SQL: s.query, Args: args, Prepared: s.isPrepared(), Stmt: s.prepared}
-}
-
-// anew is call for another connection, or for one whose session may have changed.
-func (s *statement) anew(args []driver.NamedValue) delivery.Call {
-	return delivery.Call{SQL: s.query, Args: args, Prepared: s.isPrepared()}
+	return delivery.Call{SQL: s.query, Args: args, Prepared: s.prepared != nil || s.late != nil, Stmt: s.prepared}
 }

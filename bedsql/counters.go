@@ -37,12 +37,8 @@ type Counters struct {
 	Skipped atomic.Uint64
 }
 
-// count counts a write by its answer.
-func (n *Counters) count(err error) {
-	if err == nil {
-		n.Delivered.Add(1)
-		return
-	}
+// failed counts a write by the error that its caller gets.
+func (n *Counters) failed(err error) {
 	var refused *RefusedError
 	switch {
 	case errors.As(err, &refused):

@@ -109,9 +109,9 @@ const unloggedAdvice = "put settings into the DSN, send one statement at a time,
 type execution struct {
 	besteffort.Delivery
 
-	c    *Conn
-	s    statement
-	args []driver.NamedValue
+	c *Conn
+	// call is the DML on the caller's own connection.
+	call delivery.Call
 	// rows: it was sent through Query.
 	rows bool
 	unit txlog.Unit
@@ -124,15 +124,18 @@ func (c *Conn) deliver(ctx context.Context, under scope, s statement, args []dri
 		return attempt.Reply{}, err
 	}
 	receipt := under.exactlyOnce(&c.c.cfg)
-	if err := c.c.guard.admit(s, args, receipt); err != nil {
-		return attempt.Reply{}, err
-	}
-	stored, _, err := c.c.store(s, args)
+	found, err := c.c.guard.check(s, args, receipt)
 	if err != nil {
 		return attempt.Reply{}, err
 	}
+	if found {
+		c.c.cfg.Counters.Guarded.Add(1)
+	}
+	x := &execution{c: c, call: s.call(args), rows: rows}
+	if x.text[0], _, err = c.c.store(x.call); err != nil {
+		return attempt.Reply{}, err
+	}
 	soft := under.soft
-	x := &execution{c: c, s: s, args: args, rows: rows, text: [1]txlog.Statement{stored}}
 	if soft != nil {
 		if err := soft.enter(); err != nil {
 			return attempt.Reply{}, err
@@ -145,7 +148,10 @@ func (c *Conn) deliver(ctx context.Context, under scope, s statement, args []dri
 			return attempt.Reply{}, err
 		}
 	}
-	x.unit = c.c.newUnit(receipt, soft, x.text[:])
+	x.unit.Statements = x.text[:]
+	x.Delivery = c.c.delivery(under, receipt, &x.unit, x)
+	// The rows of a Query cannot be invented, so its error is the caller's.
+	x.KeepRefused = soft != nil && !rows
 	key := under.key
 	var back func()
 	if key != nil {
@@ -153,12 +159,8 @@ func (c *Conn) deliver(ctx context.Context, under scope, s statement, args []dri
 			return attempt.Reply{}, err
 		}
 	}
-	x.Delivery = c.c.delivery(under, &x.unit, x)
-	// The rows of a Query cannot be invented, so its error is the caller's.
-	x.KeepRefused = soft != nil && !rows
-	err = c.c.deliverer.Deliver(ctx, &x.Delivery)
-	c.c.cfg.Counters.count(err)
-	if err != nil {
+	if err := c.c.deliverer.Deliver(ctx, &x.Delivery); err != nil {
+		c.c.cfg.Counters.failed(err)
 		if key != nil && !undecided(err) && !isParked(err) {
 			back()
 		}
@@ -167,6 +169,7 @@ func (c *Conn) deliver(ctx context.Context, under scope, s statement, args []dri
 		}
 		return attempt.Reply{}, err
 	}
+	c.c.cfg.Counters.Delivered.Add(1)
 	out := &x.Outcome
 	c.c.guard.answered(s, args, out.Result, receipt)
 	if out.Replayed && key != nil {
@@ -187,17 +190,20 @@ func (c *Conn) deliver(ctx context.Context, under scope, s statement, args []dri
 // First implements besteffort.Attempts, on the caller's own connection.
 func (x *execution) First(ctx context.Context) attempt.Outcome {
 	c := x.c
-	return c.unlessPanic(func() attempt.Outcome {
+	return c.attempt(func() attempt.Outcome {
 		if err := c.ensure(ctx); err != nil {
 			return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
 		}
-		return c.lossy(x.run(ctx, &c.session, x.s.call(x.args)))
+		return x.run(ctx, &c.session, x.call)
 	})
 }
 
-// Again implements besteffort.Attempts.
+// Again implements besteffort.Attempts, on another connection or on one whose
+// session may have changed: what was prepared there may not be any more.
 func (x *execution) Again(ctx context.Context) attempt.Outcome {
-	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.run(ctx, conn, x.s.anew(x.args)) })
+	anew := x.call
+	anew.Stmt = nil
+	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.run(ctx, conn, anew) })
 }
 
 // run runs the write on conn, with its receipt if it has one.
@@ -236,8 +242,8 @@ func isParked(err error) bool {
 
 // store turns a statement into what the log keeps, and gives the values that it
 // keeps. If it gives an error, nothing ran.
-func (c *connector) store(s statement, args []driver.NamedValue) (txlog.Statement, []driver.NamedValue, error) {
-	args, err := c.dialect.Store(args)
+func (c *connector) store(call delivery.Call) (txlog.Statement, []driver.NamedValue, error) {
+	args, err := c.dialect.Store(call.Args)
 	if err != nil {
 		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
 	}
@@ -245,37 +251,33 @@ func (c *connector) store(s statement, args []driver.NamedValue) (txlog.Statemen
 	if err != nil {
 		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
 	}
-	return txlog.Statement{SQL: s.query, Params: params, Prepared: s.isPrepared()}, args, nil
+	return txlog.Statement{SQL: call.SQL, Params: params, Prepared: call.Prepared}, args, nil
 }
 
-// delivery makes the delivery of a unit that was written in a scope.
-func (c *connector) delivery(under scope, u *txlog.Unit, a besteffort.Attempts) besteffort.Delivery {
-	behind := c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && u.Receipt != ""
-	logging := c.cfg.Logging
-	if under.withLogging {
-		logging = under.logging
-	}
-	if logging != LogBefore && u.Receipt != "" {
-		if place := c.receiptPlace.Load(); place == nil || place.name != u.Place {
-			logging = LogBefore // the first attempt has to tell the log where the receipt will be
-		}
-	}
-	return besteffort.Delivery{Unit: u, Attempts: a, Behind: behind, Logging: besteffort.Logging(logging)}
-}
-
-func (c *connector) newUnit(receipt bool, soft *SoftTransaction, statements []txlog.Statement) txlog.Unit {
-	u := txlog.Unit{ID: txlog.NewID(), DataSource: c.target.DataSource, Settings: c.target.Settings, Statements: statements}
+// delivery makes the delivery of u, whose statements were written in a scope, and
+// gives u its name and, if it leaves one, its receipt.
+func (c *connector) delivery(under scope, receipt bool, u *txlog.Unit, a besteffort.Attempts) besteffort.Delivery {
+	u.ID, u.DataSource, u.Settings = txlog.NewID(), c.target.DataSource, c.target.Settings
 	u.TransactionID = u.ID
-	if soft != nil {
-		u.TransactionID = soft.id
+	if under.soft != nil {
+		u.TransactionID = under.soft.id
+	}
+	d := besteffort.Delivery{
+		Unit: u, Attempts: a, Logging: besteffort.Logging(c.cfg.Logging),
+		Behind: c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && receipt,
+	}
+	if under.withLogging {
+		d.Logging = besteffort.Logging(under.logging)
 	}
 	if receipt {
 		u.Receipt = c.dialect.ReceiptID(u.ID)
 		if place := c.receiptPlace.Load(); place != nil {
 			u.Place = place.name
+		} else {
+			d.Logging = besteffort.LogBefore // the first attempt has to tell the log where the receipt will be
 		}
 	}
-	return u
+	return d
 }
 
 // noResult is what Exec returns in a soft transaction for a write that End

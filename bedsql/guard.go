@@ -116,15 +116,6 @@ func (g *guard) check(s statement, args []driver.NamedValue, once bool) (found b
 	return true, nil
 }
 
-// admit is check for a write that runs next.
-func (g *guard) admit(s statement, args []driver.NamedValue, once bool) error {
-	found, err := g.check(s, args, once)
-	if found {
-		g.counters.Guarded.Add(1)
-	}
-	return err
-}
-
 // answered warns of an INSERT whose answer shows that the database made its id,
 // where the text did not. In SQLite every answer has an id, also for tables with
 // a key of another kind, so it shows nothing.

@@ -197,10 +197,14 @@ func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, arg
 		return r, err
 	}
 	receipt := s.exactlyOnceOn(ctx, c)
-	if err := c.c.guard.admit(st, args, receipt); err != nil {
+	found, err := c.c.guard.check(st, args, receipt)
+	if err != nil {
 		return r, err
 	}
-	stored, args, err := c.c.store(st, args)
+	if found {
+		c.c.cfg.Counters.Guarded.Add(1)
+	}
+	stored, args, err := c.c.store(st.call(args))
 	if err != nil {
 		return r, err
 	}

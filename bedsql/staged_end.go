@@ -45,7 +45,7 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	}
 	if errs := units[0].c.deliverer.Log(ctx, ds...); errs != nil {
 		for i, u := range units {
-			u.c.cfg.Counters.count(errs[i])
+			u.c.cfg.Counters.failed(errs[i])
 			u.answer(errs[i])
 		}
 		return errs, nil
@@ -92,7 +92,9 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			statements[i] = w.statement
 			receipt = receipt || w.receipt
 		}
-		u.unit = u.c.newUnit(receipt, s, statements)
+		u.unit.Statements = statements
+		u.Delivery = u.c.delivery(scope{soft: s, withLogging: true, logging: LogBefore}, receipt, &u.unit, u)
+		u.KeepRefused = true
 		if s.key != nil {
 			back, err := s.key.mark(&u.unit)
 			if err != nil {
@@ -101,8 +103,6 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			u.back = back
 		}
 		u.calls = u.kept()
-		u.Delivery = u.c.delivery(scope{withLogging: true, logging: LogBefore}, &u.unit, u)
-		u.KeepRefused = true
 	}
 	return units, nil
 }
@@ -148,7 +148,11 @@ func (u *stagedUnit) deliver(ctx context.Context) {
 		}
 	}()
 	err := u.c.deliverer.Deliver(ctx, &u.Delivery)
-	u.c.cfg.Counters.count(err)
+	if err == nil {
+		u.c.cfg.Counters.Delivered.Add(1)
+	} else {
+		u.c.cfg.Counters.failed(err)
+	}
 	u.answer(err)
 }
 

@@ -38,7 +38,7 @@ func (t *localTx) prepare(under scope, s statement, args []driver.NamedValue) (t
 			return txlog.Statement{}, err
 		}
 	}
-	stored, _, err := t.c.c.store(s, args)
+	stored, _, err := t.c.c.store(s.call(args))
 	return stored, err
 }
 
