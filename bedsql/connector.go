@@ -102,7 +102,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		target:  target,
 		dialect: target.Dialect,
 		cfg:     cfg,
-		texts:   sqltext.NewCache(sqltext.Flavor(target.Dialect.Flavor), cachedTexts),
+		texts:   sqltext.NewCache(sqltext.Flavor(target.Dialect.Flavor), cachedTexts, cfg.Guarantee == ExactlyOnce),
 		log:     log,
 		receipts: attempt.Receipts{
 			LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,

@@ -61,8 +61,10 @@ const (
 // guard finds writes that are not the same the second time. It is safe for
 // concurrent use.
 type guard struct {
-	policy   GuardPolicy
-	flavor   sqltext.Flavor
+	policy GuardPolicy
+	flavor sqltext.Flavor
+	// once: statements come with the hazards of writes that are applied once.
+	once     bool
 	named    func([]driver.NamedValue) bool
 	counters *Counters
 	log      logrus.FieldLogger
@@ -80,17 +82,28 @@ type guard struct {
 
 func newGuard(cfg *Config, d *delivery.Dialect, log logrus.FieldLogger) *guard {
 	return &guard{
-		policy: cfg.Guard, flavor: sqltext.Flavor(d.Flavor), named: d.Named, counters: cfg.Counters, log: log,
+		policy: cfg.Guard, flavor: sqltext.Flavor(d.Flavor), once: cfg.Guarantee == ExactlyOnce, named: d.Named, counters: cfg.Counters, log: log,
 		seed: maphash.MakeSeed(), warned: make(map[uint64]struct{}),
 	}
+}
+
+// hazards are those of s. once says that it is applied once.
+func (g *guard) hazards(s statement, once bool) sqltext.Hazards {
+	if g.once && !once { // under WithGuarantee
+		return sqltext.Classify(g.flavor, s.query).Hazards
+	}
+	return s.class.Hazards
 }
 
 // check refuses s or warns of it before it is logged or sent. once says that it
 // is applied once. found reports that there was something to warn of, for the
 // caller to count.
 func (g *guard) check(s statement, args []driver.NamedValue, once bool) (found bool, err error) {
-	h := s.class.Hazards
-	if g.policy == GuardOff || h == 0 {
+	if g.policy == GuardOff {
+		return false, nil
+	}
+	h := g.hazards(s, once)
+	if h == 0 {
 		return false, nil
 	}
 	if g.named != nil && strings.IndexByte(s.query, '@') >= 0 && g.named(args) {
@@ -121,7 +134,7 @@ func (g *guard) check(s statement, args []driver.NamedValue, once bool) (found b
 // a key of another kind, so it shows nothing.
 func (g *guard) answered(s statement, args []driver.NamedValue, res driver.Result, once bool) {
 	const h = sqltext.KeyUnknown
-	if once || res == nil || g.policy == GuardOff || s.class.Hazards&h == 0 || g.flavor != sqltext.MySQL {
+	if once || res == nil || g.policy == GuardOff || g.flavor != sqltext.MySQL || g.hazards(s, once)&h == 0 {
 		return
 	}
 	id, err := res.LastInsertId()

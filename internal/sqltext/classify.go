@@ -8,11 +8,12 @@ import "strings"
 // folded; Class.Name may share text's memory.
 func Classify(f Flavor, text string) Class { return ClassifyAs(f, 0, text) }
 
-// classify is Classify that also looks at how other sessions read the text.
-func classify(f Flavor, text string) Class {
-	c := Classify(f, text)
+// classify is Classify that also looks at how other sessions read the text. once:
+// of its hazards only those of a write that is applied once.
+func classify(f Flavor, text string, once bool) Class {
+	c := read(f, 0, text, once)
 	for _, q := range quotings(f, text) {
-		if ClassifyAs(f, q, text) != c {
+		if read(f, q, text, once) != c {
 			c.ByQuoting = true
 			break
 		}
@@ -34,8 +35,10 @@ func quotings(f Flavor, text string) []Quoting {
 }
 
 // ClassifyAs is [Classify] for a session whose quoting is known.
-func ClassifyAs(f Flavor, q Quoting, text string) Class {
-	p := reader{parser{lex: lexer{text: text, flavor: f, quoting: q}}}
+func ClassifyAs(f Flavor, q Quoting, text string) Class { return read(f, q, text, false) }
+
+func read(f Flavor, q Quoting, text string, once bool) Class {
+	p := reader{parser: parser{lex: lexer{text: text, flavor: f, quoting: q}}, once: once}
 	p.tok = p.lex.next()
 	all := Class{Kind: Empty}
 	for {
@@ -87,7 +90,11 @@ func join(a, b Class) Class {
 }
 
 // reader says what a statement is by its first words.
-type reader struct{ parser }
+type reader struct {
+	parser
+	// once: the writes are applied once.
+	once bool
+}
 
 // statement reads one statement up to its semicolon or the end of the text.
 func (p *reader) statement() Class {
@@ -110,7 +117,7 @@ func (p *reader) statement() Class {
 	}
 	c = p.finish(c)
 	if c.Kind == DML && !p.lex.broken && p.depth == 0 {
-		c.Hazards = hazards(lex, first, p.tok.start)
+		c.Hazards = hazards(lex, first, p.tok.start, p.once)
 	}
 	return c
 }

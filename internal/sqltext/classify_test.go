@@ -81,7 +81,7 @@ func TestATextIsReadByTheQuotingOfItsSession(t *testing.T) {
 		}
 		flavor := flavorOf(t, name)
 		class := ClassifyAs(flavor, q, in[1])
-		class.ByQuoting = NewCache(flavor, 1).Get(in[1]).ByQuoting
+		class.ByQuoting = NewCache(flavor, 1, false).Get(in[1]).ByQuoting
 		return describe(class)
 	})
 }
@@ -272,7 +272,7 @@ func TestKindsHaveNames(t *testing.T) {
 // word takes no keyword for a function.
 func TestNoFunctionThatVariesIsAKeyword(t *testing.T) {
 	t.Parallel()
-	for flavor, functions := range varying {
+	for flavor, functions := range varyingFunctions {
 		for name := range functions {
 			if lookup(name) != 0 {
 				t.Errorf("%s of flavor %d is a keyword too, calls of it are not seen", name, flavor)

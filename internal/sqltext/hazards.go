@@ -45,11 +45,11 @@ type cursor struct {
 	// name before tok; earlier is the token before that name.
 	before, earlier token
 	depth           int
+	// answer: RETURNING was met, what follows is not written.
+	answer bool
 	// end is where the statement's last token ends.
 	end int
 }
-
-func (c *cursor) atEnd() bool { return c.tok.typ == tokEOF }
 
 // advance moves to the next token.
 func (c *cursor) advance() {
@@ -59,22 +59,20 @@ func (c *cursor) advance() {
 	case ')':
 		c.depth--
 	}
+	switch c.tok.kw {
+	case kwReturning:
+		c.answer = true
+	case kwInsert, kwUpdate, kwDelete:
+		c.answer = false
+	}
 	copy(c.prev[1:], c.prev[:])
-	c.prev[0] = c.tok
-	c.tok = c.ahead
-	c.ahead = c.read()
+	c.prev[0], c.tok = c.tok, c.ahead
+	if c.ahead = c.lex.next(); c.ahead.start >= c.end {
+		c.ahead = token{start: c.end, end: c.end}
+	}
 	if (c.tok.typ == tokWord || c.tok.typ == tokIdent) && c.prev[0].char != '.' {
 		c.before, c.earlier = c.prev[0], c.before
 	}
-}
-
-// read gives the token behind ahead.
-func (c *cursor) read() token {
-	t := c.lex.next()
-	if t.start >= c.end {
-		return token{start: c.end, end: c.end}
-	}
-	return t
 }
 
 func (c *cursor) text(t token) string { return c.lex.text[t.start:t.end] }
@@ -117,100 +115,65 @@ func (c *cursor) comparesValue() bool {
 	}
 }
 
-// leaves reports whether the part of the statement at depth is over.
-func (c *cursor) leaves(depth int) bool {
-	return c.atEnd() || c.depth < depth || c.depth == depth && c.tok.char == ')'
+// hazards reads the DML that begins with first, with lex behind it, and ends
+// before end. once: only what matters to a write that is applied once. It
+// allocates nothing.
+func hazards(lex lexer, first token, end int, once bool) Hazards {
+	c := cursor{lex: lex, ahead: first, end: end}
+	c.advance()
+	v := varying{cursor: c}
+	v.look()
+	if once {
+		return v.found
+	}
+	d := doubling{cursor: c}
+	d.look()
+	return v.found | d.found
 }
 
-// scan looks for hazards.
-type scan struct {
+// varying looks for what is not the same at another time.
+type varying struct {
 	cursor
 	found Hazards
 	// where has a bit set for each depth at which there is a condition.
 	where uint64
-	// answer: RETURNING was met, what follows is not written.
-	answer bool
-	// table and alias name what the current statement writes to.
-	table, alias token
 }
 
-// hazards reads the DML that begins with first, with lex behind it, and ends
-// before end. It allocates nothing.
-func hazards(lex lexer, first token, end int) Hazards {
-	s := scan{cursor: cursor{lex: lex, tok: first, end: end}}
-	s.ahead = s.read()
-	for !s.atEnd() {
-		switch kw := s.tok.kw; {
-		case kw == kwUpdate:
-			s.update()
-		case kw == kwDelete:
-			s.next()
-			s.limit(s.depth, nil)
-		case kw == kwMerge:
-			s.merge()
-		case (kw == kwInsert || kw == kwReplace) && kw.isDML(lex.flavor) && s.ahead.char != '(':
-			s.insert()
-		default:
-			s.next()
-		}
-	}
-	return s.found
-}
-
-// next looks at the current token for what is not the same at another time,
-// and moves on.
-func (s *scan) next() {
-	switch s.tok.typ {
-	case tokWord:
-		s.clause()
-		s.word()
-	case tokString:
-		if s.lex.flavor == SQLite {
-			s.sqliteNow()
-		}
-	case tokPunct:
-		if s.tok.char == ')' {
-			if s.prev[0].char == '(' && s.prev[1].typ == tokWord {
-				if v := lookupVaries(s.lex.flavor, s.text(s.prev[1])); v&variesBare != 0 {
-					s.varies(v)
+func (s *varying) look() {
+	for ; s.tok.typ != tokEOF; s.advance() {
+		here := uint64(1) << uint(s.depth) // 0 for a depth beyond reason
+		switch s.tok.typ {
+		case tokWord:
+			switch s.tok.kw {
+			case kwWhere, kwHaving:
+				s.where |= here
+			case kwSelect, kwSet, kwValues, kwUpdate:
+				s.where &^= here
+			case kwOn:
+				if s.ahead.kw == kwConflict || s.ahead.kw == kwDuplicate {
+					s.where &^= here
 				}
 			}
-			s.condition(false)
+			s.word()
+		case tokString:
+			if s.lex.flavor == SQLite {
+				s.sqliteNow()
+			}
+		case tokPunct:
+			if s.tok.char == ')' {
+				if s.prev[0].char == '(' && s.prev[1].typ == tokWord {
+					if v := lookupVaries(s.lex.flavor, s.text(s.prev[1])); v&variesBare != 0 {
+						s.varies(v)
+					}
+				}
+				s.where &^= here
+			}
 		}
-	}
-	s.advance()
-}
-
-// clause follows where conditions begin and end.
-func (s *scan) clause() {
-	switch s.tok.kw {
-	case kwWhere, kwHaving:
-		s.condition(true)
-	case kwSelect, kwSet, kwValues:
-		s.condition(false)
-	case kwUpdate:
-		s.answer = false
-		s.condition(false)
-	case kwInsert, kwDelete:
-		s.answer = false
-	case kwReturning:
-		s.answer = true
-	}
-}
-
-// condition notes whether what follows at this depth is one.
-func (s *scan) condition(yes bool) {
-	if s.depth < 0 || s.depth > 63 {
-		return
-	}
-	s.where &^= 1 << s.depth
-	if yes {
-		s.where |= 1 << s.depth
 	}
 }
 
 // word looks at a word that may be a function.
-func (s *scan) word() {
+func (s *varying) word() {
 	switch s.tok.kw {
 	case kwClock:
 		if s.prev[0].char != '.' && s.prev[0].kw != kwAs && s.ahead.char != '.' && s.knowsClock() {
@@ -235,7 +198,7 @@ func (s *scan) word() {
 }
 
 // knowsClock reports whether the flavor has the current keyword for the clock.
-func (s *scan) knowsClock() bool {
+func (s *varying) knowsClock() bool {
 	switch c := s.lex.text[s.tok.start] | 0x20; s.lex.flavor {
 	case SQLite:
 		return c == 'c'
@@ -247,7 +210,7 @@ func (s *scan) knowsClock() bool {
 }
 
 // varies notes the hazard of a function of that kind.
-func (s *scan) varies(v varies) {
+func (s *varying) varies(v varies) {
 	switch {
 	case s.answer || v == 0:
 	case v&variesRandom != 0:
@@ -258,7 +221,7 @@ func (s *scan) varies(v varies) {
 }
 
 // sqliteNow finds the 'now' of SQLite's functions of date and time.
-func (s *scan) sqliteNow() {
+func (s *varying) sqliteNow() {
 	text := s.text(s.tok)
 	if len(text) != len("'now'") || !sameName("now", text[1:4]) {
 		return
@@ -272,107 +235,4 @@ func (s *scan) sqliteNow() {
 	if f.typ == tokWord && lookupVaries(SQLite, s.text(f))&variesNow != 0 {
 		s.varies(variesClock)
 	}
-}
-
-// target reads the name of the table to be written and its alias.
-func (s *scan) target() {
-	s.table, s.alias = token{}, token{}
-	if s.tok.typ != tokWord && s.tok.typ != tokIdent {
-		return
-	}
-	for s.ahead.char == '.' {
-		s.next()
-		s.next()
-	}
-	s.table = s.tok
-	s.next()
-	if s.tok.char == '*' {
-		s.next()
-	}
-	switch {
-	case s.tok.kw == kwAs:
-		s.next()
-		s.alias = s.tok
-		s.next()
-	case s.tok.typ == tokIdent, s.tok.typ == tokWord && s.tok.kw == 0:
-		s.alias = s.tok
-		s.next()
-	}
-}
-
-// options steps over what is between the verb and the table, and reports whether
-// it keeps an existing row from being written again.
-func (s *scan) options() (keyed bool) {
-	for s.ahead.typ == tokWord || s.ahead.typ == tokIdent {
-		switch s.tok.kw {
-		case kwIgnore:
-			keyed = true
-		case kwOr:
-			s.next()
-			keyed = keyed || s.tok.kw == kwIgnore || s.tok.kw == kwReplace
-		case kwInto, kwOnly, kwLowPriority, kwHighPriority, kwDelayed:
-			if s.ahead.kw == kwSet {
-				return keyed // a table of that name
-			}
-		default:
-			return keyed
-		}
-		s.next()
-	}
-	return keyed
-}
-
-func (s *scan) update() {
-	s.next()
-	depth := s.depth
-	s.options()
-	s.target()
-	for !s.leaves(depth) && (s.tok.kw != kwSet || s.depth > depth) {
-		s.next()
-	}
-	if s.leaves(depth) {
-		return
-	}
-	var a assignments
-	if self, guarded := s.set(&a), s.limit(depth, &a); self && !guarded {
-		s.found |= SelfReferring
-	}
-}
-
-// set reads the assignments behind the current SET or UPDATE.
-func (s *scan) set(a *assignments) (self bool) {
-	s.next()
-	a.collect(s.cursor)
-	return s.values(a)
-}
-
-// limit reads an UPDATE behind its assignments, or a whole DELETE (a is nil),
-// and reports whether its WHERE finds no row that it has changed.
-func (s *scan) limit(depth int, a *assignments) (guarded bool) {
-	var limited, ordered, either, byID, touches bool
-	for !s.leaves(depth) {
-		if s.depth == depth {
-			switch {
-			case s.prev[0].char == '.':
-			case s.tok.kw == kwLimit:
-				limited = s.lex.flavor != Postgres
-			case s.tok.kw == kwOrder:
-				ordered = true
-			case s.tok.kw == kwOr:
-				either = true
-			case (s.tok.char == '=' || s.tok.kw == kwIs) && s.comparesValue():
-				byID = byID || isKeyName(s.plain(s.prev[0]))
-				guarded = guarded || a.guards(s)
-			}
-		}
-		if a != nil && s.isName() {
-			touches = touches || a.names(s)
-		}
-		s.next()
-	}
-	guarded = guarded && !either
-	if limited && (either || !byID) && (a == nil || touches || !ordered) {
-		s.found |= Limited
-	}
-	return guarded
 }

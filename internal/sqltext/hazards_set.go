@@ -118,25 +118,25 @@ func (a *assignments) add(c *cursor, group int) {
 
 // values reads the assignments and reports whether one of them refers to what
 // they change.
-func (s *scan) values(a *assignments) (self bool) {
+func (s *doubling) values(a *assignments) (self bool) {
 	for a.group = 0; !s.endsSet(a.depth, 0); a.group++ {
 		for !s.endsSet(a.depth, 0) && !s.assigns(a.depth) {
-			s.next()
+			s.advance()
 		}
 		if !s.assigns(a.depth) {
 			break
 		}
-		s.next()
+		s.advance()
 		self = s.value(a) || self
 		if s.tok.char == ',' {
-			s.next()
+			s.advance()
 		}
 	}
 	return self
 }
 
 // value reads the right side of an assignment up to its comma or the end.
-func (s *scan) value(a *assignments) (self bool) {
+func (s *doubling) value(a *assignments) (self bool) {
 	var (
 		sign = s.prev[0]
 		wrap = s.wraps()
@@ -192,7 +192,7 @@ func (s *scan) value(a *assignments) (self bool) {
 				self = true
 			}
 		}
-		s.next()
+		s.advance()
 	}
 	return self || same && !whole || named && reads
 }
@@ -210,7 +210,7 @@ const (
 	wrapAny
 )
 
-func (s *scan) wraps() wrap {
+func (s *doubling) wraps() wrap {
 	switch {
 	case s.tok.kw == kwCase:
 		return wrapCase
@@ -221,7 +221,7 @@ func (s *scan) wraps() wrap {
 }
 
 // keeps reports whether w leaves the column at s as it is.
-func (s *scan) keeps(w wrap, depth, cases int) bool {
+func (s *doubling) keeps(w wrap, depth, cases int) bool {
 	switch w {
 	case wrapCase:
 		if s.depth > depth || cases != 1 || s.before.kw != kwThen && s.before.kw != kwElse {
@@ -242,7 +242,7 @@ func (s *scan) keeps(w wrap, depth, cases int) bool {
 // refers reports whether the name at s is the column being assigned, or another
 // one assigned by the same SET. MySQL assigns from left to right: what was
 // assigned before has its new value, the same every time.
-func (a *assignments) refers(s *scan) (own, other bool) {
+func (a *assignments) refers(s *doubling) (own, other bool) {
 	name, qualifier := s.plain(s.tok), s.plain(s.qualifier())
 	for i := range a.n {
 		c := &a.columns[i]
@@ -271,7 +271,7 @@ func (a *assignments) refers(s *scan) (own, other bool) {
 }
 
 // names reports whether s is at the name of an assigned column.
-func (a *assignments) names(s *scan) bool {
+func (a *assignments) names(s *doubling) bool {
 	name := s.plain(s.tok)
 	for i := range a.n {
 		if c := a.columns[i].name; sameName(name, plain(s.lex.text[c.start:c.end])) {
@@ -283,7 +283,7 @@ func (a *assignments) names(s *scan) bool {
 
 // guards reports whether the comparison at s no longer holds after the
 // assignments: its column is given another value than it is compared with.
-func (a *assignments) guards(s *scan) bool {
+func (a *assignments) guards(s *doubling) bool {
 	if a == nil {
 		return false
 	}
@@ -303,7 +303,7 @@ func (a *assignments) guards(s *scan) bool {
 }
 
 // plain is the name that t spells.
-func (s *scan) plain(t token) string { return plain(s.text(t)) }
+func (s *doubling) plain(t token) string { return plain(s.text(t)) }
 
 // plain takes the quotes off a name. A doubled quote in it stays.
 func plain(name string) string {

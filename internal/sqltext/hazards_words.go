@@ -14,7 +14,7 @@ const (
 	variesNow
 )
 
-var varying = [...]map[string]varies{
+var varyingFunctions = [...]map[string]varies{
 	ANSI: {
 		"NOW": variesClock, "SYSDATE": variesClock, "GETDATE": variesClock,
 		"RAND": variesRandom, "RANDOM": variesRandom, "UUID": variesRandom, "NEWID": variesRandom,
@@ -45,11 +45,11 @@ const sqliteClock = variesClock | variesBare | variesNow
 
 // lookupVaries finds how the function name varies, with the conditions.
 func lookupVaries(f Flavor, name string) varies {
-	if len(name) > maxWord || int(f) >= len(varying) {
+	if len(name) > maxWord || int(f) >= len(varyingFunctions) {
 		return 0
 	}
 	var buf [maxWord]byte
-	return varying[f][string(upper(&buf, name))]
+	return varyingFunctions[f][string(upper(&buf, name))]
 }
 
 // wrapping are functions f for which f(f(x)) = f(x), with the other arguments

@@ -7,12 +7,10 @@ import "strings"
 // quotes for a value where one may stand, so it is kept only for names of tables.
 // Texts that differ in values only become the same.
 func Mask(f Flavor, text string) string {
-	c := cursor{lex: lexer{text: text, flavor: f}, end: len(text)}
-	c.tok, c.ahead = c.read(), token{}
-	c.ahead = c.read()
+	c := valuesOf(f, text)
 	var out strings.Builder
 	last := 0
-	for ; !c.atEnd(); c.advance() {
+	for ; c.tok.typ != tokEOF; c.advance() {
 		if c.tok.start > last && out.Len() > 0 {
 			out.WriteByte(' ')
 		}
@@ -26,8 +24,18 @@ func Mask(f Flavor, text string) string {
 	return out.String()
 }
 
+// values moves over all of a text and tells which tokens are values.
+type values struct{ cursor }
+
+func valuesOf(f Flavor, text string) values {
+	c := values{cursor{lex: lexer{text: text, flavor: f}, end: len(text)}}
+	c.advance()
+	c.advance()
+	return c
+}
+
 // isValue reports whether tok is, or could be, a literal.
-func (c *cursor) isValue() bool {
+func (c *values) isValue() bool {
 	switch c.tok.typ {
 	case tokString:
 		return true
@@ -52,12 +60,10 @@ func (c *cursor) isValue() bool {
 // parameters are numbered: texts that differ in their values and in their number
 // of rows only become the same.
 func Shape(f Flavor, text string) string {
-	c := cursor{lex: lexer{text: text, flavor: f}, end: len(text)}
-	c.tok, c.ahead = c.read(), token{}
-	c.ahead = c.read()
+	c := valuesOf(f, text)
 	var out strings.Builder
 	rows := -1 // the depth of the rows of the VALUES that is being read
-	for ; !c.atEnd(); c.advance() {
+	for ; c.tok.typ != tokEOF; c.advance() {
 		switch {
 		case c.isNumber():
 			continue // behind its $ or ?
@@ -82,13 +88,13 @@ func Shape(f Flavor, text string) string {
 }
 
 // skipRow moves from a comma to the end of the row after it.
-func (c *cursor) skipRow(depth int) {
+func (c *values) skipRow(depth int) {
 	c.advance()
-	for c.advance(); !c.atEnd() && !(c.tok.char == ')' && c.depth == depth+1); c.advance() {
+	for c.advance(); c.tok.typ != tokEOF && !(c.tok.char == ')' && c.depth == depth+1); c.advance() {
 	}
 }
 
 // isNumber reports whether tok is that of a parameter.
-func (c *cursor) isNumber() bool {
+func (c *values) isNumber() bool {
 	return c.tok.typ == tokValue && (c.prev[0].char == '$' || c.prev[0].char == '?') && c.prev[0].end == c.tok.start
 }

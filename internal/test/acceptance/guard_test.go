@@ -146,6 +146,24 @@ func TestGuardLeavesExactlyOnceAlone(t *testing.T) {
 	})
 }
 
+func TestGuardRefusesWhatIsAppliedAtLeastOnceBesideExactlyOnce(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guard, cfg.Guarantee = bedsql.GuardRefuse, bedsql.ExactlyOnce })
+		r.account(100)
+		ctx := context.Background()
+		if _, err := r.wrapped.ExecContext(ctx, r.q(increment), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.wrapped.ExecContext(bedsql.WithGuarantee(ctx, bedsql.AtLeastOnce), r.q(increment), 1, 1); !errors.Is(err, bedsql.ErrNotIdempotent) {
+			t.Errorf("an increment that may be applied twice: %v", err)
+		}
+		if b := r.balance(1); b != 101 {
+			t.Errorf("balance = %d, want 101", b)
+		}
+	})
+}
+
 func TestGuardWarnsOfAGeneratedID(t *testing.T) {
 	t.Parallel()
 	tables := map[string]string{

@@ -1,16 +1,150 @@
 package sqltext
 
-func (s *scan) merge() {
-	s.next()
+// doubling looks for what a second run would change a second time.
+type doubling struct {
+	cursor
+	found Hazards
+	// table and alias name what the current statement writes to.
+	table, alias token
+}
+
+func (s *doubling) look() {
+	for s.tok.typ != tokEOF {
+		switch kw := s.tok.kw; {
+		case kw == kwUpdate:
+			s.update()
+		case kw == kwDelete:
+			s.advance()
+			s.limit(s.depth, nil)
+		case kw == kwMerge:
+			s.merge()
+		case (kw == kwInsert || kw == kwReplace) && kw.isDML(s.lex.flavor) && s.ahead.char != '(':
+			s.insert()
+		default:
+			s.advance()
+		}
+	}
+}
+
+// leaves reports whether the part of the statement at depth is over.
+func (c *cursor) leaves(depth int) bool {
+	return c.tok.typ == tokEOF || c.depth < depth || c.depth == depth && c.tok.char == ')'
+}
+
+// target reads the name of the table to be written and its alias.
+func (s *doubling) target() {
+	s.table, s.alias = token{}, token{}
+	if s.tok.typ != tokWord && s.tok.typ != tokIdent {
+		return
+	}
+	for s.ahead.char == '.' {
+		s.advance()
+		s.advance()
+	}
+	s.table = s.tok
+	s.advance()
+	if s.tok.char == '*' {
+		s.advance()
+	}
+	switch {
+	case s.tok.kw == kwAs:
+		s.advance()
+		s.alias = s.tok
+		s.advance()
+	case s.tok.typ == tokIdent, s.tok.typ == tokWord && s.tok.kw == 0:
+		s.alias = s.tok
+		s.advance()
+	}
+}
+
+// options steps over what is between the verb and the table, and reports whether
+// it keeps an existing row from being written again.
+func (s *doubling) options() (keyed bool) {
+	for s.ahead.typ == tokWord || s.ahead.typ == tokIdent {
+		switch s.tok.kw {
+		case kwIgnore:
+			keyed = true
+		case kwOr:
+			s.advance()
+			keyed = keyed || s.tok.kw == kwIgnore || s.tok.kw == kwReplace
+		case kwInto, kwOnly, kwLowPriority, kwHighPriority, kwDelayed:
+			if s.ahead.kw == kwSet {
+				return keyed // a table of that name
+			}
+		default:
+			return keyed
+		}
+		s.advance()
+	}
+	return keyed
+}
+
+func (s *doubling) update() {
+	s.advance()
+	depth := s.depth
+	s.options()
+	s.target()
+	for !s.leaves(depth) && (s.tok.kw != kwSet || s.depth > depth) {
+		s.advance()
+	}
+	if s.leaves(depth) {
+		return
+	}
+	var a assignments
+	if self, guarded := s.set(&a), s.limit(depth, &a); self && !guarded {
+		s.found |= SelfReferring
+	}
+}
+
+// set reads the assignments behind the current SET or UPDATE.
+func (s *doubling) set(a *assignments) (self bool) {
+	s.advance()
+	a.collect(s.cursor)
+	return s.values(a)
+}
+
+// limit reads an UPDATE behind its assignments, or a whole DELETE (a is nil),
+// and reports whether its WHERE finds no row that it has changed.
+func (s *doubling) limit(depth int, a *assignments) (guarded bool) {
+	var limited, ordered, either, byID, touches bool
+	for !s.leaves(depth) {
+		if s.depth == depth {
+			switch {
+			case s.prev[0].char == '.':
+			case s.tok.kw == kwLimit:
+				limited = s.lex.flavor != Postgres
+			case s.tok.kw == kwOrder:
+				ordered = true
+			case s.tok.kw == kwOr:
+				either = true
+			case (s.tok.char == '=' || s.tok.kw == kwIs) && s.comparesValue():
+				byID = byID || isKeyName(s.plain(s.prev[0]))
+				guarded = guarded || a.guards(s)
+			}
+		}
+		if a != nil && s.isName() {
+			touches = touches || a.names(s)
+		}
+		s.advance()
+	}
+	guarded = guarded && !either
+	if limited && (either || !byID) && (a == nil || touches || !ordered) {
+		s.found |= Limited
+	}
+	return guarded
+}
+
+func (s *doubling) merge() {
+	s.advance()
 	depth := s.depth
 	s.options()
 	s.target()
 	for !s.leaves(depth) {
 		if s.tok.kw != kwUpdate || s.ahead.kw != kwSet {
-			s.next()
+			s.advance()
 			continue
 		}
-		s.next()
+		s.advance()
 		var a assignments
 		if s.set(&a) {
 			s.found |= SelfReferring
@@ -36,14 +170,14 @@ type insertion struct {
 	exists bool
 }
 
-func (s *scan) insert() {
+func (s *doubling) insert() {
 	i := insertion{keyed: s.tok.kw == kwReplace, key: -1, id: -1}
-	s.next()
+	s.advance()
 	depth := s.depth
 	i.keyed = s.options() || i.keyed
 	s.target()
 	if s.tok.kw == kwPartition && s.ahead.char == '(' {
-		s.next()
+		s.advance()
 		s.group()
 	}
 	s.columns(&i)
@@ -55,10 +189,9 @@ func (s *scan) insert() {
 		case s.depth > depth:
 		case s.tok.kw == kwOn && (s.ahead.kw == kwConflict || s.ahead.kw == kwDuplicate):
 			i.keyed = true
-			s.condition(false)
 		case s.tok.kw == kwUpdate && i.keyed && (s.ahead.kw == kwSet || s.prev[0].kw == kwKey):
 			if s.ahead.kw == kwSet {
-				s.next()
+				s.advance()
 			}
 			var a assignments
 			if s.set(&a) {
@@ -70,7 +203,7 @@ func (s *scan) insert() {
 				i.generated = true
 			}
 		}
-		s.next()
+		s.advance()
 	}
 	switch {
 	case i.keyed:
@@ -82,17 +215,17 @@ func (s *scan) insert() {
 }
 
 // group steps over what is in parentheses.
-func (s *scan) group() {
+func (s *doubling) group() {
 	for depth := s.depth; ; {
-		s.next()
-		if s.atEnd() || s.depth <= depth {
+		s.advance()
+		if s.tok.typ == tokEOF || s.depth <= depth {
 			return
 		}
 	}
 }
 
 // columns reads the list of an INSERT's columns.
-func (s *scan) columns(i *insertion) {
+func (s *doubling) columns(i *insertion) {
 	if s.tok.char != '(' {
 		return
 	}
@@ -104,15 +237,15 @@ func (s *scan) columns(i *insertion) {
 		return
 	}
 	i.listed = true
-	s.next()
-	for depth, n := s.depth, 0; !s.leaves(depth); s.next() {
+	s.advance()
+	for depth, n := s.depth, 0; !s.leaves(depth); s.advance() {
 		if s.tok.char == ',' {
 			n++
 			continue
 		}
 		i.column(s.plain(s.tok), n)
 	}
-	s.next()
+	s.advance()
 }
 
 // column looks at the name of the n-th column.
@@ -138,14 +271,14 @@ func isKeyName(name string) bool {
 }
 
 // source reads an INSERT from after its columns into its first row.
-func (s *scan) source(i *insertion, depth int) {
+func (s *doubling) source(i *insertion, depth int) {
 	for !s.leaves(depth) {
 		switch kw := s.tok.kw; {
 		case kw == kwDefault && s.ahead.kw == kwValues:
 			i.generated = true
 			return
 		case kw == kwValues, kw == kwValue && s.ahead.char == '(':
-			s.next()
+			s.advance()
 			s.row(i)
 			return
 		case kw == kwSet && s.lex.flavor == MySQL:
@@ -155,24 +288,24 @@ func (s *scan) source(i *insertion, depth int) {
 			i.selects = true
 			return
 		}
-		s.next()
+		s.advance()
 	}
 }
 
 // row reads the first row of VALUES.
-func (s *scan) row(i *insertion) {
+func (s *doubling) row(i *insertion) {
 	if s.tok.kw == kwRow {
-		s.next()
+		s.advance()
 	}
 	if s.tok.char != '(' {
 		return
 	}
-	s.next()
+	s.advance()
 	depth, n := s.depth, 0
 	if s.leaves(depth) {
 		i.generated = i.generated || s.lex.flavor == MySQL // VALUES ()
 	}
-	for ; !s.leaves(depth); s.next() {
+	for ; !s.leaves(depth); s.advance() {
 		switch {
 		case s.depth > depth:
 		case s.tok.char == ',':
@@ -184,11 +317,11 @@ func (s *scan) row(i *insertion) {
 			}
 		}
 	}
-	s.next()
+	s.advance()
 }
 
 // makesKey reports whether t, given for a key, has the database make one.
-func (s *scan) makesKey(t token) bool {
+func (s *doubling) makesKey(t token) bool {
 	switch t.kw {
 	case kwDefault:
 		return s.lex.flavor != SQLite
@@ -199,9 +332,9 @@ func (s *scan) makesKey(t token) bool {
 }
 
 // setRow reads the row of MySQL's INSERT … SET.
-func (s *scan) setRow(i *insertion, depth int) {
+func (s *doubling) setRow(i *insertion, depth int) {
 	i.listed = true
-	s.next()
+	s.advance()
 	for !s.endsSet(depth, 0) {
 		if s.depth == depth && s.tok.char == '=' {
 			name := s.plain(s.prev[0])
@@ -210,6 +343,6 @@ func (s *scan) setRow(i *insertion, depth int) {
 				i.generated = true
 			}
 		}
-		s.next()
+		s.advance()
 	}
 }
