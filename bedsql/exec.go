@@ -212,10 +212,9 @@ func (x *execution) run(ctx context.Context, conn driver.Conn, call delivery.Cal
 	if x.unit.Receipt == "" {
 		return attempt.One(ctx, c.dialect, conn, call, x.rows, x.unit.InDoubt)
 	}
-	if out := c.findReceipts(ctx, conn, &x.unit); out.Err != nil {
-		return out
-	}
-	return c.withRights(ctx, conn, &x.unit, attempt.Apply(ctx, c.dialect, conn, []delivery.Call{call}, &x.unit, c.receipts, x.rows))
+	return c.withReceipt(ctx, conn, &x.unit, func() attempt.Outcome {
+		return attempt.Apply(ctx, c.dialect, conn, []delivery.Call{call}, &x.unit, c.receipts, x.rows)
+	})
 }
 
 // Void implements besteffort.Attempts.

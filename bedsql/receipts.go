@@ -87,10 +87,10 @@ func (c *connector) withRights(ctx context.Context, conn driver.Conn, u *txlog.U
 	return out
 }
 
-// findReceipts is ensureReceipts for an attempt of u on any connection: the
-// target may have been out of reach before. Without an error the table is there,
-// and the log says where.
-func (c *connector) findReceipts(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
+// withReceipt makes an attempt of u on any connection: it sees to the table of
+// receipts as ensureReceipts does, for the target may have been out of reach
+// before, and to the log's saying where that is, and runs the attempt then.
+func (c *connector) withReceipt(ctx context.Context, conn driver.Conn, u *txlog.Unit, run func() attempt.Outcome) attempt.Outcome {
 	keyed := u.Fingerprint != ""
 	place := c.knownPlace(keyed)
 	if place == nil {
@@ -99,14 +99,17 @@ func (c *connector) findReceipts(ctx context.Context, conn driver.Conn, u *txlog
 			return attempt.Failed(c.dialect, err, true)
 		}
 	}
-	if u.Place != "" || place.name == "" {
-		return attempt.Outcome{}
+	if u.Place == "" && place.name != "" {
+		// A job that looks elsewhere would not see what this attempt applies.
+		if err := c.cfg.Storage.Locate(ctx, u, place.name); err != nil {
+			return attempt.Outcome{Class: delivery.Unreachable, Err: fmt.Errorf("bed: not sent, the log could not be told where its receipt will be: %w", err)}
+		}
 	}
-	// A job that looks elsewhere would not see what this attempt applies.
-	if err := c.cfg.Storage.Locate(ctx, u, place.name); err != nil {
-		return attempt.Outcome{Class: delivery.Unreachable, Err: fmt.Errorf("bed: not sent, the log could not be told where its receipt will be: %w", err)}
+	out := run()
+	if out.Err != nil {
+		out = c.withRights(ctx, conn, u, out)
 	}
-	return attempt.Outcome{}
+	return out
 }
 
 // knownPlace is where the table of receipts was found; nil if it was not, and for
@@ -180,23 +183,21 @@ func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {
 // replay runs a unit once more. calls are what would otherwise be read from the
 // log; nil if the caller has not kept them.
 func (c *connector) replay(ctx context.Context, conn driver.Conn, calls []delivery.Call, u *txlog.Unit) attempt.Outcome {
-	if u.Receipt != "" {
-		if out := c.findReceipts(ctx, conn, u); out.Err != nil {
-			return out
+	run := func() attempt.Outcome {
+		if calls == nil {
+			return attempt.Replay(ctx, c.dialect, conn, u, c.receipts)
 		}
+		return attempt.Run(ctx, c.dialect, conn, calls, u, c.receipts)
 	}
-	if calls == nil {
-		return c.withRights(ctx, conn, u, attempt.Replay(ctx, c.dialect, conn, u, c.receipts))
+	if u.Receipt == "" {
+		return run()
 	}
-	return c.withRights(ctx, conn, u, attempt.Run(ctx, c.dialect, conn, calls, u, c.receipts))
+	return c.withReceipt(ctx, conn, u, run)
 }
 
 // void decides a unit in doubt.
 func (c *connector) void(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
-	if out := c.findReceipts(ctx, conn, u); out.Err != nil {
-		return out
-	}
-	return c.withRights(ctx, conn, u, attempt.Void(ctx, c.dialect, conn, u, c.receipts))
+	return c.withReceipt(ctx, conn, u, func() attempt.Outcome { return attempt.Void(ctx, c.dialect, conn, u, c.receipts) })
 }
 
 // noteTold notes in the receipt that decided a unit that its caller was told.
