@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -369,7 +371,8 @@ func (s *aloneServer) erase(pool *sql.DB, table string, gone []*wish) error {
 	for i, w := range gone {
 		args[i] = w.id
 	}
-	return s.run(pool, txlog.FlavorMySQL.ByKey()+"DELETE FROM "+table+" WHERE id IN ("+repeated("?", len(gone))+")", args)
+	text := ownsql.Dialect{Flavor: sqltext.MySQL}.Text("{by key}DELETE FROM " + table + " WHERE id IN (" + repeated("?", len(gone)) + ")")
+	return s.run(pool, text, args)
 }
 
 func aloneColumns(sqlColumn string) string {

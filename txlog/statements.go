@@ -100,7 +100,7 @@ const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_de
 // byID is for statements of MySQL that name rows by their ids. Without it a table
 // with not many more rows is read, and locked, as a whole: claims then skip rows
 // that nobody owns, and the statement itself waits for rows that others are
-// writing. For where it is not allowed see ByKey.
+// writing. For where it is not allowed see {by key} in ownsql.Dialect.Text.
 const byID = ` FORCE INDEX (PRIMARY)`
 
 // text is the one place where the log's SQL is written.
@@ -119,13 +119,13 @@ func (f Flavor) text(sh shape) string {
 			// The form of DELETE that takes a hint.
 			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + sh.fence()
 		case rows > 1:
-			s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + sh.fence()
+			s = `{by key}DELETE FROM transaction_log WHERE ` + sh.fence()
 		default:
 			s = `DELETE FROM transaction_log WHERE ` + sh.fence()
 		}
 	case deleteReturned:
 		// A DELETE that returns rows takes none.
-		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
+		s = `{by key}DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
 	case renewOwned:
 		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
 	case locateOwned:
@@ -180,7 +180,7 @@ func (f Flavor) text(sh shape) string {
 	case parkRows:
 		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET parked = 1, next_try_time = {now}, lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
 	case discardRows:
-		s = f.ByKey() + `DELETE FROM transaction_log WHERE ` + idIn(sh.rows)
+		s = `{by key}DELETE FROM transaction_log WHERE ` + idIn(sh.rows)
 	case countUnits:
 		s = `SELECT data_source,
   SUM(CASE WHEN parked <> 0 THEN 1 ELSE 0 END),
@@ -220,15 +220,6 @@ func (f Flavor) Clock() string {
 		`(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
 		`(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
 		`CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
-}
-
-// ByKey begins a DELETE that names rows by their keys. It has MariaDB read these
-// and no others, also where a hint is not allowed: mysql_delete() passes
-// sql_safe_updates on to the optimizer as force_quick_range. For MySQL it is a
-// comment (there the hint helps, where there are many rows), for others it is
-// empty.
-func (f Flavor) ByKey() string {
-	return f.Pick(`/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, ``, ``)
 }
 
 // finish puts the flavor's own words in.

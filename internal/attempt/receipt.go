@@ -297,9 +297,9 @@ func makeReceiptSQL(f txlog.Flavor, place string) *receiptSQL {
     CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM bed_receipt
   WHERE log_id = ? AND id > ? ORDER BY id LIMIT ` + strconv.Itoa(receiptPageSize)),
 
-		erase: listed(f.ByKey()+`DELETE FROM bed_receipt`, ``),
+		erase: listed(`{by key}DELETE FROM bed_receipt`, ``),
 		// One that was met since it was found due is kept anew.
-		purge: listed(f.ByKey()+`DELETE FROM bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`),
+		purge: listed(`{by key}DELETE FROM bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`),
 		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+f.Pick(`GREATEST`, `GREATEST`, `MAX`)+
 			`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN `+ms+` ELSE `+ms+` END)`, ` AND log_gone = 0`),
 		back: listed(`UPDATE bed_receipt SET log_gone = 0`, ``),
