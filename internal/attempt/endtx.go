@@ -74,7 +74,7 @@ func RolledBack(d *delivery.Dialect, err error) bool {
 }
 
 // end ends a transaction in MySQL by its text, if ctx may end: driver.Tx, which
-// takes no context, would go on waiting for the answer. The others need it not:
+// takes no context, would go on waiting for the answer. The others do without:
 // pgx's Tx has the context of BeginTx, and SQLite always answers.
 func end(ctx context.Context, conn driver.Conn, text string, plain func() error) error {
 	if c, ok := Bare(conn).(driver.ExecerContext); ok && ctx.Done() != nil {
