@@ -243,7 +243,7 @@ func TestAWriterKilledBetweenTheWriteAndTheRemovalHasItRunAgainByTheJob(t *testi
 				r := newRig(t, freshLike(t, db))
 				r.account(1)
 				p := testproxy.New(t, r.logDB.Addr())
-				reached, release := p.Hold(testproxy.Text("DELETE FROM transaction_log"))
+				reached, release := p.HoldRun("DELETE FROM transaction_log")
 				writer := r.writer(r.logDB.Via(p.Addr()), w.statements...)
 				waitFor(t, "the removal was held on its way", reached)
 				writer.kill()

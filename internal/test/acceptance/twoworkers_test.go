@@ -261,7 +261,7 @@ func TestAJobProcessKilledBetweenTheDeliveryAndTheRemovalHasItRunAgain(t *testin
 		p := testproxy.New(t, r.logDB.Addr())
 		const config = `cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, leaseMillis: 1000`
 		r.abandon(1, "INSERT INTO account VALUES (?, ?)", int64(7))
-		reached, release := p.Hold(testproxy.Text("DELETE FROM transaction_log"))
+		reached, release := p.HoldRun("DELETE FROM transaction_log")
 		victim := start(t, "bed-job", "run", "-c",
 			jobFile(t, r.logDB.Via(p.Addr()), map[string]testdb.DB{dataSourceOf(t, r.db): r.db}, config))
 		waitFor(t, "the removal was held on its way", reached)

@@ -206,3 +206,42 @@ func TestAMutedConnectionStaysOpenAndIsSilent(t *testing.T) {
 		}
 	})
 }
+
+func TestThePreparedStatementIsHeldWhenItIsRun(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
+		p := New(t, db.Addr())
+		reached, release := p.HoldRun("INSERT INTO orders")
+		pool := db.Via(p.Addr()).Open(t)
+		text := "INSERT INTO orders VALUES (?)"
+		if db.Driver == testdb.DriverPostgres {
+			text = "INSERT INTO orders VALUES ($1)"
+		}
+		stmt, err := pool.Prepare(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stmt.Close()
+		select {
+		case <-reached:
+			t.Fatal("it was held when it was prepared")
+		default:
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := stmt.Exec(1)
+			ended <- err
+		}()
+		<-reached
+		if n := rows(t, direct); n != 0 {
+			t.Errorf("%d rows, want none before it is released", n)
+		}
+		release()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if n := rows(t, direct); n != 1 {
+			t.Errorf("%d rows, want the one", n)
+		}
+	})
+}

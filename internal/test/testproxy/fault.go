@@ -20,8 +20,10 @@ const (
 
 // rule is a fault that strikes once.
 type rule struct {
-	kind     kind
-	match    func(message []byte) bool
+	kind  kind
+	match func(message []byte) bool
+	// runs, if not nil, is asked about the statement that a message runs instead.
+	runs     func(statement string) bool
 	struck   chan struct{}
 	released chan struct{}
 	// of replace: what the server gets, if anything, and what the client gets.
@@ -62,8 +64,10 @@ func (p *Proxy) CutInFlight(match func(message []byte) bool) (struck <-chan stru
 // take the message back: as on a slow network, the server gets it on release.
 func (p *Proxy) Hold(match func(message []byte) bool) (reached <-chan struct{}, release func()) {
 	r := p.add(hold, match)
-	return r.struck, sync.OnceFunc(func() { close(r.released) })
+	return r.struck, r.release()
 }
+
+func (r *rule) release() func() { return sync.OnceFunc(func() { close(r.released) }) }
 
 // Mute forwards the next matching message and nothing that the server says from
 // then on: the connection stays open and is silent, as behind a network that
@@ -123,8 +127,9 @@ func (p *Proxy) addRule(r *rule) *rule {
 	return r
 }
 
-// match takes the first rule for a message out of those that wait.
-func (p *Proxy) match(message []byte) *rule {
+// match takes the first rule for a message, which runs a statement or none, out of
+// those that wait.
+func (p *Proxy) match(message []byte, statement string) *rule {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.counters {
@@ -133,7 +138,7 @@ func (p *Proxy) match(message []byte) *rule {
 		}
 	}
 	for i, r := range p.rules {
-		if r.match(message) {
+		if r.runs != nil && r.runs(statement) || r.runs == nil && r.match(message) {
 			p.rules = slices.Delete(p.rules, i, i+1)
 			return r
 		}
@@ -151,7 +156,6 @@ func Text(text string) func(message []byte) bool {
 // MySQLExecute matches the execution of a prepared statement, which does not
 // carry the statement's text.
 func MySQLExecute(message []byte) bool {
-	const comStmtExecute = 0x17
 	return len(message) > 4 && message[3] == 0 && message[4] == comStmtExecute
 }
 

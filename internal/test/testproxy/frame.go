@@ -40,6 +40,13 @@ func (f *framer) serverSaid(b []byte) {
 	}
 }
 
+// of tells the protocol that was recognised.
+func (f *framer) of() protocol {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.protocol
+}
+
 // push takes what was read and returns the messages that are complete.
 func (f *framer) push(b []byte) [][]byte {
 	f.mu.Lock()

@@ -15,6 +15,7 @@ type link struct {
 	client     net.Conn
 	server     net.Conn
 	protocol   framer
+	statements statements
 	swallow    atomic.Bool          // the server's answers are no longer forwarded
 	instead    atomic.Pointer[rule] // the server's next answer is replaced
 	serverDone chan struct{}        // closed when the server has said its last
@@ -65,7 +66,7 @@ func (l *link) clientToServer() {
 // the link goes on.
 func (l *link) forward(message []byte) bool {
 	toServer, _ := l.proxy.delays()
-	fault := l.proxy.match(message)
+	fault := l.proxy.match(message, l.statements.run(l.protocol.of(), message))
 	if !l.wait(toServer) {
 		return false
 	}
@@ -140,6 +141,7 @@ func (l *link) serverToClient() {
 		n, err := l.server.Read(buf)
 		if n > 0 {
 			l.protocol.serverSaid(buf[:n])
+			l.statements.answered(buf[:n])
 			_, toClient := l.proxy.delays()
 			if !l.wait(toClient) {
 				return
