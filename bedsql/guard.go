@@ -61,10 +61,8 @@ const (
 // guard finds writes that are not the same the second time. It is safe for
 // concurrent use.
 type guard struct {
-	policy GuardPolicy
-	flavor sqltext.Flavor
-	// once: statements come with the hazards of writes that are applied once.
-	once     bool
+	policy   GuardPolicy
+	flavor   sqltext.Flavor
 	named    func([]driver.NamedValue) bool
 	counters *Counters
 	log      logrus.FieldLogger
@@ -82,14 +80,14 @@ type guard struct {
 
 func newGuard(cfg *Config, d *delivery.Dialect, log logrus.FieldLogger) *guard {
 	return &guard{
-		policy: cfg.Guard, flavor: sqltext.Flavor(d.Flavor), once: cfg.Guarantee == ExactlyOnce, named: d.Named, counters: cfg.Counters, log: log,
+		policy: cfg.Guard, flavor: sqltext.Flavor(d.Flavor), named: d.Named, counters: cfg.Counters, log: log,
 		seed: maphash.MakeSeed(), warned: make(map[uint64]struct{}),
 	}
 }
 
 // hazards are those of s. once says that it is applied once.
 func (g *guard) hazards(s statement, once bool) sqltext.Hazards {
-	if g.once && !once { // under WithGuarantee
+	if s.class.Once && !once { // under WithGuarantee
 		return sqltext.Classify(g.flavor, s.query).Hazards
 	}
 	return s.class.Hazards

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -325,6 +326,23 @@ func TestOnARealServerALostAnswerIsMadeGood(t *testing.T) {
 		// Nothing can be sent any more, so there is no doubt.
 		if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err == nil || errors.Is(err, txlog.ErrInDoubt) {
 			t.Errorf("got error %v, want a definite one", err)
+		}
+	})
+}
+
+// One INSERT is enough for it, however large it is, and may be repeated.
+func TestALostAnswerToALargeStatementIsMadeGood(t *testing.T) {
+	t.Parallel()
+	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
+		s := open(t, db.Via(p.Addr()))
+		u := unit("UPDATE a SET b = '" + strings.Repeat("x", 5<<20) + "'")
+		struck := p.CutAfter(execute)
+		if err := s.Add(t.Context(), time.Minute, u); err != nil {
+			t.Fatal(err)
+		}
+		<-struck
+		if n := rowCount(t, db.Open(t)); n != 1 || !u.AddRepeated {
+			t.Errorf("%d rows, repeated: %v; want 1 that was repeated", n, u.AddRepeated)
 		}
 	})
 }

@@ -194,8 +194,9 @@ func (w *writer) insertBytes() int {
 	return most
 }
 
-// insert writes the rows of the requests by one statement. A request that is too
-// large for that comes alone: it takes several, in a local transaction.
+// insert writes the rows of the requests by one statement. A request whose rows
+// are too many or too large for that comes alone: it takes several, in a local
+// transaction.
 func (w *writer) insert(ctx context.Context, group []*request) error {
 	var rows []*row
 	for _, r := range group {
@@ -203,16 +204,16 @@ func (w *writer) insert(ctx context.Context, group []*request) error {
 			rows = append(rows, &r.Body.adds[i])
 		}
 	}
-	if !group[0].Alone {
+	if len(rows) == 1 || !group[0].Alone {
 		return w.insertRows(ctx, w.db, rows)
 	}
 	return w.db.inTx(ctx, func(ctx context.Context, q runner) error {
-		for len(rows) > 0 {
-			n := w.portion(rows)
-			if err := w.insertRows(ctx, q, rows[:n]); err != nil {
+		for rest := rows; len(rest) > 0; {
+			n := w.portion(rest)
+			if err := w.insertRows(ctx, q, rest[:n]); err != nil {
 				return err
 			}
-			rows = rows[n:]
+			rest = rest[n:]
 		}
 		return nil
 	})

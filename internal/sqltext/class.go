@@ -144,4 +144,7 @@ type Class struct {
 	ByQuoting bool
 	// Hazards are what makes a DML mean something else when it runs again.
 	Hazards Hazards
+	// Once: only the hazards of a write that is applied once were looked for, as in
+	// a [Cache] of such writes. [Classify] finds all.
+	Once bool
 }

@@ -12,8 +12,9 @@ func Classify(f Flavor, text string) Class { return ClassifyAs(f, 0, text) }
 // of its hazards only those of a write that is applied once.
 func classify(f Flavor, text string, once bool) Class {
 	c := read(f, 0, text, once)
+	c.Once = once
 	for _, q := range quotings(f, text) {
-		if read(f, q, text, once) != c {
+		if ClassifyAs(f, q, text) != ClassifyAs(f, 0, text) {
 			c.ByQuoting = true
 			break
 		}

@@ -164,6 +164,23 @@ func TestGuardRefusesWhatIsAppliedAtLeastOnceBesideExactlyOnce(t *testing.T) {
 	})
 }
 
+// As the session reads its quotes, "balance" is a column or a string.
+func TestGuardReadsTheQuotesOfTheSessionForWhatIsAppliedAtLeastOnceBesideExactlyOnce(t *testing.T) {
+	t.Parallel()
+	for mode, refused := range map[string]bool{"ANSI_QUOTES": true, "": false} {
+		t.Run("sql_mode="+mode, func(t *testing.T) {
+			t.Parallel()
+			db := withParam(testdb.MySQL(t), "sql_mode", "'"+mode+"'")
+			r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guard, cfg.Guarantee = bedsql.GuardRefuse, bedsql.ExactlyOnce })
+			r.account(100)
+			ctx := bedsql.WithGuarantee(context.Background(), bedsql.AtLeastOnce)
+			if _, err := r.wrapped.ExecContext(ctx, `UPDATE account SET balance = "balance" + 1 WHERE id = 1`); errors.Is(err, bedsql.ErrNotIdempotent) != refused {
+				t.Errorf("told %v, want it refused: %v", err, refused)
+			}
+		})
+	}
+}
+
 func TestGuardWarnsOfAGeneratedID(t *testing.T) {
 	t.Parallel()
 	tables := map[string]string{
