@@ -182,6 +182,7 @@ func TestAnUnansweredCommitEndsWithItsContext(t *testing.T) {
 				r.receiptTable()
 				committing := commitsOf(p)
 				r.must(r.wrapped, setBalance, 2, 1)
+				r.settle()
 				struck := p.Mute(committing.match)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

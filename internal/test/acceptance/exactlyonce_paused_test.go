@@ -286,7 +286,7 @@ func TestAnAttemptThatArrivesAfterTheJobDeliveredAppliesNothing(t *testing.T) {
 		committing := commitsOf(p)
 		r.account(0)
 		r.must(r.wrapped, addOne)
-		r.wantNoLog() // it is removed behind the caller
+		r.settle()
 		held, arrive := p.Hold(committing.match)
 		defer arrive()
 		ctx, leave := context.WithCancel(context.Background())

@@ -125,6 +125,14 @@ func (r *rig) receipts() int {
 	return r.count("SELECT COUNT(*) FROM bed_receipt")
 }
 
+// settle waits until nothing more is sent behind the callers: their entries are
+// removed and their receipts erased.
+func (r *rig) settle() {
+	r.t.Helper()
+	r.wantNoLog()
+	eventually(r.t, "the receipts were erased behind the callers", func() bool { return r.receipts() == 0 })
+}
+
 func (r *rig) wantReceipts(want int) {
 	r.t.Helper()
 	if n := r.receipts(); n != want {
