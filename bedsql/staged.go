@@ -239,7 +239,7 @@ func keepable(args []driver.NamedValue) bool {
 	return true
 }
 
-// stageControl follows savepoints inside a local transaction that only
+// control follows savepoints inside a local transaction that only
 // records; there is nothing to send.
 func (t *stagedTx) control(cl sqltext.Class) (handled bool, err error) {
 	at := -1

@@ -7,8 +7,8 @@ import (
 	"github.com/bedsql/bed/internal/ownsql"
 )
 
-// This file is about removing several units by one write, which is to tell which
-// of them their owners still owned.
+// This file removes several units by one write, and finds out which of them their
+// owners still owned.
 
 // deleteSeveral removes the units of the requests and notes which of them were
 // owned.

@@ -243,7 +243,7 @@ func (w *writer) insertRows(ctx context.Context, q runner, rows []*row) error {
 	}
 }
 
-// insertList writes rows by one statement, filled up by the smallest of them.
+// insertList writes rows by one statement, padded with copies of the smallest.
 func insertList(ctx context.Context, q runner, rows []*row) error {
 	size, least := insertSize(len(rows)), rows[0]
 	args := make([]any, 0, size*rowArgs)

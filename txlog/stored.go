@@ -13,7 +13,7 @@ import (
 // This file says what the log can store, and in which form it stands in the
 // columns.
 
-// The widths of the columns, in characters.
+// The greatest lengths: of settings and places in bytes, of the rest in characters.
 const (
 	maxDataSource = 255
 	maxToken      = 40

@@ -123,7 +123,8 @@ func elsewhere(dataSource, says, remembers string) *SchemaError {
 	return e
 }
 
-// notAtHome sees to it that unqualified names find no other table of receipts.
+// notAtHome returns a SchemaError if unqualified names lead to another table of
+// receipts.
 func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataSource string, r Receipts) error {
 	rows, err := Ask(ctx, conn, r.sql(d.Flavor).home)
 	if err != nil || len(rows) == 0 {
@@ -135,10 +136,10 @@ func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataS
 	return nil
 }
 
-// EnsureReceipts finds the table of receipts of a data source on conn's database,
-// or creates it, and the schema that it is to have of its own, where the log
-// remembers it to be: a SchemaError if r says otherwise. With log nil nothing is
-// remembered. Where the account may not, the error holds the statement to run.
+// EnsureReceipts finds or creates a data source's table of receipts on conn's
+// database, and the schema of its own if it has one. A SchemaError: the log
+// remembers another schema than r says; with a nil log that is not checked. If the
+// account may not create it, the error holds the statement to run.
 func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
 	if log != nil && (d.Flavor == txlog.FlavorMySQL || d.Flavor == txlog.FlavorPostgres) {
 		if err := remembered(ctx, d, conn, log, dataSource, r); err != nil {

@@ -16,11 +16,11 @@ type Dialect struct {
 }
 
 // Text writes a statement for the database: ? are its parameters, and it holds no
-// other ?; {now} is the clock. {by key} begins a DELETE that names rows by their
-// keys: it has MariaDB read these and no others, also where a hint is not allowed.
-// mysql_delete() passes sql_safe_updates on to the optimizer as
-// force_quick_range. For MySQL it is a comment (there the hint helps, where there
-// are many rows), for others it is empty.
+// other ?; {now} is the clock. {by key} begins a DELETE that names rows by
+// primary key. On MariaDB it makes the optimizer use that key even where no hint is
+// allowed: mysql_delete() passes sql_safe_updates on as force_quick_range. MySQL
+// reads it as a comment (there the hint does it, for many rows); elsewhere it is
+// empty.
 func (d Dialect) Text(statement string) string {
 	statement = strings.ReplaceAll(statement, "{now}", d.Now)
 	statement = strings.Replace(statement, "{by key}", d.Pick(`/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, ``, ``), 1)

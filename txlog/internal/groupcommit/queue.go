@@ -51,8 +51,8 @@ type Request[T any] struct {
 	// for For from when it left, and at least until Until.
 	For   time.Duration
 	Until time.Time
-	// End is what they come to, since the last attempt left before which nothing
-	// can have been written.
+	// End is the time that For and Until amount to, counted from the last attempt
+	// before which nothing can have been written.
 	End time.Time
 
 	ctx context.Context
@@ -127,7 +127,7 @@ func New[T any](o Options, write func(ctx context.Context, group []*Request[T], 
 	return q
 }
 
-// Do has r written. inDoubt means that it is not known whether it was; else err
+// Do writes r, alone or with others. inDoubt means that it is not known whether it was; else err
 // is why it was not, and never will be.
 func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err error) {
 	if err := ctx.Err(); err != nil {
