@@ -74,6 +74,7 @@ func TestAHeldUnitKeepsItsLeaseForAsLongAsItIsHeld(t *testing.T) {
 				t.Fatalf("claimed %d held units, %v", len(claimed), err)
 			}
 		}
+		synctest.Wait() // a renewal is due at the moment the last sleep ends
 		for _, ids := range s.calls {
 			if len(ids) != 2 {
 				t.Errorf("a renewal was for %d units, want both at once", len(ids))
