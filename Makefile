@@ -67,7 +67,7 @@ pressure: ## drain while a snapshot is held in the log's database, for DURATION 
 endurance: ## write for DURATION (30m) with an outage of a sixth of it, and judge memory and backlog (docs/scale.md)
 	BED_TEST_ENDURANCE=$(DURATION) go test -count=1 -timeout 0 -v -run Endurance ./internal/test/capacity
 
-bench: ## measure delivery beside the bare driver and others, in about ten minutes (docs/benchmarks.md)
+bench: ## measure delivery beside the bare driver and others, in ten to twenty minutes (docs/benchmarks.md)
 	@scripts/bench.sh $(BENCHFLAGS)
 
 bench-quick: ## a smaller run of the same in about a minute, ending with one line of name=value

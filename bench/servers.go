@@ -19,9 +19,9 @@ type demands struct {
 	durable bool
 }
 
-// measurable are the demands of 64 callers to two databases, of the logs, and
-// of what else is open.
-var measurable = demands{conns: 300, durable: true}
+// measurable are the demands of 64 callers to two databases, and of the logs of
+// all contenders of a scene, whose pools stay open between their turns.
+var measurable = demands{conns: 800, durable: true}
 
 // server is a MySQL/MariaDB or PostgreSQL that is measured on.
 type server struct {
