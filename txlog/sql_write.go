@@ -198,7 +198,7 @@ func (w *writer) insertBytes() int {
 // are too many or too large for that comes alone: it takes several, in a local
 // transaction.
 func (w *writer) insert(ctx context.Context, group []*request) error {
-	var rows []*row
+	rows := make([]*row, 0, len(group))
 	for _, r := range group {
 		for i := range r.Body.adds {
 			rows = append(rows, &r.Body.adds[i])
@@ -273,13 +273,19 @@ func (r *row) args(args []any) []any {
 		}
 		return value
 	}
-	var id, lease any = r.id, r.lease
+	var id any = r.id
 	transaction, receipt := id, id
 	if r.transaction != r.id {
 		transaction = r.transaction
 	}
 	if r.receipt != r.id {
 		receipt = r.receipt
+	}
+	var lease any
+	if len(last) > 0 && last[11] == any(r.lease) {
+		lease = last[11]
+	} else {
+		lease = r.lease
 	}
 	return append(args, id, same(1, r.source), same(2, r.text), r.params, transaction, int64(r.no), int64(r.count),
 		same(7, r.settings), r.notReplayable, receipt, r.fingerprint, lease, same(12, r.token), lease)
