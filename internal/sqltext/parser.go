@@ -17,7 +17,7 @@ const (
 	fxTempTable
 	// fxFile: SELECT … INTO OUTFILE.
 	fxFile
-	// fxQuery: the main statement behind a WITH is a query.
+	// fxQuery: the main statement after a WITH is a query.
 	fxQuery
 	// fxLocks: rows are locked that are only read.
 	fxLocks
@@ -30,11 +30,11 @@ type level uint8
 
 const (
 	levelPlain  level = iota
-	levelBody         // right behind the ( of a WITH query
+	levelBody         // right after the ( of a WITH query
 	levelName         // a WITH query's name comes next
-	levelNamed        // behind the name, before AS
-	levelAs           // behind AS
-	levelAfter        // behind the body: a comma, or the main statement
+	levelNamed        // after the name, before AS
+	levelAs           // after AS
+	levelAfter        // after the body: a comma, or the main statement
 	levelSearch       // in a SEARCH or CYCLE clause, before its SET
 )
 
@@ -139,11 +139,11 @@ func (p *parser) step() {
 			p.block(t.kw)
 		}
 		p.with(t.kw)
-		p.reads(t.kw)
+		p.note(t.kw)
 	case tokIdent:
 		p.with(0)
-		if p.lex.flavor == MySQL && (p.prev[0].typ == tokSysVar || p.prev[0].char == '.' && p.prev[2].typ == tokSysVar) {
-			p.reads(lookup(p.nameOf(t)))
+		if p.lex.flavor == Postgres || p.lex.flavor == MySQL && (p.prev[0].typ == tokSysVar || p.prev[0].char == '.' && p.prev[2].typ == tokSysVar) {
+			p.note(lookup(p.nameOf(t)))
 		}
 	case tokUserVar:
 		p.fx |= fxReads
@@ -219,7 +219,7 @@ func (p *parser) close() {
 	}
 }
 
-// with follows the queries of a WITH to the statements in it and behind it.
+// with follows the queries of a WITH to the statements in it and after it.
 func (p *parser) with(kw keyword) {
 	switch p.level() {
 	case levelPlain:
@@ -261,7 +261,7 @@ func (p *parser) with(kw keyword) {
 	}
 }
 
-// mainVerb notes the verb behind the queries of a WITH.
+// mainVerb notes the verb after the queries of a WITH.
 func (p *parser) mainVerb(kw keyword) {
 	p.setLevel(levelPlain)
 	if !kw.isQuery() {
@@ -279,9 +279,9 @@ func (p *parser) writes(kw keyword) {
 	}
 }
 
-// reads notes the keywords that depend on the session, and those by which a
-// query locks what it reads.
-func (p *parser) reads(kw keyword) {
+// note notes the keywords that depend on the session or change it, and those by
+// which a query locks what it reads.
+func (p *parser) note(kw keyword) {
 	switch kw {
 	case kwUpdate, kwShare: // FOR UPDATE, FOR SHARE, LOCK IN SHARE MODE
 		if p.lex.flavor == MySQL && (p.prev[0].kw == kwFor || p.prev[1].kw == kwLock) {
@@ -298,6 +298,14 @@ func (p *parser) reads(kw keyword) {
 	case kwLastInsertID, kwIdentity, kwInsertID: // @@last_insert_id, @@session.identity
 		if p.prev[0].typ == tokSysVar || p.prev[0].char == '.' && p.prev[2].typ == tokSysVar {
 			p.fx |= fxReads
+		}
+	case kwPgSettings: // UPDATE of this view is SET: https://www.postgresql.org/docs/current/view-pg-settings.html
+		before := p.prev[0]
+		if before.char == '.' {
+			before = p.prev[2]
+		}
+		if before.kw == kwUpdate || before.kw == kwOnly {
+			p.fx |= fxPins
 		}
 	}
 }
