@@ -44,7 +44,7 @@ const schema = `CREATE TABLE t (
 
 func TestDialect(t *testing.T) {
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: name, DB: testdb.MySQL, WithParam: withParam, Dialect: newDialect(), Target: Target, Split: splitDataSource, Neutral: neutral,
+		Name: name, DB: testdb.MySQL, WithParam: withParam, Dialect: newDialect(), Target: Target, NewConnector: NewConnector, Split: splitDataSource, Neutral: neutral,
 		Code: func(code string) delivery.Class {
 			number, state, _ := strings.Cut(code, " ")
 			if len(number) == 2 { // a class of SQLSTATEs

@@ -72,7 +72,7 @@ func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES ($1, $2) RETURNING id"
 	const mode = "default_query_exec_mode="
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: name, DB: testdb.Postgres, WithParam: withParam, Dialect: dialect, Target: Target, Split: splitDataSource, Neutral: neutral,
+		Name: name, DB: testdb.Postgres, WithParam: withParam, Dialect: dialect, Target: Target, NewConnector: NewConnector, Split: splitDataSource, Neutral: neutral,
 		Code: func(code string) delivery.Class {
 			code, severity, _ := strings.Cut(code, " ")
 			if len(code) == 2 { // a class of SQLSTATEs

@@ -43,7 +43,7 @@ const schema = `CREATE TABLE t (id INTEGER PRIMARY KEY, n INT NOT NULL CHECK (n 
 func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES (@b, ?)"
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: name, Dialect: dialect, Target: Target, Split: splitDataSource, Neutral: neutral,
+		Name: name, Dialect: dialect, Target: Target, NewConnector: NewConnector, Split: splitDataSource, Neutral: neutral,
 		DB: func(t testing.TB) testdb.DB {
 			db := testdb.SQLite(t)
 			db.DSN += "&_pragma=foreign_keys(1)"

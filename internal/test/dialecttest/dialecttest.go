@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
@@ -29,6 +30,8 @@ type Kit struct {
 	WithParam func(dsn, param string) string
 	Dialect   *delivery.Dialect
 	Target    func(dsn string) (delivery.Target, error)
+	// NewConnector wraps a target.
+	NewConnector func(delivery.Target, bedsql.Config) (driver.Connector, error)
 	// Split takes bedDataSource out of a DSN.
 	Split func(dsn string) (name, bare string, err error)
 	// Neutral holds the parameters of testdata/dsn's list of neutral ones.
@@ -71,6 +74,7 @@ func Exercise(t *testing.T, k Kit) {
 	t.Run("arguments that do not fit", k.misfits)
 	t.Run("failed dial", k.failedDial)
 	t.Run("dial", k.dial)
+	t.Run("connector", k.connector)
 	t.Run("log", k.log)
 	t.Run("takes writes", k.takesWrites)
 	t.Run("lost transaction", k.lost)
@@ -180,6 +184,62 @@ func (k *Kit) log(t *testing.T) {
 		t.Error("a DSN that cannot be read was accepted")
 	}
 }
+
+// Writes through NewConnector are delivered and refused as through Register,
+// whether the connector is the package's own or the bare driver's.
+func (k *Kit) connector(t *testing.T) {
+	t.Parallel()
+	for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+		db := k.DB(t)
+		bare := db.Open(t)
+		Must(t, bare, k.Schema...)
+		log, err := txlog.Open(t.Context(), k.Name, k.DB(t).DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = log.Close() })
+		target, err := k.Target(db.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := delivery.Target{Connector: bareConnector{bare.Driver(), db.DSN}, DataSource: target.DataSource}
+		for i, target := range []delivery.Target{target, own} {
+			counters := new(bedsql.Counters)
+			c, err := k.NewConnector(target, bedsql.Config{Storage: log, Guarantee: guarantee, Counters: counters})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pool := sql.OpenDB(c)
+			insert := "INSERT INTO t (id, n) VALUES (" + []string{"70", "71"}[i] + ", 7)"
+			Must(t, pool, insert)
+			if _, err := pool.ExecContext(t.Context(), insert); err == nil {
+				t.Errorf("connector %d: a row was inserted twice", i)
+			}
+			if err := pool.Close(); err != nil {
+				t.Error(err)
+			}
+			if delivered, refused := counters.Delivered.Load(), counters.Refused.Load(); delivered != 1 || refused != 1 {
+				t.Errorf("connector %d: %d writes were counted as delivered, %d as refused, want 1 and 1", i, delivered, refused)
+			}
+		}
+		stats, err := log.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(stats); n != 0 {
+			t.Errorf("the log keeps entries of %d data sources: %+v", n, stats)
+		}
+	}
+}
+
+// bareConnector dials a driver by its DSN.
+type bareConnector struct {
+	driver driver.Driver
+	dsn    string
+}
+
+func (c bareConnector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
+func (c bareConnector) Driver() driver.Driver                        { return c.driver }
 
 func (k *Kit) takesWrites(t *testing.T) {
 	t.Parallel()
