@@ -40,13 +40,15 @@ func TestADeliveryByTheJobIsLinkedToTheCallersSpan(t *testing.T) {
 	storage, err := txlog.Open(ctx, "sqlite", "file:"+filepath.Join(dir, "log.db"))
 	must(t, err)
 	defer storage.Close()
-	must(t, sqlite.Register("bed-sqlite-otel", bedsql.Config{
+	dsn := "file:" + filepath.Join(dir, "orders.db") + "?_pragma=busy_timeout(1)"
+	target, err := sqlite.Target(dsn + "&bedDataSource=orders")
+	must(t, err)
+	connector, err := sqlite.NewConnector(target, bedsql.Config{
 		Storage: storage, Bus: bus, Logger: quiet,
 		SyncMaxDeliveryTryTimes: 2, RetryInitial: time.Millisecond, RetryMax: time.Millisecond,
-	}))
-	dsn := "file:" + filepath.Join(dir, "orders.db") + "?_pragma=busy_timeout(1)"
-	db, err := sql.Open("bed-sqlite-otel", dsn+"&bedDataSource=orders")
+	})
 	must(t, err)
+	db := sql.OpenDB(connector)
 	defer db.Close()
 	_, err = db.ExecContext(ctx, `CREATE TABLE orders (id TEXT PRIMARY KEY)`)
 	must(t, err)
@@ -77,8 +79,6 @@ func TestADeliveryByTheJobIsLinkedToTheCallersSpan(t *testing.T) {
 	_, err = db.ExecContext(ctx, `INSERT INTO orders VALUES (?)`, "under no span")
 	must(t, err)
 
-	target, err := sqlite.Target(dsn)
-	must(t, err)
 	job, err := asyncjob.New(storage, asyncjob.Targets{"orders": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, Bus: bus, Logger: quiet})
 	must(t, err)
 	report, err := job.RunOnce(ctx)
