@@ -134,6 +134,9 @@ func (u *claimed) attend() result {
 func (u *claimed) deliver() result {
 	d := u.drain
 	u.publish(listener.BeforeExecute, attempt.Outcome{})
+	if d.job.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		u.logger().Debug("delivering")
+	}
 	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
 	begun := time.Now()
 	a := d.src.deliver(ctx, u.Unit)
@@ -210,7 +213,7 @@ func (u *claimed) retryLater(a try, late bool, verdict txlog.Verdict) result {
 			verdict.Err = ""
 		}
 		// The unit rests all the same: should it be what brings the data
-		// source down, those behind it come first next time.
+		// source down, those after it come first next time.
 		verdict.After = cfg.retryDelay(max(u.Tries, 1))
 		return u.pushBack(verdict)
 	}

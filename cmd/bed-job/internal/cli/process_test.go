@@ -95,25 +95,6 @@ func (s *stage) lock(t *testing.T) (unlock func()) {
 	}
 }
 
-// leased waits until the job has claimed a unit.
-func (s *stage) leased(t *testing.T, id string) {
-	t.Helper()
-	for {
-		u, err := s.log.Get(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if u.Leased {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal("it was never claimed")
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // A process is bed-job, running.
 type process struct {
 	*exec.Cmd
@@ -208,9 +189,9 @@ func TestASignalLetsWhatIsInFlightFinish(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	unlock := s.lock(t)
-	id := s.promise(t, "target", "INSERT INTO a VALUES (1)")
+	s.promise(t, "target", "INSERT INTO a VALUES (1)")
 	p := s.start(t, "run", "--log-level", "debug")
-	s.leased(t, id)
+	p.until(t, `"msg":"delivering"`)
 	p.signal(t, syscall.SIGTERM)
 	p.until(t, "ending: what is in flight is finished")
 	unlock()
@@ -227,8 +208,8 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 	s := newStage(t)
 	defer s.lock(t)()
 	id := s.promise(t, "target", "INSERT INTO a VALUES (1)")
-	p := s.start(t, "run")
-	s.leased(t, id)
+	p := s.start(t, "run", "--log-level", "debug")
+	p.until(t, `"msg":"delivering"`)
 	p.signal(t, syscall.SIGTERM)
 	p.until(t, "ending: what is in flight is finished")
 	time.Sleep(oneWish) // what comes sooner is no second wish
@@ -248,9 +229,9 @@ func TestASignalThatComesTwiceAtOnceIsOneWish(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	unlock := s.lock(t)
-	id := s.promise(t, "target", "INSERT INTO a VALUES (1)")
-	p := s.start(t, "run")
-	s.leased(t, id)
+	s.promise(t, "target", "INSERT INTO a VALUES (1)")
+	p := s.start(t, "run", "--log-level", "debug")
+	p.until(t, `"msg":"delivering"`)
 	p.signal(t, syscall.SIGTERM)
 	p.until(t, "ending: what is in flight is finished")
 	for range 3 {
