@@ -49,6 +49,8 @@ end_around:
 	/* An operator, who is refused what is leased. */
 	:: atomic { operations > 0 && log[u].st == PARKED -> operations--; log[u].st = WAITING; log[u].tries = 0; STEP(retried_parked) }
 	:: atomic { operations > 0 && log[u].st == WAITING -> operations--; log[u].token = 0; log[u].tries = 0; STEP(retried_waiting) }
+	:: atomic { operations > 0 && log[u].st == WAITING -> operations--; log[u].st = PARKED; log[u].token = 0; STEP(parked_waiting);
+		CLAIM(parked_without_doubt_is_not_applied, !(EXACTLY_ONCE && !log[u].doubt && applied[u] > 0)) }
 	:: atomic { operations > 0 && log[u].st == PARKED -> operations--; discarded[u] = 1; take_entry(u); STEP(discarded_parked) }
 	:: atomic { operations > 0 && log[u].st == WAITING -> operations--; discarded[u] = 1; take_entry(u); STEP(discarded_waiting) }
 

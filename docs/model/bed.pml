@@ -25,7 +25,7 @@
 #define REFUSALS 1     /* attempts that the target answers with no */
 #endif
 #ifndef OPERATIONS
-#define OPERATIONS 1   /* retries and discards of an operator */
+#define OPERATIONS 1   /* retries, discards and parkings by an operator */
 #endif
 #ifndef SYNC_TRIES
 #define SYNC_TRIES 1   /* retries in the caller's call */
