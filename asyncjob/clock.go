@@ -13,7 +13,7 @@ const (
 )
 
 // wallClock gives how far the wall clock has run ahead of the time that passed
-// since start, or negative behind it.
+// since start, or negative after it.
 func wallClock(start time.Time) func() time.Duration {
 	return func() time.Duration {
 		now := time.Now()

@@ -11,5 +11,5 @@
 // Units of one soft transaction that are claimed together are delivered one
 // after the other, in the order of their age. Across data sources, rounds and
 // jobs there is no order, and a unit that fails does not hold up the ones
-// behind it.
+// after it.
 package asyncjob

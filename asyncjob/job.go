@@ -181,7 +181,7 @@ func (j *Job) beat(ctx context.Context, err error) {
 }
 
 // look does what operators are told of beside the rounds: it probes data sources
-// without work of which it is not known that they are reachable, and purges.
+// without work that are not known to be reachable, and purges.
 func (j *Job) look(s *shutdown, rounds *sync.WaitGroup, due map[string]bool) {
 	if j.control.purgeDue(j.cfg.PurgeInterval) {
 		rounds.Go(func() { j.guard(func() { j.control.purge(s.ctx) }) })

@@ -122,7 +122,7 @@ func (p *pace) adapt(median time.Duration, now time.Time) {
 		p.parts = max(1, p.parts/2)
 	case p.parts > 1 && now.Truncate(compareEvery).After(p.compared):
 		p.back, p.parts, p.settling = p.parts, 1, true
-	// One less than without a bound: then units are delivered each by itself, and
+	// One less than without a bound: then units are delivered one by one, and
 	// what they take can be compared.
 	case p.parts < max(1, p.most-1)*p.jobs:
 		p.parts++

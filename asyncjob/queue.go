@@ -43,7 +43,7 @@ func newQueue(workers, most int, work func([]*claimed)) *queue {
 }
 
 // add queues units that were claimed together: transactions in the order in
-// which they were claimed, the units of each by age and behind those that wait
+// which they were claimed, the units of each by age and after those that wait
 // already.
 func (q *queue) add(units []*claimed) {
 	q.mu.Lock()
@@ -72,7 +72,7 @@ func (q *queue) start() {
 	}
 }
 
-// widen lets up to n workers be. Those that are too many end behind what they are
+// widen lets up to n workers be. Those that are too many end after what they are
 // at.
 func (q *queue) widen(n int) {
 	q.mu.Lock()

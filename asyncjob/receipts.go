@@ -55,7 +55,7 @@ func (s *source) purgeDue(interval time.Duration) (due bool, from string) {
 	return true, s.purgedTo
 }
 
-// purgeEnded keeps where the purge has come to. After an error it goes on behind
+// purgeEnded keeps where the purge has come to. After an error it goes on after
 // the page that failed, which comes again once the others had their turn, but
 // not before the interval is over.
 func (s *source) purgeEnded(to string, err error) {
@@ -65,7 +65,7 @@ func (s *source) purgeEnded(to string, err error) {
 }
 
 // purge erases receipts of this log whose retention is over and whose units are
-// not in the log any more. It comes behind the deliveries: what is known to be
+// not in the log any more. It comes after the deliveries: what is known to be
 // down then is left alone.
 func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 	ctx, cancel := context.WithTimeout(round, min(purgeLimit, j.cfg.DeliveryTimeout))

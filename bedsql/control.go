@@ -67,7 +67,7 @@ func (c *Conn) readInTx(ctx context.Context, err error) {
 }
 
 // admit refuses what must not be sent: into a transaction that the database has
-// rolled back by itself, anything but its end; and several statements with a
+// rolled back on its own, anything but its end; and several statements with a
 // write among them where nothing may run unlogged. Before a transaction begins it
 // looks for the table of receipts.
 func (c *Conn) admit(ctx context.Context, s statement) error {

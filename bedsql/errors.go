@@ -19,7 +19,7 @@ var (
 	// errors.As finds a *NotLoggedError.
 	ErrNotLogged = listener.ErrNotLogged
 	// ErrUnknownOutcome is matched by the error of a write under LogAlongside or
-	// LogOnFailure of which nothing is known: its attempt was not answered, its
+	// LogOnFailure about which nothing is known: its attempt was not answered, its
 	// entry could not be written, and there was no receipt to decide it by, or the
 	// target could not be asked for it. It may or may not be applied, and nobody
 	// tries it again, as when a connection of the bare driver breaks. The error
@@ -52,7 +52,7 @@ var (
 	// that could only run unlogged. It was not sent.
 	ErrPinned = errors.New("bed: the write was not sent, it could only run unlogged")
 	// ErrTransactionLost is matched by the errors of a local transaction that
-	// the database rolled back by itself (a deadlock) while the session went
+	// the database rolled back on its own (a deadlock) while the session went
 	// on: a write sent now would be committed on its own. Roll back and begin
 	// again.
 	ErrTransactionLost = errors.New("bed: the database has rolled the transaction back, nothing more is written into it")

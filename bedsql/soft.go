@@ -17,7 +17,7 @@ type TxOption func(*SoftTransaction)
 
 // SoftTransaction ties writes together, whichever databases they are for, that
 // are believed to arrive in the end. A write under its context that fails does
-// not stop the ones behind it, because Exec does not return the failure: it
+// not stop the ones after it, because Exec does not return the failure: it
 // returns a Result with 0 rows, the entry is kept (pending for the job; parked
 // at once with its error when the database refused it), and End reports it.
 //

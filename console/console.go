@@ -71,7 +71,7 @@ func NewOn(store func() Store, cfg Config) (*Console, error) {
 }
 
 // NewOnAll is [NewOn] on one log or several, which have different names. Several are shown
-// together, and each by itself, with all that a console of one log has, below /logs/NAME.
+// together, and each on its own, with all that a console of one log has, below /logs/NAME.
 func NewOnAll(logs []Log, cfg Config) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

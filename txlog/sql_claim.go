@@ -22,7 +22,7 @@ type claimer struct {
 }
 
 // begin waits for the turn of a claim. On MySQL a process makes one claim at a
-// time: there a claim also locks, until it is committed, the row behind its last
+// time: there a claim also locks, until it is committed, the row after its last
 // one in the index. That is the first of the next data source, which a claim for
 // that data source would skip as somebody else's. What a claim of another process
 // hides is found by the next one.

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// runner runs the log's statements: each by itself, or in a local transaction.
+// runner runs the log's statements: each on its own, or in a local transaction.
 type runner interface {
 	exec(ctx context.Context, text string, args ...any) (int64, error)
 	run(ctx context.Context, sh shape, args ...any) (int64, error)
@@ -19,7 +19,7 @@ type runner interface {
 }
 
 // database is the log's own, with its statements prepared. As a runner it runs
-// each of them by itself.
+// each of them on its own.
 type database struct {
 	*sql.DB
 	backend Backend
@@ -282,7 +282,7 @@ func rollback(ctx context.Context, conn *sql.Conn) {
 	}
 }
 
-// onUnit runs f by itself when it is one statement, else in a transaction.
+// onUnit runs f on its own when it is one statement, else in a transaction.
 func (db *database) onUnit(ctx context.Context, u *Unit, f func(context.Context, runner) error) error {
 	if len(u.Statements) <= maxRows {
 		return f(ctx, db)

@@ -328,7 +328,7 @@ func (s *SQLStorage) DataSources(ctx context.Context) ([]string, error) {
 	return append(names, rest...), nil
 }
 
-// lastName is behind all names.
+// lastName sorts after all names.
 const lastName = "\U0010FFFF"
 
 // dataSources gives the names between two, exclusively.

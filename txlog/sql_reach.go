@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// manyClaimed is the number of claimed units from which claims begin behind
+	// manyClaimed is the number of claimed units from which claims begin after
 	// what was claimed.
 	manyClaimed = 1000
 	// lateCommit is how long after its time was set a row may become visible.
@@ -47,7 +47,7 @@ type look struct {
 	// from is where it began, took how long it took.
 	from int64
 	took time.Duration
-	// full: there may be more behind it.
+	// full: there may be more after it.
 	full bool
 	// last is the next_try_time of the last unit found. settled is the one up to
 	// which everything that will be in the log is there and old enough. 0: none

@@ -112,7 +112,7 @@ func units(ctx context.Context, q runner, sh shape, args ...any) ([]stored, erro
 	return all, rows.Err()
 }
 
-// loadStatements reads the statements behind the first one of each unit.
+// loadStatements reads the statements after the first one of each unit.
 func loadStatements(ctx context.Context, q runner, all []stored) error {
 	var ids []string
 	owner := map[string]*Unit{}

@@ -222,7 +222,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 }
 
 // Remove implements [Storage]. Concurrent callers share writes as in
-// [SQLStorage.Add]. After an error, the units behind may not have been tried.
+// [SQLStorage.Add]. After an error, the units after it may not have been tried.
 func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	if err := s.usable(); err != nil {
 		return err

@@ -186,7 +186,7 @@ type Filter struct {
 	DataSource string
 	// OlderThan selects units at least that old; 0 means all.
 	OlderThan time.Duration
-	// After selects units behind this id, for paging; empty means from the start.
+	// After selects units after this id, for paging; empty means from the start.
 	After string
 	// Limit is how many units at the most; 0 means 1000.
 	Limit int

@@ -155,7 +155,7 @@ const (
 
 // NewID makes the id of a unit: a UUIDv7 whose low 12 bits are zero, so that
 // the ids of its up to [MaxStatements] rows follow it without a gap. Ids made
-// later by the same process sort behind. It is safe for concurrent use.
+// later by the same process sort after it. It is safe for concurrent use.
 func NewID() string {
 	id := uuid.Must(uuid.NewV7())
 	id[14] &= 0xf0

@@ -167,7 +167,7 @@ func runsCompounds(version string) bool {
 }
 
 // notRun reports whether the server could not read the compound, so that none of
-// it ran. A mistake in one of the statements is to be reported by itself;
+// it ran. A mistake in one of the statements is to be reported on its own;
 // sql_mode=ORACLE has another syntax.
 func notRun(err error) bool {
 	var server *mysql.MySQLError
@@ -209,7 +209,7 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call,
 		return err
 	}
 	if stops(server) && (failed != nil || !unwritten(ctx, conn, calls)) {
-		// It may have struck behind the COMMIT.
+		// It may have struck after the COMMIT.
 		return inDoubt(err)
 	}
 	return err

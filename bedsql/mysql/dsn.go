@@ -154,7 +154,7 @@ func dataSourceName(value string) (string, error) {
 	return name, nil
 }
 
-// cutParams finds the parameters where the driver does: behind the first
+// cutParams finds the parameters where the driver does: after the first
 // question mark after the last slash, because passwords and addresses may hold
 // both.
 func cutParams(dsn string) (head string, params []string, ok bool) {

@@ -15,7 +15,7 @@ import (
 
 // greet implements Dialect.Greet in one round trip, two where the server's
 // defaults (a GLOBAL setting, init_connect) leave open what a session did:
-// without autocommit a write waits for a COMMIT that nobody sends, and behind a
+// without autocommit a write waits for a COMMIT that nobody sends, and after a
 // chaining COMMIT the next one does.
 func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, error) {
 	settings, err := variables(ctx, conn)
@@ -155,7 +155,7 @@ func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []stri
 
 // autoColumns finds the AUTO_INCREMENT column in the text of a CREATE TABLE as
 // the server writes it: a line for each column, which begins with its quoted
-// name, and no quote behind a backslash whatever its SQL mode.
+// name, and no quote after a backslash whatever its SQL mode.
 func autoColumns(create string) (auto []string, ok bool) {
 	column, depth, first := "", 0, false
 	for t := range sqltext.Tokens(sqltext.MySQL, sqltext.BackslashIsPlain, create) {

@@ -211,7 +211,7 @@ func (s *session) runExtended(ctx context.Context, calls []delivery.Call) (tags 
 	return tags, 0, nil
 }
 
-// read reads the answers to n calls and to the Sync behind them, which alone
+// read reads the answers to n calls and to the Sync after them, which alone
 // says that they are committed.
 func (s *session) read(p *pgconn.Pipeline, n int) (tags []pgconn.CommandTag, failed int, err error) {
 	if err := p.Sync(); err != nil {

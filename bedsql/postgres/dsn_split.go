@@ -92,7 +92,7 @@ func sameName(name, value string) (string, error) {
 }
 
 // queryStart finds the question mark that begins the query where pgx (and
-// libpq) do: behind the user and password, which end at the first "@" before
+// libpq) do: after the user and password, which end at the first "@" before
 // any slash; not within the brackets of an IPv6 address.
 func queryStart(dsn string) int {
 	pos := strings.Index(dsn, "://") + len("://")

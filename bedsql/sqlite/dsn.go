@@ -21,7 +21,7 @@ const (
 )
 
 // Target reads a DSN of modernc.org/sqlite's form, a path or a file: URI with
-// parameters behind a question mark, and returns the bare driver's connector
+// parameters after a question mark, and returns the bare driver's connector
 // with all that bed knows of the data source. bedDataSource (escaped as a query
 // parameter) names it in the log; without it the name is the file's absolute
 // path, or ":memory:".

@@ -68,7 +68,7 @@ func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 }
 
 // RolledBack reports whether no transaction is open after a ROLLBACK that ended
-// with err. SQLite says by an error that it has rolled back by itself.
+// with err. SQLite says by an error that it has rolled back on its own.
 func RolledBack(d *delivery.Dialect, err error) bool {
 	return err == nil || d.Flavor == txlog.FlavorSQLite && strings.Contains(err.Error(), "no transaction is active")
 }

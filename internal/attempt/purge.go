@@ -7,7 +7,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// PurgeReceipts looks at a page of the receipts of the log r.LogIdentity, those behind
+// PurgeReceipts looks at a page of the receipts of the log r.LogIdentity, those after
 // the id after, and erases those that no unit in the log has any more, once
 // their retention is over since that was found. missing tells which units, and
 // which receipts under a caller's key, are not in the log (txlog.Storage.Missing):
@@ -16,8 +16,8 @@ import (
 // The retention cannot count from when the entry was written or the receipt was
 // met last, because a log may be older than that when a person discards it, and
 // a worker stand still with it. A request under a key may be sent again, and
-// logged, behind the question: it keeps what it meets anew, or finds it gone
-// (keepReceipt). It returns how many it erased, and the id behind which the next
+// logged, after the question: it keeps what it meets anew, or finds it gone
+// (keepReceipt). It returns how many it erased, and the id after which the next
 // page begins, also if this one failed; that is empty at the end.
 func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, erased int, err error) {
 	type seen struct {

@@ -202,7 +202,7 @@ type receiptSQL struct {
 	place, home string
 }
 
-// idsSQL is a statement that goes on behind a list of ids. In PostgreSQL the list
+// idsSQL is a statement that continues after a list of ids. In PostgreSQL the list
 // is one parameter, and the first half is all.
 type idsSQL [2]string
 

@@ -222,7 +222,7 @@ func noSchema(err error) bool {
 
 // ReceiptPlace names where conn's session finds bed_receipt or would create it:
 // the database, and in PostgreSQL the schema, to which unqualified names lead,
-// quoted, empty if nowhere; behind the schema that receipts have of their own, if
+// quoted, empty if nowhere; after the schema that receipts have of their own, if
 // any: a write leads to the former all the same.
 func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) (place string, err error) {
 	switch d.Flavor {

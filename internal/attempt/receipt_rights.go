@@ -17,7 +17,7 @@ func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 		return err
 	}
 	// PostgreSQL speaks of the schema alone where that may not be used, and its
-	// driver puts the code behind the name.
+	// driver puts the code after the name.
 	ofSchema := r.Schema != "" && strings.Contains(err.Error(), " "+r.Schema+" (SQLSTATE ")
 	if !ofSchema && !strings.Contains(err.Error(), receiptTable) {
 		return err

@@ -29,8 +29,8 @@ func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (se
 		select {
 		case <-beside.done:
 		case <-ctx.Done():
-			// The caller has its Result; what becomes of the entry is seen to
-			// behind it.
+			// The caller has its Result; the entry is dealt with behind the
+			// caller.
 			late := *d
 			if e.removals.Go(func() { e.settleApplied(ctx, &late, beside) }) {
 				return true, nil
@@ -94,7 +94,7 @@ func (e *Deliverer) decideUnlogged(ctx context.Context, d *Delivery) error {
 	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: d.Outcome.Err, Log: d.unwritten}
 }
 
-// deliveredInDoubt ends a delivered unit of which it is not known whether its entry
+// deliveredInDoubt ends a delivered unit when it is not known whether its entry
 // was written.
 func (e *Deliverer) deliveredInDoubt(d *Delivery) {
 	e.removals.Chase(&removal.Unit{Entry: d.Unit, Lease: d.lease}, func() {

@@ -14,7 +14,7 @@ const summaryEvery = time.Minute
 // warnings sums up what would be said of each write in an outage: the first
 // warning of a kind about a data source is told at once, what follows within a
 // minute as a number when it is over. There is a timer only while something is
-// to be told. Each by itself is told at debug level.
+// to be told. Each single one is told at debug level.
 type warnings struct {
 	mu     sync.Mutex
 	kinds  map[kindOfWarning]*summary

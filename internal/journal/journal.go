@@ -212,7 +212,7 @@ func (j *Journal) Close() {
 	_ = j.Flush(ctx)
 }
 
-// NewID makes the id of a record: later ones sort behind.
+// NewID makes the id of a record: later ones sort after it.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // text makes s storable: valid UTF-8 without NUL, of at most the given number of
@@ -325,7 +325,7 @@ func (j *Journal) AuditStatement(r Record) (statement string, args []any, err er
 		[]any{r.ID, text(r.Who, MaxWho), text(r.Action, 20), text(r.What, maxWhat), r.Units, text(r.Reason, MaxReason)}, nil
 }
 
-// AddAudit writes a record by itself.
+// AddAudit writes a record on its own.
 func (j *Journal) AddAudit(ctx context.Context, r Record) error {
 	statement, args, err := j.AuditStatement(r)
 	if err != nil {
@@ -336,7 +336,7 @@ func (j *Journal) AddAudit(ctx context.Context, r Record) error {
 	return err
 }
 
-// ReadAudit gives records, the newest first, behind the one with the id after.
+// ReadAudit gives records, the newest first, that follow the one with the id after.
 func (j *Journal) ReadAudit(ctx context.Context, after string, most int) (all []Record, err error) {
 	where, args := ``, []any{}
 	if after != "" {

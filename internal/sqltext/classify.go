@@ -131,7 +131,7 @@ func (p *reader) finish(c Class) Class {
 	if p.inert {
 		p.fx = 0
 	}
-	switch c.Kind { //nolint:gocritic // there is one for each kind that the text behind it changes
+	switch c.Kind { //nolint:gocritic // there is one for each kind that the text after it changes
 	case Read:
 		switch {
 		case p.fx&(fxTable|fxTempTable) != 0 && p.fx&fxDML != 0, p.fx&fxFile != 0:

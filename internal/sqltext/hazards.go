@@ -2,7 +2,7 @@ package sqltext
 
 // Hazards are the ways in which running a DML twice is not running it once,
 // as far as its text tells without its tables. That rows come from other
-// tables (INSERT … SELECT, UPDATE … FROM) is none by itself: what is read there
+// tables (INSERT … SELECT, UPDATE … FROM) is none in itself: what is read there
 // is read again.
 type Hazards uint8
 
@@ -37,7 +37,7 @@ const Doubling = SelfReferring | NoKey | Limited
 // cursor moves over the tokens of a statement.
 type cursor struct {
 	lex lexer
-	// tok is the current token, ahead the one behind it.
+	// tok is the current token, ahead the one after it.
 	tok, ahead token
 	// prev holds the tokens before tok, the nearest first.
 	prev [4]token
@@ -115,7 +115,7 @@ func (c *cursor) comparesValue() bool {
 	}
 }
 
-// hazards reads the DML that begins with first, with lex behind it, and ends
+// hazards reads the DML that begins with first, with lex just past it, and ends
 // before end. once: only what matters to a write that is applied once. It
 // allocates nothing.
 func hazards(lex lexer, first token, end int, once bool) Hazards {
@@ -228,7 +228,7 @@ func (s *varying) sqliteNow() {
 	}
 	f := s.prev[1]
 	if s.prev[0].char == ',' && s.prev[2].char == '(' {
-		f = s.prev[3] // behind strftime's format
+		f = s.prev[3] // after strftime's format
 	} else if s.prev[0].char != '(' {
 		return
 	}

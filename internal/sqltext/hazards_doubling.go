@@ -96,14 +96,14 @@ func (s *doubling) update() {
 	}
 }
 
-// set reads the assignments behind the current SET or UPDATE.
+// set reads the assignments after the current SET or UPDATE.
 func (s *doubling) set(a *assignments) (self bool) {
 	s.advance()
 	a.collect(s.cursor)
 	return s.values(a)
 }
 
-// limit reads an UPDATE behind its assignments, or a whole DELETE (a is nil),
+// limit reads an UPDATE after its assignments, or a whole DELETE (a is nil),
 // and reports whether its WHERE finds no row that it has changed.
 func (s *doubling) limit(depth int, a *assignments) (guarded bool) {
 	var limited, ordered, either, byID, touches bool

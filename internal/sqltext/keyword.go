@@ -115,6 +115,7 @@ const (
 	kwPassword
 	kwPersist
 	kwPersistOnly
+	kwPgSettings
 	kwPgTemp
 	kwPragma
 	kwPrepare
@@ -208,7 +209,8 @@ var keywords = map[string]keyword{
 	"OF": kwOf, "OFF": kwOff, "ON": kwOn, "ONLY": kwOnly, "OPTIMIZE": kwOptimize, "OR": kwOr,
 	"ORDER": kwOrder, "OUTFILE": kwOutfile,
 	"PACKAGE": kwPackage, "PARTITION": kwPartition, "PARTITIONS": kwPartitions, "PASSWORD": kwPassword,
-	"PERSIST": kwPersist, "PERSIST_ONLY": kwPersistOnly, "PG_TEMP": kwPgTemp, "PRAGMA": kwPragma,
+	"PERSIST": kwPersist, "PERSIST_ONLY": kwPersistOnly, "PG_SETTINGS": kwPgSettings, "PG_TEMP": kwPgTemp,
+	"PRAGMA":  kwPragma,
 	"PREPARE": kwPrepare, "PREPARED": kwPrepared, "PREVIOUS": kwPrevious, "PROCEDURE": kwProcedure,
 	"PURGE": kwPurge,
 	"READ":  kwRead, "REASSIGN": kwReassign, "RECURSIVE": kwRecursive, "REFRESH": kwRefresh,

@@ -187,7 +187,7 @@ func (l *lexer) continued() bool {
 	return false
 }
 
-// until moves behind the next end at or after i.
+// until moves past the next end at or after i.
 func (l *lexer) until(i int, end string) {
 	n := strings.Index(l.text[min(i, len(l.text)):], end)
 	if n < 0 {

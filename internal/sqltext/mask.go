@@ -66,7 +66,7 @@ func Shape(f Flavor, text string) string {
 	for ; c.tok.typ != tokEOF; c.advance() {
 		switch {
 		case c.isNumber():
-			continue // behind its $ or ?
+			continue // after its $ or ?
 		case c.tok.kw == kwValues && c.ahead.char == '(':
 			rows = c.depth
 		case rows >= 0 && c.depth == rows && c.prev[0].char == ')' && c.tok.char == ',' && c.ahead.char == '(':

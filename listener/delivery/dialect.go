@@ -96,7 +96,7 @@ type Dialect struct {
 	// Default: false, it is not known.
 	Idle func(conn driver.Conn) bool
 	// Atomic runs calls as one local transaction in one round trip: all or
-	// none, and nothing behind the first that fails. handled false means that
+	// none, and nothing after the first that fails. handled false means that
 	// it cannot be done so for these calls on this server, and nothing was
 	// sent. Results are one for each call, with the rows affected and the id
 	// that each would have had on its own. Default: never handled.

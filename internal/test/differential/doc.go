@@ -13,7 +13,7 @@
 // from programs under ExactlyOnce, with the reason in the comment above it.
 //
 // NAME.cases are programs that once showed a difference, run always; NAME.failing
-// are statements that fail, and NAME.session what the session is asked behind each.
+// are statements that fail, and NAME.session what the session is asked after each.
 //
 // What may differ, and why, is in docs/exactly-once.md. Left out are a DSN with
 // autocommit=0, which the wrapper refuses, and soft transactions, which answer a

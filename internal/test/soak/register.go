@@ -44,7 +44,7 @@ type register struct {
 	changes int
 }
 
-// model is a register by itself; with places one whose changes come in the order
+// model is a single register; with places one whose changes come in the order
 // in which the target says that they came.
 func model(places bool) porcupine.Model {
 	return porcupine.Model{

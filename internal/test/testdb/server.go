@@ -114,8 +114,8 @@ func Standalone(driver string) (dsn string, stop func() error, err error) {
 // have by default.
 func Durable(driver string) (dsn string, stop func() error, err error) {
 	return standalone(driver, map[string][]string{
-		DriverMySQL:    {"--max-connections=500", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
-		DriverPostgres: {"max_connections=400", "shared_buffers=128MB"},
+		DriverMySQL:    {"--max-connections=1000", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
+		DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
 	})
 }
 

@@ -17,7 +17,7 @@ func MySQLQuery(text string) []byte {
 }
 
 // PostgresError is a server's answer, of PostgreSQL's protocol, to a simple
-// query or a Sync: an error, behind which the session is in the state status
+// query or a Sync: an error, after which the session is in the state status
 // ('I' idle, 'T' in a transaction, 'E' in a failed one).
 func PostgresError(code, text string, status byte) []byte {
 	body := "SERROR\x00VERROR\x00C" + code + "\x00M" + text + "\x00\x00"

@@ -41,7 +41,7 @@ func (q *Queue[T]) depart(now time.Time) (f *flight, group []*Request[T]) {
 
 // take takes from the queue the next requests that fit into one write. If kinds do
 // not mix it takes those of the first one's kind, so that neither kind waits for
-// long behind the other.
+// long after the other.
 func (q *Queue[T]) take() []*Request[T] {
 	kind := q.queue[0].Kind
 	group := make([]*Request[T], 0, len(q.queue))
@@ -53,7 +53,7 @@ func (q *Queue[T]) take() []*Request[T] {
 			rest = append(rest, r)
 			continue
 		case full, len(group) > 0 && (r.Alone || rows+r.Rows > q.MaxRows || bytes+r.Bytes > q.MaxBytes):
-			// What is behind it must not overtake it.
+			// What comes after it must not overtake it.
 			full = true
 			rest = append(rest, r)
 			continue
@@ -101,7 +101,7 @@ func (r *Request[T]) over() bool { return r.ctx.Err() != nil }
 
 // commit makes one write of the group and gives each caller its outcome. A write
 // that the database refused is made again in halves, so that the one at fault
-// fails by itself. ok means that the first attempt was answered.
+// fails on its own. ok means that the first attempt was answered.
 func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	if len(group) == 1 {
 		q.lead(f, group, nil)

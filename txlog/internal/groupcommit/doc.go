@@ -2,7 +2,7 @@
 // repeats a write whose answer was lost until its outcome is known. It knows no
 // SQL: its user says what a write is, and what its errors mean.
 //
-// A caller that finds nothing in flight writes at once, by itself. A caller that
+// A caller that finds nothing in flight writes at once, alone. A caller that
 // comes while as many writes as are worthwhile are in flight queues, and all that
 // are queued leave together when one of these is answered: no timer, and no
 // goroutine while nothing is queued.

@@ -141,7 +141,7 @@ func judge(o *ops.Overview, t thresholds, down map[string]string) (status int, l
 	if len(why) > 0 {
 		line += strings.ReplaceAll(strings.Join(why, "; "), "|", "/") + "; "
 	}
-	// The part behind the bar is for graphs.
+	// The part after the bar is for graphs.
 	return status, line + fmt.Sprintf("%d parked | parked=%d;%s;%s waiting=%d leased=%d oldest=%ds;%s;%s", parked,
 		parked, orNothing(t.parkedWarning), orNothing(t.parkedCritical), waiting, leased,
 		int(oldest.Seconds()), secondsOrNothing(t.oldestWarning), secondsOrNothing(t.oldestCritical))

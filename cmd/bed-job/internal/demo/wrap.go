@@ -57,7 +57,7 @@ func wrapped(line string, width int) string {
 	}
 }
 
-// breakAt is where line has its last blank, behind its indentation, that lets
+// breakAt is where line has its last blank, after its indentation, that lets
 // what is before it fit; -1 when it fits whole or has none.
 func breakAt(line string, width int) int {
 	column, at, text := 0, -1, false
