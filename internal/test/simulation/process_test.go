@@ -52,7 +52,9 @@ func (p *process) close() {
 }
 
 // newProcess makes one with a storage of its own. What it asks to begin with is
-// answered at once: the history begins behind it.
+// answered at once: the history begins behind it. A log that is down answers too,
+// as if the process had been started again until it was up, and then breaks the
+// connection: two who want the one that was left would get it by chance.
 func (w *world) newProcess(name string) *process {
 	p := &process{itself: &actor{name: name, free: true}}
 	p.itself.process = p
@@ -65,7 +67,14 @@ func (w *world) newProcess(name string) *process {
 	defer wires.Delete(name)
 	storage, err := txlog.Open(context.Background(), simulated, name, txlog.WithGrace(bound))
 	must(err)
-	w.n.do(func() { p.itself.free = false })
+	w.n.do(func() {
+		p.itself.free = false
+		if w.database.down {
+			for _, c := range p.conns {
+				c.breaks()
+			}
+		}
+	})
 	p.log = storage
 	p.closers = append(p.closers, func() { _ = storage.Close() })
 	return p
