@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +23,9 @@ type compounds struct {
 	mu     sync.Mutex
 	server server
 	tables map[string]tableIDs
-	values values
+	// binds is whether the driver is known to send values as parameters, and not in
+	// the text.
+	binds bool
 	// prepareFrom is the use of a text on a connection at which it is prepared.
 	prepareFrom int
 	// full is the time, in ns since 1970, until which nothing is prepared,
@@ -38,15 +39,6 @@ const (
 	notAsked server = iota
 	hasCompounds
 	hasNone
-)
-
-// values is where the driver puts them.
-type values uint8
-
-const (
-	notTried values = iota
-	asParameters
-	inText
 )
 
 // minMajor and minMinor are the oldest release of MariaDB that is still
@@ -65,14 +57,14 @@ func (c *compounds) atomic(ctx context.Context, conn driver.Conn, calls []delive
 		return nil, false, nil
 	}
 	for i, w := range writes {
-		if calls[i].Prepared && !c.bindable(ctx, conn, calls[i].Args) {
+		if calls[i].Prepared && !c.bindable(calls[i].Args) {
 			return nil, false, nil // its values are not to be put into the text
 		}
 		if w.generates() && !attempt.IsReceipt(w.text) && !c.idIsKnown(ctx, conn, w) {
 			return nil, false, nil
 		}
 	}
-	compound := atomicCompound(calls, writes)
+	compound := newCompound(calls).atomic(calls, writes)
 	rows, before, err := attempt.Query(ctx, conn, compound.text.String(), compound.args)
 	if err != nil {
 		if notRun(err) {
@@ -170,17 +162,10 @@ func runsCompounds(version string) bool {
 // it ran. A mistake in one of the statements is to be reported on its own;
 // sql_mode=ORACLE has another syntax.
 func notRun(err error) bool {
-	var server *mysql.MySQLError
-	if !errors.As(err, &server) {
-		return false
-	}
-	switch server.Number {
-	case 1064, // ER_PARSE_ERROR
+	return hasNumber(err,
+		1064, // ER_PARSE_ERROR
 		1149, // ER_SYNTAX_ERROR
-		1295: // ER_UNSUPPORTED_PS
-		return true
-	}
-	return false
+		1295) // ER_UNSUPPORTED_PS
 }
 
 // leaveNoneOpen makes sure that no transaction is left open after a compound that
@@ -194,6 +179,9 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call,
 		return err // no answer
 	case handled(server):
 		return err
+	case cutOff(server):
+		_ = conn.Close()
+		return inDoubt(err)
 	}
 	// The caller's context may be what ended the statement.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
@@ -214,6 +202,11 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call,
 	}
 	return err
 }
+
+// cutOff reports whether err is how a Galera node that has lost the others answers
+// every statement of a compound: also the ROLLBACK of the handler, what follows a
+// COMMIT, and a COMMIT of which the others have heard.
+func cutOff(err *mysql.MySQLError) bool { return err.Number == 1047 } // ER_UNKNOWN_COM_ERROR
 
 // unwritten reports whether the receipt among calls is known not to be there,
 // so that their transaction was rolled back.
@@ -245,18 +238,15 @@ func handled(err *mysql.MySQLError) bool {
 
 // stops are the errors that may end a compound anywhere, bypassing its handlers.
 func stops(err *mysql.MySQLError) bool {
-	switch err.Number {
-	case 5, // EE_OUTOFMEMORY
+	return hasNumber(err,
+		5,    // EE_OUTOFMEMORY
 		1028, // ER_FILSORT_ABORT
 		1037, // ER_OUTOFMEMORY
 		1041, // ER_OUT_OF_RESOURCES
 		1119, // ER_STACK_OVERRUN
 		1317, // ER_QUERY_INTERRUPTED
 		1436, // ER_STACK_OVERRUN_NEED_MORE
-		1969: // ER_STATEMENT_TIMEOUT
-		return true
-	}
-	return false
+		1969) // ER_STATEMENT_TIMEOUT
 }
 
 // notSent marks err, unless it is an answer, as met before the write was sent.
@@ -276,7 +266,7 @@ func atomicResults(calls []delivery.Call, writes []*write, row []driver.Value) [
 		if len(row) == 0 {
 			return 0
 		}
-		n := integer(row[0])
+		n := attempt.Number(row[0])
 		row = row[1:]
 		return n
 	}
@@ -304,33 +294,4 @@ func queryRow(ctx context.Context, conn driver.Conn, query string) ([]driver.Val
 		return nil, err
 	}
 	return rows[0], nil
-}
-
-func text(v driver.Value) string {
-	switch s := v.(type) {
-	case string:
-		return s
-	case []byte:
-		return string(s)
-	case nil:
-		return ""
-	}
-	return fmt.Sprint(v)
-}
-
-// integer reads a number as the driver gives it; an unsigned one that does not
-// fit wraps around, as the driver's own ids do.
-func integer(v driver.Value) int64 {
-	switch n := v.(type) {
-	case int64:
-		return n
-	case uint64:
-		return int64(n)
-	}
-	s := text(v)
-	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
-		return n
-	}
-	n, _ := strconv.ParseUint(s, 10, 64)
-	return int64(n)
 }

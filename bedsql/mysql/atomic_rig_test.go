@@ -48,13 +48,13 @@ func receiptfulOn(t *testing.T, direct, target testdb.DB, param string, texts ..
 		t.Skipf("%s has no compound statements outside of procedures", version)
 	}
 	must(t, pool, append([]string{ddl}, texts...)...)
-	d := newDialect()
 	param, prepared := strings.CutPrefix(param, asPrepared)
-	if prepared {
-		d = preparing()
-	}
 	if param = strings.TrimPrefix(param, "&"); param != "" {
 		target.DSN = withParam(target.DSN, param)
+	}
+	d := newDialect(nil)
+	if prepared {
+		d = preparing(t, target.DSN)
 	}
 	pool = target.Open(t)
 	e := &exactlyOnce{t: t, target: target, pool: pool, d: d, c: conn(t, pool)}
@@ -76,8 +76,13 @@ func (e *exactlyOnce) greet() {
 const asPrepared = "prepared"
 
 // preparing is a dialect that keeps a session with each connection.
-func preparing() *delivery.Dialect {
-	d := dialectOf(&compounds{prepareFrom: 1})
+func preparing(t *testing.T, dsn string) *delivery.Dialect {
+	t.Helper()
+	cfg, _, err := readDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dialectOf(&compounds{prepareFrom: 1}, cfg)
 	var sessions sync.Map
 	atomic := d.Atomic
 	d.Atomic = func(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
@@ -113,9 +118,7 @@ const writePlainReceipt = `INSERT INTO bed_receipt (id, unit_id, log_id, void, c
 func receipt(id string) delivery.Call { return plainReceipt(id, "log", 1000) }
 
 func plainReceipt(id, log string, keep int64) delivery.Call {
-	c := call(writePlainReceipt, id, "unit", log, keep)
-	c.Fixed = 2
-	return c
+	return call(writePlainReceipt, id, "unit", log, keep)
 }
 
 func raw(t *testing.T, c *sql.Conn, f func(driver.Conn)) {

@@ -260,7 +260,7 @@ func killedCompoundLeavesNothingOpen(t *testing.T, way string) {
 }
 
 // What ends a compound at any place may have struck behind the COMMIT.
-func TestStopWithNothingOpenIsInDoubtIfTheReceiptIsThere(t *testing.T) {
+func TestStopIsInDoubtIfTheReceiptExists(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "")
 	if _, err := e.atomic(receipt("there")); err != nil {
@@ -282,6 +282,21 @@ func TestStopWithNothingOpenIsInDoubtIfTheReceiptIsThere(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A Galera node that is cut off answers each statement of a compound so: also the
+// ROLLBACK of its handler, after a COMMIT that the others apply.
+func TestCutOffNodeLeavesTheOutcomeOpen(t *testing.T) {
+	t.Parallel()
+	e := receiptful(t, "")
+	notReady := &mysql.MySQLError{Number: 1047, SQLState: [5]byte([]byte("08S01")), Message: "WSREP has not yet prepared node for application use"}
+	raw(t, e.c, func(dc driver.Conn) {
+		err := leaveNoneOpen(t.Context(), dc, []delivery.Call{receipt("absent")}, notReady, false)
+		classIs(t, "cut off", err, delivery.Unknown)
+		if !errors.Is(err, notReady) || err.Error() != notReady.Error() {
+			t.Errorf("it does not unwrap to the server's error: %v", err)
+		}
+	})
 }
 
 func TestAtomicOfLargeValues(t *testing.T) { bothWays(t, atomicOfLargeValues) }
@@ -352,19 +367,19 @@ func TestAtomicDoesNotTakeTooMuch(t *testing.T) {
 
 func TestReceiptsOfUnitsAreSpreadOverTheirKey(t *testing.T) {
 	t.Parallel()
-	d, begins, seen := newDialect(), map[string]bool{}, map[string]bool{}
+	d, begins, seen := newDialect(nil), map[string]bool{}, map[string]bool{}
 	for range 2000 {
 		unit := txlog.NewID()
-		id := d.ReceiptID(unit)
+		id := d.Receipt(unit)
 		begins[id[:2]], seen[id] = true, true
-		if !strings.HasSuffix(id, unit) || len(id) > 80 || !plainText(id) || id != d.ReceiptID(unit) {
+		if !strings.HasSuffix(id, unit) || len(id) > 80 || !plainText(id) || id != d.Receipt(unit) {
 			t.Fatalf("unit %s has the receipt %s", unit, id)
 		}
 	}
 	if len(begins) < 200 || len(seen) != 2000 {
 		t.Errorf("%d receipts begin in %d ways, want about 256", len(seen), len(begins))
 	}
-	if id := d.ReceiptID("short"); id != "short" {
+	if id := d.Receipt("short"); id != "short" {
 		t.Errorf("a unit with another kind of id has the receipt %s", id)
 	}
 }

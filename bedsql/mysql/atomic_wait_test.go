@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-func TestSecondWriterOfAReceiptWaitsAndFindsIt(t *testing.T) {
+func TestSecondReceiptWriterWaitsAndFindsIt(t *testing.T) {
 	bothWays(t, secondWriterOfAReceiptWaitsAndFindsIt)
 }
 
@@ -57,7 +57,7 @@ func manyWritersOfOneReceiptApplyItOnce(t *testing.T, way string) {
 	e.is("SELECT COUNT(*) FROM bed_receipt", 50)
 }
 
-func TestWaitingForAReceiptIsToldFromWaitingForARow(t *testing.T) {
+func TestReceiptWaitIsDistinguishedFromRowWait(t *testing.T) {
 	bothWays(t, waitingForAReceiptIsToldFromWaitingForARow)
 }
 

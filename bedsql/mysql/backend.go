@@ -17,16 +17,8 @@ func init() {
 	})
 }
 
-func logConfig(dsn string) (*mysql.Config, error) {
-	_, bare, err := splitDataSource(dsn)
-	if err != nil {
-		return nil, err
-	}
-	return parseDSN(bare)
-}
-
 func logConnector(dsn string) (driver.Connector, error) {
-	cfg, err := logConfig(dsn)
+	cfg, _, err := readDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +30,7 @@ func logConnector(dsn string) (driver.Connector, error) {
 }
 
 func logLocation(dsn string) (string, error) {
-	cfg, err := logConfig(dsn)
+	cfg, _, err := readDSN(dsn)
 	if err != nil {
 		return "", err
 	}

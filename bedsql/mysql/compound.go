@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"database/sql/driver"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,7 +32,7 @@ const (
 	rollback = "ROLLBACK AND NO CHAIN NO RELEASE;"
 	commit   = "COMMIT AND NO CHAIN NO RELEASE;\n"
 	// receiptGuard marks an error of waiting for another writer of the same
-	// receipt, so that it can be told from one of the application's statements.
+	// receipt, so that it is distinguishable from one of the application's statements.
 	receiptGuard = "BEGIN DECLARE EXIT HANDLER FOR 1205, 1213, 1020 RESIGNAL SET MESSAGE_TEXT = '" + receiptWait + "waiting for another writer of this receipt failed; try again';\n"
 	// inTransaction stops what must not be run on its own: the server may have
 	// rolled the transaction back already.
@@ -48,25 +49,13 @@ type compound struct {
 }
 
 func newCompound(calls []delivery.Call) *compound {
-	c := &compound{inline: true}
-	for _, call := range calls {
-		if len(call.Args) > 0 && !attempt.IsReceipt(call.SQL) {
-			c.inline = false
-		}
-	}
-	return c
+	return &compound{inline: !slices.ContainsFunc(calls, func(c delivery.Call) bool { return len(c.Args) > 0 && !attempt.IsReceipt(c.SQL) })}
 }
 
-// atomicCompound runs calls as one transaction and gives one row: for each call
+// atomic runs calls as one transaction and gives one row: for each call
 // but receipts its affected rows, and for each INSERT its generated id. Both
 // lists of names are in the order of the calls.
-func atomicCompound(calls []delivery.Call, writes []*write) *compound {
-	c := newCompound(calls)
-	c.atomic(calls, writes)
-	return c
-}
-
-func (c *compound) atomic(calls []delivery.Call, writes []*write) {
+func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 	var selected []string
 	var ids []string
 	c.add("BEGIN NOT ATOMIC\n")
@@ -85,8 +74,7 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) {
 	if len(ids) > 0 {
 		c.add("DECLARE ", priorVariable, " BIGINT UNSIGNED DEFAULT LAST_INSERT_ID();\n")
 	}
-	c.add("BEGIN\n")
-	c.onError()
+	c.begin()
 	c.add("START TRANSACTION;\n")
 	for i, w := range writes {
 		switch {
@@ -109,18 +97,12 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) {
 			c.add("SET ", rowsVariable(i), " = ROW_COUNT();\n")
 		}
 	}
-	c.add(commit, "END;\n")
+	c.commit()
 	if len(selected) == 0 {
 		selected = []string{"0"}
 	}
 	c.add("SELECT ", strings.Join(selected, ", "), ";\nEND")
-}
-
-// newParametrized is atomicCompound with a parameter for each argument.
-func newParametrized(calls []delivery.Call, writes []*write) string {
-	c := &compound{}
-	c.atomic(calls, writes)
-	return c.text.String()
+	return c
 }
 
 // leanCompound is a receipt and one write that generates no id, with a parameter
@@ -129,12 +111,13 @@ func newParametrized(calls []delivery.Call, writes []*write) string {
 func leanCompound(calls []delivery.Call, writes []*write) string {
 	c := &compound{}
 	c.add("BEGIN NOT ATOMIC\n")
-	c.onError()
+	c.begin()
 	c.add("START TRANSACTION;\n")
 	for i, w := range writes {
 		c.call(calls[i], w)
 	}
-	c.add(commit, "END")
+	c.commit()
+	c.add("END")
 	return c.text.String()
 }
 
@@ -142,20 +125,25 @@ func leanCompound(calls []delivery.Call, writes []*write) string {
 func commitCompound(calls []delivery.Call, writes []*write) *compound {
 	c := newCompound(calls)
 	c.add("BEGIN NOT ATOMIC\n")
-	c.onError()
+	c.begin()
 	c.add(inTransaction)
 	for i, w := range writes {
 		c.call(calls[i], w)
 	}
-	c.add(commit, "END")
+	c.commit()
+	c.add("END")
 	return c
 }
 
-// onError declares the handler that undoes everything and passes the error on as
-// it is.
-func (c *compound) onError() {
-	c.add("DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ", rollback, " RESIGNAL; END;\n")
+// begin opens the block of all that comes before the COMMIT, with the handler that
+// undoes everything and passes the error on as it is.
+func (c *compound) begin() {
+	c.add("BEGIN\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ", rollback, " RESIGNAL; END;\n")
 }
+
+// commit ends that block and commits. No handler sees the error of a COMMIT: it
+// leaves the compound as it would be answered to a COMMIT on its own.
+func (c *compound) commit() { c.add("END;\n", commit) }
 
 func (c *compound) add(parts ...string) {
 	for _, p := range parts {
@@ -168,7 +156,7 @@ func (c *compound) call(call delivery.Call, w *write) {
 	receipt := attempt.IsReceipt(call.SQL)
 	if receipt {
 		c.add(receiptGuard)
-		if text, ok := inlined(w.text, 0, call.Args); ok && c.inline {
+		if text, ok := inlined(w.text, call.Args); ok && c.inline {
 			c.add(text, "\n;\nEND;\n")
 			return
 		}
@@ -183,19 +171,11 @@ func (c *compound) call(call delivery.Call, w *write) {
 	}
 }
 
-// inlined writes a receipt's values, except for the first own of them, into its
-// text. They are numbers, ids and hashes; any other value is left to the driver.
-func inlined(text string, own int, args []driver.NamedValue) (string, bool) {
+// inlined writes a receipt's values into its text. They are numbers, ids and
+// hashes; any other value is left to the driver.
+func inlined(text string, args []driver.NamedValue) (string, bool) {
 	var b strings.Builder
-	for range own {
-		before, after, found := strings.Cut(text, "?")
-		if !found {
-			return "", false
-		}
-		b.WriteString(before + "?")
-		text = after
-	}
-	for _, a := range args[own:] {
+	for _, a := range args {
 		before, after, found := strings.Cut(text, "?")
 		if !found {
 			return "", false

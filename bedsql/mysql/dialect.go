@@ -3,18 +3,22 @@ package mysql
 import (
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
+	"github.com/go-sql-driver/mysql"
 )
 
 // name is this kind of database's name in configurations.
 const name = "mysql"
 
 // newDialect returns the dialect of one data source: what it learns of the
-// server and its tables on first use is kept in it.
-func newDialect() *delivery.Dialect {
-	return dialectOf(&compounds{prepareFrom: defaultPrepareFrom})
+// server and its tables on first use is kept in it. cfg is its DSN; nil if that is
+// not known.
+func newDialect(cfg *mysql.Config) *delivery.Dialect {
+	return dialectOf(&compounds{prepareFrom: defaultPrepareFrom}, cfg)
 }
 
-func dialectOf(c *compounds) *delivery.Dialect {
+func dialectOf(c *compounds, cfg *mysql.Config) *delivery.Dialect {
+	c.binds = cfg != nil && !cfg.InterpolateParams
+	a := newAsker(cfg, c.learn)
 	return &delivery.Dialect{
 		Name:                name,
 		Flavor:              txlog.FlavorMySQL,
@@ -23,8 +27,9 @@ func dialectOf(c *compounds) *delivery.Dialect {
 		Reusable:            reusable,
 		CheckNamedValue:     checkNamedValue,
 		Storable:            storable,
-		Greet:               c.greet,
-		Setting:             setting,
+		Greet:               a.greet,
+		Session:             a.session,
+		Adapt:               a.adapt,
 		TransactionLost:     transactionLost,
 		AfterImplicitCommit: afterImplicitCommit,
 		Atomic:              c.atomic,

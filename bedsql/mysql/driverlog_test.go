@@ -23,7 +23,7 @@ import (
 // connection: the test binary then is an application that writes to it.
 const broken = "BED_TEST_BROKEN_SERVER"
 
-func TestTheDriversOwnLogLinesGoToTheLogger(t *testing.T) {
+func TestDriverLogLinesGoToTheLogger(t *testing.T) {
 	t.Parallel()
 	if addr := os.Getenv(broken); addr != "" {
 		meetBrokenServer(t, addr)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/go-sql-driver/mysql"
 )
@@ -46,26 +47,22 @@ func FuzzDSN(f *testing.F) {
 			with += "&" + params
 		}
 		target, err := Target(with)
-		want, wantErr := mysqlParse(plain)
+		want, _, wantErr := readDSN(plain)
 		if err != nil {
 			if strings.Contains(err.Error(), secret) {
 				t.Fatalf("%q: %v", with, err)
 			}
 			return
 		}
-		if wantErr != nil || strings.Contains(params, dataSourceParam) {
+		if wantErr != nil || strings.Contains(params, dialects.DataSourceParam) {
 			return
 		}
 		if strings.Contains(target.DataSource, secret) && !strings.Contains(want.Addr+want.DBName+want.Net, secret) {
 			t.Fatalf("%q is named %q", with, target.DataSource)
 		}
-		_, bare, err := splitDataSource(with)
+		got, _, err := readDSN(with)
 		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := mysqlParse(bare)
-		if err != nil {
-			t.Fatalf("%q: %v", bare, err)
+			t.Fatalf("%q: %v", with, err)
 		}
 		if strings.ContainsAny(params, "/") {
 			return // the driver itself reads such a DSN otherwise than meant
@@ -79,6 +76,3 @@ func FuzzDSN(f *testing.F) {
 		}
 	})
 }
-
-// mysqlParse is the driver's parser, without its panic.
-func mysqlParse(dsn string) (cfg *mysql.Config, err error) { return parseDSN(dsn) }

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
-	"strings"
 
-	"github.com/bedsql/bed/bedsql/internal/errorcodes"
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
@@ -24,8 +24,10 @@ func classify(err error) delivery.Class {
 	if errors.As(err, &server) {
 		return classifyNumber(server.Number, string(server.SQLState[:]))
 	}
-	if c, ok := driverErrors.find(err); ok {
-		return c
+	for _, e := range driverErrors {
+		if errors.Is(err, e.err) {
+			return e.class
+		}
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
@@ -35,35 +37,20 @@ func classify(err error) delivery.Class {
 	if errors.As(err, &dns) {
 		return delivery.Unreachable
 	}
-	for _, prefix := range argumentErrors {
-		if strings.HasPrefix(err.Error(), prefix) {
-			return delivery.Refused
-		}
+	if dialects.BeginsWith(err, argumentErrors) {
+		return delivery.Refused
 	}
 	// mysql.ErrInvalidConn, io.EOF, a timeout, the context's end, a malformed
 	// packet: the statement may have arrived.
 	return delivery.Unknown
 }
 
-type driverError struct {
-	err   error
-	class delivery.Class
-}
-
-type driverErrorTable []driverError
-
-func (t driverErrorTable) find(err error) (delivery.Class, bool) {
-	for _, e := range t {
-		if errors.Is(err, e.err) {
-			return e.class, true
-		}
-	}
-	return delivery.Unknown, false
-}
-
 // driverErrors are the driver's own errors that are known to come before the
 // statement is sent.
-var driverErrors = driverErrorTable{
+var driverErrors = []struct {
+	err   error
+	class delivery.Class
+}{
 	{driver.ErrBadConn, delivery.Unreachable}, // promised: nothing was sent
 	{mysql.ErrBusyBuffer, delivery.Unreachable},
 	{mysql.ErrPktTooLarge, delivery.Refused}, // checked before the first byte
@@ -94,15 +81,7 @@ var argumentErrors = []string{
 // undecoded implements Dialect.Undecoded.
 func undecoded(err error) bool {
 	var number *strconv.NumError
-	if errors.As(err, &number) {
-		return true
-	}
-	for _, prefix := range decodeErrors {
-		if strings.HasPrefix(err.Error(), prefix) {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &number) || dialects.BeginsWith(err, decodeErrors)
 }
 
 // decodeErrors are the beginnings of the errors that the driver makes of a value
@@ -116,7 +95,13 @@ var decodeErrors = []string{
 var codeList string
 
 // codes are the server's error numbers and the classes of its SQLSTATEs.
-var codes = errorcodes.Read(codeList)
+var codes = dialects.ReadCodes(codeList)
+
+// hasNumber reports whether err is the server's answer with one of these numbers.
+func hasNumber(err error, numbers ...uint16) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && slices.Contains(numbers, server.Number)
+}
 
 func classifyNumber(number uint16, state string) delivery.Class {
 	return codes.Class(fmt.Sprintf("%04d", number), state[:2])

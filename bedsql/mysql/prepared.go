@@ -48,23 +48,19 @@ const (
 type memory struct {
 	conn  driver.Conn
 	texts map[string]*noticed
-	// uses counts all uses, prepared the texts with open statements, named all
-	// names.
-	uses, prepared, named int
+	// prepared counts the texts with open statements, named all names.
+	prepared, named int
 }
 
 // noticed is a text that was run with a receipt.
 type noticed struct {
-	count, last int
+	count int
 	// never: it cannot be prepared.
 	never bool
 	write *write
 	// name is that of the prepared write, stmt the compound.
 	name string
 	stmt driver.Stmt
-	// receipt is what the compound was made for. The values of its Fixed
-	// arguments are part of the compound's text.
-	receipt delivery.Call
 }
 
 func memoryOf(s *attempt.Session) *memory {
@@ -78,36 +74,26 @@ func memoryOf(s *attempt.Session) *memory {
 
 // notice counts a use of the text.
 func (m *memory) notice(text string) *noticed {
-	m.uses++
 	n := m.texts[text]
 	if n == nil {
 		if len(m.texts) >= maxNoticed {
-			m.forget(m.oldest(func(*noticed) bool { return true }))
+			delete(m.texts, m.any(false))
 		}
 		n = &noticed{}
 		m.texts[text] = n
 	}
 	n.count++
-	n.last = m.uses
 	return n
 }
 
-// oldest is the text whose last use is the longest ago.
-func (m *memory) oldest(of func(*noticed) bool) (text string) {
-	last := m.uses + 1
-	for t, n := range m.texts {
-		if of(n) && n.last < last {
-			text, last = t, n.last
+// any is one of the texts that are prepared, or not.
+func (m *memory) any(prepared bool) string {
+	for text, n := range m.texts {
+		if (n.stmt != nil) == prepared {
+			return text
 		}
 	}
-	return text
-}
-
-func (m *memory) forget(text string) {
-	if n := m.texts[text]; n != nil {
-		m.unprepare(n)
-		delete(m.texts, text)
-	}
+	return ""
 }
 
 func (m *memory) unprepare(n *noticed) {
@@ -158,7 +144,7 @@ func (m *memory) release() {
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*attempt.Session)
 	if !ok || len(calls) != 2 || !attempt.IsReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText ||
-		!calls[1].Prepared && !c.bindable(ctx, conn, calls[1].Args) {
+		!calls[1].Prepared && !c.bindable(calls[1].Args) {
 		return nil, false, nil
 	}
 	m := memoryOf(s)
@@ -173,11 +159,7 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	if n.write.generates() && !c.idIsKnown(ctx, conn, n.write) {
 		return nil, false, nil
 	}
-	own, same := n.receiptArgs(calls[0])
-	if !same {
-		return nil, false, nil
-	}
-	args := joinArgs(own, calls[1].Args)
+	args := joinArgs(calls[0].Args, calls[1].Args)
 	if n.stmt.NumInput() != len(args) || ctx.Err() != nil {
 		return nil, false, nil //nolint:nilerr // the error comes where the calls are sent as they are
 	}
@@ -192,19 +174,14 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 	failed := leaveNoneOpen(ctx, s.Conn, calls, err, false)
 	var server *mysql.MySQLError
 	answered := errors.As(err, &server)
-	gone := answered && (notRun(err) || isGone(server.Number))
+	gone := notRun(err) || hasNumber(err, numUnknownPrepared, numPrepareAgain, numWrongArguments)
 	if !answered || gone {
 		m.unprepare(n)
 	}
 	if gone {
-		return nil, false, nil // nothing is left of it
+		return nil, false, nil // it no longer exists as it was
 	}
 	return nil, true, failed
-}
-
-// isGone reports whether a prepared statement no longer exists as it was.
-func isGone(number uint16) bool {
-	return number == numUnknownPrepared || number == numPrepareAgain || number == numWrongArguments
 }
 
 // ready prepares the compound for a text. If that fails, the text is sent as it
@@ -219,7 +196,7 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 		return false
 	}
 	if m.prepared >= maxPrepared {
-		m.unprepare(m.texts[m.oldest(func(n *noticed) bool { return n.stmt != nil })])
+		m.unprepare(m.texts[m.any(true)])
 	}
 	name, execute, err := m.prepareNamed(ctx, writes[1])
 	if err != nil {
@@ -227,20 +204,9 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 		return false
 	}
 	n.write, n.name, writes[1] = writes[1], name, execute
-	n.receipt = calls[0]
-	calls = []delivery.Call{calls[0], calls[1]}
-	if own := len(calls[0].Args) - calls[0].Fixed; calls[0].Fixed > 0 {
-		if text, ok := inlined(writes[0].text, own, calls[0].Args); ok {
-			with := *writes[0]
-			with.text = text
-			writes[0], calls[0].Args = &with, calls[0].Args[:own]
-		} else {
-			n.receipt.Fixed = 0
-		}
-	}
 	text := leanCompound(calls, writes)
 	if execute.generates() {
-		text = newParametrized(calls, writes)
+		text = new(compound).atomic(calls, writes).text.String() // each argument is a parameter
 	}
 	if n.stmt, err = attempt.Prepare(ctx, s.Conn, text); err != nil {
 		n.stmt = nil
@@ -257,8 +223,7 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 // holds.
 func (c *compounds) unprepared(m *memory, n *noticed, err error) {
 	n.count, n.never = 0, notRun(err)
-	var server *mysql.MySQLError
-	if errors.As(err, &server) && server.Number == numTooManyPrepared {
+	if hasNumber(err, numTooManyPrepared) {
 		c.full.Store(time.Now().Add(tableMemory).UnixNano())
 		m.release()
 	}
@@ -290,7 +255,7 @@ func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args 
 // the driver puts them. With interpolateParams that is the text, where a number
 // with a fraction is a DECIMAL and not a DOUBLE, an unsigned number is signed if
 // it fits, and a []byte has an introducer.
-func (c *compounds) bindable(ctx context.Context, conn driver.Conn, args []driver.NamedValue) bool {
+func (c *compounds) bindable(args []driver.NamedValue) bool {
 	differ := false
 	for i := range args {
 		switch v := args[i].Value.(type) {
@@ -303,51 +268,7 @@ func (c *compounds) bindable(ctx context.Context, conn driver.Conn, args []drive
 			return false
 		}
 	}
-	return !differ || !c.interpolates(ctx, conn)
-}
-
-// interpolates reports whether the driver writes values into the text; true if
-// that is not known. A driver that does not skips such a statement before it
-// sends anything.
-func (c *compounds) interpolates(ctx context.Context, conn driver.Conn) bool {
-	c.mu.Lock()
-	known := c.values
-	c.mu.Unlock()
-	if known == notTried {
-		execer, ok := attempt.Bare(conn).(driver.ExecerContext)
-		if !ok {
-			return true
-		}
-		switch _, err := execer.ExecContext(ctx, "DO ?", []driver.NamedValue{{Ordinal: 1, Value: int64(0)}}); {
-		case err == nil:
-			known = inText
-		case errors.Is(err, driver.ErrSkip):
-			known = asParameters
-		default:
-			return true
-		}
-		c.mu.Lock()
-		c.values = known
-		c.mu.Unlock()
-	}
-	return known == inText
-}
-
-// receiptArgs gives the arguments of a receipt that are parameters of the
-// compound. same reports whether it is like the receipt that the compound was
-// made for.
-func (n *noticed) receiptArgs(call delivery.Call) (own []driver.NamedValue, same bool) {
-	if call.SQL != n.receipt.SQL || len(call.Args) != len(n.receipt.Args) {
-		return nil, false
-	}
-	first := len(call.Args) - n.receipt.Fixed
-	for i := first; i < len(call.Args); i++ {
-		// Only values that can be compared are written into the text.
-		if call.Args[i].Value != n.receipt.Args[i].Value {
-			return nil, false
-		}
-	}
-	return call.Args[:first], true
+	return !differ || c.binds
 }
 
 func joinArgs(parts ...[]driver.NamedValue) []driver.NamedValue {

@@ -55,7 +55,7 @@ func message(err error, e *exactlyOnce) string {
 	return strings.ReplaceAll(err.Error(), e.target.Name, "")
 }
 
-func TestPreparedValuesMeanWhatTheyMeanToTheDriver(t *testing.T) {
+func TestPreparedValuesMeanTheSameToTheDriver(t *testing.T) {
 	t.Parallel()
 	tables := []string{"CREATE TABLE v (id INT PRIMARY KEY, i BIGINT, u BIGINT UNSIGNED, d DECIMAL(20,6), f DOUBLE, s VARCHAR(200), b BLOB, t DATETIME(6), j JSON, l VARCHAR(50) CHARACTER SET latin1) CHARACTER SET utf8mb4"}
 	texts := []string{
@@ -222,7 +222,7 @@ func TestPreparedStatementsAreBoundedOnAConnection(t *testing.T) {
 	e.is("SELECT n FROM stock", 2*texts)
 }
 
-func TestAWriteIsPreparedAtItsThirdUseAndNotWithoutASession(t *testing.T) {
+func TestWriteIsPreparedOnItsThirdUse(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "interpolateParams=true", stock, "INSERT INTO stock VALUES (1, 0)")
 	for i := range 4 {
@@ -249,7 +249,7 @@ func TestAWriteIsPreparedAtItsThirdUseAndNotWithoutASession(t *testing.T) {
 	e.is("SELECT n FROM stock", 8)
 }
 
-func TestAServerWithoutRoomForMoreIsGivenItsRoomBack(t *testing.T) {
+func TestFullServerGetsItsRoomBack(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivateMariaDB(t, "--max-prepared-stmt-count=8")
 	db := server.DB(t)
@@ -267,7 +267,7 @@ func TestAServerWithoutRoomForMoreIsGivenItsRoomBack(t *testing.T) {
 	if err := add(e.c, "fifth"); err != nil {
 		t.Errorf("the one that has the room: %v", err)
 	}
-	e.d = preparing()
+	e.d = preparing(t, e.target.DSN)
 	e.greet()
 	for i := range 4 {
 		if err := add(e.c, fmt.Sprint("s", i)); err != nil {
@@ -284,7 +284,7 @@ func TestAServerWithoutRoomForMoreIsGivenItsRoomBack(t *testing.T) {
 	e.is("SELECT n FROM stock", 11)
 }
 
-func TestAPreparedWriteWhoseContextHasEndedIsNotSent(t *testing.T) {
+func TestPreparedWriteWithEndedContextIsNotSent(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "prepared", stock, "INSERT INTO stock VALUES (1, 0)")
 	add := call("UPDATE stock SET n = n + ?", int64(1))
@@ -303,7 +303,7 @@ func TestAPreparedWriteWhoseContextHasEndedIsNotSent(t *testing.T) {
 	}
 }
 
-func TestAPreparedWriteThatIsGoneIsSentAsItIs(t *testing.T) {
+func TestLostPreparedWriteIsSentUnprepared(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "prepared", stock, "INSERT INTO stock VALUES (1, 0)")
 	for i := range 6 {
@@ -322,7 +322,7 @@ func TestAPreparedWriteThatIsGoneIsSentAsItIs(t *testing.T) {
 	e.is("SELECT n FROM stock", 6)
 }
 
-func TestAConnectionThatIsKilledTakesItsPreparedWritesWithIt(t *testing.T) {
+func TestKilledConnectionLosesItsPreparedWrites(t *testing.T) {
 	t.Parallel()
 	e := receiptful(t, "prepared", stock, "INSERT INTO stock VALUES (1, 0)")
 	add := call("UPDATE stock SET n = n + ? WHERE id = 1", int64(1))

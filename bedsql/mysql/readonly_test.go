@@ -26,7 +26,7 @@ func asked(t *testing.T, dsn string) error {
 	return target.Dialect.Writable(t.Context(), conn)
 }
 
-func TestAServerIsUpWhenItTakesAWrite(t *testing.T) {
+func TestServerIsUpWhenItTakesAWrite(t *testing.T) {
 	t.Parallel()
 	s := testdb.PrivateMariaDB(t)
 	db := s.DB(t)

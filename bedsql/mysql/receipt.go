@@ -35,13 +35,7 @@ func spreadReceipt(unitID string) string {
 // decides, which nobody else has.
 func isReceiptDuplicate(err error, id string) bool {
 	var server *mysql.MySQLError
-	if !errors.As(err, &server) {
-		return false
-	}
-	switch server.Number {
-	case 1062, // ER_DUP_ENTRY
-		1586: // ER_DUP_ENTRY_WITH_KEY_NAME
-	default:
+	if !errors.As(err, &server) || !hasNumber(server, 1062, 1586) { // ER_DUP_ENTRY, ER_DUP_ENTRY_WITH_KEY_NAME
 		return false
 	}
 	text, english := strings.CutPrefix(server.Message, "Duplicate entry ")
@@ -77,12 +71,5 @@ func cutLast(s, sep string) (before, after string, found bool) {
 // receipt: see receiptGuard.
 func isReceiptBusy(err error) bool {
 	var server *mysql.MySQLError
-	if !errors.As(err, &server) || !strings.HasPrefix(server.Message, receiptWait) {
-		return false
-	}
-	switch server.Number {
-	case 1205, 1213, 1020:
-		return true
-	}
-	return false
+	return errors.As(err, &server) && strings.HasPrefix(server.Message, receiptWait) && hasNumber(server, 1205, 1213, 1020)
 }

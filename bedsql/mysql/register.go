@@ -16,11 +16,11 @@ func Register(name string, cfg bedsql.Config) error {
 
 // NewConnector wraps target for [database/sql.OpenDB]: one of [Target] or
 // [TargetOf], or one with a Connector of go-sql-driver/mysql and a DataSource.
-// What such a connector's configuration says of time zone, SQL mode and the like
-// cannot be read from it: the job compares it where target has Settings.
+// What such a connector's configuration says of database, time zone, SQL mode and
+// the like cannot be read from it: the job compares it where target has Settings.
 func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
 	if target.Dialect == nil {
-		target.Dialect = newDialect()
+		target.Dialect = newDialect(nil)
 	}
 	return bedsql.NewConnector(target, cfg)
 }

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/bedsql/bed/internal/sqltext"
@@ -17,10 +18,10 @@ type write struct {
 	// table is what an INSERT or REPLACE writes into, schema first if it is
 	// named.
 	table []string
-	// columns are those that an INSERT or REPLACE names, in lower case; all is
-	// set when it names none and so gives each a value.
-	columns []string
-	all     bool
+	// rest has the columns that an INSERT or REPLACE names; all is set when it names
+	// none and so gives each a value.
+	rest []sqltext.Token
+	all  bool
 	// auto is whether the table has an AUTO_INCREMENT column, once it was asked for.
 	auto bool
 	// updates is whether an INSERT has ON DUPLICATE KEY UPDATE.
@@ -163,50 +164,21 @@ func (w *write) readInsert(t []sqltext.Token) bool {
 		for i < len(t) && t[i].Text != ")" {
 			i++
 		}
-		i++
+		if i++; i >= len(t) {
+			return false
+		}
 	}
-	w.all = true
-	switch {
-	case i+1 < len(t) && t[i].Text == "(" && t[i+1].Text == ")":
-		w.all = false // INSERT INTO t () VALUES ()
-	case i+1 < len(t) && t[i].Text == "(" && t[i+1].IsName() && !t[i+1].Is("SELECT") && !t[i+1].Is("WITH") && !t[i+1].Is("VALUES"):
-		w.all = false
-		w.readColumns(t[i+1:], ")")
-	case i < len(t) && t[i].Is("SET"):
-		w.all = false
-		w.readColumns(t[i+1:], "")
+	w.rest = t[i:]
+	w.all = !w.rest[0].Is("SET") && (w.rest[0].Text != "(" || len(w.rest) == 1 || w.rest[1].Is("SELECT") || w.rest[1].Is("WITH") || w.rest[1].Is("VALUES"))
+	if !w.all && w.rest[0].Text == "(" {
+		w.rest = w.rest[:slices.IndexFunc(w.rest, func(t sqltext.Token) bool { return t.Text == ")" })+1]
 	}
 	return true
 }
 
-// readColumns reads the names before a "," or end, or those that are assigned
-// to when end is empty.
-func (w *write) readColumns(t []sqltext.Token, end string) {
-	depth, fresh, name := 0, true, ""
-	for i, tok := range t {
-		switch {
-		case depth == 0 && end != "" && tok.Text == end && tok.Kind == sqltext.Mark:
-			w.columns = append(w.columns, name)
-			return
-		case tok.Kind == sqltext.Mark && tok.Text == "(":
-			depth++
-		case tok.Kind == sqltext.Mark && tok.Text == ")":
-			depth--
-		case depth == 0 && tok.Kind == sqltext.Mark && tok.Text == ",":
-			if end != "" {
-				w.columns = append(w.columns, name)
-			}
-			fresh, name = true, ""
-		case fresh && tok.Kind == sqltext.String:
-			w.all = true // a name between double quotes, or nothing we know
-		case fresh && tok.IsName():
-			name = strings.ToLower(tok.Name())
-			if i+1 == len(t) || t[i+1].Text != "." {
-				fresh = false
-				if end == "" {
-					w.columns = append(w.columns, name)
-				}
-			}
-		}
-	}
+// names reports whether a column may be one of those that are given a value.
+func (w *write) names(column string) bool {
+	return slices.ContainsFunc(w.rest, func(t sqltext.Token) bool {
+		return (t.IsName() || t.Kind == sqltext.String) && strings.EqualFold(t.Name(), column)
+	})
 }

@@ -3,74 +3,13 @@ package mysql
 import (
 	"context"
 	"database/sql/driver"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/listener/delivery"
 )
-
-// greet implements Dialect.Greet in one round trip, two where the server's
-// defaults (a GLOBAL setting, init_connect) leave open what a session did:
-// without autocommit a write waits for a COMMIT that nobody sends, and after a
-// chaining COMMIT the next one does.
-func (c *compounds) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, error) {
-	settings, err := variables(ctx, conn)
-	if err != nil || len(settings) == 0 {
-		return delivery.Facts{}, err
-	}
-	c.learn(settings["version"])
-	var facts delivery.Facts
-	var set, was []string
-	if !isOn(settings["autocommit"]) {
-		set, was = append(set, "autocommit = 1"), append(was, "autocommit=0")
-	}
-	if completion := settings["completion_type"]; completion != "NO_CHAIN" && completion != "0" {
-		set, was = append(set, "completion_type = 0"), append(was, "completion_type="+completion)
-	}
-	if len(set) > 0 {
-		if _, _, err := attempt.Exec(ctx, conn, "SET "+strings.Join(set, ", "), nil); err != nil {
-			return delivery.Facts{}, err
-		}
-		facts.Corrected = strings.Join(was, ", ")
-	}
-	for mode := range strings.SplitSeq(settings["sql_mode"], ",") {
-		switch mode {
-		case "NO_BACKSLASH_ESCAPES":
-			facts.Quoting |= delivery.BackslashIsPlain
-		case "ANSI_QUOTES":
-			facts.Quoting |= delivery.QuotesAreNames
-		}
-	}
-	return facts, nil
-}
-
-// variables reads what greet asks for. Its text holds no COMMIT, for those who
-// look for one in what is sent (a proxy, a test).
-func variables(ctx context.Context, conn driver.Conn) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	rows, err := attempt.Ask(ctx, conn, "SHOW SESSION VARIABLES WHERE Variable_name IN ('version', 'completion_type', 'sql_mode') OR Variable_name LIKE 'autoco%it'")
-	if err != nil {
-		return nil, err
-	}
-	settings := make(map[string]string, 4)
-	for _, row := range rows {
-		if len(row) != 2 {
-			break
-		}
-		settings[text(row[0])] = text(row[1])
-	}
-	if len(settings) != 4 && len(settings) != 0 { // none: a stand-in, not a server
-		return nil, fmt.Errorf("bed: the server answered %d of 4 settings of the session", len(settings))
-	}
-	return settings, nil
-}
-
-func isOn(v string) bool { return v == "1" || strings.EqualFold(v, "ON") }
 
 // learn notes whether the server runs compounds. Behind a proxy the next session
 // may be another server's: one without compounds says so, see notRun.
@@ -113,12 +52,7 @@ func (c *compounds) idIsKnown(ctx context.Context, conn driver.Conn, w *write) b
 	case w.all || w.updates:
 		return false
 	}
-	for _, column := range w.columns {
-		if slices.Contains(t.auto, column) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(t.auto, w.names)
 }
 
 // tableIDs asks for the AUTO_INCREMENT column of a table; of a view nothing is
@@ -134,7 +68,7 @@ func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []stri
 	}
 	quoted := make([]string, len(table))
 	for i, name := range table {
-		quoted[i] = "`" + strings.ReplaceAll(name, "`", "``") + "`"
+		quoted[i] = quoteName(name)
 	}
 	row, err := queryRow(ctx, conn, "SHOW CREATE TABLE "+strings.Join(quoted, "."))
 	if err != nil && !classify(err).Answered() {
@@ -142,7 +76,7 @@ func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []stri
 	}
 	t = tableIDs{asked: time.Now()}
 	if err == nil && len(row) == 2 { // a view gives four columns
-		t.auto, t.known = autoColumns(text(row[1]))
+		t.auto, t.known = autoColumns(attempt.Text(row[1]))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,14 +4,14 @@ import (
 	_ "embed" // the list of neutral parameters
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"reflect"
 	"slices"
-	"sort"
 	"strings"
 
-	"github.com/bedsql/bed/bedsql/internal/dsnsettings"
-	"github.com/bedsql/bed/bedsql/internal/localzone"
+	"github.com/bedsql/bed/bedsql/internal/dialects"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
@@ -19,50 +19,55 @@ import (
 //go:embed neutral.txt
 var neutralList string
 
-var neutral = dsnsettings.ReadNeutral(neutralList)
+var neutral = dialects.ReadNeutral(neutralList)
 
-// params gives what a configuration says besides address and account, as the
-// driver writes it: without the driver's defaults.
+// params gives what a configuration says besides address and account, without the
+// driver's defaults.
 func params(cfg *mysql.Config) map[string]string {
 	bare := cfg.Clone()
-	bare.User, bare.Passwd, bare.Net, bare.Addr, bare.DBName = "", "", "", "", ""
-	return rawParams(bare.FormatDSN())
+	bare.User, bare.Passwd, bare.Net, bare.Addr, bare.DBName, bare.Params = "", "", "", "", "", nil
+	_, query, _ := strings.Cut(bare.FormatDSN(), "?")
+	own, _ := url.ParseQuery(query) // it is well-formed
+	all := map[string]string{}
+	maps.Copy(all, cfg.Params)
+	for key := range own {
+		all[key] = own.Get(key)
+	}
+	return all
 }
 
-// settings writes all parameters but the neutral ones, with one spelling for
-// values that mean the same where that is known.
-func settings(cfg *mysql.Config) string {
-	var list []dsnsettings.Setting
-	add := func(key, value string) { list = append(list, dsnsettings.Setting{Key: key, Value: value}) }
-	for key, value := range params(cfg) {
-		name := variableName(key)
-		_, variable := cfg.Params[key]
-		switch {
-		case neutral.Has(name):
-		case !variable && key == "loc":
-			if zone := localzone.Name(cfg.Loc); zone != "UTC" {
-				add(key, zone)
+// settings writes all parameters but the neutral ones, as they stand in the DSN.
+func settings(cfg *mysql.Config, receiptSchema string) string {
+	all := map[string]string{}
+	given := params(cfg)
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		name, value := key, given[key]
+		if _, variable := cfg.Params[key]; variable {
+			name = variableName(key)
+		} else if key == "loc" {
+			if value = dialects.ZoneName(cfg.Loc); value == "UTC" {
+				continue
 			}
-		case !variable:
-			add(key, value)
-		case slices.Contains(valueVariables, name):
-			add(name, variableValue(name, value))
-		default:
-			add(name, strings.TrimSpace(value))
+		}
+		if !neutral.Has(name) {
+			all[name] = value
 		}
 	}
-	return dsnsettings.Format(list)
+	if receiptSchema != "" {
+		all[strings.ToLower(attempt.SchemaParam)] = receiptSchema
+	}
+	var list []dialects.Setting
+	for name, value := range all {
+		list = append(list, dialects.Setting{Key: name, Value: value})
+	}
+	return dialects.Format(list)
 }
 
 // with is the target of cfg in a session with other settings. The rest, and the
 // dialling side's own business, stays as it is.
-func with(cfg *mysql.Config, name, text string) (delivery.Target, error) {
+func with(cfg *mysql.Config, name string, list []dialects.Setting) (delivery.Target, error) {
 	if f := reflect.ValueOf(cfg).Elem().FieldByName("beforeConnect"); f.IsValid() && !f.IsNil() {
 		return delivery.Target{}, errors.New("its connector has a BeforeConnect function, which cannot be copied")
-	}
-	list, err := dsnsettings.Parse(text)
-	if err != nil {
-		return delivery.Target{}, err
 	}
 	var query []string
 	for key, value := range params(cfg) {
@@ -71,36 +76,25 @@ func with(cfg *mysql.Config, name, text string) (delivery.Target, error) {
 		}
 	}
 	for _, s := range list {
-		value := sessionValue(s.Key, s.Value)
+		value := s.Value
 		if s.Key != "charset" && s.Key != "collation" { // which the driver takes as they stand
 			value = url.QueryEscape(value)
 		}
 		query = append(query, s.Key+"="+value)
 	}
-	sort.Strings(query)
-	to, err := parseDSN("/?" + strings.Join(query, "&"))
+	slices.Sort(query)
+	to, own, err := readDSN("/?" + strings.Join(query, "&"))
 	if err != nil {
 		return delivery.Target{}, fmt.Errorf("they cannot be applied: %w", err)
 	}
+	own.DataSource = name
 	to.User, to.Passwd, to.Net, to.Addr, to.DBName = cfg.User, cfg.Passwd, cfg.Net, cfg.Addr, cfg.DBName
 	to.TLS, to.Logger, to.DialFunc = cfg.TLS, cfg.Logger, cfg.DialFunc
-	t, err := target(to, "", name)
-	switch {
-	case err != nil:
-	case t.AutocommitOff:
+	t, err := target(to, own)
+	if err == nil && t.AutocommitOff {
 		err = errors.New("they turn autocommit off")
-	case t.Settings != text:
-		err = errors.New("they name a parameter that is no setting, or one that cannot be applied")
 	}
 	return t, err
-}
-
-// sessionValue writes what variableValue gave in the form that SET takes.
-func sessionValue(name, value string) string {
-	if (name != "time_zone" && name != "sql_mode") || strings.ContainsAny(value, "@('") || strings.EqualFold(value, "DEFAULT") {
-		return value
-	}
-	return "'" + value + "'"
 }
 
 // variableName strips what may stand before a session variable in SET.
@@ -112,38 +106,20 @@ func variableName(key string) string {
 	return strings.Trim(name, "`")
 }
 
-// variableValue strips the quotes and gives one spelling to values that the
-// server takes for the same.
-func variableValue(name, value string) string {
-	value = strings.TrimSpace(value)
-	quoted := false
-	if n := len(value); n >= 2 && value[0] == value[n-1] && (value[0] == '\'' || value[0] == '"') {
-		value, quoted = value[1:n-1], true
-	}
-	switch {
-	case name == "sql_mode" && (quoted || !strings.ContainsAny(value, "(@")):
-		modes := strings.Split(strings.ToUpper(value), ",")
-		for i := range modes {
-			modes[i] = strings.TrimSpace(modes[i])
-		}
-		sort.Strings(modes)
-		return strings.Join(slices.Compact(modes), ",")
-	case strings.EqualFold(value, "true"), strings.EqualFold(value, "on"):
-		return "1"
-	case strings.EqualFold(value, "false"), strings.EqualFold(value, "off"):
-		return "0"
-	case name == "time_zone" && strings.EqualFold(value, "SYSTEM"):
-		return "SYSTEM"
-	}
-	return value
-}
-
 // autocommitOff reports whether the DSN turns autocommit off.
 func autocommitOff(cfg *mysql.Config) bool {
 	for key, value := range cfg.Params {
-		if variableName(key) == "autocommit" && variableValue("autocommit", value) == "0" {
+		if variableName(key) == "autocommit" && isOff(value) {
 			return true
 		}
+	}
+	return false
+}
+
+func isOff(value string) bool {
+	switch strings.ToUpper(strings.Trim(value, " \t\n'\"")) {
+	case "0", "OFF", "FALSE":
+		return true
 	}
 	return false
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -13,12 +12,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// numUnknownSystemVariable is the answer of a server that does not know the
-// variable asked for.
-const numUnknownSystemVariable = 1193
-
-// numParseError is the answer of a server that has no such statement.
-const numParseError = 1064
+const (
+	numParseError            = 1064 // ER_PARSE_ERROR
+	numUnknownSystemVariable = 1193 // ER_UNKNOWN_SYSTEM_VARIABLE
+)
 
 // probeTimeout bounds a question that the server can answer at once.
 const probeTimeout = 5 * time.Second
@@ -38,13 +35,11 @@ func transactionLost(ctx context.Context, conn driver.Conn, err error) bool {
 		return false
 	}
 	// MariaDB can be asked.
-	switch open, known := openTransaction(ctx, conn); {
-	case known:
+	if open, err := txIsOpen(ctx, conn); !isUnknownVariable(err) {
 		return !open
-	default:
-		// MySQL undoes only the statement, except for what ends a transaction.
-		return server.Number == 1180 || server.Number == 1181
 	}
+	// MySQL undoes only the statement, except for what ends a transaction.
+	return hasNumber(server, 1180, 1181)
 }
 
 // whole says whether an error takes the whole transaction with it.
@@ -67,7 +62,8 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 		3101: // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
 		return always
 	case 1205: // ER_LOCK_WAIT_TIMEOUT: the statement alone, unless configured otherwise
-		if sysvarIs(ctx, conn, "innodb_rollback_on_timeout", "1") {
+		// If that cannot be read, nothing more is written into the session.
+		if on, err := sysvar(ctx, conn, "innodb_rollback_on_timeout"); on == "1" || err != nil && !isUnknownVariable(err) {
 			return always
 		}
 		return never
@@ -86,25 +82,15 @@ func takes(ctx context.Context, conn driver.Conn, server *mysql.MySQLError) whol
 	return sometimes
 }
 
-// openTransaction asks MariaDB whether a transaction is open. An answer that
-// cannot be read counts as none: nothing more is written into the session then.
-// known is false for a server that cannot be asked.
-func openTransaction(ctx context.Context, conn driver.Conn) (open, known bool) {
-	open, err := askInTransaction(ctx, conn)
-	return open, !isUnknownVariable(err)
-}
-
-func askInTransaction(ctx context.Context, conn driver.Conn) (open bool, err error) {
-	// The caller's context may be what ended the statement.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
-	defer cancel()
+// txIsOpen asks MariaDB whether a transaction is open. An answer that cannot
+// be read counts as none: nothing more is written into the session then.
+func txIsOpen(ctx context.Context, conn driver.Conn) (open bool, err error) {
 	value, err := sysvar(ctx, conn, "in_transaction")
-	return err == nil && value == "1", err
+	return value == "1", err
 }
 
 func isUnknownVariable(err error) bool {
-	var server *mysql.MySQLError
-	return errors.As(err, &server) && server.Number == numUnknownSystemVariable
+	return hasNumber(err, numUnknownSystemVariable)
 }
 
 // afterImplicitCommit says whether a statement that commits implicitly did so
@@ -112,7 +98,7 @@ func isUnknownVariable(err error) bool {
 // errors from reading the text, and of those about a transaction's
 // characteristics.
 func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) delivery.TxState {
-	open, qerr := askInTransaction(ctx, conn)
+	open, qerr := txIsOpen(ctx, conn)
 	if open {
 		return delivery.StillOpen
 	}
@@ -121,8 +107,8 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) deliv
 		return delivery.InDoubt
 	}
 	if qerr != nil {
-		switch server.Number {
-		case 1047, // ER_UNKNOWN_COM_ERROR: Galera, the node is not ready
+		if hasNumber(server,
+			1047, // ER_UNKNOWN_COM_ERROR: Galera, the node is not ready
 			1064, // ER_PARSE_ERROR
 			1065, // ER_EMPTY_QUERY
 			1115, // ER_UNKNOWN_CHARACTER_SET
@@ -134,7 +120,8 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) deliv
 			1426, // ER_TOO_BIG_PRECISION
 			1427, // ER_M_BIGGER_THAN_D
 			1568, // ER_CANT_CHANGE_TX_CHARACTERISTICS
-			1792: // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+			1792, // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+		) {
 			return delivery.StillOpen
 		}
 		if !isUnknownVariable(qerr) {
@@ -142,58 +129,22 @@ func afterImplicitCommit(ctx context.Context, conn driver.Conn, err error) deliv
 		}
 	}
 	// The implicit COMMIT may be what failed (Galera's certification).
-	switch server.Number {
-	case 1020, 1180, 1181, 1317, 1969:
-		return delivery.InDoubt
-	}
-	if takes(ctx, conn, server) == always {
+	if hasNumber(server, 1020, 1180, 1181, 1317, 1969) || takes(ctx, conn, server) == always {
 		return delivery.InDoubt
 	}
 	return delivery.Committed
-}
-
-// sysvarIs reports whether a session variable has the given value; false if the
-// server does not know it, true if it cannot be read: the safe assumption,
-// because nothing more is written into the session then.
-func sysvarIs(ctx context.Context, conn driver.Conn, name, want string) bool {
-	// The caller's context may be what ended the statement.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
-	defer cancel()
-	got, err := sysvar(ctx, conn, name)
-	if isUnknownVariable(err) {
-		return false
-	}
-	return err != nil || got == want
 }
 
 // sysvar asks for a system variable by VALUES, which leaves everything that the
 // session says of the application's last statement: a SELECT would change
 // FOUND_ROWS(). MySQL, and MariaDB before 10.3, have no such VALUES.
 func sysvar(ctx context.Context, conn driver.Conn, name string) (string, error) {
-	queryer, ok := attempt.Bare(conn).(driver.QueryerContext)
-	if !ok {
-		return "", errors.New("the connection takes no queries")
-	}
-	value, err := firstValue(ctx, queryer, "VALUES (@@"+name+")")
-	var server *mysql.MySQLError
-	if errors.As(err, &server) && server.Number == numParseError {
-		return firstValue(ctx, queryer, "SELECT @@"+name)
+	// The caller's context may be what ended the statement.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	value, err := attempt.Setting(ctx, conn, "VALUES (@@"+name+")")
+	if hasNumber(err, numParseError) {
+		return attempt.Setting(ctx, conn, "SELECT @@"+name)
 	}
 	return value, err
-}
-
-func firstValue(ctx context.Context, queryer driver.QueryerContext, query string) (string, error) {
-	rows, err := queryer.QueryContext(ctx, query, nil)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = rows.Close() }()
-	dest := make([]driver.Value, 1)
-	if err := rows.Next(dest); err != nil {
-		return "", err
-	}
-	if text, ok := dest[0].([]byte); ok {
-		return string(text), nil
-	}
-	return fmt.Sprint(dest[0]), nil
 }

@@ -18,7 +18,7 @@ func lost(t *testing.T, c *sql.Conn, cause error) (lost bool) {
 		t.Fatal("there was no error")
 	}
 	if err := c.Raw(func(dc any) error {
-		lost = newDialect().TransactionLost(context.Background(), dc.(driver.Conn), cause)
+		lost = newDialect(nil).TransactionLost(context.Background(), dc.(driver.Conn), cause)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestLockTimeoutTakesTheTransactionWhenConfigured(t *testing.T) {
 	if got := lost(t, c, timeout); got != configured {
 		t.Errorf("lost is %v, the server is configured %v", got, configured)
 	}
-	if !newDialect().TransactionLost(context.Background(), nil, timeout) {
+	if !newDialect(nil).TransactionLost(context.Background(), mute{}, timeout) {
 		t.Error("a session that cannot be asked is taken for a safe one")
 	}
 }
@@ -113,7 +113,7 @@ func TestSnapshotConflictOfMariaDB(t *testing.T) {
 	}
 }
 
-func TestWhatFailedBeforeItsImplicitCommitLeftTheTransactionOpen(t *testing.T) {
+func TestFailureBeforeImplicitCommitKeepsTransactionOpen(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t).Open(t)
 	must(t, db, schema)
@@ -132,7 +132,7 @@ func TestWhatFailedBeforeItsImplicitCommitLeftTheTransactionOpen(t *testing.T) {
 		}
 		var open bool
 		if err := c.Raw(func(dc any) error {
-			open = newDialect().AfterImplicitCommit(context.Background(), dc.(driver.Conn), err) == delivery.StillOpen
+			open = newDialect(nil).AfterImplicitCommit(context.Background(), dc.(driver.Conn), err) == delivery.StillOpen
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -148,17 +148,19 @@ func TestWhatFailedBeforeItsImplicitCommitLeftTheTransactionOpen(t *testing.T) {
 // mute is a connection that cannot be asked.
 type mute struct{ driver.Conn }
 
-func TestWhatCannotBeAskedAfterAnImplicitCommitIsInDoubt(t *testing.T) {
+func (mute) Prepare(string) (driver.Stmt, error) { return nil, errors.New("it takes no queries") }
+
+func TestUnknownImplicitCommitIsInDoubt(t *testing.T) {
 	t.Parallel()
 	for number, want := range map[uint16]delivery.TxState{1105: delivery.InDoubt, 1050: delivery.InDoubt, 1064: delivery.StillOpen, 1213: delivery.InDoubt} {
-		if got := newDialect().AfterImplicitCommit(context.Background(), mute{}, &mysql.MySQLError{Number: number}); got != want {
+		if got := newDialect(nil).AfterImplicitCommit(context.Background(), mute{}, &mysql.MySQLError{Number: number}); got != want {
 			t.Errorf("after %d the state is %v, want %v", number, got, want)
 		}
 	}
 }
 
 // An error that no list names may have ended the transaction: the session says.
-func TestAnErrorThatIsNotListedIsAskedAbout(t *testing.T) {
+func TestUnlistedErrorIsAskedAbout(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t).Open(t)
 	must(t, db, schema)
@@ -176,7 +178,7 @@ func TestAnErrorThatIsNotListedIsAskedAbout(t *testing.T) {
 			t.Errorf("after %d the open transaction is said to be lost", number)
 		}
 		must(t, c, "ROLLBACK")
-		if !newDialect().TransactionLost(context.Background(), mute{}, err) {
+		if !newDialect(nil).TransactionLost(context.Background(), mute{}, err) {
 			t.Errorf("after %d a session that cannot be asked is taken for a safe one", number)
 		}
 	}

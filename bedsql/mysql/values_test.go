@@ -63,7 +63,7 @@ func TestUndialledConnectionChecksValuesAsTheDriverDoes(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		gotErr := newDialect().CheckNamedValue(&got)
+		gotErr := newDialect(nil).CheckNamedValue(&got)
 		if (gotErr == nil) != (wantErr == nil) || gotErr != nil && gotErr.Error() != wantErr.Error() {
 			t.Errorf("%T: error %v, the driver says %v", v, gotErr, wantErr)
 			continue

@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,11 +30,16 @@ func idle(conn driver.Conn) bool {
 	return std != nil && !std.Conn().IsClosed() && std.Conn().PgConn().TxStatus() == txIdle
 }
 
-// atomic implements Dialect.Atomic: the server takes everything up to one Sync
-// (in the simple protocol, everything in one text) for one transaction, and one
-// failure skips the rest of it. The rows of a RETURNING are dropped. pgx's
-// tracers see the calls only in the simple protocol, where they are one of pgx's
-// batches.
+// interrupt implements Dialect.Interrupt as pgx's own contexts do.
+func interrupt(conn driver.Conn) {
+	if std := stdlibConn(conn); std != nil {
+		_ = std.Conn().PgConn().Conn().SetDeadline(time.Unix(1, 0))
+	}
+}
+
+// atomic implements Dialect.Atomic: the server takes everything up to one Sync for
+// one transaction, and one failure skips the rest of it. The rows of a RETURNING
+// are dropped. pgx's tracers do not see the calls.
 func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
 	s, ok := openSession(conn, calls)
 	if !ok || len(calls) == 0 {
@@ -97,6 +102,9 @@ func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
 		return nil, false
 	}
 	s := sessionOf(std.Conn())
+	if s.mode == pgx.QueryExecModeSimpleProtocol {
+		return nil, false // it has no pipelines
+	}
 	if _, ok := attempt.Bare(conn).(*pooled); ok {
 		s.unnamed = true
 	}
@@ -108,11 +116,8 @@ func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
 		if size += len(call.SQL); size > maxPipelineText || special(call.Args) {
 			return nil, false
 		}
-		if s.mode == pgx.QueryExecModeSimpleProtocol && !standsAlone(quotingOf(std.Conn().PgConn()), call.SQL) {
-			return nil, false
-		}
-		if call.Prepared && len(call.Args) > 0 && (s.mode == pgx.QueryExecModeSimpleProtocol || s.mode == pgx.QueryExecModeExec) {
-			return nil, false // these guess the types that a prepared statement asks the server for
+		if call.Prepared && len(call.Args) > 0 && s.mode == pgx.QueryExecModeExec {
+			return nil, false // it guesses the types that a prepared statement asks the server for
 		}
 	}
 	return s, true
@@ -130,64 +135,20 @@ func special(args []driver.NamedValue) bool {
 	return false
 }
 
-// standsAlone reports whether a text is one DML with nothing left open at its
-// end, so that it can be joined with others in one text.
-func standsAlone(quoting delivery.Quoting, text string) bool {
-	q := sqltext.Quoting(quoting)
-	return attempt.IsReceipt(text) || sqltext.ClassifyAs(sqltext.Postgres, q, text).Kind == sqltext.DML &&
-		sqltext.ClassifyAs(sqltext.Postgres, q, text+"\n;SELECT 1").Kind == sqltext.Multi
-}
-
 // quoting implements Dialect.Quoting: the server tells of each change.
 func quoting(conn driver.Conn) delivery.Quoting {
-	if std := stdlibConn(conn); std != nil {
-		return quotingOf(std.Conn().PgConn())
-	}
-	return 0
-}
-
-func quotingOf(pg *pgconn.PgConn) delivery.Quoting {
-	if pg.ParameterStatus("standard_conforming_strings") == "off" {
+	if std := stdlibConn(conn); std != nil && std.Conn().PgConn().ParameterStatus("standard_conforming_strings") == "off" {
 		return delivery.BackslashEscapes
 	}
 	return 0
 }
 
-// run sends calls at once and reads all answers. failed is the index of the call
+// run sends calls as one pipeline and reads all answers. failed is the index of the call
 // that err answers, or their number if err answers none of them.
 func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, len(calls), notSent(err)
 	}
-	if s.mode == pgx.QueryExecModeSimpleProtocol {
-		return s.runSimple(ctx, calls)
-	}
-	return s.runExtended(ctx, calls)
-}
-
-// runSimple sends calls as one text.
-func (s *session) runSimple(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
-	var b pgx.Batch
-	for _, call := range calls {
-		b.Queue(call.SQL, values(call.Args)...)
-	}
-	br := s.conn.SendBatch(ctx, &b)
-	tags = make([]pgconn.CommandTag, len(calls))
-	for i := range calls {
-		if tags[i], err = br.Exec(); err != nil {
-			_ = br.Close()
-			return nil, i, s.answered(err, false)
-		}
-	}
-	// A deferred constraint, the implicit COMMIT.
-	if err := br.Close(); err != nil {
-		return nil, len(calls), s.answered(err, true)
-	}
-	return tags, 0, nil
-}
-
-// runExtended sends calls as one pipeline.
-func (s *session) runExtended(ctx context.Context, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
 	queries, err := s.encode(ctx, calls)
 	if err != nil {
 		s.forget(calls, err)
@@ -206,7 +167,7 @@ func (s *session) runExtended(ctx context.Context, calls []delivery.Call) (tags 
 	}
 	if err != nil {
 		s.forget(calls, err)
-		return nil, failed, s.answered(err, failed == len(calls))
+		return nil, failed, answered(err, failed == len(calls))
 	}
 	return tags, 0, nil
 }
@@ -247,15 +208,10 @@ var errUnexpected = errors.New("bed: the server's answers to a pipeline are out 
 // open, unless it is the server's answer. pgx would call some of those errors
 // safe to retry. atEnd says that all calls had been answered: what then ends the
 // session may come before the commit or after it.
-func (s *session) answered(err error, atEnd bool) error {
+func answered(err error, atEnd bool) error {
 	var server *pgconn.PgError
-	switch {
-	case errors.As(err, &server):
-		if !atEnd || !endsSession(server) {
-			return err
-		}
-	case s.mode == pgx.QueryExecModeSimpleProtocol && !s.closed():
-		return err // the arguments could not be written into the text
+	if errors.As(err, &server) && (!atEnd || !endsSession(server)) {
+		return err
 	}
 	return attempt.Certain(err, delivery.Unknown)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
+var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec}
 
 // eachMode runs f in parallel for every way in which pgx sends statements, in
 // schemas of one database.

@@ -72,7 +72,7 @@ func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES ($1, $2) RETURNING id"
 	const mode = "default_query_exec_mode="
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: name, DB: testdb.Postgres, WithParam: withParam, Dialect: dialect, Target: Target, NewConnector: NewConnector, Split: splitDataSource, Neutral: neutral,
+		Name: name, DB: testdb.Postgres, WithParam: withParam, Dialect: dialect, Target: Target, NewConnector: NewConnector, Neutral: neutral,
 		Code: func(code string) delivery.Class {
 			code, severity, _ := strings.Cut(code, " ")
 			if len(code) == 2 { // a class of SQLSTATEs
@@ -82,7 +82,7 @@ func TestDialect(t *testing.T) {
 		},
 		BadConn: delivery.Unknown,
 		Schema:  []string{schema},
-		Misfits: []delivery.Call{
+		Misfits: []dialecttest.Call{
 			dialecttest.Misfit(insert, 1), dialecttest.Misfit(insert, 1, 2, 3), dialecttest.Misfit(insert, 1, "x"),
 			dialecttest.Misfit(insert, 1, struct{ A chan int }{}), dialecttest.Misfit(insert, 1, int64(1<<40)),
 			dialecttest.Misfit("INSERT INTO t (id, n) VALUES (@id, @n)", pgx.StrictNamedArgs{"id": 1}),
@@ -91,7 +91,6 @@ func TestDialect(t *testing.T) {
 		Unreachable: []string{"postgres://u@CLOSED/x", "host=/nowhere user=u", "postgres://u@nohost.invalid/x"},
 		BadDSN:      "no equals sign",
 		Server:      sessions,
-		Stored:      dialecttest.Stored{Params: []string{"TimeZone=Asia/Tokyo"}, Blob: "BYTEA", Double: "DOUBLE PRECISION", Time: "TIMESTAMPTZ"},
 		Values: dialecttest.Values{
 			Modes:   []string{mode + "cache_statement", mode + "exec", mode + "simple_protocol"},
 			Setup:   []string{"CREATE TYPE mood AS ENUM ('happy', 'sad')"},

@@ -1,22 +1,20 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 )
-
-// dataSourceParam names the data source in a DSN. The driver never sees it.
-const dataSourceParam = "bedDataSource"
 
 // registeredPrefix begins the DSNs that stdlib.RegisterConnConfig hands out.
 const registeredPrefix = "registeredConnConfig"
@@ -35,52 +33,64 @@ const registeredPrefix = "registeredConnConfig"
 // with the name of a registered configuration. Errors say what is wrong without repeating the DSN,
 // which may hold a password.
 func Target(dsn string) (delivery.Target, error) {
-	cfg, connector, name, err := readDSN(dsn)
+	cfg, own, connector, err := readDSN(dsn)
 	if err != nil {
 		return delivery.Target{}, err
 	}
-	cfg, schema, named := takeReceiptSchema(cfg)
-	switch {
-	case !named:
-		return target(cfg, connector, name, "", nil), nil
-	case schema == "":
-		return delivery.Target{}, errors.New("postgres: " + attempt.SchemaParam + " in the DSN is empty: name the schema for receipts or leave the parameter out")
-	case cfg.DefaultQueryExecMode == 0:
-		return delivery.Target{}, errors.New("postgres: " + attempt.SchemaParam + " cannot be used with a registered configuration: use TargetOf")
+	if connector != nil {
+		return describe(cfg, connector, own), nil
 	}
-	t := target(cfg, stdlib.GetConnector(*cfg), name, schema, nil)
+	t := target(cfg, own, stdlib.OptionBeforeConnect(func(_ context.Context, c *pgx.ConnConfig) error {
+		// A file of passwords may have been changed.
+		if now, err := pgx.ParseConfig(dsn); err == nil {
+			c.Password = now.Password
+		}
+		return nil
+	}))
 	return t, attempt.CheckReceiptSchema(&t)
 }
 
-// readDSN gives what a DSN leads to, and the name in its bedDataSource.
-func readDSN(dsn string) (cfg *pgx.ConnConfig, connector driver.Connector, name string, err error) {
-	name, bare, err := splitDataSource(dsn)
-	if err != nil {
-		return nil, nil, "", err
+// readDSN gives what a DSN leads to, and a connector if it has the name of a
+// registered configuration.
+func readDSN(dsn string) (cfg *pgx.ConnConfig, own dialects.Own, connector driver.Connector, err error) {
+	if strings.HasPrefix(dsn, registeredPrefix) {
+		return readRegistered(dsn)
 	}
-	if connector, err = openConnector(bare); err != nil {
-		return nil, nil, "", err
+	if cfg, err = pgx.ParseConfig(dsn); err != nil {
+		return nil, own, nil, dsnError(err)
 	}
-	if strings.HasPrefix(bare, registeredPrefix) {
-		registered, err := registeredConfig(connector)
-		if err != nil {
-			return nil, nil, "", err
+	cfg.RuntimeParams, own, err = dialects.TakeOwn(name, cfg.RuntimeParams)
+	return cfg, own, nil, err
+}
+
+// readRegistered reads "registeredConnConfig0 bedDataSource=name", or with a
+// question mark between them.
+func readRegistered(dsn string) (cfg *pgx.ConnConfig, own dialects.Own, connector driver.Connector, err error) {
+	if i := strings.IndexAny(dsn, " ?"); i >= 0 {
+		params := dsn[i:]
+		if dsn[i] == '?' {
+			params = "postgres://" + params
 		}
-		return &pgx.ConnConfig{Config: *registered}, connector, name, nil
-	}
-	parsed, err := pgx.ParseConfig(bare)
-	if err != nil {
-		return nil, nil, "", dsnError(err)
-	}
-	// A service file may name the data source as well.
-	if service, ok := parsed.RuntimeParams[dataSourceParam]; ok {
-		delete(parsed.RuntimeParams, dataSourceParam)
-		if name == "" {
-			name = service
+		if _, own, _, err = readDSN(params); err != nil {
+			return nil, own, nil, err
 		}
-		connector = stdlib.GetConnector(*parsed)
+		dsn = dsn[:i]
 	}
-	return parsed, connector, name, nil
+	d, ok := stdlib.GetDefaultDriver().(driver.DriverContext)
+	if !ok {
+		return nil, own, nil, errors.New("postgres: this version of pgx gives no connectors")
+	}
+	if connector, err = d.OpenConnector(dsn); err != nil {
+		return nil, own, nil, err
+	}
+	registered, err := registeredConfig(connector)
+	if err != nil {
+		return nil, own, nil, err
+	}
+	if _, its, _ := dialects.TakeOwn(name, registered.RuntimeParams); own.ReceiptSchema+its.ReceiptSchema != "" {
+		return nil, own, nil, errors.New("postgres: " + attempt.SchemaParam + " cannot be used with a registered configuration: use TargetOf")
+	}
+	return &pgx.ConnConfig{Config: *registered}, own, connector, nil
 }
 
 // TargetOf is [Target] for a configuration and the options that
@@ -88,56 +98,33 @@ func readDSN(dsn string) (cfg *pgx.ConnConfig, connector driver.Connector, name 
 // from its addresses and database. bedReceiptSchema may be among its
 // RuntimeParams.
 func TargetOf(cfg *pgx.ConnConfig, dataSource string, opts ...stdlib.OptionOpenDB) delivery.Target {
-	cfg, schema, _ := takeReceiptSchema(cfg)
-	return target(cfg, stdlib.GetConnector(*cfg, opts...), dataSource, schema, opts)
+	cfg = cfg.Copy()
+	var own dialects.Own
+	cfg.RuntimeParams, own, _ = dialects.TakeOwn(name, cfg.RuntimeParams)
+	own.DataSource = cmp.Or(dataSource, own.DataSource)
+	return target(cfg, own, opts...)
 }
 
-// takeReceiptSchema takes bedReceiptSchema out of what the driver would set in
-// the session.
-func takeReceiptSchema(cfg *pgx.ConnConfig) (bare *pgx.ConnConfig, schema string, named bool) {
-	params := maps.Clone(cfg.RuntimeParams)
-	for key, value := range params {
-		if strings.EqualFold(key, attempt.SchemaParam) {
-			schema, named = strings.TrimSpace(value), true
-			delete(params, key)
-		}
-	}
-	if !named {
-		return cfg, "", false
-	}
-	if cfg.DefaultQueryExecMode != 0 { // its parser made it
-		bare = cfg.Copy()
-	} else {
-		bare = &pgx.ConnConfig{Config: cfg.Config}
-	}
-	bare.RuntimeParams = params
-	return bare, schema, true
-}
-
-func target(cfg *pgx.ConnConfig, c driver.Connector, name, schema string, opts []stdlib.OptionOpenDB) delivery.Target {
-	if name == "" {
-		name = dataSource(&cfg.Config)
-	}
-	t := delivery.Target{
-		Connector:     &connector{c},
-		Dialect:       dialect,
-		DataSource:    name,
-		Settings:      settings(&cfg.Config, cfg.DefaultQueryExecMode, schema),
-		ReceiptSchema: schema,
-		OlderSettings: olderSettings(&cfg.Config),
-	}
-	if cfg.DefaultQueryExecMode != 0 { // pgx wants a configuration that its parser made
-		t.With = func(settings string) (delivery.Target, error) { return with(cfg, name, settings, opts) }
+func target(cfg *pgx.ConnConfig, own dialects.Own, opts ...stdlib.OptionOpenDB) delivery.Target {
+	t := describe(cfg, stdlib.GetConnector(*cfg, opts...), own)
+	t.With = func(settings string) (delivery.Target, error) {
+		return dialects.Apply(settings, func(list []dialects.Setting) (delivery.Target, error) {
+			return with(cfg, t.DataSource, list, opts), nil
+		})
 	}
 	return t
 }
 
-func openConnector(bare string) (driver.Connector, error) {
-	d, ok := stdlib.GetDefaultDriver().(driver.DriverContext)
-	if !ok {
-		return nil, errors.New("postgres: this version of pgx gives no connectors")
+func describe(cfg *pgx.ConnConfig, c driver.Connector, own dialects.Own) delivery.Target {
+	list := settings(&cfg.Config, cfg.DefaultQueryExecMode, own.ReceiptSchema)
+	return delivery.Target{
+		Connector:     &connector{c, namesOf(list)},
+		Dialect:       dialect,
+		DataSource:    cmp.Or(own.DataSource, dataSource(&cfg.Config)),
+		Settings:      dialects.Format(list),
+		Account:       cfg.User,
+		ReceiptSchema: own.ReceiptSchema,
 	}
-	return d.OpenConnector(bare)
 }
 
 // registeredConfig finds the configuration behind a registered name. The registry
@@ -189,17 +176,17 @@ var parseErrors = []struct{ text, meaning string }{
 	{"failed to parse as keyword/value", "it is not of the form keyword=value keyword='value'"},
 	{"failed to read service", "the service or the service file cannot be found"},
 	{"failed to configure TLS", "the TLS settings (ssl…) cannot be used"},
-	{"invalid port", "a port is no number from 1 to 65535"},
+	{"invalid port", "a port is not a number from 1 to 65535"},
 	{"port numbers to", "there are several ports, but not one for each host"},
-	{"invalid connect_timeout", "connect_timeout is no number of seconds"},
+	{"invalid connect_timeout", "connect_timeout is not a number of seconds"},
 	{"invalid sslcertmode", "sslcertmode is none of disable, allow and require"},
 	{"unknown target_session_attrs", "target_session_attrs has an unknown value"},
 	{"protocol_version", "the protocol versions cannot be used"},
 	{"channel_binding", "channel_binding has an unknown value"},
 	{"require_auth", "require_auth has an unknown value"},
 	{"default_query_exec_mode", "default_query_exec_mode has an unknown value"},
-	{"statement_cache_capacity", "statement_cache_capacity is no number"},
-	{"description_cache_capacity", "description_cache_capacity is no number"},
+	{"statement_cache_capacity", "statement_cache_capacity is not a number"},
+	{"description_cache_capacity", "description_cache_capacity is not a number"},
 }
 
 func dsnError(err error) error {
@@ -212,13 +199,4 @@ func dsnError(err error) error {
 		}
 	}
 	return errors.New("postgres: the DSN cannot be read")
-}
-
-// lowerKeys spells the names of run-time parameters one way.
-func lowerKeys(params map[string]string) map[string]string {
-	out := make(map[string]string, len(params))
-	for _, key := range slices.Sorted(maps.Keys(params)) {
-		out[strings.ToLower(key)] = params[key]
-	}
-	return out
 }

@@ -5,9 +5,10 @@ import (
 	"database/sql/driver"
 	_ "embed" // errors.txt
 	"errors"
+	"slices"
 	"strings"
 
-	"github.com/bedsql/bed/bedsql/internal/errorcodes"
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -47,11 +48,11 @@ func classify(err error) delivery.Class {
 	if pgconn.SafeToRetry(err) {
 		return delivery.Unreachable
 	}
-	text := err.Error()
-	for _, e := range driverErrors {
-		if strings.HasPrefix(text, e.prefix) {
-			return e.class
-		}
+	switch {
+	case strings.HasPrefix(err.Error(), "failed to deallocate "):
+		return delivery.Unreachable
+	case dialects.BeginsWith(err, argumentErrors):
+		return delivery.Refused
 	}
 	// A broken connection, a timeout, the context's end: the statement may
 	// have arrived.
@@ -69,7 +70,7 @@ func classifyDial(dial *pgconn.ConnectError) delivery.Class {
 			continue
 		}
 		answered++
-		if endsDial(server) {
+		if hasCode(server, "28P01", "3D000", "42501") { // pgx tries no further host
 			return delivery.Refused
 		}
 		if ofCode(server.Code) == delivery.Refused { // nothing was sent, whoever answers
@@ -86,15 +87,6 @@ func classifyDial(dial *pgconn.ConnectError) delivery.Class {
 	}
 }
 
-// endsDial reports an answer after which pgx tries no further host.
-func endsDial(server *pgconn.PgError) bool {
-	switch server.Code {
-	case "28P01", "3D000", "42501":
-		return true
-	}
-	return false
-}
-
 func leaves(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
@@ -102,30 +94,13 @@ func leaves(err error) []error {
 	return []error{err}
 }
 
-// driverErrors are the driver's own errors that are known to come before the
-// statement is sent. They are told by the beginnings of their texts, because they
-// have no type or value of their own.
-var driverErrors = []struct {
-	prefix string
-	class  delivery.Class
-}{
-	{"failed to encode args[", delivery.Refused},
-	{"mismatched param and argument count", delivery.Refused},
-	{"unable to encode ", delivery.Refused}, // the simple protocol
-	{"expected ", delivery.Refused},         // "expected 2 arguments, got 1"
-	{"rewrite query failed: ", delivery.Refused},
-	{"unknown QueryExecMode: ", delivery.Refused},
-	{"cannot use QueryExecModeCache", delivery.Refused},
-	{"extended protocol limited to ", delivery.Refused},
-	{"insufficient arguments", delivery.Refused},
-	{"unused argument: ", delivery.Refused},
-	{"first sql argument must be > 0", delivery.Refused},
-	{"invalid arg type: ", delivery.Refused},
-	{"simple protocol queries must be run with ", delivery.Refused},
-	{"unsupported isolation: ", delivery.Refused},
-	{"sql: expected ", delivery.Refused},
-	{"sql: converting argument ", delivery.Refused},
-	{"failed to deallocate ", delivery.Unreachable},
+// argumentErrors are the beginnings of the errors that pgx (or database/sql) makes
+// of arguments that do not fit. They have no type or value of their own.
+var argumentErrors = []string{
+	"failed to encode args[", "mismatched param and argument count", "unable to encode ", "expected ",
+	"rewrite query failed: ", "unknown QueryExecMode: ", "cannot use QueryExecModeCache", "extended protocol limited to ",
+	"insufficient arguments", "unused argument: ", "first sql argument must be > 0", "invalid arg type: ",
+	"simple protocol queries must be run with ", "unsupported isolation: ", "sql: expected ", "sql: converting argument ",
 }
 
 // undecoded implements Dialect.Undecoded: pgx reads some formats only as its own
@@ -138,7 +113,7 @@ func classifyServer(server *pgconn.PgError) delivery.Class {
 	switch fatal := endsSession(server); {
 	case fatal && server.Routine == "":
 		// The server names the routine that failed. This is a pooler, which does not
-		// know what became of what it passed on ("server conn crashed?").
+		// know what happened to what it passed on ("server conn crashed?").
 		return delivery.Unknown
 	case server.Code == "08P01" && !fatal:
 		// protocol_violation as a plain ERROR: the parameters do not fit the
@@ -149,6 +124,12 @@ func classifyServer(server *pgconn.PgError) delivery.Class {
 		return delivery.Retryable
 	}
 	return ofCode(server.Code)
+}
+
+// hasCode reports whether err is the server's answer with one of these SQLSTATEs.
+func hasCode(err error, codes ...string) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && slices.Contains(codes, server.Code)
 }
 
 func ofCode(state string) delivery.Class { return codes.Class(state, state[:min(2, len(state))]) }
@@ -164,4 +145,4 @@ func endsSession(server *pgconn.PgError) bool {
 var codeList string
 
 // codes are SQLSTATEs and the first two characters of SQLSTATEs.
-var codes = errorcodes.Read(codeList)
+var codes = dialects.ReadCodes(codeList)

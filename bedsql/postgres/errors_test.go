@@ -97,7 +97,7 @@ func TestChangedPlanIsRetryable(t *testing.T) {
 
 // A connection that breaks under a simple query is met by pgx as one that was
 // closed before it, and by database/sql as driver.ErrBadConn.
-func TestABrokenConnectionIsUnknownThoughPgxCallsItSafeToRetry(t *testing.T) {
+func TestBrokenConnectionIsUnknownDespitePgxsAdvice(t *testing.T) {
 	t.Parallel()
 	target := testdb.Postgres(t)
 	direct := target.Open(t)
@@ -159,7 +159,7 @@ func TestContextThatHadEndedBeforeIsUnreachable(t *testing.T) {
 	}
 }
 
-func TestADialThatOneHostRefusesAndAnotherDoesNotAnswerIsRetryable(t *testing.T) {
+func TestPartlyRefusedMultiHostDialIsRetryable(t *testing.T) {
 	t.Parallel()
 	target := testdb.Postgres(t)
 	mixed := config(t, target)
@@ -171,7 +171,7 @@ func TestADialThatOneHostRefusesAndAnotherDoesNotAnswerIsRetryable(t *testing.T)
 
 // A pooler that ends a session in the place of a server that it has lost does not
 // know what the server has done.
-func TestAPoolersErrorThatEndsTheSessionLeavesTheOutcomeOpen(t *testing.T) {
+func TestPoolerErrorThatEndsSessionLeavesOutcomeOpen(t *testing.T) {
 	for _, e := range []pgconn.PgError{
 		{Code: "08P01", Severity: "FATAL", Message: "server conn crashed?"}, // PgBouncer 1.18
 		{Code: "08P01", Severity: "FATAL", SeverityUnlocalized: "FATAL"},

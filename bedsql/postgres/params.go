@@ -35,15 +35,10 @@ func init() {
 			return v, err
 		})
 	registerParam("net.IP",
-		func(v net.IP) (string, error) { return string(v), nil }, // 4 and 16 bytes are told apart
+		func(v net.IP) (string, error) { return string(v), nil }, // 4 and 16 bytes are distinguished
 		func(s string) (net.IP, error) { return net.IP(s), nil })
-	registerParam("net.IPNet", encodeIPNet, decodeIPNet)
-	registerParam("*net.IPNet",
-		func(v *net.IPNet) (string, error) { return encodeIPNet(*v) },
-		func(s string) (*net.IPNet, error) {
-			v, err := decodeIPNet(s)
-			return &v, err
-		})
+	registerWhole[net.IPNet]("net.IPNet")
+	registerWhole[*net.IPNet]("*net.IPNet")
 	registerParam("netip.Addr",
 		func(v netip.Addr) (string, error) { return marshalText(v) },
 		func(s string) (v netip.Addr, err error) {
@@ -69,38 +64,18 @@ func init() {
 		func(v pgx.StrictNamedArgs) (string, error) { return encodeArgs(v) },
 		func(s string) (pgx.StrictNamedArgs, error) { return decodeArgs(s) })
 	registerParam("[]any", encodeList[any], decodeList[any])
-	registerNested[bool]()
-	registerNested[string]()
-	registerNested[int]()
-	registerNested[int16]()
-	registerNested[int32]()
-	registerNested[int64]()
-	registerNested[float32]()
-	registerNested[float64]()
-	registerPointers[bool]()
-	registerPointers[string]()
-	registerPointers[int]()
-	registerPointers[int16]()
-	registerPointers[int32]()
-	registerPointers[int64]()
-	registerPointers[float32]()
-	registerPointers[float64]()
+	registerSlices[bool]()
+	registerSlices[string]()
+	registerSlices[int]()
+	registerSlices[int16]()
+	registerSlices[int32]()
+	registerSlices[int64]()
+	registerSlices[float32]()
+	registerSlices[float64]()
 	registerPointers[time.Time]()
 	registerParam("[]json.RawMessage", encodeList[json.RawMessage], decodeList[json.RawMessage])
-	registerDay("pgtype.Date",
-		func(v pgtype.Date) (time.Time, pgtype.InfinityModifier, bool) {
-			return v.Time, v.InfinityModifier, v.Valid
-		},
-		func(t time.Time, i pgtype.InfinityModifier, valid bool) pgtype.Date {
-			return pgtype.Date{Time: t, InfinityModifier: i, Valid: valid}
-		})
-	registerDay("pgtype.Timestamp",
-		func(v pgtype.Timestamp) (time.Time, pgtype.InfinityModifier, bool) {
-			return v.Time, v.InfinityModifier, v.Valid
-		},
-		func(t time.Time, i pgtype.InfinityModifier, valid bool) pgtype.Timestamp {
-			return pgtype.Timestamp{Time: t, InfinityModifier: i, Valid: valid}
-		})
+	registerDay[pgtype.Date]("pgtype.Date")
+	registerDay[pgtype.Timestamp]("pgtype.Timestamp")
 	registerRange[pgtype.Int4]("Int4")
 	registerRange[pgtype.Int8]("Int8")
 	registerRange[pgtype.Float8]("Float8")
@@ -113,14 +88,21 @@ func init() {
 // keptWhole are the types of pgtype that are stored field by field.
 var keptWhole = map[reflect.Type]bool{}
 
+// day is the form of pgtype's times without a zone.
+type day struct {
+	Time             time.Time
+	InfinityModifier pgtype.InfinityModifier
+	Valid            bool
+}
+
 // registerDay keeps a type of a time without a zone. Its Value method gives a
 // time.Time, which pgx would send as a moment.
-func registerDay[T any](name string, take func(T) (time.Time, pgtype.InfinityModifier, bool), give func(time.Time, pgtype.InfinityModifier, bool) T) {
+func registerDay[T pgtype.Date | pgtype.Timestamp](name string) {
 	keptWhole[reflect.TypeFor[T]()] = true
 	registerParam(name,
 		func(v T) (string, error) {
-			t, infinity, valid := take(v)
-			return encodeList([]any{t, int64(infinity), valid})
+			d := day(v)
+			return encodeList([]any{d.Time, int64(d.InfinityModifier), d.Valid})
 		},
 		func(s string) (v T, err error) {
 			list, err := decodeList[any](s)
@@ -133,7 +115,7 @@ func registerDay[T any](name string, take func(T) (time.Time, pgtype.InfinityMod
 			if !ok1 || !ok2 || !ok3 {
 				return v, errUnreadable
 			}
-			return give(t, pgtype.InfinityModifier(infinity), valid), nil
+			return T(day{t, pgtype.InfinityModifier(infinity), valid}), nil
 		})
 }
 
@@ -209,8 +191,10 @@ func registerParam[T any](name string, encode func(T) (string, error), decode fu
 
 var errUnreadable = errors.New("its text cannot be read")
 
-func registerNested[T any]() {
+// registerSlices keeps slices of slices, and of pointers.
+func registerSlices[T any]() {
 	registerParam("[]"+reflect.TypeFor[[]T]().String(), encodeList[[]T], decodeList[[]T])
+	registerPointers[T]()
 }
 
 // encodeList writes elements as the log writes parameters.
@@ -268,18 +252,4 @@ func decodeArgs(s string) (map[string]any, error) {
 func marshalText(v interface{ MarshalText() ([]byte, error) }) (string, error) {
 	text, err := v.MarshalText()
 	return string(text), err
-}
-
-// encodeIPNet keeps both parts byte for byte: a mask need not be a prefix, and
-// an address of 16 bytes may be an IPv4 one.
-func encodeIPNet(v net.IPNet) (string, error) {
-	return string([]byte{byte(len(v.IP))}) + string(v.IP) + string(v.Mask), nil
-}
-
-func decodeIPNet(s string) (net.IPNet, error) {
-	if s == "" || int(s[0]) > len(s)-1 {
-		return net.IPNet{}, errUnreadable
-	}
-	n := 1 + int(s[0])
-	return net.IPNet{IP: net.IP(s[1:n]), Mask: net.IPMask(s[n:])}, nil
 }

@@ -19,10 +19,15 @@ import (
 // session of the server. What one session has prepared another does not know, or
 // knows as another text. There nothing is prepared that is executed in a later
 // transaction.
-type connector struct{ driver.Connector }
+type connector struct {
+	driver.Connector
+	// names are those of the settings in the DSN that a session is asked for.
+	names []string
+}
 
 // Connect implements driver.Connector. The session tells its own number, which a
-// pooler does not show to its clients.
+// pooler does not show to its clients, and with the same question what it resolves
+// to, for greet.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
@@ -33,20 +38,21 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return conn, nil
 	}
 	pg := std.Conn().PgConn()
-	results, err := pg.Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+	has, err := resolve(ctx, pg, c.names)
 	var server *pgconn.PgError
 	switch {
 	case err != nil && !errors.As(err, &server):
 		_ = conn.Close()
 		return nil, err
-	case err == nil && len(results) == 1 && len(results[0].Rows) == 1 &&
-		string(results[0].Rows[0][0]) == strconv.FormatUint(uint64(pg.PID()), 10):
+	case err == nil && has.pid == strconv.FormatUint(uint64(pg.PID()), 10):
+		pg.CustomData()[resolvedKey] = has.text
 		return conn, nil
 	case std.Conn().Config().DescriptionCacheCapacity <= 0:
 		_ = conn.Close()
 		return nil, attempt.Certain(errors.New("bed: behind a connection pooler statements are described and not prepared: "+
 			"remove description_cache_capacity=0 from the DSN"), delivery.Refused)
 	}
+	pg.CustomData()[resolvedKey] = has.text
 	return &pooled{std}, nil
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // What a pooler does to a session whose change it does not show.
-func TestAPreparedNameThatIsGoneOrTakenIsOfTheSameText(t *testing.T) {
+func TestPreparedNameBelongsToOneText(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)
 	for name, change := range map[string]string{

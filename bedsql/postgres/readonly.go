@@ -7,7 +7,6 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
@@ -44,6 +43,5 @@ func writable(ctx context.Context, conn driver.Conn) error {
 
 // isReadOnly reports whether err says that this server or session takes no writes.
 func isReadOnly(err error) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && server.Code == "25006" // read_only_sql_transaction
+	return hasCode(err, "25006") // read_only_sql_transaction
 }

@@ -32,10 +32,10 @@ func receiptError(calls []delivery.Call, failed int, err error) error {
 	if !ok || failed >= len(calls) || !attempt.IsReceipt(calls[failed].SQL) {
 		return err
 	}
-	switch server.Code {
-	case "40001", // serialization_failure
-		"40P01", // deadlock_detected
-		"55P03": // lock_not_available
+	if hasCode(server,
+		"40001",   // serialization_failure
+		"40P01",   // deadlock_detected
+		"55P03") { // lock_not_available
 		return &receiptWait{server}
 	}
 	return err

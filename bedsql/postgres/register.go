@@ -18,10 +18,10 @@ func Register(name string, cfg bedsql.Config) error {
 // [TargetOf], or one with a Connector of pgx's database/sql driver and a
 // DataSource. What such a connector's configuration says of time zone, search
 // path and the like cannot be read from it: the job compares it where target has
-// Settings.
+// Settings, and Account says whose entries wait for a job of that account.
 func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
 	if _, ours := target.Connector.(*connector); !ours && target.Connector != nil {
-		target.Connector = &connector{target.Connector}
+		target.Connector = &connector{Connector: target.Connector}
 	}
 	if target.Dialect == nil {
 		target.Dialect = dialect

@@ -20,20 +20,13 @@ type session struct {
 	mode pgx.QueryExecMode
 	// capacity is how many descriptions are kept, as many as pgx keeps itself.
 	capacity   int
-	statements map[string]*statement
+	statements map[string]*pgconn.StatementDescription
 	// unnamed says that nothing is prepared by name, because each time the
 	// server's session may be another one.
 	unnamed bool
-	// used counts the uses.
-	used int
 	// stale are prepared statements that are not kept any more but still exist on
 	// the server.
 	stale []string
-}
-
-type statement struct {
-	description *pgconn.StatementDescription
-	used        int
 }
 
 const sessionKey = "github.com/bedsql/bed"
@@ -48,8 +41,7 @@ func nameOf(text string) string {
 // isForeign reports whether err says that a pooler changed the server's session:
 // the name is unknown there, or taken.
 func isForeign(err error) bool {
-	var server *pgconn.PgError
-	return errors.As(err, &server) && (server.Code == "26000" || server.Code == "42P05")
+	return hasCode(err, "26000", "42P05")
 }
 
 func sessionOf(conn *pgx.Conn) *session {
@@ -58,7 +50,7 @@ func sessionOf(conn *pgx.Conn) *session {
 		return s
 	}
 	cfg := conn.Config()
-	s := &session{conn: conn, mode: cfg.DefaultQueryExecMode, statements: map[string]*statement{}}
+	s := &session{conn: conn, mode: cfg.DefaultQueryExecMode, statements: map[string]*pgconn.StatementDescription{}}
 	switch s.mode {
 	case pgx.QueryExecModeCacheStatement:
 		s.capacity = cfg.StatementCacheCapacity
@@ -125,14 +117,9 @@ func (s *session) describe(ctx context.Context, calls []delivery.Call) (map[stri
 		if _, ok := descriptions[call.SQL]; ok || len(call.Args) == 0 {
 			continue
 		}
-		descriptions[call.SQL] = nil
-		if st, ok := s.statements[call.SQL]; ok {
-			s.used++
-			st.used = s.used
-			descriptions[call.SQL] = st.description
-			continue
+		if descriptions[call.SQL] = s.statements[call.SQL]; descriptions[call.SQL] == nil {
+			missing = append(missing, call.SQL)
 		}
-		missing = append(missing, call.SQL)
 	}
 	if len(missing) == 0 {
 		return descriptions, nil
@@ -187,24 +174,20 @@ func (s *session) keep(text string, d *pgconn.StatementDescription) {
 	if s.capacity <= 0 {
 		return
 	}
-	for len(s.statements) >= s.capacity {
-		oldest := ""
-		for t, st := range s.statements {
-			if oldest == "" || st.used < s.statements[oldest].used {
-				oldest = t
-			}
+	for other := range s.statements {
+		if len(s.statements) < s.capacity {
+			break
 		}
-		s.drop(oldest)
+		s.drop(other)
 	}
-	s.used++
-	s.statements[text] = &statement{description: d, used: s.used}
+	s.statements[text] = d
 }
 
 func (s *session) drop(text string) {
-	if st, ok := s.statements[text]; ok {
+	if d, ok := s.statements[text]; ok {
 		delete(s.statements, text)
-		if st.description.Name != "" {
-			s.stale = append(s.stale, st.description.Name)
+		if d.Name != "" {
+			s.stale = append(s.stale, d.Name)
 		}
 	}
 }

@@ -2,12 +2,11 @@ package postgres
 
 import (
 	_ "embed" // the list of neutral parameters
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/bedsql/bed/bedsql/internal/dsnsettings"
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
@@ -18,52 +17,51 @@ import (
 //go:embed neutral.txt
 var neutralList string
 
-var neutral = dsnsettings.ReadNeutral(neutralList)
-
-// fixedDefaults are values that no server's configuration should change, so that
-// naming them says nothing.
-var fixedDefaults = map[string]string{
-	"array_nulls":                 "on",
-	"client_encoding":             "UTF8",
-	"row_security":                "on",
-	"session_replication_role":    "origin",
-	"standard_conforming_strings": "on",
-	"transform_null_equals":       "off",
-}
+var neutral = dialects.ReadNeutral(neutralList)
 
 // execMode is pgx's own parameter that says how values are sent.
 const execMode = "default_query_exec_mode"
 
+// spaces end an argument in options.
+const spaces = " \t\n\r\v\f"
+
 // schemaSetting is the schema for receipts, of which the server knows nothing.
 var schemaSetting = strings.ToLower(attempt.SchemaParam)
 
-// settings writes all parameters but the neutral ones, without defaults and with
-// one spelling for values that mean the same where that is known. A separate
-// parameter wins over one in options, as on the server.
-func settings(cfg *pgconn.Config, mode pgx.QueryExecMode, schema string) string {
-	params := lowerKeys(cfg.RuntimeParams)
-	all, read := parseOptions(params["options"])
-	maps.Copy(all, params)
+// settings writes all parameters but the neutral ones, as they stand in the DSN. A
+// separate parameter wins over one in options, as on the server.
+func settings(cfg *pgconn.Config, mode pgx.QueryExecMode, schema string) []dialects.Setting {
+	all, read := allParams(cfg)
 	if read {
 		delete(all, "options")
 	}
-	var list []dsnsettings.Setting
+	var list []dialects.Setting
 	for key, value := range all {
-		value = paramValue(key, value)
-		if fixed, ok := fixedDefaults[key]; neutral.Has(key) || ok && value == fixed {
-			continue
+		if !neutral.Has(key) {
+			list = append(list, dialects.Setting{Key: key, Value: value})
 		}
-		list = append(list, dsnsettings.Setting{Key: key, Value: value})
 	}
 	for name, m := range execModes {
 		if m == mode {
-			list = append(list, dsnsettings.Setting{Key: execMode, Value: name})
+			list = append(list, dialects.Setting{Key: execMode, Value: name})
 		}
 	}
 	if schema != "" {
-		list = append(list, dsnsettings.Setting{Key: schemaSetting, Value: schema})
+		list = append(list, dialects.Setting{Key: schemaSetting, Value: schema})
 	}
-	return dsnsettings.Format(list)
+	return list
+}
+
+// allParams gives the run-time parameters with names in lower case, those in
+// options too. whole reports that there is nothing else in options.
+func allParams(cfg *pgconn.Config) (all map[string]string, whole bool) {
+	given := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(cfg.RuntimeParams)) {
+		given[strings.ToLower(key)] = cfg.RuntimeParams[key]
+	}
+	all, whole = parseOptions(given["options"])
+	maps.Copy(all, given)
+	return all, whole
 }
 
 // execModes are pgx's modes by their names in a DSN, except its default.
@@ -74,16 +72,10 @@ var execModes = map[string]pgx.QueryExecMode{
 
 // with is the target of cfg in a session with other settings. The rest, and the
 // dialling side's own business, stays as it is.
-func with(cfg *pgx.ConnConfig, name, text string, opts []stdlib.OptionOpenDB) (delivery.Target, error) {
-	list, err := dsnsettings.Parse(text)
-	if err != nil {
-		return delivery.Target{}, err
-	}
+func with(cfg *pgx.ConnConfig, name string, list []dialects.Setting, opts []stdlib.OptionOpenDB) delivery.Target {
 	to := cfg.Copy()
-	params := lowerKeys(cfg.RuntimeParams)
-	options, byOptions := params["options"]
-	all, _ := parseOptions(options)
-	maps.Copy(all, params)
+	all, _ := allParams(&cfg.Config)
+	_, byOptions := all["options"]
 	to.RuntimeParams = map[string]string{}
 	for key, value := range all {
 		if neutral.Has(key) {
@@ -92,11 +84,11 @@ func with(cfg *pgx.ConnConfig, name, text string, opts []stdlib.OptionOpenDB) (d
 	}
 	to.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	var args []string
-	schema := ""
+	own := dialects.Own{DataSource: name}
 	for _, s := range list {
 		switch {
 		case s.Key == schemaSetting:
-			schema = s.Value
+			own.ReceiptSchema = s.Value
 		case s.Key == execMode:
 			to.DefaultQueryExecMode = execModes[s.Value]
 		case byOptions && s.Key != "options":
@@ -107,13 +99,12 @@ func with(cfg *pgx.ConnConfig, name, text string, opts []stdlib.OptionOpenDB) (d
 		}
 	}
 	if args != nil {
-		to.RuntimeParams["options"] = strings.TrimSpace(to.RuntimeParams["options"] + " " + strings.Join(args, " "))
+		if others := to.RuntimeParams["options"]; others != "" {
+			args = append([]string{others}, args...)
+		}
+		to.RuntimeParams["options"] = strings.Join(args, " ")
 	}
-	t := target(to, stdlib.GetConnector(*to, opts...), name, schema, opts)
-	if t.Settings != text {
-		return t, errors.New("they name a parameter that is no setting, or one that cannot be applied")
-	}
-	return t, nil
+	return target(to, own, opts...)
 }
 
 // escapeOption keeps blanks from ending an argument in options.
@@ -142,7 +133,7 @@ func parseOptions(options string) (params map[string]string, whole bool) {
 		if dashes {
 			name = strings.ReplaceAll(name, "-", "_")
 		}
-		params[strings.ToLower(strings.TrimSpace(name))] = value
+		params[strings.ToLower(name)] = value
 	}
 	args := splitArgs(options)
 	for i := 0; i < len(args); i++ {
@@ -167,9 +158,10 @@ func splitArgs(s string) []string {
 	inside := false
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
-		case c == '\\' && i+1 < len(s):
-			i++
-			b.WriteByte(s[i])
+		case c == '\\': // alone at the end it is nothing
+			if i++; i < len(s) {
+				b.WriteByte(s[i])
+			}
 			inside = true
 		case strings.IndexByte(spaces, c) >= 0:
 			if inside {
@@ -186,55 +178,4 @@ func splitArgs(s string) []string {
 		args = append(args, b.String())
 	}
 	return args
-}
-
-// paramValue gives one spelling to values that the server takes for the same.
-func paramValue(key, value string) string {
-	value = strings.TrimSpace(value)
-	switch key {
-	case "search_path":
-		return identifiers(value)
-	case "datestyle":
-		parts := strings.Split(strings.ToUpper(strings.ReplaceAll(value, " ", "")), ",")
-		slices.Sort(parts)
-		return strings.Join(parts, ",")
-	case "client_encoding":
-		if e := strings.ToUpper(strings.ReplaceAll(value, "-", "")); e == "UTF8" || e == "UNICODE" {
-			return "UTF8"
-		}
-	case "timezone":
-		if strings.EqualFold(value, "UTC") {
-			return "UTC"
-		}
-	case "intervalstyle", "session_replication_role", "xmloption":
-		return strings.ToLower(value)
-	case "array_nulls", "row_security", "standard_conforming_strings", "transform_null_equals":
-		switch strings.ToLower(value) {
-		case "on", "true", "t", "yes", "y", "1":
-			return "on"
-		case "off", "false", "f", "no", "n", "0":
-			return "off"
-		}
-	}
-	return value
-}
-
-// identifiers folds a list of names as the server does: blanks around them do
-// not count, names without quotes are lower case.
-func identifiers(list string) string {
-	var b strings.Builder
-	quoted := false
-	for _, r := range list {
-		switch {
-		case r == '"':
-			quoted = !quoted
-			b.WriteRune(r)
-		case quoted:
-			b.WriteRune(r)
-		case strings.ContainsRune(spaces, r):
-		default:
-			b.WriteString(strings.ToLower(string(r)))
-		}
-	}
-	return b.String()
 }

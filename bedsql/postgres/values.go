@@ -21,16 +21,6 @@ import (
 // whatever the parameter's type. A value for which that cannot be promised is
 // refused, with what to pass instead.
 
-// named implements Dialect.Named: with such an argument pgx puts values in for @name.
-func named(args []driver.NamedValue) bool {
-	for i := range args {
-		if _, ok := args[i].Value.(pgx.QueryRewriter); ok {
-			return true
-		}
-	}
-	return false
-}
-
 // maxDepth bounds pointers to pointers and Valuers that return Valuers.
 const maxDepth = 8
 

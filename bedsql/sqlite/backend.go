@@ -16,8 +16,15 @@ func init() {
 	})
 }
 
+// logConnector makes connections whose transactions take the write lock as they begin:
+// a claim, which reads first, would fail when another process wrote in between.
 func logConnector(dsn string) (driver.Connector, error) {
-	t, err := Target(dsn)
+	where, bare, name, err := readDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	head, query := cutQuery(bare)
+	t, err := target(where, head+"?_txlock=immediate&"+query, name)
 	return t.Connector, err
 }
 

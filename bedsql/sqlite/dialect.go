@@ -17,7 +17,7 @@ var dialect = &delivery.Dialect{
 	ReceiptDuplicate: isReceiptDuplicate,
 	Storable:         storable,
 	TransactionLost:  transactionLost,
-	Setting:          setting,
+	Carried:          carried,
 	Writable:         writable,
 	ReadOnly:         isReadOnly,
 	GeneratedIDs:     true,

@@ -43,7 +43,7 @@ const schema = `CREATE TABLE t (id INTEGER PRIMARY KEY, n INT NOT NULL CHECK (n 
 func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES (@b, ?)"
 	dialecttest.Exercise(t, dialecttest.Kit{
-		Name: name, Dialect: dialect, Target: Target, NewConnector: NewConnector, Split: splitDataSource, Neutral: neutral,
+		Name: name, Dialect: dialect, Target: Target, NewConnector: NewConnector, Neutral: neutral,
 		DB: func(t testing.TB) testdb.DB {
 			db := testdb.SQLite(t)
 			db.DSN += "&_pragma=foreign_keys(1)"
@@ -59,14 +59,13 @@ func TestDialect(t *testing.T) {
 			schema, "CREATE TABLE r (i INT UNIQUE ON CONFLICT ROLLBACK)", "INSERT INTO r VALUES (1)",
 			"CREATE TABLE tr (i INT); CREATE TRIGGER back BEFORE INSERT ON tr BEGIN SELECT RAISE(ROLLBACK, 'back'); END",
 		},
-		Misfits: []delivery.Call{
+		Misfits: []dialecttest.Call{
 			dialecttest.Misfit(insert, 1), dialecttest.Misfit(insert, sql.Named("a", 1)), dialecttest.Misfit(insert, uint64(1<<63)),
 			dialecttest.Misfit(insert, struct{}{}),
 		},
 		Modes:         []string{""},
 		BadDSN:        "a.db?bedDataSource=",
 		RollbackFails: true,
-		Stored:        dialecttest.Stored{Params: []string{"_time_format=sqlite"}, Blob: "BLOB", Double: "DOUBLE", Time: "DATETIME"},
 		Values: dialecttest.Values{
 			Modes:   []string{"", "_time_format=sqlite", "_time_integer_format=unix_nano", "_timezone=Asia%2FTokyo"},
 			Columns: []string{""}, Marker: "?", Shown: "typeof(v) || quote(v)", SameErrors: true, Least: 15,

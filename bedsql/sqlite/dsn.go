@@ -4,15 +4,14 @@ import (
 	"errors"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
 	"modernc.org/sqlite"
 )
-
-// dataSourceParam names the data source in a DSN. The driver never sees it.
-const dataSourceParam = "bedDataSource"
 
 // Names of data sources that are in no file.
 const (
@@ -29,7 +28,7 @@ const (
 // A database in memory belongs to one connection alone (NoSideConnection):
 // what failed there cannot be tried again on another. Only one that is shared
 // (cache=shared, or the memdb VFS) is the same to all connections of the
-// process.
+// process; it is gone with the last of them.
 func Target(dsn string) (delivery.Target, error) {
 	where, bare, name, err := readDSN(dsn)
 	if err != nil {
@@ -47,13 +46,15 @@ func target(where location, bare, name string) (delivery.Target, error) {
 		name = where.name
 	}
 	return delivery.Target{
-		Connector:        connector,
-		Dialect:          dialect,
-		DataSource:       name,
-		Settings:         settings(where.query),
-		OlderSettings:    olderSettings(where.query),
-		With:             func(settings string) (delivery.Target, error) { return with(bare, name, settings) },
+		Connector:  connector,
+		Dialect:    dialect,
+		DataSource: name,
+		Settings:   settings(where.query),
+		With: func(settings string) (delivery.Target, error) {
+			return dialects.Apply(settings, func(list []dialects.Setting) (delivery.Target, error) { return with(bare, name, list) })
+		},
 		NoSideConnection: where.private,
+		InMemory:         where.file == "",
 		File:             where.file,
 	}, nil
 }
@@ -61,11 +62,7 @@ func target(where location, bare, name string) (delivery.Target, error) {
 // readDSN gives where a DSN leads, the DSN for the driver, and the name in its
 // bedDataSource.
 func readDSN(dsn string) (where location, bare, name string, err error) {
-	name, bare, err = splitDataSource(dsn)
-	if err != nil {
-		return location{}, "", "", err
-	}
-	_, rawQuery := cutQuery(bare)
+	head, rawQuery := cutQuery(dsn)
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
 		return location{}, "", "", errors.New("sqlite: the DSN's parameters cannot be read: escape them as in a URL")
@@ -75,46 +72,18 @@ func readDSN(dsn string) (where location, bare, name string, err error) {
 			return location{}, "", "", errors.New("sqlite: " + attempt.SchemaParam + " in the DSN: SQLite has no schemas to keep receipts in, leave it out")
 		}
 	}
-	where, err = locate(bare, query)
+	bare = dsn
+	if query.Has(dialects.DataSourceParam) {
+		if name = query.Get(dialects.DataSourceParam); name == "" {
+			return location{}, "", "", errors.New("sqlite: " + dialects.DataSourceParam + " in the DSN is empty: give it a value or leave it out")
+		}
+		query.Del(dialects.DataSourceParam)
+		params := slices.DeleteFunc(strings.Split(rawQuery, "&"), func(p string) bool { return strings.HasPrefix(p, dialects.DataSourceParam+"=") })
+		bare = strings.TrimSuffix(head+"?"+strings.Join(params, "&"), "?")
+	}
+	where, err = locate(head, query)
 	where.query = query
 	return where, bare, name, err
-}
-
-// splitDataSource takes bedDataSource out of a DSN and leaves everything else
-// byte for byte. The driver does not export its parser.
-func splitDataSource(dsn string) (name, bare string, err error) {
-	head, rawQuery := cutQuery(dsn)
-	if head == dsn {
-		return "", dsn, nil
-	}
-	params := strings.Split(rawQuery, "&")
-	kept := params[:0:0]
-	for _, p := range params {
-		rawKey, rawValue, _ := strings.Cut(p, "=")
-		if key, err := url.QueryUnescape(rawKey); err != nil || key != dataSourceParam {
-			kept = append(kept, p)
-			continue
-		}
-		value, err := url.QueryUnescape(rawValue)
-		if err != nil {
-			return "", "", errors.New("sqlite: " + dataSourceParam + " in the DSN is not escaped as a query parameter: use url.QueryEscape")
-		}
-		if value == "" {
-			return "", "", errors.New("sqlite: " + dataSourceParam + " in the DSN is empty: name the data source or leave the parameter out")
-		}
-		if name != "" && value != name {
-			return "", "", errors.New("sqlite: the DSN has two different values of " + dataSourceParam + ": leave one")
-		}
-		name = value
-	}
-	switch {
-	case len(kept) == len(params):
-		return "", dsn, nil
-	case len(kept) == 0:
-		return name, head, nil
-	default:
-		return name, head + "?" + strings.Join(kept, "&"), nil
-	}
 }
 
 // cutQuery splits a DSN where the driver does: at the first question mark,
@@ -137,8 +106,7 @@ type location struct {
 	query url.Values
 }
 
-func locate(dsn string, query url.Values) (location, error) {
-	head, _ := cutQuery(dsn)
+func locate(head string, query url.Values) (location, error) {
 	path, uri := strings.CutPrefix(head, "file:")
 	shared := false
 	if uri {
@@ -160,7 +128,7 @@ func locate(dsn string, query url.Values) (location, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return location{}, errors.New("sqlite: the database's path cannot be made absolute, because the working directory " +
-			"is not known: give an absolute path or " + dataSourceParam)
+			"is not known: give an absolute path or " + dialects.DataSourceParam)
 	}
 	return location{name: abs, file: abs}, nil
 }

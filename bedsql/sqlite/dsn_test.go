@@ -84,7 +84,7 @@ func FuzzDSN(f *testing.F) {
 			}
 			return
 		}
-		_, bare, err := splitDataSource(with)
+		_, bare, _, err := readDSN(with)
 		if err != nil || bare != plain || target.DataSource != name {
 			t.Fatalf("%q is named %q and leaves %q (%v), want %q and %q", with, target.DataSource, bare, err, name, plain)
 		}

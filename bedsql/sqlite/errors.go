@@ -5,9 +5,8 @@ import (
 	_ "embed" // errors.txt
 	"errors"
 	"strconv"
-	"strings"
 
-	"github.com/bedsql/bed/bedsql/internal/errorcodes"
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/listener/delivery"
 	"modernc.org/sqlite"
 )
@@ -22,10 +21,8 @@ func classify(err error) delivery.Class {
 	if errors.Is(err, driver.ErrBadConn) {
 		return delivery.Unreachable
 	}
-	for _, prefix := range argumentErrors {
-		if strings.HasPrefix(err.Error(), prefix) {
-			return delivery.Refused
-		}
+	if dialects.BeginsWith(err, argumentErrors) {
+		return delivery.Refused
 	}
 	// The context ended: the driver returns its error even if the statement was
 	// done a moment before it could be interrupted.
@@ -49,7 +46,16 @@ var argumentErrors = []string{
 //go:embed errors.txt
 var codeList string
 
-var codes = errorcodes.Read(codeList)
+var codes = dialects.ReadCodes(codeList)
+
+// primary is the primary result code of an error; 0 if it has none.
+func primary(err error) int {
+	var server *sqlite.Error
+	if errors.As(err, &server) {
+		return server.Code() & 0xff
+	}
+	return 0
+}
 
 // classifyCode looks an extended result code up, then its primary code.
 func classifyCode(code int) delivery.Class {

@@ -48,7 +48,7 @@ func TestSQLiteMayDoBetterLater(t *testing.T) {
 	classIs(t, "full", err, delivery.Retryable)
 }
 
-func TestAFileThatTakesNoWritesRefusesTheCallerAndIsAnOutageToTheJob(t *testing.T) {
+func TestReadOnlyFileRefusesCallersAndStopsJobs(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x.db")
 	plain := open(t, path)

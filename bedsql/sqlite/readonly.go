@@ -3,9 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
-
-	"modernc.org/sqlite"
 
 	"github.com/bedsql/bed/internal/attempt"
 )
@@ -24,19 +21,11 @@ func writable(ctx context.Context, conn driver.Conn) error {
 			err = rerr
 		}
 	}
-	if busy(err) {
+	if code := primary(err); code == 5 || code == 6 { // SQLITE_BUSY, SQLITE_LOCKED
 		return nil
 	}
 	return err
 }
 
-func busy(err error) bool {
-	var server *sqlite.Error
-	return errors.As(err, &server) && (server.Code()&0xff == 5 || server.Code()&0xff == 6) // SQLITE_BUSY, SQLITE_LOCKED
-}
-
 // isReadOnly reports whether err says that the file takes no writes.
-func isReadOnly(err error) bool {
-	var server *sqlite.Error
-	return errors.As(err, &server) && server.Code()&0xff == 8 // SQLITE_READONLY
-}
+func isReadOnly(err error) bool { return primary(err) == 8 } // SQLITE_READONLY

@@ -1,20 +1,25 @@
 package sqlite
 
 import (
+	"context"
+	"database/sql/driver"
 	_ "embed" // the list of neutral parameters
-	"errors"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
-	"github.com/bedsql/bed/bedsql/internal/dsnsettings"
+	"github.com/bedsql/bed/bedsql/internal/dialects"
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
 //go:embed neutral.txt
 var neutralList string
 
-var neutral = dsnsettings.ReadNeutral(neutralList)
+var neutral = dialects.ReadNeutral(neutralList)
 
 // isNeutral reports whether a parameter is neutral; for _pragma the pragma
 // decides.
@@ -22,15 +27,20 @@ func isNeutral(key, value string) bool {
 	if key != "_pragma" {
 		return neutral.Has(key)
 	}
-	pragma, _, _ := strings.Cut(strings.TrimSpace(value), "(")
-	pragma, _, _ = strings.Cut(pragma, "=")
-	return neutral.Has("_pragma=" + strings.TrimSpace(pragma))
+	return neutral.Has("_pragma=" + pragmaOf(value))
+}
+
+// pragmaOf is the name in the value of a _pragma.
+func pragmaOf(value string) string {
+	name, _, _ := strings.Cut(value, "(")
+	name, _, _ = strings.Cut(name, "=")
+	return strings.TrimSpace(name)
 }
 
 // settings writes all parameters but the neutral ones, without defaults. The
 // driver runs pragmas in the order of their texts, which is their order here too.
 func settings(query url.Values) string {
-	var list []dsnsettings.Setting
+	var list []dialects.Setting
 	for key, values := range query {
 		for i, value := range values {
 			switch {
@@ -49,18 +59,28 @@ func settings(query url.Values) string {
 			case key == "_dqs":
 				value = "false"
 			}
-			list = append(list, dsnsettings.Setting{Key: key, Value: value})
+			list = append(list, dialects.Setting{Key: key, Value: value})
 		}
 	}
-	return dsnsettings.Format(list)
+	return dialects.Format(list)
+}
+
+// zoneName spells a _timezone one way: "Local" by the zone it stands for.
+func zoneName(name string) string {
+	loc, err := time.LoadLocation(name)
+	if err != nil {
+		return name
+	}
+	return dialects.ZoneName(loc)
+}
+
+func isTrue(v string) bool {
+	on, err := strconv.ParseBool(v)
+	return err != nil || on
 }
 
 // with is the target of a DSN in a session with other settings.
-func with(dsn, name, text string) (delivery.Target, error) {
-	list, err := dsnsettings.Parse(text)
-	if err != nil {
-		return delivery.Target{}, err
-	}
+func with(dsn, name string, list []dialects.Setting) (delivery.Target, error) {
 	head, rawQuery := cutQuery(dsn)
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
@@ -76,31 +96,81 @@ func with(dsn, name, text string) (delivery.Target, error) {
 	if err != nil {
 		return delivery.Target{}, err
 	}
-	t, err := target(where, bare, name)
-	if err == nil && t.Settings != text {
-		err = errors.New("they name a parameter that is no setting, or one that cannot be applied")
-	}
-	return t, err
+	return target(where, bare, name)
 }
 
-// olderSettings are what versions wrote that knew fewer settings, for the entries
-// that they left.
-func olderSettings(query url.Values) string {
-	var list []string
-	if format := query.Get("_time_integer_format"); format != "" {
-		// Time zone and text format have no part in an integer.
-		list = append(list, "_time_integer_format="+format)
-	} else {
-		if format := query.Get("_time_format"); format != "" {
-			list = append(list, "_time_format="+format)
+// flags are the pragmas that are on or off for a connection until they are set
+// again, of those that are settings.
+var flags = []string{
+	"automatic_index", "cell_size_check", "foreign_keys", "ignore_check_constraints", "legacy_alter_table", "query_only",
+	"read_uncommitted", "recursive_triggers", "reverse_unordered_selects", "trusted_schema",
+}
+
+// carried implements Dialect.Carried for texts of pragmas. What they set is asked
+// of the connection: SQLite ignores some pragmas in a transaction.
+func carried(ctx context.Context, conn driver.Conn, text, query string) (settings, apply string, ok bool) {
+	pragmas, ok := pragmasOf(query)
+	if !ok {
+		return "", "", false
+	}
+	list, err := dialects.ToApply(text)
+	if err != nil {
+		return "", "", false
+	}
+	for _, name := range pragmas {
+		if neutral.Has("_pragma=" + name) {
+			continue
 		}
-		if zone := query.Get("_timezone"); zone != "" {
-			list = append(list, "_timezone="+zoneName(zone))
+		value, err := attempt.Setting(ctx, conn, "PRAGMA "+name)
+		if err != nil || !slices.Contains(flags, name) {
+			return "", "", false
+		}
+		list = slices.DeleteFunc(list, func(s dialects.Setting) bool { return sets(s, name) })
+		list = append(list, dialects.Setting{Key: "_pragma", Value: name + "(" + value + ")"})
+		apply += "PRAGMA " + name + " = " + value + ";"
+	}
+	return dialects.Format(list), apply, true
+}
+
+// sets reports whether s sets a pragma.
+func sets(s dialects.Setting, pragma string) bool {
+	switch s.Key {
+	case "_pragma":
+		return strings.EqualFold(pragmaOf(s.Value), pragma)
+	case "_fk":
+		return pragma == "foreign_keys"
+	}
+	return s.Key == "_"+pragma
+}
+
+// pragmasOf gives the names in a text that does nothing but set pragmas.
+func pragmasOf(text string) (names []string, ok bool) {
+	var statement []sqltext.Token
+	add := func() bool {
+		t := statement
+		statement = statement[:0]
+		if len(t) == 0 {
+			return true
+		}
+		verb := t[0]
+		if len(t) > 3 && t[2].Text == "." {
+			t = t[2:] // of a schema
+		}
+		if len(t) < 4 || !verb.Is("PRAGMA") || t[1].Kind != sqltext.Word || t[2].Text != "=" && t[2].Text != "(" {
+			return false
+		}
+		names = append(names, strings.ToLower(t[1].Text))
+		return true
+	}
+	for t := range sqltext.Tokens(sqltext.SQLite, 0, text) {
+		switch {
+		case t.Kind == sqltext.Broken:
+			return nil, false
+		case t.Text != ";":
+			statement = append(statement, t)
+		case !add():
+			return nil, false
 		}
 	}
-	if dqs := query.Get("_dqs"); dqs != "" && !isTrue(dqs) {
-		list = append(list, "_dqs=false")
-	}
-	slices.Sort(list)
-	return strings.Join(list, ";")
+	return names, add()
 }

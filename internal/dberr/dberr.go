@@ -1,5 +1,5 @@
 // Package dberr finds the codes that a database gave with an error, without
-// importing the database's driver. It is for error paths only.
+// importing the database's driver, and knows a timeout by the clock. It is for error paths only.
 package dberr
 
 import (

@@ -14,7 +14,7 @@ type sqliteError int
 func (e sqliteError) Error() string { return "database is locked" }
 func (e sqliteError) Code() int     { return int(e) }
 
-func TestTheCodeOfEachDriverIsFoundAlsoWhereItIsWrapped(t *testing.T) {
+func TestDriverCodeIsFoundInWrappedErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err       error

@@ -1,18 +1,14 @@
-// Package dbserver asks a database server which product it is, which of its
-// settings weaken what bed promises, and which columns a table has.
+// Package dbserver asks a database server which product it is, and which of its
+// settings weaken what bed promises.
 package dbserver
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strings"
-)
 
-// Querier is a *sql.DB or a *sql.Conn of the bare driver.
-type Querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
+	"github.com/bedsql/bed/internal/tables"
+)
 
 // Server is what a server said of itself.
 type Server struct {
@@ -38,7 +34,7 @@ func Untested(product string) string {
 
 // Ask asks a server of a kind ("mysql", "postgres" or "sqlite"). log says that the
 // transaction log is there.
-func Ask(ctx context.Context, q Querier, kind string, log bool) (Server, error) {
+func Ask(ctx context.Context, q tables.Querier, kind string, log bool) (Server, error) {
 	switch kind {
 	case "mysql":
 		return askMySQL(ctx, q, log)
@@ -48,39 +44,17 @@ func Ask(ctx context.Context, q Querier, kind string, log bool) (Server, error) 
 	return Server{}, nil
 }
 
-// Columns gives the names of a table's columns, in lower case.
-func Columns(ctx context.Context, q Querier, table string) ([]string, error) {
-	rows, err := q.QueryContext(ctx, "SELECT * FROM "+table+" WHERE 1 = 0")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	names, err := rows.Columns()
-	if err != nil {
-		return nil, err
-	}
-	for i, n := range names {
-		names[i] = strings.ToLower(n)
-	}
-	return names, rows.Err()
-}
-
-func askPostgres(ctx context.Context, q Querier) (s Server, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT version()")
-	if err != nil {
+func askPostgres(ctx context.Context, q tables.Querier) (s Server, err error) {
+	rows, err := tables.Texts(ctx, q, "SELECT version()")
+	if err != nil || len(rows) == 0 {
 		return s, err
 	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		if err := rows.Scan(&s.Version); err != nil {
-			return s, err
-		}
-	}
+	s.Version = rows[0][0]
 	s.Product = PostgresProduct(s.Version)
 	if w := Untested(s.Product); w != "" {
 		s.Warnings = append(s.Warnings, w)
 	}
-	return s, rows.Err()
+	return s, nil
 }
 
 // PostgresProduct reads what version() gives.
@@ -105,25 +79,20 @@ func MySQLProduct(version string) string {
 	return "MySQL"
 }
 
-func askMySQL(ctx context.Context, q Querier, log bool) (s Server, err error) {
-	rows, err := q.QueryContext(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN "+
+func askMySQL(ctx context.Context, q tables.Querier, log bool) (s Server, err error) {
+	rows, err := tables.Texts(ctx, q, "SHOW GLOBAL VARIABLES WHERE Variable_name IN "+
 		"('version', 'wsrep_on', 'wsrep_sync_wait', 'innodb_flush_log_at_trx_commit')")
 	if err != nil {
 		return s, err
 	}
-	defer func() { _ = rows.Close() }()
 	settings := map[string]string{}
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return s, err
-		}
-		settings[strings.ToLower(name)] = value
+	for _, r := range rows {
+		settings[strings.ToLower(r[0])] = r[1]
 	}
 	s.Version = settings["version"]
 	s.Product = MySQLProduct(s.Version)
-	s.Warnings = append(s.Warnings, galera(settings, log)...)
-	return s, rows.Err()
+	s.Warnings = galera(settings, log)
+	return s, nil
 }
 
 // galera warns of a cluster: Jepsen's analysis says what it loses and what it

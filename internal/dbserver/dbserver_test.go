@@ -29,7 +29,7 @@ func TestProductsAreToldByTheirVersions(t *testing.T) {
 	}
 }
 
-func TestAServerOfTheTestsIsNoReasonToWarn(t *testing.T) {
+func TestTestServersCauseNoWarning(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s, err := Ask(t.Context(), db.Open(t), db.Driver, true)

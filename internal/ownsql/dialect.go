@@ -23,7 +23,7 @@ type Dialect struct {
 // empty.
 func (d Dialect) Text(statement string) string {
 	statement = strings.ReplaceAll(statement, "{now}", d.Now)
-	statement = strings.Replace(statement, "{by key}", d.Pick(`/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, ``, ``), 1)
+	statement = strings.Replace(statement, "{by key}", d.Pick(sqltext.Texts{MySQL: `/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, Postgres: ``, SQLite: ``}), 1)
 	if d.Flavor != sqltext.Postgres {
 		return statement
 	}
@@ -47,4 +47,33 @@ func Numbered(statement string) string {
 		b.WriteString("$" + strconv.Itoa(n))
 		statement = after
 	}
+}
+
+// Array writes texts as the literal of PostgreSQL's array, which every driver can
+// send.
+func Array(texts []string) string {
+	size := len("{}")
+	for _, t := range texts {
+		size += len(t) + len(`"",`)
+	}
+	b := append(make([]byte, 0, size), '{')
+	for i, t := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendElement(b, t)
+	}
+	return string(append(b, '}'))
+}
+
+// AppendElement appends a text as an element of such a literal.
+func AppendElement(b []byte, text string) []byte {
+	b = append(b, '"')
+	for i := range len(text) {
+		if text[i] == '"' || text[i] == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, text[i])
+	}
+	return append(b, '"')
 }

@@ -21,9 +21,7 @@ const (
 // bytes, and safe for concurrent use; a hit takes no lock and no memory.
 type Cache struct {
 	flavor Flavor
-	// once: of hazards only those of writes that are applied once are looked for.
-	once bool
-	seed maphash.Seed
+	seed   maphash.Seed
 	// slots are sets of ways neighbours. Entries are never changed, only replaced.
 	slots []atomic.Pointer[cacheEntry]
 	ways  int
@@ -43,10 +41,9 @@ type cacheEntry struct {
 
 // NewCache makes a cache for texts of flavor f that keeps at most size of them
 // and, a few texts more or less, at most size KiB of text. With size below 1 it
-// keeps none. once says that writes are applied once: hazards that matter only to
-// those applied again are not looked for.
-func NewCache(f Flavor, size int, once bool) *Cache {
-	c := &Cache{flavor: f, once: once, seed: maphash.MakeSeed()}
+// keeps none.
+func NewCache(f Flavor, size int) *Cache {
+	c := &Cache{flavor: f, seed: maphash.MakeSeed()}
 	if size < 1 {
 		return c
 	}
@@ -71,7 +68,7 @@ func (r *Recent) Get(c *Cache, text string) Class {
 	}
 	e := c.entry(text)
 	if e == nil {
-		return classify(c.flavor, text, c.once)
+		return classify(c.flavor, text)
 	}
 	r.last = e
 	return e.class
@@ -99,7 +96,7 @@ func (c *Cache) entry(text string) *cacheEntry {
 	}
 	// A text may be part of something much larger.
 	text = strings.Clone(text)
-	e := &cacheEntry{text: text, class: classify(c.flavor, text, c.once)}
+	e := &cacheEntry{text: text, class: classify(c.flavor, text)}
 	c.put(set, e)
 	return e
 }

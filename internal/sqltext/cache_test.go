@@ -20,14 +20,13 @@ func (c *Cache) kept() (entries int, bytes int64) {
 
 func TestCacheAnswersAsClassifyDoes(t *testing.T) {
 	t.Parallel()
-	for n, size := range []int{-1, 0, 1, 3, 5, 1000} {
+	for _, size := range []int{-1, 0, 1, 3, 5, 1000} {
 		for i, f := range flavors {
-			once := n%2 == 1
-			c := NewCache(f.flavor, size, once)
+			c := NewCache(f.flavor, size)
 			var recent Recent
 			for range 2 {
 				for _, text := range texts(t, i) {
-					want := classify(f.flavor, text, once)
+					want := classify(f.flavor, text)
 					for _, got := range []Class{c.Get(text), recent.Get(c, text), recent.Get(c, text)} {
 						if got != want {
 							t.Errorf("%s, at most %d: %q is read as %+v, want %+v", f.name, size, text, got, want)
@@ -42,7 +41,7 @@ func TestCacheAnswersAsClassifyDoes(t *testing.T) {
 func TestCacheIsBoundedInEntries(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{-1, 0, 1, 2, 3, 5, 7, 64, 100} {
-		c := NewCache(MySQL, size, false)
+		c := NewCache(MySQL, size)
 		for i := range 1000 {
 			c.Get(fmt.Sprintf("UPDATE t SET a = %d", i))
 		}
@@ -62,7 +61,7 @@ func TestCacheIsBoundedInEntries(t *testing.T) {
 func TestCacheIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	const limit = 100
-	c := NewCache(Postgres, limit, false)
+	c := NewCache(Postgres, limit)
 	long := strings.Repeat(" ", cacheText-100)
 	most := int64(0)
 	for i := range 1000 {
@@ -82,7 +81,7 @@ func TestCacheIsBoundedInBytes(t *testing.T) {
 
 func TestCacheDoesNotKeepLongTexts(t *testing.T) {
 	t.Parallel()
-	c := NewCache(MySQL, 100, false)
+	c := NewCache(MySQL, 100)
 	text := "UPDATE t SET a = '" + strings.Repeat("x", cacheText) + "'"
 	if got := c.Get(text); got != dml {
 		t.Errorf("a long UPDATE is read as %+v", got)
@@ -96,7 +95,7 @@ func TestCacheDoesNotKeepLongTexts(t *testing.T) {
 // that come all the time.
 func TestCacheKeepsWhatIsUsed(t *testing.T) {
 	t.Parallel()
-	c := NewCache(MySQL, 4, false)
+	c := NewCache(MySQL, 4)
 	const hot = "UPDATE t SET a = ? WHERE id = ?"
 	c.Get(hot)
 	for i := range 1000 {
@@ -115,7 +114,7 @@ func TestCacheKeepsWhatIsUsed(t *testing.T) {
 
 func TestCacheIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	c := NewCache(MySQL, 32, false)
+	c := NewCache(MySQL, 32)
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -141,7 +140,7 @@ func TestCacheIsSafeForConcurrentUse(t *testing.T) {
 const typical = "UPDATE orders SET status = ?, updated_at = NOW() WHERE id = ? AND status <> 'done'"
 
 func TestCacheHitTakesNoMemory(t *testing.T) {
-	c := NewCache(MySQL, 100, false)
+	c := NewCache(MySQL, 100)
 	for _, text := range []string{typical, "UPDATE t SET n = n + 1", "SAVEPOINT Sp1"} {
 		c.Get(text)
 		if n := testing.AllocsPerRun(100, func() { c.Get(text) }); n != 0 {
@@ -162,7 +161,7 @@ func BenchmarkClassify(b *testing.B) {
 }
 
 func BenchmarkCacheHit(b *testing.B) {
-	c := NewCache(MySQL, 100, false)
+	c := NewCache(MySQL, 100)
 	c.Get(typical)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
@@ -170,18 +169,4 @@ func BenchmarkCacheHit(b *testing.B) {
 			c.Get(typical)
 		}
 	})
-}
-
-func TestOfAWriteThatIsAppliedOnceOnlyItsOwnHazardsAreLookedFor(t *testing.T) {
-	t.Parallel()
-	for i, f := range flavors {
-		for _, text := range texts(t, i) {
-			want := classify(f.flavor, text, false)
-			want.Hazards &= Clock | NonDeterministic
-			want.Once = true
-			if got := classify(f.flavor, text, true); got != want {
-				t.Errorf("%s: %q is read as %+v, want %+v", f.name, text, got, want)
-			}
-		}
-	}
 }

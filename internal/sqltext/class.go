@@ -14,16 +14,21 @@ const (
 	SQLite
 )
 
+// Texts are what bed itself writes for each database. A literal names all of them,
+// empty ones too, so that a test of internal/docs finds where another database
+// is missing.
+type Texts struct{ MySQL, Postgres, SQLite string }
+
 // Pick gives the text for the flavor; SQLite's, the plainest, for ANSI. It panics
 // for a flavor that it does not know.
-func (f Flavor) Pick(mysql, postgres, sqlite string) string {
+func (f Flavor) Pick(from Texts) string {
 	switch f {
 	case MySQL:
-		return mysql
+		return from.MySQL
 	case Postgres:
-		return postgres
+		return from.Postgres
 	case SQLite, ANSI:
-		return sqlite
+		return from.SQLite
 	}
 	panic("sqltext: Flavor.Pick has no text for flavor " + strconv.Itoa(int(f)))
 }
@@ -39,10 +44,6 @@ const (
 	QuotesAreNames
 	// BackslashEscapes is PostgreSQL's standard_conforming_strings = off.
 	BackslashEscapes
-	// NamedParameters is no setting of a session's: the driver puts values in for
-	// @name before it sends the text, as pgx does for pgx.NamedArgs. Without it
-	// PostgreSQL's @ is an operator.
-	NamedParameters
 )
 
 // Kind is what running a statement means for delivery.
@@ -144,7 +145,4 @@ type Class struct {
 	ByQuoting bool
 	// Hazards are what makes a DML mean something else when it runs again.
 	Hazards Hazards
-	// Once: only the hazards of a write that is applied once were looked for, as in
-	// a [Cache] of such writes. [Classify] finds all.
-	Once bool
 }

@@ -8,11 +8,9 @@ import "strings"
 // folded; Class.Name may share text's memory.
 func Classify(f Flavor, text string) Class { return ClassifyAs(f, 0, text) }
 
-// classify is Classify that also looks at how other sessions read the text. once:
-// of its hazards only those of a write that is applied once.
-func classify(f Flavor, text string, once bool) Class {
-	c := read(f, 0, text, once)
-	c.Once = once
+// classify is Classify that also looks at how other sessions read the text.
+func classify(f Flavor, text string) Class {
+	c := Classify(f, text)
 	for _, q := range quotings(f, text) {
 		if ClassifyAs(f, q, text) != ClassifyAs(f, 0, text) {
 			c.ByQuoting = true
@@ -36,10 +34,8 @@ func quotings(f Flavor, text string) []Quoting {
 }
 
 // ClassifyAs is [Classify] for a session whose quoting is known.
-func ClassifyAs(f Flavor, q Quoting, text string) Class { return read(f, q, text, false) }
-
-func read(f Flavor, q Quoting, text string, once bool) Class {
-	p := reader{parser: parser{lex: lexer{text: text, flavor: f, quoting: q}}, once: once}
+func ClassifyAs(f Flavor, q Quoting, text string) Class {
+	p := reader{parser: parser{lex: lexer{text: text, flavor: f, quoting: q}}}
 	p.tok = p.lex.next()
 	all := Class{Kind: Empty}
 	for {
@@ -93,8 +89,6 @@ func join(a, b Class) Class {
 // reader says what a statement is by its first words.
 type reader struct {
 	parser
-	// once: the writes are applied once.
-	once bool
 }
 
 // statement reads one statement up to its semicolon or the end of the text.
@@ -109,7 +103,6 @@ func (p *reader) statement() Class {
 		return Class{Kind: Empty}
 	}
 	parenthesised := p.depth > 0
-	lex, first := p.lex, p.tok
 	c := p.head()
 	p.rest()
 	if parenthesised && c.Kind != Read && c.Kind != DML {
@@ -117,8 +110,9 @@ func (p *reader) statement() Class {
 		return Class{Kind: Opaque}
 	}
 	c = p.finish(c)
-	if c.Kind == DML && !p.lex.broken && p.depth == 0 {
-		c.Hazards = hazards(lex, first, p.tok.start, p.once)
+	if p.watch(p.tok); c.Kind == DML && !p.lex.broken && p.depth == 0 {
+		p.endWrite()
+		c.Hazards = p.hazards
 	}
 	return c
 }
@@ -183,119 +177,119 @@ func (p *reader) head() Class {
 		return Class{Kind: DML}
 	}
 	switch kw {
-	case kwSelect, kwValues:
+	case "SELECT", "VALUES":
 		return p.simple(Class{Kind: Read})
-	case kwTable, kwShow:
+	case "TABLE", "SHOW":
 		if f != SQLite {
 			return p.simple(Class{Kind: Read})
 		}
-	case kwWith:
+	case "WITH":
 		return p.withHead()
-	case kwFetch, kwMove:
+	case "FETCH", "MOVE":
 		if f == Postgres || f == ANSI {
 			return p.simple(Class{Kind: Read})
 		}
-	case kwHelp, kwChecksum:
+	case "HELP", "CHECKSUM":
 		if mysql {
 			return p.simple(Class{Kind: Read})
 		}
-	case kwExplain:
+	case "EXPLAIN":
 		return p.explain()
-	case kwDesc, kwDescribe:
+	case "DESC", "DESCRIBE":
 		if mysql || f == ANSI {
 			return p.explain()
 		}
-	case kwAnalyze, kwAnalyse:
+	case "ANALYZE", "ANALYSE":
 		return p.analyze()
 
-	case kwBegin:
+	case "BEGIN":
 		return p.begin()
-	case kwStart:
+	case "START":
 		return p.start()
-	case kwCommit:
+	case "COMMIT":
 		return p.commit(Commit)
-	case kwEnd:
+	case "END":
 		if f == Postgres || f == SQLite {
 			return p.commit(Commit)
 		}
-	case kwRollback:
+	case "ROLLBACK":
 		return p.rollback()
-	case kwAbort:
+	case "ABORT":
 		if f == Postgres {
 			return p.commit(Rollback)
 		}
-	case kwSavepoint:
+	case "SAVEPOINT":
 		p.step()
 		return p.named(Savepoint)
-	case kwRelease:
+	case "RELEASE":
 		p.step()
 		return p.named(ReleaseSavepoint)
 
-	case kwSet:
+	case "SET":
 		if f != SQLite {
 			return p.set()
 		}
-	case kwReset:
+	case "RESET":
 		return p.resetStatement()
-	case kwPragma:
+	case "PRAGMA":
 		if f == SQLite {
 			return p.pragma()
 		}
-	case kwUse, kwHandler, kwGet, kwUnlock:
+	case "USE", "HANDLER", "GET", "UNLOCK":
 		if mysql || f == ANSI {
 			return p.simple(Class{Kind: Session, Pins: true})
 		}
-	case kwLock:
+	case "LOCK":
 		return p.lock()
-	case kwAttach, kwDetach:
+	case "ATTACH", "DETACH":
 		if f == SQLite {
 			return p.simple(Class{Kind: Session, Pins: true})
 		}
-	case kwDiscard, kwDeclare:
+	case "DISCARD", "DECLARE":
 		if f == Postgres || f == ANSI {
 			return p.simple(Class{Kind: Session, Pins: true})
 		}
-	case kwClose:
+	case "CLOSE":
 		if f == Postgres || f == ANSI {
 			return p.simple(Class{Kind: Session})
 		}
-	case kwPrepare:
+	case "PREPARE":
 		p.step()
-		if p.tok.kw == kwTransaction && f == Postgres {
+		if p.tok.kw == "TRANSACTION" && f == Postgres {
 			return p.simple(Class{Kind: PrepareTransaction})
 		}
 		return p.prepared()
-	case kwExecute:
+	case "EXECUTE":
 		p.step()
-		if p.tok.kw == kwImmediate {
+		if p.tok.kw == "IMMEDIATE" {
 			return Class{Kind: Opaque, Pins: true}
 		}
 		return p.prepared()
-	case kwDeallocate:
+	case "DEALLOCATE":
 		p.step()
 		return p.prepared()
-	case kwXA:
+	case "XA":
 		return p.simple(Class{Kind: Opaque, Pins: mysql})
-	case kwBackup, kwInstall, kwUninstall:
-		return p.simple(Class{Kind: Opaque, Pins: mysql && kw == kwBackup, ImplicitCommit: mysql})
-	case kwLoad:
+	case "BACKUP", "INSTALL", "UNINSTALL":
+		return p.simple(Class{Kind: Opaque, Pins: mysql && kw == "BACKUP", ImplicitCommit: mysql})
+	case "LOAD":
 		// PostgreSQL loads a library into the session.
 		return p.simple(Class{Kind: Opaque, Pins: f == Postgres})
 
-	case kwCreate:
+	case "CREATE":
 		return p.create()
-	case kwDrop:
+	case "DROP":
 		return p.drop()
-	case kwAlter:
+	case "ALTER":
 		return p.alter()
-	case kwTruncate, kwRename, kwGrant, kwRevoke, kwOptimize, kwRepair, kwCheck:
+	case "TRUNCATE", "RENAME", "GRANT", "REVOKE", "OPTIMIZE", "REPAIR", "CHECK":
 		return p.simple(Class{Kind: DDL, ImplicitCommit: mysql})
-	case kwFlush:
+	case "FLUSH":
 		return p.flush()
-	case kwComment, kwVacuum, kwReindex, kwCluster, kwRefresh, kwReassign, kwSecurity, kwCheckpoint, kwPurge:
+	case "COMMENT", "VACUUM", "REINDEX", "CLUSTER", "REFRESH", "REASSIGN", "SECURITY", "CHECKPOINT", "PURGE":
 		return p.simple(Class{Kind: DDL})
 
-	case kwIf, kwCase, kwLoop, kwWhile, kwRepeat, kwFor:
+	case "IF", "CASE", "LOOP", "WHILE", "REPEAT", "FOR":
 		// MariaDB's compound statements outside routines.
 		p.body = mysql
 	}

@@ -1,6 +1,9 @@
 package sqltext
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -30,7 +33,7 @@ func describe(c Class) string {
 		{c.Insert, "insert"}, {c.ImplicitCommit, "implicit-commit"}, {c.Chain, "chain"}, {c.Pins, "pins"},
 		{c.NeedsSession, "needs-session"}, {c.Locks, "locks"}, {c.HasDML, "has-DML"}, {c.ByQuoting, "by-quoting"},
 		{c.Hazards&SelfReferring != 0, "self-referring"}, {c.Hazards&NoKey != 0, "no-key"}, {c.Hazards&Limited != 0, "limited"},
-		{c.Hazards&NonDeterministic != 0, "non-deterministic"}, {c.Hazards&Clock != 0, "clock"}, {c.Hazards&KeyUnknown != 0, "key-unknown"},
+		{c.Hazards&NonDeterministic != 0, "non-deterministic"}, {c.Hazards&Clock != 0, "clock"},
 	} {
 		if f.is {
 			text += ", " + f.word
@@ -49,7 +52,7 @@ func flavorOf(t testing.TB, name string) Flavor {
 	return ANSI
 }
 
-func TestATextIsReadAsItsFlavorReadsIt(t *testing.T) {
+func TestTextIsReadByItsFlavor(t *testing.T) {
 	t.Parallel()
 	for _, f := range flavors {
 		cases.Check(t, "sqltext/"+strings.ToLower(f.name)+".txt", func(_ *testing.T, in ...string) string {
@@ -67,11 +70,10 @@ func TestATextIsReadAsItsFlavorReadsIt(t *testing.T) {
 	})
 }
 
-func TestATextIsReadByTheQuotingOfItsSession(t *testing.T) {
+func TestTextIsReadByItsSessionsQuoting(t *testing.T) {
 	t.Parallel()
 	quotings := map[string]Quoting{
 		"default": 0, "backslash-is-plain": BackslashIsPlain, "quotes-are-names": QuotesAreNames, "backslash-escapes": BackslashEscapes,
-		"named-parameters": NamedParameters,
 	}
 	cases.Check(t, "sqltext/quoting.txt", func(t *testing.T, in ...string) string {
 		name, quoting, _ := strings.Cut(in[0], " ")
@@ -81,19 +83,19 @@ func TestATextIsReadByTheQuotingOfItsSession(t *testing.T) {
 		}
 		flavor := flavorOf(t, name)
 		class := ClassifyAs(flavor, q, in[1])
-		class.ByQuoting = NewCache(flavor, 1, false).Get(in[1]).ByQuoting
+		class.ByQuoting = NewCache(flavor, 1).Get(in[1]).ByQuoting
 		return describe(class)
 	})
 }
 
-func TestWhatIsShownOfATextHoldsNoValues(t *testing.T) {
+func TestShownTextHoldsNoValues(t *testing.T) {
 	t.Parallel()
 	cases.Check(t, "sqltext/mask.txt", func(t *testing.T, in ...string) string { return Mask(flavorOf(t, in[0]), in[1]) })
 }
 
-func TestStatementsThatDifferInTheirNumberOfRowsAreOne(t *testing.T) {
+func TestStatementsThatDifferInRowCountAreOne(t *testing.T) {
 	t.Parallel()
-	cases.Check(t, "sqltext/shape.txt", func(t *testing.T, in ...string) string { return Shape(flavorOf(t, in[0]), in[1]) })
+	cases.Check(t, "sqltext/shape.txt", func(t *testing.T, in ...string) string { return Mask(flavorOf(t, in[0]), in[1]) })
 }
 
 // A hazard is not lost behind, or within, another statement of the same text.
@@ -226,7 +228,13 @@ func TestClassifyTakesNoMemory(t *testing.T) {
 			if Classify(f.flavor, text).Name != "" {
 				continue
 			}
-			if n := testing.AllocsPerRun(1, func() { Classify(f.flavor, text) }); n != 0 {
+			n := 1.0
+			for range 20 { // under the race detector a pool forgets at random
+				if n = testing.AllocsPerRun(1, func() { Classify(f.flavor, text) }); n == 0 {
+					break
+				}
+			}
+			if n != 0 {
 				t.Errorf("%s: %q takes %v allocations", f.name, text, n)
 			}
 		}
@@ -269,13 +277,40 @@ func TestKindsHaveNames(t *testing.T) {
 	}
 }
 
-// word takes no keyword for a function.
+// A call of what is also a keyword would not be seen.
 func TestNoFunctionThatVariesIsAKeyword(t *testing.T) {
 	t.Parallel()
-	for flavor, functions := range varyingFunctions {
-		for name := range functions {
-			if lookup(name) != 0 {
-				t.Errorf("%s of flavor %d is a keyword too, calls of it are not seen", name, flavor)
+	for _, names := range []map[string]Hazards{functions, withoutArguments} {
+		for name := range names {
+			if lookup(name) != "" {
+				t.Errorf("%s is a keyword too, calls of it are not seen", name)
+			}
+		}
+	}
+}
+
+// A word that is misspelled where a token is compared with it would never be met.
+func TestEveryWordComparedIsInATable(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	word := regexp.MustCompile(`"[A-Z_]{2,}"`)
+	tables := regexp.MustCompile(`^\t+("[A-Z_]+"|Read):|= map\[`) // a line of a table declares its words
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(source)) {
+			if strings.HasSuffix(file, "_test.go") || tables.MatchString(line) {
+				continue
+			}
+			for _, literal := range word.FindAllString(line, -1) {
+				if lookup(strings.Trim(literal, `"`)) == "" {
+					t.Errorf("%s: %s is no keyword, in %q", file, literal, strings.TrimSpace(line))
+				}
 			}
 		}
 	}

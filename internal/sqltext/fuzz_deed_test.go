@@ -13,7 +13,6 @@ type deed struct {
 	committed     bool // the transaction that was open
 	lost          bool // that transaction is gone, and not committed
 	session       bool // the session is not what it was
-	doubled       bool // the same text again, at once, changed rows once more
 }
 
 // against says in what the deed is not that of a text of a class. What is opaque
@@ -37,17 +36,8 @@ func (d deed) against(c Class) string {
 		return "rolled the transaction back"
 	case d.session && (kind == Read || kind == DML || kind == DDL || kind == Empty) && !c.Pins && !c.NeedsSession:
 		return "changed the session"
-	case d.doubled:
-		return "changed rows again when it ran again"
 	}
 	return ""
-}
-
-// runsTwice is whether a text must leave the same rows when it runs once more: it
-// has no hazard. Whether a table generates the key of an INSERT its text does not
-// tell, nor what a query within it finds then.
-func runsTwice(c Class, text string) bool {
-	return c.Kind == DML && c.Hazards == 0 && !c.Insert && !strings.Contains(strings.ToUpper(text), "SELECT")
 }
 
 // addTexts adds all cases of a flavor to the corpus.

@@ -32,7 +32,7 @@ func FuzzWhatPostgreSQLWritesIsNoRead(f *testing.F) {
 			return // what comes in by COPY is not of the text
 		}
 		class := Classify(Postgres, text)
-		did, tags, err := p.run(t, text, runsTwice(class, text))
+		did, tags, err := p.run(t, text)
 		what := did.against(class)
 		if class.Kind == Read && what == "" {
 			for _, tag := range tags {
@@ -139,9 +139,9 @@ func (p *postgreSQL) ask(ctx context.Context, query string) (row []string) {
 	return row
 }
 
-// run runs a text within a transaction, once more if it is to, and commits it, if it
+// run runs a text within a transaction and commits it, if it
 // can be, and leaves all as it was before. tags are what was carried out; the error is the text's.
-func (p *postgreSQL) run(t *testing.T, text string, again bool) (did deed, tags []string, err error) {
+func (p *postgreSQL) run(t *testing.T, text string) (did deed, tags []string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
@@ -168,7 +168,6 @@ func (p *postgreSQL) run(t *testing.T, text string, again bool) (did deed, tags 
 		if written := p.ask(ctx, writtenInPostgreSQL); written != nil {
 			did.rows, did.defined = written[0] != before[0], written[1] != before[1]
 		}
-		did.doubled = again && did.rows && p.doubles(ctx, text)
 		_, _ = p.conn.Exec(ctx, "COMMIT").ReadAll() // a constraint may forbid it
 		if session := p.ask(ctx, sessionOfPostgreSQL); session != nil {
 			did.session = session[0] != p.session
@@ -185,20 +184,6 @@ func (p *postgreSQL) run(t *testing.T, text string, again bool) (did deed, tags 
 		p.order(t, rowsOfPostgreSQL)
 	}
 	return did, tags, err
-}
-
-// doubles is whether a text that was carried out changes rows once more.
-func (p *postgreSQL) doubles(ctx context.Context, text string) bool {
-	contents := strings.ReplaceAll(contentsOfPostgreSQL, "NAME", p.name)
-	once := p.ask(ctx, contents)
-	if _, err := p.conn.Exec(ctx, "SAVEPOINT again").ReadAll(); err != nil || once == nil {
-		return false
-	}
-	if _, err := p.conn.Exec(ctx, text).ReadAll(); err != nil {
-		return false
-	}
-	twice := p.ask(ctx, contents)
-	return twice != nil && !slices.Equal(once, twice)
 }
 
 // end ends the session, which may hold locks, and waits until it is gone.

@@ -38,8 +38,8 @@ func FuzzClassify(f *testing.F) {
 			}
 		}
 		Mask(fl, text)
-		want = classify(fl, text, false)
-		c := NewCache(fl, 4, false)
+		want = classify(fl, text)
+		c := NewCache(fl, 4)
 		for range 2 {
 			if got := c.Get(text); got != want {
 				t.Fatalf("%q is read as %+v, and from the cache as %+v", text, want, got)

@@ -1,238 +1,348 @@
 package sqltext
 
-// Hazards are the ways in which running a DML twice is not running it once,
-// as far as its text tells without its tables. That rows come from other
-// tables (INSERT … SELECT, UPDATE … FROM) is none in itself: what is read there
-// is read again.
+import (
+	"slices"
+	"strings"
+)
+
+// Hazards are the ways in which running a DML twice may not be running it once, by
+// a small heuristic over its text. It warns; what it does not find may still double
+// rows. It does not see:
+//   - what tables, triggers, views, generated columns, defaults and the
+//     application's own functions do, nor which columns are a key unless they are
+//     called id, uuid, guid or ulid;
+//   - a column that is set from another one which is set too (a = b, b = a), one that
+//     a subquery reads, and more than 32 columns of one SET;
+//   - the order of a LIMIT's rows, and rows of a VALUES after the first.
 type Hazards uint8
 
 const (
-	// SelfReferring: a column is set from what the same statement changes
-	// (SET n = n + 1, SET a = b, b = a, DO UPDATE SET n = t.n + excluded.n).
-	// Not so for what is the same the second time (SET n = GREATEST(n, 5), SET s =
-	// CASE … ELSE s END), nor when WHERE compares an assigned column with a
-	// value, so that the second time no row is found (optimistic locking).
+	// SelfReferring: a column is set from itself, and no comparison of a column that is
+	// set with a value, in WHERE, keeps the second run from finding the row (optimistic
+	// locking).
 	SelfReferring Hazards = 1 << iota
-	// NoKey: an INSERT leaves its row's id to the database, so that nothing
-	// tells a second row from the first: DEFAULT VALUES, NULL or DEFAULT for
-	// the id, RETURNING id where the id is not given.
+	// NoKey: an INSERT names no key and does not say what to do with a row that is
+	// there already.
 	NoKey
-	// Limited: an UPDATE or DELETE with LIMIT takes further rows the second time.
+	// Limited: a DELETE with LIMIT, or an UPDATE with one that has no order or looks
+	// for what it changes, takes further rows the second time.
 	Limited
-	// NonDeterministic: it writes or chooses by random numbers, generated ids
-	// or a sequence.
+	// NonDeterministic: it calls a function that gives random numbers, generated ids
+	// or a sequence's next value.
 	NonDeterministic
-	// Clock: a value that it writes is the time at which it runs. A clock in
-	// a WHERE is none: the condition means the time at which it is looked at.
+	// Clock: a value that it writes is the time at which it runs.
 	Clock
-	// KeyUnknown is no hazard yet: an INSERT whose text does not tell whether it
-	// brings its key. A generated id in its answer does.
-	KeyUnknown
 )
 
-// Doubling are the hazards of which a statement applied a second time changes
-// the rows a second time.
-const Doubling = SelfReferring | NoKey | Limited
-
-// cursor moves over the tokens of a statement.
-type cursor struct {
-	lex lexer
-	// tok is the current token, ahead the one after it.
-	tok, ahead token
-	// prev holds the tokens before tok, the nearest first.
-	prev [4]token
-	// before is the token before the dotted name that tok belongs to, or the last
-	// name before tok; earlier is the token before that name.
-	before, earlier token
-	depth           int
-	// answer: RETURNING was met, what follows is not written.
-	answer bool
-	// end is where the statement's last token ends.
-	end int
+// functions give something else each time.
+var functions = map[string]Hazards{
+	"NOW": Clock, "SYSDATE": Clock, "GETDATE": Clock, "CURDATE": Clock, "CURTIME": Clock,
+	"CLOCK_TIMESTAMP": Clock, "STATEMENT_TIMESTAMP": Clock, "TRANSACTION_TIMESTAMP": Clock, "TIMEOFDAY": Clock,
+	"RAND": NonDeterministic, "RANDOM": NonDeterministic, "RANDOM_NORMAL": NonDeterministic, "RANDOM_BYTES": NonDeterministic,
+	"RANDOMBLOB": NonDeterministic, "GEN_RANDOM_BYTES": NonDeterministic, "GEN_RANDOM_UUID": NonDeterministic, "GEN_SALT": NonDeterministic,
+	"NEWID": NonDeterministic, "SYS_GUID": NonDeterministic, "UUID_SHORT": NonDeterministic, "UUID_V4": NonDeterministic,
+	"UUID_V7": NonDeterministic, "UUIDV4": NonDeterministic, "UUIDV7": NonDeterministic, "UUID_GENERATE_V1": NonDeterministic,
+	"UUID_GENERATE_V1MC": NonDeterministic, "UUID_GENERATE_V4": NonDeterministic,
+	"NEXTVAL": NonDeterministic, "TXID_CURRENT": NonDeterministic, "PG_CURRENT_XACT_ID": NonDeterministic,
 }
 
-// advance moves to the next token.
-func (c *cursor) advance() {
-	switch c.tok.char {
-	case '(':
-		c.depth++
-	case ')':
-		c.depth--
-	}
-	switch c.tok.kw {
-	case kwReturning:
-		c.answer = true
-	case kwInsert, kwUpdate, kwDelete:
-		c.answer = false
-	}
-	copy(c.prev[1:], c.prev[:])
-	c.prev[0], c.tok = c.tok, c.ahead
-	if c.ahead = c.lex.next(); c.ahead.start >= c.end {
-		c.ahead = token{start: c.end, end: c.end}
-	}
-	if (c.tok.typ == tokWord || c.tok.typ == tokIdent) && c.prev[0].char != '.' {
-		c.before, c.earlier = c.prev[0], c.before
-	}
+// withoutArguments do so only without arguments; SQLite's also of 'now'.
+var withoutArguments = map[string]Hazards{
+	"UUID": NonDeterministic, "UNIX_TIMESTAMP": Clock,
+	"DATE": Clock, "TIME": Clock, "DATETIME": Clock, "JULIANDAY": Clock, "UNIXEPOCH": Clock,
 }
 
-func (c *cursor) text(t token) string { return c.lex.text[t.start:t.end] }
-
-// isName reports whether tok is the last part of a name of a column or table.
-func (c *cursor) isName() bool {
-	return (c.tok.typ == tokWord || c.tok.typ == tokIdent) && c.ahead.char != '(' && c.ahead.char != '.'
+// wrapping are functions f for which f(f(x)) = f(x), the other arguments being the
+// same.
+var wrapping = map[string]bool{
+	"COALESCE": true, "IFNULL": true, "NVL": true, "GREATEST": true, "LEAST": true, "MAX": true, "MIN": true, "LAST_INSERT_ID": true,
 }
 
-// qualifier is the part of the current name before its last; a token of length 0
-// if there is none.
-func (c *cursor) qualifier() token {
-	if c.prev[0].char == '.' {
-		return c.prev[1]
-	}
-	return token{}
-}
+// part is where in a write the parser is.
+type part uint8
 
-// comparesValue reports whether the current = or IS compares the column before
-// it, which every row found must satisfy, with a value.
-func (c *cursor) comparesValue() bool {
-	before := c.before
-	if c.tok.kw == kwIs {
-		before = c.earlier // IS is a word of its own
-	}
-	if before.kw != kwWhere && before.kw != kwAnd {
-		return false
-	}
-	switch c.ahead.typ {
-	case tokValue, tokString:
-		return true
-	case tokWord:
-		return c.ahead.kw == kwNull
-	default:
-		switch c.ahead.char {
-		case '?', '$', ':', '@':
-			return true
-		}
-		return false
-	}
-}
+const (
+	partOther part = iota
+	// partTarget: the table that is written.
+	partTarget
+	// partColumns: an INSERT's list.
+	partColumns
+	partWhere
+	// partLeft, partValue, partRight: a SET, on the left of a =, right after it, and
+	// past that.
+	partLeft
+	partValue
+	partRight
+)
 
-// hazards reads the DML that begins with first, with lex just past it, and ends
-// before end. once: only what matters to a write that is applied once. It
-// allocates nothing.
-func hazards(lex lexer, first token, end int, once bool) Hazards {
-	c := cursor{lex: lex, ahead: first, end: end}
-	c.advance()
-	v := varying{cursor: c}
-	v.look()
-	if once {
-		return v.found
-	}
-	d := doubling{cursor: c}
-	d.look()
-	return v.found | d.found
-}
-
-// varying looks for what is not the same at another time.
-type varying struct {
-	cursor
+// write is what is known of the INSERT, UPDATE, DELETE or MERGE that is being read.
+type write struct {
+	verb  keyword
+	depth int
+	part  part
 	found Hazards
-	// where has a bit set for each depth at which there is a condition.
-	where uint64
+	// names are the table's and its alias.
+	names [2]string
+	// set are the n columns that are set.
+	set [32]string
+	n   int
+	assignment
+	// guarded, keyed: the WHERE compares a column that is set, or a key, with a value;
+	// either: it has an OR.
+	guarded, keyed, either bool
+	ordered, limited       bool
+	// listed: an INSERT lists its columns; key: a key is among them; leads: it is the
+	// first of them, and the only key.
+	listed, key, leads bool
+	// made: the key's value is left to the database. excused: it says what to do with a
+	// row that is there.
+	made, excused bool
 }
 
-func (s *varying) look() {
-	for ; s.tok.typ != tokEOF; s.advance() {
-		here := uint64(1) << uint(s.depth) // 0 for a depth beyond reason
-		switch s.tok.typ {
-		case tokWord:
-			switch s.tok.kw {
-			case kwWhere, kwHaving:
-				s.where |= here
-			case kwSelect, kwSet, kwValues, kwUpdate:
-				s.where &^= here
-			case kwOn:
-				if s.ahead.kw == kwConflict || s.ahead.kw == kwDuplicate {
-					s.where &^= here
-				}
-			}
-			s.word()
-		case tokString:
-			if s.lex.flavor == SQLite {
-				s.sqliteNow()
-			}
-		case tokPunct:
-			if s.tok.char == ')' {
-				if s.prev[0].char == '(' && s.prev[1].typ == tokWord {
-					if v := lookupVaries(s.lex.flavor, s.text(s.prev[1])); v&variesBare != 0 {
-						s.varies(v)
-					}
-				}
-				s.where &^= here
-			}
-		}
-	}
+// assignment is the one of a SET that is being read.
+type assignment struct {
+	// from is where its columns begin, of their table.
+	from int
+	of   string
+	// own: its value is made from its column, which a call may do, or another change;
+	// keeps: the call is of a wrapping function.
+	own, calls, changes, keeps bool
+	// cases are those that are open.
+	cases int
 }
 
-// word looks at a word that may be a function.
-func (s *varying) word() {
-	switch s.tok.kw {
-	case kwClock:
-		if s.prev[0].char != '.' && s.prev[0].kw != kwAs && s.ahead.char != '.' && s.knowsClock() {
-			s.varies(variesClock)
-		}
-		return
-	case kwValue:
-		if s.prev[0].kw == kwNext {
-			s.varies(variesRandom)
-		}
-	}
-	if s.tok.kw != 0 || s.ahead.char != '(' {
+// watch reads t, which comes after prev, for hazards.
+func (p *parser) watch(t token) {
+	p.varies(t)
+	w := &p.write
+	if w.verb == "" {
 		return
 	}
-	switch s.before.kw {
-	case kwInto, kwInsert, kwIgnore, kwUpdate, kwAs, kwWith, kwRecursive, kwTable:
-		return // a name
+	if w.part == partRight {
+		p.reads(t)
+		if w.own && (w.changes || w.calls && !w.keeps) {
+			w.found |= SelfReferring
+		}
 	}
-	if v := lookupVaries(s.lex.flavor, s.text(s.tok)); v&(variesBare|variesNow) == 0 {
-		s.varies(v)
-	}
-}
-
-// knowsClock reports whether the flavor has the current keyword for the clock.
-func (s *varying) knowsClock() bool {
-	switch c := s.lex.text[s.tok.start] | 0x20; s.lex.flavor {
-	case SQLite:
-		return c == 'c'
-	case Postgres:
-		return c != 'u'
-	default:
-		return true
-	}
-}
-
-// varies notes the hazard of a function of that kind.
-func (s *varying) varies(v varies) {
 	switch {
-	case s.answer || v == 0:
-	case v&variesRandom != 0:
-		s.found |= NonDeterministic
-	case s.where == 0:
-		s.found |= Clock
+	case p.depth == w.depth && p.prev[0].char != '.' && p.turn(t):
+	case w.part == partTarget:
+		p.target(t)
+	case w.verb == "INSERT" && w.part < partLeft:
+		p.inserts(t)
+	case w.part == partWhere:
+		p.compares(t)
+	case w.part != partOther:
+		p.sets(t)
+	}
+	if t.char == ')' && p.depth == w.depth {
+		p.endWrite()
 	}
 }
 
-// sqliteNow finds the 'now' of SQLite's functions of date and time.
-func (s *varying) sqliteNow() {
-	text := s.text(s.tok)
-	if len(text) != len("'now'") || !sameName("now", text[1:4]) {
-		return
+// varies finds what is called, or read like a variable, up to t, and gives something
+// else each time.
+func (p *parser) varies(t token) {
+	found, bit := Hazards(0), uint64(1)<<(p.depth&63)
+	switch t.kw {
+	case "WHERE", "HAVING", "RETURNING":
+		p.conditions |= bit
+	case "SELECT", "SET", "VALUES", "UPDATE":
+		p.conditions &^= bit
+	case "CURRENT_TIMESTAMP":
+		if p.prev[0].char != '.' && p.prev[0].kw != "AS" {
+			found = Clock
+		}
+	case "VALUE":
+		if p.prev[0].kw == "NEXT" {
+			found = NonDeterministic
+		}
 	}
-	f := s.prev[1]
-	if s.prev[0].char == ',' && s.prev[2].char == '(' {
-		f = s.prev[3] // after strftime's format
-	} else if s.prev[0].char != '(' {
-		return
+	switch {
+	case t.char == '(' && p.write.part != partTarget:
+		found, _ = find(functions, p.nameOf(p.prev[0]))
+	case t.char == ')':
+		p.conditions &^= bit
+		if p.prev[0].char == '(' {
+			found, _ = find(withoutArguments, p.nameOf(p.prev[1]))
+		}
+	case t.typ == tokString && p.lex.flavor == SQLite && strings.EqualFold(p.textOf(t), "'now'"):
+		i := 0
+		if p.prev[0].char == ',' { // after the format of strftime
+			i = 2
+		}
+		if p.prev[i].char == '(' && p.prev[i+1].typ == tokWord && p.prev[i+1].kw == "" {
+			found = Clock
+		}
 	}
-	if f.typ == tokWord && lookupVaries(SQLite, s.text(f))&variesNow != 0 {
-		s.varies(variesClock)
+	if found != Clock || p.conditions == 0 {
+		p.hazards |= found
 	}
 }
+
+// turn moves to the part of the write that begins with t, if one does.
+func (p *parser) turn(t token) bool {
+	w, next := &p.write, partOther
+	switch {
+	case t.kw == "SET", t.kw == "UPDATE" && p.prev[0].kw == "KEY": // ON DUPLICATE KEY UPDATE
+		w.listed = true
+		next = partLeft
+	case t.char == ',' && w.part == partRight:
+		next = partLeft
+	case t.kw == "WHERE":
+		next = partWhere
+	case t.kw == "ORDER":
+		w.ordered = true
+	case t.kw == "LIMIT":
+		w.limited = true
+	case w.part == partRight && (t.kw == "FROM" && p.prev[0].kw != "DISTINCT" || t.kw == "RETURNING" || t.kw == "ON" || t.kw == "WHEN" && w.cases == 0):
+	default:
+		return false
+	}
+	w.part, w.assignment = next, assignment{from: w.n}
+	return true
+}
+
+// target reads the names of the table, up to an INSERT's list or what it inserts.
+func (p *parser) target(t token) {
+	w := &p.write
+	name := t.typ == tokIdent || t.typ == tokWord && t.kw == ""
+	switch {
+	case t.kw == "SELECT", t.kw == "VALUES", t.kw == "WITH", t.kw == "TABLE", t.kw == "DEFAULT":
+		w.part = partOther
+	case t.char == '(' && p.prev[0].kw == "":
+		w.part = partColumns
+	case !name || w.names[1] != "":
+	case w.names[0] == "" || p.prev[0].char == '.':
+		w.names[0] = p.nameOf(t)
+	default:
+		w.names[1] = p.nameOf(t)
+	}
+	w.excused = w.excused || t.kw == "IGNORE" || t.kw == "REPLACE" && p.prev[0].kw == "OR"
+}
+
+// inserts reads what an INSERT says of a key.
+func (p *parser) inserts(t token) {
+	w := &p.write
+	switch {
+	case w.part == partColumns && (t.char == ')' || t.kw == "SELECT"):
+		w.part, w.listed = partOther, t.char == ')'
+	case w.part == partColumns:
+		if isKey(strings.Trim(p.textOf(t), "\"'`[]")) {
+			w.leads = !w.key && p.prev[0].char == '('
+			w.key = true
+		}
+	case t.kw == "EXISTS", t.kw == "CONFLICT", t.kw == "DUPLICATE":
+		w.excused = true
+	case t.kw == "VALUES" && p.prev[0].kw == "DEFAULT",
+		t.char == ')' && p.prev[0].char == '(' && p.prev[1].kw == "VALUES",
+		(t.kw == "NULL" || t.kw == "DEFAULT") && p.prev[0].char == '(' && p.prev[1].kw == "VALUES" && (w.leads || !w.listed):
+		w.made = true
+	}
+}
+
+// sets reads an assignment.
+func (p *parser) sets(t token) {
+	w := &p.write
+	switch w.part {
+	case partLeft:
+		switch {
+		case t.char == '.' && w.n > w.from: // it was the table
+			w.n--
+			w.of = w.set[w.n]
+		case t.char == '=', t.typ == tokAssign:
+			w.part = partValue
+		case t.typ == tokWord || t.typ == tokIdent:
+			name := p.nameOf(t)
+			w.key = w.key || isKey(name)
+			if w.n < len(w.set) {
+				w.set[w.n] = name
+				w.n++
+			}
+		}
+	case partValue:
+		w.keeps, _ = find(wrapping, p.textOf(t))
+		w.changes = t.kw == "NOT" || t.char == '!'
+		w.part = partRight
+		fallthrough
+	default:
+		switch t.kw {
+		case "SELECT":
+			w.from = w.n // what a subquery reads is not looked at
+		case "CASE":
+			w.cases++
+		case "END":
+			w.cases--
+		}
+		w.calls = w.calls || t.char == '('
+		w.changes = w.changes || strings.IndexByte("+-*/%|&^#~", t.char) >= 0
+	}
+}
+
+// reads notes whether the name before t is that of a column that is being set, and
+// stands for its old value: VALUES(a) is the new row's, and @a a parameter.
+func (p *parser) reads(t token) {
+	w, name, before := &p.write, p.prev[0], p.prev[1]
+	if before.char == '.' {
+		of := p.nameOf(p.prev[2])
+		if w.of != "" && !sameName(of, w.of) || w.of == "" && !sameName(of, w.names[0]) && !sameName(of, w.names[1]) {
+			return
+		}
+		before = p.prev[3]
+	}
+	switch {
+	case name.typ != tokWord && name.typ != tokIdent, t.char == '(', t.char == '.':
+	case before.char == '@', before.char == ':', before.char == '(' && (p.prev[2].kw == "VALUES" || p.prev[2].kw == "VALUE"):
+	case p.isSet(w.from, name):
+		w.own = true
+		w.changes = w.changes || w.cases > 0 && before.kw != "THEN" && before.kw != "ELSE"
+	}
+}
+
+// isSet reports whether t names one of the columns that are set, after the first from.
+func (p *parser) isSet(from int, t token) bool {
+	name := p.nameOf(t)
+	return slices.ContainsFunc(p.write.set[from:p.write.n], func(column string) bool { return sameName(column, name) })
+}
+
+// compares reads a condition: name = value, up to t.
+func (p *parser) compares(t token) {
+	w := &p.write
+	switch {
+	case p.depth > w.depth:
+	case t.kw == "OR":
+		w.either = true
+	case (p.prev[0].char == '=' || p.prev[0].kw == "IS") && t.typ != tokIdent && (t.typ != tokWord || t.kw == "NULL"):
+		w.keyed = w.keyed || isKey(p.nameOf(p.prev[1]))
+		w.guarded = w.guarded || p.isSet(0, p.prev[1])
+	}
+}
+
+// endWrite says what was found of a write that is over.
+func (p *parser) endWrite() {
+	w := &p.write
+	if w.guarded && !w.either {
+		w.found &^= SelfReferring
+	}
+	switch w.verb {
+	case "INSERT":
+		if (w.made || w.listed && !w.key) && !w.excused {
+			w.found |= NoKey
+		}
+	case "UPDATE", "DELETE":
+		if w.limited && (w.either || !w.keyed) && (w.verb == "DELETE" || !w.ordered || w.guarded) {
+			w.found |= Limited
+		}
+	}
+	p.hazards |= w.found
+	*w = write{}
+}
+
+// isKey reports whether a column of that name is a row's key, and not a reference to
+// another row's.
+func isKey(name string) bool {
+	return sameName(name, "id") || sameName(name, "uuid") || sameName(name, "guid") || sameName(name, "ulid")
+}
+
+// sameName compares names as most databases compare those of columns.
+func sameName(a, b string) bool { return a != "" && strings.EqualFold(a, b) }

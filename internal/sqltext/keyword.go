@@ -1,268 +1,68 @@
 package sqltext
 
-// keyword is a word that this package has to know; 0 is any other.
-type keyword uint8
+import "strings"
 
-const (
-	_ keyword = iota
-	kwAbort
-	kwAll
-	kwAlter
-	kwAnalyse
-	kwAnalyze
-	kwAnd
-	kwAs
-	kwAtomic
-	kwAttach
-	kwAutocommit
-	kwBackup
-	kwBegin
-	kwCase
-	kwChain
-	kwCheck
-	kwCheckpoint
-	kwChecksum
-	kwClock
-	kwClose
-	kwCluster
-	kwComment
-	kwCommit
-	kwConcurrent
-	kwConflict
-	kwConstraints
-	kwCreate
-	kwCurrent
-	kwCycle
-	kwData
-	kwDeallocate
-	kwDeclare
-	kwDefault
-	kwDeferred
-	kwDefiner
-	kwDelayed
-	kwDelete
-	kwDesc
-	kwDescribe
-	kwDetach
-	kwDeterministic
-	kwDiscard
-	kwDistinct
-	kwDo
-	kwDrop
-	kwDumpfile
-	kwDuplicate
-	kwElse
-	kwEnd
-	kwEvent
-	kwExclusive
-	kwExecute
-	kwExists
-	kwExplain
-	kwExport
-	kwExtended
-	kwFalse
-	kwFetch
-	kwFlush
-	kwFor
-	kwFormat
-	kwFrom
-	kwFunction
-	kwGet
-	kwGlobal
-	kwGrant
-	kwHandler
-	kwHaving
-	kwHelp
-	kwHighPriority
-	kwIdentity
-	kwIf
-	kwIgnore
-	kwImmediate
-	kwInsert
-	kwInsertID
-	kwInstall
-	kwInto
-	kwInvoker
-	kwIs
-	kwIsolation
-	kwJoin
-	kwKey
-	kwLastInsertID
-	kwLimit
-	kwLoad
-	kwLocal
-	kwLock
-	kwLoop
-	kwLowPriority
-	kwMaterialized
-	kwMerge
-	kwMove
-	kwNext
-	kwNo
-	kwNot
-	kwNull
-	kwOf
-	kwOff
-	kwOn
-	kwOnly
-	kwOptimize
-	kwOr
-	kwOrder
-	kwOutfile
-	kwPackage
-	kwPartition
-	kwPartitions
-	kwPassword
-	kwPersist
-	kwPersistOnly
-	kwPgSettings
-	kwPgTemp
-	kwPragma
-	kwPrepare
-	kwPrepared
-	kwPrevious
-	kwProcedure
-	kwPurge
-	kwRead
-	kwReassign
-	kwRecursive
-	kwRefresh
-	kwReindex
-	kwRelease
-	kwRename
-	kwRepair
-	kwRepeat
-	kwReplace
-	kwReset
-	kwReturning
-	kwRevoke
-	kwRollback
-	kwRow
-	kwSavepoint
-	kwSearch
-	kwSecurity
-	kwSelect
-	kwSequence
-	kwSession
-	kwSet
-	kwShare
-	kwShow
-	kwSQL
-	kwStart
-	kwStatement
-	kwTable
-	kwTables
-	kwTemp
-	kwTemporary
-	kwThen
-	kwTo
-	kwTran
-	kwTransaction
-	kwTrigger
-	kwTrue
-	kwTruncate
-	kwUninstall
-	kwUnlock
-	kwUnlogged
-	kwUpdate
-	kwUse
-	kwVacuum
-	kwValue
-	kwValues
-	kwVerbose
-	kwView
-	kwWhen
-	kwWhere
-	kwWhile
-	kwWith
-	kwWork
-	kwXA
-)
+// keyword is a word that this package has to know, in capitals; empty for any other.
+type keyword string
 
-var keywords = map[string]keyword{
-	"ABORT": kwAbort, "ALL": kwAll, "ALTER": kwAlter, "ANALYSE": kwAnalyse, "ANALYZE": kwAnalyze,
-	"AND": kwAnd, "AS": kwAs, "ATOMIC": kwAtomic, "ATTACH": kwAttach, "AUTOCOMMIT": kwAutocommit,
-	"BACKUP": kwBackup, "BEGIN": kwBegin,
-	"CASE": kwCase, "CHAIN": kwChain, "CHECK": kwCheck, "CHECKPOINT": kwCheckpoint, "CHECKSUM": kwChecksum,
-	"CLOSE": kwClose, "CLUSTER": kwCluster, "COMMENT": kwComment, "COMMIT": kwCommit,
-	"CONCURRENT": kwConcurrent, "CONFLICT": kwConflict, "CONSTRAINTS": kwConstraints, "CREATE": kwCreate,
-	"CURRENT": kwCurrent, "CYCLE": kwCycle,
-	"DATA": kwData, "DEALLOCATE": kwDeallocate, "DECLARE": kwDeclare, "DEFAULT": kwDefault,
-	"DEFERRED": kwDeferred, "DEFINER": kwDefiner, "DELAYED": kwDelayed, "DELETE": kwDelete, "DESC": kwDesc,
-	"DESCRIBE": kwDescribe, "DETACH": kwDetach, "DETERMINISTIC": kwDeterministic, "DISCARD": kwDiscard,
-	"DISTINCT": kwDistinct, "DO": kwDo, "DROP": kwDrop, "DUMPFILE": kwDumpfile, "DUPLICATE": kwDuplicate,
-	"ELSE": kwElse, "END": kwEnd, "EVENT": kwEvent, "EXCLUSIVE": kwExclusive, "EXECUTE": kwExecute,
-	"EXISTS": kwExists, "EXPLAIN": kwExplain, "EXPORT": kwExport, "EXTENDED": kwExtended,
-	"FALSE": kwFalse, "FETCH": kwFetch, "FLUSH": kwFlush, "FOR": kwFor, "FORMAT": kwFormat, "FROM": kwFrom,
-	"FUNCTION": kwFunction,
-	"GET":      kwGet, "GLOBAL": kwGlobal, "GRANT": kwGrant,
-	"HANDLER": kwHandler, "HAVING": kwHaving, "HELP": kwHelp, "HIGH_PRIORITY": kwHighPriority,
-	"IDENTITY": kwIdentity, "IF": kwIf, "IGNORE": kwIgnore, "IMMEDIATE": kwImmediate, "INSERT": kwInsert,
-	"INSERT_ID": kwInsertID, "INSTALL": kwInstall, "INTO": kwInto, "INVOKER": kwInvoker, "IS": kwIs,
-	"ISOLATION":      kwIsolation,
-	"JOIN":           kwJoin,
-	"KEY":            kwKey,
-	"LAST_INSERT_ID": kwLastInsertID, "LIMIT": kwLimit, "LOAD": kwLoad, "LOCAL": kwLocal, "LOCK": kwLock,
-	"LOOP": kwLoop, "LOW_PRIORITY": kwLowPriority,
-	"MATERIALIZED": kwMaterialized, "MERGE": kwMerge, "MOVE": kwMove,
-	"NEXT": kwNext, "NO": kwNo, "NOT": kwNot, "NULL": kwNull,
-	"OF": kwOf, "OFF": kwOff, "ON": kwOn, "ONLY": kwOnly, "OPTIMIZE": kwOptimize, "OR": kwOr,
-	"ORDER": kwOrder, "OUTFILE": kwOutfile,
-	"PACKAGE": kwPackage, "PARTITION": kwPartition, "PARTITIONS": kwPartitions, "PASSWORD": kwPassword,
-	"PERSIST": kwPersist, "PERSIST_ONLY": kwPersistOnly, "PG_SETTINGS": kwPgSettings, "PG_TEMP": kwPgTemp,
-	"PRAGMA":  kwPragma,
-	"PREPARE": kwPrepare, "PREPARED": kwPrepared, "PREVIOUS": kwPrevious, "PROCEDURE": kwProcedure,
-	"PURGE": kwPurge,
-	"READ":  kwRead, "REASSIGN": kwReassign, "RECURSIVE": kwRecursive, "REFRESH": kwRefresh,
-	"REINDEX": kwReindex, "RELEASE": kwRelease, "RENAME": kwRename, "REPAIR": kwRepair, "REPEAT": kwRepeat,
-	"REPLACE": kwReplace, "RESET": kwReset, "RETURNING": kwReturning, "REVOKE": kwRevoke,
-	"ROLLBACK": kwRollback, "ROW": kwRow,
-	"SAVEPOINT": kwSavepoint, "SEARCH": kwSearch, "SECURITY": kwSecurity, "SELECT": kwSelect,
-	"SEQUENCE": kwSequence, "SESSION": kwSession, "SET": kwSet, "SHARE": kwShare, "SHOW": kwShow,
-	"SQL": kwSQL, "START": kwStart, "STATEMENT": kwStatement,
-	"TABLE": kwTable, "TABLES": kwTables, "TEMP": kwTemp, "TEMPORARY": kwTemporary, "THEN": kwThen,
-	"TO": kwTo, "TRAN": kwTran, "TRANSACTION": kwTransaction, "TRIGGER": kwTrigger, "TRUE": kwTrue,
-	"TRUNCATE":  kwTruncate,
-	"UNINSTALL": kwUninstall, "UNLOCK": kwUnlock, "UNLOGGED": kwUnlogged, "UPDATE": kwUpdate, "USE": kwUse,
-	"VACUUM": kwVacuum, "VALUE": kwValue, "VALUES": kwValues, "VERBOSE": kwVerbose, "VIEW": kwView,
-	"WHEN": kwWhen, "WHERE": kwWhere, "WHILE": kwWhile, "WITH": kwWith, "WORK": kwWork,
-	"XA": kwXA,
+const words = `
+ABORT ALTER ANALYSE ANALYZE AND AS ATOMIC ATTACH AUTOCOMMIT BACKUP BEGIN CASE CHAIN CHECK CHECKPOINT CHECKSUM CLOSE
+CLUSTER COMMENT COMMIT CONCURRENT CONFLICT CONSTRAINTS CREATE CURRENT CYCLE DATA DEALLOCATE DECLARE DEFAULT DEFERRED
+DEFINER DELAYED DELETE DESC DESCRIBE DETACH DETERMINISTIC DISCARD DISTINCT DO DROP DUMPFILE DUPLICATE ELSE END EVENT
+EXCLUSIVE EXECUTE EXISTS EXPLAIN EXPORT EXTENDED FETCH FLUSH FOR FORMAT FROM FUNCTION GET GLOBAL GRANT HANDLER HAVING
+HELP HIGH_PRIORITY IDENTITY IF IGNORE IMMEDIATE INSERT INSERT_ID INSTALL INTO INVOKER IS ISOLATION JOIN KEY
+LAST_INSERT_ID LIMIT LOAD LOCAL LOCK LOOP LOW_PRIORITY MERGE MOVE NEXT NOT NULL OF ON ONLY OPTIMIZE OR ORDER OUTFILE
+PACKAGE PARTITION PARTITIONS PASSWORD PERSIST PERSIST_ONLY PG_SETTINGS PG_TEMP PRAGMA PREPARE PREPARED PREVIOUS
+PROCEDURE PURGE READ REASSIGN RECURSIVE REFRESH REINDEX RELEASE RENAME REPAIR REPEAT REPLACE RESET RETURNING REVOKE
+ROLLBACK ROW SAVEPOINT SEARCH SECURITY SELECT SEQUENCE SESSION SET SHARE SHOW SQL START STATEMENT TABLE TABLES TEMP
+TEMPORARY THEN TO TRAN TRANSACTION TRIGGER TRUE TRUNCATE UNINSTALL UNLOCK UPDATE USE VACUUM VALUE VALUES VERBOSE WHEN
+WHERE WHILE WITH WORK XA
+`
 
-	// The clock, read without parentheses.
-	"CURRENT_DATE": kwClock, "CURRENT_TIME": kwClock, "CURRENT_TIMESTAMP": kwClock,
-	"LOCALTIME": kwClock, "LOCALTIMESTAMP": kwClock,
-	"UTC_DATE": kwClock, "UTC_TIME": kwClock, "UTC_TIMESTAMP": kwClock,
-}
+var keywords = func() map[string]keyword {
+	all := map[string]keyword{
+		// The clock, read without parentheses.
+		"CURRENT_DATE": "CURRENT_TIMESTAMP", "CURRENT_TIME": "CURRENT_TIMESTAMP", "CURRENT_TIMESTAMP": "CURRENT_TIMESTAMP",
+		"LOCALTIME": "CURRENT_TIMESTAMP", "LOCALTIMESTAMP": "CURRENT_TIMESTAMP",
+		"UTC_DATE": "CURRENT_TIMESTAMP", "UTC_TIME": "CURRENT_TIMESTAMP", "UTC_TIMESTAMP": "CURRENT_TIMESTAMP",
+	}
+	for _, word := range strings.Fields(words) {
+		all[word] = keyword(word)
+	}
+	return all
+}()
 
 // isDML is the one list of the verbs that write rows. REPLACE is one only
 // where a statement can begin with it.
 func (k keyword) isDML(f Flavor) bool {
 	switch k {
-	case kwInsert, kwUpdate, kwDelete, kwMerge:
+	case "INSERT", "UPDATE", "DELETE", "MERGE":
 		return true
-	case kwReplace:
+	case "REPLACE":
 		return f == MySQL || f == SQLite
 	}
 	return false
 }
 
 // isQuery is for the verbs that begin a query.
-func (k keyword) isQuery() bool { return k == kwSelect || k == kwValues || k == kwTable }
+func (k keyword) isQuery() bool { return k == "SELECT" || k == "VALUES" || k == "TABLE" }
 
 // maxWord is the length of the longest word that any table here knows.
 const maxWord = 32
 
 // lookup finds the keyword of an unquoted word in any case.
 func lookup(word string) keyword {
-	if len(word) > maxWord {
-		return 0
-	}
-	var buf [maxWord]byte
-	return keywords[string(upper(&buf, word))]
+	kw, _ := find(keywords, word)
+	return kw
 }
 
-// upper writes word in ASCII capitals to buf, which must be long enough.
-func upper(buf *[maxWord]byte, word string) []byte {
+// find looks up a word in any case in one of the tables here, whose words are in
+// ASCII capitals.
+func find[T any](table map[string]T, word string) (is T, ok bool) {
+	if len(word) > maxWord {
+		return is, false
+	}
+	var buf [maxWord]byte
 	for i := range len(word) {
 		c := word[i]
 		if 'a' <= c && c <= 'z' {
@@ -270,7 +70,8 @@ func upper(buf *[maxWord]byte, word string) []byte {
 		}
 		buf[i] = c
 	}
-	return buf[:len(word)]
+	is, ok = table[string(buf[:len(word)])]
+	return is, ok
 }
 
 // call is what calling a database's function means for the session.
@@ -310,9 +111,6 @@ var calls = [...]map[string]call{
 
 // lookupCall finds what calling the function name means.
 func lookupCall(f Flavor, name string) call {
-	if len(name) > maxWord || int(f) >= len(calls) {
-		return 0
-	}
-	var buf [maxWord]byte
-	return calls[f][string(upper(&buf, name))]
+	c, _ := find(calls[f], name)
+	return c
 }

@@ -20,7 +20,7 @@ const (
 type token struct {
 	typ        tokenType
 	char       byte    // of a tokPunct, else 0
-	kw         keyword // of a tokWord, else 0
+	kw         keyword // of a tokWord, else empty
 	start, end int
 }
 
@@ -83,8 +83,7 @@ func (l *lexer) next() token {
 	case c == ':' && l.flavor == MySQL && l.at(start+1) == '=':
 		t.typ = tokAssign
 		l.pos += 2
-	case (c == ':' || c == '@' || c == '$') && (l.flavor == SQLite || l.flavor == ANSI) && isName(l.at(start+1)),
-		c == '@' && l.quoting&NamedParameters != 0 && isWordStart(l.at(start+1)):
+	case (c == ':' || c == '@' || c == '$') && (l.flavor == SQLite || l.flavor == ANSI) && isName(l.at(start+1)):
 		// A parameter's name is no keyword.
 		t.typ = tokValue
 		l.pos++

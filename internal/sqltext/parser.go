@@ -49,7 +49,7 @@ type parser struct {
 	// What follows is of the current statement alone.
 
 	// prev holds the tokens before tok, the nearest first.
-	prev [3]token
+	prev [4]token
 	// depth counts open parentheses.
 	depth int
 	// main is the depth of the main statement.
@@ -68,6 +68,11 @@ type parser struct {
 	expression uint64
 	// nested counts the statements before this one that run it.
 	nested int
+	// write is the one that is being read, hazards are those of all so far, and
+	// conditions has a bit for each depth at which one is being read.
+	write      write
+	hazards    Hazards
+	conditions uint64
 }
 
 // reset begins the next statement.
@@ -119,9 +124,10 @@ func (p *parser) step() {
 		return
 	}
 	t := p.tok
-	if p.prev[0].kw == kwInto {
+	if p.prev[0].kw == "INTO" {
 		p.into(t)
 	}
+	p.watch(t)
 	switch t.typ {
 	case tokPunct:
 		switch t.char {
@@ -141,7 +147,7 @@ func (p *parser) step() {
 		p.with(t.kw)
 		p.note(t.kw)
 	case tokIdent:
-		p.with(0)
+		p.with("")
 		if p.lex.flavor == Postgres || p.lex.flavor == MySQL && (p.prev[0].typ == tokSysVar || p.prev[0].char == '.' && p.prev[2].typ == tokSysVar) {
 			p.note(lookup(p.nameOf(t)))
 		}
@@ -150,7 +156,7 @@ func (p *parser) step() {
 	case tokAssign:
 		p.fx |= fxPins
 	}
-	p.prev[2], p.prev[1], p.prev[0] = p.prev[1], p.prev[0], t
+	p.prev = [4]token{t, p.prev[0], p.prev[1], p.prev[2]}
 	p.tok = p.lex.next()
 }
 
@@ -178,13 +184,13 @@ func (p *parser) open() {
 		p.setLevel(levelPlain)
 	case levelAfter:
 		// WITH … (SELECT …)
-		p.mainVerb(kwSelect)
+		p.mainVerb("SELECT")
 	}
 	p.depth++
 	p.setLevel(inner)
 
 	// A table may have a function's name: INSERT INTO changes (…).
-	if p.prev[1].kw == kwInto {
+	if p.prev[1].kw == "INTO" {
 		return
 	}
 	switch lookupCall(p.lex.flavor, p.nameOf(p.prev[0])) {
@@ -207,7 +213,7 @@ func (p *parser) close() {
 	}
 	if p.config != 0 && p.config == p.depth {
 		// With true as its last argument the setting ends with the transaction.
-		if p.prev[0].kw != kwTrue || p.prev[1].char != ',' {
+		if p.prev[0].kw != "TRUE" || p.prev[1].char != ',' {
 			p.fx |= fxPins
 		} else {
 			p.fx |= fxMoves
@@ -225,7 +231,7 @@ func (p *parser) with(kw keyword) {
 	case levelPlain:
 		if p.prev[0].char == '(' {
 			switch {
-			case kw == kwWith:
+			case kw == "WITH":
 				p.setLevel(levelName)
 			case p.depth >= maxLevels && kw.isDML(Postgres):
 				p.writes(kw)
@@ -234,28 +240,28 @@ func (p *parser) with(kw keyword) {
 	case levelBody:
 		p.setLevel(levelPlain)
 		switch {
-		case kw == kwWith:
+		case kw == "WITH":
 			p.setLevel(levelName)
 		case kw.isDML(Postgres):
 			p.writes(kw)
 		}
 	case levelName:
-		if kw != kwRecursive || p.prev[0].kw != kwWith {
+		if kw != "RECURSIVE" || p.prev[0].kw != "WITH" {
 			p.setLevel(levelNamed)
 		}
 	case levelNamed:
-		if kw == kwAs {
+		if kw == "AS" {
 			p.setLevel(levelAs)
 		}
 	case levelAfter:
 		switch {
-		case kw == kwSearch || kw == kwCycle:
+		case kw == "SEARCH" || kw == "CYCLE":
 			p.setLevel(levelSearch)
 		case kw.isDML(p.lex.flavor) || kw.isQuery():
 			p.mainVerb(kw)
 		}
 	case levelSearch:
-		if kw == kwSet {
+		if kw == "SET" {
 			p.setLevel(levelAfter)
 		}
 	}
@@ -273,8 +279,9 @@ func (p *parser) mainVerb(kw keyword) {
 
 func (p *parser) writes(kw keyword) {
 	p.fx |= fxDML
+	p.write = write{verb: kw, depth: p.depth, part: partTarget}
 	switch kw {
-	case kwInsert, kwReplace, kwMerge: // they may generate an id
+	case "INSERT", "REPLACE", "MERGE": // they may generate an id
 		p.fx |= fxInsert
 	}
 }
@@ -283,28 +290,28 @@ func (p *parser) writes(kw keyword) {
 // which a query locks what it reads.
 func (p *parser) note(kw keyword) {
 	switch kw {
-	case kwUpdate, kwShare: // FOR UPDATE, FOR SHARE, LOCK IN SHARE MODE
-		if p.lex.flavor == MySQL && (p.prev[0].kw == kwFor || p.prev[1].kw == kwLock) {
+	case "UPDATE", "SHARE": // FOR UPDATE, FOR SHARE, LOCK IN SHARE MODE
+		if p.lex.flavor == MySQL && (p.prev[0].kw == "FOR" || p.prev[1].kw == "LOCK") {
 			p.fx |= fxLocks
 		}
-	case kwOf: // WHERE CURRENT OF cursor
-		if p.prev[0].kw == kwCurrent {
+	case "OF": // WHERE CURRENT OF cursor
+		if p.prev[0].kw == "CURRENT" {
 			p.fx |= fxReads
 		}
-	case kwValue: // PREVIOUS VALUE FOR sequence
-		if p.prev[0].kw == kwPrevious && p.lex.flavor == MySQL {
+	case "VALUE": // PREVIOUS VALUE FOR sequence
+		if p.prev[0].kw == "PREVIOUS" && p.lex.flavor == MySQL {
 			p.fx |= fxReads
 		}
-	case kwLastInsertID, kwIdentity, kwInsertID: // @@last_insert_id, @@session.identity
+	case "LAST_INSERT_ID", "IDENTITY", "INSERT_ID": // @@last_insert_id, @@session.identity
 		if p.prev[0].typ == tokSysVar || p.prev[0].char == '.' && p.prev[2].typ == tokSysVar {
 			p.fx |= fxReads
 		}
-	case kwPgSettings: // UPDATE of this view is SET: https://www.postgresql.org/docs/current/view-pg-settings.html
+	case "PG_SETTINGS": // UPDATE of this view is SET: https://www.postgresql.org/docs/current/view-pg-settings.html
 		before := p.prev[0]
 		if before.char == '.' {
 			before = p.prev[2]
 		}
-		if before.kw == kwUpdate || before.kw == kwOnly {
+		if before.kw == "UPDATE" || before.kw == "ONLY" {
 			p.fx |= fxPins
 		}
 	}
@@ -313,7 +320,7 @@ func (p *parser) note(kw keyword) {
 // into reads from t, the token after an INTO, where a query's rows go.
 func (p *parser) into(t token) {
 	switch p.prev[1].kw {
-	case kwInsert, kwReplace, kwMerge, kwAs:
+	case "INSERT", "REPLACE", "MERGE", "AS":
 		return
 	}
 	if p.prev[1].char == '.' {
@@ -322,7 +329,7 @@ func (p *parser) into(t token) {
 	switch p.lex.flavor {
 	case MySQL:
 		switch {
-		case t.kw == kwOutfile || t.kw == kwDumpfile:
+		case t.kw == "OUTFILE" || t.kw == "DUMPFILE":
 			p.fx |= fxFile
 		case t.typ == tokUserVar:
 			p.fx |= fxPins
@@ -332,12 +339,12 @@ func (p *parser) into(t token) {
 			return
 		}
 		p.fx |= fxTable
-		if t.kw == kwLocal || t.kw == kwGlobal {
+		if t.kw == "LOCAL" || t.kw == "GLOBAL" {
 			// The word before a TEMP that nobody needs.
 			ahead := p.lex
 			t = ahead.next()
 		}
-		if t.kw == kwTemp || t.kw == kwTemporary || t.kw == kwPgTemp {
+		if t.kw == "TEMP" || t.kw == "TEMPORARY" || t.kw == "PG_TEMP" {
 			p.fx |= fxTempTable
 		}
 	}
@@ -349,31 +356,31 @@ func (p *parser) block(kw keyword) {
 	if p.lex.flavor == Postgres {
 		// Only a body in standard SQL is code, all others are strings.
 		switch {
-		case kw == kwAtomic && before == kwBegin, kw == kwCase && p.blocks > 0:
+		case kw == "ATOMIC" && before == "BEGIN", kw == "CASE" && p.blocks > 0:
 			p.blocks++
-		case kw == kwEnd && p.blocks > 0:
+		case kw == "END" && p.blocks > 0:
 			p.blocks--
 		}
 		return
 	}
 	switch kw {
-	case kwEnd:
+	case "END":
 		if p.blocks > 0 {
 			p.blocks--
 		}
-	case kwBegin:
+	case "BEGIN":
 		p.push(false)
-	case kwCase:
-		if before != kwEnd {
+	case "CASE":
+		if before != "END" {
 			p.push(!p.startsInner(true))
 		}
-	case kwLoop:
-		if before != kwEnd && p.lex.flavor != SQLite {
+	case "LOOP":
+		if before != "END" && p.lex.flavor != SQLite {
 			p.push(false)
 		}
-	case kwIf, kwWhile, kwRepeat, kwFor:
+	case "IF", "WHILE", "REPEAT", "FOR":
 		// IF, REPEAT are functions too, and IF EXISTS, FOR UPDATE clauses.
-		if before != kwEnd && p.lex.flavor != SQLite && p.startsInner(kw != kwFor) {
+		if before != "END" && p.lex.flavor != SQLite && p.startsInner(kw != "FOR") {
 			p.push(false)
 		}
 	}
@@ -398,9 +405,9 @@ func (p *parser) startsInner(head bool) bool {
 	}
 	t := p.prev[0]
 	switch t.kw {
-	case kwBegin, kwThen, kwElse, kwDo, kwLoop, kwRepeat:
+	case "BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT":
 		return true
-	case kwRow, kwData, kwSQL, kwDeterministic, kwDefiner, kwInvoker:
+	case "ROW", "DATA", "SQL", "DETERMINISTIC", "DEFINER", "INVOKER":
 		return head
 	}
 	return t.typ == tokEOF || t.char == ';' || t.char == ':' || head && (t.char == ')' || t.typ == tokString)

@@ -7,12 +7,12 @@ func (p *reader) set() Class {
 		return p.setMySQL()
 	case Postgres:
 		switch p.tok.kw {
-		case kwLocal, kwConstraints, kwTransaction:
+		case "LOCAL", "CONSTRAINTS", "TRANSACTION":
 			return Class{Kind: Session}
 		}
 	default:
 		switch p.tok.kw {
-		case kwConstraints, kwTransaction:
+		case "CONSTRAINTS", "TRANSACTION":
 			return Class{Kind: Session}
 		}
 	}
@@ -21,19 +21,19 @@ func (p *reader) set() Class {
 
 func (p *reader) setMySQL() Class {
 	switch p.tok.kw {
-	case kwStatement:
+	case "STATEMENT":
 		// SET STATEMENT a=b, … FOR statement
-		for !p.atEnd() && (p.tok.kw != kwFor || p.depth > 0) {
+		for !p.atEnd() && (p.tok.kw != "FOR" || p.depth > 0) {
 			p.step()
 		}
-		if !p.skip(kwFor) {
+		if !p.skip("FOR") {
 			return Class{Kind: Session, Pins: true}
 		}
 		p.fx = 0
 		return p.inner()
-	case kwPassword, kwDefault: // SET DEFAULT ROLE
+	case "PASSWORD", "DEFAULT": // SET DEFAULT ROLE
 		return Class{Kind: DDL, ImplicitCommit: true}
-	case kwTransaction:
+	case "TRANSACTION":
 		return Class{Kind: Session}
 	}
 	c := Class{Kind: Session}
@@ -63,21 +63,21 @@ func (p *reader) assignment(c *Class, global *bool) {
 		here = false
 		if ahead := p.lex; ahead.next().char == '.' {
 			switch p.tok.kw {
-			case kwGlobal, kwPersist, kwPersistOnly:
+			case "GLOBAL", "PERSIST", "PERSIST_ONLY":
 				here = true
 				p.step()
 				p.step()
-			case kwSession, kwLocal:
+			case "SESSION", "LOCAL":
 				p.step()
 				p.step()
 			}
 		}
 	default:
 		switch p.tok.kw {
-		case kwGlobal, kwPersist, kwPersistOnly:
+		case "GLOBAL", "PERSIST", "PERSIST_ONLY":
 			*global, here = true, true
 			p.step()
-		case kwSession, kwLocal:
+		case "SESSION", "LOCAL":
 			*global, here = false, false
 			p.step()
 		}
@@ -114,9 +114,9 @@ func (p *reader) assignment(c *Class, global *bool) {
 
 func (p *reader) isAutocommit(t token) bool {
 	if t.typ == tokIdent && t.end-t.start > 2 {
-		return lookup(p.lex.text[t.start+1:t.end-1]) == kwAutocommit
+		return lookup(p.lex.text[t.start+1:t.end-1]) == "AUTOCOMMIT"
 	}
-	return t.kw == kwAutocommit
+	return t.kw == "AUTOCOMMIT"
 }
 
 func (p *reader) resetStatement() Class {
@@ -125,7 +125,7 @@ func (p *reader) resetStatement() Class {
 	case SQLite:
 		return Class{Kind: Opaque}
 	case MySQL:
-		return Class{Kind: DDL, ImplicitCommit: p.tok.kw != kwPersist}
+		return Class{Kind: DDL, ImplicitCommit: p.tok.kw != "PERSIST"}
 	}
 	return Class{Kind: Session, Pins: true}
 }
@@ -139,7 +139,7 @@ func (p *reader) lock() Class {
 		// Held to the end of the transaction.
 		return Class{Kind: Session}
 	case MySQL:
-		tables := p.tok.kw == kwTable || p.tok.kw == kwTables
+		tables := p.tok.kw == "TABLE" || p.tok.kw == "TABLES"
 		return Class{Kind: Session, Pins: true, ImplicitCommit: tables}
 	}
 	return Class{Kind: Session, Pins: true}
@@ -166,12 +166,7 @@ func (p *reader) pragma() Class {
 		name = p.tok
 		p.step()
 	}
-	var kind Kind
-	known := false
-	if word := p.textOf(name); len(word) <= maxWord {
-		var buf [maxWord]byte
-		kind, known = pragmas[string(upper(&buf, word))]
-	}
+	kind, known := find(pragmas, p.textOf(name))
 	switch {
 	case p.tok.char != '=' && p.tok.char != '(':
 		return Class{Kind: Read}

@@ -12,9 +12,9 @@ func (p *reader) begin() Class {
 		return Class{Kind: Begin, ImplicitCommit: f == MySQL}
 	}
 	switch p.tok.kw {
-	case kwWork:
+	case "WORK":
 		return Class{Kind: Begin, ImplicitCommit: f == MySQL}
-	case kwTran, kwTransaction, kwIsolation, kwRead, kwDeferred, kwImmediate, kwExclusive, kwConcurrent:
+	case "TRAN", "TRANSACTION", "ISOLATION", "READ", "DEFERRED", "IMMEDIATE", "EXCLUSIVE", "CONCURRENT":
 		if f == ANSI {
 			return Class{Kind: Begin}
 		}
@@ -27,7 +27,7 @@ func (p *reader) begin() Class {
 
 func (p *reader) start() Class {
 	p.step()
-	if p.tok.kw == kwTransaction && p.lex.flavor != SQLite {
+	if p.tok.kw == "TRANSACTION" && p.lex.flavor != SQLite {
 		return Class{Kind: Begin, ImplicitCommit: p.lex.flavor == MySQL}
 	}
 	return Class{Kind: Opaque}
@@ -37,7 +37,7 @@ func (p *reader) start() Class {
 // ROLLBACK.
 func (p *reader) commit(k Kind) Class {
 	p.step()
-	if p.tok.kw == kwPrepared {
+	if p.tok.kw == "PREPARED" {
 		return Class{Kind: Opaque}
 	}
 	p.work()
@@ -46,7 +46,7 @@ func (p *reader) commit(k Kind) Class {
 
 func (p *reader) work() {
 	switch p.tok.kw {
-	case kwWork, kwTransaction, kwTran:
+	case "WORK", "TRANSACTION", "TRAN":
 		p.step()
 	}
 }
@@ -54,24 +54,24 @@ func (p *reader) work() {
 // chain reads [AND [NO] CHAIN].
 func (p *reader) chain(k Kind) Class {
 	c := Class{Kind: k}
-	if p.skip(kwAnd) {
-		c.Chain = p.tok.kw == kwChain
+	if p.skip("AND") {
+		c.Chain = p.tok.kw == "CHAIN"
 	}
 	return c
 }
 
 func (p *reader) rollback() Class {
 	p.step()
-	if p.tok.kw == kwPrepared {
+	if p.tok.kw == "PREPARED" {
 		return Class{Kind: Opaque}
 	}
-	named := p.tok.kw == kwTransaction && p.lex.flavor == SQLite
+	named := p.tok.kw == "TRANSACTION" && p.lex.flavor == SQLite
 	p.work()
-	if named && p.tok.kw != kwTo && !p.atEnd() {
+	if named && p.tok.kw != "TO" && !p.atEnd() {
 		// SQLite takes a name here and ignores it.
 		p.step()
 	}
-	if p.skip(kwTo) {
+	if p.skip("TO") {
 		return p.named(RollbackTo)
 	}
 	return p.chain(Rollback)
@@ -80,7 +80,7 @@ func (p *reader) rollback() Class {
 // named reads [SAVEPOINT] name.
 func (p *reader) named(k Kind) Class {
 	t := p.tok
-	if t.kw == kwSavepoint && k != Savepoint {
+	if t.kw == "SAVEPOINT" && k != Savepoint {
 		p.step()
 		if !p.atEnd() {
 			t = p.tok
@@ -168,7 +168,7 @@ func (p *reader) create() Class {
 	temporary := p.createOptions()
 	object := p.tok.kw
 	switch object {
-	case kwProcedure, kwFunction, kwTrigger, kwEvent, kwPackage:
+	case "PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "PACKAGE":
 		// Its body is not run now.
 		p.body, p.inert = true, true
 	}
@@ -176,16 +176,16 @@ func (p *reader) create() Class {
 		p.step()
 	}
 	// IF NOT EXISTS temp.name
-	for p.tok.kw == kwIf || p.tok.kw == kwNot || p.tok.kw == kwExists {
+	for p.tok.kw == "IF" || p.tok.kw == "NOT" || p.tok.kw == "EXISTS" {
 		p.step()
 	}
-	if k := p.tok.kw; k == kwTemp && f == SQLite || k == kwPgTemp && f == Postgres {
+	if k := p.tok.kw; k == "TEMP" && f == SQLite || k == "PG_TEMP" && f == Postgres {
 		p.step()
 		temporary = temporary || p.tok.char == '.'
 	}
 	if temporary {
 		// MariaDB commits for a temporary sequence all the same.
-		return Class{Kind: Session, Pins: true, ImplicitCommit: f == MySQL && object == kwSequence}
+		return Class{Kind: Session, Pins: true, ImplicitCommit: f == MySQL && object == "SEQUENCE"}
 	}
 	return Class{Kind: DDL, ImplicitCommit: f == MySQL}
 }
@@ -195,16 +195,17 @@ func (p *reader) create() Class {
 func (p *reader) createOptions() (temporary bool) {
 	for !p.atEnd() {
 		switch t := p.tok; {
-		case t.kw == kwTemp || t.kw == kwTemporary:
+		case t.kw == "TEMP" || t.kw == "TEMPORARY":
 			temporary = true
 		case t.char == '=':
 			// OPTION = value
 			p.step()
 		case t.typ == tokUserVar, t.char == '(', t.char == ')':
 			// DEFINER = 'user'@'host' or CURRENT_USER()
-		case t.typ == tokWord && isOption(p.textOf(t)):
 		default:
-			return temporary
+			if option, _ := find(options, p.textOf(t)); !option || t.typ != tokWord {
+				return temporary
+			}
 		}
 		p.step()
 	}
@@ -218,18 +219,10 @@ var options = map[string]bool{
 	"UNLOGGED": true, "RECURSIVE": true, "VIRTUAL": true,
 }
 
-func isOption(word string) bool {
-	if len(word) > maxWord {
-		return false
-	}
-	var buf [maxWord]byte
-	return options[string(upper(&buf, word))]
-}
-
 func (p *reader) drop() Class {
 	mysql := p.lex.flavor == MySQL
 	p.step()
-	if mysql && (p.tok.kw == kwTemporary || p.tok.kw == kwPrepare) {
+	if mysql && (p.tok.kw == "TEMPORARY" || p.tok.kw == "PREPARE") {
 		return Class{Kind: Session, Pins: true}
 	}
 	return Class{Kind: DDL, ImplicitCommit: mysql}
@@ -238,13 +231,13 @@ func (p *reader) drop() Class {
 func (p *reader) alter() Class {
 	f := p.lex.flavor
 	p.step()
-	if f == ANSI && p.tok.kw == kwSession {
+	if f == ANSI && p.tok.kw == "SESSION" {
 		return Class{Kind: Session, Pins: true}
 	}
 	if f == MySQL {
 		// ALTER EVENT … DO BEGIN … END
 		p.createOptions()
-		p.body = p.tok.kw == kwEvent
+		p.body = p.tok.kw == "EVENT"
 		p.inert = p.body
 	}
 	return Class{Kind: DDL, ImplicitCommit: f == MySQL}
@@ -258,7 +251,7 @@ func (p *reader) flush() Class {
 	}
 	c := Class{Kind: DDL, ImplicitCommit: true}
 	for !p.atEnd() {
-		if p.tok.kw == kwLock || p.tok.kw == kwExport {
+		if p.tok.kw == "LOCK" || p.tok.kw == "EXPORT" {
 			c.Pins = true
 		}
 		p.step()
@@ -276,17 +269,17 @@ func (p *reader) explain() Class {
 	case MySQL:
 		for {
 			switch p.tok.kw {
-			case kwAnalyze:
+			case "ANALYZE":
 				runs = true
 				p.step()
 				continue
-			case kwExtended, kwPartitions:
+			case "EXTENDED", "PARTITIONS":
 				p.step()
 				continue
-			case kwFormat:
+			case "FORMAT":
 				p.format()
 				continue
-			case kwInto: // EXPLAIN FORMAT=JSON INTO @v
+			case "INTO": // EXPLAIN FORMAT=JSON INTO @v
 				c.Pins = true
 				p.step()
 				p.step()
@@ -298,11 +291,11 @@ func (p *reader) explain() Class {
 		switch {
 		case p.tok.char == '(':
 			runs = p.explainOptions()
-		case p.tok.kw == kwAnalyze || p.tok.kw == kwAnalyse:
+		case p.tok.kw == "ANALYZE" || p.tok.kw == "ANALYSE":
 			runs = true
 			p.step()
 		}
-		p.skip(kwVerbose)
+		p.skip("VERBOSE")
 	}
 	if !runs {
 		p.inert = true
@@ -329,14 +322,14 @@ func (p *reader) format() {
 func (p *reader) explainOptions() bool {
 	ahead := p.lex
 	switch first := ahead.next(); {
-	case first.kw.isQuery(), first.kw == kwWith, first.char == '(':
+	case first.kw.isQuery(), first.kw == "WITH", first.char == '(':
 		return false
 	}
 	runs := false
 	outside := p.depth
 	p.step()
 	for !p.atEnd() && p.depth > outside {
-		if k := p.tok.kw; k != kwAnalyze && k != kwAnalyse {
+		if k := p.tok.kw; k != "ANALYZE" && k != "ANALYSE" {
 			p.step()
 			continue
 		}
@@ -352,6 +345,9 @@ func (p *reader) isFalse() bool {
 	return known && !on
 }
 
+// switches are the constants that turn something on or off.
+var switches = map[string]bool{"0": false, "OFF": false, "FALSE": false, "1": true, "ON": true, "TRUE": true}
+
 // constant reads t as a switch.
 func (p *reader) constant(t token) (on, known bool) {
 	s := p.textOf(t)
@@ -365,17 +361,7 @@ func (p *reader) constant(t token) (on, known bool) {
 	default:
 		return false, false
 	}
-	if len(s) > maxWord {
-		return false, false
-	}
-	var buf [maxWord]byte
-	switch string(upper(&buf, s)) {
-	case "0", "OFF", "FALSE":
-		return false, true
-	case "1", "ON", "TRUE":
-		return true, true
-	}
-	return false, false
+	return find(switches, s)
 }
 
 // analyze is statistics everywhere, and MariaDB's EXPLAIN that runs.
@@ -384,11 +370,11 @@ func (p *reader) analyze() Class {
 	if p.lex.flavor != MySQL {
 		return Class{Kind: DDL}
 	}
-	if p.tok.kw == kwFormat {
+	if p.tok.kw == "FORMAT" {
 		p.format()
 	}
 	switch kw := p.tok.kw; {
-	case kw.isDML(MySQL), kw.isQuery() && kw != kwTable, kw == kwWith, p.tok.char == '(':
+	case kw.isDML(MySQL), kw.isQuery() && kw != "TABLE", kw == "WITH", p.tok.char == '(':
 		return p.inner()
 	}
 	return Class{Kind: DDL, ImplicitCommit: true}

@@ -1,4 +1,4 @@
-package errorcodes
+package dialects
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-func TestAListIsReadAndWhatItDoesNotListIsRetryable(t *testing.T) {
+func TestUnlistedCodeIsRetryable(t *testing.T) {
 	t.Parallel()
-	codes := Read("# a comment\n\nduplicate key\t1062\tER_DUP_ENTRY\nrefused\t22\tdata exception\nunknown\t1053\tER_SERVER_SHUTDOWN (it ended)")
+	codes := ReadCodes("# a comment\n\nduplicate key\t1062\tER_DUP_ENTRY\nrefused\t22\tdata exception\nunknown\t1053\tER_SERVER_SHUTDOWN (it ended)")
 	want := Codes{"1062": delivery.Duplicate, "22": delivery.Refused, "1053": delivery.Unknown}
 	if !maps.Equal(codes, want) {
 		t.Errorf("got %v, want %v", codes, want)
@@ -24,7 +24,7 @@ func TestAListIsReadAndWhatItDoesNotListIsRetryable(t *testing.T) {
 	}
 }
 
-func TestALineThatCannotBeReadIsNotSkipped(t *testing.T) {
+func TestUnreadableLineIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"refusd\t1031\tER_ILLEGAL_HA":                      "no such class",
@@ -46,7 +46,7 @@ func TestALineThatCannotBeReadIsNotSkipped(t *testing.T) {
 					t.Errorf("%q: %s; want it to panic and say %q", line, got, want)
 				}
 			}()
-			Read(line)
+			ReadCodes(line)
 		}()
 	}
 }

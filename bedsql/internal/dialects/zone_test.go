@@ -1,11 +1,11 @@
-package localzone
+package dialects
 
 import (
 	"testing"
 	"time"
 )
 
-func TestName(t *testing.T) {
+func TestAZoneIsNamedByWhatItIs(t *testing.T) {
 	tokyo, err := time.LoadLocation("Asia/Tokyo")
 	if err != nil {
 		t.Fatal(err)
@@ -25,19 +25,19 @@ func TestName(t *testing.T) {
 	} {
 		time.Local = c.local
 		t.Setenv("TZ", c.tz)
-		if got := Name(c.loc); got != c.want {
+		if got := ZoneName(c.loc); got != c.want {
 			t.Errorf("%v is named %q, want %q", c.loc, got, c.want)
 		}
 	}
 
-	// A zone of no known name is told by its offsets.
+	// A zone of no known name is recognized by its offsets.
 	time.Local = time.FixedZone("Local", 5400)
 	t.Setenv("TZ", "Asia/Tokyo") // set after the process began: not believed
-	if got, want := Name(time.Local), "Local(+01:30,+01:30)"; got != want {
+	if got, want := ZoneName(time.Local), "Local(+01:30,+01:30)"; got != want {
 		t.Errorf("the local zone is named %q, want %q", got, want)
 	}
 	time.Local = tokyo
-	if got := Name(time.Local); got != "Asia/Tokyo" {
+	if got := ZoneName(time.Local); got != "Asia/Tokyo" {
 		t.Errorf("the local zone is named %q", got)
 	}
 }

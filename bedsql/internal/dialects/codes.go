@@ -1,8 +1,8 @@
-// Package errorcodes reads what the errors of a database mean for a write.
-package errorcodes
+package dialects
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/bedsql/bed/listener/delivery"
@@ -20,11 +20,11 @@ var classes = func() map[string]delivery.Class {
 	return named
 }()
 
-// Read reads a list: each line has the class, the code and the reason, separated
+// ReadCodes reads a list of what the errors of a database mean for a write: each line has the class, the code and the reason, separated
 // by tabs, is empty, or begins with # for a comment. The list is part of the
-// program, so Read panics, naming the line, if it cannot be read: a line that was
+// program, so ReadCodes panics, naming the line, if it cannot be read: a line that was
 // skipped would leave its code retryable.
-func Read(list string) Codes {
+func ReadCodes(list string) Codes {
 	codes := Codes{}
 	number := 0
 	for line := range strings.Lines(list) {
@@ -34,7 +34,7 @@ func Read(list string) Codes {
 			continue
 		}
 		fields := strings.Split(line, "\t")
-		bad := func(what string) { panic(fmt.Sprintf("errorcodes: line %d, %q: %s", number, line, what)) }
+		bad := func(what string) { panic(fmt.Sprintf("dialects: line %d, %q: %s", number, line, what)) }
 		if len(fields) != 3 || fields[1] == "" || strings.TrimSpace(fields[2]) == "" {
 			bad("it has to have a class, a code and a reason, with tabs between them")
 		}
@@ -48,6 +48,12 @@ func Read(list string) Codes {
 		codes[fields[1]] = class
 	}
 	return codes
+}
+
+// BeginsWith reports whether the text of err has one of these beginnings, for
+// errors of a driver that have no type or value of their own.
+func BeginsWith(err error, beginnings []string) bool {
+	return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(err.Error(), b) })
 }
 
 // Class is that of the first listed name of an error; the names come narrowest

@@ -8,18 +8,13 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// setting implements Dialect.Setting.
-func setting(ctx context.Context, conn driver.Conn, name string) (string, error) {
-	return attempt.Setting(ctx, conn, "SHOW "+name)
-}
-
 // resets are what DISCARD ALL does, except for DEALLOCATE ALL: pgx and
 // database/sql count on their prepared statements.
 const resets = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; " +
 	"SELECT pg_advisory_unlock_all(); DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES"
 
 var (
-	errNotPgx = errors.New("bed: it is no connection of pgx's")
+	errNotPgx = errors.New("bed: it is not a pgx connection")
 	errPooled = errors.New("bed: behind a pooler a reset would also take away what the DSN sets")
 )
 

@@ -1,0 +1,187 @@
+// Package dialects is what the packages of the databases share: the settings of a
+// DSN or a session as a text that can be compared, stored and applied again; what
+// the codes of a server's errors mean; names of time zones.
+package dialects
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// DataSourceParam names the data source in a DSN. The driver never sees it.
+const DataSourceParam = "bedDataSource"
+
+// Own are the values of bed's parameters in a DSN.
+type Own struct{ DataSource, ReceiptSchema string }
+
+// TakeOwn takes bed's parameters out of those that a driver would set in its
+// sessions. kind begins its error.
+func TakeOwn(kind string, params map[string]string) (others map[string]string, own Own, err error) {
+	others = maps.Clone(params)
+	for _, key := range slices.Sorted(maps.Keys(params)) {
+		value := &own.DataSource
+		if strings.EqualFold(key, attempt.SchemaParam) {
+			value = &own.ReceiptSchema
+		} else if key != DataSourceParam {
+			continue
+		}
+		delete(others, key)
+		if *value = params[key]; *value == "" {
+			err = fmt.Errorf("%s: %s in the DSN is empty: give it a value or leave it out", kind, key)
+		}
+	}
+	return others, own, err
+}
+
+// Neutral holds the parameters that are known to touch neither values nor places,
+// and those that are the dialling side's own business. Any other is a setting.
+type Neutral map[string]bool
+
+// ReadNeutral reads a list, one parameter a line: its name in lower case, a blank
+// and the reason.
+func ReadNeutral(list string) Neutral {
+	n := Neutral{}
+	for line := range strings.Lines(list) {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); name != "" && name != "#" {
+			n[name] = true
+		}
+	}
+	return n
+}
+
+// Has reports whether a parameter is neutral.
+func (n Neutral) Has(name string) bool { return n[strings.ToLower(name)] }
+
+// Setting is one parameter.
+type Setting struct{ Key, Value string }
+
+// maxText is how many bytes of settings an entry keeps; the log takes 16 KiB.
+const maxText = 12 << 10
+
+// Format writes settings as sorted "key=value;key=value", at most 12 KiB: if they
+// are longer, the longest values are replaced by their digests, which can be
+// compared but not applied.
+func Format(settings []Setting) string {
+	text := format(settings)
+	for most := maxText / 2; len(text) > maxText && most >= 64; most /= 2 {
+		settings = slices.Clone(settings)
+		for i, s := range settings {
+			if len(s.Value) > most {
+				settings[i].Value = digest(s.Value)
+			}
+		}
+		text = format(settings)
+	}
+	if len(text) > maxText {
+		return format([]Setting{{"all settings", digest(text)}})
+	}
+	return text
+}
+
+func format(settings []Setting) string {
+	list := make([]string, len(settings))
+	for i, s := range settings {
+		list[i] = escape(s.Key, "%;=") + "=" + escape(s.Value, "%;")
+	}
+	slices.Sort(list)
+	return strings.Join(slices.Compact(list), ";")
+}
+
+const digested = "sha256:"
+
+func digest(value string) string { return fmt.Sprintf("%s%x", digested, sha256.Sum256([]byte(value))) }
+
+// isDigest reports whether s stands for a value that was too long to be stored. A
+// short value may look like that too: then it is not applied either.
+func (s Setting) isDigest() bool { return strings.HasPrefix(s.Value, digested) }
+
+var (
+	errForm   = errors.New("they are not of the form key=value;key=value")
+	errDigest = errors.New("the values of some are too long to be stored")
+)
+
+// Parse reads what Format wrote. Its error quotes none of the values.
+func Parse(text string) ([]Setting, error) {
+	var settings []Setting
+	if text == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(text, ";") {
+		key, value, ok := strings.Cut(part, "=")
+		k, kerr := url.PathUnescape(key)
+		v, verr := url.PathUnescape(value)
+		if !ok || k == "" || kerr != nil || verr != nil {
+			return nil, errForm
+		}
+		settings = append(settings, Setting{k, v})
+	}
+	return settings, nil
+}
+
+// ToApply is Parse for settings that are to be applied.
+func ToApply(text string) ([]Setting, error) {
+	settings, err := Parse(text)
+	if err == nil && slices.ContainsFunc(settings, Setting.isDigest) {
+		err = errDigest
+	}
+	return settings, err
+}
+
+// Apply gives the target that with makes of settings, if it has just those.
+func Apply(text string, with func([]Setting) (delivery.Target, error)) (delivery.Target, error) {
+	list, err := ToApply(text)
+	if err != nil {
+		return delivery.Target{}, err
+	}
+	t, err := with(list)
+	if err == nil && t.Settings != text {
+		err = errors.New("they name a parameter that is no setting, or one that cannot be applied")
+	}
+	return t, err
+}
+
+// Changes gives those settings of want that has lacks or has otherwise, and the
+// usual values of those that only has names. What has no usual value, or too long
+// a one to be known, is left as it is.
+func Changes(has, want string, usual map[string]string) ([]Setting, error) {
+	all, err := Parse(want)
+	if err != nil {
+		return nil, err
+	}
+	old, err := Parse(has)
+	if err != nil {
+		return nil, err
+	}
+	changes := slices.DeleteFunc(slices.Clone(all), func(s Setting) bool { return s.isDigest() || slices.Contains(old, s) })
+	for _, s := range old {
+		if value, known := usual[s.Key]; known && !slices.ContainsFunc(all, func(a Setting) bool { return a.Key == s.Key }) {
+			changes = append(changes, Setting{s.Key, value})
+		}
+	}
+	// A character set brings its own collation along: that comes after it.
+	slices.SortFunc(changes, func(a, b Setting) int { return strings.Compare(a.Key, b.Key) })
+	return changes, nil
+}
+
+// escape writes what is special, or not text, as %XX.
+func escape(s, special string) string {
+	text := utf8.ValidString(s)
+	var b strings.Builder
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == 0x7f || c >= 0x80 && !text || strings.IndexByte(special, c) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

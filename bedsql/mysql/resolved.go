@@ -1,0 +1,269 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/bedsql/bed/bedsql/internal/dialects"
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/go-sql-driver/mysql"
+)
+
+// This file says what a session resolves to, whoever decided that: the DSN, the
+// server's defaults, init_connect, a proxy between.
+
+// usual are the variables that change values or places, with the value that goes
+// without saying; time_zone has none. auto_increment_offset and
+// auto_increment_increment are not among them: in a cluster each node has its own.
+var usual = map[string]string{
+	"block_encryption_mode": "aes-128-ecb", "character_set_client": "utf8mb4", "character_set_connection": "utf8mb4", "check_constraint_checks": "ON", "collation_connection": "utf8mb4_general_ci",
+	"default_regex_flags": "", "default_week_format": "0", "div_precision_increment": "4", "explicit_defaults_for_timestamp": "ON", "foreign_key_checks": "ON",
+	"group_concat_max_len": "1048576", "lc_time_names": "en_US", "old_mode": "UTF8_IS_UTF8MB3", "sql_auto_is_null": "OFF", "sql_log_bin": "ON",
+	"sql_mode":         "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_CREATE_USER,NO_ENGINE_SUBSTITUTION",
+	"sql_safe_updates": "OFF", "system_versioning_insert_history": "OFF", "time_zone": "", "transaction_isolation": "REPEATABLE-READ",
+	"tx_isolation": "REPEATABLE-READ", "unique_checks": "ON",
+}
+
+// ownToEach are variables of which each session, or each node, has its own value.
+var ownToEach = []string{"auto_increment_increment", "auto_increment_offset", "identity", "insert_id", "last_insert_id", "pseudo_thread_id", "rand_seed1", "rand_seed2", "timestamp"}
+
+// namesOf gives the variables in a DSN that a session is asked for besides.
+func namesOf(cfg *mysql.Config) (names []string) {
+	for key := range cfg.Params {
+		name := variableName(key)
+		if _, known := usual[name]; !known && !neutral.Has(name) && !slices.Contains(ownToEach, name) && !strings.HasPrefix(name, "@") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// asker asks sessions what they resolve to.
+type asker struct {
+	// home is the database in the DSN, names are the variables in it that are asked
+	// for besides. foreign says that the DSN is not known.
+	home    string
+	names   []string
+	foreign bool
+	// learn is given the server's version.
+	learn func(version string)
+}
+
+// newAsker makes the asker for sessions of cfg; nil if that is not known.
+func newAsker(cfg *mysql.Config, learn func(version string)) *asker {
+	a := &asker{foreign: cfg == nil, learn: learn}
+	if cfg != nil {
+		a.home, a.names = cfg.DBName, namesOf(cfg)
+	}
+	return a
+}
+
+// database stands among the variables for the session's current database. It is
+// said only where it is not that of the DSN: that one is part of the address, and
+// the job has its own.
+const database = "database"
+
+// initConnect is the server's variable with what it runs in a session that begins,
+// unless the account is an administrator's.
+const initConnect = "init_connect"
+
+// userVariable is one that a text may set, as it stands there.
+var userVariable = regexp.MustCompile("@(?:[A-Za-z0-9_.$]+|`[^`]+`|'[^'\\\\]+'|\"[^\"\\\\]+\")")
+
+// atHome is a variable whose row is in the answer to question where the current
+// database is that of the DSN.
+const atHome = "version_comment"
+
+// question asks for what greet needs and for what the session resolves to. Its
+// text holds no COMMIT, for those who look for one in what is sent (a proxy, a
+// test).
+func (a *asker) question(names []string) string {
+	names = slices.AppendSeq(append(slices.Clone(names), "version", "completion_type", initConnect), maps.Keys(usual))
+	slices.Sort(names)
+	for i, name := range names {
+		names[i] = "'" + strings.NewReplacer(`\`, ``, `'`, `''`).Replace(name) + "'"
+	}
+	return "SHOW SESSION VARIABLES WHERE Variable_name IN (" + strings.Join(slices.Compact(names), ", ") + ") OR Variable_name LIKE 'autoco%it'" +
+		fmt.Sprintf(" OR Variable_name = '%s' AND HEX(CONVERT(IFNULL(DATABASE(), '') USING utf8mb4)) = IF(@@lower_case_table_names = 1, '%X', '%X')",
+			atHome, strings.ToLower(a.home), a.home)
+}
+
+// current gives the session's database if it has to be said: it is not at home, or
+// asked for.
+func (a *asker) current(ctx context.Context, conn driver.Conn, variables map[string]string, asked bool) error {
+	_, home := variables[atHome]
+	delete(variables, atHome)
+	switch {
+	case len(variables) == 0, a.foreign:
+	case !home:
+		name, err := queryRow(ctx, conn, "SELECT HEX(CONVERT(DATABASE() USING utf8mb4))")
+		if err != nil || len(name) != 1 {
+			return err
+		}
+		text, err := hex.DecodeString(attempt.Text(name[0]))
+		variables[database] = string(text)
+		return err
+	case asked:
+		variables[database] = a.home
+	}
+	return nil
+}
+
+// greet implements Dialect.Greet in one round trip, two where the server's
+// defaults (a GLOBAL setting, init_connect) leave open what a session did:
+// without autocommit a write waits for a COMMIT that nobody sends, and after a
+// chaining COMMIT the next one does.
+func (a *asker) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, error) {
+	settings, err := a.variables(ctx, conn, a.question(a.names), false)
+	if err != nil || len(settings) == 0 {
+		return delivery.Facts{}, err
+	}
+	a.learn(settings["version"])
+	facts := delivery.Facts{Session: resolved(settings)}
+	var set, was []string
+	if !isOn(settings["autocommit"]) {
+		set, was = append(set, "autocommit = 1"), append(was, "autocommit=0")
+	}
+	if completion := settings["completion_type"]; completion != "NO_CHAIN" && completion != "0" {
+		set, was = append(set, "completion_type = 0"), append(was, "completion_type="+completion)
+	}
+	if len(set) > 0 {
+		if _, _, err := attempt.Exec(ctx, conn, "SET "+strings.Join(set, ", "), nil); err != nil {
+			return delivery.Facts{}, err
+		}
+		facts.Corrected = strings.Join(was, ", ")
+	}
+	for mode := range strings.SplitSeq(settings["sql_mode"], ",") {
+		switch mode {
+		case "NO_BACKSLASH_ESCAPES":
+			facts.Quoting |= delivery.BackslashIsPlain
+		case "ANSI_QUOTES":
+			facts.Quoting |= delivery.QuotesAreNames
+		}
+	}
+	return facts, nil
+}
+
+// variables reads the answer to question; inDatabase says that the database is
+// asked for.
+func (a *asker) variables(ctx context.Context, conn driver.Conn, question string, inDatabase bool) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	rows, err := attempt.Ask(ctx, conn, question)
+	if err != nil {
+		return nil, err
+	}
+	settings := make(map[string]string, len(rows))
+	for _, row := range rows {
+		if len(row) != 2 {
+			break
+		}
+		settings[attempt.Text(row[0])] = attempt.Text(row[1])
+	}
+	for _, name := range []string{"version", "completion_type", "sql_mode", "autocommit"} {
+		if _, ok := settings[name]; !ok && len(settings) != 0 { // none: a stand-in, not a server
+			return nil, fmt.Errorf("bed: the server did not answer what %s its session has", name)
+		}
+	}
+	if err := userVariables(ctx, conn, settings); err != nil {
+		return nil, err
+	}
+	return settings, a.current(ctx, conn, settings, inDatabase)
+}
+
+// userVariables adds those user variables that init_connect may have set: triggers
+// read them.
+func userVariables(ctx context.Context, conn driver.Conn, settings map[string]string) error {
+	names := userVariable.FindAllString(settings[initConnect], -1)
+	delete(settings, initConnect)
+	if names == nil {
+		return nil
+	}
+	rows, err := queryRow(ctx, conn, "SELECT HEX(CONVERT("+strings.Join(names, " USING utf8mb4)), HEX(CONVERT(")+" USING utf8mb4))")
+	for i, value := range rows {
+		text, err := hex.DecodeString(attempt.Text(value))
+		if err != nil {
+			return err
+		}
+		if value != nil {
+			settings[names[i]] = string(text)
+		}
+	}
+	return err
+}
+
+// session implements Dialect.Session.
+func (a *asker) session(ctx context.Context, conn driver.Conn, like string) (string, error) {
+	list, err := dialects.Parse(like)
+	if err != nil {
+		return "", err
+	}
+	names, inDatabase := slices.Clone(a.names), false
+	for _, s := range list {
+		names = append(names, s.Key)
+		inDatabase = inDatabase || s.Key == database
+	}
+	values, err := a.variables(ctx, conn, a.question(names), inDatabase)
+	return resolved(values), err
+}
+
+// resolved is what a session says of itself by the answer to question.
+func resolved(variables map[string]string) string {
+	var list []dialects.Setting
+	for name, value := range variables {
+		name = strings.ToLower(name)
+		switch often, known := usual[name]; {
+		case name == "version", name == "completion_type", name == "autocommit":
+		case known && value == often:
+		default:
+			list = append(list, dialects.Setting{Key: name, Value: value})
+		}
+	}
+	return dialects.Format(list)
+}
+
+// adapt implements Dialect.Adapt, in one round trip, and another one where the
+// database is not the right one.
+func (a *asker) adapt(ctx context.Context, conn driver.Conn, has, want string) error {
+	usually := maps.Clone(usual)
+	usually[database] = a.home
+	changes, err := dialects.Changes(has, want, usually)
+	if err != nil {
+		return err
+	}
+	var set []string
+	for _, s := range changes {
+		if strings.HasPrefix(s.Key, "@") {
+			continue // its type is not known
+		}
+		if s.Key != database {
+			set = append(set, s.Key+" = "+literal(s.Value))
+		} else if _, _, err := attempt.Exec(ctx, conn, "USE "+quoteName(s.Value), nil); err != nil {
+			return err
+		}
+	}
+	if set == nil {
+		return nil
+	}
+	_, _, err = attempt.Exec(ctx, conn, "SET "+strings.Join(set, ", "), nil)
+	return err
+}
+
+func quoteName(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
+
+// literal writes what SHOW VARIABLES gave so that SET takes it, in every SQL mode.
+func literal(value string) string {
+	if value != "" && strings.Trim(value, "0123456789") == "" {
+		return value
+	}
+	return "'" + strings.ReplaceAll(value, "'", "''") + "'"
+}
+
+func isOn(v string) bool { return v == "1" || strings.EqualFold(v, "ON") }

@@ -1,0 +1,217 @@
+package postgres
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/bedsql/bed/bedsql/internal/dialects"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// This file asks a session what it resolves to, whoever decided that: the DSN,
+// the account, the database, the server, a pooler between.
+
+// usual are the run-time parameters that change values or places (not whether writes are
+// taken: that passes), with the value
+// that goes without saying; empty for those that have none.
+var usual = map[string]string{
+	"array_nulls": "on", "backslash_quote": "safe_encoding", "bytea_output": "hex", "client_encoding": "UTF8", "datestyle": "ISO, MDY",
+	"default_text_search_config": "pg_catalog.english", "default_transaction_isolation": "read committed",
+	"extra_float_digits": "1", "intervalstyle": "postgres", "lc_monetary": "", "lc_numeric": "", "lc_time": "",
+	"role": "none", "row_security": "on", "session_replication_role": "origin", "standard_conforming_strings": "on", "timezone": "",
+	"timezone_abbreviations": "Default", "transform_null_equals": "off", "xmlbinary": "base64", "xmloption": "content",
+}
+
+// searchPath is the search path with names as the server reads them, the
+// account's own in place of "$user", and without the schemas that the account may
+// not use: those are passed over. One that is not there may be created later.
+const searchPath = `SELECT 'search_path', COALESCE((SELECT string_agg(quote_ident(s), ', ' ORDER BY i) FROM (
+  SELECT i, CASE WHEN n = '$user' THEN current_user ELSE n::name END AS s FROM (
+    SELECT i, CASE WHEN m[1] LIKE '"%' THEN replace(substr(m[1], 2, length(m[1]) - 2), '""', '"')
+      ELSE translate(m[1], 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz') END AS n
+    FROM regexp_matches(current_setting('search_path'), E'("(?:[^"]|"")*"|[^", \t\n\r\f][^, \t\n\r\f]*)', 'g') WITH ORDINALITY AS p (m, i)) AS named) AS path
+  WHERE (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = s) IS NOT FALSE), '')`
+
+// ofAccount are the settings of the application's own that the account or the
+// database brings along.
+const ofAccount = `SELECT DISTINCT split_part(c, '=', 1), current_setting(split_part(c, '=', 1), true)
+  FROM pg_db_role_setting, unnest(setconfig) AS c WHERE split_part(c, '=', 1) LIKE '%.%'
+  AND setrole IN (0, to_regrole(quote_ident(session_user))::oid) AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))`
+
+// question asks for the session's number and for what it resolves to, with all
+// that names says.
+func question(names []string) string {
+	all := slices.AppendSeq(slices.Clone(names), maps.Keys(usual))
+	slices.Sort(all)
+	// Values come in hex, as UTF-8 whatever the client's encoding.
+	return "SELECT name, encode(convert_to(value, 'UTF8'), 'hex') FROM (SELECT 'pid', pg_backend_pid()::text UNION ALL " + searchPath +
+		" UNION ALL " + ofAccount + " UNION ALL SELECT n, current_setting(n, true) FROM unnest(ARRAY[" + quoteList(slices.Compact(all)) +
+		"]) AS n) AS resolved (name, value)"
+}
+
+func quoteList(list []string) string {
+	quoted := make([]string, len(list))
+	for i, s := range list {
+		quoted[i] = quote(s)
+	}
+	return strings.Join(quoted, ", ")
+}
+
+// quote writes a literal that means the same whatever standard_conforming_strings and
+// the client's encoding.
+func quote(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\'' || r == '\\':
+			b.WriteRune(r)
+			b.WriteRune(r)
+		case r > unicode.MaxASCII:
+			fmt.Fprintf(&b, `\U%08X`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return " E'" + b.String() + "'"
+}
+
+// resolved is what a session says of itself.
+type resolved struct{ pid, text string }
+
+// resolve asks the session of pg. An answer that is none leaves its text empty:
+// not every server that speaks the protocol knows all this.
+func resolve(ctx context.Context, pg *pgconn.PgConn, names []string) (resolved, error) {
+	results, err := pg.Exec(ctx, question(names)).ReadAll()
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		results, err = pg.Exec(ctx, "SELECT 'pid', encode(convert_to(pg_backend_pid()::text, 'UTF8'), 'hex')").ReadAll()
+	}
+	if err != nil || len(results) != 1 {
+		return resolved{}, err
+	}
+	var r resolved
+	var list []dialects.Setting
+	for _, row := range results[0].Rows {
+		if len(row) != 2 || row[1] == nil {
+			continue
+		}
+		text, err := hex.DecodeString(string(row[1]))
+		if err != nil {
+			return resolved{}, err
+		}
+		key, value := strings.ToLower(string(row[0])), string(text)
+		prefix, _, _ := strings.Cut(key, ".")
+		switch often, known := usual[key]; {
+		case key == "pid":
+			r.pid = value
+		case known && often != "" && value == often, neutral.Has(key), neutral.Has(prefix + ".*"):
+		default:
+			list = append(list, dialects.Setting{Key: key, Value: value})
+		}
+	}
+	r.text = dialects.Format(list)
+	return r, nil
+}
+
+// sessionText implements Dialect.Session.
+func sessionText(ctx context.Context, conn driver.Conn, like string) (string, error) {
+	std := stdlibConn(conn)
+	if std == nil {
+		return "", errNotPgx
+	}
+	list, err := dialects.Parse(like)
+	if err != nil {
+		return "", err
+	}
+	r, err := resolve(ctx, std.Conn().PgConn(), namesOf(list))
+	return r.text, err
+}
+
+// namesOf gives the names that question does not ask for by itself.
+func namesOf(list []dialects.Setting) (names []string) {
+	for _, s := range list {
+		if _, known := usual[s.Key]; !known && s.Key != "search_path" && s.Key != execMode && s.Key != schemaSetting && s.Key != "options" {
+			names = append(names, s.Key)
+		}
+	}
+	return names
+}
+
+// adapt implements Dialect.Adapt, in one round trip. The role comes last: another
+// one may have no right to the rest.
+func adapt(ctx context.Context, conn driver.Conn, has, want string) error {
+	std := stdlibConn(conn)
+	if std == nil {
+		return errNotPgx
+	}
+	changes, err := dialects.Changes(has, want, usual)
+	if err != nil {
+		return err
+	}
+	set := setting(changes, "false")
+	if set == "" {
+		return nil
+	}
+	_, err = std.Conn().PgConn().Exec(ctx, set).ReadAll()
+	return err
+}
+
+// setting is the query that sets settings, for the transaction only if local is "true".
+func setting(list []dialects.Setting, local string) string {
+	var calls, last []string
+	for _, c := range list {
+		call := "set_config(" + quote(c.Key) + "," + quote(c.Value) + ", " + local + ")"
+		if c.Key == "role" {
+			last = []string{call}
+			continue
+		}
+		calls = append(calls, call)
+	}
+	if calls = append(calls, last...); calls == nil {
+		return ""
+	}
+	return "SELECT " + strings.Join(calls, ", ")
+}
+
+// obeys implements Dialect.Obeys: it tries the settings in a transaction, which it
+// rolls back.
+func obeys(ctx context.Context, conn driver.Conn, text string) (has, asked string, err error) {
+	std := stdlibConn(conn)
+	if std == nil {
+		return "", "", errNotPgx
+	}
+	list, err := dialects.ToApply(text)
+	if err != nil {
+		return "", "", err
+	}
+	list = slices.DeleteFunc(list, func(s dialects.Setting) bool {
+		return s.Key == execMode || s.Key == schemaSetting || s.Key == "options"
+	})
+	set := setting(list, "true")
+	if set == "" {
+		return "", "", nil
+	}
+	pg, names := std.Conn().PgConn(), namesOf(list)
+	before, err := resolve(ctx, pg, names)
+	if err != nil {
+		return "", "", err
+	}
+	if _, err = pg.Exec(ctx, "BEGIN").ReadAll(); err != nil {
+		return "", "", err
+	}
+	after := resolved{}
+	if _, err = pg.Exec(ctx, set).ReadAll(); err == nil {
+		after, err = resolve(ctx, pg, names)
+	}
+	if _, rerr := pg.Exec(ctx, "ROLLBACK").ReadAll(); err == nil {
+		err = rerr
+	}
+	return before.text, after.text, err
+}
