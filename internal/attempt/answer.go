@@ -2,10 +2,7 @@ package attempt
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql/driver"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +20,7 @@ type Answer struct {
 
 // AnswerStatement is the answer to one statement.
 type AnswerStatement struct {
-	// Fingerprint is the statement's.
+	// Fingerprint is the statement's (see Request.Add).
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// RowsAffected and InsertID are nil where the driver does not know them.
 	RowsAffected *int64 `json:"rowsAffected,omitempty"`
@@ -40,16 +37,6 @@ type AnswerStatement struct {
 	Error string `json:"error,omitempty"`
 
 	unkept error
-}
-
-// Fingerprint is that of one statement.
-func Fingerprint(s txlog.Statement) string {
-	h := sha256.New()
-	for _, text := range []string{s.SQL, s.Params} {
-		_ = binary.Write(h, binary.BigEndian, int64(len(text)))
-		_, _ = h.Write([]byte(text))
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // Add appends the answer to a statement: its result, or its rows.
@@ -117,7 +104,7 @@ func (r answerResult) RowsAffected() (int64, error) { return given(r.s.RowsAffec
 
 func given(n *int64) (int64, error) {
 	if n == nil {
-		return 0, fmt.Errorf("bed: the driver did not tell it when the request was applied")
+		return 0, fmt.Errorf("bed: the driver did not give it when the request was applied")
 	}
 	return *n, nil
 }
@@ -127,7 +114,7 @@ func (s *AnswerStatement) Rows() *Rows {
 	if s.Columns == nil {
 		return nil
 	}
-	rows := &Rows{cols: s.Columns, types: make([]columnType, len(s.Columns))}
+	rows := &Rows{cols: s.Columns, ColumnTypes: ColumnTypes{types: make([]columnType, len(s.Columns))}}
 	for i := range rows.types {
 		rows.types[i].scan = anyType
 		if i < len(s.Types) {
@@ -172,7 +159,7 @@ func StoreAnswer(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	if err != nil {
 		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: the answer cannot be kept with the idempotency key: %w", err)}
 	}
-	c := call(r.sql(d.Flavor).result, u.Fingerprint, string(text), u.Receipt)
+	c := call(r.sql(d.Flavor).result, storedFingerprint(u), string(text), u.Receipt)
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err != nil {
 		return Failed(d, err, before)

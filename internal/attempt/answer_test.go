@@ -29,7 +29,7 @@ func (r *oneValue) Next(dest []driver.Value) error {
 }
 
 // A request whose answer could not be given a second time must not be applied.
-func TestAnAnswerThatCannotBeKeptRefusesTheRequestAndSendsNothing(t *testing.T) {
+func TestUnstorableAnswerRefusesTheRequestUnsent(t *testing.T) {
 	t.Parallel()
 	rows, err := BufferWrite(new(delivery.Dialect), &oneValue{value: complex(1, 2)})
 	if err != nil {

@@ -5,7 +5,11 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -28,8 +32,8 @@ type Outcome struct {
 	Replayed bool
 	// Voided: its receipt says that the unit was not applied and never will be.
 	Voided bool
-	// Told: Voided, and the caller was told so.
-	Told bool
+	// Reported: Voided, and the caller has that answer.
+	Reported bool
 	// OnReceipt: the receipt kept the attempt from running the unit. It waited in
 	// vain for another attempt that is writing the receipt, or met a receipt that
 	// could not be read or was erased meanwhile. It does not count as a try.
@@ -74,46 +78,25 @@ func (o Outcome) assume(inDoubt bool) Outcome {
 	return o
 }
 
-// One runs a single statement as one attempt, in the session's autocommit. The
-// rows of one that returns them are read to their end. inDoubt says that an
-// earlier attempt of the same statement may have been applied.
-func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
-	r, before, err := Send(ctx, conn, &c, rows)
-	if err != nil {
-		return Failed(d, err, before).assume(inDoubt)
-	}
-	out := Outcome{Result: r.Result}
-	if rows {
-		if out.Rows, err = BufferWrite(d, r.Rows); err != nil {
-			return Failed(d, err, false).assume(inDoubt)
-		}
-	}
-	return out
-}
-
 // Replay runs a unit from the log as one attempt: with its receipt if it has
 // one, else a single statement in autocommit and several as one local
-// transaction. It does not look at NotReplayable; the caller must. A unit
+// transaction. calls are its statements as the driver takes them; nil if they are to
+// be read from u. It does not look at NotReplayable; the caller must. A unit
 // whose parameters cannot be read is Refused. On return the connection holds
 // no open transaction, or ConnLost is set and it must be closed.
-func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts) Outcome {
 	if len(u.Statements) == 0 {
 		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s holds no statement", u.ID)}
 	}
-	calls := make([]delivery.Call, len(u.Statements))
-	for i, s := range u.Statements {
+	calls = slices.Grow(calls, len(u.Statements)-len(calls))
+	for i := len(calls); i < len(u.Statements); i++ {
+		s := u.Statements[i]
 		args, err := s.Args()
 		if err != nil {
 			return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s, statement %d: %w", u.ID, i, err)}
 		}
-		calls[i] = delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared}
+		calls = append(calls, delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared})
 	}
-	return Run(ctx, d, conn, calls, u, r)
-}
-
-// Run is Replay for callers that have the statements of u as the driver takes
-// them.
-func Run(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts) Outcome {
 	switch {
 	case u.Receipt != "":
 		return Apply(ctx, d, conn, calls, u, r, false)
@@ -148,6 +131,276 @@ func replayAll(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls
 	out.Results = results
 	if err := CommitTx(ctx, d, conn, tx); err != nil {
 		return CommitFailed(ctx, d, conn, err).assume(inDoubt)
+	}
+	return out
+}
+
+// certain is an error of which more is known than it says itself. Its text and
+// what it unwraps to are the driver's.
+type certain struct {
+	error
+	class delivery.Class
+}
+
+func (e *certain) Unwrap() error { return e.error }
+
+// Certainly gives the class.
+func (e *certain) Certainly() delivery.Class { return e.class }
+
+// Certain marks err as being of a class, whatever it says itself.
+func Certain(err error, class delivery.Class) error { return &certain{err, class} }
+
+// NotSent marks err, which by itself is of a class, as met before the write was
+// sent, unless it is an answer.
+func NotSent(err error, class delivery.Class) error {
+	if class != delivery.Unknown {
+		return err
+	}
+	return Certain(err, delivery.Unreachable)
+}
+
+// Event makes the event of an attempt on u. Statements whose parameters cannot be
+// read have none in it.
+func (o Outcome) Event(t listener.EventType, by listener.Origin, u *txlog.Unit) listener.Event {
+	ev := listener.Event{
+		Type: t, Origin: by, Time: time.Now(),
+		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, TraceParent: u.TraceParent,
+		Statements: make([]listener.Statement, len(u.Statements)),
+		Err:        o.Err, Assumed: o.Assumed, Found: o.Found,
+	}
+	if o.Err != nil {
+		ev.Class = o.Class
+	}
+	for i, s := range u.Statements {
+		args, _ := s.Args()
+		ev.Statements[i] = listener.Statement{SQL: s.SQL, Parameters: args}
+	}
+	return ev
+}
+
+// Apply runs calls, the statements of u, as one attempt that leaves u's receipt:
+// the receipt is inserted first, in the same local transaction. An attempt that
+// meets the receipt applies nothing and says so (Found, Voided). If an attempt
+// still in flight is writing it, Apply waits for that attempt. With rows the last
+// call is run by Query and its rows are read to their end.
+func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
+	if err := ctx.Err(); err != nil {
+		return Failed(d, err, true)
+	}
+	receipt := r.insert(d.Flavor, u, false)
+	if d.Atomic != nil && !rows && u.Fingerprint == "" {
+		results, handled, err := d.Atomic(ctx, conn, append([]delivery.Call{receipt}, calls...))
+		switch {
+		case !handled:
+		case err != nil:
+			return applyFailed(ctx, d, conn, u, r, err)
+		default:
+			return Outcome{Result: results[len(results)-1], Results: results[1:]}
+		}
+	}
+	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
+	if err != nil {
+		return Failed(d, err, true)
+	}
+	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
+		out := undone(ctx, d, conn, tx, Failed(d, err, before))
+		out.OnReceipt = waited(ctx, before)
+		return onReceipt(ctx, d, conn, u, r, out)
+	}
+	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
+	var answer Answer
+	for i, c := range calls {
+		one := One(ctx, d, conn, c, rows && i == len(calls)-1, false)
+		if one.Err != nil {
+			return undone(ctx, d, conn, tx, one)
+		}
+		out.Result, out.Rows = one.Result, one.Rows
+		out.Results = append(out.Results, one.Result)
+		if u.Fingerprint != "" {
+			answer.Add(statementFingerprint(u, u.Statements[i]), one.Result, one.Rows)
+		}
+	}
+	if u.Fingerprint != "" {
+		if failed := StoreAnswer(ctx, d, conn, u, r, answer); failed.Err != nil {
+			return undone(ctx, d, conn, tx, failed)
+		}
+	}
+	if err := CommitTx(ctx, d, conn, tx); err != nil {
+		return CommitFailed(ctx, d, conn, err)
+	}
+	return out
+}
+
+// applyFailed reads the error of an attempt that was sent whole.
+func applyFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, err error) Outcome {
+	out := Failed(d, err, false)
+	if isReceipt(d, out, u) {
+		return onReceipt(ctx, d, conn, u, r, out)
+	}
+	if d.ReceiptBusy != nil && out.Class == delivery.Retryable {
+		out.OnReceipt = d.ReceiptBusy(err)
+	}
+	return out
+}
+
+func isReceipt(d *delivery.Dialect, out Outcome, u *txlog.Unit) bool {
+	return out.Class == delivery.Duplicate && d.ReceiptDuplicate != nil && d.ReceiptDuplicate(out.Err, u.Receipt)
+}
+
+// onReceipt reads the failure of a receipt's own insert.
+func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+	if out.Class == delivery.Retryable && dberr.Of(out.Err).Contended() {
+		out.OnReceipt = true
+	}
+	switch {
+	case !isReceipt(d, out, u):
+		return out
+	case out.ConnLost:
+		return unread(driver.ErrBadConn, true)
+	}
+	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
+	if err == nil && found != nil && (found.UnitID == u.ID || u.Fingerprint != "") {
+		var gone bool
+		if gone, err = keepReceipt(ctx, d, conn, u, r, found); gone {
+			found = nil
+		}
+	}
+	switch {
+	case err != nil:
+		return unread(err, Failed(d, err, true).ConnLost)
+	case found == nil:
+		return goneReceipt()
+	case found.Void:
+		return Outcome{Class: delivery.Refused, Voided: true, Reported: found.Reported, Err: delivery.ErrVoided}
+	default:
+		return found.outcome(u)
+	}
+}
+
+// unread is the outcome of an attempt that met the receipt and could not read it:
+// another attempt finds out whether the work is done or void. The duplicate key
+// by which it was met is nobody's error.
+func unread(err error, lost bool) Outcome {
+	return Outcome{Class: delivery.Unknown, OnReceipt: true, ConnLost: lost,
+		Err: fmt.Errorf("bed: an earlier attempt left the receipt of this write, which could not be read: %w", err)}
+}
+
+// goneReceipt is the outcome of an attempt that met a receipt which has gone
+// since: another attempt finds the way free. The duplicate key is nobody's error.
+func goneReceipt() Outcome {
+	return Outcome{Class: delivery.Unknown, OnReceipt: true, Err: errors.New("bed: the receipt of an earlier attempt was met and is gone")}
+}
+
+// Look finds out by u's receipt whether u was applied, and does nothing about it:
+// Found if so, and the receipt is kept anew, because an attempt without an
+// answer may still come. One that is in flight is not waited for.
+func Look(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (Outcome, error) {
+	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
+	if err != nil || found == nil || found.Void {
+		return Outcome{}, err
+	}
+	if gone, err := keepReceipt(ctx, d, conn, u, r, found); gone || err != nil {
+		return Outcome{}, err
+	}
+	return found.outcome(u), nil
+}
+
+// outcome is that of an attempt of u that met the receipt.
+func (f *Found) outcome(u *txlog.Unit) Outcome {
+	out := Outcome{Found: true, Replayed: f.UnitID != u.ID}
+	if u.Fingerprint == "" {
+		return out
+	}
+	if !f.Of(u) {
+		return Outcome{Class: delivery.Refused, Voided: true, Err: f.reused(u)}
+	}
+	answer, err := ReadAnswer(f.Result)
+	if err != nil {
+		return out // applied nevertheless; its results are lost
+	}
+	for i := range answer.Statements {
+		out.Result, out.Rows = answer.Statements[i].Result(), answer.Statements[i].Rows()
+		out.Results = append(out.Results, out.Result)
+	}
+	return out
+}
+
+// Void decides a unit in doubt: it inserts the receipt as that of work that was
+// not done, so that no attempt can do it any more. Found means that it was done,
+// Voided that it was not and never will be. Any other outcome decides nothing.
+//
+// Under a caller's key the receipt does not stay, because the request may be sent
+// again: doubt arises there only after the receipt's own insert was answered, and
+// one that succeeds after it shows that the attempt has ended.
+func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	ended := func(out Outcome) Outcome { return out }
+	if u.Fingerprint != "" {
+		tx, err := BeginTx(ctx, conn, driver.TxOptions{})
+		if err != nil {
+			return Failed(d, err, true)
+		}
+		ended = func(out Outcome) Outcome { return undone(ctx, d, conn, tx, out) }
+	}
+	c := r.insert(d.Flavor, u, true)
+	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
+	if err == nil {
+		return ended(Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided})
+	}
+	out := ended(Failed(d, err, before))
+	out.OnReceipt = waited(ctx, before)
+	return onReceipt(ctx, d, conn, u, r, out)
+}
+
+// waited reports whether the end of ctx cut off the insert of a receipt. By
+// itself it takes no time, so it waited for another attempt, where the database
+// lets it wait longer than ctx does (PostgreSQL's lock_timeout is off by
+// default).
+func waited(ctx context.Context, before bool) bool { return !before && ctx.Err() != nil }
+
+// Commit ends the local transaction that is open on conn with u's receipt in it.
+// finish commits it, and plain says that this is a bare COMMIT;
+// undo rolls it back. An answer to any of it means that nothing was committed,
+// except for Found.
+func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
+	receipt := r.insert(d.Flavor, u, false)
+	undone := func(out Outcome) Outcome {
+		if !RolledBack(d, undo()) {
+			out.ConnLost = true
+		}
+		return out
+	}
+	if plain && d.CommitWith != nil {
+		handled, err := d.CommitWith(ctx, conn, []delivery.Call{receipt})
+		if handled {
+			if err == nil {
+				return Outcome{}
+			}
+			out := Failed(d, err, false)
+			if !out.Class.Answered() {
+				return out
+			}
+			if out = undone(out); !isReceipt(d, out, u) && !goesOn(d, conn, out) {
+				_ = conn.Close() // as after any other COMMIT that failed
+				out.ConnLost = true
+			}
+			return onCommitReceipt(ctx, d, conn, u, r, out)
+		}
+	}
+	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
+		out := Failed(d, err, before)
+		if out.Class == delivery.Unknown {
+			out.Class = delivery.Unreachable // COMMIT was not sent
+		}
+		return onCommitReceipt(ctx, d, conn, u, r, undone(out))
+	}
+	return finish(ctx)
+}
+
+// onCommitReceipt is for a transaction that meets its own receipt: the job
+// overtook it. What it did is rolled back, what the job did stands.
+func onCommitReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
+	if isReceipt(d, out, u) {
+		return onReceipt(ctx, d, conn, u, r, out)
 	}
 	return out
 }

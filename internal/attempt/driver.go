@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -20,6 +22,23 @@ import (
 type Reply struct {
 	Result driver.Result
 	Rows   driver.Rows
+}
+
+// One runs a single statement as one attempt, in the session's autocommit. The
+// rows of one that returns them are read to their end. inDoubt says that an
+// earlier attempt of the same statement may have been applied.
+func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
+	r, before, err := Send(ctx, conn, &c, rows)
+	if err != nil {
+		return Failed(d, err, before).assume(inDoubt)
+	}
+	out := Outcome{Result: r.Result}
+	if rows {
+		if out.Rows, err = BufferWrite(d, r.Rows); err != nil {
+			return Failed(d, err, false).assume(inDoubt)
+		}
+	}
+	return out
 }
 
 // Send runs a call as the application sent it, with rows by Query. before
@@ -136,17 +155,25 @@ func Ask(ctx context.Context, conn driver.Conn, query string, args ...any) ([][]
 	return rows, nil
 }
 
-// number and text read a value that Ask gave, in whatever form it comes from the
-// driver.
-func number(v driver.Value) int64 {
-	if n, ok := v.(int64); ok {
+// Number reads a number as a driver gives it; an unsigned one that does not fit wraps
+// around, as the drivers' own ids do.
+func Number(v driver.Value) int64 {
+	switch n := v.(type) {
+	case int64:
+		return n
+	case uint64:
+		return int64(n)
+	}
+	s := Text(v)
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n
 	}
-	n, _ := strconv.ParseInt(text(v), 10, 64)
-	return n
+	n, _ := strconv.ParseUint(s, 10, 64)
+	return int64(n)
 }
 
-func text(v driver.Value) string {
+// Text reads a text as a driver gives it; NULL is empty.
+func Text(v driver.Value) string {
 	switch s := v.(type) {
 	case nil:
 		return ""
@@ -215,7 +242,7 @@ func (e argumentsError) Error() string { return string(e) }
 // Certainly says that nothing was run, and nothing will be.
 func (argumentsError) Certainly() delivery.Class { return delivery.Refused }
 
-// CheckCount compares the number of arguments with what st wants. Drivers are
+// CheckCount compares the number of arguments with what st takes. Drivers are
 // promised that this is done for them.
 func CheckCount(st driver.Stmt, args []driver.NamedValue) error {
 	if n := st.NumInput(); n != -1 && n != len(args) {
@@ -266,13 +293,27 @@ func BeginTx(ctx context.Context, conn driver.Conn, opts driver.TxOptions) (driv
 // CommitTx commits tx, the local transaction that is open on conn, for as long as
 // ctx lasts. CommitFailed reads its error.
 func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
-	if d.Flavor != txlog.FlavorMySQL {
+	if d.Flavor == txlog.FlavorMySQL {
+		if err := ctx.Err(); err != nil {
+			return NotSent(err, delivery.Unknown)
+		}
+		return end(ctx, conn, "COMMIT", tx.Commit)
+	}
+	if d.Interrupt == nil || ctx.Done() == nil {
 		return tx.Commit()
 	}
-	if err := ctx.Err(); err != nil {
-		return NotSent(err, delivery.Unknown)
+	// driver.Tx takes no context.
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		d.Interrupt(Bare(conn))
+	})
+	err := tx.Commit()
+	if !stop() {
+		<-interrupted
+		_ = conn.Close()
 	}
-	return end(ctx, conn, "COMMIT", tx.Commit)
+	return err
 }
 
 // Ping asks the connection whether it is alive. Without a Pinger a
@@ -329,4 +370,102 @@ func Bare(conn driver.Conn) driver.Conn {
 		return s.Conn
 	}
 	return conn
+}
+
+// rollbackTimeout bounds a ROLLBACK when the context that it belongs to has
+// ended.
+const rollbackTimeout = time.Second
+
+// CommitFailed reads the error of a COMMIT. An answer means that nothing was
+// committed; without one the outcome is unknown. Either way the transaction may
+// still be open (Galera's 1047), and the next BEGIN would commit it: the
+// connection is closed, and ConnLost set, unless the protocol shows that none is
+// open (Idle).
+//
+// SQLite runs in this process, and closing the connection would lose a database
+// in memory: there the transaction is rolled back.
+func CommitFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, err error) Outcome {
+	out := Failed(d, err, false)
+	if d.Flavor == txlog.FlavorSQLite {
+		out.ConnLost = !RolledBack(d, Rollback(context.WithoutCancel(ctx), d, conn, nil))
+		return out
+	}
+	if goesOn(d, conn, out) {
+		return out
+	}
+	_ = conn.Close()
+	out.ConnLost = true
+	return out
+}
+
+// goesOn reports whether no transaction is open on conn after a COMMIT that was
+// answered with out's error.
+func goesOn(d *delivery.Dialect, conn driver.Conn, out Outcome) bool {
+	return d.Idle != nil && out.Class.Answered() && !out.ConnLost && d.Idle(conn)
+}
+
+// Rollback rolls back tx, the local transaction that is open on conn, or, if tx
+// is nil, the one that was begun by a statement. Unless it is RolledBack
+// afterwards, conn is closed and must not be used again.
+func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx) error {
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+	}
+	var err error
+	switch {
+	case tx == nil:
+		_, _, err = Exec(ctx, conn, "ROLLBACK", nil)
+	case d.Flavor == txlog.FlavorMySQL:
+		err = end(ctx, conn, "ROLLBACK", tx.Rollback)
+	default:
+		err = tx.Rollback()
+	}
+	if !RolledBack(d, err) {
+		_ = conn.Close()
+	}
+	return err
+}
+
+// RolledBack reports whether no transaction is open after a ROLLBACK that ended
+// with err. SQLite says by an error that it has rolled back on its own.
+func RolledBack(d *delivery.Dialect, err error) bool {
+	return err == nil || d.Flavor == txlog.FlavorSQLite && strings.Contains(err.Error(), "no transaction is active")
+}
+
+// end ends a transaction in MySQL by its text, if ctx may end: driver.Tx, which
+// takes no context, would go on waiting for the answer. The others do without:
+// pgx's Tx has the context of BeginTx, and SQLite always answers.
+func end(ctx context.Context, conn driver.Conn, text string, plain func() error) error {
+	if c, ok := Bare(conn).(driver.ExecerContext); ok && ctx.Done() != nil {
+		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {
+			return err
+		}
+	}
+	return plain()
+}
+
+// undone rolls back what an outcome before COMMIT leaves open.
+func undone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx driver.Tx, o Outcome) Outcome {
+	if o.Err != nil && o.Class == delivery.Unknown {
+		// COMMIT was never sent: the server rolls back with the session.
+		o.Class = delivery.Unreachable
+	}
+	if !RolledBack(d, Rollback(ctx, d, conn, tx)) {
+		o.ConnLost = true
+	}
+	return o
+}
+
+// Setting gives the one value that query gives.
+func Setting(ctx context.Context, conn driver.Conn, query string) (value string, err error) {
+	rows, err := Ask(ctx, conn, query)
+	if err != nil {
+		return "", err
+	}
+	if len(rows) != 1 || len(rows[0]) != 1 || rows[0][0] == nil {
+		return "", fmt.Errorf("%s: no value", query)
+	}
+	return Text(rows[0][0]), nil
 }

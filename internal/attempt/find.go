@@ -15,11 +15,11 @@ import (
 type Found struct {
 	// Void: the work was not done and never will be.
 	Void bool
-	// Told: Void, and the caller was told so.
-	Told bool
+	// Reported: Void, and the caller has that answer.
+	Reported bool
 	// UnitID is the unit whose attempt left it.
 	UnitID string
-	// Fingerprint is that of the request, under a caller's key.
+	// Fingerprint is that of the request, under a caller's key: see Of.
 	Fingerprint string
 	// Result is the stored answer, under a caller's key.
 	Result string
@@ -28,21 +28,60 @@ type Found struct {
 }
 
 // ReadReceipt looks a receipt up; nil if there is none. It does not wait for
-// one that is being written.
+// one that is being written, and does not see it. nil means that the work is not
+// applied, or not yet: an attempt may be running.
 func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
-	rows, err := Ask(ctx, conn, r.sql(d.Flavor).read, id)
+	rows, err := askCommitted(ctx, d, conn, r.sql(d.Flavor).read, id)
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
 	row := rows[0]
-	return &Found{Void: number(row[0]) != 0, Told: number(row[0]) != 0 && text(row[3]) == voidTold, UnitID: text(row[1]), Fingerprint: text(row[2]), Result: text(row[3]),
-		Left: time.Duration(number(row[4])) * time.Millisecond}, nil
+	return &Found{Void: Number(row[0]) != 0, Reported: Number(row[0]) != 0 && Text(row[3]) == voidReported, UnitID: Text(row[1]), Fingerprint: Text(row[2]), Result: Text(row[3]),
+		Left: time.Duration(Number(row[4])) * time.Millisecond}, nil
+}
+
+// askCommitted is Ask for receipts, outside of any transaction: it sees what is
+// committed, all of it and nothing else, at whatever level of isolation the
+// session's DSN, its account or its server lets it read.
+func askCommitted(ctx context.Context, d *delivery.Dialect, conn driver.Conn, query string, args ...any) ([][]driver.Value, error) {
+	if d.Flavor == txlog.FlavorSQLite {
+		return askSQLite(ctx, conn, query, args...)
+	}
+	tx, err := BeginTx(ctx, conn, driver.TxOptions{Isolation: readCommitted})
+	if err != nil {
+		return nil, err
+	}
+	rows, err := Ask(ctx, conn, query, args...)
+	if rerr := Rollback(ctx, d, conn, tx); err == nil {
+		err = rerr
+	}
+	return rows, err
+}
+
+// askSQLite has no levels to ask for: where connections share a cache, a PRAGMA
+// shows a session what others have not committed.
+func askSQLite(ctx context.Context, conn driver.Conn, query string, args ...any) (rows [][]driver.Value, err error) {
+	dirty, err := Setting(ctx, conn, "PRAGMA read_uncommitted")
+	if err != nil {
+		return nil, err
+	}
+	if dirty != "0" {
+		if _, _, err := Exec(ctx, conn, "PRAGMA read_uncommitted = 0", nil); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if _, _, rerr := Exec(context.WithoutCancel(ctx), conn, "PRAGMA read_uncommitted = 1", nil); err == nil {
+				err = rerr
+			}
+		}()
+	}
+	return Ask(ctx, conn, query, args...)
 }
 
 // keepReceipt gives u's receipt, which was met, another retention when part of
 // the last one has passed: it counts from the end of the unit, and another
 // attempt of it may have begun just now. gone: f is of another request under
-// the key, and was purged meanwhile. Nothing may be told of it then: this
+// the key, and was purged meanwhile. Nothing is known of it then: this
 // request's own entry, should it stay or come late, would find no receipt.
 func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
 	keep, others := r.retention(u), f.UnitID != u.ID
@@ -58,36 +97,19 @@ func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	return others && kept == 0, err
 }
 
-// NoteTold notes in u's receipt, which is void, that the caller was told so and
+// MarkReported notes in u's receipt, which is void, that the caller has its answer and
 // the entry removed: should a late write to the log bring the entry back, an
 // operator has nothing to decide.
-func NoteTold(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
-	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).told, u.Receipt)); err != nil {
+func MarkReported(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	if _, err := alone(ctx, d, conn, driver.TxOptions{}, call(r.sql(d.Flavor).reported, u.Receipt)); err != nil {
 		return Failed(d, err, false)
 	}
 	return Outcome{}
 }
 
 // FindReceipt is ReadReceipt for a mere look: a database without the table
-// bed_receipt holds no receipt, and one that is not committed is not seen,
-// whatever isolation conn's DSN asks for. nil means that the work is not applied,
-// or not yet: an attempt may be running.
+// bed_receipt holds no receipt.
 func FindReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
-	if d.Flavor != txlog.FlavorMySQL { // the others never show what is not committed
-		return findReceipt(ctx, d, conn, r, id)
-	}
-	tx, err := BeginTx(ctx, conn, driver.TxOptions{Isolation: readCommitted, ReadOnly: true})
-	if err != nil {
-		return nil, err
-	}
-	found, err := findReceipt(ctx, d, conn, r, id)
-	if rerr := Rollback(ctx, d, conn, tx); err == nil {
-		err = rerr
-	}
-	return found, err
-}
-
-func findReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, id string) (*Found, error) {
 	found, err := ReadReceipt(ctx, d, conn, r, id)
 	if err != nil && NoReceipts(d, r, err) {
 		return nil, nil

@@ -9,7 +9,7 @@ import (
 
 // PurgeReceipts looks at a page of the receipts of the log r.LogIdentity, those after
 // the id after, and erases those that no unit in the log has any more, once
-// their retention is over since that was found. missing tells which units, and
+// their retention is over since that was found. missing says which units, and
 // which receipts under a caller's key, are not in the log (txlog.Storage.Missing):
 // under a key another unit than the one that left the receipt may carry it too.
 //
@@ -28,10 +28,10 @@ func PurgeReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 	var look []seen
 	var asked []string
 	texts := r.sql(d.Flavor)
-	rows, err := Ask(ctx, conn, texts.page, r.LogIdentity, after)
+	rows, err := askCommitted(ctx, d, conn, texts.page, r.LogIdentity, after)
 	for _, row := range rows {
-		next = text(row[0])
-		s := seen{next, text(row[1]), number(row[2]), number(row[3]) != 0}
+		next = Text(row[0])
+		s := seen{next, Text(row[1]), Number(row[2]), Number(row[3]) != 0}
 		if s.state == receiptNew {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -44,16 +45,22 @@ func (r Receipts) Table(f txlog.Flavor) string {
 	return quoteSchema(f, r.Schema) + "." + receiptTable
 }
 
+// ReceiptID is the id of the receipt of a unit that has no caller's key.
+func ReceiptID(d *delivery.Dialect, unitID string) string {
+	if d.Receipt == nil {
+		return unitID
+	}
+	return d.Receipt(unitID)
+}
+
 // insert is the call that writes u's receipt.
 func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call {
 	if u.Fingerprint == "" && !void {
-		c := call(r.sql(f).insertPlain, u.Receipt, u.ID, r.LogIdentity, r.Retention.Milliseconds())
-		c.Fixed = 2
-		return c
+		return call(r.sql(f).insertPlain, u.Receipt, u.ID, r.LogIdentity, r.Retention.Milliseconds())
 	}
 	var fingerprint any
 	if u.Fingerprint != "" {
-		fingerprint = u.Fingerprint
+		fingerprint = storedFingerprint(u)
 	}
 	v := int64(0)
 	if void {
@@ -82,7 +89,7 @@ func EraseReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 }
 
 // byIDs runs a statement that names receipts by their ids, after its own args,
-// in transactions of not too many, and tells how many it changed.
+// in transactions of not too many, and returns how many it changed.
 func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL, ids []string, args ...any) (rows int, err error) {
 	opts := driver.TxOptions{Isolation: readCommitted}
 	if d.Flavor == txlog.FlavorSQLite {
@@ -115,7 +122,7 @@ func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL,
 	return rows, nil
 }
 
-// alone runs statements of our own as a local transaction, and tells how many
+// alone runs statements of our own as a local transaction, and returns how many
 // rows they changed.
 func alone(ctx context.Context, d *delivery.Dialect, conn driver.Conn, opts driver.TxOptions, calls ...delivery.Call) (rows int, err error) {
 	tx, err := BeginTx(ctx, conn, opts)
@@ -146,16 +153,11 @@ const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fi
 // ReceiptSchema gives the statement that creates the table of receipts in a
 // target: "mysql" (also for MariaDB), "postgres" or "sqlite".
 func ReceiptSchema(database string) (string, error) {
-	switch database {
-	case "mysql":
-		return Receipts{}.sql(txlog.FlavorMySQL).create, nil
-	case "postgres":
-		return Receipts{}.sql(txlog.FlavorPostgres).create, nil
-	case "sqlite":
-		return Receipts{}.sql(txlog.FlavorSQLite).create, nil
-	default:
+	f, known := map[string]txlog.Flavor{"mysql": txlog.FlavorMySQL, "postgres": txlog.FlavorPostgres, "sqlite": txlog.FlavorSQLite}[database]
+	if !known {
 		return "", fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
 	}
+	return Receipts{}.sql(f).create, nil
 }
 
 // receiptRemark explains the table to a tool, or a person, that comes across it.
@@ -168,9 +170,9 @@ const receiptPageSize = 500
 // receiptPortion is how many ids a statement lists.
 const receiptPortion = 128
 
-// voidTold is the result in a void receipt whose unit's caller was told of
+// voidReported is the result in a void receipt whose unit's caller knows of
 // the refusal.
-const voidTold = "answered"
+const voidReported = "answered"
 
 // receiptRests is for how long, in ms, a purge leaves a new receipt alone: by
 // then its writer has erased most.
@@ -189,17 +191,24 @@ const receiptTable = "bed_receipt"
 
 // receiptSQL are the statements on the table of receipts at one place.
 type receiptSQL struct {
-	create, comment        string
+	create, comment string
+	// indexes asks for those of the table.
+	indexes                string
 	probe, probeOlder, add string
 	insert, insertPlain    string
 	read, result           string
-	keep, told             string
+	keep, reported         string
 	page                   string
 	// These name receipts by their ids.
 	erase, purge, gone, back idsSQL
 	// These look for the table where unqualified names lead: its place, and the
 	// schema of one that is there.
 	place, home string
+	// elsewhere finds those that are not at their place: the schema, and what gives
+	// the account the rights it lacks there.
+	elsewhere string
+	// table is what create makes.
+	table tables.Table
 }
 
 // idsSQL is a statement that continues after a list of ids. In PostgreSQL the list
@@ -210,19 +219,19 @@ type idsSQL [2]string
 var receiptTexts sync.Map
 
 type receiptsAt struct {
-	f     txlog.Flavor
-	place string
+	f             txlog.Flavor
+	schema, place string
 }
 
 // sql gives the statements on bed_receipt at its place.
 func (r Receipts) sql(f txlog.Flavor) *receiptSQL {
-	at := receiptsAt{f, r.Place}
+	at := receiptsAt{f, r.Schema, r.Place}
 	if r.Schema != "" {
 		at.place = quoteSchema(f, r.Schema)
 	}
 	s, ok := receiptTexts.Load(at)
 	if !ok {
-		s, _ = receiptTexts.LoadOrStore(at, makeReceiptSQL(f, at.place))
+		s, _ = receiptTexts.LoadOrStore(at, makeReceiptSQL(f, r.Schema, at.place))
 	}
 	return s.(*receiptSQL)
 }
@@ -249,8 +258,8 @@ func IsReceipt(text string) bool {
 }
 
 // makeReceiptSQL is the one place where the SQL of receipts is written. place is
-// quoted; empty: where unqualified names lead.
-func makeReceiptSQL(f txlog.Flavor, place string) *receiptSQL {
+// quoted; empty: where unqualified names lead. schema is that of their own.
+func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 	unplaced := ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}.Text
 	placed := func(s string) string {
 		s = unplaced(s)
@@ -265,20 +274,23 @@ func makeReceiptSQL(f txlog.Flavor, place string) *receiptSQL {
 		}
 		return idsSQL{placed(first + ` WHERE id IN (`), placed(`)` + second)}
 	}
-	ms := f.Pick(`?`, `?::bigint`, `?`)
-	return &receiptSQL{
-		create: placed(`CREATE TABLE IF NOT EXISTS bed_receipt (
-  id            ` + f.Pick(`VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(80) COLLATE "C"`, `VARCHAR(80)`) + ` NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the entry whose work this is
-  log_id        ` + f.Pick(`VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, `VARCHAR(40)`, `VARCHAR(40)`) + ` NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
+	ms := f.Pick(sqltext.Texts{MySQL: `?`, Postgres: `?::bigint`, SQLite: `?`})
+	create := unplaced(`CREATE TABLE IF NOT EXISTS bed_receipt (
+  id            ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(80) COLLATE "C"`, SQLite: `VARCHAR(80)`}) + ` NOT NULL, -- the unit's, or the hash of a caller's key
+  unit_id       ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the entry whose work this is
+  log_id        ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
   keep_until    BIGINT NOT NULL,      -- not purged before
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
-  result        ` + f.Pick(`MEDIUMTEXT`, `TEXT`, `TEXT`) + ` NULL, -- the answer, under a caller's key
+  result        ` + f.Pick(sqltext.Texts{MySQL: `MEDIUMTEXT`, Postgres: `TEXT`, SQLite: `TEXT`}) + ` NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
-  ` + f.Pick(`PRIMARY KEY (id)`, `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, `PRIMARY KEY (id)`) + `
-)` + f.Pick(` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='`+receiptRemark+`'`, ``, ` WITHOUT ROWID`)),
+  ` + f.Pick(sqltext.Texts{MySQL: `PRIMARY KEY (id)`, Postgres: `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, SQLite: `PRIMARY KEY (id)`}) + `
+)` + f.Pick(sqltext.Texts{MySQL: ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='` + receiptRemark + `'`, Postgres: ``, SQLite: ` WITHOUT ROWID`}))
+	return &receiptSQL{
+		create:     placed(create),
+		table:      tables.Of(sqltext.Flavor(f), create)[0],
+		indexes:    tables.Place{Flavor: sqltext.Flavor(f), Schema: schema}.Indexes(receiptTable),
 		comment:    placed(`COMMENT ON TABLE bed_receipt IS '` + receiptRemark + `'`),
 		probe:      placed(`SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`),
 		probeOlder: placed(`SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`),
@@ -287,11 +299,11 @@ func makeReceiptSQL(f txlog.Flavor, place string) *receiptSQL {
 		// MySQL and MariaDB let a value refer to a column before it, which is
 		// quicker than reading the clock twice.
 		insertPlain: placed(`INSERT INTO bed_receipt (id, unit_id, log_id, void, creation_time, keep_until) VALUES (?, ?, ?, 0, {now}, ` +
-			f.Pick(`creation_time`, `{now}`, `{now}`) + ` + ?)`),
-		read:   placed(`SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`),
-		result: placed(`UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`),
-		told:   placed(`UPDATE bed_receipt SET result = '` + voidTold + `' WHERE id = ? AND void = 1`),
-		keep:   placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
+			f.Pick(sqltext.Texts{MySQL: `creation_time`, Postgres: `{now}`, SQLite: `{now}`}) + ` + ?)`),
+		read:     placed(`SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`),
+		result:   placed(`UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`),
+		reported: placed(`UPDATE bed_receipt SET result = '` + voidReported + `' WHERE id = ? AND void = 1`),
+		keep:     placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
 		page: placed(`SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
     WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,
     CASE WHEN fingerprint IS NULL THEN 0 ELSE 1 END FROM bed_receipt
@@ -300,14 +312,23 @@ func makeReceiptSQL(f txlog.Flavor, place string) *receiptSQL {
 		erase: listed(`{by key}DELETE FROM bed_receipt`, ``),
 		// One that was met since it was found due is kept anew.
 		purge: listed(`{by key}DELETE FROM bed_receipt`, ` AND log_gone = 1 AND keep_until <= {now}`),
-		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+f.Pick(`GREATEST`, `GREATEST`, `MAX`)+
+		gone: listed(`UPDATE bed_receipt SET log_gone = 1, keep_until = `+f.Pick(sqltext.Texts{MySQL: `GREATEST`, Postgres: `GREATEST`, SQLite: `MAX`})+
 			`(keep_until, {now} + CASE WHEN fingerprint IS NULL THEN `+ms+` ELSE `+ms+` END)`, ` AND log_gone = 0`),
 		back: listed(`UPDATE bed_receipt SET log_gone = 0`, ``),
 
-		place: unplaced(f.Pick(`SELECT CONCAT('`+"`', REPLACE(DATABASE(), '`', '``'), '`"+`')`,
-			`SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
-  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`, ``)),
-		home: unplaced(f.Pick(`SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
-			`SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, ``)),
+		place: unplaced(f.Pick(sqltext.Texts{MySQL: `SELECT CONCAT('` + "`', REPLACE(DATABASE(), '`', '``'), '`" + `')`,
+			Postgres: `SELECT quote_ident(current_database()) || '.' || quote_ident(COALESCE((SELECT n.nspname FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')), current_schema()))`, SQLite: ``})),
+		elsewhere: f.Pick(sqltext.Texts{MySQL: "SELECT CONCAT('`', REPLACE(table_schema, '`', '``'), '`') AS place, '' FROM information_schema.tables\n" +
+			`  WHERE table_name = 'bed_receipt' AND table_schema <> COALESCE(NULLIF(?, ''), DATABASE()) AND LOCATE(table_schema, @@init_connect) > 0 ORDER BY BINARY place`, Postgres: `SELECT quote_ident(n.nspname), CASE WHEN has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+    AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') THEN '' ELSE 'GRANT USAGE ON SCHEMA ' || quote_ident(n.nspname) || ' TO ' || quote_ident(current_user)
+    || '; GRANT SELECT, INSERT, UPDATE, DELETE ON ' || quote_ident(n.nspname) || '.bed_receipt TO ' || quote_ident(current_user) END
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.relname = 'bed_receipt' AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+    AND c.oid IS DISTINCT FROM (SELECT o.oid FROM pg_class o JOIN pg_namespace m ON m.oid = o.relnamespace WHERE o.relname = 'bed_receipt'
+      AND m.nspname = COALESCE(NULLIF($1::text, ''), (SELECT h.nspname FROM pg_class b JOIN pg_namespace h ON h.oid = b.relnamespace WHERE b.oid = to_regclass('bed_receipt'))))
+  ORDER BY quote_ident(n.nspname) COLLATE "C"`, SQLite: ``}),
+		home: unplaced(f.Pick(sqltext.Texts{MySQL: `SELECT table_schema FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'bed_receipt'`,
+			Postgres: `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('bed_receipt')`, SQLite: ``})),
 	}
 }

@@ -3,9 +3,13 @@ package attempt
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -34,6 +38,15 @@ func CheckReceiptSchema(t *delivery.Target) error {
 	return nil
 }
 
+// At gives r for the table of receipts at a place that ReceiptPlace named.
+func (r Receipts) At(place string) Receipts {
+	r.Schema, r.Place = "", place
+	if own, _, ok := strings.Cut(place, ownFor); ok && len(own) > 2 && isName(own[1:len(own)-1]) {
+		r.Place = own
+	}
+	return r
+}
+
 func isName(s string) bool {
 	for i, c := range []byte(s) {
 		if (c < 'a' || c > 'z') && c != '_' && (c < '0' || c > '9' || i == 0) {
@@ -45,7 +58,7 @@ func isName(s string) bool {
 
 // quoteSchema quotes a name of which CheckReceiptSchema has nothing to say.
 func quoteSchema(f txlog.Flavor, schema string) string {
-	quote := f.Pick("`", `"`, `"`)
+	quote := f.Pick(sqltext.Texts{MySQL: "`", Postgres: `"`, SQLite: `"`})
 	return quote + schema + quote
 }
 
@@ -64,14 +77,14 @@ func (e *SchemaError) Error() string {
 // Certainly says that nothing was sent, and may be later.
 func (*SchemaError) Certainly() delivery.Class { return delivery.Retryable }
 
-// LogError says that the log does not tell where receipts are.
+// LogError says that the log does not say where receipts are.
 type LogError struct {
 	dataSource string
 	Err        error
 }
 
 func (e *LogError) Error() string {
-	return fmt.Sprintf("bed: not sent: the log does not tell where the receipts of %s are: %v", e.dataSource, e.Err)
+	return fmt.Sprintf("bed: not sent: the log does not say where the receipts of %s are: %v", e.dataSource, e.Err)
 }
 
 // Unwrap gives the log's error.
@@ -80,10 +93,14 @@ func (e *LogError) Unwrap() error { return e.Err }
 // Certainly says that nothing was sent, and may be later.
 func (*LogError) Certainly() delivery.Class { return delivery.Retryable }
 
-// remembered compares r's schema with the one that the log remembers, and has it
+// CheckSchema compares r's schema with the one that the log remembers, and has it
 // remember what comes first: a resent request under a key, or a job with other
-// settings, must look where the receipt is.
-func remembered(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
+// settings, must look where the receipt is. It returns a SchemaError if they differ,
+// and a LogError if the log cannot say.
+func CheckSchema(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
+	if d.Flavor != txlog.FlavorMySQL && d.Flavor != txlog.FlavorPostgres {
+		return nil
+	}
 	schema, known, err := log.ReceiptSchema(ctx, dataSource)
 	if err == nil && known && schema != r.Schema {
 		return elsewhere(dataSource, r.Schema, schema)
@@ -130,42 +147,36 @@ func notAtHome(ctx context.Context, d *delivery.Dialect, conn driver.Conn, dataS
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	if home := text(rows[0][0]); home != "" && home != r.Schema {
+	if home := Text(rows[0][0]); home != "" && home != r.Schema {
 		return &SchemaError{dataSource: dataSource, so: SchemaParam + " is " + r.Schema, far: "the table bed_receipt of " + home}
 	}
 	return nil
 }
 
-// EnsureReceipts finds or creates a data source's table of receipts on conn's
-// database, and the schema of its own if it has one. A SchemaError: the log
-// remembers another schema than r says; with a nil log that is not checked. If the
-// account may not create it, the error holds the statement to run.
-func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, log txlog.Storage, dataSource string, r Receipts) error {
-	if log != nil && (d.Flavor == txlog.FlavorMySQL || d.Flavor == txlog.FlavorPostgres) {
-		if err := remembered(ctx, d, conn, log, dataSource, r); err != nil {
-			return err
-		}
-	}
+// EnsureReceipts finds or creates the table of receipts on conn's database, and the
+// schema of its own if it has one. If the account may not create it, the error holds
+// the statement to run.
+func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
 	probe := r.sql(d.Flavor).probe
 	_, err := Ask(ctx, conn, probe)
-	if err == nil || !d.Class(err).Answered() {
+	var cerr error
+	// Where a right is missing the table is there, but MySQL says so as well of one that
+	// is not. A second one, which the account could make in a schema of its own, would
+	// not hold what this one holds.
+	if err != nil && d.Class(err).Answered() && (d.Flavor == txlog.FlavorMySQL || !dberr.Of(err).Denied()) {
+		if cerr = createReceipts(ctx, d, conn, r); cerr != nil && !d.Class(cerr).Answered() {
+			return cerr
+		}
+		// Somebody else may have created it at the same moment; or it is there in an
+		// older form.
+		_, err = Ask(ctx, conn, probe)
+	}
+	switch {
+	case err == nil:
+		return keyed(ctx, d, conn, r)
+	case !d.Class(err).Answered():
 		return err
-	}
-	if d.Flavor != txlog.FlavorMySQL && dberr.Of(err).Denied() {
-		// It is there. A second one, which the account could make in a schema of
-		// its own, would not hold what this one holds.
-		return rightsError(ctx, d, conn, r, err)
-	}
-	cerr := createReceipts(ctx, d, conn, r)
-	if cerr != nil && !d.Class(cerr).Answered() {
-		return cerr
-	}
-	// Somebody else may have created it at the same moment; or it is there in an
-	// older form.
-	if _, err = Ask(ctx, conn, probe); err == nil || !d.Class(err).Answered() {
-		return err
-	}
-	if dberr.Of(err).Denied() { // MySQL also says so of a table that is not there
+	case dberr.Of(err).Denied():
 		return rightsError(ctx, d, conn, r, err)
 	}
 	if _, older := Ask(ctx, conn, r.sql(d.Flavor).probeOlder); older == nil {
@@ -178,6 +189,34 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 		return cerr // a lock, a server that is busy: the next write looks again
 	}
 	return &delivery.ReceiptTableError{Statement: creation(d, r), Err: cerr}
+}
+
+// receiptKeys are the names of the key by which dialects recognise that a receipt is
+// there already; SQLite names no key.
+var receiptKeys = [...][]string{txlog.FlavorMySQL: {"PRIMARY", "bed_receipt_id"}, txlog.FlavorPostgres: {"bed_receipt_id"}, txlog.FlavorSQLite: nil}
+
+var errKeyless = errors.New("it has no primary key: work whose receipt is there would be applied again")
+
+// keyed returns an error unless the table keeps receipts apart.
+func keyed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+	if d.Flavor == 0 {
+		return nil
+	}
+	s := r.sql(d.Flavor)
+	rows, err := Ask(ctx, conn, s.indexes)
+	if err != nil {
+		return err
+	}
+	indexes := make([][]string, len(rows))
+	for i, row := range rows {
+		for _, cell := range row {
+			indexes[i] = append(indexes[i], Text(cell))
+		}
+	}
+	if s.table.HasKey(tables.IndexesOf(indexes), receiptKeys[d.Flavor]...) {
+		return nil
+	}
+	return &delivery.ReceiptTableError{Statement: s.table.AddKey(r.Table(d.Flavor)), Err: errKeyless}
 }
 
 // createReceipts creates the table, and its schema first if that is missing.
@@ -201,7 +240,7 @@ func createReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 	return err
 }
 
-// creation is what an operator has to run for want of the table.
+// creation is what an operator has to run to create the table.
 func creation(d *delivery.Dialect, r Receipts) string {
 	ddl := r.sql(d.Flavor).create
 	if r.Schema != "" {
@@ -220,6 +259,28 @@ func noSchema(err error) bool {
 	return code.State == "3F000" || code.Number == 1049 // invalid_schema_name, ER_BAD_DB_ERROR
 }
 
+// ReceiptsElsewhere finds the tables of receipts to which sessions of the same
+// database may lead, and r does not: each as r with its place, or, if the account
+// cannot use it, the statements that give it the rights. MySQL has them where
+// init_connect leads.
+func ReceiptsElsewhere(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) (usable []Receipts, unusable []string, err error) {
+	query := r.sql(d.Flavor).elsewhere
+	if query == "" {
+		return nil, nil, nil
+	}
+	rows, err := Ask(ctx, conn, query, r.Schema)
+	for _, row := range rows {
+		if grant := Text(row[1]); grant != "" {
+			unusable = append(unusable, grant)
+			continue
+		}
+		at := r
+		at.Schema, at.Place = "", Text(row[0])
+		usable = append(usable, at)
+	}
+	return usable, unusable, err
+}
+
 // ReceiptPlace names where conn's session finds bed_receipt or would create it:
 // the database, and in PostgreSQL the schema, to which unqualified names lead,
 // quoted, empty if nowhere; after the schema that receipts have of their own, if
@@ -236,7 +297,7 @@ func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r 
 		return "", err
 	}
 	if len(rows) > 0 {
-		place = text(rows[0][0])
+		place = Text(rows[0][0])
 	}
 	if r.Schema == "" {
 		return place, nil
@@ -245,5 +306,66 @@ func ReceiptPlace(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r 
 	if place == "" {
 		return own, nil
 	}
-	return own + " for " + place, nil
+	return own + ownFor + place, nil
 }
+
+// ownFor stands between a schema of receipts and the place for which it has them.
+const ownFor = " for "
+
+// ReceiptRights makes err a ReceiptRightsError if it says that the account of
+// conn's session may not do something to bed_receipt; else it returns err.
+func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, err error) error {
+	if err == nil || !dberr.Of(err).Denied() {
+		return err
+	}
+	// PostgreSQL speaks of the schema alone where that may not be used, and its
+	// driver puts the code after the name.
+	ofSchema := r.Schema != "" && strings.Contains(err.Error(), " "+r.Schema+" (SQLSTATE ")
+	if !ofSchema && !strings.Contains(err.Error(), receiptTable) {
+		return err
+	}
+	return rightsError(ctx, d, conn, r, err)
+}
+
+// rightsError is ReceiptRights for an error that is known to be about the table.
+func rightsError(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, err error) error {
+	return &delivery.ReceiptRightsError{Grant: grant(ctx, d, conn, r), Err: err}
+}
+
+// grant is the statement that an operator has to run, with the account and
+// place of conn's session as far as they can be asked for.
+func grant(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) string {
+	const rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON "
+	account := "this account"
+	if d.Flavor == txlog.FlavorPostgres {
+		if user, err := Setting(ctx, conn, "SELECT quote_ident(current_user)"); err == nil {
+			account = user
+		}
+	} else if user, err := Setting(ctx, conn, "SELECT CURRENT_USER()"); err == nil {
+		// The host holds no @, the user may.
+		if i := strings.LastIndex(user, "@"); i >= 0 {
+			account = quoteAccount(user[:i]) + "@" + quoteAccount(user[i+1:])
+		}
+	}
+	switch {
+	case r.Schema == "":
+		place := r.Place
+		if place == "" {
+			place, _ = ReceiptPlace(ctx, d, conn, r)
+		}
+		if place != "" {
+			place += "."
+		}
+		return rights + place + receiptTable + " TO " + account
+	case d.Flavor == txlog.FlavorPostgres:
+		schema := quoteSchema(d.Flavor, r.Schema)
+		return "GRANT USAGE ON SCHEMA " + schema + " TO " + account + ";\n" + rights + schema + "." + receiptTable + " TO " + account
+	default:
+		// The database may not be there yet. An underscore in a database's name
+		// stands for any character.
+		schema := quoteSchema(d.Flavor, strings.ReplaceAll(r.Schema, "_", `\_`))
+		return "GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON " + schema + ".* TO " + account
+	}
+}
+
+func quoteAccount(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -15,14 +15,14 @@ import (
 // it, as from the driver.
 func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 	b := &Rows{cols: rows.Columns()}
-	b.readTypes(rows)
+	b.ColumnTypes.read(rows)
 	var closed error
 	b.rows, closed, b.err = readAll(rows)
 	switch {
 	case b.err != nil && (d.Undecoded == nil || !d.Undecoded(b.err)):
 		return nil, b.err
 	case closed != nil:
-		return nil, closed // what became of the statement
+		return nil, closed // what happened to the statement
 	}
 	return b, nil
 }
@@ -30,12 +30,20 @@ func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 // Rows are the rows of a write, read to the end, with the column types that
 // the driver gave. They implement driver.Rows.
 type Rows struct {
-	cols  []string
-	types []columnType
-	rows  [][]driver.Value
-	next  int
+	ColumnTypes
+	cols []string
+	rows [][]driver.Value
+	next int
 	// err comes after the last of rows; nil for io.EOF.
 	err error
+}
+
+// ColumnTypes answer what database/sql asks of the columns of rows. Where their driver
+// lacks an interface, they answer what it would assume.
+type ColumnTypes struct {
+	// Of are the rows whose driver is asked; nil once it was.
+	Of    driver.Rows
+	types []columnType
 }
 
 type columnType struct {
@@ -50,13 +58,13 @@ type columnType struct {
 
 var anyType = reflect.TypeFor[any]()
 
-func (b *Rows) readTypes(rows driver.Rows) {
-	b.types = make([]columnType, len(b.cols))
+func (c *ColumnTypes) read(rows driver.Rows) {
+	c.types = make([]columnType, len(rows.Columns()))
 	if s, ok := rows.(*stmtRows); ok {
 		rows = s.Rows
 	}
-	for i := range b.types {
-		t := &b.types[i]
+	for i := range c.types {
+		t := &c.types[i]
 		t.scan = anyType
 		if r, ok := rows.(driver.RowsColumnTypeScanType); ok {
 			t.scan = r.ColumnTypeScanType(i)
@@ -74,6 +82,35 @@ func (b *Rows) readTypes(rows driver.Rows) {
 			t.precision, t.scale, t.hasDecimal = r.ColumnTypePrecisionScale(i)
 		}
 	}
+}
+
+func (c *ColumnTypes) at(i int) *columnType {
+	if c.Of != nil {
+		c.read(c.Of)
+		c.Of = nil
+	}
+	return &c.types[i]
+}
+
+// ColumnTypeScanType implements driver.RowsColumnTypeScanType.
+func (c *ColumnTypes) ColumnTypeScanType(i int) reflect.Type { return c.at(i).scan }
+
+// ColumnTypeDatabaseTypeName implements driver.RowsColumnTypeDatabaseTypeName.
+func (c *ColumnTypes) ColumnTypeDatabaseTypeName(i int) string { return c.at(i).name }
+
+// ColumnTypeLength implements driver.RowsColumnTypeLength.
+func (c *ColumnTypes) ColumnTypeLength(i int) (length int64, ok bool) {
+	return c.at(i).length, c.at(i).hasLength
+}
+
+// ColumnTypeNullable implements driver.RowsColumnTypeNullable.
+func (c *ColumnTypes) ColumnTypeNullable(i int) (nullable, ok bool) {
+	return c.at(i).nullable, c.at(i).hasNull
+}
+
+// ColumnTypePrecisionScale implements driver.RowsColumnTypePrecisionScale.
+func (c *ColumnTypes) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
+	return c.at(i).precision, c.at(i).scale, c.at(i).hasDecimal
 }
 
 // Columns implements driver.Rows.
@@ -98,26 +135,7 @@ func (b *Rows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// ColumnTypeScanType implements driver.RowsColumnTypeScanType.
-func (b *Rows) ColumnTypeScanType(i int) reflect.Type { return b.types[i].scan }
-
-// ColumnTypeDatabaseTypeName implements driver.RowsColumnTypeDatabaseTypeName.
-func (b *Rows) ColumnTypeDatabaseTypeName(i int) string { return b.types[i].name }
-
-// ColumnTypeLength implements driver.RowsColumnTypeLength.
-func (b *Rows) ColumnTypeLength(i int) (int64, bool) {
-	return b.types[i].length, b.types[i].hasLength
-}
-
-// ColumnTypeNullable implements driver.RowsColumnTypeNullable.
-func (b *Rows) ColumnTypeNullable(i int) (nullable, ok bool) {
-	return b.types[i].nullable, b.types[i].hasNull
-}
-
-// ColumnTypePrecisionScale implements driver.RowsColumnTypePrecisionScale.
-func (b *Rows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
-	return b.types[i].precision, b.types[i].scale, b.types[i].hasDecimal
-}
-
 // Again gives the same rows from the beginning.
-func (b *Rows) Again() *Rows { return &Rows{cols: b.cols, types: b.types, rows: b.rows, err: b.err} }
+func (b *Rows) Again() *Rows {
+	return &Rows{ColumnTypes: b.ColumnTypes, cols: b.cols, rows: b.rows, err: b.err}
+}

@@ -40,7 +40,7 @@ func TestABrokenConnectionIsNotTheRowsEnd(t *testing.T) {
 	}
 }
 
-func TestRowsThatCannotBeDecodedEndLikeTheDriversAndTellOfTheStatement(t *testing.T) {
+func TestUndecodableRowsEndLikeTheDrivers(t *testing.T) {
 	t.Parallel()
 	decode, server := errors.New("convert field 0 failed"), errors.New("refused at the end")
 	d := &delivery.Dialect{Undecoded: func(err error) bool { return errors.Is(err, decode) }}

@@ -25,7 +25,7 @@ func (s deafened) Remove(ctx context.Context, units ...*txlog.Unit) error {
 	return err
 }
 
-func TestTheSearchForAnEntryInDoubtIsNotEndedByARemovalWhoseAnswerWasLost(t *testing.T) {
+func TestSearchForEntrySurvivesAnUnansweredRemoval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := deafened{&journaled{Memory: txlog.NewMemory(), fails: errInDoubt, arrives: 5 * time.Second}}
@@ -34,7 +34,7 @@ func TestTheSearchForAnEntryInDoubtIsNotEndedByARemovalWhoseAnswerWasLost(t *tes
 }
 
 // It may have waited for its turn before it left.
-func TestAnEntryInDoubtIsLookedForUntilTheLeaseIsOverThatBeganWhenItLeft(t *testing.T) {
+func TestDoubtfulEntryIsSoughtUntilItsLeaseEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &journaled{Memory: txlog.NewMemory(), takes: 4 * time.Second, fails: txlog.ErrInDoubt, arrives: 28 * time.Second}
@@ -59,7 +59,7 @@ func removesInTheEnd(t *testing.T, storage txlog.Storage, s *journaled, after ti
 }
 
 // sql.DB.Close does not wait for the writes that are under way.
-func TestAnEntryInDoubtIsLookedForAlsoBehindTheCloseOfTheDatabase(t *testing.T) {
+func TestDoubtfulEntryIsSoughtAfterClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &journaled{Memory: txlog.NewMemory(), fails: txlog.ErrInDoubt, arrives: time.Second}
@@ -83,7 +83,7 @@ type panicking struct{ *journaled }
 
 func (panicking) Add(context.Context, time.Duration, ...*txlog.Unit) error { panic("log") }
 
-func TestAWriteWhoseLogPanickedIsNotTakenForLogged(t *testing.T) {
+func TestLogPanicLeavesTheWriteUnlogged(t *testing.T) {
 	t.Parallel()
 	for l, out := range map[Logging]attempt.Outcome{LogBefore: {}, LogAlongside: {}, LogOnFailure: maybe} {
 		t.Run(fmt.Sprint(l), func(t *testing.T) {
@@ -94,9 +94,9 @@ func TestAWriteWhoseLogPanickedIsNotTakenForLogged(t *testing.T) {
 			defer func() {
 				p := recover()
 				if told := d.Panicked(p); p != "log" || !errors.Is(told, listener.ErrPending) || !errors.Is(told, txlog.ErrInDoubt) {
-					t.Errorf("the panic %v is told as %v", p, told)
+					t.Errorf("the panic %v is reported as %v", p, told)
 				} else if pending := told.(*listener.PendingError); pending.Sent != (l != LogBefore) {
-					t.Errorf("told as sent: %v", pending.Sent)
+					t.Errorf("reported as sent: %v", pending.Sent)
 				}
 			}()
 			t.Errorf("the caller gets %v", e.Deliver(t.Context(), d))
@@ -105,7 +105,7 @@ func TestAWriteWhoseLogPanickedIsNotTakenForLogged(t *testing.T) {
 }
 
 // It runs unlogged as configured, and nobody will deliver it.
-func TestAnUnloggedWriteAtWhichTheDriverPanickedIsNotTakenForLogged(t *testing.T) {
+func TestPanickingUnloggedWriteIsNotTakenForLogged(t *testing.T) {
 	t.Parallel()
 	e := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), fails: errNoLog}, func(c *Config) { c.RunUnlogged = true })
 	defer e.Close(t.Context())
@@ -113,7 +113,7 @@ func TestAnUnloggedWriteAtWhichTheDriverPanickedIsNotTakenForLogged(t *testing.T
 	defer func() {
 		told := d.Panicked(recover())
 		if errors.Is(told, listener.ErrPending) || !errors.Is(told, listener.ErrUnknownOutcome) || !errors.Is(told, errNoLog) {
-			t.Errorf("the panic is told as %v", told)
+			t.Errorf("the panic is reported as %v", told)
 		}
 	}()
 	t.Errorf("it ended: %v", e.Deliver(t.Context(), d))

@@ -10,7 +10,6 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/sirupsen/logrus"
 
-	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
@@ -21,44 +20,33 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Config configures a Deliverer. Every field is used as it is: the defaults are
-// bedsql.Config's.
+// Config configures a Deliverer. Every field is used as it is.
 type Config struct {
-	// Storage keeps the log.
-	Storage txlog.Storage
-	// DataSource is the name under which what becomes of the writes is counted;
+	// DataSource is the name under which what happens to the writes is counted;
 	// empty: it is not.
 	DataSource string
-	// Dialect is the data source's.
-	Dialect *delivery.Dialect
-	// SyncMaxDeliveryTryTimes is how many retries follow a failed first attempt.
-	SyncMaxDeliveryTryTimes int
-	// RetryInitial and RetryMax bound the pause before a retry, which doubles
-	// from one to the other, jittered by half.
-	RetryInitial, RetryMax time.Duration
-	// RetryTimeout bounds all retries of one write together.
-	RetryTimeout time.Duration
-	// Lease is how long an entry is owned without being renewed.
-	Lease time.Duration
-	// LogTimeout bounds what is said to the log once the write has run.
-	LogTimeout time.Duration
-	// RunUnlogged runs a write whose entry could not be written before it, loudly,
-	// instead of refusing it.
-	RunUnlogged bool
+	Dialect    *delivery.Dialect
+
+	// These are bedsql.Config's, with its defaults.
+
+	Storage                                                                 txlog.Storage
+	SyncMaxDeliveryTryTimes                                                 int
+	RetryInitial, RetryMax, RetryTimeout, AttemptTimeout, Lease, LogTimeout time.Duration
+	RunUnlogged                                                             bool
+
 	// Unlogged counts the writes that were applied although their entry could not
 	// be written alongside; may be nil.
 	Unlogged *atomic.Uint64
-	// Erase erases receipts from the target, behind the callers.
-	Erase func(ctx context.Context, in removal.Settings, receipts []string)
+	// Erase erases receipts from the target, after calls return.
+	Erase func(ctx context.Context, in removal.Session, receipts []string)
 	// EraseInTurn leaves receipts to be taken by Receipts until Close.
 	EraseInTurn bool
-	// Bus is told of each attempt and of each unit that is parked; may be nil.
-	Bus *listener.Bus
-	// Logger is told what an operator should know.
+	// Bus gets each attempt and each unit that is parked; may be nil.
+	Bus    *listener.Bus
 	Logger logrus.FieldLogger
 }
 
-// own is a context for telling the log what has become of a write after the
+// own is a context for recording the outcome of a write in the log after the
 // caller is gone.
 func (c *Config) own(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), c.LogTimeout)
@@ -71,11 +59,12 @@ func (c *Config) pause(most time.Duration) *backoff.ExponentialBackOff {
 
 // Deliverer delivers the writes for one data source. Safe for concurrent use.
 type Deliverer struct {
-	cfg      Config
-	leases   *lease.Renewer
-	removals *removal.Queue
-	reports  reports
-	// tally counts what becomes of the writes; nil: nobody does.
+	cfg     Config
+	leases  *lease.Renewer
+	reports reports
+	// Removals removes the entries of what was delivered.
+	Removals *removal.Queue
+	// tally counts what happens to the writes; nil: nobody does.
 	tally *journal.Tally
 }
 
@@ -86,39 +75,39 @@ func New(cfg Config) *Deliverer {
 	if cfg.DataSource != "" {
 		e.tally = journal.Of(cfg.Storage).Tally(cfg.DataSource)
 	}
-	e.removals = removal.New(context.Background(), removal.Config{
+	e.Removals = removal.NewQueue(context.Background(), removal.Config{
 		Storage: cfg.Storage, Timeout: cfg.LogTimeout,
 		Pause:  func() *backoff.ExponentialBackOff { return cfg.pause(time.Second) },
-		Failed: e.reports.notRemoved, Erase: cfg.Erase, EraseInTurn: cfg.EraseInTurn,
-	})
+		Failed: e.reports.notRemoved, Erase: cfg.Erase,
+	}, cfg.EraseInTurn)
 	return e
 }
 
-// Close waits until removals behind the callers are done or ctx
-// ends; what is left then, the job finds.
+// Close waits until asynchronous removals are done or ctx ends; what is left then, the job finds.
 func (e *Deliverer) Close(ctx context.Context) {
-	e.removals.Close(ctx)
+	e.Removals.Close(ctx)
 	e.reports.warnings.close()
 }
 
 // Deliver runs the unit, and logs it when d.Logging says, unless Log did. nil
 // means that it is delivered, and d.Outcome is how. Any other answer is the
-// caller's: the database's own refusal, or an error that says what becomes of
+// caller's: the database's own refusal, or an error that says what happens to
 // the write.
-func (e *Deliverer) Deliver(ctx context.Context, d *Delivery) error {
-	listening, begun := e.cfg.Bus.Listening(), time.Time{}
-	if listening {
-		begun = time.Now().Add(-d.logTook)
+func (e *Deliverer) Deliver(ctx context.Context, d *InFlight) error {
+	if e.cfg.Bus != nil && !d.logged {
+		e.reports.follow(ctx, d)
 	}
-	err := e.deliver(ctx, d)
+	err := e.logTryRemove(ctx, d)
 	e.count(d, err)
-	if listening {
-		e.reports.answered(d, begun, err)
+	if d.listening {
+		e.reports.answered(d, err)
 	}
 	return err
 }
 
-func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
+// logTryRemove is the protocol: it writes the entry, runs the unit, and removes the
+// entry; or retries, decides, or leaves the entry to the job or an operator.
+func (e *Deliverer) logTryRemove(ctx context.Context, d *InFlight) error {
 	var beside *adding
 	switch {
 	case d.logged:
@@ -127,7 +116,6 @@ func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
 			return pending(d, txlog.ErrLeaseLost)
 		}
 	case d.Logging == LogOnFailure:
-		d.Unit.TraceParent = e.cfg.Bus.TraceParent(ctx)
 	case d.Logging == LogAlongside:
 		beside = e.addBeside(ctx, d)
 	default:
@@ -145,10 +133,10 @@ func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
 		}
 		d.lease.Release() // if a driver panicked, the job takes over when the lease has run out
 	}()
-	if e.cfg.Bus.Listening() {
+	if d.listening {
 		e.reports.before(d)
 	}
-	e.attempt(ctx, d, d.Attempts.First)
+	e.try(ctx, d)
 	if !d.logged {
 		if settled, err := e.settle(ctx, d, beside); settled {
 			delivered = err == nil
@@ -158,7 +146,7 @@ func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
 	var err error
 	switch out := d.Outcome; {
 	case d.unlogged:
-		return out.Err
+		return LeftOpen(d.Unit.DataSource, out, d.unwritten)
 	case out.Err == nil:
 	case d.final():
 		err = e.refused(ctx, d)
@@ -172,7 +160,7 @@ func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
 	if err != nil {
 		return err
 	}
-	delivered = true // the caller gets its Result whatever becomes of the removal
+	delivered = true // the caller gets its Result whether the removal succeeds or not
 	e.remove(ctx, d)
 	return nil
 }
@@ -180,19 +168,24 @@ func (e *Deliverer) deliver(ctx context.Context, d *Delivery) error {
 // Log writes the entries of several units in one durable step: before it none of
 // them is delivered or ever will be, after it each is delivered or, if the
 // database refuses it, parked. If that failed, errs holds the error of each.
-func (e *Deliverer) Log(ctx context.Context, ds ...*Delivery) []error {
+func (e *Deliverer) Log(ctx context.Context, ds ...*InFlight) []error {
+	if e.cfg.Bus != nil {
+		for _, d := range ds {
+			e.reports.follow(ctx, d)
+		}
+	}
 	errs := e.log(ctx, ds...)
-	if errs != nil && e.cfg.Bus.Listening() {
-		for i, d := range ds {
-			e.reports.answered(d, time.Now().Add(-d.logTook), errs[i])
+	for i, err := range errs {
+		if ds[i].listening {
+			e.reports.answered(ds[i], err)
 		}
 	}
 	return errs
 }
 
 // log writes the entries of units before they are run. errs are as for Log.
-func (e *Deliverer) log(ctx context.Context, ds ...*Delivery) (errs []error) {
-	each := func(why func(*Delivery) error) []error {
+func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
+	each := func(why func(*InFlight) error) []error {
 		for _, d := range ds {
 			errs = append(errs, why(d))
 		}
@@ -205,7 +198,6 @@ func (e *Deliverer) log(ctx context.Context, ds ...*Delivery) (errs []error) {
 	for i, d := range ds {
 		units[i], d.logged = d.Unit, true
 		d.unwritten = errNoAnswer // if the storage panics
-		d.Unit.TraceParent = e.cfg.Bus.TraceParent(ctx)
 	}
 	begun := time.Now()
 	err := e.cfg.Storage.Add(ctx, e.cfg.Lease, units...)
@@ -215,7 +207,7 @@ func (e *Deliverer) log(ctx context.Context, ds ...*Delivery) (errs []error) {
 	switch {
 	case err == nil && units[0].Lease.Over():
 		// This process stood still for longer than the lease.
-		return each(func(d *Delivery) error { return pending(d, txlog.ErrLeaseLost) })
+		return each(func(d *InFlight) error { return pending(d, txlog.ErrLeaseLost) })
 	case err == nil:
 		for _, d := range ds {
 			d.lease = e.leases.Keep(d.Unit)
@@ -226,81 +218,87 @@ func (e *Deliverer) log(ctx context.Context, ds ...*Delivery) (errs []error) {
 		return nil
 	case errors.Is(err, txlog.ErrInDoubt):
 		// If it was written, its lease runs out and the job delivers it.
-		return each(func(d *Delivery) error { return pending(d, err) })
+		return each(func(d *InFlight) error { return pending(d, err) })
 	case e.cfg.RunUnlogged && ctx.Err() == nil && len(ds) == 1:
 		e.reports.logger(ds[0].Unit).WithField("error", dberr.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
 		ds[0].unlogged = true
 		return nil
 	default:
-		return each(func(d *Delivery) error {
+		return each(func(d *InFlight) error {
 			return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: err}
 		})
 	}
 }
 
-// attempt makes an attempt and notes how it ended.
-func (e *Deliverer) attempt(ctx context.Context, d *Delivery, run func(context.Context) attempt.Outcome) {
+// try makes an attempt and notes how it ended.
+func (e *Deliverer) try(ctx context.Context, d *InFlight) {
 	begun := time.Now()
-	d.Outcome = run(ctx)
+	bounded, cancel := e.bounded(ctx, d)
+	defer cancel()
+	if d.Tries == 0 {
+		d.Outcome = d.Attempts.First(bounded)
+	} else {
+		d.Outcome = d.Attempts.Again(bounded, Retry)
+	}
 	d.Tries++
 	if out := &d.Outcome; out.Err != nil {
+		d.hung = dberr.TimedOut(ctx, bounded) && !out.Class.Answered()
 		d.inDoubt = d.inDoubt || out.Maybe()
 		d.failed = append(d.failed, txlog.Attempt{At: time.Now(), Origin: d.origin().String(), Class: out.Class.String(), Err: out.Err.Error()})
 	}
-	if e.cfg.Bus.Listening() {
-		e.reports.attempt(d, begun)
+	if d.listening {
+		e.reports.tried(d, begun)
 	}
 }
 
+// bounded is ctx until AttemptTimeout is over, or d's own deadline.
+func (e *Deliverer) bounded(ctx context.Context, d *InFlight) (context.Context, context.CancelFunc) {
+	deadline := d.Deadline
+	if d.Tries > 0 || deadline.IsZero() {
+		if e.cfg.AttemptTimeout <= 0 {
+			return ctx, func() {}
+		}
+		deadline = time.Now().Add(e.cfg.AttemptTimeout)
+	}
+	if callers, ok := ctx.Deadline(); ok && !callers.After(deadline) {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, deadline)
+}
+
 // remove ends a delivered unit, and removes its entry if it has one.
-func (e *Deliverer) remove(ctx context.Context, d *Delivery) {
+func (e *Deliverer) remove(ctx context.Context, d *InFlight) {
 	if d.Outcome.Found {
 		e.reports.found(d)
 	}
 	d.removal = removal.Unit{Entry: d.Unit, Lease: d.lease, Certain: !d.inDoubt && !d.Outcome.Found}
 	switch {
 	case d.lease == nil: // it has no entry, and never will
-		e.removals.End(&d.removal)
-	case d.Behind:
-		e.removals.Behind(ctx, &d.removal)
+		e.Removals.End(&d.removal)
+	case d.RemoveLater:
+		e.Removals.Later(ctx, &d.removal)
 	default:
-		e.removals.Now(ctx, &d.removal)
+		e.Removals.Now(ctx, &d.removal)
 	}
 }
 
-// count counts what became of a write for the console's activity, also of one that
+// count counts what happened to a write for the console's activity, also of one that
 // was delivered or refused without an entry, as LogOnFailure has it. Left out are
 // ErrNotLogged, ErrUnknownOutcome and what ran under RunUnlogged.
-func (e *Deliverer) count(d *Delivery, err error) {
-	if e.tally == nil || d.unlogged {
-		return
-	}
-	if err == nil && d.Tries == 1 { // as nearly always
-		e.tally.Count(journal.AtOnce, 1)
-		return
-	}
-	if errors.Is(err, listener.ErrNotLogged) || errors.Is(err, listener.ErrUnknownOutcome) {
-		return
-	}
-	e.tally.Count(outcomeOf(err), 1)
-}
-
-func outcomeOf(err error) journal.Outcome {
-	if err == nil {
-		return journal.SyncRetry
-	}
-	var pending *listener.PendingError
-	var kept *listener.RefusedError
+func (e *Deliverer) count(d *InFlight, err error) {
+	outcome := journal.AtOnce
 	switch {
-	case errors.As(err, &pending) && pending.Parked, errors.As(err, &kept):
-		return journal.Parked
-	case pending != nil:
-		return journal.Pending
-	default:
-		return journal.Refused
+	case e.tally == nil || d.unlogged:
+		return
+	case err != nil:
+		var counts bool
+		if outcome, counts = outcomes[listener.Event{Err: err}.Outcome()]; !counts {
+			return
+		}
+	case d.Tries > 1:
+		outcome = journal.SyncRetry
 	}
+	e.tally.Count(outcome, 1)
 }
 
-// Receipts takes the receipts that are to be erased, if they are at least so
-// many: for a database where that is done between the callers' own writes.
-func (e *Deliverer) Receipts(least int) []string { return e.removals.Receipts(least) }
+var outcomes = map[string]journal.Outcome{"pending": journal.Pending, "parked": journal.Parked, "refused": journal.Refused}

@@ -27,9 +27,16 @@ func (f funcs) First(context.Context) attempt.Outcome {
 	}
 	return f.first()
 }
-func (f funcs) Again(ctx context.Context) attempt.Outcome { return f.First(ctx) }
-func (f funcs) Void(context.Context) attempt.Outcome      { return f.void() }
-func (f funcs) NoteTold(context.Context) attempt.Outcome  { return attempt.Outcome{} }
+
+func (f funcs) Again(ctx context.Context, step Step) attempt.Outcome {
+	switch step {
+	case Retry:
+		return f.First(ctx)
+	case Void:
+		return f.void()
+	}
+	return attempt.Outcome{}
+}
 
 // asked records until when its callers say that they own a unit.
 type asked struct {
@@ -49,7 +56,7 @@ func (s *asked) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) err
 
 // The log tells an owner's own removal, repeated after a lost answer, from
 // somebody else's by the lease: what it goes by must be the renewed one.
-func TestAnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
+func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 	t.Parallel()
 	refusal := errors.New("no")
 	for name, outcome := range map[string]attempt.Outcome{
@@ -69,7 +76,7 @@ func TestAnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
 			})
 			defer e.Close(context.Background())
 			id := txlog.NewID()
-			d := &Delivery{Unit: &txlog.Unit{
+			d := &InFlight{Unit: &txlog.Unit{
 				ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}},
 			}}
 			d.Attempts = funcs{first: func() attempt.Outcome {
@@ -78,7 +85,7 @@ func TestAnOwnerWhoRenewedItsLeaseSaysSoToTheLog(t *testing.T) {
 			}}
 			_ = e.Deliver(context.Background(), d)
 			if len(storage.deadlines) != 1 {
-				t.Fatalf("the log was told %d times, want once", len(storage.deadlines))
+				t.Fatalf("the log was asked %d times, want once", len(storage.deadlines))
 			}
 			if !storage.deadlines[0].After(time.Now()) {
 				t.Errorf("the lease was said to have ended at %v, it was renewed", storage.deadlines[0])
@@ -95,7 +102,7 @@ func (silent) Remove(ctx context.Context, _ ...*txlog.Unit) error {
 	return ctx.Err()
 }
 
-func TestALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *testing.T) {
+func TestSilentLogDoesNotDelayADeliveredWrite(t *testing.T) {
 	t.Parallel()
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
@@ -106,7 +113,7 @@ func TestALogThatDoesNotAnswerDoesNotHoldUpWhoseWriteIsDelivered(t *testing.T) {
 		Dialect: &delivery.Dialect{}, Logger: quiet,
 	})
 	id := txlog.NewID()
-	d := &Delivery{
+	d := &InFlight{
 		Unit:     &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
 		Attempts: funcs{},
 	}
@@ -136,7 +143,7 @@ func (r repeating) Add(ctx context.Context, lease time.Duration, units ...*txlog
 
 // An attempt to write the log that was not answered may arrive after the log's
 // removal: what the job delivers then must meet its receipt.
-func TestAReceiptStaysWhenTheLogMayComeBackAfterItsRemoval(t *testing.T) {
+func TestReceiptStaysWhileItsEntryMayComeBack(t *testing.T) {
 	t.Parallel()
 	for name, storage := range map[string]txlog.Storage{"answered": txlog.NewMemory(), "repeated": repeating{txlog.NewMemory()}} {
 		t.Run(name, func(t *testing.T) {
@@ -144,9 +151,9 @@ func TestAReceiptStaysWhenTheLogMayComeBackAfterItsRemoval(t *testing.T) {
 			defer func() { _ = storage.Close() }()
 			erased := ""
 			e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: 10 * time.Second, RetryInitial: time.Millisecond,
-				Dialect: &delivery.Dialect{}, Erase: func(_ context.Context, _ removal.Settings, receipts []string) { erased = receipts[0] }})
+				Dialect: &delivery.Dialect{}, Erase: func(_ context.Context, _ removal.Session, receipts []string) { erased = receipts[0] }})
 			id := txlog.NewID()
-			d := &Delivery{
+			d := &InFlight{
 				Unit:     &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
 				Attempts: funcs{},
 			}
@@ -163,7 +170,7 @@ func TestAReceiptStaysWhenTheLogMayComeBackAfterItsRemoval(t *testing.T) {
 
 // A log whose first INSERT may still be on its way could come back after a
 // refusal and be delivered: the receipt is voided first, so that it cannot.
-func TestARefusalIsOnlyToldWhenALogThatComesBackCannotBeDelivered(t *testing.T) {
+func TestRefusalIsReturnedIfLateEntriesAreHarmless(t *testing.T) {
 	t.Parallel()
 	for name, storage := range map[string]txlog.Storage{"answered": txlog.NewMemory(), "repeated": repeating{txlog.NewMemory()}} {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +184,7 @@ func TestARefusalIsOnlyToldWhenALogThatComesBackCannotBeDelivered(t *testing.T) 
 			})
 			defer e.Close(context.Background())
 			id, refusal, voided := txlog.NewID(), errors.New("no"), 0
-			d := &Delivery{
+			d := &InFlight{
 				Unit: &txlog.Unit{ID: id, TransactionID: id, Receipt: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
 				Attempts: funcs{
 					first: func() attempt.Outcome { return attempt.Outcome{Err: refusal, Class: delivery.Refused} },
@@ -214,7 +221,7 @@ func (s *unconfirmed) Remove(ctx context.Context, units ...*txlog.Unit) error {
 	return err
 }
 
-func TestARefusedWriteIsOnlyPromisedWhileItsEntryIsSurelyThere(t *testing.T) {
+func TestRefusedWriteIsPromisedOnlyWithItsEntry(t *testing.T) {
 	t.Parallel()
 	told := func(err error) bool { return err == errNo }
 	pending := func(inDoubt bool) func(error) bool {
@@ -249,7 +256,7 @@ func TestARefusedWriteIsOnlyPromisedWhileItsEntryIsSurelyThere(t *testing.T) {
 			d := aWrite(LogBefore, takes(0, refusal))
 			s.answers = c.answers
 			if err := e.Deliver(ctx, d); !c.want(err) {
-				t.Errorf("the caller is told %v", err)
+				t.Errorf("the caller gets %v", err)
 			}
 		})
 	}
@@ -274,9 +281,9 @@ func (s unreleased) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict)
 	return errors.Join(txlog.ErrOutcomeUnknown, s.Memory.Release(ctx, u, v))
 }
 
-func TestAWriteThatMayBeParkedIsPromisedNeitherToTheJobNorToAnOperator(t *testing.T) {
+func TestWriteThatMayBeParkedPromisesNobody(t *testing.T) {
 	t.Parallel()
-	for what, d := range map[string]*Delivery{
+	for what, d := range map[string]*InFlight{
 		"must not be run again": aWrite(LogBefore, func() attempt.Outcome { return maybe }),
 		"refused, soft":         aWrite(LogBefore, func() attempt.Outcome { return refusal }),
 	} {
@@ -289,9 +296,58 @@ func TestAWriteThatMayBeParkedIsPromisedNeitherToTheJobNorToAnOperator(t *testin
 		var pending *listener.PendingError
 		var parked *listener.RefusedError
 		if !errors.As(err, &pending) || !pending.Parking || pending.Parked || errors.As(err, &parked) || strings.Contains(err.Error(), "will deliver") {
-			t.Errorf("%s: told as %v", what, err)
+			t.Errorf("%s: reported as %v", what, err)
 		}
 		e.Close(t.Context())
+	}
+}
+
+// A refusal that follows an attempt without an answer says nothing of it, and
+// inside a soft transaction nobody may decide that the write never will be applied.
+func TestSoftRefusalInDoubtIsParkedByNobody(t *testing.T) {
+	t.Parallel()
+	store, tries := txlog.NewMemory(), 0
+	d := aWrite(LogBefore, func() attempt.Outcome {
+		if tries++; tries == 1 {
+			return maybe
+		}
+		return refusal
+	})
+	d.KeepRefused, d.Unit.Receipt = true, "r"
+	e := loggingDeliverer(store, func(c *Config) { c.SyncMaxDeliveryTryTimes = 1 })
+	defer e.Close(t.Context())
+	err := e.Deliver(t.Context(), d)
+	var pending *listener.PendingError
+	if !errors.As(err, &pending) || pending.Parked || tries != 2 {
+		t.Errorf("reported as %v after %d tries", err, tries)
+	}
+	units, err := store.List(t.Context(), txlog.Filter{})
+	if err != nil || len(units) != 1 || units[0].Parked || !units[0].InDoubt {
+		t.Errorf("the log holds %+v, %v", units, err)
+	}
+}
+
+// Another request under the key may have been applied before.
+func TestOnlyItsReceiptReportsKeyedRequestUnapplied(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		receipt attempt.Outcome
+		want    error
+	}{
+		"there":               {attempt.Outcome{Found: true, Replayed: true}, nil},
+		"none":                {attempt.Outcome{Class: delivery.Refused, Voided: true, Err: delivery.ErrVoided}, listener.ErrNotLogged},
+		"that cannot be read": {notApplied, listener.ErrUnknownOutcome},
+	} {
+		for _, logging := range []Logging{LogAlongside, LogOnFailure} {
+			d := aWrite(logging, func() attempt.Outcome { return notApplied })
+			d.Unit.Receipt, d.Unit.Fingerprint = "key", "f"
+			d.Attempts = funcs{first: func() attempt.Outcome { return notApplied }, void: func() attempt.Outcome { return c.receipt }}
+			e := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), fails: errNoLog})
+			if err := e.Deliver(t.Context(), d); !errors.Is(err, c.want) {
+				t.Errorf("its receipt is %s, logging %d: reported as %v, want %v", name, logging, err, c.want)
+			}
+			e.Close(t.Context())
+		}
 	}
 }
 
@@ -303,7 +359,7 @@ func (unrenewed) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog
 }
 
 // The job may have delivered it by then, so long ago that its receipt is gone.
-func TestAUnitOfAGroupIsNotSentIfItsLeaseEndedWhileAnotherWasDelivered(t *testing.T) {
+func TestGroupUnitWithExpiredLeaseIsNotSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := loggingDeliverer(unrenewed{txlog.NewMemory()})
@@ -318,7 +374,7 @@ func TestAUnitOfAGroupIsNotSentIfItsLeaseEndedWhileAnotherWasDelivered(t *testin
 			t.Error(err)
 		}
 		if err := e.Deliver(t.Context(), next); !errors.Is(err, listener.ErrPending) || !errors.Is(err, txlog.ErrLeaseLost) || sent != 0 {
-			t.Errorf("it was sent %d times, and its caller is told %v", sent, err)
+			t.Errorf("it was sent %d times, and its caller gets %v", sent, err)
 		}
 	})
 }

@@ -22,13 +22,13 @@ var errFull = errors.New("the log is full")
 
 func (full) Add(context.Context, time.Duration, ...*txlog.Unit) error { return errFull }
 
-func TestAListenerIsToldOnceWhatTheCallerWasAnswered(t *testing.T) {
+func TestListenersHearTheCallersAnswerOnce(t *testing.T) {
 	t.Parallel()
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	no, busy := errors.New("no"), errors.New("busy")
 	for name, c := range map[string]struct {
 		storage  txlog.Storage
-		outcomes []attempt.Outcome // of the attempts, the last of them again and again
+		outcomes []attempt.Outcome // of the attempts, the last of them repeatedly
 		want     error             // nil: delivered
 		attempts []error
 	}{
@@ -48,7 +48,7 @@ func TestAListenerIsToldOnceWhatTheCallerWasAnswered(t *testing.T) {
 			bus := listener.NewBus(quiet)
 			bus.SetTraceParent(func(context.Context) string { return parent })
 			var answers []listener.Event
-			sub := bus.SubscribeAll(func(ev listener.Event) {
+			sub := bus.Subscribe(func(ev listener.Event) {
 				if ev.TraceParent != parent {
 					t.Errorf("%v came with the traceparent %q", ev.Type, ev.TraceParent)
 				}
@@ -56,12 +56,6 @@ func TestAListenerIsToldOnceWhatTheCallerWasAnswered(t *testing.T) {
 					answers = append(answers, ev)
 				}
 			})
-			old := bus.Subscribe(func(ev listener.Event) {
-				if ev.Type == listener.Answered {
-					t.Error("a listener that did not ask for answers was told of one")
-				}
-			})
-			defer old.Close()
 			e := New(Config{
 				Storage: c.storage, Dialect: &delivery.Dialect{}, Bus: bus, Logger: quiet,
 				SyncMaxDeliveryTryTimes: 2, RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: time.Minute,
@@ -69,7 +63,7 @@ func TestAListenerIsToldOnceWhatTheCallerWasAnswered(t *testing.T) {
 			})
 			id := txlog.NewID()
 			tries := 0
-			d := &Delivery{
+			d := &InFlight{
 				Unit: &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
 				Attempts: funcs{first: func() attempt.Outcome {
 					out := c.outcomes[min(tries, len(c.outcomes)-1)]
@@ -81,14 +75,14 @@ func TestAListenerIsToldOnceWhatTheCallerWasAnswered(t *testing.T) {
 			e.Close(context.Background())
 			sub.Close()
 			if !errors.Is(err, c.want) {
-				t.Fatalf("the caller was told %v, want %v", err, c.want)
+				t.Fatalf("the caller got %v, want %v", err, c.want)
 			}
 			if len(answers) != 1 {
-				t.Fatalf("listeners were told of %d answers", len(answers))
+				t.Fatalf("listeners heard of %d answers", len(answers))
 			}
 			a := answers[0]
 			if !errors.Is(a.Err, c.want) || a.ID != id || a.DataSource != "orders" || a.Took <= 0 || a.LogTook <= 0 || a.LogTook > a.Took {
-				t.Errorf("listeners were told %+v", a)
+				t.Errorf("listeners heard %+v", a)
 			}
 			if len(a.Attempts) != len(c.attempts) {
 				t.Fatalf("of %d attempts, want %d", len(a.Attempts), len(c.attempts))

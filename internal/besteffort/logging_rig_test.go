@@ -117,9 +117,9 @@ func loggingDeliverer(s txlog.Storage, change ...func(*Config)) *Deliverer {
 	return New(cfg)
 }
 
-func aWrite(l Logging, first func() attempt.Outcome) *Delivery {
+func aWrite(l Logging, first func() attempt.Outcome) *InFlight {
 	id := txlog.NewID()
-	return &Delivery{
+	return &InFlight{
 		Unit:     &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
 		Attempts: funcs{first: first}, Logging: l,
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestAWriteAndItsLogAreUnderWayTogetherAndTheCallerWaitsForBoth(t *testing.T) {
+func TestLogAlongsideRunsBesideItsWrite(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ log, write, both time.Duration }{
 		"the log is slower":   {3 * time.Second, time.Second, 3 * time.Second},
@@ -40,7 +40,7 @@ func TestAWriteAndItsLogAreUnderWayTogetherAndTheCallerWaitsForBoth(t *testing.T
 	}
 }
 
-func TestAWriteThatGoesWellCostsNothingInTheLogOnFailureOnly(t *testing.T) {
+func TestSuccessfulWriteCostsNothingOnFailureOnly(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		out  attempt.Outcome
@@ -61,7 +61,7 @@ func TestAWriteThatGoesWellCostsNothingInTheLogOnFailureOnly(t *testing.T) {
 
 // The writer's own attempts are what the entry says of itself, also those from
 // before it was written.
-func TestWhatTheFirstAttemptLeavesInDoubtIsStoredWithItsLog(t *testing.T) {
+func TestDoubtAboutTheFirstAttemptIsStored(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		out     attempt.Outcome
@@ -86,7 +86,7 @@ func TestWhatTheFirstAttemptLeavesInDoubtIsStoredWithItsLog(t *testing.T) {
 	}
 }
 
-func TestACallerWhoLeavesDoesNotKeepItsLogFromBeingWritten(t *testing.T) {
+func TestDepartingCallerDoesNotCancelItsEntry(t *testing.T) {
 	t.Parallel()
 	for _, l := range []Logging{LogAlongside, LogOnFailure} {
 		t.Run(fmt.Sprint(l), func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestACallerWhoLeavesDoesNotKeepItsLogFromBeingWritten(t *testing.T) {
 	}
 }
 
-func TestALogThatDoesNotAnswerIsWaitedForNoLongerThanTheLogsTimeout(t *testing.T) {
+func TestSilentLogIsWaitedForUntilLogTimeout(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		l    Logging
@@ -141,7 +141,7 @@ func TestALogThatDoesNotAnswerIsWaitedForNoLongerThanTheLogsTimeout(t *testing.T
 
 // Whose write is applied has its Result when its context ends, and the entry,
 // which comes late, goes behind it.
-func TestACallerWhoseWriteIsAppliedDoesNotWaitForTheLogBeyondItsContext(t *testing.T) {
+func TestAppliedWriteAwaitsTheLogWithinItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &journaled{Memory: txlog.NewMemory(), takes: 3 * time.Second}
@@ -160,7 +160,7 @@ func TestACallerWhoseWriteIsAppliedDoesNotWaitForTheLogBeyondItsContext(t *testi
 	})
 }
 
-func TestAnEntryInDoubtIsRemovedWheneverItComesWhileItsLeaseLasts(t *testing.T) {
+func TestLateDoubtfulEntryIsRemovedDuringItsLease(t *testing.T) {
 	t.Parallel()
 	for name, arrives := range map[string]time.Duration{"there": time.Nanosecond, "late": 20 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestAnEntryInDoubtIsRemovedWheneverItComesWhileItsLeaseLasts(t *testing.T) 
 	}
 }
 
-func TestTheSearchForAnEntryInDoubtEndsWithItsLeaseOrWithTheDatabase(t *testing.T) {
+func TestSearchForEntryEndsWithLeaseOrDatabase(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &journaled{Memory: txlog.NewMemory(), fails: txlog.ErrInDoubt}
@@ -203,7 +203,7 @@ func TestTheSearchForAnEntryInDoubtEndsWithItsLeaseOrWithTheDatabase(t *testing.
 	})
 }
 
-func TestWithTheEntryInDoubtAWriteThatIsNotAppliedIsPendingWithItsError(t *testing.T) {
+func TestUnappliedWriteWithEntryInDoubtIsPending(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		l     Logging
@@ -229,7 +229,7 @@ func TestWithTheEntryInDoubtAWriteThatIsNotAppliedIsPendingWithItsError(t *testi
 }
 
 // Its lease must not run out under a writer whose first attempt takes long.
-func TestTheLogAlongsideIsKeptForAsLongAsItsWriteTakes(t *testing.T) {
+func TestLeaseAlongsideOutlastsItsWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &journaled{Memory: txlog.NewMemory()}
@@ -250,7 +250,7 @@ func TestTheLogAlongsideIsKeptForAsLongAsItsWriteTakes(t *testing.T) {
 	})
 }
 
-func TestAWriteAtWhichTheDriverPanickedIsInTheLog(t *testing.T) {
+func TestDriverPanicLeavesTheWriteLogged(t *testing.T) {
 	t.Parallel()
 	for _, l := range []Logging{LogAlongside, LogOnFailure} {
 		for _, fails := range []error{nil, errNoLog, txlog.ErrInDoubt} {
@@ -267,7 +267,7 @@ func TestAWriteAtWhichTheDriverPanickedIsInTheLog(t *testing.T) {
 						}
 						p := recover()
 						if told := d.Panicked(p); p != "driver" || !errors.Is(told, want) || errors.Is(told, txlog.ErrInDoubt) != (fails == txlog.ErrInDoubt) {
-							t.Errorf("the panic %v is told as %v, want %v", p, told, want)
+							t.Errorf("the panic %v is reported as %v, want %v", p, told, want)
 						}
 					}()
 					_ = e.Deliver(t.Context(), d)
@@ -283,7 +283,7 @@ func TestAWriteAtWhichTheDriverPanickedIsInTheLog(t *testing.T) {
 
 // A receipt without a log is erased with the others, unless an attempt may
 // still be on its way.
-func TestTheReceiptOfAWriteWithoutALogIsErasedWhenNoAttemptCanNeedIt(t *testing.T) {
+func TestReceiptWithoutEntryIsErasedOnceUnneeded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		l     Logging
@@ -305,7 +305,7 @@ func TestTheReceiptOfAWriteWithoutALogIsErasedWhenNoAttemptCanNeedIt(t *testing.
 			t.Parallel()
 			erased := 0
 			e := loggingDeliverer(&journaled{Memory: txlog.NewMemory(), fails: errNoLog}, func(c *Config) {
-				c.Erase = func(_ context.Context, _ removal.Settings, receipts []string) { erased += len(receipts) }
+				c.Erase = func(_ context.Context, _ removal.Session, receipts []string) { erased += len(receipts) }
 			})
 			d := aWrite(c.l, nil)
 			d.Attempts = funcs{first: func() attempt.Outcome { return c.first }, void: func() attempt.Outcome { return c.void }}

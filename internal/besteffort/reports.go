@@ -1,6 +1,7 @@
 package besteffort
 
 import (
+	"context"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -11,20 +12,27 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// reports are what listeners and operators are told of the units that are
+// reports are what listeners and operators learn of the units that are
 // delivered.
 type reports struct {
 	cfg      *Config
 	warnings warnings
 }
 
-// before tells listeners that the first attempt begins.
-func (r *reports) before(d *Delivery) {
+// follow begins to follow a unit for those who listen now, from when it begins to be
+// logged.
+func (r *reports) follow(ctx context.Context, d *InFlight) {
+	d.Unit.TraceParent = r.cfg.Bus.TraceParent(ctx)
+	d.begun, d.listening = time.Now(), r.cfg.Bus.Listening()
+}
+
+// before publishes that the first attempt begins.
+func (r *reports) before(d *InFlight) {
 	r.cfg.Bus.Publish(attempt.Outcome{}.Event(listener.BeforeExecute, listener.Caller, d.Unit))
 }
 
-// attempt tells listeners of the last attempt.
-func (r *reports) attempt(d *Delivery, begun time.Time) {
+// tried publishes the last attempt.
+func (r *reports) tried(d *InFlight, begun time.Time) {
 	t := listener.ExecuteSuccess
 	if d.Outcome.Err != nil {
 		t = listener.ExecuteFailure
@@ -35,25 +43,25 @@ func (r *reports) attempt(d *Delivery, begun time.Time) {
 	r.cfg.Bus.Publish(ev)
 }
 
-// answered tells listeners what the caller is told of a write that began at begun.
-func (r *reports) answered(d *Delivery, begun time.Time, err error) {
+// answered publishes what the caller gets for a write.
+func (r *reports) answered(d *InFlight, err error) {
 	u, now := d.Unit, time.Now()
 	r.cfg.Bus.Publish(listener.Event{
 		Type: listener.Answered, Origin: d.origin(), Time: now,
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, TraceParent: u.TraceParent,
-		Took: now.Sub(begun), LogTook: d.logTook, Attempts: d.attempts,
+		Took: now.Sub(d.begun), LogTook: d.logTook, Attempts: d.attempts,
 		Err: err, Class: d.Outcome.Class, Assumed: d.Outcome.Assumed, Found: d.Outcome.Found,
 	})
 }
 
-func (r *reports) parked(d *Delivery) {
+func (r *reports) parked(d *InFlight) {
 	r.logger(d.Unit).WithField("error", r.cfg.Dialect.Describe(d.Outcome.Err)).Warn("bed: the write is parked")
-	if r.cfg.Bus.Listening() {
+	if d.listening {
 		r.cfg.Bus.Publish(d.Outcome.Event(listener.Parked, d.origin(), d.Unit))
 	}
 }
 
-func (r *reports) found(d *Delivery) {
+func (r *reports) found(d *InFlight) {
 	r.logger(d.Unit).Info("bed: the receipt shows that the write was applied by an earlier attempt")
 }
 
@@ -70,7 +78,7 @@ func (r *reports) warn(u *txlog.Unit, err any, message string) {
 	r.warnings.warn(u.DataSource, entry, message)
 }
 
-// notRemoved tells of delivered units whose entries could not be removed.
+// notRemoved warns of delivered units whose entries could not be removed.
 func (r *reports) notRemoved(units []*removal.Unit, err error, repeated bool) {
 	for _, u := range units {
 		if repeated {

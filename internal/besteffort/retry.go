@@ -15,7 +15,10 @@ import (
 
 // retry runs the unit again until it is delivered, refused, or its retries are
 // used up.
-func (e *Deliverer) retry(ctx context.Context, d *Delivery) error {
+func (e *Deliverer) retry(ctx context.Context, d *InFlight) error {
+	if d.hung {
+		return e.handOver(ctx, d)
+	}
 	rctx, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
 	defer cancel()
 	pause := e.cfg.pause(e.cfg.RetryMax)
@@ -24,7 +27,7 @@ func (e *Deliverer) retry(ctx context.Context, d *Delivery) error {
 			break
 		}
 		d.Unit.InDoubt = d.inDoubt
-		e.attempt(rctx, d, d.Attempts.Again)
+		e.try(rctx, d)
 		if !d.Outcome.OnReceipt {
 			tries++
 		}
@@ -36,7 +39,7 @@ func (e *Deliverer) retry(ctx context.Context, d *Delivery) error {
 			return nil
 		case d.Outcome.Class == delivery.Refused, d.Outcome.Class == delivery.Duplicate:
 			return e.refused(ctx, d)
-		case lacksRights(d.Outcome.Err):
+		case d.hung, lacksRights(d.Outcome.Err):
 			return e.handOver(ctx, d)
 		}
 	}
@@ -44,7 +47,7 @@ func (e *Deliverer) retry(ctx context.Context, d *Delivery) error {
 }
 
 // lacksRights reports whether err says that the account may not ask for the
-// receipt: only an operator can mend that.
+// receipt: only an operator can fix that.
 func lacksRights(err error) bool {
 	var rights *delivery.ReceiptRightsError
 	return errors.As(err, &rights)
@@ -53,8 +56,8 @@ func lacksRights(err error) bool {
 // decide ends the doubt about a unit by its receipt, where running it again
 // could not help: it must not be run again, or the database refuses it. When
 // it was not applied it never will be, and the outcome of d is the caller's.
-func (e *Deliverer) decide(ctx context.Context, d *Delivery) error {
-	switch decided := e.ask(ctx, d); {
+func (e *Deliverer) decide(ctx context.Context, d *InFlight) error {
+	switch decided := !d.hung && e.ask(ctx, d); {
 	case !decided:
 		return e.handOver(ctx, d)
 	case d.Outcome.Delivered():
@@ -68,7 +71,7 @@ func (e *Deliverer) decide(ctx context.Context, d *Delivery) error {
 // sees to it that it never will be if it was not. d.Outcome is then that of the
 // delivery that was found, or what was known before: the answer that is the
 // caller's. false: it could not be asked.
-func (e *Deliverer) ask(ctx context.Context, d *Delivery) (decided bool) {
+func (e *Deliverer) ask(ctx context.Context, d *InFlight) (decided bool) {
 	answer := d.Outcome
 	rctx, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
 	defer cancel()
@@ -77,7 +80,7 @@ func (e *Deliverer) ask(ctx context.Context, d *Delivery) (decided bool) {
 		if d.lease.Lost() || !jitter.Sleep(rctx, pause.NextBackOff()) {
 			break
 		}
-		out := d.Attempts.Void(rctx)
+		out := d.Attempts.Again(rctx, Void)
 		switch {
 		case out.Delivered():
 			d.Outcome = out
@@ -99,21 +102,24 @@ func (e *Deliverer) ask(ctx context.Context, d *Delivery) (decided bool) {
 }
 
 // handOver leaves to the job what could not be settled here.
-func (e *Deliverer) handOver(ctx context.Context, d *Delivery) error {
+func (e *Deliverer) handOver(ctx context.Context, d *InFlight) error {
 	if d.lease.Lost() {
 		return pending(d, fmt.Errorf("%w; the last attempt said: %w", txlog.ErrLeaseLost, d.Outcome.Err))
 	}
 	// Handing over at once: the job need not wait for the lease.
-	// What cannot be told, the lease's end tells.
+	// What cannot be reported, the lease's end says.
 	_ = e.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Err: d.Outcome.Err.Error()})
 	e.reports.warn(d.Unit, e.cfg.Dialect.Describe(d.Outcome.Err), "bed: the write is left to the job")
 	return pending(d, d.Outcome.Err)
 }
 
 // refused answers a no of the database, or the certainty that nothing was
-// sent and nothing will be: the entry must be removed before the caller is told.
-func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
-	if d.inDoubt && d.Unit.Receipt != "" && !d.KeepRefused {
+// sent and nothing will be: the entry must be removed before the caller gets its answer.
+func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
+	if d.inDoubt && d.Unit.Receipt != "" {
+		if d.parksRefusal() {
+			return e.handOver(ctx, d) // the job asks for the receipt before it parks
+		}
 		return e.decide(ctx, d)
 	}
 	if d.inDoubt {
@@ -122,7 +128,7 @@ func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
 	}
 	if d.Unit.AddRepeated && d.Unit.Receipt == "" && !d.parksRefusal() {
 		// The first INSERT of the entry may arrive after its removal, and the job
-		// would run the unit although the caller was told no. A row that stays
+		// would run the unit although the caller got a refusal. A row that stays
 		// keeps it from coming back.
 		d.inDoubt = true
 		return e.park(ctx, d, fmt.Errorf("refused, but its entry had to be written twice and may come back: %w", d.Outcome.Err))
@@ -136,22 +142,22 @@ func (e *Deliverer) refused(ctx context.Context, d *Delivery) error {
 		e.reports.parked(d)
 		return &listener.RefusedError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
 	}
-	if err := e.removals.Once(ctx, &removal.Unit{Entry: d.Unit, Lease: d.lease}); err != nil {
+	if err := e.Removals.Once(ctx, &removal.Unit{Entry: d.Unit, Lease: d.lease}); err != nil {
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
 		return refusedPending(d, err)
 	}
 	if d.voided {
 		ctx, cancel := e.cfg.own(ctx)
 		defer cancel()
-		if out := d.Attempts.NoteTold(ctx); out.Err != nil {
-			e.reports.logger(d.Unit).WithField("error", e.cfg.Dialect.Describe(out.Err)).Info("bed: the receipt could not be told of the answer; should the entry come back, it is parked")
+		if out := d.Attempts.Again(ctx, MarkReported); out.Err != nil {
+			e.reports.logger(d.Unit).WithField("error", e.cfg.Dialect.Describe(out.Err)).Info("bed: could not record the answer in the receipt; should the entry come back, it is parked")
 		}
 	}
-	return d.Outcome.Err
+	return d.answer()
 }
 
 // park leaves the unit for an operator.
-func (e *Deliverer) park(ctx context.Context, d *Delivery, cause error) error {
+func (e *Deliverer) park(ctx context.Context, d *InFlight, cause error) error {
 	err := e.release(ctx, d, txlog.Verdict{Park: true, InDoubt: d.inDoubt, Err: cause.Error()})
 	pending := pending(d, cause)
 	pending.Parked, pending.Parking = err == nil, err != nil
@@ -164,7 +170,7 @@ func (e *Deliverer) park(ctx context.Context, d *Delivery, cause error) error {
 // release gives the unit up with a verdict, on a context of its own: the
 // caller's may be the reason for it. When that fails the lease runs out, and
 // the job takes the unit as one in doubt.
-func (e *Deliverer) release(ctx context.Context, d *Delivery, v txlog.Verdict) error {
+func (e *Deliverer) release(ctx context.Context, d *InFlight, v txlog.Verdict) error {
 	ctx, cancel := e.cfg.own(ctx)
 	defer cancel()
 	d.lease.Refresh()

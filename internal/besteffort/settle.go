@@ -17,22 +17,21 @@ import (
 // log, as far as the log is what decides: err is the caller's answer then. Not
 // settled means that the entry is written, and all goes on as if it had been
 // before.
-func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (settled bool, err error) {
+func (e *Deliverer) settle(ctx context.Context, d *InFlight, beside *adding) (settled bool, err error) {
 	applied := d.Outcome.Delivered()
 	switch {
 	case beside == nil && applied:
 		e.remove(ctx, d)
 		return true, nil
 	case beside == nil && d.final() && !d.parksRefusal():
-		return true, d.Outcome.Err
+		return true, d.answer()
 	case beside != nil && applied:
 		select {
 		case <-beside.done:
 		case <-ctx.Done():
-			// The caller has its Result; the entry is dealt with behind the
-			// caller.
+			// The caller has its Result; the entry is settled asynchronously.
 			late := *d
-			if e.removals.Go(func() { e.settleApplied(ctx, &late, beside) }) {
+			if e.Removals.Go(func() { e.settleApplied(ctx, &late, beside) }) {
 				return true, nil
 			}
 		}
@@ -45,8 +44,8 @@ func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (se
 	case errors.Is(err, txlog.ErrInDoubt):
 		return true, pendingInDoubt(d, d.Outcome.Err)
 	case d.final():
-		return true, d.Outcome.Err
-	case !d.Outcome.Maybe():
+		return true, d.answer()
+	case !d.Outcome.Maybe() && d.Unit.Fingerprint == "":
 		return true, e.notLogged(d)
 	default:
 		return true, e.decideUnlogged(ctx, d)
@@ -54,15 +53,17 @@ func (e *Deliverer) settle(ctx context.Context, d *Delivery, beside *adding) (se
 }
 
 // settleApplied ends a unit that was applied while its entry was being written:
-// whatever became of the entry, the write is delivered. What has to be removed is
+// with or without its entry, the write is delivered. What has to be removed is
 // removed once the log has answered, never before: an entry that arrives late
 // would come back.
-func (e *Deliverer) settleApplied(ctx context.Context, d *Delivery, beside *adding) {
+func (e *Deliverer) settleApplied(ctx context.Context, d *InFlight, beside *adding) {
 	switch err := e.addSent(ctx, d, beside); {
 	case err == nil:
 		e.remove(ctx, d)
 	case errors.Is(err, txlog.ErrInDoubt):
-		e.deliveredInDoubt(d)
+		e.Removals.Chase(&removal.Unit{Entry: d.Unit, Lease: d.lease}, func() {
+			e.reports.warn(d.Unit, nil, "bed: the write is delivered, and it is not known whether its entry was written; if it was, the job will find it and "+jobWill(d.Unit))
+		})
 	default:
 		e.remove(ctx, d)
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write is delivered, its entry could not be written alongside")
@@ -73,13 +74,13 @@ func (e *Deliverer) settleApplied(ctx context.Context, d *Delivery, beside *addi
 }
 
 // notLogged is the answer to a write that is not applied and has no entry.
-func (e *Deliverer) notLogged(d *Delivery) error {
+func (e *Deliverer) notLogged(d *InFlight) error {
 	return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: d.unwritten, Attempt: d.Outcome.Err}
 }
 
 // decideUnlogged ends the doubt about a unit without an entry by its receipt, on
 // a context of its own: nobody can do it later.
-func (e *Deliverer) decideUnlogged(ctx context.Context, d *Delivery) error {
+func (e *Deliverer) decideUnlogged(ctx context.Context, d *InFlight) error {
 	if d.Unit.Receipt != "" {
 		ctx, cancel := e.cfg.own(ctx)
 		defer cancel()
@@ -94,14 +95,6 @@ func (e *Deliverer) decideUnlogged(ctx context.Context, d *Delivery) error {
 	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: d.Outcome.Err, Log: d.unwritten}
 }
 
-// deliveredInDoubt ends a delivered unit when it is not known whether its entry
-// was written.
-func (e *Deliverer) deliveredInDoubt(d *Delivery) {
-	e.removals.Chase(&removal.Unit{Entry: d.Unit, Lease: d.lease}, func() {
-		e.reports.warn(d.Unit, nil, "bed: the write is delivered, and it is not known whether its entry was written; if it was, the job will find it and "+jobWill(d.Unit))
-	})
-}
-
 // adding is the write of an entry while its unit is being run. It shares the
 // unit with the delivery, and nothing else: the caller may be gone before it ends.
 type adding struct {
@@ -111,7 +104,7 @@ type adding struct {
 	panicked any
 }
 
-// added is what became of the write of an entry.
+// added is what happened to the write of an entry.
 type added struct {
 	err   error
 	lease *lease.Kept
@@ -119,8 +112,7 @@ type added struct {
 }
 
 // addBeside begins to write an entry beside the write.
-func (e *Deliverer) addBeside(ctx context.Context, d *Delivery) *adding {
-	d.Unit.TraceParent = e.cfg.Bus.TraceParent(ctx)
+func (e *Deliverer) addBeside(ctx context.Context, d *InFlight) *adding {
 	a := &adding{done: make(chan struct{}), alone: [1]*txlog.Unit{d.Unit}}
 	go func() {
 		defer close(a.done)
@@ -151,7 +143,7 @@ func (e *Deliverer) addAlone(ctx context.Context, alone []*txlog.Unit) (a added)
 
 // addSent brings the entry of a unit that was sent to an end: it waits for what
 // was begun alongside, or writes it now. The error is that of the log.
-func (e *Deliverer) addSent(ctx context.Context, d *Delivery, beside *adding) error {
+func (e *Deliverer) addSent(ctx context.Context, d *InFlight, beside *adding) error {
 	d.unwritten = errNoAnswer // if the storage panics
 	var a added
 	if beside != nil {

@@ -12,9 +12,9 @@ import (
 const summaryEvery = time.Minute
 
 // warnings sums up what would be said of each write in an outage: the first
-// warning of a kind about a data source is told at once, what follows within a
+// warning of a kind about a data source is logged at once, what follows within a
 // minute as a number when it is over. There is a timer only while something is
-// to be told. Each single one is told at debug level.
+// to log. Each single one is logged at debug level.
 type warnings struct {
 	mu     sync.Mutex
 	kinds  map[kindOfWarning]*summary
@@ -53,28 +53,28 @@ func (w *warnings) warn(dataSource string, entry *logrus.Entry, message string) 
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if t.timer != nil {
-				t.tell(message)
+				t.summarize(message)
 			}
 		})
 	}
 }
 
-// tell logs the summary and begins that of the next minute.
-func (t *summary) tell(message string) {
+// summarize logs the summary and begins that of the next minute.
+func (t *summary) summarize(message string) {
 	t.timer.Stop()
 	t.last.WithFields(logrus.Fields{"more": t.more, "within": time.Since(t.begun).Round(time.Second).String()}).
 		Warn(fmt.Sprintf("%s: %d more, this is the last of them", message, t.more))
 	*t = summary{begun: time.Now()}
 }
 
-// close tells what is left to be told; what comes after it is told at once.
+// close logs what is left; what comes after it is logged at once.
 func (w *warnings) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
 	for k, t := range w.kinds {
 		if t.timer != nil {
-			t.tell(k.message)
+			t.summarize(k.message)
 		}
 	}
 }

@@ -13,7 +13,7 @@ func TestValuesAreMaskedAndNamesAreNot(t *testing.T) {
 	cases.Check(t, "errors/mask.txt", func(_ *testing.T, in ...string) string { return Mask(in[0]) })
 }
 
-func TestAStatementsOwnParametersAreMaskedWhereverTheyStand(t *testing.T) {
+func TestParametersAreMaskedWhereverTheyStand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		text   string
@@ -25,6 +25,8 @@ func TestAStatementsOwnParametersAreMaskedWhereverTheyStand(t *testing.T) {
 		{`ERROR: relation "orders" does not exist (SQLSTATE 42P01)`, []string{"orders"}, `ERROR: relation "orders" does not exist (SQLSTATE 42P01)`},
 		{"constraint failed: UNIQUE constraint failed: users.email (2067)", []string{"email"}, "constraint failed: UNIQUE constraint failed: users.email (2067)"},
 		{"余额 十七 不足", []string{"十七"}, "余额 ? 不足"},
+		// What a trigger makes of a value is not known for one: docs/console.md says so.
+		{"Error 1644 (45000): BOB of 'Bonn' is blocked", []string{"Bob"}, "Error 1644 (45000): BOB of '?' is blocked"},
 		{"nothing", []string{""}, "nothing"},
 	} {
 		if got := Mask(c.text, c.values...); got != c.want {

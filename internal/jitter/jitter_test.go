@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestPauseIsAtMostWhatIsAskedForAndTheSameOnceItIsFixed(t *testing.T) {
+func TestPauseIsBoundedAndFixable(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for range 100 {
 		p := Pause(time.Second)

@@ -1,27 +1,28 @@
-// Package removal removes the entries of delivered units from the log, in batches
-// behind who delivered them, and then erases the receipts that no attempt can need
-// any more.
+// Package removal removes the entries of delivered units from the log, in batches,
+// and then erases the receipts that no attempt can need any more: Queue for a wrapper,
+// whose callers do not wait for it, Batches for a job, whose deliveries do.
 package removal
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/txlog"
 )
 
 const (
-	// Batch is how many units are removed together at the most.
+	// Batch is how many units are removed together at most.
 	Batch = 256
-	// Most is how many may wait. Beyond it a caller removes its own.
+	// Most is how many may wait in a Queue. Beyond it a caller removes its own.
 	Most = 4096
-	// Within is how long a unit waits for others at the most. A database pays for
-	// a removal by the transaction more than by the row: InnoDB needs half as much
-	// for each of 128 rows as for each of 32.
-	Within = 25 * time.Millisecond
 	// EraseWithin is how long a receipt waits for others.
 	EraseWithin = 200 * time.Millisecond
 	// eraseMost is how many receipts may wait. What cannot be erased stays for its
@@ -29,7 +30,7 @@ const (
 	eraseMost = 1 << 14
 )
 
-// Config configures a Queue. Every field is used as it is.
+// Config is what both kinds of queue need. Every field is used as it is.
 type Config struct {
 	// Storage keeps the log.
 	Storage txlog.Storage
@@ -37,53 +38,223 @@ type Config struct {
 	Timeout time.Duration
 	// Pause begins the pauses between the repetitions of a removal.
 	Pause func() *backoff.ExponentialBackOff
-	// Failed is told of units whose removal failed, and whether it is repeated;
+	// Failed reports units whose removal failed, and whether it is repeated;
 	// if not, their entries are left to the end of their leases.
 	Failed func(units []*Unit, err error, repeated bool)
 	// Erase erases the receipts of units with the settings; may be nil.
-	Erase func(ctx context.Context, in Settings, receipts []string)
-	// EraseInTurn leaves receipts to be taken by Receipts until Close.
-	EraseInTurn bool
-	// HoldAt, if not 0, is how many units may wait, a batch: who delivers then waits
-	// for the removals. One that fails is repeated together for HoldFor at the
-	// most, and receipts are erased with their batch. Otherwise each unit is
-	// repeated by itself for as long as its lease is kept.
-	HoldAt  int
-	HoldFor time.Duration
-	// Guard, if HoldAt is not 0, calls what may panic.
-	Guard func(func())
+	Erase func(ctx context.Context, in Session, receipts []string)
 }
 
-// Queue removes units for one owner. It has a goroutine only while there is
-// something to do. Safe for concurrent use.
+// Session is the session in which a unit's receipt is found, as its entry names it.
+type Session struct{ Settings, Session string }
+
+// Unit is a delivered unit. It belongs to its queue until it is Ended.
+type Unit struct {
+	// Entry is what the log holds of it, and Lease its lease; nil without an entry.
+	Entry *txlog.Unit
+	Lease *lease.Kept
+	// Certain: every attempt ended with a definite answer, and none met its receipt.
+	Certain bool
+	// Ended is called once, when its entry is gone or left to the end of its lease,
+	// or it is lost: somebody else owns it; may be nil.
+	Ended func(lost bool)
+	// inDoubt: a removal gave no answer.
+	inDoubt bool
+}
+
+// fate is what happened to the entry of a delivered unit.
+type fate uint8
+
+const (
+	// removed: it is gone.
+	removed fate = iota
+	// left: it stays until its lease is over.
+	left
+	// lost: somebody else owns it.
+	lost
+)
+
+// missing is the fate of an entry that was not there to be removed: somebody else
+// took it. After a removal without an answer, as long as the lease lasts, it was
+// that one's doing: nobody else could.
+func (u *Unit) missing() fate {
+	if u.inDoubt && !u.Entry.Lease.Over() {
+		return removed
+	}
+	return lost
+}
+
+// Queue removes units after the calls that delivered them have returned. A unit whose
+// removal fails is repeated for as long as its lease is kept. Safe for concurrent use.
 type Queue struct {
-	cfg         Config
-	batch, most int
-	ctx, open   context.Context // open ends when the queue is being closed
-	end, close  context.CancelFunc
-	full        chan struct{} // told when a batch is complete
-	work        sync.WaitGroup
-
-	mu       sync.Mutex
-	room     sync.Cond // told when units are taken
-	units    []*Unit
-	running  bool
-	receipts map[Settings][]string
-	erasing  *time.Timer // set while receipts wait
+	line
+	erasing *time.Timer // set while receipts wait
 }
 
-// New makes a Queue that works until ctx ends. Close it.
-func New(ctx context.Context, cfg Config) *Queue {
-	q := &Queue{
-		cfg: cfg, batch: Batch, most: Most, full: make(chan struct{}, 1), receipts: map[Settings][]string{},
+// NewQueue makes a Queue that works until ctx ends. Close it. With eraseInTurn,
+// receipts are left to be taken by Receipts until Close.
+func NewQueue(ctx context.Context, cfg Config, eraseInTurn bool) *Queue {
+	q := new(Queue)
+	q.init(ctx, cfg, Batch)
+	if !eraseInTurn {
+		q.receiptAdded = q.scheduleErase
 	}
-	if cfg.HoldAt > 0 {
-		q.batch, q.most = min(Batch, cfg.HoldAt), min(Batch, cfg.HoldAt)
-	}
-	q.room.L = &q.mu
-	q.ctx, q.end = context.WithCancel(ctx)
-	q.open, q.close = context.WithCancel(context.WithoutCancel(ctx))
 	return q
+}
+
+// Now ends a delivered unit: it removes the entry on ctx, and repeats the removal
+// asynchronously if that fails.
+func (q *Queue) Now(ctx context.Context, u *Unit) {
+	err := q.Once(ctx, u)
+	switch {
+	case err == nil:
+		q.finish(u, removed)
+		return
+	case errors.Is(err, txlog.ErrLeaseLost):
+		q.finish(u, u.missing())
+		return
+	}
+	q.again(u, err)
+}
+
+// again repeats the removal of a unit, which failed with err, asynchronously.
+func (q *Queue) again(u *Unit, err error) {
+	u.inDoubt = u.inDoubt || errors.Is(err, txlog.ErrInDoubt)
+	q.cfg.Failed([]*Unit{u}, err, true)
+	if !q.Go(func() { q.repeat([]*Unit{u}, err, 0) }) {
+		q.finish(u, left)
+	}
+}
+
+// Later ends a delivered unit: its entry is removed asynchronously, or on ctx if too
+// many wait or the queue is closed.
+func (q *Queue) Later(ctx context.Context, u *Unit) {
+	q.mu.Lock()
+	if len(q.units) >= Most || !q.running && q.open.Err() != nil {
+		q.mu.Unlock()
+		q.Now(ctx, u)
+		return
+	}
+	defer q.mu.Unlock()
+	q.join(u, q.removeBatches)
+}
+
+// removeBatches removes batch after batch until nothing waits.
+func (q *Queue) removeBatches() {
+	for batch := q.take(); batch != nil; batch = q.take() {
+		switch err := q.together(batch); {
+		case err == nil:
+			continue
+		case len(batch) == 1 && q.ctx.Err() == nil:
+			q.again(batch[0], err)
+			continue
+		}
+		for _, u := range batch { // one of them may be what keeps the others from being removed
+			if q.ctx.Err() == nil {
+				q.Now(q.ctx, u)
+				continue
+			}
+			q.cfg.Failed([]*Unit{u}, q.ctx.Err(), false) // it was closed, and that may take no longer
+			q.finish(u, left)
+		}
+	}
+}
+
+// End ends a delivered unit that has no entry, and never will.
+func (q *Queue) End(u *Unit) { q.finish(u, removed) }
+
+// Once removes the entry of a unit on ctx, and on a context of its own when that
+// one has ended, and does not end the unit. A log that does not answer must not
+// hold the caller up whose write is done.
+func (q *Queue) Once(ctx context.Context, u *Unit) error {
+	u.Lease.Refresh()
+	var first error
+	if ctx.Err() == nil {
+		bounded, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
+		first = q.cfg.Storage.Remove(bounded, u.Entry)
+		cancel()
+		if first == nil || ctx.Err() == nil {
+			return first
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), q.cfg.Timeout)
+	defer cancel()
+	err := q.cfg.Storage.Remove(ctx, u.Entry)
+	if err == nil || !errors.Is(first, txlog.ErrInDoubt) {
+		return err
+	}
+	if errors.Is(err, txlog.ErrLeaseLost) && !u.Entry.Lease.Over() {
+		return nil // the first one removed it: nobody else could
+	}
+	return fmt.Errorf("%w; and then: %w", first, err)
+}
+
+// Chase looks asynchronously for the entry of a delivered unit whose write to
+// the log was not answered: the entry may be there, may come late, or may never
+// come. It tries to remove it until that succeeds or the lease under which it was
+// to be written is over, or the queue is closed: one try is made in any case. Without
+// success it calls missed. The receipt stays either way.
+func (q *Queue) Chase(u *Unit, missed func()) {
+	lease := u.Entry.Lease
+	// With a deadline the log would take a removal whose answer was lost for done
+	// when its repetition finds no entry (Storage.Remove). Here there may be none
+	// because it has not come yet.
+	u.Entry.Lease.Deadline = time.Time{}
+	search := func() {
+		pause := q.cfg.Pause()
+		for open := true; open && !lease.Over(); {
+			if q.Once(context.WithoutCancel(q.ctx), u) == nil {
+				return
+			}
+			open = jitter.Sleep(q.open, pause.NextBackOff())
+		}
+		missed()
+	}
+	if !q.Go(search) {
+		search()
+	}
+}
+
+// Go runs f asynchronously, and Close waits for it. false: it is closed.
+func (q *Queue) Go(f func()) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.open.Err() != nil {
+		return false
+	}
+	q.work.Go(f)
+	return true
+}
+
+// scheduleErase has the receipts that wait erased together. The caller holds mu.
+func (q *Queue) scheduleErase() {
+	if q.erasing != nil || q.open.Err() != nil {
+		return
+	}
+	q.work.Add(1)
+	q.erasing = time.AfterFunc(EraseWithin, func() {
+		defer q.work.Done()
+		q.mu.Lock()
+		q.erasing = nil
+		q.mu.Unlock()
+		ctx, cancel := context.WithTimeout(q.ctx, q.cfg.Timeout)
+		defer cancel()
+		q.erase(ctx)
+	})
+}
+
+// Receipts takes receipts that are to be erased, if there are at least that many:
+// for a database where that is done between the callers' own writes.
+func (q *Queue) Receipts(least int) []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for settings, ids := range q.receipts {
+		if len(ids) >= least {
+			delete(q.receipts, settings)
+			return ids
+		}
+	}
+	return nil
 }
 
 // Close does what is left to be done, until ctx ends.
@@ -95,151 +266,195 @@ func (q *Queue) Close(ctx context.Context) {
 		q.work.Done()
 	}
 	q.mu.Unlock()
-	defer context.AfterFunc(ctx, q.end)()
-	q.work.Wait()
-	q.end()
-	q.erase(ctx)
+	q.wait(ctx)
 }
 
-// Go runs f behind the caller, and Close waits for it. false: it is closed.
-func (q *Queue) Go(f func()) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.open.Err() != nil {
-		return false
-	}
-	q.work.Go(f)
-	return true
+// Within is how long a unit waits for others at most. A database pays for a removal
+// by the transaction more than by the row: InnoDB needs half as much for each of 128
+// rows as for each of 32.
+const Within = 25 * time.Millisecond
+
+// A line is the units that wait to be removed in batches by one goroutine, which
+// exists only while some wait, and the receipts that may be erased afterwards.
+type line struct {
+	cfg        Config
+	batch      int             // how many units make a batch
+	ctx, open  context.Context // open ends when the line is being closed
+	end, close context.CancelFunc
+	full       chan struct{} // signalled when a batch is complete
+	work       sync.WaitGroup
+
+	mu       sync.Mutex
+	room     sync.Cond // signalled when units are taken
+	units    []*Unit
+	running  bool
+	receipts map[Session][]string // by where they are found
+	// receiptAdded is called under mu; may be nil.
+	receiptAdded func()
 }
 
-// Behind ends a delivered unit: its entry is removed behind the caller, or on
-// ctx if too many wait or the queue is closed.
-func (q *Queue) Behind(ctx context.Context, u *Unit) {
-	q.mu.Lock()
-	for q.cfg.HoldAt > 0 && len(q.units) >= q.most {
-		q.room.Wait()
+func (l *line) init(ctx context.Context, cfg Config, batch int) {
+	l.cfg, l.batch, l.full, l.receipts = cfg, batch, make(chan struct{}, 1), map[Session][]string{}
+	l.room.L = &l.mu
+	l.ctx, l.end = context.WithCancel(ctx)
+	l.open, l.close = context.WithCancel(context.WithoutCancel(ctx))
+}
+
+// join appends a unit and makes sure that work is running. The caller holds mu.
+func (l *line) join(u *Unit, work func()) {
+	if !l.running {
+		l.running = true
+		l.work.Go(work)
 	}
-	if len(q.units) >= q.most || !q.running && q.open.Err() != nil {
-		q.mu.Unlock()
-		q.Now(ctx, u)
-		return
-	}
-	defer q.mu.Unlock()
-	if !q.running {
-		q.running = true
-		q.work.Go(q.run)
-	}
-	if q.units = append(q.units, u); len(q.units) == q.batch {
+	if l.units = append(l.units, u); len(l.units) == l.batch {
 		select {
-		case q.full <- struct{}{}:
+		case l.full <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// run removes batch after batch until nothing waits.
-func (q *Queue) run() {
-	for batch := q.take(); batch != nil; batch = q.take() {
-		if q.cfg.HoldAt > 0 {
-			for _, units := range byOwner(batch) {
-				q.cfg.Guard(func() { q.repeat(units, nil) })
-			}
-			q.cfg.Guard(func() { q.erase(q.ctx) })
-			continue
-		}
-		if len(batch) > 1 && q.together(batch) == nil {
-			continue
-		}
-		for _, u := range batch { // one of them may be what keeps the others from being removed
-			if q.ctx.Err() == nil {
-				q.Now(q.ctx, u)
-				continue
-			}
-			q.cfg.Failed([]*Unit{u}, q.ctx.Err(), false) // it was closed, and that may take no longer
-			q.letGo(u, left)
-		}
-	}
-}
-
-// take waits until a batch is complete, its first unit has waited for long
-// enough, or the queue is being closed.
-func (q *Queue) take() []*Unit {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if n := len(q.units); n > 0 && n < q.batch {
-		q.mu.Unlock()
+// take waits until a batch is complete, its first unit has waited for long enough, or
+// the line is being closed. nil: none wait, and whoever took them is to end.
+func (l *line) take() []*Unit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.units); n > 0 && n < l.batch {
+		l.mu.Unlock()
 		patience := time.NewTimer(Within)
 		select {
-		case <-q.full:
+		case <-l.full:
 		case <-patience.C:
-		case <-q.open.Done():
+		case <-l.open.Done():
 		}
 		patience.Stop()
-		q.mu.Lock()
+		l.mu.Lock()
 	}
-	n := min(len(q.units), q.batch)
+	n := min(len(l.units), l.batch)
 	if n == 0 {
-		q.running, q.units = false, nil
+		l.running, l.units = false, nil
 		return nil
 	}
-	batch := q.units[:n:n]
-	if q.units = q.units[n:]; len(q.units) < q.batch {
-		select { // what it was told of is taken
-		case <-q.full:
+	batch := l.units[:n:n]
+	if l.units = l.units[n:]; len(l.units) < l.batch {
+		select { // the signal was for what has been taken
+		case <-l.full:
 		default:
 		}
 	}
-	q.room.Broadcast()
+	l.room.Broadcast()
 	return batch
 }
 
-// Settings are those under which receipts are found, as their units have them.
-type Settings struct {
-	Text  string
-	Older bool
-}
-
-// spent has a receipt erased together with others.
-func (q *Queue) spent(in Settings, receipt string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.receipts[in]) >= eraseMost {
-		return
-	}
-	q.receipts[in] = append(q.receipts[in], receipt)
-	if q.erasing == nil && q.cfg.HoldAt == 0 && !q.cfg.EraseInTurn && q.open.Err() == nil {
-		q.work.Add(1)
-		q.erasing = time.AfterFunc(EraseWithin, func() {
-			defer q.work.Done()
-			ctx, cancel := context.WithTimeout(q.ctx, q.cfg.Timeout)
-			defer cancel()
-			q.erase(ctx)
-		})
-	}
-}
-
-// erase erases what waits.
-func (q *Queue) erase(ctx context.Context) {
-	q.mu.Lock()
-	receipts := q.receipts
-	q.receipts, q.erasing = map[Settings][]string{}, nil
-	q.mu.Unlock()
+// erase erases the receipts that wait.
+func (l *line) erase(ctx context.Context) {
+	l.mu.Lock()
+	receipts := l.receipts
+	l.receipts = map[Session][]string{}
+	l.mu.Unlock()
 	for in, ids := range receipts {
-		if q.cfg.Erase != nil {
-			q.cfg.Erase(ctx, in, ids)
+		if l.cfg.Erase != nil {
+			l.cfg.Erase(ctx, in, ids)
 		}
 	}
 }
 
-// Receipts takes receipts that are to be erased, if they are at least so many:
-// for a database where that is done between the callers' own writes.
-func (q *Queue) Receipts(least int) []string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for in, ids := range q.receipts {
-		if len(ids) >= least {
-			delete(q.receipts, in)
-			return ids
+// wait does what is left to be done, until ctx ends.
+func (l *line) wait(ctx context.Context) {
+	defer context.AfterFunc(ctx, l.end)()
+	l.work.Wait()
+	l.end()
+	l.erase(ctx)
+}
+
+// finish ends a unit. Its receipt is erased with others if the entry is gone and
+// every attempt ended with a definite answer to its owner, who owned the entry all
+// the time. Any other receipt stays for its retention: an attempt may still come,
+// or the entry come back.
+func (l *line) finish(u *Unit, how fate) {
+	u.Lease.Release()
+	if u.Ended != nil {
+		u.Ended(how == lost)
+	}
+	if e := u.Entry; how == removed && e.Receipt != "" && e.Fingerprint == "" && !e.AddRepeated && u.Certain {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		in := Session{e.Settings, e.Session}
+		if len(l.receipts[in]) >= eraseMost {
+			return
+		}
+		l.receipts[in] = append(l.receipts[in], e.Receipt)
+		if l.receiptAdded != nil {
+			l.receiptAdded()
+		}
+	}
+}
+
+// repeat removes units together, repeatedly while their leases are surely kept, and for
+// no longer than within if that is not 0. failed is the error of a removal that came
+// before.
+func (l *line) repeat(units []*Unit, failed error, within time.Duration) {
+	defer func() { // also after a panic
+		for _, u := range units {
+			l.finish(u, left)
+		}
+	}()
+	for begun, pause := time.Now(), l.cfg.Pause(); len(units) > 0; {
+		if failed == nil {
+			if failed = l.together(units); failed == nil {
+				units = nil
+			}
+			continue
+		}
+		rest := pause.NextBackOff()
+		over := errors.Is(failed, txlog.ErrLeaseLost) || // of a storage that does not say whose
+			within > 0 && time.Since(begun)+rest > within || !jitter.Sleep(l.ctx, rest)
+		if units = l.kept(units, failed); over && len(units) > 0 {
+			l.cfg.Failed(units, failed, false)
+			return
+		}
+		failed = nil
+	}
+}
+
+// kept gives the units whose leases are kept, and ends the others, whose removal
+// has failed.
+func (l *line) kept(units []*Unit, failed error) (kept []*Unit) {
+	for _, u := range units {
+		if !u.Lease.Lost() {
+			kept = append(kept, u)
+			continue
+		}
+		l.cfg.Failed([]*Unit{u}, failed, false)
+		l.finish(u, lost)
+	}
+	return kept
+}
+
+// together removes units in one write, and ends them. After an error none of
+// them is ended, and some may be removed.
+func (l *line) together(units []*Unit) error {
+	entries := make([]*txlog.Unit, len(units))
+	for i, u := range units {
+		u.Lease.Refresh()
+		entries[i] = u.Entry
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Timeout)
+	defer cancel()
+	err := l.cfg.Storage.Remove(ctx, entries...)
+	var some *txlog.LeaseLostError
+	all := len(units) == 1 && errors.Is(err, txlog.ErrLeaseLost)
+	if err != nil && !all && !errors.As(err, &some) {
+		for _, u := range units {
+			u.inDoubt = u.inDoubt || errors.Is(err, txlog.ErrInDoubt)
+		}
+		return err
+	}
+	for i, u := range units {
+		if all || some != nil && slices.Contains(some.IDs, entries[i].ID) {
+			l.finish(u, u.missing())
+		} else {
+			l.finish(u, removed)
 		}
 	}
 	return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestARemovalBehindItsCallerWaitsForOthersNoLongerThanItsBound(t *testing.T) {
-	removes(t, time.Minute, nil, func(t *testing.T, r *rig) {
+func TestRemovalAfterReturnWaitsAtMostItsBound(t *testing.T) {
+	removes(t, time.Minute, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		r.add(t, 1)
 		time.Sleep(Within - time.Millisecond)
@@ -27,8 +27,8 @@ func TestARemovalBehindItsCallerWaitsForOthersNoLongerThanItsBound(t *testing.T)
 	})
 }
 
-func TestACompleteBatchOfRemovalsLeavesAtOnceAndTheNextWaitsForItsOwnOthers(t *testing.T) {
-	removes(t, time.Minute, nil, func(t *testing.T, r *rig) {
+func TestFullBatchOfRemovalsLeavesAtOnce(t *testing.T) {
+	removes(t, time.Minute, queued, func(t *testing.T, r *rig) {
 		r.add(t, Batch)
 		r.wantRemovals(t, removal{0, Batch})
 		r.add(t, Batch+7) // while that is under way
@@ -40,7 +40,7 @@ func TestACompleteBatchOfRemovalsLeavesAtOnceAndTheNextWaitsForItsOwnOthers(t *t
 }
 
 func TestCloseRemovesAtOnceWhatWaitsForOthers(t *testing.T) {
-	removes(t, time.Minute, nil, func(t *testing.T, r *rig) {
+	removes(t, time.Minute, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		r.add(t, 3)
 		time.Sleep(time.Millisecond)
@@ -50,8 +50,8 @@ func TestCloseRemovesAtOnceWhatWaitsForOthers(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsShorterThanTheWaitForOthersIsKept(t *testing.T) {
-	removes(t, Within/2, nil, func(t *testing.T, r *rig) {
+func TestShortLeaseIsKeptWhileWaitingForOthers(t *testing.T) {
+	removes(t, Within/2, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		r.add(t, 1)
 		time.Sleep(Within - time.Millisecond)
@@ -63,8 +63,8 @@ func TestALeaseThatIsShorterThanTheWaitForOthersIsKept(t *testing.T) {
 	})
 }
 
-func TestACallerRemovesItsOwnEntryWhenTooManyWait(t *testing.T) {
-	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+func TestCallerRemovesItsEntryWhenTooManyWait(t *testing.T) {
+	removes(t, time.Hour, queued, func(t *testing.T, r *rig) {
 		r.add(t, Batch)
 		r.wantRemovals(t, removal{0, Batch})
 		r.add(t, Most)
@@ -74,8 +74,8 @@ func TestACallerRemovesItsOwnEntryWhenTooManyWait(t *testing.T) {
 	})
 }
 
-func TestWhoDeliversWaitsForABatchThatIsRepeatedWhereThatIsAsked(t *testing.T) {
-	removes(t, time.Hour, hold, func(t *testing.T, r *rig) {
+func TestDelivererWaitsForARepeatedBatchOnRequest(t *testing.T) {
+	removes(t, time.Hour, held, func(t *testing.T, r *rig) {
 		until := time.Now().Add(1500 * time.Millisecond)
 		r.log.fails = func([]*txlog.Unit) error {
 			if time.Now().Before(until) {
@@ -102,8 +102,8 @@ func TestWhoDeliversWaitsForABatchThatIsRepeatedWhereThatIsAsked(t *testing.T) {
 	})
 }
 
-func TestAHeldBatchThatCannotBeRemovedIsLeftInTheEnd(t *testing.T) {
-	removes(t, time.Hour, hold, func(t *testing.T, r *rig) {
+func TestUnremovableHeldBatchIsLeftAtTheEnd(t *testing.T) {
+	removes(t, time.Hour, held, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		r.log.fails = func([]*txlog.Unit) error { return errDown }
 		r.add(t, 5, func(d *delivered) { d.Entry.Lease.Token = "a" })
@@ -113,13 +113,9 @@ func TestAHeldBatchThatCannotBeRemovedIsLeftInTheEnd(t *testing.T) {
 	})
 }
 
-func TestAPanicOfTheLogEndsTheUnitsOfItsBatch(t *testing.T) {
-	removes(t, time.Hour, hold, func(t *testing.T, r *rig) {
+func TestLogPanicEndsTheUnitsOfItsBatch(t *testing.T) {
+	removes(t, time.Hour, held, func(t *testing.T, r *rig) {
 		close(r.log.gate)
-		r.cfg.Guard = func(f func()) {
-			defer func() { _ = recover() }()
-			f()
-		}
 		r.log.fails = func([]*txlog.Unit) error { panic("log") }
 		r.add(t, 5)
 		time.Sleep(time.Minute)
@@ -128,8 +124,8 @@ func TestAPanicOfTheLogEndsTheUnitsOfItsBatch(t *testing.T) {
 }
 
 // Whose lease is over while a removal is repeated is somebody else's.
-func TestARemovalIsRepeatedNoLongerThanItsLeaseIsKept(t *testing.T) {
-	for name, change := range map[string]func(*Config){"behind": nil, "held": hold} {
+func TestRemovalIsRepeatedOnlyDuringItsLease(t *testing.T) {
+	for name, change := range map[string]func(*rig, Config){"queued": queued, "held": held} {
 		t.Run(name, func(t *testing.T) {
 			removes(t, 2500*time.Millisecond, change, func(t *testing.T, r *rig) {
 				close(r.log.gate)
@@ -151,8 +147,8 @@ func TestARemovalIsRepeatedNoLongerThanItsLeaseIsKept(t *testing.T) {
 	}
 }
 
-func TestOneUnitThatCannotBeRemovedDoesNotKeepTheOthersInTheLog(t *testing.T) {
-	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+func TestUnremovableUnitDoesNotKeepOthers(t *testing.T) {
+	removes(t, time.Hour, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		var locked atomic.Bool
 		locked.Store(true)
@@ -179,8 +175,8 @@ func TestOneUnitThatCannotBeRemovedDoesNotKeepTheOthersInTheLog(t *testing.T) {
 	})
 }
 
-func TestAReceiptIsErasedOnlyIfNoAttemptCanNeedIt(t *testing.T) {
-	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+func TestReceiptIsErasedOnlyOnceUnneeded(t *testing.T) {
+	removes(t, time.Hour, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		for _, change := range []func(*delivered){
 			func(d *delivered) { d.Entry.Receipt = "" },
@@ -196,7 +192,7 @@ func TestAReceiptIsErasedOnlyIfNoAttemptCanNeedIt(t *testing.T) {
 		}
 		time.Sleep(Within + EraseWithin)
 		synctest.Wait()
-		if got := fmt.Sprint(r.erased); got != "map[{a=1 false}:[erased]]" {
+		if got := fmt.Sprint(r.erased); got != "map[{a=1 }:[erased]]" {
 			t.Errorf("erased is %s", got)
 		}
 		if got := r.all[4].ended; !slices.Equal(got, []string{"lost"}) {
@@ -205,8 +201,8 @@ func TestAReceiptIsErasedOnlyIfNoAttemptCanNeedIt(t *testing.T) {
 	})
 }
 
-func TestReceiptsOfUnitsWithoutAnEntryAreErasedWithTheOthers(t *testing.T) {
-	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+func TestReceiptsWithoutEntriesAreErasedWithTheOthers(t *testing.T) {
+	removes(t, time.Hour, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		r.add(t, 1)
 		time.Sleep(Within)
@@ -219,8 +215,7 @@ func TestReceiptsOfUnitsWithoutAnEntryAreErasedWithTheOthers(t *testing.T) {
 	})
 }
 
-func TestReceiptsThatAreErasedInTurnAreLeftToBeTakenUntilClose(t *testing.T) {
-	inTurn := func(cfg *Config) { cfg.EraseInTurn = true }
+func TestReceiptsErasedInTurnWaitUntilClose(t *testing.T) {
 	removes(t, time.Hour, inTurn, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		r.add(t, 2)
@@ -237,7 +232,7 @@ func TestReceiptsThatAreErasedInTurnAreLeftToBeTakenUntilClose(t *testing.T) {
 }
 
 func TestARemovalOutlivesTheContextOfItsCaller(t *testing.T) {
-	removes(t, time.Hour, nil, func(t *testing.T, r *rig) {
+	removes(t, time.Hour, queued, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		close(r.log.gate)
@@ -255,8 +250,8 @@ func TestARemovalOutlivesTheContextOfItsCaller(t *testing.T) {
 
 // What it is closed with is the bound: however many wait for their removal, they
 // are not tried one after the other once it is over.
-func TestCloseLeavesToTheJobWhatALogThatDoesNotAnswerHasNotRemoved(t *testing.T) {
-	removes(t, 30*time.Second, nil, func(t *testing.T, r *rig) {
+func TestCloseLeavesUnansweredRemovalsToTheJob(t *testing.T) {
+	removes(t, 30*time.Second, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		r.log.silent = true
 		r.add(t, Most)
@@ -295,8 +290,8 @@ func (r *rig) wantAllEnded(t *testing.T, how string) {
 	}
 }
 
-func TestWhatARemovalWithoutAnAnswerRemovedIsNotLost(t *testing.T) {
-	for name, change := range map[string]func(*Config){"held": hold, "not held": nil} {
+func TestUnansweredRemovalLosesNothing(t *testing.T) {
+	for name, change := range map[string]func(*rig, Config){"held": held, "queued": queued} {
 		for _, n := range []int{1, 3} {
 			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
 				removes(t, time.Hour, change, func(t *testing.T, r *rig) {
@@ -312,8 +307,8 @@ func TestWhatARemovalWithoutAnAnswerRemovedIsNotLost(t *testing.T) {
 	}
 }
 
-func TestWhatIsGoneWhenItsLeaseIsOverIsLostWhateverRemovedIt(t *testing.T) {
-	removes(t, 500*time.Millisecond, hold, func(t *testing.T, r *rig) {
+func TestEntryGoneAfterItsLeaseIsLost(t *testing.T) {
+	removes(t, 500*time.Millisecond, held, func(t *testing.T, r *rig) {
 		close(r.log.gate)
 		r.log.mute = true
 		r.unanswered()

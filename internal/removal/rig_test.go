@@ -77,27 +77,28 @@ func deliver(unit *txlog.Unit) *delivered {
 
 // rig is a queue over a log, and notes what it tells.
 type rig struct {
-	*Queue
-	log    *watched
-	keep   time.Duration
-	leases *lease.Renewer
-	all    []*delivered
+	*Queue           // nil in a test of Batches
+	batches *Batches // nil in a test of a Queue
+	log     *watched
+	keep    time.Duration
+	leases  *lease.Renewer
+	all     []*delivered
 
 	mu     sync.Mutex
 	failed []string // of how many units a removal failed, and what follows
-	erased map[Settings][]string
+	erased map[Session][]string
 }
 
 // removes runs a test on a queue in time that stands still while somebody works.
 // At its end the queue is closed, and each unit has ended once.
-func removes(t *testing.T, keep time.Duration, change func(*Config), test func(t *testing.T, r *rig)) {
+func removes(t *testing.T, keep time.Duration, kind func(*rig, Config), test func(t *testing.T, r *rig)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{keep: keep, log: &watched{Memory: txlog.NewMemory(), begun: time.Now(), gate: make(chan struct{})}, erased: map[Settings][]string{}}
+		r := &rig{keep: keep, log: &watched{Memory: txlog.NewMemory(), begun: time.Now(), gate: make(chan struct{})}, erased: map[Session][]string{}}
 		r.leases = lease.NewRenewer(r.log, keep)
 		cfg := Config{
-			Storage: r.log, Timeout: 5 * time.Second, Guard: func(f func()) { f() },
+			Storage: r.log, Timeout: 5 * time.Second,
 			Pause: func() *backoff.ExponentialBackOff {
 				b := jitter.BackOff(time.Second, time.Second)
 				b.RandomizationFactor = 0
@@ -108,18 +109,19 @@ func removes(t *testing.T, keep time.Duration, change func(*Config), test func(t
 				defer r.mu.Unlock()
 				r.failed = append(r.failed, fmt.Sprint(len(units), map[bool]string{true: " repeated", false: " left"}[repeated]))
 			},
-			Erase: func(_ context.Context, in Settings, ids []string) {
+			Erase: func(_ context.Context, in Session, ids []string) {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				r.erased[in] = append(r.erased[in], ids...)
 			},
 		}
-		if change != nil {
-			change(&cfg)
-		}
-		r.Queue = New(context.Background(), cfg)
+		kind(r, cfg)
 		test(t, r)
-		r.Close(context.Background())
+		if r.batches != nil {
+			r.batches.Close(context.Background())
+		} else {
+			r.Close(context.Background())
+		}
 		synctest.Wait() // for the callers that remove their own
 		for i, d := range r.all {
 			if len(d.ended) != 1 {
@@ -133,9 +135,17 @@ func removes(t *testing.T, keep time.Duration, change func(*Config), test func(t
 	})
 }
 
-func hold(cfg *Config) { cfg.HoldAt, cfg.HoldFor = 10, time.Minute }
+// queued tests a Queue, inTurn one that leaves receipts to be taken, held Batches of ten.
+func queued(r *rig, cfg Config) { r.Queue = NewQueue(context.Background(), cfg, false) }
+func inTurn(r *rig, cfg Config) { r.Queue = NewQueue(context.Background(), cfg, true) }
+func held(r *rig, cfg Config) {
+	r.batches = NewBatches(context.Background(), cfg, 10, time.Minute, func(f func()) {
+		defer func() { _ = recover() }()
+		f()
+	})
+}
 
-// add delivers n units that are removed behind the caller.
+// add delivers n units.
 func (r *rig) add(t *testing.T, n int, change ...func(*delivered)) {
 	t.Helper()
 	for range n {
@@ -153,7 +163,11 @@ func (r *rig) add(t *testing.T, n int, change ...func(*delivered)) {
 		r.mu.Lock()
 		r.all = append(r.all, d)
 		r.mu.Unlock()
-		r.Behind(t.Context(), &d.Unit)
+		if r.batches != nil {
+			r.batches.Add(&d.Unit)
+		} else {
+			r.Later(t.Context(), &d.Unit)
+		}
 	}
 }
 

@@ -32,18 +32,26 @@ const (
 type Attempts interface {
 	// First is the caller's own execution, on the caller's own connection.
 	First(ctx context.Context) attempt.Outcome
-	// Again is a retry, on a connection that was checked.
-	Again(ctx context.Context) attempt.Outcome
-	// Void decides a unit with a receipt that is in doubt: after it the unit is
-	// known to be applied, or known never to be (attempt.Void).
-	Void(ctx context.Context) attempt.Outcome
-	// NoteTold notes in the receipt that Void left that the entry is removed and
-	// the caller told (attempt.NoteTold).
-	NoteTold(ctx context.Context) attempt.Outcome
+	// Again makes a further step, on a connection that was checked.
+	Again(ctx context.Context, step Step) attempt.Outcome
 }
 
-// Delivery is one unit on its way. It belongs to one goroutine.
-type Delivery struct {
+// Step is what is done with a unit after its first attempt.
+type Step uint8
+
+const (
+	// Retry runs it once more.
+	Retry Step = iota
+	// Void decides a unit with a receipt that is in doubt: after it the unit is
+	// known to be applied, or known never to be (attempt.Void).
+	Void
+	// MarkReported notes in the receipt that Void left that the entry is removed and
+	// the refusal reported (attempt.MarkReported).
+	MarkReported
+)
+
+// InFlight is one unit on its way. It belongs to one goroutine.
+type InFlight struct {
 	Unit     *txlog.Unit
 	Attempts Attempts
 	// Outcome is the last attempt's.
@@ -51,22 +59,31 @@ type Delivery struct {
 	// Tries counts the attempts so far.
 	Tries int
 	// AnswerIsFinal: an answer of the database to the first attempt is the
-	// caller's, even one that a retry could mend. So it is with COMMIT.
+	// caller's, even one that a retry could fix. So it is with COMMIT.
 	AnswerIsFinal bool
 	// Logging is when the entry is written.
 	Logging Logging
+	// Deadline is that of the first attempt, if something before it used up a part of
+	// AttemptTimeout.
+	Deadline time.Time
 	// KeepRefused parks a refused unit instead of removing its entry, as inside
 	// a soft transaction. One whose idempotency key was used before for another
 	// request is not kept: it could never be applied.
 	KeepRefused bool
-	// Behind: the entry of a delivered unit is removed behind the caller.
-	Behind bool
+	// RemoveLater: the entry of a delivered unit is removed after the call returns.
+	RemoveLater bool
+	// hung: the last attempt was cut off by AttemptTimeout. Nothing more is tried in the
+	// call.
+	hung bool
 	// logged, unlogged: what was made of its entry. inDoubt: an attempt may have
 	// been applied without that being known. voided: it was decided here.
 	logged, unlogged, inDoubt, voided bool
-	// logTook is how long the log took, and attempts are those that listeners are told of.
-	logTook  time.Duration
-	attempts []listener.Attempt
+	// logTook is how long the log took.
+	logTook time.Duration
+	// listening: somebody hears of it, of when it was begun and of its attempts.
+	listening bool
+	begun     time.Time
+	attempts  []listener.Attempt
 	// failed are the attempts that failed, which go with the unit to who takes it over.
 	failed []txlog.Attempt
 	// unwritten is why its entry could not be written, or is in doubt.
@@ -77,7 +94,7 @@ type Delivery struct {
 }
 
 // final reports whether the error of the first attempt is the caller's.
-func (d *Delivery) final() bool {
+func (d *InFlight) final() bool {
 	switch out := &d.Outcome; {
 	case out.Class == delivery.Refused, out.Class == delivery.Duplicate, d.AnswerIsFinal && out.Class.Answered():
 		return true
@@ -86,48 +103,67 @@ func (d *Delivery) final() bool {
 	}
 }
 
+// answer is the error of the last attempt as the caller gets it, when the write is
+// not applied and never will be. A refusal says so itself.
+func (d *InFlight) answer() error {
+	if out := &d.Outcome; !out.Class.Answered() {
+		return attempt.Certain(out.Err, delivery.Unreachable)
+	}
+	return d.Outcome.Err
+}
+
+// LeftOpen is the error of a write that ran once, without an entry, because of log if
+// that is not nil: the driver's own, unless the end of a context leaves its outcome
+// open. A bare context error means that nothing was applied.
+func LeftOpen(dataSource string, out attempt.Outcome, log error) error {
+	if out.Maybe() && (errors.Is(out.Err, context.Canceled) || errors.Is(out.Err, context.DeadlineExceeded)) {
+		return &listener.UnknownOutcomeError{DataSource: dataSource, Cause: out.Err, Log: log}
+	}
+	return out.Err
+}
+
 // parksRefusal reports whether a refusal of d is to be parked in the log.
-func (d *Delivery) parksRefusal() bool {
+func (d *InFlight) parksRefusal() bool {
 	return d.KeepRefused && !errors.Is(d.Outcome.Err, delivery.ErrKeyReused)
 }
 
-func (d *Delivery) origin() listener.Origin {
+func (d *InFlight) origin() listener.Origin {
 	if d.Tries > 1 {
 		return listener.SyncRetry
 	}
 	return listener.Caller
 }
 
-// Panicked is what is told of a unit at which the driver panicked with p.
-func (d *Delivery) Panicked(p any) error {
+// Panicked is what is reported of a unit at which the driver panicked with p.
+func (d *InFlight) Panicked(p any) error {
 	cause := fmt.Errorf("the driver panicked: %v", p)
 	switch {
 	case d.unwritten == nil:
 		return pending(d, cause)
 	case errors.Is(d.unwritten, txlog.ErrInDoubt):
-		told := pendingInDoubt(d, cause)
-		told.Sent = d.Logging != LogBefore
-		return told
+		p := pendingInDoubt(d, cause)
+		p.Sent = d.Logging != LogBefore
+		return p
 	}
 	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
 }
 
-func pending(d *Delivery, cause error) *listener.PendingError {
+func pending(d *InFlight, cause error) *listener.PendingError {
 	return &listener.PendingError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: cause}
 }
 
-// pendingInDoubt is what is told of a unit that was sent, of which it is not
+// pendingInDoubt is the answer for a unit that was sent, of which it is not
 // known if its entry was written.
-func pendingInDoubt(d *Delivery, cause error) *listener.PendingError {
+func pendingInDoubt(d *InFlight, cause error) *listener.PendingError {
 	p := pending(d, fmt.Errorf("%w; and %w", cause, d.unwritten))
 	p.Sent = true
 	return p
 }
 
-// refusedPending is what is told of a refused unit whose entry could not be
+// refusedPending is the answer for a refused unit whose entry could not be
 // removed, as unremoved says. That the job will try it is only said while the
 // entry is surely there.
-func refusedPending(d *Delivery, unremoved error) *listener.PendingError {
+func refusedPending(d *InFlight, unremoved error) *listener.PendingError {
 	p := pending(d, d.Outcome.Err)
 	p.Refused = true
 	switch {

@@ -1,0 +1,193 @@
+package attempt
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// A fingerprint in an entry is a letter that says whose it is, the request's
+// digest, and the secret of the digests. A receipt keeps all but the secret: who
+// reads bed_receipt cannot find out by trial what a request's values were.
+const (
+	byStatements = "s"
+	byCaller     = "c" // SetFingerprint's
+
+	digestSize = 32 // characters
+	storedSize = 1 + digestSize
+	partSize   = 3 // characters of the digest of a statement's SQL and of each parameter
+)
+
+// A Request is what the same request means under a caller's key.
+type Request struct {
+	by, secret string
+	parts      []string
+}
+
+// NewRequest begins a request under key; own is what SetFingerprint was given.
+func NewRequest(key, own string) *Request {
+	r := &Request{by: byStatements, secret: digest(key, "secret")}
+	if own != "" {
+		r.by, r.parts = byCaller, []string{own}
+	}
+	r.secret = r.secret[:24]
+	return r
+}
+
+// Add adds a statement and returns its fingerprint: it is kept with its answer, so
+// that a request that differs can be refused with what differs. It is empty where
+// the caller's own fingerprint decides.
+func (r *Request) Add(s txlog.Statement) string {
+	if r.by == byCaller {
+		return ""
+	}
+	one := fingerprint(r.secret, s)
+	r.parts = append(r.parts, one)
+	return one
+}
+
+// Fingerprint is the unit's.
+func (r *Request) Fingerprint() string { return r.by + digest(r.secret, r.parts...) + r.secret }
+
+// statementFingerprint is that of s in the answer to u.
+func statementFingerprint(u *txlog.Unit, s txlog.Statement) string {
+	if len(u.Fingerprint) <= storedSize || !strings.HasPrefix(u.Fingerprint, byStatements) {
+		return ""
+	}
+	return fingerprint(u.Fingerprint[storedSize:], s)
+}
+
+// storedFingerprint is what a receipt keeps of u's.
+func storedFingerprint(u *txlog.Unit) string {
+	return u.Fingerprint[:min(len(u.Fingerprint), storedSize)]
+}
+
+// fingerprint is the digest of a statement, and short ones of its SQL and of each
+// of its parameters.
+func fingerprint(secret string, s txlog.Statement) string {
+	var b strings.Builder
+	b.WriteString(digest(secret, s.SQL, s.Params))
+	b.WriteString(digest(secret, "SQL", s.SQL)[:partSize])
+	for i, p := range elements(s.Params) {
+		b.WriteString(digest(secret, strconv.Itoa(i), p)[:partSize])
+	}
+	return b.String()
+}
+
+// elements are the parameters as the log writes them.
+func elements(params string) []string {
+	var raw []json.RawMessage
+	if params == "" || json.Unmarshal([]byte(params), &raw) != nil {
+		return nil
+	}
+	texts := make([]string, len(raw))
+	for i := range raw {
+		texts[i] = string(raw[i])
+	}
+	return texts
+}
+
+// digest is the same for no two rows of texts.
+func digest(secret string, texts ...string) string {
+	h := hmac.New(sha256.New, []byte(secret))
+	for _, text := range texts {
+		_ = binary.Write(h, binary.BigEndian, int64(len(text)))
+		_, _ = h.Write([]byte(text))
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))[:digestSize]
+}
+
+// Of reports whether the receipt is of u's request.
+func (f *Found) Of(u *txlog.Unit) bool { return f.Fingerprint == storedFingerprint(u) }
+
+// OfAnother is the error of u, a request of which only its caller's own
+// fingerprint is known so far, if the receipt is of another one.
+func (f *Found) OfAnother(u *txlog.Unit) error {
+	then, now := strings.HasPrefix(f.Fingerprint, byCaller), strings.HasPrefix(u.Fingerprint, byCaller)
+	switch {
+	case then && now && !f.Of(u):
+		return reused("its own fingerprint (SetFingerprint) differs")
+	case then && !now:
+		return reused("that one had a fingerprint of its own (SetFingerprint), this one has none")
+	case now && !then:
+		return reused("this one has a fingerprint of its own (SetFingerprint), that one had none")
+	default:
+		return nil
+	}
+}
+
+// reused is the error of u, a request that differs from the one that the receipt
+// is of.
+func (f *Found) reused(u *txlog.Unit) error {
+	if err := f.OfAnother(u); err != nil {
+		return err
+	}
+	answer, err := ReadAnswer(f.Result)
+	if err != nil {
+		return delivery.ErrKeyReused
+	}
+	for i, s := range u.Statements {
+		if i == len(answer.Statements) {
+			break
+		}
+		if err := answer.Statements[i].Differs(i+1, s, statementFingerprint(u, s)); err != nil {
+			return err
+		}
+	}
+	return ReusedCount(len(u.Statements), len(answer.Statements))
+}
+
+// ReusedCount is the error of a request that has another number of statements.
+func ReusedCount(now, then int) error {
+	return reused("it has " + count(now, "statement") + " now, and had " + strconv.Itoa(then))
+}
+
+// Differs is the error of a request whose statement n is s, with that fingerprint,
+// if it is another one than was answered.
+func (a *AnswerStatement) Differs(n int, s txlog.Statement, fingerprint string) error {
+	then, now := a.Fingerprint, fingerprint
+	switch {
+	case then == now:
+		return nil
+	case len(then) < digestSize+partSize || len(now) < digestSize+partSize:
+		return reused("its statement %d differs", n)
+	}
+	then, now = then[digestSize:], now[digestSize:]
+	switch {
+	case then[:partSize] != now[:partSize]:
+		return reused("the SQL of its statement %d differs", n)
+	case len(then) != len(now):
+		return reused("its statement %d has %s now, and had %d", n, count(len(now)/partSize-1, "parameter"), len(then)/partSize-1)
+	}
+	names, _ := txlog.DecodeParams(s.Params)
+	for at := partSize; at < len(now); at += partSize {
+		if then[at:at+partSize] == now[at:at+partSize] {
+			continue
+		}
+		which := strconv.Itoa(at / partSize)
+		if i := at/partSize - 1; i < len(names) && names[i].Name != "" {
+			which = "@" + names[i].Name
+		}
+		return reused("parameter %s of its statement %d differs", which, n)
+	}
+	return reused("a parameter of its statement %d differs", n)
+}
+
+func reused(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{delivery.ErrKeyReused}, args...)...)
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return strconv.Itoa(n) + " " + what
+}
