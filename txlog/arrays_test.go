@@ -22,7 +22,7 @@ func oddText(r *rand.Rand) string {
 	return b.String()
 }
 
-func TestUnitsThatAreWrittenTogetherComeBackAsEachWas(t *testing.T) {
+func TestUnitsWrittenTogetherComeBackIntact(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db, oneWrite)
 		for seed := range uint64(12) {

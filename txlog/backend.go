@@ -2,13 +2,12 @@ package txlog
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -56,7 +55,8 @@ type Backend struct {
 	// Flavor is that of the log's SQL.
 	Flavor Flavor
 	// Connector makes connections with what the log needs (MySQL: found rows
-	// instead of changed ones; SQLite: a busy timeout, WAL).
+	// instead of changed ones; SQLite: transactions that begin with the write lock,
+	// since one that reads first fails when another one wrote before it does).
 	Connector func(dsn string) (driver.Connector, error)
 	// Answered reports whether err is the database's own answer, so that the
 	// statement definitely took no effect. Default: the errors of
@@ -68,10 +68,8 @@ type Backend struct {
 	Location func(dsn string) (string, error)
 }
 
-var backends struct {
-	sync.RWMutex
-	byName map[string]Backend
-}
+// backends are by name.
+var backends sync.Map
 
 // RegisterBackend makes a database known to [Open] under a name: "mysql", "postgres"
 // or "sqlite", which the other names of the same database lead to ("mariadb", "pgx"),
@@ -82,63 +80,25 @@ func RegisterBackend(name string, b Backend) {
 	if b.Connector == nil || b.Flavor.String() == "unknown" {
 		panic("txlog: RegisterBackend " + name + ": it needs a Flavor and a Connector")
 	}
-	backends.Lock()
-	defer backends.Unlock()
-	if backends.byName == nil {
-		backends.byName = map[string]Backend{}
+	if b.Answered == nil {
+		b.Answered = func(err error) bool { return dberr.Of(err).Known() }
 	}
-	backends.byName[name] = b
+	backends.Store(name, b)
 }
 
-// findBackend gives the registered backend, or one made of a driver that
-// database/sql knows by one of the database's names.
+// findBackend gives the registered backend.
 func findBackend(driverName string) (Backend, error) {
 	flavor := flavorOf(driverName)
-	backends.RLock()
-	b, ok := backends.byName[driverName]
-	if !ok && flavor != 0 {
-		b, ok = backends.byName[flavor.String()]
-	}
-	backends.RUnlock()
-	if ok {
-		if b.Answered == nil {
-			b.Answered = answered
+	for _, name := range []string{driverName, flavor.String()} {
+		if b, ok := backends.Load(name); ok {
+			return b.(Backend), nil
 		}
-		return b, nil
 	}
 	if flavor == 0 {
 		return Backend{}, fmt.Errorf("txlog: no database is called %q: use mysql, postgres or sqlite", driverName)
 	}
-	for _, name := range []string{driverName, "mysql", "pgx", "postgres", "sqlite", "sqlite3"} {
-		if flavorOf(name) == flavor && slices.Contains(sql.Drivers(), name) {
-			return Backend{Flavor: flavor, Answered: answered, Connector: func(dsn string) (driver.Connector, error) {
-				return connectorOf(name, dsn)
-			}}, nil
-		}
-	}
-	return Backend{}, fmt.Errorf("txlog: no driver for %s is linked into this program: import _ \"github.com/bedsql/bed/bedsql/%s\"", flavor, flavor)
+	return Backend{}, fmt.Errorf("txlog: the package of %s is not linked into this program: import _ \"github.com/bedsql/bed/bedsql/%s\"", flavor, flavor)
 }
-
-// connectorOf makes a connector of a driver registered with database/sql.
-func connectorOf(name, dsn string) (driver.Connector, error) {
-	db, err := sql.Open(name, dsn)
-	if err != nil {
-		return nil, err
-	}
-	defer db.Close()
-	if d, ok := db.Driver().(driver.DriverContext); ok {
-		return d.OpenConnector(dsn)
-	}
-	return dsnConnector{db.Driver(), dsn}, nil
-}
-
-type dsnConnector struct {
-	driver driver.Driver
-	dsn    string
-}
-
-func (c dsnConnector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
-func (c dsnConnector) Driver() driver.Driver                        { return c.driver }
 
 // dialError marks an error that came before anything could be sent.
 type dialError struct{ error }
@@ -150,8 +110,6 @@ func (e *dialError) Unwrap() error { return e.error }
 type session struct {
 	driver.Connector
 	setup []string
-	// keeps says that the connections keep statements, see keepingConn.
-	keeps bool
 }
 
 func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
@@ -160,13 +118,16 @@ func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, &dialError{err}
 	}
 	for _, text := range s.setup {
-		if err := execOn(ctx, conn, text); err != nil {
+		execer, ok := conn.(driver.ExecerContext)
+		if !ok {
+			err = fmt.Errorf("txlog: connections of %T cannot execute a statement that is not prepared", s.Driver())
+		} else {
+			_, err = execer.ExecContext(ctx, text, nil)
+		}
+		if err != nil {
 			_ = conn.Close()
 			return nil, &dialError{err}
 		}
-	}
-	if s.keeps {
-		conn = keeping(conn)
 	}
 	return conn, nil
 }
@@ -179,21 +140,40 @@ func (s *session) Close() error {
 	return nil
 }
 
-func execOn(ctx context.Context, conn driver.Conn, text string) error {
-	if e, ok := conn.(driver.ExecerContext); ok {
-		if _, err := e.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {
-			return err
-		}
+// definite reports whether err leaves no doubt that nothing was written.
+func (b *Backend) definite(err error) bool {
+	var dial *dialError
+	if errors.As(err, &dial) || errors.Is(err, errNotSent) {
+		return true
 	}
-	stmt, err := conn.Prepare(text)
-	if err != nil {
-		return err
+	// A driver that says ErrBadConn promises that nothing was sent. Not trusting
+	// it costs one more INSERT under the same id.
+	return !errors.Is(err, driver.ErrBadConn) && !ended(err) && b.Answered(err)
+}
+
+// refused reports whether the database refused what it was given: a part of it
+// might pass. That is not so if the database could not be reached, or others were
+// in the way.
+func (b *Backend) refused(err error) bool {
+	return b.Answered(err) && !b.passing(err)
+}
+
+// errNotSent marks failures before a statement left, other than those of dialling.
+var errNotSent = errors.New("it was not sent")
+
+// passing reports whether a definite error is due to other transactions that were
+// in the way (a deadlock, a lock timeout, a serialization failure), or to a
+// connection that died, in the pool or before COMMIT was sent, so that the same
+// statement is worth repeating at once.
+func (b *Backend) passing(err error) bool {
+	if errors.Is(err, driver.ErrBadConn) || dberr.Of(err).Contended() {
+		return true
 	}
-	defer func() { _ = stmt.Close() }()
-	if e, ok := stmt.(driver.StmtExecContext); ok {
-		_, err = e.ExecContext(ctx, nil)
-	} else {
-		_, err = stmt.Exec(nil) //nolint:staticcheck // the only way such a driver has
-	}
-	return err
+	var dial *dialError
+	return errors.Is(err, errNotSent) && !errors.As(err, &dial) && !b.Answered(err) && !ended(err)
+}
+
+// ended reports whether err is that of a context.
+func ended(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

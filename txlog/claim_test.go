@@ -11,7 +11,7 @@ import (
 
 // The lock under which due rows are found saves waiting. Where it is none (TiDB), or
 // another node grants the same one (Galera), the condition of the UPDATE decides.
-func TestNoUnitIsClaimedTwiceWhereLocksDoNotHold(t *testing.T) {
+func TestNoUnitIsClaimedTwiceWithoutEffectiveLocks(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		const claimers, all = 6, 120

@@ -35,7 +35,7 @@ func eachEndRefused(t *testing.T, f func(t *testing.T, s *txlog.SQLStorage, rows
 // large is a unit that takes a local transaction of several statements.
 func large() *txlog.Unit { return unit(slices.Repeat([]string{"UPDATE a"}, 300)...) }
 
-func TestTheLogsConnectionWhoseCommitWasRefusedIsNotUsedAgain(t *testing.T) {
+func TestLogConnectionWithRefusedCommitIsNotReused(t *testing.T) {
 	t.Parallel()
 	eachEndRefused(t, func(t *testing.T, s *txlog.SQLStorage, rows func() int, refuse func(string)) {
 		refuse("COMMIT")
@@ -53,19 +53,22 @@ func TestTheLogsConnectionWhoseCommitWasRefusedIsNotUsedAgain(t *testing.T) {
 	})
 }
 
-func TestTheLogsConnectionWhoseRollbackWasRefusedIsNotUsedAgain(t *testing.T) {
+func TestLogConnectionWithRefusedRollbackIsNotReused(t *testing.T) {
 	t.Parallel()
 	eachEndRefused(t, func(t *testing.T, s *txlog.SQLStorage, rows func() int, refuse func(string)) {
 		u := unit("UPDATE a")
 		mustAdd(t, s, u, unit("UPDATE b"))
 		refuse("ROLLBACK")
-		changed := errors.New("it has changed")
-		err := s.Decide(t.Context(), txlog.DecidePark, []string{u.ID}, func(*txlog.Unit) error { return changed },
-			func(exec func(string, ...any) error) error {
-				return exec("DELETE FROM transaction_log WHERE id <> '" + u.ID + "'")
+		refused := errors.New("it must not be")
+		_, err := s.Decide(t.Context(), txlog.DecidePark, []string{u.ID}, func(*txlog.Unit) bool { return true },
+			func(_ txlog.Decided, exec func(string, ...any) error) error {
+				if err := exec("DELETE FROM transaction_log WHERE id <> '" + u.ID + "'"); err != nil {
+					return err
+				}
+				return refused
 			})
-		if !errors.Is(err, changed) {
-			t.Fatalf("the decision's error is %v, want that of its check", err)
+		if !errors.Is(err, refused) {
+			t.Fatalf("the decision's error is %v, want that of what belongs to it", err)
 		}
 		mustAdd(t, s, large())
 		if n := rows(); n != 302 {
@@ -74,7 +77,7 @@ func TestTheLogsConnectionWhoseRollbackWasRefusedIsNotUsedAgain(t *testing.T) {
 	})
 }
 
-func TestAPanicInATransactionOfTheLogLeavesTheLogUsable(t *testing.T) {
+func TestPanicInALogTransactionLeavesItUsable(t *testing.T) {
 	t.Parallel()
 	for _, db := range []testdb.DB{testdb.MySQL(t), testdb.Postgres(t), testdb.SQLite(t)} {
 		t.Run(db.Driver, func(t *testing.T) {
@@ -88,7 +91,7 @@ func TestAPanicInATransactionOfTheLogLeavesTheLogUsable(t *testing.T) {
 						t.Error("the panic is swallowed")
 					}
 				}()
-				_ = s.Decide(t.Context(), txlog.DecidePark, []string{u.ID}, nil, func(exec func(string, ...any) error) error {
+				_, _ = s.Decide(t.Context(), txlog.DecidePark, []string{u.ID}, func(*txlog.Unit) bool { return true }, func(_ txlog.Decided, exec func(string, ...any) error) error {
 					_ = exec("DELETE FROM transaction_log")
 					panic("of the driver")
 				})

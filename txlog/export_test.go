@@ -2,6 +2,7 @@ package txlog
 
 import (
 	"context"
+	"database/sql"
 	"testing"
 	"time"
 
@@ -60,14 +61,15 @@ const (
 
 // ParamsColumn gives the column parameters of a statement.
 func ParamsColumn(params string, prepared bool) string {
-	return (&Statement{Params: params, Prepared: prepared}).encodeParams()
+	_, column := (&Statement{Params: params, Prepared: prepared}).encode()
+	return column
 }
 
 // ReadParamsColumn reads it.
 func ReadParamsColumn(column string) (params string, prepared bool) {
-	var s Statement
-	s.decodeParams(column)
-	return s.Params, s.Prepared
+	var r reading
+	r.readParams(sql.NullString{String: column, Valid: true})
+	return r.first.Params, r.first.Prepared
 }
 
 // Unlocked has claims find due rows without locking them.
@@ -75,10 +77,7 @@ func (s *SQLStorage) Unlocked() { s.db.unlocked = true }
 
 // AddAgain repeats the write of a unit whose lease ends at deadline.
 func (s *SQLStorage) AddAgain(ctx context.Context, u *Unit, deadline time.Time) error {
-	if err := validate(u, s.token); err != nil {
-		return err
-	}
-	r, err := s.writer.addition(time.Hour, []*Unit{u})
+	r, err := s.writer.addition(time.Hour, s.token, []*Unit{u})
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-func TestIDsOfAUnitsRowsAreConsecutiveUUIDv7s(t *testing.T) {
+func TestIDsOfAUnitsRowsAreConsecutive(t *testing.T) {
 	t.Parallel()
 	head := NewID()
 	if !isHeadID(head) || headID(head) != head {

@@ -8,7 +8,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestALogKeepsItsIdentityAndNoOtherHasIt(t *testing.T) {
+func TestLogKeepsItsOwnIdentity(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		first := open(t, db).Identity()
@@ -43,7 +43,7 @@ func TestTablesMadeByHandAreGivenAnIdentity(t *testing.T) {
 	})
 }
 
-func TestALogFromBeforeIdentitiesIsGivenTheTableWhereThatMayBe(t *testing.T) {
+func TestLogWithoutIdentityGetsItsTable(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		_ = open(t, db).Close()

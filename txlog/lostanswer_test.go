@@ -128,7 +128,7 @@ func openLossy(t *testing.T, name string, cause error) (s *txlog.SQLStorage, los
 	return s, lose, db.Open(t)
 }
 
-func TestALogWhoseAnswerWasLostIsWrittenAgainUnderItsIDAndIsThereOnce(t *testing.T) {
+func TestUnansweredLogWriteIsRepeatedUnderItsID(t *testing.T) {
 	t.Parallel()
 	for name, cause := range map[string]error{
 		"lossy-reset": errors.New("connection reset by peer"), "lossy-bad": driver.ErrBadConn, "lossy-deadline": context.DeadlineExceeded,
@@ -157,7 +157,7 @@ func TestALogWhoseAnswerWasLostIsWrittenAgainUnderItsIDAndIsThereOnce(t *testing
 	}
 }
 
-func TestAReleaseWhoseAnswerWasLostIsRepeatedAndCountsOnce(t *testing.T) {
+func TestUnansweredReleaseIsRepeatedAndCountsOnce(t *testing.T) {
 	t.Parallel()
 	s, lose, _ := openLossy(t, "lossy-release", errors.New("broken pipe"))
 	u := unit("UPDATE a")
@@ -174,7 +174,7 @@ func TestAReleaseWhoseAnswerWasLostIsRepeatedAndCountsOnce(t *testing.T) {
 	}
 }
 
-func TestALogThatStaysUnknownIsInDoubtSoonAfterTheCallersContextEnds(t *testing.T) {
+func TestUnknownLogWriteIsDoubtfulAfterContextEnd(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("connection reset by peer")
 	s, lose, direct := openLossy(t, "lossy-forever", cause)
@@ -201,7 +201,7 @@ func TestALogThatStaysUnknownIsInDoubtSoonAfterTheCallersContextEnds(t *testing.
 	}
 }
 
-func TestARemovalThatStaysUnknownIsInDoubtAndNotSaidToHaveFailed(t *testing.T) {
+func TestRemovalThatStaysUnknownIsInDoubt(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("connection reset by peer")
 	s, lose, direct := openLossy(t, "lossy-removal", cause)
@@ -220,7 +220,7 @@ func TestARemovalThatStaysUnknownIsInDoubtAndNotSaidToHaveFailed(t *testing.T) {
 	}
 }
 
-func TestALogIsNotWrittenAgainWhenItsLeaseMayHaveEnded(t *testing.T) {
+func TestLogIsNotWrittenAgainAfterItsLease(t *testing.T) {
 	t.Parallel()
 	s, lose, _ := openLossy(t, "lossy-lease", errors.New("connection reset by peer"))
 	lose.Store(1 << 30)
@@ -242,8 +242,8 @@ func asleep() time.Time {
 	return t
 }
 
-// The lease is over, and what became of the unit meanwhile is not its owner's doing.
-func TestAnOwnerWhoseMachineSleptDoesNotTakeForItsOwnWhatOthersDid(t *testing.T) {
+// The lease is over, and what happened to the unit meanwhile is not its owner's doing.
+func TestOwnerAfterASuspendClaimsNoOthersWork(t *testing.T) {
 	t.Parallel()
 	s, lose, direct := openLossy(t, "lossy-asleep", errors.New("connection reset by peer"))
 	for what, f := range map[string]func(*txlog.Unit) error{
@@ -268,7 +268,7 @@ func TestAnOwnerWhoseMachineSleptDoesNotTakeForItsOwnWhatOthersDid(t *testing.T)
 }
 
 // What others delivered and removed meanwhile would come back.
-func TestALogIsNotWrittenAgainBehindTheSleepOfAMachine(t *testing.T) {
+func TestLogIsNotWrittenAgainAfterASuspend(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
@@ -284,7 +284,7 @@ func TestALogIsNotWrittenAgainBehindTheSleepOfAMachine(t *testing.T) {
 	})
 }
 
-func TestOnARealServerALostAnswerIsMadeGood(t *testing.T) {
+func TestLostAnswerOnARealServerIsRecovered(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		s := open(t, db.Via(p.Addr()), txlog.WithGrace(50*time.Millisecond))
@@ -314,7 +314,7 @@ func TestOnARealServerALostAnswerIsMadeGood(t *testing.T) {
 			t.Errorf("%d rows were left", n)
 		}
 
-		// The server is away for good after carrying it out.
+		// The server stays away after carrying it out.
 		struck = p.CutAfter(execute)
 		p.Refuse()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -331,7 +331,7 @@ func TestOnARealServerALostAnswerIsMadeGood(t *testing.T) {
 }
 
 // One INSERT is enough for it, however large it is, and may be repeated.
-func TestALostAnswerToALargeStatementIsMadeGood(t *testing.T) {
+func TestLostAnswerToALargeStatementIsRecovered(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		s := open(t, db.Via(p.Addr()))

@@ -1,9 +1,12 @@
 package txlog
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,11 +18,11 @@ import (
 type Memory struct {
 	identity string
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// units is nil once it is closed.
 	units map[string]*Unit
 	// schemas are those of the data sources' receipts.
 	schemas map[string]string
-	closed  bool
 }
 
 var _ Storage = (*Memory)(nil)
@@ -34,14 +37,13 @@ func (m *Memory) enter(ctx context.Context) error {
 	if m == nil {
 		return ErrClosed
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	m.mu.Lock()
-	if m.closed || m.units == nil {
+	if m.units == nil {
 		m.mu.Unlock()
 		return ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
-		m.mu.Unlock()
-		return err
 	}
 	return nil
 }
@@ -50,18 +52,15 @@ func (m *Memory) enter(ctx context.Context) error {
 func memoryNow() time.Time { return time.Now().Round(0).Truncate(time.Millisecond) }
 
 func leaseEnd(now time.Time, lease time.Duration) time.Time {
-	return now.Add(time.Duration(leaseMillis(lease)) * time.Millisecond)
+	return now.Add(lease.Truncate(time.Millisecond) + leaseSlack*time.Millisecond)
 }
 
 func leasedAt(u *Unit, now time.Time) bool { return u.Lease.Token != "" && u.NextTry.After(now) }
 
 // Add implements [Storage].
 func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
-	if err := validateLease(lease); err != nil {
-		return err
-	}
 	for _, u := range units {
-		if err := validate(u, NewID()); err != nil {
+		if err := u.validate(lease, NewID()); err != nil {
 			return err
 		}
 	}
@@ -86,13 +85,10 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 
 // owned gives the stored unit if u's token owns it.
 func (m *Memory) owned(u *Unit) *Unit {
-	if u == nil {
+	if u == nil || u.Lease.Token == "" || m.units[u.ID] == nil || m.units[u.ID].Lease.Token != u.Lease.Token {
 		return nil
 	}
-	if c := m.units[u.ID]; c != nil && u.Lease.Token != "" && c.Lease.Token == u.Lease.Token {
-		return c
-	}
-	return nil
+	return m.units[u.ID]
 }
 
 // Remove implements [Storage].
@@ -110,16 +106,13 @@ func (m *Memory) Remove(ctx context.Context, units ...*Unit) error {
 		delete(m.units, u.ID)
 	}
 	if len(lost) > 0 {
-		return leaseLost("removing", lost)
+		return leaseLost("removing", lost...)
 	}
 	return nil
 }
 
 // Renew implements [Storage].
 func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error) {
-	if err := validateLease(lease); err != nil {
-		return nil, err
-	}
 	deadline := time.Now().Add(lease)
 	if err := m.enter(ctx); err != nil {
 		return nil, err
@@ -139,8 +132,10 @@ func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit)
 }
 
 // Locate implements [Storage].
-func (m *Memory) Locate(ctx context.Context, u *Unit, place string) error {
-	if err := validatePlace(u, place); err != nil {
+func (m *Memory) Locate(ctx context.Context, u *Unit, place, session string) error {
+	located := *u
+	located.Place, located.Session = place, session
+	if err := located.validate(minLease, ""); err != nil {
 		return err
 	}
 	if err := m.enter(ctx); err != nil {
@@ -149,9 +144,10 @@ func (m *Memory) Locate(ctx context.Context, u *Unit, place string) error {
 	defer m.mu.Unlock()
 	c := m.owned(u)
 	if c == nil {
-		return leaseLost("locating", []*Unit{u})
+		return leaseLost("locating", u)
 	}
 	c.Place, u.Place = place, place
+	c.Session, u.Session = session, session
 	return nil
 }
 
@@ -163,7 +159,7 @@ func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
 	defer m.mu.Unlock()
 	c := m.owned(u)
 	if c == nil {
-		return leaseLost("releasing", []*Unit{u})
+		return leaseLost("releasing", u)
 	}
 	c.Lease = Lease{}
 	c.NextTry = memoryNow().Add(time.Duration(millis(v.After)) * time.Millisecond)
@@ -179,7 +175,7 @@ func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
 
 // Claim implements [Storage].
 func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
-	if err := validateClaim(&r); err != nil {
+	if err := r.validate(); err != nil {
 		return nil, err
 	}
 	deadline := time.Now().Add(r.Lease)
@@ -195,15 +191,10 @@ func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 			due = append(due, c)
 		}
 	}
-	sort.Slice(due, func(i, j int) bool {
-		if !due[i].NextTry.Equal(due[j].NextTry) {
-			return due[i].NextTry.Before(due[j].NextTry)
-		}
-		return due[i].ID < due[j].ID
+	slices.SortFunc(due, func(a, b *Unit) int {
+		return cmp.Or(a.NextTry.Compare(b.NextTry), strings.Compare(a.ID, b.ID))
 	})
-	if len(due) > r.Limit {
-		due = due[:r.Limit]
-	}
+	due = due[:min(len(due), r.Limit)]
 	token := NewID()
 	out := make([]*Unit, len(due))
 	for i, c := range due {
@@ -229,12 +220,7 @@ func (m *Memory) DataSources(ctx context.Context) ([]string, error) {
 			seen[c.DataSource] = true
 		}
 	}
-	names := make([]string, 0, len(seen))
-	for name := range seen {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names, nil
+	return slices.Sorted(maps.Keys(seen)), nil
 }
 
 // shown copies a stored unit for somebody who does not own it.
@@ -255,21 +241,14 @@ func (m *Memory) List(ctx context.Context, f Filter) ([]*Unit, error) {
 	}
 	defer m.mu.Unlock()
 	now := memoryNow()
-	var ids []string
-	for id, c := range m.units {
+	var units []*Unit
+	for _, id := range slices.Sorted(maps.Keys(m.units)) {
+		c := m.units[id]
 		if f.Parked && !c.Parked || f.DataSource != "" && c.DataSource != f.DataSource ||
-			f.OlderThan > 0 && c.CreatedAt.After(now.Add(-f.OlderThan)) || id <= headID(f.After) && f.After != "" {
+			f.OlderThan > 0 && c.CreatedAt.After(now.Add(-f.OlderThan)) || f.After != "" && id <= headID(f.After) || len(units) == f.limit() {
 			continue
 		}
-		ids = append(ids, id)
-	}
-	sort.Strings(ids)
-	if limit := f.limit(); len(ids) > limit {
-		ids = ids[:limit]
-	}
-	units := make([]*Unit, len(ids))
-	for i, id := range ids {
-		units[i] = shown(m.units[id], now)
+		units = append(units, shown(c, now))
 	}
 	return units, nil
 }
@@ -295,41 +274,33 @@ func (m *Memory) Get(ctx context.Context, id string) (*Unit, error) {
 	return shown(c, memoryNow()), nil
 }
 
-// idle gives the stored unit if nobody is delivering it.
-func (m *Memory) idle(id string) (*Unit, error) {
-	c, err := m.find(id)
-	if err == nil && leasedAt(c, memoryNow()) {
-		err = fmt.Errorf("%w: %s", ErrLeased, c.ID)
-	}
-	return c, err
-}
-
 // Retry implements [Storage].
 func (m *Memory) Retry(ctx context.Context, id string) error {
-	if err := m.enter(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	c, err := m.idle(id)
-	if err != nil {
-		return err
-	}
-	c.Lease = Lease{}
-	c.Parked, c.Tries, c.AtOnce, c.NextTry = false, 0, true, time.Time{}
-	return nil
+	return m.decide(ctx, id, func(c *Unit) {
+		c.Lease = Lease{}
+		c.Parked, c.Tries, c.AtOnce, c.NextTry = false, 0, true, time.Time{}
+	})
 }
 
 // Discard implements [Storage].
 func (m *Memory) Discard(ctx context.Context, id string) error {
+	return m.decide(ctx, id, func(c *Unit) { delete(m.units, c.ID) })
+}
+
+// decide calls f for a unit that nobody is delivering.
+func (m *Memory) decide(ctx context.Context, id string, f func(*Unit)) error {
 	if err := m.enter(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
-	c, err := m.idle(id)
+	c, err := m.find(id)
 	if err != nil {
 		return err
 	}
-	delete(m.units, c.ID)
+	if leasedAt(c, memoryNow()) {
+		return fmt.Errorf("%w: %s", ErrLeased, c.ID)
+	}
+	f(c)
 	return nil
 }
 
@@ -360,10 +331,9 @@ func (m *Memory) Stats(ctx context.Context) ([]Stats, error) {
 		}
 	}
 	all := make([]Stats, 0, len(by))
-	for _, s := range by {
-		all = append(all, *s)
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, *by[name])
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].DataSource < all[j].DataSource })
 	return all, nil
 }
 
@@ -426,6 +396,6 @@ func (m *Memory) Close() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.closed = true
+	m.units = nil
 	return nil
 }

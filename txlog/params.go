@@ -3,11 +3,15 @@ package txlog
 import (
 	"database/sql/driver"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -84,7 +88,11 @@ func EncodeParams(args []driver.NamedValue) (string, error) {
 		}
 		var err error
 		if b, err = appendValue(b, a.Value); err != nil {
-			return "", &ParamError{Name: a.Name, Ordinal: ordinalOf(a, i), Type: fmt.Sprintf("%T", a.Value), Err: err}
+			which := a.Ordinal
+			if which <= 0 {
+				which = i + 1
+			}
+			return "", &ParamError{Name: a.Name, Ordinal: which, Type: fmt.Sprintf("%T", a.Value), Err: err}
 		}
 		if !bare {
 			b = append(b, '}')
@@ -93,124 +101,53 @@ func EncodeParams(args []driver.NamedValue) (string, error) {
 	return string(append(b, ']')), nil
 }
 
-func ordinalOf(a *driver.NamedValue, i int) int {
-	if a.Ordinal > 0 {
-		return a.Ordinal
-	}
-	return i + 1
-}
-
-// appendValue appends v with its type. The kinds that every driver gets come
-// first; nothing here uses reflection except the lookup of registered types.
+// appendValue appends v: bare if its form tells its type, else under the type's name.
+// The kinds that every driver gets cost no allocation.
 func appendValue(b []byte, v any) ([]byte, error) {
 	switch v := v.(type) {
 	case nil:
 		return append(b, "null"...), nil
 	case int64:
 		return strconv.AppendInt(b, v, 10), nil
+	case bool:
+		return strconv.AppendBool(b, v), nil
+	case float64:
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			return appendFloat64(b, v), nil
+		}
 	case string:
 		if utf8.ValidString(v) {
 			return appendQuoted(b, v), nil
 		}
-		return appendTagged(b, "string", v, appendText), nil
 	case []byte:
-		return appendTagged(b, "[]byte", v, appendBytes), nil
+		return append(appendBytes(append(b, `{"[]byte":`...), v), '}'), nil
 	case time.Time:
-		return appendTagged(b, "time", v, appendTime), nil
-	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return appendTagged(b, "float64", v, appendFloat64), nil
+		return append(appendTime(append(b, `{"time":`...), v), '}'), nil
+	}
+	known, ok := paramTypes.Load(reflect.TypeOf(v))
+	if !ok {
+		return b, errNotStorable
+	}
+	p := known.(*paramType)
+	value, err := p.encode(v) // does not get b, which would make it escape
+	b = append(append(append(b, '{', '"'), p.name...), '"', ':')
+	return append(append(b, value...), '}'), err
+}
+
+func appendSlice[T any](appendT func([]byte, T) []byte) func([]byte, []T) []byte {
+	return func(b []byte, s []T) []byte {
+		if s == nil {
+			return append(b, "null"...)
 		}
-		return appendFloat64(b, v), nil
-	case bool:
-		return strconv.AppendBool(b, v), nil
-	case uint64:
-		return appendTagged(b, "uint64", v, appendUint), nil
-	case int:
-		return appendTagged(b, "int", v, appendInt), nil
-	case int8:
-		return appendTagged(b, "int8", v, appendInt), nil
-	case int16:
-		return appendTagged(b, "int16", v, appendInt), nil
-	case int32:
-		return appendTagged(b, "int32", v, appendInt), nil
-	case uint:
-		return appendTagged(b, "uint", v, appendUint), nil
-	case uint8:
-		return appendTagged(b, "uint8", v, appendUint), nil
-	case uint16:
-		return appendTagged(b, "uint16", v, appendUint), nil
-	case uint32:
-		return appendTagged(b, "uint32", v, appendUint), nil
-	case float32:
-		return appendTagged(b, "float32", v, appendFloat32), nil
-	case time.Duration:
-		return appendTagged(b, "duration", v, appendDuration), nil
-	}
-	return appendRareValue(b, v)
-}
-
-func appendRareValue(b []byte, v any) ([]byte, error) {
-	switch v := v.(type) {
-	case []string:
-		return appendSlice(b, "[]string", v, appendText), nil
-	case []int64:
-		return appendSlice(b, "[]int64", v, appendInt), nil
-	case []int32:
-		return appendSlice(b, "[]int32", v, appendInt), nil
-	case []int16:
-		return appendSlice(b, "[]int16", v, appendInt), nil
-	case []int8:
-		return appendSlice(b, "[]int8", v, appendInt), nil
-	case []int:
-		return appendSlice(b, "[]int", v, appendInt), nil
-	case []uint64:
-		return appendSlice(b, "[]uint64", v, appendUint), nil
-	case []uint32:
-		return appendSlice(b, "[]uint32", v, appendUint), nil
-	case []uint16:
-		return appendSlice(b, "[]uint16", v, appendUint), nil
-	case []uint:
-		return appendSlice(b, "[]uint", v, appendUint), nil
-	case []float64:
-		return appendSlice(b, "[]float64", v, appendFloat64), nil
-	case []float32:
-		return appendSlice(b, "[]float32", v, appendFloat32), nil
-	case []bool:
-		return appendSlice(b, "[]bool", v, strconv.AppendBool), nil
-	case [][]byte:
-		return appendSlice(b, "[][]byte", v, appendBytes), nil
-	case []time.Time:
-		return appendSlice(b, "[]time", v, appendTime), nil
-	case []time.Duration:
-		return appendSlice(b, "[]duration", v, appendDuration), nil
-	}
-	return appendRegistered(b, v)
-}
-
-func appendTag(b []byte, tag string) []byte {
-	b = append(b, '{', '"')
-	b = append(b, tag...)
-	return append(b, '"', ':')
-}
-
-func appendTagged[T any](b []byte, tag string, v T, appendT func([]byte, T) []byte) []byte {
-	return append(appendT(appendTag(b, tag), v), '}')
-}
-
-func appendSlice[T any](b []byte, tag string, s []T, appendT func([]byte, T) []byte) []byte {
-	b = appendTag(b, tag)
-	if s == nil {
-		return append(b, "null}"...)
-	}
-	b = append(b, '[')
-	for i, v := range s {
-		if i > 0 {
-			b = append(b, ',')
+		b = append(b, '[')
+		for i, v := range s {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendT(b, v)
 		}
-		b = appendT(b, v)
+		return append(b, ']')
 	}
-	return append(b, ']', '}')
 }
 
 func appendInt[T int | int8 | int16 | int32 | int64](b []byte, v T) []byte {
@@ -277,9 +214,7 @@ func appendText(b []byte, s string) []byte {
 	if utf8.ValidString(s) {
 		return appendQuoted(b, s)
 	}
-	b = append(b, `{"base64":"`...)
-	b = base64.StdEncoding.AppendEncode(b, []byte(s))
-	return append(b, '"', '}')
+	return appendBase64(b, []byte(s))
 }
 
 // appendBytes appends bytes: as text when they are printable (a JSON document,
@@ -291,6 +226,10 @@ func appendBytes(b []byte, s []byte) []byte {
 	if printable(s) {
 		return appendQuoted(b, s)
 	}
+	return appendBase64(b, s)
+}
+
+func appendBase64(b, s []byte) []byte {
 	b = append(b, `{"base64":"`...)
 	b = base64.StdEncoding.AppendEncode(b, s)
 	return append(b, '"', '}')
@@ -330,4 +269,477 @@ func appendQuoted[T string | []byte](b []byte, s T) []byte {
 		}
 	}
 	return append(append(b, s[start:]...), '"')
+}
+
+// paramType is a type of parameters that the log keeps, as {"name":…}.
+type paramType struct {
+	name   string
+	goType reflect.Type
+	encode func(any) ([]byte, error)
+	decode func(json.RawMessage) (any, error)
+}
+
+// The types by their names and by their Go types.
+var paramNames, paramTypes sync.Map
+
+func init() {
+	keep("bool", strconv.AppendBool, decodeBool)
+	keep("string", appendText, decodeText)
+	keep("[]byte", appendBytes, decodeBytes)
+	keep("time", appendTime, decodeTime)
+	keep("duration", appendDuration, decodeDuration)
+	keep("float64", appendFloat64, decodeFloat64)
+	keep("float32", appendFloat32, decodeFloat32)
+	keep("int", appendInt[int], decodeInt[int])
+	keep("int8", appendInt[int8], decodeInt[int8])
+	keep("int16", appendInt[int16], decodeInt[int16])
+	keep("int32", appendInt[int32], decodeInt[int32])
+	keep("int64", appendInt[int64], decodeInt[int64])
+	keep("uint", appendUint[uint], decodeUint[uint])
+	keepOne("uint8", appendUint[uint8], decodeUint[uint8]) // a []uint8 is a []byte
+	keep("uint16", appendUint[uint16], decodeUint[uint16])
+	keep("uint32", appendUint[uint32], decodeUint[uint32])
+	keep("uint64", appendUint[uint64], decodeUint[uint64])
+}
+
+// keep makes a type and its slices known.
+func keep[T any](name string, appendT func([]byte, T) []byte, decode func(json.RawMessage) (T, error)) {
+	keepOne(name, appendT, decode)
+	keepOne("[]"+name, appendSlice(appendT), decodeSlice(decode))
+}
+
+func keepOne[T any](name string, appendT func([]byte, T) []byte, decode func(json.RawMessage) (T, error)) {
+	addParamType(&paramType{name, reflect.TypeFor[T](),
+		func(v any) ([]byte, error) { return appendT(nil, v.(T)), nil },
+		func(raw json.RawMessage) (any, error) { return decode(raw) }})
+}
+
+// addParamType panics if the name is taken, or the type is known.
+func addParamType(p *paramType) {
+	_, taken := paramNames.Load(p.name)
+	if _, known := paramTypes.Load(p.goType); taken || known {
+		panic("txlog: RegisterParamType " + p.name + ": the name is taken, or " + p.goType.String() + " is known already")
+	}
+	paramNames.Store(p.name, p)
+	paramTypes.Store(p.goType, p)
+}
+
+// RegisterParamType teaches the log a type that only one driver takes as a
+// parameter. Parameters of exactly sample's type are kept as
+// {"name":"…text of encode…"}; decode must give back the same type, and the
+// same value. Both may be called concurrently; their errors must not hold the
+// value.
+//
+// It is meant for the init function of a database's package and panics, as
+// sql.Register does, when a function or the sample is nil, when the name is
+// not plain text or taken, or when the type is known already.
+func RegisterParamType(name string, sample any, encode func(any) (string, error), decode func(string) (any, error)) {
+	t := reflect.TypeOf(sample)
+	if t == nil || encode == nil || decode == nil {
+		panic("txlog: RegisterParamType " + name + ": the sample or a function is nil")
+	}
+	if !plainName(name) {
+		panic("txlog: RegisterParamType: the name is not plain text")
+	}
+	addParamType(&paramType{name, t, func(v any) ([]byte, error) {
+		text, err := encode(v)
+		if err != nil {
+			return nil, fmt.Errorf("cannot be kept in the transaction log: %w", err)
+		}
+		return appendText(nil, text), nil
+	}, func(raw json.RawMessage) (any, error) {
+		text, err := decodeText(raw)
+		if err != nil {
+			return nil, err
+		}
+		v, err := decode(text)
+		if err != nil {
+			return nil, fmt.Errorf("is not a %s", t) // what decode says quotes the value
+		}
+		if reflect.TypeOf(v) != t {
+			return nil, fmt.Errorf("was read as %T instead of %s", v, t)
+		}
+		return v, nil
+	}})
+}
+
+// plainName reports whether name can stand in JSON as it is and is not a word
+// of the log's own.
+func plainName(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return name != "" && name != "value" && name != "name" && name != "ordinal" && name != "base64"
+}
+
+// A time is kept as its wall clock, its offset and the name of its location:
+//
+//	"2024-05-01T10:00:00.5+02:00 Europe/Berlin"
+//	"2024-05-01T10:00:00Z"                       UTC
+//	"2024-05-01T10:00:00+02:00"                  a zone without a name
+//	"@-99999999999.000000001Z"                   a year that has not four digits
+const wallClock = "2006-01-02T15:04:05.999999999"
+
+func appendTime(b []byte, t time.Time) []byte {
+	from := len(b)
+	b = append(b, '"')
+	if y := t.Year(); y >= 0 && y <= 9999 {
+		b = t.AppendFormat(b, wallClock)
+	} else {
+		b = fmt.Appendf(b, "@%d.%09d", t.Unix(), t.Nanosecond())
+	}
+	if t.Location() == time.UTC {
+		return append(b, 'Z', '"')
+	}
+	_, offset := t.Zone()
+	sign := '+'
+	if offset < 0 {
+		sign, offset = '-', -offset
+	}
+	b = fmt.Appendf(b, "%c%02d:%02d", sign, offset/3600, offset/60%60)
+	if s := offset % 60; s != 0 {
+		b = fmt.Appendf(b, ":%02d", s)
+	}
+	name := t.Location().String()
+	if name == "" {
+		return append(b, '"')
+	}
+	// The name of a fixed zone is the application's: it may hold any bytes.
+	text := string(b[from+1:]) + " " + name
+	return appendText(b[:from], text)
+}
+
+func parseTime(s string) (time.Time, error) {
+	text, name, named := strings.Cut(s, " ")
+	wall, offset, utc, err := cutOffset(text)
+	if err != nil {
+		return time.Time{}, err
+	}
+	var t time.Time
+	if unix, ok := strings.CutPrefix(wall, "@"); ok {
+		if t, err = parseUnix(unix); err != nil {
+			return time.Time{}, err
+		}
+	} else {
+		if t, err = time.Parse(wallClock, wall); err != nil {
+			return time.Time{}, errTime
+		}
+		t = t.Add(-time.Duration(offset) * time.Second)
+	}
+	if utc {
+		return t.UTC(), nil
+	}
+	return t.In(location(t, name, named, offset)), nil
+}
+
+func parseUnix(s string) (time.Time, error) {
+	secs, nanos, _ := strings.Cut(s, ".")
+	sec, err := strconv.ParseInt(secs, 10, 64)
+	if err != nil {
+		return time.Time{}, errTime
+	}
+	nsec, err := strconv.ParseUint(nanos, 10, 30)
+	if err != nil || len(nanos) != 9 {
+		return time.Time{}, errTime
+	}
+	return time.Unix(sec, int64(nsec)), nil
+}
+
+// cutOffset splits the offset off the end of s.
+func cutOffset(s string) (rest string, offset int, utc bool, err error) {
+	if rest, utc = strings.CutSuffix(s, "Z"); utc {
+		return rest, 0, true, nil
+	}
+	// A sign within the date, or that of a negative @time, stands before it.
+	i := strings.LastIndexAny(s, "+-")
+	if i < 1 {
+		return "", 0, false, errTime
+	}
+	parts := strings.Split(s[i+1:], ":")
+	if len(parts) < 2 || len(parts) > 3 {
+		return "", 0, false, errTime
+	}
+	for n, unit := 0, 3600; n < len(parts); n, unit = n+1, unit/60 {
+		v, err := strconv.ParseUint(parts[n], 10, 31)
+		if err != nil {
+			return "", 0, false, errTime
+		}
+		offset += int(v) * unit
+	}
+	if s[i] == '-' {
+		offset = -offset
+	}
+	return s[:i], offset, false, nil
+}
+
+// location finds the location called name, if it gives t the offset with which t
+// was written: the rules of a zone may have changed since, or differ on this
+// machine.
+func location(t time.Time, name string, named bool, offset int) *time.Location {
+	if named {
+		if loc := loadLocation(name); loc != nil {
+			if _, o := t.In(loc).Zone(); o == offset {
+				return loc
+			}
+		}
+	}
+	return time.FixedZone(name, offset)
+}
+
+// locations keeps the zones of the system's database that were asked for, because
+// loading one reads a file. Names that do not exist are not kept.
+var locations sync.Map
+
+func loadLocation(name string) *time.Location {
+	if loc, ok := locations.Load(name); ok {
+		return loc.(*time.Location)
+	}
+	loc, err := time.LoadLocation(name)
+	if err != nil || name == "" {
+		return nil
+	}
+	locations.Store(name, loc)
+	return loc
+}
+
+var (
+	errNotParams   = errors.New("txlog: the parameters are not what EncodeParams wrote (a JSON array)")
+	errNotText     = errors.New("is not valid text")
+	errNotNumber   = errors.New("is not a number of its type")
+	errNotBool     = errors.New("is neither true nor false")
+	errNotSlice    = errors.New("is not a list")
+	errNotTagged   = errors.New("has not the form that the log writes")
+	errTime        = errors.New("is not a valid time")
+	errNotDuration = errors.New("is not a duration")
+	errUnknownType = errors.New("is of a type that this program does not know: " +
+		"import the package of its database (bedsql/mysql, bedsql/postgres or bedsql/sqlite)")
+)
+
+// DecodeParams reads what [EncodeParams] wrote. The values have exactly the Go
+// types and contents they had. The empty string means no parameters. An error
+// is a [*ParamError] when it is about one parameter. It is safe for
+// concurrent use.
+func DecodeParams(s string) ([]driver.NamedValue, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var raws []json.RawMessage
+	if s[0] != '[' || !utf8.ValidString(s) || json.Unmarshal([]byte(s), &raws) != nil {
+		return nil, errNotParams
+	}
+	args := make([]driver.NamedValue, len(raws))
+	for i, raw := range raws {
+		args[i].Ordinal = i + 1
+		if typ, err := decodeParam(raw, &args[i]); err != nil {
+			return nil, &ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: typ, Err: unreadable{err}}
+		}
+	}
+	return args, nil
+}
+
+// unreadable puts the common beginning before the reason why a parameter cannot
+// be read.
+type unreadable struct{ error }
+
+func (e unreadable) Error() string { return "cannot be read from the log: it " + e.error.Error() }
+func (e unreadable) Unwrap() error { return e.error }
+
+// decodeParam reads one element of the array: a value, or a value with its
+// name or place.
+func decodeParam(raw json.RawMessage, a *driver.NamedValue) (typ string, err error) {
+	if raw[0] == '{' {
+		var fields map[string]json.RawMessage
+		if json.Unmarshal(raw, &fields) != nil {
+			return "", errNotTagged
+		}
+		if value, ok := fields["value"]; ok {
+			if name, ok := fields["name"]; ok {
+				if a.Name, err = decodeText(name); err != nil {
+					return "", err
+				}
+			}
+			if ordinal, ok := fields["ordinal"]; ok {
+				n, err := strconv.Atoi(string(ordinal))
+				if err != nil {
+					return "", errNotNumber
+				}
+				a.Ordinal = n
+			}
+			raw = value
+		}
+	}
+	a.Value, typ, err = decodeValue(raw)
+	return typ, err
+}
+
+func decodeValue(raw json.RawMessage) (v any, typ string, err error) {
+	switch raw[0] {
+	case 'n':
+		return nil, "", nil
+	case '[':
+		return nil, "", errNotTagged
+	case 't', 'f':
+		typ = "bool"
+	case '"':
+		typ = "string"
+	case '{':
+		var fields map[string]json.RawMessage
+		if json.Unmarshal(raw, &fields) != nil || len(fields) != 1 {
+			return nil, "", errNotTagged
+		}
+		for typ, raw = range fields { //nolint:revive // the only one
+		}
+	default:
+		if typ = "int64"; strings.ContainsAny(string(raw), ".eE") {
+			typ = "float64"
+		}
+	}
+	p, ok := paramNames.Load(typ)
+	if !ok {
+		return nil, typ, errUnknownType
+	}
+	v, err = p.(*paramType).decode(raw)
+	return v, typ, err
+}
+
+func decodeSlice[T any](decode func(json.RawMessage) (T, error)) func(json.RawMessage) ([]T, error) {
+	return func(raw json.RawMessage) ([]T, error) {
+		if string(raw) == "null" {
+			return nil, nil
+		}
+		var raws []json.RawMessage
+		if raw[0] != '[' || json.Unmarshal(raw, &raws) != nil {
+			return nil, errNotSlice
+		}
+		s := make([]T, len(raws))
+		for i := range raws {
+			var err error
+			if s[i], err = decode(raws[i]); err != nil {
+				return nil, err
+			}
+		}
+		return s, nil
+	}
+}
+
+func decodeInt[T int | int8 | int16 | int32 | int64](raw json.RawMessage) (T, error) {
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil || int64(T(n)) != n {
+		return 0, errNotNumber
+	}
+	return T(n), nil
+}
+
+func decodeUint[T uint | uint8 | uint16 | uint32 | uint64](raw json.RawMessage) (T, error) {
+	n, err := strconv.ParseUint(string(raw), 10, 64)
+	if err != nil || uint64(T(n)) != n {
+		return 0, errNotNumber
+	}
+	return T(n), nil
+}
+
+func decodeFloat64(raw json.RawMessage) (float64, error) {
+	f, nan, err := decodeFloat(raw, 64)
+	if nan != 0 {
+		f = math.Float64frombits(nan)
+	}
+	return f, err
+}
+
+func decodeFloat32(raw json.RawMessage) (float32, error) {
+	f, nan, err := decodeFloat(raw, 32)
+	if nan != 0 {
+		return math.Float32frombits(uint32(nan)), err
+	}
+	return float32(f), err
+}
+
+// decodeFloat gives a number, or the bits of a NaN that Go itself does not make.
+func decodeFloat(raw json.RawMessage, bits int) (f float64, nan uint64, err error) {
+	text := string(raw)
+	if raw[0] == '"' {
+		if text, err = decodeText(raw); err != nil {
+			return 0, 0, err
+		}
+		if hex, odd := strings.CutPrefix(text, "NaN:"); odd {
+			if nan, err = strconv.ParseUint(hex, 16, bits); err != nil || nan == 0 {
+				return 0, 0, errNotNumber
+			}
+			return 0, nan, nil
+		}
+	}
+	if f, err = strconv.ParseFloat(text, bits); err != nil {
+		return 0, 0, errNotNumber
+	}
+	return f, 0, nil
+}
+
+func decodeBool(raw json.RawMessage) (bool, error) {
+	switch string(raw) {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	return false, errNotBool
+}
+
+func decodeText(raw json.RawMessage) (string, error) {
+	if raw[0] == '{' {
+		b, err := decodeBase64(raw)
+		return string(b), err
+	}
+	var s string
+	if raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
+		return "", errNotText
+	}
+	return s, nil
+}
+
+func decodeBytes(raw json.RawMessage) ([]byte, error) {
+	switch raw[0] {
+	case 'n':
+		return nil, nil
+	case '{':
+		return decodeBase64(raw)
+	}
+	s, err := decodeText(raw)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte{}, s...), nil
+}
+
+func decodeBase64(raw json.RawMessage) ([]byte, error) {
+	var odd struct{ Base64 *string }
+	if json.Unmarshal(raw, &odd) != nil || odd.Base64 == nil {
+		return nil, errNotText
+	}
+	b, err := base64.StdEncoding.DecodeString(*odd.Base64)
+	if err != nil {
+		return nil, errNotText
+	}
+	return b, nil
+}
+
+func decodeTime(raw json.RawMessage) (time.Time, error) {
+	s, err := decodeText(raw)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return parseTime(s)
+}
+
+func decodeDuration(raw json.RawMessage) (time.Duration, error) {
+	s, err := decodeText(raw)
+	if err != nil {
+		return 0, err
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, errNotDuration
+	}
+	return d, nil
 }

@@ -48,7 +48,7 @@ func TestARegisteredTypeComesBackAsItself(t *testing.T) {
 	}
 }
 
-func TestATypeIsRegisteredOnceUnderANameOfItsOwn(t *testing.T) {
+func TestTypeIsRegisteredOnceUnderItsName(t *testing.T) {
 	t.Parallel()
 	encode := func(any) (string, error) { return "", nil }
 	decode := func(string) (any, error) { return nil, nil }

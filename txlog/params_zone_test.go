@@ -16,7 +16,7 @@ func berlin(t testing.TB) *time.Location {
 	return loc
 }
 
-func TestATimeComesBackWithoutItsMonotonicPartAndInTheLocalZone(t *testing.T) {
+func TestTimeComesBackLocalWithoutMonotonicPart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: now}})
@@ -32,7 +32,7 @@ func TestATimeComesBackWithoutItsMonotonicPartAndInTheLocalZone(t *testing.T) {
 	}
 }
 
-func TestAZoneThatIsUnknownHereBecomesAFixedOneOfTheSameNameAndOffset(t *testing.T) {
+func TestUnknownZoneBecomesAFixedOne(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"2024-05-01T14:00:00+02:00 Mars/Olympus":  "2024-05-01 14:00:00 +0200 Mars/Olympus",

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -34,7 +35,7 @@ func reached(t *testing.T, db testdb.DB, units, claims int) (*SQLStorage, *sql.D
 		done += len(portion)
 	}
 	quoted := s.db.backend.Flavor.finish("{sql}")
-	number := s.db.backend.Flavor.Pick("CAST(SUBSTR("+quoted+", 8) AS SIGNED)", "CAST(SUBSTR("+quoted+", 8) AS BIGINT)", "CAST(SUBSTR("+quoted+", 8) AS INTEGER)")
+	number := s.db.backend.Flavor.Pick(sqltext.Texts{MySQL: "CAST(SUBSTR(" + quoted + ", 8) AS SIGNED)", Postgres: "CAST(SUBSTR(" + quoted + ", 8) AS BIGINT)", SQLite: "CAST(SUBSTR(" + quoted + ", 8) AS INTEGER)"})
 	if _, err := pool.Exec("UPDATE transaction_log SET lease_token = NULL, next_try_time = creation_time - 3600000 + " + number); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func claimSome(t *testing.T, s *SQLStorage, limit int) []*Unit {
 // A snapshot that is held in the log's database keeps the index entries of all that
 // was claimed since. A claim that began with these would be the slower the more
 // were claimed.
-func TestAClaimDoesNotReadAgainWhatWasClaimedUnderAHeldSnapshot(t *testing.T) {
+func TestClaimSkipsClaimedRowsUnderAHeldSnapshot(t *testing.T) {
 	t.Parallel()
 	for _, server := range []struct {
 		of    func(testing.TB) testdb.DB
@@ -128,7 +129,7 @@ func TestAClaimDoesNotReadAgainWhatWasClaimedUnderAHeldSnapshot(t *testing.T) {
 	}
 }
 
-func TestWhatAppearsBeforeWhereClaimsHaveComeToIsClaimedAllTheSame(t *testing.T) {
+func TestRowBeforeTheClaimPositionIsClaimed(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s, pool := reached(t, db, 400, 2)
@@ -210,7 +211,7 @@ func TestATimeBeforeAllOthersIsDue(t *testing.T) {
 	})
 }
 
-func TestAReachGoesNoFurtherThanWhatIsSettled(t *testing.T) {
+func TestReachStopsAtSettledRows(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {
 		looks []look
@@ -242,7 +243,7 @@ func TestAReachGoesNoFurtherThanWhatIsSettled(t *testing.T) {
 // While a snapshot is held a look from the beginning reads all that was claimed
 // since. It must be rare enough not to show in the slowest hundredth of the claims
 // of a steady flow: 800 units a second for ten minutes.
-func TestSlowLooksAreLessThanAHundredthOfTheClaims(t *testing.T) {
+func TestSlowLooksAreRareAmongClaims(t *testing.T) {
 	t.Parallel()
 	const (
 		each       = 100

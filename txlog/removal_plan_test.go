@@ -20,7 +20,7 @@ func scans(t *testing.T, pool *sql.DB) (whole, deleted int) {
 	return whole, deleted
 }
 
-func TestManyLogsAreRemovedWithoutReadingTheWholeLog(t *testing.T) {
+func TestManyEntriesAreRemovedWithoutReadingTheLog(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)
 	pool := db.Open(t)
@@ -126,7 +126,7 @@ func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
 	}
 }
 
-func TestWhatIsDoneToOneUnitDoesNotWaitForOtherLogs(t *testing.T) {
+func TestWorkOnOneUnitAwaitsNoOther(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	s := open(t, db)

@@ -14,7 +14,7 @@ import (
 
 // What a write to the log is made of is used again: a caller that left while its
 // write was under way must not find its units in another's.
-func TestACallerWhoLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
+func TestLeavingCallerTakesNothingFromTheOthers(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db, txlog.WithGrace(0))
@@ -32,7 +32,7 @@ func TestACallerWhoLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
 					cancel()
 					if caller%3 == 0 && err != nil {
 						if !errors.Is(err, context.Canceled) {
-							t.Errorf("the caller who left was told %v", err)
+							t.Errorf("the caller who left got %v", err)
 						}
 						continue
 					}

@@ -6,14 +6,13 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/internal/dbserver"
-	"github.com/bedsql/bed/internal/logrow"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -35,28 +34,26 @@ func Schema(database string) (string, error) {
 	return string(text), nil
 }
 
-// table is one of the log's tables with all its columns.
-type table struct {
-	name    string
-	columns []string
+// tables describes the log's tables in a database: those that it cannot do without
+// come first.
+func (f Flavor) tables() []tables.Table {
+	text, err := Schema(f.String())
+	if err != nil {
+		return nil
+	}
+	return tables.Of(sqltext.Flavor(f), text)
 }
 
-var tables = []table{{"transaction_log", []string{
-	"id", "transaction_type", "data_source", "sql", "parameters", "creation_time", "async_delivery_try_times",
-	"transaction_id", "statement_no", "statement_count", "settings", "not_replayable", "receipt", "fingerprint", "in_doubt",
-	"next_try_time", "last_error", "parked", "lease_token", "lease_until",
-}}, {"bed_log", []string{"name", "value"}}}
-
 // ensureTable finds the table whole, or creates it.
-func (db *database) ensureTable(ctx context.Context, t table, create bool) error {
+func (db *database) ensureTable(ctx context.Context, t *tables.Table, create bool) error {
 	probeErr := db.probeTable(ctx, t)
-	var missing *missingError
-	if probeErr == nil || errors.As(probeErr, &missing) || !db.backend.definite(probeErr) || isDial(probeErr) {
+	var dial *dialError
+	if probeErr == nil || errors.Is(probeErr, ErrUnusable) || !db.backend.definite(probeErr) || errors.As(probeErr, &dial) {
 		return probeErr
 	}
 	advice := fmt.Sprintf("run the %s section of schema.sql there", db.backend.Flavor)
 	if !create {
-		return fmt.Errorf("the table %s cannot be read: %w; %s", t.name, probeErr, advice)
+		return fmt.Errorf("the table %s cannot be read: %w; %s", t.Name, probeErr, advice)
 	}
 	// Others may be creating it at this moment. PostgreSQL then answers with a
 	// duplicate in its catalogue, SQLite that the file is locked; once they
@@ -66,34 +63,22 @@ func (db *database) ensureTable(ctx context.Context, t table, create bool) error
 		if err = db.createTable(ctx, t); err == nil {
 			return db.probeTable(ctx, t)
 		}
-		if probeErr = db.probeTable(ctx, t); probeErr == nil || errors.As(probeErr, &missing) {
+		if probeErr = db.probeTable(ctx, t); probeErr == nil || errors.Is(probeErr, ErrUnusable) {
 			return probeErr
 		}
 		if dberr.Of(err).Denied() || !groupcommit.Pause(ctx, try) {
 			break
 		}
 	}
-	return fmt.Errorf("the table %s is not there and cannot be created: %w; %s", t.name, err, advice)
-}
-
-func isDial(err error) bool {
-	var dial *dialError
-	return errors.As(err, &dial)
+	return fmt.Errorf("the table %s is not there and cannot be created: %w; %s", t.Name, err, advice)
 }
 
 // createTable runs the schema's statements for one table, and nothing for a table
 // that exists: PostgreSQL requires its owner even for an index that is there.
-func (db *database) createTable(ctx context.Context, t table) error {
-	text, err := Schema(db.backend.Flavor.String())
-	if err != nil {
-		return err
-	}
+func (db *database) createTable(ctx context.Context, t *tables.Table) error {
 	return db.inTx(ctx, func(ctx context.Context, q runner) error {
-		for _, statement := range splitStatements(text) {
-			if !strings.Contains(statement, " "+t.name+" (") {
-				continue
-			}
-			if _, err := q.exec(ctx, statement); err != nil {
+		for _, statement := range t.Statements() {
+			if _, err := q.ExecContext(ctx, statement); err != nil {
 				return err
 			}
 		}
@@ -101,42 +86,30 @@ func (db *database) createTable(ctx context.Context, t table) error {
 	})
 }
 
-// splitStatements cuts a schema at the semicolons that end a line; there are
-// no others in it.
-func splitStatements(text string) []string {
-	var all []string
-	for statement := range strings.SplitSeq(text, ";\n") {
-		if statement = strings.TrimSpace(statement); statement != "" {
-			all = append(all, statement)
-		}
-	}
-	return all
+// lacking is the error of an existing table that cannot be used.
+func lacking(t *tables.Table, what, remedy string) error {
+	return fmt.Errorf("%w: the table %s is there but lacks %s: %s", ErrUnusable, t.Name, what, remedy)
 }
 
-// missingError names the columns that an existing table lacks.
-type missingError struct{ table }
-
-func (e *missingError) Error() string {
-	return "the table " + e.name + " is there but lacks " + strings.Join(e.columns, ", ") +
-		": add what schema.sql says of them, or move the old table away so that a new one can be created"
-}
-
-// Is makes errors.Is(err, ErrUnusable) true.
-func (e *missingError) Is(target error) bool { return target == ErrUnusable }
-
-func (db *database) probeTable(ctx context.Context, t table) error {
-	there, err := dbserver.Columns(ctx, db, t.name)
+// probeTable looks for the columns and the key: without it a row that is sent twice
+// stands there twice.
+func (db *database) probeTable(ctx context.Context, t *tables.Table) error {
+	there, err := tables.Columns(ctx, db, t.Name)
 	if err != nil {
 		return err
 	}
 	var missing []string
-	for _, name := range t.columns {
-		if !slices.Contains(there, name) {
-			missing = append(missing, name)
-		}
+	for _, c := range t.Lacks(there) {
+		missing = append(missing, c.Name)
 	}
 	if missing != nil {
-		return &missingError{table{t.name, missing}}
+		return lacking(t, strings.Join(missing, ", "), "add what schema.sql says of them, or move the old table away so that a new one can be created")
+	}
+	switch indexes, err := (tables.Place{Flavor: sqltext.Flavor(db.backend.Flavor)}).ReadIndexes(ctx, db, t.Name); {
+	case err != nil:
+		return err
+	case !t.HasKey(indexes):
+		return lacking(t, "its primary key", "run "+t.AddKey(t.Name)+", once no row stands there twice")
 	}
 	return nil
 }
@@ -144,32 +117,22 @@ func (db *database) probeTable(ctx context.Context, t table) error {
 // readIdentity reads the log's identity, and gives it one if nobody has done so
 // yet.
 func (db *database) readIdentity(ctx context.Context) (string, error) {
-	identity, err := db.fact(ctx, logrow.Identity)
+	identity, err := db.fact(ctx, tables.Identity)
 	if errors.Is(err, sql.ErrNoRows) {
-		if err = db.addFact(ctx, logrow.Identity, uuid.NewString()); err == nil {
+		if err = db.addFact(ctx, tables.Identity, uuid.NewString()); err == nil {
 			// Somebody else's may have come first.
-			identity, err = db.fact(ctx, logrow.Identity)
+			identity, err = db.fact(ctx, tables.Identity)
 		}
 	}
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("the log's identity cannot be read from the table bed_log, or not be put there: %w", err)
 	case !storableToken(identity, maxToken):
-		return "", &identityError{identity}
+		return "", fmt.Errorf("%w: its identity in the table bed_log is %.100q: it must have 1 to %d printable ASCII characters; "+
+			"give it back the one it had, or delete the row for a new one", ErrUnusable, identity, maxToken)
 	}
 	return identity, nil
 }
-
-// identityError is an identity that cannot be one.
-type identityError struct{ identity string }
-
-func (e *identityError) Error() string {
-	return fmt.Sprintf("the log's identity in the table bed_log is %.100q: it must have 1 to %d printable ASCII characters; "+
-		"give it back the one it had, or delete the row for a new one", e.identity, maxToken)
-}
-
-// Is makes errors.Is(err, ErrUnusable) true.
-func (e *identityError) Is(target error) bool { return target == ErrUnusable }
 
 // fact reads a row of bed_log; sql.ErrNoRows if there is none.
 func (db *database) fact(ctx context.Context, name string) (value string, err error) {

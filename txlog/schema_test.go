@@ -1,12 +1,14 @@
 package txlog_test
 
 import (
+	"errors"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -29,7 +31,7 @@ func sections(t *testing.T) map[string]string {
 	return all
 }
 
-func TestWhatOpenRunsIsTheTextOfSchemaSQL(t *testing.T) {
+func TestOpenRunsTheTextOfSchemaSQL(t *testing.T) {
 	t.Parallel()
 	file := sections(t)
 	if len(file) != 6 {
@@ -53,4 +55,40 @@ func TestWhatOpenRunsIsTheTextOfSchemaSQL(t *testing.T) {
 	if _, err := txlog.Schema("oracle"); err == nil {
 		t.Error("there is a schema for a database that is not supported")
 	}
+}
+
+func TestOpenRefusesATableWithoutItsKey(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		st, err := txlog.Open(t.Context(), db.Driver, db.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+		pool := db.Open(t)
+		for _, statement := range (testdb.By[[]string]{
+			MySQL:    []string{"ALTER TABLE transaction_log DROP PRIMARY KEY"},
+			Postgres: []string{"ALTER TABLE transaction_log DROP CONSTRAINT transaction_log_pkey"},
+			SQLite:   []string{"ALTER TABLE transaction_log RENAME TO old", "CREATE TABLE transaction_log AS SELECT * FROM old"},
+		}).For(db.Driver) {
+			if _, err := pool.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err = txlog.Open(t.Context(), db.Driver, db.DSN)
+		if !errors.Is(err, txlog.ErrUnusable) {
+			t.Fatalf("opened: %v, want ErrUnusable", err)
+		}
+		_, statement, _ := strings.Cut(err.Error(), "run ")
+		statement, _, _ = strings.Cut(statement, ", once")
+		if _, err := pool.ExecContext(t.Context(), statement); err != nil {
+			t.Fatalf("what it says to run, %q: %v", statement, err)
+		}
+		if st, err = txlog.Open(t.Context(), db.Driver, db.DSN); err != nil {
+			t.Fatal(err)
+		}
+		_ = st.Close()
+	})
 }

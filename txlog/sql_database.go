@@ -13,9 +13,8 @@ import (
 
 // runner runs the log's statements: each on its own, or in a local transaction.
 type runner interface {
-	exec(ctx context.Context, text string, args ...any) (int64, error)
-	run(ctx context.Context, sh shape, args ...any) (int64, error)
-	query(ctx context.Context, sh shape, args ...any) (*sql.Rows, error)
+	stmt(ctx context.Context, sh shape) (*sql.Stmt, error)
+	ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error)
 }
 
 // database is the log's own, with its statements prepared. As a runner it runs
@@ -36,7 +35,7 @@ var _ runner = (*database)(nil)
 // openDatabase makes the log's connections; conns below 1 means the default.
 func openDatabase(backend Backend, connector driver.Connector, conns int) *database {
 	lite := backend.Flavor == FlavorSQLite
-	db := sql.OpenDB(&session{Connector: connector, setup: sessionSetup(backend.Flavor), keeps: lite})
+	db := sql.OpenDB(&session{Connector: connector, setup: sessionSetup(backend.Flavor)})
 	if conns < 1 {
 		conns = defaultMaxConns
 		if lite {
@@ -85,31 +84,36 @@ func (db *database) pingSome(ctx context.Context, took func(time.Duration)) {
 	}
 }
 
-func affected(result sql.Result, err error) (int64, error) {
+// run runs a statement and gives how many rows it concerned.
+func run(ctx context.Context, q runner, sh shape, args ...any) (int64, error) {
+	stmt, err := q.stmt(ctx, sh)
+	if err != nil {
+		return 0, err
+	}
+	result, err := stmt.ExecContext(ctx, args...)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected()
 }
 
-func (db *database) exec(ctx context.Context, text string, args ...any) (int64, error) {
-	return affected(db.ExecContext(ctx, text, args...))
-}
-
-func (db *database) run(ctx context.Context, sh shape, args ...any) (int64, error) {
-	stmt, err := db.stmt(ctx, sh)
+// each runs a query and calls f for each of its rows.
+func each(ctx context.Context, q runner, sh shape, args []any, f func(*sql.Rows) error) error {
+	stmt, err := q.stmt(ctx, sh)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return affected(stmt.ExecContext(ctx, args...))
-}
-
-func (db *database) query(ctx context.Context, sh shape, args ...any) (*sql.Rows, error) {
-	stmt, err := db.stmt(ctx, sh)
+	rows, err := stmt.QueryContext(ctx, args...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return stmt.QueryContext(ctx, args...)
+	defer rows.Close()
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
 
 // stmt gives the prepared statement of a shape.
@@ -153,68 +157,43 @@ func (db *database) Close() error {
 	return db.DB.Close()
 }
 
-// within runs statements in a local transaction. It never prepares one on
-// another connection: there may be none to spare.
+// within runs statements in a local transaction. It never prepares one on another
+// connection, of which there may be none to spare: those that were not prepared yet
+// are once it has ended.
 type within struct {
-	db *database
-	tx *sql.Tx
+	*sql.Tx
+	db    *database
+	fresh []shape
 }
 
-func (r within) exec(ctx context.Context, text string, args ...any) (int64, error) {
-	return affected(r.tx.ExecContext(ctx, text, args...))
-}
-
-func (r within) run(ctx context.Context, sh shape, args ...any) (int64, error) {
+func (r *within) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
 	if stmt := r.db.prepared(sh); stmt != nil {
-		return affected(r.tx.StmtContext(ctx, stmt).ExecContext(ctx, args...))
+		return r.StmtContext(ctx, stmt), nil
 	}
-	return r.exec(ctx, r.db.backend.Flavor.text(sh), args...)
-}
-
-func (r within) query(ctx context.Context, sh shape, args ...any) (*sql.Rows, error) {
-	if stmt := r.db.prepared(sh); stmt != nil {
-		return r.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...)
-	}
-	return r.tx.QueryContext(ctx, r.db.backend.Flavor.text(sh), args...)
-}
-
-// immediate runs statements on a connection of SQLite after BEGIN IMMEDIATE.
-type immediate struct {
-	*sql.Conn
-}
-
-func (r immediate) exec(ctx context.Context, text string, args ...any) (int64, error) {
-	return affected(r.ExecContext(ctx, text, args...))
-}
-
-func (r immediate) run(ctx context.Context, sh shape, args ...any) (int64, error) {
-	return r.exec(ctx, FlavorSQLite.text(sh), args...)
-}
-
-func (r immediate) query(ctx context.Context, sh shape, args ...any) (*sql.Rows, error) {
-	return r.QueryContext(ctx, FlavorSQLite.text(sh), args...)
+	r.fresh = append(r.fresh, sh)
+	return r.PrepareContext(ctx, r.db.backend.Flavor.text(sh))
 }
 
 // inTx runs f in one local transaction. After an error of COMMIT or ROLLBACK its
 // connection is not used again: the transaction may still be open (Galera's 1047),
 // what is written next would be part of it, and the next BEGIN would commit it.
 func (db *database) inTx(ctx context.Context, f func(context.Context, runner) error) error {
-	if db.backend.Flavor == FlavorSQLite {
-		return db.inImmediate(ctx, f)
-	}
 	conn, tx, err := db.begin(ctx)
 	if err != nil {
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}
-	clean := false
+	clean, q := false, &within{Tx: tx, db: db}
 	defer func() {
 		if !clean { // or f panicked
 			_ = tx.Rollback()
-			discard(conn)
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		}
 		_ = conn.Close()
+		for _, sh := range q.fresh {
+			_, _ = db.stmt(ctx, sh)
+		}
 	}()
-	if err := f(ctx, within{db, tx}); err != nil {
+	if err := f(ctx, q); err != nil {
 		// Without COMMIT nothing is written, whatever became of the connection.
 		clean = tx.Rollback() == nil
 		return fmt.Errorf("%w (%w)", err, errNotSent)
@@ -228,8 +207,15 @@ func (db *database) inTx(ctx context.Context, f func(context.Context, runner) er
 // connections that are dead; as database/sql does, it passes over them.
 func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err error) {
 	var opts *sql.TxOptions
-	if db.backend.Flavor == FlavorPostgres {
+	switch db.backend.Flavor {
+	case FlavorPostgres:
 		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	case FlavorSQLite:
+		// Only to BEGIN does ctx matter, which waits for the write lock: what
+		// database/sql rolls back itself may stay open unseen.
+		begin, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer context.AfterFunc(ctx, cancel)()
+		ctx = begin
 	}
 	for range db.Stats().MaxOpenConnections + 1 {
 		if conn, err = db.Conn(ctx); err != nil {
@@ -246,89 +232,53 @@ func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err 
 	return nil, nil, err
 }
 
-// discard keeps a connection from going back to the pool.
-func discard(conn *sql.Conn) { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }
-
-// inImmediate takes SQLite's write lock at once: a transaction that reads first
-// and writes later fails when another one wrote in between.
-func (db *database) inImmediate(ctx context.Context, f func(context.Context, runner) error) error {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("%w (%w)", err, errNotSent)
-	}
-	defer conn.Close()
-	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
-		return fmt.Errorf("%w (%w)", err, errNotSent)
-	}
-	committed := false
-	defer func() {
-		if !committed { // or f panicked
-			rollback(ctx, conn)
-		}
-	}()
-	if err := f(ctx, immediate{conn}); err != nil {
-		return fmt.Errorf("%w (%w)", err, errNotSent)
-	}
-	_, err = conn.ExecContext(ctx, "COMMIT")
-	committed = err == nil
-	return err
-}
-
-// rollback ends the transaction even if ctx is done. A connection on which that
-// fails does not go back to the pool: it may have no transaction left, or one.
-func rollback(ctx context.Context, conn *sql.Conn) {
-	if _, err := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); err != nil {
-		discard(conn)
-	}
-}
-
-// onUnit runs f on its own when it is one statement, else in a transaction.
-func (db *database) onUnit(ctx context.Context, u *Unit, f func(context.Context, runner) error) error {
-	if len(u.Statements) <= maxRows {
-		return f(ctx, db)
-	}
-	return db.inTx(ctx, f)
-}
-
 // runFenced runs a fenced statement over the rows of one unit and reports whether
 // the unit was owned. All its rows have the same owner, so one of them is enough
 // to tell.
-func runFenced(ctx context.Context, q runner, k kind, before []any, id, token string, rows int) (owned bool, err error) {
-	if rows <= 1 {
-		n, err := q.run(ctx, shape{kind: k, rows: 1}, append(before, id, token)...)
-		return n > 0, err
-	}
-	err = chunks(rowIDs(id, rows), func(ids []any) error {
-		args := append(slices.Clone(before), ids...)
-		n, err := q.run(ctx, shape{kind: k, rows: len(ids)}, append(args, token)...)
-		owned = owned || n > 0
+func runFenced(ctx context.Context, q runner, k kind, before []any, u *owned) (found bool, err error) {
+	err = chunks(rowIDs(u.id, u.rows), func(ids []any) error {
+		args := append(append(slices.Clone(before), ids...), u.token)
+		n, err := run(ctx, q, shape{kind: k, rows: len(ids)}, args...)
+		found = found || n > 0
 		return err
 	})
-	return owned, err
+	return found, err
 }
 
-// tokens reads who owns the units; those that are not there are left out.
-func (db *database) tokens(ctx context.Context, heads []string) (map[string]string, error) {
-	return tokensOf(ctx, db, heads)
+// fenced is runFenced on its own if that is one statement, else in a local transaction.
+func (db *database) fenced(ctx context.Context, k kind, before []any, u *owned) (found bool, err error) {
+	if u.rows <= maxRows {
+		return runFenced(ctx, db, k, before, u)
+	}
+	err = db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+		found, err = runFenced(ctx, q, k, before, u)
+		return err
+	})
+	return found, err
 }
 
+// texts runs a query that gives a text for each row.
+func texts(ctx context.Context, q runner, sh shape, args ...any) (all []string, err error) {
+	err = each(ctx, q, sh, args, func(rows *sql.Rows) error {
+		var text string
+		err := rows.Scan(&text)
+		all = append(all, text)
+		return err
+	})
+	return all, err
+}
+
+// tokensOf reads who owns the units; those that are not there are left out.
 func tokensOf(ctx context.Context, q runner, heads []string) (map[string]string, error) {
 	tokens := make(map[string]string, len(heads))
 	err := chunks(heads, func(ids []any) error {
-		rows, err := q.query(ctx, shape{kind: selectTokens, rows: len(ids)}, ids...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
+		return each(ctx, q, shape{kind: selectTokens, rows: len(ids)}, ids, func(rows *sql.Rows) error {
 			var id string
 			var token sql.NullString
-			if err := rows.Scan(&id, &token); err != nil {
-				return err
-			}
+			err := rows.Scan(&id, &token)
 			tokens[id] = token.String
-		}
-		return rows.Err()
+			return err
+		})
 	})
 	return tokens, err
 }

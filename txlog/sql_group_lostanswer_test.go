@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestASharedWriteWhoseAnswerWasLostIsMadeGoodForAll(t *testing.T) {
+func TestSharedUnansweredWriteIsRecoveredForAll(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		direct := db.Open(t)
@@ -49,7 +49,7 @@ func TestASharedWriteWhoseAnswerWasLostIsMadeGoodForAll(t *testing.T) {
 	})
 }
 
-func TestASharedWriteOfSQLiteWhoseCommitWasNotAnsweredIsMadeGoodForAll(t *testing.T) {
+func TestSharedSQLiteWriteIsRecoveredForAll(t *testing.T) {
 	t.Parallel()
 	s, lose, direct := openLossy(t, "lossy-joined", errors.New("connection reset by peer"))
 	units := someUnits(6)
@@ -73,7 +73,7 @@ func TestASharedWriteOfSQLiteWhoseCommitWasNotAnsweredIsMadeGoodForAll(t *testin
 	}
 }
 
-func TestARefusedRecordInARepeatedWriteKeepsNobodyInDoubt(t *testing.T) {
+func TestRefusedRecordInARepeatLeavesNoDoubt(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(50*time.Millisecond))
@@ -98,7 +98,7 @@ func TestARefusedRecordInARepeatedWriteKeepsNobodyInDoubt(t *testing.T) {
 	})
 }
 
-func TestAMemberWhoseLeaseMayHaveEndedIsNotWrittenAgainWithTheOthers(t *testing.T) {
+func TestExpiredMemberIsNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 	s, lose, direct := openLossy(t, "lossy-member", errors.New("connection reset by peer"))
 	units := []*txlog.Unit{unit("UPDATE a"), unit("UPDATE b"), unit("UPDATE c")}
@@ -124,7 +124,7 @@ func TestAMemberWhoseLeaseMayHaveEndedIsNotWrittenAgainWithTheOthers(t *testing.
 	}
 }
 
-func TestAUnitSaysThatAnUnansweredAttemptToAddItMayStillBringItBack(t *testing.T) {
+func TestUnitRecordsThatALateAddMayReturn(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		for _, callers := range []int{1, 2} {
@@ -144,7 +144,7 @@ func TestAUnitSaysThatAnUnansweredAttemptToAddItMayStillBringItBack(t *testing.T
 			mustAll(t, <-errs)
 			for _, u := range units {
 				if !u.AddRepeated {
-					t.Error("an attempt that was not answered is not told of")
+					t.Error("an attempt that was not answered is not reported")
 				}
 			}
 			if err := s.Remove(t.Context(), units...); err != nil {

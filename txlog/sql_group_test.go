@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestWhatQueuesDuringAWriteLeavesAsOneStatement(t *testing.T) {
+func TestQueuedWritesLeaveAsOneStatement(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		s := open(t, db.Via(p.Addr()), oneWrite)
@@ -44,7 +44,7 @@ func TestWhatQueuesDuringAWriteLeavesAsOneStatement(t *testing.T) {
 	})
 }
 
-func TestARecordThatTheDatabaseRefusesFailsAloneAndItsGroupWhole(t *testing.T) {
+func TestRefusedRecordFailsAloneButItsGroupWhole(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db, oneWrite)
@@ -76,7 +76,7 @@ func TestARecordThatTheDatabaseRefusesFailsAloneAndItsGroupWhole(t *testing.T) {
 	})
 }
 
-func TestACallerWhoGivesUpInTheQueueHasWrittenNothingAndHoldsNobodyUp(t *testing.T) {
+func TestQueuedCallerCanGiveUpWithoutWriting(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db, oneWrite)
@@ -101,7 +101,7 @@ func TestACallerWhoGivesUpInTheQueueHasWrittenNothingAndHoldsNobodyUp(t *testing
 	})
 }
 
-func TestEachCallerLearnsOfItsOwnLostLeaseInASharedRemoval(t *testing.T) {
+func TestCallersLearnTheirLossInSharedRemovals(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, untold := range []bool{false, true} {
@@ -139,7 +139,7 @@ func TestEachCallerLearnsOfItsOwnLostLeaseInASharedRemoval(t *testing.T) {
 	})
 }
 
-func TestACallerWhoGivesUpOnASentWriteDoesNotBreakItForTheOthers(t *testing.T) {
+func TestCallerGivingUpBreaksNoSharedWrite(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		for _, grace := range []time.Duration{-1, time.Minute} {
@@ -189,7 +189,7 @@ func TestACallerWhoGivesUpOnASentWriteDoesNotBreakItForTheOthers(t *testing.T) {
 	})
 }
 
-func TestAWriteWithoutAnAnswerHoldsNobodyUpForLong(t *testing.T) {
+func TestUnansweredWriteDelaysNobodyForLong(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	p := testproxy.New(t, db.Addr())
@@ -211,7 +211,7 @@ func TestAWriteWithoutAnAnswerHoldsNobodyUpForLong(t *testing.T) {
 	}
 }
 
-func TestCallersWaitForRoomInAFullQueueUntilTheirContextEnds(t *testing.T) {
+func TestCallersWaitForRoomUntilTheirContextEnds(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db, oneWrite)
@@ -255,7 +255,7 @@ func TestCallersWaitForRoomInAFullQueueUntilTheirContextEnds(t *testing.T) {
 	})
 }
 
-func TestCloseWritesWhatIsQueuedAndRefusesTheRest(t *testing.T) {
+func TestCloseWritesTheQueueAndRefusesTheRest(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db, oneWrite)
@@ -291,8 +291,8 @@ func TestCloseWritesWhatIsQueuedAndRefusesTheRest(t *testing.T) {
 	})
 }
 
-// What callers are told of their writes is true, whoever gives up when.
-func TestWhatCallersAreToldIsSoWhenManyGiveUp(t *testing.T) {
+// What callers learn of their writes is true, whoever gives up when.
+func TestAnswersHoldWhenManyGiveUp(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
@@ -337,7 +337,7 @@ func TestWhatCallersAreToldIsSoWhenManyGiveUp(t *testing.T) {
 					t.Errorf("unit %s was added, removed: %v, gone: %v", u.ID, removed[u], gone[u.ID])
 				}
 			case !errors.Is(err, txlog.ErrInDoubt) && !gone[u.ID]:
-				t.Errorf("unit %s is there although its caller was told: %v", u.ID, err)
+				t.Errorf("unit %s is there although its caller got: %v", u.ID, err)
 			}
 		}
 		t.Logf("%d of %d units were added", added, len(told))

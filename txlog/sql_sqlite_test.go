@@ -12,7 +12,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestAddsAndRemovalsOfSQLiteLeaveInOneTransaction(t *testing.T) {
+func TestSQLiteAddsAndRemovalsShareATransaction(t *testing.T) {
 	t.Parallel()
 	// The number of answers to be lost goes down with each write.
 	s, writes, _ := openLossy(t, "counted-shared", errors.New("none is lost"))
@@ -53,7 +53,7 @@ func TestAddsAndRemovalsOfSQLiteLeaveInOneTransaction(t *testing.T) {
 }
 
 // What a row holds does not depend on the way by which it came.
-func TestAUnitIsStoredAlikeAloneAndTogetherWithOthers(t *testing.T) {
+func TestUnitIsStoredAlikeAloneOrTogether(t *testing.T) {
 	t.Parallel()
 	s := open(t, testdb.SQLite(t))
 	kinds := []func(u *txlog.Unit){
@@ -144,7 +144,7 @@ func (s keptStmt) Close() error {
 	return s.sqliteStmt.Close()
 }
 
-func TestAConnectionToSQLiteKeepsItsStatementsUntilItIsClosed(t *testing.T) {
+func TestSQLiteConnectionKeepsItsStatements(t *testing.T) {
 	t.Parallel()
 	var prepared, left atomic.Int32
 	txlog.RegisterBackend("kept", txlog.Backend{Flavor: txlog.FlavorSQLite, Connector: func(dsn string) (driver.Connector, error) {

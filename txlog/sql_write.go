@@ -1,19 +1,20 @@
 package txlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
 const (
-	// maxShared is how many rows a transaction of SQLite writes and removes for
-	// several callers.
-	maxShared = 2 * maxRows
 	// queueRows and queueBytes bound what waits to be written.
 	queueRows  = 16 * maxRows
 	queueBytes = 32 << 20
@@ -21,7 +22,207 @@ const (
 	closeFor = groupcommit.RepeatFor
 	// pings are made at each measurement of the round trip.
 	pings = 5
+	// attemptsFor bounds what keeping failed attempts can cost an owner that gives a
+	// unit up.
+	attemptsFor = time.Second
 )
+
+// Add implements [Storage]. Concurrent callers share writes: what comes while a
+// write is under way leaves as one INSERT when that is answered, see
+// [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond that
+// Add waits for room. A caller whose context ends before its units left has
+// written nothing. Units without a Lease.Token get the storage's own, units
+// without a TransactionID their own id.
+func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	r, err := s.writer.addition(lease, s.token, units)
+	if err != nil || len(units) == 0 {
+		return err
+	}
+	// The lease in the table is that of the first attempt that arrived: a
+	// repetition does not prolong it. After its end somebody else may have
+	// delivered and removed the unit, and a repetition would bring it back.
+	switch inDoubt, err := s.queue.Do(ctx, r); {
+	case inDoubt:
+		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
+	case err != nil:
+		return s.failed("adding unit "+units[0].ID, err)
+	}
+	for _, u := range units {
+		u.Lease.Deadline = r.End
+		u.AddRepeated = r.Body.repeated
+	}
+	return nil
+}
+
+// Remove implements [Storage]. Concurrent callers share writes as in
+// [SQLStorage.Add]. After an error all units are still there, or ErrInDoubt.
+func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	// The lease only says until when a unit is certainly its owner's; the fence
+	// decides.
+	r := &request{Kind: removing, For: groupcommit.RepeatFor}
+	all, lost := ownedOf(r.Body.one[:0], units)
+	for i, u := range all {
+		if r.Rows += u.rows; i == 0 || u.deadline.Before(r.Until) {
+			r.Until = u.deadline
+		}
+	}
+	r.Body.removals, r.Alone = all, r.Rows > maxRows
+	if len(all) > 0 {
+		switch inDoubt, err := s.queue.Do(ctx, r); {
+		case inDoubt:
+			return s.unknown("removing unit "+all[0].id, ErrInDoubt, err)
+		case err != nil:
+			return s.failed("removing unit "+all[0].id, err)
+		}
+	}
+	for i := range all {
+		if !all[i].done {
+			lost = append(lost, all[i].unit)
+		}
+	}
+	if len(lost) > 0 {
+		return leaseLost("removing", lost...)
+	}
+	return nil
+}
+
+// Release implements [Storage].
+func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	all, lost := ownedOf(nil, []*Unit{u})
+	if lost != nil {
+		return leaseLost("releasing", u)
+	}
+	var last any // NULL: as it is
+	if v.Err != "" {
+		last = errorText(v.Err)
+	}
+	verdict := []any{bit(v.CountTry), bit(v.InDoubt), last, bit(v.Park), millis(v.After)}
+	what := "releasing unit " + u.ID
+	found := false
+	// The lease only says until when the unit is certainly the owner's; the fence
+	// decides.
+	end := time.Now().Add(groupcommit.RepeatFor)
+	if end.Before(u.Lease.Deadline) {
+		end = u.Lease.Deadline
+	}
+	inDoubt, err := s.retry.Do(ctx, end, func(ctx context.Context, again bool) (err error) {
+		// As with a removal: before its lease ended only this owner could have given
+		// it up.
+		found, err = s.db.fenced(ctx, releaseOwned, verdict, &all[0])
+		found = found || again && !u.Lease.Over()
+		return err
+	})
+	switch {
+	case inDoubt:
+		return s.unknown(what, ErrOutcomeUnknown, err)
+	case err != nil:
+		return s.failed(what, err)
+	case !found:
+		return leaseLost("releasing", u)
+	}
+	if len(v.Attempts) > 0 { // nothing depends on whether they are kept
+		ctx, cancel := context.WithTimeout(ctx, attemptsFor)
+		defer cancel()
+		_ = s.journal.AddAttempts(ctx, u.ID, v.Attempts)
+	}
+	return nil
+}
+
+// Locate implements [Storage].
+func (s *SQLStorage) Locate(ctx context.Context, u *Unit, place, session string) error {
+	located := *u
+	located.Place, located.Session = place, session
+	if err := located.validate(minLease, ""); err != nil {
+		return err
+	}
+	found := false
+	if err := s.do(ctx, "locating the receipt of unit "+u.ID, func(ctx context.Context) (err error) {
+		head := owned{id: u.ID, token: u.Lease.Token, rows: 1}
+		found, err = runFenced(ctx, s.db, locateOwned, []any{located.encodeSettings()}, &head)
+		if err == nil && !found && u.Lease.Token != "" {
+			// Or the driver counts only the rows that changed.
+			tokens, terr := tokensOf(ctx, s.db, []string{u.ID})
+			found, err = tokens[u.ID] == u.Lease.Token, terr
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if !found {
+		return leaseLost("locating", u)
+	}
+	u.Place, u.Session = place, session
+	return nil
+}
+
+func bit(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Renew implements [Storage]. A renewal without an answer is not repeated: an
+// error leaves the deadlines of those in question as they were.
+func (s *SQLStorage) Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error) {
+	copies, unowned := ownedOf(make([]owned, 0, len(units)), units)
+	all := make([]*owned, len(copies))
+	for i := range copies {
+		all[i] = &copies[i]
+	}
+	deadline := time.Now().Add(lease)
+	ms := lease.Milliseconds() + leaseSlack
+	err = s.do(ctx, "renewing leases", func(ctx context.Context) error {
+		lost = unowned
+		return byOwner(all, func(same []*owned, ids []string) error {
+			renewed := 0
+			if err := chunks(ids, func(portion []any) error {
+				args := append(append([]any{ms, ms}, portion...), same[0].token)
+				n, err := run(ctx, s.db, shape{kind: renewOwned, rows: len(portion)}, args...)
+				renewed += int(n)
+				return err
+			}); err != nil {
+				return err
+			}
+			var tokens map[string]string
+			if renewed != len(ids) { // not all were owned, or the driver counts only the rows that changed
+				if tokens, err = tokensOf(ctx, s.db, ids); err != nil {
+					return err
+				}
+			}
+			for _, u := range same {
+				if tokens == nil || tokens[u.id] == u.token {
+					u.unit.Lease.Deadline = deadline
+				} else {
+					lost = append(lost, u.unit)
+				}
+			}
+			return nil
+		})
+	})
+	return lost, err
+}
+
+// Claim implements [Storage].
+func (s *SQLStorage) Claim(ctx context.Context, r ClaimRequest) (units []*Unit, err error) {
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	err = s.do(ctx, "claiming the units of "+r.DataSource, func(ctx context.Context) (err error) {
+		units, err = s.claimer.claim(ctx, &r)
+		return err
+	})
+	return units, err
+}
 
 // The kinds of requests.
 const (
@@ -34,33 +235,35 @@ type request = groupcommit.Request[content]
 
 type content struct {
 	adds     []row
-	removals []removal
-	one      [1]removal // what removals are, as a rule
+	removals []owned
+	// one is what removals are, as a rule, and list the removals of a group.
+	one  [1]owned
+	list [1]*owned
 	// repeated: an attempt without an answer was repeated.
 	repeated bool
 }
 
-// row is a statement as its row of the table: a copy, so that a caller who no
-// longer waits may write to its unit.
-type row struct {
-	size                                  int
-	id, source, text, params, transaction string
-	no, count                             int
-	settings, notReplayable, receipt      string
-	fingerprint                           string
-	token                                 string
-	lease                                 int64
-}
-
-// rowOverhead is more than what a row takes besides its text.
-const rowOverhead = 1 << 10
-
-// removal is a unit as its owner wants it removed: a copy, as row is.
-type removal struct {
+// owned is a unit as its owner knows it: a copy, as row is.
+type owned struct {
+	unit      *Unit // not to be looked at while its caller may have left
 	id, token string
 	rows      int
 	deadline  time.Time
-	done      bool
+	// found: the attempt under way found it to be its owner's. done: an attempt that
+	// was committed did.
+	found, done bool
+}
+
+// ownedOf appends the units to all; lost are those that nobody can own.
+func ownedOf(all []owned, units []*Unit) (_ []owned, lost []*Unit) {
+	for _, u := range units {
+		if u == nil || u.Lease.Token == "" {
+			lost = append(lost, u)
+			continue
+		}
+		all = append(all, owned{unit: u, id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline})
+	}
+	return all, lost
 }
 
 // writer makes one write of what a group of callers adds and removes.
@@ -87,6 +290,7 @@ func (w *writer) learn(ctx context.Context) error {
 	case FlavorPostgres:
 		w.returning = true
 	case FlavorSQLite:
+		w.returning = true
 		// Only a wish: readers do not block writers. It is no failure if a file
 		// system cannot do it, or another process is just opening the file.
 		_, _ = w.db.ExecContext(ctx, "PRAGMA journal_mode = WAL")
@@ -101,88 +305,91 @@ var errLeaseOver = errors.New("the lease may be over under which it was to be wr
 // addition makes the request to add units under a lease. The log counts the lease
 // from the moment at which an attempt arrives, so that it lasts at least from when
 // that left.
-func (w *writer) addition(lease time.Duration, units []*Unit) (*request, error) {
+func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*request, error) {
 	r := &request{Kind: adding, For: lease}
 	for _, u := range units {
+		if err := u.validate(lease, token); err != nil {
+			return nil, err
+		}
 		r.Rows += len(u.Statements)
 	}
 	r.Body.adds = make([]row, 0, r.Rows)
-	ms := leaseMillis(lease)
 	for _, u := range units {
-		settings, notReplayable := u.encodeSettings(), errorText(u.NotReplayable)
+		settings := u.encodeSettings()
 		for i := range u.Statements {
-			add := row{
-				id: rowID(u.ID, i), source: u.DataSource, text: encodeSQL(u.Statements[i].SQL), params: u.Statements[i].encodeParams(),
+			text, params := u.Statements[i].encode()
+			r.Body.adds = append(r.Body.adds, row{
+				size: rowOverhead,
+				id:   rowID(u.ID, i), source: u.DataSource, text: text, params: params,
 				transaction: u.TransactionID, no: i, count: len(u.Statements),
-				settings: settings, notReplayable: notReplayable, receipt: u.Receipt, fingerprint: u.Fingerprint,
-				token: u.Lease.Token, lease: ms,
+				settings: settings, notReplayable: u.NotReplayable, receipt: u.Receipt, fingerprint: u.Fingerprint,
+				token: u.Lease.Token, lease: lease.Milliseconds() + leaseSlack,
+			})
+			add := &r.Body.adds[len(r.Body.adds)-1]
+			for i := range columns {
+				if text := columns[i].text; text != nil {
+					add.size += len(text(add))
+				}
 			}
-			add.size = len(add.text) + len(add.params) + len(settings) + len(notReplayable) + len(u.Receipt) + len(u.Fingerprint) + rowOverhead
 			if w.maxPacket > 0 && add.size > w.maxPacket {
 				return nil, fmt.Errorf("txlog: statement %d of unit %s is too big for the log: its text and parameters take %d bytes, max_allowed_packet there is %d",
 					i+1, u.ID, add.size, w.maxPacket)
 			}
 			r.Bytes += add.size
-			r.Body.adds = append(r.Body.adds, add)
 		}
 	}
 	r.Alone = r.Rows > maxRows || r.Bytes > w.insertBytes()
 	return r, nil
 }
 
-// removalOf makes the request to remove the first n of the units, as many as one
-// statement can, at least one; nil if nobody can own the first. The lease only
-// says until when a unit is certainly its owner's; the fence decides.
-func removalOf(units []*Unit) (r *request, n int) {
-	r = &request{Kind: removing, For: groupcommit.RepeatFor}
-	r.Body.removals = r.Body.one[:0]
-	for _, u := range units {
-		if u == nil || u.Lease.Token == "" {
-			break
-		}
-		rows := max(1, min(len(u.Statements), MaxStatements))
-		if n > 0 && r.Rows+rows > maxRows {
-			break
-		}
-		r.Body.removals = append(r.Body.removals, removal{id: u.ID, token: u.Lease.Token, rows: rows, deadline: u.Lease.Deadline})
-		if r.Rows += rows; n == 0 || u.Lease.Deadline.Before(r.Until) {
-			r.Until = u.Lease.Deadline
-		}
-		n++
-	}
-	if n == 0 {
-		return nil, 0
-	}
-	r.Alone = r.Rows > maxRows
-	return r, n
-}
-
-// write makes one write of the requests: of those of one kind one statement, as
-// a rule, and on SQLite a local transaction of several.
+// write makes one write of the requests: of those of one kind one statement, as a
+// rule. Those of both kinds, which only SQLite's queue mixes, leave in one transaction:
+// such a database has one writer anyway, and each COMMIT waits for the disk.
 func (w *writer) write(ctx context.Context, group []*request, again bool) (err error) {
-	if again {
-		for _, r := range group {
+	var rows []*row
+	removals := group[0].Body.list[:0]
+	if group[0].Kind == adding {
+		rows = make([]*row, 0, len(group))
+	}
+	for _, r := range group {
+		if again {
 			if r.Body.repeated = true; r.Kind == adding && (Lease{Deadline: r.End}).Over() {
 				return errLeaseOver
 			}
 		}
+		for i := range r.Body.adds {
+			rows = append(rows, &r.Body.adds[i])
+		}
+		for i := range r.Body.removals {
+			r.Body.removals[i].found = false
+			removals = append(removals, &r.Body.removals[i])
+		}
 	}
-	first := group[0]
-	several := len(group) > 1 || len(first.Body.removals) > 1
 	switch {
-	case several && w.db.backend.Flavor == FlavorSQLite:
-		return w.writeShared(ctx, group, again)
-	case first.Kind == adding:
-		return w.insert(ctx, group)
-	case several:
-		err = w.deleteSeveral(ctx, group)
+	case len(rows) > 1 && group[0].Alone:
+		err = w.insertPortions(ctx, rows)
+	case len(removals) == 0:
+		err = w.db.insert(ctx, w.db, rows)
+	case len(rows) == 0:
+		err = w.remove(ctx, removals)
 	default:
-		err = w.deleteOne(ctx, &first.Body.removals[0])
+		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error {
+			if err := w.db.insert(ctx, q, rows); err != nil {
+				return err
+			}
+			return w.removeReturning(ctx, q, removals)
+		})
 	}
-	if err == nil && again {
-		err = w.markGone(ctx, group)
+	if err != nil || len(removals) == 0 {
+		return err
 	}
-	return err
+	for _, u := range removals {
+		u.done = u.done || u.found
+	}
+	if again {
+		return w.markGone(ctx, removals)
+	}
+	return nil
 }
 
 // insertBytes is about how large one INSERT may become if it could be split.
@@ -194,113 +401,167 @@ func (w *writer) insertBytes() int {
 	return most
 }
 
-// insert writes the rows of the requests by one statement. A request whose rows
-// are too many or too large for that comes alone: it takes several, in a local
-// transaction.
-func (w *writer) insert(ctx context.Context, group []*request) error {
-	rows := make([]*row, 0, len(group))
-	for _, r := range group {
-		for i := range r.Body.adds {
-			rows = append(rows, &r.Body.adds[i])
-		}
-	}
-	if len(rows) == 1 || !group[0].Alone {
-		return w.insertRows(ctx, w.db, rows)
-	}
+// insertPortions writes rows that are too many or too large for one statement.
+func (w *writer) insertPortions(ctx context.Context, rows []*row) error {
 	return w.db.inTx(ctx, func(ctx context.Context, q runner) error {
-		for rest := rows; len(rest) > 0; {
-			n := w.portion(rest)
-			if err := w.insertRows(ctx, q, rest[:n]); err != nil {
+		for len(rows) > 0 {
+			size, n := 0, 0
+			for n < min(len(rows), maxRows) && (n == 0 || size+rows[n].size <= w.insertBytes()) {
+				size += rows[n].size
+				n++
+			}
+			if err := w.db.insert(ctx, q, rows[:n]); err != nil {
 				return err
 			}
-			rest = rest[n:]
+			rows = rows[n:]
 		}
 		return nil
 	})
 }
 
-// portion is how many of the rows go into the next INSERT.
-func (w *writer) portion(rows []*row) int {
-	size, limit := 0, w.insertBytes()
-	for i := range rows {
-		size += rows[i].size
-		if i == maxRows || i > 0 && size > limit {
-			return i
-		}
-	}
-	return len(rows)
-}
+// manyRows is the number of rows from which a local transaction is worth it. For
+// MariaDB it is more work to return what a DELETE deleted than to undo it in case
+// one row is not owned. On PostgreSQL a plan that was made while the log was small
+// reads all of it, even when it has grown or is full of what was deleted, and is kept
+// until the next VACUUM or ANALYZE: there the transaction turns such plans off.
+const manyRows = 64
 
-func (w *writer) insertRows(ctx context.Context, q runner, rows []*row) error {
+// remove deletes units and notes which of them were owned.
+func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
+	first, rows := units[0], 0
+	several := false
+	for _, u := range units {
+		rows += u.rows
+		several = several || u.token != first.token
+	}
+	mysql, postgres := w.db.backend.Flavor == FlavorMySQL, w.db.backend.Flavor == FlavorPostgres
 	switch {
-	case len(rows) == 1:
-		_, err := q.run(ctx, shape{kind: insertRows, rows: 1}, rows[0].args(nil)...)
+	case len(units) == 1 && rows == 1:
+		n, err := run(ctx, w.db, shape{kind: deleteOwned, rows: 1}, first.id, first.token)
+		first.found = n > 0
 		return err
-	case w.db.backend.Flavor == FlavorPostgres:
-		return insertArrays(ctx, q, rows)
+	case len(units) == 1:
+		first.found, err = w.db.fenced(ctx, deleteOwned, nil, first)
+		return err
+	case !w.returning || mysql && rows >= manyRows:
+		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error { return removeAll(ctx, q, units) })
+		if errors.Is(err, errNotAll) {
+			return w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+				for i := 0; i < len(units) && err == nil; i++ {
+					units[i].found, err = runFenced(ctx, q, deleteOwned, nil, units[i])
+				}
+				return err
+			})
+		}
+		return err
+	case several || rows > maxRows || postgres && rows >= manyRows:
+		return w.db.inTx(ctx, func(ctx context.Context, q runner) error {
+			if postgres {
+				if _, err := q.ExecContext(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
+					return err
+				}
+			}
+			return w.removeReturning(ctx, q, units)
+		})
 	default:
-		return insertList(ctx, q, rows)
+		return w.removeReturning(ctx, w.db, units)
 	}
 }
 
-// insertList writes rows by one statement, padded with copies of the smallest.
-func insertList(ctx context.Context, q runner, rows []*row) error {
-	size, least := insertSize(len(rows)), rows[0]
-	args := make([]any, 0, size*rowArgs)
-	for _, r := range rows {
-		args = r.args(args)
-		if r.size < least.size {
-			least = r
-		}
-	}
-	for range size - len(rows) {
-		args = least.args(args)
-	}
-	_, err := q.run(ctx, shape{kind: insertRows, rows: size}, args...)
-	return err
-}
+// errNotAll says that some of the units were not owned, and nothing was removed.
+var errNotAll = errors.New("not all of the units are owned")
 
-// rowArgs is how many parameters a row has.
-const rowArgs = 14
-
-// args appends the parameters of the row. To pass a value to database/sql
-// allocates, so what is the same as in the row before is passed again.
-func (r *row) args(args []any) []any {
-	last := args[max(0, len(args)-rowArgs):]
-	same := func(column int, value string) any {
-		if len(last) > 0 && last[column] == any(value) {
-			return last[column]
-		}
-		return value
-	}
-	var id any = r.id
-	transaction, receipt := id, id
-	if r.transaction != r.id {
-		transaction = r.transaction
-	}
-	if r.receipt != r.id {
-		receipt = r.receipt
-	}
-	var lease any
-	if len(last) > 0 && last[11] == any(r.lease) {
-		lease = last[11]
-	} else {
-		lease = r.lease
-	}
-	return append(args, id, same(1, r.source), same(2, r.text), r.params, transaction, int64(r.no), int64(r.count),
-		same(7, r.settings), r.notReplayable, receipt, r.fingerprint, lease, same(12, r.token), lease)
-}
-
-func (w *writer) deleteOne(ctx context.Context, h *removal) (err error) {
-	found := false
-	if h.rows <= maxRows {
-		found, err = runFenced(ctx, w.db, deleteOwned, nil, h.id, h.token, h.rows)
-	} else {
-		err = w.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
-			found, err = runFenced(ctx, q, deleteOwned, nil, h.id, h.token, h.rows)
+// removeAll deletes all the units, or none of them if one is not owned: MySQL does not
+// say which one that is.
+func removeAll(ctx context.Context, q runner, units []*owned) error {
+	return byOwner(units, func(units []*owned, ids []string) error {
+		left := len(ids)
+		err := chunks(ids, func(portion []any) error {
+			n, err := run(ctx, q, shape{kind: deleteOwned, rows: len(portion)}, append(portion, units[0].token)...)
+			left -= int(n)
 			return err
 		})
+		if err == nil && left != 0 {
+			return errNotAll
+		}
+		for _, u := range units {
+			u.found = true
+		}
+		return err
+	})
+}
+
+// removeReturning deletes the units by one statement for each owner that returns which
+// rows there were, or several if there are many. On PostgreSQL it is the same for all
+// sizes: plans for lists, one for each size, are more often made, and kept, as scans of
+// the whole table.
+func (w *writer) removeReturning(ctx context.Context, q runner, units []*owned) error {
+	return byOwner(units, func(units []*owned, ids []string) error {
+		there := make(map[string]bool, len(units))
+		remove := func(sh shape, args []any) error {
+			found, err := texts(ctx, q, sh, append(args, units[0].token)...)
+			for _, id := range found {
+				there[headID(id)] = true
+			}
+			return err
+		}
+		var err error
+		switch {
+		case w.db.backend.Flavor != FlavorPostgres:
+			err = chunks(ids, func(portion []any) error {
+				return remove(shape{kind: deleteReturned, rows: len(portion)}, portion)
+			})
+		case len(ids) < manyRows:
+			err = remove(shape{kind: deleteReturned, form: byArray}, []any{ownsql.Array(ids)})
+		default:
+			err = remove(shape{kind: deleteReturned, form: byArrayAndIndex}, []any{ownsql.Array(ids)})
+		}
+		for _, u := range units {
+			u.found = there[u.id]
+			delete(there, u.id) // of two callers that remove the same unit, one has removed it
+		}
+		return err
+	})
+}
+
+// markGone marks as removed what is gone after an attempt without an answer, as
+// long as its lease lasts: nobody but that attempt can have removed it.
+func (w *writer) markGone(ctx context.Context, units []*owned) error {
+	var ids []string
+	for _, u := range units {
+		if !u.done {
+			ids = append(ids, u.id)
+		}
 	}
-	h.done = h.done || err == nil && found
-	return err
+	tokens, err := tokensOf(ctx, w.db, ids)
+	if err != nil {
+		return err
+	}
+	for _, u := range units {
+		if _, there := tokens[u.id]; !there && !(Lease{Deadline: u.deadline}).Over() {
+			u.done = true
+		}
+	}
+	return nil
+}
+
+// byOwner calls f for the units of each owner, and the ids of their rows. As a rule
+// all have the same one. They are sorted, so that two of these statements take their
+// locks in the same order, and a unit's first row, which decides, comes first.
+func byOwner(units []*owned, f func(same []*owned, ids []string) error) error {
+	slices.SortFunc(units, func(a, b *owned) int {
+		return cmp.Or(strings.Compare(a.token, b.token), strings.Compare(a.id, b.id))
+	})
+	for n := 0; len(units) > 0; units, n = units[n:], 0 {
+		ids := make([]string, 0, len(units))
+		for ; n < len(units) && units[n].token == units[0].token; n++ {
+			for row := range units[n].rows {
+				ids = append(ids, rowID(units[n].id, row))
+			}
+		}
+		if err := f(units[:n], ids); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -38,10 +38,9 @@ var _ Storage = (*SQLStorage)(nil)
 
 // Open opens the log in a database: driverName is "mysql" (or "mariadb"),
 // "postgres" (or "postgresql", "pgx") or "sqlite" (or "sqlite3"), dsn as that
-// database's driver takes it. It
-// connects at once. ErrUnusable matches the error of a log that waiting does not mend.
-// The package of the database (bedsql/mysql, bedsql/postgres, bedsql/sqlite)
-// must be imported, or at least its driver.
+// database's driver takes it. The package of the database (bedsql/mysql,
+// bedsql/postgres, bedsql/sqlite) must be imported. It connects at once. ErrUnusable
+// matches the error of a log that waiting does not cure.
 //
 // The tables are created when they are absent, see [Schema]; an account that may
 // not create them can use those that are there. An existing table that lacks columns
@@ -85,23 +84,30 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	if err := s.writer.learn(ctx); err != nil {
 		return err
 	}
-	for _, t := range tables {
-		if err := s.db.ensureTable(ctx, t, s.options.create); err != nil {
+	off := map[string]error{}
+	for _, t := range s.db.backend.Flavor.tables() {
+		err := s.db.ensureTable(ctx, &t, s.options.create)
+		switch {
+		case !journal.Keeps(t.Name) && err != nil:
 			return err
+		case errors.Is(err, ErrUnusable) || journal.Lasting(err):
+			// The log does not depend on it. Whether one can be used that could not be
+			// asked for at the moment, its own statements will tell.
+			off[t.Name] = err
 		}
 	}
-	if err := s.retry.Attempt(ctx, func(ctx context.Context, _ bool) (err error) {
+	s.journal = journal.New(s.db.DB, s.db.backend.Flavor.dialect(), off, !s.options.noActivity)
+	if err := s.retry.Attempt(ctx, func(ctx context.Context) (err error) {
 		s.identity, err = s.db.readIdentity(ctx)
 		return err
 	}); err != nil {
 		return err
 	}
 	// What each write needs is prepared once now, so that the first one waits no
-	// longer than the others. An account that may not is told so by its writes.
+	// longer than the others. An account that may not learns so from its writes.
 	for _, k := range []kind{insertRows, deleteOwned} {
 		_, _ = s.db.stmt(ctx, shape{kind: k, rows: 1})
 	}
-	s.openJournal(ctx)
 	s.warn(ctx)
 	return nil
 }
@@ -131,8 +137,7 @@ func (s *SQLStorage) Driver() string {
 }
 
 // Location says where the log is, without user and password:
-// "127.0.0.1:3306/bed", or the absolute path of an SQLite file. It is empty
-// when the database's package is not imported.
+// "127.0.0.1:3306/bed", or the absolute path of an SQLite file.
 func (s *SQLStorage) Location() string {
 	if s == nil {
 		return ""
@@ -180,90 +185,20 @@ func (s *SQLStorage) Close() error {
 	return s.db.Close()
 }
 
-// Add implements [Storage]. Concurrent callers share writes: what comes while a
-// write is under way leaves as one INSERT when that is answered, see
-// [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond that
-// Add waits for room. A caller whose context ends before its units left has
-// written nothing. Units without a Lease.Token get the storage's own, units
-// without a TransactionID their own id.
-func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
-	if err := s.usable(); err != nil {
-		return err
-	}
-	if err := validateLease(lease); err != nil {
-		return err
-	}
-	for _, u := range units {
-		if err := validate(u, s.token); err != nil {
-			return err
-		}
-	}
-	if len(units) == 0 {
-		return nil
-	}
-	r, err := s.writer.addition(lease, units)
-	if err != nil {
-		return err
-	}
-	// The lease in the table is that of the first attempt that arrived: a
-	// repetition does not prolong it. After its end somebody else may have
-	// delivered and removed the unit, and a repetition would bring it back.
-	switch inDoubt, err := s.queue.Do(ctx, r); {
-	case inDoubt:
-		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
-	case err != nil:
-		return s.failed("adding unit "+units[0].ID, err)
-	}
-	for _, u := range units {
-		u.Lease.Deadline = r.End
-		u.AddRepeated = r.Body.repeated
-	}
-	return nil
-}
-
-// Remove implements [Storage]. Concurrent callers share writes as in
-// [SQLStorage.Add]. After an error, the units after it may not have been tried.
-func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
-	if err := s.usable(); err != nil {
-		return err
-	}
-	var lost []*Unit
-	gone := 0
-	for len(units) > 0 {
-		r, n := removalOf(units)
-		if r == nil {
-			lost = append(lost, units[0])
-			units = units[1:]
-			continue
-		}
-		switch inDoubt, err := s.queue.Do(ctx, r); {
-		case inDoubt:
-			return s.unknown("removing unit "+units[0].ID, ErrInDoubt, err)
-		case err != nil && gone > 0:
-			return fmt.Errorf("%w: %d units are gone, and then: %w", ErrInDoubt, gone, s.failed("removing unit "+units[0].ID, err))
-		case err != nil:
-			return s.failed("removing unit "+units[0].ID, err)
-		}
-		for i, u := range units[:n] {
-			if r.Body.removals[i].done {
-				gone++
-			} else {
-				lost = append(lost, u)
-			}
-		}
-		units = units[n:]
-	}
-	if len(lost) > 0 {
-		return leaseLost("removing", lost)
-	}
-	return nil
-}
-
 func (s *SQLStorage) usable() error {
 	if s == nil || s.db == nil || s.closed.Load() {
 		return ErrClosed
 	}
 	return nil
+}
+
+// do runs f, again if others were in its way, and says in its error what was being
+// done.
+func (s *SQLStorage) do(ctx context.Context, what string, f func(ctx context.Context) error) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	return s.failed(what, s.retry.Attempt(ctx, f))
 }
 
 // failed says in an error what was being done, and where.
@@ -289,50 +224,75 @@ func (s *SQLStorage) newQueue() *groupcommit.Queue[content] {
 		MaxRows: maxRows, MaxBytes: s.writer.insertBytes(), QueueRows: queueRows, QueueBytes: queueBytes,
 		MinInFlight: s.options.minWrites, MaxInFlight: s.options.maxWrites, Conns: s.db.Stats().MaxOpenConnections, Ping: s.db.pingSome,
 	}
-	if o.MinInFlight < 1 {
-		o.MinInFlight = defaultMinWrites
-	}
-	if o.MaxInFlight < 1 {
-		o.MaxInFlight = defaultMaxWrites
-	}
 	if s.db.backend.Flavor == FlavorSQLite {
-		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, maxShared
+		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, 2*maxRows
 	}
 	return groupcommit.New(o, s.writer.write)
 }
 
-// openJournal finds its tables, or creates them. Those that cannot be used are left
-// out: the log does not depend on them. Whether a table can be used that could not
-// be asked for at the moment, its own statements will tell.
-func (s *SQLStorage) openJournal(ctx context.Context) {
-	d := s.db.backend.Flavor.dialect()
-	off := map[string]error{}
-	if s.db.probeJournal(ctx) != nil {
-		for name, columns := range journal.Tables() {
-			var missing *missingError
-			if err := s.db.ensureTable(ctx, table{name, columns}, s.options.create); errors.As(err, &missing) || journal.Lasting(err) {
-				off[name] = err
-			}
+type options struct {
+	create   bool
+	maxConns int
+	grace    time.Duration
+
+	minWrites, maxWrites int
+
+	noActivity bool
+
+	logger logrus.FieldLogger
+}
+
+// The defaults of the options.
+const (
+	defaultMaxConns = 32
+	defaultGrace    = 3 * time.Second
+
+	defaultMinWrites = 1
+	defaultMaxWrites = 8
+)
+
+// Option changes how [Open] opens a log.
+type Option func(*options)
+
+// WithoutCreate makes [Open] fail when a table is not there, instead of
+// creating it.
+func WithoutCreate() Option { return func(o *options) { o.create = false } }
+
+// WithMaxConns sets how many connections to the log's database may be open at
+// a time. Defaults to 32; to 1 for SQLite, where writers queue better within
+// the process than at the file. Values below 1 mean the default.
+func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
+
+// WithLogger sets the logger for warnings, once when the log is opened, of what
+// weakens the promise: settings of the log's server (a Galera cluster's), or a product
+// that is not tested. Defaults to logrus's standard logger.
+func WithLogger(l logrus.FieldLogger) Option { return func(o *options) { o.logger = l } }
+
+// WithGrace sets for how long after the end of the caller's context a write to the
+// log whose outcome is not known is still repeated. Defaults to 3 s. Values below 0
+// mean not at all.
+func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
+
+// WithWritesInFlight bounds how many joined writes are under way at a time, each
+// of what several callers add or of what they remove. Between least and most the
+// log goes by the round trip to the database: as many as keep it busy. What comes
+// while they are under way leaves together as soon as one of them is answered.
+// Defaults to 1 and 8; always 1 for SQLite, where additions and removals
+// leave in one transaction. Values below 1 mean the defaults, and more
+// connections than [WithMaxConns] are not used.
+func WithWritesInFlight(least, most int) Option {
+	return func(o *options) {
+		if o.minWrites, o.maxWrites = least, most; least < 1 {
+			o.minWrites = defaultMinWrites
+		}
+		if most < 1 {
+			o.maxWrites = defaultMaxWrites
 		}
 	}
-	s.journal = journal.New(s.db.DB, d, off, !s.options.noActivity)
 }
 
-// attemptsFor bounds what keeping failed attempts can cost an owner that gives a
-// unit up.
-const attemptsFor = time.Second
-
-// keepAttempts keeps the failed attempts at a unit. Nothing depends on whether
-// that succeeds.
-func (s *SQLStorage) keepAttempts(ctx context.Context, id string, attempts []Attempt) {
-	if len(attempts) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
-	defer cancel()
-	failed := make([]journal.Attempt, len(attempts))
-	for i, a := range attempts {
-		failed[i] = journal.Attempt(a)
-	}
-	_ = s.journal.AddAttempts(ctx, id, failed)
-}
+// WithoutActivity keeps no account of what happened to the writes of each minute.
+// Otherwise it is added up in memory and written to the table bed_activity every few
+// seconds, where it is kept for seven days. Jobs also learn there that applications
+// write to a data source, and yield to those that tell.
+func WithoutActivity() Option { return func(o *options) { o.noActivity = true } }

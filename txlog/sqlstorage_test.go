@@ -65,7 +65,7 @@ func TestTheContractIsKeptThroughTheDatabasesPackages(t *testing.T) {
 	})
 }
 
-func TestTheTableHoldsWhatAPersonExpectsInItsColumns(t *testing.T) {
+func TestColumnsHoldWhatAPersonExpects(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
@@ -97,7 +97,7 @@ func TestTheTableHoldsWhatAPersonExpectsInItsColumns(t *testing.T) {
 	})
 }
 
-func TestOpeningTogetherOnAnEmptyDatabaseWorksForAll(t *testing.T) {
+func TestOpeningAnEmptyDatabaseTogetherWorks(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var group sync.WaitGroup
@@ -129,7 +129,7 @@ func TestOpeningTogetherOnAnEmptyDatabaseWorksForAll(t *testing.T) {
 	})
 }
 
-func TestATableThatLacksColumnsIsRefusedAndAllOfThemNamed(t *testing.T) {
+func TestTableLackingColumnsIsRefusedNamingAll(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		pool := db.Open(t)
@@ -156,7 +156,7 @@ func TestATableThatLacksColumnsIsRefusedAndAllOfThemNamed(t *testing.T) {
 	})
 }
 
-func TestWithoutCreateATableThatIsAbsentIsAnErrorAndOneThatIsThereIsUsed(t *testing.T) {
+func TestWithoutCreateTheTableMustExist(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		_, err := txlog.Open(t.Context(), db.Driver, db.DSN, txlog.WithoutCreate())
@@ -171,7 +171,7 @@ func TestWithoutCreateATableThatIsAbsentIsAnErrorAndOneThatIsThereIsUsed(t *test
 	})
 }
 
-func TestAnAccountThatMayNotCreateUsesTheTableThatIsThere(t *testing.T) {
+func TestAccountWithoutCreateUsesTheExistingTable(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	open(t, db)
@@ -207,7 +207,7 @@ func TestAnAccountThatMayNotCreateUsesTheTableThatIsThere(t *testing.T) {
 	}
 }
 
-func TestARowWithNULLsIsHandedOutMarkedAndTheOthersWhole(t *testing.T) {
+func TestRowWithNULLsIsMarkedUnreadable(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		pool := db.Open(t)
@@ -258,7 +258,7 @@ func TestARowWithNULLsIsHandedOutMarkedAndTheOthersWhole(t *testing.T) {
 	})
 }
 
-func TestAStatementTooBigForThePacketIsRefusedAtOnce(t *testing.T) {
+func TestStatementExceedingThePacketIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	s := open(t, db)
@@ -323,7 +323,7 @@ func TestWhatCannotBeOpenedSaysWhy(t *testing.T) {
 	}
 }
 
-func TestAStorageThatIsNilOrZeroIsClosed(t *testing.T) {
+func TestNilOrZeroStorageIsClosed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for _, s := range []*txlog.SQLStorage{nil, {}} {
@@ -353,7 +353,7 @@ func TestAStorageThatIsNilOrZeroIsClosed(t *testing.T) {
 	}
 }
 
-func TestAnOwnerThatIsNilOrHasNoTokenOwnsNothing(t *testing.T) {
+func TestOwnerWithoutTokenOwnsNothing(t *testing.T) {
 	t.Parallel()
 	for _, s := range []txlog.Storage{txlog.NewMemory(), open(t, testdb.SQLite(t))} {
 		u := unit("UPDATE a")
@@ -378,7 +378,7 @@ func TestAnOwnerThatIsNilOrHasNoTokenOwnsNothing(t *testing.T) {
 
 // A clock that was put back leaves units that were created, and are due, in its
 // future.
-func TestARetriedUnitIsDueAlsoAfterTheClockWentBack(t *testing.T) {
+func TestRetriedUnitIsDueDespiteClockStep(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)

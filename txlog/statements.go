@@ -1,6 +1,7 @@
 package txlog
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,7 +15,6 @@ type kind uint8
 const (
 	insertRows kind = iota
 	insertColumns
-	insertAt
 	deleteOwned
 	deleteReturned
 	renewOwned
@@ -25,9 +25,7 @@ const (
 	takeRows
 	selectRows
 	selectTokens
-	selectUnit
 	selectUnits
-	lockUnit
 	lockUnits
 	listUnits
 	nextDataSource
@@ -51,7 +49,7 @@ type shape struct {
 	// form is how a fenced statement names them.
 	form form
 	// where are the conditions of listUnits.
-	where condition
+	where string
 }
 
 // form is how a fenced statement names its rows.
@@ -60,23 +58,11 @@ type form uint8
 const (
 	// byList: a list of ids, and one token.
 	byList form = iota
-	// byPairs names each id with its token, for units of several owners.
-	byPairs
 	// byArray: one array of ids, and one token.
 	byArray
 	// byArrayAndIndex is byArray for a statement that is planned without scans
 	// of the table.
 	byArrayAndIndex
-)
-
-// condition is a set of what listUnits asks for.
-type condition uint8
-
-const (
-	listAfter condition = 1 << iota
-	listParked
-	listDataSource
-	listOlder
 )
 
 // maxRows is how many rows one statement names; more take several, in one
@@ -92,11 +78,6 @@ const atOnce = 0
 // possible one.
 const longAgo = -1 << 62
 
-// unitColumns are read for every unit, from its first row.
-const unitColumns = `id, data_source, {sql}, parameters, creation_time, async_delivery_try_times, transaction_id,
-  statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, last_error, parked,
-  lease_token, {now}`
-
 // byID is for statements of MySQL that name rows by their ids. Without it a table
 // with not many more rows is read, and locked, as a whole: claims then skip rows
 // that nobody owns, and the statement itself waits for rows that others are
@@ -108,11 +89,9 @@ func (f Flavor) text(sh shape) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = f.insert(` VALUES ` + ownsql.List(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, {now}, 0, ?, ?, ?, ?, ?, ?, ?, 1, {now} + ?, NULL, 0, ?, {now} + ?)`, `, `))
+		s = f.insert(` VALUES ` + ownsql.List(sh.rows, newRow, `, `))
 	case insertColumns:
-		s = f.insert(insertArraysText)
-	case insertAt:
-		s = f.insert(` VALUES ` + ownsql.List(sh.rows, `(?, '`+transactionType+`', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, 1, ?, NULL, 0, ?, ?)`, `, `))
+		s = f.insert(newRows)
 	case deleteOwned:
 		switch rows := sh.rows; {
 		case f == FlavorMySQL && rows >= manyRows:
@@ -127,7 +106,7 @@ func (f Flavor) text(sh shape) string {
 		// A DELETE that returns rows takes none.
 		s = `{by key}DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
 	case renewOwned:
-		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
+		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
 	case locateOwned:
 		s = `UPDATE transaction_log SET settings = ? WHERE ` + sh.fence()
 	case releaseOwned:
@@ -135,50 +114,41 @@ func (f Flavor) text(sh shape) string {
   last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
   WHERE ` + sh.fence()
 	case selectDue, selectDueUnlocked:
-		lock := f.Pick(` FOR UPDATE SKIP LOCKED`, ` FOR UPDATE SKIP LOCKED`, ``)
+		lock := f.Pick(sqltext.Texts{MySQL: ` FOR UPDATE SKIP LOCKED`, Postgres: ` FOR UPDATE SKIP LOCKED`, SQLite: ``})
 		if sh.kind == selectDueUnlocked {
 			lock = ``
 		}
 		// Without the hint MySQL may prefer to read, and lock, the whole table.
-		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
-  WHERE parked = 0 AND data_source = ? AND next_try_time >= ? AND next_try_time <= ` + f.Pick(`LEAST`, `LEAST`, `MIN`) + `({now}, ?) AND statement_no = 0
+		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (transaction_log_due)`, Postgres: ``, SQLite: ``}) + `
+  WHERE parked = 0 AND data_source = ? AND next_try_time >= ? AND next_try_time <= ` + f.Pick(sqltext.Texts{MySQL: `LEAST`, Postgres: `LEAST`, SQLite: `MIN`}) + `({now}, ?) AND statement_no = 0
   AND (creation_time <= {now} - ? OR creation_time > {now} OR next_try_time = ` + strconv.Itoa(atOnce) + `)
   ORDER BY next_try_time, id LIMIT ?` + lock
 	case takeRows:
 		// The condition decides where the lock is not effective: see claim.
-		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows) +
+		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows) +
 			` AND next_try_time <= ?`
 	case selectRows:
 		s = `SELECT id, {sql}, parameters FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectTokens:
 		s = `SELECT id, lease_token FROM transaction_log WHERE ` + idIn(sh.rows)
-	case selectUnit:
-		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?`
 	case selectUnits:
 		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE ` + idIn(sh.rows) + ` ORDER BY id`
 	case lockUnits:
-		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(byID, ``, ``) + ` WHERE ` + idIn(sh.rows) +
-			` ORDER BY id` + f.Pick(` FOR UPDATE`, ` FOR UPDATE`, ``)
-	case lockUnit:
-		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE id = ?` + f.Pick(` FOR UPDATE`, ` FOR UPDATE`, ``)
+		s = `SELECT ` + unitColumns + ` FROM transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` WHERE ` + idIn(sh.rows) +
+			` ORDER BY id` + f.Pick(sqltext.Texts{MySQL: ` FOR UPDATE`, Postgres: ` FOR UPDATE`, SQLite: ``})
 	case listUnits:
-		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE statement_no = 0` +
-			when(sh.where&listAfter != 0, ` AND id > ?`) +
-			when(sh.where&listParked != 0, ` AND parked = 1`) +
-			when(sh.where&listDataSource != 0, ` AND data_source = ?`) +
-			when(sh.where&listOlder != 0, ` AND creation_time <= {now} - ?`) +
-			` ORDER BY id LIMIT ?`
+		s = `SELECT ` + unitColumns + ` FROM transaction_log WHERE statement_no = 0` + sh.where + ` ORDER BY id LIMIT ?`
 	case nextDataSource:
 		// Each call jumps to the next name in the index.
 		s = `SELECT data_source FROM transaction_log WHERE parked = 0 AND data_source > ? AND data_source < ? ORDER BY data_source LIMIT 1`
 	case sameDataSource:
-		s = `SELECT data_source FROM transaction_log` + f.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) + `
+		s = `SELECT data_source FROM transaction_log` + f.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (transaction_log_due)`, Postgres: ``, SQLite: ``}) + `
   WHERE parked = 0 AND data_source = ? AND next_try_time >= ? AND next_try_time <= ? ORDER BY next_try_time LIMIT 1`
 	case retryRows:
 		s = `UPDATE transaction_log SET parked = 0, async_delivery_try_times = 0, next_try_time = ` + strconv.Itoa(atOnce) + `,
   lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
 	case parkRows:
-		s = `UPDATE transaction_log` + f.Pick(byID, ``, ``) + ` SET parked = 1, next_try_time = {now}, lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
+		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET parked = 1, next_try_time = {now}, lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
 	case discardRows:
 		s = `{by key}DELETE FROM transaction_log WHERE ` + idIn(sh.rows)
 	case countUnits:
@@ -197,18 +167,16 @@ func (f Flavor) text(sh shape) string {
 	case insertFact:
 		// Of several who insert at the same moment one wins.
 		s = `INSERT INTO bed_log (name, value) VALUES (?, ?)` +
-			f.Pick(` ON DUPLICATE KEY UPDATE name = bed_log.name`, ` ON CONFLICT (name) DO NOTHING`, ` ON CONFLICT (name) DO NOTHING`)
+			f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE name = bed_log.name`, Postgres: ` ON CONFLICT (name) DO NOTHING`, SQLite: ` ON CONFLICT (name) DO NOTHING`})
 	}
 	return f.finish(s)
 }
 
 // insert gives the INSERT of rows, which are a list or a SELECT.
 func (f Flavor) insert(rows string) string {
-	return `INSERT INTO transaction_log (id, transaction_type, data_source, {sql}, parameters, creation_time,
-  async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable,
-  receipt, fingerprint, in_doubt, next_try_time, last_error, parked, lease_token, lease_until)` + rows +
+	return insertInto + rows +
 		// Repeating an INSERT whose answer was lost changes nothing.
-		f.Pick(` ON DUPLICATE KEY UPDATE id = transaction_log.id`, ` ON CONFLICT (id) DO NOTHING`, ` ON CONFLICT (id) DO NOTHING`)
+		f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE id = transaction_log.id`, Postgres: ` ON CONFLICT (id) DO NOTHING`, SQLite: ` ON CONFLICT (id) DO NOTHING`})
 }
 
 // Clock gives the SQL expression for the database's own clock in milliseconds
@@ -216,34 +184,44 @@ func (f Flavor) insert(rows string) string {
 // is ambiguous for an hour a year; PostgreSQL's stands in a subquery so that it
 // is read once and an index can be compared with it.
 func (f Flavor) Clock() string {
-	return f.Pick(
-		`(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
-		`(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
-		`CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
+	return f.Pick(sqltext.Texts{
+		MySQL:    `(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
+		Postgres: `(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
+		SQLite:   `CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`})
 }
 
 // finish puts the flavor's own words in.
 func (f Flavor) finish(s string) string {
-	s = strings.ReplaceAll(s, "{sql}", f.Pick("`sql`", `"sql"`, `"sql"`))
+	s = strings.ReplaceAll(s, "{sql}", f.Pick(sqltext.Texts{MySQL: "`sql`", Postgres: `"sql"`, SQLite: `"sql"`}))
 	return f.dialect().Text(s)
 }
 
 // Pick gives the text for the flavor; SQLite's, the plainest, for standard SQL. It
 // panics for a flavor that it does not know.
-func (f Flavor) Pick(mysql, postgres, sqlite string) string {
-	return sqltext.Flavor(f).Pick(mysql, postgres, sqlite)
-}
+func (f Flavor) Pick(from sqltext.Texts) string { return sqltext.Flavor(f).Pick(from) }
 
 // dialect is how bed's own statements are written for the flavor.
 func (f Flavor) dialect() ownsql.Dialect {
 	return ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}
 }
 
-func when(condition bool, s string) string {
-	if condition {
-		return s
+// list gives the statement for a filter, with its parameters.
+func (f Filter) list() (sh shape, args []any) {
+	sh.kind = listUnits
+	add := func(condition string, values ...any) { sh.where, args = sh.where+condition, append(args, values...) }
+	if f.After != "" {
+		add(` AND id > ?`, headID(f.After))
 	}
-	return ""
+	if f.Parked {
+		add(` AND parked = 1`)
+	}
+	if f.DataSource != "" {
+		add(` AND data_source = ?`, f.DataSource)
+	}
+	if f.OlderThan > 0 {
+		add(` AND creation_time <= {now} - ?`, millis(f.OlderThan))
+	}
+	return sh, append(args, f.limit())
 }
 
 // Rows are always named by primary key: InnoDB then locks these records and no
@@ -259,8 +237,6 @@ func idIn(n int) string {
 // that it owns them.
 func (sh shape) fence() string {
 	switch sh.form {
-	case byPairs:
-		return ownsql.List(sh.rows, `(id = ? AND lease_token = ?)`, " OR ")
 	case byArray:
 		return `id = ANY(?::text[]) AND lease_token = ?`
 	case byArrayAndIndex:
@@ -289,18 +265,26 @@ func insertSize(n int) int {
 	return (n + step - 1) / step * step
 }
 
+// filled are the ids as parameters, filled up to the size of a shape.
+func filled(ids []string) []any {
+	size := roundUp(len(ids))
+	args := make([]any, size, size+4)
+	for i := range args {
+		if i < len(ids) {
+			args[i] = ids[i]
+		} else {
+			args[i] = args[i-1]
+		}
+	}
+	return args
+}
+
 // chunks calls f for ids in portions of at most maxRows, each filled up.
 func chunks(ids []string, f func(filled []any) error) error {
-	for len(ids) > 0 {
-		n := min(len(ids), maxRows)
-		filled := make([]any, roundUp(n), roundUp(n)+4)
-		for i := range filled {
-			filled[i] = ids[min(i, n-1)]
-		}
-		if err := f(filled); err != nil {
+	for portion := range slices.Chunk(ids, maxRows) {
+		if err := f(filled(portion)); err != nil {
 			return err
 		}
-		ids = ids[n:]
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/bedsql/bed/internal/journal"
 )
 
 var (
@@ -25,8 +27,10 @@ var (
 	// cannot be used as it is: a table lacks columns, or its identity is not one.
 	// Waiting does not help.
 	ErrUnusable = errors.New("txlog: the log cannot be used as it is")
-	// ErrNotFound is returned for an id that the log does not hold.
-	ErrNotFound = errors.New("txlog: no such entry")
+	// ErrNotFound is returned for an id that the log does not hold (any more): its
+	// entry is removed when its write is delivered, or was discarded. A request sent again
+	// under its idempotency key learns which.
+	ErrNotFound = errors.New("txlog: no such entry (delivered and removed, discarded, or never in this log)")
 	// ErrLeased is returned by Retry and Discard for a unit that is being
 	// delivered at this moment.
 	ErrLeased = errors.New("txlog: the entry is being delivered at this moment")
@@ -55,7 +59,7 @@ func (e *LeaseLostError) Error() string {
 func (e *LeaseLostError) Unwrap() error { return ErrLeaseLost }
 
 // leaseLost names the units in an ErrLeaseLost.
-func leaseLost(what string, lost []*Unit) error {
+func leaseLost(what string, lost ...*Unit) error {
 	err := &LeaseLostError{what: what, IDs: make([]string, len(lost))}
 	for i, u := range lost {
 		if u != nil {
@@ -87,10 +91,10 @@ type Storage interface {
 	// Renew prolongs the leases to lease from now and moves their deadlines.
 	// It returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
-	// Locate sets the unit's Place, here and in the store: the place of its
-	// receipt was found out after Add. ErrLeaseLost if it was not owned; after
+	// Locate sets the unit's Place and Session, here and in the store: where its
+	// receipt is, or what its session is, was found out after Add. ErrLeaseLost if it was not owned; after
 	// any error the store may have it or not.
-	Locate(ctx context.Context, u *Unit, place string) error
+	Locate(ctx context.Context, u *Unit, place, session string) error
 	// Release gives the unit up with a verdict. ErrLeaseLost if it was not owned.
 	Release(ctx context.Context, u *Unit, v Verdict) error
 
@@ -116,7 +120,7 @@ type Storage interface {
 	// Retry makes a unit due now, whatever its age, with its tries reset and not
 	// parked any more. ErrNotFound, ErrLeased.
 	Retry(ctx context.Context, id string) error
-	// Discard erases a unit for good. ErrNotFound, ErrLeased.
+	// Discard erases a unit. ErrNotFound, ErrLeased.
 	Discard(ctx context.Context, id string) error
 	// Stats counts the units of each data source, in lexical order.
 	Stats(ctx context.Context) ([]Stats, error)
@@ -167,16 +171,7 @@ type Verdict struct {
 }
 
 // Attempt is an attempt to deliver a unit that failed.
-type Attempt struct {
-	// At is when it ended, on this process's clock.
-	At time.Time
-	// Origin is who made it: "caller", "sync retry" or "async job".
-	Origin string
-	// Class is what the error means, in the words of delivery.Class.
-	Class string
-	// Err is the error's text, which may quote values.
-	Err string
-}
+type Attempt = journal.Attempt
 
 // Filter selects units for List. The zero value selects all.
 type Filter struct {

@@ -2,8 +2,12 @@ package txlog
 
 import (
 	"database/sql/driver"
+	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -20,7 +24,7 @@ const MaxStatements = 4096
 // Statement is one DML as it was given to the driver.
 type Statement struct {
 	// SQL is the text, byte for byte. One that a text column cannot take (a
-	// NUL, invalid UTF-8) stands there as "-- base64 …".
+	// NUL, invalid UTF-8) is stored as "-- base64 …".
 	SQL string
 	// Params holds the parameters as [EncodeParams] wrote them; empty means none.
 	Params string
@@ -66,6 +70,11 @@ type Unit struct {
 	// and names (time zone, search path): a canonical text without host, account
 	// or password. The unit is delivered in a session with these.
 	Settings string
+	// Session is what the session of its writer resolved to (delivery.Facts.Session);
+	// empty if that was not known.
+	Session string
+	// Account is who wrote it, if Session is empty; empty if that is not known either.
+	Account string
 	// Place is where the table bed_receipt is that holds the unit's receipt, as
 	// the target itself names it; empty if that was not known.
 	Place string
@@ -75,8 +84,8 @@ type Unit struct {
 	// Statements are in the order in which they ran; at least one, at most
 	// [MaxStatements].
 	Statements []Statement
-	// NotReplayable says why the unit must not be run again; empty means that
-	// it may. Such a unit is never delivered by the job, it is parked.
+	// NotReplayable says why the unit must not be run again, in at most 8 KiB; empty
+	// means that it may. Such a unit is never delivered by the job, it is parked.
 	NotReplayable string
 	// Receipt is the id of the receipt that each attempt leaves in the target,
 	// at most 80 printable ASCII characters; empty means that none does: the
@@ -94,9 +103,6 @@ type Unit struct {
 	// delivered again.
 	AddRepeated bool
 
-	// SettingsOlder is whether the unit was written by a version that knew fewer
-	// parameters: its Settings do not say what a session needs.
-	SettingsOlder bool
 	// InDoubt is whether an earlier attempt may have been applied: it ended
 	// without an answer, or its owner vanished during it.
 	InDoubt bool
@@ -140,9 +146,6 @@ func (u *Unit) clone() *Unit {
 	c.Statements = append([]Statement(nil), u.Statements...)
 	return &c
 }
-
-// rowIDs gives the ids of the unit's rows in their order.
-func (u *Unit) rowIDs() []string { return rowIDs(u.ID, min(len(u.Statements), MaxStatements)) }
 
 // The text of a UUID is 36 characters; its last three are the low 12 bits,
 // which count the statements of a unit.
@@ -208,18 +211,123 @@ func hasRow(id string, n int) bool {
 // isHeadID reports whether id has the form of [NewID]'s: lower case, the low
 // 12 bits zero.
 func isHeadID(id string) bool {
-	if len(id) != idLen || id[idPrefix:] != headTail {
-		return false
+	return len(id) == idLen && id[idPrefix:] == headTail && strings.ToLower(id) == id && uuid.Validate(id) == nil
+}
+
+// The greatest lengths: of settings, places, fingerprints (whose column counts
+// characters, which are never more) and errors in bytes, of the rest in characters.
+const (
+	maxDataSource  = 255
+	maxToken       = 40
+	maxSettings    = 16 << 10
+	maxReceipt     = 80
+	maxPlace       = 1 << 10
+	maxTrace       = 256
+	maxFingerprint = 64
+	maxErrorText   = 8 << 10
+	// maxReceiptSchema is the longest name of a schema that every database takes.
+	maxReceiptSchema = 63
+)
+
+// minLease is the shortest lease; the log's clock counts milliseconds.
+const minLease = time.Millisecond
+
+// leaseSlack is added to a lease on the store's clock. That clock shows whole
+// milliseconds, rounded at the beginning and at the end; the lease must not end
+// there before it ends for its owner.
+const leaseSlack = 3
+
+// validate refuses a unit that could not be stored, or not be found again. Where
+// they are empty it fills in the storage's token and the transaction's id. Errors
+// name the unit by its id.
+func (u *Unit) validate(lease time.Duration, token string) error {
+	switch {
+	case u == nil:
+		return errors.New("txlog: a unit is nil")
+	case lease < minLease:
+		return fmt.Errorf("txlog: a lease of %v is too short: it must be at least %v", lease, minLease)
+	case !isHeadID(u.ID):
+		return fmt.Errorf("txlog: %q is not a unit ID: make it by NewID", u.ID)
+	case len(u.Statements) == 0 || len(u.Statements) > MaxStatements:
+		return fmt.Errorf("txlog: unit %s has %d statements: it must have 1 to %d", u.ID, len(u.Statements), MaxStatements)
+	case u.DataSource == "" || strings.TrimSpace(u.DataSource) != u.DataSource: // some collations ignore blanks at the end
+		return fmt.Errorf("txlog: the data source %q of unit %s is empty, or begins or ends with a blank", u.DataSource, u.ID)
+	case u.Fingerprint != "" && u.Receipt == "":
+		return fmt.Errorf("txlog: unit %s has a fingerprint but no receipt to keep it in", u.ID)
 	}
-	for i := range idLen {
-		c := id[i]
-		if i == 8 || i == 13 || i == 18 || i == 23 {
-			if c != '-' {
-				return false
-			}
-		} else if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+	if u.Lease.Token == "" {
+		u.Lease.Token = token
+	}
+	if u.TransactionID == "" {
+		u.TransactionID = u.ID
+	}
+	for _, t := range [...]struct {
+		what, text string
+		most       int
+	}{{"lease token", u.Lease.Token, maxToken}, {"transaction id", u.TransactionID, maxToken}, {"traceparent", u.TraceParent, maxTrace}, {"receipt", u.Receipt, maxReceipt}} {
+		if t.text != "" && !storableToken(t.text, t.most) {
+			return fmt.Errorf("txlog: the %s of unit %s must have at most %d printable ASCII characters", t.what, u.ID, t.most)
+		}
+	}
+	for _, t := range [...]struct {
+		what, text string
+		most       int
+	}{{"data source", u.DataSource, maxDataSource}, {"settings", u.Settings, maxSettings}, {"session", u.Session, maxSettings}, {"account", u.Account, maxSettings},
+		{"place of the receipt", u.Place, maxPlace}, {"fingerprint", u.Fingerprint, maxFingerprint}, {"reason against running it again", u.NotReplayable, maxErrorText}} {
+		if !storableText(t.text) || len(t.text) > t.most && (t.most != maxDataSource || utf8.RuneCountInString(t.text) > t.most) {
+			return fmt.Errorf("txlog: the %s of unit %s must be valid UTF-8 without NUL, at most %d long", t.what, u.ID, t.most)
+		}
+	}
+	for i := range u.Statements {
+		if !storableText(u.Statements[i].Params) {
+			return fmt.Errorf("txlog: the parameters of statement %d of unit %s are not what EncodeParams wrote", i+1, u.ID)
+		}
+	}
+	return nil
+}
+
+func (r *ClaimRequest) validate() error {
+	if r.Limit < 1 || r.DataSource == "" || r.Lease < minLease {
+		return fmt.Errorf("txlog: a claim of at most %d units of the data source %q for %v: it must be at least 1, of a data source with a name, for at least %v",
+			r.Limit, r.DataSource, r.Lease, minLease)
+	}
+	return nil
+}
+
+func validateReceiptSchema(dataSource, schema string) error {
+	if schema != "" && !storableToken(schema, maxReceiptSchema) {
+		return fmt.Errorf("txlog: the schema of the receipts of %s must have at most %d printable ASCII characters", dataSource, maxReceiptSchema)
+	}
+	return nil
+}
+
+// storableToken reports whether s is 1 to most printable ASCII characters.
+func storableToken(s string, most int) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f {
 			return false
 		}
 	}
-	return true
+	return s != "" && len(s) <= most
+}
+
+// storableText reports whether every database keeps s as it is.
+func storableText(s string) bool {
+	return strings.IndexByte(s, 0) < 0 && utf8.ValidString(s)
+}
+
+// limit is how many units are listed.
+func (f Filter) limit() int {
+	if f.Limit <= 0 {
+		return 1000
+	}
+	return f.Limit
+}
+
+// millis rounds a duration up to the log's unit of time.
+func millis(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d-1)/time.Millisecond) + 1
 }

@@ -17,7 +17,7 @@ var operatorClaims = []claim{
 	{"an unknown id is said to be unknown", unknownID},
 	{"an id that differs from a unit's is not taken for it", mistypedID},
 	{"units are listed by age, with filters, page by page", listed},
-	{"it is told which of many units are not there", missing},
+	{"it is known which of many units are not there", missing},
 	{"the log has an identity that stays", identified},
 	{"the schema of a data source's receipts is what was set first", receiptSchemas},
 	{"units are counted by data source and state", counted},
@@ -182,7 +182,7 @@ func missing(t *testing.T, s txlog.Storage) {
 	}
 	add(t, s, long, there...)
 	must(t, s.Release(t.Context(), there[0], txlog.Verdict{Park: true}))
-	// What is no id of a unit is missing too.
+	// What is not a unit ID is missing too.
 	odd := []string{"", "17", "\x00\xff", strings.ToUpper(there[0].ID), strings.Repeat("x", 100_000)}
 	second := there[1].ID[:len(there[1].ID)-1] + "1"
 	got, err := s.Missing(t.Context(), append(append(asked, odd...), second))

@@ -7,6 +7,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	_ "github.com/bedsql/bed/bedsql/mysql"
+	_ "github.com/bedsql/bed/bedsql/postgres"
+	_ "github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 	"github.com/bedsql/bed/txlog/txlogtest"

@@ -35,7 +35,7 @@ var writerClaims = []claim{
 func addedIsThere(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a SET x = 1", "UPDATE b SET y = ?")
 	u.TransactionID = txlog.NewID()
-	u.NotReplayable, u.Place = "it read first", `"a \\ b".c`
+	u.NotReplayable, u.Place, u.Session = "it read first", `"a \\ b".c`, `search_path="a \\ b"`
 	u.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	u.Statements[0].Prepared, u.Statements[1].Prepared, u.Statements[1].Params = true, true, ""
 	before := time.Now()
@@ -50,7 +50,7 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 	if got.Lease.Token != "" {
 		t.Error("somebody who only looked was given the owner's token")
 	}
-	if got.ID != u.ID || got.TransactionID != u.TransactionID || got.DataSource != u.DataSource || got.Settings != u.Settings || got.Place != u.Place || got.TraceParent != u.TraceParent ||
+	if got.ID != u.ID || got.TransactionID != u.TransactionID || got.DataSource != u.DataSource || got.Settings != u.Settings || got.Session != u.Session || got.Place != u.Place || got.TraceParent != u.TraceParent ||
 		got.NotReplayable != u.NotReplayable || !reflect.DeepEqual(got.Statements, u.Statements) {
 		t.Errorf("got unit %+v, want %+v", got, u)
 	}
@@ -288,18 +288,22 @@ func renewed(t *testing.T, s txlog.Storage) {
 
 func located(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a", "UPDATE b")
-	u.Receipt = u.ID
+	u.Receipt, u.Account = u.ID, `a "b"`
 	add(t, s, long, u)
+	must(t, s.Locate(t.Context(), u, "c", ""))
+	if got := get(t, s, u.ID); got.Account != u.Account || got.Place != "c" {
+		t.Errorf("got %+v, want its account", got)
+	}
 	for _, place := range []string{`"a \\ b".c`, `"a \\ b".c`, "`日本`"} {
-		must(t, s.Locate(t.Context(), u, place))
-		if got := get(t, s, u.ID); got.Place != place || u.Place != place || got.Settings != u.Settings || got.TraceParent != u.TraceParent || !got.Leased || got.Unreadable != nil {
+		must(t, s.Locate(t.Context(), u, place, "a="+place))
+		if got := get(t, s, u.ID); got.Place != place || u.Place != place || got.Session != "a="+place || u.Session != got.Session || got.Settings != u.Settings || got.TraceParent != u.TraceParent || !got.Leased || got.Unreadable != nil {
 			t.Errorf("got %+v, want the place %q", got, place)
 		}
 	}
 	stale := *u
 	stale.Lease.Token = txlog.NewID()
-	wantError(t, "a stranger's word", s.Locate(t.Context(), &stale, "elsewhere"), txlog.ErrLeaseLost)
-	if err := s.Locate(t.Context(), u, strings.Repeat("x", 1<<12)); err == nil {
+	wantError(t, "a stranger's word", s.Locate(t.Context(), &stale, "elsewhere", ""), txlog.ErrLeaseLost)
+	if err := s.Locate(t.Context(), u, strings.Repeat("x", 1<<12), ""); err == nil {
 		t.Error("a place without end was taken")
 	}
 	if got := get(t, s, u.ID); got.Place != u.Place || stale.Place != u.Place {
@@ -350,7 +354,7 @@ func closed(t *testing.T, s txlog.Storage) {
 	_, getErr := s.Get(ctx, u.ID)
 	_, statsErr := s.Stats(ctx)
 	for what, err := range map[string]error{
-		"Add": s.Add(ctx, long, u), "Remove": s.Remove(ctx, u), "Release": s.Release(ctx, u, txlog.Verdict{}), "Locate": s.Locate(ctx, u, "x"), "Claim": claimErr,
+		"Add": s.Add(ctx, long, u), "Remove": s.Remove(ctx, u), "Release": s.Release(ctx, u, txlog.Verdict{}), "Locate": s.Locate(ctx, u, "x", ""), "Claim": claimErr,
 		"Renew": renewErr, "DataSources": sourcesErr, "List": listErr, "Get": getErr, "Missing": missingErr, "Stats": statsErr,
 		"Retry": s.Retry(ctx, u.ID), "Discard": s.Discard(ctx, u.ID),
 	} {

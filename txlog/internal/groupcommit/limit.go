@@ -107,7 +107,7 @@ type pinger struct {
 	group  sync.WaitGroup
 }
 
-// measure measures behind the caller, unless that was just done.
+// measure measures outside of calls, unless that was just done.
 func (p *pinger) measure() {
 	now := int64(time.Since(p.start))
 	next := p.next.Load()

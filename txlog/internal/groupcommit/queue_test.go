@@ -103,7 +103,7 @@ func (d *database) want(t *testing.T, writes ...string) {
 	}
 }
 
-func TestAWriteThatMeetsNoOtherLeavesAtOnceAndAlone(t *testing.T) {
+func TestLoneWriteLeavesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(database)
 		q := newQueue(d, nil)
@@ -127,7 +127,7 @@ func TestWhatQueuesLeavesTogether(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotFitTheQueueWaitsForRoom(t *testing.T) {
+func TestOversizedQueueWaitsForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(database)
 		q := newQueue(d, nil)
@@ -162,7 +162,7 @@ func TestTheOneThatIsRefusedFailsAlone(t *testing.T) {
 	})
 }
 
-func TestAWriteThatMetADeadlockIsMadeAgainAndNotSaidToBeRepeated(t *testing.T) {
+func TestDeadlockedWriteIsRetriedWithoutDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &database{fail: func(_ string, try int) error {
 			if try < 3 {
@@ -201,7 +201,7 @@ func TestALostAnswerIsMadeGood(t *testing.T) {
 }
 
 // The grace counts from the end of the caller's context, alone and in a group.
-func TestAWriteInDoubtEndsWithTheGraceAndNotLater(t *testing.T) {
+func TestWriteInDoubtEndsWithTheGrace(t *testing.T) {
 	for _, names := range []string{"a", "ab"} {
 		t.Run(names, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestKindsTakeTurns(t *testing.T) {
 	}
 }
 
-func TestAsManyWritesAreInFlightAsTheRoundTripMakesWorthwhile(t *testing.T) {
+func TestWritesInFlightFollowTheRoundTrip(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		least, most int
@@ -329,7 +329,7 @@ func TestAsManyWritesAreInFlightAsTheRoundTripMakesWorthwhile(t *testing.T) {
 	}
 }
 
-func TestAPanicOfAWriteHoldsUpNobodyBehindIt(t *testing.T) {
+func TestPanicOfAWriteDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &database{}
 		q := newQueue(d, func(o *Options) { o.Conns = 1 })

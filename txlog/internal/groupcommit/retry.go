@@ -52,11 +52,12 @@ func (r *Retry) Do(ctx context.Context, end time.Time, f func(ctx context.Contex
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	// The first attempt has half of the grace; finding out what became of it has
+	// The first attempt has half of the grace; finding out what happened to it has
 	// the rest.
 	first := outlive(ctx, end, r.Grace/2)
-	err = r.Attempt(first, f)
-	first.stop()
+	err = r.Attempt(first, func(ctx context.Context) error { return f(ctx, false) })
+	first.unhook()
+	first.cancel()
 	if err == nil || r.Definite(err) {
 		return false, err
 	}
@@ -66,7 +67,8 @@ func (r *Retry) Do(ctx context.Context, end time.Time, f func(ctx context.Contex
 		}
 	}
 	rest := outlive(ctx, end, r.Grace-first.late())
-	defer rest.stop()
+	defer rest.cancel()
+	defer rest.unhook()
 	for try := 0; Pause(rest, try); try++ {
 		attempt, cancel := context.WithTimeout(rest, attemptFor)
 		last := f(attempt, true)
@@ -78,21 +80,16 @@ func (r *Retry) Do(ctx context.Context, end time.Time, f func(ctx context.Contex
 	return true, err
 }
 
-// Attempt runs f once, and again only when other transactions were in its way.
-func (r *Retry) Attempt(ctx context.Context, f func(ctx context.Context, again bool) error) error {
+// Attempt runs f once, and again, after a pause, only when other transactions were in
+// its way.
+func (r *Retry) Attempt(ctx context.Context, f func(ctx context.Context) error) error {
 	start := time.Now()
 	for try := 0; ; try++ {
-		err := f(ctx, false)
-		if err == nil || !r.again(ctx, err, try, start) {
+		err := f(ctx)
+		if err == nil || try == maxPassing || time.Since(start) >= passingFor || !r.Definite(err) || !r.Passing(err) || !Pause(ctx, try) {
 			return err
 		}
 	}
-}
-
-// again reports, after a pause, whether what failed with err is worth repeating
-// although the error was definite. try counts from 0 since start.
-func (r *Retry) again(ctx context.Context, err error, try int, start time.Time) bool {
-	return try < maxPassing && time.Since(start) < passingFor && r.Definite(err) && r.Passing(err) && Pause(ctx, try)
 }
 
 // outliving is a context that ends at a fixed time, or a grace after the
@@ -122,18 +119,12 @@ func outlive(ctx context.Context, end time.Time, grace time.Duration) *outliving
 	return o
 }
 
-func (o *outliving) stop() {
-	o.unhook()
-	o.cancel()
-}
-
 // late is how long ago the caller's context ended; 0 if it has not.
 func (o *outliving) late() time.Duration {
-	over := o.over.Load()
-	if over == 0 {
-		return 0
+	if over := o.over.Load(); over != 0 {
+		return time.Duration(time.Now().UnixNano() - over)
 	}
-	return time.Duration(time.Now().UnixNano() - over)
+	return 0
 }
 
 // Pause waits before the next repetition, longer each time, and differently for

@@ -1,0 +1,483 @@
+package txlog
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/bedsql/bed/internal/ownsql"
+)
+
+// row is a statement as its row of the table: a copy, so that a caller who no
+// longer waits may write to its unit.
+type row struct {
+	size                                  int
+	id, source, text, params, transaction string
+	no, count                             int
+	settings, notReplayable, receipt      string
+	fingerprint                           string
+	token                                 string
+	lease                                 int64
+}
+
+// rowOverhead is more than what a row takes besides its text.
+const rowOverhead = 1 << 10
+
+// column is a column of transaction_log: what a new row has there, and what it says
+// of a unit.
+type column struct {
+	name string
+	// text or number is the value that a new row brings; to a number the log's time
+	// is added if it is a time.
+	text   func(*row) string
+	number func(*row) int64
+	time   bool
+	// fixed is the SQL for what all new rows have.
+	fixed string
+	// asID: the value is the row's id, as a rule.
+	asID bool
+	// read takes the value that a unit's first row has; nil: nothing reads it.
+	read func(*reading, sql.NullString)
+	// by are the statements that change it afterwards.
+	by []kind
+}
+
+// columns are those of the schema, in its order. The first one is the key.
+var columns = []column{
+	{name: "id", text: func(r *row) string { return r.id },
+		read: func(r *reading, v sql.NullString) { r.unit.ID = r.text(v) }},
+	{name: "transaction_type", fixed: `'` + transactionType + `'`},
+	{name: "data_source", text: func(r *row) string { return r.source },
+		read: func(r *reading, v sql.NullString) { r.unit.DataSource = r.text(v) }},
+	{name: "sql", text: func(r *row) string { return r.text }, read: (*reading).readSQL},
+	{name: "parameters", text: func(r *row) string { return r.params }, read: (*reading).readParams},
+	{name: "creation_time", time: true,
+		read: func(r *reading, v sql.NullString) { r.unit.CreatedAt = time.UnixMilli(r.number(v)) }},
+	{name: "async_delivery_try_times", fixed: `0`, by: []kind{releaseOwned, retryRows},
+		read: func(r *reading, v sql.NullString) { r.unit.Tries = int(r.number(v)) }},
+	{name: "transaction_id", text: func(r *row) string { return r.transaction }, asID: true,
+		read: func(r *reading, v sql.NullString) { r.unit.TransactionID = r.text(v) }},
+	{name: "statement_no", number: func(r *row) int64 { return int64(r.no) }},
+	{name: "statement_count", number: func(r *row) int64 { return int64(r.count) }, read: (*reading).readCount},
+	{name: "settings", text: func(r *row) string { return r.settings }, by: []kind{locateOwned}, read: (*reading).readSettings},
+	{name: "not_replayable", text: func(r *row) string { return r.notReplayable },
+		read: func(r *reading, v sql.NullString) { r.unit.NotReplayable = r.text(v) }},
+	{name: "receipt", text: func(r *row) string { return r.receipt }, asID: true,
+		read: func(r *reading, v sql.NullString) { r.unit.Receipt = r.text(v) }},
+	{name: "fingerprint", text: func(r *row) string { return r.fingerprint },
+		read: func(r *reading, v sql.NullString) { r.unit.Fingerprint = r.text(v) }},
+	{name: "in_doubt", fixed: `1`, by: []kind{takeRows, releaseOwned},
+		read: func(r *reading, v sql.NullString) { r.unit.InDoubt = r.number(v) != 0 }},
+	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows},
+		read: func(r *reading, v sql.NullString) { r.next = r.number(v) }},
+	{name: "last_error", fixed: `NULL`, by: []kind{releaseOwned},
+		read: func(r *reading, v sql.NullString) { r.unit.LastError = v.String }},
+	{name: "parked", fixed: `0`, by: []kind{releaseOwned, retryRows, parkRows},
+		read: func(r *reading, v sql.NullString) { r.unit.Parked = r.number(v) != 0 }},
+	{name: "lease_token", text: func(r *row) string { return r.token }, by: []kind{takeRows, releaseOwned, retryRows, parkRows},
+		read: func(r *reading, v sql.NullString) { r.unit.Leased = v.Valid }},
+	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows}},
+}
+
+// sqlName is the column's name in a statement, see finish.
+func (c *column) sqlName() string {
+	if c.name == "sql" { // a keyword
+		return "{sql}"
+	}
+	return c.name
+}
+
+// isParam reports whether a row of an INSERT has a parameter for the column.
+func (c *column) isParam() bool { return c.text != nil || c.number != nil }
+
+// What is made of the columns.
+var (
+	// insertInto begins an INSERT.
+	insertInto string
+	// unitColumns are read for every unit, from its first row.
+	unitColumns string
+	// newRow is a row of VALUES.
+	newRow string
+	// newRows selects the rows of an INSERT into PostgreSQL from arrays.
+	newRows string
+	// rowArgs is how many parameters newRow has.
+	rowArgs int
+	// readColumns are those of unitColumns.
+	readColumns []*column
+)
+
+func init() {
+	var names, read, values, selected, arrays, aliases []string
+	for i := range columns {
+		c := &columns[i]
+		names = append(names, c.sqlName())
+		if c.read != nil {
+			read, readColumns = append(read, c.sqlName()), append(readColumns, c)
+		}
+		value, of := c.fixed, c.fixed
+		if c.isParam() {
+			rowArgs++
+			value = "?"
+			kind, n := "text[]", strconv.Itoa(rowArgs)
+			if c.number != nil {
+				kind = "bigint[]"
+			}
+			arrays, aliases = append(arrays, "$"+n+"::"+kind), append(aliases, "c"+n)
+			switch {
+			case rowArgs == 1:
+				of = "r.c1"
+			case c.asID:
+				of = fmt.Sprintf("COALESCE(r.c%s, ($%[1]s::%s)[1], r.c1)", n, kind)
+			default:
+				of = fmt.Sprintf("COALESCE(r.c%s, ($%[1]s::%s)[1])", n, kind)
+			}
+		}
+		switch {
+		case c.time && c.number != nil:
+			value, of = "{now} + ?", "{now} + "+of
+		case c.time:
+			value, of = "{now}", "{now}"
+		}
+		values, selected = append(values, value), append(selected, of)
+	}
+	list := func(all []string) string { return strings.Join(all, ", ") }
+	insertInto = "INSERT INTO transaction_log (" + list(names) + ")"
+	unitColumns = list(read) + ", {now}"
+	newRow = "(" + list(values) + ")"
+	newRows = " SELECT " + list(selected) + " FROM unnest(" + list(arrays) + ") AS r (" + list(aliases) + ")"
+}
+
+// args appends the parameters of newRow. To pass a value to database/sql allocates, so
+// what is the same as in the row before, or as the id, is passed again.
+func (r *row) args(args []any) []any {
+	last, start := args[max(0, len(args)-rowArgs):], len(args)
+	var number any
+	for i := range columns {
+		c := &columns[i]
+		if !c.isParam() {
+			continue
+		}
+		var before any
+		if n := len(args) - start; n < len(last) {
+			before = last[n]
+		}
+		if c.text != nil {
+			v := c.text(r)
+			if s, ok := before.(string); ok && s == v {
+				args = append(args, before)
+			} else if c.asID && v == r.id {
+				args = append(args, args[start])
+			} else {
+				args = append(args, v)
+			}
+			continue
+		}
+		v := c.number(r)
+		if n, ok := before.(int64); ok && n == v {
+			number = before
+		} else if n, ok := number.(int64); !ok || n != v {
+			number = v
+		}
+		args = append(args, number)
+	}
+	return args
+}
+
+// insert writes rows by one statement. A list of them is padded with copies of the
+// smallest.
+func (db *database) insert(ctx context.Context, q runner, rows []*row) error {
+	if len(rows) > 1 && db.backend.Flavor == FlavorPostgres {
+		return insertArrays(ctx, q, rows)
+	}
+	size, least := len(rows), rows[0]
+	if size > 1 {
+		size = insertSize(size)
+	}
+	args := make([]any, 0, size*rowArgs)
+	for _, r := range rows {
+		args = r.args(args)
+		if r.size < least.size {
+			least = r
+		}
+	}
+	for range size - len(rows) {
+		args = least.args(args)
+	}
+	_, err := run(ctx, q, shape{kind: insertRows, rows: size}, args...)
+	return err
+}
+
+// insertArrays writes any number of rows into PostgreSQL by one statement, each
+// column an array of the rows' values: there is one statement to prepare, and its
+// parameters cost the server less than those of a list of rows. Where an array
+// ends early its first value stands for the remaining rows, or, if it is empty,
+// their id.
+func insertArrays(ctx context.Context, q runner, rows []*row) error {
+	args := make([]any, 0, rowArgs)
+	for i := range columns {
+		c := &columns[i]
+		switch {
+		case len(args) == 0:
+			args = append(args, arrayOfAll(rows, c.text, ownsql.AppendElement))
+		case c.asID && !slices.ContainsFunc(rows, func(r *row) bool { return c.text(r) != r.id }):
+			args = append(args, "{}")
+		case c.text != nil:
+			args = append(args, arrayOf(rows, c.text, ownsql.AppendElement))
+		case c.number != nil:
+			args = append(args, arrayOf(rows, c.number, appendInt))
+		}
+	}
+	_, err := run(ctx, q, shape{kind: insertColumns}, args...)
+	return err
+}
+
+// arrayOf gives a column's values in PostgreSQL's notation of an array, which
+// every driver can send: all values, or the one that all rows share.
+func arrayOf[T comparable](rows []*row, of func(*row) T, add func([]byte, T) []byte) string {
+	first := of(rows[0])
+	for _, r := range rows[1:] {
+		if of(r) != first {
+			return arrayOfAll(rows, of, add)
+		}
+	}
+	return arrayOfAll(rows[:1], of, add)
+}
+
+func arrayOfAll[T any](rows []*row, of func(*row) T, add func([]byte, T) []byte) string {
+	var stack [2 << 10]byte
+	b := append(stack[:0], '{')
+	for i, r := range rows {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = add(b, of(r))
+	}
+	return string(append(b, '}'))
+}
+
+const (
+	// oddSQL begins the column sql of a statement whose text is not valid UTF-8 or
+	// holds a NUL, which a text column of PostgreSQL cannot take: the text follows in
+	// base64. It is a comment, so that an operator who runs the column's text does no
+	// harm. A text that itself begins like this is kept in base64 too, so that
+	// nothing is ever misread.
+	oddSQL = "-- base64 "
+	// The column parameters of a statement that the application prepared.
+	preparedStart = `{"prepared":`
+	preparedEnd   = `}`
+)
+
+// encode gives the texts of the columns sql and parameters.
+func (s *Statement) encode() (text, params string) {
+	text, params = s.SQL, s.Params
+	if !storableText(text) || strings.HasPrefix(text, oddSQL) {
+		text = oddSQL + base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	if s.Prepared {
+		params = preparedStart + cmp.Or(params, "[]") + preparedEnd
+	}
+	return text, params
+}
+
+// encodeSettings gives the text of the column settings.
+func (u *Unit) encodeSettings() string {
+	var stack [384]byte
+	b := appendQuoted(append(stack[:0], `{"settings":`...), u.Settings)
+	if u.Session != "" {
+		b = appendQuoted(append(b, `,"session":`...), u.Session)
+	} else if u.Account != "" {
+		b = appendQuoted(append(b, `,"account":`...), u.Account)
+	}
+	if u.Place != "" {
+		b = appendQuoted(append(b, `,"receipts":`...), u.Place)
+	}
+	if u.TraceParent != "" {
+		b = appendQuoted(append(b, `,"traceparent":`...), u.TraceParent)
+	}
+	return string(append(b, '}'))
+}
+
+// errorText makes s storable: what cannot be stored is replaced, what is then too
+// long cut.
+func errorText(s string) string {
+	if !storableText(s) {
+		s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	}
+	if len(s) <= maxErrorText {
+		return s
+	}
+	const more = "…"
+	end := maxErrorText - len(more)
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + more
+}
+
+// reading reads a unit from its first row, column by column as text, so that a value
+// that cannot be read does not keep the others from being read.
+type reading struct {
+	unit  *Unit
+	first Statement
+	rows  int
+	// next is next_try_time.
+	next int64
+	// column is the one that is read, and problem the first that cannot be.
+	column  string
+	problem error
+}
+
+func (r *reading) note(why string) {
+	if r.problem == nil {
+		r.problem = fmt.Errorf("txlog: the column %s %s", r.column, why)
+	}
+}
+
+func (r *reading) text(v sql.NullString) string {
+	if !v.Valid {
+		r.note("is NULL")
+	}
+	return v.String
+}
+
+func (r *reading) number(v sql.NullString) int64 {
+	n, err := strconv.ParseInt(r.text(v), 10, 64)
+	if err != nil {
+		r.note("is not a number")
+	}
+	return n
+}
+
+func (r *reading) readSQL(v sql.NullString) {
+	r.first.SQL = r.text(v)
+	if text, odd := strings.CutPrefix(v.String, oddSQL); odd {
+		b, err := base64.StdEncoding.DecodeString(text)
+		if r.first.SQL = string(b); err != nil {
+			r.note("cannot be decoded")
+		}
+	}
+}
+
+func (r *reading) readParams(v sql.NullString) {
+	s := &r.first
+	if s.Params, s.Prepared = strings.CutPrefix(r.text(v), preparedStart); s.Prepared {
+		if s.Params = strings.TrimSuffix(s.Params, preparedEnd); s.Params == "[]" {
+			s.Params = ""
+		}
+	}
+}
+
+func (r *reading) readCount(v sql.NullString) {
+	if r.rows = int(r.number(v)); r.rows < 1 || r.rows > MaxStatements {
+		r.note("is not between 1 and " + strconv.Itoa(MaxStatements))
+		r.rows = 1
+	}
+}
+
+// storedSettings is the column settings: what must be the same where a unit is
+// delivered, and where it comes from.
+type storedSettings struct {
+	Settings    string `json:"settings"`
+	Session     string `json:"session,omitempty"`
+	Account     string `json:"account,omitempty"`
+	Place       string `json:"receipts,omitempty"`
+	TraceParent string `json:"traceparent,omitempty"`
+}
+
+func (r *reading) readSettings(v sql.NullString) {
+	var s storedSettings
+	if json.Unmarshal([]byte(r.text(v)), &s) != nil {
+		r.note("is not valid JSON")
+		return
+	}
+	u := r.unit
+	u.Settings, u.Session, u.Account, u.Place, u.TraceParent = s.Settings, s.Session, s.Account, s.Place, s.TraceParent
+}
+
+// unitOf reads a unit from what unitColumns gave. Unreadable says what cannot be read.
+func unitOf(values []sql.NullString) *Unit {
+	u := &Unit{}
+	r := reading{unit: u}
+	for i, c := range readColumns {
+		r.column = c.name
+		c.read(&r, values[i])
+	}
+	now, _ := strconv.ParseInt(values[len(readColumns)].String, 10, 64)
+	u.Leased = u.Leased && r.next > now
+	u.ReadAt = time.UnixMilli(now)
+	if u.AtOnce = r.next == atOnce; u.AtOnce {
+		r.next = now
+	}
+	u.NextTry = time.UnixMilli(r.next)
+	u.Statements = make([]Statement, r.rows)
+	u.Statements[0] = r.first
+	u.Unreadable = r.problem
+	return u
+}
+
+// firstRows runs a query for first rows and reads the units that it gives, but for
+// the statements after their first ones.
+func firstRows(ctx context.Context, q runner, sh shape, args ...any) (all []*Unit, err error) {
+	values := make([]sql.NullString, len(readColumns)+1)
+	to := make([]any, len(values))
+	for i := range values {
+		to[i] = &values[i]
+	}
+	err = each(ctx, q, sh, args, func(rows *sql.Rows) error {
+		err := rows.Scan(to...)
+		all = append(all, unitOf(values))
+		return err
+	})
+	return all, err
+}
+
+// loadStatements reads the statements after the first one of each unit.
+func loadStatements(ctx context.Context, q runner, all []*Unit) error {
+	var ids []string
+	of := map[string]*Unit{}
+	missing := map[*Unit]int{}
+	for _, u := range all {
+		if more := rowIDs(u.ID, len(u.Statements))[1:]; len(more) > 0 {
+			of[u.ID], missing[u] = u, len(more)
+			ids = append(ids, more...)
+		}
+	}
+	err := chunks(ids, func(portion []any) error {
+		return each(ctx, q, shape{kind: selectRows, rows: len(portion)}, portion, func(rows *sql.Rows) error {
+			var id string
+			var text, params sql.NullString
+			if err := rows.Scan(&id, &text, &params); err != nil {
+				return err
+			}
+			u := of[headID(id)]
+			if u == nil {
+				return nil
+			}
+			missing[u]--
+			n, _ := strconv.ParseUint(id[idPrefix:], 16, 12)
+			r := reading{unit: u, column: "sql"}
+			r.readSQL(text)
+			r.column = "parameters"
+			r.readParams(params)
+			u.Statements[n] = r.first
+			if r.problem != nil && u.Unreadable == nil {
+				u.Unreadable = fmt.Errorf("statement %d of %d: %w", n+1, len(u.Statements), r.problem)
+			}
+			return nil
+		})
+	})
+	for u, n := range missing {
+		if n > 0 && u.Unreadable == nil {
+			u.Unreadable = fmt.Errorf("txlog: %d of the unit's %d statements are missing", n, len(u.Statements))
+		}
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package txlog
+
+import (
+	"database/sql"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestTheColumnsAreThoseOfEachSchema(t *testing.T) {
+	t.Parallel()
+	var want []string
+	for _, c := range columns {
+		want = append(want, c.name)
+	}
+	for _, f := range []Flavor{FlavorMySQL, FlavorPostgres, FlavorSQLite} {
+		var has []string
+		for _, c := range f.tables()[0].Columns {
+			has = append(has, c.Name)
+		}
+		if !slices.Equal(has, want) {
+			t.Errorf("%s: the schema has %v, the table of columns %v", f, has, want)
+		}
+	}
+}
+
+func TestEachColumnNamesTheStatementsThatChangeIt(t *testing.T) {
+	t.Parallel()
+	assigned := regexp.MustCompile(`(?:SET |,\s+)(\w+) = `)
+	for _, k := range []kind{renewOwned, locateOwned, releaseOwned, takeRows, retryRows, parkRows} {
+		var want, has []string
+		for _, c := range columns {
+			if slices.Contains(c.by, k) {
+				want = append(want, c.name)
+			}
+		}
+		for _, m := range assigned.FindAllStringSubmatch(FlavorSQLite.text(shape{kind: k, rows: 1}), -1) {
+			has = append(has, m[1])
+		}
+		slices.Sort(has)
+		slices.Sort(want)
+		if !slices.Equal(has, want) {
+			t.Errorf("statement %d sets %v, the table of columns says %v", k, has, want)
+		}
+	}
+}
+
+// read reads what stands in a column.
+func read(column string, f func(*reading, sql.NullString)) reading {
+	r := reading{unit: &Unit{}}
+	f(&r, sql.NullString{String: column, Valid: true})
+	return r
+}
+
+// What a writer keeps is read as it was.
+func FuzzWhatIsKeptInAColumnIsReadAsItWas(f *testing.F) {
+	f.Add("UPDATE t SET n = 1", `[1]`, "time_zone=UTC", "app.bed_receipt", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	f.Add("-- base64 x", `[]`, `{"settings":"`, "a\"\\\n", "\u2028")
+	f.Add("\x00", `[{"prepared":1}]`, "", "", "")
+	f.Add("\xff-- base64 ", "", `{"settings":"x"}`, "<>&", " ")
+	f.Fuzz(func(t *testing.T, sql, params, settings, place, trace string) {
+		column, _ := (&Statement{SQL: sql}).encode()
+		if r := read(column, (*reading).readSQL); r.problem != nil || r.first.SQL != sql || !storableText(column) {
+			t.Errorf("the statement %q is kept as %q and read as %q, %v", sql, column, r.first.SQL, r.problem)
+		}
+		if params == "" || strings.HasPrefix(params, "[") && params != "[]" {
+			for _, prepared := range []bool{false, true} {
+				_, column := (&Statement{Params: params, Prepared: prepared}).encode()
+				if got := read(column, (*reading).readParams).first; got.Params != params || got.Prepared != prepared {
+					t.Errorf("the parameters %q are kept as %q and read as %+v", params, column, got)
+				}
+			}
+		}
+		if !storableText(settings) || !storableText(place) || !storableText(trace) {
+			return // refused by validate
+		}
+		u := Unit{Settings: settings, Session: place, Place: place, TraceParent: trace}
+		r := read(u.encodeSettings(), (*reading).readSettings)
+		if got := r.unit; r.problem != nil || got.Settings != settings || got.Place != place || got.Session != place || got.TraceParent != trace {
+			t.Errorf("%q, %q and %q are kept as %q and read as %+v, %v", settings, place, trace, u.encodeSettings(), got, r.problem)
+		}
+	})
+}
+
+// What anybody wrote into a column is refused or means one thing: written again
+// and read again it is the same.
+func FuzzWhatIsFoundInAColumnMeansOneThing(f *testing.F) {
+	for _, column := range []string{
+		"UPDATE t SET n = 1", "-- base64 ", "-- base64 AA==", "-- base64 LS0gYmFzZTY0IA==", "-- base64 A\nA==", "time_zone=UTC", `{"settings":"a"}`, `{"settings":"a","receipts":"b","traceparent":"c"}`,
+		`{"settings":null}`, `{"settings":1}`, `{"settings":"a","Settings":"b"}`, `{"settings":"\ud800"}`, `{"settings":"a"}}`, "{\"settings\":\"\xff\"}", `{"prepared":[1]}`, `{"prepared":`, "",
+	} {
+		f.Add(column)
+	}
+	f.Add(strings.Repeat("\x00", maxErrorText))
+	f.Add(strings.Repeat("é", maxErrorText/2) + "\xff")
+	f.Fuzz(func(t *testing.T, column string) {
+		if r := read(column, (*reading).readSQL); r.problem == nil {
+			text, _ := r.first.encode()
+			if again := read(text, (*reading).readSQL); again.problem != nil || again.first.SQL != r.first.SQL {
+				t.Errorf("%q is read as %q, and that as %q, %v", column, r.first.SQL, again.first.SQL, again.problem)
+			}
+		}
+		if r := read(column, (*reading).readSettings); r.problem == nil {
+			again := read(r.unit.encodeSettings(), (*reading).readSettings)
+			if u, got := r.unit, again.unit; again.problem != nil || got.Settings != u.Settings || got.Session != u.Session || got.Place != u.Place || got.TraceParent != u.TraceParent {
+				t.Errorf("%q is read as %+v, and that as %+v, %v", column, u, got, again.problem)
+			}
+		}
+		if text := errorText(column); !storableText(text) || len(text) > maxErrorText || errorText(text) != text || storableText(column) && len(column) <= maxErrorText && text != column {
+			t.Errorf("the error %q is kept as %q", column, text)
+		}
+	})
+}
