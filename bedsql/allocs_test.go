@@ -9,9 +9,9 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// TestWhatIsNoDMLCostsNoAllocationOverTheBareDriver is not parallel:
+// TestNonDMLAddsNoAllocation is not parallel:
 // allocations of other goroutines would be counted.
-func TestWhatIsNoDMLCostsNoAllocationOverTheBareDriver(t *testing.T) {
+func TestNonDMLAddsNoAllocation(t *testing.T) {
 	type nextStep struct {
 		name string
 		run  func(*sql.DB) func() error
@@ -97,7 +97,7 @@ func allocations(t *testing.T, run func() error) float64 {
 }
 
 // silentConn answers without recording, and with as few allocations of its
-// own as it can. With skips it wants everything prepared.
+// own as it can. With skips it requires everything prepared.
 type silentConn struct{ skips bool }
 
 var (

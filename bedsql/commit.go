@@ -34,7 +34,7 @@ type ender struct {
 // committing is a local transaction that is being committed, with the unit of its
 // writes.
 type committing struct {
-	besteffort.Delivery
+	besteffort.InFlight
 	ender
 
 	c        *Conn
@@ -59,13 +59,19 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			c.tx = t
 		}
 	}()
-	if t == nil || len(t.statements) == 0 || t.aborted || c.dead && attempt.Ping(ctx, c.inner) != nil {
-		return false, x.end(ctx).Err
+	gone := t != nil && c.dead && attempt.Ping(ctx, c.inner) != nil
+	if t == nil || len(t.statements) == 0 || t.state == txAborted || gone {
+		out := x.end(ctx)
+		if gone && out.Err != nil && !out.Class.Answered() {
+			return false, attempt.Certain(out.Err, delivery.Unreachable)
+		}
+		return false, c.c.leftOpen(out.Err)
 	}
-	soft := t.soft
-	if soft == nil {
-		soft = scopeOf(ctx).soft
+	under := t.under
+	if under.soft == nil {
+		under.soft = scopeOf(ctx).soft
 	}
+	soft := under.soft
 	receipts, known := c.c.receiptsIn(t)
 	x.receipts = receipts
 	if soft != nil {
@@ -73,22 +79,23 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			c.undo(how.undo)
 			return false, err
 		}
-		defer soft.left(&x.Delivery)
+		defer soft.left(&x.InFlight)
 	}
-	under := t.under
-	under.soft = soft
 	x.unit.Statements, x.unit.NotReplayable = t.statements, t.notReplayable
-	x.Delivery = c.c.delivery(under, t.keyed != nil || t.receipt && known, &x.unit, x)
+	x.InFlight = c.c.inFlight(under, t.keyed != nil || t.receipt && known, &x.unit, c, x)
 	x.AnswerIsFinal = true
 	if t.keyed != nil {
-		k := t.keyed.request()
+		k := t.keyed.whole()
 		x.unit.ID, x.unit.Receipt, x.unit.Fingerprint = k.ID, k.Receipt, k.Fingerprint
 		if soft == nil {
 			x.unit.TransactionID = x.unit.ID
 		}
 	}
-	if err = c.c.deliverer.Deliver(ctx, &x.Delivery); err == nil {
+	if err = c.c.deliverer.Deliver(ctx, &x.InFlight); err == nil {
 		c.c.cfg.Counters.Delivered.Add(1)
+		if soft != nil {
+			soft.arrive(c.c.target.DataSource)
+		}
 		if x.Outcome.Replayed && t.keyed != nil {
 			t.keyed.key.replay()
 		}
@@ -107,7 +114,7 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	if x.t != nil && x.t.keyed != nil {
 		// The receipt was inserted at the beginning; the answer joins it now.
 		receipts, _ := c.c.receiptsIn(x.t)
-		if out := attempt.StoreAnswer(ctx, c.c.dialect, c.inner, x.t.keyed.request(), receipts, x.t.keyed.answer); out.Err != nil {
+		if out := attempt.StoreAnswer(ctx, c.c.dialect, c.inner, x.t.keyed.whole(), receipts, x.t.keyed.answer); out.Err != nil {
 			if out.Class == delivery.Unknown {
 				out.Class = delivery.Unreachable // COMMIT was not sent
 			}
@@ -126,7 +133,7 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 // First implements besteffort.Attempts.
 func (x *committing) First(ctx context.Context) attempt.Outcome {
 	c := x.c
-	return c.attempt(func() attempt.Outcome {
+	return c.onOwn(func() attempt.Outcome {
 		if x.unit.Receipt == "" || x.t.keyed != nil {
 			return x.end(ctx)
 		}
@@ -136,16 +143,6 @@ func (x *committing) First(ctx context.Context) attempt.Outcome {
 }
 
 // Again implements besteffort.Attempts.
-func (x *committing) Again(ctx context.Context) attempt.Outcome {
-	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.replay(ctx, conn, nil, &x.unit) })
-}
-
-// Void implements besteffort.Attempts.
-func (x *committing) Void(ctx context.Context) attempt.Outcome {
-	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.void(ctx, conn, &x.unit) })
-}
-
-// NoteTold implements besteffort.Attempts.
-func (x *committing) NoteTold(ctx context.Context) attempt.Outcome {
-	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.noteTold(ctx, conn, &x.unit) })
+func (x *committing) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
+	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.again(ctx, conn, step, nil, &x.unit) })
 }

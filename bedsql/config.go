@@ -3,6 +3,7 @@ package bedsql
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"time"
 
@@ -28,7 +29,7 @@ const (
 	ExactlyOnce
 )
 
-// PinnedPolicy says what becomes of a write on a connection whose session
+// PinnedPolicy says what happens to a write on a connection whose session
 // holds state that a retry elsewhere would not see.
 type PinnedPolicy uint8
 
@@ -44,16 +45,16 @@ const (
 type Removal uint8
 
 const (
-	// RemovalByGuarantee removes it behind the caller under ExactlyOnce, and
+	// RemovalByGuarantee removes it after the call returns under ExactlyOnce, and
 	// before the caller is answered under AtLeastOnce.
 	RemovalByGuarantee Removal = iota
 	// RemovalBeforeReturn removes it before the caller is answered.
 	RemovalBeforeReturn
-	// RemovalBehind removes it behind the caller, together with others. A
+	// RemovalAfterReturn removes it after the call returns, together with others. A
 	// crash in between has the job deliver the write again: under ExactlyOnce
 	// it meets its receipt; under AtLeastOnce it may overwrite what was
-	// written since, so choose it there only for writes that can bear that.
-	RemovalBehind
+	// written since, so choose it there only for writes that allow it.
+	RemovalAfterReturn
 )
 
 // Logging says when the entry of a write is written: at the latest before the
@@ -67,7 +68,7 @@ type Logging uint8
 
 const (
 	// LogBefore writes it before the write is sent: a write that was sent
-	// arrives, whoever crashes, and one that cannot be logged is not sent
+	// arrives, even if the process crashes, and one that cannot be logged is not sent
 	// (ErrNotLogged). This is Sharding-JDBC's order.
 	LogBefore = Logging(besteffort.LogBefore)
 	// LogAlongside writes it while the write is under way, and the caller is
@@ -117,6 +118,14 @@ type Config struct {
 	RetryInitial time.Duration
 	// RetryMax caps that pause. Default 500 ms.
 	RetryMax time.Duration
+	// AttemptTimeout bounds each attempt inside the call, the first one too, with its
+	// dial, and so a COMMIT, even if the caller's context never ends. An attempt that it
+	// cuts off may have been applied: its connection is closed, nothing more is tried
+	// inside the call, and the caller gets ErrPending (ErrUnknownOutcome where the entry
+	// is not written first and cannot be written then). It should exceed the slowest
+	// write. The statements of a local transaction before its COMMIT, queries and
+	// unlogged writes are not bounded. Default 30 s; negative: none.
+	AttemptTimeout time.Duration
 	// RetryTimeout bounds all retries of one write inside the call together;
 	// the caller's context bounds them too. Default 10 s.
 	RetryTimeout time.Duration
@@ -125,17 +134,18 @@ type Config struct {
 	// that long. Default 30 s, at least 100 ms.
 	Lease time.Duration
 	// LogTimeout bounds each write to the log once the write itself has run, even
-	// if the caller's context has ended by then; each question to it where the
-	// data source's receipts are; and how long sql.DB.Close waits for removals that
+	// if the caller's context has ended by then; the question to it where the data
+	// source's receipts are; and how long sql.DB.Close waits for removals that
 	// are being repeated. Default 5 s.
 	LogTimeout time.Duration
 	// RunUnlogged runs a write although its entry could not be written before it,
 	// with an error line for each, instead of answering ErrNotLogged: once, without
-	// a retry, and its caller gets the driver's own error, of whatever kind. With
+	// a retry, and its caller gets the driver's own error, of whatever kind, or
+	// ErrUnknownOutcome if its context ended while it ran. With
 	// a Logging other than LogBefore it has effect only on staged soft transactions.
 	// Default false.
 	RunUnlogged bool
-	// Pinned says what becomes of a write on a connection that holds session
+	// Pinned says what happens to a write on a connection that holds session
 	// state. Default PinnedPassThrough.
 	Pinned PinnedPolicy
 	// KeepSessionState keeps a connection whose session holds state (a SET, a user
@@ -143,10 +153,11 @@ type Config struct {
 	// the writes of its next users unlogged, as the driver without bed would keep it.
 	// Default false: when it goes back to the pool its session is reset where that
 	// can be done (PostgreSQL), else it is closed; one warning names the first such
-	// statement. SQLite's :memory: is kept, for it would be gone with its connection.
+	// statement. A SQLite database in memory is kept, for it would be gone with its
+	// last connection. SQLite's pragmas that are on or off hold no such state: entries
+	// carry them.
 	KeepSessionState bool
-	// Guard says what becomes of a write that is not the same when it is
-	// delivered again. Default GuardWarn.
+	// Guard says what happens to a write that is not idempotent. Default GuardWarn.
 	Guard GuardPolicy
 	// Removal says when the entry of a delivered write is removed. Default
 	// RemovalByGuarantee. What waits is bounded and removed when the database
@@ -165,7 +176,7 @@ type Config struct {
 
 	// Bus spreads events of every write to listeners. Default nil: none.
 	Bus *listener.Bus
-	// Counters count what becomes of writes. Default nil: nothing is counted.
+	// Counters count what happens to writes. Default nil: nothing is counted.
 	Counters *Counters
 	// Logger takes what an operator should know; never a parameter's value.
 	// Default logrus's standard logger.
@@ -181,6 +192,10 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.KeyRetention, attempt.DefaultRetention)
 	setDefault(&c.RetryInitial, 20*time.Millisecond)
 	setDefault(&c.RetryMax, 500*time.Millisecond)
+	setDefault(&c.AttemptTimeout, 30*time.Second)
+	if c.AttemptTimeout < 0 {
+		c.AttemptTimeout = math.MaxInt64 / 2 // a century
+	}
 	setDefault(&c.RetryTimeout, 10*time.Second)
 	setDefault(&c.Lease, 30*time.Second)
 	setDefault(&c.LogTimeout, 5*time.Second)
@@ -236,22 +251,19 @@ func (c Config) validate() error {
 	if c.MaxUnitStatements > txlog.MaxStatements {
 		bad("MaxUnitStatements is %d, it can be %d at most", c.MaxUnitStatements, txlog.MaxStatements)
 	}
-	switch c.Guarantee {
-	case AtLeastOnce, ExactlyOnce:
-	default:
-		bad("Guarantee %d is unknown", c.Guarantee)
-	}
-	if c.Logging > LogOnFailure {
-		bad("Logging %d is unknown", c.Logging)
-	}
-	if c.Removal > RemovalBehind {
-		bad("Removal %d is unknown", c.Removal)
-	}
-	if c.Pinned > PinnedRefuse {
-		bad("Pinned %d is unknown", c.Pinned)
-	}
-	if c.Guard > GuardOff {
-		bad("Guard %d is unknown", c.Guard)
+	for _, f := range []struct {
+		name        string
+		value, last uint8
+	}{
+		{"Guarantee", uint8(c.Guarantee), uint8(ExactlyOnce)},
+		{"Logging", uint8(c.Logging), uint8(LogOnFailure)},
+		{"Removal", uint8(c.Removal), uint8(RemovalAfterReturn)},
+		{"Pinned", uint8(c.Pinned), uint8(PinnedRefuse)},
+		{"Guard", uint8(c.Guard), uint8(GuardOff)},
+	} {
+		if f.value > f.last {
+			bad("%s %d is unknown", f.name, f.value)
+		}
 	}
 	return errors.Join(errs...)
 }

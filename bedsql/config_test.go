@@ -1,6 +1,7 @@
 package bedsql_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"strings"
@@ -83,6 +84,26 @@ func TestRegisterDriverRefusesANameThatIsTaken(t *testing.T) {
 	}
 }
 
+func TestTargetWithoutADialectIsOpenedAndLogs(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{})
+	parse := func(string) (delivery.Target, error) {
+		return delivery.Target{Connector: s.f, DataSource: "orders"}, nil
+	}
+	if err := bedsql.RegisterDriver(t.Name(), parse, s.cfg); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := sql.Open(t.Name(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pool.Close() }()
+	mustExec(t, pool, t.Context(), writeText)
+	if n := s.storage.logged(); n != 1 {
+		t.Errorf("%d entries were written, want 1", n)
+	}
+}
+
 func TestRegisterDriverIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	name, cfg := fresh(t.Name()), bedsql.Config{Storage: txlog.NewMemory()}
@@ -145,5 +166,66 @@ func TestOpenRefusesATargetThatCannotBeDelivered(t *testing.T) {
 	c, err := bedsql.NewConnector(delivery.Target{Connector: &fakeDriver{}, DataSource: strings.Repeat("x", 255)}, bedsql.Config{Storage: txlog.NewMemory()})
 	if err != nil || c == nil {
 		t.Errorf("the longest name, and no dialect: %v", err)
+	}
+}
+
+func TestDriverWithoutDialectReadsStandardSQL(t *testing.T) {
+	t.Parallel()
+	s := newSet(t, &fakeDriver{})
+	parse := func(string) (delivery.Target, error) {
+		return delivery.Target{Connector: s.f, DataSource: "orders"}, nil
+	}
+	if err := bedsql.RegisterDriver(t.Name(), parse, s.cfg); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := sql.Open(t.Name(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pool.Close() }()
+	mustExec(t, pool, t.Context(), writeText)
+	if n := s.storage.logged(); n != 1 {
+		t.Errorf("%d entries were written, want 1", n)
+	}
+}
+
+func TestADialectWithoutReceiptsCannotDeliverExactlyOnce(t *testing.T) {
+	t.Parallel()
+	const want = "ExactlyOnce"
+	s := newSet(t, &fakeDriver{})
+	once := s.cfg
+	once.Guarantee = bedsql.ExactlyOnce
+	target := delivery.Target{Connector: s.f, DataSource: "orders", Dialect: &delivery.Dialect{Name: "fake"}}
+	if _, err := bedsql.NewConnector(target, once); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "orders") {
+		t.Errorf("NewConnector: %v", err)
+	}
+	if err := bedsql.RegisterDriver(t.Name(), func(string) (delivery.Target, error) { return target, nil }, once); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sql.Open(t.Name(), ""); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("sql.Open: %v", err)
+	}
+	atLeastOnce, err := bedsql.NewConnector(target, s.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.pool = sql.OpenDB(atLeastOnce)
+	defer func() { _ = s.pool.Close() }()
+	ctx, _ := bedsql.WithIdempotencyKey(t.Context(), "key")
+	for name, ctx := range map[string]context.Context{"a key": ctx, "WithGuarantee": bedsql.WithGuarantee(t.Context(), bedsql.ExactlyOnce)} {
+		if _, err := s.pool.ExecContext(ctx, writeText); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a write under %s: %v", name, err)
+		}
+		if tx, err := s.pool.BeginTx(ctx, nil); err == nil {
+			if _, err := tx.Exec(writeText); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("a write in a transaction under %s: %v", name, err)
+			}
+			_ = tx.Rollback()
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("a transaction under %s: %v", name, err)
+		}
+	}
+	if n := s.storage.logged(); n != 0 {
+		t.Errorf("%d entries were written", n)
 	}
 }

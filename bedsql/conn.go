@@ -4,6 +4,10 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -13,7 +17,28 @@ import (
 // Conn is a wrapped connection. Applications meet it in sql.Conn.Raw only; see
 // its method Raw.
 type Conn struct {
-	bareConn
+	c *connector
+	// inner is the driver's own connection, nil until first use.
+	inner driver.Conn
+	// session is inner with what its dialect remembers of it.
+	session attempt.Session
+	// has holds the interfaces of inner that every call needs; nil where inner
+	// lacks one.
+	has struct {
+		driver.ExecerContext
+		driver.QueryerContext
+		driver.SessionResetter
+		driver.Validator
+	}
+	// dead says that inner must not be used again. It is never redialled in
+	// place, because what its session held is gone.
+	dead bool
+	// nextTx says that MySQL's SET TRANSACTION was sent. It is for the application's
+	// next transaction, and bed's own questions would be that.
+	nextTx bool
+	// stmts are the prepared statements, for a driver that looks there for each
+	// text it is given (see delivery.Dialect.PreparedByText).
+	stmts []*stmt
 	// recent is the text it was given last.
 	recent sqltext.Recent
 	pins
@@ -59,7 +84,7 @@ func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
 	if err := c.ensure(ctx); err != nil {
 		return nil, err
 	}
-	c.pin("raw access to the connection")
+	c.pin("raw access to the connection", "")
 	if b, ok := c.inner.(interface{ Bare() driver.Conn }); ok {
 		return b.Bare(), nil
 	}
@@ -82,10 +107,10 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 	if c.dead {
 		return driver.ErrBadConn
 	}
-	if c.tx != nil && c.tx.lost != nil {
+	if c.tx != nil && c.tx.state == txLost {
 		c.closed() // whoever was to roll back is gone
 	}
-	if !c.keepsState() && (c.tx != nil || !c.reused(ctx, &c.bareConn)) {
+	if !c.keepsState() && (c.tx != nil || !c.resetPinned(ctx)) {
 		c.kill()
 		return driver.ErrBadConn
 	}
@@ -95,20 +120,14 @@ func (c *Conn) ResetSession(ctx context.Context) error {
 	return nil
 }
 
-// keepsState reports whether the connection may be handed to its next user with
-// the session as it is.
-func (c *Conn) keepsState() bool {
-	return c.pinned == "" || c.c.cfg.KeepSessionState || c.c.target.NoSideConnection
-}
-
 // IsValid implements driver.Validator: [database/sql] asks before it puts a
 // connection back into its pool.
 func (c *Conn) IsValid() bool {
 	if c.dead {
 		return false
 	}
-	if !c.keepsState() && !c.resettable(c.c) {
-		c.tell(c.c, wasClosed)
+	if !c.keepsState() && !c.resettable() {
+		c.warnReturned(wasClosed)
 		return false
 	}
 	if c.has.Validator != nil {
@@ -140,6 +159,42 @@ func (c *Conn) CheckNamedValue(nv *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
+// ExecContext implements driver.ExecerContext.
+func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	r, err := c.route(ctx, c.asText(query, c.read(ctx, query), args, false))
+	return r.Result, err
+}
+
+// QueryContext implements driver.QueryerContext.
+func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	class := c.read(ctx, query)
+	// What route comes to in the end for most statements.
+	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
+		return c.has.QueryContext(ctx, query, args)
+	}
+	r, err := c.route(ctx, c.asText(query, class, args, true))
+	return r.Rows, err
+}
+
+// route sends a statement the way that it has to go.
+func (c *Conn) route(ctx context.Context, s statement) (attempt.Reply, error) {
+	under := scopeOf(ctx)
+	if s.class.Kind != sqltext.DML {
+		return c.control(ctx, under, s)
+	}
+	switch soft := c.stagedIn(under); {
+	case soft != nil && s.rows:
+		return attempt.Reply{}, fmt.Errorf("%w: a write that returns rows cannot be staged", ErrStaged)
+	case soft != nil:
+		return soft.record(ctx, under, c, s)
+	case c.tx != nil:
+		return c.tx.exec(ctx, under, s)
+	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || under.skip:
+		return c.passThrough(ctx, under, s)
+	}
+	return c.submit(ctx, under, s)
+}
+
 // read says what a text is to the session.
 func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 	class := c.recent.Get(c.c.texts, query)
@@ -147,8 +202,10 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 		return class
 	}
 	d := c.c.dialect
+	bounded, cancel := context.WithTimeout(ctx, c.c.cfg.AttemptTimeout)
+	defer cancel()
 	switch {
-	case c.ready(ctx) != nil:
+	case c.ready(bounded) != nil:
 		// There is no session to ask, and nothing has run. What is a write by any
 		// reading is logged as one; the session that runs it reads its quotes.
 		if class, ok := sqltext.AsWrite(sqltext.Flavor(d.Flavor), query); ok && !c.dead {
@@ -156,29 +213,12 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 		}
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting == nil && c.pinned != "":
-		// Nobody can tell what it is, so it is not logged.
+		// It is unknown what it is, so it is not logged.
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting != nil:
-		return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), sqltext.Quoting(d.Quoting(c.inner)), query)
+		return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), d.Quoting(c.inner), query)
 	}
-	return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), sqltext.Quoting(c.session.Facts.Quoting), query)
-}
-
-// ExecContext implements driver.ExecerContext.
-func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	r, err := c.run(ctx, c.text(query, c.read(ctx, query)), args, false)
-	return r.Result, err
-}
-
-// QueryContext implements driver.QueryerContext.
-func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	class := c.read(ctx, query)
-	// What run comes to in the end for most statements.
-	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
-		return c.has.QueryContext(ctx, query, args)
-	}
-	r, err := c.run(ctx, c.text(query, class), args, true)
-	return r.Rows, err
+	return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), c.session.Facts.Quoting, query)
 }
 
 // stagedIn gives the staged soft transaction that a statement belongs to.
@@ -190,14 +230,6 @@ func (c *Conn) stagedIn(under scope) *SoftTransaction {
 		return under.soft
 	}
 	return nil
-}
-
-// run runs a statement, with rows by Query.
-func (c *Conn) run(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
-	if s.class.Kind == sqltext.DML {
-		return c.write(ctx, s, args, rows)
-	}
-	return c.control(ctx, s, args, rows)
 }
 
 // Prepare implements driver.Conn.
@@ -239,7 +271,7 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if w == nil {
 		w = new(convertingStmt)
 	}
-	w.stmt = stmt{c: c, statement: statement{query: query, class: class, prepared: inner}, whole: w}
+	w.stmt = stmt{c: c, statement: statement{Call: delivery.Call{SQL: query, Prepared: true, Stmt: inner}, class: class}, whole: w}
 	if c.c.dialect.PreparedByText && class.Kind == sqltext.DML {
 		c.stmts = append(c.stmts, &w.stmt)
 	}
@@ -250,37 +282,243 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	return &w.stmt, nil
 }
 
-// pin makes writes on this connection run unlogged from now on.
-func (c *Conn) pin(why string) {
-	if c.tx != nil {
-		c.tx.unreplayable(why)
-		c.tx.moved, c.tx.aborted = true, false
+// prepare prepares a statement of the application's on the bare connection.
+func (c *Conn) prepare(ctx context.Context, query string) (driver.Stmt, error) {
+	st, err := attempt.Prepare(ctx, c.inner, query)
+	if reusable := c.c.dialect.Reusable; err == nil && reusable != nil {
+		st = reusable(c.inner, query, st)
 	}
-	c.forGood(why)
+	return st, err
 }
 
-// pinBy is pin by a statement that left something behind in the session.
-// settings are those that it changed, if it did nothing else.
-func (c *Conn) pinBy(s statement, settings []assigned) {
-	if c.tx != nil {
-		c.tx.unreplayable(sessionState)
-		c.tx.moved, c.tx.aborted = true, false
+// ensure dials on first use. The error is the driver's.
+func (c *Conn) ensure(ctx context.Context) error {
+	if c.dead {
+		return driver.ErrBadConn
 	}
-	c.by(s.query, settings)
+	if c.inner != nil {
+		return nil
+	}
+	session, err := c.c.dial(ctx)
+	if err != nil {
+		return err
+	}
+	inner := session.Conn
+	c.inner, c.session = inner, session
+	c.has.ExecerContext, _ = inner.(driver.ExecerContext)
+	c.has.QueryerContext, _ = inner.(driver.QueryerContext)
+	c.has.SessionResetter, _ = inner.(driver.SessionResetter)
+	c.has.Validator, _ = inner.(driver.Validator)
+	return nil
 }
 
-// statement is a text with what it was read as, and its prepared form if it
-// has one.
+// ready is ensure for calls that need not be refused on a dead connection: the
+// driver itself says what is wrong with it.
+func (c *Conn) ready(ctx context.Context) error {
+	if c.inner != nil {
+		return nil
+	}
+	return c.ensure(ctx)
+}
+
+// onOwn runs an attempt on the connection, and takes the connection out of use
+// if the attempt lost it or the driver panicked: a transaction may be open on it,
+// which the next attempt would commit.
+func (c *Conn) onOwn(f func() attempt.Outcome) attempt.Outcome {
+	lost := true
+	defer func() {
+		if lost {
+			c.kill()
+		}
+	}()
+	out := f()
+	lost = out.ConnLost
+	return out
+}
+
+var errNoOther = errors.New("bed: the connection is gone, and another one would reach another database (:memory:)")
+
+// onChecked runs f as a further attempt on a connection that was checked: the
+// caller's own while it answers, else one of the pool.
+func (c *Conn) onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
+	if !c.dead {
+		if err := c.ensure(ctx); err != nil {
+			return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
+		}
+		if attempt.Ping(ctx, c.inner) == nil {
+			return c.onOwn(func() attempt.Outcome { return f(&c.session) })
+		}
+		if err := ctx.Err(); err != nil {
+			return attempt.Outcome{Err: err, Class: delivery.Unreachable}
+		}
+		c.kill()
+	}
+	if c.c.target.NoSideConnection {
+		return attempt.Outcome{Err: errNoOther, Class: delivery.Unreachable}
+	}
+	return c.c.pool.on(ctx, true, f)
+}
+
+// kill takes the connection out of use.
+func (c *Conn) kill() { c.dead = true }
+
+// lossy takes the connection out of use if the attempt lost it.
+func (c *Conn) lossy(out attempt.Outcome) attempt.Outcome {
+	if out.ConnLost {
+		c.kill()
+	}
+	return out
+}
+
+// discard is kill for a connection that may hold an open transaction: what the
+// caller still sends there must not end it.
+func (c *Conn) discard() {
+	c.kill()
+	_ = c.session.Close()
+}
+
+// pins says why a connection's writes run unlogged: its session holds state that
+// another one would not see.
+type pins struct {
+	// pinned says why; empty if they do not.
+	pinned string
+	// pinnedBy is the statement that left the state behind; empty for none.
+	pinnedBy string
+	// warned: the one warning about it was given.
+	warned bool
+}
+
+// sessionState is why a connection is pinned by a statement of which no more is known.
+const sessionState = "the session holds state that another connection would not see"
+
+// pin makes writes on this connection run unlogged from now on. by is the statement
+// that left state behind in the session; empty for what no reset is seen to end.
+func (c *Conn) pin(why, by string) {
+	if t := c.tx; t != nil {
+		t.move(why)
+		t.revive()
+	}
+	if c.pinned == "" || by == "" {
+		c.pinned, c.pinnedBy = why, by
+	}
+}
+
+// pinBy is pin by a statement: its beginning shows what it leaves behind.
+func (c *Conn) pinBy(s statement) {
+	start, why := strings.ToUpper(s.SQL[:min(len(s.SQL), 200)]), sessionState
+	switch {
+	case strings.Contains(start, "LOCK"):
+		why = "the session holds a lock, as migrators take one, that another connection would not hold"
+	case strings.Contains(start, "TEMP"):
+		why = "the session holds a temporary table that another connection would not see"
+	}
+	c.pin(why, s.SQL)
+}
+
+// carry notes what s, after which the session is not as before, changed in it: the
+// entries of the connection's further writes carry it, unless they cannot.
+func (c *Conn) carry(ctx context.Context, s statement) {
+	if carried := c.c.dialect.Carried; carried != nil && c.pinned == "" && (s.class.Kind == sqltext.Session || s.class.Kind == sqltext.Multi) {
+		if settings, apply, ok := carried(ctx, c.inner, c.c.target.Settings, s.SQL); ok {
+			if with := c.c.with(settings, apply); with != nil {
+				c.c = with
+				return
+			}
+		}
+	}
+	c.pinBy(s)
+}
+
+// keepsState reports whether the connection may be handed to its next user with
+// the session as it is.
+func (c *Conn) keepsState() bool {
+	return c.pinned == "" || c.c.cfg.KeepSessionState || c.c.target.NoSideConnection || c.c.target.InMemory
+}
+
+// resettable reports whether a reset of the session ends all of it: what was done
+// with the driver's own connection may have changed that as well.
+func (c *Conn) resettable() bool {
+	return c.pinnedBy != "" && c.c.dialect.Reset != nil && !c.c.foreign
+}
+
+// resetPinned readies a pinned connection for its next user; false if that is not
+// possible.
+func (c *Conn) resetPinned(ctx context.Context) bool {
+	if !c.resettable() || c.c.dialect.Reset(ctx, c.inner) != nil {
+		c.warnReturned(wasClosed)
+		return false
+	}
+	c.warnReturned("bed: the session of a connection that holds state was reset when it went back to the pool")
+	c.pins = pins{warned: c.warned}
+	return true
+}
+
+// warnReturned warns once of what happens to pinned connections that go back to the
+// pool.
+func (c *Conn) warnReturned(message string) {
+	if c.c.returned.Swap(true) {
+		return
+	}
+	fields := logrus.Fields{"reason": c.pinned, "advice": "put settings into the DSN, give session work a connection of its own (sql.DB.Conn); " +
+		"Config.KeepSessionState keeps such connections as they are, with their writes unlogged"}
+	if c.pinnedBy != "" {
+		fields["pinned_by"] = shown(sqltext.Flavor(c.c.dialect.Flavor), c.pinnedBy)
+	}
+	c.c.log.WithFields(fields).Warn(message)
+}
+
+const wasClosed = "bed: a connection whose session holds state was closed when it went back to the pool"
+
+// statement is a statement with what it was read as. A prepared one has its
+// arguments when it is run.
 type statement struct {
-	query    string
-	class    sqltext.Class
-	prepared driver.Stmt
+	delivery.Call
+	class sqltext.Class
+	// rows: it was sent through Query.
+	rows bool
 	// late is the stmt if it could not be prepared when the application asked for
 	// it, and has not been prepared since.
 	late *stmt
 }
 
-// call is s as an attempt on its own connection runs it.
-func (s *statement) call(args []driver.NamedValue) delivery.Call {
-	return delivery.Call{SQL: s.query, Args: args, Prepared: s.prepared != nil || s.late != nil, Stmt: s.prepared}
+// asText is a statement that was given as text. A write is sent as prepared where
+// the driver would do so.
+func (c *Conn) asText(query string, class sqltext.Class, args []driver.NamedValue, rows bool) statement {
+	s := statement{Call: delivery.Call{SQL: query, Args: args}, class: class, rows: rows}
+	for _, open := range c.stmts {
+		if open.SQL == query && open.Stmt != nil {
+			s.Prepared, s.Stmt = true, open.Stmt
+			break
+		}
+	}
+	return s
+}
+
+// send runs s on the bare connection, as a prepared statement if it is one.
+// before is as for attempt.Send.
+func (c *Conn) send(ctx context.Context, s statement) (res driver.Result, before bool, err error) {
+	if err := s.prepareLate(ctx); err != nil {
+		return nil, true, err
+	}
+	r, before, err := attempt.Send(ctx, c.inner, &s.Call, false)
+	return r.Result, before, err
+}
+
+// sendOnce hands s to the driver as database/sql would: driver.ErrSkip comes back as
+// it is, unless s is a prepared statement, which must not skip.
+func (c *Conn) sendOnce(ctx context.Context, s statement) (r attempt.Reply, err error) {
+	if err := s.prepareLate(ctx); err != nil {
+		return r, err
+	}
+	switch {
+	case s.Stmt != nil:
+		return attempt.SendStmt(ctx, s.Stmt, s.Args, s.rows)
+	case s.rows && c.has.QueryerContext != nil:
+		r.Rows, err = c.has.QueryContext(ctx, s.SQL, s.Args)
+	case !s.rows && c.has.ExecerContext != nil:
+		r.Result, err = c.has.ExecContext(ctx, s.SQL, s.Args)
+	default:
+		err = driver.ErrSkip
+	}
+	return r, err
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
@@ -26,7 +28,7 @@ const cachedTexts = 2048
 // Connector, and a DataSource: the name by which the log and the job's
 // configuration know the database. The databases' packages have a NewConnector
 // that knows their Dialect; without a Dialect, errors are read by their SQLSTATE
-// alone and statements as standard SQL. If the Settings differ from those of the
+// alone, statements as standard SQL, and ExactlyOnce is an error. If the Settings differ from those of the
 // job's target, the job delivers only if that target has a With. Mistakes in cfg
 // are errors, all at once.
 func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) {
@@ -35,9 +37,6 @@ func NewConnector(target delivery.Target, cfg Config) (driver.Connector, error) 
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, err
-	}
-	if target.Dialect == nil {
-		target.Dialect = &delivery.Dialect{Name: "sql"}
 	}
 	wrap, err := newConnector(target, cfg)
 	if err != nil {
@@ -58,14 +57,15 @@ type connector struct {
 	receipts attempt.Receipts
 	// receiptPlace is where the table of receipts is; nil until it is found.
 	receiptPlace atomic.Pointer[receiptPlace]
-	guard        *guard
-	// corrected says that a line has told which settings of the server were
-	// overridden.
+	// session is what the session resolved to that was dialled last; nil before.
+	session atomic.Pointer[string]
+	guard   *guard
+	// corrected: a log line has named the settings of the server that were overridden.
 	corrected atomic.Bool
-	// warned says that a line has told what is wrong with the server's product.
+	// warned: a log line has said what is wrong with the server's product.
 	warned atomic.Bool
-	// returned says that a line has told what becomes of connections whose
-	// session holds state.
+	// returned: a log line has said what happens to connections whose session holds
+	// state.
 	returned atomic.Bool
 	// foreign says that the application made the connector, which may do more to
 	// a session than its DSN says.
@@ -73,7 +73,18 @@ type connector struct {
 	pool    *connPool
 	log     logrus.FieldLogger
 	driver  driver.Driver
+
+	// origin is the connector that the application opened, if this is the same for
+	// connections whose settings were changed, by the statements of changes.
+	origin  *connector
+	changes []string
+	mu      sync.Mutex
+	// changed has those connectors by their settings.
+	changed map[string]*connector
 }
+
+// maxChanged bounds changed.
+const maxChanged = 32
 
 var (
 	_ driver.Connector = (*connector)(nil)
@@ -81,6 +92,9 @@ var (
 )
 
 func newConnector(target delivery.Target, cfg Config) (*connector, error) {
+	if target.Dialect == nil {
+		target.Dialect = &delivery.Dialect{Name: "sql"}
+	}
 	if target.DataSource == "" {
 		return nil, errors.New("bed: the data source has no name: give one, or the DSN parameter bedDataSource")
 	}
@@ -89,6 +103,11 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	}
 	if target.AutocommitOff {
 		return nil, fmt.Errorf("bed: the DSN of %s turns autocommit off, which would leave every write uncommitted: remove it from the DSN and use transactions", target.DataSource)
+	}
+	if cfg.Guarantee == ExactlyOnce {
+		if err := leavesReceipts(target.Dialect, target.DataSource); err != nil {
+			return nil, err
+		}
 	}
 	if err := attempt.CheckReceiptSchema(&target); err != nil {
 		return nil, err
@@ -102,7 +121,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		target:  target,
 		dialect: target.Dialect,
 		cfg:     cfg,
-		texts:   sqltext.NewCache(sqltext.Flavor(target.Dialect.Flavor), cachedTexts, cfg.Guarantee == ExactlyOnce),
+		texts:   sqltext.NewCache(sqltext.Flavor(target.Dialect.Flavor), cachedTexts),
 		log:     log,
 		receipts: attempt.Receipts{
 			LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,
@@ -114,6 +133,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	}
 	c.guard = newGuard(&cfg, target.Dialect, log)
 	c.pool = newConnPool(c)
+	dialects.Store(target.Dialect.Name, target.Dialect)
 	journal.Of(cfg.Storage).TellOff(log.Warn)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,
@@ -122,6 +142,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		SyncMaxDeliveryTryTimes: cfg.SyncMaxDeliveryTryTimes,
 		RetryInitial:            cfg.RetryInitial,
 		RetryMax:                cfg.RetryMax,
+		AttemptTimeout:          cfg.AttemptTimeout,
 		RetryTimeout:            cfg.RetryTimeout,
 		Lease:                   cfg.Lease,
 		LogTimeout:              cfg.LogTimeout,
@@ -133,6 +154,15 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		Logger:                  cfg.Logger,
 	})
 	return c, nil
+}
+
+// leavesReceipts says why a write to a dialect's database cannot leave a receipt.
+func leavesReceipts(d *delivery.Dialect, dataSource string) error {
+	if d.ReceiptDuplicate != nil {
+		return nil
+	}
+	return fmt.Errorf("bed: the dialect %q of the data source %s knows no receipts, without which nothing is delivered ExactlyOnce or under an idempotency key: "+
+		"open it by bedsql/mysql, bedsql/postgres or bedsql/sqlite, or choose AtLeastOnce", d.Name, dataSource)
 }
 
 // refuseSharedFile keeps a SQLite log out of the target's own file: writing the
@@ -172,7 +202,7 @@ func resolved(path string) string {
 // down must be met by the write that is to be logged, not before it. The
 // connection dials on first use.
 func (c *connector) Connect(context.Context) (driver.Conn, error) {
-	return &Conn{bareConn: bareConn{c: c}}, nil
+	return &Conn{c: c}, nil
 }
 
 // Driver implements driver.Connector.
@@ -186,6 +216,11 @@ func (c *connector) Close() error {
 	defer cancel()
 	c.deliverer.Close(ctx)
 	_ = c.pool.db().Close()
+	c.mu.Lock()
+	for _, changed := range c.changed {
+		_ = changed.pool.db().Close()
+	}
+	c.mu.Unlock()
 	if closer, ok := c.target.Connector.(io.Closer); ok {
 		return closer.Close()
 	}
@@ -202,5 +237,53 @@ func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
 	if facts.Warning != "" && !c.warned.Swap(true) {
 		c.log.Warn("bed: " + facts.Warning)
 	}
+	for i := 0; i < len(c.changes) && err == nil; i++ {
+		if _, _, err = attempt.Exec(ctx, conn, c.changes[i], nil); err != nil {
+			_ = conn.Close()
+		}
+	}
+	if last := c.session.Load(); err == nil && (last == nil || *last != facts.Session) {
+		c.session.Store(&facts.Session)
+	}
 	return attempt.Session{Conn: conn, Facts: facts}, err
+}
+
+// with gives the connector for a connection of c's whose settings were changed by
+// the statement change; nil if there are too many.
+func (c *connector) with(settings, change string) *connector {
+	origin := c
+	if c.origin != nil {
+		origin = c.origin
+	}
+	if settings == origin.target.Settings {
+		return origin
+	}
+	origin.mu.Lock()
+	defer origin.mu.Unlock()
+	if known := origin.changed[settings]; known != nil {
+		return known
+	}
+	if len(origin.changed) == maxChanged {
+		return nil
+	}
+	n := &connector{
+		target: origin.target, dialect: origin.dialect, cfg: origin.cfg, texts: origin.texts, deliverer: origin.deliverer,
+		receipts: origin.receipts, guard: origin.guard, foreign: origin.foreign, log: origin.log, driver: origin.driver,
+		origin: origin, changes: append(slices.Clip(c.changes), change),
+	}
+	n.target.Settings = settings
+	n.pool = newConnPool(n)
+	if origin.changed == nil {
+		origin.changed = map[string]*connector{}
+	}
+	origin.changed[settings] = n
+	return n
+}
+
+// leftOpen is the error of a write that was to run unlogged.
+func (c *connector) leftOpen(err error) error {
+	if err == nil {
+		return nil
+	}
+	return besteffort.LeftOpen(c.target.DataSource, attempt.Failed(c.dialect, err, false), nil)
 }

@@ -6,19 +6,18 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
-// sessionState is why a connection is pinned by a statement.
-const sessionState = "the session holds state that another connection would not see"
-
 // control runs what is not DML: it passes through, and what it means for the
 // session and the open transaction is noted.
-func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (r attempt.Reply, err error) {
+func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt.Reply, err error) {
 	if c.stagedTx != nil {
 		if handled, err := c.stagedTx.control(s.class); handled {
 			return attempt.Reply{Result: driver.RowsAffected(0), Rows: new(attempt.Rows)}, err
@@ -28,64 +27,60 @@ func (c *Conn) control(ctx context.Context, s statement, args []driver.NamedValu
 		return r, err
 	}
 	if s.class.Kind == sqltext.Read && !s.class.Pins {
-		r, err = c.bare(ctx, s, args, rows)
-		if rows && c.tx != nil && (s.class.Locks || c.tx.readsLock) {
+		r, err = c.sendOnce(ctx, s)
+		if s.rows && c.tx != nil && (s.class.Locks || c.tx.readsLock) {
 			r.Rows, err = c.tx.complete(r.Rows, err)
 		}
-		c.readInTx(ctx, err)
+		if t := c.tx; t != nil && !errors.Is(err, driver.ErrSkip) {
+			t.hasRead()
+			if err != nil {
+				c.failedInTx(ctx, err, false)
+			}
+		}
 		if c.tx != nil && s.class.Moves {
-			c.tx.move()
+			c.tx.move(changedSetting)
 		}
 		r.Rows = c.tx.watch(ctx, r.Rows, err)
 		return r, err
 	}
-	if err := c.admit(ctx, s); err != nil {
+	if err := c.admit(ctx, under, s); err != nil {
 		return r, err
 	}
 	if c.ends(s) {
-		res, err := c.endByText(ctx, s, args)
+		res, err := c.endByText(ctx, under, s)
 		return attempt.Reply{Result: res, Rows: new(attempt.Rows)}, err
 	}
-	settings := c.before(ctx, &c.bareConn, s, c.tx != nil)
-	r, err = c.bare(ctx, s, args, rows)
+	r, err = c.sendOnce(ctx, s)
 	if !errors.Is(err, driver.ErrSkip) {
-		c.observe(ctx, s, settings, err)
+		c.observe(ctx, under, s, err)
+	}
+	if c.tx == nil && s.class.HasDML {
+		err = c.c.leftOpen(err)
 	}
 	r.Rows = c.tx.watch(ctx, r.Rows, err)
 	return r, err
-}
-
-// readInTx notes a query inside a local transaction.
-func (c *Conn) readInTx(ctx context.Context, err error) {
-	if c.tx == nil || errors.Is(err, driver.ErrSkip) {
-		return
-	}
-	c.tx.read = true
-	if err != nil {
-		c.failedInTx(ctx, err, false)
-	}
 }
 
 // admit refuses what must not be sent: into a transaction that the database has
 // rolled back on its own, anything but its end; and several statements with a
 // write among them where nothing may run unlogged. Before a transaction begins it
 // looks for the table of receipts.
-func (c *Conn) admit(ctx context.Context, s statement) error {
+func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	if c.dead && c.tx == nil {
 		return driver.ErrBadConn // it could commit what is still open
 	}
-	if t := c.tx; t != nil && t.lost != nil {
+	if t := c.tx; t != nil && t.state == txLost {
 		switch s.class.Kind {
 		case sqltext.Rollback, sqltext.Read, sqltext.Empty:
 		default:
 			return t.lostError()
 		}
 	}
-	if s.class.Kind == sqltext.Multi && s.class.HasDML && c.stagedIn(scopeOf(ctx)) != nil {
+	if s.class.Kind == sqltext.Multi && s.class.HasDML && c.stagedIn(under) != nil {
 		return fmt.Errorf("%w: several statements in one text", ErrStaged)
 	}
-	if why := c.writesUnlogged(s); why != "" && !scopeOf(ctx).skip {
-		if scopeOf(ctx).key != nil || c.tx != nil && c.tx.keyed != nil {
+	if why := c.writesUnlogged(s); why != "" && !under.skip {
+		if under.key != nil || c.tx != nil && c.tx.keyed != nil {
 			return unusable(why)
 		}
 		if err := c.refuseUnlogged(why); err != nil {
@@ -97,13 +92,13 @@ func (c *Conn) admit(ctx context.Context, s statement) error {
 	}
 	switch s.class.Kind {
 	case sqltext.Begin, sqltext.AutocommitOff, sqltext.Savepoint:
-		if c.tx == nil && c.stagedIn(scopeOf(ctx)) != nil {
+		if c.tx == nil && c.stagedIn(under) != nil {
 			return fmt.Errorf("%w: begin a local transaction by BeginTx, not by a statement", ErrStaged)
 		}
-		if scopeOf(ctx).key != nil && c.tx == nil {
+		if under.key != nil && c.tx == nil {
 			return unusable("begin the transaction by BeginTx, not by a statement")
 		}
-		c.beforeBegin(ctx)
+		c.beforeBegin(ctx, under)
 	}
 	return nil
 }
@@ -138,56 +133,6 @@ func (c *Conn) ends(s statement) bool {
 	}
 }
 
-// endByText ends the open transaction by a statement that commits it, explicitly
-// or implicitly (MySQL's DDL).
-func (c *Conn) endByText(ctx context.Context, s statement, args []driver.NamedValue) (driver.Result, error) {
-	t := c.tx
-	var (
-		res       driver.Result
-		own       error // of a statement that commits implicitly
-		committed bool  // it did, and failed afterwards
-	)
-	swallowed, err := ender{finish: func(ctx context.Context) ending {
-		r, before, out := c.sendEnd(ctx, s, args)
-		res = r
-		if out.Err == nil || !s.class.ImplicitCommit {
-			return ending{Outcome: out}
-		}
-		own = out.Err
-		if !out.Class.Answered() {
-			return ending{Outcome: out}
-		}
-		if before {
-			return ending{Outcome: out, open: true}
-		}
-		var end ending
-		end, committed = c.afterImplicitCommit(ctx, out)
-		return end
-	}, undo: c.rollback(ctx, nil)}.commit(ctx, c)
-	// A retry delivers the unit, and a soft transaction may swallow what became
-	// of it; neither runs the statement that was to commit it.
-	failed := own
-	if err != nil && !swallowed {
-		failed = err
-	}
-	switch {
-	case failed == nil, committed:
-		c.observe(ctx, s, nil, own)
-	case s.class.ImplicitCommit && c.tx != t:
-		// To the caller the transaction goes on.
-		t.lose(failed)
-	}
-	if failed != nil {
-		return nil, failed
-	}
-	if res == nil {
-		// A COMMIT that a soft transaction swallowed, or a retry delivered: it
-		// has no rows to report.
-		res = driver.RowsAffected(0)
-	}
-	return res, nil
-}
-
 // failed notes what a failed statement may have left behind.
 func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 	doubt := !c.failedInTx(ctx, err, false).Class.Answered()
@@ -208,23 +153,23 @@ func (c *Conn) failed(ctx context.Context, cl sqltext.Class, err error) {
 		case !attempt.RolledBack(c.c.dialect, err):
 			c.discard() // it may still be open
 		}
-		if c.tx != nil && !c.dead && (doubt || c.tx.lost != nil) {
+		if c.tx != nil && !c.dead && (doubt || c.tx.state == txLost) {
 			c.closed() // there is nothing left to roll back
 		}
 	case sqltext.Multi:
 		if cl.Pins {
-			c.pin("several statements in one text left the session in an unknown state")
+			c.pin("several statements in one text left the session in an unknown state", "")
 		}
 	}
 }
 
 // observe notes what a statement left behind in the session and the open
-// transaction. settings are those that it changes, err is its own.
-func (c *Conn) observe(ctx context.Context, s statement, settings []assigned, err error) {
+// transaction. err is its own.
+func (c *Conn) observe(ctx context.Context, under scope, s statement, err error) {
 	cl := s.class
 	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
-		if scopeOf(ctx).skip {
-			c.c.cfg.Counters.countSkipped(ctx)
+		if under.skip {
+			c.c.cfg.Counters.Skipped.Add(1)
 		} else {
 			c.ranUnlogged(s, why)
 		}
@@ -236,57 +181,82 @@ func (c *Conn) observe(ctx context.Context, s statement, settings []assigned, er
 	if cl.Kind == sqltext.Session && !cl.Pins && c.tx == nil && c.c.dialect.Flavor == txlog.FlavorMySQL {
 		c.nextTx = true
 	}
-	if t := c.tx; t != nil {
-		switch cl.Kind {
-		case sqltext.Read:
-			t.read = true
-		case sqltext.Savepoint:
-			t.save(cl.Name)
-		case sqltext.RollbackTo:
-			t.rollbackTo(cl.Name)
-			if t.keyed != nil {
-				t.unreplayable("under its idempotency key, what it rolled back to a savepoint is part of the answer")
-			}
-		case sqltext.ReleaseSavepoint:
-			t.releaseSavepoint(cl.Name)
-		case sqltext.DDL, sqltext.Session, sqltext.Opaque, sqltext.Multi:
-			t.unreplayable("it holds a statement that is not plain DML")
-			t.moved = t.moved || cl.Kind != sqltext.DDL
-		}
-	} else if cl.Kind == sqltext.Savepoint && c.c.dialect.Flavor == txlog.FlavorSQLite {
-		// Outside a transaction SQLite's SAVEPOINT begins one.
-		t = c.open(ctx)
-		t.save(cl.Name)
-		t.bySavepoint = true
+	var does transition
+	if int(cl.Kind) < len(transitions) {
+		does = transitions[cl.Kind]
+	}
+	if c.tx != nil && does.unit != nil {
+		does.unit(c.tx, cl)
 	}
 	if cl.Pins {
-		c.putBack(ctx, &c.bareConn, settings)
-		c.pinBy(s, settings)
+		c.carry(ctx, s)
 	}
-	switch cl.Kind {
-	case sqltext.Begin:
-		if c.tx == nil {
-			c.open(ctx)
-		}
-	case sqltext.Commit, sqltext.Rollback:
-		c.closed()
-		if cl.Chain && c.tx == nil {
-			c.open(ctx)
-		}
-	case sqltext.AutocommitOff:
-		c.autocommitOff = true
-		if c.tx == nil {
-			c.open(context.Background())
-		}
-	case sqltext.AutocommitOn:
-		if c.autocommitOff {
-			// The transaction that was open has ended.
-			c.autocommitOff = false
-			c.tx = nil
-		}
-	case sqltext.PrepareTransaction:
-		// COMMIT PREPARED decides what becomes of it, in whatever session.
-		c.closed()
+	if does.conn != nil {
+		does.conn(c, ctx, cl)
+	}
+}
+
+// transition is what a statement that has run means for the open transaction: for the
+// unit of its writes, and then for the connection, on which it may have begun or ended
+// one.
+type transition struct {
+	unit func(*localTx, sqltext.Class)
+	conn func(*Conn, context.Context, sqltext.Class)
+}
+
+var transitions = [...]transition{
+	sqltext.Read:               {unit: func(t *localTx, _ sqltext.Class) { t.hasRead() }},
+	sqltext.DDL:                {unit: func(t *localTx, _ sqltext.Class) { t.unreplayable(notPlainDML) }},
+	sqltext.Session:            {unit: moves},
+	sqltext.Opaque:             {unit: moves},
+	sqltext.Multi:              {unit: moves},
+	sqltext.Begin:              {conn: (*Conn).begun},
+	sqltext.Commit:             {conn: (*Conn).ended},
+	sqltext.Rollback:           {conn: (*Conn).ended},
+	sqltext.PrepareTransaction: {conn: (*Conn).ended}, // COMMIT PREPARED decides, in whatever session
+	sqltext.Savepoint:          {conn: (*Conn).saved},
+	sqltext.RollbackTo:         {unit: func(t *localTx, cl sqltext.Class) { t.rollbackTo(cl.Name) }},
+	sqltext.ReleaseSavepoint:   {unit: func(t *localTx, cl sqltext.Class) { t.releaseSavepoint(cl.Name) }},
+	sqltext.AutocommitOff:      {conn: (*Conn).autocommitIsOff},
+	sqltext.AutocommitOn:       {conn: (*Conn).autocommitIsOn},
+}
+
+const notPlainDML = "it holds a statement that is not plain DML"
+
+func moves(t *localTx, _ sqltext.Class) { t.move(notPlainDML) }
+
+func (c *Conn) begun(ctx context.Context, _ sqltext.Class) {
+	if c.tx == nil {
+		c.open(ctx)
+	}
+}
+
+func (c *Conn) ended(ctx context.Context, cl sqltext.Class) {
+	c.closed()
+	if cl.Chain {
+		c.begun(ctx, cl)
+	}
+}
+
+func (c *Conn) saved(ctx context.Context, cl sqltext.Class) {
+	if c.tx == nil && c.c.dialect.Flavor == txlog.FlavorSQLite {
+		c.open(ctx).bySavepoint = true // outside a transaction SQLite's SAVEPOINT begins one
+	}
+	if c.tx != nil {
+		c.tx.save(cl.Name)
+	}
+}
+
+func (c *Conn) autocommitIsOff(context.Context, sqltext.Class) {
+	c.autocommitOff = true
+	if c.tx == nil {
+		c.open(context.Background())
+	}
+}
+
+func (c *Conn) autocommitIsOn(context.Context, sqltext.Class) {
+	if c.autocommitOff { // the transaction that was open has ended
+		c.autocommitOff, c.tx = false, nil
 	}
 }
 
@@ -297,8 +267,9 @@ func (c *Conn) Begin() (driver.Tx, error) {
 
 // BeginTx implements driver.ConnBeginTx. Its error is the driver's.
 func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	if soft := c.stagedIn(scopeOf(ctx)); soft != nil && c.tx == nil && !opts.ReadOnly {
-		return soft.begin(ctx, c, opts)
+	under := scopeOf(ctx)
+	if soft := c.stagedIn(under); soft != nil && c.tx == nil && !opts.ReadOnly {
+		return soft.begin(under, c, opts)
 	}
 	if c.dead {
 		return nil, driver.ErrBadConn // its BEGIN could commit what is still open
@@ -306,11 +277,11 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if err := c.ready(ctx); err != nil {
 		return nil, err
 	}
-	if k := scopeOf(ctx).key; k != nil && !scopeOf(ctx).skip && !opts.ReadOnly {
+	if k := under.key; k != nil && !under.skip && !opts.ReadOnly {
 		return k.begin(ctx, c, opts)
 	}
 	if !opts.ReadOnly {
-		c.beforeBegin(ctx)
+		c.beforeBegin(ctx, under)
 	}
 	if c.tx != nil && c.c.dialect.Flavor != txlog.FlavorMySQL {
 		// A BEGIN sent as text is open. The driver says what the database makes
@@ -352,7 +323,9 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	}
 	local := c.open(ctx)
 	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
-	local.readOnly = opts.ReadOnly && scopeOf(ctx).key != nil && !scopeOf(ctx).skip
+	if opts.ReadOnly && under.key != nil && !under.skip {
+		local.mode = txReadOnly
+	}
 	if opts.ReadOnly && local.receipt {
 		// The table of receipts was not looked for, but SQLite's driver lets the
 		// transaction write.
@@ -362,26 +335,15 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	return &tx{c: c, ctx: ctx, inner: inner}, nil
 }
 
-// rolledBack ends the local transaction by ROLLBACK and gives its error, after
-// which the connection is not used again: the transaction may still be open.
-func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
-	err := attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
-	if !attempt.RolledBack(c.c.dialect, err) {
-		c.kill()
-	}
-	c.closed()
-	return err
-}
-
 // beforeBegin looks for the table of receipts before a transaction begins:
 // creating it later would commit the transaction where DDL does. If there is
 // none, the transaction's first write gets the error: it may only read.
-func (c *Conn) beforeBegin(ctx context.Context) {
-	if c.tx != nil || c.pinned != "" || scopeOf(ctx).skip || !scopeOf(ctx).exactlyOnce(&c.c.cfg) {
+func (c *Conn) beforeBegin(ctx context.Context, under scope) {
+	if c.tx != nil || c.pinned != "" || under.skip || !under.exactlyOnce(&c.c.cfg) {
 		return
 	}
 	c.eraseInTurn(ctx)
-	c.noReceipts = c.lookForReceipts(ctx, false)
+	_, c.noReceipts = c.lookForReceipts(ctx, false)
 }
 
 // withoutReceipts says why the open transaction can leave no receipt; nil if it
@@ -399,12 +361,9 @@ func (c *Conn) withoutReceipts() error {
 // open begins the list of a local transaction.
 func (c *Conn) open(ctx context.Context) *localTx {
 	under := scopeOf(ctx)
-	c.tx = &localTx{
-		c:        c,
-		under:    under,
-		soft:     under.soft,
-		unlogged: c.pinned != "" || under.skip,
-		receipt:  under.exactlyOnce(&c.c.cfg),
+	c.tx = &localTx{c: c, under: under, receipt: under.exactlyOnce(&c.c.cfg)}
+	if c.pinned != "" || under.skip {
+		c.tx.mode = txUnlogged
 	}
 	return c.tx
 }
@@ -433,10 +392,129 @@ func (c *Conn) failedInTx(ctx context.Context, err error, before bool) attempt.O
 	if c.c.dialect.Flavor == txlog.FlavorPostgres && dberr.Of(err).State != "" {
 		// Without a SQLSTATE the driver refused it (an argument that does not
 		// fit) and the server's transaction is as good as before.
-		t.aborted = true
+		t.state = txAborted
 	}
 	if lost := c.c.dialect.TransactionLost; lost != nil && lost(ctx, c.inner, err) {
 		t.lose(err)
 	}
 	return out
+}
+
+// endByText ends the open transaction by a statement that commits it, explicitly
+// or implicitly (MySQL's DDL).
+func (c *Conn) endByText(ctx context.Context, under scope, s statement) (driver.Result, error) {
+	t := c.tx
+	var (
+		res       driver.Result
+		own       error // of a statement that commits implicitly
+		committed bool  // it did, and failed afterwards
+	)
+	swallowed, err := ender{finish: func(ctx context.Context) ending {
+		r, before, out := c.sendEnd(ctx, s)
+		res = r
+		if out.Err == nil || !s.class.ImplicitCommit {
+			return ending{Outcome: out}
+		}
+		own = out.Err
+		if !out.Class.Answered() {
+			return ending{Outcome: out}
+		}
+		if before {
+			return ending{Outcome: out, open: true}
+		}
+		var end ending
+		end, committed = c.afterImplicitCommit(ctx, out)
+		return end
+	}, undo: c.rollback(ctx, nil)}.commit(ctx, c)
+	// A retry delivers the unit, and a soft transaction may swallow what became
+	// of it; neither runs the statement that was to commit it.
+	failed := own
+	if err != nil && !swallowed {
+		failed = err
+	}
+	switch {
+	case failed == nil, committed:
+		c.observe(ctx, under, s, own)
+	case s.class.ImplicitCommit && c.tx != t:
+		// To the caller the transaction goes on.
+		t.lose(failed)
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	if res == nil {
+		// A COMMIT that a soft transaction swallowed, or a retry delivered: it
+		// has no rows to report.
+		res = driver.RowsAffected(0)
+	}
+	return res, nil
+}
+
+// sendEnd runs a statement that ends the open transaction on the bare connection,
+// as one attempt. before is as for attempt.Send.
+func (c *Conn) sendEnd(ctx context.Context, s statement) (res driver.Result, before bool, out attempt.Outcome) {
+	res, before, err := c.send(ctx, s)
+	if err == nil {
+		return res, before, attempt.Outcome{Result: res}
+	}
+	out = attempt.Failed(c.c.dialect, err, before)
+	if !s.class.ImplicitCommit && (!before || out.Class.Answered()) {
+		out = attempt.CommitFailed(ctx, c.c.dialect, &c.session, err)
+	}
+	return res, before, c.lossy(out)
+}
+
+// afterImplicitCommit says how the open transaction ended when a statement that
+// commits implicitly failed with out's error. committed reports that it did
+// commit. If that is unknown, the connection is closed.
+func (c *Conn) afterImplicitCommit(ctx context.Context, out attempt.Outcome) (end ending, committed bool) {
+	state := delivery.Committed
+	if after := c.c.dialect.AfterImplicitCommit; after != nil {
+		state = after(ctx, c.inner, out.Err)
+	}
+	switch state {
+	case delivery.StillOpen:
+		return ending{Outcome: out, open: true}, false
+	case delivery.InDoubt:
+		out.Class, out.ConnLost = delivery.Unknown, true
+		c.discard()
+		return ending{Outcome: out}, false
+	default:
+		return ending{}, true
+	}
+}
+
+// rolledBack ends the local transaction by ROLLBACK and gives its error, after
+// which the connection is not used again: the transaction may still be open.
+func (c *Conn) rolledBack(ctx context.Context, tx driver.Tx) error {
+	err := attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
+	if !attempt.RolledBack(c.c.dialect, err) {
+		c.kill()
+	}
+	c.closed()
+	return err
+}
+
+// undoTimeout bounds a ROLLBACK that the caller did not ask for.
+const undoTimeout = 5 * time.Second
+
+// undo rolls back, or takes the connection out of use: an open transaction
+// must not go back to the pool.
+func (c *Conn) undo(undo func() error) {
+	if !attempt.RolledBack(c.c.dialect, undo()) {
+		c.kill()
+	}
+}
+
+// rollback makes a ROLLBACK for undo, of tx or of what was begun by a statement.
+func (c *Conn) rollback(ctx context.Context, tx driver.Tx) func() error {
+	return func() error {
+		bounded := ctx
+		if ctx.Done() != nil || tx == nil {
+			var cancel context.CancelFunc
+			bounded, cancel = context.WithTimeout(ctx, undoTimeout)
+			defer cancel()
+		}
+		return attempt.Rollback(bounded, c.c.dialect, &c.session, tx)
+	}
 }

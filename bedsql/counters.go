@@ -1,13 +1,12 @@
 package bedsql
 
 import (
-	"context"
 	"errors"
 	"sync/atomic"
 )
 
-// Counters count what became of a wrapped driver's writes by what their callers were
-// told: what the job makes of them later is not counted here. A local transaction
+// Counters count what happened to a wrapped driver's writes by the answer that
+// their callers got: what the job makes of them later is not counted here. A local transaction
 // counts once, by its COMMIT; the part of a staged soft transaction for one data source
 // once. They may be read at any time, and shared between registrations to add them up.
 type Counters struct {
@@ -30,8 +29,8 @@ type Counters struct {
 	// PassedThrough counts writes that ran unlogged because of session state,
 	// several statements in one text, or a text that depends on its session.
 	PassedThrough atomic.Uint64
-	// Guarded counts writes that Config.Guard found not to be the same when
-	// they are delivered again, refused ones included.
+	// Guarded counts writes that Config.Guard found not to be idempotent, refused ones
+	// included.
 	Guarded atomic.Uint64
 	// Skipped counts writes that ran unlogged under Skip.
 	Skipped atomic.Uint64
@@ -39,10 +38,7 @@ type Counters struct {
 
 // failed counts a write by the error that its caller gets.
 func (n *Counters) failed(err error) {
-	var refused *RefusedError
 	switch {
-	case errors.As(err, &refused):
-		n.Refused.Add(1)
 	case errors.Is(err, ErrPending):
 		n.Pending.Add(1)
 	case errors.Is(err, ErrNotLogged):
@@ -51,12 +47,5 @@ func (n *Counters) failed(err error) {
 		n.UnknownOutcome.Add(1)
 	default:
 		n.Refused.Add(1)
-	}
-}
-
-// countSkipped counts a write that ran under Skip.
-func (n *Counters) countSkipped(ctx context.Context) {
-	if scopeOf(ctx).skip {
-		n.Skipped.Add(1)
 	}
 }

@@ -13,6 +13,8 @@
 //   - [ErrNotLogged]: the write could not be logged, and it is not applied;
 //   - [ExactlyOnce] is the [Guarantee] under which SQL need not be idempotent.
 //
+// [OutcomeOf] says what an error means, and [Outcome.HTTPStatus] what to answer.
+//
 // A write that returns without an error is applied. The driver's own error, unchanged,
 // means that the database refused the write: it is not applied. (Under
 // Config.RunUnlogged, while the log cannot be written, and where writes pass through,
@@ -20,8 +22,9 @@
 // that the write is applied, but the answer with its rows was lost: after Exec the
 // Result's methods return it, from Query it is the error.
 //
-// [ErrUnknownOutcome] comes only where [Config] asks for a [Logging] other than
-// [LogBefore]: the write may or may not be applied, and its entry could not be written.
+// [ErrUnknownOutcome] means that the write may or may not be applied, and that it is
+// not known to be logged. It comes where [Config] asks for a [Logging] other than
+// [LogBefore], and where the context of a write that ran unlogged has ended.
 //
 // A write that bed cannot take fails before anything runs or is logged: with the error
 // of its context if that has ended; with a txlog.ParamError inside for a parameter that

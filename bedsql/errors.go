@@ -18,16 +18,17 @@ var (
 	// whose entry could not be written. Under LogBefore it was not sent.
 	// errors.As finds a *NotLoggedError.
 	ErrNotLogged = listener.ErrNotLogged
-	// ErrUnknownOutcome is matched by the error of a write under LogAlongside or
-	// LogOnFailure about which nothing is known: its attempt was not answered, its
-	// entry could not be written, and there was no receipt to decide it by, or the
-	// target could not be asked for it. It may or may not be applied, and nobody
-	// tries it again, as when a connection of the bare driver breaks. The error
-	// wraps both causes; errors.As finds an *UnknownOutcomeError. (In a soft
-	// transaction with RunUnlogged, End reports so of a write at which the driver
-	// panicked.) It is not txlog.ErrOutcomeUnknown, which is about a change of an
-	// entry, nor txlog.ErrInDoubt, with which the entry may be there and the write is
-	// pending.
+	// ErrUnknownOutcome is matched by the error of a write about which nothing is
+	// known: it may or may not be applied, and nobody tries it again, as when a
+	// connection of the bare driver breaks. Under LogAlongside or LogOnFailure its
+	// attempt was not answered, its entry could not be written, and there was no
+	// receipt to decide it by, or the target could not be asked for it; errors.As
+	// finds an *UnknownOutcomeError, which wraps both causes. It is also the error of
+	// a write that ran unlogged while its context ended, of an End whose context
+	// ended before its writes, and, from End, of a write under RunUnlogged at which
+	// the driver panicked. It is not txlog.ErrOutcomeUnknown, which is about a change
+	// of an entry, nor txlog.ErrInDoubt, with which the entry may be there and the
+	// write is pending.
 	ErrUnknownOutcome = listener.ErrUnknownOutcome
 	// ErrNested is returned by Begin inside a soft transaction.
 	ErrNested = errors.New("bed: a soft transaction is already open in this context")
@@ -39,15 +40,16 @@ var (
 	// session, writes for data sources with another log. Nothing was sent.
 	ErrStaged = errors.New("bed: not possible in a staged soft transaction")
 	// ErrKeyReused is matched by the error of a request under an idempotency
-	// key under which another request was sent before. It is not applied.
+	// key under which another request was sent before. It is not applied. The
+	// text says what differs, never a value.
 	ErrKeyReused = delivery.ErrKeyReused
 	// ErrKeyUnusable is matched by the error of a write that cannot carry the
 	// receipt of its idempotency key. It was not sent.
 	ErrKeyUnusable = errors.New("bed: the idempotency key cannot be used for this write")
 	// ErrNotIdempotent is matched, with Config.Guard set to GuardRefuse, by the
-	// error of a write that would not be the same when it is delivered again.
+	// error of a write that is not idempotent.
 	// It was neither logged nor sent.
-	ErrNotIdempotent = errors.New("bed: the write was not sent, it is not the same when it is delivered again")
+	ErrNotIdempotent = errors.New("bed: the write was not sent, it is not idempotent")
 	// ErrPinned is returned, with Config.Pinned set to PinnedRefuse, by a write
 	// that could only run unlogged. It was not sent.
 	ErrPinned = errors.New("bed: the write was not sent, it could only run unlogged")
@@ -87,7 +89,7 @@ type NotLoggedError = listener.NotLoggedError
 //
 //	DataSource string // where the write was to go
 //	Cause      error  // the last attempt's error
-//	Log        error  // why the entry could not be written
+//	Log        error  // why the entry could not be written; nil if the write was to run unlogged
 type UnknownOutcomeError = listener.UnknownOutcomeError
 
 // RefusedError is a refusal inside a soft transaction, as End reports it: the
@@ -97,3 +99,42 @@ type UnknownOutcomeError = listener.UnknownOutcomeError
 //	DataSource string // which refused it
 //	Cause      error  // the driver's error
 type RefusedError = listener.RefusedError
+
+// EndError is what the End of a soft transaction reports when not every write
+// was delivered.
+type EndError struct {
+	// Errors has one error for each write that was not delivered, in a staged soft
+	// transaction one for each data source: a *RefusedError, a *PendingError, or
+	// another error that says that nothing was applied. OutcomeOf says what it all
+	// means.
+	Errors []error
+	// Delivered has the data sources to which a write was delivered, in the order
+	// of the first delivery. One may be here and in Errors too, if only some of its
+	// writes were delivered.
+	Delivered []string
+}
+
+// Error gives the texts of all errors, one to a line.
+func (e *EndError) Error() string { return errors.Join(e.Errors...).Error() }
+
+// Unwrap gives Errors, so that errors.Is looks at all of them. errors.As finds
+// the first that fits; Refused and Pending give every one of their kind.
+func (e *EndError) Unwrap() []error { return e.Errors }
+
+// Refused gives each write that was refused: it is parked in the log.
+func (e *EndError) Refused() []*RefusedError { return each[*RefusedError](e.Errors) }
+
+// Pending gives each write that is pending: the job delivers it, or it is parked
+// because its outcome is not known.
+func (e *EndError) Pending() []*PendingError { return each[*PendingError](e.Errors) }
+
+// each gives those of the errors that are a T at their head: what a pending one
+// wraps is its cause.
+func each[T error](all []error) (found []T) {
+	for _, err := range all {
+		if one, ok := err.(T); ok { //nolint:errorlint // see above
+			found = append(found, one)
+		}
+	}
+	return found
+}

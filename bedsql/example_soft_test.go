@@ -60,17 +60,19 @@ func ExampleBegin() {
 	_, err = stock.ExecContext(ctx, `UPDATE stock SET n = n - ? WHERE article = ?`, 3, "apple")
 	check(err)
 
-	var refused *bedsql.RefusedError
-	switch err := soft.End(context.Background()); {
-	case err == nil:
-		fmt.Println("all delivered")
-	case errors.As(err, &refused):
-		fmt.Println("parked for an operator:", refused.DataSource)
-	case errors.Is(err, bedsql.ErrPending):
-		fmt.Println("the job delivers the rest")
+	err = soft.End(context.Background())
+	fmt.Println(bedsql.OutcomeOf(err)) // delivered, accepted or, as here:
+	var end *bedsql.EndError
+	if errors.As(err, &end) {
+		fmt.Println("delivered:", end.Delivered)
+		for _, refused := range end.Refused() {
+			fmt.Println("parked for an operator:", refused.DataSource)
+		}
 	}
 	fmt.Println("apples:", apples(stock))
 	// Output:
+	// partly refused
+	// delivered: [orders stock]
 	// parked for an operator: stock
 	// apples: 7
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -15,29 +17,109 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// write runs a DML. Rows of one sent through Query are read to the end before it
-// counts as delivered, and are handed on buffered.
-func (c *Conn) write(ctx context.Context, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
-	under := scopeOf(ctx)
-	switch soft := c.stagedIn(under); {
-	case soft != nil && rows:
-		return attempt.Reply{}, fmt.Errorf("%w: a write that returns rows cannot be staged", ErrStaged)
-	case soft != nil:
-		return soft.record(ctx, c, s, args)
-	case c.tx != nil:
-		return c.tx.write(ctx, under, s, args, rows)
-	case c.pinned != "" || s.class.Pins || s.class.NeedsSession || under.skip:
-		return c.writeUnlogged(ctx, under, s, args, rows)
-	}
-	return c.deliver(ctx, under, s, args, rows)
+// execution is a DML on its way outside any local transaction, with all that its
+// attempts need.
+type execution struct {
+	besteffort.InFlight
+
+	c *Conn
+	// call is the DML on the caller's own connection.
+	call delivery.Call
+	// rows: it was sent through Query.
+	rows bool
+	unit txlog.Unit
+	text [1]txlog.Statement
 }
 
-// writeUnlogged hands a write straight to the driver.
-func (c *Conn) writeUnlogged(ctx context.Context, under scope, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
-	if under.key != nil && !under.skip {
-		return attempt.Reply{}, unusable("the write would run unlogged")
+// submit makes a unit of one DML outside any local transaction and has it delivered.
+// Rows of one sent through Query are read to the end before it counts as delivered,
+// and are handed on buffered.
+func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return attempt.Reply{}, err
 	}
-	why := c.whyUnlogged(under, s)
+	receipt := under.exactlyOnce(&c.c.cfg)
+	if s.class.Hazards != 0 {
+		if err := c.c.guard.admit(s, receipt); err != nil {
+			return attempt.Reply{}, err
+		}
+	}
+	var err error
+	x := &execution{c: c, call: s.Call, rows: s.rows}
+	if x.text[0], _, err = c.c.store(x.call); err != nil {
+		return attempt.Reply{}, err
+	}
+	soft := under.soft
+	if soft != nil {
+		if err := soft.enter(); err != nil {
+			return attempt.Reply{}, err
+		}
+		defer soft.left(&x.InFlight)
+	}
+	var deadline time.Time
+	if receipt {
+		c.eraseInTurn(ctx)
+		if deadline, err = c.lookForReceipts(ctx, under.key != nil); err != nil && c.needsReceipts(err) {
+			return attempt.Reply{}, err
+		}
+	}
+	x.unit.Statements = x.text[:]
+	x.InFlight = c.c.inFlight(under, receipt, &x.unit, c, x)
+	x.Deadline = deadline
+	// The rows of a Query cannot be invented, so its error is the caller's.
+	x.KeepRefused = soft != nil && !s.rows
+	key := under.key
+	var back func()
+	if key != nil {
+		if back, err = key.mark(&x.unit); err != nil {
+			return attempt.Reply{}, err
+		}
+	}
+	if err := c.c.deliverer.Deliver(ctx, &x.InFlight); err != nil {
+		c.c.cfg.Counters.failed(err)
+		if key != nil && !undecided(err) && !isParked(err) {
+			back()
+		}
+		if soft != nil && !s.rows && soft.swallow(err) {
+			return attempt.Reply{Result: noResult{}}, nil
+		}
+		return attempt.Reply{}, err
+	}
+	c.c.cfg.Counters.Delivered.Add(1)
+	if soft != nil {
+		soft.arrive(c.c.target.DataSource)
+	}
+	out := &x.Outcome
+	if out.Replayed && key != nil {
+		key.replay()
+	}
+	switch {
+	case !s.rows && out.Result == nil:
+		return attempt.Reply{Result: lostResult{}}, nil
+	case s.rows && out.Rows == nil:
+		// An attempt delivered it whose rows were lost with its answer.
+		return attempt.Reply{}, ErrRowsUnknown
+	case s.rows && ctx.Err() != nil:
+		// database/sql would report the end of the context in place of the rows.
+		return attempt.Reply{}, because(ErrRowsUnknown, ctx.Err())
+	case s.rows:
+		return attempt.Reply{Rows: out.Rows}, nil
+	}
+	return attempt.Reply{Result: out.Result}, nil
+}
+
+// passThrough hands a write straight to the driver, unlogged.
+func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
+	why := "" // Skip asked for it, here or where the transaction was begun
+	switch {
+	case under.skip:
+	case under.key != nil:
+		return attempt.Reply{}, unusable("the write would run unlogged")
+	case c.pinned != "":
+		why = c.pinned
+	case s.class.Pins || s.class.NeedsSession:
+		why = "the statement depends on its session"
+	}
 	if why != "" {
 		if err := c.refuseUnlogged(why); err != nil {
 			return attempt.Reply{}, err
@@ -46,9 +128,15 @@ func (c *Conn) writeUnlogged(ctx context.Context, under scope, s statement, args
 	if err := c.ready(ctx); err != nil {
 		return attempt.Reply{}, err
 	}
-	reply, err := c.bare(ctx, s, args, rows)
+	if err := ctx.Err(); err != nil {
+		return attempt.Reply{}, err
+	}
+	reply, err := c.sendOnce(ctx, s)
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, driver.ErrBadConn) {
 		return reply, err // what the driver did not take comes again from database/sql
+	}
+	if c.tx == nil {
+		err = c.c.leftOpen(err)
 	}
 	if why != "" {
 		c.ranUnlogged(s, why)
@@ -56,23 +144,9 @@ func (c *Conn) writeUnlogged(ctx context.Context, under scope, s statement, args
 		c.c.cfg.Counters.Skipped.Add(1)
 	}
 	if err == nil && s.class.Pins {
-		c.pinBy(s, nil) // @v := …
+		c.pinBy(s) // @v := …
 	}
 	return reply, err
-}
-
-// whyUnlogged says why a write runs unlogged; empty if Skip asked for it.
-func (c *Conn) whyUnlogged(under scope, s statement) string {
-	switch {
-	case under.skip:
-		return ""
-	case c.pinned != "":
-		return c.pinned
-	case s.class.Pins || s.class.NeedsSession:
-		return "the statement depends on its session"
-	default: // in a transaction that was begun under Skip
-		return ""
-	}
 }
 
 // refuseUnlogged is the error of a write that could only run unlogged, if the
@@ -93,122 +167,50 @@ func (c *Conn) ranUnlogged(s statement, why string) {
 	}
 	c.warned = true
 	flavor := sqltext.Flavor(c.c.dialect.Flavor)
-	fields := logrus.Fields{"reason": why, "statement": shown(flavor, s.query), "advice": unloggedAdvice}
+	fields := logrus.Fields{"reason": why, "statement": shown(flavor, s.SQL), "advice": unloggedAdvice}
 	if c.pinnedBy != "" {
 		fields["pinned_by"] = shown(flavor, c.pinnedBy)
 	}
 	c.c.log.WithFields(fields).Warn("bed: writes on this connection run unlogged and unretried")
 }
 
-// unloggedAdvice tells how to avoid writes that run unlogged.
+// unloggedAdvice says how to avoid writes that run unlogged.
 const unloggedAdvice = "put settings into the DSN, send one statement at a time, give session work a connection of its own " +
-	"(sql.DB.Conn) that is closed behind it; bedsql.Skip where it is meant; Config.Pinned: bedsql.PinnedRefuse makes it an error"
-
-// execution is a DML on its way outside any local transaction, with all that its
-// attempts need.
-type execution struct {
-	besteffort.Delivery
-
-	c *Conn
-	// call is the DML on the caller's own connection.
-	call delivery.Call
-	// rows: it was sent through Query.
-	rows bool
-	unit txlog.Unit
-	text [1]txlog.Statement
-}
-
-// deliver logs and runs one DML outside any local transaction.
-func (c *Conn) deliver(ctx context.Context, under scope, s statement, args []driver.NamedValue, rows bool) (attempt.Reply, error) {
-	if err := ctx.Err(); err != nil {
-		return attempt.Reply{}, err
-	}
-	receipt := under.exactlyOnce(&c.c.cfg)
-	found, err := c.c.guard.check(s, args, receipt)
-	if err != nil {
-		return attempt.Reply{}, err
-	}
-	if found {
-		c.c.cfg.Counters.Guarded.Add(1)
-	}
-	x := &execution{c: c, call: s.call(args), rows: rows}
-	if x.text[0], _, err = c.c.store(x.call); err != nil {
-		return attempt.Reply{}, err
-	}
-	soft := under.soft
-	if soft != nil {
-		if err := soft.enter(); err != nil {
-			return attempt.Reply{}, err
-		}
-		defer soft.left(&x.Delivery)
-	}
-	if receipt {
-		c.eraseInTurn(ctx)
-		if err := c.ensureReceipts(ctx, under.key != nil); err != nil {
-			return attempt.Reply{}, err
-		}
-	}
-	x.unit.Statements = x.text[:]
-	x.Delivery = c.c.delivery(under, receipt, &x.unit, x)
-	// The rows of a Query cannot be invented, so its error is the caller's.
-	x.KeepRefused = soft != nil && !rows
-	key := under.key
-	var back func()
-	if key != nil {
-		if back, err = key.mark(&x.unit); err != nil {
-			return attempt.Reply{}, err
-		}
-	}
-	if err := c.c.deliverer.Deliver(ctx, &x.Delivery); err != nil {
-		c.c.cfg.Counters.failed(err)
-		if key != nil && !undecided(err) && !isParked(err) {
-			back()
-		}
-		if soft != nil && !rows && soft.swallow(err) {
-			return attempt.Reply{Result: noResult{}}, nil
-		}
-		return attempt.Reply{}, err
-	}
-	c.c.cfg.Counters.Delivered.Add(1)
-	out := &x.Outcome
-	c.c.guard.answered(s, args, out.Result, receipt)
-	if out.Replayed && key != nil {
-		key.replay()
-	}
-	switch {
-	case !rows && out.Result == nil:
-		return attempt.Reply{Result: lostResult{}}, nil
-	case rows && out.Rows == nil:
-		// An attempt delivered it whose rows were lost with its answer.
-		return attempt.Reply{}, ErrRowsUnknown
-	case rows:
-		return attempt.Reply{Rows: out.Rows}, nil
-	}
-	return attempt.Reply{Result: out.Result}, nil
-}
+	"(sql.DB.Conn) that is closed after it; bedsql.Skip where it is meant; Config.Pinned: bedsql.PinnedRefuse makes it an error"
 
 // First implements besteffort.Attempts, on the caller's own connection.
 func (x *execution) First(ctx context.Context) attempt.Outcome {
 	c := x.c
-	return c.attempt(func() attempt.Outcome {
+	return c.onOwn(func() attempt.Outcome {
 		if err := c.ensure(ctx); err != nil {
 			return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
 		}
-		return x.run(ctx, &c.session, x.call)
+		if x.unit.Session != c.session.Facts.Session && x.Logging != besteffort.LogAlongside {
+			x.unit.Session = "" // another's, and nothing was sent in it
+		}
+		return x.attempt(ctx, &c.session, x.call)
 	})
 }
 
 // Again implements besteffort.Attempts, on another connection or on one whose
 // session may have changed: what was prepared there may not be any more.
-func (x *execution) Again(ctx context.Context) attempt.Outcome {
+func (x *execution) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
 	anew := x.call
 	anew.Stmt = nil
-	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.run(ctx, conn, anew) })
+	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome {
+		if step == besteffort.Retry {
+			return x.attempt(ctx, conn, anew)
+		}
+		return x.c.c.onReceipt(ctx, conn, step, &x.unit)
+	})
 }
 
-// run runs the write on conn, with its receipt if it has one.
-func (x *execution) run(ctx context.Context, conn driver.Conn, call delivery.Call) attempt.Outcome {
+// attempt makes one attempt of the write on conn, with its receipt if it has one.
+func (x *execution) attempt(ctx context.Context, conn driver.Conn, call delivery.Call) attempt.Outcome {
 	c := x.c.c
+	if err := c.sameSession(ctx, conn, &x.unit); err != nil {
+		return attempt.Failed(c.dialect, err, true)
+	}
 	if x.unit.Receipt == "" {
 		return attempt.One(ctx, c.dialect, conn, call, x.rows, x.unit.InDoubt)
 	}
@@ -217,14 +219,92 @@ func (x *execution) run(ctx context.Context, conn driver.Conn, call delivery.Cal
 	})
 }
 
-// Void implements besteffort.Attempts.
-func (x *execution) Void(ctx context.Context) attempt.Outcome {
-	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.void(ctx, conn, &x.unit) })
+// lookForReceipts finds or creates the table of receipts, once for each connector,
+// within AttemptTimeout: deadline is when that is over, if it had to look. The error
+// says why the table's place is not known. keyed: what is to be written is under a
+// key.
+func (c *Conn) lookForReceipts(ctx context.Context, keyed bool) (deadline time.Time, err error) {
+	if c.c.knownPlace(keyed) != nil {
+		return deadline, nil
+	}
+	if err := leavesReceipts(c.c.dialect, c.c.target.DataSource); err != nil {
+		return deadline, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.c.cfg.AttemptTimeout)
+	defer cancel()
+	deadline, _ = ctx.Deadline()
+	if c.dead {
+		return deadline, driver.ErrBadConn
+	}
+	if err := c.ready(ctx); err != nil {
+		return deadline, err
+	}
+	if c.nextTx && !c.c.target.NoSideConnection {
+		out := c.c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
+			if _, err := c.c.locateReceipts(ctx, conn, keyed); err != nil {
+				return attempt.Failed(c.c.dialect, err, true)
+			}
+			return attempt.Outcome{}
+		})
+		err = out.Err
+	} else if _, err = c.c.locateReceipts(ctx, c.inner, keyed); err != nil && !c.c.dialect.Class(err).Answered() {
+		c.kill()
+	}
+	var silent *attempt.LogError
+	if errors.As(err, &silent) {
+		err = &NotLoggedError{DataSource: c.c.target.DataSource, Cause: silent.Err}
+	}
+	return deadline, err
 }
 
-// NoteTold implements besteffort.Attempts.
-func (x *execution) NoteTold(ctx context.Context) attempt.Outcome {
-	return x.c.again(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.noteTold(ctx, conn, &x.unit) })
+// needsReceipts reports whether err, of lookForReceipts, keeps a write from being
+// logged. A target that is out of reach does not: the attempts will meet that, and
+// look for the table themselves.
+func (c *Conn) needsReceipts(err error) bool {
+	var table *delivery.ReceiptTableError
+	var elsewhere *attempt.SchemaError
+	var rights *delivery.ReceiptRightsError
+	return errors.As(err, &table) || errors.As(err, &elsewhere) || errors.As(err, &rights) ||
+		// An entry that is written all the same would not say where its receipt is.
+		errors.Is(err, ErrNotLogged) && !c.c.cfg.RunUnlogged || leavesReceipts(c.c.dialect, c.c.target.DataSource) != nil
+}
+
+// eraseInTurn erases receipts before a write or a transaction on its connection,
+// where that is the way. After one it would be too late: changes() is the
+// application's.
+func (c *Conn) eraseInTurn(ctx context.Context) {
+	if !c.c.erasesInTurn() || c.dead || c.inner == nil {
+		return
+	}
+	if ids := c.c.deliverer.Removals.Receipts(eraseBatch); ids != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.c.cfg.LogTimeout)
+		defer cancel()
+		if err := attempt.EraseReceipts(ctx, c.c.dialect, &c.session, c.c.receipts, ids); err != nil {
+			c.c.receiptsStay(err)
+		}
+	}
+}
+
+// sameSession sees to it that u, of which nothing was sent in another session, is
+// run in the session that its entry names: one that names none, because no
+// connection of its kind had been dialled, gets its session now.
+func (c *connector) sameSession(ctx context.Context, conn driver.Conn, u *txlog.Unit) error {
+	s, ok := conn.(*attempt.Session)
+	if !ok || s.Facts.Session == u.Session {
+		return nil
+	}
+	switch has := s.Facts.Session; {
+	case u.Session != "":
+		return &delivery.SessionError{Entry: u.Session, Has: has}
+	case u.Lease.Deadline.IsZero(): // it is not in the log, or not yet
+		u.Session = has
+		return nil
+	default:
+		if err := c.cfg.Storage.Locate(ctx, u, u.Place, has); err != nil {
+			return attempt.Certain(fmt.Errorf("bed: not sent, could not record in the log what the session is: %w", err), delivery.Unreachable)
+		}
+		return nil
+	}
 }
 
 // undecided reports whether err leaves open whether the write is, or will be,
@@ -242,7 +322,7 @@ func isParked(err error) bool {
 // store turns a statement into what the log keeps, and gives the values that it
 // keeps. If it gives an error, nothing ran.
 func (c *connector) store(call delivery.Call) (txlog.Statement, []driver.NamedValue, error) {
-	args, err := c.dialect.Store(call.Args)
+	args, err := storable(c.dialect, call.Args)
 	if err != nil {
 		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
 	}
@@ -253,28 +333,69 @@ func (c *connector) store(call delivery.Call) (txlog.Statement, []driver.NamedVa
 	return txlog.Statement{SQL: call.SQL, Params: params, Prepared: call.Prepared}, args, nil
 }
 
-// delivery makes the delivery of u, whose statements were written in a scope, and
-// gives u its name and, if it leaves one, its receipt.
-func (c *connector) delivery(under scope, receipt bool, u *txlog.Unit, a besteffort.Attempts) besteffort.Delivery {
-	u.ID, u.DataSource, u.Settings = txlog.NewID(), c.target.DataSource, c.target.Settings
+// storable turns args into what the log keeps: see delivery.Dialect.Storable. args
+// itself is left as it is; it is returned when nothing had to change.
+func storable(d *delivery.Dialect, args []driver.NamedValue) ([]driver.NamedValue, error) {
+	if d.Storable == nil {
+		return args, nil
+	}
+	out, copied := args, false
+	for i := range args {
+		switch v := args[i].Value.(type) {
+		case nil, bool, int64, float64, string:
+			continue
+		case []byte:
+			if v != nil {
+				continue
+			}
+		}
+		v, err := d.Storable(args[i].Value)
+		if err != nil {
+			return nil, &txlog.ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: fmt.Sprintf("%T", args[i].Value), Err: err}
+		}
+		if !copied {
+			out, copied = slices.Clone(args), true
+		}
+		out[i].Value = v
+	}
+	return out, nil
+}
+
+// inFlight sends u, whose statements were written in a scope and, unless it is nil, on
+// the connection on, on its way: it gives u its name and, if it leaves one, its receipt.
+func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn, a besteffort.Attempts) besteffort.InFlight {
+	session, last := "", c.session.Load() // empty: it is not known what it resolves to
+	switch {
+	case on != nil && on.inner != nil:
+		session = on.session.Facts.Session
+	case last != nil:
+		session = *last
+	}
+	u.ID, u.DataSource, u.Settings, u.Session = txlog.NewID(), c.target.DataSource, c.target.Settings, session
 	u.TransactionID = u.ID
 	if under.soft != nil {
 		u.TransactionID = under.soft.id
 	}
-	d := besteffort.Delivery{
+	d := besteffort.InFlight{
 		Unit: u, Attempts: a, Logging: besteffort.Logging(c.cfg.Logging),
-		Behind: c.cfg.Removal == RemovalBehind || c.cfg.Removal == RemovalByGuarantee && receipt,
+		RemoveLater: c.cfg.Removal == RemovalAfterReturn || c.cfg.Removal == RemovalByGuarantee && receipt,
 	}
 	if under.withLogging {
 		d.Logging = besteffort.Logging(under.logging)
 	}
 	if receipt {
-		u.Receipt = c.dialect.ReceiptID(u.ID)
+		u.Receipt = attempt.ReceiptID(c.dialect, u.ID)
 		if place := c.receiptPlace.Load(); place != nil {
 			u.Place = place.name
 		} else {
-			d.Logging = besteffort.LogBefore // the first attempt has to tell the log where the receipt will be
+			d.Logging = besteffort.LogBefore // the first attempt must record in the log where the receipt will be
 		}
+	}
+	if session == "" {
+		u.Account = c.target.Account
+	}
+	if c.dialect.Session != nil && last == nil {
+		d.Logging = besteffort.LogBefore // and what its session resolves to
 	}
 	return d
 }
@@ -284,10 +405,12 @@ func (c *connector) delivery(under scope, receipt bool, u *txlog.Unit, a besteff
 type noResult struct{}
 
 func (noResult) LastInsertId() (int64, error) { return 0, nil }
+
 func (noResult) RowsAffected() (int64, error) { return 0, nil }
 
 // lostResult is the Result of a write whose successful attempt lost its answer.
 type lostResult struct{}
 
 func (lostResult) LastInsertId() (int64, error) { return 0, ErrRowsUnknown }
+
 func (lostResult) RowsAffected() (int64, error) { return 0, ErrRowsUnknown }

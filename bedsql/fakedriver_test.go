@@ -327,7 +327,7 @@ func newSetNamed(t *testing.T, f *fakeDriver, name string, change ...func(*bedsq
 	return s
 }
 
-var fakeDialect = &delivery.Dialect{Name: "fake"}
+var fakeDialect = &delivery.Dialect{Name: "fake", ReceiptDuplicate: func(error, string) bool { return false }}
 
 func testConfig(s txlog.Storage) (bedsql.Config, *logtest.Hook) {
 	logger, hook := logtest.NewNullLogger()

@@ -28,7 +28,7 @@ func mustExec(t *testing.T, db interface {
 	}
 }
 
-func TestGuardWarnsOnceForAStatementAndShowsNoValue(t *testing.T) {
+func TestGuardWarnsOncePerStatementWithoutValues(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := context.Background()
@@ -93,7 +93,7 @@ func TestGuardRefusesBeforeAnythingIsLoggedOrSent(t *testing.T) {
 	}
 	_, inSoft := s.pool.ExecContext(softly, hazardText)
 	if err := soft.End(ctx); err != nil {
-		t.Errorf("End reports what the caller was told: %v", err)
+		t.Errorf("End reports what the caller got: %v", err)
 	}
 	staging, staged, err := bedsql.Begin(ctx, bedsql.Staged())
 	if err != nil {
@@ -101,7 +101,7 @@ func TestGuardRefusesBeforeAnythingIsLoggedOrSent(t *testing.T) {
 	}
 	_, inStaged := s.pool.ExecContext(staging, hazardText)
 	if err := staged.End(ctx); err != nil {
-		t.Errorf("End reports what the caller was told: %v", err)
+		t.Errorf("End reports what the caller got: %v", err)
 	}
 	for name, err := range map[string]error{
 		"Exec": exec, "Query": query, "prepared": prepared, "soft": inSoft, "staged": inStaged,
@@ -122,7 +122,7 @@ func TestGuardRefusesBeforeAnythingIsLoggedOrSent(t *testing.T) {
 	s.wantCalls(t)
 }
 
-func TestGuardRefusesInsideALocalTransactionWhichGoesOn(t *testing.T) {
+func TestGuardRefusesInTransactionThatGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, guardIs(bedsql.GuardRefuse))
 	ctx := context.Background()
@@ -145,7 +145,7 @@ func TestGuardRefusesInsideALocalTransactionWhichGoesOn(t *testing.T) {
 }
 
 // What is parked when the answer to its COMMIT is lost is not run again.
-func TestGuardLeavesATransactionAloneThatIsNotDeliveredAgain(t *testing.T) {
+func TestGuardIgnoresTransactionsThatAreNotRedelivered(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, guardIs(bedsql.GuardRefuse))
 	ctx := context.Background()
@@ -211,49 +211,6 @@ func mysqlSet(t *testing.T, change ...func(*bedsql.Config)) *set {
 	s.pool = sql.OpenDB(c)
 	t.Cleanup(func() { _ = s.pool.Close() })
 	return s
-}
-
-func TestGuardWarnsOfAnIDThatTheDatabaseMade(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	for _, c := range []struct {
-		name, query string
-		args        []any
-		want        int
-	}{
-		{"made", "INSERT INTO t (a) VALUES (?)", []any{1}, 1},
-		{"given", "INSERT INTO t (no, a) VALUES (?, ?)", []any{41, 1}, 0},
-		{"given as text", "INSERT INTO t (no, a) VALUES (?, ?)", []any{"41", 1}, 0},
-		{"given in the statement", "INSERT INTO t (no, a) VALUES (41, 1)", nil, 0},
-		{"given by name", "INSERT INTO t (id, a) VALUES (?, ?)", []any{7, 1}, 0},
-		{"with a clause for a row that is there", "INSERT IGNORE INTO t (a) VALUES (?)", []any{1}, 0},
-		{"no INSERT", "UPDATE t SET a = ?", []any{1}, 0},
-	} {
-		for _, policy := range []bedsql.GuardPolicy{bedsql.GuardWarn, bedsql.GuardRefuse} {
-			s := mysqlSet(t, guardIs(policy))
-			for range 3 {
-				mustExec(t, s.pool, ctx, c.query, c.args...)
-			}
-			if w := s.warnings(); len(w) != c.want {
-				t.Errorf("%s: %d warnings, want %d: %q", c.name, len(w), c.want, w)
-			}
-			if n := s.cfg.Counters.Guarded.Load(); n != uint64(3*c.want) {
-				t.Errorf("%s: Guarded = %d, want %d", c.name, n, 3*c.want)
-			}
-		}
-	}
-	s := mysqlSet(t)
-	tx, err := s.pool.BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustExec(t, tx, ctx, "INSERT INTO t (a) VALUES (?)", 1)
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if w := s.warnings(); len(w) != 1 {
-		t.Errorf("in a local transaction: %d warnings, want 1: %q", len(w), w)
-	}
 }
 
 // TestGuardTakesNoMemoryOnceItHasWarned is not parallel: allocations of other

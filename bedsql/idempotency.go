@@ -18,23 +18,23 @@ import (
 
 // IdempotencyKey is a caller's own key for a request: see WithIdempotencyKey.
 // It is safe for concurrent use, but the writes under it must come in the same
-// order each time the request is sent: they are told apart by that order.
+// order each time the request is sent: they are distinguished by that order.
 type IdempotencyKey struct {
 	key string
 
-	mu          sync.Mutex
-	fingerprint string
-	next        map[string]int
-	replayed    bool
+	mu       sync.Mutex
+	own      string // SetFingerprint's; empty: none
+	next     map[string]int
+	replayed bool
 }
 
 // WithIdempotencyKey returns a context under which the same write, sent twice
 // under the same key to the same data source, is applied once: the second gets
 // the first one's answer (rows affected, last insert id, RETURNING rows). A
 // write is a DML, a local transaction by BeginTx, or a staged soft transaction;
-// several under one key are told apart by their order on each data source, so
+// several under one key are distinguished by their order on each data source, so
 // make a fresh context of the same key each time the request is sent. One
-// that failed for good, or was rolled back, has no place in that order, unless
+// that failed finally, or was rolled back, has no place in that order, unless
 // it is parked: trying it again under the same context is the same write.
 //
 // The same key with another request is ErrKeyReused. What the same request
@@ -67,10 +67,7 @@ func WithIdempotencyKey(ctx context.Context, key string) (context.Context, *Idem
 func (k *IdempotencyKey) SetFingerprint(fingerprint string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h := sha256.New()
-	write(h, "fingerprint")
-	write(h, fingerprint)
-	k.fingerprint = hex.EncodeToString(h.Sum(nil))
+	k.own = "own " + fingerprint
 }
 
 // Replayed reports whether a write under this key was answered with the answer
@@ -107,34 +104,25 @@ func (k *IdempotencyKey) receipt(dataSource string) (id string, back func(), err
 		}
 	}
 	h := sha256.New()
-	write(h, k.key)
-	write(h, dataSource)
+	hashText(h, k.key)
+	hashText(h, dataSource)
 	_ = binary.Write(h, binary.BigEndian, int64(n))
 	return "key-" + hex.EncodeToString(h.Sum(nil)), back, nil
 }
 
-// own gives the caller's own fingerprint, or "".
-func (k *IdempotencyKey) own() string {
+// request begins a request under the key.
+func (k *IdempotencyKey) request(statements ...txlog.Statement) *attempt.Request {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.fingerprint
-}
-
-// request gives the fingerprint of a request.
-func (k *IdempotencyKey) request(statements ...txlog.Statement) string {
-	if own := k.own(); own != "" {
-		return own
-	}
-	h := sha256.New()
+	r := attempt.NewRequest(k.key, k.own)
 	for _, s := range statements {
-		write(h, s.SQL)
-		write(h, s.Params)
+		r.Add(s)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return r
 }
 
-// write adds a text to a hash so that no two rows of texts are the same.
-func write(h hash.Hash, s string) {
+// hashText adds a text to a hash so that no two rows of texts are the same.
+func hashText(h hash.Hash, s string) {
 	_ = binary.Write(h, binary.BigEndian, int64(len(s)))
 	_, _ = h.Write([]byte(s))
 }
@@ -145,7 +133,7 @@ func (k *IdempotencyKey) mark(u *txlog.Unit) (back func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	u.Receipt, u.Fingerprint = id, k.request(u.Statements...)
+	u.Receipt, u.Fingerprint = id, k.request(u.Statements...).Fingerprint()
 	return back, nil
 }
 
@@ -158,86 +146,73 @@ func unusable(why string) error { return fmt.Errorf("%w: %s", ErrKeyUnusable, wh
 type keyedTx struct {
 	key     *IdempotencyKey
 	back    func()     // receipt's, unless it is applied
-	unit    txlog.Unit // its id, receipt and, at COMMIT, fingerprint
+	unit    txlog.Unit // its id and receipt
+	request *attempt.Request
 	answer  attempt.Answer
 	replay  *attempt.Answer
 	at      int
-	content hash.Hash
 }
 
 // claim begins the transaction with its receipt: inner is open on c. If the
 // request was applied before, found says what to replay, and the transaction is
 // rolled back.
 func (k *IdempotencyKey) claim(ctx context.Context, c *Conn, inner driver.Tx, receipt string) (*keyedTx, attempt.Outcome) {
-	kt := &keyedTx{key: k, content: sha256.New()}
+	kt := &keyedTx{key: k, request: k.request()}
 	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, receipt
-	kt.unit.Fingerprint = "-" // until COMMIT knows the request
+	kt.unit.Fingerprint = kt.request.Fingerprint() // until COMMIT knows the whole
 	out, found := attempt.InsertReceipt(ctx, c.c.dialect, &c.session, inner, &kt.unit, c.c.receipts)
 	c.lossy(out)
 	if out.Err != nil || found == nil {
 		return kt, out
 	}
-	if own := k.own(); own != "" && own != found.Fingerprint {
-		return kt, attempt.Outcome{Class: delivery.Refused, Err: delivery.ErrKeyReused}
+	if err := found.OfAnother(&kt.unit); err != nil {
+		return kt, attempt.Outcome{Class: delivery.Refused, Err: err}
 	}
 	var err error
 	if kt.replay, err = attempt.ReadAnswer(found.Result); err != nil {
-		return kt, attempt.Outcome{Class: delivery.Refused, Err: err}
+		return kt, attempt.Outcome{Class: delivery.Refused, Err: because(ErrRowsUnknown, err)}
 	}
 	return kt, out
 }
 
-// next gives the stored answer to the next statement of a transaction that is
-// being replayed.
-func (kt *keyedTx) next(s txlog.Statement) (*attempt.AnswerStatement, error) {
-	if kt.at >= len(kt.replay.Statements) {
-		return nil, fmt.Errorf("%w: it has more statements now", delivery.ErrKeyReused)
-	}
-	a := &kt.replay.Statements[kt.at]
-	if kt.key.own() == "" && a.Fingerprint != attempt.Fingerprint(s) {
-		return nil, fmt.Errorf("%w: its statement %d differs", delivery.ErrKeyReused, kt.at+1)
-	}
-	kt.at++
-	return a, a.Failure()
-}
-
 // replayed answers the next statement of a transaction that is being replayed.
 func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err error) {
-	a, err := kt.next(s)
-	switch {
-	case err != nil:
-		return r, err
-	case !rows:
-		r.Result = a.Result()
-	case a.Rows() == nil:
-		return r, ErrRowsUnknown
-	default:
-		r.Rows = a.Rows()
+	if kt.at >= len(kt.replay.Statements) {
+		return r, attempt.ReusedCount(kt.at+1, len(kt.replay.Statements))
 	}
-	return r, nil
+	a := &kt.replay.Statements[kt.at]
+	if err := a.Differs(kt.at+1, s, kt.request.Add(s)); err != nil {
+		return r, err
+	}
+	kt.at++
+	if err := a.Failure(); err != nil {
+		return r, err
+	}
+	if !rows {
+		return attempt.Reply{Result: a.Result()}, nil
+	}
+	stored := a.Rows()
+	if stored == nil {
+		return r, ErrRowsUnknown
+	}
+	return attempt.Reply{Rows: stored}, nil
 }
 
 // ran collects the answer to a statement that was applied.
 func (kt *keyedTx) ran(s txlog.Statement, res driver.Result, rows *attempt.Rows) {
-	kt.answer.Add(attempt.Fingerprint(s), res, rows)
-	write(kt.content, s.SQL)
-	write(kt.content, s.Params)
+	kt.answer.Add(kt.request.Add(s), res, rows)
 }
 
 // failed collects the error of a statement, after which t goes on.
 func (kt *keyedTx) failed(t *localTx, s txlog.Statement, err error) {
-	kt.answer.AddFailure(attempt.Fingerprint(s), err)
-	write(kt.content, s.SQL)
-	write(kt.content, s.Params)
+	kt.answer.AddFailure(kt.request.Add(s), err)
 	t.unreplayable("under its idempotency key, a statement that failed is part of the answer")
 }
 
-// request is the unit of the whole transaction so far.
-func (kt *keyedTx) request() *txlog.Unit {
+// whole is the unit of the whole transaction so far.
+func (kt *keyedTx) whole() *txlog.Unit {
 	u := kt.unit
-	if u.Fingerprint = kt.key.own(); u.Fingerprint == "" {
-		u.Fingerprint = hex.EncodeToString(kt.content.Sum(nil))
-	}
+	u.Fingerprint = kt.request.Fingerprint()
 	return &u
 }
 
@@ -258,7 +233,7 @@ func (t *replayedTx) Commit() error {
 	c.closed()
 	if t.kt.at < len(t.kt.replay.Statements) {
 		t.kt.back()
-		return fmt.Errorf("%w: it has fewer statements now", delivery.ErrKeyReused)
+		return attempt.ReusedCount(t.kt.at, len(t.kt.replay.Statements))
 	}
 	t.kt.key.replay()
 	return nil
@@ -279,7 +254,7 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 	case c.tx != nil:
 		return nil, unusable("a transaction is open already")
 	}
-	if err := c.lookForReceipts(ctx, true); err != nil {
+	if _, err := c.lookForReceipts(ctx, true); err != nil {
 		if c.dead {
 			err = driver.ErrBadConn // nothing was begun, and database/sql takes another connection
 		}

@@ -11,7 +11,7 @@ import (
 
 // The place of a transaction among the writes under its key, by which it is
 // known again, must not depend on how many connections database/sql tried.
-func TestABeginUnderAKeyThatDatabaseSQLRepeatsHasTheSamePlace(t *testing.T) {
+func TestBeginRepeatedByDatabaseSQLKeepsItsKeyPlace(t *testing.T) {
 	t.Parallel()
 	var bad atomic.Int64
 	f := &fakeDriver{fail: func(call string) error {

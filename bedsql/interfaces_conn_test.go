@@ -33,7 +33,7 @@ func TestOptionsOfBeginTxAreNeverDropped(t *testing.T) {
 	s.wantCalls(t, "dial", "begin tx 6 true", "rollback")
 }
 
-func TestADriverWithoutBeginTxRefusesOptionsInsteadOfIgnoringThem(t *testing.T) {
+func TestOptionsAreRefusedWithoutDriverBeginTx(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{conn: func(f *fakeDriver) driver.Conn { return &plainConn{f} }}
 	s := newSet(t, f)
@@ -108,7 +108,7 @@ func TestDriversWithoutTheContextInterfacesWork(t *testing.T) {
 	}
 }
 
-func TestResetSessionAndIsValidReachTheDriverAndAreInventedForNone(t *testing.T) {
+func TestResetSessionAndIsValidReachTheDriver(t *testing.T) {
 	t.Parallel()
 	type (
 		both struct {
@@ -163,7 +163,7 @@ func TestResetSessionAndIsValidReachTheDriverAndAreInventedForNone(t *testing.T)
 	}
 }
 
-func TestAConnectionThatTheDriverResetsNoMoreIsReplaced(t *testing.T) {
+func TestConnectionThatCannotBeResetIsReplaced(t *testing.T) {
 	t.Parallel()
 	type resets struct {
 		modernConn
@@ -197,7 +197,7 @@ type closingConnector struct{ *fakeDriver }
 
 func (c closingConnector) Close() error { return c.call("close connector") }
 
-func TestTheConnectorsCloserIsCalledIfItHasOne(t *testing.T) {
+func TestConnectorIsClosedIfItHasACloser(t *testing.T) {
 	t.Parallel()
 	cfg, _ := testConfig(txlog.NewMemory())
 	for _, with := range []bool{false, true} {
@@ -228,7 +228,7 @@ func TestTheConnectorsCloserIsCalledIfItHasOne(t *testing.T) {
 	}
 }
 
-func TestTheDriverOfAPoolIsTheOneItWasOpenedWith(t *testing.T) {
+func TestPoolKeepsTheDriverItWasOpenedWith(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{}
 	s := newSet(t, f)
@@ -254,7 +254,7 @@ func TestTheDriverOfAPoolIsTheOneItWasOpenedWith(t *testing.T) {
 	}
 }
 
-func TestRowsAndResultsOfWhatIsNotLoggedComeBackUnwrapped(t *testing.T) {
+func TestUnloggedRowsAndResultsAreUnwrapped(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := context.Background()
@@ -312,7 +312,7 @@ func TestRowsAndResultsOfWhatIsNotLoggedComeBackUnwrapped(t *testing.T) {
 	}
 }
 
-func TestRowsOfAWriteInALocalTransactionComeBackUnwrapped(t *testing.T) {
+func TestRowsInLocalTransactionAreUnwrapped(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := context.Background()

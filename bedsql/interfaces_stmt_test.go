@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-func TestParametersAreCheckedByTheStatementElseTheConnectionElseNobody(t *testing.T) {
+func TestParametersAreCheckedByStatementThenConnection(t *testing.T) {
 	t.Parallel()
 	type (
 		checkedConn struct {
@@ -90,7 +90,7 @@ func directArg(t *testing.T, f *fakeDriver, pool *sql.DB, text string) driver.Va
 	return f.lastArg(t)
 }
 
-func TestAStatementHasAColumnConverterOnlyIfTheDriversHasOne(t *testing.T) {
+func TestStatementHasColumnConverterOnlyIfDriverDoes(t *testing.T) {
 	t.Parallel()
 	type convertingStmt struct {
 		fakeStmt
@@ -184,7 +184,7 @@ func TestErrSkipIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestTheNumberOfArgumentsIsCheckedBeforeTheDriverSeesThem(t *testing.T) {
+func TestArgumentCountIsCheckedBeforeTheDriver(t *testing.T) {
 	t.Parallel()
 	// database/sql promises drivers that it checks the number of arguments
 	// against NumInput: many index their arguments without looking.
@@ -210,7 +210,7 @@ func TestTheNumberOfArgumentsIsCheckedBeforeTheDriverSeesThem(t *testing.T) {
 	}
 }
 
-func TestNamedParametersThatTheDriverDoesNotKnowAreRefused(t *testing.T) {
+func TestUnsupportedNamedParametersAreRefused(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{
 		conn: func(f *fakeDriver) driver.Conn { return &plainConn{f} },
@@ -226,7 +226,7 @@ func TestNamedParametersThatTheDriverDoesNotKnowAreRefused(t *testing.T) {
 	}
 }
 
-func TestAStatementPreparedWithoutADatabaseNeverGivesErrSkip(t *testing.T) {
+func TestStatementPreparedWhileDownNeverReturnsErrSkip(t *testing.T) {
 	t.Parallel()
 	// With the database down the statement is prepared later. A driver that
 	// then says ErrSkip to its text must be met by a real prepare, because

@@ -1,9 +1,13 @@
 package bedsql
 
 import (
+	"context"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -11,44 +15,63 @@ import (
 // the unit that will be logged when it commits.
 type localTx struct {
 	c *Conn
-	// under is the scope in which it was begun.
+	// under is the scope in which it was begun; the soft transaction in it may be that
+	// of its first write.
 	under scope
-	// soft is the soft transaction that it belongs to.
-	soft *SoftTransaction
-	// unlogged says that it was begun under Skip or on a pinned connection.
-	unlogged   bool
+	mode  txMode
+	state txState
+	// lost is the error that made it txLost.
+	lost       error
 	statements []txlog.Statement
 	bytes      int
-	// why the unit must not be run again; empty if it may.
+	// notReplayable is why the unit must not be run again; empty if it may.
 	notReplayable string
-	// read: a query ran, whose rows a later write may carry.
-	read bool
+	// tainted is why one more write makes it so: that may carry what was read or
+	// generated before.
+	tainted string
 	// readsLock: every query locks what it reads.
 	readsLock bool
-	// generated says that a write made an id, which a later one may carry.
-	generated  bool
-	savepoints []savepoint
-	// guarded says that the guard found something in the write that runs now.
-	guarded bool
+	savepoints
 	// receipt: its COMMIT leaves a receipt.
 	receipt bool
 	// keyed is what it keeps under an idempotency key.
 	keyed *keyedTx
-	// readOnly says that it was begun read-only under an idempotency key, and
-	// leaves no receipt.
-	readOnly bool
 	// moved says that unqualified names may lead elsewhere in its session than in
 	// others.
 	moved bool
 	// bySavepoint says that its first savepoint began it, and ends it.
 	bySavepoint bool
-	// lost is the error with which the database rolled the transaction back
-	// by itself.
-	lost error
-	// aborted says that PostgreSQL takes nothing but ROLLBACK any more, and
-	// answers COMMIT with one.
-	aborted bool
 }
+
+// txMode is what happens to the writes of a local transaction.
+type txMode uint8
+
+const (
+	// txLogged: they are remembered, and logged as one unit before COMMIT.
+	txLogged txMode = iota
+	// txUnlogged: they run unlogged. It was begun under Skip or on a pinned connection.
+	txUnlogged
+	// txReadOnly: they are refused. It was begun read-only under an idempotency key,
+	// and leaves no receipt.
+	txReadOnly
+)
+
+// txState is what the database makes of the statements of a local transaction.
+type txState uint8
+
+const (
+	// txOpen: it runs them.
+	txOpen txState = iota
+	// txAborted: PostgreSQL takes nothing but ROLLBACK any more, and answers COMMIT
+	// with one.
+	txAborted
+	// txLost: it has rolled the transaction back by itself, and would commit a write
+	// on its own. Nothing is sent until the caller has rolled back.
+	txLost
+)
+
+// savepoints are those of a list of writes, oldest first.
+type savepoints []savepoint
 
 // savepoint remembers how long the list was.
 type savepoint struct {
@@ -57,25 +80,60 @@ type savepoint struct {
 	bytes int
 }
 
+// find gives the index of the newest savepoint of that name, or -1.
+func (s savepoints) find(name string) int {
+	for i, v := range slices.Backward(s) {
+		if v.name == name {
+			return i
+		}
+	}
+	return -1
+}
+
 func (t *localTx) unreplayable(why string) {
 	if t.notReplayable == "" {
 		t.notReplayable = why
 	}
 }
 
-// replays reports whether, as far as is known, it would be run again with one
-// more write.
-func (t *localTx) replays() bool {
-	return t.notReplayable == "" && !t.read && !t.generated
+// taint notes why one more write makes the unit unreplayable.
+func (t *localTx) taint(why string) {
+	if t.tainted == "" {
+		t.tainted = why
+	}
 }
+
+// hasRead notes a query, whose rows a later write may carry.
+func (t *localTx) hasRead() { t.tainted = "it read before it wrote" }
+
+// move notes that the session, or a setting of the transaction, was changed.
+func (t *localTx) move(why string) {
+	t.unreplayable(why)
+	t.moved = true
+}
+
+// revive notes that a transaction that was aborted may go on.
+func (t *localTx) revive() {
+	if t.state == txAborted {
+		t.state = txOpen
+	}
+}
+
+// lose leaves t open on the connection as a transaction that has ended without
+// its COMMIT, so that nothing more is written into the session until the caller
+// has rolled back.
+func (t *localTx) lose(err error) {
+	t.state, t.lost = txLost, err
+	t.statements, t.bytes = nil, 0
+	t.c.tx = t
+}
+
+func (t *localTx) lostError() error { return because(ErrTransactionLost, t.lost) }
 
 // add appends a write that ran.
 func (t *localTx) add(s txlog.Statement, cfg *Config) {
-	if t.read {
-		t.unreplayable("it read before it wrote")
-	}
-	if t.generated {
-		t.unreplayable("a statement after an INSERT may carry the id that the INSERT generated")
+	if t.tainted != "" {
+		t.unreplayable(t.tainted)
 	}
 	size := len(s.SQL) + len(s.Params)
 	if len(t.statements) >= cfg.MaxUnitStatements {
@@ -90,30 +148,14 @@ func (t *localTx) add(s txlog.Statement, cfg *Config) {
 	t.bytes += size
 }
 
-// move notes that a setting was changed for the rest of the transaction.
-func (t *localTx) move() {
-	t.unreplayable("it changed a setting")
-	t.moved = true
-}
-
 func (t *localTx) save(name string) {
 	t.savepoints = append(t.savepoints, savepoint{name, len(t.statements), t.bytes})
-}
-
-// find gives the index of the newest savepoint of that name, or -1.
-func (t *localTx) find(name string) int {
-	for i, v := range slices.Backward(t.savepoints) {
-		if v.name == name {
-			return i
-		}
-	}
-	return -1
 }
 
 // rollbackTo truncates the list. The savepoint itself stays, as in every
 // database.
 func (t *localTx) rollbackTo(name string) {
-	t.aborted = false
+	t.revive()
 	i := t.find(name)
 	if i < 0 {
 		// The database knows it and the list does not: the list cannot be trusted
@@ -124,7 +166,9 @@ func (t *localTx) rollbackTo(name string) {
 	sp := t.savepoints[i]
 	t.statements, t.bytes = t.statements[:sp.len], sp.bytes
 	t.savepoints = t.savepoints[:i+1]
-	t.aborted = false
+	if t.keyed != nil {
+		t.unreplayable("under its idempotency key, what it rolled back to a savepoint is part of the answer")
+	}
 }
 
 // endsWith reports whether releasing the savepoint commits the transaction.
@@ -137,3 +181,120 @@ func (t *localTx) releaseSavepoint(name string) {
 		t.savepoints = t.savepoints[:i]
 	}
 }
+
+// exec runs a DML inside the open transaction and adds it to its list.
+func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt.Reply, err error) {
+	c := t.c
+	if t.mode == txUnlogged {
+		return c.passThrough(ctx, under, s)
+	}
+	stored, guarded, err := t.admit(under, s)
+	if err != nil {
+		return r, err
+	}
+	if t.keyed != nil && t.keyed.replay != nil {
+		return t.keyed.replayed(stored, s.rows)
+	}
+	if t.under.soft == nil {
+		t.under.soft = under.soft
+	}
+	before := false
+	var buffered *attempt.Rows
+	if !s.rows {
+		r.Result, before, err = c.send(ctx, s)
+	} else if r, err = c.sendOnce(ctx, s); errors.Is(err, driver.ErrSkip) {
+		return r, err // database/sql brings it again, prepared
+	} else {
+		r.Rows, err = t.complete(r.Rows, err)
+	}
+	if under.skip {
+		c.c.cfg.Counters.Skipped.Add(1)
+	}
+	if guarded {
+		c.c.cfg.Counters.Guarded.Add(1)
+	}
+	if err == nil && s.rows && t.keyed != nil {
+		buffered, err = attempt.BufferWrite(c.c.dialect, r.Rows)
+	}
+	if err != nil {
+		if c.failedInTx(ctx, err, before).Maybe() {
+			t.unreplayable(inDoubt)
+		}
+		if t.keyed != nil {
+			t.keyed.failed(t, stored, err)
+		}
+		return attempt.Reply{}, err
+	}
+	t.add(stored, &c.c.cfg)
+	if s.class.Moves {
+		t.move(changedSetting)
+	}
+	if t.keyed != nil {
+		t.keyed.ran(stored, r.Result, buffered)
+	}
+	if s.rows {
+		t.unreplayable("a write returned rows, which a later one may carry")
+		if buffered != nil {
+			r.Rows = buffered.Again()
+		}
+		return r, nil
+	}
+	if s.class.Insert && c.c.dialect.GeneratedIDs {
+		if id, err := r.Result.LastInsertId(); err != nil || id != 0 {
+			t.taint("a statement after an INSERT may carry the id that the INSERT generated")
+		}
+	}
+	return r, nil
+}
+
+// admit says why a write must not run in the open transaction, and turns it into what
+// the log keeps. guarded reports that the guard found something in it.
+func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, guarded bool, err error) {
+	switch k := under.key; {
+	case k != nil && (t.keyed == nil || t.keyed.key != k):
+		err = unusable("the local transaction was begun without it")
+	case t.mode == txReadOnly:
+		err = unusable("the local transaction was begun as a read-only one")
+	case t.state == txLost:
+		err = t.lostError()
+	default:
+		err = t.c.withoutReceipts()
+	}
+	if err != nil {
+		return stored, false, err
+	}
+	if under.skip {
+		t.unreplayable("some of its statements ran under Skip")
+	}
+	if s.class.NeedsSession || s.class.Pins {
+		t.unreplayable("a statement depends on its session")
+	}
+	if t.notReplayable == "" && t.tainted == "" {
+		if guarded, err = t.c.c.guard.check(s, t.receipt); err != nil {
+			return stored, false, err
+		}
+	}
+	stored, _, err = t.c.c.store(s.Call)
+	return stored, guarded, err
+}
+
+// complete reads rows to their end where an error among them could end the open
+// transaction: MySQL sends the columns before it waits for the first lock, so
+// that the victim of a deadlock learns of it from its rows.
+func (t *localTx) complete(rows driver.Rows, err error) (driver.Rows, error) {
+	if err != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
+		return rows, err
+	}
+	buffered, err := attempt.BufferWrite(t.c.c.dialect, rows)
+	if err != nil {
+		return nil, err
+	}
+	return buffered, nil
+}
+
+// inDoubt says why a unit must not be run again: one of its writes may or may not
+// have been applied, and is not in the list.
+const inDoubt = "the outcome of one of its statements is not known"
+
+// changedSetting is why a unit with a statement that changed one must not be run again.
+const changedSetting = "it changed a setting"

@@ -67,7 +67,7 @@ const mockWrite = "UPDATE account SET balance = 1"
 
 var mockRefusal = &mysqldriver.MySQLError{Number: 4025, SQLState: [5]byte{'2', '3', '0', '0', '0'}, Message: "CONSTRAINT failed"}
 
-func TestRuleRefusedIsReturnedOnlyAfterItsRemovalIsConfirmed(t *testing.T) {
+func TestRuleRefusedIsReturnedAfterConfirmedRemoval(t *testing.T) {
 	t.Parallel()
 	pool, mock, storage := mocked(t)
 	greet(mock)
@@ -86,7 +86,7 @@ func TestRuleRefusedIsReturnedOnlyAfterItsRemovalIsConfirmed(t *testing.T) {
 	}
 }
 
-func TestRuleDeliveredWithAFailedRemovalGivesTheResult(t *testing.T) {
+func TestRuleDeliveredWithFailedRemovalReturnsTheResult(t *testing.T) {
 	t.Parallel()
 	pool, mock, storage := mocked(t)
 	greet(mock)
@@ -102,7 +102,7 @@ func TestRuleDeliveredWithAFailedRemovalGivesTheResult(t *testing.T) {
 	storage.mu.Lock()
 	storage.onClear = nil
 	storage.mu.Unlock()
-	// The removal is repeated behind the caller; Close waits for it.
+	// The removal is repeated after the call returned; Close waits for it.
 	mock.ExpectClose()
 	if err := pool.Close(); err != nil {
 		t.Error(err)
@@ -125,7 +125,7 @@ func TestRuleNotAcceptedSendsNothing(t *testing.T) {
 	}
 }
 
-func TestRuleALogInsertInDoubtIsPendingAndSendsNothing(t *testing.T) {
+func TestRuleLogInsertInDoubtIsPending(t *testing.T) {
 	t.Parallel()
 	pool, _, storage := mocked(t)
 	storage.onAdd = txlog.ErrInDoubt
@@ -150,7 +150,7 @@ func TestRunUnloggedRunsWhatCannotBeLoggedLoudly(t *testing.T) {
 	}
 }
 
-func TestACommitWhoseLogCannotBeWrittenIsRolledBack(t *testing.T) {
+func TestUnloggableCommitIsRolledBack(t *testing.T) {
 	t.Parallel()
 	pool, mock, storage := mocked(t)
 	greet(mock)
@@ -240,7 +240,7 @@ func TestErrBadConnNeverEscapesALoggedExec(t *testing.T) {
 	}
 }
 
-func TestOutsideOfALoggedWriteErrBadConnIsDatabaseSQLsToHandle(t *testing.T) {
+func TestUnloggedErrBadConnIsLeftToDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{}
 	bad := 1
@@ -279,7 +279,7 @@ func TestOutsideOfALoggedWriteErrBadConnIsDatabaseSQLsToHandle(t *testing.T) {
 
 // A process that recovers from a driver's panic lives on, and so would the
 // renewals of the lease.
-func TestPoint15_ADriverThatPanicsGivesTheLeaseUp(t *testing.T) {
+func TestPoint15_PanickingDriverReleasesTheLease(t *testing.T) {
 	t.Parallel()
 	f := &fakeDriver{fail: func(call string) error {
 		if call == "exec" {
@@ -315,7 +315,7 @@ func TestPoint15_ADriverThatPanicsGivesTheLeaseUp(t *testing.T) {
 
 // A driver's error without an answer need not be the connection's end: COMMIT
 // may still arrive, and with it a write that is not in the list.
-func TestPoint11_AUnitWithAWriteOfUnknownOutcomeIsNotRunAgain(t *testing.T) {
+func TestPoint11_UnitWithUnknownWriteIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	fail := map[string]error{}
 	f := &fakeDriver{fail: func(call string) error { return fail[call] }}

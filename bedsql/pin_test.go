@@ -39,7 +39,7 @@ func (s *set) pinned(t *testing.T) *sql.Conn {
 	return conn
 }
 
-func TestRawGivesTheDriversOwnConnectionAndPinsIt(t *testing.T) {
+func TestRawGivesTheDriversConnectionAndPinsIt(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := context.Background()
@@ -86,7 +86,7 @@ func TestOtherConnectionsOfThePoolAreNotPinned(t *testing.T) {
 	}
 }
 
-func TestRawOfAnUndialledConnectionDialsAndGivesTheDialsError(t *testing.T) {
+func TestRawDialsAndReturnsTheDialError(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	f := &fakeDriver{fail: func(call string) error {
@@ -160,7 +160,7 @@ func TestTransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
 	}
 }
 
-func TestSkippedWritesAreCountedAndNeitherLoggedNorWarnedOf(t *testing.T) {
+func TestSkippedWritesAreOnlyCounted(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
 	ctx := bedsql.Skip(context.Background())
@@ -175,7 +175,7 @@ func TestSkippedWritesAreCountedAndNeitherLoggedNorWarnedOf(t *testing.T) {
 	}
 }
 
-func TestADeadConnectionIsInvalidAndNeverRedialledInPlace(t *testing.T) {
+func TestDeadConnectionIsNeverRedialledInPlace(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("connection reset by peer")
 	f := &fakeDriver{}
@@ -209,7 +209,7 @@ func TestADeadConnectionIsInvalidAndNeverRedialledInPlace(t *testing.T) {
 	}
 }
 
-func TestARetryDialsAnewWhenTheConnectionOfAnEarlierOneIsStale(t *testing.T) {
+func TestRetryDialsAnewWhenItsConnectionIsStale(t *testing.T) {
 	t.Parallel()
 	broken := map[string]bool{"exec": true}
 	s := newSet(t, &fakeDriver{fail: func(call string) error {
@@ -233,7 +233,7 @@ func TestARetryDialsAnewWhenTheConnectionOfAnEarlierOneIsStale(t *testing.T) {
 
 // database/sql runs a statement up to three times that meets driver.ErrBadConn,
 // which not every driver keeps for what it did not send.
-func TestAnAttemptIsMadeOnceWhateverTheDriverAnswers(t *testing.T) {
+func TestAttemptIsMadeOnceWhateverTheDriverAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{fail: func(call string) error {
 		if call == "exec" {
@@ -247,7 +247,7 @@ func TestAnAttemptIsMadeOnceWhateverTheDriverAnswers(t *testing.T) {
 	s.wantCalls(t, "dial", "exec", "dial", "exec", "close conn", "dial", "exec", "close conn")
 }
 
-func TestSkipIsLeaveToRunSeveralStatementsInOneText(t *testing.T) {
+func TestSkipAllowsSeveralStatementsInOneText(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, func(c *bedsql.Config) { c.Pinned = bedsql.PinnedRefuse })
 	if _, err := s.pool.ExecContext(bedsql.Skip(context.Background()), "UPDATE t SET n = 1; UPDATE t SET n = 2"); err != nil {

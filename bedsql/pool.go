@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // Bounds of a connector's own connections.
@@ -68,10 +70,10 @@ func (p *pooledConn) IsValid() bool {
 	return !ok || v.IsValid()
 }
 
-// attempt runs f as one attempt on a connection of the pool. One that was used
+// on runs f as one attempt on a connection of the pool. One that was used
 // before is checked first if that is worth a round trip. The driver is not
 // called through sql.Conn, which would run a write again after driver.ErrBadConn.
-func (p *connPool) attempt(ctx context.Context, checked bool, f func(driver.Conn) attempt.Outcome) (out attempt.Outcome) {
+func (p *connPool) on(ctx context.Context, checked bool, f func(driver.Conn) attempt.Outcome) (out attempt.Outcome) {
 	readOnly := p.c.dialect.ReadOnly
 	for stale := true; stale; {
 		conn, err := p.db().Conn(ctx)
@@ -85,7 +87,8 @@ func (p *connPool) attempt(ctx context.Context, checked bool, f func(driver.Conn
 			}
 			conn.used = true
 			out = f(&conn.Session)
-			if out.ConnLost || readOnly != nil && out.Err != nil && readOnly(out.Err) {
+			var other *delivery.SessionError
+			if out.ConnLost || errors.As(out.Err, &other) || readOnly != nil && out.Err != nil && readOnly(out.Err) {
 				return driver.ErrBadConn // the pool drops it
 			}
 			return nil

@@ -45,6 +45,8 @@ type SoftTransaction struct {
 	idle     chan struct{} // closed when running falls to 0 after ended
 	ended    bool
 	problems []error
+	// arrived are the data sources to which a write was delivered.
+	arrived []string
 }
 
 // Begin opens a soft transaction. Writes under the returned context, through
@@ -76,8 +78,8 @@ func (s *SoftTransaction) ID() string { return s.id }
 // (Refused) and each that is pending (Pending). errors.Is(err, ErrPending) holds
 // if any is pending; errors.As finds the first *RefusedError, and the first of
 // the drivers' own errors. It waits for writes that still run in other
-// goroutines; when ctx ends first, its error is joined, and the log holds what
-// becomes of those writes. Writes begun after End get ErrEnded. A second End
+// goroutines; when ctx ends first, the outcome of those is unknown
+// (ErrUnknownOutcome), and a later End may report it. Writes begun after End get ErrEnded. A second End
 // reports the same.
 func (s *SoftTransaction) End(ctx context.Context) error {
 	s.mu.Lock()
@@ -100,7 +102,7 @@ func (s *SoftTransaction) End(ctx context.Context) error {
 		select {
 		case <-s.idle:
 		case <-ctx.Done():
-			late = fmt.Errorf("bed: soft transaction %s: writes were still running at its end: %w", s.id, ctx.Err())
+			late = because(ErrUnknownOutcome, fmt.Errorf("writes of soft transaction %s were still running at its end: %w", s.id, ctx.Err()))
 		}
 	}
 	s.mu.Lock()
@@ -112,13 +114,13 @@ func (s *SoftTransaction) End(ctx context.Context) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	return &EndError{Errors: problems}
+	return &EndError{Errors: problems, Delivered: slices.Clone(s.arrived)}
 }
 
 // endStaged is finishStaged for End. A driver's panic goes on to the caller of
 // End, after everything is reported and nobody is left waiting.
 func (s *SoftTransaction) endStaged(ctx context.Context) {
-	problems := []error{fmt.Errorf("bed: the end of the staged soft transaction %s panicked", s.id)}
+	problems := []error{because(ErrUnknownOutcome, fmt.Errorf("the end of the staged soft transaction %s panicked", s.id))}
 	defer func() {
 		s.mu.Lock()
 		s.problems = append(s.problems, problems...)
@@ -159,7 +161,7 @@ func (s *SoftTransaction) leave() {
 
 // left is leave for a write, to be deferred: a write that a driver's panic cuts
 // short is in the log, and End reports it.
-func (s *SoftTransaction) left(d *besteffort.Delivery) {
+func (s *SoftTransaction) left(d *besteffort.InFlight) {
 	p := recover()
 	if p != nil && d.Unit != nil {
 		s.mu.Lock()
@@ -172,8 +174,17 @@ func (s *SoftTransaction) left(d *besteffort.Delivery) {
 	}
 }
 
+// arrive notes that a write to a data source was delivered.
+func (s *SoftTransaction) arrive(dataSource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.arrived, dataSource) {
+		s.arrived = append(s.arrived, dataSource)
+	}
+}
+
 // swallow keeps a pending or refused write's error for End. It reports whether
-// the caller need not be told earlier, as it must be if the log may hold nothing.
+// the caller need not know earlier, as it must if the log may hold nothing.
 func (s *SoftTransaction) swallow(err error) bool {
 	var refused *listener.RefusedError
 	if !errors.Is(err, ErrPending) && !errors.As(err, &refused) {

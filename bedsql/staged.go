@@ -23,7 +23,7 @@ import (
 // The data sources must share one transaction log. If the entries cannot be written,
 // End returns ErrNotLogged and nothing was sent; only with Config.RunUnlogged writes
 // that are all for one data source run then, unlogged. The Result of Exec gives ErrStaged until
-// End has returned, then its rows and id, or what became of the write. A write
+// End has returned, then its rows and id, or what happened to the write. A write
 // that returns rows, or that needs its session, is refused with ErrStaged, and
 // so is one more than Config.MaxUnitStatements or MaxUnitBytes of its data
 // source allow. A query, and whatever else is not DML (DDL, CALL), runs at once
@@ -111,9 +111,9 @@ type stagedTx struct {
 	c    *Conn
 	soft *SoftTransaction
 	// receipt: its writes leave one.
-	receipt    bool
-	writes     []*stagedWrite
-	savepoints []savepoint
+	receipt bool
+	writes  []*stagedWrite
+	savepoints
 }
 
 var _ driver.Tx = (*stagedTx)(nil)
@@ -123,7 +123,7 @@ func (t *stagedTx) Commit() error {
 	t.c.stagedTx = nil
 	err := t.soft.stage(t.writes...)
 	if err != nil {
-		drop(t.writes, fmt.Errorf("%w: the write was not recorded: %w", ErrStaged, err))
+		drop(t.writes, because(fmt.Errorf("%w: the write was not recorded", ErrStaged), err))
 	}
 	return err
 }
@@ -149,7 +149,7 @@ func drop(writes []*stagedWrite, why error) {
 }
 
 // begin begins a local transaction that only records.
-func (s *SoftTransaction) begin(ctx context.Context, c *Conn, opts driver.TxOptions) (driver.Tx, error) {
+func (s *SoftTransaction) begin(under scope, c *Conn, opts driver.TxOptions) (driver.Tx, error) {
 	switch {
 	case c.stagedTx != nil:
 		return nil, fmt.Errorf("%w: a local transaction is open on the connection already", ErrStaged)
@@ -161,20 +161,20 @@ func (s *SoftTransaction) begin(ctx context.Context, c *Conn, opts driver.TxOpti
 	if err := s.recording(); err != nil {
 		return nil, err
 	}
-	c.stagedTx = &stagedTx{c: c, soft: s, receipt: s.exactlyOnceOn(ctx, c)}
+	c.stagedTx = &stagedTx{c: c, soft: s, receipt: s.exactlyOnceOn(under, c)}
 	return c.stagedTx, nil
 }
 
-// exactlyOnceOn reports whether a write staged under ctx leaves a receipt.
-func (s *SoftTransaction) exactlyOnceOn(ctx context.Context, c *Conn) bool {
+// exactlyOnceOn reports whether a write staged in a scope leaves a receipt.
+func (s *SoftTransaction) exactlyOnceOn(under scope, c *Conn) bool {
 	if t := c.stagedTx; t != nil {
 		return t.receipt
 	}
-	return s.key != nil || scopeOf(ctx).exactlyOnce(&c.c.cfg)
+	return s.key != nil || under.exactlyOnce(&c.c.cfg)
 }
 
 // record records a write instead of running it.
-func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, args []driver.NamedValue) (r attempt.Reply, err error) {
+func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st statement) (r attempt.Reply, err error) {
 	switch {
 	case c.tx != nil:
 		return r, fmt.Errorf("%w: the local transaction was begun outside of it", ErrStaged)
@@ -182,12 +182,12 @@ func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, arg
 		return r, fmt.Errorf("%w: %s", ErrStaged, c.pinned)
 	case st.class.NeedsSession || st.class.Pins:
 		return r, fmt.Errorf("%w: the statement depends on its session", ErrStaged)
-	case scopeOf(ctx).skip:
+	case under.skip:
 		return r, fmt.Errorf("%w: a local transaction that only records cannot skip the log", ErrStaged)
 	case c.c.target.NoSideConnection:
 		return r, fmt.Errorf("%w: the connection of the delivery would reach another database (:memory:)", ErrStaged)
 	}
-	if k := scopeOf(ctx).key; k != nil && k != s.key {
+	if k := under.key; k != nil && k != s.key {
 		return r, unusable("the staged soft transaction was begun without it")
 	}
 	if err := ctx.Err(); err != nil {
@@ -196,15 +196,11 @@ func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, arg
 	if err := s.recording(); err != nil {
 		return r, err
 	}
-	receipt := s.exactlyOnceOn(ctx, c)
-	found, err := c.c.guard.check(st, args, receipt)
-	if err != nil {
+	receipt := s.exactlyOnceOn(under, c)
+	if err := c.c.guard.admit(st, receipt); err != nil {
 		return r, err
 	}
-	if found {
-		c.c.cfg.Counters.Guarded.Add(1)
-	}
-	stored, args, err := c.c.store(st.call(args))
+	stored, args, err := c.c.store(st.Call)
 	if err != nil {
 		return r, err
 	}
@@ -213,7 +209,7 @@ func (s *SoftTransaction) record(ctx context.Context, c *Conn, st statement, arg
 		w.args = slices.Clone(args)
 	}
 	if w.receipt {
-		if err := c.ensureReceipts(ctx, s.key != nil); err != nil {
+		if _, err := c.lookForReceipts(ctx, s.key != nil); err != nil && c.needsReceipts(err) {
 			return r, err
 		}
 	}
@@ -242,12 +238,7 @@ func keepable(args []driver.NamedValue) bool {
 // control follows savepoints inside a local transaction that only
 // records; there is nothing to send.
 func (t *stagedTx) control(cl sqltext.Class) (handled bool, err error) {
-	at := -1
-	for i := len(t.savepoints) - 1; i >= 0 && at < 0; i-- {
-		if t.savepoints[i].name == cl.Name {
-			at = i
-		}
-	}
+	at := t.find(cl.Name)
 	switch cl.Kind {
 	case sqltext.Savepoint:
 		t.savepoints = append(t.savepoints, savepoint{name: cl.Name, len: len(t.writes)})

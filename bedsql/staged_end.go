@@ -14,7 +14,7 @@ import (
 
 // stagedUnit is the part of a group for one data source.
 type stagedUnit struct {
-	besteffort.Delivery
+	besteffort.InFlight
 
 	c      *connector
 	writes []*stagedWrite
@@ -39,9 +39,9 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	if len(units) == 0 {
 		return nil, nil
 	}
-	ds := make([]*besteffort.Delivery, len(units))
+	ds := make([]*besteffort.InFlight, len(units))
 	for i, u := range units {
-		ds[i] = &u.Delivery
+		ds[i] = &u.InFlight
 	}
 	if errs := units[0].c.deliverer.Log(ctx, ds...); errs != nil {
 		for i, u := range units {
@@ -52,13 +52,15 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	}
 	var all sync.WaitGroup
 	for _, u := range units[1:] {
-		all.Go(func() { u.deliver(ctx) })
+		all.Go(func() { u.submit(ctx) })
 	}
-	units[0].deliver(ctx)
+	units[0].submit(ctx)
 	all.Wait()
 	for _, u := range units {
 		if u.err != nil {
 			problems = append(problems, u.err)
+		} else if u.panicked == nil {
+			s.arrive(u.c.target.DataSource)
 		}
 		if u.panicked != nil {
 			panicked = u.panicked
@@ -93,7 +95,7 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			receipt = receipt || w.receipt
 		}
 		u.unit.Statements = statements
-		u.Delivery = u.c.delivery(scope{soft: s, withLogging: true, logging: LogBefore}, receipt, &u.unit, u)
+		u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore}, receipt, &u.unit, nil, u)
 		u.KeepRefused = true
 		if s.key != nil {
 			back, err := s.key.mark(&u.unit)
@@ -109,22 +111,17 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 
 // First implements besteffort.Attempts.
 func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
-	return u.c.pool.attempt(ctx, false, func(conn driver.Conn) attempt.Outcome { return u.c.replay(ctx, conn, u.calls, &u.unit) })
+	return u.c.pool.on(ctx, false, func(conn driver.Conn) attempt.Outcome {
+		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session {
+			u.unit.Session = "" // another's, and nothing was sent in it
+		}
+		return u.c.replay(ctx, conn, u.calls, &u.unit)
+	})
 }
 
 // Again implements besteffort.Attempts.
-func (u *stagedUnit) Again(ctx context.Context) attempt.Outcome {
-	return u.c.pool.attempt(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.replay(ctx, conn, u.calls, &u.unit) })
-}
-
-// Void implements besteffort.Attempts.
-func (u *stagedUnit) Void(ctx context.Context) attempt.Outcome {
-	return u.c.pool.attempt(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.void(ctx, conn, &u.unit) })
-}
-
-// NoteTold implements besteffort.Attempts.
-func (u *stagedUnit) NoteTold(ctx context.Context) attempt.Outcome {
-	return u.c.pool.attempt(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.noteTold(ctx, conn, &u.unit) })
+func (u *stagedUnit) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
+	return u.c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.again(ctx, conn, step, u.calls, &u.unit) })
 }
 
 // kept gives the unit's statements if the writes have kept their arguments.
@@ -139,15 +136,15 @@ func (u *stagedUnit) kept() []delivery.Call {
 	return calls
 }
 
-// deliver runs the unit. A driver's panic is for End to pass on once the other
+// submit has the unit delivered. A driver's panic is for End to pass on once the other
 // units are through; the job takes the unit over when its lease has run out.
-func (u *stagedUnit) deliver(ctx context.Context) {
+func (u *stagedUnit) submit(ctx context.Context) {
 	defer func() {
 		if u.panicked = recover(); u.panicked != nil {
 			u.answer(u.Panicked(u.panicked))
 		}
 	}()
-	err := u.c.deliverer.Deliver(ctx, &u.Delivery)
+	err := u.c.deliverer.Deliver(ctx, &u.InFlight)
 	if err == nil {
 		u.c.cfg.Counters.Delivered.Add(1)
 	} else {

@@ -13,7 +13,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestAStagedWriteReachesTheDriverWithTheValuesThatItsLogHolds(t *testing.T) {
+func TestStagedWriteSendsTheLoggedValues(t *testing.T) {
 	t.Parallel()
 	bytes := []byte("bytes")
 	for name, args := range map[string][]any{

@@ -40,7 +40,7 @@ func (s *convertingStmt) ColumnConverter(i int) driver.ValueConverter {
 // Close implements driver.Stmt. s must not be used after it: the connection's
 // next statement is made of it.
 func (s *stmt) Close() error {
-	c, w, prepared := s.c, s.whole, s.prepared
+	c, w, prepared := s.c, s.whole, s.Stmt
 	if w == nil {
 		return nil
 	}
@@ -57,16 +57,16 @@ func (s *stmt) Close() error {
 
 // NumInput implements driver.Stmt; -1 while the statement is still to be prepared.
 func (s *stmt) NumInput() int {
-	if s.prepared == nil {
+	if s.Stmt == nil {
 		return -1
 	}
-	return s.prepared.NumInput()
+	return s.Stmt.NumInput()
 }
 
 // CheckNamedValue implements driver.NamedValueChecker as database/sql would
 // look for it: the statement's, else the connection's.
 func (s *stmt) CheckNamedValue(nv *driver.NamedValue) error {
-	if n, ok := s.prepared.(driver.NamedValueChecker); ok {
+	if n, ok := s.Stmt.(driver.NamedValueChecker); ok {
 		return n.CheckNamedValue(nv)
 	}
 	return s.c.CheckNamedValue(nv)
@@ -74,20 +74,21 @@ func (s *stmt) CheckNamedValue(nv *driver.NamedValue) error {
 
 // ExecContext implements driver.StmtExecContext.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	r, err := s.c.run(ctx, s.now(), args, false)
+	r, err := s.c.route(ctx, s.with(args, false))
 	return r.Result, err
 }
 
 // QueryContext implements driver.StmtQueryContext.
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	r, err := s.c.run(ctx, s.now(), args, true)
+	r, err := s.c.route(ctx, s.with(args, true))
 	return r.Rows, err
 }
 
-// now is the statement as it stands: only a write may still have to be prepared.
-func (s *stmt) now() statement {
+// with is the statement as it stands: only a write may still have to be prepared.
+func (s *stmt) with(args []driver.NamedValue, rows bool) statement {
 	st := s.statement
-	if st.prepared == nil && st.class.Kind == sqltext.DML {
+	st.Args, st.rows = args, rows
+	if st.Stmt == nil && st.class.Kind == sqltext.DML {
 		st.late = s
 	}
 	return st
@@ -96,19 +97,19 @@ func (s *stmt) now() statement {
 // prepareLate prepares what could not be prepared when the application asked for
 // it. It is for writes that go straight to the driver, on a dialled connection: a
 // logged one runs by its text, so that preparing it is part of the attempt.
-func (s *statement) prepareLate(ctx context.Context, args []driver.NamedValue) error {
+func (s *statement) prepareLate(ctx context.Context) error {
 	if s.late == nil {
 		return nil
 	}
-	if s.late.prepared == nil {
-		st, err := s.late.c.prepare(ctx, s.query)
+	if s.late.Stmt == nil {
+		st, err := s.late.c.prepare(ctx, s.SQL)
 		if err != nil {
 			return err
 		}
-		s.late.prepared = st
+		s.late.Stmt = st
 	}
-	s.prepared = s.late.prepared
-	return attempt.CheckCount(s.prepared, args)
+	s.Stmt = s.late.Stmt
+	return attempt.CheckCount(s.Stmt, s.Args)
 }
 
 // Exec implements driver.Stmt.

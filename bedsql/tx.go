@@ -23,7 +23,7 @@ var _ driver.Tx = (*tx)(nil)
 // parked if not.
 func (t *tx) Commit() error {
 	c := t.c
-	if c.tx != nil && c.tx.lost != nil {
+	if c.tx != nil && c.tx.state == txLost {
 		if c.tx.keyed != nil {
 			c.tx.keyed.back()
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"io"
-	"reflect"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
@@ -12,10 +11,10 @@ import (
 
 // watchedRows are rows that are read inside a local transaction: the error that
 // ends them may say that the transaction is gone. database/sql sees them as the
-// driver's own: where those lack an interface, watchedRows answer what it would
-// assume.
+// driver's own.
 type watchedRows struct {
 	driver.Rows
+	attempt.ColumnTypes
 	c   *Conn
 	ctx context.Context
 	tx  *localTx
@@ -40,11 +39,11 @@ func (t *localTx) watch(ctx context.Context, rows driver.Rows, err error) driver
 	if _, read := rows.(*attempt.Rows); read {
 		return rows
 	}
-	return &watchedRows{Rows: rows, c: t.c, ctx: ctx, tx: t}
+	return &watchedRows{Rows: rows, ColumnTypes: attempt.ColumnTypes{Of: rows}, c: t.c, ctx: ctx, tx: t}
 }
 
 func (r *watchedRows) note(err error) error {
-	if err != nil && err != io.EOF && r.c.tx == r.tx && r.tx.lost == nil { //nolint:errorlint // a wrapped one is the end of a connection
+	if err != nil && err != io.EOF && r.c.tx == r.tx && r.tx.state != txLost { //nolint:errorlint // a wrapped one is the end of a connection
 		r.c.failedInTx(r.ctx, err, false)
 	}
 	return err
@@ -65,47 +64,8 @@ func (r *watchedRows) HasNextResultSet() bool {
 // NextResultSet implements driver.RowsNextResultSet.
 func (r *watchedRows) NextResultSet() error {
 	if n, ok := r.Rows.(driver.RowsNextResultSet); ok {
+		r.Of = r.Rows // its columns are others
 		return r.note(n.NextResultSet())
 	}
 	return io.EOF
-}
-
-// ColumnTypeScanType implements driver.RowsColumnTypeScanType.
-func (r *watchedRows) ColumnTypeScanType(i int) reflect.Type {
-	if t, ok := r.Rows.(driver.RowsColumnTypeScanType); ok {
-		return t.ColumnTypeScanType(i)
-	}
-	return reflect.TypeFor[any]()
-}
-
-// ColumnTypeDatabaseTypeName implements driver.RowsColumnTypeDatabaseTypeName.
-func (r *watchedRows) ColumnTypeDatabaseTypeName(i int) string {
-	if t, ok := r.Rows.(driver.RowsColumnTypeDatabaseTypeName); ok {
-		return t.ColumnTypeDatabaseTypeName(i)
-	}
-	return ""
-}
-
-// ColumnTypeLength implements driver.RowsColumnTypeLength.
-func (r *watchedRows) ColumnTypeLength(i int) (length int64, ok bool) {
-	if t, ok := r.Rows.(driver.RowsColumnTypeLength); ok {
-		return t.ColumnTypeLength(i)
-	}
-	return 0, false
-}
-
-// ColumnTypeNullable implements driver.RowsColumnTypeNullable.
-func (r *watchedRows) ColumnTypeNullable(i int) (nullable, ok bool) {
-	if t, ok := r.Rows.(driver.RowsColumnTypeNullable); ok {
-		return t.ColumnTypeNullable(i)
-	}
-	return false, false
-}
-
-// ColumnTypePrecisionScale implements driver.RowsColumnTypePrecisionScale.
-func (r *watchedRows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
-	if t, ok := r.Rows.(driver.RowsColumnTypePrecisionScale); ok {
-		return t.ColumnTypePrecisionScale(i)
-	}
-	return 0, 0, false
 }

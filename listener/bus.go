@@ -2,6 +2,7 @@ package listener
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,7 +38,6 @@ func NewBus(logger logrus.FieldLogger) *Bus {
 // Subscription is one listener's place on a bus.
 type Subscription struct {
 	bus      *Bus
-	answers  bool
 	notify   func(Event)
 	events   chan Event
 	quit     chan struct{}
@@ -49,30 +49,23 @@ type Subscription struct {
 
 // Subscribe adds a listener: notify is called with each event published from now
 // on until the subscription is closed, from one goroutine, in the order of
-// publication. It gets neither Answered nor ReceiptsPurged, which 0.1.0 did not have:
-// see SubscribeAll.
-func (b *Bus) Subscribe(notify func(Event)) *Subscription { return b.subscribe(notify, false) }
-
-// SubscribeAll is Subscribe for events of every type.
-func (b *Bus) SubscribeAll(notify func(Event)) *Subscription { return b.subscribe(notify, true) }
-
-func (b *Bus) subscribe(notify func(Event), answers bool) *Subscription {
+// publication.
+func (b *Bus) Subscribe(notify func(Event)) *Subscription {
 	buffer := b.Buffer
 	if buffer < 1 {
 		buffer = 1024
 	}
 	s := &Subscription{
-		bus: b, notify: notify, answers: answers,
+		bus: b, notify: notify,
 		events: make(chan Event, buffer),
 		quit:   make(chan struct{}), done: make(chan struct{}),
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var subs []*Subscription
+	subs := []*Subscription{s}
 	if old := b.subs.Load(); old != nil {
-		subs = append(subs, *old...)
+		subs = slices.Concat(*old, subs)
 	}
-	subs = append(subs, s)
 	b.subs.Store(&subs)
 	go s.run()
 	return s
@@ -127,9 +120,6 @@ func (b *Bus) Publish(ev Event) {
 		return
 	}
 	for _, s := range *b.subs.Load() {
-		if ev.Type >= Answered && !s.answers {
-			continue
-		}
 		select {
 		case s.events <- ev:
 		default:
@@ -147,12 +137,7 @@ func (s *Subscription) Close() {
 	s.close.Do(func() {
 		b := s.bus
 		b.mu.Lock()
-		var subs []*Subscription
-		for _, other := range *b.subs.Load() {
-			if other != s {
-				subs = append(subs, other)
-			}
-		}
+		subs := slices.DeleteFunc(slices.Clone(*b.subs.Load()), func(other *Subscription) bool { return other == s })
 		b.subs.Store(&subs)
 		b.mu.Unlock()
 		close(s.quit)

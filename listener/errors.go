@@ -15,13 +15,13 @@ var (
 	// it is delivered if it does, and forgotten if it does not.
 	ErrPending = errors.New("bed: the write is logged and will be delivered later")
 	// ErrNotLogged is matched by the error of a write that is not applied and
-	// whose entry could not be written.
+	// whose entry could not be written. Under an idempotency key a write that was
+	// not sent says nothing of earlier requests under it.
 	ErrNotLogged = errors.New("bed: the write was not accepted, its entry could not be written to the transaction log")
-	// ErrUnknownOutcome is matched by the error of a write that was sent before
-	// its entry was written, whose outcome is not known, and whose entry could not
-	// be written either. It is not txlog.ErrOutcomeUnknown, which is about a change
-	// of an entry.
-	ErrUnknownOutcome = errors.New("bed: it is not known whether the write was applied, and its entry could not be written to the transaction log")
+	// ErrUnknownOutcome is matched by the error of a write that was sent, whose
+	// outcome is not known, and that is not known to be logged. It is not
+	// txlog.ErrOutcomeUnknown, which is about a change of an entry.
+	ErrUnknownOutcome = errors.New("bed: it is not known whether the write was applied, nor that it is logged")
 	// ErrRowsUnknown is returned by the methods of a Result when the write is
 	// delivered but the answer that counted its rows was lost.
 	ErrRowsUnknown = errors.New("bed: the write is delivered, but the answer with its row count was lost")
@@ -52,7 +52,7 @@ type PendingError struct {
 }
 
 func (e *PendingError) Error() string {
-	what := "is pending, the job will deliver it"
+	what := "is pending, the job will deliver it once the entry is as old as the job's MaxDeliveryTryDelay (60 s by default)"
 	switch {
 	case e.Refused && errors.Is(e.Cause, txlog.ErrInDoubt):
 		what = "was refused; if its entry is still in the log, the job will try it again"
@@ -110,8 +110,8 @@ func (e *NotLoggedError) Unwrap() error {
 	return hideBadConn(e.Cause)
 }
 
-// UnknownOutcomeError is a write that was sent before its entry was written, and
-// may or may not be applied; the log keeps nothing of it. The bare driver leaves its
+// UnknownOutcomeError is a write that was sent without an entry in the log, and may
+// or may not be applied. The bare driver leaves its
 // caller with the same when a connection breaks. errors.Is(err, ErrUnknownOutcome)
 // holds; it wraps both causes.
 type UnknownOutcomeError struct {
@@ -119,11 +119,14 @@ type UnknownOutcomeError struct {
 	DataSource string
 	// Cause is the last attempt's error.
 	Cause error
-	// Log is the log's error.
+	// Log is the log's error; nil for a write that was to run unlogged.
 	Log error
 }
 
 func (e *UnknownOutcomeError) Error() string {
+	if e.Log == nil {
+		return fmt.Sprintf("bed: it is not known whether the write to %s was applied, which ran unlogged: %v", e.DataSource, e.Cause)
+	}
 	return fmt.Sprintf("bed: it is not known whether the write to %s was applied (%v), and its entry could not be written to the transaction log: %v", e.DataSource, e.Cause, e.Log)
 }
 
@@ -132,6 +135,9 @@ func (e *UnknownOutcomeError) Is(target error) bool { return target == ErrUnknow
 
 // Unwrap gives both causes, with driver.ErrBadConn hidden.
 func (e *UnknownOutcomeError) Unwrap() []error {
+	if e.Log == nil {
+		return []error{hideBadConn(e.Cause)}
+	}
 	return []error{hideBadConn(e.Cause), hideBadConn(e.Log)}
 }
 

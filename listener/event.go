@@ -2,6 +2,7 @@ package listener
 
 import (
 	"database/sql/driver"
+	"errors"
 	"time"
 
 	"github.com/bedsql/bed/listener/delivery"
@@ -27,34 +28,21 @@ const (
 	// refusal. A write to the log that arrived late had brought the entry back.
 	// Nothing is applied.
 	Removed
-	// Answered, for SubscribeAll: the caller of a write has its answer: Err, or
+	// Answered: the caller of a write has its answer: Err, or
 	// delivered if that is nil. It comes once for each unit of an application, after
 	// its attempts, and also for one whose entry could not be written.
 	Answered
-	// ReceiptsPurged, for SubscribeAll: the job erased Receipts receipts of the
+	// ReceiptsPurged: the job erased Receipts receipts of the
 	// data source whose retention was over. It is about no unit.
 	ReceiptsPurged
 )
 
 func (t EventType) String() string {
-	switch t {
-	case BeforeExecute:
-		return "before execute"
-	case ExecuteSuccess:
-		return "execute success"
-	case ExecuteFailure:
-		return "execute failure"
-	case Parked:
-		return "parked"
-	case Removed:
-		return "removed"
-	case Answered:
-		return "answered"
-	case ReceiptsPurged:
-		return "receipts purged"
-	default:
-		return "unknown event"
+	names := [...]string{"unknown event", "before execute", "execute success", "execute failure", "parked", "removed", "answered", "receipts purged"}
+	if int(t) >= len(names) {
+		return names[0]
 	}
+	return names[t]
 }
 
 // Origin says who made an attempt.
@@ -71,16 +59,11 @@ const (
 )
 
 func (o Origin) String() string {
-	switch o {
-	case Caller:
-		return "caller"
-	case SyncRetry:
-		return "sync retry"
-	case AsyncJob:
-		return "async job"
-	default:
-		return "unknown origin"
+	names := [...]string{"unknown origin", "caller", "sync retry", "async job"}
+	if int(o) >= len(names) {
+		return names[0]
 	}
+	return names[o]
 }
 
 // Statement is one statement of the execution that an event tells of.
@@ -92,7 +75,7 @@ type Statement struct {
 	Parameters []driver.NamedValue
 }
 
-// Attempt is one attempt to deliver a unit, as [Answered] tells of it.
+// Attempt is one attempt to deliver a unit, as [Answered] reports it.
 type Attempt struct {
 	Origin Origin
 	// Began is when it began, on this process's clock, and Took how long it took.
@@ -104,7 +87,7 @@ type Attempt struct {
 	Class delivery.Class
 }
 
-// Event tells of one attempt to deliver one unit, or of what became of the unit.
+// Event tells of one attempt to deliver one unit, or of what happened to the unit.
 // It may not come at all: a process that crashes tells nobody.
 type Event struct {
 	Type   EventType
@@ -146,4 +129,25 @@ type Event struct {
 	Assumed bool
 	// Found: a success known from the unit's receipt, which an earlier attempt left.
 	Found bool
+}
+
+// Outcome names what the caller got that an [Answered] tells of: "delivered",
+// "pending", "parked", "refused", "not_logged" or "unknown".
+func (e Event) Outcome() string {
+	var refused *RefusedError
+	var pending *PendingError
+	switch {
+	case e.Err == nil:
+		return "delivered"
+	case errors.As(e.Err, &refused), errors.As(e.Err, &pending) && pending.Parked:
+		return "parked"
+	case errors.Is(e.Err, ErrPending):
+		return "pending"
+	case errors.Is(e.Err, ErrNotLogged):
+		return "not_logged"
+	case errors.Is(e.Err, ErrUnknownOutcome):
+		return "unknown"
+	default:
+		return "refused"
+	}
 }

@@ -9,13 +9,12 @@
 // delivery by the job is a span "bed delivery" in a trace of its own, with a link to the
 // caller's span. A write under no span makes none.
 //
-// Spans are made when their work is done, behind the caller. They hold no SQL, no error's
+// Spans are made when their work is done, after the call. They hold no SQL, no error's
 // text and no value.
 package bedotel
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -59,7 +58,7 @@ func Trace(bus *listener.Bus, opts ...Option) *Tracer {
 		t.tracer = otel.GetTracerProvider().Tracer(scope)
 	}
 	bus.SetTraceParent(parentOf)
-	t.sub = bus.SubscribeAll(t.notify)
+	t.sub = bus.Subscribe(t.notify)
 	return t
 }
 
@@ -98,7 +97,7 @@ func (t *Tracer) write(ev listener.Event) {
 		}
 		retry.End(trace.WithTimestamp(a.Began.Add(a.Took)))
 	}
-	outcome := outcomeOf(ev)
+	outcome := ev.Outcome()
 	span.SetAttributes(attribute.String("bed.outcome", outcome), attribute.Int("bed.attempts", len(ev.Attempts)))
 	if ev.Err != nil {
 		span.SetStatus(codes.Error, outcome)
@@ -133,26 +132,6 @@ func about(ev listener.Event) []attribute.KeyValue {
 		return attribute.String(key, strings.ToValidUTF8(text, "?"))
 	}
 	return []attribute.KeyValue{name("bed.data_source", ev.DataSource), name("bed.log_id", ev.ID), name("bed.transaction_id", ev.TransactionID)}
-}
-
-// outcomeOf says what the caller was told.
-func outcomeOf(ev listener.Event) string {
-	var refused *listener.RefusedError
-	var pending *listener.PendingError
-	switch {
-	case ev.Err == nil:
-		return "delivered"
-	case errors.As(ev.Err, &refused), errors.As(ev.Err, &pending) && pending.Parked:
-		return "parked"
-	case errors.Is(ev.Err, listener.ErrPending):
-		return "pending"
-	case errors.Is(ev.Err, listener.ErrNotLogged):
-		return "not logged"
-	case errors.Is(ev.Err, listener.ErrUnknownOutcome):
-		return "unknown"
-	default:
-		return "refused"
-	}
 }
 
 // parentOf gives the traceparent of the span in ctx; empty if there is none.

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A write is in its caller's trace, whatever becomes of it; what the job does later is
 // in a trace of its own and points back.
-func TestADeliveryByTheJobIsLinkedToTheCallersSpan(t *testing.T) {
+func TestJobDeliveryLinksToTheCallersSpan(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
 	exporter := tracetest.NewInMemoryExporter()

@@ -1,21 +1,21 @@
 package bedprom
 
 import (
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/bedsql/bed/internal/safetext"
 	"github.com/bedsql/bed/listener"
 )
 
 // Option changes a Collector.
 type Option func(*Collector)
 
-// WithLog has the Collector tell the state of a log as well. ask is called when the
-// Collector is collected, but no more often than every so often; an every below 1
-// means 15 s.
+// WithLog has the Collector report the states of logs as well. ask is called when the
+// Collector is collected, at most once in every; an every below 1 means 15 s.
 func WithLog(ask AskFunc, every time.Duration) Option {
 	return func(c *Collector) {
 		if every <= 0 {
@@ -31,6 +31,8 @@ type Collector struct {
 	sub   *listener.Subscription
 	log   *logState
 	names names
+	// events holds the metrics below.
+	events *prometheus.Registry
 
 	writes      *prometheus.CounterVec
 	writeTime   *prometheus.HistogramVec
@@ -41,7 +43,6 @@ type Collector struct {
 	parked      *prometheus.CounterVec
 	replayed    *prometheus.CounterVec
 	purged      *prometheus.CounterVec
-	dropped     prometheus.CounterFunc
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -51,37 +52,30 @@ var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5,
 
 // New makes a Collector that counts what is published on bus from now on. Close it.
 func New(bus *listener.Bus, opts ...Option) *Collector {
+	c := &Collector{events: prometheus.NewRegistry()}
+	metrics := promauto.With(c.events)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		return metrics.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	histogram := func(name, help string) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: durations}
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return metrics.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: durations}, labels)
 	}
-	c := &Collector{
-		writes: counter("bed_writes_total",
-			"Writes of this application by what their callers were told.", "data_source", "outcome"),
-		writeTime: prometheus.NewHistogramVec(histogram("bed_write_duration_seconds",
-			"How long callers waited for a write, its entry and its retries included."), []string{"data_source"}),
-		attempts: counter("bed_attempts_total",
-			"Attempts to deliver by who made them and what the database said.", "data_source", "origin", "class"),
-		attemptTime: prometheus.NewHistogramVec(histogram("bed_attempt_duration_seconds",
-			"How long an attempt to deliver took."), []string{"data_source", "origin"}),
-		logTime: prometheus.NewHistogram(histogram("bed_log_write_duration_seconds",
-			"How long the log took to keep a write.")),
-		deliveries: counter("bed_job_deliveries_total",
-			"Entries that this job delivered, or failed to deliver in one try.", "data_source", "outcome"),
-		parked: counter("bed_parked_total",
-			"Entries that this process left for an operator.", "data_source", "origin"),
-		replayed: counter("bed_receipts_replayed_total",
-			"Deliveries known from a receipt: an earlier attempt had applied the write.", "data_source"),
-		purged: counter("bed_receipts_purged_total",
-			"Receipts that this job erased because their retention was over.", "data_source"),
-	}
+	c.writes = counter("bed_writes_total", "Writes of this application by outcome.", "data_source", "outcome")
+	c.writeTime = histogram("bed_write_duration_seconds", "How long callers waited for a write, its entry and its retries included.", "data_source")
+	c.attempts = counter("bed_attempts_total", "Attempts to deliver by who made them and what the database said.", "data_source", "origin", "class")
+	c.attemptTime = histogram("bed_attempt_duration_seconds", "How long an attempt to deliver took.", "data_source", "origin")
+	c.logTime = metrics.NewHistogram(prometheus.HistogramOpts{
+		Name: "bed_log_write_duration_seconds", Help: "How long the log took to keep a write.", Buckets: durations,
+	})
+	c.deliveries = counter("bed_job_deliveries_total", "Entries that this job delivered, or failed to deliver in one try.", "data_source", "outcome")
+	c.parked = counter("bed_parked_total", "Entries that this process left for an operator.", "data_source", "origin")
+	c.replayed = counter("bed_receipts_replayed_total", "Deliveries known from a receipt: an earlier attempt had applied the write.", "data_source")
+	c.purged = counter("bed_receipts_purged_total", "Receipts that this job erased because their retention was over.", "data_source")
 	for _, opt := range opts {
 		opt(c)
 	}
-	c.sub = bus.SubscribeAll(c.count)
-	c.dropped = prometheus.NewCounterFunc(prometheus.CounterOpts{
+	c.sub = bus.Subscribe(c.count)
+	metrics.NewCounterFunc(prometheus.CounterOpts{
 		Name: "bed_events_dropped_total", Help: "Events that were not counted because this process had no time for them.",
 	}, func() float64 { return float64(c.sub.Dropped()) })
 	return c
@@ -90,17 +84,9 @@ func New(bus *listener.Bus, opts ...Option) *Collector {
 // Close counts what was published before and takes the Collector off the bus.
 func (c *Collector) Close() { c.sub.Close() }
 
-func (c *Collector) parts() []prometheus.Collector {
-	return []prometheus.Collector{
-		c.writes, c.writeTime, c.attempts, c.attemptTime, c.logTime, c.deliveries, c.parked, c.replayed, c.purged, c.dropped,
-	}
-}
-
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	for _, part := range c.parts() {
-		part.Describe(to)
-	}
+	c.events.Describe(to)
 	if c.log != nil {
 		c.log.describe(to)
 	}
@@ -108,9 +94,7 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
-	for _, part := range c.parts() {
-		part.Collect(to)
-	}
+	c.events.Collect(to)
 	if c.log != nil {
 		c.log.collect(to, &c.names)
 	}
@@ -162,7 +146,7 @@ type names struct {
 }
 
 func (n *names) of(dataSource string) string {
-	dataSource = strings.ToValidUTF8(dataSource, "?")
+	dataSource = safetext.Line(dataSource) // what shows metrics in a terminal obeys it
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -67,7 +68,7 @@ func want(t *testing.T, got []string, lines ...string) {
 	}
 }
 
-func TestEachWriteIsCountedByWhatItsCallerWasTold(t *testing.T) {
+func TestWritesAreCountedByOutcome(t *testing.T) {
 	t.Parallel()
 	answer := func(err error, attempts int) listener.Event {
 		return listener.Event{
@@ -98,7 +99,7 @@ func TestEachWriteIsCountedByWhatItsCallerWasTold(t *testing.T) {
 	want(t, gathered(t, c, "bed_log_write"), "bed_log_write_duration_seconds{} 7")
 }
 
-func TestAttemptsAreCountedByOriginAndClassOfError(t *testing.T) {
+func TestAttemptsAreCountedByOriginAndClass(t *testing.T) {
 	t.Parallel()
 	ended := func(o listener.Origin, err error, class delivery.Class) listener.Event {
 		ev := listener.Event{Type: listener.ExecuteSuccess, Origin: o, DataSource: "orders", Err: err, Class: class, Took: time.Millisecond}
@@ -140,7 +141,7 @@ func TestAttemptsAreCountedByOriginAndClassOfError(t *testing.T) {
 	}
 }
 
-func TestHoweverManyDataSourcesAreNamedTheLabelsAreBounded(t *testing.T) {
+func TestLabelsAreBoundedForManyDataSources(t *testing.T) {
 	t.Parallel()
 	events := []listener.Event{{Type: listener.Parked, DataSource: "bad \xff name"}}
 	for i := range 1000 {
@@ -152,36 +153,56 @@ func TestHoweverManyDataSourcesAreNamedTheLabelsAreBounded(t *testing.T) {
 	}
 }
 
-func TestTheStateOfTheLogIsTold(t *testing.T) {
+func TestLabelsHoldNoTerminalControls(t *testing.T) {
+	name := "a\x1b[31m\u202eb\xff\u009b"
+	c := counted(t, listener.Event{Type: listener.Parked, DataSource: name})
+	for _, line := range gathered(t, c, "bed_") {
+		if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%q", line)
+		}
+	}
+	log := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log {
+		return []bedprom.Log{{Name: name, DataSources: []bedprom.DataSource{{Name: name}}}}
+	}, 0))
+	defer log.Close()
+	w := httptest.NewRecorder()
+	bedprom.Handler(log).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if body := w.Body.String(); strings.ContainsAny(body, "\x1b\u202e\u009b") || !strings.Contains(body, "bed_log_entries") {
+		t.Errorf("%.2000q", body)
+	}
+}
+
+func TestTheStateOfEachLogIsReported(t *testing.T) {
 	t.Parallel()
 	yes, asked := true, 0
-	said, err := bedprom.Log{Jobs: 2, DataSources: []bedprom.DataSource{
+	said := bedprom.Log{Name: "bed", Jobs: 2, DataSources: []bedprom.DataSource{
 		{Name: "orders", Waiting: 3, Leased: 1, Parked: 7, Oldest: time.Hour, Reachable: &yes, Paused: true},
 		{Name: "ledger"},
-	}}, error(nil)
-	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) (bedprom.Log, error) {
+	}}
+	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log {
 		asked++
-		return said, err
+		return []bedprom.Log{said}
 	}, time.Hour))
 	defer c.Close()
 	got := gathered(t, c, "bed_log_entries")
 	want(t, got,
-		"bed_log_entries{data_source=ledger,state=leased} 0", "bed_log_entries{data_source=ledger,state=parked} 0",
-		"bed_log_entries{data_source=ledger,state=waiting} 0", "bed_log_entries{data_source=orders,state=leased} 1",
-		"bed_log_entries{data_source=orders,state=parked} 7", "bed_log_entries{data_source=orders,state=waiting} 3")
-	want(t, gathered(t, c, "bed_data_source"), "bed_data_source_paused{data_source=ledger} 0", "bed_data_source_paused{data_source=orders} 1",
-		"bed_data_source_up{data_source=orders} 1")
-	want(t, gathered(t, c, "bed_log_up"), "bed_log_up{} 1")
-	want(t, gathered(t, c, "bed_jobs"), "bed_jobs_alive{} 2")
+		"bed_log_entries{data_source=ledger,log=bed,state=leased} 0", "bed_log_entries{data_source=ledger,log=bed,state=parked} 0",
+		"bed_log_entries{data_source=ledger,log=bed,state=waiting} 0", "bed_log_entries{data_source=orders,log=bed,state=leased} 1",
+		"bed_log_entries{data_source=orders,log=bed,state=parked} 7", "bed_log_entries{data_source=orders,log=bed,state=waiting} 3")
+	want(t, gathered(t, c, "bed_data_source"), "bed_data_source_paused{data_source=ledger,log=bed} 0", "bed_data_source_paused{data_source=orders,log=bed} 1",
+		"bed_data_source_up{data_source=orders,log=bed} 1")
+	want(t, gathered(t, c, "bed_log_up"), "bed_log_up{log=bed} 1")
+	want(t, gathered(t, c, "bed_jobs"), "bed_jobs_alive{log=bed} 2")
 	if asked != 1 {
 		t.Errorf("the log was asked %d times within its interval", asked)
 	}
 
-	down := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) (bedprom.Log, error) {
-		return said, errors.New("down")
+	down := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log {
+		return []bedprom.Log{{Name: "down", Err: errors.New("down")}, said}
 	}, 0))
 	defer down.Close()
-	want(t, gathered(t, down, "bed_log_"), "bed_log_up{} 0", "bed_log_write_duration_seconds{} 0")
+	want(t, gathered(t, down, "bed_log_up"), "bed_log_up{log=bed} 1", "bed_log_up{log=down} 0")
+	want(t, gathered(t, down, "bed_jobs"), "bed_jobs_alive{log=bed} 2")
 }
 
 func TestTheHandlerServesWhatPrometheusReads(t *testing.T) {

@@ -3,6 +3,7 @@ package bedprom_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,7 @@ const docs = "../../docs/"
 // described gives the labels of each metric that there is.
 func described(t *testing.T) map[string][]string {
 	t.Helper()
-	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) (bedprom.Log, error) { return bedprom.Log{}, nil }, 0))
+	c := bedprom.New(listener.NewBus(nil), bedprom.WithLog(func(context.Context) []bedprom.Log { return nil }, 0))
 	defer c.Close()
 	descs := make(chan *prometheus.Desc, 100)
 	c.Describe(descs)
@@ -89,9 +90,10 @@ func fit(query string, metrics map[string][]string, used map[string]bool) (fault
 	return faults
 }
 
-func TestEveryQueryOfTheRulesAndTheDashboardNamesAMetricThatExists(t *testing.T) {
-	t.Parallel()
-	metrics, used := described(t), map[string]bool{}
+// queries gives the queries of the rules and of the dashboard by where they stand.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
 	var rules struct {
 		Groups []struct {
 			Rules []struct{ Alert, Expr string }
@@ -105,9 +107,7 @@ func TestEveryQueryOfTheRulesAndTheDashboardNamesAMetricThatExists(t *testing.T)
 		t.Fatalf("the rules cannot be read: %v", err)
 	}
 	for _, r := range rules.Groups[0].Rules {
-		for _, fault := range fit(r.Expr, metrics, used) {
-			t.Errorf("%s: %s", r.Alert, fault)
-		}
+		all[r.Alert] = r.Expr
 	}
 	var board struct {
 		Panels []struct {
@@ -126,17 +126,24 @@ func TestEveryQueryOfTheRulesAndTheDashboardNamesAMetricThatExists(t *testing.T)
 		t.Fatalf("the dashboard cannot be read: %v", err)
 	}
 	for _, p := range board.Panels {
-		for _, target := range p.Targets {
-			for _, fault := range fit(target.Expr, metrics, used) {
-				t.Errorf("panel %q: %s: %s", p.Title, fault, target.Expr)
-			}
+		for i, target := range p.Targets {
+			all[fmt.Sprintf("panel %q, query %d", p.Title, i)] = target.Expr
 		}
 	}
 	for _, v := range board.Templating.List {
 		if v.Name == "data_source" {
-			for _, fault := range fit(v.Query, metrics, used) {
-				t.Errorf("variable %q: %s", v.Name, fault)
-			}
+			all["the variable data_source"] = v.Query
+		}
+	}
+	return all
+}
+
+func TestRulesAndDashboardQueryExistingMetrics(t *testing.T) {
+	t.Parallel()
+	metrics, used := described(t), map[string]bool{}
+	for where, query := range queries(t) {
+		for _, fault := range fit(query, metrics, used) {
+			t.Errorf("%s: %s: %s", where, fault, query)
 		}
 	}
 	for name := range metrics {
@@ -181,5 +188,65 @@ func TestPromtoolAcceptsTheRulesAndTheyFire(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("promtool %v: %v\n%s", args, err, out)
 		}
+	}
+}
+
+// Every process on a log reports the whole log: a query about it gives for two of them what
+// it gives for one, and for two logs what they hold together.
+func TestNoQueryCountsALogOncePerInstance(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: needs promtool")
+	}
+	values := map[string]string{
+		"bed_log_up": "0", "bed_jobs_alive": "0", "bed_data_source_up": "0", "bed_data_source_paused": "1", "bed_log_entries": "100", "bed_log_oldest_seconds": "1000",
+	}
+	states := regexp.MustCompile(`^bed_log_(entries|oldest_seconds)$`)
+	var file strings.Builder
+	file.WriteString("evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n")
+	for name, value := range values {
+		for _, labels := range []string{`log="one",instance="a"`, `log="one",instance="b"`, `log="two",instance="c"`} {
+			if strings.HasPrefix(name, "bed_data") || states.MatchString(name) {
+				labels += `,data_source="orders"`
+			}
+			if !states.MatchString(name) {
+				fmt.Fprintf(&file, "      - {series: '%s{%s}', values: '%sx5'}\n", name, labels, value)
+				continue
+			}
+			for _, state := range []string{"waiting", "parked"} {
+				fmt.Fprintf(&file, "      - {series: '%s{%s,state=%q}', values: '%sx5'}\n", name, labels, state, value)
+			}
+		}
+	}
+	file.WriteString("    promql_expr_test:\n")
+	n := 0
+	for where, query := range queries(t) {
+		names := metric.FindAllString(quoted.ReplaceAllString(query, ""), -1)
+		if strings.Contains(where, "variable") || slices.ContainsFunc(names, func(name string) bool { return values[name] == "" }) {
+			continue
+		}
+		n++
+		query = strings.ReplaceAll(query, "$data_source", ".*")
+		once := regexp.MustCompile(`(bed_\w+)(\{)?`).ReplaceAllStringFunc(query, func(m string) string {
+			if base, ok := strings.CutSuffix(m, "{"); ok {
+				return base + `{instance!="b",`
+			}
+			return m + `{instance!="b"}`
+		})
+		differs := fmt.Sprintf("((%s) != (%s)) or ((%[1]s) unless (%[2]s)) or ((%[2]s) unless (%[1]s))", query, once)
+		fmt.Fprintf(&file, "      - {expr: %q, eval_time: 3m, exp_samples: []}\n", differs)
+		if !strings.HasPrefix(query, "absent") {
+			fmt.Fprintf(&file, "      - {expr: %q, eval_time: 3m, exp_samples: [{labels: '{}', value: 1}]}\n", "count(count("+query+"))")
+		}
+	}
+	if n < 8 {
+		t.Fatalf("only %d queries ask for the state of the log", n)
+	}
+	path := filepath.Join(t.TempDir(), "two.yml")
+	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "promtool", "test", "rules", path).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }

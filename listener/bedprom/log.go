@@ -2,14 +2,22 @@ package bedprom
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/bedsql/bed/internal/safetext"
 )
 
 // Log is the state of a transaction log.
 type Log struct {
+	// Name tells logs apart, and must be the same in every process that reports this
+	// one: alerts take the highest value that the processes report for a name.
+	Name string
+	// Err is why the log does not answer; nil if it does. Nothing else is known then.
+	Err error
 	// Jobs is how many jobs are alive; below 0: not known.
 	Jobs        int
 	DataSources []DataSource
@@ -29,8 +37,8 @@ type DataSource struct {
 	Paused    bool
 }
 
-// AskFunc asks a log for its state, until ctx is done. It is called by one goroutine at a time.
-type AskFunc func(ctx context.Context) (Log, error)
+// AskFunc asks logs for their states, until ctx is done. It is called by one goroutine at a time.
+type AskFunc func(ctx context.Context) []Log
 
 const (
 	defaultEvery = 15 * time.Second
@@ -40,28 +48,27 @@ const (
 
 var (
 	descUp = prometheus.NewDesc("bed_log_up",
-		"1 if the transaction log answered when it was asked last, else 0.", nil, nil)
+		"1 if the transaction log answered when it was asked last, else 0.", []string{"log"}, nil)
 	descEntries = prometheus.NewDesc("bed_log_entries",
-		"Units of delivery in the transaction log: waiting, leased (being written or delivered) or parked.", []string{"data_source", "state"}, nil)
+		"Units of delivery in the transaction log: waiting, leased (being written or delivered) or parked.", []string{"log", "data_source", "state"}, nil)
 	descOldest = prometheus.NewDesc("bed_log_oldest_seconds",
-		"Age of the oldest unit in the transaction log that is to be delivered (state waiting) or parked; 0 for none.", []string{"data_source", "state"}, nil)
+		"Age of the oldest unit in the transaction log that is to be delivered (state waiting) or parked; 0 for none.", []string{"log", "data_source", "state"}, nil)
 	descReachable = prometheus.NewDesc("bed_data_source_up",
-		"1 if all jobs that are alive reach the data source and may write there, else 0.", []string{"data_source"}, nil)
+		"1 if all jobs that are alive reach the data source and may write there, else 0.", []string{"log", "data_source"}, nil)
 	descPaused = prometheus.NewDesc("bed_data_source_paused",
-		"1 if an operator has paused deliveries to the data source, else 0.", []string{"data_source"}, nil)
+		"1 if an operator has paused deliveries to the data source, else 0.", []string{"log", "data_source"}, nil)
 	descJobs = prometheus.NewDesc("bed_jobs_alive",
-		"How many jobs have told the transaction log lately that they are alive.", nil, nil)
+		"How many jobs have recently recorded in the transaction log that they are alive.", []string{"log"}, nil)
 )
 
-// logState is what the log said last.
+// logState is what the logs said last.
 type logState struct {
 	ask   AskFunc
 	every time.Duration
 
 	mu    sync.Mutex
 	asked time.Time
-	said  Log
-	err   error
+	said  []Log
 }
 
 func (l *logState) describe(to chan<- *prometheus.Desc) {
@@ -70,38 +77,41 @@ func (l *logState) describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// collect gives the state. While the log does not answer there is none, so that
-// no old one is taken for true, and each scrape asks again.
+// collect gives the states. A log that does not answer has none, so that no old one
+// is taken for true, and each scrape asks again.
 func (l *logState) collect(to chan<- prometheus.Metric, names *names) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err != nil || l.asked.IsZero() || time.Since(l.asked) >= l.every {
+	down := func(said Log) bool { return said.Err != nil }
+	if l.asked.IsZero() || time.Since(l.asked) >= l.every || slices.ContainsFunc(l.said, down) {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
-		l.said, l.err = l.ask(ctx)
+		l.said = l.ask(ctx)
 		cancel()
 		l.asked = time.Now()
 	}
-	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
-	}
-	if l.err != nil {
-		gauge(descUp, 0)
-		return
-	}
-	gauge(descUp, 1)
-	if l.said.Jobs >= 0 {
-		gauge(descJobs, float64(l.said.Jobs))
-	}
 	since := time.Since(l.asked) // they have grown older
-	for name, d := range merged(l.said.DataSources, names) {
-		gauge(descEntries, float64(d.Waiting), name, "waiting")
-		gauge(descEntries, float64(d.Leased), name, "leased")
-		gauge(descEntries, float64(d.Parked), name, "parked")
-		gauge(descOldest, age(d.Oldest, since), name, "waiting")
-		gauge(descOldest, age(d.OldestParked, since), name, "parked")
-		gauge(descPaused, truth(d.Paused), name)
-		if d.Reachable != nil {
-			gauge(descReachable, truth(*d.Reachable), name)
+	for _, said := range l.said {
+		log := safetext.Line(said.Name)
+		gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, append([]string{log}, labels...)...)
+		}
+		gauge(descUp, truth(!down(said)))
+		if down(said) {
+			continue
+		}
+		if said.Jobs >= 0 {
+			gauge(descJobs, float64(said.Jobs))
+		}
+		for name, d := range merged(said.DataSources, names) {
+			gauge(descEntries, float64(d.Waiting), name, "waiting")
+			gauge(descEntries, float64(d.Leased), name, "leased")
+			gauge(descEntries, float64(d.Parked), name, "parked")
+			gauge(descOldest, age(d.Oldest, since), name, "waiting")
+			gauge(descOldest, age(d.OldestParked, since), name, "parked")
+			gauge(descPaused, truth(d.Paused), name)
+			if d.Reachable != nil {
+				gauge(descReachable, truth(*d.Reachable), name)
+			}
 		}
 	}
 }

@@ -30,18 +30,11 @@ const (
 func (c Class) Answered() bool { return c >= Retryable }
 
 func (c Class) String() string {
-	switch c {
-	case Unreachable:
-		return "unreachable"
-	case Retryable:
-		return "retryable"
-	case Refused:
-		return "refused"
-	case Duplicate:
-		return "duplicate key"
-	default:
-		return "unknown"
+	names := [...]string{"unknown", "unreachable", "retryable", "refused", "duplicate key"}
+	if int(c) >= len(names) {
+		return names[0]
 	}
+	return names[c]
 }
 
 // Class reads err, which a statement handed to a live connection returned.

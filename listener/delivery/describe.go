@@ -8,7 +8,7 @@ import (
 
 // Describe says what err is without any value of the application's: servers
 // quote parameters in their messages ("Duplicate entry 'x' for key"), so of
-// what a server said only its codes are told, whatever its class: also one
+// what a server said only its codes are shown, whatever its class: also one
 // that leaves the outcome unknown may quote them. It is what a log line may
 // carry; the whole text stays in the transaction log's last_error.
 func (d *Dialect) Describe(err error) string {

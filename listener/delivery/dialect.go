@@ -3,14 +3,12 @@ package delivery
 import (
 	"context"
 	"database/sql/driver"
-	"fmt"
-	"slices"
 
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
-// TxState is what became of a local transaction.
+// TxState is what happened to a local transaction.
 type TxState uint8
 
 const (
@@ -24,15 +22,14 @@ const (
 
 // Quoting is how a session reads what stands between quotes, where that is a
 // setting of the server's. The zero value is the default of each database.
-type Quoting uint8
+type Quoting = sqltext.Quoting
 
+// The settings: MySQL's sql_mode NO_BACKSLASH_ESCAPES and ANSI_QUOTES, PostgreSQL's
+// standard_conforming_strings = off.
 const (
-	// BackslashIsPlain is MySQL's sql_mode NO_BACKSLASH_ESCAPES.
-	BackslashIsPlain = Quoting(sqltext.BackslashIsPlain)
-	// QuotesAreNames is MySQL's sql_mode ANSI_QUOTES: "a" is a name.
-	QuotesAreNames = Quoting(sqltext.QuotesAreNames)
-	// BackslashEscapes is PostgreSQL's standard_conforming_strings = off.
-	BackslashEscapes = Quoting(sqltext.BackslashEscapes)
+	BackslashIsPlain = sqltext.BackslashIsPlain
+	QuotesAreNames   = sqltext.QuotesAreNames
+	BackslashEscapes = sqltext.BackslashEscapes
 )
 
 // Dialect is what bed knows about one kind of database. It is immutable and
@@ -59,9 +56,6 @@ type Dialect struct {
 	// CheckNamedValue is the driver's own parameter check, for a connection
 	// that has not been dialled. Default: driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error
-	// Named reports whether the driver reads @name in a text that comes with args as
-	// a parameter. Default: as the database does.
-	Named func(args []driver.NamedValue) bool
 	// Storable turns a parameter that the driver would receive into one that
 	// the log can keep and that means the same when it is replayed; an error
 	// says why it cannot. Values that the log keeps as they are (see
@@ -72,12 +66,25 @@ type Dialect struct {
 	// those without which a write that is answered would not be committed. No
 	// transaction is open there. Default: nothing is asked.
 	Greet func(ctx context.Context, conn driver.Conn) (Facts, error)
+	// Session asks the session of conn again what Greet gives as Facts.Session, with
+	// all that like names. Adapt gives it those of the settings of want that it has
+	// otherwise. Default: neither is known of any session.
+	Session func(ctx context.Context, conn driver.Conn, like string) (string, error)
+	Adapt   func(ctx context.Context, conn driver.Conn, has, want string) error
+	// Pooled reports whether each transaction on conn may meet another session of
+	// the server, so that nothing can be set there. Default: false.
+	Pooled func(conn driver.Conn) bool
+	// Obeys asks the session of conn what Greet gives as Facts.Session, and what it
+	// would give if the session had the settings of a Target, which it need not have
+	// where it is Pooled. Default: it is not asked.
+	Obeys func(ctx context.Context, conn driver.Conn, settings string) (has, asked string, err error)
 	// Quoting is how the session of conn reads quotes now, for a database whose
-	// driver is told of each change. Default: as it did when it was greeted.
+	// driver hears of each change. Default: as it did when it was greeted.
 	Quoting func(conn driver.Conn) Quoting
-	// Setting asks the session of conn for one of its settings, by its name in
-	// lower case. Default: what was set is never seen to be put back.
-	Setting func(ctx context.Context, conn driver.Conn, name string) (string, error)
+	// Carried gives the settings of the session of conn after query, which changed
+	// them from settings; false if query left behind what an entry's settings cannot
+	// say. Default: false.
+	Carried func(ctx context.Context, conn driver.Conn, settings, query string) (now, apply string, ok bool)
 	// Reset gives the session of conn, which is in no transaction, the state with
 	// which it was dialled. Statements that were prepared stay. Default: it cannot
 	// be done, the connection is closed instead.
@@ -95,6 +102,10 @@ type Dialect struct {
 	// transaction is open on conn, so that it goes on after an error of COMMIT.
 	// Default: false, it is not known.
 	Idle func(conn driver.Conn) bool
+	// Interrupt has whatever waits for an answer on conn fail, from another goroutine.
+	// It is for COMMIT where driver.Tx cannot be given a context; conn is closed
+	// afterwards. Default: COMMIT is not interrupted.
+	Interrupt func(conn driver.Conn)
 	// Atomic runs calls as one local transaction in one round trip: all or
 	// none, and nothing after the first that fails. handled false means that
 	// it cannot be done so for these calls on this server, and nothing was
@@ -110,9 +121,8 @@ type Dialect struct {
 	// receipts are written side by side in the order of time.
 	Receipt func(unitID string) string
 	// ReceiptDuplicate reports whether err, a Duplicate, is that of the receipt id
-	// in bed_receipt and not one of the application's own. Default: false, with which
-	// nothing can be delivered exactly once: a retry that meets its own receipt would
-	// be taken for refused.
+	// in bed_receipt and not one of the application's own. Without it nothing can be
+	// delivered exactly once.
 	ReceiptDuplicate func(err error, id string) bool
 	// ReceiptBusy reports whether err is a lock timeout, deadlock or
 	// serialization failure that is known to have been met on bed_receipt by
@@ -131,49 +141,10 @@ type Dialect struct {
 	GeneratedIDs bool
 }
 
-// ReceiptID is the id of the receipt of a unit that has no caller's key.
-func (d *Dialect) ReceiptID(unitID string) string {
-	if d.Receipt == nil {
-		return unitID
-	}
-	return d.Receipt(unitID)
-}
-
-// Store turns args into what the log keeps: see Storable. args itself is
-// left as it is; it is returned when nothing had to change.
-func (d *Dialect) Store(args []driver.NamedValue) ([]driver.NamedValue, error) {
-	if d.Storable == nil {
-		return args, nil
-	}
-	out, copied := args, false
-	for i := range args {
-		switch v := args[i].Value.(type) {
-		case nil, bool, int64, float64, string:
-			continue
-		case []byte:
-			if v != nil {
-				continue
-			}
-		}
-		v, err := d.Storable(args[i].Value)
-		if err != nil {
-			return nil, &txlog.ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: fmt.Sprintf("%T", args[i].Value), Err: err}
-		}
-		if !copied {
-			out, copied = slices.Clone(args), true
-		}
-		out[i].Value = v
-	}
-	return out, nil
-}
-
 // Call is one statement of an attempt, as the driver takes it.
 type Call struct {
 	SQL  string
 	Args []driver.NamedValue
-	// Fixed is how many of the last arguments are the same, as a rule, each
-	// time that SQL is run.
-	Fixed int
 	// Prepared: the application prepared it, so that every attempt has to. What
 	// cannot send it so in one round trip must not handle it.
 	Prepared bool
@@ -181,11 +152,17 @@ type Call struct {
 	Stmt driver.Stmt
 }
 
-// Facts are what a session said of itself when it was dialled. What it was told
+// Facts are what a session said of itself when it was dialled. What it heard
 // to be since, by the application or a pooler, they do not say.
 type Facts struct {
 	// Quoting is how it reads what stands between quotes.
 	Quoting Quoting
+	// Session is what it resolves to: the settings that it has in fact and that
+	// change values or places, whether they come from the DSN, the account, the
+	// database or the server; as "name=value;name=value", without those that have
+	// their usual value. Empty if that is not known. Of two sessions with the same,
+	// a write means the same.
+	Session string
 	// Corrected names the server's settings that were set otherwise for it.
 	Corrected string
 	// Warning is what is to be known of the server's product; empty for those that

@@ -24,7 +24,7 @@ type ReceiptTableError struct {
 }
 
 func (e *ReceiptTableError) Error() string {
-	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs, nor could one be created (%v); run there:\n%s;", e.Err, e.Statement)
+	return fmt.Sprintf("bed: the target has no usable table bed_receipt, which exactly-once needs (%v); run there:\n%s;", e.Err, e.Statement)
 }
 
 // Unwrap gives the database's error.

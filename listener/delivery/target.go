@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"io"
 )
 
@@ -19,12 +20,16 @@ type Target struct {
 	DataSource string
 	// Settings is what its DSN says of values and names: see txlog.Unit.
 	Settings string
+	// Account is the user that its sessions log in as; empty if that is not known, or
+	// decides nothing there.
+	Account string
 	// ReceiptSchema is the schema of their own in which receipts are kept, in MySQL a
 	// database of the same server; empty for where its sessions' unqualified names
 	// lead. It is part of Settings.
 	ReceiptSchema string
-	// OlderSettings is what older versions made of the same DSN.
-	OlderSettings string
+	// Session is what its sessions must say of themselves (Facts.Session), with which
+	// they are dialled; empty for what the server gives them.
+	Session string
 	// With gives the target of the same address and account whose sessions have
 	// other settings; an error says why there is none. Nil: there never is.
 	With func(settings string) (Target, error)
@@ -32,6 +37,8 @@ type Target struct {
 	// another database than the first (SQLite's :memory:): a retry on a side
 	// connection would then write into an empty database of its own.
 	NoSideConnection bool
+	// InMemory is whether the database is gone with the last connection to it.
+	InMemory bool
 	// File is the absolute path of a SQLite database's file; empty otherwise.
 	File string
 	// AutocommitOff is whether the DSN itself turns autocommit off, so that
@@ -39,13 +46,19 @@ type Target struct {
 	AutocommitOff bool
 }
 
-// Dial opens a connection and greets its session.
+var errNoOther = errors.New("its target cannot be given other settings")
+
+// Dial opens a connection, greets its session, and gives it what t.Session says;
+// else a SessionError.
 func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
 	conn, err := t.Connector.Connect(ctx)
 	if err != nil || t.Dialect.Greet == nil {
 		return conn, Facts{}, err
 	}
 	facts, err := t.Dialect.Greet(ctx, conn)
+	if err == nil {
+		err = t.adapt(ctx, conn, facts.Session)
+	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, Facts{}, err

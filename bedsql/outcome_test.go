@@ -1,0 +1,225 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// exported has the outcome of every exported error of the packages whose errors a
+// caller may get. A new one has to be decided here.
+var exported = map[string]struct {
+	err  error
+	want Outcome
+}{
+	"bedsql.ErrPending":           {ErrPending, OutcomeAccepted},
+	"bedsql.ErrNotLogged":         {ErrNotLogged, OutcomeNotAccepted},
+	"bedsql.ErrUnknownOutcome":    {ErrUnknownOutcome, OutcomeUnknown},
+	"bedsql.ErrNested":            {ErrNested, OutcomeRefused},
+	"bedsql.ErrEnded":             {ErrEnded, OutcomeRefused},
+	"bedsql.ErrStaged":            {ErrStaged, OutcomeRefused},
+	"bedsql.ErrKeyReused":         {ErrKeyReused, OutcomeRefused},
+	"bedsql.ErrKeyUnusable":       {ErrKeyUnusable, OutcomeRefused},
+	"bedsql.ErrNotIdempotent":     {ErrNotIdempotent, OutcomeRefused},
+	"bedsql.ErrPinned":            {ErrPinned, OutcomeRefused},
+	"bedsql.ErrTransactionLost":   {because(ErrTransactionLost, io.ErrUnexpectedEOF), OutcomeNotAccepted},
+	"bedsql.ErrRowsUnknown":       {because(ErrRowsUnknown, context.Canceled), OutcomeDelivered},
+	"bedsql.PendingError":         {&PendingError{Cause: errors.Join(context.Canceled, answer("23505"))}, OutcomeAccepted},
+	"bedsql.NotLoggedError":       {&NotLoggedError{Cause: io.EOF, Attempt: answer("23505")}, OutcomeNotAccepted},
+	"bedsql.UnknownOutcomeError":  {&UnknownOutcomeError{Cause: context.Canceled}, OutcomeUnknown},
+	"bedsql.RefusedError":         {&RefusedError{Cause: answer("40001")}, OutcomeRefused},
+	"bedsql.EndError":             {&EndError{Errors: []error{&RefusedError{Cause: io.EOF}, &PendingError{Cause: io.EOF}}}, OutcomePartlyRefused},
+	"delivery.ErrVoided":          {delivery.ErrVoided, OutcomeNotAccepted},
+	"delivery.ErrKeyReused":       {delivery.ErrKeyReused, OutcomeRefused},
+	"delivery.ReceiptTableError":  {&delivery.ReceiptTableError{Err: io.EOF}, OutcomeRefused},
+	"delivery.SessionError":       {&delivery.SessionError{}, OutcomeNotAccepted},
+	"delivery.ReceiptRightsError": {&delivery.ReceiptRightsError{Err: io.EOF}, OutcomeRefused},
+	"txlog.ParamError":            {&txlog.ParamError{Err: io.EOF}, OutcomeRefused},
+}
+
+// insideOnly are exported errors of txlog that reach a caller as the cause of another
+// error, or not at all.
+var insideOnly = []string{
+	"txlog.ErrInDoubt", "txlog.ErrOutcomeUnknown", "txlog.ErrLeaseLost", "txlog.ErrUnusable", "txlog.ErrNotFound",
+	"txlog.ErrLeased", "txlog.ErrClosed", "txlog.LeaseLostError",
+}
+
+type answer string
+
+func (a answer) Error() string    { return "the database says " + string(a) }
+func (a answer) SQLState() string { return string(a) }
+
+func TestEveryExportedErrorHasAnOutcome(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for name := range exported {
+		known[name] = true
+	}
+	for _, name := range insideOnly {
+		known[name] = true
+	}
+	for pkg, dir := range map[string]string{"bedsql": ".", "delivery": "../listener/delivery", "txlog": "../txlog"} {
+		for _, name := range exportedErrors(t, dir) {
+			if name = pkg + "." + name; !known[name] {
+				t.Errorf("%s is exported, and it is not decided what OutcomeOf says of it", name)
+			}
+			delete(known, name)
+		}
+	}
+	for name := range known {
+		t.Errorf("%s is listed, and there is none", name)
+	}
+}
+
+// exportedErrors gives the names of a package's exported error values and types.
+func exportedErrors(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(dir, err)
+	}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			gen, ok := decl.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, spec := range gen.Specs {
+				switch s := spec.(type) {
+				case *ast.ValueSpec:
+					for _, name := range s.Names {
+						if strings.HasPrefix(name.Name, "Err") {
+							names = append(names, name.Name)
+						}
+					}
+				case *ast.TypeSpec:
+					if name := s.Name.Name; ast.IsExported(name) && strings.HasSuffix(name, "Error") {
+						names = append(names, name)
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
+func TestOutcomeOfLooksThroughWhatIsWrapped(t *testing.T) {
+	t.Parallel()
+	mine := errors.New("my own")
+	for name, e := range exported {
+		for how, err := range map[string]error{
+			"itself":           e.err,
+			"wrapped":          fmt.Errorf("taking the order: %w", e.err),
+			"wrapped twice":    fmt.Errorf("1: %w", fmt.Errorf("2: %w", e.err)),
+			"wrapped in two":   fmt.Errorf("%w: %w", mine, e.err),
+			"joined":           errors.Join(mine, e.err),
+			"joined by itself": errors.Join(e.err, e.err),
+		} {
+			if got := OutcomeOf(err); got != e.want {
+				t.Errorf("%s, %s: %v, want %v", name, how, got, e.want)
+			}
+		}
+	}
+}
+
+func TestOutcomeOfWhatIsNotOfThisPackage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		want Outcome
+	}{
+		{nil, OutcomeDelivered},
+		{context.Canceled, OutcomeNotAccepted},
+		{context.DeadlineExceeded, OutcomeNotAccepted},
+		{sql.ErrNoRows, OutcomeDelivered},
+		{fmt.Errorf("sql: Scan error on column index 0: %w", errors.New("invalid syntax")), OutcomeDelivered},
+		{errors.New("sql: expected 2 destination arguments in Scan, not 1"), OutcomeDelivered},
+		{errors.New("sql: expected 2 arguments, got 1"), OutcomeRefused},
+		{sql.ErrTxDone, OutcomeNotAccepted},
+		{driver.ErrBadConn, OutcomeUnknown},
+		{io.ErrUnexpectedEOF, OutcomeUnknown},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, OutcomeUnknown},
+		{errors.New("invalid connection"), OutcomeUnknown},
+		{errNotLookedFor, OutcomeRefused},
+		{fmt.Errorf("bed: nothing was run: %w", &txlog.ParamError{Err: io.EOF}), OutcomeRefused},
+		{attempt.Certain(io.EOF, delivery.Unreachable), OutcomeNotAccepted},
+		{because(ErrStaged, context.Canceled), OutcomeRefused},
+	} {
+		if got := OutcomeOf(c.err); got != c.want {
+			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
+	}
+}
+
+func TestOutcomeOfSeveralWritesCoversAll(t *testing.T) {
+	t.Parallel()
+	var (
+		refused  error = &RefusedError{Cause: io.EOF}
+		pending  error = &PendingError{Cause: io.EOF}
+		unknown  error = &UnknownOutcomeError{Cause: io.EOF}
+		down     error = &NotLoggedError{Cause: io.EOF}
+		canceled       = fmt.Errorf("bed: discarded: %w", context.Canceled)
+	)
+	for _, c := range []struct {
+		errs      []error
+		delivered []string
+		want      Outcome
+	}{
+		{[]error{pending}, nil, OutcomeAccepted},
+		{[]error{pending, pending}, []string{"a"}, OutcomeAccepted},
+		{[]error{refused}, nil, OutcomeRefused},
+		{[]error{refused, refused}, nil, OutcomeRefused},
+		{[]error{refused}, []string{"a"}, OutcomePartlyRefused},
+		{[]error{refused, pending}, nil, OutcomePartlyRefused},
+		{[]error{ErrKeyReused}, []string{"a"}, OutcomePartlyRefused},
+		{[]error{down, down}, nil, OutcomeNotAccepted},
+		{[]error{canceled}, nil, OutcomeNotAccepted},
+		{[]error{refused, down}, nil, OutcomeRefused},
+		{[]error{down}, []string{"a"}, OutcomePartlyRefused},
+		{[]error{refused, unknown}, []string{"a"}, OutcomeUnknown},
+		{nil, nil, OutcomeUnknown},
+	} {
+		end := &EndError{Errors: c.errs, Delivered: c.delivered}
+		if got := OutcomeOf(end); got != c.want {
+			t.Errorf("%v and delivered %v: %v, want %v", c.errs, c.delivered, got, c.want)
+		}
+		if len(c.delivered) == 0 && len(c.errs) > 0 {
+			if got := OutcomeOf(errors.Join(c.errs...)); got != c.want {
+				t.Errorf("%v joined: %v, want %v", c.errs, got, c.want)
+			}
+		}
+	}
+}
+
+func TestEachOutcomeHasAStatusAndAName(t *testing.T) {
+	t.Parallel()
+	for o, status := range []int{200, 202, 409, 503, 207, 409, 500} {
+		if got := Outcome(o).HTTPStatus(); got != status || Outcome(o).String() == "" {
+			t.Errorf("%v: %d, want %d", Outcome(o), got, status)
+		}
+	}
+	if o := Outcome(200); o.HTTPStatus() != 500 || o.String() != "unknown" {
+		t.Errorf("%v: %d", o, o.HTTPStatus())
+	}
+}
