@@ -1,10 +1,6 @@
 package asyncjob
 
 import (
-	"context"
-	"errors"
-	"time"
-
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
@@ -13,18 +9,18 @@ import (
 // batch is what one worker delivers at a time: units of different transactions.
 type batch []*claimed
 
-// deliver works on all of them; what became of each is its result.
+// deliver works on all of them; what happened to each is its result.
 func (b batch) deliver() {
 	var joined batch
 	for _, u := range b {
-		if len(b) > 1 && u.joins() && (joined == nil || u.sameSettings(joined[0])) {
+		if len(b) > 1 && u.joins() && (joined == nil || u.Settings == joined[0].Settings && u.Session == joined[0].Session) {
 			joined = append(joined, u)
 		}
 	}
 	ended := len(joined) > 1 && joined.join()
 	for _, u := range b {
 		if !ended || !u.joined {
-			u.drain.job.guard(u.work)
+			u.drain.job.guard(func() { u.result = u.attend() })
 		}
 	}
 }
@@ -34,15 +30,11 @@ func (b batch) deliver() {
 // false. Only if COMMIT is not answered all of them are in doubt.
 func (b batch) join() bool {
 	d := b[0].drain
-	whole := &txlog.Unit{ID: b[0].ID, Settings: b[0].Settings, SettingsOlder: b[0].SettingsOlder}
+	whole := &txlog.Unit{ID: b[0].ID, Settings: b[0].Settings, Session: b[0].Session}
 	for _, u := range b {
 		whole.Statements = append(whole.Statements, u.Statements...)
 	}
-	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
-	begun := time.Now()
-	a := d.src.deliver(ctx, whole)
-	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	cancel()
+	a := d.try(whole)
 	if !a.Delivered() && !a.Maybe() {
 		if a.readOnly {
 			d.wentDown(a.Err)
@@ -54,9 +46,9 @@ func (b batch) join() bool {
 	}
 	for _, u := range b {
 		u.joined = true
-		u.publish(listener.BeforeExecute, attempt.Outcome{})
-		u.tell(a.Outcome, begun)
-		d.job.guard(func() { u.result = u.judge(a, late) })
+		u.publish(listener.BeforeExecute, attempt.Outcome{}, 0)
+		u.tried(a)
+		d.job.guard(func() { u.result = u.judge(a) })
 	}
 	return true
 }

@@ -13,14 +13,14 @@ import (
 // things are.
 const untilAnOperatorActs = "cannot be delivered until an operator acts: "
 
-// concerns are what was told of each data source that only an operator can
-// mend, so that it is told once.
+// concerns are the causes reported for each data source that only an operator can
+// fix, so that each is reported once.
 type concerns struct {
 	mu   sync.Mutex
 	told map[string]map[string]bool
 }
 
-// raise reports whether the cause was not told before.
+// raise reports whether the cause is new.
 func (c *concerns) raise(name, cause string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +37,7 @@ func (c *concerns) raise(name, cause string) bool {
 	return true
 }
 
-// settled forgets what was told of a data source, and reports whether there
+// settled forgets what was reported of a data source, and reports whether there
 // was anything.
 func (c *concerns) settled(name string) bool {
 	c.mu.Lock()
@@ -54,7 +54,7 @@ func (d *drain) standing() {
 	defer cancel()
 	units, err := d.job.storage.List(ctx, txlog.Filter{DataSource: d.name, Limit: 100})
 	if err != nil {
-		return // the report is of this round; whether the log can be read was told by the claim
+		return // the report is of this round; whether the log can be read was shown by the claim
 	}
 	for _, u := range units {
 		if why, ok := strings.CutPrefix(u.LastError, untilAnOperatorActs); ok && !u.Parked {

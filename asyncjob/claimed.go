@@ -31,9 +31,10 @@ const (
 	parked
 	pushedBack
 	refused
+	kinds
 )
 
-// result is what became of a claimed unit, and how it is known. The zero value
+// result is what happened to a claimed unit, and how it is known. The zero value
 // is of one that is lost.
 type result struct {
 	kind    kind
@@ -42,22 +43,9 @@ type result struct {
 }
 
 func (r result) count(c *DataSourceReport) {
-	switch r.kind {
-	case delivered:
-		c.Delivered++
-		if r.assumed {
-			c.Assumed++
-		}
-	case failed:
-		c.Failed++
-	case parked:
-		c.Parked++
-	case pushedBack:
-		c.PushedBack++
-	case refused:
-		c.Refused++
-	default:
-		c.Lost++
+	*c.of(r.kind)++
+	if r.assumed {
+		c.Assumed++
 	}
 }
 
@@ -78,13 +66,14 @@ type claimed struct {
 // attempt.
 func (u *claimed) joins() bool {
 	d := u.drain
-	return d.src != nil && d.ctx.Err() == nil && d.outage() == nil && !u.lease.Lost() && !d.met(u.Unit) &&
+	return d.src != nil && d.ctx.Err() == nil && d.down.get() == nil && !u.lease.Lost() && !u.rested() &&
 		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && !u.InDoubt && d.src.accepts(u.Unit) == nil
 }
 
-// sameSettings reports whether two units are delivered in the same session.
-func (u *claimed) sameSettings(o *claimed) bool {
-	return u.Settings == o.Settings && u.SettingsOlder == o.SettingsOlder
+// rested reports whether the unit was given back in this round before.
+func (u *claimed) rested() bool {
+	_, met := u.drain.rested.Load(u.ID)
+	return met
 }
 
 // end ends the work on the unit.
@@ -99,32 +88,29 @@ func (u *claimed) end() {
 	u.drain.note(u.result.count)
 }
 
-// work decides what to do with the unit, and does it.
-func (u *claimed) work() { u.result = u.attend() }
-
+// attend decides what to do with the unit, and does it.
 func (u *claimed) attend() result {
 	d, cfg := u.drain, &u.drain.job.cfg
 	untouched := txlog.Verdict{InDoubt: u.InDoubt}
 	switch {
 	case u.lease.Lost():
 		return u.leaseLost()
-	case d.ctx.Err() != nil, d.outage() != nil:
+	case d.ctx.Err() != nil, d.down.get() != nil:
 		return u.pushBack(untouched)
-	case d.met(u.Unit):
+	case u.rested():
 		untouched.After = cfg.retryDelay(max(u.Tries, 1))
 		return u.pushBack(untouched)
 	case d.src == nil:
-		return u.block(fmt.Errorf("not delivered: data source %s is not among the job's targets; configure it", d.name))
+		return u.block(d.unknown())
 	case u.Unreadable != nil:
 		return u.park(attempt.Outcome{Err: u.Unreadable, Class: delivery.Refused}, untouched, u.Unreadable.Error())
 	case u.NotReplayable != "" && u.Receipt == "":
 		err := fmt.Errorf("it must not be run again: %s", u.NotReplayable)
 		return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, untouched, err.Error())
-	case u.Receipt != "" && d.withoutReceipts() != nil:
-		return u.block(d.withoutReceipts())
+	case u.Receipt != "" && d.noReceipts.get() != nil:
+		return u.block(d.noReceipts.get())
 	}
 	if err := d.src.accepts(u.Unit); err != nil {
-		d.block(u.logger(), err, err.Error())
 		return u.block(err)
 	}
 	return u.deliver()
@@ -132,23 +118,15 @@ func (u *claimed) attend() result {
 
 // deliver makes one attempt and judges it.
 func (u *claimed) deliver() result {
-	d := u.drain
-	u.publish(listener.BeforeExecute, attempt.Outcome{})
-	if d.job.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
-		u.logger().Debug("delivering")
-	}
-	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
-	begun := time.Now()
-	a := d.src.deliver(ctx, u.Unit)
-	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	cancel()
-	u.tell(a.Outcome, begun)
-	return u.judge(a, late)
+	u.publish(listener.BeforeExecute, attempt.Outcome{}, 0)
+	u.debug("delivering")
+	a := u.drain.try(u.Unit)
+	u.tried(a)
+	return u.judge(a)
 }
 
-// judge decides what an attempt means for the unit. late: it was cut off by its
-// timeout.
-func (u *claimed) judge(a try, late bool) result {
+// judge decides what an attempt means for the unit.
+func (u *claimed) judge(a try) result {
 	d := u.drain
 	if u.lease.Lost() {
 		return u.leaseLost()
@@ -164,14 +142,12 @@ func (u *claimed) judge(a try, late bool) result {
 		verdict.Err = "" // it was cut off by the end of the job, which says nothing of it
 		return u.pushBack(verdict)
 	}
-	place, schema := (*placeError)(nil), (*attempt.SchemaError)(nil)
-	if errors.As(a.Err, &place) || errors.As(a.Err, &schema) {
-		d.block(u.logger(), a.Err, a.Err.Error())
+	place, schema, session := (*placeError)(nil), (*attempt.SchemaError)(nil), (*delivery.SessionError)(nil)
+	if errors.As(a.Err, &place) || errors.As(a.Err, &schema) || errors.As(a.Err, &session) {
 		return u.block(a.Err)
 	}
-	if said, ok := d.src.needsOperator(a.Err); ok {
-		d.lackReceipts(a.Err)
-		d.block(u.logger(), a.Err, said)
+	if _, ok := d.src.needsOperator(a.Err); ok {
+		d.noReceipts.set(a.Err)
 		return u.block(a.Err)
 	}
 	switch {
@@ -180,8 +156,8 @@ func (u *claimed) judge(a try, late bool) result {
 		verdict.After = shortly
 		return u.pushBack(verdict)
 	case a.NoConn:
-		return u.retryLater(a, late, verdict)
-	case a.Told:
+		return u.retryLater(a, verdict)
+	case a.Reported:
 		return u.remove(a.Outcome)
 	case a.Voided:
 		verdict := txlog.Verdict{Err: a.Err.Error()}
@@ -197,14 +173,14 @@ func (u *claimed) judge(a try, late bool) result {
 	case a.Class == delivery.Refused, a.Class == delivery.Duplicate:
 		return u.park(a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, d.src.describe(a.Err))
 	}
-	return u.retryLater(a, late, verdict)
+	return u.retryLater(a, verdict)
 }
 
 // retryLater judges an attempt after which another may succeed.
-func (u *claimed) retryLater(a try, late bool, verdict txlog.Verdict) result {
+func (u *claimed) retryLater(a try, verdict txlog.Verdict) result {
 	d, cfg := u.drain, &u.drain.job.cfg
 	said := d.src.describe(a.Err)
-	if late && !a.Class.Answered() {
+	if a.late && !a.Class.Answered() {
 		noAnswer := fmt.Sprintf("no answer within %v: ", cfg.DeliveryTimeout)
 		verdict.Err, said = noAnswer+verdict.Err, noAnswer+said
 	}
@@ -220,26 +196,11 @@ func (u *claimed) retryLater(a try, late bool, verdict txlog.Verdict) result {
 	verdict.CountTry = true
 	if tries := u.Tries + 1; tries < cfg.MaxDeliveryTryTimes {
 		verdict.After = cfg.retryDelay(tries)
-		return u.fail(verdict, said)
-	}
-	return u.exhausted(a, verdict, said)
-}
-
-// exhausted ends the tries of the unit: it is parked, unless its receipt shows
-// that it is applied. While that cannot be found out no operator is alarmed.
-func (u *claimed) exhausted(a try, verdict txlog.Verdict, said string) result {
-	d, cfg := u.drain, &u.drain.job.cfg
-	if u.Receipt != "" && (verdict.InDoubt || u.Fingerprint != "") {
-		ctx, cancel := context.WithTimeout(d.flight, cfg.ProbeTimeout)
-		met := d.src.look(ctx, u.Unit)
-		cancel()
-		switch {
-		case met.Found:
-			return u.delivered(met)
-		case met.Err != nil && met.Class != delivery.Refused:
-			verdict.CountTry, verdict.After = false, cfg.retryDelay(u.Tries+1)
-			return u.pushBack(verdict)
+		r := u.release(verdict, failed)
+		if r.kind == failed {
+			u.logger().WithField("error", said).Warnf("not delivered, next try in %v", verdict.After.Round(time.Millisecond))
 		}
+		return r
 	}
 	return u.park(a.Outcome, verdict, said)
 }
@@ -250,29 +211,52 @@ func (u *claimed) delivered(out attempt.Outcome) result {
 		u.logger().WithField("found", true).Info("delivered by an earlier attempt, as its receipt shows")
 	} else if out.Assumed {
 		u.logger().WithField("assumed", true).Warn("delivered, concluded from a duplicate key after an attempt of unknown outcome")
-	} else if u.drain.job.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
-		u.logger().Debug("delivered")
+	} else {
+		u.debug("delivered")
 	}
-	u.drain.markDelivered()
+	u.drain.delivered.Store(true)
 	return result{kind: delivered, assumed: out.Assumed, found: out.Found}
 }
 
-// park leaves the unit for an operator. said is what a log line may tell of why:
-// no value of the application's.
+// look asks for the unit's receipt: whatever keeps the unit from being delivered,
+// an earlier attempt may have applied it.
+func (u *claimed) look() (met attempt.Outcome) {
+	if u.Receipt == "" || u.drain.src == nil {
+		return attempt.Outcome{}
+	}
+	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.ProbeTimeout)
+	defer cancel()
+	return u.drain.src.look(ctx, u.Unit)
+}
+
+// park leaves the unit for an operator, unless its receipt shows that it is
+// applied. While that cannot be found out no operator is alarmed. said is what a
+// log line may tell of why: no value of the application's.
 func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) result {
+	if !out.Voided { // else its receipt says that it is not
+		switch met := u.look(); {
+		case met.Found:
+			return u.delivered(met)
+		case met.Err != nil && met.Class != delivery.Refused:
+			verdict.CountTry, verdict.After = false, u.drain.job.cfg.retryDelay(u.Tries+1)
+			verdict.Err = fmt.Sprintf("%v; it is parked once its receipt can be asked for: %v", out.Err, met.Err)
+			u.logger().WithField("error", said).Warn("neither delivered nor parked: its receipt cannot be asked for")
+			return u.pushBack(verdict)
+		}
+	}
 	verdict.Park = true
 	if verdict.Err == "" {
 		verdict.Err = out.Err.Error()
 	}
-	if !u.release(verdict) {
-		return result{kind: lost}
+	r := u.release(verdict, parked)
+	if r.kind == parked {
+		u.logger().WithField("error", said).Error("parked: an operator must retry or discard it")
+		u.publish(listener.Parked, out, 0)
 	}
-	u.logger().WithField("error", said).Error("parked: an operator must retry or discard it")
-	u.publish(listener.Parked, out)
-	return result{kind: parked}
+	return r
 }
 
-// remove erases the entries of a refusal that its caller was told.
+// remove erases the entries of a refusal that its caller got.
 func (u *claimed) remove(out attempt.Outcome) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()
@@ -281,41 +265,35 @@ func (u *claimed) remove(out attempt.Outcome) result {
 		return result{kind: lost}
 	}
 	u.logger().Info("removed: the write was refused and its caller told; its entry came back late")
-	u.publish(listener.Removed, out)
+	u.publish(listener.Removed, out, 0)
 	return result{kind: refused}
 }
 
-// fail lets the unit rest until its next try. said is as for park.
-func (u *claimed) fail(verdict txlog.Verdict, said string) result {
-	if !u.release(verdict) {
-		return result{kind: lost}
-	}
-	u.logger().WithField("error", said).
-		Warnf("not delivered, next try in %v", verdict.After.Round(time.Millisecond))
-	return result{kind: failed}
-}
-
-// block pushes the unit back for a reason that only an operator can mend.
+// block pushes the unit back for a reason that only an operator can fix, unless
+// its receipt shows that it is applied.
 func (u *claimed) block(cause error) result {
+	said, ok := u.drain.src.needsOperator(cause)
+	if !ok {
+		said = cause.Error()
+	}
+	u.drain.block(u.logger(), cause, said)
+	if met := u.look(); met.Found {
+		return u.delivered(met)
+	}
 	return u.pushBack(txlog.Verdict{
 		InDoubt: u.InDoubt, After: u.drain.job.cfg.UnknownDataSourceDelay, Err: untilAnOperatorActs + cause.Error(),
 	})
 }
 
 // pushBack gives the unit back without a try.
-func (u *claimed) pushBack(verdict txlog.Verdict) result {
-	if !u.release(verdict) {
-		return result{kind: lost}
-	}
-	return result{kind: pushedBack}
-}
+func (u *claimed) pushBack(verdict txlog.Verdict) result { return u.release(verdict, pushedBack) }
 
-// release gives the unit up with a verdict; false if that could not be written
-// within a lease.
-func (u *claimed) release(verdict txlog.Verdict) bool {
+// release gives the unit up with a verdict that means as; it is lost if that could
+// not be written within a lease.
+func (u *claimed) release(verdict txlog.Verdict, as kind) result {
 	job := u.drain.job
 	verdict.Attempts = u.failed
-	u.drain.rest(u.Unit)
+	u.drain.rested.Store(u.ID, true)
 	_, err := backoff.Retry(u.drain.writes, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(u.drain.writes, job.cfg.Lease)
 		defer cancel()
@@ -327,38 +305,42 @@ func (u *claimed) release(verdict txlog.Verdict) bool {
 		return struct{}{}, err
 	}, backoff.WithBackOff(storeBackOff()), backoff.WithMaxElapsedTime(job.cfg.Lease))
 	if err != nil {
-		u.drain.notWritten("what became of unit "+u.ID, err)
-		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("what became of the unit could not be written to the log; " +
+		u.drain.notWritten("the outcome of unit "+u.ID, err)
+		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the outcome of the unit could not be written to the log; " +
 			"it is in doubt and will be claimed again when its lease has ended")
+		return result{kind: lost}
 	}
-	return err == nil
+	return result{kind: as}
 }
 
 // leaseLost says nothing to the log: the unit is somebody else's.
 func (u *claimed) leaseLost() result {
-	u.logger().Warn("the lease was lost: it is not known what became of the unit, another job may be delivering it")
+	u.logger().Warn("the lease was lost: the outcome of the unit is unknown, another job may be delivering it")
 	return result{kind: lost}
 }
 
-func (u *claimed) publish(t listener.EventType, out attempt.Outcome) {
+func (u *claimed) publish(t listener.EventType, out attempt.Outcome, took time.Duration) {
 	if bus := u.drain.job.cfg.Bus; bus.Listening() {
-		bus.Publish(out.Event(t, listener.AsyncJob, u.Unit))
+		ev := out.Event(t, listener.AsyncJob, u.Unit)
+		ev.Took = took
+		bus.Publish(ev)
 	}
 }
 
-// tell tells listeners of an attempt that began at begun.
-func (u *claimed) tell(out attempt.Outcome, begun time.Time) {
-	bus := u.drain.job.cfg.Bus
-	if !bus.Listening() {
-		return
-	}
+// tried publishes how an attempt ended.
+func (u *claimed) tried(a try) {
 	t := listener.ExecuteSuccess
-	if !out.Delivered() {
+	if !a.Delivered() {
 		t = listener.ExecuteFailure
 	}
-	ev := out.Event(t, listener.AsyncJob, u.Unit)
-	ev.Took = ev.Time.Sub(begun)
-	bus.Publish(ev)
+	u.publish(t, a.Outcome, a.took)
+}
+
+// debug spares a level that nobody wants the work.
+func (u *claimed) debug(line string) {
+	if u.drain.job.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		u.logger().Debug(line)
+	}
 }
 
 // logger never gets a parameter's value: only what names the unit.

@@ -6,41 +6,51 @@ import (
 	"time"
 )
 
-// yearAhead is a schedule whose next time was taken from a clock that was a year
-// ahead until it was put right.
-type yearAhead struct {
-	right *atomic.Bool
-	taken *atomic.Int32
-}
+// scheduled is a schedule by what it gives for a time.
+type scheduled func(time.Time) time.Time
 
-func (s yearAhead) Next(t time.Time) time.Time {
-	s.taken.Add(1)
-	if s.right.Load() {
-		return t.Add(50 * time.Millisecond)
-	}
-	return t.AddDate(1, 0, 0)
-}
+func (s scheduled) Next(t time.Time) time.Time { return s(t) }
 
-func TestAClockThatIsPutRightDoesNotStopTheRounds(t *testing.T) {
+func TestRoundsGoOnWhenTheClockIsCorrected(t *testing.T) {
 	t.Parallel()
-	for name, step := range map[string]time.Duration{"back": -365 * 24 * time.Hour, "forward": time.Hour} {
+	inAnHour := time.Now().Add(time.Hour)
+	for name, c := range map[string]struct {
+		wrong, right time.Duration // what the clock is ahead by, until it is put right and then
+		next         scheduled
+	}{
+		"back": {wrong: 2 * time.Hour, next: func(t time.Time) time.Time {
+			if t.Before(inAnHour) {
+				return t.Add(50 * time.Millisecond)
+			}
+			return t.AddDate(1, 0, 0)
+		}},
+		"forward": {right: 2 * time.Hour, next: func(t time.Time) time.Time {
+			if t.Before(inAnHour) {
+				return inAnHour
+			}
+			return t.AddDate(1, 0, 0)
+		}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			mem, db := newStore(t), &fakeDB{}
 			job := newJob(t, mem, Targets{"orders": db.target()}, brittle())
+			job.schedule = c.next
 			var right atomic.Bool
-			var taken, looked atomic.Int32
-			job.schedule = yearAhead{&right, &taken}
-			job.ahead = func() time.Duration {
+			var looked atomic.Int32
+			job.clock = func() time.Time {
 				looked.Add(1)
 				if right.Load() {
-					return step
+					return time.Now().Add(c.right)
 				}
-				return 0
+				return time.Now().Add(c.wrong)
 			}
-			start(t, job)
 			add(t, mem, "orders", "one", nil)
-			until(t, "the next round is a year away", func() bool { return taken.Load() > 0 && looked.Load() > 0 })
+			start(t, job)
+			until(t, "the next round is far away", func() bool { return looked.Load() > 1 })
+			if left(t, mem) != 1 {
+				t.Error("the unit was delivered before the clock was put right")
+			}
 			right.Store(true)
 			until(t, "the unit is delivered", func() bool { return left(t, mem) == 0 })
 		})

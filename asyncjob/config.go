@@ -86,7 +86,7 @@ type Config struct {
 	// published once they are through. Defaults to 1: none.
 	DeliveryBatch int
 	// UnknownDataSourceDelay is how long a unit rests that cannot be delivered for a
-	// reason that only an operator can mend: its data source is not among the
+	// reason that only an operator can fix: its data source is not among the
 	// targets, its settings cannot be applied there, or its receipt cannot be kept
 	// (no table, no rights, another place than the log names). No try is counted.
 	// Defaults to 60 s.
@@ -113,9 +113,9 @@ type Config struct {
 	// of what a database says of a delivery they hold only its codes, the whole
 	// text is in the log's last_error. Defaults to logrus's standard logger.
 	Logger logrus.FieldLogger
-	// Bus is told, with listener.AsyncJob as the origin, of the beginning and the end
-	// of each attempt and of each unit that is parked; those who SubscribeAll also get
-	// ReceiptsPurged. Defaults to none.
+	// Bus gets, with listener.AsyncJob as the origin, the beginning and the end
+	// of each attempt, of each unit that is parked, and of receipts that are purged.
+	// Defaults to none.
 	Bus *listener.Bus
 	// OnProgress is called with what a round has done so far, after each unit
 	// and each data source found unreachable: from several goroutines, but one
@@ -225,6 +225,3 @@ func (c *Config) validate() error {
 	}
 	return errors.Join(errs...)
 }
-
-// minAge is MaxDeliveryTryDelay as the log wants it.
-func (c *Config) minAge() time.Duration { return max(c.MaxDeliveryTryDelay, 0) }

@@ -1,6 +1,7 @@
 package asyncjob
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ const (
 	slotWait = time.Second
 )
 
-// control is what this job tells operators and other jobs, and what it is told: by
+// control is what this job reports to operators and other jobs, and what it learns: by
 // tables of the log. A log that keeps none leaves it without a journal.
 type control struct {
 	journal   *journal.Journal
@@ -61,7 +62,7 @@ type others struct {
 	jobs  int
 }
 
-// seen is what was told of a data source.
+// seen is what was reported of a data source.
 type seen struct {
 	reachable bool
 	probed    time.Time
@@ -81,23 +82,20 @@ func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *con
 	return c
 }
 
-// tell runs what tells operators something. That it cannot be told is no reason to
+// tell runs what tells operators something. That it cannot be reported is no reason to
 // end a round.
 func (c *control) tell(ctx context.Context, what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, tellFor)
 	defer cancel()
 	err := f(ctx)
-	if err != nil && ctx.Err() == nil {
-		c.log.WithError(err).Debugf("operators were not told: %s", what)
+	if err != nil && ctx.Err() == nil && c.journal != nil {
+		c.log.WithError(err).Debugf("could not report to operators: %s", what)
 	}
 	return err
 }
 
 // alive says that the job is, and will be until the next tick.
 func (c *control) alive(ctx context.Context, next time.Time) {
-	if c.journal == nil {
-		return
-	}
 	c.journal.TellOff(c.log.Warn)
 	c.mu.Lock()
 	now := time.Now()
@@ -115,9 +113,6 @@ func (c *control) alive(ctx context.Context, next time.Time) {
 
 // see tells how the job sees a data source, when that changes.
 func (c *control) see(ctx context.Context, dataSource string, why error) {
-	if c.journal == nil {
-		return
-	}
 	c.mu.Lock()
 	before, was := c.seen[dataSource]
 	c.seen[dataSource] = seen{why == nil, time.Now()}
@@ -127,9 +122,7 @@ func (c *control) see(ctx context.Context, dataSource string, why error) {
 	}
 	text := ""
 	if why != nil {
-		if text = why.Error(); text == "" {
-			text = fmt.Sprintf("%T", why)
-		}
+		text = cmp.Or(why.Error(), fmt.Sprintf("%T", why))
 	}
 	if c.tell(ctx, "how the data source is", func(ctx context.Context) error {
 		return c.journal.See(ctx, dataSource, c.job, c.name, text)
@@ -157,9 +150,6 @@ func (c *control) wonders(dataSource string) bool {
 // a row of the log.
 func (c *control) reserve(ctx context.Context, dataSource string, want int) (n int, paused bool, err error) {
 	for {
-		if c.journal == nil {
-			return want, false, nil
-		}
 		n, wait, control, err := c.reserveOnce(ctx, dataSource, want)
 		switch {
 		case c.none(err):
@@ -187,9 +177,6 @@ func (c *control) reserveOnce(ctx context.Context, dataSource string, want int) 
 // least one write a second, and how many jobs deliver to it. It goes by what they
 // tell operators; a log that does not keep it knows of nobody.
 func (c *control) others(ctx context.Context, dataSource string) (writing bool, jobs int) {
-	if c.journal == nil {
-		return false, 1
-	}
 	now := time.Now()
 	c.mu.Lock()
 	o := c.writes[dataSource]
@@ -224,27 +211,13 @@ func (o *others) heard(minutes map[int64]int64, jobs int, now time.Time) {
 		news += n - o.minutes[minute]
 	}
 	few := int64(othersEvery / time.Second)
-	if o.minutes == nil { // what was told in the last minutes is all news
+	if o.minutes == nil { // what was reported in the last minutes is all news
 		few = 60
 	}
 	if news >= few {
 		o.until = now.Add(othersFor)
 	}
 	o.minutes, o.jobs = minutes, max(1, jobs)
-}
-
-// paused reports whether operators have paused a data source.
-func (c *control) paused(ctx context.Context, dataSource string) (bool, error) {
-	if c.journal == nil {
-		return false, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.answerWithin)
-	defer cancel()
-	control, err := c.journal.Control(ctx, dataSource)
-	if c.none(err) {
-		return false, nil
-	}
-	return control.Paused, err
 }
 
 // none reports whether err says that the log has no table of what operators
@@ -256,14 +229,11 @@ func (c *control) none(err error) bool {
 	return errors.Is(err, journal.ErrOff) && !c.read.Load()
 }
 
-// purgeDue reports whether what operators are told should be purged now.
+// purgeDue reports whether what operators read should be purged now.
 func (c *control) purgeDue(interval time.Duration) bool {
-	if c.journal == nil {
-		return false
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	due := c.purged.IsZero() || time.Since(c.purged) >= interval
+	due := time.Since(c.purged) >= interval
 	if due {
 		c.purged = time.Now()
 	}
@@ -283,8 +253,7 @@ func (c *control) leave() {
 	c.mu.Lock()
 	told := len(c.seen) > 0 || !c.beat.IsZero()
 	c.mu.Unlock()
-	if c.journal == nil || !told {
-		return
+	if told {
+		_ = c.tell(context.Background(), "the job has ended", func(ctx context.Context) error { return c.journal.Leave(ctx, c.job) })
 	}
-	_ = c.tell(context.Background(), "the job has ended", func(ctx context.Context) error { return c.journal.Leave(ctx, c.job) })
 }

@@ -35,7 +35,7 @@ func decide(t *testing.T, s *txlog.SQLStorage, name string, paused bool, perSeco
 	must(t, err)
 }
 
-func TestAPausedDataSourceIsLeftAloneUntilItIsResumed(t *testing.T) {
+func TestPausedDataSourceIsLeftAloneUntilResumed(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		store := sqlLog(t, db)
@@ -70,6 +70,44 @@ func TestAPausedDataSourceIsLeftAloneUntilItIsResumed(t *testing.T) {
 	})
 }
 
+// An operator resumes a data source when it is back: while it is paused, that is still seen.
+func TestPausedDataSourceIsStillProbed(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		store := sqlLog(t, db)
+		add(t, store, "orders", "one", nil)
+		var down atomic.Bool
+		target := &fakeDB{onDial: func(context.Context) error {
+			if down.Load() {
+				return errRefusedDial
+			}
+			return nil
+		}}
+		job := newJob(t, store, Targets{"orders": target.target()}, brittle())
+		decide(t, store, "orders", true, 0)
+		for _, want := range []bool{false, true} {
+			down.Store(!want)
+			if r := runOnce(t, job); r.DataSources["orders"].Paused != want || r.Claimed != 0 || (r.DataSources["orders"].Unreachable == nil) != want {
+				t.Errorf("report: %v", r)
+			}
+			all, err := store.Journal().ReadSources(t.Context())
+			must(t, err)
+			told := false
+			for _, v := range all {
+				if v.DataSource == "orders" && v.Job != "" {
+					told = v.Reachable == want
+				}
+			}
+			if !told {
+				t.Errorf("reachable is %v, and operators see %+v", want, all)
+			}
+		}
+		if _, sent := target.counts(); sent != 0 {
+			t.Errorf("%d statements were sent", sent)
+		}
+	})
+}
+
 // A pause during a round ends it: what is in flight is finished, no more is claimed.
 func TestAPauseDuringARoundEndsIt(t *testing.T) {
 	t.Parallel()
@@ -89,7 +127,7 @@ func TestAPauseDuringARoundEndsIt(t *testing.T) {
 }
 
 // The clock is the log's, the waiting is the test's: it is over at once.
-func TestTheLimitOfADataSourceHoldsForAllJobsTogether(t *testing.T) {
+func TestRateLimitHoldsAcrossAllJobs(t *testing.T) {
 	t.Parallel()
 	const limit, units = 100, 60
 	store := sqlLog(t, testdb.SQLite(t))
@@ -128,7 +166,7 @@ func TestTheLimitOfADataSourceHoldsForAllJobsTogether(t *testing.T) {
 	}
 }
 
-func TestOperatorsAreToldWhichJobsLiveAndWhatTheyReach(t *testing.T) {
+func TestOperatorsSeeLiveJobsAndReachableDataSources(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		store := sqlLog(t, db)
@@ -157,13 +195,13 @@ func TestOperatorsAreToldWhichJobsLiveAndWhatTheyReach(t *testing.T) {
 		runOnce(t, job)
 		v := views()
 		if me := v[""]; !me.Alive || !strings.Contains(me.Name, "nightly on ") || me.Job == "" {
-			t.Errorf("the job is told as %+v", me)
+			t.Errorf("the job is reported as %+v", me)
 		}
 		if o := v["orders"]; o.Reachable || o.LastError != errRefusedDial.Error() || o.Since.IsZero() || o.Job != v[""].Job {
-			t.Errorf("orders is told as %+v", o)
+			t.Errorf("orders is reported as %+v", o)
 		}
 		if s := v["stock"]; !s.Reachable || s.LastError != "" {
-			t.Errorf("stock is told as %+v", s)
+			t.Errorf("stock is reported as %+v", s)
 		}
 		since := v["orders"].Since
 		runOnce(t, job)
@@ -173,7 +211,7 @@ func TestOperatorsAreToldWhichJobsLiveAndWhatTheyReach(t *testing.T) {
 		down.Store(false)
 		runOnce(t, job)
 		if o := views()["orders"]; !o.Reachable || o.LastError != "" {
-			t.Errorf("orders is told as %+v", o)
+			t.Errorf("orders is reported as %+v", o)
 		}
 		must(t, job.Close())
 		if v := views(); len(v) != 0 {
@@ -182,7 +220,7 @@ func TestOperatorsAreToldWhichJobsLiveAndWhatTheyReach(t *testing.T) {
 	})
 }
 
-func TestFailedAttemptsAndMinutesOfTheJobAreKept(t *testing.T) {
+func TestFailedAttemptsAndActivityAreRecorded(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		store := sqlLog(t, db)
@@ -230,14 +268,14 @@ func TestFailedAttemptsAndMinutesOfTheJobAreKept(t *testing.T) {
 }
 
 // A job does its work whatever becomes of the tables for operators.
-func TestARoundDoesNotDependOnTheTablesForOperators(t *testing.T) {
+func TestRoundDoesNotDependOnOperatorTables(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		store := sqlLog(t, db)
 		addMany(t, store, "orders", 3)
 		add(t, store, "orders", "bad", nil)
 		pool := db.Open(t)
-		for table := range journal.Tables() {
+		for _, table := range journal.Tables {
 			_, err := pool.ExecContext(t.Context(), "DROP TABLE "+table)
 			must(t, err)
 		}
@@ -264,7 +302,7 @@ func TestARoundDoesNotDependOnTheTablesForOperators(t *testing.T) {
 }
 
 // After an outage one unit shows whether the data source bears it, then two, then four.
-func TestADataSourceIsApproachedSlowlyAfterAnOutage(t *testing.T) {
+func TestDataSourceIsApproachedSlowlyAfterOutage(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	addMany(t, store, "orders", 200)
@@ -346,7 +384,7 @@ func TestAPauseHoldsThroughAMomentWithoutConnections(t *testing.T) {
 		conn, err = other.Conn(t.Context())
 		return err == nil
 	})
-	if _, err := job.control.paused(t.Context(), "orders"); err == nil {
+	if _, _, err := job.control.reserve(t.Context(), "orders", 1); err == nil {
 		t.Error("the log answers although it takes no connection")
 	}
 	must(t, conn.Close())
@@ -360,7 +398,7 @@ func TestAPauseHoldsThroughAMomentWithoutConnections(t *testing.T) {
 
 // A table of what operators decide that was read once, and is not there or not
 // allowed any more, is not one that nobody has used.
-func TestWhatOperatorsDecidedIsNotForgottenWithItsTable(t *testing.T) {
+func TestDroppedTableDoesNotForgetOperatorDecisions(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		store := sqlLog(t, db)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -16,7 +17,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A drain first claims so many units, and so many for each worker.
+// A drain first claims this many units, and this many for each worker.
 const (
 	firstClaim     = 64
 	firstPerWorker = 4
@@ -30,28 +31,41 @@ type drain struct {
 	tally *tally
 	name  string
 	src   *source // nil: the data source is not among the targets
-	// counts is for what operators are told of minutes.
+	// counts is for what operators read of minutes.
 	counts *journal.Tally
 
 	// probing is held during a probe, so that connections that break together
 	// make one probe fail and not many.
 	probing sync.Mutex
 
-	mu sync.Mutex
 	// down is why the data source became unreachable in this round.
-	down error
-	// rested are the units that were given back in this round.
-	rested map[string]bool
+	down cause
+	// rested are the ids of the units that were given back in this round: what rests for
+	// a very short time may come back.
+	rested sync.Map
 	// blocked is the first reason for which units wait for an operator.
-	blocked error
+	blocked cause
 	// noReceipts is why none can be delivered that leaves a receipt; for an operator too.
-	noReceipts error
-	delivered  bool
+	noReceipts cause
+	delivered  atomic.Bool
+}
+
+// cause is the first error that was given as the reason of something.
+type cause struct{ first atomic.Pointer[error] }
+
+// set reports whether err is the first.
+func (c *cause) set(err error) bool { return c.first.CompareAndSwap(nil, &err) }
+
+func (c *cause) get() error {
+	if err := c.first.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 func newDrain(s *shutdown, t *tally, name string) *drain {
 	return &drain{
-		shutdown: s, job: t.job, tally: t, name: name, src: t.job.sources[name], rested: map[string]bool{},
+		shutdown: s, job: t.job, tally: t, name: name, src: t.job.sources[name],
 		counts: t.job.control.journal.Tally(name),
 	}
 }
@@ -81,45 +95,34 @@ func (d *drain) logger() logrus.FieldLogger { return d.job.log.WithField("data_s
 // run delivers what is due, unless the data source is down.
 func (d *drain) run() {
 	d.note(func(*DataSourceReport) {}) // so that the report names it
-	if d.paused() {
-		return
-	}
 	if d.src == nil {
 		d.note(func(r *DataSourceReport) { r.Unknown = true })
-		d.block(d.logger(), errUnknown, errUnknown.Error())
+		d.block(d.logger(), d.unknown(), d.unknown().Error())
 	} else if d.probe() != nil {
 		return
 	}
 	if err := d.claimAll(); err != nil {
 		d.tally.failed(fmt.Errorf("asyncjob: data source %s: claiming failed: %w", d.name, err))
 	}
-	if d.blocked == nil && d.delivered && d.job.concerns.settled(d.name) {
-		d.logger().Info("what kept units of the data source from being delivered is mended")
+	if d.blocked.get() == nil && d.delivered.Load() && d.job.concerns.settled(d.name) {
+		d.logger().Info("deliveries to the data source have recovered")
 	}
-}
-
-// paused reports whether operators have paused the data source, or whether that
-// cannot be found out.
-func (d *drain) paused() bool {
-	paused, err := d.job.control.paused(d.ctx, d.name)
-	switch {
-	case err != nil:
-		d.tally.failed(fmt.Errorf("asyncjob: data source %s: whether it is paused cannot be read: %w", d.name, err))
-		return true
-	case paused:
-		d.pause()
-	case d.job.concerns.settled(d.name + pausedKey):
-		d.logger().Info("the data source is resumed")
-	}
-	return paused
 }
 
 // pausedKey tells what is said of a pause from what is said of deliveries.
 const pausedKey = "\x00paused"
 
-func (d *drain) pause() {
+// pause notes whether operators have paused the data source.
+func (d *drain) pause(paused bool) {
+	key := d.name + pausedKey
+	if !paused {
+		if d.job.concerns.settled(key) {
+			d.logger().Info("the data source is resumed")
+		}
+		return
+	}
 	d.note(func(r *DataSourceReport) { r.Paused = true })
-	if d.job.concerns.raise(d.name+pausedKey, "paused") {
+	if d.job.concerns.raise(key, "paused") {
 		d.logger().Warn("the data source is paused by an operator: nothing is delivered until it is resumed")
 	}
 }
@@ -145,7 +148,7 @@ func (d *drain) claimAll() error {
 				u.end()
 				continue
 			}
-			removals.Behind(d.writes, u.leaving())
+			removals.Add(u.leaving())
 		}
 		if rest > 0 {
 			jitter.Sleep(d.ctx, rest)
@@ -159,11 +162,11 @@ func (d *drain) claimAll() error {
 	most := min(d.job.cfg.TransactionLogFetchDataCount, max(firstClaim, firstPerWorker*d.concurrency()))
 	for d.ctx.Err() == nil {
 		limit, paused, err := d.allowed(most)
-		if err != nil || limit == 0 {
-			if paused {
-				d.pause()
-			}
+		if err != nil {
 			return err
+		}
+		if d.pause(paused); limit == 0 {
+			return nil
 		}
 		units, err := d.claim(limit)
 		if err != nil {
@@ -176,8 +179,8 @@ func (d *drain) claimAll() error {
 			return nil
 		}
 		most = d.job.cfg.TransactionLogFetchDataCount
-		work.shrunk(len(units) / 2)
-		if d.outage() != nil || d.withoutReceipts() != nil {
+		work.until(func() bool { return work.waiting <= len(units)/2 })
+		if d.down.get() != nil || d.noReceipts.get() != nil {
 			return nil
 		}
 	}
@@ -187,7 +190,7 @@ func (d *drain) claimAll() error {
 // allowed bounds a claim by what operators have set, and by what is in flight while
 // a data source is approached after an outage. 0: nothing may be claimed.
 func (d *drain) allowed(most int) (n int, paused bool, err error) {
-	d.job.beat(d.ctx, nil)
+	d.job.alive(d.ctx)
 	if d.src != nil {
 		if some := d.src.approach(); some < d.src.concurrency {
 			most = min(most, firstPerWorker*some)
@@ -205,7 +208,7 @@ func (d *drain) claim(limit int) ([]*txlog.Unit, error) {
 	ctx, cancel := context.WithTimeout(d.flight, cfg.Lease)
 	defer cancel()
 	return d.job.storage.Claim(ctx, txlog.ClaimRequest{
-		DataSource: d.name, Limit: limit, MinAge: cfg.minAge(), Lease: cfg.Lease,
+		DataSource: d.name, Limit: limit, MinAge: max(cfg.MaxDeliveryTryDelay, 0), Lease: cfg.Lease,
 	})
 }
 
@@ -220,7 +223,7 @@ func (d *drain) hold(units []*txlog.Unit) (held []*claimed, fresh bool) {
 	held = make([]*claimed, len(units))
 	for i, u := range units {
 		held[i] = &claimed{Unit: u, drain: d, lease: d.job.leases.Keep(u)}
-		fresh = fresh || !d.met(u)
+		fresh = fresh || !held[i].rested()
 	}
 	return held, fresh
 }
@@ -232,18 +235,12 @@ func (d *drain) concurrency() int {
 	return d.src.concurrency
 }
 
-func (d *drain) outage() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.down
-}
-
 // probe finds out whether the data source can be written to and marks it for
 // the rest of the round if it cannot. Once marked it is not probed again.
 func (d *drain) probe() error {
 	d.probing.Lock()
 	defer d.probing.Unlock()
-	if err := d.outage(); err != nil {
+	if err := d.down.get(); err != nil {
 		return err
 	}
 	ctx := d.ctx
@@ -263,67 +260,34 @@ func (d *drain) probe() error {
 }
 
 func (d *drain) wentDown(err error) {
-	d.mu.Lock()
-	first := d.down == nil
-	if first {
-		d.down = err
-	}
-	d.mu.Unlock()
-	if first {
+	if d.down.set(err) {
 		d.src.unreachable(err)
 		d.job.control.see(d.writes, d.name, err)
 		d.note(func(r *DataSourceReport) { r.Unreachable = err })
 	}
 }
 
-func (d *drain) markDelivered() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.delivered = true
+// try makes one attempt within Config.DeliveryTimeout.
+func (d *drain) try(u *txlog.Unit) try {
+	ctx, cancel := context.WithTimeout(d.flight, d.job.cfg.DeliveryTimeout)
+	defer cancel()
+	begun := time.Now()
+	a := d.src.deliver(ctx, u)
+	a.late, a.took = dberr.TimedOut(d.flight, ctx), time.Since(begun)
+	return a
 }
 
-// rest remembers that a unit was given back, met tells whether it was: what
-// rests for a very short time may come back in the same round.
-func (d *drain) rest(u *txlog.Unit) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.rested[u.ID] = true
+func (d *drain) unknown() error {
+	return fmt.Errorf("data source %s is not among the job's targets: configure it", d.name)
 }
-
-func (d *drain) met(u *txlog.Unit) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.rested[u.ID]
-}
-
-var errUnknown = errors.New("the data source is not among the job's targets: configure it")
 
 // block reports why units wait for an operator, and warns of each cause once.
-// said is what a log line may tell of it.
-func (d *drain) block(log logrus.FieldLogger, cause error, said string) {
-	d.mu.Lock()
-	first := d.blocked == nil
-	if first {
-		d.blocked = cause
-	}
-	d.mu.Unlock()
-	if first {
-		d.note(func(r *DataSourceReport) { r.Blocked = cause })
+// said is what a log line may say of it.
+func (d *drain) block(log logrus.FieldLogger, why error, said string) {
+	if d.blocked.set(why) {
+		d.note(func(r *DataSourceReport) { r.Blocked = why })
 	}
 	if d.job.concerns.raise(d.name, said) {
 		log.Warnf("the log holds units that cannot be delivered until an operator acts; they wait, no try is counted: %s", said)
 	}
-}
-
-// withoutReceipts is why units that leave receipts cannot be delivered.
-func (d *drain) withoutReceipts() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.noReceipts
-}
-
-func (d *drain) lackReceipts(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.noReceipts = err
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestTheNextUnitsAreClaimedWhileTheLastAreDelivered(t *testing.T) {
+func TestNextUnitsAreClaimedDuringDelivery(t *testing.T) {
 	t.Parallel()
 	mem := newStore(t)
 	addMany(t, mem, "orders", 12)
@@ -100,7 +100,7 @@ func (s *slowRemovals) Remove(ctx context.Context, units ...*txlog.Unit) error {
 	return s.Storage.Remove(ctx, units...)
 }
 
-func TestDeliveredUnitsAreRemovedTogetherAndNeverLagFarBehind(t *testing.T) {
+func TestDeliveredUnitsAreRemovedTogetherAndSoon(t *testing.T) {
 	t.Parallel()
 	mem, db := newStore(t), &fakeDB{}
 	addMany(t, mem, "orders", 100)
@@ -132,7 +132,7 @@ func TestWaitingUnitsAreDeliveredInOneTransaction(t *testing.T) {
 	}
 }
 
-func TestAUnitThatFailsDoesNotHoldUpThoseItWasJoinedWith(t *testing.T) {
+func TestFailingUnitDoesNotDelayItsBatch(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		err  error
@@ -164,7 +164,7 @@ func TestAUnitThatFailsDoesNotHoldUpThoseItWasJoinedWith(t *testing.T) {
 	}
 }
 
-func TestACommitOfJoinedUnitsWithoutAnAnswerLeavesAllInDoubt(t *testing.T) {
+func TestUnansweredCommitLeavesJoinedUnitsInDoubt(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	addMany(t, store, "orders", 4)
@@ -188,7 +188,7 @@ func TestACommitOfJoinedUnitsWithoutAnAnswerLeavesAllInDoubt(t *testing.T) {
 	}
 }
 
-func TestAnAnswerToTheCommitOfJoinedUnitsHasEachDeliveredAlone(t *testing.T) {
+func TestRefusedCommitHasJoinedUnitsDeliveredAlone(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	addMany(t, store, "orders", 40)
@@ -199,7 +199,7 @@ func TestAnAnswerToTheCommitOfJoinedUnitsHasEachDeliveredAlone(t *testing.T) {
 	}
 }
 
-func TestUnitsInDoubtAreNotJoinedAndAListenerIsToldOfEach(t *testing.T) {
+func TestUnitsInDoubtAreNeverJoined(t *testing.T) {
 	t.Parallel()
 	t.Run("in doubt", func(t *testing.T) {
 		t.Parallel()
@@ -211,7 +211,7 @@ func TestUnitsInDoubtAreNotJoinedAndAListenerIsToldOfEach(t *testing.T) {
 			t.Errorf("report %v, %d commits", r, db.commits)
 		}
 	})
-	t.Run("a listener is told of each", func(t *testing.T) {
+	t.Run("a listener hears of each", func(t *testing.T) {
 		t.Parallel()
 		store, db := newStore(t), &fakeDB{}
 		addMany(t, store, "orders", 40)

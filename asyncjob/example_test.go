@@ -13,7 +13,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A process of its own that delivers until it is told to end.
+// A process of its own that delivers until it gets a signal to end.
 func ExampleJob_Run() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

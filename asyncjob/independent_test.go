@@ -12,7 +12,7 @@ import (
 
 // Of a data source whose deliveries wait for locks only its own writes wait:
 // what is logged for another meanwhile is delivered at the next tick.
-func TestADataSourceThatWaitsForLocksKeepsNoOtherWaiting(t *testing.T) {
+func TestLockedDataSourceDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		pool, store := table(t, db), newStore(t)
@@ -57,7 +57,7 @@ func TestADataSourceThatWaitsForLocksKeepsNoOtherWaiting(t *testing.T) {
 }
 
 // Nor of one that never comes to its end.
-func TestADataSourceThatIsNeverEmptyKeepsNoOtherWaiting(t *testing.T) {
+func TestBusyDataSourceDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	mem := newStore(t)
 	delivered, full := make(chan struct{}), make(chan struct{})

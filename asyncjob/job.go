@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/txlog"
 )
@@ -33,20 +34,17 @@ type Job struct {
 	log      *logrus.Entry
 	running  atomic.Bool
 	closed   atomic.Bool
-	// control is for what operators tell the job and are told.
+	// control is for what operators and the job tell each other.
 	control *control
-	// concerns are what was told that only an operator can mend.
+	// concerns are the reported causes that only an operator can fix.
 	concerns concerns
 	// watching is held while Config.OnProgress is called.
 	watching sync.Mutex
 
-	// ahead is how far the machine's wall clock has run ahead of the time that passed;
-	// a test has its own.
-	ahead func() time.Duration
-
-	mu sync.Mutex
+	// clock is time.Now; a test has its own.
+	clock func() time.Time
 	// serving are the data sources of which a round of Run is going.
-	serving map[string]bool
+	serving sync.Map
 }
 
 // New makes a job on a log and its targets, which may be empty and may lack
@@ -67,11 +65,10 @@ func New(storage txlog.Storage, targets Targets, cfg Config) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{
-		ahead:   wallClock(time.Now()),
 		storage: storage, leases: lease.NewRenewer(storage, cfg.Lease),
-		cfg: cfg, schedule: schedule,
-		sources: make(map[string]*source, len(targets)), serving: map[string]bool{},
-		log: cfg.Logger.WithField("job", cfg.Name),
+		cfg: cfg, schedule: schedule, clock: time.Now,
+		sources: make(map[string]*source, len(targets)),
+		log:     cfg.Logger.WithField("job", cfg.Name),
 	}
 	j.control = newControl(storage, &cfg, j.log)
 	receipts := attempt.Receipts{
@@ -96,14 +93,10 @@ func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 	}
 	s, t := newShutdown(ctx, j.cfg.ShutdownTimeout), newTally(j)
 	defer s.end()
-	due, err := j.due(ctx)
+	var all sync.WaitGroup
+	due, err := j.begin(s, &all)
 	if err != nil {
 		t.failed(err)
-	}
-	var all sync.WaitGroup
-	j.beat(ctx, err)
-	if j.control.purgeDue(j.cfg.PurgeInterval) {
-		all.Go(func() { j.guard(func() { j.control.purge(s.ctx) }) })
 	}
 	for _, name := range slices.Sorted(maps.Keys(due)) {
 		work := due[name]
@@ -132,86 +125,81 @@ func (j *Job) Run(ctx context.Context) error {
 	s := newShutdown(ctx, j.cfg.ShutdownTimeout)
 	defer s.end()
 	var rounds sync.WaitGroup
-	logger := cronLogger{j.log}
-	// In this order: a panic that reached SkipIfStillRunning would make it skip
-	// every tick from then on.
-	tick := cron.NewChain(cron.SkipIfStillRunning(logger), cron.Recover(logger)).
-		Then(cron.FuncJob(func() { j.tick(s, &rounds) }))
-	c := cron.New(cron.WithLogger(cron.DiscardLogger))
-	entry := c.Schedule(j.schedule, tick)
-	c.Start()
-	// The next time was taken from a clock that shows another one now.
-	j.followClock(ctx, func() {
-		c.Remove(entry)
-		entry = c.Schedule(j.schedule, tick)
-	})
-	<-c.Stop().Done()
+	for j.awaitTick(ctx) {
+		j.guard(func() { j.tick(s, &rounds) })
+	}
 	rounds.Wait()
 	return nil
 }
 
-// tick is what each time of the schedule does: it asks the log which data sources
-// have work, records that the job is alive, begins what look does, and begins a round
-// of each data source that has work and is not served yet.
+// clockEvery is how often the wall clock is looked at, which may be put forward or
+// back at any time.
+const clockEvery = time.Second
+
+// awaitTick waits for the next time of the schedule; false if ctx ended before.
+func (j *Job) awaitTick(ctx context.Context) bool {
+	var next time.Time
+	for {
+		now := j.clock().Round(0) // the wall clock alone
+		// After the clock was put back there may be a time before the one that was next.
+		if first := j.schedule.Next(now); next.IsZero() || first.Before(next) {
+			next = first
+		}
+		if !now.Before(next) {
+			return true
+		}
+		if !jitter.Sleep(ctx, min(next.Sub(now), clockEvery)) {
+			return false
+		}
+	}
+}
+
+// tick is what each time of the schedule does: it probes data sources without work
+// that are not known to be reachable, for operators, and begins a round of each that
+// has work, unless the one before is still going.
 func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
-	due, err := j.due(s.ctx)
+	due, err := j.begin(s, rounds)
 	if err != nil && s.ctx.Err() == nil {
 		j.log.WithError(err).Error("the round is not complete")
 	}
-	j.beat(s.ctx, err)
-	j.look(s, rounds, due)
-	for _, name := range slices.Sorted(maps.Keys(due)) {
-		work := due[name]
-		if !j.take(name) {
-			j.log.WithField("data_source", name).Debug("a tick is skipped: the round before is still going")
-			continue
-		}
-		rounds.Go(func() {
-			defer j.leave(name)
-			j.guard(func() { j.round(s, name, work) })
-		})
-	}
-}
-
-// beat says that the job is alive, unless the log did not answer.
-func (j *Job) beat(ctx context.Context, err error) {
-	if err == nil {
-		j.control.alive(ctx, j.schedule.Next(time.Now()))
-	}
-}
-
-// look does what operators are told of beside the rounds: it probes data sources
-// without work that are not known to be reachable, and purges.
-func (j *Job) look(s *shutdown, rounds *sync.WaitGroup, due map[string]bool) {
-	if j.control.purgeDue(j.cfg.PurgeInterval) {
-		rounds.Go(func() { j.guard(func() { j.control.purge(s.ctx) }) })
-	}
 	for name := range j.sources {
-		if due[name] || !j.control.wonders(name) || !j.take(name) {
-			continue
+		if !due[name] && j.control.wonders(name) {
+			j.alone(rounds, name, func() { _ = newDrain(s, newTally(j), name).probe() })
 		}
-		rounds.Go(func() {
-			defer j.leave(name)
-			j.guard(func() { _ = newDrain(s, newTally(j), name).probe() })
-		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(due)) {
+		if !j.alone(rounds, name, func() { j.round(s, name, due[name]) }) {
+			j.log.WithField("data_source", name).Debug("a tick is skipped: the round before is still going")
+		}
 	}
 }
 
-func (j *Job) take(name string) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.serving[name] {
+// alone has f run in the background, unless something does for the data source.
+func (j *Job) alone(rounds *sync.WaitGroup, name string, f func()) bool {
+	if _, busy := j.serving.LoadOrStore(name, true); busy {
 		return false
 	}
-	j.serving[name] = true
+	rounds.Go(func() {
+		defer j.serving.Delete(name)
+		j.guard(f)
+	})
 	return true
 }
 
-func (j *Job) leave(name string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.serving, name)
+// begin asks the log which data sources have work, records that the job is alive
+// if the log answers, and begins to purge what operators read.
+func (j *Job) begin(s *shutdown, rounds *sync.WaitGroup) (map[string]bool, error) {
+	due, err := j.due(s.ctx)
+	if err == nil {
+		j.alive(s.ctx)
+	}
+	if j.control.purgeDue(j.cfg.PurgeInterval) {
+		rounds.Go(func() { j.guard(func() { j.control.purge(s.ctx) }) })
+	}
+	return due, err
 }
+
+func (j *Job) alive(ctx context.Context) { j.control.alive(ctx, j.schedule.Next(time.Now())) }
 
 // round is one of Run's, of one data source.
 func (j *Job) round(s *shutdown, name string, work bool) {
@@ -234,7 +222,7 @@ func (j *Job) round(s *shutdown, name string, work bool) {
 func (j *Job) due(ctx context.Context) (map[string]bool, error) {
 	due := map[string]bool{}
 	for name, src := range j.sources {
-		if src.purgeWanted(j.cfg.PurgeInterval) {
+		if _, wanted := src.purgeDue(j.cfg.PurgeInterval, false); wanted {
 			due[name] = false
 		}
 	}
@@ -257,12 +245,12 @@ func (j *Job) serve(s *shutdown, t *tally, name string, work, once bool) {
 	if work {
 		d := newDrain(s, t, name)
 		d.run()
-		if once && d.blocked == nil {
+		if once && d.blocked.get() == nil {
 			d.standing()
 		}
 	}
 	if src := j.sources[name]; src != nil && s.ctx.Err() == nil {
-		if due, from := src.purgeDue(j.cfg.PurgeInterval); due {
+		if from, due := src.purgeDue(j.cfg.PurgeInterval, true); due {
 			j.purge(s.ctx, t, src, from)
 		}
 	}

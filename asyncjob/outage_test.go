@@ -3,20 +3,23 @@ package asyncjob
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
 var errRefusedDial = errors.New("fake: connection refused")
 
-func TestAnOutageIsProbedAndItsRowsAreNotWalked(t *testing.T) {
+func TestOutageIsProbedWithoutWalkingRows(t *testing.T) {
 	t.Parallel()
 	mem := newStore(t)
 	addMany(t, mem, "orders", 250)
@@ -45,7 +48,7 @@ func TestAnOutageIsProbedAndItsRowsAreNotWalked(t *testing.T) {
 	}
 }
 
-func TestADialAnsweredWithARefusalIsAnOutage(t *testing.T) {
+func TestRefusedDialIsAnOutage(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	u := add(t, store, "orders", "one", nil)
@@ -75,7 +78,7 @@ func TestAHangingProbeIsBounded(t *testing.T) {
 	}
 }
 
-func TestAnOutageIsLoggedWhenItBeginsAndWhenItEnds(t *testing.T) {
+func TestOutageIsLoggedAtItsBeginningAndEnd(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
 	down.Store(true)
@@ -104,6 +107,47 @@ func TestAnOutageIsLoggedWhenItBeginsAndWhenItEnds(t *testing.T) {
 	if n := lines(hook, "reachable again"); n != 1 {
 		t.Errorf("the end of the outage was logged %d times", n)
 	}
+	for _, e := range hook.AllEntries() {
+		if !strings.Contains(e.Message, "reachable again") {
+			continue
+		}
+		if e.Data["max_delivery_try_delay"] != max(j.cfg.MaxDeliveryTryDelay, 0) || !strings.Contains(e.Message, "each entry is due once it is older than max_delivery_try_delay") {
+			t.Errorf("it does not say when entries are due: %s %v", e.Message, e.Data)
+		}
+	}
+}
+
+// Who waits for a write reads when it is delivered, in its error and at the end of an
+// outage.
+func TestPendingErrorsAndOutageLinesSayWhenDue(t *testing.T) {
+	t.Parallel()
+	pending := (&listener.PendingError{Cause: errRefusedDial}).Error()
+	if want := fmt.Sprintf("MaxDeliveryTryDelay (%.0f s by default)", Config{}.WithDefaults().MaxDeliveryTryDelay.Seconds()); !strings.Contains(pending, want) {
+		t.Errorf("%q does not name the %s", pending, want)
+	}
+	var up atomic.Bool
+	store := newStore(t)
+	add(t, store, "orders", "one", nil)
+	db := &fakeDB{onDial: func(context.Context) error {
+		if up.Load() {
+			return nil
+		}
+		return errRefusedDial
+	}}
+	cfg, hook := logged()
+	cfg.MaxDeliveryTryDelay = 7 * time.Minute
+	j := newJob(t, store, Targets{"orders": db.target()}, cfg)
+	runOnce(t, j)
+	up.Store(true)
+	if r := runOnce(t, j); r.Claimed != 0 {
+		t.Errorf("an entry younger than that is delivered: %v", r)
+	}
+	for _, e := range hook.AllEntries() {
+		if strings.Contains(e.Message, "reachable again") && strings.Contains(e.Message, "older than max_delivery_try_delay") && e.Data["max_delivery_try_delay"] == cfg.MaxDeliveryTryDelay {
+			return
+		}
+	}
+	t.Errorf("the end of the outage does not say when the entry is due")
 }
 
 func lines(hook *logtest.Hook, text string) (n int) {
@@ -117,7 +161,7 @@ func lines(hook *logtest.Hook, text string) (n int) {
 
 // A database that goes away under a delivery: connections break, and no new
 // one can be made.
-func TestAnOutageDuringADeliveryGivesTheRestBackWithoutATry(t *testing.T) {
+func TestOutageDuringDeliveryReturnsTheRestUntried(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
 	store := newStore(t)

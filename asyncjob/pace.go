@@ -97,7 +97,7 @@ func (p *pace) delivered(took time.Duration, now time.Time) (rest time.Duration)
 		p.adapt(p.took[len(p.took)/2], now)
 		p.next(now)
 	}
-	// So many workers, each of which rests for this part, are as many as there may be.
+	// This many workers, each of which rests for this part, are as many as there may be.
 	share := float64(p.parts) / float64(p.jobs*p.workers())
 	return min(restMost, time.Duration(float64(took)*(1/share-1)))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// paced lets deliveries take what the target gives while so many are in flight, for
+// paced lets deliveries take what the target gives while n are in flight, for
 // as long, and gives how many were at the end of each epoch.
 func paced(p *pace, now *time.Time, lasts time.Duration, took func(inFlight int) time.Duration) (inFlight []int) {
 	for end := now.Add(lasts); now.Before(end); {
@@ -57,7 +57,7 @@ func TestWithoutApplicationsThatWriteThereIsNoBound(t *testing.T) {
 	}
 }
 
-func TestATargetWithRoomIsDrainedWithNearlyAllThatMayBeInFlight(t *testing.T) {
+func TestTargetWithRoomIsDrainedAtFullSpeed(t *testing.T) {
 	p, now := &pace{most: 16}, time.Now()
 	p.share(true, 1, now)
 	paced(p, &now, 10*time.Second, func(int) time.Duration { return 5 * time.Millisecond })
@@ -66,7 +66,7 @@ func TestATargetWithRoomIsDrainedWithNearlyAllThatMayBeInFlight(t *testing.T) {
 	}
 }
 
-func TestATargetThatGetsSlowerIsLeftToOthers(t *testing.T) {
+func TestSlowingTargetIsLeftToOtherWriters(t *testing.T) {
 	p, now := &pace{most: 16}, time.Now()
 	p.share(true, 1, now)
 	if n := mean(paced(p, &now, time.Minute, func(n int) time.Duration { return time.Duration(n) * time.Millisecond })); n > 2 {
@@ -124,7 +124,7 @@ func newCrew(took func(busy int) time.Duration) *crew {
 	return &crew{now: time.Unix(1_800_000_000, 0), took: took}
 }
 
-// join adds a job, which knows of itself alone until all are told.
+// join adds a job, which knows of itself alone until all know.
 func (c *crew) join() {
 	p := &pace{most: 16}
 	p.share(true, 1, c.now)
@@ -204,7 +204,7 @@ func TestSeveralJobsTogetherTakeNoMoreThanOne(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatIsOneTooManyEndsAndLeavesItsTransactionToTheOthers(t *testing.T) {
+func TestSurplusWorkerEndsAndHandsOverItsTransaction(t *testing.T) {
 	t.Parallel()
 	const workers, transactions, each = 4, 8, 20
 	var q *queue
@@ -245,14 +245,14 @@ func TestAWorkerThatIsOneTooManyEndsAndLeavesItsTransactionToTheOthers(t *testin
 	}
 }
 
-// told has applications tell of so many writes.
+// told has applications report n writes.
 func told(t *testing.T, j *journal.Journal, dataSource string, n int) {
 	t.Helper()
 	j.Tally(dataSource).Count(journal.AtOnce, n)
 	must(t, j.Flush(t.Context()))
 }
 
-func TestAJobKnowsWhoElseWritesToADataSource(t *testing.T) {
+func TestJobSeesOtherWritersOfADataSource(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		store := sqlLog(t, db)
@@ -295,7 +295,7 @@ func TestAJobKnowsWhoElseWritesToADataSource(t *testing.T) {
 		told(t, store.Journal(), "orders", 60)
 		gone.leave()
 		if writing, jobs := asked(other); !writing || jobs != 2 {
-			t.Errorf("a job that has just come is told %t, %d jobs, want that applications write, and 2", writing, jobs)
+			t.Errorf("a job that has just come learns %t, %d jobs, want that applications write, and 2", writing, jobs)
 		}
 	})
 }

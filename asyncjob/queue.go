@@ -42,23 +42,22 @@ func newQueue(workers, most int, work func([]*claimed)) *queue {
 	return q
 }
 
-// add queues units that were claimed together: transactions in the order in
-// which they were claimed, the units of each by age and after those that wait
-// already.
+// add queues units: transactions in the order in which they were claimed, the units
+// of each by age.
 func (q *queue) add(units []*claimed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, group := range byTransaction(units) {
-		id := group[0].TransactionID
-		l := q.lanes[id]
+	for _, u := range units {
+		l := q.lanes[u.TransactionID]
 		if l == nil {
-			l = &lane{transaction: id}
+			l = &lane{transaction: u.TransactionID}
 			q.ready = append(q.ready, l)
-			if id != "" { // an unreadable unit may have none
-				q.lanes[id] = l
+			if u.TransactionID != "" { // an unreadable unit may have none
+				q.lanes[u.TransactionID] = l
 			}
 		}
-		l.units = append(l.units, group...)
+		i, _ := slices.BinarySearchFunc(l.units, u, func(a, b *claimed) int { return cmp.Compare(a.ID, b.ID) })
+		l.units = slices.Insert(l.units, i, u)
 	}
 	q.waiting += len(units)
 	q.start()
@@ -136,40 +135,14 @@ func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 	return still, units
 }
 
-// shrunk returns when at most n units wait.
-func (q *queue) shrunk(n int) {
+// until returns when reached says so, which is asked with mu held.
+func (q *queue) until(reached func() bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for q.waiting > n {
+	for !reached() {
 		q.changed.Wait()
 	}
 }
 
 // idle returns when everything has ended.
-func (q *queue) idle() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for q.workers > 0 {
-		q.changed.Wait()
-	}
-}
-
-// byTransaction groups units by their transaction: the groups in the order in
-// which they were claimed, the units of each by age.
-func byTransaction(units []*claimed) [][]*claimed {
-	var groups [][]*claimed
-	place := make(map[string]int, len(units))
-	for _, u := range units {
-		i, ok := place[u.TransactionID]
-		if !ok || u.TransactionID == "" { // an unreadable unit may have none
-			i = len(groups)
-			place[u.TransactionID] = i
-			groups = append(groups, nil)
-		}
-		groups[i] = append(groups[i], u)
-	}
-	for _, g := range groups {
-		slices.SortFunc(g, func(a, b *claimed) int { return cmp.Compare(a.ID, b.ID) })
-	}
-	return groups
-}
+func (q *queue) idle() { q.until(func() bool { return q.workers == 0 }) }

@@ -11,9 +11,9 @@ import (
 )
 
 // A server that answers a ping and takes no writes is down: nothing is parked,
-// no try is counted, and all is delivered once it takes writes again. It is told
+// no try is counted, and all is delivered once it takes writes again. It is reported
 // by the probe; and by a delivery when it began to be so after the probe.
-func TestAServerThatTakesNoWritesIsAnOutage(t *testing.T) {
+func TestReadOnlyServerIsAnOutage(t *testing.T) {
 	t.Parallel()
 	type server struct {
 		db          testdb.DB

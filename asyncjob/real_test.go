@@ -22,9 +22,9 @@ import (
 
 func realTarget(t *testing.T, db testdb.DB) delivery.Target {
 	t.Helper()
-	read := map[string]func(string) (delivery.Target, error){
-		testdb.DriverMySQL: mysql.Target, testdb.DriverPostgres: postgres.Target, testdb.DriverSQLite: sqlite.Target,
-	}[db.Driver]
+	read := testdb.By[func(string) (delivery.Target, error)]{
+		MySQL: mysql.Target, Postgres: postgres.Target, SQLite: sqlite.Target,
+	}.For(db.Driver)
 	target, err := read(db.DSN)
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestAClosedPortIsAnOutage(t *testing.T) {
 }
 
 // The answer of an INSERT is lost: the next try meets its own row.
-func TestALostAnswerIsInDoubtAndTheNextDuplicateIsItsTrace(t *testing.T) {
+func TestDuplicateAfterLostAnswerIsAssumedDelivered(t *testing.T) {
 	t.Parallel()
 	for name, fresh := range map[string]func(testing.TB) testdb.DB{"mysql": testdb.MySQL, "postgres": testdb.Postgres} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestALostAnswerIsInDoubtAndTheNextDuplicateIsItsTrace(t *testing.T) {
 	}
 }
 
-func TestAPacketTooLargeForTheServerDoesNotBlockTheRest(t *testing.T) {
+func TestOversizedPacketDoesNotBlockOtherUnits(t *testing.T) {
 	t.Parallel()
 	db := testdb.PrivateMariaDB(t, "--max-allowed-packet=1M").DB(t)
 	pool := db.Open(t)
@@ -241,7 +241,7 @@ func TestAPacketTooLargeForTheServerDoesNotBlockTheRest(t *testing.T) {
 	}
 }
 
-func TestAServerThatDiesUnderADeliveryIsNoTryAndIsDeliveredToLater(t *testing.T) {
+func TestServerCrashDuringDeliveryIsNotATry(t *testing.T) {
 	t.Parallel()
 	for name, private := range map[string]func(testing.TB) *testdb.Server{
 		"mysql":    func(t testing.TB) *testdb.Server { return testdb.PrivateMariaDB(t) },
@@ -313,7 +313,7 @@ func TestAServerThatDiesUnderADeliveryIsNoTryAndIsDeliveredToLater(t *testing.T)
 	}
 }
 
-func TestTwoJobsOnARealLogDeliverEachUnitOnce(t *testing.T) {
+func TestTwoRealJobsDeliverEachUnitOnce(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
 		targetDB := testdb.SQLite(t)

@@ -3,6 +3,7 @@ package asyncjob
 import (
 	"context"
 	"database/sql/driver"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -37,37 +38,36 @@ const (
 	purgeLimit = 10 * time.Second
 )
 
-// purgeWanted reports whether receipts should be purged now.
-func (s *source) purgeWanted(interval time.Duration) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.down && (s.purging || s.purged.IsZero() || time.Since(s.purged) >= interval)
-}
+// purgePoint is a place of receipts, empty for that of the job's own session, and
+// the receipt there after which a purge goes on.
+type purgePoint struct{ place, after string }
 
-// purgeDue is purgeWanted that takes the turn; it tells from where on to purge.
-func (s *source) purgeDue(interval time.Duration) (due bool, from string) {
-	if !s.purgeWanted(interval) {
-		return false, ""
-	}
+// purgeDue reports whether receipts should be purged now, and from where on; with
+// take it takes the turn.
+func (s *source) purgeDue(interval time.Duration, take bool) (from purgePoint, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.purging, s.purged = false, time.Now()
-	return true, s.purgedTo
+	due = !s.down && (s.purging || time.Since(s.purged) >= interval)
+	if due && take {
+		s.purging, s.purged = false, time.Now()
+	}
+	return s.purgedTo, due
 }
 
 // purgeEnded keeps where the purge has come to. After an error it goes on after
 // the page that failed, which comes again once the others had their turn, but
 // not before the interval is over.
-func (s *source) purgeEnded(to string, err error) {
+func (s *source) purgeEnded(to purgePoint, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.purgedTo, s.purging = to, to != "" && err == nil
+	s.purgedTo, s.purging = to, to != purgePoint{} && err == nil
 }
 
 // purge erases receipts of this log whose retention is over and whose units are
-// not in the log any more. It comes after the deliveries: what is known to be
-// down then is left alone.
-func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
+// not in the log any more, wherever in the database they are: sessions with another
+// search path leave theirs elsewhere. It comes after the deliveries: what is known
+// to be down then is left alone.
+func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint) {
 	ctx, cancel := context.WithTimeout(round, min(purgeLimit, j.cfg.DeliveryTimeout))
 	defer cancel()
 	dialect := s.own.target.Dialect
@@ -82,13 +82,35 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 		if known {
 			kept.Schema = schema
 		}
-		for {
-			next, n, err := attempt.PurgeReceipts(ctx, dialect, conn, kept, from, j.storage.Missing)
-			erased, from = erased+n, next
-			if err != nil || next == "" || time.Now().After(end) {
-				return attempt.ReceiptRights(ctx, dialect, conn, kept, err)
+		elsewhere, unusable, err := attempt.ReceiptsElsewhere(ctx, dialect, conn, kept)
+		if err != nil {
+			return err
+		}
+		s.outOfReach(j, unusable)
+		places := append([]attempt.Receipts{kept}, elsewhere...)
+		for i, at := range places {
+			if at.Place < from.place {
+				continue
+			}
+			if at.Place > from.place {
+				from = purgePoint{place: at.Place}
+			}
+			for more := true; more; more = from.after != "" {
+				next, n, err := attempt.PurgeReceipts(ctx, dialect, conn, at, from.after, j.storage.Missing)
+				erased, from.after = erased+n, next
+				if err != nil && at.Place == "" && len(elsewhere) > 0 && attempt.NoReceipts(dialect, at, err) {
+					break // only others have receipts
+				}
+				if err != nil && next == "" { // the next place comes first then
+					from = purgePoint{place: places[(i+1)%len(places)].Place}
+				}
+				if err != nil || next != "" && time.Now().After(end) {
+					return attempt.ReceiptRights(ctx, dialect, conn, at, err)
+				}
 			}
 		}
+		from = purgePoint{}
+		return nil
 	})
 	s.purgeEnded(from, err)
 	if erased > 0 && j.cfg.Bus.Listening() {
@@ -107,6 +129,18 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from string) {
 	case erased > 0:
 		j.concerns.settled(s.receiptsKey())
 		s.log.WithField("receipts", erased).Info("receipts whose retention was over are purged")
+	}
+}
+
+// outOfReach reports, once, tables of receipts that the job may not purge. They
+// may be another log's.
+func (s *source) outOfReach(j *Job, unusable []string) {
+	if len(unusable) == 0 {
+		return
+	}
+	said := "there are tables bed_receipt that this account may not read and purge; if they hold receipts of this log, have run: " + strings.Join(unusable, "; ")
+	if j.concerns.raise(s.receiptsKey()+" elsewhere", said) {
+		s.log.Warn(said)
 	}
 }
 

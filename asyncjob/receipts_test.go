@@ -14,7 +14,7 @@ import (
 
 // A purge of many receipts must not keep what is pending waiting, nor begin at
 // the beginning each time, or it would never see the last.
-func TestAPurgeThatTakesLongGoesOnInTheNextRound(t *testing.T) {
+func TestLongPurgeContinuesInTheNextRound(t *testing.T) {
 	t.Parallel()
 	db := testdb.SQLite(t)
 	pool := db.Open(t)

@@ -12,7 +12,7 @@ import (
 
 // A log that answers, renews leases and refuses what is said of units is not
 // asked for ever.
-func TestALogThatRefusesWhatIsSaidOfUnitsEndsTheRoundWithAnError(t *testing.T) {
+func TestLogThatRejectsVerdictsFailsTheRound(t *testing.T) {
 	t.Parallel()
 	full := errors.New("the log refuses it")
 	for what, refuse := range map[string]func(*spy){

@@ -17,12 +17,11 @@ import (
 const removePerWorker = 16
 
 // removals removes what the drain delivers while it delivers more.
-func (d *drain) removals() *removal.Queue {
+func (d *drain) removals() *removal.Batches {
 	cfg := &d.job.cfg
-	return removal.New(d.writes, removal.Config{
+	return removal.NewBatches(d.writes, removal.Config{
 		Storage: d.job.storage, Timeout: cfg.Lease, Pause: storeBackOff, Failed: d.notRemoved, Erase: d.erase,
-		HoldAt: removePerWorker * d.concurrency(), HoldFor: cfg.Lease, Guard: d.job.guard,
-	})
+	}, removePerWorker*d.concurrency(), cfg.Lease, d.job.guard)
 }
 
 // leaving is the delivered unit as it leaves the log.
@@ -53,8 +52,8 @@ func (d *drain) notRemoved(units []*removal.Unit, err error, _ bool) {
 
 // erase deletes receipts of units whose entries are gone. What cannot be deleted
 // stays for its retention.
-func (d *drain) erase(_ context.Context, under removal.Settings, ids []string) {
-	in, leave, err := d.src.session(&txlog.Unit{Settings: under.Text, SettingsOlder: under.Older})
+func (d *drain) erase(_ context.Context, under removal.Session, ids []string) {
+	in, leave, err := d.src.session(&txlog.Unit{Settings: under.Settings, Session: under.Session})
 	if err != nil {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Counts says what became of the claimed units. Each of them is counted in
+// Counts says what happened to the claimed units. Each of them is counted in
 // exactly one of Delivered, Failed, Parked, PushedBack, Refused and Lost.
 type Counts struct {
 	// Claimed units were taken from the log.
@@ -35,15 +35,17 @@ type Counts struct {
 	Lost int
 }
 
+// of gives the count of the units that became k.
+func (c *Counts) of(k kind) *int {
+	return [kinds]*int{lost: &c.Lost, delivered: &c.Delivered, failed: &c.Failed, parked: &c.Parked, pushedBack: &c.PushedBack, refused: &c.Refused}[k]
+}
+
 func (c *Counts) add(o Counts) {
 	c.Claimed += o.Claimed
-	c.Delivered += o.Delivered
 	c.Assumed += o.Assumed
-	c.Failed += o.Failed
-	c.Parked += o.Parked
-	c.PushedBack += o.PushedBack
-	c.Refused += o.Refused
-	c.Lost += o.Lost
+	for k := range kinds {
+		*c.of(k) += *o.of(k)
+	}
 }
 
 // DataSourceReport is what a round did for one data source.
@@ -59,7 +61,8 @@ type DataSourceReport struct {
 	// Purge is why its receipts could not be erased or purged for want of
 	// rights, or nil. They pile up until an operator acts.
 	Purge error
-	// Paused: operators have paused it, nothing is delivered until they resume it.
+	// Paused: operators have paused it, nothing is delivered until they resume it. It is
+	// not known of one that is unreachable.
 	Paused bool
 	// Unknown is whether the log names a data source that is not among the
 	// job's targets.
@@ -82,30 +85,25 @@ func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "claimed %d, delivered %d (assumed %d), failed %d, parked %d, pushed back %d, lost %d in %v",
 		r.Claimed, r.Delivered, r.Assumed, r.Failed, r.Parked, r.PushedBack, r.Lost, r.Duration.Round(time.Millisecond))
-	var down, unknown, blocked, paused []string
+	waiting := map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(r.DataSources)) {
+		why := ""
 		switch ds := r.DataSources[name]; {
 		case ds.Unknown:
-			unknown = append(unknown, name)
+			why = "unknown"
 		case ds.Blocked != nil:
-			blocked = append(blocked, name)
+			why = "waiting for an operator"
 		case ds.Unreachable != nil:
-			down = append(down, name)
+			why = "unreachable"
 		case ds.Paused:
-			paused = append(paused, name)
+			why = "paused"
+		default:
+			continue
 		}
+		waiting[why] = append(waiting[why], name)
 	}
-	if down != nil {
-		b.WriteString("; unreachable: " + strings.Join(down, ", "))
-	}
-	if unknown != nil {
-		b.WriteString("; unknown: " + strings.Join(unknown, ", "))
-	}
-	if paused != nil {
-		b.WriteString("; paused: " + strings.Join(paused, ", "))
-	}
-	if blocked != nil {
-		b.WriteString("; waiting for an operator: " + strings.Join(blocked, ", "))
+	for _, why := range slices.Sorted(maps.Keys(waiting)) {
+		b.WriteString("; " + why + ": " + strings.Join(waiting[why], ", "))
 	}
 	return b.String()
 }

@@ -68,9 +68,9 @@ func eachServer(t *testing.T, f func(t *testing.T, db testdb.DB)) {
 	}
 }
 
-// What the account may not do is told with the statement that mends it: once as
+// What the account may not do is reported with the statement that fixes it: once as
 // a warning, in each report, and on each unit. No try is counted.
-func TestMissingRightsAreToldWithTheGrantThatMendsThem(t *testing.T) {
+func TestMissingRightsAreReportedWithTheirGrant(t *testing.T) {
 	t.Parallel()
 	for kind := range servers {
 		for what, rights := range map[string]string{"SELECT": "INSERT, UPDATE, DELETE", "INSERT": "SELECT, UPDATE, DELETE"} {
@@ -130,7 +130,7 @@ func addKept(t *testing.T, s txlog.Storage, target delivery.Target, statement st
 	})
 }
 
-func TestReceiptsThatCannotBeDeletedAreToldWithTheGrant(t *testing.T) {
+func TestReceiptsThatCannotBeDeletedNameTheGrant(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		target, pool := limited(t, db, "SELECT, INSERT, UPDATE")
@@ -162,7 +162,7 @@ func TestReceiptsThatCannotBeDeletedAreToldWithTheGrant(t *testing.T) {
 	})
 }
 
-func TestATableOfReceiptsThatIsMissingIsToldAndNoTry(t *testing.T) {
+func TestMissingReceiptTableIsReportedNotTried(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		target, pool := limited(t, db, "SELECT, INSERT, UPDATE, DELETE")

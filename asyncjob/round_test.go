@@ -29,7 +29,7 @@ func TestARoundDrainsBatchAfterBatch(t *testing.T) {
 	}
 }
 
-func TestAStuckRowIsMetOnceAndDoesNotStarveTheRest(t *testing.T) {
+func TestStuckUnitIsMetOncePerRound(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	add(t, store, "orders", "stuck", nil)
@@ -90,7 +90,7 @@ func TestYoungUnitsAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestAnUnknownDataSourceIsReportedAndPushedBack(t *testing.T) {
+func TestUnknownDataSourceIsReportedAndPushedBack(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	var unknown []*txlog.Unit
@@ -118,7 +118,7 @@ func TestAnUnknownDataSourceIsReportedAndPushedBack(t *testing.T) {
 	}
 }
 
-func TestUnitsOfOneTransactionRunOneAfterTheOtherByAge(t *testing.T) {
+func TestUnitsOfOneTransactionRunInOrder(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	const transactions, each = 5, 6
@@ -238,7 +238,7 @@ func TestDataSourcesAreServedSideBySide(t *testing.T) {
 	}
 }
 
-func TestALogThatCannotBeReadIsTheRoundsError(t *testing.T) {
+func TestUnreadableLogFailsTheRound(t *testing.T) {
 	t.Parallel()
 	mem := newStore(t)
 	add(t, mem, "orders", "one", nil)

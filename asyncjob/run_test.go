@@ -53,7 +53,7 @@ func TestRunDeliversByCron(t *testing.T) {
 	}
 }
 
-func TestATickIsSkippedWhileARoundIsGoing(t *testing.T) {
+func TestTickIsSkippedWhileARoundRuns(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	add(t, store, "orders", "one", nil)
@@ -114,7 +114,7 @@ func TestRunSurvivesARoundThatPanics(t *testing.T) {
 	_ = stop()
 }
 
-func TestRunFinishesWhatIsInFlightAndGivesTheRestBack(t *testing.T) {
+func TestRunFinishesStartedWorkAndReturnsTheRest(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	first := add(t, store, "orders", "first", nil)
@@ -164,7 +164,7 @@ func TestRunFinishesWhatIsInFlightAndGivesTheRestBack(t *testing.T) {
 	}
 }
 
-func TestWhatOutlivesTheShutdownTimeoutIsLeftInDoubtWithoutATry(t *testing.T) {
+func TestWorkCutOffByShutdownIsInDoubt(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	u := add(t, store, "orders", "one", nil)
@@ -200,7 +200,7 @@ func TestARoundUnderAnEndedContextTouchesNothing(t *testing.T) {
 	}
 }
 
-func TestOneRunAtATimeAndNoneAfterClose(t *testing.T) {
+func TestOnlyOneRunAtATime(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, newStore(t), nil, brittle())
 	stop := start(t, j)
@@ -228,7 +228,7 @@ func TestOneRunAtATimeAndNoneAfterClose(t *testing.T) {
 }
 
 // The end of the job says nothing of a unit, so its last error stays.
-func TestAShutdownLeavesNoErrorOfItsOwnOnAUnit(t *testing.T) {
+func TestShutdownLeavesNoErrorOnAUnit(t *testing.T) {
 	t.Parallel()
 	for name, database := range map[string]func(cutOff func(context.Context) error) *fakeDB{
 		"in the dial": func(cutOff func(context.Context) error) *fakeDB {
@@ -273,7 +273,7 @@ func TestAShutdownLeavesNoErrorOfItsOwnOnAUnit(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatWasCutWhileIdleIsNoFailureOfTheJob(t *testing.T) {
+func TestCloseIgnoresConnectionsCutWhileIdle(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	add(t, store, "orders", "one", nil)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
-	"github.com/sirupsen/logrus"
 )
 
 const cronFields = cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor
@@ -28,16 +27,19 @@ func parseSchedule(expr string) (cron.Schedule, error) {
 	return schedule, nil
 }
 
-// cronLogger takes the lines of the cron chain.
-type cronLogger struct{ log logrus.FieldLogger }
-
-func (l cronLogger) Info(msg string, _ ...any) {
-	if msg == "skip" {
-		msg = "a tick is skipped: the log has not answered the one before"
+// LongestPause is the longest time from one round to the next among many from now on,
+// if the schedule does not change its ways later; 0 if it cannot be read.
+func (c Config) LongestPause(now time.Time) (longest time.Duration) {
+	schedule, err := parseSchedule(c.WithDefaults().Cron)
+	if err != nil {
+		return 0
 	}
-	l.log.Debug(msg)
-}
-
-func (l cronLogger) Error(err error, msg string, kv ...any) {
-	l.log.WithError(err).WithField("details", fmt.Sprint(kv...)).Error(msg)
+	for range 1000 {
+		next := schedule.Next(now)
+		if next.IsZero() {
+			break
+		}
+		longest, now = max(longest, next.Sub(now)), next
+	}
+	return longest
 }

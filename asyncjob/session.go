@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -39,13 +38,6 @@ func newSession(t delivery.Target, r attempt.Receipts, concurrency int) *session
 	return s
 }
 
-// known completes what is known of a failed attempt.
-func (s *session) known(a try) try {
-	isReadOnly := s.target.Dialect.ReadOnly
-	a.readOnly = a.Err != nil && isReadOnly != nil && isReadOnly(a.Err)
-	return a
-}
-
 // maxSessions is for how many sets of settings besides its own a data source
 // keeps a pool.
 const maxSessions = 8
@@ -68,44 +60,48 @@ func (e *placeError) Error() string {
 // would not see what this one applies.
 func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Storage, u *txlog.Unit) error {
 	d := s.target.Dialect
-	place := s.place.Load()
-	if place == nil && u.Place != "" {
-		found, err := attempt.ReceiptPlace(ctx, d, conn, s.kept)
+	if u.Place != "" { // asked for before a table is created
+		place, err := s.find(ctx, conn)
 		if err != nil {
 			return err
 		}
-		place = &found
-		if found == u.Place {
-			s.place.Store(place)
+		if u.Place != place {
+			s.place.Store(nil) // an operator may act
+			return &placeError{u.Place, place}
 		}
 	}
-	if u.Place != "" && *place != u.Place {
-		return &placeError{u.Place, *place}
-	}
 	if !s.ensured.Load() {
-		if err := attempt.EnsureReceipts(ctx, d, conn, log, u.DataSource, s.kept); err != nil {
+		if err := attempt.CheckSchema(ctx, d, conn, log, u.DataSource, s.kept); err != nil {
+			return err
+		}
+		if err := attempt.EnsureReceipts(ctx, d, conn, s.kept); err != nil {
 			return err
 		}
 		s.ensured.Store(true)
 	}
-	if u.Place != "" || u.SettingsOlder {
+	if u.Place != "" {
 		return nil
 	}
-	if place == nil {
-		found, err := attempt.ReceiptPlace(ctx, d, conn, s.kept)
-		if err != nil {
-			return err
-		}
-		place = &found
-		s.place.Store(place)
+	place, err := s.find(ctx, conn)
+	if err != nil || place == "" {
+		return err
 	}
-	if *place == "" {
-		return nil
-	}
-	if err := log.Locate(ctx, u, *place); err != nil {
-		return attempt.Certain(fmt.Errorf("not delivered: the log could not be told where the receipt will be: %w", err), delivery.Retryable)
+	if err := log.Locate(ctx, u, place, u.Session); err != nil {
+		return attempt.Certain(fmt.Errorf("not delivered: could not record in the log where the receipt will be: %w", err), delivery.Retryable)
 	}
 	return nil
+}
+
+// find gives the place of the table of receipts, empty while there is none.
+func (s *session) find(ctx context.Context, conn driver.Conn) (string, error) {
+	if known := s.place.Load(); known != nil {
+		return *known, nil
+	}
+	found, err := attempt.ReceiptPlace(ctx, s.target.Dialect, conn, s.kept)
+	if err == nil && (found != "" || s.ensured.Load()) {
+		s.place.Store(&found)
+	}
+	return found, err
 }
 
 // sessions are those with other settings than the job's DSN has, the one that
@@ -118,28 +114,24 @@ type sessions struct {
 // session gives the session to deliver u in, and what ends its use. The error
 // says why the job has none.
 func (s *source) session(u *txlog.Unit) (*session, func(), error) {
-	switch {
-	case u.SettingsOlder && s.own.target.ReceiptSchema != "" && u.Receipt != "":
-		return nil, nil, s.settingsDiffer(u, errors.New("an older version wrote it, which kept its receipt in no schema of its own"))
-	case u.Settings == s.own.target.Settings, u.SettingsOlder && u.Settings == s.own.target.OlderSettings:
+	if err := s.own.target.SameAccount(u); err != nil {
+		return nil, nil, err
+	}
+	if u.Session == "" && u.Settings == s.own.target.Settings {
 		return s.own, func() {}, nil
-	case u.SettingsOlder:
-		return nil, nil, s.settingsDiffer(u, errors.New("an older version wrote them, which did not keep all that a session needs"))
-	case s.own.target.With == nil:
-		return nil, nil, s.settingsDiffer(u, errors.New("its target cannot be given other settings"))
 	}
 	s.others.mu.Lock()
 	defer s.others.mu.Unlock()
 	var found *session
 	for i, other := range s.others.list {
-		if other.target.Settings == u.Settings {
+		if other.target.Settings == u.Settings && other.target.Session == u.Session {
 			found = other
 			s.others.list = append(s.others.list[:i:i], s.others.list[i+1:]...)
 			break
 		}
 	}
 	if found == nil {
-		t, err := s.own.target.With(u.Settings)
+		t, err := s.own.target.In(u.Settings, u.Session)
 		if err != nil {
 			return nil, nil, s.settingsDiffer(u, err)
 		}

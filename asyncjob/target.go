@@ -66,6 +66,8 @@ type source struct {
 
 	// purgeFor is the constant; a test shortens it.
 	purgeFor time.Duration
+	// minAge is Config.MaxDeliveryTryDelay, for a log line.
+	minAge time.Duration
 
 	mu   sync.Mutex
 	down bool
@@ -73,8 +75,8 @@ type source struct {
 	// well. 0: as many as there are connections.
 	window int
 	purged time.Time
-	// purgedTo is the receipt up to which a purge came that is not at its end.
-	purgedTo string
+	// purgedTo is how far a purge came that is not at its end.
+	purgedTo purgePoint
 	// purging: it goes on in the next round.
 	purging bool
 
@@ -87,6 +89,7 @@ func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.
 		name: name, storage: storage, receipts: r,
 		concurrency: cfg.Concurrency,
 		purgeFor:    purgeFor,
+		minAge:      max(cfg.MaxDeliveryTryDelay, 0),
 		log:         log.WithField("data_source", name),
 	}
 	if t.DriverLog != nil {
@@ -130,7 +133,7 @@ func (s *source) reached() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.down {
-		s.log.Info("the data source is reachable again")
+		s.log.WithField("max_delivery_try_delay", s.minAge).Info("the data source is reachable again; each entry is due once it is older than max_delivery_try_delay, and its next try, as bed-job list shows it, has come")
 	}
 	s.down = false
 }
@@ -195,6 +198,9 @@ type try struct {
 	NoConn bool
 	// readOnly: the data source takes no writes at the moment.
 	readOnly bool
+	// late: it was cut off by Config.DeliveryTimeout.
+	late bool
+	took time.Duration
 }
 
 // deliver runs u once more. A driver's ErrBadConn is not taken as a reason to
@@ -214,6 +220,8 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 	a := try{NoConn: true}
 	err = conn.Raw(func(dc any) error {
 		a = s.attempt(ctx, session, dc.(driver.Conn), u)
+		readOnly := session.target.Dialect.ReadOnly
+		a.readOnly = a.Err != nil && readOnly != nil && readOnly(a.Err)
 		if a.ConnLost || a.readOnly {
 			return driver.ErrBadConn // the pool drops it
 		}
@@ -234,10 +242,12 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 // by its receipt.
 func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a try) {
 	dialect := in.target.Dialect
-	if u.Receipt != "" {
-		if err := in.receipts(ctx, conn, s.storage, u); err != nil {
-			return in.known(try{NoConn: true, Outcome: attempt.Failed(dialect, err, true)})
-		}
+	err := in.target.StillIn(ctx, conn)
+	if err == nil && u.Receipt != "" {
+		err = in.receipts(ctx, conn, s.storage, u)
+	}
+	if err != nil {
+		return try{NoConn: true, Outcome: attempt.Failed(dialect, err, true)}
 	}
 	a.Outcome = s.replay(ctx, in, conn, u)
 	switch {
@@ -249,7 +259,7 @@ func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *
 	case !a.ConnLost:
 		a.Err = attempt.ReceiptRights(ctx, dialect, conn, in.kept, a.Err)
 	}
-	return in.known(a)
+	return a
 }
 
 // replay turns a driver's panic into an outcome that nothing is known of.
@@ -262,22 +272,30 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 	if u.NotReplayable != "" {
 		return attempt.Void(ctx, in.target.Dialect, conn, u, in.kept)
 	}
-	return attempt.Replay(ctx, in.target.Dialect, conn, u, in.kept)
+	return attempt.Replay(ctx, in.target.Dialect, conn, nil, u, in.kept)
 }
 
 // look asks for the receipt of u: Found, if an attempt has left it; no error, if
-// none has.
+// none has. Where the log knows its place, it is asked for there, also in a
+// session that u could not be delivered in.
 func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) {
+	ask := func(in *session) error {
+		kept := in.kept
+		if place := in.place.Load(); u.Place != "" && (place == nil || *place != u.Place) {
+			kept = kept.At(u.Place)
+		}
+		return in.onConn(ctx, func(conn driver.Conn) (err error) {
+			out, err = attempt.Look(ctx, in.target.Dialect, conn, u, kept)
+			return err
+		})
+	}
 	in, leave, err := s.session(u)
 	if err == nil {
 		defer leave()
-		err = in.onConn(ctx, func(conn driver.Conn) (err error) {
-			if err := in.receipts(ctx, conn, s.storage, u); err != nil {
-				return err
-			}
-			out, err = attempt.Look(ctx, in.target.Dialect, conn, u, in.kept)
-			return err
-		})
+		err = ask(in)
+	}
+	if err != nil && in != s.own && u.Place != "" {
+		err = ask(s.own)
 	}
 	if err != nil {
 		return attempt.Failed(s.own.target.Dialect, err, true)
@@ -286,7 +304,7 @@ func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) 
 }
 
 // needsOperator tells whether err is of a table of receipts that is missing or
-// that the account may not use, and what a log line may tell of it.
+// that the account may not use, and what a log line may say of it.
 func (s *source) needsOperator(err error) (said string, ok bool) {
 	var table *delivery.ReceiptTableError
 	var rights *delivery.ReceiptRightsError
