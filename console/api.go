@@ -1,7 +1,9 @@
 package console
 
 import (
+	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/bedsql/bed/internal/ops"
@@ -13,26 +15,27 @@ type overviewAnswer struct {
 	Funnel ops.Funnel `json:"funnel"`
 }
 
-func (s api) overviewCall(w http.ResponseWriter, r *http.Request, _ person) error {
+func (s api) overviewCall(r *http.Request, _ person) (any, error) {
 	q, err := queryOf(r, "hours")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	hours := 0
+	hours := uint64(0)
 	if text := q.Get("hours"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil && n == 0 {
-			return badRequest("hours is a number from 0 to 168.", "")
+		if hours, err = strconv.ParseUint(text, 10, 64); err != nil && hours == 0 {
+			return nil, invalid("hours is a number from 0 to 168")
 		}
-		hours = int(min(n, 168))
 	}
-	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: hours})
+	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: int(min(hours, 168))})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	return answerOf(o), nil
+}
+
+func answerOf(o *ops.Overview) *overviewAnswer {
 	o.DataSources, o.Jobs, o.Minutes = some(o.DataSources), some(o.Jobs), some(o.Minutes)
-	writeJSON(w, http.StatusOK, overviewAnswer{o, total(o)})
-	return nil
+	return &overviewAnswer{o, total(o)}
 }
 
 // some is list, and never null in JSON.
@@ -45,38 +48,29 @@ func some[T any](list []T) []T {
 
 func total(o *ops.Overview) (f ops.Funnel) {
 	for _, ds := range o.DataSources {
-		f = plus(f, ds.Rates)
+		f = f.Plus(ds.Rates)
 	}
 	return f
 }
 
-func plus(a, b ops.Funnel) ops.Funnel {
-	return ops.Funnel{
-		AtOnce: a.AtOnce + b.AtOnce, SyncRetry: a.SyncRetry + b.SyncRetry, Job: a.Job + b.Job,
-		Pending: a.Pending + b.Pending, Parked: a.Parked + b.Parked, Refused: a.Refused + b.Refused,
-	}
-}
-
-func (s api) entriesCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) entriesCall(r *http.Request, p person) (any, error) {
 	q, err := queryOf(r, append([]string{"after", "limit"}, filterNames...)...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	f, err := filterOf(q.Get, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	page, err := pageOf(q, apiPage)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list, err := s.store().Entries(r.Context(), f, page)
-	if err != nil {
-		return err
+	if err == nil {
+		list.Entries = some(list.Entries)
 	}
-	list.Entries = some(list.Entries)
-	writeJSON(w, http.StatusOK, list)
-	return nil
+	return list, err
 }
 
 // filterCall reads the filter of a call that takes nothing else.
@@ -88,82 +82,56 @@ func filterCall(r *http.Request, p person) (ops.Filter, error) {
 	return filterOf(q.Get, p)
 }
 
-func (s api) countCall(w http.ResponseWriter, r *http.Request, p person) error {
+// countAnswer is a number of entries. Until is for a bulk action on exactly these;
+// empty if none can be done on them.
+type countAnswer struct {
+	ops.Count
+	Until string `json:"until,omitempty"`
+}
+
+func (s api) countCall(r *http.Request, p person) (any, error) {
 	f, err := filterCall(r, p)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if f.State != ops.Leased {
+		sel, err := s.store().Select(r.Context(), f)
+		if err != nil {
+			return nil, err
+		}
+		if !sel.More {
+			return countAnswer{ops.Count{N: len(sel.IDs)}, s.counted.keep(sel)}, nil
+		}
 	}
 	n, err := s.store().Count(r.Context(), f, -1)
-	if err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusOK, n)
-	return nil
+	return countAnswer{Count: n}, err
 }
 
-func (s api) kindsCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) kindsCall(r *http.Request, p person) (any, error) {
 	f, err := filterCall(r, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	kinds, err := s.store().Kinds(r.Context(), f)
-	if err != nil {
-		return err
+	if err == nil {
+		kinds.Kinds = some(kinds.Kinds)
 	}
-	kinds.Kinds = some(kinds.Kinds)
-	writeJSON(w, http.StatusOK, kinds)
-	return nil
+	return kinds, err
 }
 
-// entryAnswer is an entry whose statements have their parameters when they are
-// revealed.
-type entryAnswer struct {
-	*ops.Detail
-	Statements []statementAnswer `json:"statements"`
-	Revealed   bool              `json:"revealed"`
-}
-
-type statementAnswer struct {
-	ops.Statement
-	Parameters *[]ops.Parameter `json:"parameters,omitempty"`
-}
-
-func (s api) entryCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) entryCall(r *http.Request, p person) (any, error) {
 	if _, err := queryOf(r, "reveal"); err != nil {
-		return err
+		return nil, err
 	}
-	d, err := s.entryOf(r)
-	if err != nil {
-		return err
-	}
-	a := entryAnswer{Detail: d, Statements: make([]statementAnswer, len(d.Statements))}
-	for i, s := range d.Statements {
-		a.Statements[i].Statement = s
-	}
+	ask := s.entryOf
 	if wantsValues(r) {
-		v, err := s.store().Reveal(r.Context(), d.ID, p.by(""))
-		if err != nil {
-			return err
-		}
-		a.Revealed = true
-		d.LastError, d.Attempts = v.LastError, v.Attempts
-		for i := range a.Statements {
-			params := []ops.Parameter{}
-			if i < len(v.Parameters) {
-				params = some(v.Parameters[i])
-			}
-			a.Statements[i].Parameters = &params
-		}
+		ask = func(r *http.Request) (*ops.Detail, error) { return s.revealed(r, p) }
 	}
-	d.Attempts, d.Siblings = some(d.Attempts), some(d.Siblings)
-	writeJSON(w, http.StatusOK, a)
-	return nil
-}
-
-// decision is the body of an action.
-type decision struct {
-	Reason    string `json:"reason"`
-	PerSecond whole  `json:"perSecond"`
+	d, err := ask(r)
+	if err == nil {
+		d.Attempts, d.Siblings = some(d.Attempts), some(d.Siblings)
+	}
+	return d, err
 }
 
 // trialAnswer is a trial with its 64-bit numbers as text.
@@ -182,112 +150,83 @@ func trialOf(t *ops.Trial) trialAnswer {
 	return a
 }
 
-func (s api) actCall(w http.ResponseWriter, r *http.Request, p person) error {
-	a := ops.Action(r.PathValue("action"))
-	switch a {
-	case ops.Retry, ops.Park, ops.Discard, ops.Try:
-	default:
-		return noSuchAction()
-	}
+func (s api) actCall(r *http.Request, p person) (any, error) {
 	var body struct {
 		Reason string `json:"reason"`
 	}
 	if err := readJSON(r, &body); err != nil {
-		return err
+		return nil, err
 	}
-	reason, err := reasonFor(a, body.Reason)
-	if err != nil {
-		return err
-	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	if a == ops.Try {
-		t, err := s.store().Try(r.Context(), id, p.by(reason))
+	name := r.PathValue("action")
+	if name == string(ops.Try) {
+		t, err := s.try(r, p, body.Reason)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		writeJSON(w, http.StatusOK, trialOf(t))
-		return nil
+		return trialOf(t), nil
 	}
-	if err := s.store().Act(r.Context(), a, id, p.by(reason)); err != nil {
-		return err
+	a, err := onEntries(name)
+	if err != nil {
+		return nil, err
 	}
-	s.events.changed()
-	writeJSON(w, http.StatusOK, done{a, 1})
-	return nil
+	_, err = s.act(r, p, a, body.Reason)
+	return done{Action: a, Count: 1}, err
 }
 
-func (s api) bulkCall(w http.ResponseWriter, r *http.Request, p person) error {
+func (s api) bulkCall(r *http.Request, p person) (any, error) {
 	var body struct {
-		Filter *struct {
-			DataSource  string `json:"dataSource"`
-			State       string `json:"state"`
-			Text        string `json:"text"`
-			Transaction string `json:"transaction"`
-			OlderThan   string `json:"olderThan"`
-			Kind        string `json:"kind"`
-		} `json:"filter"`
-		Action string `json:"action"`
-		Count  whole  `json:"count"`
-		Reason string `json:"reason"`
+		Filter map[string]string `json:"filter"`
+		Action string            `json:"action"`
+		Count  json.Number       `json:"count"`
+		Until  string            `json:"until"`
+		Reason string            `json:"reason"`
 	}
 	if err := readJSON(r, &body); err != nil {
-		return err
+		return nil, err
 	}
 	if body.Filter == nil {
-		return badRequest("The body has no filter; an empty one matches everything.", "")
+		return nil, invalid("the body has no filter; an empty one matches everything")
 	}
-	fields := map[string]string{
-		"dataSource": body.Filter.DataSource, "state": body.Filter.State, "text": body.Filter.Text,
-		"transaction": body.Filter.Transaction, "olderThan": body.Filter.OlderThan, "kind": body.Filter.Kind,
+	for name := range body.Filter {
+		if !slices.Contains(filterNames, name) {
+			return nil, unknown(name, filterNames)
+		}
 	}
-	f, err := filterOf(func(name string) string { return fields[name] }, p)
+	a, err := onEntries(body.Action)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !body.Count.given || body.Count.n < 0 {
-		return badRequest("count says how many entries the filter is to match.", "")
-	}
-	n, err := s.bulk(r, p, body.Action, f, body.Count.n, body.Reason)
-	if err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusOK, n)
-	return nil
+	said := body.Filter
+	said["count"], said["until"], said["reason"] = body.Count.String(), body.Until, body.Reason
+	d, _, err := s.bulk(r, p, a, func(name string) string { return said[name] })
+	return d, err
 }
 
-func (s api) sourceCall(w http.ResponseWriter, r *http.Request, p person) error {
-	var body decision
+func (s api) sourceCall(r *http.Request, p person) (any, error) {
+	var body struct {
+		Reason    string      `json:"reason"`
+		PerSecond json.Number `json:"perSecond"`
+	}
 	if err := readJSON(r, &body); err != nil {
-		return err
+		return nil, err
 	}
-	perSecond := int64(-1)
-	if body.PerSecond.given {
-		perSecond = body.PerSecond.n
-	}
-	if err := s.control(r, p, r.PathValue("action"), body.Reason, perSecond); err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusOK, done{ops.Action(r.PathValue("action")), 1})
-	return nil
+	said := map[string]string{"reason": body.Reason, "perSecond": body.PerSecond.String()}
+	a, err := s.control(r, p, func(name string) string { return said[name] })
+	return done{Action: a, Count: 1}, err
 }
 
-func (s api) auditCall(w http.ResponseWriter, r *http.Request, _ person) error {
+func (s api) auditCall(r *http.Request, _ person) (any, error) {
 	q, err := queryOf(r, "after", "limit")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	page, err := pageOf(q, apiPage)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a, err := s.store().Audit(r.Context(), page)
-	if err != nil {
-		return err
+	if err == nil {
+		a.Records = some(a.Records)
 	}
-	a.Records = some(a.Records)
-	writeJSON(w, http.StatusOK, a)
-	return nil
+	return a, err
 }

@@ -39,7 +39,7 @@ func (s service) asset(w http.ResponseWriter, r *http.Request, _ person) error {
 	}
 	b, err := files.ReadFile("assets" + name)
 	if err != nil || kind == "" {
-		return noSuchPage()
+		return errNoPage
 	}
 	w.Header().Set("Content-Type", kind)
 	if r.URL.Query().Get("v") == version {

@@ -8,8 +8,9 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
-	"net"
 	"net/http"
+	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -61,7 +62,7 @@ const (
 func newGatekeeper(c *Config) *gatekeeper {
 	g := &gatekeeper{
 		open: len(c.Users) == 0 && len(c.Tokens) == 0, users: map[string]User{}, tokens: c.Tokens,
-		slow: newSlowly(), known: map[[32]byte]time.Time{},
+		slow: newSlowly(max(2, runtime.GOMAXPROCS(0)/2)), known: map[[32]byte]time.Time{},
 	}
 	_, _ = rand.Read(g.key[:])
 	cost := bcrypt.MinCost
@@ -83,6 +84,7 @@ func (g *gatekeeper) who(r *http.Request) (person, error) {
 	if g.open {
 		return local, nil
 	}
+	began := time.Now()
 	header := r.Header.Get("Authorization")
 	scheme, rest, _ := strings.Cut(header, " ")
 	switch {
@@ -92,11 +94,11 @@ func (g *gatekeeper) who(r *http.Request) (person, error) {
 		if p, ok := g.token(strings.TrimSpace(rest)); ok {
 			return p, nil
 		}
-		return person{}, g.slow.failed(r.Context(), address(r))
+		return person{}, g.slow.failed(r.Context(), began, address(r), "")
 	}
 	name, password, ok := r.BasicAuth()
 	if !ok {
-		return person{}, g.slow.failed(r.Context(), address(r))
+		return person{}, g.slow.failed(r.Context(), began, address(r), "")
 	}
 	return g.password(r.Context(), address(r), name, password)
 }
@@ -122,7 +124,8 @@ func (g *gatekeeper) password(ctx context.Context, from, name, password string) 
 	if exists && g.isKnown(sum) {
 		return person{u.Name, u.Role}, nil
 	}
-	done, err := g.slow.turn(ctx, from)
+	began := time.Now()
+	done, err := g.slow.turn(ctx, from, u.Name)
 	if err != nil {
 		return person{}, err
 	}
@@ -134,7 +137,7 @@ func (g *gatekeeper) password(ctx context.Context, from, name, password string) 
 	err = bcrypt.CompareHashAndPassword(hash, []byte(password))
 	done()
 	if !exists || err != nil || len(password) > 72 {
-		return person{}, g.slow.failed(ctx, from)
+		return person{}, g.slow.failed(ctx, began, from, name)
 	}
 	g.remember(sum)
 	return person{u.Name, u.Role}, nil
@@ -161,11 +164,16 @@ func (g *gatekeeper) remember(sum [32]byte) {
 	g.known[sum] = time.Now().Add(remembered)
 }
 
-// address is whose failures are counted together.
+// address is whose failures are counted together: the peer's, which may be a proxy's, and
+// of an IPv6 address the network, of which one host may have all.
 func address(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
-	return host
+	addr := peer.Addr().Unmap()
+	if network, err := addr.WithZone("").Prefix(64); err == nil && addr.Is6() {
+		return network.String()
+	}
+	return addr.String()
 }

@@ -69,8 +69,7 @@ type Token struct {
 // Config says what a console shows, and to whom.
 type Config struct {
 	// Listen is the address at which the console is reached, host:port. On a
-	// loopback address the Host headers of loopback and its port are taken, /metrics
-	// needs no log-in, and without Users and Tokens whoever asks is the local
+	// loopback address the Host headers of loopback and its port are taken, and without Users and Tokens whoever asks is the local
 	// operator, who has all roles. Anywhere else, and when it is empty (an application
 	// mounts the console and does not say), Users or Tokens are needed.
 	Listen string
@@ -84,6 +83,9 @@ type Config struct {
 	BasePath string
 	// Metrics is served at /metrics; nil for nothing there.
 	Metrics http.Handler
+	// OpenMetrics: /metrics needs no log-in. Otherwise it takes the role read where
+	// Users or Tokens are configured.
+	OpenMetrics bool
 	// Logger takes what goes wrong. Default: logrus.StandardLogger().
 	Logger logrus.FieldLogger
 }
@@ -142,7 +144,7 @@ func (c Config) Validate() error {
 	}
 	for _, h := range c.AllowedHosts {
 		if strings.TrimSpace(h) != h || h == "" || strings.ContainsAny(h, "/@*?# ") {
-			bad("allowedHosts: %q is no host, with or without a port", h)
+			bad("allowedHosts: %q is not a host, with or without a port", h)
 		}
 	}
 	if c.BasePath != "" && (!strings.HasPrefix(c.BasePath, "/") || strings.HasSuffix(c.BasePath, "/")) {
@@ -151,7 +153,7 @@ func (c Config) Validate() error {
 	if !c.loopback() && len(c.Users) == 0 && len(c.Tokens) == 0 {
 		where := c.Listen
 		if where == "" {
-			where = "an address that is not told"
+			where = "an unknown address"
 		}
 		bad("listen is %s, which others can reach, and there are neither users nor tokens: listen on 127.0.0.1, or say who may log in", where)
 	}

@@ -22,13 +22,15 @@ type Store interface {
 	Count(context.Context, ops.Filter, int) (ops.Count, error)
 	Kinds(context.Context, ops.Filter) (*ops.Kinds, error)
 	Entry(context.Context, string) (*ops.Detail, error)
-	Reveal(context.Context, string, ops.By) (*ops.Revealed, error)
+	Reveal(context.Context, string, ops.By) (*ops.Detail, error)
 	Try(context.Context, string, ops.By) (*ops.Trial, error)
 	Act(context.Context, ops.Action, string, ops.By) error
-	ActAll(context.Context, ops.Action, ops.Filter, int, ops.By) error
+	Select(context.Context, ops.Filter) (*ops.Selection, error)
+	ActAll(context.Context, ops.Action, *ops.Selection, ops.By) (ops.Done, error)
 	Pause(context.Context, string, ops.By) error
 	Resume(context.Context, string, ops.By) error
 	Limit(context.Context, string, int, ops.By) error
+	Fate(context.Context, []string) (ops.Fate, error)
 	Audit(context.Context, ops.Page) (*ops.Audit, error)
 }
 
@@ -37,18 +39,9 @@ var _ Store = (*ops.Store)(nil)
 // Console is the handler. It is safe for concurrent use.
 type Console struct {
 	*site
-	hosts   hosts
-	gate    *gatekeeper
-	origins *http.CrossOriginProtection
-	mux     *http.ServeMux
-	// each are the sites of several logs, by their names.
-	each map[string]logSite
-}
-
-// logSite is that of one of several logs.
-type logSite struct {
-	*site
-	mux *http.ServeMux
+	hosts hosts
+	gate  *gatekeeper
+	mux   *http.ServeMux
 }
 
 // New makes a console of a log, for an application that mounts it. targets are the
@@ -61,114 +54,76 @@ func New(log *txlog.SQLStorage, targets map[string]delivery.Target, cfg Config) 
 	if err != nil {
 		return nil, err
 	}
-	return NewOn(func() Store { return store }, cfg)
+	return NewOn(cfg, Log{Store: func() Store { return store }})
 }
 
-// NewOn is [New] on a store, for bed-job. store gives nil for as long as the log could
-// not be opened, which pages and /readyz then say.
-func NewOn(store func() Store, cfg Config) (*Console, error) {
-	return NewOnAll([]Log{{Store: store}}, cfg)
-}
-
-// NewOnAll is [NewOn] on one log or several, which have different names. Several are shown
-// together, and each on its own, with all that a console of one log has, below /logs/NAME.
-func NewOnAll(logs []Log, cfg Config) (*Console, error) {
+// NewOn is [New] on one log or several, which have different names. Of several, the first
+// page is an index, and each has all that a console of one log has below /logs/NAME.
+func NewOn(cfg Config, logs ...Log) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = logrus.StandardLogger()
 	}
-	c := &Console{hosts: newHosts(&cfg), gate: newGatekeeper(&cfg), origins: http.NewCrossOriginProtection(), each: map[string]logSite{}}
-	c.site = &site{cfg: cfg, root: cfg.BasePath, store: logs[0].Store, log: cfg.Logger}
-	if len(logs) > 1 {
-		c.site.store = together(logs).one
-		for _, l := range logs {
-			c.site.logs = append(c.site.logs, l.Name)
-		}
-		for _, l := range logs {
-			one := *c.site
-			one.name, one.store = l.Name, l.Store
-			one.cfg.BasePath = one.pathOf(l.Name)
-			one.events = newEvents(one.store)
-			c.each[l.Name] = logSite{&one, c.entrance(&one)}
-		}
+	c := &Console{hosts: newHosts(&cfg), gate: newGatekeeper(&cfg)}
+	if len(logs) == 1 {
+		c.site = newSite(cfg, logs[0])
+		c.mux = c.entrance(c.site, routes(c.site))
+		return c, nil
 	}
-	c.events = newEvents(c.site.store)
-	c.mux = c.entrance(c.site)
+	c.site = newIndex(cfg, logs)
+	c.mux = c.entrance(c.site, indexRoutes(c.site))
+	each := map[string]http.Handler{}
+	for _, one := range c.logs {
+		each[one.name] = c.entrance(one, routes(one))
+	}
+	for _, pattern := range []string{"/logs/{name}", "/logs/{name}/{rest...}"} {
+		c.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			one := each[r.PathValue("name")]
+			if one == nil {
+				one = c.enter(c.site, nothing)
+			}
+			_, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/logs/"), "/")
+			one.ServeHTTP(w, at(r, "/"+rest))
+		})
+	}
 	return c, nil
 }
 
 // ServeHTTP implements [http.Handler].
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
-	r, ok := below(r, c.cfg.BasePath)
+	path, ok := strings.CutPrefix(r.URL.EscapedPath(), c.cfg.BasePath)
+	if c.cfg.BasePath != "" && ok {
+		ok = path == "" || strings.HasPrefix(path, "/")
+		r = at(r, "/"+strings.TrimPrefix(path, "/"))
+	}
 	switch {
 	case !ok:
-		c.fail(w, r, person{}, noSuchPage())
+		c.fail(w, r, person{}, errNoPage)
 	case !c.hosts.allow(r.Host):
 		c.fail(w, r, person{}, &failure{status: http.StatusMisdirectedRequest, text: "This name is not the console's: add it to allowedHosts if it should be."})
-	case c.foreign(r):
-		c.fail(w, r, person{}, &failure{status: http.StatusForbidden, text: "The request was made by a page of another site."})
+	case foreign(r):
+		c.fail(w, r, person{}, errForeign)
 	default:
-		c.way(r).ServeHTTP(w, r)
+		c.mux.ServeHTTP(w, r)
 	}
 }
 
-// way leads to the site of all logs, or to that of the log in whose path the request is.
-func (c *Console) way(r *http.Request) http.Handler {
-	base, one := "", logSite{}
-	for name, l := range c.each {
-		// A name may hold a slash, and begin as another does.
-		if path := "/logs/" + name; len(path) > len(base) && (r.URL.Path == path || strings.HasPrefix(r.URL.Path, path+"/")) {
-			base, one = path, l
-		}
+// at is the request at another path, as it stands in an address.
+func at(r *http.Request, path string) *http.Request {
+	there := r.Clone(r.Context())
+	if plain, err := url.PathUnescape(path); err == nil {
+		there.URL.Path, there.URL.RawPath = plain, path
 	}
-	if base == "" {
-		return c.mux
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r, _ = below(r, base)
-		one.mux.ServeHTTP(w, r)
-	})
-}
-
-// below takes a base path off.
-func below(r *http.Request, base string) (*http.Request, bool) {
-	if base == "" {
-		return r, true
-	}
-	path, ok := strings.CutPrefix(r.URL.Path, base)
-	if !ok || path != "" && !strings.HasPrefix(path, "/") {
-		return r, false
-	}
-	u := *r.URL
-	u.Path = "/" + strings.TrimPrefix(path, "/")
-	if raw := r.URL.RawPath; raw != "" {
-		u.RawPath = "/" + strings.TrimPrefix(raw[lengthOf(base, raw):], "/")
-	}
-	below := r.Clone(r.Context())
-	below.URL = &u
-	return below, true
-}
-
-// lengthOf is how much of an escaped path is a base path, however that is escaped there.
-func lengthOf(base, raw string) int {
-	for i := len(base); i <= len(raw); i++ {
-		if i < len(raw) && raw[i] != '/' {
-			continue
-		}
-		if path, err := url.PathUnescape(raw[:i]); err == nil && path == base {
-			return i
-		}
-	}
-	return 0
+	return there
 }
 
 // Close ends the streams of live updates. Requests that run are not waited for.
 func (c *Console) Close() {
-	c.events.close()
-	for _, l := range c.each {
-		l.events.close()
+	c.events.end()
+	for _, one := range c.logs {
+		one.events.end()
 	}
 }

@@ -54,7 +54,7 @@ func open(t *testing.T, s Store) *Console {
 
 func made(t *testing.T, s Store, cfg Config) *Console {
 	t.Helper()
-	c, err := NewOn(func() Store { return s }, cfg)
+	c, err := NewOn(cfg, Log{Store: func() Store { return s }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +68,7 @@ type request struct {
 	as                 string // name of a user, or "token <text>"
 	header             map[string]string
 	host               string
+	from               string // the peer's address
 }
 
 func ask4(t *testing.T, h http.Handler, q request) *httptest.ResponseRecorder {
@@ -78,6 +79,9 @@ func ask4(t *testing.T, h http.Handler, q request) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(t.Context(), q.method, q.path, strings.NewReader(q.body))
 	r.Host = listen
 	r.RemoteAddr = "127.0.0.1:5555"
+	if q.from != "" {
+		r.RemoteAddr = q.from
+	}
 	if q.host != "" {
 		r.Host = q.host
 	}
@@ -107,7 +111,7 @@ func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
 	return ask4(t, h, request{path: path})
 }
 
-func TestADecisionWithoutAnAnswerIsNotShownAsFailed(t *testing.T) {
+func TestUnansweredDecisionIsNotShownAsFailed(t *testing.T) {
 	t.Parallel()
 	f := failureOf(fmt.Errorf("deciding units: %w: invalid connection", ops.ErrOutcomeUnknown))
 	if f.status != http.StatusServiceUnavailable || !strings.Contains(f.Error(), "not known") || strings.Contains(f.Error(), "invalid") {

@@ -1,15 +1,17 @@
 package console
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/ops"
 )
 
@@ -21,17 +23,22 @@ type entriesView struct {
 	Sources   []string
 	Kinds     []kindView
 	MoreKinds bool
-	// AllKinds leads to this page with all kinds; NoKinds means that this page
-	// has none, because there are too many entries to group at once.
-	AllKinds string
-	NoKinds  bool
-	Entries  []ops.Entry
-	Count    string
-	Next     string
-	First    string
-	NoKind   string
-	query    url.Values
-	base     string
+	// OtherKinds says what is left out of Kinds, KindIs which kind the list is of.
+	OtherKinds, KindIs string
+	// AllKinds leads to this page with the kinds of all entries; NoKinds means that this
+	// page has none, because there are too many entries to group at once. EveryKind leads
+	// to it with those beyond maxKinds.
+	AllKinds, EveryKind string
+	NoKinds             bool
+	Entries             []ops.Entry
+	Count               string
+	Next                string
+	First               string
+	NoKind              string
+	// Fate counts the outcomes of the entries that were retried on the page before.
+	Fate  string
+	query url.Values
+	base  string
 }
 
 // Bulk leads to the page on which all that the filter matches is decided.
@@ -47,7 +54,7 @@ func suffix(q url.Values) string {
 // kindView is a kind of error with a link to its entries.
 type kindView struct {
 	ops.Kind
-	Anchor, Number, URL string
+	Anchor, Number, URL, Retry string
 }
 
 // Text is the error, with its code where the text does not say it.
@@ -56,17 +63,24 @@ func (k kindView) Text() string { return clip(k.Kind.Text, 200) }
 // maxKinds is how many kinds a page shows.
 const maxKinds = 12
 
-func kindViews(l *language, base string, kinds []ops.Kind, q url.Values) []kindView {
-	var all []kindView
+// kindViews shows at most that many, and says what it leaves out.
+func kindViews(l *language, base string, kinds []ops.Kind, q url.Values, most int) (all []kindView, others string) {
+	if rest := len(kinds) - most; rest > 0 {
+		n, more := 0, false
+		for _, k := range kinds[most:] {
+			n, more = n+k.Count, more || k.More
+		}
+		others = l.t("and %s entries of %d further kinds", l.count(n, more), rest)
+	}
 	for i, k := range kinds {
-		if i == maxKinds {
+		if i == most {
 			break
 		}
 		to := maps.Clone(q)
 		to.Set("kind", k.Key)
-		all = append(all, kindView{k, "k" + strconv.Itoa(i), l.count(k.Count, k.More), base + "/entries" + suffix(to)})
+		all = append(all, kindView{k, "k" + strconv.Itoa(i), l.count(k.Count, k.More), base + "/entries" + suffix(to), base + "/bulk/retry" + suffix(to)})
 	}
-	return all
+	return all, others
 }
 
 // filterQuery is the filter's part of a query, as it was given.
@@ -91,10 +105,13 @@ func (s pages) entriesPage(w http.ResponseWriter, r *http.Request, p person) err
 		return err
 	}
 	page.Limit = min(page.Limit, 200)
-	kinds := func() (*ops.Kinds, error) { return &ops.Kinds{}, nil }
+	kinds, most := func() (*ops.Kinds, error) { return &ops.Kinds{}, nil }, maxKinds
+	if q.Get("kinds") == "every" {
+		most = math.MaxInt
+	}
 	if f.Kind == "" && page.After == "" {
 		wait := kindsWithin
-		if q.Get("kinds") == "all" {
+		if q.Get("kinds") != "" {
 			wait = time.Hour // its own limit is less
 		}
 		kinds = s.kinds(r.Context(), f, wait)
@@ -119,6 +136,9 @@ func (s pages) entriesPage(w http.ResponseWriter, r *http.Request, p person) err
 		rest := filterQuery(q)
 		rest.Del("kind")
 		v.NoKind = s.cfg.BasePath + "/entries" + suffix(rest)
+		if kind, source, err := ops.KindText(f.Kind); err == nil { // else no entry is of it
+			v.KindIs = clip(kind, 200) + " " + l.t("on %s", safeLine(source))
+		}
 	}
 	n, err := s.store().Count(r.Context(), f, 0)
 	if err != nil {
@@ -129,11 +149,61 @@ func (s pages) entriesPage(w http.ResponseWriter, r *http.Request, p person) err
 	if err != nil {
 		return err
 	}
-	v.AllKinds = with(s.selfOf(r), "kinds", "all")
-	if v.NoKinds = grouped == nil; !v.NoKinds {
-		v.Kinds, v.MoreKinds = kindViews(l, s.cfg.BasePath, grouped.Kinds, v.query), grouped.More
+	v.AllKinds = with(s.selfOf(r), "kinds", cmp.Or(q.Get("kinds"), "all"))
+	v.EveryKind = with(s.selfOf(r), "kinds", "every")
+	if ids := s.counted.which(q.Get("done")); ids != nil {
+		v.AllKinds = with(v.AllKinds, "done", q.Get("done"))
+		if v.Fate, err = s.fate(r.Context(), l, ids); err != nil {
+			return err
+		}
 	}
-	s.render(w, r, p, http.StatusOK, "entries", v)
+	if v.NoKinds = grouped == nil; !v.NoKinds {
+		v.Kinds, v.OtherKinds = kindViews(l, s.cfg.BasePath, grouped.Kinds, v.query, most)
+		v.MoreKinds = grouped.More
+	}
+	s.render(w, r, p, http.StatusOK, v)
+	return nil
+}
+
+// maxFate is how many retried entries a page looks up at most.
+const maxFate = 10_000
+
+func (s pages) fate(ctx context.Context, l *language, ids []string) (string, error) {
+	first := ids[:min(len(ids), maxFate)]
+	f, err := s.store().Fate(ctx, first)
+	text := l.t("Of the %s that were retried:", l.number(len(ids)))
+	if len(first) < len(ids) {
+		text = l.t("Of the first %s that were retried:", l.number(len(first)))
+	}
+	return text + " " + l.t("%s delivered, or discarded since; %s parked again; %s waiting.", l.number(f.Gone), l.number(f.Parked), l.number(f.Waiting)), err
+}
+
+// nextPage leads to the next entry of a kind of error, else to those that are left.
+func (s pages) nextPage(w http.ResponseWriter, r *http.Request, p person) error {
+	id, err := idOf(r)
+	if err != nil {
+		return err
+	}
+	f, err := filterOf(func(name string) string { return map[string]string{"kind": r.URL.Query().Get("kind")}[name] }, p)
+	if err != nil {
+		return err
+	}
+	to := s.cfg.BasePath + "/entries"
+	if f.Kind != "" {
+		list, err := s.store().Entries(r.Context(), f, ops.Page{After: id, Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(list.Entries) > 0 {
+			to += "/" + url.PathEscape(list.Entries[0].ID)
+		} else {
+			to = with(to, "kind", f.Kind)
+		}
+	}
+	if done := r.URL.Query().Get("done"); done != "" {
+		to = with(to, "done", done)
+	}
+	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
 }
 
@@ -144,7 +214,7 @@ const kindsWithin = 120 * time.Millisecond
 // kinds begins to group the errors that f selects. The result is nil if they are not
 // grouped within wait from now.
 func (s pages) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (result func() (*ops.Kinds, error)) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	bounded, cancel := context.WithTimeout(ctx, wait)
 	var kinds *ops.Kinds
 	var err error
 	done := make(chan struct{})
@@ -155,12 +225,12 @@ func (s pages) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (res
 				err = fmt.Errorf("grouping the errors panicked: %v", p)
 			}
 		}()
-		kinds, err = s.store().Kinds(ctx, f)
+		kinds, err = s.store().Kinds(bounded, f)
 	}()
 	return func() (*ops.Kinds, error) {
 		defer cancel()
 		<-done
-		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if err != nil && dberr.TimedOut(ctx, bounded) {
 			return nil, nil
 		}
 		return kinds, err
@@ -190,6 +260,6 @@ func (s pages) auditPage(w http.ResponseWriter, r *http.Request, p person) error
 	if page.After != "" {
 		v.First = here
 	}
-	s.render(w, r, p, http.StatusOK, "audit", v)
+	s.render(w, r, p, http.StatusOK, v)
 	return nil
 }

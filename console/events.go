@@ -7,21 +7,31 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/bedsql/bed/internal/ops"
 )
 
-// events tells pages that something changed. While anybody listens, one goroutine
-// asks the log for all, and no more often than the log can bear.
+// events tells pages that something changed, and whether the log answers. While anybody
+// listens, one goroutine asks the log for all, no more often than the log can bear, and
+// one whether it is there.
 type events struct {
-	store func() Store
-	ctx   context.Context
-	end   context.CancelFunc
+	// ping asks whether the log answers, look what pages show of it.
+	ping func(context.Context) error
+	look func(context.Context) any
+	ctx  context.Context
+	end  context.CancelFunc
 
 	mu        sync.Mutex
-	listeners map[chan struct{}]bool
-	asking    bool
-	nudge     chan struct{}
+	listeners map[*listener]bool
+	// stop ends the two goroutines.
+	stop  context.CancelFunc
+	nudge chan struct{}
+}
+
+// A listener is a page that is open.
+type listener struct {
+	who string
+	// changed says that something changed, pulse that the log answers, or does not.
+	changed chan struct{}
+	pulse   chan bool
 }
 
 const (
@@ -32,104 +42,118 @@ const (
 	// refreshEvery is how often pages are refreshed although nothing was seen to
 	// change: ages grow.
 	refreshEvery = 30 * time.Second
-	// maxStreams bounds the listeners, each of which holds a connection.
-	maxStreams = 256
+	// pulseEvery is how often pages hear whether the log answers, and pulseWithin for
+	// how long it may think. Pages that hear nothing for 4 s say so (app.js).
+	pulseEvery, pulseWithin = time.Second, 1500 * time.Millisecond
+	// maxStreams bounds the listeners, each of which holds a connection, and
+	// maxStreamsEach those of one user.
+	maxStreams, maxStreamsEach = 256, 32
 )
 
-func newEvents(store func() Store) *events {
-	e := &events{store: store, listeners: map[chan struct{}]bool{}, nudge: make(chan struct{}, 1)}
+func newEvents(ping func(context.Context) error, look func(context.Context) any) *events {
+	e := &events{ping: ping, look: look, listeners: map[*listener]bool{}, nudge: make(chan struct{}, 1)}
 	e.ctx, e.end = context.WithCancel(context.Background())
 	return e
 }
 
-func (e *events) close() { e.end() }
-
 // changed has the log be asked at once: somebody acted.
-func (e *events) changed() {
+func (e *events) changed() { offer(e.nudge, struct{}{}) }
+
+// offer sends what nobody need wait for.
+func offer[T any](to chan<- T, v T) {
 	select {
-	case e.nudge <- struct{}{}:
+	case to <- v:
 	default:
 	}
 }
 
-// listen registers a listener; ok is false when there are too many.
-func (e *events) listen() (told chan struct{}, leave func(), ok bool) {
+// listen registers a listener; ok is false when there are too many, or too many of who.
+func (e *events) listen(who string) (l *listener, leave func(), ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.listeners) >= maxStreams || e.ctx.Err() != nil {
+	each := 0
+	for other := range e.listeners {
+		if other.who == who {
+			each++
+		}
+	}
+	if len(e.listeners) >= maxStreams || each >= maxStreamsEach || e.ctx.Err() != nil {
 		return nil, nil, false
 	}
-	told = make(chan struct{}, 1)
-	e.listeners[told] = true
-	if !e.asking {
-		e.asking = true
-		go e.ask()
+	if len(e.listeners) == 0 {
+		var ctx context.Context
+		ctx, e.stop = context.WithCancel(e.ctx)
+		go e.ask(ctx)
+		go e.watch(ctx)
 	}
-	return told, func() {
+	l = &listener{who: who, changed: make(chan struct{}, 1), pulse: make(chan bool, 1)}
+	e.listeners[l] = true
+	return l, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.listeners, told)
+		if delete(e.listeners, l); len(e.listeners) == 0 {
+			e.stop()
+		}
 	}, true
 }
 
-// ask runs until nobody listens any more.
-func (e *events) ask() {
-	var last [32]byte
-	var told time.Time
-	for first := true; ; first = false {
-		began := time.Now()
-		sum := e.sum()
-		e.mu.Lock()
-		if len(e.listeners) == 0 || e.ctx.Err() != nil {
-			e.asking = false
-			e.mu.Unlock()
-			return
-		}
-		if !first && sum != last || time.Since(told) >= refreshEvery {
-			told = time.Now()
-			for l := range e.listeners {
-				select {
-				case l <- struct{}{}:
-				default:
-				}
-			}
-		}
-		e.mu.Unlock()
-		last = sum
-		t := time.NewTimer(max(askEvery, askShare*time.Since(began)))
-		select {
-		case <-t.C:
-		case <-e.nudge:
-		case <-e.ctx.Done():
-		}
-		t.Stop()
+// tell calls tell for each listener.
+func (e *events) tell(tell func(*listener)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for l := range e.listeners {
+		tell(l)
 	}
 }
 
-// sum is a checksum of all that the overview shows but the time.
-func (e *events) sum() [32]byte {
-	ctx, cancel := context.WithTimeout(e.ctx, answerWithin)
+// watch says whether the log answers.
+func (e *events) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		up := reachable(ctx, e.ping, pulseWithin)
+		if ctx.Err() == nil {
+			e.tell(func(l *listener) { offer(l.pulse, up) })
+		}
+		wait(ctx, pulseEvery, nil)
+	}
+}
+
+// ask says when something changed.
+func (e *events) ask(ctx context.Context) {
+	var last [32]byte
+	var told time.Time
+	for ctx.Err() == nil {
+		began := time.Now()
+		if sum := e.sum(ctx); sum != last || time.Since(told) >= refreshEvery {
+			e.tell(func(l *listener) { offer(l.changed, struct{}{}) })
+			last, told = sum, time.Now()
+		}
+		wait(ctx, max(askEvery, askShare*time.Since(began)), e.nudge)
+	}
+}
+
+// wait waits for d, for nudge, or for the end.
+func wait(ctx context.Context, d time.Duration, nudge <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-nudge:
+	case <-ctx.Done():
+	}
+}
+
+// sum is a checksum of what pages show.
+func (e *events) sum(ctx context.Context) [32]byte {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	store := e.store()
-	if store == nil {
-		return sha256.Sum256([]byte("unreachable"))
-	}
-	o, err := store.Overview(ctx, ops.OverviewOptions{})
-	if err != nil {
-		return sha256.Sum256([]byte("unreachable"))
-	}
-	o.At, o.Minutes = time.Time{}, nil
-	for i := range o.Jobs {
-		o.Jobs[i].LastSeen = time.Time{}
-	}
-	text, _ := json.Marshal(o)
+	text, _ := json.Marshal(e.look(ctx))
 	return sha256.Sum256(text)
 }
 
 // stream sends live updates as server-sent events. They say that something
 // changed, not what: the page asks for itself, with its own rights.
-func (s service) stream(w http.ResponseWriter, r *http.Request, _ person) error {
-	told, leave, ok := s.events.listen()
+func (s service) stream(w http.ResponseWriter, r *http.Request, p person) error {
+	l, leave, ok := s.events.listen(p.name)
 	if !ok {
 		return &failure{status: http.StatusTooManyRequests, text: "Too many pages are open."}
 	}
@@ -143,14 +167,12 @@ func (s service) stream(w http.ResponseWriter, r *http.Request, _ person) error 
 		}
 		return out.Flush() == nil
 	}
-	alive := time.NewTicker(15 * time.Second)
-	defer alive.Stop()
 	for ok := send("retry: 3000\n\n"); ok; {
 		select {
-		case <-told:
+		case <-l.changed:
 			ok = send("event: changed\ndata: \n\n")
-		case <-alive.C:
-			ok = send(": alive\n\n") // or a client that went away would never be noticed
+		case up := <-l.pulse:
+			ok = send("event: pulse\ndata: " + map[bool]string{true: "up", false: "down"}[up] + "\n\n")
 		case <-r.Context().Done():
 			return nil
 		case <-s.events.ctx.Done():

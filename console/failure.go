@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -20,49 +21,61 @@ type failure struct {
 
 func (f *failure) Error() string { return strings.TrimSpace(f.text + " " + f.detail) }
 
-func badRequest(text, detail string) error {
-	return &failure{status: http.StatusBadRequest, text: text, detail: detail}
+// answers say how errors are answered. detailed: what the store says of the request follows.
+var answers = []struct {
+	err      error
+	status   int
+	text     string
+	detailed bool
+}{
+	{err: errNobody, status: http.StatusUnauthorized, text: "Log in to use the console."},
+	{err: errTooMany, status: http.StatusTooManyRequests, text: "Too many log-ins failed: wait a little."},
+	{err: errNoPage, status: http.StatusNotFound, text: "There is no such page."},
+	{err: errNoAction, status: http.StatusNotFound, text: "There is no such action."},
+	{err: errForeign, status: http.StatusForbidden, text: "The request was made by a page of another site."},
+	{err: ops.ErrNotFound, status: http.StatusNotFound, text: "The log holds no such entry: it was delivered or discarded, or the id is mistyped."},
+	{err: ops.ErrLeased, status: http.StatusConflict, text: "The entry is being delivered at this moment; look again in a while."},
+	{err: ops.ErrInvalid, status: http.StatusBadRequest, text: "The request is not valid:", detailed: true},
+	{err: ops.ErrUnknownDataSource, status: http.StatusNotFound, text: "Neither the log nor the configuration knows this data source."},
+	{err: ops.ErrOutcomeUnknown, status: http.StatusServiceUnavailable, text: "It is not known whether this was done: the log did not answer. The audit tells, once it does."},
+	{err: ops.ErrNoTarget, status: http.StatusConflict, text: "The configuration does not say where the data source is, so nothing can be asked there."},
+	{err: ops.ErrTarget, status: http.StatusServiceUnavailable, text: "The data source cannot be asked:", detailed: true},
+	{err: ops.ErrNoTables, status: http.StatusServiceUnavailable, text: "The log's database lacks what the console needs:", detailed: true},
+}
+
+var (
+	errNoPage   = errors.New("no such page")
+	errNoAction = errors.New("no such action")
+	errForeign  = errors.New("foreign origin")
+)
+
+// invalid is the error of a request that is not valid.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ops.ErrInvalid, fmt.Sprintf(format, args...))
 }
 
 // failureOf says how an error is answered. What the store says of a request is
 // shown; what a database said of the log is not, because it may hold anything.
 func failureOf(err error) *failure {
 	var f *failure
-	var large *http.MaxBytesError
-	status := func(code int, text string) *failure { return &failure{status: code, text: text} }
-	said := func(code int, text string) *failure {
-		return &failure{status: code, text: text, detail: strings.TrimPrefix(strings.TrimPrefix(err.Error(), "ops: "), "the target cannot be asked: ")}
-	}
-	switch {
-	case errors.As(err, &f):
+	if errors.As(err, &f) {
 		return f
-	case errors.Is(err, errNobody):
-		return status(http.StatusUnauthorized, "Log in to use the console.")
-	case errors.Is(err, errTooMany):
-		return status(http.StatusTooManyRequests, "Too many log-ins failed: wait a little.")
-	case errors.As(err, &large):
-		return status(http.StatusRequestEntityTooLarge, "The request is too large.")
-	case errors.Is(err, ops.ErrNotFound):
-		return status(http.StatusNotFound, "The log holds no such entry: it was delivered or discarded, or the id is mistyped.")
-	case errors.Is(err, ops.ErrLeased):
-		return status(http.StatusConflict, "The entry is being delivered at this moment; look again in a while.")
-	case errors.Is(err, ops.ErrConflict):
-		return said(http.StatusConflict, "Nothing was changed:")
-	case errors.Is(err, ops.ErrInvalid):
-		return said(http.StatusBadRequest, "The request is not valid:")
-	case errors.Is(err, ops.ErrUnknownDataSource):
-		return status(http.StatusNotFound, "Neither the log nor the configuration knows this data source.")
-	case errors.Is(err, ops.ErrOutcomeUnknown):
-		return status(http.StatusServiceUnavailable, "It is not known whether this was done: the log did not answer. The audit tells, once it does.")
-	case errors.Is(err, ops.ErrNoTarget):
-		return status(http.StatusConflict, "The configuration does not say where the data source is, so nothing can be asked there.")
-	case errors.Is(err, ops.ErrTarget):
-		return said(http.StatusServiceUnavailable, "The data source cannot be asked:")
-	case errors.Is(err, ops.ErrNoTables):
-		return said(http.StatusServiceUnavailable, "The log's database lacks what the console needs:")
-	default:
-		return &failure{status: http.StatusServiceUnavailable, text: "The transaction log or the data source cannot be reached, or did not answer in time."}
 	}
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return &failure{status: http.StatusRequestEntityTooLarge, text: "The request is too large."}
+	}
+	for _, a := range answers {
+		if !errors.Is(err, a.err) {
+			continue
+		}
+		f = &failure{status: a.status, text: a.text}
+		if a.detailed {
+			f.detail = strings.TrimPrefix(strings.TrimPrefix(err.Error(), a.err.Error()), ": ")
+		}
+		return f
+	}
+	return &failure{status: http.StatusServiceUnavailable, text: "The transaction log or the data source cannot be reached, or did not answer in time."}
 }
 
 // fail answers with an error, as a page or in JSON.
@@ -84,7 +97,9 @@ func (s *site) fail(w http.ResponseWriter, r *http.Request, p person, err error)
 		writeJSON(w, f.status, map[string]string{"error": f.Error()})
 		return
 	}
-	s.render(w, r, p, f.status, "error", errorPage{f.text, f.detail})
+	// What only was not there is looked for again.
+	again := f.status == http.StatusServiceUnavailable && r.Method == http.MethodGet
+	s.render(w, r, p, f.status, errorPage{f.text, f.detail, again})
 }
 
 // writeJSON answers with v.

@@ -18,8 +18,8 @@ import (
 // the real one in real_test.go.
 type fakeStore struct {
 	mu      sync.Mutex
-	entries []*ops.Detail // in the order of ids
-	values  map[string]*ops.Revealed
+	entries []*ops.Detail          // in the order of ids
+	values  map[string]*ops.Detail // what Reveal gives
 	audit   []ops.Record
 	paused  map[string]bool
 	limits  map[string]int
@@ -43,7 +43,7 @@ func fakeID(i int) string { return fmt.Sprintf("0192f0c1-0000-7000-8000-%09d000"
 
 func newFakeStore() *fakeStore {
 	f := &fakeStore{
-		values: map[string]*ops.Revealed{}, paused: map[string]bool{}, limits: map[string]int{},
+		values: map[string]*ops.Detail{}, paused: map[string]bool{}, limits: map[string]int{},
 		trial: &ops.Trial{Rows: []int64{1 << 62}, Notes: []string{"Sequences stay advanced."}, Took: 3 * time.Millisecond},
 	}
 	next := fakeNow.Add(time.Minute)
@@ -51,7 +51,7 @@ func newFakeStore() *fakeStore {
 		d := &ops.Detail{Entry: ops.Entry{
 			ID: fakeID(i), TransactionID: fakeID(i), DataSource: "orders", State: ops.Parked, CreatedAt: fakeNow.Add(-time.Hour + time.Duration(i)*time.Second),
 			Tries: 3, LastError: "Error 1205 (HY000): Lock wait timeout exceeded", Statements: []ops.Statement{{SQL: "UPDATE orders SET paid = ? WHERE id = ?"}},
-		}, Verdict: "notApplied", VerdictText: "not applied", NextIs: ops.NextOperator, Attempts: []ops.Attempt{{Time: fakeNow, Origin: "async job", Class: "retryable", Error: "Error 1205"}}}
+		}, Verdict: "notApplied", VerdictText: "not applied", NextIs: ops.NextOperator, Attempts: []ops.Attempt{{At: fakeNow, Origin: "async job", Class: "retryable", Err: "Error 1205"}}}
 		switch i {
 		case 1:
 			d.Statements[0].SQL, d.LastError = hostileSQL, hostileError
@@ -64,11 +64,12 @@ func newFakeStore() *fakeStore {
 		case 4:
 			d.TransactionID = fakeID(3)
 		}
-		f.values[d.ID] = &ops.Revealed{
-			LastError:  "Error 1062 (23000): Duplicate entry '" + secretValue + "' for key 'u'",
-			Parameters: [][]ops.Parameter{{{Ordinal: 1, Type: "string", Value: secretValue}, {Ordinal: 2, Type: "uint64", Value: bigValue}}},
-			Attempts:   []ops.Attempt{{Time: fakeNow, Origin: "async job", Class: "retryable", Error: secretValue}},
-		}
+		shown := *d
+		shown.Revealed, shown.LastError = true, "Error 1062 (23000): Duplicate entry '"+secretValue+"' for key 'u'"
+		shown.Attempts = []ops.Attempt{{At: fakeNow, Origin: "async job", Class: "retryable", Err: secretValue}}
+		shown.Statements = slices.Clone(d.Statements)
+		shown.Statements[0].Parameters = []ops.Parameter{{Ordinal: 1, Type: "string", Value: secretValue}, {Ordinal: 2, Type: "uint64", Value: bigValue}}
+		f.values[d.ID] = &shown
 		f.entries = append(f.entries, d)
 	}
 	return f
@@ -181,6 +182,7 @@ func (f *fakeStore) Entry(_ context.Context, id string) (*ops.Detail, error) {
 		return nil, err
 	}
 	own := *d
+	own.Kind = d.LastError
 	return &own, nil
 }
 
@@ -188,7 +190,7 @@ func (f *fakeStore) record(a ops.Action, what string, n int, by ops.By) {
 	f.audit = slices.Insert(f.audit, 0, ops.Record{ID: fmt.Sprintf("%06d", 999999-len(f.audit)), Time: fakeNow, Who: by.Who, Action: a, What: what, Count: n, Reason: by.Reason})
 }
 
-func (f *fakeStore) Reveal(_ context.Context, id string, by ops.By) (*ops.Revealed, error) {
+func (f *fakeStore) Reveal(_ context.Context, id string, by ops.By) (*ops.Detail, error) {
 	unlock, _ := f.lock()
 	defer unlock()
 	if _, err := f.find(id); err != nil {
@@ -239,29 +241,40 @@ func (f *fakeStore) Act(_ context.Context, a ops.Action, id string, by ops.By) e
 	return nil
 }
 
-func (f *fakeStore) ActAll(_ context.Context, a ops.Action, q ops.Filter, count int, by ops.By) error {
+func (f *fakeStore) Select(_ context.Context, q ops.Filter) (*ops.Selection, error) {
+	unlock, err := f.lock()
+	defer unlock()
+	sel := &ops.Selection{Filter: q, At: fakeNow}
+	for _, d := range f.match(q) {
+		if d.State != ops.Leased {
+			sel.IDs = append(sel.IDs, d.ID)
+		}
+	}
+	return sel, err
+}
+
+func (f *fakeStore) ActAll(_ context.Context, a ops.Action, sel *ops.Selection, by ops.By) (done ops.Done, err error) {
 	unlock, err := f.lock()
 	defer unlock()
 	if err != nil {
-		return err
+		return done, err
 	}
-	list := f.match(q)
-	leased := 0
-	for _, d := range list {
-		if d.State == ops.Leased {
-			leased++
+	for _, id := range sel.IDs {
+		d, err := f.find(id)
+		switch {
+		case err != nil:
+			done.Gone++
+		case f.do(a, d) != nil:
+			done.Left++
+		default:
+			done.Changed = append(done.Changed, id)
 		}
 	}
-	if len(list) != count || leased > 0 {
-		return &ops.ConflictError{Counted: count, Matches: len(list), Leased: leased}
-	}
-	for _, d := range list {
-		_ = f.do(a, d)
-	}
+	q := sel.Filter
 	q.Reveal = false
-	what, _ := json.Marshal(q)
-	f.record(a, string(what), count, by)
-	return nil
+	what, _ := json.Marshal(map[string]any{"state": q.State, "gone": done.Gone, "left": done.Left})
+	f.record(a, string(what), len(done.Changed), by)
+	return done, nil
 }
 
 func (f *fakeStore) source(name string, by ops.By, a ops.Action, do func()) error {
@@ -288,6 +301,22 @@ func (f *fakeStore) Resume(_ context.Context, name string, by ops.By) error {
 
 func (f *fakeStore) Limit(_ context.Context, name string, n int, by ops.By) error {
 	return f.source(name, by, ops.Limit, func() { f.limits[name] = n })
+}
+
+func (f *fakeStore) Fate(_ context.Context, ids []string) (fate ops.Fate, err error) {
+	unlock, err := f.lock()
+	defer unlock()
+	for _, id := range ids {
+		switch d, missing := f.find(id); {
+		case missing != nil:
+			fate.Gone++
+		case d.State == ops.Parked:
+			fate.Parked++
+		default:
+			fate.Waiting++
+		}
+	}
+	return fate, err
 }
 
 func (f *fakeStore) Audit(_ context.Context, p ops.Page) (*ops.Audit, error) {

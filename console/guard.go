@@ -64,18 +64,18 @@ func (h hosts) allow(given string) bool {
 	return err == nil && h.anyPort[host]
 }
 
-// foreign reports whether a request that may change something, or shows what is
-// audited, was made by another site's page.
-func (c *Console) foreign(r *http.Request) bool {
-	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions {
-		return false
-	}
-	return c.origins.Check(r) != nil || otherOrigin(r)
+// foreign reports whether a request that may change something was made by another site's page.
+func foreign(r *http.Request) bool {
+	return r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions && otherOrigin(r)
 }
 
-// otherOrigin also believes an Origin that contradicts a friendly Sec-Fetch-Site.
+// otherOrigin reports whether a page of another origin, of the same site too, made the
+// request. It also believes an Origin that contradicts a friendly Sec-Fetch-Site. A typed
+// address has none, and programs send neither header.
 func otherOrigin(r *http.Request) bool {
-	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+	default:
 		return true
 	}
 	origin := r.Header.Get("Origin")

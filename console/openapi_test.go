@@ -131,7 +131,7 @@ func (s spec) check(at string, sch schema, v any) (wrong []string) {
 	return wrong
 }
 
-func TestTheOpenAPIFileDescribesEveryRouteAndNoOther(t *testing.T) {
+func TestOpenAPIFileDescribesExactlyTheRoutes(t *testing.T) {
 	t.Parallel()
 	s := readSpec(t)
 	described := 0
@@ -139,7 +139,8 @@ func TestTheOpenAPIFileDescribesEveryRouteAndNoOther(t *testing.T) {
 		described += len(methods)
 	}
 	have := 0
-	for _, r := range routes(&site{}) {
+	once := slices.DeleteFunc(indexRoutes(&site{}), func(r route) bool { return r.path == "/api/v1/openapi.json" })
+	for _, r := range append(routes(&site{}), once...) {
 		path, ok := strings.CutPrefix(r.path, "/api/v1")
 		if !ok {
 			continue
@@ -164,7 +165,7 @@ func TestTheOpenAPIFileDescribesEveryRouteAndNoOther(t *testing.T) {
 	}
 }
 
-func TestEveryAnswerOfTheAPIIsAsTheOpenAPIFileSays(t *testing.T) {
+func TestEveryAPIAnswerMatchesTheOpenAPIFile(t *testing.T) {
 	t.Parallel()
 	s := readSpec(t)
 	for _, one := range samples() {
@@ -182,7 +183,7 @@ func TestEveryAnswerOfTheAPIIsAsTheOpenAPIFileSays(t *testing.T) {
 			status := map[bool]string{true: "200", false: "default"}[w.Code == 200]
 			var v any
 			if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil || w.Header().Get("Content-Type") != "application/json" {
-				t.Errorf("%s is no JSON: %v", one.path, err)
+				t.Errorf("%s is not JSON: %v", one.path, err)
 			}
 			if route == "/openapi.json" && status == "200" {
 				continue
@@ -195,7 +196,7 @@ func TestEveryAnswerOfTheAPIIsAsTheOpenAPIFileSays(t *testing.T) {
 }
 
 // Every parameter that the file describes is taken, and no other.
-func TestTheQueryIsWhatTheOpenAPIFileSays(t *testing.T) {
+func TestQueryMatchesTheOpenAPIFile(t *testing.T) {
 	t.Parallel()
 	c := open(t, newFakeStore())
 	values := map[string]string{"state": "parked", "olderThan": "5m", "limit": "3", "hours": "2", "reveal": "false"}
@@ -203,6 +204,9 @@ func TestTheQueryIsWhatTheOpenAPIFileSays(t *testing.T) {
 		o, ok := methods["get"]
 		if !ok {
 			continue
+		}
+		if path == "/logs" {
+			continue // TestTheIndexShowsEachLogWithItsFigures
 		}
 		path = "/api/v1" + strings.ReplaceAll(path, "{id}", fakeID(5))
 		query := ""

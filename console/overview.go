@@ -3,12 +3,10 @@ package console
 import (
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/ops"
@@ -16,19 +14,13 @@ import (
 
 // overviewView is the overview as the page shows it.
 type overviewView struct {
-	Off             []string
-	UnreachableLogs []string
-	// Several: it is of several logs.
-	Several                 bool
-	At                      time.Time
-	Total                   ops.Funnel
-	Waiting, Leased, Parked string
-	Oldest                  *time.Time
-	OldestID                string
-	Sources                 []sourceView
-	Jobs                    []ops.Job
-	Ranges                  []hourRange
-	Charts                  []chart
+	Off   []string
+	Total ops.Funnel
+	totals
+	Sources []sourceView
+	Jobs    []ops.Job
+	Ranges  []hourRange
+	Charts  []chart
 }
 
 type hourRange struct {
@@ -80,23 +72,11 @@ func (s pages) overviewPage(w http.ResponseWriter, r *http.Request, p person) er
 		return err
 	}
 	l := languageOf(r)
-	v := overviewView{Off: o.Off, UnreachableLogs: o.UnreachableLogs, Several: len(s.logs) > 0 && s.name == "", At: o.At, Total: total(o), Jobs: o.Jobs}
-	var counts [3]int
-	var more [3]bool
+	v := overviewView{Off: o.Off, Total: total(o), Jobs: o.Jobs}
+	v.totals = totalsOf(l, o)
 	for i, ds := range o.DataSources {
-		for j, s := range []struct {
-			state ops.State
-			n     int
-		}{{ops.Waiting, ds.Waiting}, {ops.Leased, ds.Leased}, {ops.Parked, ds.Parked}} {
-			counts[j] += s.n
-			more[j] = more[j] || slices.Contains(ds.More, s.state)
-		}
-		if ds.Oldest != nil && (v.Oldest == nil || ds.Oldest.Before(*v.Oldest)) {
-			v.Oldest, v.OldestID = ds.Oldest, ds.OldestID
-		}
-		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, s.logBase(ds.Log)})
+		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, s.cfg.BasePath})
 	}
-	v.Waiting, v.Leased, v.Parked = l.count(counts[0], more[0]), l.count(counts[1], more[1]), l.count(counts[2], more[2])
 	for _, h := range []struct {
 		hours int
 		text  string
@@ -108,8 +88,36 @@ func (s pages) overviewPage(w http.ResponseWriter, r *http.Request, p person) er
 		v.Ranges = append(v.Ranges, hourRange{h.hours, l.t(h.text), address, h.hours == hours})
 	}
 	v.Charts = charts(l, o, hours)
-	s.render(w, r, p, http.StatusOK, "overview", v)
+	s.render(w, r, p, http.StatusOK, v)
 	return nil
+}
+
+// totals are those of all data sources of a log.
+type totals struct {
+	At                      time.Time
+	Waiting, Leased, Parked string
+	Oldest                  *time.Time
+	OldestID                string
+}
+
+func totalsOf(l *language, o *ops.Overview) (t totals) {
+	t.At = o.At
+	var counts [3]int
+	var more [3]bool
+	for _, ds := range o.DataSources {
+		for i, s := range []struct {
+			state ops.State
+			n     int
+		}{{ops.Waiting, ds.Waiting}, {ops.Leased, ds.Leased}, {ops.Parked, ds.Parked}} {
+			counts[i] += s.n
+			more[i] = more[i] || slices.Contains(ds.More, s.state)
+		}
+		if ds.Oldest != nil && (t.Oldest == nil || ds.Oldest.Before(*t.Oldest)) {
+			t.Oldest, t.OldestID = ds.Oldest, ds.OldestID
+		}
+	}
+	t.Waiting, t.Leased, t.Parked = l.count(counts[0], more[0]), l.count(counts[1], more[1]), l.count(counts[2], more[2])
+	return t
 }
 
 // A chart is the writes for one data source over time.
@@ -118,10 +126,8 @@ type chart struct {
 	// X are the starts of the buckets in seconds, Y the figures of each series, Names
 	// theirs; as JSON.
 	X, Y, Names string
-	// SVG is the chart for those without JavaScript.
-	SVG    template.HTML
-	Legend []legend
-	Rows   []chartRow
+	Legend      []legend
+	Rows        []chartRow
 }
 
 type legend struct{ Class, Name string }
@@ -159,7 +165,7 @@ func charts(l *language, o *ops.Overview, hours int) []chart {
 		if sums[m.DataSource] == nil {
 			sums[m.DataSource] = new([buckets]ops.Funnel)
 		}
-		sums[m.DataSource][i] = plus(sums[m.DataSource][i], m.Funnel)
+		sums[m.DataSource][i] = sums[m.DataSource][i].Plus(m.Funnel)
 	}
 	names := make([]string, len(series))
 	var legends []legend
@@ -193,7 +199,7 @@ func charts(l *language, o *ops.Overview, hours int) []chart {
 			}
 		}
 		slices.Reverse(ch.Rows)
-		ch.X, ch.Y, ch.SVG = toJSON(x), toJSON(y), bars(y)
+		ch.X, ch.Y = toJSON(x), toJSON(y)
 		all = append(all, ch)
 	}
 	return all
@@ -202,32 +208,4 @@ func charts(l *language, o *ops.Overview, hours int) []chart {
 func toJSON(v any) string {
 	b, _ := json.Marshal(v)
 	return string(b)
-}
-
-// bars draws stacked bars. All of it is numbers of ours.
-func bars(y [][]float64) template.HTML {
-	const height, step = 100.0, 8.0
-	most := 0.0
-	for i := range buckets {
-		sum := 0.0
-		for j := range y {
-			sum += y[j][i]
-		}
-		most = max(most, sum)
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" preserveAspectRatio="none" aria-hidden="true">`, buckets*step, height)
-	for i := range buckets {
-		at := height
-		for j := range y {
-			if y[j][i] == 0 {
-				continue
-			}
-			h := y[j][i] / most * height
-			at -= h
-			fmt.Fprintf(&b, `<rect class="%s" x="%g" y="%.2f" width="%g" height="%.2f"/>`, series[j].class, float64(i)*step+1, at, step-2, h)
-		}
-	}
-	b.WriteString("</svg>")
-	return template.HTML(b.String()) //nolint:gosec // made of numbers
 }

@@ -2,6 +2,8 @@ package console
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -27,12 +29,16 @@ type page struct {
 	Self string
 	// Logs are where the others of several logs are.
 	Logs []logLink
+	// Index: it is of no log.
+	Index bool
 	// Done says what was just done; empty for nothing.
 	Done string
-	Data any
+	// DoneBy is the action that did it.
+	DoneBy ops.Action
+	Data   any
 }
 
-// logLink leads to one of several logs, or to all of them together.
+// logLink leads to one of several logs, or to their index.
 type logLink struct {
 	Name, URL string
 	Current   bool
@@ -44,26 +50,12 @@ func (s *site) links(l *language, section string) (all []logLink) {
 		return nil
 	}
 	path := map[string]string{"entries": "/entries", "audit": "/audit"}[section]
-	if path == "" {
-		path = "/"
-	}
-	all = append(all, logLink{l.t("all logs"), s.root + path, s.name == ""})
-	for _, name := range s.logs {
-		all = append(all, logLink{safeLine(name), s.pathOf(name) + path, s.name == name})
+	all = append(all, logLink{l.t("all logs"), s.root + "/", s.name == ""})
+	for _, one := range s.logs {
+		all = append(all, logLink{safeLine(one.name), one.cfg.BasePath + cmp.Or(path, "/"), s.name == one.name})
 	}
 	return all
 }
-
-// logBase is where the site of one of several logs begins.
-func (s *site) logBase(name string) string {
-	if name == "" || s.name != "" {
-		return s.cfg.BasePath
-	}
-	return s.pathOf(name)
-}
-
-// pathOf is below which path one of several logs has its site.
-func (s *site) pathOf(name string) string { return s.root + "/logs/" + url.PathEscape(name) }
 
 type shownPerson struct {
 	Name string
@@ -72,36 +64,50 @@ type shownPerson struct {
 
 type otherLanguage struct{ Tag, Name, URL string }
 
-type errorPage struct{ Text, Detail string }
+// errorPage says what was wrong. Again: it gives way to the page once the log answers.
+type errorPage struct {
+	Text, Detail string
+	Again        bool
+}
 
 // htmx may neither evaluate text nor write styles, which the policy would refuse.
 const htmxConfig = `{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"allowScriptTags":false,"defaultSettleDelay":0,"timeout":15000}`
 
-// titles are the pages' by their templates; entry and ask have their own.
-var titles = map[string]string{"overview": "Overview", "entries": "Log", "audit": "Audit", "entry": "Entry", "error": "Error", "ask": "Confirm"}
-
 // render writes a page. It is made whole before the first byte leaves, so that a
 // mistake in it gives an error and not half a page.
-func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status int, name string, data any) {
+func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status int, data any) {
 	l := languageOf(r)
 	v := page{
-		Lang: l, Title: l.t(titles[name]), Section: name, Person: shownPerson{p.name, p.role},
+		Lang: l, Person: shownPerson{p.name, p.role},
 		CanOperate: p.role >= Operate, CanReveal: p.role >= Reveal, Assets: p.role > 0,
 		HtmxConfig: htmxConfig, Self: s.selfOf(r), Data: data,
 	}
 	other := l.other()
 	v.OtherLang = otherLanguage{other.Tag, other.Name, with(v.Self, "lang", other.Tag)}
+	name := ""
 	switch d := data.(type) {
-	case askPage:
-		v.Title, v.Section = d.Question, ""
+	case overviewView:
+		name, v.Title = "overview", l.t("Overview")
+	case entriesView:
+		name, v.Title = "entries", l.t("Log")
+	case auditView:
+		name, v.Title = "audit", l.t("Audit")
+	case []logView:
+		name, v.Title = "logs", l.t("Logs")
 	case entryView:
-		v.Title, v.Section = l.t("Entry")+" "+d.D.ID, "entries"
+		name, v.Title = "entry", l.t("Entry")+" "+d.D.ID
+	case askPage:
+		name, v.Title = "ask", d.Question
 	case errorPage:
-		v.Title = l.t(d.Text)
+		name, v.Title = "error", l.t(d.Text)
 	}
+	v.Section = cmp.Or(map[string]string{"entry": "entries"}[name], name)
 	keepLanguage(w, r, s.root)
-	v.Logs = s.links(l, v.Section)
-	v.Done = l.doneText(r.URL.Query())
+	v.Logs, v.Index = s.links(l, v.Section), len(s.logs) > 0 && s.name == ""
+	v.Done, v.DoneBy = s.doneText(l, r, p)
+	if d, ok := data.(entryView); ok && v.DoneBy == ops.Retry && d.D.State == ops.Parked {
+		v.Done = "" // it was parked again, as the page says
+	}
 	var b bytes.Buffer
 	if err := l.templates(s.cfg.BasePath, name).ExecuteTemplate(&b, "layout", v); err != nil {
 		s.log.WithError(err).Error("the console could not write a page")
@@ -124,7 +130,7 @@ func (s *site) selfOf(r *http.Request) string {
 		return s.cfg.BasePath + path
 	}
 	q := r.URL.Query()
-	for _, gone := range []string{"lang", "done", "n"} {
+	for _, gone := range []string{"lang", "done", "kinds"} {
 		q.Del(gone)
 	}
 	if len(q) == 0 {
@@ -157,14 +163,9 @@ func funcs(l *language, base string) template.FuncMap {
 			}
 			return safeLine(string(a))
 		},
-		"role": func(p shownPerson) string { return l.t("role " + p.Role.String()) },
-		"verdict": func(d *ops.Detail) string {
-			if text, ok := verdicts[d.Verdict]; ok {
-				return l.t(text)
-			}
-			return safeLine(d.VerdictText)
-		},
-		"n": l.number, "rate": rate, "when": when, "moment": moment, "age": l.age,
+		"role":    func(p shownPerson) string { return l.t("role " + p.Role.String()) },
+		"verdict": func(d *ops.Detail) string { return l.t(verdicts[d.Verdict]) },
+		"what":    l.what, "n": l.number, "rate": rate, "when": when, "moment": moment, "age": l.age,
 		"safe": safeLine, "sentence": l.sentence, "lines": safeLines, "oneline": oneLine, "brief": brief, "value": valueText,
 		"inc":   func(i int) int { return i + 1 },
 		"deref": deref,
@@ -187,41 +188,83 @@ func deref(v any) any {
 // verdicts are the store's in words.
 var verdicts = map[string]string{
 	"applied":       "Yes, by its receipt: to discard it is safe, to retry only removes it.",
-	"notApplied":    "No: a retry applies it once, to discard gives it up.",
+	"notApplied":    "No: a retry applies it once; discarding gives it up.",
 	"neverApplied":  "No, and it never will be: discard it, and do the work anew if it is still wanted.",
-	"cannotTell":    "That cannot be told.",
-	"unreachable":   "That cannot be told now.",
-	"notConfigured": "That cannot be told.",
+	"cannotTell":    "Unknown.",
+	"unreachable":   "Unknown at the moment.",
+	"notConfigured": "Unknown.",
 }
 
-// details are what the store says of most verdicts; anything else is shown as it
-// is.
-var details = []string{
-	"it leaves no receipt in its target: look at the data",
-	"it leaves no receipt in its target; the log knows of no attempt that may have been applied",
-	"an attempt may be running at this moment",
-}
-
-// doneText says what was done before this page, as its address tells.
-func (l *language) doneText(q url.Values) string {
-	a := q.Get("done")
-	key, ok := doneTexts[a]
-	switch a {
-	case "retry", "park", "discard":
-		n, err := number(q.Get("n"), ops.MaxBulk)
-		if err != nil {
-			return ""
+// afterwards is the address of the page after an action: it names the record in the
+// audit, from which the page says what was done, and what has happened to ids since.
+func (s *site) afterwards(r *http.Request, p person, a ops.Action, to string, ids []string) string {
+	if audit, err := s.store().Audit(r.Context(), ops.Page{Limit: 20}); err == nil {
+		for _, record := range audit.Records {
+			if record.Who == p.name && record.Action == a {
+				if a == ops.Retry && len(ids) > 0 {
+					s.counted.retried(record.ID, ids)
+				}
+				return with(to, "done", record.ID)
+			}
 		}
-		return fmt.Sprintf(l.t(key), l.entries(n))
+	}
+	return to
+}
+
+// doneText says what was done before this page, and by which action, as the audit has it.
+func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Action) {
+	id := r.URL.Query().Get("done")
+	if id == "" || !ops.IsID(id+"~") || p.role < Read || s.store() == nil {
+		return "", ""
+	}
+	audit, err := s.store().Audit(r.Context(), ops.Page{After: id + "~", Limit: 1})
+	if err != nil || len(audit.Records) == 0 || audit.Records[0].ID != id {
+		return "", ""
+	}
+	record := audit.Records[0]
+	text, ok := doneTexts[record.Action]
+	switch record.Action {
+	case ops.Retry, ops.Park, ops.Discard:
+		text = fmt.Sprintf(l.t(text), l.entries(record.Count))
+		var did struct{ Gone, Left int }
+		_ = json.Unmarshal([]byte(record.What), &did) // of one entry it is the id
+		if did.Gone > 0 {
+			text += " " + l.t("%s gone: delivered or discarded since they were counted.", l.entries(did.Gone))
+		}
+		if did.Left > 0 {
+			text += " " + l.t("%s left alone: being delivered, or changed so that the filter does not match.", l.entries(did.Left))
+		}
+		return text, record.Action
 	}
 	if ok {
-		return l.t(key)
+		return l.t(text), record.Action
 	}
-	return ""
+	return "", ""
 }
 
 // doneTexts say what was done.
-var doneTexts = map[string]string{
-	"retry": "%s made due now.", "park": "%s parked.", "discard": "%s discarded.",
-	"pause": "The data source is paused.", "resume": "The data source is resumed.", "limit": "The limit is set.",
+var doneTexts = map[ops.Action]string{
+	ops.Retry: "%s made due now.", ops.Park: "%s parked.", ops.Discard: "%s discarded.",
+	ops.Pause: "The data source is paused.", ops.Resume: "The data source is resumed.", ops.Limit: "The limit is set.",
+}
+
+// what is what a record of the audit is about: a filter in words.
+func (l *language) what(r ops.Record) string {
+	var f map[string]any
+	if json.Unmarshal([]byte(r.What), &f) != nil {
+		return safeLine(r.What)
+	}
+	var parts []string
+	for _, name := range filterNames {
+		if v, ok := f[name].(string); ok && v != "" {
+			if name == "state" {
+				v = l.t("state " + v)
+			}
+			parts = append(parts, l.t("filter "+name)+": "+v)
+		}
+	}
+	if len(parts) == 0 {
+		parts = []string{l.t("none: every entry of the log")}
+	}
+	return safeLine(strings.Join(parts, " · "))
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"net/http"
@@ -27,7 +28,7 @@ func links(body string) (all []string) {
 	return all
 }
 
-func TestPlainLinksLeadFromTheFirstPageToEveryEntry(t *testing.T) {
+func TestPlainLinksLeadToEveryEntry(t *testing.T) {
 	t.Parallel()
 	f := newFakeStore()
 	for i := 25; i < 180; i++ { // more than a page holds
@@ -69,7 +70,7 @@ func TestPlainLinksLeadFromTheFirstPageToEveryEntry(t *testing.T) {
 
 // A list is there at once, however many errors there are to group. A browser asks
 // again for what was not ready, and without scripts a link leads there.
-func TestAListDoesNotWaitForTheErrorsOfALargeLog(t *testing.T) {
+func TestListDoesNotWaitForErrorCounts(t *testing.T) {
 	t.Parallel()
 	f := newFakeStore()
 	f.grouping = make(chan struct{})
@@ -97,7 +98,7 @@ func TestHostileSQLAndErrorsStayText(t *testing.T) {
 	f := newFakeStore()
 	f.trial.Error = hostileError
 	f.entries[1].NotReplayable, f.entries[1].Unreadable, f.entries[1].Settings = hostileError, hostileError, hostileError
-	f.entries[1].Attempts = []ops.Attempt{{Time: fakeNow, Origin: hostileError, Class: hostileError, Error: hostileError}}
+	f.entries[1].Attempts = []ops.Attempt{{At: fakeNow, Origin: hostileError, Class: hostileError, Err: hostileError}}
 	f.audit = []ops.Record{{ID: "1", Who: hostileError, Action: ops.Action(hostileError), What: hostileSQL, Reason: hostileSQL}}
 	c := open(t, f)
 	for _, q := range []request{
@@ -122,7 +123,7 @@ func TestHostileSQLAndErrorsStayText(t *testing.T) {
 	}
 }
 
-func TestNothingButTheEntryItselfIsRevealedAndThatIsAudited(t *testing.T) {
+func TestOnlyTheEntryIsRevealedAndAudited(t *testing.T) {
 	t.Parallel()
 	c, _ := stage(t, Config{Users: people})
 	for _, s := range samples() {
@@ -156,7 +157,7 @@ func TestNothingButTheEntryItselfIsRevealedAndThatIsAudited(t *testing.T) {
 	}
 }
 
-func TestOddInputIsTheClientsMistakeAndChangesNothing(t *testing.T) {
+func TestOddInputIsAHarmlessClientError(t *testing.T) {
 	t.Parallel()
 	huge := strings.Repeat("9", 400)
 	entry := "/api/v1/entries/" + fakeID(5)
@@ -200,12 +201,22 @@ func TestOddInputIsTheClientsMistakeAndChangesNothing(t *testing.T) {
 	}
 }
 
+func TestALimitAbove1000IsRefusedInClearWords(t *testing.T) {
+	t.Parallel()
+	c := open(t, newFakeStore())
+	for _, path := range []string{"/api/v1/entries?limit=1001", "/api/v1/entries?limit=99999999", "/api/v1/audit?limit=1001"} {
+		if w := get(t, c, path); w.Code != 400 || !strings.Contains(w.Body.String(), "limit is a number from 1 to 1000") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
 func TestHugeNumbersAreClamped(t *testing.T) {
 	t.Parallel()
 	c := open(t, newFakeStore())
 	for _, path := range []string{
-		"/api/v1/entries?limit=99999999999999999999999", "/api/v1/entries?olderThan=99999999999999999999d", "/api/v1/entries?olderThan=18446744073709551615",
-		"/api/v1/overview?hours=99999999999999999999", "/entries?limit=99999999999999999999", "/api/v1/audit?limit=99999999999999999999", "/?hours=99999999999999999999",
+		"/api/v1/entries?olderThan=99999999999999999999d", "/api/v1/entries?olderThan=18446744073709551615",
+		"/api/v1/overview?hours=99999999999999999999", "/api/v1/entries?limit=1000", "/api/v1/audit?limit=1000", "/?hours=99999999999999999999",
 	} {
 		if w := get(t, c, path); w.Code != 200 {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
@@ -213,7 +224,7 @@ func TestHugeNumbersAreClamped(t *testing.T) {
 	}
 }
 
-func TestABulkActionIsTakenOnlyForExactlyWhatWasCounted(t *testing.T) {
+func TestBulkActionAppliesOnlyToWhatWasCounted(t *testing.T) {
 	t.Parallel()
 	c, f := stage(t, Config{})
 	before := f.state()
@@ -276,10 +287,10 @@ func TestAConsoleMountedBelowAPathLinksThere(t *testing.T) {
 	}
 }
 
-func TestAPageThatFollowsIsToldOfEachChange(t *testing.T) {
+func TestLivePageHearsOfEachChange(t *testing.T) {
 	t.Parallel()
 	c := open(t, newFakeStore())
-	told, leave, ok := c.events.listen()
+	page, leave, ok := c.events.listen("ann")
 	if !ok {
 		t.Fatal("there is no room")
 	}
@@ -287,9 +298,9 @@ func TestAPageThatFollowsIsToldOfEachChange(t *testing.T) {
 	wait := func(what string) {
 		t.Helper()
 		select {
-		case <-told:
+		case <-page.changed:
 		case <-time.After(20 * time.Second):
-			t.Fatalf("nobody was told of %s", what)
+			t.Fatalf("nobody heard of %s", what)
 		}
 	}
 	wait("the beginning")
@@ -301,7 +312,77 @@ func TestAPageThatFollowsIsToldOfEachChange(t *testing.T) {
 	}
 }
 
-func TestSQLIsLaidOutWithoutChangingMoreThanBlanks(t *testing.T) {
+func TestAPageHearsWhetherTheLogAnswers(t *testing.T) {
+	t.Parallel()
+	s := newFakeStore()
+	c := open(t, s)
+	page, leave, ok := c.events.listen("ann")
+	if !ok {
+		t.Fatal("there is no room")
+	}
+	defer leave()
+	hear := func(want bool) {
+		t.Helper()
+		for late := time.After(20 * time.Second); ; {
+			select {
+			case up := <-page.pulse:
+				if up == want {
+					return
+				}
+			case <-late:
+				t.Fatalf("nobody hears that the log answers: %v", want)
+			}
+		}
+	}
+	for _, fault := range []error{nil, errors.New("gone"), nil} {
+		s.mu.Lock()
+		s.err = fault
+		s.mu.Unlock()
+		hear(fault == nil)
+	}
+	s.mu.Lock() // it hangs
+	hear(false)
+	s.mu.Unlock()
+	hear(true)
+}
+
+func TestOneUserCannotHoldAllStreams(t *testing.T) {
+	t.Parallel()
+	c := open(t, newFakeStore())
+	for i := range maxStreams {
+		_, leave, ok := c.events.listen("greedy")
+		if !ok {
+			if i < 10 {
+				t.Errorf("only %d streams for one user", i)
+			}
+			break
+		}
+		defer leave()
+	}
+	_, leave, ok := c.events.listen("ann")
+	if !ok {
+		t.Fatal("one user holds all streams")
+	}
+	leave()
+}
+
+func TestFailedPageIsLoadedAgain(t *testing.T) {
+	t.Parallel()
+	s := newFakeStore()
+	s.err = errors.New("gone")
+	c := open(t, s)
+	if w := get(t, c, "/entries"); w.Code != 503 || !strings.Contains(w.Body.String(), "data-again") {
+		t.Errorf("%d: the page would stay when the log is back", w.Code)
+	}
+	if w := ask4(t, c, request{method: "POST", path: "/entries/" + fakeID(5) + "/retry", body: "reason="}); strings.Contains(w.Body.String(), "data-again") {
+		t.Error("what happened to an action would not stay")
+	}
+	if w := get(t, c, "/nothing"); strings.Contains(w.Body.String(), "data-again") {
+		t.Error("a page that is not there is looked for again")
+	}
+}
+
+func TestSQLLayoutChangesOnlyBlanks(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"UPDATE orders SET paid = ? WHERE id = ? AND x IN (SELECT y FROM z WHERE 1=1)": "UPDATE orders\nSET paid = ?\nWHERE id = ?\n  AND x IN (SELECT y FROM z WHERE 1=1)",
@@ -311,16 +392,150 @@ func TestSQLIsLaidOutWithoutChangingMoreThanBlanks(t *testing.T) {
 		"x 'not closed FROM":       "x 'not closed FROM",
 		"DELETE FROM t -- WHERE a": "DELETE\nFROM t -- WHERE a",
 	} {
-		pieces, laid := layOut(text)
-		var got strings.Builder
-		for _, p := range pieces {
-			got.WriteString(p.Text)
+		got, laid := layOut(text)
+		if got != want || laid != (text != want) {
+			t.Errorf("got  %q, %v\nwant %q", got, laid, want)
 		}
-		if got.String() != want || laid != (text != want) {
-			t.Errorf("got  %q, %v\nwant %q", got.String(), laid, want)
-		}
-		if a, b := strings.Fields(got.String()), strings.Fields(text); !slices.Equal(a, b) {
+		if a, b := strings.Fields(got), strings.Fields(text); !slices.Equal(a, b) {
 			t.Errorf("%q lost something", text)
 		}
+	}
+}
+
+func TestForgedAddressRevealsNothing(t *testing.T) {
+	t.Parallel()
+	c := open(t, newFakeStore())
+	for _, query := range []string{"done=discard&n=99999", "done=retry&n=1", "done=000000", "done=zzz", "done=pause"} {
+		if body := get(t, c, "/entries?"+query).Body.String(); strings.Contains(body, "flash ok") {
+			t.Errorf("?%s is believed", query)
+		}
+	}
+	w := ask4(t, c, request{method: "POST", path: "/entries/" + fakeID(5) + "/retry", body: "reason="})
+	if body := get(t, c, w.Header().Get("Location")).Body.String(); !strings.Contains(body, "1 entry made due now.") {
+		t.Errorf("%s does not say what was done", w.Header().Get("Location"))
+	}
+}
+
+func TestRetryIsNotReportedAboveAnEntryThatWasParkedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFakeStore()
+	c := open(t, f)
+	to := ask4(t, c, request{method: "POST", path: "/entries/" + fakeID(5) + "/retry", body: "reason="}).Header().Get("Location")
+	const done = `class="flash ok retry" role="status">1 entry made due now.`
+	if body := get(t, c, to).Body.String(); !strings.Contains(body, done) {
+		t.Errorf("%s does not say what was done", to)
+	}
+	f.entries[slices.IndexFunc(f.entries, func(d *ops.Detail) bool { return d.ID == fakeID(5) })].State = ops.Parked
+	if body := get(t, c, to).Body.String(); strings.Contains(body, "made due now") || !strings.Contains(body, `class="state parked"`) {
+		t.Errorf("%s still reports the retry", to)
+	}
+}
+
+func TestEntryPageSaysWhenItIsDue(t *testing.T) {
+	t.Parallel()
+	c := open(t, newFakeStore())
+	body := get(t, c, "/entries/"+fakeID(3)).Body.String()
+	if _, next, _ := strings.Cut(body, "The job delivers it at"); !strings.Contains(next[:min(len(next), 100)], `datetime="`+fakeNow.Add(time.Minute).Format("2006-01-02T15:04:05")) {
+		t.Errorf("the page says %.200q", next)
+	}
+}
+
+func TestOnlyWhatCanBeDoneIsOffered(t *testing.T) {
+	t.Parallel()
+	c, f := stage(t, Config{Users: people})
+	entry := "/entries/" + fakeID(5)
+	at := slices.IndexFunc(f.entries, func(d *ops.Detail) bool { return d.ID == fakeID(5) })
+	for _, s := range []struct {
+		path, who, link string
+		state           ops.State
+		offered         bool
+	}{
+		{entry, "otto", entry + "/park", ops.Waiting, true},
+		{entry, "otto", entry + "/park", ops.Parked, false},
+		{entry, "otto", entry + "/retry", ops.Parked, true},
+		{entry, "rita", entry + "/retry", ops.Parked, false},
+		{"/", "otto", "/data-sources/orders/pause", ops.Parked, true},
+		{"/", "rita", "/data-sources/orders/pause", ops.Parked, false},
+	} {
+		f.entries[at].State = s.state
+		if got := slices.Contains(links(ask4(t, c, request{path: s.path, as: s.who}).Body.String()), s.link); got != s.offered {
+			t.Errorf("%s of a %s entry as %s: %s is offered: %v", s.path, s.state, s.who, s.link, got)
+		}
+	}
+}
+
+func TestPageCountsOutcomesAfterBulkRetry(t *testing.T) {
+	t.Parallel()
+	f := newFakeStore()
+	c := open(t, f)
+	form := formOf(t, c, "/bulk/retry?state=parked")
+	w := ask4(t, c, request{method: "POST", path: "/bulk/retry", body: form.Encode()})
+	to := w.Header().Get("Location")
+	page := get(t, c, to).Body.String()
+	if !strings.Contains(page, "Of the 23 that were retried: 0 delivered, or discarded since; 0 parked again; 23 waiting.") {
+		t.Errorf("%s: %s", to, page)
+	}
+	f.mu.Lock()
+	f.entries = f.entries[:20]
+	f.entries[5].State = ops.Parked
+	f.mu.Unlock()
+	follows := regexp.MustCompile(`id="live" hx-get="([^"]*)"`).FindStringSubmatch(page)
+	if page = get(t, c, html.UnescapeString(follows[1])).Body.String(); !strings.Contains(page, "5 delivered, or discarded since; 1 parked again; 17 waiting.") {
+		t.Errorf("later, at %s: %s", follows[1], page)
+	}
+	for _, done := range []string{"000000", "2026-03-01T12:00:00Z", form.Get("until")} {
+		if page := get(t, c, "/entries?done="+url.QueryEscape(done)).Body.String(); strings.Contains(page, `id="fate"`) {
+			t.Errorf("%s is taken for a retry", done)
+		}
+	}
+}
+
+func TestEntryLeadsToNextOfItsKind(t *testing.T) {
+	t.Parallel()
+	c := open(t, newFakeStore())
+	kind := "?kind=" + url.QueryEscape("Error 1205 (HY000): Lock wait timeout exceeded")
+	page := links(get(t, c, "/entries/"+fakeID(5)).Body.String())
+	for _, to := range []string{"/entries" + kind, "/entries/" + fakeID(5) + "/next" + kind, "/entries"} {
+		if !slices.ContainsFunc(page, func(l string) bool { return l == to }) {
+			t.Errorf("no link to %s in %q", to, page)
+		}
+	}
+	for from, want := range map[string]string{
+		fakeID(5) + "/next" + kind: "/entries/" + fakeID(6), fakeID(0) + "/next" + kind: "/entries/" + fakeID(2), // 1 has another error
+		fakeID(24) + "/next" + kind: "/entries" + kind, fakeID(5) + "/next": "/entries",
+	} {
+		if w := get(t, c, "/entries/"+from); w.Code != http.StatusSeeOther || w.Header().Get("Location") != want {
+			t.Errorf("%s: %d to %s, want %s", from, w.Code, w.Header().Get("Location"), want)
+		}
+	}
+	// What was discarded gives way to the next one, which says what was done.
+	w := ask4(t, c, request{method: "POST", path: "/entries/" + fakeID(5) + "/discard" + kind, body: url.Values{"reason": {"twice"}}.Encode()})
+	w = get(t, c, w.Header().Get("Location"))
+	if to := w.Header().Get("Location"); !strings.HasPrefix(to, "/entries/"+fakeID(6)+"?done=") || !strings.Contains(get(t, c, to).Body.String(), "1 entry discarded.") {
+		t.Errorf("after a discard: %d to %s", w.Code, to)
+	}
+	if all := links(get(t, c, "/entries").Body.String()); !slices.ContainsFunc(all, func(l string) bool { return strings.HasPrefix(l, "/bulk/retry?kind=") }) {
+		t.Errorf("no kind can be retried from the list: %q", all)
+	}
+}
+
+func TestKindsBeyondTwelveAreCountedAndReached(t *testing.T) {
+	t.Parallel()
+	c, f := stage(t, Config{})
+	f.mu.Lock()
+	for i, d := range f.entries {
+		d.LastError = fmt.Sprintf("Error 1146 (42S02): Table 'shop.t%02d' doesn't exist", i%20)
+	}
+	f.mu.Unlock()
+	page := get(t, c, "/entries").Body.String()
+	if !strings.Contains(page, `<a id="morekinds" href="/entries?kinds=every">`) || !strings.Contains(page, "of 8 further kinds") || strings.Count(page, `class="retry"`) != 12 {
+		t.Error("twelve of twenty kinds are not what the page shows")
+	}
+	every := get(t, c, "/entries?kinds=every").Body.String()
+	if strings.Count(every, `class="retry"`) != 20 || strings.Contains(every, "further kinds") || !strings.Contains(every, `hx-get="/entries?kinds=every"`) {
+		t.Error("the page of all kinds has not twenty")
+	}
+	if ask := get(t, c, "/bulk/discard").Body.String(); !strings.Contains(ask, "of 8 further kinds") {
+		t.Error("a question leaves them out")
 	}
 }

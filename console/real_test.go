@@ -18,10 +18,10 @@ import (
 )
 
 // The whole API on a real log, against the OpenAPI file.
-func TestTheAPIOnARealLogIsAsDescribed(t *testing.T) {
+func TestAPIOnARealLogMatchesItsDescription(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		targets := map[string]func(string) (delivery.Target, error){"mysql": mysql.Target, "postgres": postgres.Target, "sqlite": sqlite.Target}
+		targets := testdb.By[func(string) (delivery.Target, error)]{MySQL: mysql.Target, Postgres: postgres.Target, SQLite: sqlite.Target}
 		log, err := txlog.Open(t.Context(), db.Driver, db.DSN)
 		if err != nil {
 			t.Fatal(err)
@@ -34,7 +34,7 @@ func TestTheAPIOnARealLogIsAsDescribed(t *testing.T) {
 		if _, err := target.Open(t).Exec("CREATE TABLE amounts (id INTEGER PRIMARY KEY, n BIGINT)"); err != nil {
 			t.Fatal(err)
 		}
-		where, err := targets[db.Driver](target.DSN)
+		where, err := targets.For(db.Driver)(target.DSN)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestTheAPIOnARealLogIsAsDescribed(t *testing.T) {
 		}
 		call(404, "POST", "/data-sources/{name}/{action}", "/data-sources/nowhere/pause", `{}`, "otto")
 		if text := call(200, "GET", "/overview", "/overview", "", "rita"); !strings.Contains(text, `"perSecond":7`) {
-			t.Errorf("the limit is not told: %s", text)
+			t.Errorf("the limit is not shown: %s", text)
 		}
 		audit := call(200, "GET", "/audit", "/audit", "", "rita")
 		for _, want := range []string{`"who":"vera"`, `"action":"reveal"`, `"action":"limit"`, `"count":3`} {

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"time"
-
-	"github.com/bedsql/bed/internal/ops"
 )
 
 // A route is a path and who may use it. Roles are checked nowhere else.
@@ -23,6 +21,8 @@ type route struct {
 	// noLog: it needs no log.
 	noLog bool
 	do    func(w http.ResponseWriter, r *http.Request, p person) error
+	// call is do of a call, which is answered in JSON.
+	call func(r *http.Request, p person) (any, error)
 }
 
 // answerWithin bounds what a request waits for the log.
@@ -31,19 +31,14 @@ const answerWithin = 30 * time.Second
 // maxBody bounds a request's body.
 const maxBody = 64 << 10
 
-// routes are all that a site answers.
+// routes are all that the site of a log answers.
 func routes(s *site) []route {
-	show, ask, call, serve := pages{s}, forms{s}, api{s}, service{s}
-	return []route{
-		{method: "GET", path: "/healthz", noLog: true, do: serve.healthz},
-		{method: "GET", path: "/readyz", noLog: true, do: serve.readyz},
-		{method: "GET", path: "/metrics", noLog: true, role: Read, roleFor: openOnLoopback, do: serve.metrics},
-		{method: "GET", path: "/assets/{file...}", noLog: true, role: Read, do: serve.asset},
-		{method: "GET", path: "/events", noLog: true, role: Read, long: true, do: serve.stream},
-
+	show, ask, call := pages{s}, forms{s}, api{s}
+	return append(services(s), []route{
 		{method: "GET", path: "/{$}", role: Read, do: show.overviewPage},
 		{method: "GET", path: "/entries", role: Read, do: show.entriesPage},
 		{method: "GET", path: "/entries/{id}", role: Read, do: show.entryPage},
+		{method: "GET", path: "/entries/{id}/next", role: Read, do: show.nextPage},
 		{method: "POST", path: "/entries/{id}/reveal", role: Reveal, do: show.revealPage},
 		{method: "POST", path: "/entries/{id}/try", role: Operate, do: show.tryPage},
 		{method: "GET", path: "/entries/{id}/{action}", role: Read, do: ask.askEntryPage},
@@ -54,25 +49,41 @@ func routes(s *site) []route {
 		{method: "POST", path: "/data-sources/{name}/{action}", role: Operate, do: ask.sourcePage},
 		{method: "GET", path: "/audit", role: Read, do: show.auditPage},
 
+		{method: "GET", path: "/api/v1/overview", role: Read, call: call.overviewCall},
+		{method: "GET", path: "/api/v1/entries", role: Read, call: call.entriesCall},
+		{method: "GET", path: "/api/v1/entries/count", role: Read, call: call.countCall},
+		{method: "GET", path: "/api/v1/entries/kinds", role: Read, call: call.kindsCall},
+		{method: "GET", path: "/api/v1/entries/{id}", role: Read, roleFor: revealing, call: call.entryCall},
+		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, call: call.bulkCall},
+		{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, call: call.actCall},
+		{method: "POST", path: "/api/v1/data-sources/{name}/{action}", role: Operate, call: call.sourceCall},
+		{method: "GET", path: "/api/v1/audit", role: Read, call: call.auditCall},
+	}...)
+}
+
+// indexRoutes are all that the index of several logs answers.
+func indexRoutes(s *site) []route {
+	return append(services(s), []route{
+		{method: "GET", path: "/{$}", noLog: true, role: Read, do: index{s}.page},
+		{method: "GET", path: "/api/v1/logs", noLog: true, role: Read, call: index{s}.call},
+	}...)
+}
+
+// services are what every site answers.
+func services(s *site) []route {
+	serve := service{s}
+	return []route{
+		{method: "GET", path: "/healthz", noLog: true, do: serve.healthz},
+		{method: "GET", path: "/readyz", noLog: true, do: serve.readyz},
+		{method: "GET", path: "/metrics", noLog: true, role: metricsRole(s.cfg), do: serve.metrics},
+		{method: "GET", path: "/assets/{file...}", noLog: true, role: Read, do: serve.asset},
+		{method: "GET", path: "/events", noLog: true, role: Read, long: true, do: serve.stream},
 		{method: "GET", path: "/api/v1/openapi.json", noLog: true, role: Read, do: serve.openapi},
-		{method: "GET", path: "/api/v1/overview", role: Read, do: call.overviewCall},
-		{method: "GET", path: "/api/v1/entries", role: Read, do: call.entriesCall},
-		{method: "GET", path: "/api/v1/entries/count", role: Read, do: call.countCall},
-		{method: "GET", path: "/api/v1/entries/kinds", role: Read, do: call.kindsCall},
-		{method: "GET", path: "/api/v1/entries/{id}", role: Read, roleFor: revealing, do: call.entryCall},
-		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, do: call.bulkCall},
-		{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, do: call.actCall},
-		{method: "POST", path: "/api/v1/data-sources/{name}/{action}", role: Operate, do: call.sourceCall},
-		{method: "GET", path: "/api/v1/audit", role: Read, do: call.auditCall},
 	}
 }
 
 // nothing is what every other path leads to.
-var nothing = route{role: Read, noLog: true, do: func(_ http.ResponseWriter, _ *http.Request, _ person) error {
-	return noSuchPage()
-}}
-
-func noSuchPage() error { return &failure{status: http.StatusNotFound, text: "There is no such page."} }
+var nothing = route{role: Read, noLog: true, do: func(http.ResponseWriter, *http.Request, person) error { return errNoPage }}
 
 // revealing is the role that a request for values needs.
 func revealing(r *http.Request) Role {
@@ -94,23 +105,20 @@ func wantsValues(r *http.Request) bool {
 	return given && len(values) == 0
 }
 
-func openOnLoopback(r *http.Request) Role {
-	if open, _ := r.Context().Value(loopbackKey{}).(bool); open {
+func metricsRole(c Config) Role {
+	if c.OpenMetrics {
 		return 0
 	}
 	return Read
 }
 
-// loopbackKey is the context's key for whether the console listens on loopback.
-type loopbackKey struct{}
-
 // entrance leads to the routes of a site.
-func (c *Console) entrance(s *site) *http.ServeMux {
+func (c *Console) entrance(s *site, routes []route) *http.ServeMux {
 	mux := http.NewServeMux()
-	for _, r := range routes(s) {
+	for _, r := range routes {
 		mux.Handle(r.method+" "+r.path, c.enter(s, r))
 	}
-	// What no route takes is told only to who may read.
+	// What no route takes is shown only to who may read.
 	mux.Handle("/", c.enter(s, nothing))
 	return mux
 }
@@ -119,7 +127,6 @@ func (c *Console) entrance(s *site) *http.ServeMux {
 // the request itself.
 func (c *Console) enter(s *site, rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = r.WithContext(context.WithValue(r.Context(), loopbackKey{}, s.cfg.loopback()))
 		role := rt.role
 		if rt.roleFor != nil {
 			role = rt.roleFor(r)
@@ -136,7 +143,7 @@ func (c *Console) enter(s *site, rt route) http.Handler {
 				return
 			}
 			if role == Reveal && otherOrigin(r) {
-				s.fail(w, r, p, &failure{status: http.StatusForbidden, text: "The request was made by a page of another site."})
+				s.fail(w, r, p, errForeign)
 				return
 			}
 		}
@@ -150,15 +157,21 @@ func (c *Console) enter(s *site, rt route) http.Handler {
 			r = r.WithContext(ctx)
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		if err := rt.do(w, r, p); err != nil {
+		var err error
+		if rt.do != nil {
+			err = rt.do(w, r, p)
+		} else {
+			var answer any
+			if answer, err = rt.call(r, p); err == nil {
+				writeJSON(w, http.StatusOK, answer)
+			}
+		}
+		if err != nil {
 			s.fail(w, r, p, err)
 		}
 	})
 }
 
 var errNoLog = errors.New("the transaction log could not be opened so far")
-
-// by is who does something, for the audit.
-func (p person) by(reason string) ops.By { return ops.By{Who: p.name, Reason: reason} }
 
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }

@@ -15,31 +15,31 @@ func (s service) healthz(w http.ResponseWriter, _ *http.Request, _ person) error
 const readyWithin = 5 * time.Second
 
 func (s service) readyz(w http.ResponseWriter, r *http.Request, _ person) error {
-	const not = "the transaction log cannot be reached"
-	store := s.store()
-	if store == nil {
-		plain(w, http.StatusServiceUnavailable, not)
+	if reachable(r.Context(), s.ping, readyWithin) {
+		plain(w, http.StatusOK, "ok")
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), readyWithin)
+	plain(w, http.StatusServiceUnavailable, "the transaction log cannot be reached")
+	return nil
+}
+
+// reachable reports whether what is asked answers in time.
+func reachable(ctx context.Context, ping func(context.Context) error, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	answered := make(chan error, 1)
-	go func() { answered <- store.Ping(ctx) }() // a driver may not look at its context
+	go func() { answered <- ping(ctx) }() // a driver may not look at its context
 	select {
 	case err := <-answered:
-		if err == nil {
-			plain(w, http.StatusOK, "ok")
-			return nil
-		}
+		return err == nil
 	case <-ctx.Done():
+		return false
 	}
-	plain(w, http.StatusServiceUnavailable, not)
-	return nil
 }
 
 func (s service) metrics(w http.ResponseWriter, r *http.Request, _ person) error {
 	if s.cfg.Metrics == nil {
-		return noSuchPage()
+		return errNoPage
 	}
 	s.cfg.Metrics.ServeHTTP(w, r)
 	return nil

@@ -2,29 +2,38 @@ package console
 
 import (
 	"context"
+	"fmt"
+	"hash/maphash"
 	"sync"
 	"time"
 
 	"github.com/bedsql/bed/internal/jitter"
 )
 
-// slowly makes guessing slow, and locks nobody out: a failure is answered late, and
-// an address of failures has its passwords compared one after the other, beside
-// the others. It is safe for concurrent use.
+// slowly makes guessing slow, and locks nobody out: a failure is answered late, by how
+// many its address and its name have had, and passwords are compared in turns: of each
+// user of an address as many wait for the address's turns as it has, and of each address as
+// many for those of all. So a right password waits for one comparison of each other
+// address, and of each other user of its own, and at the address of the guesses for those
+// at its own name. As a guess is held for longer than a comparison takes, few are under way
+// at a time. It is safe for concurrent use.
 type slowly struct {
-	// clean and suspect are the turns at bcrypt, of those without and with failures.
-	clean, suspect chan struct{}
-	// waiting bounds how many stand in either queue, late how many are being
-	// answered late.
-	waiting, late chan struct{}
-
+	// late bounds how many are being answered late.
+	late chan struct{}
 	// pace is the factor of each delay; tests that are not about delays have
 	// none.
 	pace int
+	seed maphash.Seed
+	free int // turns
 
 	mu       sync.Mutex
-	failures map[string]failures
+	failures map[string]failures // by addresses and by names
+	// lanes are the turns of all, of addresses, and of users of each.
+	lanes map[string]turns
 }
+
+// turns gives as many turns at a time as it has room, to those who wait in their order.
+type turns chan struct{}
 
 type failures struct {
 	count int
@@ -34,61 +43,90 @@ type failures struct {
 const (
 	// forgotten is for how long a failure counts.
 	forgotten = 5 * time.Minute
-	// firstDelay is the delay of an address's first failure; each next one is
-	// twice as long.
-	firstDelay, mostDelay = 250 * time.Millisecond, 2 * time.Second
-	// mostWait is the longest wait in the queue; with mostDelay it stays far
-	// below the 15 s that an answer may take.
-	mostWait     = 8 * time.Second
+	// firstDelay is how long a first failure takes, from its request on; each next one
+	// takes twice as long. mostDelay is also the longest wait for a turn, and stays below
+	// the 15 s that an answer may take.
+	firstDelay, mostDelay = 250 * time.Millisecond, 12 * time.Second
+
 	mostFailures = 4096 // addresses
+	mostLate     = 1024
+	// classes is how many addresses take turns, and how many names' failures are counted, each
+	// by itself.
+	classes = 256
 )
 
-func newSlowly() *slowly {
-	return &slowly{
-		clean: make(chan struct{}, 2), suspect: make(chan struct{}, 1),
-		waiting: make(chan struct{}, 128), late: make(chan struct{}, 512),
-		failures: map[string]failures{}, pace: 1,
-	}
+// newSlowly makes one that gives free turns at a time.
+func newSlowly(free int) *slowly {
+	return &slowly{late: make(chan struct{}, mostLate), pace: 1, seed: maphash.MakeSeed(), free: free, failures: map[string]failures{}, lanes: map[string]turns{}}
 }
 
-// turn waits for the right to compare a password; done ends it. errTooMany when
-// that takes too long.
-func (s *slowly) turn(ctx context.Context, from string) (done func(), err error) {
-	queue := s.clean
-	if s.count(from) > 0 {
-		queue = s.suspect
-	}
-	select {
-	case s.waiting <- struct{}{}:
-		defer func() { <-s.waiting }()
-	default:
-		return nil, errTooMany
-	}
-	t := time.NewTimer(mostWait)
-	defer t.Stop()
-	select {
-	case queue <- struct{}{}:
-		return func() { <-queue }, nil
-	case <-t.C:
-		return nil, errTooMany
-	case <-ctx.Done():
-		return nil, errTooMany
-	}
+// class stands for a text: there is no end of texts, but few classes.
+func (s *slowly) class(text string) string {
+	return fmt.Sprint("class ", maphash.String(s.seed, text)%classes)
 }
 
-func (s *slowly) count(from string) int {
+// lane gives the turns of a name.
+func (s *slowly) lane(name string) turns {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.failures[from]; time.Since(f.last) < forgotten {
-		return f.count
+	if s.lanes[name] == nil {
+		s.lanes[name] = make(turns, s.free)
 	}
-	return 0
+	return s.lanes[name]
 }
 
-// failed notes a failure and returns when it may be answered, with what.
-func (s *slowly) failed(ctx context.Context, from string) error {
+// turn waits for the right to compare a password of a user; done ends it. Those of no user
+// have the empty name in common, so that they take the turns of one. errTooMany when that
+// takes too long.
+func (s *slowly) turn(ctx context.Context, from, user string) (done func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, mostDelay)
+	defer cancel()
+	var taken []turns
+	done = func() {
+		for _, t := range taken {
+			<-t
+		}
+	}
+	address := s.class(from)
+	for _, name := range []string{address + " " + user, address, ""} {
+		t := s.lane(name)
+		select {
+		case t <- struct{}{}:
+			taken = append(taken, t)
+		case <-ctx.Done():
+			done()
+			return nil, errTooMany
+		}
+	}
+	return done, nil
+}
+
+// failed notes a failure of an address, and of a name unless it is empty, in answer to a
+// request that began then, and returns when it may be answered, with what.
+func (s *slowly) failed(ctx context.Context, began time.Time, from, name string) error {
+	count := s.count(from)
+	if name != "" {
+		count = max(count, s.count(s.class(name)))
+	}
+	select {
+	case s.late <- struct{}{}:
+		defer func() { <-s.late }()
+	default:
+		return errTooMany
+	}
+	delay := mostDelay
+	if count < 7 {
+		delay = min(firstDelay<<(count-1), mostDelay)
+	}
+	jitter.Sleep(ctx, (delay-time.Since(began))*time.Duration(s.pace))
+	return errNobody
+}
+
+// count counts one more failure of an address or a name.
+func (s *slowly) count(of string) int {
 	s.mu.Lock()
-	f := s.failures[from]
+	defer s.mu.Unlock()
+	f := s.failures[of]
 	if time.Since(f.last) >= forgotten {
 		f.count = 0
 	}
@@ -97,18 +135,6 @@ func (s *slowly) failed(ctx context.Context, from string) error {
 	if len(s.failures) >= mostFailures {
 		clear(s.failures)
 	}
-	s.failures[from] = f
-	s.mu.Unlock()
-	select {
-	case s.late <- struct{}{}:
-		defer func() { <-s.late }()
-	default:
-		return errTooMany
-	}
-	delay := mostDelay
-	if f.count < 4 {
-		delay = firstDelay << (f.count - 1)
-	}
-	jitter.Sleep(ctx, delay*time.Duration(s.pace))
-	return errNobody
+	s.failures[of] = f
+	return f.count
 }

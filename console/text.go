@@ -56,12 +56,6 @@ func valueText(p ops.Parameter) string {
 	return safeLines(fmt.Sprint(p.Value))
 }
 
-// A piece is a part of a statement as it is shown.
-type piece struct {
-	// Class is the style's: kw, str, num, par; empty for the rest.
-	Class, Text string
-}
-
 // breaks are the words before which a line begins, and its depth.
 var breaks = map[string]int{
 	"FROM": 0, "WHERE": 0, "SET": 0, "VALUES": 0, "SELECT": 0, "INSERT": 0, "UPDATE": 0, "DELETE": 0, "REPLACE": 0, "MERGE": 0, "WITH": 0,
@@ -69,74 +63,40 @@ var breaks = map[string]int{
 	"LEFT": 0, "INNER": 0, "JOIN": 0, "AND": 1, "OR": 1,
 }
 
-// keywords are shown as such beside those of breaks.
-var keywords = map[string]bool{
-	"INTO": true, "AS": true, "NOT": true, "NULL": true, "IN": true, "IS": true, "LIKE": true, "BETWEEN": true, "BY": true, "CONFLICT": true,
-	"DO": true, "NOTHING": true, "DUPLICATE": true, "KEY": true, "THEN": true, "ELSE": true, "END": true, "CASE": true, "EXISTS": true,
-	"MATCHED": true, "IGNORE": true, "DEFAULT": true, "ASC": true, "DESC": true, "DISTINCT": true, "RIGHT": true, "OUTER": true, "TRUE": true, "FALSE": true,
+// joined are pairs of words between which no line ends: of UPDATE … SET the SET has one
+// of its own, of DO UPDATE SET not.
+var joined = map[string]bool{
+	"DO UPDATE": true, "UPDATE SET": true, "KEY UPDATE": true, "LEFT JOIN": true, "INNER JOIN": true, "OUTER JOIN": true, "RIGHT JOIN": true,
 }
 
 // layOut breaks a statement into lines for reading. It changes only blanks: a
 // text that already has lines keeps them, and so does what cannot be read as SQL.
 // laid says whether it differs from what is sent.
-func layOut(text string) (pieces []piece, laid bool) {
+func layOut(text string) (shown string, laid bool) {
 	if len(text) > maxShown {
-		return []piece{{"", safeLines(strings.ToValidUTF8(text[:maxShown], "")) + "…"}}, true
+		return safeLines(strings.ToValidUTF8(text[:maxShown], "")) + "…", true
 	}
-	own := !strings.ContainsAny(strings.TrimSpace(text), "\n")
+	if strings.Contains(strings.TrimSpace(text), "\n") {
+		return safeLines(text), false
+	}
+	var b strings.Builder
 	at, depth := 0, 0
 	previous := ""
-	add := func(class, s string) { pieces = append(pieces, piece{class, safeLines(s)}) }
 	for tok := range sqltext.Tokens(sqltext.ANSI, 0, text) {
-		gap := text[at:tok.Start]
+		gap, word := text[at:tok.Start], strings.ToUpper(tok.Text)
 		at = tok.Start + len(tok.Text)
-		word := ""
-		if tok.Kind == sqltext.Word {
-			word = strings.ToUpper(tok.Text)
-		}
-		deep, breaking := breaks[word]
-		// SET of UPDATE … SET, not that of DO UPDATE SET; ON of a join or CONFLICT.
-		breaking = breaking && own && depth == 0 && len(pieces) > 0 && strings.TrimSpace(gap) == "" && gap != "" &&
-			!(previous == "DO" && word == "UPDATE") && !(previous == "UPDATE" && word == "SET") &&
-			!(word == "JOIN" && (previous == "LEFT" || previous == "INNER" || previous == "OUTER" || previous == "RIGHT")) &&
-			!(word == "UPDATE" && previous == "KEY")
-		if breaking {
+		if deep, breaking := breaks[word]; breaking && depth == 0 && b.Len() > 0 && gap != "" && strings.TrimSpace(gap) == "" && !joined[previous+" "+word] {
 			gap, laid = "\n"+strings.Repeat("  ", deep), true
 		}
-		if gap != "" {
-			add("", gap)
-		}
-		switch tok.Text {
+		switch word {
 		case "(":
 			depth++
 		case ")":
 			depth--
 		}
-		switch {
-		case breaking || keywords[word] || word != "" && deepKnown(word):
-			add("kw", tok.Text)
-		case tok.Kind == sqltext.String:
-			add("str", tok.Text)
-		case tok.Kind == sqltext.Param || tok.Kind == sqltext.Var:
-			add("par", tok.Text)
-		case word != "" && word[0] >= '0' && word[0] <= '9':
-			add("num", tok.Text)
-		default:
-			add("", tok.Text)
-		}
-		if word != "" {
-			previous = word
-		} else {
-			previous = tok.Text
-		}
+		b.WriteString(gap + tok.Text)
+		previous = word
 	}
-	if at < len(text) {
-		add("", text[at:])
-	}
-	return pieces, laid
-}
-
-func deepKnown(word string) bool {
-	_, ok := breaks[word]
-	return ok
+	b.WriteString(text[at:])
+	return safeLines(b.String()), laid
 }

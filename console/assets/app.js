@@ -13,8 +13,7 @@
     }
   }
 
-  // Charts: the figures come as JSON in attributes; the SVG beneath is for those
-  // without this script.
+  // Charts: the figures come as JSON in attributes; without this script there is the table.
   const colours = ["--c-atonce", "--c-sync", "--c-job", "--c-pending", "--c-parked"];
   let drawn = [];
   function charts(root) {
@@ -33,9 +32,8 @@
         label: names[i], fill: colour(colours[i]), stroke: colour(colours[i]), width: 0, paths: bars, points: { show: false },
         value: (_, v, s, k) => (k == null ? "–" : String(y[i][k])),
       }));
-      el.replaceChildren();
       const plot = new window.uPlot({
-        width: Math.max(el.clientWidth, 200), height: 150, padding: [8, 36, 0, 0], legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false } },
+        width: Math.max(el.clientWidth, 200), height: 110, padding: [8, 36, 0, 0], legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false } },
         scales: { y: { range: (_, min, max) => [0, Math.max(max, 1)] } },
         axes: [Object.assign({ size: 32, values: (_, at) => at.map((s) => clock.format(new Date(s * 1000))) }, axis), Object.assign({ size: 48 }, axis)],
         series: [{}].concat(series.slice().reverse()),
@@ -68,11 +66,24 @@
   // Live updates: the server says that something changed, and the page asks for
   // itself. A hidden tab holds no connection; who wants peace pauses.
   let source = null, paused = false, missed = false;
-  function live() { return document.querySelector("#live[hx-get]"); }
+  function live() { return document.querySelector("#live[hx-get], #live[data-again]"); }
   function open() {
     if (source || paused || document.hidden || !live()) return;
+    heard = Date.now();
     source = new EventSource(body.dataset.events);
     source.addEventListener("changed", update);
+    source.addEventListener("pulse", (e) => {
+      heard = Date.now();
+      if (e.data === "down") { away = true; outdated("log"); return; }
+      if ((outdatedBy || live() && live().hasAttribute("data-again")) && !asked) update();
+      away = false;
+    });
+    source.addEventListener("error", () => {
+      if (!source || source.readyState !== EventSource.CLOSED) return; // it connects again
+      close();
+      outdated("other");
+      setTimeout(open, 3000);
+    });
   }
   function close() { if (source) { source.close(); source = null; } }
   function update() {
@@ -80,6 +91,10 @@
     if (paused || document.hidden) { missed = true; return; }
     missed = false;
     if (held()) { later(); return; }
+    if (live().hasAttribute("data-again")) {
+      if (away || Date.now() - asOf > 15000) location.reload();
+      return;
+    }
     window.htmx.trigger(body, "bed:changed");
   }
   document.addEventListener("visibilitychange", () => {
@@ -89,6 +104,53 @@
   });
   window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", open);
+
+  // A page whose updates fail says so, and since when: the server is heard each second,
+  // and who hears nothing, or waits for an update, for patience is out of date.
+  const patience = 4000;
+  const ago = new Intl.RelativeTimeFormat(lang);
+  let note = null, heard = 0, away = false, asked = 0, outdatedBy = "", asOf = Date.now();
+  function outdated(why) {
+    if (!live() || live().hasAttribute("data-again")) return; // it says so itself
+    outdatedBy = why;
+    said();
+  }
+  function said() {
+    const place = document.getElementById("outdated");
+    if (!place) return;
+    body.classList.toggle("outdated", outdatedBy !== "");
+    place.hidden = outdatedBy === "";
+    const [why, when] = place.children, text = outdatedBy && body.dataset[outdatedBy];
+    if (why.textContent !== text) why.textContent = text; // once: it is read aloud
+    when.textContent = outdatedBy && shownAsOf();
+  }
+  function shownAsOf() {
+    const s = Math.round((Date.now() - asOf) / 1000);
+    const age = s < 120 ? ago.format(-s, "second") : s < 7200 ? ago.format(-Math.floor(s / 60), "minute") : ago.format(-Math.floor(s / 3600), "hour");
+    return body.dataset.asOf.replace("%s", local.format(new Date(asOf))).replace("%s", age);
+  }
+  function fresh() {
+    // What was done was read by now, and what becomes of it may not fit it any more.
+    const parked = document.querySelector("h1 .state.parked");
+    for (const done of document.querySelectorAll(".flash.ok")) if (performance.now() > 8000 || parked && done.matches(".retry")) done.remove();
+    asOf = Date.now();
+    outdatedBy = "";
+    said();
+  }
+  setInterval(() => {
+    if (outdatedBy) said();
+    if (note) note.textContent = paused ? shownAsOf() : "";
+    if (paused || document.hidden || !live()) return;
+    const now = Date.now();
+    if (source && now - heard > patience) outdated("console");
+    else if (asked && now - asked > patience) outdated(away ? "log" : "console");
+  }, 250);
+  body.addEventListener("htmx:beforeRequest", () => { asked = asked || Date.now(); });
+  body.addEventListener("htmx:afterRequest", (e) => {
+    asked = 0;
+    const status = e.detail.xhr ? e.detail.xhr.status : 0;
+    if (!e.detail.successful && status !== 404) outdated(status === 503 ? "log" : status ? "other" : "console");
+  });
 
   // An update waits while a button of the pointer is down, and for a moment after the
   // pointer was moved to something that can be pressed: what is being aimed at stays where
@@ -160,6 +222,7 @@
       times(from);
       bring(target, from);
       redraw(false);
+      fresh();
       return true;
     },
   });
@@ -175,7 +238,8 @@
       b.textContent = paused ? body.dataset.liveOn : body.dataset.pause;
       if (paused) { close(); } else { open(); update(); }
     });
-    place.append(b);
+    note = document.createElement("span");
+    place.append(b, " ", note);
   }
 
   document.addEventListener("DOMContentLoaded", () => {

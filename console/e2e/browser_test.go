@@ -69,7 +69,7 @@ func newBrowser(t *testing.T) *browser {
 		}
 	})
 	b.do(chromedp.EmulateViewport(1200, 900))
-	// What the policy refuses is told to the document.
+	// What the policy refuses is reported to the document.
 	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
 		_, err := page.AddScriptToEvaluateOnNewDocument(`addEventListener("securitypolicyviolation", (e) => console.error("policy: " + e.violatedDirective + " " + e.blockedURI + " " + e.sample))`).Do(ctx)
 		return err
@@ -187,6 +187,21 @@ func (b *browser) wants(parts ...string) {
 			b.t.Fatalf("the page does not say %q:\n%.3000s", part, text)
 		}
 	}
+}
+
+// counts loads the page again until it has counted all: a search that half a second
+// was not enough for shows what it found with a plus.
+func (b *browser) counts(part string) {
+	b.t.Helper()
+	eventually(b.t, "the page counts "+part, func() error {
+		text := b.text()
+		if strings.Contains(text, part) {
+			return nil
+		}
+		b.do(chromedp.Reload(), chromedp.WaitReady("main"))
+		b.until("nothing is left to come", whole)
+		return fmt.Errorf("it says %.2000s", text)
+	})
 }
 
 // becomes waits until the page says something, without being loaded again.

@@ -36,7 +36,7 @@ func TestADrillTakesAtMostSixActions(t *testing.T) {
 		}
 		return nil
 	})
-	// What was wrong is mended where it was wrong.
+	// What was wrong is fixed where it was wrong.
 	exe(t, s.target, "ALTER TABLE payments DROP CONSTRAINT closed")
 
 	b := newBrowser(t)

@@ -18,7 +18,7 @@ import (
 )
 
 // A counter stands before the console. It counts the streams that are open, and those that
-// were opened; how often they told of a change; and how often pages asked for themselves.
+// were opened; how often they announced a change; and how often pages asked for themselves.
 type counter struct {
 	url                            string
 	streams, opened, told, updates atomic.Int64
@@ -63,7 +63,7 @@ func newCounter(t *testing.T, s *stage) *counter {
 	return c
 }
 
-// hold waits until so many streams are open.
+// hold waits until n streams are open.
 func (c *counter) hold(t *testing.T, when string, n int64) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d streams are open %s", n, when), func() error {
@@ -74,7 +74,7 @@ func (c *counter) hold(t *testing.T, when string, n int64) {
 	})
 }
 
-func TestAHiddenTabHoldsNoStreamAndIsUpToDateWhenItIsShownAgain(t *testing.T) {
+func TestHiddenTabHoldsNoStream(t *testing.T) {
 	s := newStage(t)
 	s.run(t)
 	c := newCounter(t, s)
@@ -135,7 +135,7 @@ func TestAnUpdateTakesNothingFromUnderThePointer(t *testing.T) {
 	b.do(chromedp.MouseEvent(input.MousePressed, x, y, chromedp.ButtonLeft, chromedp.ClickCount(1)))
 	told, asked := c.told.Load(), c.updates.Load()
 	s.command(t, "discard", ids[1], ids[2], "--yes", "--reason", "a test")
-	eventually(t, "the page is told of it", func() error {
+	eventually(t, "the page hears of it", func() error {
 		if c.told.Load() == told {
 			return errors.New("not yet")
 		}
@@ -158,7 +158,7 @@ func TestAnUpdateTakesNothingFromUnderThePointer(t *testing.T) {
 	b.quiet()
 }
 
-// rows waits until the list has so many rows, and gives their ids.
+// rows waits until the list has n rows, and gives their ids.
 func (b *browser) rows(n int) (ids []string) {
 	b.t.Helper()
 	b.until(fmt.Sprintf("the list has %d rows", n), fmt.Sprintf(`document.querySelectorAll("tbody a.id").length === %d`, n))

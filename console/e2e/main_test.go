@@ -17,7 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
+	_ "github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -47,6 +51,9 @@ type stage struct {
 	storage *txlog.SQLStorage
 	target  *sql.DB
 	config  string
+	// way is the way to the log, kill ends bed-job as a crash does.
+	way  *testproxy.Proxy
+	kill func()
 	// url is the console's, without a slash at its end.
 	url string
 }
@@ -55,8 +62,13 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	logDB, targetDB := testdb.MySQL(t), testdb.MySQL(t)
-	s := &stage{log: logDB.Open(t), target: targetDB.Open(t), config: filepath.Join(t.TempDir(), "bed-job.yaml")}
-	var err error
+	dsn, err := mysql.ParseDSN(logDB.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	way := testproxy.New(t, dsn.Addr)
+	dsn.Net, dsn.Addr = "tcp", way.Addr()
+	s := &stage{way: way, log: logDB.Open(t), target: targetDB.Open(t), config: filepath.Join(t.TempDir(), "bed-job.yaml")}
 	if s.storage, err = txlog.Open(t.Context(), "mysql", logDB.DSN); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +82,7 @@ func newStage(t *testing.T) *stage {
 transactionLogDataSource: {driver: mysql, dsn: %s}
 jobConfig: {cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0}
 console: {listen: %q}
-`, quote(targetDB.DSN), quote(targetDB.DSN), quote(logDB.DSN), address)
+`, quote(targetDB.DSN), quote(targetDB.DSN), quote(dsn.FormatDSN()), address)
 	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +127,8 @@ func (s *stage) run(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	go func() { ended <- cmd.Wait(); close(ended) }()
+	s.kill = func() { _ = cmd.Process.Kill(); <-ended }
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
@@ -232,10 +245,10 @@ func (s *stage) fill(t *testing.T, crowds ...crowd) {
 	}
 }
 
-// history puts an activity of some hours into the log, for the charts.
-func (s *stage) history(t *testing.T) {
+// history puts an activity of some hours of data sources into the log, for the charts.
+func (s *stage) history(t *testing.T, names ...string) {
 	t.Helper()
-	for i, name := range []string{"orders_3", "ledger"} {
+	for i, name := range names {
 		exe(t, s.log, fmt.Sprintf(`INSERT INTO bed_activity
 			SELECT (UNIX_TIMESTAMP() DIV 60 - 2 - n) * 60000, '%s', 180 + 60 * SIN(n / 40 + %d) + n %% 7, IF(n %% 11 = 0, 9, 2), IF(n BETWEEN 60 AND 110, 40, 1), IF(n BETWEEN 90 AND 120, 60, 0), IF(n BETWEEN 100 AND 108, 15, 0), n %% 2
 			FROM (SELECT a.d + 10*b.d + 100*c.d n FROM digits a, digits b, digits c) all_n WHERE n < 400`, name, i*2))

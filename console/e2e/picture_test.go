@@ -11,7 +11,7 @@ import (
 )
 
 // fewerColours makes a picture of a page small: a page has few colours, and the
-// shades at the edges of letters need not all be told apart.
+// shades at the edges of letters need not all be distinguished.
 func fewerColours(t *testing.T, src []byte) []byte {
 	t.Helper()
 	from, err := png.Decode(bytes.NewReader(src))

@@ -5,15 +5,17 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// Outcome is what became of a write.
+// Outcome is what happened to a write.
 type Outcome uint8
 
 // The outcomes, in the order of the columns of bed_activity.
@@ -28,15 +30,17 @@ const (
 	Pending
 	// Parked: left to an operator.
 	Parked
-	// Refused by the database, and the caller was told.
+	// Refused by the database; the caller has its error.
 	Refused
 	outcomes
 )
 
+var outcomeColumns = [outcomes]string{"at_once", "sync_retry", "async_job", "pending", "parked", "refused"}
+
 // Counts are numbers of writes by outcome.
 type Counts [outcomes]int64
 
-// Minute is what became of the writes for a data source in a minute.
+// Minute is what happened to the writes for a data source in a minute.
 type Minute struct {
 	Start      time.Time
 	DataSource string
@@ -148,12 +152,7 @@ func (c *counts) take() []counted {
 			all = append(all, n)
 		}
 	}
-	slices.SortFunc(all, func(a, b counted) int {
-		if a.tally.name < b.tally.name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b counted) int { return strings.Compare(a.tally.name, b.tally.name) })
 	return all
 }
 
@@ -170,7 +169,7 @@ func (j *Journal) Flush(ctx context.Context) error {
 	for len(all) > 0 {
 		n := min(len(all), flushRows)
 		if err := j.addActivity(ctx, all[:n]); err != nil {
-			if j.on(Activity) && answered(err) {
+			if j.on(Activity) && dberr.Of(err).Known() {
 				for _, c := range all {
 					c.again()
 				}
@@ -198,20 +197,9 @@ func (j *Journal) addActivity(ctx context.Context, all []counted) error {
 			args = append(args, n)
 		}
 	}
-	const (
-		insert = `INSERT INTO bed_activity (minute, data_source, at_once, sync_retry, async_job, pending, parked, refused) VALUES `
-		minute = `{now} / 60000 * 60000`
-		add    = ` ON CONFLICT (minute, data_source) DO UPDATE SET at_once = bed_activity.at_once + EXCLUDED.at_once,
-  sync_retry = bed_activity.sync_retry + EXCLUDED.sync_retry, async_job = bed_activity.async_job + EXCLUDED.async_job,
-  pending = bed_activity.pending + EXCLUDED.pending, parked = bed_activity.parked + EXCLUDED.parked,
-  refused = bed_activity.refused + EXCLUDED.refused`
-		addMySQL = ` ON DUPLICATE KEY UPDATE at_once = at_once + VALUES(at_once), sync_retry = sync_retry + VALUES(sync_retry),
-  async_job = async_job + VALUES(async_job), pending = pending + VALUES(pending), parked = parked + VALUES(parked),
-  refused = refused + VALUES(refused)`
-	)
-	_, err := j.exec(ctx, Activity, insert+
-		ownsql.List(len(all), `(`+j.Pick(`{now} DIV 60000 * 60000`, minute, minute)+`, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
-		j.Pick(addMySQL, add, add), args...)
+	_, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, `+strings.Join(outcomeColumns[:], ", ")+`) VALUES `+
+		ownsql.List(len(all), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
+		j.onConflict("minute, data_source", "{column} = bed_activity.{column} + {new}", outcomeColumns[:]), args...)
 	return err
 }
 
@@ -225,7 +213,7 @@ func (j *Journal) ReadActivity(ctx context.Context, since time.Duration) (all []
 		if err := rows.Scan(&ms, &m.DataSource, &c[AtOnce], &c[SyncRetry], &c[AsyncJob], &c[Pending], &c[Parked], &c[Refused]); err != nil {
 			return err
 		}
-		m.Start = moment(ms)
+		m.Start = time.UnixMilli(ms)
 		all = append(all, m)
 		return nil
 	}, `SELECT minute, data_source, at_once, sync_retry, async_job, pending, parked, refused FROM bed_activity
@@ -244,8 +232,6 @@ const (
 	purgeRows = 1000
 )
 
-func answered(err error) bool { return dberr.Of(err).Known() }
-
 // Purge erases what is past its time: minutes, attempts at entries that are gone,
 // jobs that are gone. The audit stays.
 func (j *Journal) Purge(ctx context.Context) error {
@@ -263,14 +249,11 @@ func (j *Journal) Purge(ctx context.Context) error {
 		if !j.on(p.table) {
 			continue
 		}
-		if _, err := j.exec(ctx, p.table, p.statement, p.keep.Milliseconds()); err != nil {
-			errs = append(errs, err)
-		}
+		_, err := j.exec(ctx, p.table, p.statement, p.keep.Milliseconds())
+		errs = append(errs, err)
 	}
 	if j.on(Attempts) {
-		if err := j.purgeAttempts(ctx); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, j.purgeAttempts(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -279,10 +262,8 @@ func (j *Journal) Purge(ctx context.Context) error {
 func (j *Journal) purgeAttempts(ctx context.Context) error {
 	gone := `SELECT a.unit_id, a.id FROM bed_attempt a WHERE a.creation_time < {now} - ?
   AND NOT EXISTS (SELECT 1 FROM transaction_log t WHERE t.id = a.unit_id) ORDER BY a.creation_time LIMIT ?`
-	remove := j.Pick(
-		`DELETE bed_attempt FROM bed_attempt JOIN (`+gone+`) AS old ON bed_attempt.unit_id = old.unit_id AND bed_attempt.id = old.id`,
-		`DELETE FROM bed_attempt WHERE (unit_id, id) IN (`+gone+`)`,
-		`DELETE FROM bed_attempt WHERE (unit_id, id) IN (`+gone+`)`)
+	remove := `DELETE FROM bed_attempt WHERE (unit_id, id) IN (` + gone + `)`
+	remove = j.Pick(sqltext.Texts{MySQL: `DELETE bed_attempt FROM bed_attempt JOIN (` + gone + `) AS old USING (unit_id, id)`, Postgres: remove, SQLite: remove})
 	for {
 		n, err := j.exec(ctx, Attempts, remove, keepAttempts.Milliseconds(), purgeRows)
 		if err != nil || n < purgeRows {

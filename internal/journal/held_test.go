@@ -9,14 +9,14 @@ import (
 )
 
 // Somebody holds the table of attempts: a unit is given up all the same, and soon.
-func TestATableForOperatorsThatIsHeldChangesNoOutcome(t *testing.T) {
+func TestLockedOperatorTableChangesNoOutcome(t *testing.T) {
 	t.Parallel()
 	for driver, lock := range map[string]string{
 		testdb.DriverMySQL: "LOCK TABLES bed_attempt WRITE", testdb.DriverPostgres: "BEGIN; LOCK TABLE bed_attempt",
 	} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
-			db := map[string]func(testing.TB) testdb.DB{testdb.DriverMySQL: testdb.MySQL, testdb.DriverPostgres: testdb.Postgres}[driver](t)
+			db := testdb.New(t, driver)
 			s := open(t, db)
 			u := unit()
 			must(t, s.Add(t.Context(), time.Minute, u))

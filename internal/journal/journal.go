@@ -16,6 +16,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // The tables.
@@ -26,16 +27,11 @@ const (
 	DataSources = "bed_data_source"
 )
 
-// Tables are all of them with their columns.
-func Tables() map[string][]string {
-	return map[string][]string{
-		Attempts: {"unit_id", "id", "creation_time", "origin", "class", "error"},
-		Activity: {"minute", "data_source", "at_once", "sync_retry", "async_job", "pending", "parked", "refused"},
-		Audit:    {"id", "creation_time", "who", "action", "what", "units", "reason"},
-		DataSources: {"data_source", "job", "name", "paused", "per_second", "next_slot", "reachable", "since", "last_error",
-			"heartbeat", "alive_until"},
-	}
-}
+// Tables are all of them.
+var Tables = [...]string{Attempts, Activity, Audit, DataSources}
+
+// Keeps reports whether a table of the log's database is the journal's.
+func Keeps(table string) bool { return slices.Contains(Tables[:], table) }
 
 // ErrOff is wrapped by the error of a call that needs a table which cannot be
 // used.
@@ -88,7 +84,7 @@ func (j *Journal) DB() *sql.DB { return j.db }
 func (j *Journal) Off() map[string]error {
 	all := map[string]error{}
 	if j == nil {
-		for table := range Tables() {
+		for _, table := range Tables {
 			all[table] = fmt.Errorf("%w: this log keeps none", ErrOff)
 		}
 		return all
@@ -117,7 +113,7 @@ func (j *Journal) TellOff(warn func(args ...any)) {
 	}
 	j.mu.Unlock()
 	for _, table := range slices.Sorted(maps.Keys(off)) {
-		warn(fmt.Sprintf("bed: the log's table %s cannot be used: %v; writes and deliveries do not depend on it, but operators are not told what it would hold", table, off[table]))
+		warn(fmt.Sprintf("bed: the log's table %s cannot be used: %v; writes and deliveries do not depend on it, but operators cannot see what it would hold", table, off[table]))
 	}
 }
 
@@ -182,6 +178,21 @@ func (j *Journal) exec(ctx context.Context, table, statement string, args ...any
 	return result.RowsAffected()
 }
 
+// onConflict ends an INSERT that sets columns of a row whose key is there. set does so
+// for a {column}, with its {new} value.
+func (j *Journal) onConflict(key, set string, columns []string) string {
+	on := ` ON CONFLICT (` + key + `) DO UPDATE SET `
+	on = j.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE `, Postgres: on, SQLite: on})
+	set = strings.ReplaceAll(set, "{new}", j.Pick(sqltext.Texts{MySQL: "VALUES({column})", Postgres: "EXCLUDED.{column}", SQLite: "EXCLUDED.{column}"}))
+	for i, column := range columns {
+		if i > 0 {
+			on += ", "
+		}
+		on += strings.ReplaceAll(set, "{column}", column)
+	}
+	return on
+}
+
 // each runs a query and calls scan for each row.
 func (j *Journal) each(ctx context.Context, table string, scan func(*sql.Rows) error, statement string, args ...any) error {
 	if err := j.usable(table); err != nil {
@@ -225,8 +236,6 @@ func text(s string, most int) string {
 	return s
 }
 
-func moment(ms int64) time.Time { return time.UnixMilli(ms) }
-
 // Of gives the journal of a storage, or of the one that it wraps (a method Unwrap
 // that gives another S); nil if it keeps none.
 func Of[S any](storage S) *Journal {
@@ -246,19 +255,19 @@ func Of[S any](storage S) *Journal {
 type Attempt struct {
 	// At is when it ended: on this process's clock when it is recorded, on the
 	// log's when it is read.
-	At time.Time
+	At time.Time `json:"time"`
 	// Origin is who made it: "caller", "sync retry" or "async job".
-	Origin string
+	Origin string `json:"origin"`
 	// Class is what the error means, in the words of delivery.Class.
-	Class string
+	Class string `json:"class"`
 	// Err is the error's text, which may quote values.
-	Err string
+	Err string `json:"error"`
 }
 
 const (
 	// maxError is how much of an error is kept, as in the log's last_error.
 	maxError = 8 << 10
-	// maxAttempts is how many of one unit are told at once.
+	// maxAttempts is how many of one unit are given at once.
 	maxAttempts = 64
 )
 
@@ -287,25 +296,28 @@ func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) (al
 		if err := rows.Scan(&ms, &a.Origin, &a.Class, &a.Err); err != nil {
 			return err
 		}
-		a.At = moment(ms)
+		a.At = time.UnixMilli(ms).UTC()
 		all = append(all, a)
 		return nil
 	}, `SELECT creation_time, origin, class, error FROM bed_attempt WHERE unit_id = ? ORDER BY id DESC LIMIT ?`, unitID, most)
 	return all, err
 }
 
+// Action is what a record of the audit says was done.
+type Action string
+
 // Record is one of the audit.
 type Record struct {
 	// ID is made by NewID; records are in its order.
-	ID     string
-	At     time.Time // on the log's clock, when it is read
-	Who    string
-	Action string
-	// What is an entry's id, a data source's name or a filter.
-	What string
-	// Units is how many entries it was done to.
-	Units  int
-	Reason string
+	ID     string    `json:"id"`
+	Time   time.Time `json:"time"` // on the log's clock, when it is read
+	Who    string    `json:"who"`
+	Action Action    `json:"action"`
+	// What is an entry's id, a data source's name or a filter as JSON.
+	What string `json:"what"`
+	// Count is how many entries it was done to.
+	Count  int    `json:"count"`
+	Reason string `json:"reason"`
 }
 
 // The most that a record keeps of a text.
@@ -322,7 +334,7 @@ func (j *Journal) AuditStatement(r Record) (statement string, args []any, err er
 		return "", nil, err
 	}
 	return j.Text(`INSERT INTO bed_audit (id, creation_time, who, action, what, units, reason) VALUES (?, {now}, ?, ?, ?, ?, ?)`),
-		[]any{r.ID, text(r.Who, MaxWho), text(r.Action, 20), text(r.What, maxWhat), r.Units, text(r.Reason, MaxReason)}, nil
+		[]any{r.ID, text(r.Who, MaxWho), text(string(r.Action), 20), text(r.What, maxWhat), r.Count, text(r.Reason, MaxReason)}, nil
 }
 
 // AddAudit writes a record on its own.
@@ -345,10 +357,10 @@ func (j *Journal) ReadAudit(ctx context.Context, after string, most int) (all []
 	err = j.each(ctx, Audit, func(rows *sql.Rows) error {
 		var r Record
 		var ms int64
-		if err := rows.Scan(&r.ID, &ms, &r.Who, &r.Action, &r.What, &r.Units, &r.Reason); err != nil {
+		if err := rows.Scan(&r.ID, &ms, &r.Who, &r.Action, &r.What, &r.Count, &r.Reason); err != nil {
 			return err
 		}
-		r.At = moment(ms)
+		r.Time = time.UnixMilli(ms).UTC()
 		all = append(all, r)
 		return nil
 	}, `SELECT id, creation_time, who, action, what, units, reason FROM bed_audit`+where+` ORDER BY id DESC LIMIT ?`, append(args, most)...)

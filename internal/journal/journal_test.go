@@ -36,7 +36,7 @@ func unit() *txlog.Unit {
 	return &txlog.Unit{ID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}}
 }
 
-func TestFailedAttemptsAreKeptWithTheEntryThatIsGivenUp(t *testing.T) {
+func TestFailedAttemptsAreKeptWithTheirEntry(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)
@@ -62,19 +62,19 @@ func TestFailedAttemptsAreKeptWithTheEntryThatIsGivenUp(t *testing.T) {
 }
 
 // A table that is missing or damaged keeps nothing, and costs no write.
-func TestWritesDoNotDependOnTheTablesForOperators(t *testing.T) {
+func TestWritesDoNotDependOnOperatorTables(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, create := range []bool{false, true} {
 			s := open(t, db)
 			pool := db.Open(t)
-			for table := range journal.Tables() {
+			for _, table := range journal.Tables {
 				_, err := pool.ExecContext(t.Context(), "DROP TABLE "+table)
 				must(t, err)
 			}
 			if !create {
 				s = open(t, db, txlog.WithoutCreate())
-				if off := s.Journal().Off(); len(off) != len(journal.Tables()) {
+				if off := s.Journal().Off(); len(off) != len(journal.Tables) {
 					t.Errorf("off are %v, want all", off)
 				}
 			}
@@ -112,7 +112,7 @@ func TestWritesDoNotDependOnTheTablesForOperators(t *testing.T) {
 }
 
 // An account without rights on them writes nevertheless.
-func TestAnAccountWithoutRightsOnTheTablesForOperatorsWritesAllTheSame(t *testing.T) {
+func TestMissingRightsOnOperatorTablesStopNoWrite(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	open(t, db)
@@ -276,7 +276,7 @@ func TestTheAuditIsReadBackwardsPageByPage(t *testing.T) {
 		for i := range 5 {
 			id := journal.NewID()
 			want = append([]string{id}, want...)
-			must(t, j.AddAudit(t.Context(), journal.Record{ID: id, Who: "ann", Action: "retry", What: "x", Units: i, Reason: strings.Repeat("é", 5000)}))
+			must(t, j.AddAudit(t.Context(), journal.Record{ID: id, Who: "ann", Action: "retry", What: "x", Count: i, Reason: strings.Repeat("é", 5000)}))
 		}
 		var got []string
 		after := ""
@@ -288,7 +288,7 @@ func TestTheAuditIsReadBackwardsPageByPage(t *testing.T) {
 			}
 			for _, r := range page {
 				got = append(got, r.ID)
-				if len(r.Reason) > journal.MaxReason || r.Who != "ann" || time.Since(r.At).Abs() > time.Hour {
+				if len(r.Reason) > journal.MaxReason || r.Who != "ann" || time.Since(r.Time).Abs() > time.Hour {
 					t.Errorf("got %+.100v", r)
 				}
 			}
@@ -300,7 +300,7 @@ func TestTheAuditIsReadBackwardsPageByPage(t *testing.T) {
 	})
 }
 
-func TestWhatIsOldIsPurgedAndWhatIsNeededStays(t *testing.T) {
+func TestOldRecordsArePurgedAndNeededOnesStay(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		s := open(t, db)

@@ -20,26 +20,24 @@ func (j *Journal) ControlStatement(dataSource string, paused *bool, perSecond *i
 	if err := j.usable(DataSources); err != nil {
 		return "", nil, err
 	}
-	p, n, set := 0, 0, ""
-	value := func(column string) string {
-		return j.Pick("VALUES("+column+")", "EXCLUDED."+column, "excluded."+column)
-	}
+	p, n, set := 0, 0, []string{"since"}
 	if paused != nil {
+		set = append(set, "paused")
 		if *paused {
 			p = 1
 		}
-		set += "paused = " + value("paused") + ", "
 	}
 	if perSecond != nil {
-		n = *perSecond
-		set += "per_second = " + value("per_second") + ", next_slot = 0, "
+		n, set = *perSecond, append(set, "per_second", "next_slot")
 	}
-	return j.Text(`INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, heartbeat, alive_until)
-  VALUES (?, '', '', ?, ?, 0, 0, {now}, 0, 0)` + j.onConflict() + set + `since = ` + value("since")), []any{dataSource, p, n}, nil
+	return j.Text(j.upsertSource(`?, '', '', ?, ?, 0, 0, {now}, NULL, 0, 0`, set...)), []any{dataSource, p, n}, nil
 }
 
-func (j *Journal) onConflict() string {
-	return j.Pick(` ON DUPLICATE KEY UPDATE `, ` ON CONFLICT (data_source, job) DO UPDATE SET `, ` ON CONFLICT (data_source, job) DO UPDATE SET `)
+// upsertSource inserts a row of bed_data_source, or sets these columns of the one that
+// is there.
+func (j *Journal) upsertSource(values string, set ...string) string {
+	return `INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, last_error, heartbeat, alive_until) VALUES (` + values + `)` +
+		j.onConflict("data_source, job", "{column} = {new}", set)
 }
 
 // Control reads what holds for a data source.
@@ -144,7 +142,7 @@ func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
 		if err := rows.Scan(&v.DataSource, &v.Job, &v.Name, &v.Paused, &v.PerSecond, &v.Reachable, &since, &text, &beat, &until, &now); err != nil {
 			return err
 		}
-		v.Since, v.Heartbeat, v.LastError, v.Alive = moment(since), moment(beat), text.String, until >= now
+		v.Since, v.Heartbeat, v.LastError, v.Alive = time.UnixMilli(since), time.UnixMilli(beat), text.String, until >= now
 		all = append(all, v)
 		return nil
 	}, `SELECT data_source, job, name, paused, per_second, reachable, since, last_error, heartbeat, alive_until, {now} FROM bed_data_source
@@ -157,11 +155,8 @@ func (j *Journal) Beat(ctx context.Context, job, name string, alive time.Duratio
 	if !j.on(DataSources) {
 		return nil
 	}
-	_, err := j.exec(ctx, DataSources, `INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, heartbeat, alive_until)
-  VALUES ('', ?, ?, 0, 0, 0, 1, {now}, {now}, {now} + ?)`+j.onConflict()+
-		j.Pick(`heartbeat = VALUES(heartbeat), alive_until = VALUES(alive_until)`,
-			`heartbeat = EXCLUDED.heartbeat, alive_until = EXCLUDED.alive_until`,
-			`heartbeat = excluded.heartbeat, alive_until = excluded.alive_until`), job, text(name, 255), alive.Milliseconds())
+	_, err := j.exec(ctx, DataSources, j.upsertSource(`'', ?, ?, 0, 0, 0, 1, {now}, NULL, {now}, {now} + ?`, "heartbeat", "alive_until"),
+		job, text(name, 255), alive.Milliseconds())
 	return err
 }
 
@@ -175,11 +170,7 @@ func (j *Journal) See(ctx context.Context, dataSource, job, name, why string) er
 	if why != "" {
 		reachable, last = 0, text(why, maxError)
 	}
-	_, err := j.exec(ctx, DataSources, `INSERT INTO bed_data_source (data_source, job, name, paused, per_second, next_slot, reachable, since, last_error, heartbeat, alive_until)
-  VALUES (?, ?, ?, 0, 0, 0, ?, {now}, ?, {now}, {now})`+j.onConflict()+
-		j.Pick(`reachable = VALUES(reachable), since = VALUES(since), last_error = VALUES(last_error), heartbeat = VALUES(heartbeat)`,
-			`reachable = EXCLUDED.reachable, since = EXCLUDED.since, last_error = EXCLUDED.last_error, heartbeat = EXCLUDED.heartbeat`,
-			`reachable = excluded.reachable, since = excluded.since, last_error = excluded.last_error, heartbeat = excluded.heartbeat`),
+	_, err := j.exec(ctx, DataSources, j.upsertSource(`?, ?, ?, 0, 0, 0, ?, {now}, ?, {now}, {now}`, "reachable", "since", "last_error", "heartbeat"),
 		dataSource, job, text(name, 255), reachable, last)
 	return err
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// What becomes of a write is counted; only of one that is left to the job or an
+// What happens to a write is counted; only of one that is left to the job or an
 // operator are the attempts kept.
 func TestTheWrapperTellsWhatBecomesOfWrites(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestTheWrapperTellsWhatBecomesOfWrites(t *testing.T) {
 		var sum journal.Counts
 		for _, m := range minutes {
 			if m.DataSource != "orders" {
-				t.Errorf("of %q is told", m.DataSource)
+				t.Errorf("of %q is reported", m.DataSource)
 			}
 			for o, n := range m.Counts {
 				sum[o] += n

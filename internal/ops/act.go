@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/bedsql/bed/internal/journal"
@@ -13,7 +14,7 @@ import (
 )
 
 // Action is what is decided for entries or data sources, and what an audit record tells.
-type Action string
+type Action = journal.Action
 
 // The actions.
 const (
@@ -21,7 +22,7 @@ const (
 	Retry Action = "retry"
 	// Park leaves entries for an operator.
 	Park Action = "park"
-	// Discard erases entries for good. It needs a reason.
+	// Discard erases entries. It needs a reason.
 	Discard Action = "discard"
 
 	// These are only in the audit.
@@ -32,24 +33,27 @@ const (
 	Try    Action = "try"
 )
 
-// check refuses what has no name or no reason.
-func (by By) check(a Action) error {
+// Check refuses what has no name or no reason: ErrInvalid.
+func (by By) Check(a Action) error {
 	switch {
 	case strings.TrimSpace(by.Who) == "" || !storable(by.Who) || len(by.Who) > journal.MaxWho:
 		return fmt.Errorf("%w: who must be a text of 1 to %d bytes", ErrInvalid, journal.MaxWho)
-	case !storable(by.Reason) || len(by.Reason) > journal.MaxReason:
-		return fmt.Errorf("%w: the reason must be valid UTF-8 without NUL, at most %d bytes", ErrInvalid, journal.MaxReason)
+	case !storable(by.Reason) || utf8.RuneCountInString(by.Reason) > maxReason:
+		return fmt.Errorf("%w: the reason must be valid UTF-8 without NUL, at most %d characters", ErrInvalid, maxReason)
 	case a == Discard && strings.TrimSpace(by.Reason) == "":
 		return fmt.Errorf("%w: to discard needs a reason", ErrInvalid)
 	}
 	return nil
 }
 
+// maxReason bounds a reason, in characters.
+const maxReason = 1000
+
 func storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 // record makes the record of what is done.
 func (by By) record(a Action, what string, units int) journal.Record {
-	return journal.Record{ID: journal.NewID(), Who: by.Who, Action: string(a), What: what, Units: units, Reason: by.Reason}
+	return journal.Record{ID: journal.NewID(), Who: by.Who, Action: a, What: what, Count: units, Reason: by.Reason}
 }
 
 var decisions = map[Action]txlog.Decision{Retry: txlog.DecideRetry, Park: txlog.DecidePark, Discard: txlog.DecideDiscard}
@@ -65,7 +69,8 @@ func (s *actor) Act(ctx context.Context, a Action, id string, by By) error {
 	if err != nil {
 		return err
 	}
-	return s.decide(ctx, d, []string{u.ID}, nil, by.record(a, u.ID, 1))
+	_, err = s.decide(ctx, d, []string{u.ID}, nil, func(txlog.Decided) (journal.Record, error) { return by.record(a, u.ID, 1), nil })
+	return err
 }
 
 func decision(a Action, by By) (txlog.Decision, error) {
@@ -73,16 +78,27 @@ func decision(a Action, by By) (txlog.Decision, error) {
 	if !ok {
 		return 0, fmt.Errorf("%w: the action is %.40q, but must be retry, park or discard", ErrInvalid, a)
 	}
-	return d, by.check(a)
+	return d, by.Check(a)
 }
 
 // decide carries a decision out and audits it, in one local transaction.
-func (s *actor) decide(ctx context.Context, d txlog.Decision, ids []string, check func(*txlog.Unit) error, r journal.Record) error {
-	statement, args, err := s.journal.AuditStatement(r)
-	if err != nil {
-		return noTables(err)
+func (s *actor) decide(ctx context.Context, d txlog.Decision, ids []string, check func(*txlog.Unit) bool, record func(txlog.Decided) (journal.Record, error)) (txlog.Decided, error) {
+	if _, _, err := s.journal.AuditStatement(journal.Record{}); err != nil {
+		return txlog.Decided{}, noTables(err)
 	}
-	return s.log.Decide(ctx, d, ids, check, func(exec func(string, ...any) error) error { return s.fault(exec(statement, args...)) })
+	id := journal.NewID() // of the record, which tells a repetition that it was made
+	return s.log.Decide(ctx, d, ids, check, func(done txlog.Decided, exec func(string, ...any) error) error {
+		r, err := record(done)
+		if err != nil {
+			return err
+		}
+		r.ID = id
+		statement, args, err := s.journal.AuditStatement(r)
+		if err != nil {
+			return noTables(err)
+		}
+		return s.fault(exec(statement, args...))
+	})
 }
 
 func noTables(err error) error {
@@ -95,65 +111,76 @@ func noTables(err error) error {
 // MaxBulk is how many entries at most are changed at once.
 const MaxBulk = 100_000
 
-// ActAll does it to all entries that f selects, in one local transaction, if they
-// are exactly count; else to none: ConflictError. More than MaxBulk are
-// ErrInvalid.
-func (s *actor) ActAll(ctx context.Context, a Action, f Filter, count int, by By) error {
-	d, err := decision(a, by)
-	if err != nil {
-		return err
-	}
-	if count < 0 || count > MaxBulk {
-		return fmt.Errorf("%w: the count must be from 0 to %d: narrow the filter", ErrInvalid, MaxBulk)
-	}
-	ids, err := s.all(ctx, f, count)
-	if err != nil {
-		return err
-	}
-	if len(ids) != count {
-		return &ConflictError{Counted: count, Matches: len(ids)}
-	}
-	if count == 0 {
-		return nil
-	}
-	what, err := json.Marshal(f.view())
-	if err != nil {
-		return err
-	}
-	// Once they are locked they are checked again: if one has changed since they
-	// were counted, they are another set.
-	changed := &ConflictError{Counted: count, Matches: count}
-	err = s.decide(ctx, d, ids, func(u *txlog.Unit) error {
-		switch {
-		case u.Leased:
-			changed.Leased++
-			return changed
-		case !f.still(u):
-			changed.Matches--
-			return changed
-		}
-		return nil
-	}, by.record(a, string(what), count))
-	if errors.Is(err, ErrNotFound) {
-		changed.Matches--
-		return changed
-	}
-	return err
+// Selection is what a filter selected when it was counted: these entries and no
+// others are changed by [Store.ActAll], whatever arrives or is parked since. No
+// condition on the rows could say the same afterwards: a row that is parked at one
+// moment is seen when its transaction commits, and one that waited may have been
+// tried since.
+type Selection struct {
+	Filter Filter
+	// At is the log's clock when they were counted.
+	At time.Time
+	// IDs are the entries, in their order, without those that were being delivered
+	// at that moment. More: they are more than MaxBulk; IDs is empty then.
+	IDs  []string
+	More bool
 }
 
-// all gives the ids of what f selects; if these are more than count, at least one
-// more than count.
-func (s *actor) all(ctx context.Context, f Filter, count int) (ids []string, err error) {
+// Select counts what f selects, for [Store.ActAll].
+func (s *actor) Select(ctx context.Context, f Filter) (*Selection, error) {
+	var now int64
+	if err := s.row(ctx, []any{&now}, `SELECT {now}`); err != nil {
+		return nil, err
+	}
+	sel := &Selection{Filter: f, At: time.UnixMilli(now).UTC()}
+	if f.State == Leased {
+		return sel, f.Check()
+	}
+	f.settled = true
 	for after := ""; ; {
 		found, err := s.find(ctx, f, after, countedAtOnce, noLimit)
 		if err != nil {
 			return nil, err
 		}
-		ids = append(ids, found.ids...)
-		if after = found.next; after == "" || len(ids) > count {
-			return ids, nil
+		sel.IDs = append(sel.IDs, found.ids...)
+		if len(sel.IDs) > MaxBulk {
+			sel.IDs, sel.More = nil, true
+			return sel, nil
+		}
+		if after = found.next; after == "" {
+			return sel, nil
 		}
 	}
+}
+
+// Done is what came of a bulk action.
+type Done struct {
+	// Changed are the ids of those it was done to.
+	Changed []string
+	// Gone counts those that were delivered or discarded since they were counted, Left
+	// those that were being delivered, or that the filter does not match any more.
+	Gone, Left int
+}
+
+// ActAll does it to the entries of a selection that are still there and still match
+// its filter, in one local transaction. ErrInvalid if they were too many.
+func (s *actor) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Done, error) {
+	d, err := decision(a, by)
+	switch {
+	case err != nil:
+		return Done{}, err
+	case sel.More:
+		return Done{}, fmt.Errorf("%w: at most %d entries are changed at once: narrow the filter", ErrInvalid, MaxBulk)
+	case len(sel.IDs) == 0:
+		return Done{}, nil
+	}
+	done, err := s.decide(ctx, d, sel.IDs, sel.Filter.still, func(done txlog.Decided) (journal.Record, error) {
+		v := sel.Filter.view()
+		v.Until, v.Counted, v.Gone, v.Left = sel.At, len(sel.IDs), done.Gone, done.Left
+		what, err := json.Marshal(v)
+		return by.record(a, string(what), len(done.Changed)), err
+	})
+	return Done(done), err
 }
 
 // still reports whether f still selects a unit, as far as that may have changed
@@ -170,6 +197,12 @@ type filterView struct {
 	Transaction string `json:"transaction,omitempty"`
 	OlderThan   string `json:"olderThan,omitempty"`
 	Kind        string `json:"kind,omitempty"`
+	// Until is when they were counted, by the log's clock, and Counted how many they
+	// were then; the rest of Done.
+	Until   time.Time `json:"until"`
+	Counted int       `json:"counted"`
+	Gone    int       `json:"gone,omitempty"`
+	Left    int       `json:"left,omitempty"`
 }
 
 func (f *Filter) view() filterView {
@@ -219,7 +252,7 @@ func (s *actor) Limit(ctx context.Context, dataSource string, perSecond int, by 
 // control decides something for a data source and audits it, in one local
 // transaction.
 func (s *actor) control(ctx context.Context, a Action, dataSource string, paused *bool, perSecond *int, by By) error {
-	if err := by.check(a); err != nil {
+	if err := by.Check(a); err != nil {
 		return err
 	}
 	if err := s.known(ctx, dataSource); err != nil {
@@ -233,12 +266,13 @@ func (s *actor) control(ctx context.Context, a Action, dataSource string, paused
 	if err != nil {
 		return noTables(err)
 	}
-	return s.log.Decide(ctx, 0, nil, nil, func(exec func(string, ...any) error) error {
+	_, err = s.log.Decide(ctx, 0, nil, nil, func(_ txlog.Decided, exec func(string, ...any) error) error {
 		if err := exec(audit, auditArgs...); err != nil {
 			return s.fault(err)
 		}
 		return s.fault(exec(set, setArgs...))
 	})
+	return err
 }
 
 // known finds out whether there is such a data source: it is configured, or the

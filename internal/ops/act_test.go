@@ -1,9 +1,13 @@
 package ops_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,53 +71,149 @@ func TestWhatIsDoneToOneEntryIsAudited(t *testing.T) {
 	})
 }
 
-func TestABulkActionChangesExactlyWhatWasCountedOrNothing(t *testing.T) {
+func (r *rig) selected(t *testing.T, f ops.Filter, want int) *ops.Selection {
+	t.Helper()
+	sel, err := r.Select(t.Context(), f)
+	must(t, err)
+	if len(sel.IDs) != want || sel.More || time.Since(sel.At).Abs() > time.Hour {
+		t.Fatalf("%d are selected at %v, want %d", len(sel.IDs), sel.At, want)
+	}
+	return sel
+}
+
+// wantDone carries a bulk action out.
+func (r *rig) wantDone(t *testing.T, a ops.Action, sel *ops.Selection, changed, gone, left int) {
+	t.Helper()
+	done, err := r.ActAll(t.Context(), a, sel, ann)
+	must(t, err)
+	if len(done.Changed) != changed || done.Gone != gone || done.Left != left {
+		t.Errorf("%s: %d changed, %d gone, %d left; want %d, %d, %d", a, len(done.Changed), done.Gone, done.Left, changed, gone, left)
+	}
+}
+
+func (r *rig) claim(t *testing.T) *txlog.Unit {
+	t.Helper()
+	claimed, err := r.log.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
+	must(t, err)
+	return claimed[0]
+}
+
+func TestBulkActionChangesOnlyWhatWasCounted(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
 		const n = 600 // more than one statement names
+		const timeout = "Error 1205 (HY000): Lock wait timeout exceeded"
 		for i := range n {
 			statements := []string{"UPDATE a"}
 			if i%100 == 0 {
 				statements = append(statements, "UPDATE b")
 			}
-			r.park(t, r.write(t, "orders", statements...), "Error 1205 (HY000): Lock wait timeout exceeded")
+			r.park(t, r.write(t, "orders", statements...), timeout)
 		}
-		other := r.park(t, r.write(t, "users", "UPDATE a"), "Error 1205 (HY000): Lock wait timeout exceeded")
-		f := ops.Filter{DataSource: "orders", Text: "Lock wait"}
-		for _, count := range []int{0, n - 1, n + 1} {
-			err := r.ActAll(t.Context(), ops.Retry, f, count, ann)
-			var conflict *ops.ConflictError
-			if !errors.As(err, &conflict) || conflict.Counted != count || conflict.Matches != n {
-				t.Errorf("counted %d: got %v", count, err)
+		other := r.park(t, r.write(t, "users", "UPDATE a"), timeout)
+		underWay := r.write(t, "orders", "UPDATE a")
+		f := ops.Filter{DataSource: "orders", Text: "UPDATE a"}
+		sel := r.selected(t, f, n)
+		must(t, r.Act(t.Context(), ops.Discard, sel.IDs[0], ann))
+		r.park(t, underWay, timeout)
+		later := r.park(t, r.write(t, "orders", "UPDATE a"), timeout)
+		r.wantDone(t, ops.Retry, sel, n-1, 1, 0)
+		for _, u := range []*txlog.Unit{underWay, later, other} {
+			if !r.get(t, u.ID).Parked {
+				t.Errorf("%s was not counted, and was retried", u.ID)
 			}
 		}
-		for _, count := range []int{-1, ops.MaxBulk + 1} {
-			wantError(t, fmt.Sprint(count), r.ActAll(t.Context(), ops.Retry, f, count, ann), ops.ErrInvalid)
-		}
-		wantAudit(t, r)
-		if c, err := r.Count(t.Context(), ops.Filter{State: ops.Parked}, -1); err != nil || c.N != n+1 {
-			t.Errorf("%+v are parked, %v, want all", c, err)
-		}
-		must(t, r.ActAll(t.Context(), ops.Retry, f, n, ann))
-		if c, err := r.Count(t.Context(), ops.Filter{State: ops.Waiting}, -1); err != nil || c.N != n {
-			t.Errorf("%+v wait, %v, want %d", c, err, n)
-		}
-		// One of them is being delivered: nothing happens to the others.
-		claimed, err := r.log.Claim(t.Context(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
-		must(t, err)
-		wantError(t, "one is leased", r.ActAll(t.Context(), ops.Discard, f, n, ann), ops.ErrConflict)
-		if c, err := r.Count(t.Context(), ops.Filter{}, -1); err != nil || c.N != n+1 {
-			t.Errorf("%+v are there, %v, want all", c, err)
-		}
-		must(t, r.log.Release(t.Context(), claimed[0], txlog.Verdict{Park: true}))
+		// What was counted is changed if it still can be: one is being delivered, one was tried meanwhile.
 		f.State = ops.Waiting
-		must(t, r.ActAll(t.Context(), ops.Discard, f, n-1, ann))
-		if all := r.list(t, ops.Filter{}, 0); len(all) != 2 || all[1] != other.ID {
+		sel = r.selected(t, f, n-1)
+		tried := r.claim(t)
+		must(t, r.log.Release(t.Context(), tried, txlog.Verdict{CountTry: true, Err: timeout}))
+		if c := r.claim(t); c.ID == tried.ID {
+			t.Fatal("the claim gave the same entry twice")
+		}
+		r.wantDone(t, ops.Discard, sel, n-2, 0, 1)
+		if _, err := r.log.Get(t.Context(), tried.ID); !errors.Is(err, ops.ErrNotFound) {
+			t.Errorf("what was counted and tried meanwhile: %v", err)
+		}
+		if all := r.list(t, ops.Filter{}, 0); len(all) != 4 {
 			t.Errorf("left are %v", all)
 		}
-		wantAudit(t, r, fmt.Sprintf(`ann discard {"dataSource":"orders","state":"waiting","text":"Lock wait"} %d because`, n-1),
-			fmt.Sprintf(`ann retry {"dataSource":"orders","text":"Lock wait"} %d because`, n))
+		r.selected(t, ops.Filter{State: ops.Leased}, 0)
+		records, err := r.Audit(t.Context(), ops.Page{})
+		must(t, err)
+		for i, want := range []string{`"state":"waiting","text":"UPDATE a","until":"2`, `"text":"UPDATE a","until":"2`} {
+			if a := records.Records[i]; !strings.Contains(a.What, want) || a.Count != n-2+i || a.Who != "ann" {
+				t.Errorf("the audit says %+v", a)
+			}
+		}
+		if what := records.Records[1].What; !strings.Contains(what, `"counted":600,"gone":1`) {
+			t.Errorf("the audit says %s", what)
+		}
+	})
+}
+
+// A write fails every few milliseconds: it is leased, released, and parked or left to the job.
+func (r *rig) failing(t *testing.T) (stop func() (written int)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var written atomic.Int64
+	for i := range 3 {
+		wg.Go(func() {
+			tick := time.NewTicker(20 * time.Millisecond) // 150 a second
+			defer tick.Stop()
+			for n := 0; ; n++ {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				u := &txlog.Unit{ID: txlog.NewID(), DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
+				if err := r.log.Add(t.Context(), time.Minute, u); err != nil {
+					t.Error(err)
+					return
+				}
+				if err := r.log.Release(t.Context(), u, txlog.Verdict{Park: (n+i)%2 == 0, Err: "Error 1205 (HY000): Lock wait timeout exceeded"}); err != nil {
+					t.Error(err)
+					return
+				}
+				written.Add(1)
+			}
+		})
+	}
+	return func() int { cancel(); wg.Wait(); return int(written.Load()) }
+}
+
+func TestBulkActionsSucceedWhileFailuresKeepArriving(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		for range 20 {
+			r.park(t, r.write(t, "orders", "UPDATE a"), "no")
+		}
+		stop := r.failing(t)
+		discarded := 0
+		for _, f := range []ops.Filter{{State: ops.Parked}, {DataSource: "orders"}, {Text: "UPDATE"}, {State: ops.Waiting}, {OlderThan: 50 * time.Millisecond}} {
+			before, err := r.Count(t.Context(), ops.Filter{}, -1)
+			must(t, err)
+			sel, err := r.Select(t.Context(), f)
+			must(t, err)
+			for n := before; n.N < before.N+20; { // others arrive before the confirmation
+				n, err = r.Count(t.Context(), ops.Filter{}, -1)
+				must(t, err)
+			}
+			done, err := r.ActAll(t.Context(), ops.Discard, sel, ann)
+			must(t, err)
+			if len(sel.IDs) == 0 || !slices.Equal(done.Changed, sel.IDs) || done.Gone+done.Left > 0 {
+				t.Errorf("%+v: %d were counted, %d were discarded, %d are gone and %d left", f, len(sel.IDs), len(done.Changed), done.Gone, done.Left)
+			}
+			discarded += len(done.Changed)
+		}
+		written := stop()
+		if c, err := r.Count(t.Context(), ops.Filter{}, -1); err != nil || c.N != 20+written-discarded {
+			t.Errorf("%d are left, %v; want %d", c.N, err, 20+written-discarded)
+		}
 	})
 }
 
@@ -128,7 +228,7 @@ func TestNothingIsDoneWithoutAnAudit(t *testing.T) {
 		if err := r.Act(t.Context(), ops.Discard, u.ID, ann); err == nil {
 			t.Error("it was discarded")
 		}
-		if err := r.ActAll(t.Context(), ops.Retry, ops.Filter{}, 1, ann); err == nil {
+		if _, err := r.ActAll(t.Context(), ops.Retry, r.selected(t, ops.Filter{}, 1), ann); err == nil {
 			t.Error("they were retried")
 		}
 		if err := r.Pause(t.Context(), "orders", ann); err == nil {
@@ -176,5 +276,33 @@ func TestADataSourceIsPausedResumedAndLimited(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 		wantAudit(t, r, "bob limit orders 0 0 per second", "bob resume orders 0 ", "ann pause orders 0 because", "ann limit orders 0 20 per second: because")
+	})
+}
+
+func TestTheFateOfEntriesIsCounted(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		var ids []string
+		for i := range 6 {
+			u := r.write(t, "orders", "UPDATE a", "UPDATE b")
+			ids = append(ids, u.ID)
+			switch {
+			case i < 1:
+				r.park(t, u, "no")
+			case i < 3:
+				r.wait(t, u, "later")
+			case i > 3:
+				must(t, r.log.Remove(t.Context(), u))
+			}
+		}
+		for range 600 { // more than are asked for at once
+			ids = append(ids, txlog.NewID())
+		}
+		got, err := r.Fate(t.Context(), ids)
+		must(t, err)
+		if want := (ops.Fate{Gone: 602, Parked: 1, Waiting: 3}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
 	})
 }

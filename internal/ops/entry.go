@@ -12,6 +12,8 @@ import (
 // Detail is one entry whole.
 type Detail struct {
 	Entry
+	// Kind is the key of its [Kind] of error; empty without an error.
+	Kind         string `json:"kind"`
 	Settings     string `json:"settings"`
 	ReceiptPlace string `json:"receiptPlace,omitempty"`
 	// Verdict is one of the values of the type Verdict.
@@ -29,6 +31,8 @@ type Detail struct {
 	// Siblings are the other entries of its soft transaction that are still in the log, at most 100.
 	Siblings     []Entry `json:"siblings"`
 	MoreSiblings bool    `json:"moreSiblings,omitempty"`
+	// Revealed: the parameters are there, and the errors have their values.
+	Revealed bool `json:"revealed"`
 }
 
 // Next is what happens next to an entry.
@@ -53,17 +57,19 @@ const (
 	NextLater Next = "later"
 )
 
-// Attempt is an attempt that failed.
-type Attempt struct {
-	// Time is when it ended, by the log's clock.
-	Time time.Time `json:"time"`
-	// Origin is "caller", "sync retry" or "async job".
-	Origin string `json:"origin"`
-	// Class is what the error means: unknown, unreachable, retryable, refused, duplicate key.
-	Class string `json:"class"`
-	// Error is masked.
-	Error string `json:"error"`
+// NextTexts say it in words; those of NextLease and NextLater are followed by the time.
+var NextTexts = map[Next]string{
+	NextOperator:  "Nothing, until an operator decides.",
+	NextLease:     "Its owner is delivering it; if that one is gone, the job takes it over at",
+	NextResume:    "Nothing, until its data source is resumed.",
+	NextJob:       "Nothing, until a job runs.",
+	NextReachable: "The job delivers it once its data source is reachable.",
+	NextRound:     "The job delivers it in its next round.",
+	NextLater:     "The job delivers it at",
 }
+
+// Attempt is an attempt that failed. Its error is masked, unless the entry is revealed.
+type Attempt = journal.Attempt
 
 // mostShown is how many attempts and siblings of an entry are shown.
 const mostShown = 100
@@ -74,15 +80,56 @@ func (s *reader) Entry(ctx context.Context, id string) (*Detail, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Detail{Entry: s.entry(u), Settings: u.Settings, ReceiptPlace: u.Place, Siblings: []Entry{}}
-	if d.Attempts, d.MoreAttempts, err = s.attempts(ctx, u, true); err != nil {
+	return s.detail(ctx, u, false)
+}
+
+// Reveal gives one entry with its values. It is audited before anything is given: an
+// audit that cannot be written is an error.
+func (s *reader) Reveal(ctx context.Context, id string, by By) (*Detail, error) {
+	if err := by.Check(Reveal); err != nil {
 		return nil, err
+	}
+	u, err := s.log.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.journal.AddAudit(ctx, by.record(Reveal, u.ID, 0)); err != nil {
+		return nil, noTables(s.fault(err))
+	}
+	return s.detail(ctx, u, true)
+}
+
+func (s *reader) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Detail, err error) {
+	d = &Detail{Entry: s.entry(u), Settings: u.Settings, ReceiptPlace: u.Place, Siblings: []Entry{}, Revealed: reveal}
+	if u.LastError != "" {
+		d.Kind = kindOf(u).key()
+	}
+	if d.Attempts, err = s.journal.ReadAttempts(ctx, u.ID, mostShown+1); err != nil && !errors.Is(err, journal.ErrOff) {
+		return nil, s.fault(err)
+	}
+	if d.MoreAttempts = len(d.Attempts) > mostShown; d.MoreAttempts {
+		d.Attempts = d.Attempts[:mostShown]
+	}
+	if reveal {
+		d.LastError = u.LastError
+		for i, statement := range u.Statements {
+			params, _ := Parameters(statement, true)
+			d.Statements[i].Parameters = append([]Parameter{}, params...)
+		}
+	} else {
+		values := valuesOf(u)
+		for i, a := range d.Attempts {
+			d.Attempts[i].Err = maskText(a.Err, values)
+		}
 	}
 	if err := s.siblings(ctx, u, d); err != nil {
 		return nil, err
 	}
-	if err := s.next(ctx, u, d); err != nil {
+	if d.NextIs, err = s.next(ctx, u); err != nil {
 		return nil, err
+	}
+	if d.Next = NextTexts[d.NextIs]; d.NextIs == NextLease || d.NextIs == NextLater {
+		d.Next += " " + d.NextTry.Format(time.RFC3339)
 	}
 	v := NewVerifier(s.log, s.cfg)
 	defer v.Close()
@@ -93,26 +140,6 @@ func (s *reader) Entry(ctx context.Context, id string) (*Detail, error) {
 	j := judged[0]
 	d.Verdict, d.VerdictText, d.VerdictDetail, d.VerdictAdvice = string(j.Verdict), j.Short(), maskText(j.Detail, nil), maskText(j.Advice(u), nil)
 	return d, nil
-}
-
-// attempts gives those that failed, the newest first.
-func (s *reader) attempts(ctx context.Context, u *txlog.Unit, masked bool) (all []Attempt, more bool, err error) {
-	found, err := s.journal.ReadAttempts(ctx, u.ID, mostShown+1)
-	if err != nil && !errors.Is(err, journal.ErrOff) {
-		return nil, false, s.fault(err)
-	}
-	if more = len(found) > mostShown; more {
-		found = found[:mostShown]
-	}
-	all = make([]Attempt, len(found))
-	values := valuesOf(u)
-	for i, a := range found {
-		all[i] = Attempt{Time: a.At.UTC(), Origin: a.Origin, Class: a.Class, Error: a.Err}
-		if masked {
-			all[i].Error = maskText(a.Err, values)
-		}
-	}
-	return all, more, nil
 }
 
 func (s *reader) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
@@ -137,23 +164,18 @@ func (s *reader) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
 }
 
 // next finds what happens next to a unit.
-func (s *reader) next(ctx context.Context, u *txlog.Unit, d *Detail) error {
-	say := func(n Next, text string) error {
-		d.NextIs, d.Next = n, text
-		return nil
-	}
-	at := s.nextTry(u).UTC().Format(time.RFC3339)
+func (s *reader) next(ctx context.Context, u *txlog.Unit) (Next, error) {
 	switch StateOf(u) {
 	case Parked:
-		return say(NextOperator, "nothing until an operator retries or discards it")
+		return NextOperator, nil
 	case Leased:
-		return say(NextLease, "it is being written or delivered; should its owner be gone, the job takes it over at "+at)
+		return NextLease, nil
 	}
 	views, err := s.journal.ReadSources(ctx)
 	if err != nil && !errors.Is(err, journal.ErrOff) {
-		return s.fault(err)
+		return "", s.fault(err)
 	}
-	alive, told := map[string]bool{}, err == nil
+	alive, reported := map[string]bool{}, err == nil
 	for _, v := range views {
 		if v.DataSource == "" && v.Alive {
 			alive[v.Job] = true
@@ -162,54 +184,17 @@ func (s *reader) next(ctx context.Context, u *txlog.Unit, d *Detail) error {
 	down := false
 	for _, v := range views {
 		if v.DataSource == u.DataSource && v.Job == "" && v.Paused {
-			return say(NextResume, "nothing until the data source is resumed: it is paused")
+			return NextResume, nil
 		}
 		down = down || v.DataSource == u.DataSource && alive[v.Job] && !v.Reachable
 	}
 	switch {
-	case told && len(alive) == 0:
-		return say(NextJob, "nothing until a job runs: none has told that it is alive")
+	case reported && len(alive) == 0:
+		return NextJob, nil
 	case down:
-		return say(NextReachable, "the job delivers it once the data source is reachable; until then no try is counted")
+		return NextReachable, nil
 	case !s.nextTry(u).After(u.ReadAt):
-		return say(NextRound, "it is due: the job delivers it in its next round")
+		return NextRound, nil
 	}
-	return say(NextLater, "the job delivers it at "+at)
-}
-
-// Revealed is what is masked elsewhere.
-type Revealed struct {
-	// Parameters are those of each statement.
-	Parameters [][]Parameter `json:"parameters"`
-	// Problems say why the parameters of statements cannot be read; empty: they
-	// can.
-	Problems  []string `json:"problems"`
-	LastError string   `json:"lastError"`
-	// Attempts are those of Detail, with their values.
-	Attempts []Attempt `json:"attempts"`
-}
-
-// Reveal gives the values of an entry. It is audited before anything is given: an
-// audit that cannot be written is an error.
-func (s *reader) Reveal(ctx context.Context, id string, by By) (*Revealed, error) {
-	if err := by.check(Reveal); err != nil {
-		return nil, err
-	}
-	u, err := s.log.Get(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.journal.AddAudit(ctx, by.record(Reveal, u.ID, 0)); err != nil {
-		return nil, noTables(s.fault(err))
-	}
-	out := &Revealed{Parameters: make([][]Parameter, len(u.Statements)), Problems: make([]string, len(u.Statements)), LastError: u.LastError}
-	for i, statement := range u.Statements {
-		if out.Parameters[i], err = Parameters(statement, true); err != nil {
-			out.Parameters[i], out.Problems[i] = []Parameter{}, err.Error()
-		}
-	}
-	if out.Attempts, _, err = s.attempts(ctx, u, false); err != nil {
-		return nil, err
-	}
-	return out, nil
+	return NextLater, nil
 }

@@ -2,12 +2,15 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -55,6 +58,24 @@ type Filter struct {
 	// Reveal: Text is searched for in errors with their values. It is only for
 	// those who may see these: otherwise a search would disclose what is masked.
 	Reveal bool
+	// settled leaves out what is being delivered at this moment.
+	settled bool
+}
+
+// ParseSpan reads 90s, 5m, 36h or 7d; a number alone is seconds.
+func ParseSpan(text string) (time.Duration, error) {
+	if n, err := strconv.ParseUint(strings.TrimSuffix(text, "d"), 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		unit := uint64(time.Second)
+		if strings.HasSuffix(text, "d") {
+			unit *= 24 * 60 * 60
+		}
+		return time.Duration(min(n, math.MaxInt64/unit) * unit), nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, errors.New("not a time such as 90s, 5m, 36h or 7d")
+	}
+	return d, nil
 }
 
 // MaxPage is how many entries a page has at the most.
@@ -79,9 +100,7 @@ type Entries struct {
 
 // Entry is what is shown of a unit. It holds no parameter's value.
 type Entry struct {
-	ID string `json:"id"`
-	// Log is the log that holds it, if a console shows several logs together.
-	Log           string    `json:"log,omitempty"`
+	ID            string    `json:"id"`
 	TransactionID string    `json:"transactionId"`
 	DataSource    string    `json:"dataSource"`
 	State         State     `json:"state"`
@@ -109,16 +128,17 @@ type Entry struct {
 type Statement struct {
 	SQL      string `json:"sql"`
 	Prepared bool   `json:"prepared,omitempty"`
+	// Parameters are there only where the entry is revealed, with their values.
+	Parameters []Parameter `json:"parameters,omitzero"`
 }
 
 // Entries gives a page of those that f selects. It answers within about half a second
 // however large the log is.
 func (s *finder) Entries(ctx context.Context, f Filter, p Page) (*Entries, error) {
-	limit, err := p.limit()
-	if err != nil {
+	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	found, err := s.find(ctx, f, p.After, limit, searchFor)
+	found, err := s.find(ctx, f, p.After, p.Limit, searchFor)
 	if err != nil {
 		return nil, err
 	}
@@ -133,19 +153,26 @@ func (s *finder) Entries(ctx context.Context, f Filter, p Page) (*Entries, error
 	return out, nil
 }
 
-func (p Page) limit() (int, error) {
+// Check refuses a page that cannot be: ErrInvalid. It sets the default limit.
+func (p *Page) Check() error {
 	switch {
 	case p.Limit < 0 || p.Limit > MaxPage:
-		return 0, fmt.Errorf("%w: the limit is %d, but must be from 1 to %d", ErrInvalid, p.Limit, MaxPage)
-	case len(p.After) > 64 || !utf8.ValidString(p.After) || strings.ContainsRune(p.After, 0):
-		return 0, fmt.Errorf("%w: after is not the next of a page", ErrInvalid)
+		return fmt.Errorf("%w: limit is a number from 1 to %d", ErrInvalid, MaxPage)
+	case !IsID(p.After):
+		return fmt.Errorf("%w: after is not the next of a page", ErrInvalid)
 	case p.Limit == 0:
-		return defaultPage, nil
+		p.Limit = defaultPage
 	}
-	return p.Limit, nil
+	return nil
 }
 
 const defaultPage = 100
+
+// IsID reports whether a text can be an id, or none: the log's database would refuse to
+// compare another with one.
+func IsID(text string) bool {
+	return len(text) <= 64 && !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
+}
 
 // entry is what is shown of a unit.
 func (s *asker) entry(u *txlog.Unit) Entry {
@@ -217,6 +244,26 @@ func (s *finder) Count(ctx context.Context, f Filter, most int) (Count, error) {
 }
 
 const countedAtOnce = 5000
+
+// Fate counts entries by outcome: how many are not in the log any more, parked, or
+// neither.
+type Fate struct{ Gone, Parked, Waiting int }
+
+// Fate counts the outcomes of entries.
+func (s *finder) Fate(ctx context.Context, ids []string) (f Fate, err error) {
+	for portion := range slices.Chunk(ids, 500) {
+		args := make([]any, len(portion))
+		for i, id := range portion {
+			args[i] = id
+		}
+		var there, parked int
+		if err := s.row(ctx, []any{&there, &parked}, `SELECT COUNT(*), COALESCE(SUM(parked), 0) FROM transaction_log WHERE id IN (`+ownsql.List(len(args), `?`, `, `)+`)`, args...); err != nil {
+			return f, err
+		}
+		f.Gone, f.Parked, f.Waiting = f.Gone+len(portion)-there, f.Parked+parked, f.Waiting+there-parked
+	}
+	return f, nil
+}
 
 // Kind is a group of entries whose last errors are alike: same data source, same code, same text
 // when values and numbers that differ are left out.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -29,25 +29,23 @@ const (
 	maxText = 1024
 )
 
-// check refuses a filter that cannot be meant.
-func (f *Filter) check() error {
+// Check refuses a filter that cannot be meant: ErrInvalid.
+func (f *Filter) Check() error {
 	switch f.State {
 	case "", Waiting, Leased, Parked:
 	default:
 		return fmt.Errorf("%w: the state is %.40q, but must be waiting, leased or parked", ErrInvalid, f.State)
 	}
-	for name, text := range map[string]string{"data source": f.DataSource, "text": f.Text, "transaction": f.Transaction, "kind": f.Kind} {
-		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) || len(text) > maxText {
+	for name, text := range map[string]string{"data source": f.DataSource, "text": f.Text, "kind": f.Kind} {
+		if !storable(text) || len(text) > maxText {
 			return fmt.Errorf("%w: the %s must be valid UTF-8 without NUL, at most %d bytes", ErrInvalid, name, maxText)
 		}
 	}
+	if !IsID(f.Transaction) {
+		return fmt.Errorf("%w: transaction is not the id of one", ErrInvalid)
+	}
 	if f.OlderThan < 0 {
 		return fmt.Errorf("%w: olderThan must not be negative", ErrInvalid)
-	}
-	if f.Kind != "" {
-		if _, err := readKind(f.Kind); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -55,7 +53,7 @@ func (f *Filter) check() error {
 // headRow is the condition on a row that it is the first of its unit, for queries
 // that read only an index.
 func (s *finder) headRow() string {
-	return s.d.Pick(`RIGHT(id, 3) = '000'`, `right(id, 3) = '000'`, `substr(id, -3) = '000'`)
+	return s.d.Pick(sqltext.Texts{MySQL: `RIGHT(id, 3) = '000'`, Postgres: `right(id, 3) = '000'`, SQLite: `substr(id, -3) = '000'`})
 }
 
 // where is a condition with its parameters.
@@ -83,6 +81,10 @@ func (s *finder) conditions(f *Filter) where {
 		w.and(`parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now}`)
 	case Waiting:
 		w.and(`parked = 0 AND (lease_token IS NULL OR next_try_time <= {now})`)
+	case "":
+		if f.settled {
+			w.and(`(parked = 1 OR lease_token IS NULL OR next_try_time <= {now})`)
+		}
 	}
 	if f.Transaction != "" {
 		w.and(`transaction_id = ?`, f.Transaction)
@@ -109,11 +111,13 @@ func (s *finder) conditions(f *Filter) where {
 	return w
 }
 
-func (s *finder) sqlColumn() string { return s.d.Pick("`sql`", `"sql"`, `"sql"`) }
+func (s *finder) sqlColumn() string {
+	return s.d.Pick(sqltext.Texts{MySQL: "`sql`", Postgres: `"sql"`, SQLite: `"sql"`})
+}
 
 // contains is the condition that a column holds a text, byte for byte.
 func (s *finder) contains(column string) string {
-	return s.d.Pick(`INSTR(`+column+`, CAST(? AS BINARY)) > 0`, `strpos(`+column+`, ?) > 0`, `instr(`+column+`, ?) > 0`)
+	return s.d.Pick(sqltext.Texts{MySQL: `INSTR(` + column + `, CAST(? AS BINARY)) > 0`, Postgres: `strpos(` + column + `, ?) > 0`, SQLite: `instr(` + column + `, ?) > 0`})
 }
 
 func (s *finder) holds(w *where, column, text string) {
@@ -169,7 +173,10 @@ type found struct {
 
 // find searches after the id after, for at most limit units and about budget.
 func (s *finder) find(ctx context.Context, f Filter, after string, limit int, budget time.Duration) (found, error) {
-	if err := f.check(); err != nil {
+	if err := f.Check(); err != nil {
+		return found{}, err
+	}
+	if _, err := readKind(f.Kind); err != nil && f.Kind != "" {
 		return found{}, err
 	}
 	end := time.Time{}
@@ -215,7 +222,7 @@ type span struct {
 	dataSource string
 }
 
-// narrow finds out whether the filter's data source and state leave so few units
+// narrow finds out whether the filter's data source and state leave few enough units
 // that they can be sorted.
 func (s *finder) narrow(ctx context.Context, f *Filter) (spans []span, ok bool, err error) {
 	if f.State == "" && f.DataSource == "" && f.Kind == "" {
@@ -252,7 +259,9 @@ func (s *finder) narrow(ctx context.Context, f *Filter) (spans []span, ok bool, 
 }
 
 // due names the index of due units where the database accepts that.
-func (s *finder) due() string { return s.d.Pick(` FORCE INDEX (transaction_log_due)`, ``, ``) }
+func (s *finder) due() string {
+	return s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (transaction_log_due)`, Postgres: ``, SQLite: ``})
+}
 
 // names gives the data sources that have parked units, or others, by steps
 // through the index.
@@ -350,7 +359,7 @@ func (s *finder) walk(ctx context.Context, f *Filter, after string, limit int, e
 			bound.args = append(bound.args, limit-len(out.ids)+1)
 		}
 		var rows []string
-		if err := s.texts(ctx, &rows, `SELECT id FROM transaction_log`+s.d.Pick(` FORCE INDEX (PRIMARY)`, ``, ``)+` WHERE `+bound.text, bound.args...); err != nil {
+		if err := s.texts(ctx, &rows, `SELECT id FROM transaction_log`+s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (PRIMARY)`, Postgres: ``, SQLite: ``})+` WHERE `+bound.text, bound.args...); err != nil {
 			return found{}, err
 		}
 		part, err := s.judgeAll(ctx, f, heads(rows), limit-len(out.ids), end)

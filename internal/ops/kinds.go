@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -87,6 +88,13 @@ func readKind(key string) (kind, error) {
 	return kind{parts[0], parts[1], parts[2]}, nil
 }
 
+// KindText gives the error of a kind, with its values masked, and its data source, by its
+// key. ErrInvalid.
+func KindText(key string) (text, dataSource string, err error) {
+	k, err := readKind(key)
+	return k.Text, k.DataSource, err
+}
+
 // wholeRows is how many rows are grouped however long that takes; of a larger
 // log, as many as half a second reaches.
 const wholeRows = 100_000
@@ -95,7 +103,7 @@ const wholeRows = 100_000
 // has no text and the log no more than 100,000 rows, and else at least as many as half a
 // second reaches. More says that there are others.
 func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
-	if err := f.check(); err != nil {
+	if err := f.Check(); err != nil {
 		return nil, err
 	}
 	alike := map[kind]*same{}
@@ -149,7 +157,7 @@ func (s *finder) groupAll(ctx context.Context, f *Filter, alike map[kind]*same) 
 		if err != nil {
 			return false, err
 		}
-		if err := s.group(ctx, s.d.Pick(` FORCE INDEX (PRIMARY)`, ``, ``)+` WHERE `+bound.text, bound.args, alike); err != nil {
+		if err := s.group(ctx, s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (PRIMARY)`, Postgres: ``, SQLite: ``})+` WHERE `+bound.text, bound.args, alike); err != nil {
 			return false, err
 		}
 		if seen += size; last {

@@ -18,9 +18,9 @@ func commit(message []byte) bool {
 	return bytes.HasPrefix(message[min(5, len(message)):], []byte("COMMIT")) || bytes.Contains(message, []byte("commit\x00"))
 }
 
-// An operator who is told that it failed does it once more, or does something
-// else: what became of it is found out, and it is done and audited once.
-func TestADecisionWhoseCommitGotNoAnswerIsDoneAndToldSo(t *testing.T) {
+// An operator who reads that it failed does it once more, or does something
+// else: what happened to it is found out, and it is done and audited once.
+func TestDecisionWithUnansweredCommitIsReportedDone(t *testing.T) {
 	t.Parallel()
 	for _, fresh := range []func(testing.TB) testdb.DB{testdb.MySQL, testdb.Postgres} {
 		db := fresh(t)
@@ -35,6 +35,7 @@ func TestADecisionWhoseCommitGotNoAnswerIsDoneAndToldSo(t *testing.T) {
 				one := r.park(t, r.write(t, "orders", "UPDATE a"), "no")
 				r.park(t, r.write(t, "orders", "UPDATE b"), "both")
 				r.park(t, r.write(t, "orders", "UPDATE b"), "both")
+				both := r.selected(t, ops.Filter{Text: "both"}, 2)
 				by := ops.By{Who: c.what, Reason: "because"}
 				for _, d := range []struct {
 					what   string
@@ -42,11 +43,17 @@ func TestADecisionWhoseCommitGotNoAnswerIsDoneAndToldSo(t *testing.T) {
 				}{
 					{"pause", func() error { return r.Pause(t.Context(), "orders", by) }},
 					{"discard", func() error { return r.Act(t.Context(), ops.Discard, one.ID, by) }},
-					{"bulk", func() error { return r.ActAll(t.Context(), ops.Discard, ops.Filter{Text: "both"}, 2, by) }},
+					{"bulk", func() error {
+						done, err := r.ActAll(t.Context(), ops.Discard, both, by)
+						if len(done.Changed) != 2 || done.Gone > 0 {
+							t.Errorf("%s: reported as %+v, want both discarded", c.what, done)
+						}
+						return err
+					}},
 				} {
 					struck := c.cut(commit)
 					if err := d.decide(); err != nil {
-						t.Fatalf("%s, whose COMMIT was %s, is told as %v", d.what, c.what, err)
+						t.Fatalf("%s, whose COMMIT was %s, is reported as %v", d.what, c.what, err)
 					}
 					<-struck
 				}
@@ -73,7 +80,7 @@ func TestADecisionWhoseCommitGotNoAnswerIsDoneAndToldSo(t *testing.T) {
 }
 
 // It may have been done: "it failed" would be a guess.
-func TestADecisionThatCannotBeFoundOutIsNotToldAsFailed(t *testing.T) {
+func TestUnknownDecisionIsNotReportedAsFailed(t *testing.T) {
 	t.Parallel()
 	for _, fresh := range []func(testing.TB) testdb.DB{testdb.MySQL, testdb.Postgres} {
 		db := fresh(t)

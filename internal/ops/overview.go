@@ -24,15 +24,11 @@ type Overview struct {
 	// Off says what is not reported because a table is missing or the account
 	// lacks rights; empty if nothing is.
 	Off []string `json:"off,omitempty"`
-	// UnreachableLogs are the names of those that do not answer, if a console shows several.
-	UnreachableLogs []string `json:"unreachableLogs,omitempty"`
 }
 
 // DataSource is what the log knows of a data source.
 type DataSource struct {
 	Name string `json:"name"`
-	// Log is where it is, if a console shows several logs together.
-	Log string `json:"log,omitempty"`
 	// Waiting, Leased and Parked count its entries, up to a cap; where there are
 	// more the name stands in More.
 	Waiting int     `json:"waiting"`
@@ -60,20 +56,20 @@ type DataSource struct {
 	Rates Funnel `json:"rates"`
 }
 
-// Funnel says what became of writes.
+// Funnel says what happened to writes.
 type Funnel struct {
 	// AtOnce were delivered by the caller's first attempt, SyncRetry by a retry in the caller,
 	// Job by the job.
 	AtOnce    float64 `json:"atOnce"`
 	SyncRetry float64 `json:"syncRetry"`
 	Job       float64 `json:"job"`
-	// Pending were left to the job, Parked to an operator; Refused by the database, and their callers told.
+	// Pending were left to the job, Parked to an operator; Refused by the database, as their callers know.
 	Pending float64 `json:"pending"`
 	Parked  float64 `json:"parked"`
 	Refused float64 `json:"refused"`
 }
 
-// Minute is what became of the writes for a data source in a minute.
+// Minute is what happened to the writes for a data source in a minute.
 type Minute struct {
 	Start      time.Time `json:"start"`
 	DataSource string    `json:"dataSource"`
@@ -87,8 +83,6 @@ type Job struct {
 	Name string `json:"name"`
 	// LastSeen is its last heartbeat, by the log's clock.
 	LastSeen time.Time `json:"lastSeen"`
-	// Log is where it is, if a console shows several logs together.
-	Log string `json:"log,omitempty"`
 }
 
 // OverviewOptions say how much is looked at.
@@ -315,7 +309,7 @@ func (b *overviewer) minutes(ctx context.Context, hours int) error {
 		f := funnel(m.Counts, 1)
 		d := b.at(m.DataSource)
 		if m.Start.Before(current) && !m.Start.Before(current.Add(-rateMinutes*time.Minute)) {
-			d.Rates = d.Rates.plus(funnel(m.Counts, rateMinutes))
+			d.Rates = d.Rates.Plus(funnel(m.Counts, rateMinutes))
 		}
 		if hours > 0 {
 			b.out.Minutes = append(b.out.Minutes, Minute{Start: m.Start.UTC(), DataSource: m.DataSource, Funnel: f})
@@ -332,7 +326,8 @@ func funnel(c journal.Counts, minutes float64) Funnel {
 	}
 }
 
-func (f Funnel) plus(o Funnel) Funnel {
+// Plus is the sum of both.
+func (f Funnel) Plus(o Funnel) Funnel {
 	return Funnel{
 		AtOnce: f.AtOnce + o.AtOnce, SyncRetry: f.SyncRetry + o.SyncRetry, Job: f.Job + o.Job,
 		Pending: f.Pending + o.Pending, Parked: f.Parked + o.Parked, Refused: f.Refused + o.Refused,

@@ -76,16 +76,19 @@ func TestTheOverviewTellsHowEachDataSourceIs(t *testing.T) {
 
 // A week of many data sources is more than was once read at a time: the newest
 // minutes went missing, and with them the rates.
-func TestRatesOfManyDataSourcesAreThoseOfTheLastMinutes(t *testing.T) {
+func TestRatesCoverTheLastMinutes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))
 	tx, err := r.log.Journal().DB().BeginTx(t.Context(), nil)
 	must(t, err)
 	now := time.Now().Truncate(time.Minute)
-	for m := range 7 * 24 * 60 {
+	const minutes, inOneInsert = 7 * 24 * 60, 60
+	for from := 0; from < minutes; from += inOneInsert {
 		var rows []string
-		for ds := range 12 {
-			rows = append(rows, fmt.Sprintf("(%d, 'orders_%02d', 60, 0, 0, 0, 0, 0)", now.Add(-time.Duration(m)*time.Minute).UnixMilli(), ds))
+		for m := from; m < from+inOneInsert; m++ {
+			for ds := range 12 {
+				rows = append(rows, fmt.Sprintf("(%d, 'orders_%02d', 60, 0, 0, 0, 0, 0)", now.Add(-time.Duration(m)*time.Minute).UnixMilli(), ds))
+			}
 		}
 		_, err := tx.ExecContext(t.Context(), "INSERT INTO bed_activity (minute, data_source, at_once, sync_retry, async_job, pending, parked, refused) VALUES "+strings.Join(rows, ","))
 		must(t, err)
@@ -106,7 +109,7 @@ func TestRatesOfManyDataSourcesAreThoseOfTheLastMinutes(t *testing.T) {
 }
 
 // An address is the same for all entries, whatever their parameters.
-func TestTheCountOfAKindOfErrorIsThatOfItsEntries(t *testing.T) {
+func TestErrorKindCountEqualsItsEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))
 	for i := range 12 {

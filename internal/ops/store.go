@@ -1,12 +1,13 @@
 package ops
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/listener/delivery"
@@ -20,8 +21,6 @@ var (
 	ErrLeased = txlog.ErrLeased
 	// ErrOutcomeUnknown is txlog's: it is not known whether it was done. The audit tells, once the log answers.
 	ErrOutcomeUnknown = txlog.ErrOutcomeUnknown
-	// ErrConflict is matched by a [ConflictError].
-	ErrConflict = errors.New("ops: the filter does not match what was counted")
 	// ErrInvalid is matched by the error of a request that cannot be answered as it
 	// is: an unknown state, a limit below 0, a discard without a reason, a data source
 	// without a name.
@@ -34,6 +33,8 @@ var (
 	ErrNoTarget = errors.New("ops: the data source is not configured")
 	// ErrTarget says that a target could not be reached, or did not answer.
 	ErrTarget = errors.New("ops: the target cannot be asked")
+	// ErrNoAnswer says that the log did not answer within Config.AnswerWithin.
+	ErrNoAnswer = errors.New("ops: the log did not answer in time")
 	// ErrNoTables says that the log's database lacks a table of the console's, or
 	// that the account may not use it; the error names it.
 	ErrNoTables = errors.New("ops: a table of the console's cannot be used")
@@ -44,26 +45,11 @@ var (
 type ConflictError struct {
 	// Counted is what the caller said, Matches how many entries match now.
 	Counted, Matches int
-	// Leased is how many of them are being delivered at this moment, which cannot be
-	// changed.
-	Leased int
-	// Logs are the logs that hold what it matches, if nothing was changed because
-	// a console shows several.
-	Logs []string
 }
 
 func (e *ConflictError) Error() string {
-	if len(e.Logs) > 0 {
-		return fmt.Sprintf("the filter matches entries of several logs (%s), which cannot be changed at once: nothing was changed; choose one log", strings.Join(e.Logs, ", "))
-	}
-	if e.Counted == e.Matches {
-		return fmt.Sprintf("%d of the %d entries that the filter matches are being delivered at this moment: nothing was changed; try again, or filter by state", e.Leased, e.Matches)
-	}
-	return fmt.Sprintf("the filter matches %d entries now, not %d: nothing was changed; look again", e.Matches, e.Counted)
+	return fmt.Sprintf("the filter matches %d entries that can be changed now, not %d: nothing was changed; count again", e.Matches, e.Counted)
 }
-
-// Is makes errors.Is(err, ErrConflict) true.
-func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
 
 // Config is what a store knows beside the log.
 type Config struct {
@@ -76,8 +62,16 @@ type Config struct {
 	// MinAge is how old an entry must be before the job touches it:
 	// asyncjob.Config.MaxDeliveryTryDelay. Defaults to 0.
 	MinAge time.Duration
+	// AnswerWithin bounds each answer of the log that Try waits for. Defaults to none.
+	AnswerWithin time.Duration
 	// Clean takes secrets out of a text that is shown, such as a DSN's password. Defaults to none.
 	Clean func(string) string
+}
+
+func (c *Config) complete() {
+	if c.Clean == nil {
+		c.Clean = func(s string) string { return s }
+	}
 }
 
 // Store answers an operator's questions and carries decisions out. It is safe
@@ -112,20 +106,32 @@ type reader struct{ *finder }
 // actor carries out what is decided, and tries.
 type actor struct{ *finder }
 
+// answer bounds an answer of the log.
+func (s *asker) answer(ctx context.Context, ask func(context.Context) error) error {
+	if s.cfg.AnswerWithin <= 0 {
+		return ask(ctx)
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.cfg.AnswerWithin)
+	defer cancel()
+	err := ask(bounded)
+	if err != nil && dberr.TimedOut(ctx, bounded) {
+		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+	return err
+}
+
 // New makes a store on a log, which stays the caller's to close. It dials
 // nothing.
 func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 	if log == nil {
 		return nil, errors.New("ops: log is nil: open it with txlog.Open")
 	}
-	if cfg.Clean == nil {
-		cfg.Clean = func(s string) string { return s }
-	}
+	cfg.complete()
 	j := log.Journal()
 	if j == nil {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
-	f := &finder{&asker{log: log, journal: j, db: j.DB(), d: j.Dialect, cfg: cfg}, wholeRows, searchFor}
+	f := &finder{&asker{log, j, j.DB(), j.Dialect, cfg}, wholeRows, searchFor}
 	return &Store{f, &reader{f}, &actor{f}}, nil
 }
 
@@ -133,6 +139,6 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 type By struct {
 	// Who is a name for the audit, at most 255 characters: "ann", "token grafana".
 	Who string
-	// Reason is required to discard; at most 4096 characters.
+	// Reason is required to discard; at most 1000 characters.
 	Reason string
 }

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -43,57 +44,39 @@ const (
 // ErrNotFound, ErrLeased, ErrNoTarget, ErrInvalid (it cannot be tried, the text says why), or of a
 // target that cannot be reached: ErrTarget.
 func (s *actor) Try(ctx context.Context, id string, by By) (*Trial, error) {
-	if err := by.check(Try); err != nil {
+	if err := by.Check(Try); err != nil {
 		return nil, err
 	}
-	u, err := s.log.Get(ctx, id)
-	if err != nil {
+	var u *txlog.Unit
+	if err := s.answer(ctx, func(ctx context.Context) (err error) { u, err = s.log.Get(ctx, id); return err }); err != nil {
 		return nil, err
 	}
 	target, err := s.triable(u)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.journal.AddAudit(ctx, by.record(Try, u.ID, 0)); err != nil {
+	if err := s.answer(ctx, func(ctx context.Context) error { return s.journal.AddAudit(ctx, by.record(Try, u.ID, 0)) }); err != nil {
 		return nil, noTables(s.fault(err))
 	}
-	ctx, cancel := context.WithTimeout(ctx, tryFor)
-	defer cancel()
-	type answer struct {
-		trial *Trial
-		err   error
+	trial, err := within(ctx, tryFor, func(ctx context.Context) (*Trial, error) { return try(ctx, target, u) })
+	switch {
+	case err == nil:
+		s.complete(ctx, u, trial)
+		return trial, nil
+	case errors.Is(err, ErrInvalid):
+		return nil, &explained{s.cfg.Clean(err.Error()), ErrInvalid}
 	}
-	got := make(chan answer, 1)
-	go func() { // a driver may not look at its context
-		var a answer
-		defer func() {
-			if p := recover(); p != nil {
-				a = answer{err: fmt.Errorf("%w: the driver panicked with a %T", ErrTarget, p)}
-			}
-			got <- a
-		}()
-		a.trial, a.err = try(ctx, target, u)
-	}()
-	select {
-	case a := <-got:
-		if a.err != nil {
-			return nil, &cleaned{s.cfg.Clean(a.err.Error()), a.err}
-		}
-		s.complete(ctx, u, a.trial)
-		return a.trial, nil
-	case <-time.After(tryFor + time.Second/2):
-		return nil, fmt.Errorf("%w: no answer within %v", ErrTarget, tryFor)
-	}
+	return nil, &explained{s.cfg.Clean(err.Error()), ErrTarget}
 }
 
-// cleaned is an error whose text holds no secret.
-type cleaned struct {
+// explained is an error of a kind that says only why.
+type explained struct {
 	text string
-	err  error
+	kind error
 }
 
-func (e *cleaned) Error() string        { return e.text }
-func (e *cleaned) Is(target error) bool { return errors.Is(e.err, target) }
+func (e *explained) Error() string        { return e.text }
+func (e *explained) Is(target error) bool { return target == e.kind }
 
 // triable says why a unit cannot be tried, or where.
 func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
@@ -103,13 +86,13 @@ func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	case u.Unreadable != nil:
 		return target, fmt.Errorf("%w: the entry cannot be read whole: %w", ErrInvalid, u.Unreadable)
 	}
-	target, err = s.target(u)
+	target, err = s.cfg.target(u)
 	if err != nil {
 		return target, err
 	}
 	for i, statement := range u.Statements {
 		if kind := sqltext.Classify(sqltext.Flavor(target.Dialect.Flavor), statement.SQL).Kind; kind != sqltext.DML {
-			return target, fmt.Errorf("%w: statement %d is no single DML, it could not be rolled back for sure", ErrInvalid, i+1)
+			return target, fmt.Errorf("%w: statement %d is not a single DML statement and cannot be rolled back safely", ErrInvalid, i+1)
 		}
 		if _, err := statement.Args(); err != nil {
 			return target, fmt.Errorf("%w: the parameters of statement %d cannot be read", ErrInvalid, i+1)
@@ -118,29 +101,20 @@ func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	return target, nil
 }
 
-// target gives where a unit is delivered, in a session with its settings.
-func (s *actor) target(u *txlog.Unit) (delivery.Target, error) {
-	t, ok := s.cfg.Targets[u.DataSource]
+// target gives where a unit is delivered, in a session such as its own. The error is
+// ErrNoTarget or ErrInvalid, and says only why.
+func (c *Config) target(u *txlog.Unit) (delivery.Target, error) {
+	t, ok := c.Targets[u.DataSource]
 	switch {
 	case !ok:
-		why := s.cfg.Problems[u.DataSource]
-		if why == "" {
-			why = s.cfg.Problems[""]
-		}
-		if why == "" {
-			return t, fmt.Errorf("%w: %q", ErrNoTarget, u.DataSource)
-		}
-		return t, fmt.Errorf("%w: %q: %s", ErrNoTarget, u.DataSource, s.cfg.Clean(why))
+		why := cmp.Or(c.Problems[u.DataSource], c.Problems[""], "the configuration's targetDataSource does not have it")
+		return t, &explained{c.Clean(why), ErrNoTarget}
 	case t.NoSideConnection:
-		return t, fmt.Errorf("%w: its target is in the memory of another process", ErrInvalid)
-	case u.Settings == t.Settings, u.SettingsOlder && u.Settings == t.OlderSettings:
-		return t, nil
-	case u.SettingsOlder || t.With == nil:
-		return t, fmt.Errorf("%w: it was written with the settings %q, but its data source has %q here", ErrInvalid, u.Settings, t.Settings)
+		return t, &explained{"its target is in the memory of another process", ErrInvalid}
 	}
-	with, err := t.With(u.Settings)
+	with, err := t.In(u.Settings, u.Session)
 	if err != nil {
-		return t, fmt.Errorf("%w: the settings %q that it was written with cannot be used: %w", ErrInvalid, u.Settings, err)
+		return t, &explained{c.Clean(fmt.Sprintf("the settings %q that it was written with cannot be used: %v", u.Settings, err)), ErrInvalid}
 	}
 	return with, nil
 }
@@ -176,14 +150,14 @@ func try(ctx context.Context, target delivery.Target, u *txlog.Unit) (*Trial, er
 	defer func() { _ = pool.Close() }()
 	conn, err := pool.Conn(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrTarget, err)
+		return nil, err
 	}
 	t := &trier{conn: conn, target: target, unit: u}
 	defer t.discard()
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
-	trial, began := &Trial{Rows: []int64{}, Notes: t.notes()}, time.Now()
+	trial, began := &Trial{Rows: []int64{}, Notes: append([]string{}, NotUndone[t.target.Dialect.Flavor]...)}, time.Now()
 	out, err := t.run(ctx, trial)
 	if out.Err == nil && err == nil {
 		out = t.deferred(ctx)
@@ -227,7 +201,7 @@ func (t *trier) prepare(ctx context.Context) error {
 	}
 	for _, text := range must {
 		if err := t.exec(ctx, text); err != nil {
-			return fmt.Errorf("%w: %w", ErrTarget, err)
+			return err
 		}
 	}
 	for _, text := range may {
@@ -239,7 +213,7 @@ func (t *trier) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := t.exec(ctx, begin); err != nil {
-		return fmt.Errorf("%w: %w", ErrTarget, err)
+		return err
 	}
 	if t.target.Dialect.Flavor == txlog.FlavorPostgres {
 		// It is done in the transaction, so that nothing stays in a pooler's
@@ -250,7 +224,7 @@ func (t *trier) prepare(ctx context.Context) error {
 			fmt.Sprintf("SET LOCAL idle_in_transaction_session_timeout = %d", tryFor.Milliseconds()),
 		} {
 			if err := t.exec(ctx, text); err != nil {
-				return fmt.Errorf("%w: %w", ErrTarget, err)
+				return err
 			}
 		}
 	}
@@ -282,7 +256,7 @@ func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err
 		return nil //nolint:nilerr // a statement's error is the outcome's
 	})
 	if err != nil && out.Err == nil {
-		return out, fmt.Errorf("%w: %w", ErrTarget, err)
+		return out, err
 	}
 	return out, nil
 }

@@ -10,7 +10,7 @@ const (
 	// Applied: the receipt is there. Discarding the entry is safe, retrying it
 	// only removes it.
 	Applied Verdict = "applied"
-	// NotApplied: there is no receipt, or not yet. Retrying applies it once;
+	// NotApplied: no receipt exists, or not yet. Retrying applies it once;
 	// discarding gives it up.
 	NotApplied Verdict = "notApplied"
 	// NeverApplied: the receipt is void. It is not applied and never will be;

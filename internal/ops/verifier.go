@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -23,42 +25,27 @@ const VerifyTimeout = 3 * time.Second
 // Verifier asks targets for receipts. It is for one goroutine at a time.
 type Verifier struct {
 	storage txlog.Storage
-	sources map[string]*askedSource
-	// missing is why there are no more sources.
-	missing string
-	// clean hides secrets.
-	clean func(string) string
+	cfg     Config
+	places  map[place]*asked
 }
 
-// NewVerifier makes a Verifier for the entries of a log. Verdicts say of a data
-// source that it cannot be used; see Config.
+// place is what an entry says of where its receipt is.
+type place struct{ dataSource, settings, session string }
+
+// NewVerifier makes a Verifier for the entries of a log.
 func NewVerifier(log txlog.Storage, cfg Config) *Verifier {
-	v := &Verifier{
-		storage: log, sources: map[string]*askedSource{},
-		missing: "the configuration's targetDataSource does not have it", clean: cfg.Clean,
-	}
-	if v.clean == nil {
-		v.clean = func(s string) string { return s }
-	}
-	for name, problem := range cfg.Problems {
-		if name == "" {
-			v.missing = problem
-			continue
-		}
-		v.sources[name] = &askedSource{problem: problem}
-	}
-	for name, t := range cfg.Targets {
-		v.sources[name] = &askedSource{target: t}
-	}
-	return v
+	cfg.complete()
+	return &Verifier{log, cfg, map[place]*asked{}}
 }
 
 // Close closes the connections to the targets.
 func (v *Verifier) Close() {
 	var all sync.WaitGroup
-	for _, s := range v.sources {
-		if s.conn != nil {
-			all.Go(s.close)
+	for _, a := range v.places {
+		if a.conn != nil {
+			all.Go(func() {
+				_, _ = within(context.Background(), VerifyTimeout, func(context.Context) (any, error) { return nil, a.conn.Close() })
+			})
 		}
 	}
 	all.Wait()
@@ -67,9 +54,8 @@ func (v *Verifier) Close() {
 // Judge gives the verdict on each unit, the data sources side by side.
 func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement, error) {
 	all := make([]Judgement, len(units))
-	asked := map[*askedSource][]int{}
+	asked := map[*asked][]int{}
 	for i, u := range units {
-		s := v.sources[u.DataSource]
 		switch {
 		case u.Receipt == "" && u.Unreadable != nil:
 			all[i] = Judgement{CannotTell, "its entry cannot be read whole"}
@@ -77,19 +63,16 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 			all[i] = Judgement{CannotTell, notInDoubt}
 		case u.Receipt == "":
 			all[i] = Judgement{CannotTell, atLeastOnce}
-		case s == nil:
-			all[i] = Judgement{NotConfigured, v.missing}
-		case s.problem != "":
-			all[i] = Judgement{NotConfigured, s.problem}
 		default:
-			asked[s] = append(asked[s], i)
+			a := v.asked(u)
+			asked[a] = append(asked[a], i)
 		}
 	}
 	var wait sync.WaitGroup
-	for s, places := range asked {
+	for a, places := range asked {
 		wait.Go(func() {
 			for _, i := range places {
-				all[i] = s.judge(ctx, units[i])
+				all[i] = a.judge(ctx, units[i])
 			}
 		})
 	}
@@ -98,7 +81,7 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 		return nil, err
 	}
 	for i := range all {
-		all[i].Detail = v.clean(all[i].Detail)
+		all[i].Detail = v.cfg.Clean(all[i].Detail)
 	}
 	return all, v.stillThere(ctx, units, all)
 }
@@ -126,43 +109,51 @@ func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Ju
 	return err
 }
 
-// askedSource is a target that is asked for receipts, by one goroutine at a time.
-type askedSource struct {
-	target  delivery.Target
-	problem string // why it cannot be asked at all
-
-	conn driver.Conn
-	// down is why it is not asked any more.
-	down error
+// asked is a target in sessions such as some entries': an unqualified name, such as
+// that of bed_receipt, may mean another table in others. It is asked by one goroutine
+// at a time.
+type asked struct {
+	target delivery.Target
+	conn   driver.Conn
+	// over is the verdict without asking; nil: it can be asked.
+	over *Judgement
 }
 
-// errSilent: neither an answer nor an error came, although the driver was told
-// to give up.
-var errSilent = fmt.Errorf("no answer within %v", VerifyTimeout)
+func (v *Verifier) asked(u *txlog.Unit) *asked {
+	at := place{u.DataSource, u.Settings, u.Session}
+	a := v.places[at]
+	if a == nil {
+		a = &asked{}
+		v.places[at] = a
+		var err error
+		switch a.target, err = v.cfg.target(u); {
+		case errors.Is(err, ErrNoTarget):
+			a.over = &Judgement{NotConfigured, err.Error()}
+		case err != nil:
+			a.over = &Judgement{CannotTell, err.Error()}
+		}
+	}
+	return a
+}
 
 // judge asks for the receipt of one unit.
-func (s *askedSource) judge(ctx context.Context, u *txlog.Unit) Judgement {
-	if s.target.NoSideConnection {
-		return Judgement{CannotTell, "its target is in the memory of another process"}
+func (a *asked) judge(ctx context.Context, u *txlog.Unit) Judgement {
+	if a.over != nil {
+		return *a.over
 	}
-	if s.down != nil {
-		return Judgement{Unreachable, s.down.Error()}
-	}
-	found, place, err := s.find(ctx, u)
+	found, place, err := a.find(ctx, u)
 	switch {
-	case s.down != nil:
-		return Judgement{Unreachable, s.down.Error()}
+	case a.over != nil:
+		return *a.over
 	case err != nil:
 		return Judgement{CannotTell, "its receipt cannot be read: " + err.Error()}
 	case found == nil && place != u.Place:
 		return Judgement{CannotTell, fmt.Sprintf("its receipt is in the table bed_receipt in %s, but targetDataSource leads to %s", u.Place, cmp.Or(place, "none"))}
-	case found == nil && u.Place == "" && u.Settings != s.target.Settings && !(u.SettingsOlder && u.Settings == s.target.OlderSettings):
-		return Judgement{CannotTell, fmt.Sprintf("the entry was written with the settings %q, but targetDataSource has %q: its receipt may be elsewhere", u.Settings, s.target.Settings)}
 	case found == nil && u.Leased:
 		return Judgement{NotApplied, running}
 	case found == nil:
 		return Judgement{NotApplied, ""}
-	case found.Fingerprint != u.Fingerprint:
+	case !found.Of(u):
 		return Judgement{CannotTell, "another request was applied under its idempotency key"}
 	case found.Void:
 		return Judgement{NeverApplied, ""}
@@ -172,72 +163,82 @@ func (s *askedSource) judge(ctx context.Context, u *txlog.Unit) Judgement {
 }
 
 // find looks the receipt up, and gives the target up when it does not answer.
-func (s *askedSource) find(ctx context.Context, u *txlog.Unit) (found *attempt.Found, place string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, VerifyTimeout)
-	defer cancel()
+func (a *asked) find(ctx context.Context, u *txlog.Unit) (*attempt.Found, string, error) {
 	type answer struct {
 		found *attempt.Found
 		place string
 		conn  driver.Conn
-		err   error
-		lost  bool
 	}
-	got := make(chan answer, 1)
-	conn, receipts := s.conn, attempt.Receipts{Schema: s.target.ReceiptSchema}
-	s.conn = nil
-	go func() { // a driver may not look at its context
-		var a answer
-		if a.conn = conn; conn == nil {
-			a.conn, a.err = s.dial(ctx)
-			a.lost = a.err != nil
-		}
-		if a.err == nil {
-			a.found, a.err = attempt.FindReceipt(ctx, s.target.Dialect, a.conn, receipts, u.Receipt)
-			if a.err == nil && a.found == nil && u.Place != "" {
-				a.place, a.err = attempt.ReceiptPlace(ctx, s.target.Dialect, a.conn, receipts)
-			}
-			a.lost = a.err != nil && !s.target.Dialect.Class(a.err).Answered()
-		}
-		if a.lost && a.conn != nil {
-			_ = a.conn.Close()
-			a.conn = nil
-		}
-		got <- a
-	}()
-	select {
-	case a := <-got:
-		s.conn = a.conn
-		if a.lost {
-			s.down = a.err
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				s.down = errSilent
+	d, conn, receipts := a.target.Dialect, a.conn, attempt.Receipts{Schema: a.target.ReceiptSchema}
+	a.conn = nil
+	got, err := within(ctx, VerifyTimeout, func(ctx context.Context) (got answer, err error) {
+		if got.conn = conn; conn == nil {
+			if got.conn, err = a.dial(ctx); err != nil {
+				return answer{}, err
 			}
 		}
-		return a.found, a.place, a.err
-	case <-time.After(VerifyTimeout + time.Second):
-		s.down = errSilent
-		return nil, "", errSilent
+		got.found, err = attempt.FindReceipt(ctx, d, got.conn, receipts, u.Receipt)
+		if err == nil && got.found == nil && u.Place != "" {
+			got.place, err = attempt.ReceiptPlace(ctx, d, got.conn, receipts)
+		}
+		if err != nil && !d.Class(err).Answered() {
+			_ = got.conn.Close()
+			got.conn = nil
+		}
+		return got, err
+	})
+	a.conn = got.conn
+	var other *delivery.SessionError
+	switch {
+	case err == nil || a.conn != nil:
+	case errors.As(err, &other), d.Class(err).Answered():
+		a.over = &Judgement{CannotTell, "its receipt cannot be looked for: " + strings.TrimPrefix(err.Error(), "not delivered: ")}
+	default:
+		a.over = &Judgement{Unreachable, err.Error()}
 	}
+	return got.found, got.place, err
 }
 
-// dial opens a bare connection. Looking at a target never creates one.
-func (s *askedSource) dial(ctx context.Context) (driver.Conn, error) {
-	if s.target.File != "" {
-		if _, err := os.Stat(s.target.File); errors.Is(err, fs.ErrNotExist) {
+// dial opens a connection. Looking at a target never creates one.
+func (a *asked) dial(ctx context.Context) (driver.Conn, error) {
+	if a.target.File != "" {
+		if _, err := os.Stat(a.target.File); errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
-	return s.target.Connector.Connect(ctx)
+	conn, _, err := a.target.Dial(ctx)
+	return conn, err
 }
 
-func (s *askedSource) close() {
-	closed := make(chan struct{})
+// within gives what a target answers within d. What it answers later is dropped: a driver
+// may not look at its context.
+func within[T any](ctx context.Context, d time.Duration, ask func(context.Context) (T, error)) (T, error) {
+	bounded, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	type answer struct {
+		v   T
+		err error
+	}
+	got := make(chan answer, 1)
 	go func() {
-		defer close(closed)
-		_ = s.conn.Close()
+		var a answer
+		defer func() {
+			if p := recover(); p != nil {
+				a.err = fmt.Errorf("the driver panicked with a %T", p)
+			}
+			got <- a
+		}()
+		a.v, a.err = ask(bounded)
 	}()
+	silent := fmt.Errorf("no answer within %v", d)
 	select {
-	case <-closed:
-	case <-time.After(VerifyTimeout):
+	case a := <-got:
+		if a.err != nil && dberr.TimedOut(ctx, bounded) {
+			return a.v, silent
+		}
+		return a.v, a.err
+	case <-time.After(d + time.Second/2):
+		var none T
+		return none, silent
 	}
 }

@@ -1,0 +1,88 @@
+package console
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+const (
+	// countedFor is how long what was counted is remembered, and countedIDs how many
+	// entries of all counts together; the oldest are forgotten first.
+	countedFor = time.Hour
+	countedIDs = 500_000
+)
+
+// counted remembers what was counted for a bulk action, by its cut-off.
+type counted struct {
+	mu  sync.Mutex
+	all []selection // oldest first
+}
+
+type selection struct {
+	*ops.Selection
+	until string
+	at    time.Time
+}
+
+// keep remembers a selection and gives the cut-off under which find finds it: the
+// log's clock when it was counted.
+func (c *counted) keep(s *ops.Selection) (until string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := s.At
+	for until = at.Format(time.RFC3339Nano); c.of(until) != nil; until = at.Format(time.RFC3339Nano) {
+		at = at.Add(time.Microsecond)
+	}
+	c.add(s, until)
+	return until
+}
+
+// retried remembers which entries a record of the audit is about, and which finds them.
+func (c *counted) retried(record string, ids []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.add(&ops.Selection{IDs: ids}, "done "+record)
+}
+
+func (c *counted) which(record string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.of("done " + record); s != nil {
+		return s.IDs
+	}
+	return nil
+}
+
+func (c *counted) add(s *ops.Selection, under string) {
+	c.all = append(c.all, selection{s, under, time.Now()})
+	n := 0
+	for _, one := range c.all {
+		n += len(one.IDs)
+	}
+	for len(c.all) > 1 && (n > countedIDs || time.Since(c.all[0].at) > countedFor) {
+		n -= len(c.all[0].IDs)
+		c.all = c.all[1:]
+	}
+}
+
+func (c *counted) of(until string) *ops.Selection {
+	for _, one := range c.all {
+		if one.until == until {
+			return one.Selection
+		}
+	}
+	return nil
+}
+
+// find gives what was counted for a filter at until.
+func (c *counted) find(until string, f ops.Filter) (*ops.Selection, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.of(until); s != nil && s.Filter == f {
+		return s, nil
+	}
+	return nil, &failure{status: http.StatusConflict, text: "Nothing was changed: this console does not know what was counted then. Count again."}
+}

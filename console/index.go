@@ -1,0 +1,97 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+// A Log is one of those that a console shows.
+type Log struct {
+	// Name distinguishes it from the others, in pages and addresses.
+	Name string
+	// Store gives nil for as long as the log could not be opened.
+	Store func() Store
+}
+
+// index answers for several logs.
+type index struct{ *site }
+
+// newIndex makes the site that leads to those of several logs.
+func newIndex(cfg Config, logs []Log) *site {
+	x := &site{cfg: cfg, root: cfg.BasePath, store: func() Store { return nil }, log: cfg.Logger}
+	for _, l := range logs {
+		below := cfg
+		below.BasePath += "/logs/" + url.PathEscape(l.Name)
+		x.logs = append(x.logs, newSite(below, l))
+	}
+	for _, one := range x.logs {
+		one.root, one.logs = x.root, x.logs
+	}
+	x.ping = func(ctx context.Context) error {
+		return errors.Join(each(x.logs, func(one *site) error { return one.ping(ctx) })...)
+	}
+	x.events = newEvents(x.ping, func(ctx context.Context) any {
+		return each(x.logs, func(one *site) *ops.Overview { return one.look(ctx) })
+	})
+	return x
+}
+
+// each asks all logs, side by side.
+func each[T any](logs []*site, ask func(*site) T) []T {
+	all := make([]T, len(logs))
+	var wg sync.WaitGroup
+	for i, one := range logs {
+		wg.Go(func() { all[i] = ask(one) })
+	}
+	wg.Wait()
+	return all
+}
+
+// logFigures are those of one of several logs. Overview is nil if it cannot be reached.
+type logFigures struct {
+	Name     string          `json:"name"`
+	Overview *overviewAnswer `json:"overview"`
+}
+
+func (s index) figures(ctx context.Context) []logFigures {
+	return each(s.logs, func(one *site) logFigures {
+		f := logFigures{Name: one.name}
+		if o, err := one.overview(ctx); err == nil {
+			f.Overview = answerOf(o)
+		}
+		return f
+	})
+}
+
+// logView is one of several logs as the page shows it.
+type logView struct {
+	Name, URL string
+	Down      bool
+	Jobs      int
+	totals
+}
+
+func (s index) page(w http.ResponseWriter, r *http.Request, p person) error {
+	var logs []logView
+	for i, f := range s.figures(r.Context()) {
+		v := logView{Name: f.Name, URL: s.logs[i].cfg.BasePath, Down: f.Overview == nil}
+		if !v.Down {
+			v.Jobs, v.totals = len(f.Overview.Jobs), totalsOf(languageOf(r), f.Overview.Overview)
+		}
+		logs = append(logs, v)
+	}
+	s.render(w, r, p, http.StatusOK, logs)
+	return nil
+}
+
+func (s index) call(r *http.Request, _ person) (any, error) {
+	if _, err := queryOf(r); err != nil {
+		return nil, err
+	}
+	return map[string]any{"logs": s.figures(r.Context())}, nil
+}
