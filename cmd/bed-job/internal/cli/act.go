@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,24 +38,15 @@ func parkCommand(a *app) *cobra.Command {
 }
 
 func discardCommand(a *app) *cobra.Command {
-	return actionCommand(a, action{Action: ops.Discard, verb: "discard", done: "discarded", confirm: true}, "Erase entries for good: what they hold will not be delivered",
-		`Erase entries for good: what they hold will not be delivered. On a terminal it asks
-before; elsewhere it wants --yes. It needs a --reason: who looks at the audit later will
+	return actionCommand(a, action{Action: ops.Discard, verb: "discard", done: "discarded", confirm: true}, "Erase entries: what they hold will never be delivered",
+		`Erase entries: what they hold will never be delivered. On a terminal it asks
+before; elsewhere it requires --yes. It requires a --reason: who looks at the audit later will
 want to know why a write did not happen.`)
 }
 
-// selection is which entries a command acts on, and how.
-type selection struct {
-	ids    []string
-	filter filters
-	reason string
-	dryRun bool
-	yes    bool
-	out    output
-}
-
 func actionCommand(a *app, act action, short, long string) *cobra.Command {
-	var sel selection
+	c := &clerk{app: a, action: act}
+	var f filters
 	cmd := &cobra.Command{
 		Use:   act.verb + " ID… | --parked",
 		Short: short,
@@ -62,41 +54,45 @@ func actionCommand(a *app, act action, short, long string) *cobra.Command {
 
 An ID is that of any row of the unit. An entry that is being delivered at this moment is
 refused. What fails does not stop the rest; the exit status is 1 if anything failed.
-Instead of IDs the filters of list say which; they are counted first, and exactly these
-are changed, or none. With --dry-run nothing is. What is done is audited.
+Instead of IDs the filters of list say which. They are counted first, without those being
+delivered at that moment, and exactly these are changed: not what arrives or is parked
+while you confirm. What was delivered since is reported as gone. With --dry-run nothing is
+changed. What is done is audited.
 
-JSON (-o json): an object with action, changed (a number), ids, failed and dryRun.`,
+JSON (-o json): an object with action, until (the log's clock at the count), changed, gone,
+left (numbers), ids (of those that were changed), failed and dryRun.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sel.ids = args
-			if err := sel.filter.read(cmd); err != nil {
+			if err := f.read(cmd); err != nil {
 				return err
 			}
 			switch {
-			case sel.filter.given() == (len(args) > 0) && len(args) > 0:
-				return usagef(cmd, "%s takes either IDs or --parked and the other filters", act.verb)
-			case !sel.filter.given() && len(args) == 0:
-				return usagef(cmd, "%s takes either IDs or --parked and the other filters", act.verb)
-			case act.confirm && !sel.dryRun && strings.TrimSpace(sel.reason) == "":
-				return usagef(cmd, "%s needs a reason, which the audit keeps: say why with --reason", act.verb)
-			case act.confirm && !sel.yes && !sel.dryRun && !a.InTTY:
-				return usagef(cmd, "%s erases entries for good: confirm it with --yes", act.verb)
+			case f.given() == (len(args) > 0):
+				return usagef("%s takes either IDs or --parked and the other filters", act.verb)
+			case act.confirm && !c.dryRun && strings.TrimSpace(c.reason) == "":
+				return usagef("%s needs a reason, which the audit keeps: say why with --reason", act.verb)
+			case act.confirm && !c.yes && !c.dryRun && !a.InTTY:
+				return usagef("%s erases entries: confirm it with --yes", act.verb)
 			}
-			return a.withConfig(cmd.Context(), onlyLog, func(st txlog.Storage, cfg *config) error {
-				store, err := openDesk(a, st, cfg)
-				if err != nil {
-					return err
+			ctx := cmd.Context()
+			return withDesk(ctx, a, onlyLog, func(d *desk) (err error) {
+				done := acted{Action: act.Action, DryRun: c.dryRun}
+				if len(args) > 0 {
+					err = c.named(ctx, d, args, &done)
+				} else {
+					err = c.filtered(ctx, d, f.Filter, &done)
 				}
-				c := &clerk{app: a, log: st, store: store, cfg: cfg, act: act, selection: sel}
-				return c.work(cmd.Context())
+				if a.json() && (err == nil || errors.Is(err, errReported)) {
+					err = errors.Join(printJSON(a.Out, done), err)
+				}
+				return err
 			})
 		},
 	}
-	a.configFlag(cmd)
-	outputFlag(a, cmd, &sel.out)
-	filterFlags(a, cmd, &sel.filter)
-	reasonFlags(cmd, &sel.reason, &sel.dryRun)
+	a.logFlags(cmd)
+	filterFlags(a, cmd, &f)
+	reasonFlags(cmd, &c.reason, &c.dryRun)
 	if act.confirm {
-		cmd.Flags().BoolVar(&sel.yes, "yes", false, "do not ask")
+		cmd.Flags().BoolVar(&c.yes, "yes", false, "do not ask")
 	}
 	return cmd
 }
@@ -109,48 +105,29 @@ func reasonFlags(cmd *cobra.Command, reason *string, dryRun *bool) {
 // clerk carries one action out.
 type clerk struct {
 	*app
-	selection
-	log   txlog.Storage
-	store *ops.Store
-	cfg   *config
-	act   action
-
-	changed int
-	failed  []string
+	action
+	reason      string
+	dryRun, yes bool
 }
 
 // acted is what was done, as JSON shows it.
 type acted struct {
 	Action  ops.Action `json:"action"`
+	Until   string     `json:"until,omitempty"`
 	Changed int        `json:"changed"`
+	Gone    int        `json:"gone"`
+	Left    int        `json:"left"`
 	IDs     []string   `json:"ids,omitempty"`
 	Failed  []string   `json:"failed,omitempty"`
 	DryRun  bool       `json:"dryRun"`
 }
 
-func (c *clerk) work(ctx context.Context) error {
-	var err error
-	if len(c.ids) > 0 {
-		err = c.named(ctx)
-	} else {
-		err = c.filtered(ctx)
-	}
-	if c.out.json() && (err == nil || errors.Is(err, errReported)) {
-		text, jerr := marshal(acted{c.act.Action, c.changed, c.ids, c.failed, c.dryRun}, "")
-		if jerr != nil {
-			return jerr
-		}
-		fmt.Fprintln(c.Out, text)
-	}
-	return err
-}
-
-// sure asks whether n entries are meant.
-func (c *clerk) sure(ctx context.Context, n int) error {
-	if !c.act.confirm || c.yes || c.dryRun {
+// sure asks whether n entries are meant, of which it says more.
+func (c *clerk) sure(ctx context.Context, n int, more string) error {
+	if !c.action.confirm || c.yes || c.dryRun {
 		return nil
 	}
-	ok, err := c.confirm(ctx, fmt.Sprintf("%s %s for good? Nothing of it will be delivered.", c.act.verb, entries(n)))
+	ok, err := c.app.confirm(ctx, fmt.Sprintf("%s %s%s? It will never be delivered.", c.verb, entries(n), more))
 	if err == nil && !ok {
 		err = errors.New("nothing was done")
 	}
@@ -158,98 +135,88 @@ func (c *clerk) sure(ctx context.Context, n int) error {
 }
 
 // named acts on the entries that were named, and reports each.
-func (c *clerk) named(ctx context.Context) error {
-	if err := c.sure(ctx, len(c.ids)); err != nil {
+func (c *clerk) named(ctx context.Context, d *desk, ids []string, done *acted) error {
+	if err := c.sure(ctx, len(ids), ""); err != nil {
 		return err
 	}
-	ids := c.ids
-	c.ids = nil
 	for _, id := range ids {
-		err := c.asked(ctx, c.cfg, func(ctx context.Context) error {
-			if c.dryRun {
-				return c.could(ctx, id)
+		var err error
+		if c.dryRun {
+			var u *txlog.Unit
+			if u, err = d.log.Get(ctx, id); err == nil && u.Leased {
+				err = ops.ErrLeased
 			}
-			return c.store.Act(ctx, c.act.Action, id, c.by(c.reason))
-		})
+		} else {
+			_, err = ask(ctx, d.log, func(ctx context.Context) (any, error) { return nil, d.Act(ctx, c.Action, id, c.by(c.reason)) })
+		}
 		if err != nil {
-			c.failed = append(c.failed, id)
-			c.complain(redact(explain(id, err).Error(), c.dsns...))
+			done.Failed = append(done.Failed, id)
+			c.complain(explain(id, err).Error())
 			continue
 		}
-		c.changed++
-		c.ids = append(c.ids, id)
-		if !c.out.json() {
-			fmt.Fprintf(c.Out, "%s: %s%s\n", printable(id), c.would(), c.act.done)
+		done.Changed++
+		done.IDs = append(done.IDs, id)
+		if !c.json() {
+			fmt.Fprintf(c.Out, "%s: %s\n", printable(id), c.outcome())
 		}
 	}
-	if len(c.failed) > 0 {
+	if len(done.Failed) > 0 {
 		return errReported
 	}
 	return nil
 }
 
-func (c *clerk) would() string {
+func (c *clerk) outcome() string {
 	if c.dryRun {
-		return "would be "
+		return "would be " + c.done
 	}
-	return ""
+	return c.done
 }
 
-// could gives the reason that keeps an entry from being acted upon.
-func (c *clerk) could(ctx context.Context, id string) error {
-	u, err := c.log.Get(ctx, id)
-	if err == nil && u.Leased {
-		err = ops.ErrLeased
-	}
-	return err
-}
-
-// recounts is how often a set that changes while it is counted is counted again,
-// where nobody has confirmed the number.
-const recounts = 5
-
-// filtered acts on all that a filter matches: exactly those that were counted, or none.
-func (c *clerk) filtered(ctx context.Context) error {
-	for try := 1; ; try++ {
-		var n ops.Count
-		err := c.asked(ctx, c.cfg, func(ctx context.Context) (err error) {
-			n, err = c.store.Count(ctx, c.filter.Filter, -1)
-			return err
-		})
-		switch {
-		case err != nil:
-			return err
-		case n.N == 0:
-			if !c.out.json() {
-				what := "Nothing of that kind is in the log."
-				if c.filter.State == ops.Parked {
-					what = "Nothing of that kind is parked."
-				}
-				fmt.Fprintln(c.Err, what)
+// filtered acts on exactly those that a filter matched when they were counted.
+func (c *clerk) filtered(ctx context.Context, d *desk, f ops.Filter, out *acted) error {
+	sel, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Selection, error) { return d.Select(ctx, f) })
+	switch {
+	case err != nil:
+		return err
+	case sel.More:
+		return fmt.Errorf("the filter matches more than %d entries, which is how many can be changed at once: narrow it by --older-than, --data-source or --text", ops.MaxBulk)
+	case len(sel.IDs) == 0:
+		if !c.json() {
+			what := "in the log"
+			if f.State == ops.Parked {
+				what = "parked"
 			}
-			return nil
-		case n.N > ops.MaxBulk:
-			return fmt.Errorf("the filter matches %d entries, %d can be changed at once: narrow it by --older-than, --data-source or --text", n.N, ops.MaxBulk)
-		}
-		if err := c.sure(ctx, n.N); err != nil {
-			return err
-		}
-		if !c.dryRun {
-			err = c.askedOf(ctx, c.cfg, manyTimes, func(ctx context.Context) error {
-				return c.store.ActAll(ctx, c.act.Action, c.filter.Filter, n.N, c.by(c.reason))
-			})
-		}
-		if errors.Is(err, ops.ErrConflict) && (!c.act.confirm || c.yes) && try < recounts {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if c.changed = n.N; !c.out.json() {
-			fmt.Fprintf(c.Out, "%s of %d %s%s\n", entries(n.N), n.N, c.would(), c.act.done)
+			fmt.Fprintf(c.Err, "Nothing of that kind is %s.\n", what)
 		}
 		return nil
 	}
+	if err := c.sure(ctx, len(sel.IDs), " (counted at "+sel.At.Format(time.RFC3339)+" by the log's clock)"); err != nil {
+		return err
+	}
+	done := ops.Done{Changed: sel.IDs}
+	if !c.dryRun {
+		log := d.log
+		log.within *= manyTimes
+		if done, err = ask(ctx, log, func(ctx context.Context) (ops.Done, error) { return d.ActAll(ctx, c.Action, sel, c.by(c.reason)) }); err != nil {
+			return err
+		}
+	}
+	out.Until, out.Changed, out.Gone, out.Left, out.IDs = sel.At.Format(time.RFC3339Nano), len(done.Changed), done.Gone, done.Left, done.Changed
+	if c.json() {
+		return nil
+	}
+	fmt.Fprintf(c.Out, "%s of %d %s\n", entries(out.Changed), len(sel.IDs), c.outcome())
+	if out.Gone > 0 {
+		fmt.Fprintf(c.Out, "%s gone: delivered or discarded since they were counted\n", entries(out.Gone))
+	}
+	if out.Left > 0 {
+		fmt.Fprintf(c.Out, "%s left alone: being delivered, or changed so that the filter does not match\n", entries(out.Left))
+	}
+	if c.Action == ops.Retry && !c.dryRun {
+		fmt.Fprintln(c.Err, `The job delivers them in its next round: "bed-job watch" shows how many it delivers, "bed-job kinds --parked" what is parked again and why.`)
+	}
+	return nil
 }
 
 // manyTimes is how many times --log-timeout a change of many entries may take.

@@ -1,12 +1,18 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -72,7 +78,13 @@ func TestAllThatIsParkedIsRetriedAtOnce(t *testing.T) {
 	fill(t, st, 2*pageSize+1, "a", false)
 	fill(t, st, 3, "b", false)
 	h := newHarness(t, st)
-	h.run(t, "retry", "--parked", "--data-source", "a").want(t, 0, fmt.Sprintf("%d entries of %[1]d due now\n", 2*pageSize+1))
+	r := h.run(t, "retry", "--parked", "--data-source", "a")
+	r.want(t, 0, fmt.Sprintf("%d entries of %[1]d due now\n", 2*pageSize+1))
+	for _, next := range []string{"bed-job watch", "bed-job kinds --parked"} { // lead to the outcome
+		if !strings.Contains(r.err, next) {
+			t.Errorf("it does not name %s: %q", next, r.err)
+		}
+	}
 	if n := count(t, st, txlog.Filter{Parked: true}); n != 3 {
 		t.Errorf("%d are parked, want the 3 of b", n)
 	}
@@ -92,7 +104,7 @@ func TestDiscardAsksOnATerminal(t *testing.T) {
 		h := newHarness(t, st)
 		h.InTTY, h.In = true, strings.NewReader(answer)
 		r := h.run(t, "discard", id, "--reason", "a test")
-		if !strings.Contains(r.err, "discard 1 entry for good? Nothing of it will be delivered. [y/N] ") {
+		if !strings.Contains(r.err, "discard 1 entry? It will never be delivered. [y/N] ") {
 			t.Errorf("it asked %q", r.err)
 		}
 		if left := count(t, st, txlog.Filter{}); (left == 0) != discarded || (r.status == 0) != discarded {
@@ -128,7 +140,7 @@ func TestDiscardNeedsAReason(t *testing.T) {
 	h.InTTY = false
 	h.run(t, "discard", "--parked", "--dry-run").want(t, 0, "1 entry of 1 would be discarded\n")
 	h.run(t, "discard", "--parked", "--yes", "--reason", "the order was cancelled").want(t, 0, "1 entry of 1 discarded\n")
-	store, err := openDesk(&h.app, st, &config{})
+	store, err := openDesk(&h.app, boundedLog{Storage: st}, &config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,22 +150,26 @@ func TestDiscardNeedsAReason(t *testing.T) {
 	}
 }
 
-func TestAnActionIsDoneToExactlyWhatTheFilterMatches(t *testing.T) {
+func TestActionAppliesToExactlyTheFilteredEntries(t *testing.T) {
 	st := newLog(t)
 	fill(t, st, 5, "a", false)
-	fill(t, st, 3, "b", false)
+	b := fill(t, st, 3, "b", false)
 	h := newHarness(t, st)
 	h.run(t, "retry", "--data-source", "b", "--state", "parked", "--dry-run").want(t, 0, "3 entries of 3 would be due now\n")
 	if n := count(t, st, txlog.Filter{Parked: true}); n != 8 {
 		t.Fatalf("a dry run has left %d parked", n)
 	}
-	h.run(t, "retry", "--data-source", "b", "--text", "DELETE", "--reason", "mended").want(t, 0, "3 entries of 3 due now\n")
+	h.run(t, "retry", "--data-source", "b", "--text", "DELETE", "--reason", "fixed").want(t, 0, "3 entries of 3 due now\n")
 	h.run(t, "retry", "--text", "no such text").want(t, 0, "")
-	h.run(t, "park", "--state", "waiting", "-o", "json").want(t, 0, "{\n  \"action\": \"park\",\n  \"changed\": 3,\n  \"dryRun\": false\n}\n")
+	var parked acted
+	r := h.run(t, "park", "--state", "waiting", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &parked); err != nil || r.status != 0 || parked.Changed != 3 || !slices.Equal(parked.IDs, b) || parked.Until == "" {
+		t.Errorf("park says %+v, want the ids %v", r, b)
+	}
 	id := fill(t, st, 1, "c", false)[0]
 	h.run(t, "discard", id, "--dry-run").want(t, 0, id+": would be discarded\n")
 	h.run(t, "discard", id, "--yes", "--reason", "the order was cancelled").want(t, 0, id+": discarded\n")
-	store, err := openDesk(&h.app, st, &config{})
+	store, err := openDesk(&h.app, boundedLog{Storage: st}, &config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +180,7 @@ func TestAnActionIsDoneToExactlyWhatTheFilterMatches(t *testing.T) {
 	for i, want := range []ops.Record{
 		{Action: ops.Discard, What: id, Count: 1, Reason: "the order was cancelled"},
 		{Action: ops.Park, What: `{"state":"waiting"}`, Count: 3},
-		{Action: ops.Retry, What: `{"dataSource":"b","text":"\u003cmasked\u003e"}`, Count: 3, Reason: "mended"},
+		{Action: ops.Retry, What: `{"dataSource":"b","text":"\u003cmasked\u003e"}`, Count: 3, Reason: "fixed"},
 	} {
 		got := audit.Records[i]
 		if got.Action != want.Action || got.Count != want.Count || got.Reason != want.Reason || !strings.HasPrefix(got.Who, "bed-job ") ||
@@ -191,4 +207,58 @@ func TestEntriesAreListedByEachFilter(t *testing.T) {
 	if r := h.run(t, "list", "--state", "lost"); r.status != 2 {
 		t.Errorf("an unknown state: %+v", r)
 	}
+}
+
+// confirming answers yes, after what it does first.
+type confirming struct{ first func() }
+
+func (c confirming) Read(p []byte) (int, error) {
+	c.first()
+	return copy(p, "y\n"), nil
+}
+
+func TestActionsByFilterSucceedWhileFailuresKeepArriving(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		st, err := txlog.Open(t.Context(), db.Driver, db.DSN, txlog.WithoutActivity())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		ctx, stop := context.WithCancel(t.Context())
+		var writers sync.WaitGroup
+		var written atomic.Int64
+		for range 3 {
+			writers.Go(func() {
+				for tick := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-tick.C { // 150 a second
+					fill(t, st, 1, "a", false)
+					written.Add(1)
+				}
+			})
+		}
+		arrive := func() {
+			for until := written.Load() + 20; written.Load() < until; {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		h := newHarness(t, st)
+		h.In, h.InTTY = confirming{arrive}, true
+		changed := 0
+		for _, args := range []string{"park --data-source a", "retry --parked", "park --text no", "discard --data-source a --reason x", "discard --parked --reason x"} {
+			arrive()
+			r := h.run(t, append(strings.Fields(args), "-o", "json")...)
+			var did acted
+			if err := json.Unmarshal([]byte(r.out), &did); err != nil || r.status != 0 || did.Changed == 0 || did.Gone+did.Left > 0 || len(did.IDs) != did.Changed {
+				t.Errorf("%s: %+v", args, r)
+			}
+			if strings.HasPrefix(args, "discard") {
+				changed += did.Changed
+			}
+		}
+		stop()
+		writers.Wait()
+		if n := count(t, st, txlog.Filter{Limit: 5000}); n != int(written.Load())-changed {
+			t.Errorf("%d are left, want %d", n, int(written.Load())-changed)
+		}
+	})
 }

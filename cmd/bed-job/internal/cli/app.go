@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,13 +50,11 @@ type app struct {
 
 	configPath string
 	// logName is the log to work on, of several.
-	logName   string
-	logFormat string
-	// logging says that the command writes log lines, so its errors are log lines
-	// too.
-	logging    bool
+	logName    string
+	logFormat  string
 	logLevel   string
 	logTimeout time.Duration
+	output     output
 	// minAge is how old an entry must be before the job touches it.
 	minAge time.Duration
 	// dsns are those of the configuration, whose secrets no message may hold.
@@ -70,12 +69,9 @@ func Main() int {
 		Getenv: os.LookupEnv, Now: time.Now,
 		Open: openLog, Width: func() int { return columns(os.Stdout) },
 	}
-	args := os.Args[1:]
-	// This is not a, whose fields the command line is being read into.
-	leaving := &app{Err: a.Err, ErrTTY: a.ErrTTY, logFormat: logFormatIn(args), logging: slices.Contains(args, "run") || slices.Contains(args, "console")}
-	ctx, stop := withSignals(context.Background(), leaving.complain)
+	ctx, stop := withSignals(context.Background())
 	defer stop()
-	return a.run(ctx, args)
+	return a.run(ctx, os.Args[1:])
 }
 
 // columns is the width of a terminal; 0 for anything else.
@@ -87,11 +83,26 @@ func columns(f *os.File) int {
 	return width
 }
 
+// unknownWidth is how wide a terminal is taken to be that does not say it.
+const unknownWidth = 80
+
+// width gives the columns that output has; 0 for as many as it needs, where it leads to no
+// terminal.
 func (a *app) width() int {
-	if a.Width == nil {
-		return 0
+	if a.Width != nil {
+		if n := a.Width(); n > 0 {
+			return n
+		}
 	}
-	return a.Width()
+	if text, ok := a.Getenv("COLUMNS"); ok {
+		if n, err := strconv.Atoi(text); err == nil && n > 0 {
+			return n
+		}
+	}
+	if a.OutTTY {
+		return unknownWidth
+	}
+	return 0
 }
 
 func terminal(f *os.File) bool {
@@ -109,65 +120,46 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
-	a.logging = cmd.Name() == "run" || cmd.Name() == "console"
 	if a.logFormat == "" {
 		a.logFormat = logFormatIn(args) // the flags may not have been read so far
 	}
-	status := exitFailure
-	var other *statusError
-	if errors.As(err, &other) {
-		status = other.status
-	}
-	var usage *usageError
-	if errors.As(err, &usage) {
-		hint := ""
-		if usage.cmd != nil {
-			hint = fmt.Sprintf("Run %q for how to use it.", usage.cmd.CommandPath()+" --help")
+	failure, mistake := exitFailure, exitUsage
+	switch cmd.Name() {
+	case "run", "console":
+		if a.logFormat == "" && !a.ErrTTY {
+			a.logFormat = "json" // as its log lines are
 		}
-		a.fail(usage.Error(), hint)
-		if other != nil {
-			return status
-		}
-		return exitUsage
+	case "check", "doctor":
+		failure, mistake = exitUnknown, exitUnknown
 	}
-	if !errors.Is(err, errReported) {
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			a.fail(line, "")
-		}
+	var usage usageError
+	var known reported
+	switch {
+	case errors.As(err, &known):
+		return int(known)
+	case errors.As(err, &usage):
+		a.fail(usage.Error(), fmt.Sprintf("Run %q for how to use it.", cmd.CommandPath()+" --help"))
+		return mistake
 	}
-	return status
+	for line := range strings.SplitSeq(a.redact(err.Error()), "\n") {
+		a.fail(strings.TrimPrefix(line, "ops: "), "")
+	}
+	return failure
 }
 
-// A statusError ends a command with another status than 1.
-type statusError struct {
-	status int
-	error
-}
+// A reported error is the exit status of a command whose failure has been printed already.
+type reported int
 
-func (e *statusError) Unwrap() error { return e.error }
+func (reported) Error() string { return "failed" }
 
-// as gives err an exit status; nil stays nil.
-func as(status int, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &statusError{status, err}
-}
-
-// errReported ends a command whose failure has been printed already.
-var errReported = errors.New("failed")
+const errReported = reported(exitFailure)
 
 // A usageError is a mistake in the command line.
-type usageError struct {
-	cmd *cobra.Command
-	msg string
-}
+type usageError string
 
-func (e *usageError) Error() string { return e.msg }
+func (e usageError) Error() string { return string(e) }
 
-func usagef(cmd *cobra.Command, format string, args ...any) error {
-	return &usageError{cmd: cmd, msg: fmt.Sprintf(format, args...)}
-}
+func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -189,18 +181,19 @@ and doctor are their own.`,
 			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 				hint = ", did you mean " + strings.Join(s, " or ") + "?"
 			}
-			return usagef(cmd, "unknown command %q%s", args[0], hint)
+			return usagef("unknown command %q%s", args[0], hint)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SuggestionsMinimumDistance = 2
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "", "text or json (default: text on a terminal, json otherwise)")
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
 	root.AddCommand(
 		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), retryCommand(a), parkCommand(a), discardCommand(a),
 		pauseCommand(a), resumeCommand(a), limitCommand(a), checkCommand(a), watchCommand(a),
+		kindsCommand(a), auditCommand(a),
 		statsCommand(a), doctorCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a), versionCommand(a),
 	)
 	return root
@@ -209,47 +202,60 @@ and doctor are their own.`,
 // noArgs is cobra.NoArgs as a usage error.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef(cmd, "%s takes no argument, %q was given", cmd.Name(), args[0])
+		return usagef("%s takes no argument, %q was given", cmd.Name(), args[0])
 	}
 	return nil
 }
 
-// configFlag is for the commands that open the log.
-func (a *app) configFlag(cmd *cobra.Command) {
+// oneID is for the commands about one entry.
+func oneID(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("%s takes one ID", cmd.Name())
+	}
+	return nil
+}
+
+// configFlags are for the commands that open the log.
+func (a *app) configFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default $"+ConfigVariable+", else "+DefaultConfig+")")
 	cmd.Flags().StringVar(&a.logName, "log", "", "the `name` of the log, where transactionLogDataSource lists several")
 	cmd.Flags().DurationVar(&a.logTimeout, "log-timeout", defaultLogTimeout, "how long an answer of the transaction log is waited for")
 }
 
-// withLog opens the transaction log for an inspection command.
-func (a *app) withLog(ctx context.Context, f func(txlog.Storage) error) error {
-	return a.withConfig(ctx, onlyLog, func(st txlog.Storage, _ *config) error { return f(st) })
+// logFlags are for those that also print what they found.
+func (a *app) logFlags(cmd *cobra.Command) {
+	a.configFlags(cmd)
+	a.output = "table"
+	cmd.Flags().VarP(&a.output, "output", "o", "table or json")
 }
 
-// withConfig is withLog for a command that needs more of the configuration.
-func (a *app) withConfig(ctx context.Context, p part, f func(txlog.Storage, *config) error) (err error) {
-	if _, err := a.logger(); err != nil {
-		return err
-	}
-	if a.logTimeout <= 0 {
-		return usagef(nil, "--log-timeout must be more than 0")
-	}
-	cfg, err := a.readConfig(a.configPath, p)
+func (a *app) json() bool { return a.output == "json" }
+
+// withConfig opens the transaction log for a command that works on it.
+func (a *app) withConfig(ctx context.Context, p part, f func(boundedLog, *config) error) error {
+	cfg, err := a.readConfig(p)
 	if err != nil {
 		return err
 	}
 	a.minAge = max(cfg.job.WithDefaults().MaxDeliveryTryDelay, 0)
-	st, err := a.openBounded(ctx, cfg.log, false)
+	log, err := a.openBounded(ctx, cfg.log, false)
 	if err != nil {
 		return err
 	}
-	defer func() { err = redactError(err, a.dsns...) }()
-	defer closing(st.Close)
-	return f(boundedLog{st, a, cfg.log}, cfg)
+	defer closing(log.Close)
+	return f(log, cfg)
 }
 
-// readConfig reads the configuration file. Its errors never hold a DSN.
-func (a *app) readConfig(path string, p part) (*config, error) {
+// readConfig looks at the flags of all commands, and reads the configuration file. Its
+// errors never hold a DSN.
+func (a *app) readConfig(p part) (*config, error) {
+	if _, err := a.logger(); err != nil {
+		return nil, err
+	}
+	if a.logTimeout <= 0 {
+		return nil, usagef("--log-timeout must be more than 0")
+	}
+	path := a.configPath
 	if path == "" {
 		path, _ = a.Getenv(ConfigVariable)
 	}

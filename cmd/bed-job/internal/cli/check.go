@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,90 +31,108 @@ type thresholds struct {
 var thresholdFlags = []string{"parked-warning", "parked-critical", "oldest-warning", "oldest-critical"}
 
 func checkCommand(a *app) *cobra.Command {
-	var t thresholds
+	t := thresholds{-1, -1, -1, -1}
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Tell a monitor in one line whether an operator has to look",
 		Long: `Tell a monitor in one line whether an operator has to look: how many entries are parked,
 how old the oldest is that waits to be delivered, and which data sources cannot be
 reached. Without any threshold one parked entry is a warning. A data source that this
-machine, or a job, cannot reach is critical. Reaching a threshold counts.
+machine, or a job, cannot reach is critical; one that is paused while entries wait for it is
+a warning. Reaching a threshold counts.
 
 Exit status, as monitors know it: 0 all is well, 1 warning, 2 critical, 3 it is not
-known: the log does not answer, or the command line or the configuration is wrong.`,
-		Args: func(cmd *cobra.Command, args []string) error { return as(exitUnknown, noArgs(cmd, args)) },
+known: the log does not answer, or the command line or the configuration is wrong.
+
+JSON (-o json): an object with status (OK, WARNING, CRITICAL or UNKNOWN), reasons, parked,
+waiting, leased, oldestSeconds (of the oldest that waits), paused and unreachable (names of
+data sources), and error (why it is UNKNOWN). The exit status is the same.`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			set := cmd.Flags().Changed
-			any := false
-			for _, name := range thresholdFlags {
-				any = any || set(name)
-			}
-			if !any {
+			if !slices.ContainsFunc(thresholdFlags, set) {
 				t.parkedWarning = 1
 			}
-			if set("parked-warning") && t.parkedWarning < 0 || set("parked-critical") && t.parkedCritical < 0 ||
-				set("oldest-warning") && t.oldestWarning < 0 || set("oldest-critical") && t.oldestCritical < 0 {
-				return as(exitUnknown, usagef(cmd, "a threshold must not be negative"))
+			if set("parked-warning") && t.parkedWarning < 0 || set("parked-critical") && t.parkedCritical < 0 {
+				return usagef("a threshold must not be negative")
+			}
+			if set("parked-warning") && set("parked-critical") && t.parkedCritical < t.parkedWarning ||
+				set("oldest-warning") && set("oldest-critical") && t.oldestCritical < t.oldestWarning {
+				return usagef("a critical threshold must not be below the warning of the same kind: it would never warn")
 			}
 			return checkLog(cmd.Context(), a, t)
 		},
 	}
-	a.configFlag(cmd)
-	cmd.Flags().IntVar(&t.parkedWarning, "parked-warning", -1, "warning from so many parked entries on")
-	cmd.Flags().IntVar(&t.parkedCritical, "parked-critical", -1, "critical from so many parked entries on")
-	cmd.Flags().DurationVar(&t.oldestWarning, "oldest-warning", -1, "warning once an entry has waited so long, such as 15m")
-	cmd.Flags().DurationVar(&t.oldestCritical, "oldest-critical", -1, "critical once an entry has waited so long")
+	a.logFlags(cmd)
+	cmd.Flags().IntVar(&t.parkedWarning, "parked-warning", -1, "warn at this many parked entries")
+	cmd.Flags().IntVar(&t.parkedCritical, "parked-critical", -1, "critical at this many parked entries")
+	cmd.Flags().Var((*spanFlag)(&t.oldestWarning), "oldest-warning", "warn once an entry has waited this long, such as 15m or 2d")
+	cmd.Flags().Var((*spanFlag)(&t.oldestCritical), "oldest-critical", "critical once an entry has waited this long")
 	for _, name := range thresholdFlags {
 		cmd.Flags().Lookup(name).DefValue = "0" // for a zero, --help shows no default
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return as(exitUnknown, usagef(cmd, "%v", err)) })
 	return cmd
 }
 
-// checkLog is the command. Its line goes to standard output, which monitors read.
+// checked is what a check found, as JSON shows it.
+type checked struct {
+	Status        string   `json:"status"`
+	Reasons       []string `json:"reasons"`
+	Parked        int      `json:"parked"`
+	Waiting       int      `json:"waiting"`
+	Leased        int      `json:"leased"`
+	OldestSeconds int      `json:"oldestSeconds"`
+	Paused        []string `json:"paused"`
+	Unreachable   []string `json:"unreachable"`
+	Error         string   `json:"error,omitempty"`
+
+	status int
+}
+
+var statusNames = []string{checkOK: "OK", checkWarning: "WARNING", checkCritical: "CRITICAL", exitUnknown: "UNKNOWN"}
+
+// check is the command. Its line goes to standard output, which monitors read.
 func checkLog(ctx context.Context, a *app, t thresholds) error {
-	var status int
-	var line string
-	err := withDesk(ctx, a, logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
-		var o *ops.Overview
-		err := a.asked(ctx, cfg, func(ctx context.Context) (err error) {
-			o, err = s.Overview(ctx, ops.OverviewOptions{Cap: -1})
-			return err
-		})
+	found := &checked{Reasons: []string{}, Paused: []string{}, Unreachable: []string{}}
+	err := withDesk(ctx, a, logAndTargets, func(d *desk) error {
+		o, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Overview, error) { return d.Overview(ctx, ops.OverviewOptions{Cap: -1}) })
 		if err == nil {
-			status, line = judge(o, t, unreachable(ctx, a, cfg))
+			found.judge(o, t, unreachable(ctx, a, d.cfg))
 		}
 		return err
 	})
-	var usage *usageError
-	switch {
-	case errors.As(err, &usage):
-		return as(exitUnknown, err)
-	case err != nil:
+	var usage usageError
+	if errors.As(err, &usage) {
+		return err
+	}
+	if err != nil {
 		text, _, _ := strings.Cut(err.Error(), "\n")
-		fmt.Fprintf(a.Out, "UNKNOWN: how many are parked cannot be told: %s\n", printable(redact(text, a.dsns...)))
-		return as(exitUnknown, errReported)
+		found.status, found.Error = exitUnknown, a.redact(text)
 	}
-	fmt.Fprintln(a.Out, printable(line))
-	if status == checkOK {
-		return nil
+	found.Status = statusNames[found.status]
+	if a.json() {
+		err = printJSON(a.Out, found)
+	} else {
+		_, err = fmt.Fprintln(a.Out, printable(found.line(t)))
 	}
-	return as(status, errReported)
+	if err == nil && found.status != checkOK {
+		err = reported(found.status)
+	}
+	return err
 }
 
 // judge compares the state of a log with thresholds. down are the data sources that were not
 // reached just now, and why.
-func judge(o *ops.Overview, t thresholds, down map[string]string) (status int, line string) {
-	parked, waiting, leased, oldest := 0, 0, 0, time.Duration(0)
-	var why []string
+func (c *checked) judge(o *ops.Overview, t thresholds, down map[string]string) {
+	oldest := time.Duration(0)
 	raise := func(to int, reason string) {
-		status = max(status, to)
-		why = append(why, reason)
+		c.status = max(c.status, to)
+		c.Reasons = append(c.Reasons, reason)
 	}
 	for _, d := range o.DataSources {
-		parked += d.Parked
-		waiting += d.Waiting
-		leased += d.Leased
+		c.Parked += d.Parked
+		c.Waiting += d.Waiting
+		c.Leased += d.Leased
 		if d.Oldest != nil {
 			oldest = max(oldest, o.At.Sub(*d.Oldest))
 		}
@@ -122,43 +141,55 @@ func judge(o *ops.Overview, t thresholds, down map[string]string) (status int, l
 			unreached, cause = true, d.ReachError
 		}
 		if unreached {
+			c.Unreachable = append(c.Unreachable, d.Name)
 			raise(checkCritical, fmt.Sprintf("%s cannot be reached (%s)", d.Name, oneLine(cause, 120)))
 		}
+		if d.Paused {
+			c.Paused = append(c.Paused, d.Name)
+			if d.Waiting > 0 {
+				raise(checkWarning, fmt.Sprintf("%s is paused and has %d waiting", d.Name, d.Waiting))
+			} else {
+				raise(checkOK, d.Name+" is paused")
+			}
+		}
 	}
-	switch {
-	case t.oldestCritical >= 0 && oldest >= t.oldestCritical && waiting+leased > 0:
-		raise(checkCritical, "the oldest has waited for "+clockText(oldest))
-	case t.oldestWarning >= 0 && oldest >= t.oldestWarning && waiting+leased > 0:
-		raise(checkWarning, "the oldest has waited for "+clockText(oldest))
+	c.OldestSeconds = int(oldest.Seconds())
+	if status := reaches(oldest, t.oldestWarning, t.oldestCritical); status != checkOK && c.Waiting+c.Leased > 0 {
+		raise(status, "the oldest has waited for "+clockText(oldest))
 	}
-	switch {
-	case t.parkedCritical >= 0 && parked >= t.parkedCritical:
-		status = checkCritical
-	case t.parkedWarning >= 0 && parked >= t.parkedWarning:
-		status = max(status, checkWarning)
-	}
-	line = []string{"OK", "WARNING", "CRITICAL"}[status] + ": "
-	if len(why) > 0 {
-		line += strings.ReplaceAll(strings.Join(why, "; "), "|", "/") + "; "
-	}
-	// The part after the bar is for graphs.
-	return status, line + fmt.Sprintf("%d parked | parked=%d;%s;%s waiting=%d leased=%d oldest=%ds;%s;%s", parked,
-		parked, orNothing(t.parkedWarning), orNothing(t.parkedCritical), waiting, leased,
-		int(oldest.Seconds()), secondsOrNothing(t.oldestWarning), secondsOrNothing(t.oldestCritical))
+	c.status = max(c.status, reaches(c.Parked, t.parkedWarning, t.parkedCritical))
 }
 
-func orNothing(n int) string {
-	if n < 0 {
-		return ""
+// reaches compares with the thresholds of one kind.
+func reaches[T int | time.Duration](n, warning, critical T) int {
+	switch {
+	case critical >= 0 && n >= critical:
+		return checkCritical
+	case warning >= 0 && n >= warning:
+		return checkWarning
 	}
-	return strconv.Itoa(n)
+	return checkOK
 }
 
-func secondsOrNothing(d time.Duration) string {
-	if d < 0 {
+// line is a check for monitors; the part after the bar is for graphs.
+func (c *checked) line(t thresholds) string {
+	if c.Error != "" {
+		return "UNKNOWN: how many are parked is unknown: " + c.Error
+	}
+	line := c.Status + ": "
+	if len(c.Reasons) > 0 {
+		line += strings.ReplaceAll(strings.Join(c.Reasons, "; "), "|", "/") + "; "
+	}
+	return line + fmt.Sprintf("%d parked | parked=%d;%s;%s waiting=%d leased=%d oldest=%ds;%s;%s", c.Parked,
+		c.Parked, orNothing(float64(t.parkedWarning)), orNothing(float64(t.parkedCritical)), c.Waiting, c.Leased,
+		c.OldestSeconds, orNothing(t.oldestWarning.Seconds()), orNothing(t.oldestCritical.Seconds()))
+}
+
+func orNothing(threshold float64) string {
+	if threshold < 0 {
 		return ""
 	}
-	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
+	return strconv.FormatFloat(threshold, 'f', -1, 64)
 }
 
 // unreachable dials each data source, side by side.
@@ -171,7 +202,7 @@ func unreachable(ctx context.Context, a *app, cfg *config) map[string]string {
 			if why := s.unreachable(ctx); why != "" {
 				mu.Lock()
 				defer mu.Unlock()
-				down[s.name] = redact(why, a.dsns...)
+				down[s.name] = a.redact(why)
 			}
 		})
 	}

@@ -1,11 +1,27 @@
 package cli
 
 import (
-	"os"
+	"cmp"
+	"errors"
+	"io"
+	"maps"
+	"slices"
 	"strings"
 
+	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/cmd/bed-job/internal/doctor"
+	"github.com/bedsql/bed/console"
+	"github.com/bedsql/bed/txlog"
 )
+
+// A jobConfig is what the section jobConfig says, as asyncjob takes it.
+type jobConfig = asyncjob.Config
+
+// DefaultListen is where `bed-job console` listens when its section says nothing.
+const DefaultListen = "127.0.0.1:8390"
 
 // DefaultConfig is the configuration file in the working directory that is
 // read when neither the flag nor the environment names one.
@@ -19,7 +35,7 @@ type dataSource struct {
 	name   string
 	driver string
 	dsn    string
-	at     entry // where dsn stands, for problems found later
+	at     ast.Node // where it stands, for problems found later
 	// noActivity: see runConfig. Only of the log.
 	noActivity bool
 	// problem is why it cannot be used; it is set only where problems are no
@@ -36,7 +52,8 @@ type config struct {
 	logs    []dataSource
 	targets []dataSource
 	job     jobConfig
-	console consoleConfig
+	// console is the section console. run serves one only if it says where.
+	console console.Config
 	runConfig
 }
 
@@ -45,7 +62,7 @@ type config struct {
 type runConfig struct {
 	// exitIfLogUnavailable says that run does not wait for a log that is down.
 	exitIfLogUnavailable bool
-	// noActivity says that what becomes of the writes of each minute is not kept.
+	// noActivity says that what happens to the writes of each minute is not kept.
 	noActivity bool
 }
 
@@ -63,233 +80,256 @@ const (
 	wholeFile
 )
 
-// parseConfig reads src; a *ConfigError names every place that is wrong.
-func parseConfig(file string, src []byte, lookup func(string) (string, bool), p part) (*config, error) {
-	d := sections{&decoder{file: file, lookup: lookup}}
-	c := &config{}
-	if top := d.parse(src); top != nil {
-		d.config(top, c, p)
+// parseConfig reads src; a *ConfigError says what is wrong with each section and data source.
+func parseConfig(file string, src []byte, lookup func(string) (string, bool), p part) (c *config, err error) {
+	d := newDecoder(file, src, lookup)
+	defer func() {
+		// A parser that meets input it never expected must not take the process along.
+		if recover() != nil {
+			err = d.at(nil, "this cannot be read as YAML")
+		}
+		if err != nil {
+			c, err = nil, &ConfigError{err}
+		}
+	}()
+	var top struct {
+		Targets ast.Node `yaml:"targetDataSource"`
+		Log     ast.Node `yaml:"transactionLogDataSource"`
+		Job     ast.Node `yaml:"jobConfig"`
+		Console ast.Node `yaml:"console"`
 	}
-	if p == wholeFile && len(d.problems) == 0 {
-		d.sharedFile(c)
+	err = d.DecodeContext(d.ctx, &top)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, d.at(nil, "the file is empty")
+	case err != nil && !errors.As(err, new(*yaml.UnknownFieldError)):
+		return nil, d.placed(err)
 	}
-	if err := d.err(); err != nil {
-		return nil, err
+	if err == nil && !errors.Is(d.Decode(new(ast.Node)), io.EOF) {
+		return nil, d.at(nil, "a second YAML document; the configuration is one")
 	}
-	return c, nil
+	c = &config{}
+	errs := [5]error{4: d.placed(err)}
+	switch run := new(runConfig); {
+	case p == wholeFile:
+		errs[2] = d.job(top.Job, &c.job, &c.runConfig)
+	case d.job(top.Job, &c.job, run) != nil:
+		// Commands that only look want to say when the job will come, if that can be read.
+		c.job = jobConfig{}
+	}
+	if c.logs, errs[1] = d.logs(top.Log, p == wholeFile); len(c.logs) > 0 {
+		for i := range c.logs {
+			c.logs[i].noActivity = c.noActivity
+		}
+		c.log = c.logs[0]
+	}
+	if p != onlyLog {
+		c.targets, errs[0] = d.targets(top.Targets, p == wholeFile)
+	}
+	if p == wholeFile || p == logTargetsAndConsole {
+		errs[3] = d.console(top.Console, &c.console)
+	}
+	if err := errors.Join(errs[:]...); err != nil || p != wholeFile {
+		return c, err
+	}
+	return c, d.sharedFile(c)
 }
 
 // choose makes the log of that name the one that a command works on.
 func (c *config) choose(name string) error {
+	if len(c.logs) < 2 {
+		if name != "" {
+			return usagef("--log names one of several logs, and transactionLogDataSource has one")
+		}
+		return nil
+	}
 	names := make([]string, len(c.logs))
 	for i, l := range c.logs {
-		if names[i] = l.name; len(c.logs) > 1 && l.name == name {
+		if names[i] = l.name; l.name == name {
 			c.log = l
 			return nil
 		}
 	}
-	switch {
-	case len(c.logs) < 2 && name != "":
-		return usagef(nil, "--log names one of several logs, and transactionLogDataSource has one")
-	case len(c.logs) < 2:
-		return nil
-	case name == "":
-		return usagef(nil, "transactionLogDataSource has several logs: name one with --log (%s)", strings.Join(names, ", "))
+	known := strings.Join(names, ", ")
+	if name == "" {
+		return usagef("transactionLogDataSource has several logs: name one with --log (%s)", known)
 	}
-	return usagef(nil, "there is no log of the name that --log gives, there are %s", strings.Join(names, ", "))
+	return usagef("no log named %s; known: %s", name, known)
 }
 
-// sections read the configuration and its sections of data sources.
-type sections struct{ *decoder }
-
-func (d sections) config(top ast.Node, c *config, p part) {
-	given := map[string]bool{}
-	ok := d.fields(top, top, "the configuration", map[string]func(entry){
-		"targetDataSource": func(e entry) {
-			given[e.key] = true
-			switch p {
-			case wholeFile:
-				c.targets = d.targets(e)
-			case logAndTargets, logTargetsAndConsole:
-				c.targets = d.usableTargets(e)
-			}
-		},
-		"transactionLogDataSource": func(e entry) {
-			given[e.key] = true
-			c.logs = d.logs(e, p == wholeFile)
-		},
-		"console": func(e entry) {
-			if p == wholeFile || p == logTargetsAndConsole {
-				consoleSection(d).read(e, &c.console)
-			}
-		},
-		"jobConfig": func(e entry) {
-			if p == wholeFile {
-				jobSection(d).read(e, &c.job, &c.runConfig)
-				return
-			}
-			// Commands that only look want to say when the job will come, if that
-			// can be read.
-			lenient := jobSection{d.apart()}
-			if lenient.read(e, &c.job, new(runConfig)); len(lenient.problems) > 0 {
-				c.job = jobConfig{}
-			}
-		},
-	})
-	if !ok {
-		return
+// targets reads the section of the data sources. Unless it is strict, problems are those of
+// one data source, or of the section, and not of the configuration.
+func (d *decoder) targets(n ast.Node, strict bool) (all []dataSource, err error) {
+	const section = "targetDataSource"
+	named := map[string]ast.Node{}
+	switch err = d.decode(n, &named); {
+	case err != nil:
+	case n == nil && strict:
+		err = d.at(n, "the configuration has no %s", section)
+	case n != nil && len(named) == 0:
+		err = d.at(n, "%s names no data source", section)
 	}
-	for i := range c.logs {
-		c.logs[i].noActivity = c.noActivity
-		c.log = c.logs[0]
+	if err != nil && !strict {
+		return []dataSource{{problem: &ConfigError{err}}}, nil
 	}
-	for _, section := range []string{"targetDataSource", "transactionLogDataSource"} {
-		if !given[section] && (p == wholeFile || section == "transactionLogDataSource") {
-			d.failAt(nil, "the section %s is missing", section)
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		s, _, serr := d.dataSource(named[name], name, true)
+		if name == "" {
+			serr = errors.Join(serr, d.at(named[name], "a data source has no name"))
 		}
-	}
-}
-
-func (d sections) targets(e entry) []dataSource {
-	entries, ok := d.mapping(e.at, e.node, e.key)
-	if !ok {
-		return nil
-	}
-	if len(entries) == 0 {
-		d.fail(e.at, "%s names no data source", e.key)
-	}
-	var all []dataSource
-	for _, t := range entries {
-		if t.key == "" {
-			d.fail(t.at, "a data source has no name")
-			continue
+		if strict {
+			err = errors.Join(err, serr)
+		} else if serr != nil {
+			s.problem = &ConfigError{serr}
 		}
-		if s, ok := d.dataSource(t, true); ok {
-			all = append(all, s)
-		}
+		all = append(all, s)
 	}
-	return all
-}
-
-// usableTargets is targets for commands to which a problem is one data source's,
-// or the section's, and not the configuration's.
-func (d sections) usableTargets(e entry) []dataSource {
-	own := sections{d.apart()}
-	entries, ok := own.mapping(e.at, e.node, e.key)
-	if !ok {
-		return []dataSource{{problem: own.err()}}
-	}
-	all := make([]dataSource, len(entries))
-	for i, t := range entries {
-		own.problems = nil
-		s, ok := own.dataSource(t, true)
-		if all[i] = s; !ok {
-			all[i].problem = own.err()
-		}
-	}
-	return all
+	return all, err
 }
 
 // logs reads the section of the log: one data source, or a list of several, each
 // with a name.
-func (d sections) logs(e entry, check bool) []dataSource {
-	n, ok := d.resolve(e.node)
-	if !ok {
-		return nil
-	}
+func (d *decoder) logs(n ast.Node, check bool) (all []dataSource, err error) {
+	const section = "transactionLogDataSource"
 	list, several := n.(*ast.SequenceNode)
-	if !several {
-		one, _ := d.dataSource(e, check)
-		return []dataSource{one}
+	switch {
+	case n == nil:
+		return nil, d.at(n, "the configuration has no %s", section)
+	case !several:
+		s, _, err := d.dataSource(n, section, check)
+		return []dataSource{s}, err
+	case len(list.Values) == 0:
+		return nil, d.at(n, "%s names no log", section)
 	}
-	if len(list.Values) == 0 {
-		d.fail(e.at, "%s names no log", e.key)
-	}
-	all := make([]dataSource, len(list.Values))
-	seen := map[string]bool{}
-	for i, v := range list.Values {
-		all[i], _ = d.dataSource(entry{key: e.key, at: v, node: v}, check, true)
-		switch name := all[i].name; {
-		case name == "" || name == e.key:
-			d.fail(v, "%s: each log of a list needs a name", e.key)
-		case seen[name]:
-			d.fail(v, "%s: two logs have the same name", e.key)
-		default:
-			seen[name] = true
+	for _, n := range list.Values {
+		s, name, serr := d.dataSource(n, "", check)
+		switch err = errors.Join(err, serr); {
+		case serr == nil && name == "":
+			err = errors.Join(err, d.at(n, "%s: each log of a list needs a name", section))
+		case slices.ContainsFunc(all, func(other dataSource) bool { return other.name == name }):
+			err = errors.Join(err, d.at(n, "%s: two logs have the same name", section))
 		}
+		s.name = name
+		all = append(all, s)
 	}
-	return all
+	return all, err
 }
 
-// dataSource reads {driver, dsn}, of one of several logs also its name. With check the DSN is also shown to its
-// driver's parser.
-func (d sections) dataSource(e entry, check bool, oneOfLogs ...bool) (dataSource, bool) {
-	s := dataSource{name: e.key}
-	before := len(d.problems)
-	given := map[string]bool{}
-	known := map[string]func(entry){
-		"driver": func(f entry) {
-			given[f.key] = true
-			// The text is not quoted: somebody may have swapped driver and dsn.
-			if s.driver, _ = d.text(f); s.driver != "" && drivers[s.driver].target == nil {
-				d.fail(f.node, "data source %s: unknown driver, it must be %s", safeName(e.key), driverNames())
-				s.driver = ""
-			}
-		},
-		"dsn": func(f entry) {
-			given[f.key] = true
-			s.at = f
-			if text, ok := d.text(f); ok {
-				if strings.TrimSpace(text) == "" {
-					d.fail(f.node, "data source %s: the dsn is empty", safeName(e.key))
-				}
-				s.dsn = text
-			}
-		},
+// dataSource reads {driver, dsn}, and in a list, where name is empty, its name. With check the
+// DSN is also shown to its driver's parser.
+func (d *decoder) dataSource(n ast.Node, name string, check bool) (s dataSource, listed string, err error) {
+	var is struct {
+		Name   text `yaml:"name"`
+		Driver text `yaml:"driver"`
+		DSN    text `yaml:"dsn"`
 	}
-	if oneOfLogs != nil {
-		known["name"] = func(f entry) { s.name, _ = d.text(f) }
-	}
-	if ok := d.fields(e.at, e.node, "data source "+safeName(e.key), known); !ok {
-		return s, false
-	}
-	for _, key := range []string{"driver", "dsn"} {
-		if !given[key] {
-			d.fail(e.at, "data source %s has no %s", safeName(e.key), key)
+	err = d.decode(n, &is)
+	what := safeName(cmp.Or(name, string(is.Name)))
+	s = dataSource{name: name, driver: string(is.Driver), dsn: string(is.DSN), at: n}
+	switch {
+	case err != nil:
+	case name != "" && is.Name != "":
+		err = d.at(n, "data source %s: only the logs of a list have a key name", what)
+	case drivers[s.driver] == nil: // not quoted: somebody may have swapped driver and dsn
+		err = d.at(n, "data source %s: unknown driver, it must be %s", what, driverNames())
+	case s.dsn == "":
+		err = d.at(n, "data source %s has no dsn", what)
+	case check:
+		if _, terr := s.target(); terr != nil {
+			err = d.at(n, "%s", redact(terr.Error(), s.dsn))
 		}
 	}
-	if len(d.problems) == before && check {
-		if _, err := s.target(); err != nil {
-			d.fail(s.at.node, "%v", err)
-		}
-	}
-	return s, len(d.problems) == before
+	return s, string(is.Name), err
 }
 
 // sharedFile refuses a SQLite log in a target's own file: each would wait for
 // the other's lock.
-func (d sections) sharedFile(c *config) {
+func (d *decoder) sharedFile(c *config) (err error) {
 	for _, l := range c.logs {
-		log, err := l.target()
-		if err != nil || log.File == "" {
+		log, lerr := l.target()
+		if lerr != nil || log.File == "" {
 			continue
 		}
 		for _, s := range c.targets {
-			if t, err := s.target(); err == nil && sameFile(t.File, log.File) {
-				d.fail(s.at.node, "data source %s: it is the SQLite file of the transaction log, which must be a file of its own", safeName(s.name))
+			if t, terr := s.target(); terr == nil && doctor.SameFile(t.File, log.File) {
+				err = errors.Join(err, d.at(s.at, "data source %s: it is the SQLite file of the transaction log, which must be a file of its own", safeName(s.name)))
 			}
 		}
 	}
+	return err
 }
 
-func sameFile(a, b string) bool {
-	if a == b {
-		return true
+// job reads the section jobConfig.
+func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
+	activity := true
+	known := map[string]any{
+		"name": &c.Name, "cron": &c.Cron, "transactionLogFetchDataCount": &c.TransactionLogFetchDataCount,
+		"maxDeliveryTryTimes": &c.MaxDeliveryTryTimes, "maxDeliveryTryDelayMillis": &c.MaxDeliveryTryDelay,
+		"retryDelayMillis": &c.RetryDelay, "retryDelayMaxMillis": &c.RetryDelayMax, "retryMultiplier": &c.RetryMultiplier, "retryJitter": &c.RetryJitter,
+		"deliveryTimeoutMillis": &c.DeliveryTimeout, "probeTimeoutMillis": &c.ProbeTimeout, "leaseMillis": &c.Lease,
+		"concurrency": &c.Concurrency, "deliveryBatch": &c.DeliveryBatch, "unknownDataSourceDelayMillis": &c.UnknownDataSourceDelay,
+		"shutdownTimeoutMillis": &c.ShutdownTimeout, "receiptRetentionMillis": &c.ReceiptRetention, "keyRetentionMillis": &c.KeyRetention,
+		"purgeIntervalMillis": &c.PurgeInterval, "exitIfLogUnavailable": &run.exitIfLogUnavailable, "activity": &activity,
 	}
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
+	values := map[string]ast.Node{}
+	err := d.decode(n, &values)
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		to := known[key]
+		if to == nil {
+			err = errors.Join(err, d.at(values[key], "unknown key %s in jobConfig; it knows %s", safeName(key), strings.Join(slices.Sorted(maps.Keys(known)), ", ")))
+			continue
+		}
+		// NoDelay and NoJitter.
+		zeroIsNone := to == &c.MaxDeliveryTryDelay || to == &c.RetryDelay || to == &c.RetryJitter
+		err = errors.Join(err, d.set(key, values[key], to, zeroIsNone))
 	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
+	if run.noActivity = !activity; err != nil {
+		return err
+	}
+	// The job itself judges, so that what is valid is said in one place.
+	job, err := asyncjob.New(txlog.NewMemory(), asyncjob.Targets{}, *c)
+	if err == nil {
+		_ = job.Close()
+	}
+	return d.eachAt(n, err, "asyncjob: ")
+}
+
+// console reads the section console.
+func (d *decoder) console(n ast.Node, c *console.Config) error {
+	var is struct {
+		Listen       text   `yaml:"listen"`
+		Metrics      text   `yaml:"metrics"`
+		AllowedHosts []text `yaml:"allowedHosts"`
+		Users        []struct {
+			Name text `yaml:"name"`
+			Hash text `yaml:"passwordHash"`
+			Role text `yaml:"role"`
+		} `yaml:"users"`
+		Tokens []struct {
+			Name text `yaml:"name"`
+			Hash text `yaml:"tokenHash"`
+			Role text `yaml:"role"`
+		} `yaml:"tokens"`
+	}
+	if err := d.decode(n, &is); err != nil || n == nil {
+		return err
+	}
+	c.Listen, c.OpenMetrics = string(is.Listen), is.Metrics == "open"
+	if is.Metrics != "" && !c.OpenMetrics {
+		return d.at(n, "metrics is open, or left out: then /metrics takes the role read where there are users or tokens")
+	}
+	for _, host := range is.AllowedHosts {
+		c.AllowedHosts = append(c.AllowedHosts, string(host))
+	}
+	for _, u := range is.Users {
+		role, _ := console.ParseRole(string(u.Role)) // Validate refuses none
+		c.Users = append(c.Users, console.User{Name: string(u.Name), PasswordHash: string(u.Hash), Role: role})
+	}
+	for _, t := range is.Tokens {
+		role, _ := console.ParseRole(string(t.Role))
+		c.Tokens = append(c.Tokens, console.Token{Name: string(t.Name), TokenHash: string(t.Hash), Role: role})
+	}
+	judged := *c
+	judged.Listen = cmp.Or(judged.Listen, DefaultListen)
+	return d.eachAt(n, judged.Validate(), "console: ")
 }

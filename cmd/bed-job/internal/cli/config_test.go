@@ -42,7 +42,7 @@ jobConfig: {name: bestEffortsDeliveryJob, cron: "0/5 * * * * ?", transactionLogF
             maxDeliveryTryTimes: 3, maxDeliveryTryDelayMillis: 60000}
 `
 
-func TestAConfigurationWithShardingJDBCsNamesIsRead(t *testing.T) {
+func TestConfigurationWithShardingJDBCNamesIsRead(t *testing.T) {
 	c := mustParse(t, wholeExample, map[string]string{
 		"ORDERS_0_DSN": "root:s3cr3t-Pa55@tcp(127.0.0.1:3306)/orders_0",
 		"BED_LOG_DSN":  "root@tcp(127.0.0.1:3306)/bed",
@@ -50,8 +50,8 @@ func TestAConfigurationWithShardingJDBCsNamesIsRead(t *testing.T) {
 	if got := c.log; got.driver != "mysql" || got.dsn != "root@tcp(127.0.0.1:3306)/bed" {
 		t.Errorf("the log is %q %q", got.driver, got.dsn)
 	}
-	if len(c.targets) != 2 || c.targets[0].name != "orders_0" || c.targets[0].dsn != "root:s3cr3t-Pa55@tcp(127.0.0.1:3306)/orders_0" ||
-		c.targets[1].name != "ledger" || c.targets[1].driver != "postgres" {
+	if len(c.targets) != 2 || c.targets[1].name != "orders_0" || c.targets[1].dsn != "root:s3cr3t-Pa55@tcp(127.0.0.1:3306)/orders_0" ||
+		c.targets[0].name != "ledger" || c.targets[0].driver != "postgres" {
 		t.Errorf("the targets are %+v", c.targets)
 	}
 	want := jobConfig{
@@ -111,7 +111,7 @@ func TestEveryKeyOfTheJobIsRead(t *testing.T) {
 	}
 }
 
-func TestAVariablesValueIsNeverReadAsYAMLAndNeverExpandedAgain(t *testing.T) {
+func TestVariableValueIsNeitherParsedNorExpanded(t *testing.T) {
 	evil := "file:/tmp/x.db}\nextra: {$$ ${HOME} \"'"
 	c := mustParse(t, `transactionLogDataSource: {driver: sqlite, dsn: "${D}$$${D}"}`, map[string]string{"D": evil}, onlyLog)
 	if want := evil + "$" + evil; c.log.dsn != want {
@@ -148,7 +148,7 @@ func badConfigs(t testing.TB) map[string]string {
 }
 
 // The errors are in testdata/config/errors.txt: -update writes them anew.
-func TestABadConfigurationIsRefusedWithItsPlaceAndNoPassword(t *testing.T) {
+func TestBadConfigurationIsRefusedWithPlaceWithoutPassword(t *testing.T) {
 	list := badConfigs(t)
 	var out strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(list)) {
@@ -165,31 +165,33 @@ func TestABadConfigurationIsRefusedWithItsPlaceAndNoPassword(t *testing.T) {
 	cases.CheckText(t, "config/errors.txt", out.String())
 }
 
-func TestWithoutAConfigurationTheMessageSaysWhereOneMayBe(t *testing.T) {
+func TestMissingConfigurationSaysWhereItMayBe(t *testing.T) {
 	t.Chdir(t.TempDir())
-	a := &app{Getenv: env(nil)}
-	_, err := a.readConfig("", onlyLog)
+	a := &app{Getenv: env(nil), logLevel: "info", logTimeout: 1}
+	_, err := a.readConfig(onlyLog)
 	if err == nil || err.Error() != "there is no bed-job.yaml in the working directory: name a configuration file with -c or in $BED_JOB_CONFIG" {
 		t.Errorf("got %v", err)
 	}
-	_, err = a.readConfig("other.yaml", onlyLog)
+	a.configPath = "other.yaml"
+	_, err = a.readConfig(onlyLog)
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "other.yaml") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestTheEnvironmentNamesTheConfigurationUnlessAFlagDoes(t *testing.T) {
+func TestEnvironmentNamesTheConfigurationUnlessAFlagDoes(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for _, name := range []string{"flag", "env", DefaultConfig} {
 		write(t, filepath.Join(dir, name), "transactionLogDataSource: {driver: sqlite, dsn: "+name+"}\n")
 	}
-	none, named := &app{Getenv: env(nil)}, &app{Getenv: env(map[string]string{ConfigVariable: "env"})}
+	none, named := env(nil), env(map[string]string{ConfigVariable: "env"})
 	for _, tc := range []struct {
-		app        *app
+		env        func(string) (string, bool)
 		flag, want string
 	}{{none, "", DefaultConfig}, {named, "", "env"}, {named, "flag", "flag"}} {
-		c, err := tc.app.readConfig(tc.flag, onlyLog)
+		a := &app{Getenv: tc.env, configPath: tc.flag, logLevel: "info", logTimeout: 1}
+		c, err := a.readConfig(onlyLog)
 		if err != nil || c.log.dsn != tc.want {
 			t.Errorf("read %v, %v; want %s", c, err, tc.want)
 		}

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -31,72 +33,58 @@ roles.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runConsole(cmd.Context(), a, listen) },
 	}
-	a.configFlag(cmd)
+	a.configFlags(cmd)
 	cmd.Flags().StringVar(&listen, "listen", "", "listen there, whatever the configuration says (default: console.listen, else "+DefaultListen+")")
 	return cmd
 }
 
 // runConsole is the command console.
-func runConsole(ctx context.Context, a *app, listen string) (err error) {
-	if a.logTimeout <= 0 {
-		return usagef(nil, "--log-timeout must be more than 0")
-	}
-	if _, err := a.logger(); err != nil {
-		return err
-	}
-	cfg, err := a.readConfig(a.configPath, logTargetsAndConsole)
+func runConsole(ctx context.Context, a *app, listen string) error {
+	cfg, err := a.readConfig(logTargetsAndConsole)
 	if err != nil {
 		return err
 	}
-	where := cfg.console.Config
-	if listen != "" {
-		where.Listen = listen
-	}
-	if where.Listen == "" {
-		where.Listen = DefaultListen
-	}
+	where := cfg.console
+	where.Listen = cmp.Or(listen, where.Listen, DefaultListen)
 	if err := where.Validate(); err != nil {
 		return err
 	}
 	logs := a.served(cfg)
-	defer func() { err = redactError(err, a.dsns...) }()
-	log, err := a.logger(a.dsns...)
+	logger, err := a.logger()
 	if err != nil {
 		return err
 	}
-	served, err := serveConsole(ctx, where, logs, log)
+	served, err := serveConsole(ctx, where, logs, logger)
 	if err != nil {
 		return err
 	}
 	defer served.end()
-	ctx, cancel := context.WithCancel(ctx)
-	opened := make(chan error, len(logs))
+	ctx, cancel := context.WithCancelCause(ctx)
 	var open sync.WaitGroup
 	defer open.Wait()
-	defer cancel()
+	defer cancel(nil)
 	for i, l := range logs {
 		open.Go(func() {
-			st, err := a.openForRun(ctx, l, false, log)
-			if err == nil && st != nil {
-				defer closing(st.Close)
-				err = served.ready(i, st, opsConfig(a, cfg))
+			log, ok, err := a.openForRun(ctx, l, false, logger)
+			if ok {
+				defer closing(log.Close)
+				err = served.ready(i, log, opsConfig(a, cfg))
 			}
-			opened <- err
+			if err != nil {
+				cancel(err)
+			}
 			<-ctx.Done()
 		})
 	}
-	for {
-		select {
-		case err := <-opened:
-			if err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			log.Info("the console has ended")
-			return nil
-		case err := <-served.ended:
-			served.ended <- nil
+	select {
+	case <-ctx.Done():
+		if err := context.Cause(ctx); !errors.Is(err, ctx.Err()) {
 			return err
 		}
+		logger.Info("the console has ended")
+		return nil
+	case err := <-served.ended:
+		served.ended <- nil
+		return err
 	}
 }

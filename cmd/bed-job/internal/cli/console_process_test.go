@@ -128,7 +128,7 @@ func TestAConsoleThatOthersReachNeedsAuthentication(t *testing.T) {
 	}
 }
 
-func TestAConsoleWhoseAddressIsTakenDoesNotStart(t *testing.T) {
+func TestConsoleDoesNotStartOnATakenAddress(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.configure(t, "console: {listen: \"127.0.0.1:0\"}\n")
@@ -162,7 +162,7 @@ console: {listen: "127.0.0.1:0"}
 	}
 }
 
-func TestTheConsoleShowsSeveralLogsTogether(t *testing.T) {
+func TestTheConsoleOfSeveralLogsLeadsToEach(t *testing.T) {
 	t.Parallel()
 	h, _, logs := twoLogs(t)
 	text, err := os.ReadFile(h.config)
@@ -181,13 +181,14 @@ func TestTheConsoleShowsSeveralLogsTogether(t *testing.T) {
 		for status := 0; status != 200; {
 			status, _ = fetch(t, url+"/readyz") // until both are open
 		}
-		for path, want := range map[string][2]bool{"/entries": {true, true}, "/api/v1/entries": {true, true}, "/logs/eu/api/v1/entries": {true, false}, "/logs/us/entries": {false, true}} {
+		for path, want := range map[string][2]bool{"/": {false, false}, "/logs/eu/api/v1/entries": {true, false}, "/logs/us/entries": {false, true}} {
 			status, body := fetch(t, url+path)
 			if status != 200 || strings.Contains(body, ids["eu"]) != want[0] || strings.Contains(body, ids["us"]) != want[1] {
 				t.Errorf("%s: %s: %d, want the entries of eu %v, of us %v\n%s", command, path, status, want[0], want[1], body)
 			}
 		}
-		if status, body := fetch(t, url+"/metrics"); status != 200 || !strings.Contains(body, `bed_log_entries{data_source="target",state="parked"} 2`) {
+		if status, body := fetch(t, url+"/metrics"); status != 200 || !strings.Contains(body, `bed_log_entries{data_source="target",log="eu",state="parked"} 1`) ||
+			!strings.Contains(body, `bed_log_entries{data_source="target",log="us",state="parked"} 1`) {
 			t.Errorf("%s: the metrics are not those of both logs: %d\n%s", command, status, body)
 		}
 		p.signal(t, syscall.SIGTERM)

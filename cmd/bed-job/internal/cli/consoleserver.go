@@ -17,7 +17,6 @@ import (
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/bedprom"
 	"github.com/bedsql/bed/listener/delivery"
-	"github.com/bedsql/bed/txlog"
 )
 
 // A consoleServer serves the console, from before the log is open: the console is
@@ -57,10 +56,13 @@ func serveConsole(ctx context.Context, cfg console.Config, logs []dataSource, lo
 	cfg.Listen = net.JoinHostPort(host, port)
 	cfg.Logger = logger
 	s := &consoleServer{ended: make(chan error, 1), bus: listener.NewBus(logger), logger: logger}
-	var shown []console.Log
+	var (
+		shown []console.Log
+		names []string
+	)
 	for _, l := range logs {
 		store := &atomic.Pointer[ops.Store]{}
-		s.stores = append(s.stores, store)
+		s.stores, names = append(s.stores, store), append(names, logName(l, len(logs) > 1))
 		shown = append(shown, console.Log{Name: l.name, Store: func() console.Store {
 			if opened := store.Load(); opened != nil {
 				return opened
@@ -68,9 +70,9 @@ func serveConsole(ctx context.Context, cfg console.Config, logs []dataSource, lo
 			return nil
 		}})
 	}
-	s.metrics = bedprom.New(s.bus, bedprom.WithLog(askLogs(s.stores), 0))
+	s.metrics = bedprom.New(s.bus, bedprom.WithLog(askLogs(names, s.stores), 0))
 	cfg.Metrics = bedprom.Handler(s.metrics)
-	if s.console, err = console.NewOnAll(shown, cfg); err != nil {
+	if s.console, err = console.NewOn(cfg, shown...); err != nil {
 		s.metrics.Close()
 		_ = socket.Close()
 		return nil, err
@@ -98,20 +100,10 @@ func serveConsole(ctx context.Context, cfg console.Config, logs []dataSource, lo
 }
 
 // ready gives the console the i-th of its logs.
-func (s *consoleServer) ready(i int, st txlog.Storage, cfg ops.Config) error {
-	if b, ok := st.(boundedLog); ok {
-		st = b.Storage
-	}
-	sql, ok := st.(*txlog.SQLStorage)
-	if !ok {
-		return errNoConsole
-	}
-	store, err := ops.New(sql, cfg)
-	if err != nil {
-		return err
-	}
+func (s *consoleServer) ready(i int, log boundedLog, cfg ops.Config) error {
+	store, err := newStore(log, cfg)
 	s.stores[i].Store(store)
-	return nil
+	return err
 }
 
 // end waits for the answers that are under way, but not for the streams.
@@ -135,8 +127,8 @@ func (s *consoleServer) end() {
 func opsConfig(a *app, cfg *config) ops.Config {
 	c := ops.Config{
 		Targets: map[string]delivery.Target{}, Problems: map[string]string{},
-		MinAge: max(cfg.job.WithDefaults().MaxDeliveryTryDelay, 0),
-		Clean:  func(text string) string { return redact(text, a.dsns...) },
+		MinAge: max(cfg.job.WithDefaults().MaxDeliveryTryDelay, 0), AnswerWithin: a.logTimeout,
+		Clean: a.redact,
 	}
 	for _, s := range cfg.targets {
 		err := s.problem
@@ -145,7 +137,7 @@ func opsConfig(a *app, cfg *config) ops.Config {
 		}
 		if err != nil {
 			delete(c.Targets, s.name)
-			c.Problems[s.name] = redact(err.Error(), a.dsns...)
+			c.Problems[s.name] = a.redact(err.Error())
 		}
 	}
 	return c

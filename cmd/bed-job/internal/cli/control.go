@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,9 +19,7 @@ func pauseCommand(a *app) *cobra.Command {
 		long: `Have no job deliver to a data source until it is resumed: before work on it, or while
 it does harm. What is being delivered is finished. Applications go on: what they leave
 pending waits in the log. Each job looks at it in each round.`,
-		do: func(ctx context.Context, s *ops.Store, name string, _ int, by ops.By) error {
-			return s.Pause(ctx, name, by)
-		},
+		do: func(ctx context.Context, d *desk, name string, _ int, by ops.By) error { return d.Pause(ctx, name, by) },
 	})
 }
 
@@ -28,20 +28,20 @@ func resumeCommand(a *app) *cobra.Command {
 		verb: "resume", args: "NAME", done: "resumed",
 		short: "Have jobs deliver again to a data source that was paused",
 		long:  "Have jobs deliver again to a data source that was paused.",
-		do: func(ctx context.Context, s *ops.Store, name string, _ int, by ops.By) error {
-			return s.Resume(ctx, name, by)
+		do: func(ctx context.Context, d *desk, name string, _ int, by ops.By) error {
+			return d.Resume(ctx, name, by)
 		},
 	})
 }
 
 func limitCommand(a *app) *cobra.Command {
 	return controlCommand(a, control{
-		verb: "limit", args: "NAME PER_SECOND", number: true, done: "limited",
+		verb: "limit", args: "NAME PER_SECOND",
 		short: "Bound the deliveries to a data source by all jobs together",
-		long: `Bound the deliveries to a data source by all jobs together to so many per second;
+		long: `Bound the deliveries to a data source by all jobs together to PER_SECOND;
 0 lifts the limit. What applications write themselves is not bounded.`,
-		do: func(ctx context.Context, s *ops.Store, name string, n int, by ops.By) error {
-			return s.Limit(ctx, name, n, by)
+		do: func(ctx context.Context, d *desk, name string, n int, by ops.By) error {
+			return d.Limit(ctx, name, n, by)
 		},
 	})
 }
@@ -49,8 +49,7 @@ func limitCommand(a *app) *cobra.Command {
 // control is a decision about a data source.
 type control struct {
 	verb, args, done, short, long string
-	number                        bool
-	do                            func(ctx context.Context, s *ops.Store, name string, n int, by ops.By) error
+	do                            func(ctx context.Context, d *desk, name string, n int, by ops.By) error
 }
 
 // controlled is what was done, as JSON shows it.
@@ -58,14 +57,15 @@ type controlled struct {
 	Action     string `json:"action"`
 	DataSource string `json:"dataSource"`
 	PerSecond  *int   `json:"perSecond,omitempty"`
-	DryRun     bool   `json:"dryRun"`
+	// Changed is false of a dry run, and where nothing was to be done.
+	Changed bool `json:"changed"`
+	DryRun  bool `json:"dryRun"`
 }
 
 func controlCommand(a *app, c control) *cobra.Command {
 	var (
 		reason string
 		dryRun bool
-		out    output
 	)
 	cmd := &cobra.Command{
 		Use:   c.verb + " " + c.args,
@@ -74,77 +74,70 @@ func controlCommand(a *app, c control) *cobra.Command {
 
 It is audited, with --reason. With --dry-run nothing is changed.
 
-JSON (-o json): an object with action, dataSource, perSecond (of limit) and dryRun.`,
+JSON (-o json): an object with action, dataSource, perSecond (of limit), changed and dryRun.`,
 		ValidArgsFunction: completeDataSource(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			want := 1
-			if c.number {
-				want = 2
+			if len(args) != len(strings.Fields(c.args)) {
+				return usagef("%s takes %s", c.verb, c.args)
 			}
-			if len(args) != want {
-				return usagef(cmd, "%s takes %s", c.verb, c.args)
-			}
+			done, n := c.done, 0
 			said := controlled{Action: c.verb, DataSource: args[0], DryRun: dryRun}
-			n := 0
-			if c.number {
+			if len(args) > 1 {
 				var err error
 				if n, err = strconv.Atoi(args[1]); err != nil || n < 0 || n > ops.MaxPerSecond {
-					return usagef(cmd, "%q is no number per second from 0 to %d", args[1], ops.MaxPerSecond)
+					return usagef("%q is not a number per second from 0 to %d", args[1], ops.MaxPerSecond)
 				}
-				said.PerSecond = &n
+				if said.PerSecond = &n; n == 0 {
+					done = "not limited any more"
+				} else {
+					done = fmt.Sprintf("limited to %d deliveries per second", n)
+				}
 			}
-			return withDesk(cmd.Context(), a, logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
-				err := a.asked(ctx, cfg, func(ctx context.Context) error {
-					if dryRun {
-						return knownIn(ctx, s, args[0])
+			return withDesk(cmd.Context(), a, logAndTargets, func(d *desk) error {
+				_, err := ask(cmd.Context(), d.log, func(ctx context.Context) (any, error) {
+					source, err := d.source(ctx, args[0])
+					switch {
+					case err != nil:
+						return nil, err
+					case c.verb == "resume" && !source.Paused:
+						done = "it was not paused"
+						return nil, nil
+					case dryRun:
+						done = "would be " + done
+						return nil, nil
 					}
-					return c.do(ctx, s, args[0], n, a.by(reason))
+					said.Changed = true
+					return nil, c.do(ctx, d, args[0], n, a.by(reason))
 				})
-				if err != nil {
-					return err
+				switch {
+				case err != nil:
+				case a.json():
+					err = printJSON(a.Out, said)
+				default:
+					_, err = fmt.Fprintf(a.Out, "%s: %s\n", printable(args[0]), done)
 				}
-				return tellControl(a, c, said, out)
+				return err
 			})
 		},
 	}
-	a.configFlag(cmd)
-	outputFlag(a, cmd, &out)
+	a.logFlags(cmd)
 	reasonFlags(cmd, &reason, &dryRun)
 	return cmd
 }
 
-// knownIn finds out whether a data source is known, without a change.
-func knownIn(ctx context.Context, s *ops.Store, name string) error {
-	o, err := s.Overview(ctx, ops.OverviewOptions{Cap: 1})
+// source gives the state of a data source. The error for one that is not known names
+// those that are.
+func (d *desk) source(ctx context.Context, name string) (ops.DataSource, error) {
+	o, err := d.Overview(ctx, ops.OverviewOptions{Cap: 1})
 	if err != nil {
-		return err
+		return ops.DataSource{}, err
 	}
-	for _, d := range o.DataSources {
-		if d.Name == name {
-			return nil
+	var known []string
+	for _, s := range o.DataSources {
+		if s.Name == name {
+			return s, nil
 		}
+		known = append(known, s.Name)
 	}
-	return fmt.Errorf("%w: %q", ops.ErrUnknownDataSource, name)
-}
-
-func tellControl(a *app, c control, said controlled, out output) error {
-	if out.json() {
-		text, err := marshal(said, "")
-		if err == nil {
-			_, err = fmt.Fprintln(a.Out, text)
-		}
-		return err
-	}
-	done := c.done
-	switch {
-	case said.PerSecond != nil && *said.PerSecond == 0:
-		done = "not limited any more"
-	case said.PerSecond != nil:
-		done = fmt.Sprintf("limited to %d deliveries per second", *said.PerSecond)
-	}
-	if said.DryRun {
-		done = "would be " + done
-	}
-	_, err := fmt.Fprintf(a.Out, "%s: %s\n", printable(said.DataSource), done)
-	return err
+	return ops.DataSource{}, fmt.Errorf("no data source %s in the log or the configuration; known: %s", name, cmp.Or(strings.Join(known, ", "), "none"))
 }

@@ -21,14 +21,14 @@ the job stays, with its web console. The exit status is 1 if a balance is not wh
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dir, ok := a.Getenv(demo.ApplicationVariable); ok {
-				return demo.Application(cmd.Context(), dir, a.In, a.Out)
+				return demo.Application(cmd.Context(), dir)
 			}
 			return demo.Run(cmd.Context(), demo.Options{
 				Out: a.Out, Color: a.OutTTY, Width: a.width(), Keep: keep, Console: console,
 				BedJob: func(ctx context.Context, out io.Writer, args ...string) int {
 					inner := *a
 					inner.Out, inner.Err, inner.OutTTY, inner.ErrTTY = out, out, false, false
-					inner.Width = func() int { return demo.MaxWidth }
+					inner.Width = func() int { return demo.Columns(a.width()) }
 					return inner.run(ctx, args)
 				},
 			})

@@ -15,31 +15,39 @@ import (
 // name.
 var errNoDesk = errors.New("the log is kept in no database")
 
-// openDesk gives what an operator works at.
-func openDesk(a *app, st txlog.Storage, cfg *config) (*ops.Store, error) {
-	for {
-		inner, ok := st.(interface{ Unwrap() txlog.Storage })
-		if !ok {
-			break
-		}
-		st = inner.Unwrap()
+// A desk is what an operator works at. Its methods are asked by ask, so that each answer is
+// waited for as long as --log-timeout says.
+type desk struct {
+	*ops.Store
+	log boundedLog
+	cfg *config
+}
+
+func openDesk(a *app, log boundedLog, cfg *config) (*desk, error) {
+	store, err := newStore(log, opsConfig(a, cfg))
+	return &desk{store, log, cfg}, err
+}
+
+func newStore(log boundedLog, cfg ops.Config) (*ops.Store, error) {
+	st := log.Storage
+	if wrapped, ok := st.(interface{ Unwrap() txlog.Storage }); ok { // tests keep it open
+		st = wrapped.Unwrap()
 	}
-	log, ok := st.(*txlog.SQLStorage)
+	sql, ok := st.(*txlog.SQLStorage)
 	if !ok {
 		return nil, errNoDesk
 	}
-	return ops.New(log, opsConfig(a, cfg))
+	return ops.New(sql, cfg)
 }
 
-// withDesk opens the log for a command of an operator. Each answer of the log is waited
-// for as long as --log-timeout says.
-func withDesk(ctx context.Context, a *app, p part, f func(context.Context, *ops.Store, *config) error) error {
-	return a.withConfig(ctx, p, func(st txlog.Storage, cfg *config) error {
-		store, err := openDesk(a, st, cfg)
+// withDesk opens the log for a command of an operator.
+func withDesk(ctx context.Context, a *app, p part, f func(*desk) error) error {
+	return a.withConfig(ctx, p, func(log boundedLog, cfg *config) error {
+		d, err := openDesk(a, log, cfg)
 		if err != nil {
 			return err
 		}
-		return f(ctx, store, cfg)
+		return f(d)
 	})
 }
 
@@ -57,7 +65,8 @@ func filterFlags(a *app, cmd *cobra.Command, f *filters) {
 	flags.BoolVar(&f.parked, "parked", false, "only those that wait for an operator: --state parked")
 	flags.StringVar(&f.Text, "text", "", "only those with this text in their SQL or error, as it is")
 	flags.StringVar(&f.Transaction, "transaction", "", "only those of the soft transaction `id`")
-	flags.DurationVar(&f.OlderThan, "older-than", 0, "only those at least so old, such as 30m or 24h")
+	flags.Var((*spanFlag)(&f.OlderThan), "older-than", "only those at least this old, such as 30m, 24h or 7d")
+	flags.Lookup("older-than").DefValue = "0" // for a zero, --help shows no default
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "leased", "parked"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("data-source", completeDataSource(a))
 }
@@ -66,33 +75,27 @@ func filterFlags(a *app, cmd *cobra.Command, f *filters) {
 // as by a variable of the shell that is not set, would have every entry match.
 func (f *filters) read(cmd *cobra.Command) error {
 	for _, name := range []string{"data-source", "state", "text", "transaction", "older-than"} {
-		if flag := cmd.Flags().Lookup(name); flag != nil && flag.Changed && (flag.Value.String() == "" || flag.Value.String() == "0s") {
-			return usagef(cmd, "--%s is empty: give it a value, or leave it out", name)
+		if flag := cmd.Flags().Lookup(name); flag.Changed && (flag.Value.String() == "" || flag.Value.String() == "0s") {
+			return usagef("--%s is empty: give it a value, or leave it out", name)
 		}
 	}
-	switch f.state {
-	case "", string(ops.Waiting), string(ops.Leased), string(ops.Parked):
-		f.State = ops.State(f.state)
+	switch f.State = ops.State(f.state); f.State {
+	case "", ops.Waiting, ops.Leased, ops.Parked:
 	default:
-		return usagef(cmd, "--state is waiting, leased or parked, not %q", f.state)
+		return usagef("--state is waiting, leased or parked, not %q", f.state)
 	}
 	if f.parked {
 		if f.State != "" && f.State != ops.Parked {
-			return usagef(cmd, "--parked and --state %s exclude each other", f.state)
+			return usagef("--parked and --state %s exclude each other", f.state)
 		}
 		f.State = ops.Parked
-	}
-	if f.OlderThan < 0 {
-		return usagef(cmd, "--older-than must not be negative")
 	}
 	f.Reveal = true // who has the DSN sees the log
 	return nil
 }
 
 // given reports whether any flag selects.
-func (f *filters) given() bool {
-	return f.State != "" || f.DataSource != "" || f.Text != "" || f.Transaction != "" || f.OlderThan != 0
-}
+func (f *filters) given() bool { return f.Filter != ops.Filter{Reveal: true} }
 
 // plain gives the filter in the log's own form, if that can say all of it.
 func (f *filters) plain() (txlog.Filter, bool) {
@@ -107,7 +110,7 @@ func completeDataSource(a *app) cobra.CompletionFunc {
 		if len(args) > 0 && cmd.Name() != "list" {
 			return nil, d
 		}
-		cfg, err := a.readConfig(a.configPath, logAndTargets)
+		cfg, err := a.readConfig(logAndTargets)
 		if err != nil {
 			return nil, d
 		}
@@ -115,36 +118,6 @@ func completeDataSource(a *app) cobra.CompletionFunc {
 			names = append(names, s.name)
 		}
 		return names, d
-	}
-}
-
-// eachMatch pages through the entries that a filter selects.
-func eachMatch(ctx context.Context, store *ops.Store, f ops.Filter, limit int, do func([]*txlog.Unit) error) error {
-	for after := ""; ; {
-		page, err := store.Entries(ctx, f, ops.Page{After: after, Limit: pageSize})
-		if err != nil {
-			return err
-		}
-		units := make([]*txlog.Unit, len(page.Entries))
-		for i := range page.Entries {
-			units[i] = page.Entries[i].Unit
-		}
-		if limit > 0 {
-			units = units[:min(limit, len(units))]
-		}
-		if len(units) > 0 {
-			if err := do(units); err != nil {
-				return err
-			}
-		}
-		if limit > 0 {
-			if limit -= len(units); limit == 0 {
-				return nil
-			}
-		}
-		if after = page.Next; after == "" {
-			return nil
-		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +52,9 @@ func TestCheckTellsAMonitorByItsExitStatus(t *testing.T) {
 		{"--parked-warning 5 --parked-critical 6", 1, "WARNING: 5 parked |"},
 		{"--parked-critical 6", 0, "OK: 5 parked |"},
 		{"--parked-critical 5", 2, "CRITICAL: 5 parked |"},
-		{"--parked-warning 9 --parked-critical 5", 2, "CRITICAL: 5 parked |"},
+		{"--parked-warning 5 --parked-critical 5", 2, "CRITICAL: 5 parked |"},
+		{"--parked-warning 10 --parked-critical 5", 3, ""},
+		{"--oldest-warning 1h --oldest-critical 59m", 3, ""},
 		{"--oldest-warning 1h", 0, "OK: 5 parked | parked=5;; waiting=0 leased=1 oldest=0s;3600;\n"},
 		{"--oldest-critical 1500ms --parked-warning 9", 0, "OK: 5 parked | parked=5;9; waiting=0 leased=1 oldest=0s;;1.5\n"},
 		{"--oldest-warning 0s", 1, "WARNING: the oldest has waited for "},
@@ -72,7 +76,30 @@ func TestCheckTellsAMonitorByItsExitStatus(t *testing.T) {
 	}
 }
 
-func TestCheckIsCriticalWhileADataSourceCannotBeReached(t *testing.T) {
+func TestCheckNamesPausedAndWarnsOfWaiting(t *testing.T) {
+	h, st := newDesk(t)
+	id := fill(t, st, 1, "a", false)[0]
+	h.run(t, "pause", "a")
+	if r := h.run(t, "check", "--parked-warning", "9"); r.status != 0 || !strings.HasPrefix(r.out, "OK: a is paused; 1 parked |") {
+		t.Errorf("nothing waits: %+v", r)
+	}
+	h.run(t, "retry", id)
+	if r := h.run(t, "check", "--parked-warning", "9"); r.status != 1 || !strings.HasPrefix(r.out, "WARNING: a is paused and has 1 waiting; 0 parked |") {
+		t.Errorf("one waits: %+v", r)
+	}
+	var c checked
+	r := h.run(t, "check", "--parked-warning", "9", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &c); err != nil || r.status != 1 || c.Status != "WARNING" || c.Waiting != 1 || !slices.Equal(c.Paused, []string{"a"}) || len(c.Reasons) != 1 {
+		t.Errorf("as JSON: %+v", r)
+	}
+	h.config = "/nowhere/bed-job.yaml"
+	r = h.run(t, "check", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &c); err != nil || r.status != 3 || c.Status != "UNKNOWN" || c.Error == "" {
+		t.Errorf("without a configuration: %+v", r)
+	}
+}
+
+func TestCheckIsCriticalForAnUnreachableDataSource(t *testing.T) {
 	h, _ := newDesk(t)
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -88,7 +115,7 @@ func TestCheckIsCriticalWhileADataSourceCannotBeReached(t *testing.T) {
 
 func TestADataSourceIsPausedLimitedAndResumed(t *testing.T) {
 	h, st := newDesk(t)
-	store, err := openDesk(&h.app, st, &config{})
+	store, err := openDesk(&h.app, boundedLog{Storage: st}, &config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,13 +140,15 @@ func TestADataSourceIsPausedLimitedAndResumed(t *testing.T) {
 	if d := state(); !d.Paused || d.PerSecond != 50 {
 		t.Errorf("it is %+v", d)
 	}
-	h.run(t, "resume", "a", "-o", "json").want(t, 0, "{\n  \"action\": \"resume\",\n  \"dataSource\": \"a\",\n  \"dryRun\": false\n}\n")
+	h.run(t, "resume", "a", "-o", "json").want(t, 0, "{\n  \"action\": \"resume\",\n  \"dataSource\": \"a\",\n  \"changed\": true,\n  \"dryRun\": false\n}\n")
+	h.run(t, "resume", "a").want(t, 0, "a: it was not paused\n")
+	h.run(t, "resume", "a", "-o", "json").want(t, 0, "{\n  \"action\": \"resume\",\n  \"dataSource\": \"a\",\n  \"changed\": false,\n  \"dryRun\": false\n}\n")
 	h.run(t, "limit", "a", "0").want(t, 0, "a: not limited any more\n")
 	if d := state(); d.Paused || d.PerSecond != 0 {
 		t.Errorf("it is %+v", d)
 	}
-	for _, args := range [][]string{{"pause", "b"}, {"pause", "b", "--dry-run"}, {"limit", "b", "1"}} {
-		if r := h.run(t, args...); r.status != 1 || !strings.Contains(r.err, "unknown data source") {
+	for _, args := range [][]string{{"pause", "b"}, {"pause", "b", "--dry-run"}, {"limit", "b", "1"}, {"resume", "b"}} {
+		if r := h.run(t, args...); r.status != 1 || r.err != "bed-job: no data source b in the log or the configuration; known: a\n" {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
@@ -144,8 +173,31 @@ func TestWatchDrawsTheStateAgainAndAgain(t *testing.T) {
 	}
 }
 
+func TestListAndShowSayWhenDue(t *testing.T) {
+	h, st := newDesk(t)
+	u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}}
+	if err := st.Add(t.Context(), time.Hour, u); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Release(t.Context(), u, txlog.Verdict{Err: "no route to host"}); err != nil {
+		t.Fatal(err)
+	}
+	var all []unitView
+	r := h.run(t, "list", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &all); err != nil || len(all) != 1 || all[0].NextTry == nil || !all[0].NextTry.Equal(all[0].CreatedAt.Add(time.Minute)) {
+		t.Fatalf("as JSON: %+v, %v", r, err)
+	}
+	due := all[0].NextTry.Local().Format(time.RFC3339) + " ("
+	if r := h.run(t, "list"); !strings.Contains(r.out, "NEXT TRY") || !strings.Contains(r.out, due) {
+		t.Errorf("list does not say %s: %+v", due, r)
+	}
+	if r := h.run(t, "show", u.ID); !regexp.MustCompile(`Next try: +` + regexp.QuoteMeta(due)).MatchString(r.out) {
+		t.Errorf("show does not say %s: %+v", due, r)
+	}
+}
+
 // Whoever else holds the log's lock, the command ends.
-func TestALogThatIsLockedIsToldByEveryAction(t *testing.T) {
+func TestLockedLogIsReportedByEveryAction(t *testing.T) {
 	h, st := newDesk(t)
 	id := fill(t, st, 1, "a", false)[0]
 	other, err := sql.Open("sqlite", "file:"+st.Location())
@@ -194,12 +246,13 @@ func TestATrialIsToldAsItIs(t *testing.T) {
 	} {
 		var out strings.Builder
 		a := app{Out: &out}
-		if err := tellTrial(&a, "id", &c.trial, "table"); err != c.status || out.String() != c.want {
+		if err := printTrial(&a, "id", &c.trial); err != c.status || out.String() != c.want {
 			t.Errorf("%s: %v, printed %q", name, err, out.String())
 		}
 		out.Reset()
 		var said tried
-		if err := tellTrial(&a, "id", &c.trial, "json"); err != c.status || json.Unmarshal([]byte(out.String()), &said) != nil || len(said.Rows) != len(c.trial.Rows) {
+		a.output = "json"
+		if err := printTrial(&a, "id", &c.trial); err != c.status || json.Unmarshal([]byte(out.String()), &said) != nil || len(said.Rows) != len(c.trial.Rows) {
 			t.Errorf("%s: %v, printed %s", name, err, out.String())
 		}
 	}

@@ -9,11 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bedsql/bed/cmd/bed-job/internal/doctor"
-	"github.com/bedsql/bed/internal/safetext"
 )
 
 func doctorCommand(a *app) *cobra.Command {
-	var out output
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look at an installation, and say what is wrong and what to do",
@@ -27,71 +25,59 @@ everything and found nothing in what it saw.
 
 JSON (-o json): an object with findings, an array of objects with where, check (a word
 that does not change), what and remedy, and notLookedAt, an array of texts.`,
-		Args: func(cmd *cobra.Command, args []string) error { return as(exitUnknown, noArgs(cmd, args)) },
-		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), a, out) },
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), a) },
 	}
-	a.configFlag(cmd)
-	outputFlag(a, cmd, &out)
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return as(exitUnknown, usagef(cmd, "%v", err)) })
+	a.logFlags(cmd)
 	return cmd
 }
 
 // examine is the command.
-func examine(ctx context.Context, a *app, out output) error {
+func examine(ctx context.Context, a *app) error {
 	in, problems, err := installation(a)
 	if err != nil {
-		return as(exitUnknown, redactError(err, a.dsns...))
+		return err
 	}
 	report := doctor.Examine(ctx, in)
-	shared := false
-	for _, f := range report.Findings {
-		shared = shared || f.Check == "shared-file"
-	}
-	first := []doctor.Finding{}
+	findings := []doctor.Finding{}
 	for _, p := range problems {
-		if shared && strings.Contains(p, "SQLite file of the transaction log") {
-			continue
+		if strings.Contains(p, "SQLite file of the transaction log") {
+			continue // the report has it
 		}
-		first = append(first, doctor.Finding{Where: "the configuration", Check: "file", What: p, Remedy: "mend the line; bed-job run does not start before"})
+		findings = append(findings, doctor.Finding{Where: "the configuration", Check: "file", What: p, Remedy: "fix the line; bed-job run does not start until then"})
 	}
 	for _, f := range report.Findings {
 		if f.Check != "no-targets" || len(problems) == 0 { // what is wrong there was said
-			first = append(first, f)
+			f.What, f.Remedy = a.redact(f.What), a.redact(f.Remedy)
+			findings = append(findings, f)
 		}
 	}
-	report.Findings = first
-	for i, f := range report.Findings {
-		report.Findings[i].What, report.Findings[i].Remedy = redact(f.What, a.dsns...), redact(f.Remedy, a.dsns...)
-	}
+	report.Findings = findings
 	for i, text := range report.Unseen {
-		report.Unseen[i] = redact(text, a.dsns...)
+		report.Unseen[i] = a.redact(text)
 	}
-	if err := printReport(a, report, out); err != nil {
-		return as(exitUnknown, err)
+	if err := printReport(a, report); err != nil {
+		return err
 	}
 	switch {
 	case len(report.Findings) > 0:
 		return errReported
 	case len(report.Unseen) > 0:
-		return as(exitUnknown, errReported)
+		return reported(exitUnknown)
 	default:
 		return nil
 	}
 }
 
-func printReport(a *app, report *doctor.Report, out output) error {
-	if out.json() {
-		text, err := marshal(report, "")
-		if err == nil {
-			_, err = fmt.Fprintln(a.Out, text)
-		}
-		return err
+func printReport(a *app, report *doctor.Report) error {
+	if a.json() {
+		return printJSON(a.Out, report)
 	}
 	for _, f := range report.Findings {
-		fmt.Fprintf(a.Out, "%s: %s\n    do: %s\n", safetext.Line(f.Where), safetext.Line(f.What), safetext.Line(f.Remedy))
+		fmt.Fprintf(a.Out, "%s: %s\n    do: %s\n", printable(f.Where), printable(f.What), printable(f.Remedy))
 	}
 	for _, text := range report.Unseen {
-		fmt.Fprintf(a.Out, "not looked at: %s\n", safetext.Line(text))
+		fmt.Fprintf(a.Out, "not looked at: %s\n", printable(text))
 	}
 	switch n := len(report.Findings); {
 	case n > 0:
@@ -105,14 +91,11 @@ func printReport(a *app, report *doctor.Report, out output) error {
 // installation reads the configuration as far as possible. problems are what
 // keeps the job from using it.
 func installation(a *app) (in doctor.Installation, problems []string, err error) {
-	if _, err := a.logger(); err != nil {
-		return in, nil, err
-	}
-	cfg, err := a.readConfig(a.configPath, wholeFile)
+	cfg, err := a.readConfig(wholeFile)
 	var wrong *ConfigError
 	if errors.As(err, &wrong) {
 		problems = strings.Split(wrong.Error(), "\n")
-		if cfg, err = a.readConfig(a.configPath, logAndTargets); err != nil {
+		if cfg, err = a.readConfig(logAndTargets); err != nil {
 			return in, nil, wrong
 		}
 	}

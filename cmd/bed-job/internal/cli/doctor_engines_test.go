@@ -49,7 +49,7 @@ func TestDoctorTellsOfAStandby(t *testing.T) {
 	in := install(t, log, map[string]testdb.DB{"orders": target})
 	standby := primary.Standby(t)
 	in.right()
-	in.sources["orders"] = testdb.OnEither(target, primary, standby)
+	in.sources["orders"] = testdb.OnEither(target, primary.Addr(), standby.Addr())
 	in.right()
 	in.sources["orders"] = target.Via(standby.Addr())
 	in.wrong("read-only", "target_session_attrs=read-write")
@@ -59,7 +59,7 @@ func TestDoctorTellsOfAStandby(t *testing.T) {
 	in.wrong("read-only", "primary")
 }
 
-func TestDoctorTellsOfServersThatOnlySpeakPostgreSQLsProtocol(t *testing.T) {
+func TestDoctorReportsServersThatOnlySpeakPostgreSQL(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t)
 	for product, version := range map[string]string{
@@ -78,7 +78,7 @@ func TestDoctorTellsOfServersThatOnlySpeakPostgreSQLsProtocol(t *testing.T) {
 	}
 }
 
-func TestDoctorTellsOfADatabaseThatCannotHoldAllLetters(t *testing.T) {
+func TestDoctorReportsADatabaseWithoutFullUnicode(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t)
 	in := install(t, server.DB(t), map[string]testdb.DB{"orders": server.DB(t)})
@@ -90,7 +90,7 @@ func TestDoctorTellsOfADatabaseThatCannotHoldAllLetters(t *testing.T) {
 	in.wrong("encoding", "UTF8")
 }
 
-func TestDoctorTellsOfServersThatOnlySpeakMySQLsProtocol(t *testing.T) {
+func TestDoctorReportsServersThatOnlySpeakMySQL(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivateMariaDB(t, "--version=8.0.30-Vitess")
 	(wrongSetUp{name: "Vitess", check: "product", remedy: "test with your own faults", make: onlyLogThere}).run(t, server.DB(t), func() testdb.DB { return server.DB(t) })
@@ -156,7 +156,7 @@ func asTiDB(t *testing.T, server, mode string) (addr string) {
 	return l.Addr().String()
 }
 
-func TestDoctorLooksAtServersThatLoseWhatIsWritten(t *testing.T) {
+func TestDoctorFindsServersThatLoseWrites(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ option, check, remedy string }{
 		{"--innodb-doublewrite=0", "innodb_doublewrite", "ZFS"},

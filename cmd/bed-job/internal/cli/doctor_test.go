@@ -194,7 +194,7 @@ func anywhere() []wrongSetUp {
 		{name: "keys kept for less than the lease", check: "retention", remedy: "keyRetentionMillis", make: func(_ *testing.T, in *installed) {
 			in.job = "keyRetentionMillis: 1000"
 		}},
-		{name: "a configuration with which the job does not start", check: "file", remedy: "mend the line", make: func(_ *testing.T, in *installed) {
+		{name: "a configuration with which the job does not start", check: "file", remedy: "fix the line", make: func(_ *testing.T, in *installed) {
 			in.job = "concurrency: none"
 		}},
 		{name: "a data source that nobody configured", check: "unknown-data-source", remedy: "targetDataSource", make: func(t *testing.T, in *installed) {
@@ -302,7 +302,7 @@ func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
 	}
 }
 
-func TestDoctorTellsOfAServerThatIsTooOld(t *testing.T) {
+func TestDoctorReportsAnOutdatedServer(t *testing.T) {
 	server := testdb.PrivateMariaDB(t, "--version=10.3.1-MariaDB")
 	c := wrongSetUp{name: "10.3", check: "version", remedy: "10.6", make: onlyLogThere}
 	c.run(t, server.DB(t), func() testdb.DB { return server.DB(t) })
@@ -354,7 +354,7 @@ func (in *installed) as(admin, db testdb.DB, grants ...string) testdb.DB {
 	return db
 }
 
-func TestDoctorLeavesADefaultMariaDBWithoutABinaryLogAlone(t *testing.T) {
+func TestDoctorAcceptsADefaultMariaDBWithoutBinaryLog(t *testing.T) {
 	server := testdb.PrivateMariaDB(t, "--max-connections=151")
 	install(t, server.DB(t), map[string]testdb.DB{"orders": server.DB(t)}).right()
 	// Sync_binlog is 0 there by default, which loses nothing of a log that is not written.
@@ -376,7 +376,7 @@ func TestDoctorFindsWhatIsWrongWithPostgreSQL(t *testing.T) {
 	cases := []wrongSetUp{
 		{name: "commits that are not flushed", check: "synchronous_commit", remedy: "ALTER ROLE", make: target("synchronous_commit=off")},
 		{name: "a session that only reads", check: "read-only", remedy: "ALTER ROLE", make: target("default_transaction_read_only=on")},
-		{name: "statements that are cut off", check: "statement_timeout", remedy: "seconds", make: target("statement_timeout=100")},
+		{name: "statements that are cut off", check: "statement_timeout", remedy: "at least 1s", make: target("statement_timeout=100")},
 		{name: "a lock wait longer than a delivery", check: "lock-wait", remedy: "deliveryTimeoutMillis", make: target("lock_timeout=1000000")},
 		{name: "a path that leads nowhere", check: "search_path", remedy: "search_path", make: target("search_path=nowhere")},
 		{name: "a time zone that differs", check: "timezone", remedy: "each DSN", make: func(_ *testing.T, in *installed) {

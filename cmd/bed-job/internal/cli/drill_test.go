@@ -15,7 +15,7 @@ import (
 
 // The drill: a column is gone, the target refuses 10,000 writes, and an operator clears them
 // from the alarm to the all-clear in six commands.
-func TestAnOperatorClearsTenThousandRefusedWritesInSixCommands(t *testing.T) {
+func TestSixCommandsClearTenThousandRefusedWrites(t *testing.T) {
 	t.Parallel()
 	const writes = 10_000
 	log, orders := testdb.MySQL(t), testdb.MySQL(t)
@@ -69,7 +69,7 @@ jobConfig: {maxDeliveryTryDelayMillis: 0, transactionLogFetchDataCount: 1000, co
 	if err := json.Unmarshal([]byte(seen.out), &entries); err != nil || len(entries) != 1 || !strings.Contains(entries[0].LastError, "Unknown column 'paid'") {
 		t.Fatalf("the operator sees %+v, %v", seen, err)
 	}
-	in.exec(orders, "ALTER TABLE orders ADD COLUMN paid INT") // the cause is mended
+	in.exec(orders, "ALTER TABLE orders ADD COLUMN paid INT") // the cause is fixed
 	if r := command("try " + entries[0].ID); r.status != 0 || r.out == "" {
 		t.Fatalf("the trial says %+v", r)
 	}

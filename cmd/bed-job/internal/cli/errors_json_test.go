@@ -19,7 +19,7 @@ func wantJSON(t *testing.T, text string, want ...string) {
 	for line := range strings.Lines(text) {
 		var entry struct{ Level, Msg, Time string }
 		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" {
-			t.Errorf("this is no entry in JSON: %s", line)
+			t.Errorf("this is not an entry in JSON: %s", line)
 		}
 		messages = append(messages, entry.Level+": "+entry.Msg)
 	}
@@ -44,7 +44,7 @@ func TestErrorsAreJSONWhereTheLogLinesAre(t *testing.T) {
 		status int
 		want   []string
 	}{
-		{h, "run", 1, []string{"fatal: ", "the section targetDataSource is missing"}},
+		{h, "run", 1, []string{"fatal: ", "the configuration has no targetDataSource"}},
 		{h, "run --frobnicate", 2, []string{"fatal: unknown flag: --frobnicate"}},
 		{h, "run extra", 2, []string{"fatal: run takes no argument"}},
 		{h, "run --log-level loud", 2, []string{`fatal: --log-level "loud" is unknown`}},
@@ -81,7 +81,7 @@ func TestErrorsAreTextWhereTheLogLinesAre(t *testing.T) {
 	}
 }
 
-func TestTheProcessWritesAnErrorOfItsConfigurationAsJSON(t *testing.T) {
+func TestConfigurationErrorIsPrintedAsJSON(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Executable()
 	if err != nil {

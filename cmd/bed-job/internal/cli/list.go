@@ -1,13 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"math"
-	"strings"
-	"text/tabwriter"
-	"unicode/utf8"
+	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +28,6 @@ func listCommand(a *app) *cobra.Command {
 	var (
 		f      filters
 		limit  int
-		out    output
 		verify bool
 	)
 	cmd := &cobra.Command{
@@ -42,54 +41,44 @@ func listCommand(a *app) *cobra.Command {
 				return err
 			}
 			if limit < 0 {
-				return usagef(cmd, "--limit must not be negative")
+				return usagef("--limit must not be negative")
 			}
 			need := onlyLog
 			if verify {
 				need = logAndTargets
 			}
-			return a.withConfig(cmd.Context(), need, func(st txlog.Storage, cfg *config) error {
-				list := logList{app: a, storage: st, json: out.json(), cfg: cfg}
+			return a.withConfig(cmd.Context(), need, func(log boundedLog, cfg *config) error {
+				list := logList{app: a, log: log, cfg: cfg, filters: f, limit: limit}
 				if verify {
-					list.verifier = newVerifier(a, st, cfg)
+					list.verifier = ops.NewVerifier(log, opsConfig(a, cfg))
 					defer list.verifier.Close()
 				}
-				return list.print(cmd.Context(), f, limit)
+				if a.json() {
+					return list.printJSON(cmd.Context())
+				}
+				return list.printTable(cmd.Context())
 			})
 		},
 	}
-	a.configFlag(cmd)
-	outputFlag(a, cmd, &out)
+	a.logFlags(cmd)
 	filterFlags(a, cmd, &f)
-	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many (0: all)")
+	cmd.Flags().IntVar(&limit, "limit", 0, "at most N entries (0: all)")
 	cmd.Flags().BoolVar(&verify, "verify", false, "ask the targets whether each is applied already")
 	return cmd
 }
 
-// eachUnit pages through the units that f selects.
-func eachUnit(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int, do func([]*txlog.Unit) error) error {
+// eachPage reads one page after the other, until there are no more or limit is reached; 0 is
+// none. next is the After of the next page.
+func eachPage[T any](limit int, read func(ops.Page) (items []T, next string, err error), do func([]T) error) error {
+	after, left := "", cmp.Or(limit, math.MaxInt)
 	for {
-		f.Limit = pageSize
-		if limit > 0 {
-			f.Limit = min(pageSize, limit)
+		items, next, err := read(ops.Page{After: after, Limit: min(left, pageSize)})
+		if err == nil && len(items) > 0 {
+			err = do(items)
 		}
-		units, err := st.List(ctx, f)
-		if err != nil {
+		left -= len(items)
+		if after = next; err != nil || next == "" || left == 0 {
 			return err
-		}
-		if len(units) > 0 {
-			if err := do(units); err != nil {
-				return err
-			}
-			f.After = units[len(units)-1].ID
-		}
-		if len(units) < f.Limit {
-			return nil
-		}
-		if limit > 0 {
-			if limit -= len(units); limit == 0 {
-				return nil
-			}
 		}
 	}
 }
@@ -97,173 +86,120 @@ func eachUnit(ctx context.Context, st txlog.Storage, f txlog.Filter, limit int, 
 // A logList is one run of the command list.
 type logList struct {
 	*app
-	storage  txlog.Storage
+	log boundedLog
+	cfg *config
+	filters
+	limit    int
 	verifier *ops.Verifier // nil: the targets are not asked
-	json     bool
-	cfg      *config
 }
 
-// page is a page of units with their verdicts, if these were asked for.
-type page struct {
-	units  []*txlog.Unit
-	judged []ops.Judgement
-}
-
-func (p page) verdict(i int) *ops.Judgement {
-	if p.judged == nil {
-		return nil
-	}
-	return &p.judged[i]
-}
-
-func (l *logList) print(ctx context.Context, f filters, limit int) error {
-	match := func(do func([]*txlog.Unit) error) error {
-		plain, ok := f.plain()
-		if ok {
-			return eachUnit(ctx, l.storage, plain, limit, do)
+// each pages through the units, with their verdicts if these were asked for.
+func (l *logList) each(ctx context.Context, do func([]*txlog.Unit, []*ops.Judgement) error) error {
+	read := func(p ops.Page) (units []*txlog.Unit, next string, err error) {
+		f, _ := l.plain()
+		f.After, f.Limit = p.After, p.Limit
+		if units, err = l.log.List(ctx, f); err == nil && len(units) == f.Limit {
+			next = units[f.Limit-1].ID
 		}
-		store, err := openDesk(l.app, l.storage, l.cfg)
+		return units, next, err
+	}
+	if _, ok := l.plain(); !ok {
+		d, err := openDesk(l.app, l.log, l.cfg)
 		if err != nil {
 			return err
 		}
-		return eachMatch(ctx, store, f.Filter, limit, do)
-	}
-	each := func(do func(page) error) error {
-		return match(func(units []*txlog.Unit) (err error) {
-			p := page{units: units}
-			if l.verifier != nil {
-				if p.judged, err = l.verifier.Judge(ctx, units); err != nil {
-					return err
-				}
+		read = func(p ops.Page) (units []*txlog.Unit, next string, err error) {
+			found, err := ask(ctx, l.log, func(ctx context.Context) (*ops.Entries, error) { return d.Entries(ctx, l.Filter, p) })
+			if err != nil {
+				return nil, "", err
 			}
-			return do(p)
-		})
+			for _, e := range found.Entries {
+				units = append(units, e.Unit)
+			}
+			return units, found.Next, nil
+		}
 	}
-	if l.json {
-		return l.printJSON(each)
-	}
-	return l.printTable(each)
+	return eachPage(l.limit, read, func(units []*txlog.Unit) error {
+		verdicts := make([]*ops.Judgement, len(units))
+		if l.verifier != nil {
+			judged, err := l.verifier.Judge(ctx, units)
+			if err != nil {
+				return err
+			}
+			for i := range judged {
+				verdicts[i] = &judged[i]
+			}
+		}
+		return do(units, verdicts)
+	})
 }
 
-func (l *logList) printTable(each func(func(page) error) error) error {
-	found := false
-	w := tabwriter.NewWriter(l.Out, 0, 0, 2, ' ', 0)
-	told := map[string]bool{}
+func (l *logList) printTable(ctx context.Context) error {
+	headings := []string{"ID", "DATA SOURCE", "STATE", "TRIES", "CREATED", "NEXT TRY", "LAST ERROR", "SQL"}
+	if l.verifier != nil {
+		headings = slices.Insert(headings, 3, "VERDICT")
+	}
+	t := table{width: l.width(), headings: headings, least: []int{errorWidth, sqlWidth}}
 	var details []string
-	err := each(func(p page) error {
-		heading := "ID\tDATA SOURCE\tSTATE\t"
-		if l.verifier != nil {
-			heading += "VERDICT\t"
-		}
-		heading += "TRIES\tCREATED\tNEXT TRY"
-		if !found {
-			fmt.Fprintln(w, heading+"\tLAST ERROR\tSQL")
-		}
-		found = true
-		rows := make([]row, 0, len(p.units))
-		for i, u := range p.units {
+	err := l.each(ctx, func(units []*txlog.Unit, verdicts []*ops.Judgement) error {
+		for i, u := range units {
 			now, next := logClock(l.app, u), "-"
 			if !u.Parked {
 				next = until(now, dueAt(l.app, u))
 			}
-			state := string(ops.StateOf(u))
-			if j := p.verdict(i); j != nil {
-				state += "\t" + j.Short()
-				if why := u.DataSource + ": " + j.Note(); j.Note() != "" && !told[why] {
-					told[why] = true
+			cells := []string{u.ID, u.DataSource, string(ops.StateOf(u))}
+			if j := verdicts[i]; j != nil {
+				cells = append(cells, j.Short())
+				if why := "data source " + u.DataSource + ": " + j.Note(); j.Note() != "" && !slices.Contains(details, why) {
 					details = append(details, why)
 				}
 			}
-			rows = append(rows, row{
-				fmt.Sprintf("%s\t%s\t%s\t%d\t%s\t%s", printable(u.ID), printable(u.DataSource), state, u.Tries, when(now, u.CreatedAt), next),
-				orDash(oneLine(u.LastError, math.MaxInt)), u})
+			t.add(append(cells, strconv.Itoa(u.Tries), when(now, u.CreatedAt), next, u.LastError, sqlCell(u))...)
 		}
-		errors, sqls := l.room(heading, rows)
-		for _, r := range rows {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", r.head, oneLine(r.err, errors), sqlCell(r.unit, sqls))
-		}
-		return w.Flush()
+		return t.print(l.Out)
 	})
 	for _, why := range details {
-		l.complain("data source " + why)
+		l.complain(why)
 	}
-	if err == nil && !found {
+	if err == nil && !t.headed {
 		_, err = fmt.Fprintln(l.Err, "The log holds nothing of that kind.")
 	}
 	return err
 }
 
-// row is a line of the list: its cells that are never cut, and the others.
-type row struct {
-	head, err string
-	unit      *txlog.Unit
-}
-
-// room is how wide the last two columns can be: as wide as their content unless a
-// terminal limits them, else what the terminal leaves.
-func (l *logList) room(heading string, rows []row) (errors, sqls int) {
-	width := l.width()
-	if width == 0 {
-		return math.MaxInt, math.MaxInt
-	}
-	widths := map[int]int{}
-	for _, line := range append([]row{{head: heading, err: "LAST ERROR"}}, rows...) {
-		for i, cell := range strings.Split(line.head, "\t") {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-		errors = max(errors, utf8.RuneCountInString(line.err))
-	}
-	for _, n := range widths {
-		width -= n + 2
-	}
-	errors = min(errors, max(errorWidth, width*2/5))
-	return errors, max(sqlWidth, width-errors-2)
-}
-
-func sqlCell(u *txlog.Unit, width int) string {
+func sqlCell(u *txlog.Unit) string {
 	switch n := len(u.Statements); {
 	case u.Unreadable != nil:
-		return oneLine("(unreadable: "+u.Unreadable.Error()+")", width)
+		return "(unreadable: " + u.Unreadable.Error() + ")"
 	case n == 0:
 		return "-"
 	case n == 1:
-		return oneLine(u.Statements[0].SQL, width)
+		return u.Statements[0].SQL
 	default:
-		more := fmt.Sprintf(" (and %d more)", n-1)
-		return oneLine(u.Statements[0].SQL, max(width-len(more), sqlWidth-len(more))) + more
+		return fmt.Sprintf("(1 of %d) %s", n, u.Statements[0].SQL)
 	}
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func orDash(s string) string { return cmp.Or(s, "-") }
 
 // printJSON writes one array, page by page.
-func (l *logList) printJSON(each func(func(page) error) error) error {
-	sep := "[\n  "
-	err := each(func(p page) error {
-		for i, u := range p.units {
-			text, err := marshal(viewOf(l.app, u, p.verdict(i)), "  ")
+func (l *logList) printJSON(ctx context.Context) error {
+	begin, end := "[\n  ", "[]\n"
+	err := l.each(ctx, func(units []*txlog.Unit, verdicts []*ops.Judgement) error {
+		for i, u := range units {
+			text, err := marshal(viewOf(l.app, u, verdicts[i]), "  ", "  ")
 			if err != nil {
 				return err
 			}
-			if _, err := io.WriteString(l.Out, sep+text); err != nil {
+			if _, err := io.WriteString(l.Out, begin+text); err != nil {
 				return err
 			}
-			sep = ",\n  "
+			begin, end = ",\n  ", "\n]\n"
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = io.WriteString(l.Out, end)
 	}
-	end := "\n]\n"
-	if sep == "[\n  " {
-		end = "[]\n"
-	}
-	_, err = io.WriteString(l.Out, end)
 	return err
 }

@@ -8,14 +8,13 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// logger makes the logger that the flags ask for. dsns are those whose
-// secrets must not be written.
-func (a *app) logger(dsns ...string) (*logrus.Logger, error) {
+// logger makes the logger that the flags ask for.
+func (a *app) logger() (*logrus.Logger, error) {
 	l := logrus.New()
 	l.SetOutput(a.Err)
 	level, err := logrus.ParseLevel(a.logLevel)
 	if err != nil {
-		return nil, usagef(nil, "--log-level %q is unknown: debug, info, warning or error", a.logLevel)
+		return nil, usagef("--log-level %q is unknown: debug, info, warning or error", a.logLevel)
 	}
 	l.SetLevel(level)
 	format := a.logFormat
@@ -32,22 +31,22 @@ func (a *app) logger(dsns ...string) (*logrus.Logger, error) {
 	case "json":
 		f = jsonFormat
 	default:
-		return nil, usagef(nil, "--log-format %q is unknown: text or json", format)
+		return nil, usagef("--log-format %q is unknown: text or json", format)
 	}
-	l.SetFormatter(redactFormatter{Formatter: f, dsns: dsns})
+	l.SetFormatter(redactFormatter{f, a})
 	return l, nil
 }
 
 var jsonFormat = &logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano, DisableHTMLEscape: true}
 
 // fail says why the command ends, complain what went wrong on the way. They write
-// text for an operator, and a log line where log lines are JSON: that is in run,
-// and in any command by --log-format json.
+// text for an operator, and a log line where log lines are JSON: that is in run and
+// console, and in any command by --log-format json.
 func (a *app) fail(text, hint string) { a.say(logrus.FatalLevel, text, hint) }
-func (a *app) complain(text string)   { a.say(logrus.ErrorLevel, text, "") }
+func (a *app) complain(text string)   { a.say(logrus.ErrorLevel, a.redact(text), "") }
 
 func (a *app) say(level logrus.Level, text, hint string) {
-	if a.logFormat != "json" && (a.logFormat != "" || !a.logging || a.ErrTTY) {
+	if a.logFormat != "json" {
 		fmt.Fprintf(a.Err, "bed-job: %s\n", printable(text))
 		if hint != "" {
 			fmt.Fprintln(a.Err, hint)
@@ -56,13 +55,16 @@ func (a *app) say(level logrus.Level, text, hint string) {
 	}
 	l := logrus.New()
 	l.SetOutput(a.Err)
-	l.SetFormatter(redactFormatter{Formatter: jsonFormat, dsns: a.dsns})
+	l.SetFormatter(jsonFormat)
 	entry := logrus.NewEntry(l)
 	if hint != "" {
 		entry = entry.WithField("hint", hint)
 	}
 	entry.Log(level, text)
 }
+
+// redact hides the secrets of the configuration's DSNs in text.
+func (a *app) redact(text string) string { return redact(text, a.dsns...) }
 
 // logFormatIn finds the format in a command line that could not be read.
 func logFormatIn(args []string) string {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,46 +13,32 @@ import (
 
 var errNotOpen = errors.New("the log is not open")
 
-// askLogs has metrics ask operators' stores for the state of the logs. A store is nil while
-// its log is not open.
-func askLogs(stores []*atomic.Pointer[ops.Store]) bedprom.AskFunc {
-	return func(ctx context.Context) (bedprom.Log, error) {
-		sum := bedprom.Log{}
-		at := map[string]int{}
-		for _, store := range stores {
-			l, err := askLog(ctx, store.Load())
-			if err != nil {
-				return bedprom.Log{}, err
-			}
-			if l.Jobs < 0 || sum.Jobs < 0 {
-				sum.Jobs = -1
-			} else {
-				sum.Jobs += l.Jobs
-			}
-			for _, d := range l.DataSources {
-				i, known := at[d.Name]
-				if !known {
-					at[d.Name] = len(sum.DataSources)
-					sum.DataSources = append(sum.DataSources, d)
-					continue
-				}
-				sum.DataSources[i] = both(sum.DataSources[i], d)
-			}
+// askLogs has metrics ask operators' stores for the states of the logs, of which these are
+// the names. A store is nil while its log is not open.
+func askLogs(names []string, stores []*atomic.Pointer[ops.Store]) bedprom.AskFunc {
+	return func(ctx context.Context) []bedprom.Log {
+		logs := make([]bedprom.Log, len(stores))
+		var asking sync.WaitGroup
+		for i, store := range stores {
+			asking.Go(func() {
+				logs[i], logs[i].Err = askLog(ctx, store.Load())
+				logs[i].Name = names[i]
+			})
 		}
-		return sum, nil
+		asking.Wait()
+		return logs
 	}
 }
 
-// both merges two logs' views of a data source: it is reachable if all jobs reach
-// it, paused if any job leaves it alone.
-func both(a, b bedprom.DataSource) bedprom.DataSource {
-	a.Waiting, a.Leased, a.Parked = a.Waiting+b.Waiting, a.Leased+b.Leased, a.Parked+b.Parked
-	a.Oldest, a.OldestParked = max(a.Oldest, b.Oldest), max(a.OldestParked, b.OldestParked)
-	if a.Reachable == nil || b.Reachable != nil && !*b.Reachable {
-		a.Reachable = b.Reachable
+// logName is the label of a log: its name in a list, otherwise host and database of its DSN,
+// which is the same in every process on that log.
+func logName(l dataSource, several bool) string {
+	if !several {
+		if t, err := drivers[l.driver](l.dsn); err == nil {
+			return t.DataSource
+		}
 	}
-	a.Paused = a.Paused || b.Paused
-	return a
+	return l.name
 }
 
 // askLog is the state of one log.
@@ -65,7 +52,7 @@ func askLog(ctx context.Context, s *ops.Store) (bedprom.Log, error) {
 	}
 	l := bedprom.Log{Jobs: len(o.Jobs)}
 	if len(o.Off) > 0 && len(o.Jobs) == 0 {
-		l.Jobs = -1 // nobody can tell
+		l.Jobs = -1 // nobody knows
 	}
 	age := func(t *time.Time) time.Duration {
 		if t == nil {

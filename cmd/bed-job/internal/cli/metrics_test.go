@@ -56,11 +56,12 @@ func TestARunningJobServesItsMetrics(t *testing.T) {
 		}
 		return true
 	}
+	up := fmt.Sprintf(`bed_log_up{log=%q} 1`, filepath.Join(dir, "log.db"))
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for limit := time.After(time.Minute); ; {
 		page = get(t, url+"metrics")
-		if has(`bed_job_deliveries_total{data_source="orders",outcome="delivered"} 1`, `bed_parked_total{data_source="orders",origin="job"} 1`, "bed_log_up 1") {
+		if has(`bed_job_deliveries_total{data_source="orders",outcome="delivered"} 1`, `bed_parked_total{data_source="orders",origin="job"} 1`, up) {
 			break
 		}
 		select {
@@ -69,7 +70,7 @@ func TestARunningJobServesItsMetrics(t *testing.T) {
 			t.Fatalf("the metrics are\n%s", page)
 		}
 	}
-	if !has("bed_log_up 1", `bed_log_entries{data_source="orders",state="parked"} `, `bed_log_oldest_seconds{data_source="orders",state="waiting"} `,
+	if !has(`bed_log_entries{data_source="orders",log=`, `bed_log_oldest_seconds{data_source="orders",log=`,
 		`bed_attempts_total{class="refused",data_source="orders",origin="job"} 1`, `bed_attempt_duration_seconds_count{data_source="orders",origin="job"} 2`, "go_goroutines ") {
 		t.Errorf("the metrics are\n%s", page)
 	}

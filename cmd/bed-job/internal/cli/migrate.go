@@ -15,10 +15,7 @@ import (
 )
 
 func migrateCommand(a *app) *cobra.Command {
-	var (
-		dryRun bool
-		out    output
-	)
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the tables of an older version up to date",
@@ -31,12 +28,17 @@ statements are printed for one who is.
 JSON (-o json): an object with statements, an array of objects with where and sql, and
 dryRun.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return migrateAll(cmd.Context(), a, dryRun, out) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return migrateAll(cmd.Context(), a, dryRun) },
 	}
-	a.configFlag(cmd)
-	outputFlag(a, cmd, &out)
+	a.logFlags(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the statements, and change nothing")
 	return cmd
+}
+
+// migration is what was done, as JSON shows it.
+type migration struct {
+	Statements []step `json:"statements"`
+	DryRun     bool   `json:"dryRun"`
 }
 
 // step is a statement of a migration.
@@ -45,95 +47,74 @@ type step struct {
 	SQL   string `json:"sql"`
 }
 
-// migrateAll is the command.
-func migrateAll(ctx context.Context, a *app, dryRun bool, out output) error {
-	if _, err := a.logger(); err != nil {
-		return err
-	}
-	cfg, err := a.readConfig(a.configPath, logAndTargets)
+// migrateAll is the command. A target that cannot be migrated does not keep it from the
+// others.
+func migrateAll(ctx context.Context, a *app, dryRun bool) error {
+	cfg, err := a.readConfig(logAndTargets)
 	if err != nil {
 		return err
 	}
-	steps := []step{}
-	ofLog, err := txlog.Schema(cfg.log.driver)
-	if err == nil {
-		steps, err = migrateOne(ctx, a, steps, "the log", cfg.log, migrate.Database{Schema: ofLog}, dryRun, out)
-	}
-	if err != nil {
-		return redactError(err, a.dsns...)
+	m := &migration{Statements: []step{}, DryRun: dryRun}
+	if err := m.database(ctx, a, "the log", cfg.log, txlog.Schema, false); err != nil {
+		return err
 	}
 	failed := false
 	for _, s := range cfg.targets {
-		where := "data source " + s.name
-		more, err := migrateTarget(ctx, a, steps, where, s, dryRun, out)
-		if steps = more; err != nil {
+		if err := m.database(ctx, a, "data source "+s.name, s, attempt.ReceiptSchema, true); err != nil {
 			failed = true
-			a.complain(redact(err.Error(), a.dsns...))
+			a.complain(err.Error())
 		}
 	}
-	if out.json() {
-		text, err := marshal(struct {
-			Statements []step `json:"statements"`
-			DryRun     bool   `json:"dryRun"`
-		}{steps, dryRun}, "")
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(a.Out, text)
-	} else if len(steps) == 0 && !failed {
+	if a.json() {
+		err = printJSON(a.Out, m)
+	} else if len(m.Statements) == 0 && !failed {
 		fmt.Fprintln(a.Err, "All tables are up to date.")
 	}
 	if failed {
 		return errReported
 	}
-	return nil
+	return err
 }
 
-func migrateTarget(ctx context.Context, a *app, steps []step, where string, s dataSource, dryRun bool, out output) ([]step, error) {
+// database plans and, unless it is a dry run, runs what one database lacks.
+func (m *migration) database(ctx context.Context, a *app, where string, s dataSource, schema func(driver string) (string, error), isTarget bool) error {
 	if s.problem != nil {
-		return steps, fmt.Errorf("%s: %w", where, s.problem)
+		return fmt.Errorf("%s: %w", where, s.problem)
 	}
-	text, err := attempt.ReceiptSchema(s.driver)
-	if err != nil {
-		return steps, err
-	}
-	return migrateOne(ctx, a, steps, where, s, migrate.Database{Schema: text, OnlyThere: true}, dryRun, out)
-}
-
-// migrateOne plans and, unless it is a dry run, runs what one database lacks.
-func migrateOne(ctx context.Context, a *app, steps []step, where string, s dataSource, db migrate.Database, dryRun bool, out output) ([]step, error) {
 	t, err := s.target()
 	if err != nil {
-		return steps, err
+		return err
 	}
 	if t.File != "" {
 		if _, err := os.Stat(t.File); err != nil {
-			return steps, fmt.Errorf("%s: %w", where, err) // opening it would make it
+			return fmt.Errorf("%s: %w", where, err) // opening it would make it
 		}
 	}
-	db.DB, db.Flavor = sql.OpenDB(t.Connector), t.Dialect.Flavor
-	if db.OnlyThere && t.ReceiptSchema != "" {
-		db.In = t.ReceiptSchema
-		db.Table = attempt.Receipts{Schema: db.In}.Table(db.Flavor)
-	}
+	db := migrate.Database{DB: sql.OpenDB(t.Connector), Flavor: t.Dialect.Flavor, OnlyThere: isTarget}
 	defer func() { _ = db.Close() }()
-	bounded, cancel := a.bound(ctx)
+	if db.Schema, err = schema(s.driver); err != nil {
+		return err
+	}
+	if isTarget {
+		db.Receipts.Schema = t.ReceiptSchema
+	}
+	bounded, cancel := context.WithTimeout(ctx, a.logTimeout)
 	plan, err := db.Plan(bounded)
 	cancel()
 	if err != nil {
-		return steps, fmt.Errorf("%s: its tables cannot be looked at: %w", where, err)
+		return fmt.Errorf("%s: its tables cannot be looked at: %w", where, err)
 	}
 	for _, statement := range plan {
-		if !dryRun {
+		if !m.DryRun {
 			// As long as it takes: the table may be large.
 			if _, err := db.ExecContext(ctx, statement); err != nil {
 				line, _, _ := strings.Cut(statement, "\n")
-				return steps, fmt.Errorf("%s: %s: %w; what was done before stays, run it again when this is mended", where, line, err)
+				return fmt.Errorf("%s: %s: %w; what was done before stays, rerun once this is fixed", where, line, err)
 			}
 		}
-		if steps = append(steps, step{where, statement}); !out.json() {
+		if m.Statements = append(m.Statements, step{where, statement}); !a.json() {
 			fmt.Fprintf(a.Out, "-- %s\n%s;\n", printable(where), statement)
 		}
 	}
-	return steps, nil
+	return nil
 }

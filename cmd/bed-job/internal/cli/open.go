@@ -15,25 +15,21 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+type targetOf func(dsn string) (delivery.Target, error)
+
 // drivers are the databases that a configuration can name, for logs and
 // targets alike: importing their packages registers them with txlog.
-var drivers = map[string]struct {
-	target func(dsn string) (delivery.Target, error)
-}{
-	"mysql":    {mysql.Target},
-	"postgres": {postgres.Target},
-	"sqlite":   {sqlite.Target},
+var drivers = map[string]targetOf{
+	"mysql": mysql.Target, "postgres": postgres.Target, "sqlite": sqlite.Target,
 }
 
-func driverNames() string {
-	return strings.Join(slices.Sorted(maps.Keys(drivers)), ", ")
-}
+func driverNames() string { return strings.Join(slices.Sorted(maps.Keys(drivers)), ", ") }
 
 // target reads the DSN of a data source to deliver to. Nothing is dialled.
 func (s dataSource) target() (delivery.Target, error) {
-	t, err := drivers[s.driver].target(s.dsn)
+	t, err := drivers[s.driver](s.dsn)
 	if err != nil {
-		return t, redactError(fmt.Errorf("data source %s: %w", safeName(s.name), err), s.dsn)
+		return t, fmt.Errorf("data source %s: %w", safeName(s.name), err)
 	}
 	t.DataSource = s.name
 	return t, nil
@@ -56,7 +52,7 @@ func openLog(ctx context.Context, s dataSource, create bool) (txlog.Storage, err
 	}
 	st, err := txlog.Open(ctx, s.driver, s.dsn, opts...)
 	if err != nil {
-		return nil, redactError(fmt.Errorf("the transaction log cannot be opened: %w", err), s.dsn)
+		return nil, fmt.Errorf("the transaction log cannot be opened: %w", err)
 	}
 	return st, nil
 }

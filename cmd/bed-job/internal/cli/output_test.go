@@ -91,7 +91,7 @@ func TestListIsOneLineForEachLog(t *testing.T) {
 	h := newHarness(t, cannedLog())
 	h.run(t, "list").want(t, 0, ""+
 		"ID    DATA SOURCE  STATE    TRIES  CREATED                         NEXT TRY                            LAST ERROR          SQL\n"+
-		"id-1  orders_0     parked   3      2026-03-01T09:00:00+01:00 (3h)  -                                   Unknown column 'x'  INSERT INTO a VALUES (?, ?, '\\x1b[2Jé') (and 1 more)\n"+
+		"id-1  orders_0     parked   3      2026-03-01T09:00:00+01:00 (3h)  -                                   Unknown column 'x'  (1 of 2) INSERT INTO a VALUES (?, ?, '\\x1b[2Jé')\n"+
 		"id-2  ledger       waiting  0      2026-03-01T11:58:30+01:00 (1m)  2026-03-01T12:00:30+01:00 (in 30s)  -                   UPDATE accounts SET balance = ?, owner = ? WHERE id = ? AND something_long IS NOT NULL\n"+
 		"id-3  ledger       leased   0      2026-03-01T11:59:59+01:00 (1s)  2026-03-01T12:01:00+01:00 (in 1m)   -                   (unreadable: its sql is NULL)\n"+
 		"id-4  ledger       waiting  0      2026-03-01T12:00:00+01:00 (0s)  2026-03-01T11:59:59+01:00 (due)     -                   DELETE FROM a\n")
@@ -269,7 +269,7 @@ func TestShowAsJSON(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsShownAsFarAsItCan(t *testing.T) {
+func TestUnreadableEntryIsShownAsFarAsPossible(t *testing.T) {
 	h := newHarness(t, cannedLog())
 	r := h.run(t, "show", "id-3")
 	for _, want := range []string{"Leased until:    2026-03-01T12:01:00+01:00 (in 1m)", "Not replayable:  it read before it wrote", "Unreadable:      its sql is NULL"} {

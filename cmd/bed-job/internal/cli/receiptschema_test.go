@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/logrow"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-func TestDoctorAndMigrateLookAtReceiptsInTheirSchema(t *testing.T) {
+func TestDoctorAndMigrateUseTheReceiptSchema(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		if db.Driver == testdb.DriverSQLite {
@@ -60,7 +60,7 @@ func TestDoctorAndMigrateLookAtReceiptsInTheirSchema(t *testing.T) {
 				t.Errorf("the doctor finds %s", check)
 			}
 		}
-		in.exec(db, "INSERT INTO bed_log (name, value) VALUES ('"+logrow.ReceiptSchema("orders")+"', 'other')")
+		in.exec(db, "INSERT INTO bed_log (name, value) VALUES ('"+tables.ReceiptSchema("orders")+"', 'other')")
 		if !found("receipt-schema", "other") {
 			t.Error("the doctor does not say that the log remembers another schema")
 		}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -84,47 +83,22 @@ func redact(text string, dsns ...string) string {
 	return text
 }
 
-// redactError is err with a text that holds no secret of dsns.
-func redactError(err error, dsns ...string) error {
-	if err == nil {
-		return nil
-	}
-	if text := redact(err.Error(), dsns...); text != err.Error() {
-		return &redacted{text: text, err: err}
-	}
-	return err
-}
-
-type redacted struct {
-	text string
-	err  error
-}
-
-func (e *redacted) Error() string        { return e.text }
-func (e *redacted) Is(target error) bool { return errors.Is(e.err, target) }
-func (e *redacted) As(target any) bool   { return errors.As(e.err, target) }
-
 // redactFormatter hides secrets in a log entry before it is written out.
 type redactFormatter struct {
 	logrus.Formatter
-	dsns []string
+	*app
 }
 
 func (f redactFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	clean := *e
-	clean.Message = redact(e.Message, f.dsns...)
+	clean.Message = f.redact(e.Message)
 	clean.Data = make(logrus.Fields, len(e.Data))
 	for k, v := range e.Data {
-		switch v := v.(type) {
-		case error:
-			clean.Data[k] = redactError(v, f.dsns...)
-		case string:
-			clean.Data[k] = redact(v, f.dsns...)
-		case fmt.Stringer:
-			clean.Data[k] = redact(v.String(), f.dsns...)
-		default:
-			clean.Data[k] = v
+		switch v.(type) {
+		case error, string, fmt.Stringer:
+			v = f.redact(fmt.Sprint(v))
 		}
+		clean.Data[k] = v
 	}
 	return f.Formatter.Format(&clean)
 }

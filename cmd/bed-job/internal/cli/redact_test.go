@@ -2,14 +2,18 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/txlog"
 )
 
 var passwordDSNs = []string{
@@ -40,18 +44,30 @@ func TestShortPasswordsAreHiddenWithoutSpoilingTheRest(t *testing.T) {
 	}
 }
 
-func TestARedactedErrorIsStillTheError(t *testing.T) {
-	err := redactError(fmt.Errorf("%s: %w", passwordDSNs[0], io.EOF), passwordDSNs[0])
-	if !errors.Is(err, io.EOF) || strings.Contains(err.Error(), password) {
-		t.Errorf("got %v", err)
+func TestMessagesOfACommandHoldNoPassword(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{Err: &out, Getenv: env(nil), Open: func(_ context.Context, log dataSource, _ bool) (txlog.Storage, error) {
+		return nil, fmt.Errorf("%s: %w", log.dsn, io.EOF)
+	}}
+	for _, dsn := range passwordDSNs[:2] {
+		config := filepath.Join(t.TempDir(), "bed-job.yaml")
+		driver := map[bool]string{true: "postgres", false: "mysql"}[strings.HasPrefix(dsn, "postgres:")]
+		write(t, config, fmt.Sprintf("transactionLogDataSource: {driver: %s, dsn: %q}\n", driver, dsn))
+		for _, format := range []string{"text", "json"} {
+			out.Reset()
+			status := a.run(t.Context(), []string{"list", "-c", config, "--log-format", format})
+			if s := out.String(); status != 1 || !strings.Contains(s, "EOF") || strings.Contains(s, password) {
+				t.Errorf("status %d: %s", status, s)
+			}
+		}
 	}
 }
 
 func TestLogLinesHoldNoPassword(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
-		a := &app{Err: &out, logFormat: format, logLevel: "info"}
-		log, err := a.logger(passwordDSNs...)
+		a := &app{Err: &out, logFormat: format, logLevel: "info", dsns: passwordDSNs}
+		log, err := a.logger()
 		if err != nil {
 			t.Fatal(err)
 		}

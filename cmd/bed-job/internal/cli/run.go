@@ -54,7 +54,7 @@ keyRetentionMillis, purgeIntervalMillis, activity and exitIfLogUnavailable. A de
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runJob(cmd.Context(), a, once, exit) },
 	}
-	a.configFlag(cmd)
+	a.configFlags(cmd)
 	cmd.Flags().BoolVar(&once, "once", false, "make one round and end")
 	cmd.Flags().BoolVar(&exit, "exit-if-log-unavailable", false, "end when the transaction log is down at the start, instead of waiting for it")
 	return cmd
@@ -62,13 +62,7 @@ keyRetentionMillis, purgeIntervalMillis, activity and exitIfLogUnavailable. A de
 
 // runJob is the command run.
 func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
-	if _, err := a.logger(); err != nil {
-		return err // before anything is opened
-	}
-	if a.logTimeout <= 0 {
-		return usagef(nil, "--log-timeout must be more than 0")
-	}
-	cfg, err := a.readConfig(a.configPath, wholeFile)
+	cfg, err := a.readConfig(wholeFile)
 	if err != nil {
 		return err
 	}
@@ -79,35 +73,27 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 			return err
 		}
 	}
-	defer func() { err = redactError(err, a.dsns...) }()
-	log, err := a.logger(a.dsns...)
+	logger, err := a.logger()
 	if err != nil {
 		return err
 	}
-	var served *consoleServer
+	d := &delivering{app: a, cfg: cfg, targets: targets, logger: logger, once: once, wait: !once && !exit && !cfg.exitIfLogUnavailable}
 	if cfg.console.Listen != "" && !once {
-		if served, err = serveConsole(ctx, cfg.console.Config, logs, log); err != nil {
+		if d.served, err = serveConsole(ctx, cfg.console, logs, logger); err != nil {
 			return err
 		}
-		defer served.end()
-	}
-	open := func(ctx context.Context, s dataSource, log logrus.FieldLogger) (txlog.Storage, error) {
-		if once || exit || cfg.exitIfLogUnavailable {
-			return a.openBounded(ctx, s, true)
-		}
-		return a.openForRun(ctx, s, true, log)
+		defer d.served.end()
 	}
 	told := make(chan struct{})
 	untold := context.AfterFunc(ctx, func() {
 		defer close(told)
-		log.Info("ending: what is in flight is finished; a second signal ends it at once")
+		logger.Info("ending: what is in flight is finished; a second signal ends it at once")
 	})
 	defer func() {
 		if !untold() {
 			<-told
 		}
 	}()
-	d := &delivering{app: a, cfg: cfg, targets: targets, log: log, open: open, served: served, once: once}
 	if once {
 		var errs []error
 		for _, l := range logs {
@@ -121,7 +107,7 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	if err := d.fromAll(ctx, logs); err != nil {
 		return err
 	}
-	log.Info("bed-job has ended")
+	logger.Info("bed-job has ended")
 	return nil
 }
 
@@ -130,23 +116,24 @@ type delivering struct {
 	*app
 	cfg     *config
 	targets asyncjob.Targets
-	log     *logrus.Logger
-	open    func(context.Context, dataSource, logrus.FieldLogger) (txlog.Storage, error)
+	logger  *logrus.Logger
 	served  *consoleServer
 	once    bool
+	// wait: a log that is down is waited for.
+	wait bool
 }
 
 // fromAll delivers from several logs side by side: one that is down is waited for
 // while the others are served. An error of one ends all.
 func (d *delivering) fromAll(ctx context.Context, logs []dataSource) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	errs := make([]error, len(logs))
 	var wg sync.WaitGroup
 	for i, l := range logs {
 		wg.Go(func() {
 			if errs[i] = d.from(ctx, l, i); errs[i] != nil {
-				cancel(errs[i])
+				cancel()
 			}
 		})
 	}
@@ -155,34 +142,39 @@ func (d *delivering) fromAll(ctx context.Context, logs []dataSource) error {
 }
 
 // from delivers from one log, the i-th.
-func (d *delivering) from(ctx context.Context, l dataSource, i int) error {
-	var log logrus.FieldLogger = d.log
+func (d *delivering) from(ctx context.Context, l dataSource, i int) (err error) {
+	var logger logrus.FieldLogger = d.logger
 	if len(d.cfg.logs) > 1 {
-		log = d.log.WithField("log_name", l.name)
+		logger = d.logger.WithField("log_name", l.name)
 	}
-	st, err := d.open(ctx, l, log)
-	if err != nil || st == nil {
+	var log boundedLog
+	opened := true
+	if d.wait {
+		log, opened, err = d.openForRun(ctx, l, true, logger)
+	} else {
+		log, err = d.openBounded(ctx, l, true)
+	}
+	if err != nil || !opened {
 		return err
 	}
-	defer closing(st.Close)
-	st = boundedLog{st, d.app, l}
+	defer closing(log.Close)
 	cfg := d.cfg.job
 	if d.served != nil {
-		if err := d.served.ready(i, st, opsConfig(d.app, d.cfg)); err != nil {
+		if err := d.served.ready(i, log, opsConfig(d.app, d.cfg)); err != nil {
 			return err
 		}
 		cfg.Bus = d.served.bus
 	}
-	cfg.Logger = log
+	cfg.Logger = logger
 	if d.once {
-		return runOnce(ctx, d.app, st, d.targets, cfg)
+		return runOnce(ctx, d.app, log, d.targets, cfg)
 	}
-	job, err := asyncjob.New(st, d.targets, cfg)
+	job, err := asyncjob.New(log, d.targets, cfg)
 	if err != nil {
 		return err
 	}
 	defer closing(job.Close)
-	log.WithFields(logrus.Fields{"data_sources": slices.Sorted(maps.Keys(d.targets))}).Info("bed-job is running")
+	logger.WithField("data_sources", slices.Sorted(maps.Keys(d.targets))).Info("bed-job is running")
 	return job.Run(ctx)
 }
 

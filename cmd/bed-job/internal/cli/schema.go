@@ -23,15 +23,15 @@ once. With --log or --targets it is only the one part, to be run where it belong
     bed-job schema mysql --log | mysql bed
     bed-job schema mysql --targets | mysql orders`,
 		ValidArgs: []string{"mysql", "postgres", "sqlite"},
-		Args: func(cmd *cobra.Command, args []string) error {
+		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef(cmd, "schema takes one database: mysql, postgres or sqlite")
+				return usagef("schema takes one database: mysql, postgres or sqlite")
 			}
-			if drivers[args[0]].target == nil {
-				return usagef(cmd, "%q is no database that can hold the log: mysql, postgres or sqlite", args[0])
+			if drivers[args[0]] == nil {
+				return usagef("%q is no database that can hold the log: mysql, postgres or sqlite", args[0])
 			}
 			if onlyLog && onlyTargets {
-				return usagef(cmd, "--log and --targets exclude each other: without either both are printed")
+				return usagef("--log and --targets exclude each other: without either both are printed")
 			}
 			return nil
 		},

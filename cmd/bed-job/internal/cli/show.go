@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -15,45 +16,68 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+const verdictHelp = `
+The verdict says whether the writes of an entry are applied in its target. It is read
+from the receipt that exactly-once deliveries leave there, with the DSN of
+targetDataSource:
+
+    already applied              discard is safe; retry only removes the entry
+    not applied                  retry applies it once; discard gives it up. For an entry
+                                 that is not replayable retry decides that it never
+                                 will be applied
+    decided never to be applied  discard it, and do the work anew if it is still wanted
+    cannot tell (at-least-once)  it leaves no receipt: look at the data, unless no attempt
+                                 is in doubt
+    target unreachable           ask again when it is back
+    data source not configured   add it to targetDataSource
+
+An attempt that is still running is not waited for: "not applied" means "not yet"
+until the entry is neither leased nor waiting. Receipts are only as good as both
+databases: after either was restored from a backup, look at the data.
+
+In JSON it is the field verdict: applied, notApplied, neverApplied, cannotTell,
+unreachable or notConfigured; verdictDetail says more, for people to read.`
+
+const paramHelp = `
+Parameters hold the application's data: show prints their types and sizes, and their
+values only with --show-parameters. What the application wrote into the SQL text
+itself is part of the SQL and is printed, and so is what the database says in its
+error message.
+
+In JSON each statement also has its parameters: ordinal, name, type, size in bytes,
+and with --show-parameters the value: true and false as such, everything else as
+text (whole numbers keep all their digits); with encoding base64 it is bytes.`
+
 func showCommand(a *app) *cobra.Command {
-	var (
-		out    output
-		values bool
-	)
+	var values bool
 	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Show one entry whole: SQL, parameters, tries, last error, and whether it is applied",
 		Long:  "Show one entry whole. ID is that of any row of its unit.\n" + verdictHelp + "\n" + paramHelp + "\n" + jsonHelp,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef(cmd, "show takes one ID")
-			}
-			return nil
-		},
+		Args:  oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withConfig(cmd.Context(), logAndTargets, func(st txlog.Storage, cfg *config) error {
-				return showOne(cmd.Context(), a, st, cfg, args[0], values, out)
+			return a.withConfig(cmd.Context(), logAndTargets, func(log boundedLog, cfg *config) error {
+				return showEntry(cmd.Context(), a, log, cfg, args[0], values)
 			})
 		},
 	}
-	a.configFlag(cmd)
-	outputFlag(a, cmd, &out)
+	a.logFlags(cmd)
 	cmd.Flags().BoolVar(&values, "show-parameters", false, "print the parameters' values")
 	return cmd
 }
 
-func showOne(ctx context.Context, a *app, st txlog.Storage, cfg *config, id string, values bool, out output) error {
-	u, err := st.Get(ctx, id)
+func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id string, values bool) error {
+	u, err := log.Get(ctx, id)
 	if err != nil {
 		return explain(id, err)
 	}
-	asked := newVerifier(a, st, cfg)
-	defer asked.Close()
-	judged, err := asked.Judge(ctx, []*txlog.Unit{u})
+	verifier := ops.NewVerifier(log, opsConfig(a, cfg))
+	defer verifier.Close()
+	judged, err := verifier.Judge(ctx, []*txlog.Unit{u})
 	if err != nil {
 		return err
 	}
-	if out.json() {
+	if a.json() {
 		v := viewOf(a, u, &judged[0])
 		for i, s := range u.Statements {
 			params, err := ops.Parameters(s, values)
@@ -133,6 +157,32 @@ func showStatement(b io.Writer, s txlog.Statement, i, of int, values bool) {
 		fmt.Fprintf(w, "    %s\n", paramLine(p, values))
 	}
 	_ = w.Flush()
+}
+
+// paramLine is the parameter for an operator: "1 @name  string, 12 bytes", and with
+// its value when values are shown.
+func paramLine(v ops.Parameter, values bool) string {
+	s := strconv.Itoa(v.Ordinal)
+	if v.Name != "" {
+		s += " @" + printable(v.Name)
+	}
+	s += "\t" + printable(v.Type)
+	if v.Size != nil {
+		s += fmt.Sprintf(", %d bytes", *v.Size)
+	}
+	if !values {
+		return s
+	}
+	switch x, _ := v.Value.(string); {
+	case v.Value == nil:
+		return s + "\tNULL"
+	case v.Encoding != "":
+		return s + "\t" + v.Encoding + " " + x
+	case v.Type == "string":
+		return s + "\t" + strconv.Quote(x)
+	default:
+		return s + "\t" + printable(fmt.Sprint(v.Value))
+	}
 }
 
 // explain says what to do about an error of one entry.

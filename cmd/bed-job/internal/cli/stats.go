@@ -3,16 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
-	"text/tabwriter"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/bedsql/bed/txlog"
 )
 
 func statsCommand(a *app) *cobra.Command {
-	var out output
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Count the entries of each data source",
@@ -23,11 +20,10 @@ JSON (-o json): an array of objects with dataSource, waiting, leased, parked and
 oldest (RFC 3339 in UTC, or null).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withLog(cmd.Context(), func(st txlog.Storage) error { return showStats(cmd.Context(), a, st, out) })
+			return a.withConfig(cmd.Context(), onlyLog, func(log boundedLog, _ *config) error { return printStats(cmd.Context(), a, log) })
 		},
 	}
-	a.configFlag(cmd)
-	outputFlag(a, cmd, &out)
+	a.logFlags(cmd)
 	return cmd
 }
 
@@ -40,12 +36,12 @@ type statsView struct {
 	Oldest     *time.Time `json:"oldest"`
 }
 
-func showStats(ctx context.Context, a *app, st txlog.Storage, out output) error {
-	all, err := st.Stats(ctx)
+func printStats(ctx context.Context, a *app, log boundedLog) error {
+	all, err := log.Stats(ctx)
 	if err != nil {
 		return err
 	}
-	if out.json() {
+	if a.json() {
 		views := make([]statsView, len(all))
 		for i, s := range all {
 			views[i] = statsView{s.DataSource, s.Waiting, s.Leased, s.Parked, utc(s.Oldest)}
@@ -56,11 +52,9 @@ func showStats(ctx context.Context, a *app, st txlog.Storage, out output) error 
 		_, err := fmt.Fprintln(a.Err, "The log is empty.")
 		return err
 	}
-	now := a.Now()
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DATA SOURCE\tWAITING\tLEASED\tPARKED\tOLDEST")
+	t := table{width: a.width(), headings: []string{"DATA SOURCE", "WAITING", "LEASED", "PARKED", "OLDEST"}}
 	for _, s := range all {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", printable(s.DataSource), s.Waiting, s.Leased, s.Parked, when(now, s.Oldest))
+		t.add(s.DataSource, strconv.Itoa(s.Waiting), strconv.Itoa(s.Leased), strconv.Itoa(s.Parked), when(a.Now(), s.Oldest))
 	}
-	return w.Flush()
+	return t.print(a.Out)
 }

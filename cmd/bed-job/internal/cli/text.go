@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/safetext"
 )
 
@@ -18,7 +19,10 @@ func printableLines(s string) string { return safetext.Lines(s) }
 
 // oneLine makes s fit a table's cell of limit characters.
 func oneLine(s string, limit int) string {
-	s = printable(strings.Join(strings.FieldsFunc(s, isSpace), " "))
+	return cut(printable(strings.Join(strings.FieldsFunc(s, isSpace), " ")), limit)
+}
+
+func cut(s string, limit int) string {
 	if utf8.RuneCountInString(s) <= limit {
 		return s
 	}
@@ -26,6 +30,17 @@ func oneLine(s string, limit int) string {
 }
 
 func isSpace(r rune) bool { return r == ' ' || r == '\t' || r == '\n' || r == '\r' }
+
+// A spanFlag is a flag that takes a time as the API does: 90s, 36h or 7d.
+type spanFlag time.Duration
+
+func (s *spanFlag) Type() string   { return "duration" }
+func (s *spanFlag) String() string { return time.Duration(*s).String() }
+func (s *spanFlag) Set(text string) error {
+	d, err := ops.ParseSpan(text)
+	*s = spanFlag(d)
+	return err
+}
 
 // age says how long ago t is, coarsely. Clocks that differ give 0s.
 func age(now, t time.Time) string { return span(now.Sub(t)) }

@@ -25,7 +25,7 @@ func TestWhatATerminalWouldObeyIsEscaped(t *testing.T) {
 	}
 }
 
-func TestACellIsOneLineAndNoLongerThanItsLimit(t *testing.T) {
+func TestCellIsOneLineWithinItsLimit(t *testing.T) {
 	if got := oneLine("  UPDATE a\n\t SET b = 'é'\r\n", 60); got != "UPDATE a SET b = 'é'" {
 		t.Errorf("got %q", got)
 	}
@@ -45,7 +45,7 @@ func TestAgesAreCoarse(t *testing.T) {
 }
 
 func TestJSONEscapesWhatATerminalWouldObey(t *testing.T) {
-	got, err := marshal([]string{"\x1b\x7f\u202e\U000E0001<é>"}, "")
+	got, err := marshal([]string{"\x1b\x7f\u202e\U000E0001<é>"}, "", "  ")
 	if want := "[\n  \"\\u001b\\u007f\\u202e\\udb40\\udc01<é>\"\n]"; err != nil || got != want {
 		t.Errorf("got %q, %v; want %q", got, err, want)
 	}

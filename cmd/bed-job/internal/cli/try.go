@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,10 +22,7 @@ type tried struct {
 }
 
 func tryCommand(a *app) *cobra.Command {
-	var (
-		reason string
-		out    output
-	)
+	var reason string
 	cmd := &cobra.Command{
 		Use:   "try ID",
 		Short: "Run a write in a transaction that is rolled back, and say what it would do",
@@ -37,30 +34,27 @@ Exit status: 0 the write would be applied, 1 it would not, or could not be tried
 
 JSON (-o json): an object with id, rows (of each statement, as texts; null where the
 database does not tell), error, class, notes and took.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef(cmd, "try takes one ID")
-			}
-			return nil
-		},
+		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withDesk(cmd.Context(), a, logAndTargets, func(ctx context.Context, s *ops.Store, _ *config) error {
-				trial, err := s.Try(ctx, args[0], a.by(reason))
-				if err != nil {
+			return withDesk(cmd.Context(), a, logAndTargets, func(d *desk) error {
+				trial, err := d.Try(cmd.Context(), args[0], a.by(reason))
+				switch {
+				case errors.Is(err, ops.ErrNoAnswer):
+					return d.log.silent(err)
+				case err != nil:
 					return explain(args[0], err)
 				}
-				return tellTrial(a, args[0], trial, out)
+				return printTrial(a, args[0], trial)
 			})
 		},
 	}
-	a.configFlag(cmd)
-	outputFlag(a, cmd, &out)
+	a.logFlags(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit")
 	return cmd
 }
 
-func tellTrial(a *app, id string, trial *ops.Trial, out output) error {
-	if out.json() {
+func printTrial(a *app, id string, trial *ops.Trial) error {
+	if a.json() {
 		said := tried{ID: id, Rows: []*string{}, Error: trial.Error, Class: trial.Class, Notes: trial.Notes, Took: trial.Took.Round(time.Millisecond).String()}
 		for _, n := range trial.Rows {
 			var text *string
@@ -70,11 +64,9 @@ func tellTrial(a *app, id string, trial *ops.Trial, out output) error {
 			}
 			said.Rows = append(said.Rows, text)
 		}
-		text, err := marshal(said, "")
-		if err != nil {
+		if err := printJSON(a.Out, said); err != nil {
 			return err
 		}
-		fmt.Fprintln(a.Out, text)
 	} else {
 		for i, n := range trial.Rows {
 			which := ""
@@ -91,7 +83,7 @@ func tellTrial(a *app, id string, trial *ops.Trial, out output) error {
 			}
 		}
 		if trial.Error != "" {
-			fmt.Fprintf(a.Out, "would fail: %s\n", printable(redact(trial.Error, a.dsns...)))
+			fmt.Fprintf(a.Out, "would fail: %s\n", printable(a.redact(trial.Error)))
 		}
 		for _, note := range trial.Notes {
 			fmt.Fprintf(a.Out, "note: %s\n", printable(note))

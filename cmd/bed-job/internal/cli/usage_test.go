@@ -23,7 +23,7 @@ func TestMistakesInTheCommandLineEndWithStatus2(t *testing.T) {
 		{"list extra", `list takes no argument, "extra" was given`},
 		{"list -o xml", "table or json"},
 		{"list --older-than soon", "invalid argument"},
-		{"list --older-than -5m", "must not be negative"},
+		{"list --older-than -5m", "not a time such as 90s, 5m, 36h or 7d"},
 		{"show", "show takes one ID"},
 		{"show a b", "show takes one ID"},
 		{"retry", "retry takes either IDs or --parked"},
@@ -32,10 +32,10 @@ func TestMistakesInTheCommandLineEndWithStatus2(t *testing.T) {
 		{"list --state lost", "waiting, leased or parked"},
 		{"pause", "pause takes NAME"},
 		{"limit a", "limit takes NAME PER_SECOND"},
-		{"limit a many", `"many" is no number`},
+		{"limit a many", `"many" is not a number`},
 		{"try", "try takes one ID"},
 		{"watch --interval 1ms", "--interval must be"},
-		{"retry --parked --older-than -1s", "must not be negative"},
+		{"retry --parked --older-than -1s", "not a time such as"},
 		{"discard --parked --transaction= --yes --reason x", "--transaction is empty"},
 		{"retry --parked --data-source=", "--data-source is empty"},
 		{"park --state= --text x", "--state is empty"},
@@ -142,19 +142,19 @@ func TestTheDemoRunsWithTheRealCommands(t *testing.T) {
 		t.Fatalf("status %d\n%s%s", status, out.String(), err.String())
 	}
 	// Leased or, once the lease is over, waiting.
-	for _, want := range []string{`alice_bank +\w+ +already applied `, `bob_bank +\w+ +not applied `} {
+	for _, want := range []string{`data source alice_bank, state \w+, verdict already applied,`, `data source bob_bank, state \w+, verdict not applied,`} {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
 			t.Errorf("%q is missing in\n%s", want, out.String())
 		}
 	}
-	for _, want := range []string{"$ bed-job list --parked\nID ", "State:        parked", "Nothing is lost, nothing is there twice."} {
+	for _, want := range []string{"$ bed-job list --parked\n01", "state parked", "Nothing is lost, nothing is there twice."} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())
 		}
 	}
 }
 
-func TestTheDemoIsNoWiderThan100Columns(t *testing.T) {
+func TestDemoFitsOneScreenWidthAnd120Lines(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(beMain, "1")
 	for _, width := range []int{0, 80, 240} {
@@ -166,6 +166,9 @@ func TestTheDemoIsNoWiderThan100Columns(t *testing.T) {
 		limit := width
 		if limit != 80 {
 			limit = 100
+		}
+		if n := strings.Count(out.String(), "\n"); n >= 120 {
+			t.Errorf("on %d columns it has %d lines", width, n)
 		}
 		for line := range strings.Lines(out.String()) {
 			plain := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(strings.TrimSuffix(line, "\n"), "")

@@ -3,13 +3,12 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 	"unicode"
-
-	"github.com/spf13/cobra"
 
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/txlog"
@@ -84,7 +83,7 @@ func dueAt(a *app, u *txlog.Unit) time.Time {
 	return u.Due(a.minAge)
 }
 
-// logClock is the log's when u was read: times of the log are told by it, because
+// logClock is the log's when u was read: times of the log are given by it, because
 // this machine's may differ.
 func logClock(a *app, u *txlog.Unit) time.Time {
 	if u.ReadAt.IsZero() {
@@ -101,12 +100,13 @@ func utc(t time.Time) *time.Time {
 	return &t
 }
 
-// marshal is JSON in which everything that a terminal could obey is escaped.
-func marshal(v any, prefix string) (string, error) {
+// marshal is JSON in which everything that a terminal could obey is escaped; on one line
+// without an indent.
+func marshal(v any, prefix, indent string) (string, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	enc.SetIndent(prefix, "  ")
+	enc.SetIndent(prefix, indent)
 	if err := enc.Encode(v); err != nil {
 		return "", err
 	}
@@ -126,8 +126,10 @@ func marshal(v any, prefix string) (string, error) {
 	return out.String(), nil
 }
 
-func printJSON(w io.Writer, v any) error {
-	text, err := marshal(v, "")
+func printJSON(w io.Writer, v any) error { return writeJSON(w, v, "  ") }
+
+func writeJSON(w io.Writer, v any, indent string) error {
+	text, err := marshal(v, "", indent)
 	if err == nil {
 		_, err = fmt.Fprintln(w, text)
 	}
@@ -137,18 +139,12 @@ func printJSON(w io.Writer, v any) error {
 // output is the flag -o.
 type output string
 
-func outputFlag(a *app, cmd *cobra.Command, o *output) {
-	*o = "table"
-	cmd.Flags().VarP(o, "output", "o", "table or json")
-}
-
 func (o *output) String() string { return string(*o) }
 func (o *output) Type() string   { return "format" }
 func (o *output) Set(s string) error {
 	if s != "table" && s != "json" {
-		return fmt.Errorf("it is table or json")
+		return errors.New("it is table or json")
 	}
 	*o = output(s)
 	return nil
 }
-func (o output) json() bool { return o == "json" }

@@ -63,7 +63,7 @@ func silentStage(t *testing.T, driver, dsn string) (config string) {
 	return config
 }
 
-func TestALogThatNeverAnswersIsToldByEveryCommand(t *testing.T) {
+func TestUnresponsiveLogIsReportedByEveryCommand(t *testing.T) {
 	t.Parallel()
 	addr := silentServer(t)
 	for driver, dsn := range logsAt(addr) {
@@ -106,7 +106,7 @@ func (stuckLog) Stats(ctx context.Context) ([]txlog.Stats, error) {
 	return nil, ctx.Err()
 }
 
-func TestALogThatStopsAnsweringIsToldByEveryCommand(t *testing.T) {
+func TestLogThatStopsAnsweringIsReported(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, stuckLog{txlog.NewMemory()})
 	write(t, h.config, "targetDataSource:\n  a: {driver: sqlite, dsn: /nowhere/a.db}\ntransactionLogDataSource: {driver: sqlite, dsn: /nowhere/log.db}\n")
@@ -118,7 +118,7 @@ func TestALogThatStopsAnsweringIsToldByEveryCommand(t *testing.T) {
 	}
 }
 
-func TestRunWaitsForALogThatIsDownAndEndsOrderlyOnASignal(t *testing.T) {
+func TestRunWaitsForLogAndStopsOnSignal(t *testing.T) {
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -177,7 +177,7 @@ func TestRunGoesOnWhenTheLogIsThere(t *testing.T) {
 				t.Errorf("status %d after %d tries, want %d after %d; it wrote\n%s", status, tries.Load(), tc.status, tc.tries, errs.String())
 			}
 			if told := strings.Count(errs.String(), "it is waited for"); tc.status == 0 && told != 1 || tc.status != 0 && told != 0 {
-				t.Errorf("it was told %d times:\n%s", told, errs.String())
+				t.Errorf("it was reported %d times:\n%s", told, errs.String())
 			}
 			if tc.status == 0 && !strings.Contains(errs.String(), "bed-job is running") {
 				t.Errorf("it wrote\n%s", errs.String())
@@ -186,7 +186,7 @@ func TestRunGoesOnWhenTheLogIsThere(t *testing.T) {
 	}
 }
 
-func TestALogWhoseTableLacksColumnsIsNotWaitedFor(t *testing.T) {
+func TestLogThatLacksColumnsIsNotRetried(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	if _, err := s.target.Exec("CREATE TABLE transaction_log (id TEXT)"); err != nil {
@@ -194,5 +194,21 @@ func TestALogWhoseTableLacksColumnsIsNotWaitedFor(t *testing.T) {
 	}
 	if _, err := txlog.Open(t.Context(), "sqlite", s.file); !errors.Is(err, txlog.ErrUnusable) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A driver whose dial ends by the clock answers before the context's timer fires.
+func TestLogTimeoutsAreNamedBeforeTheContextEnds(t *testing.T) {
+	t.Parallel()
+	log := boundedLog{source: dataSource{driver: "mysql", dsn: "root@tcp(127.0.0.1:1)/bed"}, within: time.Millisecond}
+	for range 50 {
+		_, err := ask(t.Context(), log, func(ctx context.Context) (int, error) {
+			for end, _ := ctx.Deadline(); time.Now().Before(end); {
+			}
+			return 0, errors.New("dial tcp: i/o timeout")
+		})
+		if err == nil || !strings.Contains(err.Error(), "did not answer within 1ms") {
+			t.Fatal(err)
+		}
 	}
 }

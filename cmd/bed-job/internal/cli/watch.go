@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,54 +21,60 @@ func watchCommand(a *app) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "watch",
-		Short: "Show the state of the log again and again, until it is interrupted",
-		Long: `Show the state of the log again and again, until it is interrupted: what each data source
-holds, whether the jobs reach it, what became of writes in the last five minutes, which
-jobs are alive. On a terminal each picture replaces the one before.`,
+		Short: "Show the state of the log, refreshed until interrupted",
+		Long: `Show the state of the log, refreshed until interrupted: what each data source
+holds, whether the jobs reach it, the write outcomes of the last five minutes, which
+jobs are alive. On a terminal each picture replaces the one before.
+
+JSON (-o json): a line for each refresh, an object as the API's overview gives it, or one
+with error while the log does not answer.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond || count < 0 {
-				return usagef(cmd, "--interval must be at least 100ms, --count not negative")
+				return usagef("--interval must be at least 100ms, --count not negative")
 			}
-			return withDesk(cmd.Context(), a, logAndTargets, func(ctx context.Context, s *ops.Store, cfg *config) error {
-				return watchLog(ctx, a, s, cfg, every, count)
-			})
+			return withDesk(cmd.Context(), a, logAndTargets, func(d *desk) error { return watchLog(cmd.Context(), a, d, every, count) })
 		},
 	}
-	a.configFlag(cmd)
+	a.logFlags(cmd)
 	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "how often")
-	cmd.Flags().IntVar(&count, "count", 0, "end after so many pictures (0: never)")
+	cmd.Flags().IntVar(&count, "count", 0, "stop after N refreshes (0: never)")
 	return cmd
 }
 
-func watchLog(ctx context.Context, a *app, s *ops.Store, cfg *config, every time.Duration, count int) error {
+func watchLog(ctx context.Context, a *app, d *desk, every time.Duration, count int) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for n := 1; ; n++ {
-		var picture strings.Builder
-		err := a.asked(ctx, cfg, func(ctx context.Context) error {
-			o, err := s.Overview(ctx, ops.OverviewOptions{})
-			if err == nil {
-				draw(&picture, o)
-			}
-			return err
-		})
+		o, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Overview, error) { return d.Overview(ctx, ops.OverviewOptions{}) })
 		if ctx.Err() != nil {
 			return nil
 		}
+		var picture strings.Builder
+		var shown any = o
+		switch {
+		case err != nil && n == 1:
+			return err
+		case err != nil: // it may come back: that is what one watches for
+			text := a.redact(err.Error())
+			shown = map[string]string{"error": text}
+			fmt.Fprintln(&picture, printable(text))
+		default:
+			draw(&picture, a.width(), o)
+		}
+		before := ""
+		switch {
+		case a.OutTTY:
+			before = "\x1b[H\x1b[2J"
+		case n > 1:
+			before = "\n"
+		}
+		if a.json() {
+			err = writeJSON(a.Out, shown, "")
+		} else {
+			_, err = io.WriteString(a.Out, before+picture.String())
+		}
 		if err != nil {
-			if n == 1 {
-				return err
-			}
-			// It may come back: that is what one watches for.
-			fmt.Fprintf(&picture, "%s\n", printable(redact(err.Error(), a.dsns...)))
-		}
-		if a.OutTTY {
-			fmt.Fprint(a.Out, "\x1b[H\x1b[2J")
-		} else if n > 1 {
-			fmt.Fprintln(a.Out)
-		}
-		if _, err := io.WriteString(a.Out, picture.String()); err != nil {
 			return err
 		}
 		if n == count {
@@ -83,31 +89,25 @@ func watchLog(ctx context.Context, a *app, s *ops.Store, cfg *config, every time
 }
 
 // draw draws one picture.
-func draw(to io.Writer, o *ops.Overview) {
+func draw(to io.Writer, width int, o *ops.Overview) {
 	fmt.Fprintf(to, "%s   jobs alive: %d\n\n", o.At.Local().Format("2006-01-02 15:04:05"), len(o.Jobs))
-	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DATA SOURCE\tWAITING\tLEASED\tPARKED\tOLDEST\tSTATE\tAT ONCE/MIN\tRETRY/MIN\tJOB/MIN\tPENDING/MIN")
+	t := table{width: width, headings: []string{"DATA SOURCE", "WAITING", "LEASED", "PARKED", "OLDEST", "STATE", "AT ONCE/MIN", "RETRY/MIN", "JOB/MIN", "PENDING/MIN"}}
+	perMinute := func(n float64) string { return strconv.FormatFloat(n, 'f', 1, 64) }
 	for _, d := range o.DataSources {
 		oldest := "-"
 		if d.Oldest != nil {
 			oldest = clockText(o.At.Sub(*d.Oldest))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\n", printable(d.Name),
-			capped(d, ops.Waiting, d.Waiting), capped(d, ops.Leased, d.Leased), capped(d, ops.Parked, d.Parked), oldest, condition(d, o.At),
-			d.Rates.AtOnce, d.Rates.SyncRetry, d.Rates.Job, d.Rates.Pending)
+		count := func(n int, s ops.State) string { return atLeast(n, slices.Contains(d.More, s)) }
+		t.add(
+			d.Name, count(d.Waiting, ops.Waiting), count(d.Leased, ops.Leased), count(d.Parked, ops.Parked), oldest, condition(d, o.At),
+			perMinute(d.Rates.AtOnce), perMinute(d.Rates.SyncRetry), perMinute(d.Rates.Job), perMinute(d.Rates.Pending),
+		)
 	}
-	_ = w.Flush()
+	_ = t.print(to)
 	for _, off := range o.Off {
-		fmt.Fprintf(to, "not told: %s\n", printable(off))
+		fmt.Fprintf(to, "unavailable: %s\n", printable(off))
 	}
-}
-
-// capped is a count that may have been broken off.
-func capped(d ops.DataSource, s ops.State, n int) string {
-	if slices.Contains(d.More, s) {
-		return fmt.Sprintf("%d+", n)
-	}
-	return fmt.Sprint(n)
 }
 
 // condition says how deliveries to a data source are doing.

@@ -1,12 +1,12 @@
 package demo
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -14,22 +14,12 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/sqlite"
-	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
 
 // ApplicationVariable in the environment makes "bed-job demo" the application
-// that the demo kills: it holds the demo's directory.
+// that is killed: it holds the demo's directory.
 const ApplicationVariable = "BED_JOB_DEMO_APPLICATION"
-
-// What the application and the demo say to each other, one line at a time. All
-// but the first two are followed by the name of a bank.
-const (
-	saysStaged    = "staged"
-	toldEnd       = "end"
-	saysLogged    = "logged "
-	saysDelivered = "delivered "
-)
 
 const (
 	// moveSavings must not be run twice.
@@ -40,9 +30,24 @@ const (
 	applicationLease = time.Second
 )
 
-// Application moves savings from alice to bob in a staged soft transaction. It
-// waits to be told before End, and expects to be killed in it.
-func Application(ctx context.Context, dir string, in io.Reader, out io.Writer) (err error) {
+// mortal is a log whose process is killed when it is to remove an entry: that of the first
+// write that is delivered.
+type mortal struct{ txlog.Storage }
+
+func (mortal) Remove(ctx context.Context, _ ...*txlog.Unit) error {
+	self, err := os.FindProcess(os.Getpid())
+	if err == nil {
+		err = self.Kill()
+	}
+	if err == nil {
+		<-ctx.Done() // it takes a moment
+	}
+	return err
+}
+
+// Application moves savings from alice to bob in a staged soft transaction, and is killed in
+// its End.
+func Application(ctx context.Context, dir string) (err error) {
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	log, err := txlog.Open(ctx, "sqlite", logDSN(dir))
@@ -50,18 +55,8 @@ func Application(ctx context.Context, dir string, in io.Reader, out io.Writer) (
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	bus := listener.NewBus(quiet)
-	events := bus.Subscribe(func(ev listener.Event) {
-		switch ev.Type {
-		case listener.BeforeExecute:
-			fmt.Fprintln(out, saysLogged+ev.DataSource)
-		case listener.ExecuteSuccess:
-			fmt.Fprintln(out, saysDelivered+ev.DataSource)
-		}
-	})
-	defer events.Close()
 	if err := sqlite.Register("bed-sqlite-application", bedsql.Config{
-		Storage: log, Bus: bus, Logger: quiet, Guarantee: bedsql.ExactlyOnce, Lease: applicationLease,
+		Storage: mortal{log}, Logger: quiet, Guarantee: bedsql.ExactlyOnce, Lease: applicationLease,
 	}); err != nil {
 		return err
 	}
@@ -83,12 +78,7 @@ func Application(ctx context.Context, dir string, in io.Reader, out io.Writer) (
 			return err
 		}
 	}
-	fmt.Fprintln(out, saysStaged)
-	if line, err := bufio.NewReader(in).ReadString('\n'); err != nil || line != toldEnd+"\n" {
-		tx.Discard()
-		return errors.Join(errors.New("nobody says when to end"), err)
-	}
-	return tx.End(ctx)
+	return errors.Join(errors.New("the program was to be killed"), tx.End(ctx))
 }
 
 func logDSN(dir string) string { return fileDSN(filepath.Join(dir, "transaction_log.db")) }

@@ -3,22 +3,63 @@ package demo
 import (
 	"fmt"
 	"io"
+	"regexp"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/bedsql/bed/listener"
 )
+
+// The demo is made to be read beside other things: no line is wider than
+// maxWidth, and a terminal narrower than minWidth breaks lines itself.
+const minWidth, maxWidth = 80, 100
+
+// Columns is how wide the lines of the demo are on a terminal; 0 is for none.
+func Columns(terminal int) int {
+	if terminal == 0 {
+		return maxWidth
+	}
+	return min(max(terminal, minWidth), maxWidth)
+}
 
 // A narrator tells what happens, a line at a time.
 type narrator struct {
 	mu    sync.Mutex
 	out   io.Writer
+	width int
 	color bool
+	again string // the event said last: said once when it repeats itself
 }
 
 func (n *narrator) say(format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	fmt.Fprintf(n.out, format+"\n", args...)
+	n.again = ""
+	n.print(fmt.Sprintf(format, args...))
+}
+
+var colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+// print breaks lines at blanks; what follows is indented further. A word wider than all
+// stays whole.
+func (n *narrator) print(text string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		words := strings.TrimLeft(line, " ")
+		column := len(line) - len(words)
+		indent := strings.Repeat(" ", column)
+		out := indent
+		for word := range strings.SplitAfterSeq(words, " ") {
+			plain := colors.ReplaceAllString(word, "")
+			if column > len(indent) && column+utf8.RuneCountInString(strings.TrimRight(plain, " ")) > n.width {
+				out = strings.TrimRight(out, " ") + "\n" + indent + "    "
+				column = len(indent) + 4
+			}
+			out += word
+			column += utf8.RuneCountInString(plain)
+		}
+		fmt.Fprintln(n.out, out)
+	}
 }
 
 func (n *narrator) paint(code, s string) string {
@@ -60,5 +101,11 @@ func (n *narrator) event(ev listener.Event) {
 	default:
 		return
 	}
-	n.say("      %-10s  %s", ev.DataSource, what)
+	line := fmt.Sprintf("      %-10s  %s", ev.DataSource, what)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if line != n.again {
+		n.again = line
+		n.print(line)
+	}
 }

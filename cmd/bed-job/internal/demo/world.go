@@ -21,6 +21,7 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
@@ -31,6 +32,9 @@ const (
 	opening  = 1000
 	savings  = 500 // of each owner at the beginning
 	maxEntry = 500
+
+	// What Alice sends Bob; the car is more than his bank takes.
+	rent, groceries, tickets, car = 100, 50, 40, 600
 
 	insertEntry = `INSERT INTO entries (transfer, account, amount) VALUES (?, ?, ?) ON CONFLICT (transfer) DO NOTHING`
 )
@@ -61,13 +65,11 @@ type world struct {
 	alice, bob *bank
 	log        *txlog.SQLStorage
 	logDSN     string
+	bareLog    *sql.DB // for the faults of the log
 	bus        *listener.Bus
 	job        *asyncjob.Job
-
-	// What the books must say in the end.
-	expected     map[*bank]int64
-	parkedID     string
-	parkedAmount int64
+	// parkedID is the entry that waits for an operator.
+	parkedID string
 }
 
 // registered counts the worlds of this process: a driver's name is taken once.
@@ -89,6 +91,9 @@ func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error
 	if w.log, err = txlog.Open(ctx, "sqlite", w.logDSN); err != nil {
 		return nil, err
 	}
+	if w.bareLog, err = sql.Open("sqlite", w.logDSN+"?_pragma=busy_timeout(10000)"); err != nil {
+		return nil, err
+	}
 	if err := sqlite.Register(w.driver, bedsql.Config{
 		Storage: w.log, Bus: w.bus, Logger: quiet,
 		// Long enough for the lock of the second way to be let go on a busy machine.
@@ -102,7 +107,6 @@ func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error
 	if w.bob, err = newBank(ctx, dir, bobBank, "bob", w.driver); err != nil {
 		return nil, err
 	}
-	w.expected = map[*bank]int64{w.alice: opening, w.bob: opening}
 	targets := asyncjob.Targets{}
 	for _, b := range w.banks() {
 		if targets[b.name], err = sqlite.Target(b.dsn); err != nil {
@@ -120,12 +124,15 @@ func fileDSN(path string) string { return "file:" + (&url.URL{Path: path}).Escap
 
 func newBank(ctx context.Context, dir, name, owner, driver string) (*bank, error) {
 	b := &bank{name: name, owner: owner, file: bankFile(dir, name), dsn: bankDSN(dir, name, 100*time.Millisecond)}
-	var err error
+	receipts, err := attempt.ReceiptSchema("sqlite")
+	if err != nil {
+		return nil, err
+	}
 	if b.bare, err = sql.Open("sqlite", fileDSN(b.file)); err != nil {
 		return nil, err
 	}
 	b.bare.SetMaxIdleConns(0)
-	if _, err = b.bare.ExecContext(ctx, createEntries); err == nil {
+	if _, err = b.bare.ExecContext(ctx, createEntries+";"+receipts); err == nil {
 		_, err = b.bare.ExecContext(ctx, insertEntry, "opening", owner, opening)
 	}
 	if err == nil {
@@ -154,20 +161,16 @@ func (w *world) close() error {
 			errs = append(errs, b.wrapped.Close(), b.bare.Close())
 		}
 	}
+	if w.bareLog != nil {
+		errs = append(errs, w.bareLog.Close())
+	}
 	if w.log != nil {
 		errs = append(errs, w.log.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// book records what a transfer must have done in the end. The reconciliation
-// takes off what is parked.
-func (w *world) book(amount int64) {
-	w.expected[w.alice] -= amount
-	w.expected[w.bob] += amount
-}
-
-// watch narrates events until stop, which waits until all are told. Then
+// watch narrates events until stop, which waits until all are narrated. Then
 // deliveredBy says who delivered the last write to a bank.
 func (w *world) watch(also func(listener.Event)) (deliveredBy func(bank string) listener.Origin, stop func()) {
 	by := map[string]listener.Origin{}

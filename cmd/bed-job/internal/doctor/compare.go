@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/bedsql/bed/internal/logrow"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -133,7 +132,7 @@ func (p *patient) readIdentity(ctx context.Context) {
 	}
 	p.x.schemas = map[string]string{}
 	for _, r := range rows {
-		if r[0] == logrow.Identity {
+		if r[0] == tables.Identity {
 			p.x.identity = r[1]
 			continue
 		}
@@ -147,48 +146,31 @@ func (p *patient) identities(ctx context.Context) {
 	if p.x.identity == "" {
 		return
 	}
-	tell := func(where string) {
-		p.find("identity", fmt.Sprintf("%s holds another transaction log with the same identity, a copy: its job purges receipts that this log's entries need", where),
-			"delete the copy; or, if it is to be a log of its own, DELETE FROM bed_log WHERE name = 'identity' there: it is given a new one when it is opened next")
-	}
+	places, kind := [][]string{{"", p.place}}, "the file" // how to name it in a statement, and the place
 	switch p.Driver {
 	case "mysql":
-		rows, err := p.rows(ctx, "SELECT table_schema FROM information_schema.tables WHERE table_name = 'bed_log'")
-		if err != nil {
-			return
-		}
-		for _, r := range rows {
-			if p.isLog && r[0] == p.place || p.samePlace(r[0]) {
-				continue
-			}
-			if p.text(ctx, "SELECT value FROM `"+strings.ReplaceAll(r[0], "`", "``")+"`.bed_log WHERE name = 'identity'") == p.x.identity {
-				tell("the database " + r[0])
-			}
-		}
+		kind = "the database"
+		places, _ = p.rows(ctx, "SELECT CONCAT('`', REPLACE(table_schema, '`', '``'), '`.'), table_schema FROM information_schema.tables WHERE table_name = 'bed_log'")
 	case "postgres":
-		rows, err := p.rows(ctx, "SELECT quote_ident(n.nspname)::text, (current_database() || '.' || n.nspname)::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = 'bed_log' AND c.relkind = 'r'")
-		if err != nil {
-			return
+		kind = "the schema"
+		places, _ = p.rows(ctx, "SELECT (quote_ident(n.nspname) || '.')::text, (current_database() || '.' || n.nspname)::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = 'bed_log' AND c.relkind = 'r'")
+	}
+	for _, r := range places {
+		if p.isLog && r[1] == p.place || p.samePlace(r[1]) {
+			continue
 		}
-		for _, r := range rows {
-			if p.isLog && r[1] == p.place || p.samePlace(r[1]) {
-				continue
-			}
-			if p.text(ctx, "SELECT value FROM "+r[0]+".bed_log WHERE name = 'identity'") == p.x.identity {
-				tell("the schema " + r[1])
-			}
-		}
-	default:
-		if !p.isLog && p.text(ctx, "SELECT value FROM bed_log WHERE name = 'identity'") == p.x.identity {
-			tell("the file " + filepath.Base(p.Target.File))
+		if p.text(ctx, "SELECT value FROM "+r[0]+"bed_log WHERE name = 'identity'") == p.x.identity {
+			p.find("identity", fmt.Sprintf("%s %s holds another transaction log with the same identity, a copy: its job purges receipts that this log's entries need", kind, r[1]),
+				"delete the copy; or, if it is to be a log of its own, DELETE FROM bed_log WHERE name = 'identity' there: it is given a new one when it is opened next")
 		}
 	}
 }
 
-// samePlace reports whether a place on this target's server is the log's own.
+// samePlace reports whether a place on this target's server is the log's own, as far as is
+// known: nobody is to delete that one for a copy.
 func (p *patient) samePlace(place string) bool {
 	log := p.x.log
-	return !p.isLog && log != nil && (log.server == p.server || p.cluster != "" && log.cluster == p.cluster) && log.place == place
+	return !p.isLog && log != nil && (log.server == p.server || log.server == "" || p.server == "" || p.cluster != "" && log.cluster == p.cluster) && log.place == place
 }
 
 // entries looks at the oldest entries, and at the data sources that the log names.
@@ -200,7 +182,7 @@ func (x *examination) entries(ctx context.Context, log *patient) {
 	defer cancel()
 	st, err := txlog.Open(ctx, log.Driver, log.DSN, txlog.WithoutCreate(), txlog.WithMaxConns(1))
 	if err != nil {
-		if errors.Is(err, txlog.ErrUnusable) && !x.has("the log", "column") {
+		if errors.Is(err, txlog.ErrUnusable) && !x.has("the log", "column") && !x.has("the log", "key") {
 			x.find("the log", "unusable", x.errorOf(err), "bed-job migrate, or do what it says")
 		}
 		return
@@ -226,21 +208,7 @@ func (x *examination) entries(ctx context.Context, log *patient) {
 		x.unseen("the log: its entries cannot be read: %s", x.errorOf(err))
 		return
 	}
-	told := map[string]bool{}
-	for _, u := range units {
-		t, ok := targets[u.DataSource]
-		if !ok || t.Problem != "" || told[u.DataSource] || u.Settings == t.Target.Settings || u.SettingsOlder && u.Settings == t.Target.OlderSettings {
-			continue
-		}
-		if t.Target.With != nil {
-			if _, err := t.Target.With(u.Settings); err == nil {
-				continue // the job delivers it in a session of its own
-			}
-		}
-		told[u.DataSource] = true
-		x.find(nameOf(t), "settings", fmt.Sprintf("entries were written with the settings %q, the job's DSN has %q: they are not delivered, since values or places could be others", u.Settings, t.Target.Settings),
-			"give the job's DSN the parameters of the application's")
-	}
+	sessions(ctx, x, units, targets)
 }
 
 func (x *examination) has(where, check string) bool {

@@ -3,9 +3,11 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -14,6 +16,8 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -68,8 +72,8 @@ func Examine(ctx context.Context, in Installation) *Report {
 	for _, t := range in.Targets {
 		switch {
 		case t.Problem != "":
-			x.find(nameOf(t), "data-source", "it cannot be used: "+t.Problem, "mend it in the configuration")
-		case sameFile(t.Target.File, in.Log.Target.File):
+			x.find(nameOf(t), "data-source", "it cannot be used: "+t.Problem, "fix it in the configuration")
+		case SameFile(t.Target.File, in.Log.Target.File):
 			x.find(nameOf(t), "shared-file", "it is the SQLite file of the transaction log: each would wait for the other's lock",
 				"give the log a file of its own")
 		default:
@@ -141,6 +145,9 @@ func (x *examination) unseen(format string, args ...any) {
 	x.report.Unseen = append(x.report.Unseen, fmt.Sprintf(format, args...))
 }
 
+// rarely is how long between two rounds is too long.
+const rarely = time.Hour
+
 // configuration looks at what the file alone says.
 func (x *examination) configuration() {
 	const where = "the configuration"
@@ -153,6 +160,10 @@ func (x *examination) configuration() {
 			x.find(where, "retention", fmt.Sprintf("%s is %v, less than the lease of %v: a receipt could be purged while an attempt that must meet it is on its way", key, retention, job.Lease),
 				fmt.Sprintf("set jobConfig.%s to days; the default is 7 days", key))
 		}
+	}
+	if gap := job.LongestPause(x.Now()); gap > rarely {
+		x.find(where, "cron", fmt.Sprintf("between two rounds of the job up to %v pass (cron %q): a write that its caller got back as pending waits as long", gap.Round(time.Minute), job.Cron),
+			"set jobConfig.cron to seconds or minutes; the default is every 5 s")
 	}
 	if job.DeliveryTimeout >= job.Lease*20 {
 		x.find(where, "lease", fmt.Sprintf("deliveryTimeoutMillis is %v, the lease only %v", job.DeliveryTimeout, job.Lease), "set jobConfig.leaseMillis to a good part of it")
@@ -185,14 +196,13 @@ type patient struct {
 
 func (p *patient) find(check, what, remedy string) { p.x.find(p.where, check, what, remedy) }
 
-// open connects. It reports what cannot be reached, and therefore was not looked
-// at.
+// open connects, or reports why it cannot.
 func (p *patient) open(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if p.Target.File != "" {
 		if _, err := os.Stat(p.Target.File); err != nil { // opening it would make it
-			p.x.unseen("%s: %v", p.where, err)
+			p.find("unreachable", "the file cannot be used: "+err.Error(), "fix its path in the DSN; bed-job run makes the log's file, the application a target's")
 			return
 		}
 	}
@@ -200,17 +210,65 @@ func (p *patient) open(ctx context.Context) {
 		p.find("memory", "it is in the memory of one connection: nothing of it is kept", "give it a file")
 		return
 	}
+	hasty := p.hasty()
 	p.db = sql.OpenDB(p.Target.Connector)
-	conn, err := p.db.Conn(ctx)
-	if err == nil {
-		err = conn.PingContext(ctx)
+	if err := p.connect(ctx); err != nil {
+		if _ = p.db.Close(); !hasty {
+			p.unreachable(err)
+		}
 	}
+}
+
+func (p *patient) connect(ctx context.Context) error {
+	conn, err := p.db.Conn(ctx)
 	if err != nil {
-		p.x.unseen("%s cannot be reached: %v", p.where, err)
-		_ = p.db.Close()
-		return
+		return err
+	}
+	if err := conn.PingContext(ctx); err != nil {
+		_ = conn.Close()
+		return err
 	}
 	p.conn = conn
+	return nil
+}
+
+// unreachable reports why no connection could be made.
+func (p *patient) unreachable(err error) {
+	code, why := dberr.Of(err), p.x.errorOf(err)
+	switch {
+	case code.Number == 1049 || code.State == "3D000": // ER_BAD_DB_ERROR, invalid_catalog_name
+		p.find("database", "the DSN names a database that is not there: "+why, "create it, or fix its name in the DSN")
+	case code.Number == 1045 || code.Number == 1698 || code.Denied() || strings.HasPrefix(code.State, "28"): // access denied
+		p.find("access", "the server refuses the account: "+why, "fix user and password in the DSN, or have an administrator give the account access")
+	default:
+		p.find("unreachable", "it cannot be reached: "+why, "start the server, or fix the address in the DSN; look at what is between, and at TLS")
+	}
+}
+
+// hasty reports that the driver waits for the server less than it may take.
+func (p *patient) hasty() (found bool) {
+	if p.Driver != "mysql" {
+		return false
+	}
+	_, query, _ := strings.Cut(p.DSN[strings.LastIndexByte(p.DSN, '/')+1:], "?")
+	params, err := url.ParseQuery(query)
+	if err != nil {
+		return false
+	}
+	for _, name := range []string{"readTimeout", "writeTimeout"} {
+		d, _ := time.ParseDuration(params.Get(name))
+		found = p.cutOff(name, d, time.Second, "the connection is given up while the server is at work, and each such write stays in doubt") || found
+	}
+	return found
+}
+
+// cutOff reports a bound that is too short for what it ends; 0 is none.
+func (p *patient) cutOff(name string, is, least time.Duration, means string) bool {
+	short := is > 0 && is < least
+	if short {
+		p.find(name, fmt.Sprintf("%s is %v: %s", name, is, means), fmt.Sprintf("set %s to at least %v in the DSN, or for the account", name, least))
+	}
+	return short
 }
 
 func (p *patient) close() {
@@ -247,34 +305,50 @@ func (p *patient) text(ctx context.Context, query string, args ...any) string {
 	return all[0][0]
 }
 
+// QueryContext asks, once more on another connection if the server has closed this one.
+func (p *patient) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	rows, err := p.conn.QueryContext(ctx, query, args...)
+	if err == nil || p.conn.PingContext(ctx) == nil {
+		return rows, err
+	}
+	lost := p.conn
+	if p.connect(ctx) != nil {
+		return nil, err
+	}
+	_ = lost.Close()
+	return p.conn.QueryContext(ctx, query, args...)
+}
+
 // rows asks for rows as text.
 func (p *patient) rows(ctx context.Context, query string, args ...any) ([][]string, error) {
-	rows, err := p.conn.QueryContext(ctx, query, args...)
+	return tables.Texts(ctx, p, query, args...)
+}
+
+// readVars reads the settings of the session.
+func (p *patient) readVars(ctx context.Context, query string) bool {
+	p.vars = map[string]string{}
+	rows, err := p.rows(ctx, query)
 	if err != nil {
-		return nil, err
+		p.x.unseen("%s: its settings cannot be read: %s", p.where, p.x.errorOf(err))
 	}
-	defer func() { _ = rows.Close() }()
-	names, err := rows.Columns()
-	if err != nil {
-		return nil, err
+	for _, r := range rows {
+		p.vars[strings.ToLower(r[0])] = r[1]
 	}
-	var all [][]string
-	for rows.Next() {
-		cells := make([]sql.NullString, len(names))
-		to := make([]any, len(cells))
-		for i := range cells {
-			to[i] = &cells[i]
+	return err == nil
+}
+
+// grant is the statement that gives the rights on tables.
+func (p *patient) grant(ctx context.Context, object string) string {
+	who := "the account"
+	switch p.Driver {
+	case "mysql":
+		if user, host, ok := strings.Cut(p.text(ctx, "SELECT CURRENT_USER()"), "@"); ok {
+			who = "'" + user + "'@'" + host + "'"
 		}
-		if err := rows.Scan(to...); err != nil {
-			return nil, err
-		}
-		row := make([]string, len(cells))
-		for i, c := range cells {
-			row[i] = c.String
-		}
-		all = append(all, row)
+	case "postgres":
+		who = cmp.Or(p.text(ctx, "SELECT quote_ident(current_user)"), who)
 	}
-	return all, rows.Err()
+	return fmt.Sprintf("as an administrator: GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", object, who)
 }
 
 // clock measures how much the database's clock, as its sessions see it, is ahead of
@@ -289,7 +363,8 @@ func (p *patient) clock(ctx context.Context) {
 	}
 }
 
-func sameFile(a, b string) bool {
+// SameFile reports whether two paths lead to one file.
+func SameFile(a, b string) bool {
 	if a == "" || b == "" {
 		return false
 	}
@@ -322,7 +397,7 @@ func (p *patient) tooOld(version string) {
 // lost is the effect of a setting that answers a commit before it is on the disk.
 func (p *patient) lost() string {
 	if p.isLog {
-		return "a crash of the machine loses entries whose callers were told that their writes will arrive"
+		return "a crash of the machine loses entries of writes that were promised to arrive"
 	}
 	return "a crash of the machine loses writes that count as delivered and are in the log no more"
 }

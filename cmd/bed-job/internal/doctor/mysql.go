@@ -6,23 +6,22 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/internal/tables"
 )
 
 // mysqlServer is a MySQL or MariaDB server and the database there.
 type mysqlServer struct{ *patient }
 
 func (p mysqlServer) look(ctx context.Context) {
-	p.vars = map[string]string{}
-	rows, err := p.rows(ctx, "SHOW VARIABLES")
-	if err != nil {
-		p.x.unseen("%s: its settings cannot be read: %s", p.where, p.x.errorOf(err))
+	if !p.readVars(ctx, "SHOW VARIABLES") {
 		return
 	}
-	for _, r := range rows {
-		p.vars[strings.ToLower(r[0])] = r[1]
+	if fraction(p.vars["max_statement_time"]) > 0 {
+		_, _ = p.conn.ExecContext(ctx, "SET SESSION max_statement_time = 0") // it would cut off this look too
 	}
 	if p.product = dbserver.MySQLProduct(p.vars["version"]); strings.Contains(strings.ToLower(p.vars["version"]+p.vars["version_comment"]), "mariadb") {
 		p.product = "MariaDB"
@@ -37,9 +36,8 @@ func (p mysqlServer) look(ctx context.Context) {
 		p.most = n
 	}
 	p.version()
-	p.durability()
-	p.binlog()
-	p.session()
+	p.settings("innodb_lock_wait_timeout", time.Second)
+	p.packet()
 	p.readOnly(ctx)
 	p.tables(ctx)
 }
@@ -57,7 +55,7 @@ func (p mysqlServer) version() {
 	if p.product == "TiDB" {
 		// Empty is optimistic too.
 		if mode, known := p.vars["tidb_txn_mode"]; known && !strings.EqualFold(mode, "pessimistic") {
-			p.find("tidb_txn_mode", "TiDB runs transactions optimistically (tidb_txn_mode): conflicts and duplicate keys are told at COMMIT only, so that a receipt is not recognised, and no row is locked before",
+			p.find("tidb_txn_mode", "TiDB runs transactions optimistically (tidb_txn_mode): conflicts and duplicate keys are reported only at COMMIT, so that a receipt is not recognised, and no row is locked before",
 				"SET GLOBAL tidb_txn_mode = 'pessimistic'")
 		}
 		return // its versions are its own
@@ -71,53 +69,18 @@ func (p mysqlServer) version() {
 	p.tooOld(strings.TrimPrefix(version, "5.5.5-"))
 }
 
-func (p mysqlServer) durability() {
-	if v := p.vars["innodb_flush_log_at_trx_commit"]; v != "" && v != "1" && v != "3" {
-		p.find("innodb_flush_log_at_trx_commit", fmt.Sprintf("innodb_flush_log_at_trx_commit is %s: %s", v, p.lost()),
-			"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the server's option file")
-	}
-	if v := p.vars["innodb_doublewrite"]; strings.EqualFold(v, "OFF") || v == "0" {
-		p.find("innodb_doublewrite", "innodb_doublewrite is off: a crash of the machine while a page is written destroys it",
-			"turn it on in the server's option file, unless the file system writes whole pages (ZFS)")
-	}
-	if v := p.vars["innodb_flush_method"]; strings.EqualFold(v, "nosync") || strings.EqualFold(v, "O_DIRECT_NO_FSYNC") && p.product == "MariaDB" {
-		p.find("innodb_flush_method", "innodb_flush_method is "+v+": "+p.lost(), "remove it from the server's option file, or set O_DIRECT")
-	}
-}
-
-func (p mysqlServer) binlog() {
-	if !on(p.vars["log_bin"]) {
-		return // there is none to lose or to disagree with
-	}
-	if v := p.vars["sync_binlog"]; v != "1" {
-		p.find("sync_binlog", fmt.Sprintf("the binary log is on and sync_binlog is %s: after a crash of the machine replicas and backups made from it lack commits, or have others than the server", v),
-			"SET GLOBAL sync_binlog = 1, and the same in the server's option file")
-	}
-	if v := p.vars["binlog_format"]; strings.EqualFold(v, "STATEMENT") {
-		p.find("binlog_format", "binlog_format is STATEMENT: receipts cannot be erased or purged (error 1665 at READ COMMITTED), and replicas may apply other rows than the server did",
-			"SET GLOBAL binlog_format = 'ROW' (or MIXED), and the same in the server's option file; sessions that are open keep the old one")
-	}
-}
-
-// session looks at what the sessions of this DSN have.
-func (p mysqlServer) session() {
-	mode := strings.ToUpper(p.vars["sql_mode"])
-	if !p.isLog && !strings.Contains(mode, "STRICT_TRANS_TABLES") && !strings.Contains(mode, "STRICT_ALL_TABLES") {
-		p.find("sql_mode", fmt.Sprintf("sql_mode is not strict (%s): a value that does not fit is cut or changed, and counts as delivered", orNone(p.vars["sql_mode"])),
-			"add STRICT_TRANS_TABLES to sql_mode in the server's option file, or sql_mode='…' to the DSN of the application and of the job alike")
-	}
-	if !on(p.vars["autocommit"]) {
-		p.find("autocommit", "sessions begin with autocommit off: a write on its own stays open until something ends it", "set autocommit = 1 in the server's option file, or in the DSN")
-	}
-	if wait := number(p.vars["innodb_lock_wait_timeout"]); !p.isLog && wait > 0 && p.x.Job.DeliveryTimeout.Seconds() <= float64(wait) {
-		p.find("lock-wait", fmt.Sprintf("innodb_lock_wait_timeout is %d s, the job gives a delivery only %v: one that waits for a lock is cut off and stays in doubt instead of being told so", wait, p.x.Job.DeliveryTimeout),
-			fmt.Sprintf("set jobConfig.deliveryTimeoutMillis above %d", wait*1000))
-	}
-	// What MaxUnitBytes allows in one entry by default, with what surrounds it.
+// packet looks whether what MaxUnitBytes allows in one entry by default fits, with what
+// surrounds it.
+func (p mysqlServer) packet() {
 	if packet := number(p.vars["max_allowed_packet"]); p.isLog && packet > 0 && packet < 4<<20+1<<16 {
 		p.find("max_allowed_packet", fmt.Sprintf("max_allowed_packet is %d bytes: a write of up to 4 MiB (MaxUnitBytes) is not accepted, because its entry does not fit", packet),
 			"set it to 16M in the server's option file, or MaxUnitBytes lower")
 	}
+}
+
+func fraction(s string) float64 {
+	f, _ := strconv.ParseFloat(s, 64)
+	return f
 }
 
 func orNone(s string) string {
@@ -150,24 +113,16 @@ func (p mysqlServer) tables(ctx context.Context) {
 		p.find("database", "the DSN names no database", "put it behind the address: user@tcp(host:3306)/name")
 		return
 	}
-	rows, err := p.rows(ctx, `SELECT table_name, COALESCE(engine, '?'), COALESCE(table_collation, '') FROM information_schema.tables
+	rows, err := p.rows(ctx, `SELECT table_name, COALESCE(engine, '?') FROM information_schema.tables
 		WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' ORDER BY table_name`)
 	if err != nil {
 		return
 	}
-	ours, _ := ours(p.Driver, p.isLog)
+	ours := ours(p.Driver, p.isLog)
 	var loose []string
 	for _, r := range rows {
-		mine := slices.ContainsFunc(ours, func(t table) bool { return t.name == r[0] })
-		plain := !slices.Contains(transactional, strings.ToUpper(r[1])) && r[1] != "?"
-		switch {
-		case mine && plain:
-			p.find("engine", fmt.Sprintf("the table %s is kept by %s, which has no transactions: nothing that bed promises holds", r[0], r[1]),
-				"ALTER TABLE "+r[0]+" ENGINE = InnoDB, while neither applications nor jobs run")
-		case mine && p.isLog && r[2] != "" && !strings.HasPrefix(r[2], "utf8mb4"):
-			p.find("charset", fmt.Sprintf("the table %s has the collation %s: SQL and values that it cannot hold are refused, or stored as other letters", r[0], r[2]),
-				fmt.Sprintf("ALTER TABLE %s with the character sets of bed-job schema mysql --log", r[0]))
-		case plain && !p.isLog:
+		mine := slices.ContainsFunc(ours, func(t tables.Table) bool { return t.Name == r[0] })
+		if plain := !slices.Contains(transactional, strings.ToUpper(r[1])) && r[1] != "?"; plain && !mine && !p.isLog {
 			loose = append(loose, r[0]+" ("+r[1]+")")
 		}
 	}
@@ -191,12 +146,7 @@ func (p mysqlServer) mayWrite(ctx context.Context, tables [][]string) {
 			}
 		}
 	}
-	p.find("rights", "the account may write to none of the tables there", p.grantAll(ctx))
-}
-
-func (p mysqlServer) grantAll(ctx context.Context) string {
-	user, host, _ := strings.Cut(p.text(ctx, "SELECT CURRENT_USER()"), "@")
-	return fmt.Sprintf("as an administrator: GRANT SELECT, INSERT, UPDATE, DELETE ON `%s`.* TO '%s'@'%s'", p.place, user, host)
+	p.find("rights", "the account may write to none of the tables there", p.grant(ctx, "`"+p.place+"`.*"))
 }
 
 // galera looks at a node of a cluster.
@@ -218,7 +168,7 @@ func (p mysqlServer) galera(ctx context.Context) {
 	}
 	p.cluster = status["wsrep_cluster_state_uuid"]
 	if number(status["wsrep_cluster_size"]) > 1 && number(p.vars["wsrep_sync_wait"])&1 == 0 {
-		p.find("galera", "it is a node of a Galera cluster and wsrep_sync_wait is "+p.vars["wsrep_sync_wait"]+": what another node was told is committed may not be seen here yet",
+		p.find("galera", "it is a node of a Galera cluster and wsrep_sync_wait is "+p.vars["wsrep_sync_wait"]+": what another node reported as committed may not be visible here yet",
 			"lead all DSNs to one node that is written to, and set wsrep_sync_wait=1 in them for when that one changes")
 	}
 }

@@ -4,20 +4,15 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // postgresServer is a PostgreSQL server and the database there.
 type postgresServer struct{ *patient }
 
 func (p postgresServer) look(ctx context.Context) {
-	p.vars = map[string]string{}
-	rows, err := p.rows(ctx, "SELECT name, setting FROM pg_settings")
-	if err != nil {
-		p.x.unseen("%s: its settings cannot be read: %s", p.where, p.x.errorOf(err))
+	if !p.readVars(ctx, "SELECT name, setting FROM pg_settings") {
 		return
-	}
-	for _, r := range rows {
-		p.vars[strings.ToLower(r[0])] = r[1]
 	}
 	p.product = "PostgreSQL"
 	p.server = "postgres " + p.text(ctx, "SELECT pg_postmaster_start_time()::text") + " " + p.vars["port"]
@@ -36,23 +31,10 @@ func (p postgresServer) look(ctx context.Context) {
 		p.find("product", "the server speaks PostgreSQL's protocol but is none ("+version+"): what bed promises was not tested there", "use PostgreSQL, or test with your own faults first")
 	}
 	p.tooOld(p.vars["server_version"] + ".0")
-	p.durability()
+	p.settings("lock_timeout", time.Millisecond)
 	p.session(ctx)
 	p.tables(ctx)
 	p.pooler(ctx)
-}
-
-func (p postgresServer) durability() {
-	if p.vars["fsync"] == "off" {
-		p.find("fsync", "fsync is off: a crash of the machine may destroy the whole database", "set fsync = on in postgresql.conf and reload")
-	}
-	if v := p.vars["synchronous_commit"]; v == "off" {
-		p.find("synchronous_commit", "synchronous_commit is off: "+p.lost(), "set synchronous_commit = on in postgresql.conf, or for the account (ALTER ROLE … SET), or in the DSN")
-	}
-	if p.vars["full_page_writes"] == "off" {
-		p.find("full_page_writes", "full_page_writes is off: a crash of the machine while a page is written destroys it",
-			"set full_page_writes = on in postgresql.conf and reload, unless the file system writes whole pages (ZFS)")
-	}
 }
 
 func (p postgresServer) session(ctx context.Context) {
@@ -62,15 +44,8 @@ func (p postgresServer) session(ctx context.Context) {
 	case p.vars["default_transaction_read_only"] == "on" || p.vars["transaction_read_only"] == "on":
 		p.find("read-only", "default_transaction_read_only is on: "+p.readOnlyMeans(), "turn it off for the account (ALTER ROLE … SET), the database or in the DSN")
 	}
-	if v := p.vars["server_encoding"]; v != "UTF8" && v != "SQL_ASCII" {
+	if v := p.vars["server_encoding"]; isNot("UTF8", "SQL_ASCII")(p.patient, v) {
 		p.find("encoding", "the database's encoding is "+v+": SQL and values that it cannot hold are refused", "create the database with ENCODING 'UTF8'")
-	}
-	if ms := number(p.vars["statement_timeout"]); ms > 0 && ms < 1000 {
-		p.find("statement_timeout", fmt.Sprintf("statement_timeout is %d ms: writes that wait for a lock are cut off at once, again and again", ms), "set it to seconds, for the account or in the DSN")
-	}
-	if ms := number(p.vars["lock_timeout"]); !p.isLog && ms > 0 && float64(ms) >= p.x.Job.DeliveryTimeout.Seconds()*1000 {
-		p.find("lock-wait", fmt.Sprintf("lock_timeout is %d ms, the job gives a delivery only %v: one that waits for a lock is cut off and stays in doubt", ms, p.x.Job.DeliveryTimeout),
-			fmt.Sprintf("set jobConfig.deliveryTimeoutMillis above %d", ms))
 	}
 	if schema := p.text(ctx, "SELECT current_schema()::text"); schema == "" {
 		p.find("search_path", "search_path leads to no schema that exists: "+p.vars["search_path"], "set search_path in the DSN, or create the schema")
@@ -97,8 +72,7 @@ func (p postgresServer) tables(ctx context.Context) {
 			"ALTER TABLE … SET LOGGED")
 	}
 	if !writable && !p.isLog {
-		p.find("rights", "the account may write to none of the tables there",
-			fmt.Sprintf("as an administrator: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s TO %s", p.text(ctx, "SELECT quote_ident(current_schema())"), p.text(ctx, "SELECT quote_ident(current_user)")))
+		p.find("rights", "the account may write to none of the tables there", p.grant(ctx, "ALL TABLES IN SCHEMA "+p.text(ctx, "SELECT quote_ident(current_schema())")))
 	}
 }
 
@@ -127,7 +101,7 @@ func (p postgresServer) pooler(ctx context.Context) {
 }
 
 // pooledSettings compares what a pooled session has with what its DSN asks for. A pooler
-// passes on few settings, and may be told to ignore the others.
+// passes on few settings, and may be set to ignore the others.
 func (p postgresServer) pooledSettings(ctx context.Context) {
 	for part := range strings.SplitSeq(p.Target.Settings, ";") {
 		name, want, ok := strings.Cut(part, "=")

@@ -15,22 +15,7 @@ func (p sqliteFile) look(ctx context.Context) {
 		p.vars[name] = strings.ToLower(p.text(ctx, "PRAGMA "+name))
 	}
 	p.product, p.server, p.place = "SQLite", "sqlite "+p.Target.File, p.Target.File
-	switch v := p.vars["journal_mode"]; v {
-	case "off", "memory":
-		p.find("journal_mode", "the journal's mode is "+v+": a crash in the middle of a write destroys the file", "set _pragma=journal_mode(wal) in the DSN")
-	}
-	switch v, wal := p.vars["synchronous"], p.vars["journal_mode"] == "wal"; {
-	case v == "0":
-		p.find("synchronous", "synchronous is off: "+p.lost()+", or destroys the file", "set _pragma=synchronous(full) in the DSN")
-	case v == "1" && wal:
-		p.find("synchronous", "synchronous is normal and the journal WAL: "+p.lost(), "set _pragma=synchronous(full) in the DSN")
-	}
-	if p.vars["busy_timeout"] == "0" && !p.isLog { // the log sets its own
-		p.find("busy_timeout", "busy_timeout is 0: a write fails at once while another connection writes", "set _pragma=busy_timeout(5000) in the DSN")
-	}
-	if p.vars["locking_mode"] == "exclusive" {
-		p.find("locking_mode", "locking_mode is exclusive: one process keeps the others out, the job from the application's file or the other way round", "remove it from the DSN")
-	}
+	p.settings("", 0)
 	p.readOnly()
 }
 

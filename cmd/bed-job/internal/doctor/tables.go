@@ -4,57 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/internal/dbserver"
-	"github.com/bedsql/bed/internal/logrow"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/txlog"
 )
 
-// table is one of ours as the schema has it.
-type table struct {
-	name    string
-	columns []string
-}
-
-var (
-	createTable  = regexp.MustCompile(`(?ms)^CREATE TABLE IF NOT EXISTS (\w+) \((.*?)^\)`)
-	createColumn = regexp.MustCompile("(?m)^  [`\"]?([a-z0-9_]+)[`\"]? +(?:VARCHAR|LONGTEXT|MEDIUMTEXT|TEXT|BIGINT|INT|INTEGER|SMALLINT|DOUBLE|CHAR)")
-	createIndex  = regexp.MustCompile(`(?m)^(?:CREATE INDEX IF NOT EXISTS| +KEY) (\w+)`)
-)
-
-// ours gives the tables, and their indexes, that should be in a database.
-func ours(driver string, isLog bool) (tables []table, indexes []string) {
+// ours describes the tables that should be in a database.
+func ours(driver string, isLog bool) []tables.Table {
 	text, err := attempt.ReceiptSchema(driver)
 	if isLog {
 		text, err = txlog.Schema(driver)
 	}
 	if err != nil {
-		return nil, nil
+		return nil
 	}
-	for _, m := range createTable.FindAllStringSubmatch(text, -1) {
-		t := table{name: m[1]}
-		for _, c := range createColumn.FindAllStringSubmatch(m[2], -1) {
-			t.columns = append(t.columns, c[1])
-		}
-		tables = append(tables, t)
-	}
-	for _, m := range createIndex.FindAllStringSubmatch(text, -1) {
-		indexes = append(indexes, m[1])
-	}
-	return tables, indexes
+	return tables.Of(flavors[driver], text)
 }
+
+var flavors = map[string]sqltext.Flavor{"mysql": sqltext.MySQL, "postgres": sqltext.Postgres, "sqlite": sqltext.SQLite}
 
 // ourTables are those of bed in a database.
 type ourTables struct{ *patient }
 
-// look looks for the tables, their columns, and what the account may do with them.
+// look looks for the tables, what they are, and what the account may do with them.
 func (p ourTables) look(ctx context.Context) {
-	tables, indexes := ours(p.Driver, p.isLog)
 	part := "--targets"
 	if p.isLog {
 		part = "--log"
@@ -63,33 +41,105 @@ func (p ourTables) look(ctx context.Context) {
 	if p.schema() != "" {
 		create = fmt.Sprintf("run what bed-job schema %s %s prints, in a schema %s there", p.Driver, part, p.schema())
 	}
-	whole := true
-	for _, t := range tables {
+	for _, t := range ours(p.Driver, p.isLog) {
+		name := t.Name
 		if p.schema() != "" {
-			t.name = attempt.Receipts{Schema: p.schema()}.Table(p.Target.Dialect.Flavor)
+			name = attempt.Receipts{Schema: p.schema()}.Table(p.Target.Dialect.Flavor)
 		}
-		there, err := dbserver.Columns(ctx, p.conn, t.name)
+		there, err := tables.Columns(ctx, p, name)
 		switch {
 		case err != nil && dberr.Of(err).Denied():
-			p.find("rights", fmt.Sprintf("the account may not read the table %s", t.name), p.grant(ctx, t.name))
+			p.find("rights", fmt.Sprintf("the account may not read the table %s", name), p.grant(ctx, name))
 		case err != nil && p.isLog:
-			whole = false
-			p.find("table", fmt.Sprintf("the table %s is missing or cannot be read: %s", t.name, p.x.errorOf(err)), create+"; bed-job run does so itself if the account may create tables")
+			p.find("table", fmt.Sprintf("the table %s is missing or cannot be read: %s", name, p.x.errorOf(err)), create+"; bed-job run does so itself if the account may create tables")
 		case err != nil:
 			p.withoutReceipts(ctx, create)
 		default:
-			if lacks := slices.DeleteFunc(slices.Clone(t.columns), func(c string) bool { return slices.Contains(there, c) }); len(lacks) > 0 {
-				whole = false
-				p.find("column", fmt.Sprintf("the table %s lacks %s", t.name, strings.Join(lacks, ", ")), "an older version made it: bed-job migrate brings it up to date, and prints how with --dry-run")
+			if lacks := t.Lacks(there); len(lacks) > 0 {
+				p.find("column", fmt.Sprintf("the table %s lacks %s", name, columnNames(lacks)), "an older version made it: bed-job migrate brings it up to date, and prints how with --dry-run")
+			} else {
+				p.definition(ctx, t, name)
 			}
-			p.rights(ctx, t.name)
+			p.rights(ctx, name)
 		}
-	}
-	if p.isLog && whole {
-		p.indexes(ctx, indexes)
 	}
 	if !p.isLog {
 		p.remembered()
+	}
+}
+
+func columnNames(columns []tables.Column) string {
+	all := make([]string, len(columns))
+	for i, c := range columns {
+		all[i] = c.Name
+	}
+	return strings.Join(all, ", ")
+}
+
+// definition compares a table that has all columns with what it should be.
+func (p ourTables) definition(ctx context.Context, t tables.Table, name string) {
+	f := flavors[p.Driver]
+	found, err := tables.Place{Flavor: f, Schema: p.schema()}.Read(ctx, p, t.Name)
+	if err != nil {
+		p.x.unseen("%s: the definition of %s cannot be read: %s", p.where, name, p.x.errorOf(err))
+		return
+	}
+	p.columns(f, t, name, found)
+	if !t.HasKey(found.Indexes) {
+		p.find("key", fmt.Sprintf("the table %s has no primary key (%s): what is sent twice stands there twice, and a write under a receipt or key is applied again", name, strings.Join(t.Key, ", ")),
+			"remove what stands there twice, then "+t.AddKey(name)+", or bed-job migrate")
+	}
+	for _, want := range t.Indexes {
+		if !slices.ContainsFunc(found.Indexes, func(i tables.Index) bool { return slices.Equal(i.Columns, want.Columns) && i.Partial == want.Partial }) {
+			p.find("index", fmt.Sprintf("the index %s (%s) is missing: the job reads more of the table than it needs, in each round", want.Name, strings.Join(want.Columns, ", ")),
+				fmt.Sprintf("create it as bed-job schema %s --log says", p.Driver))
+		}
+	}
+	refuses := found.Constraints
+	for _, i := range found.Indexes {
+		if i.Unique && slices.ContainsFunc(t.Key, func(key string) bool { return !slices.Contains(i.Columns, key) }) {
+			refuses = append(refuses, "unique index "+i.Name)
+		}
+	}
+	if len(refuses) > 0 {
+		p.find("constraint", fmt.Sprintf("the table %s has constraints that its schema does not know, and may refuse what is written there: %s", name, list(refuses)), "drop them: ALTER TABLE … DROP CONSTRAINT, or DROP INDEX")
+	}
+	if len(found.Triggers) > 0 {
+		p.find("trigger", fmt.Sprintf("the table %s is acted on by more than bed: %s. What it removes or changes is lost without notice, what it refuses is not written", name, list(found.Triggers)), "drop it: DROP TRIGGER, DROP EVENT or DROP RULE; or disable it")
+	}
+	if p.Driver != "mysql" {
+		return
+	}
+	if found.Engine != "" && !slices.Contains(transactional, strings.ToUpper(found.Engine)) {
+		p.find("engine", fmt.Sprintf("the table %s is kept by %s, which has no transactions: nothing that bed promises holds", name, found.Engine),
+			"ALTER TABLE "+name+" ENGINE = InnoDB, while neither applications nor jobs run")
+	}
+	if p.isLog && found.Collation != "" && !strings.HasPrefix(found.Collation, "utf8mb4") {
+		p.find("charset", fmt.Sprintf("the table %s has the collation %s: SQL and values that it cannot hold are refused, or stored as other letters", name, found.Collation),
+			fmt.Sprintf("ALTER TABLE %s with the character sets of bed-job schema mysql --log", name))
+	}
+}
+
+// columns compares each column.
+func (p ourTables) columns(f sqltext.Flavor, t tables.Table, name string, found *tables.Found) {
+	var differ, alter []string
+	for _, c := range found.Columns {
+		i := slices.IndexFunc(t.Columns, func(want tables.Column) bool { return want.Name == c.Name })
+		if i < 0 {
+			if !c.Nullable && c.Default == "" && !c.Generated {
+				differ = append(differ, c.Name+", which the schema does not know, takes no NULL and has no default")
+				alter = append(alter, "drop "+c.Name+" or give it a default")
+			}
+			continue
+		}
+		want := t.Columns[i]
+		if d := want.Differences(f, c); d != "" {
+			differ = append(differ, c.Name+" "+d)
+			alter = append(alter, t.Alter(name, want))
+		}
+	}
+	if len(differ) > 0 {
+		p.find("definition", fmt.Sprintf("the table %s is not as its schema has it, and refuses, cuts or confuses what is written there: %s", name, strings.Join(differ, "; ")), strings.Join(alter, "; "))
 	}
 }
 
@@ -103,7 +153,7 @@ func (p ourTables) schema() string {
 
 // remembered compares that with what the log remembers.
 func (p ourTables) remembered() {
-	if said, known := p.x.schemas[logrow.ReceiptSchema(p.Name)]; known && said != p.schema() {
+	if said, known := p.x.schemas[tables.ReceiptSchema(p.Name)]; known && said != p.schema() {
 		p.find("receipt-schema", fmt.Sprintf("%s is %q, but the log remembers %q for its receipts: exactly-once writes with that setting are refused, and entries say their own", attempt.SchemaParam, p.schema(), said),
 			"give the job the DSN that the applications have; to move the receipts, see docs/exactly-once.md, Changing the schema")
 	}
@@ -154,46 +204,11 @@ func (p ourTables) rights(ctx context.Context, table string) {
 }
 
 func (p ourTables) anyColumn(ctx context.Context, table string) string {
-	names, err := dbserver.Columns(ctx, p.conn, table)
+	names, err := tables.Columns(ctx, p, table)
 	if err != nil || len(names) == 0 {
 		return "id"
 	}
 	return "`" + strings.ReplaceAll(names[0], "`", "``") + "`"
-}
-
-// grant is the statement that gives the rights.
-func (p ourTables) grant(ctx context.Context, table string) string {
-	who := p.text(ctx, "SELECT CURRENT_USER")
-	if user, host, ok := strings.Cut(who, "@"); p.Driver == "mysql" && ok {
-		who = "'" + user + "'@'" + host + "'"
-	}
-	if who == "" {
-		who = "the account"
-	}
-	return fmt.Sprintf("as an administrator: GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", table, who)
-}
-
-// indexes looks for those that claiming needs.
-func (p ourTables) indexes(ctx context.Context, want []string) {
-	var query string
-	switch p.Driver {
-	case "mysql":
-		query = "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = DATABASE()"
-	case "postgres":
-		query = "SELECT indexname FROM pg_indexes WHERE schemaname = ANY(current_schemas(false))"
-	default:
-		query = "SELECT name FROM sqlite_master WHERE type = 'index'"
-	}
-	rows, err := p.rows(ctx, query)
-	if err != nil {
-		return
-	}
-	for _, name := range want {
-		if !slices.ContainsFunc(rows, func(r []string) bool { return r[0] == name }) {
-			p.find("index", fmt.Sprintf("the index %s is missing: the job reads more of the table than it needs, in each round", name),
-				fmt.Sprintf("create it as bed-job schema %s --log says", p.Driver))
-		}
-	}
 }
 
 // errorOf keeps an error to its first line.

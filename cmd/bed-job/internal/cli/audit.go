@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+func auditCommand(a *app) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "List what operators did, newest first",
+		Long: `List what operators did, in the console, by its API and by these commands, newest first:
+when (by the log's clock), who, to how many entries, and why. Of an action by a filter it
+shows the filter, when its matches were counted, and how many of them were gone by then.
+
+JSON (-o json): an array of objects with id, time, who, action, what (an entry's ID, a
+data source, or a filter as JSON), count and reason.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return usagef("--limit must not be negative")
+			}
+			return withDesk(cmd.Context(), a, onlyLog, func(d *desk) error { return printAudit(cmd.Context(), a, d, limit) })
+		},
+	}
+	a.logFlags(cmd)
+	cmd.Flags().IntVar(&limit, "limit", 100, "list at most N (0: all)")
+	return cmd
+}
+
+func printAudit(ctx context.Context, a *app, d *desk, limit int) error {
+	records := []ops.Record{}
+	err := eachPage(limit, func(p ops.Page) ([]ops.Record, string, error) {
+		found, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Audit, error) { return d.Audit(ctx, p) })
+		if err != nil {
+			return nil, "", err
+		}
+		return found.Records, found.Next, nil
+	}, func(page []ops.Record) error {
+		records = append(records, page...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		return printJSON(a.Out, records)
+	}
+	if len(records) == 0 {
+		_, err := fmt.Fprintln(a.Err, "The audit is empty.")
+		return err
+	}
+	t := table{width: a.width(), headings: []string{"TIME", "WHO", "ACTION", "COUNT", "WHAT", "REASON"}, least: []int{36, errorWidth}}
+	for _, r := range records {
+		n := "-"
+		if r.Count > 0 {
+			n = strconv.Itoa(r.Count)
+		}
+		t.add(r.Time.Local().Format(time.RFC3339), r.Who, string(r.Action), n, r.What, r.Reason)
+	}
+	return t.print(a.Out)
+}

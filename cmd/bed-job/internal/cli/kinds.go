@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+func kindsCommand(a *app) *cobra.Command {
+	var f filters
+	cmd := &cobra.Command{
+		Use:   "kinds",
+		Short: "Count the entries by kind of error, the most frequent first",
+		Long: `Count the entries by kind of error, the most frequent first: errors of a data source that
+are alike except for values and numbers in them. The filters are those of list.
+
+JSON (-o json): an array of objects with key (what the console's filter takes), dataSource,
+code (the database's), text (values in it are ?), count, more (there are others: the log is
+large), oldest (an ID) and createdAt (of that one).`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.read(cmd); err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			return withDesk(ctx, a, onlyLog, func(d *desk) error {
+				kinds, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Kinds, error) { return d.Kinds(ctx, f.Filter) })
+				if err != nil {
+					return err
+				}
+				return printKinds(a, kinds.Kinds)
+			})
+		},
+	}
+	a.logFlags(cmd)
+	filterFlags(a, cmd, &f)
+	return cmd
+}
+
+func printKinds(a *app, kinds []ops.Kind) error {
+	if a.json() {
+		return printJSON(a.Out, kinds)
+	}
+	if len(kinds) == 0 {
+		_, err := fmt.Fprintln(a.Err, "The log holds no entry of that kind with an error.")
+		return err
+	}
+	t := table{width: a.width(), headings: []string{"COUNT", "DATA SOURCE", "CODE", "ERROR"}, least: []int{sqlWidth}}
+	for _, k := range kinds {
+		t.add(atLeast(k.Count, k.More), k.DataSource, k.Code, k.Text)
+	}
+	return t.print(a.Out)
+}
+
+// atLeast is a count, of which there are more than n.
+func atLeast(n int, more bool) string {
+	if more {
+		return strconv.Itoa(n) + "+"
+	}
+	return strconv.Itoa(n)
+}
