@@ -40,7 +40,7 @@ func at(t *testing.T, v any, path ...any) any {
 	return v
 }
 
-func TestTheImageIsNotRootAndHoldsNoShell(t *testing.T) {
+func TestImageIsNotRootAndHasNoShell(t *testing.T) {
 	t.Parallel()
 	text := read(t, "Dockerfile")
 	stages := regexp.MustCompile(`(?m)^FROM (?:--\S+ )?(\S+) AS (\S+)$`).FindAllStringSubmatch(text, -1)
@@ -66,7 +66,7 @@ func TestTheImageIsNotRootAndHoldsNoShell(t *testing.T) {
 	}
 }
 
-func TestTheComposedInstallationIsHardenedAndHasNoDefaultPassword(t *testing.T) {
+func TestComposedInstallationIsHardenedWithoutDefaultPassword(t *testing.T) {
 	t.Parallel()
 	v := yamlOf(t, "compose.yaml")
 	for _, name := range []string{"mariadb", "postgres", "bed-job", "shop"} {
@@ -154,12 +154,12 @@ func TestTheUnitIsHardened(t *testing.T) {
 	}
 }
 
-func TestTheReleaseStampsTheVersionThatTheProgramTells(t *testing.T) {
+func TestReleaseStampsTheReportedVersion(t *testing.T) {
 	t.Parallel()
 	const stamp = "-X github.com/bedsql/bed/cmd/bed-job/internal/cli.stamp="
 	release := yamlOf(t, ".goreleaser.yaml")
 	if flags := at(t, release, "builds", 0, "ldflags", 0).(string); !strings.Contains(flags, stamp+"{{ .Version }}") {
-		t.Errorf("the linker is told %s", flags)
+		t.Errorf("the linker gets %s", flags)
 	}
 	if !strings.Contains(read(t, "Dockerfile"), stamp+"$VERSION") {
 		t.Error("the image's build does not stamp the version")

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,6 +32,7 @@ func TestDocumentsHoldTheExamplesThatAreRun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ document, file, example string }{
 		{"README.md", "bedsql/example_test.go", "Example"},
+		{"docs/adopting.md", "bedsql/example_testing_test.go", "Example_testing"},
 		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleStaged"},
 		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleWithIdempotencyKey"},
 	} {
@@ -64,12 +66,15 @@ func TestEveryFieldOfTheConfigurationsIsDocumented(t *testing.T) {
 
 func TestEveryKeyOfTheJobsFileIsDocumented(t *testing.T) {
 	t.Parallel()
-	part := section(t, read(t, "docs/configuration.md"), "bed-job.yaml")
+	text := read(t, "docs/configuration.md")
+	part := section(t, text, "bed-job.yaml") + section(t, text, "asyncjob.Config") // for jobConfig
 	keys := mapKeys(parse(t, "cmd/bed-job/internal/cli"), func(m *ast.MapType) bool {
-		_, ok := m.Value.(*ast.FuncType)
-		return ok && isName(m.Key, "string")
+		return isName(m.Value, "any") && isName(m.Key, "string")
 	})
-	if len(keys) < 15 {
+	for _, m := range regexp.MustCompile("yaml:\"(\\w+)\"").FindAllStringSubmatch(read(t, "cmd/bed-job/internal/cli/config.go"), -1) {
+		keys = append(keys, m[1])
+	}
+	if len(keys) < 30 {
 		t.Fatalf("only %d keys were found in the code: %v", len(keys), keys)
 	}
 	for _, key := range keys {
@@ -79,7 +84,7 @@ func TestEveryKeyOfTheJobsFileIsDocumented(t *testing.T) {
 	}
 }
 
-func TestEveryCommandIsInTheReadmeAndInOperations(t *testing.T) {
+func TestEveryCommandIsInReadmeAndOperations(t *testing.T) {
 	t.Parallel()
 	commands := commandNames(parse(t, "cmd/bed-job/internal/cli"))
 	if len(commands) < 10 {
@@ -103,58 +108,56 @@ func TestEveryColumnIsDocumented(t *testing.T) {
 	if len(found) < 3*18 {
 		t.Fatalf("only %d columns were found in schema.sql", len(found))
 	}
+	documented := named(part)
 	for _, m := range found {
-		if !strings.Contains(part, "| `"+m[1]+"` |") {
+		if !slices.Contains(documented, m[1]) {
 			t.Errorf("docs/table.md has no row for the column %s", m[1])
 		}
 	}
 }
 
-// The lists of docs/errors.md are written from the tables that the code reads, by
-// go test ./internal/docs -run Errors -update.
-func TestTheErrorsAreDocumentedAsTheCodeReadsThem(t *testing.T) {
+// docs/errors.md links to the tables that the code reads, and what it quotes of
+// them is so.
+func TestErrorsAreDocumentedAsTheCodeReadsThem(t *testing.T) {
 	t.Parallel()
-	text := read(t, "docs/errors.md")
-	for database, file := range map[string]string{"MySQL": "mysql", "PostgreSQL": "postgres", "SQLite": "sqlite"} {
-		for _, class := range []delivery.Class{delivery.Duplicate, delivery.Refused, delivery.Retryable, delivery.Unknown} {
-			var codes, states []string
-			for _, c := range cases.Read(t, "errors/"+file+".txt") {
-				switch code, reason := c.In[0], c.In[1]; {
-				case c.Want != class.String():
-				case len(code) == 2 && file != "sqlite":
-					states = append(states, code+" "+reason)
-				default:
-					name, remark, _ := strings.Cut(reason, " ")
-					codes = append(codes, strings.TrimSpace(code+" `"+name+"` "+remark))
+	part := section(t, read(t, "docs/errors.md"), "The codes")
+	files := []string{"mysql", "postgres", "sqlite"} // the columns of the table
+	classes := map[string]map[string]string{}
+	for _, file := range files {
+		if !strings.Contains(part, "(../bedsql/"+file+"/errors.txt)") {
+			t.Errorf("docs/errors.md does not link to the errors of %s", file)
+		}
+		classes[file] = map[string]string{}
+		for _, c := range cases.Read(t, "errors/"+file+".txt") {
+			classes[file][c.In[0]] = c.Want
+		}
+	}
+	for _, class := range []delivery.Class{delivery.Duplicate, delivery.Refused, delivery.Retryable, delivery.Unknown} {
+		_, row, ok := strings.Cut(part, "\n| "+class.String()+" |")
+		row, _, _ = strings.Cut(row, "\n")
+		cells := strings.Split(row, "|")
+		if !ok || len(cells) != len(files)+1 {
+			t.Errorf("docs/errors.md has no row of codes for %s", class)
+			continue
+		}
+		for i, file := range files {
+			for code := range strings.FieldsSeq(cells[i]) {
+				if is := classes[file][code]; is != class.String() {
+					t.Errorf("docs/errors.md: %s of %s is %q, not %s", code, file, is, class)
 				}
 			}
-			list := paragraph("", codes)
-			if len(states) > 0 {
-				list += paragraph("Otherwise by the class of the SQLSTATE: ", states)
-			}
-			name, _, _ := strings.Cut(class.String(), " ")
-			old := section(t, text, database+": "+name)
-			heading, _, _ := strings.Cut(old, "\n")
-			text = strings.Replace(text, old, heading+"\n\n"+list, 1)
 		}
 	}
-	cases.CheckText(t, "../docs/errors.md", text)
 }
 
-// paragraph sets a list with semicolons in lines of 120 characters.
-func paragraph(begin string, list []string) string {
-	var b strings.Builder
-	line := begin
-	for i, entry := range list {
-		entry += map[bool]string{true: ".", false: ";"}[i == len(list)-1]
-		if len(line)+len(entry) > 120 {
-			b.WriteString(strings.TrimRight(line, " ") + "\n")
-			line = ""
+// named gives what the first cells of a page's tables name between backticks.
+func named(text string) (list []string) {
+	for line := range strings.Lines(text) {
+		if cells := strings.Split(line, "|"); len(cells) > 2 && cells[0] == "" {
+			list = append(list, names(cells[1], "`(\\w+)`")...)
 		}
-		line += entry + " "
 	}
-	b.WriteString(strings.TrimRight(line, " ") + "\n\n")
-	return b.String()
+	return list
 }
 
 // section gives what stands under a heading, up to the next of its level or a

@@ -6,39 +6,53 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/bedsql/bed/internal/test/cases"
 )
 
 // acceptance is where the tests of the promises are.
 const acceptance = "internal/test/acceptance"
 
-func TestTheGuaranteesNameEveryAcceptanceTestAndNoOther(t *testing.T) {
+var (
+	declared = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+	ofFiles  = regexp.MustCompile(`(?ms)^<!-- tests: (.*?) -->\n.*?^<!-- end -->$`)
+)
+
+// The tests of each promise are listed from the files that its marker names, by
+// go test ./internal/docs -run Guarantees -update.
+func TestTheGuaranteesNameEveryAcceptanceTest(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(root, acceptance, "*_test.go"))
 	if err != nil || len(files) < 10 {
 		t.Fatalf("%d files of tests were found: %v", len(files), err)
 	}
-	there := map[string]bool{}
-	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+	tests := map[string][]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
-			there[m[1]] = true
+			name := strings.TrimSuffix(filepath.Base(file), "_test.go")
+			tests[name] = append(tests[name], "`"+m[1]+"`")
 		}
 	}
-	page := read(t, "docs/guarantees.md")
-	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(page, -1) {
-		if !there[m[1]] {
-			t.Errorf("docs/guarantees.md names %s, which is not in %s", m[1], acceptance)
+	page := ofFiles.ReplaceAllStringFunc(read(t, "docs/guarantees.md"), func(old string) string {
+		of := ofFiles.FindStringSubmatch(old)[1]
+		var list []string
+		for _, name := range strings.Fields(of) {
+			if tests[name] == nil {
+				t.Errorf("docs/guarantees.md: %s has no %s_test.go with tests, or it is named twice", acceptance, name)
+			}
+			list = append(list, tests[name]...)
+			delete(tests, name)
 		}
+		return "<!-- tests: " + of + " -->\n" + strings.Join(list, ",\n") + "\n<!-- end -->"
+	})
+	for name := range tests {
+		t.Errorf("docs/guarantees.md does not name %s: add it to the marker of the promise that its tests show", name)
 	}
-	for name := range there {
-		if !strings.Contains(page, "`"+name+"`") {
-			t.Errorf("docs/guarantees.md does not name %s: add it to the promise that it shows", name)
-		}
-	}
+	cases.CheckText(t, "../docs/guarantees.md", page)
 }
 
 func TestTheRecordNamesTestsThatExist(t *testing.T) {
@@ -58,7 +72,7 @@ func TestTheRecordNamesTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := read(t, "docs/reliability.md")
-	for _, heading := range []string{"The track record", "Faults of relatives"} {
+	for _, heading := range []string{"The track record", "Bugs in similar projects"} {
 		rows := 0
 		for line := range strings.Lines(section(t, page, heading)) {
 			if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| fault |") {

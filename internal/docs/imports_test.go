@@ -14,7 +14,7 @@ var heavy = []string{
 	"github.com/bedsql/bed/listener/bedprom", "github.com/bedsql/bed/listener/bedotel", "github.com/bedsql/bed/listener/bedslog",
 }
 
-func TestTheCoreLinksNeitherMetricsNorTracesNorTheCommandLine(t *testing.T) {
+func TestCoreLinksNeitherMetricsNorTracesNorCLI(t *testing.T) {
 	t.Parallel()
 	// The drivers' own imports are theirs.
 	for _, core := range []string{"./bedsql", "./listener", "./txlog", "./asyncjob"} {

@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"bytes"
 	"cmp"
 	"go/ast"
 	"go/parser"
@@ -14,10 +13,7 @@ import (
 	"testing"
 )
 
-const (
-	mostLines = 450
-	mostFiles = 3
-)
+const mostFiles = 3
 
 // eachGoFile calls f for every Go file of the project.
 func eachGoFile(t *testing.T, f func(path string, text []byte)) {
@@ -94,15 +90,6 @@ func TestWhereToAddNamesWhatThereIs(t *testing.T) {
 	if named < 100 {
 		t.Errorf("only %d names were found", named)
 	}
-}
-
-func TestNoFileIsLongerThanAReaderKeepsInMind(t *testing.T) {
-	t.Parallel()
-	eachGoFile(t, func(path string, text []byte) {
-		if n := bytes.Count(text, []byte("\n")); n > mostLines {
-			t.Errorf("%s has %d lines, %d are the most: split it by what it is about", path, n, mostLines)
-		}
-	})
 }
 
 func TestMethodsStandWithTheirType(t *testing.T) {

@@ -101,7 +101,7 @@ func (k *Kept) Lost() bool {
 }
 
 // Refresh brings the unit's deadline up to date with the renewals so far. The
-// owner calls it before it tells the store what became of the unit, because the
+// owner calls it before it tells the store what happened to the unit, because the
 // store goes by the deadline. On nil it does nothing.
 func (k *Kept) Refresh() {
 	if k == nil {
@@ -142,7 +142,7 @@ func (r *Renewer) due() (due []*Kept, shadows []*txlog.Unit, ctx context.Context
 	defer r.mu.Unlock()
 	for k := r.ring.next; k != &r.ring; k = k.next {
 		// If it passed, nobody may have taken it yet, but its owner may have
-		// been told already that it is lost.
+		// learnt already that it is lost.
 		k.lost = k.lost || txlog.Lease{Deadline: k.deadline}.Over()
 		if !k.lost && time.Until(k.deadline) <= r.lease*2/3 {
 			due = append(due, k)

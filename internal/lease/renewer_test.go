@@ -57,7 +57,7 @@ func add(t *testing.T, s txlog.Storage) *txlog.Unit {
 	return u
 }
 
-func TestAHeldUnitKeepsItsLeaseForAsLongAsItIsHeld(t *testing.T) {
+func TestHeldUnitKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory()}
@@ -97,7 +97,7 @@ func TestAHeldUnitKeepsItsLeaseForAsLongAsItIsHeld(t *testing.T) {
 	})
 }
 
-func TestAUnitHeldForAMomentIsNeverRenewed(t *testing.T) {
+func TestBrieflyHeldUnitIsNeverRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory()}
@@ -137,7 +137,7 @@ func TestAUnitThatSomebodyElseTookIsLost(t *testing.T) {
 	})
 }
 
-func TestAUnitWhoseRenewalsFailIsLostAtItsDeadlineAndStaysLost(t *testing.T) {
+func TestUnrenewedUnitIsLostAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory(), fail: func(context.Context) error { return errors.New("away") }}
@@ -166,7 +166,7 @@ func TestAUnitWhoseRenewalsFailIsLostAtItsDeadlineAndStaysLost(t *testing.T) {
 	})
 }
 
-func TestAUnitIsRenewedInTimeAfterAFailure(t *testing.T) {
+func TestLeaseIsRenewedInTimeAfterAFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		first := true
@@ -188,7 +188,7 @@ func TestAUnitIsRenewedInTimeAfterAFailure(t *testing.T) {
 	})
 }
 
-func TestARenewalThatHangsIsGivenUpAndEndsWithTheLastRelease(t *testing.T) {
+func TestHangingRenewalIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counting{Storage: txlog.NewMemory(), fail: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
@@ -209,7 +209,7 @@ func TestARenewalThatHangsIsGivenUpAndEndsWithTheLastRelease(t *testing.T) {
 }
 
 // A process that stood still must not go on as if nothing had been.
-func TestAProcessThatStoodStillSeesItsUnitsAsLost(t *testing.T) {
+func TestSuspendedProcessSeesItsUnitsAsLost(t *testing.T) {
 	t.Parallel()
 	s := txlog.NewMemory()
 	r := NewRenewer(s, keepFor)

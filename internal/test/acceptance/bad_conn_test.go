@@ -39,7 +39,7 @@ func (r *rig) killSession(id int) {
 	eventually(r.t, "the killed session is gone", func() bool { return r.count(fmt.Sprintf(gone, id)) == 0 })
 }
 
-func TestAWriteOnAConnectionThatTheServerKilledIsDeliveredOnceAndLoggedOnce(t *testing.T) {
+func TestWriteOnKilledConnectionIsDeliveredOnce(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		adds := 0
@@ -81,7 +81,7 @@ func TestAWriteOnAConnectionThatTheServerKilledIsDeliveredOnceAndLoggedOnce(t *t
 	})
 }
 
-func TestAServerThatIsKilledAndBackIsWrittenToOnce(t *testing.T) {
+func TestRestartedServerIsWrittenToOnce(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(testing.TB, ...string) *testdb.Server{
 		"mysql": testdb.PrivateMariaDB, "postgres": testdb.PrivatePostgres,
@@ -138,7 +138,7 @@ func TestErrSkipOfTheDriverIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestErrBadConnOfAPoolThatIsAllDeadDoesNotEscape(t *testing.T) {
+func TestErrBadConnOfADeadPoolDoesNotEscape(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)

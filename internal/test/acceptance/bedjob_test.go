@@ -132,7 +132,7 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 	})
 }
 
-func TestBedJobLeavesALogAloneThatBelongsToItsWriter(t *testing.T) {
+func TestBedJobLeavesLeasedEntriesAlone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -151,7 +151,7 @@ func TestBedJobLeavesALogAloneThatBelongsToItsWriter(t *testing.T) {
 	})
 }
 
-func TestBedJobDeliversFromOneLogToEveryKindOfDatabase(t *testing.T) {
+func TestBedJobDeliversToEveryKindOfDatabase(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, log testdb.DB) {
 		rigs := map[string]*rig{}
@@ -179,7 +179,7 @@ func TestBedJobDeliversFromOneLogToEveryKindOfDatabase(t *testing.T) {
 	})
 }
 
-func TestBedJobOutlivesOutagesOfItsLogAndOfItsTarget(t *testing.T) {
+func TestBedJobOutlivesOutagesOfLogAndTarget(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, targetProxy := newRigBehindProxy(t, db, noSyncRetry)

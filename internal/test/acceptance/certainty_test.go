@@ -181,8 +181,8 @@ func TestEventsSayHowCertainEachAttemptIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	sub.Close()
-	if len(events) != 3 {
-		t.Fatalf("%d events, want 3: %+v", len(events), events)
+	if len(events) != 4 || events[3].Type != listener.Answered {
+		t.Fatalf("%d events, want three of attempts and the answer: %+v", len(events), events)
 	}
 	first, retry := events[1], events[2]
 	if events[0].Type != listener.BeforeExecute || first.Type != listener.ExecuteFailure ||

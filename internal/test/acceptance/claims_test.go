@@ -13,7 +13,7 @@ import (
 
 // A round claims for all data sources side by side, and their rows are
 // neighbours in the log's index.
-func TestClaimsForDifferentDataSourcesDoNotHideEachOthersLogs(t *testing.T) {
+func TestClaimsForOneDataSourceHideNoOthers(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		storage, err := txlog.Open(context.Background(), db.Driver, db.DSN)

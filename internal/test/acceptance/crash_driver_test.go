@@ -27,7 +27,7 @@ type steps struct {
 	names []string
 	// lose: the answer to the first commit on A is still to be lost.
 	lose bool
-	// told is what the caller was told so far.
+	// told is what the caller knows so far.
 	told string
 	// breaks, if not nil, says what breaks at a call.
 	breaks func(name string) breakage

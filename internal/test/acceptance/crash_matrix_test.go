@@ -96,7 +96,7 @@ func newMatrix(t *testing.T, db testdb.DB, scenario crashScenario, lose bool, al
 	m.b.account(0)
 	m.a.exec("CREATE TABLE other (id INT PRIMARY KEY, balance INT NOT NULL)")
 	m.out = tabwriter.NewWriter(&m.table, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(m.out, "\nSTEP\tKILLED\tCALLER WAS TOLD\tLOG HELD\tAPPLIED IN THE END: %s\n", strings.Join(scenario.Writes, ", "))
+	fmt.Fprintf(m.out, "\nSTEP\tKILLED\tCALLER GOT\tLOG HELD\tAPPLIED IN THE END: %s\n", strings.Join(scenario.Writes, ", "))
 	return m
 }
 
@@ -165,7 +165,7 @@ func (m *matrix) crash(die int) crashReport {
 	}
 	switch {
 	case strings.HasPrefix(told, "failed"):
-		m.t.Errorf("killed %s: the caller was told %q", step, told)
+		m.t.Errorf("killed %s: the caller got %q", step, told)
 	case told == "delivered", told == "pending", o.By == byJob, !o.parts() && r.durable():
 		if sum != len(effects) {
 			m.t.Errorf("killed %s, told %s: not all was applied (%s)", step, told, applied)

@@ -36,7 +36,7 @@ type crashOrder struct {
 // crashReport is what the program says of itself, in one line, when it ends or
 // just before it kills itself.
 type crashReport struct {
-	// Told is what the caller was told: "delivered", "pending" or "failed: …";
+	// Told is what the caller got: "delivered", "pending" or "failed: …";
 	// empty when it was killed before.
 	Told string
 	// Steps are those that it made.
@@ -46,7 +46,7 @@ type crashReport struct {
 const crashEnv = "BED_ACCEPTANCE_CRASH"
 
 // crashLease is longer than any pause of the disk: an entry that is not written
-// within a lease is told as not written. What a killed owner leaves behind is
+// within a lease is reported as not written. What a killed owner leaves behind is
 // made old (rig.logAge) rather than waited for.
 const crashLease = time.Minute
 
@@ -294,7 +294,7 @@ func (s *steps) begin(die int, lose bool) {
 	s.names, s.die, s.lose, s.counting = nil, die, lose, true
 }
 
-// say notes what the caller was told.
+// say notes what the caller got.
 func (s *steps) say(told string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

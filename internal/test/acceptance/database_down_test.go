@@ -25,7 +25,7 @@ func newRigDown(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) (*ri
 	return r, p
 }
 
-func TestWritesToADatabaseThatIsDownFromTheStartAreLoggedAndDelivered(t *testing.T) {
+func TestWritesToANeverReachedDatabaseAreDelivered(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigDown(t, db)
@@ -64,7 +64,7 @@ func TestWritesToADatabaseThatIsDownFromTheStartAreLoggedAndDelivered(t *testing
 	})
 }
 
-func TestADatabaseThatComesUpDuringTheRetriesGetsTheWrite(t *testing.T) {
+func TestDatabaseBackDuringRetriesGetsTheWrite(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		adds := make(chan struct{}, 1)
@@ -88,7 +88,7 @@ func TestADatabaseThatComesUpDuringTheRetriesGetsTheWrite(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoWriteGetsTheDriversOwnErrorFromADatabaseThatIsDown(t *testing.T) {
+func TestNonWriteGetsTheDriversErrorWhenDown(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, _ := newRigDown(t, db)
@@ -131,7 +131,7 @@ func TestWhatIsNoWriteGetsTheDriversOwnErrorFromADatabaseThatIsDown(t *testing.T
 	})
 }
 
-func TestARefusedLoginIsTheDriversErrorAndLeavesNoLog(t *testing.T) {
+func TestRefusedLoginIsTheDriversError(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -159,7 +159,7 @@ func TestARefusedLoginIsTheDriversErrorAndLeavesNoLog(t *testing.T) {
 	})
 }
 
-func TestAStatementWhoseDatabaseGoesAwayAfterPrepareIsLogged(t *testing.T) {
+func TestStatementIsLoggedWhenDatabaseGoesAfterPrepare(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)
@@ -188,7 +188,7 @@ func TestAStatementWhoseDatabaseGoesAwayAfterPrepareIsLogged(t *testing.T) {
 	})
 }
 
-func TestAnSQLiteFileThatCannotBeOpenedYetIsWrittenLater(t *testing.T) {
+func TestUnopenableSQLiteFileIsWrittenLater(t *testing.T) {
 	t.Parallel()
 	db := testdb.SQLite(t)
 	dir := filepath.Join(filepath.Dir(db.Name), "later")
@@ -208,12 +208,12 @@ func TestAnSQLiteFileThatCannotBeOpenedYetIsWrittenLater(t *testing.T) {
 	r.wantNoLog()
 }
 
-func TestAnUndialledConnectionChecksParametersAsTheDriverDoes(t *testing.T) {
+func TestUndialledConnectionChecksParametersLikeTheDriver(t *testing.T) {
 	t.Parallel()
-	column := map[string]string{testdb.DriverMySQL: "BIGINT UNSIGNED", testdb.DriverPostgres: "NUMERIC", testdb.DriverSQLite: "INTEGER"}
+	column := testdb.By[string]{MySQL: "BIGINT UNSIGNED", Postgres: "NUMERIC", SQLite: "INTEGER"}
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
-		r.exec("CREATE TABLE wide (id INT PRIMARY KEY, n " + column[db.Driver] + ")")
+		r.exec("CREATE TABLE wide (id INT PRIMARY KEY, n " + column.For(db.Driver) + ")")
 		type id uint64
 		var none *uint64
 		for i, v := range []any{uint64(math.MaxUint64), uint64(1) << 63, id(math.MaxUint64), int8(-1), none, sql.NullInt64{Int64: 7, Valid: true}, struct{}{}} {

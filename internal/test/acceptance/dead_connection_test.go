@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestAConnectionCutUnderAWriteIsNotUsedAgain(t *testing.T) {
+func TestConnectionCutUnderAWriteIsNotReused(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, cut := range map[string]func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}{
@@ -37,7 +37,7 @@ func TestAConnectionCutUnderAWriteIsNotUsedAgain(t *testing.T) {
 	})
 }
 
-func TestADedicatedConnectionThatDiedIsNeverRedialledInPlace(t *testing.T) {
+func TestDeadDedicatedConnectionIsNeverRedialledInPlace(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)
@@ -88,7 +88,7 @@ func TestTheSideConnectionIsClosedAfterTheWrite(t *testing.T) {
 	})
 }
 
-func TestATransactionWhoseLogFailsLeavesTheConnectionClean(t *testing.T) {
+func TestFailedLogLeavesTheConnectionClean(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		down := errors.New("the log is down")

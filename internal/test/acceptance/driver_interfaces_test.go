@@ -212,12 +212,12 @@ func TestRawReachesTheDriversConnection(t *testing.T) {
 	})
 }
 
-func TestResultsOfAPreparedStatementAreTheDriversOwn(t *testing.T) {
+func TestPreparedResultsAreTheDrivers(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
-		id := map[string]string{testdb.DriverMySQL: "BIGINT AUTO_INCREMENT PRIMARY KEY", testdb.DriverPostgres: "BIGSERIAL PRIMARY KEY",
-			testdb.DriverSQLite: "INTEGER PRIMARY KEY AUTOINCREMENT"}[db.Driver]
+		id := testdb.By[string]{MySQL: "BIGINT AUTO_INCREMENT PRIMARY KEY", Postgres: "BIGSERIAL PRIMARY KEY",
+			SQLite: "INTEGER PRIMARY KEY AUTOINCREMENT"}.For(db.Driver)
 		r.exec("CREATE TABLE made (id " + id + ", n INT)")
 		st, err := r.wrapped.Prepare(r.q("INSERT INTO made (n) VALUES (?)"))
 		if err != nil {

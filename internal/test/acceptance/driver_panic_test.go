@@ -130,7 +130,7 @@ func stepwise(d *delivery.Dialect) *delivery.Dialect {
 	return &own
 }
 
-func TestStagedAPanicOfOneDriverComesBackToTheCallerOfEnd(t *testing.T) {
+func TestStagedDriverPanicReachesTheCallerOfEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.MySQL(t), exactlyOnce, func(c *bedsql.Config) { c.Lease = 2 * time.Second })
 	r.receiptTable()

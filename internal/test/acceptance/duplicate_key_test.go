@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/listener"
 )
 
-func TestADuplicateAfterAMaybeIsDeliveredInTheCallersRetry(t *testing.T) {
+func TestDuplicateAfterMaybeIsDeliveredByCallersRetry(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)
@@ -31,7 +31,7 @@ func TestADuplicateAfterAMaybeIsDeliveredInTheCallersRetry(t *testing.T) {
 	})
 }
 
-func TestADuplicateAfterAMaybeIsDeliveredInTheJobAndFlagged(t *testing.T) {
+func TestDuplicateAfterMaybeIsDeliveredByJob(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, noSyncRetry)
@@ -68,7 +68,7 @@ func TestADuplicateWithoutAMaybeIsRefused(t *testing.T) {
 }
 
 // Refused after a maybe is neither a no nor a yes: an operator has to look.
-func TestARefusalThatIsNoDuplicateAfterAMaybeIsParked(t *testing.T) {
+func TestOtherRefusalAfterMaybeIsParked(t *testing.T) {
 	t.Parallel()
 	eachRetry(t, func(t *testing.T, r *rig, p *testproxy.Proxy, byJob bool) {
 		r.account(1)
@@ -91,7 +91,7 @@ func TestARefusalThatIsNoDuplicateAfterAMaybeIsParked(t *testing.T) {
 	})
 }
 
-func TestADuplicateInAUnitRollsBackAndCountsForTheWhole(t *testing.T) {
+func TestDuplicateRollsBackAndCountsForItsUnit(t *testing.T) {
 	t.Parallel()
 	eachRetry(t, func(t *testing.T, r *rig, p *testproxy.Proxy, byJob bool) {
 		r.account(1)

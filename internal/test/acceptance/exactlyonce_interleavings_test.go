@@ -31,7 +31,7 @@ import (
 type written struct {
 	id   int
 	kind string
-	// answered: the writer was told err.
+	// answered: the writer got err.
 	answered bool
 	err      error
 	unit     string
@@ -231,7 +231,7 @@ func (w *world) step(name string, a *actor, v verdict) {
 	}
 }
 
-// message decides what becomes of a message that is held.
+// message decides what happens to a message that is held.
 func (w *world) message(t *rapid.T) {
 	name, a := w.pick(t)
 	w.step(name, a, rapid.SampledFrom([]verdict{arrives, lostBefore, answerIsLost}).Draw(t, "message"))
@@ -375,7 +375,7 @@ func (w *world) quiesce() {
 	}
 }
 
-func TestNoInterleavingOfWritersJobsLossesAndPurgesAppliesAUnitTwiceOrLosesIt(t *testing.T) {
+func TestExactlyOnceHoldsUnderAnyInterleaving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	rapid.Check(t, w.run)
@@ -384,7 +384,7 @@ func TestNoInterleavingOfWritersJobsLossesAndPurgesAppliesAUnitTwiceOrLosesIt(t 
 // A unit was applied, but stayed in the log for longer than receipts are kept. A
 // job claims it and stands still until its lease is over, an operator discards it,
 // and another job purges: the first one comes back, and must meet the receipt.
-func TestAReceiptIsKeptForAWorkerThatStandsStillWhileItsUnitIsDiscarded(t *testing.T) {
+func TestReceiptOfDiscardedUnitOutlivesAStalledWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.running = map[string]*actor{}
@@ -399,7 +399,7 @@ func TestAReceiptIsKeptForAWorkerThatStandsStillWhileItsUnitIsDiscarded(t *testi
 		w.step("writer", a, v)
 	}
 	if !errors.Is(one.err, bedsql.ErrPending) {
-		t.Fatalf("the writer was told %v, want that it is pending", one.err)
+		t.Fatalf("the writer got %v, want that it is pending", one.err)
 	}
 	w.pass(attempt.DefaultRetention + worldLease)
 	round := func(n int) func(context.Context) {

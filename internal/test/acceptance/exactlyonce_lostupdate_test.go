@@ -38,7 +38,7 @@ func (r *rig) addAsRead(on session, read string) {
 	r.must(on, "UPDATE account SET balance = ? WHERE id = 1", balance+10)
 }
 
-func TestAWriteOfWhatWasReadWhoseCommitIsLostLosesNoUpdateOfAnotherCaller(t *testing.T) {
+func TestLostCommitOfReadValuesLosesNoUpdate(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for how, read := range reads {
@@ -86,7 +86,7 @@ func TestAWriteOfWhatWasReadWhoseCommitIsLostLosesNoUpdateOfAnotherCaller(t *tes
 	})
 }
 
-func TestACommitStillOnItsWayIsEitherFoundOrVoidedByTheJobAndNeverBoth(t *testing.T) {
+func TestLateCommitIsEitherFoundOrVoided(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for how, read := range reads {
@@ -155,7 +155,7 @@ func TestACommitStillOnItsWayIsEitherFoundOrVoidedByTheJobAndNeverBoth(t *testin
 	})
 }
 
-func TestAnAttemptThatComesAfterItsUnitWasVoidedAppliesNothing(t *testing.T) {
+func TestAttemptAfterVoidingAppliesNothing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)

@@ -68,7 +68,7 @@ var pausePlaces = []struct {
 	{"between COMMIT and the removal of the log", nil},
 }
 
-func TestAWorkerPausedPastItsLeaseAndContinuedAppliesNothingTwice(t *testing.T) {
+func TestStalledWorkerAppliesNothingTwice(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for _, place := range pausePlaces {
@@ -141,7 +141,7 @@ func (r *rig) exactlyOnceWriter(log testdb.DB, statements ...string) *process {
 	})
 }
 
-// wantTruth waits for the end of a writer whose unit was applied: it is told
+// wantTruth waits for the end of a writer whose unit was applied: it learns
 // that it is delivered or that it is pending, but never that it was refused.
 func wantTruth(t testing.TB, w *process) {
 	t.Helper()
@@ -149,11 +149,11 @@ func wantTruth(t testing.TB, w *process) {
 	lines, _ := w.said()
 	said := strings.Join(lines, "\n")
 	if status != 0 && !strings.Contains(said, "is pending") || status == 0 && !strings.Contains(said, "delivered") {
-		t.Errorf("the writer of an applied unit was told: %s", said)
+		t.Errorf("the writer of an applied unit got: %s", said)
 	}
 }
 
-func TestAWriterPausedBeforeItsFirstByteIsAppliedOnceAlthoughTheJobDeliveredAndPurged(t *testing.T) {
+func TestWriterStalledBeforeSendingIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, statements := range pausedWrites {
@@ -198,7 +198,7 @@ func TestAWriterPausedBeforeItsFirstByteIsAppliedOnceAlthoughTheJobDeliveredAndP
 	})
 }
 
-func TestAWriterPausedBeforeItsReceiptWithItsTransactionOpenIsAppliedOnce(t *testing.T) {
+func TestWriterStalledBeforeItsReceiptIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)
@@ -236,7 +236,7 @@ func TestAWriterPausedBeforeItsReceiptWithItsTransactionOpenIsAppliedOnce(t *tes
 	})
 }
 
-func TestAReceiptFoundAfterItsRetentionIsKeptForAnotherWorkerThatMayStillCome(t *testing.T) {
+func TestFoundReceiptIsKeptForALateWorker(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -248,7 +248,7 @@ func TestAReceiptFoundAfterItsRetentionIsKeptForAnotherWorkerThatMayStillCome(t 
 		// came for longer than receipts are kept: the job was not running.
 		u := r.wantOneLog()
 		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
+			return attempt.Replay(context.Background(), d, conn, nil, u, receiptsOf(r))
 		})
 		if out.Err != nil {
 			t.Fatal(out.Err)
@@ -278,7 +278,7 @@ func TestAReceiptFoundAfterItsRetentionIsKeptForAnotherWorkerThatMayStillCome(t 
 	})
 }
 
-func TestAnAttemptThatArrivesAfterTheJobDeliveredAppliesNothing(t *testing.T) {
+func TestAttemptAfterTheJobsDeliveryAppliesNothing(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, exactlyOnce)

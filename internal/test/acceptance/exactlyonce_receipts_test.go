@@ -49,7 +49,7 @@ func (r *rig) withoutCreate() (limited testdb.DB, grant func(table string)) {
 	return limited, grant
 }
 
-func TestWithoutTheRightToCreateReceiptsOneErrorSaysWhatToRunAndNothingIsSent(t *testing.T) {
+func TestMissingCreateRightNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -112,7 +112,7 @@ func TestWithoutTheRightToCreateReceiptsOneErrorSaysWhatToRunAndNothingIsSent(t 
 		r.exec(statement)
 		grant("bed_receipt")
 		r.must(r.wrapped, addOne)
-		r.wantNoLog() // it is removed behind the caller
+		r.wantNoLog() // it is removed after the call returns
 		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
 		r.receipted()
 		if report := r.runOnce(); report.Delivered != 1 {
@@ -123,7 +123,7 @@ func TestWithoutTheRightToCreateReceiptsOneErrorSaysWhatToRunAndNothingIsSent(t 
 	})
 }
 
-func TestAReceiptBeingWrittenByAnotherAttemptIsWaitedFor(t *testing.T) {
+func TestReceiptBeingWrittenIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for _, commit := range []bool{true, false} {
@@ -179,9 +179,9 @@ func (r *rig) inFlight(u *txlog.Unit) (end func(commit bool)) {
 	}
 }
 
-func TestAReceiptThatIsLockedForTooLongIsNoTry(t *testing.T) {
+func TestLockedReceiptIsNotATry(t *testing.T) {
 	t.Parallel()
-	// What the database answers is told from a wait for the unit's own rows in
+	// What the database answers is distinguished from a wait for the unit's own rows in
 	// whatever form it is sent; what the job's own timeout cuts off is not,
 	// where the unit was sent as one.
 	const replayable, once = "", "it read before it wrote"
@@ -241,7 +241,7 @@ func withSetting(db testdb.DB, setting string) string {
 	}
 }
 
-func TestATargetThatWasOutOfReachWhenItsReceiptsWereLookedForRefusesNothing(t *testing.T) {
+func TestUnreachableTargetAtReceiptLookupRefusesNothing(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, write := range map[string]func(r *rig) error{
@@ -289,7 +289,7 @@ func TestATargetThatWasOutOfReachWhenItsReceiptsWereLookedForRefusesNothing(t *t
 }
 
 // A table that somebody made by an older text is not taken for the right one.
-func TestATableOfReceiptsThatLacksAColumnRefusesWritesAndSaysHowToAddIt(t *testing.T) {
+func TestReceiptTableWithoutColumnNamesTheStatement(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)

@@ -12,7 +12,7 @@ import (
 // exactlyOnce turns the guarantee on.
 func exactlyOnce(cfg *bedsql.Config) { cfg.Guarantee = bedsql.ExactlyOnce }
 
-func TestExactlyOnceAppliesAnIncrementOnceAndLeavesNothingBehind(t *testing.T) {
+func TestExactlyOnceIncrementLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)

@@ -243,13 +243,13 @@ func (s *hookedStorage) Renew(ctx context.Context, lease time.Duration, units ..
 	return s.Storage.Renew(ctx, lease, units...)
 }
 
-func (s *hookedStorage) Locate(ctx context.Context, u *txlog.Unit, place string) error {
+func (s *hookedStorage) Locate(ctx context.Context, u *txlog.Unit, place, session string) error {
 	if s.onLocate != nil {
 		if err := s.onLocate(); err != nil {
 			return err
 		}
 	}
-	return s.Storage.Locate(ctx, u, place)
+	return s.Storage.Locate(ctx, u, place, session)
 }
 
 // rawExec runs a statement on the driver's own connection.

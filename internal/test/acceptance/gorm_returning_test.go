@@ -12,7 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-func TestGormAsksMariaDBByReturningUnlessItIsTurnedOff(t *testing.T) {
+func TestGormUsesReturningOnMariaDBUnlessDisabled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.MySQL(t))
 	r.exec("CREATE TABLE letters (id VARCHAR(20) PRIMARY KEY, state VARCHAR(20) DEFAULT 'new')")

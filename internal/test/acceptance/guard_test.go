@@ -28,7 +28,7 @@ func listening() (func(*bedsql.Config), func() int) {
 	}
 }
 
-func TestGuardWarnsOnceOfAnIncrementAndRunsIt(t *testing.T) {
+func TestGuardWarnsOnceOfIncrementsAndRunsThem(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		listen, warnings := listening()
@@ -55,15 +55,15 @@ func TestGuardWarnsOnceOfAnIncrementAndRunsIt(t *testing.T) {
 
 func TestGuardRefusesWhatWouldHappenTwice(t *testing.T) {
 	t.Parallel()
-	upsert := map[string]string{
-		testdb.DriverMySQL:    "INSERT INTO account VALUES (1, 5) ON DUPLICATE KEY UPDATE balance = balance + VALUES(balance)",
-		testdb.DriverPostgres: "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = account.balance + excluded.balance",
-		testdb.DriverSQLite:   "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = balance + excluded.balance",
+	upsert := testdb.By[string]{
+		MySQL:    "INSERT INTO account VALUES (1, 5) ON DUPLICATE KEY UPDATE balance = balance + VALUES(balance)",
+		Postgres: "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = account.balance + excluded.balance",
+		SQLite:   "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = balance + excluded.balance",
 	}
-	absolute := map[string]string{
-		testdb.DriverMySQL:    "INSERT INTO account VALUES (1, 5) ON DUPLICATE KEY UPDATE balance = VALUES(balance)",
-		testdb.DriverPostgres: "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = excluded.balance",
-		testdb.DriverSQLite:   "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = excluded.balance",
+	absolute := testdb.By[string]{
+		MySQL:    "INSERT INTO account VALUES (1, 5) ON DUPLICATE KEY UPDATE balance = VALUES(balance)",
+		Postgres: "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = excluded.balance",
+		SQLite:   "INSERT INTO account VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET balance = excluded.balance",
 	}
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guard = bedsql.GuardRefuse })
@@ -72,7 +72,7 @@ func TestGuardRefusesWhatWouldHappenTwice(t *testing.T) {
 		if _, err := r.wrapped.Exec(r.q(increment), 1, 1); !errors.Is(err, bedsql.ErrNotIdempotent) {
 			t.Errorf("an increment: %v, want ErrNotIdempotent", err)
 		}
-		if _, err := r.wrapped.Exec(upsert[db.Driver]); !errors.Is(err, bedsql.ErrNotIdempotent) {
+		if _, err := r.wrapped.Exec(upsert.For(db.Driver)); !errors.Is(err, bedsql.ErrNotIdempotent) {
 			t.Errorf("an upsert that adds: %v, want ErrNotIdempotent", err)
 		}
 		softly, soft, err := bedsql.Begin(ctx)
@@ -101,7 +101,7 @@ func TestGuardRefusesWhatWouldHappenTwice(t *testing.T) {
 		if one, two := r.balance(1), r.balance(2); one != 100 || two != 7 {
 			t.Errorf("the balances are %d and %d, want 100 and 7", one, two)
 		}
-		if _, err := r.wrapped.Exec(absolute[db.Driver]); err != nil {
+		if _, err := r.wrapped.Exec(absolute.For(db.Driver)); err != nil {
 			t.Errorf("an upsert that sets: %v", err)
 		}
 		if _, err := r.wrapped.ExecContext(bedsql.Skip(ctx), r.q(increment), 1, 1); err != nil {
@@ -146,7 +146,7 @@ func TestGuardLeavesExactlyOnceAlone(t *testing.T) {
 	})
 }
 
-func TestGuardRefusesWhatIsAppliedAtLeastOnceBesideExactlyOnce(t *testing.T) {
+func TestGuardRefusesAtLeastOnceBesideExactlyOnce(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guard, cfg.Guarantee = bedsql.GuardRefuse, bedsql.ExactlyOnce })
@@ -165,7 +165,7 @@ func TestGuardRefusesWhatIsAppliedAtLeastOnceBesideExactlyOnce(t *testing.T) {
 }
 
 // As the session reads its quotes, "balance" is a column or a string.
-func TestGuardReadsTheQuotesOfTheSessionForWhatIsAppliedAtLeastOnceBesideExactlyOnce(t *testing.T) {
+func TestGuardReadsQuotesBySessionBesideExactlyOnce(t *testing.T) {
 	t.Parallel()
 	for mode, refused := range map[string]bool{"ANSI_QUOTES": true, "": false} {
 		t.Run("sql_mode="+mode, func(t *testing.T) {
@@ -183,21 +183,21 @@ func TestGuardReadsTheQuotesOfTheSessionForWhatIsAppliedAtLeastOnceBesideExactly
 
 func TestGuardWarnsOfAGeneratedID(t *testing.T) {
 	t.Parallel()
-	tables := map[string]string{
-		testdb.DriverMySQL:    "CREATE TABLE person (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20))",
-		testdb.DriverPostgres: "CREATE TABLE person (id SERIAL PRIMARY KEY, name TEXT)",
-		testdb.DriverSQLite:   "CREATE TABLE person (id INTEGER PRIMARY KEY, name TEXT)",
+	tables := testdb.By[string]{
+		MySQL:    "CREATE TABLE person (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20))",
+		Postgres: "CREATE TABLE person (id SERIAL PRIMARY KEY, name TEXT)",
+		SQLite:   "CREATE TABLE person (id INTEGER PRIMARY KEY, name TEXT)",
 	}
 	// MySQL tells by its answer; the others where the text does.
-	made := map[string]string{
-		testdb.DriverMySQL:    "INSERT INTO person (name) VALUES (?)",
-		testdb.DriverPostgres: "INSERT INTO person (name) VALUES ($1) RETURNING id",
-		testdb.DriverSQLite:   "INSERT INTO person (id, name) VALUES (NULL, ?)",
+	made := testdb.By[string]{
+		MySQL:    "INSERT INTO person (name) VALUES (?)",
+		Postgres: "INSERT INTO person (name) VALUES ($1) RETURNING id",
+		SQLite:   "INSERT INTO person (id, name) VALUES (NULL, ?)",
 	}
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		listen, warnings := listening()
 		r := newRig(t, db, listen)
-		r.exec(tables[db.Driver])
+		r.exec(tables.For(db.Driver))
 		for i := range 3 {
 			if _, err := r.wrapped.Exec(r.q("INSERT INTO person (id, name) VALUES (?, ?)"), 100+i, "a"); err != nil {
 				t.Fatal(err)
@@ -211,7 +211,7 @@ func TestGuardWarnsOfAGeneratedID(t *testing.T) {
 			t.Errorf("%d warnings of rows with a given id, want none", w)
 		}
 		for range 3 {
-			if _, err := r.wrapped.Exec(made[db.Driver], "a"); err != nil {
+			if _, err := r.wrapped.Exec(made.For(db.Driver), "a"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -221,7 +221,7 @@ func TestGuardWarnsOfAGeneratedID(t *testing.T) {
 	})
 }
 
-func TestGuardReadsTheNamedParametersOfPgxAsParameters(t *testing.T) {
+func TestGuardReadsPgxNamedParameters(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.Postgres(t), func(cfg *bedsql.Config) { cfg.Guard = bedsql.GuardRefuse })
 	r.account(100)
@@ -248,7 +248,7 @@ func TestGuardReadsTheNamedParametersOfPgxAsParameters(t *testing.T) {
 	r.wantNoLog()
 }
 
-func TestGuardWarnsOnceOfInsertsThatDifferInTheirRowsOnly(t *testing.T) {
+func TestGuardWarnsOnceOfInsertsDifferingInRows(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		listen, warnings := listening()

@@ -8,7 +8,7 @@ import (
 )
 
 // The DDL never reaches the server, whose session then cannot be asked either.
-func TestAnImplicitCommitOfWhichNothingIsKnownIsInDoubtAndNotDelivered(t *testing.T) {
+func TestUnknownImplicitCommitIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	r, p := newRigBehindProxy(t, testdb.MySQL(t), exactlyOnce)
 	r.receiptTable()

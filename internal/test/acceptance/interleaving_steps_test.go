@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// verdict is what becomes of a message that was held.
+// verdict is what happens to a message that was held.
 type verdict int
 
 const (
@@ -20,7 +20,7 @@ const (
 )
 
 // actor is a writer or a round of a job. It stands still at each of its messages
-// that may change the target, until it is told what becomes of that message.
+// that may change the target, until the fate of that message is decided.
 type actor struct {
 	name string
 	// held tells which message the actor stands at, and done that it has ended.
@@ -64,7 +64,7 @@ func (a *actor) step(v verdict) {
 func hold(ctx context.Context, message string) verdict {
 	a, ok := ctx.Value(actorKey{}).(*actor)
 	if !ok {
-		return arrives // erasing behind the callers
+		return arrives // erasing after calls returned
 	}
 	a.held <- message
 	return <-a.verdicts

@@ -13,7 +13,7 @@ import (
 )
 
 // The receipt is the resend's, whose own log is long gone.
-func TestAKeysReceiptOutlivesEveryLogUnderTheKey(t *testing.T) {
+func TestKeyReceiptOutlivesEveryEntryUnderTheKey(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, state := range []string{"pending", "parked"} {
@@ -88,9 +88,9 @@ func (r *rig) purgedAt(p *testproxy.Proxy, text string) (purged <-chan struct{})
 	return done
 }
 
-// A resend that is told the first one's answer is not applied, so its own entry
+// A resend that gets the first one's answer is not applied, so its own entry
 // must never find the receipt gone, however late it comes.
-func TestARequestWhoseReceiptIsPurgedWhileItMeetsItIsANewOne(t *testing.T) {
+func TestRequestThatMeetsAPurgedReceiptIsNew(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"SELECT void", "UPDATE bed_receipt SET keep_until"} {
 		t.Run(at, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestARequestWhoseReceiptIsPurgedWhileItMeetsItIsANewOne(t *testing.T) {
 	}
 }
 
-func TestATransactionWhoseKeysReceiptIsPurgedWhileItMeetsItIsANewOne(t *testing.T) {
+func TestTransactionThatMeetsAPurgedReceiptIsNew(t *testing.T) {
 	t.Parallel()
 	for name, noTime := range map[string]bool{"within RetryTimeout": false, "and has no time to begin again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestATransactionWhoseKeysReceiptIsPurgedWhileItMeetsItIsANewOne(t *testing.
 				case noTime && (err == nil || isDriversOwn(db, err)):
 					t.Errorf("BeginTx gives %v, which is not to be the duplicate key of its own receipt", err)
 				case !noTime && (err != nil || replayed):
-					t.Errorf("the new request is told %v, replayed %t", err, replayed)
+					t.Errorf("the new request gets %v, replayed %t", err, replayed)
 				case noTime:
 					r.wantBalances(1)
 				default:

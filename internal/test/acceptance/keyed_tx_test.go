@@ -36,7 +36,7 @@ func (r *rig) keyed(key string) (replayed bool, rows int64) {
 	return k.Replayed(), rows
 }
 
-func TestAKeyedTransactionIsAnsweredTheSameWhoeverDeliveredIt(t *testing.T) {
+func TestKeyedTransactionIsAnsweredAlikeWhoeverDelivered(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]configChange{
 		"a retry": func(*bedsql.Config) {},
@@ -65,7 +65,7 @@ func TestAKeyedTransactionIsAnsweredTheSameWhoeverDeliveredIt(t *testing.T) {
 	}
 }
 
-func TestARequestThatSucceededOnlyWhenTriedAgainIsAppliedOnce(t *testing.T) {
+func TestRequestThatSucceedsOnRetryIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	for name, failing := range map[string]func(ctx context.Context, r *rig){
 		"a transaction that was rolled back": func(ctx context.Context, r *rig) {
@@ -155,7 +155,7 @@ func (r *rig) elsewhere() (leave, qualified string) {
 	return "SET LOCAL search_path = tenant", "public.account"
 }
 
-func TestATransactionThatLeftItsDatabaseIsJudgedByItsReceipt(t *testing.T) {
+func TestTransactionThatLeftItsDatabaseFollowsItsReceipt(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, cut := range map[string]func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}{
@@ -177,14 +177,14 @@ func TestATransactionThatLeftItsDatabaseIsJudgedByItsReceipt(t *testing.T) {
 				<-struck
 				applied := r.balance(1) == 1
 				if refused := err != nil && !errors.Is(err, bedsql.ErrPending); refused == applied {
-					t.Errorf("applied: %v; the caller was told %v", applied, err)
+					t.Errorf("applied: %v; the caller got %v", applied, err)
 				}
 			})
 		}
 	})
 }
 
-func TestAKeyedTransactionThatLeftItsDatabaseIsAppliedOnce(t *testing.T) {
+func TestKeyedTransactionLeavingItsDatabaseIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -213,7 +213,7 @@ func TestAKeyedTransactionThatLeftItsDatabaseIsAppliedOnce(t *testing.T) {
 
 // A purge has read which receipts are due when a worker meets one of them and
 // removes its log. Another worker may still come.
-func TestAReceiptThatIsKeptAnewDuringAPurgeStays(t *testing.T) {
+func TestReceiptRenewedDuringAPurgeStays(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -222,7 +222,7 @@ func TestAReceiptThatIsKeptAnewDuringAPurgeStays(t *testing.T) {
 		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "x", Statements: []txlog.Statement{{SQL: addOne}}}
 		u.Receipt = u.ID
 		replay := func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
+			return attempt.Replay(context.Background(), d, conn, nil, u, receiptsOf(r))
 		}
 		if out := r.onTarget(replay); out.Err != nil {
 			t.Fatal(out.Err)
@@ -250,7 +250,7 @@ func TestAReceiptThatIsKeptAnewDuringAPurgeStays(t *testing.T) {
 	})
 }
 
-func TestWhatCannotCarryTheReceiptOfItsKeyIsRefused(t *testing.T) {
+func TestWriteThatCannotCarryItsReceiptIsRefused(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		if db.Driver == testdb.DriverMySQL {
@@ -278,7 +278,7 @@ func TestWhatCannotCarryTheReceiptOfItsKeyIsRefused(t *testing.T) {
 	})
 }
 
-func TestAReadOnlyTransactionNeedsNoReceiptOfItsKey(t *testing.T) {
+func TestReadOnlyTransactionNeedsNoReceipt(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -329,7 +329,7 @@ func TestStagedALocalTransactionInsideAnotherIsRefused(t *testing.T) {
 
 // An application that writes to a SQLite file by one connection never finds it
 // locked: nor by the erasing of receipts.
-func TestOnSQLiteReceiptsAreErasedOnTheApplicationsOwnConnection(t *testing.T) {
+func TestSQLiteErasesReceiptsOnTheApplicationsConnection(t *testing.T) {
 	t.Parallel()
 	for name, memory := range map[string]bool{"a file": false, "a database in memory": true} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestKeyOfManyCallersAtOnceOneAppliesAndTheOthersReplay(t *testing.T) {
+func TestKeyOneCallerAppliesAndOthersReplay(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		const callers = 16
@@ -100,7 +100,7 @@ func (r *rig) waitingOrBusy() int {
 	return r.waiting()
 }
 
-func TestKeyOfAPendingWriteIsAppliedByTheNextCallerAndTheJobFindsThat(t *testing.T) {
+func TestKeyNextCallerAppliesAPendingWrite(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, impatient(db), noSyncRetry)
@@ -126,7 +126,7 @@ func TestKeyOfAPendingWriteIsAppliedByTheNextCallerAndTheJobFindsThat(t *testing
 	})
 }
 
-func TestKeyOfAPendingWriteThatTheJobDeliveredIsAnsweredWithWhatTheJobGot(t *testing.T) {
+func TestKeyPendingWriteReturnsTheJobsResult(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, impatient(db), noSyncRetry)
@@ -147,7 +147,7 @@ func TestKeyOfAPendingWriteThatTheJobDeliveredIsAnsweredWithWhatTheJobGot(t *tes
 	})
 }
 
-func TestKeyTheAnswerThatWasLostIsReadFromTheReceipt(t *testing.T) {
+func TestKeyLostAnswerIsReadFromTheReceipt(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, r *rig, p *testproxy.Proxy, c *commits) {
 		r.account(100, 100)
@@ -172,7 +172,7 @@ func TestKeyTheAnswerThatWasLostIsReadFromTheReceipt(t *testing.T) {
 
 // A COMMIT without an answer, of a transaction that may be run again and of
 // one that may not.
-func TestKeyTheLostAnswerToACommitIsFoundOutAndTheRequestCanBeSentAgain(t *testing.T) {
+func TestKeyUnansweredCommitIsDecidedAndRepeatable(t *testing.T) {
 	t.Parallel()
 	for what, strike := range map[string]func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}{
 		"committed": (*testproxy.Proxy).CutAfter, "not committed": (*testproxy.Proxy).CutBefore,
@@ -234,7 +234,7 @@ func TestKeyTheLostAnswerToACommitIsFoundOutAndTheRequestCanBeSentAgain(t *testi
 }
 
 // As above, but nobody tells its caller: the job finds out.
-func TestKeyACommitThatTheJobDecidedCanBeSentAgain(t *testing.T) {
+func TestKeyCommitTheJobDecidedIsRepeatable(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, r *rig, p *testproxy.Proxy, _ *commits) {
 		r.account(100)
@@ -273,7 +273,7 @@ func TestKeyACommitThatTheJobDecidedCanBeSentAgain(t *testing.T) {
 }
 
 // In a soft transaction the writes behind one that is refused go on.
-func TestKeyAWriteThatASoftTransactionParkedKeepsItsPlace(t *testing.T) {
+func TestKeyParkedSoftWriteKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -305,7 +305,7 @@ func TestKeyAWriteThatASoftTransactionParkedKeepsItsPlace(t *testing.T) {
 	})
 }
 
-func TestKeyRetentionIsWhenTheJobMayPurgeItsReceipt(t *testing.T) {
+func TestKeyRetentionBoundsThePurge(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce, func(c *bedsql.Config) {
@@ -344,7 +344,7 @@ func TestKeyRetentionIsWhenTheJobMayPurgeItsReceipt(t *testing.T) {
 }
 
 // The log may be out of reach when a request is sent: its key is still free.
-func TestKeyARequestThatCouldNotBeLoggedCanBeSentAgain(t *testing.T) {
+func TestKeyUnloggedRequestCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		down := true

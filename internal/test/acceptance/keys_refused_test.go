@@ -28,7 +28,7 @@ func wantUnusable(t testing.TB, what string, err error) {
 	}
 }
 
-func TestKeyALocalTransactionWithOtherStatementsIsRefused(t *testing.T) {
+func TestKeyTransactionWithOtherStatementsIsRefused(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -70,7 +70,7 @@ func TestKeyALocalTransactionWithOtherStatementsIsRefused(t *testing.T) {
 	})
 }
 
-func TestKeyAnotherRequestIsRefusedAndLeavesTheFirstAlone(t *testing.T) {
+func TestKeyAnotherRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -118,7 +118,7 @@ func TestKeyAnotherRequestIsRefusedAndLeavesTheFirstAlone(t *testing.T) {
 	})
 }
 
-func TestKeySetFingerprintSaysWhatTheSameRequestIs(t *testing.T) {
+func TestKeySetFingerprintIdentifiesTheRequest(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -155,7 +155,7 @@ func TestKeySetFingerprintSaysWhatTheSameRequestIs(t *testing.T) {
 	})
 }
 
-func TestKeyWritesAreToldApartByTheirOrderOnEachDataSource(t *testing.T) {
+func TestKeyWritesAreNumberedPerDataSource(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
 		rigs := newRigs(t, logDB)
@@ -189,7 +189,7 @@ func TestKeyWritesAreToldApartByTheirOrderOnEachDataSource(t *testing.T) {
 	})
 }
 
-func TestKeysThatDifferInCaseOrBlanksAreDifferent(t *testing.T) {
+func TestKeysDifferingInCaseOrBlanksDiffer(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -204,7 +204,7 @@ func TestKeysThatDifferInCaseOrBlanksAreDifferent(t *testing.T) {
 	})
 }
 
-func TestKeyARefusedRequestLeavesNoReceiptAndCanBeSentAgain(t *testing.T) {
+func TestKeyRefusedRequestLeavesNoReceipt(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -252,7 +252,7 @@ func TestKeyARefusedRequestLeavesNoReceiptAndCanBeSentAgain(t *testing.T) {
 	})
 }
 
-func TestKeyWhatCannotCarryItsReceiptIsRefusedAndNotSent(t *testing.T) {
+func TestKeyWriteWithoutReceiptIsRefusedUnsent(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -328,7 +328,7 @@ func TestKeyWhatCannotCarryItsReceiptIsRefusedAndNotSent(t *testing.T) {
 	})
 }
 
-func TestKeyAReadOnlyTransactionDoesNotUseIt(t *testing.T) {
+func TestKeyReadOnlyTransactionDoesNotUseIt(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)

@@ -48,11 +48,11 @@ func (r *rig) beginUnder(key string) (context.Context, *sql.Tx, *bedsql.Idempote
 // items makes a table whose ids the database makes.
 func (r *rig) items() {
 	r.t.Helper()
-	kind := map[string]string{
-		testdb.DriverMySQL:    "id INT AUTO_INCREMENT PRIMARY KEY, content BLOB, at DATETIME(6), price DOUBLE",
-		testdb.DriverPostgres: "id SERIAL PRIMARY KEY, content BYTEA, at TIMESTAMPTZ, price DOUBLE PRECISION",
-		testdb.DriverSQLite:   "id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB, at DATETIME, price REAL",
-	}[r.db.Driver]
+	kind := testdb.By[string]{
+		MySQL:    "id INT AUTO_INCREMENT PRIMARY KEY, content BLOB, at DATETIME(6), price DOUBLE",
+		Postgres: "id SERIAL PRIMARY KEY, content BYTEA, at TIMESTAMPTZ, price DOUBLE PRECISION",
+		SQLite:   "id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB, at DATETIME, price REAL",
+	}.For(r.db.Driver)
 	r.exec("CREATE TABLE item (" + kind + ", name VARCHAR(20) NOT NULL)")
 }
 
@@ -63,7 +63,7 @@ func wantReplayed(t testing.TB, got, want bool) {
 	}
 }
 
-func TestKeyADMLSentAgainIsAnsweredLikeTheFirst(t *testing.T) {
+func TestKeyRepeatedDMLIsAnsweredAlike(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
@@ -149,7 +149,7 @@ func TestKeyRETURNINGSentAgainGivesTheSameRows(t *testing.T) {
 	})
 }
 
-func TestKeyALocalTransactionSentAgainIsAnsweredLikeTheFirst(t *testing.T) {
+func TestKeyRepeatedTransactionIsAnsweredAlike(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -188,7 +188,7 @@ func TestKeyALocalTransactionSentAgainIsAnsweredLikeTheFirst(t *testing.T) {
 	})
 }
 
-func TestKeyAFailedStatementInATransactionIsPartOfItsAnswer(t *testing.T) {
+func TestKeyAnswerIncludesAFailedStatement(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -231,7 +231,7 @@ func TestKeyARollbackLeavesNoReceipt(t *testing.T) {
 	})
 }
 
-func TestKeyAStagedGroupSentAgainIsAnsweredLikeTheFirst(t *testing.T) {
+func TestKeyRepeatedStagedGroupIsAnsweredAlike(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
 		rigs := newRigs(t, logDB)

@@ -29,7 +29,7 @@ const (
 // and deletes.
 const before = -1
 
-// answer is what a writer was told of one row.
+// answer is what a writer got for one row.
 type answer struct {
 	id int
 	// old and new are the row's values without and with the write; nil: no row.
@@ -68,7 +68,7 @@ func (w *killWriter) dml() (query string, args []any, a answer) {
 	case a.old == nil && kind == 0:
 		return w.r.q("INSERT INTO item (id, v) VALUES (?, ?)"), []any{id, v}, a
 	case a.old == nil:
-		return w.r.q(upsertItem[w.r.db.Driver]), []any{id, v}, a
+		return w.r.q(upsertItem.For(w.r.db.Driver)), []any{id, v}, a
 	case kind == 0:
 		return w.r.q("UPDATE item SET v = ? WHERE id = ?"), []any{v, id}, a
 	default:
@@ -77,10 +77,10 @@ func (w *killWriter) dml() (query string, args []any, a answer) {
 	}
 }
 
-var upsertItem = map[string]string{
-	testdb.DriverMySQL:    "INSERT INTO item (id, v) VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)",
-	testdb.DriverPostgres: "INSERT INTO item (id, v) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET v = excluded.v",
-	testdb.DriverSQLite:   "INSERT INTO item (id, v) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET v = excluded.v",
+var upsertItem = testdb.By[string]{
+	MySQL:    "INSERT INTO item (id, v) VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)",
+	Postgres: "INSERT INTO item (id, v) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET v = excluded.v",
+	SQLite:   "INSERT INTO item (id, v) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET v = excluded.v",
 }
 
 // judge reads an answer by the rule of truth.
@@ -88,7 +88,7 @@ func (a answer) judge(how string, err error) answer {
 	a.how, a.err = how, err
 	a.accepted = err == nil || errors.Is(err, bedsql.ErrPending) || errors.Is(err, bedsql.ErrRowsUnknown)
 	// The log's own write was lost in doubt for longer than it is repeated:
-	// the caller was told that nobody knows.
+	// the caller learnt that nobody knows.
 	a.unknown = errors.Is(err, txlog.ErrInDoubt)
 	return a
 }
@@ -127,7 +127,7 @@ func (w *killWriter) returning(ctx context.Context) []answer {
 		a.old = value(before)
 	}
 	var got int
-	err := w.pool.QueryRowContext(ctx, w.r.q(upsertItem[w.r.db.Driver]+" RETURNING v"), id, v).Scan(&got)
+	err := w.pool.QueryRowContext(ctx, w.r.q(upsertItem.For(w.r.db.Driver)+" RETURNING v"), id, v).Scan(&got)
 	if err == nil && got != v {
 		w.r.t.Errorf("RETURNING gave %d, want %d", got, v)
 	}
@@ -201,7 +201,7 @@ func (w *killWriter) soft(ctx context.Context) []answer {
 	return all
 }
 
-func TestWhatWasAcceptedAroundAKilledServerIsAppliedInTheEnd(t *testing.T) {
+func TestWritesAroundAKilledServerAreApplied(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
 		name    string
@@ -252,7 +252,7 @@ func (r *rig) killedAllOver(server *testdb.Server) {
 	prepared := make([]*sql.Stmt, len(pools))
 	for i, pool := range pools {
 		var err error
-		if prepared[i], err = pool.Prepare(r.q(upsertItem[r.db.Driver])); err != nil {
+		if prepared[i], err = pool.Prepare(r.q(upsertItem.For(r.db.Driver))); err != nil {
 			r.t.Fatal(err)
 		}
 		defer func() { _ = prepared[i].Close() }()
@@ -379,7 +379,7 @@ func (r *rig) parked() (why []string) {
 	return why
 }
 
-// wantApplied compares the table with what the writers were told.
+// wantApplied compares the table with the answers to the writers.
 func (r *rig) wantApplied(all []answer) {
 	r.t.Helper()
 	rows, err := r.bare.Query("SELECT id, v FROM item")

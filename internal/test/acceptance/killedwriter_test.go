@@ -16,7 +16,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// writerTask is what the program "writer" is told to do: one unit of writes
+// writerTask is what the program "writer" is to do: one unit of writes
 // through the wrapped driver.
 type writerTask struct {
 	Target, Log testdb.DB
@@ -148,7 +148,7 @@ var killedWrites = map[string]struct {
 	},
 }
 
-func TestAWriterKilledBetweenTheLogAndTheWriteIsFinishedByTheJob(t *testing.T) {
+func TestJobFinishesWriterKilledBeforeItsWrite(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, w := range killedWrites {
@@ -234,7 +234,7 @@ func (r *rig) readOn() (free func()) {
 	}
 }
 
-func TestAWriterKilledBetweenTheWriteAndTheRemovalHasItRunAgainByTheJob(t *testing.T) {
+func TestJobRepeatsWriterKilledBeforeRemoval(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, w := range killedWrites {
@@ -260,7 +260,7 @@ func TestAWriterKilledBetweenTheWriteAndTheRemovalHasItRunAgainByTheJob(t *testi
 	})
 }
 
-func TestAWriterKilledBetweenTheWriteAndTheRemovalFromAnSQLiteLog(t *testing.T) {
+func TestSQLiteWriterKilledBeforeRemoval(t *testing.T) {
 	t.Parallel()
 	for name, w := range killedWrites {
 		t.Run(name, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestAWriterKilledBetweenTheWriteAndTheRemovalFromAnSQLiteLog(t *testing.T) 
 	}
 }
 
-func TestAWriterThatIsNotKilledLeavesNothingToTheJob(t *testing.T) {
+func TestSurvivingWriterLeavesNothingToTheJob(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for name, w := range killedWrites {

@@ -17,7 +17,7 @@ import (
 
 // set_config with true as its last argument is SET LOCAL: the tables that the
 // transaction names from then on are others, the one of receipts too.
-func TestASettingThatAFunctionChangesForATransactionLeavesItsReceiptWhereItBelongs(t *testing.T) {
+func TestFunctionChangingSettingsKeepsTheReceiptInPlace(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"SET LOCAL search_path = tenant", "SELECT set_config('search_path', 'tenant', true)"} {
 		t.Run(how, func(t *testing.T) {
@@ -81,9 +81,9 @@ func (r *rig) ask(on *sql.Tx, text string) {
 }
 
 // PostgreSQL refuses what follows an error in a transaction until a savepoint is
-// gone back to, in whatever way. Then the transaction goes on, and its COMMIT may
+// gone back to. Then the transaction goes on, and its COMMIT may
 // take effect without an answer.
-func TestATransactionThatGoesOnAfterAnErrorIsLoggedAtItsCommit(t *testing.T) {
+func TestTransactionContinuedAfterAnErrorIsLogged(t *testing.T) {
 	t.Parallel()
 	raw := func(text string) func(r *rig, c *sql.Conn) {
 		return func(r *rig, c *sql.Conn) {

@@ -143,7 +143,7 @@ func TestAWriterThatLostItsLeaseRemovesNothing(t *testing.T) {
 		done := r.behind(setBalance, 10, 1)
 		other := r.takeOver()
 		if !other.InDoubt {
-			t.Error("the one who takes over is not told that the outcome is unknown")
+			t.Error("the one who takes over does not learn that the outcome is unknown")
 		}
 		free()
 		if err := <-done; err != nil {
@@ -153,7 +153,7 @@ func TestAWriterThatLostItsLeaseRemovesNothing(t *testing.T) {
 	})
 }
 
-func TestAWriterThatLostItsLeaseDoesNotSayNo(t *testing.T) {
+func TestWriterWithoutLeaseDoesNotSayNo(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, lostLease)
@@ -176,7 +176,7 @@ func TestAWriterThatLostItsLeaseDoesNotSayNo(t *testing.T) {
 	})
 }
 
-func TestAWriterThatLostItsLeaseDoesNotRetry(t *testing.T) {
+func TestWriterWithoutLeaseDoesNotRetry(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		switch db.Driver { // longer than the lease
@@ -192,7 +192,7 @@ func TestAWriterThatLostItsLeaseDoesNotRetry(t *testing.T) {
 		free := r.blockRow(1)
 		done := r.behind(setBalance, 10, 1)
 		other := r.takeOver()
-		err := <-done // a lock timeout, which a retry could mend
+		err := <-done // a lock timeout, which a retry could cure
 		free()
 		if pending := wantPending(t, err); !errors.Is(pending, txlog.ErrLeaseLost) {
 			t.Errorf("the error is %v, want it to say that the lease was lost", err)
@@ -204,7 +204,7 @@ func TestAWriterThatLostItsLeaseDoesNotRetry(t *testing.T) {
 
 // A process that stood still (a debugger, a machine that slept) does not know
 // how long.
-func TestAStoppedProcessDoesNotTouchWhatOthersTookOver(t *testing.T) {
+func TestStoppedProcessLeavesTakenOverUnitsAlone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)

@@ -35,7 +35,7 @@ func TestDDLCommitsTheUnitOnMySQL(t *testing.T) {
 	r.wantNoLog()
 }
 
-func TestAWriteBehindDDLIsLoggedOnItsOwn(t *testing.T) {
+func TestWriteAfterDDLIsLoggedOnItsOwn(t *testing.T) {
 	t.Parallel()
 	r, p := newRigBehindProxy(t, testdb.MySQL(t), noSyncRetry)
 	r.account(1, 2)
@@ -93,7 +93,7 @@ func TestASyntaxErrorInDDLEndsNothing(t *testing.T) {
 
 // A DDL whose answer is lost is not delivered by anybody: only the unit that
 // it was to commit is.
-func TestDDLWithoutAnswerIsNoSuccessThoughItsUnitIsDelivered(t *testing.T) {
+func TestUnansweredDDLIsNotASuccess(t *testing.T) {
 	t.Parallel()
 	r, p := newRigBehindProxy(t, testdb.MySQL(t))
 	r.account(1)
@@ -114,7 +114,7 @@ func TestDDLWithoutAnswerIsNoSuccessThoughItsUnitIsDelivered(t *testing.T) {
 	r.wantBalances(10)
 }
 
-func TestDDLWhoseUnitCannotBeLoggedEndsTheTransaction(t *testing.T) {
+func TestUnloggableUnitBeforeDDLEndsTheTransaction(t *testing.T) {
 	t.Parallel()
 	r, p := newRigLogBehindProxy(t, testdb.MySQL(t))
 	r.account(1, 2)

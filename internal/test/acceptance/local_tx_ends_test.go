@@ -80,7 +80,7 @@ func TestABeginThatIsRefusedEndsNothing(t *testing.T) {
 
 // A COMMIT that was not sent leaves its transaction open on the server. The
 // unit is the job's now: a second COMMIT must not apply it as well.
-func TestATransactionLeftToTheJobCannotBeCommittedBesides(t *testing.T) {
+func TestTransactionLeftToTheJobCannotBeCommitted(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -149,7 +149,7 @@ func TestABusyReleaseLeavesNoTransactionOpen(t *testing.T) {
 
 // A BEGIN that waits for SQLite's lock is not interrupted by the end of its
 // context: it begins, and the driver reports the context's error all the same.
-func TestABeginWhoseContextEndedLeavesNoTransactionOpen(t *testing.T) {
+func TestBeginWithEndedContextLeavesNoTransactionOpen(t *testing.T) {
 	t.Parallel()
 	db := withParam(testdb.SQLite(t), "_pragma", "busy_timeout(20000)")
 	r := newRig(t, db)
@@ -183,7 +183,7 @@ func TestABeginWhoseContextEndedLeavesNoTransactionOpen(t *testing.T) {
 }
 
 // SQLite has rolled back by itself, and says so to a ROLLBACK by an error.
-func TestARollbackThatFindsNoTransactionEndsTheLostOne(t *testing.T) {
+func TestRollbackWithoutTransactionEndsTheLostOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))
 	r.account(1, 2)
@@ -202,7 +202,7 @@ func TestARollbackThatFindsNoTransactionEndsTheLostOne(t *testing.T) {
 
 // With autocommit off the next transaction begins with its first statement,
 // not with the COMMIT before it.
-func TestWithAutocommitOffATransactionInheritsNothingFromTheCommitBefore(t *testing.T) {
+func TestAutocommitOffTransactionInheritsNothing(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	for name, commit := range map[string]func(*testing.T, *rig, *sql.Conn){
@@ -244,7 +244,7 @@ func TestWithAutocommitOffATransactionInheritsNothingFromTheCommitBefore(t *test
 
 // In a soft transaction the unit that stays pending is End's to report, but
 // not the statement that was to commit it on its way.
-func TestASyntaxErrorIsNotSwallowedWithItsUnit(t *testing.T) {
+func TestSyntaxErrorInAUnitIsReturned(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("the log is gone")
 	r := newRig(t, testdb.MySQL(t), func(c *bedsql.Config) {
@@ -263,7 +263,7 @@ func TestASyntaxErrorIsNotSwallowedWithItsUnit(t *testing.T) {
 		}
 	}
 	if _, err := conn.ExecContext(ctx, "CREATE TABLE (((("); err == nil {
-		t.Error("a syntax error is told as a success")
+		t.Error("a syntax error is reported as a success")
 	}
 	// The unit is the job's: it must not be committed besides.
 	_, _ = conn.ExecContext(ctx, "COMMIT")
@@ -279,7 +279,7 @@ func TestASyntaxErrorIsNotSwallowedWithItsUnit(t *testing.T) {
 
 // With the bare driver, a caller that gives the connection back without a
 // ROLLBACK finds nothing to roll back: the database has done it.
-func TestALostTransactionDoesNotStayInThePool(t *testing.T) {
+func TestLostTransactionDoesNotStayInThePool(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))
 	r.wrapped.SetMaxOpenConns(1)
@@ -296,7 +296,7 @@ func TestALostTransactionDoesNotStayInThePool(t *testing.T) {
 
 // A connection that died in the job's pool between two rounds has nothing to
 // do with the unit that meets it.
-func TestAConnectionThatDiedInTheJobsPoolIsNoTry(t *testing.T) {
+func TestDeadPooledConnectionIsNotATry(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, noSyncRetry)
@@ -321,7 +321,7 @@ func TestAConnectionThatDiedInTheJobsPoolIsNoTry(t *testing.T) {
 
 // A statement whose context had ended before the driver sent it has broken
 // nothing, and what the transaction holds is committed by its COMMIT.
-func TestAStatementThatWasNotSentDoesNotMakeTheCommitUnlogged(t *testing.T) {
+func TestUnsentStatementKeepsTheCommitLogged(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var logged []*txlog.Unit

@@ -121,7 +121,7 @@ func TestAfterADeadlockNothingMoreIsWritten(t *testing.T) {
 
 // The server sends the columns of a locking read before it waits for the first
 // lock, so that the deadlock is an error of the rows.
-func TestADeadlockMetByALockingReadIsNotOverlooked(t *testing.T) {
+func TestDeadlockOfALockingReadIsNotOverlooked(t *testing.T) {
 	t.Parallel()
 	for name, query := range map[string]func(*sql.Tx) (*sql.Rows, error){
 		"text": func(tx *sql.Tx) (*sql.Rows, error) {
@@ -169,7 +169,7 @@ func TestADeadlockMetByALockingReadIsNotOverlooked(t *testing.T) {
 	}
 }
 
-func TestALockTimeoutRollsBackTheStatementOrTheTransaction(t *testing.T) {
+func TestLockTimeoutRollsBackStatementOrTransaction(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		option string
@@ -240,7 +240,7 @@ func TestAfterAnInterruptedWriteNothingMoreIsWritten(t *testing.T) {
 }
 
 // An interrupted read leaves SQLite's transaction open.
-func TestAnInterruptedReadDoesNotMakeTheCommitUnlogged(t *testing.T) {
+func TestInterruptedReadKeepsTheCommitLogged(t *testing.T) {
 	t.Parallel()
 	logged := 0
 	r := newRig(t, testdb.SQLite(t), func(c *bedsql.Config) {

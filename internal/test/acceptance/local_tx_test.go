@@ -13,7 +13,7 @@ import (
 
 const setBalance = "UPDATE account SET balance = ? WHERE id = ?"
 
-func TestCommitWithoutAnswerIsDeliveredByTheRetryAsAWhole(t *testing.T) {
+func TestUnansweredCommitIsDeliveredWholeByTheRetry(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, cut := range map[string]func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}{
@@ -38,7 +38,7 @@ func TestCommitWithoutAnswerIsDeliveredByTheRetryAsAWhole(t *testing.T) {
 	})
 }
 
-func TestCommitWithoutAnswerIsDeliveredByTheJobAsAWhole(t *testing.T) {
+func TestUnansweredCommitIsDeliveredWholeByTheJob(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, noSyncRetry)
@@ -132,7 +132,7 @@ func TestRollbackToASavepointTruncatesTheUnit(t *testing.T) {
 	})
 }
 
-func TestAnAbortedPostgresTransactionGoesOnFromItsSavepoint(t *testing.T) {
+func TestAbortedPostgresTransactionContinuesFromItsSavepoint(t *testing.T) {
 	t.Parallel()
 	r, p := newRigBehindProxy(t, testdb.Postgres(t), noSyncRetry)
 	r.account(1, 2)
@@ -149,7 +149,7 @@ func TestAnAbortedPostgresTransactionGoesOnFromItsSavepoint(t *testing.T) {
 	}
 }
 
-func TestATransactionThatCannotBeLoggedIsRolledBack(t *testing.T) {
+func TestUnloggableTransactionIsRolledBack(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigLogBehindProxy(t, db)
@@ -170,7 +170,7 @@ func TestATransactionThatCannotBeLoggedIsRolledBack(t *testing.T) {
 	})
 }
 
-func TestATransactionThatCannotBeLoggedIsRolledBackAsText(t *testing.T) {
+func TestUnloggableTextTransactionIsRolledBack(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigLogBehindProxy(t, db)
@@ -262,7 +262,7 @@ func TestWithAutocommitOffEveryCommitIsAUnit(t *testing.T) {
 
 // An argument that does not fit fails in the driver: the server has heard
 // nothing, and its transaction is as good as before.
-func TestAnArgumentThatDoesNotFitDoesNotAbortTheUnit(t *testing.T) {
+func TestMisfitArgumentDoesNotAbortTheUnit(t *testing.T) {
 	t.Parallel()
 	r, p := newRigBehindProxy(t, testdb.Postgres(t), noSyncRetry)
 	r.account(1, 2)
@@ -279,7 +279,7 @@ func TestAnArgumentThatDoesNotFitDoesNotAbortTheUnit(t *testing.T) {
 
 // SQLite begins a transaction by a savepoint outside of one, and commits it
 // when that savepoint is released.
-func TestAnOutermostSavepointIsATransactionOnSQLite(t *testing.T) {
+func TestOutermostSQLiteSavepointIsATransaction(t *testing.T) {
 	t.Parallel()
 	var logged []int
 	r := newRig(t, testdb.SQLite(t), func(c *bedsql.Config) {
@@ -316,7 +316,7 @@ func TestAnOutermostSavepointIsATransactionOnSQLite(t *testing.T) {
 
 // A COMMIT that the caller's context forbade at the last moment is not sent,
 // and the connection does not go back to the pool with its transaction.
-func TestACommitAsTextUnderAnEndedContextLeavesNoTransactionOpen(t *testing.T) {
+func TestEndedContextsTextCommitLeavesNoTransactionOpen(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		ctx, end := context.WithCancel(context.Background())

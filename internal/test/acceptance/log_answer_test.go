@@ -32,7 +32,7 @@ func (r *rig) warm() {
 
 const addOne = "UPDATE account SET balance = balance + 1 WHERE id = 1"
 
-func TestAnInsertOfTheLogWithoutAnswerIsRepeatedUnderTheSameID(t *testing.T) {
+func TestUnansweredLogInsertIsRepeatedUnderItsID(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, cut := range map[string]func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}{
@@ -66,7 +66,7 @@ func TestAnInsertOfTheLogWithoutAnswerIsRepeatedUnderTheSameID(t *testing.T) {
 
 // While it is not known whether the log was written, nothing is sent; when it
 // stays unknown, the write is pending.
-func TestAnInsertOfTheLogThatStaysUnknownIsPending(t *testing.T) {
+func TestLogInsertThatStaysUnknownIsPending(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigLogBehindProxy(t, db)
@@ -97,7 +97,7 @@ func TestAnInsertOfTheLogThatStaysUnknownIsPending(t *testing.T) {
 	})
 }
 
-func TestALogThatIsDownIsNotLoggedAndNothingIsSent(t *testing.T) {
+func TestNothingIsSentWhenTheLogIsDown(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigLogBehindProxy(t, db)
@@ -143,7 +143,7 @@ func bg(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestADeliveredWriteReturnsItsResultThoughTheLogIsDown(t *testing.T) {
+func TestDeliveredWriteReturnsItsResultWithoutTheLog(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigLogBehindProxy(t, db)
@@ -222,7 +222,7 @@ func TestARemovalWithoutAnswerIsRepeated(t *testing.T) {
 	})
 }
 
-func TestARefusalWhoseRemovalIsNotConfirmedIsPending(t *testing.T) {
+func TestRefusalWithUnconfirmedRemovalIsPending(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigLogBehindProxy(t, db, func(c *bedsql.Config) { c.LogTimeout = 100 * time.Millisecond })
@@ -253,7 +253,7 @@ func TestARefusalWhoseRemovalIsNotConfirmedIsPending(t *testing.T) {
 }
 
 // Nobody knows then whether there still is an entry that the job could deliver.
-func TestARefusalWhoseRemovalGotNoAnswerIsNotPromisedToBeDelivered(t *testing.T) {
+func TestRefusalWithUnansweredRemovalPromisesNoDelivery(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		var mute func()

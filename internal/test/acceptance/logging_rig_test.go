@@ -20,10 +20,10 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// fate is what becomes of an entry, or of a write.
+// fate is what happens to an entry, or of a write.
 type fate string
 
-// What becomes of the entry.
+// What happens to the entry.
 const (
 	entryWritten fate = "written"
 	unwritable   fate = "cannot be written"
@@ -32,7 +32,7 @@ const (
 	doubtLate    fate = "in doubt, and comes late"
 )
 
-// What becomes of the write.
+// What happens to the write.
 const (
 	applied        fate = "applied"
 	refusedByTable fate = "refused"

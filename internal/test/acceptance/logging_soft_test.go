@@ -30,7 +30,7 @@ func eachLogging(t *testing.T, f func(t *testing.T, db testdb.DB, l bedsql.Loggi
 
 // In an immediate soft transaction what the log holds is End's to report, and
 // what it could not take is the caller's at once.
-func TestInASoftTransactionTheLogAlongsideOrOnFailureIsWhatEndReports(t *testing.T) {
+func TestEndReportsLogAlongsideAndOnFailure(t *testing.T) {
 	t.Parallel()
 	eachLogging(t, func(t *testing.T, db testdb.DB, l bedsql.Logging) {
 		f := newFatedRig(t, db, noSyncRetry, func(c *bedsql.Config) { c.Logging = l })
@@ -79,7 +79,7 @@ func TestInASoftTransactionTheLogAlongsideOrOnFailureIsWhatEndReports(t *testing
 
 // A caller whose context ends while its write is under way does not keep the
 // entry from being written.
-func TestACallerWhoseContextEndsLeavesAnEntryAlongsideAndOnFailure(t *testing.T) {
+func TestEndedContextLeavesEntryAlongsideAndOnFailure(t *testing.T) {
 	t.Parallel()
 	eachLogging(t, func(t *testing.T, db testdb.DB, l bedsql.Logging) {
 		for _, w := range []loggedWork{loggedWorks[0], loggedWorks[4]} {
@@ -121,7 +121,7 @@ func TestACallerWhoseContextEndsLeavesAnEntryAlongsideAndOnFailure(t *testing.T)
 }
 
 // Staged groups rest on it that nothing is sent before all is logged.
-func TestAStagedGroupIsLoggedFirstWhateverLoggingSays(t *testing.T) {
+func TestStagedGroupIsAlwaysLoggedFirst(t *testing.T) {
 	t.Parallel()
 	eachLogging(t, func(t *testing.T, db testdb.DB, l bedsql.Logging) {
 		f := newFatedRig(t, db, func(c *bedsql.Config) { c.Logging = l })
@@ -195,9 +195,9 @@ func (f *fatedRig) mustUnder(ctx context.Context, query string) {
 }
 
 // An entry that is already on its way when COMMIT is refused is gone before the
-// caller is told; where that cannot be confirmed, the write is pending with the
+// caller gets its answer; where that cannot be confirmed, the write is pending with the
 // refusal inside.
-func TestARefusedWriteAlongsideIsToldWhenItsEntryIsGone(t *testing.T) {
+func TestRefusalAlongsideWaitsUntilItsEntryIsGone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, w := range []loggedWork{loggedWorks[0], loggedWorks[4]} {
@@ -212,7 +212,7 @@ func TestARefusedWriteAlongsideIsToldWhenItsEntryIsGone(t *testing.T) {
 			err := w.do(f, context.Background(), 1, true)
 			f.wantAnswer(err, own, entryWritten, refusedByTable)
 			if logs := f.logs(); len(logs) != 0 {
-				t.Errorf("%s: the caller was told, and the log holds %+v", w.name, logs[0])
+				t.Errorf("%s: the caller got its answer, and the log holds %+v", w.name, logs[0])
 			}
 			hooks.onRemove = func([]*txlog.Unit) error { return io.ErrClosedPipe }
 			f.begin(entryWritten, refusedByTable, w.commit)

@@ -56,7 +56,7 @@ var loggingRule = []struct {
 	{doubtLate, applied, result, result, result, result},
 }
 
-func TestEveryRowOfTheRuleHoldsWhenTheLogIsWrittenAlongsideOrOnFailure(t *testing.T) {
+func TestRuleHoldsAlongsideAndOnFailure(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, logging := range []bedsql.Logging{bedsql.LogAlongside, bedsql.LogOnFailure} {
@@ -124,7 +124,7 @@ func (f *fatedRig) newRow(row int) {
 }
 
 // judgeLogging does a piece of work under a fate and sees what its caller is
-// told, what the log holds, and what becomes of it in the end.
+// told, what the log holds, and what happens to it in the end.
 func (f *fatedRig) judgeLogging(w *loggedWork, entry, write fate, want callerTold, row int) {
 	t := f.t
 	t.Helper()

@@ -12,9 +12,9 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// With Galera any statement may be told that its transaction was rolled back:
+// With Galera any statement may learn that its transaction was rolled back:
 // here the proxy rolls it back, and answers for the server.
-func TestATransactionWhoseLossIsToldToAQueryIsLost(t *testing.T) {
+func TestTransactionLossReportedToAQueryIsKept(t *testing.T) {
 	t.Parallel()
 	query := func(text string, args ...any) func(*sql.Tx) error {
 		return func(tx *sql.Tx) error {
@@ -76,7 +76,7 @@ func TestATransactionWhoseLossIsToldToAQueryIsLost(t *testing.T) {
 }
 
 // Rows come before their error.
-func TestATransactionThatIsLostAmongTheRowsOfAQueryIsLost(t *testing.T) {
+func TestTransactionLostDuringAQueryIsLost(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	for name, args := range map[string][]any{"in text": nil, "prepared": {1}} {
@@ -127,7 +127,7 @@ func TestATransactionThatIsLostAmongTheRowsOfAQueryIsLost(t *testing.T) {
 }
 
 // As Galera does, among rows of which the first came already.
-func TestATransactionThatIsGoneWhenItsRowsEndIsLost(t *testing.T) {
+func TestTransactionGoneAfterItsRowsIsLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.MySQL(t), exactlyOnce)
 	r.account(1, 2)
@@ -157,7 +157,7 @@ func TestATransactionThatIsGoneWhenItsRowsEndIsLost(t *testing.T) {
 	r.wantBalances(1, 2)
 }
 
-func TestAReadOnlyTransactionDoesNotLookForReceipts(t *testing.T) {
+func TestReadOnlyTransactionDoesNotLookForReceipts(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -226,7 +226,7 @@ func TestAnImplicitCommitThatFailedIsNoDelivery(t *testing.T) {
 
 // An error of a statement of ours would be the one that says the transaction is
 // gone, and nobody would hear it.
-func TestOnlyReceiptsOfOursRunInsideACallersTransaction(t *testing.T) {
+func TestOnlyReceiptsRunInACallersTransaction(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, exactlyOnce)

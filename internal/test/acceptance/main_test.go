@@ -10,7 +10,7 @@ import (
 )
 
 // beProgram in the environment makes the test binary one of programs, for
-// tests of what becomes of a process that ends.
+// tests of what happens to a process that ends.
 const beProgram = "BED_ACCEPTANCE_BE_PROGRAM"
 
 // programs give their exit status.
@@ -18,7 +18,7 @@ var programs = map[string]func() int{
 	"writer": writerMain,
 }
 
-// binaries is where programs are built; it is removed when the tests end.
+// binaries is where programs are built, once one is; it is removed when the tests end.
 var binaries string
 
 func TestMain(m *testing.M) {
@@ -26,11 +26,6 @@ func TestMain(m *testing.M) {
 	_ = mysql.SetLogger(new(mysql.NopLogger))
 	name := os.Getenv(beProgram)
 	if name == "" {
-		var err error
-		if binaries, err = os.MkdirTemp("", "bed-acceptance-"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
 		// gorm's cache of prepared statements cannot be closed.
 		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"),
 			goleak.Cleanup(func(status int) {

@@ -44,11 +44,14 @@ func (l *logLines) logger() *logrus.Logger {
 }
 
 // quoting are writes whose error quotes the parameter, by database.
-var quoting = map[string]struct {
+var quoting = testdb.By[struct {
 	schema []string
 	writes map[string]string // by what the error is
-}{
-	testdb.DriverMySQL: {
+}]{
+	MySQL: struct {
+		schema []string
+		writes map[string]string // by what the error is
+	}{
 		[]string{
 			"CREATE TABLE note (name VARCHAR(60) PRIMARY KEY, n INT)",
 			"CREATE TABLE deadlock (name VARCHAR(60))",
@@ -63,7 +66,10 @@ var quoting = map[string]struct {
 			"unknown":   "INSERT INTO lost VALUES (?)",
 		},
 	},
-	testdb.DriverPostgres: {
+	Postgres: struct {
+		schema []string
+		writes map[string]string // by what the error is
+	}{
 		[]string{
 			"CREATE TABLE note (name VARCHAR(60) PRIMARY KEY, n INT)",
 			"CREATE FUNCTION raise() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION '%', NEW.name USING ERRCODE = TG_ARGV[0]; END $$ LANGUAGE plpgsql",
@@ -81,7 +87,10 @@ var quoting = map[string]struct {
 			"unknown":   "INSERT INTO lost VALUES (?)",
 		},
 	},
-	testdb.DriverSQLite: {
+	SQLite: struct {
+		schema []string
+		writes map[string]string // by what the error is
+	}{
 		[]string{
 			"CREATE TABLE note (name TEXT PRIMARY KEY, n INT)",
 			"CREATE TABLE strict (name TEXT)",
@@ -107,9 +116,9 @@ func TestNoLogLineHoldsAParametersValue(t *testing.T) {
 			r := newRigWithLog(t, db, logDB, func(c *bedsql.Config) {
 				c.Logger, c.Guarantee, c.SyncMaxDeliveryTryTimes = lines.logger(), guarantee, 1
 			})
-			r.exec(quoting[db.Driver].schema...)
+			r.exec(quoting.For(db.Driver).schema...)
 			r.exec("INSERT INTO note VALUES ('" + secretValue + "', 1)")
-			for what, query := range quoting[db.Driver].writes {
+			for what, query := range quoting.For(db.Driver).writes {
 				_, err := r.wrapped.Exec(r.q(query), secretValue)
 				if err == nil || !strings.Contains(err.Error(), secretValue) {
 					t.Fatalf("%s: the server was to quote the value; it says %v", what, err)
@@ -144,7 +153,7 @@ func TestNoLogLineHoldsAParametersValue(t *testing.T) {
 					quoted++
 				}
 			}
-			if n := len(quoting[db.Driver].writes); quoted < n {
+			if n := len(quoting.For(db.Driver).writes); quoted < n {
 				t.Errorf("%d last errors quote the value, want at least %d: the servers' texts belong there", quoted, n)
 			}
 			text := lines.String()
@@ -177,14 +186,14 @@ func quotingLog(driver, event, when, column string) []string {
 	}
 }
 
-func TestNoLogLineHoldsAValueThatTheLogsDatabaseQuotes(t *testing.T) {
+func TestLogLinesHoldNoValuesFromTheLog(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var lines logLines
 		r := newRig(t, db, func(c *bedsql.Config) {
 			c.Logger, c.RunUnlogged = lines.logger(), true
 		})
-		r.exec(quoting[db.Driver].schema...)
+		r.exec(quoting.For(db.Driver).schema...)
 		r.exec("INSERT INTO note VALUES ('row', 1)")
 		bareLog := r.logDB.Open(t)
 		trigger := func(event, when, column string) {
@@ -199,7 +208,7 @@ func TestNoLogLineHoldsAValueThatTheLogsDatabaseQuotes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused := r.q(quoting[db.Driver].writes["refused"])
+		refused := r.q(quoting.For(db.Driver).writes["refused"])
 		exec := func() {
 			t.Helper()
 			if _, err := r.wrapped.ExecContext(soft, refused, secretValue); err != nil {
@@ -229,7 +238,7 @@ func TestNoLogLineHoldsAValueThatTheLogsDatabaseQuotes(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := lines.String()
-		for _, want := range []string{"the log did not confirm that the entry was handed over", "what became of the unit could not be written to the log", "the write runs UNLOGGED"} {
+		for _, want := range []string{"the log did not confirm that the entry was handed over", "the outcome of the unit could not be written to the log", "the write runs UNLOGGED"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the log lines do not say %q:\n%s", want, text)
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestPendingWritesAreToldOnceAndThenSummedUp(t *testing.T) {
+func TestPendingWritesAreLoggedOnceThenSummedUp(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		const writes = 40
@@ -44,11 +44,11 @@ func TestPendingWritesAreToldOnceAndThenSummedUp(t *testing.T) {
 			return more, lines
 		}
 		if _, lines := told(); len(lines) != 1 {
-			t.Errorf("%d writes were told of in %d lines: %q", writes, len(lines), lines)
+			t.Errorf("%d writes were reported in %d lines: %q", writes, len(lines), lines)
 		}
 		_ = pool.Close()
 		if more, lines := told(); len(lines) != 2 || more != writes-1 {
-			t.Errorf("when the database was closed %d more were told of, in these lines: %q", more, lines)
+			t.Errorf("when the database was closed %d more were reported, in these lines: %q", more, lines)
 		}
 	})
 }
@@ -67,7 +67,7 @@ func (keepsAll) Renew(context.Context, time.Duration, ...*txlog.Unit) ([]*txlog.
 
 var errReadOnlyLog = errors.New("the log's database is read-only")
 
-func TestASecondDeliveryIsAnnouncedOnlyAtLeastOnce(t *testing.T) {
+func TestSecondDeliveryIsAnnouncedOnlyAtLeastOnce(t *testing.T) {
 	t.Parallel()
 	for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
 		t.Run(map[bedsql.Guarantee]string{bedsql.AtLeastOnce: "at least once", bedsql.ExactlyOnce: "exactly once"}[guarantee], func(t *testing.T) {

@@ -40,7 +40,7 @@ func deadAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-func TestAnOutageIsNoTryAndItsRowsAreNotWalked(t *testing.T) {
+func TestOutageIsNotATry(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		const rows, rounds = 25, 4
@@ -85,7 +85,7 @@ func TestAnOutageIsNoTryAndItsRowsAreNotWalked(t *testing.T) {
 
 // The connection breaks during the delivery, and the database cannot be
 // reached right after: that says nothing about the row.
-func TestAnOutageThatBeginsDuringADeliveryIsNoTry(t *testing.T) {
+func TestOutageDuringDeliveryIsNotATry(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)
@@ -113,7 +113,7 @@ func TestAnOutageThatBeginsDuringADeliveryIsNoTry(t *testing.T) {
 	})
 }
 
-func TestARowThatBreaksTheConnectionHasTriesAndIsParked(t *testing.T) {
+func TestRowThatBreaksTheConnectionIsParkedEventually(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)
@@ -138,7 +138,7 @@ func TestARowThatBreaksTheConnectionHasTriesAndIsParked(t *testing.T) {
 	})
 }
 
-func TestAStatementLargerThanTheServersPacketIsNotTriedForever(t *testing.T) {
+func TestOversizedStatementIsNotRetriedForever(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivateMariaDB(t, "--max-allowed-packet=64K")
 	for name, args := range map[string][]any{

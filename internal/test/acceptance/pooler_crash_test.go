@@ -12,8 +12,8 @@ import (
 )
 
 // A pooler answers in the place of a server that it has lost, with an error that
-// ends the session, and does not know what became of what it had passed on.
-func TestWhatAPoolerAnswersForAServerThatItLostIsNoRefusal(t *testing.T) {
+// ends the session, and does not know what happened to what it had passed on.
+func TestPoolersLostServerErrorIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	poolers(t)
 	for _, at := range []string{"COMMIT", "INSERT INTO bed_receipt", "INSERT INTO transaction_log"} {
@@ -62,11 +62,11 @@ func TestWhatAPoolerAnswersForAServerThatItLostIsNoRefusal(t *testing.T) {
 				if err == nil || errors.Is(err, bedsql.ErrPending) {
 					increments++
 				} else {
-					t.Logf("told as not done: %v", err)
+					t.Logf("reported as not done: %v", err)
 				}
 			}
 			if lost == 0 || increments == 0 {
-				t.Errorf("%d answers were lost, %d writes were told as done", lost, increments)
+				t.Errorf("%d answers were lost, %d writes were reported as done", lost, increments)
 			}
 			job := r.job()
 			eventually(t, "the job empties the log", func() bool {

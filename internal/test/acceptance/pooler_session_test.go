@@ -9,7 +9,7 @@ import (
 
 // A pooler sets what the DSN asks for on the server's session, which knows it as a
 // change: RESET takes it away, and the pooler remembers that.
-func TestBehindAPoolerNoWriteIsLoggedWhoseSessionLostWhatTheDSNSets(t *testing.T) {
+func TestPoolerSessionWithoutDSNSettingsLogsNothing(t *testing.T) {
 	t.Parallel()
 	poolers(t)
 	for _, mode := range []string{"transaction", "session"} {

@@ -39,7 +39,7 @@ var sentOtherwise = []struct {
 		"CREATE TABLE said (id INT PRIMARY KEY, what JSONB)", "INSERT INTO said VALUES ($1, $2)", []int64{}, "what::text", true},
 }
 
-func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
+func TestEveryAttemptRunsAPreparedWriteAsPrepared(t *testing.T) {
 	t.Parallel()
 	for _, c := range sentOtherwise {
 		for _, g := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
@@ -135,7 +135,7 @@ func TestAPreparedWriteIsRunAsPreparedByEveryAttempt(t *testing.T) {
 
 // go-sql-driver/mysql waits for ever when it runs such a statement by Exec for the
 // second time: it takes the rows for the columns, which the server sends once.
-func TestAPreparedWriteThatReturnsRowsIsRunByExecAgainAndAgain(t *testing.T) {
+func TestPreparedWriteReturningRowsCanRunByExec(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, g := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {

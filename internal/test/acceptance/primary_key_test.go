@@ -1,21 +1,24 @@
 package acceptance
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // withoutPrimaryKey counts the tables in the database that have none.
-var withoutPrimaryKey = map[string]string{
-	testdb.DriverMySQL: `SELECT COUNT(*) FROM information_schema.tables t WHERE t.table_schema = DATABASE() AND NOT EXISTS (
+var withoutPrimaryKey = testdb.By[string]{
+	MySQL: `SELECT COUNT(*) FROM information_schema.tables t WHERE t.table_schema = DATABASE() AND NOT EXISTS (
   SELECT 1 FROM information_schema.table_constraints c
   WHERE c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.constraint_type = 'PRIMARY KEY')`,
-	testdb.DriverPostgres: `SELECT COUNT(*) FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace
+	Postgres: `SELECT COUNT(*) FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace
   AND NOT EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)`,
-	testdb.DriverSQLite: `SELECT COUNT(*) FROM sqlite_master m WHERE m.type = 'table'
+	SQLite: `SELECT COUNT(*) FROM sqlite_master m WHERE m.type = 'table'
   AND NOT EXISTS (SELECT 1 FROM pragma_table_info(m.name) WHERE pk > 0)`,
 }
 
@@ -28,16 +31,16 @@ func TestEveryTableHasAPrimaryKey(t *testing.T) {
 		r.account(0)
 		r.must(r.wrapped, addOne) // makes the table of receipts
 		r.wantBalances(1)
-		if n := r.count(withoutPrimaryKey[db.Driver]); n != 0 {
+		if n := r.count(withoutPrimaryKey.For(db.Driver)); n != 0 {
 			t.Errorf("%d tables of the target have no primary key", n)
 		}
 		var n int
-		if err := r.logPool().QueryRow(withoutPrimaryKey[db.Driver]).Scan(&n); err != nil || n != 0 {
+		if err := r.logPool().QueryRow(withoutPrimaryKey.For(db.Driver)).Scan(&n); err != nil || n != 0 {
 			t.Errorf("%d tables of the log have no primary key (%v)", n, err)
 		}
 	}
 	testdb.Each(t, test)
-	t.Run("on a server that wants one", func(t *testing.T) {
+	t.Run("on a server that requires one", func(t *testing.T) {
 		t.Parallel()
 		server := testdb.PrivateMariaDB(t, "--innodb-force-primary-key=ON")
 		db, log := server.DB(t), server.DB(t)
@@ -49,18 +52,18 @@ func TestEveryTableHasAPrimaryKey(t *testing.T) {
 }
 
 // older is the key that the table of receipts had before it had a primary key.
-var older = map[string][]string{
-	testdb.DriverMySQL:    {"ALTER TABLE bed_receipt DROP PRIMARY KEY, ADD UNIQUE KEY bed_receipt_id (id)"},
-	testdb.DriverPostgres: {"ALTER TABLE bed_receipt DROP CONSTRAINT bed_receipt_id, ADD CONSTRAINT bed_receipt_id UNIQUE (id)"},
-	testdb.DriverSQLite: {"DROP TABLE bed_receipt", `CREATE TABLE bed_receipt (id VARCHAR(80) NOT NULL, unit_id VARCHAR(40) NOT NULL,
+var older = testdb.By[[]string]{
+	MySQL:    []string{"ALTER TABLE bed_receipt DROP PRIMARY KEY, ADD UNIQUE KEY bed_receipt_id (id)"},
+	Postgres: []string{"ALTER TABLE bed_receipt DROP CONSTRAINT bed_receipt_id, ADD CONSTRAINT bed_receipt_id UNIQUE (id)"},
+	SQLite: []string{"DROP TABLE bed_receipt", `CREATE TABLE bed_receipt (id VARCHAR(80) NOT NULL, unit_id VARCHAR(40) NOT NULL,
   log_id VARCHAR(40) NOT NULL, void SMALLINT NOT NULL, creation_time BIGINT NOT NULL, keep_until BIGINT NOT NULL, fingerprint VARCHAR(64) NULL,
   result TEXT NULL, log_gone SMALLINT NOT NULL DEFAULT 0, CONSTRAINT bed_receipt_id UNIQUE (id))`},
 }
 
-func TestAReceiptIsMetWhicheverKeyItsTableHas(t *testing.T) {
+func TestReceiptIsMetWhicheverKeyItsTableHas(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		for name, change := range map[string][]string{"a primary key": nil, "that of an older version": older[db.Driver]} {
+		for name, change := range map[string][]string{"a primary key": nil, "that of an older version": older.For(db.Driver)} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, freshLike(t, db), exactlyOnce)
@@ -87,5 +90,59 @@ func TestAReceiptIsMetWhicheverKeyItsTableHas(t *testing.T) {
 				r.wantBalances(2)
 			})
 		}
+	})
+}
+
+// keyless are tables of receipts that lost their key.
+var keyless = testdb.By[[]string]{
+	MySQL:    []string{"ALTER TABLE bed_receipt DROP PRIMARY KEY"},
+	Postgres: []string{"ALTER TABLE bed_receipt DROP CONSTRAINT bed_receipt_id"},
+	SQLite:   []string{"ALTER TABLE bed_receipt RENAME TO r", "CREATE TABLE bed_receipt AS SELECT * FROM r"},
+}
+
+func TestReceiptTableWithoutKeyRefusesWrites(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.account(0)
+		r.receiptTable()
+		r.exec(keyless.For(db.Driver)...)
+		ctx := context.Background()
+		var table *delivery.ReceiptTableError
+		for name, write := range map[string]func() error{
+			"a write": func() error {
+				_, err := r.wrapped.ExecContext(ctx, addOne)
+				return err
+			},
+			"a write under a key": func() error {
+				_, _, err := r.sendUnder("k", addOne)
+				return err
+			},
+			"a local transaction": func() error {
+				tx, err := r.wrapped.BeginTx(ctx, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = tx.Rollback() }()
+				_, err = tx.ExecContext(ctx, addOne)
+				return err
+			},
+		} {
+			if err := write(); !errors.As(err, &table) || !strings.Contains(err.Error(), table.Statement) {
+				t.Fatalf("%s: %v, want a ReceiptTableError with the statement to run", name, err)
+			}
+		}
+		r.wantNoLog()
+		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
+		r.receipted()
+		if report := r.runOnce(); report.Delivered != 0 || r.wantOneLog().Tries != 0 {
+			t.Errorf("the job: %s", report)
+		}
+		r.wantBalances(0)
+		r.exec(table.Statement)
+		for range 4 {
+			r.mustSendUnder("k", addOne)
+		}
+		r.wantBalances(1)
 	})
 }

@@ -22,6 +22,10 @@ import (
 
 // bedJobBinary builds cmd/bed-job, as the tests themselves are built.
 var bedJobBinary = sync.OnceValues(func() (string, error) {
+	var err error
+	if binaries, err = os.MkdirTemp("", "bed-acceptance-"); err != nil { //nolint:usetesting // for all tests
+		return "", err
+	}
 	exe := filepath.Join(binaries, "bed-job")
 	args := []string{"build", "-buildvcs=false", "-o", exe}
 	if raceEnabled() {

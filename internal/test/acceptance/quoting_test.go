@@ -11,7 +11,7 @@ import (
 
 // What is between quotes is read as the session reads it, whether its DSN says
 // how or the server.
-func TestATextWhoseQuotesTheSessionReadsOtherwiseIsOneWrite(t *testing.T) {
+func TestAmbiguousQuotesAreReadAsOneWrite(t *testing.T) {
 	t.Parallel()
 	plain := "UPDATE account SET note = 'C:\\', balance = CASE WHEN note = '; DELETE FROM account; --' THEN 0 ELSE 90 END WHERE id = 1"
 	escaped := `UPDATE account SET note = 'it\'s; DELETE FROM account; --', balance = 90 WHERE id = 1`
@@ -60,7 +60,7 @@ func TestATextWhoseQuotesTheSessionReadsOtherwiseIsOneWrite(t *testing.T) {
 	}
 }
 
-func TestAnUnhandledNotFoundOfATriggerIsItsRefusal(t *testing.T) {
+func TestUnhandledTriggerNotFoundIsARefusal(t *testing.T) {
 	t.Parallel()
 	for _, db := range []testdb.DB{testdb.MySQL(t), testdb.Postgres(t)} {
 		r := newRig(t, db)
@@ -81,7 +81,7 @@ func TestAnUnhandledNotFoundOfATriggerIsItsRefusal(t *testing.T) {
 }
 
 // While the database is down there is no session to ask how it reads quotes.
-func TestAWriteIsLoggedWhileNoSessionTellsHowItReadsQuotes(t *testing.T) {
+func TestWriteWithUnknownQuotingIsLogged(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		db          func(t *testing.T) testdb.DB

@@ -18,7 +18,7 @@ import (
 // was met.
 var metBreaks = map[string]string{"at its ROLLBACK": "ROLLBACK", "at the reading": "SELECT void"}
 
-func TestAReceiptThatIsMetIsAReceiptWhateverBreaksAfter(t *testing.T) {
+func TestReceiptCountsWhateverBreaksAfter(t *testing.T) {
 	t.Parallel()
 	const twice = "UPDATE account SET balance = balance + 1 WHERE id = 2"
 	inTx := func(ctx context.Context, r *rig) error {
@@ -69,7 +69,7 @@ func TestAReceiptThatIsMetIsAReceiptWhateverBreaksAfter(t *testing.T) {
 						p.CutAfter(testproxy.Text("COMMIT"))
 						struck := p.CutBefore(testproxy.Text(broken))
 						if err := write(context.Background(), r); err != nil {
-							t.Errorf("an applied write is told %v", err)
+							t.Errorf("an applied write gets %v", err)
 						}
 						<-struck
 						r.wantBalances(1)
@@ -87,7 +87,7 @@ func TestAReceiptThatIsMetIsAReceiptWhateverBreaksAfter(t *testing.T) {
 						struck := p.CutBefore(testproxy.Text(broken))
 						ctx, k := keyed("k")
 						if err := write(ctx, r); err != nil || !k.Replayed() {
-							t.Errorf("an applied request is told %v, replayed %t", err, k.Replayed())
+							t.Errorf("an applied request gets %v, replayed %t", err, k.Replayed())
 						}
 						<-struck
 						r.wantBalances(1)
@@ -99,7 +99,7 @@ func TestAReceiptThatIsMetIsAReceiptWhateverBreaksAfter(t *testing.T) {
 	}
 }
 
-func TestTheJobsConnectionThatBreaksBehindAReceiptParksNothing(t *testing.T) {
+func TestJobConnectionBreakingAfterAReceiptParksNothing(t *testing.T) {
 	t.Parallel()
 	for where, broken := range metBreaks {
 		t.Run(where, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestTheJobsConnectionThatBreaksBehindAReceiptParksNothing(t *testing.T) {
 
 // The job looks for the receipt before it parks a unit that is out of tries. Its
 // last try may be on its way then.
-func TestTheLookBeforeAUnitIsParkedKeepsTheReceiptForATryThatMayStillCome(t *testing.T) {
+func TestLookBeforeParkingKeepsReceiptForLateTry(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -138,7 +138,7 @@ func TestTheLookBeforeAUnitIsParkedKeepsTheReceiptForATryThatMayStillCome(t *tes
 		r.receiptTable()
 		u := r.wantOneLog()
 		replay := func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			return attempt.Replay(t.Context(), d, conn, u, receiptsOf(r))
+			return attempt.Replay(t.Context(), d, conn, nil, u, receiptsOf(r))
 		}
 		if out := r.onTarget(replay); out.Err != nil {
 			t.Fatal(out.Err)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/internal/logrow"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/txlog"
@@ -60,7 +60,7 @@ func (r *rig) wantRefusedElsewhere(pool *sql.DB) {
 
 // What was applied under one setting would not be met under another, so nothing is
 // applied under it, whoever used the data source before.
-func TestAChangedSchemaOfReceiptsIsRefusedUntilTheyAreMoved(t *testing.T) {
+func TestChangedReceiptSchemaIsRefusedUntilMigration(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, from, to string
@@ -114,7 +114,7 @@ func (r *rig) inLog(statement string) {
 
 func (r *rig) forgetsSchema() {
 	r.t.Helper()
-	r.inLog("DELETE FROM bed_log WHERE name = '" + logrow.ReceiptSchema(targetOf(r.t, r.db).DataSource) + "'")
+	r.inLog("DELETE FROM bed_log WHERE name = '" + tables.ReceiptSchema(targetOf(r.t, r.db).DataSource) + "'")
 }
 
 // moves moves the receipts as the documentation says.
@@ -131,7 +131,7 @@ func (r *rig) moves(schema string) {
 	}[r.db.Driver])
 }
 
-func TestReceiptsThatWereMovedIntoASchemaAreMetThere(t *testing.T) {
+func TestReceiptsMovedIntoASchemaAreMet(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, exactlyOnce, noSyncRetry)
@@ -201,7 +201,7 @@ func (s *silentStorage) Add(ctx context.Context, lease time.Duration, units ...*
 // An application that logs on failure may be started while its log is down. What is
 // no repetition of an earlier request writes; what may be one has to know where
 // that one's receipt is.
-func TestADatabaseOpenedBesideASilentLogWritesWhatIsUnderNoKey(t *testing.T) {
+func TestSilentLogDelaysOnlyKeyedWrites(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		log := &silentStorage{}
@@ -251,7 +251,7 @@ func TestADatabaseOpenedBesideASilentLogWritesWhatIsUnderNoKey(t *testing.T) {
 
 // The first exactly-once write of an opened database asks the log where receipts
 // are. A log that never answers must not hold up a caller whose context never ends.
-func TestALogThatNeverSaysWhereReceiptsAreHoldsUpNoWrite(t *testing.T) {
+func TestUnknownReceiptPlaceDelaysNoWrite(t *testing.T) {
 	t.Parallel()
 	for name, logging := range map[string]bedsql.Logging{"before": bedsql.LogBefore, "on failure": bedsql.LogOnFailure} {
 		t.Run(name, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestALogThatNeverSaysWhereReceiptsAreHoldsUpNoWrite(t *testing.T) {
 				r.account(100)
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
-				question := testproxy.Text(logrow.ReceiptSchema(dataSourceOf(t, db)))
+				question := testproxy.Text(tables.ReceiptSchema(dataSourceOf(t, db)))
 				struck := p.Mute(question)
 				if _, err := r.wrapped.ExecContext(ctx, addOne); err != nil {
 					t.Errorf("a write: %v", err)

@@ -74,7 +74,7 @@ func (r *rig) wantReceiptsIn(schema string, want int) {
 	}
 }
 
-func TestReceiptsInASchemaOfTheirOwnAreNotSeenByAMigrator(t *testing.T) {
+func TestMigratorDoesNotSeeReceiptsInTheirSchema(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -122,7 +122,7 @@ func TestReceiptsInASchemaOfTheirOwnAreNotSeenByAMigrator(t *testing.T) {
 }
 
 // The job finds the receipt although its own DSN does not name the schema.
-func TestAnEntrySaysInWhichSchemaItsReceiptIs(t *testing.T) {
+func TestEntryNamesItsReceiptSchema(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, exactlyOnce, noSyncRetry)
@@ -159,8 +159,8 @@ func TestAnEntrySaysInWhichSchemaItsReceiptIs(t *testing.T) {
 	})
 }
 
-// What goes in one round trip is told by the text that inserts the receipt.
-func TestAWriteInOneRoundTripLeavesItsReceiptInTheSchema(t *testing.T) {
+// What goes in one round trip is recognized by the text that inserts the receipt.
+func TestOneRoundTripWritePutsReceiptInSchema(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, exactlyOnce, noSyncRetry)
@@ -188,8 +188,8 @@ func TestAWriteInOneRoundTripLeavesItsReceiptInTheSchema(t *testing.T) {
 }
 
 // A write to a database that was never reached knows no place yet, but its schema:
-// a job that is not told of it, and a request that is sent again, meet there.
-func TestAnEntryThatNamesNoPlaceNamesItsSchema(t *testing.T) {
+// a job that does not know of it, and a request that is sent again, meet there.
+func TestEntryWithoutPlaceNamesItsSchema(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigDown(t, db, exactlyOnce, noSyncRetry)
@@ -212,7 +212,7 @@ func TestAnEntryThatNamesNoPlaceNamesItsSchema(t *testing.T) {
 	})
 }
 
-func TestASchemaThatTheAccountMayNotCreateOrUseIsSaidWithWhatToRun(t *testing.T) {
+func TestUnusableReceiptSchemaNamesWhatToRun(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -266,7 +266,7 @@ func TestASchemaThatIsDroppedIsMadeAgain(t *testing.T) {
 	})
 }
 
-func TestADatabaseWithoutSchemasAndANameThatIsNoneAreRefusedAtOpen(t *testing.T) {
+func TestInvalidReceiptSchemaIsRefusedAtOpen(t *testing.T) {
 	t.Parallel()
 	log := txlog.NewMemory()
 	open := func(driver, dsn string) error {

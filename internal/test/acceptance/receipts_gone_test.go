@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-func TestATableOfReceiptsThatVanishesIsMadeAgainOrSaidToBeGone(t *testing.T) {
+func TestVanishedReceiptTableIsRecreatedOrReported(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -52,7 +52,7 @@ func TestATableOfReceiptsThatVanishesIsMadeAgainOrSaidToBeGone(t *testing.T) {
 	})
 }
 
-func TestATableOfReceiptsThatVanishesAndMayNotBeMadeIsSaidAndParksNothing(t *testing.T) {
+func TestVanishedUncreatableReceiptTableParksNothing(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)

@@ -26,7 +26,7 @@ func (r *rig) reader(rights string) (dsn string) {
 	return limited.DSN
 }
 
-func TestATransactionThatOnlyReadsNeedsNoTableOfReceipts(t *testing.T) {
+func TestReadOnlyTransactionNeedsNoReceiptTable(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -98,7 +98,7 @@ func (r *rig) receiptRights(change, rights string) {
 	r.exec(change + " " + rights + " ON " + on + map[string]string{"GRANT": " TO ", "REVOKE": " FROM "}[change] + name)
 }
 
-func TestAWriteIsRefusedWithTheGrantThatItsReceiptLacks(t *testing.T) {
+func TestMissingReceiptRightsRefuseTheWriteWithGrant(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -133,7 +133,7 @@ func TestAWriteIsRefusedWithTheGrantThatItsReceiptLacks(t *testing.T) {
 	})
 }
 
-func TestAReceiptThatIsMetAndMayNotBeReadLeavesTheWritePendingAtOnceWithTheGrant(t *testing.T) {
+func TestUnreadableReceiptLeavesWritePendingAndNamesGrant(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, exactlyOnce, func(c *bedsql.Config) { c.RetryTimeout = time.Hour })

@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestAReceiptIsErasedAtOnceOnlyIfEveryAttemptEndedDefinitely(t *testing.T) {
+func TestReceiptIsErasedOnlyAfterDefiniteAttempts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -109,7 +109,7 @@ func withoutRetry(cfg bedsql.Config) bedsql.Config {
 	return cfg
 }
 
-func TestAReceiptOutlivesItsRetentionWhileItsUnitIsInTheLog(t *testing.T) {
+func TestReceiptOutlivesItsRetentionWhileLogged(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -119,7 +119,7 @@ func TestAReceiptOutlivesItsRetentionWhileItsUnitIsInTheLog(t *testing.T) {
 		r.receipted()
 		u := r.wantOneLog()
 		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
+			return attempt.Replay(context.Background(), d, conn, nil, u, receiptsOf(r))
 		})
 		if out.Err != nil {
 			t.Fatal(out.Err)
@@ -159,7 +159,7 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 			u := &txlog.Unit{ID: txlog.NewID(), Receipt: "x", Statements: []txlog.Statement{{SQL: addOne}}}
 			u.Receipt = u.ID
 			if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-				return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
+				return attempt.Replay(context.Background(), d, conn, nil, u, receiptsOf(r))
 			}); out.Err != nil {
 				t.Fatal(out.Err)
 			}
@@ -259,7 +259,7 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 
 // A receipt is kept for its retention from when a purge found its entry gone,
 // however old it is by then, and a log that came back starts that anew.
-func TestTheRetentionOfAReceiptBeginsWhenItsLogIsFoundGone(t *testing.T) {
+func TestReceiptRetentionBeginsWhenItsEntryIsGone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)

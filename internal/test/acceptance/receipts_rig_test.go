@@ -125,12 +125,12 @@ func (r *rig) receipts() int {
 	return r.count("SELECT COUNT(*) FROM bed_receipt")
 }
 
-// settle waits until nothing more is sent behind the callers: their entries are
+// settle waits until nothing more is sent after calls returned: their entries are
 // removed and their receipts erased.
 func (r *rig) settle() {
 	r.t.Helper()
 	r.wantNoLog()
-	eventually(r.t, "the receipts were erased behind the callers", func() bool { return r.receipts() == 0 })
+	eventually(r.t, "the receipts were erased after the calls", func() bool { return r.receipts() == 0 })
 }
 
 func (r *rig) wantReceipts(want int) {

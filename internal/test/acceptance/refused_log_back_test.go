@@ -28,8 +28,8 @@ func (s *repeatedStorage) Add(ctx context.Context, lease time.Duration, units ..
 	return err
 }
 
-// A refusal that its caller was told is nothing for a person to look at.
-func TestALogThatComesBackAfterItsRefusalWasAnsweredIsRemovedByTheJob(t *testing.T) {
+// A refusal that its caller got is nothing for a person to look at.
+func TestLateEntryOfAReturnedRefusalIsRemoved(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		late := &repeatedStorage{}
@@ -66,9 +66,9 @@ func TestALogThatComesBackAfterItsRefusalWasAnsweredIsRemovedByTheJob(t *testing
 	})
 }
 
-// At least once there is no receipt that could keep an entry which comes back
-// from being delivered. So the row stays, and the caller is not told no.
-func TestAtLeastOnceARefusalIsNotToldWhileItsEntryMayComeBack(t *testing.T) {
+// At least once no receipt exists that could keep an entry which comes back
+// from being delivered. So the row stays, and the caller does not get a refusal.
+func TestAtLeastOnceRefusalAwaitsItsEntrysRemoval(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		late := &repeatedStorage{}

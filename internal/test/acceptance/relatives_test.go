@@ -16,11 +16,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Faults of relatives, as cases that pass here: docs/reliability.md.
+// Bugs in similar projects, as cases that pass here: docs/reliability.md.
 
 // A reader that keeps an offset skips what is committed behind a newer row. The
 // job asks for what is due, whatever its id and age.
-func TestAnEntryThatIsCommittedBehindANewerOneIsDelivered(t *testing.T) {
+func TestLateCommittedOlderEntryIsDelivered(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -72,7 +72,7 @@ func TestAnEntryThatIsCommittedBehindANewerOneIsDelivered(t *testing.T) {
 
 // InnoDB locks gaps: writers that add to one table and remove from it, and a
 // job that claims, deadlock each other unless every row is named by its key.
-func TestConcurrentWritersAndJobsOfOneLogDoNotDeadlock(t *testing.T) {
+func TestWritersAndJobsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, exactlyOnce)
@@ -118,9 +118,9 @@ func TestConcurrentWritersAndJobsOfOneLogDoNotDeadlock(t *testing.T) {
 // A statement to the log whose answer never comes must not hold up the job for
 // ever: a claim, or a question whether the data source is paused or limited, is
 // given up when a lease would be over, and the next round goes on.
-func TestAJobGoesOnWhenItsLogNeverAnswersAStatement(t *testing.T) {
+func TestJobGoesOnWhenItsLogNeverAnswers(t *testing.T) {
 	t.Parallel()
-	for _, silent := range []string{"UPDATE transaction_log", "COMMIT", "SELECT paused, per_second FROM", "SELECT paused, per_second, next_slot"} {
+	for _, silent := range []string{"UPDATE transaction_log", "COMMIT", "SELECT paused, per_second, next_slot"} {
 		t.Run(silent, func(t *testing.T) {
 			t.Parallel()
 			eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -181,9 +181,9 @@ func schemaOf(r *rig) (name string) {
 	return name
 }
 
-// One prepared statement, run again and again, is a write each time, with an
+// One prepared statement, run repeatedly, is a write each time, with an
 // entry of its own.
-func TestAPreparedStatementRunManyTimesInASoftTransactionIsLoggedEachTime(t *testing.T) {
+func TestPreparedStatementIsLoggedOnEachRun(t *testing.T) {
 	t.Parallel()
 	for name, staged := range map[string]bool{"immediate": false, "staged": true} {
 		t.Run(name, func(t *testing.T) {

@@ -156,7 +156,7 @@ func eachNotReplayable(t *testing.T, f func(t *testing.T, r *rig, p *testproxy.P
 	})
 }
 
-func TestAUnitThatMustNotBeRunAgainIsParkedWhenItsCommitIsNotAnswered(t *testing.T) {
+func TestUnreplayableUnitWithUnansweredCommitIsParked(t *testing.T) {
 	t.Parallel()
 	eachNotReplayable(t, func(t *testing.T, r *rig, p *testproxy.Proxy, tx *sql.Tx, reason string) {
 		p.CutAfter(testproxy.Text("COMMIT"))
@@ -185,7 +185,7 @@ func TestAUnitThatMustNotBeRunAgainIsParkedWhenItsCommitIsNotAnswered(t *testing
 	})
 }
 
-func TestAUnitThatMustNotBeRunAgainIsTheCallersWhenItsConnectionBrokeBefore(t *testing.T) {
+func TestUnreplayableUnitIsRefusedAfterBrokenConnection(t *testing.T) {
 	t.Parallel()
 	eachNotReplayable(t, func(t *testing.T, r *rig, p *testproxy.Proxy, tx *sql.Tx, _ string) {
 		p.CutBefore(testproxy.Text("nosuch"))
@@ -199,7 +199,7 @@ func TestAUnitThatMustNotBeRunAgainIsTheCallersWhenItsConnectionBrokeBefore(t *t
 	})
 }
 
-func TestAUnitThatMustNotBeRunAgainIsTheCallersWhenCommitWasNotSent(t *testing.T) {
+func TestUnreplayableUnitIsRefusedBeforeItsCommit(t *testing.T) {
 	t.Parallel()
 	r, p := newRigBehindProxy(t, testdb.MySQL(t))
 	r.account(1)

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-func TestRowsAreReadToTheirEndBeforeTheWriteCounts(t *testing.T) {
+func TestRowsAreReadToTheirEndFirst(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -47,7 +47,7 @@ func TestRowsAreReadToTheirEndBeforeTheWriteCounts(t *testing.T) {
 	})
 }
 
-func TestRowsThatNobodyFetchesAreWrittenAllTheSame(t *testing.T) {
+func TestUnfetchedRowsAreWritten(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -71,7 +71,7 @@ func TestRowsThatNobodyFetchesAreWrittenAllTheSame(t *testing.T) {
 	})
 }
 
-func TestBufferedRowsHaveTheDriversValuesAndColumnTypes(t *testing.T) {
+func TestBufferedRowsKeepValuesAndColumnTypes(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -131,7 +131,7 @@ func TestALaterRowThatFailsRefusesTheWrite(t *testing.T) {
 	})
 }
 
-func TestALaterRowWhoseExpressionFailsRefusesTheWrite(t *testing.T) {
+func TestFailingLaterRowRefusesTheWrite(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)
 	r := newRig(t, db)
@@ -173,7 +173,7 @@ func TestADeferredConstraintRefusesTheWrite(t *testing.T) {
 	}
 }
 
-func TestRowsLostWithTheConnectionAreWrittenOnceAndSaidToBeLost(t *testing.T) {
+func TestRowsLostWithTheConnectionAreReportedLost(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)
@@ -202,7 +202,7 @@ func TestRowsLostWithTheConnectionAreWrittenOnceAndSaidToBeLost(t *testing.T) {
 }
 
 // The server did what it was asked for: another attempt would do it twice.
-func TestAWriteWhoseRowsTheDriverCannotDecodeIsDoneOnce(t *testing.T) {
+func TestWriteWithUndecodableRowsIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"simple_protocol", "exec"} {
 		for _, g := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {

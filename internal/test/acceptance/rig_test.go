@@ -219,7 +219,7 @@ func (r *rig) wantNoLog() {
 	r.t.Helper()
 	units := r.logs()
 	if allBehind(units) {
-		eventually(r.t, "the removals behind the callers were done", func() bool {
+		eventually(r.t, "the removals after the calls were done", func() bool {
 			units = r.logs()
 			return len(units) == 0 || !allBehind(units)
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/bedsql/bed/listener"
 )
 
-func TestRulePendingWhenTheConnectionIsLostAfterTheStatementWasSent(t *testing.T) {
+func TestRulePendingWhenConnectionIsLostAfterSending(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, c := range map[string]struct {
@@ -107,7 +107,7 @@ func impatient(db testdb.DB) testdb.DB {
 	}
 }
 
-func TestRuleDeliveredWhenALockComesFreeDuringTheRetries(t *testing.T) {
+func TestRuleDeliveredWhenRetriesGetTheLock(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		bus := listener.NewBus(quiet())
@@ -134,7 +134,7 @@ func TestRuleDeliveredWhenALockComesFreeDuringTheRetries(t *testing.T) {
 	})
 }
 
-func TestRulePendingWhenTheCallersContextEndsWhileItRuns(t *testing.T) {
+func TestRulePendingWhenContextEndsDuringTheWrite(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
@@ -236,7 +236,7 @@ func (r *rig) running(text string) func() {
 	}
 }
 
-func TestRuleWhatEndsPendingIsDeliveredOnceByTheJob(t *testing.T) {
+func TestRulePendingIsDeliveredOnceByTheJob(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)
@@ -258,7 +258,7 @@ func TestRuleWhatEndsPendingIsDeliveredOnceByTheJob(t *testing.T) {
 	})
 }
 
-func TestRuleAnErrorOfTheJobParksWhatTheDatabaseRefusesLater(t *testing.T) {
+func TestRuleJobParksWhatTheDatabaseRefusesLater(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db)

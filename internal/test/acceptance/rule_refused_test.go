@@ -98,7 +98,7 @@ func enforced(db testdb.DB) testdb.DB {
 	return db
 }
 
-func TestRuleRefusedIsTheDriversOwnErrorAndLeavesNothing(t *testing.T) {
+func TestRuleRefusedIsTheDriversOwnError(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, enforced(db))

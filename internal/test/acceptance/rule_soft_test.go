@@ -41,7 +41,7 @@ func TestRuleSoftDelivered(t *testing.T) {
 	})
 }
 
-func TestRuleSoftRefusedIsParkedAndReportedByEnd(t *testing.T) {
+func TestRuleSoftRefusedIsParkedAndReported(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, enforced(db))
@@ -121,7 +121,7 @@ func TestRuleSoftPendingIsReportedByEnd(t *testing.T) {
 	})
 }
 
-func TestRuleSoftPendingWhenALockCannotBeHad(t *testing.T) {
+func TestRuleSoftPendingWhenALockIsHeld(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, noSyncRetry)
@@ -185,7 +185,7 @@ func TestRuleSoftNotAcceptedIsTheCallers(t *testing.T) {
 			t.Errorf("%v, want ErrNotLogged: nothing else would ever tell of the write", err)
 		}
 		if err := tx.End(context.Background()); err != nil {
-			t.Errorf("End: %v, but the caller was told already", err)
+			t.Errorf("End: %v, but the caller knows already", err)
 		}
 		r.wantBalances(100)
 	})
@@ -203,7 +203,7 @@ func TestRuleSoftErrorsOfQueryAreTheCallers(t *testing.T) {
 			t.Errorf("%T %v, want the driver's own refusal: no rows can be invented", err, err)
 		}
 		if err := tx.End(context.Background()); err != nil {
-			t.Errorf("End: %v, but the caller was told already", err)
+			t.Errorf("End: %v, but the caller knows already", err)
 		}
 		r.wantNoLog()
 		r.wantBalances(100)
@@ -228,7 +228,7 @@ func TestRuleSoftPendingOfQueryIsTheCallers(t *testing.T) {
 	})
 }
 
-func TestRuleSoftAWriteAfterEndIsNeitherLoggedNorSent(t *testing.T) {
+func TestRuleSoftWriteAfterEndIsNotSent(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)

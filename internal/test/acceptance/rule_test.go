@@ -51,6 +51,9 @@ func (r *rig) wantOutcome(want outcome, err error) {
 	if len(got) != 1 || got[0] != want {
 		r.t.Errorf("the error %v tells: %v, want %s alone", err, got, want)
 	}
+	wantOutcomeOf(r.t, string(want), err, map[outcome]bedsql.Outcome{
+		delivered: bedsql.OutcomeDelivered, refused: bedsql.OutcomeRefused, pending: bedsql.OutcomeAccepted, notAccepted: bedsql.OutcomeNotAccepted,
+	}[want])
 	logs := r.logs()
 	if kept := want == pending; kept != (len(logs) == 1) || len(logs) > 1 {
 		r.t.Errorf("%s, and the log holds %d units: %+v", want, len(logs), logs)
@@ -153,7 +156,7 @@ func TestRuleDeliveredChangesTheTable(t *testing.T) {
 	})
 }
 
-func TestRuleAContextThatEndedBeforeSendsAndLogsNothing(t *testing.T) {
+func TestRuleEndedContextSendsAndLogsNothing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		adds := 0
@@ -179,7 +182,7 @@ func TestRuleAContextThatEndedBeforeSendsAndLogsNothing(t *testing.T) {
 	})
 }
 
-func TestRuleNotAcceptedWhenTheLogCannotBeWritten(t *testing.T) {
+func TestRuleNotAcceptedWhenTheLogFails(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -203,7 +206,7 @@ func TestRuleNotAcceptedWhenTheLogCannotBeWritten(t *testing.T) {
 	})
 }
 
-func TestRuleNotAcceptedWhenTheLogsDatabaseIsDown(t *testing.T) {
+func TestRuleNotAcceptedWhenTheLogIsDown(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigLogBehindProxy(t, db)
@@ -231,7 +234,7 @@ func TestRuleNotAcceptedWhenTheLogsDatabaseIsDown(t *testing.T) {
 	})
 }
 
-func TestRuleParametersThatCannotBeKeptAreRefusedBeforeAnythingRuns(t *testing.T) {
+func TestRuleUnstorableParametersAreRefusedFirst(t *testing.T) {
 	t.Parallel()
 	db := testdb.Postgres(t)
 	adds := 0

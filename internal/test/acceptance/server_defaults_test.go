@@ -32,7 +32,7 @@ func withDefaults(t *testing.T, args ...string) testdb.DB {
 	return db
 }
 
-func TestAWriteThatIsAnsweredIsCommittedWhateverTheServersDefaults(t *testing.T) {
+func TestAnsweredWriteIsCommittedWhateverTheServerDefaults(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
 		"autocommit off":                 {"--autocommit=0"},
@@ -78,7 +78,7 @@ func TestAWriteThatIsAnsweredIsCommittedWhateverTheServersDefaults(t *testing.T)
 				}
 				told := strings.Join(warnings(hook), "\n")
 				if !strings.Contains(told, "uncommitted") {
-					t.Errorf("the operator was told %q", told)
+					t.Errorf("the operator read %q", told)
 				}
 
 				// The job.

@@ -76,7 +76,7 @@ func columnOf(t *testing.T, pool *sql.DB, query string) (all []string) {
 	return all
 }
 
-func TestExactlyOnceTheSessionsFunctionsSayWhatTheySayWithoutIt(t *testing.T) {
+func TestExactlyOnceKeepsTheSessionsFunctions(t *testing.T) {
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()

@@ -12,26 +12,26 @@ import (
 
 // states are statements that leave something behind in a session, and what tells
 // whether it is there.
-var states = map[string][]struct{ set, ask string }{
-	testdb.DriverMySQL: {
+var states = testdb.By[[]struct{ set, ask string }]{
+	MySQL: []struct{ set, ask string }{
 		{"SET @x = 1", "SELECT @x IS NOT NULL"},
 		{"SET foreign_key_checks = 0", "SELECT @@foreign_key_checks = 0"},
 		{"CREATE TEMPORARY TABLE mine (id INT)", ""},
 		{"SELECT GET_LOCK('bed %s', 0)", "SELECT IS_USED_LOCK('bed %s') IS NOT NULL"},
 	},
-	testdb.DriverPostgres: {
+	Postgres: []struct{ set, ask string }{
 		{"SET search_path = pg_catalog", "SELECT current_setting('search_path') = 'pg_catalog'"},
 		{"CREATE TEMPORARY TABLE mine (id INT)", "SELECT to_regclass('mine') IS NOT NULL"},
 		{"SELECT pg_advisory_lock(4711)", "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"},
 		{"SELECT set_config('bed.x', '1', false)", "SELECT current_setting('bed.x', true) = '1'"},
 	},
-	testdb.DriverSQLite: {
-		{"PRAGMA recursive_triggers = ON", "PRAGMA recursive_triggers"},
+	SQLite: []struct{ set, ask string }{
+		{"PRAGMA case_sensitive_like = ON", "SELECT 'a' NOT LIKE 'A'"},
 		{"CREATE TEMPORARY TABLE mine (id INT)", "SELECT EXISTS (SELECT 1 FROM temp.sqlite_master)"},
 	},
 }
 
-func TestNoConnectionGoesBackToThePoolWithTheStateOfItsSession(t *testing.T) {
+func TestPoolGetsNoConnectionWithSessionState(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		adds := 0
@@ -52,7 +52,7 @@ func TestNoConnectionGoesBackToThePoolWithTheStateOfItsSession(t *testing.T) {
 			writes++
 		}
 		write()
-		for _, state := range states[db.Driver] {
+		for _, state := range states.For(db.Driver) {
 			r.must(r.wrapped, inDatabase(state.set, db))
 			if state.ask != "" {
 				var there sql.NullBool
@@ -78,110 +78,7 @@ func inDatabase(text string, db testdb.DB) string {
 	return strings.ReplaceAll(text, "%s", db.Name)
 }
 
-func TestASettingThatIsPutBackUnpins(t *testing.T) {
-	t.Parallel()
-	cases := map[string][]struct {
-		away, back string
-		unpins     bool
-	}{
-		testdb.DriverMySQL: {
-			{"SET FOREIGN_KEY_CHECKS = 0", "SET FOREIGN_KEY_CHECKS = 1", true},
-			{"SET @@SESSION.unique_checks = OFF, foreign_key_checks = 0", "SET SESSION foreign_key_checks = ON, unique_checks = 1", true},
-			{"SET foreign_key_checks = 0, unique_checks = 0", "SET foreign_key_checks = 1", false},
-			{"SET foreign_key_checks = 0", "SET foreign_key_checks = 2 - 1", false},
-			{"SET lc_time_names = 'de_DE'", "SET lc_time_names = 'en_US'", true},
-			{"SET foreign_key_checks = 0, @x = 1", "SET foreign_key_checks = 1", false},
-			{"SET NAMES latin1", "SET NAMES utf8mb4", false},
-		},
-		testdb.DriverPostgres: {
-			{"SET search_path = pg_catalog, public", "RESET search_path", true},
-			{"SET SESSION statement_timeout TO '7s'", "SET statement_timeout TO DEFAULT", true},
-			{"SET enable_seqscan = off", "SET enable_seqscan = on", true},
-			{"SET enable_seqscan = off", "SET enable_hashjoin = on", false},
-		},
-		testdb.DriverSQLite: {
-			{"PRAGMA recursive_triggers = ON", "PRAGMA recursive_triggers = OFF", true},
-			{"PRAGMA recursive_triggers = 1", "PRAGMA defer_foreign_keys = 0", false},
-		},
-	}
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		for _, c := range cases[db.Driver] {
-			adds := 0
-			r := newRig(t, freshLike(t, db), func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
-			r.account(100)
-			conn := r.conn()
-			r.must(conn, c.away)
-			r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
-			if adds != 0 {
-				t.Errorf("%s: the write behind it was logged", c.away)
-			}
-			r.must(conn, c.back)
-			r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 2, 1)
-			if unpinned := adds == 1; unpinned != c.unpins {
-				t.Errorf("%s, then %s: the write behind was logged: %v, want %v", c.away, c.back, unpinned, c.unpins)
-			}
-			r.wantBalances(2)
-			r.wantNoLog()
-		}
-	})
-}
-
-// PostgreSQL takes a SET back when its transaction rolls back.
-func TestASettingThatIsPutBackInATransactionThatMayRollBackStaysPinned(t *testing.T) {
-	t.Parallel()
-	adds := 0
-	r := newRig(t, testdb.Postgres(t), func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
-	r.exec("CREATE SCHEMA elsewhere", "CREATE TABLE elsewhere.account (id INT, balance INT)")
-	r.account(100)
-	conn := r.conn()
-	r.must(conn, "SET search_path = elsewhere")
-	tx, err := conn.BeginTx(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.must(tx, "RESET search_path")
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	r.must(conn, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
-	if adds != 0 {
-		t.Error("a write in another schema was logged as one of the usual one")
-	}
-	r.wantBalances(100)
-}
-
-func TestASettingThatOnlyLooksPutBackStaysPinned(t *testing.T) {
-	t.Parallel()
-	cases := map[string]struct {
-		away  string
-		back  []string
-		table string
-	}{
-		// The character set brings its default collation, not the one of the DSN.
-		testdb.DriverMySQL: {"SET character_set_connection = latin1", []string{"SET character_set_connection = utf8mb4"}, "account"},
-		// A list in quotes is one name.
-		testdb.DriverPostgres: {"SET search_path = pg_catalog", []string{`SET search_path = '"$user", public'`}, "public.account"},
-		// Ignored within a transaction.
-		testdb.DriverSQLite: {"PRAGMA foreign_keys = ON", []string{"BEGIN", "PRAGMA foreign_keys = OFF", "COMMIT"}, "account"},
-	}
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		adds := 0
-		r := newRig(t, db, func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
-		r.account(100)
-		c, conn := cases[db.Driver], r.conn()
-		r.must(conn, c.away)
-		for _, text := range c.back {
-			r.must(conn, text)
-		}
-		r.must(conn, "UPDATE "+c.table+" SET balance = ? WHERE id = ?", 1, 1)
-		if adds != 0 {
-			t.Errorf("%s, then %q: the write behind was logged", c.away, c.back)
-		}
-		r.wantBalances(1)
-	})
-}
-
-func TestAConnectionThatWasUsedRawIsClosedWhateverElsePinnedIt(t *testing.T) {
+func TestRawConnectionIsClosedEvenIfPinnedOtherwise(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.Postgres(t))
 	r.wrapped.SetMaxOpenConns(1)

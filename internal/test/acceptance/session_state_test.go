@@ -59,7 +59,7 @@ var sessionStates = []sessionState{
 
 	{name: "temporary table", driver: testdb.DriverSQLite, state: "CREATE TEMP TABLE tmp (n INT)", write: "INSERT INTO tmp VALUES (1)"},
 	{name: "attached database", driver: testdb.DriverSQLite, state: "ATTACH ':memory:' AS aside", write: "UPDATE account SET balance = 5"},
-	{name: "pragma", driver: testdb.DriverSQLite, state: "PRAGMA foreign_keys = ON", write: "UPDATE account SET balance = 5"},
+	{name: "pragma", driver: testdb.DriverSQLite, state: "PRAGMA case_sensitive_like = ON", write: "UPDATE account SET balance = 5"},
 }
 
 func collecting(hook **logtest.Hook) func(*bedsql.Config) {
@@ -149,7 +149,7 @@ func TestPinnedRefuseMakesItAnError(t *testing.T) {
 	})
 }
 
-func TestAUseInAnotherDatabaseIsWrittenToThere(t *testing.T) {
+func TestUseStatementMovesWritesToItsDatabase(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.MySQL(t))
 	r.account(100)
@@ -165,20 +165,20 @@ func TestAUseInAnotherDatabaseIsWrittenToThere(t *testing.T) {
 	}
 }
 
-func TestAWriteThatReadsItsSessionIsNeverLogged(t *testing.T) {
+func TestWriteThatReadsItsSessionIsNeverLogged(t *testing.T) {
 	t.Parallel()
-	for driver, writes := range map[string][]string{
-		testdb.DriverMySQL: {
+	for driver, writes := range (testdb.By[[]string]{
+		MySQL: []string{
 			"UPDATE account SET balance = @unset WHERE id = 2",
 			"UPDATE account SET balance = LAST_INSERT_ID() WHERE id = 1",
 			"UPDATE account SET balance = (@n := 5) WHERE id = 1",
 		},
-		testdb.DriverPostgres: {"UPDATE account SET balance = pg_backend_pid() WHERE id = 1"},
-		testdb.DriverSQLite:   {"UPDATE account SET balance = last_insert_rowid() WHERE id = 1"},
-	} {
+		Postgres: []string{"UPDATE account SET balance = pg_backend_pid() WHERE id = 1"},
+		SQLite:   []string{"UPDATE account SET balance = last_insert_rowid() WHERE id = 1"},
+	}).All() {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
-			db := map[string]func(testing.TB) testdb.DB{testdb.DriverMySQL: testdb.MySQL, testdb.DriverPostgres: testdb.Postgres, testdb.DriverSQLite: testdb.SQLite}[driver](t)
+			db := testdb.New(t, driver)
 			adds := 0
 			r := newRig(t, db, func(c *bedsql.Config) { c.Storage = countAdds(c.Storage, &adds) })
 			r.account(100)
@@ -263,15 +263,15 @@ func TestAutocommitOffIsATransactionWithoutABegin(t *testing.T) {
 	r.wantNoLog()
 }
 
-func TestAPinnedConnectionStaysPinnedInThePoolIfItIsConfiguredSo(t *testing.T) {
+func TestPinnedConnectionStaysPinnedIfConfigured(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		adds := 0
 		r := newRig(t, db, func(c *bedsql.Config) { c.Storage, c.KeepSessionState = countAdds(c.Storage, &adds), true })
 		r.account(100)
 		r.wrapped.SetMaxOpenConns(1)
-		state := map[string]string{testdb.DriverMySQL: "SET @x = 1", testdb.DriverPostgres: "SET search_path = public", testdb.DriverSQLite: "PRAGMA foreign_keys = ON"}
-		r.must(r.wrapped, state[db.Driver])
+		state := testdb.By[string]{MySQL: "SET @x = 1", Postgres: "SET search_path = public", SQLite: "PRAGMA case_sensitive_like = ON"}
+		r.must(r.wrapped, state.For(db.Driver))
 		r.must(r.wrapped, "UPDATE account SET balance = ? WHERE id = ?", 1, 1)
 		tx := r.begin()
 		r.must(tx, "UPDATE account SET balance = ? WHERE id = ?", 2, 1)
@@ -307,19 +307,19 @@ func TestWhatEndsWithItsTransactionDoesNotPin(t *testing.T) {
 	}
 }
 
-func TestTheWarningOfUnloggedWritesNamesTheStatementsAndTheWayOut(t *testing.T) {
+func TestUnloggedWritesWarningNamesStatementsAndRemedy(t *testing.T) {
 	t.Parallel()
-	state := map[string]string{
-		testdb.DriverMySQL:    "SET @secret = 'hunter2'",
-		testdb.DriverPostgres: "SET application_name = 'hunter2'",
-		testdb.DriverSQLite:   "ATTACH ':memory:' AS aside",
+	state := testdb.By[string]{
+		MySQL:    "SET @secret = 'hunter2'",
+		Postgres: "SET application_name = 'hunter2'",
+		SQLite:   "ATTACH ':memory:' AS aside",
 	}
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var hook *logtest.Hook
 		r := newRig(t, db, collecting(&hook))
 		r.account(100)
 		conn := r.conn()
-		for _, statement := range []string{state[db.Driver], "UPDATE account SET balance = balance + 7654321 WHERE id = 1", "UPDATE account SET balance = 1"} {
+		for _, statement := range []string{state.For(db.Driver), "UPDATE account SET balance = balance + 7654321 WHERE id = 1", "UPDATE account SET balance = 1"} {
 			if _, err := conn.ExecContext(t.Context(), statement); err != nil {
 				t.Fatal(err)
 			}
@@ -341,8 +341,8 @@ func TestTheWarningOfUnloggedWritesNamesTheStatementsAndTheWayOut(t *testing.T) 
 			t.Errorf("the statement is %q", got)
 		}
 		by, _ := told[0].Data["pinned_by"].(string)
-		if first, _, _ := strings.Cut(state[db.Driver], " "); !strings.HasPrefix(by, first+" ") {
-			t.Errorf("it is pinned by %q, want %q", by, state[db.Driver])
+		if first, _, _ := strings.Cut(state.For(db.Driver), " "); !strings.HasPrefix(by, first+" ") {
+			t.Errorf("it is pinned by %q, want %q", by, state.For(db.Driver))
 		}
 		for _, want := range []string{"DSN", "sql.DB.Conn", "bedsql.Skip", "PinnedRefuse"} {
 			if !strings.Contains(line, want) {
@@ -353,6 +353,30 @@ func TestTheWarningOfUnloggedWritesNamesTheStatementsAndTheWayOut(t *testing.T) 
 			if strings.Contains(line, value) {
 				t.Errorf("the value %s is in %s", value, line)
 			}
+		}
+	})
+}
+
+// A migrator takes a lock of its session first: golang-migrate by either of these, goose
+// by PostgreSQL's if it is given a session locker.
+func TestMigratorWarningNamesTheLock(t *testing.T) {
+	t.Parallel()
+	locks := map[string]string{testdb.DriverMySQL: "SELECT GET_LOCK('migration', 10)", testdb.DriverPostgres: "SELECT pg_advisory_lock(4711)"}
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		var hook *logtest.Hook
+		r := newRig(t, db, collecting(&hook))
+		r.account(100)
+		conn := r.conn()
+		if _, err := conn.ExecContext(t.Context(), locks[db.Driver]); err != nil {
+			t.Fatal(err)
+		}
+		r.must(conn, setBalance, 1, 1)
+		said := warnings(hook)
+		if len(hook.AllEntries()) == 0 {
+			t.Fatal("there is no warning")
+		}
+		if reason, _ := hook.LastEntry().Data["reason"].(string); !strings.Contains(reason, "lock, as migrators take one") {
+			t.Errorf("the reason is %q: %v", reason, said)
 		}
 	})
 }

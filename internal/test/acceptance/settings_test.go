@@ -29,12 +29,12 @@ var settings = []setting{
 	{driver: testdb.DriverSQLite, name: "_time_format", writer: "sqlite", other: "datetime"},
 }
 
-func TestAJobWithOtherSettingsDeliversWithThoseOfTheLog(t *testing.T) {
+func TestJobDeliversWithTheLoggedSettings(t *testing.T) {
 	t.Parallel()
 	for _, s := range settings {
 		t.Run(s.driver+" "+s.name, func(t *testing.T) {
 			t.Parallel()
-			db := map[string]func(testing.TB) testdb.DB{testdb.DriverMySQL: testdb.MySQL, testdb.DriverPostgres: testdb.Postgres, testdb.DriverSQLite: testdb.SQLite}[s.driver](t)
+			db := testdb.New(t, s.driver)
 			r := newRig(t, db, noSyncRetry)
 			r.account(100)
 			writer := r.open(withParam(impatient(db), s.name, s.writer).DSN)
@@ -79,12 +79,12 @@ func (r *rig) deliverTo(t *testing.T, dataSource, dsn string) asyncjob.Report {
 	return report
 }
 
-func TestAnInstantIsStoredByTheJobAsByTheWriter(t *testing.T) {
+func TestJobStoresInstantsLikeTheWriter(t *testing.T) {
 	t.Parallel()
-	zones := map[string]map[string]string{
-		testdb.DriverMySQL:    {"loc": "Asia/Tokyo", "time_zone": "'+09:00'"},
-		testdb.DriverPostgres: {"timezone": "Asia/Tokyo"},
-		testdb.DriverSQLite:   {"_timezone": "Asia/Tokyo", "_time_format": "sqlite"},
+	zones := testdb.By[map[string]string]{
+		MySQL:    map[string]string{"loc": "Asia/Tokyo", "time_zone": "'+09:00'"},
+		Postgres: map[string]string{"timezone": "Asia/Tokyo"},
+		SQLite:   map[string]string{"_timezone": "Asia/Tokyo", "_time_format": "sqlite"},
 	}
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		zone, err := time.LoadLocation("America/New_York")
@@ -94,11 +94,11 @@ func TestAnInstantIsStoredByTheJobAsByTheWriter(t *testing.T) {
 		instant := time.Date(2024, 7, 1, 23, 30, 15, 123456000, zone)
 		r := newRig(t, db, noSyncRetry)
 		r.account(100)
-		kind := map[string]string{testdb.DriverMySQL: "DATETIME(6)", testdb.DriverPostgres: "TIMESTAMP", testdb.DriverSQLite: "TEXT"}[db.Driver]
-		stamp := map[string]string{testdb.DriverMySQL: "TIMESTAMP(6) NULL", testdb.DriverPostgres: "TIMESTAMPTZ", testdb.DriverSQLite: "TEXT"}[db.Driver]
+		kind := testdb.By[string]{MySQL: "DATETIME(6)", Postgres: "TIMESTAMP", SQLite: "TEXT"}.For(db.Driver)
+		stamp := testdb.By[string]{MySQL: "TIMESTAMP(6) NULL", Postgres: "TIMESTAMPTZ", SQLite: "TEXT"}.For(db.Driver)
 		r.exec("CREATE TABLE happened (id INT PRIMARY KEY, wall " + kind + ", instant " + stamp + ")")
 		there := impatient(db)
-		for k, v := range zones[db.Driver] {
+		for k, v := range zones.For(db.Driver) {
 			there, db = withParam(there, k, v), withParam(db, k, v)
 		}
 		writer := r.open(there.DSN)
@@ -138,7 +138,7 @@ func (r *rig) blockInsert() (free func()) {
 	return func() { _ = tx.Rollback() }
 }
 
-func TestSettingsAreStoredWithTheLogAndHoldNoPassword(t *testing.T) {
+func TestSettingsAreLoggedWithoutPassword(t *testing.T) {
 	t.Parallel()
 	db := testdb.MySQL(t)
 	r := newRig(t, db, noSyncRetry)
@@ -148,7 +148,7 @@ func TestSettingsAreStoredWithTheLogAndHoldNoPassword(t *testing.T) {
 	_, err := r.open(db.DSN).Exec("UPDATE account SET balance = 1 WHERE id = 1")
 	free()
 	wantPending(t, err)
-	if u := r.wantOneLog(); u.Settings != "loc=Asia/Tokyo;time_zone=+09:00" {
+	if u := r.wantOneLog(); u.Settings != "loc=Asia/Tokyo;time_zone='+09:00'" {
 		t.Errorf("the log's settings are %q", u.Settings)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -82,7 +81,7 @@ var valueSettings = map[string]valueSetting{
 		[]string{"CREATE TABLE said (id INTEGER PRIMARY KEY, what TEXT)"}, said, noon, saidWhat},
 }
 
-func TestAJobWithAnotherDSNStoresTheSameValues(t *testing.T) {
+func TestJobWithAnotherDSNStoresTheSameValues(t *testing.T) {
 	t.Parallel()
 	for name, c := range valueSettings {
 		for _, g := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
@@ -149,50 +148,4 @@ func (r *rig) blockID(id int) (free func()) {
 		r.t.Fatal(err)
 	}
 	return func() { _ = tx.Rollback() }
-}
-
-// writtenBefore makes the rig's only log one of an older version.
-func (r *rig) writtenBefore(settings string) {
-	r.t.Helper()
-	if _, err := r.logPool().Exec(fmt.Sprintf("UPDATE transaction_log SET settings = '%s'", settings)); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-func TestALogOfAnOlderVersionIsDeliveredWhereItsSettingsAreTheJobsAsThatVersionSawThem(t *testing.T) {
-	t.Parallel()
-	for driver, c := range map[string]struct {
-		db     func(testing.TB) testdb.DB
-		unseen [2]string
-	}{
-		testdb.DriverMySQL: {testdb.MySQL, [2]string{"interpolateParams", "true"}}, testdb.DriverPostgres: {testdb.Postgres, [2]string{"bytea_output", "escape"}},
-		testdb.DriverSQLite: {testdb.SQLite, [2]string{"_pragma", "foreign_keys(1)"}},
-	} {
-		t.Run(driver, func(t *testing.T) {
-			t.Parallel()
-			db := c.db(t)
-			r := newRig(t, db, noSyncRetry)
-			r.account(100)
-			db = withParam(db, c.unseen[0], c.unseen[1])
-			free := r.blockRow(1)
-			_, err := r.open(withParam(impatient(r.db), c.unseen[0], c.unseen[1]).DSN).Exec("UPDATE account SET balance = 90 WHERE id = 1")
-			free()
-			wantPending(t, err)
-
-			r.writtenBefore("zone=elsewhere")
-			source := r.wantOneLog().DataSource
-			if report := r.deliverTo(t, source, db.DSN); report.PushedBack == 0 || report.Delivered+report.Failed+report.Parked != 0 {
-				t.Errorf("with settings that differ: %s", report)
-			}
-			if u := r.wantOneLog(); !strings.Contains(u.LastError, "zone=elsewhere") || !strings.Contains(u.LastError, "give the job a DSN with the same settings") || u.Tries != 0 {
-				t.Errorf("it leaves %+v", u)
-			}
-			r.wantBalances(100)
-			r.writtenBefore("")
-			if report := r.deliverTo(t, source, db.DSN); report.Delivered != 1 {
-				t.Errorf("with the same settings as it saw them: %s, %+v", report, r.logs())
-			}
-			r.wantBalances(90)
-		})
-	}
 }

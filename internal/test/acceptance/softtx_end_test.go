@@ -13,8 +13,8 @@ import (
 )
 
 // Of a write of which nobody knows whether it is logged there may be nothing:
-// whoever dies before End must have been told.
-func TestAnUnknownLogWriteIsTheCallersAtOnceInASoftTransaction(t *testing.T) {
+// whoever dies before End must know already.
+func TestSoftTransactionReturnsUnknownLogWriteAtOnce(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for name, write := range map[string]func(*rig, context.Context) error{
@@ -113,7 +113,7 @@ func TestEndGivesEachRefusalOfAStagedTransaction(t *testing.T) {
 	})
 }
 
-func TestADriverThatPanicsInAStagedEndLeavesItEnded(t *testing.T) {
+func TestDriverPanicLeavesStagedEndEnded(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -137,7 +137,7 @@ func TestADriverThatPanicsInAStagedEndLeavesItEnded(t *testing.T) {
 	})
 }
 
-func TestADriverThatPanicsAtAWriteOfASoftTransactionIsReportedByItsEnd(t *testing.T) {
+func TestEndReportsDriverPanicInSoftTransaction(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]string{"write": "WHERE id = 1", "commit": "INSERT INTO bed_receipt"} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 
 // The acceptance case of Sharding-JDBC's soft transactions: one failing
 // statement does not stop the ones behind it.
-func TestSoftTransactionABadStatementDoesNotStopTheOthers(t *testing.T) {
+func TestSoftTransactionBadStatementStopsNoOther(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -54,7 +54,7 @@ func TestSoftTransactionABadStatementDoesNotStopTheOthers(t *testing.T) {
 		if second := st.End(context.Background()); second == nil || second.Error() != first.Error() {
 			t.Errorf("End the second time: %v, want the same again: %v", second, first)
 		}
-		// An operator mends the table and has it delivered.
+		// An operator fixes the table and has it delivered.
 		if report := r.runOnce(); report.Claimed != 0 {
 			t.Errorf("the job touched a parked unit: %v", report)
 		}
@@ -173,7 +173,7 @@ func TestSoftTransactionEndWaitsForWritesThatRun(t *testing.T) {
 	})
 }
 
-func TestSoftTransactionCommitLeftPendingIsReportedByEnd(t *testing.T) {
+func TestSoftTransactionReportsAPendingCommit(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, noSyncRetry)

@@ -19,7 +19,7 @@ import (
 
 // Without BEGIN IMMEDIATE two claimers read first and then fail at their writes,
 // or share.
-func TestClaimersOfOneFileNeverShareAndNeverFail(t *testing.T) {
+func TestClaimersOfOneFileNeverShareOrFail(t *testing.T) {
 	t.Parallel()
 	const workers, units, batch = 6, 240, 7
 	logDB := testdb.SQLite(t)
@@ -78,7 +78,7 @@ func TestClaimersOfOneFileNeverShareAndNeverFail(t *testing.T) {
 	}
 }
 
-func TestALogInTheTargetsOwnFileIsRefused(t *testing.T) {
+func TestLogInTheTargetFileIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "app.db")
@@ -133,7 +133,7 @@ func TestALogInTheTargetsOwnFileIsRefused(t *testing.T) {
 }
 
 // The log's file may be gone, or not yet be there, when the target is opened.
-func TestALogInTheTargetsOwnFileIsRefusedBeforeTheFileIsThere(t *testing.T) {
+func TestLogInAFutureTargetFileIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	aside := filepath.Join(t.TempDir(), "d")

@@ -25,17 +25,17 @@ type person struct {
 	Picture []byte         `db:"picture"`
 }
 
-var peopleTables = map[string]string{
-	testdb.DriverMySQL: `CREATE TABLE person (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(40) NOT NULL UNIQUE, age INT NOT NULL,
+var peopleTables = testdb.By[string]{
+	MySQL: `CREATE TABLE person (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(40) NOT NULL UNIQUE, age INT NOT NULL,
 		note VARCHAR(80), weight DOUBLE NOT NULL, born DATETIME(6) NOT NULL, picture BLOB)`,
-	testdb.DriverPostgres: `CREATE TABLE person (id BIGSERIAL PRIMARY KEY, name VARCHAR(40) NOT NULL UNIQUE, age INT NOT NULL,
+	Postgres: `CREATE TABLE person (id BIGSERIAL PRIMARY KEY, name VARCHAR(40) NOT NULL UNIQUE, age INT NOT NULL,
 		note VARCHAR(80), weight DOUBLE PRECISION NOT NULL, born TIMESTAMPTZ NOT NULL, picture BYTEA)`,
-	testdb.DriverSQLite: `CREATE TABLE person (id INTEGER PRIMARY KEY AUTOINCREMENT, name VARCHAR(40) NOT NULL UNIQUE, age INT NOT NULL,
+	SQLite: `CREATE TABLE person (id INTEGER PRIMARY KEY AUTOINCREMENT, name VARCHAR(40) NOT NULL UNIQUE, age INT NOT NULL,
 		note VARCHAR(80), weight DOUBLE NOT NULL, born DATETIME NOT NULL, picture BLOB)`,
 }
 
-var bindTypes = map[string]int{
-	testdb.DriverMySQL: sqlx.QUESTION, testdb.DriverPostgres: sqlx.DOLLAR, testdb.DriverSQLite: sqlx.QUESTION,
+var bindTypes = testdb.By[int]{
+	MySQL: sqlx.QUESTION, Postgres: sqlx.DOLLAR, SQLite: sqlx.QUESTION,
 }
 
 const insertPerson = `INSERT INTO person (name, age, note, weight, born, picture) VALUES (:name, :age, :note, :weight, :born, :picture)`
@@ -54,7 +54,7 @@ func openSqlx(t *testing.T, db testdb.DB, driverName string) *sqlx.DB {
 	t.Helper()
 	// Like every driver that sqlx does not know, the wrapped one has to be
 	// told to it.
-	sqlx.BindDriver(driverName, bindTypes[db.Driver])
+	sqlx.BindDriver(driverName, bindTypes.For(db.Driver))
 	pool, err := sqlx.Connect(driverName, db.DSN)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func (p *sqlxProgram) did(res sql.Result, err error) func(rows int64) {
 
 func (p *sqlxProgram) run() {
 	p.t.Helper()
-	p.db.MustExec(peopleTables[p.kind.Driver])
+	p.db.MustExec(peopleTables.For(p.kind.Driver))
 	p.named()
 	p.prepared()
 	p.transactions()

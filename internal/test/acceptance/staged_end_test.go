@@ -113,7 +113,7 @@ func TestStagedLogDownAtEndMeansNothingAnywhere(t *testing.T) {
 	})
 }
 
-func TestStagedLogInDoubtAtEndIsPendingAndNothingIsSent(t *testing.T) {
+func TestStagedLogInDoubtAtEndIsPending(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
 		rigs := newRigs(t, logDB, exactlyOnce, func(c *bedsql.Config) {
@@ -156,7 +156,7 @@ func (s *inDoubtStorage) Add(ctx context.Context, lease time.Duration, units ...
 	return fmt.Errorf("%w: the answer is lost", txlog.ErrInDoubt)
 }
 
-func TestStagedWhatEndHasLoggedIsDeliveredWhateverBecomesOfItsCaller(t *testing.T) {
+func TestStagedLoggedGroupIsDeliveredWithoutItsCaller(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
 		ending, end := context.WithCancel(context.Background())
@@ -182,7 +182,7 @@ func TestStagedWhatEndHasLoggedIsDeliveredWhateverBecomesOfItsCaller(t *testing.
 	})
 }
 
-func TestStagedADataSourceThatIsDownAtEndIsLeftToTheJob(t *testing.T) {
+func TestStagedUnreachableSourceIsLeftToTheJob(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
@@ -230,7 +230,7 @@ func TestStagedADataSourceThatIsDownAtEndIsLeftToTheJob(t *testing.T) {
 }
 
 // Its table of receipts could not be looked for when the write was staged.
-func TestStagedADataSourceThatIsUpAgainAtEndIsDelivered(t *testing.T) {
+func TestStagedRecoveredDataSourceIsDelivered(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, exactlyOnce)
@@ -320,7 +320,7 @@ func TestStagedExecDuringEndIsRecordedOrRefused(t *testing.T) {
 	})
 }
 
-func TestStagedConnectionsForDeliveryAreBoundedAndClosedWithTheDB(t *testing.T) {
+func TestStagedDeliveryConnectionsAreBoundedAndClosed(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		const groups, most = 40, 32

@@ -20,11 +20,11 @@ func TestStagedRefusesWhatItCannotRecord(t *testing.T) {
 		r := newRig(t, db)
 		r.account(100)
 		returning := "INSERT INTO account VALUES (9, 9) RETURNING id"
-		session := map[string]string{
-			testdb.DriverMySQL:    "UPDATE account SET balance = (@v := 5) WHERE id = 1",
-			testdb.DriverPostgres: "UPDATE account SET balance = currval('s') WHERE id = 1",
-			testdb.DriverSQLite:   "UPDATE account SET balance = last_insert_rowid() WHERE id = 1",
-		}[db.Driver]
+		session := testdb.By[string]{
+			MySQL:    "UPDATE account SET balance = (@v := 5) WHERE id = 1",
+			Postgres: "UPDATE account SET balance = currval('s') WHERE id = 1",
+			SQLite:   "UPDATE account SET balance = last_insert_rowid() WHERE id = 1",
+		}.For(db.Driver)
 		ctx, st := staged(t)
 		check := func(what string, err error) {
 			t.Helper()
@@ -116,14 +116,14 @@ func TestStagedDataSourcesWithDifferentLogsAreRefused(t *testing.T) {
 	})
 }
 
-func TestStagedADataSourceOpenedWithDifferentSettingsIsRefused(t *testing.T) {
+func TestStagedDataSourceWithDifferentSettingsIsRefused(t *testing.T) {
 	t.Parallel()
-	for driver, param := range map[string][2]string{
-		testdb.DriverMySQL: {"loc", "Asia/Tokyo"}, testdb.DriverPostgres: {"TimeZone", "Asia/Tokyo"}, testdb.DriverSQLite: {"_time_format", "sqlite"},
-	} {
+	for driver, param := range (testdb.By[[2]string]{
+		MySQL: [2]string{"loc", "Asia/Tokyo"}, Postgres: [2]string{"TimeZone", "Asia/Tokyo"}, SQLite: [2]string{"_time_format", "sqlite"},
+	}).All() {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
-			db := map[string]func(testing.TB) testdb.DB{testdb.DriverMySQL: testdb.MySQL, testdb.DriverPostgres: testdb.Postgres, testdb.DriverSQLite: testdb.SQLite}[driver](t)
+			db := testdb.New(t, driver)
 			r := newRig(t, db)
 			r.account(100)
 			other := r.open(withParam(db, param[0], param[1]).DSN)
@@ -142,7 +142,7 @@ func TestStagedADataSourceOpenedWithDifferentSettingsIsRefused(t *testing.T) {
 	}
 }
 
-func TestStagedMoreWritesThanALogTakesAreRefusedWhenTheyAreStaged(t *testing.T) {
+func TestStagedTooManyWritesAreRefusedWhenStaged(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db, func(c *bedsql.Config) { c.MaxUnitStatements, c.MaxUnitBytes = 3, 2000 })
@@ -224,7 +224,7 @@ func TestStagedGormTransactionsRecord(t *testing.T) {
 	})
 }
 
-func TestStagedGormModelsWhoseIDsAreGeneratedAreRefused(t *testing.T) {
+func TestStagedGormModelsWithGeneratedIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -253,7 +253,7 @@ func TestStagedGormModelsWhoseIDsAreGeneratedAreRefused(t *testing.T) {
 	})
 }
 
-func TestStagedAConnectionToAnInMemoryDatabaseIsRefused(t *testing.T) {
+func TestStagedInMemoryDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t))
 	pool := r.open("file::memory:?bedDataSource=memory")

@@ -52,7 +52,7 @@ func wantResult(t testing.TB, res sql.Result, want error) {
 }
 
 // wantLeft waits until the log holds a number of statements, for what was
-// delivered is removed behind its caller, and then wants them to be one unit.
+// delivered is removed after its call returned, and then wants them to be one unit.
 func (r *rig) wantLeft(statements int) *txlog.Unit {
 	r.t.Helper()
 	eventually(r.t, "only what is not delivered is left in the log", func() bool { return r.left() == statements })
@@ -102,7 +102,7 @@ func eachGuarantee(t *testing.T, f func(t *testing.T, guarantee func(*bedsql.Con
 	})
 }
 
-func TestStagedBeforeEndNothingHasHappenedAnywhereAndAfterItAll(t *testing.T) {
+func TestStagedNothingHappensBeforeEnd(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, logDB testdb.DB) {
 		eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
@@ -145,7 +145,7 @@ func TestStagedBeforeEndNothingHasHappenedAnywhereAndAfterItAll(t *testing.T) {
 	})
 }
 
-func TestStagedEndWritesTheLogsOfAllDataSourcesByOneInsert(t *testing.T) {
+func TestStagedEndLogsEverythingInOneInsert(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, logDB testdb.DB) {
 		p := testproxy.New(t, logDB.Addr())
@@ -157,7 +157,7 @@ func TestStagedEndWritesTheLogsOfAllDataSourcesByOneInsert(t *testing.T) {
 			r.stage(ctx, r.wrapped, "/* marked */ "+increment, 1, 2)
 		}
 		if n := inserts(); n != 0 {
-			t.Errorf("the log was told of %d statements before End", n)
+			t.Errorf("the log got %d statements before End", n)
 		}
 		if err := st.End(context.Background()); err != nil {
 			t.Fatal(err)
@@ -208,7 +208,7 @@ func TestStagedDataSourcesAreDeliveredSideBySide(t *testing.T) {
 	}
 }
 
-func TestStagedWritesOfOneDataSourceAreOneLocalTransactionInTheirOrder(t *testing.T) {
+func TestStagedDataSourceIsOneOrderedTransaction(t *testing.T) {
 	t.Parallel()
 	for failing, name := range []string{testdb.DriverMySQL, testdb.DriverPostgres, testdb.DriverSQLite} {
 		t.Run(name+" refuses", func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestStagedWritesOfOneDataSourceAreOneLocalTransactionInTheirOrder(t *testin
 				if second := st.End(context.Background()); second == nil || second.Error() != err.Error() {
 					t.Errorf("End the second time: %v, want the same again", second)
 				}
-				// A person mends the data and has it delivered.
+				// A person fixes the data and has it delivered.
 				rigs[failing].exec("DELETE FROM account WHERE id = 1")
 				if err := rigs[0].storage.Retry(context.Background(), u.ID); err != nil {
 					t.Fatal(err)
@@ -273,9 +273,9 @@ func TestStagedResultsTellTheirIDsAfterEnd(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
 			r := newRig(t, freshLike(t, db), guarantee)
-			id := map[string]string{
-				testdb.DriverMySQL: "INT AUTO_INCREMENT PRIMARY KEY", testdb.DriverPostgres: "SERIAL PRIMARY KEY", testdb.DriverSQLite: "INTEGER PRIMARY KEY AUTOINCREMENT",
-			}[db.Driver]
+			id := testdb.By[string]{
+				MySQL: "INT AUTO_INCREMENT PRIMARY KEY", Postgres: "SERIAL PRIMARY KEY", SQLite: "INTEGER PRIMARY KEY AUTOINCREMENT",
+			}.For(db.Driver)
 			r.exec("CREATE TABLE item (id " + id + ", name VARCHAR(20) NOT NULL)")
 			ctx, st := staged(t)
 			first := r.stage(ctx, r.wrapped, "INSERT INTO item (name) VALUES (?)", "a")
@@ -300,11 +300,11 @@ func TestStagedResultsTellTheirIDsAfterEnd(t *testing.T) {
 	})
 }
 
-func TestStagedWhatTheCallerDoesWithItsBytesAfterExecChangesNothing(t *testing.T) {
+func TestStagedCallerMayReuseBytesAfterExec(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
-		blob := map[string]string{testdb.DriverMySQL: "BLOB", testdb.DriverPostgres: "BYTEA", testdb.DriverSQLite: "BLOB"}[db.Driver]
+		blob := testdb.By[string]{MySQL: "BLOB", Postgres: "BYTEA", SQLite: "BLOB"}.For(db.Driver)
 		r.exec("CREATE TABLE file (id INT PRIMARY KEY, content " + blob + ")")
 		ctx, st := staged(t)
 		content := []byte("before\x00\xff")

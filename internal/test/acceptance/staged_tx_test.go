@@ -12,7 +12,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestStagedAQueryRunsAtOnceAndDoesNotSeeStagedWrites(t *testing.T) {
+func TestStagedQueryDoesNotSeeStagedWrites(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -111,7 +111,7 @@ func TestStagedALocalTransactionRecordsUntilItsCommit(t *testing.T) {
 	})
 }
 
-func TestStagedALocalTransactionHasTheGuaranteeOfItsBeginTx(t *testing.T) {
+func TestStagedLocalTransactionKeepsItsBeginTxGuarantee(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var receipts []bool
@@ -140,7 +140,7 @@ func TestStagedALocalTransactionHasTheGuaranteeOfItsBeginTx(t *testing.T) {
 	})
 }
 
-func TestStagedWhatIsSkippedOrNoDMLRunsAtOnce(t *testing.T) {
+func TestStagedSkippedAndNonDMLRunAtOnce(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)

@@ -135,7 +135,7 @@ func (r *rig) send(f form) error {
 	return rows.Close()
 }
 
-func TestEveryFormOfAWriteIsLoggedAndRunsOnce(t *testing.T) {
+func TestEveryWriteFormIsLoggedAndRunsOnce(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		var logged []string
@@ -194,7 +194,7 @@ func TestWhatIsNoWriteIsNeverLogged(t *testing.T) {
 	})
 }
 
-func TestErrorsOfWhatIsNoWriteAreTheDriversOwn(t *testing.T) {
+func TestErrorsOfNonWritesAreTheDrivers(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -210,7 +210,7 @@ func TestErrorsOfWhatIsNoWriteAreTheDriversOwn(t *testing.T) {
 	})
 }
 
-func TestSeveralStatementsInOneTextPassThroughWithAWarning(t *testing.T) {
+func TestSeveralStatementsPassThroughWithAWarning(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		if db.Driver == testdb.DriverMySQL {
@@ -314,7 +314,7 @@ func (o *oneRow) Next() bool {
 func (*oneRow) Values() ([]any, error) { return []any{int32(1), int32(100)}, nil }
 func (*oneRow) Err() error             { return nil }
 
-func TestSelectForUpdateInATransactionHoldsItsLock(t *testing.T) {
+func TestSelectForUpdateHoldsItsLock(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)

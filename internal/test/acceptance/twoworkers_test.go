@@ -54,7 +54,7 @@ func (r *rig) abandon(n int, query string, args ...any) {
 	if err := r.storage.Add(context.Background(), time.Minute, units...); err != nil {
 		r.t.Fatal(err)
 	}
-	ids := make([]string, n) // not the entries whose removal behind their callers is under way
+	ids := make([]string, n) // not the entries whose removal is still under way
 	for i, u := range units {
 		ids[i] = u.ID
 	}
@@ -176,7 +176,7 @@ func TestTwoJobProcessesDeliverEachLogOnce(t *testing.T) {
 	})
 }
 
-func TestAJobProcessFinishesWhatAKilledOneHadClaimed(t *testing.T) {
+func TestJobFinishesWhatAKilledOneClaimed(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -216,7 +216,7 @@ func TestAJobProcessFinishesWhatAKilledOneHadClaimed(t *testing.T) {
 	})
 }
 
-func TestAJobProcessThatIsTerminatedGivesBackWhatItHadClaimed(t *testing.T) {
+func TestTerminatedJobReturnsItsClaims(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
@@ -253,7 +253,7 @@ func TestAJobProcessThatIsTerminatedGivesBackWhatItHadClaimed(t *testing.T) {
 	})
 }
 
-func TestAJobProcessKilledBetweenTheDeliveryAndTheRemovalHasItRunAgain(t *testing.T) {
+func TestJobKilledBeforeRemovalDeliversAgain(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)

@@ -37,7 +37,7 @@ const (
 // enduringEnv makes the test binary one of them, with an enduring in JSON.
 const enduringEnv = "BED_TEST_ENDURING"
 
-// enduring is what a process is told to do.
+// enduring is what a process is to do.
 type enduring struct {
 	Role        string
 	Driver      string // of target and log

@@ -7,7 +7,7 @@ import (
 )
 
 // It sets the package's flag and the working directory, so it is not parallel.
-func TestUpdateWritesCasesAndNeverADefinitionThatALinkLeadsTo(t *testing.T) {
+func TestUpdateNeverWritesALinkedDefinition(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for file, text := range map[string]string{"go.mod": "", "definition.txt": "yes\ta\n", "testdata/cases.txt": "?\ta\n"} {

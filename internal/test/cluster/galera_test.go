@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"context"
 	"database/sql"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -35,7 +38,7 @@ func on(t *testing.T, c *testdb.Cluster) *world {
 	return w
 }
 
-func TestOnAGaleraClusterSumsAreExactAndTheLogIsEmptied(t *testing.T) {
+func TestGaleraSumsAreExactAndLogsEmpty(t *testing.T) {
 	c := galera(t)
 	faults := []struct {
 		name  string
@@ -70,7 +73,10 @@ func TestOnAGaleraClusterSumsAreExactAndTheLogIsEmptied(t *testing.T) {
 		}},
 		{"a node lags", false, func() {
 			pause()
-			lag := c.Nodes[2].Session()
+			lag, err := testdb.DB{Driver: testdb.DriverMySQL, DSN: c.Nodes[2].AdminDSN()}.Open(t).Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
 			run(t, lag, "SET GLOBAL wsrep_desync = ON", "FLUSH TABLES WITH READ LOCK")
 			pause()
 			run(t, lag, "UNLOCK TABLES", "SET GLOBAL wsrep_desync = OFF")
@@ -94,18 +100,109 @@ func TestOnAGaleraClusterSumsAreExactAndTheLogIsEmptied(t *testing.T) {
 		})
 	}
 	t.Run("six jobs drain", func(t *testing.T) { sixJobs(t, c) })
+	t.Run("a node is cut off with COMMITs under way", func(t *testing.T) { cutOffAtCommit(t, c) })
+}
+
+// cutOffAtCommit cuts a node off with COMMITs under way, repeatedly: the others
+// apply those of which they have heard, whatever the node answers.
+func cutOffAtCommit(t *testing.T, c *testdb.Cluster) {
+	const writersEach = 16
+	rounds := 1
+	if full {
+		rounds = 10
+	}
+	targets, logs := c.DB(t), c.DB(t)
+	w := newWorld(t, targets[0].Open(t), []place{{targets[0], logs[0]}})
+	w.recovered = c.AwaitWhole
+	ways := []struct {
+		logging bedsql.Logging
+		log     testdb.DB // before the write it must be there; else it is cut off too
+	}{{bedsql.LogBefore, logs[0]}, {bedsql.LogAlongside, logs[1]}, {bedsql.LogOnFailure, logs[1]}}
+	var sites []*site
+	for _, way := range ways {
+		s := newSite(t, place{targets[1], way.log}, func(cfg *bedsql.Config) { cfg.Logging = way.logging })
+		s.number = len(sites) + 2
+		s.pool.SetMaxOpenConns(writersEach)
+		sites = append(sites, s)
+	}
+	for range rounds {
+		var writers sync.WaitGroup
+		before := w.tally.delivered.Load()
+		for _, s := range sites {
+			for i := range writersEach {
+				writers.Go(func() {
+					for s.writeLine(i%3, &w.tally) == nil {
+					}
+				})
+			}
+		}
+		for w.tally.delivered.Load() < before+500 {
+			time.Sleep(time.Millisecond)
+		}
+		c.Nodes[1].Isolate()
+		c.Nodes[1].AwaitCutOff()
+		writers.Wait()
+		c.Nodes[1].Heal()
+	}
+	jobs, stop := context.WithCancel(t.Context())
+	var worker sync.WaitGroup
+	job := w.sites[0].job()
+	worker.Go(func() {
+		for jobs.Err() == nil {
+			_, _ = job.RunOnce(jobs)
+		}
+	})
+	w.drain()
+	stop()
+	worker.Wait()
+	w.check()
+}
+
+// writeLine writes a line of the journal: alone, in a local transaction, or under a
+// key, and then sends the same request again.
+func (s *site) writeLine(way int, n *tally) (err error) {
+	line := n.lines.Add(1)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var kind string
+	switch way {
+	case 0:
+		kind = "alone"
+		_, err = s.pool.ExecContext(ctx, s.entry(line))
+	case 1:
+		kind = "in a transaction"
+		var tx *sql.Tx
+		if tx, err = s.pool.BeginTx(ctx, nil); err == nil {
+			if _, err = tx.ExecContext(ctx, s.entry(line)); err == nil {
+				err = tx.Commit()
+			}
+			_ = tx.Rollback()
+		}
+	default:
+		kind = "under a key"
+		for range 2 { // the last answer is for both
+			keyed, _ := bedsql.WithIdempotencyKey(ctx, fmt.Sprint("line ", line))
+			_, err = s.pool.ExecContext(keyed, s.entry(line))
+		}
+	}
+	n.note(err)
+	n.journal(line, err, s, kind)
+	return err
 }
 
 // The leases of a log are read by the clock of the node that is asked: between two
 // whose clocks are further apart than a lease no lease holds, and every unit has
 // two owners. The receipts keep each to one application.
-func TestOnNodesWhoseClocksAreAMinuteApartEachUnitIsAppliedOnce(t *testing.T) {
+func TestNodesWithSkewedClocksApplyOnce(t *testing.T) {
 	if !full {
 		t.Log("runs by make test-cluster")
 		return
 	}
-	preload, err := testdb.FakeTime("+60s")
+	preload, set, err := testdb.FakeClock(t)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := set(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	c := testdb.Galera(t, 3, func(i int) []string {
@@ -153,7 +250,7 @@ func sixJobs(t *testing.T, c *testdb.Cluster) {
 	for i := range units {
 		id := txlog.NewID()
 		batch = append(batch, &txlog.Unit{
-			ID: id, DataSource: dataSource, Settings: w.sites[0].target.Settings, Receipt: w.sites[0].target.Dialect.ReceiptID(id),
+			ID: id, DataSource: dataSource, Settings: w.sites[0].target.Settings, Receipt: attempt.ReceiptID(w.sites[0].target.Dialect, id),
 			Statements: []txlog.Statement{{SQL: w.sites[0].entry(int64(i))}},
 		})
 		w.tally.note(bedsql.ErrPending)

@@ -16,14 +16,14 @@ func pair(t *testing.T) (primary, standby *testdb.Server, db testdb.DB) {
 	return primary, standby, db
 }
 
-func TestAPromotedStandbyHasWhatTheApplicationsWereTold(t *testing.T) {
+func TestPromotedStandbyHasAllAnsweredWrites(t *testing.T) {
 	primary, standby, db := pair(t)
 	logPrimary, logStandby := primary, standby
 	logDB := primary.DB(t)
 	if full { // a log of its own, which is promoted at another moment
 		logPrimary, logStandby, logDB = pair(t)
 	}
-	either := place{testdb.OnEither(db, primary, standby), testdb.OnEither(logDB, logPrimary, logStandby)}
+	either := place{testdb.OnEither(db, primary.Addr(), standby.Addr()), testdb.OnEither(logDB, logPrimary.Addr(), logStandby.Addr())}
 	w := newWorld(t, either.target.Open(t), []place{either, either, either})
 	w.storm(func() {
 		pause()
@@ -40,7 +40,7 @@ func TestAPromotedStandbyHasWhatTheApplicationsWereTold(t *testing.T) {
 	})
 }
 
-func TestAStandbyIsNotUpAlsoBehindPgBouncer(t *testing.T) {
+func TestStandbyIsNotUpBehindPgBouncer(t *testing.T) {
 	primary, standby, db := pair(t)
 	behind := db.Via(standby.Addr())
 	for name, c := range map[string]struct {
@@ -61,7 +61,7 @@ func TestAStandbyIsNotUpAlsoBehindPgBouncer(t *testing.T) {
 	}
 }
 
-func TestBehindPgBouncerAPromotedStandbyHasWhatTheApplicationsWereTold(t *testing.T) {
+func TestPromotedStandbyBehindPgBouncerHasAllWrites(t *testing.T) {
 	if !full {
 		t.Log("runs by make test-cluster")
 		return
@@ -70,7 +70,7 @@ func TestBehindPgBouncerAPromotedStandbyHasWhatTheApplicationsWereTold(t *testin
 	logDB := testdb.Postgres(t)
 	// Two poolers, one of which leads to a server that takes writes.
 	first, second := testdb.PgBouncer(t, db), testdb.PgBouncer(t, db.Via(standby.Addr()))
-	either := place{testdb.AtEither(db, first, second), testdb.PgBouncer(t, logDB)}
+	either := place{testdb.OnEither(db, first.Addr(), second.Addr()), testdb.PgBouncer(t, logDB)}
 	w := newWorld(t, either.target.Open(t), []place{either, either, either})
 	w.storm(func() {
 		pause()

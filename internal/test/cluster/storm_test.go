@@ -122,7 +122,7 @@ func (s *site) job() *asyncjob.Job {
 	return job
 }
 
-// tally is what applications were told of their increments of each account.
+// tally is the answers to applications for their increments of each account.
 type tally struct {
 	told [accounts]atomic.Int64
 	// open are those of which their callers know that they may be applied, or not
@@ -211,14 +211,15 @@ func (s *site) write(ctx context.Context, n *tally) {
 	n.journal(line, err, s, "in a transaction")
 }
 
-// told is what the writer of a line was told.
+// told is the answer to the writer of a line.
 type told struct {
 	there, open bool
 	how         string
 }
 
 func (n *tally) journal(line int64, err error, s *site, kind string) {
-	t := told{err == nil || errors.Is(err, bedsql.ErrPending), errors.Is(err, txlog.ErrInDoubt), fmt.Sprintf("%s on site %d at %s: %v", kind, s.number, time.Now().UTC().Format("15:04:05.000"), err)}
+	unknown := errors.Is(err, bedsql.ErrUnknownOutcome)
+	t := told{err == nil || unknown || errors.Is(err, bedsql.ErrPending), unknown || errors.Is(err, txlog.ErrInDoubt), fmt.Sprintf("%s on site %d at %s: %v", kind, s.number, time.Now().UTC().Format("15:04:05.000"), err)}
 	n.written.Store(line, t)
 }
 
@@ -335,7 +336,7 @@ func (w *world) drain() {
 	}
 }
 
-// check compares the accounts with what was told.
+// check compares the accounts with the answers.
 func (w *world) check() {
 	w.t.Helper()
 	w.recovered()
@@ -346,7 +347,7 @@ func (w *world) check() {
 		}
 		least := w.tally.told[i].Load()
 		if most := least + w.tally.open[i].Load(); balance < least || balance > most {
-			w.t.Errorf("account %d holds %d, the callers were told of %d to %d", i+1, balance, least, most)
+			w.t.Errorf("account %d holds %d, the callers know of %d to %d", i+1, balance, least, most)
 		}
 	}
 	w.checkJournal()
@@ -356,7 +357,7 @@ func (w *world) check() {
 	}
 }
 
-// checkJournal looks for each line that an application was told of, once.
+// checkJournal looks for each line that an application knows of, once.
 func (w *world) checkJournal() {
 	w.t.Helper()
 	rows, err := w.bare.Query("SELECT id, n FROM journal")

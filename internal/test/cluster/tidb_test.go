@@ -29,7 +29,7 @@ func tidb(t *testing.T) (dsn string, there bool) {
 	return dsn, true
 }
 
-func TestOnTiDBSumsAreExactAndTheLogIsEmptied(t *testing.T) {
+func TestTiDBSumsAreExactAndLogsEmpty(t *testing.T) {
 	dsn, there := tidb(t)
 	if !there {
 		return

@@ -21,7 +21,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Kit is what the suite is told of a database.
+// Kit is what the suite knows of a database.
 type Kit struct {
 	// Name names the files of testdata/.
 	Name string
@@ -32,8 +32,6 @@ type Kit struct {
 	Target    func(dsn string) (delivery.Target, error)
 	// NewConnector wraps a target.
 	NewConnector func(delivery.Target, bedsql.Config) (driver.Connector, error)
-	// Split takes bedDataSource out of a DSN.
-	Split func(dsn string) (name, bare string, err error)
 	// Neutral holds the parameters of testdata/dsn's list of neutral ones.
 	Neutral map[string]bool
 	// Code gives the class of an error of the server's that has this code, as
@@ -46,14 +44,13 @@ type Kit struct {
 	Schema []string
 	// Misfits are calls whose arguments do not fit, Modes the DSN parameters
 	// that change how arguments travel.
-	Misfits []delivery.Call
+	Misfits []Call
 	Modes   []string
 	// Unreachable are DSNs that lead nowhere; CLOSED stands for an address.
 	Unreachable []string
 	// BadDSN is one that cannot be read.
 	BadDSN string
 	Values Values
-	Stored Stored
 	// Server is nil for a database in a file.
 	Server *Server
 	// Hold are statements that another session runs before those of
@@ -79,15 +76,14 @@ func Exercise(t *testing.T, k Kit) {
 	t.Run("takes writes", k.takesWrites)
 	t.Run("lost transaction", k.lost)
 	t.Run("values", k.values)
-	t.Run("stored by the version before", k.stored)
 	if k.Server != nil {
 		t.Run("later", k.later)
 		t.Run("context ended", k.contextEnded)
 	}
 }
 
-// Every DSN of testdata/dsn is named as it says, keeps its settings and leaves
-// the driver its own bytes; an error never quotes it.
+// Every DSN of testdata/dsn is named as it says and keeps its settings; an error
+// never quotes it.
 func (k *Kit) dsns(t *testing.T) {
 	t.Setenv("TZ", "")
 	wd, err := os.Getwd()
@@ -96,11 +92,7 @@ func (k *Kit) dsns(t *testing.T) {
 	}
 	cases.Check(t, "dsn/"+k.Name+".txt", func(t *testing.T, in ...string) string {
 		dsn := strings.ReplaceAll(in[0], "$PWD", wd)
-		_, bare, err := k.Split(dsn)
-		var target delivery.Target
-		if err == nil {
-			target, err = k.Target(dsn)
-		}
+		target, err := k.Target(dsn)
 		if err != nil {
 			if strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), k.Name+": ") || errors.Unwrap(err) != nil {
 				t.Errorf("%s: %v", dsn, err)
@@ -116,9 +108,6 @@ func (k *Kit) dsns(t *testing.T) {
 		}
 		if target.File != "" {
 			text += " file " + target.File
-		}
-		if bare != dsn {
-			text += " from " + bare
 		}
 		return strings.ReplaceAll(text, wd, "$PWD")
 	})
@@ -307,13 +296,9 @@ func (k *Kit) misfits(t *testing.T) {
 	for _, mode := range k.Modes {
 		db := Open(t, k.Name, k.WithParam(target.DSN, mode))
 		for _, call := range k.Misfits {
-			args := make([]any, len(call.Args))
-			for i := range args {
-				args[i] = call.Args[i].Value
-			}
-			_, err := db.Exec(call.SQL, args...)
+			_, err := db.Exec(call.SQL, call.Args...)
 			k.classIs(t, mode+": "+call.SQL, err, delivery.Refused)
-			rows, err := db.Query(call.SQL, args...)
+			rows, err := db.Query(call.SQL, call.Args...)
 			if err == nil {
 				for rows.Next() {
 				}
@@ -326,12 +311,12 @@ func (k *Kit) misfits(t *testing.T) {
 }
 
 // Misfit is a call with arguments that do not fit.
-func Misfit(text string, args ...any) delivery.Call {
-	c := delivery.Call{SQL: text}
-	for i, v := range args {
-		c.Args = append(c.Args, driver.NamedValue{Ordinal: i + 1, Value: v})
-	}
-	return c
+func Misfit(text string, args ...any) Call { return Call{text, args} }
+
+// Call is a statement with its arguments.
+type Call struct {
+	SQL  string
+	Args []any
 }
 
 func (k *Kit) failedDial(t *testing.T) {

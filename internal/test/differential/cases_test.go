@@ -90,7 +90,7 @@ func arguments(list string) (args []any, ok bool) {
 	return args, true
 }
 
-func TestWhatOnceToldTheWrapperFromTheBareDriverDoesSoNoMore(t *testing.T) {
+func TestKnownDifferencesFromTheBareDriverStayFixed(t *testing.T) {
 	t.Parallel()
 	if err := register(); err != nil {
 		t.Fatal(err)

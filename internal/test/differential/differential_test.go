@@ -43,9 +43,9 @@ var log = txlog.NewMemory()
 var register = sync.OnceValue(func() error {
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
-	for driver, with := range map[string]func(string, bedsql.Config) error{
-		mysql: bedmysql.Register, postgres: bedpostgres.Register, sqlite: bedsqlite.Register,
-	} {
+	for driver, with := range (testdb.By[func(string, bedsql.Config) error]{
+		MySQL: bedmysql.Register, Postgres: bedpostgres.Register, SQLite: bedsqlite.Register,
+	}).All() {
 		for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
 			cfg := bedsql.Config{Storage: log, Guarantee: guarantee, Logger: quiet}
 			if err := with(wrapped(driver, guarantee), cfg); err != nil {
@@ -60,7 +60,7 @@ func wrapped(driver string, guarantee bedsql.Guarantee) string {
 	return fmt.Sprintf("differential-%s-%d", driver, guarantee)
 }
 
-func TestTheWrapperCannotBeToldFromTheBareDriver(t *testing.T) {
+func TestWrapperIsIndistinguishableFromTheBareDriver(t *testing.T) {
 	t.Parallel()
 	if err := register(); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,9 @@
 // NAME.cases are programs that once showed a difference, run always; NAME.failing
 // are statements that fail, and NAME.session what the session is asked after each.
 //
+// A second test opens applications by random DSNs, under several accounts and behind
+// a pooler, and has jobs with other accounts deliver what they would have written.
+//
 // What may differ, and why, is in docs/exactly-once.md. Left out are a DSN with
 // autocommit=0, which the wrapper refuses, and soft transactions, which answer a
 // write that fails otherwise on purpose.

@@ -10,7 +10,7 @@ import (
 
 // The wrapper asks some servers whether an error took the transaction with it.
 // What the session says of its last statement must not change by that.
-func TestBehindAnErrorTheSessionSaysWhatItSaysWithoutTheWrapper(t *testing.T) {
+func TestSessionAfterAnErrorMatchesTheBareDriver(t *testing.T) {
 	t.Parallel()
 	if err := register(); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestBehindAnErrorTheSessionSaysWhatItSaysWithoutTheWrapper(t *testing.T) {
 }
 
 // afterEach has each statement fail in a transaction that wrote and read, once
-// for each of the questions, since one would change what the next is told.
+// for each of the questions, since one would change the next one's answer.
 func afterEach(begin step, failing, questions []string) (all []step) {
 	exec := func(text string) step { return step{do: "exec", sql: text} }
 	all = append(all, exec("INSERT INTO parent (id) VALUES (7)"))

@@ -10,10 +10,10 @@
 // them as processes of their own; what a process that is killed had sent arrives
 // later or not at all. The log of a write is written before it, beside it or when
 // it has failed. In the end all faults are over, and a judge compares what
-// the applications were told with what the tables and the log hold.
+// the answers to the applications with what the tables and the log hold.
 //
 //	world_test.go       processes and what may happen next
-//	faults_test.go      what becomes of messages, processes and servers
+//	faults_test.go      what happens to messages, processes and servers
 //	time_test.go        leases and retentions that end
 //	focus_test.go       histories that begin where chance seldom leads
 //	wire_test.go        the driver and its messages

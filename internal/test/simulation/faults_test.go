@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// fate is what becomes of a message.
+// fate is what happens to a message.
 type fate string
 
 const (
@@ -23,12 +23,14 @@ const (
 	rollsBack fate = "is answered that the transaction was rolled back"
 	waits     fate = "is answered that it waited for a lock"
 	notReady  fate = "is answered that the server is not ready, and leaves the transaction open"
+	refuses   fate = "is refused"
+	cutsOff   fate = "arrives, and is answered that the server is not ready"
 	// It is carried out, and the transaction is rolled back behind it: the next
 	// statement hears of it.
 	dooms fate = "arrives, and the server rolls the transaction back behind it"
 )
 
-var faults = []fate{isLost, answerIsLost, strays, rollsBack, waits, notReady, dooms}
+var faults = []fate{isLost, answerIsLost, strays, rollsBack, waits, notReady, refuses, cutsOff, dooms}
 
 // may reports whether a fate makes sense for a message.
 func (m *message) may(f fate) bool {
@@ -45,6 +47,10 @@ func (m *message) may(f fate) bool {
 		return open && (writes || text == "COMMIT") || strings.HasPrefix(text, compoundStart)
 	case notReady:
 		return open && ends
+	case refuses: // a job, before it meets the receipt
+		return !open && strings.HasPrefix(text, compoundStart) && strings.HasPrefix(m.by.name, "job ")
+	case cutsOff:
+		return strings.HasPrefix(text, compoundStart)
 	case dooms:
 		return open && writes && !strings.HasPrefix(text, compoundStart)
 	case waits:
@@ -95,6 +101,11 @@ func (w *world) decide(m *message, f fate) {
 			m.tell(nil, errLockTimeout)
 		case notReady:
 			m.tell(nil, errNotPrepared)
+		case refuses:
+			m.tell(nil, errDenied)
+		case cutsOff:
+			_, _ = m.run()
+			m.tell(nil, errNotPrepared)
 		case dooms:
 			m.arrives()
 			s.doomed = s.open
@@ -143,7 +154,7 @@ func (w *world) ordered() []*message {
 	return all
 }
 
-// message decides what becomes of one that is in flight.
+// message decides what happens to one that is in flight.
 func (w *world) message() {
 	if all := w.ordered(); len(all) > 0 {
 		m := pick(w, all)

@@ -65,7 +65,7 @@ var inDoubt = &focus{
 	},
 }
 
-// leavesADoubt reports whether nobody knows what became of a write if this gets no
+// leavesADoubt reports whether nobody knows what happened to a write if this gets no
 // answer.
 func (m *message) leavesADoubt() bool {
 	return !m.conn.s.server.isLog && (m.text == "COMMIT" || strings.HasPrefix(m.text, compoundStart) || strings.HasPrefix(m.text, "INSERT INTO bed_receipt "))

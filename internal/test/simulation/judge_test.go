@@ -143,7 +143,7 @@ const (
 	thatIsUndone = "local transaction that is rolled back"
 )
 
-// answers: what the application was told is so.
+// answers: what the application got is so.
 func (w *world) answers(r *request) {
 	for _, s := range r.sendings {
 		if w.calm && s.answered && s.err != nil && r.key == "" {
@@ -178,7 +178,7 @@ func (w *world) answers(r *request) {
 }
 
 // most is how often a request may be applied: once, and once more for each time
-// it came when its key might be forgotten, unless it was told then that it was
+// it came when its key might be forgotten, unless the answer said then that it was
 // not forgotten, and not by one beside it that was applied itself.
 func (r *request) most() (n int64) {
 	n = 1
@@ -243,7 +243,7 @@ func (w *world) settle() {
 		if !u.parked {
 			w.fail("still in the log", "%s: %s", r, u.lastError)
 		}
-		// That its caller was told so is noted in the receipt by one message, which
+		// That its caller knows is noted in the receipt by one message, which
 		// may be lost.
 		void := r.refused() && u.lastError == delivery.ErrVoided.Error()
 		if u.notReplayable == "" && !void {
@@ -267,7 +267,7 @@ func (w *world) rounds(d time.Duration) {
 }
 
 // leftOpen reports whether the log may have gone although the write is not
-// applied, because its caller was told that the log may hold nothing of it.
+// applied, because its caller learnt that the log may hold nothing of it.
 func (s *sending) leftOpen() bool {
 	return errors.Is(s.err, txlog.ErrInDoubt) || errors.Is(s.err, bedsql.ErrUnknownOutcome)
 }

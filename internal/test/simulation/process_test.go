@@ -12,7 +12,7 @@ import (
 // process is what can be killed: an application, a job, or the operator's
 // command. It has connections and a log of its own.
 type process struct {
-	// itself stands for what it does behind its callers.
+	// itself stands for what it does after calls return.
 	itself *actor
 	log    txlog.Storage
 	// Under the network's mutex.

@@ -12,9 +12,10 @@ import (
 )
 
 // server is a simulated MySQL: databases of tables with a unique key on id,
-// transactions at READ COMMITTED that lock the rows they write, and sessions. A
-// statement that meets a lock is answered with a lock timeout at once. Its caller
-// calls it from one goroutine at a time.
+// transactions that lock the rows they write, and sessions: at READ COMMITTED in
+// the log, at READ UNCOMMITTED in targets. A statement that meets a lock is
+// answered with a lock timeout at once. Its caller calls it from one goroutine at
+// a time.
 type server struct {
 	name      string
 	databases map[string]map[string]*table
@@ -67,7 +68,7 @@ type cell struct {
 }
 
 func (c *cell) seenBy(s *session) row {
-	if c.owner == s {
+	if c.owner == s || c.owner != nil && !s.server.isLog && !s.committed {
 		return c.pending
 	}
 	return c.committed
@@ -80,6 +81,9 @@ type session struct {
 	id       int
 	database string
 	open     bool
+	// committed: the transaction sees what is committed and nothing else; asked: so
+	// will the next.
+	committed, asked bool
 	// doomed: the server has rolled the transaction back and says so at the next
 	// statement, whatever that is.
 	doomed bool
@@ -99,6 +103,7 @@ func serverError(number uint16, state, text string) *mysql.MySQLError {
 
 var (
 	errNotPrepared = serverError(1047, "08S01", "WSREP has not yet prepared node for application use")
+	errDenied      = serverError(1142, "42000", "UPDATE command denied to user for table 'effect'")
 	errDeadlock    = serverError(1213, "40001", "Deadlock found when trying to get lock; try restarting transaction")
 	errLockTimeout = serverError(1205, "HY000", "Lock wait timeout exceeded; try restarting transaction")
 )
@@ -107,14 +112,14 @@ func (s *session) commit() {
 	for _, c := range s.owned {
 		c.committed, c.pending, c.owner = c.pending, nil, nil
 	}
-	s.owned, s.open = nil, false
+	s.owned, s.open, s.committed = nil, false, false
 }
 
 func (s *session) rollback() {
 	for _, c := range s.owned {
 		c.pending, c.owner = nil, nil
 	}
-	s.owned, s.open, s.doomed = nil, false, false
+	s.owned, s.open, s.doomed, s.committed = nil, false, false, false
 }
 
 // answer is what a statement is answered.
@@ -151,7 +156,10 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 	switch text {
 	case begin, "START /* does it take writes? */ TRANSACTION READ WRITE":
 		s.commit() // what is open
-		s.open = true
+		s.open, s.committed, s.asked = true, s.asked, false
+		return &answer{}, nil
+	case atReadCommitted:
+		s.asked = true
 		return &answer{}, nil
 	case "COMMIT":
 		s.commit()
@@ -163,11 +171,15 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 	if s.server.isMariaDB() && strings.HasPrefix(text, compoundStart) {
 		return s.compound(text, args)
 	}
-	for name := range journal.Tables() {
+	for _, name := range journal.Tables {
 		// What is kept for operators beside the log is not part of the protocol.
 		if strings.Contains(text, name) {
 			return nil, serverError(1142, "42000", "command denied to user for table '"+name+"'")
 		}
+	}
+	if _, name, ok := strings.Cut(text, "FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = '"); ok {
+		name, _, _ = strings.Cut(name, "'")
+		return s.indexes(name), nil
 	}
 	p := parse(s, text, args)
 	switch {
@@ -203,6 +215,15 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 	panic("the simulated server cannot run " + text)
 }
 
+// indexes is the key of a table, as the catalogue names it.
+func (s *session) indexes(name string) *answer {
+	a := &answer{columns: make([]string, 4)}
+	if t := s.server.databases[s.database][name]; t != nil {
+		a.rows = [][]any{{t.key, "unique", "", t.by}}
+	}
+	return a
+}
+
 func (s *session) create(name, ddl string) {
 	if s.server.databases[s.database][name] != nil {
 		return
@@ -229,6 +250,7 @@ func (s *session) create(name, ddl string) {
 
 var variables = map[string]string{
 	"autocommit": "ON", "completion_type": "NO_CHAIN", "innodb_rollback_on_timeout": "0", "sql_mode": "STRICT_TRANS_TABLES", "version": "", "max_allowed_packet": "67108864",
+	"lower_case_table_names": "0", "version_comment": "",
 }
 
 func (s *session) variable(name string) any {

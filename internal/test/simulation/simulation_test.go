@@ -48,13 +48,13 @@ const perBubble = 50
 
 // The tests of this package are not parallel: see inBubble. What they do comes
 // from the seed, and from nothing else that is random.
-func TestNoInterleavingOfWritersJobsAndFaultsBreaksTheRuleOfTruth(t *testing.T) { search(t, nil, 300) }
+func TestNoInterleavingOfWritersBreaksTheRule(t *testing.T) { search(t, nil, 300) }
 
-func TestNoInterleavingAtTheEndOfAKeyBreaksTheRuleOfTruth(t *testing.T) { search(t, endOfAKey, 300) }
+func TestNoInterleavingOfKeysBreaksTheRule(t *testing.T) { search(t, endOfAKey, 300) }
 
-func TestNoInterleavingAboutAWriteInDoubtBreaksTheRuleOfTruth(t *testing.T) { search(t, inDoubt, 50) }
+func TestNoInterleavingInDoubtBreaksTheRule(t *testing.T) { search(t, inDoubt, 50) }
 
-// search tries histories about f, so many if the environment does not say; nil:
+// search tries histories about f, as many as n if the environment does not say; nil:
 // about everything.
 func search(t *testing.T, f *focus, without uint64) {
 	first := setting(t, firstSeed, uint64(time.Now().UnixNano()))

@@ -13,7 +13,7 @@ import (
 
 var (
 	comment = regexp.MustCompile(`/\*.*?\*/|--[^\n]*`)
-	token   = regexp.MustCompile("`[^`]*`|'[^']*'|@@[a-z_.]+|[A-Za-z_][A-Za-z0-9_.]*|[0-9]+|<=|>=|<>|[-+*/=<>(),?]")
+	token   = regexp.MustCompile("`[^`]*`(?:\\.[A-Za-z_][A-Za-z0-9_]*)?|'[^']*'|@@[a-z_.]+|[A-Za-z_][A-Za-z0-9_.]*|[0-9]+|<=|>=|<>|[-+*/=<>(),?]")
 )
 
 // parser reads one statement and evaluates its expressions on the way.
@@ -62,15 +62,6 @@ func (p *parser) want(words ...string) {
 }
 
 func (p *parser) name() string { return strings.ReplaceAll(p.next(), "`", "") }
-
-// qualified reads a table's name, which may have its database before it.
-func (p *parser) qualified() string {
-	name := p.name()
-	if p.peek() != "" && strings.HasPrefix(p.tokens[p.at-1], "`") && strings.HasPrefix(p.tokens[p.at], ".") {
-		name += p.name()
-	}
-	return name
-}
 
 // list reads expressions between parentheses.
 func (p *parser) list() (values []any) {
@@ -207,6 +198,12 @@ func (p *parser) primary() any {
 		return n
 	case strings.HasPrefix(t, "@@"):
 		return p.s.variable(p.next())
+	case p.takes("CONVERT", "("):
+		v := p.expr()
+		p.want("USING")
+		p.name()
+		p.want(")")
+		return v
 	case p.at+1 < len(p.tokens) && p.tokens[p.at+1] == "(":
 		return p.call(strings.ToUpper(p.next()), p.list())
 	}
@@ -257,6 +254,13 @@ func (p *parser) call(name string, args []any) any {
 			return args[0]
 		}
 		return args[1]
+	case "IF":
+		if isTrue(args[0]) {
+			return args[1]
+		}
+		return args[2]
+	case "HEX":
+		return fmt.Sprintf("%X", args[0])
 	case "REPLACE":
 		return strings.ReplaceAll(args[0].(string), args[1].(string), args[2].(string))
 	case "CONCAT":

@@ -9,7 +9,7 @@ import (
 // This file runs what sql_test.go reads.
 
 func (p *parser) table() *table {
-	database, name, ok := strings.Cut(p.qualified(), ".")
+	database, name, ok := strings.Cut(p.name(), ".")
 	if !ok {
 		database, name = p.s.database, database
 	}

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"io"
@@ -33,8 +34,8 @@ type reply struct {
 	err error
 }
 
-// network holds messages that may change something until it is told how each
-// fares. What nobody answers for (erasing behind the callers) and mere
+// network holds messages that may change something until it learns how each
+// fares. What nobody answers for (erasing after calls return) and mere
 // questions pass at once.
 type network struct {
 	mu       sync.Mutex
@@ -146,7 +147,10 @@ func (n *network) do(f func()) {
 // begin is how a transaction of the driver's begins.
 const begin = "START TRANSACTION"
 
-// held reports whether a message waits to be told how it fares: what writes or
+// atReadCommitted is what the driver sends before it, if it is asked to.
+const atReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+// held reports whether a message waits to learn how it fares: what writes or
 // ends a transaction, and the look at a receipt.
 func held(to *server, text string) bool {
 	if to.isLog {
@@ -159,11 +163,13 @@ func held(to *server, text string) bool {
 	verb, rest, _ := strings.Cut(text, " ")
 	switch verb {
 	case "SELECT":
-		return strings.HasSuffix(rest, "FROM bed_receipt WHERE id = ?")
+		return strings.HasSuffix(rest, "bed_receipt WHERE id = ?")
 	case "START":
 		return text == begin // and not the question whether writes are taken
 	case "SHOW", "CREATE":
 		return false
+	case "SET":
+		return text != atReadCommitted
 	}
 	return true
 }
@@ -271,7 +277,12 @@ func (c *conn) Close() error {
 
 func (c *conn) Begin() (driver.Tx, error) { return c.BeginTx(context.Background(), driver.TxOptions{}) }
 
-func (c *conn) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, error) {
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if opts.Isolation == driver.IsolationLevel(sql.LevelReadCommitted) {
+		if _, err := c.send(ctx, atReadCommitted, nil); err != nil {
+			return nil, err
+		}
+	}
 	if _, err := c.send(ctx, begin, nil); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/logrow"
+	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -33,6 +33,9 @@ const (
 	moment = 300 * time.Millisecond
 	// bound is that of all that is bounded and not by the lease.
 	bound = 100 * moment
+	// attemptBound is that of an attempt: never at the same moment as another, when
+	// the scheduler would decide which of them ends first.
+	attemptBound = bound + moment/2
 )
 
 // world is what the actors work on, and what is known of it.
@@ -97,7 +100,7 @@ func newWorld(seed uint64, f *focus) *world {
 	for i := range 2 {
 		s := newServer(fmt.Sprintf("source %d", i), pick(w, []string{mySQL, mariaDB}))
 		w.servers = append(w.servers, s)
-		w.n.names[s.name], w.n.names[logrow.ReceiptSchema(s.name)] = s.name, s.name
+		w.n.names[s.name], w.n.names[tables.ReceiptSchema(s.name)] = s.name, s.name
 	}
 	if w.random.IntN(2) == 0 && f == nil {
 		w.memory = txlog.NewMemory()
@@ -135,7 +138,7 @@ func (w *world) newApp(i int) app {
 		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, a.process, s, home}, DataSource: s.name}, bedsql.Config{
 			Storage: a.log, Guarantee: guarantee, Logging: w.logging[i], Logger: quiet(), Lease: lease,
 			SyncMaxDeliveryTryTimes: tries[i], NoSyncRetry: tries[i] == 0,
-			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: bound, LogTimeout: bound,
+			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: bound, LogTimeout: bound, AttemptTimeout: attemptBound,
 		})
 		must(err)
 		pool := sql.OpenDB(c)
@@ -154,7 +157,7 @@ func (w *world) newJob(i int) worker {
 	}
 	targets := asyncjob.Targets{}
 	for _, s := range w.servers {
-		t, err := mysql.Target("/")
+		t, err := mysql.Target("/" + database)
 		must(err)
 		targets[s.name] = delivery.Target{Connector: &wire{w.n, j.process, s, database}, Dialect: t.Dialect, DataSource: s.name}
 	}

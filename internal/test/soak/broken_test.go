@@ -13,9 +13,9 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// TestTheJudgeFindsThatAtLeastOnceAppliesTwice runs the same applications with the
+// TestJudgeFindsThatAtLeastOnceAppliesTwice runs the same applications with the
 // weaker guarantee, which is not meant for what they write.
-func TestTheJudgeFindsThatAtLeastOnceAppliesTwice(t *testing.T) {
+func TestJudgeFindsThatAtLeastOnceAppliesTwice(t *testing.T) {
 	t.Parallel()
 	doubles(t, bedsql.AtLeastOnce, func(context.Context, *world) {})
 }

@@ -4,7 +4,7 @@
 // Several processes of an application write to a MariaDB and a PostgreSQL, exactly
 // once, with the log in each kind of database, written before, beside or after the
 // write; two processes of bed-job deliver. No write is idempotent. Each is in its
-// process's journal before it is sent and after it was answered; see [Line].
+// process's journal before it is sent and after it was answered; see Line.
 //
 // The nemesis kills, stops and replaces processes, also by another build with other
 // settings while the old one drains; cuts, mutes, delays and holds back messages;
@@ -13,10 +13,10 @@
 // and back, by libfaketime; fills the file system under a log in SQLite, which is
 // mounted for it. The last two it leaves out, and says so, where they cannot be.
 //
-// When all is healed and the log is worked off, [History.Judge] compares what was
+// When all is healed and the log is worked off, History.Judge compares what was
 // told with what the tables hold. It knows nothing of bed but the outcomes of a
 // write: accounts must be the sums of their effects, effects must be those that
-// were told, groups whole or not there, receipts gone, and what is left in the log
+// got, groups whole or not there, receipts gone, and what is left in the log
 // explained. Registers are judged by porcupine: an order of all operations on a row
 // must explain what each was answered. What is not answered may take effect
 // whenever; the order in which the target applied the changes is tried first, and

@@ -138,8 +138,8 @@ func TestTheJudgeKnowsWhatEachAnswerPromises(t *testing.T) {
 		"delivered and not applied":             {lines("w", true, single, []Outcome{Delivered}), nil, nil, "lost"},
 		"delivered and applied twice":           {lines("w", true, single, []Outcome{Delivered}), []string{bankM + " req-1/0", bankM + " req-1/0"}, nil, "doubled"},
 		"pending and not applied":               {lines("w", true, single, []Outcome{Pending}), nil, nil, "lost"},
-		"refused and applied":                   {lines("w", true, single, []Outcome{Failed}), []string{bankM + " req-1/0"}, nil, "not told"},
-		"not logged and applied":                {lines("w", true, single, []Outcome{NotLogged}), []string{bankM + " req-1/0"}, nil, "not told"},
+		"refused and applied":                   {lines("w", true, single, []Outcome{Failed}), []string{bankM + " req-1/0"}, nil, "false no"},
+		"not logged and applied":                {lines("w", true, single, []Outcome{NotLogged}), []string{bankM + " req-1/0"}, nil, "false no"},
 		"refused without a cause":               {lines("w", true, single, []Outcome{Refused}), nil, nil, "refused"},
 		"in doubt and not applied":              {lines("w", true, single, []Outcome{Doubt}), nil, nil, ""},
 		"unanswered and not applied":            {lines("w", true, single, nil), nil, nil, ""},
@@ -158,7 +158,7 @@ func TestTheJudgeKnowsWhatEachAnswerPromises(t *testing.T) {
 		"forbidden, pending, parked":            {lines("w", true, []Step{{Target: bankM, Refuse: true}}, []Outcome{Pending}), nil, parked(`"req-1/0"`), ""},
 		"forbidden and told to be delivered":    {lines("w", true, []Step{{Target: bankM, Refuse: true}}, []Outcome{Delivered}), nil, nil, "delivered"},
 		"forbidden, refused and not there":      {lines("w", true, []Step{{Target: bankM, Refuse: true}}, []Outcome{Refused}), nil, nil, ""},
-		"forbidden, and applied all the same":   {lines("w", true, []Step{{Target: bankM, N: 5, Refuse: true}}, nil), []string{bankM + " req-1/0"}, nil, "not told"},
+		"forbidden, and applied all the same":   {lines("w", true, []Step{{Target: bankM, N: 5, Refuse: true}}, nil), []string{bankM + " req-1/0"}, nil, "false no"},
 		"delivered, and again as an old answer": {lines("w", true, single, []Outcome{Delivered}, []Outcome{Delivered}), []string{bankM + " req-1/0"}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestTheJudgeKnowsWhatEachAnswerPromises(t *testing.T) {
 	}
 }
 
-func TestTwoAnswersToOneKeyThatDifferAreFound(t *testing.T) {
+func TestJudgeFindsDifferentAnswersToOneKey(t *testing.T) {
 	t.Parallel()
 	steps := []Step{{Target: bankM, N: 5}}
 	all := lines("w", true, steps, []Outcome{Delivered}, []Outcome{Delivered})

@@ -48,7 +48,7 @@ func (n *nemesis) clockOf() (time.Duration, func(), bool) {
 	if n.rng.IntN(2) == 0 {
 		difference = -difference
 	}
-	mend := func() {
+	repair := func() {
 		if err := d.setClock(0); err != nil {
 			n.t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func (n *nemesis) clockOf() (time.Duration, func(), bool) {
 	var said float64
 	before := float64(time.Now().UnixMilli()) / 1e3
 	if err := d.direct.QueryRowContext(ctx, query).Scan(&said); err != nil {
-		mend()
+		repair()
 		return 0, nil, false
 	}
 	said -= difference.Seconds()
@@ -74,7 +74,7 @@ func (n *nemesis) clockOf() (time.Duration, func(), bool) {
 		n.t.Errorf("the clock of the log's server was set by %v: without that it would say %.3f, between %.3f and %.3f", difference, said, before, after)
 	}
 	n.trace(fmt.Sprintf("the log's clock differs by %v", difference))
-	return n.some(time.Second, 2*n.o.longest), mend, true
+	return n.some(time.Second, 2*n.o.longest), repair, true
 }
 
 // smallDisk is a directory for the log in SQLite, on a file system of its own that
@@ -109,7 +109,7 @@ func (n *nemesis) fillDisk() (time.Duration, func(), bool) {
 		return 0, nil, false
 	}
 	filling := filepath.Join(d.disk, "filling")
-	mend := func() {
+	repair := func() {
 		if err := os.Remove(filling); err != nil {
 			n.t.Error(err)
 		}
@@ -122,10 +122,10 @@ func (n *nemesis) fillDisk() (time.Duration, func(), bool) {
 		n.t.Fatalf("filling the disk under the log: %v", err)
 	}
 	if !n.isFull(ctx, d.direct) {
-		mend()
+		repair()
 		return 0, nil, false
 	}
-	return n.some(n.o.lease/2, n.o.longest), mend, true
+	return n.some(n.o.lease/2, n.o.longest), repair, true
 }
 
 func fill(name string) error {

@@ -14,13 +14,13 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// nemesis breaks a world, one fault after the other, and mends it again.
+// nemesis breaks a world, one fault after the other, and repairs it again.
 // It belongs to the test's goroutine, as servers and proxies do.
 type nemesis struct {
 	*world
 	rng    *rand.Rand
 	counts map[string]int
-	// ends are what ends a fault, when its time is over.
+	// ends are what ends a fault, when its time has passed.
 	ends []ending
 	// busy are the databases and processes that a fault has for itself.
 	busy map[any]bool
@@ -85,7 +85,7 @@ var faults = []fault{
 	{"full disk under the log", 8, true, (*nemesis).fillDisk},
 }
 
-// rage makes faults until the time is over, and then mends all.
+// rage makes faults until its time has passed, and then repairs all.
 func (n *nemesis) rage(until time.Time) {
 	var sum int
 	for _, f := range faults {
@@ -117,7 +117,7 @@ func (n *nemesis) rage(until time.Time) {
 	n.end(time.Now().Add(time.Hour))
 }
 
-// end ends the faults whose time is over.
+// end ends the faults whose time has passed.
 func (n *nemesis) end(now time.Time) {
 	n.ends = slices.DeleteFunc(n.ends, func(e ending) bool {
 		if e.at.After(now) {

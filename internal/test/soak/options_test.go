@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestADurationThatCannotBeMeantIsRefusedWithAnExample(t *testing.T) {
+func TestImplausibleDurationIsRefusedWithAnExample(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"10", "fast", "-5ms", "0s", "1us"} {
 		if d, err := durationOr(time.Second, text); err == nil || !strings.Contains(err.Error(), `"`+text+`" is not a duration of at least 1ms, such as 20ms`) {

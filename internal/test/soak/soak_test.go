@@ -77,7 +77,7 @@ func fromEnv(t *testing.T) (o options, long bool) {
 	return o, long
 }
 
-// durationOr reads a duration, or gives the usual one if there is no text.
+// durationOr reads a duration, or gives the usual one for an empty text.
 func durationOr(usual time.Duration, text string) (time.Duration, error) {
 	if text == "" {
 		return usual, nil
@@ -89,7 +89,7 @@ func durationOr(usual time.Duration, text string) (time.Duration, error) {
 	return d, nil
 }
 
-func TestUnderFaultsOfEveryKindWhatIsToldIsTrue(t *testing.T) {
+func TestAnswersAreTrueUnderFaultsOfEveryKind(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: needs servers")
 	}

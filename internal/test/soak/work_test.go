@@ -22,7 +22,7 @@ type worker struct {
 	made int
 }
 
-// kind is a way of writing. send gives what each step was told.
+// kind is a way of writing. send gives what each step got.
 type kind struct {
 	name          string
 	weight        int

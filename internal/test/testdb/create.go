@@ -6,10 +6,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -31,14 +29,11 @@ type admin struct {
 	dsn    string
 }
 
-var nameCounter atomic.Int64
-
 // newName is unique over processes and machines that share a server. It
 // carries the second it was made in, so that a later run can tell a
 // forgotten database from one in use.
 func newName() string {
-	return fmt.Sprintf("%s%d_%d_%d_%s", namePrefix, time.Now().Unix(), os.Getpid(), nameCounter.Add(1),
-		strings.ToLower(rand.Text()[:6]))
+	return fmt.Sprintf("%s%d_%s", namePrefix, time.Now().Unix(), strings.ToLower(rand.Text()[:16]))
 }
 
 // madeAt reads the creation time back from a name.

@@ -9,21 +9,19 @@ import (
 	"time"
 )
 
-// FakeTime gives the options of a private server whose clock is off by a difference
-// ("+60s"), by libfaketime.
-func FakeTime(difference string) (options []string, err error) {
-	options, err = preload()
-	return append(options, envOption+"FAKETIME="+difference), err
-}
-
 // FakeClock gives the options of a private server whose clock can be set while it
 // runs, by libfaketime: set makes it differ from the machine's, forwards or back,
 // from the server's next look at it.
 func FakeClock(t testing.TB) (options []string, set func(difference time.Duration) error, err error) {
 	t.Helper()
-	options, err = preload()
-	if err != nil {
-		return nil, nil, err
+	found := ""
+	for _, pattern := range []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1"} {
+		if paths, _ := filepath.Glob(pattern); len(paths) > 0 {
+			found = paths[0]
+		}
+	}
+	if found == "" {
+		return nil, nil, errors.New("libfaketime is missing; install it (`apt-get install faketime` on Debian and Ubuntu)")
 	}
 	// Not t.TempDir: that is closed to the account that the server runs as.
 	dir, err := os.MkdirTemp("", dirPrefix) //nolint:usetesting // for that reason
@@ -42,18 +40,9 @@ func FakeClock(t testing.TB) (options []string, set func(difference time.Duratio
 		}
 		return os.Rename(next, file) // nobody reads half of it
 	}
-	return append(options, envOption+"FAKETIME_TIMESTAMP_FILE="+file, envOption+"FAKETIME_NO_CACHE=1"), set, set(0)
-}
-
-func preload() (options []string, err error) {
-	for _, pattern := range []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1"} {
-		if found, _ := filepath.Glob(pattern); len(found) > 0 {
-			return []string{
-				envOption + "LD_PRELOAD=" + found[0],
-				// What the server waits for is not off.
-				envOption + "FAKETIME_DONT_FAKE_MONOTONIC=1", envOption + "DONT_FAKE_MONOTONIC=1",
-			}, nil
-		}
-	}
-	return nil, errors.New("libfaketime is missing; install it (`apt-get install faketime` on Debian and Ubuntu)")
+	return []string{
+		envOption + "LD_PRELOAD=" + found, envOption + "FAKETIME_TIMESTAMP_FILE=" + file, envOption + "FAKETIME_NO_CACHE=1",
+		// What the server waits for is not off.
+		envOption + "FAKETIME_DONT_FAKE_MONOTONIC=1", envOption + "DONT_FAKE_MONOTONIC=1",
+	}, set, set(0)
 }

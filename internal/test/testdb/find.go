@@ -1,21 +1,20 @@
 package testdb
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/user"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Environment variables that say where the shared servers are. The DSNs are
@@ -79,51 +78,23 @@ func find(driver string) (admin, error) {
 }
 
 func mysqlCandidates() []string {
-	if port := os.Getenv(EnvMySQLPort); port != "" {
-		return []string{mysqlDSN("tcp", net.JoinHostPort("127.0.0.1", port))}
-	}
-	return []string{
-		mysqlDSN("tcp", "127.0.0.1:3306"),
-		mysqlDSN("unix", "/run/mysqld/mysqld.sock"),
-	}
+	return []string{mysqlDSN(cmp.Or(os.Getenv(EnvMySQLPort), "3306"))}
 }
 
-func mysqlDSN(network, addr string) string {
-	return "root@" + network + "(" + addr + ")/?parseTime=true"
-}
+func mysqlDSN(port string) string { return "root@tcp(127.0.0.1:" + port + ")/?parseTime=true" }
 
+// postgresCandidates leaves the password to pgx, which reads PGPASSWORD and the
+// password file by itself.
 func postgresCandidates() []string {
-	port := firstOf(os.Getenv(EnvPostgresPort), os.Getenv("PGPORT"), "5432")
-	host := firstOf(os.Getenv("PGHOST"), "127.0.0.1")
-	accounts := []string{os.Getenv("PGUSER"), "postgres"}
-	if u, err := user.Current(); err == nil {
-		accounts = append(accounts, u.Username)
-	}
-	var dsns []string
-	seen := map[string]bool{"": true}
-	for _, account := range accounts {
-		if !seen[account] {
-			seen[account] = true
-			dsns = append(dsns, postgresDSN(host, port, account))
-		}
+	dsns := []string{postgresDSN("postgres")}
+	if u, err := user.Current(); err == nil && u.Username != "postgres" {
+		dsns = append(dsns, postgresDSN(u.Username))
 	}
 	return dsns
 }
 
-// postgresDSN leaves the password to pgx, which reads PGPASSWORD and the
-// password file by itself.
-func postgresDSN(host, port, account string) string {
-	if strings.HasPrefix(host, "/") {
-		return fmt.Sprintf("host=%s port=%s user=%s dbname=postgres", host, port, account)
-	}
-	u := url.URL{
-		Scheme: "postgres", User: url.User(account), Host: net.JoinHostPort(host, port), Path: "/postgres",
-		RawQuery: "sslmode=disable",
-	}
-	if mode := os.Getenv("PGSSLMODE"); mode != "" {
-		u.RawQuery = "sslmode=" + url.QueryEscape(mode)
-	}
-	return u.String()
+func postgresDSN(account string) string {
+	return "postgres://" + url.PathEscape(account) + "@127.0.0.1:" + cmp.Or(os.Getenv(EnvPostgresPort), "5432") + "/postgres?sslmode=disable"
 }
 
 func postgresAddr(dsn string) string {
@@ -131,20 +102,8 @@ func postgresAddr(dsn string) string {
 	if err != nil {
 		return ""
 	}
-	port := strconv.Itoa(int(cfg.Port))
-	if strings.HasPrefix(cfg.Host, "/") {
-		return cfg.Host + "/.s.PGSQL." + port
-	}
-	return net.JoinHostPort(cfg.Host, port)
-}
-
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
+	_, addr := pgconn.NetworkAddress(cfg.Host, cfg.Port)
+	return addr
 }
 
 // ping dials the server and names the address, never the DSN, in its error.

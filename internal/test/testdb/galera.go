@@ -119,17 +119,6 @@ func (n *Node) Exec(statements ...string) {
 	}
 }
 
-// Session is a connection to the node as root, closed when the test ends.
-func (n *Node) Session() *sql.Conn {
-	n.t.Helper()
-	conn, err := n.admin.Conn(context.Background())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
 // Isolate cuts the node off from the others, which go on without it; [Node.Heal]
 // ends that.
 func (n *Node) Isolate() { n.Exec("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=1'") }

@@ -40,9 +40,6 @@ func newInstance(driver string, extra []string) (*instance, error) {
 	if !ok {
 		return nil, fmt.Errorf("no server of driver %q; there are mysql, postgres and pgbouncer", driver)
 	}
-	if err := Installed(driver); err != nil {
-		return nil, err
-	}
 	return instanceOf(r, extra)
 }
 
@@ -183,7 +180,7 @@ func (i *instance) stop() error {
 		i.proc = nil
 		return nil
 	case <-deadline.C:
-		return errors.Join(fmt.Errorf("still running %s after it was told to stop; end of its log:\n%s", stopTimeout, i.logTail()), i.kill())
+		return errors.Join(fmt.Errorf("still running %s after a request to stop; end of its log:\n%s", stopTimeout, i.logTail()), i.kill())
 	}
 }
 
@@ -225,19 +222,27 @@ func (i *instance) logTail() string {
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
-// freePort picks a port below the range that the kernel hands out to clients:
-// while a server is stopped, no outgoing connection may take its port.
-func freePort() (int, error) {
-	const lowest, count = 20000, 12000
-	var err error
+func freePort() (port int, err error) {
+	l, err := Listen(20000)
+	if err != nil {
+		return 0, err
+	}
+	_, text, _ := net.SplitHostPort(l.Addr().String())
+	port, _ = strconv.Atoi(text)
+	return port, l.Close()
+}
+
+// Listen takes a port of 127.0.0.1 between lowest and 10000 above it. Below 32000
+// the kernel hands none out to clients: while a server is stopped, no outgoing
+// connection may take its port.
+func Listen(lowest int) (l net.Listener, err error) {
+	const count = 10000
 	for range portAttempts {
-		port := lowest + rand.IntN(count)
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(count))); err == nil {
+			return l, nil
 		}
 	}
-	return 0, fmt.Errorf("no free port between %d and %d: %w", lowest, lowest+count, err)
+	return nil, fmt.Errorf("no free port between %d and %d: %w", lowest, lowest+count, err)
 }
 
 // sweepDirs removes, once per process, the data of servers whose process was

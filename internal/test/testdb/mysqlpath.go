@@ -24,19 +24,14 @@ func (a admin) checkPath() error {
 	if !MySQLPath() || a.driver != DriverMySQL {
 		return nil
 	}
-	pool, err := sql.Open("mysql", a.dsn)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = pool.Close() }()
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
-	var version string
-	if err := pool.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
+	return a.do(ctx, func(pool *sql.DB) error {
+		var version string
+		err := pool.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version)
+		if strings.Contains(version, "MariaDB") {
+			return fmt.Errorf("with %s=1 the server must not call itself MariaDB, as it does (%s): run `make test-mysql-path`, which starts one", EnvMySQLPath, version)
+		}
 		return err
-	}
-	if strings.Contains(version, "MariaDB") {
-		return fmt.Errorf("with %s=1 the server must not call itself MariaDB, as it does (%s): run `make test-mysql-path`, which starts one", EnvMySQLPath, version)
-	}
-	return nil
+	})
 }

@@ -28,29 +28,11 @@ func PgBouncer(t testing.TB, db DB, settings ...string) DB {
 	return db.Via(server.Addr())
 }
 
-// PgBouncerPrepares says whether the installed PgBouncer follows its clients'
-// prepared statements if it is told to (max_prepared_statements, from 1.21 on).
-func PgBouncerPrepares() (bool, error) {
-	bin, err := findBinary("pgbouncer", "apt-get install pgbouncer")
-	if err != nil {
-		return false, err
-	}
-	out, err := exec.Command(bin, "--version").Output()
-	if err != nil {
-		return false, err
-	}
-	var major, minor int
-	if _, err := fmt.Sscanf(string(out), "PgBouncer %d.%d", &major, &minor); err != nil {
-		return false, err
-	}
-	return major > 1 || minor >= 21, nil
-}
-
 func pgBouncerRecipe() recipe {
 	return recipe{
 		driver:     DriverPostgres,
 		accounts:   []string{"postgres", "nobody"},
-		initialise: func(string) (*exec.Cmd, error) { return findCommand("true") },
+		initialise: func(string) (*exec.Cmd, error) { return exec.Command("true"), nil },
 		serve:      servePgBouncer,
 		dsn: func(port int) string {
 			return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable&default_query_exec_mode=exec", port)
@@ -60,15 +42,11 @@ func pgBouncerRecipe() recipe {
 	}
 }
 
-func findCommand(name string) (*exec.Cmd, error) {
-	bin, err := exec.LookPath(name)
-	return exec.Command(bin), err
-}
-
 func servePgBouncer(dir string, port int, extra []string) (*exec.Cmd, error) {
-	bin, err := findBinary("pgbouncer", "apt-get install pgbouncer")
+	path := filepath.Join(dir, "pgbouncer.ini")
+	cmd, err := command("pgbouncer", "pgbouncer", path)
 	if err != nil || dir == "" {
-		return exec.Command(bin), err
+		return cmd, err
 	}
 	server := map[string]string{}
 	settings := []string{
@@ -86,10 +64,6 @@ func servePgBouncer(dir string, port int, extra []string) (*exec.Cmd, error) {
 	}
 	ini := fmt.Sprintf("[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\n%s\n",
 		server["server_host"], server["server_port"], strings.Join(settings, "\n"))
-	path := filepath.Join(dir, "pgbouncer.ini")
 	//nolint:gosec // it is read by the account that the pooler runs as
-	if err := os.WriteFile(path, []byte(ini), 0o644); err != nil {
-		return nil, err
-	}
-	return exec.Command(bin, path), nil
+	return cmd, os.WriteFile(path, []byte(ini), 0o644)
 }

@@ -1,7 +1,6 @@
 package testdb
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 )
@@ -99,32 +98,23 @@ func (s *Server) must(what string, err error) {
 	}
 }
 
-// Standalone starts a server of a driver ("mysql" or "postgres") outside of a
-// test, for a whole test run: without fsync and with room for more connections
-// than the private ones. stop ends it and removes its data.
-func Standalone(driver string) (dsn string, stop func() error, err error) {
-	return standalone(driver, map[string][]string{
-		DriverMySQL:    {"--innodb-flush-log-at-trx-commit=0", "--max-connections=500", "--innodb-buffer-pool-size=256M"},
-		DriverPostgres: {"fsync=off", "max_connections=400", "shared_buffers=128MB"},
-	})
-}
-
-// Durable is [Standalone] for measurements: each commit is on the disk before
-// it is answered, and caches and the redo log have the sizes that the servers
-// have by default.
-func Durable(driver string) (dsn string, stop func() error, err error) {
-	return standalone(driver, map[string][]string{
-		DriverMySQL:    {"--max-connections=1000", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
-		DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
-	})
-}
-
-func standalone(driver string, settings map[string][]string) (dsn string, stop func() error, err error) {
-	extra, ok := settings[driver]
-	if !ok {
-		return "", nil, fmt.Errorf("no server of driver %q; there are mysql and postgres", driver)
-	}
-	inst, err := newInstance(driver, extra)
+// Standalone starts a server of a driver ("mysql" or "postgres") outside of a test.
+// stop ends it and removes its data. For a whole test run it does without fsync and has
+// room for more connections than the private ones; a durable one, for measurements, has
+// each commit on the disk before it answers, and caches and a redo log of the sizes that
+// servers have by default.
+func Standalone(driver string, durable bool) (dsn string, stop func() error, err error) {
+	settings := map[bool]map[string][]string{
+		false: {
+			DriverMySQL:    {"--innodb-flush-log-at-trx-commit=0", "--max-connections=500", "--innodb-buffer-pool-size=256M"},
+			DriverPostgres: {"fsync=off", "max_connections=400", "shared_buffers=128MB"},
+		},
+		true: {
+			DriverMySQL:    {"--max-connections=1000", "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"},
+			DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
+		},
+	}[durable]
+	inst, err := newInstance(driver, settings[driver])
 	if err != nil {
 		return "", nil, err
 	}

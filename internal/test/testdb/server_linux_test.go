@@ -13,7 +13,7 @@ import (
 
 var privates = map[string]func(testing.TB, ...string) *Server{"mysql": PrivateMariaDB, "postgres": PrivatePostgres}
 
-func TestAPrivateServerKeepsWhatWasCommittedWhenItIsKilled(t *testing.T) {
+func TestKilledPrivateServerKeepsCommittedData(t *testing.T) {
 	t.Parallel()
 	for driver, start := range privates {
 		t.Run(driver, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestAPrivateServerLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestOptionsOfThePrivateServerWinOverItsDefaults(t *testing.T) {
+func TestPrivateServerOptionsOverrideDefaults(t *testing.T) {
 	t.Parallel()
 	for driver, c := range map[string]struct{ option, query string }{
 		"mysql":    {"--max-connections=17", "SELECT @@max_connections"},

@@ -18,9 +18,8 @@ func (s *Server) Standby(t testing.TB) *Server {
 		t.Fatal(err)
 	}
 	r.initialise = func(dir string) (*exec.Cmd, error) {
-		bin, err := findBinary("pg_basebackup", "apt-get install postgresql")
-		return exec.Command(bin, "--host=127.0.0.1", "--port="+port, "--username=postgres", "--no-password", "--write-recovery-conf",
-			"--checkpoint=fast", "--no-sync", "--pgdata="+filepath.Join(dir, "data")), err
+		return command("pg_basebackup", "postgresql", "--host=127.0.0.1", "--port="+port, "--username=postgres", "--no-password",
+			"--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--pgdata="+filepath.Join(dir, "data"))
 	}
 	inst, err := instanceOf(r, s.inst.extra)
 	if err != nil {
@@ -48,14 +47,9 @@ func (s *Server) Promote() {
 	}
 }
 
-// OnEither gives a database of s as it is found on whichever of s and its standby
-// takes writes, by one DSN with both hosts.
-func OnEither(db DB, s, standby *Server) DB { return either(db, s.Addr(), standby.Addr()) }
-
-// AtEither is OnEither for what is in front of them.
-func AtEither(db, first, second DB) DB { return either(db, first.Addr(), second.Addr()) }
-
-func either(db DB, first, second string) DB {
+// OnEither gives a database as it is found at whichever of two addresses, a server's and
+// its standby's, takes writes, by one DSN with both hosts.
+func OnEither(db DB, first, second string) DB {
 	_, one, _ := net.SplitHostPort(first)
 	_, two, _ := net.SplitHostPort(second)
 	db.DSN = fmt.Sprintf("host=127.0.0.1,127.0.0.1 port=%s,%s user=postgres dbname=%s sslmode=disable connect_timeout=2 target_session_attrs=read-write", one, two, db.Name)

@@ -3,6 +3,7 @@ package testdb
 import (
 	"database/sql"
 	"fmt"
+	"iter"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -119,17 +120,39 @@ func SQLiteAt(path string) DB {
 	}
 }
 
+// By holds something for each kind of database. A literal names all of them: a test
+// of internal/docs finds one that leaves any out.
+type By[T any] struct{ MySQL, Postgres, SQLite T }
+
+// For gives what it holds for a driver ("mysql", "postgres" or "sqlite").
+func (b By[T]) For(driver string) T {
+	for kind, v := range b.All() {
+		if kind == driver {
+			return v
+		}
+	}
+	panic("testdb: no database of driver " + driver)
+}
+
+// All gives what it holds for each driver.
+func (b By[T]) All() iter.Seq2[string, T] {
+	return func(yield func(string, T) bool) {
+		_ = yield(DriverMySQL, b.MySQL) && yield(DriverPostgres, b.Postgres) && yield(DriverSQLite, b.SQLite)
+	}
+}
+
+// New gives a fresh database of a driver ("mysql", "postgres" or "sqlite").
+func New(t testing.TB, driver string) DB {
+	t.Helper()
+	return By[func(testing.TB) DB]{MySQL: MySQL, Postgres: Postgres, SQLite: SQLite}.For(driver)(t)
+}
+
 // Each runs f against every kind of database, in parallel subtests named
 // mysql, postgres and sqlite. With -short there is only the last one, as on MySQL
 // (see [EnvMySQLPath]) only the first.
 func Each(t *testing.T, f func(t *testing.T, db DB)) {
 	t.Helper()
-	kinds := []struct {
-		name string
-		make func(testing.TB) DB
-	}{
-		{DriverMySQL, MySQL}, {DriverPostgres, Postgres}, {DriverSQLite, SQLite},
-	}
+	kinds := []string{DriverMySQL, DriverPostgres, DriverSQLite}
 	switch {
 	case testing.Short():
 		t.Log("-short: runs on SQLite only, not on MySQL and PostgreSQL")
@@ -137,10 +160,10 @@ func Each(t *testing.T, f func(t *testing.T, db DB)) {
 	case MySQLPath():
 		kinds = kinds[:1]
 	}
-	for _, kind := range kinds {
-		t.Run(kind.name, func(t *testing.T) {
+	for _, driver := range kinds {
+		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
-			f(t, kind.make(t))
+			f(t, New(t, driver))
 		})
 	}
 }

@@ -30,7 +30,7 @@ func count(t *testing.T, pool *sql.DB, table string) (n int) {
 func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	t.Parallel()
 	Each(t, func(t *testing.T, db DB) {
-		other := map[string]func(testing.TB) DB{"mysql": MySQL, "postgres": Postgres, "sqlite": SQLite}[db.Driver](t)
+		other := New(t, db.Driver)
 		if db.Name == other.Name || db.DSN == other.DSN {
 			t.Fatalf("two databases share the name %s", db.Name)
 		}
@@ -44,7 +44,7 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestADatabaseIsDroppedAlthoughATransactionIsOpenInIt(t *testing.T) {
+func TestDatabaseWithOpenTransactionIsDropped(t *testing.T) {
 	t.Parallel()
 	for driver, fresh := range map[string]func(testing.TB) DB{"mysql": MySQL, "postgres": Postgres} {
 		t.Run(driver, func(t *testing.T) {
@@ -91,7 +91,7 @@ func exists(t *testing.T, by DB, name string) bool {
 	return n > 0
 }
 
-func TestForgottenDatabasesAreDroppedWhenOlderThanADay(t *testing.T) {
+func TestForgottenDatabasesAreDroppedAfterADay(t *testing.T) {
 	t.Parallel()
 	for driver, find := range map[string]func() (admin, error){"mysql": sharedMySQL, "postgres": sharedPostgres} {
 		t.Run(driver, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestDSNsArePointedElsewhere(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsNotThereIsReportedWithWhatToDo(t *testing.T) {
+func TestMissingServerIsReportedWithWhatToDo(t *testing.T) {
 	for driver, env := range map[string]string{"mysql": EnvMySQLDSN, "postgres": EnvPostgresDSN} {
 		t.Run(driver, func(t *testing.T) {
 			port, err := freePort()
@@ -182,7 +182,6 @@ func TestAServerThatIsNotThereIsReportedWithWhatToDo(t *testing.T) {
 			}
 			t.Run("search", func(t *testing.T) {
 				t.Setenv(env, "")
-				t.Setenv("PGHOST", "")
 				t.Setenv(EnvMySQLPort, fmt.Sprint(port))
 				t.Setenv(EnvPostgresPort, fmt.Sprint(port))
 				_, err := Find(driver)

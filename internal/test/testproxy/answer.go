@@ -24,9 +24,6 @@ func PostgresError(code, text string, status byte) []byte {
 	return append(postgresMessage('E', body), postgresMessage('Z', string(status))...)
 }
 
-// PostgresQuery is a client's simple query of PostgreSQL's protocol.
-func PostgresQuery(text string) []byte { return postgresMessage('Q', text+"\x00") }
-
 func postgresMessage(kind byte, body string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4)), body...)
 }

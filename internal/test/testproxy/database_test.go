@@ -52,7 +52,7 @@ const (
 	insertSecond = "INSERT INTO orders VALUES (2)"
 )
 
-func TestACommitCutAfterItWasSentIsAppliedAlthoughTheClientSeesAnError(t *testing.T) {
+func TestCommitCutAfterSendingIsApplied(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
 		p := New(t, db.Addr())
@@ -70,7 +70,7 @@ func TestACommitCutAfterItWasSentIsAppliedAlthoughTheClientSeesAnError(t *testin
 	})
 }
 
-func TestACommitCutBeforeItWasSentIsNotApplied(t *testing.T) {
+func TestCommitCutBeforeSendingIsNotApplied(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
 		p := New(t, db.Addr())
@@ -109,7 +109,7 @@ func TestAHeldCommitIsAppliedWhenReleased(t *testing.T) {
 	})
 }
 
-func TestAnAutocommitExecuteWithArgumentsIsAppliedAlthoughTheClientSeesAnError(t *testing.T) {
+func TestCutExecuteWithArgumentsIsApplied(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
 		p := New(t, db.Addr())
@@ -120,7 +120,7 @@ func TestAnAutocommitExecuteWithArgumentsIsAppliedAlthoughTheClientSeesAnError(t
 		}
 		p.CutAfter(match)
 		if _, err := pool.Exec(query, 1); err == nil {
-			t.Error("the client was told that it succeeded")
+			t.Error("the client learnt that it succeeded")
 		}
 		if n := rows(t, direct); n != 1 {
 			t.Errorf("%d rows, want the inserted one", n)
@@ -136,7 +136,7 @@ func refusal(driver string) []byte {
 	return MySQLError(1047, "08S01", "not now")
 }
 
-func TestACommitAnsweredInTheServersPlaceLeavesItsTransactionOpen(t *testing.T) {
+func TestAnsweredCommitLeavesItsTransactionOpen(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
 		p := New(t, db.Addr())
@@ -169,13 +169,13 @@ func TestACommitAnsweredInTheServersPlaceLeavesItsTransactionOpen(t *testing.T) 
 	})
 }
 
-func TestAReplacedMessageIsRunInThePlaceOfTheClients(t *testing.T) {
+func TestReplacedMessageRunsInstead(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
 		p := New(t, db.Addr())
 		query := MySQLQuery
 		if db.Driver == testdb.DriverPostgres {
-			query = PostgresQuery
+			query = func(text string) []byte { return postgresMessage('Q', text+"\x00") }
 		}
 		p.Replace(Text("COMMIT"), query("ROLLBACK"), refusal(db.Driver))
 		pool := db.Via(p.Addr()).Open(t)
@@ -207,7 +207,7 @@ func TestAMutedConnectionStaysOpenAndIsSilent(t *testing.T) {
 	})
 }
 
-func TestThePreparedStatementIsHeldWhenItIsRun(t *testing.T) {
+func TestHoldRunHoldsExecutionNotPreparation(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, db testdb.DB, direct *sql.DB) {
 		p := New(t, db.Addr())

@@ -62,7 +62,7 @@ func TestMessagesAreTheSameHoweverTheBytesArrive(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeFollowedGoesThroughAsItComes(t *testing.T) {
+func TestUnknownProtocolPassesThrough(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		greeting []byte

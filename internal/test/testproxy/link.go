@@ -79,7 +79,7 @@ func (l *link) forward(message []byte) bool {
 		close(fault.struck)
 		return false
 	case cutAfter:
-		// The server is told that nothing more comes instead of being reset,
+		// The server learns that nothing more comes instead of being reset,
 		// which could make it lose the message. Its own end of the
 		// connection then says that it is through with it.
 		l.swallow.Store(true)

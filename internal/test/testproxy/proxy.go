@@ -1,14 +1,13 @@
 package testproxy
 
 import (
-	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net"
-	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/bedsql/bed/internal/test/testdb"
 )
 
 const dialTimeout = 10 * time.Second
@@ -28,6 +27,7 @@ type Proxy struct {
 	rules    []*rule
 	counters []*counter
 	accepted int
+	cuts     int // calls of CutAll
 	toServer time.Duration
 	toClient time.Duration
 	closed   bool
@@ -40,7 +40,7 @@ type Proxy struct {
 func New(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, target: target, links: map[*link]struct{}{}}
-	l, err := listenOutsideEphemeral()
+	l, err := testdb.Listen(10000)
 	if err != nil {
 		t.Fatalf("testproxy: %v", err)
 	}
@@ -98,6 +98,9 @@ func (p *Proxy) Accept() {
 // CutAll resets every open connection on both sides. What the server was sent
 // and has not read yet may be lost.
 func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	p.cuts++
+	p.mu.Unlock()
 	for _, l := range p.open() {
 		l.cut()
 	}
@@ -146,8 +149,13 @@ func (p *Proxy) serve(l net.Listener) {
 func (p *Proxy) connect(client net.Conn) {
 	p.mu.Lock()
 	p.accepted++
+	cuts := p.cuts
 	p.mu.Unlock()
-	server, err := net.DialTimeout(networkOf(p.target), p.target, dialTimeout)
+	network := "tcp"
+	if strings.HasPrefix(p.target, "/") {
+		network = "unix"
+	}
+	server, err := net.DialTimeout(network, p.target, dialTimeout)
 	if err != nil {
 		reset(client)
 		return
@@ -157,10 +165,10 @@ func (p *Proxy) connect(client net.Conn) {
 		done: make(chan struct{}), serverDone: make(chan struct{}),
 	}
 	p.mu.Lock()
-	closed := p.closed
+	cut := p.closed || p.cuts > cuts // while the server was dialled
 	p.links[l] = struct{}{}
 	p.mu.Unlock()
-	if closed {
+	if cut {
 		l.cut()
 	}
 	l.run()
@@ -180,22 +188,6 @@ func (p *Proxy) close() {
 	if idle > 0 && !p.t.Failed() {
 		p.t.Errorf("testproxy: %d faults never struck: no message matched them", idle)
 	}
-}
-
-// listenOutsideEphemeral takes a port below those that the kernel hands out to
-// clients, so that nobody takes it while connections are refused.
-func listenOutsideEphemeral() (net.Listener, error) {
-	const lowest, count, attempts = 10000, 10000, 20
-	var errs []error
-	for range attempts {
-		port := lowest + rand.IntN(count)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			return l, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, fmt.Errorf("no free port between %d and %d: %w", lowest, lowest+count, errors.Join(errs...))
 }
 
 // reset closes a connection so that its peer sees a reset, as after a crash,

@@ -98,7 +98,7 @@ func expectReset(t *testing.T, c net.Conn) {
 	}
 }
 
-func TestItForwardsBothWaysAndTheEndOfAConnectionToo(t *testing.T) {
+func TestBothDirectionsAndTheEndAreForwarded(t *testing.T) {
 	t.Parallel()
 	_, addr := startEcho(t)
 	p := New(t, addr)
@@ -116,7 +116,7 @@ func TestItForwardsBothWaysAndTheEndOfAConnectionToo(t *testing.T) {
 	}
 }
 
-func TestRefuseAndAcceptKeepThePortAndOpenConnections(t *testing.T) {
+func TestRefuseAndAcceptKeepPortAndConnections(t *testing.T) {
 	t.Parallel()
 	_, addr := startEcho(t)
 	p := New(t, addr)
@@ -178,7 +178,7 @@ func TestCutBeforeKeepsTheMessageFromTheServer(t *testing.T) {
 	expect(t, again, "COMMIT") // it struck once
 }
 
-func TestCutAfterLetsTheServerFinishAndSwallowsItsAnswer(t *testing.T) {
+func TestCutAfterLetsTheServerFinish(t *testing.T) {
 	t.Parallel()
 	server, addr := startEcho(t)
 	p := New(t, addr)
@@ -191,7 +191,7 @@ func TestCutAfterLetsTheServerFinishAndSwallowsItsAnswer(t *testing.T) {
 	}
 }
 
-func TestCutInFlightDoesNotWaitForTheServer(t *testing.T) {
+func TestCutInFlightDoesNotAwaitTheServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -232,7 +232,7 @@ func TestHoldKeepsAMessageUntilReleased(t *testing.T) {
 	expect(t, c, "COMMIT")
 }
 
-func TestAHeldMessageArrivesAlthoughItsClientIsGone(t *testing.T) {
+func TestHeldMessageArrivesAfterItsClientLeft(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -259,7 +259,7 @@ func TestAHeldMessageArrivesAlthoughItsClientIsGone(t *testing.T) {
 	}
 }
 
-func TestAConnectionCutWhileAMessageIsHeldLosesIt(t *testing.T) {
+func TestCuttingDuringAHoldLosesTheMessage(t *testing.T) {
 	t.Parallel()
 	server, addr := startEcho(t)
 	p := New(t, addr)
@@ -275,7 +275,7 @@ func TestAConnectionCutWhileAMessageIsHeldLosesIt(t *testing.T) {
 	}
 }
 
-func TestFaultsForTheSameMessageStrikeOneAfterTheOther(t *testing.T) {
+func TestFaultsForOneMessageStrikeInTurn(t *testing.T) {
 	t.Parallel()
 	_, addr := startEcho(t)
 	p := New(t, addr)
@@ -313,7 +313,7 @@ func TestDelayHoldsEachDirectionBack(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsNotThereCutsItsClients(t *testing.T) {
+func TestMissingServerCutsItsClients(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -40,19 +40,17 @@ func run(args []string) error {
 		return nil
 	case "installed":
 		return testdb.Installed(driver)
-	case "serve":
-		return serve(driver, testdb.Standalone)
-	case "durable":
-		return serve(driver, testdb.Durable)
+	case "serve", "durable":
+		return serve(driver, verb == "durable")
 	default:
 		return fmt.Errorf("no such verb %q; there are find, installed, serve and durable", verb)
 	}
 }
 
-func serve(driver string, start func(string) (string, func() error, error)) error {
+func serve(driver string, durable bool) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
-	dsn, stop, err := start(driver)
+	dsn, stop, err := testdb.Standalone(driver, durable)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ type where struct {
 	id     int64
 }
 
-// operations are what is known of each register: what is applied, or was told so.
+// operations are what is known of each register: what is applied, or was reported so.
 // What was not answered takes effect at any time after it was sent.
 func (j *judgement) operations() map[where][]operation {
 	all := map[where][]operation{}

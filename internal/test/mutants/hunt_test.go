@@ -1,9 +1,4 @@
-// Command mutants puts the faults of testdata/mutants into the code, one after
-// the other, and demands that the simulation notices each: that it
-// fails with the claim that the mutant names, within the histories that it
-// names. The tree itself stays as it is. Arguments are names of mutants; none
-// means all.
-package main
+package mutants
 
 import (
 	"encoding/json"
@@ -14,47 +9,35 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 )
 
-func main() {
-	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+// chosen names the mutants that are hunted, with blanks between them, or "all".
+const chosen = "BED_MUTANTS"
 
-func run(names []string) error {
-	root, err := os.Getwd()
-	if err != nil {
-		return err
+func TestEveryMutantIsCaught(t *testing.T) {
+	names := strings.Fields(os.Getenv(chosen))
+	if len(names) == 0 {
+		t.Skipf("%s names no mutants to hunt: scripts/mutants.sh does", chosen)
 	}
-	all, err := load(root)
-	if err != nil {
-		return err
-	}
-	var alive []string
+	root, all := loaded(t)
 	for _, m := range all {
-		if len(names) > 0 && !slices.Contains(names, m.name) {
+		if names[0] != "all" && !slices.Contains(names, m.name) {
 			continue
 		}
 		begun := time.Now()
 		seed, said, err := m.hunt(root)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		took := time.Since(begun).Round(100 * time.Millisecond)
 		if said == "" {
 			fmt.Printf("caught  %s (%q, history %s, %v)\n", m.name, m.claim, seed, took)
-			continue
+		} else {
+			t.Errorf("ALIVE   %s (%q, %v)\n%s", m.name, m.claim, took, said)
 		}
-		alive = append(alive, m.name)
-		fmt.Printf("ALIVE   %s (%q, %v)\n%s\n", m.name, m.claim, took, said)
 	}
-	if alive != nil {
-		return fmt.Errorf("mutants that live: %s", strings.Join(alive, ", "))
-	}
-	return nil
 }
 
 // hunt runs the simulation on the mutant. It gives the seed of the history that

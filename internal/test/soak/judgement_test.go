@@ -66,7 +66,7 @@ type send struct {
 // Judged is how much was looked at.
 type Judged struct{ Registers, Operations int }
 
-// Judge compares what was told with what there is.
+// Judge compares the answers with what there is.
 func (h *History) Judge() []Finding {
 	found, _ := h.judge()
 	return found
@@ -173,7 +173,7 @@ func (j *judgement) request(r *request) {
 		case counts[i] > 1:
 			j.find("doubled", r.Request, "%s step %d %+v is applied %d times; told %s", r.Kind, i, step, counts[i], r.told())
 		case counts[i] == 1 && !may:
-			j.find("not told", r.Request, "%s step %d %+v is applied; told %s", r.Kind, i, step, r.told())
+			j.find("false no", r.Request, "%s step %d %+v is applied; told %s", r.Kind, i, step, r.told())
 		case counts[i] == 0 && must:
 			j.find("lost", r.Request, "%s step %d %+v is not applied; told %s", r.Kind, i, step, r.told())
 		}
@@ -209,7 +209,7 @@ func (r *request) allowed(step int) (must, may bool) {
 	return must, must || may
 }
 
-// answers looks at what several sends of one request were told, and at
+// answers looks at what several sends of one request got, and at
 // refusals that nothing asked for.
 func (j *judgement) answers(r *request) {
 	first, fresh := make([]int64, len(r.Steps)), 0
@@ -244,7 +244,7 @@ func (j *judgement) answers(r *request) {
 		}
 	}
 	if fresh > 1 {
-		j.find("answers", r.Request, "%s: %d sends were told that they had applied it", r.Kind, fresh)
+		j.find("answers", r.Request, "%s: %d sends got the answer that they had applied it", r.Kind, fresh)
 	}
 }
 

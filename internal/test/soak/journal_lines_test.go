@@ -53,8 +53,8 @@ const (
 )
 
 // Step is one write of a request: n is added to an account of a target. Where it
-// is applied, a row in the table effect names it; see [EffectName]. With an Op it
-// is for a register of that id; see [OpSet].
+// is applied, a row in the table effect names it; see EffectName. With an Op it
+// is for a register of that id; see OpSet.
 type Step struct {
 	Op      string `json:",omitempty"`
 	Target  string
@@ -67,7 +67,7 @@ type Step struct {
 // EffectName is how a step is called in the table effect.
 func EffectName(request string, step int) string { return fmt.Sprintf("%s/%d", request, step) }
 
-// Outcome is what a caller was told.
+// Outcome is what a caller got.
 type Outcome string
 
 // Outcomes.

@@ -1,0 +1,138 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+)
+
+const subtract = "UPDATE account SET balance = balance - 10 WHERE id = 1"
+
+// hangingWrites are the ways to write of which the target never answers the last
+// message, each with that message.
+var hangingWrites = map[string]struct {
+	at    string
+	write func(r *rig) error
+}{
+	"Exec": {subtract, func(r *rig) error {
+		_, err := r.wrapped.Exec(subtract)
+		return err
+	}},
+	"a local transaction": {"COMMIT", func(r *rig) error {
+		tx := r.begin()
+		r.must(tx, subtract)
+		return tx.Commit()
+	}},
+	"a staged End": {subtract, func(r *rig) error {
+		ctx, soft := staged(r.t)
+		r.stage(ctx, r.wrapped, subtract)
+		return soft.End(context.Background())
+	}},
+}
+
+func TestAHungTargetAnswersPendingWithinAttemptTimeout(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+			for _, logging := range []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure} {
+				for how, c := range hangingWrites {
+					if how == "a staged End" && logging != bedsql.LogBefore {
+						continue // it always logs first
+					}
+					name := how + map[bedsql.Guarantee]string{bedsql.AtLeastOnce: ", at least once", bedsql.ExactlyOnce: ", exactly once"}[guarantee] +
+						[]string{", logged before", ", alongside", ", on failure"}[logging]
+					t.Run(name, func(t *testing.T) {
+						t.Parallel()
+						r, p := newRigBehindProxy(t, freshLike(t, db), func(cfg *bedsql.Config) {
+							// The lease is over twice before the attempt is cut off, unless it is renewed.
+							cfg.Guarantee, cfg.Logging, cfg.AttemptTimeout, cfg.Lease = guarantee, logging, 2500*time.Millisecond, time.Second
+						})
+						r.account(100)
+						r.must(r.wrapped, "UPDATE account SET balance = 100 WHERE id = 1") // dials, and finds the receipts
+						r.wantNoLog()
+						hung := p.Mute(testproxy.Text(c.at))
+						sent := p.Count(testproxy.Text("balance - 10"))
+						done := make(chan error, 1)
+						go func() { done <- c.write(r) }()
+						waitFor(t, "the target hangs", hung)
+						if report := r.runOnce(); report.Claimed != 0 {
+							t.Errorf("the job took what its writer is busy with: %s", report)
+						}
+						err := <-done
+						if !errors.Is(err, bedsql.ErrPending) {
+							t.Fatalf("%v, want ErrPending", err)
+						}
+						wantOutcomeOf(t, how, err, bedsql.OutcomeAccepted)
+						if n := sent(); n != 1 {
+							t.Errorf("it was sent %d times, want once", n)
+						}
+						// On MySQL a COMMIT of its own would follow: without it nothing is applied.
+						uncommitted := guarantee == bedsql.ExactlyOnce && c.at == subtract && db.Driver == testdb.DriverMySQL && testdb.MySQLPath()
+						if u := r.wantOneLog(); u.InDoubt == uncommitted || u.Leased {
+							t.Errorf("the entry is %+v, want it in doubt %v and handed over", u, !uncommitted)
+						}
+						p.CutAll()
+						if guarantee == bedsql.ExactlyOnce {
+							if report := r.runOnce(); report.Delivered != 1 {
+								t.Errorf("the job: %s", report)
+							}
+							r.wantBalances(90)
+							r.wantNoLog()
+						}
+						// The connection that hung is not used again.
+						r.must(r.wrapped, "UPDATE account SET balance = 7 WHERE id = 1")
+						r.wantBalances(7)
+					})
+				}
+			}
+		}
+	})
+}
+
+func TestHangingDialIsPendingWithinAttemptTimeout(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+			silent, err := net.Listen("tcp", "127.0.0.1:0") // it takes connections and says nothing
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = silent.Close() }()
+			r := newRig(t, freshLike(t, db), func(cfg *bedsql.Config) {
+				cfg.Guarantee, cfg.AttemptTimeout = guarantee, 200*time.Millisecond
+			})
+			r.account(100)
+			hung := r.open(r.db.Via(silent.Addr().String()).DSN)
+			_, err = hung.Exec(subtract)
+			r.wantOutcome(pending, err)
+			if u := r.wantOneLog(); u.InDoubt {
+				t.Error("the entry is in doubt, although nothing was sent")
+			}
+		}
+	})
+}
+
+func TestHungTargetIsAwaitedWithoutAttemptTimeout(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, func(cfg *bedsql.Config) { cfg.AttemptTimeout = -1 })
+		r.account(100)
+		free := r.blockRow(1)
+		running := r.running("UPDATE account")
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.wrapped.Exec(subtract)
+			done <- err
+		}()
+		running()
+		free()
+		r.wantOutcome(delivered, <-done)
+		r.wantBalances(90)
+	})
+}

@@ -1,0 +1,38 @@
+package acceptance
+
+import (
+	"testing"
+
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// A database in memory that connections share is gone with the last of them, which
+// may be the only one.
+func TestSharedInMemoryDatabaseOutlivesItsSessionState(t *testing.T) {
+	t.Parallel()
+	for _, dsn := range []string{
+		"file::memory:?cache=shared",
+		"file:kept?mode=memory&cache=shared",
+		"file:/kept?vfs=memdb",
+	} {
+		for _, state := range []string{
+			"PRAGMA foreign_keys = ON",
+			"PRAGMA defer_foreign_keys = ON",
+			"CREATE TEMPORARY TABLE mine (id INT)",
+			"ATTACH ':memory:' AS aside",
+		} {
+			t.Run(dsn+" "+state, func(t *testing.T) {
+				r := newRig(t, testdb.SQLite(t))
+				pool := r.open(dsn)
+				pool.SetMaxOpenConns(1)
+				r.must(pool, "CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL)")
+				r.must(pool, state)
+				r.must(pool, "INSERT INTO account VALUES (1, 1)")
+				var n int
+				if err := pool.QueryRow("SELECT COUNT(*) FROM account").Scan(&n); err != nil || n != 1 {
+					t.Errorf("%d rows, %v: the database was given up", n, err)
+				}
+			})
+		}
+	}
+}
