@@ -62,7 +62,7 @@ type wish struct {
 }
 
 const (
-	// What is removed behind callers goes together as in the project.
+	// What is removed after calls return goes together as in the project.
 	aloneBatch = 256
 	aloneFor   = 25 * time.Millisecond
 	aloneToken = "00000000-0000-7000-8000-000000000000"

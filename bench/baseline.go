@@ -25,7 +25,7 @@ func bareTx(ctx context.Context, w *stage) (*setup, error) {
 	return barely(testdb.DriverMySQL, 2, twice)(ctx, w)
 }
 
-// barely does an operation of so many UPDATEs by the driver itself.
+// barely does an operation of n UPDATEs by the driver itself.
 func barely(driver string, updates int64, operate func(statement) operation) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		pool, update, balances, err := w.update(ctx, w.targets[driver][0])

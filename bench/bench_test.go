@@ -68,7 +68,7 @@ func TestEachContenderDoesTheWorkThatItSays(t *testing.T) {
 	}
 }
 
-func TestAContenderThatDoesNotDoItsWorkIsFoundOut(t *testing.T) {
+func TestIdleContenderIsDetected(t *testing.T) {
 	t.Parallel()
 	s := newTestSite(t)
 	w, err := newWrites(brief(), s)
@@ -173,7 +173,7 @@ func TestAWriteCountsWhenItsLogIsGone(t *testing.T) {
 	}
 }
 
-func TestAScenesContendersAreSeenToUseTheirLogsAndReceipts(t *testing.T) {
+func TestContendersUseTheirLogsAndReceipts(t *testing.T) {
 	t.Parallel()
 	crowd := scene{callers: 16}
 	watched := func(context.Context) (int64, int64, error) { return 0, 0, nil }
@@ -209,7 +209,7 @@ func TestDrainersDoEachUnitOnce(t *testing.T) {
 	}
 }
 
-func TestClaimsAreMeasuredBesideTheParkedRowsThatTheySay(t *testing.T) {
+func TestClaimsAreMeasuredBesideStatedParkedRows(t *testing.T) {
 	t.Parallel()
 	c := &claims{opts: brief(), site: newTestSite(t)}
 	for _, driver := range []string{testdb.DriverMySQL, testdb.DriverPostgres} {
@@ -228,7 +228,7 @@ func TestClaimsAreMeasuredBesideTheParkedRowsThatTheySay(t *testing.T) {
 	}
 }
 
-func TestWhatPassesThroughIsMeasuredBesideTheBareDriver(t *testing.T) {
+func TestPassThroughIsMeasuredAgainstTheBareDriver(t *testing.T) {
 	t.Parallel()
 	s := &selects{opts: brief()}
 	if err := s.run(quietly); err != nil {
@@ -247,7 +247,7 @@ func TestWhatPassesThroughIsMeasuredBesideTheBareDriver(t *testing.T) {
 	}
 }
 
-func TestTheBareDriverHasItsTurnsAroundThoseOfTheOthers(t *testing.T) {
+func TestBareDriverTurnsSurroundTheOthers(t *testing.T) {
 	t.Parallel()
 	var chosen []contender
 	for _, c := range contenders() {
@@ -269,7 +269,7 @@ func TestTheBareDriverHasItsTurnsAroundThoseOfTheOthers(t *testing.T) {
 }
 
 // Programs read these names.
-func TestEachFigureThatIsToBeReachedHasItsName(t *testing.T) {
+func TestEachTargetFigureHasItsName(t *testing.T) {
 	t.Parallel()
 	one := series{1}
 	many := map[string]series{"bare": one, "job": one, "bed": one, "river": one}

@@ -51,8 +51,8 @@ func contenders() []contender {
 		all = append(all, contender{id: "alone-" + id, name: "the protocol alone, " + name, base: base, open: byHand(what)})
 	}
 	alone("mariadb-before", "log in MariaDB, removed before the caller returns", aloneForm{log: testdb.DriverMySQL, before: true})
-	alone("mariadb", "log in MariaDB, removed behind the caller", aloneForm{log: testdb.DriverMySQL})
-	alone("sqlite", "log in SQLite, removed behind the caller", aloneForm{log: testdb.DriverSQLite})
+	alone("mariadb", "log in MariaDB, removed after the call", aloneForm{log: testdb.DriverMySQL})
+	alone("sqlite", "log in SQLite, removed after the call", aloneForm{log: testdb.DriverSQLite})
 	alone("alongside", "log alongside in MariaDB, callers share an INSERT", aloneForm{log: testdb.DriverMySQL, alongside: true})
 	alone("alongside-apart", "log alongside in MariaDB, an INSERT for each", aloneForm{log: testdb.DriverMySQL, alongside: true, apart: true})
 	alone("eo-mariadb", "log in MariaDB and receipts", aloneForm{log: testdb.DriverMySQL, receipts: true})
@@ -83,7 +83,7 @@ func delivered(target, driver, base string) []contender {
 		{"mariadb", "MariaDB", testdb.DriverMySQL}, {"postgres", "PostgreSQL", testdb.DriverPostgres}, {"sqlite", "SQLite", testdb.DriverSQLite},
 	}
 	for _, log := range logs {
-		add("alo-"+target+"-log-"+log.id, "at least once, log in "+log.name+", removed behind the caller", log.driver, atLeastOnce)
+		add("alo-"+target+"-log-"+log.id, "at least once, log in "+log.name+", removed after the call", log.driver, atLeastOnce)
 	}
 	uncounted := atLeastOnce
 	uncounted.uncounted = true

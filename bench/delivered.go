@@ -23,12 +23,12 @@ type way struct {
 	guarantee bedsql.Guarantee
 	removal   bedsql.Removal
 	logging   bedsql.Logging
-	// uncounted: no account is kept of what became of the writes of each minute.
+	// uncounted: no account is kept of what happened to the writes of each minute.
 	uncounted bool
 }
 
 var (
-	atLeastOnce = way{guarantee: bedsql.AtLeastOnce, removal: bedsql.RemovalBehind}
+	atLeastOnce = way{guarantee: bedsql.AtLeastOnce, removal: bedsql.RemovalAfterReturn}
 	exactlyOnce = way{guarantee: bedsql.ExactlyOnce}
 )
 
@@ -137,7 +137,7 @@ func deliver(driver, logDriver string, how way) func(context.Context, *stage) (*
 	})
 }
 
-// delivering does an operation of so many UPDATEs through this project.
+// delivering does an operation of n UPDATEs through this project.
 func delivering(driver, logDriver string, how way, updates int64, operate func(statement) operation) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		target := w.targets[driver][0]

@@ -144,7 +144,7 @@ const (
 	claimsShare = 0.12
 )
 
-// another says whether a section goes on after so many rounds.
+// another says whether a section goes on after n rounds.
 func (o *Options) another(rounds int, start time.Time, share float64) bool {
 	const least = 3
 	if rounds >= o.Rounds {

@@ -15,14 +15,13 @@ import (
 
 	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/test/testdb"
-	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
 // site holds the databases of a run and removes them.
 type site struct {
 	mysql, postgres *server
 	// farMySQL and farPostgres are the same servers a round trip away.
-	farMySQL, farPostgres *testproxy.Distance
+	farMySQL, farPostgres *distance
 	dir                   string
 	files                 int
 	undo                  []func() error
@@ -42,17 +41,17 @@ func newSite(ctx context.Context, roundTrip time.Duration, need demands) (_ *sit
 	for _, one := range []struct {
 		driver string
 		server **server
-		far    **testproxy.Distance
+		far    **distance
 	}{{testdb.DriverMySQL, &s.mysql, &s.farMySQL}, {testdb.DriverPostgres, &s.postgres, &s.farPostgres}} {
 		if *one.server, err = findServer(ctx, one.driver, need); err != nil {
 			return nil, err
 		}
 		s.undo = append(s.undo, (*one.server).stop)
 		addr := testdb.DB{Driver: one.driver, DSN: (*one.server).dsn}.Addr()
-		if *one.far, err = testproxy.NewDistance(addr, roundTrip); err != nil {
+		if *one.far, err = newDistance(addr, roundTrip); err != nil {
 			return nil, err
 		}
-		s.undo = append(s.undo, (*one.far).Close)
+		s.undo = append(s.undo, (*one.far).close)
 	}
 	return s, nil
 }
@@ -104,9 +103,9 @@ func (p *place) dsn(far, prepared bool) (string, error) {
 	if far {
 		switch db.Driver {
 		case testdb.DriverMySQL:
-			db = db.Via(p.site.farMySQL.Addr())
+			db = db.Via(p.site.farMySQL.addr())
 		case testdb.DriverPostgres:
-			db = db.Via(p.site.farPostgres.Addr())
+			db = db.Via(p.site.farPostgres.addr())
 		}
 	}
 	if db.Driver != testdb.DriverMySQL || prepared {

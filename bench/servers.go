@@ -34,7 +34,7 @@ type server struct {
 	stop func() error
 }
 
-// isMariaDB tells it from MySQL, which has no tables of sequences.
+// isMariaDB distinguishes it from MySQL, which has no tables of sequences.
 func (s *server) isMariaDB() bool { return strings.HasPrefix(s.what, "MariaDB") }
 
 // findServer takes the server that the tests use if it can be measured on, and
@@ -47,7 +47,7 @@ func findServer(ctx context.Context, driver string, need demands) (*server, erro
 			return s, nil
 		}
 	}
-	dsn, stop, started := testdb.Durable(driver)
+	dsn, stop, started := testdb.Standalone(driver, true)
 	if started != nil {
 		return nil, errors.Join(err, fmt.Errorf("no other server of driver %s could be started: %w", driver, started))
 	}

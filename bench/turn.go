@@ -27,7 +27,7 @@ type setup struct {
 	// contenders together are not too many.
 	idle func()
 	// outstanding counts entries that are not removed yet, and receipts that are
-	// not erased yet. nil for a contender that leaves nothing behind a caller.
+	// not erased yet. nil for a contender that leaves nothing to do after a call.
 	outstanding func(context.Context) (logs, receipts int64, err error)
 	// check says whether done operations are what the databases hold.
 	check func(ctx context.Context, done int64) error
@@ -118,7 +118,13 @@ func (s *setup) run(ctx context.Context, callers int, warmUp, length time.Durati
 		all.Wait()
 	}
 	first.Wait()
-	if err := sleep(ctx, warmUp); err != nil {
+	var err error
+	if s.unlogged {
+		// The first write of all is logged before it, since nothing is known of its
+		// session yet, and its entry may be removed a little later.
+		err = s.awaitEmpty(ctx, false)
+	}
+	if err = errors.Join(err, sleep(ctx, warmUp)); err != nil {
 		halt()
 		return turn{}, err
 	}

@@ -81,7 +81,7 @@ type stage struct {
 	before map[string]int64
 }
 
-// accounts gives the contender's own table in p, so that it can be told who
+// accounts gives the contender's own table in p, so that it is clear who
 // did what.
 func (w *stage) accounts(ctx context.Context, p *place) (string, error) {
 	key := w.id + " in " + p.db.Name
