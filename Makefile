@@ -37,7 +37,7 @@ test-tidb: ## test on a TiDB that it builds from the Go module proxy, by hand: i
 	@scripts/test-tidb.sh
 
 screenshots: ## take the pictures of docs/images anew, in the console's tests in a browser
-	@BED_SCREENSHOTS='$(CURDIR)/docs/images' PKG=./console/e2e TESTFLAGS='-run AnOperator' scripts/test.sh
+	@BED_SCREENSHOTS='$(CURDIR)/docs/images' PKG=./console/e2e TESTFLAGS='-run OperatorClears' scripts/test.sh
 
 test-short: ## test on SQLite only, without servers
 	go test -short $(TESTFLAGS) $(PKG)

@@ -2,7 +2,7 @@
 # Spends a time on each of what finds faults by chance: random statements through
 # the wrapper and the bare drivers, on servers found as scripts/test.sh finds
 # them, and the fuzz targets. The argument is that time, default 1m. A failure
-# does not end it: all are told at the end, and make its exit status 1.
+# does not end it: all are listed at the end, and make its exit status 1.
 # BED_FUZZ_SEED and BED_FUZZ_VARIANT: internal/test/differential/doc.go.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -84,7 +84,7 @@ mutant() {
 	return 1
 }
 
-# each FUNCTION: runs it for each line of stdin, so many at a time.
+# each FUNCTION: runs it for each line of stdin, N at a time.
 each() {
 	local failed=0 running=0 line
 	while read -r line; do

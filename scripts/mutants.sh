@@ -3,4 +3,4 @@
 # simulation notices it. Arguments are names of mutants; none means all.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-go run ./internal/test/mutants "$@"
+BED_MUTANTS="${*:-all}" go test -count=1 -timeout 0 -v -run '^TestEveryMutantIsCaught$' ./internal/test/mutants

@@ -9,7 +9,12 @@
 
 say() { printf '%s: %s\n' "${0##*/}" "$*"; }
 
+# What is begun here and killed leaves nothing in the temporary directory. Servers
+# have accounts of their own, and go in there too.
 work=$(mktemp -d)
+mkdir -m 1777 "$work/tmp"
+chmod 711 "$work"
+export TMPDIR=$work/tmp
 testserver=$work/testserver
 # The bash of macOS takes an empty array for an unset one, hence ${x[@]+…} below.
 private=()  # process ids of servers started from binaries
@@ -27,7 +32,8 @@ cleanup() {
 		docker compose -f scripts/test-servers.yml rm --stop --force --volumes "$service" >/dev/null 2>&1 ||
 			say "could not stop the container of $service; stop it with: docker compose -f scripts/test-servers.yml down"
 	done
-	rm -rf "$work"
+	# What a browser that ends still writes needs a second try.
+	rm -rf "$work" 2>/dev/null || { sleep 1; rm -rf "$work" || true; }
 	exit "$status"
 }
 trap cleanup EXIT

@@ -23,4 +23,4 @@ if unshare --mount true 2>/dev/null; then
 fi
 say "faults for ${1:-30m}"
 BED_SOAK_DURATION=${1:-30m} BED_SOAK_SEED=${2:-} ${apart[@]+"${apart[@]}"} go test -count=1 -v -timeout "${3:-0}" \
-	-run TestUnderFaultsOfEveryKindWhatIsToldIsTrue ./internal/test/soak
+	-run TestAnswersAreTrueUnderFaultsOfEveryKind ./internal/test/soak

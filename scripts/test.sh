@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests against real databases: finds MariaDB/MySQL and PostgreSQL or
-# starts them, vets and tests the packages, and stops what it started.
+# starts them, vets and tests the packages, and stops what it started. It shows
+# what fails, and closes with the counts.
 #
 #   PKG            packages to test, default ./...
 #   TESTFLAGS      further flags of go test, for example '-run Commit -v'
@@ -43,25 +44,38 @@ ensure_race_detector
 # Both hold several words on purpose.
 read -ra packages <<<"${PKG:-./...}"
 read -ra flags <<<"${TESTFLAGS:-}"
-if [[ ${PKG:-} != ./console/e2e ]]; then
-	say "go vet ${packages[*]}"
-	go vet "${packages[@]}"
-	say "go test ${race[*]-} ${flags[*]-} ${packages[*]}"
-	go test ${race[@]+"${race[@]}"} -count=1 -timeout 45m -p "$jobs" -parallel "$jobs" ${flags[@]+"${flags[@]}"} "${packages[@]}"
-fi
 
-# The benchmark is a module of its own, so that what it is compared with is
-# nobody's dependency.
-if [[ ${PKG:-./...} == ./... ]]; then
-	say "go vet and go test in bench"
-	go -C bench vet ./...
-	go -C bench test -count=1 -timeout 10m ${flags[@]+"${flags[@]}"} ./...
-fi
+# The benchmark is a module of its own, so that what it is compared with is nobody's
+# dependency, and so are the console's tests in a browser.
+case ${PKG:-./...} in
+./...) modules=(. bench console/e2e) ;;
+./console/e2e) modules=(console/e2e) ;;
+*) modules=(.) ;;
+esac
 
-# So are the console's tests in a browser, whose driver is nobody's dependency either.
-if [[ ${PKG:-./...} == ./... || ${PKG:-} == ./console/e2e ]]; then
-	ensure_browser
-	say "go vet and go test in console/e2e"
-	go -C console/e2e vet ./...
-	go -C console/e2e test -count=1 -timeout 20m ${flags[@]+"${flags[@]}"} ./...
-fi
+# run_tests MODULE: its tests, as events for the summary.
+run_tests() {
+	local more=()
+	case $1 in
+	.) more=(${race[@]+"${race[@]}"} -timeout 45m -p "$jobs" -parallel "$jobs" ${flags[@]+"${flags[@]}"} "${packages[@]}") ;;
+	bench) more=(-timeout 10m ${flags[@]+"${flags[@]}"} ./...) ;;
+	console/e2e) more=(-timeout 20m ${flags[@]+"${flags[@]}"} ./...) ;;
+	esac
+	say "go test in $1: ${more[*]}"
+	go -C "$1" test -json -count=1 "${more[@]}"
+}
+
+for module in "${modules[@]}"; do
+	say "go vet in $module"
+	if [[ $module == . ]]; then
+		go vet "${packages[@]}"
+	else
+		go -C "$module" vet ./...
+	fi
+done
+[[ ${modules[*]} != *e2e ]] || ensure_browser
+
+go build -buildvcs=false -o "$work/summary" ./internal/test/summary
+for module in "${modules[@]}"; do
+	run_tests "$module"
+done | "$work/summary" ${flags[@]+"${flags[@]}"}

@@ -38,7 +38,6 @@ func serve(ctx context.Context) error {
 		Log:    place{env("BED_LOG_DRIVER", "mysql"), os.Getenv("BED_LOG_DSN")},
 		Orders: place{env("ORDERS_DRIVER", "mysql"), os.Getenv("ORDERS_DSN")},
 		Ledger: place{env("LEDGER_DRIVER", "postgres"), os.Getenv("LEDGER_DSN")},
-		Faults: true,
 	}
 	perSecond, err := strconv.Atoi(env("SHOP_ORDERS_PER_SECOND", "20"))
 	if err != nil || perSecond < 1 {

@@ -27,15 +27,14 @@ type place struct{ Driver, DSN string }
 // settings of a shop.
 type settings struct {
 	Log, Orders, Ledger place
-	// Every is how often an order is taken, FaultEvery how often a fault is made.
+	// Every is how often an order is taken, FaultEvery how often a fault is made, which
+	// lasts a tenth of it.
 	Every, FaultEvery time.Duration
-	// Faults: some are made. A fault lasts a tenth of FaultEvery.
-	Faults bool
-	Bus    *listener.Bus
-	Logger *logrus.Logger
+	Bus               *listener.Bus
+	Logger            *logrus.Logger
 }
 
-// counts are what became of the orders.
+// counts are what happened to the orders.
 type counts struct{ taken, later, refused, lost atomic.Int64 }
 
 func (c *counts) String() string {
@@ -121,12 +120,9 @@ func (x *shop) run(ctx context.Context) error {
 	for n := 0; ; {
 		select {
 		case <-ctx.Done():
-			broken <- struct{}{} // a fault that is being made is mended first
+			broken <- struct{}{} // a fault that is being made is undone first
 			return nil
 		case <-fault.C:
-			if !x.Faults {
-				continue
-			}
 			make := faults[n%len(faults)]
 			n++
 			broken <- struct{}{}
@@ -142,7 +138,7 @@ func (x *shop) run(ctx context.Context) error {
 	}
 }
 
-// order writes one order. What it is told is counted; an application would tell its customer.
+// order writes one order. The answer is counted; an application would pass it on to its customer.
 func (x *shop) order(ctx context.Context) {
 	id, cents := uuid.NewString(), 100+time.Now().UnixNano()%9900
 	x.counts.taken.Add(1)
@@ -154,13 +150,12 @@ func (x *shop) order(ctx context.Context) {
 		}
 		err = errors.Join(err, t.End(context.WithoutCancel(ctx)))
 	}
-	var refused *bedsql.RefusedError
-	switch {
-	case err == nil:
-	case errors.As(err, &refused):
-		x.counts.refused.Add(1)
-	case errors.Is(err, bedsql.ErrPending):
+	switch bedsql.OutcomeOf(err) {
+	case bedsql.OutcomeDelivered:
+	case bedsql.OutcomeAccepted:
 		x.counts.later.Add(1)
+	case bedsql.OutcomeRefused, bedsql.OutcomePartlyRefused:
+		x.counts.refused.Add(1)
 	default:
 		x.counts.lost.Add(1)
 	}

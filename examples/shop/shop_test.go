@@ -27,7 +27,7 @@ func TestNoOrderIsLostToTheShopsFaults(t *testing.T) {
 	quiet.SetOutput(io.Discard)
 	s := settings{
 		Log: at("log.db"), Orders: at("orders.db"), Ledger: at("ledger.db"),
-		Every: time.Millisecond, FaultEvery: 300 * time.Millisecond, Faults: true, Logger: quiet,
+		Every: time.Millisecond, FaultEvery: 300 * time.Millisecond, Logger: quiet,
 	}
 	shop, err := open(t.Context(), s)
 	if err != nil {
