@@ -88,7 +88,7 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 
 		waiting := map[string]string{unit: "waiting", insert: "waiting", retried: "waiting", discarded: "waiting"}
 		wantUnits(t, file, waiting)
-		wantBedJob(t, file, 0, []string{source, "UPDATE account SET balance = ", "(and 1 more)", "INSERT INTO ledger"}, "list")
+		wantBedJob(t, file, 0, []string{source, "UPDATE account SET balance = ", "(1 of 2) UPDATE", "INSERT INTO ledger"}, "list")
 		wantBedJob(t, file, 0, []string{source}, "stats")
 		whole := wantBedJob(t, file, 0, []string{insert, source, "waiting", "INSERT INTO account VALUES"}, "show", insert)
 		if strings.Contains(whole, "31415926") {

@@ -121,6 +121,11 @@ func (p *process) until(text string) {
 				p.t.Fatalf("the process ended before it wrote %q:\n%s", text, strings.Join(lines, "\n"))
 			}
 		case <-timeout:
+			// It writes the stacks of its goroutines, and ends.
+			if p.cmd.Process.Signal(syscall.SIGQUIT) == nil {
+				<-p.dead
+			}
+			lines, _ = p.said()
 			p.t.Fatalf("waited in vain until the process wrote %q:\n%s", text, strings.Join(lines, "\n"))
 		}
 	}

@@ -140,17 +140,22 @@ func (p *Proxy) serve(l net.Listener) {
 			if err != nil {
 				return // closed
 			}
-			p.wg.Go(func() { p.connect(conn) })
+			p.mu.Lock()
+			p.accepted++
+			cuts, refused := p.cuts, p.listener != l
+			p.mu.Unlock()
+			if refused {
+				reset(conn)
+				return
+			}
+			p.wg.Go(func() { p.connect(conn, cuts) })
 		}
 	})
 }
 
-// connect forwards one client's connection until it ends.
-func (p *Proxy) connect(client net.Conn) {
-	p.mu.Lock()
-	p.accepted++
-	cuts := p.cuts
-	p.mu.Unlock()
+// connect forwards one client's connection until it ends. cuts counts the calls of
+// CutAll before it was accepted: a later one cuts it too.
+func (p *Proxy) connect(client net.Conn, cuts int) {
 	network := "tcp"
 	if strings.HasPrefix(p.target, "/") {
 		network = "unix"
