@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -274,7 +275,9 @@ func (w *world) ended(p *process) {
 	case <-time.After(2 * time.Minute):
 		p.signal(syscall.SIGQUIT)
 		<-p.dead
-		w.t.Errorf("%s did not end: %s", p.name, w.said(p))
+		text, _ := os.ReadFile(filepath.Join(w.dir, p.name+".out"))
+		at := max(0, bytes.Index(text, []byte("SIGQUIT: ")))
+		w.t.Errorf("%s did not end: %s\n%s", p.name, text[max(0, at-4000):at], text[at:])
 	}
 }
 
