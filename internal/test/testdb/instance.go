@@ -87,7 +87,18 @@ const envOption = "env:"
 
 var errExited = errors.New("the server exited while starting")
 
+// start starts the server. A PostgreSQL that was killed is refused the data for as
+// long as a child of it, which the kernel has yet to end, is attached to its memory.
 func (i *instance) start() error {
+	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		err := i.startOnce()
+		if !errors.Is(err, errExited) || !strings.Contains(err.Error(), "pre-existing shared memory block") || time.Since(begun) > stopTimeout {
+			return err
+		}
+	}
+}
+
+func (i *instance) startOnce() error {
 	if i.running() {
 		return nil
 	}
