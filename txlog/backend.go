@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -109,15 +110,22 @@ func (e *dialError) Unwrap() error { return e.error }
 // needs, whatever the DSN says.
 type session struct {
 	driver.Connector
-	setup []string
+	flavor Flavor
 }
 
+// connectTimeout bounds a connection that database/sql opens for whoever waits for
+// one. It opens them one after the other and without a deadline: a server that
+// accepts one and says nothing would keep the others waiting for ever.
+const connectTimeout = 30 * time.Second
+
 func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	conn, err := s.Connector.Connect(ctx)
 	if err != nil {
 		return nil, &dialError{err}
 	}
-	for _, text := range s.setup {
+	for _, text := range sessionSetup(s.flavor) {
 		execer, ok := conn.(driver.ExecerContext)
 		if !ok {
 			err = fmt.Errorf("txlog: connections of %T cannot execute a statement that is not prepared", s.Driver())
@@ -129,8 +137,58 @@ func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, &dialError{err}
 		}
 	}
+	if c, ok := conn.(mysqlConn); ok && s.flavor == FlavorMySQL {
+		return bounded{c}, nil
+	}
 	return conn, nil
 }
+
+// mysqlConn is what go-sql-driver's connections can do.
+type mysqlConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.NamedValueChecker
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+// bounded ends transactions under the context that they began under, as pgx does.
+// A transaction of go-sql-driver would wait for the answer to its COMMIT for as long
+// as the connection seems to live.
+type bounded struct{ mysqlConn }
+
+func (c bounded) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if _, err := c.mysqlConn.BeginTx(ctx, opts); err != nil {
+		return nil, err
+	}
+	return boundedTx{ctx, c}, nil
+}
+
+type boundedTx struct {
+	ctx  context.Context
+	conn driver.ExecerContext
+}
+
+func (tx boundedTx) Commit() error { return tx.end(tx.ctx, "COMMIT") }
+
+// Rollback comes when the context is done, too.
+func (tx boundedTx) Rollback() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tx.ctx), rollbackTimeout)
+	defer cancel()
+	return tx.end(ctx, "ROLLBACK")
+}
+
+func (tx boundedTx) end(ctx context.Context, text string) error {
+	_, err := tx.conn.ExecContext(ctx, text, nil)
+	return err
+}
+
+// rollbackTimeout bounds a ROLLBACK: closing its connection does the same.
+const rollbackTimeout = 5 * time.Second
 
 // Close closes the inner connector when it can be closed.
 func (s *session) Close() error {

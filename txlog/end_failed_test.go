@@ -1,6 +1,7 @@
 package txlog_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -75,6 +76,49 @@ func TestLogConnectionWithRefusedRollbackIsNotReused(t *testing.T) {
 			t.Errorf("%d rows, want 302: what was rolled back must not be committed", n)
 		}
 	})
+}
+
+// A driver's transaction takes no context: an answer that never comes, behind a
+// firewall that forgot the connection, must hold nobody for longer than his own.
+func TestUnansweredEndOfALogTransactionHoldsNobody(t *testing.T) {
+	t.Parallel()
+	for _, db := range []testdb.DB{testdb.MySQL(t), testdb.Postgres(t)} {
+		t.Run(db.Driver, func(t *testing.T) {
+			t.Parallel()
+			p := testproxy.New(t, db.Addr())
+			s := open(t, db.Via(p.Addr()), txlog.WithMaxConns(1))
+			u := unit("UPDATE a")
+			mustAdd(t, s, u)
+			bounded := func(text, what string, f func(context.Context) error) {
+				t.Helper()
+				struck := p.Mute(testproxy.Text(text))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				ended := make(chan error, 1)
+				go func() { ended <- f(ctx) }()
+				select {
+				case err := <-ended:
+					if err == nil {
+						t.Errorf("%s returned nil, though its %s was not answered", what, text)
+					}
+				case <-time.After(20 * time.Second):
+					t.Fatalf("%s still waits for the answer to %s, long after its context", what, text)
+				}
+				<-struck
+			}
+			bounded("COMMIT", "Claim", func(ctx context.Context) error {
+				_, err := s.Claim(ctx, txlog.ClaimRequest{DataSource: u.DataSource, Lease: time.Millisecond, Limit: 10})
+				return err
+			})
+			bounded("COMMIT", "Add", func(ctx context.Context) error { return s.Add(ctx, time.Minute, large()) })
+			bounded("ROLLBACK", "Decide", func(ctx context.Context) error {
+				_, err := s.Decide(ctx, txlog.DecidePark, []string{u.ID}, func(*txlog.Unit) bool { return true },
+					func(txlog.Decided, func(string, ...any) error) error { return errors.New("it must not be") })
+				return err
+			})
+			mustAdd(t, s, unit("UPDATE b"))
+		})
+	}
 }
 
 func TestPanicInALogTransactionLeavesItUsable(t *testing.T) {

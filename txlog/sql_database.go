@@ -35,7 +35,7 @@ var _ runner = (*database)(nil)
 // openDatabase makes the log's connections; conns below 1 means the default.
 func openDatabase(backend Backend, connector driver.Connector, conns int) *database {
 	lite := backend.Flavor == FlavorSQLite
-	db := sql.OpenDB(&session{Connector: connector, setup: sessionSetup(backend.Flavor)})
+	db := sql.OpenDB(&session{connector, backend.Flavor})
 	if conns < 1 {
 		conns = defaultMaxConns
 		if lite {

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
+	"time"
 )
 
 // Target is a data source to deliver to.
@@ -66,13 +67,13 @@ func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
 	return conn, facts, nil
 }
 
-// Greeted gives a connector whose connections are those of [Target.Dial].
-func (t *Target) Greeted() driver.Connector {
-	if t.Dialect.Greet == nil {
-		return t.Connector
-	}
-	return &greeted{t.Connector, t}
-}
+// connectTimeout bounds a connection that database/sql opens for whoever waits for
+// one, which it does one after the other and without a deadline.
+const connectTimeout = 30 * time.Second
+
+// Greeted gives a connector for a pool, whose connections are those of [Target.Dial].
+// One that is not there within 30 seconds is an error.
+func (t *Target) Greeted() driver.Connector { return &greeted{t.Connector, t} }
 
 type greeted struct {
 	driver.Connector
@@ -80,6 +81,8 @@ type greeted struct {
 }
 
 func (g *greeted) Connect(ctx context.Context) (driver.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	conn, _, err := g.t.Dial(ctx)
 	return conn, err
 }

@@ -1,0 +1,30 @@
+package txlog
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"testing"
+	"time"
+)
+
+type silent struct{ driver.Connector }
+
+var errSilent = errors.New("it has no deadline")
+
+func (silent) Connect(ctx context.Context) (driver.Conn, error) {
+	if at, ok := ctx.Deadline(); ok && time.Until(at) <= connectTimeout {
+		return nil, context.DeadlineExceeded
+	}
+	return nil, errSilent
+}
+
+// database/sql opens connections for those who wait without any context of theirs.
+func TestConnectionOpenedForAWaiterIsBounded(t *testing.T) {
+	t.Parallel()
+	db := openDatabase(Backend{Flavor: FlavorPostgres}, silent{}, 1)
+	defer db.Close()
+	if err := db.PingContext(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Connect: %v", err)
+	}
+}
