@@ -208,7 +208,7 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 	case c.ready(bounded) != nil:
 		// There is no session to ask, and nothing has run. What is a write by any
 		// reading is logged as one; the session that runs it reads its quotes.
-		if class, ok := sqltext.AsWrite(sqltext.Flavor(d.Flavor), query); ok && !c.dead {
+		if class, ok := sqltext.AsWrite(d.Flavor, query); ok && !c.dead {
 			return class
 		}
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
@@ -216,9 +216,9 @@ func (c *Conn) read(ctx context.Context, query string) sqltext.Class {
 		// It is unknown what it is, so it is not logged.
 		return sqltext.Class{Kind: sqltext.Opaque, Pins: true}
 	case d.Quoting != nil:
-		return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), d.Quoting(c.inner), query)
+		return sqltext.ClassifyAs(d.Flavor, d.Quoting(c.inner), query)
 	}
-	return sqltext.ClassifyAs(sqltext.Flavor(d.Flavor), c.session.Facts.Quoting, query)
+	return sqltext.ClassifyAs(d.Flavor, c.session.Facts.Quoting, query)
 }
 
 // stagedIn gives the staged soft transaction that a statement belongs to.
@@ -462,7 +462,7 @@ func (c *Conn) warnReturned(message string) {
 	fields := logrus.Fields{"reason": c.pinned, "advice": "put settings into the DSN, give session work a connection of its own (sql.DB.Conn); " +
 		"Config.KeepSessionState keeps such connections as they are, with their writes unlogged"}
 	if c.pinnedBy != "" {
-		fields["pinned_by"] = shown(sqltext.Flavor(c.c.dialect.Flavor), c.pinnedBy)
+		fields["pinned_by"] = shown(c.c.dialect.Flavor, c.pinnedBy)
 	}
 	c.c.log.WithFields(fields).Warn(message)
 }

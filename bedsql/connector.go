@@ -121,7 +121,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		target:  target,
 		dialect: target.Dialect,
 		cfg:     cfg,
-		texts:   sqltext.NewCache(sqltext.Flavor(target.Dialect.Flavor), cachedTexts),
+		texts:   sqltext.NewCache(target.Dialect.Flavor, cachedTexts),
 		log:     log,
 		receipts: attempt.Receipts{
 			LogIdentity: cfg.Storage.Identity(), Retention: cfg.ReceiptRetention, KeyRetention: cfg.KeyRetention,

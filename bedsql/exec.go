@@ -12,7 +12,6 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -166,7 +165,7 @@ func (c *Conn) ranUnlogged(s statement, why string) {
 		return
 	}
 	c.warned = true
-	flavor := sqltext.Flavor(c.c.dialect.Flavor)
+	flavor := c.c.dialect.Flavor
 	fields := logrus.Fields{"reason": why, "statement": shown(flavor, s.SQL), "advice": unloggedAdvice}
 	if c.pinnedBy != "" {
 		fields["pinned_by"] = shown(flavor, c.pinnedBy)

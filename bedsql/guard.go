@@ -68,7 +68,7 @@ type guard struct {
 
 func newGuard(cfg *Config, d *delivery.Dialect, log logrus.FieldLogger) *guard {
 	return &guard{
-		policy: cfg.Guard, flavor: sqltext.Flavor(d.Flavor), counters: cfg.Counters, log: log,
+		policy: cfg.Guard, flavor: d.Flavor, counters: cfg.Counters, log: log,
 		seed: maphash.MakeSeed(), known: make(map[uint64]struct{}), warned: make(map[uint64]struct{}),
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -371,7 +370,7 @@ func (s *aloneServer) erase(pool *sql.DB, table string, gone []*wish) error {
 	for i, w := range gone {
 		args[i] = w.id
 	}
-	text := ownsql.Dialect{Flavor: sqltext.MySQL}.Text("{by key}DELETE FROM " + table + " WHERE id IN (" + repeated("?", len(gone)) + ")")
+	text := sqltext.MySQL.Text("{by key}DELETE FROM " + table + " WHERE id IN (" + repeated("?", len(gone)) + ")")
 	return s.run(pool, text, args)
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -210,5 +210,5 @@ func (p *place) placeholders(text string) string {
 	if p.db.Driver != testdb.DriverPostgres {
 		return text
 	}
-	return ownsql.Numbered(text)
+	return sqltext.Numbered(text)
 }

@@ -14,27 +14,14 @@ import (
 
 // Flavor is how a database's SQL text is read, and bed's own statements for it
 // are written. The zero value is standard SQL, in which no log can be kept.
-type Flavor uint8
+type Flavor = sqltext.Flavor
 
 // The flavors. MariaDB is [FlavorMySQL].
 const (
-	FlavorMySQL    = Flavor(sqltext.MySQL)
-	FlavorPostgres = Flavor(sqltext.Postgres)
-	FlavorSQLite   = Flavor(sqltext.SQLite)
+	FlavorMySQL    = sqltext.MySQL
+	FlavorPostgres = sqltext.Postgres
+	FlavorSQLite   = sqltext.SQLite
 )
-
-// String gives the name under which [Open] and [Schema] know the database.
-func (f Flavor) String() string {
-	switch f {
-	case FlavorMySQL:
-		return "mysql"
-	case FlavorPostgres:
-		return "postgres"
-	case FlavorSQLite:
-		return "sqlite"
-	}
-	return "unknown"
-}
 
 // flavorOf gives the flavor for the names that Open and Schema take; 0 for any
 // other.

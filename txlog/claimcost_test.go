@@ -15,7 +15,7 @@ import (
 // plan gives the database's plan of a statement as text.
 func plan(t *testing.T, pool *sql.DB, f Flavor, sh shape, args ...any) string {
 	t.Helper()
-	rows, err := pool.Query(f.Pick(sqltext.Texts{MySQL: "EXPLAIN ", Postgres: "EXPLAIN ", SQLite: "EXPLAIN QUERY PLAN "})+f.text(sh), args...)
+	rows, err := pool.Query(f.Pick(sqltext.Texts{MySQL: "EXPLAIN ", Postgres: "EXPLAIN ", SQLite: "EXPLAIN QUERY PLAN "})+sh.text(f), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestClaimReadsOnlyDueRowsInIndexOrder(t *testing.T) {
 		f := s.db.backend.Flavor
 		// Thousands of rows each that are parked, of another data source, or not
 		// due, and some that are.
-		quoted := f.finish("{sql}")
+		quoted := f.Text("{sql}")
 		seed := "INSERT INTO transaction_log (id, transaction_type, data_source, " + quoted + ", parameters, creation_time, async_delivery_try_times, transaction_id, statement_no, statement_count, settings, not_replayable, receipt, fingerprint, in_doubt, next_try_time, parked) " +
 			"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) " +
 			"SELECT " + f.Pick(sqltext.Texts{MySQL: "CONCAT('%[1]s', i)", Postgres: "'%[1]s' || i", SQLite: "'%[1]s' || i"}) + ", 'x', '%[2]s', 'UPDATE a', '', i, 0, 'x', 0, 1, '', '', '', '', 0, %[3]s, %[4]d FROM n"

@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // row is a statement as its row of the table: a copy, so that a caller who no
@@ -87,7 +87,7 @@ var columns = []column{
 	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows}},
 }
 
-// sqlName is the column's name in a statement, see finish.
+// sqlName is the column's name in a statement, see shape.text.
 func (c *column) sqlName() string {
 	if c.name == "sql" { // a keyword
 		return "{sql}"
@@ -226,11 +226,11 @@ func insertArrays(ctx context.Context, q runner, rows []*row) error {
 		c := &columns[i]
 		switch {
 		case len(args) == 0:
-			args = append(args, arrayOfAll(rows, c.text, ownsql.AppendElement))
+			args = append(args, arrayOfAll(rows, c.text, sqltext.AppendElement))
 		case c.asID && !slices.ContainsFunc(rows, func(r *row) bool { return c.text(r) != r.id }):
 			args = append(args, "{}")
 		case c.text != nil:
-			args = append(args, arrayOf(rows, c.text, ownsql.AppendElement))
+			args = append(args, arrayOf(rows, c.text, sqltext.AppendElement))
 		case c.number != nil:
 			args = append(args, arrayOf(rows, c.number, appendInt))
 		}

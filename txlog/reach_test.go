@@ -34,7 +34,7 @@ func reached(t *testing.T, db testdb.DB, units, claims int) (*SQLStorage, *sql.D
 		}
 		done += len(portion)
 	}
-	quoted := s.db.backend.Flavor.finish("{sql}")
+	quoted := s.db.backend.Flavor.Text("{sql}")
 	number := s.db.backend.Flavor.Pick(sqltext.Texts{MySQL: "CAST(SUBSTR(" + quoted + ", 8) AS SIGNED)", Postgres: "CAST(SUBSTR(" + quoted + ", 8) AS BIGINT)", SQLite: "CAST(SUBSTR(" + quoted + ", 8) AS INTEGER)"})
 	if _, err := pool.Exec("UPDATE transaction_log SET lease_token = NULL, next_try_time = creation_time - 3600000 + " + number); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestClaimSkipsClaimedRowsUnderAHeldSnapshot(t *testing.T) {
 				}
 			}
 			pages := func(from int64) int {
-				rows, err := pool.Query(server.plan+s.db.backend.Flavor.text(shape{kind: selectDue}), "orders", from, int64(1)<<60, 0, 1)
+				rows, err := pool.Query(server.plan+shape{kind: selectDue}.text(s.db.backend.Flavor), "orders", from, int64(1)<<60, 0, 1)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
@@ -34,14 +33,14 @@ func Schema(database string) (string, error) {
 	return string(text), nil
 }
 
-// tables describes the log's tables in a database: those that it cannot do without
+// logTables describes the log's tables in a database: those that it cannot do without
 // come first.
-func (f Flavor) tables() []tables.Table {
+func logTables(f Flavor) []tables.Table {
 	text, err := Schema(f.String())
 	if err != nil {
 		return nil
 	}
-	return tables.Of(sqltext.Flavor(f), text)
+	return tables.Of(f, text)
 }
 
 // ensureTable finds the table whole, or creates it.
@@ -105,7 +104,7 @@ func (db *database) probeTable(ctx context.Context, t *tables.Table) error {
 	if missing != nil {
 		return lacking(t, strings.Join(missing, ", "), "add what schema.sql says of them, or move the old table away so that a new one can be created")
 	}
-	switch indexes, err := (tables.Place{Flavor: sqltext.Flavor(db.backend.Flavor)}).ReadIndexes(ctx, db, t.Name); {
+	switch indexes, err := (tables.Place{Flavor: db.backend.Flavor}).ReadIndexes(ctx, db, t.Name); {
 	case err != nil:
 		return err
 	case !t.HasKey(indexes):
@@ -136,12 +135,12 @@ func (db *database) readIdentity(ctx context.Context) (string, error) {
 
 // fact reads a row of bed_log; sql.ErrNoRows if there is none.
 func (db *database) fact(ctx context.Context, name string) (value string, err error) {
-	err = db.QueryRowContext(ctx, db.backend.Flavor.text(shape{kind: selectFact}), name).Scan(&value)
+	err = db.QueryRowContext(ctx, shape{kind: selectFact}.text(db.backend.Flavor), name).Scan(&value)
 	return value, err
 }
 
 // addFact adds a row to bed_log, unless there is one of that name.
 func (db *database) addFact(ctx context.Context, name, value string) error {
-	_, err := db.ExecContext(ctx, db.backend.Flavor.text(shape{kind: insertFact}), name, value)
+	_, err := db.ExecContext(ctx, shape{kind: insertFact}.text(db.backend.Flavor), name, value)
 	return err
 }

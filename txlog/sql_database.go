@@ -121,7 +121,7 @@ func (db *database) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
 	if stmt := db.prepared(sh); stmt != nil {
 		return stmt, nil
 	}
-	stmt, err := db.PrepareContext(ctx, db.backend.Flavor.text(sh))
+	stmt, err := db.PrepareContext(ctx, sh.text(db.backend.Flavor))
 	if err != nil {
 		// A statement that could not be prepared was not sent.
 		return nil, fmt.Errorf("%w (%w)", err, errNotSent)
@@ -171,7 +171,7 @@ func (r *within) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
 		return r.StmtContext(ctx, stmt), nil
 	}
 	r.fresh = append(r.fresh, sh)
-	return r.PrepareContext(ctx, r.db.backend.Flavor.text(sh))
+	return r.PrepareContext(ctx, sh.text(r.db.backend.Flavor))
 }
 
 // inTx runs f in one local transaction. After an error of COMMIT or ROLLBACK its

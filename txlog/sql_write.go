@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dbserver"
-	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
 )
 
@@ -512,9 +512,9 @@ func (w *writer) removeReturning(ctx context.Context, q runner, units []*owned) 
 				return remove(shape{kind: deleteReturned, rows: len(portion)}, portion)
 			})
 		case len(ids) < manyRows:
-			err = remove(shape{kind: deleteReturned, form: byArray}, []any{ownsql.Array(ids)})
+			err = remove(shape{kind: deleteReturned, form: byArray}, []any{sqltext.Array(ids)})
 		default:
-			err = remove(shape{kind: deleteReturned, form: byArrayAndIndex}, []any{ownsql.Array(ids)})
+			err = remove(shape{kind: deleteReturned, form: byArrayAndIndex}, []any{sqltext.Array(ids)})
 		}
 		for _, u := range units {
 			u.found = there[u.id]

@@ -85,7 +85,7 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 		return err
 	}
 	off := map[string]error{}
-	for _, t := range s.db.backend.Flavor.tables() {
+	for _, t := range logTables(s.db.backend.Flavor) {
 		err := s.db.ensureTable(ctx, &t, s.options.create)
 		switch {
 		case !journal.Keeps(t.Name) && err != nil:
@@ -96,7 +96,7 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 			off[t.Name] = err
 		}
 	}
-	s.journal = journal.New(s.db.DB, s.db.backend.Flavor.dialect(), off, !s.options.noActivity)
+	s.journal = journal.New(s.db.DB, s.db.backend.Flavor, off, !s.options.noActivity)
 	if err := s.retry.Attempt(ctx, func(ctx context.Context) (err error) {
 		s.identity, err = s.db.readIdentity(ctx)
 		return err

@@ -3,9 +3,7 @@ package txlog
 import (
 	"slices"
 	"strconv"
-	"strings"
 
-	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -81,17 +79,17 @@ const longAgo = -1 << 62
 // byID is for statements of MySQL that name rows by their ids. Without it a table
 // with not many more rows is read, and locked, as a whole: claims then skip rows
 // that nobody owns, and the statement itself waits for rows that others are
-// writing. For where it is not allowed see {by key} in ownsql.Dialect.Text.
+// writing. For where it is not allowed see {by key} in sqltext.Flavor.Text.
 const byID = ` FORCE INDEX (PRIMARY)`
 
 // text is the one place where the log's SQL is written.
-func (f Flavor) text(sh shape) string {
+func (sh shape) text(f Flavor) string {
 	var s string
 	switch sh.kind {
 	case insertRows:
-		s = f.insert(` VALUES ` + ownsql.List(sh.rows, newRow, `, `))
+		s = insert(f, ` VALUES `+sqltext.List(sh.rows, newRow, `, `))
 	case insertColumns:
-		s = f.insert(newRows)
+		s = insert(f, newRows)
 	case deleteOwned:
 		switch rows := sh.rows; {
 		case f == FlavorMySQL && rows >= manyRows:
@@ -161,7 +159,7 @@ func (f Flavor) text(sh shape) string {
 		s = `SELECT id FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectReceipts:
 		// The index lists those under keys; in MySQL all others come before them.
-		s = `SELECT receipt FROM transaction_log WHERE fingerprint > '' AND receipt IN (` + ownsql.List(sh.rows, "?", ", ") + `)`
+		s = `SELECT receipt FROM transaction_log WHERE fingerprint > '' AND receipt IN (` + sqltext.List(sh.rows, "?", ", ") + `)`
 	case selectFact:
 		s = `SELECT value FROM bed_log WHERE name = ?`
 	case insertFact:
@@ -169,40 +167,14 @@ func (f Flavor) text(sh shape) string {
 		s = `INSERT INTO bed_log (name, value) VALUES (?, ?)` +
 			f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE name = bed_log.name`, Postgres: ` ON CONFLICT (name) DO NOTHING`, SQLite: ` ON CONFLICT (name) DO NOTHING`})
 	}
-	return f.finish(s)
+	return f.Text(s)
 }
 
 // insert gives the INSERT of rows, which are a list or a SELECT.
-func (f Flavor) insert(rows string) string {
+func insert(f Flavor, rows string) string {
 	return insertInto + rows +
 		// Repeating an INSERT whose answer was lost changes nothing.
 		f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE id = transaction_log.id`, Postgres: ` ON CONFLICT (id) DO NOTHING`, SQLite: ` ON CONFLICT (id) DO NOTHING`})
-}
-
-// Clock gives the SQL expression for the database's own clock in milliseconds
-// since the epoch. MySQL's is taken in UTC and not from UNIX_TIMESTAMP(), which
-// is ambiguous for an hour a year; PostgreSQL's stands in a subquery so that it
-// is read once and an index can be compared with it.
-func (f Flavor) Clock() string {
-	return f.Pick(sqltext.Texts{
-		MySQL:    `(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
-		Postgres: `(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
-		SQLite:   `CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`})
-}
-
-// finish puts the flavor's own words in.
-func (f Flavor) finish(s string) string {
-	s = strings.ReplaceAll(s, "{sql}", f.Pick(sqltext.Texts{MySQL: "`sql`", Postgres: `"sql"`, SQLite: `"sql"`}))
-	return f.dialect().Text(s)
-}
-
-// Pick gives the text for the flavor; SQLite's, the plainest, for standard SQL. It
-// panics for a flavor that it does not know.
-func (f Flavor) Pick(from sqltext.Texts) string { return sqltext.Flavor(f).Pick(from) }
-
-// dialect is how bed's own statements are written for the flavor.
-func (f Flavor) dialect() ownsql.Dialect {
-	return ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}
 }
 
 // list gives the statement for a filter, with its parameters.
@@ -230,7 +202,7 @@ func idIn(n int) string {
 	if n == 1 {
 		return `id = ?`
 	}
-	return `id IN (` + ownsql.List(n, "?", ", ") + `)`
+	return `id IN (` + sqltext.List(n, "?", ", ") + `)`
 }
 
 // fence gives the condition of a statement about rows of which the caller says

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener/delivery"
@@ -105,9 +104,9 @@ func byIDs(ctx context.Context, d *delivery.Dialect, conn driver.Conn, s idsSQL,
 		for some := range slices.Chunk(page, portion) {
 			text, values := s[0], slices.Clip(args)
 			if isArray {
-				values = append(values, ownsql.Array(some))
+				values = append(values, sqltext.Array(some))
 			} else {
-				text += ownsql.List(len(some), `?`, `, `) + s[1]
+				text += sqltext.List(len(some), `?`, `, `) + s[1]
 				for _, id := range some {
 					values = append(values, id)
 				}
@@ -260,7 +259,7 @@ func IsReceipt(text string) bool {
 // makeReceiptSQL is the one place where the SQL of receipts is written. place is
 // quoted; empty: where unqualified names lead. schema is that of their own.
 func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
-	unplaced := ownsql.Dialect{Flavor: sqltext.Flavor(f), Now: f.Clock()}.Text
+	unplaced := f.Text
 	placed := func(s string) string {
 		s = unplaced(s)
 		if place != "" {
@@ -289,8 +288,8 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 )` + f.Pick(sqltext.Texts{MySQL: ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='` + receiptRemark + `'`, Postgres: ``, SQLite: ` WITHOUT ROWID`}))
 	return &receiptSQL{
 		create:     placed(create),
-		table:      tables.Of(sqltext.Flavor(f), create)[0],
-		indexes:    tables.Place{Flavor: sqltext.Flavor(f), Schema: schema}.Indexes(receiptTable),
+		table:      tables.Of(f, create)[0],
+		indexes:    tables.Place{Flavor: f, Schema: schema}.Indexes(receiptTable),
 		comment:    placed(`COMMENT ON TABLE bed_receipt IS '` + receiptRemark + `'`),
 		probe:      placed(`SELECT ` + receiptColumns + `, log_gone FROM bed_receipt WHERE 1 = 0`),
 		probeOlder: placed(`SELECT ` + receiptColumns + ` FROM bed_receipt WHERE 1 = 0`),

@@ -12,7 +12,7 @@ import (
 
 // perDatabase are the types that hold something for each database, and the files
 // that define them. [T] is for a type with parameters.
-var perDatabase = map[string]string{"Texts": "internal/sqltext/class.go", "By[T]": "internal/test/testdb/testdb.go"}
+var perDatabase = map[string]string{"Texts": "internal/sqltext/own.go", "By[T]": "internal/test/testdb/testdb.go"}
 
 // A field that is added for a fourth database is missed wherever it has no value yet.
 func TestNoDatabaseIsLeftOut(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -198,7 +197,7 @@ func (j *Journal) addActivity(ctx context.Context, all []counted) error {
 		}
 	}
 	_, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, `+strings.Join(outcomeColumns[:], ", ")+`) VALUES `+
-		ownsql.List(len(all), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
+		sqltext.List(len(all), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
 		j.onConflict("minute, data_source", "{column} = bed_activity.{column} + {new}", outcomeColumns[:]), args...)
 	return err
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bedsql/bed/internal/dberr"
-	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
@@ -41,7 +40,7 @@ var ErrOff = errors.New("the table cannot be used")
 // safe for concurrent use.
 type Journal struct {
 	db *sql.DB
-	ownsql.Dialect
+	sqltext.Flavor
 
 	mu sync.Mutex
 	// off are the tables that cannot be used, told those of which TellOff has
@@ -67,8 +66,8 @@ const askAgain = time.Minute
 
 // New makes a journal on the log's connections. off says why tables cannot be
 // used. activity false keeps no minutes.
-func New(db *sql.DB, d ownsql.Dialect, off map[string]error, activity bool) *Journal {
-	j := &Journal{db: db, Dialect: d, off: map[string]refusal{}, told: map[string]bool{}, again: askAgain}
+func New(db *sql.DB, f sqltext.Flavor, off map[string]error, activity bool) *Journal {
+	j := &Journal{db: db, Flavor: f, off: map[string]refusal{}, told: map[string]bool{}, again: askAgain}
 	for table, err := range off {
 		j.off[table] = refusal{err, time.Now()}
 	}
@@ -284,7 +283,7 @@ func (j *Journal) AddAttempts(ctx context.Context, unitID string, attempts []Att
 		args = append(args, unitID, NewID(), max(0, now.Sub(a.At).Milliseconds()), text(a.Origin, 20), text(a.Class, 20), text(a.Err, maxError))
 	}
 	_, err := j.exec(ctx, Attempts, `INSERT INTO bed_attempt (unit_id, id, creation_time, origin, class, error) VALUES `+
-		ownsql.List(len(attempts), `(?, ?, {now} - ?, ?, ?, ?)`, `, `), args...)
+		sqltext.List(len(attempts), `(?, ?, {now} - ?, ?, ?, ?)`, `, `), args...)
 	return err
 }
 

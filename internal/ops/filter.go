@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -257,7 +257,7 @@ func (s *finder) Fate(ctx context.Context, ids []string) (f Fate, err error) {
 			args[i] = id
 		}
 		var there, parked int
-		if err := s.row(ctx, []any{&there, &parked}, `SELECT COUNT(*), COALESCE(SUM(parked), 0) FROM transaction_log WHERE id IN (`+ownsql.List(len(args), `?`, `, `)+`)`, args...); err != nil {
+		if err := s.row(ctx, []any{&there, &parked}, `SELECT COUNT(*), COALESCE(SUM(parked), 0) FROM transaction_log WHERE id IN (`+sqltext.List(len(args), `?`, `, `)+`)`, args...); err != nil {
 			return f, err
 		}
 		f.Gone, f.Parked, f.Waiting = f.Gone+len(portion)-there, f.Parked+parked, f.Waiting+there-parked

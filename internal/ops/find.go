@@ -102,17 +102,13 @@ func (s *finder) conditions(f *Filter) where {
 		w.and(`statement_no = 0`)
 	case f.Text == "":
 	case f.Reveal:
-		w.and(`(`+s.contains(s.sqlColumn())+` OR `+s.contains(`last_error`)+`)`, f.Text, f.Text)
+		w.and(`(`+s.contains(`{sql}`)+` OR `+s.contains(`last_error`)+`)`, f.Text, f.Text)
 	case part == "":
-		w.and(`(`+s.contains(s.sqlColumn())+` OR last_error IS NOT NULL)`, f.Text)
+		w.and(`(`+s.contains(`{sql}`)+` OR last_error IS NOT NULL)`, f.Text)
 	default:
-		w.and(`(`+s.contains(s.sqlColumn())+` OR `+s.contains(`last_error`)+`)`, f.Text, part)
+		w.and(`(`+s.contains(`{sql}`)+` OR `+s.contains(`last_error`)+`)`, f.Text, part)
 	}
 	return w
-}
-
-func (s *finder) sqlColumn() string {
-	return s.d.Pick(sqltext.Texts{MySQL: "`sql`", Postgres: `"sql"`, SQLite: `"sql"`})
 }
 
 // contains is the condition that a column holds a text, byte for byte.

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bedsql/bed/internal/ownsql"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
@@ -182,7 +181,7 @@ func (s *finder) groupFound(ctx context.Context, f Filter, alike map[kind]*same)
 			for i, id := range portion {
 				args[i] = id
 			}
-			if err := s.group(ctx, ` WHERE id IN (`+ownsql.List(len(portion), `?`, `, `)+`) AND last_error IS NOT NULL`, args, alike); err != nil {
+			if err := s.group(ctx, ` WHERE id IN (`+sqltext.List(len(portion), `?`, `, `)+`) AND last_error IS NOT NULL`, args, alike); err != nil {
 				return false, err
 			}
 		}

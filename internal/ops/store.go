@@ -9,7 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/journal"
-	"github.com/bedsql/bed/internal/ownsql"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -87,7 +87,7 @@ type asker struct {
 	log     *txlog.SQLStorage
 	journal *journal.Journal
 	db      *sql.DB
-	d       ownsql.Dialect
+	d       sqltext.Flavor
 	cfg     Config
 }
 
@@ -131,7 +131,7 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 	if j == nil {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
-	f := &finder{&asker{log, j, j.DB(), j.Dialect, cfg}, wholeRows, searchFor}
+	f := &finder{&asker{log, j, j.DB(), j.Flavor, cfg}, wholeRows, searchFor}
 	return &Store{f, &reader{f}, &actor{f}}, nil
 }
 

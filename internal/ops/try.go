@@ -91,7 +91,7 @@ func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
 		return target, err
 	}
 	for i, statement := range u.Statements {
-		if kind := sqltext.Classify(sqltext.Flavor(target.Dialect.Flavor), statement.SQL).Kind; kind != sqltext.DML {
+		if kind := sqltext.Classify(target.Dialect.Flavor, statement.SQL).Kind; kind != sqltext.DML {
 			return target, fmt.Errorf("%w: statement %d is not a single DML statement and cannot be rolled back safely", ErrInvalid, i+1)
 		}
 		if _, err := statement.Args(); err != nil {

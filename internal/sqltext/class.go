@@ -1,7 +1,5 @@
 package sqltext
 
-import "strconv"
-
 // Flavor is how a database's SQL text is read: its comments, quotes and keywords.
 type Flavor uint8
 
@@ -14,23 +12,12 @@ const (
 	SQLite
 )
 
-// Texts are what bed itself writes for each database. A literal names all of them,
-// empty ones too, so that a test of internal/docs finds where another database
-// is missing.
-type Texts struct{ MySQL, Postgres, SQLite string }
-
-// Pick gives the text for the flavor; SQLite's, the plainest, for ANSI. It panics
-// for a flavor that it does not know.
-func (f Flavor) Pick(from Texts) string {
-	switch f {
-	case MySQL:
-		return from.MySQL
-	case Postgres:
-		return from.Postgres
-	case SQLite, ANSI:
-		return from.SQLite
+// String gives the database's name in configurations.
+func (f Flavor) String() string {
+	if f == ANSI || f > SQLite {
+		return "unknown"
 	}
-	panic("sqltext: Flavor.Pick has no text for flavor " + strconv.Itoa(int(f)))
+	return f.Pick(Texts{MySQL: "mysql", Postgres: "postgres", SQLite: "sqlite"})
 }
 
 // Quoting is how a session reads what stands between quotes, where that is a

@@ -8,4 +8,6 @@
 // or PostgreSQL's standard_conforming_strings=off a quote may end elsewhere.
 // Nor is what a called function does: only the databases' own functions that
 // touch the session are known, by name.
+//
+// It also writes bed's own statements as each database wants them, see [Flavor.Text].
 package sqltext

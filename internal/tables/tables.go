@@ -153,8 +153,8 @@ func kindOf(f sqltext.Flavor, name string, length int64) (kind string, size int6
 
 // Quoted is a column's name in a statement.
 func (t *Table) Quoted(c Column) string {
-	if c.Name == "sql" { // a keyword of MySQL's
-		return t.flavor.Pick(sqltext.Texts{MySQL: "`sql`", Postgres: `"sql"`, SQLite: `"sql"`})
+	if c.Name == "sql" {
+		return t.flavor.Text("{sql}")
 	}
 	return c.Name
 }

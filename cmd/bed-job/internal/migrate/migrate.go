@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/txlog"
 )
@@ -40,7 +39,7 @@ type Database struct {
 
 // Plan gives the statements that are missing, in their order; none if nothing is.
 func (db Database) Plan(ctx context.Context) (plan []string, err error) {
-	place := tables.Place{Flavor: sqltext.Flavor(db.Flavor), Schema: db.Receipts.Schema}
+	place := tables.Place{Flavor: db.Flavor, Schema: db.Receipts.Schema}
 	for _, t := range tables.Of(place.Flavor, db.Schema) {
 		found, err := place.Read(ctx, db, t.Name)
 		switch {

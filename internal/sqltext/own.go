@@ -1,0 +1,100 @@
+package sqltext
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Texts are what bed itself writes for each database. A literal names all of them,
+// empty ones too, so that a test of internal/docs finds where another database
+// is missing.
+type Texts struct{ MySQL, Postgres, SQLite string }
+
+// Pick gives the text for the flavor; SQLite's, the plainest, for ANSI. It panics
+// for a flavor that it does not know.
+func (f Flavor) Pick(from Texts) string {
+	switch f {
+	case MySQL:
+		return from.MySQL
+	case Postgres:
+		return from.Postgres
+	case SQLite, ANSI:
+		return from.SQLite
+	}
+	panic("sqltext: Flavor.Pick has no text for flavor " + strconv.Itoa(int(f)))
+}
+
+// Clock gives the SQL expression for the database's own clock in milliseconds
+// since the epoch. MySQL's is taken in UTC and not from UNIX_TIMESTAMP(), which
+// is ambiguous for an hour a year; PostgreSQL's stands in a subquery so that it
+// is read once and an index can be compared with it.
+func (f Flavor) Clock() string {
+	return f.Pick(Texts{
+		MySQL:    `(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)`,
+		Postgres: `(SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint)`,
+		SQLite:   `CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`})
+}
+
+// Text writes one of bed's own statements for the database: ? are its parameters, and
+// it holds no other ?; {now} is the clock, {sql} the name sql, a keyword, as that of a
+// column. {by key} begins a DELETE that names rows by
+// primary key. On MariaDB it makes the optimizer use that key even where no hint is
+// allowed: mysql_delete() passes sql_safe_updates on as force_quick_range. MySQL
+// reads it as a comment (there the hint does it, for many rows); elsewhere it is
+// empty.
+func (f Flavor) Text(statement string) string {
+	statement = strings.NewReplacer("{now}", f.Clock(), "{sql}", f.Pick(Texts{MySQL: "`sql`", Postgres: `"sql"`, SQLite: `"sql"`}),
+		"{by key}", f.Pick(Texts{MySQL: `/*M! SET STATEMENT sql_safe_updates = 1 FOR */ `, Postgres: ``, SQLite: ``})).Replace(statement)
+	if f != Postgres {
+		return statement
+	}
+	return Numbered(statement)
+}
+
+// List repeats an item n times, at least once.
+func List(n int, item, separator string) string {
+	return strings.Repeat(item+separator, n-1) + item
+}
+
+// Numbered writes each ? as $1, $2 …, as PostgreSQL wants it.
+func Numbered(statement string) string {
+	var b strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(statement, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("$" + strconv.Itoa(n))
+		statement = after
+	}
+}
+
+// Array writes texts as the literal of PostgreSQL's array, which every driver can
+// send.
+func Array(texts []string) string {
+	size := len("{}")
+	for _, t := range texts {
+		size += len(t) + len(`"",`)
+	}
+	b := append(make([]byte, 0, size), '{')
+	for i, t := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendElement(b, t)
+	}
+	return string(append(b, '}'))
+}
+
+// AppendElement appends a text as an element of such a literal.
+func AppendElement(b []byte, text string) []byte {
+	b = append(b, '"')
+	for i := range len(text) {
+		if text[i] == '"' || text[i] == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, text[i])
+	}
+	return append(b, '"')
+}
