@@ -100,7 +100,7 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []de
 	if !ok {
 		return false, nil
 	}
-	compound := commitCompound(calls, writes)
+	compound := newCompound(calls).plain(inTransaction, calls, writes)
 	_, before, err := attempt.Exec(ctx, conn, compound.text.String(), compound.args)
 	if err == nil {
 		return true, nil

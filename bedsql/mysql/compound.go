@@ -57,7 +57,7 @@ func newCompound(calls []delivery.Call) *compound {
 // lists of names are in the order of the calls.
 func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 	var selected []string
-	var ids []string
+	ids := false
 	c.add("BEGIN NOT ATOMIC\n")
 	for i, w := range writes {
 		if attempt.IsReceipt(calls[i].SQL) {
@@ -67,20 +67,18 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 		selected = append(selected, rowsVariable(i))
 		if w.generates() {
 			c.add("DECLARE ", idVariable(i), " BIGINT UNSIGNED DEFAULT 0;\n")
-			selected = append(selected, idVariable(i))
-			ids = append(ids, idVariable(i))
+			selected, ids = append(selected, idVariable(i)), true
 		}
 	}
-	if len(ids) > 0 {
+	if ids {
 		c.add("DECLARE ", priorVariable, " BIGINT UNSIGNED DEFAULT LAST_INSERT_ID();\n")
 	}
 	c.begin()
 	c.add("START TRANSACTION;\n")
 	for i, w := range writes {
+		c.call(calls[i], w)
 		switch {
 		case attempt.IsReceipt(calls[i].SQL):
-			c.call(calls[i], w)
-			continue
 		case w.generates():
 			// The session keeps its LAST_INSERT_ID(), which a trigger or a
 			// function may read: it is unchanged where nothing is generated, and
@@ -89,11 +87,9 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 			if w.auto {
 				generated = rowsVariable(i) + " = 0 AND "
 			}
-			c.call(calls[i], w)
 			c.add("SET ", rowsVariable(i), " = ROW_COUNT(), ", idVariable(i), " = LAST_INSERT_ID();\n")
 			c.add("IF ", generated, idVariable(i), " = ", priorVariable, " THEN SET ", idVariable(i), " = 0; ELSE SET ", priorVariable, " = ", idVariable(i), "; END IF;\n")
 		default:
-			c.call(calls[i], w)
 			c.add("SET ", rowsVariable(i), " = ROW_COUNT();\n")
 		}
 	}
@@ -105,28 +101,12 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 	return c
 }
 
-// leanCompound is a receipt and one write that generates no id, with a parameter
-// for each argument. It gives no row: the affected rows of a compound are those
-// of all its statements.
-func leanCompound(calls []delivery.Call, writes []*write) string {
-	c := &compound{}
+// plain runs first and then calls, and commits. It gives no row: the affected rows
+// of a compound are those of all its statements.
+func (c *compound) plain(first string, calls []delivery.Call, writes []*write) *compound {
 	c.add("BEGIN NOT ATOMIC\n")
 	c.begin()
-	c.add("START TRANSACTION;\n")
-	for i, w := range writes {
-		c.call(calls[i], w)
-	}
-	c.commit()
-	c.add("END")
-	return c.text.String()
-}
-
-// commitCompound runs calls in the open transaction and commits it.
-func commitCompound(calls []delivery.Call, writes []*write) *compound {
-	c := newCompound(calls)
-	c.add("BEGIN NOT ATOMIC\n")
-	c.begin()
-	c.add(inTransaction)
+	c.add(first)
 	for i, w := range writes {
 		c.call(calls[i], w)
 	}

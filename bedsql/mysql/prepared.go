@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -204,7 +205,7 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 		return false
 	}
 	n.write, n.name, writes[1] = writes[1], name, execute
-	text := leanCompound(calls, writes)
+	text := new(compound).plain("START TRANSACTION;\n", calls, writes).text.String()
 	if execute.generates() {
 		text = new(compound).atomic(calls, writes).text.String() // each argument is a parameter
 	}
@@ -272,16 +273,9 @@ func (c *compounds) bindable(args []driver.NamedValue) bool {
 }
 
 func joinArgs(parts ...[]driver.NamedValue) []driver.NamedValue {
-	n := 0
-	for _, part := range parts {
-		n += len(part)
-	}
-	args := make([]driver.NamedValue, 0, n)
-	for _, part := range parts {
-		for _, a := range part {
-			a.Ordinal = len(args) + 1
-			args = append(args, a)
-		}
+	args := slices.Concat(parts...)
+	for i := range args {
+		args[i].Ordinal = i + 1
 	}
 	return args
 }

@@ -16,7 +16,16 @@ import (
 func Mask(text string, values ...string) string {
 	var m masker
 	m.scan(text)
-	return m.join(values)
+	var b strings.Builder
+	for _, p := range m.pieces {
+		if !p.name {
+			for _, v := range values {
+				p.text = without(p.text, v)
+			}
+		}
+		b.WriteString(p.text)
+	}
+	return b.String()
 }
 
 // A piece is a part of the text; a name is shown whatever it looks like.
@@ -55,23 +64,16 @@ func (m *masker) scan(text string) {
 		if g := k.FindStringSubmatch(text); g != nil {
 			// What comes before is the database's own, and may quote names.
 			m.quotes(g[1])
-			m.add(around(g[2]), true)
+			around := ""
+			if g[2] != "" && strings.ContainsAny(g[2][:1], `'"(`) {
+				around = g[2][:1]
+			}
+			m.add(around+"?"+g[2][len(g[2])-len(around):], true)
 			m.quotes(g[3])
 			return
 		}
 	}
 	m.quotes(text)
-}
-
-// around is ? between the quotes of a value.
-func around(value string) string {
-	if value == "" {
-		return "?"
-	}
-	if first := value[:1]; strings.ContainsAny(first, `'"(`) {
-		return first + "?" + value[len(value)-1:]
-	}
-	return "?"
 }
 
 var (
@@ -95,19 +97,12 @@ func (m *masker) quotes(text string) {
 		before := text[start:i]
 		end := strings.IndexByte(text[i+1:], c)
 		switch {
-		case end < 0 && c == '\'': // an apostrophe, or what was cut off
-			if i > 0 && i+1 < len(text) && isLetter(text[i-1]) && isLetter(text[i+1]) {
-				continue
-			}
-			m.plain(before)
-			m.add("'?", true)
-			return
-		case end < 0:
+		case c == '\'' && i > 0 && i+1 < len(text) && isLetter(text[i-1]) && isLetter(text[i+1]):
+			continue // doesn't
+		case end < 0: // what was cut off
 			m.plain(before)
 			m.add(string(c)+"?", true)
 			return
-		case c == '\'' && i > 0 && i+1 < len(text) && isLetter(text[i-1]) && isLetter(text[i+1]):
-			continue // doesn't
 		}
 		end += i + 1
 		named := c == '`' || naming.MatchString(text[:i]) ||
@@ -142,19 +137,6 @@ func (m *masker) plain(text string) {
 }
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
-
-func (m *masker) join(values []string) string {
-	var b strings.Builder
-	for _, p := range m.pieces {
-		if !p.name {
-			for _, v := range values {
-				p.text = without(p.text, v)
-			}
-		}
-		b.WriteString(p.text)
-	}
-	return b.String()
-}
 
 // without replaces value where it is not part of a longer word.
 func without(text, value string) string {

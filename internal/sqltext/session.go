@@ -6,17 +6,11 @@ func (p *reader) set() Class {
 	case MySQL:
 		return p.setMySQL()
 	case Postgres:
-		switch p.tok.kw {
-		case "LOCAL", "CONSTRAINTS", "TRANSACTION":
-			return Class{Kind: Session}
-		}
-	default:
-		switch p.tok.kw {
-		case "CONSTRAINTS", "TRANSACTION":
+		if p.tok.kw == "LOCAL" {
 			return Class{Kind: Session}
 		}
 	}
-	return Class{Kind: Session, Pins: true}
+	return Class{Kind: Session, Pins: p.tok.kw != "CONSTRAINTS" && p.tok.kw != "TRANSACTION"}
 }
 
 func (p *reader) setMySQL() Class {

@@ -121,26 +121,18 @@ func fold(f Flavor, quoted bool, name string) (folded string, ok bool) {
 			name = strings.ReplaceAll(name, quote+quote, quote)
 		}
 	}
-	switch f {
-	case MySQL:
-		return strings.ToLower(name), true
-	case SQLite:
-		return lowerASCII(name), true
-	case Postgres:
-		if !quoted {
-			name = lowerASCII(name)
-		}
-		if len(name) > postgresName {
-			n := postgresName
-			for n > 0 && !utf8.RuneStart(name[n]) {
-				n--
-			}
-			name = name[:n]
-		}
-		return name, true
-	}
-	if !quoted {
+	switch {
+	case f == MySQL:
+		name = strings.ToLower(name)
+	case f == SQLite || !quoted:
 		name = lowerASCII(name)
+	}
+	if f == Postgres && len(name) > postgresName {
+		n := postgresName
+		for n > 0 && !utf8.RuneStart(name[n]) {
+			n--
+		}
+		name = name[:n]
 	}
 	return name, true
 }
@@ -267,25 +259,22 @@ func (p *reader) explain() Class {
 	c := Class{Kind: Read}
 	switch f {
 	case MySQL:
+	options:
 		for {
 			switch p.tok.kw {
 			case "ANALYZE":
 				runs = true
-				p.step()
-				continue
 			case "EXTENDED", "PARTITIONS":
-				p.step()
-				continue
 			case "FORMAT":
 				p.format()
 				continue
 			case "INTO": // EXPLAIN FORMAT=JSON INTO @v
 				c.Pins = true
 				p.step()
-				p.step()
-				continue
+			default:
+				break options
 			}
-			break
+			p.step()
 		}
 	case Postgres, ANSI:
 		switch {
@@ -334,15 +323,10 @@ func (p *reader) explainOptions() bool {
 			continue
 		}
 		p.step()
-		runs = !p.isFalse()
+		on, known := p.constant(p.tok)
+		runs = on || !known
 	}
 	return runs
-}
-
-// isFalse reports whether the current token is a constant for false.
-func (p *reader) isFalse() bool {
-	on, known := p.constant(p.tok)
-	return known && !on
 }
 
 // switches are the constants that turn something on or off.

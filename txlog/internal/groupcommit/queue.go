@@ -112,8 +112,7 @@ type Queue[T any] struct {
 	idle    chan struct{} // not nil while Close waits; closed when nothing is left
 }
 
-// New makes a queue. write makes one write of the whole group, or of none of it;
-// again says that an earlier attempt may have been applied.
+// New makes a queue of what write writes.
 func New[T any](o Options, write func(ctx context.Context, group []*Request[T], again bool) error) *Queue[T] {
 	q := &Queue[T]{Options: o, write: write, limit: newLimit(&o)}
 	q.base, q.stop = context.WithCancel(context.Background())
@@ -147,10 +146,7 @@ func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err err
 						go q.fly(next, group)
 					}
 				}()
-				group := []*Request[T]{r}
-				inDoubt, err := q.Retry.Do(ctx, r.End, func(ctx context.Context, again bool) error {
-					return q.write(ctx, group, again)
-				})
+				inDoubt, err := q.alone(r)
 				answered = err == nil
 				return inDoubt, err
 			}
@@ -177,6 +173,12 @@ func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err err
 	return q.wait(r)
 }
 
+// alone makes a write of r only.
+func (q *Queue[T]) alone(r *Request[T]) (inDoubt bool, err error) {
+	group := []*Request[T]{r}
+	return q.Retry.Do(r.ctx, r.End, func(ctx context.Context, again bool) error { return q.write(ctx, group, again) })
+}
+
 // waitForRoom waits until something has left the queue, in the order of arrival.
 // It is called, and returns, with the mutex held.
 func (q *Queue[T]) waitForRoom(ctx context.Context) error {
@@ -193,14 +195,11 @@ func (q *Queue[T]) waitForRoom(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	for i, other := range q.waiting {
-		if other == woken {
-			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
-			return err
-		}
+	if i := slices.Index(q.waiting, woken); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	} else { // it was woken nevertheless: the next one may have the room
+		q.wake()
 	}
-	// It was woken nevertheless: the next one may have the room.
-	q.wake()
 	return err
 }
 
@@ -247,13 +246,8 @@ func (q *Queue[T]) leave(r *Request[T]) state {
 	defer q.mu.Unlock()
 	if r.state == queued {
 		r.state = withdrawn
-		for i, other := range q.queue {
-			if other == r {
-				q.queue = append(q.queue[:i], q.queue[i+1:]...)
-				q.unqueued(r)
-				break
-			}
-		}
+		q.queue = slices.DeleteFunc(q.queue, func(other *Request[T]) bool { return other == r })
+		q.unqueued(r)
 		q.rest()
 		return withdrawn
 	}
@@ -308,12 +302,7 @@ func (q *Queue[T]) land(f *flight, ok bool) (next *flight, group []*Request[T]) 
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, other := range q.flights {
-		if other == f {
-			q.flights = append(q.flights[:i], q.flights[i+1:]...)
-			break
-		}
-	}
+	q.flights = slices.DeleteFunc(q.flights, func(other *flight) bool { return other == f })
 	if len(q.queue) > 0 {
 		next, group = q.depart(now)
 		q.dispatch(now)
@@ -451,22 +440,23 @@ func (r *Request[T]) over() bool { return r.ctx.Err() != nil }
 func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	if len(group) == 1 {
 		q.lead(f, group, nil)
-		r := group[0]
-		inDoubt, err := q.Retry.Do(r.ctx, r.End, func(ctx context.Context, again bool) error {
-			return q.write(ctx, group, again)
-		})
-		r.finish(inDoubt, err)
+		inDoubt, err := q.alone(group[0])
+		group[0].finish(inDoubt, err)
 		return err == nil
 	}
-	group = present(group)
-	if len(group) == 0 {
-		return false
-	}
 	var end time.Time
-	for _, r := range group {
+	group = slices.DeleteFunc(group, func(r *Request[T]) bool {
+		if r.over() { // nobody waits for it: it is not written
+			r.finish(false, r.ctx.Err())
+			return true
+		}
 		if r.End.After(end) {
 			end = r.End
 		}
+		return false
+	})
+	if len(group) == 0 {
+		return false
 	}
 	ctx, cut := context.WithDeadline(q.base, end)
 	q.lead(f, group, cut)
@@ -495,19 +485,6 @@ func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 		}
 	}
 	return false
-}
-
-// present leaves out requests that nobody waits for: they are not written.
-func present[T any](group []*Request[T]) []*Request[T] {
-	there := make([]*Request[T], 0, len(group))
-	for _, r := range group {
-		if r.over() {
-			r.finish(false, r.ctx.Err())
-			continue
-		}
-		there = append(there, r)
-	}
-	return there
 }
 
 // lead notes that an attempt is under way, and how to cut it short; nil means
