@@ -1,6 +1,7 @@
 package txlogtest
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -221,13 +222,8 @@ func dataSources(t *testing.T, s txlog.Storage) {
 	must(t, s.Release(t.Context(), parked, txlog.Verdict{Park: true}))
 	got, err := s.DataSources(t.Context())
 	must(t, err)
-	if len(got) != len(want) {
+	if !slices.Equal(got, want) {
 		t.Fatalf("got %q, want %q", got, want)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Fatalf("got %q, want %q", got, want)
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package txlogtest
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,9 +74,7 @@ func add(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.Uni
 func addShort(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
 	t.Helper()
 	add(t, s, long, units...)
-	lost, err := s.Renew(t.Context(), short, units...)
-	must(t, err)
-	wantIDs(t, "lost", lost)
+	renew(t, s, short, units...)
 }
 
 // addDue adds units that may be claimed at once, in their order.
@@ -135,6 +134,25 @@ func wantError(t *testing.T, what string, err, want error) {
 	}
 }
 
+// renew renews the leases of units that all are owned.
+func renew(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.Unit) {
+	t.Helper()
+	lost, err := s.Renew(t.Context(), lease, units...)
+	must(t, err)
+	wantIDs(t, "lost", lost)
+}
+
+// wantHeld says which units the store holds, in the order of their ids.
+func wantHeld(t *testing.T, s txlog.Storage, want ...*txlog.Unit) {
+	t.Helper()
+	list, err := s.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	wantIDs(t, "list", list, want...)
+	if names, err := s.DataSources(t.Context()); err != nil || len(want) == 0 && len(names) != 0 {
+		t.Fatalf("rows of %v were left behind (%v)", names, err)
+	}
+}
+
 func ids(units []*txlog.Unit) []string {
 	all := make([]string, len(units))
 	for i, u := range units {
@@ -145,12 +163,7 @@ func ids(units []*txlog.Unit) []string {
 
 func wantIDs(t *testing.T, what string, got []*txlog.Unit, want ...*txlog.Unit) {
 	t.Helper()
-	g, w := ids(got), ids(want)
-	same := len(g) == len(w)
-	for i := 0; same && i < len(g); i++ {
-		same = g[i] == w[i]
-	}
-	if !same {
+	if g, w := ids(got), ids(want); !slices.Equal(g, w) {
 		t.Fatalf("%s: got units %v, want %v", what, g, w)
 	}
 }

@@ -78,11 +78,7 @@ func discarded(t *testing.T, s txlog.Storage) {
 		wantError(t, "get", err, txlog.ErrNotFound)
 		wantError(t, "second discard", s.Discard(t.Context(), u.ID), txlog.ErrNotFound)
 	}
-	names, err := s.DataSources(t.Context())
-	must(t, err)
-	if len(names) != 0 {
-		t.Errorf("rows of %v were left behind", names)
-	}
+	wantHeld(t, s)
 }
 
 func leasedIsRefused(t *testing.T, s txlog.Storage) {

@@ -114,13 +114,9 @@ func severalUnits(t *testing.T, s txlog.Storage) {
 		all = append(all, newUnit("ds"+strconv.Itoa(i), strings.Split(strings.Repeat("UPDATE a,", i+1), ",")[:i+1]...))
 	}
 	add(t, s, long, all...)
-	list, err := s.List(t.Context(), txlog.Filter{})
-	must(t, err)
-	wantIDs(t, "list", list, all...)
+	wantHeld(t, s, all...)
 	must(t, s.Remove(t.Context(), all...))
-	list, err = s.List(t.Context(), txlog.Filter{})
-	must(t, err)
-	wantIDs(t, "list after the removal", list)
+	wantHeld(t, s)
 }
 
 func removed(t *testing.T, s txlog.Storage) {
@@ -132,11 +128,7 @@ func removed(t *testing.T, s txlog.Storage) {
 		wantError(t, "get", err, txlog.ErrNotFound)
 		wantError(t, "second removal", s.Remove(t.Context(), u), txlog.ErrLeaseLost)
 	}
-	names, err := s.DataSources(t.Context())
-	must(t, err)
-	if len(names) != 0 {
-		t.Errorf("rows of %v were left behind", names)
-	}
+	wantHeld(t, s)
 }
 
 func removeSome(t *testing.T, s txlog.Storage) {
@@ -145,9 +137,7 @@ func removeSome(t *testing.T, s txlog.Storage) {
 	stale := *b
 	stale.Lease.Token = txlog.NewID()
 	wantError(t, "removal", s.Remove(t.Context(), a, &stale, c), txlog.ErrLeaseLost)
-	list, err := s.List(t.Context(), txlog.Filter{})
-	must(t, err)
-	wantIDs(t, "list", list, b)
+	wantHeld(t, s, b)
 }
 
 func oddBytes(t *testing.T, s txlog.Storage) {
@@ -196,20 +186,14 @@ func manyStatements(t *testing.T, s txlog.Storage) {
 	}
 	u := newUnit("orders", texts[:txlog.MaxStatements]...)
 	add(t, s, long, u)
-	lost, err := s.Renew(t.Context(), long, u)
-	must(t, err)
-	wantIDs(t, "lost", lost)
+	renew(t, s, long, u)
 	must(t, s.Release(t.Context(), u, txlog.Verdict{}))
 	got := takeOne(t, s, "orders", long)
 	if got.Unreadable != nil || !reflect.DeepEqual(got.Statements, u.Statements) {
 		t.Errorf("the statements came back changed (%v)", got.Unreadable)
 	}
 	must(t, s.Remove(t.Context(), got))
-	names, err := s.DataSources(t.Context())
-	must(t, err)
-	if len(names) != 0 {
-		t.Errorf("rows of %v were left behind", names)
-	}
+	wantHeld(t, s)
 }
 
 func refusedUnits(t *testing.T, s txlog.Storage) {
@@ -244,9 +228,7 @@ func refusedUnits(t *testing.T, s txlog.Storage) {
 	if err := s.Add(t.Context(), long, nil); err == nil {
 		t.Error("a nil unit was accepted")
 	}
-	list, err := s.List(t.Context(), txlog.Filter{})
-	must(t, err)
-	wantIDs(t, "list", list)
+	wantHeld(t, s)
 }
 
 func contextDone(t *testing.T, s txlog.Storage) {
@@ -257,9 +239,7 @@ func contextDone(t *testing.T, s txlog.Storage) {
 	if errors.Is(err, txlog.ErrInDoubt) {
 		t.Errorf("it says that it does not know: %v", err)
 	}
-	list, err := s.List(t.Context(), txlog.Filter{})
-	must(t, err)
-	wantIDs(t, "list", list)
+	wantHeld(t, s)
 }
 
 func renewed(t *testing.T, s txlog.Storage) {
@@ -280,9 +260,7 @@ func renewed(t *testing.T, s txlog.Storage) {
 	}
 	// Nothing changes when it happens twice within a millisecond.
 	for range 20 {
-		lost, err = s.Renew(t.Context(), long, a, b)
-		must(t, err)
-		wantIDs(t, "lost", lost)
+		renew(t, s, long, a, b)
 	}
 }
 
@@ -336,9 +314,7 @@ func expiredButHeld(t *testing.T, s txlog.Storage) {
 	u := newUnit("orders", "UPDATE a")
 	addShort(t, s, u)
 	eventually(t, "the lease ends", func() bool { return !get(t, s, u.ID).Leased })
-	lost, err := s.Renew(t.Context(), long, u)
-	must(t, err)
-	wantIDs(t, "lost", lost)
+	renew(t, s, long, u)
 	must(t, s.Remove(t.Context(), u))
 }
 

@@ -109,16 +109,6 @@ func (c *Cluster) DB(t testing.TB) []DB {
 	return dbs
 }
 
-// Exec runs statements on the node as root.
-func (n *Node) Exec(statements ...string) {
-	n.t.Helper()
-	for _, s := range statements {
-		if _, err := n.admin.Exec(s); err != nil {
-			n.t.Fatalf("testdb: %s on %s: %v", s, n.group, err)
-		}
-	}
-}
-
 // Isolate cuts the node off from the others, which go on without it; [Node.Heal]
 // ends that.
 func (n *Node) Isolate() { n.Exec("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=1'") }

@@ -1,6 +1,9 @@
 package testdb
 
 import (
+	"context"
+	"database/sql"
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -90,6 +93,19 @@ func (s *Server) Pause() { s.must("pause", s.inst.pause()) }
 
 // Resume lets a paused server go on.
 func (s *Server) Resume() { s.must("resume", s.inst.resume()) }
+
+// Exec runs statements on the server as its administrator.
+func (s *Server) Exec(statements ...string) {
+	s.t.Helper()
+	s.must("run statements on", s.inst.admin().do(context.Background(), func(pool *sql.DB) error {
+		for _, text := range statements {
+			if _, err := pool.Exec(text); err != nil {
+				return fmt.Errorf("%s: %w", text, err)
+			}
+		}
+		return nil
+	}))
+}
 
 func (s *Server) must(what string, err error) {
 	s.t.Helper()

@@ -26,25 +26,15 @@ func (s *Server) Standby(t testing.TB) *Server {
 		t.Fatalf("testdb: a standby: %v", err)
 	}
 	standby := keep(t, DriverPostgres, inst)
-	admin := DB{Driver: DriverPostgres, DSN: s.inst.admin().dsn}.Open(t)
-	for _, text := range []string{"ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"} {
-		if _, err := admin.Exec(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.Exec("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
 	return standby
 }
 
 // Promote makes a standby the primary.
 func (s *Server) Promote() {
 	s.t.Helper()
-	admin := DB{Driver: DriverPostgres, DSN: s.inst.admin().dsn}.Open(s.t)
 	// One that has lost its own standby would wait for it.
-	for _, text := range []string{"ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()", "SELECT pg_promote()"} {
-		if _, err := admin.Exec(text); err != nil {
-			s.t.Fatal(err)
-		}
-	}
+	s.Exec("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()", "SELECT pg_promote()")
 }
 
 // OnEither gives a database as it is found at whichever of two addresses, a server's and

@@ -7,7 +7,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -201,44 +201,35 @@ func Create(driver, dsn string) (db DB, drop func() error, err error) {
 	return db, func() error { return server.drop(db.Name) }, nil
 }
 
-func isURL(dsn string) bool {
-	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
-}
-
-// postgresVia points a DSN at another address; later keywords win over earlier
-// ones in pgx's keyword/value form.
+// postgresVia points a DSN at another address.
 func postgresVia(dsn, addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return dsn
 	}
-	if !isURL(dsn) {
-		return dsn + " host=" + host + " port=" + port
-	}
-	u, err := url.Parse(dsn)
-	if err != nil {
-		return dsn
-	}
-	u.Host = addr
-	q := u.Query()
-	q.Del("host")
-	q.Del("port")
-	u.RawQuery = q.Encode()
-	return u.String()
+	return postgresWith(dsn, func(u *url.URL) { u.Host = addr }, "host", host, "port", port)
 }
 
 // postgresNamed points a DSN at another database of the same server.
 func postgresNamed(dsn, name string) string {
-	if !isURL(dsn) {
-		return dsn + " dbname=" + name
-	}
+	return postgresWith(dsn, func(u *url.URL) { u.Path = "/" + name }, "dbname", name)
+}
+
+// postgresWith changes a DSN: a URL by change, in place of these keywords among its
+// parameters, one in pgx's keyword/value form by the keywords, of which later ones win.
+func postgresWith(dsn string, change func(*url.URL), keywords ...string) string {
 	u, err := url.Parse(dsn)
-	if err != nil {
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		for pair := range slices.Chunk(keywords, 2) {
+			dsn += " " + pair[0] + "=" + pair[1]
+		}
 		return dsn
 	}
-	u.Path = "/" + name
+	change(u)
 	q := u.Query()
-	q.Del("dbname")
+	for pair := range slices.Chunk(keywords, 2) {
+		q.Del(pair[0])
+	}
 	u.RawQuery = q.Encode()
 	return u.String()
 }

@@ -7,6 +7,4 @@
 // message is what the server answers as one: a whole MySQL packet, or
 // PostgreSQL's messages up to the Sync or Query that ends them. On any other
 // protocol it is what one read from the client gave.
-//
-// [Distance] only adds the time of a round trip, for measurements.
 package testproxy

@@ -30,17 +30,12 @@ type rule struct {
 	message, answer []byte
 }
 
-type counter struct {
-	match func(message []byte) bool
-	n     int
-}
-
 // CutBefore cuts the connection instead of forwarding the next message from a
 // client that matches: the server never sees it. struck is closed when that
 // has happened. Like all faults it strikes once; a message is taken by the
 // first of those that wait for it, so asking twice cuts two messages.
 func (p *Proxy) CutBefore(match func(message []byte) bool) (struck <-chan struct{}) {
-	return p.add(cutBefore, match).struck
+	return p.add(rule{kind: cutBefore, match: match}).struck
 }
 
 // CutAfter forwards the next matching message, lets the server carry it out
@@ -49,21 +44,21 @@ func (p *Proxy) CutBefore(match func(message []byte) bool) (struck <-chan struct
 // message that the server cannot finish (it waits for a lock) holds the client
 // up; see [Proxy.CutInFlight].
 func (p *Proxy) CutAfter(match func(message []byte) bool) (struck <-chan struct{}) {
-	return p.add(cutAfter, match).struck
+	return p.add(rule{kind: cutAfter, match: match}).struck
 }
 
 // CutInFlight forwards the next matching message and resets the client's
 // connection at once, while the server still works on it. The server then
 // finishes, sees the end of the connection and ends the session.
 func (p *Proxy) CutInFlight(match func(message []byte) bool) (struck <-chan struct{}) {
-	return p.add(cutInFlight, match).struck
+	return p.add(rule{kind: cutInFlight, match: match}).struck
 }
 
 // Hold keeps the next matching message back until release is called. reached
 // is closed when it has arrived. A client that goes away meanwhile does not
 // take the message back: as on a slow network, the server gets it on release.
 func (p *Proxy) Hold(match func(message []byte) bool) (reached <-chan struct{}, release func()) {
-	r := p.add(hold, match)
+	r := p.add(rule{kind: hold, match: match})
 	return r.struck, r.release()
 }
 
@@ -73,7 +68,7 @@ func (r *rule) release() func() { return sync.OnceFunc(func() { close(r.released
 // then on: the connection stays open and is silent, as behind a network that
 // drops every packet.
 func (p *Proxy) Mute(match func(message []byte) bool) (struck <-chan struct{}) {
-	return p.add(mute, match).struck
+	return p.add(rule{kind: mute, match: match}).struck
 }
 
 // Answer gives the client answer (see [MySQLError] and [PostgresError]) in
@@ -86,22 +81,24 @@ func (p *Proxy) Answer(match func(message []byte) bool, answer []byte) (struck <
 // Replace is Answer, and the server is sent message in place of the client's.
 // What the server says to it, which must be short, the client does not see.
 func (p *Proxy) Replace(match func(message []byte) bool, message, answer []byte) (struck <-chan struct{}) {
-	r := newRule(replace, match)
-	r.message, r.answer = message, answer
-	return p.addRule(r).struck
+	return p.add(rule{kind: replace, match: match, message: message, answer: answer}).struck
 }
 
 // Count returns a function that says how many messages from clients have
 // matched since, whatever became of them.
 func (p *Proxy) Count(match func(message []byte) bool) func() int {
-	c := &counter{match: match}
+	n := 0
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.counters = append(p.counters, c)
+	p.counters = append(p.counters, func(message []byte) {
+		if match(message) {
+			n++
+		}
+	})
 	return func() int {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return c.n
+		return n
 	}
 }
 
@@ -112,19 +109,12 @@ func (p *Proxy) Forget() {
 	p.rules = nil
 }
 
-func (p *Proxy) add(k kind, match func([]byte) bool) *rule {
-	return p.addRule(newRule(k, match))
-}
-
-func newRule(k kind, match func([]byte) bool) *rule {
-	return &rule{kind: k, match: match, struck: make(chan struct{}), released: make(chan struct{})}
-}
-
-func (p *Proxy) addRule(r *rule) *rule {
+func (p *Proxy) add(r rule) *rule {
+	r.struck, r.released = make(chan struct{}), make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rules = append(p.rules, r)
-	return r
+	p.rules = append(p.rules, &r)
+	return &r
 }
 
 // match takes the first rule for a message, which runs a statement or none, out of
@@ -132,10 +122,8 @@ func (p *Proxy) addRule(r *rule) *rule {
 func (p *Proxy) match(message []byte, statement string) *rule {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, c := range p.counters {
-		if c.match(message) {
-			c.n++
-		}
+	for _, count := range p.counters {
+		count(message)
 	}
 	for i, r := range p.rules {
 		if r.runs != nil && r.runs(statement) || r.runs == nil && r.match(message) {

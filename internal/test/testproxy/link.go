@@ -1,12 +1,14 @@
 package testproxy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
-	"time"
+
+	"github.com/bedsql/bed/internal/jitter"
 )
 
 // link is one client's connection and the one to the server that belongs to it.
@@ -19,8 +21,8 @@ type link struct {
 	swallow    atomic.Bool          // the server's answers are no longer forwarded
 	instead    atomic.Pointer[rule] // the server's next answer is replaced
 	serverDone chan struct{}        // closed when the server has said its last
-	cutOnce    sync.Once
-	done       chan struct{} // closed when the link was cut
+	ctx        context.Context      // ends when the link is cut
+	end        context.CancelFunc
 }
 
 func (l *link) run() {
@@ -34,11 +36,9 @@ func (l *link) run() {
 
 // cut resets both sides.
 func (l *link) cut() {
-	l.cutOnce.Do(func() {
-		close(l.done)
-		reset(l.client)
-		reset(l.server)
-	})
+	l.end()
+	reset(l.client)
+	reset(l.server)
 }
 
 func (l *link) clientToServer() {
@@ -67,7 +67,7 @@ func (l *link) clientToServer() {
 func (l *link) forward(message []byte) bool {
 	toServer, _ := l.proxy.delays()
 	fault := l.proxy.match(message, l.statements.run(l.protocol.of(), message))
-	if !l.wait(toServer) {
+	if toServer > 0 && !jitter.Sleep(l.ctx, toServer) {
 		return false
 	}
 	if fault == nil {
@@ -87,7 +87,7 @@ func (l *link) forward(message []byte) bool {
 			closeWrite(l.server)
 			select {
 			case <-l.serverDone:
-			case <-l.done:
+			case <-l.ctx.Done():
 			}
 			l.cut()
 		}
@@ -119,7 +119,7 @@ func (l *link) forward(message []byte) bool {
 		select {
 		case <-fault.released:
 			return l.send(message)
-		case <-l.done:
+		case <-l.ctx.Done():
 			return false
 		}
 	}
@@ -143,7 +143,7 @@ func (l *link) serverToClient() {
 			l.protocol.serverSaid(buf[:n])
 			l.statements.answered(buf[:n])
 			_, toClient := l.proxy.delays()
-			if !l.wait(toClient) {
+			if toClient > 0 && !jitter.Sleep(l.ctx, toClient) {
 				return
 			}
 			if !l.swallow.Load() {
@@ -174,21 +174,6 @@ func (l *link) serverToClient() {
 			l.cut()
 		}
 		return
-	}
-}
-
-// wait waits for d and says whether the link is still there.
-func (l *link) wait(d time.Duration) bool {
-	if d <= 0 {
-		return true
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-l.done:
-		return false
 	}
 }
 

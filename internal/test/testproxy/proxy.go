@@ -1,6 +1,7 @@
 package testproxy
 
 import (
+	"context"
 	"net"
 	"strings"
 	"sync"
@@ -25,7 +26,7 @@ type Proxy struct {
 	listener net.Listener // nil while connections are refused
 	links    map[*link]struct{}
 	rules    []*rule
-	counters []*counter
+	counters []func(message []byte)
 	accepted int
 	cuts     int // calls of CutAll
 	toServer time.Duration
@@ -165,10 +166,9 @@ func (p *Proxy) connect(client net.Conn, cuts int) {
 		reset(client)
 		return
 	}
-	l := &link{
-		proxy: p, client: client, server: server,
-		done: make(chan struct{}), serverDone: make(chan struct{}),
-	}
+	l := &link{proxy: p, client: client, server: server, serverDone: make(chan struct{})}
+	l.ctx, l.end = context.WithCancel(context.Background())
+	defer l.end()
 	p.mu.Lock()
 	cut := p.closed || p.cuts > cuts // while the server was dialled
 	p.links[l] = struct{}{}
