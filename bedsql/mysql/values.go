@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 )
 
 // checkNamedValue gives a parameter of a connection that has not been dialled
@@ -44,13 +46,7 @@ func convert(v any) (driver.Value, error) {
 }
 
 func convertValuer(valuer driver.Valuer) (driver.Value, error) {
-	// A nil pointer panics in a Value method of its element type: database/sql
-	// and the driver take such a pointer for NULL.
-	if rv := reflect.ValueOf(valuer); rv.Kind() == reflect.Pointer && rv.IsNil() &&
-		rv.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
-		return nil, nil
-	}
-	v, err := valuer.Value()
+	v, err := dialects.Value(valuer)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"database/sql/driver"
+	"encoding"
 	"encoding/gob"
 	"encoding/json"
 	"errors"
@@ -23,9 +24,7 @@ import (
 // The log must give these types back as they are, because pgx sends each of
 // them in several ways, depending on the column.
 func init() {
-	registerParam("json.RawMessage",
-		func(v json.RawMessage) (string, error) { return string(v), nil },
-		func(s string) (json.RawMessage, error) { return json.RawMessage(s), nil })
+	registerBytes[json.RawMessage]("json.RawMessage")
 	registerParam("[16]byte",
 		func(v [16]byte) (string, error) { return string(v[:]), nil },
 		func(s string) (v [16]byte, err error) {
@@ -34,35 +33,19 @@ func init() {
 			}
 			return v, err
 		})
-	registerParam("net.IP",
-		func(v net.IP) (string, error) { return string(v), nil }, // 4 and 16 bytes are distinguished
-		func(s string) (net.IP, error) { return net.IP(s), nil })
+	registerBytes[net.IP]("net.IP") // 4 and 16 bytes are distinguished
 	registerWhole[net.IPNet]("net.IPNet")
 	registerWhole[*net.IPNet]("*net.IPNet")
-	registerParam("netip.Addr",
-		func(v netip.Addr) (string, error) { return marshalText(v) },
-		func(s string) (v netip.Addr, err error) {
-			err = v.UnmarshalText([]byte(s))
-			return v, err
-		})
-	registerParam("netip.Prefix",
-		func(v netip.Prefix) (string, error) { return marshalText(v) },
-		func(s string) (v netip.Prefix, err error) {
-			err = v.UnmarshalText([]byte(s))
-			return v, err
-		})
+	registerText[netip.Addr]("netip.Addr")
+	registerText[netip.Prefix]("netip.Prefix")
 	registerParam("pgx.QueryExecMode",
 		func(v pgx.QueryExecMode) (string, error) { return strconv.Itoa(int(v)), nil },
 		func(s string) (pgx.QueryExecMode, error) {
 			n, err := strconv.ParseInt(s, 10, 32)
 			return pgx.QueryExecMode(n), err
 		})
-	registerParam("pgx.NamedArgs",
-		func(v pgx.NamedArgs) (string, error) { return encodeArgs(v) },
-		func(s string) (pgx.NamedArgs, error) { return decodeArgs(s) })
-	registerParam("pgx.StrictNamedArgs",
-		func(v pgx.StrictNamedArgs) (string, error) { return encodeArgs(v) },
-		func(s string) (pgx.StrictNamedArgs, error) { return decodeArgs(s) })
+	registerParam("pgx.NamedArgs", encodeArgs[pgx.NamedArgs], decodeArgs[pgx.NamedArgs])
+	registerParam("pgx.StrictNamedArgs", encodeArgs[pgx.StrictNamedArgs], decodeArgs[pgx.StrictNamedArgs])
 	registerParam("[]any", encodeList[any], decodeList[any])
 	registerSlices[bool]()
 	registerSlices[string]()
@@ -113,9 +96,9 @@ func registerDay[T pgtype.Date | pgtype.Timestamp](name string) {
 			infinity, ok2 := list[1].(int64)
 			valid, ok3 := list[2].(bool)
 			if !ok1 || !ok2 || !ok3 {
-				return v, errUnreadable
+				err = errUnreadable
 			}
-			return T(day{t, pgtype.InfinityModifier(infinity), valid}), nil
+			return T(day{t, pgtype.InfinityModifier(infinity), valid}), err
 		})
 }
 
@@ -229,7 +212,7 @@ func decodeList[T any](s string) ([]T, error) {
 }
 
 // encodeArgs writes named arguments as the log writes named parameters.
-func encodeArgs(m map[string]any) (string, error) {
+func encodeArgs[M ~map[string]any](m M) (string, error) {
 	args := make([]driver.NamedValue, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		args = append(args, driver.NamedValue{Name: name, Ordinal: len(args) + 1, Value: m[name]})
@@ -237,19 +220,33 @@ func encodeArgs(m map[string]any) (string, error) {
 	return txlog.EncodeParams(args)
 }
 
-func decodeArgs(s string) (map[string]any, error) {
+func decodeArgs[M ~map[string]any](s string) (M, error) {
 	args, err := txlog.DecodeParams(s)
 	if err != nil {
 		return nil, err
 	}
-	m := make(map[string]any, len(args))
+	m := make(M, len(args))
 	for _, a := range args {
 		m[a.Name] = a.Value
 	}
 	return m, nil
 }
 
-func marshalText(v interface{ MarshalText() ([]byte, error) }) (string, error) {
-	text, err := v.MarshalText()
-	return string(text), err
+func registerBytes[T ~[]byte](name string) {
+	registerParam(name, func(v T) (string, error) { return string(v), nil }, func(s string) (T, error) { return T(s), nil })
+}
+
+func registerText[T encoding.TextMarshaler, P interface {
+	*T
+	encoding.TextUnmarshaler
+}](name string) {
+	registerParam(name,
+		func(v T) (string, error) {
+			text, err := v.MarshalText()
+			return string(text), err
+		},
+		func(s string) (v T, err error) {
+			err = P(&v).UnmarshalText([]byte(s))
+			return v, err
+		})
 }

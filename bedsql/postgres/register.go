@@ -5,6 +5,7 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Register makes the wrapped driver available to [database/sql.Open] under
@@ -27,4 +28,26 @@ func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, 
 		target.Dialect = dialect
 	}
 	return bedsql.NewConnector(target, cfg)
+}
+
+func init() {
+	txlog.RegisterBackend(name, txlog.Backend{
+		Flavor:    txlog.FlavorPostgres,
+		Connector: logConnector,
+		Answered:  func(err error) bool { return classify(err) != delivery.Unknown },
+		Location:  logLocation,
+	})
+}
+
+func logConnector(dsn string) (driver.Connector, error) {
+	t, err := Target(dsn)
+	return t.Connector, err
+}
+
+func logLocation(dsn string) (string, error) {
+	cfg, _, _, err := readDSN(dsn)
+	if err != nil {
+		return "", err
+	}
+	return dataSource(&cfg.Config), nil
 }

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -91,13 +92,7 @@ func storeArgs(args map[string]any, depth int) (map[string]any, error) {
 // no form of its own for the parameter's type, and has the same outcome for those
 // of pgtype that do.
 func storeValuer(x driver.Valuer, depth int) (any, error) {
-	// A nil pointer panics in a Value method of its element type: it stands for
-	// NULL.
-	if rv := reflect.ValueOf(x); rv.Kind() == reflect.Pointer && rv.IsNil() &&
-		rv.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
-		return nil, nil
-	}
-	v, err := x.Value()
+	v, err := dialects.Value(x)
 	if err != nil {
 		return nil, refuse(x, "its Value method failed: "+err.Error())
 	}

@@ -3,9 +3,11 @@
 package dberr
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 )
 
 // Code is the database's own code for an error. The zero value is that of an
@@ -134,4 +136,16 @@ func DescribeLog(err error) string {
 		return "the log's database: " + code.String()
 	}
 	return err.Error()
+}
+
+// TimedOut reports whether the timeout of bounded, which was made from ctx, is over, while
+// ctx goes on. It goes by the clock: a driver's dial has a deadline of its own, and may give
+// up a moment before the context's timer fires.
+func TimedOut(ctx, bounded context.Context) bool {
+	return passed(bounded) && !passed(ctx) && ctx.Err() == nil
+}
+
+func passed(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ok && !time.Now().Before(end)
 }

@@ -1,7 +1,9 @@
 package dialects
 
 import (
+	"database/sql/driver"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"time"
 )
@@ -34,4 +36,13 @@ func ZoneName(loc *time.Location) string {
 		return "Local(" + offsets(loc) + ")"
 	}
 	return name
+}
+
+// Value gives what a Valuer stands for. A nil pointer panics in a Value method of its
+// element type: database/sql and the drivers take such a pointer for NULL.
+func Value(v driver.Valuer) (driver.Value, error) {
+	if rv := reflect.ValueOf(v); rv.Kind() == reflect.Pointer && rv.IsNil() && rv.Type().Elem().Implements(reflect.TypeFor[driver.Valuer]()) {
+		return nil, nil
+	}
+	return v.Value()
 }
