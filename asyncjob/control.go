@@ -25,9 +25,9 @@ const (
 	// idleProbe is how often a data source is probed that has no work and is not
 	// known to be reachable.
 	idleProbe = 30 * time.Second
-	// othersEvery is how often a drain asks who else writes to the data source at the most;
-	// applications tell every few seconds, so that what they told counts for othersFor.
-	othersEvery, othersFor = 2 * time.Second, 15 * time.Second
+	// busyWrites is how many writes of applications in this minute and the one before
+	// count as applications that write.
+	busyWrites = 60
 	// slotWait is how long a drain that is limited waits at the most before it looks again.
 	slotWait = time.Second
 )
@@ -50,16 +50,6 @@ type control struct {
 	beat   time.Time
 	purged time.Time
 	seen   map[string]seen
-	writes map[string]*others
-}
-
-// others is what is known of who else writes to a data source.
-type others struct {
-	asked   time.Time
-	minutes map[int64]int64
-	// until is until when applications are taken to write.
-	until time.Time
-	jobs  int
 }
 
 // seen is what was reported of a data source.
@@ -70,7 +60,7 @@ type seen struct {
 
 func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *control {
 	c := &control{
-		journal: journal.Of(storage), job: journal.NewID(), log: log, seen: map[string]seen{}, writes: map[string]*others{},
+		journal: journal.Of(storage), job: journal.NewID(), log: log, seen: map[string]seen{},
 		answerWithin: cfg.Lease, after: time.After,
 	}
 	host, err := os.Hostname()
@@ -84,14 +74,10 @@ func newControl(storage txlog.Storage, cfg *Config, log logrus.FieldLogger) *con
 
 // tell runs what tells operators something. That it cannot be reported is no reason to
 // end a round.
-func (c *control) tell(ctx context.Context, what string, f func(context.Context) error) error {
+func (c *control) tell(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, tellFor)
 	defer cancel()
-	err := f(ctx)
-	if err != nil && ctx.Err() == nil && c.journal != nil {
-		c.log.WithError(err).Debugf("could not report to operators: %s", what)
-	}
-	return err
+	return f(ctx)
 }
 
 // alive says that the job is, and will be until the next tick.
@@ -105,7 +91,7 @@ func (c *control) alive(ctx context.Context, next time.Time) {
 	}
 	c.mu.Unlock()
 	if due {
-		_ = c.tell(ctx, "the job is alive", func(ctx context.Context) error {
+		_ = c.tell(ctx, func(ctx context.Context) error {
 			return c.journal.Beat(ctx, c.job, c.name, max(next.Sub(now), 0)+beatGrace)
 		})
 	}
@@ -124,7 +110,7 @@ func (c *control) see(ctx context.Context, dataSource string, why error) {
 	if why != nil {
 		text = cmp.Or(why.Error(), fmt.Sprintf("%T", why))
 	}
-	if c.tell(ctx, "how the data source is", func(ctx context.Context) error {
+	if c.tell(ctx, func(ctx context.Context) error {
 		return c.journal.See(ctx, dataSource, c.job, c.name, text)
 	}) != nil {
 		c.mu.Lock()
@@ -173,51 +159,16 @@ func (c *control) reserveOnce(ctx context.Context, dataSource string, want int) 
 	return c.journal.Reserve(ctx, dataSource, want)
 }
 
-// others tells whether applications write to a data source at the moment, at
-// least one write a second, and how many jobs deliver to it. It goes by what they
-// tell operators; a log that does not keep it knows of nobody.
-func (c *control) others(ctx context.Context, dataSource string) (writing bool, jobs int) {
-	now := time.Now()
-	c.mu.Lock()
-	o := c.writes[dataSource]
-	if o == nil {
-		o = &others{jobs: 1}
-		c.writes[dataSource] = o
-	}
-	ask := now.Sub(o.asked) >= othersEvery
-	if ask {
-		o.asked = now
-	}
-	c.mu.Unlock()
-	var minutes map[int64]int64
-	if ask {
-		_ = c.tell(ctx, "who writes to the data source", func(ctx context.Context) (err error) {
-			minutes, jobs, err = c.journal.Writers(ctx, dataSource)
-			return err
-		})
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if minutes != nil {
-		o.heard(minutes, jobs, now)
-	}
-	return now.Before(o.until), o.jobs
-}
-
-// heard takes in what was written for callers in each of the last minutes, so far.
-func (o *others) heard(minutes map[int64]int64, jobs int, now time.Time) {
-	var news int64
-	for minute, n := range minutes {
-		news += n - o.minutes[minute]
-	}
-	few := int64(othersEvery / time.Second)
-	if o.minutes == nil { // what was reported in the last minutes is all news
-		few = 60
-	}
-	if news >= few {
-		o.until = now.Add(othersFor)
-	}
-	o.minutes, o.jobs = minutes, max(1, jobs)
+// others tells p whether applications write to a data source, and how many jobs deliver
+// to it. It goes by what they tell operators; a log that does not keep it knows of nobody.
+func (c *control) others(ctx context.Context, dataSource string, p *pace) {
+	_ = c.tell(ctx, func(ctx context.Context) error {
+		writes, jobs, err := c.journal.Writers(ctx, dataSource)
+		if err == nil {
+			p.share(writes >= busyWrites, jobs)
+		}
+		return err
+	})
 }
 
 // none reports whether err says that the log has no table of what operators
@@ -243,9 +194,7 @@ func (c *control) purgeDue(interval time.Duration) bool {
 func (c *control) purge(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, purgeLimit)
 	defer cancel()
-	if err := c.journal.Purge(ctx); err != nil && ctx.Err() == nil {
-		c.log.WithError(err).Debug("what is kept for operators could not be purged")
-	}
+	_ = c.journal.Purge(ctx)
 }
 
 // leave says that the job has ended.
@@ -254,6 +203,6 @@ func (c *control) leave() {
 	told := len(c.seen) > 0 || !c.beat.IsZero()
 	c.mu.Unlock()
 	if told {
-		_ = c.tell(context.Background(), "the job has ended", func(ctx context.Context) error { return c.journal.Leave(ctx, c.job) })
+		_ = c.tell(context.Background(), func(ctx context.Context) error { return c.journal.Leave(ctx, c.job) })
 	}
 }

@@ -138,10 +138,8 @@ func (d *drain) claimAll() error {
 		d.job.guard(func() { batch(units).deliver() })
 		rest := time.Duration(0)
 		if d.src != nil && slices.ContainsFunc(units, func(u *claimed) bool { return u.result.kind == delivered }) {
-			if now := time.Now(); len(units) == 1 {
-				rest = d.src.pace.delivered(now.Sub(began), now)
-			}
-			work.widen(d.src.goesWell())
+			rest = d.src.pace.delivered(time.Since(began))
+			work.widen(d.src.pace.inFlight())
 		}
 		for _, u := range units {
 			if u.result.kind != delivered {
@@ -156,7 +154,7 @@ func (d *drain) claimAll() error {
 	})
 	defer work.idle()
 	if d.src != nil {
-		work.widen(d.src.inFlight())
+		work.widen(d.src.pace.inFlight())
 	}
 	// The workers need not wait for the first to be many.
 	most := min(d.job.cfg.TransactionLogFetchDataCount, max(firstClaim, firstPerWorker*d.concurrency()))
@@ -192,11 +190,10 @@ func (d *drain) claimAll() error {
 func (d *drain) allowed(most int) (n int, paused bool, err error) {
 	d.job.alive(d.ctx)
 	if d.src != nil {
-		if some := d.src.approach(); some < d.src.concurrency {
-			most = min(most, firstPerWorker*some)
+		most = d.src.pace.claim(most)
+		if d.src.pace.asks() {
+			d.job.control.others(d.ctx, d.name, &d.src.pace)
 		}
-		writing, jobs := d.job.control.others(d.ctx, d.name)
-		d.src.pace.share(writing, jobs, time.Now())
 	}
 	return d.job.control.reserve(d.ctx, d.name, most)
 }

@@ -3,8 +3,6 @@ package asyncjob
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,192 +13,61 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// paced lets deliveries take what the target gives while n are in flight, for
-// as long, and gives how many were at the end of each epoch.
-func paced(p *pace, now *time.Time, lasts time.Duration, took func(inFlight int) time.Duration) (inFlight []int) {
-	for end := now.Add(lasts); now.Before(end); {
-		for began := p.began; p.began.Equal(began); {
-			n := p.inFlight()
-			d := took(n)
-			rest := p.delivered(d, *now)
-			*now = now.Add((d + rest) / time.Duration(n))
-		}
-		inFlight = append(inFlight, p.inFlight())
-	}
-	return inFlight
-}
-
-func mean(all []int) float64 {
-	sum := 0
-	for _, n := range all {
-		sum += n
-	}
-	return float64(sum) / float64(len(all))
-}
-
 func TestWithoutApplicationsThatWriteThereIsNoBound(t *testing.T) {
-	p, now := &pace{most: 16}, time.Now()
+	p := &pace{most: 16}
 	if n := p.inFlight(); n != 16 {
 		t.Errorf("%d may be in flight, not all 16", n)
 	}
-	p.share(false, 3, now)
-	if rest := p.delivered(time.Second, now); p.inFlight() != 16 || rest != 0 {
+	p.share(false, 3)
+	if rest := p.delivered(time.Second); p.inFlight() != 16 || rest != 0 {
 		t.Errorf("%d may be in flight, with rests of %v, although nobody else writes", p.inFlight(), rest)
 	}
-	p.share(true, 1, now)
-	if n := p.inFlight(); n != 1 {
-		t.Errorf("%d may be in flight at first, not 1", n)
+	p.share(true, 1)
+	if n := p.inFlight(); n != 4 {
+		t.Errorf("%d may be in flight while applications write, not a quarter of 16", n)
 	}
-	p.share(false, 1, now)
+	p.share(false, 1)
 	if n := p.inFlight(); n != 16 {
 		t.Errorf("%d may be in flight when nobody writes any more, not all 16", n)
 	}
 }
 
-func TestTargetWithRoomIsDrainedAtFullSpeed(t *testing.T) {
-	p, now := &pace{most: 16}, time.Now()
-	p.share(true, 1, now)
-	paced(p, &now, 10*time.Second, func(int) time.Duration { return 5 * time.Millisecond })
-	if n := mean(paced(p, &now, time.Minute, func(int) time.Duration { return 5 * time.Millisecond })); n < 13 {
-		t.Errorf("%.1f are in flight on average although they take no longer, not nearly 15", n)
+func TestSeveralJobsTogetherTakeNoMoreThanOne(t *testing.T) {
+	p := &pace{most: 16}
+	p.share(true, 8)
+	if rest := p.delivered(10 * time.Millisecond); p.inFlight() != 1 || rest != 10*time.Millisecond {
+		t.Errorf("%d are in flight, with rests of %v behind 10ms, want one of eight that do the work of four", p.inFlight(), rest)
 	}
-}
-
-func TestSlowingTargetIsLeftToOtherWriters(t *testing.T) {
-	p, now := &pace{most: 16}, time.Now()
-	p.share(true, 1, now)
-	if n := mean(paced(p, &now, time.Minute, func(n int) time.Duration { return time.Duration(n) * time.Millisecond })); n > 2 {
-		t.Errorf("%.1f are in flight on average although two take twice as long as one", n)
+	p.share(true, 3)
+	if rest := p.delivered(10 * time.Millisecond); p.inFlight() != 2 || rest.Round(time.Millisecond) != 5*time.Millisecond {
+		t.Errorf("%d are in flight, with rests of %v behind 10ms, want two of six that do the work of four", p.inFlight(), rest)
 	}
-}
-
-// What is slow from a moment on, for whatever reason, is no reason to deliver
-// one by one for ever.
-func TestTheQuickestIsForgotten(t *testing.T) {
-	p, now := &pace{most: 8}, time.Now()
-	p.share(true, 1, now)
-	paced(p, &now, time.Minute, func(int) time.Duration { return 2 * time.Millisecond })
-	slow := func(int) time.Duration { return 20 * time.Millisecond }
-	paced(p, &now, 3*quickestFor, slow)
-	if n := mean(paced(p, &now, time.Minute, slow)); n < 5 {
-		t.Errorf("%.1f are in flight on average a while after all got slower, not nearly 7", n)
-	}
-}
-
-func TestSeveralJobsTogetherBeginAsOne(t *testing.T) {
-	p, now := &pace{most: 16}, time.Now()
-	p.share(true, 4, now)
-	if rest := p.delivered(10*time.Millisecond, now); p.inFlight() != 1 || rest != 30*time.Millisecond {
-		t.Errorf("%d are in flight, with rests of %v behind 10ms, want one of four that take turns", p.inFlight(), rest)
-	}
-	p.parts = 6
-	if rest := p.delivered(9*time.Millisecond, now); p.inFlight() != 2 || rest.Round(time.Millisecond) != 3*time.Millisecond {
-		t.Errorf("%d are in flight, with rests of %v behind 9ms, want two that do the work of one and a half", p.inFlight(), rest)
-	}
-	if rest := p.delivered(time.Hour, now); rest != restMost {
+	p.share(true, 100)
+	if rest := p.delivered(time.Hour); rest != restMost {
 		t.Errorf("a worker rests for %v", rest)
 	}
 }
 
-// crew are jobs that deliver to one target at the same time.
-type crew struct {
-	now   time.Time
-	paces []*pace
-	took  func(busy int) time.Duration
-	// workers are how many each job has, busy how many of all are delivering.
-	workers []int
-	busy    int
-	coming  []event
-}
-
-// event is the end of a delivery that took so long, or of a rest: 0.
-type event struct {
-	at   time.Time
-	job  int
-	took time.Duration
-}
-
-func newCrew(took func(busy int) time.Duration) *crew {
-	return &crew{now: time.Unix(1_800_000_000, 0), took: took}
-}
-
-// join adds a job, which knows of itself alone until all know.
-func (c *crew) join() {
+func TestATargetIsApproachedAfterAnOutage(t *testing.T) {
 	p := &pace{most: 16}
-	p.share(true, 1, c.now)
-	c.paces, c.workers = append(c.paces, p), append(c.workers, 0)
-	c.widen(len(c.paces) - 1)
-}
-
-func (c *crew) widen(job int) {
-	for ; c.workers[job] < c.paces[job].inFlight(); c.workers[job]++ {
-		c.coming = append(c.coming, event{c.now, job, 0})
+	p.broke()
+	if n, most := p.inFlight(), p.claim(100); n != 1 || most != firstPerWorker {
+		t.Errorf("%d may be in flight and %d claimed after an outage", n, most)
 	}
-}
-
-// deliver lets all jobs deliver for a while, and gives how many deliveries were in
-// flight on average. Every two seconds each asks how many jobs there are.
-func (c *crew) deliver(lasts time.Duration) float64 {
-	var busy time.Duration
-	asked, end := c.now, c.now.Add(lasts)
-	for c.now.Before(end) {
-		next := 0
-		for i, e := range c.coming {
-			if e.at.Before(c.coming[next].at) {
-				next = i
-			}
-		}
-		e := c.coming[next]
-		c.coming = slices.Delete(c.coming, next, next+1)
-		busy += time.Duration(c.busy) * e.at.Sub(c.now)
-		c.now = e.at
-		if c.now.Sub(asked) >= othersEvery {
-			asked = c.now
-			for _, p := range c.paces {
-				p.share(true, len(c.paces), c.now)
-			}
-		}
-		p := c.paces[e.job]
-		switch {
-		case e.took > 0:
-			c.busy--
-			c.coming = append(c.coming, event{c.now.Add(p.delivered(e.took, c.now)), e.job, 0})
-		case c.workers[e.job] > p.inFlight():
-			c.workers[e.job]--
-		default:
-			c.busy++
-			took := c.took(c.busy)
-			c.coming = append(c.coming, event{c.now.Add(took), e.job, took})
-		}
-		c.widen(e.job)
+	for range 14 {
+		p.delivered(time.Millisecond)
 	}
-	return float64(busy) / float64(lasts)
-}
-
-// What one job finds out by slowing down, each of several can only find out if all
-// do so at the same time.
-func TestSeveralJobsTogetherTakeNoMoreThanOne(t *testing.T) {
-	for name, between := range map[string]time.Duration{"that come together": 0, "that come one by one": 13 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			mean := func(jobs int) float64 {
-				chance := rand.New(rand.NewPCG(1, 2))
-				c := newCrew(func(busy int) time.Duration {
-					// One more in flight takes a tenth longer, and all differ by a tenth.
-					return time.Duration(float64(2*time.Millisecond) * (0.9 + 0.1*float64(busy)) * (0.95 + 0.1*chance.Float64()))
-				})
-				for range jobs {
-					c.join()
-					c.deliver(between)
-				}
-				c.deliver(2 * time.Minute)
-				return c.deliver(5 * time.Minute)
-			}
-			one, four := mean(1), mean(4)
-			t.Logf("one job has %.2f deliveries in flight on average, four have %.2f", one, four)
-			if four > 1.25*one {
-				t.Errorf("one job has %.2f deliveries in flight on average, four have %.2f together", one, four)
-			}
-		})
+	if n := p.inFlight(); n != 15 {
+		t.Errorf("%d may be in flight behind 14 deliveries", n)
+	}
+	p.share(true, 1)
+	if n := p.inFlight(); n != 4 {
+		t.Errorf("%d may be in flight behind an outage while applications write", n)
+	}
+	p.share(false, 1)
+	p.delivered(time.Millisecond)
+	if n, most := p.inFlight(), p.claim(100); n != 16 || most != 100 {
+		t.Errorf("%d may be in flight and %d claimed once all went well", n, most)
 	}
 }
 
@@ -258,10 +125,9 @@ func TestJobSeesOtherWritersOfADataSource(t *testing.T) {
 		store := sqlLog(t, db)
 		newControl := func() *control { return newJob(t, store, Targets{}, brittle()).control }
 		asked := func(c *control) (bool, int) {
-			if o := c.writes["orders"]; o != nil {
-				o.asked = time.Time{} // the time to ask again has come
-			}
-			return c.others(t.Context(), "orders")
+			p := &pace{most: 16}
+			c.others(t.Context(), "orders", p)
+			return p.writing, p.jobs
 		}
 		c := newControl()
 		if writing, jobs := asked(c); writing || jobs != 1 {
@@ -274,16 +140,9 @@ func TestJobSeesOtherWritersOfADataSource(t *testing.T) {
 		if writing, _ := asked(c); writing {
 			t.Error("a write now and then, and what jobs deliver, count as applications that write")
 		}
-		told(t, store.Journal(), "orders", 40)
+		told(t, store.Journal(), "orders", busyWrites)
 		if writing, _ := asked(c); !writing {
 			t.Error("applications write, and it is not noticed")
-		}
-		if writing, _ := asked(c); !writing {
-			t.Error("applications that did not tell in this moment count as gone")
-		}
-		c.writes["orders"].until = time.Now()
-		if writing, _ := asked(c); writing {
-			t.Error("applications that write no more count as if they did")
 		}
 
 		// Another job comes to it in the middle, and one more is gone.
@@ -302,7 +161,7 @@ func TestJobSeesOtherWritersOfADataSource(t *testing.T) {
 
 func TestAJobYieldsToApplicationsThatWrite(t *testing.T) {
 	t.Parallel()
-	const concurrency, units = 8, 3 * epochOf
+	const concurrency, units = 8, 24
 	for _, writing := range []bool{false, true} {
 		t.Run(fmt.Sprintf("they write: %t", writing), func(t *testing.T) {
 			t.Parallel()
@@ -334,7 +193,7 @@ func TestAJobYieldsToApplicationsThatWrite(t *testing.T) {
 			switch n := most.Load(); {
 			case !writing && n != concurrency:
 				t.Errorf("%d were in flight at a time, not all %d although nobody else writes", n, concurrency)
-			case writing && n > 1+units/epochOf:
+			case writing && n > concurrency/yieldedPart:
 				t.Errorf("%d were in flight at a time while applications write", n)
 			}
 		})

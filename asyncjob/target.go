@@ -69,18 +69,14 @@ type source struct {
 	// minAge is Config.MaxDeliveryTryDelay, for a log line.
 	minAge time.Duration
 
-	mu   sync.Mutex
-	down bool
-	// window is how many units may be in flight after an outage: it doubles while it goes
-	// well. 0: as many as there are connections.
-	window int
+	mu     sync.Mutex
+	down   bool
 	purged time.Time
 	// purgedTo is how far a purge came that is not at its end.
 	purgedTo purgePoint
 	// purging: it goes on in the next round.
 	purging bool
 
-	// pace is for when applications write to it too.
 	pace pace
 }
 
@@ -144,35 +140,8 @@ func (s *source) unreachable(err error) {
 	if !s.down {
 		s.log.WithError(err).Warn("the data source is unreachable; its entries wait, no try is counted")
 	}
-	s.down, s.window = true, 1
-}
-
-// approach is how many units may be in flight while the data source is approached
-// after an outage; else all that may ever be.
-func (s *source) approach() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.window == 0 {
-		return s.concurrency
-	}
-	return s.window
-}
-
-// inFlight is how many units may be in flight now.
-func (s *source) inFlight() int { return min(s.approach(), s.pace.inFlight()) }
-
-// goesWell notes that a unit was delivered, and widens the window by one: it doubles
-// each time that all units in flight are through. It returns how many units may be
-// in flight now.
-func (s *source) goesWell() int {
-	s.mu.Lock()
-	if s.window != 0 {
-		if s.window++; s.window >= s.concurrency {
-			s.window = 0
-		}
-	}
-	s.mu.Unlock()
-	return s.inFlight()
+	s.down = true
+	s.pace.broke()
 }
 
 // panicError is a driver's panic during an attempt.

@@ -97,26 +97,18 @@ func grant(now, next int64, perSecond, want int) (n int, to int64, wait time.Dur
 	return n, now + int64(n)*1_000_000/int64(perSecond), 0
 }
 
-// Writers gives how many writes for the data source applications have recorded in
-// each minute, for this one and the one before, and how many jobs that are alive
-// deliver to it.
-func (j *Journal) Writers(ctx context.Context, dataSource string) (minutes map[int64]int64, jobs int, err error) {
-	minutes = map[int64]int64{}
-	if err := j.each(ctx, Activity, func(rows *sql.Rows) error {
-		var minute, n int64
-		err := rows.Scan(&minute, &n)
-		minutes[minute] = n
-		return err
-	}, `SELECT minute, at_once + sync_retry + pending + refused FROM bed_activity WHERE minute >= {now} - 120000 AND data_source = ?`, dataSource); err != nil {
-		return nil, 0, err
+// Writers gives how many writes for the data source applications have recorded in this
+// minute and the one before, and how many jobs that are alive deliver to it.
+func (j *Journal) Writers(ctx context.Context, dataSource string) (writes int64, jobs int, err error) {
+	if err := j.each(ctx, Activity, func(rows *sql.Rows) error { return rows.Scan(&writes) },
+		`SELECT COALESCE(SUM(at_once + sync_retry + pending + refused), 0) FROM bed_activity
+  WHERE minute >= {now} - 120000 AND data_source = ?`, dataSource); err != nil {
+		return 0, 0, err
 	}
 	err = j.each(ctx, DataSources, func(rows *sql.Rows) error { return rows.Scan(&jobs) },
 		`SELECT COUNT(*) FROM bed_data_source j JOIN bed_data_source v ON v.job = j.job
   WHERE j.data_source = '' AND j.job <> '' AND j.alive_until >= {now} AND v.data_source = ? AND v.reachable = 1`, dataSource)
-	if err != nil {
-		return nil, 0, err
-	}
-	return minutes, jobs, nil
+	return writes, jobs, err
 }
 
 // View is a row of a job: about itself when DataSource is empty, else about how
