@@ -72,8 +72,8 @@ type Config struct {
 	// Concurrency is how many units of one data source are delivered at the
 	// same time, each on a connection of its own. SQLite, which has one writer
 	// at a time, is always delivered to one by one. While applications that use
-	// the log write to the data source, about once a second, all jobs together have a
-	// quarter; then units are not joined by DeliveryBatch either. Defaults to 16.
+	// the log write to the data source, about once a second, all jobs together have
+	// an eighth; then units are not joined by DeliveryBatch either. Defaults to 16.
 	Concurrency int
 	// DeliveryBatch is how many units may be delivered in one local transaction
 	// when more wait than there are connections. It is a good deal faster than

@@ -8,7 +8,7 @@ import (
 const (
 	// yieldedPart is the part of what one job could have in flight that all jobs have
 	// together while applications write.
-	yieldedPart = 4
+	yieldedPart = 8
 	// restMost bounds a worker's rest.
 	restMost = time.Second
 	// othersEvery is how often a drain asks who else writes to the data source at the most.
@@ -17,7 +17,7 @@ const (
 
 // pace bounds how many deliveries to a data source are in flight. After an outage it
 // begins with one, and has twice as many each time that all in flight are through.
-// While applications write to it too, all jobs together have a quarter of what one could
+// While applications write to it too, all jobs together have an eighth of what one could
 // have: what they take of the target, those writes wait for. A job's share may be less
 // than one; then its worker rests between deliveries.
 type pace struct {

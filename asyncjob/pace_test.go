@@ -23,8 +23,8 @@ func TestWithoutApplicationsThatWriteThereIsNoBound(t *testing.T) {
 		t.Errorf("%d may be in flight, with rests of %v, although nobody else writes", p.inFlight(), rest)
 	}
 	p.share(true, 1)
-	if n := p.inFlight(); n != 4 {
-		t.Errorf("%d may be in flight while applications write, not a quarter of 16", n)
+	if n := p.inFlight(); n != 2 {
+		t.Errorf("%d may be in flight while applications write, not an eighth of 16", n)
 	}
 	p.share(false, 1)
 	if n := p.inFlight(); n != 16 {
@@ -34,10 +34,11 @@ func TestWithoutApplicationsThatWriteThereIsNoBound(t *testing.T) {
 
 func TestSeveralJobsTogetherTakeNoMoreThanOne(t *testing.T) {
 	p := &pace{most: 16}
-	p.share(true, 8)
+	p.share(true, 4)
 	if rest := p.delivered(10 * time.Millisecond); p.inFlight() != 1 || rest != 10*time.Millisecond {
-		t.Errorf("%d are in flight, with rests of %v behind 10ms, want one of eight that do the work of four", p.inFlight(), rest)
+		t.Errorf("%d are in flight, with rests of %v behind 10ms, want one of four that do the work of two", p.inFlight(), rest)
 	}
+	p.most = 32
 	p.share(true, 3)
 	if rest := p.delivered(10 * time.Millisecond); p.inFlight() != 2 || rest.Round(time.Millisecond) != 5*time.Millisecond {
 		t.Errorf("%d are in flight, with rests of %v behind 10ms, want two of six that do the work of four", p.inFlight(), rest)
@@ -61,7 +62,7 @@ func TestATargetIsApproachedAfterAnOutage(t *testing.T) {
 		t.Errorf("%d may be in flight behind 14 deliveries", n)
 	}
 	p.share(true, 1)
-	if n := p.inFlight(); n != 4 {
+	if n := p.inFlight(); n != 2 {
 		t.Errorf("%d may be in flight behind an outage while applications write", n)
 	}
 	p.share(false, 1)

@@ -241,7 +241,7 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 	if u.NotReplayable != "" {
 		return attempt.Void(ctx, in.target.Dialect, conn, u, in.kept)
 	}
-	return attempt.Replay(ctx, in.target.Dialect, conn, nil, u, in.kept)
+	return attempt.Replay(ctx, in.target.Dialect, conn, u, in.kept)
 }
 
 // look asks for the receipt of u: Found, if an attempt has left it; no error, if

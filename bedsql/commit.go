@@ -144,5 +144,5 @@ func (x *committing) First(ctx context.Context) attempt.Outcome {
 
 // Again implements besteffort.Attempts.
 func (x *committing) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
-	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.again(ctx, conn, step, nil, &x.unit) })
+	return x.c.onChecked(ctx, func(conn driver.Conn) attempt.Outcome { return x.c.c.again(ctx, conn, step, &x.unit) })
 }

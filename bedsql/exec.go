@@ -45,7 +45,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 	}
 	var err error
 	x := &execution{c: c, call: s.Call, rows: s.rows}
-	if x.text[0], _, err = c.c.store(x.call); err != nil {
+	if x.text[0], err = c.c.store(x.call); err != nil {
 		return attempt.Reply{}, err
 	}
 	soft := under.soft
@@ -318,18 +318,17 @@ func isParked(err error) bool {
 	return errors.As(err, &refused)
 }
 
-// store turns a statement into what the log keeps, and gives the values that it
-// keeps. If it gives an error, nothing ran.
-func (c *connector) store(call delivery.Call) (txlog.Statement, []driver.NamedValue, error) {
+// store turns a statement into what the log keeps. If it gives an error, nothing ran.
+func (c *connector) store(call delivery.Call) (s txlog.Statement, err error) {
 	args, err := storable(c.dialect, call.Args)
-	if err != nil {
-		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
+	if err == nil {
+		s.SQL, s.Prepared = call.SQL, call.Prepared
+		s.Params, err = txlog.EncodeParams(args)
 	}
-	params, err := txlog.EncodeParams(args)
 	if err != nil {
-		return txlog.Statement{}, nil, fmt.Errorf("bed: nothing was run: %w", err)
+		return s, fmt.Errorf("bed: nothing was run: %w", err)
 	}
-	return txlog.Statement{SQL: call.SQL, Params: params, Prepared: call.Prepared}, args, nil
+	return s, nil
 }
 
 // storable turns args into what the log keeps: see delivery.Dialect.Storable. args

@@ -274,7 +274,7 @@ func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, guard
 			return stored, false, err
 		}
 	}
-	stored, _, err = t.c.c.store(s.Call)
+	stored, err = t.c.c.store(s.Call)
 	return stored, guarded, err
 }
 

@@ -110,23 +110,22 @@ func (c *connector) receiptsIn(t *localTx) (r attempt.Receipts, known bool) {
 	return r, r.Place != ""
 }
 
-// replay runs a unit once more. calls are what would otherwise be read from the
-// log; nil if the caller has not kept them.
-func (c *connector) replay(ctx context.Context, conn driver.Conn, calls []delivery.Call, u *txlog.Unit) attempt.Outcome {
+// replay runs a unit once more.
+func (c *connector) replay(ctx context.Context, conn driver.Conn, u *txlog.Unit) attempt.Outcome {
 	if err := c.sameSession(ctx, conn, u); err != nil {
 		return attempt.Failed(c.dialect, err, true)
 	}
-	run := func() attempt.Outcome { return attempt.Replay(ctx, c.dialect, conn, calls, u, c.receipts) }
+	run := func() attempt.Outcome { return attempt.Replay(ctx, c.dialect, conn, u, c.receipts) }
 	if u.Receipt == "" {
 		return run()
 	}
 	return c.withReceipt(ctx, conn, u, run)
 }
 
-// again makes a further step with a unit. calls are as for replay.
-func (c *connector) again(ctx context.Context, conn driver.Conn, step besteffort.Step, calls []delivery.Call, u *txlog.Unit) attempt.Outcome {
+// again makes a further step with a unit.
+func (c *connector) again(ctx context.Context, conn driver.Conn, step besteffort.Step, u *txlog.Unit) attempt.Outcome {
 	if step == besteffort.Retry {
-		return c.replay(ctx, conn, calls, u)
+		return c.replay(ctx, conn, u)
 	}
 	return c.onReceipt(ctx, conn, step, u)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/bedsql/bed/internal/attempt"
@@ -58,10 +57,7 @@ type stagedSum struct {
 type stagedWrite struct {
 	c         *connector
 	statement txlog.Statement
-	// args are what reading statement.Params would give, if they were kept.
-	args    []driver.NamedValue
-	kept    bool
-	receipt bool
+	receipt   bool
 
 	mu     sync.Mutex
 	result driver.Result
@@ -200,14 +196,11 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	if err := c.c.guard.admit(st, receipt); err != nil {
 		return r, err
 	}
-	stored, args, err := c.c.store(st.Call)
+	stored, err := c.c.store(st.Call)
 	if err != nil {
 		return r, err
 	}
 	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt}
-	if w.kept = keepable(args); w.kept {
-		w.args = slices.Clone(args)
-	}
 	if w.receipt {
 		if _, err := c.lookForReceipts(ctx, s.key != nil); err != nil && c.needsReceipts(err) {
 			return r, err
@@ -221,18 +214,6 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 		return r, err
 	}
 	return attempt.Reply{Result: w}, nil
-}
-
-// keepable reports whether nobody else can change the values.
-func keepable(args []driver.NamedValue) bool {
-	for i := range args {
-		switch args[i].Value.(type) {
-		case nil, bool, int64, float64, string:
-		default:
-			return false
-		}
-	}
-	return true
 }
 
 // control follows savepoints inside a local transaction that only

@@ -8,7 +8,6 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -19,8 +18,6 @@ type stagedUnit struct {
 	c      *connector
 	writes []*stagedWrite
 	unit   txlog.Unit
-	// calls are the unit's statements; nil if they have to be read from the log.
-	calls []delivery.Call
 	// back is IdempotencyKey.receipt's; nil without a key.
 	back     func()
 	err      error
@@ -104,7 +101,6 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 			}
 			u.back = back
 		}
-		u.calls = u.kept()
 	}
 	return units, nil
 }
@@ -115,25 +111,13 @@ func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session {
 			u.unit.Session = "" // another's, and nothing was sent in it
 		}
-		return u.c.replay(ctx, conn, u.calls, &u.unit)
+		return u.c.replay(ctx, conn, &u.unit)
 	})
 }
 
 // Again implements besteffort.Attempts.
 func (u *stagedUnit) Again(ctx context.Context, step besteffort.Step) attempt.Outcome {
-	return u.c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.again(ctx, conn, step, u.calls, &u.unit) })
-}
-
-// kept gives the unit's statements if the writes have kept their arguments.
-func (u *stagedUnit) kept() []delivery.Call {
-	calls := make([]delivery.Call, len(u.writes))
-	for i, w := range u.writes {
-		if !w.kept {
-			return nil
-		}
-		calls[i] = delivery.Call{SQL: w.statement.SQL, Args: w.args, Prepared: w.statement.Prepared}
-	}
-	return calls
+	return u.c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome { return u.c.again(ctx, conn, step, &u.unit) })
 }
 
 // submit has the unit delivered. A driver's panic is for End to pass on once the other

@@ -9,46 +9,30 @@ import (
 )
 
 var (
-	// ErrPending is matched by the error of a write that is logged and not
-	// known to be applied: the job will deliver it, or it is parked. With
-	// [txlog.ErrInDoubt] inside it is not known whether the log holds the write:
-	// it is delivered if it does, and forgotten if it does not.
-	ErrPending = errors.New("bed: the write is logged and will be delivered later")
-	// ErrNotLogged is matched by the error of a write that is not applied and
-	// whose entry could not be written. Under an idempotency key a write that was
-	// not sent says nothing of earlier requests under it.
-	ErrNotLogged = errors.New("bed: the write was not accepted, its entry could not be written to the transaction log")
-	// ErrUnknownOutcome is matched by the error of a write that was sent, whose
-	// outcome is not known, and that is not known to be logged. It is not
-	// txlog.ErrOutcomeUnknown, which is about a change of an entry.
+	// These are the errors of the same names in package bedsql, which says when each is
+	// matched, and what the fields of the types behind them are.
+
+	ErrPending        = errors.New("bed: the write is logged and will be delivered later")
+	ErrNotLogged      = errors.New("bed: the write was not accepted, its entry could not be written to the transaction log")
 	ErrUnknownOutcome = errors.New("bed: it is not known whether the write was applied, nor that it is logged")
-	// ErrRowsUnknown is returned by the methods of a Result when the write is
-	// delivered but the answer that counted its rows was lost.
-	ErrRowsUnknown = errors.New("bed: the write is delivered, but the answer with its row count was lost")
+	ErrRowsUnknown    = errors.New("bed: the write is delivered, but the answer with its row count was lost")
 )
 
 // PendingError is a write that is logged and not known to be applied.
 // errors.Is(err, ErrPending) holds; it unwraps to the cause.
 type PendingError struct {
-	// LogID is the id of the write's entry, not that of the whole log: what
-	// bed-job show takes. The name is that of version 0.1.0.
-	LogID string
-	// DataSource is where it is to be delivered.
+	LogID      string
 	DataSource string
-	// Parked is whether it waits for an operator rather than for the job.
-	Parked bool
+	Parked     bool
 	// Parking is whether it was to be parked and the log did not confirm it. The
 	// job takes it up when its lease is over, if it is not parked then.
 	Parking bool
-	// Sent is whether it was sent although it is not known if its entry was
-	// written (Cause wraps txlog.ErrInDoubt).
-	Sent bool
+	Sent    bool
 	// Refused is whether the database refused it and only its entry could not be
 	// removed. The job tries it again if the entry is still there, which is not
 	// known if Cause wraps txlog.ErrInDoubt.
 	Refused bool
-	// Cause is the last attempt's error.
-	Cause error
+	Cause   error
 }
 
 func (e *PendingError) Error() string {
@@ -82,13 +66,9 @@ func (e *PendingError) Unwrap() error { return hideBadConn(e.Cause) }
 // nobody will try it again. errors.Is(err, ErrNotLogged) holds; it unwraps to
 // the cause.
 type NotLoggedError struct {
-	// DataSource is where the write was to go.
 	DataSource string
-	// Cause is the log's error.
-	Cause error
-	// Attempt is the error of the attempt that was made all the same; nil if the
-	// write was not sent. It is wrapped too.
-	Attempt error
+	Cause      error
+	Attempt    error
 }
 
 func (e *NotLoggedError) Error() string {
@@ -115,12 +95,9 @@ func (e *NotLoggedError) Unwrap() error {
 // caller with the same when a connection breaks. errors.Is(err, ErrUnknownOutcome)
 // holds; it wraps both causes.
 type UnknownOutcomeError struct {
-	// DataSource is where the write was to go.
 	DataSource string
-	// Cause is the last attempt's error.
-	Cause error
-	// Log is the log's error; nil for a write that was to run unlogged.
-	Log error
+	Cause      error
+	Log        error
 }
 
 func (e *UnknownOutcomeError) Error() string {
@@ -144,13 +121,9 @@ func (e *UnknownOutcomeError) Unwrap() []error {
 // RefusedError is a write inside a soft transaction that the database
 // refused: it is parked in the log. It unwraps to the driver's own error.
 type RefusedError struct {
-	// LogID is the id of the write's entry, not that of the whole log: what
-	// bed-job show takes. The name is that of version 0.1.0.
-	LogID string
-	// DataSource refused it.
+	LogID      string
 	DataSource string
-	// Cause is the driver's error.
-	Cause error
+	Cause      error
 }
 
 func (e *RefusedError) Error() string {

@@ -5,7 +5,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
@@ -80,17 +79,15 @@ func (o Outcome) assume(inDoubt bool) Outcome {
 
 // Replay runs a unit from the log as one attempt: with its receipt if it has
 // one, else a single statement in autocommit and several as one local
-// transaction. calls are its statements as the driver takes them; nil if they are to
-// be read from u. It does not look at NotReplayable; the caller must. A unit
+// transaction. It does not look at NotReplayable; the caller must. A unit
 // whose parameters cannot be read is Refused. On return the connection holds
 // no open transaction, or ConnLost is set and it must be closed.
-func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts) Outcome {
+func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
 	if len(u.Statements) == 0 {
 		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s holds no statement", u.ID)}
 	}
-	calls = slices.Grow(calls, len(u.Statements)-len(calls))
-	for i := len(calls); i < len(u.Statements); i++ {
-		s := u.Statements[i]
+	calls := make([]delivery.Call, 0, len(u.Statements))
+	for i, s := range u.Statements {
 		args, err := s.Args()
 		if err != nil {
 			return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s, statement %d: %w", u.ID, i, err)}

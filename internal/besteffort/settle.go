@@ -95,49 +95,38 @@ func (e *Deliverer) decideUnlogged(ctx context.Context, d *InFlight) error {
 	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: d.Outcome.Err, Log: d.unwritten}
 }
 
-// adding is the write of an entry while its unit is being run. It shares the
+// adding is the write of an entry of a unit that is being run, or was. It shares the
 // unit with the delivery, and nothing else: the caller may be gone before it ends.
 type adding struct {
-	done  chan struct{}
-	alone [1]*txlog.Unit
-	added
+	done     chan struct{}
+	alone    [1]*txlog.Unit
+	err      error
+	lease    *lease.Kept
+	took     time.Duration
 	panicked any
 }
 
-// added is what happened to the write of an entry.
-type added struct {
-	err   error
-	lease *lease.Kept
-	took  time.Duration
-}
-
-// addBeside begins to write an entry beside the write.
+// addBeside begins to write an entry beside the write, on a context of its own: the
+// caller's may end, and what was sent must be logged all the same.
 func (e *Deliverer) addBeside(ctx context.Context, d *InFlight) *adding {
 	a := &adding{done: make(chan struct{}), alone: [1]*txlog.Unit{d.Unit}}
 	go func() {
 		defer close(a.done)
 		defer func() { a.panicked = recover() }()
-		a.added = e.addAlone(ctx, a.alone[:])
+		ctx, cancel := e.cfg.own(ctx)
+		defer cancel()
+		begun := time.Now()
+		a.err = e.cfg.Storage.Add(ctx, e.cfg.Lease, a.alone[:]...)
+		a.took = time.Since(begun)
+		switch {
+		case a.err == nil:
+			a.lease = e.leases.Keep(a.alone[0])
+		case errors.Is(a.err, txlog.ErrInDoubt):
+			// If it was written, or comes late: others' share of its INSERT is repeated
+			// while the lease would last that began when it left.
+			a.alone[0].Lease.Deadline = time.Now().Add(e.cfg.Lease)
+		}
 	}()
-	return a
-}
-
-// addAlone writes the entry of the one unit on a context of its own: the caller's
-// may end, and what was sent must be logged all the same.
-func (e *Deliverer) addAlone(ctx context.Context, alone []*txlog.Unit) (a added) {
-	ctx, cancel := e.cfg.own(ctx)
-	defer cancel()
-	begun := time.Now()
-	a.err = e.cfg.Storage.Add(ctx, e.cfg.Lease, alone...)
-	a.took = time.Since(begun)
-	switch {
-	case a.err == nil:
-		a.lease = e.leases.Keep(alone[0])
-	case errors.Is(a.err, txlog.ErrInDoubt):
-		// If it was written, or comes late: others' share of its INSERT is repeated
-		// while the lease would last that began when it left.
-		alone[0].Lease.Deadline = time.Now().Add(e.cfg.Lease)
-	}
 	return a
 }
 
@@ -145,18 +134,14 @@ func (e *Deliverer) addAlone(ctx context.Context, alone []*txlog.Unit) (a added)
 // was begun alongside, or writes it now. The error is that of the log.
 func (e *Deliverer) addSent(ctx context.Context, d *InFlight, beside *adding) error {
 	d.unwritten = errNoAnswer // if the storage panics
-	var a added
-	if beside != nil {
-		<-beside.done
-		if beside.panicked != nil {
-			panic(beside.panicked)
-		}
-		a = beside.added
-	} else {
-		d.alone[0] = d.Unit
-		a = e.addAlone(ctx, d.alone[:])
+	if beside == nil {
+		beside = e.addBeside(ctx, d)
 	}
-	d.logged, d.lease, d.unwritten, d.logTook = true, a.lease, a.err, a.took
+	<-beside.done
+	if beside.panicked != nil {
+		panic(beside.panicked)
+	}
+	d.logged, d.lease, d.unwritten, d.logTook = true, beside.lease, beside.err, beside.took
 	// See log: it may come back.
 	d.inDoubt = d.inDoubt || d.unwritten == nil && d.Unit.AddRepeated && d.Unit.Receipt != ""
 	return d.unwritten

@@ -52,10 +52,10 @@ func TestVerdictConcernsTheEntrysSession(t *testing.T) {
 	}
 	there, elsewhere, nowhere := unit(""), unit("k:order-7"), unit("")
 	nowhere.Session = "search_path=nobodys_schema;role=nobody_" + db.Name
-	if out := attempt.Replay(t.Context(), app.Dialect, conn, nil, there, receipts); !out.Delivered() {
+	if out := attempt.Replay(t.Context(), app.Dialect, conn, there, receipts); !out.Delivered() {
 		t.Fatal(out.Err)
 	}
-	if out := attempt.Replay(t.Context(), own.Dialect, public, nil, elsewhere, receipts); !out.Delivered() {
+	if out := attempt.Replay(t.Context(), own.Dialect, public, elsewhere, receipts); !out.Delivered() {
 		t.Fatal(out.Err)
 	}
 	for u, want := range map[*txlog.Unit]ops.Verdict{there: ops.Applied, elsewhere: ops.NotApplied, nowhere: ops.CannotTell} {

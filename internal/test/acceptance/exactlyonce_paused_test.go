@@ -248,7 +248,7 @@ func TestFoundReceiptIsKeptForALateWorker(t *testing.T) {
 		// came for longer than receipts are kept: the job was not running.
 		u := r.wantOneLog()
 		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			return attempt.Replay(context.Background(), d, conn, nil, u, receiptsOf(r))
+			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		})
 		if out.Err != nil {
 			t.Fatal(out.Err)

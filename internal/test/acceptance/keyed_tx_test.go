@@ -222,7 +222,7 @@ func TestReceiptRenewedDuringAPurgeStays(t *testing.T) {
 		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "x", Statements: []txlog.Statement{{SQL: addOne}}}
 		u.Receipt = u.ID
 		replay := func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			return attempt.Replay(context.Background(), d, conn, nil, u, receiptsOf(r))
+			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		}
 		if out := r.onTarget(replay); out.Err != nil {
 			t.Fatal(out.Err)

@@ -138,7 +138,7 @@ func TestLookBeforeParkingKeepsReceiptForLateTry(t *testing.T) {
 		r.receiptTable()
 		u := r.wantOneLog()
 		replay := func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			return attempt.Replay(t.Context(), d, conn, nil, u, receiptsOf(r))
+			return attempt.Replay(t.Context(), d, conn, u, receiptsOf(r))
 		}
 		if out := r.onTarget(replay); out.Err != nil {
 			t.Fatal(out.Err)

@@ -33,7 +33,7 @@ func (r *rig) applied(query string) *txlog.Unit {
 		if err := r.storage.Add(r.t.Context(), time.Minute, u); err != nil {
 			r.t.Fatal(err)
 		}
-		return attempt.Replay(r.t.Context(), d, conn, nil, u, receiptsOf(r))
+		return attempt.Replay(r.t.Context(), d, conn, u, receiptsOf(r))
 	})
 	if out.Err != nil {
 		r.t.Fatal(out.Err)

@@ -119,7 +119,7 @@ func TestReceiptOutlivesItsRetentionWhileLogged(t *testing.T) {
 		r.receipted()
 		u := r.wantOneLog()
 		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-			return attempt.Replay(context.Background(), d, conn, nil, u, receiptsOf(r))
+			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 		})
 		if out.Err != nil {
 			t.Fatal(out.Err)
@@ -159,7 +159,7 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 			u := &txlog.Unit{ID: txlog.NewID(), Receipt: "x", Statements: []txlog.Statement{{SQL: addOne}}}
 			u.Receipt = u.ID
 			if out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
-				return attempt.Replay(context.Background(), d, conn, nil, u, receiptsOf(r))
+				return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
 			}); out.Err != nil {
 				t.Fatal(out.Err)
 			}

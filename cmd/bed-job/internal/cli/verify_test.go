@@ -110,7 +110,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 		}
 		receipts := attempt.Receipts{LogIdentity: "log", Retention: time.Hour, KeyRetention: time.Hour}
 		applied, voided := v.add(t, "target", settings), v.add(t, "target", settings)
-		if out := attempt.Replay(t.Context(), target.Dialect, conn, nil, applied, receipts); !out.Delivered() {
+		if out := attempt.Replay(t.Context(), target.Dialect, conn, applied, receipts); !out.Delivered() {
 			t.Fatal(out.Err)
 		}
 		if out := attempt.Void(t.Context(), target.Dialect, conn, voided, receipts); !out.Voided {
