@@ -14,36 +14,25 @@ import (
 const untilAnOperatorActs = "cannot be delivered until an operator acts: "
 
 // concerns are the causes reported for each data source that only an operator can
-// fix, so that each is reported once.
-type concerns struct {
-	mu   sync.Mutex
-	told map[string]map[string]bool
-}
+// fix, so that each is reported once: its name and the cause.
+type concerns struct{ told sync.Map }
 
 // raise reports whether the cause is new.
 func (c *concerns) raise(name, cause string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.told[name][cause] {
-		return false
-	}
-	if c.told == nil {
-		c.told = map[string]map[string]bool{}
-	}
-	if c.told[name] == nil {
-		c.told[name] = map[string]bool{}
-	}
-	c.told[name][cause] = true
-	return true
+	_, told := c.told.LoadOrStore([2]string{name, cause}, true)
+	return !told
 }
 
 // settled forgets what was reported of a data source, and reports whether there
 // was anything.
-func (c *concerns) settled(name string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, was := c.told[name]
-	delete(c.told, name)
+func (c *concerns) settled(name string) (was bool) {
+	c.told.Range(func(concern, _ any) bool {
+		if concern.([2]string)[0] == name {
+			c.told.Delete(concern)
+			was = true
+		}
+		return true
+	})
 	return was
 }
 

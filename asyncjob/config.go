@@ -1,6 +1,7 @@
 package asyncjob
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -126,37 +127,29 @@ type Config struct {
 // WithDefaults returns c with the default in place of each zero field.
 func (c Config) WithDefaults() Config {
 	// The first five are Sharding-JDBC's.
-	c.Name = or(c.Name, "bestEffortsDeliveryJob")
-	c.Cron = or(c.Cron, "0/5 * * * * ?")
-	c.TransactionLogFetchDataCount = or(c.TransactionLogFetchDataCount, 100)
-	c.MaxDeliveryTryTimes = or(c.MaxDeliveryTryTimes, 3)
-	c.MaxDeliveryTryDelay = or(c.MaxDeliveryTryDelay, 60*time.Second)
-	c.RetryDelay = or(c.RetryDelay, c.MaxDeliveryTryDelay)
-	c.RetryMultiplier = or(c.RetryMultiplier, 2.0)
-	c.RetryDelayMax = or(c.RetryDelayMax, max(time.Hour, c.RetryDelay))
-	c.RetryJitter = or(c.RetryJitter, 0.2)
-	c.DeliveryTimeout = or(c.DeliveryTimeout, 75*time.Second)
-	c.ProbeTimeout = or(c.ProbeTimeout, 5*time.Second)
-	c.Lease = or(c.Lease, 60*time.Second)
-	c.Concurrency = or(c.Concurrency, 16)
-	c.DeliveryBatch = or(c.DeliveryBatch, 1)
-	c.UnknownDataSourceDelay = or(c.UnknownDataSourceDelay, 60*time.Second)
-	c.ShutdownTimeout = or(c.ShutdownTimeout, 20*time.Second)
-	c.ReceiptRetention = or(c.ReceiptRetention, attempt.DefaultRetention)
-	c.KeyRetention = or(c.KeyRetention, attempt.DefaultRetention)
-	c.PurgeInterval = or(c.PurgeInterval, time.Hour)
+	c.Name = cmp.Or(c.Name, "bestEffortsDeliveryJob")
+	c.Cron = cmp.Or(c.Cron, "0/5 * * * * ?")
+	c.TransactionLogFetchDataCount = cmp.Or(c.TransactionLogFetchDataCount, 100)
+	c.MaxDeliveryTryTimes = cmp.Or(c.MaxDeliveryTryTimes, 3)
+	c.MaxDeliveryTryDelay = cmp.Or(c.MaxDeliveryTryDelay, 60*time.Second)
+	c.RetryDelay = cmp.Or(c.RetryDelay, c.MaxDeliveryTryDelay)
+	c.RetryMultiplier = cmp.Or(c.RetryMultiplier, 2.0)
+	c.RetryDelayMax = cmp.Or(c.RetryDelayMax, max(time.Hour, c.RetryDelay))
+	c.RetryJitter = cmp.Or(c.RetryJitter, 0.2)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, 75*time.Second)
+	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, 5*time.Second)
+	c.Lease = cmp.Or(c.Lease, 60*time.Second)
+	c.Concurrency = cmp.Or(c.Concurrency, 16)
+	c.DeliveryBatch = cmp.Or(c.DeliveryBatch, 1)
+	c.UnknownDataSourceDelay = cmp.Or(c.UnknownDataSourceDelay, 60*time.Second)
+	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, 20*time.Second)
+	c.ReceiptRetention = cmp.Or(c.ReceiptRetention, attempt.DefaultRetention)
+	c.KeyRetention = cmp.Or(c.KeyRetention, attempt.DefaultRetention)
+	c.PurgeInterval = cmp.Or(c.PurgeInterval, time.Hour)
 	if c.Logger == nil {
 		c.Logger = logrus.StandardLogger()
 	}
 	return c
-}
-
-func or[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 // validate expects WithDefaults to have been applied. It names all fields

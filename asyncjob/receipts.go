@@ -86,7 +86,10 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint)
 		if err != nil {
 			return err
 		}
-		s.outOfReach(j, unusable)
+		if said := "there are tables bed_receipt that this account may not read and purge; if they hold receipts of this log, have run: " +
+			strings.Join(unusable, "; "); len(unusable) > 0 && j.concerns.raise(s.receiptsKey()+" elsewhere", said) {
+			s.log.Warn(said)
+		}
 		places := append([]attempt.Receipts{kept}, elsewhere...)
 		for i, at := range places {
 			if at.Place < from.place {
@@ -129,18 +132,6 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint)
 	case erased > 0:
 		j.concerns.settled(s.receiptsKey())
 		s.log.WithField("receipts", erased).Info("receipts whose retention was over are purged")
-	}
-}
-
-// outOfReach reports, once, tables of receipts that the job may not purge. They
-// may be another log's.
-func (s *source) outOfReach(j *Job, unusable []string) {
-	if len(unusable) == 0 {
-		return
-	}
-	said := "there are tables bed_receipt that this account may not read and purge; if they hold receipts of this log, have run: " + strings.Join(unusable, "; ")
-	if j.concerns.raise(s.receiptsKey()+" elsewhere", said) {
-		s.log.Warn(said)
 	}
 }
 

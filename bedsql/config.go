@@ -1,6 +1,7 @@
 package bedsql
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -184,23 +185,23 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	setDefault(&c.SyncMaxDeliveryTryTimes, 3)
+	c.SyncMaxDeliveryTryTimes = cmp.Or(c.SyncMaxDeliveryTryTimes, 3)
 	if c.NoSyncRetry {
 		c.SyncMaxDeliveryTryTimes = 0
 	}
-	setDefault(&c.ReceiptRetention, attempt.DefaultRetention)
-	setDefault(&c.KeyRetention, attempt.DefaultRetention)
-	setDefault(&c.RetryInitial, 20*time.Millisecond)
-	setDefault(&c.RetryMax, 500*time.Millisecond)
-	setDefault(&c.AttemptTimeout, 30*time.Second)
+	c.ReceiptRetention = cmp.Or(c.ReceiptRetention, attempt.DefaultRetention)
+	c.KeyRetention = cmp.Or(c.KeyRetention, attempt.DefaultRetention)
+	c.RetryInitial = cmp.Or(c.RetryInitial, 20*time.Millisecond)
+	c.RetryMax = cmp.Or(c.RetryMax, 500*time.Millisecond)
+	c.AttemptTimeout = cmp.Or(c.AttemptTimeout, 30*time.Second)
 	if c.AttemptTimeout < 0 {
 		c.AttemptTimeout = math.MaxInt64 / 2 // a century
 	}
-	setDefault(&c.RetryTimeout, 10*time.Second)
-	setDefault(&c.Lease, 30*time.Second)
-	setDefault(&c.LogTimeout, 5*time.Second)
-	setDefault(&c.MaxUnitStatements, 1000)
-	setDefault(&c.MaxUnitBytes, 4<<20)
+	c.RetryTimeout = cmp.Or(c.RetryTimeout, 10*time.Second)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.LogTimeout = cmp.Or(c.LogTimeout, 5*time.Second)
+	c.MaxUnitStatements = cmp.Or(c.MaxUnitStatements, 1000)
+	c.MaxUnitBytes = cmp.Or(c.MaxUnitBytes, 4<<20)
 	if c.Logger == nil {
 		c.Logger = logrus.StandardLogger()
 	}
@@ -210,20 +211,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
 // validate reports every mistake at once.
 func (c Config) validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("bed: Config."+format, args...))
 	}
-	if isNil(c.Storage) {
+	if s := reflect.ValueOf(c.Storage); !s.IsValid() || s.Kind() == reflect.Pointer && s.IsNil() {
 		bad("Storage is missing: give it a log from txlog.Open")
 	}
 	for _, f := range []struct {
@@ -266,13 +260,4 @@ func (c Config) validate() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// isNil also finds a nil pointer inside the interface.
-func isNil(s txlog.Storage) bool {
-	if s == nil {
-		return true
-	}
-	v := reflect.ValueOf(s)
-	return v.Kind() == reflect.Pointer && v.IsNil()
 }

@@ -205,7 +205,6 @@ func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	return &Conn{c: c}, nil
 }
 
-// Driver implements driver.Connector.
 func (c *connector) Driver() driver.Driver { return c.driver }
 
 // Close implements io.Closer: sql.DB.Close calls it. It waits a little for

@@ -49,7 +49,6 @@ var (
 	_ driver.DriverContext = (*wrapped)(nil)
 )
 
-// Open implements driver.Driver.
 func (d *wrapped) Open(dsn string) (driver.Conn, error) {
 	c, err := d.OpenConnector(dsn)
 	if err != nil {
@@ -58,7 +57,6 @@ func (d *wrapped) Open(dsn string) (driver.Conn, error) {
 	return c.Connect(context.Background())
 }
 
-// OpenConnector implements driver.DriverContext.
 func (d *wrapped) OpenConnector(dsn string) (driver.Connector, error) {
 	target, err := d.parse(dsn)
 	if err != nil {

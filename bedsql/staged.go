@@ -84,7 +84,6 @@ func (w *stagedWrite) set(result driver.Result, err error) {
 	w.result, w.err = result, err
 }
 
-// LastInsertId implements driver.Result.
 func (w *stagedWrite) LastInsertId() (int64, error) {
 	r, err := w.get()
 	if err != nil {
@@ -93,7 +92,6 @@ func (w *stagedWrite) LastInsertId() (int64, error) {
 	return r.LastInsertId()
 }
 
-// RowsAffected implements driver.Result.
 func (w *stagedWrite) RowsAffected() (int64, error) {
 	r, err := w.get()
 	if err != nil {

@@ -32,7 +32,6 @@ type convertingStmt struct {
 	columns driver.ColumnConverter //nolint:staticcheck // deprecated, but drivers have it
 }
 
-// ColumnConverter implements driver.ColumnConverter.
 func (s *convertingStmt) ColumnConverter(i int) driver.ValueConverter {
 	return s.columns.ColumnConverter(i)
 }
@@ -72,13 +71,11 @@ func (s *stmt) CheckNamedValue(nv *driver.NamedValue) error {
 	return s.c.CheckNamedValue(nv)
 }
 
-// ExecContext implements driver.StmtExecContext.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	r, err := s.c.route(ctx, s.with(args, false))
 	return r.Result, err
 }
 
-// QueryContext implements driver.StmtQueryContext.
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	r, err := s.c.route(ctx, s.with(args, true))
 	return r.Rows, err
@@ -112,12 +109,10 @@ func (s *statement) prepareLate(ctx context.Context) error {
 	return attempt.CheckCount(s.Stmt, s.Args)
 }
 
-// Exec implements driver.Stmt.
 func (s *stmt) Exec(args []driver.Value) (driver.Result, error) {
 	return s.ExecContext(context.Background(), named(args))
 }
 
-// Query implements driver.Stmt.
 func (s *stmt) Query(args []driver.Value) (driver.Rows, error) {
 	return s.QueryContext(context.Background(), named(args))
 }

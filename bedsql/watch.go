@@ -49,19 +49,16 @@ func (r *watchedRows) note(err error) error {
 	return err
 }
 
-// Next implements driver.Rows.
 func (r *watchedRows) Next(dest []driver.Value) error { return r.note(r.Rows.Next(dest)) }
 
 // Close implements driver.Rows: it reads what is left.
 func (r *watchedRows) Close() error { return r.note(r.Rows.Close()) }
 
-// HasNextResultSet implements driver.RowsNextResultSet.
 func (r *watchedRows) HasNextResultSet() bool {
 	n, ok := r.Rows.(driver.RowsNextResultSet)
 	return ok && n.HasNextResultSet()
 }
 
-// NextResultSet implements driver.RowsNextResultSet.
 func (r *watchedRows) NextResultSet() error {
 	if n, ok := r.Rows.(driver.RowsNextResultSet); ok {
 		r.Of = r.Rows // its columns are others
