@@ -9,12 +9,6 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// overviewAnswer is the overview with the sum of its rates.
-type overviewAnswer struct {
-	*ops.Overview
-	Funnel ops.Funnel `json:"funnel"`
-}
-
 func (s api) overviewCall(r *http.Request, _ person) (any, error) {
 	q, err := queryOf(r, "hours")
 	if err != nil {
@@ -26,31 +20,7 @@ func (s api) overviewCall(r *http.Request, _ person) (any, error) {
 			return nil, invalid("hours is a number from 0 to 168")
 		}
 	}
-	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: int(min(hours, 168))})
-	if err != nil {
-		return nil, err
-	}
-	return answerOf(o), nil
-}
-
-func answerOf(o *ops.Overview) *overviewAnswer {
-	o.DataSources, o.Jobs, o.Minutes = some(o.DataSources), some(o.Jobs), some(o.Minutes)
-	return &overviewAnswer{o, total(o)}
-}
-
-// some is list, and never null in JSON.
-func some[T any](list []T) []T {
-	if list == nil {
-		return []T{}
-	}
-	return list
-}
-
-func total(o *ops.Overview) (f ops.Funnel) {
-	for _, ds := range o.DataSources {
-		f = f.Plus(ds.Rates)
-	}
-	return f
+	return s.store().Overview(r.Context(), ops.OverviewOptions{Hours: int(min(hours, 168))})
 }
 
 func (s api) entriesCall(r *http.Request, p person) (any, error) {
@@ -66,11 +36,7 @@ func (s api) entriesCall(r *http.Request, p person) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.store().Entries(r.Context(), f, page)
-	if err == nil {
-		list.Entries = some(list.Entries)
-	}
-	return list, err
+	return s.store().Entries(r.Context(), f, page)
 }
 
 // filterCall reads the filter of a call that takes nothing else.
@@ -112,26 +78,17 @@ func (s api) kindsCall(r *http.Request, p person) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds, err := s.store().Kinds(r.Context(), f)
-	if err == nil {
-		kinds.Kinds = some(kinds.Kinds)
-	}
-	return kinds, err
+	return s.store().Kinds(r.Context(), f)
 }
 
 func (s api) entryCall(r *http.Request, p person) (any, error) {
 	if _, err := queryOf(r, "reveal"); err != nil {
 		return nil, err
 	}
-	ask := s.entryOf
 	if wantsValues(r) {
-		ask = func(r *http.Request) (*ops.Detail, error) { return s.revealed(r, p) }
+		return s.revealed(r, p)
 	}
-	d, err := ask(r)
-	if err == nil {
-		d.Attempts, d.Siblings = some(d.Attempts), some(d.Siblings)
-	}
-	return d, err
+	return s.entryOf(r)
 }
 
 // trialAnswer is a trial with its 64-bit numbers as text.
@@ -142,7 +99,6 @@ type trialAnswer struct {
 }
 
 func trialOf(t *ops.Trial) trialAnswer {
-	t.Notes = some(t.Notes)
 	a := trialAnswer{Trial: t, Rows: make([]string, len(t.Rows)), TookMillis: strconv.FormatInt(t.Took.Milliseconds(), 10)}
 	for i, n := range t.Rows {
 		a.Rows[i] = strconv.FormatInt(n, 10)
@@ -165,7 +121,7 @@ func (s api) actCall(r *http.Request, p person) (any, error) {
 		}
 		return trialOf(t), nil
 	}
-	a, err := onEntries(name)
+	a, err := actionOf(name, onEntries)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +148,7 @@ func (s api) bulkCall(r *http.Request, p person) (any, error) {
 			return nil, unknown(name, filterNames)
 		}
 	}
-	a, err := onEntries(body.Action)
+	a, err := actionOf(body.Action, onEntries)
 	if err != nil {
 		return nil, err
 	}
@@ -224,9 +180,5 @@ func (s api) auditCall(r *http.Request, _ person) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.store().Audit(r.Context(), page)
-	if err == nil {
-		a.Records = some(a.Records)
-	}
-	return a, err
+	return s.store().Audit(r.Context(), page)
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/safetext"
 )
 
 // askPage asks before something is done.
@@ -49,7 +50,7 @@ func ask(l *language, a ops.Action, what string) askPage {
 }
 
 func (s forms) askEntryPage(w http.ResponseWriter, r *http.Request, p person) error {
-	a, err := onEntries(r.PathValue("action"))
+	a, err := actionOf(r.PathValue("action"), onEntries)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (s forms) actPage(w http.ResponseWriter, r *http.Request, p person) error {
 	if err != nil {
 		return err
 	}
-	a, err := onEntries(r.PathValue("action"))
+	a, err := actionOf(r.PathValue("action"), onEntries)
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (s forms) actPage(w http.ResponseWriter, r *http.Request, p person) error {
 }
 
 func (s forms) askBulkPage(w http.ResponseWriter, r *http.Request, p person) error {
-	a, err := onEntries(r.PathValue("action"))
+	a, err := actionOf(r.PathValue("action"), onEntries)
 	if err != nil {
 		return err
 	}
@@ -161,7 +162,7 @@ func (s forms) bulkPage(w http.ResponseWriter, r *http.Request, p person) error 
 	if err != nil {
 		return err
 	}
-	a, err := onEntries(r.PathValue("action"))
+	a, err := actionOf(r.PathValue("action"), onEntries)
 	if err != nil {
 		return err
 	}
@@ -178,14 +179,12 @@ func (s forms) bulkPage(w http.ResponseWriter, r *http.Request, p person) error 
 }
 
 func (s forms) askSourcePage(w http.ResponseWriter, r *http.Request, p person) error {
-	a := ops.Action(r.PathValue("action"))
-	switch a {
-	case ops.Pause, ops.Resume, ops.Limit:
-	default:
-		return errNoAction
+	a, err := actionOf(r.PathValue("action"), onSources)
+	if err != nil {
+		return err
 	}
 	name := r.PathValue("name")
-	v := ask(languageOf(r), a, safeLine(name))
+	v := ask(languageOf(r), a, safetext.Line(name))
 	v.Limit = a == ops.Limit
 	v.Back = s.cfg.BasePath + "/"
 	v.URL = s.cfg.BasePath + "/data-sources/" + url.PathEscape(name) + "/" + string(a)

@@ -98,10 +98,8 @@ func (c Config) Validate() error {
 	if c.Listen != "" {
 		if _, port, err := net.SplitHostPort(c.Listen); err != nil {
 			bad("listen must be host:port, such as 127.0.0.1:8390")
-		} else if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 			bad("listen: the port must be a number from 0 to 65535")
-		} else {
-			_ = n
 		}
 	}
 	seen := map[string]bool{}

@@ -27,9 +27,7 @@ type Store interface {
 	Act(context.Context, ops.Action, string, ops.By) error
 	Select(context.Context, ops.Filter) (*ops.Selection, error)
 	ActAll(context.Context, ops.Action, *ops.Selection, ops.By) (ops.Done, error)
-	Pause(context.Context, string, ops.By) error
-	Resume(context.Context, string, ops.By) error
-	Limit(context.Context, string, int, ops.By) error
+	Control(context.Context, ops.Action, string, int, ops.By) error
 	Fate(context.Context, []string) (ops.Fate, error)
 	Audit(context.Context, ops.Page) (*ops.Audit, error)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/safetext"
 )
 
 // entriesView is the list as the page shows it.
@@ -20,7 +21,6 @@ type entriesView struct {
 	F         ops.Filter
 	OlderThan string
 	States    []ops.State
-	Sources   []string
 	Kinds     []kindView
 	MoreKinds bool
 	// OtherKinds says what is left out of Kinds, KindIs which kind the list is of.
@@ -137,7 +137,7 @@ func (s pages) entriesPage(w http.ResponseWriter, r *http.Request, p person) err
 		rest.Del("kind")
 		v.NoKind = s.cfg.BasePath + "/entries" + suffix(rest)
 		if kind, source, err := ops.KindText(f.Kind); err == nil { // else no entry is of it
-			v.KindIs = clip(kind, 200) + " " + l.t("on %s", safeLine(source))
+			v.KindIs = clip(kind, 200) + " " + l.t("on %s", safetext.Line(source))
 		}
 	}
 	n, err := s.store().Count(r.Context(), f, 0)

@@ -51,7 +51,7 @@ func newFakeStore() *fakeStore {
 		d := &ops.Detail{Entry: ops.Entry{
 			ID: fakeID(i), TransactionID: fakeID(i), DataSource: "orders", State: ops.Parked, CreatedAt: fakeNow.Add(-time.Hour + time.Duration(i)*time.Second),
 			Tries: 3, LastError: "Error 1205 (HY000): Lock wait timeout exceeded", Statements: []ops.Statement{{SQL: "UPDATE orders SET paid = ? WHERE id = ?"}},
-		}, Verdict: "notApplied", VerdictText: "not applied", NextIs: ops.NextOperator, Attempts: []ops.Attempt{{At: fakeNow, Origin: "async job", Class: "retryable", Err: "Error 1205"}}}
+		}, Siblings: []ops.Entry{}, Verdict: "notApplied", VerdictText: "not applied", NextIs: ops.NextOperator, Attempts: []ops.Attempt{{At: fakeNow, Origin: "async job", Class: "retryable", Err: "Error 1205"}}}
 		switch i {
 		case 1:
 			d.Statements[0].SQL, d.LastError = hostileSQL, hostileError
@@ -96,7 +96,7 @@ func (f *fakeStore) Overview(_ context.Context, o ops.OverviewOptions) (*ops.Ove
 	if err != nil {
 		return nil, err
 	}
-	v := &ops.Overview{At: fakeNow, Jobs: []ops.Job{{ID: "j", Name: "job on <b>host</b>", LastSeen: fakeNow}}}
+	v := &ops.Overview{At: fakeNow, Minutes: []ops.Minute{}, Funnel: ops.Funnel{AtOnce: 3}, Jobs: []ops.Job{{ID: "j", Name: "job on <b>host</b>", LastSeen: fakeNow}}}
 	yes, oldest := true, f.entries[0].CreatedAt
 	for _, name := range []string{"127.0.0.1:3306/ledger", "orders"} {
 		ds := ops.DataSource{Name: name, Reachable: &yes, Since: &oldest, Paused: f.paused[name], PerSecond: f.limits[name], Configured: true, Oldest: &oldest, OldestID: f.entries[0].ID, Rates: ops.Funnel{AtOnce: 1.5}}
@@ -117,7 +117,7 @@ func (f *fakeStore) Entries(_ context.Context, q ops.Filter, p ops.Page) (*ops.E
 	if err != nil {
 		return nil, err
 	}
-	out := &ops.Entries{}
+	out := &ops.Entries{Entries: []ops.Entry{}}
 	for _, d := range f.match(q) {
 		if d.ID <= p.After {
 			continue
@@ -157,7 +157,7 @@ func (f *fakeStore) Kinds(ctx context.Context, q ops.Filter) (*ops.Kinds, error)
 		}
 		counts[d.LastError].Count++
 	}
-	out := &ops.Kinds{}
+	out := &ops.Kinds{Kinds: []ops.Kind{}}
 	for _, k := range counts {
 		out.Kinds = append(out.Kinds, *k)
 	}
@@ -277,7 +277,7 @@ func (f *fakeStore) ActAll(_ context.Context, a ops.Action, sel *ops.Selection, 
 	return done, nil
 }
 
-func (f *fakeStore) source(name string, by ops.By, a ops.Action, do func()) error {
+func (f *fakeStore) Control(_ context.Context, a ops.Action, name string, n int, by ops.By) error {
 	unlock, err := f.lock()
 	defer unlock()
 	if err != nil {
@@ -286,21 +286,13 @@ func (f *fakeStore) source(name string, by ops.By, a ops.Action, do func()) erro
 	if name != "orders" && name != "127.0.0.1:3306/ledger" {
 		return ops.ErrUnknownDataSource
 	}
-	do()
+	if a == ops.Limit {
+		f.limits[name] = n
+	} else {
+		f.paused[name] = a == ops.Pause
+	}
 	f.record(a, name, 0, by)
 	return nil
-}
-
-func (f *fakeStore) Pause(_ context.Context, name string, by ops.By) error {
-	return f.source(name, by, ops.Pause, func() { f.paused[name] = true })
-}
-
-func (f *fakeStore) Resume(_ context.Context, name string, by ops.By) error {
-	return f.source(name, by, ops.Resume, func() { f.paused[name] = false })
-}
-
-func (f *fakeStore) Limit(_ context.Context, name string, n int, by ops.By) error {
-	return f.source(name, by, ops.Limit, func() { f.limits[name] = n })
 }
 
 func (f *fakeStore) Fate(_ context.Context, ids []string) (fate ops.Fate, err error) {
@@ -325,7 +317,7 @@ func (f *fakeStore) Audit(_ context.Context, p ops.Page) (*ops.Audit, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &ops.Audit{}
+	out := &ops.Audit{Records: []ops.Record{}}
 	for _, r := range f.audit {
 		if p.After != "" && r.ID >= p.After {
 			continue

@@ -54,17 +54,14 @@ func each[T any](logs []*site, ask func(*site) T) []T {
 
 // logFigures are those of one of several logs. Overview is nil if it cannot be reached.
 type logFigures struct {
-	Name     string          `json:"name"`
-	Overview *overviewAnswer `json:"overview"`
+	Name     string        `json:"name"`
+	Overview *ops.Overview `json:"overview"`
 }
 
 func (s index) figures(ctx context.Context) []logFigures {
 	return each(s.logs, func(one *site) logFigures {
-		f := logFigures{Name: one.name}
-		if o, err := one.overview(ctx); err == nil {
-			f.Overview = answerOf(o)
-		}
-		return f
+		o, _ := one.overview(ctx)
+		return logFigures{one.name, o}
 	})
 }
 
@@ -81,7 +78,7 @@ func (s index) page(w http.ResponseWriter, r *http.Request, p person) error {
 	for i, f := range s.figures(r.Context()) {
 		v := logView{Name: f.Name, URL: s.logs[i].cfg.BasePath, Down: f.Overview == nil}
 		if !v.Down {
-			v.Jobs, v.totals = len(f.Overview.Jobs), totalsOf(languageOf(r), f.Overview.Overview)
+			v.Jobs, v.totals = len(f.Overview.Jobs), totalsOf(languageOf(r), f.Overview)
 		}
 		logs = append(logs, v)
 	}

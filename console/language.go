@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/bedsql/bed/internal/safetext"
 )
 
 // A language is one that pages are written in. Texts are looked up by their
@@ -56,7 +58,7 @@ func (l *language) t(key string, args ...any) string {
 
 // sentence makes a sentence of what the store says in half of one.
 func (l *language) sentence(text string) string {
-	if text = safeLine(text); text == "" {
+	if text = safetext.Line(text); text == "" {
 		return ""
 	}
 	end := "."

@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -72,7 +73,7 @@ func (s pages) overviewPage(w http.ResponseWriter, r *http.Request, p person) er
 		return err
 	}
 	l := languageOf(r)
-	v := overviewView{Off: o.Off, Total: total(o), Jobs: o.Jobs}
+	v := overviewView{Off: o.Off, Total: o.Funnel, Jobs: o.Jobs}
 	v.totals = totalsOf(l, o)
 	for i, ds := range o.DataSources {
 		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, s.cfg.BasePath})
@@ -102,21 +103,16 @@ type totals struct {
 
 func totalsOf(l *language, o *ops.Overview) (t totals) {
 	t.At = o.At
-	var counts [3]int
-	var more [3]bool
+	var sum ops.DataSource
 	for _, ds := range o.DataSources {
-		for i, s := range []struct {
-			state ops.State
-			n     int
-		}{{ops.Waiting, ds.Waiting}, {ops.Leased, ds.Leased}, {ops.Parked, ds.Parked}} {
-			counts[i] += s.n
-			more[i] = more[i] || slices.Contains(ds.More, s.state)
-		}
+		sum.Waiting, sum.Leased, sum.Parked = sum.Waiting+ds.Waiting, sum.Leased+ds.Leased, sum.Parked+ds.Parked
+		sum.More = append(sum.More, ds.More...)
 		if ds.Oldest != nil && (t.Oldest == nil || ds.Oldest.Before(*t.Oldest)) {
 			t.Oldest, t.OldestID = ds.Oldest, ds.OldestID
 		}
 	}
-	t.Waiting, t.Leased, t.Parked = l.count(counts[0], more[0]), l.count(counts[1], more[1]), l.count(counts[2], more[2])
+	all := sourceView{DataSource: sum, l: l}
+	t.Waiting, t.Leased, t.Parked = all.Capped("waiting"), all.Capped("leased"), all.Capped("parked")
 	return t
 }
 
@@ -173,13 +169,8 @@ func charts(l *language, o *ops.Overview, hours int) []chart {
 		names[i] = l.t(s.name)
 		legends = append(legends, legend{s.class, names[i]})
 	}
-	var sources []string
-	for name := range sums {
-		sources = append(sources, name)
-	}
-	slices.Sort(sources)
 	var all []chart
-	for n, name := range sources {
+	for n, name := range slices.Sorted(maps.Keys(sums)) {
 		ch := chart{Name: name, Anchor: fmt.Sprintf("chart%d", n), Names: toJSON(names), Legend: legends}
 		x := make([]int64, buckets)
 		y := make([][]float64, len(series))

@@ -8,9 +8,11 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/safetext"
 )
 
 // A page is what the layout shows around the data of one page.
@@ -23,8 +25,7 @@ type page struct {
 	CanOperate bool
 	CanReveal  bool
 	// Assets: scripts, styles and navigation, which only somebody who is logged in can load.
-	Assets     bool
-	HtmxConfig string
+	Assets bool
 	// Self is the page's own address, for live updates.
 	Self string
 	// Logs are where the others of several logs are.
@@ -52,7 +53,7 @@ func (s *site) links(l *language, section string) (all []logLink) {
 	path := map[string]string{"entries": "/entries", "audit": "/audit"}[section]
 	all = append(all, logLink{l.t("all logs"), s.root + "/", s.name == ""})
 	for _, one := range s.logs {
-		all = append(all, logLink{safeLine(one.name), one.cfg.BasePath + cmp.Or(path, "/"), s.name == one.name})
+		all = append(all, logLink{safetext.Line(one.name), one.cfg.BasePath + cmp.Or(path, "/"), s.name == one.name})
 	}
 	return all
 }
@@ -70,9 +71,6 @@ type errorPage struct {
 	Again        bool
 }
 
-// htmx may neither evaluate text nor write styles, which the policy would refuse.
-const htmxConfig = `{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"allowScriptTags":false,"defaultSettleDelay":0,"timeout":15000}`
-
 // render writes a page. It is made whole before the first byte leaves, so that a
 // mistake in it gives an error and not half a page.
 func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status int, data any) {
@@ -80,7 +78,7 @@ func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status i
 	v := page{
 		Lang: l, Person: shownPerson{p.name, p.role},
 		CanOperate: p.role >= Operate, CanReveal: p.role >= Reveal, Assets: p.role > 0,
-		HtmxConfig: htmxConfig, Self: s.selfOf(r), Data: data,
+		Self: s.selfOf(r), Data: data,
 	}
 	other := l.other()
 	v.OtherLang = otherLanguage{other.Tag, other.Name, with(v.Self, "lang", other.Tag)}
@@ -161,28 +159,15 @@ func funcs(l *language, base string) template.FuncMap {
 			if _, ok := l.texts["action "+string(a)]; ok {
 				return l.t("action " + string(a))
 			}
-			return safeLine(string(a))
+			return safetext.Line(string(a))
 		},
 		"role":    func(p shownPerson) string { return l.t("role " + p.Role.String()) },
 		"verdict": func(d *ops.Detail) string { return l.t(verdicts[d.Verdict]) },
 		"what":    l.what, "n": l.number, "rate": rate, "when": when, "moment": moment, "age": l.age,
-		"safe": safeLine, "sentence": l.sentence, "lines": safeLines, "oneline": oneLine, "brief": brief, "value": valueText,
+		"safe": safetext.Line, "sentence": l.sentence, "lines": safetext.Lines, "oneline": oneLine, "brief": brief, "value": valueText,
 		"inc":   func(i int) int { return i + 1 },
-		"deref": deref,
+		"deref": func(v any) any { return reflect.Indirect(reflect.ValueOf(v)).Interface() },
 	}
-}
-
-func deref(v any) any {
-	switch v := v.(type) {
-	case *bool:
-		return v != nil && *v
-	case *int:
-		if v != nil {
-			return *v
-		}
-		return 0
-	}
-	return v
 }
 
 // verdicts are the store's in words.
@@ -252,7 +237,7 @@ var doneTexts = map[ops.Action]string{
 func (l *language) what(r ops.Record) string {
 	var f map[string]any
 	if json.Unmarshal([]byte(r.What), &f) != nil {
-		return safeLine(r.What)
+		return safetext.Line(r.What)
 	}
 	var parts []string
 	for _, name := range filterNames {
@@ -266,5 +251,5 @@ func (l *language) what(r ops.Record) string {
 	if len(parts) == 0 {
 		parts = []string{l.t("none: every entry of the log")}
 	}
-	return safeLine(strings.Join(parts, " · "))
+	return safetext.Line(strings.Join(parts, " · "))
 }

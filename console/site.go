@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -115,11 +116,16 @@ type done struct {
 	Left   int        `json:"left"`
 }
 
-// onEntries gives an action on entries by its name.
-func onEntries(name string) (ops.Action, error) {
-	switch a := ops.Action(name); a {
-	case ops.Retry, ops.Park, ops.Discard:
-		return a, nil
+// What is done to entries, and to data sources.
+var (
+	onEntries = []ops.Action{ops.Retry, ops.Park, ops.Discard}
+	onSources = []ops.Action{ops.Pause, ops.Resume, ops.Limit}
+)
+
+// actionOf is the action of that name, one of these.
+func actionOf(name string, these []ops.Action) (ops.Action, error) {
+	if slices.Contains(these, ops.Action(name)) {
+		return ops.Action(name), nil
 	}
 	return "", errNoAction
 }
@@ -171,24 +177,16 @@ func (s *site) bulk(r *http.Request, p person, a ops.Action, said field) (d done
 
 // control pauses, resumes or limits the data source that the path names.
 func (s *site) control(r *http.Request, p person, said field) (a ops.Action, err error) {
-	a = ops.Action(r.PathValue("action"))
-	by, err := p.by(a, said("reason"))
-	if err != nil {
+	if a, err = actionOf(r.PathValue("action"), onSources); err != nil {
 		return a, err
 	}
-	name := r.PathValue("name")
-	switch a {
-	case ops.Pause:
-		err = s.store().Pause(r.Context(), name, by)
-	case ops.Resume:
-		err = s.store().Resume(r.Context(), name, by)
-	case ops.Limit:
-		var n int
-		if n, err = number("perSecond", said("perSecond"), ops.MaxPerSecond); err == nil {
-			err = s.store().Limit(r.Context(), name, n, by)
-		}
-	default:
-		err = errNoAction
+	by, err := p.by(a, said("reason"))
+	n := 0
+	if err == nil && a == ops.Limit {
+		n, err = number("perSecond", said("perSecond"), ops.MaxPerSecond)
+	}
+	if err == nil {
+		err = s.store().Control(r.Context(), a, r.PathValue("name"), n, by)
 	}
 	s.events.changed()
 	return a, err

@@ -10,10 +10,6 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-func safeLine(s string) string { return safetext.Line(s) }
-
-func safeLines(s string) string { return safetext.Lines(s) }
-
 // maxShown is how much of one text a page shows.
 const maxShown = 200_000
 
@@ -36,7 +32,7 @@ func clip(s string, n int) string {
 	if len(s) > 8*n {
 		s = strings.ToValidUTF8(s[:8*n], "")
 	}
-	s = safeLine(strings.Join(strings.Fields(s), " "))
+	s = safetext.Line(strings.Join(strings.Fields(s), " "))
 	if utf8.RuneCountInString(s) <= n {
 		return s
 	}
@@ -51,9 +47,9 @@ func valueText(p ops.Parameter) string {
 	case p.Value == nil:
 		return "••••"
 	case p.Encoding != "":
-		return p.Encoding + " " + safeLine(fmt.Sprint(p.Value))
+		return p.Encoding + " " + safetext.Line(fmt.Sprint(p.Value))
 	}
-	return safeLines(fmt.Sprint(p.Value))
+	return safetext.Lines(fmt.Sprint(p.Value))
 }
 
 // breaks are the words before which a line begins, and its depth.
@@ -74,10 +70,10 @@ var joined = map[string]bool{
 // laid says whether it differs from what is sent.
 func layOut(text string) (shown string, laid bool) {
 	if len(text) > maxShown {
-		return safeLines(strings.ToValidUTF8(text[:maxShown], "")) + "…", true
+		return safetext.Lines(strings.ToValidUTF8(text[:maxShown], "")) + "…", true
 	}
 	if strings.Contains(strings.TrimSpace(text), "\n") {
-		return safeLines(text), false
+		return safetext.Lines(text), false
 	}
 	var b strings.Builder
 	at, depth := 0, 0
@@ -98,5 +94,5 @@ func layOut(text string) (shown string, laid bool) {
 		previous = word
 	}
 	b.WriteString(text[at:])
-	return safeLines(b.String()), laid
+	return safetext.Lines(b.String()), laid
 }

@@ -120,13 +120,14 @@ type View struct {
 	Since     time.Time
 	LastError string
 	Heartbeat time.Time
-	// Alive: the job's time is not over.
+	// Alive: its job's time is not over.
 	Alive bool
 }
 
 // ReadSources gives all rows: what operators decided (Job is empty), the jobs, and
 // how these see the data sources. now is the log's clock.
 func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
+	alive := map[string]bool{} // by what each says of itself, which comes first
 	err = j.each(ctx, DataSources, func(rows *sql.Rows) error {
 		var v View
 		var since, beat, until, now int64
@@ -134,7 +135,10 @@ func (j *Journal) ReadSources(ctx context.Context) (all []View, err error) {
 		if err := rows.Scan(&v.DataSource, &v.Job, &v.Name, &v.Paused, &v.PerSecond, &v.Reachable, &since, &text, &beat, &until, &now); err != nil {
 			return err
 		}
-		v.Since, v.Heartbeat, v.LastError, v.Alive = time.UnixMilli(since), time.UnixMilli(beat), text.String, until >= now
+		if v.DataSource == "" {
+			alive[v.Job] = until >= now
+		}
+		v.Since, v.Heartbeat, v.LastError, v.Alive = time.UnixMilli(since), time.UnixMilli(beat), text.String, alive[v.Job]
 		all = append(all, v)
 		return nil
 	}, `SELECT data_source, job, name, paused, per_second, reachable, since, last_error, heartbeat, alive_until, {now} FROM bed_data_source

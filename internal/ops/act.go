@@ -128,29 +128,23 @@ type Selection struct {
 
 // Select counts what f selects, for [Store.ActAll].
 func (s *actor) Select(ctx context.Context, f Filter) (*Selection, error) {
-	var now int64
-	if err := s.row(ctx, []any{&now}, `SELECT {now}`); err != nil {
+	now, err := s.now(ctx)
+	if err != nil {
 		return nil, err
 	}
-	sel := &Selection{Filter: f, At: time.UnixMilli(now).UTC()}
+	sel := &Selection{Filter: f, At: now}
 	if f.State == Leased {
 		return sel, f.Check()
 	}
 	f.settled = true
-	for after := ""; ; {
-		found, err := s.find(ctx, f, after, countedAtOnce, noLimit)
-		if err != nil {
-			return nil, err
-		}
-		sel.IDs = append(sel.IDs, found.ids...)
-		if len(sel.IDs) > MaxBulk {
-			sel.IDs, sel.More = nil, true
-			return sel, nil
-		}
-		if after = found.next; after == "" {
-			return sel, nil
-		}
+	_, err = s.search(ctx, f, noLimit, func(ids []string) (bool, error) {
+		sel.IDs = append(sel.IDs, ids...)
+		return len(sel.IDs) > MaxBulk, nil
+	})
+	if sel.More = len(sel.IDs) > MaxBulk; sel.More {
+		sel.IDs = nil
 	}
+	return sel, err
 }
 
 // Done is what came of a bulk action.
@@ -220,45 +214,34 @@ func (f *Filter) view() filterView {
 	return v
 }
 
-// Pause has no job deliver to the data source until it is resumed. What is being delivered is
-// finished. ErrUnknownDataSource.
-func (s *actor) Pause(ctx context.Context, dataSource string, by By) error {
-	yes := true
-	return s.control(ctx, Pause, dataSource, &yes, nil, by)
-}
-
-// Resume ends a pause.
-func (s *actor) Resume(ctx context.Context, dataSource string, by By) error {
-	no := false
-	return s.control(ctx, Resume, dataSource, &no, nil, by)
-}
-
 // MaxPerSecond is the highest limit.
 const MaxPerSecond = 1_000_000
 
-// Limit bounds the deliveries to the data source per second by all jobs together; 0 lifts it.
-func (s *actor) Limit(ctx context.Context, dataSource string, perSecond int, by By) error {
-	if perSecond < 0 || perSecond > MaxPerSecond {
-		return fmt.Errorf("%w: the limit per second is %d, but must be from 0 (none) to %d", ErrInvalid, perSecond, MaxPerSecond)
+// Control decides something for a data source and audits it, in one local transaction: after
+// Pause no job delivers to it (what is being delivered is finished) until Resume; Limit bounds
+// the deliveries per second by all jobs together, and 0 lifts that. ErrUnknownDataSource.
+func (s *actor) Control(ctx context.Context, a Action, dataSource string, perSecond int, by By) error {
+	var paused *bool
+	var limit *int
+	switch pause := a == Pause; a {
+	case Pause, Resume:
+		paused = &pause
+	case Limit:
+		if perSecond < 0 || perSecond > MaxPerSecond {
+			return fmt.Errorf("%w: the limit per second is %d, but must be from 0 (none) to %d", ErrInvalid, perSecond, MaxPerSecond)
+		}
+		limit = &perSecond
+		by.Reason = strings.TrimSuffix(fmt.Sprintf("%d per second: %s", perSecond, by.Reason), ": ")
+	default:
+		return fmt.Errorf("%w: the action is %.40q, but must be pause, resume or limit", ErrInvalid, a)
 	}
-	if by.Reason == "" {
-		by.Reason = fmt.Sprintf("%d per second", perSecond)
-	} else {
-		by.Reason = fmt.Sprintf("%d per second: %s", perSecond, by.Reason)
-	}
-	return s.control(ctx, Limit, dataSource, nil, &perSecond, by)
-}
-
-// control decides something for a data source and audits it, in one local
-// transaction.
-func (s *actor) control(ctx context.Context, a Action, dataSource string, paused *bool, perSecond *int, by By) error {
 	if err := by.Check(a); err != nil {
 		return err
 	}
 	if err := s.known(ctx, dataSource); err != nil {
 		return err
 	}
-	set, setArgs, err := s.journal.ControlStatement(dataSource, paused, perSecond)
+	set, setArgs, err := s.journal.ControlStatement(dataSource, paused, limit)
 	if err != nil {
 		return noTables(err)
 	}

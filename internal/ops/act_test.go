@@ -231,7 +231,7 @@ func TestNothingIsDoneWithoutAnAudit(t *testing.T) {
 		if _, err := r.ActAll(t.Context(), ops.Retry, r.selected(t, ops.Filter{}, 1), ann); err == nil {
 			t.Error("they were retried")
 		}
-		if err := r.Pause(t.Context(), "orders", ann); err == nil {
+		if err := r.Control(t.Context(), ops.Pause, "orders", 0, ann); err == nil {
 			t.Error("it was paused")
 		}
 		if got := r.get(t, u.ID); !got.Parked {
@@ -254,24 +254,24 @@ func TestADataSourceIsPausedResumedAndLimited(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
 		r.park(t, r.write(t, "orders", "UPDATE a"), "no")
-		wantError(t, "an unknown one", r.Pause(t.Context(), "other", ann), ops.ErrUnknownDataSource)
-		wantError(t, "none", r.Pause(t.Context(), "", ann), ops.ErrUnknownDataSource)
-		wantError(t, "a limit below 0", r.Limit(t.Context(), "orders", -1, ann), ops.ErrInvalid)
+		wantError(t, "an unknown one", r.Control(t.Context(), ops.Pause, "other", 0, ann), ops.ErrUnknownDataSource)
+		wantError(t, "none", r.Control(t.Context(), ops.Pause, "", 0, ann), ops.ErrUnknownDataSource)
+		wantError(t, "a limit below 0", r.Control(t.Context(), ops.Limit, "orders", -1, ann), ops.ErrInvalid)
 		see := func() ops.DataSource {
 			o, err := r.Overview(t.Context(), ops.OverviewOptions{})
 			must(t, err)
 			return o.DataSources[0]
 		}
-		must(t, r.Limit(t.Context(), "orders", 20, ann))
-		must(t, r.Pause(t.Context(), "orders", ann))
+		must(t, r.Control(t.Context(), ops.Limit, "orders", 20, ann))
+		must(t, r.Control(t.Context(), ops.Pause, "orders", 0, ann))
 		if d := see(); !d.Paused || d.PerSecond != 20 {
 			t.Errorf("got %+v", d)
 		}
-		must(t, r.Resume(t.Context(), "orders", ops.By{Who: "bob"}))
+		must(t, r.Control(t.Context(), ops.Resume, "orders", 0, ops.By{Who: "bob"}))
 		if d := see(); d.Paused || d.PerSecond != 20 {
 			t.Errorf("got %+v", d)
 		}
-		must(t, r.Limit(t.Context(), "orders", 0, ops.By{Who: "bob"}))
+		must(t, r.Control(t.Context(), ops.Limit, "orders", 0, ops.By{Who: "bob"}))
 		if d := see(); d.PerSecond != 0 {
 			t.Errorf("got %+v", d)
 		}

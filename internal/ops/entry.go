@@ -104,12 +104,11 @@ func (s *reader) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Det
 	if u.LastError != "" {
 		d.Kind = kindOf(u).key()
 	}
-	if d.Attempts, err = s.journal.ReadAttempts(ctx, u.ID, mostShown+1); err != nil && !errors.Is(err, journal.ErrOff) {
+	attempts, err := s.journal.ReadAttempts(ctx, u.ID, mostShown+1)
+	if err != nil && !errors.Is(err, journal.ErrOff) {
 		return nil, s.fault(err)
 	}
-	if d.MoreAttempts = len(d.Attempts) > mostShown; d.MoreAttempts {
-		d.Attempts = d.Attempts[:mostShown]
-	}
+	d.Attempts, d.MoreAttempts = append([]Attempt{}, attempts[:min(len(attempts), mostShown)]...), len(attempts) > mostShown
 	if reveal {
 		d.LastError = u.LastError
 		for i, statement := range u.Statements {
@@ -175,21 +174,20 @@ func (s *reader) next(ctx context.Context, u *txlog.Unit) (Next, error) {
 	if err != nil && !errors.Is(err, journal.ErrOff) {
 		return "", s.fault(err)
 	}
-	alive, reported := map[string]bool{}, err == nil
+	alive, down := err != nil, false
 	for _, v := range views {
-		if v.DataSource == "" && v.Alive {
-			alive[v.Job] = true
-		}
-	}
-	down := false
-	for _, v := range views {
-		if v.DataSource == u.DataSource && v.Job == "" && v.Paused {
+		switch {
+		case v.DataSource == "":
+			alive = alive || v.Alive
+		case v.DataSource != u.DataSource:
+		case v.Job == "" && v.Paused:
 			return NextResume, nil
+		case v.Alive && !v.Reachable:
+			down = true
 		}
-		down = down || v.DataSource == u.DataSource && alive[v.Job] && !v.Reachable
 	}
 	switch {
-	case reported && len(alive) == 0:
+	case !alive:
 		return NextJob, nil
 	case down:
 		return NextReachable, nil

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -214,7 +213,7 @@ const CountCap = 10_000
 
 // Count counts what f selects, up to most; 0 means CountCap, below 0 means all.
 // Unless all are counted it takes about a second at most.
-func (s *finder) Count(ctx context.Context, f Filter, most int) (Count, error) {
+func (s *finder) Count(ctx context.Context, f Filter, most int) (c Count, err error) {
 	budget := 2 * searchFor
 	switch {
 	case most < 0:
@@ -222,25 +221,14 @@ func (s *finder) Count(ctx context.Context, f Filter, most int) (Count, error) {
 	case most == 0:
 		most = CountCap
 	}
-	end := time.Now().Add(budget)
-	n := 0
-	for after := ""; ; {
-		left := noLimit
-		if budget > 0 {
-			left = max(1, time.Until(end))
-		}
-		found, err := s.find(ctx, f, after, min(countedAtOnce, max(1, most-n)), left)
-		if err != nil {
-			return Count{}, err
-		}
-		n += len(found.ids)
-		if after = found.next; after == "" {
-			return Count{N: n}, nil
-		}
-		if n >= most || budget > 0 && over(end) {
-			return Count{N: n, More: true}, nil
-		}
+	c.More, err = s.search(ctx, f, budget, func(ids []string) (bool, error) {
+		c.N += len(ids)
+		return c.N >= most, nil
+	})
+	if c.N > most {
+		c = Count{most, true}
 	}
+	return c, err
 }
 
 const countedAtOnce = 5000
@@ -252,12 +240,9 @@ type Fate struct{ Gone, Parked, Waiting int }
 // Fate counts the outcomes of entries.
 func (s *finder) Fate(ctx context.Context, ids []string) (f Fate, err error) {
 	for portion := range slices.Chunk(ids, 500) {
-		args := make([]any, len(portion))
-		for i, id := range portion {
-			args[i] = id
-		}
+		condition, args := in(portion)
 		var there, parked int
-		if err := s.row(ctx, []any{&there, &parked}, `SELECT COUNT(*), COALESCE(SUM(parked), 0) FROM transaction_log WHERE id IN (`+sqltext.List(len(args), `?`, `, `)+`)`, args...); err != nil {
+		if err := s.row(ctx, []any{&there, &parked}, `SELECT COUNT(*), COALESCE(SUM(parked), 0) FROM transaction_log WHERE `+condition, args...); err != nil {
 			return f, err
 		}
 		f.Gone, f.Parked, f.Waiting = f.Gone+len(portion)-there, f.Parked+parked, f.Waiting+there-parked

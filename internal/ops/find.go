@@ -194,6 +194,28 @@ func (s *finder) find(ctx context.Context, f Filter, after string, limit int, bu
 	return s.walk(ctx, &f, after, limit, end)
 }
 
+// search gives do what f selects, portion by portion, for about budget or until do has
+// enough. more reports that it did not reach the end.
+func (s *finder) search(ctx context.Context, f Filter, budget time.Duration, do func(ids []string) (enough bool, err error)) (more bool, err error) {
+	end, left := time.Now().Add(budget), budget
+	for after := ""; ; left = max(1, time.Until(end)) {
+		if budget == noLimit {
+			left = noLimit
+		}
+		found, err := s.find(ctx, f, after, countedAtOnce, left)
+		if err != nil {
+			return false, err
+		}
+		enough, err := do(found.ids)
+		if after = found.next; err != nil || after == "" {
+			return false, err
+		}
+		if enough || budget != noLimit && over(end) {
+			return true, nil
+		}
+	}
+}
+
 // before gives an id that is less than all that can be made after id, by its time
 // alone.
 func before(id, otherwise string) string {

@@ -170,25 +170,15 @@ func (s *finder) groupAll(ctx context.Context, f *Filter, alike map[kind]*same) 
 
 // groupFound groups what a search finds.
 func (s *finder) groupFound(ctx context.Context, f Filter, alike map[kind]*same) (more bool, err error) {
-	end := time.Now().Add(searchFor)
-	for after := ""; ; {
-		found, err := s.find(ctx, f, after, countedAtOnce, max(1, time.Until(end)))
-		if err != nil {
-			return false, err
-		}
-		for portion := range slices.Chunk(found.ids, 500) {
-			args := make([]any, len(portion))
-			for i, id := range portion {
-				args[i] = id
-			}
-			if err := s.group(ctx, ` WHERE id IN (`+sqltext.List(len(portion), `?`, `, `)+`) AND last_error IS NOT NULL`, args, alike); err != nil {
+	return s.search(ctx, f, searchFor, func(ids []string) (bool, error) {
+		for portion := range slices.Chunk(ids, 500) {
+			condition, args := in(portion)
+			if err := s.group(ctx, ` WHERE `+condition+` AND last_error IS NOT NULL`, args, alike); err != nil {
 				return false, err
 			}
 		}
-		if after = found.next; after == "" || over(end) {
-			return after != "", nil
-		}
-	}
+		return false, nil
+	})
 }
 
 // group adds the rows of a condition to those that are alike.

@@ -41,7 +41,7 @@ func TestDecisionWithUnansweredCommitIsReportedDone(t *testing.T) {
 					what   string
 					decide func() error
 				}{
-					{"pause", func() error { return r.Pause(t.Context(), "orders", by) }},
+					{"pause", func() error { return r.Control(t.Context(), ops.Pause, "orders", 0, by) }},
 					{"discard", func() error { return r.Act(t.Context(), ops.Discard, one.ID, by) }},
 					{"bulk", func() error {
 						done, err := r.ActAll(t.Context(), ops.Discard, both, by)
@@ -99,7 +99,7 @@ func TestUnknownDecisionIsNotReportedAsFailed(t *testing.T) {
 				decide func(context.Context) error
 			}{
 				{"retry", func(ctx context.Context) error { return r.Act(ctx, ops.Retry, u.ID, ann) }},
-				{"pause", func(ctx context.Context) error { return r.Pause(ctx, "orders", ann) }},
+				{"pause", func(ctx context.Context) error { return r.Control(ctx, ops.Pause, "orders", 0, ann) }},
 			} {
 				must(t, r.Ping(t.Context()))
 				struck := p.CutAfter(commit)

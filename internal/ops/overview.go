@@ -19,6 +19,8 @@ type Overview struct {
 	At          time.Time    `json:"at"`
 	DataSources []DataSource `json:"dataSources"`
 	Jobs        []Job        `json:"jobs"`
+	// Funnel is the sum of the data sources' rates.
+	Funnel Funnel `json:"funnel"`
 	// Minutes are the last hours, oldest first; minutes in which nothing happened are left out.
 	Minutes []Minute `json:"minutes"`
 	// Off says what is not reported because a table is missing or the account
@@ -106,19 +108,23 @@ func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, er
 	case most == 0:
 		most = CountCap
 	}
-	var now int64
-	if err := s.row(ctx, []any{&now}, `SELECT {now}`); err != nil {
+	now, err := s.now(ctx)
+	if err != nil {
 		return nil, err
 	}
-	out := &Overview{At: time.UnixMilli(now).UTC(), DataSources: []DataSource{}, Jobs: []Job{}, Minutes: []Minute{}}
+	out := &Overview{At: now, DataSources: []DataSource{}, Jobs: []Job{}, Minutes: []Minute{}}
 	b := &overviewer{reader: s, out: out, most: most, byName: map[string]*DataSource{}}
-	for _, step := range []func(context.Context) error{b.configured, b.counts, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
+	for name := range s.cfg.Targets {
+		b.at(name).Configured = true
+	}
+	for _, step := range []func(context.Context) error{b.counts, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.byName)) {
 		out.DataSources = append(out.DataSources, *b.byName[name])
+		out.Funnel = out.Funnel.Plus(b.byName[name].Rates)
 	}
 	off := s.journal.Off()
 	for _, table := range slices.Sorted(maps.Keys(off)) {
@@ -144,13 +150,6 @@ func (b *overviewer) at(name string) *DataSource {
 		b.byName[name] = d
 	}
 	return d
-}
-
-func (b *overviewer) configured(context.Context) error {
-	for name := range b.cfg.Targets {
-		b.at(name).Configured = true
-	}
-	return nil
 }
 
 // counts counts the entries of each data source by the index.
@@ -258,20 +257,15 @@ func (b *overviewer) views(ctx context.Context) error {
 	} else if err != nil {
 		return b.fault(err)
 	}
-	alive := map[string]bool{}
-	for _, v := range all {
-		if v.DataSource == "" && v.Alive {
-			alive[v.Job] = true
-			b.out.Jobs = append(b.out.Jobs, Job{ID: v.Job, Name: v.Name, LastSeen: v.Heartbeat.UTC()})
-		}
-	}
 	for _, v := range all {
 		switch {
-		case v.DataSource == "" || v.Job != "" && !alive[v.Job]:
+		case v.DataSource == "" && v.Alive:
+			b.out.Jobs = append(b.out.Jobs, Job{ID: v.Job, Name: v.Name, LastSeen: v.Heartbeat.UTC()})
+		case v.DataSource == "":
 		case v.Job == "":
 			d := b.at(v.DataSource)
 			d.Paused, d.PerSecond = v.Paused, v.PerSecond
-		default:
+		case v.Alive:
 			b.at(v.DataSource).see(v, b.cfg.Clean)
 		}
 	}

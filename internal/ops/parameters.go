@@ -4,7 +4,6 @@ import (
 	"database/sql/driver"
 	"encoding/base64"
 	"fmt"
-	"reflect"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -49,52 +48,30 @@ func viewParam(a driver.NamedValue, values bool) Parameter {
 	switch x := a.Value.(type) {
 	case nil:
 	case bool:
-		if values {
-			v.Value = x
-		}
+		v.Value = x
 	case string:
-		v.text(x, values)
+		if v.bytes([]byte(x)); utf8.ValidString(x) {
+			v.Value, v.Encoding = x, ""
+		}
 	case []byte:
 		v.Type = "[]byte"
-		v.size(len(x))
-		if values {
-			v.base64(x)
-		}
+		v.bytes(x)
 	case time.Time:
-		if values {
-			v.Value = x.Format(time.RFC3339Nano)
-		}
+		v.Value = x.Format(time.RFC3339Nano)
+	case float32:
+		v.Value = strconv.FormatFloat(float64(x), 'g', -1, 32)
+	case float64:
+		v.Value = strconv.FormatFloat(x, 'g', -1, 64)
 	default:
-		if values {
-			v.Value = valueText(x)
-		}
+		v.Value = fmt.Sprint(x)
+	}
+	if !values {
+		v.Value, v.Encoding = nil, ""
 	}
 	return v
 }
 
-func valueText(x any) string {
-	switch r := reflect.ValueOf(x); r.Kind() {
-	case reflect.Float32:
-		return strconv.FormatFloat(r.Float(), 'g', -1, 32)
-	case reflect.Float64:
-		return strconv.FormatFloat(r.Float(), 'g', -1, 64)
-	}
-	return fmt.Sprint(x)
-}
-
-func (v *Parameter) size(n int) { v.Size = &n }
-
-func (v *Parameter) text(s string, values bool) {
-	v.size(len(s))
-	switch {
-	case !values:
-	case utf8.ValidString(s):
-		v.Value = s
-	default:
-		v.base64([]byte(s))
-	}
-}
-
-func (v *Parameter) base64(b []byte) {
-	v.Value, v.Encoding = base64.StdEncoding.EncodeToString(b), "base64"
+func (v *Parameter) bytes(b []byte) {
+	n := len(b)
+	v.Size, v.Value, v.Encoding = &n, base64.StdEncoding.EncodeToString(b), "base64"
 }

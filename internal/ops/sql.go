@@ -4,11 +4,29 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
+
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // row runs a query that gives one row.
 func (s *asker) row(ctx context.Context, into []any, query string, args ...any) error {
 	return s.fault(s.db.QueryRowContext(ctx, s.d.Text(query), args...).Scan(into...))
+}
+
+// now is the log's clock.
+func (s *asker) now(ctx context.Context) (time.Time, error) {
+	var now int64
+	err := s.row(ctx, []any{&now}, `SELECT {now}`)
+	return time.UnixMilli(now).UTC(), err
+}
+
+// in is the condition that a row is one of these, with its arguments.
+func in(ids []string) (condition string, args []any) {
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	return `id IN (` + sqltext.List(len(ids), `?`, `, `) + `)`, args
 }
 
 // texts appends the only column of what a query gives.

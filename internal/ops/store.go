@@ -40,17 +40,6 @@ var (
 	ErrNoTables = errors.New("ops: a table of the console's cannot be used")
 )
 
-// ConflictError says that a filter does not match what was counted. Nothing was
-// changed.
-type ConflictError struct {
-	// Counted is what the caller said, Matches how many entries match now.
-	Counted, Matches int
-}
-
-func (e *ConflictError) Error() string {
-	return fmt.Sprintf("the filter matches %d entries that can be changed now, not %d: nothing was changed; count again", e.Matches, e.Counted)
-}
-
 // Config is what a store knows beside the log.
 type Config struct {
 	// Targets are the data sources by their names in the log: asyncjob.Targets.

@@ -14,49 +14,42 @@ import (
 
 func pauseCommand(a *app) *cobra.Command {
 	return controlCommand(a, control{
-		verb: "pause", args: "NAME", done: "paused: no job delivers there until it is resumed",
+		Action: ops.Pause, args: "NAME", done: "paused: no job delivers there until it is resumed",
 		short: "Have no job deliver to a data source until it is resumed",
 		long: `Have no job deliver to a data source until it is resumed: before work on it, or while
 it does harm. What is being delivered is finished. Applications go on: what they leave
 pending waits in the log. Each job looks at it in each round.`,
-		do: func(ctx context.Context, d *desk, name string, _ int, by ops.By) error { return d.Pause(ctx, name, by) },
 	})
 }
 
 func resumeCommand(a *app) *cobra.Command {
 	return controlCommand(a, control{
-		verb: "resume", args: "NAME", done: "resumed",
+		Action: ops.Resume, args: "NAME", done: "resumed",
 		short: "Have jobs deliver again to a data source that was paused",
 		long:  "Have jobs deliver again to a data source that was paused.",
-		do: func(ctx context.Context, d *desk, name string, _ int, by ops.By) error {
-			return d.Resume(ctx, name, by)
-		},
 	})
 }
 
 func limitCommand(a *app) *cobra.Command {
 	return controlCommand(a, control{
-		verb: "limit", args: "NAME PER_SECOND",
+		Action: ops.Limit, args: "NAME PER_SECOND",
 		short: "Bound the deliveries to a data source by all jobs together",
 		long: `Bound the deliveries to a data source by all jobs together to PER_SECOND;
 0 lifts the limit. What applications write themselves is not bounded.`,
-		do: func(ctx context.Context, d *desk, name string, n int, by ops.By) error {
-			return d.Limit(ctx, name, n, by)
-		},
 	})
 }
 
 // control is a decision about a data source.
 type control struct {
-	verb, args, done, short, long string
-	do                            func(ctx context.Context, d *desk, name string, n int, by ops.By) error
+	ops.Action
+	args, done, short, long string
 }
 
 // controlled is what was done, as JSON shows it.
 type controlled struct {
-	Action     string `json:"action"`
-	DataSource string `json:"dataSource"`
-	PerSecond  *int   `json:"perSecond,omitempty"`
+	Action     ops.Action `json:"action"`
+	DataSource string     `json:"dataSource"`
+	PerSecond  *int       `json:"perSecond,omitempty"`
 	// Changed is false of a dry run, and where nothing was to be done.
 	Changed bool `json:"changed"`
 	DryRun  bool `json:"dryRun"`
@@ -68,7 +61,7 @@ func controlCommand(a *app, c control) *cobra.Command {
 		dryRun bool
 	)
 	cmd := &cobra.Command{
-		Use:   c.verb + " " + c.args,
+		Use:   string(c.Action) + " " + c.args,
 		Short: c.short,
 		Long: c.long + `
 
@@ -78,10 +71,10 @@ JSON (-o json): an object with action, dataSource, perSecond (of limit), changed
 		ValidArgsFunction: completeDataSource(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != len(strings.Fields(c.args)) {
-				return usagef("%s takes %s", c.verb, c.args)
+				return usagef("%s takes %s", c.Action, c.args)
 			}
 			done, n := c.done, 0
-			said := controlled{Action: c.verb, DataSource: args[0], DryRun: dryRun}
+			said := controlled{Action: c.Action, DataSource: args[0], DryRun: dryRun}
 			if len(args) > 1 {
 				var err error
 				if n, err = strconv.Atoi(args[1]); err != nil || n < 0 || n > ops.MaxPerSecond {
@@ -99,7 +92,7 @@ JSON (-o json): an object with action, dataSource, perSecond (of limit), changed
 					switch {
 					case err != nil:
 						return nil, err
-					case c.verb == "resume" && !source.Paused:
+					case c.Action == ops.Resume && !source.Paused:
 						done = "it was not paused"
 						return nil, nil
 					case dryRun:
@@ -107,7 +100,7 @@ JSON (-o json): an object with action, dataSource, perSecond (of limit), changed
 						return nil, nil
 					}
 					said.Changed = true
-					return nil, c.do(ctx, d, args[0], n, a.by(reason))
+					return nil, d.Control(ctx, c.Action, args[0], n, a.by(reason))
 				})
 				switch {
 				case err != nil:
