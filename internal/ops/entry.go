@@ -191,7 +191,7 @@ func (s *reader) next(ctx context.Context, u *txlog.Unit) (Next, error) {
 		return NextJob, nil
 	case down:
 		return NextReachable, nil
-	case !s.nextTry(u).After(u.ReadAt):
+	case !NextTry(u, s.cfg.MinAge).After(u.ReadAt):
 		return NextRound, nil
 	}
 	return NextLater, nil

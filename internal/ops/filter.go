@@ -175,9 +175,17 @@ func IsID(text string) bool {
 
 // entry is what is shown of a unit.
 func (s *asker) entry(u *txlog.Unit) Entry {
+	e := EntryOf(u, s.cfg.MinAge)
+	e.LastError = maskedError(u)
+	return e
+}
+
+// EntryOf is an entry with its error as it is, for those who may see values. minAge is
+// Config.MinAge.
+func EntryOf(u *txlog.Unit, minAge time.Duration) Entry {
 	e := Entry{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: StateOf(u),
-		CreatedAt: u.CreatedAt.UTC(), Tries: u.Tries, LastError: maskedError(u), InDoubt: u.InDoubt,
+		CreatedAt: u.CreatedAt.UTC(), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
 		NotReplayable: u.NotReplayable, Statements: make([]Statement, len(u.Statements)), Unit: u,
 	}
 	if u.Unreadable != nil {
@@ -186,19 +194,18 @@ func (s *asker) entry(u *txlog.Unit) Entry {
 	for i, statement := range u.Statements {
 		e.Statements[i] = Statement{SQL: statement.SQL, Prepared: statement.Prepared}
 	}
-	if next := s.nextTry(u); !u.Parked {
-		next = next.UTC()
+	if next := NextTry(u, minAge).UTC(); !u.Parked {
 		e.NextTry = &next
 	}
 	return e
 }
 
-// nextTry is when the job may deliver a unit, or the end of its lease.
-func (s *asker) nextTry(u *txlog.Unit) time.Time {
+// NextTry is when the job may deliver a unit, or the end of its lease.
+func NextTry(u *txlog.Unit, minAge time.Duration) time.Time {
 	if u.Leased {
 		return u.NextTry
 	}
-	return u.Due(s.cfg.MinAge)
+	return u.Due(minAge)
 }
 
 // Count is a number of entries.

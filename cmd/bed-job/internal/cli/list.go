@@ -145,7 +145,7 @@ func (l *logList) printTable(ctx context.Context) error {
 		for i, u := range units {
 			now, next := logClock(l.app, u), "-"
 			if !u.Parked {
-				next = until(now, dueAt(l.app, u))
+				next = until(now, ops.NextTry(u, l.minAge))
 			}
 			cells := []string{u.ID, u.DataSource, string(ops.StateOf(u))}
 			if j := verdicts[i]; j != nil {

@@ -80,12 +80,9 @@ func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id stri
 	if a.json() {
 		v := viewOf(a, u, &judged[0])
 		for i, s := range u.Statements {
-			params, err := ops.Parameters(s, values)
-			if err != nil {
+			if v.Statements[i].Parameters, err = ops.Parameters(s, values); err != nil {
 				v.Statements[i].ParametersError = err.Error()
-				continue
 			}
-			v.Statements[i].Parameters = &params
 		}
 		return printJSON(a.Out, v)
 	}
@@ -116,7 +113,7 @@ func showUnit(a *app, b io.Writer, u *txlog.Unit, j ops.Judgement) {
 	row("Tries", fmt.Sprint(u.Tries))
 	switch ops.StateOf(u) {
 	case ops.Waiting:
-		row("Next try", until(now, dueAt(a, u)))
+		row("Next try", until(now, ops.NextTry(u, a.minAge)))
 	case ops.Leased:
 		row("Leased until", until(now, u.NextTry))
 	}

@@ -23,64 +23,35 @@ inDoubt (an earlier attempt may have been applied), notReplayable (why it must n
 be run again, or empty), unreadable (why its row cannot be read whole, or empty),
 settings, and statements, each with its sql. Times are RFC 3339 in UTC.`
 
-// unitView is a unit as JSON shows it. Its names are promised to users.
+// unitView is a unit as JSON shows it: an entry with its error as it is. Its names are
+// promised to users.
 type unitView struct {
-	ID            string          `json:"id"`
-	TransactionID string          `json:"transactionId"`
-	DataSource    string          `json:"dataSource"`
-	State         string          `json:"state"`
-	CreatedAt     *time.Time      `json:"createdAt"`
-	Tries         int             `json:"tries"`
-	NextTry       *time.Time      `json:"nextTry"`
-	LastError     string          `json:"lastError"`
-	InDoubt       bool            `json:"inDoubt"`
-	NotReplayable string          `json:"notReplayable"`
-	Unreadable    string          `json:"unreadable"`
-	Settings      string          `json:"settings"`
-	ReceiptPlace  string          `json:"receiptPlace,omitempty"`
-	Statements    []statementView `json:"statements"`
+	ops.Entry
+	Settings     string          `json:"settings"`
+	ReceiptPlace string          `json:"receiptPlace,omitempty"`
+	Statements   []statementView `json:"statements"`
 	// Verdict and its detail are there when targets were asked.
 	Verdict       ops.Verdict `json:"verdict,omitempty"`
 	VerdictDetail string      `json:"verdictDetail,omitempty"`
 }
 
+// statementView has its parameters in show alone.
 type statementView struct {
-	SQL      string `json:"sql"`
-	Prepared bool   `json:"prepared,omitempty"`
-	// Parameters is absent in lists.
-	Parameters *[]ops.Parameter `json:"parameters,omitempty"`
+	ops.Statement
 	// ParametersError says why they cannot be read.
 	ParametersError string `json:"parametersError,omitempty"`
 }
 
 // viewOf makes the view of a unit; j is nil when no target was asked.
 func viewOf(a *app, u *txlog.Unit, j *ops.Judgement) unitView {
-	v := unitView{
-		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: string(ops.StateOf(u)),
-		CreatedAt: utc(u.CreatedAt), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
-		NotReplayable: u.NotReplayable, Settings: u.Settings, ReceiptPlace: u.Place, Statements: make([]statementView, len(u.Statements)),
-	}
-	if !u.Parked {
-		v.NextTry = utc(dueAt(a, u))
-	}
-	if u.Unreadable != nil {
-		v.Unreadable = u.Unreadable.Error()
-	}
+	v := unitView{Entry: ops.EntryOf(u, a.minAge), Settings: u.Settings, ReceiptPlace: u.Place, Statements: make([]statementView, len(u.Statements))}
 	if j != nil {
 		v.Verdict, v.VerdictDetail = j.Verdict, j.Detail
 	}
-	for i, s := range u.Statements {
-		v.Statements[i].SQL, v.Statements[i].Prepared = s.SQL, s.Prepared
+	for i, s := range v.Entry.Statements {
+		v.Statements[i].Statement = s
 	}
 	return v
-}
-
-// dueAt is when a unit may be delivered next, or the end of its lease.
-func dueAt(a *app, u *txlog.Unit) time.Time {
-	if u.Leased {
-		return u.NextTry
-	}
-	return u.Due(a.minAge)
 }
 
 // logClock is the log's when u was read: times of the log are given by it, because
