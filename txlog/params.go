@@ -286,8 +286,8 @@ func init() {
 	keep("bool", strconv.AppendBool, decodeBool)
 	keep("string", appendText, decodeText)
 	keep("[]byte", appendBytes, decodeBytes)
-	keep("time", appendTime, decodeTime)
-	keep("duration", appendDuration, decodeDuration)
+	keep("time", appendTime, decodeBy(parseTime, errTime))
+	keep("duration", appendDuration, decodeBy(time.ParseDuration, errNotDuration))
 	keep("float64", appendFloat64, decodeFloat64)
 	keep("float32", appendFloat32, decodeFloat32)
 	keep("int", appendInt[int], decodeInt[int])
@@ -411,20 +411,23 @@ func appendTime(b []byte, t time.Time) []byte {
 	return appendText(b[:from], text)
 }
 
-func parseTime(s string) (time.Time, error) {
+func parseTime(s string) (t time.Time, err error) {
 	text, name, named := strings.Cut(s, " ")
 	wall, offset, utc, err := cutOffset(text)
 	if err != nil {
-		return time.Time{}, err
+		return t, err
 	}
-	var t time.Time
 	if unix, ok := strings.CutPrefix(wall, "@"); ok {
-		if t, err = parseUnix(unix); err != nil {
-			return time.Time{}, err
+		secs, nanos, _ := strings.Cut(unix, ".")
+		sec, serr := strconv.ParseInt(secs, 10, 64)
+		nsec, nerr := strconv.ParseUint(nanos, 10, 30)
+		if serr != nil || nerr != nil || len(nanos) != 9 {
+			return t, errTime
 		}
+		t = time.Unix(sec, int64(nsec))
 	} else {
 		if t, err = time.Parse(wallClock, wall); err != nil {
-			return time.Time{}, errTime
+			return t, err
 		}
 		t = t.Add(-time.Duration(offset) * time.Second)
 	}
@@ -432,19 +435,6 @@ func parseTime(s string) (time.Time, error) {
 		return t.UTC(), nil
 	}
 	return t.In(location(t, name, named, offset)), nil
-}
-
-func parseUnix(s string) (time.Time, error) {
-	secs, nanos, _ := strings.Cut(s, ".")
-	sec, err := strconv.ParseInt(secs, 10, 64)
-	if err != nil {
-		return time.Time{}, errTime
-	}
-	nsec, err := strconv.ParseUint(nanos, 10, 30)
-	if err != nil || len(nanos) != 9 {
-		return time.Time{}, errTime
-	}
-	return time.Unix(sec, int64(nsec)), nil
 }
 
 // cutOffset splits the offset off the end of s.
@@ -724,22 +714,17 @@ func decodeBase64(raw json.RawMessage) ([]byte, error) {
 	return b, nil
 }
 
-func decodeTime(raw json.RawMessage) (time.Time, error) {
-	s, err := decodeText(raw)
-	if err != nil {
-		return time.Time{}, err
+// decodeBy reads what parse reads from a text; fault hides its error, which may
+// quote the value.
+func decodeBy[T any](parse func(string) (T, error), fault error) func(json.RawMessage) (T, error) {
+	return func(raw json.RawMessage) (v T, err error) {
+		s, err := decodeText(raw)
+		if err != nil {
+			return v, err
+		}
+		if v, err = parse(s); err != nil {
+			return v, fault
+		}
+		return v, nil
 	}
-	return parseTime(s)
-}
-
-func decodeDuration(raw json.RawMessage) (time.Duration, error) {
-	s, err := decodeText(raw)
-	if err != nil {
-		return 0, err
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, errNotDuration
-	}
-	return d, nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -125,15 +126,7 @@ func Conn(t *testing.T, db *sql.DB) *sql.Conn {
 // Open opens a DSN by the bare driver of a kind of database.
 func Open(t *testing.T, name, dsn string) *sql.DB {
 	t.Helper()
-	if name == "postgres" {
-		name = "pgx"
-	}
-	db, err := sql.Open(name, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	return db
+	return testdb.DB{Driver: name, DSN: dsn}.Open(t)
 }
 
 // Raw runs f on the driver's connection.

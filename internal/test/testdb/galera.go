@@ -74,7 +74,7 @@ func Galera(t testing.TB, n int, change func(i int) []string) *Cluster {
 		if i > 0 {
 			join = c.address(nil)
 		}
-		node := &Node{Server: private(t, DriverMySQL, append(extra, join)), cluster: c, group: group}
+		node := &Node{Server: private(t, recipes[DriverMySQL], append(extra, join)), cluster: c, group: group}
 		node.admin = DB{Driver: DriverMySQL, DSN: node.inst.admin().dsn}.Open(t)
 		c.Nodes = append(c.Nodes, node)
 		c.AwaitWhole()

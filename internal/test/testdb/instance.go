@@ -35,15 +35,7 @@ type instance struct {
 	proc *process
 }
 
-func newInstance(driver string, extra []string) (*instance, error) {
-	r, ok := recipes[driver]
-	if !ok {
-		return nil, fmt.Errorf("no server of driver %q; there are mysql, postgres and pgbouncer", driver)
-	}
-	return instanceOf(r, extra)
-}
-
-func instanceOf(r recipe, extra []string) (*instance, error) {
+func newInstance(r recipe, extra []string) (*instance, error) {
 	sweepDirs()
 	// Not t.TempDir: that is closed to the account that the server runs as.
 	dir, err := os.MkdirTemp("", dirPrefix)

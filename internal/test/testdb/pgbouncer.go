@@ -24,46 +24,35 @@ func PgBouncer(t testing.TB, db DB, settings ...string) DB {
 	if err != nil {
 		t.Fatalf("testdb: PgBouncer goes before a server that listens on TCP: %v", err)
 	}
-	server := private(t, kindPgBouncer, append([]string{"server_host=" + host, "server_port=" + port}, settings...))
-	return db.Via(server.Addr())
+	return db.Via(private(t, pgBouncer(host, port), settings).Addr())
 }
 
-func pgBouncerRecipe() recipe {
+// pgBouncer is the recipe of one in front of the server at an address.
+func pgBouncer(host, port string) recipe {
 	return recipe{
+		kind:       kindPgBouncer,
 		driver:     DriverPostgres,
 		accounts:   []string{"postgres", "nobody"},
 		initialise: func(string) (*exec.Cmd, error) { return exec.Command("true"), nil },
-		serve:      servePgBouncer,
+		serve: func(dir string, listen int, extra []string) (*exec.Cmd, error) {
+			path := filepath.Join(dir, "pgbouncer.ini")
+			cmd, err := command("pgbouncer", "pgbouncer", path)
+			if err != nil || dir == "" {
+				return cmd, err
+			}
+			settings := append([]string{
+				"[databases]", fmt.Sprintf("* = host=%s port=%s user=postgres", host, port), "[pgbouncer]",
+				"listen_addr=127.0.0.1", fmt.Sprintf("listen_port=%d", listen), "unix_socket_dir=", "auth_type=any",
+				"pool_mode=transaction", "default_pool_size=5", "max_client_conn=200", "ignore_startup_parameters=extra_float_digits",
+				"log_connections=0", "log_disconnections=0", "log_stats=0",
+			}, extra...)
+			//nolint:gosec // it is read by the account that the pooler runs as
+			return cmd, os.WriteFile(path, []byte(strings.Join(settings, "\n")+"\n"), 0o644)
+		},
 		dsn: func(port int) string {
 			return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable&default_query_exec_mode=exec", port)
 		},
 		stopSignal:   syscall.SIGTERM,
 		orphanSignal: syscall.SIGKILL,
 	}
-}
-
-func servePgBouncer(dir string, port int, extra []string) (*exec.Cmd, error) {
-	path := filepath.Join(dir, "pgbouncer.ini")
-	cmd, err := command("pgbouncer", "pgbouncer", path)
-	if err != nil || dir == "" {
-		return cmd, err
-	}
-	server := map[string]string{}
-	settings := []string{
-		"listen_addr=127.0.0.1", fmt.Sprintf("listen_port=%d", port), "unix_socket_dir=", "auth_type=any",
-		"pool_mode=transaction", "default_pool_size=5", "max_client_conn=200", "ignore_startup_parameters=extra_float_digits",
-		"log_connections=0", "log_disconnections=0", "log_stats=0",
-	}
-	for _, s := range extra {
-		name, value, _ := strings.Cut(s, "=")
-		if name == "server_host" || name == "server_port" {
-			server[name] = value
-		} else {
-			settings = append(settings, s)
-		}
-	}
-	ini := fmt.Sprintf("[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\n%s\n",
-		server["server_host"], server["server_port"], strings.Join(settings, "\n"))
-	//nolint:gosec // it is read by the account that the pooler runs as
-	return cmd, os.WriteFile(path, []byte(ini), 0o644)
 }

@@ -12,7 +12,8 @@ import (
 
 // recipe says how a kind of server is made from its binaries.
 type recipe struct {
-	driver string
+	// kind is its name, driver that of those who connect to it.
+	kind, driver string
 	// accounts that the server may run as when the caller is root, best first.
 	accounts []string
 	// initialise is the command that makes the data directory.
@@ -28,6 +29,7 @@ type recipe struct {
 
 var recipes = map[string]recipe{
 	DriverMySQL: {
+		kind:         DriverMySQL,
 		driver:       DriverMySQL,
 		accounts:     []string{"mysql", "nobody"},
 		initialise:   initMariaDB,
@@ -37,6 +39,7 @@ var recipes = map[string]recipe{
 		orphanSignal: syscall.SIGKILL,
 	},
 	DriverPostgres: {
+		kind:       DriverPostgres,
 		driver:     DriverPostgres,
 		accounts:   []string{"postgres", "nobody"},
 		initialise: initPostgres,
@@ -48,7 +51,15 @@ var recipes = map[string]recipe{
 		// Not SIGKILL, which would leave the children and the shared memory.
 		orphanSignal: syscall.SIGQUIT,
 	},
-	kindPgBouncer: pgBouncerRecipe(),
+	kindPgBouncer: pgBouncer("", ""),
+}
+
+func recipeOf(kind string) (recipe, error) {
+	r, ok := recipes[kind]
+	if !ok {
+		return r, fmt.Errorf("no server %q; there are mysql, postgres and pgbouncer", kind)
+	}
+	return r, nil
 }
 
 func initMariaDB(dir string) (*exec.Cmd, error) {
@@ -142,14 +153,13 @@ var errMissing = errors.New("server binary missing")
 // Installed says whether the binaries for private servers of a driver
 // ("mysql" or "postgres"), or for a "pgbouncer", are there; the error names the missing one.
 func Installed(driver string) error {
-	r, ok := recipes[driver]
-	if !ok {
-		return fmt.Errorf("no server of driver %q; there are mysql, postgres and pgbouncer", driver)
+	r, err := recipeOf(driver)
+	if err == nil {
+		err = supported()
 	}
-	if err := supported(); err != nil {
-		return err
+	if err == nil {
+		_, err = r.initialise("")
 	}
-	_, err := r.initialise("")
 	if err == nil {
 		_, err = r.serve("", 0, nil)
 	}

@@ -25,7 +25,7 @@ type Server struct {
 // test is skipped; without the binaries it fails and says what to install.
 func PrivateMariaDB(t testing.TB, extraArgs ...string) *Server {
 	t.Helper()
-	return private(t, DriverMySQL, extraArgs)
+	return private(t, recipes[DriverMySQL], extraArgs)
 }
 
 // PrivatePostgres starts a PostgreSQL of its own for a test. extra are
@@ -33,30 +33,25 @@ func PrivateMariaDB(t testing.TB, extraArgs ...string) *Server {
 // the test is skipped; without the binaries it fails and says what to install.
 func PrivatePostgres(t testing.TB, extra ...string) *Server {
 	t.Helper()
-	return private(t, DriverPostgres, extra)
+	return private(t, recipes[DriverPostgres], extra)
 }
 
-func private(t testing.TB, driver string, extra []string) *Server {
+// private starts a server that ends with the test.
+func private(t testing.TB, r recipe, extra []string) *Server {
 	t.Helper()
 	if testing.Short() {
-		t.Skipf("-short: starts a private %s server", driver)
+		t.Skipf("-short: starts a private %s server", r.kind)
 	}
-	inst, err := newInstance(driver, extra)
+	inst, err := newInstance(r, extra)
 	if err != nil {
-		t.Fatalf("testdb: private %s server: %v", driver, err)
+		t.Fatalf("testdb: private %s server: %v", r.kind, err)
 	}
-	return keep(t, driver, inst)
-}
-
-// keep has the server end with the test.
-func keep(t testing.TB, driver string, inst *instance) *Server {
-	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("end of the private %s server's log:\n%s", driver, inst.logTail())
+			t.Logf("end of the private %s server's log:\n%s", r.kind, inst.logTail())
 		}
 		if err := inst.close(); err != nil {
-			t.Errorf("testdb: private %s server: %v", driver, err)
+			t.Errorf("testdb: private %s server: %v", r.kind, err)
 		}
 	})
 	return &Server{t: t, inst: inst}
@@ -110,7 +105,7 @@ func (s *Server) Exec(statements ...string) {
 func (s *Server) must(what string, err error) {
 	s.t.Helper()
 	if err != nil {
-		s.t.Fatalf("testdb: %s private %s server: %v", what, s.inst.recipe.driver, err)
+		s.t.Fatalf("testdb: %s private %s server: %v", what, s.inst.recipe.kind, err)
 	}
 }
 
@@ -130,7 +125,11 @@ func Standalone(driver string, durable bool) (dsn string, stop func() error, err
 			DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
 		},
 	}[durable]
-	inst, err := newInstance(driver, settings[driver])
+	r, err := recipeOf(driver)
+	if err != nil {
+		return "", nil, err
+	}
+	inst, err := newInstance(r, settings[driver])
 	if err != nil {
 		return "", nil, err
 	}

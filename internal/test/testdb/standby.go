@@ -13,6 +13,7 @@ import (
 func (s *Server) Standby(t testing.TB) *Server {
 	t.Helper()
 	r := s.inst.recipe
+	r.kind = "standby"
 	_, port, err := net.SplitHostPort(s.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -21,11 +22,7 @@ func (s *Server) Standby(t testing.TB) *Server {
 		return command("pg_basebackup", "postgresql", "--host=127.0.0.1", "--port="+port, "--username=postgres", "--no-password",
 			"--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--pgdata="+filepath.Join(dir, "data"))
 	}
-	inst, err := instanceOf(r, s.inst.extra)
-	if err != nil {
-		t.Fatalf("testdb: a standby: %v", err)
-	}
-	standby := keep(t, DriverPostgres, inst)
+	standby := private(t, r, s.inst.extra)
 	s.Exec("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
 	return standby
 }
