@@ -75,7 +75,15 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 		_ = s.db.Close()
 		return nil, fmt.Errorf("txlog: opening %s: %w", s.name(), err)
 	}
-	s.queue = s.newQueue()
+	o := groupcommit.Options{
+		Retry:   s.retry,
+		MaxRows: maxRows, MaxBytes: s.writer.insertBytes(), QueueRows: queueRows, QueueBytes: queueBytes,
+		MinInFlight: s.options.minWrites, MaxInFlight: s.options.maxWrites, Conns: s.db.Stats().MaxOpenConnections, Ping: s.db.pingSome,
+	}
+	if s.db.backend.Flavor == FlavorSQLite {
+		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, 2*maxRows
+	}
+	s.queue = groupcommit.New(o, s.writer.write)
 	return s, nil
 }
 
@@ -215,19 +223,6 @@ func (s *SQLStorage) failed(what string, err error) error {
 // unknown makes the error of a write whose outcome stayed unknown.
 func (s *SQLStorage) unknown(what string, sentinel, cause error) error {
 	return s.failed(what, fmt.Errorf("%w: %w", sentinel, cause))
-}
-
-// newQueue makes the queue for the writes of concurrent callers.
-func (s *SQLStorage) newQueue() *groupcommit.Queue[content] {
-	o := groupcommit.Options{
-		Retry:   s.retry,
-		MaxRows: maxRows, MaxBytes: s.writer.insertBytes(), QueueRows: queueRows, QueueBytes: queueBytes,
-		MinInFlight: s.options.minWrites, MaxInFlight: s.options.maxWrites, Conns: s.db.Stats().MaxOpenConnections, Ping: s.db.pingSome,
-	}
-	if s.db.backend.Flavor == FlavorSQLite {
-		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, 2*maxRows
-	}
-	return groupcommit.New(o, s.writer.write)
 }
 
 type options struct {

@@ -18,7 +18,10 @@ func newDialect(cfg *mysql.Config) *delivery.Dialect {
 
 func dialectOf(c *compounds, cfg *mysql.Config) *delivery.Dialect {
 	c.binds = cfg != nil && !cfg.InterpolateParams
-	a := newAsker(cfg, c.learn)
+	a := &asker{foreign: cfg == nil, learn: c.learn}
+	if cfg != nil {
+		a.home, a.names = cfg.DBName, namesOf(cfg)
+	}
 	return &delivery.Dialect{
 		Name:                name,
 		Flavor:              txlog.FlavorMySQL,

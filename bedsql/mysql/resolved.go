@@ -56,15 +56,6 @@ type asker struct {
 	learn func(version string)
 }
 
-// newAsker makes the asker for sessions of cfg; nil if that is not known.
-func newAsker(cfg *mysql.Config, learn func(version string)) *asker {
-	a := &asker{foreign: cfg == nil, learn: learn}
-	if cfg != nil {
-		a.home, a.names = cfg.DBName, namesOf(cfg)
-	}
-	return a
-}
-
 // database stands among the variables for the session's current database. It is
 // said only where it is not that of the DSN: that one is part of the address, and
 // the job has its own.

@@ -28,7 +28,11 @@ func convert(v any) (driver.Value, error) {
 		return v, nil
 	}
 	if valuer, ok := v.(driver.Valuer); ok {
-		return convertValuer(valuer)
+		v, err := dialects.Value(valuer)
+		if _, ok := v.(uint64); err == nil && !ok && !driver.IsValue(v) {
+			return nil, fmt.Errorf("non-Value type %T returned from Value", v)
+		}
+		return v, err
 	}
 	if raw, ok := v.(json.RawMessage); ok {
 		return raw, nil
@@ -43,17 +47,6 @@ func convert(v any) (driver.Value, error) {
 		return rv.Uint(), nil
 	}
 	return driver.DefaultParameterConverter.ConvertValue(v)
-}
-
-func convertValuer(valuer driver.Valuer) (driver.Value, error) {
-	v, err := dialects.Value(valuer)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := v.(uint64); !ok && !driver.IsValue(v) {
-		return nil, fmt.Errorf("non-Value type %T returned from Value", v)
-	}
-	return v, nil
 }
 
 // storable turns json.RawMessage into a string: the driver sends both as text.

@@ -105,9 +105,7 @@ func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
 	if s.mode == pgx.QueryExecModeSimpleProtocol {
 		return nil, false // it has no pipelines
 	}
-	if _, ok := attempt.Bare(conn).(*pooled); ok {
-		s.unnamed = true
-	}
+	s.unnamed = s.unnamed || isPooled(conn)
 	if s.capacity <= 0 && (s.mode == pgx.QueryExecModeCacheStatement || s.mode == pgx.QueryExecModeCacheDescribe) {
 		return nil, false // pgx refuses to run anything with arguments
 	}

@@ -121,30 +121,25 @@ func escapeOption(arg string) string {
 
 // parseOptions reads the server's command line: "-c name=value", "-cname=value"
 // and "--name=value", with blanks in them escaped by a backslash. A dash in a
-// name after "--" is an underscore. whole reports that there was nothing else.
+// name is an underscore. whole reports that there was nothing else.
 func parseOptions(options string) (params map[string]string, whole bool) {
 	params, whole = make(map[string]string), true
-	set := func(arg string, dashes bool) {
+	set := func(arg string) {
 		name, value, ok := strings.Cut(arg, "=")
 		if !ok {
 			whole = false
 			return
 		}
-		if dashes {
-			name = strings.ReplaceAll(name, "-", "_")
-		}
-		params[strings.ToLower(name)] = value
+		params[strings.ToLower(strings.ReplaceAll(name, "-", "_"))] = value
 	}
 	args := splitArgs(options)
 	for i := 0; i < len(args); i++ {
 		switch arg := args[i]; {
 		case arg == "-c" && i+1 < len(args):
 			i++
-			set(args[i], true)
-		case strings.HasPrefix(arg, "--"):
-			set(arg[2:], true)
-		case strings.HasPrefix(arg, "-c"):
-			set(arg[2:], true)
+			set(args[i])
+		case strings.HasPrefix(arg, "--"), strings.HasPrefix(arg, "-c"):
+			set(arg[2:])
 		default:
 			whole = false
 		}

@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -259,7 +260,7 @@ func (c Column) Differences(f sqltext.Flavor, found Column) string {
 	case found.Kind != c.Kind:
 		all = append(all, fmt.Sprintf("is of the type %s instead of %s", found.Kind, c.Kind))
 	case found.Size < c.Size && c.Kind == "text":
-		all = append(all, fmt.Sprintf("takes %d characters instead of %s", found.Size, sizeOf(c)))
+		all = append(all, fmt.Sprintf("takes %d characters instead of %s", found.Size, sizeOf(c.Size)))
 	case found.Size < c.Size:
 		all = append(all, fmt.Sprintf("has %d bits instead of %d", found.Size, c.Size))
 	}
@@ -273,7 +274,8 @@ func (c Column) Differences(f sqltext.Flavor, found Column) string {
 		all = append(all, "has not the default "+c.Default)
 	}
 	if f != sqltext.SQLite && c.Kind == "text" && found.Kind == "text" && !collates(f, c.Collation, found.Collation) {
-		all = append(all, "has the collation "+orDefault(found.Collation)+" instead of "+c.collation(f))
+		all = append(all, "has the collation "+cmp.Or(found.Collation, "of the database")+" instead of "+
+			cmp.Or(c.Collation, f.Pick(sqltext.Texts{MySQL: "one of utf8mb4", Postgres: "the database's", SQLite: ""})))
 	}
 	if found.Generated {
 		all = append(all, "is generated")
@@ -281,25 +283,11 @@ func (c Column) Differences(f sqltext.Flavor, found Column) string {
 	return strings.Join(all, ", ")
 }
 
-func (c Column) collation(f sqltext.Flavor) string {
-	if c.Collation == "" {
-		return f.Pick(sqltext.Texts{MySQL: "one of utf8mb4", Postgres: "the database's", SQLite: ""})
-	}
-	return c.Collation
-}
-
-func sizeOf(c Column) string {
-	if c.Size == boundless {
+func sizeOf(size int64) string {
+	if size == boundless {
 		return "any number"
 	}
-	return strconv.FormatInt(c.Size, 10)
-}
-
-func orDefault(s string) string {
-	if s == "" {
-		return "of the database"
-	}
-	return s
+	return strconv.FormatInt(size, 10)
 }
 
 // collates reports whether a collation will do. What has one in the schema is compared

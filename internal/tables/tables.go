@@ -213,12 +213,9 @@ func (t *Table) Lacks(names []string) (missing []Column) {
 // unique, under one of these names if there are any.
 func (t *Table) HasKey(indexes []Index, called ...string) bool {
 	return slices.ContainsFunc(indexes, func(i Index) bool {
-		return i.Unique && !i.Partial && sameSet(i.Columns, t.Key) && (len(called) == 0 || slices.Contains(called, i.Name))
+		return i.Unique && !i.Partial && slices.Equal(slices.Sorted(slices.Values(i.Columns)), slices.Sorted(slices.Values(t.Key))) &&
+			(len(called) == 0 || slices.Contains(called, i.Name))
 	})
-}
-
-func sameSet(a, b []string) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 // Identity is the row of bed_log with the log's identity.
