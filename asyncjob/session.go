@@ -133,7 +133,9 @@ func (s *source) session(u *txlog.Unit) (*session, func(), error) {
 	if found == nil {
 		t, err := s.own.target.In(u.Settings, u.Session)
 		if err != nil {
-			return nil, nil, s.settingsDiffer(u, err)
+			// It would mean something else where the job would run it.
+			return nil, nil, fmt.Errorf("not delivered: the entry was written with the settings %q, but the job's DSN of data source %s has %q, "+
+				"and the entry's cannot be used: %w; give the job a DSN with the same settings", u.Settings, s.name, s.own.target.Settings, err)
 		}
 		found = newSession(t, s.receipts, s.concurrency)
 	}
@@ -176,11 +178,4 @@ func (o *sessions) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.trim(0)
-}
-
-// settingsDiffer is the error of a unit that would mean something else where
-// the job would run it.
-func (s *source) settingsDiffer(u *txlog.Unit, why error) error {
-	return fmt.Errorf("not delivered: the entry was written with the settings %q, but the job's DSN of data source %s has %q, "+
-		"and the entry's cannot be used: %w; give the job a DSN with the same settings", u.Settings, s.name, s.own.target.Settings, why)
 }

@@ -94,7 +94,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 	}
 	switch {
 	case !s.rows && out.Result == nil:
-		return attempt.Reply{Result: lostResult{}}, nil
+		return attempt.Reply{Result: noResult{ErrRowsUnknown}}, nil
 	case s.rows && out.Rows == nil:
 		// An attempt delivered it whose rows were lost with its answer.
 		return attempt.Reply{}, ErrRowsUnknown
@@ -398,17 +398,11 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 	return d
 }
 
-// noResult is what Exec returns in a soft transaction for a write that End
-// will report: 0 rows.
-type noResult struct{}
+// noResult is what Exec returns in a soft transaction for a write that End will
+// report: 0 rows; and, with ErrRowsUnknown, the Result of a write whose successful
+// attempt lost its answer.
+type noResult struct{ err error }
 
-func (noResult) LastInsertId() (int64, error) { return 0, nil }
+func (r noResult) LastInsertId() (int64, error) { return 0, r.err }
 
-func (noResult) RowsAffected() (int64, error) { return 0, nil }
-
-// lostResult is the Result of a write whose successful attempt lost its answer.
-type lostResult struct{}
-
-func (lostResult) LastInsertId() (int64, error) { return 0, ErrRowsUnknown }
-
-func (lostResult) RowsAffected() (int64, error) { return 0, ErrRowsUnknown }
+func (r noResult) RowsAffected() (int64, error) { return 0, r.err }

@@ -150,7 +150,7 @@ func (u *stagedUnit) answer(err error) {
 		case i < len(u.Outcome.Results):
 			w.set(u.Outcome.Results[i], nil)
 		default:
-			w.set(lostResult{}, nil)
+			w.set(noResult{ErrRowsUnknown}, nil)
 		}
 	}
 }

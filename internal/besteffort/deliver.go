@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/sirupsen/logrus"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
@@ -134,7 +135,7 @@ func (e *Deliverer) logTryRemove(ctx context.Context, d *InFlight) error {
 		d.lease.Release() // if a driver panicked, the job takes over when the lease has run out
 	}()
 	if d.listening {
-		e.reports.before(d)
+		e.cfg.Bus.Publish(attempt.Outcome{}.Event(listener.BeforeExecute, listener.Caller, d.Unit))
 	}
 	e.try(ctx, d)
 	if !d.logged {
@@ -269,7 +270,7 @@ func (e *Deliverer) bounded(ctx context.Context, d *InFlight) (context.Context, 
 // remove ends a delivered unit, and removes its entry if it has one.
 func (e *Deliverer) remove(ctx context.Context, d *InFlight) {
 	if d.Outcome.Found {
-		e.reports.found(d)
+		e.reports.logger(d.Unit).Info("bed: the receipt shows that the write was applied by an earlier attempt")
 	}
 	d.removal = removal.Unit{Entry: d.Unit, Lease: d.lease, Certain: !d.inDoubt && !d.Outcome.Found}
 	switch {

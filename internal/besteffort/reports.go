@@ -6,7 +6,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/removal"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
@@ -24,11 +23,6 @@ type reports struct {
 func (r *reports) follow(ctx context.Context, d *InFlight) {
 	d.Unit.TraceParent = r.cfg.Bus.TraceParent(ctx)
 	d.begun, d.listening = time.Now(), r.cfg.Bus.Listening()
-}
-
-// before publishes that the first attempt begins.
-func (r *reports) before(d *InFlight) {
-	r.cfg.Bus.Publish(attempt.Outcome{}.Event(listener.BeforeExecute, listener.Caller, d.Unit))
 }
 
 // tried publishes the last attempt.
@@ -59,10 +53,6 @@ func (r *reports) parked(d *InFlight) {
 	if d.listening {
 		r.cfg.Bus.Publish(d.Outcome.Event(listener.Parked, d.origin(), d.Unit))
 	}
-}
-
-func (r *reports) found(d *InFlight) {
-	r.logger(d.Unit).Info("bed: the receipt shows that the write was applied by an earlier attempt")
 }
 
 func (r *reports) logger(u *txlog.Unit) *logrus.Entry {
