@@ -43,13 +43,9 @@ func byFields(err error) (code Code) {
 		if f := v.FieldByName("Number"); f.IsValid() && f.CanUint() {
 			code.Number = int64(f.Uint())
 		}
-		switch f := v.FieldByName("SQLState"); {
-		case !f.IsValid():
-		case f.Kind() == reflect.String:
-			code.State = f.String()
-		case f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Uint8 && f.Len() == 5 && f.Index(0).Uint() != 0:
-			for i := range f.Len() {
-				code.State += string(rune(f.Index(i).Uint()))
+		if f := v.FieldByName("SQLState"); f.IsValid() && f.CanInterface() {
+			if state, ok := f.Interface().([5]byte); ok && state[0] != 0 {
+				code.State = string(state[:])
 			}
 		}
 		if code.Known() {
