@@ -31,8 +31,7 @@ const (
 // write is under way leaves as one INSERT when that is answered, see
 // [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond that
 // Add waits for room. A caller whose context ends before its units left has
-// written nothing. Units without a Lease.Token get the storage's own, units
-// without a TransactionID their own id.
+// written nothing.
 func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -63,8 +62,6 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	// The lease only says until when a unit is certainly its owner's; the fence
-	// decides.
 	r := &request{Kind: removing, For: groupcommit.RepeatFor}
 	all, lost := ownedOf(r.Body.one[:0], units)
 	for i, u := range all {

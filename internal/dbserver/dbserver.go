@@ -25,8 +25,7 @@ type Server struct {
 // Untested is the warning about a product that none of bed's tests runs on; empty
 // for the others.
 func Untested(product string) string {
-	switch product {
-	case "CockroachDB", "YugabyteDB":
+	if product == "CockroachDB" || product == "YugabyteDB" {
 		return product + " speaks PostgreSQL's protocol and is untested: bed was written for PostgreSQL's locks and errors"
 	}
 	return ""
@@ -49,8 +48,7 @@ func askPostgres(ctx context.Context, q tables.Querier) (s Server, err error) {
 	if err != nil || len(rows) == 0 {
 		return s, err
 	}
-	s.Version = rows[0][0]
-	s.Product = PostgresProduct(s.Version)
+	s.Version, s.Product = rows[0][0], PostgresProduct(rows[0][0])
 	if w := Untested(s.Product); w != "" {
 		s.Warnings = append(s.Warnings, w)
 	}

@@ -113,31 +113,37 @@ func (a admin) drop(name string) error {
 // dropMySQL first ends the sessions of the database: one with an open
 // transaction holds metadata locks that DROP DATABASE waits for.
 func dropMySQL(ctx context.Context, pool *sql.DB, name string) error {
-	rows, err := pool.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = ?", name)
+	ids, err := column(ctx, pool, "SELECT id FROM information_schema.processlist WHERE db = ?", name)
 	if err != nil {
-		return err
-	}
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return errors.Join(err, rows.Close())
-		}
-		ids = append(ids, id)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return err
 	}
 	for _, id := range ids {
 		const noSuchThread = 1094
 		var myErr *mysql.MySQLError
-		_, err := pool.ExecContext(ctx, "KILL "+strconv.FormatInt(id, 10))
+		_, err := pool.ExecContext(ctx, "KILL "+id)
 		if err != nil && (!errors.As(err, &myErr) || myErr.Number != noSuchThread) {
 			return err
 		}
 	}
 	_, err = pool.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
 	return err
+}
+
+// column reads the only column of a query.
+func column(ctx context.Context, pool *sql.DB, query string, args ...any) (all []string, err error) {
+	rows, err := pool.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return all, rows.Err()
 }
 
 // sweep drops what killed runs left behind. Another process may sweep at the
@@ -151,21 +157,13 @@ func (a admin) sweep() {
 	defer cancel()
 	var stale []string
 	_ = a.do(ctx, func(pool *sql.DB) error {
-		rows, err := pool.QueryContext(ctx, query)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rows.Close() }()
-		for rows.Next() {
-			var name string
-			if err := rows.Scan(&name); err != nil {
-				return err
-			}
+		names, err := column(ctx, pool, query)
+		for _, name := range names {
 			if made, ok := madeAt(name); ok && time.Since(made) > staleAfter {
 				stale = append(stale, name)
 			}
 		}
-		return rows.Err()
+		return err
 	})
 	for _, name := range stale {
 		_ = a.drop(name)
