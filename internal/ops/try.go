@@ -58,7 +58,7 @@ func (s *actor) Try(ctx context.Context, id string, by By) (*Trial, error) {
 	if err := s.answer(ctx, func(ctx context.Context) error { return s.journal.AddAudit(ctx, by.record(Try, u.ID, 0)) }); err != nil {
 		return nil, noTables(s.fault(err))
 	}
-	trial, err := within(ctx, tryFor, func(ctx context.Context) (*Trial, error) { return try(ctx, target, u) })
+	trial, err := Within(ctx, tryFor, func(ctx context.Context) (*Trial, error) { return try(ctx, target, u) })
 	switch {
 	case err == nil:
 		s.complete(ctx, u, trial)

@@ -44,7 +44,7 @@ func (v *Verifier) Close() {
 	for _, a := range v.places {
 		if a.conn != nil {
 			all.Go(func() {
-				_, _ = within(context.Background(), VerifyTimeout, func(context.Context) (any, error) { return nil, a.conn.Close() })
+				_, _ = Within(context.Background(), VerifyTimeout, func(context.Context) (any, error) { return nil, a.conn.Close() })
 			})
 		}
 	}
@@ -171,7 +171,7 @@ func (a *asked) find(ctx context.Context, u *txlog.Unit) (*attempt.Found, string
 	}
 	d, conn, receipts := a.target.Dialect, a.conn, attempt.Receipts{Schema: a.target.ReceiptSchema}
 	a.conn = nil
-	got, err := within(ctx, VerifyTimeout, func(ctx context.Context) (got answer, err error) {
+	got, err := Within(ctx, VerifyTimeout, func(ctx context.Context) (got answer, err error) {
 		if got.conn = conn; conn == nil {
 			if got.conn, err = a.dial(ctx); err != nil {
 				return answer{}, err
@@ -210,9 +210,9 @@ func (a *asked) dial(ctx context.Context) (driver.Conn, error) {
 	return conn, err
 }
 
-// within gives what a target answers within d. What it answers later is dropped: a driver
+// Within gives what a target answers within d. What it answers later is dropped: a driver
 // may not look at its context.
-func within[T any](ctx context.Context, d time.Duration, ask func(context.Context) (T, error)) (T, error) {
+func Within[T any](ctx context.Context, d time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	type answer struct {

@@ -210,9 +210,6 @@ func unreachable(ctx context.Context, a *app, cfg *config) map[string]string {
 	return down
 }
 
-// dialTimeout bounds how long a data source is waited for.
-const dialTimeout = 3 * time.Second
-
 // unreachable says why the data source cannot be reached; empty if it can.
 func (s dataSource) unreachable(ctx context.Context) string {
 	if s.problem != nil {
@@ -225,22 +222,13 @@ func (s dataSource) unreachable(ctx context.Context) string {
 	case t.File != "" || t.NoSideConnection:
 		return "" // the first write makes a file that is not there yet
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	failed := make(chan error, 1)
-	go func() { // a driver may not look at its context
+	if _, err = ops.Within(ctx, ops.VerifyTimeout, func(ctx context.Context) (any, error) {
 		conn, err := t.Connector.Connect(ctx)
 		if err == nil {
 			err = conn.Close()
 		}
-		failed <- err
-	}()
-	select {
-	case err = <-failed:
-	case <-time.After(dialTimeout + time.Second):
-		err = fmt.Errorf("no answer within %v", dialTimeout)
-	}
-	if err != nil {
+		return nil, err
+	}); err != nil {
 		return err.Error()
 	}
 	return ""

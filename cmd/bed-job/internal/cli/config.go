@@ -173,7 +173,7 @@ func (d *decoder) targets(n ast.Node, strict bool) (all []dataSource, err error)
 		return []dataSource{{problem: &ConfigError{err}}}, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
-		s, _, serr := d.dataSource(named[name], name, true)
+		s, serr := d.dataSource(named[name], name, true)
 		if name == "" {
 			serr = errors.Join(serr, d.at(named[name], "a data source has no name"))
 		}
@@ -196,20 +196,19 @@ func (d *decoder) logs(n ast.Node, check bool) (all []dataSource, err error) {
 	case n == nil:
 		return nil, d.at(n, "the configuration has no %s", section)
 	case !several:
-		s, _, err := d.dataSource(n, section, check)
+		s, err := d.dataSource(n, section, check)
 		return []dataSource{s}, err
 	case len(list.Values) == 0:
 		return nil, d.at(n, "%s names no log", section)
 	}
 	for _, n := range list.Values {
-		s, name, serr := d.dataSource(n, "", check)
+		s, serr := d.dataSource(n, "", check)
 		switch err = errors.Join(err, serr); {
-		case serr == nil && name == "":
+		case serr == nil && s.name == "":
 			err = errors.Join(err, d.at(n, "%s: each log of a list needs a name", section))
-		case slices.ContainsFunc(all, func(other dataSource) bool { return other.name == name }):
+		case slices.ContainsFunc(all, func(other dataSource) bool { return other.name == s.name }):
 			err = errors.Join(err, d.at(n, "%s: two logs have the same name", section))
 		}
-		s.name = name
 		all = append(all, s)
 	}
 	return all, err
@@ -217,15 +216,15 @@ func (d *decoder) logs(n ast.Node, check bool) (all []dataSource, err error) {
 
 // dataSource reads {driver, dsn}, and in a list, where name is empty, its name. With check the
 // DSN is also shown to its driver's parser.
-func (d *decoder) dataSource(n ast.Node, name string, check bool) (s dataSource, listed string, err error) {
+func (d *decoder) dataSource(n ast.Node, name string, check bool) (s dataSource, err error) {
 	var is struct {
 		Name   text `yaml:"name"`
 		Driver text `yaml:"driver"`
 		DSN    text `yaml:"dsn"`
 	}
 	err = d.decode(n, &is)
-	what := safeName(cmp.Or(name, string(is.Name)))
-	s = dataSource{name: name, driver: string(is.Driver), dsn: string(is.DSN), at: n}
+	s = dataSource{name: cmp.Or(name, string(is.Name)), driver: string(is.Driver), dsn: string(is.DSN), at: n}
+	what := safeName(s.name)
 	switch {
 	case err != nil:
 	case name != "" && is.Name != "":
@@ -239,7 +238,7 @@ func (d *decoder) dataSource(n ast.Node, name string, check bool) (s dataSource,
 			err = d.at(n, "%s", redact(terr.Error(), s.dsn))
 		}
 	}
-	return s, string(is.Name), err
+	return s, err
 }
 
 // sharedFile refuses a SQLite log in a target's own file: each would wait for

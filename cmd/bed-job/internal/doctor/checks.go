@@ -80,6 +80,8 @@ var checks = map[string][]check{
 }
 
 const (
+	writesNowhere = "the account may write to none of the tables there"
+
 	cutsWait   = "a statement that waits for a lock is cut off at once"
 	endsTx     = "transactions are ended between their statements"
 	closesIdle = "the server closes connections that the pool keeps, and what is sent on one just then stays in doubt"

@@ -226,14 +226,6 @@ func (p *patient) needsReceipts(ctx context.Context) bool {
 	if p.x.log.Driver == "postgres" {
 		one = "$1"
 	}
-	return p.x.log.shared(ctx, "SELECT id FROM transaction_log WHERE data_source = "+one+" AND receipt <> '' AND parked IN (0, 1) LIMIT 1", p.Name) != ""
-}
-
-// shared asks on a connection of its own: the one connection belongs to one goroutine.
-func (p *patient) shared(ctx context.Context, query string, args ...any) string {
-	var v string
-	if err := p.db.QueryRowContext(ctx, query, args...).Scan(&v); err != nil {
-		return ""
-	}
-	return v
+	var id string // asked on a connection of its own: the one connection belongs to one goroutine
+	return p.x.log.db.QueryRowContext(ctx, "SELECT id FROM transaction_log WHERE data_source = "+one+" AND receipt <> '' AND parked IN (0, 1) LIMIT 1", p.Name).Scan(&id) == nil
 }

@@ -118,7 +118,7 @@ func (p mysqlServer) tables(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	ours := ours(p.Driver, p.isLog)
+	ours := p.ours()
 	var loose []string
 	for _, r := range rows {
 		mine := slices.ContainsFunc(ours, func(t tables.Table) bool { return t.Name == r[0] })
@@ -130,24 +130,25 @@ func (p mysqlServer) tables(ctx context.Context) {
 		p.find("no-transactions", fmt.Sprintf("%s without transactions: %s. A write there cannot be rolled back, so that it may be applied in part or twice",
 			count(len(loose), "table", "tables"), list(loose)), "ALTER TABLE … ENGINE = InnoDB, or write to them under bedsql.Skip")
 	}
-	p.mayWrite(ctx, rows)
+	if !p.isLog && !p.mayWrite(ctx, rows) {
+		p.find("rights", writesNowhere, p.grant(ctx, quote(p.place)+".*"))
+	}
 }
 
-// mayWrite reports an account that may write to none of a target's tables.
-func (p mysqlServer) mayWrite(ctx context.Context, tables [][]string) {
-	if p.isLog || len(tables) == 0 {
-		return
-	}
+// mayWrite reports whether the account may write to any of these tables.
+func (p mysqlServer) mayWrite(ctx context.Context, tables [][]string) bool {
 	for _, r := range tables[:min(len(tables), 50)] {
-		name := "`" + strings.ReplaceAll(r[0], "`", "``") + "`"
-		for _, statement := range []string{"EXPLAIN DELETE FROM " + name + " WHERE 1 = 0", "EXPLAIN INSERT INTO " + name + " SELECT * FROM " + name + " WHERE 1 = 0"} {
+		for _, statement := range []string{"EXPLAIN DELETE FROM " + quote(r[0]) + " WHERE 1 = 0", "EXPLAIN INSERT INTO " + quote(r[0]) + " SELECT * FROM " + quote(r[0]) + " WHERE 1 = 0"} {
 			if _, err := p.rows(ctx, statement); err == nil || !dberr.Of(err).Denied() {
-				return
+				return true
 			}
 		}
 	}
-	p.find("rights", "the account may write to none of the tables there", p.grant(ctx, "`"+p.place+"`.*"))
+	return len(tables) == 0
 }
+
+// quote is a name in MySQL's quotes.
+func quote(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 
 // galera looks at a node of a cluster.
 func (p mysqlServer) galera(ctx context.Context) {

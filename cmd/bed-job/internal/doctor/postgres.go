@@ -72,7 +72,7 @@ func (p postgresServer) tables(ctx context.Context) {
 			"ALTER TABLE … SET LOGGED")
 	}
 	if !writable && !p.isLog {
-		p.find("rights", "the account may write to none of the tables there", p.grant(ctx, "ALL TABLES IN SCHEMA "+p.text(ctx, "SELECT quote_ident(current_schema())")))
+		p.find("rights", writesNowhere, p.grant(ctx, "ALL TABLES IN SCHEMA "+p.text(ctx, "SELECT quote_ident(current_schema())")))
 	}
 }
 

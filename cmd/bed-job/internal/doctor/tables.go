@@ -14,19 +14,17 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// ours describes the tables that should be in a database.
-func ours(driver string, isLog bool) []tables.Table {
-	text, err := attempt.ReceiptSchema(driver)
-	if isLog {
-		text, err = txlog.Schema(driver)
+// ours describes the tables that should be in the database.
+func (p *patient) ours() []tables.Table {
+	text, err := attempt.ReceiptSchema(p.Driver)
+	if p.isLog {
+		text, err = txlog.Schema(p.Driver)
 	}
 	if err != nil {
 		return nil
 	}
-	return tables.Of(flavors[driver], text)
+	return tables.Of(p.Target.Dialect.Flavor, text)
 }
-
-var flavors = map[string]sqltext.Flavor{"mysql": sqltext.MySQL, "postgres": sqltext.Postgres, "sqlite": sqltext.SQLite}
 
 // ourTables are those of bed in a database.
 type ourTables struct{ *patient }
@@ -41,7 +39,7 @@ func (p ourTables) look(ctx context.Context) {
 	if p.schema() != "" {
 		create = fmt.Sprintf("run what bed-job schema %s %s prints, in a schema %s there", p.Driver, part, p.schema())
 	}
-	for _, t := range ours(p.Driver, p.isLog) {
+	for _, t := range p.ours() {
 		name := t.Name
 		if p.schema() != "" {
 			name = attempt.Receipts{Schema: p.schema()}.Table(p.Target.Dialect.Flavor)
@@ -60,7 +58,7 @@ func (p ourTables) look(ctx context.Context) {
 			} else {
 				p.definition(ctx, t, name)
 			}
-			p.rights(ctx, name)
+			p.rights(ctx, name, there)
 		}
 	}
 	if !p.isLog {
@@ -78,7 +76,7 @@ func columnNames(columns []tables.Column) string {
 
 // definition compares a table that has all columns with what it should be.
 func (p ourTables) definition(ctx context.Context, t tables.Table, name string) {
-	f := flavors[p.Driver]
+	f := p.Target.Dialect.Flavor
 	found, err := tables.Place{Flavor: f, Schema: p.schema()}.Read(ctx, p, t.Name)
 	if err != nil {
 		p.x.unseen("%s: the definition of %s cannot be read: %s", p.where, name, p.x.errorOf(err))
@@ -174,14 +172,14 @@ func (p ourTables) withoutReceipts(ctx context.Context, create string) {
 }
 
 // rights finds out whether the account may do what the program does with a table.
-func (p ourTables) rights(ctx context.Context, table string) {
+func (p ourTables) rights(ctx context.Context, table string, columns []string) {
 	var lacks []string
 	switch p.Driver {
 	case "mysql":
 		// EXPLAIN requires the rights of what it explains, and does nothing.
 		for _, r := range []struct{ right, statement string }{
 			{"INSERT", "EXPLAIN INSERT INTO " + table + " SELECT * FROM " + table + " WHERE 1 = 0"},
-			{"UPDATE", "EXPLAIN UPDATE " + table + " SET " + p.anyColumn(ctx, table) + " = NULL WHERE 1 = 0"},
+			{"UPDATE", "EXPLAIN UPDATE " + table + " SET " + quote(columns[0]) + " = NULL WHERE 1 = 0"},
 			{"DELETE", "EXPLAIN DELETE FROM " + table + " WHERE 1 = 0"},
 		} {
 			if _, err := p.rows(ctx, r.statement); err != nil && dberr.Of(err).Denied() {
@@ -201,14 +199,6 @@ func (p ourTables) rights(ctx context.Context, table string) {
 	if len(lacks) > 0 {
 		p.find("rights", fmt.Sprintf("the account lacks the rights %s on %s", strings.Join(lacks, ", "), table), p.grant(ctx, table))
 	}
-}
-
-func (p ourTables) anyColumn(ctx context.Context, table string) string {
-	names, err := tables.Columns(ctx, p, table)
-	if err != nil || len(names) == 0 {
-		return "id"
-	}
-	return "`" + strings.ReplaceAll(names[0], "`", "``") + "`"
 }
 
 // errorOf keeps an error to its first line.
