@@ -23,8 +23,8 @@ const maxCost = 14
 
 // A person is who asks. The name is what the audit says.
 type person struct {
-	name string
-	role Role
+	Name string
+	Role Role
 }
 
 // local is whoever uses a console on loopback without configured users.
@@ -115,7 +115,7 @@ func (g *gatekeeper) token(given string) (person, bool) {
 			found = person{"token " + t.Name, t.Role}
 		}
 	}
-	return found, found.role != 0
+	return found, found.Role != 0
 }
 
 func (g *gatekeeper) password(ctx context.Context, from, name, password string) (person, error) {

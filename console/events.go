@@ -153,7 +153,7 @@ func (e *events) sum(ctx context.Context) [32]byte {
 // stream sends live updates as server-sent events. They say that something
 // changed, not what: the page asks for itself, with its own rights.
 func (s service) stream(w http.ResponseWriter, r *http.Request, p person) error {
-	l, leave, ok := s.events.listen(p.name)
+	l, leave, ok := s.events.listen(p.Name)
 	if !ok {
 		return &failure{status: http.StatusTooManyRequests, text: "Too many pages are open."}
 	}

@@ -29,7 +29,7 @@ type field func(name string) string
 func filterOf(said field, p person) (f ops.Filter, err error) {
 	f = ops.Filter{
 		DataSource: said("dataSource"), State: ops.State(said("state")), Text: said("text"),
-		Transaction: strings.TrimSpace(said("transaction")), Kind: said("kind"), Reveal: p.role >= Reveal && said("text") != "",
+		Transaction: strings.TrimSpace(said("transaction")), Kind: said("kind"), Reveal: p.Role >= Reveal && said("text") != "",
 	}
 	if age := strings.TrimSpace(said("olderThan")); age != "" {
 		if f.OlderThan, err = ops.ParseSpan(age); err != nil {
@@ -84,7 +84,7 @@ func idOf(r *http.Request) (string, error) {
 
 // by is who does something and why, for the audit.
 func (p person) by(a ops.Action, reason string) (ops.By, error) {
-	by := ops.By{Who: p.name, Reason: strings.TrimSpace(reason)}
+	by := ops.By{Who: p.Name, Reason: strings.TrimSpace(reason)}
 	return by, by.Check(a)
 }
 

@@ -21,7 +21,7 @@ type page struct {
 	OtherLang  otherLanguage
 	Title      string
 	Section    string
-	Person     shownPerson
+	Person     person
 	CanOperate bool
 	CanReveal  bool
 	// Assets: scripts, styles and navigation, which only somebody who is logged in can load.
@@ -58,11 +58,6 @@ func (s *site) links(l *language, section string) (all []logLink) {
 	return all
 }
 
-type shownPerson struct {
-	Name string
-	Role Role
-}
-
 type otherLanguage struct{ Tag, Name, URL string }
 
 // errorPage says what was wrong. Again: it gives way to the page once the log answers.
@@ -76,8 +71,8 @@ type errorPage struct {
 func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status int, data any) {
 	l := languageOf(r)
 	v := page{
-		Lang: l, Person: shownPerson{p.name, p.role},
-		CanOperate: p.role >= Operate, CanReveal: p.role >= Reveal, Assets: p.role > 0,
+		Lang: l, Person: p,
+		CanOperate: p.Role >= Operate, CanReveal: p.Role >= Reveal, Assets: p.Role > 0,
 		Self: s.selfOf(r), Data: data,
 	}
 	other := l.other()
@@ -161,7 +156,7 @@ func funcs(l *language, base string) template.FuncMap {
 			}
 			return safetext.Line(string(a))
 		},
-		"role":    func(p shownPerson) string { return l.t("role " + p.Role.String()) },
+		"role":    func(p person) string { return l.t("role " + p.Role.String()) },
 		"verdict": func(d *ops.Detail) string { return l.t(verdicts[d.Verdict]) },
 		"what":    l.what, "n": l.number, "rate": rate, "when": when, "moment": moment, "age": l.age,
 		"safe": safetext.Line, "sentence": l.sentence, "lines": safetext.Lines, "oneline": oneLine, "brief": brief, "value": valueText,
@@ -185,7 +180,7 @@ var verdicts = map[string]string{
 func (s *site) afterwards(r *http.Request, p person, a ops.Action, to string, ids []string) string {
 	if audit, err := s.store().Audit(r.Context(), ops.Page{Limit: 20}); err == nil {
 		for _, record := range audit.Records {
-			if record.Who == p.name && record.Action == a {
+			if record.Who == p.Name && record.Action == a {
 				if a == ops.Retry && len(ids) > 0 {
 					s.counted.retried(record.ID, ids)
 				}
@@ -199,7 +194,7 @@ func (s *site) afterwards(r *http.Request, p person, a ops.Action, to string, id
 // doneText says what was done before this page, and by which action, as the audit has it.
 func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Action) {
 	id := r.URL.Query().Get("done")
-	if id == "" || !ops.IsID(id+"~") || p.role < Read || s.store() == nil {
+	if id == "" || !ops.IsID(id+"~") || p.Role < Read || s.store() == nil {
 		return "", ""
 	}
 	audit, err := s.store().Audit(r.Context(), ops.Page{After: id + "~", Limit: 1})

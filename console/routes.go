@@ -138,7 +138,7 @@ func (c *Console) enter(s *site, rt route) http.Handler {
 				s.fail(w, r, p, err)
 				return
 			}
-			if p.role < role {
+			if p.Role < role {
 				s.fail(w, r, p, &failure{status: http.StatusForbidden, text: "Your role does not allow this.", detail: role.String()})
 				return
 			}

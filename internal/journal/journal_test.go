@@ -216,7 +216,7 @@ func TestJobsTogetherTakeNoMoreThanTheLimit(t *testing.T) {
 		}
 		set(&no, nil)
 		set(nil, &some)
-		if c, err = j.Control(t.Context(), "orders"); c != (journal.Control{PerSecond: limit}) || err != nil {
+		if _, _, c, err = j.Reserve(t.Context(), "orders", 0); c != (journal.Control{PerSecond: limit}) || err != nil {
 			t.Errorf("got %+v, %v", c, err)
 		}
 		logs := []*txlog.SQLStorage{first, open(t, db), open(t, db)}

@@ -40,14 +40,6 @@ func (j *Journal) upsertSource(values string, set ...string) string {
 		j.onConflict("data_source, job", "{column} = {new}", set)
 }
 
-// Control reads what holds for a data source.
-func (j *Journal) Control(ctx context.Context, dataSource string) (c Control, err error) {
-	err = j.each(ctx, DataSources, func(rows *sql.Rows) error {
-		return rows.Scan(&c.Paused, &c.PerSecond)
-	}, `SELECT paused, per_second FROM bed_data_source WHERE data_source = ? AND job = ''`, dataSource)
-	return c, err
-}
-
 // lead is how far ahead a job may take slots of a limit: what it takes at once
 // starts at once.
 const lead = 100 * time.Millisecond

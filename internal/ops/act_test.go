@@ -237,7 +237,7 @@ func TestNothingIsDoneWithoutAnAudit(t *testing.T) {
 		if got := r.get(t, u.ID); !got.Parked {
 			t.Errorf("got %+v", got)
 		}
-		if c, err := r.log.Journal().Control(t.Context(), "orders"); c.Paused || err != nil {
+		if _, _, c, err := r.log.Journal().Reserve(t.Context(), "orders", 0); c.Paused || err != nil {
 			t.Errorf("got %+v, %v", c, err)
 		}
 		again, err := txlog.Open(t.Context(), db.Driver, db.DSN, txlog.WithoutCreate())

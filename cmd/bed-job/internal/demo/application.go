@@ -5,12 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/sqlite"
@@ -48,15 +45,13 @@ func (mortal) Remove(ctx context.Context, _ ...*txlog.Unit) error {
 // Application moves savings from alice to bob in a staged soft transaction, and is killed in
 // its End.
 func Application(ctx context.Context, dir string) (err error) {
-	quiet := logrus.New()
-	quiet.SetOutput(io.Discard)
 	log, err := txlog.Open(ctx, "sqlite", logDSN(dir))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	if err := sqlite.Register("bed-sqlite-application", bedsql.Config{
-		Storage: mortal{log}, Logger: quiet, Guarantee: bedsql.ExactlyOnce, Lease: applicationLease,
+		Storage: mortal{log}, Logger: quiet(), Guarantee: bedsql.ExactlyOnce, Lease: applicationLease,
 	}); err != nil {
 		return err
 	}

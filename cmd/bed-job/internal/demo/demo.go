@@ -154,9 +154,17 @@ func (w *world) pending(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = w.transferPlainly(ctx, "tickets", tickets)
-	if err == nil {
-		w.narrator.say("    The job makes a round. An outage is not a failed try:")
+	n := w.narrator
+	n.say("    Alice sends Bob %d for \"tickets\", with two plain calls of Exec:", tickets)
+	_, stop := w.watch(nil)
+	_, errAlice := w.alice.wrapped.ExecContext(ctx, insertEntry, "tickets", w.alice.owner, -tickets)
+	_, errBob := w.bob.wrapped.ExecContext(ctx, insertEntry, "tickets", w.bob.owner, tickets)
+	stop()
+	if errAlice != nil || !errors.Is(errBob, bedsql.ErrPending) {
+		err = fmt.Errorf("the transfer %q did not end as it must: %w", "tickets", errors.Join(errAlice, orNothing(errBob)))
+	} else {
+		n.say("    The second Exec returns %s: accepted, not failed.", n.bold("bedsql.ErrPending"))
+		n.say("    The job makes a round. An outage is not a failed try:")
 		err = w.round(ctx, asyncjob.Counts{}, true)
 	}
 	if err = errors.Join(err, back()); err != nil {
@@ -170,14 +178,15 @@ func (w *world) pending(ctx context.Context) error {
 func (w *world) notAccepted(ctx context.Context) error {
 	n := w.narrator
 	n.title("4  not accepted", "the log is out of order: somebody renamed its table")
-	if _, err := w.bareLog.ExecContext(ctx, `ALTER TABLE transaction_log RENAME TO away`); err != nil {
+	log := w.log.Journal().DB()
+	if _, err := log.ExecContext(ctx, `ALTER TABLE transaction_log RENAME TO away`); err != nil {
 		return err
 	}
 	n.say("    Alice sends 30 for \"lunch\":")
 	_, stop := w.watch(nil)
 	_, err := w.alice.wrapped.ExecContext(ctx, insertEntry, "lunch", w.alice.owner, -30)
 	stop()
-	if _, rerr := w.bareLog.ExecContext(context.WithoutCancel(ctx), `ALTER TABLE away RENAME TO transaction_log`); rerr != nil {
+	if _, rerr := log.ExecContext(context.WithoutCancel(ctx), `ALTER TABLE away RENAME TO transaction_log`); rerr != nil {
 		return errors.Join(err, rerr)
 	}
 	var not *bedsql.NotLoggedError
@@ -247,22 +256,6 @@ func (w *world) transferBy(ctx context.Context, want listener.Origin, name strin
 		return fmt.Errorf("the transfer %q was delivered by the %v, not by the %v", name, by, want)
 	}
 	w.narrator.say("    End reports no error.")
-	return nil
-}
-
-// transferPlainly moves money without a soft transaction: each Exec has its
-// own answer.
-func (w *world) transferPlainly(ctx context.Context, name string, amount int64) error {
-	n := w.narrator
-	n.say("    Alice sends Bob %d for %q, with two plain calls of Exec:", amount, name)
-	_, stop := w.watch(nil)
-	_, errAlice := w.alice.wrapped.ExecContext(ctx, insertEntry, name, w.alice.owner, -amount)
-	_, errBob := w.bob.wrapped.ExecContext(ctx, insertEntry, name, w.bob.owner, amount)
-	stop()
-	if errAlice != nil || !errors.Is(errBob, bedsql.ErrPending) {
-		return fmt.Errorf("the transfer %q did not end as it must: %w", name, errors.Join(errAlice, orNothing(errBob)))
-	}
-	n.say("    The second Exec returns %s: accepted, not failed.", n.bold("bedsql.ErrPending"))
 	return nil
 }
 

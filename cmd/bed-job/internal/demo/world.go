@@ -65,7 +65,6 @@ type world struct {
 	alice, bob *bank
 	log        *txlog.SQLStorage
 	logDSN     string
-	bareLog    *sql.DB // for the faults of the log
 	bus        *listener.Bus
 	job        *asyncjob.Job
 	// parkedID is the entry that waits for an operator.
@@ -76,8 +75,7 @@ type world struct {
 var registered atomic.Int64
 
 func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error) {
-	quiet := logrus.New()
-	quiet.SetOutput(io.Discard)
+	quiet := quiet()
 	w := &world{narrator: n, dir: dir, driver: "bed-sqlite", bus: listener.NewBus(quiet)}
 	if i := registered.Add(1); i > 1 {
 		w.driver = fmt.Sprintf("bed-sqlite-%d", i)
@@ -89,9 +87,6 @@ func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error
 	}()
 	w.logDSN = logDSN(dir)
 	if w.log, err = txlog.Open(ctx, "sqlite", w.logDSN); err != nil {
-		return nil, err
-	}
-	if w.bareLog, err = sql.Open("sqlite", w.logDSN+"?_pragma=busy_timeout(10000)"); err != nil {
 		return nil, err
 	}
 	if err := sqlite.Register(w.driver, bedsql.Config{
@@ -117,6 +112,12 @@ func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error
 		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, Bus: w.bus, Logger: quiet,
 	})
 	return w, err
+}
+
+func quiet() *logrus.Logger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
 }
 
 // fileDSN is the DSN of an existing or new file.
@@ -160,9 +161,6 @@ func (w *world) close() error {
 		if b != nil {
 			errs = append(errs, b.wrapped.Close(), b.bare.Close())
 		}
-	}
-	if w.bareLog != nil {
-		errs = append(errs, w.bareLog.Close())
 	}
 	if w.log != nil {
 		errs = append(errs, w.log.Close())

@@ -118,7 +118,7 @@ func (p mysqlServer) tables(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	ours := p.ours()
+	ours := ourTables{p.patient}.ours()
 	var loose []string
 	for _, r := range rows {
 		mine := slices.ContainsFunc(ours, func(t tables.Table) bool { return t.Name == r[0] })

@@ -14,8 +14,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+// ourTables are those of bed in a database.
+type ourTables struct{ *patient }
+
 // ours describes the tables that should be in the database.
-func (p *patient) ours() []tables.Table {
+func (p ourTables) ours() []tables.Table {
 	text, err := attempt.ReceiptSchema(p.Driver)
 	if p.isLog {
 		text, err = txlog.Schema(p.Driver)
@@ -25,9 +28,6 @@ func (p *patient) ours() []tables.Table {
 	}
 	return tables.Of(p.Target.Dialect.Flavor, text)
 }
-
-// ourTables are those of bed in a database.
-type ourTables struct{ *patient }
 
 // look looks for the tables, what they are, and what the account may do with them.
 func (p ourTables) look(ctx context.Context) {
