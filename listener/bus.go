@@ -158,14 +158,10 @@ func (s *Subscription) run() {
 		case ev := <-s.events:
 			s.tell(ev)
 		case <-s.quit:
-			for {
-				select {
-				case ev := <-s.events:
-					s.tell(ev)
-				default:
-					return
-				}
+			for len(s.events) > 0 { // nobody else reads them
+				s.tell(<-s.events)
 			}
+			return
 		}
 	}
 }
