@@ -72,13 +72,6 @@ func (l *language) sentence(text string) string {
 	return string(unicode.ToUpper(first)) + text[size:] + end
 }
 
-func (l *language) other() *language {
-	if l == languages[0] {
-		return languages[1]
-	}
-	return languages[0]
-}
-
 const languageCookie = "bed_lang"
 
 func languageNamed(tag string) *language {

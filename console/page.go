@@ -75,7 +75,10 @@ func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status i
 		CanOperate: p.Role >= Operate, CanReveal: p.Role >= Reveal, Assets: p.Role > 0,
 		Self: s.selfOf(r), Data: data,
 	}
-	other := l.other()
+	other := languages[0]
+	if l == other {
+		other = languages[1]
+	}
 	v.OtherLang = otherLanguage{other.Tag, other.Name, with(v.Self, "lang", other.Tag)}
 	name := ""
 	switch d := data.(type) {

@@ -95,7 +95,11 @@ func (s *finder) conditions(f *Filter) where {
 	if f.Kind != "" {
 		k, _ := readKind(f.Kind)
 		w.and(`data_source = ? AND statement_no = 0`, k.DataSource)
-		s.holds(&w, `last_error`, longest(k.Text))
+		if part := longest(k.Text); part == "" {
+			w.and(`last_error IS NOT NULL`)
+		} else {
+			w.and(s.contains(`last_error`), part)
+		}
 	}
 	switch part := longest(f.Text); {
 	case f.Text == "" && f.Kind == "":
@@ -114,14 +118,6 @@ func (s *finder) conditions(f *Filter) where {
 // contains is the condition that a column holds a text, byte for byte.
 func (s *finder) contains(column string) string {
 	return s.d.Pick(sqltext.Texts{MySQL: `INSTR(` + column + `, CAST(? AS BINARY)) > 0`, Postgres: `strpos(` + column + `, ?) > 0`, SQLite: `instr(` + column + `, ?) > 0`})
-}
-
-func (s *finder) holds(w *where, column, text string) {
-	if text == "" {
-		w.and(column + ` IS NOT NULL`)
-		return
-	}
-	w.and(s.contains(column), text)
 }
 
 // longest gives the longest part of a masked text without a mask in it, which the

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -83,12 +84,7 @@ func fraction(s string) float64 {
 	return f
 }
 
-func orNone(s string) string {
-	if s == "" {
-		return "empty"
-	}
-	return s
-}
+func orNone(s string) string { return cmp.Or(s, "empty") }
 
 func (p mysqlServer) readOnly(ctx context.Context) {
 	for _, name := range []string{"super_read_only", "innodb_read_only", "read_only", "tx_read_only", "transaction_read_only"} {
