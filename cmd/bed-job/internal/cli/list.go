@@ -180,8 +180,6 @@ func sqlCell(u *txlog.Unit) string {
 	}
 }
 
-func orDash(s string) string { return cmp.Or(s, "-") }
-
 // printJSON writes one array, page by page.
 func (l *logList) printJSON(ctx context.Context) error {
 	begin, end := "[\n  ", "[]\n"

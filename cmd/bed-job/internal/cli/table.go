@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -27,7 +28,7 @@ const gap = 2
 // add adds a row; empty cells are shown as "-".
 func (t *table) add(cells ...string) {
 	for i, cell := range cells {
-		cells[i] = orDash(oneLine(cell, 1<<30))
+		cells[i] = cmp.Or(oneLine(cell, 1<<30), "-")
 	}
 	t.rows = append(t.rows, cells)
 }

@@ -42,9 +42,7 @@ func (s *spanFlag) Set(text string) error {
 	return err
 }
 
-// age says how long ago t is, coarsely. Clocks that differ give 0s.
-func age(now, t time.Time) string { return span(now.Sub(t)) }
-
+// span is a time, coarsely. One that is negative, since clocks differ, is 0s.
 func span(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -65,7 +63,7 @@ func when(now, t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return fmt.Sprintf("%s (%s)", t.Local().Format(time.RFC3339), age(now, t))
+	return fmt.Sprintf("%s (%s)", t.Local().Format(time.RFC3339), span(now.Sub(t)))
 }
 
 // until shows a time to come; "-" for none.
