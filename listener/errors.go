@@ -10,7 +10,7 @@ import (
 
 var (
 	// These are the errors of the same names in package bedsql, which says when each is
-	// matched, and what the fields of the types behind them are.
+	// matched and what the fields of their types mean.
 
 	ErrPending        = errors.New("bed: the write is logged and will be delivered later")
 	ErrNotLogged      = errors.New("bed: the write was not accepted, its entry could not be written to the transaction log")
