@@ -109,6 +109,8 @@ func (s *session) find(ctx context.Context, conn driver.Conn) (string, error) {
 type sessions struct {
 	mu   sync.Mutex
 	list []*session
+	// closed: none is kept once nobody uses it.
+	closed bool
 }
 
 // session gives the session to deliver u in, and what ends its use. The error
@@ -141,7 +143,7 @@ func (s *source) session(u *txlog.Unit) (*session, func(), error) {
 	}
 	found.users++
 	s.others.list = append(s.others.list, found)
-	s.others.trim(maxSessions)
+	s.others.trim()
 	return found, func() { s.others.leave(found) }, nil
 }
 
@@ -158,11 +160,15 @@ func (o *sessions) leave(s *session) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s.users--
-	o.trim(maxSessions)
+	o.trim()
 }
 
 // trim closes those that were used the longest ago and are not in use.
-func (o *sessions) trim(most int) {
+func (o *sessions) trim() {
+	most := maxSessions
+	if o.closed {
+		most = 0
+	}
 	for i := 0; i < len(o.list) && len(o.list) > most; {
 		if o.list[i].users > 0 {
 			i++
@@ -173,9 +179,10 @@ func (o *sessions) trim(most int) {
 	}
 }
 
-// close closes all of them.
+// close closes all of them, those in use once they are not.
 func (o *sessions) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.trim(0)
+	o.closed = true
+	o.trim()
 }
