@@ -181,6 +181,9 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 		name, _, _ = strings.Cut(name, "'")
 		return s.indexes(name), nil
 	}
+	if strings.Contains(text, "@@init_connect") { // which leads nowhere: receipts are where its sessions are
+		return &answer{columns: make([]string, 2)}, nil
+	}
 	p := parse(s, text, args)
 	switch {
 	case p.takes("SELECT"):
