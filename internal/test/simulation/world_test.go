@@ -130,6 +130,10 @@ var (
 
 func (w *world) newApp(i int) app {
 	a := app{process: w.newProcess(fmt.Sprintf("app %d", i))}
+	attempts := attemptBound
+	if w.calm { // the others may take as many steps meanwhile
+		attempts = -1
+	}
 	guarantee := bedsql.ExactlyOnce
 	if w.least {
 		guarantee = bedsql.AtLeastOnce
@@ -138,7 +142,7 @@ func (w *world) newApp(i int) app {
 		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, a.process, s, home}, DataSource: s.name}, bedsql.Config{
 			Storage: a.log, Guarantee: guarantee, Logging: w.logging[i], Logger: quiet(), Lease: lease,
 			SyncMaxDeliveryTryTimes: tries[i], NoSyncRetry: tries[i] == 0,
-			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: bound, LogTimeout: bound, AttemptTimeout: attemptBound,
+			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: bound, LogTimeout: bound, AttemptTimeout: attempts,
 		})
 		must(err)
 		pool := sql.OpenDB(c)
