@@ -169,26 +169,6 @@ func TestOpenRefusesATargetThatCannotBeDelivered(t *testing.T) {
 	}
 }
 
-func TestDriverWithoutDialectReadsStandardSQL(t *testing.T) {
-	t.Parallel()
-	s := newSet(t, &fakeDriver{})
-	parse := func(string) (delivery.Target, error) {
-		return delivery.Target{Connector: s.f, DataSource: "orders"}, nil
-	}
-	if err := bedsql.RegisterDriver(t.Name(), parse, s.cfg); err != nil {
-		t.Fatal(err)
-	}
-	pool, err := sql.Open(t.Name(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = pool.Close() }()
-	mustExec(t, pool, t.Context(), writeText)
-	if n := s.storage.logged(); n != 1 {
-		t.Errorf("%d entries were written, want 1", n)
-	}
-}
-
 func TestADialectWithoutReceiptsCannotDeliverExactlyOnce(t *testing.T) {
 	t.Parallel()
 	const want = "ExactlyOnce"

@@ -20,25 +20,6 @@ func wantOutcomeOf(t testing.TB, what string, err error, want bedsql.Outcome) {
 	}
 }
 
-func TestAWriteWhoseRowsWereLostIsDelivered(t *testing.T) {
-	t.Parallel()
-	eachServer(t, func(t *testing.T, db testdb.DB) {
-		r, p := newRigBehindProxy(t, db)
-		r.account()
-		match := testproxy.PostgresExecute
-		if db.Driver == testdb.DriverMySQL {
-			match = testproxy.Text("INSERT INTO account")
-		}
-		p.CutAfter(match)
-		err := r.wrapped.QueryRow("INSERT INTO account VALUES (1, 5) RETURNING id").Scan(new(int))
-		if !errors.Is(err, bedsql.ErrRowsUnknown) {
-			t.Errorf("%v, want ErrRowsUnknown", err)
-		}
-		wantOutcomeOf(t, "the rows were lost", err, bedsql.OutcomeDelivered)
-		r.wantBalances(5)
-	})
-}
-
 // database/sql reports the end of the context in place of the rows that it was given.
 func TestQueryRowIsDeliveredDespiteLateContextEnd(t *testing.T) {
 	t.Parallel()

@@ -188,6 +188,7 @@ func TestRowsLostWithTheConnectionAreReportedLost(t *testing.T) {
 		if !errors.Is(err, bedsql.ErrRowsUnknown) {
 			t.Errorf("%v, want ErrRowsUnknown: delivered, with its rows lost", err)
 		}
+		wantOutcomeOf(t, "the rows were lost", err, bedsql.OutcomeDelivered)
 		r.wantBalances(5)
 		r.wantNoLog()
 
