@@ -100,13 +100,8 @@ type session struct {
 	flavor Flavor
 }
 
-// connectTimeout bounds a connection that database/sql opens for whoever waits for
-// one. It opens them one after the other and without a deadline: a server that
-// accepts one and says nothing would keep the others waiting for ever.
-const connectTimeout = 30 * time.Second
-
 func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dberr.ConnectTimeout)
 	defer cancel()
 	conn, err := s.Connector.Connect(ctx)
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/bedsql/bed/internal/dberr"
 )
 
 type silent struct{ driver.Connector }
@@ -13,7 +15,7 @@ type silent struct{ driver.Connector }
 var errSilent = errors.New("it has no deadline")
 
 func (silent) Connect(ctx context.Context) (driver.Conn, error) {
-	if at, ok := ctx.Deadline(); ok && time.Until(at) <= connectTimeout {
+	if at, ok := ctx.Deadline(); ok && time.Until(at) <= dberr.ConnectTimeout {
 		return nil, context.DeadlineExceeded
 	}
 	return nil, errSilent

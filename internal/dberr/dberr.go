@@ -134,6 +134,11 @@ func DescribeLog(err error) string {
 	return err.Error()
 }
 
+// ConnectTimeout bounds a connection of one of bed's own pools. database/sql opens them
+// for whoever waits, one after the other and without a deadline: a server that accepts
+// one and says nothing would keep the others waiting for ever.
+const ConnectTimeout = 30 * time.Second
+
 // TimedOut reports whether the timeout of bounded, which was made from ctx, is over, while
 // ctx goes on. It goes by the clock: a driver's dial has a deadline of its own, and may give
 // up a moment before the context's timer fires.

@@ -5,7 +5,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
-	"time"
+
+	"github.com/bedsql/bed/internal/dberr"
 )
 
 // Target is a data source to deliver to.
@@ -67,10 +68,6 @@ func (t *Target) Dial(ctx context.Context) (driver.Conn, Facts, error) {
 	return conn, facts, nil
 }
 
-// connectTimeout bounds a connection that database/sql opens for whoever waits for
-// one, which it does one after the other and without a deadline.
-const connectTimeout = 30 * time.Second
-
 // Greeted gives a connector for a pool, whose connections are those of [Target.Dial].
 // One that is not there within 30 seconds is an error.
 func (t *Target) Greeted() driver.Connector { return &greeted{t.Connector, t} }
@@ -81,7 +78,7 @@ type greeted struct {
 }
 
 func (g *greeted) Connect(ctx context.Context) (driver.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dberr.ConnectTimeout)
 	defer cancel()
 	conn, _, err := g.t.Dial(ctx)
 	return conn, err
