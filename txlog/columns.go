@@ -28,6 +28,16 @@ type row struct {
 	lease                                 int64
 }
 
+// row is the row of u's statement i; settings is encodeSettings'.
+func (u *Unit) row(i int, settings string) row {
+	text, params := u.Statements[i].encode()
+	return row{
+		id: rowID(u.ID, i), source: u.DataSource, text: text, params: params,
+		transaction: u.TransactionID, no: i, count: len(u.Statements),
+		settings: settings, notReplayable: u.NotReplayable, receipt: u.Receipt, fingerprint: u.Fingerprint, token: u.Lease.Token,
+	}
+}
+
 // rowOverhead is more than what a row takes besides its text.
 const rowOverhead = 1 << 10
 
@@ -42,6 +52,9 @@ type column struct {
 	time   bool
 	// fixed is the SQL for what all new rows have.
 	fixed string
+	// within is the SQL for what a row has instead that is written within a transaction of
+	// the application's; nil: the same.
+	within func(*row) string
 	// asID: the value is the row's id, as a rule.
 	asID bool
 	// read takes the value that a unit's first row has; nil: nothing reads it.
@@ -57,8 +70,8 @@ var columns = []column{
 	{name: "transaction_type", fixed: `'` + transactionType + `'`},
 	{name: "data_source", text: func(r *row) string { return r.source },
 		read: func(r *reading, v sql.NullString) { r.unit.DataSource = r.text(v) }},
-	{name: "sql", text: func(r *row) string { return r.text }, read: (*reading).readSQL},
-	{name: "parameters", text: func(r *row) string { return r.params }, read: (*reading).readParams},
+	{name: "sql", text: func(r *row) string { return r.text }, by: []kind{amendRow}, read: (*reading).readSQL},
+	{name: "parameters", text: func(r *row) string { return r.params }, by: []kind{amendRow}, read: (*reading).readParams},
 	{name: "creation_time", time: true,
 		read: func(r *reading, v sql.NullString) { r.unit.CreatedAt = time.UnixMilli(r.number(v)) }},
 	{name: "async_delivery_try_times", fixed: `0`, by: []kind{releaseOwned, retryRows},
@@ -70,13 +83,13 @@ var columns = []column{
 	{name: "settings", text: func(r *row) string { return r.settings }, by: []kind{locateOwned}, read: (*reading).readSettings},
 	{name: "not_replayable", text: func(r *row) string { return r.notReplayable },
 		read: func(r *reading, v sql.NullString) { r.unit.NotReplayable = r.text(v) }},
-	{name: "receipt", text: func(r *row) string { return r.receipt }, asID: true,
+	{name: "receipt", text: func(r *row) string { return r.receipt }, asID: true, by: []kind{amendUnit},
 		read: func(r *reading, v sql.NullString) { r.unit.Receipt = r.text(v) }},
 	{name: "fingerprint", text: func(r *row) string { return r.fingerprint },
 		read: func(r *reading, v sql.NullString) { r.unit.Fingerprint = r.text(v) }},
-	{name: "in_doubt", fixed: `1`, by: []kind{takeRows, releaseOwned},
+	{name: "in_doubt", fixed: `1`, within: (*row).homeDoubt, by: []kind{renewOwned, takeRows, releaseOwned, amendUnit},
 		read: func(r *reading, v sql.NullString) { r.unit.InDoubt = r.number(v) != 0 }},
-	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows},
+	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, within: func(*row) string { return strconv.Itoa(atOnce) }, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows},
 		read: func(r *reading, v sql.NullString) { r.next = r.number(v) }},
 	{name: "last_error", fixed: `NULL`, by: []kind{releaseOwned},
 		read: func(r *reading, v sql.NullString) { r.unit.LastError = v.String }},
@@ -84,7 +97,16 @@ var columns = []column{
 		read: func(r *reading, v sql.NullString) { r.unit.Parked = r.number(v) != 0 }},
 	{name: "lease_token", text: func(r *row) string { return r.token }, by: []kind{takeRows, releaseOwned, retryRows, parkRows},
 		read: func(r *reading, v sql.NullString) { r.unit.Leased = v.Valid }},
-	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows}},
+	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, within: func(*row) string { return `NULL` }, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows}},
+}
+
+// homeDoubt: a first attempt that meets a duplicate key is refused, but one with a receipt
+// may be under way beside the owner's, who need not take a lease for it.
+func (r *row) homeDoubt() string {
+	if r.receipt != "" {
+		return `1`
+	}
+	return `0`
 }
 
 // sqlName is the column's name in a statement, see shape.text.
@@ -273,6 +295,12 @@ const (
 	// The column parameters of a statement that the application prepared.
 	preparedStart = `{"prepared":`
 	preparedEnd   = `}`
+	// It of a statement that must change a number of rows begins so, followed by
+	// what it is otherwise. A job that does not know this cannot read the
+	// parameters: it parks the entry and does not run it unchecked.
+	requiredStart = `{"rows":"`
+	requiredThen  = `","parameters":`
+	requiredEnd   = `}`
 )
 
 // encode gives the texts of the columns sql and parameters.
@@ -283,6 +311,9 @@ func (s *Statement) encode() (text, params string) {
 	}
 	if s.Prepared {
 		params = preparedStart + cmp.Or(params, "[]") + preparedEnd
+	}
+	if s.Required.Given() {
+		params = requiredStart + s.Required.Sign() + requiredThen + cmp.Or(params, "[]") + requiredEnd
 	}
 	return text, params
 }
@@ -368,7 +399,17 @@ func (r *reading) readSQL(v sql.NullString) {
 
 func (r *reading) readParams(v sql.NullString) {
 	s := &r.first
-	if s.Params, s.Prepared = strings.CutPrefix(r.text(v), preparedStart); s.Prepared {
+	text := r.text(v)
+	if rest, required := strings.CutPrefix(text, requiredStart); required {
+		sign, params, _ := strings.Cut(rest, requiredThen)
+		if s.Required, required = readRequirement(sign); !required || !strings.HasSuffix(params, requiredEnd) {
+			r.note("does not say how many rows the statement must change")
+		}
+		if text = strings.TrimSuffix(params, requiredEnd); text == "[]" {
+			text = ""
+		}
+	}
+	if s.Params, s.Prepared = strings.CutPrefix(text, preparedStart); s.Prepared {
 		if s.Params = strings.TrimSuffix(s.Params, preparedEnd); s.Params == "[]" {
 			s.Params = ""
 		}

@@ -27,8 +27,8 @@ func TestTheColumnsAreThoseOfEachSchema(t *testing.T) {
 
 func TestEachColumnNamesTheStatementsThatChangeIt(t *testing.T) {
 	t.Parallel()
-	assigned := regexp.MustCompile(`(?:SET |,\s+)(\w+) = `)
-	for _, k := range []kind{renewOwned, locateOwned, releaseOwned, takeRows, retryRows, parkRows} {
+	assigned := regexp.MustCompile(`(?:SET |,\s+)"?(\w+)"? = `)
+	for _, k := range []kind{renewOwned, locateOwned, releaseOwned, takeRows, retryRows, parkRows, amendRow, amendUnit} {
 		var want, has []string
 		for _, c := range columns {
 			if slices.Contains(c.by, k) {
@@ -66,9 +66,12 @@ func FuzzWhatIsKeptInAColumnIsReadAsItWas(f *testing.F) {
 		}
 		if params == "" || strings.HasPrefix(params, "[") && params != "[]" {
 			for _, prepared := range []bool{false, true} {
-				_, column := (&Statement{Params: params, Prepared: prepared}).encode()
-				if got := read(column, (*reading).readParams).first; got.Params != params || got.Prepared != prepared {
-					t.Errorf("the parameters %q are kept as %q and read as %+v", params, column, got)
+				for _, required := range []Requirement{{}, Exactly(0), AtLeast(int64(len(params) + 1))} {
+					want := Statement{Params: params, Prepared: prepared, Required: required}
+					_, column := want.encode()
+					if r := read(column, (*reading).readParams); r.problem != nil || r.first != want {
+						t.Errorf("the parameters %q are kept as %q and read as %+v, %v", params, column, r.first, r.problem)
+					}
 				}
 			}
 		}
@@ -81,6 +84,23 @@ func FuzzWhatIsKeptInAColumnIsReadAsItWas(f *testing.F) {
 			t.Errorf("%q, %q and %q are kept as %q and read as %+v, %v", settings, place, trace, u.encodeSettings(), got, r.problem)
 		}
 	})
+}
+
+// A job that does not know requirements takes what it finds for the parameters.
+func TestOlderJobsCannotReadRequiredParameters(t *testing.T) {
+	for _, s := range []Statement{
+		{Required: Exactly(1)}, {Required: AtLeast(2), Params: `[{"int64":"1"}]`}, {Required: Exactly(0), Prepared: true},
+	} {
+		_, column := s.encode()
+		if _, err := DecodeParams(strings.TrimPrefix(column, preparedStart)); err == nil {
+			t.Errorf("%q can be read without the requirement", column)
+		}
+	}
+	for _, column := range []string{`{"rows":"1","parameters":[]}`, `{"rows":"=1`, `{"rows":">=0","parameters":[]}`, `{"rows":"=x","parameters":[]}`} {
+		if r := read(column, (*reading).readParams); r.problem == nil {
+			t.Errorf("%q is read as %+v", column, r.first)
+		}
+	}
 }
 
 // What anybody wrote into a column is refused or means one thing: written again

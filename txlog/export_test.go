@@ -25,17 +25,16 @@ func (s *SQLStorage) Removing() Joining { return Joining{s.queue, removing} }
 // Hold takes the place of a write in flight until release is called.
 func (g Joining) Hold() (release func()) { return g.q.Hold() }
 
-// Await waits until that many requests are queued and that many callers wait for
-// room.
-func (g Joining) Await(t testing.TB, queued, waiting int) {
+// Await waits until that many requests are queued.
+func (g Joining) Await(t testing.TB, queued int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		state := g.q.State()
-		if state.Queued[g.kind] == queued && state.Waiting == waiting {
+		there := g.q.State().Queued[g.kind]
+		if there == queued {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d requests are queued and %d callers wait for room, want %d and %d", state.Queued[g.kind], state.Waiting, queued, waiting)
+			t.Fatalf("%d requests are queued, want %d", there, queued)
 		}
 	}
 }
@@ -52,12 +51,6 @@ func (s *SQLStorage) RoundTrip() time.Duration { return s.queue.State().RoundTri
 // Untold makes the log find out what it removed as on MySQL, whose DELETE
 // cannot tell.
 func (s *SQLStorage) NotReturning() { s.writer.returning = false }
-
-// What a test of the limits has to know.
-const (
-	QueueRows = queueRows
-	MaxRows   = maxRows
-)
 
 // ParamsColumn gives the column parameters of a statement.
 func ParamsColumn(params string, prepared bool) string {

@@ -21,6 +21,8 @@ type Memory struct {
 	mu sync.Mutex
 	// units is nil once it is closed.
 	units map[string]*Unit
+	// discarded are the ids of units that were discarded.
+	discarded map[string]bool
 	// schemas are those of the data sources' receipts.
 	schemas map[string]string
 }
@@ -29,7 +31,7 @@ var _ Storage = (*Memory)(nil)
 
 // NewMemory makes an empty store.
 func NewMemory() *Memory {
-	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}}
+	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}}
 }
 
 // enter locks the store, unless it is closed or ctx is done.
@@ -125,7 +127,7 @@ func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit)
 			lost = append(lost, u)
 			continue
 		}
-		c.NextTry = leaseEnd(now, lease)
+		c.NextTry, c.InDoubt = leaseEnd(now, lease), true
 		u.Lease.Deadline = deadline
 	}
 	return lost, nil
@@ -284,7 +286,10 @@ func (m *Memory) Retry(ctx context.Context, id string) error {
 
 // Discard implements [Storage].
 func (m *Memory) Discard(ctx context.Context, id string) error {
-	return m.decide(ctx, id, func(c *Unit) { delete(m.units, c.ID) })
+	return m.decide(ctx, id, func(c *Unit) {
+		delete(m.units, c.ID)
+		m.discarded[c.ID] = true
+	})
 }
 
 // decide calls f for a unit that nobody is delivering.
@@ -335,6 +340,26 @@ func (m *Memory) Stats(ctx context.Context) ([]Stats, error) {
 		all = append(all, *by[name])
 	}
 	return all, nil
+}
+
+// States implements [Storage].
+func (m *Memory) States(ctx context.Context, ids ...string) ([]State, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	states := make([]State, len(ids))
+	for i, id := range ids {
+		switch u := m.units[headID(id)]; {
+		case u != nil:
+			states[i] = stateOf(u)
+		case m.discarded[headID(id)]:
+			states[i] = StateDiscarded
+		default:
+			states[i] = StateDelivered
+		}
+	}
+	return states, nil
 }
 
 // Missing implements [Storage].

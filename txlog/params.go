@@ -286,8 +286,8 @@ func init() {
 	keep("bool", strconv.AppendBool, decodeBool)
 	keep("string", appendText, decodeText)
 	keep("[]byte", appendBytes, decodeBytes)
-	keep("time", appendTime, decodeBy(parseTime, errTime))
-	keep("duration", appendDuration, decodeBy(time.ParseDuration, errNotDuration))
+	keep("time", appendTime, decodeBy(parseTime))
+	keep("duration", appendDuration, decodeBy(time.ParseDuration))
 	keep("float64", appendFloat64, decodeFloat64)
 	keep("float32", appendFloat32, decodeFloat32)
 	keep("int", appendInt[int], decodeInt[int])
@@ -422,7 +422,7 @@ func parseTime(s string) (t time.Time, err error) {
 		sec, serr := strconv.ParseInt(secs, 10, 64)
 		nsec, nerr := strconv.ParseUint(nanos, 10, 30)
 		if serr != nil || nerr != nil || len(nanos) != 9 {
-			return t, errTime
+			return t, errForm
 		}
 		t = time.Unix(sec, int64(nsec))
 	} else {
@@ -445,16 +445,16 @@ func cutOffset(s string) (rest string, offset int, utc bool, err error) {
 	// A sign within the date, or that of a negative @time, stands before it.
 	i := strings.LastIndexAny(s, "+-")
 	if i < 1 {
-		return "", 0, false, errTime
+		return "", 0, false, errForm
 	}
 	parts := strings.Split(s[i+1:], ":")
 	if len(parts) < 2 || len(parts) > 3 {
-		return "", 0, false, errTime
+		return "", 0, false, errForm
 	}
 	for n, unit := 0, 3600; n < len(parts); n, unit = n+1, unit/60 {
 		v, err := strconv.ParseUint(parts[n], 10, 31)
 		if err != nil {
-			return "", 0, false, errTime
+			return "", 0, false, errForm
 		}
 		offset += int(v) * unit
 	}
@@ -495,14 +495,8 @@ func loadLocation(name string) *time.Location {
 }
 
 var (
+	errForm        = errors.New("has not the form that the log writes")
 	errNotParams   = errors.New("txlog: the parameters are not what EncodeParams wrote (a JSON array)")
-	errNotText     = errors.New("is not valid text")
-	errNotNumber   = errors.New("is not a number of its type")
-	errNotBool     = errors.New("is neither true nor false")
-	errNotSlice    = errors.New("is not a list")
-	errNotTagged   = errors.New("has not the form that the log writes")
-	errTime        = errors.New("is not a valid time")
-	errNotDuration = errors.New("is not a duration")
 	errUnknownType = errors.New("is of a type that this program does not know: " +
 		"import the package of its database (bedsql/mysql, bedsql/postgres or bedsql/sqlite)")
 )
@@ -523,18 +517,11 @@ func DecodeParams(s string) ([]driver.NamedValue, error) {
 	for i, raw := range raws {
 		args[i].Ordinal = i + 1
 		if typ, err := decodeParam(raw, &args[i]); err != nil {
-			return nil, &ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: typ, Err: unreadable{err}}
+			return nil, &ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: typ, Err: fmt.Errorf("cannot be read from the log: it %w", err)}
 		}
 	}
 	return args, nil
 }
-
-// unreadable puts the common beginning before the reason why a parameter cannot
-// be read.
-type unreadable struct{ error }
-
-func (e unreadable) Error() string { return "cannot be read from the log: it " + e.error.Error() }
-func (e unreadable) Unwrap() error { return e.error }
 
 // decodeParam reads one element of the array: a value, or a value with its
 // name or place.
@@ -542,7 +529,7 @@ func decodeParam(raw json.RawMessage, a *driver.NamedValue) (typ string, err err
 	if raw[0] == '{' {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(raw, &fields) != nil {
-			return "", errNotTagged
+			return "", errForm
 		}
 		if value, ok := fields["value"]; ok {
 			if name, ok := fields["name"]; ok {
@@ -553,7 +540,7 @@ func decodeParam(raw json.RawMessage, a *driver.NamedValue) (typ string, err err
 			if ordinal, ok := fields["ordinal"]; ok {
 				n, err := strconv.Atoi(string(ordinal))
 				if err != nil {
-					return "", errNotNumber
+					return "", errForm
 				}
 				a.Ordinal = n
 			}
@@ -569,7 +556,7 @@ func decodeValue(raw json.RawMessage) (v any, typ string, err error) {
 	case 'n':
 		return nil, "", nil
 	case '[':
-		return nil, "", errNotTagged
+		return nil, "", errForm
 	case 't', 'f':
 		typ = "bool"
 	case '"':
@@ -577,7 +564,7 @@ func decodeValue(raw json.RawMessage) (v any, typ string, err error) {
 	case '{':
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(raw, &fields) != nil || len(fields) != 1 {
-			return nil, "", errNotTagged
+			return nil, "", errForm
 		}
 		for typ, raw = range fields { //nolint:revive // the only one
 		}
@@ -601,7 +588,7 @@ func decodeSlice[T any](decode func(json.RawMessage) (T, error)) func(json.RawMe
 		}
 		var raws []json.RawMessage
 		if raw[0] != '[' || json.Unmarshal(raw, &raws) != nil {
-			return nil, errNotSlice
+			return nil, errForm
 		}
 		s := make([]T, len(raws))
 		for i := range raws {
@@ -617,7 +604,7 @@ func decodeSlice[T any](decode func(json.RawMessage) (T, error)) func(json.RawMe
 func decodeInt[T int | int8 | int16 | int32 | int64](raw json.RawMessage) (T, error) {
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil || int64(T(n)) != n {
-		return 0, errNotNumber
+		return 0, errForm
 	}
 	return T(n), nil
 }
@@ -625,7 +612,7 @@ func decodeInt[T int | int8 | int16 | int32 | int64](raw json.RawMessage) (T, er
 func decodeUint[T uint | uint8 | uint16 | uint32 | uint64](raw json.RawMessage) (T, error) {
 	n, err := strconv.ParseUint(string(raw), 10, 64)
 	if err != nil || uint64(T(n)) != n {
-		return 0, errNotNumber
+		return 0, errForm
 	}
 	return T(n), nil
 }
@@ -655,13 +642,13 @@ func decodeFloat(raw json.RawMessage, bits int) (f float64, nan uint64, err erro
 		}
 		if hex, odd := strings.CutPrefix(text, "NaN:"); odd {
 			if nan, err = strconv.ParseUint(hex, 16, bits); err != nil || nan == 0 {
-				return 0, 0, errNotNumber
+				return 0, 0, errForm
 			}
 			return 0, nan, nil
 		}
 	}
 	if f, err = strconv.ParseFloat(text, bits); err != nil {
-		return 0, 0, errNotNumber
+		return 0, 0, errForm
 	}
 	return f, 0, nil
 }
@@ -673,7 +660,7 @@ func decodeBool(raw json.RawMessage) (bool, error) {
 	case "false":
 		return false, nil
 	}
-	return false, errNotBool
+	return false, errForm
 }
 
 func decodeText(raw json.RawMessage) (string, error) {
@@ -683,7 +670,7 @@ func decodeText(raw json.RawMessage) (string, error) {
 	}
 	var s string
 	if raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
-		return "", errNotText
+		return "", errForm
 	}
 	return s, nil
 }
@@ -705,25 +692,25 @@ func decodeBytes(raw json.RawMessage) ([]byte, error) {
 func decodeBase64(raw json.RawMessage) ([]byte, error) {
 	var odd struct{ Base64 *string }
 	if json.Unmarshal(raw, &odd) != nil || odd.Base64 == nil {
-		return nil, errNotText
+		return nil, errForm
 	}
 	b, err := base64.StdEncoding.DecodeString(*odd.Base64)
 	if err != nil {
-		return nil, errNotText
+		return nil, errForm
 	}
 	return b, nil
 }
 
-// decodeBy reads what parse reads from a text; fault hides its error, which may
+// decodeBy reads what parse reads from a text, without its error, which may
 // quote the value.
-func decodeBy[T any](parse func(string) (T, error), fault error) func(json.RawMessage) (T, error) {
+func decodeBy[T any](parse func(string) (T, error)) func(json.RawMessage) (T, error) {
 	return func(raw json.RawMessage) (v T, err error) {
 		s, err := decodeText(raw)
 		if err != nil {
 			return v, err
 		}
 		if v, err = parse(s); err != nil {
-			return v, fault
+			return v, errForm
 		}
 		return v, nil
 	}

@@ -97,11 +97,7 @@ func (db *database) probeTable(ctx context.Context, t *tables.Table) error {
 	if err != nil {
 		return err
 	}
-	var missing []string
-	for _, c := range t.Lacks(there) {
-		missing = append(missing, c.Name)
-	}
-	if missing != nil {
+	if missing := t.Lacks(there); missing != nil {
 		return lacking(t, strings.Join(missing, ", "), "add what schema.sql says of them, or move the old table away so that a new one can be created")
 	}
 	switch indexes, err := (tables.Place{Flavor: db.backend.Flavor}).ReadIndexes(ctx, db, t.Name); {

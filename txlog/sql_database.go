@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,6 +26,8 @@ type database struct {
 	// unlocked says that FOR UPDATE SKIP LOCKED is not to be used, because it
 	// locks nothing (TiDB).
 	unlocked bool
+	// inSchema is the quoted name of the tables' schema; nil until somebody needs it.
+	inSchema atomic.Pointer[string]
 
 	mu    sync.RWMutex
 	stmts map[shape]*sql.Stmt

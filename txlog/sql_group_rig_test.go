@@ -24,7 +24,7 @@ func together(t *testing.T, g txlog.Joining, n int, f func(i int) error) (wait f
 	for i := range n {
 		group.Go(func() { errs[i] = f(i) })
 	}
-	g.Await(t, n, 0)
+	g.Await(t, n)
 	return func() []error {
 		release()
 		group.Wait()

@@ -93,7 +93,7 @@ func TestQueuedCallerCanGiveUpWithoutWriting(t *testing.T) {
 			return s.Add(t.Context(), time.Hour, units[i])
 		})
 		cancel()
-		s.Adding().Await(t, 4, 0)
+		s.Adding().Await(t, 4)
 		mustAll(t, wait())
 		if gone := missing(t, s, units...); len(gone) != 1 || !gone[units[2].ID] {
 			t.Errorf("missing are %v, want only that of the caller who gave up", gone)
@@ -209,50 +209,6 @@ func TestUnansweredWriteDelaysNobodyForLong(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-}
-
-func TestCallersWaitForRoomUntilTheirContextEnds(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		s := open(t, db, oneWrite)
-		release := s.Adding().Hold()
-		texts := make([]string, txlog.MaxRows)
-		for i := range texts {
-			texts[i] = "UPDATE a"
-		}
-		var group sync.WaitGroup
-		add := func(ctx context.Context, u *txlog.Unit) {
-			group.Go(func() {
-				if err := s.Add(ctx, time.Hour, u); err != nil && ctx.Err() == nil {
-					t.Error(err)
-				}
-			})
-		}
-		full := txlog.QueueRows / txlog.MaxRows
-		var units []*txlog.Unit
-		for range full {
-			units = append(units, unit(texts...))
-			add(t.Context(), units[len(units)-1])
-		}
-		s.Adding().Await(t, full, 0)
-		ctx, cancel := context.WithCancel(t.Context())
-		late, given := unit("UPDATE a"), unit("UPDATE a")
-		given.DataSource = "given up"
-		add(ctx, given)
-		s.Adding().Await(t, full, 1)
-		add(t.Context(), late)
-		s.Adding().Await(t, full, 2)
-		cancel()
-		s.Adding().Await(t, full, 1)
-		release()
-		group.Wait()
-		if gone := missing(t, s, append(units, late)...); len(gone) != 0 {
-			t.Errorf("%d units are missing", len(gone))
-		}
-		if gone := missing(t, s, given); len(gone) != 1 {
-			t.Error("what its caller gave up was written")
-		}
-	})
 }
 
 func TestCloseWritesTheQueueAndRefusesTheRest(t *testing.T) {

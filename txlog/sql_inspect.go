@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/tables"
 )
 
@@ -67,6 +68,44 @@ func (s *SQLStorage) Units(ctx context.Context, ids []string) ([]*Unit, error) {
 	})
 }
 
+// States implements [Storage].
+func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error) {
+	heads := make([]string, len(ids))
+	for i, id := range ids {
+		heads[i] = headID(id)
+	}
+	there := map[string]State{}
+	err := s.do(ctx, "looking for units", func(ctx context.Context) error {
+		found, err := unitsOf(ctx, s.db, selectUnits, slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return !isHeadID(id) }))
+		for _, u := range found {
+			there[u.ID] = stateOf(u)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	// After the units: a unit goes in the same transaction in which it is noted as
+	// discarded.
+	gone := slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return there[id] != "" })
+	discarded, err := s.journal.Discarded(ctx, gone)
+	if err != nil {
+		return nil, s.failed("looking for discarded units", err)
+	}
+	states := make([]State, len(ids))
+	for i, id := range heads {
+		switch {
+		case there[id] != "":
+			states[i] = there[id]
+		case discarded[id]:
+			states[i] = StateDiscarded
+		default:
+			states[i] = StateDelivered
+		}
+	}
+	return states, nil
+}
+
 // Missing implements [Storage].
 func (s *SQLStorage) Missing(ctx context.Context, ids []string) (missing []string, err error) {
 	var heads, receipts []string
@@ -113,10 +152,13 @@ const (
 	DecidePark
 )
 
-var decisions = map[Decision]struct {
+// decision is how a Decision is called and carried out.
+type decision struct {
 	what string
 	kind kind
-}{DecideRetry: {"retrying", retryRows}, DecideDiscard: {"discarding", discardRows}, DecidePark: {"parking", parkRows}}
+}
+
+var decisions = map[Decision]decision{DecideRetry: {"retrying", retryRows}, DecideDiscard: {"discarding", discardRows}, DecidePark: {"parking", parkRows}}
 
 // decideFor bounds a decision for callers whose context has no end.
 const decideFor = time.Hour
@@ -166,6 +208,46 @@ func (s *SQLStorage) decide(ctx context.Context, d Decision, id string) error {
 // is repeated, and was made if that row is there. Without also, one to discard was made
 // if a unit is gone then. ErrOutcomeUnknown if it could not be found out.
 func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check func(*Unit) bool, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
+	return s.carryOut(ctx, decisions[d], ids, check, nil, also)
+}
+
+// Amendment is what one statement of a parked unit is replaced by.
+type Amendment struct {
+	// No is its place in the unit, from 0.
+	No int
+	// To is its new text, and its parameters as [EncodeParams] writes them.
+	To Statement
+	// Receipt is what the unit's receipt is called from now on, if its old one says
+	// for certain that no attempt so far was or will be applied: the unit is then not in
+	// doubt any more. Empty leaves both as they are.
+	Receipt string
+}
+
+// Amend carries an amendment out for the unit with this id (of its first row), in one
+// local transaction, and leaves the unit parked. fits sees the unit once it is locked
+// and says why it cannot be amended; nil if it can. also is as for Decide, and so are the
+// errors.
+func (s *SQLStorage) Amend(ctx context.Context, id string, a Amendment, fits func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
+	text, params := a.To.encode()
+	if !storableText(params) || a.Receipt != "" && !storableToken(a.Receipt, maxReceipt) {
+		return fmt.Errorf("txlog: the parameters or the receipt for unit %s cannot be stored", id)
+	}
+	_, err := s.carryOut(ctx, decision{"amending", parkRows}, []string{id}, nil, fits, func(_ Decided, exec func(string, ...any) error) error {
+		err := also(exec)
+		if err == nil {
+			err = exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, params, rowID(id, a.No))
+		}
+		if err == nil && a.Receipt != "" {
+			err = exec(shape{kind: amendUnit}.text(s.db.backend.Flavor), a.Receipt, id)
+		}
+		return err
+	})
+	return err
+}
+
+// carryOut does what Decide and Amend promise. fits is asked about units that are to be
+// changed all or none.
+func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, check func(*Unit) bool, fits func(*Unit) error, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
 	if err := s.usable(); err != nil {
 		return Decided{}, err
 	}
@@ -186,7 +268,12 @@ func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check
 			now := Decided{Gone: len(ids) - len(found)}
 			var rows []string
 			if check == nil {
-				refused = s.refusal(ids, found)
+				if refused = s.refusal(ids, found); refused == nil && fits != nil {
+					if err := loadStatements(ctx, q, found); err != nil {
+						return err
+					}
+					refused = fits(found[0])
+				}
 			}
 			for _, u := range found {
 				if u.Leased || check != nil && !check(u) {
@@ -205,12 +292,17 @@ func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check
 					return err
 				})
 			}
-			if made = again && (also == nil && d == DecideDiscard && now.Gone > 0 || dberr.Of(err).Duplicate()); made || err != nil || refused != nil {
+			if made = again && (also == nil && d.kind == discardRows && now.Gone > 0 || dberr.Of(err).Duplicate()); made || err != nil || refused != nil {
 				return cmp.Or(err, refused)
+			}
+			if d.kind == discardRows {
+				if err := s.noteDiscarded(ctx, q, now.Changed); err != nil {
+					return err
+				}
 			}
 			done = now
 			return chunks(rows, func(ids []any) error {
-				_, err := run(ctx, q, shape{kind: decisions[d].kind, rows: len(ids)}, ids...)
+				_, err := run(ctx, q, shape{kind: d.kind, rows: len(ids)}, ids...)
 				return err
 			})
 		})
@@ -222,7 +314,7 @@ func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check
 		}
 		return err
 	})
-	what := decisions[d].what + " units"
+	what := d.what + " units"
 	switch {
 	case inDoubt:
 		return Decided{}, s.unknown(what, ErrOutcomeUnknown, err)
@@ -232,6 +324,20 @@ func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check
 		return Decided{}, refused
 	}
 	return done, nil
+}
+
+// noteDiscarded notes for States that units are discarded.
+func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) error {
+	for portion := range slices.Chunk(ids, maxRows) {
+		statement, args, err := s.journal.DiscardedStatement(portion)
+		if err != nil {
+			return nil // the table cannot be used, and States says so
+		}
+		if _, err := q.ExecContext(ctx, statement, args...); err != nil {
+			return fmt.Errorf("%s: %w", journal.Attempts, err)
+		}
+	}
+	return nil
 }
 
 // refusal is why a decision for all of these units is for none; nil if it is for all.

@@ -199,8 +199,8 @@ func TestQueuedSQLiteCallerGivingUpChangesNothing(t *testing.T) {
 	waitRemovals := together(t, s.Removing(), len(old), func(i int) error { return s.Remove(ctx(i), old[i]) })
 	waitAdds := together(t, s.Adding(), len(units), func(i int) error { return s.Add(ctx(i), time.Hour, units[i]) })
 	leave()
-	s.Adding().Await(t, len(units)-1, 0)
-	s.Removing().Await(t, len(old)-1, 0)
+	s.Adding().Await(t, len(units)-1)
+	s.Removing().Await(t, len(old)-1)
 	removed := make(chan []error, 1)
 	go func() { removed <- waitRemovals() }()
 	for _, errs := range [][]error{waitAdds(), <-removed} {

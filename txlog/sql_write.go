@@ -3,6 +3,7 @@ package txlog
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,9 +16,6 @@ import (
 )
 
 const (
-	// queueRows and queueBytes bound what waits to be written.
-	queueRows  = 16 * maxRows
-	queueBytes = 32 << 20
 	// closeFor bounds how long Close waits for what was begun before it.
 	closeFor = groupcommit.RepeatFor
 	// pings are made at each measurement of the round trip.
@@ -29,8 +27,7 @@ const (
 
 // Add implements [Storage]. Concurrent callers share writes: what comes while a
 // write is under way leaves as one INSERT when that is answered, see
-// [WithWritesInFlight]. What waits is bounded (4096 rows, 32 MiB); beyond that
-// Add waits for room. A caller whose context ends before its units left has
+// [WithWritesInFlight]. A caller whose context ends before its units left has
 // written nothing.
 func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
 	if err := s.usable(); err != nil {
@@ -54,6 +51,52 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 		u.AddRepeated = r.Body.repeated
 	}
 	return nil
+}
+
+// AddWithin implements [Home].
+func (s *SQLStorage) AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, prove bool) (there int, err error) {
+	if err := s.usable(); err != nil {
+		return 0, err
+	}
+	if err := u.validate(minLease, s.token); err != nil {
+		return 0, err
+	}
+	w := visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == FlavorMySQL && s.writer.returning}
+	if w.schema, err = schemaOf(ctx, s.db); err != nil {
+		return n, s.failed("finding its own schema", err)
+	}
+	// Text with literals saves a round trip where the driver would prepare it. Who is not
+	// database/sql itself may keep each text prepared.
+	switch tx.(type) {
+	case *sql.Tx, *sql.Conn:
+		w.literal = s.db.backend.Flavor == FlavorMySQL
+	}
+	u.AtOnce = true
+	r := u.row(n, u.encodeSettings())
+	identity := ""
+	if prove {
+		identity = s.identity
+	}
+	insert := w.insert(&r, identity)
+	if most := s.writer.maxPacket; most > 0 && insert.size() > most {
+		return n, fmt.Errorf("txlog: statement %d of unit %s is too big for the log: with its parameters it takes %d bytes, max_allowed_packet there is %d",
+			n+1, u.ID, insert.size(), most)
+	}
+	if err := w.open(ctx); err != nil {
+		return n, s.failed("adding unit "+u.ID, err)
+	}
+	if n > 0 {
+		if there, err = w.grow(ctx, u, n); err != nil || there != n+1 {
+			return there, s.failed("adding to unit "+u.ID, err)
+		}
+	}
+	if err := w.add(ctx, insert, prove); err != nil {
+		if n > 0 {
+			w.shrink(ctx, u, n)
+		}
+		return n, s.failed("adding unit "+u.ID, err)
+	}
+	return n + 1, nil
 }
 
 // Remove implements [Storage]. Concurrent callers share writes as in
@@ -145,11 +188,6 @@ func (s *SQLStorage) Locate(ctx context.Context, u *Unit, place, session string)
 	if err := s.do(ctx, "locating the receipt of unit "+u.ID, func(ctx context.Context) (err error) {
 		head := owned{id: u.ID, token: u.Lease.Token, rows: 1}
 		found, err = runFenced(ctx, s.db, locateOwned, []any{located.encodeSettings()}, &head)
-		if err == nil && !found && u.Lease.Token != "" {
-			// Or the driver counts only the rows that changed.
-			tokens, terr := tokensOf(ctx, s.db, []string{u.ID})
-			found, err = tokens[u.ID] == u.Lease.Token, terr
-		}
 		return err
 	}); err != nil {
 		return err
@@ -191,7 +229,7 @@ func (s *SQLStorage) Renew(ctx context.Context, lease time.Duration, units ...*U
 				return err
 			}
 			var tokens map[string]string
-			if renewed != len(ids) { // not all were owned, or the driver counts only the rows that changed
+			if renewed != len(ids) { // not all were owned
 				if tokens, err = tokensOf(ctx, s.db, ids); err != nil {
 					return err
 				}
@@ -314,15 +352,9 @@ func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*re
 	for _, u := range units {
 		settings := u.encodeSettings()
 		for i := range u.Statements {
-			text, params := u.Statements[i].encode()
-			r.Body.adds = append(r.Body.adds, row{
-				size: rowOverhead,
-				id:   rowID(u.ID, i), source: u.DataSource, text: text, params: params,
-				transaction: u.TransactionID, no: i, count: len(u.Statements),
-				settings: settings, notReplayable: u.NotReplayable, receipt: u.Receipt, fingerprint: u.Fingerprint,
-				token: u.Lease.Token, lease: lease.Milliseconds() + leaseSlack,
-			})
+			r.Body.adds = append(r.Body.adds, u.row(i, settings))
 			add := &r.Body.adds[len(r.Body.adds)-1]
+			add.size, add.lease = rowOverhead, lease.Milliseconds()+leaseSlack
 			for i := range columns {
 				if text := columns[i].text; text != nil {
 					add.size += len(text(add))

@@ -1,6 +1,7 @@
 package txlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 	}
 	o := groupcommit.Options{
 		Retry:   s.retry,
-		MaxRows: maxRows, MaxBytes: s.writer.insertBytes(), QueueRows: queueRows, QueueBytes: queueBytes,
+		MaxRows: maxRows, MaxBytes: s.writer.insertBytes(),
 		MinInFlight: s.options.minWrites, MaxInFlight: s.options.maxWrites, Conns: s.db.Stats().MaxOpenConnections, Ping: s.db.pingSome,
 	}
 	if s.db.backend.Flavor == FlavorSQLite {
@@ -277,12 +278,8 @@ func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d }
 // connections than [WithMaxConns] are not used.
 func WithWritesInFlight(least, most int) Option {
 	return func(o *options) {
-		if o.minWrites, o.maxWrites = least, most; least < 1 {
-			o.minWrites = defaultMinWrites
-		}
-		if most < 1 {
-			o.maxWrites = defaultMaxWrites
-		}
+		o.minWrites = cmp.Or(max(0, least), defaultMinWrites)
+		o.maxWrites = cmp.Or(max(0, most), defaultMaxWrites)
 	}
 }
 

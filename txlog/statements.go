@@ -1,6 +1,7 @@
 package txlog
 
 import (
+	"math/bits"
 	"slices"
 	"strconv"
 
@@ -30,6 +31,8 @@ const (
 	sameDataSource
 	retryRows
 	parkRows
+	amendRow
+	amendUnit
 	discardRows
 	countUnits
 	selectIDs
@@ -104,7 +107,7 @@ func (sh shape) text(f Flavor) string {
 		// A DELETE that returns rows takes none.
 		s = `{by key}DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
 	case renewOwned:
-		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET next_try_time = {now} + ?, lease_until = {now} + ? WHERE ` + sh.fence()
+		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET next_try_time = {now} + ?, lease_until = {now} + ?, in_doubt = 1 WHERE ` + sh.fence()
 	case locateOwned:
 		s = `UPDATE transaction_log SET settings = ? WHERE ` + sh.fence()
 	case releaseOwned:
@@ -147,6 +150,10 @@ func (sh shape) text(f Flavor) string {
   lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
 	case parkRows:
 		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET parked = 1, next_try_time = {now}, lease_token = NULL, lease_until = NULL WHERE ` + idIn(sh.rows)
+	case amendRow:
+		s = `UPDATE transaction_log SET {sql} = ?, parameters = ? WHERE id = ?`
+	case amendUnit:
+		s = `UPDATE transaction_log SET receipt = ?, in_doubt = 0 WHERE id = ?`
 	case discardRows:
 		s = `{by key}DELETE FROM transaction_log WHERE ` + idIn(sh.rows)
 	case countUnits:
@@ -221,13 +228,7 @@ func (sh shape) fence() string {
 
 // roundUp gives the next power of two: lists of ids are filled up to it by
 // repeating the last one, so that few shapes are needed.
-func roundUp(n int) int {
-	size := 1
-	for size < n {
-		size *= 2
-	}
-	return size
-}
+func roundUp(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // insertSize gives the number of rows to which an INSERT of n rows is filled up
 // by repeating one of them, which adds nothing. The steps are a quarter of a
@@ -242,11 +243,7 @@ func filled(ids []string) []any {
 	size := roundUp(len(ids))
 	args := make([]any, size, size+4)
 	for i := range args {
-		if i < len(ids) {
-			args[i] = ids[i]
-		} else {
-			args[i] = args[i-1]
-		}
+		args[i] = ids[min(i, len(ids)-1)]
 	}
 	return args
 }

@@ -86,10 +86,11 @@ type Storage interface {
 	// any of them was not owned under it (the others are removed). A removal whose
 	// answer was lost is repeated until it is known or ctx ends; then ErrInDoubt.
 	// That nothing is left when it is repeated, before Lease.Deadline, counts as
-	// removed.
+	// removed; without a deadline it never does.
 	Remove(ctx context.Context, units ...*Unit) error
-	// Renew prolongs the leases to lease from now and moves their deadlines.
-	// It returns the units that were lost.
+	// Renew prolongs the leases to lease from now and moves their deadlines; a unit
+	// without one that still belongs to its token ([Home]) gets one. The stored units
+	// are marked in doubt. It returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
 	// Locate sets the unit's Place and Session, here and in the store: where its
 	// receipt is, or what its session is, was found out after Add. ErrLeaseLost if it was not owned; after
@@ -113,6 +114,9 @@ type Storage interface {
 	List(ctx context.Context, f Filter) ([]*Unit, error)
 	// Get returns one unit; id may be that of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)
+	// States says of each of these ids what state its unit is in; an id may be that
+	// of any row of the unit.
+	States(ctx context.Context, ids ...string) ([]State, error)
 	// Missing gives those of these ids that the log does not hold, in the order
 	// given. ids may be any number; each may be that of any row of a unit, or of a
 	// receipt under an idempotency key, which is there while any unit carries it.
@@ -139,6 +143,29 @@ type Storage interface {
 
 	// Close releases what the storage holds. Calls after it fail.
 	Close() error
+}
+
+// State is the state of a unit, as far as the log can tell.
+type State string
+
+const (
+	// StateWaiting: it is being delivered or waits to be.
+	StateWaiting State = "waiting"
+	// StateParked: it waits for an operator.
+	StateParked State = "parked"
+	// StateDelivered: it is not in the log any more and was not discarded. So is one
+	// that was refused, whose caller got the refusal, and one that the log never held.
+	StateDelivered State = "delivered"
+	// StateDiscarded: an operator gave it up. The log remembers that for 7 days.
+	StateDiscarded State = "discarded"
+)
+
+// stateOf gives the state of a unit that is in the log.
+func stateOf(u *Unit) State {
+	if u.Parked {
+		return StateParked
+	}
+	return StateWaiting
 }
 
 // ClaimRequest says what to claim.

@@ -31,6 +31,9 @@ type Statement struct {
 	// Prepared is whether the application prepared it: some drivers send the
 	// same values otherwise then than with the text.
 	Prepared bool
+	// Required is how many rows it must change: an attempt that changes another
+	// number is rolled back and refused.
+	Required Requirement
 }
 
 // Args decodes the parameters to exactly the values the driver would have
@@ -43,7 +46,7 @@ type Lease struct {
 	Token string
 	// Deadline is when the lease ends at the earliest, on this process's
 	// clocks: it was taken before the request left. After it somebody
-	// else may own the unit.
+	// else may own the unit. Zero: it never began ([Home]), and anybody may.
 	Deadline time.Time
 }
 
@@ -113,8 +116,8 @@ type Unit struct {
 	// NextTry is when the unit may be claimed next, on the store's clock, if it
 	// is old enough then (see Due); for a leased unit that is the end of its lease.
 	NextTry time.Time
-	// AtOnce units were retried by an operator and not claimed since: they are
-	// due whatever their age.
+	// AtOnce units were retried by an operator, or written by [Home], and not claimed
+	// since: they are due whatever their age.
 	AtOnce bool
 	// ReadAt is the store's clock when the unit was read.
 	ReadAt time.Time
@@ -281,6 +284,9 @@ func (u *Unit) validate(lease time.Duration, token string) error {
 	for i := range u.Statements {
 		if !storableText(u.Statements[i].Params) {
 			return fmt.Errorf("txlog: the parameters of statement %d of unit %s are not what EncodeParams wrote", i+1, u.ID)
+		}
+		if n := u.Statements[i].Required.n; n < 0 {
+			return fmt.Errorf("txlog: statement %d of unit %s must change %d rows: the number must not be negative", i+1, u.ID, n)
 		}
 	}
 	return nil

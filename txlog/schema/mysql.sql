@@ -34,8 +34,8 @@ CREATE TABLE IF NOT EXISTS bed_attempt (
   unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry
   id            VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                                            -- when the attempt failed
-  origin        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- caller, sync retry or async job
-  class         VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- what the error means
+  origin        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- caller, sync retry, async job; operator
+  class         VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- what the error means; discarded
   error         TEXT NOT NULL,                                              -- the database's own; may quote values
   PRIMARY KEY (unit_id, id),
   KEY bed_attempt_age (creation_time)
@@ -57,8 +57,8 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                                            -- when it was done
   who           VARCHAR(255) NOT NULL,                                      -- by whom
-  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, reveal, try, pause, resume or limit
-  what          TEXT NOT NULL,                                              -- the entry, the filter as JSON or the data source
+  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, amend, reveal, try, pause, resume or limit
+  what          LONGTEXT NOT NULL,                                          -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,                                            -- how many entries
   reason        TEXT NOT NULL,                                              -- why; may be empty
   PRIMARY KEY (id)

@@ -34,15 +34,6 @@ func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
 			})
 		}
 	}
-	if c, ok := newStorage(t).(corrupter); ok {
-		s := c.(txlog.Storage)
-		_ = s.Close()
-		t.Run("a unit that cannot be read is handed out marked and does not fail the others", func(t *testing.T) {
-			s := newStorage(t)
-			t.Cleanup(func() { _ = s.Close() })
-			unreadable(t, s)
-		})
-	}
 }
 
 const (

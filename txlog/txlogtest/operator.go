@@ -18,6 +18,7 @@ var operatorClaims = []claim{
 	{"an id that differs from a unit's is not taken for it", mistypedID},
 	{"units are listed by age, with filters, page by page", listed},
 	{"it is known which of many units are not there", missing},
+	{"the state of each unit is known, also once it is gone", states},
 	{"the log has an identity that stays", identified},
 	{"the schema of a data source's receipts is what was set first", receiptSchemas},
 	{"units are counted by data source and state", counted},
@@ -156,6 +157,24 @@ func listed(t *testing.T, s txlog.Storage) {
 				t.Errorf("%s: got statements %+v", what, u.Statements)
 			}
 		}
+	}
+}
+
+func states(t *testing.T, s txlog.Storage) {
+	waiting, parked, removed, discarded := newUnit("orders", "UPDATE a", "UPDATE b"), newUnit("orders", "UPDATE a"),
+		newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")
+	add(t, s, long, waiting, parked, removed, discarded)
+	must(t, s.Release(t.Context(), parked, txlog.Verdict{Park: true}))
+	must(t, s.Remove(t.Context(), removed))
+	must(t, s.Release(t.Context(), discarded, txlog.Verdict{Park: true}))
+	must(t, s.Discard(t.Context(), discarded.ID))
+	second := func(u *txlog.Unit) string { return u.ID[:len(u.ID)-1] + "1" }
+	got, err := s.States(t.Context(), waiting.ID, parked.ID, removed.ID, discarded.ID, second(waiting), second(discarded), waiting.ID, "", "17")
+	must(t, err)
+	want := []txlog.State{txlog.StateWaiting, txlog.StateParked, txlog.StateDelivered, txlog.StateDiscarded,
+		txlog.StateWaiting, txlog.StateDiscarded, txlog.StateWaiting, txlog.StateDelivered, txlog.StateDelivered}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -27,7 +27,7 @@ var writerClaims = []claim{
 	{"a context that is done leaves nothing behind", contextDone},
 	{"a renewed lease lasts", renewed},
 	{"an owner may say later where the receipt is, nobody else", located},
-	{"a stale owner can neither remove, renew nor release", staleOwner},
+	{"a unit whose lease ended can be claimed, and its stale owner can neither remove, renew nor release it", staleOwner},
 	{"an owner whose lease ran out keeps a unit that nobody took", expiredButHeld},
 	{"a closed storage says so", closed},
 }
@@ -38,6 +38,7 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 	u.NotReplayable, u.Place, u.Session = "it read first", `"a \\ b".c`, `search_path="a \\ b"`
 	u.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	u.Statements[0].Prepared, u.Statements[1].Prepared, u.Statements[1].Params = true, true, ""
+	u.Statements[0].Required, u.Statements[1].Required = txlog.AtLeast(2), txlog.Exactly(0)
 	before := time.Now()
 	add(t, s, long, u)
 	if d := u.Lease.Deadline; d.Before(before.Add(long)) || d.After(time.Now().Add(long)) {
@@ -214,6 +215,7 @@ func refusedUnits(t *testing.T, s txlog.Storage) {
 		"a long fingerprint":     func(u *txlog.Unit) { u.Receipt, u.Fingerprint = "r", strings.Repeat("日", 22) },
 		"an odd fingerprint":     func(u *txlog.Unit) { u.Receipt, u.Fingerprint = "r", "\xff" },
 		"only a fingerprint":     func(u *txlog.Unit) { u.Fingerprint = "f" },
+		"a negative requirement": func(u *txlog.Unit) { u.Statements[0].Required = txlog.Exactly(-1) },
 		"foreign parameters":     func(u *txlog.Unit) { u.Statements[0].Params = "\xff" },
 	} {
 		u := newUnit("orders", "UPDATE a")
@@ -292,21 +294,28 @@ func located(t *testing.T, s txlog.Storage) {
 func staleOwner(t *testing.T, s txlog.Storage) {
 	for _, u := range []*txlog.Unit{newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")} {
 		addShort(t, s, u)
-		taken := takeOne(t, s, "orders", long)
-		wantIDs(t, "claimed", []*txlog.Unit{taken}, u)
-		if !time.Now().After(u.Lease.Deadline) {
-			t.Error("the unit was handed out before its owner's deadline")
+		owner := u
+		for _, lease := range []time.Duration{short, long} { // that of its writer ended, then that of a claimer
+			taken := takeOne(t, s, "orders", lease)
+			wantIDs(t, "claimed", []*txlog.Unit{taken}, u)
+			if !time.Now().After(owner.Lease.Deadline) {
+				t.Error("the unit was handed out before its owner's deadline")
+			}
+			if owner.Lease.Token == taken.Lease.Token {
+				t.Error("two owners have the same token")
+			}
+			wantError(t, "removal", s.Remove(t.Context(), owner), txlog.ErrLeaseLost)
+			wantError(t, "release", s.Release(t.Context(), owner, txlog.Verdict{Park: true, CountTry: true, Err: "stale"}), txlog.ErrLeaseLost)
+			lost, err := s.Renew(t.Context(), long, owner)
+			must(t, err)
+			wantIDs(t, "lost", lost, owner)
+			got := get(t, s, u.ID)
+			if got.Parked || got.Tries != 0 || got.LastError != "" || lease == long && !got.Leased {
+				t.Errorf("the stale owner left %+v behind", got)
+			}
+			owner = taken
 		}
-		wantError(t, "removal", s.Remove(t.Context(), u), txlog.ErrLeaseLost)
-		wantError(t, "release", s.Release(t.Context(), u, txlog.Verdict{Park: true, CountTry: true, Err: "stale"}), txlog.ErrLeaseLost)
-		lost, err := s.Renew(t.Context(), long, u)
-		must(t, err)
-		wantIDs(t, "lost", lost, u)
-		got := get(t, s, u.ID)
-		if got.Parked || got.Tries != 0 || got.LastError != "" || !got.Leased {
-			t.Errorf("the stale owner left %+v behind", got)
-		}
-		must(t, s.Remove(t.Context(), taken))
+		must(t, s.Remove(t.Context(), owner))
 	}
 }
 

@@ -1,11 +1,6 @@
 package groupcommit
 
-import (
-	"context"
-	"sync"
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // limit finds out how many writes in flight are worthwhile. A write takes w, of
 // which the round trip takes r. During r the database is idle for this write,
@@ -15,22 +10,19 @@ import (
 // measured by pings while callers have to queue. For both the quickest counts,
 // because the others are mostly slow because of the load, which more writes would
 // not relieve. While a crowd waits, one more is worthwhile there too: a commit
-// waits for the disk, and what leaves is still large.
+// waits for the disk, and what leaves is still large. It is under the queue's mutex.
 type limit struct {
 	min, max int
 	// most bounds them together with those that are stalled.
 	most  int
 	write quickest // w
 	trip  quickest // r
-	pings pinger
 }
 
 func newLimit(o *Options) *limit {
 	low := max(1, min(o.MinInFlight, o.Conns))
 	high := max(low, min(o.MaxInFlight, o.Conns))
-	l := &limit{min: low, max: high, most: min(o.Conns, high+mostStalled)}
-	l.pings = pinger{ping: o.Ping, trip: &l.trip, start: time.Now()}
-	return l
+	return &limit{min: low, max: high, most: min(o.Conns, high+mostStalled)}
 }
 
 // crowd is the number of waiting rows from which one more write is worthwhile.
@@ -41,8 +33,8 @@ func (l *limit) of(rows int) int {
 	n := l.max
 	if l.min < l.max {
 		n = l.min
-		if write, trip := l.write.least.Load(), l.trip.least.Load(); write > trip && trip > 0 {
-			n = int(max(int64(l.min), min(int64(l.max), 1+2*trip/(write-trip))))
+		if write, trip := l.write.least, l.trip.least; write > trip && trip > 0 {
+			n = int(max(time.Duration(l.min), min(time.Duration(l.max), 1+2*trip/(write-trip))))
 		} else if write > 0 && trip > 0 {
 			n = l.max
 		}
@@ -53,40 +45,27 @@ func (l *limit) of(rows int) int {
 	return n
 }
 
-// contended is called when a caller had to queue.
-func (l *limit) contended() {
-	if l.min < l.max {
-		l.pings.measure()
-	}
-}
-
 // quickest is the least of what was seen in the recent past, at least [lately],
-// so that it follows in time when everything takes longer. It is safe for
-// concurrent use.
+// so that it follows in time when everything takes longer.
 type quickest struct {
-	mu            sync.Mutex
 	since         time.Time
 	before, after time.Duration // 0: nothing was seen
-	least         atomic.Int64  // of the two, in ns
+	least         time.Duration // of the two
 }
 
 const lately = 8 * time.Second
 
 func (q *quickest) saw(d time.Duration, now time.Time) {
 	d = max(d, 1)
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	if now.Sub(q.since) >= lately {
 		q.before, q.after, q.since = q.after, 0, now
 	}
 	if q.after == 0 || d < q.after {
 		q.after = d
 	}
-	least := q.after
-	if q.before != 0 {
-		least = min(least, q.before)
+	if q.least = q.after; q.before != 0 {
+		q.least = min(q.before, q.after)
 	}
-	q.least.Store(int64(least))
 }
 
 const (
@@ -94,41 +73,3 @@ const (
 	measureEvery = time.Second
 	pingFor      = 2 * time.Second
 )
-
-// pinger measures the round trip to the database.
-type pinger struct {
-	ping  func(ctx context.Context, took func(time.Duration))
-	trip  *quickest
-	next  atomic.Int64 // when to measure again, in ns since start
-	start time.Time
-
-	mu     sync.Mutex
-	closed bool
-	group  sync.WaitGroup
-}
-
-// measure measures outside of calls, unless that was just done.
-func (p *pinger) measure() {
-	now := int64(time.Since(p.start))
-	next := p.next.Load()
-	if now < next || !p.next.CompareAndSwap(next, now+int64(measureEvery)) {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return
-	}
-	p.group.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), pingFor)
-		defer cancel()
-		p.ping(ctx, func(d time.Duration) { p.trip.saw(d, time.Now()) })
-	})
-}
-
-func (p *pinger) close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.group.Wait()
-}

@@ -23,9 +23,6 @@ type Options struct {
 	Retry
 	// MaxRows and MaxBytes bound what shares a write.
 	MaxRows, MaxBytes int
-	// QueueRows and QueueBytes bound what waits to be written; beyond them
-	// callers wait before they queue. One that is larger queues alone.
-	QueueRows, QueueBytes int
 	// Mixed: writes of different kinds share a write.
 	Mixed bool
 	// MinInFlight and MaxInFlight bound how many writes are in flight at a time.
@@ -49,7 +46,7 @@ type Request[T any] struct {
 	// Alone: it is too large to share a write.
 	Alone bool
 	// For and Until say how long a write without an answer is worth repeating:
-	// for For from when it left or queued, and at least until Until.
+	// for For from when Do was called, and at least until Until.
 	For   time.Duration
 	Until time.Time
 	// End is the time that For and Until amount to, set by Do.
@@ -60,12 +57,12 @@ type Request[T any] struct {
 	// Under the queue's mutex.
 	state  state
 	flight *flight
-	gone   time.Time // when its caller's context was seen to have ended
 
-	// inDoubt and err are the outcome of a queued request, once done is signalled.
-	inDoubt bool
-	err     error
-	done    chan struct{}
+	// inDoubt and err are the outcome of a queued request, once done is signalled;
+	// with alone its caller goes on by writing it alone.
+	inDoubt, alone bool
+	err            error
+	done           chan struct{}
 }
 
 // state is where a request is.
@@ -84,9 +81,9 @@ const (
 // flight is a write in flight.
 type flight struct {
 	began time.Time
-	// cut ends the attempt under way, the n-th, if that may be done.
-	cut     context.CancelFunc
-	attempt int
+	// ctx is that of a shared write, and cut ends it.
+	ctx context.Context
+	cut context.CancelFunc
 }
 
 // Queue makes concurrent callers share writes. It is safe for concurrent use.
@@ -105,10 +102,11 @@ type Queue[T any] struct {
 	closed  bool
 	queue   []*Request[T]
 	rows    int // in the queue
-	bytes   int
-	waiting []chan struct{} // callers for whom the queue has no room
+	queuing int // callers that queued and have no outcome yet
 	flights []*flight
-	watched bool          // a timer looks for stalled writes
+	watched bool      // a timer looks for stalled writes
+	measure time.Time // when to measure the round trip again
+	pings   sync.WaitGroup
 	idle    chan struct{} // not nil while Close waits; closed when nothing is left
 }
 
@@ -127,50 +125,64 @@ func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err err
 	}
 	r.ctx = ctx
 	q.mu.Lock()
-	for {
-		if q.closed {
+	if q.closed {
+		q.mu.Unlock()
+		return false, ErrClosed
+	}
+	now := time.Now()
+	if r.End = now.Add(r.For); r.End.Before(r.Until) {
+		r.End = r.Until
+	}
+	if len(q.queue) == 0 {
+		if f := q.launch(now); f != nil {
+			r.state = sentAlone
 			q.mu.Unlock()
-			return false, ErrClosed
-		}
-		now := time.Now()
-		if r.End = now.Add(r.For); r.End.Before(r.Until) {
-			r.End = r.Until
-		}
-		if len(q.queue) == 0 {
-			if f := q.launch(now); f != nil {
-				r.state = sentAlone
-				q.mu.Unlock()
-				answered := false
-				defer func() { // also after a panic
-					if next, group := q.land(f, answered); next != nil {
-						go q.fly(next, group)
-					}
-				}()
-				inDoubt, err := q.alone(r)
-				answered = err == nil
-				return inDoubt, err
-			}
-			break
-		}
-		if q.rows+r.Rows <= q.QueueRows && q.bytes+r.Bytes <= q.QueueBytes {
-			break
-		}
-		if err := q.waitForRoom(ctx); err != nil {
-			q.mu.Unlock()
-			return false, err
+			answered := false
+			defer func() { // also after a panic
+				if next, group := q.land(f, answered); next != nil {
+					go q.fly(next, group)
+				}
+			}()
+			inDoubt, err := q.alone(r)
+			answered = err == nil
+			return inDoubt, err
 		}
 	}
 	r.done = make(chan struct{}, 1)
 	q.queue = append(q.queue, r)
 	q.rows += r.Rows
-	q.bytes += r.Bytes
+	q.queuing++
 	q.watch()
 	if q.rows >= crowd {
-		q.dispatch(time.Now())
+		q.dispatch(now)
 	}
+	q.measureTrip(now)
 	q.mu.Unlock()
-	q.limit.contended()
+	defer func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.queuing--
+		q.rest()
+	}()
 	return q.wait(r)
+}
+
+// measureTrip measures the round trip outside of calls, because one had to queue,
+// unless that was just done or decides nothing.
+func (q *Queue[T]) measureTrip(now time.Time) {
+	if q.limit.min == q.limit.max || now.Before(q.measure) {
+		return
+	}
+	q.measure = now.Add(measureEvery)
+	q.pings.Go(func() {
+		ctx, cancel := context.WithTimeout(q.base, pingFor)
+		defer cancel()
+		q.Ping(ctx, func(d time.Duration) {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.limit.trip.saw(d, time.Now())
+		})
+	})
 }
 
 // alone makes a write of r only.
@@ -179,62 +191,40 @@ func (q *Queue[T]) alone(r *Request[T]) (inDoubt bool, err error) {
 	return q.Retry.Do(r.ctx, r.End, func(ctx context.Context, again bool) error { return q.write(ctx, group, again) })
 }
 
-// waitForRoom waits until something has left the queue, in the order of arrival.
-// It is called, and returns, with the mutex held.
-func (q *Queue[T]) waitForRoom(ctx context.Context) error {
-	woken := make(chan struct{})
-	q.waiting = append(q.waiting, woken)
-	q.mu.Unlock()
-	var err error
-	select {
-	case <-woken:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	q.mu.Lock()
-	if err == nil {
-		return nil
-	}
-	if i := slices.Index(q.waiting, woken); i >= 0 {
-		q.waiting = slices.Delete(q.waiting, i, i+1)
-	} else { // it was woken nevertheless: the next one may have the room
-		q.wake()
-	}
-	return err
-}
-
-// wake lets the first caller that waits for room look again.
-func (q *Queue[T]) wake() {
-	if len(q.waiting) > 0 {
-		close(q.waiting[0])
-		q.waiting = q.waiting[1:]
-	}
-}
-
 // wait gives the outcome of a queued request. A caller whose context ends takes
 // it out of the queue; once it has left, the caller waits for the outcome a
-// while longer, as [Retry.Do] does.
+// while longer, as [Retry.Do] does. After a shared write that was not made, or not
+// answered, each caller goes on alone.
 func (q *Queue[T]) wait(r *Request[T]) (inDoubt bool, err error) {
+	grace := q.Grace
 	select {
 	case <-r.done:
-		return r.inDoubt, r.err
 	case <-r.ctx.Done():
+		ended := time.Now()
+		switch q.leave(r) {
+		case withdrawn:
+			return false, r.ctx.Err()
+		case sentAlone:
+			<-r.done
+		default:
+			patience := time.NewTimer(max(0, grace))
+			defer patience.Stop()
+			select {
+			case <-r.done:
+			case <-patience.C:
+				return true, r.ctx.Err()
+			}
+		}
+		grace -= time.Since(ended)
 	}
-	switch q.leave(r) {
-	case withdrawn:
-		return false, r.ctx.Err()
-	case sentAlone:
-		<-r.done
+	switch {
+	case !r.alone:
 		return r.inDoubt, r.err
+	case r.inDoubt:
+		group := []*Request[T]{r}
+		return q.untilKnown(r.ctx, r.End, grace, r.err, func(ctx context.Context, again bool) error { return q.write(ctx, group, again) })
 	default:
-	}
-	patience := time.NewTimer(max(0, q.Grace))
-	defer patience.Stop()
-	select {
-	case <-r.done:
-		return r.inDoubt, r.err
-	case <-patience.C:
-		return true, r.ctx.Err()
+		return q.alone(r)
 	}
 }
 
@@ -244,37 +234,21 @@ func (q *Queue[T]) wait(r *Request[T]) (inDoubt bool, err error) {
 func (q *Queue[T]) leave(r *Request[T]) state {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if r.state == queued {
+	switch r.state {
+	case queued:
 		r.state = withdrawn
 		q.queue = slices.DeleteFunc(q.queue, func(other *Request[T]) bool { return other == r })
-		q.unqueued(r)
-		q.rest()
-		return withdrawn
-	}
-	r.gone = time.Now()
-	f := r.flight
-	if r.state != sentShared || f.cut == nil {
-		return r.state
-	}
-	attempt, after := f.attempt, q.Grace/2
-	if after <= 0 {
-		// This caller does not wait, the others may still.
-		after = attemptFor
-	}
-	time.AfterFunc(after, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if f.attempt == attempt && f.cut != nil {
-			f.cut()
+		q.rows -= r.Rows
+	case sentShared:
+		after := q.Grace / 2
+		if after <= 0 {
+			// This caller does not wait, the others may still.
+			after = attemptFor
 		}
-	})
+		time.AfterFunc(after, r.flight.cut)
+	default:
+	}
 	return r.state
-}
-
-func (q *Queue[T]) unqueued(r *Request[T]) {
-	q.rows -= r.Rows
-	q.bytes -= r.Bytes
-	q.wake()
 }
 
 // launch begins a flight; nil if one more write is not worthwhile.
@@ -297,11 +271,11 @@ func (q *Queue[T]) launch(now time.Time) *flight {
 // make.
 func (q *Queue[T]) land(f *flight, ok bool) (next *flight, group []*Request[T]) {
 	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if ok {
 		q.limit.write.saw(now.Sub(f.began), now)
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.flights = slices.DeleteFunc(q.flights, func(other *flight) bool { return other == f })
 	if len(q.queue) > 0 {
 		next, group = q.depart(now)
@@ -313,7 +287,7 @@ func (q *Queue[T]) land(f *flight, ok bool) (next *flight, group []*Request[T]) 
 
 // rest tells Close when nothing is left to wait for.
 func (q *Queue[T]) rest() {
-	if q.idle != nil && len(q.queue) == 0 && len(q.flights) == 0 {
+	if q.idle != nil && q.queuing == 0 && len(q.flights) == 0 {
 		close(q.idle)
 		q.idle = nil
 	}
@@ -324,9 +298,6 @@ func (q *Queue[T]) rest() {
 func (q *Queue[T]) Close(d time.Duration) {
 	q.mu.Lock()
 	q.closed = true
-	for len(q.waiting) > 0 {
-		q.wake()
-	}
 	idle := make(chan struct{})
 	q.idle = idle
 	q.rest()
@@ -338,7 +309,7 @@ func (q *Queue[T]) Close(d time.Duration) {
 	case <-late.C:
 	}
 	q.stop()
-	q.limit.pings.close()
+	q.pings.Wait()
 }
 
 // fly writes a group, and then what has queued meanwhile.
@@ -365,11 +336,13 @@ func (q *Queue[T]) depart(now time.Time) (f *flight, group []*Request[T]) {
 		return nil, nil
 	}
 	group = q.take()
+	if len(group) == 1 {
+		group[0].state = sentAlone
+		return f, group
+	}
+	f.ctx, f.cut = context.WithCancel(q.base)
 	for _, r := range group {
 		r.flight, r.state = f, sentShared
-		if len(group) == 1 {
-			r.state = sentAlone
-		}
 	}
 	return f, group
 }
@@ -401,7 +374,7 @@ func (q *Queue[T]) take() []*Request[T] {
 	clear(q.queue[len(rest):])
 	q.queue = rest
 	for _, r := range group {
-		q.unqueued(r)
+		q.rows -= r.Rows
 	}
 	return group
 }
@@ -426,28 +399,28 @@ func (q *Queue[T]) watch() {
 
 // finish tells a caller that queued the outcome. If the caller waits for it, the
 // request is the caller's again, and must not be looked at any more.
-func (r *Request[T]) finish(inDoubt bool, err error) {
-	r.inDoubt, r.err = inDoubt, err
+func (r *Request[T]) finish(inDoubt, alone bool, err error) {
+	r.inDoubt, r.alone, r.err = inDoubt, alone, err
 	r.done <- struct{}{}
 }
 
 // over reports whether its caller's context has ended.
 func (r *Request[T]) over() bool { return r.ctx.Err() != nil }
 
-// commit makes one write of the group and gives each caller its outcome. A write
-// that the database refused is made again in halves, so that the one at fault
-// fails on its own. ok means that the first attempt was answered.
+// commit makes one write of the group and gives each caller its outcome. After a
+// write that the database refused, the callers go on alone, so that the one at
+// fault fails on its own. ok means that the first attempt was answered.
 func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	if len(group) == 1 {
-		q.lead(f, group, nil)
 		inDoubt, err := q.alone(group[0])
-		group[0].finish(inDoubt, err)
+		group[0].finish(inDoubt, false, err)
 		return err == nil
 	}
+	defer f.cut()
 	var end time.Time
 	group = slices.DeleteFunc(group, func(r *Request[T]) bool {
 		if r.over() { // nobody waits for it: it is not written
-			r.finish(false, r.ctx.Err())
+			r.finish(false, false, r.ctx.Err())
 			return true
 		}
 		if r.End.After(end) {
@@ -458,125 +431,25 @@ func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	if len(group) == 0 {
 		return false
 	}
-	ctx, cut := context.WithDeadline(q.base, end)
-	q.lead(f, group, cut)
+	ctx, cancel := context.WithDeadline(f.ctx, end)
+	defer cancel()
 	err := q.Attempt(ctx, func(ctx context.Context) error { return q.write(ctx, group, false) })
-	q.lead(f, group, nil)
-	short := ctx.Err() != nil
-	cut()
-	switch {
-	case err == nil:
-		for _, r := range group {
-			r.finish(false, nil)
-		}
-		return true
-	case !q.Definite(err):
-		q.repeat(group, err)
-	case short && slices.ContainsFunc(group, (*Request[T]).over):
-		// It was cut short for those who left, and nothing was written.
-		q.commit(f, group)
-	case len(group) > 1 && q.Refused(err):
-		half := len(group) / 2
-		q.commit(f, group[:half])
-		q.commit(f, group[half:])
-	default:
-		for _, r := range group {
-			r.finish(false, err)
-		}
-	}
-	return false
-}
-
-// lead notes that an attempt is under way, and how to cut it short; nil means
-// that it must not be.
-func (q *Queue[T]) lead(f *flight, group []*Request[T], cut context.CancelFunc) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	f.cut = cut
-	f.attempt++
-	if len(group) == 1 {
-		group[0].state = sentAlone
-	}
-}
-
-// repeat repeats a shared write without an answer until its outcome is known, for
-// each caller as long as its own write would be repeated.
-func (q *Queue[T]) repeat(group []*Request[T], cause error) {
-	begun := time.Now()
-	left := slices.Clone(group)
-	together := true
-	for try := 0; len(left) > 0; try++ {
-		lasts := Pause(q.base, try)
-		size := len(left)
-		if !together {
-			size = 1
-		}
-		var open []*Request[T]
-		for portion := range slices.Chunk(left, size) {
-			portion, until := q.worthRepeating(portion, begun, cause, lasts)
-			if len(portion) == 0 {
-				continue
-			}
-			ctx, cancel := context.WithDeadline(q.base, until)
-			err := q.write(ctx, portion, true)
-			cancel()
-			if err != nil {
-				open = append(open, portion...)
-				// If the database refuses one, it must still take the others.
-				together = together && !q.Refused(err)
-				continue
-			}
-			for _, r := range portion {
-				r.finish(false, nil)
-			}
-		}
-		left = open
-	}
-}
-
-// worthRepeating gives those of the group whose write may be repeated now, and
-// until when. The others' outcome stays unknown.
-func (q *Queue[T]) worthRepeating(group []*Request[T], begun time.Time, cause error, lasts bool) (open []*Request[T], until time.Time) {
-	now := time.Now()
-	until = now.Add(attemptFor)
+	inDoubt := err != nil && !q.Definite(err)
+	// It may have been cut short for those who left.
+	short := ctx.Err() != nil && slices.ContainsFunc(group, (*Request[T]).over)
+	alone := err != nil && (inDoubt || short || q.Refused(err))
 	for _, r := range group {
-		end := q.repeatedUntil(r, begun)
-		if !lasts || !now.Before(end) {
-			r.finish(true, cause)
-			continue
-		}
-		open = append(open, r)
-		if end.Before(until) {
-			until = end
-		}
+		r.finish(inDoubt, alone, err)
 	}
-	return open, until
-}
-
-// repeatedUntil is the time until which a caller's write is repeated, as in
-// [Retry.Do].
-func (q *Queue[T]) repeatedUntil(r *Request[T], begun time.Time) time.Time {
-	end := r.End
-	if _, bounded := r.ctx.Deadline(); !bounded && begun.Add(RepeatFor).Before(end) {
-		end = begun.Add(RepeatFor)
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if r.gone.IsZero() {
-		return end
-	}
-	if late := r.gone.Add(max(0, q.Grace)); late.Before(end) {
-		return late
-	}
-	return end
+	return err == nil
 }
 
 // State is what a queue holds at a moment.
 type State struct {
-	// Queued is how many writes of a kind are queued, Waiting how many callers
-	// wait for room, Limit how many writes in flight are worthwhile.
-	Queued         map[uint8]int
-	Waiting, Limit int
+	// Queued is how many writes of a kind are queued, Limit how many writes in
+	// flight are worthwhile.
+	Queued map[uint8]int
+	Limit  int
 	// RoundTrip is the measured one; 0 while it is not known.
 	RoundTrip time.Duration
 	Closed    bool
@@ -590,7 +463,7 @@ func (q *Queue[T]) State() State {
 	for _, r := range q.queue {
 		queued[r.Kind]++
 	}
-	return State{queued, len(q.waiting), q.limit.of(0), time.Duration(q.limit.trip.least.Load()), q.closed}
+	return State{queued, q.limit.of(0), q.limit.trip.least, q.closed}
 }
 
 // Hold takes the place of a write in flight until release is called: with one

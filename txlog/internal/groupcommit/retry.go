@@ -2,7 +2,6 @@ package groupcommit
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/bedsql/bed/internal/jitter"
@@ -54,21 +53,28 @@ func (r *Retry) Do(ctx context.Context, end time.Time, f func(ctx context.Contex
 	}
 	// The first attempt has half of the grace; finding out what happened to it has
 	// the rest.
-	first := outlive(ctx, end, r.Grace/2)
+	first, release := outlive(ctx, end, r.Grace/2)
 	err = r.Attempt(first, func(ctx context.Context) error { return f(ctx, false) })
-	first.unhook()
-	first.cancel()
+	release()
 	if err == nil || r.Definite(err) {
 		return false, err
 	}
+	grace := r.Grace
+	if ctx.Err() != nil {
+		grace /= 2
+	}
+	return r.untilKnown(ctx, end, grace, err, f)
+}
+
+// untilKnown repeats f, whose first attempt gave no answer but cause, as Do does.
+func (r *Retry) untilKnown(ctx context.Context, end time.Time, grace time.Duration, cause error, f func(ctx context.Context, again bool) error) (inDoubt bool, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		if latest := time.Now().Add(RepeatFor); latest.Before(end) {
 			end = latest
 		}
 	}
-	rest := outlive(ctx, end, r.Grace-first.late())
-	defer rest.cancel()
-	defer rest.unhook()
+	rest, release := outlive(ctx, end, grace)
+	defer release()
 	for try := 0; Pause(rest, try); try++ {
 		attempt, cancel := context.WithTimeout(rest, attemptFor)
 		last := f(attempt, true)
@@ -77,7 +83,7 @@ func (r *Retry) Do(ctx context.Context, end time.Time, f func(ctx context.Contex
 			return false, nil
 		}
 	}
-	return true, err
+	return true, cause
 }
 
 // Attempt runs f once, and again, after a pause, only when other transactions were in
@@ -92,39 +98,25 @@ func (r *Retry) Attempt(ctx context.Context, f func(ctx context.Context) error) 
 	}
 }
 
-// outliving is a context that ends at a fixed time, or a grace after the
+// outlive gives a context that ends at a fixed time, or a grace after the
 // caller's. A write that was sent is not broken off with its caller's context:
 // the answer is mostly on its way, and without it the server might carry the
 // write out much later.
-type outliving struct {
-	context.Context
-	cancel context.CancelFunc
-	unhook func() bool
-	over   atomic.Int64 // when the caller's context ended, in ns since the epoch
-}
-
-func outlive(ctx context.Context, end time.Time, grace time.Duration) *outliving {
-	o := new(outliving)
-	o.Context, o.cancel = context.WithDeadline(context.WithoutCancel(ctx), end)
-	o.unhook = context.AfterFunc(ctx, func() {
-		o.over.Store(time.Now().UnixNano())
+func outlive(ctx context.Context, end time.Time, grace time.Duration) (outliving context.Context, release func()) {
+	outliving, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
+	unhook := context.AfterFunc(ctx, func() {
 		if grace <= 0 {
-			o.cancel()
+			cancel()
 			return
 		}
 		// Stopping the timer is not worth the bookkeeping: cancel may be
 		// called late.
-		time.AfterFunc(grace, o.cancel)
+		time.AfterFunc(grace, cancel)
 	})
-	return o
-}
-
-// late is how long ago the caller's context ended; 0 if it has not.
-func (o *outliving) late() time.Duration {
-	if over := o.over.Load(); over != 0 {
-		return time.Duration(time.Now().UnixNano() - over)
+	return outliving, func() {
+		unhook()
+		cancel()
 	}
-	return 0
 }
 
 // Pause waits before the next repetition, longer each time, and differently for

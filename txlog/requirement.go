@@ -1,0 +1,89 @@
+package txlog
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Requirement is how many rows a statement must change; the zero value is none.
+// Requirements can be compared by ==.
+type Requirement struct {
+	op byte
+	n  int64
+}
+
+const (
+	exactly = '='
+	atLeast = '>'
+)
+
+// Exactly requires n rows, from 0.
+func Exactly(n int64) Requirement { return Requirement{exactly, n} }
+
+// AtLeast requires n rows or more; of 0 it requires nothing.
+func AtLeast(n int64) Requirement {
+	if n == 0 {
+		return Requirement{}
+	}
+	return Requirement{atLeast, n}
+}
+
+// Given reports whether anything is required.
+func (r Requirement) Given() bool { return r.op != 0 }
+
+// Rows is how many rows are required; more reports whether more will do.
+func (r Requirement) Rows() (n int64, more bool) { return r.n, r.op == atLeast }
+
+// Met reports whether a statement that changed n rows did as required.
+func (r Requirement) Met(n int64) bool {
+	switch r.op {
+	case exactly:
+		return n == r.n
+	case atLeast:
+		return n >= r.n
+	default:
+		return true
+	}
+}
+
+// String says what is required, "exactly 1 row"; empty for nothing.
+func (r Requirement) String() string {
+	rows := "rows"
+	if r.n == 1 {
+		rows = "row"
+	}
+	switch r.op {
+	case exactly:
+		return fmt.Sprintf("exactly %d %s", r.n, rows)
+	case atLeast:
+		return fmt.Sprintf("at least %d %s", r.n, rows)
+	default:
+		return ""
+	}
+}
+
+// Sign writes the requirement as the log does, "=1" or ">=1"; empty for none.
+func (r Requirement) Sign() string {
+	switch r.op {
+	case exactly:
+		return "=" + strconv.FormatInt(r.n, 10)
+	case atLeast:
+		return ">=" + strconv.FormatInt(r.n, 10)
+	default:
+		return ""
+	}
+}
+
+// readRequirement reads what Sign wrote.
+func readRequirement(sign string) (r Requirement, ok bool) {
+	text, more := strings.CutPrefix(sign, ">")
+	if text, ok = strings.CutPrefix(text, "="); !ok {
+		return r, false
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if r = Exactly(n); more {
+		r = AtLeast(n)
+	}
+	return r, err == nil && r.Sign() == sign
+}

@@ -1,0 +1,338 @@
+package txlog
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/tables"
+)
+
+// ErrNotHome is wrapped by the error of AddWithin when the transaction's session does
+// not reach this log: it is on another server, sees another log or none, or may not
+// write to it. Nothing was written, and the transaction goes on.
+var ErrNotHome = errors.New("txlog: the transaction does not reach this log")
+
+// Queryer runs statements in an application's own local transaction: *sql.Tx, *sqlx.Tx
+// and gorm's ConnPool do, and a *sql.Conn in which one was begun by a statement.
+type Queryer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Home is a [Storage] that can write entries as rows of an application's own local
+// transaction in the log's database: they commit with it, or not at all. [SQLStorage]
+// is one.
+type Home interface {
+	Storage
+	// AddWithin writes the statement n (from 0) of u as a row of the transaction tx,
+	// and gives how many statements of u the transaction holds then. If it is not n+1, a
+	// savepoint was rolled back: the statements after those there are gone, and n was
+	// not written. An entry so written has no lease, belongs to u.Lease.Token, is due at
+	// once whatever its age (AtOnce), and is in doubt only if it leaves a receipt. prove
+	// has the statement check that the transaction reaches this log, else ErrNotHome. Any
+	// other error leaves n unwritten, unless the transaction itself is lost. One call at
+	// a time for each tx; ctx is what tx gets, and ends the wait for it.
+	AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, prove bool) (there int, err error)
+}
+
+var _ Home = (*SQLStorage)(nil)
+
+// undoFor bounds what undoes a half-written statement when the caller's context may
+// have ended.
+const undoFor = 5 * time.Second
+
+// schemaOf names the schema of the log's tables as other sessions of its server may
+// name it: it is asked for once.
+func schemaOf(ctx context.Context, db *database) (string, error) {
+	if known := db.inSchema.Load(); known != nil {
+		return *known, nil
+	}
+	query := db.backend.Flavor.Pick(sqltext.Texts{
+		MySQL: `SELECT DATABASE()`,
+		Postgres: `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.oid = to_regclass('transaction_log') AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('bed_log'))`,
+		SQLite: ``})
+	name := "main"
+	if query != "" {
+		if err := db.QueryRowContext(ctx, query).Scan(&name); err != nil {
+			return "", err
+		}
+	}
+	quote := db.backend.Flavor.Pick(sqltext.Texts{MySQL: "`", Postgres: `"`, SQLite: `"`})
+	name = quote + strings.ReplaceAll(name, quote, quote+quote) + quote
+	db.inSchema.Store(&name)
+	return name, nil
+}
+
+// own is a statement of the log's with its parameters, to be run by others.
+type own struct {
+	text string
+	args []any
+}
+
+// size is about how many bytes it takes to send.
+func (o *own) size() int {
+	size := len(o.text)
+	for _, a := range o.args {
+		if s, ok := a.(string); ok {
+			size += len(s)
+		}
+	}
+	return size
+}
+
+// visitor writes into a transaction of the application's. Nothing it sends depends on
+// what that session's character set, SQL mode or search path are.
+type visitor struct {
+	db     *database
+	tx     Queryer
+	schema string
+	// literal: values stand in the text.
+	literal bool
+	// tells: the database tells by @@in_transaction whether one is open (MariaDB). After a
+	// deadlock none is, and an INSERT would commit by itself.
+	tells bool
+}
+
+// errNoTransaction is the error of an entry that would commit by itself.
+var errNoTransaction = errors.New("txlog: no transaction is open there: its database has rolled it back, or none was begun")
+
+func (w *visitor) exec(ctx context.Context, o own) (int64, error) {
+	res, err := w.tx.ExecContext(ctx, o.text, o.args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// add runs the INSERT of a row. The first one of a transaction, which proves that it
+// reaches this log, may fail without harm to the transaction.
+func (w *visitor) add(ctx context.Context, insert own, prove bool) error {
+	guarded := prove && w.db.backend.Flavor == FlavorPostgres // where an error ends all but the transaction itself
+	if guarded {
+		if _, err := w.tx.ExecContext(ctx, "SAVEPOINT bed_home"); err != nil {
+			return err
+		}
+	}
+	rows, err := w.exec(ctx, insert)
+	if err == nil && rows != 1 && w.tells && !w.isOpen(ctx) {
+		err = errNoTransaction
+	} else if err == nil && rows != 1 {
+		err = fmt.Errorf("%w: its session sees another log there", ErrNotHome)
+	} else if err != nil && prove && isElsewhere(w.db.backend.Flavor, err) {
+		err = fmt.Errorf("%w: %w", ErrNotHome, err)
+	}
+	switch {
+	case !guarded:
+		return err
+	case err == nil:
+		_, err = w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_home")
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
+	defer cancel()
+	if _, uerr := w.tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT bed_home"); uerr != nil {
+		return fmt.Errorf("%w; and the transaction is lost: %w", err, uerr)
+	}
+	_, _ = w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_home")
+	return err
+}
+
+// isElsewhere reports whether err says that the log's tables are not there, are others,
+// or may not be written.
+func isElsewhere(f Flavor, err error) bool {
+	code := dberr.Of(err)
+	switch code.State {
+	case "42P01", "3F000", "42703", "42501", "25006", "42S02", "42S22": // no table, schema or column; no right; read-only
+		return true
+	}
+	switch code.Number {
+	case 1049, 1146, 1054, 1290, 1792, 1836: // MySQL's: no database, table or column; read-only
+		return true
+	}
+	return code.Denied() || f == FlavorSQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
+}
+
+// grow has the unit's first row count one more statement, if it counts n. Else it gives
+// how many there are.
+func (w *visitor) grow(ctx context.Context, u *Unit, n int) (there int, err error) {
+	switch rows, err := w.count(ctx, u, n, n+1); {
+	case err != nil:
+		return n, err
+	case rows == 1:
+		return n + 1, nil
+	}
+	e := w.begin("SELECT statement_count FROM " + w.schema + ".transaction_log WHERE id = ")
+	e.text(u.ID)
+	if there, err = w.ask(ctx, e.done()); err != nil || there > n {
+		return n, err
+	}
+	return there, nil
+}
+
+// ask runs a query for one number; 0 if there is none.
+func (w *visitor) ask(ctx context.Context, o own) (n int, err error) {
+	rows, err := w.tx.QueryContext(ctx, o.text, o.args...)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(&n); err != nil {
+			return 0, err
+		}
+	}
+	return n, rows.Err()
+}
+
+// open finds out on MySQL, which has no @@in_transaction, whether a transaction is open:
+// outside of one a savepoint is not kept.
+func (w *visitor) open(ctx context.Context) error {
+	if w.db.backend.Flavor != FlavorMySQL || w.tells {
+		return nil
+	}
+	if _, err := w.tx.ExecContext(ctx, "SAVEPOINT bed_open"); err != nil {
+		return err
+	}
+	_, err := w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_open")
+	if dberr.Of(err).Number == 1305 { // there is no such savepoint
+		return errNoTransaction
+	}
+	return err
+}
+
+func (w *visitor) isOpen(ctx context.Context) bool {
+	open, err := w.ask(ctx, own{text: "SELECT @@in_transaction"})
+	return err == nil && open != 0
+}
+
+// shrink takes grow back: the row that was counted could not be written.
+func (w *visitor) shrink(ctx context.Context, u *Unit, n int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
+	defer cancel()
+	_, _ = w.count(ctx, u, n+1, n) // it waits for nobody: if it fails, so has the transaction
+}
+
+// count has the first row of u say that there are now statements, if it says before.
+func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, error) {
+	e := w.begin("UPDATE " + w.schema + ".transaction_log SET statement_count = ")
+	e.number(int64(now))
+	e.sql(", fingerprint = ")
+	e.text(u.Fingerprint)
+	e.sql(" WHERE id = ")
+	e.text(u.ID)
+	e.sql(" AND statement_count = ")
+	e.number(int64(before))
+	// A statement that committed implicitly has made it anybody's.
+	e.sql(" AND parked = 0 AND next_try_time = " + strconv.Itoa(atOnce) + " AND lease_token = ")
+	e.text(u.Lease.Token)
+	if w.tells {
+		e.sql(" AND @@in_transaction = 1")
+	}
+	return w.exec(ctx, e.done())
+}
+
+// insert writes the INSERT of a row, made from the same columns as the log's own. With
+// an identity it writes nothing unless that is the log's that the session sees. What
+// follows ON never happens: it names what is needed later, so that missing rights show now.
+func (w *visitor) insert(r *row, identity string) own {
+	f := w.db.backend.Flavor
+	e := w.begin(strings.Replace(f.Text(insertInto), "transaction_log", w.schema+".transaction_log", 1))
+	for i := range columns {
+		c := &columns[i]
+		e.sql(map[bool]string{true: " SELECT ", false: ", "}[i == 0])
+		switch {
+		case c.within != nil:
+			e.sql(c.within(r))
+		case c.text != nil:
+			e.text(c.text(r))
+		case c.number != nil:
+			e.number(c.number(r))
+		case c.time:
+			e.sql(f.Clock())
+		default:
+			e.sql(c.fixed)
+		}
+	}
+	open := map[bool]string{true: "@@in_transaction = 1"}[w.tells && r.no == 0]
+	switch {
+	case identity == "" && open != "":
+		e.sql(" FROM DUAL WHERE " + open)
+	case identity != "":
+		e.sql(" FROM " + w.schema + ".bed_log WHERE name = ")
+		e.text(tables.Identity)
+		e.sql(" AND value = ")
+		e.text(identity)
+		if open != "" {
+			e.sql(" AND " + open)
+		}
+		e.sql(f.Pick(sqltext.Texts{
+			MySQL:    " ON DUPLICATE KEY UPDATE statement_count = " + w.schema + ".transaction_log.statement_count",
+			Postgres: " ON CONFLICT (id) DO UPDATE SET statement_count = transaction_log.statement_count",
+			SQLite:   ""}))
+	}
+	return e.done()
+}
+
+// writing is a statement being written.
+type writing struct {
+	*visitor
+	b    strings.Builder
+	args []any
+}
+
+func (w *visitor) begin(text string) *writing {
+	e := &writing{visitor: w}
+	e.b.WriteString(text)
+	return e
+}
+
+func (e *writing) done() own { return own{e.b.String(), e.args} }
+
+func (e *writing) sql(text string) { e.b.WriteString(text) }
+
+// param gives the placeholder of the next parameter.
+func (e *writing) param(v any, kind string) string {
+	e.args = append(e.args, v)
+	if e.db.backend.Flavor == FlavorPostgres {
+		return "$" + strconv.Itoa(len(e.args)) + "::" + kind
+	}
+	return "?"
+}
+
+func (e *writing) number(n int64) {
+	if e.literal {
+		e.sql(strconv.FormatInt(n, 10))
+	} else {
+		e.sql(e.param(n, "bigint"))
+	}
+}
+
+// text writes a text so that it arrives as it is in whatever character set and SQL mode
+// the session has: only printable ASCII without a backslash goes as it is.
+func (e *writing) text(s string) {
+	plain := true
+	for i := 0; i < len(s) && plain; i++ {
+		plain = s[i] >= ' ' && s[i] < 0x7f && s[i] != '\\' || s[i] == '\n' || s[i] == '\t'
+	}
+	switch f := e.db.backend.Flavor; {
+	case e.literal && plain:
+		e.sql("'" + strings.ReplaceAll(s, "'", "''") + "'")
+	case e.literal:
+		e.sql("_utf8mb4 x'" + hex.EncodeToString([]byte(s)) + "'")
+	case plain || f == FlavorSQLite:
+		e.sql(e.param(s, "text"))
+	case f == FlavorMySQL:
+		e.sql("CONVERT(UNHEX(" + e.param(hex.EncodeToString([]byte(s)), "text") + ") USING utf8mb4)")
+	default:
+		e.sql("convert_from(decode(" + e.param(hex.EncodeToString([]byte(s)), "text") + ", 'hex'), 'UTF8')")
+	}
+}
