@@ -4,10 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
@@ -58,23 +59,20 @@ const (
 )
 
 // Tally counts the writes for one data source. A nil one counts nothing. It is
-// safe for concurrent use and costs a few nanoseconds.
+// safe for concurrent use and costs some ten nanoseconds.
 type Tally struct {
-	name    string
-	journal *Journal
-	counts  [outcomes]atomic.Int64
+	journal    *Journal
+	dataSource string
 }
 
-// counts are the tallies of a journal, and when they are written.
+// counts are what was counted and is not yet written, by data source.
 type counts struct {
 	off bool
-	// armed: a write is due.
-	armed atomic.Bool
 
-	mu      sync.Mutex
-	tallies map[string]*Tally
-	timer   *time.Timer
-	stopped bool
+	mu     sync.Mutex
+	counts map[string]Counts
+	// timer writes them; nil where no write is due.
+	timer *time.Timer
 	// writing is held by who writes.
 	writing sync.Mutex
 }
@@ -84,18 +82,7 @@ func (j *Journal) Tally(dataSource string) *Tally {
 	if j == nil || j.counts.off || !j.on(Activity) {
 		return nil
 	}
-	c := &j.counts
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t := c.tallies[dataSource]
-	if t == nil {
-		t = &Tally{name: dataSource, journal: j}
-		if c.tallies == nil {
-			c.tallies = map[string]*Tally{}
-		}
-		c.tallies[dataSource] = t
-	}
-	return t
+	return &Tally{j, dataSource}
 }
 
 // Count counts n writes. They are written within a few seconds.
@@ -103,55 +90,34 @@ func (t *Tally) Count(o Outcome, n int) {
 	if t == nil {
 		return
 	}
-	t.counts[o].Add(int64(n))
-	c := &t.journal.counts
-	if c.armed.Load() || c.armed.Swap(true) {
-		return
-	}
+	j := t.journal
+	c := &j.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.stopped {
+	if c.counts == nil {
+		c.counts = map[string]Counts{}
+	}
+	sum := c.counts[t.dataSource]
+	sum[o] += int64(n)
+	c.counts[t.dataSource] = sum
+	if c.timer == nil && !j.closed.Load() {
 		c.timer = time.AfterFunc(flushEvery, func() {
 			ctx, cancel := context.WithTimeout(context.Background(), flushFor)
 			defer cancel()
-			_ = t.journal.Flush(ctx)
+			_ = j.Flush(ctx)
 		})
 	}
 }
 
-func (c *counts) stop() {
+// take empties the counts and stops the timer.
+func (c *counts) take() map[string]Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stopped = true
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-}
-
-// counted is what a tally had counted.
-type counted struct {
-	tally *Tally
-	Counts
-}
-
-// take empties the tallies. It gives those that counted something, by name, so
-// that processes that write at the same time take their locks in one order.
-func (c *counts) take() []counted {
-	c.armed.Store(false) // before: what is counted from now on arms again
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []counted
-	for _, t := range c.tallies {
-		n, some := counted{tally: t}, false
-		for o := range n.Counts {
-			n.Counts[o] = t.counts[o].Swap(0)
-			some = some || n.Counts[o] != 0
-		}
-		if some {
-			all = append(all, n)
-		}
-	}
-	slices.SortFunc(all, func(a, b counted) int { return strings.Compare(a.tally.name, b.tally.name) })
+	all := c.counts
+	c.counts, c.timer = nil, nil
 	return all
 }
 
@@ -159,45 +125,41 @@ func (c *counts) take() []counted {
 // the database refused for a passing reason is counted again; what was not
 // answered is not, so that nothing is counted twice.
 func (j *Journal) Flush(ctx context.Context) error {
-	if j == nil || j.counts.off {
+	if j == nil {
 		return nil
 	}
 	j.counts.writing.Lock()
 	defer j.counts.writing.Unlock()
 	all := j.counts.take()
-	for len(all) > 0 {
-		n := min(len(all), flushRows)
-		if err := j.addActivity(ctx, all[:n]); err != nil {
+	// By name, so that processes that write at the same time take their locks in one order.
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(all)), flushRows) {
+		if err := j.addActivity(ctx, names, all); err != nil {
 			if j.on(Activity) && dberr.Of(err).Known() {
-				for _, c := range all {
-					c.again()
+				for name, counts := range all {
+					for o, n := range counts {
+						(&Tally{j, name}).Count(Outcome(o), int(n))
+					}
 				}
 			}
 			return err
 		}
-		all = all[n:]
+		for _, name := range names {
+			delete(all, name)
+		}
 	}
 	return nil
 }
 
-func (c *counted) again() {
-	for o, n := range c.Counts {
-		if n != 0 {
-			c.tally.Count(Outcome(o), int(n))
-		}
-	}
-}
-
-func (j *Journal) addActivity(ctx context.Context, all []counted) error {
-	args := make([]any, 0, 7*len(all))
-	for _, c := range all {
-		args = append(args, c.tally.name)
-		for _, n := range c.Counts {
+func (j *Journal) addActivity(ctx context.Context, names []string, all map[string]Counts) error {
+	args := make([]any, 0, 7*len(names))
+	for _, name := range names {
+		args = append(args, name)
+		for _, n := range all[name] {
 			args = append(args, n)
 		}
 	}
 	_, err := j.exec(ctx, Activity, `INSERT INTO bed_activity (minute, data_source, `+strings.Join(outcomeColumns[:], ", ")+`) VALUES `+
-		sqltext.List(len(all), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
+		sqltext.List(len(names), `(`+j.Pick(sqltext.Texts{MySQL: `{now} DIV 60000`, Postgres: `{now} / 60000`, SQLite: `{now} / 60000`})+` * 60000, ?, ?, ?, ?, ?, ?, ?)`, `, `)+
 		j.onConflict("minute, data_source", "{column} = bed_activity.{column} + {new}", outcomeColumns[:]), args...)
 	return err
 }
@@ -227,16 +189,20 @@ const (
 	keepAttempts = 7 * 24 * time.Hour
 	// keepJobs is for how long a job that is gone is remembered.
 	keepJobs = 24 * time.Hour
-	// purgeRows is how many rows one statement erases.
+	// purgeRows is how many attempts one statement erases.
 	purgeRows = 1000
 )
 
 // Purge erases what is past its time: minutes, attempts at entries that are gone,
-// jobs that are gone. The audit stays.
+// jobs that are gone. The audit stays. Attempts go in portions, so that locks are short.
 func (j *Journal) Purge(ctx context.Context) error {
 	if j == nil {
 		return nil
 	}
+	gone := `SELECT a.unit_id, a.id FROM bed_attempt a WHERE a.creation_time < {now} - ?
+  AND NOT EXISTS (SELECT 1 FROM transaction_log t WHERE t.id = a.unit_id) ORDER BY a.creation_time LIMIT ` + strconv.Itoa(purgeRows)
+	attempts := `DELETE FROM bed_attempt WHERE (unit_id, id) IN (` + gone + `)`
+	attempts = j.Pick(sqltext.Texts{MySQL: `DELETE bed_attempt FROM bed_attempt JOIN (` + gone + `) AS old USING (unit_id, id)`, Postgres: attempts, SQLite: attempts})
 	var errs []error
 	for _, p := range []struct {
 		table, statement string
@@ -244,29 +210,13 @@ func (j *Journal) Purge(ctx context.Context) error {
 	}{
 		{Activity, `DELETE FROM bed_activity WHERE minute < {now} - ?`, KeepActivity},
 		{DataSources, `DELETE FROM bed_data_source WHERE job <> '' AND alive_until < {now} - ?`, keepJobs},
+		{Attempts, attempts, keepAttempts},
 	} {
-		if !j.on(p.table) {
-			continue
+		for n := int64(purgeRows); n >= purgeRows && j.on(p.table); {
+			var err error
+			n, err = j.exec(ctx, p.table, p.statement, p.keep.Milliseconds())
+			errs = append(errs, err)
 		}
-		_, err := j.exec(ctx, p.table, p.statement, p.keep.Milliseconds())
-		errs = append(errs, err)
-	}
-	if j.on(Attempts) {
-		errs = append(errs, j.purgeAttempts(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-// purgeAttempts erases in portions, so that locks are short.
-func (j *Journal) purgeAttempts(ctx context.Context) error {
-	gone := `SELECT a.unit_id, a.id FROM bed_attempt a WHERE a.creation_time < {now} - ?
-  AND NOT EXISTS (SELECT 1 FROM transaction_log t WHERE t.id = a.unit_id) ORDER BY a.creation_time LIMIT ?`
-	remove := `DELETE FROM bed_attempt WHERE (unit_id, id) IN (` + gone + `)`
-	remove = j.Pick(sqltext.Texts{MySQL: `DELETE bed_attempt FROM bed_attempt JOIN (` + gone + `) AS old USING (unit_id, id)`, Postgres: remove, SQLite: remove})
-	for {
-		n, err := j.exec(ctx, Attempts, remove, keepAttempts.Milliseconds(), purgeRows)
-		if err != nil || n < purgeRows {
-			return err
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -43,10 +42,8 @@ type Journal struct {
 	sqltext.Flavor
 
 	mu sync.Mutex
-	// off are the tables that cannot be used, told those of which TellOff has
-	// warned.
-	off  map[string]refusal
-	told map[string]bool
+	// off are the tables that cannot be used.
+	off map[string]*refusal
 	// again is how long a table that cannot be used is not asked for.
 	again time.Duration
 
@@ -54,10 +51,12 @@ type Journal struct {
 	closed atomic.Bool
 }
 
-// refusal is why a table cannot be used, and when that was found.
+// refusal is why a table cannot be used, when that was found, and whether TellOff has
+// warned of it.
 type refusal struct {
-	err error
-	at  time.Time
+	err  error
+	at   time.Time
+	told bool
 }
 
 // askAgain is short enough for an operator who has made a table, or granted a
@@ -67,9 +66,9 @@ const askAgain = time.Minute
 // New makes a journal on the log's connections. off says why tables cannot be
 // used. activity false keeps no minutes.
 func New(db *sql.DB, f sqltext.Flavor, off map[string]error, activity bool) *Journal {
-	j := &Journal{db: db, Flavor: f, off: map[string]refusal{}, told: map[string]bool{}, again: askAgain}
+	j := &Journal{db: db, Flavor: f, off: map[string]*refusal{}, again: askAgain}
 	for table, err := range off {
-		j.off[table] = refusal{err, time.Now()}
+		j.off[table] = &refusal{err: err, at: time.Now()}
 	}
 	j.counts.off = !activity
 	return j
@@ -82,12 +81,6 @@ func (j *Journal) DB() *sql.DB { return j.db }
 // Off says why tables cannot be used; empty when all can.
 func (j *Journal) Off() map[string]error {
 	all := map[string]error{}
-	if j == nil {
-		for _, table := range Tables {
-			all[table] = fmt.Errorf("%w: this log keeps none", ErrOff)
-		}
-		return all
-	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for table, r := range j.off {
@@ -102,17 +95,17 @@ func (j *Journal) TellOff(warn func(args ...any)) {
 	if j == nil {
 		return
 	}
-	off := j.Off()
-	j.mu.Lock()
-	for table := range off {
-		if j.told[table] {
-			delete(off, table)
+	for _, table := range Tables {
+		j.mu.Lock()
+		r := j.off[table]
+		tell := r != nil && !r.told
+		if tell {
+			r.told = true
 		}
-		j.told[table] = true
-	}
-	j.mu.Unlock()
-	for _, table := range slices.Sorted(maps.Keys(off)) {
-		warn(fmt.Sprintf("bed: the log's table %s cannot be used: %v; writes and deliveries do not depend on it, but operators cannot see what it would hold", table, off[table]))
+		j.mu.Unlock()
+		if tell {
+			warn(fmt.Sprintf("bed: the log's table %s cannot be used: %v; writes and deliveries do not depend on it, but operators cannot see what it would hold", table, r.err))
+		}
 	}
 }
 
@@ -142,9 +135,9 @@ func (j *Journal) note(table string, err error) {
 	switch {
 	case err == nil:
 		delete(j.off, table)
-		delete(j.told, table)
 	case Lasting(err):
-		j.off[table] = refusal{err, time.Now()}
+		told := j.off[table] != nil && j.off[table].told
+		j.off[table] = &refusal{err, time.Now(), told}
 	}
 }
 
@@ -218,7 +211,6 @@ func (j *Journal) Close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	j.counts.stop()
 	_ = j.Flush(ctx)
 }
 
@@ -287,6 +279,45 @@ func (j *Journal) AddAttempts(ctx context.Context, unitID string, attempts []Att
 	return err
 }
 
+// What stands for the end of a unit that an operator discarded, among the attempts.
+const (
+	byOperator = "operator"
+	discarded  = "discarded"
+)
+
+// DiscardedStatement notes that units are discarded: it belongs into the transaction
+// in which they are.
+func (j *Journal) DiscardedStatement(unitIDs []string) (statement string, args []any, err error) {
+	if err := j.usable(Attempts); err != nil {
+		return "", nil, err
+	}
+	for _, id := range unitIDs {
+		args = append(args, id, NewID())
+	}
+	return j.Text(`INSERT INTO bed_attempt (unit_id, id, creation_time, origin, class, error) VALUES ` +
+		sqltext.List(len(unitIDs), `(?, ?, {now}, '`+byOperator+`', '`+discarded+`', '')`, `, `)), args, nil
+}
+
+// Discarded gives those of the units that were discarded within keepAttempts.
+func (j *Journal) Discarded(ctx context.Context, unitIDs []string) (map[string]bool, error) {
+	found := map[string]bool{}
+	for portion := range slices.Chunk(unitIDs, 256) {
+		args := make([]any, len(portion))
+		for i, id := range portion {
+			args[i] = id
+		}
+		if err := j.each(ctx, Attempts, func(rows *sql.Rows) error {
+			var id string
+			err := rows.Scan(&id)
+			found[id] = true
+			return err
+		}, `SELECT unit_id FROM bed_attempt WHERE origin = '`+byOperator+`' AND class = '`+discarded+`' AND unit_id IN (`+sqltext.List(len(portion), "?", ", ")+`)`, args...); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
 // ReadAttempts gives the failed attempts at a unit, the newest first.
 func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) (all []Attempt, err error) {
 	err = j.each(ctx, Attempts, func(rows *sql.Rows) error {
@@ -312,8 +343,10 @@ type Record struct {
 	Time   time.Time `json:"time"` // on the log's clock, when it is read
 	Who    string    `json:"who"`
 	Action Action    `json:"action"`
-	// What is an entry's id, a data source's name or a filter as JSON.
+	// What is an entry's id, a data source's name, or a filter or an amendment as JSON.
 	What string `json:"what"`
+	// Whole: What is kept whole, however long it is, or the record is not kept.
+	Whole bool `json:"-"`
 	// Count is how many entries it was done to.
 	Count  int    `json:"count"`
 	Reason string `json:"reason"`
@@ -332,8 +365,11 @@ func (j *Journal) AuditStatement(r Record) (statement string, args []any, err er
 	if err := j.usable(Audit); err != nil {
 		return "", nil, err
 	}
+	if !r.Whole {
+		r.What = text(r.What, maxWhat)
+	}
 	return j.Text(`INSERT INTO bed_audit (id, creation_time, who, action, what, units, reason) VALUES (?, {now}, ?, ?, ?, ?, ?)`),
-		[]any{r.ID, text(r.Who, MaxWho), text(string(r.Action), 20), text(r.What, maxWhat), r.Count, text(r.Reason, MaxReason)}, nil
+		[]any{r.ID, text(r.Who, MaxWho), text(string(r.Action), 20), r.What, r.Count, text(r.Reason, MaxReason)}, nil
 }
 
 // AddAudit writes a record on its own.

@@ -165,9 +165,6 @@ func (j *Journal) See(ctx context.Context, dataSource, job, name, why string) er
 
 // Leave forgets a job that ends.
 func (j *Journal) Leave(ctx context.Context, job string) error {
-	if !j.on(DataSources) {
-		return nil
-	}
 	_, err := j.exec(ctx, DataSources, `DELETE FROM bed_data_source WHERE job = ?`, job)
 	return err
 }

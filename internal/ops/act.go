@@ -25,6 +25,9 @@ const (
 	// Discard erases entries. It needs a reason.
 	Discard Action = "discard"
 
+	// Amend replaces the text or the parameters of a statement, see [Store.Amend]. It needs a reason.
+	Amend Action = "amend"
+
 	// These are only in the audit.
 	Pause  Action = "pause"
 	Resume Action = "resume"
@@ -40,8 +43,8 @@ func (by By) Check(a Action) error {
 		return fmt.Errorf("%w: who must be a text of 1 to %d bytes", ErrInvalid, journal.MaxWho)
 	case !storable(by.Reason) || utf8.RuneCountInString(by.Reason) > maxReason:
 		return fmt.Errorf("%w: the reason must be valid UTF-8 without NUL, at most %d characters", ErrInvalid, maxReason)
-	case a == Discard && strings.TrimSpace(by.Reason) == "":
-		return fmt.Errorf("%w: to discard needs a reason", ErrInvalid)
+	case (a == Discard || a == Amend) && strings.TrimSpace(by.Reason) == "":
+		return fmt.Errorf("%w: to %s needs a reason", ErrInvalid, a)
 	}
 	return nil
 }
@@ -137,10 +140,8 @@ func (s *actor) Select(ctx context.Context, f Filter) (*Selection, error) {
 		return sel, f.Check()
 	}
 	f.settled = true
-	_, err = s.search(ctx, f, noLimit, func(ids []string) (bool, error) {
-		sel.IDs = append(sel.IDs, ids...)
-		return len(sel.IDs) > MaxBulk, nil
-	})
+	found, err := s.find(ctx, &f, "", MaxBulk+1, time.Time{})
+	sel.IDs = found.ids
 	if sel.More = len(sel.IDs) > MaxBulk; sel.More {
 		sel.IDs = nil
 	}
@@ -185,12 +186,8 @@ func (f *Filter) still(u *txlog.Unit) bool {
 
 // filterView is a filter as the audit keeps it.
 type filterView struct {
-	DataSource  string `json:"dataSource,omitempty"`
-	State       State  `json:"state,omitempty"`
-	Text        string `json:"text,omitempty"`
-	Transaction string `json:"transaction,omitempty"`
-	OlderThan   string `json:"olderThan,omitempty"`
-	Kind        string `json:"kind,omitempty"`
+	Filter
+	OlderThan string `json:"olderThan,omitempty"`
 	// Until is when they were counted, by the log's clock, and Counted how many they
 	// were then; the rest of Done.
 	Until   time.Time `json:"until"`
@@ -199,8 +196,8 @@ type filterView struct {
 	Left    int       `json:"left,omitempty"`
 }
 
-func (f *Filter) view() filterView {
-	v := filterView{DataSource: f.DataSource, State: f.State, Text: f.Text, Transaction: f.Transaction}
+func (f Filter) view() filterView {
+	v := filterView{Filter: f}
 	if f.OlderThan > 0 {
 		v.OlderThan = f.OlderThan.String()
 	}
@@ -208,8 +205,7 @@ func (f *Filter) view() filterView {
 		v.Text = mask // who reads the audit may not see values
 	}
 	if k, err := readKind(f.Kind); err == nil {
-		v.Kind = k.Text
-		v.DataSource = k.DataSource
+		v.Kind, v.DataSource = k.Text, k.DataSource
 	}
 	return v
 }

@@ -278,31 +278,3 @@ func TestADataSourceIsPausedResumedAndLimited(t *testing.T) {
 		wantAudit(t, r, "bob limit orders 0 0 per second", "bob resume orders 0 ", "ann pause orders 0 because", "ann limit orders 0 20 per second: because")
 	})
 }
-
-func TestTheFateOfEntriesIsCounted(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		r := newRig(t, db)
-		var ids []string
-		for i := range 6 {
-			u := r.write(t, "orders", "UPDATE a", "UPDATE b")
-			ids = append(ids, u.ID)
-			switch {
-			case i < 1:
-				r.park(t, u, "no")
-			case i < 3:
-				r.wait(t, u, "later")
-			case i > 3:
-				must(t, r.log.Remove(t.Context(), u))
-			}
-		}
-		for range 600 { // more than are asked for at once
-			ids = append(ids, txlog.NewID())
-		}
-		got, err := r.Fate(t.Context(), ids)
-		must(t, err)
-		if want := (ops.Fate{Gone: 602, Parked: 1, Waiting: 3}); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
-	})
-}

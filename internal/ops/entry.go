@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/txlog"
 )
@@ -38,23 +39,15 @@ type Detail struct {
 // Next is what happens next to an entry.
 type Next string
 
-// What can happen next.
+// What can happen next; NextTexts say what each means.
 const (
-	// NextOperator: nothing, until an operator decides.
-	NextOperator Next = "operator"
-	// NextLease: its owner is working on it; at NextTry the job takes it over if
-	// the owner is gone.
-	NextLease Next = "lease"
-	// NextResume: nothing, until its data source is resumed.
-	NextResume Next = "resume"
-	// NextJob: nothing, until a job runs.
-	NextJob Next = "job"
-	// NextReachable: the job delivers it once its data source is reachable.
+	NextOperator  Next = "operator"
+	NextLease     Next = "lease"
+	NextResume    Next = "resume"
+	NextJob       Next = "job"
 	NextReachable Next = "reachable"
-	// NextRound: the job delivers it in its next round.
-	NextRound Next = "round"
-	// NextLater: the job delivers it at NextTry.
-	NextLater Next = "later"
+	NextRound     Next = "round"
+	NextLater     Next = "later"
 )
 
 // NextTexts say it in words; those of NextLease and NextLater are followed by the time.
@@ -113,12 +106,12 @@ func (s *reader) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Det
 		d.LastError = u.LastError
 		for i, statement := range u.Statements {
 			params, _ := Parameters(statement, true)
-			d.Statements[i].Parameters = append([]Parameter{}, params...)
+			d.Statements[i].Parameters, d.Statements[i].TypedParameters = append([]Parameter{}, params...), statement.Params
 		}
 	} else {
 		values := valuesOf(u)
 		for i, a := range d.Attempts {
-			d.Attempts[i].Err = maskText(a.Err, values)
+			d.Attempts[i].Err = errmask.Mask(a.Err, values...)
 		}
 	}
 	if err := s.siblings(ctx, u, d); err != nil {
@@ -137,7 +130,7 @@ func (s *reader) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Det
 		return nil, s.fault(err)
 	}
 	j := judged[0]
-	d.Verdict, d.VerdictText, d.VerdictDetail, d.VerdictAdvice = string(j.Verdict), j.Short(), maskText(j.Detail, nil), maskText(j.Advice(u), nil)
+	d.Verdict, d.VerdictText, d.VerdictDetail, d.VerdictAdvice = string(j.Verdict), j.Short(), errmask.Mask(j.Detail), errmask.Mask(j.Advice(u))
 	return d, nil
 }
 

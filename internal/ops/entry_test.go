@@ -138,6 +138,17 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 		if trial.Error == "" || trial.Class != "duplicate key" || len(trial.Rows) != 1 || db.Driver == testdb.DriverMySQL && !strings.Contains(trial.Error, "Duplicate entry '?' for key") {
 			t.Errorf("got %+v", trial)
 		}
+		unmet := r.parked(t, settings, txlog.Statement{SQL: "UPDATE account SET n = 0 WHERE id > 3", Required: txlog.AtLeast(2)})
+		trial, err = r.Try(t.Context(), unmet.ID, ann)
+		must(t, err)
+		if !strings.Contains(trial.Error, "required at least 2 rows, changed 0") || trial.Class != "refused" {
+			t.Errorf("got %+v", trial)
+		}
+		detail, err := r.Entry(t.Context(), unmet.ID)
+		must(t, err)
+		if detail.Statements[0].RequiredRows != ">=2" {
+			t.Errorf("the entry is shown with %+v", detail.Statements[0])
+		}
 		// A lock that somebody holds is not waited for long, and named.
 		if db.Driver != testdb.DriverSQLite {
 			tx, err := pool.BeginTx(t.Context(), nil)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,22 +40,22 @@ func StateOf(u *txlog.Unit) State {
 // Filter selects entries; all conditions have to hold. The zero value selects all.
 type Filter struct {
 	// DataSource is the name of one; empty means any.
-	DataSource string
+	DataSource string `json:"dataSource,omitempty"`
 	// State is one of the states; empty means any.
-	State State
+	State State `json:"state,omitempty"`
 	// Text is searched for as it is, with case, in the SQL of any statement and
 	// in the error as it is shown (with its values masked, see Reveal); never in
 	// parameters.
-	Text string
+	Text string `json:"text,omitempty"`
 	// Transaction is the id of a soft transaction.
-	Transaction string
+	Transaction string `json:"transaction,omitempty"`
 	// OlderThan selects entries at least that old; 0 means any.
-	OlderThan time.Duration
+	OlderThan time.Duration `json:"-"`
 	// Kind is the key of a group of like errors, see [Kind]; empty means any.
-	Kind string
+	Kind string `json:"kind,omitempty"`
 	// Reveal: Text is searched for in errors with their values. It is only for
 	// those who may see these: otherwise a search would disclose what is masked.
-	Reveal bool
+	Reveal bool `json:"-"`
 	// settled leaves out what is being delivered at this moment.
 	settled bool
 }
@@ -127,8 +126,12 @@ type Entry struct {
 type Statement struct {
 	SQL      string `json:"sql"`
 	Prepared bool   `json:"prepared,omitempty"`
+	// RequiredRows is how many rows it must change, "=1" or ">=1"; empty: any number.
+	RequiredRows string `json:"requiredRows,omitempty"`
 	// Parameters are there only where the entry is revealed, with their values.
 	Parameters []Parameter `json:"parameters,omitzero"`
+	// TypedParameters are the same in the form that the log keeps and an amendment takes.
+	TypedParameters string `json:"typedParameters,omitempty"`
 }
 
 // Entries gives a page of those that f selects. It answers within about half a second
@@ -137,7 +140,7 @@ func (s *finder) Entries(ctx context.Context, f Filter, p Page) (*Entries, error
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	found, err := s.find(ctx, f, p.After, p.Limit, searchFor)
+	found, err := s.find(ctx, &f, p.After, p.Limit, time.Now().Add(searchFor))
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +195,7 @@ func EntryOf(u *txlog.Unit, minAge time.Duration) Entry {
 		e.Unreadable = u.Unreadable.Error()
 	}
 	for i, statement := range u.Statements {
-		e.Statements[i] = Statement{SQL: statement.SQL, Prepared: statement.Prepared}
+		e.Statements[i] = Statement{SQL: statement.SQL, Prepared: statement.Prepared, RequiredRows: statement.Required.Sign()}
 	}
 	if next := NextTry(u, minAge).UTC(); !u.Parked {
 		e.NextTry = &next
@@ -221,41 +224,30 @@ const CountCap = 10_000
 // Count counts what f selects, up to most; 0 means CountCap, below 0 means all.
 // Unless all are counted it takes about a second at most.
 func (s *finder) Count(ctx context.Context, f Filter, most int) (c Count, err error) {
-	budget := 2 * searchFor
+	end := time.Now().Add(2 * searchFor)
 	switch {
 	case most < 0:
-		most, budget = math.MaxInt, noLimit
+		most, end = math.MaxInt, time.Time{}
 	case most == 0:
 		most = CountCap
 	}
-	c.More, err = s.search(ctx, f, budget, func(ids []string) (bool, error) {
-		c.N += len(ids)
-		return c.N >= most, nil
-	})
-	if c.N > most {
-		c = Count{most, true}
+	for after := ""; ; {
+		found, err := s.find(ctx, &f, after, countedAtOnce, end)
+		if err != nil {
+			return c, err
+		}
+		c.N += len(found.ids)
+		switch after = found.next; {
+		case c.N > most:
+			return Count{most, true}, nil
+		case after == "" || c.N == most || over(end):
+			c.More = after != ""
+			return c, nil
+		}
 	}
-	return c, err
 }
 
 const countedAtOnce = 5000
-
-// Fate counts entries by outcome: how many are not in the log any more, parked, or
-// neither.
-type Fate struct{ Gone, Parked, Waiting int }
-
-// Fate counts the outcomes of entries.
-func (s *finder) Fate(ctx context.Context, ids []string) (f Fate, err error) {
-	for portion := range slices.Chunk(ids, 500) {
-		condition, args := in(portion)
-		var there, parked int
-		if err := s.row(ctx, []any{&there, &parked}, `SELECT COUNT(*), COALESCE(SUM(parked), 0) FROM transaction_log WHERE `+condition, args...); err != nil {
-			return f, err
-		}
-		f.Gone, f.Parked, f.Waiting = f.Gone+len(portion)-there, f.Parked+parked, f.Waiting+there-parked
-	}
-	return f, nil
-}
 
 // Kind is a group of entries whose last errors are alike: same data source, same code, same text
 // when values and numbers that differ are left out.

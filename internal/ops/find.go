@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,16 +16,16 @@ const (
 	// searchFor bounds how long a search takes: what it has found by then makes a
 	// page.
 	searchFor = 500 * time.Millisecond
-	// noLimit is for a search that ends when there is no more.
-	noLimit = time.Duration(0)
 	// narrowRows is up to how many rows of the index are read and sorted instead
 	// of walking through the table.
 	narrowRows = 20_000
-	// firstChunk and mostChunk are how many rows of the table a step of a walk goes
+	// firstStep and mostStep are how many rows of the table a step of a search goes
 	// through.
-	firstChunk, mostChunk = 5_000, 80_000
-	// chunkFor is how long a step should take.
-	chunkFor = 80 * time.Millisecond
+	firstStep, mostStep = 5_000, 80_000
+	// stepFor is how long a step should take.
+	stepFor = 80 * time.Millisecond
+	// judgedAtOnce is how many units are read to be judged.
+	judgedAtOnce = 256
 	// maxText is how long the text of a filter can be.
 	maxText = 1024
 )
@@ -48,12 +49,6 @@ func (f *Filter) Check() error {
 		return fmt.Errorf("%w: olderThan must not be negative", ErrInvalid)
 	}
 	return nil
-}
-
-// headRow is the condition on a row that it is the first of its unit, for queries
-// that read only an index.
-func (s *finder) headRow() string {
-	return s.d.Pick(sqltext.Texts{MySQL: `RIGHT(id, 3) = '000'`, Postgres: `right(id, 3) = '000'`, SQLite: `substr(id, -3) = '000'`})
 }
 
 // where is a condition with its parameters.
@@ -94,28 +89,23 @@ func (s *finder) conditions(f *Filter) where {
 	}
 	if f.Kind != "" {
 		k, _ := readKind(f.Kind)
-		w.and(`data_source = ? AND statement_no = 0`, k.DataSource)
-		if part := longest(k.Text); part == "" {
-			w.and(`last_error IS NOT NULL`)
-		} else {
-			w.and(s.contains(`last_error`), part)
-		}
+		w.and(`data_source = ?`, k.DataSource)
+		w.and(s.contains(`last_error`), longest(k.Text))
 	}
-	switch part := longest(f.Text); {
-	case f.Text == "" && f.Kind == "":
+	if f.Text == "" {
 		w.and(`statement_no = 0`)
-	case f.Text == "":
-	case f.Reveal:
-		w.and(`(`+s.contains(`{sql}`)+` OR `+s.contains(`last_error`)+`)`, f.Text, f.Text)
-	case part == "":
-		w.and(`(`+s.contains(`{sql}`)+` OR last_error IS NOT NULL)`, f.Text)
-	default:
-		w.and(`(`+s.contains(`{sql}`)+` OR `+s.contains(`last_error`)+`)`, f.Text, part)
+		return w
 	}
+	inError := f.Text
+	if !f.Reveal {
+		inError = longest(f.Text)
+	}
+	w.and(`(`+s.contains(`{sql}`)+` OR `+s.contains(`last_error`)+`)`, f.Text, inError)
 	return w
 }
 
-// contains is the condition that a column holds a text, byte for byte.
+// contains is the condition that a column holds a text, byte for byte. Each that is not
+// NULL holds the empty text.
 func (s *finder) contains(column string) string {
 	return s.d.Pick(sqltext.Texts{MySQL: `INSTR(` + column + `, CAST(? AS BINARY)) > 0`, Postgres: `strpos(` + column + `, ?) > 0`, SQLite: `instr(` + column + `, ?) > 0`})
 }
@@ -131,11 +121,9 @@ func longest(masked string) (part string) {
 	return part
 }
 
-// judged reports whether conditions alone do not decide.
-func (f *Filter) judged() bool { return f.Kind != "" || f.Text != "" && !f.Reveal }
-
-// firstRows reports whether the conditions find each unit once, and no other.
-func (f *Filter) firstRows() bool { return f.Kind == "" && f.Text == "" }
+// judged reports whether conditions alone do not decide, or may find a unit by several of
+// its rows.
+func (f *Filter) judged() bool { return f.Kind != "" || f.Text != "" }
 
 // judge decides whether a unit that the conditions found is selected: its SQL, or
 // its error as it is shown, has to contain the text.
@@ -163,159 +151,139 @@ type found struct {
 	next string
 }
 
-// find searches after the id after, for at most limit units and about budget.
-func (s *finder) find(ctx context.Context, f Filter, after string, limit int, budget time.Duration) (found, error) {
+// find searches after the id after, for at most limit units and about until end; the zero
+// time is no end.
+func (s *finder) find(ctx context.Context, f *Filter, after string, limit int, end time.Time) (out found, err error) {
+	next, err := s.sweep(ctx, f, after, firstStep, func(rows where, _ int) (bool, error) {
+		left := limit - len(out.ids)
+		part, err := s.unitsOf(ctx, f, rows, left, end)
+		out.ids = append(out.ids, part.ids...)
+		out.next = part.next
+		return len(part.ids) == left || part.next != "" || over(end), err
+	})
+	out.next = cmp.Or(out.next, next)
+	return out, err
+}
+
+// sweep goes through the rows that can be of units that f selects, after the id after. It
+// gives do what follows the table's name in a query for a part of them, and how many rows
+// of the table it has read. do may end the sweep early: next is where to continue
+// then. Few rows by the index of due units are one part; the table is read in the
+// order of the ids, by steps of at least least rows, so that a search can end in time
+// wherever the next unit is.
+func (s *finder) sweep(ctx context.Context, f *Filter, after string, least int, do func(rows where, seen int) (enough bool, err error)) (next string, err error) {
 	if err := f.Check(); err != nil {
-		return found{}, err
+		return "", err
 	}
 	if _, err := readKind(f.Kind); err != nil && f.Kind != "" {
-		return found{}, err
+		return "", err
 	}
-	end := time.Time{}
-	if budget > 0 {
-		end = time.Now().Add(budget)
-	}
-	after = headOf(after)
-	if f.Transaction > after {
-		// The units of a soft transaction are made after it.
-		after = before(f.Transaction, after)
-	}
-	spans, narrow, err := s.narrow(ctx, &f)
+	after = max(headOf(after), timeOf(f.Transaction)) // the units of a soft transaction are made after it
+	w := s.conditions(f)
+	narrow, err := s.narrow(ctx, f)
 	if err != nil {
-		return found{}, err
+		return "", err
 	}
 	if narrow {
-		return s.findNarrow(ctx, &f, spans, after, limit, end)
+		w.text = s.force("transaction_log_due") + ` WHERE parked IN (0, 1) AND ` + w.text
+		w.and(`id > ?`, after)
+		_, err := do(w, 0)
+		return "", err
 	}
-	return s.walk(ctx, &f, after, limit, end)
-}
-
-// search gives do what f selects, portion by portion, for about budget or until do has
-// enough. more reports that it did not reach the end.
-func (s *finder) search(ctx context.Context, f Filter, budget time.Duration, do func(ids []string) (enough bool, err error)) (more bool, err error) {
-	end, left := time.Now().Add(budget), budget
-	for after := ""; ; left = max(1, time.Until(end)) {
-		if budget == noLimit {
-			left = noLimit
-		}
-		found, err := s.find(ctx, f, after, countedAtOnce, left)
+	w.text = s.force("PRIMARY") + ` WHERE ` + w.text
+	for size, seen := least, 0; ; {
+		began := time.Now()
+		rows, last, err := s.step(ctx, w, &after, size)
 		if err != nil {
-			return false, err
+			return "", err
 		}
-		enough, err := do(found.ids)
-		if after = found.next; err != nil || after == "" {
-			return false, err
+		seen += size
+		switch enough, err := do(rows, seen); {
+		case err != nil || last:
+			return "", err
+		case enough:
+			return after, nil
 		}
-		if enough || budget != noLimit && over(end) {
-			return true, nil
+		if took := time.Since(began); took < stepFor/2 {
+			size = min(2*size, mostStep)
+		} else if took > 2*stepFor {
+			size = max(size/2, least)
 		}
 	}
 }
 
-// before gives an id that is less than all that can be made after id, by its time
-// alone.
-func before(id, otherwise string) string {
-	if len(id) != len("00000000-0000-7000-8000-000000000000") || id[14] != '7' {
-		return otherwise
+// force has MySQL use an index.
+func (s *finder) force(index string) string {
+	return s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (` + index + `)`, Postgres: ``, SQLite: ``})
+}
+
+// step narrows conditions to the next rows after after, about size of them, and
+// moves after to their end. last reports that nothing follows them.
+func (s *finder) step(ctx context.Context, w where, after *string, size int) (rows where, last bool, err error) {
+	var to []string
+	if err := s.texts(ctx, &to, `SELECT id FROM transaction_log WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?`, *after, size-1); err != nil {
+		return where{}, false, err
 	}
-	return id[:14] // its milliseconds: shorter sorts before
-}
-
-// headOf gives the last id that the unit of a row can have, so that what follows is
-// another unit's.
-func headOf(after string) string {
-	if len(after) != 36 {
-		return after
+	rows = where{w.text, slices.Clone(w.args)}
+	rows.and(`id > ?`, *after)
+	if len(to) == 0 {
+		return rows, true, nil
 	}
-	return after[:33] + "fff"
+	*after = headOf(to[0]) // a unit is not parted
+	rows.and(`id <= ?`, *after)
+	return rows, false, nil
 }
 
-// span is a range of the index of due units.
-type span struct {
-	parked     int
-	dataSource string
-}
-
-// narrow finds out whether the filter's data source and state leave few enough units
+// narrow reports whether the filter's data source and state leave few enough rows
 // that they can be sorted.
-func (s *finder) narrow(ctx context.Context, f *Filter) (spans []span, ok bool, err error) {
-	if f.State == "" && f.DataSource == "" && f.Kind == "" {
-		return nil, false, nil
-	}
+func (s *finder) narrow(ctx context.Context, f *Filter) (bool, error) {
 	name := f.DataSource
 	if k, err := readKind(f.Kind); err == nil && name == "" {
 		name = k.DataSource
 	}
-	rows := 0
+	if f.State == "" && name == "" {
+		return false, nil
+	}
+	left := narrowRows
 	for parked := range 2 {
 		if f.State != "" && (f.State == Parked) != (parked == 1) {
 			continue
 		}
-		names := []string{name}
-		if name == "" {
-			if names, err = s.names(ctx, parked); err != nil {
-				return nil, false, err
-			}
+		w := where{`parked = ?`, []any{parked}}
+		if name != "" {
+			w.and(`data_source = ?`, name)
 		}
-		for _, name := range names {
-			n := 0
-			if err := s.row(ctx, []any{&n}, `SELECT COUNT(*) FROM (SELECT 1 AS one FROM transaction_log`+s.due()+` WHERE parked = ? AND data_source = ?
-  ORDER BY next_try_time LIMIT ?) AS t`, parked, name, narrowRows+1); err != nil {
-				return nil, false, err
-			}
-			if rows += n; rows > narrowRows {
-				return nil, false, nil
-			}
-			spans = append(spans, span{parked, name})
+		n := 0
+		if err := s.row(ctx, []any{&n}, `SELECT COUNT(*) FROM (SELECT 1 AS one FROM transaction_log`+s.force("transaction_log_due")+` WHERE `+w.text+`
+  ORDER BY parked, data_source, next_try_time LIMIT ?) AS t`, append(w.args, left+1)...); err != nil {
+			return false, err
+		}
+		if left -= n; left < 0 {
+			return false, nil
 		}
 	}
-	return spans, true, nil
+	return true, nil
 }
 
-// due names the index of due units where the database accepts that.
-func (s *finder) due() string {
-	return s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (transaction_log_due)`, Postgres: ``, SQLite: ``})
-}
-
-// names gives the data sources that have parked units, or others, by steps
-// through the index.
-func (s *finder) names(ctx context.Context, parked int) (all []string, err error) {
-	for last := ""; ; {
-		var name *string
-		if err := s.row(ctx, []any{&name}, `SELECT MIN(data_source) FROM transaction_log WHERE parked = ? AND data_source > ?`, parked, last); err != nil || name == nil {
-			return all, err
-		}
-		all, last = append(all, *name), *name
+// unitsOf gives those units of rows that the filter selects, up to limit and until about
+// end.
+func (s *finder) unitsOf(ctx context.Context, f *Filter, rows where, limit int, end time.Time) (out found, err error) {
+	rows.text += ` ORDER BY id`
+	if !f.judged() {
+		rows.text += ` LIMIT ?`
+		rows.args = append(rows.args, limit+1)
 	}
-}
-
-func (s *finder) findNarrow(ctx context.Context, f *Filter, spans []span, after string, limit int, end time.Time) (found, error) {
-	w := s.conditions(f)
-	w.and(`id > ?`, after)
-	// What is judged one by one may lose some: all are read then.
-	most := limit + 1
-	if !f.firstRows() {
-		most = narrowRows + 1
+	var ids []string
+	if err := s.texts(ctx, &ids, `SELECT id FROM transaction_log`+rows.text, rows.args...); err != nil {
+		return found{}, err
 	}
-	var rows []string
-	for _, sp := range spans {
-		args := append([]any{sp.parked, sp.dataSource}, w.args...)
-		if err := s.texts(ctx, &rows, `SELECT id FROM transaction_log`+s.due()+` WHERE parked = ? AND data_source = ? AND `+w.text+` ORDER BY id LIMIT ?`, append(args, most)...); err != nil {
-			return found{}, err
-		}
-	}
-	slices.Sort(rows)
-	return s.judgeAll(ctx, f, heads(rows), limit, end)
-}
-
-// judgeAll keeps those that the filter selects, up to limit.
-func (s *finder) judgeAll(ctx context.Context, f *Filter, ids []string, limit int, end time.Time) (out found, err error) {
 	if !f.judged() {
 		if len(ids) > limit {
 			return found{ids[:limit], ids[limit-1]}, nil
 		}
 		return found{ids: ids}, nil
 	}
+	ids = heads(ids)
 	for portion := range slices.Chunk(ids, judgedAtOnce) {
 		units, err := s.log.Units(ctx, portion)
 		if err != nil {
@@ -339,10 +307,25 @@ func (s *finder) judgeAll(ctx context.Context, f *Filter, ids []string, limit in
 	return out, nil
 }
 
-// judgedAtOnce is how many units are read to be judged.
-const judgedAtOnce = 256
-
 func over(end time.Time) bool { return !end.IsZero() && time.Now().After(end) }
+
+// timeOf gives what is less than all ids that can be made after id: its milliseconds
+// alone, as a shorter text sorts before. It is empty for what is no UUIDv7.
+func timeOf(id string) string {
+	if len(id) != 36 || id[14] != '7' {
+		return ""
+	}
+	return id[:14]
+}
+
+// headOf gives the last id that the unit of a row can have, so that what follows is
+// another unit's.
+func headOf(after string) string {
+	if len(after) != 36 {
+		return after
+	}
+	return after[:33] + "fff"
+}
 
 // heads turns ids of rows, sorted, into those of their units.
 func heads(rows []string) (ids []string) {
@@ -355,67 +338,4 @@ func heads(rows []string) (ids []string) {
 		}
 	}
 	return ids
-}
-
-// walk goes through the table in the order of the ids, step by step, so that it can
-// end in time wherever the next unit is.
-func (s *finder) walk(ctx context.Context, f *Filter, after string, limit int, end time.Time) (out found, err error) {
-	w := s.conditions(f)
-	for size := firstChunk; ; {
-		began := time.Now()
-		bound, last, err := s.step(ctx, w, &after, size)
-		if err != nil {
-			return found{}, err
-		}
-		bound.text += ` ORDER BY id`
-		if f.firstRows() {
-			bound.text += ` LIMIT ?`
-			bound.args = append(bound.args, limit-len(out.ids)+1)
-		}
-		var rows []string
-		if err := s.texts(ctx, &rows, `SELECT id FROM transaction_log`+s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (PRIMARY)`, Postgres: ``, SQLite: ``})+` WHERE `+bound.text, bound.args...); err != nil {
-			return found{}, err
-		}
-		part, err := s.judgeAll(ctx, f, heads(rows), limit-len(out.ids), end)
-		if err != nil {
-			return found{}, err
-		}
-		out.ids = append(out.ids, part.ids...)
-		switch {
-		case part.next != "":
-			out.next = part.next
-			return out, nil
-		case last:
-			return out, nil
-		case len(out.ids) == limit:
-			// The next page finds out whether there is another.
-			out.next = after
-			return out, nil
-		case over(end):
-			out.next = after
-			return out, nil
-		}
-		if took := time.Since(began); took < chunkFor/2 {
-			size = min(2*size, mostChunk)
-		} else if took > 2*chunkFor {
-			size = max(size/2, firstChunk/5)
-		}
-	}
-}
-
-// step narrows conditions to the next rows after after, about size of them, and
-// moves after to their end. last reports that nothing follows them.
-func (s *finder) step(ctx context.Context, w where, after *string, size int) (bound where, last bool, err error) {
-	var to []string
-	if err := s.texts(ctx, &to, `SELECT id FROM transaction_log WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?`, *after, size-1); err != nil {
-		return where{}, false, err
-	}
-	bound = where{w.text, slices.Clone(w.args)}
-	bound.and(`id > ?`, *after)
-	if len(to) == 0 {
-		return bound, true, nil
-	}
-	*after = headOf(to[0]) // a unit is not parted
-	bound.and(`id <= ?`, *after)
-	return bound, false, nil
 }

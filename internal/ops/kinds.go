@@ -7,12 +7,13 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -35,12 +36,12 @@ var (
 	network = regexp.MustCompile(`\b(dial|read|write) (tcp|udp|unix)\b`)
 	// differing are numbers that change from error to error: a port of this
 	// machine, a process, a transaction, a time.
-	differing = regexp.MustCompile(`:\d{4,5}->|\b\d{6,}\b|\b0x[0-9a-fA-F]{4,}\b|\b[Pp]rocess \d+`)
+	differing = regexp.MustCompile(`(:)\d{4,5}(->)|\b\d{6,}\b|\b0x[0-9a-fA-F]{4,}\b|(\b[Pp]rocess )\d+`)
 )
 
 // kindOf is the kind of a unit's last error.
 func kindOf(u *txlog.Unit) kind {
-	masked := maskText(u.LastError, nil)
+	masked := errmask.Mask(u.LastError)
 	if !network.MatchString(u.LastError) {
 		masked = maskedError(u)
 	}
@@ -58,15 +59,7 @@ func codeOf(text string) string {
 
 // likeText takes out of a masked error what changes from one to the next.
 func likeText(masked string) string {
-	text := differing.ReplaceAllStringFunc(masked, func(s string) string {
-		switch {
-		case strings.HasSuffix(s, "->"):
-			return ":" + mask + "->"
-		case strings.HasPrefix(strings.ToLower(s), "process "):
-			return s[:len("process ")] + mask
-		}
-		return mask
-	})
+	text := differing.ReplaceAllString(masked, "${1}${3}"+mask+"${2}")
 	if len(text) > maxKindText {
 		text = strings.ToValidUTF8(text[:maxKindText], "")
 	}
@@ -102,23 +95,24 @@ const wholeRows = 100_000
 // has no text and the log no more than 100,000 rows, and else at least as many as half a
 // second reaches. More says that there are others.
 func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
-	if err := f.Check(); err != nil {
-		return nil, err
-	}
-	alike := map[kind]*same{}
-	out := &Kinds{Kinds: []Kind{}}
-	searched := !f.firstRows()
-	var err error
-	if !searched {
-		_, searched, err = s.narrow(ctx, &f)
-	}
-	switch {
-	case err != nil:
-	case searched:
-		out.More, err = s.groupFound(ctx, f, alike)
-	default:
-		out.More, err = s.groupAll(ctx, &f, alike)
-	}
+	alike := kinds{}
+	end := time.Now().Add(s.groupFor)
+	more := false
+	next, err := s.sweep(ctx, &f, "", 8*firstStep, func(rows where, seen int) (bool, error) {
+		if !f.judged() {
+			err := s.group(ctx, rows, alike)
+			return seen >= s.whole && over(end), err
+		}
+		found, err := s.unitsOf(ctx, &f, rows, math.MaxInt, end)
+		more = found.next != ""
+		for portion := range slices.Chunk(found.ids, 500) {
+			condition, args := in(portion)
+			if err := s.group(ctx, where{` WHERE ` + condition, args}, alike); err != nil {
+				return false, err
+			}
+		}
+		return more || over(end), err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +120,7 @@ func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 	if err != nil {
 		return nil, err
 	}
+	out := &Kinds{Kinds: []Kind{}, More: more || next != ""}
 	for k, g := range groups {
 		g.Key, g.DataSource, g.Code, g.Text, g.More = k.key(), k.DataSource, k.Code, k.Text, out.More
 		out.Kinds = append(out.Kinds, *g)
@@ -134,82 +129,44 @@ func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 	return out, nil
 }
 
-// same are units of a data source whose errors are alike except for what a
-// database quotes.
-type same struct {
-	count, created int64
-	first          string
-}
+// kinds are groups of entries by what makes their errors alike.
+type kinds map[kind]*Kind
 
-// groupAll goes through the table and has the database distinguish the texts.
-// more reports that it did not reach the end.
-func (s *finder) groupAll(ctx context.Context, f *Filter, alike map[kind]*same) (more bool, err error) {
-	w := s.conditions(f)
-	w.and(`last_error IS NOT NULL`)
-	end := time.Now().Add(s.groupFor)
-	after := ""
-	if f.Transaction > "" {
-		after = before(f.Transaction, "")
+// add adds n entries to their group; oldest is the first of them.
+func (all kinds) add(k kind, n int, oldest string, created time.Time) {
+	g := all[k]
+	if g == nil {
+		g = &Kind{Oldest: oldest, CreatedAt: created}
+		all[k] = g
 	}
-	for size, seen := 4*firstChunk, 0; ; size = min(2*size, mostChunk) {
-		bound, last, err := s.step(ctx, w, &after, size)
-		if err != nil {
-			return false, err
-		}
-		if err := s.group(ctx, s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (PRIMARY)`, Postgres: ``, SQLite: ``})+` WHERE `+bound.text, bound.args, alike); err != nil {
-			return false, err
-		}
-		if seen += size; last {
-			return false, nil
-		}
-		if seen >= s.whole && over(end) {
-			return true, nil
-		}
+	g.Count += n
+	if oldest < g.Oldest {
+		g.Oldest, g.CreatedAt = oldest, created
 	}
 }
 
-// groupFound groups what a search finds.
-func (s *finder) groupFound(ctx context.Context, f Filter, alike map[kind]*same) (more bool, err error) {
-	return s.search(ctx, f, searchFor, func(ids []string) (bool, error) {
-		for portion := range slices.Chunk(ids, 500) {
-			condition, args := in(portion)
-			if err := s.group(ctx, ` WHERE `+condition+` AND last_error IS NOT NULL`, args, alike); err != nil {
-				return false, err
-			}
-		}
-		return false, nil
-	})
-}
-
-// group adds the rows of a condition to those that are alike.
-func (s *finder) group(ctx context.Context, where string, args []any, alike map[kind]*same) error {
+// group adds those of the rows that have an error to those whose errors are alike except
+// for what a database quotes.
+func (s *finder) group(ctx context.Context, rows where, alike kinds) error {
+	rows.and(`last_error IS NOT NULL`)
 	return s.each(ctx, func(rows *sql.Rows) error {
 		var name, text, first string
-		var n, created int64
-		if err := rows.Scan(&name, &text, &n, &first, &created); err != nil {
-			return err
+		var n int
+		var created int64
+		err := rows.Scan(&name, &text, &n, &first, &created)
+		if err == nil {
+			alike.add(kind{name, codeOf(text), likeText(errmask.Mask(text))}, n, first, time.UnixMilli(created))
 		}
-		k := kind{name, codeOf(text), likeText(maskText(text, nil))}
-		t := alike[k]
-		if t == nil {
-			t = &same{first: first, created: created}
-			alike[k] = t
-		}
-		t.count += n
-		if first < t.first {
-			t.first, t.created = first, created
-		}
-		return nil
-	}, `SELECT data_source, last_error, COUNT(*), MIN(id), MIN(creation_time) FROM transaction_log`+where+` GROUP BY data_source, last_error`, args...)
+		return err
+	}, `SELECT data_source, last_error, COUNT(*), MIN(id), MIN(creation_time) FROM transaction_log`+rows.text+` GROUP BY data_source, last_error`, rows.args...)
 }
 
 // masked makes the kinds of what is alike: of each the first unit is read, for
 // its parameters, which are masked too.
-func (s *finder) masked(ctx context.Context, alike map[kind]*same) (map[kind]*Kind, error) {
-	groups := map[kind]*Kind{}
-	byFirst := make(map[string]*same, len(alike))
+func (s *finder) masked(ctx context.Context, alike kinds) (kinds, error) {
+	groups, byFirst := kinds{}, make(map[string]*Kind, len(alike))
 	for _, t := range alike {
-		byFirst[t.first] = t
+		byFirst[t.Oldest] = t
 	}
 	for portion := range slices.Chunk(slices.Sorted(maps.Keys(byFirst)), judgedAtOnce) {
 		units, err := s.log.Units(ctx, portion)
@@ -217,18 +174,8 @@ func (s *finder) masked(ctx context.Context, alike map[kind]*same) (map[kind]*Ki
 			return nil, err
 		}
 		for _, u := range units {
-			if u.LastError == "" {
-				continue // it changed meanwhile
-			}
-			k, t := kindOf(u), byFirst[u.ID]
-			g := groups[k]
-			if g == nil {
-				g = &Kind{Oldest: t.first, CreatedAt: time.UnixMilli(t.created)}
-				groups[k] = g
-			}
-			g.Count += int(t.count)
-			if t.first < g.Oldest {
-				g.Oldest, g.CreatedAt = t.first, time.UnixMilli(t.created)
+			if t := byFirst[u.ID]; u.LastError != "" { // else it changed meanwhile
+				groups.add(kindOf(u), t.Count, t.Oldest, t.CreatedAt)
 			}
 		}
 	}

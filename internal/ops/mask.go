@@ -2,7 +2,6 @@ package ops
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/txlog"
@@ -13,14 +12,7 @@ const mask = "?"
 
 // maskedError is the last error of a unit as it is shown to those who may not see
 // values.
-func maskedError(u *txlog.Unit) string { return maskText(u.LastError, valuesOf(u)) }
-
-func maskText(text string, values []string) string {
-	if text == "" {
-		return ""
-	}
-	return errmask.Mask(text, values...)
-}
+func maskedError(u *txlog.Unit) string { return errmask.Mask(u.LastError, valuesOf(u)...) }
 
 // valuesOf gives the parameters of a unit as a database could quote them.
 func valuesOf(u *txlog.Unit) (all []string) {
@@ -32,12 +24,8 @@ func valuesOf(u *txlog.Unit) (all []string) {
 		for _, a := range args {
 			switch x := a.Value.(type) {
 			case nil, bool:
-			case string:
-				all = append(all, x)
 			case []byte:
 				all = append(all, string(x))
-			case int64:
-				all = append(all, strconv.FormatInt(x, 10))
 			default:
 				all = append(all, fmt.Sprint(x))
 			}

@@ -10,7 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // Overview is the state of a log.
@@ -139,8 +141,6 @@ type overviewer struct {
 	out    *Overview
 	most   int
 	byName map[string]*DataSource
-	// first are the oldest among the first rows of the table.
-	first map[span]string
 }
 
 func (b *overviewer) at(name string) *DataSource {
@@ -169,28 +169,27 @@ func (b *overviewer) counts(ctx context.Context) error {
 }
 
 func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error {
-	from := ` FROM transaction_log` + b.due() + ` WHERE parked = ? AND data_source = ? AND ` + b.headRow()
+	from := ` FROM transaction_log` + b.force("transaction_log_due") + ` WHERE parked = ? AND data_source = ? AND ` + b.headRow()
 	var n int
-	var oldest *string
+	var oldest string
 	// It first finds out whether there are more: very many are not counted.
 	var last []string
-	if err := b.texts(ctx, &last, `SELECT id`+from+` ORDER BY next_try_time, id LIMIT 1 OFFSET ?`, parked, d.Name, b.most); err != nil {
-		return err
-	}
+	err := b.texts(ctx, &last, `SELECT id`+from+` ORDER BY next_try_time, id LIMIT 1 OFFSET ?`, parked, d.Name, b.most)
 	more := len(last) > 0
-	if more {
+	switch {
+	case err != nil:
+	case more:
 		n = b.most
-		first, err := b.oldest(ctx, d.Name, parked)
-		if err != nil {
-			return err
-		}
-		oldest = &first
-	} else if err := b.row(ctx, []any{&n, &oldest}, `SELECT COUNT(*), MIN(id)`+from, parked, d.Name); err != nil || n == 0 {
+		oldest, err = b.oldest(ctx, d.Name, parked)
+	default:
+		err = b.row(ctx, []any{&n, &oldest}, `SELECT COUNT(*), COALESCE(MIN(id), '')`+from, parked, d.Name)
+	}
+	if err != nil || n == 0 {
 		return err
 	}
 	var created *time.Time
 	var ms int64
-	switch err := b.row(ctx, []any{&ms}, `SELECT creation_time FROM transaction_log WHERE id = ?`, *oldest); {
+	switch err := b.row(ctx, []any{&ms}, `SELECT creation_time FROM transaction_log WHERE id = ?`, oldest); {
 	case err == nil:
 		t := time.UnixMilli(ms).UTC()
 		created = &t
@@ -206,11 +205,11 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 	}
 	// The next try of a leased unit is its lease's end: none is behind now.
 	var leased, looked int
-	if err := b.row(ctx, []any{&leased, &looked}, `SELECT COUNT(lease_token), COUNT(*) FROM (SELECT lease_token FROM transaction_log`+b.due()+
+	if err := b.row(ctx, []any{&leased, &looked}, `SELECT COUNT(lease_token), COUNT(*) FROM (SELECT lease_token FROM transaction_log`+b.force("transaction_log_due")+
 		` WHERE parked = 0 AND data_source = ? AND next_try_time > {now} AND `+b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, d.Name, b.most+1); err != nil {
 		return err
 	}
-	d.Leased, d.Waiting, d.Oldest, d.OldestID = min(leased, b.most), max(0, n-leased), created, *oldest
+	d.Leased, d.Waiting, d.Oldest, d.OldestID = min(leased, b.most), max(0, n-leased), created, oldest
 	if looked > b.most {
 		d.More = append(d.More, Leased)
 	}
@@ -221,32 +220,37 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 	return nil
 }
 
-// firstRows is how many rows are looked through for the oldest, before the index is.
-const firstRows = 5_000
-
-// oldest finds the oldest of very many: as a rule it is among the first of the
-// table, which are read once for all.
-func (b *overviewer) oldest(ctx context.Context, name string, parked int) (string, error) {
-	if b.first == nil {
-		b.first = map[span]string{}
-		if err := b.each(ctx, func(rows *sql.Rows) error {
-			var s span
-			var id string
-			err := rows.Scan(&s.dataSource, &s.parked, &id)
-			b.first[s] = id
-			return err
-		}, `SELECT data_source, parked, MIN(id) FROM (SELECT id, data_source, parked FROM transaction_log ORDER BY id LIMIT ?) AS t GROUP BY data_source, parked`, firstRows); err != nil {
-			return "", err
+// oldest finds the oldest of very many: as a rule it is among the first rows of the
+// table, else the index is read.
+func (b *overviewer) oldest(ctx context.Context, name string, parked int) (id string, err error) {
+	for _, rows := range []string{
+		`SELECT id FROM (SELECT id, parked, data_source FROM transaction_log ORDER BY id LIMIT 5000) AS f WHERE parked = ? AND data_source = ?`,
+		`SELECT id FROM transaction_log` + b.force("transaction_log_due") + ` WHERE parked = ? AND data_source = ? LIMIT 2147483647`,
+	} {
+		err = b.row(ctx, []any{&id}, `SELECT COALESCE(MIN(id), '') FROM (`+rows+`) AS t`, parked, name)
+		if err != nil || id != "" {
+			break
 		}
 	}
-	if id, ok := b.first[span{parked, name}]; ok {
-		return id, nil
+	return id, err
+}
+
+// names gives the data sources that have parked units, or others, by steps
+// through the index.
+func (b *overviewer) names(ctx context.Context, parked int) (all []string, err error) {
+	for last := ""; ; {
+		var name *string
+		if err := b.row(ctx, []any{&name}, `SELECT MIN(data_source) FROM transaction_log WHERE parked = ? AND data_source > ?`, parked, last); err != nil || name == nil {
+			return all, err
+		}
+		all, last = append(all, *name), *name
 	}
-	var first *string
-	if err := b.row(ctx, []any{&first}, `SELECT MIN(id) FROM (SELECT id FROM transaction_log`+b.due()+` WHERE parked = ? AND data_source = ? LIMIT ?) AS t`, parked, name, math.MaxInt32); err != nil || first == nil {
-		return "", err
-	}
-	return *first, nil
+}
+
+// headRow is the condition on a row that it is the first of its unit, for queries
+// that read only an index.
+func (b *overviewer) headRow() string {
+	return b.d.Pick(sqltext.Texts{MySQL: `RIGHT(id, 3) = '000'`, Postgres: `right(id, 3) = '000'`, SQLite: `substr(id, -3) = '000'`})
 }
 
 // views gives what operators decided, and what the jobs see.
@@ -276,14 +280,9 @@ func (b *overviewer) views(ctx context.Context) error {
 // can, and the longest-lasting view is shown.
 func (d *DataSource) see(v journal.View, clean func(string) string) {
 	since := v.Since.UTC()
-	switch {
-	case d.Reachable != nil && *d.Reachable && v.Reachable && since.Before(*d.Since):
-	case d.Reachable != nil && !*d.Reachable && !v.Reachable && since.Before(*d.Since):
-	case d.Reachable == nil, *d.Reachable && !v.Reachable:
-	default:
-		return
+	if d.Reachable == nil || *d.Reachable && !v.Reachable || *d.Reachable == v.Reachable && since.Before(*d.Since) {
+		d.Reachable, d.Since, d.ReachError = &v.Reachable, &since, errmask.Mask(clean(v.LastError))
 	}
-	d.Reachable, d.Since, d.ReachError = &v.Reachable, &since, maskText(clean(v.LastError), nil)
 }
 
 // rateMinutes is the number of minutes over which rates are taken; the current
@@ -300,13 +299,12 @@ func (b *overviewer) minutes(ctx context.Context, hours int) error {
 	}
 	current := b.out.At.Truncate(time.Minute)
 	for _, m := range all {
-		f := funnel(m.Counts, 1)
 		d := b.at(m.DataSource)
 		if m.Start.Before(current) && !m.Start.Before(current.Add(-rateMinutes*time.Minute)) {
 			d.Rates = d.Rates.Plus(funnel(m.Counts, rateMinutes))
 		}
 		if hours > 0 {
-			b.out.Minutes = append(b.out.Minutes, Minute{Start: m.Start.UTC(), DataSource: m.DataSource, Funnel: f})
+			b.out.Minutes = append(b.out.Minutes, Minute{Start: m.Start.UTC(), DataSource: m.DataSource, Funnel: funnel(m.Counts, 1)})
 		}
 	}
 	return nil

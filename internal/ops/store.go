@@ -69,6 +69,7 @@ type Store struct {
 	*finder
 	*reader
 	*actor
+	*rehearser
 }
 
 // asker asks the log's database.
@@ -94,6 +95,9 @@ type reader struct{ *finder }
 
 // actor carries out what is decided, and tries.
 type actor struct{ *finder }
+
+// rehearser has targets read what waits for them.
+type rehearser struct{ *finder }
 
 // answer bounds an answer of the log.
 func (s *asker) answer(ctx context.Context, ask func(context.Context) error) error {
@@ -121,13 +125,13 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
 	f := &finder{&asker{log, j, j.DB(), j.Flavor, cfg}, wholeRows, searchFor}
-	return &Store{f, &reader{f}, &actor{f}}, nil
+	return &Store{f, &reader{f}, &actor{f}, &rehearser{f}}, nil
 }
 
 // By is who does something, and why.
 type By struct {
 	// Who is a name for the audit, at most 255 characters: "ann", "token grafana".
 	Who string
-	// Reason is required to discard; at most 1000 characters.
+	// Reason is required to discard and to amend; at most 1000 characters.
 	Reason string
 }

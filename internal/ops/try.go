@@ -7,9 +7,11 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -140,7 +142,7 @@ type trier struct {
 	conn   *sql.Conn
 	target delivery.Target
 	unit   *txlog.Unit
-	// id is the connection's, where the server knows no bound for a statement.
+	// id is the connection's on MySQL.
 	id int64
 }
 
@@ -152,34 +154,25 @@ func try(ctx context.Context, target delivery.Target, u *txlog.Unit) (*Trial, er
 	if err != nil {
 		return nil, err
 	}
+	defer conn.Close()
 	t := &trier{conn: conn, target: target, unit: u}
-	defer t.discard()
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
 	trial, began := &Trial{Rows: []int64{}, Notes: append([]string{}, NotUndone[t.target.Dialect.Flavor]...)}, time.Now()
 	out, err := t.run(ctx, trial)
-	if out.Err == nil && err == nil {
-		out = t.deferred(ctx)
-	}
 	t.rollback(ctx, trial)
 	trial.Took = time.Since(began)
 	if err != nil {
 		return nil, err
 	}
 	if out.Err != nil {
-		trial.Error, trial.Class = maskText(out.Err.Error(), valuesOf(u)), out.Class.String()
+		trial.Error, trial.Class = errmask.Mask(out.Err.Error(), valuesOf(u)...), out.Class.String()
 		if ctx.Err() != nil {
 			trial.Error = fmt.Sprintf("no answer within %v: %s", tryFor, trial.Error)
 		}
 	}
 	return trial, nil
-}
-
-// discard closes the connection itself, not only its use.
-func (t *trier) discard() {
-	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = t.conn.Close()
 }
 
 func (t *trier) exec(ctx context.Context, text string) error {
@@ -189,60 +182,46 @@ func (t *trier) exec(ctx context.Context, text string) error {
 
 // prepare bounds what a statement waits for and begins the transaction.
 func (t *trier) prepare(ctx context.Context) error {
-	var must, may []string
-	begin := "BEGIN"
+	before, begin, inside := []string{}, "BEGIN", []string{}
 	switch t.target.Dialect.Flavor {
 	case txlog.FlavorMySQL:
-		begin = "START TRANSACTION"
-		must = []string{fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d, lock_wait_timeout = %d, wait_timeout = 20", seconds(tryLock), seconds(tryLock))}
-		may = []string{fmt.Sprintf("SET SESSION max_statement_time = %d, idle_transaction_timeout = %d", seconds(tryStatement), seconds(tryFor))} // MariaDB's
-	case txlog.FlavorSQLite:
-		must = []string{fmt.Sprintf("PRAGMA busy_timeout = %d", tryLock.Milliseconds())}
-	}
-	for _, text := range must {
-		if err := t.exec(ctx, text); err != nil {
+		// No statement's time can be bounded there; see kill.
+		if err := t.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&t.id); err != nil {
 			return err
 		}
-	}
-	for _, text := range may {
-		if t.exec(ctx, text) != nil {
-			_ = t.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&t.id)
+		before, begin = []string{fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %[1]d, lock_wait_timeout = %[1]d, wait_timeout = 20", int(tryLock.Seconds()))}, "START TRANSACTION"
+	case txlog.FlavorSQLite:
+		before = []string{fmt.Sprintf("PRAGMA busy_timeout = %d", tryLock.Milliseconds())}
+	case txlog.FlavorPostgres:
+		// In the transaction, so that nothing stays in a pooler's session.
+		inside = []string{
+			fmt.Sprintf("SET LOCAL lock_timeout = %d", tryLock.Milliseconds()),
+			fmt.Sprintf("SET LOCAL statement_timeout = %d", tryStatement.Milliseconds()),
+			fmt.Sprintf("SET LOCAL idle_in_transaction_session_timeout = %d", tryFor.Milliseconds()),
 		}
 	}
 	if err := t.transactional(ctx); err != nil {
 		return err
 	}
-	if err := t.exec(ctx, begin); err != nil {
-		return err
-	}
-	if t.target.Dialect.Flavor == txlog.FlavorPostgres {
-		// It is done in the transaction, so that nothing stays in a pooler's
-		// session.
-		for _, text := range []string{
-			fmt.Sprintf("SET LOCAL lock_timeout = %d", tryLock.Milliseconds()),
-			fmt.Sprintf("SET LOCAL statement_timeout = %d", tryStatement.Milliseconds()),
-			fmt.Sprintf("SET LOCAL idle_in_transaction_session_timeout = %d", tryFor.Milliseconds()),
-		} {
-			if err := t.exec(ctx, text); err != nil {
-				return err
-			}
+	for _, text := range slices.Concat(before, []string{begin}, inside) {
+		if err := t.exec(ctx, text); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func seconds(d time.Duration) int { return int(d / time.Second) }
-
-// run runs the statements. Its error says that the outcome is not known.
+// run runs the statements, and has PostgreSQL check what it would check at COMMIT. Its
+// error says that the outcome is not known.
 func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err error) {
 	err = t.conn.Raw(func(dc any) error {
 		for _, statement := range t.unit.Statements {
-			args, unreadable := statement.Args()
-			if unreadable != nil {
-				return unreadable
+			args, err := statement.Args()
+			if err != nil {
+				return err
 			}
-			call := delivery.Call{SQL: statement.SQL, Args: args, Prepared: statement.Prepared}
-			if out = attempt.One(ctx, t.target.Dialect, dc.(driver.Conn), call, false, false); out.Err != nil {
+			call := delivery.Call{SQL: statement.SQL, Args: args, Prepared: statement.Prepared, Required: statement.Required}
+			if out = attempt.Inside(ctx, t.target.Dialect, dc.(driver.Conn), call, false, false); out.Err != nil {
 				break
 			}
 			rows := int64(-1)
@@ -253,23 +232,14 @@ func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err
 			}
 			trial.Rows = append(trial.Rows, rows)
 		}
-		return nil //nolint:nilerr // a statement's error is the outcome's
+		return nil
 	})
-	if err != nil && out.Err == nil {
-		return out, err
+	if err == nil && out.Err == nil && t.target.Dialect.Flavor == txlog.FlavorPostgres {
+		if failed := t.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); failed != nil {
+			out = attempt.Failed(t.target.Dialect, failed, false)
+		}
 	}
-	return out, nil
-}
-
-// deferred has PostgreSQL check what it would check at COMMIT.
-func (t *trier) deferred(ctx context.Context) attempt.Outcome {
-	if t.target.Dialect.Flavor != txlog.FlavorPostgres {
-		return attempt.Outcome{}
-	}
-	if err := t.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
-		return attempt.Failed(t.target.Dialect, err, false)
-	}
-	return attempt.Outcome{}
+	return out, err
 }
 
 // rollback undoes the trial. If it fails, the end of the connection does: a

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/bedsql/bed/internal/sqltext"
@@ -21,51 +20,39 @@ var NotUndone = map[txlog.Flavor][]string{
 const elsewhere = "what triggers and functions did elsewhere (tables without transactions, files, other servers, messages) is not undone"
 
 // transactional are the engines of MySQL and MariaDB that roll back.
-var transactional = []string{"innodb", "rocksdb", "tokudb", "ndbcluster", "ndb"}
+const transactional = `'innodb', 'rocksdb', 'tokudb', 'ndbcluster', 'ndb'`
 
 // transactional refuses what a rollback would not undo: a MySQL table without
-// transactions that the statements name. It does not look behind views, nor at what
+// transactions of a name that stands in the statements, in a schema that they name or the
+// session's. It does not look behind views, nor at what
 // triggers and functions write; of these the server warns at the ROLLBACK.
 func (t *trier) transactional(ctx context.Context) error {
 	if t.target.Dialect.Flavor != txlog.FlavorMySQL {
 		return nil
 	}
-	seen := map[string]bool{}
+	names := map[string]bool{}
 	for _, statement := range t.unit.Statements {
-		schema, before := sql.NullString{}, ""
 		for token := range sqltext.Tokens(sqltext.MySQL, 0, statement.SQL) {
-			switch {
-			case token.IsName() || token.Kind == sqltext.String && strings.HasPrefix(token.Text, `"`) && len(token.Text) > 1:
-				name := token.Name()
-				if key := schema.String + "." + name; !seen[key] {
-					seen[key] = true
-					engine, err := t.engine(ctx, schema, name)
-					switch {
-					case err != nil:
-						return err
-					case engine != "" && !slices.Contains(transactional, strings.ToLower(engine)):
-						return fmt.Errorf("%w: it cannot be tried: the table %s has no transactions (%s), and a rollback would not undo what it does there", ErrInvalid, name, engine)
-					}
-				}
-				schema, before = sql.NullString{}, name
-			case token.Text == ".":
-				schema = sql.NullString{String: before, Valid: before != ""}
-			default:
-				schema, before = sql.NullString{}, ""
+			if token.IsName() || token.Kind == sqltext.String && strings.HasPrefix(token.Text, `"`) && len(token.Text) > 1 {
+				names[token.Name()] = true
 			}
 		}
 	}
-	return nil
-}
-
-// engine gives the engine of a table, empty if there is none of that name, or none
-// that the account may see: its statement will fail on it.
-func (t *trier) engine(ctx context.Context, schema sql.NullString, name string) (string, error) {
-	var engine sql.NullString
-	err := t.conn.QueryRowContext(ctx, `SELECT engine FROM information_schema.tables
-WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?`, schema, name).Scan(&engine)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return "", err
+	in := sqltext.List(len(names), `?`, `, `)
+	var args []any
+	for range 2 {
+		for name := range names {
+			args = append(args, name)
+		}
 	}
-	return engine.String, nil
+	// A table that the account may not see is not found: its statement will fail on it.
+	var name, engine string
+	switch err := t.conn.QueryRowContext(ctx, `SELECT table_name, engine FROM information_schema.tables
+WHERE LOWER(engine) NOT IN (`+transactional+`) AND table_name IN (`+in+`) AND (table_schema = DATABASE() OR table_schema IN (`+in+`))`, args...).Scan(&name, &engine); {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%w: it cannot be tried: the table %s has no transactions (%s), and a rollback would not undo what it does there", ErrInvalid, name, engine)
 }

@@ -3,11 +3,14 @@ package ops
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,15 +43,11 @@ func NewVerifier(log txlog.Storage, cfg Config) *Verifier {
 
 // Close closes the connections to the targets.
 func (v *Verifier) Close() {
-	var all sync.WaitGroup
 	for _, a := range v.places {
-		if a.conn != nil {
-			all.Go(func() {
-				_, _ = Within(context.Background(), VerifyTimeout, func(context.Context) (any, error) { return nil, a.conn.Close() })
-			})
+		if a.pool != nil {
+			_, _ = Within(context.Background(), VerifyTimeout, func(context.Context) (any, error) { return nil, a.pool.Close() })
 		}
 	}
-	all.Wait()
 }
 
 // Judge gives the verdict on each unit, the data sources side by side.
@@ -89,22 +88,18 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 // stillThere takes back the verdict on an entry that is gone: if it was delivered
 // meanwhile its receipt may be erased already.
 func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Judgement) error {
-	var ids []string
+	doubted := map[string]*Judgement{}
 	for i, j := range all {
 		if j.Verdict == NotApplied {
-			ids = append(ids, units[i].ID)
+			doubted[units[i].ID] = &all[i]
 		}
 	}
-	if len(ids) == 0 {
+	if len(doubted) == 0 {
 		return nil
 	}
-	gone, err := v.storage.Missing(ctx, ids)
+	gone, err := v.storage.Missing(ctx, slices.Collect(maps.Keys(doubted)))
 	for _, id := range gone {
-		for i, u := range units {
-			if u.ID == id {
-				all[i] = Judgement{CannotTell, "its entry is gone meanwhile: it was delivered or discarded"}
-			}
-		}
+		*doubted[id] = Judgement{CannotTell, "its entry is gone meanwhile: it was delivered or discarded"}
 	}
 	return err
 }
@@ -114,7 +109,7 @@ func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Ju
 // at a time.
 type asked struct {
 	target delivery.Target
-	conn   driver.Conn
+	pool   *sql.DB
 	// over is the verdict without asking; nil: it can be asked.
 	over *Judgement
 }
@@ -131,6 +126,8 @@ func (v *Verifier) asked(u *txlog.Unit) *asked {
 			a.over = &Judgement{NotConfigured, err.Error()}
 		case err != nil:
 			a.over = &Judgement{CannotTell, err.Error()}
+		default:
+			a.pool = sql.OpenDB(a.target.Greeted())
 		}
 	}
 	return a
@@ -165,49 +162,41 @@ func (a *asked) judge(ctx context.Context, u *txlog.Unit) Judgement {
 // find looks the receipt up, and gives the target up when it does not answer.
 func (a *asked) find(ctx context.Context, u *txlog.Unit) (*attempt.Found, string, error) {
 	type answer struct {
-		found *attempt.Found
-		place string
-		conn  driver.Conn
+		dialled bool
+		found   *attempt.Found
+		place   string
 	}
-	d, conn, receipts := a.target.Dialect, a.conn, attempt.Receipts{Schema: a.target.ReceiptSchema}
-	a.conn = nil
+	d, receipts := a.target.Dialect, attempt.Receipts{Schema: a.target.ReceiptSchema}
 	got, err := Within(ctx, VerifyTimeout, func(ctx context.Context) (got answer, err error) {
-		if got.conn = conn; conn == nil {
-			if got.conn, err = a.dial(ctx); err != nil {
-				return answer{}, err
+		if a.target.File != "" { // looking at a target never creates one
+			if _, err := os.Stat(a.target.File); errors.Is(err, fs.ErrNotExist) {
+				return got, err
 			}
 		}
-		got.found, err = attempt.FindReceipt(ctx, d, got.conn, receipts, u.Receipt)
-		if err == nil && got.found == nil && u.Place != "" {
-			got.place, err = attempt.ReceiptPlace(ctx, d, got.conn, receipts)
+		conn, err := a.pool.Conn(ctx)
+		if err != nil {
+			return got, err
 		}
-		if err != nil && !d.Class(err).Answered() {
-			_ = got.conn.Close()
-			got.conn = nil
-		}
+		defer conn.Close()
+		got.dialled = true
+		err = conn.Raw(func(dc any) (err error) {
+			got.found, err = attempt.FindReceipt(ctx, d, dc.(driver.Conn), receipts, u.Receipt)
+			if err == nil && got.found == nil && u.Place != "" {
+				got.place, err = attempt.ReceiptPlace(ctx, d, dc.(driver.Conn), receipts)
+			}
+			return err
+		})
 		return got, err
 	})
-	a.conn = got.conn
 	var other *delivery.SessionError
 	switch {
-	case err == nil || a.conn != nil:
+	case err == nil || got.dialled && d.Class(err).Answered():
 	case errors.As(err, &other), d.Class(err).Answered():
 		a.over = &Judgement{CannotTell, "its receipt cannot be looked for: " + strings.TrimPrefix(err.Error(), "not delivered: ")}
 	default:
 		a.over = &Judgement{Unreachable, err.Error()}
 	}
 	return got.found, got.place, err
-}
-
-// dial opens a connection. Looking at a target never creates one.
-func (a *asked) dial(ctx context.Context) (driver.Conn, error) {
-	if a.target.File != "" {
-		if _, err := os.Stat(a.target.File); errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-	}
-	conn, _, err := a.target.Dial(ctx)
-	return conn, err
 }
 
 // Within gives what a target answers within d. What it answers later is dropped: a driver

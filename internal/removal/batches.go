@@ -1,9 +1,7 @@
 package removal
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 )
 
@@ -43,23 +41,7 @@ func (b *Batches) Close(ctx context.Context) {
 
 func (b *Batches) removeBatches() {
 	for batch := b.take(); batch != nil; batch = b.take() {
-		for _, units := range byOwner(batch) {
-			b.guard(func() { b.repeat(units, nil, b.within) })
-		}
+		b.guard(func() { b.repeat(batch, nil, b.within) })
 		b.guard(func() { b.erase(b.ctx) })
 	}
-}
-
-// byOwner parts what was claimed at different times: units of one owner are
-// removed by a cheaper statement.
-func byOwner(batch []*Unit) (portions [][]*Unit) {
-	token := func(u *Unit) string { return u.Entry.Lease.Token }
-	slices.SortStableFunc(batch, func(a, b *Unit) int { return cmp.Compare(token(a), token(b)) })
-	for begin, i := 0, 1; i <= len(batch); i++ {
-		if i == len(batch) || token(batch[i]) != token(batch[begin]) {
-			portions = append(portions, batch[begin:i])
-			begin = i
-		}
-	}
-	return portions
 }

@@ -95,7 +95,7 @@ func TestDelivererWaitsForARepeatedBatchOnRequest(t *testing.T) {
 			t.Errorf("the next one waits for %v", waited)
 		}
 		time.Sleep(Within)
-		r.wantRemovals(t, removal{0, 5}, removal{time.Second, 5}, removal{2 * time.Second, 5}, removal{2 * time.Second, 5},
+		r.wantRemovals(t, removal{0, 10}, removal{time.Second, 10}, removal{2 * time.Second, 10},
 			removal{2 * time.Second, 10}, removal{2*time.Second + Within, 1})
 		r.wantErased(t, 21)
 		r.wantFailed(t)
@@ -317,4 +317,32 @@ func TestEntryGoneAfterItsLeaseIsLost(t *testing.T) {
 		r.wantAllEnded(t, "lost")
 		r.wantErased(t, 0)
 	})
+}
+
+// Without a lease only an answer shows that nobody else has taken the unit.
+func TestUntakenUnitKeepsItsReceiptWithoutAnswer(t *testing.T) {
+	for name, erased := range map[string]int{"answered": 1, "unanswered": 0} {
+		t.Run(name, func(t *testing.T) {
+			removes(t, time.Hour, queued, func(t *testing.T, r *rig) {
+				close(r.log.gate)
+				id := txlog.NewID()
+				d := deliver(&txlog.Unit{ID: id, DataSource: "orders", Receipt: id, Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}})
+				if err := r.log.Add(t.Context(), time.Hour, d.Entry); err != nil {
+					t.Fatal(err)
+				}
+				d.Entry.Lease.Deadline = time.Time{}
+				d.Lease = r.leases.KeepUntaken(d.Entry, time.Now().Add(time.Minute))
+				if erased == 0 {
+					r.unanswered()
+				}
+				r.Later(t.Context(), &d.Unit)
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if want := map[int]string{0: "lost", 1: "ended"}[erased]; len(d.ended) != 1 || d.ended[0] != want {
+					t.Errorf("it has ended as %q", d.ended)
+				}
+				r.wantErased(t, erased)
+			})
+		})
+	}
 }

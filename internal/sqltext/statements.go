@@ -139,18 +139,12 @@ func fold(f Flavor, quoted bool, name string) (folded string, ok bool) {
 
 // lowerASCII leaves letters beyond ASCII alone, as PostgreSQL and SQLite do.
 func lowerASCII(s string) string {
-	for i := range len(s) {
-		if c := s[i]; 'A' <= c && c <= 'Z' {
-			b := []byte(s)
-			for ; i < len(b); i++ {
-				if c := b[i]; 'A' <= c && c <= 'Z' {
-					b[i] = c + 'a' - 'A'
-				}
-			}
-			return string(b)
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			r += 'a' - 'A'
 		}
-	}
-	return s
+		return r
+	}, s)
 }
 
 // create reads CREATE up to the kind of object.

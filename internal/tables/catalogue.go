@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -81,13 +80,6 @@ func (p Place) Read(ctx context.Context, q Querier, table string) (*Found, error
 	if found.Triggers, err = p.named(ctx, q, p.triggers(table)); err != nil {
 		return nil, err
 	}
-	if p.Flavor == sqltext.MySQL {
-		events, err := p.events(ctx, q, table)
-		if err != nil {
-			return nil, err
-		}
-		found.Triggers = append(found.Triggers, events...)
-	}
 	found.Constraints, err = p.named(ctx, q, p.constraints(table))
 	return found, err
 }
@@ -151,13 +143,18 @@ func IndexesOf(rows [][]string) (all []Index) {
 	return all
 }
 
-// changes finds the words with which an event changes or empties a table.
-var changes = regexp.MustCompile(`(?i)\b(DELETE|UPDATE|REPLACE|TRUNCATE|DROP|ALTER|RENAME|LOCK)\b`)
-
 func (p Place) triggers(table string) []string {
 	switch p.Flavor {
 	case sqltext.MySQL:
-		return []string{`SELECT 'trigger', trigger_name FROM information_schema.triggers WHERE ` + p.in("event_object_schema", "event_object_table", table)}
+		named := "`?" + table + "([^a-z0-9_]|$)"
+		return []string{
+			`SELECT 'trigger', trigger_name FROM information_schema.triggers WHERE ` + p.in("event_object_schema", "event_object_table", table),
+			// The enabled events that may change or empty it.
+			"SELECT 'event', event_name FROM information_schema.events WHERE status = 'ENABLED'" +
+				" AND event_definition REGEXP '(?i)(^|[^a-z0-9_])(DELETE|UPDATE|REPLACE|TRUNCATE|DROP|ALTER|RENAME|LOCK)([^a-z0-9_]|$)'" +
+				" AND (event_schema = " + p.schema() + " AND event_definition REGEXP '(?i)(^|[^a-z0-9_.`])" + named + "'" +
+				" OR event_definition REGEXP CONCAT('(?i)(^|[^a-z0-9_])', " + p.schema() + ", '`? *[.] *" + named + "'))",
+		}
 	case sqltext.Postgres:
 		return []string{
 			`SELECT 'trigger', tgname::text FROM pg_trigger WHERE tgrelid = ` + p.oid(table) + ` AND NOT tgisinternal AND tgenabled <> 'D'`,
@@ -166,26 +163,6 @@ func (p Place) triggers(table string) []string {
 		}
 	}
 	return []string{`SELECT 'trigger', name FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = '` + table + `'`}
-}
-
-// events gives those of MySQL that may change a table's rows.
-func (p Place) events(ctx context.Context, q Querier, table string) (all []string, err error) {
-	here, err := Texts(ctx, q, "SELECT "+p.schema())
-	if err != nil || len(here) == 0 {
-		return nil, err
-	}
-	rows, err := Texts(ctx, q, `SELECT event_name, event_schema, event_definition FROM information_schema.events WHERE status = 'ENABLED'`)
-	named := regexp.MustCompile(`(?i)(?:(\w+)\s*\.\s*)?\b` + table + `\b`)
-	for _, r := range rows {
-		text := strings.ReplaceAll(r[2], "`", "")
-		for _, m := range named.FindAllStringSubmatch(text, -1) {
-			if changes.MatchString(text) && (m[1] == here[0][0] || m[1] == "" && r[1] == here[0][0]) {
-				all = append(all, "event "+r[0])
-				break
-			}
-		}
-	}
-	return all, err
 }
 
 func (p Place) constraints(table string) []string {

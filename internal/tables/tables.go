@@ -199,11 +199,11 @@ func (t *Table) Alter(place string, c Column) string {
 	return fmt.Sprintf("rename %s, have it made anew, and copy its rows", place)
 }
 
-// Lacks gives the columns that are not among names.
-func (t *Table) Lacks(names []string) (missing []Column) {
+// Lacks gives the names of the columns that are not among names.
+func (t *Table) Lacks(names []string) (missing []string) {
 	for _, c := range t.Columns {
 		if !slices.Contains(names, c.Name) {
-			missing = append(missing, c)
+			missing = append(missing, c.Name)
 		}
 	}
 	return missing

@@ -1,0 +1,322 @@
+package ops
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/errmask"
+	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// ErrNotAmendable says that an entry cannot be amended as it is, or not by this text; the error says why and what to do instead.
+var ErrNotAmendable = errors.New("ops: the entry cannot be amended")
+
+// Amendment is what one statement of an entry is replaced by.
+type Amendment struct {
+	// Statement is its place in the entry, from 1; 0 is for the only one.
+	Statement int
+	// SQL is its new text, one DML statement; empty leaves it as it is.
+	SQL string
+	// Parameters are its new ones, see [ReadParameters]; empty leaves them as they are.
+	Parameters string
+}
+
+// Amended is an entry that was amended. It is still parked.
+type Amended struct {
+	ID        string `json:"id"`
+	Statement int    `json:"statement"`
+	// Unprepared says why the target could not be asked whether it takes the new text; empty: it does.
+	Unprepared string `json:"unprepared"`
+}
+
+// Amend replaces the text or the parameters of one statement of a parked entry that is
+// surely not applied, and audits both texts, in one local transaction. The entry stays
+// parked. A target that can be reached is asked first whether it takes the new text. An entry in
+// doubt is amended only if its receipt ends the doubt, and gets another receipt then. ErrNotFound,
+// ErrInvalid, ErrNoTarget, ErrNotAmendable.
+func (s *actor) Amend(ctx context.Context, id string, a Amendment, by By) (*Amended, error) {
+	if err := by.Check(Amend); err != nil {
+		return nil, err
+	}
+	var u *txlog.Unit
+	if err := s.answer(ctx, func(ctx context.Context) (err error) { u, err = s.log.Get(ctx, id); return err }); err != nil {
+		return nil, err
+	}
+	if err := amendable(u); err != nil {
+		return nil, err
+	}
+	to, err := a.of(u)
+	if err != nil {
+		return nil, err
+	}
+	target, err := s.cfg.target(u)
+	if err != nil {
+		return nil, err
+	}
+	if c := sqltext.Classify(target.Dialect.Flavor, to.To.SQL); c.Kind != sqltext.DML || c.NeedsSession || c.Pins {
+		return nil, fmt.Errorf("%w: the SQL must be one DML statement that does not depend on its session", ErrInvalid)
+	}
+	verdict, err := s.verdict(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	what, err := replacing(u, to)
+	if err != nil {
+		return nil, err
+	}
+	done := &Amended{ID: u.ID, Statement: to.No + 1}
+	if done.Unprepared, err = s.fits(ctx, target, to.To); err != nil {
+		return nil, err
+	}
+	if u.InDoubt || verdict == NeverApplied {
+		if to.Receipt, err = s.supersede(ctx, target, u, verdict); err != nil {
+			return nil, err
+		}
+	}
+	r := by.record(Amend, what, 1)
+	r.Whole = true
+	if err := s.amend(ctx, u, to, r); err != nil {
+		return nil, err
+	}
+	return done, nil
+}
+
+// amend carries it out and audits it, if the entry is still what was looked at.
+func (s *actor) amend(ctx context.Context, u *txlog.Unit, to txlog.Amendment, r journal.Record) error {
+	statement, args, err := s.journal.AuditStatement(r)
+	if err != nil {
+		return noTables(err)
+	}
+	same := func(now *txlog.Unit) error {
+		if now.Parked && now.InDoubt == u.InDoubt && now.Receipt == u.Receipt && slices.Equal(now.Statements, u.Statements) {
+			return amendable(now)
+		}
+		return fmt.Errorf("%w: it was changed meanwhile: look at it again", ErrNotAmendable)
+	}
+	return s.answer(ctx, func(ctx context.Context) error {
+		return s.log.Amend(ctx, u.ID, to, same, func(exec func(string, ...any) error) error { return s.fault(exec(statement, args...)) })
+	})
+}
+
+// amendable says why a unit cannot be amended, whatever its receipt says.
+func amendable(u *txlog.Unit) error {
+	why := ""
+	switch {
+	case !u.Parked && u.Leased:
+		return fmt.Errorf("%w: %s", ErrLeased, u.ID)
+	case !u.Parked:
+		why = "it is not parked: park it first"
+	case u.Unreadable != nil:
+		why = "it cannot be read whole: " + u.Unreadable.Error()
+	case u.NotReplayable != "":
+		why = "it must not be run again: " + u.NotReplayable
+	case u.Fingerprint != "":
+		why = "it was written under an idempotency key, and with another text a request that is sent again would not be the same: discard it, and have the application send a new request"
+	case u.InDoubt && u.Receipt == "":
+		why = "an earlier attempt may have been applied, and it leaves no receipt that would tell: look at the data, and discard it or retry it as it is"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrNotAmendable, why)
+}
+
+// of is the amendment of a unit that a asks for.
+func (a Amendment) of(u *txlog.Unit) (to txlog.Amendment, err error) {
+	n := len(u.Statements)
+	switch {
+	case a.Statement == 0 && n > 1:
+		return to, fmt.Errorf("%w: the entry has %d statements: say which one, from 1", ErrInvalid, n)
+	case a.Statement < 0 || a.Statement > n:
+		return to, fmt.Errorf("%w: the statement is %d, but must be from 1 to %d", ErrInvalid, a.Statement, n)
+	case strings.TrimSpace(a.SQL) == "" && strings.TrimSpace(a.Parameters) == "":
+		return to, fmt.Errorf("%w: an amendment needs an SQL text or parameters", ErrInvalid)
+	case !storable(a.SQL):
+		return to, fmt.Errorf("%w: the SQL must be valid UTF-8 without NUL", ErrInvalid)
+	}
+	to.No = max(a.Statement, 1) - 1
+	to.To = u.Statements[to.No]
+	if strings.TrimSpace(a.SQL) != "" {
+		to.To.SQL = a.SQL
+	}
+	if strings.TrimSpace(a.Parameters) != "" {
+		to.To.Params, err = ReadParameters(a.Parameters)
+	}
+	return to, err
+}
+
+// verdict asks for the receipt of a unit; empty where it has none. ErrNotAmendable if it is applied.
+func (s *actor) verdict(ctx context.Context, u *txlog.Unit) (Verdict, error) {
+	if u.Receipt == "" {
+		return "", nil
+	}
+	v := NewVerifier(s.log, s.cfg)
+	defer v.Close()
+	judged, err := v.Judge(ctx, []*txlog.Unit{u})
+	if err != nil {
+		return "", s.fault(err)
+	}
+	switch j := judged[0]; {
+	case j.Verdict == Applied:
+		return "", fmt.Errorf("%w: %s: %s", ErrNotAmendable, j.Short(), j.Advice(u))
+	case u.InDoubt && j.Verdict != NotApplied && j.Verdict != NeverApplied:
+		return "", fmt.Errorf("%w: an earlier attempt may have been applied (%s: %s): try again once its receipt can be asked for", ErrNotAmendable, j.Short(), errmask.Mask(j.Detail))
+	default:
+		return j.Verdict, nil
+	}
+}
+
+// fits has the target read a statement. The error is that it refuses it; unprepared is why it could not be asked.
+func (s *actor) fits(ctx context.Context, target delivery.Target, statement txlog.Statement) (unprepared string, err error) {
+	args, err := statement.Args()
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	_, err = onTarget(ctx, target, func(ctx context.Context, conn driver.Conn) (any, error) {
+		return nil, prepare(ctx, conn, statement.SQL, func(st driver.Stmt) error { return attempt.CheckCount(st, args) })
+	})
+	switch {
+	case err == nil:
+		return "", nil
+	case target.Dialect.Class(err) == delivery.Refused:
+		return "", &explained{"ops: the entry cannot be amended: its data source refuses the text: " + s.cfg.Clean(errmask.Mask(err.Error())), ErrNotAmendable}
+	}
+	return s.cfg.Clean(errmask.Mask(err.Error())), nil
+}
+
+// onTarget asks in a session of a target, for a short time.
+func onTarget[T any](ctx context.Context, target delivery.Target, ask func(context.Context, driver.Conn) (T, error)) (T, error) {
+	return Within(ctx, VerifyTimeout, func(ctx context.Context) (none T, err error) {
+		conn, err := look(ctx, target)
+		if err != nil {
+			return none, err
+		}
+		defer func() { _ = conn.Close() }()
+		return ask(ctx, conn)
+	})
+}
+
+// look dials a target for something that must not wait long for a table that is being altered.
+func look(ctx context.Context, target delivery.Target) (driver.Conn, error) {
+	if target.File != "" { // to look at it must not create it
+		if _, err := os.Stat(target.File); err != nil {
+			return nil, err
+		}
+	}
+	conn, _, err := target.Dial(ctx)
+	if err == nil && target.Dialect.Flavor == txlog.FlavorMySQL {
+		if _, _, err = attempt.Exec(ctx, conn, "SET SESSION innodb_lock_wait_timeout = 2, lock_wait_timeout = 2", nil); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+	}
+	return conn, err
+}
+
+// prepare has a database read a text; nothing is run, and nothing stays prepared.
+func prepare(ctx context.Context, conn driver.Conn, text string, check func(driver.Stmt) error) error {
+	st, err := attempt.Prepare(ctx, conn, text)
+	if err != nil {
+		return err
+	}
+	err = check(st)
+	if cerr := st.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// supersede makes certain by its receipt that no attempt at a unit was applied or ever
+// will be, and gives the receipt under which it can be delivered amended.
+func (s *actor) supersede(ctx context.Context, target delivery.Target, u *txlog.Unit, verdict Verdict) (receipt string, err error) {
+	r := attempt.Receipts{LogIdentity: s.log.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention, Schema: target.ReceiptSchema}
+	certain, err := onTarget(ctx, target, func(ctx context.Context, conn driver.Conn) (bool, error) {
+		return attempt.Supersede(ctx, target.Dialect, conn, u, r)
+	})
+	switch {
+	case err != nil:
+		return "", &explained{"ops: the entry cannot be amended: an earlier attempt may have been applied, or be on its way, and its receipt cannot tell now: try again: " +
+			s.cfg.Clean(errmask.Mask(err.Error())), ErrNotAmendable}
+	case !certain && verdict == NeverApplied:
+		return "", fmt.Errorf("%w: %s", ErrNotAmendable, Judgement{Verdict: NeverApplied}.Short()+": "+Judgement{Verdict: NeverApplied}.Advice(u))
+	case !certain:
+		return "", fmt.Errorf("%w: an earlier attempt was applied, or decided, meanwhile: look at it again", ErrNotAmendable)
+	}
+	return attempt.ReceiptID(target.Dialect, txlog.NewID()), nil
+}
+
+// Replaced is what the audit keeps of an amendment.
+type Replaced struct {
+	Entry     string `json:"entry"`
+	Statement int    `json:"statement"`
+	Old       Text   `json:"old"`
+	New       Text   `json:"new"`
+}
+
+// Text is a statement in the audit.
+type Text struct {
+	SQL string `json:"sql"`
+	// Parameters are in the log's own form, or, for those who may not see values, an array of [Parameter] without them.
+	Parameters json.RawMessage `json:"parameters"`
+}
+
+func textOf(s txlog.Statement) Text {
+	t := Text{s.SQL, json.RawMessage(s.Params)}
+	if s.Params == "" {
+		t.Parameters = json.RawMessage(`[]`)
+	}
+	return t
+}
+
+// replacing is the record's account of an amendment.
+func replacing(u *txlog.Unit, to txlog.Amendment) (string, error) {
+	old := u.Statements[to.No]
+	if !storable(old.SQL) {
+		return "", fmt.Errorf("%w: its SQL is not valid UTF-8 without NUL, which the audit could not keep: discard it, and do the work anew", ErrNotAmendable)
+	}
+	if _, err := old.Args(); err != nil {
+		return "", fmt.Errorf("%w: its parameters cannot be read: %w", ErrNotAmendable, err)
+	}
+	return marshal(Replaced{u.ID, to.No + 1, textOf(old), textOf(to.To)})
+}
+
+func marshal(v any) (string, error) {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return strings.TrimSuffix(b.String(), "\n"), err
+}
+
+// ReplacedBy reads what a record says of an amendment; false for any other record.
+func ReplacedBy(r Record) (re Replaced, ok bool) {
+	return re, r.Action == Amend && json.Unmarshal([]byte(r.What), &re) == nil
+}
+
+// masked takes the values out of a record.
+func masked(r journal.Record) journal.Record {
+	re, ok := ReplacedBy(r)
+	if !ok {
+		if r.Action == Amend { // of another version
+			r.What = mask
+		}
+		return r
+	}
+	for _, t := range []*Text{&re.Old, &re.New} {
+		params, err := Parameters(txlog.Statement{Params: string(t.Parameters)}, false)
+		if t.Parameters, _ = json.Marshal(params); err != nil {
+			t.Parameters = json.RawMessage(`"` + mask + `"`)
+		}
+	}
+	r.What, _ = marshal(re)
+	return r
+}

@@ -1,0 +1,208 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/bedsql/bed/internal/errmask"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Rehearsal says which of the texts that wait for delivery their targets would refuse.
+type Rehearsal struct {
+	// Entries is how many were looked at, Texts how many different texts they hold.
+	Entries int `json:"entries"`
+	Texts   int `json:"texts"`
+	// Refused are the texts that would not be prepared, by kind of error, the most frequent first.
+	Refused []Misfit `json:"refused"`
+	// Unseen are those of which it could not be found out.
+	Unseen []Misfit `json:"unseen"`
+	// More: there are more entries, or texts, than are looked at.
+	More bool `json:"more"`
+}
+
+// Misfit is a kind of error that texts of a data source met.
+type Misfit struct {
+	DataSource string `json:"dataSource"`
+	// Code is the database's: "1054", "42703"; empty if it gave none.
+	Code string `json:"code"`
+	// Text is the error, masked.
+	Text string `json:"text"`
+	// Entries is how many entries have such a text, and Texts how many texts met it.
+	Entries int `json:"entries"`
+	Texts   int `json:"texts"`
+	// Oldest is the first of these entries.
+	Oldest string `json:"oldest"`
+}
+
+const (
+	// rehearsedEntries and rehearsedTexts are how many are looked at.
+	rehearsedEntries, rehearsedTexts = 1_000_000, 20_000
+	// rehearsedInVain is after how many texts without an answer the rest is not asked about.
+	rehearsedInVain = 3
+)
+
+// pending is a text in a session such as it would be sent in, with the entries that hold it.
+type pending struct {
+	place
+	text    string
+	unit    *txlog.Unit
+	entries []string
+}
+
+// Rehearse has the target of each entry that waits or is parked prepare its texts, each
+// text once and in a session such as the job would open: nothing is run, and nothing stays
+// prepared. dataSource names one; empty means all. Entries that must not be run again are left
+// out. ErrUnknownDataSource, or an error of the log.
+func (s *rehearser) Rehearse(ctx context.Context, dataSource string) (*Rehearsal, error) {
+	r := &Rehearsal{Refused: []Misfit{}, Unseen: []Misfit{}}
+	all, err := s.pendingTexts(ctx, dataSource, r)
+	if err != nil {
+		return nil, err
+	}
+	kinds := map[bool]map[kind][]*pending{true: {}, false: {}}
+	for len(all) > 0 {
+		n := slices.IndexFunc(all, func(p *pending) bool { return p.place != all[0].place })
+		if n < 0 {
+			n = len(all)
+		}
+		s.rehearse(ctx, all[:n], func(p *pending, refused bool, err error) {
+			text := s.cfg.Clean(err.Error())
+			k := kind{p.dataSource, codeOf(text), likeText(errmask.Mask(text))}
+			kinds[refused][k] = append(kinds[refused][k], p)
+		})
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		all = all[n:]
+	}
+	r.Refused, r.Unseen = misfits(kinds[true]), misfits(kinds[false])
+	return r, nil
+}
+
+// pendingTexts gives what is to be prepared, by the sessions that it needs.
+func (s *rehearser) pendingTexts(ctx context.Context, dataSource string, r *Rehearsal) (all []*pending, err error) {
+	type key struct {
+		place
+		text string
+		odd  bool
+	}
+	seen := map[key]*pending{}
+	f := txlog.Filter{DataSource: dataSource}
+	for {
+		var units []*txlog.Unit
+		if err := s.answer(ctx, func(ctx context.Context) (err error) { units, err = s.log.List(ctx, f); return err }); err != nil {
+			return nil, err
+		}
+		for _, u := range units {
+			if f.After = u.ID; u.Leased && !u.Parked || u.NotReplayable != "" {
+				continue
+			}
+			if r.Entries == rehearsedEntries {
+				r.More = true
+				return all, nil
+			}
+			r.Entries++
+			for _, statement := range u.Statements {
+				k := key{place{u.DataSource, u.Settings, u.Session}, statement.SQL, u.Unreadable != nil}
+				p := seen[k]
+				switch {
+				case p == nil && len(all) == rehearsedTexts:
+					r.More = true
+					continue
+				case p == nil:
+					p = &pending{place: k.place, text: k.text, unit: u}
+					seen[k], all = p, append(all, p)
+				}
+				if n := len(p.entries); n == 0 || p.entries[n-1] != u.ID {
+					p.entries = append(p.entries, u.ID)
+				}
+			}
+		}
+		if len(units) == 0 {
+			break
+		}
+	}
+	if r.Texts = len(all); dataSource != "" && r.Entries == 0 {
+		_, known := s.cfg.Targets[dataSource]
+		if _, wrong := s.cfg.Problems[dataSource]; !known && !wrong {
+			return nil, fmt.Errorf("%w: %q", ErrUnknownDataSource, dataSource)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *pending) int {
+		return cmp.Or(cmp.Compare(a.dataSource, b.dataSource), cmp.Compare(a.settings, b.settings), cmp.Compare(a.session, b.session))
+	})
+	return all, nil
+}
+
+// rehearse has a target prepare texts that need the same session, and reports those that it
+// refuses or cannot be asked about.
+func (s *rehearser) rehearse(ctx context.Context, texts []*pending, report func(p *pending, refused bool, err error)) {
+	target, err := s.cfg.target(texts[0].unit)
+	if err != nil {
+		for _, p := range texts {
+			report(p, false, err)
+		}
+		return
+	}
+	var conn driver.Conn
+	inVain := 0
+	for _, p := range texts {
+		switch {
+		case p.unit.Unreadable != nil:
+			report(p, false, p.unit.Unreadable)
+			continue
+		case inVain == rehearsedInVain:
+			report(p, false, err)
+			continue
+		}
+		last := conn
+		conn, err = Within(ctx, VerifyTimeout, func(ctx context.Context) (c driver.Conn, err error) {
+			if c = last; c == nil {
+				if c, err = look(ctx, target); err != nil {
+					return nil, err
+				}
+			}
+			err = prepare(ctx, c, p.text, func(driver.Stmt) error { return nil })
+			if ctx.Err() != nil || err != nil && !target.Dialect.Class(err).Answered() {
+				_ = c.Close()
+				c = nil
+			}
+			return c, err
+		})
+		switch {
+		case err == nil:
+		case conn != nil && target.Dialect.Class(err) == delivery.Refused:
+			report(p, true, err)
+		default:
+			inVain++
+			report(p, false, err)
+		}
+	}
+	if conn != nil {
+		_, _ = Within(context.WithoutCancel(ctx), VerifyTimeout, func(context.Context) (any, error) { return nil, conn.Close() })
+	}
+}
+
+// misfits counts the entries and the texts of each kind.
+func misfits(kinds map[kind][]*pending) []Misfit {
+	all := []Misfit{}
+	for k, texts := range kinds {
+		entries := map[string]bool{}
+		for _, p := range texts {
+			for _, id := range p.entries {
+				entries[id] = true
+			}
+		}
+		all = append(all, Misfit{k.DataSource, k.Code, k.Text, len(entries), len(texts), slices.Min(slices.Collect(maps.Keys(entries)))})
+	}
+	slices.SortFunc(all, func(a, b Misfit) int {
+		return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Oldest, b.Oldest))
+	})
+	return all
+}
