@@ -92,7 +92,7 @@ func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 		if err != nil {
 			return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s, statement %d: %w", u.ID, i, err)}
 		}
-		calls = append(calls, delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared})
+		calls = append(calls, delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared, Required: s.Required})
 	}
 	switch {
 	case u.Receipt != "":
@@ -104,12 +104,20 @@ func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 		}
 		return out
 	default:
-		return replayAll(ctx, d, conn, calls, u.InDoubt)
+		return together(ctx, d, conn, calls, false, u.InDoubt)
 	}
 }
 
-// replayAll runs several statements as one local transaction.
-func replayAll(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, inDoubt bool) Outcome {
+// together runs statements as one local transaction, a single one in one round trip
+// where the dialect has one. rows is as for Apply.
+func together(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, rows, inDoubt bool) Outcome {
+	if len(calls) == 1 && d.Atomic != nil && !rows {
+		if results, handled, err := d.Atomic(ctx, conn, calls); err != nil {
+			return Failed(d, err, false).assume(inDoubt)
+		} else if handled {
+			return Outcome{Result: results[0], Results: results}
+		}
+	}
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
 	if err != nil {
 		out := Failed(d, err, true)
@@ -118,8 +126,8 @@ func replayAll(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls
 	}
 	var out Outcome
 	results := make([]driver.Result, 0, len(calls))
-	for _, c := range calls {
-		out = One(ctx, d, conn, c, false, inDoubt)
+	for i, c := range calls {
+		out = Inside(ctx, d, conn, c, rows && i == len(calls)-1, inDoubt)
 		if out.Err != nil || out.Assumed {
 			return undone(ctx, d, conn, tx, out)
 		}
@@ -207,7 +215,7 @@ func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
 	var answer Answer
 	for i, c := range calls {
-		one := One(ctx, d, conn, c, rows && i == len(calls)-1, false)
+		one := Inside(ctx, d, conn, c, rows && i == len(calls)-1, false)
 		if one.Err != nil {
 			return undone(ctx, d, conn, tx, one)
 		}
@@ -346,6 +354,28 @@ func Void(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.U
 	out := ended(Failed(d, err, before))
 	out.OnReceipt = waited(ctx, before)
 	return onReceipt(ctx, d, conn, u, r, out)
+}
+
+// Supersede makes certain that no attempt at u, which has no caller's key, was applied
+// or ever will be, because another text is to be delivered in its place, under another
+// receipt: it inserts u's receipt as void, and that says why. certain is false if
+// an attempt was applied, or if the receipt is void for another reason, which its caller
+// may know. One that is in flight is waited for.
+func Supersede(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) (certain bool, err error) {
+	c := r.insert(d.Flavor, u, true)
+	c.Args[len(c.Args)-1].Value = voidAmended
+	_, before, err := Exec(ctx, conn, c.SQL, c.Args)
+	if err == nil {
+		return true, nil
+	}
+	if out := Failed(d, err, before); !isReceipt(d, out, u) || out.ConnLost {
+		return false, err
+	}
+	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
+	if err == nil && found == nil {
+		return false, goneReceipt().Err
+	}
+	return err == nil && found.Void && found.UnitID == u.ID && found.Result == voidAmended, err
 }
 
 // waited reports whether the end of ctx cut off the insert of a receipt. By

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -24,21 +25,79 @@ type Reply struct {
 	Rows   driver.Rows
 }
 
-// One runs a single statement as one attempt, in the session's autocommit. The
-// rows of one that returns them are read to their end. inDoubt says that an
-// earlier attempt of the same statement may have been applied.
+// One runs a single statement as one attempt, in the session's autocommit; one that
+// must change a number of rows as a local transaction. The rows of one that returns
+// them are read to their end. inDoubt says that an earlier attempt of the same
+// statement may have been applied.
 func One(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
-	r, before, err := Send(ctx, conn, &c, rows)
+	if c.Required.Given() {
+		return together(ctx, d, conn, []delivery.Call{c}, rows, inDoubt)
+	}
+	return Inside(ctx, d, conn, c, rows, inDoubt)
+}
+
+// Inside is One inside the local transaction that is open on conn, which must not be
+// committed if the outcome is an error: a statement that changed another number of
+// rows than it must has run all the same.
+func Inside(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delivery.Call, rows, inDoubt bool) Outcome {
+	byQuery := rows || c.Required.Given() && d.Flavor == txlog.FlavorMySQL && returns(c.SQL)
+	r, before, err := Send(ctx, conn, &c, byQuery)
 	if err != nil {
 		return Failed(d, err, before).assume(inDoubt)
 	}
 	out := Outcome{Result: r.Result}
-	if rows {
+	if byQuery {
 		if out.Rows, err = BufferWrite(d, r.Rows); err != nil {
 			return Failed(d, err, false).assume(inDoubt)
 		}
 	}
+	if !c.Required.Given() {
+		return out
+	}
+	if err := Check(c.Required, out.Result, out.Rows); err != nil {
+		return Failed(d, err, false)
+	}
+	if byQuery && !rows {
+		out.Result, out.Rows = driver.RowsAffected(len(out.Rows.rows)), nil
+	}
 	return out
+}
+
+// Check is the error of a statement that did not change as many rows as it must, by
+// its result or, if it was sent by Query, by the rows that it returned.
+func Check(r txlog.Requirement, res driver.Result, rows *Rows) error {
+	if !r.Given() {
+		return nil
+	}
+	got := int64(-1)
+	switch {
+	case rows != nil:
+		if len(rows.cols) > 0 && rows.err == nil {
+			got = int64(len(rows.rows))
+		}
+	case res != nil:
+		if n, err := res.RowsAffected(); err == nil {
+			got = n
+		}
+	}
+	if got >= 0 && r.Met(got) {
+		return nil
+	}
+	return delivery.Unmet(r, got)
+}
+
+// returns reports whether text returns rows. MySQL's driver gives 0 for how many
+// rows such a statement changed.
+func returns(text string) bool {
+	if !strings.Contains(strings.ToUpper(text), "RETURNING") {
+		return false
+	}
+	for t := range sqltext.Tokens(sqltext.MySQL, 0, text) {
+		if t.Is("RETURNING") {
+			return true
+		}
+	}
+	return false
 }
 
 // Send runs a call as the application sent it, with rows by Query. before

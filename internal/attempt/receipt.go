@@ -173,6 +173,10 @@ const receiptPortion = 128
 // the refusal.
 const voidReported = "answered"
 
+// voidAmended is the result in a void receipt whose unit is to be delivered under
+// another receipt, with a text that an operator gave it.
+const voidAmended = "amended"
+
 // receiptRests is for how long, in ms, a purge leaves a new receipt alone: by
 // then its writer has erased most.
 const receiptRests = 60_000

@@ -74,7 +74,11 @@ func storedFingerprint(u *txlog.Unit) string {
 // of its parameters.
 func fingerprint(secret string, s txlog.Statement) string {
 	var b strings.Builder
-	b.WriteString(digest(secret, s.SQL, s.Params))
+	whole := []string{s.SQL, s.Params}
+	if s.Required.Given() {
+		whole = append(whole, s.Required.Sign())
+	}
+	b.WriteString(digest(secret, whole...))
 	b.WriteString(digest(secret, "SQL", s.SQL)[:partSize])
 	for i, p := range elements(s.Params) {
 		b.WriteString(digest(secret, strconv.Itoa(i), p)[:partSize])
@@ -178,7 +182,7 @@ func (a *AnswerStatement) Differs(n int, s txlog.Statement, fingerprint string) 
 		}
 		return reused("parameter %s of its statement %d differs", which, n)
 	}
-	return reused("a parameter of its statement %d differs", n)
+	return reused("how many rows its statement %d must change, or a parameter, differs", n)
 }
 
 func reused(format string, args ...any) error {

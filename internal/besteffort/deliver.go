@@ -112,7 +112,7 @@ func (e *Deliverer) logTryRemove(ctx context.Context, d *InFlight) error {
 	var beside *adding
 	switch {
 	case d.logged:
-		if d.lease.Lost() { // while others of its group were delivered
+		if d.lease.Lost() { // while others of its group were delivered, or the process stood still
 			d.lease.Release()
 			return pending(d, txlog.ErrLeaseLost)
 		}
@@ -182,6 +182,21 @@ func (e *Deliverer) Log(ctx context.Context, ds ...*InFlight) []error {
 		}
 	}
 	return errs
+}
+
+// Adopt readies a unit for Deliver whose entry was written with somebody else's rows. It
+// is d's under its token: with a lease or, if untaken is not zero, without one, and to be
+// sent before that time; only one with a receipt may be.
+func (e *Deliverer) Adopt(d *InFlight, untaken time.Time) {
+	if e.cfg.Bus != nil {
+		d.begun, d.listening = time.Now(), e.cfg.Bus.Listening()
+	}
+	d.logged = true
+	if untaken.IsZero() {
+		d.lease = e.leases.Keep(d.Unit)
+	} else {
+		d.lease = e.leases.KeepUntaken(d.Unit, untaken)
+	}
 }
 
 // log writes the entries of units before they are run. errs are as for Log.

@@ -26,10 +26,13 @@ type Renewer struct {
 
 // Kept is the lease of a unit while it is renewed.
 type Kept struct {
-	renewer    *Renewer
-	unit       *txlog.Unit
-	deadline   time.Time
-	lost       bool
+	renewer  *Renewer
+	unit     *txlog.Unit
+	deadline time.Time
+	lost     bool
+	// untaken: the log knows of no lease yet, and the unit's deadline stays zero. The
+	// first renewal takes one.
+	untaken    bool
 	prev, next *Kept
 }
 
@@ -66,6 +69,18 @@ func (r *Renewer) Keep(u *txlog.Unit) *Kept {
 	return k
 }
 
+// KeepUntaken is Keep for a unit that belongs to its token without a lease: until the
+// first renewal, which takes one, anybody else may take the unit. It counts as lost
+// after the time until, unless it is renewed before.
+func (r *Renewer) KeepUntaken(u *txlog.Unit, until time.Time) *Kept {
+	u.Lease.Deadline = until
+	k := r.Keep(u)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k.untaken, u.Lease.Deadline = true, time.Time{}
+	return k
+}
+
 // Release ends the renewal and brings the unit's deadline up to date. It may be
 // called more than once, and of nil.
 func (k *Kept) Release() {
@@ -78,7 +93,9 @@ func (k *Kept) Release() {
 	if k.next == nil {
 		return
 	}
-	k.unit.Lease.Deadline = k.deadline
+	if !k.untaken {
+		k.unit.Lease.Deadline = k.deadline
+	}
 	k.prev.next, k.next.prev = k.next, k.prev
 	k.prev, k.next = nil, nil
 	if r.ring.next == &r.ring && r.stop != nil {
@@ -109,7 +126,7 @@ func (k *Kept) Refresh() {
 	}
 	k.renewer.mu.Lock()
 	defer k.renewer.mu.Unlock()
-	if k.next != nil {
+	if k.next != nil && !k.untaken {
 		k.unit.Lease.Deadline = k.deadline
 	}
 }
@@ -179,6 +196,7 @@ func (r *Renewer) renewed(due []*Kept, shadows, lost []*txlog.Unit) {
 		if gone[shadows[i]] {
 			k.lost = true
 		} else if !k.lost {
+			k.untaken = k.untaken && shadows[i].Lease.Deadline.Equal(k.deadline)
 			k.deadline = shadows[i].Lease.Deadline
 		}
 	}

@@ -268,3 +268,45 @@ func BenchmarkKeepAndRelease(b *testing.B) {
 		r.Keep(u).Release()
 	}
 }
+
+// untaken gives a unit that belongs to its token, and whose owner knows of no lease.
+func untaken(t *testing.T, s txlog.Storage) *txlog.Unit {
+	t.Helper()
+	u := add(t, s)
+	u.Lease.Deadline = time.Time{}
+	return u
+}
+
+func TestUntakenLeaseBeginsWithItsRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := txlog.NewMemory()
+		r, u := NewRenewer(s, keepFor), untaken(t, s)
+		k := r.KeepUntaken(u, time.Now().Add(keepFor))
+		time.Sleep(keepFor / 4)
+		if k.Refresh(); k.Lost() || !u.Lease.Deadline.IsZero() {
+			t.Errorf("before: lost %v, until %v", k.Lost(), u.Lease.Deadline)
+		}
+		time.Sleep(keepFor)
+		if k.Refresh(); k.Lost() || !time.Now().Before(u.Lease.Deadline) {
+			t.Errorf("after: lost %v, until %v", k.Lost(), u.Lease.Deadline)
+		}
+		k.Release()
+	})
+}
+
+func TestUntakenLeaseIsLostAfterItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Storage: txlog.NewMemory(), fail: func(context.Context) error { return errors.New("down") }}
+		u := untaken(t, s.Storage)
+		k := NewRenewer(s, keepFor).KeepUntaken(u, time.Now().Add(time.Second))
+		if k.Lost() {
+			t.Error("lost at once")
+		}
+		time.Sleep(2 * time.Second)
+		if k.Release(); !k.Lost() || !u.Lease.Deadline.IsZero() {
+			t.Errorf("lost %v, until %v", k.Lost(), u.Lease.Deadline)
+		}
+	})
+}
