@@ -119,7 +119,9 @@ func (u *claimed) attend() result {
 // deliver makes one attempt and judges it.
 func (u *claimed) deliver() result {
 	u.publish(listener.BeforeExecute, attempt.Outcome{}, 0)
-	u.debug("delivering")
+	if u.drain.job.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		u.logger().Debug("delivering")
+	}
 	a := u.drain.try(u.Unit)
 	u.tried(a)
 	return u.judge(a)
@@ -211,8 +213,6 @@ func (u *claimed) delivered(out attempt.Outcome) result {
 		u.logger().WithField("found", true).Info("delivered by an earlier attempt, as its receipt shows")
 	} else if out.Assumed {
 		u.logger().WithField("assumed", true).Warn("delivered, concluded from a duplicate key after an attempt of unknown outcome")
-	} else {
-		u.debug("delivered")
 	}
 	u.drain.delivered.Store(true)
 	return result{kind: delivered, assumed: out.Assumed, found: out.Found}
@@ -334,13 +334,6 @@ func (u *claimed) tried(a try) {
 		t = listener.ExecuteFailure
 	}
 	u.publish(t, a.Outcome, a.took)
-}
-
-// debug spares a level that nobody wants the work.
-func (u *claimed) debug(line string) {
-	if u.drain.job.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
-		u.logger().Debug(line)
-	}
 }
 
 // logger never gets a parameter's value: only what names the unit.

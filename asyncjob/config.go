@@ -178,29 +178,22 @@ func (c *Config) validate() error {
 	for _, d := range []struct {
 		field string
 		value time.Duration
+		// orNone: it may be NoDelay.
+		orNone string
 	}{
-		{"MaxDeliveryTryDelay", c.MaxDeliveryTryDelay},
-		{"RetryDelay", c.RetryDelay},
+		{"MaxDeliveryTryDelay", c.MaxDeliveryTryDelay, ", or NoDelay"},
+		{"RetryDelay", c.RetryDelay, ", or NoDelay"},
+		{"RetryDelayMax", c.RetryDelayMax, ""},
+		{"DeliveryTimeout", c.DeliveryTimeout, ""},
+		{"ProbeTimeout", c.ProbeTimeout, ""},
+		{"UnknownDataSourceDelay", c.UnknownDataSourceDelay, ""},
+		{"ShutdownTimeout", c.ShutdownTimeout, ""},
+		{"ReceiptRetention", c.ReceiptRetention, ""},
+		{"KeyRetention", c.KeyRetention, ""},
+		{"PurgeInterval", c.PurgeInterval, ""},
 	} {
-		if d.value < 0 && d.value != NoDelay {
-			bad("%s is %v, but must be positive, 0 for the default, or NoDelay", d.field, d.value)
-		}
-	}
-	for _, d := range []struct {
-		field string
-		value time.Duration
-	}{
-		{"RetryDelayMax", c.RetryDelayMax},
-		{"DeliveryTimeout", c.DeliveryTimeout},
-		{"ProbeTimeout", c.ProbeTimeout},
-		{"UnknownDataSourceDelay", c.UnknownDataSourceDelay},
-		{"ShutdownTimeout", c.ShutdownTimeout},
-		{"ReceiptRetention", c.ReceiptRetention},
-		{"KeyRetention", c.KeyRetention},
-		{"PurgeInterval", c.PurgeInterval},
-	} {
-		if d.value <= 0 {
-			bad("%s is %v, but must be positive, or 0 for the default", d.field, d.value)
+		if d.value <= 0 && (d.orNone == "" || d.value != NoDelay) {
+			bad("%s is %v, but must be positive, or 0 for the default%s", d.field, d.value, d.orNone)
 		}
 	}
 	if c.Lease < time.Millisecond {

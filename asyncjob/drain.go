@@ -109,12 +109,9 @@ func (d *drain) run() {
 	}
 }
 
-// pausedKey tells what is said of a pause from what is said of deliveries.
-const pausedKey = "\x00paused"
-
 // pause notes whether operators have paused the data source.
 func (d *drain) pause(paused bool) {
-	key := d.name + pausedKey
+	key := d.name + "\x00paused" // deliveries do not settle it
 	if !paused {
 		if d.job.concerns.settled(key) {
 			d.logger().Info("the data source is resumed")

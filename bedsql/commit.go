@@ -3,6 +3,8 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
+	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
@@ -54,12 +56,20 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		if t != nil && t.keyed != nil && err != nil && !undecided(err) {
 			t.keyed.back()
 		}
-		c.closed()
 		if x.ended.open && !undecided(err) {
-			c.tx = t
+			c.tx = t // it goes on
+			return
 		}
+		c.closed()
 	}()
+	if t != nil && t.unmet.err != nil {
+		c.undo(how.undo)
+		return false, t.unmet.err
+	}
 	gone := t != nil && c.dead && attempt.Ping(ctx, c.inner) != nil
+	if t != nil && t.home != nil {
+		return false, x.commitHome(ctx, gone)
+	}
 	if t == nil || len(t.statements) == 0 || t.state == txAborted || gone {
 		out := x.end(ctx)
 		if gone && out.Err != nil && !out.Class.Answered() {
@@ -72,6 +82,9 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		under.soft = scopeOf(ctx).soft
 	}
 	soft := under.soft
+	if soft.isHome() {
+		soft, under.soft = nil, nil // its COMMIT is nothing of that one's
+	}
 	receipts, known := c.c.receiptsIn(t)
 	x.receipts = receipts
 	if soft != nil {
@@ -106,6 +119,31 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		c.undo(x.undo)
 	}
 	return soft != nil && soft.swallow(err), err
+}
+
+// commitHome commits a transaction that holds entries: with an entry of its own it would
+// be delivered twice, and End finds out what an unanswered COMMIT did.
+func (x *committing) commitHome(ctx context.Context, gone bool) error {
+	ctx, cancel := context.WithTimeout(ctx, x.c.c.cfg.AttemptTimeout)
+	defer cancel()
+	sent := time.Now()
+	out := x.end(ctx)
+	unanswered := out.Err != nil && !out.Class.Answered()
+	switch {
+	case x.ended.open:
+		return out.Err
+	case out.Err == nil && x.t.state != txAborted:
+		x.t.tell(homeCommitted, sent)
+		return nil
+	case out.Maybe() && !gone:
+		x.t.tell(homeUnknown, sent)
+		return &UnknownOutcomeError{DataSource: x.c.c.target.DataSource, Cause: fmt.Errorf("its COMMIT was not answered, End finds out: %w", out.Err)}
+	}
+	x.t.tell(homeRolledBack, sent)
+	if unanswered {
+		return attempt.Certain(out.Err, delivery.Unreachable)
+	}
+	return out.Err
 }
 
 // end commits on the caller's own connection.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -138,6 +139,7 @@ func (c *Conn) IsValid() bool {
 
 // Close implements driver.Conn.
 func (c *Conn) Close() error {
+	c.tx.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
 	if c.inner == nil {
 		return nil
 	}
@@ -161,7 +163,12 @@ func (c *Conn) CheckNamedValue(nv *driver.NamedValue) error {
 
 // ExecContext implements driver.ExecerContext.
 func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	r, err := c.route(ctx, c.asText(query, c.read(ctx, query), args, false))
+	under := scopeOf(ctx)
+	if under.own != nil { // its text is not to be read, nor kept
+		r, err := c.runOwn(ctx, under.own, statement{Call: delivery.Call{SQL: query, Args: args}})
+		return r.Result, err
+	}
+	r, err := c.route(ctx, under, c.asText(query, c.read(ctx, query), args, false))
 	return r.Result, err
 }
 
@@ -172,15 +179,22 @@ func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if class.Kind == sqltext.Read && !class.Pins && c.tx == nil && c.stagedTx == nil && c.has.QueryerContext != nil {
 		return c.has.QueryContext(ctx, query, args)
 	}
-	r, err := c.route(ctx, c.asText(query, class, args, true))
+	r, err := c.route(ctx, scopeOf(ctx), c.asText(query, class, args, true))
 	return r.Rows, err
 }
 
 // route sends a statement the way that it has to go.
-func (c *Conn) route(ctx context.Context, s statement) (attempt.Reply, error) {
-	under := scopeOf(ctx)
+func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
+	if under.own != nil {
+		return c.runOwn(ctx, under.own, s)
+	}
 	if s.class.Kind != sqltext.DML {
 		return c.control(ctx, under, s)
+	}
+	if under.required.Given() {
+		if err := under.require(&s.Call); err != nil {
+			return attempt.Reply{}, err
+		}
 	}
 	switch soft := c.stagedIn(under); {
 	case soft != nil && s.rows:
@@ -193,6 +207,28 @@ func (c *Conn) route(ctx context.Context, s statement) (attempt.Reply, error) {
 		return c.passThrough(ctx, under, s)
 	}
 	return c.submit(ctx, under, s)
+}
+
+// runOwn runs a statement of bed's own in the open transaction, in which it writes an
+// entry of a soft transaction's.
+func (c *Conn) runOwn(ctx context.Context, h *home, s statement) (r attempt.Reply, err error) {
+	if err := h.meet(c); err != nil {
+		return r, err
+	}
+	before := false
+	if s.rows {
+		r, err = c.sendOnce(ctx, s)
+	} else {
+		r.Result, before, err = c.send(ctx, s)
+	}
+	switch {
+	case errors.Is(err, driver.ErrSkip): // database/sql brings it again, prepared
+	case err != nil:
+		c.failedInTx(ctx, err, before)
+	case strings.HasPrefix(s.SQL, rollbackTo):
+		c.tx.revive()
+	}
+	return r, err
 }
 
 // read says what a text is to the session.
@@ -226,7 +262,7 @@ func (c *Conn) stagedIn(under scope) *SoftTransaction {
 	if c.stagedTx != nil {
 		return c.stagedTx.soft
 	}
-	if under.soft != nil && under.soft.staged != nil && !under.skip {
+	if under.soft != nil && under.soft.staged != nil && !under.skip && !under.soft.home.isOf(c) {
 		return under.soft
 	}
 	return nil
@@ -395,6 +431,9 @@ const sessionState = "the session holds state that another connection would not 
 // that left state behind in the session; empty for what no reset is seen to end.
 func (c *Conn) pin(why, by string) {
 	if t := c.tx; t != nil {
+		if by == "" {
+			t.home.distrust() // it may be rolled back, or committed, unseen
+		}
 		t.move(why)
 		t.revive()
 	}

@@ -1,6 +1,10 @@
 package bedsql
 
-import "context"
+import (
+	"context"
+
+	"github.com/bedsql/bed/txlog"
+)
 
 // scope is what a context says of the writes under it.
 type scope struct {
@@ -14,6 +18,10 @@ type scope struct {
 	// logging is theirs if the context names one.
 	logging     Logging
 	withLogging bool
+	// required is how many rows each of them must change.
+	required txlog.Requirement
+	// own: what runs is bed's own, and writes an entry within that transaction.
+	own *home
 }
 
 type scopeKey struct{}
@@ -53,6 +61,47 @@ func WithLogging(ctx context.Context, l Logging) context.Context {
 func Skip(ctx context.Context) context.Context {
 	s := scopeOf(ctx)
 	s.skip = true
+	return s.in(ctx)
+}
+
+// RequireRows returns a context under which each write must change exactly n rows. One
+// that changes another number is rolled back and refused with a *RowsError:
+//
+//	ctx = bedsql.RequireRows(ctx, 1)
+//	_, err := db.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE id = ? AND n >= 1", id)
+//
+// The requirement belongs to the write: every attempt checks it before its COMMIT, also
+// those of a staged soft transaction, of retries and of the job, and under an
+// idempotency key it is part of the request. A refusal after an attempt of unknown
+// outcome proves nothing, for that one may have changed the rows: the write is parked,
+// unless a receipt decides it (ExactlyOnce).
+//
+// In a local transaction the write returns the *RowsError and its Commit rolls back and
+// returns it again, unless the application has rolled back to a savepoint before the
+// write.
+//
+// A write outside any local transaction runs in one of its own: BEGIN, the write and
+// COMMIT, but in one round trip to MariaDB. Tables without transactions (MyISAM) cannot
+// be rolled back. How many rows changed is what RowsAffected gives; of a write sent
+// through Query it is how many rows it returns. MySQL and MariaDB do not count a row
+// that an UPDATE leaves as it was, unless the DSN says clientFoundRows=true; they count
+// 2 for a row that ON DUPLICATE KEY UPDATE changes.
+//
+// What cannot be checked is refused before it is sent: several statements in one text,
+// CALL and the like, and writes outside a local transaction on a connection whose session
+// holds state, where a transaction could not be begun safely. Queries, DDL and transaction
+// control are not concerned. A negative n is an error of the write. The innermost
+// RequireRows or AtLeastRows counts; AtLeastRows(ctx, 0) requires nothing.
+func RequireRows(ctx context.Context, n int64) context.Context {
+	s := scopeOf(ctx)
+	s.required = txlog.Exactly(n)
+	return s.in(ctx)
+}
+
+// AtLeastRows is RequireRows for n rows or more.
+func AtLeastRows(ctx context.Context, n int64) context.Context {
+	s := scopeOf(ctx)
+	s.required = txlog.AtLeast(n)
 	return s.in(ctx)
 }
 

@@ -76,6 +76,12 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 			return t.lostError()
 		}
 	}
+	if err := c.tx.stays(s.class); err != nil {
+		return err
+	}
+	if err := under.unchecked(s, c.c.dialect.Flavor); err != nil {
+		return err
+	}
 	if s.class.Kind == sqltext.Multi && s.class.HasDML && c.stagedIn(under) != nil {
 		return fmt.Errorf("%w: several statements in one text", ErrStaged)
 	}
@@ -223,7 +229,10 @@ var transitions = [...]transition{
 
 const notPlainDML = "it holds a statement that is not plain DML"
 
-func moves(t *localTx, _ sqltext.Class) { t.move(notPlainDML) }
+func moves(t *localTx, _ sqltext.Class) {
+	t.home.distrust() // it may have committed, or rolled back a part
+	t.move(notPlainDML)
+}
 
 func (c *Conn) begun(ctx context.Context, _ sqltext.Class) {
 	if c.tx == nil {
@@ -232,6 +241,9 @@ func (c *Conn) begun(ctx context.Context, _ sqltext.Class) {
 }
 
 func (c *Conn) ended(ctx context.Context, cl sqltext.Class) {
+	if cl.Kind == sqltext.PrepareTransaction {
+		c.tx.tell(homeUnknown, time.Now())
+	}
 	c.closed()
 	if cl.Chain {
 		c.begun(ctx, cl)
@@ -269,7 +281,7 @@ func (c *Conn) Begin() (driver.Tx, error) {
 func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	under := scopeOf(ctx)
 	if soft := c.stagedIn(under); soft != nil && c.tx == nil && !opts.ReadOnly {
-		return soft.begin(under, c, opts)
+		return soft.begin(ctx, under, c, opts)
 	}
 	if c.dead {
 		return nil, driver.ErrBadConn // its BEGIN could commit what is still open
@@ -370,6 +382,7 @@ func (c *Conn) open(ctx context.Context) *localTx {
 
 // closed forgets the local transaction, which has ended one way or another.
 func (c *Conn) closed() {
+	c.tx.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
 	c.tx = nil
 	if c.autocommitOff {
 		// Nothing begins the next one: its statements say what it belongs to.

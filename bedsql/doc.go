@@ -22,6 +22,8 @@
 // that the write is applied, but the answer with its rows was lost: after Exec the
 // Result's methods return it, from Query it is the error.
 //
+// [RowsError] refuses a write that did not change as many rows as [RequireRows] asks.
+//
 // [ErrUnknownOutcome] means that the write may or may not be applied, and that it is
 // not known to be logged. It comes where [Config] asks for a [Logging] other than
 // [LogBefore], and where the context of a write that ran unlogged has ended.

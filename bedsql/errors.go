@@ -2,6 +2,7 @@ package bedsql
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
@@ -58,6 +59,12 @@ var (
 	// on: a write sent now would be committed on its own. Roll back and begin
 	// again.
 	ErrTransactionLost = errors.New("bed: the database has rolled the transaction back, nothing more is written into it")
+	// ErrRolledBack is matched by the error of End when the transaction of With was
+	// rolled back: nothing of it is delivered, and its writes are not applied.
+	ErrRolledBack = errors.New("bed: the transaction of With was rolled back, nothing of it is delivered")
+	// ErrNotCommitted is matched by the error of End when the transaction of With is
+	// still open: nothing was delivered. If it commits later, the job delivers its writes.
+	ErrNotCommitted = errors.New("bed: the transaction of With is not committed, nothing is delivered: call End after Commit; what it still commits, the job delivers")
 	// ErrRowsUnknown is returned by the methods of a Result, and by a write sent
 	// through Query, when the write is delivered but the answer with its row
 	// count or its rows was lost.
@@ -100,6 +107,43 @@ type UnknownOutcomeError = listener.UnknownOutcomeError
 //	Cause      error  // the driver's error
 type RefusedError = listener.RefusedError
 
+// RowsError is the refusal of a write that did not change as many rows as RequireRows
+// or AtLeastRows requires. Its fields:
+//
+//	Want    int64 // how many rows it must change
+//	AtLeast bool  // or more
+//	Got     int64 // how many it changed; -1 if the driver does not say
+type RowsError = delivery.RowsError
+
+// NotHomeError is the error of a write under With whose transaction does not reach the
+// write's log: it is on another server, its session sees another log, or none, or may not
+// write to it. The write was neither logged nor sent, and the transaction goes on.
+type NotHomeError struct {
+	// DataSource is where the write was to go.
+	DataSource string
+	// Log says where its log is, without user and password; empty if that has no place.
+	Log string
+	// Cause is what the transaction's database said; nil if this kind of log cannot be
+	// written by others.
+	Cause error
+}
+
+func (e *NotHomeError) Error() string {
+	at := "its transaction log"
+	if e.Log != "" {
+		at += " at " + e.Log
+	}
+	text := fmt.Sprintf("bed: the write to %s was neither logged nor sent: the transaction of With does not reach %s: "+
+		"it must be on the same server, with the rights to insert, select and update there", e.DataSource, at)
+	if e.Cause != nil {
+		text += ": " + e.Cause.Error()
+	}
+	return text
+}
+
+// Unwrap gives the cause.
+func (e *NotHomeError) Unwrap() error { return e.Cause }
+
 // EndError is what the End of a soft transaction reports when not every write
 // was delivered.
 type EndError struct {
@@ -110,7 +154,8 @@ type EndError struct {
 	Errors []error
 	// Delivered has the data sources to which a write was delivered, in the order
 	// of the first delivery. One may be here and in Errors too, if only some of its
-	// writes were delivered.
+	// writes were delivered. The rows that a transaction of With committed itself count,
+	// by its data source or, for a bare driver's, by where the log is.
 	Delivered []string
 }
 

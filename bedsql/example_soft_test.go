@@ -150,3 +150,21 @@ func ExampleSkip() {
 	// rows at once: 1 <nil>
 	// apples: 10
 }
+
+// An UPDATE whose condition nothing meets is no error to a database. Under RequireRows
+// it is refused.
+func ExampleRequireRows() {
+	_, stock, closing := shop("bed-example-rows")
+	defer closing()
+
+	take := func(n int) {
+		ctx := bedsql.RequireRows(context.Background(), 1)
+		_, err := stock.ExecContext(ctx, `UPDATE stock SET n = n - ? WHERE article = ? AND n >= ?`, n, "apple", n)
+		fmt.Println(bedsql.OutcomeOf(err), apples(stock), err)
+	}
+	take(7)
+	take(7)
+	// Output:
+	// delivered 3 <nil>
+	// refused 3 bed: the write is refused: required exactly 1 row, changed 0
+}

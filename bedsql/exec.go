@@ -130,12 +130,9 @@ func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attem
 	if err := ctx.Err(); err != nil {
 		return attempt.Reply{}, err
 	}
-	reply, err := c.sendOnce(ctx, s)
+	reply, err := c.sendUnlogged(ctx, s)
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, driver.ErrBadConn) {
 		return reply, err // what the driver did not take comes again from database/sql
-	}
-	if c.tx == nil {
-		err = c.c.leftOpen(err)
 	}
 	if why != "" {
 		c.ranUnlogged(s, why)
@@ -146,6 +143,37 @@ func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attem
 		c.pinBy(s) // @v := …
 	}
 	return reply, err
+}
+
+// sendUnlogged hands s to the driver as database/sql would, in a local transaction of
+// its own if it must change a number of rows.
+func (c *Conn) sendUnlogged(ctx context.Context, s statement) (r attempt.Reply, err error) {
+	switch d := c.c.dialect; {
+	case !s.Required.Given():
+		if r, err = c.sendOnce(ctx, s); c.tx == nil && !errors.Is(err, driver.ErrSkip) && !errors.Is(err, driver.ErrBadConn) {
+			err = c.c.leftOpen(err)
+		}
+		return r, err
+	case c.tx != nil:
+		r, _, err = c.tx.require(ctx, s)
+		return r, err
+	case c.dead:
+		return r, driver.ErrBadConn // a BEGIN could commit what is still open
+	case c.pinned != "" && d.Flavor != txlog.FlavorSQLite && (d.Idle == nil || !d.Idle(c.inner)):
+		return r, fmt.Errorf("bed: the write was not sent: its rows can be checked only in a local transaction (RequireRows, AtLeastRows), which cannot be begun safely here (%s); "+
+			"begin one by BeginTx, or use another connection", c.pinned)
+	}
+	if err := s.prepareLate(ctx); err != nil {
+		return r, err
+	}
+	out := c.onOwn(func() attempt.Outcome {
+		return attempt.One(ctx, c.c.dialect, &c.session, s.Call, s.rows, false)
+	})
+	if out.Rows != nil {
+		r.Rows = out.Rows
+	}
+	r.Result = out.Result
+	return r, besteffort.LeftOpen(c.c.target.DataSource, out, nil)
 }
 
 // refuseUnlogged is the error of a write that could only run unlogged, if the
@@ -295,7 +323,7 @@ func (c *connector) sameSession(ctx context.Context, conn driver.Conn, u *txlog.
 	switch has := s.Facts.Session; {
 	case u.Session != "":
 		return &delivery.SessionError{Entry: u.Session, Has: has}
-	case u.Lease.Deadline.IsZero(): // it is not in the log, or not yet
+	case u.Lease.Deadline.IsZero() && !u.AtOnce: // it is not in the log, or not yet
 		u.Session = has
 		return nil
 	default:
@@ -322,7 +350,7 @@ func isParked(err error) bool {
 func (c *connector) store(call delivery.Call) (s txlog.Statement, err error) {
 	args, err := storable(c.dialect, call.Args)
 	if err == nil {
-		s.SQL, s.Prepared = call.SQL, call.Prepared
+		s.SQL, s.Prepared, s.Required = call.SQL, call.Prepared, call.Required
 		s.Params, err = txlog.EncodeParams(args)
 	}
 	if err != nil {

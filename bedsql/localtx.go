@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
@@ -32,6 +33,7 @@ type localTx struct {
 	// readsLock: every query locks what it reads.
 	readsLock bool
 	savepoints
+	unmet unmet
 	// receipt: its COMMIT leaves a receipt.
 	receipt bool
 	// keyed is what it keeps under an idempotency key.
@@ -41,6 +43,8 @@ type localTx struct {
 	moved bool
 	// bySavepoint says that its first savepoint began it, and ends it.
 	bySavepoint bool
+	// home writes entries in it; nil if nobody does. Its COMMIT needs no entry then.
+	home *home
 }
 
 // txMode is what happens to the writes of a local transaction.
@@ -78,6 +82,9 @@ type savepoint struct {
 	name  string
 	len   int
 	bytes int
+	// home had written that many entries.
+	home    *home
+	entries int
 }
 
 // find gives the index of the newest savepoint of that name, or -1.
@@ -123,6 +130,7 @@ func (t *localTx) revive() {
 // its COMMIT, so that nothing more is written into the session until the caller
 // has rolled back.
 func (t *localTx) lose(err error) {
+	t.tell(homeRolledBack, time.Time{}) // unless its COMMIT said otherwise
 	t.state, t.lost = txLost, err
 	t.statements, t.bytes = nil, 0
 	t.c.tx = t
@@ -149,7 +157,7 @@ func (t *localTx) add(s txlog.Statement, cfg *Config) {
 }
 
 func (t *localTx) save(name string) {
-	t.savepoints = append(t.savepoints, savepoint{name, len(t.statements), t.bytes})
+	t.savepoints = append(t.savepoints, savepoint{name, len(t.statements), t.bytes, t.home, t.home.entries()})
 }
 
 // rollbackTo truncates the list. The savepoint itself stays, as in every
@@ -161,9 +169,14 @@ func (t *localTx) rollbackTo(name string) {
 		// The database knows it and the list does not: the list cannot be trusted
 		// any more.
 		t.unreplayable("it rolled back to a savepoint that was not seen being set")
+		t.home.distrust()
 		return
 	}
+	if i < t.unmet.savepoints {
+		t.unmet = unmet{}
+	}
 	sp := t.savepoints[i]
+	t.home.rollbackTo(sp)
 	t.statements, t.bytes = t.statements[:sp.len], sp.bytes
 	t.savepoints = t.savepoints[:i+1]
 	if t.keyed != nil {
@@ -179,6 +192,18 @@ func (t *localTx) endsWith(name string) bool {
 func (t *localTx) releaseSavepoint(name string) {
 	if i := t.find(name); i >= 0 {
 		t.savepoints = t.savepoints[:i]
+		t.unmet.savepoints = min(t.unmet.savepoints, i)
+	}
+}
+
+// tell tells those that write entries in t how it ended; the first to say so is right. t
+// may be nil.
+func (t *localTx) tell(how homeState, sent time.Time) {
+	if t == nil {
+		return
+	}
+	for h := t.home; h != nil; h = h.before {
+		h.ended(how, sent)
 	}
 }
 
@@ -195,12 +220,14 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 	if t.keyed != nil && t.keyed.replay != nil {
 		return t.keyed.replayed(stored, s.rows)
 	}
-	if t.under.soft == nil {
+	if t.under.soft == nil && !under.soft.isHome() {
 		t.under.soft = under.soft
 	}
 	before := false
 	var buffered *attempt.Rows
-	if !s.rows {
+	if s.Required.Given() {
+		r, before, err = t.require(ctx, s)
+	} else if !s.rows {
 		r.Result, before, err = c.send(ctx, s)
 	} else if r, err = c.sendOnce(ctx, s); errors.Is(err, driver.ErrSkip) {
 		return r, err // database/sql brings it again, prepared
@@ -217,7 +244,7 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 		buffered, err = attempt.BufferWrite(c.c.dialect, r.Rows)
 	}
 	if err != nil {
-		if c.failedInTx(ctx, err, before).Maybe() {
+		if !isUnmet(err) && c.failedInTx(ctx, err, before).Maybe() {
 			t.unreplayable(inDoubt)
 		}
 		if t.keyed != nil {

@@ -93,6 +93,8 @@ var sentinels = []struct {
 	{ErrNotIdempotent, OutcomeRefused},
 	{ErrPinned, OutcomeRefused},
 	{ErrTransactionLost, OutcomeNotAccepted},
+	{ErrRolledBack, OutcomeNotAccepted},
+	{ErrNotCommitted, OutcomeUnknown},
 	{delivery.ErrVoided, OutcomeNotAccepted},
 	{context.Canceled, OutcomeNotAccepted},
 	{context.DeadlineExceeded, OutcomeNotAccepted},
@@ -108,7 +110,7 @@ func outcomeOf(err error) (o Outcome, known bool) {
 		return e.outcome(), true
 	case *becauseError:
 		return outcomeOf(e.what)
-	case *RefusedError, *txlog.ParamError, *delivery.ReceiptTableError, *delivery.ReceiptRightsError:
+	case *RefusedError, *NotHomeError, *txlog.ParamError, *delivery.ReceiptTableError, *delivery.ReceiptRightsError:
 		return OutcomeRefused, true
 	case interface{ Certainly() delivery.Class }:
 		return ofClass(e.Certainly()), true

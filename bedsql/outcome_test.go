@@ -37,15 +37,20 @@ var exported = map[string]struct {
 	"bedsql.ErrNotIdempotent":     {ErrNotIdempotent, OutcomeRefused},
 	"bedsql.ErrPinned":            {ErrPinned, OutcomeRefused},
 	"bedsql.ErrTransactionLost":   {because(ErrTransactionLost, io.ErrUnexpectedEOF), OutcomeNotAccepted},
+	"bedsql.ErrRolledBack":        {ErrRolledBack, OutcomeNotAccepted},
+	"bedsql.ErrNotCommitted":      {ErrNotCommitted, OutcomeUnknown},
+	"bedsql.NotHomeError":         {&NotHomeError{Cause: answer("42501")}, OutcomeRefused},
 	"bedsql.ErrRowsUnknown":       {because(ErrRowsUnknown, context.Canceled), OutcomeDelivered},
 	"bedsql.PendingError":         {&PendingError{Cause: errors.Join(context.Canceled, answer("23505"))}, OutcomeAccepted},
 	"bedsql.NotLoggedError":       {&NotLoggedError{Cause: io.EOF, Attempt: answer("23505")}, OutcomeNotAccepted},
 	"bedsql.UnknownOutcomeError":  {&UnknownOutcomeError{Cause: context.Canceled}, OutcomeUnknown},
 	"bedsql.RefusedError":         {&RefusedError{Cause: answer("40001")}, OutcomeRefused},
+	"bedsql.RowsError":            {&RowsError{Want: 1}, OutcomeRefused},
 	"bedsql.EndError":             {&EndError{Errors: []error{&RefusedError{Cause: io.EOF}, &PendingError{Cause: io.EOF}}}, OutcomePartlyRefused},
 	"delivery.ErrVoided":          {delivery.ErrVoided, OutcomeNotAccepted},
 	"delivery.ErrKeyReused":       {delivery.ErrKeyReused, OutcomeRefused},
 	"delivery.ReceiptTableError":  {&delivery.ReceiptTableError{Err: io.EOF}, OutcomeRefused},
+	"delivery.RowsError":          {&delivery.RowsError{Want: 1}, OutcomeRefused},
 	"delivery.SessionError":       {&delivery.SessionError{}, OutcomeNotAccepted},
 	"delivery.ReceiptRightsError": {&delivery.ReceiptRightsError{Err: io.EOF}, OutcomeRefused},
 	"txlog.ParamError":            {&txlog.ParamError{Err: io.EOF}, OutcomeRefused},
@@ -55,7 +60,7 @@ var exported = map[string]struct {
 // error, or not at all.
 var insideOnly = []string{
 	"txlog.ErrInDoubt", "txlog.ErrOutcomeUnknown", "txlog.ErrLeaseLost", "txlog.ErrUnusable", "txlog.ErrNotFound",
-	"txlog.ErrLeased", "txlog.ErrClosed", "txlog.LeaseLostError",
+	"txlog.ErrLeased", "txlog.ErrNotHome", "txlog.ErrClosed", "txlog.LeaseLostError",
 }
 
 type answer string

@@ -28,7 +28,7 @@ type TxOption func(*SoftTransaction)
 // invented, and so do the statements of a local transaction before its COMMIT. Any
 // other COMMIT left pending is reported by End alone.
 //
-// Unless it is Staged it is immediate, Sharding-JDBC's kind: each write runs when
+// Unless it is Staged or made With a transaction it is immediate, Sharding-JDBC's kind: each write runs when
 // Exec is called, and a crash between two of them loses the second, which was never
 // logged. It is safe for concurrent use.
 type SoftTransaction struct {
@@ -37,6 +37,11 @@ type SoftTransaction struct {
 	// ones only.
 	ctx    context.Context
 	staged *staging
+	// home is the transaction that the entries are written in; nil unless it is made by
+	// With. Its staged is home's then.
+	home *home
+	// unusable is why it cannot be begun.
+	unusable error
 	// key is that of Begin's context: a staged group is one request under it.
 	key *IdempotencyKey
 
@@ -51,7 +56,8 @@ type SoftTransaction struct {
 
 // Begin opens a soft transaction. Writes under the returned context, through
 // any wrapped driver, belong to it until End. It returns ErrNested if ctx carries
-// one that has not ended, and the error of ctx if that has ended.
+// one that has not ended, the error of ctx if that has ended, and an error for what With
+// cannot use.
 func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransaction, error) {
 	if err := ctx.Err(); err != nil {
 		return ctx, nil, err
@@ -65,6 +71,9 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 		if opt != nil {
 			opt(s)
 		}
+	}
+	if s.unusable != nil {
+		return ctx, nil, s.unusable
 	}
 	in.soft = s
 	return in.in(ctx), s, nil
@@ -195,3 +204,6 @@ func (s *SoftTransaction) swallow(err error) bool {
 	s.problems = append(s.problems, err)
 	return !errors.Is(err, txlog.ErrInDoubt)
 }
+
+// isHome reports whether s is made by With; s may be nil.
+func (s *SoftTransaction) isHome() bool { return s != nil && s.home != nil }

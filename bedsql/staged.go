@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/bedsql/bed/internal/attempt"
@@ -51,6 +52,57 @@ type staging struct {
 type stagedSum struct {
 	settings          string
 	statements, bytes int
+}
+
+// admit says why writes for one data source cannot be added to the group; sum is what
+// there would be for it with them.
+func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
+	c := writes[0].c
+	if len(g.writes) > 0 {
+		first := g.writes[0].c
+		if first.cfg.Storage != c.cfg.Storage && first.receipts.LogIdentity != c.receipts.LogIdentity {
+			return sum, fmt.Errorf("%w: %s and %s have different transaction logs, which cannot be written in one step",
+				ErrStaged, first.target.DataSource, c.target.DataSource)
+		}
+	}
+	sum = g.sums[c.target.DataSource]
+	if sum.statements > 0 && sum.settings != c.target.Settings {
+		return sum, fmt.Errorf("%w: the data source %s was opened with different settings", ErrStaged, c.target.DataSource)
+	}
+	sum.settings = c.target.Settings
+	for _, w := range writes {
+		sum.statements++
+		sum.bytes += len(w.statement.SQL) + len(w.statement.Params)
+	}
+	switch {
+	case sum.statements > c.cfg.MaxUnitStatements:
+		err = fmt.Errorf("%w: the writes for %s would be more than Config.MaxUnitStatements (%d)", ErrStaged, c.target.DataSource, c.cfg.MaxUnitStatements)
+	case sum.bytes > c.cfg.MaxUnitBytes && sum.statements > 1:
+		err = fmt.Errorf("%w: the writes for %s would be larger than Config.MaxUnitBytes (%d)", ErrStaged, c.target.DataSource, c.cfg.MaxUnitBytes)
+	}
+	return sum, err
+}
+
+// add adds writes that were admitted with sum.
+func (g *staging) add(sum stagedSum, writes ...*stagedWrite) {
+	g.sums[writes[0].c.target.DataSource] = sum
+	g.writes = append(g.writes, writes...)
+}
+
+// remove drops those writes of which gone is true.
+func (g *staging) remove(gone func(*stagedWrite) bool, why error) {
+	g.writes = slices.DeleteFunc(g.writes, func(w *stagedWrite) bool {
+		if !gone(w) {
+			return false
+		}
+		name := w.c.target.DataSource
+		sum := g.sums[name]
+		sum.statements--
+		sum.bytes -= len(w.statement.SQL) + len(w.statement.Params)
+		g.sums[name] = sum
+		w.set(nil, why)
+		return true
+	})
 }
 
 // stagedWrite is a recorded write, and the Result that its Exec returned.
@@ -103,6 +155,7 @@ func (w *stagedWrite) RowsAffected() (int64, error) {
 // stagedTx is a local transaction that only records.
 type stagedTx struct {
 	c    *Conn
+	ctx  context.Context
 	soft *SoftTransaction
 	// receipt: its writes leave one.
 	receipt bool
@@ -115,7 +168,7 @@ var _ driver.Tx = (*stagedTx)(nil)
 // Commit implements driver.Tx: it adds the list to the soft transaction.
 func (t *stagedTx) Commit() error {
 	t.c.stagedTx = nil
-	err := t.soft.stage(t.writes...)
+	err := t.soft.stage(t.ctx, t.writes...)
 	if err != nil {
 		drop(t.writes, because(fmt.Errorf("%w: the write was not recorded", ErrStaged), err))
 	}
@@ -143,7 +196,7 @@ func drop(writes []*stagedWrite, why error) {
 }
 
 // begin begins a local transaction that only records.
-func (s *SoftTransaction) begin(under scope, c *Conn, opts driver.TxOptions) (driver.Tx, error) {
+func (s *SoftTransaction) begin(ctx context.Context, under scope, c *Conn, opts driver.TxOptions) (driver.Tx, error) {
 	switch {
 	case c.stagedTx != nil:
 		return nil, fmt.Errorf("%w: a local transaction is open on the connection already", ErrStaged)
@@ -155,7 +208,7 @@ func (s *SoftTransaction) begin(under scope, c *Conn, opts driver.TxOptions) (dr
 	if err := s.recording(); err != nil {
 		return nil, err
 	}
-	c.stagedTx = &stagedTx{c: c, soft: s, receipt: s.exactlyOnceOn(under, c)}
+	c.stagedTx = &stagedTx{c: c, ctx: ctx, soft: s, receipt: s.exactlyOnceOn(under, c)}
 	return c.stagedTx, nil
 }
 
@@ -199,7 +252,7 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 		return r, err
 	}
 	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt}
-	if w.receipt {
+	if w.receipt && (s.home == nil || s.home.looksAhead(c.c)) {
 		if _, err := c.lookForReceipts(ctx, s.key != nil); err != nil && c.needsReceipts(err) {
 			return r, err
 		}
@@ -208,7 +261,7 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 		t.writes = append(t.writes, w)
 		return attempt.Reply{Result: w}, nil
 	}
-	if err := s.stage(w); err != nil {
+	if err := s.stage(ctx, w); err != nil {
 		return r, err
 	}
 	return attempt.Reply{Result: w}, nil
@@ -250,7 +303,9 @@ func (s *SoftTransaction) recordingLocked() error {
 	if s.ended {
 		return fmt.Errorf("%w (%s): the write was neither logged nor sent", ErrEnded, s.id)
 	}
-	if err := s.ctx.Err(); err != nil {
+	if err := s.ctx.Err(); err != nil && s.home != nil {
+		return fmt.Errorf("bed: the context of the soft transaction %s has ended: %w", s.id, err)
+	} else if err != nil {
 		return s.discarded(err)
 	}
 	return nil
@@ -261,43 +316,27 @@ func (s *SoftTransaction) discarded(why error) error {
 }
 
 // stage adds writes for one data source to the group, or none of them.
-func (s *SoftTransaction) stage(writes ...*stagedWrite) error {
+func (s *SoftTransaction) stage(ctx context.Context, writes ...*stagedWrite) error {
+	if s.home != nil {
+		return s.home.stage(ctx, writes)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.recordingLocked(); err != nil || len(writes) == 0 {
 		return err
 	}
-	c := writes[0].c
-	if len(s.staged.writes) > 0 {
-		first := s.staged.writes[0].c
-		if first.cfg.Storage != c.cfg.Storage && first.receipts.LogIdentity != c.receipts.LogIdentity {
-			return fmt.Errorf("%w: %s and %s have different transaction logs, which cannot be written in one step",
-				ErrStaged, first.target.DataSource, c.target.DataSource)
-		}
+	sum, err := s.staged.admit(writes)
+	if err == nil {
+		s.staged.add(sum, writes...)
 	}
-	sum := s.staged.sums[c.target.DataSource]
-	if sum.statements > 0 && sum.settings != c.target.Settings {
-		return fmt.Errorf("%w: the data source %s was opened with different settings", ErrStaged, c.target.DataSource)
-	}
-	sum.settings = c.target.Settings
-	for _, w := range writes {
-		sum.statements++
-		sum.bytes += len(w.statement.SQL) + len(w.statement.Params)
-	}
-	switch {
-	case sum.statements > c.cfg.MaxUnitStatements:
-		return fmt.Errorf("%w: the writes for %s would be more than Config.MaxUnitStatements (%d)", ErrStaged, c.target.DataSource, c.cfg.MaxUnitStatements)
-	case sum.bytes > c.cfg.MaxUnitBytes && sum.statements > 1:
-		return fmt.Errorf("%w: the writes for %s would be larger than Config.MaxUnitBytes (%d)", ErrStaged, c.target.DataSource, c.cfg.MaxUnitBytes)
-	}
-	s.staged.sums[c.target.DataSource] = sum
-	s.staged.writes = append(s.staged.writes, writes...)
-	return nil
+	return err
 }
 
 // Discard drops what a staged soft transaction has recorded: nothing ran, and
 // nothing will. Everything after it, End included, gets ErrEnded. After End it
-// does nothing; an immediate one is merely ended.
+// does nothing; an immediate one is merely ended, and so is one made by With: its
+// entries are rows of its transaction, which is to be rolled back. What that commits
+// all the same, the job delivers.
 func (s *SoftTransaction) Discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,7 +344,10 @@ func (s *SoftTransaction) Discard() {
 		return
 	}
 	s.ended = true
-	if s.staged != nil {
+	switch {
+	case s.home != nil:
+		s.problems = append(s.problems, because(ErrUnknownOutcome, fmt.Errorf("%w (%s): it was discarded, and the job delivers what its transaction commits", ErrEnded, s.id)))
+	case s.staged != nil:
 		drop(s.staged.writes, fmt.Errorf("%w: the soft transaction was discarded", ErrStaged))
 		s.staged.writes = nil
 		s.problems = append(s.problems, fmt.Errorf("%w (%s): it was discarded", ErrEnded, s.id))

@@ -28,6 +28,9 @@ type stagedUnit struct {
 // sources side by side. It gives what End reports, and the value of a driver's
 // panic.
 func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, panicked any) {
+	if s.home != nil {
+		return s.home.finish(ctx)
+	}
 	units, err := s.stagedUnits()
 	if err != nil {
 		drop(s.staged.writes, err)
@@ -46,6 +49,15 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 			u.answer(errs[i])
 		}
 		return errs, nil
+	}
+	return s.deliver(ctx, units)
+}
+
+// deliver delivers units whose entries are in the log side by side. What it gives is
+// finishStaged's.
+func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit) (problems []error, panicked any) {
+	if len(units) == 0 {
+		return nil, nil
 	}
 	var all sync.WaitGroup
 	for _, u := range units[1:] {

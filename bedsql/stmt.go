@@ -72,12 +72,12 @@ func (s *stmt) CheckNamedValue(nv *driver.NamedValue) error {
 }
 
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	r, err := s.c.route(ctx, s.with(args, false))
+	r, err := s.c.route(ctx, scopeOf(ctx), s.with(args, false))
 	return r.Result, err
 }
 
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	r, err := s.c.route(ctx, s.with(args, true))
+	r, err := s.c.route(ctx, scopeOf(ctx), s.with(args, true))
 	return r.Rows, err
 }
 

@@ -20,8 +20,9 @@ import (
 // outside of procedures and MySQL does not. It remembers what it has learnt of
 // the server.
 type compounds struct {
+	// known is whether the server is known to have them.
+	known  atomic.Bool
 	mu     sync.Mutex
-	server server
 	tables map[string]tableIDs
 	// binds is whether the driver is known to send values as parameters, and not in
 	// the text.
@@ -32,14 +33,6 @@ type compounds struct {
 	// because the server has no room for more.
 	full atomic.Int64
 }
-
-type server uint8
-
-const (
-	notAsked server = iota
-	hasCompounds
-	hasNone
-)
 
 // minMajor and minMinor are the oldest release of MariaDB that is still
 // maintained. Older ones may work, but are untested.
@@ -114,7 +107,7 @@ func (c *compounds) commitWith(ctx context.Context, conn driver.Conn, calls []de
 // prepare reads the calls for a compound; false if they, or the server, do not
 // suit one.
 func (c *compounds) prepare(calls []delivery.Call) ([]*write, bool) {
-	if len(calls) == 0 || len(calls) > maxCompoundCalls || c.known() != hasCompounds {
+	if len(calls) == 0 || len(calls) > maxCompoundCalls || !c.known.Load() {
 		return nil, false
 	}
 	writes := make([]*write, len(calls))
@@ -138,12 +131,6 @@ func (c *compounds) prepare(calls []delivery.Call) ([]*write, bool) {
 		writes[i] = w
 	}
 	return writes, true
-}
-
-func (c *compounds) known() server {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.server
 }
 
 // runsCompounds reads what VERSION() gives: "10.11.6-MariaDB-log".
@@ -177,6 +164,8 @@ func leaveNoneOpen(ctx context.Context, conn driver.Conn, calls []delivery.Call,
 		return notSent(err)
 	case !errors.As(err, &server):
 		return err // no answer
+	case rowsError(calls, server) != nil:
+		return rowsError(calls, server) // from a handler that has rolled back
 	case handled(server):
 		return err
 	case cutOff(server):

@@ -2,12 +2,16 @@ package mysql
 
 import (
 	"database/sql/driver"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // The most that is put into one compound statement. Beyond it the server's time
@@ -24,6 +28,8 @@ const longerThanAColumn = "_of_the_call_this_name_is_longer_than_that_of_any_col
 
 func rowsVariable(i int) string { return "bed_rows_" + strconv.Itoa(i) + longerThanAColumn }
 func idVariable(i int) string   { return "bed_id_" + strconv.Itoa(i) + longerThanAColumn }
+
+const messageVariable = "bed_message" + longerThanAColumn
 
 const priorVariable = "bed_prior_id" + longerThanAColumn
 
@@ -57,8 +63,11 @@ func newCompound(calls []delivery.Call) *compound {
 // lists of names are in the order of the calls.
 func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 	var selected []string
-	ids := false
+	ids, required := false, slices.ContainsFunc(calls, func(c delivery.Call) bool { return c.Required.Given() })
 	c.add("BEGIN NOT ATOMIC\n")
+	if required {
+		c.add("DECLARE ", messageVariable, " VARCHAR(128) CHARACTER SET ascii;\n")
+	}
 	for i, w := range writes {
 		if attempt.IsReceipt(calls[i].SQL) {
 			continue
@@ -92,6 +101,7 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 		default:
 			c.add("SET ", rowsVariable(i), " = ROW_COUNT();\n")
 		}
+		c.require(calls[i].Required, i)
 	}
 	c.commit()
 	if len(selected) == 0 {
@@ -100,6 +110,38 @@ func (c *compound) atomic(calls []delivery.Call, writes []*write) *compound {
 	c.add("SELECT ", strings.Join(selected, ", "), ";\nEND")
 	return c
 }
+
+// require stops where call i did not change as many rows as it must: see rowsError.
+func (c *compound) require(r txlog.Requirement, i int) {
+	if !r.Given() {
+		return
+	}
+	n, more := r.Rows()
+	unless := " <> "
+	if more {
+		unless = " < "
+	}
+	c.add("IF ", rowsVariable(i), unless, strconv.FormatInt(n, 10), " THEN SET ", messageVariable, " = CONCAT('", rowsStop, strconv.Itoa(i), " ', ", rowsVariable(i), ");\n",
+		"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = ", messageVariable, "; END IF;\n")
+}
+
+// rowsStop begins the message by which a compound says that a call did not change as
+// many rows as it must. Its place among the calls and how many it changed follow.
+const rowsStop = "bed_rows: call "
+
+// rowsError is the error that the message of a compound of calls means.
+func rowsError(calls []delivery.Call, err *mysql.MySQLError) error {
+	var i int
+	var got int64
+	if text, ours := strings.CutPrefix(err.Message, rowsStop); !ours || err.Number != numSignal {
+		return nil
+	} else if n, _ := fmt.Sscanf(text, "%d %d", &i, &got); n != 2 || i < 0 || i >= len(calls) || !calls[i].Required.Given() {
+		return nil
+	}
+	return delivery.Unmet(calls[i].Required, got)
+}
+
+const numSignal = 1644 // ER_SIGNAL_EXCEPTION
 
 // plain runs first and then calls, and commits. It gives no row: the affected rows
 // of a compound are those of all its statements.

@@ -22,7 +22,7 @@ func classify(err error) delivery.Class {
 	}
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
-		return classifyNumber(server.Number, string(server.SQLState[:]))
+		return codes.Class(fmt.Sprintf("%04d", server.Number), string(server.SQLState[:2]))
 	}
 	for _, e := range driverErrors {
 		if errors.Is(err, e.err) {
@@ -101,8 +101,4 @@ var codes = dialects.ReadCodes(codeList)
 func hasNumber(err error, numbers ...uint16) bool {
 	var server *mysql.MySQLError
 	return errors.As(err, &server) && slices.Contains(numbers, server.Number)
-}
-
-func classifyNumber(number uint16, state string) delivery.Class {
-	return codes.Class(fmt.Sprintf("%04d", number), state[:2])
 }

@@ -59,9 +59,19 @@ type noticed struct {
 	// never: it cannot be prepared.
 	never bool
 	write *write
-	// name is that of the prepared write, stmt the compound.
+	// name is that of the prepared write, stmt the compound; row: it gives one.
 	name string
 	stmt driver.Stmt
+	row  bool
+}
+
+// noticedAs names what is prepared for calls. No text has a NUL, see readWrite.
+func noticedAs(calls []delivery.Call) string {
+	write := calls[len(calls)-1]
+	if !write.Required.Given() && len(calls) == 2 {
+		return write.SQL
+	}
+	return strconv.Itoa(len(calls)) + write.Required.Sign() + "\x00" + write.SQL
 }
 
 func memoryOf(s *attempt.Session) *memory {
@@ -139,13 +149,16 @@ func (m *memory) release() {
 	}
 }
 
-// prepared runs a receipt and one write as a compound that is prepared on the
-// connection; ready is false if there is none for them. The connection may hold a
-// *attempt.Session or not.
+// prepared runs one write, with its receipt before it if it has one, as a compound
+// that is prepared on the connection; ready is false if there is none for them. The
+// connection may hold a *attempt.Session or not.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*attempt.Session)
-	if !ok || len(calls) != 2 || !attempt.IsReceipt(calls[0].SQL) || len(calls[1].SQL) > maxNoticedText ||
-		!calls[1].Prepared && !c.bindable(calls[1].Args) {
+	if !ok || !c.known.Load() || len(calls) > 2 || len(calls) == 2 && !attempt.IsReceipt(calls[0].SQL) {
+		return nil, false, nil
+	}
+	write := calls[len(calls)-1]
+	if len(write.SQL) > maxNoticedText || !write.Prepared && !c.bindable(write.Args) {
 		return nil, false, nil
 	}
 	m := memoryOf(s)
@@ -153,18 +166,18 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 		m.release()
 		return nil, false, nil
 	}
-	n := m.notice(calls[1].SQL)
+	n := m.notice(noticedAs(calls))
 	if n.never || n.stmt == nil && (n.count < c.prepareFrom || !c.ready(ctx, s, m, n, calls)) {
 		return nil, false, nil
 	}
 	if n.write.generates() && !c.idIsKnown(ctx, conn, n.write) {
 		return nil, false, nil
 	}
-	args := joinArgs(calls[0].Args, calls[1].Args)
+	args := joinArgs(calls)
 	if n.stmt.NumInput() != len(args) || ctx.Err() != nil {
 		return nil, false, nil //nolint:nilerr // the error comes where the calls are sent as they are
 	}
-	if n.write.generates() {
+	if n.row {
 		results, err = queryPrepared(ctx, n, calls, args)
 	} else {
 		results, err = execPrepared(ctx, n, args)
@@ -189,24 +202,25 @@ func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []deli
 // is.
 func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n *noticed, calls []delivery.Call) bool {
 	writes, ok := c.prepare(calls)
-	if !ok || !writes[1].repeatable {
-		n.never = c.known() != notAsked
+	at := len(calls) - 1
+	if !ok || !writes[at].repeatable {
+		n.never = true
 		return false
 	}
-	if writes[1].generates() && !c.idIsKnown(ctx, s.Conn, writes[1]) {
+	if writes[at].generates() && !c.idIsKnown(ctx, s.Conn, writes[at]) {
 		return false
 	}
 	if m.prepared >= maxPrepared {
 		m.unprepare(m.texts[m.any(true)])
 	}
-	name, execute, err := m.prepareNamed(ctx, writes[1])
+	name, execute, err := m.prepareNamed(ctx, writes[at])
 	if err != nil {
 		c.unprepared(m, n, err)
 		return false
 	}
-	n.write, n.name, writes[1] = writes[1], name, execute
+	n.write, n.name, writes[at] = writes[at], name, execute
 	text := new(compound).plain("START TRANSACTION;\n", calls, writes).text.String()
-	if execute.generates() {
+	if n.row = execute.generates() || calls[at].Required.Given(); n.row {
 		text = new(compound).atomic(calls, writes).text.String() // each argument is a parameter
 	}
 	if n.stmt, err = attempt.Prepare(ctx, s.Conn, text); err != nil {
@@ -249,7 +263,8 @@ func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args 
 	if err != nil {
 		return nil, err
 	}
-	return compoundRow(calls, []*write{{}, n.write}, r.Rows)
+	writes := []*write{{}, n.write}
+	return compoundRow(calls, writes[2-len(calls):], r.Rows)
 }
 
 // bindable reports whether values mean the same as parameters as they do where
@@ -272,8 +287,11 @@ func (c *compounds) bindable(args []driver.NamedValue) bool {
 	return !differ || c.binds
 }
 
-func joinArgs(parts ...[]driver.NamedValue) []driver.NamedValue {
-	args := slices.Concat(parts...)
+func joinArgs(calls []delivery.Call) []driver.NamedValue {
+	args := slices.Concat(calls[0].Args, calls[len(calls)-1].Args)
+	if len(calls) == 1 {
+		args = args[len(calls[0].Args):]
+	}
 	for i := range args {
 		args[i].Ordinal = i + 1
 	}

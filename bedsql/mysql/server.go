@@ -3,25 +3,17 @@ package mysql
 import (
 	"context"
 	"database/sql/driver"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
-	"github.com/bedsql/bed/internal/sqltext"
 )
 
 // learn notes whether the server runs compounds. Behind a proxy the next session
 // may be another server's: one without compounds says so, see notRun.
-func (c *compounds) learn(version string) {
-	known := hasNone
-	if runsCompounds(version) {
-		known = hasCompounds
-	}
-	c.mu.Lock()
-	c.server = known
-	c.mu.Unlock()
-}
+func (c *compounds) learn(version string) { c.known.Store(runsCompounds(version)) }
 
 // For how long, and for how many tables, the column that generates ids is
 // remembered.
@@ -76,7 +68,7 @@ func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []stri
 	}
 	t = tableIDs{asked: time.Now()}
 	if err == nil && len(row) == 2 { // a view gives four columns
-		t.auto, t.known = autoColumns(attempt.Text(row[1]))
+		t.auto, t.known = autoColumns(attempt.Text(row[1])), true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,32 +79,14 @@ func (c *compounds) tableIDs(ctx context.Context, conn driver.Conn, table []stri
 	return t
 }
 
-// autoColumns finds the AUTO_INCREMENT column in the text of a CREATE TABLE as
-// the server writes it: a line for each column, which begins with its quoted
-// name, and no quote after a backslash whatever its SQL mode.
-func autoColumns(create string) (auto []string, ok bool) {
-	column, depth, first := "", 0, false
-	for t := range sqltext.Tokens(sqltext.MySQL, sqltext.BackslashIsPlain, create) {
-		switch {
-		case t.Kind == sqltext.Broken:
-			return nil, false
-		case t.Text == "(":
-			depth++
-			first = depth == 1
-			continue
-		case t.Text == ")":
-			depth--
-		case t.Text == "," && depth == 1:
-			first = true
-			continue
-		case first && (t.Kind == sqltext.Quoted || t.Kind == sqltext.String):
-			column = t.Name()
-		case first:
-			column = "" // a key
-		case depth == 1 && t.Is("AUTO_INCREMENT") && column != "":
-			auto = append(auto, strings.ToLower(column))
-		}
-		first = false
+// autoColumn is the line of an AUTO_INCREMENT column in what SHOW CREATE TABLE gives:
+// it begins with the column's quoted name, and holds a value between quotes, if any,
+// only as a comment at its end.
+var autoColumn = regexp.MustCompile("(?m)^ +([`\"])(.+?)[`\"] [^'\n]*\\bAUTO_INCREMENT\\b")
+
+func autoColumns(create string) (auto []string) {
+	for _, line := range autoColumn.FindAllStringSubmatch(create, -1) {
+		auto = append(auto, strings.ToLower(strings.ReplaceAll(line[2], line[1]+line[1], line[1])))
 	}
-	return auto, depth == 0
+	return auto
 }

@@ -111,6 +111,9 @@ func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
 	}
 	size := 0
 	for _, call := range calls {
+		if call.Required.Given() {
+			return nil, false // its rows would be known after the commit
+		}
 		if size += len(call.SQL); size > maxPipelineText || special(call.Args) {
 			return nil, false
 		}
@@ -218,9 +221,6 @@ func answered(err error, atEnd bool) error {
 func notSent(err error) error { return attempt.NotSent(err, classify(err)) }
 
 func values(args []driver.NamedValue) []any {
-	if len(args) == 0 {
-		return nil
-	}
 	vals := make([]any, len(args))
 	for i, a := range args {
 		vals[i] = a.Value

@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dbserver"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -55,16 +56,8 @@ func question(names []string) string {
 	slices.Sort(all)
 	// Values come in hex, as UTF-8 whatever the client's encoding.
 	return "SELECT name, encode(convert_to(value, 'UTF8'), 'hex') FROM (SELECT 'pid', pg_backend_pid()::text UNION ALL " + searchPath +
-		" UNION ALL " + ofAccount + " UNION ALL SELECT n, current_setting(n, true) FROM unnest(ARRAY[" + quoteList(slices.Compact(all)) +
-		"]) AS n) AS resolved (name, value)"
-}
-
-func quoteList(list []string) string {
-	quoted := make([]string, len(list))
-	for i, s := range list {
-		quoted[i] = quote(s)
-	}
-	return strings.Join(quoted, ", ")
+		" UNION ALL " + ofAccount + " UNION ALL SELECT n, current_setting(n, true) FROM unnest(" + quote(sqltext.Array(slices.Compact(all))) +
+		"::text[]) AS n) AS resolved (name, value)"
 }
 
 // quote writes a literal that means the same whatever standard_conforming_strings and

@@ -49,8 +49,7 @@ func elementAmbiguity(elem reflect.Type) string {
 }
 
 // plainSlice gives a slice of basic elements as one of Go's own types, one of
-// other elements (some NULL, or of different types) as []any, and a slice of
-// slices as a slice of those.
+// other elements (some NULL, or of different types) as []any.
 func plainSlice(rv reflect.Value, depth int) (any, error) {
 	if basic, ok := basicTypes[rv.Type().Elem().Kind()]; ok && !isValuer(rv.Type().Elem()) && basic.Kind() != reflect.Uint8 {
 		out := reflect.MakeSlice(reflect.SliceOf(basic), rv.Len(), rv.Len())
@@ -58,9 +57,6 @@ func plainSlice(rv reflect.Value, depth int) (any, error) {
 			out.Index(i).Set(rv.Index(i).Convert(basic))
 		}
 		return out.Interface(), nil
-	}
-	if kept, ok, err := nestedSlice(rv, depth); ok || err != nil {
-		return kept, err
 	}
 	out := make([]any, rv.Len())
 	for i := range out {
@@ -139,31 +135,6 @@ func oneType(list []any) any {
 }
 
 func isValuer(t reflect.Type) bool { return t.Implements(reflect.TypeFor[driver.Valuer]()) }
-
-// nestedSlice takes a slice of slices of a basic type.
-func nestedSlice(rv reflect.Value, depth int) (kept any, ok bool, err error) {
-	inner := rv.Type().Elem()
-	if k := inner.Kind(); k != reflect.Slice && k != reflect.Array || isValuer(inner) {
-		return nil, false, nil
-	}
-	basic, ok := basicTypes[inner.Elem().Kind()]
-	if !ok || basic.Kind() == reflect.Uint8 || isValuer(inner.Elem()) {
-		return nil, false, nil
-	}
-	out := reflect.MakeSlice(reflect.SliceOf(reflect.SliceOf(basic)), rv.Len(), rv.Len())
-	for i := range rv.Len() {
-		row, err := storeSlice(rv.Index(i), depth+1)
-		if err != nil {
-			return nil, false, err
-		}
-		if row == nil {
-			continue
-		}
-		out.Index(i).Set(reflect.ValueOf(row))
-	}
-	kept, err = store(out.Interface(), depth+1)
-	return kept, true, err
-}
 
 func sameJSON(a, b any) bool {
 	x, errX := json.Marshal(a)

@@ -147,9 +147,6 @@ func parentOf(ctx context.Context) string {
 // spanOf reads a traceparent; from anything else it gives a span context that is
 // not valid.
 func spanOf(text string) trace.SpanContext {
-	if text == "" {
-		return trace.SpanContext{}
-	}
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: text})
 	return trace.SpanContextFromContext(ctx)
 }

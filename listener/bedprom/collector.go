@@ -1,6 +1,8 @@
 package bedprom
 
 import (
+	"cmp"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,17 +107,17 @@ func (c *Collector) count(ev listener.Event) {
 	source := c.names.of(ev.DataSource)
 	switch ev.Type {
 	case listener.ExecuteSuccess, listener.ExecuteFailure:
-		origin := originOf(ev.Origin)
-		c.attempts.WithLabelValues(source, origin, classOf(ev)).Inc()
+		origin, class, outcome := originOf(ev.Origin), "ok", "delivered"
+		if ev.Type == listener.ExecuteFailure {
+			class, _, _ = strings.Cut(ev.Class.String(), " ")
+			outcome = "failed"
+		}
+		c.attempts.WithLabelValues(source, origin, class).Inc()
 		c.attemptTime.WithLabelValues(source, origin).Observe(ev.Took.Seconds())
 		if ev.Found {
 			c.replayed.WithLabelValues(source).Inc()
 		}
 		if ev.Origin == listener.AsyncJob {
-			outcome := "delivered"
-			if ev.Type == listener.ExecuteFailure {
-				outcome = "failed"
-			}
 			c.deliveries.WithLabelValues(source, outcome).Inc()
 		}
 	case listener.Parked:
@@ -129,6 +131,22 @@ func (c *Collector) count(ev listener.Event) {
 	case listener.ReceiptsPurged:
 		c.purged.WithLabelValues(source).Add(float64(ev.Receipts))
 	case listener.BeforeExecute, listener.Removed:
+	}
+}
+
+var origins = map[listener.Origin]string{listener.SyncRetry: "sync_retry", listener.AsyncJob: "job"}
+
+func originOf(o listener.Origin) string { return cmp.Or(origins[o], "caller") }
+
+// outcomeOf says what a caller got.
+func outcomeOf(ev listener.Event) string {
+	switch {
+	case ev.Err == nil && len(ev.Attempts) > 1:
+		return "sync_retry"
+	case ev.Err == nil:
+		return "at_once"
+	default:
+		return ev.Outcome()
 	}
 }
 

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/bedsql/bed/internal/dberr"
@@ -14,6 +15,10 @@ import (
 func (d *Dialect) Describe(err error) string {
 	if err == nil {
 		return ""
+	}
+	var rows *RowsError
+	if errors.As(err, &rows) {
+		return rows.Error()
 	}
 	class := d.Class(err)
 	switch code := dberr.Of(err); {

@@ -150,6 +150,9 @@ type Call struct {
 	Prepared bool
 	// Stmt is it, where it is prepared on the connection already; nil if not.
 	Stmt driver.Stmt
+	// Required is how many rows it must change, else a RowsError rolls back what it
+	// is part of. What cannot see to it before the COMMIT must not handle it.
+	Required txlog.Requirement
 }
 
 // Facts are what a session said of itself when it was dialled. What it heard

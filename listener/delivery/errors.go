@@ -3,6 +3,8 @@ package delivery
 import (
 	"errors"
 	"fmt"
+
+	"github.com/bedsql/bed/txlog"
 )
 
 var (
@@ -13,6 +15,37 @@ var (
 	// request was sent under before. It is not applied.
 	ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
 )
+
+// RowsError is the error of a write that did not change as many rows as it must: it
+// is rolled back. It is a refusal.
+type RowsError struct {
+	// Want is how many rows it must change; AtLeast: or more.
+	Want    int64
+	AtLeast bool
+	// Got is how many it changed; -1 if that is not known.
+	Got int64
+}
+
+// Unmet is the error of a write that changed got rows, -1 if that is not known, under
+// a requirement that it does not meet.
+func Unmet(r txlog.Requirement, got int64) error {
+	n, more := r.Rows()
+	return &RowsError{Want: n, AtLeast: more, Got: got}
+}
+
+func (e *RowsError) Error() string {
+	required := txlog.Exactly(e.Want)
+	if e.AtLeast {
+		required = txlog.AtLeast(e.Want)
+	}
+	if e.Got < 0 {
+		return fmt.Sprintf("bed: the write is refused: required %v, and the driver does not say how many it changed (a write without RETURNING must be sent by Exec)", required)
+	}
+	return fmt.Sprintf("bed: the write is refused: required %v, changed %d", required, e.Got)
+}
+
+// Certainly says that it is not applied, and running it again does not help.
+func (*RowsError) Certainly() Class { return Refused }
 
 // ReceiptTableError says that there is no usable table bed_receipt in a target,
 // and that it could not be created. The write is not applied.

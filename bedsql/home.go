@@ -1,0 +1,438 @@
+package bedsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// Queryer is an open local transaction of the application's: *sql.Tx, *sqlx.Tx, gorm's
+// ConnPool, or anything else that runs statements in one.
+type Queryer = txlog.Queryer
+
+// With makes a soft transaction whose entries are rows of tx, a local transaction of the
+// application's in a database on whose server the transaction log is kept: they commit
+// with its own rows, or not at all. What is sent through tx runs now, as ever; a write
+// under the context of Begin through another bed database is recorded at once, by an
+// INSERT in tx. A savepoint, a deadlock, a crash or a lost COMMIT does to it what it does
+// to the rows. For writes under its context the rules of Staged hold; Results give
+// ErrStaged until End.
+//
+// tx may be of a wrapped or a bare driver. For PostgreSQL it must be of the log's own
+// database, for MySQL and MariaDB of the same server, with the rights to SELECT, INSERT and
+// UPDATE in the log's schema; for SQLite it must be of a bare driver on the log's own file,
+// whose one write lock tx then holds until it ends. If it does not reach the log, the
+// first write gets a *NotHomeError; tx stays usable. A write through the database of a
+// wrapped tx is an error: use tx. One statement runs in tx at a time.
+//
+// Call End after Commit: it delivers what was committed. Without it, or after a crash,
+// the job delivers at its next round, whatever its MaxDeliveryTryDelay is. End returns
+// ErrRolledBack after a Rollback, and ErrNotCommitted before the Commit. If COMMIT was
+// not answered, or tx is a bare driver's and its entries are not there, End finds out if
+// it can, and otherwise returns ErrUnknownOutcome. The transaction may be long: no lease
+// runs before End. COMMIT of a wrapped tx needs no entry of its own then, and one
+// without an answer is ErrUnknownOutcome.
+//
+// Begin returns an error for a nil tx and for a pool, which is no transaction.
+func With(tx Queryer) TxOption {
+	return func(s *SoftTransaction) {
+		s.staged = &staging{sums: map[string]stagedSum{}}
+		s.home = &home{soft: s, tx: tx, turn: make(chan struct{}, 1)}
+		v := reflect.ValueOf(tx)
+		_, pool := tx.(interface{ SetMaxOpenConns(int) })
+		_, ends := tx.(interface{ Commit() error })
+		_, cache := tx.(interface{ Reset() }) // gorm's of prepared statements
+		switch {
+		case !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil():
+			s.unusable = errors.New("bed: With needs an open local transaction, it was given nil")
+		case pool || cache && !ends:
+			s.unusable = fmt.Errorf("bed: With needs an open local transaction, it was given a pool of connections (%T): begin one by BeginTx", tx)
+		}
+	}
+}
+
+// homeState is what is known of the transaction of With. It is known of one of a wrapped
+// driver only.
+type homeState uint8
+
+const (
+	homeOpen homeState = iota
+	homeCommitted
+	homeRolledBack
+	// homeUnknown: COMMIT was sent and not answered.
+	homeUnknown
+)
+
+// home is the application's transaction in which a soft transaction's entries are written.
+type home struct {
+	soft *SoftTransaction
+	tx   Queryer
+	// turn is full while a write is being recorded in tx, or End is at work.
+	turn chan struct{}
+
+	// mu guards what follows, and soft.staged.
+	mu sync.Mutex
+	// local is tx on its wrapped connection, source that one's data source; nil until a
+	// statement of ours has met it, and for a bare driver.
+	local  *localTx
+	source string
+	// before is another one that writes in local.
+	before *home
+	state  homeState
+	// sent is when COMMIT was sent.
+	sent time.Time
+	// proved: tx reaches the log.
+	proved bool
+	// distrusted: something in tx may have undone entries, or committed them, without
+	// being seen.
+	distrusted bool
+	// rollbacks counts those to savepoints.
+	rollbacks int
+	// writing is the data source of the entry that is being written.
+	writing string
+	units   []*stagedUnit
+	// replayed are those that an earlier request under the transaction's key recorded.
+	replayed []*stagedUnit
+}
+
+var (
+	errWithRolledBack = fmt.Errorf("%w: the write was rolled back", ErrStaged)
+	errUseHome        = errors.New("bed: the write was neither logged nor sent: it is for the database of the transaction of With, send it through that transaction")
+	// errReplayed: the transaction is answered from the receipt of its idempotency key,
+	// and what it recorded then is in the log or delivered.
+	errReplayed = errors.New("bed: the transaction is answered by its idempotency key")
+)
+
+// rollbackTo begins the statements by which what is half written is undone, here and in
+// txlog.Home.
+const rollbackTo = "ROLLBACK TO SAVEPOINT bed_"
+
+// meet notes the wrapped connection that a statement which writes an entry arrives on, or
+// says why it must not be sent there.
+func (h *home) meet(c *Conn) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := c.tx
+	switch {
+	case c.c.target.DataSource == h.writing:
+		return errUseHome
+	case t == nil || h.local != nil && h.local != t:
+		return errors.New("bed: no local transaction is open on the connection of With, or another one than before")
+	case t.state == txLost:
+		return t.lostError()
+	case t.keyed != nil && t.keyed.replay != nil:
+		return errReplayed
+	case h.local == nil:
+		h.local, h.source, h.before = t, c.c.target.DataSource, t.home
+		t.home = h
+		h.distrusted = h.distrusted || c.pinned != "" && c.pinnedBy == "" // raw access
+	}
+	return nil
+}
+
+// isOf reports whether a statement under the soft transaction's context runs in the open
+// transaction of c, which is the one of With as far as is known.
+func (h *home) isOf(c *Conn) bool {
+	if h == nil || c.tx == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.local != nil {
+		return h.local == c.tx
+	}
+	return !h.proved && !c.autocommitOff
+}
+
+// ended notes how the transaction ended; the first to say so is right.
+func (h *home) ended(how homeState, sent time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state == homeOpen {
+		h.state, h.sent = how, sent
+	}
+}
+
+// distrust notes that what is remembered of the entries may be wrong: the log tells.
+func (h *home) distrust() {
+	for ; h != nil; h = h.before {
+		h.mu.Lock()
+		h.distrusted = true
+		h.mu.Unlock()
+	}
+}
+
+// entries is how many writes are recorded.
+func (h *home) entries() int {
+	if h == nil {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.soft.staged.writes)
+}
+
+// rollbackTo follows the transaction back to a savepoint.
+func (h *home) rollbackTo(sp savepoint) {
+	if h == nil {
+		return
+	}
+	if sp.home != h && sp.home != nil {
+		h.distrust() // others have written beside it
+		return
+	}
+	h.before.distrust()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rollbacks++
+	h.keepFirst(sp.entries)
+}
+
+// keepFirst drops all writes but the first n. The caller holds mu.
+func (h *home) keepFirst(n int) {
+	kept := map[*stagedWrite]bool{}
+	for _, w := range h.soft.staged.writes[:min(n, len(h.soft.staged.writes))] {
+		kept[w] = true
+	}
+	h.keep(func(w *stagedWrite) bool { return kept[w] })
+}
+
+// keep drops the writes that are rolled back. The caller holds mu.
+func (h *home) keep(kept func(*stagedWrite) bool) {
+	h.soft.staged.remove(func(w *stagedWrite) bool { return !kept(w) }, errWithRolledBack)
+	var units []*stagedUnit
+	for _, u := range h.units {
+		var writes []*stagedWrite
+		for _, w := range u.writes {
+			if kept(w) {
+				writes = append(writes, w)
+			}
+		}
+		if u.writes = writes; len(writes) > 0 {
+			h.restate(u, &u.unit)
+			units = append(units, u)
+		} else if u.back != nil {
+			u.back()
+		}
+	}
+	h.units = units
+}
+
+// restate has unit hold the statements of u, and then those of more.
+func (h *home) restate(u *stagedUnit, unit *txlog.Unit, more ...*stagedWrite) {
+	unit.Statements = make([]txlog.Statement, 0, len(u.writes)+len(more))
+	for _, writes := range [][]*stagedWrite{u.writes, more} {
+		for _, w := range writes {
+			unit.Statements = append(unit.Statements, w.statement)
+		}
+	}
+	if key := h.soft.key; key != nil {
+		unit.Fingerprint = key.request(unit.Statements...).Fingerprint()
+	}
+}
+
+// looksAhead reports whether the table of receipts may be looked for before a write is
+// recorded. To tell the log where it is needs the lock that tx holds of an SQLite file.
+func (h *home) looksAhead(c *connector) bool {
+	s, ok := c.cfg.Storage.(interface{ Driver() string })
+	return !ok || s.Driver() != "sqlite"
+}
+
+// stage records writes for one data source in the transaction, all of them or none.
+func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
+	if len(writes) == 0 {
+		return nil
+	}
+	if err := h.soft.enter(); err != nil {
+		return err
+	}
+	defer h.soft.leave()
+	select {
+	case h.turn <- struct{}{}:
+		defer func() { <-h.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if len(writes) == 1 {
+		return h.add(ctx, writes[0])
+	}
+	h.mu.Lock()
+	before := len(h.soft.staged.writes)
+	if _, err = h.soft.staged.admit(writes); err == nil {
+		h.writing = writes[0].c.target.DataSource
+	}
+	h.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	own := scope{own: h}.in(ctx)
+	if _, err := h.tx.ExecContext(own, "SAVEPOINT bed_group"); err != nil && !errors.Is(err, errReplayed) {
+		return h.unwritten(writes[0].c, err)
+	}
+	for _, w := range writes {
+		if err = h.add(ctx, w); err != nil {
+			break
+		}
+	}
+	if err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(own), undoTimeout)
+		defer cancel()
+		_, uerr := h.tx.ExecContext(undo, rollbackTo+"group")
+		h.mu.Lock()
+		h.keepFirst(before)
+		h.mu.Unlock()
+		if uerr != nil {
+			h.distrust()
+			return fmt.Errorf("%w; roll back, the writes before it could not be undone: %w", err, uerr)
+		}
+	}
+	_, rerr := h.tx.ExecContext(own, "RELEASE SAVEPOINT bed_group")
+	if err == nil && rerr != nil && !errors.Is(rerr, errReplayed) {
+		err = h.unwritten(writes[0].c, rerr)
+	}
+	return err
+}
+
+// add records one write. The caller has the turn.
+func (h *home) add(ctx context.Context, w *stagedWrite) error {
+	log, ok := w.c.cfg.Storage.(txlog.Home)
+	if !ok {
+		return h.unwritten(w.c, txlog.ErrNotHome)
+	}
+	own := scope{own: h}.in(ctx)
+	if !h.looksAhead(w.c) {
+		// SQLite runs in this process: what is interrupted there may have been done.
+		own = context.WithoutCancel(own)
+	}
+	for {
+		a, err := h.begin(ctx, w)
+		if err != nil {
+			return err
+		}
+		there, err := log.AddWithin(own, h.tx, &a.unit, len(a.unit.Statements)-1, a.prove)
+		if done, err := h.added(a, w, there, err); done {
+			return err
+		}
+	}
+}
+
+// addition is a write on its way into the transaction.
+type addition struct {
+	u *stagedUnit
+	// unit is u's with the write.
+	unit txlog.Unit
+	// prove: it is not known yet that the transaction reaches the log.
+	prove     bool
+	rollbacks int
+}
+
+// begin begins to record a write.
+func (h *home) begin(ctx context.Context, w *stagedWrite) (a addition, err error) {
+	if err := h.soft.recording(); err != nil {
+		return a, err
+	}
+	c := w.c
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state != homeOpen {
+		return a, fmt.Errorf("%w (%s): its transaction has ended, and the write was neither logged nor sent", ErrEnded, h.soft.id)
+	}
+	if h.local != nil && h.source == c.target.DataSource {
+		return a, errUseHome
+	}
+	if _, err := h.soft.staged.admit([]*stagedWrite{w}); err != nil {
+		return a, err
+	}
+	h.writing = c.target.DataSource
+	known := slices.Concat(h.units, h.replayed)
+	if i := slices.IndexFunc(known, func(u *stagedUnit) bool { return u.c.target.DataSource == h.writing }); i >= 0 {
+		a.u = known[i]
+	} else {
+		a.u = &stagedUnit{c: c}
+		a.u.InFlight = c.inFlight(scope{soft: h.soft, withLogging: true, logging: LogBefore}, h.soft.key != nil || w.receipt, &a.u.unit, nil, a.u)
+		a.u.KeepRefused = true
+		if c.cfg.Bus != nil {
+			a.u.unit.TraceParent = c.cfg.Bus.TraceParent(ctx)
+		}
+		if h.soft.key != nil {
+			if a.u.back, err = h.soft.key.mark(&a.u.unit); err != nil {
+				return a, err
+			}
+		}
+	}
+	if w.receipt && a.u.unit.Receipt == "" {
+		return a, fmt.Errorf("%w: the first write for %s was at least once, and one to be delivered exactly once cannot join it", ErrStaged, h.writing)
+	}
+	a.unit, a.prove, a.rollbacks = a.u.unit, !h.proved, h.rollbacks
+	h.restate(a.u, &a.unit, w)
+	return a, nil
+}
+
+// added notes the outcome of recording a write: there are that many statements of its
+// unit now. done is false if it is to be tried again.
+func (h *home) added(a addition, w *stagedWrite, there int, err error) (done bool, _ error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.writing = ""
+	u, n := a.u, len(a.unit.Statements)
+	switch {
+	case errors.Is(err, errReplayed):
+		u.writes = append(u.writes, w)
+		h.restate(u, &u.unit)
+		if !slices.Contains(h.replayed, u) {
+			h.replayed = append(h.replayed, u)
+		}
+		return true, nil
+	case err == nil && there < n-1: // a savepoint was rolled back that was not seen
+		gone := u.writes[min(there, len(u.writes)):]
+		h.keep(func(w *stagedWrite) bool { return !slices.Contains(gone, w) })
+		return false, nil
+	case err == nil && there != n:
+		err = errors.New("the transaction does not hold what was recorded in it")
+	}
+	if err != nil {
+		if len(u.writes) == 0 && u.back != nil {
+			u.back()
+		}
+		return true, h.unwritten(w.c, err)
+	}
+	h.distrusted = h.distrusted || h.rollbacks != a.rollbacks // was it before or after this one?
+	h.proved = true
+	sum, _ := h.soft.staged.admit([]*stagedWrite{w})
+	h.soft.staged.add(sum, w)
+	if u.unit.Lease.Token, u.unit.AtOnce = a.unit.Lease.Token, true; len(u.writes) == 0 {
+		h.units = append(h.units, u)
+	}
+	u.writes = append(u.writes, w)
+	h.restate(u, &u.unit)
+	return true, nil
+}
+
+// unwritten is the error of a write that could not be recorded.
+func (h *home) unwritten(c *connector, err error) error {
+	switch {
+	case errors.Is(err, errUseHome):
+		return errUseHome
+	case errors.Is(err, txlog.ErrNotHome):
+		e := &NotHomeError{DataSource: c.target.DataSource, Log: locationOf(c.cfg.Storage), Cause: err}
+		if err == txlog.ErrNotHome { //nolint:errorlint // the kind of log says no more
+			e.Cause = nil
+		}
+		return e
+	}
+	return &NotLoggedError{DataSource: c.target.DataSource, Cause: err}
+}
+
+// locationOf says where a log is; empty if it is in no place.
+func locationOf(s txlog.Storage) string {
+	if l, ok := s.(interface{ Location() string }); ok {
+		return l.Location()
+	}
+	return ""
+}

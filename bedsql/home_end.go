@@ -1,0 +1,309 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/txlog"
+)
+
+// commitPatience is how long End waits for a COMMIT to arrive that was not answered.
+const commitPatience = time.Second
+
+// homeEnd is the End of a soft transaction made by With: the unit's entries are the
+// transaction's rows, and only the log knows whether they are there.
+type homeEnd struct {
+	*home
+	units []*stagedUnit
+	state homeState
+	sent  time.Time
+	// sure: state and units are as they were seen on the wrapped connection.
+	sure     bool
+	problems []error
+}
+
+// finish delivers what the transaction committed. What it gives is finishStaged's.
+func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
+	select {
+	case h.turn <- struct{}{}:
+		defer func() { <-h.turn }()
+	case <-ctx.Done():
+		return []error{because(ErrUnknownOutcome, fmt.Errorf("a write of soft transaction %s was still being recorded at its end: %w", h.soft.id, ctx.Err()))}, nil
+	}
+	h.mu.Lock()
+	e := &homeEnd{home: h, units: h.units, state: h.state, sent: h.sent, sure: h.local != nil && !h.distrusted}
+	h.units = nil // what is rolled back from now on is seen in the log
+	replayed := h.replayed
+	h.mu.Unlock()
+	for _, u := range replayed {
+		e.answered(ctx, u)
+	}
+	if len(e.units) == 0 {
+		return e.problems, nil
+	}
+	switch {
+	case e.sure && e.state == homeRolledBack:
+		return e.all(ErrRolledBack), nil
+	case e.sure && e.state == homeOpen:
+		return e.all(ErrNotCommitted), nil
+	case !e.sure || e.state != homeCommitted:
+		if err := e.find(ctx); err != nil {
+			return e.all(err), nil
+		}
+	}
+	if name := h.source; name != "" {
+		h.soft.arrive(name)
+	} else {
+		h.soft.arrive(locationOf(h.soft.staged.writes[0].c.cfg.Storage))
+	}
+	more, panicked := h.soft.deliver(ctx, e.take(ctx))
+	return append(e.problems, more...), panicked
+}
+
+// all has every write say the same.
+func (e *homeEnd) all(err error) []error {
+	for _, u := range e.units {
+		u.answer(err)
+	}
+	return []error{err}
+}
+
+// settled notes the outcome of a unit that End itself does not deliver; nil: the job has
+// delivered it.
+func (e *homeEnd) settled(u *stagedUnit, err error) {
+	u.answer(err)
+	if err != nil {
+		u.c.cfg.Counters.failed(err)
+		e.problems = append(e.problems, err)
+		return
+	}
+	e.soft.arrive(u.c.target.DataSource)
+}
+
+func (e *homeEnd) pending(u *stagedUnit, parked bool, cause error) {
+	e.settled(u, &PendingError{LogID: u.unit.ID, DataSource: u.c.target.DataSource, Parked: parked, Cause: cause})
+}
+
+// answered settles a unit of a transaction that is answered by its key: an earlier request
+// recorded it, under an id that is not known here.
+func (e *homeEnd) answered(ctx context.Context, u *stagedUnit) {
+	if applied, _ := u.applied(ctx); applied {
+		for _, w := range u.writes {
+			w.set(noResult{ErrRowsUnknown}, nil)
+		}
+		e.soft.arrive(u.c.target.DataSource)
+		return
+	}
+	e.settled(u, &PendingError{DataSource: u.c.target.DataSource, Cause: fmt.Errorf("%w: what it recorded then is delivered, or waits in the log, or is parked there", errReplayed)})
+}
+
+// gone settles a committed unit that the log does not hold any more: the job has
+// delivered it, unless an operator gave it up. One of which it is not known what was
+// recorded, and whose receipt, which the job would have left, is not there either, is not
+// seen yet where the log is read.
+func (e *homeEnd) gone(ctx context.Context, u *stagedUnit) {
+	switch state, err := Status(ctx, u.c.cfg.Storage, u.unit.ID); {
+	case err != nil:
+		e.pending(u, false, err)
+	case state == StateDiscarded:
+		e.settled(u, &RefusedError{LogID: u.unit.ID, DataSource: u.c.target.DataSource, Cause: errors.New("an operator discarded its entry before End")})
+	case state == StateDelivered && (u.unit.Receipt == "" || e.sure): // whose receipt may have been purged
+		e.settled(u, nil)
+	default:
+		e.pending(u, state == StateParked, errors.New("its entry is not in the log, and its receipt is not there"))
+	}
+}
+
+// missing gives the ids of those units that the log does not hold. It reads only: a
+// write would wait for a transaction that has not ended.
+func (e *homeEnd) missing(ctx context.Context) (ids []string, err error) {
+	cfg := &e.units[0].c.cfg
+	ctx, cancel := context.WithTimeout(ctx, cfg.LogTimeout)
+	defer cancel()
+	for _, u := range e.units {
+		ids = append(ids, u.unit.ID)
+	}
+	return cfg.Storage.Missing(ctx, ids)
+}
+
+// find leaves the units that are in the log, and settles the others. The error is that of
+// all: it is not known that anything was committed.
+func (e *homeEnd) find(ctx context.Context) error {
+	missing, err := e.missing(ctx)
+	none := func() bool { return err != nil || len(missing) == len(e.units) }
+	if none() {
+		if e.state == homeOpen && (e.local != nil || e.isOpen(ctx)) {
+			return ErrNotCommitted
+		}
+		missing, err = e.missing(ctx) // it may have been committed since
+	}
+	waiting, cancel := context.WithTimeout(ctx, commitPatience)
+	defer cancel()
+	for pause := jitter.BackOff(5*time.Millisecond, commitPatience/10); e.state == homeUnknown && none() && jitter.Sleep(waiting, pause.NextBackOff()); {
+		missing, err = e.missing(ctx)
+	}
+	if err != nil {
+		return because(ErrUnknownOutcome, fmt.Errorf("the log cannot say whether the transaction of With was committed; if it was, the job delivers its writes: %w", err))
+	}
+	return e.separate(ctx, missing)
+}
+
+// separate leaves the units that are in the log. Of the missing ones the receipt knows if
+// they were delivered: the job leaves that of an entry that was written in doubt. What it
+// does not know was rolled back, if others are committed.
+func (e *homeEnd) separate(ctx context.Context, missing []string) error {
+	var there, delivered, discarded, undone, open []*stagedUnit
+	for _, u := range e.units {
+		if !slices.Contains(missing, u.unit.ID) {
+			there = append(there, u)
+			continue
+		}
+		applied, err := u.applied(ctx)
+		state, serr := Status(ctx, u.c.cfg.Storage, u.unit.ID)
+		err = errors.Join(err, serr)
+		switch {
+		case !applied && state == StateDiscarded:
+			discarded = append(discarded, u)
+		case applied:
+			delivered = append(delivered, u)
+		case err == nil && u.unit.Receipt != "":
+			undone = append(undone, u)
+		default:
+			open = append(open, u)
+		}
+	}
+	if len(there)+len(delivered)+len(discarded) == 0 {
+		switch e.state {
+		case homeRolledBack:
+			return ErrRolledBack
+		case homeCommitted:
+			return because(ErrUnknownOutcome, errors.New("none of what was recorded in the transaction of With is in the log: it was rolled back to a savepoint, or the job was faster, or this node of the log does not show it yet; "+
+				"what is committed, the job delivers"))
+		}
+		return because(ErrUnknownOutcome, errors.New("the transaction of With was rolled back, unless its COMMIT was not answered, or the job was faster; "+
+			"what it committed, the job delivers"))
+	}
+	e.units = there
+	for _, u := range delivered {
+		e.settled(u, nil)
+	}
+	for _, u := range discarded {
+		e.gone(ctx, u)
+	}
+	for _, u := range undone {
+		drop(u.writes, errWithRolledBack)
+	}
+	for _, u := range open {
+		e.settled(u, because(ErrUnknownOutcome, fmt.Errorf("the writes to %s were rolled back to a savepoint, or the job has delivered them", u.c.target.DataSource)))
+	}
+	return nil
+}
+
+// applied reports whether the receipt of u shows that it was applied.
+func (u *stagedUnit) applied(ctx context.Context) (bool, error) {
+	if u.unit.Receipt == "" {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
+	defer cancel()
+	out := u.c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
+		out, err := attempt.Look(ctx, u.c.dialect, conn, &u.unit, u.c.receipts)
+		if err != nil && !attempt.NoReceipts(u.c.dialect, u.c.receipts, err) {
+			return attempt.Failed(u.c.dialect, err, true)
+		}
+		return out
+	})
+	return out.Found, out.Err
+}
+
+// take gives the units that are to be delivered here, and settles those that somebody
+// else has taken. One that leaves a receipt needs no lease for the first moments after a
+// COMMIT that was answered: should the job be faster, its receipt is there.
+func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
+	var claimed []*txlog.Unit
+	var by []*stagedUnit
+	for _, u := range e.units {
+		cfg := &u.c.cfg
+		until := e.sent.Add(min(cfg.Lease, cfg.ReceiptRetention/2, cfg.KeyRetention/2))
+		switch {
+		case e.sure && e.state == homeCommitted && u.unit.Receipt != "" && !(txlog.Lease{Deadline: until}).Over():
+			u.c.deliverer.Adopt(&u.InFlight, until)
+			ready = append(ready, u)
+		case e.sure || e.reread(ctx, u):
+			claimed, by = append(claimed, &u.unit), append(by, u)
+		}
+	}
+	if len(claimed) == 0 {
+		return ready
+	}
+	cfg := &by[0].c.cfg
+	ctx, cancel := context.WithTimeout(ctx, cfg.LogTimeout)
+	defer cancel()
+	lost, err := cfg.Storage.Renew(ctx, cfg.Lease, claimed...)
+	for _, u := range by {
+		switch {
+		case err != nil:
+			e.pending(u, false, err)
+		case slices.Contains(lost, &u.unit):
+			e.overtaken(ctx, u)
+		default:
+			u.unit.AtOnce = false
+			u.c.deliverer.Adopt(&u.InFlight, time.Time{})
+			ready = append(ready, u)
+		}
+	}
+	return ready
+}
+
+// reread has u hold what the log holds of it: a savepoint that nobody saw may have undone
+// its last writes. If that cannot be found out, u is settled.
+func (e *homeEnd) reread(ctx context.Context, u *stagedUnit) bool {
+	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
+	defer cancel()
+	switch got, err := u.c.cfg.Storage.Get(ctx, u.unit.ID); {
+	case errors.Is(err, txlog.ErrNotFound): // it was there
+		e.overtaken(ctx, u)
+	case err != nil:
+		e.pending(u, false, err)
+	case got.Unreadable != nil:
+		e.pending(u, got.Parked, got.Unreadable)
+	default:
+		n := min(len(got.Statements), len(u.writes))
+		drop(u.writes[n:], errWithRolledBack)
+		u.writes, u.unit.Statements, u.unit.Fingerprint = u.writes[:n], got.Statements, got.Fingerprint
+		return true
+	}
+	return false
+}
+
+// overtaken settles a committed unit that somebody else has taken.
+func (e *homeEnd) overtaken(ctx context.Context, u *stagedUnit) {
+	if applied, _ := u.applied(ctx); applied {
+		e.settled(u, nil)
+		return
+	}
+	switch got, err := u.c.cfg.Storage.Get(ctx, u.unit.ID); {
+	case errors.Is(err, txlog.ErrNotFound):
+		e.gone(ctx, u)
+	case err != nil:
+		e.pending(u, false, err)
+	default:
+		e.pending(u, got.Parked, fmt.Errorf("the job has taken it: %w", txlog.ErrLeaseLost))
+	}
+}
+
+// isOpen reports whether the transaction of a bare driver is still open.
+func (e *homeEnd) isOpen(ctx context.Context) bool {
+	rows, err := e.tx.QueryContext(ctx, "SELECT 1")
+	if err == nil {
+		_ = rows.Close()
+	}
+	return err == nil || ctx.Err() == nil && !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, sql.ErrConnDone)
+}
