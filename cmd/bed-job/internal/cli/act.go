@@ -74,7 +74,7 @@ left (numbers), ids (of those that were changed), failed and dryRun.`,
 				return usagef("%s erases entries: confirm it with --yes", act.verb)
 			}
 			ctx := cmd.Context()
-			return withDesk(ctx, a, onlyLog, func(d *desk) (err error) {
+			return withDesk(ctx, a, func(d *desk) (err error) {
 				done := acted{Action: act.Action, DryRun: c.dryRun}
 				if len(args) > 0 {
 					err = c.named(ctx, d, args, &done)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/user"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,7 +26,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
-	// exitUnknown is the exit status of check and doctor when they cannot tell.
+	// exitUnknown is the exit status of check, doctor and rehearse when they cannot tell.
 	exitUnknown = 3
 )
 
@@ -94,11 +93,6 @@ func (a *app) width() int {
 			return n
 		}
 	}
-	if text, ok := a.Getenv("COLUMNS"); ok {
-		if n, err := strconv.Atoi(text); err == nil && n > 0 {
-			return n
-		}
-	}
 	if a.OutTTY {
 		return unknownWidth
 	}
@@ -129,7 +123,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		if a.logFormat == "" && !a.ErrTTY {
 			a.logFormat = "json" // as its log lines are
 		}
-	case "check", "doctor":
+	case "check", "doctor", "rehearse":
 		failure, mistake = exitUnknown, exitUnknown
 	}
 	var usage usageError
@@ -168,8 +162,8 @@ func (a *app) root() *cobra.Command {
 		Long: `bed-job delivers writes that were logged but are not known to have arrived, and
 lets an operator look at, retry and discard those that cannot be delivered.
 
-Exit status: 0 done, 1 something failed, 2 the command line is wrong; those of check
-and doctor are their own.`,
+Exit status: 0 done, 1 something failed, 2 the command line is wrong; those of check,
+doctor and rehearse are their own.`,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -193,7 +187,7 @@ and doctor are their own.`,
 	root.AddCommand(
 		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), retryCommand(a), parkCommand(a), discardCommand(a),
 		pauseCommand(a), resumeCommand(a), limitCommand(a), checkCommand(a), watchCommand(a),
-		kindsCommand(a), auditCommand(a),
+		kindsCommand(a), auditCommand(a), amendCommand(a), rehearseCommand(a),
 		statsCommand(a), doctorCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a), versionCommand(a),
 	)
 	return root
@@ -232,8 +226,8 @@ func (a *app) logFlags(cmd *cobra.Command) {
 func (a *app) json() bool { return a.output == "json" }
 
 // withConfig opens the transaction log for a command that works on it.
-func (a *app) withConfig(ctx context.Context, p part, f func(boundedLog, *config) error) error {
-	cfg, err := a.readConfig(p)
+func (a *app) withConfig(ctx context.Context, f func(boundedLog, *config) error) error {
+	cfg, err := a.readConfig(logAndTargets)
 	if err != nil {
 		return err
 	}
@@ -278,19 +272,10 @@ func (a *app) readConfig(p part) (*config, error) {
 	for _, s := range slices.Concat(c.logs, c.targets) {
 		a.dsns = append(a.dsns, s.dsn)
 	}
-	if p != wholeFile && p != logTargetsAndConsole || a.logName != "" {
+	if p == logAndTargets || a.logName != "" {
 		err = c.choose(a.logName)
 	}
 	return c, err
-}
-
-// served are the logs that a command serves which serves several: all, or the one
-// that --log names.
-func (a *app) served(c *config) []dataSource {
-	if a.logName != "" {
-		return []dataSource{c.log}
-	}
-	return c.logs
 }
 
 // confirm asks on the terminal.

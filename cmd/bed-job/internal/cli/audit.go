@@ -13,32 +13,41 @@ import (
 
 func auditCommand(a *app) *cobra.Command {
 	var limit int
+	var values bool
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List what operators did, newest first",
 		Long: `List what operators did, in the console, by its API and by these commands, newest first:
 when (by the log's clock), who, to how many entries, and why. Of an action by a filter it
 shows the filter, when its matches were counted, and how many of them were gone by then.
+Of an amended statement it keeps the old and the new text; the values of their parameters
+are shown only with --show-parameters, which is audited.
 
 JSON (-o json): an array of objects with id, time, who, action, what (an entry's ID, a
-data source, or a filter as JSON), count and reason.`,
+data source, or a filter or an amendment as JSON, whole), count and reason.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return usagef("--limit must not be negative")
 			}
-			return withDesk(cmd.Context(), a, onlyLog, func(d *desk) error { return printAudit(cmd.Context(), a, d, limit) })
+			return withDesk(cmd.Context(), a, func(d *desk) error { return printAudit(cmd.Context(), a, d, limit, values) })
 		},
 	}
 	a.logFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 100, "list at most N (0: all)")
+	cmd.Flags().BoolVar(&values, "show-parameters", false, "print the values of parameters that were amended")
 	return cmd
 }
 
-func printAudit(ctx context.Context, a *app, d *desk, limit int) error {
+func printAudit(ctx context.Context, a *app, d *desk, limit int, values bool) error {
 	records := []ops.Record{}
 	err := eachPage(limit, func(p ops.Page) ([]ops.Record, string, error) {
-		found, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Audit, error) { return d.Audit(ctx, p) })
+		found, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Audit, error) {
+			if values {
+				return d.RevealAudit(ctx, p, a.by(""))
+			}
+			return d.Audit(ctx, p)
+		})
 		if err != nil {
 			return nil, "", err
 		}
@@ -57,7 +66,7 @@ func printAudit(ctx context.Context, a *app, d *desk, limit int) error {
 		_, err := fmt.Fprintln(a.Err, "The audit is empty.")
 		return err
 	}
-	t := table{width: a.width(), headings: []string{"TIME", "WHO", "ACTION", "COUNT", "WHAT", "REASON"}, least: []int{36, errorWidth}}
+	t := table{width: a.width(), headings: []string{"TIME", "WHO", "ACTION", "COUNT", "WHAT", "REASON"}, long: 2}
 	for _, r := range records {
 		n := "-"
 		if r.Count > 0 {

@@ -94,7 +94,7 @@ var statusNames = []string{checkOK: "OK", checkWarning: "WARNING", checkCritical
 // check is the command. Its line goes to standard output, which monitors read.
 func checkLog(ctx context.Context, a *app, t thresholds) error {
 	found := &checked{Reasons: []string{}, Paused: []string{}, Unreachable: []string{}}
-	err := withDesk(ctx, a, logAndTargets, func(d *desk) error {
+	err := withDesk(ctx, a, func(d *desk) error {
 		o, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Overview, error) { return d.Overview(ctx, ops.OverviewOptions{Cap: -1}) })
 		if err == nil {
 			found.judge(o, t, unreachable(ctx, a, d.cfg))
@@ -155,7 +155,7 @@ func (c *checked) judge(o *ops.Overview, t thresholds, down map[string]string) {
 	}
 	c.OldestSeconds = int(oldest.Seconds())
 	if status := reaches(oldest, t.oldestWarning, t.oldestCritical); status != checkOK && c.Waiting+c.Leased > 0 {
-		raise(status, "the oldest has waited for "+clockText(oldest))
+		raise(status, "the oldest has waited for "+span(oldest))
 	}
 	c.status = max(c.status, reaches(c.Parked, t.parkedWarning, t.parkedCritical))
 }

@@ -48,7 +48,7 @@ type config struct {
 	// log is the one that the command works on: the first, or the one named by
 	// --log.
 	log dataSource
-	// logs are all of them.
+	// logs are all of them, or the one named by --log.
 	logs    []dataSource
 	targets []dataSource
 	job     jobConfig
@@ -71,10 +71,9 @@ type runConfig struct {
 type part uint8
 
 const (
-	onlyLog part = iota
 	// logAndTargets takes each target as far as it can be read, and says what is
 	// wrong with the others. There may be none.
-	logAndTargets
+	logAndTargets part = iota
 	// logTargetsAndConsole is logAndTargets with the section console.
 	logTargetsAndConsole
 	wholeFile
@@ -123,10 +122,8 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 		}
 		c.log = c.logs[0]
 	}
-	if p != onlyLog {
-		c.targets, errs[0] = d.targets(top.Targets, p == wholeFile)
-	}
-	if p == wholeFile || p == logTargetsAndConsole {
+	c.targets, errs[0] = d.targets(top.Targets, p == wholeFile)
+	if p != logAndTargets {
 		errs[3] = d.console(top.Console, &c.console)
 	}
 	if err := errors.Join(errs[:]...); err != nil || p != wholeFile {
@@ -146,7 +143,7 @@ func (c *config) choose(name string) error {
 	names := make([]string, len(c.logs))
 	for i, l := range c.logs {
 		if names[i] = l.name; l.name == name {
-			c.log = l
+			c.log, c.logs = l, c.logs[i:i+1]
 			return nil
 		}
 	}

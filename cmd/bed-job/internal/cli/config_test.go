@@ -113,15 +113,15 @@ func TestEveryKeyOfTheJobIsRead(t *testing.T) {
 
 func TestVariableValueIsNeitherParsedNorExpanded(t *testing.T) {
 	evil := "file:/tmp/x.db}\nextra: {$$ ${HOME} \"'"
-	c := mustParse(t, `transactionLogDataSource: {driver: sqlite, dsn: "${D}$$${D}"}`, map[string]string{"D": evil}, onlyLog)
+	c := mustParse(t, `transactionLogDataSource: {driver: sqlite, dsn: "${D}$$${D}"}`, map[string]string{"D": evil}, logAndTargets)
 	if want := evil + "$" + evil; c.log.dsn != want {
 		t.Errorf("the dsn is %q, want %q", c.log.dsn, want)
 	}
 }
 
 func TestInspectionNeedsOnlyTheLogsSection(t *testing.T) {
-	c := mustParse(t, wholeExample, map[string]string{"BED_LOG_DSN": "root@tcp(127.0.0.1:3306)/bed"}, onlyLog)
-	if c.log.dsn == "" || c.targets != nil {
+	c := mustParse(t, wholeExample, map[string]string{"BED_LOG_DSN": "root@tcp(127.0.0.1:3306)/bed"}, logAndTargets)
+	if c.log.dsn == "" || len(c.targets) != 2 || c.targets[1].problem == nil {
 		t.Errorf("read %+v", c)
 	}
 }
@@ -168,12 +168,12 @@ func TestBadConfigurationIsRefusedWithPlaceWithoutPassword(t *testing.T) {
 func TestMissingConfigurationSaysWhereItMayBe(t *testing.T) {
 	t.Chdir(t.TempDir())
 	a := &app{Getenv: env(nil), logLevel: "info", logTimeout: 1}
-	_, err := a.readConfig(onlyLog)
+	_, err := a.readConfig(logAndTargets)
 	if err == nil || err.Error() != "there is no bed-job.yaml in the working directory: name a configuration file with -c or in $BED_JOB_CONFIG" {
 		t.Errorf("got %v", err)
 	}
 	a.configPath = "other.yaml"
-	_, err = a.readConfig(onlyLog)
+	_, err = a.readConfig(logAndTargets)
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "other.yaml") {
 		t.Errorf("got %v", err)
 	}
@@ -191,7 +191,7 @@ func TestEnvironmentNamesTheConfigurationUnlessAFlagDoes(t *testing.T) {
 		flag, want string
 	}{{none, "", DefaultConfig}, {named, "", "env"}, {named, "flag", "flag"}} {
 		a := &app{Getenv: tc.env, configPath: tc.flag, logLevel: "info", logTimeout: 1}
-		c, err := a.readConfig(onlyLog)
+		c, err := a.readConfig(logAndTargets)
 		if err != nil || c.log.dsn != tc.want {
 			t.Errorf("read %v, %v; want %s", c, err, tc.want)
 		}

@@ -49,12 +49,11 @@ func runConsole(ctx context.Context, a *app, listen string) error {
 	if err := where.Validate(); err != nil {
 		return err
 	}
-	logs := a.served(cfg)
 	logger, err := a.logger()
 	if err != nil {
 		return err
 	}
-	served, err := serveConsole(ctx, where, logs, logger)
+	served, err := serveConsole(ctx, where, cfg.logs, logger)
 	if err != nil {
 		return err
 	}
@@ -63,9 +62,9 @@ func runConsole(ctx context.Context, a *app, listen string) error {
 	var open sync.WaitGroup
 	defer open.Wait()
 	defer cancel(nil)
-	for i, l := range logs {
+	for i, l := range cfg.logs {
 		open.Go(func() {
-			log, ok, err := a.openForRun(ctx, l, false, logger)
+			log, ok, err := a.openForRun(ctx, l, false, true, logger)
 			if ok {
 				defer closing(log.Close)
 				err = served.ready(i, log, opsConfig(a, cfg))

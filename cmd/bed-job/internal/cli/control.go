@@ -86,7 +86,7 @@ JSON (-o json): an object with action, dataSource, perSecond (of limit), changed
 					done = fmt.Sprintf("limited to %d deliveries per second", n)
 				}
 			}
-			return withDesk(cmd.Context(), a, logAndTargets, func(d *desk) error {
+			return withDesk(cmd.Context(), a, func(d *desk) error {
 				_, err := ask(cmd.Context(), d.log, func(ctx context.Context) (any, error) {
 					source, err := d.source(ctx, args[0])
 					switch {

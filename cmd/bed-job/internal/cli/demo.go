@@ -9,6 +9,9 @@ import (
 	"github.com/bedsql/bed/cmd/bed-job/internal/demo"
 )
 
+// demoWidth is the most columns of the demo's lines: it is made to be read beside other things.
+const demoWidth = 100
+
 func demoCommand(a *app) *cobra.Command {
 	var keep, console bool
 	cmd := &cobra.Command{
@@ -23,12 +26,16 @@ the job stays, with its web console. The exit status is 1 if a balance is not wh
 			if dir, ok := a.Getenv(demo.ApplicationVariable); ok {
 				return demo.Application(cmd.Context(), dir)
 			}
+			width := demoWidth
+			if n := a.width(); n > 0 {
+				width = min(n, width)
+			}
 			return demo.Run(cmd.Context(), demo.Options{
-				Out: a.Out, Color: a.OutTTY, Width: a.width(), Keep: keep, Console: console,
+				Out: a.Out, Width: width, Keep: keep, Console: console,
 				BedJob: func(ctx context.Context, out io.Writer, args ...string) int {
 					inner := *a
 					inner.Out, inner.Err, inner.OutTTY, inner.ErrTTY = out, out, false, false
-					inner.Width = func() int { return demo.Columns(a.width()) }
+					inner.Width = func() int { return width }
 					return inner.run(ctx, args)
 				},
 			})

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -41,8 +40,8 @@ func newStore(log boundedLog, cfg ops.Config) (*ops.Store, error) {
 }
 
 // withDesk opens the log for a command of an operator.
-func withDesk(ctx context.Context, a *app, p part, f func(*desk) error) error {
-	return a.withConfig(ctx, p, func(log boundedLog, cfg *config) error {
+func withDesk(ctx context.Context, a *app, f func(*desk) error) error {
+	return a.withConfig(ctx, func(log boundedLog, cfg *config) error {
 		d, err := openDesk(a, log, cfg)
 		if err != nil {
 			return err
@@ -120,6 +119,3 @@ func completeDataSource(a *app) cobra.CompletionFunc {
 		return names, d
 	}
 }
-
-// clockText is an age for people: to the second.
-func clockText(d time.Duration) string { return d.Round(time.Second).String() }

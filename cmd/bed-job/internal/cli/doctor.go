@@ -24,7 +24,8 @@ Exit status: 0 nothing was found, 1 something is wrong, 3 it could not look at
 everything and found nothing in what it saw.
 
 JSON (-o json): an object with findings, an array of objects with where, check (a word
-that does not change), what and remedy, and notLookedAt, an array of texts.`,
+that does not change), what and remedy, notLookedAt, an array of texts, and atHome, the
+data sources whose transactions can carry entries of the log (bedsql.With).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), a) },
 	}
@@ -46,16 +47,7 @@ func examine(ctx context.Context, a *app) error {
 		}
 		findings = append(findings, doctor.Finding{Where: "the configuration", Check: "file", What: p, Remedy: "fix the line; bed-job run does not start until then"})
 	}
-	for _, f := range report.Findings {
-		if f.Check != "no-targets" || len(problems) == 0 { // what is wrong there was said
-			f.What, f.Remedy = a.redact(f.What), a.redact(f.Remedy)
-			findings = append(findings, f)
-		}
-	}
-	report.Findings = findings
-	for i, text := range report.Unseen {
-		report.Unseen[i] = a.redact(text)
-	}
+	report.Findings = append(findings, report.Findings...)
 	if err := printReport(a, report); err != nil {
 		return err
 	}
@@ -78,6 +70,9 @@ func printReport(a *app, report *doctor.Report) error {
 	}
 	for _, text := range report.Unseen {
 		fmt.Fprintf(a.Out, "not looked at: %s\n", printable(text))
+	}
+	if len(report.AtHome) > 0 {
+		fmt.Fprintf(a.Out, "at home with the log (bedsql.With): %s\n", printable(strings.Join(report.AtHome, ", ")))
 	}
 	switch n := len(report.Findings); {
 	case n > 0:
@@ -102,23 +97,18 @@ func installation(a *app) (in doctor.Installation, problems []string, err error)
 	if err != nil {
 		return in, nil, err
 	}
-	if err := cfg.choose(a.logName); err != nil {
-		return in, nil, err
+	if len(cfg.logs) > 1 {
+		return in, nil, cfg.choose("")
 	}
-	in = doctor.Installation{Job: cfg.job, Now: a.Now}
+	in = doctor.Installation{Job: cfg.job, Now: a.Now, Redact: a.redact}
 	if in.Log, err = diagnosed(cfg.log); err != nil {
 		return in, nil, err
 	}
 	in.Log.Name = ""
 	for _, s := range cfg.targets {
-		if s.problem != nil {
-			continue // among the problems
+		if t, err := diagnosed(s); s.problem == nil && err == nil { // else it is among the problems
+			in.Targets = append(in.Targets, t)
 		}
-		t, err := diagnosed(s)
-		if err != nil {
-			t.Problem = err.Error()
-		}
-		in.Targets = append(in.Targets, t)
 	}
 	return in, problems, nil
 }

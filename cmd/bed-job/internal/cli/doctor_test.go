@@ -428,3 +428,20 @@ func TestDoctorFindsWhatIsWrongWithPostgreSQL(t *testing.T) {
 		in.right()
 	})
 }
+
+func TestDoctorListsTargetsAtHomeWithTheLog(t *testing.T) {
+	t.Parallel()
+	mysql, postgres := testdb.MySQL(t), testdb.Postgres(t)
+	for log, want := range map[testdb.DB]string{mysql: "[other]", postgres: "[same]"} {
+		in := install(t, log, map[string]testdb.DB{"elsewhere": testdb.SQLite(t)})
+		if log.Driver == testdb.DriverMySQL {
+			in.sources["other"] = testdb.MySQL(t) // on the same server
+		} else {
+			in.sources["same"], in.sources["other"] = log, testdb.Postgres(t)
+		}
+		_, report, text := in.doctor(app{})
+		if got := fmt.Sprint(report.AtHome); got != want {
+			t.Errorf("%s: at home are %s, want %s; doctor says %s", log.Driver, got, want, text)
+		}
+	}
+}

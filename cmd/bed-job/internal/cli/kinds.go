@@ -27,7 +27,7 @@ large), oldest (an ID) and createdAt (of that one).`,
 				return err
 			}
 			ctx := cmd.Context()
-			return withDesk(ctx, a, onlyLog, func(d *desk) error {
+			return withDesk(ctx, a, func(d *desk) error {
 				kinds, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Kinds, error) { return d.Kinds(ctx, f.Filter) })
 				if err != nil {
 					return err
@@ -49,7 +49,7 @@ func printKinds(a *app, kinds []ops.Kind) error {
 		_, err := fmt.Fprintln(a.Err, "The log holds no entry of that kind with an error.")
 		return err
 	}
-	t := table{width: a.width(), headings: []string{"COUNT", "DATA SOURCE", "CODE", "ERROR"}, least: []int{sqlWidth}}
+	t := table{width: a.width(), headings: []string{"COUNT", "DATA SOURCE", "CODE", "ERROR"}, long: 1}
 	for _, k := range kinds {
 		t.add(atLeast(k.Count, k.More), k.DataSource, k.Code, k.Text)
 	}

@@ -18,12 +18,6 @@ import (
 // pageSize is how many units are read from the log at once.
 const pageSize = 500
 
-// The widths that the last two columns of a list have at least.
-const (
-	sqlWidth   = 24
-	errorWidth = 20
-)
-
 func listCommand(a *app) *cobra.Command {
 	var (
 		f      filters
@@ -43,11 +37,7 @@ func listCommand(a *app) *cobra.Command {
 			if limit < 0 {
 				return usagef("--limit must not be negative")
 			}
-			need := onlyLog
-			if verify {
-				need = logAndTargets
-			}
-			return a.withConfig(cmd.Context(), need, func(log boundedLog, cfg *config) error {
+			return a.withConfig(cmd.Context(), func(log boundedLog, cfg *config) error {
 				list := logList{app: a, log: log, cfg: cfg, filters: f, limit: limit}
 				if verify {
 					list.verifier = ops.NewVerifier(log, opsConfig(a, cfg))
@@ -139,7 +129,7 @@ func (l *logList) printTable(ctx context.Context) error {
 	if l.verifier != nil {
 		headings = slices.Insert(headings, 3, "VERDICT")
 	}
-	t := table{width: l.width(), headings: headings, least: []int{errorWidth, sqlWidth}}
+	t := table{width: l.width(), headings: headings, long: 2}
 	var details []string
 	err := l.each(ctx, func(units []*txlog.Unit, verdicts []*ops.Judgement) error {
 		for i, u := range units {

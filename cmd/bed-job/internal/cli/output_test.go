@@ -67,7 +67,7 @@ func cannedLog() canned {
 				CreatedAt: noon.Add(-3 * time.Hour), NextTry: noon, LastError: "Unknown column\n'x'",
 				Statements: []txlog.Statement{
 					{SQL: "INSERT INTO a\n\tVALUES (?, ?, '\x1b[2Jé')", Params: encoded(secretParam, []byte{1, 2, 255})},
-					{SQL: "UPDATE b SET c = 1"},
+					{SQL: "UPDATE b SET c = 1", Required: txlog.Exactly(1)},
 				},
 			},
 			{
@@ -158,7 +158,8 @@ func TestListAsJSONKeepsItsNames(t *testing.T) {
         "sql": "INSERT INTO a\n\tVALUES (?, ?, '\u001b[2Jé')"
       },
       {
-        "sql": "UPDATE b SET c = 1"
+        "sql": "UPDATE b SET c = 1",
+        "requiredRows": "=1"
       }
     ]
   }
@@ -219,6 +220,7 @@ Parameters (their values with --show-parameters):
 
 SQL 2 of 2:
     UPDATE b SET c = 1
+Must change: exactly 1 row
 `)
 }
 

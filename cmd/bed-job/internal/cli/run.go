@@ -7,9 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
@@ -66,7 +64,6 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	if err != nil {
 		return err
 	}
-	logs := a.served(cfg)
 	targets := asyncjob.Targets{}
 	for _, s := range cfg.targets {
 		if targets[s.name], err = s.target(); err != nil {
@@ -79,7 +76,7 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	}
 	d := &delivering{app: a, cfg: cfg, targets: targets, logger: logger, once: once, wait: !once && !exit && !cfg.exitIfLogUnavailable}
 	if cfg.console.Listen != "" && !once {
-		if d.served, err = serveConsole(ctx, cfg.console, logs, logger); err != nil {
+		if d.served, err = serveConsole(ctx, cfg.console, cfg.logs, logger); err != nil {
 			return err
 		}
 		defer d.served.end()
@@ -96,15 +93,15 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	}()
 	if once {
 		var errs []error
-		for _, l := range logs {
-			if len(logs) > 1 {
+		for _, l := range cfg.logs {
+			if len(cfg.logs) > 1 {
 				fmt.Fprintln(a.Out, "log "+printable(l.name)+":")
 			}
 			errs = append(errs, d.from(ctx, l, 0))
 		}
 		return errors.Join(errs...)
 	}
-	if err := d.fromAll(ctx, logs); err != nil {
+	if err := d.fromAll(ctx); err != nil {
 		return err
 	}
 	logger.Info("bed-job has ended")
@@ -125,12 +122,12 @@ type delivering struct {
 
 // fromAll delivers from several logs side by side: one that is down is waited for
 // while the others are served. An error of one ends all.
-func (d *delivering) fromAll(ctx context.Context, logs []dataSource) error {
+func (d *delivering) fromAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, len(logs))
+	errs := make([]error, len(d.cfg.logs))
 	var wg sync.WaitGroup
-	for i, l := range logs {
+	for i, l := range d.cfg.logs {
 		wg.Go(func() {
 			if errs[i] = d.from(ctx, l, i); errs[i] != nil {
 				cancel()
@@ -147,13 +144,7 @@ func (d *delivering) from(ctx context.Context, l dataSource, i int) (err error) 
 	if len(d.cfg.logs) > 1 {
 		logger = d.logger.WithField("log_name", l.name)
 	}
-	var log boundedLog
-	opened := true
-	if d.wait {
-		log, opened, err = d.openForRun(ctx, l, true, logger)
-	} else {
-		log, err = d.openBounded(ctx, l, true)
-	}
+	log, opened, err := d.openForRun(ctx, l, true, d.wait, logger)
 	if err != nil || !opened {
 		return err
 	}
@@ -183,15 +174,12 @@ func (d *delivering) from(ctx context.Context, l dataSource, i int) (err error) 
 func closing(f func() error) { _ = f() }
 
 func runOnce(ctx context.Context, a *app, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig) (err error) {
-	progress, clear := spinner(a, cfg.WithDefaults().Name)
-	cfg.OnProgress = func(r asyncjob.Report) { progress(r.Claimed, r.Delivered) }
 	job, err := asyncjob.New(st, targets, cfg)
 	if err != nil {
 		return err
 	}
 	defer closing(job.Close)
 	report, err := job.RunOnce(ctx)
-	clear()
 	fmt.Fprintln(a.Out, printable(report.String()))
 	if err != nil {
 		return fmt.Errorf("the round is not complete: %w", err)
@@ -214,23 +202,4 @@ func runOnce(ctx context.Context, a *app, st txlog.Storage, targets asyncjob.Tar
 		}
 	}
 	return errors.Join(wrong...)
-}
-
-// spinner shows the progress of work whose size is not known, on a terminal.
-func spinner(a *app, name string) (show func(claimed, delivered int), clear func()) {
-	bar := progressbar.NewOptions(-1,
-		progressbar.OptionSetWriter(a.Err), progressbar.OptionSetDescription(name),
-		progressbar.OptionSetVisibility(a.ErrTTY), progressbar.OptionThrottle(100*time.Millisecond))
-	var mu sync.Mutex
-	return func(claimed, delivered int) {
-			mu.Lock()
-			defer mu.Unlock()
-			bar.Describe(fmt.Sprintf("%s: claimed %d, delivered %d", printable(name), claimed, delivered))
-			_ = bar.Set(claimed)
-		}, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			_ = bar.Finish()
-			_ = bar.Clear()
-		}
 }

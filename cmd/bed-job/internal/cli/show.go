@@ -46,7 +46,8 @@ error message.
 
 In JSON each statement also has its parameters: ordinal, name, type, size in bytes,
 and with --show-parameters the value: true and false as such, everything else as
-text (whole numbers keep all their digits); with encoding base64 it is bytes.`
+text (whole numbers keep all their digits); with encoding base64 it is bytes.
+typedParameters are the values in the log's own form, which amend takes.`
 
 func showCommand(a *app) *cobra.Command {
 	var values bool
@@ -56,7 +57,7 @@ func showCommand(a *app) *cobra.Command {
 		Long:  "Show one entry whole. ID is that of any row of its unit.\n" + verdictHelp + "\n" + paramHelp + "\n" + jsonHelp,
 		Args:  oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withConfig(cmd.Context(), logAndTargets, func(log boundedLog, cfg *config) error {
+			return a.withConfig(cmd.Context(), func(log boundedLog, cfg *config) error {
 				return showEntry(cmd.Context(), a, log, cfg, args[0], values)
 			})
 		},
@@ -82,6 +83,9 @@ func showEntry(ctx context.Context, a *app, log boundedLog, cfg *config, id stri
 		for i, s := range u.Statements {
 			if v.Statements[i].Parameters, err = ops.Parameters(s, values); err != nil {
 				v.Statements[i].ParametersError = err.Error()
+			}
+			if values {
+				v.Statements[i].TypedParameters = s.Params
 			}
 		}
 		return printJSON(a.Out, v)
@@ -137,6 +141,9 @@ func showStatement(b io.Writer, s txlog.Statement, i, of int, values bool) {
 		fmt.Fprintf(b, " %d of %d", i+1, of)
 	}
 	fmt.Fprintf(b, ":\n    %s\n", strings.ReplaceAll(strings.TrimRight(printableLines(s.SQL), "\n"), "\n", "\n    "))
+	if s.Required.Given() {
+		fmt.Fprintf(b, "Must change: %v\n", s.Required)
+	}
 	params, err := ops.Parameters(s, values)
 	switch {
 	case err != nil:

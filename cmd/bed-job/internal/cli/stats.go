@@ -20,7 +20,7 @@ JSON (-o json): an array of objects with dataSource, waiting, leased, parked and
 oldest (RFC 3339 in UTC, or null).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withConfig(cmd.Context(), onlyLog, func(log boundedLog, _ *config) error { return printStats(cmd.Context(), a, log) })
+			return a.withConfig(cmd.Context(), func(log boundedLog, _ *config) error { return printStats(cmd.Context(), a, log) })
 		},
 	}
 	a.logFlags(cmd)

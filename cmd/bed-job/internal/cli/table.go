@@ -14,16 +14,12 @@ import (
 type table struct {
 	width    int // 0: no limit
 	headings []string
-	// least are how wide the last columns must be at least; they are cut to what the
-	// width leaves. The others are never cut.
-	least []int
-	rows  [][]string
+	// long is how many of the last columns have lines of their own in a block.
+	long int
+	rows [][]string
 	// headed: its headings were printed, or blocks, which have none.
 	headed bool
 }
-
-// gap is how much space is between two columns.
-const gap = 2
 
 // add adds a row; empty cells are shown as "-".
 func (t *table) add(cells ...string) {
@@ -35,26 +31,18 @@ func (t *table) add(cells ...string) {
 
 // print writes the rows that were added since it last did so, the first time under headings.
 func (t *table) print(to io.Writer) error {
-	widths := make([]int, len(t.headings))
-	for _, r := range append(t.rows, t.headings) {
-		for i, cell := range r {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
 	var b strings.Builder
-	if t.width == 0 || t.fit(widths) {
-		w := tabwriter.NewWriter(&b, 0, 0, gap, ' ', 0)
-		if !t.headed {
-			t.rows = slices.Insert(t.rows, 0, t.headings)
-		}
-		for _, r := range t.rows {
-			for i := range r {
-				r[i] = cut(r[i], widths[i])
-			}
-			fmt.Fprintln(w, strings.Join(r, "\t"))
-		}
-		_ = w.Flush()
-	} else {
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	if !t.headed {
+		fmt.Fprintln(w, strings.Join(t.headings, "\t"))
+	}
+	for _, r := range t.rows {
+		fmt.Fprintln(w, strings.Join(r, "\t"))
+	}
+	_ = w.Flush()
+	tooWide := func(line string) bool { return utf8.RuneCountInString(line) > t.width }
+	if t.width > 0 && slices.ContainsFunc(strings.Split(b.String(), "\n"), tooWide) {
+		b.Reset()
 		for _, r := range t.rows {
 			t.block(&b, r)
 		}
@@ -64,36 +52,17 @@ func (t *table) print(to io.Writer) error {
 	return err
 }
 
-// fit shares what the width leaves among the columns that may be cut. It reports
-// whether that is enough.
-func (t *table) fit(widths []int) bool {
-	fixed := len(widths) - len(t.least)
-	left := t.width - gap*(len(widths)-1)
-	for _, n := range widths[:fixed] {
-		left -= n
-	}
-	for i, least := range t.least {
-		n := &widths[fixed+i]
-		least = min(least, *n)
-		room := left
-		if i < len(t.least)-1 {
-			room = max(least, left*2/5)
-		}
-		if *n = min(*n, room); *n < least {
-			return false
-		}
-		left -= *n
-	}
-	return left >= 0
-}
-
 // block writes a row as a block: its first cell, the others with their headings,
 // and what may be cut on lines of its own.
 func (t *table) block(b *strings.Builder, row []string) {
 	line := cut(row[0], t.width) + "\n "
 	for i, cell := range row {
-		text := cut(strings.ToLower(t.headings[i])+" "+cell, t.width-gap-1)
-		switch long := i >= len(row)-len(t.least); {
+		long, room := i >= len(row)-t.long, t.width-3 // two blanks before it, a comma after it
+		if long {
+			room++
+		}
+		text := cut(strings.ToLower(t.headings[i])+" "+cell, room)
+		switch {
 		case i == 0 || cell == "-":
 		case line == " " || !long && strings.HasSuffix(line, "\n "):
 			line += " " + text

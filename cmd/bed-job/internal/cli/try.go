@@ -36,7 +36,7 @@ JSON (-o json): an object with id, rows (of each statement, as texts; null where
 database does not tell), error, class, notes and took.`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withDesk(cmd.Context(), a, logAndTargets, func(d *desk) error {
+			return withDesk(cmd.Context(), a, func(d *desk) error {
 				trial, err := d.Try(cmd.Context(), args[0], a.by(reason))
 				switch {
 				case errors.Is(err, ops.ErrNoAnswer):

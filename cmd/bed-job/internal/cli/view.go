@@ -21,7 +21,8 @@ nextTry (when it is due, by the log's clock; null for a parked one; for a leased
 the end of its lease), lastError,
 inDoubt (an earlier attempt may have been applied), notReplayable (why it must not
 be run again, or empty), unreadable (why its row cannot be read whole, or empty),
-settings, and statements, each with its sql. Times are RFC 3339 in UTC.`
+settings, and statements, each with its sql, and its requiredRows (=1 or >=1) if it
+must change a number of rows. Times are RFC 3339 in UTC.`
 
 // unitView is a unit as JSON shows it: an entry with its error as it is. Its names are
 // promised to users.

@@ -79,15 +79,17 @@ func (a *app) openBounded(ctx context.Context, s dataSource, create bool) (bound
 	return log, err
 }
 
-// openForRun opens the log, and waits for one that is down: a service manager
-// gives up on a program that keeps ending. It reports false when ctx ended meanwhile.
-func (a *app) openForRun(ctx context.Context, s dataSource, create bool, logger logrus.FieldLogger) (boundedLog, bool, error) {
+// openForRun opens the log. With wait it waits for one that is down, since a service manager
+// gives up on a program that keeps ending, and reports false when ctx ended meanwhile.
+func (a *app) openForRun(ctx context.Context, s dataSource, create, wait bool, logger logrus.FieldLogger) (boundedLog, bool, error) {
 	var told time.Time
 	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
 		log, err := a.openBounded(ctx, s, create)
 		switch {
 		case err == nil:
 			return log, true, nil
+		case !wait:
+			return log, false, err
 		case ctx.Err() != nil:
 			return log, false, nil //nolint:nilerr // the program was ended meanwhile, and that is no failure
 		case !comesUp(s, err):

@@ -33,7 +33,7 @@ with error while the log does not answer.`,
 			if every < 100*time.Millisecond || count < 0 {
 				return usagef("--interval must be at least 100ms, --count not negative")
 			}
-			return withDesk(cmd.Context(), a, logAndTargets, func(d *desk) error { return watchLog(cmd.Context(), a, d, every, count) })
+			return withDesk(cmd.Context(), a, func(d *desk) error { return watchLog(cmd.Context(), a, d, every, count) })
 		},
 	}
 	a.logFlags(cmd)
@@ -96,7 +96,7 @@ func draw(to io.Writer, width int, o *ops.Overview) {
 	for _, d := range o.DataSources {
 		oldest := "-"
 		if d.Oldest != nil {
-			oldest = clockText(o.At.Sub(*d.Oldest))
+			oldest = span(o.At.Sub(*d.Oldest))
 		}
 		count := func(n int, s ops.State) string { return atLeast(n, slices.Contains(d.More, s)) }
 		t.add(
@@ -119,7 +119,7 @@ func condition(d ops.DataSource, now time.Time) string {
 	if d.Reachable != nil && !*d.Reachable {
 		down := "unreachable"
 		if d.Since != nil {
-			down += " for " + clockText(now.Sub(*d.Since))
+			down += " for " + span(now.Sub(*d.Since))
 		}
 		all = append(all, down)
 	}

@@ -2,15 +2,13 @@ package demo
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"os/exec"
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -25,7 +23,28 @@ const (
 
 	// applicationLease is how long the job has to wait for the dead.
 	applicationLease = time.Second
+
+	// patience bounds what the application is waited for.
+	patience = 30 * time.Second
 )
+
+// runApplication runs this program again, as the application, until it is killed. It says
+// something only if it is not.
+func (w *world) runApplication(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("the demo cannot run itself again: %w", err)
+	}
+	app := exec.CommandContext(ctx, program, "demo")
+	app.Env = append(os.Environ(), ApplicationVariable+"="+w.dir)
+	said, err := app.CombinedOutput()
+	if ctx.Err() != nil || len(said) > 0 || !errors.As(err, new(*exec.ExitError)) {
+		return errors.Join(ctx.Err(), fmt.Errorf("the program that was to be killed ended otherwise: %v %s", err, said))
+	}
+	return nil
+}
 
 // mortal is a log whose process is killed when it is to remove an entry: that of the first
 // write that is delivered.
@@ -50,11 +69,6 @@ func Application(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	if err := sqlite.Register("bed-sqlite-application", bedsql.Config{
-		Storage: mortal{log}, Logger: quiet(), Guarantee: bedsql.ExactlyOnce, Lease: applicationLease,
-	}); err != nil {
-		return err
-	}
 	soft, tx, err := bedsql.Begin(ctx, bedsql.Staged())
 	if err != nil {
 		return err
@@ -64,7 +78,9 @@ func Application(ctx context.Context, dir string) (err error) {
 		amount      int
 	}{{aliceBank, "alice", -moved}, {bobBank, "bob", moved}} {
 		// It waits for locks for as long as the demo holds them.
-		bank, err := sql.Open("bed-sqlite-application", bankDSN(dir, half.bank, time.Minute))
+		bank, err := openWrapped(bankDSN(dir, half.bank, time.Minute), bedsql.Config{
+			Storage: mortal{log}, Logger: quiet(), Guarantee: bedsql.ExactlyOnce, Lease: applicationLease,
+		})
 		if err != nil {
 			return err
 		}
@@ -74,14 +90,4 @@ func Application(ctx context.Context, dir string) (err error) {
 		}
 	}
 	return errors.Join(errors.New("the program was to be killed"), tx.End(ctx))
-}
-
-func logDSN(dir string) string { return fileDSN(filepath.Join(dir, "transaction_log.db")) }
-
-func bankFile(dir, name string) string { return filepath.Join(dir, name+".db") }
-
-// bankDSN is the DSN for the wrapped driver. With mode=rw a missing file is an
-// outage, not a new empty bank.
-func bankDSN(dir, name string, waitForLocks time.Duration) string {
-	return fmt.Sprintf("%s?mode=rw&_pragma=busy_timeout(%d)&bedDataSource=%s", fileDSN(bankFile(dir, name)), waitForLocks.Milliseconds(), name)
 }

@@ -33,7 +33,7 @@ func TestDemoShowsAllOutcomesAndTheBooksBalance(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	var commands []string
-	err := Run(t.Context(), Options{Out: &out, BedJob: func(_ context.Context, _ io.Writer, args ...string) int {
+	err := Run(t.Context(), Options{Width: 100, Out: &out, BedJob: func(_ context.Context, _ io.Writer, args ...string) int {
 		commands = append(commands, args[0])
 		return 0
 	}})
@@ -104,7 +104,7 @@ func TestTheDemoFailsWhenABalanceIsWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
-			err := Run(t.Context(), Options{Out: &out, BedJob: noBedJob, meddle: meddle})
+			err := Run(t.Context(), Options{Width: 100, Out: &out, BedJob: noBedJob, meddle: meddle})
 			if !errors.Is(err, ErrBooks) {
 				t.Errorf("got %v\n%s", err, out.String())
 			}
@@ -117,7 +117,7 @@ func TestTheDemoFailsWhenABalanceIsWrong(t *testing.T) {
 
 func TestTheDemoFailsWhenBedJobDoes(t *testing.T) {
 	t.Parallel()
-	err := Run(t.Context(), Options{Out: io.Discard, BedJob: func(context.Context, io.Writer, ...string) int { return 1 }})
+	err := Run(t.Context(), Options{Width: 100, Out: io.Discard, BedJob: func(context.Context, io.Writer, ...string) int { return 1 }})
 	if err == nil || !strings.Contains(err.Error(), "bed-job list ended with status 1") {
 		t.Errorf("got %v", err)
 	}
@@ -127,7 +127,7 @@ func TestTheDemoLeavesNothingBehindUnlessAsked(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []bool{false, true} {
 		dir := t.TempDir()
-		if err := Run(t.Context(), Options{parent: dir, Out: io.Discard, BedJob: noBedJob, Keep: keep}); err != nil {
+		if err := Run(t.Context(), Options{Width: 100, parent: dir, Out: io.Discard, BedJob: noBedJob, Keep: keep}); err != nil {
 			t.Fatal(err)
 		}
 		left, err := os.ReadDir(dir)
@@ -145,7 +145,7 @@ func TestTheDemoEndsWhenItIsInterrupted(t *testing.T) {
 	for _, when := range []string{"another connection locks", "It calls End"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		err := Run(ctx, Options{Out: writerFunc(func(p []byte) (int, error) {
+		err := Run(ctx, Options{Width: 100, Out: writerFunc(func(p []byte) (int, error) {
 			if bytes.Contains(p, []byte(when)) {
 				cancel()
 				time.Sleep(100 * time.Millisecond) // so that the program which ends with ctx, if there is one, is gone

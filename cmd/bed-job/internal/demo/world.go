@@ -10,10 +10,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -39,15 +38,6 @@ const (
 	insertEntry = `INSERT INTO entries (transfer, account, amount) VALUES (?, ?, ?) ON CONFLICT (transfer) DO NOTHING`
 )
 
-var createEntries = fmt.Sprintf(`CREATE TABLE entries (
-	transfer TEXT PRIMARY KEY,
-	account  TEXT NOT NULL,
-	amount   INTEGER NOT NULL CONSTRAINT at_most_%[1]d CHECK (amount <= %[1]d OR transfer = 'opening')
-)`, maxEntry)
-
-const createSavings = `CREATE TABLE savings (owner TEXT PRIMARY KEY, balance INTEGER NOT NULL);
-	INSERT INTO savings VALUES (?, ?)`
-
 // A bank is one database.
 type bank struct {
 	name, owner string
@@ -59,59 +49,55 @@ type bank struct {
 
 // A world is the banks, the log and the job.
 type world struct {
-	narrator   *narrator
+	Options
 	dir        string
-	driver     string
 	alice, bob *bank
 	log        *txlog.SQLStorage
-	logDSN     string
 	bus        *listener.Bus
 	job        *asyncjob.Job
+	// opened is closed at the end, the last first.
+	opened []io.Closer
 	// parkedID is the entry that waits for an operator.
 	parkedID string
+	// afterFailure, unless it is nil, is called once, after bob's bank has failed.
+	afterFailure func()
+	// last is what was said last of an event: it is said once when it repeats itself.
+	last string
 }
 
-// registered counts the worlds of this process: a driver's name is taken once.
-var registered atomic.Int64
-
-func newWorld(ctx context.Context, dir string, n *narrator) (_ *world, err error) {
-	quiet := quiet()
-	w := &world{narrator: n, dir: dir, driver: "bed-sqlite", bus: listener.NewBus(quiet)}
-	if i := registered.Add(1); i > 1 {
-		w.driver = fmt.Sprintf("bed-sqlite-%d", i)
-	}
+func newWorld(ctx context.Context, o Options, dir string) (_ *world, err error) {
+	w := &world{Options: o, dir: dir, bus: listener.NewBus(quiet())}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("setting the demo up: %w", err), w.close())
 		}
 	}()
-	w.logDSN = logDSN(dir)
-	if w.log, err = txlog.Open(ctx, "sqlite", w.logDSN); err != nil {
+	if w.log, err = txlog.Open(ctx, "sqlite", logDSN(dir)); err != nil {
 		return nil, err
 	}
-	if err := sqlite.Register(w.driver, bedsql.Config{
-		Storage: w.log, Bus: w.bus, Logger: quiet,
-		// Long enough for the lock of the second way to be let go on a busy machine.
-		RetryInitial: 100 * time.Millisecond,
+	w.opened = append(w.opened, w.log)
+	targets := asyncjob.Targets{}
+	if w.alice, err = w.newBank(ctx, aliceBank, "alice", targets); err != nil {
+		return nil, err
+	}
+	if w.bob, err = w.newBank(ctx, bobBank, "bob", targets); err != nil {
+		return nil, err
+	}
+	if w.job, err = asyncjob.New(w.log, targets, asyncjob.Config{
+		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, Bus: w.bus, Logger: quiet(),
 	}); err != nil {
 		return nil, err
 	}
-	if w.alice, err = newBank(ctx, dir, aliceBank, "alice", w.driver); err != nil {
-		return nil, err
+	w.opened = append(w.opened, w.job)
+	return w, w.configure("")
+}
+
+func (w *world) close() error {
+	var errs []error
+	for _, c := range slices.Backward(w.opened) {
+		errs = append(errs, c.Close())
 	}
-	if w.bob, err = newBank(ctx, dir, bobBank, "bob", w.driver); err != nil {
-		return nil, err
-	}
-	targets := asyncjob.Targets{}
-	for _, b := range w.banks() {
-		if targets[b.name], err = sqlite.Target(b.dsn); err != nil {
-			return nil, err
-		}
-	}
-	w.job, err = asyncjob.New(w.log, targets, asyncjob.Config{
-		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, Bus: w.bus, Logger: quiet,
-	})
-	return w, err
+	return errors.Join(errs...)
 }
 
 func quiet() *logrus.Logger {
@@ -120,75 +106,64 @@ func quiet() *logrus.Logger {
 	return l
 }
 
-// fileDSN is the DSN of an existing or new file.
-func fileDSN(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }
-
-func newBank(ctx context.Context, dir, name, owner, driver string) (*bank, error) {
-	b := &bank{name: name, owner: owner, file: bankFile(dir, name), dsn: bankDSN(dir, name, 100*time.Millisecond)}
+func (w *world) newBank(ctx context.Context, name, owner string, targets asyncjob.Targets) (b *bank, err error) {
+	b = &bank{name: name, owner: owner, file: filepath.Join(w.dir, name+".db"), dsn: bankDSN(w.dir, name, 100*time.Millisecond)}
+	if b.bare, err = sql.Open("sqlite", fileDSN(b.file)); err != nil {
+		return nil, err
+	}
+	w.opened = append(w.opened, b.bare)
 	receipts, err := attempt.ReceiptSchema("sqlite")
 	if err != nil {
 		return nil, err
 	}
-	if b.bare, err = sql.Open("sqlite", fileDSN(b.file)); err != nil {
+	if _, err := b.bare.ExecContext(ctx, receipts+fmt.Sprintf(`;
+CREATE TABLE entries (
+	transfer TEXT PRIMARY KEY,
+	account  TEXT NOT NULL,
+	amount   INTEGER NOT NULL CONSTRAINT at_most_%[1]d CHECK (amount <= %[1]d OR transfer = 'opening')
+);
+CREATE TABLE savings (owner TEXT PRIMARY KEY, balance INTEGER NOT NULL);
+INSERT INTO entries VALUES ('opening', '%[2]s', %[3]d);
+INSERT INTO savings VALUES ('%[2]s', %[4]d)`, maxEntry, owner, opening, savings)); err != nil {
 		return nil, err
 	}
-	b.bare.SetMaxIdleConns(0)
-	if _, err = b.bare.ExecContext(ctx, createEntries+";"+receipts); err == nil {
-		_, err = b.bare.ExecContext(ctx, insertEntry, "opening", owner, opening)
+	if targets[name], err = sqlite.Target(b.dsn); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		_, err = b.bare.ExecContext(ctx, createSavings, owner, savings)
-	}
-	if err == nil {
-		b.wrapped, err = sql.Open(driver, b.dsn)
-	}
+	b.wrapped, err = openWrapped(b.dsn, bedsql.Config{
+		Storage: w.log, Bus: w.bus, Logger: quiet(),
+		// Long enough for the lock of the first way to be let go on a busy machine.
+		RetryInitial: 100 * time.Millisecond,
+	})
 	if err != nil {
-		return nil, errors.Join(err, b.bare.Close())
+		return nil, err
 	}
+	w.opened = append(w.opened, b.wrapped)
 	// A connection kept open would go on writing to a file that was moved away.
+	b.bare.SetMaxIdleConns(0)
 	b.wrapped.SetMaxIdleConns(0)
 	return b, nil
 }
 
-func (w *world) banks() []*bank { return []*bank{w.alice, w.bob} }
-
-func (w *world) close() error {
-	var errs []error
-	if w.job != nil {
-		errs = append(errs, w.job.Close())
+// openWrapped opens a bank through bed.
+func openWrapped(dsn string, cfg bedsql.Config) (*sql.DB, error) {
+	target, err := sqlite.Target(dsn)
+	if err != nil {
+		return nil, err
 	}
-	for _, b := range w.banks() {
-		if b != nil {
-			errs = append(errs, b.wrapped.Close(), b.bare.Close())
-		}
+	connector, err := sqlite.NewConnector(target, cfg)
+	if err != nil {
+		return nil, err
 	}
-	if w.log != nil {
-		errs = append(errs, w.log.Close())
-	}
-	return errors.Join(errs...)
+	return sql.OpenDB(connector), nil
 }
 
-// watch narrates events until stop, which waits until all are narrated. Then
-// deliveredBy says who delivered the last write to a bank.
-func (w *world) watch(also func(listener.Event)) (deliveredBy func(bank string) listener.Origin, stop func()) {
-	by := map[string]listener.Origin{}
-	var mu sync.Mutex
-	s := w.bus.Subscribe(func(ev listener.Event) {
-		w.narrator.event(ev)
-		if ev.Type == listener.ExecuteSuccess {
-			mu.Lock()
-			by[ev.DataSource] = ev.Origin
-			mu.Unlock()
-		}
-		if also != nil {
-			also(ev)
-		}
-	})
-	return func(bank string) listener.Origin {
-		mu.Lock()
-		defer mu.Unlock()
-		return by[bank]
-	}, s.Close
+func (w *world) banks() []*bank { return []*bank{w.alice, w.bob} }
+
+// enter writes one side of a transfer.
+func (b *bank) enter(ctx context.Context, transfer string, amount int) error {
+	_, err := b.wrapped.ExecContext(ctx, insertEntry, transfer, b.owner, amount)
+	return err
 }
 
 // lock holds the bank's write lock on a connection of its own until unlock.
@@ -206,85 +181,114 @@ func (b *bank) lock(ctx context.Context) (unlock func() error, err error) {
 	}, nil
 }
 
-// takeAway moves the bank's file away until back.
-func (b *bank) takeAway() (back func() error, err error) {
-	away := b.file + ".away"
-	if err := os.Rename(b.file, away); err != nil {
-		return nil, err
+// say prints text. A line that is too wide is broken at blanks, and what follows is indented
+// further; a word wider than all stays whole.
+func (w *world) say(format string, args ...any) {
+	for line := range strings.SplitSeq(fmt.Sprintf(format, args...), "\n") {
+		indent := len(line) - len(strings.TrimLeft(line, " ")) + 4
+		for len(line) > w.Width {
+			end := strings.LastIndexByte(line[:w.Width+1], ' ')
+			if end < indent {
+				break
+			}
+			fmt.Fprintln(w.Out, line[:end])
+			line = strings.Repeat(" ", indent) + line[end+1:]
+		}
+		fmt.Fprintln(w.Out, line)
 	}
-	return func() error { return os.Rename(away, b.file) }, nil
 }
 
-func (b *bank) balance(ctx context.Context) (sum int64, err error) {
-	err = b.bare.QueryRowContext(ctx, `SELECT COALESCE(SUM(amount), 0) FROM entries`).Scan(&sum)
-	return sum, err
+// told runs a step and says what happens to its writes. When it returns, all is said.
+func (w *world) told(step func() error) error {
+	w.last = ""
+	defer w.bus.Subscribe(w.event).Close()
+	return step()
 }
 
-func (b *bank) savings(ctx context.Context) (sum int64, err error) {
-	err = b.bare.QueryRowContext(ctx, `SELECT balance FROM savings WHERE owner = ?`, b.owner).Scan(&sum)
-	return sum, err
+// event tells of one attempt.
+func (w *world) event(ev listener.Event) {
+	who := map[listener.Origin]string{
+		listener.Caller: "the call itself", listener.SyncRetry: "sync retry", listener.AsyncJob: "the job",
+	}[ev.Origin]
+	what := ""
+	switch {
+	case ev.Type == listener.BeforeExecute && ev.Origin == listener.Caller:
+		what = "the entry is durable, the write is sent"
+	case ev.Type == listener.ExecuteSuccess && ev.Found:
+		what = "delivered already, its receipt is there: " + who + " only removes the entry"
+	case ev.Type == listener.ExecuteSuccess:
+		what = "delivered by " + who + ", its entry is removed"
+	case ev.Type == listener.ExecuteFailure:
+		what = fmt.Sprintf("failed (%s): %v", who, ev.Err)
+	case ev.Type == listener.Parked:
+		what = fmt.Sprintf("parked: %v", ev.Err)
+	default:
+		return
+	}
+	if line := fmt.Sprintf("      %-10s  %s", ev.DataSource, what); line != w.last {
+		w.last = line
+		w.say("%s", line)
+	}
+	if do := w.afterFailure; do != nil && ev.Type == listener.ExecuteFailure && ev.DataSource == bobBank {
+		w.afterFailure = nil
+		do()
+	}
 }
 
 func (w *world) configFile() string { return filepath.Join(w.dir, "bed-job.yaml") }
 
-// command runs a command of bed-job with a configuration for the demo.
-func (w *world) command(ctx context.Context, o Options, args ...string) error {
-	if err := os.WriteFile(w.configFile(), []byte(w.configuration()), 0o600); err != nil {
-		return err
-	}
-	w.narrator.say("\n%s", w.narrator.bold("$ bed-job "+strings.Join(args, " ")))
-	if status := o.BedJob(ctx, o.Out, append(args, "-c", w.configFile())...); status != 0 {
+// configure writes the configuration for the commands of bed-job.
+func (w *world) configure(more string) error {
+	// A dollar sign in a path is no variable.
+	quote := func(dsn string) string { return strconv.Quote(strings.ReplaceAll(dsn, "$", "$$")) }
+	return os.WriteFile(w.configFile(), fmt.Appendf(nil, `targetDataSource:
+  %s: {driver: sqlite, dsn: %s}
+  %s: {driver: sqlite, dsn: %s}
+transactionLogDataSource: {driver: sqlite, dsn: %s}
+jobConfig: {maxDeliveryTryDelayMillis: 0}
+%s`, aliceBank, quote(w.alice.dsn), bobBank, quote(w.bob.dsn), quote(logDSN(w.dir)), more), 0o600)
+}
+
+// command runs a command of bed-job with the demo's configuration.
+func (w *world) command(ctx context.Context, args ...string) error {
+	w.say("\n$ bed-job %s", strings.Join(args, " "))
+	if status := w.BedJob(ctx, w.Out, append(args, "-c", w.configFile())...); status != 0 {
 		return fmt.Errorf("bed-job %s ended with status %d", args[0], status)
 	}
 	return nil
 }
 
-func (w *world) configuration() string {
-	var b strings.Builder
-	b.WriteString("targetDataSource:\n")
-	// A dollar sign in a path is no variable.
-	quote := func(dsn string) string { return strconv.Quote(strings.ReplaceAll(dsn, "$", "$$")) }
-	for _, bank := range w.banks() {
-		fmt.Fprintf(&b, "  %s: {driver: sqlite, dsn: %s}\n", bank.name, quote(bank.dsn))
+// serve leaves a job running with its console, if there is to be one, until ctx is done: the
+// parked entry is there to be looked at, tried and decided.
+func (w *world) serve(ctx context.Context) error {
+	if !w.Console {
+		return nil
 	}
-	fmt.Fprintf(&b, "transactionLogDataSource: {driver: sqlite, dsn: %s}\n", quote(w.logDSN))
-	b.WriteString("jobConfig: {maxDeliveryTryDelayMillis: 0}\n")
-	return b.String()
-}
-
-// consoleAddress is where the demo's console is, if nothing else is there.
-const consoleAddress = "127.0.0.1:8390"
-
-// serve leaves a job running with its console, until ctx is done: the parked entry
-// is there to be looked at, tried and decided.
-func (w *world) serve(ctx context.Context, o Options) error {
-	address, err := freeAddress(ctx)
-	if err != nil {
+	// The console's process runs a job of its own: the list of jobs is to hold that one.
+	if err := w.job.Close(); err != nil {
 		return err
 	}
-	text := w.configuration() + fmt.Sprintf("console: {listen: %q}\n", address)
-	if err := os.WriteFile(w.configFile(), []byte(text), 0o600); err != nil {
+	free, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("the console has nowhere to listen: %w", err)
+	}
+	address := free.Addr().String()
+	if err := errors.Join(free.Close(), w.configure(fmt.Sprintf("console: {listen: %q}\n", address))); err != nil {
 		return err
 	}
-	n := w.narrator
-	n.title("The console", "bed-job run with console.listen")
-	n.say("Open %s in a browser: Bob's car is parked there.", n.bold("http://"+address+"/"))
-	n.say("\"Try it\" says why it is refused; \"Retry\" has the job try it again, \"Discard\" gives it up.")
-	n.say("Ctrl-C ends the demo.")
-	if status := o.BedJob(ctx, o.Out, "run", "--log-level", "error", "-c", w.configFile()); status != 0 {
-		return fmt.Errorf("bed-job run ended with status %d", status)
-	}
-	return nil
+	w.say("\nThe console: open http://%s/ in a browser: Bob's car is parked there.", address)
+	w.say("\"Try it\" says why it is refused; \"Retry\" has the job try it again, \"Discard\" gives it up.")
+	w.say("Ctrl-C ends the demo.")
+	return w.command(ctx, "run", "--log-level", "error")
 }
 
-// freeAddress is consoleAddress, or one that is free.
-func freeAddress(ctx context.Context) (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", consoleAddress)
-	if err != nil {
-		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
-			return "", fmt.Errorf("the console has nowhere to listen: %w", err)
-		}
-	}
-	address := l.Addr().String()
-	return address, l.Close()
+func logDSN(dir string) string { return fileDSN(filepath.Join(dir, "transaction_log.db")) }
+
+// bankDSN is the DSN of a bank for the wrapped driver. With mode=rw a missing file is an
+// outage, not a new empty bank.
+func bankDSN(dir, name string, waitForLocks time.Duration) string {
+	return fmt.Sprintf("%s?mode=rw&_pragma=busy_timeout(%d)&bedDataSource=%s", fileDSN(filepath.Join(dir, name+".db")), waitForLocks.Milliseconds(), name)
 }
+
+// fileDSN is the DSN of an existing or new file.
+func fileDSN(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }

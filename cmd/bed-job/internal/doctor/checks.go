@@ -1,19 +1,27 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/bedsql/bed/internal/dbserver"
 )
 
-// A check is about one setting as the sessions of a DSN have it.
+// A check is about settings as the sessions of a DSN have them. A finding is "SETTING is VALUE:
+// MEANS", of the first that is wrong.
 type check struct {
-	setting string
-	wrong   func(p *patient, value string) bool
-	// In what {value} is the setting's, {lost} the effect of answering a commit before it is
-	// on the disk.
-	what, remedy string
+	// name is the finding's; empty: the setting's.
+	name string
+	// settings are apart by spaces; those that a server does not know are right.
+	settings string
+	wrong    func(p *patient, value string) bool
+	// In both, {lost} is the effect of answering a commit before it is on the disk, {refused}
+	// that of being read-only, and {oldest} the version that is the least.
+	means, remedy string
 }
 
 func is(values ...string) func(*patient, string) bool {
@@ -26,97 +34,147 @@ func isNot(values ...string) func(*patient, string) bool {
 	return func(p *patient, v string) bool { return v != "" && !is(values...)(p, v) }
 }
 
-func isOff(_ *patient, v string) bool { return !on(v) }
+var isOff = is("OFF", "0", "NO", "")
 
-// withBinlog: without a binary log there is none to lose or to disagree with.
-func withBinlog(wrong func(*patient, string) bool) func(*patient, string) bool {
-	return func(p *patient, v string) bool { return on(p.vars["log_bin"]) && wrong(p, v) }
+func on(v string) bool { return !isOff(nil, v) }
+
+// allOf: each of them says that it is wrong.
+func allOf(each ...func(*patient, string) bool) func(*patient, string) bool {
+	return func(p *patient, v string) bool {
+		return !slices.ContainsFunc(each, func(wrong func(*patient, string) bool) bool { return !wrong(p, v) })
+	}
 }
 
-const fromDSN = " from the DSN, of the application and of the job alike"
+// Without a binary log there is none to lose or to disagree with.
+func withBinlog(p *patient, _ string) bool { return on(p.vars["log_bin"]) }
+
+func isTarget(p *patient, _ string) bool { return !p.isLog }
+
+// longerThanDelivery is of the wait for a lock.
+func longerThanDelivery(p *patient, v string) bool { return lasts(p, v) >= p.x.Job.DeliveryTimeout }
+
+// older reports a version that is older than the oldest that keeps a log.
+func older(p *patient, version string) bool {
+	var have, least [2]int
+	// MariaDB may put 5.5.5- in front of its version; a beta of PostgreSQL has one number.
+	_, _ = fmt.Sscanf(strings.TrimPrefix(version, "5.5.5-"), "%d.%d", &have[0], &have[1])
+	_, _ = fmt.Sscanf(oldest[p.product], "%d.%d", &least[0], &least[1])
+	return have[0] > 0 && slices.Compare(have[:], least[:]) < 0
+}
+
+// oldest are the versions in docs/compatibility.md; TiDB's are its own.
+var oldest = map[string]string{"MariaDB": "10.6", "MySQL": "8.0", "PostgreSQL": "9.5"}
+
+// tooShort is a setting that cuts something off too soon; 0 never does.
+func tooShort(settings string, least time.Duration, means string) check {
+	return check{"", settings, func(p *patient, v string) bool { return lasts(p, v) > 0 && lasts(p, v) < least }, means,
+		fmt.Sprintf("set it to at least %v in the DSN, or for the account", least)}
+}
+
+// lasts reads a time: MySQL's are in seconds, PostgreSQL's in milliseconds.
+func lasts(p *patient, v string) time.Duration {
+	n, _ := strconv.ParseFloat(v, 64)
+	if p.Driver == "postgres" {
+		n /= 1000
+	}
+	return time.Duration(n * float64(time.Second))
+}
+
+const (
+	fromDSN    = "remove it from the DSN, of the application and of the job alike"
+	untested   = "what bed promises was not tested on this product"
+	useOthers  = "use MySQL, MariaDB, TiDB or PostgreSQL, or test with your own faults first"
+	cutsWait   = "a statement that waits for a lock is cut off at once"
+	endsTx     = "transactions are ended between their statements"
+	closesIdle = "the server closes connections that the pool keeps, and what is sent on one just then stays in doubt"
+	staysTorn  = "a crash of the machine while a page is written destroys it"
+	outWaits   = "the job gives a delivery no longer than that: one that waits for a lock is cut off and stays in doubt instead of getting that error"
+	primary    = "lead the DSN to the primary"
+)
 
 // checks are those of each driver.
 var checks = map[string][]check{
 	"mysql": {
-		{"innodb_flush_log_at_trx_commit", isNot("1", "3"), "innodb_flush_log_at_trx_commit is {value}: {lost}",
-			"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the server's option file"},
-		{"innodb_doublewrite", is("OFF", "0"), "innodb_doublewrite is off: a crash of the machine while a page is written destroys it",
-			"turn it on in the server's option file, unless the file system writes whole pages (ZFS)"},
-		{"innodb_flush_method", func(p *patient, v string) bool {
+		{"version", "version", older, "it is older than what bed is known to work with", "use {oldest} or later"},
+		{"product", "version version_comment", func(_ *patient, v string) bool {
+			return slices.ContainsFunc([]string{"vitess", "clickhouse", "doris", "oceanbase"}, func(name string) bool { return strings.Contains(strings.ToLower(v), name) })
+		}, untested, useOthers},
+		{"", "tidb_txn_mode", func(_ *patient, v string) bool { return !strings.EqualFold(v, "pessimistic") }, // empty is optimistic too
+			"conflicts and duplicate keys are reported only at COMMIT, so that a receipt is not recognised, and no row is locked before", "SET GLOBAL tidb_txn_mode = 'pessimistic'"},
+		{"galera", "wsrep_ready wsrep_cluster_status", isNot("ON", "Primary"), "the node is outside of its cluster's primary component and takes no writes", "lead the DSN to a node of the primary component"},
+		{"galera", "wsrep_sync_wait", func(p *patient, v string) bool { return number(p.vars["wsrep_cluster_size"]) > 1 && number(v)&1 == 0 },
+			"what another node of the cluster reported as committed may not be visible here yet", "lead all DSNs to one node that is written to, and set wsrep_sync_wait=1 in them for when that one changes"},
+		{"read-only", "super_read_only innodb_read_only read_only tx_read_only transaction_read_only innodb_force_recovery", isNot("OFF", "0"),
+			"{refused}", primary + ", or turn it off there"},
+		{"", "innodb_flush_log_at_trx_commit", isNot("1", "3"), "{lost}", "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the server's option file"},
+		{"", "innodb_doublewrite", isOff, staysTorn, "turn it on in the server's option file, unless the file system writes whole pages (ZFS)"},
+		{"", "innodb_flush_method", func(p *patient, v string) bool {
 			return is("nosync")(p, v) || is("O_DIRECT_NO_FSYNC")(p, v) && p.product == "MariaDB"
-		}, "innodb_flush_method is {value}: {lost}", "remove it from the server's option file, or set O_DIRECT"},
-		{"sync_binlog", withBinlog(isNot("1")), "the binary log is on and sync_binlog is {value}: after a crash of the machine replicas and backups made from it lack commits, or have others than the server",
+		}, "{lost}", "remove it from the server's option file, or set O_DIRECT"},
+		{"", "sync_binlog", allOf(withBinlog, isNot("1")), "after a crash of the machine replicas and backups made from the binary log lack commits, or have others than the server",
 			"SET GLOBAL sync_binlog = 1, and the same in the server's option file"},
-		{"binlog_format", withBinlog(is("STATEMENT")), "binlog_format is STATEMENT: receipts cannot be erased or purged (error 1665 at READ COMMITTED), and replicas may apply other rows than the server did",
+		{"", "binlog_format", allOf(withBinlog, is("STATEMENT")), "receipts cannot be erased or purged (error 1665 at READ COMMITTED), and replicas may apply other rows than the server did",
 			"SET GLOBAL binlog_format = 'ROW' (or MIXED), and the same in the server's option file; sessions that are open keep the old one"},
-		{"sql_mode", func(p *patient, v string) bool {
-			mode := strings.ToUpper(v)
-			return !p.isLog && !strings.Contains(mode, "STRICT_TRANS_TABLES") && !strings.Contains(mode, "STRICT_ALL_TABLES")
-		}, "sql_mode is not strict ({value}): a value that does not fit is cut or changed, and counts as delivered",
+		{"", "sql_mode", allOf(isTarget, func(_ *patient, v string) bool {
+			return !strings.Contains(v, "STRICT_TRANS_TABLES") && !strings.Contains(v, "STRICT_ALL_TABLES")
+		}), "it is not strict: a value that does not fit is cut or changed, and counts as delivered",
 			"add STRICT_TRANS_TABLES to sql_mode in the server's option file, or sql_mode='…' to the DSN of the application and of the job alike"},
-		{"autocommit", isOff, "sessions begin with autocommit off: a write on its own stays open until something ends it", "set autocommit = 1 in the server's option file, or in the DSN"},
-		{"sql_log_bin", isOff, "sql_log_bin is off: what is written is not in the binary log: replicas and restored backups lack it", "remove sql_log_bin" + fromDSN},
-		{"foreign_key_checks", isOff, "foreign_key_checks is off: rows that refer to nothing are written, and count as delivered", "remove foreign_key_checks" + fromDSN},
-		{"unique_checks", isOff, "unique_checks is off: rows that stand there twice may be written, and count as delivered", "remove unique_checks" + fromDSN},
-		{"check_constraint_checks", isOff, "check_constraint_checks is off: rows that a CHECK forbids are written, and count as delivered", "remove check_constraint_checks" + fromDSN},
+		{"", "max_allowed_packet", func(p *patient, v string) bool { return p.isLog && number(v) < 4<<20+1<<16 },
+			"a write of up to 4 MiB (MaxUnitBytes) is not accepted, because its entry does not fit", "set it to 16M in the server's option file, or MaxUnitBytes lower"},
+		{"", "autocommit", isOff, "a write on its own stays open until something ends it", "set autocommit = 1 in the server's option file, or in the DSN"},
+		{"", "sql_log_bin", isOff, "what is written is not in the binary log: replicas and restored backups lack it", fromDSN},
+		{"", "foreign_key_checks", isOff, "rows that refer to nothing are written, and count as delivered", fromDSN},
+		{"", "unique_checks", isOff, "rows that stand there twice may be written, and count as delivered", fromDSN},
+		{"", "check_constraint_checks", isOff, "rows that a CHECK forbids are written, and count as delivered", fromDSN},
+		{"lock-wait", "innodb_lock_wait_timeout", allOf(isTarget, longerThanDelivery), outWaits, "set jobConfig.deliveryTimeoutMillis above it"},
+		tooShort("max_statement_time", time.Second, cutsWait),
+		tooShort("wait_timeout", 30*time.Second, closesIdle),
+		tooShort("idle_transaction_timeout idle_write_transaction_timeout", 5*time.Second, endsTx),
 	},
 	"postgres": {
-		{"fsync", is("off"), "fsync is off: a crash of the machine may destroy the whole database", "set fsync = on in postgresql.conf and reload"},
-		{"synchronous_commit", is("off"), "synchronous_commit is off: {lost}", "set synchronous_commit = on in postgresql.conf, or for the account (ALTER ROLE … SET), or in the DSN"},
-		{"full_page_writes", is("off"), "full_page_writes is off: a crash of the machine while a page is written destroys it",
-			"set full_page_writes = on in postgresql.conf and reload, unless the file system writes whole pages (ZFS)"},
-		{"session_replication_role", is("replica"), "session_replication_role is replica: triggers do not fire and foreign keys are not checked, so that what counts as delivered is not what the application writes",
+		{"version", "server_version", older, "it is older than what bed is known to work with", "use {oldest} or later"},
+		{"product", "version()", func(_ *patient, v string) bool {
+			return !strings.HasPrefix(v, "PostgreSQL ") || dbserver.PostgresProduct(v) != "PostgreSQL"
+		}, untested, useOthers},
+		{"read-only", "pg_is_in_recovery()", is("true"), "it is a standby, and {refused}", primary + " (several hosts and target_session_attrs=read-write find it)"},
+		{"read-only", "default_transaction_read_only transaction_read_only", func(p *patient, v string) bool { return v == "on" && p.vars["pg_is_in_recovery()"] != "true" },
+			"{refused}", "turn it off for the account (ALTER ROLE … SET), the database or in the DSN"},
+		{"encoding", "server_encoding", isNot("UTF8", "SQL_ASCII"), "SQL and values that it cannot hold are refused", "create the database with ENCODING 'UTF8'"},
+		{"", "search_path", func(p *patient, _ string) bool { return p.vars["current_schema()"] == "" }, "it leads to no schema that exists", "set search_path in the DSN, or create the schema"},
+		{"", "fsync", is("off"), "a crash of the machine may destroy the whole database", "set fsync = on in postgresql.conf and reload"},
+		{"", "synchronous_commit", is("off"), "{lost}", "set synchronous_commit = on in postgresql.conf, or for the account (ALTER ROLE … SET), or in the DSN"},
+		{"", "full_page_writes", is("off"), staysTorn, "set full_page_writes = on in postgresql.conf and reload, unless the file system writes whole pages (ZFS)"},
+		{"", "session_replication_role", is("replica"), "triggers do not fire and foreign keys are not checked, so that what counts as delivered is not what the application writes",
 			"remove it from the DSN, or from the account (ALTER ROLE … RESET)"},
+		{"lock-wait", "lock_timeout", allOf(isTarget, longerThanDelivery), outWaits, "set jobConfig.deliveryTimeoutMillis above it"},
+		tooShort("statement_timeout", time.Second, cutsWait),
+		tooShort("idle_session_timeout", 30*time.Second, closesIdle),
+		tooShort("transaction_timeout idle_in_transaction_session_timeout", 5*time.Second, endsTx),
 	},
 	"sqlite": {
-		{"journal_mode", is("off", "memory"), "the journal's mode is {value}: a crash in the middle of a write destroys the file", "set _pragma=journal_mode(wal) in the DSN"},
-		{"synchronous", is("0"), "synchronous is off: {lost}, or destroys the file", "set _pragma=synchronous(full) in the DSN"},
-		{"synchronous", func(p *patient, v string) bool { return v == "1" && p.vars["journal_mode"] == "wal" },
-			"synchronous is normal and the journal WAL: {lost}", "set _pragma=synchronous(full) in the DSN"},
-		{"busy_timeout", func(p *patient, v string) bool { return v == "0" && !p.isLog }, // the log sets its own
-			"busy_timeout is 0: a write fails at once while another connection writes", "set _pragma=busy_timeout(5000) in the DSN"},
-		{"locking_mode", is("exclusive"), "locking_mode is exclusive: one process keeps the others out, the job from the application's file or the other way round", "remove it from the DSN"},
+		{"", "journal_mode", is("off", "memory"), "a crash in the middle of a write destroys the file", "set _pragma=journal_mode(wal) in the DSN"},
+		{"", "synchronous", func(p *patient, v string) bool { return v == "0" || v == "1" && p.vars["journal_mode"] == "wal" },
+			"{lost}", "set _pragma=synchronous(full) in the DSN"},
+		{"", "busy_timeout", allOf(isTarget, is("0")), // the log sets its own
+			"a write fails at once while another connection writes", "set _pragma=busy_timeout(5000) in the DSN"},
+		{"", "locking_mode", is("exclusive"), "one process keeps the others out, the job from the application's file or the other way round", "remove it from the DSN"},
+		{"read-only", "query_only", is("1"), "{refused}", "remove mode=ro, immutable and query_only from the DSN"},
 	},
 }
 
-const (
-	writesNowhere = "the account may write to none of the tables there"
-
-	cutsWait   = "a statement that waits for a lock is cut off at once"
-	endsTx     = "transactions are ended between their statements"
-	closesIdle = "the server closes connections that the pool keeps, and what is sent on one just then stays in doubt"
-)
-
-// bounds are the settings that cut something off, and how long they must be at least.
-var bounds = map[string][]struct {
-	setting string
-	least   time.Duration
-	means   string
-}{
-	"mysql": {
-		{"max_statement_time", time.Second, cutsWait}, {"wait_timeout", 30 * time.Second, closesIdle},
-		{"idle_transaction_timeout", 5 * time.Second, endsTx}, {"idle_write_transaction_timeout", 5 * time.Second, endsTx},
-	},
-	"postgres": {
-		{"statement_timeout", time.Second, cutsWait}, {"idle_session_timeout", 30 * time.Second, closesIdle},
-		{"transaction_timeout", 5 * time.Second, endsTx}, {"idle_in_transaction_session_timeout", 5 * time.Second, endsTx},
-	},
-}
-
-// settings looks at what the tables above say. lockWait is the setting that bounds the wait for
-// a lock, and unit that of the server's times.
-func (p *patient) settings(lockWait string, unit time.Duration) {
+// lookAtSettings looks at what the table above says.
+func lookAtSettings(p *patient) {
+	lost, refused := "a crash of the machine loses writes that count as delivered and are in the log no more", "nothing can be delivered there"
+	if p.isLog {
+		lost, refused = "a crash of the machine loses entries of writes that were promised to arrive", "the log takes no entries, so that no write is accepted"
+	}
+	fill := strings.NewReplacer("{lost}", lost, "{refused}", refused, "{oldest}", p.product+" "+oldest[p.product])
 	for _, c := range checks[p.Driver] {
-		if v, known := p.vars[c.setting]; known && c.wrong(p, v) {
-			p.find(c.setting, strings.NewReplacer("{value}", orNone(v), "{lost}", p.lost()).Replace(c.what), c.remedy)
+		for _, setting := range strings.Fields(c.settings) {
+			if v, known := p.vars[setting]; known && c.wrong(p, v) {
+				p.find(cmp.Or(c.name, setting), fmt.Sprintf("%s is %s: %s", setting, cmp.Or(v, "empty"), fill.Replace(c.means)), fill.Replace(c.remedy))
+				break
+			}
 		}
-	}
-	lasts := func(setting string) time.Duration { return time.Duration(fraction(p.vars[setting]) * float64(unit)) }
-	for _, b := range bounds[p.Driver] {
-		p.cutOff(b.setting, lasts(b.setting), b.least, b.means)
-	}
-	if wait := lasts(lockWait); !p.isLog && wait > 0 && p.x.Job.DeliveryTimeout <= wait {
-		p.find("lock-wait", fmt.Sprintf("%s is %v, the job gives a delivery only %v: one that waits for a lock is cut off and stays in doubt instead of getting that error", lockWait, wait, p.x.Job.DeliveryTimeout),
-			fmt.Sprintf("set jobConfig.deliveryTimeoutMillis above %d", wait.Milliseconds()))
 	}
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,8 @@ const skew = 5 * time.Second
 // compare looks at what no database shows alone.
 func (x *examination) compare(seen []*patient) {
 	for _, p := range seen {
-		if p.ahead > skew || p.ahead < -skew {
-			x.find(p.where, "clock", fmt.Sprintf("its clock, as sessions of this DSN see it, is %s this machine's: ages, delays and NOW() in SQL mean other times than expected", apart(p.ahead)),
+		if p.ahead.Abs() > skew {
+			x.find(p.where, "clock", fmt.Sprintf("its clock, as sessions of this DSN see it, differs from this machine's by %v: ages, delays and NOW() in SQL mean other times than expected", p.ahead.Round(time.Second)),
 				"have NTP or chrony set the clocks of all machines; remove timestamp=… from the DSN")
 		}
 	}
@@ -28,13 +29,6 @@ func (x *examination) compare(seen []*patient) {
 	x.differ(seen, "mysql", "time_zone", "time zones", "the same time.Time is stored as different hours, and NOW() gives them")
 	x.differ(seen, "postgres", "timezone", "time zones", "a timestamp without time zone is stored as different hours, and now() gives them")
 	x.connections(seen)
-}
-
-func apart(d time.Duration) string {
-	if d < 0 {
-		return (-d).Round(time.Second).String() + " behind"
-	}
-	return d.Round(time.Second).String() + " ahead of"
 }
 
 // differ reports targets whose sessions have different values of a setting. Those
@@ -57,7 +51,7 @@ func (x *examination) differ(seen []*patient, driver, setting, words, means stri
 		}
 		var each []string
 		for _, v := range slices.Sorted(maps.Keys(values)) {
-			each = append(each, fmt.Sprintf("%s (%s)", orNone(v), list(values[v])))
+			each = append(each, fmt.Sprintf("%s (%s)", cmp.Or(v, "empty"), list(values[v])))
 		}
 		x.find("the configuration", setting, fmt.Sprintf("%s differ between data sources: %s. With the same statement %s", words, strings.Join(each, ", "), means),
 			fmt.Sprintf("set the same %s in the servers' option files, or in each DSN, the applications' as well as the job's", setting))
@@ -122,68 +116,62 @@ func (x *examination) connections(seen []*patient) {
 	}
 }
 
-// readIdentity reads who the log is, and where receipts are.
-func (p *patient) readIdentity(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	rows, err := p.rows(ctx, "SELECT name, value FROM bed_log")
-	if err != nil {
-		return
-	}
-	p.x.schemas = map[string]string{}
-	for _, r := range rows {
-		if r[0] == tables.Identity {
-			p.x.identity = r[1]
-			continue
-		}
-		p.x.schemas[r[0]] = r[1]
-	}
-}
-
 // identities looks for another log with the identity of this one: a copy, whose jobs would
 // purge the receipts of the original.
 func (p *patient) identities(ctx context.Context) {
-	if p.x.identity == "" {
+	if p.isLog {
+		rows, _ := p.rows(ctx, "SELECT name, value FROM bed_log")
+		p.x.known = map[string]string{}
+		for _, r := range rows {
+			p.x.known[r[0]] = r[1]
+		}
+	}
+	if p.x.known[tables.Identity] == "" {
 		return
 	}
-	places, kind := [][]string{{"", p.place}}, "the file" // how to name it in a statement, and the place
+	places := [][]string{{"", p.place}} // how to name it in a statement, and the place
 	switch p.Driver {
 	case "mysql":
-		kind = "the database"
 		places, _ = p.rows(ctx, "SELECT CONCAT('`', REPLACE(table_schema, '`', '``'), '`.'), table_schema FROM information_schema.tables WHERE table_name = 'bed_log'")
 	case "postgres":
-		kind = "the schema"
 		places, _ = p.rows(ctx, "SELECT (quote_ident(n.nspname) || '.')::text, (current_database() || '.' || n.nspname)::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = 'bed_log' AND c.relkind = 'r'")
 	}
 	for _, r := range places {
 		if p.isLog && r[1] == p.place || p.samePlace(r[1]) {
 			continue
 		}
-		if p.text(ctx, "SELECT value FROM "+r[0]+"bed_log WHERE name = 'identity'") == p.x.identity {
-			p.find("identity", fmt.Sprintf("%s %s holds another transaction log with the same identity, a copy: its job purges receipts that this log's entries need", kind, r[1]),
+		if p.text(ctx, "SELECT value FROM "+r[0]+"bed_log WHERE name = 'identity'") == p.x.known[tables.Identity] {
+			p.find("identity", r[1]+" holds another transaction log with the same identity, a copy: its job purges receipts that this log's entries need",
 				"delete the copy; or, if it is to be a log of its own, DELETE FROM bed_log WHERE name = 'identity' there: it is given a new one when it is opened next")
 		}
 	}
+}
+
+// atHome reports whether a transaction of this target reaches the log's tables.
+func (p *patient) atHome() bool {
+	log := p.x.log
+	return !p.isLog && p.server != "" && p.server == log.server && (p.Driver != "postgres" || p.vars["current_database()"] == log.vars["current_database()"])
 }
 
 // samePlace reports whether a place on this target's server is the log's own, as far as is
 // known: nobody is to delete that one for a copy.
 func (p *patient) samePlace(place string) bool {
 	log := p.x.log
-	return !p.isLog && log != nil && (log.server == p.server || log.server == "" || p.server == "" || p.cluster != "" && log.cluster == p.cluster) && log.place == place
+	return !p.isLog && (log.server == p.server || log.server == "" || p.server == "" || p.cluster != "" && log.cluster == p.cluster) && log.place == place
 }
 
 // entries looks at the oldest entries, and at the data sources that the log names.
 func (x *examination) entries(ctx context.Context, log *patient) {
-	if log.conn == nil || log.out {
+	if log.db == nil || log.out {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	st, err := txlog.Open(ctx, log.Driver, log.DSN, txlog.WithoutCreate(), txlog.WithMaxConns(1))
 	if err != nil {
-		if errors.Is(err, txlog.ErrUnusable) && !x.has("the log", "column") && !x.has("the log", "key") {
-			x.find("the log", "unusable", x.errorOf(err), "bed-job migrate, or do what it says")
+		known := func(f Finding) bool { return f.Where == log.where && (f.Check == "column" || f.Check == "key") }
+		if errors.Is(err, txlog.ErrUnusable) && !slices.ContainsFunc(x.report.Findings, known) {
+			x.find("the log", "unusable", errorOf(err), "bed-job migrate, or do what it says")
 		}
 		return
 	}
@@ -193,8 +181,9 @@ func (x *examination) entries(ctx context.Context, log *patient) {
 		targets[t.Name] = t
 	}
 	names, err := st.DataSources(ctx)
-	if err != nil {
-		x.unseen("the log: its entries cannot be read: %s", x.errorOf(err))
+	units, lerr := st.List(ctx, txlog.Filter{Limit: 1000})
+	if err = cmp.Or(err, lerr); err != nil {
+		x.unseen("the log: its entries cannot be read: %s", errorOf(err))
 		return
 	}
 	for _, name := range names {
@@ -203,29 +192,14 @@ func (x *examination) entries(ctx context.Context, log *patient) {
 				"add it to targetDataSource; a data source that was renamed keeps its old name there until its entries are gone")
 		}
 	}
-	units, err := st.List(ctx, txlog.Filter{Limit: 1000})
-	if err != nil {
-		x.unseen("the log: its entries cannot be read: %s", x.errorOf(err))
-		return
-	}
 	sessions(ctx, x, units, targets)
-}
-
-func (x *examination) has(where, check string) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.ContainsFunc(x.report.Findings, func(f Finding) bool { return f.Where == where && f.Check == check })
 }
 
 // needsReceipts reports whether the log holds entries for this target that leave receipts.
 func (p *patient) needsReceipts(ctx context.Context) bool {
-	if p.x.log == nil || p.x.log.conn == nil {
+	if p.x.log.db == nil {
 		return false
 	}
-	one := "?"
-	if p.x.log.Driver == "postgres" {
-		one = "$1"
-	}
-	var id string // asked on a connection of its own: the one connection belongs to one goroutine
-	return p.x.log.db.QueryRowContext(ctx, "SELECT id FROM transaction_log WHERE data_source = "+one+" AND receipt <> '' AND parked IN (0, 1) LIMIT 1", p.Name).Scan(&id) == nil
+	rows, _ := p.x.log.rows(ctx, "SELECT DISTINCT data_source FROM transaction_log WHERE receipt <> '' AND parked IN (0, 1)")
+	return slices.ContainsFunc(rows, func(r []string) bool { return r[0] == p.Name })
 }

@@ -3,17 +3,16 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
-	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/internal/dberr"
@@ -39,8 +38,6 @@ type Database struct {
 	// Driver is "mysql", "postgres" or "sqlite", and DSN what it takes.
 	Driver, DSN string
 	Target      delivery.Target
-	// Problem is why it cannot be used; empty: it can.
-	Problem string
 }
 
 // Installation is what is looked at.
@@ -50,6 +47,8 @@ type Installation struct {
 	Job     asyncjob.Config
 	// Now is this machine's clock.
 	Now func() time.Time
+	// Redact takes passwords out of what is reported.
+	Redact func(string) string
 }
 
 // Report is what was found.
@@ -57,77 +56,57 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 	// Unseen says what could not be looked at, and why.
 	Unseen []string `json:"notLookedAt"`
+	// AtHome are the targets whose transactions reach the log (bedsql.With).
+	AtHome []string `json:"atHome"`
 }
 
 // patience bounds the questions to one database.
 const patience = 15 * time.Second
 
-// Examine looks at an installation. Databases are asked side by side, the log first.
+// Examine looks at an installation: the log, then the targets side by side.
 func Examine(ctx context.Context, in Installation) *Report {
 	in.Job = in.Job.WithDefaults()
-	x := &examination{Installation: in, report: &Report{Findings: []Finding{}, Unseen: []string{}}}
+	x := &examination{Installation: in, report: &Report{Findings: []Finding{}, Unseen: []string{}, AtHome: []string{}}}
 	x.configuration()
+	in.Log.Target.ReceiptSchema = "" // a log has no receipts
 	log := &patient{x: x, Database: in.Log, where: "the log", isLog: true}
+	x.log = log
+	log.examine(ctx) // the others are compared with it
 	patients := []*patient{log}
-	for _, t := range in.Targets {
-		switch {
-		case t.Problem != "":
-			x.find(nameOf(t), "data-source", "it cannot be used: "+t.Problem, "fix it in the configuration")
-		case SameFile(t.Target.File, in.Log.Target.File):
-			x.find(nameOf(t), "shared-file", "it is the SQLite file of the transaction log: each would wait for the other's lock",
-				"give the log a file of its own")
-		default:
-			patients = append(patients, &patient{x: x, Database: t, where: nameOf(t)})
-		}
-	}
 	var all sync.WaitGroup
-	for _, p := range patients {
-		all.Go(func() { p.open(ctx) })
+	for _, t := range in.Targets {
+		p := &patient{x: x, Database: t, where: "data source " + t.Name}
+		if SameFile(t.Target.File, in.Log.Target.File) {
+			p.find("shared-file", "it is the SQLite file of the transaction log: each would wait for the other's lock", "give the log a file of its own")
+			continue
+		}
+		patients = append(patients, p)
+		all.Go(func() { p.examine(ctx) })
 	}
 	all.Wait()
-	seen := slices.DeleteFunc(slices.Clone(patients), func(p *patient) bool { return p.conn == nil })
+	seen := slices.DeleteFunc(patients, func(p *patient) bool { return p.db == nil })
 	defer func() {
 		for _, p := range seen {
-			p.close()
+			_ = p.db.Close()
 		}
 	}()
-	if x.log = log; log.conn != nil { // the others are compared with it
-		log.readIdentity(ctx)
-		log.look(ctx)
-	}
 	for _, p := range seen {
-		if !p.isLog {
-			all.Go(func() { p.look(ctx) })
+		if p.atHome() {
+			x.report.AtHome = append(x.report.AtHome, p.Name)
 		}
 	}
-	all.Wait()
 	x.entries(ctx, log)
 	x.compare(seen)
-	slices.SortStableFunc(x.report.Findings, func(a, b Finding) int { return strings.Compare(rank(a)+a.Check, rank(b)+b.Check) })
+	slices.SortStableFunc(x.report.Findings, func(a, b Finding) int { return strings.Compare(a.Where+a.Check, b.Where+b.Check) })
 	return x.report
 }
-
-// rank puts the configuration first, then the log, then the data sources by name.
-func rank(f Finding) string {
-	switch f.Where {
-	case "the configuration":
-		return "0"
-	case "the log":
-		return "1"
-	default:
-		return "2" + f.Where
-	}
-}
-
-func nameOf(d Database) string { return "data source " + d.Name }
 
 // examination is one run.
 type examination struct {
 	Installation
-	identity string
-	// schemas are those of the data sources' receipts, by the rows of bed_log.
-	schemas map[string]string
-	log     *patient
+	log *patient
+	// known are the rows of bed_log: its identity, and the schemas of receipts.
+	known map[string]string
 
 	mu     sync.Mutex
 	report *Report
@@ -136,13 +115,13 @@ type examination struct {
 func (x *examination) find(where, check, what, remedy string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.report.Findings = append(x.report.Findings, Finding{where, check, what, remedy})
+	x.report.Findings = append(x.report.Findings, Finding{where, check, x.Redact(what), x.Redact(remedy)})
 }
 
 func (x *examination) unseen(format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.report.Unseen = append(x.report.Unseen, fmt.Sprintf(format, args...))
+	x.report.Unseen = append(x.report.Unseen, x.Redact(fmt.Sprintf(format, args...)))
 }
 
 // rarely is how long between two rounds is too long.
@@ -151,9 +130,6 @@ const rarely = time.Hour
 // configuration looks at what the file alone says.
 func (x *examination) configuration() {
 	const where = "the configuration"
-	if len(x.Targets) == 0 {
-		x.find(where, "no-targets", "it names no data source to deliver to", "name each in targetDataSource")
-	}
 	job := x.Job
 	for key, retention := range map[string]time.Duration{"receiptRetentionMillis": job.ReceiptRetention, "keyRetentionMillis": job.KeyRetention} {
 		if retention < job.Lease {
@@ -165,9 +141,6 @@ func (x *examination) configuration() {
 		x.find(where, "cron", fmt.Sprintf("between two rounds of the job up to %v pass (cron %q): a write that its caller got back as pending waits as long", gap.Round(time.Minute), job.Cron),
 			"set jobConfig.cron to seconds or minutes; the default is every 5 s")
 	}
-	if job.DeliveryTimeout >= job.Lease*20 {
-		x.find(where, "lease", fmt.Sprintf("deliveryTimeoutMillis is %v, the lease only %v", job.DeliveryTimeout, job.Lease), "set jobConfig.leaseMillis to a good part of it")
-	}
 }
 
 // patient is one database while it is looked at.
@@ -177,8 +150,8 @@ type patient struct {
 	where string
 	isLog bool
 
-	db   *sql.DB
-	conn *sql.Conn
+	// db is nil of one that cannot be reached.
+	db *sql.DB
 	// vars are the server's settings as this session has them.
 	vars map[string]string
 	// server identifies a server, place a database on it. The nodes of a cluster
@@ -196,45 +169,59 @@ type patient struct {
 
 func (p *patient) find(check, what, remedy string) { p.x.find(p.where, check, what, remedy) }
 
-// open connects, or reports why it cannot.
-func (p *patient) open(ctx context.Context) {
+// examine looks at the database.
+func (p *patient) examine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if p.open(ctx); p.db == nil {
+		return
+	}
+	p.clock(ctx)
+	switch p.Driver {
+	case "mysql":
+		lookAtMySQL(ctx, p)
+	case "postgres":
+		lookAtPostgres(ctx, p)
+	default:
+		lookAtSQLite(ctx, p)
+	}
+	if p.out {
+		return
+	}
+	p.ourTables(ctx)
+	p.identities(ctx)
+}
+
+// open connects, or reports why it cannot.
+func (p *patient) open(ctx context.Context) {
 	if p.Target.File != "" {
 		if _, err := os.Stat(p.Target.File); err != nil { // opening it would make it
 			p.find("unreachable", "the file cannot be used: "+err.Error(), "fix its path in the DSN; bed-job run makes the log's file, the application a target's")
 			return
 		}
 	}
-	if p.Target.NoSideConnection {
-		p.find("memory", "it is in the memory of one connection: nothing of it is kept", "give it a file")
-		return
-	}
-	hasty := p.hasty()
-	p.db = sql.OpenDB(p.Target.Connector)
-	if err := p.connect(ctx); err != nil {
-		if _ = p.db.Close(); !hasty {
-			p.unreachable(err)
+	hasty := false
+	if c, err := mysql.ParseDSN(p.DSN); p.Driver == "mysql" && err == nil {
+		for name, is := range map[string]time.Duration{"readTimeout": c.ReadTimeout, "writeTimeout": c.WriteTimeout} {
+			if is > 0 && is < time.Second {
+				p.find(name, fmt.Sprintf("%s is %v: the connection is given up while the server is at work, and each such write stays in doubt", name, is), "set it to at least 1s in the DSN")
+				hasty = true
+			}
 		}
 	}
-}
-
-func (p *patient) connect(ctx context.Context) error {
-	conn, err := p.db.Conn(ctx)
-	if err != nil {
-		return err
+	db := sql.OpenDB(p.Target.Connector)
+	if err := db.PingContext(ctx); err != nil {
+		if _ = db.Close(); !hasty {
+			p.unreachable(err)
+		}
+		return
 	}
-	if err := conn.PingContext(ctx); err != nil {
-		_ = conn.Close()
-		return err
-	}
-	p.conn = conn
-	return nil
+	p.db = db
 }
 
 // unreachable reports why no connection could be made.
 func (p *patient) unreachable(err error) {
-	code, why := dberr.Of(err), p.x.errorOf(err)
+	code, why := dberr.Of(err), errorOf(err)
 	switch {
 	case code.Number == 1049 || code.State == "3D000": // ER_BAD_DB_ERROR, invalid_catalog_name
 		p.find("database", "the DSN names a database that is not there: "+why, "create it, or fix its name in the DSN")
@@ -243,57 +230,6 @@ func (p *patient) unreachable(err error) {
 	default:
 		p.find("unreachable", "it cannot be reached: "+why, "start the server, or fix the address in the DSN; look at what is between, and at TLS")
 	}
-}
-
-// hasty reports that the driver waits for the server less than it may take.
-func (p *patient) hasty() (found bool) {
-	if p.Driver != "mysql" {
-		return false
-	}
-	_, query, _ := strings.Cut(p.DSN[strings.LastIndexByte(p.DSN, '/')+1:], "?")
-	params, err := url.ParseQuery(query)
-	if err != nil {
-		return false
-	}
-	for _, name := range []string{"readTimeout", "writeTimeout"} {
-		d, _ := time.ParseDuration(params.Get(name))
-		found = p.cutOff(name, d, time.Second, "the connection is given up while the server is at work, and each such write stays in doubt") || found
-	}
-	return found
-}
-
-// cutOff reports a bound that is too short for what it ends; 0 is none.
-func (p *patient) cutOff(name string, is, least time.Duration, means string) bool {
-	short := is > 0 && is < least
-	if short {
-		p.find(name, fmt.Sprintf("%s is %v: %s", name, is, means), fmt.Sprintf("set %s to at least %v in the DSN, or for the account", name, least))
-	}
-	return short
-}
-
-func (p *patient) close() {
-	_ = p.conn.Close()
-	_ = p.db.Close()
-}
-
-// look looks at the database.
-func (p *patient) look(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	p.clock(ctx)
-	switch p.Driver {
-	case "mysql":
-		mysqlServer{p}.look(ctx)
-	case "postgres":
-		postgresServer{p}.look(ctx)
-	default:
-		sqliteFile{p}.look(ctx)
-	}
-	if p.out {
-		return
-	}
-	ourTables{p}.look(ctx)
-	p.identities(ctx)
 }
 
 // text asks for one value; empty if it is NULL, absent or cannot be had.
@@ -305,50 +241,24 @@ func (p *patient) text(ctx context.Context, query string, args ...any) string {
 	return all[0][0]
 }
 
-// QueryContext asks, once more on another connection if the server has closed this one.
-func (p *patient) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	rows, err := p.conn.QueryContext(ctx, query, args...)
-	if err == nil || p.conn.PingContext(ctx) == nil {
-		return rows, err
-	}
-	lost := p.conn
-	if p.connect(ctx) != nil {
-		return nil, err
-	}
-	_ = lost.Close()
-	return p.conn.QueryContext(ctx, query, args...)
-}
-
 // rows asks for rows as text.
 func (p *patient) rows(ctx context.Context, query string, args ...any) ([][]string, error) {
-	return tables.Texts(ctx, p, query, args...)
+	return tables.Texts(ctx, p.db, query, args...)
 }
 
-// readVars reads the settings of the session.
+// readVars adds to the settings of the session what a query gives.
 func (p *patient) readVars(ctx context.Context, query string) bool {
-	p.vars = map[string]string{}
 	rows, err := p.rows(ctx, query)
 	if err != nil {
-		p.x.unseen("%s: its settings cannot be read: %s", p.where, p.x.errorOf(err))
+		p.x.unseen("%s: its settings cannot be read: %s", p.where, errorOf(err))
+	}
+	if p.vars == nil {
+		p.vars = map[string]string{}
 	}
 	for _, r := range rows {
 		p.vars[strings.ToLower(r[0])] = r[1]
 	}
 	return err == nil
-}
-
-// grant is the statement that gives the rights on tables.
-func (p *patient) grant(ctx context.Context, object string) string {
-	who := "the account"
-	switch p.Driver {
-	case "mysql":
-		if user, host, ok := strings.Cut(p.text(ctx, "SELECT CURRENT_USER()"), "@"); ok {
-			who = "'" + user + "'@'" + host + "'"
-		}
-	case "postgres":
-		who = cmp.Or(p.text(ctx, "SELECT quote_ident(current_user)"), who)
-	}
-	return fmt.Sprintf("as an administrator: GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", object, who)
 }
 
 // clock measures how much the database's clock, as its sessions see it, is ahead of
@@ -374,37 +284,4 @@ func SameFile(a, b string) bool {
 	}
 	y, err := os.Stat(b)
 	return err == nil && os.SameFile(x, y)
-}
-
-// The oldest versions that keep a log: docs/compatibility.md has them.
-var oldest = map[string][2]int{"MariaDB": {10, 6}, "MySQL": {8, 0}, "PostgreSQL": {9, 5}}
-
-var versionNumber = regexp.MustCompile(`(\d+)\.(\d+)`)
-
-// tooOld tells of a version that is older than these.
-func (p *patient) tooOld(version string) {
-	m := versionNumber.FindStringSubmatch(version)
-	if m == nil {
-		return
-	}
-	least := oldest[p.product]
-	if major, minor := number(m[1]), number(m[2]); major < least[0] || major == least[0] && minor < least[1] {
-		p.find("version", fmt.Sprintf("%s %s is older than what bed is known to work with", p.product, version),
-			fmt.Sprintf("use %s %d.%d or later", p.product, least[0], least[1]))
-	}
-}
-
-// lost is the effect of a setting that answers a commit before it is on the disk.
-func (p *patient) lost() string {
-	if p.isLog {
-		return "a crash of the machine loses entries of writes that were promised to arrive"
-	}
-	return "a crash of the machine loses writes that count as delivered and are in the log no more"
-}
-
-func (p *patient) readOnlyMeans() string {
-	if p.isLog {
-		return "the log takes no entries, so that no write is accepted"
-	}
-	return "nothing can be delivered there"
 }

@@ -2,11 +2,10 @@ package doctor
 
 import (
 	"context"
-	"errors"
+	"database/sql/driver"
 	"fmt"
 	"strings"
 
-	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -22,32 +21,26 @@ func sessions(ctx context.Context, x *examination, units []*txlog.Unit, targets 
 	for _, u := range units {
 		t, ok := targets[u.DataSource]
 		k := kind{u.DataSource, u.Settings, u.Session, u.Account}
-		if !ok || t.Problem != "" || tried[k] || len(tried) == maxSessions {
+		if !ok || tried[k] || len(tried) == maxSessions {
 			continue
 		}
 		tried[k] = true
-		if err := t.Target.SameAccount(u); err != nil {
-			said, remedy, _ := strings.Cut(strings.TrimPrefix(err.Error(), "not delivered: "), "; ")
-			x.find(nameOf(t), "session", "entries are not delivered: "+said, remedy)
-			continue
+		err := t.Target.SameAccount(u)
+		if err == nil && (u.Settings != t.Target.Settings || u.Session != "") {
+			target, other := t.Target.In(u.Settings, u.Session)
+			if other != nil {
+				x.find("data source "+t.Name, "settings", fmt.Sprintf("entries were written with the settings %q, the job's DSN has %q: they are not delivered, since values or places could be others", u.Settings, t.Target.Settings),
+					"give the job's DSN the parameters of the application's")
+				continue
+			}
+			var conn driver.Conn
+			if conn, _, err = target.Dial(ctx); err == nil {
+				_ = conn.Close()
+			}
 		}
-		if u.Settings == t.Target.Settings && u.Session == "" {
-			continue
-		}
-		target, err := t.Target.In(u.Settings, u.Session)
-		if err != nil {
-			x.find(nameOf(t), "settings", fmt.Sprintf("entries were written with the settings %q, the job's DSN has %q: they are not delivered, since values or places could be others", u.Settings, t.Target.Settings),
-				"give the job's DSN the parameters of the application's")
-			continue
-		}
-		conn, _, err := target.Dial(ctx)
-		if err == nil {
-			_ = conn.Close()
-		}
-		var differs *delivery.SessionError
-		if errors.As(err, &differs) {
-			said, remedy, _ := strings.Cut(strings.TrimPrefix(differs.Error(), "not delivered: "), "; give ")
-			x.find(nameOf(t), "session", "entries are not delivered: "+said, "give "+remedy)
+		if why, refused := strings.CutPrefix(fmt.Sprint(err), "not delivered: "); refused {
+			said, remedy, _ := strings.Cut(why, "; ")
+			x.find("data source "+t.Name, "session", "entries are not delivered: "+said, remedy)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/bedsql/bed/internal/attempt"
@@ -14,51 +15,40 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// ourTables are those of bed in a database.
-type ourTables struct{ *patient }
-
-// ours describes the tables that should be in the database.
-func (p ourTables) ours() []tables.Table {
-	text, err := attempt.ReceiptSchema(p.Driver)
+// ourTables looks for the tables of bed, what they are, and what the account may do with them.
+func (p *patient) ourTables(ctx context.Context) {
+	part, schema := "--targets", attempt.ReceiptSchema
 	if p.isLog {
-		text, err = txlog.Schema(p.Driver)
+		part, schema = "--log", txlog.Schema
 	}
+	text, err := schema(p.Driver)
 	if err != nil {
-		return nil
-	}
-	return tables.Of(p.Target.Dialect.Flavor, text)
-}
-
-// look looks for the tables, what they are, and what the account may do with them.
-func (p ourTables) look(ctx context.Context) {
-	part := "--targets"
-	if p.isLog {
-		part = "--log"
+		return // there is one for each driver
 	}
 	create := fmt.Sprintf("run what bed-job schema %s %s prints, there", p.Driver, part)
-	if p.schema() != "" {
-		create = fmt.Sprintf("run what bed-job schema %s %s prints, in a schema %s there", p.Driver, part, p.schema())
+	if p.Target.ReceiptSchema != "" {
+		create += ", in the schema " + p.Target.ReceiptSchema
 	}
-	for _, t := range p.ours() {
+	for _, t := range tables.Of(p.Target.Dialect.Flavor, text) {
 		name := t.Name
-		if p.schema() != "" {
-			name = attempt.Receipts{Schema: p.schema()}.Table(p.Target.Dialect.Flavor)
+		if !p.isLog {
+			name = attempt.Receipts{Schema: p.Target.ReceiptSchema}.Table(p.Target.Dialect.Flavor)
 		}
-		there, err := tables.Columns(ctx, p, name)
+		there, err := tables.Columns(ctx, p.db, name)
 		switch {
 		case err != nil && dberr.Of(err).Denied():
 			p.find("rights", fmt.Sprintf("the account may not read the table %s", name), p.grant(ctx, name))
 		case err != nil && p.isLog:
-			p.find("table", fmt.Sprintf("the table %s is missing or cannot be read: %s", name, p.x.errorOf(err)), create+"; bed-job run does so itself if the account may create tables")
+			p.find("table", fmt.Sprintf("the table %s is missing or cannot be read: %s", name, errorOf(err)), create+"; bed-job run does so itself if the account may create tables")
 		case err != nil:
-			p.withoutReceipts(ctx, create)
+			p.withoutReceipts(ctx, name, create)
 		default:
 			if lacks := t.Lacks(there); len(lacks) > 0 {
-				p.find("column", fmt.Sprintf("the table %s lacks %s", name, columnNames(lacks)), "an older version made it: bed-job migrate brings it up to date, and prints how with --dry-run")
+				p.find("column", fmt.Sprintf("the table %s lacks %s", name, strings.Join(lacks, ", ")), "an older version made it: bed-job migrate brings it up to date, and prints how with --dry-run")
 			} else {
 				p.definition(ctx, t, name)
 			}
-			p.rights(ctx, name, there)
+			p.rights(ctx, t, name)
 		}
 	}
 	if !p.isLog {
@@ -66,20 +56,12 @@ func (p ourTables) look(ctx context.Context) {
 	}
 }
 
-func columnNames(columns []tables.Column) string {
-	all := make([]string, len(columns))
-	for i, c := range columns {
-		all[i] = c.Name
-	}
-	return strings.Join(all, ", ")
-}
-
 // definition compares a table that has all columns with what it should be.
-func (p ourTables) definition(ctx context.Context, t tables.Table, name string) {
+func (p *patient) definition(ctx context.Context, t tables.Table, name string) {
 	f := p.Target.Dialect.Flavor
-	found, err := tables.Place{Flavor: f, Schema: p.schema()}.Read(ctx, p, t.Name)
+	found, err := tables.Place{Flavor: f, Schema: p.Target.ReceiptSchema}.Read(ctx, p.db, t.Name)
 	if err != nil {
-		p.x.unseen("%s: the definition of %s cannot be read: %s", p.where, name, p.x.errorOf(err))
+		p.x.unseen("%s: the definition of %s cannot be read: %s", p.where, name, errorOf(err))
 		return
 	}
 	p.columns(f, t, name, found)
@@ -108,7 +90,7 @@ func (p ourTables) definition(ctx context.Context, t tables.Table, name string) 
 	if p.Driver != "mysql" {
 		return
 	}
-	if found.Engine != "" && !slices.Contains(transactional, strings.ToUpper(found.Engine)) {
+	if found.Engine != "" && !strings.Contains(transactional, "'"+strings.ToUpper(found.Engine)+"'") {
 		p.find("engine", fmt.Sprintf("the table %s is kept by %s, which has no transactions: nothing that bed promises holds", name, found.Engine),
 			"ALTER TABLE "+name+" ENGINE = InnoDB, while neither applications nor jobs run")
 	}
@@ -119,7 +101,7 @@ func (p ourTables) definition(ctx context.Context, t tables.Table, name string) 
 }
 
 // columns compares each column.
-func (p ourTables) columns(f sqltext.Flavor, t tables.Table, name string, found *tables.Found) {
+func (p *patient) columns(f sqltext.Flavor, t tables.Table, name string, found *tables.Found) {
 	var differ, alter []string
 	for _, c := range found.Columns {
 		i := slices.IndexFunc(t.Columns, func(want tables.Column) bool { return want.Name == c.Name })
@@ -141,18 +123,10 @@ func (p ourTables) columns(f sqltext.Flavor, t tables.Table, name string, found 
 	}
 }
 
-// schema is the one that a target's receipts have of their own.
-func (p ourTables) schema() string {
-	if p.isLog {
-		return ""
-	}
-	return p.Target.ReceiptSchema
-}
-
-// remembered compares that with what the log remembers.
-func (p ourTables) remembered() {
-	if said, known := p.x.schemas[tables.ReceiptSchema(p.Name)]; known && said != p.schema() {
-		p.find("receipt-schema", fmt.Sprintf("%s is %q, but the log remembers %q for its receipts: exactly-once writes with that setting are refused, and entries say their own", attempt.SchemaParam, p.schema(), said),
+// remembered compares the schema of a target's receipts with what the log remembers.
+func (p *patient) remembered() {
+	if said, known := p.x.known[tables.ReceiptSchema(p.Name)]; known && said != p.Target.ReceiptSchema {
+		p.find("receipt-schema", fmt.Sprintf("%s is %q, but the log remembers %q for its receipts: exactly-once writes with that setting are refused, and entries say their own", attempt.SchemaParam, p.Target.ReceiptSchema, said),
 			"give the job the DSN that the applications have; to move the receipts, see docs/exactly-once.md, Changing the schema")
 	}
 }
@@ -160,37 +134,27 @@ func (p ourTables) remembered() {
 // withoutReceipts is for a target without the table of receipts: it needs the
 // table only for writes that are delivered exactly once, and makes it itself
 // where it may.
-func (p ourTables) withoutReceipts(ctx context.Context, create string) {
+func (p *patient) withoutReceipts(ctx context.Context, table, create string) {
 	if p.needsReceipts(ctx) {
 		p.find("receipts", "the table bed_receipt is missing, and the log holds entries that are to leave receipts there: those that it held are lost, and work whose receipt is lost may be applied twice",
 			create+"; look at these entries before they are delivered: bed-job list --verify")
 		return
 	}
-	if !p.mayCreate(ctx) {
+	if !p.mayCreate(ctx, table) {
 		p.find("receipts", "the table bed_receipt is missing, and the account may not create it: nothing can be delivered there exactly once", create)
 	}
 }
 
 // rights finds out whether the account may do what the program does with a table.
-func (p ourTables) rights(ctx context.Context, table string, columns []string) {
+func (p *patient) rights(ctx context.Context, t tables.Table, table string) {
 	var lacks []string
-	switch p.Driver {
-	case "mysql":
-		// EXPLAIN requires the rights of what it explains, and does nothing.
-		for _, r := range []struct{ right, statement string }{
-			{"INSERT", "EXPLAIN INSERT INTO " + table + " SELECT * FROM " + table + " WHERE 1 = 0"},
-			{"UPDATE", "EXPLAIN UPDATE " + table + " SET " + quote(columns[0]) + " = NULL WHERE 1 = 0"},
-			{"DELETE", "EXPLAIN DELETE FROM " + table + " WHERE 1 = 0"},
-		} {
-			if _, err := p.rows(ctx, r.statement); err != nil && dberr.Of(err).Denied() {
-				lacks = append(lacks, r.right)
-			}
-		}
-	case "postgres":
-		for _, right := range []string{"SELECT", "INSERT", "UPDATE", "DELETE"} {
-			if p.text(ctx, "SELECT has_table_privilege($1::text, $2::text)::text", table, right) == "false" {
-				lacks = append(lacks, right)
-			}
+	for _, r := range []struct{ right, statement string }{
+		{"INSERT", "INSERT INTO " + table + " SELECT * FROM " + table + " WHERE 1 = 0"},
+		{"UPDATE", "UPDATE " + table + " SET " + t.Quoted(t.Columns[0]) + " = NULL WHERE 1 = 0"},
+		{"DELETE", "DELETE FROM " + table + " WHERE 1 = 0"},
+	} {
+		if p.denied(ctx, r.statement) {
+			lacks = append(lacks, r.right)
 		}
 	}
 	if table == "bed_audit" { // append-only: no more is needed
@@ -201,8 +165,15 @@ func (p ourTables) rights(ctx context.Context, table string, columns []string) {
 	}
 }
 
+// denied reports whether the account may not run a statement: EXPLAIN requires the rights of
+// what it explains, and does nothing.
+func (p *patient) denied(ctx context.Context, statement string) bool {
+	_, err := p.rows(ctx, "EXPLAIN "+statement)
+	return err != nil && dberr.Of(err).Denied()
+}
+
 // errorOf keeps an error to its first line.
-func (x *examination) errorOf(err error) string {
+func errorOf(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "no answer"
 	}
@@ -210,39 +181,59 @@ func (x *examination) errorOf(err error) string {
 	return line
 }
 
-// mayCreate reports whether the account may create tables; true if that is not
+// mayCreate reports whether the account may create the table of receipts; true if that is not
 // known.
-func (p ourTables) mayCreate(ctx context.Context) bool {
+func (p *patient) mayCreate(ctx context.Context, table string) bool {
 	switch p.Driver {
 	case "postgres":
-		if p.schema() != "" {
-			return p.text(ctx, "SELECT COALESCE((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = $1), has_database_privilege(current_database(), 'CREATE'))::text", p.schema()) != "false"
+		return p.text(ctx, `SELECT COALESCE((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = COALESCE(NULLIF($1::text, ''), current_schema())),
+			has_database_privilege(current_database(), 'CREATE'))::text`, p.Target.ReceiptSchema) != "false"
+	case "mysql": // it checks the rights of what it prepares, and does nothing
+		s, err := p.db.PrepareContext(ctx, "CREATE TABLE "+table+" (id INT)")
+		if err != nil {
+			return !dberr.Of(err).Denied()
 		}
-		return p.text(ctx, "SELECT has_schema_privilege(current_schema(), 'CREATE')::text") != "false"
-	case "sqlite":
-		return true
+		_ = s.Close()
 	}
-	in := p.place
-	if p.schema() != "" {
-		in = p.schema()
-	}
-	grants, err := p.rows(ctx, "SHOW GRANTS")
+	return true
+}
+
+// tables looks at those that a query names, each with what is wrong with it or nothing. A
+// target's account must be able to write to one.
+func (p *patient) tables(ctx context.Context, query, check, means, remedy string) {
+	rows, err := p.rows(ctx, query)
 	if err != nil {
-		return true
+		return
 	}
-	for _, r := range grants {
-		rights, where, ok := strings.Cut(strings.TrimPrefix(r[0], "GRANT "), " ON ")
-		if !ok { // a role, whose rights are not shown
-			return true
+	var wrong []string
+	writable := p.isLog || len(rows) == 0
+	for i, r := range rows {
+		if r[1] != "" {
+			wrong = append(wrong, r[0]+" ("+r[1]+")")
 		}
-		if !strings.Contains(rights, "ALL PRIVILEGES") && !slices.Contains(strings.Split(rights, ", "), "CREATE") {
-			continue
-		}
-		where, _, _ = strings.Cut(where, " TO ")
-		schema := strings.Trim(strings.TrimSuffix(where, ".*"), "`")
-		if where == "*.*" || strings.ContainsAny(schema, "%_\\") || strings.EqualFold(schema, in) || strings.EqualFold(where, "`"+in+"`.`bed_receipt`") {
-			return true
-		}
+		writable = writable || i < 50 && !(p.denied(ctx, "DELETE FROM "+r[0]+" WHERE 1 = 0") && p.denied(ctx, "INSERT INTO "+r[0]+" SELECT * FROM "+r[0]+" WHERE 1 = 0"))
 	}
-	return false
+	if len(wrong) > 0 {
+		p.find(check, "tables are "+means+": "+list(wrong), remedy)
+	}
+	if !writable {
+		p.find("rights", "the account may write to none of the tables there", p.grant(ctx, "the tables"))
+	}
+}
+
+// grant is what gives the rights on tables.
+func (p *patient) grant(ctx context.Context, tables string) string {
+	return fmt.Sprintf("as an administrator: GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO the account %s", tables, p.text(ctx, "SELECT CURRENT_USER"))
+}
+
+func number(s string) int {
+	n, _ := strconv.Atoi(s)
+	return n
+}
+
+func list(names []string) string {
+	if len(names) > 5 {
+		return strings.Join(names[:5], ", ") + " and others"
+	}
+	return strings.Join(names, ", ")
 }
