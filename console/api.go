@@ -1,9 +1,7 @@
 package console
 
 import (
-	"encoding/json"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"github.com/bedsql/bed/internal/ops"
@@ -85,10 +83,7 @@ func (s api) entryCall(r *http.Request, p person) (any, error) {
 	if _, err := queryOf(r, "reveal"); err != nil {
 		return nil, err
 	}
-	if wantsValues(r) {
-		return s.revealed(r, p)
-	}
-	return s.entryOf(r)
+	return s.entry(r, p, wantsValues(r))
 }
 
 // trialAnswer is a trial with its 64-bit numbers as text.
@@ -106,73 +101,8 @@ func trialOf(t *ops.Trial) trialAnswer {
 	return a
 }
 
-func (s api) actCall(r *http.Request, p person) (any, error) {
-	var body struct {
-		Reason string `json:"reason"`
-	}
-	if err := readJSON(r, &body); err != nil {
-		return nil, err
-	}
-	name := r.PathValue("action")
-	if name == string(ops.Try) {
-		t, err := s.try(r, p, body.Reason)
-		if err != nil {
-			return nil, err
-		}
-		return trialOf(t), nil
-	}
-	a, err := actionOf(name, onEntries)
-	if err != nil {
-		return nil, err
-	}
-	_, err = s.act(r, p, a, body.Reason)
-	return done{Action: a, Count: 1}, err
-}
-
-func (s api) bulkCall(r *http.Request, p person) (any, error) {
-	var body struct {
-		Filter map[string]string `json:"filter"`
-		Action string            `json:"action"`
-		Count  json.Number       `json:"count"`
-		Until  string            `json:"until"`
-		Reason string            `json:"reason"`
-	}
-	if err := readJSON(r, &body); err != nil {
-		return nil, err
-	}
-	if body.Filter == nil {
-		return nil, invalid("the body has no filter; an empty one matches everything")
-	}
-	for name := range body.Filter {
-		if !slices.Contains(filterNames, name) {
-			return nil, unknown(name, filterNames)
-		}
-	}
-	a, err := actionOf(body.Action, onEntries)
-	if err != nil {
-		return nil, err
-	}
-	said := body.Filter
-	said["count"], said["until"], said["reason"] = body.Count.String(), body.Until, body.Reason
-	d, _, err := s.bulk(r, p, a, func(name string) string { return said[name] })
-	return d, err
-}
-
-func (s api) sourceCall(r *http.Request, p person) (any, error) {
-	var body struct {
-		Reason    string      `json:"reason"`
-		PerSecond json.Number `json:"perSecond"`
-	}
-	if err := readJSON(r, &body); err != nil {
-		return nil, err
-	}
-	said := map[string]string{"reason": body.Reason, "perSecond": body.PerSecond.String()}
-	a, err := s.control(r, p, func(name string) string { return said[name] })
-	return done{Action: a, Count: 1}, err
-}
-
-func (s api) auditCall(r *http.Request, _ person) (any, error) {
-	q, err := queryOf(r, "after", "limit")
+func (s api) auditCall(r *http.Request, p person) (any, error) {
+	q, err := queryOf(r, "after", "limit", "reveal")
 	if err != nil {
 		return nil, err
 	}
@@ -180,5 +110,5 @@ func (s api) auditCall(r *http.Request, _ person) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.store().Audit(r.Context(), page)
+	return s.audit(r, p, page)
 }

@@ -4,11 +4,10 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"encoding/json"
 	"io/fs"
-	"mime"
 	"net/http"
 	"path"
-	"strings"
 )
 
 // files are what pages are made of. Those under vendor are others' work, with
@@ -31,30 +30,23 @@ var version = func() string {
 	return hex.EncodeToString(sum.Sum(nil))[:12]
 }()
 
-func (s service) asset(w http.ResponseWriter, r *http.Request, _ person) error {
-	name := path.Clean("/" + r.PathValue("file"))
-	kind := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}[path.Ext(name)]
-	if kind == "" && strings.HasSuffix(name, ".LICENSE") {
-		kind = mime.FormatMediaType("text/plain", map[string]string{"charset": "utf-8"})
-	}
-	b, err := files.ReadFile("assets" + name)
+func (s service) asset(r *http.Request, _ person) (any, error) {
+	name := "assets/" + r.PathValue("file")
+	kind := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".LICENSE": "text/plain; charset=utf-8"}[path.Ext(name)]
+	b, err := files.ReadFile(name)
 	if err != nil || kind == "" {
-		return errNoPage
+		return nil, errNoPage
 	}
-	w.Header().Set("Content-Type", kind)
-	if r.URL.Query().Get("v") == version {
-		w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
-	}
-	_, _ = w.Write(b)
-	return nil
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		if r.URL.Query().Get("v") == version {
+			w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
+		}
+		_, _ = w.Write(b)
+	}), nil
 }
 
-func (s service) openapi(w http.ResponseWriter, _ *http.Request, _ person) error {
+func (s service) openapi(*http.Request, person) (any, error) {
 	b, err := files.ReadFile("openapi.json")
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(b)
-	return nil
+	return json.RawMessage(b), err
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"errors"
 	"net/http"
 	"net/netip"
 	"runtime"
@@ -29,11 +28,6 @@ type person struct {
 
 // local is whoever uses a console on loopback without configured users.
 var local = person{"local", Reveal}
-
-var (
-	errNobody  = errors.New("log in")
-	errTooMany = errors.New("too many log-ins failed: wait a little")
-)
 
 func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
 

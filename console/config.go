@@ -1,11 +1,13 @@
 package console
 
 import (
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,10 +40,8 @@ func (r Role) String() string {
 
 // ParseRole reads read, operate or reveal.
 func ParseRole(name string) (Role, error) {
-	for r := Read; r <= Reveal; r++ {
-		if roleNames[r] == name {
-			return r, nil
-		}
+	if i := slices.Index(roleNames[:], name); i > 0 {
+		return Role(i), nil
 	}
 	return 0, errors.New("a role is read, operate or reveal")
 }
@@ -149,10 +149,7 @@ func (c Config) Validate() error {
 		bad("BasePath must begin with a slash and end without one")
 	}
 	if !c.loopback() && len(c.Users) == 0 && len(c.Tokens) == 0 {
-		where := c.Listen
-		if where == "" {
-			where = "an unknown address"
-		}
+		where := cmp.Or(c.Listen, "an unknown address")
 		bad("listen is %s, which others can reach, and there are neither users nor tokens: listen on 127.0.0.1, or say who may log in", where)
 	}
 	return errors.Join(errs...)

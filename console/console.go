@@ -25,11 +25,12 @@ type Store interface {
 	Reveal(context.Context, string, ops.By) (*ops.Detail, error)
 	Try(context.Context, string, ops.By) (*ops.Trial, error)
 	Act(context.Context, ops.Action, string, ops.By) error
+	Amend(context.Context, string, ops.Amendment, ops.By) (*ops.Amended, error)
 	Select(context.Context, ops.Filter) (*ops.Selection, error)
 	ActAll(context.Context, ops.Action, *ops.Selection, ops.By) (ops.Done, error)
 	Control(context.Context, ops.Action, string, int, ops.By) error
-	Fate(context.Context, []string) (ops.Fate, error)
 	Audit(context.Context, ops.Page) (*ops.Audit, error)
+	RevealAudit(context.Context, ops.Page, ops.By) (*ops.Audit, error)
 }
 
 var _ Store = (*ops.Store)(nil)

@@ -36,28 +36,7 @@ func (c *counted) keep(s *ops.Selection) (until string) {
 	for until = at.Format(time.RFC3339Nano); c.of(until) != nil; until = at.Format(time.RFC3339Nano) {
 		at = at.Add(time.Microsecond)
 	}
-	c.add(s, until)
-	return until
-}
-
-// retried remembers which entries a record of the audit is about, and which finds them.
-func (c *counted) retried(record string, ids []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.add(&ops.Selection{IDs: ids}, "done "+record)
-}
-
-func (c *counted) which(record string) []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := c.of("done " + record); s != nil {
-		return s.IDs
-	}
-	return nil
-}
-
-func (c *counted) add(s *ops.Selection, under string) {
-	c.all = append(c.all, selection{s, under, time.Now()})
+	c.all = append(c.all, selection{s, until, time.Now()})
 	n := 0
 	for _, one := range c.all {
 		n += len(one.IDs)
@@ -66,6 +45,7 @@ func (c *counted) add(s *ops.Selection, under string) {
 		n -= len(c.all[0].IDs)
 		c.all = c.all[1:]
 	}
+	return until
 }
 
 func (c *counted) of(until string) *ops.Selection {

@@ -3,17 +3,16 @@ package console
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/ops"
-	"github.com/bedsql/bed/internal/safetext"
 )
 
 // entriesView is the list as the page shows it.
@@ -35,10 +34,8 @@ type entriesView struct {
 	Next                string
 	First               string
 	NoKind              string
-	// Fate counts the outcomes of the entries that were retried on the page before.
-	Fate  string
-	query url.Values
-	base  string
+	query               url.Values
+	base                string
 }
 
 // Bulk leads to the page on which all that the filter matches is decided.
@@ -72,10 +69,7 @@ func kindViews(l *language, base string, kinds []ops.Kind, q url.Values, most in
 		}
 		others = l.t("and %s entries of %d further kinds", l.count(n, more), rest)
 	}
-	for i, k := range kinds {
-		if i == most {
-			break
-		}
+	for i, k := range kinds[:min(len(kinds), most)] {
 		to := maps.Clone(q)
 		to.Set("kind", k.Key)
 		all = append(all, kindView{k, "k" + strconv.Itoa(i), l.count(k.Count, k.More), base + "/entries" + suffix(to), base + "/bulk/retry" + suffix(to)})
@@ -94,18 +88,18 @@ func filterQuery(q url.Values) url.Values {
 	return only
 }
 
-func (s pages) entriesPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s pages) entriesPage(r *http.Request, p person) (any, error) {
 	q := r.URL.Query()
 	f, err := filterOf(q.Get, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	page, err := pageOf(q, htmlPage)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	page.Limit = min(page.Limit, 200)
-	kinds, most := func() (*ops.Kinds, error) { return &ops.Kinds{}, nil }, maxKinds
+	grouped, most := &ops.Kinds{}, maxKinds
 	if q.Get("kinds") == "every" {
 		most = math.MaxInt
 	}
@@ -114,11 +108,13 @@ func (s pages) entriesPage(w http.ResponseWriter, r *http.Request, p person) err
 		if q.Get("kinds") != "" {
 			wait = time.Hour // its own limit is less
 		}
-		kinds = s.kinds(r.Context(), f, wait)
+		if grouped, err = s.kinds(r.Context(), f, wait); err != nil {
+			return nil, err
+		}
 	}
 	list, err := s.store().Entries(r.Context(), f, page)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l := languageOf(r)
 	v := entriesView{
@@ -136,63 +132,37 @@ func (s pages) entriesPage(w http.ResponseWriter, r *http.Request, p person) err
 		rest := filterQuery(q)
 		rest.Del("kind")
 		v.NoKind = s.cfg.BasePath + "/entries" + suffix(rest)
-		if kind, source, err := ops.KindText(f.Kind); err == nil { // else no entry is of it
-			v.KindIs = clip(kind, 200) + " " + l.t("on %s", safetext.Line(source))
-		}
+		v.KindIs = l.kind(f.Kind)
 	}
 	n, err := s.store().Count(r.Context(), f, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	v.Count = l.count(n.N, n.More)
-	grouped, err := kinds()
-	if err != nil {
-		return err
-	}
 	v.AllKinds = with(s.selfOf(r), "kinds", cmp.Or(q.Get("kinds"), "all"))
 	v.EveryKind = with(s.selfOf(r), "kinds", "every")
-	if ids := s.counted.which(q.Get("done")); ids != nil {
-		v.AllKinds = with(v.AllKinds, "done", q.Get("done"))
-		if v.Fate, err = s.fate(r.Context(), l, ids); err != nil {
-			return err
-		}
-	}
 	if v.NoKinds = grouped == nil; !v.NoKinds {
 		v.Kinds, v.OtherKinds = kindViews(l, s.cfg.BasePath, grouped.Kinds, v.query, most)
 		v.MoreKinds = grouped.More
 	}
-	s.render(w, r, p, http.StatusOK, v)
-	return nil
-}
-
-// maxFate is how many retried entries a page looks up at most.
-const maxFate = 10_000
-
-func (s pages) fate(ctx context.Context, l *language, ids []string) (string, error) {
-	first := ids[:min(len(ids), maxFate)]
-	f, err := s.store().Fate(ctx, first)
-	text := l.t("Of the %s that were retried:", l.number(len(ids)))
-	if len(first) < len(ids) {
-		text = l.t("Of the first %s that were retried:", l.number(len(first)))
-	}
-	return text + " " + l.t("%s delivered, or discarded since; %s parked again; %s waiting.", l.number(f.Gone), l.number(f.Parked), l.number(f.Waiting)), err
+	return v, nil
 }
 
 // nextPage leads to the next entry of a kind of error, else to those that are left.
-func (s pages) nextPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s pages) nextPage(r *http.Request, p person) (any, error) {
 	id, err := idOf(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	f, err := filterOf(func(name string) string { return map[string]string{"kind": r.URL.Query().Get("kind")}[name] }, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	to := s.cfg.BasePath + "/entries"
 	if f.Kind != "" {
 		list, err := s.store().Entries(r.Context(), f, ops.Page{After: id, Limit: 1})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if len(list.Entries) > 0 {
 			to += "/" + url.PathEscape(list.Entries[0].ID)
@@ -203,56 +173,46 @@ func (s pages) nextPage(w http.ResponseWriter, r *http.Request, p person) error 
 	if done := r.URL.Query().Get("done"); done != "" {
 		to = with(to, "done", done)
 	}
-	http.Redirect(w, r, to, http.StatusSeeOther)
-	return nil
+	return redirect(to), nil
 }
 
 // kindsWithin is for how long the list waits for its errors to be grouped. A
 // browser asks again for what was not ready by then.
 const kindsWithin = 120 * time.Millisecond
 
-// kinds begins to group the errors that f selects. The result is nil if they are not
-// grouped within wait from now.
-func (s pages) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (result func() (*ops.Kinds, error)) {
+// kinds groups the errors that f selects; nil if that takes longer than wait.
+func (s pages) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (*ops.Kinds, error) {
 	bounded, cancel := context.WithTimeout(ctx, wait)
-	var kinds *ops.Kinds
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer func() {
-			if p := recover(); p != nil { // no server recovers here
-				err = fmt.Errorf("grouping the errors panicked: %v", p)
-			}
-		}()
-		kinds, err = s.store().Kinds(bounded, f)
-	}()
-	return func() (*ops.Kinds, error) {
-		defer cancel()
-		<-done
-		if err != nil && dberr.TimedOut(ctx, bounded) {
-			return nil, nil
-		}
-		return kinds, err
+	defer cancel()
+	kinds, err := s.store().Kinds(bounded, f)
+	if err != nil && dberr.TimedOut(ctx, bounded) {
+		return nil, nil
 	}
+	return kinds, err
 }
 
 // auditView is a page of the audit.
 type auditView struct {
 	Records     []ops.Record
 	Next, First string
+	// Revealed: it has the values of amended parameters; Reveal leads to it with them.
+	Revealed bool
+	Reveal   string
 }
 
-func (s pages) auditPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s pages) auditPage(r *http.Request, p person) (any, error) {
 	page, err := pageOf(r.URL.Query(), htmlPage)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	a, err := s.store().Audit(r.Context(), page)
+	a, err := s.audit(r, p, page)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	v := auditView{Records: a.Records}
+	v := auditView{Records: a.Records, Revealed: wantsValues(r)}
+	if p.Role >= Reveal && slices.ContainsFunc(a.Records, func(r ops.Record) bool { return r.Action == ops.Amend }) {
+		v.Reveal = with(s.selfOf(r), "reveal", "true")
+	}
 	here := s.cfg.BasePath + "/audit"
 	if a.Next != "" {
 		v.Next = with(here, "after", a.Next)
@@ -260,6 +220,5 @@ func (s pages) auditPage(w http.ResponseWriter, r *http.Request, p person) error
 	if page.After != "" {
 		v.First = here
 	}
-	s.render(w, r, p, http.StatusOK, v)
-	return nil
+	return v, nil
 }

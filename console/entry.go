@@ -11,9 +11,8 @@ import (
 
 // entryView is one entry as the page shows it.
 type entryView struct {
-	D *ops.Detail
-	// Statements are those of D, laid out.
-	Statements []statementView
+	D          *ops.Detail
+	Statements []ops.Statement
 	NextText   string
 	// NextAt: when it happens follows.
 	NextAt    bool
@@ -24,19 +23,14 @@ type entryView struct {
 	base string
 }
 
-type statementView struct {
-	SQL string
-	// Text is the SQL laid out; Laid: it differs.
-	Text       string
-	Laid       bool
-	Parameters []ops.Parameter
-}
-
 // Next leads to the next entry with the same kind of error.
 func (v entryView) Next() string { return with(v.URL("next"), "kind", v.D.Kind) }
 
 // OfKind leads to the entries with the same kind of error.
 func (v entryView) OfKind() string { return with(v.base+"/entries", "kind", v.D.Kind) }
+
+// Amend leads to the form for a statement, from 0.
+func (v entryView) Amend(i int) string { return with(v.URL("amend"), "statement", strconv.Itoa(i+1)) }
 
 // URL leads to an action on the entry.
 func (v entryView) URL(action string) string {
@@ -46,48 +40,23 @@ func (v entryView) URL(action string) string {
 func (s pages) viewOf(l *language, d *ops.Detail) entryView {
 	v := entryView{D: d, NextText: l.t(ops.NextTexts[d.NextIs]), NextAt: d.NextIs == ops.NextLease || d.NextIs == ops.NextLater, Live: !d.Revealed, base: s.cfg.BasePath}
 	for i, s := range d.Statements {
-		sql, laid := layOut(s.SQL)
-		one := statementView{SQL: s.SQL, Text: sql, Laid: laid, Parameters: s.Parameters}
 		if d.Unit != nil && !d.Revealed { // everybody sees the types, as on the command line, but no value
-			one.Parameters, _ = ops.Parameters(d.Unit.Statements[i], false)
+			s.Parameters, _ = ops.Parameters(d.Unit.Statements[i], false)
 		}
-		v.Statements = append(v.Statements, one)
+		v.Statements = append(v.Statements, s)
 	}
 	return v
 }
 
-func (s pages) entryPage(w http.ResponseWriter, r *http.Request, p person) error {
-	d, err := s.entryOf(r)
-	if err != nil {
-		return err
+// entryPage shows the entry, values: with its values.
+func (s pages) entryPage(values bool) func(*http.Request, person) (any, error) {
+	return func(r *http.Request, p person) (any, error) {
+		d, err := s.entry(r, p, values)
+		if err != nil {
+			return nil, err
+		}
+		return s.viewOf(languageOf(r), d), nil
 	}
-	s.render(w, r, p, http.StatusOK, s.viewOf(languageOf(r), d))
-	return nil
-}
-
-func (s pages) revealPage(w http.ResponseWriter, r *http.Request, p person) error {
-	d, err := s.revealed(r, p)
-	if err != nil {
-		return err
-	}
-	s.render(w, r, p, http.StatusOK, s.viewOf(languageOf(r), d))
-	return nil
-}
-
-func (s pages) tryPage(w http.ResponseWriter, r *http.Request, p person) error {
-	d, err := s.entryOf(r)
-	if err != nil {
-		return err
-	}
-	t, err := s.try(r, p, "")
-	if err != nil {
-		return err
-	}
-	l := languageOf(r)
-	v := s.viewOf(l, d)
-	v.Trial, v.TrialText, v.Live = t, trialText(l, t), false
-	s.render(w, r, p, http.StatusOK, v)
-	return nil
 }
 
 // trialText says what each statement would change.

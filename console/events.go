@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/bedsql/bed/internal/jitter"
 )
 
 // events tells pages that something changed, and whether the log answers. While anybody
@@ -59,7 +61,7 @@ func newEvents(ping func(context.Context) error, look func(context.Context) any)
 // changed has the log be asked at once: somebody acted.
 func (e *events) changed() { offer(e.nudge, struct{}{}) }
 
-// offer sends what nobody need wait for.
+// offer sends what nobody has to wait for.
 func offer[T any](to chan<- T, v T) {
 	select {
 	case to <- v:
@@ -113,7 +115,7 @@ func (e *events) watch(ctx context.Context) {
 		if ctx.Err() == nil {
 			e.tell(func(l *listener) { offer(l.pulse, up) })
 		}
-		wait(ctx, pulseEvery, nil)
+		jitter.Sleep(ctx, pulseEvery)
 	}
 }
 
@@ -127,18 +129,11 @@ func (e *events) ask(ctx context.Context) {
 			e.tell(func(l *listener) { offer(l.changed, struct{}{}) })
 			last, told = sum, time.Now()
 		}
-		wait(ctx, max(askEvery, askShare*time.Since(began)), e.nudge)
-	}
-}
-
-// wait waits for d, for nudge, or for the end.
-func wait(ctx context.Context, d time.Duration, nudge <-chan struct{}) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-nudge:
-	case <-ctx.Done():
+		select {
+		case <-time.After(max(askEvery, askShare*time.Since(began))):
+		case <-e.nudge:
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -152,34 +147,35 @@ func (e *events) sum(ctx context.Context) [32]byte {
 
 // stream sends live updates as server-sent events. They say that something
 // changed, not what: the page asks for itself, with its own rights.
-func (s service) stream(w http.ResponseWriter, r *http.Request, p person) error {
+func (s service) stream(_ *http.Request, p person) (any, error) {
 	l, leave, ok := s.events.listen(p.Name)
 	if !ok {
-		return &failure{status: http.StatusTooManyRequests, text: "Too many pages are open."}
+		return nil, &failure{status: http.StatusTooManyRequests, text: "Too many pages are open."}
 	}
-	defer leave()
-	out := http.NewResponseController(w)
-	w.Header().Set("Content-Type", "text/event-stream")
-	send := func(text string) bool {
-		_ = out.SetWriteDeadline(time.Now().Add(10 * time.Second))
-		if _, err := w.Write([]byte(text)); err != nil {
-			return false
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer leave()
+		out := http.NewResponseController(w)
+		w.Header().Set("Content-Type", "text/event-stream")
+		send := func(text string) bool {
+			_ = out.SetWriteDeadline(time.Now().Add(10 * time.Second))
+			if _, err := w.Write([]byte(text)); err != nil {
+				return false
+			}
+			return out.Flush() == nil
 		}
-		return out.Flush() == nil
-	}
-	for ok := send("retry: 3000\n\n"); ok; {
-		select {
-		case <-l.changed:
-			ok = send("event: changed\ndata: \n\n")
-		case up := <-l.pulse:
-			ok = send("event: pulse\ndata: " + map[bool]string{true: "up", false: "down"}[up] + "\n\n")
-		case <-r.Context().Done():
-			return nil
-		case <-s.events.ctx.Done():
-			return nil
+		for ok := send("retry: 3000\n\n"); ok; {
+			select {
+			case <-l.changed:
+				ok = send("event: changed\ndata: \n\n")
+			case up := <-l.pulse:
+				ok = send("event: pulse\ndata: " + map[bool]string{true: "up", false: "down"}[up] + "\n\n")
+			case <-r.Context().Done():
+				return
+			case <-s.events.ctx.Done():
+				return
+			}
 		}
-	}
-	return nil
+	}), nil
 }
 
 // clientGone reports whether nobody waits for the answer any more.

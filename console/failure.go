@@ -21,21 +21,17 @@ type failure struct {
 
 func (f *failure) Error() string { return strings.TrimSpace(f.text + " " + f.detail) }
 
-// answers say how errors are answered. detailed: what the store says of the request follows.
+// answers say how errors of the store are answered. detailed: what the store says of the request follows.
 var answers = []struct {
 	err      error
 	status   int
 	text     string
 	detailed bool
 }{
-	{err: errNobody, status: http.StatusUnauthorized, text: "Log in to use the console."},
-	{err: errTooMany, status: http.StatusTooManyRequests, text: "Too many log-ins failed: wait a little."},
-	{err: errNoPage, status: http.StatusNotFound, text: "There is no such page."},
-	{err: errNoAction, status: http.StatusNotFound, text: "There is no such action."},
-	{err: errForeign, status: http.StatusForbidden, text: "The request was made by a page of another site."},
 	{err: ops.ErrNotFound, status: http.StatusNotFound, text: "The log holds no such entry: it was delivered or discarded, or the id is mistyped."},
 	{err: ops.ErrLeased, status: http.StatusConflict, text: "The entry is being delivered at this moment; look again in a while."},
 	{err: ops.ErrInvalid, status: http.StatusBadRequest, text: "The request is not valid:", detailed: true},
+	{err: ops.ErrNotAmendable, status: http.StatusConflict, text: "The entry cannot be amended:", detailed: true},
 	{err: ops.ErrUnknownDataSource, status: http.StatusNotFound, text: "Neither the log nor the configuration knows this data source."},
 	{err: ops.ErrOutcomeUnknown, status: http.StatusServiceUnavailable, text: "It is not known whether this was done: the log did not answer. The audit tells, once it does."},
 	{err: ops.ErrNoTarget, status: http.StatusConflict, text: "The configuration does not say where the data source is, so nothing can be asked there."},
@@ -44,9 +40,11 @@ var answers = []struct {
 }
 
 var (
-	errNoPage   = errors.New("no such page")
-	errNoAction = errors.New("no such action")
-	errForeign  = errors.New("foreign origin")
+	errNobody   = &failure{status: http.StatusUnauthorized, text: "Log in to use the console."}
+	errTooMany  = &failure{status: http.StatusTooManyRequests, text: "Too many log-ins failed: wait a little."}
+	errNoPage   = &failure{status: http.StatusNotFound, text: "There is no such page."}
+	errNoAction = &failure{status: http.StatusNotFound, text: "There is no such action."}
+	errForeign  = &failure{status: http.StatusForbidden, text: "The request was made by a page of another site."}
 )
 
 // invalid is the error of a request that is not valid.
@@ -99,7 +97,7 @@ func (s *site) fail(w http.ResponseWriter, r *http.Request, p person, err error)
 	}
 	// What only was not there is looked for again.
 	again := f.status == http.StatusServiceUnavailable && r.Method == http.MethodGet
-	s.render(w, r, p, f.status, errorPage{f.text, f.detail, again})
+	s.render(w, r, p, errorPage{f.text, f.detail, again, f.status})
 }
 
 // writeJSON answers with v.

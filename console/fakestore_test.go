@@ -241,6 +241,25 @@ func (f *fakeStore) Act(_ context.Context, a ops.Action, id string, by ops.By) e
 	return nil
 }
 
+func (f *fakeStore) Amend(_ context.Context, id string, to ops.Amendment, by ops.By) (*ops.Amended, error) {
+	unlock, _ := f.lock()
+	defer unlock()
+	d, err := f.find(id)
+	switch {
+	case err != nil:
+		return nil, err
+	case d.State != ops.Parked:
+		return nil, fmt.Errorf("%w: it is not parked: park it first", ops.ErrNotAmendable)
+	case to.SQL == "" && to.Parameters == "":
+		return nil, fmt.Errorf("%w: an amendment needs an SQL text or parameters", ops.ErrInvalid)
+	}
+	re := ops.Replaced{Entry: id, Statement: 1, Old: ops.Text{SQL: d.Statements[0].SQL, Parameters: json.RawMessage(`["` + secretValue + `"]`)}, New: ops.Text{SQL: to.SQL, Parameters: json.RawMessage(`[]`)}}
+	what, _ := json.Marshal(re)
+	d.Statements = []ops.Statement{{SQL: to.SQL}}
+	f.record(ops.Amend, string(what), 1, by)
+	return &ops.Amended{ID: id, Statement: 1}, nil
+}
+
 func (f *fakeStore) Select(_ context.Context, q ops.Filter) (*ops.Selection, error) {
 	unlock, err := f.lock()
 	defer unlock()
@@ -295,23 +314,27 @@ func (f *fakeStore) Control(_ context.Context, a ops.Action, name string, n int,
 	return nil
 }
 
-func (f *fakeStore) Fate(_ context.Context, ids []string) (fate ops.Fate, err error) {
+func (f *fakeStore) RevealAudit(_ context.Context, p ops.Page, by ops.By) (*ops.Audit, error) {
 	unlock, err := f.lock()
-	defer unlock()
-	for _, id := range ids {
-		switch d, missing := f.find(id); {
-		case missing != nil:
-			fate.Gone++
-		case d.State == ops.Parked:
-			fate.Parked++
-		default:
-			fate.Waiting++
-		}
+	f.record(ops.Reveal, "audit", 0, by)
+	unlock()
+	if err != nil {
+		return nil, err
 	}
-	return fate, err
+	return f.records(p)
 }
 
 func (f *fakeStore) Audit(_ context.Context, p ops.Page) (*ops.Audit, error) {
+	a, err := f.records(p)
+	if err == nil {
+		for i := range a.Records {
+			a.Records[i].What = strings.ReplaceAll(a.Records[i].What, secretValue, "?")
+		}
+	}
+	return a, err
+}
+
+func (f *fakeStore) records(p ops.Page) (*ops.Audit, error) {
 	unlock, err := f.lock()
 	defer unlock()
 	if err != nil {
@@ -337,7 +360,7 @@ func (f *fakeStore) state() string {
 	defer unlock()
 	var b strings.Builder
 	for _, d := range f.entries {
-		fmt.Fprintln(&b, d.ID, d.State)
+		fmt.Fprintln(&b, d.ID, d.State, d.Statements[0].SQL)
 	}
 	fmt.Fprintln(&b, len(f.audit), f.paused, f.limits)
 	return b.String()

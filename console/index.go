@@ -18,9 +18,6 @@ type Log struct {
 	Store func() Store
 }
 
-// index answers for several logs.
-type index struct{ *site }
-
 // newIndex makes the site that leads to those of several logs.
 func newIndex(cfg Config, logs []Log) *site {
 	x := &site{cfg: cfg, root: cfg.BasePath, store: func() Store { return nil }, log: cfg.Logger}
@@ -73,7 +70,7 @@ type logView struct {
 	totals
 }
 
-func (s index) page(w http.ResponseWriter, r *http.Request, p person) error {
+func (s index) page(r *http.Request, _ person) (any, error) {
 	var logs []logView
 	for i, f := range s.figures(r.Context()) {
 		v := logView{Name: f.Name, URL: s.logs[i].cfg.BasePath, Down: f.Overview == nil}
@@ -82,8 +79,7 @@ func (s index) page(w http.ResponseWriter, r *http.Request, p person) error {
 		}
 		logs = append(logs, v)
 	}
-	s.render(w, r, p, http.StatusOK, logs)
-	return nil
+	return logs, nil
 }
 
 func (s index) call(r *http.Request, _ person) (any, error) {

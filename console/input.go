@@ -1,9 +1,8 @@
 package console
 
 import (
-	"cmp"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -88,35 +87,61 @@ func (p person) by(a ops.Action, reason string) (ops.By, error) {
 	return by, by.Check(a)
 }
 
-// readJSON reads the body; an empty one is an empty object.
-func readJSON(r *http.Request, to any) error {
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	err := d.Decode(to)
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	if err == nil {
-		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			return nil
+// bodyOf reads a form, or the JSON object of a call, which holds nothing but what is
+// known. Its fields are those of the body alone; those of a filter are taken out of it.
+func bodyOf(r *http.Request, known ...string) (field, error) {
+	if !isAPI(r) {
+		if err := r.ParseForm(); err != nil {
+			return nil, fmt.Errorf("%w: the form cannot be read: %w", ops.ErrInvalid, err)
 		}
-		err = cmp.Or(err, errors.New("something follows it"))
+		return r.PostForm.Get, nil
 	}
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
-		return err
+	var body map[string]json.RawMessage
+	text, err := io.ReadAll(r.Body)
+	if err == nil && len(text) > 0 {
+		err = json.Unmarshal(text, &body)
 	}
-	return invalid("the body is not the JSON that is expected: %s", strings.TrimPrefix(err.Error(), "json: "))
-}
-
-// readForm reads a form's body; its fields are those of the body alone.
-func readForm(r *http.Request) (field, error) {
-	err := r.ParseForm()
-	var large *http.MaxBytesError
-	if err != nil && !errors.As(err, &large) {
-		err = invalid("the form cannot be read")
+	if err != nil {
+		return nil, fmt.Errorf("%w: the body is not the JSON that is expected: %w", ops.ErrInvalid, err)
 	}
-	return r.PostForm.Get, err
+	said := map[string]string{}
+	for name, value := range body {
+		if !slices.Contains(known, name) {
+			return nil, unknown(name, known)
+		}
+		switch name {
+		case "filter":
+			var filter map[string]string
+			err = json.Unmarshal(value, &filter)
+			for field, text := range filter {
+				if !slices.Contains(filterNames, field) {
+					return nil, unknown(field, filterNames)
+				}
+				said[field] = text
+			}
+			if filter != nil {
+				said[name] = "given"
+			}
+		case "parameters": // an array, or a text that holds one
+			text := string(value)
+			if value[0] == '"' {
+				err = json.Unmarshal(value, &text)
+			}
+			said[name] = text
+		case "count", "perSecond", "statement":
+			var n json.Number
+			err = json.Unmarshal(value, &n)
+			said[name] = n.String()
+		default:
+			var text string
+			err = json.Unmarshal(value, &text)
+			said[name] = text
+		}
+		if err != nil {
+			return nil, invalid("the body's %s is not valid: %v", name, err)
+		}
+	}
+	return func(name string) string { return said[name] }, nil
 }
 
 // number reads a whole number from 0 to most.

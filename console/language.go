@@ -9,10 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
-
-	"github.com/bedsql/bed/internal/safetext"
 )
 
 // A language is one that pages are written in. Texts are looked up by their
@@ -20,9 +16,8 @@ import (
 type language struct {
 	Tag, Name string
 	texts     map[string]string
-
-	mu     sync.Mutex
-	parsed map[string]*template.Template
+	// parsed are templates by where their site begins and their name.
+	parsed sync.Map
 }
 
 var languages = []*language{
@@ -32,13 +27,9 @@ var languages = []*language{
 
 // load reads locales/<tag>.json. English has only those texts whose key is not the
 // text itself.
-func load(tag string) map[string]string {
-	texts := map[string]string{}
-	b, err := files.ReadFile("locales/" + tag + ".json")
-	if err == nil {
-		err = json.Unmarshal(b, &texts)
-	}
-	if err != nil {
+func load(tag string) (texts map[string]string) {
+	b, _ := files.ReadFile("locales/" + tag + ".json")
+	if err := json.Unmarshal(b, &texts); err != nil {
 		panic(err) // a test reads them
 	}
 	return texts
@@ -54,22 +45,6 @@ func (l *language) t(key string, args ...any) string {
 		return fmt.Sprintf(text, args...)
 	}
 	return text
-}
-
-// sentence makes a sentence of what the store says in half of one.
-func (l *language) sentence(text string) string {
-	if text = safetext.Line(text); text == "" {
-		return ""
-	}
-	end := "."
-	if l.Tag == "zh" {
-		end = "。"
-	}
-	if strings.HasSuffix(text, ".") || strings.HasSuffix(text, "。") {
-		end = ""
-	}
-	first, size := utf8.DecodeRuneInString(text)
-	return string(unicode.ToUpper(first)) + text[size:] + end
 }
 
 const languageCookie = "bed_lang"
@@ -112,17 +87,12 @@ func keepLanguage(w http.ResponseWriter, r *http.Request, base string) {
 
 // templates are those of a page, in the language.
 func (l *language) templates(base, name string) *template.Template {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	key := base + " " + name
-	if t := l.parsed[key]; t != nil {
-		return t
+	if t, ok := l.parsed.Load(key); ok {
+		return t.(*template.Template)
 	}
 	t := template.Must(template.New(name).Funcs(funcs(l, base)).ParseFS(files, "templates/layout.html", "templates/"+name+".html"))
-	if l.parsed == nil {
-		l.parsed = map[string]*template.Template{}
-	}
-	l.parsed[key] = t
+	l.parsed.Store(key, t)
 	return t
 }
 
@@ -151,11 +121,7 @@ func (l *language) entries(n int) string {
 }
 
 // age says coarsely how long before now t was.
-func (l *language) age(at any, now time.Time) string {
-	t, ok := timeOf(at)
-	if !ok {
-		return "–"
-	}
+func (l *language) age(t, now time.Time) string {
 	switch d := max(now.Sub(t), 0); {
 	case d < time.Minute:
 		return l.t("%d s", int(d/time.Second))
@@ -168,38 +134,19 @@ func (l *language) age(at any, now time.Time) string {
 	}
 }
 
-func timeOf(v any) (time.Time, bool) {
-	switch v := v.(type) {
-	case time.Time:
-		return v, !v.IsZero()
-	case *time.Time:
-		if v != nil {
-			return *v, !v.IsZero()
-		}
-	}
-	return time.Time{}, false
-}
-
 // when is a time that the page's script shows in the viewer's zone; the exact
 // value is its tooltip.
-func when(v any) template.HTML { return timeElement(v, false) }
+func when(t time.Time) template.HTML {
+	iso := exact(t)
+	return template.HTML(`<time datetime="` + iso + `" title="` + iso + `">` + t.UTC().Format("2006-01-02 15:04:05") + ` UTC</time>`) //nolint:gosec // made of digits
+}
 
 // moment is when with the exact value beside it.
-func moment(v any) template.HTML { return timeElement(v, true) }
-
-func timeElement(v any, exact bool) template.HTML {
-	t, ok := timeOf(v)
-	if !ok {
-		return "–"
-	}
-	t = t.UTC()
-	iso := t.Format("2006-01-02T15:04:05.000Z")
-	html := `<time datetime="` + iso + `" title="` + iso + `">` + t.Format("2006-01-02 15:04:05") + ` UTC</time>`
-	if exact {
-		html += ` <span class="quiet exact">` + iso + `</span>`
-	}
-	return template.HTML(html) //nolint:gosec // made of digits
+func moment(t time.Time) template.HTML {
+	return when(t) + template.HTML(` <span class="quiet exact">`+exact(t)+`</span>`) //nolint:gosec // made of digits
 }
+
+func exact(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // rate shows units per minute.
 func rate(f float64) string {

@@ -115,16 +115,3 @@ func TestEveryTextIsInBothLanguages(t *testing.T) {
 		}
 	}
 }
-
-func TestHalfSentencesOfTheStoreBecomeSentences(t *testing.T) {
-	t.Parallel()
-	en, zh := languages[0], languages[1]
-	for _, c := range []struct {
-		l         *language
-		text, say string
-	}{{en, "an attempt may be running", "An attempt may be running."}, {en, "It is done.", "It is done."}, {en, "", ""}, {zh, "它不留回执", "它不留回执。"}, {en, "x\x1b[31m", "X\\x1b[31m."}} {
-		if got := c.l.sentence(c.text); got != c.say {
-			t.Errorf("%q becomes %q, want %q", c.text, got, c.say)
-		}
-	}
-}

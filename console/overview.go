@@ -61,7 +61,7 @@ func (s sourceView) Capped(state string) string {
 
 const usualHours = 6
 
-func (s pages) overviewPage(w http.ResponseWriter, r *http.Request, p person) error {
+func (s pages) overviewPage(r *http.Request, _ person) (any, error) {
 	hours := usualHours
 	for _, h := range []int{24, 168} {
 		if r.URL.Query().Get("hours") == strconv.Itoa(h) {
@@ -70,7 +70,7 @@ func (s pages) overviewPage(w http.ResponseWriter, r *http.Request, p person) er
 	}
 	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: hours})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l := languageOf(r)
 	v := overviewView{Off: o.Off, Total: o.Funnel, Jobs: o.Jobs}
@@ -89,8 +89,7 @@ func (s pages) overviewPage(w http.ResponseWriter, r *http.Request, p person) er
 		v.Ranges = append(v.Ranges, hourRange{h.hours, l.t(h.text), address, h.hours == hours})
 	}
 	v.Charts = charts(l, o, hours)
-	s.render(w, r, p, http.StatusOK, v)
-	return nil
+	return v, nil
 }
 
 // totals are those of all data sources of a log.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/bedsql/bed/internal/ops"
@@ -64,11 +65,12 @@ type otherLanguage struct{ Tag, Name, URL string }
 type errorPage struct {
 	Text, Detail string
 	Again        bool
+	status       int
 }
 
 // render writes a page. It is made whole before the first byte leaves, so that a
 // mistake in it gives an error and not half a page.
-func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status int, data any) {
+func (s *site) render(w http.ResponseWriter, r *http.Request, p person, data any) {
 	l := languageOf(r)
 	v := page{
 		Lang: l, Person: p,
@@ -80,7 +82,7 @@ func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status i
 		other = languages[1]
 	}
 	v.OtherLang = otherLanguage{other.Tag, other.Name, with(v.Self, "lang", other.Tag)}
-	name := ""
+	name, status := "", http.StatusOK
 	switch d := data.(type) {
 	case overviewView:
 		name, v.Title = "overview", l.t("Overview")
@@ -93,9 +95,9 @@ func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status i
 	case entryView:
 		name, v.Title = "entry", l.t("Entry")+" "+d.D.ID
 	case askPage:
-		name, v.Title = "ask", d.Question
+		name, v.Title, status = "ask", d.Question, d.status
 	case errorPage:
-		name, v.Title = "error", l.t(d.Text)
+		name, v.Title, status = "error", l.t(d.Text), d.status
 	}
 	v.Section = cmp.Or(map[string]string{"entry": "entries"}[name], name)
 	keepLanguage(w, r, s.root)
@@ -107,7 +109,7 @@ func (s *site) render(w http.ResponseWriter, r *http.Request, p person, status i
 	var b bytes.Buffer
 	if err := l.templates(s.cfg.BasePath, name).ExecuteTemplate(&b, "layout", v); err != nil {
 		s.log.WithError(err).Error("the console could not write a page")
-		plain(w, http.StatusInternalServerError, "The page could not be written.")
+		plain(http.StatusInternalServerError, "The page could not be written.")(w, r)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -162,7 +164,7 @@ func funcs(l *language, base string) template.FuncMap {
 		"role":    func(p person) string { return l.t("role " + p.Role.String()) },
 		"verdict": func(d *ops.Detail) string { return l.t(verdicts[d.Verdict]) },
 		"what":    l.what, "n": l.number, "rate": rate, "when": when, "moment": moment, "age": l.age,
-		"safe": safetext.Line, "sentence": l.sentence, "lines": safetext.Lines, "oneline": oneLine, "brief": brief, "value": valueText,
+		"safe": safetext.Line, "lines": safetext.Lines, "oneline": oneLine, "brief": brief, "value": valueText,
 		"inc":   func(i int) int { return i + 1 },
 		"deref": func(v any) any { return reflect.Indirect(reflect.ValueOf(v)).Interface() },
 	}
@@ -178,22 +180,6 @@ var verdicts = map[string]string{
 	"notConfigured": "Unknown.",
 }
 
-// afterwards is the address of the page after an action: it names the record in the
-// audit, from which the page says what was done, and what has happened to ids since.
-func (s *site) afterwards(r *http.Request, p person, a ops.Action, to string, ids []string) string {
-	if audit, err := s.store().Audit(r.Context(), ops.Page{Limit: 20}); err == nil {
-		for _, record := range audit.Records {
-			if record.Who == p.Name && record.Action == a {
-				if a == ops.Retry && len(ids) > 0 {
-					s.counted.retried(record.ID, ids)
-				}
-				return with(to, "done", record.ID)
-			}
-		}
-	}
-	return to
-}
-
 // doneText says what was done before this page, and by which action, as the audit has it.
 func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Action) {
 	id := r.URL.Query().Get("done")
@@ -205,10 +191,9 @@ func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Act
 		return "", ""
 	}
 	record := audit.Records[0]
-	text, ok := doneTexts[record.Action]
-	switch record.Action {
-	case ops.Retry, ops.Park, ops.Discard:
-		text = fmt.Sprintf(l.t(text), l.entries(record.Count))
+	text := l.t(doneTexts[record.Action])
+	if slices.Contains(onEntries, record.Action) {
+		text = fmt.Sprintf(text, l.entries(record.Count))
 		var did struct{ Gone, Left int }
 		_ = json.Unmarshal([]byte(record.What), &did) // of one entry it is the id
 		if did.Gone > 0 {
@@ -217,37 +202,56 @@ func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Act
 		if did.Left > 0 {
 			text += " " + l.t("%s left alone: being delivered, or changed so that the filter does not match.", l.entries(did.Left))
 		}
-		return text, record.Action
 	}
-	if ok {
-		return l.t(text), record.Action
-	}
-	return "", ""
+	return text, record.Action
 }
 
 // doneTexts say what was done.
 var doneTexts = map[ops.Action]string{
-	ops.Retry: "%s made due now.", ops.Park: "%s parked.", ops.Discard: "%s discarded.",
+	ops.Retry: "%s made due now.", ops.Park: "%s parked.", ops.Discard: "%s discarded.", ops.Amend: "The entry is amended. It is still parked: retry it.",
 	ops.Pause: "The data source is paused.", ops.Resume: "The data source is resumed.", ops.Limit: "The limit is set.",
 }
 
 // what is what a record of the audit is about: a filter in words.
 func (l *language) what(r ops.Record) string {
+	if re, ok := ops.ReplacedBy(r); ok {
+		return l.t("%s, statement %d", safetext.Line(re.Entry), re.Statement) + " · " + l.t("was: %s %s", clip(re.Old.SQL, 500), clip(string(re.Old.Parameters), 500)) +
+			" · " + l.t("is: %s %s", clip(re.New.SQL, 500), clip(string(re.New.Parameters), 500))
+	}
 	var f map[string]any
 	if json.Unmarshal([]byte(r.What), &f) != nil {
 		return safetext.Line(r.What)
 	}
 	var parts []string
-	for _, name := range filterNames {
-		if v, ok := f[name].(string); ok && v != "" {
-			if name == "state" {
-				v = l.t("state " + v)
-			}
-			parts = append(parts, l.t("filter "+name)+": "+v)
-		}
-	}
-	if len(parts) == 0 {
-		parts = []string{l.t("none: every entry of the log")}
+	for _, n := range l.filter(func(name string) string { v, _ := f[name].(string); return v }) {
+		parts = append(parts, n.Name+": "+n.Value)
 	}
 	return safetext.Line(strings.Join(parts, " · "))
+}
+
+// filter is a filter in words.
+func (l *language) filter(said field) (words []named) {
+	for _, name := range filterNames {
+		value := said(name)
+		if value == "" {
+			continue
+		}
+		if name == "state" {
+			value = l.t("state " + value)
+		}
+		words = append(words, named{l.t("filter " + name), value})
+	}
+	if len(words) == 0 {
+		words = []named{{l.t("Filter"), l.t("none: every entry of the log")}}
+	}
+	return words
+}
+
+// kind is a kind of error in words; empty for none.
+func (l *language) kind(key string) string {
+	text, source, err := ops.KindText(key)
+	if err != nil {
+		return ""
+	}
+	return clip(text, 200) + " " + l.t("on %s", safetext.Line(source))
 }

@@ -382,26 +382,6 @@ func TestFailedPageIsLoadedAgain(t *testing.T) {
 	}
 }
 
-func TestSQLLayoutChangesOnlyBlanks(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"UPDATE orders SET paid = ? WHERE id = ? AND x IN (SELECT y FROM z WHERE 1=1)": "UPDATE orders\nSET paid = ?\nWHERE id = ?\n  AND x IN (SELECT y FROM z WHERE 1=1)",
-		"INSERT INTO t (a) VALUES (1) ON DUPLICATE KEY UPDATE a = 1":                   "INSERT INTO t (a)\nVALUES (1)\nON DUPLICATE KEY UPDATE a = 1",
-		"INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 2 RETURNING a":     "INSERT INTO t\nVALUES (1)\nON CONFLICT (a) DO UPDATE SET a = 2\nRETURNING a",
-		"DELETE\nFROM t":           "DELETE\nFROM t",
-		"x 'not closed FROM":       "x 'not closed FROM",
-		"DELETE FROM t -- WHERE a": "DELETE\nFROM t -- WHERE a",
-	} {
-		got, laid := layOut(text)
-		if got != want || laid != (text != want) {
-			t.Errorf("got  %q, %v\nwant %q", got, laid, want)
-		}
-		if a, b := strings.Fields(got), strings.Fields(text); !slices.Equal(a, b) {
-			t.Errorf("%q lost something", text)
-		}
-	}
-}
-
 func TestForgedAddressRevealsNothing(t *testing.T) {
 	t.Parallel()
 	c := open(t, newFakeStore())
@@ -460,32 +440,6 @@ func TestOnlyWhatCanBeDoneIsOffered(t *testing.T) {
 		f.entries[at].State = s.state
 		if got := slices.Contains(links(ask4(t, c, request{path: s.path, as: s.who}).Body.String()), s.link); got != s.offered {
 			t.Errorf("%s of a %s entry as %s: %s is offered: %v", s.path, s.state, s.who, s.link, got)
-		}
-	}
-}
-
-func TestPageCountsOutcomesAfterBulkRetry(t *testing.T) {
-	t.Parallel()
-	f := newFakeStore()
-	c := open(t, f)
-	form := formOf(t, c, "/bulk/retry?state=parked")
-	w := ask4(t, c, request{method: "POST", path: "/bulk/retry", body: form.Encode()})
-	to := w.Header().Get("Location")
-	page := get(t, c, to).Body.String()
-	if !strings.Contains(page, "Of the 23 that were retried: 0 delivered, or discarded since; 0 parked again; 23 waiting.") {
-		t.Errorf("%s: %s", to, page)
-	}
-	f.mu.Lock()
-	f.entries = f.entries[:20]
-	f.entries[5].State = ops.Parked
-	f.mu.Unlock()
-	follows := regexp.MustCompile(`id="live" hx-get="([^"]*)"`).FindStringSubmatch(page)
-	if page = get(t, c, html.UnescapeString(follows[1])).Body.String(); !strings.Contains(page, "5 delivered, or discarded since; 1 parked again; 17 waiting.") {
-		t.Errorf("later, at %s: %s", follows[1], page)
-	}
-	for _, done := range []string{"000000", "2026-03-01T12:00:00Z", form.Get("until")} {
-		if page := get(t, c, "/entries?done="+url.QueryEscape(done)).Body.String(); strings.Contains(page, `id="fate"`) {
-			t.Errorf("%s is taken for a retry", done)
 		}
 	}
 }

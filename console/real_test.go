@@ -120,6 +120,17 @@ func TestAPIOnARealLogMatchesItsDescription(t *testing.T) {
 		call(400, "POST", act, "/entries/"+ids[1]+"/discard", `{}`, "otto")
 		call(409, "POST", act, "/entries/"+ids[4]+"/discard", `{"reason": "r"}`, "otto")
 		call(404, "POST", act, "/entries/"+txlog.NewID()+"/discard", `{"reason": "r"}`, "otto")
+		amend := "/entries/{id}/amend"
+		call(200, "POST", amend, "/entries/"+ids[2]+"/amend", `{"sql": "INSERT INTO amounts VALUES (2, `+mark+`)", "parameters": [9007199254740995], "reason": "r"}`, "vera")
+		call(409, "POST", amend, "/entries/"+ids[2]+"/amend", `{"sql": "DELETE FROM gone", "reason": "r"}`, "vera")
+		call(400, "POST", amend, "/entries/"+ids[2]+"/amend", `{"sql": "DROP TABLE amounts", "reason": "r"}`, "vera")
+		call(409, "POST", amend, "/entries/"+ids[4]+"/amend", `{"sql": "DELETE FROM amounts", "reason": "r"}`, "vera")
+		call(403, "POST", amend, "/entries/"+ids[2]+"/amend", `{`, "otto")
+		for who, shown := range map[string]bool{"rita": false, "vera": true} {
+			if text := call(200, "GET", "/audit", "/audit"+map[bool]string{true: "?reveal=true"}[shown], "", who); strings.Contains(text, "9007199254740995") != shown || !strings.Contains(text, "INSERT INTO amounts VALUES (2, ") {
+				t.Errorf("the audit for %s is %s", who, text)
+			}
+		}
 		bulk := "/entries/bulk"
 		call(409, "POST", bulk, bulk, `{"filter": {"state": "parked"}, "action": "retry", "count": 2}`, "otto")
 		call(409, "POST", bulk, bulk, `{"filter": {}, "action": "retry", "count": 5}`, "otto") // one of them is leased

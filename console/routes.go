@@ -1,9 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -13,17 +15,22 @@ type route struct {
 	method, path string
 	// role is the lowest that may; 0 means anybody.
 	role Role
-	// roleFor raises the role for some requests; nil for none.
-	roleFor func(*http.Request) Role
+	// reveals: a request for values requires the role reveal.
+	reveals bool
 	// long says that it may take longer than other requests, and ends with its
 	// client.
 	long bool
+	// body bounds a request's body; 0 means maxBody.
+	body int64
 	// noLog: it needs no log.
 	noLog bool
-	do    func(w http.ResponseWriter, r *http.Request, p person) error
-	// call is do of a call, which is answered in JSON.
-	call func(r *http.Request, p person) (any, error)
+	// do gives what the answer shows: the data of a page or of a call, a [redirect], or an
+	// [http.Handler], which answers by itself.
+	do func(r *http.Request, p person) (any, error)
 }
+
+// redirect is where an answer leads to.
+type redirect string
 
 // answerWithin bounds what a request waits for the log.
 const answerWithin = 30 * time.Second
@@ -37,27 +44,28 @@ func routes(s *site) []route {
 	return append(services(s), []route{
 		{method: "GET", path: "/{$}", role: Read, do: show.overviewPage},
 		{method: "GET", path: "/entries", role: Read, do: show.entriesPage},
-		{method: "GET", path: "/entries/{id}", role: Read, do: show.entryPage},
+		{method: "GET", path: "/entries/{id}", role: Read, do: show.entryPage(false)},
 		{method: "GET", path: "/entries/{id}/next", role: Read, do: show.nextPage},
-		{method: "POST", path: "/entries/{id}/reveal", role: Reveal, do: show.revealPage},
-		{method: "POST", path: "/entries/{id}/try", role: Operate, do: show.tryPage},
+		{method: "POST", path: "/entries/{id}/reveal", role: Reveal, do: show.entryPage(true)},
+		{method: "POST", path: "/entries/{id}/amend", role: Reveal, body: maxAmendment, do: s.amend},
 		{method: "GET", path: "/entries/{id}/{action}", role: Read, do: ask.askEntryPage},
-		{method: "POST", path: "/entries/{id}/{action}", role: Operate, do: ask.actPage},
+		{method: "POST", path: "/entries/{id}/{action}", role: Operate, do: s.act},
 		{method: "GET", path: "/bulk/{action}", role: Read, do: ask.askBulkPage},
-		{method: "POST", path: "/bulk/{action}", role: Operate, do: ask.bulkPage},
+		{method: "POST", path: "/bulk/{action}", role: Operate, do: s.bulk},
 		{method: "GET", path: "/data-sources/{name}/{action}", role: Read, do: ask.askSourcePage},
-		{method: "POST", path: "/data-sources/{name}/{action}", role: Operate, do: ask.sourcePage},
-		{method: "GET", path: "/audit", role: Read, do: show.auditPage},
+		{method: "POST", path: "/data-sources/{name}/{action}", role: Operate, do: s.control},
+		{method: "GET", path: "/audit", role: Read, reveals: true, do: show.auditPage},
 
-		{method: "GET", path: "/api/v1/overview", role: Read, call: call.overviewCall},
-		{method: "GET", path: "/api/v1/entries", role: Read, call: call.entriesCall},
-		{method: "GET", path: "/api/v1/entries/count", role: Read, call: call.countCall},
-		{method: "GET", path: "/api/v1/entries/kinds", role: Read, call: call.kindsCall},
-		{method: "GET", path: "/api/v1/entries/{id}", role: Read, roleFor: revealing, call: call.entryCall},
-		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, call: call.bulkCall},
-		{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, call: call.actCall},
-		{method: "POST", path: "/api/v1/data-sources/{name}/{action}", role: Operate, call: call.sourceCall},
-		{method: "GET", path: "/api/v1/audit", role: Read, call: call.auditCall},
+		{method: "GET", path: "/api/v1/overview", role: Read, do: call.overviewCall},
+		{method: "GET", path: "/api/v1/entries", role: Read, do: call.entriesCall},
+		{method: "GET", path: "/api/v1/entries/count", role: Read, do: call.countCall},
+		{method: "GET", path: "/api/v1/entries/kinds", role: Read, do: call.kindsCall},
+		{method: "GET", path: "/api/v1/entries/{id}", role: Read, reveals: true, do: call.entryCall},
+		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, do: s.bulk},
+		{method: "POST", path: "/api/v1/entries/{id}/amend", role: Reveal, body: maxAmendment, do: s.amend},
+		{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, do: s.act},
+		{method: "POST", path: "/api/v1/data-sources/{name}/{action}", role: Operate, do: s.control},
+		{method: "GET", path: "/api/v1/audit", role: Read, reveals: true, do: call.auditCall},
 	}...)
 }
 
@@ -65,17 +73,20 @@ func routes(s *site) []route {
 func indexRoutes(s *site) []route {
 	return append(services(s), []route{
 		{method: "GET", path: "/{$}", noLog: true, role: Read, do: index{s}.page},
-		{method: "GET", path: "/api/v1/logs", noLog: true, role: Read, call: index{s}.call},
+		{method: "GET", path: "/api/v1/logs", noLog: true, role: Read, do: index{s}.call},
 	}...)
 }
 
 // services are what every site answers.
 func services(s *site) []route {
-	serve := service{s}
+	serve, metricsRole := service{s}, Read
+	if s.cfg.OpenMetrics {
+		metricsRole = 0
+	}
 	return []route{
 		{method: "GET", path: "/healthz", noLog: true, do: serve.healthz},
 		{method: "GET", path: "/readyz", noLog: true, do: serve.readyz},
-		{method: "GET", path: "/metrics", noLog: true, role: metricsRole(s.cfg), do: serve.metrics},
+		{method: "GET", path: "/metrics", noLog: true, role: metricsRole, do: serve.metrics},
 		{method: "GET", path: "/assets/{file...}", noLog: true, role: Read, do: serve.asset},
 		{method: "GET", path: "/events", noLog: true, role: Read, long: true, do: serve.stream},
 		{method: "GET", path: "/api/v1/openapi.json", noLog: true, role: Read, do: serve.openapi},
@@ -83,33 +94,12 @@ func services(s *site) []route {
 }
 
 // nothing is what every other path leads to.
-var nothing = route{role: Read, noLog: true, do: func(http.ResponseWriter, *http.Request, person) error { return errNoPage }}
-
-// revealing is the role that a request for values needs.
-func revealing(r *http.Request) Role {
-	if wantsValues(r) {
-		return Reveal
-	}
-	return Read
-}
+var nothing = route{role: Read, noLog: true, do: func(*http.Request, person) (any, error) { return nil, errNoPage }}
 
 // wantsValues takes every reveal but an explicit no for a yes: a typing error must
 // not slip past the role.
 func wantsValues(r *http.Request) bool {
-	values, given := r.URL.Query()["reveal"]
-	for _, v := range values {
-		if v != "false" && v != "0" {
-			return true
-		}
-	}
-	return given && len(values) == 0
-}
-
-func metricsRole(c Config) Role {
-	if c.OpenMetrics {
-		return 0
-	}
-	return Read
+	return slices.ContainsFunc(r.URL.Query()["reveal"], func(v string) bool { return v != "false" && v != "0" })
 }
 
 // entrance leads to the routes of a site.
@@ -128,8 +118,8 @@ func (c *Console) entrance(s *site, routes []route) *http.ServeMux {
 func (c *Console) enter(s *site, rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		role := rt.role
-		if rt.roleFor != nil {
-			role = rt.roleFor(r)
+		if rt.reveals && wantsValues(r) {
+			role = Reveal
 		}
 		var p person
 		if role > 0 {
@@ -156,18 +146,23 @@ func (c *Console) enter(s *site, rt route) http.Handler {
 			defer cancel()
 			r = r.WithContext(ctx)
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		var err error
-		if rt.do != nil {
-			err = rt.do(w, r, p)
-		} else {
-			var answer any
-			if answer, err = rt.call(r, p); err == nil {
-				writeJSON(w, http.StatusOK, answer)
-			}
-		}
+		r.Body = http.MaxBytesReader(w, r.Body, cmp.Or(rt.body, maxBody))
+		answer, err := rt.do(r, p)
 		if err != nil {
 			s.fail(w, r, p, err)
+			return
+		}
+		switch a := answer.(type) {
+		case http.Handler:
+			a.ServeHTTP(w, r)
+		case redirect:
+			http.Redirect(w, r, string(a), http.StatusSeeOther)
+		default:
+			if isAPI(r) {
+				writeJSON(w, http.StatusOK, a)
+			} else {
+				s.render(w, r, p, a)
+			}
 		}
 	})
 }

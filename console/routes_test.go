@@ -34,6 +34,8 @@ func samples() []sample {
 		{"GET /entries/{id}/next", "/entries/" + id + "/next", "", Read, 303, false},
 		{"POST /entries/{id}/reveal", "/entries/" + id + "/reveal", "x=1", Reveal, 200, true},
 		{"POST /entries/{id}/try", "/entries/" + id + "/try", "x=1", Operate, 200, true},
+		{"POST /entries/{id}/amend", "/entries/" + id + "/amend", form + "&sql=DELETE+FROM+t&statement=1", Reveal, 303, false},
+		{"GET /entries/{id}/{action}", "/entries/" + id + "/amend?statement=1", "", Read, 200, true},
 		{"GET /entries/{id}/{action}", "/entries/" + id + "/discard", "", Read, 200, true},
 		{"POST /entries/{id}/{action}", "/entries/" + id + "/park", form, Operate, 303, false},
 		{"GET /bulk/{action}", "/bulk/retry?state=parked", "", Read, 200, true},
@@ -41,6 +43,7 @@ func samples() []sample {
 		{"GET /data-sources/{name}/{action}", "/data-sources/orders/pause", "", Read, 200, true},
 		{"POST /data-sources/{name}/{action}", "/data-sources/127.0.0.1:3306%2Fledger/pause", form, Operate, 303, false},
 		{"GET /audit", "/audit", "", Read, 200, true},
+		{"GET /audit", "/audit?reveal=true", "", Reveal, 200, true},
 		{"GET /api/v1/openapi.json", "/api/v1/openapi.json", "", Read, 200, false},
 		{"GET /api/v1/overview", "/api/v1/overview", "", Read, 200, false},
 		{"GET /api/v1/entries", "/api/v1/entries?state=parked&limit=3", "", Read, 200, false},
@@ -51,6 +54,7 @@ func samples() []sample {
 		{"GET /api/v1/entries/{id}", "/api/v1/entries/" + id + "?reveal=TRUE", "", Reveal, 200, false},
 		{"GET /api/v1/entries/{id}", "/api/v1/entries/" + id + "?reveal", "", Reveal, 200, false},
 		{"POST /api/v1/entries/bulk", "/api/v1/entries/bulk", `{"filter": {"state": "waiting"}, "action": "park", "count": 1}`, Operate, 200, false},
+		{"POST /api/v1/entries/{id}/amend", "/api/v1/entries/" + id + "/amend", `{"sql": "DELETE FROM t", "parameters": [], "reason": "x"}`, Reveal, 200, false},
 		{"POST /api/v1/entries/{id}/{action}", "/api/v1/entries/" + id + "/retry", `{}`, Operate, 200, false},
 		{"POST /api/v1/entries/{id}/{action}", "/api/v1/entries/" + id + "/park", `{"reason": "x"}`, Operate, 200, false},
 		{"POST /api/v1/entries/{id}/{action}", "/api/v1/entries/" + id + "/discard", `{"reason": "x"}`, Operate, 200, false},
@@ -59,6 +63,7 @@ func samples() []sample {
 		{"POST /api/v1/data-sources/{name}/{action}", "/api/v1/data-sources/orders/resume", `{}`, Operate, 200, false},
 		{"POST /api/v1/data-sources/{name}/{action}", "/api/v1/data-sources/orders/limit", `{"perSecond": 5}`, Operate, 200, false},
 		{"GET /api/v1/audit", "/api/v1/audit", "", Read, 200, false},
+		{"GET /api/v1/audit", "/api/v1/audit?reveal=true", "", Reveal, 200, false},
 	}
 }
 

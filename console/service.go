@@ -6,21 +6,18 @@ import (
 	"time"
 )
 
-func (s service) healthz(w http.ResponseWriter, _ *http.Request, _ person) error {
-	plain(w, http.StatusOK, "ok")
-	return nil
+func (s service) healthz(*http.Request, person) (any, error) {
+	return plain(http.StatusOK, "ok"), nil
 }
 
 // readyWithin is how long /readyz waits for the log.
 const readyWithin = 5 * time.Second
 
-func (s service) readyz(w http.ResponseWriter, r *http.Request, _ person) error {
+func (s service) readyz(r *http.Request, _ person) (any, error) {
 	if reachable(r.Context(), s.ping, readyWithin) {
-		plain(w, http.StatusOK, "ok")
-		return nil
+		return plain(http.StatusOK, "ok"), nil
 	}
-	plain(w, http.StatusServiceUnavailable, "the transaction log cannot be reached")
-	return nil
+	return plain(http.StatusServiceUnavailable, "the transaction log cannot be reached"), nil
 }
 
 // reachable reports whether what is asked answers in time.
@@ -37,16 +34,18 @@ func reachable(ctx context.Context, ping func(context.Context) error, within tim
 	}
 }
 
-func (s service) metrics(w http.ResponseWriter, r *http.Request, _ person) error {
+func (s service) metrics(*http.Request, person) (any, error) {
 	if s.cfg.Metrics == nil {
-		return errNoPage
+		return nil, errNoPage
 	}
-	s.cfg.Metrics.ServeHTTP(w, r)
-	return nil
+	return s.cfg.Metrics, nil
 }
 
-func plain(w http.ResponseWriter, status int, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text + "\n"))
+// plain answers with a line of text.
+func plain(status int, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(text + "\n"))
+	}
 }

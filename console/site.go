@@ -2,8 +2,10 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -64,48 +66,31 @@ func (s *site) overview(ctx context.Context) (*ops.Overview, error) {
 	return store.Overview(ctx, ops.OverviewOptions{})
 }
 
-// Who answers: pages are looked at, forms ask before something is done, api is for
-// programs, service is what a process or a page needs beside them.
+// What answers, by what it answers: pages are looked at, forms ask before something is
+// done, api is for programs, service is what a process or a page needs beside them, index
+// is for several logs.
 type (
 	pages   struct{ *site }
 	forms   struct{ *site }
 	api     struct{ *site }
 	service struct{ *site }
+	index   struct{ *site }
 )
 
-// entryOf is the entry that the path names.
-func (s *site) entryOf(r *http.Request) (*ops.Detail, error) {
+// entry is the entry that the path names; values: with its values.
+func (s *site) entry(r *http.Request, p person, values bool) (*ops.Detail, error) {
 	id, err := idOf(r)
 	if err != nil {
 		return nil, err
 	}
-	return s.store().Entry(r.Context(), id)
-}
-
-// revealed is the entry that the path names, with its values.
-func (s *site) revealed(r *http.Request, p person) (*ops.Detail, error) {
-	id, err := idOf(r)
-	if err != nil {
-		return nil, err
+	if !values {
+		return s.store().Entry(r.Context(), id)
 	}
 	by, err := p.by(ops.Reveal, "")
 	if err != nil {
 		return nil, err
 	}
 	return s.store().Reveal(r.Context(), id, by)
-}
-
-// try tries the entry that the path names.
-func (s *site) try(r *http.Request, p person, reason string) (*ops.Trial, error) {
-	id, err := idOf(r)
-	if err != nil {
-		return nil, err
-	}
-	by, err := p.by(ops.Try, reason)
-	if err != nil {
-		return nil, err
-	}
-	return s.store().Try(r.Context(), id, by)
 }
 
 // done says what was done, and of a bulk action what was not.
@@ -122,72 +107,202 @@ var (
 	onSources = []ops.Action{ops.Pause, ops.Resume, ops.Limit}
 )
 
-// actionOf is the action of that name, one of these.
-func actionOf(name string, these []ops.Action) (ops.Action, error) {
-	if slices.Contains(these, ops.Action(name)) {
-		return ops.Action(name), nil
+// actionOf is the action that the path names, one of these.
+func actionOf(r *http.Request, these []ops.Action) (ops.Action, error) {
+	if a := ops.Action(r.PathValue("action")); slices.Contains(these, a) {
+		return a, nil
 	}
 	return "", errNoAction
 }
 
-// act does something to the entry that the path names.
-func (s *site) act(r *http.Request, p person, a ops.Action, reason string) (id string, err error) {
-	if id, err = idOf(r); err != nil {
-		return "", err
+// act does something to the entry that the path names, or tries it.
+func (s *site) act(r *http.Request, p person) (any, error) {
+	said, err := bodyOf(r, "reason")
+	if err != nil {
+		return nil, err
 	}
-	by, err := p.by(a, reason)
-	if err == nil {
-		err = s.store().Act(r.Context(), a, id, by)
+	a, err := actionOf(r, append([]ops.Action{ops.Try}, onEntries...))
+	if err != nil {
+		return nil, err
 	}
+	id, err := idOf(r)
+	if err != nil {
+		return nil, err
+	}
+	by, err := p.by(a, said("reason"))
+	if err != nil {
+		return nil, err
+	}
+	if a == ops.Try {
+		return s.try(r, id, by)
+	}
+	err = s.store().Act(r.Context(), a, id, by)
 	s.events.changed()
-	return id, err
+	to := s.cfg.BasePath + "/entries/" + url.PathEscape(id)
+	if a == ops.Discard {
+		to = with(to+"/next", "kind", r.URL.Query().Get("kind"))
+	}
+	return s.afterwards(r, p, done{Action: a, Count: 1}, err, to)
+}
+
+// amend replaces a statement of the entry that the path names.
+func (s *site) amend(r *http.Request, p person) (any, error) {
+	said, err := bodyOf(r, "sql", "parameters", "statement", "reason")
+	if err != nil {
+		return nil, err
+	}
+	id, err := idOf(r)
+	if err != nil {
+		return nil, err
+	}
+	to := ops.Amendment{SQL: said("sql"), Parameters: said("parameters")}
+	if to.Statement, err = statementOf(said); err != nil {
+		return nil, err
+	}
+	by, err := p.by(ops.Amend, said("reason"))
+	var amended *ops.Amended
+	if err == nil {
+		amended, err = s.store().Amend(r.Context(), id, to, by)
+		s.events.changed()
+	}
+	if isAPI(r) {
+		return amended, err
+	}
+	if f := failureOf(err); err != nil && f.status < 500 && f.status != http.StatusNotFound {
+		return forms{s}.askAmend(r, p, said, f)
+	}
+	return s.afterwards(r, p, done{Action: ops.Amend, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
+}
+
+// audit is a page of the audit; with the values of amended parameters if that is asked for.
+func (s *site) audit(r *http.Request, p person, page ops.Page) (*ops.Audit, error) {
+	if !wantsValues(r) {
+		return s.store().Audit(r.Context(), page)
+	}
+	by, err := p.by(ops.Reveal, "")
+	if err != nil {
+		return nil, err
+	}
+	return s.store().RevealAudit(r.Context(), page, by)
+}
+
+// try answers a call with the trial alone, a form with the entry too.
+func (s *site) try(r *http.Request, id string, by ops.By) (any, error) {
+	t, err := s.store().Try(r.Context(), id, by)
+	if err != nil {
+		return nil, err
+	}
+	if isAPI(r) {
+		return trialOf(t), nil
+	}
+	d, err := s.store().Entry(r.Context(), id)
+	if err != nil {
+		return nil, err
+	}
+	l := languageOf(r)
+	v := pages{s}.viewOf(l, d)
+	v.Trial, v.TrialText, v.Live = t, trialText(l, t), false
+	return v, nil
 }
 
 // bulk acts on what a filter matched when it was counted; without until on what it
-// matches now. count is how many that is; changed are the ids of those it was done to.
-func (s *site) bulk(r *http.Request, p person, a ops.Action, said field) (d done, changed []string, err error) {
+// matches now. count is how many that is.
+func (s *site) bulk(r *http.Request, p person) (any, error) {
+	said, err := bodyOf(r, "filter", "action", "count", "until", "reason")
+	if err != nil {
+		return nil, err
+	}
+	if isAPI(r) {
+		if said("filter") == "" {
+			return nil, invalid("the body has no filter; an empty one matches everything")
+		}
+		r.SetPathValue("action", said("action"))
+	}
+	a, err := actionOf(r, onEntries)
+	if err != nil {
+		return nil, err
+	}
 	by, err := p.by(a, said("reason"))
 	if err != nil {
-		return done{}, nil, err
+		return nil, err
 	}
 	f, err := filterOf(said, p)
 	if err != nil {
-		return done{}, nil, err
+		return nil, err
 	}
-	count, err := number("count", said("count"), ops.MaxBulk)
-	if err != nil {
-		return done{}, nil, err
-	}
-	var sel *ops.Selection
-	if until := said("until"); until != "" {
-		sel, err = s.counted.find(until, f)
-	} else {
-		sel, err = s.store().Select(r.Context(), f)
+	sel, err := s.selected(r.Context(), f, said)
+	if failed := (*failure)(nil); !isAPI(r) && errors.As(err, &failed) {
+		return forms{s}.askBulk(r, p, a, r.PostForm, failed)
 	}
 	if err != nil {
-		return done{}, nil, err
-	}
-	if n := len(sel.IDs); n != count || sel.More {
-		return done{}, nil, &failure{status: http.StatusConflict, text: "Nothing was changed: the filter does not match what was counted. Look again.", detail: fmt.Sprintf("(%d, %d)", count, n)}
+		return nil, err
 	}
 	did, err := s.store().ActAll(r.Context(), a, sel, by)
 	s.events.changed()
-	return done{a, len(did.Changed), did.Gone, did.Left}, did.Changed, err
+	to := s.cfg.BasePath + "/entries" + suffix(filterQuery(r.PostForm))
+	return s.afterwards(r, p, done{a, len(did.Changed), did.Gone, did.Left}, err, to)
+}
+
+// selected is what a filter matched when it was counted. It is a failure if that is
+// not what was said.
+func (s *site) selected(ctx context.Context, f ops.Filter, said field) (sel *ops.Selection, err error) {
+	count, err := number("count", said("count"), ops.MaxBulk)
+	if err != nil {
+		return nil, err
+	}
+	if until := said("until"); until != "" {
+		sel, err = s.counted.find(until, f)
+	} else {
+		sel, err = s.store().Select(ctx, f)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if n := len(sel.IDs); n != count || sel.More {
+		return nil, &failure{status: http.StatusConflict, text: "Nothing was changed: the filter does not match what was counted. Look again.", detail: fmt.Sprintf("(%d, %d)", count, n)}
+	}
+	return sel, nil
 }
 
 // control pauses, resumes or limits the data source that the path names.
-func (s *site) control(r *http.Request, p person, said field) (a ops.Action, err error) {
-	if a, err = actionOf(r.PathValue("action"), onSources); err != nil {
-		return a, err
+func (s *site) control(r *http.Request, p person) (any, error) {
+	said, err := bodyOf(r, "reason", "perSecond")
+	if err != nil {
+		return nil, err
+	}
+	a, err := actionOf(r, onSources)
+	if err != nil {
+		return nil, err
 	}
 	by, err := p.by(a, said("reason"))
+	if err != nil {
+		return nil, err
+	}
 	n := 0
-	if err == nil && a == ops.Limit {
-		n, err = number("perSecond", said("perSecond"), ops.MaxPerSecond)
+	if a == ops.Limit {
+		if n, err = number("perSecond", said("perSecond"), ops.MaxPerSecond); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		err = s.store().Control(r.Context(), a, r.PathValue("name"), n, by)
-	}
+	err = s.store().Control(r.Context(), a, r.PathValue("name"), n, by)
 	s.events.changed()
-	return a, err
+	return s.afterwards(r, p, done{Action: a, Count: 1}, err, s.cfg.BasePath+"/")
+}
+
+// afterwards answers after an action: a call with what was done, a form with the way to a
+// page. Its address names the record in the audit, from which the page says what was done.
+func (s *site) afterwards(r *http.Request, p person, d done, err error, to string) (any, error) {
+	if err != nil || isAPI(r) {
+		return d, err
+	}
+	audit, err := s.store().Audit(r.Context(), ops.Page{Limit: 20})
+	if err != nil { // it was done all the same
+		return redirect(to), nil
+	}
+	for _, record := range audit.Records {
+		if record.Who == p.Name && record.Action == d.Action {
+			return redirect(with(to, "done", record.ID)), nil
+		}
+	}
+	return redirect(to), nil
 }

@@ -21,7 +21,7 @@ func TestTheKeyboardAloneIsEnough(t *testing.T) {
 	b.counts("200 ×")
 	b.wants("Deadlock found when trying to get lock")
 	b.enter("tbody a.id")
-	b.wants("UPDATE orders\nSET paid = ?", "Nothing, until an operator decides.")
+	b.wants("UPDATE orders SET paid = ?", "Nothing, until an operator decides.")
 	b.enter("#try")
 	b.wants("would change 1 row")
 

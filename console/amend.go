@@ -1,0 +1,51 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/safetext"
+)
+
+// maxAmendment bounds the body of an amendment, which holds a whole statement.
+const maxAmendment = 16 << 20
+
+// askAmend asks for the new text of a statement; said is what was answered before, and
+// problem why that was not accepted.
+func (s forms) askAmend(r *http.Request, p person, said field, problem *failure) (any, error) {
+	d, err := s.entry(r, p, false)
+	if err != nil {
+		return nil, err
+	}
+	n, err := statementOf(said)
+	if err != nil {
+		return nil, err
+	}
+	if n = max(n, 1); n > len(d.Statements) {
+		return nil, invalid("statement is a number from 1 to %d", len(d.Statements))
+	}
+	l := languageOf(r)
+	v := ask(l, ops.Amend, l.t("1 entry"))
+	v.Filter = []named{{l.t("Entry"), d.ID}, {l.t("Data source"), d.DataSource}}
+	v.Back = s.cfg.BasePath + "/entries/" + url.PathEscape(d.ID)
+	v.URL = v.Back + "/amend"
+	v.Hidden = []named{{"statement", strconv.Itoa(n)}}
+	v.Amends, v.SQL, v.Parameters = true, d.Statements[n-1].SQL, said("parameters")
+	if p.Role < Reveal {
+		v.Impossible = l.t("Your role does not allow this.")
+	}
+	if problem != nil {
+		v.SQL, v.Problem, v.status = said("sql"), safetext.Lines(l.t(problem.text)+" "+problem.detail), problem.status
+	}
+	return v, nil
+}
+
+// statementOf is the statement that is amended, 0 for the only one.
+func statementOf(said field) (int, error) {
+	if said("statement") == "" {
+		return 0, nil
+	}
+	return number("statement", said("statement"), 4096)
+}
