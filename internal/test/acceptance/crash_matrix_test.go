@@ -83,6 +83,7 @@ type matrix struct {
 	order crashOrder
 	all   *outcomes
 	a, b  *rig
+	home  *rig // the log's database, in which an application keeps rows too
 	table strings.Builder
 	out   *tabwriter.Writer
 }
@@ -92,6 +93,8 @@ func newMatrix(t *testing.T, db testdb.DB, scenario crashScenario, lose bool, al
 	log := freshLike(t, db)
 	m := &matrix{t: t, all: all, a: newRigWithLog(t, freshLike(t, db), log), b: newRigWithLog(t, freshLike(t, db), log)}
 	m.order = crashOrder{crashScenario: scenario, Driver: db.Driver, A: m.a.db.DSN, B: m.b.db.DSN, Log: log.DSN, Lose: lose}
+	m.home = &rig{t: t, db: log, bare: log.Open(t)}
+	m.home.account(0)
 	m.a.account(0)
 	m.b.account(0)
 	m.a.exec("CREATE TABLE other (id INT PRIMARY KEY, balance INT NOT NULL)")
@@ -124,7 +127,7 @@ func (m *matrix) crash(die int) crashReport {
 	m.t.Helper()
 	o := m.order
 	o.Die, o.Row = die, die+1
-	for _, db := range []*rig{m.a, m.b} {
+	for _, db := range []*rig{m.a, m.b, m.home} {
 		if die > 0 {
 			db.exec(fmt.Sprintf("INSERT INTO account VALUES (%d, 0)", o.Row))
 		}
@@ -138,7 +141,7 @@ func (m *matrix) crash(die int) crashReport {
 	m.drain()
 	var effects []int
 	_ = o.each(func(db, table string) error {
-		effects = append(effects, map[string]*rig{"A": m.a, "B": m.b}[db].count(fmt.Sprintf("SELECT balance FROM %s WHERE id = %d", table, o.Row)))
+		effects = append(effects, map[string]*rig{"A": m.a, "B": m.b, "home": m.home}[db].count(fmt.Sprintf("SELECT balance FROM %s WHERE id = %d", table, o.Row)))
 		return nil
 	})
 	step, told, applied := "none", r.Told, strings.Trim(fmt.Sprint(effects), "[]")

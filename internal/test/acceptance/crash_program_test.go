@@ -118,6 +118,9 @@ func (o *crashOrder) run(s *steps) error {
 			}
 		}
 	}
+	if pools["home"], err = o.openHome(s, cfg); err != nil {
+		return err
+	}
 	// So are the removals behind these callers.
 	for {
 		logs, err := storage.List(ctx, txlog.Filter{Limit: 1})
@@ -144,6 +147,25 @@ func (o *crashOrder) run(s *steps) error {
 	}
 	s.end(told)
 	return nil
+}
+
+// openHome opens the log's database as that of an application, by the bare driver or the
+// wrapped one.
+func (o *crashOrder) openHome(s *steps, cfg bedsql.Config) (*sql.DB, error) {
+	tgt, err := target(o.Driver)(o.Log)
+	if err != nil {
+		return nil, err
+	}
+	tgt.DataSource = "home"
+	tgt = crashTarget(tgt, s, "home")
+	if !strings.HasSuffix(o.By, "wrapped") || o.Driver == testdb.DriverSQLite {
+		return sql.OpenDB(tgt.Connector), nil
+	}
+	c, err := bedsql.NewConnector(tgt, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(c), nil
 }
 
 // openLog opens the log through a driver whose steps are counted.
@@ -226,6 +248,11 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 	"exec with parameters": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return o.each(func(db, table string) error { return plusOneBy(ctx, pools[db], o.Driver, table, o.Row) })
 	},
+	"exec that must change a row": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+		return o.each(func(db, table string) error {
+			return plusOneBy(bedsql.RequireRows(ctx, 1), pools[db], o.Driver, table, o.Row)
+		})
+	},
 	"local transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		tx, err := pools["A"].BeginTx(ctx, nil)
 		if err != nil {
@@ -243,6 +270,8 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 	"soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(ctx, o, pools)
 	},
+	"with":         crashWith,
+	"with wrapped": crashWith,
 	"staged soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(ctx, o, pools, bedsql.Staged())
 	},
@@ -268,6 +297,32 @@ func crashSoft(ctx context.Context, o *crashOrder, pools map[string]*sql.DB, opt
 		_, err := pools[db].ExecContext(ctx, plusOne(table, o.Row))
 		return err
 	}); err != nil {
+		return err
+	}
+	return soft.End(ctx)
+}
+
+func crashWith(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+	tx, err := pools["home"].BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	if err != nil {
+		return err
+	}
+	if err := o.each(func(db, table string) error {
+		if db == "home" {
+			_, err := tx.ExecContext(ctx, plusOne(table, o.Row))
+			return err
+		}
+		_, err := pools[db].ExecContext(ctx, plusOne(table, o.Row))
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
 		return err
 	}
 	return soft.End(ctx)
@@ -318,8 +373,12 @@ func (s *steps) report() {
 
 // durable reports whether the program had written its entry, and attempted
 // whether it had begun to.
-func (r *crashReport) durable() bool   { return r.made("after log INSERT INTO transaction_log") }
-func (r *crashReport) attempted() bool { return r.made("before log INSERT INTO transaction_log") }
+func (r *crashReport) durable() bool {
+	return r.made("after log INSERT INTO transaction_log") || r.made("after home COMMIT")
+}
+func (r *crashReport) attempted() bool {
+	return r.made("before log INSERT INTO transaction_log") || r.made("before home COMMIT")
+}
 
 func (r *crashReport) made(prefix string) bool {
 	for _, s := range r.Steps {

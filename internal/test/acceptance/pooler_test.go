@@ -19,9 +19,6 @@ func poolers(t *testing.T) map[string][]string {
 	if testing.Short() {
 		t.Skip("-short: needs PgBouncer and a postgres server")
 	}
-	if err := testdb.Installed("pgbouncer"); err != nil {
-		t.Fatal(err)
-	}
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		path = "/usr/sbin/pgbouncer"

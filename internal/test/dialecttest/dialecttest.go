@@ -70,11 +70,11 @@ func Exercise(t *testing.T, k Kit) {
 	t.Run("no answer", k.noAnswer)
 	t.Run("arguments that do not fit", k.misfits)
 	t.Run("failed dial", k.failedDial)
-	t.Run("dial", k.dial)
 	t.Run("connector", k.connector)
 	t.Run("log", k.log)
 	t.Run("takes writes", k.takesWrites)
 	t.Run("lost transaction", k.lost)
+	t.Run("required rows", func(t *testing.T) { requiredRows(t, &k) })
 	t.Run("values", k.values)
 	if k.Server != nil {
 		t.Run("later", k.later)
@@ -137,20 +137,6 @@ func (k *Kit) neutral(t *testing.T) {
 	}
 }
 
-func (k *Kit) dial(t *testing.T) {
-	t.Parallel()
-	db := k.DB(t)
-	target, err := k.Target(k.WithParam(db.DSN, "bedDataSource=x"))
-	if err != nil || target.DataSource != "x" {
-		t.Fatalf("named %q, %v", target.DataSource, err)
-	}
-	pool := sql.OpenDB(target.Connector)
-	defer pool.Close()
-	if err := pool.Ping(); err != nil {
-		t.Error(err)
-	}
-}
-
 func (k *Kit) log(t *testing.T) {
 	t.Parallel()
 	db := k.DB(t)
@@ -175,7 +161,8 @@ func (k *Kit) log(t *testing.T) {
 }
 
 // Writes through NewConnector are delivered and refused as through Register,
-// whether the connector is the package's own or the bare driver's.
+// whether the connector is the package's own, of a DSN that names the data source,
+// or the bare driver's.
 func (k *Kit) connector(t *testing.T) {
 	t.Parallel()
 	for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
@@ -187,9 +174,9 @@ func (k *Kit) connector(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = log.Close() })
-		target, err := k.Target(db.DSN)
-		if err != nil {
-			t.Fatal(err)
+		target, err := k.Target(k.WithParam(db.DSN, "bedDataSource=x"))
+		if err != nil || target.DataSource != "x" {
+			t.Fatalf("named %q, %v", target.DataSource, err)
 		}
 		own := delivery.Target{Connector: bareConnector{bare.Driver(), db.DSN}, DataSource: target.DataSource}
 		for i, target := range []delivery.Target{target, own} {

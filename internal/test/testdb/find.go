@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"net/url"
 	"os"
-	"os/user"
 	"strings"
 	"sync"
 	"time"
@@ -53,49 +50,29 @@ func findAndSweep(driver string) (admin, error) {
 }
 
 func find(driver string) (admin, error) {
-	env, candidates := EnvMySQLDSN, mysqlCandidates
+	env, usual := EnvMySQLDSN, mysqlDSN(cmp.Or(os.Getenv(EnvMySQLPort), "3306"))
 	if driver == DriverPostgres {
-		env, candidates = EnvPostgresDSN, postgresCandidates
+		env, usual = EnvPostgresDSN, postgresDSN(cmp.Or(os.Getenv(EnvPostgresPort), "5432"))
 	}
-	if dsn := os.Getenv(env); dsn != "" {
-		a := admin{driver: driver, dsn: dsn}
-		if err := a.ping(); err != nil {
-			return admin{}, fmt.Errorf("the server that %s names does not answer: %w; start it or correct the variable", env, err)
-		}
+	named := os.Getenv(env)
+	a := admin{driver: driver, dsn: cmp.Or(named, usual)}
+	switch err := a.ping(); {
+	case err == nil:
 		return a, nil
+	case named != "":
+		return admin{}, fmt.Errorf("the server that %s names does not answer: %w; start it or correct the variable", env, err)
+	default:
+		return admin{}, fmt.Errorf("no %s server for the tests: run `make test`, which starts one, "+
+			"or set %s to the DSN of an account that may create databases, or run with -short; tried %w", driver, env, err)
 	}
-	var tried []error
-	for _, dsn := range candidates() {
-		a := admin{driver: driver, dsn: dsn}
-		err := a.ping()
-		if err == nil {
-			return a, nil
-		}
-		tried = append(tried, err)
-	}
-	return admin{}, fmt.Errorf("no %s server for the tests: run `make test`, which starts one, "+
-		"or set %s to the DSN of an account that may create databases, or run with -short; tried:\n%w",
-		driver, env, errors.Join(tried...))
-}
-
-func mysqlCandidates() []string {
-	return []string{mysqlDSN(cmp.Or(os.Getenv(EnvMySQLPort), "3306"))}
 }
 
 func mysqlDSN(port string) string { return "root@tcp(127.0.0.1:" + port + ")/?parseTime=true" }
 
-// postgresCandidates leaves the password to pgx, which reads PGPASSWORD and the
-// password file by itself.
-func postgresCandidates() []string {
-	dsns := []string{postgresDSN("postgres")}
-	if u, err := user.Current(); err == nil && u.Username != "postgres" {
-		dsns = append(dsns, postgresDSN(u.Username))
-	}
-	return dsns
-}
-
-func postgresDSN(account string) string {
-	return "postgres://" + url.PathEscape(account) + "@127.0.0.1:" + cmp.Or(os.Getenv(EnvPostgresPort), "5432") + "/postgres?sslmode=disable"
+// postgresDSN leaves the password to pgx, which reads PGPASSWORD and the password
+// file by itself.
+func postgresDSN(port string) string {
+	return "postgres://postgres@127.0.0.1:" + port + "/postgres?sslmode=disable"
 }
 
 func postgresAddr(dsn string) string {

@@ -31,8 +31,6 @@ type Node struct {
 	cluster *Cluster
 	// group is where the nodes talk to each other.
 	group string
-	// admin is a pool of root's.
-	admin *sql.DB
 }
 
 // Galera starts a cluster of n nodes. change gives further options of the i-th.
@@ -75,7 +73,6 @@ func Galera(t testing.TB, n int, change func(i int) []string) *Cluster {
 			join = c.address(nil)
 		}
 		node := &Node{Server: private(t, recipes[DriverMySQL], append(extra, join)), cluster: c, group: group}
-		node.admin = DB{Driver: DriverMySQL, DSN: node.inst.admin().dsn}.Open(t)
 		c.Nodes = append(c.Nodes, node)
 		c.AwaitWhole()
 	}
@@ -161,15 +158,13 @@ func (n *Node) sees(query string) {
 	var last error
 	for time.Now().Before(deadline) {
 		var count int
-		conn, err := n.admin.Conn(context.Background())
-		if err == nil {
-			_, err = conn.ExecContext(context.Background(), "SET SESSION wsrep_dirty_reads = ON")
-			if err == nil {
-				err = conn.QueryRowContext(context.Background(), query).Scan(&count)
+		last = n.inst.admin().do(context.Background(), func(one *sql.DB) error {
+			if _, err := one.Exec("SET SESSION wsrep_dirty_reads = ON"); err != nil {
+				return err
 			}
-			_ = conn.Close()
-		}
-		if last = err; err == nil && count > 0 {
+			return one.QueryRow(query).Scan(&count)
+		})
+		if last == nil && count > 0 {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)

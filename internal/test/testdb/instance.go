@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -36,7 +35,6 @@ type instance struct {
 }
 
 func newInstance(r recipe, extra []string) (*instance, error) {
-	sweepDirs()
 	// Not t.TempDir: that is closed to the account that the server runs as.
 	dir, err := os.MkdirTemp("", dirPrefix)
 	if err != nil {
@@ -50,14 +48,14 @@ func newInstance(r recipe, extra []string) (*instance, error) {
 }
 
 func (i *instance) prepare() error {
-	if err := own(i.dir, i.recipe.accounts); err != nil {
+	if err := own(i.dir, i.recipe.account); err != nil {
 		return err
 	}
 	cmd, err := i.recipe.initialise(i.dir)
 	if err != nil {
 		return err
 	}
-	if err := runAs(cmd, i.dir, i.recipe.accounts); err != nil {
+	if err := runAs(cmd, i.dir, i.recipe.account); err != nil {
 		return err
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -79,18 +77,7 @@ const envOption = "env:"
 
 var errExited = errors.New("the server exited while starting")
 
-// start starts the server. A PostgreSQL that was killed is refused the data for as
-// long as a child of it, which the kernel has yet to end, is attached to its memory.
 func (i *instance) start() error {
-	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-		err := i.startOnce()
-		if !errors.Is(err, errExited) || !strings.Contains(err.Error(), "pre-existing shared memory block") || time.Since(begun) > stopTimeout {
-			return err
-		}
-	}
-}
-
-func (i *instance) startOnce() error {
 	if i.running() {
 		return nil
 	}
@@ -106,7 +93,7 @@ func (i *instance) startOnce() error {
 	if err != nil {
 		return err
 	}
-	if err := runAs(cmd, i.dir, i.recipe.accounts); err != nil {
+	if err := runAs(cmd, i.dir, i.recipe.account); err != nil {
 		return err
 	}
 	cmd.Env = append(cmd.Env, env...)
@@ -114,9 +101,8 @@ func (i *instance) startOnce() error {
 	if err != nil {
 		return err
 	}
-	cmd.Stdout, cmd.Stderr = log, log
-	proc, err := startProcess(cmd, i.recipe.orphanSignal)
-	if err := errors.Join(err, log.Close()); err != nil {
+	proc, err := startProcess(cmd, log, i.recipe.orphanSignal)
+	if err != nil {
 		return err
 	}
 	i.proc = proc
@@ -187,20 +173,6 @@ func (i *instance) stop() error {
 	}
 }
 
-func (i *instance) pause() error {
-	if !i.running() {
-		return errors.New("it is not running")
-	}
-	return i.proc.pause()
-}
-
-func (i *instance) resume() error {
-	if !i.running() {
-		return errors.New("it is not running")
-	}
-	return i.proc.resume()
-}
-
 // close ends the server and removes its data, which nobody needs any more: an
 // orderly end is not necessary.
 func (i *instance) close() error {
@@ -247,20 +219,6 @@ func Listen(lowest int) (l net.Listener, err error) {
 	}
 	return nil, fmt.Errorf("no free port between %d and %d: %w", lowest, lowest+count, err)
 }
-
-// sweepDirs removes, once per process, the data of servers whose process was
-// killed so long ago that no test run can still be using it.
-var sweepDirs = sync.OnceFunc(func() {
-	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
-	if err != nil {
-		return
-	}
-	for _, dir := range dirs {
-		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > staleAfter {
-			_ = os.RemoveAll(dir)
-		}
-	}
-})
 
 // process is a running server and its children.
 type process struct {

@@ -11,8 +11,6 @@ import (
 	"testing"
 )
 
-const kindPgBouncer = "pgbouncer"
-
 // PgBouncer starts a PgBouncer in transaction mode in front of the server of db,
 // with at most five connections to it, and gives db as reached through it. It ends with
 // the test. settings are in the form name=value and win over the default ones.
@@ -30,14 +28,14 @@ func PgBouncer(t testing.TB, db DB, settings ...string) DB {
 // pgBouncer is the recipe of one in front of the server at an address.
 func pgBouncer(host, port string) recipe {
 	return recipe{
-		kind:       kindPgBouncer,
+		kind:       "pgbouncer",
 		driver:     DriverPostgres,
-		accounts:   []string{"postgres", "nobody"},
+		account:    "postgres",
 		initialise: func(string) (*exec.Cmd, error) { return exec.Command("true"), nil },
 		serve: func(dir string, listen int, extra []string) (*exec.Cmd, error) {
 			path := filepath.Join(dir, "pgbouncer.ini")
 			cmd, err := command("pgbouncer", "pgbouncer", path)
-			if err != nil || dir == "" {
+			if err != nil {
 				return cmd, err
 			}
 			settings := append([]string{

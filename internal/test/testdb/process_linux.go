@@ -1,9 +1,9 @@
 package testdb
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -14,16 +14,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
-// supported says whether private servers can be run on this system.
-func supported() error { return nil }
-
 // own gives dir to the account that the server runs as: database servers
 // refuse to run as root.
-func own(dir string, accounts []string) error {
-	cred, err := credential(accounts)
+func own(dir, account string) error {
+	cred, err := credential(account)
 	if err != nil || cred == nil {
 		return err
 	}
@@ -31,8 +29,8 @@ func own(dir string, accounts []string) error {
 }
 
 // runAs makes cmd run in dir as that account.
-func runAs(cmd *exec.Cmd, dir string, accounts []string) error {
-	cred, err := credential(accounts)
+func runAs(cmd *exec.Cmd, dir, account string) error {
+	cred, err := credential(account)
 	if err != nil {
 		return err
 	}
@@ -43,31 +41,25 @@ func runAs(cmd *exec.Cmd, dir string, accounts []string) error {
 }
 
 // credential is nil unless the caller is root.
-func credential(accounts []string) (*syscall.Credential, error) {
+func credential(account string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	for _, name := range accounts {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err := strconv.ParseUint(u.Uid, 10, 32)
-		if err != nil {
-			return nil, err
-		}
-		gid, err := strconv.ParseUint(u.Gid, 10, 32)
-		if err != nil {
-			return nil, err
-		}
-		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	u, err := user.Lookup(account)
+	if err != nil {
+		return nil, fmt.Errorf("running as root, and the server's own account is missing: %w", err)
 	}
-	return nil, fmt.Errorf("running as root, and there is none of the accounts %s to run the server as",
-		strings.Join(accounts, ", "))
+	uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
+	gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(uidErr, gidErr)
 }
 
-func startProcess(cmd *exec.Cmd, orphanSignal syscall.Signal) (*process, error) {
+// startProcess starts a server that writes to log, and closes that. Waiting for it waits for its
+// children too: all of them hold the pipe to log.
+func startProcess(cmd *exec.Cmd, log *os.File, orphanSignal syscall.Signal) (*process, error) {
 	p := &process{cmd: cmd, dead: make(chan struct{})}
+	pipe := struct{ io.Writer }{log} // not the file itself, which the children would get in its place
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = pipe, pipe, stopTimeout
 	cmd.SysProcAttr.Pdeathsig = orphanSignal
 	started := make(chan error)
 	go func() {
@@ -82,6 +74,7 @@ func startProcess(cmd *exec.Cmd, orphanSignal syscall.Signal) (*process, error) 
 			_ = cmd.Wait()
 			close(p.dead)
 		}
+		_ = log.Close()
 	}()
 	return p, <-started
 }
@@ -95,57 +88,30 @@ func (p *process) signal(sig syscall.Signal) error {
 }
 
 // kill stops the server before looking for its children, so that it cannot
-// make new ones, nor notice their death and start over.
+// make new ones, nor notice their death and start over. It returns when all are dead.
 func (p *process) kill() error {
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	var pidfds []int
-	defer func() {
-		for _, fd := range pidfds {
-			_ = unix.Close(fd)
-		}
-	}()
-	for _, child := range descendants(p.cmd.Process.Pid) {
-		fd, err := unix.PidfdOpen(child, 0)
-		if errors.Is(err, unix.ESRCH) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("open process %d: %w", child, err)
-		}
-		pidfds = append(pidfds, fd)
-		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("kill process %d: %w", child, err)
-		}
-	}
-	if err := p.signal(syscall.SIGKILL); err != nil {
-		return err
-	}
+	children := descendants(p.cmd.Process.Pid)
+	err := errors.Join(signalAll(children, syscall.SIGKILL), p.signal(syscall.SIGKILL))
 	<-p.dead
-	for _, fd := range pidfds {
-		if err := awaitExit(fd); err != nil {
-			return err
+	for _, pid := range children {
+		for alive(pid) { // it has let go of the pipe, but may not be through
+			time.Sleep(time.Millisecond)
 		}
 	}
-	return nil
+	return err
 }
 
-func awaitExit(pidfd int) error {
-	deadline := time.Now().Add(stopTimeout)
-	for {
-		left := time.Until(deadline)
-		if left <= 0 {
-			return fmt.Errorf("a child of the server is still there %s after it was killed", stopTimeout)
-		}
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if n > 0 {
-			return nil
-		}
+// alive is false for a zombie that nobody has waited for yet.
+func alive(pid int) bool {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return false
 	}
+	stat, err := p.Stat()
+	return err == nil && stat.State != "Z"
 }
 
 func (p *process) pause() error {
@@ -175,25 +141,10 @@ func signalAll(pids []int, sig syscall.Signal) error {
 // of their own, so that no process group holds them all.
 func descendants(pid int) []int {
 	children := map[int][]int{}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		// The command's name, in parentheses, may hold anything.
-		end := bytes.LastIndexByte(text, ')')
-		if end < 0 {
-			continue
-		}
-		fields := strings.Fields(string(text[end+1:]))
-		if len(fields) < 2 {
-			continue
-		}
-		child, err1 := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		parent, err2 := strconv.Atoi(fields[1])
-		if err1 == nil && err2 == nil {
-			children[parent] = append(children[parent], child)
+	procs, _ := procfs.AllProcs()
+	for _, p := range procs {
+		if stat, err := p.Stat(); err == nil { // else it has ended
+			children[stat.PPID] = append(children[stat.PPID], p.PID)
 		}
 	}
 	var all []int

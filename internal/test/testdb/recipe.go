@@ -1,7 +1,6 @@
 package testdb
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,8 +13,8 @@ import (
 type recipe struct {
 	// kind is its name, driver that of those who connect to it.
 	kind, driver string
-	// accounts that the server may run as when the caller is root, best first.
-	accounts []string
+	// account that the server runs as when the caller is root.
+	account string
 	// initialise is the command that makes the data directory.
 	initialise func(dir string) (*exec.Cmd, error)
 	// serve is the command that runs the server in the foreground.
@@ -31,7 +30,7 @@ var recipes = map[string]recipe{
 	DriverMySQL: {
 		kind:         DriverMySQL,
 		driver:       DriverMySQL,
-		accounts:     []string{"mysql", "nobody"},
+		account:      "mysql",
 		initialise:   initMariaDB,
 		serve:        serveMariaDB,
 		dsn:          func(port int) string { return mysqlDSN(strconv.Itoa(port)) },
@@ -41,25 +40,14 @@ var recipes = map[string]recipe{
 	DriverPostgres: {
 		kind:       DriverPostgres,
 		driver:     DriverPostgres,
-		accounts:   []string{"postgres", "nobody"},
+		account:    "postgres",
 		initialise: initPostgres,
 		serve:      servePostgres,
-		dsn: func(port int) string {
-			return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
-		},
+		dsn:        func(port int) string { return postgresDSN(strconv.Itoa(port)) },
 		stopSignal: syscall.SIGINT,
 		// Not SIGKILL, which would leave the children and the shared memory.
 		orphanSignal: syscall.SIGQUIT,
 	},
-	kindPgBouncer: pgBouncer("", ""),
-}
-
-func recipeOf(kind string) (recipe, error) {
-	r, ok := recipes[kind]
-	if !ok {
-		return r, fmt.Errorf("no server %q; there are mysql, postgres and pgbouncer", kind)
-	}
-	return r, nil
 }
 
 func initMariaDB(dir string) (*exec.Cmd, error) {
@@ -144,24 +132,5 @@ func findBinary(name, install string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("%w: %s is not in PATH or where servers usually are; install it (`%s` on Debian and Ubuntu)",
-		errMissing, name, install)
-}
-
-var errMissing = errors.New("server binary missing")
-
-// Installed says whether the binaries for private servers of a driver
-// ("mysql" or "postgres"), or for a "pgbouncer", are there; the error names the missing one.
-func Installed(driver string) error {
-	r, err := recipeOf(driver)
-	if err == nil {
-		err = supported()
-	}
-	if err == nil {
-		_, err = r.initialise("")
-	}
-	if err == nil {
-		_, err = r.serve("", 0, nil)
-	}
-	return err
+	return "", fmt.Errorf("%s is not in PATH or where servers usually are; install it (`%s` on Debian and Ubuntu)", name, install)
 }

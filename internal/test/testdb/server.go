@@ -83,11 +83,11 @@ func (s *Server) Stop() { s.must("stop", s.inst.stop()) }
 func (s *Server) Start() { s.must("start", s.inst.start()) }
 
 // Pause stops the server and its children from running (SIGSTOP): connections
-// stay open and nothing is answered.
-func (s *Server) Pause() { s.must("pause", s.inst.pause()) }
+// stay open and nothing is answered. It must be running.
+func (s *Server) Pause() { s.must("pause", s.inst.proc.pause()) }
 
 // Resume lets a paused server go on.
-func (s *Server) Resume() { s.must("resume", s.inst.resume()) }
+func (s *Server) Resume() { s.must("resume", s.inst.proc.resume()) }
 
 // Exec runs statements on the server as its administrator.
 func (s *Server) Exec(statements ...string) {
@@ -125,9 +125,9 @@ func Standalone(driver string, durable bool) (dsn string, stop func() error, err
 			DriverPostgres: {"max_connections=800", "shared_buffers=128MB"},
 		},
 	}[durable]
-	r, err := recipeOf(driver)
-	if err != nil {
-		return "", nil, err
+	r, ok := recipes[driver]
+	if !ok {
+		return "", nil, fmt.Errorf("no server %q; there are mysql and postgres", driver)
 	}
 	inst, err := newInstance(r, settings[driver])
 	if err != nil {

@@ -1,12 +1,9 @@
 package testdb
 
 import (
-	"bytes"
 	"database/sql"
 	"errors"
-	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 )
@@ -151,14 +148,4 @@ func TestPrivateServerOptionsOverrideDefaults(t *testing.T) {
 			}
 		})
 	}
-}
-
-// alive is false for a zombie that nobody has waited for yet.
-func alive(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	state := strings.TrimSpace(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	return !strings.HasPrefix(state, "Z")
 }

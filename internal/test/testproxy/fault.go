@@ -6,28 +6,15 @@ import (
 	"sync"
 )
 
-// kind is what happens to the message that a rule matches.
-type kind int
-
-const (
-	cutBefore kind = iota
-	cutAfter
-	cutInFlight
-	hold
-	mute
-	replace
-)
-
 // rule is a fault that strikes once.
 type rule struct {
-	kind  kind
 	match func(message []byte) bool
 	// runs, if not nil, is asked about the statement that a message runs instead.
-	runs     func(statement string) bool
-	struck   chan struct{}
-	released chan struct{}
-	// of replace: what the server gets, if anything, and what the client gets.
-	message, answer []byte
+	runs func(statement string) bool
+	// strike is done to the link in place of forwarding the message, and reports
+	// whether the link goes on. It calls hit when the fault has struck.
+	strike func(l *link, message []byte, hit func()) bool
+	struck chan struct{}
 }
 
 // CutBefore cuts the connection instead of forwarding the next message from a
@@ -35,7 +22,11 @@ type rule struct {
 // has happened. Like all faults it strikes once; a message is taken by the
 // first of those that wait for it, so asking twice cuts two messages.
 func (p *Proxy) CutBefore(match func(message []byte) bool) (struck <-chan struct{}) {
-	return p.add(rule{kind: cutBefore, match: match}).struck
+	return p.add(rule{match: match, strike: func(l *link, _ []byte, hit func()) bool {
+		l.cut()
+		hit()
+		return false
+	}})
 }
 
 // CutAfter forwards the next matching message, lets the server carry it out
@@ -44,44 +35,90 @@ func (p *Proxy) CutBefore(match func(message []byte) bool) (struck <-chan struct
 // message that the server cannot finish (it waits for a lock) holds the client
 // up; see [Proxy.CutInFlight].
 func (p *Proxy) CutAfter(match func(message []byte) bool) (struck <-chan struct{}) {
-	return p.add(rule{kind: cutAfter, match: match}).struck
+	return p.add(rule{match: match, strike: func(l *link, message []byte, hit func()) bool {
+		// The server learns that nothing more comes instead of being reset,
+		// which could make it lose the message. Its own end of the
+		// connection then says that it is through with it.
+		l.swallow.Store(true)
+		if l.send(message) {
+			closeWrite(l.server)
+			select {
+			case <-l.serverDone:
+			case <-l.ctx.Done():
+			}
+			l.cut()
+		}
+		hit()
+		return false
+	}})
 }
 
 // CutInFlight forwards the next matching message and resets the client's
 // connection at once, while the server still works on it. The server then
 // finishes, sees the end of the connection and ends the session.
 func (p *Proxy) CutInFlight(match func(message []byte) bool) (struck <-chan struct{}) {
-	return p.add(rule{kind: cutInFlight, match: match}).struck
+	return p.add(rule{match: match, strike: func(l *link, message []byte, hit func()) bool {
+		l.swallow.Store(true)
+		sent := l.send(message)
+		reset(l.client)
+		if sent {
+			closeWrite(l.server)
+		}
+		hit()
+		return false
+	}})
 }
 
 // Hold keeps the next matching message back until release is called. reached
 // is closed when it has arrived. A client that goes away meanwhile does not
 // take the message back: as on a slow network, the server gets it on release.
 func (p *Proxy) Hold(match func(message []byte) bool) (reached <-chan struct{}, release func()) {
-	r := p.add(rule{kind: hold, match: match})
-	return r.struck, r.release()
+	return p.hold(rule{match: match})
 }
 
-func (r *rule) release() func() { return sync.OnceFunc(func() { close(r.released) }) }
+func (p *Proxy) hold(r rule) (reached <-chan struct{}, release func()) {
+	released := make(chan struct{})
+	r.strike = func(l *link, message []byte, hit func()) bool {
+		hit()
+		select {
+		case <-released:
+			return l.send(message)
+		case <-l.ctx.Done():
+			return false
+		}
+	}
+	return p.add(r), sync.OnceFunc(func() { close(released) })
+}
 
 // Mute forwards the next matching message and nothing that the server says from
 // then on: the connection stays open and is silent, as behind a network that
 // drops every packet.
 func (p *Proxy) Mute(match func(message []byte) bool) (struck <-chan struct{}) {
-	return p.add(rule{kind: mute, match: match}).struck
+	return p.add(rule{match: match, strike: func(l *link, message []byte, hit func()) bool {
+		l.swallow.Store(true)
+		hit()
+		return l.send(message)
+	}})
 }
 
 // Answer gives the client answer (see [MySQLError] and [PostgresError]) in
 // place of forwarding the next matching message: the server never sees it, and
 // the session goes on.
 func (p *Proxy) Answer(match func(message []byte) bool, answer []byte) (struck <-chan struct{}) {
-	return p.Replace(match, nil, answer)
+	return p.add(rule{match: match, strike: func(l *link, _ []byte, hit func()) bool {
+		_, err := l.client.Write(answer)
+		hit()
+		return err == nil
+	}})
 }
 
 // Replace is Answer, and the server is sent message in place of the client's.
 // What the server says to it, which must be short, the client does not see.
 func (p *Proxy) Replace(match func(message []byte) bool, message, answer []byte) (struck <-chan struct{}) {
-	return p.add(rule{kind: replace, match: match, message: message, answer: answer}).struck
+	return p.add(rule{match: match, strike: func(l *link, _ []byte, hit func()) bool {
+		l.instead.Store(&substitute{answer, hit})
+		return l.send(message)
+	}})
 }
 
 // Count returns a function that says how many messages from clients have
@@ -109,12 +146,12 @@ func (p *Proxy) Forget() {
 	p.rules = nil
 }
 
-func (p *Proxy) add(r rule) *rule {
-	r.struck, r.released = make(chan struct{}), make(chan struct{})
+func (p *Proxy) add(r rule) (struck <-chan struct{}) {
+	r.struck = make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rules = append(p.rules, &r)
-	return &r
+	return r.struck
 }
 
 // match takes the first rule for a message, which runs a statement or none, out of

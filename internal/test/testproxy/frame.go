@@ -17,13 +17,12 @@ const (
 )
 
 // framer cuts a client's bytes into messages, so that a fault strikes the same
-// place however the network divides or joins them. It goes over to raw bytes
-// where it cannot follow: TLS, compression, unknown protocols.
+// place however the network divides or joins them. Those of an unknown protocol
+// stay as they come. It cannot follow TLS and compression.
 type framer struct {
 	mu       sync.Mutex
 	protocol protocol
 	buffer   []byte
-	loggedIn bool // MySQL's first packet has been seen
 }
 
 // serverSaid recognises MySQL, where the server speaks first: its greeting is
@@ -87,7 +86,6 @@ func (f *framer) next() int {
 // nextMySQL joins the packets of a message that is longer than one can be.
 func (f *framer) nextMySQL() int {
 	const header, longest = 4, 1<<24 - 1
-	const clientCompress, clientSSL = 0x20, 0x800
 	end := 0
 	for {
 		if len(f.buffer) < end+header {
@@ -99,25 +97,13 @@ func (f *framer) nextMySQL() int {
 			return 0
 		}
 		if size < longest {
-			break
+			return end
 		}
 	}
-	if !f.loggedIn && end >= header+4 {
-		f.loggedIn = true
-		if flags := binary.LittleEndian.Uint32(f.buffer[header:]); flags&(clientCompress|clientSSL) != 0 {
-			f.protocol = raw
-		}
-	}
-	return end
 }
 
 // nextPostgresStartup handles the messages without a type at the beginning.
 func (f *framer) nextPostgresStartup() int {
-	const tlsHandshake = 0x16
-	if f.buffer[0] == tlsHandshake {
-		f.protocol = raw
-		return len(f.buffer)
-	}
 	if len(f.buffer) < 8 {
 		return 0
 	}

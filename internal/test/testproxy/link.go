@@ -18,11 +18,17 @@ type link struct {
 	server     net.Conn
 	protocol   framer
 	statements statements
-	swallow    atomic.Bool          // the server's answers are no longer forwarded
-	instead    atomic.Pointer[rule] // the server's next answer is replaced
-	serverDone chan struct{}        // closed when the server has said its last
-	ctx        context.Context      // ends when the link is cut
+	swallow    atomic.Bool // the server's answers are no longer forwarded
+	instead    atomic.Pointer[substitute]
+	serverDone chan struct{}   // closed when the server has said its last
+	ctx        context.Context // ends when the link is cut
 	end        context.CancelFunc
+}
+
+// substitute is what the client gets in place of the server's next answer.
+type substitute struct {
+	answer []byte
+	hit    func()
 }
 
 func (l *link) run() {
@@ -73,57 +79,7 @@ func (l *link) forward(message []byte) bool {
 	if fault == nil {
 		return l.send(message)
 	}
-	switch fault.kind {
-	case cutBefore:
-		l.cut()
-		close(fault.struck)
-		return false
-	case cutAfter:
-		// The server learns that nothing more comes instead of being reset,
-		// which could make it lose the message. Its own end of the
-		// connection then says that it is through with it.
-		l.swallow.Store(true)
-		if l.send(message) {
-			closeWrite(l.server)
-			select {
-			case <-l.serverDone:
-			case <-l.ctx.Done():
-			}
-			l.cut()
-		}
-		close(fault.struck)
-		return false
-	case cutInFlight:
-		l.swallow.Store(true)
-		sent := l.send(message)
-		reset(l.client)
-		if sent {
-			closeWrite(l.server)
-		}
-		close(fault.struck)
-		return false
-	case mute:
-		l.swallow.Store(true)
-		close(fault.struck)
-		return l.send(message)
-	case replace:
-		if fault.message != nil {
-			l.instead.Store(fault)
-			return l.send(fault.message)
-		}
-		_, err := l.client.Write(fault.answer)
-		close(fault.struck)
-		return err == nil
-	case hold:
-		close(fault.struck)
-		select {
-		case <-fault.released:
-			return l.send(message)
-		case <-l.ctx.Done():
-			return false
-		}
-	}
-	return false
+	return fault.strike(l, message, func() { close(fault.struck) })
 }
 
 func (l *link) send(message []byte) bool {
@@ -148,13 +104,13 @@ func (l *link) serverToClient() {
 			}
 			if !l.swallow.Load() {
 				said := buf[:n]
-				fault := l.instead.Swap(nil)
-				if fault != nil {
-					said = fault.answer
+				instead := l.instead.Swap(nil)
+				if instead != nil {
+					said = instead.answer
 				}
 				_, err := l.client.Write(said)
-				if fault != nil {
-					close(fault.struck)
+				if instead != nil {
+					instead.hit()
 				}
 				if err != nil {
 					l.cut()

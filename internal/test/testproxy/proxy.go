@@ -31,7 +31,6 @@ type Proxy struct {
 	cuts     int // calls of CutAll
 	toServer time.Duration
 	toClient time.Duration
-	closed   bool
 }
 
 // New starts a proxy in front of target, a "host:port" or the path of a Unix
@@ -170,7 +169,7 @@ func (p *Proxy) connect(client net.Conn, cuts int) {
 	l.ctx, l.end = context.WithCancel(context.Background())
 	defer l.end()
 	p.mu.Lock()
-	cut := p.closed || p.cuts > cuts // while the server was dialled
+	cut := p.cuts > cuts // while the server was dialled
 	p.links[l] = struct{}{}
 	p.mu.Unlock()
 	if cut {
@@ -185,7 +184,6 @@ func (p *Proxy) connect(client net.Conn, cuts int) {
 func (p *Proxy) close() {
 	p.Refuse()
 	p.mu.Lock()
-	p.closed = true
 	idle := len(p.rules)
 	p.mu.Unlock()
 	p.CutAll()

@@ -70,6 +70,5 @@ func (s *statements) answered(answer []byte) {
 // with the given text in it, whether it carries the text or names a prepared
 // statement.
 func (p *Proxy) HoldRun(text string) (reached <-chan struct{}, release func()) {
-	r := p.add(rule{kind: hold, runs: func(statement string) bool { return strings.Contains(statement, text) }})
-	return r.struck, r.release()
+	return p.hold(rule{runs: func(statement string) bool { return strings.Contains(statement, text) }})
 }

@@ -1,0 +1,133 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
+)
+
+// pendingWrites leaves n writes pending whose row is locked until free is called.
+func pendingWrites(r *rig, n int) (ids []string, free func()) {
+	r.t.Helper()
+	impatient := r.open(impatient(r.db).DSN)
+	free = r.blockRow(1)
+	for range n {
+		_, err := impatient.Exec(r.q("UPDATE account SET balance = balance - 1 WHERE id = ?"), 1)
+		ids = append(ids, wantPending(r.t, err).LogID)
+	}
+	return ids, free
+}
+
+func (r *rig) wantState(id string, want bedsql.State) {
+	r.t.Helper()
+	if got, err := bedsql.Status(r.t.Context(), r.storage, id); got != want || err != nil {
+		r.t.Errorf("the state of %s is %q, %v; want %q", id, got, err, want)
+	}
+}
+
+func TestStatusFollowsAPendingWriteToItsEnd(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, noSyncRetry)
+		r.account(100)
+		ids, free := pendingWrites(r, 1)
+		r.wantState(ids[0], bedsql.StateWaiting)
+		free()
+		r.runOnce()
+		r.wantState(ids[0], bedsql.StateDelivered)
+
+		ids, free = pendingWrites(r, 1)
+		free()
+		if err := r.storage.Discard(t.Context(), ids[0]); err != nil {
+			t.Fatal(err)
+		}
+		r.wantState(ids[0], bedsql.StateDiscarded)
+	})
+}
+
+// counting counts the questions to a log.
+type counting struct {
+	txlog.Storage
+	asked atomic.Int64
+	// gate, if it is not nil, must take a value before a question goes on.
+	gate chan struct{}
+}
+
+func (c *counting) States(ctx context.Context, ids ...string) ([]txlog.State, error) {
+	c.asked.Add(1)
+	if c.gate != nil {
+		<-c.gate
+	}
+	return c.Storage.States(ctx, ids...)
+}
+
+func TestAwaitReturnsOnceThePendingWriteIsDelivered(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, noSyncRetry)
+		r.account(100)
+		ids, free := pendingWrites(r, 3)
+		storage := &counting{Storage: r.storage}
+		begun := time.Now()
+		var all sync.WaitGroup
+		for _, id := range ids {
+			for range 20 {
+				all.Go(func() {
+					if got, err := bedsql.Await(t.Context(), storage, id); got != bedsql.StateDelivered || err != nil {
+						t.Errorf("waiting for %s: %q, %v", id, got, err)
+					}
+				})
+			}
+		}
+		free()
+		r.runOnce()
+		r.wantNoLog()
+		all.Wait()
+		// One question at the beginning, and one each 200 ms.
+		if asked, most := storage.asked.Load(), 2+int64(time.Since(begun)/(200*time.Millisecond)); asked > most {
+			t.Errorf("60 waiters asked the log %d times, want at most %d", asked, most)
+		}
+	})
+}
+
+func TestAwaitEndsWithItsContextStillWaiting(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.New(t, testdb.DriverSQLite), noSyncRetry)
+	r.account(100)
+	ids, free := pendingWrites(r, 1)
+	defer free()
+	storage := &counting{Storage: r.storage, gate: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error)
+	go func() {
+		got, err := bedsql.Await(ctx, storage, ids[0])
+		if got != bedsql.StateWaiting {
+			t.Errorf("the state is %q", got)
+		}
+		result <- err
+	}()
+	storage.gate <- struct{}{} // it has asked once
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	close(storage.gate)
+}
+
+func TestAwaitOfAClosedLogReportsThat(t *testing.T) {
+	t.Parallel()
+	storage := txlog.NewMemory()
+	if err := storage.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bedsql.Await(t.Context(), storage, txlog.NewID()); !errors.Is(err, txlog.ErrClosed) {
+		t.Errorf("the error is %v", err)
+	}
+}

@@ -1,0 +1,150 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
+)
+
+// eachMySQLWith is eachWith for MySQL alone, whose DDL commits implicitly.
+func eachMySQLWith(t *testing.T, wrapped bool, f func(t *testing.T, w *withRig)) {
+	t.Helper()
+	eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
+		f(t, newWith(t, testdb.MySQL(t), wrapped, guarantee))
+	})
+}
+
+// What was recorded before a statement that commits implicitly is anybody's: what comes
+// after it must not be added to an entry that the job has claimed or removed.
+func TestWriteAfterImplicitCommitInWithIsNotLost(t *testing.T) {
+	t.Parallel()
+	eachMySQLWith(t, false, func(t *testing.T, w *withRig) {
+		second := func(b *begun) {
+			t.Helper()
+			if _, err := w.rig.wrapped.ExecContext(b.ctx, w.q(increment), 1, 2); err == nil {
+				t.Error("the write after the implicit commit is recorded")
+			}
+		}
+		claimed := w.begun()
+		claimed.records(1)
+		claimed.must(claimed.tx, "CREATE TABLE other (id INT PRIMARY KEY)")
+		units, err := w.storage.Claim(t.Context(), txlog.ClaimRequest{DataSource: w.stockName(), Limit: 1, Lease: time.Minute})
+		if err != nil || len(units) != 1 {
+			t.Fatalf("claimed %d units: %v", len(units), err)
+		}
+		second(claimed)
+		if err := w.storage.Release(t.Context(), units[0], txlog.Verdict{}); err != nil {
+			t.Fatal(err)
+		}
+		removed := w.begun()
+		removed.records(1)
+		removed.must(removed.tx, "CREATE TABLE another (id INT PRIMARY KEY)")
+		w.runOnce()
+		w.wantNoLog()
+		second(removed)
+		w.wantBalances(102, 100)
+		w.wantEmpty()
+	})
+}
+
+// stockName is the data source that writes are recorded for.
+func (w *withRig) stockName() string {
+	w.t.Helper()
+	all, err := w.storage.DataSources(context.Background())
+	if err != nil || len(all) != 1 {
+		w.t.Fatalf("the log has entries for %q: %v", all, err)
+	}
+	return all[0]
+}
+
+func TestDDLThatFailsEndsNothingOfWith(t *testing.T) {
+	t.Parallel()
+	eachMySQLWith(t, true, func(t *testing.T, w *withRig) {
+		b := w.begun()
+		b.takes()
+		b.records(1)
+		w.fails(b.tx, "CREATE TABLE ((((")
+		b.records(1)
+		b.commit()
+		if err := b.end(); err != nil {
+			t.Errorf("End says %v", err)
+		}
+		w.wantBalances(102, 100)
+		w.wantEmpty()
+		if n := w.atHome(); n != 99 {
+			t.Errorf("account 1 holds %d", n)
+		}
+	})
+}
+
+func TestEndReportsAnEntryThatWasDiscarded(t *testing.T) {
+	t.Parallel()
+	eachWith(t, func(t *testing.T, w *withRig) {
+		if w.seen && w.exactlyOnce() {
+			return // End delivers it without asking the log
+		}
+		b := w.begun()
+		b.takes()
+		b.records(1)
+		b.commit()
+		units, err := w.storage.List(t.Context(), txlog.Filter{})
+		if err != nil || len(units) != 1 {
+			t.Fatalf("the log holds %d units: %v", len(units), err)
+		}
+		if err := w.storage.Discard(t.Context(), units[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		var refused *bedsql.RefusedError
+		if err := b.end(); !errors.As(err, &refused) || refused.LogID != units[0].ID || bedsql.OutcomeOf(err) != bedsql.OutcomePartlyRefused {
+			t.Errorf("End says %v (%v)", err, bedsql.OutcomeOf(err))
+		}
+		w.wantBalances(100, 100)
+	})
+}
+
+func TestRawRollbackToInWithDropsItsEntries(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
+			w := newWith(t, freshLike(t, db), true, guarantee)
+			conn, err := w.home.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			tx, err := conn.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw := func(text string) {
+				t.Helper()
+				if err := conn.Raw(func(dc any) error {
+					inner, err := dc.(*bedsql.Conn).Raw(t.Context())
+					if err == nil {
+						_, err = inner.(driver.ExecerContext).ExecContext(t.Context(), text, nil)
+					}
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b := w.with(tx, tx)
+			b.records(1)
+			raw("SAVEPOINT unseen")
+			b.records(2)
+			raw("ROLLBACK TO SAVEPOINT unseen")
+			b.commit()
+			if err := b.end(); err != nil {
+				t.Errorf("End says %v", err)
+			}
+			w.wantBalances(101, 100)
+			w.wantEmpty()
+		})
+	})
+}

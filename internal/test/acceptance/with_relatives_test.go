@@ -1,0 +1,217 @@
+package acceptance
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+func TestGormTransactionCarriesEntriesOfWith(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		for _, mode := range gormModes {
+			for _, wrapped := range []bool{false, true} {
+				t.Run(fmt.Sprint(mode.name, " wrapped ", wrapped), func(t *testing.T) {
+					w := newWith(t, freshLike(t, db), wrapped, exactlyOnce)
+					name := w.homeDB.SQLDriver()
+					if wrapped {
+						name = w.register()
+					}
+					g := openGorm(t, db.Driver, name, w.homeDB.DSN, mode)
+					if _, _, err := bedsql.Begin(context.Background(), bedsql.With(g.Statement.ConnPool)); err == nil {
+						t.Error("gorm's pool was taken for a transaction")
+					}
+					var soft *bedsql.SoftTransaction
+					if err := g.Transaction(func(tx *gorm.DB) error {
+						ctx, s, err := bedsql.Begin(context.Background(), bedsql.With(tx.Statement.ConnPool))
+						if err != nil {
+							return err
+						}
+						soft = s
+						w.stage(ctx, w.rig.wrapped, increment, 1, 1)
+						_ = tx.Transaction(func(inner *gorm.DB) error { // by a savepoint
+							w.stage(ctx, w.rig.wrapped, increment, 1, 1)
+							w.stage(ctx, w.rig.wrapped, increment, 1, 2)
+							return context.Canceled
+						})
+						w.stage(ctx, w.rig.wrapped, increment, 1, 1)
+						return tx.Exec("UPDATE account SET balance = balance - ? WHERE id = ?", 1, 1).Error
+					}); err != nil {
+						t.Fatal(err)
+					}
+					if err := soft.End(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					w.wantBalances(102, 100)
+					w.wantEmpty()
+					if n := w.atHome(); n != 99 {
+						t.Errorf("account 1 holds %d", n)
+					}
+				})
+			}
+		}
+	})
+}
+
+func TestSqlxTransactionCarriesEntriesOfWith(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		w := newWith(t, freshLike(t, db), false)
+		pool := openSqlx(t, w.homeDB, w.homeDB.SQLDriver())
+		if _, _, err := bedsql.Begin(context.Background(), bedsql.With(pool)); err == nil {
+			t.Error("sqlx's pool was taken for a transaction")
+		}
+		tx, err := pool.Beginx()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := w.with(tx.Tx, tx)
+		b.takes()
+		b.records(1)
+		b.stage(b.ctx, b.rig.wrapped, "UPDATE account SET balance = balance + ? WHERE id = ? AND 'ü' <> '?'", 1, 1)
+		b.commit()
+		if err := b.end(); err != nil {
+			t.Fatal(err)
+		}
+		w.wantBalances(102, 100)
+		w.wantEmpty()
+	})
+}
+
+// What is sent again under its key is applied once, by whichever transaction.
+func TestKeyOfWithAppliesRequestOnce(t *testing.T) {
+	t.Parallel()
+	eachWith(t, func(t *testing.T, w *withRig) {
+		send := func(by int) (*bedsql.IdempotencyKey, error) {
+			tx, err := w.home.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			ctx, key := bedsql.WithIdempotencyKey(context.Background(), "request")
+			ctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.stage(ctx, w.rig.wrapped, increment, by, 1)
+			w.stage(ctx, w.rig.wrapped, increment, by, 2)
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			return key, soft.End(context.Background())
+		}
+		if key, err := send(1); err != nil || key.Replayed() {
+			t.Errorf("the first says %v, replayed %v", err, key.Replayed())
+		}
+		if key, err := send(1); err != nil || !key.Replayed() {
+			t.Errorf("the second says %v, replayed %v", err, key.Replayed())
+		}
+		if _, err := send(2); bedsql.OutcomeOf(err) != bedsql.OutcomePartlyRefused {
+			t.Errorf("another request under the key says %v", err)
+		}
+		w.wantBalances(101, 101)
+	})
+}
+
+// The transaction at home is itself under a key: sent again, it runs no more.
+func TestKeyedTransactionAtHomeRecordsOnce(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		w := newWith(t, freshLike(t, db), true)
+		for i := range 2 {
+			ctx, key := bedsql.WithIdempotencyKey(context.Background(), "request")
+			tx, err := w.home.BeginTx(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.ExecContext(ctx, "UPDATE account SET balance = balance - 1 WHERE id = 1"); err != nil {
+				t.Fatal(err)
+			}
+			b := w.with(tx, tx)
+			b.records(1)
+			b.commit()
+			want := []bedsql.Outcome{bedsql.OutcomeDelivered, bedsql.OutcomeAccepted}[i] // what the first one recorded may still be on its way
+			if err := b.end(); bedsql.OutcomeOf(err) != want {
+				t.Errorf("End says %v, want %v", err, want)
+			}
+			if key.Replayed() != (i == 1) {
+				t.Errorf("replayed: %v", key.Replayed())
+			}
+		}
+		w.wantBalances(101, 100)
+		if n := w.atHome(); n != 99 {
+			t.Errorf("account 1 holds %d", n)
+		}
+	})
+}
+
+func TestPostgresLogOfWithInItsOwnSchema(t *testing.T) {
+	t.Parallel()
+	db := testdb.Postgres(t)
+	own := withParam(db, "search_path", `"the log"`)
+	pool := db.Open(t)
+	if _, err := pool.Exec(`CREATE SCHEMA "the log"`); err != nil {
+		t.Fatal(err)
+	}
+	for _, wrapped := range []bool{false, true} {
+		r := newRigWithLog(t, testdb.Postgres(t), own)
+		r.account(100, 100)
+		w := &withRig{rig: r, homeDB: db, bare: pool, home: pool, seen: wrapped}
+		if wrapped {
+			w.home = w.open(db.DSN)
+		}
+		b := w.begun()
+		b.must(b.tx, "CREATE TABLE IF NOT EXISTS here (id INT)")
+		b.records(1)
+		b.records(1)
+		b.commit()
+		if err := b.end(); err != nil {
+			t.Fatal(err)
+		}
+		w.wantBalances(102, 100)
+		w.wantEmpty()
+	}
+}
+
+// No setting of the transaction's session changes what is recorded.
+func TestSessionOfWithDoesNotChangeItsEntries(t *testing.T) {
+	t.Parallel()
+	for driver, settings := range map[string][]string{
+		testdb.DriverMySQL: {"SET NAMES latin1", "SET sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES,PIPES_AS_CONCAT'", "SET time_zone = '+05:00'",
+			"SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"},
+		testdb.DriverPostgres: {"SET standard_conforming_strings = off", "SET search_path = pg_catalog", "SET default_transaction_isolation = 'serializable'"},
+	} {
+		for _, text := range settings {
+			w := newWith(t, testdb.New(t, driver), false)
+			w.exec("CREATE TABLE words (id INT PRIMARY KEY, word VARCHAR(100) NOT NULL)")
+			conn, err := w.home.Conn(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.ExecContext(context.Background(), text); err != nil {
+				t.Fatal(err)
+			}
+			tx, err := conn.BeginTx(context.Background(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := w.with(tx, tx)
+			const word = `Grüße 🍎 \' "x" '' \\`
+			b.stage(b.ctx, b.rig.wrapped, "INSERT INTO words VALUES (?, ?)", 1, word)
+			b.stage(b.ctx, b.rig.wrapped, increment, 1, 1)
+			b.commit()
+			w.delivers()
+			_ = conn.Close()
+			var got string
+			if err := w.rig.bare.QueryRow("SELECT word FROM words").Scan(&got); err != nil || got != word {
+				t.Errorf("%s: %q arrived as %q, %v", text, word, got, err)
+			}
+			w.wantBalances(101, 100)
+		}
+	}
+}
