@@ -44,6 +44,26 @@ func barely(driver string, updates int64, operate func(statement) operation) fun
 // bareTwo are two autocommits in two databases, one after the other, with
 // nothing to hold them together.
 func bareTwo(ctx context.Context, w *stage) (*setup, error) {
+	return bareBoth(ctx, w, func(ctx context.Context, st statement, n int64) error { return st.exec(ctx, n) })
+}
+
+// bareTxThen commits a local transaction of an UPDATE in the first database, and then
+// updates the second.
+func bareTxThen(ctx context.Context, w *stage) (*setup, error) {
+	return bareBoth(ctx, w, func(ctx context.Context, st statement, n int64) error {
+		tx, err := st.pool.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if err := oneRow(st.within(ctx, tx, n)); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
+	})
+}
+
+// bareBoth updates two databases, the first one by first.
+func bareBoth(ctx context.Context, w *stage, first func(context.Context, statement, int64) error) (*setup, error) {
 	var pools []*sql.DB
 	var statements []statement
 	var checks []func(context.Context, int64) error
@@ -56,12 +76,10 @@ func bareTwo(ctx context.Context, w *stage) (*setup, error) {
 	}
 	return &setup{
 		caller: each(func(ctx context.Context, n int64) error {
-			for _, st := range statements {
-				if err := st.exec(ctx, n); err != nil {
-					return err
-				}
+			if err := first(ctx, statements[0], n); err != nil {
+				return err
 			}
-			return nil
+			return statements[1].exec(ctx, n)
 		}),
 		idle:  idle(w.callers, pools...),
 		check: allOf(checks),

@@ -282,7 +282,7 @@ func TestEachTargetFigureHasItsName(t *testing.T) {
 		selects: &selects{moreNanoseconds: map[string]series{"bed": {17}}, moreAllocations: map[string]series{"bed": {0}}},
 	}
 	delete(many, "river")
-	for _, sc := range []string{"64", "64 1ms", "16 1ms", "1 1ms"} {
+	for _, sc := range []string{"1", "8", "64", "64 1ms", "16 1ms", "1 1ms"} {
 		r.writes.turns[sc] = map[string][]turn{}
 		for _, c := range contenders() {
 			r.writes.turns[sc][c.id] = []turn{{perSecond: 1, p50: 1}}
@@ -290,7 +290,8 @@ func TestEachTargetFigureHasItsName(t *testing.T) {
 	}
 	const want = "alo_mariadb_64_behind=1.00 alo_mariadb_64_before=1.00 alo_mariadb_64_1ms_behind=1.00 alo_sqlite_64_behind=1.00 " +
 		"alo_mariadb_1_1ms_behind_p50=1.00 eo_mariadb_64=1.00 eo_postgres_64=1.00 eo_mariadb_1_1ms_p50=1.00 eo_postgres_1_1ms_p50=1.00 " +
-		"staged_eo_1_1ms_p50=1.00 staged_eo_64=1.00 staged_eo_64_over_xa=1.00 counted_mariadb_64=1.00 counted_postgres_64=1.00 " +
+		"staged_eo_1_1ms_p50=1.00 staged_eo_64=1.00 staged_eo_64_over_xa=1.00 with_eo_1=1.00 with_eo_8=1.00 with_eo_64=1.00 with_eo_1_1ms_p50=1.00 " +
+		"counted_mariadb_64=1.00 counted_postgres_64=1.00 " +
 		"onfailure_alo_1_1ms=1.00 onfailure_alo_64=1.00 onfailure_eo_1_1ms_p50=1.00 onfailure_eo_mariadb_64=1.00 onfailure_eo_postgres_64=1.00 " +
 		"alongside_1_1ms_p50=1.00 alongside_1_1ms=1.00 alongside_16_1ms=1.00 alongside_64_1ms=1.00 " +
 		"alongside_tx_1_1ms_p50=1.00 onfailure_tx_1_1ms_p50=1.00 drain_mariadb=1.00 drain_postgres=2.00 " +

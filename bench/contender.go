@@ -33,6 +33,7 @@ const (
 	onPostgres = "bare-postgres"
 	onTwo      = "bare-two"
 	inTx       = "bare-tx"
+	txThen     = "bare-tx-then"
 )
 
 // contenders are all of them in the order of the table, each kind of work
@@ -68,7 +69,10 @@ func contenders() []contender {
 	alone("staged-eo", "staged, with receipts", aloneForm{log: testdb.DriverMySQL, receipts: true, both: true})
 	return append(all,
 		contender{id: "staged-alo", name: "staged, at least once", base: onTwo, open: staged(atLeastOnce)},
-		contender{id: "staged-eo", name: "staged, exactly once", base: onTwo, open: staged(exactlyOnce)})
+		contender{id: "staged-eo", name: "staged, exactly once", base: onTwo, open: staged(exactlyOnce)},
+		contender{id: txThen, name: "bare driver, a local transaction and then an autocommit", base: txThen, open: bareTxThen},
+		contender{id: "with-alo", name: "with the local transaction, at least once", base: txThen, open: staged(with(atLeastOnce))},
+		contender{id: "with-eo", name: "with the local transaction, exactly once", base: txThen, open: staged(with(exactlyOnce))})
 }
 
 // delivered are this project's ways to write to a target.

@@ -25,6 +25,8 @@ type way struct {
 	logging   bedsql.Logging
 	// uncounted: no account is kept of what happened to the writes of each minute.
 	uncounted bool
+	// with: the entry commits with a local transaction in the first database.
+	with bool
 }
 
 var (
@@ -177,7 +179,7 @@ func delivering(driver, logDriver string, how way, updates int64, operate func(s
 	}
 }
 
-// staged writes to two databases as one staged group, its log in a third.
+// staged writes to two databases as one group, its log in a third.
 func staged(how way) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
 		targets := w.targets[testdb.DriverMySQL]
@@ -209,13 +211,17 @@ func staged(how way) func(context.Context, *stage) (*setup, error) {
 			pools, statements, checks = append(pools, pool), append(statements, st), append(checks, w.sum(target, table))
 		}
 		balances := allOf(checks)
+		move, units := transfer, int64(len(targets))
+		if how.with {
+			move, units = transferWith, 1
+		}
 		return &setup{
-			caller:      each(func(ctx context.Context, n int64) error { return transfer(ctx, statements, n) }),
+			caller:      each(func(ctx context.Context, n int64) error { return move(ctx, statements, n) }),
 			idle:        idle(w.callers, pools...),
 			outstanding: log.outstanding,
 			receipts:    how.guarantee == bedsql.ExactlyOnce,
 			check: func(ctx context.Context, done int64) error {
-				return errors.Join(log.check(done, int64(len(targets))), balances(ctx, done))
+				return errors.Join(log.check(done, units), balances(ctx, done))
 			},
 			close: func() error { return errors.Join(closeAll(pools...), log.storage.Close()) },
 		}, nil
@@ -244,6 +250,40 @@ func transfer(ctx context.Context, statements []statement, n int64) error {
 		}
 	}
 	return nil
+}
+
+// with has the entry commit with a local transaction.
+func with(w way) way {
+	w.with = true
+	return w
+}
+
+// transferWith is a local transaction in the first database, with which a write to the
+// second one is recorded.
+func transferWith(ctx context.Context, statements []statement, n int64) error {
+	tx, err := statements[0].pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	if err != nil {
+		return err
+	}
+	if err := oneRow(statements[0].within(ctx, tx, n)); err != nil {
+		return err
+	}
+	res, err := statements[1].send(ctx, n)
+	if err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	if err := soft.End(ctx); err != nil {
+		return err
+	}
+	return oneRow(res, nil)
 }
 
 func quiet() *logrus.Logger {

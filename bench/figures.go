@@ -50,6 +50,10 @@ var writeFigures = []ofWrites{
 	{"staged_eo_1_1ms_p50", farOff(1), "staged-eo", onTwo, latency, 1.15, true},
 	{"staged_eo_64", near(64), "staged-eo", onTwo, throughput, 0.45, false},
 	{"staged_eo_64_over_xa", near(64), "staged-eo", "xa-two", throughput, 1.5, false},
+	{"with_eo_1", near(1), "with-eo", txThen, throughput, 0.82, false},
+	{"with_eo_8", near(8), "with-eo", txThen, throughput, 0.85, false},
+	{"with_eo_64", near(64), "with-eo", txThen, throughput, 0.50, false},
+	{"with_eo_1_1ms_p50", farOff(1), "with-eo", txThen, latency, 1.25, true},
 	// What the console's account of each minute leaves of the throughput without it.
 	{"counted_mariadb_64", near(64), "alo-mariadb-log-mariadb", "uncounted-mariadb", throughput, 0.98, false},
 	{"counted_postgres_64", near(64), "alo-postgres-log-postgres", "uncounted-postgres", throughput, 0.98, false},

@@ -77,6 +77,9 @@ type Filled struct {
 	Close func(context.Context) error
 }
 
+// onlyFigures callers make a scene for those alone whose figures are of it.
+const onlyFigures = 8
+
 // parse reads the command line.
 func (o *Options) parse(args []string, help io.Writer) error {
 	full := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -84,7 +87,7 @@ func (o *Options) parse(args []string, help io.Writer) error {
 	quick := full.Bool("quick", false, "a smaller run of the same, under a minute, for the figures alone")
 	full.StringVar(&o.Sections, "sections", "", "those to run of writes,drain,claims,select (all)")
 	full.StringVar(&o.Contenders, "contenders", "", "regular expression: only these contenders for writes (all)")
-	o.Callers = []int{1, 16, 64}
+	o.Callers = []int{1, onlyFigures, 16, 64}
 	full.StringVar(&o.Scenes, "scenes", "", `regular expression: only these scenes, such as "^64$" or "^1 1ms$" (all)`)
 	full.IntVar(&o.Rounds, "rounds", 5, "turns of each contender in each scene")
 	full.DurationVar(&o.Within, "within", 0, "fewer rounds, but three at least, when they take longer than this together (no bound)")

@@ -61,7 +61,7 @@ func matches(pattern, name string) bool { return regexp.MustCompile(pattern).Mat
 func (w *writes) chosen(sc scene) []contender {
 	var ids []string
 	for _, c := range contenders() {
-		if w.opts.Figures && !figuresUse(w.opts, sc.name, c.id) {
+		if (w.opts.Figures || sc.callers == onlyFigures) && !figuresUse(w.opts, sc.name, c.id) {
 			continue
 		}
 		if matches(w.opts.Contenders, c.id) {
