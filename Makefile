@@ -87,7 +87,7 @@ fmt: ## format the Go files
 vet: ## run go vet
 	go vet $(PKG)
 
-demo: ## show a delivery from the first failure to the last retry
+demo: ## show what can happen to a write, on SQLite, with real faults
 	go run ./cmd/bed-job demo
 
 clean: ## remove what building and testing leave behind

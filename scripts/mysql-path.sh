@@ -9,8 +9,8 @@ source scripts/servers.sh
 
 go build -buildvcs=false -o "$testserver" ./internal/test/testdb/testserver
 export BED_TEST_MYSQL_PATH=1
-ensure_binaries mysql
-ensure_binaries pgbouncer
+ensure_binaries
+ensure_command pgbouncer pgbouncer
 ensure_server postgres BED_TEST_POSTGRES_DSN
 unset BED_TEST_MYSQL_DSN
 serve mysql

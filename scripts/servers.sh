@@ -54,36 +54,43 @@ apt_install() {
 	fi
 }
 
-# package DRIVER: the Debian package that holds the server.
+# program DRIVER, package DRIVER: the server's program, and the Debian package that
+# holds it.
+program() {
+	case $1 in
+	mysql) echo mariadbd ;;
+	postgres) echo postgres ;;
+	esac
+}
 package() {
 	case $1 in
 	mysql) echo mariadb-server ;;
 	postgres) echo postgresql ;;
-	pgbouncer) echo pgbouncer ;;
 	esac
 }
 
-# ensure_binaries DRIVER: what the tests that start servers of their own need.
-ensure_binaries() {
-	local why
-	if why=$("$testserver" installed "$1" 2>&1); then
-		say "$1: server binaries are installed"
-	elif ! can_install; then
-		say "$1: tests that start a server of their own will fail: $why"
-	elif apt_install "$(package "$1")"; then
-		say "$1: server binaries were installed"
-	fi
+# installed COMMAND: whether it is in PATH or where distributions keep servers.
+installed() {
+	PATH=$PATH:/usr/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin /usr/pgsql-*/bin) command -v "$1" >/dev/null
 }
 
 # ensure_command COMMAND PACKAGE: a program that tests run, from a Debian package.
 ensure_command() {
-	if command -v "$1" >/dev/null; then
+	if installed "$1"; then
 		say "$1: installed"
 	elif ! can_install; then
 		say "tests that run $1 will fail: install $2"
 	elif apt_install "$2"; then
 		say "$1: was installed"
 	fi
+}
+
+# ensure_binaries: what the tests that start servers of their own need.
+ensure_binaries() {
+	local driver
+	for driver in mysql postgres; do
+		ensure_command "$(program "$driver")" "$(package "$driver")"
+	done
 }
 
 # The accessibility checker that pages are held against, as npm has it.
@@ -183,7 +190,7 @@ ensure_server() {
 		say "$driver: using the local server at $dsn"
 	elif compose "$driver" && dsn=$("$testserver" find "$driver" 2>/dev/null); then
 		say "$driver: using the container at $dsn"
-	elif "$testserver" installed "$driver" 2>/dev/null && serve "$driver"; then
+	elif installed "$(program "$driver")" && serve "$driver"; then
 		say "$driver: started the installed binaries at $dsn"
 	elif can_install && apt_install "$(package "$driver")" && serve "$driver"; then
 		say "$driver: started the binaries just installed at $dsn"

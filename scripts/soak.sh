@@ -13,9 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/servers.sh
 source scripts/servers.sh
 
-go build -buildvcs=false -o "$testserver" ./internal/test/testdb/testserver
-ensure_binaries mysql
-ensure_binaries postgres
+ensure_binaries
 ensure_faketime || true
 apart=()
 if unshare --mount true 2>/dev/null; then

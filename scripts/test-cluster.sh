@@ -9,11 +9,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/servers.sh
 
 go build -buildvcs=false -o "$testserver" ./internal/test/testdb/testserver
-ensure_binaries mysql
+ensure_binaries
+ensure_command pgbouncer pgbouncer
 ensure_galera
 ensure_faketime
-ensure_binaries postgres
-ensure_binaries pgbouncer
 ensure_server postgres BED_TEST_POSTGRES_DSN
 
 read -ra flags <<<"${TESTFLAGS:-}"

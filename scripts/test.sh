@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests against real databases: finds MariaDB/MySQL and PostgreSQL or
 # starts them, vets and tests the packages, and stops what it started. It shows
-# what fails, and closes with the counts.
+# what fails, and closes with what was skipped, what failed, and the counts.
 #
 #   PKG            packages to test, default ./...
 #   TESTFLAGS      further flags of go test, for example '-run Commit -v'
@@ -15,6 +15,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/servers.sh
 source scripts/servers.sh
+
+gotestsum=gotest.tools/gotestsum@v1.13.0
 
 ensure_race_detector() {
 	race=(-race)
@@ -34,9 +36,8 @@ jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ((jobs <= 4)) || jobs=4
 
 find_servers
-ensure_binaries mysql
-ensure_binaries postgres
-ensure_binaries pgbouncer
+ensure_binaries
+ensure_command pgbouncer pgbouncer
 ensure_galera
 ensure_command promtool prometheus
 ensure_race_detector
@@ -53,7 +54,7 @@ case ${PKG:-./...} in
 *) modules=(.) ;;
 esac
 
-# run_tests MODULE: its tests, as events for the summary.
+# run_tests MODULE: its tests, as events for gotestsum.
 run_tests() {
 	local more=()
 	case $1 in
@@ -61,7 +62,7 @@ run_tests() {
 	bench) more=(-timeout 10m ${flags[@]+"${flags[@]}"} ./...) ;;
 	console/e2e) more=(-timeout 20m ${flags[@]+"${flags[@]}"} ./...) ;;
 	esac
-	say "go test in $1: ${more[*]}"
+	say "go test in $1: ${more[*]}" >&2
 	go -C "$1" test -json -count=1 "${more[@]}"
 }
 
@@ -75,7 +76,8 @@ for module in "${modules[@]}"; do
 done
 [[ ${modules[*]} != *e2e ]] || ensure_browser
 
-go build -buildvcs=false -o "$work/summary" ./internal/test/summary
+format=pkgname-and-test-fails
+[[ " ${flags[*]-} " != *" -v "* ]] || format=standard-verbose
 for module in "${modules[@]}"; do
 	run_tests "$module"
-done | "$work/summary" ${flags[@]+"${flags[@]}"}
+done | go run "$gotestsum" --format "$format" --format-hide-empty-pkg --raw-command -- cat

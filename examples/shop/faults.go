@@ -7,23 +7,13 @@ import (
 
 // lock keeps everybody out of the ledger for a while: writes wait, and are left to the job.
 func (x *shop) lock(ctx context.Context, d time.Duration) error {
-	conn, err := x.bare.Conn(ctx)
+	tx, err := x.bare.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	lock, release := []string{"BEGIN IMMEDIATE"}, "ROLLBACK"
-	switch x.Ledger.Driver {
-	case "postgres":
-		lock = []string{"BEGIN", "LOCK TABLE entries IN ACCESS EXCLUSIVE MODE"}
-	case "mysql":
-		lock, release = []string{"LOCK TABLES entries WRITE"}, "UNLOCK TABLES"
-	}
-	defer func() { _, _ = conn.ExecContext(context.WithoutCancel(ctx), release) }()
-	for _, statement := range lock {
-		if _, err := conn.ExecContext(ctx, statement); err != nil {
-			return err
-		}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(ctx, "LOCK TABLE entries IN ACCESS EXCLUSIVE MODE"); err != nil {
+		return err
 	}
 	pass(ctx, d)
 	return nil
@@ -40,10 +30,8 @@ func (x *shop) rename(ctx context.Context, d time.Duration) error {
 }
 
 func pass(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,22 +14,17 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
-	"github.com/bedsql/bed/bedsql/sqlite"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
 )
 
-// place is a database.
-type place struct{ Driver, DSN string }
-
 // settings of a shop.
 type settings struct {
-	Log, Orders, Ledger place
+	Log, Orders, Ledger string // DSNs
 	// Every is how often an order is taken, FaultEvery how often a fault is made, which
 	// lasts a tenth of it.
 	Every, FaultEvery time.Duration
 	Bus               *listener.Bus
-	Logger            *logrus.Logger
 }
 
 // counts are what happened to the orders.
@@ -51,8 +44,6 @@ type shop struct {
 	counts counts
 }
 
-var registers = map[string]func(string, bedsql.Config) error{"mysql": mysql.Register, "postgres": postgres.Register, "sqlite": sqlite.Register}
-
 func open(ctx context.Context, s settings) (_ *shop, err error) {
 	x := &shop{settings: s}
 	defer func() {
@@ -60,43 +51,37 @@ func open(ctx context.Context, s settings) (_ *shop, err error) {
 			x.close()
 		}
 	}()
-	if x.storage, err = txlog.Open(ctx, s.Log.Driver, s.Log.DSN); err != nil {
+	if x.storage, err = txlog.Open(ctx, "mysql", s.Log); err != nil {
 		return nil, err
 	}
 	cfg := bedsql.Config{Storage: x.storage, Bus: s.Bus, RetryTimeout: time.Second}
-	if s.Logger != nil {
-		cfg.Logger = s.Logger
-	}
-	if x.orders, err = wrapped(s.Orders, "orders", cfg); err != nil {
+	// The log keeps writes under the names that bed-job's configuration gives the databases.
+	orders, err := mysql.Target(s.Orders)
+	if err != nil {
 		return nil, err
 	}
-	if x.ledger, err = wrapped(s.Ledger, "ledger", cfg); err != nil {
+	orders.DataSource = "orders"
+	toOrders, err := mysql.NewConnector(orders, cfg)
+	if err != nil {
 		return nil, err
 	}
-	if x.bare, err = sql.Open(map[string]string{"postgres": "pgx"}[s.Ledger.Driver]+strings.TrimPrefix(s.Ledger.Driver, "postgres"), s.Ledger.DSN); err != nil {
+	ledger, err := postgres.Target(s.Ledger)
+	if err != nil {
 		return nil, err
+	}
+	ledger.DataSource = "ledger"
+	toLedger, err := postgres.NewConnector(ledger, cfg)
+	if err != nil {
+		return nil, err
+	}
+	x.orders, x.ledger, x.bare = sql.OpenDB(toOrders), sql.OpenDB(toLedger), sql.OpenDB(ledger.Connector)
+	for _, db := range []*sql.DB{x.orders, x.ledger} {
+		db.SetMaxOpenConns(8)
 	}
 	if _, err = x.orders.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS orders (id VARCHAR(40) PRIMARY KEY, cents BIGINT NOT NULL)"); err == nil {
 		_, err = x.ledger.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS entries (id VARCHAR(40) PRIMARY KEY, cents BIGINT NOT NULL)")
 	}
 	return x, err
-}
-
-// wrapped opens a database through bed, under a name for the log.
-func wrapped(p place, name string, cfg bedsql.Config) (*sql.DB, error) {
-	driver := "bed-" + name + "-" + uuid.NewString()
-	if err := registers[p.Driver](driver, cfg); err != nil {
-		return nil, err
-	}
-	sep := "?"
-	if strings.Contains(p.DSN, "?") {
-		sep = "&"
-	}
-	db, err := sql.Open(driver, p.DSN+sep+"bedDataSource="+url.QueryEscape(name))
-	if err == nil {
-		db.SetMaxOpenConns(8)
-	}
-	return db, err
 }
 
 func (x *shop) close() {
@@ -111,17 +96,20 @@ func (x *shop) close() {
 }
 
 // run takes orders, and makes faults, until ctx is done.
-func (x *shop) run(ctx context.Context) error {
-	order, fault := time.NewTicker(x.Every), time.NewTicker(x.FaultEvery)
+func (x *shop) run(ctx context.Context) {
+	order, fault, told := time.NewTicker(x.Every), time.NewTicker(x.FaultEvery), time.NewTicker(10*time.Second)
 	defer order.Stop()
 	defer fault.Stop()
+	defer told.Stop()
 	broken := make(chan struct{}, 1)
 	faults := []func(context.Context, time.Duration) error{x.lock, x.rename}
 	for n := 0; ; {
 		select {
 		case <-ctx.Done():
 			broken <- struct{}{} // a fault that is being made is undone first
-			return nil
+			return
+		case <-told.C:
+			fmt.Println(&x.counts)
 		case <-fault.C:
 			make := faults[n%len(faults)]
 			n++
@@ -138,15 +126,16 @@ func (x *shop) run(ctx context.Context) error {
 	}
 }
 
-// order writes one order. The answer is counted; an application would pass it on to its customer.
+// order writes one order. Its statements may be run twice: the second time they find their
+// rows. The answer is counted; an application would pass it on to its customer.
 func (x *shop) order(ctx context.Context) {
 	id, cents := uuid.NewString(), 100+time.Now().UnixNano()%9900
 	x.counts.taken.Add(1)
 	tctx, t, err := bedsql.Begin(context.WithoutCancel(ctx))
 	if err == nil {
-		_, err = x.orders.ExecContext(tctx, insert(x.Orders.Driver, "orders"), id, cents)
+		_, err = x.orders.ExecContext(tctx, "INSERT IGNORE INTO orders (id, cents) VALUES (?, ?)", id, cents)
 		if err == nil {
-			_, err = x.ledger.ExecContext(tctx, insert(x.Ledger.Driver, "entries"), id, cents)
+			_, err = x.ledger.ExecContext(tctx, "INSERT INTO entries (id, cents) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING", id, cents)
 		}
 		err = errors.Join(err, t.End(context.WithoutCancel(ctx)))
 	}
@@ -158,17 +147,5 @@ func (x *shop) order(ctx context.Context) {
 		x.counts.refused.Add(1)
 	default:
 		x.counts.lost.Add(1)
-	}
-}
-
-// insert may be run twice: the second time it finds its row.
-func insert(driver, table string) string {
-	switch driver {
-	case "mysql":
-		return "INSERT IGNORE INTO " + table + " (id, cents) VALUES (?, ?)"
-	case "postgres":
-		return "INSERT INTO " + table + " (id, cents) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING"
-	default:
-		return "INSERT INTO " + table + " (id, cents) VALUES (?, ?) ON CONFLICT (id) DO NOTHING"
 	}
 }

@@ -2,16 +2,15 @@ package main
 
 import (
 	"context"
-	"database/sql"
-	"io"
-	"path/filepath"
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/bedsql/bed/asyncjob"
-	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -19,23 +18,16 @@ import (
 // had the parked ones tried again.
 func TestNoOrderIsLostToTheShopsFaults(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	at := func(name string) place {
-		return place{"sqlite", "file:" + filepath.Join(dir, name) + "?_pragma=busy_timeout(20)&_pragma=journal_mode(wal)"}
-	}
-	quiet := logrus.New()
-	quiet.SetOutput(io.Discard)
-	s := settings{
-		Log: at("log.db"), Orders: at("orders.db"), Ledger: at("ledger.db"),
-		Every: time.Millisecond, FaultEvery: 300 * time.Millisecond, Logger: quiet,
-	}
+	log, orders, ledger := testdb.MySQL(t), testdb.MySQL(t), testdb.Postgres(t)
+	s := settings{Log: log.DSN, Orders: orders.DSN, Ledger: ledger.DSN, Every: time.Millisecond, FaultEvery: 300 * time.Millisecond}
 	shop, err := open(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- shop.run(ctx) }()
+	defer stop()
+	var running sync.WaitGroup
+	running.Go(func() { shop.run(ctx) })
 	seen := time.NewTicker(10 * time.Millisecond)
 	defer seen.Stop()
 	for limit := time.After(time.Minute); shop.counts.refused.Load() == 0; {
@@ -46,24 +38,21 @@ func TestNoOrderIsLostToTheShopsFaults(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	running.Wait()
 	taken, lost := shop.counts.taken.Load(), shop.counts.lost.Load()
 	shop.close()
 
-	storage, err := txlog.Open(t.Context(), "sqlite", s.Log.DSN)
+	storage, err := txlog.Open(t.Context(), log.Driver, log.DSN)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer storage.Close()
-	target := asyncjob.Targets{}
-	for name, p := range map[string]place{"orders": s.Orders, "ledger": s.Ledger} {
-		if target[name], err = sqlite.Target(p.DSN); err != nil {
-			t.Fatal(err)
-		}
+	toOrders, err1 := mysql.Target(orders.DSN)
+	toLedger, err2 := postgres.Target(ledger.DSN)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
 	}
-	job, err := asyncjob.New(storage, target, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, Logger: quiet})
+	job, err := asyncjob.New(storage, asyncjob.Targets{"orders": toOrders, "ledger": toLedger}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,14 +69,9 @@ func TestNoOrderIsLostToTheShopsFaults(t *testing.T) {
 	if report, err := job.RunOnce(t.Context()); err != nil || report.Parked > 0 || report.Failed > 0 {
 		t.Fatalf("the job's round was %v, %v", report, err)
 	}
-	for table, p := range map[string]place{"orders": s.Orders, "entries": s.Ledger} {
-		db, err := sql.Open("sqlite", p.DSN)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
+	for table, db := range map[string]testdb.DB{"orders": orders, "entries": ledger} {
 		var n int64
-		if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n); err != nil || n != taken-lost {
+		if err := db.Open(t).QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n); err != nil || n != taken-lost {
 			t.Errorf("%s holds %d of %d orders, %v", table, n, taken-lost, err)
 		}
 	}
