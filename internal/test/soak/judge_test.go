@@ -89,7 +89,8 @@ func (w *world) tryAnswers() {
 		return
 	}
 	find := func(what string) {
-		if found := h.Judge(); !slices.ContainsFunc(found, func(f Finding) bool { return f.What == "register" }) {
+		// One that has too many orders to exclude all of them in time fails a run too.
+		if found := h.Judge(); !slices.ContainsFunc(found, func(f Finding) bool { return f.What == "register" || f.What == "undecided" }) {
 			w.t.Errorf("%s: the judge found %v", what, found)
 		}
 	}
