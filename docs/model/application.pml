@@ -104,10 +104,57 @@ proctype App() {
 }
 #endif
 
+#ifdef HOME
+/* Storage.Renew of an entry without a lease: End's, or the renewer's. */
+inline take_within(u) {
+	log[u].st == WAITING && log[u].token == WRITERS_TOKEN -> log[u].st = WRITER; log[u].doubt = 1; taken[u] = 1; STEP(taken_within)
+}
+
+/* COMMIT of the application's transaction, and the beginning of bedsql's homeEnd. */
+inline commit(out) {
+	atomic {
+		sent = 1;
+		if
+		:: put_all(); out = OK
+		:: out = NO
+		:: faults > 0 -> faults--; out = NOANSWER
+		:: faults > 0 -> faults--; put_all(); out = NOANSWER
+		:: faults > 0 -> faults--; lateInsert = 1; out = NOANSWER
+		fi
+	};
+	if
+	:: atomic { out == OK -> sure = 1; go = 1 }
+	:: atomic { out == NO -> TELL_ALL(TOLD_NO) }
+#ifdef M_END_DOES_NOT_LOOK
+	:: atomic { out == NOANSWER -> sure = 1; go = 1 }
+#else
+	:: atomic { out == NOANSWER && log[0].st != ABSENT -> go = 1 }
+	:: atomic { out == NOANSWER && log[0].st == ABSENT -> TELL_ALL(UNKNOWN) }
+#endif
+	fi
+}
+
+/* What End does not send itself: another has taken it, or may have. */
+inline overtaken(u) {
+	if
+#ifdef RECEIPTS
+	:: receipt[u] == THERE -> tell(u, DELIVERED)
+	:: else -> tell(u, PENDING)
+#else
+	:: log[u].st == ABSENT -> tell(u, DELIVERED)
+	:: else -> tell(u, PENDING)
+#endif
+	fi
+}
+#endif
+
 #if BEFORE
 proctype App() {
 	byte out;
 	{
+#ifdef HOME
+		commit(out)
+#else
 		insert_entries(out);
 		if
 		:: atomic { out == OK ->
@@ -122,6 +169,7 @@ proctype App() {
 		:: atomic { out == NOANSWER -> TELL_ALL(PENDING_OR_GONE) }
 #endif
 		fi
+#endif
 	} unless { dead ->
 		atomic {
 			if
@@ -144,6 +192,18 @@ proctype Deliver(byte u) {
 	bit again = 0;
 	{
 		go;
+#ifdef HOME
+		/* homeEnd.take: what leaves a receipt needs no lease if COMMIT was answered. */
+		if
+		:: atomic { EXACTLY_ONCE && sure && !over[u] -> sending[u] = 1 }
+		:: !(EXACTLY_ONCE && sure && !over[u]) ->
+			if
+			:: atomic { take_within(u); over[u] = 0; sending[u] = 1 }
+			:: atomic { log[u].token != WRITERS_TOKEN -> overtaken(u); goto ended }
+			:: atomic { faults > 0 -> faults--; if :: take_within(u) :: skip fi; tell(u, PENDING); goto ended }
+			fi
+		fi;
+#endif
 #if BEFORE
 #ifndef M_REPEATED_ADD_IS_FORGOTTEN
 		doubt = repeated && EXACTLY_ONCE;
@@ -167,7 +227,7 @@ proctype Deliver(byte u) {
 			:: inserted == NO -> goto eraseUnlogged
 			:: inserted == NOANSWER || inserted == 0 -> /* besteffort.chase */
 				do
-				:: exchange_remove(u, WRITERS_TOKEN, again, over[u], out);
+				:: exchange_remove(u, WRITERS_TOKEN, again, LATE(u), out);
 					if
 					:: out == NOANSWER -> again = 1
 					:: out == OK -> break
@@ -298,7 +358,7 @@ refused:
 #ifdef M_TOLD_BEFORE_REMOVAL
 		tell(u, TOLD_NO);
 #endif
-		exchange_remove(u, WRITERS_TOKEN, again, over[u], out);
+		exchange_remove(u, WRITERS_TOKEN, again, LATE(u), out);
 		if
 		:: out == OK ->
 			STEP(writer_removes_refused);
@@ -377,12 +437,12 @@ delivered:
 		};
 #endif
 		do
-		:: exchange_remove(u, WRITERS_TOKEN, again, over[u], out);
+		:: exchange_remove(u, WRITERS_TOKEN, again, LATE(u), out);
 			if
 			:: out == NOANSWER -> again = 1
 			:: else -> break
 			fi
-		:: again && over[u] -> break
+		:: again && LATE(u) -> break
 		od;
 		if
 		:: out == OK -> STEP(writer_removes_delivered)

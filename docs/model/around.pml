@@ -35,6 +35,11 @@ end_around:
 		if :: log[u].st == JOB && log[u].token == jobToken[1] -> log[u].st = WAITING; STEP(jobs_lease_ends) :: else fi }
 #endif
 
+#ifdef HOME
+	/* Who works without a lease for long takes one. */
+	:: atomic { go && sure && !over[u] && !done[u] && log[u].token == WRITERS_TOKEN && log[u].st == WAITING -> log[u].st = WRITER; log[u].doubt = 1; taken[u] = 1; STEP(taken_within) }
+	:: atomic { go && sure && !over[u] && !done[u] && log[u].token != WRITERS_TOKEN -> over[u] = 1 }
+#endif
 #ifdef M_LOG_LOSES_WHAT_IT_TOOK
 	:: atomic { log[u].st == WRITER && faults > 0 -> faults--; log[u].st = ABSENT; log[u].token = 0; log[u].doubt = 0; log[u].tries = 0 }
 #endif

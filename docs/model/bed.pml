@@ -38,6 +38,7 @@
  * LOCALTX     the unit is a local transaction that must not be run again
  * SOFT        inside a soft transaction: what is refused is parked
  * ALONGSIDE   entry and write leave together; ONFAILURE: the entry only after a failure
+ * HOME        With(tx): the entries are rows of the application's own transaction
  * KEY         a request that is sent again under its key, when the receipt of the first
  *             one may be purged at any time; it needs STEPWISE, and no refusal
  */
@@ -138,6 +139,18 @@ bit repeated;          /* AddRepeated */
 byte inserted;         /* what became of it */
 bit go;
 bit over[UNITS];       /* the writer's lease has run out; it knows by its own clock */
+#ifdef HOME
+bit home;              /* the application's transaction is committed */
+bit sure;              /* its COMMIT was answered */
+bit taken[UNITS];      /* under a lease by now */
+#ifdef M_REMOVED_WITHOUT_A_LEASE
+#define LATE(u) over[u]
+#else
+#define LATE(u) (over[u] || !taken[u]) /* somebody else may have removed what is gone */
+#endif
+#else
+#define LATE(u) over[u]
+#endif
 bit done[UNITS];       /* nobody in the application works on the unit any more */
 bit jobHas[JOBS];
 bit jobOver[JOBS];     /* the lease of what it claimed has run out */

@@ -6,13 +6,27 @@ inline put_entry(u) {
 		:: log[u].st == ABSENT ->
 			if
 			:: logged[u] -> STEP(comes_back)
+#ifdef HOME
+			:: else -> STEP(logged_within)
+#else
 			:: else -> STEP(logged)
+#endif
 			fi;
 			log[u].st = WRITER; log[u].token = WRITERS_TOKEN; log[u].tries = 0;
+#ifdef HOME
+			/* It is its writer's, without a lease: anybody may take it. */
+			home = 1; log[u].st = WAITING;
+#ifdef M_WITHIN_WITHOUT_DOUBT
+			log[u].doubt = 0;
+#else
+			log[u].doubt = EXACTLY_ONCE;
+#endif
+#else
 #ifdef M_NEW_ENTRY_WITHOUT_DOUBT
 			log[u].doubt = 0;
 #else
 			log[u].doubt = 1;
+#endif
 #endif
 			logged[u] = 1
 		:: else /* ON CONFLICT DO NOTHING */

@@ -4,6 +4,9 @@
 inline apply(u) {
 	d_step {
 		applied[u] = applied[u] + 1;
+#ifdef HOME
+		CLAIM(applied_only_with_the_callers_rows, home);
+#endif
 #ifdef RECEIPTS
 		receipt[u] = THERE; STEP(receipt_committed);
 		CLAIM(applied_at_most_once, applied[u] <= 1);
