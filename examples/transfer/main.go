@@ -1,0 +1,54 @@
+// Transfer moves money from an account in one database to one in another, breaks off where it
+// hurts, and shows that no cent is lost or made. Its ways are those of transfer.go.
+//
+// It reads its databases from the environment: BED_LOG_DSN and NORTH_DSN, of one MySQL or
+// MariaDB server, and SOUTH_DSN, of PostgreSQL.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/bedsql/bed/bedsql"
+)
+
+func main() {
+	b, err := open(context.Background(), os.Getenv("BED_LOG_DSN"), os.Getenv("NORTH_DSN"), os.Getenv("SOUTH_DSN"))
+	if err == nil {
+		defer b.close()
+		err = b.show(context.Background(), os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// show makes transfers one after the other, with a round of the job after each, and tells
+// what they came to.
+func (b *bank) show(ctx context.Context, out io.Writer) error {
+	for _, s := range []struct {
+		what  string
+		move  func(context.Context, int64, fault) error
+		cents int64
+		fault fault
+	}{
+		{"with", b.with, 10, none},
+		{"with, ended before End", b.with, 10, noEnd},
+		{"with, rolled back", b.with, 10, rolledBack},
+		{"with, more than there is", b.with, 1000, none},
+		{"staged", b.staged, 10, none},
+		{"staged, the account in use", b.staged, 10, inUse},
+		{"staged, more than there is", b.staged, 1000, none},
+	} {
+		err := s.move(ctx, s.cents, s.fault)
+		fmt.Fprintf(out, "%s: %v, %s", s.what, bedsql.OutcomeOf(err), b.balances(ctx))
+		if _, err := b.job.RunOnce(ctx); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "; after the job %s\n", b.balances(ctx))
+	}
+	return nil
+}

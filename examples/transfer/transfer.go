@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/txlog"
+)
+
+// bank has an account in each of two databases.
+type bank struct {
+	storage      *txlog.SQLStorage
+	north, south *sql.DB
+	// bare leads to the south without bed, to be in the way.
+	bare *sql.DB
+	job  *asyncjob.Job
+}
+
+func open(ctx context.Context, logDSN, northDSN, southDSN string) (*bank, error) {
+	storage, err := txlog.Open(ctx, "mysql", logDSN)
+	if err != nil {
+		return nil, err
+	}
+	// What is added to a balance must be added once.
+	cfg := bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce, AttemptTimeout: time.Second, RetryTimeout: time.Second}
+	north, err1 := mysql.Target(northDSN)
+	south, err2 := postgres.Target(southDSN)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, errors.Join(err, storage.Close())
+	}
+	north.DataSource, south.DataSource = "north", "south"
+	toNorth, err1 := mysql.NewConnector(north, cfg)
+	toSouth, err2 := postgres.NewConnector(south, cfg)
+	job, err3 := asyncjob.New(storage, asyncjob.Targets{"north": north, "south": south}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, errors.Join(err, storage.Close())
+	}
+	b := &bank{storage: storage, north: sql.OpenDB(toNorth), south: sql.OpenDB(toSouth), bare: sql.OpenDB(south.Connector), job: job}
+	for _, db := range []*sql.DB{b.north, b.south} {
+		for _, s := range []string{"CREATE TABLE account (id INT PRIMARY KEY, balance BIGINT NOT NULL, held BIGINT NOT NULL)", "INSERT INTO account VALUES (1, 100, 0)"} {
+			if _, err := db.ExecContext(bedsql.Skip(ctx), s); err != nil {
+				b.close()
+				return nil, err
+			}
+		}
+	}
+	return b, nil
+}
+
+func (b *bank) close() {
+	_ = b.job.Close()
+	for _, db := range []*sql.DB{b.north, b.south, b.bare} {
+		_ = db.Close()
+	}
+	_ = b.storage.Close()
+}
+
+// fault is what goes wrong in a transfer.
+type fault int
+
+const (
+	none fault = iota
+	// noEnd: the process ends between Commit and End.
+	noEnd
+	rolledBack
+	// inUse: somebody else holds a lock on the account in the south.
+	inUse
+)
+
+// errEnded is the answer of a process that has ended.
+var errEnded = fmt.Errorf("%w: the process ended before End", bedsql.ErrUnknownOutcome)
+
+const credit = "UPDATE account SET balance = balance + $1 WHERE id = 1"
+
+// with moves money by a local transaction in the north: the entry that says what is to be
+// done in the south is a row of it.
+func (b *bank) with(ctx context.Context, cents int64, f fault) error {
+	tx, err := b.north.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	if err != nil {
+		return err
+	}
+	ctx = bedsql.RequireRows(ctx, 1)
+	if _, err := tx.ExecContext(ctx, "UPDATE account SET balance = balance - ? WHERE id = 1 AND balance >= ?", cents, cents); err != nil {
+		return err // *bedsql.RowsError: the balance is too low
+	}
+	if _, err := b.south.ExecContext(ctx, credit, cents); err != nil {
+		return err
+	}
+	if f == rolledBack {
+		return errors.Join(tx.Rollback(), soft.End(ctx)) // it says bedsql.ErrRolledBack
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	if f == noEnd {
+		return errEnded // the job delivers
+	}
+	return soft.End(ctx)
+}
+
+// staged sets the money aside in the north, which is refused if there is too little, and
+// moves it by a group: the parts of a group are refused independently of each other, so
+// what may be refused comes before it.
+func (b *bank) staged(ctx context.Context, cents int64, f fault) error {
+	ctx = bedsql.RequireRows(ctx, 1)
+	if _, err := b.north.ExecContext(ctx, "UPDATE account SET balance = balance - ?, held = held + ? WHERE id = 1 AND balance >= ?", cents, cents, cents); err != nil {
+		return err // *bedsql.RowsError: the balance is too low
+	}
+	if f == inUse {
+		other, err := b.bare.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = other.Rollback() }()
+		if _, err := other.ExecContext(ctx, "SELECT 1 FROM account WHERE id = 1 FOR UPDATE"); err != nil {
+			return err
+		}
+	}
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	if err != nil {
+		return err
+	}
+	defer soft.Discard() // after End it does nothing
+	if _, err := b.north.ExecContext(ctx, "UPDATE account SET held = held - ? WHERE id = 1 AND held >= ?", cents, cents); err != nil {
+		return err
+	}
+	if _, err := b.south.ExecContext(ctx, credit, cents); err != nil {
+		return err
+	}
+	return soft.End(ctx)
+}
+
+// balances says what the accounts hold.
+func (b *bank) balances(ctx context.Context) string {
+	var north, held, south int64
+	if err := errors.Join(b.north.QueryRowContext(ctx, "SELECT balance, held FROM account").Scan(&north, &held),
+		b.south.QueryRowContext(ctx, "SELECT balance FROM account").Scan(&south)); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("north %d, held %d, south %d", north, held, south)
+}

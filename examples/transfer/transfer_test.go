@@ -1,0 +1,47 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// A transfer is made whole or not at all, whatever goes wrong in it.
+func TestNoCentIsLostOrMade(t *testing.T) {
+	t.Parallel()
+	log := testdb.MySQL(t)
+	b, err := open(t.Context(), log.DSN, testdb.MySQL(t).DSN, testdb.Postgres(t).DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	var got strings.Builder
+	if err := b.show(t.Context(), &got); err != nil {
+		t.Fatal(err)
+	}
+	const want = `with: delivered, north 90, held 0, south 110; after the job north 90, held 0, south 110
+with, ended before End: unknown, north 80, held 0, south 110; after the job north 80, held 0, south 120
+with, rolled back: not accepted, north 80, held 0, south 120; after the job north 80, held 0, south 120
+with, more than there is: refused, north 80, held 0, south 120; after the job north 80, held 0, south 120
+staged: delivered, north 70, held 0, south 130; after the job north 70, held 0, south 130
+staged, the account in use: accepted, north 60, held 0, south 130; after the job north 60, held 0, south 140
+staged, more than there is: refused, north 60, held 0, south 140; after the job north 60, held 0, south 140
+`
+	if got.String() != want {
+		t.Errorf("got\n%swant\n%s", &got, want)
+	}
+	for what, err := range map[string]error{"with": b.with(t.Context(), 1000, none), "staged": b.staged(t.Context(), 1000, none)} {
+		var rows *bedsql.RowsError
+		if !errors.As(err, &rows) || rows.Want != 1 || rows.Got != 0 {
+			t.Errorf("%s of more than there is says %v", what, err)
+		}
+	}
+	b.close() // when what was delivered is removed
+	var left int
+	if err := log.Open(t).QueryRowContext(t.Context(), "SELECT COUNT(*) FROM transaction_log").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d entries are left, %v", left, err)
+	}
+}
