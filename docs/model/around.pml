@@ -38,7 +38,9 @@ end_around:
 #ifdef HOME
 	/* Who works without a lease for long takes one. */
 	:: atomic { go && sure && !over[u] && !done[u] && log[u].token == WRITERS_TOKEN && log[u].st == WAITING -> log[u].st = WRITER; log[u].doubt = 1; taken[u] = 1; STEP(taken_within) }
+#ifndef M_END_DOES_NOT_LOOK
 	:: atomic { go && sure && !over[u] && !done[u] && log[u].token != WRITERS_TOKEN -> over[u] = 1 }
+#endif
 #endif
 #ifdef M_LOG_LOSES_WHAT_IT_TOOK
 	:: atomic { log[u].st == WRITER && faults > 0 -> faults--; log[u].st = ABSENT; log[u].token = 0; log[u].doubt = 0; log[u].tries = 0 }
