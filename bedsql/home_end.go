@@ -113,7 +113,8 @@ func (e *homeEnd) gone(ctx context.Context, u *stagedUnit) {
 	case err != nil:
 		e.pending(u, false, err)
 	case state == StateDiscarded:
-		e.settled(u, &RefusedError{LogID: u.unit.ID, DataSource: u.c.target.DataSource, Cause: errors.New("an operator discarded its entry before End")})
+		// The job's attempt may have been applied, or be under way still.
+		e.settled(u, because(ErrUnknownOutcome, fmt.Errorf("an operator discarded entry %s, the write to %s, before End: it is applied only if the job's attempt was", u.unit.ID, u.c.target.DataSource)))
 	case state == StateDelivered && (u.unit.Receipt == "" || e.sure): // whose receipt may have been purged
 		e.settled(u, nil)
 	default:
