@@ -140,8 +140,12 @@ func (e *homeEnd) find(ctx context.Context) error {
 	missing, err := e.missing(ctx)
 	none := func() bool { return err != nil || len(missing) == len(e.units) }
 	if none() {
-		if e.state == homeOpen && (e.local != nil || e.isOpen(ctx)) {
+		if e.state == homeOpen && e.local != nil {
 			return ErrNotCommitted
+		} else if e.state == homeOpen {
+			if err := e.stillOpen(ctx); err != nil {
+				return err
+			}
 		}
 		missing, err = e.missing(ctx) // it may have been committed since
 	}
@@ -300,11 +304,21 @@ func (e *homeEnd) overtaken(ctx context.Context, u *stagedUnit) {
 	}
 }
 
-// isOpen reports whether the transaction of a bare driver is still open.
-func (e *homeEnd) isOpen(ctx context.Context) bool {
+// stillOpen is ErrNotCommitted if the transaction of a bare driver is still open, with the
+// error that it gives, which may say that its server has rolled it back; else nil.
+func (e *homeEnd) stillOpen(ctx context.Context) error {
 	rows, err := e.tx.QueryContext(ctx, "SELECT 1")
 	if err == nil {
-		_ = rows.Close()
+		for rows.Next() {
+			continue
+		}
+		err = errors.Join(rows.Err(), rows.Close())
 	}
-	return err == nil || ctx.Err() == nil && !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, sql.ErrConnDone)
+	switch {
+	case err == nil:
+		return ErrNotCommitted
+	case ctx.Err() != nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, sql.ErrConnDone):
+		return nil
+	}
+	return because(ErrNotCommitted, err)
 }

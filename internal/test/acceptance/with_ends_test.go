@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"strings"
@@ -147,5 +148,56 @@ func TestRawRollbackToInWithDropsItsEntries(t *testing.T) {
 			w.wantBalances(101, 100)
 			w.wantEmpty()
 		})
+	})
+}
+
+// failing is a transaction some of whose statements fail.
+type failing struct {
+	*sql.Tx
+	fails func(text string) error
+}
+
+func (f failing) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	if err := f.fails(text); err != nil {
+		return nil, err
+	}
+	return f.Tx.ExecContext(ctx, text, args...)
+}
+
+func (f failing) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	if err := f.fails(text); err != nil {
+		return nil, err
+	}
+	return f.Tx.QueryContext(ctx, text, args...)
+}
+
+// failing begins a transaction of the bare driver at home.
+func (w *withRig) failing(fails func(text string) error) *begun {
+	w.t.Helper()
+	tx, err := w.bare.Begin()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = tx.Rollback() })
+	return w.with(tx, failing{tx, fails})
+}
+
+// The error may be the one by which the server says that it has rolled back.
+func TestEndKeepsNoErrorOfTheTransactionToItself(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		gone := errors.New("deadlock found")
+		b := newWith(t, db, false).failing(func(text string) error {
+			if text == "SELECT 1" {
+				return gone
+			}
+			return nil
+		})
+		b.records(1)
+		err := b.end()
+		wantNotCommitted(t, err)
+		if !errors.Is(err, gone) {
+			t.Errorf("End says %v, and not what the transaction said", err)
+		}
 	})
 }
