@@ -92,7 +92,7 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, 
 	}
 	if err := w.add(ctx, insert, prove); err != nil {
 		if n > 0 {
-			w.shrink(ctx, u, n)
+			err = w.shrink(ctx, u, n, err)
 		}
 		return n, s.failed("adding unit "+u.ID, err)
 	}

@@ -214,11 +214,14 @@ func (w *visitor) isOpen(ctx context.Context) bool {
 	return err == nil && open != 0
 }
 
-// shrink takes grow back: the row that was counted could not be written.
-func (w *visitor) shrink(ctx context.Context, u *Unit, n int) {
+// shrink takes grow back: the row that was counted could not be written because of err.
+func (w *visitor) shrink(ctx context.Context, u *Unit, n int, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
 	defer cancel()
-	_, _ = w.count(ctx, u, n+1, n) // it waits for nobody: if it fails, so has the transaction
+	if _, cerr := w.count(ctx, u, n+1, n); cerr != nil {
+		return fmt.Errorf("%w; roll back, the entry counts a write that is not in it: %w", err, cerr)
+	}
+	return err
 }
 
 // count has the first row of u say that there are now statements, if it says before.

@@ -201,3 +201,27 @@ func TestEndKeepsNoErrorOfTheTransactionToItself(t *testing.T) {
 		}
 	})
 }
+
+// A write that is counted and could not be written must not be committed so.
+func TestHalfWrittenEntryOfWithSaysRollBack(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		full, failed, inserts := errors.New("the table is full"), errors.New("interrupted"), 0
+		b := newWith(t, db, false).failing(func(text string) error {
+			switch {
+			case strings.HasPrefix(text, "INSERT"):
+				if inserts++; inserts == 2 {
+					return full
+				}
+			case inserts == 2:
+				return failed
+			}
+			return nil
+		})
+		b.records(1)
+		_, err := b.rig.wrapped.ExecContext(b.ctx, b.q(increment), 1, 2)
+		if !errors.Is(err, full) || !errors.Is(err, failed) || !strings.Contains(err.Error(), "roll back") {
+			t.Errorf("the write says %v", err)
+		}
+	})
+}
