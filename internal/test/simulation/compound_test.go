@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -30,7 +32,15 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 	}
 	parts := strings.Split(text, "\n;\n")
 	var affected []any
-	for _, part := range parts[:len(parts)-1] {
+	var ran []int64 // by each call, receipts included
+	for i, part := range parts {
+		if err := checked(part, ran); err != nil {
+			s.rollback()
+			return nil, err
+		}
+		if i == len(parts)-1 {
+			break
+		}
 		receipt := strings.LastIndex(part, "INSERT INTO bed_receipt ")
 		statement := part[max(receipt, strings.LastIndex(part, "UPDATE "), 0):]
 		n := strings.Count(statement, "?")
@@ -42,7 +52,7 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 			}
 			return nil, err
 		}
-		args = args[n:]
+		args, ran = args[n:], append(ran, one.affected)
 		if receipt < 0 {
 			affected = append(affected, one.affected)
 		}
@@ -52,4 +62,31 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 		affected = []any{int64(0)}
 	}
 	return &answer{columns: make([]string, len(affected)), rows: [][]any{affected}}, nil
+}
+
+var (
+	aCheck = regexp.MustCompile(`^IF bed_rows_(\d+)_\w+ (<>|<) (\d+) THEN SET bed_message_\w+ = CONCAT\('(bed_rows: call \d+ )', bed_rows_\w+\);$`)
+	// around are the lines of a compound that are no write, and that need not be run.
+	around = regexp.MustCompile(`^(BEGIN.*|DECLARE .*|START TRANSACTION;|IF @@in_transaction = 0 THEN .*|SET bed_rows_\w+ = ROW_COUNT\(\);|` +
+		`SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = bed_message_\w+; END IF;|(INSERT INTO bed_receipt|UPDATE) .*|END;?|COMMIT AND NO CHAIN NO RELEASE;|SELECT [\w, ]+;)?$`)
+)
+
+// checked runs what checks how many rows the last write changed, before the next one.
+func checked(part string, ran []int64) error {
+	for line := range strings.Lines(part) {
+		line = strings.TrimSuffix(line, "\n")
+		m := aCheck.FindStringSubmatch(line)
+		if m == nil {
+			if !around.MatchString(line) {
+				panic("the simulated server cannot run, in a compound: " + line)
+			}
+			continue
+		}
+		i, _ := strconv.Atoi(m[1])
+		n, _ := strconv.ParseInt(m[3], 10, 64)
+		if ran[i] < n || m[2] == "<>" && ran[i] != n {
+			return serverError(1644, "45000", m[4]+strconv.FormatInt(ran[i], 10))
+		}
+	}
+	return nil
 }

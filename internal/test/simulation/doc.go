@@ -20,10 +20,13 @@
 //	server_test.go, sql_test.go, statements_test.go    the servers
 //	log_test.go         the log as the judge sees it
 //	writers_test.go     the ways to write
+//	home_test.go        and those with entries in a transaction where the log is (With)
+//	required_test.go    and those that must change a number of rows (RequireRows)
 //	judge_test.go       the claims
 //
 // What is kept for operators beside the log (attempts, activity) is left out: the
-// log of the simulation takes no such tables.
+// log of the simulation takes no such tables, but for that from which End of With
+// learns of discarded entries.
 //
 // What this cannot show: real sockets and drivers, other databases than the one
 // simulated, locks that are waited for, clocks that differ. Those are the soak's.

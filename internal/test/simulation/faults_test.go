@@ -118,14 +118,14 @@ func (w *world) decide(m *message, f fate) {
 var aRow = regexp.MustCompile(`/\* row \d+ \*/`)
 
 func (m *message) show(label string) string {
-	text := strings.TrimSpace(comment.ReplaceAllString(m.text, ""))
-	if strings.Contains(m.text, "/* row") {
+	text := strings.TrimSpace(uncommented(m.text))
+	if strings.Contains(m.text, "/* row") && !strings.HasPrefix(m.text, insertWithin) {
 		text = m.text
 	}
 	if i := strings.Index(text, compoundStart); i >= 0 {
 		text = strings.Join(append([]string{text[:i] + compoundStart}, aRow.FindAllString(text, -1)...), " … ")
 	}
-	for _, table := range []string{" bed_receipt ", " transaction_log "} {
+	for _, table := range []string{" bed_receipt ", " transaction_log ", " `shop`.transaction_log "} {
 		if before, _, ok := strings.Cut(text, table); ok {
 			words := strings.Fields(before)
 			text = strings.Join(words[:min(2, len(words))], " ") + table + "…"

@@ -6,11 +6,16 @@ import (
 )
 
 // focus is what a history is about that begins with what chance alone seldom
-// brings about. It has faults, its writes are exactly once, and its log is a server.
+// brings about. Its log is a server.
 type focus struct {
 	kinds []kind
 	begin func(*world)
+	// wide: it may be as long as any, without faults and at least once. Others have
+	// faults, and their writes are exactly once.
+	wide bool
 }
+
+func (f *focus) isWide() bool { return f == nil || f.wide }
 
 // endOfAKey: a request is sent again when its key is kept no longer, beside the
 // purge that deletes its receipt.

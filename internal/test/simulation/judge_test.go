@@ -18,7 +18,7 @@ import (
 var errInvalid = driver.ErrInvalidConn
 
 // applied is how many times a part was.
-func (w *world) applied(p *part) int64 { return w.servers[p.source].effect(p.id) }
+func (w *world) applied(p *part) int64 { return w.server(p.source).effect(p.id) }
 
 func (w *world) requestOf(u *entry) *request { return w.byRow[u.texts[0]].request }
 
@@ -68,7 +68,11 @@ func (r *request) toldDone() bool { return r.told(func(err error) bool { return 
 // not applied.
 func (r *request) refused() bool {
 	for _, s := range r.sendings {
-		if !s.answered || !s.undone && (s.err == nil || errors.Is(s.err, bedsql.ErrPending) || errors.Is(s.err, bedsql.ErrUnknownOutcome)) {
+		var end *bedsql.EndError
+		if errors.As(s.err, &end) && len(end.Delivered) > 0 {
+			return false // of a group, another part was refused
+		}
+		if !s.answered || !s.undone && (s.err == nil || errors.Is(s.err, bedsql.ErrPending) || errors.Is(s.err, bedsql.ErrUnknownOutcome) || errors.Is(s.err, bedsql.ErrNotCommitted)) {
 			return false
 		}
 	}
@@ -84,8 +88,11 @@ func (w *world) fail(claim, format string, args ...any) {
 func (w *world) check() {
 	for _, r := range w.requests {
 		w.once(r)
-		w.answers(r)
+		if w.answers(r); r.kind.isHome() {
+			w.home(r)
+		}
 	}
+	w.checkRows()
 	for _, u := range w.look() {
 		if _, delivered := w.byJob.Load(u.id); delivered {
 			w.delivered(u)
@@ -130,11 +137,17 @@ func (w *world) once(r *request) {
 	}
 	for _, p := range r.parts[1:] {
 		for _, q := range r.parts {
-			if p.source == q.source && w.applied(p) != w.applied(q) {
+			if p.source == q.source && r.joins(p) && r.joins(q) && w.applied(p) != w.applied(q) {
 				w.fail("a torn transaction", "%s: row %d is applied %d times and row %d %d times", r, q.id, w.applied(q), p.id, w.applied(p))
 			}
 		}
 	}
+}
+
+// joins reports whether a part belongs together with others: the application did not undo
+// it alone.
+func (r *request) joins(p *part) bool {
+	return !r.kind.isHome() && r.kind.name != goesBack || r.sendings[0].said[p]
 }
 
 const (
@@ -146,7 +159,7 @@ const (
 // answers: what the application got is so.
 func (w *world) answers(r *request) {
 	for _, s := range r.sendings {
-		if w.calm && s.answered && s.err != nil && r.key == "" {
+		if w.calm && s.answered && s.err != nil && r.key == "" && !r.kind.isHome() && !isRows(s.err) {
 			w.fail("told an error although nothing went wrong", "%s: %v", r, s.err)
 		}
 		if s.err != nil && s.answered && strings.Contains(s.err.Error(), "Duplicate entry") {
@@ -221,6 +234,16 @@ func (w *world) settle() {
 			}
 		}
 	}
+	if w.focus == atHome {
+		for _, k := range withKinds[:2] {
+			r := w.request(k, bedsql.LogBefore)
+			w.sendIt(r, w.apps[1], false) // as above
+			w.end()
+			if w.check(); r.sendings[0].err != nil {
+				w.fail("told nothing certain although all is well", "%s: %v", r, r.sendings[0].err)
+			}
+		}
+	}
 	for range 4 {
 		w.rounds(2 * lease)
 	}
@@ -246,12 +269,14 @@ func (w *world) settle() {
 		// That its caller knows is noted in the receipt by one message, which
 		// may be lost.
 		void := r.refused() && u.lastError == delivery.ErrVoided.Error()
-		if u.notReplayable == "" && !void {
+		rows := r.differs() && strings.Contains(u.lastError, refusesRows)
+		if u.notReplayable == "" && !void && !rows {
 			w.fail("parked although all is well", "%s: %s", r, u.lastError)
 		}
 	}
 	for _, r := range w.requests {
 		w.settled(r)
+		w.rowsSettled(r)
 	}
 }
 
@@ -288,12 +313,120 @@ func (w *world) settled(r *request) {
 	if r.discarded || w.logged(r) {
 		return
 	}
+	if r.kind.isHome() {
+		w.homeSettled(r)
+	}
 	for _, p := range r.parts {
 		switch {
 		case w.applied(p) == 0 && r.promised(p) != nil:
 			w.fail("pending, its entry gone and not applied", "%s, row %d: %v", r, p.id, r.promised(p))
-		case r.kind.name != goesOn && (w.applied(p) > 0) != (w.applied(r.parts[0]) > 0):
+		case r.kind.name != goesOn && !r.kind.isHome() && r.joins(p) && (p.source == r.parts[0].source || !r.differs()) && (w.applied(p) > 0) != (w.applied(r.parts[0]) > 0):
 			w.fail("a group half applied", "%s: rows %d and %d are not the same", r, p.id, r.parts[0].id)
+		}
+	}
+}
+
+// rowsAtLog gives whether the rows of a request that are where the log is are committed.
+// known: there are some.
+func (w *world) rowsAtLog(r *request, s *sending) (committed, known bool) {
+	for _, p := range r.parts {
+		if p.source == atLog && s.said[p] {
+			return w.applied(p) > 0, true
+		}
+	}
+	return false, false
+}
+
+// home holds at every moment: entries take effect only if the rows beside them are
+// committed.
+func (w *world) home(r *request) {
+	s := r.sendings[0]
+	committed, known := w.rowsAtLog(r, s)
+	var end *bedsql.EndError
+	isEnd := s.answered && errors.As(s.err, &end)
+	for _, p := range r.parts {
+		n := w.applied(p)
+		switch {
+		case n > 0 && !s.said[p]:
+			w.fail("told not applied and is", "%s, row %d: it was not recorded, or was rolled back to a savepoint", r, p.id)
+		case n > 0 && known && !committed:
+			w.fail("an entry delivered whose transaction is not committed", "%s, row %d", r, p.id)
+		case n == 0 && s.said[p] && p.source == atLog && s.committed:
+			w.fail("told applied and is not", "%s, row %d: Commit succeeded", r, p.id)
+		case n == 0 && s.said[p] && isEnd && slices.Contains(end.Delivered, w.server(p.source).name):
+			w.fail("told applied and is not", "%s, row %d, of a data source that End calls delivered: %v", r, p.id, s.err)
+		}
+	}
+}
+
+// homeSettled: in the end entries have taken effect if the rows beside them are
+// committed.
+func (w *world) homeSettled(r *request) {
+	s := r.sendings[0]
+	committed, known := w.rowsAtLog(r, s)
+	for _, p := range r.parts {
+		if known && s.said[p] && (w.applied(p) > 0) != committed {
+			w.fail("a group half applied", "%s: its transaction is committed (%t), and row %d is applied %d times", r, committed, p.id, w.applied(p))
+		}
+	}
+}
+
+// checkRows holds at every moment: what must change a number of rows changes that or none.
+func (w *world) checkRows() {
+	first := map[int]int64{}
+	for _, r := range w.requests {
+		for _, p := range r.parts {
+			n := w.applied(p)
+			if p.need == theGate {
+				first[p.source] += n
+			}
+			if p.need == otherRows && (n > 0 || w.server(p.source).effect(p.beside) > 0) {
+				w.fail("applied although its rows differ", "%s, row %d", r, p.id)
+			}
+		}
+		for _, s := range r.sendings {
+			if s.answered && isRows(s.err) && !r.differs() {
+				w.fail("refused although its rows do not differ", "%s: %v", r, s.err)
+			}
+			w.refusedParts(r, s)
+		}
+	}
+	for source, gate := range w.gates {
+		if n := w.server(source).effect(gate); n != first[source] || n > 1 {
+			w.fail("applied although its rows differ", "of %s %d writes were the first, and %d say so", w.server(source).name, first[source], n)
+		}
+	}
+}
+
+// refusedParts: of a group, a part that End calls refused is not applied, and the others
+// are, as they would be without it.
+func (w *world) refusedParts(r *request, s *sending) {
+	var end *bedsql.EndError
+	if !s.answered || !errors.As(s.err, &end) {
+		return
+	}
+	for _, err := range end.Errors {
+		var refused *bedsql.RefusedError
+		if !errors.As(err, &refused) {
+			continue
+		}
+		for _, p := range r.parts {
+			if n := w.applied(p); n > 0 && w.server(p.source).name == refused.DataSource {
+				w.fail("told not applied and is", "%s, row %d: %v", r, p.id, err)
+			}
+		}
+	}
+}
+
+// rowsSettled: in the end the part of a group whose rows do not differ is applied, if the
+// other part was refused, and so was logged with it.
+func (w *world) rowsSettled(r *request) {
+	if len(r.sendings) == 0 || !r.kind.spans() || !r.differs() || r.discarded || !strings.Contains(r.kind.name, "group") {
+		return
+	}
+	if s := r.sendings[0]; s.answered && isRows(s.err) {
+		if last := r.parts[len(r.parts)-1]; w.applied(last) == 0 {
+			w.fail("a refused part of a group took another with it", "%s, row %d: %v", r, last.id, s.err)
 		}
 	}
 }

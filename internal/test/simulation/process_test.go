@@ -63,7 +63,7 @@ func (w *world) newProcess(name string) *process {
 		p.log = &memory{w.memory, w.n, p}
 		return p
 	}
-	wires.Store(name, &wire{w.n, p, w.database, home})
+	wires.Store(name, &wire{w.n, p, w.database, home, true})
 	defer wires.Delete(name)
 	storage, err := txlog.Open(context.Background(), simulated, name, txlog.WithGrace(bound))
 	must(err)

@@ -20,8 +20,9 @@ type server struct {
 	name      string
 	databases map[string]map[string]*table
 	sessions  int
-	// isLog: it has the log.
-	isLog bool
+	// isLog: it has the log. attempts: and what is kept of attempts beside it, from
+	// which End learns of discarded entries.
+	isLog, attempts bool
 	// down: it was killed, and takes no connections.
 	down bool
 	// version is what it says of itself.
@@ -88,6 +89,14 @@ type session struct {
 	// statement, whatever that is.
 	doomed bool
 	owned  []*cell
+	// savepoints are those of the open transaction.
+	savepoints []savepoint
+}
+
+// savepoint is what the transaction had made of its rows.
+type savepoint struct {
+	name string
+	rows map[*cell]row
 }
 
 func (s *server) connect(database string) *session {
@@ -112,14 +121,46 @@ func (s *session) commit() {
 	for _, c := range s.owned {
 		c.committed, c.pending, c.owner = c.pending, nil, nil
 	}
-	s.owned, s.open, s.committed = nil, false, false
+	s.owned, s.open, s.committed, s.savepoints = nil, false, false, nil
 }
 
 func (s *session) rollback() {
 	for _, c := range s.owned {
 		c.pending, c.owner = nil, nil
 	}
-	s.owned, s.open, s.doomed, s.committed = nil, false, false, false
+	s.owned, s.open, s.doomed, s.committed, s.savepoints = nil, false, false, false, nil
+}
+
+// save sets a savepoint. Outside a transaction it ends with its statement.
+func (s *session) save(name string) *answer {
+	rows := map[*cell]row{}
+	for _, c := range s.owned {
+		rows[c] = maps.Clone(c.pending)
+	}
+	s.savepoints = append(slices.DeleteFunc(s.savepoints, func(sp savepoint) bool { return sp.name == name }), savepoint{name, rows})
+	return &answer{}
+}
+
+// backTo undoes what came after a savepoint, which stays, or releases it. The rows stay
+// locked.
+func (s *session) backTo(name string, undo bool) *answer {
+	i := slices.IndexFunc(s.savepoints, func(sp savepoint) bool { return sp.name == name })
+	if i < 0 {
+		panic(serverError(1305, "42000", "SAVEPOINT "+name+" does not exist"))
+	}
+	if !undo {
+		s.savepoints = s.savepoints[:i]
+		return &answer{}
+	}
+	for _, c := range s.owned {
+		if was, had := s.savepoints[i].rows[c]; had {
+			c.pending = maps.Clone(was)
+		} else {
+			c.pending = maps.Clone(c.committed)
+		}
+	}
+	s.savepoints = s.savepoints[:i+1]
+	return &answer{}
 }
 
 // answer is what a statement is answered.
@@ -173,7 +214,11 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 	}
 	for _, name := range journal.Tables {
 		// What is kept for operators beside the log is not part of the protocol.
-		if strings.Contains(text, name) {
+		if name == journal.Attempts && s.server.attempts {
+			if strings.HasPrefix(text, "DELETE "+name) { // those of long ago, which take space
+				return nil, errLockTimeout
+			}
+		} else if strings.Contains(text, name) {
 			return nil, serverError(1142, "42000", "command denied to user for table '"+name+"'")
 		}
 	}
@@ -195,11 +240,13 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 	case p.takes("UPDATE"):
 		return p.update(), nil
 	case p.takes("DELETE", "FROM"):
-		found := p.lock(p.where(p.table()))
-		for _, c := range found {
-			c.pending = nil
-		}
-		return &answer{affected: int64(len(found))}, nil
+		return p.deletes(), nil
+	case p.takes("SAVEPOINT"):
+		return s.save(p.name()), nil
+	case p.takes("ROLLBACK", "TO", "SAVEPOINT"):
+		return s.backTo(p.name(), true), nil
+	case p.takes("RELEASE", "SAVEPOINT"):
+		return s.backTo(p.name(), false), nil
 	case p.takes("SET"):
 		return &answer{}, nil
 	case p.takes("CREATE", "TABLE", "IF", "NOT", "EXISTS"):

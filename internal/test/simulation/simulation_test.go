@@ -54,6 +54,10 @@ func TestNoInterleavingOfKeysBreaksTheRule(t *testing.T) { search(t, endOfAKey, 
 
 func TestNoInterleavingInDoubtBreaksTheRule(t *testing.T) { search(t, inDoubt, 50) }
 
+func TestNoInterleavingAtHomeBreaksTheRule(t *testing.T) { search(t, atHome, 50) }
+
+func TestNoInterleavingOfRequiredRowsBreaksTheRule(t *testing.T) { search(t, aboutRows, 150) }
+
 // search tries histories about f, as many as n if the environment does not say; nil:
 // about everything.
 func search(t *testing.T, f *focus, without uint64) {
@@ -91,7 +95,7 @@ func TestTheSameSeedGivesTheSameHistory(t *testing.T) {
 	for i := range told {
 		inBubble(t, func() {
 			for seed := first; seed < first+setting(t, histories, 300)/6; seed++ {
-				told[i] = append(told[i], history(seed, []*focus{nil, endOfAKey, inDoubt}[seed%3]).history)
+				told[i] = append(told[i], history(seed, []*focus{nil, endOfAKey, inDoubt, atHome, aboutRows}[seed%5]).history)
 			}
 		})
 	}

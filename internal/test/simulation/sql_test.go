@@ -12,8 +12,8 @@ import (
 // This file reads as much SQL as bed sends of its own and the writers use.
 
 var (
-	comment = regexp.MustCompile(`/\*.*?\*/|--[^\n]*`)
-	token   = regexp.MustCompile("`[^`]*`(?:\\.[A-Za-z_][A-Za-z0-9_]*)?|'[^']*'|@@[a-z_.]+|[A-Za-z_][A-Za-z0-9_.]*|[0-9]+|<=|>=|<>|[-+*/=<>(),?]")
+	comment = regexp.MustCompile(`'(?:[^']|'')*'|/\*.*?\*/|--[^\n]*`) // or what is none: a text
+	token   = regexp.MustCompile("`[^`]*`(?:\\.[A-Za-z_][A-Za-z0-9_]*)?|'(?:[^']|'')*'|@@[a-z_.]+|[A-Za-z_][A-Za-z0-9_.]*|[0-9]+|<=|>=|<>|[-+*/=<>(),?]")
 )
 
 // parser reads one statement and evaluates its expressions on the way.
@@ -29,7 +29,16 @@ type row map[string]any
 
 func parse(s *session, text string, args []any) *parser {
 	text = strings.ReplaceAll(text, txlog.FlavorMySQL.Clock(), "now_ms()")
-	return &parser{s: s, tokens: token.FindAllString(comment.ReplaceAllString(text, " "), -1), args: args}
+	return &parser{s: s, tokens: token.FindAllString(uncommented(text), -1), args: args}
+}
+
+func uncommented(text string) string {
+	return comment.ReplaceAllStringFunc(text, func(s string) string {
+		if s[0] == '\'' {
+			return s
+		}
+		return " "
+	})
 }
 
 func (p *parser) peek() string {
@@ -192,7 +201,8 @@ func (p *parser) primary() any {
 	case p.takes("CASE"):
 		return p.cases()
 	case t[0] == '\'':
-		return strings.Trim(p.next(), "'")
+		quoted := p.next()
+		return strings.ReplaceAll(quoted[1:len(quoted)-1], "''", "'")
 	case t[0] >= '0' && t[0] <= '9':
 		n, _ := strconv.ParseInt(p.next(), 10, 64)
 		return n

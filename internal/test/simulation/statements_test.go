@@ -46,10 +46,15 @@ func order(a, b any) int {
 }
 
 // where gives the rows for which the condition that comes next holds.
-func (p *parser) where(t *table) (found []*cell) {
+func (p *parser) where(t *table) []*cell {
+	return p.those(t, func(c *cell) row { return c.seenBy(p.s) })
+}
+
+// those is where for another view of the rows than the session's.
+func (p *parser) those(t *table, seen func(*cell) row) (found []*cell) {
 	if !p.takes("WHERE") {
 		for _, id := range t.sorted() {
-			if c := t.cells[id]; c.seenBy(p.s) != nil {
+			if c := t.cells[id]; seen(c) != nil {
 				found = append(found, c)
 			}
 		}
@@ -61,7 +66,7 @@ func (p *parser) where(t *table) (found []*cell) {
 	end, rest := p.at, p.args
 	for _, id := range t.sorted() {
 		c := t.cells[id]
-		if p.row = c.seenBy(p.s); p.row == nil {
+		if p.row = seen(c); p.row == nil {
 			continue
 		}
 		p.at, p.args = from, args
@@ -97,6 +102,9 @@ func (p *parser) insert() *answer {
 	for p.want("("); !p.takes(")"); p.takes(",") {
 		columns = append(columns, p.name())
 	}
+	if p.takes("SELECT") {
+		return p.insertSelected(t, columns)
+	}
 	p.want("VALUES")
 	ignores := slices.Contains(p.tokens[p.at:], "DUPLICATE")
 	a := &answer{}
@@ -131,12 +139,71 @@ func (p *parser) insert() *answer {
 	return a
 }
 
+// insertSelected adds a row if what it is selected from holds one.
+func (p *parser) insertSelected(t *table, columns []string) *answer {
+	made := maps.Clone(t.defaults)
+	for _, column := range columns {
+		p.row = made
+		made[column] = p.expr()
+		p.takes(",")
+	}
+	there := true
+	switch {
+	case p.takes("FROM", "DUAL"):
+		p.want("WHERE")
+		there = isTrue(p.expr())
+	case p.takes("FROM"):
+		there = len(p.where(p.table())) == 1
+	}
+	if p.at < len(p.tokens) {
+		p.want("ON", "DUPLICATE", "KEY", "UPDATE")
+	}
+	if !there {
+		return &answer{}
+	}
+	key := made[t.by]
+	if t.cells[key] == nil {
+		t.cells[key] = &cell{}
+	}
+	c := p.lock([]*cell{t.cells[key]})[0]
+	if c.pending != nil {
+		panic("the simulated server cannot insert " + key.(string) + " again")
+	}
+	c.pending = made
+	return &answer{affected: 1}
+}
+
+func (p *parser) deletes() *answer {
+	found := p.lock(p.where(p.table()))
+	a := &answer{affected: int64(len(found))}
+	if p.takes("RETURNING") {
+		name := p.name()
+		a.columns = []string{name}
+		for _, c := range found {
+			a.rows = append(a.rows, []any{c.pending[name]})
+		}
+	}
+	for _, c := range found {
+		c.pending = nil
+	}
+	return a
+}
+
 func (p *parser) update() *answer {
 	t := p.table()
 	p.want("SET")
 	from, all := p.at, p.args
 	end := slices.Index(p.tokens, "WHERE")
 	p.at, p.args = end, p.args[p.holes(from, end):]
+	if at, args := p.at, p.args; !p.s.server.isLog {
+		p.lock(p.those(t, func(c *cell) row { // a row as it was before another changed it
+			if c.owner == nil || c.owner == p.s {
+				return nil
+			}
+			return c.committed
+		}))
+		p.at, p.args = at, args
+	}
 	found := p.lock(p.where(t))
 	for _, c := range found {
 		old := maps.Clone(c.pending)

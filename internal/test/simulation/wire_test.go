@@ -57,19 +57,30 @@ type network struct {
 func (n *network) show() {
 	for _, logs := range []bool{true, false} {
 		for _, m := range n.inFlight {
-			if m.shown == "" && strings.HasPrefix(m.text, insertIntoLog) == logs {
+			if m.shown == "" && (strings.HasPrefix(m.text, insertIntoLog) || strings.HasPrefix(m.text, insertWithin)) == logs {
 				m.shown = m.show(n.label(m))
 			}
 		}
 	}
 }
 
-const insertIntoLog = "INSERT INTO transaction_log "
+// How an entry is written: by the log, or in a transaction of the application's.
+const (
+	insertIntoLog = "INSERT INTO transaction_log "
+	insertWithin  = "INSERT INTO `shop`.transaction_log "
+)
 
 // label says what a message is about. A row of the log carries its text, behind
 // its id.
 func (n *network) label(m *message) string {
 	var about []string
+	if strings.HasPrefix(m.text, insertWithin) { // whose values are in its text
+		row := strings.Trim(aRow.FindString(m.text), "/* ")
+		if id := anID.FindString(m.text); row != "" && n.names[id] == "" {
+			n.names[id] = row
+		}
+		about = append(about, row)
+	}
 	for i, arg := range m.args {
 		text, _ := arg.(string)
 		name, known := n.names[text]
@@ -97,6 +108,8 @@ type wire struct {
 	process  *process
 	server   *server
 	database string
+	// storage: it dials for the log.
+	storage bool
 }
 
 func (w *wire) Connect(ctx context.Context) (c driver.Conn, err error) {
@@ -109,7 +122,7 @@ func (w *wire) Connect(ctx context.Context) (c driver.Conn, err error) {
 			err = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 			return
 		}
-		made := &conn{n: w.n, process: w.process, s: w.server.connect(w.database)}
+		made := &conn{n: w.n, process: w.process, s: w.server.connect(w.database), storage: w.storage}
 		made.s.conn = made
 		w.process.conns = append(slices.DeleteFunc(w.process.conns, func(c *conn) bool { return c.lost.Load() }), made)
 		c = made
@@ -125,6 +138,7 @@ type conn struct {
 	process *process
 	s       *session
 	by      *actor
+	storage bool // it is the log's own
 	lost    atomic.Bool
 }
 
@@ -155,7 +169,10 @@ const atReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 func held(to *server, text string) bool {
 	if to.isLog {
 		verb, rest, _ := strings.Cut(text, " ")
-		return verb != "PREPARE" && verb != "SHOW" && verb != "SET" && verb != "CREATE" && !strings.HasPrefix(rest, "data_source FROM")
+		if strings.HasPrefix(text, "PREPARE UPDATE shop.effect ") {
+			return true
+		}
+		return !strings.Contains(text, " bed_attempt ") && verb != "PREPARE" && verb != "SHOW" && verb != "SET" && verb != "CREATE" && !strings.HasPrefix(rest, "data_source FROM")
 	}
 	if prepared, ok := strings.CutPrefix(text, "PREPARE "); ok {
 		return strings.Contains(prepared, "shop.effect")
@@ -187,7 +204,7 @@ func (c *conn) send(ctx context.Context, text string, args []any) (*answer, erro
 	}
 	if a, ok := ctx.Value(actorKey{}).(*actor); ok {
 		c.by = a
-	} else if c.s.server.isLog {
+	} else if c.storage {
 		c.by = c.process.itself
 	}
 	m := &message{by: c.by, conn: c, text: text, args: args, reply: make(chan reply, 1)}

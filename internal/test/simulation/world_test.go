@@ -72,8 +72,10 @@ type world struct {
 	rows     int
 	parked   map[string]bool
 	byRow    map[string]*part
-	byJob    sync.Map // the units that a job has reported delivered
-	history  []string
+	// gates are the rows that only the first changes, by their sources.
+	gates   map[int]int
+	byJob   sync.Map // the units that a job has reported delivered
+	history []string
 	// What may happen in this history.
 	kinds    []kind
 	loggings []bedsql.Logging
@@ -89,7 +91,7 @@ func quiet() *logrus.Logger {
 func newWorld(seed uint64, f *focus) *world {
 	w := &world{
 		seed: seed, focus: f, random: rand.New(rand.NewPCG(seed, 0)), n: &network{names: map[string]string{}}, bus: listener.NewBus(quiet()),
-		running: map[string]*actor{}, parked: map[string]bool{}, byRow: map[string]*part{},
+		running: map[string]*actor{}, parked: map[string]bool{}, byRow: map[string]*part{}, gates: map[int]int{},
 	}
 	sub := w.bus.Subscribe(func(ev listener.Event) {
 		if ev.Type == listener.ExecuteSuccess {
@@ -105,10 +107,15 @@ func newWorld(seed uint64, f *focus) *world {
 	if w.random.IntN(2) == 0 && f == nil {
 		w.memory = txlog.NewMemory()
 	} else {
-		w.database = newServer("the log", mySQL)
-		w.database.isLog = true
+		version := mySQL
+		if f == atHome {
+			version = pick(w, []string{mySQL, mariaDB})
+		}
+		w.database = newServer("the log", version)
+		w.database.isLog, w.database.attempts = true, f == atHome
+		w.n.names[w.database.name] = w.database.name
 	}
-	w.least, w.calm = w.random.IntN(4) == 0 && f == nil, w.random.IntN(8) == 0 && f == nil
+	w.least, w.calm = w.random.IntN(4) == 0 && f.isWide(), w.random.IntN(8) == 0 && f.isWide()
 	w.people = w.newProcess("operator")
 	for i := range tries {
 		w.logging = append(w.logging, pick(w, []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure}))
@@ -128,6 +135,17 @@ var (
 	patience = []int{3, 1}
 )
 
+// targets are the servers to which is written.
+func (w *world) targets() []*server {
+	if w.focus == atHome {
+		return append(slices.Clone(w.servers), w.database)
+	}
+	return w.servers
+}
+
+// server is that of a source.
+func (w *world) server(source int) *server { return w.targets()[source] }
+
 func (w *world) newApp(i int) app {
 	a := app{process: w.newProcess(fmt.Sprintf("app %d", i))}
 	attempts := attemptBound
@@ -138,8 +156,8 @@ func (w *world) newApp(i int) app {
 	if w.least {
 		guarantee = bedsql.AtLeastOnce
 	}
-	for _, s := range w.servers {
-		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, a.process, s, home}, DataSource: s.name}, bedsql.Config{
+	for _, s := range w.targets() {
+		c, err := mysql.NewConnector(delivery.Target{Connector: &wire{w.n, a.process, s, home, false}, DataSource: s.name}, bedsql.Config{
 			Storage: a.log, Guarantee: guarantee, Logging: w.logging[i], Logger: quiet(), Lease: lease,
 			SyncMaxDeliveryTryTimes: tries[i], NoSyncRetry: tries[i] == 0,
 			RetryInitial: time.Millisecond, RetryMax: time.Millisecond, RetryTimeout: bound, LogTimeout: bound, AttemptTimeout: attempts,
@@ -147,6 +165,11 @@ func (w *world) newApp(i int) app {
 		must(err)
 		pool := sql.OpenDB(c)
 		pool.SetMaxOpenConns(16) // who waits for one gets it by chance
+		a.closers = append(a.closers, func() { _ = pool.Close() })
+		a.pools = append(a.pools, pool)
+	}
+	if w.focus == atHome {
+		pool := sql.OpenDB(&wire{w.n, a.process, w.database, home, false})
 		a.closers = append(a.closers, func() { _ = pool.Close() })
 		a.pools = append(a.pools, pool)
 	}
@@ -160,10 +183,10 @@ func (w *world) newJob(i int) worker {
 		database, most = home, patience[i]
 	}
 	targets := asyncjob.Targets{}
-	for _, s := range w.servers {
+	for _, s := range w.targets() {
 		t, err := mysql.Target("/" + database)
 		must(err)
-		targets[s.name] = delivery.Target{Connector: &wire{w.n, j.process, s, database}, Dialect: t.Dialect, DataSource: s.name}
+		targets[s.name] = delivery.Target{Connector: &wire{w.n, j.process, s, database, false}, Dialect: t.Dialect, DataSource: s.name}
 	}
 	job, err := asyncjob.New(j.log, targets, asyncjob.Config{
 		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, MaxDeliveryTryTimes: most, Logger: quiet(),
@@ -238,8 +261,10 @@ func (w *world) run() {
 	}
 	most := 40
 	if w.focus != nil {
-		most = 10
 		w.focus.begin(w)
+	}
+	if !w.focus.isWide() {
+		most = 10
 	}
 	for range 5 + w.random.IntN(most) {
 		pick(w, urn)(w)
@@ -346,21 +371,48 @@ func (w *world) send() {
 	if len(w.running) > 3 {
 		return
 	}
-	r := &request{id: len(w.requests) + 1, kind: pick(w, w.kinds), logging: pick(w, w.loggings), units: map[string]bool{}, first: time.Now()}
+	r := w.request(pick(w, w.kinds), pick(w, w.loggings))
+	w.sendIt(r, pick(w, w.apps), false)
+}
+
+// request makes a new one.
+func (w *world) request(k kind, logging bedsql.Logging) *request {
+	r := &request{id: len(w.requests) + 1, kind: k, logging: logging, units: map[string]bool{}, first: time.Now()}
 	if r.kind.keyed {
 		r.key = fmt.Sprintf("key %d", r.id)
 	}
-	for _, source := range r.kind.parts {
+	for i, source := range r.kind.parts {
 		w.rows++
 		p := &part{request: r, source: source, id: w.rows, how: how(w.random.IntN(int(ways)))}
+		if r.kind.needs != nil {
+			p.need = r.kind.needs[i]
+		}
+		w.besides(p)
 		text, _ := p.statement()
 		w.byRow[text] = p
 		w.n.do(func() { w.n.names[text] = fmt.Sprintf("row %d", p.id) })
-		w.servers[source].newEffect(p.id)
+		w.server(source).newEffect(p.id)
 		r.parts = append(r.parts, p)
 	}
 	w.requests = append(w.requests, r)
-	w.sendIt(r, pick(w, w.apps), false)
+	return r
+}
+
+// besides makes the row that a part changes beside its own.
+func (w *world) besides(p *part) {
+	if p.need == theGate && w.gates[p.source] != 0 {
+		p.beside = w.gates[p.source]
+		return
+	}
+	if p.need != theGate && p.need != otherRows {
+		return
+	}
+	w.rows++
+	p.beside = w.rows
+	w.server(p.source).newEffect(p.beside)
+	if p.need == theGate {
+		w.gates[p.source] = p.beside
+	}
 }
 
 // again sends a request under a key once more: also one whose key may be

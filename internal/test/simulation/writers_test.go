@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
@@ -17,6 +18,9 @@ type part struct {
 	source  int
 	id      int
 	how     how
+	need    need
+	// beside is the other row that it changes, if it changes two.
+	beside int
 }
 
 // how a statement is sent.
@@ -31,6 +35,16 @@ const (
 
 // statement names its table's database, and the row in its text.
 func (p *part) statement() (string, []any) {
+	if p.beside > 0 {
+		text := fmt.Sprintf("UPDATE shop.effect /* row %d */ SET n = n + 1 WHERE id IN (?, ?)", p.id)
+		if p.need == theGate {
+			text += " AND n < 1"
+		}
+		if p.how != asText {
+			return text, []any{p.id, p.beside}
+		}
+		return strings.Replace(text, "?, ?", fmt.Sprintf("%d, %d", p.id, p.beside), 1), nil
+	}
 	if p.how != asText {
 		return fmt.Sprintf("UPDATE shop.effect /* row %d */ SET n = n + 1 WHERE id = ?", p.id), []any{p.id}
 	}
@@ -48,6 +62,8 @@ type sending struct {
 	said map[*part]bool
 	// undone: the application rolled it back by itself.
 	undone bool
+	// committed: the Commit of its transaction with entries succeeded.
+	committed bool
 	// late: its key might be forgotten by then. replayed: it was not, or one of
 	// those beside, which were sent before it was answered, was applied first.
 	late, replayed bool
@@ -86,21 +102,23 @@ type kind struct {
 	// parts says for which data source each of its writes is.
 	parts []int
 	send  func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error
+	// needs are what they require; nil: nothing.
+	needs []need
 }
 
 // spans reports whether it writes into several data sources.
 func (k kind) spans() bool { return slices.Max(k.parts) > 0 }
 
 var kinds = []kind{
-	{"write", false, false, []int{0}, sendWrite},
-	{"write under a key", true, false, []int{0}, sendWrite},
-	{"local transaction", false, true, []int{0, 0}, inTx(txCommits)},
-	{goesOn, false, true, []int{0, 0, 0}, inTx(txGoesOn)},
-	{thatRead, false, true, []int{0, 0}, inTx(txReads)},
-	{thatIsUndone, false, true, []int{0, 0}, inTx(txRollsBack)},
-	{"local transaction under a key", true, true, []int{0, 0}, inTx(txCommits)},
-	{"staged group", false, false, []int{0, 1, 1}, sendStaged},
-	{"staged group under a key", true, false, []int{0, 0, 1}, sendStaged},
+	{"write", false, false, []int{0}, sendWrite, nil},
+	{"write under a key", true, false, []int{0}, sendWrite, nil},
+	{"local transaction", false, true, []int{0, 0}, inTx(txCommits), nil},
+	{goesOn, false, true, []int{0, 0, 0}, inTx(txGoesOn), nil},
+	{thatRead, false, true, []int{0, 0}, inTx(txReads), nil},
+	{thatIsUndone, false, true, []int{0, 0}, inTx(txRollsBack), nil},
+	{"local transaction under a key", true, true, []int{0, 0}, inTx(txCommits), nil},
+	{"staged group", false, false, []int{0, 1, 1}, sendStaged, nil},
+	{"staged group under a key", true, false, []int{0, 0, 1}, sendStaged, nil},
 }
 
 func sendWrite(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
@@ -115,6 +133,7 @@ type execer interface {
 // of a pool waits for a mutex, which the bubble does not know to be a wait.
 func write(ctx context.Context, on execer, p *part, s *sending) error {
 	text, args := p.statement()
+	ctx = p.requires(ctx)
 	var err error
 	if tx, ok := on.(*sql.Tx); ok && p.how == asPrepared {
 		var st *sql.Stmt

@@ -1,0 +1,122 @@
+package simulation
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/bedsql/bed/bedsql"
+)
+
+// This file has the writers that change rows where the log is and record writes for
+// other databases in the same local transaction.
+
+// atLog is the source of the rows that are where the log is.
+const atLog = 2
+
+// pools of an application of such a history, behind those of the data sources.
+const (
+	wrappedHome = iota + atLog
+	bareHome
+)
+
+const (
+	withCommits behaviour = iota
+	withGoesOn
+	withUndoesSome
+	withRollsBack
+	withEndsEarly
+	withoutEnd
+)
+
+// withKinds are the ways to do so: see sendWith. The first two do nothing odd.
+var withKinds = func() (all []kind) {
+	for b, what := range []string{
+		withCommits: "", withGoesOn: " that goes on after errors", withUndoesSome: " that goes back to a savepoint",
+		withRollsBack: " that is rolled back", withEndsEarly: " whose end comes early", withoutEnd: " that nobody ends",
+	} {
+		for n, driver := range []string{wrappedHome: "wrapped", bareHome: "bare"}[atLog:] {
+			all = append(all, kind{driver + " transaction with entries" + what, false, true, []int{atLog, 0, atLog, 1, 0}, sendWith(n+atLog, behaviour(b)), nil})
+		}
+	}
+	return all
+}()
+
+func (k kind) isHome() bool { return slices.Contains(k.parts, atLog) }
+
+// atHome: chance decides, of histories whose writers do that.
+var atHome = &focus{kinds: append(slices.Clone(withKinds), kinds[0], kinds[2], kinds[7]), wide: true, begin: func(w *world) {}}
+
+// goesOnAfter reports whether an application may go on in its transaction after an
+// error: it knows that the transaction is open, and is not told to roll back.
+func goesOnAfter(err error) bool {
+	var answered *driver.MySQLError
+	return errors.As(err, &answered) && answered.Number == errLockTimeout.Number && !errors.Is(err, bedsql.ErrTransactionLost) && !strings.Contains(err.Error(), "; roll back, ")
+}
+
+var errUndone = errors.New("the application rolled back")
+
+// sendWith records entries in a local transaction of a pool's.
+func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
+	return func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
+		tx, err := pools[pool].BeginTx(ctx, nil)
+		if err != nil {
+			s.undone = true
+			return err
+		}
+		inside, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+		must(err)
+		step := func(p *part) error {
+			if p.source == atLog {
+				return write(ctx, tx, p, s)
+			}
+			return write(inside, pools[p.source], p, s)
+		}
+		// end ends it. Of a transaction without entries End knows nothing.
+		end := func(before error) error {
+			err := soft.End(ctx)
+			if !slices.ContainsFunc(r.parts, func(p *part) bool { return p.source != atLog && s.said[p] }) {
+				err = cmp.Or(err, before)
+			}
+			return err
+		}
+		for i, p := range r.parts {
+			if b == withUndoesSome && i == 3 {
+				_, err = tx.ExecContext(ctx, "SAVEPOINT here")
+			}
+			if err == nil {
+				if err = step(p); b == withGoesOn && goesOnAfter(err) {
+					err = nil
+				}
+			}
+			if b == withUndoesSome && i == 4 && err == nil {
+				delete(s.said, r.parts[3])
+				delete(s.said, r.parts[4])
+				_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT here")
+			}
+			if err != nil || b == withRollsBack {
+				// Where this fails a bare driver may leave it open, and the next
+				// transaction on the connection commits it.
+				s.undone = tx.Rollback() == nil || pool == wrappedHome
+				return end(cmp.Or(err, errUndone))
+			}
+		}
+		if b == withEndsEarly {
+			err = end(errUndone)
+			var gone *driver.MySQLError // and a COMMIT commits nothing
+			s.committed = tx.Commit() == nil && !errors.As(err, &gone)
+			return err
+		}
+		err = tx.Commit()
+		s.committed = err == nil
+		if b == withoutEnd {
+			return bedsql.ErrUnknownOutcome
+		}
+		return end(err)
+	}
+}
