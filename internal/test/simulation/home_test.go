@@ -53,7 +53,7 @@ func (k kind) isHome() bool { return slices.Contains(k.parts, atLog) }
 var atHome = &focus{kinds: append(slices.Clone(withKinds), kinds[0], kinds[2], kinds[7]), wide: true, begin: func(w *world) {}}
 
 // goesOnAfter reports whether an application may go on in its transaction after an
-// error: it knows that the transaction is open, and is not told to roll back.
+// error: it knows that the transaction is open, and the error does not tell it to roll back.
 func goesOnAfter(err error) bool {
 	var answered *driver.MySQLError
 	return errors.As(err, &answered) && answered.Number == errLockTimeout.Number && !errors.Is(err, bedsql.ErrTransactionLost) && !strings.Contains(err.Error(), "; roll back, ")
