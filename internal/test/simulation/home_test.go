@@ -102,7 +102,9 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 			if err != nil || b == withRollsBack {
 				// Where this fails a bare driver may leave it open, and the next
 				// transaction on the connection commits it.
-				s.undone = tx.Rollback() == nil || pool == wrappedHome
+				if s.undone = tx.Rollback() == nil || pool == wrappedHome; !s.undone {
+					return end(bedsql.ErrUnknownOutcome)
+				}
 				return end(cmp.Or(err, errUndone))
 			}
 		}
