@@ -21,6 +21,8 @@ const (
 	FlavorMySQL    = sqltext.MySQL
 	FlavorPostgres = sqltext.Postgres
 	FlavorSQLite   = sqltext.SQLite
+	// FlavorMessages is that of a message broker: no log is kept there.
+	FlavorMessages = sqltext.Messages
 )
 
 // flavorOf gives the flavor for the names that Open and Schema take; 0 for any
@@ -195,7 +197,7 @@ func (b *Backend) definite(err error) bool {
 // might pass. That is not so if the database could not be reached, or others were
 // in the way.
 func (b *Backend) refused(err error) bool {
-	return b.Answered(err) && !b.passing(err)
+	return errors.Is(err, errHeld) || b.Answered(err) && !b.passing(err)
 }
 
 // errNotSent marks failures before a statement left, other than those of dialling.
@@ -206,6 +208,9 @@ var errNotSent = errors.New("it was not sent")
 // connection that died, in the pool or before COMMIT was sent, so that the same
 // statement is worth repeating at once.
 func (b *Backend) passing(err error) bool {
+	if errors.Is(err, errHeld) {
+		return false
+	}
 	if errors.Is(err, driver.ErrBadConn) || dberr.Of(err).Contended() {
 		return true
 	}

@@ -31,6 +31,9 @@ type row struct {
 // row is the row of u's statement i; settings is encodeSettings'.
 func (u *Unit) row(i int, settings string) row {
 	text, params := u.Statements[i].encode()
+	if i == 0 && len(u.Order) > 0 && u.Order[0].Number != 0 { // else they are still to be issued
+		params = wrapOrder(u.Order, params)
+	}
 	return row{
 		id: rowID(u.ID, i), source: u.DataSource, text: text, params: params,
 		transaction: u.TransactionID, no: i, count: len(u.Statements),
@@ -68,37 +71,40 @@ var columns = []column{
 	{name: "id", text: func(r *row) string { return r.id },
 		read: func(r *reading, v sql.NullString) { r.unit.ID = r.text(v) }},
 	{name: "transaction_type", fixed: `'` + transactionType + `'`},
-	{name: "data_source", text: func(r *row) string { return r.source },
+	{name: "data_source", text: func(r *row) string { return r.source }, by: []kind{releaseOwned, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.DataSource = r.text(v) }},
 	{name: "sql", text: func(r *row) string { return r.text }, by: []kind{amendRow}, read: (*reading).readSQL},
 	{name: "parameters", text: func(r *row) string { return r.params }, by: []kind{amendRow}, read: (*reading).readParams},
 	{name: "creation_time", time: true,
 		read: func(r *reading, v sql.NullString) { r.unit.CreatedAt = time.UnixMilli(r.number(v)) }},
-	{name: "async_delivery_try_times", fixed: `0`, by: []kind{releaseOwned, retryRows},
+	{name: "async_delivery_try_times", fixed: `0`, by: []kind{releaseOwned, retryRows, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.Tries = int(r.number(v)) }},
 	{name: "transaction_id", text: func(r *row) string { return r.transaction }, asID: true,
 		read: func(r *reading, v sql.NullString) { r.unit.TransactionID = r.text(v) }},
 	{name: "statement_no", number: func(r *row) int64 { return int64(r.no) }},
 	{name: "statement_count", number: func(r *row) int64 { return int64(r.count) }, read: (*reading).readCount},
-	{name: "settings", text: func(r *row) string { return r.settings }, by: []kind{locateOwned}, read: (*reading).readSettings},
+	{name: "settings", text: func(r *row) string { return r.settings }, by: []kind{locateOwned, noteUndo, turnRows}, read: (*reading).readSettings},
 	{name: "not_replayable", text: func(r *row) string { return r.notReplayable },
 		read: func(r *reading, v sql.NullString) { r.unit.NotReplayable = r.text(v) }},
-	{name: "receipt", text: func(r *row) string { return r.receipt }, asID: true, by: []kind{amendUnit},
+	{name: "receipt", text: func(r *row) string { return r.receipt }, asID: true, by: []kind{amendUnit, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.Receipt = r.text(v) }},
 	{name: "fingerprint", text: func(r *row) string { return r.fingerprint },
 		read: func(r *reading, v sql.NullString) { r.unit.Fingerprint = r.text(v) }},
-	{name: "in_doubt", fixed: `1`, within: (*row).homeDoubt, by: []kind{renewOwned, takeRows, releaseOwned, amendUnit},
+	{name: "in_doubt", fixed: `1`, within: (*row).homeDoubt, by: []kind{renewOwned, takeRows, releaseOwned, amendUnit, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.InDoubt = r.number(v) != 0 }},
-	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, within: func(*row) string { return strconv.Itoa(atOnce) }, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows},
+	{name: "next_try_time", number: func(r *row) int64 { return r.lease }, time: true, within: (*row).homeDue, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit, blockUnit},
 		read: func(r *reading, v sql.NullString) { r.next = r.number(v) }},
-	{name: "last_error", fixed: `NULL`, by: []kind{releaseOwned},
+	{name: "last_error", fixed: `NULL`, by: []kind{releaseOwned, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.LastError = v.String }},
-	{name: "parked", fixed: `0`, by: []kind{releaseOwned, retryRows, parkRows},
+	{name: "parked", fixed: `0`, by: []kind{releaseOwned, retryRows, parkRows, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.Parked = r.number(v) != 0 }},
-	{name: "lease_token", text: func(r *row) string { return r.token }, by: []kind{takeRows, releaseOwned, retryRows, parkRows},
+	{name: "lease_token", text: func(r *row) string { return r.token }, by: []kind{takeRows, releaseOwned, retryRows, parkRows, turnRows},
 		read: func(r *reading, v sql.NullString) { r.unit.Leased = v.Valid }},
-	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, within: func(*row) string { return `NULL` }, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows}},
+	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, within: func(*row) string { return `NULL` }, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit}},
 }
+
+// homeDue: at once, unless it waits for another one.
+func (r *row) homeDue() string { return strconv.FormatInt(r.lease, 10) }
 
 // homeDoubt: a first attempt that meets a duplicate key is refused, but one with a receipt
 // may be under way beside the owner's, who need not take a lease for it.
@@ -122,8 +128,9 @@ func (c *column) isParam() bool { return c.text != nil || c.number != nil }
 
 // What is made of the columns.
 var (
-	// insertInto begins an INSERT.
-	insertInto string
+	// insertInto begins an INSERT; columnNames are its list of columns in each database.
+	insertInto  string
+	columnNames = map[Flavor]string{}
 	// unitColumns are read for every unit, from its first row.
 	unitColumns string
 	// newRow is a row of VALUES.
@@ -172,6 +179,9 @@ func init() {
 	}
 	list := func(all []string) string { return strings.Join(all, ", ") }
 	insertInto = "INSERT INTO transaction_log (" + list(names) + ")"
+	for _, f := range []Flavor{FlavorMySQL, FlavorPostgres, FlavorSQLite} {
+		columnNames[f] = f.Text(" (" + list(names) + ")")
+	}
 	unitColumns = list(read) + ", {now}"
 	newRow = "(" + list(values) + ")"
 	newRows = " SELECT " + list(selected) + " FROM unnest(" + list(arrays) + ") AS r (" + list(aliases) + ")"
@@ -294,14 +304,37 @@ const (
 	oddSQL = "-- base64 "
 	// The column parameters of a statement that the application prepared.
 	preparedStart = `{"prepared":`
-	preparedEnd   = `}`
 	// It of a statement that must change a number of rows begins so, followed by
 	// what it is otherwise. A job that does not know this cannot read the
 	// parameters: it parks the entry and does not run it unchecked.
 	requiredStart = `{"rows":"`
 	requiredThen  = `","parameters":`
-	requiredEnd   = `}`
+	// It of a statement of a group that can turn back begins so, with the part, followed
+	// by what it is otherwise: an older job would not keep the receipt for the way back.
+	partStart = `{"part":`
+	partThen  = `,"parameters":`
+	wrapEnd   = `}`
 )
+
+// wrap puts something before the parameters, which begins with start and ends with then.
+func wrap(start, what, then, params string) string {
+	return start + what + then + cmp.Or(params, "[]") + wrapEnd
+}
+
+// unwrap takes apart what wrap made of text; ok is false if it is something else, and whole
+// if a part of it is missing.
+func unwrap(text, start, then string) (what, params string, ok, whole bool) {
+	rest, ok := strings.CutPrefix(text, start)
+	if !ok {
+		return "", text, false, true
+	}
+	what, params, found := strings.Cut(rest, then)
+	params, ended := strings.CutSuffix(params, wrapEnd)
+	if params == "[]" {
+		params = ""
+	}
+	return what, params, true, found && ended
+}
 
 // encode gives the texts of the columns sql and parameters.
 func (s *Statement) encode() (text, params string) {
@@ -310,10 +343,13 @@ func (s *Statement) encode() (text, params string) {
 		text = oddSQL + base64.StdEncoding.EncodeToString([]byte(text))
 	}
 	if s.Prepared {
-		params = preparedStart + cmp.Or(params, "[]") + preparedEnd
+		params = wrap(preparedStart, "", "", params)
 	}
 	if s.Required.Given() {
-		params = requiredStart + s.Required.Sign() + requiredThen + cmp.Or(params, "[]") + requiredEnd
+		params = wrap(requiredStart, s.Required.Sign(), requiredThen, params)
+	}
+	if s.Part != 0 {
+		params = wrap(partStart, strconv.Itoa(s.Part), partThen, params)
 	}
 	return text, params
 }
@@ -333,20 +369,28 @@ func (u *Unit) encodeSettings() string {
 	if u.TraceParent != "" {
 		b = appendQuoted(append(b, `,"traceparent":`...), u.TraceParent)
 	}
+	if u.TurnAfter > 0 {
+		b = strconv.AppendInt(append(b, `,"turn_after":`...), millis(u.TurnAfter), 10)
+	}
+	if u.Undo != nil {
+		b = u.Undo.appendTo(append(b, `,"undo":`...))
+	}
 	return string(append(b, '}'))
 }
 
 // errorText makes s storable: what cannot be stored is replaced, what is then too
 // long cut.
-func errorText(s string) string {
+func errorText(s string) string { return cutText(s, maxErrorText) }
+
+func cutText(s string, most int) string {
 	if !storableText(s) {
 		s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	}
-	if len(s) <= maxErrorText {
+	if len(s) <= most {
 		return s
 	}
 	const more = "…"
-	end := maxErrorText - len(more)
+	end := most - len(more)
 	for !utf8.RuneStart(s[end]) {
 		end--
 	}
@@ -399,21 +443,20 @@ func (r *reading) readSQL(v sql.NullString) {
 
 func (r *reading) readParams(v sql.NullString) {
 	s := &r.first
-	text := r.text(v)
-	if rest, required := strings.CutPrefix(text, requiredStart); required {
-		sign, params, _ := strings.Cut(rest, requiredThen)
-		if s.Required, required = readRequirement(sign); !required || !strings.HasSuffix(params, requiredEnd) {
+	number, params, part, whole := unwrap(r.readOrder(r.text(v)), partStart, partThen)
+	if part {
+		n, err := strconv.Atoi(number)
+		if s.Part = n; err != nil || n < 1 || !whole {
+			r.note("does not say which part of its group the statement is of")
+		}
+	}
+	sign, params, required, whole := unwrap(params, requiredStart, requiredThen)
+	if required {
+		if s.Required, required = readRequirement(sign); !required || !whole {
 			r.note("does not say how many rows the statement must change")
 		}
-		if text = strings.TrimSuffix(params, requiredEnd); text == "[]" {
-			text = ""
-		}
 	}
-	if s.Params, s.Prepared = strings.CutPrefix(text, preparedStart); s.Prepared {
-		if s.Params = strings.TrimSuffix(s.Params, preparedEnd); s.Params == "[]" {
-			s.Params = ""
-		}
-	}
+	_, s.Params, s.Prepared, _ = unwrap(params, preparedStart, "")
 }
 
 func (r *reading) readCount(v sql.NullString) {
@@ -431,6 +474,8 @@ type storedSettings struct {
 	Account     string `json:"account,omitempty"`
 	Place       string `json:"receipts,omitempty"`
 	TraceParent string `json:"traceparent,omitempty"`
+	TurnAfter   int64  `json:"turn_after,omitempty"`
+	Undo        *Undo  `json:"undo,omitempty"`
 }
 
 func (r *reading) readSettings(v sql.NullString) {
@@ -441,6 +486,10 @@ func (r *reading) readSettings(v sql.NullString) {
 	}
 	u := r.unit
 	u.Settings, u.Session, u.Account, u.Place, u.TraceParent = s.Settings, s.Session, s.Account, s.Place, s.TraceParent
+	u.TurnAfter, u.Undo = time.Duration(s.TurnAfter)*time.Millisecond, s.Undo
+	if u.Undo != nil && len(u.Undo.Parts) == 0 {
+		r.note("does not say which parts the group has")
+	}
 }
 
 // unitOf reads a unit from what unitColumns gave. Unreadable says what cannot be read.
@@ -452,7 +501,9 @@ func unitOf(values []sql.NullString) *Unit {
 		c.read(&r, values[i])
 	}
 	now, _ := strconv.ParseInt(values[len(readColumns)].String, 10, 64)
-	u.Leased = u.Leased && r.next > now
+	u.blocked = r.next >= blockedFrom
+	u.Leased = u.Leased && r.next > now && !u.blocked
+	r.next = min(r.next, blockedFrom)
 	u.ReadAt = time.UnixMilli(now)
 	if u.AtOnce = r.next == atOnce; u.AtOnce {
 		r.next = now

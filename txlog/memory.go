@@ -25,29 +25,77 @@ type Memory struct {
 	discarded map[string]bool
 	// schemas are those of the data sources' receipts.
 	schemas map[string]string
+	// orders are by key.
+	orders map[string]*memoryOrder
+}
+
+// memoryOrder is what is under an order key: waiting are those behind the head, in their
+// order.
+type memoryOrder struct {
+	last    int64
+	head    string
+	waiting []string
+}
+
+// drop erases the unit with this id, if it is there, and lets those pass that wait for it.
+func (m *Memory) drop(id string) {
+	u := m.units[id]
+	if u == nil {
+		return
+	}
+	delete(m.units, id)
+	for _, o := range u.Order {
+		k := m.orders[o.Key]
+		k.waiting = slices.DeleteFunc(k.waiting, func(other string) bool { return other == id })
+		if k.head != id {
+			continue
+		}
+		k.head = ""
+		if len(k.waiting) > 0 {
+			k.head, k.waiting = k.waiting[0], k.waiting[1:]
+			if next := m.units[k.head]; next.blocked && m.behind(next) == "" {
+				next.blocked, next.AtOnce, next.NextTry = false, true, time.Time{}
+			}
+		}
+	}
+}
+
+// behind gives the unit that u waits for.
+func (m *Memory) behind(u *Unit) string {
+	for _, o := range u.Order {
+		if k := m.orders[o.Key]; slices.Contains(k.waiting, u.ID) {
+			return k.head
+		}
+	}
+	return ""
 }
 
 var _ Storage = (*Memory)(nil)
 
 // NewMemory makes an empty store.
 func NewMemory() *Memory {
-	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}}
+	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}, orders: map[string]*memoryOrder{}}
 }
 
-// enter locks the store, unless it is closed or ctx is done.
-func (m *Memory) enter(ctx context.Context) error {
+// locked calls f with the store locked, unless it is closed or ctx is done.
+func locked[T any](ctx context.Context, m *Memory, f func(now time.Time) (T, error)) (none T, err error) {
 	if m == nil {
-		return ErrClosed
+		return none, ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return err
+		return none, err
 	}
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.units == nil {
-		m.mu.Unlock()
-		return ErrClosed
+		return none, ErrClosed
 	}
-	return nil
+	return f(memoryNow())
+}
+
+func (m *Memory) do(ctx context.Context, f func(now time.Time) error) error {
+	_, err := locked(ctx, m, func(now time.Time) (any, error) { return nil, f(now) })
+	return err
 }
 
 // memoryNow has the resolution that the columns of a database have.
@@ -57,7 +105,9 @@ func leaseEnd(now time.Time, lease time.Duration) time.Time {
 	return now.Add(lease.Truncate(time.Millisecond) + leaseSlack*time.Millisecond)
 }
 
-func leasedAt(u *Unit, now time.Time) bool { return u.Lease.Token != "" && u.NextTry.After(now) }
+func leasedAt(u *Unit, now time.Time) bool {
+	return u.Lease.Token != "" && u.NextTry.After(now) && !u.blocked
+}
 
 // Add implements [Storage].
 func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
@@ -67,22 +117,36 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 		}
 	}
 	deadline := time.Now().Add(lease)
-	if err := m.enter(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	now := memoryNow()
-	for _, u := range units {
-		u.Lease.Deadline, u.AddRepeated = deadline, false
-		if m.units[u.ID] != nil {
-			continue
+	return m.do(ctx, func(now time.Time) error {
+		for _, u := range units {
+			u.Lease.Deadline, u.AddRepeated = deadline, false
+			if m.units[u.ID] != nil {
+				continue
+			}
+			u.Order = slices.Clone(u.Order)
+			for i := range u.Order {
+				o := &u.Order[i]
+				k := m.orders[o.Key]
+				if k == nil {
+					k = &memoryOrder{}
+					m.orders[o.Key] = k
+				}
+				k.last = max(k.last+1, now.UnixMicro())
+				if o.Number = k.last; k.head == "" {
+					k.head = u.ID
+				} else {
+					k.waiting = append(k.waiting, u.ID)
+				}
+			}
+			u.Behind = m.behind(u)
+			c := u.clone()
+			c.InDoubt, c.CreatedAt, c.NextTry = true, now, leaseEnd(now, lease)
+			c.Tries, c.LastError, c.Parked, c.AtOnce, c.Unreadable = 0, "", false, false, nil
+			c.Behind, c.blocked = "", u.Behind != ""
+			m.units[u.ID] = c
 		}
-		c := u.clone()
-		c.InDoubt, c.CreatedAt, c.NextTry = true, now, leaseEnd(now, lease)
-		c.Tries, c.LastError, c.Parked, c.AtOnce, c.Unreadable = 0, "", false, false, nil
-		m.units[u.ID] = c
-	}
-	return nil
+		return nil
+	})
 }
 
 // owned gives the stored unit if u's token owns it.
@@ -95,42 +159,37 @@ func (m *Memory) owned(u *Unit) *Unit {
 
 // Remove implements [Storage].
 func (m *Memory) Remove(ctx context.Context, units ...*Unit) error {
-	if err := m.enter(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	var lost []*Unit
-	for _, u := range units {
-		if m.owned(u) == nil {
-			lost = append(lost, u)
-			continue
+	return m.do(ctx, func(time.Time) error {
+		var lost []*Unit
+		for _, u := range units {
+			if m.owned(u) == nil {
+				lost = append(lost, u)
+				continue
+			}
+			m.drop(u.ID)
 		}
-		delete(m.units, u.ID)
-	}
-	if len(lost) > 0 {
-		return leaseLost("removing", lost...)
-	}
-	return nil
+		if len(lost) > 0 {
+			return leaseLost("removing", lost...)
+		}
+		return nil
+	})
 }
 
 // Renew implements [Storage].
 func (m *Memory) Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error) {
 	deadline := time.Now().Add(lease)
-	if err := m.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	now := memoryNow()
-	for _, u := range units {
-		c := m.owned(u)
-		if c == nil {
-			lost = append(lost, u)
-			continue
+	return locked(ctx, m, func(now time.Time) (lost []*Unit, err error) {
+		for _, u := range units {
+			c := m.owned(u)
+			if c == nil {
+				lost = append(lost, u)
+				continue
+			}
+			c.NextTry, c.InDoubt, c.AtOnce = leaseEnd(now, lease), true, false
+			u.Lease.Deadline = deadline
 		}
-		c.NextTry, c.InDoubt = leaseEnd(now, lease), true
-		u.Lease.Deadline = deadline
-	}
-	return lost, nil
+		return lost, nil
+	})
 }
 
 // Locate implements [Storage].
@@ -140,39 +199,41 @@ func (m *Memory) Locate(ctx context.Context, u *Unit, place, session string) err
 	if err := located.validate(minLease, ""); err != nil {
 		return err
 	}
-	if err := m.enter(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	c := m.owned(u)
-	if c == nil {
-		return leaseLost("locating", u)
-	}
-	c.Place, u.Place = place, place
-	c.Session, u.Session = session, session
-	return nil
+	return m.do(ctx, func(time.Time) error {
+		c := m.owned(u)
+		if c == nil {
+			return leaseLost("locating", u)
+		}
+		c.Place, u.Place = place, place
+		c.Session, u.Session = session, session
+		if k := m.units[c.TransactionID]; c.Group() && k != nil && k.Undo != nil {
+			k.Undo.locate(c.ID, place, session)
+		}
+		return nil
+	})
 }
 
 // Release implements [Storage].
 func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
-	if err := m.enter(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	c := m.owned(u)
-	if c == nil {
-		return leaseLost("releasing", u)
-	}
-	c.Lease = Lease{}
-	c.NextTry = memoryNow().Add(time.Duration(millis(v.After)) * time.Millisecond)
-	c.InDoubt, c.Parked = v.InDoubt, v.Park
-	if v.CountTry {
-		c.Tries++
-	}
-	if v.Err != "" {
-		c.LastError = errorText(v.Err)
-	}
-	return nil
+	return m.do(ctx, func(now time.Time) error {
+		c := m.owned(u)
+		if c == nil {
+			return leaseLost("releasing", u)
+		}
+		c.Lease = Lease{}
+		c.NextTry = now.Add(time.Duration(millis(v.After)) * time.Millisecond)
+		c.InDoubt, c.Parked = v.InDoubt, v.Park
+		if v.CountTry {
+			c.Tries++
+		}
+		if v.DataSource != "" {
+			c.DataSource, c.Tries = v.DataSource, 0
+		}
+		if v.Err != "" {
+			c.LastError = errorText(v.Err)
+		}
+		return nil
+	})
 }
 
 // Claim implements [Storage].
@@ -181,55 +242,56 @@ func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 		return nil, err
 	}
 	deadline := time.Now().Add(r.Lease)
-	if err := m.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	now := memoryNow()
-	var due []*Unit
-	for _, c := range m.units {
-		if c.DataSource == r.DataSource && !c.Parked && !c.NextTry.After(now) &&
-			(c.AtOnce || c.CreatedAt.After(now) || !c.CreatedAt.After(now.Add(-r.MinAge))) {
-			due = append(due, c)
+	return locked(ctx, m, func(now time.Time) ([]*Unit, error) {
+		var due []*Unit
+		for _, c := range m.units {
+			if c.DataSource == r.DataSource && !c.Parked && !c.blocked && !c.NextTry.After(now) &&
+				(c.AtOnce || c.CreatedAt.After(now) || !c.CreatedAt.After(now.Add(-r.MinAge))) {
+				due = append(due, c)
+			}
 		}
-	}
-	slices.SortFunc(due, func(a, b *Unit) int {
-		return cmp.Or(a.NextTry.Compare(b.NextTry), strings.Compare(a.ID, b.ID))
+		slices.SortFunc(due, func(a, b *Unit) int {
+			return cmp.Or(a.NextTry.Compare(b.NextTry), strings.Compare(a.ID, b.ID))
+		})
+		due = due[:min(len(due), r.Limit)]
+		token := NewID()
+		out := make([]*Unit, len(due))
+		for i, c := range due {
+			c.Lease.Token = token
+			c.NextTry, c.AtOnce = leaseEnd(now, r.Lease), false
+			out[i] = c.clone()
+			out[i].Lease.Deadline = deadline
+			out[i].Leased, out[i].ReadAt = true, now
+			c.InDoubt = true
+		}
+		return out, nil
 	})
-	due = due[:min(len(due), r.Limit)]
-	token := NewID()
-	out := make([]*Unit, len(due))
-	for i, c := range due {
-		c.Lease.Token = token
-		c.NextTry, c.AtOnce = leaseEnd(now, r.Lease), false
-		out[i] = c.clone()
-		out[i].Lease.Deadline = deadline
-		out[i].Leased, out[i].ReadAt = true, now
-		c.InDoubt = true
-	}
-	return out, nil
 }
 
 // DataSources implements [Storage]. In memory it looks at every unit.
 func (m *Memory) DataSources(ctx context.Context) ([]string, error) {
-	if err := m.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	seen := map[string]bool{}
-	for _, c := range m.units {
-		if !c.Parked {
-			seen[c.DataSource] = true
+	return locked(ctx, m, func(time.Time) ([]string, error) {
+		seen := map[string]bool{}
+		for _, c := range m.units {
+			if !c.Parked {
+				seen[c.DataSource] = true
+			}
 		}
-	}
-	return slices.Sorted(maps.Keys(seen)), nil
+		return slices.Sorted(maps.Keys(seen)), nil
+	})
 }
 
 // shown copies a stored unit for somebody who does not own it.
-func shown(c *Unit, now time.Time) *Unit {
+func (m *Memory) shown(c *Unit, now time.Time) *Unit {
 	u := c.clone()
 	u.Leased, u.ReadAt = leasedAt(c, now), now
 	u.Lease = Lease{}
+	u.Behind = m.behind(c)
+	for _, o := range c.Order {
+		if k := m.orders[o.Key]; k.head == c.ID {
+			u.Blocks += len(k.waiting)
+		}
+	}
 	if u.AtOnce {
 		u.NextTry = now
 	}
@@ -238,21 +300,18 @@ func shown(c *Unit, now time.Time) *Unit {
 
 // List implements [Storage].
 func (m *Memory) List(ctx context.Context, f Filter) ([]*Unit, error) {
-	if err := m.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	now := memoryNow()
-	var units []*Unit
-	for _, id := range slices.Sorted(maps.Keys(m.units)) {
-		c := m.units[id]
-		if f.Parked && !c.Parked || f.DataSource != "" && c.DataSource != f.DataSource ||
-			f.OlderThan > 0 && c.CreatedAt.After(now.Add(-f.OlderThan)) || f.After != "" && id <= headID(f.After) || len(units) == f.limit() {
-			continue
+	return locked(ctx, m, func(now time.Time) ([]*Unit, error) {
+		var units []*Unit
+		for _, id := range slices.Sorted(maps.Keys(m.units)) {
+			c := m.units[id]
+			if f.Parked && !c.Parked || f.DataSource != "" && c.DataSource != f.DataSource ||
+				f.OlderThan > 0 && c.CreatedAt.After(now.Add(-f.OlderThan)) || f.After != "" && id <= headID(f.After) || len(units) == f.limit() {
+				continue
+			}
+			units = append(units, m.shown(c, now))
 		}
-		units = append(units, shown(c, now))
-	}
-	return units, nil
+		return units, nil
+	})
 }
 
 // find gives the stored unit to which the row id belongs.
@@ -265,120 +324,166 @@ func (m *Memory) find(id string) (*Unit, error) {
 
 // Get implements [Storage].
 func (m *Memory) Get(ctx context.Context, id string) (*Unit, error) {
-	if err := m.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	c, err := m.find(id)
-	if err != nil {
-		return nil, err
-	}
-	return shown(c, memoryNow()), nil
+	return locked(ctx, m, func(now time.Time) (*Unit, error) {
+		c, err := m.find(id)
+		if err != nil {
+			return nil, err
+		}
+		return m.shown(c, now), nil
+	})
+}
+
+// Complete implements [Storage].
+func (m *Memory) Complete(ctx context.Context, k *Unit) error {
+	return m.do(ctx, func(time.Time) error {
+		c := m.units[k.ID]
+		if c != nil && c.Turned() || c == nil && slices.ContainsFunc(k.Undo.units(), func(id string) bool { return m.discarded[id] }) {
+			return fmt.Errorf("%w (%s)", ErrTurned, k.ID)
+		}
+		if c == nil {
+			return fmt.Errorf("%w: group %s", ErrNotFound, k.ID)
+		}
+		for _, id := range k.Undo.units() {
+			m.drop(id)
+		}
+		delete(m.units, k.ID)
+		return nil
+	})
+}
+
+// Turn implements [Storage].
+func (m *Memory) Turn(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error) {
+	deadline := time.Now().Add(lease)
+	return locked(ctx, m, func(now time.Time) (*Unit, error) {
+		k := m.units[id]
+		switch {
+		case k == nil || k.Undo == nil:
+			return nil, noWayBack(id, "memory")
+		case k.Turned() && leasedAt(k, now):
+			return nil, fmt.Errorf("%w: %s", ErrLeased, id)
+		case !k.Turned():
+			k.turn(cause)
+		}
+		for _, unit := range k.Undo.units() {
+			m.drop(unit)
+			m.discarded[unit] = true
+		}
+		m.discarded[id] = true
+		k.Lease, k.AtOnce, k.NextTry = Lease{}, true, time.Time{}
+		k.Parked, k.Tries, k.InDoubt = false, 0, true
+		if lease > 0 {
+			k.Lease.Token, k.AtOnce, k.NextTry = NewID(), false, leaseEnd(now, lease)
+		}
+		u := m.shown(k, now)
+		if u.Lease.Token = k.Lease.Token; lease > 0 {
+			u.Lease.Deadline = deadline
+		}
+		return u, nil
+	})
 }
 
 // Retry implements [Storage].
 func (m *Memory) Retry(ctx context.Context, id string) error {
-	return m.decide(ctx, id, func(c *Unit) {
+	return m.decide(ctx, id, func(c *Unit) error {
 		c.Lease = Lease{}
 		c.Parked, c.Tries, c.AtOnce, c.NextTry = false, 0, true, time.Time{}
+		if m.behind(c) != "" {
+			c.blocked, c.AtOnce = true, false
+		}
+		return nil
 	})
 }
 
 // Discard implements [Storage].
 func (m *Memory) Discard(ctx context.Context, id string) error {
-	return m.decide(ctx, id, func(c *Unit) {
-		delete(m.units, c.ID)
+	return m.decide(ctx, id, func(c *Unit) error {
+		if c.inGroup() && m.units[c.TransactionID] != nil {
+			return fmt.Errorf("%w: entry %s of group %s", ErrGroup, c.ID, c.TransactionID)
+		}
+		m.drop(c.ID)
 		m.discarded[c.ID] = true
+		return nil
 	})
 }
 
 // decide calls f for a unit that nobody is delivering.
-func (m *Memory) decide(ctx context.Context, id string, f func(*Unit)) error {
-	if err := m.enter(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	c, err := m.find(id)
-	if err != nil {
-		return err
-	}
-	if leasedAt(c, memoryNow()) {
-		return fmt.Errorf("%w: %s", ErrLeased, c.ID)
-	}
-	f(c)
-	return nil
+func (m *Memory) decide(ctx context.Context, id string, f func(*Unit) error) error {
+	return m.do(ctx, func(now time.Time) error {
+		c, err := m.find(id)
+		if err != nil {
+			return err
+		}
+		if leasedAt(c, now) {
+			return fmt.Errorf("%w: %s", ErrLeased, c.ID)
+		}
+		return f(c)
+	})
 }
 
 // Stats implements [Storage].
 func (m *Memory) Stats(ctx context.Context) ([]Stats, error) {
-	if err := m.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	now := memoryNow()
-	by := map[string]*Stats{}
-	for _, c := range m.units {
-		s := by[c.DataSource]
-		if s == nil {
-			s = &Stats{DataSource: c.DataSource, Oldest: c.CreatedAt}
-			by[c.DataSource] = s
+	return locked(ctx, m, func(now time.Time) ([]Stats, error) {
+		by := map[string]*Stats{}
+		for _, c := range m.units {
+			s := by[c.DataSource]
+			if s == nil {
+				s = &Stats{DataSource: c.DataSource, Oldest: c.CreatedAt}
+				by[c.DataSource] = s
+			}
+			if c.CreatedAt.Before(s.Oldest) {
+				s.Oldest = c.CreatedAt
+			}
+			switch {
+			case c.Parked:
+				s.Parked++
+			case leasedAt(c, now):
+				s.Leased++
+			default:
+				s.Waiting++
+			}
 		}
-		if c.CreatedAt.Before(s.Oldest) {
-			s.Oldest = c.CreatedAt
+		all := make([]Stats, 0, len(by))
+		for _, name := range slices.Sorted(maps.Keys(by)) {
+			all = append(all, *by[name])
 		}
-		switch {
-		case c.Parked:
-			s.Parked++
-		case leasedAt(c, now):
-			s.Leased++
-		default:
-			s.Waiting++
-		}
-	}
-	all := make([]Stats, 0, len(by))
-	for _, name := range slices.Sorted(maps.Keys(by)) {
-		all = append(all, *by[name])
-	}
-	return all, nil
+		return all, nil
+	})
 }
 
 // States implements [Storage].
 func (m *Memory) States(ctx context.Context, ids ...string) ([]State, error) {
-	if err := m.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	states := make([]State, len(ids))
-	for i, id := range ids {
-		switch u := m.units[headID(id)]; {
-		case u != nil:
-			states[i] = stateOf(u)
-		case m.discarded[headID(id)]:
-			states[i] = StateDiscarded
-		default:
-			states[i] = StateDelivered
+	return locked(ctx, m, func(time.Time) ([]State, error) {
+		states := make([]State, len(ids))
+		for i, id := range ids {
+			switch u := m.units[headID(id)]; {
+			case u != nil:
+				states[i] = stateOf(u)
+			case m.discarded[headID(id)]:
+				states[i] = StateDiscarded
+			default:
+				states[i] = StateDelivered
+			}
 		}
-	}
-	return states, nil
+		return states, nil
+	})
 }
 
 // Missing implements [Storage].
 func (m *Memory) Missing(ctx context.Context, ids []string) ([]string, error) {
-	if err := m.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	receipts := map[string]bool{}
-	for _, u := range m.units {
-		receipts[u.Receipt] = receipts[u.Receipt] || u.Fingerprint != ""
-	}
-	var missing []string
-	for _, id := range ids {
-		if m.units[headID(id)] == nil && !receipts[id] {
-			missing = append(missing, id)
+	return locked(ctx, m, func(time.Time) ([]string, error) {
+		receipts := map[string]bool{}
+		for _, u := range m.units {
+			receipts[u.Receipt] = receipts[u.Receipt] || u.Fingerprint != ""
 		}
-	}
-	return missing, nil
+		var missing []string
+		for _, id := range ids {
+			k := m.orders[id]
+			if m.units[headID(id)] == nil && !receipts[id] && (k == nil || k.head == "") {
+				missing = append(missing, id)
+			}
+		}
+		return missing, nil
+	})
 }
 
 // Identity implements [Storage]. Each store has one of its own.
@@ -391,12 +496,11 @@ func (m *Memory) Identity() string {
 
 // ReceiptSchema implements [Storage].
 func (m *Memory) ReceiptSchema(ctx context.Context, dataSource string) (schema string, known bool, err error) {
-	if err := m.enter(ctx); err != nil {
-		return "", false, err
-	}
-	defer m.mu.Unlock()
-	schema, known = m.schemas[dataSource]
-	return schema, known, nil
+	err = m.do(ctx, func(time.Time) error {
+		schema, known = m.schemas[dataSource]
+		return nil
+	})
+	return schema, known, err
 }
 
 // SetReceiptSchema implements [Storage].
@@ -404,14 +508,12 @@ func (m *Memory) SetReceiptSchema(ctx context.Context, dataSource, schema string
 	if err := validateReceiptSchema(dataSource, schema); err != nil {
 		return err
 	}
-	if err := m.enter(ctx); err != nil {
-		return err
-	}
-	defer m.mu.Unlock()
-	if _, known := m.schemas[dataSource]; !known {
-		m.schemas[dataSource] = schema
-	}
-	return nil
+	return m.do(ctx, func(time.Time) error {
+		if _, known := m.schemas[dataSource]; !known {
+			m.schemas[dataSource] = schema
+		}
+		return nil
+	})
 }
 
 // Close implements [Storage].

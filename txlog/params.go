@@ -283,23 +283,23 @@ type paramType struct {
 var paramNames, paramTypes sync.Map
 
 func init() {
-	keep("bool", strconv.AppendBool, decodeBool)
+	keep("bool", strconv.AppendBool, decodeAs[bool])
 	keep("string", appendText, decodeText)
 	keep("[]byte", appendBytes, decodeBytes)
 	keep("time", appendTime, decodeBy(parseTime))
 	keep("duration", appendDuration, decodeBy(time.ParseDuration))
 	keep("float64", appendFloat64, decodeFloat64)
 	keep("float32", appendFloat32, decodeFloat32)
-	keep("int", appendInt[int], decodeInt[int])
-	keep("int8", appendInt[int8], decodeInt[int8])
-	keep("int16", appendInt[int16], decodeInt[int16])
-	keep("int32", appendInt[int32], decodeInt[int32])
-	keep("int64", appendInt[int64], decodeInt[int64])
-	keep("uint", appendUint[uint], decodeUint[uint])
-	keepOne("uint8", appendUint[uint8], decodeUint[uint8]) // a []uint8 is a []byte
-	keep("uint16", appendUint[uint16], decodeUint[uint16])
-	keep("uint32", appendUint[uint32], decodeUint[uint32])
-	keep("uint64", appendUint[uint64], decodeUint[uint64])
+	keep("int", appendInt[int], decodeAs[int])
+	keep("int8", appendInt[int8], decodeAs[int8])
+	keep("int16", appendInt[int16], decodeAs[int16])
+	keep("int32", appendInt[int32], decodeAs[int32])
+	keep("int64", appendInt[int64], decodeAs[int64])
+	keep("uint", appendUint[uint], decodeAs[uint])
+	keepOne("uint8", appendUint[uint8], decodeAs[uint8]) // a []uint8 is a []byte
+	keep("uint16", appendUint[uint16], decodeAs[uint16])
+	keep("uint32", appendUint[uint32], decodeAs[uint32])
+	keep("uint64", appendUint[uint64], decodeAs[uint64])
 }
 
 // keep makes a type and its slices known.
@@ -601,20 +601,12 @@ func decodeSlice[T any](decode func(json.RawMessage) (T, error)) func(json.RawMe
 	}
 }
 
-func decodeInt[T int | int8 | int16 | int32 | int64](raw json.RawMessage) (T, error) {
-	n, err := strconv.ParseInt(string(raw), 10, 64)
-	if err != nil || int64(T(n)) != n {
-		return 0, errForm
+// decodeAs reads what JSON has a form of its own for.
+func decodeAs[T bool | int | int8 | int16 | int32 | int64 | uint | uint8 | uint16 | uint32 | uint64](raw json.RawMessage) (v T, err error) {
+	if raw[0] == 'n' || json.Unmarshal(raw, &v) != nil {
+		return *new(T), errForm
 	}
-	return T(n), nil
-}
-
-func decodeUint[T uint | uint8 | uint16 | uint32 | uint64](raw json.RawMessage) (T, error) {
-	n, err := strconv.ParseUint(string(raw), 10, 64)
-	if err != nil || uint64(T(n)) != n {
-		return 0, errForm
-	}
-	return T(n), nil
+	return v, nil
 }
 
 func decodeFloat64(raw json.RawMessage) (float64, error) {
@@ -651,16 +643,6 @@ func decodeFloat(raw json.RawMessage, bits int) (f float64, nan uint64, err erro
 		return 0, 0, errForm
 	}
 	return f, 0, nil
-}
-
-func decodeBool(raw json.RawMessage) (bool, error) {
-	switch string(raw) {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
-	}
-	return false, errForm
 }
 
 func decodeText(raw json.RawMessage) (string, error) {

@@ -16,6 +16,7 @@ import (
 type runner interface {
 	stmt(ctx context.Context, sh shape) (*sql.Stmt, error)
 	ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
 }
 
 // database is the log's own, with its statements prepared. As a runner it runs
@@ -62,8 +63,9 @@ func sessionSetup(f Flavor) []string {
 		return []string{
 			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 			// Where sql_safe_updates is set for all, a DELETE with a hint is not
-			// safe enough.
-			"SET autocommit = 1, completion_type = 0, sql_safe_updates = 0, NAMES utf8mb4",
+			// safe enough. MySQL cannot bound one statement's wait for a row, as
+			// MariaDB can where keys are locked: there all of the log's are bounded.
+			"SET autocommit = 1, completion_type = 0, sql_safe_updates = 0 /*!80000 , innodb_lock_wait_timeout = 10 */, NAMES utf8mb4",
 		}
 	case FlavorSQLite:
 		return []string{"PRAGMA busy_timeout = 10000", "PRAGMA synchronous = FULL"}
@@ -107,6 +109,11 @@ func each(ctx context.Context, q runner, sh shape, args []any, f func(*sql.Rows)
 		return err
 	}
 	rows, err := stmt.QueryContext(ctx, args...)
+	return eachOf(rows, err, f)
+}
+
+// eachOf calls f for each of the rows that a query gave, unless it gave an error.
+func eachOf(rows *sql.Rows, err error, f func(*sql.Rows) error) error {
 	if err != nil {
 		return err
 	}

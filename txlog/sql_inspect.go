@@ -29,7 +29,7 @@ func (s *SQLStorage) List(ctx context.Context, f Filter) ([]*Unit, error) {
 func (s *SQLStorage) units(ctx context.Context, what string, first func(ctx context.Context) ([]*Unit, error)) (all []*Unit, err error) {
 	err = s.do(ctx, what, func(ctx context.Context) (err error) {
 		if all, err = first(ctx); err == nil {
-			err = loadStatements(ctx, s.db, all)
+			err = errors.Join(loadStatements(ctx, s.db, all), loadOrder(ctx, s.db, all))
 		}
 		return err
 	})
@@ -108,10 +108,12 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 
 // Missing implements [Storage].
 func (s *SQLStorage) Missing(ctx context.Context, ids []string) (missing []string, err error) {
-	var heads, receipts []string
+	var heads, receipts, keys []string
 	for _, id := range ids {
 		if head := headID(id); isHeadID(head) {
 			heads = append(heads, head)
+		} else if strings.HasPrefix(id, OrderPrefix) && storableKey(id) {
+			keys = append(keys, id)
 		} else if storableToken(id, maxReceipt) {
 			receipts = append(receipts, id)
 		}
@@ -127,7 +129,7 @@ func (s *SQLStorage) Missing(ctx context.Context, ids []string) (missing []strin
 				return err
 			}
 		}
-		return errors.Join(chunks(heads, note(selectIDs)), chunks(receipts, note(selectReceipts)))
+		return errors.Join(chunks(heads, note(selectIDs)), chunks(receipts, note(selectReceipts)), chunks(keys, note(busyOrderKeys)))
 	})
 	if err != nil {
 		return nil, err
@@ -150,15 +152,22 @@ const (
 	DecideDiscard
 	// DecidePark leaves units for an operator.
 	DecidePark
+	// DecideSkip parks units that others wait behind and lets these pass: ErrNotFirst for
+	// one that is not the first under an order key. A unit that was skipped is refused in
+	// its target once a later one was delivered.
+	DecideSkip
 )
 
 // decision is how a Decision is called and carried out.
 type decision struct {
 	what string
 	kind kind
+	// skip: the order of its keys goes on without it.
+	skip bool
 }
 
-var decisions = map[Decision]decision{DecideRetry: {"retrying", retryRows}, DecideDiscard: {"discarding", discardRows}, DecidePark: {"parking", parkRows}}
+var decisions = map[Decision]decision{DecideRetry: {"retrying", retryRows, false}, DecideDiscard: {"discarding", discardRows, false}, DecidePark: {"parking", parkRows, false},
+	DecideSkip: {"skipping", parkRows, true}}
 
 // decideFor bounds a decision for callers whose context has no end.
 const decideFor = time.Hour
@@ -168,17 +177,8 @@ type Decided struct {
 	// Changed are the units that it was carried out for, by their ids.
 	Changed []string
 	// Gone counts those that the log did not hold any more, Left those that were
-	// leased or that check refused.
+	// leased, that check refused, or that belong to a group (ErrGroup).
 	Gone, Left int
-}
-
-// allRowIDs gives the ids of all rows that may belong to the unit: if its first
-// row does not say how many they are, all that are possible.
-func (u *Unit) allRowIDs() []string {
-	if len(u.Statements) == 1 && u.Unreadable != nil {
-		return rowIDs(u.ID, MaxStatements)
-	}
-	return rowIDs(u.ID, len(u.Statements))
 }
 
 // Retry implements [Storage].
@@ -201,8 +201,8 @@ func (s *SQLStorage) decide(ctx context.Context, d Decision, id string) error {
 
 // Decide carries a decision out for the units with these ids (of their first rows),
 // in one local transaction. With check it is for those of them that are there, that
-// nobody is delivering and of which check, once they are locked, gives true. Without,
-// it is for all of them or none: ErrNotFound and ErrLeased as for [Storage].Retry.
+// nobody is delivering, that ErrGroup does not concern, and of which check, once they are locked, gives true. Without,
+// it is for all of them or none: ErrNotFound, ErrLeased and ErrGroup as for [Storage].Discard.
 // also runs, in the same transaction and before anything is changed, what belongs to
 // the decision, and inserts a row under a key: a decision whose COMMIT was not answered
 // is repeated, and was made if that row is there. Without also, one to discard was made
@@ -229,13 +229,20 @@ type Amendment struct {
 // errors.
 func (s *SQLStorage) Amend(ctx context.Context, id string, a Amendment, fits func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
 	text, params := a.To.encode()
+	var order []Order
 	if !storableText(params) || a.Receipt != "" && !storableToken(a.Receipt, maxReceipt) {
 		return fmt.Errorf("txlog: the parameters or the receipt for unit %s cannot be stored", id)
 	}
-	_, err := s.carryOut(ctx, decision{"amending", parkRows}, []string{id}, nil, fits, func(_ Decided, exec func(string, ...any) error) error {
+	known := func(u *Unit) error {
+		if a.No == 0 {
+			order = u.Order
+		}
+		return fits(u)
+	}
+	_, err := s.carryOut(ctx, decision{what: "amending", kind: parkRows}, []string{id}, nil, known, func(_ Decided, exec func(string, ...any) error) error {
 		err := also(exec)
 		if err == nil {
-			err = exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, params, rowID(id, a.No))
+			err = exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, wrapOrder(order, params), rowID(id, a.No))
 		}
 		if err == nil && a.Receipt != "" {
 			err = exec(shape{kind: amendUnit}.text(s.db.backend.Flavor), a.Receipt, id)
@@ -255,56 +262,76 @@ func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, che
 	if i := slices.IndexFunc(ids, func(id string) bool { return !isHeadID(id) }); i >= 0 {
 		return Decided{}, fmt.Errorf("%w: %q", ErrNotFound, ids[i])
 	}
-	var refused error
 	var done Decided // what the last COMMIT that was sent comes to
-	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) error {
-		refused = nil
-		made := false
-		err := s.db.inTx(ctx, func(ctx context.Context, q runner) error {
-			found, err := unitsOf(ctx, q, lockUnits, ids)
-			if err != nil {
-				return err
+	err := s.settle(ctx, d.what+" units", func(ctx context.Context, q runner, again bool) (made bool, refused, err error) {
+		found, err := unitsOf(ctx, q, lockUnits, ids)
+		if err != nil {
+			return false, nil, err
+		}
+		if check == nil {
+			refused = s.refusal(ids, found)
+			if refused == nil && d.kind != retryRows {
+				refused, err = grouped(ctx, q, found)
 			}
-			now := Decided{Gone: len(ids) - len(found)}
-			var rows []string
-			if check == nil {
-				if refused = s.refusal(ids, found); refused == nil && fits != nil {
-					if err := loadStatements(ctx, q, found); err != nil {
-						return err
-					}
+			if refused == nil && err == nil && fits != nil {
+				if err = loadStatements(ctx, q, found); err == nil {
 					refused = fits(found[0])
 				}
 			}
-			for _, u := range found {
-				if u.Leased || check != nil && !check(u) {
-					now.Left++
-					continue
-				}
-				now.Changed = append(now.Changed, u.ID)
-				rows = append(rows, u.allRowIDs()...)
+			if refused == nil && err == nil && d.skip {
+				refused = first(ctx, q, found)
 			}
-			if refused != nil && !again {
-				return refused
+			if err != nil || refused != nil && !again {
+				return false, refused, err
 			}
-			if also != nil {
-				err = also(now, func(query string, args ...any) error {
-					_, err := q.ExecContext(ctx, query, args...)
-					return err
-				})
+		}
+		now := Decided{Gone: len(ids) - len(found)}
+		var rows []string
+		var changed []*Unit
+		for _, u := range found {
+			if u.Leased || check != nil && (d.kind != retryRows && u.inGroup() || !check(u)) {
+				now.Left++
+				continue
 			}
-			if made = again && (also == nil && d.kind == discardRows && now.Gone > 0 || dberr.Of(err).Duplicate()); made || err != nil || refused != nil {
-				return cmp.Or(err, refused)
+			now.Changed, changed = append(now.Changed, u.ID), append(changed, u)
+			rows = append(rows, u.allRowIDs()...)
+		}
+		if also != nil {
+			err = also(now, execIn(ctx, q))
+		}
+		if made = again && (also == nil && d.kind == discardRows && now.Gone > 0 || dberr.Of(err).Duplicate()); made || err != nil || refused != nil {
+			return made, refused, err
+		}
+		if d.kind == discardRows {
+			if err := s.noteDiscarded(ctx, q, now.Changed); err != nil {
+				return false, nil, err
 			}
-			if d.kind == discardRows {
-				if err := s.noteDiscarded(ctx, q, now.Changed); err != nil {
-					return err
-				}
-			}
-			done = now
-			return chunks(rows, func(ids []any) error {
-				_, err := run(ctx, q, shape{kind: d.kind, rows: len(ids)}, ids...)
-				return err
-			})
+		}
+		done = now
+		if err := chunks(rows, func(ids []any) error {
+			_, err := run(ctx, q, shape{kind: d.kind, rows: len(ids)}, ids...)
+			return err
+		}); err != nil {
+			return false, nil, err
+		}
+		return false, nil, reorder(ctx, q, d, changed, s.orderless)
+	})
+	if err != nil {
+		return Decided{}, err
+	}
+	return done, nil
+}
+
+// settle runs f in one local transaction, and again if its COMMIT was not answered: made
+// says then that the one before was carried out. refused is why nothing is to be changed.
+func (s *SQLStorage) settle(ctx context.Context, what string, f func(ctx context.Context, q runner, again bool) (made bool, refused, err error)) error {
+	var refused error
+	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) error {
+		made := false
+		refused = nil
+		err := s.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+			made, refused, err = f(ctx, q, again)
+			return cmp.Or(err, refused)
 		})
 		if made {
 			refused = nil
@@ -314,16 +341,23 @@ func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, che
 		}
 		return err
 	})
-	what := d.what + " units"
-	switch {
-	case inDoubt:
-		return Decided{}, s.unknown(what, ErrOutcomeUnknown, err)
-	case err != nil:
-		return Decided{}, s.failed(what, err)
-	case refused != nil:
-		return Decided{}, refused
+	return cmp.Or(s.ended(what, inDoubt, err), refused)
+}
+
+// ended is the error of a repeated write, whose outcome is known or never will be.
+func (s *SQLStorage) ended(what string, inDoubt bool, err error) error {
+	if inDoubt {
+		return s.unknown(what, ErrOutcomeUnknown, err)
 	}
-	return done, nil
+	return s.failed(what, err)
+}
+
+// execIn runs in a transaction what belongs to a decision.
+func execIn(ctx context.Context, q runner) func(query string, args ...any) error {
+	return func(query string, args ...any) error {
+		_, err := q.ExecContext(ctx, query, args...)
+		return err
+	}
 }
 
 // noteDiscarded notes for States that units are discarded.
@@ -351,6 +385,106 @@ func (s *SQLStorage) refusal(ids []string, found []*Unit) error {
 		}
 	}
 	return nil
+}
+
+// Complete implements [Storage]. What decides is that the way back is dormant: this and
+// Turn exclude each other.
+func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if k == nil || k.Undo == nil {
+		return errors.New("txlog: what is to be completed is not the way back of a group")
+	}
+	what := "completing group " + k.ID
+	removed, stands := false, false
+	dormant := owned{id: k.ID, rows: max(1, min(len(k.Statements), MaxStatements))} // Receipt is empty
+	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) (err error) {
+		if removed, err = complete(ctx, s.db, k, &dormant, s.orderless); err != nil || removed {
+			return err
+		}
+		there, err := tokensOf(ctx, s.db, []string{k.ID})
+		stands = len(there) > 0 || !again && !k.Lease.Over() // while its lease lasts nobody else completes it
+		return err
+	})
+	switch {
+	case err != nil:
+		return s.ended(what, inDoubt, err)
+	case removed:
+		return nil
+	case stands:
+		return fmt.Errorf("%w (%s)", ErrTurned, k.ID)
+	}
+	if turned, err := s.journal.Discarded(ctx, k.Undo.units()); err == nil && len(turned) > 0 {
+		return fmt.Errorf("%w (%s)", ErrTurned, k.ID)
+	}
+	return s.failed(what, fmt.Errorf("%w: group %s", ErrNotFound, k.ID))
+}
+
+// Turn implements [Storage].
+func (s *SQLStorage) Turn(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error) {
+	return s.TurnAlso(ctx, id, lease, cause, nil)
+}
+
+// TurnAlso is Turn for an operator: also is as for Decide.
+func (s *SQLStorage) TurnAlso(ctx context.Context, id string, lease time.Duration, cause string, also func(exec func(query string, args ...any) error) error) (k *Unit, err error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	token := s.claimer.token()
+	var deadline time.Time
+	if err := s.settle(ctx, "turning group "+id+" back", func(ctx context.Context, q runner, again bool) (made bool, refused, err error) {
+		deadline = time.Now().Add(lease)
+		var found []*Unit
+		if isHeadID(id) {
+			found, err = unitsOf(ctx, q, lockUnits, []string{id})
+		}
+		switch {
+		case err != nil:
+			return false, nil, err
+		case len(found) == 0 || found[0].Undo == nil:
+			return false, noWayBack(id, s.name()), nil
+		}
+		k = found[0]
+		if again {
+			tokens, err := tokensOf(ctx, q, []string{id})
+			if err == nil && tokens[id] == token {
+				err = loadStatements(ctx, q, found)
+				return err == nil, nil, err
+			}
+			if err != nil {
+				return false, nil, err
+			}
+		}
+		if k.Turned() && k.Leased {
+			return false, fmt.Errorf("%w: %s", ErrLeased, id), nil
+		}
+		if k.Unreadable == nil {
+			err = loadStatements(ctx, q, found)
+		}
+		if k.Unreadable != nil {
+			return false, fmt.Errorf("txlog: the way back of group %s cannot be read: %w", id, k.Unreadable), nil
+		}
+		if err == nil && also != nil {
+			err = also(execIn(ctx, q))
+			made = again && dberr.Of(err).Duplicate()
+		}
+		if err == nil && !k.Turned() {
+			k.turn(cause)
+			err = s.noteDiscarded(ctx, q, append(k.Undo.units(), k.ID))
+		}
+		if err != nil {
+			return made, nil, err
+		}
+		return false, nil, turn(ctx, q, k, token, lease, s.orderless)
+	}); err != nil {
+		return nil, err
+	}
+	k.Leased, k.AtOnce = lease > 0, lease <= 0
+	if lease > 0 {
+		k.Lease = Lease{Token: token, Deadline: deadline}
+	}
+	return k, nil
 }
 
 // DataSources implements [Storage]: one look into the index for each name, past
@@ -435,4 +569,27 @@ func (s *SQLStorage) SetReceiptSchema(ctx context.Context, dataSource, schema st
 	return s.do(ctx, "setting the schema of the receipts of "+dataSource, func(ctx context.Context) error {
 		return s.db.addFact(ctx, tables.ReceiptSchema(dataSource), schema)
 	})
+}
+
+// PurgeOrder deletes the rows of order keys that nothing is under and under which no number
+// was issued for keep, from after on in the order of the hashes, some of them: next is where
+// to go on, empty at the end. A key that comes again gets numbers beyond those that it had,
+// unless the log's clock was set back by more than keep.
+func (s *SQLStorage) PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error) {
+	err = s.do(ctx, "purging order keys", func(ctx context.Context) error {
+		next, purged = "", 0
+		ids, err := texts(ctx, s.db, shape{kind: pageOrderKeys}, after, int64(maxRows))
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		if len(ids) == maxRows {
+			next = ids[len(ids)-1]
+		}
+		return chunks(ids, func(portion []any) error {
+			n, err := run(ctx, s.db, shape{kind: purgeOrderKeys, rows: len(portion)}, append(portion, millis(keep)*1000)...)
+			purged += int(n)
+			return err
+		})
+	})
+	return next, purged, err
 }

@@ -40,7 +40,7 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	// The lease in the table is that of the first attempt that arrived: a
 	// repetition does not prolong it. After its end somebody else may have
 	// delivered and removed the unit, and a repetition would bring it back.
-	switch inDoubt, err := s.queue.Do(ctx, r); {
+	switch inDoubt, err := s.queueOf(r).Do(ctx, r); {
 	case inDoubt:
 		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
 	case err != nil:
@@ -49,8 +49,21 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	for _, u := range units {
 		u.Lease.Deadline = r.End
 		u.AddRepeated = r.Body.repeated
+		if len(u.Order) > 0 {
+			u.Order, u.Behind = r.Body.orderly[0].order, r.Body.orderly[0].behind
+			r.Body.orderly = r.Body.orderly[1:]
+		}
 	}
 	return nil
+}
+
+// queueOf gives the queue of a request: those under order keys wait for each other, and
+// others do not wait for them.
+func (s *SQLStorage) queueOf(r *request) *groupcommit.Queue[content] {
+	if len(r.Body.orderly) > 0 || slices.ContainsFunc(r.Body.removals, func(u owned) bool { return len(u.keys) > 0 }) {
+		return s.ordered
+	}
+	return s.queue
 }
 
 // AddWithin implements [Home].
@@ -61,9 +74,109 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, 
 	if err := u.validate(minLease, s.token); err != nil {
 		return 0, err
 	}
-	w := visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == FlavorMySQL && s.writer.returning}
+	w, err := s.visit(ctx, tx)
+	if err != nil {
+		return n, err
+	}
+	u.AtOnce = true
+	if err := w.open(ctx); err != nil {
+		return n, s.failed("adding unit "+u.ID, err)
+	}
+	issues := slices.ContainsFunc(u.Order, func(o Order) bool { return o.Number == 0 })
+	there = n
+	err = w.guarded(ctx, issues || prove && s.db.backend.Flavor == FlavorPostgres, func() (err error) {
+		if issues {
+			if err := w.issue(ctx, u); err != nil {
+				return w.elsewhere(err, prove)
+			}
+		}
+		r := u.row(n, u.encodeSettings())
+		if n == 0 && u.Behind != "" {
+			r.lease = blockedFrom
+		}
+		identity := ""
+		if prove {
+			identity = s.identity
+		}
+		insert := w.insert(&r, identity)
+		if most := s.writer.maxPacket; most > 0 && insert.size() > most {
+			return fmt.Errorf("txlog: statement %d of unit %s is too big for the log: with its parameters it takes %d bytes, max_allowed_packet there is %d",
+				n+1, u.ID, insert.size(), most)
+		}
+		if n > 0 {
+			if there, err = w.grow(ctx, u, n); err == nil && there != n+1 {
+				err = errRolledBack // and so are the numbers
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err = w.add(ctx, insert, prove); err != nil && n > 0 && !issues {
+			err = w.shrink(ctx, u, n, err)
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, errRolledBack):
+		return there, nil
+	case err != nil:
+		return n, s.failed("adding unit "+u.ID, err)
+	case n > 0:
+		return there, nil
+	}
+	return 1, nil
+}
+
+// errRolledBack says that a part of a unit that was written within a transaction was
+// rolled back.
+var errRolledBack = errors.New("a savepoint was rolled back")
+
+// NoteWithin implements [Home].
+func (s *SQLStorage) NoteWithin(ctx context.Context, tx Queryer, u *Unit) (noted bool, err error) {
+	if err := s.usable(); err != nil {
+		return false, err
+	}
+	if err := u.validate(minLease, s.token); err != nil {
+		return false, err
+	}
+	w, err := s.visit(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	n, err := w.written(ctx, u)
+	if err == nil && n > 0 {
+		_, err = w.count(ctx, u, n, n)
+	}
+	return n > 0 && err == nil, s.failed("adding a part to group "+u.ID, err)
+}
+
+// MarkWithin implements [Home].
+func (s *SQLStorage) MarkWithin(ctx context.Context, tx Queryer, u *Unit) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := u.validate(minLease, s.token); err != nil {
+		return err
+	}
+	w, err := s.visit(ctx, tx)
+	if err != nil {
+		return err
+	}
+	settings := u.encodeSettings()
+	for i := range u.Statements {
+		r := u.row(i, settings)
+		if err := w.mark(ctx, &r); err != nil {
+			return s.failed("adding unit "+u.ID+" to its group", err)
+		}
+	}
+	return nil
+}
+
+// visit prepares for writing into tx.
+func (s *SQLStorage) visit(ctx context.Context, tx Queryer) (w visitor, err error) {
+	w = visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == FlavorMySQL && s.writer.returning}
 	if w.schema, err = schemaOf(ctx, s.db); err != nil {
-		return n, s.failed("finding its own schema", err)
+		return w, s.failed("finding its own schema", err)
 	}
 	// Text with literals saves a round trip where the driver would prepare it. Who is not
 	// database/sql itself may keep each text prepared.
@@ -71,32 +184,7 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, 
 	case *sql.Tx, *sql.Conn:
 		w.literal = s.db.backend.Flavor == FlavorMySQL
 	}
-	u.AtOnce = true
-	r := u.row(n, u.encodeSettings())
-	identity := ""
-	if prove {
-		identity = s.identity
-	}
-	insert := w.insert(&r, identity)
-	if most := s.writer.maxPacket; most > 0 && insert.size() > most {
-		return n, fmt.Errorf("txlog: statement %d of unit %s is too big for the log: with its parameters it takes %d bytes, max_allowed_packet there is %d",
-			n+1, u.ID, insert.size(), most)
-	}
-	if err := w.open(ctx); err != nil {
-		return n, s.failed("adding unit "+u.ID, err)
-	}
-	if n > 0 {
-		if there, err = w.grow(ctx, u, n); err != nil || there != n+1 {
-			return there, s.failed("adding to unit "+u.ID, err)
-		}
-	}
-	if err := w.add(ctx, insert, prove); err != nil {
-		if n > 0 {
-			err = w.shrink(ctx, u, n, err)
-		}
-		return n, s.failed("adding unit "+u.ID, err)
-	}
-	return n + 1, nil
+	return w, nil
 }
 
 // Remove implements [Storage]. Concurrent callers share writes as in
@@ -114,7 +202,7 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	}
 	r.Body.removals, r.Alone = all, r.Rows > maxRows
 	if len(all) > 0 {
-		switch inDoubt, err := s.queue.Do(ctx, r); {
+		switch inDoubt, err := s.queueOf(r).Do(ctx, r); {
 		case inDoubt:
 			return s.unknown("removing unit "+all[0].id, ErrInDoubt, err)
 		case err != nil:
@@ -145,7 +233,11 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	if v.Err != "" {
 		last = errorText(v.Err)
 	}
-	verdict := []any{bit(v.CountTry), bit(v.InDoubt), last, bit(v.Park), millis(v.After)}
+	tries, to := bit(v.CountTry), any(nil) // as above
+	if v.DataSource != "" {
+		tries, to = -int64(u.Tries), v.DataSource
+	}
+	verdict := []any{tries, bit(v.InDoubt), last, to, bit(v.Park), millis(v.After)}
 	what := "releasing unit " + u.ID
 	found := false
 	// The lease only says until when the unit is certainly the owner's; the fence
@@ -162,10 +254,8 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 		return err
 	})
 	switch {
-	case inDoubt:
-		return s.unknown(what, ErrOutcomeUnknown, err)
 	case err != nil:
-		return s.failed(what, err)
+		return s.ended(what, inDoubt, err)
 	case !found:
 		return leaseLost("releasing", u)
 	}
@@ -187,6 +277,10 @@ func (s *SQLStorage) Locate(ctx context.Context, u *Unit, place, session string)
 	found := false
 	if err := s.do(ctx, "locating the receipt of unit "+u.ID, func(ctx context.Context) (err error) {
 		head := owned{id: u.ID, token: u.Lease.Token, rows: 1}
+		if u.Group() {
+			found, err = locateGroup(ctx, s.db, &head, &located)
+			return err
+		}
 		found, err = runFenced(ctx, s.db, locateOwned, []any{located.encodeSettings()}, &head)
 		return err
 	}); err != nil {
@@ -276,6 +370,8 @@ type content struct {
 	list [1]*owned
 	// repeated: an attempt without an answer was repeated.
 	repeated bool
+	// orderly are those of the units to be added that are under order keys.
+	orderly []*orderly
 }
 
 // owned is a unit as its owner knows it: a copy, as row is.
@@ -283,6 +379,7 @@ type owned struct {
 	unit      *Unit // not to be looked at while its caller may have left
 	id, token string
 	rows      int
+	keys      []string // that it is under
 	deadline  time.Time
 	// found: the attempt under way found it to be its owner's. done: an attempt that
 	// was committed did.
@@ -297,6 +394,9 @@ func ownedOf(all []owned, units []*Unit) (_ []owned, lost []*Unit) {
 			continue
 		}
 		all = append(all, owned{unit: u, id: u.ID, token: u.Lease.Token, rows: max(1, min(len(u.Statements), MaxStatements)), deadline: u.Lease.Deadline})
+		if len(u.Order) > 0 {
+			all[len(all)-1].keys = keysUnder(u)
+		}
 	}
 	return all, lost
 }
@@ -351,10 +451,13 @@ func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*re
 	r.Body.adds = make([]row, 0, r.Rows)
 	for _, u := range units {
 		settings := u.encodeSettings()
+		if len(u.Order) > 0 {
+			r.Body.orderly = append(r.Body.orderly, orderlyOf(u))
+		}
 		for i := range u.Statements {
 			r.Body.adds = append(r.Body.adds, u.row(i, settings))
 			add := &r.Body.adds[len(r.Body.adds)-1]
-			add.size, add.lease = rowOverhead, lease.Milliseconds()+leaseSlack
+			add.size, add.lease = rowOverhead+128*len(u.Order), lease.Milliseconds()+leaseSlack
 			for i := range columns {
 				if text := columns[i].text; text != nil {
 					add.size += len(text(add))
@@ -375,28 +478,12 @@ func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*re
 // rule. Those of both kinds, which only SQLite's queue mixes, leave in one transaction:
 // such a database has one writer anyway, and each COMMIT waits for the disk.
 func (w *writer) write(ctx context.Context, group []*request, again bool) (err error) {
-	var rows []*row
-	removals := group[0].Body.list[:0]
-	if group[0].Kind == adding {
-		rows = make([]*row, 0, len(group))
-	}
-	for _, r := range group {
-		if again {
-			if r.Body.repeated = true; r.Kind == adding && (Lease{Deadline: r.End}).Over() {
-				return errLeaseOver
-			}
-		}
-		for i := range r.Body.adds {
-			rows = append(rows, &r.Body.adds[i])
-		}
-		for i := range r.Body.removals {
-			r.Body.removals[i].found = false
-			removals = append(removals, &r.Body.removals[i])
-		}
-	}
+	rows, removals, err := gather(group, again)
 	switch {
+	case err != nil:
+		return err
 	case len(rows) > 1 && group[0].Alone:
-		err = w.insertPortions(ctx, rows)
+		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error { return w.insertPortions(ctx, q, rows) })
 	case len(removals) == 0:
 		err = w.db.insert(ctx, w.db, rows)
 	case len(rows) == 0:
@@ -409,16 +496,44 @@ func (w *writer) write(ctx context.Context, group []*request, again bool) (err e
 			return w.removeReturning(ctx, q, removals)
 		})
 	}
-	if err != nil || len(removals) == 0 {
+	if err != nil {
 		return err
 	}
+	return w.removed(ctx, removals, again)
+}
+
+// removed notes what a write has removed.
+func (w *writer) removed(ctx context.Context, removals []*owned, again bool) error {
 	for _, u := range removals {
 		u.done = u.done || u.found
 	}
-	if again {
+	if again && len(removals) > 0 {
 		return w.markGone(ctx, removals)
 	}
 	return nil
+}
+
+// gather gives the rows that requests add and the units that they remove.
+func gather(group []*request, again bool) (rows []*row, removals []*owned, err error) {
+	removals = group[0].Body.list[:0]
+	if group[0].Kind == adding {
+		rows = make([]*row, 0, len(group))
+	}
+	for _, r := range group {
+		if again {
+			if r.Body.repeated = true; r.Kind == adding && (Lease{Deadline: r.End}).Over() {
+				return nil, nil, errLeaseOver
+			}
+		}
+		for i := range r.Body.adds {
+			rows = append(rows, &r.Body.adds[i])
+		}
+		for i := range r.Body.removals {
+			r.Body.removals[i].found = false
+			removals = append(removals, &r.Body.removals[i])
+		}
+	}
+	return rows, removals, nil
 }
 
 // insertBytes is about how large one INSERT may become if it could be split.
@@ -431,21 +546,19 @@ func (w *writer) insertBytes() int {
 }
 
 // insertPortions writes rows that are too many or too large for one statement.
-func (w *writer) insertPortions(ctx context.Context, rows []*row) error {
-	return w.db.inTx(ctx, func(ctx context.Context, q runner) error {
-		for len(rows) > 0 {
-			size, n := 0, 0
-			for n < min(len(rows), maxRows) && (n == 0 || size+rows[n].size <= w.insertBytes()) {
-				size += rows[n].size
-				n++
-			}
-			if err := w.db.insert(ctx, q, rows[:n]); err != nil {
-				return err
-			}
-			rows = rows[n:]
+func (w *writer) insertPortions(ctx context.Context, q runner, rows []*row) error {
+	for len(rows) > 0 {
+		size, n := 0, 0
+		for n < min(len(rows), maxRows) && (n == 0 || size+rows[n].size <= w.insertBytes()) {
+			size += rows[n].size
+			n++
 		}
-		return nil
-	})
+		if err := w.db.insert(ctx, q, rows[:n]); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
 }
 
 // manyRows is the number of rows from which a local transaction is worth it. For

@@ -31,8 +31,12 @@ type SQLStorage struct {
 
 	retry groupcommit.Retry
 	// queue is for what is added and removed.
-	queue   *groupcommit.Queue[content]
+	queue *groupcommit.Queue[content]
+	// ordered is the same for what is under order keys.
+	ordered *groupcommit.Queue[content]
 	claimer claimer
+	// orderless: the tables for order keys could not be used when the log was opened.
+	orderless bool
 }
 
 var _ Storage = (*SQLStorage)(nil)
@@ -85,6 +89,9 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, 2*maxRows
 	}
 	s.queue = groupcommit.New(o, s.writer.write)
+	// One after the other: those under one key would wait for each other all the same.
+	o.MinInFlight, o.MaxInFlight, o.Mixed = 1, 1, true
+	s.ordered = groupcommit.New(o, s.writer.writeOrdered)
 	return s, nil
 }
 
@@ -97,6 +104,9 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	for _, t := range logTables(s.db.backend.Flavor) {
 		err := s.db.ensureTable(ctx, &t, s.options.create)
 		switch {
+		case isOrderTable(t.Name):
+			// Only writes under order keys need it, and their errors say what is missing.
+			s.orderless = s.orderless || err != nil
 		case !journal.Keeps(t.Name) && err != nil:
 			return err
 		case errors.Is(err, ErrUnusable) || journal.Lasting(err):
@@ -190,6 +200,7 @@ func (s *SQLStorage) Close() error {
 		return nil
 	}
 	s.queue.Close(closeFor)
+	s.ordered.Close(closeFor)
 	s.journal.Close()
 	return s.db.Close()
 }

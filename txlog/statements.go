@@ -34,11 +34,29 @@ const (
 	amendRow
 	amendUnit
 	discardRows
+	completeRows
+	turnRows
+	noteUndo
 	countUnits
 	selectIDs
 	selectReceipts
 	selectFact
 	insertFact
+	issueNumbers
+	freeKeys
+	lockOrderKey
+	setOrderKey
+	addWaiting
+	dropWaiting
+	nextWaiting
+	waitingUnits
+	freeUnit
+	blockUnit
+	findOrderKeys
+	readOrderKeys
+	pageOrderKeys
+	purgeOrderKeys
+	busyOrderKeys
 )
 
 // shape is a statement with all that its text depends on. There are few shapes,
@@ -112,7 +130,7 @@ func (sh shape) text(f Flavor) string {
 		s = `UPDATE transaction_log SET settings = ? WHERE ` + sh.fence()
 	case releaseOwned:
 		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
-  last_error = COALESCE(?, last_error), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
+  last_error = COALESCE(?, last_error), data_source = COALESCE(?, data_source), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
   WHERE ` + sh.fence()
 	case selectDue, selectDueUnlocked:
 		lock := f.Pick(sqltext.Texts{MySQL: ` FOR UPDATE SKIP LOCKED`, Postgres: ` FOR UPDATE SKIP LOCKED`, SQLite: ``})
@@ -156,10 +174,17 @@ func (sh shape) text(f Flavor) string {
 		s = `UPDATE transaction_log SET receipt = ?, in_doubt = 0 WHERE id = ?`
 	case discardRows:
 		s = `{by key}DELETE FROM transaction_log WHERE ` + idIn(sh.rows)
+	case completeRows:
+		s = `{by key}DELETE FROM transaction_log WHERE ` + idIn(sh.rows) + ` AND receipt = ?`
+	case turnRows:
+		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET data_source = ?, settings = ?, receipt = ?, last_error = ?,
+  lease_token = ?, lease_until = ?, next_try_time = ?, async_delivery_try_times = 0, parked = 0, in_doubt = 1 WHERE ` + idIn(sh.rows)
+	case noteUndo:
+		s = `UPDATE transaction_log SET settings = ? WHERE id = ?`
 	case countUnits:
 		s = `SELECT data_source,
   SUM(CASE WHEN parked <> 0 THEN 1 ELSE 0 END),
-  SUM(CASE WHEN parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} THEN 1 ELSE 0 END),
+  SUM(CASE WHEN parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} AND next_try_time < ` + strconv.Itoa(blockedFrom) + ` THEN 1 ELSE 0 END),
   COUNT(*), MIN(creation_time)
   FROM transaction_log WHERE statement_no = 0 GROUP BY data_source ORDER BY data_source`
 	case selectIDs:
@@ -173,9 +198,51 @@ func (sh shape) text(f Flavor) string {
 		// Of several who insert at the same moment one wins.
 		s = `INSERT INTO bed_log (name, value) VALUES (?, ?)` +
 			f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE name = bed_log.name`, Postgres: ` ON CONFLICT (name) DO NOTHING`, SQLite: ` ON CONFLICT (name) DO NOTHING`})
+	case issueNumbers: // PostgreSQL's; it waits for the row of a key for a second at most
+		s = issueInto(f) + ` SELECT r.id, {now} * 1000 + r.n - 1, r.unit, r.n - 1 FROM (SELECT set_config('lock_timeout', '1s', true)) AS c,
+  unnest(?::text[], ?::text[], ?::bigint[]) AS r (id, unit, n)` + issueAgain(f) + issued
+	case freeKeys: // PostgreSQL's; the rows are locked in their order
+		s = `UPDATE bed_order_key SET head = '' FROM ` + patient + `(SELECT id FROM bed_order_key WHERE id = ANY(?::text[]) AND c.t <> '' ORDER BY id FOR UPDATE) AS k
+  WHERE bed_order_key.id = k.id AND head = ANY(?::text[]) AND waiting = 0`
+	case lockOrderKey:
+		s = f.Pick(sqltext.Texts{
+			MySQL:    lockBriefly + `SELECT last, head, waiting FROM bed_order_key WHERE id = ? FOR UPDATE`,
+			Postgres: `SELECT last, head, waiting FROM ` + patient + `(SELECT last, head, waiting FROM bed_order_key WHERE id = ? AND c.t <> '' FOR UPDATE) AS k`,
+			SQLite:   `SELECT last, head, waiting FROM bed_order_key WHERE id = ?`})
+	case setOrderKey:
+		s = `UPDATE bed_order_key SET head = ?, waiting = ? WHERE id = ?`
+	case addWaiting:
+		s = `INSERT INTO bed_order_queue (key_id, number, unit_id, skipped) VALUES (?, ?, ?, ?)`
+	case dropWaiting:
+		s = `DELETE FROM bed_order_queue WHERE key_id = ? AND unit_id = ? AND skipped = ?`
+	case nextWaiting:
+		s = `SELECT unit_id FROM bed_order_queue WHERE key_id = ? AND skipped = 0 ORDER BY number LIMIT 1`
+	case waitingUnits:
+		s = `SELECT unit_id FROM bed_order_queue WHERE skipped = 0 AND unit_` + idIn(sh.rows)
+	case freeUnit:
+		s = `UPDATE transaction_log SET next_try_time = ` + strconv.Itoa(atOnce) + `, lease_until = NULL WHERE id >= ? AND id <= ? AND next_try_time >= ` + strconv.Itoa(blockedFrom)
+	case blockUnit:
+		s = `UPDATE transaction_log SET next_try_time = ? WHERE id >= ? AND id <= ?`
+	case findOrderKeys: // reads all of them
+		s = `SELECT id FROM bed_order_key WHERE head = ? UNION SELECT key_id FROM bed_order_queue WHERE unit_id = ?`
+	case readOrderKeys:
+		s = `SELECT id, head, waiting FROM bed_order_key WHERE ` + idIn(sh.rows)
+	case pageOrderKeys:
+		s = `SELECT id FROM bed_order_key WHERE id > ? ORDER BY id LIMIT ?`
+	case purgeOrderKeys:
+		// A skipped one is under its key still.
+		s = `{by key}DELETE FROM bed_order_key WHERE ` + idIn(sh.rows) + ` AND head = '' AND last < {now} * 1000 - ?
+  AND NOT EXISTS (SELECT 1 FROM bed_order_queue AS q WHERE q.key_id = bed_order_key.id)`
+	case busyOrderKeys:
+		// Under one that an operator has skipped others may have been delivered.
+		s = `SELECT id FROM bed_order_key WHERE ` + idIn(sh.rows) + ` AND (head <> '' OR EXISTS (SELECT 1 FROM bed_order_queue AS q WHERE q.key_id = bed_order_key.id))`
 	}
 	return f.Text(s)
 }
+
+// patient begins a FROM of PostgreSQL's: what comes next, and names c.t, waits for a lock for
+// a second at most. Without that name the locks may be taken before the setting is.
+const patient = `(SELECT set_config('lock_timeout', '1s', true) AS t) AS c CROSS JOIN LATERAL `
 
 // insert gives the INSERT of rows, which are a list or a SELECT.
 func insert(f Flavor, rows string) string {

@@ -92,8 +92,8 @@ type Storage interface {
 	// without one that still belongs to its token ([Home]) gets one. The stored units
 	// are marked in doubt. It returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
-	// Locate sets the unit's Place and Session, here and in the store: where its
-	// receipt is, or what its session is, was found out after Add. ErrLeaseLost if it was not owned; after
+	// Locate sets the unit's Place and Session, here and in the store, also in its group's
+	// way back: where its receipt is, or what its session is, was found out after Add. ErrLeaseLost if it was not owned; after
 	// any error the store may have it or not.
 	Locate(ctx context.Context, u *Unit, place, session string) error
 	// Release gives the unit up with a verdict. ErrLeaseLost if it was not owned.
@@ -112,6 +112,21 @@ type Storage interface {
 
 	// List returns units in the order of their ids (their age).
 	List(ctx context.Context, f Filter) ([]*Unit, error)
+	// Complete ends a group that can turn back, of which all went well: it removes its way
+	// back k, dormant, and what is left of its forward units, whoever leases them. Call it
+	// when all of these are delivered. ErrTurned if the group has turned, also if it is undone by
+	// now. ErrNotFound if k is gone, and how is not known here: it was completed before, or
+	// undone by somebody who may not note that. The receipts tell. ErrOutcomeUnknown.
+	Complete(ctx context.Context, k *Unit) error
+	// Turn turns the group id back, whoever leases its units, in one transaction: its
+	// way back, which it returns as it is stored then, is leased to the caller (a lease
+	// of 0: it is due at once, for anybody) with the cause, the forward units that are
+	// still there are erased, and all of them are discarded for States. A group that has
+	// turned before keeps its cause, and is leased to the caller unless somebody is
+	// undoing it: ErrLeased. ErrNotFound: it was completed, is undone, or never had a
+	// way back. ErrOutcomeUnknown.
+	Turn(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error)
+
 	// Get returns one unit; id may be that of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)
 	// States says of each of these ids what state its unit is in; an id may be that
@@ -119,12 +134,13 @@ type Storage interface {
 	States(ctx context.Context, ids ...string) ([]State, error)
 	// Missing gives those of these ids that the log does not hold, in the order
 	// given. ids may be any number; each may be that of any row of a unit, or of a
-	// receipt under an idempotency key, which is there while any unit carries it.
+	// receipt under an idempotency key, which is there while any unit carries it, or an
+	// order key, which begins with OrderPrefix.
 	Missing(ctx context.Context, ids []string) ([]string, error)
 	// Retry makes a unit due now, whatever its age, with its tries reset and not
 	// parked any more. ErrNotFound, ErrLeased.
 	Retry(ctx context.Context, id string) error
-	// Discard erases a unit. ErrNotFound, ErrLeased.
+	// Discard erases a unit. ErrNotFound, ErrLeased, ErrGroup.
 	Discard(ctx context.Context, id string) error
 	// Stats counts the units of each data source, in lexical order.
 	Stats(ctx context.Context) ([]Stats, error)
@@ -156,7 +172,8 @@ const (
 	// StateDelivered: it is not in the log any more and was not discarded. So is one
 	// that was refused, whose caller got the refusal, and one that the log never held.
 	StateDelivered State = "delivered"
-	// StateDiscarded: an operator gave it up. The log remembers that for 7 days.
+	// StateDiscarded: an operator gave it up, or its group has turned back. The log
+	// remembers that for 7 days.
 	StateDiscarded State = "discarded"
 )
 
@@ -192,6 +209,9 @@ type Verdict struct {
 	Err string
 	// Park leaves the unit for an operator.
 	Park bool
+	// DataSource is where the unit goes, with no tries there yet: what is left of a way
+	// back (Unit.Undo) is there. Empty: it stays.
+	DataSource string
 	// Attempts are this owner's attempts that failed. A storage that can keeps
 	// them for the operator; failing to is not an error.
 	Attempts []Attempt

@@ -34,6 +34,10 @@ type Statement struct {
 	// Required is how many rows it must change: an attempt that changes another
 	// number is rolled back and refused.
 	Required Requirement
+	// Part is, in a unit of a group that can turn back, which of the group's parts (from
+	// 1) the statement does, or, in the way back (Unit.Undo), undoes. 0: there is no such
+	// group. An older job cannot read the statement then, and parks its unit.
+	Part int
 }
 
 // Args decodes the parameters to exactly the values the driver would have
@@ -97,6 +101,14 @@ type Unit struct {
 	// Fingerprint is that of the request, when the receipt is under a caller's
 	// idempotency key; at most 64 bytes of text. Empty otherwise.
 	Fingerprint string
+	// Undo makes the unit the way back of a group; nil for any other unit.
+	Undo *Undo
+	// TurnAfter is the age, in whole milliseconds, from which the unit's group turns back
+	// if it is not delivered; 0 means never. All units of a group have the same.
+	TurnAfter time.Duration
+	// Order is the unit's place in the order of keys, each of which is named once: Add sets
+	// the numbers. Empty: it has none.
+	Order []Order
 
 	// Lease is the current owner's.
 	Lease Lease
@@ -105,6 +117,10 @@ type Unit struct {
 	// if the unit was removed before, it is in the store again then, and will be
 	// delivered again.
 	AddRepeated bool
+	// Behind is the unit that it waits for, the first under a key of its Order: it is not
+	// due, and has no lease, until that is gone or skipped. Empty: it waits for none. Add
+	// sets it, and so do List and Get.
+	Behind string
 
 	// InDoubt is whether an earlier attempt may have been applied: it ended
 	// without an answer, or its owner vanished during it.
@@ -121,6 +137,8 @@ type Unit struct {
 	AtOnce bool
 	// ReadAt is the store's clock when the unit was read.
 	ReadAt time.Time
+	// Blocks is how many units wait behind it; List and Get set it.
+	Blocks int
 	// LastError is the text of the last failure.
 	LastError string
 	// Parked units are left alone until an operator retries or discards them.
@@ -131,6 +149,8 @@ type Unit struct {
 	// (a NULL where text belongs, a statement of the unit missing). The rest
 	// of the fields hold what could be read.
 	Unreadable error
+	// blocked: it waits for another one, unless it is parked.
+	blocked bool
 }
 
 // Due is when a claim that asks for minAge may take the unit, on the store's
@@ -147,6 +167,8 @@ func (u *Unit) Due(minAge time.Duration) time.Time {
 func (u *Unit) clone() *Unit {
 	c := *u
 	c.Statements = append([]Statement(nil), u.Statements...)
+	c.Undo = u.Undo.clone()
+	c.Order = append([]Order(nil), u.Order...)
 	return &c
 }
 
@@ -189,6 +211,15 @@ func rowIDs(id string, n int) []string {
 		ids[i] = rowID(id, i)
 	}
 	return ids
+}
+
+// allRowIDs gives the ids of all rows that may belong to the unit: if its first
+// row does not say how many they are, all that are possible.
+func (u *Unit) allRowIDs() []string {
+	if len(u.Statements) == 1 && u.Unreadable != nil {
+		return rowIDs(u.ID, MaxStatements)
+	}
+	return rowIDs(u.ID, len(u.Statements))
 }
 
 // headID is the id of the first row of the unit to which the row id belongs.
@@ -281,6 +312,9 @@ func (u *Unit) validate(lease time.Duration, token string) error {
 			return fmt.Errorf("txlog: the %s of unit %s must be valid UTF-8 without NUL, at most %d long", t.what, u.ID, t.most)
 		}
 	}
+	if err := validateOrder(u); err != nil {
+		return err
+	}
 	for i := range u.Statements {
 		if !storableText(u.Statements[i].Params) {
 			return fmt.Errorf("txlog: the parameters of statement %d of unit %s are not what EncodeParams wrote", i+1, u.ID)
@@ -289,7 +323,7 @@ func (u *Unit) validate(lease time.Duration, token string) error {
 			return fmt.Errorf("txlog: statement %d of unit %s must change %d rows: the number must not be negative", i+1, u.ID, n)
 		}
 	}
-	return nil
+	return u.validateGroup()
 }
 
 func (r *ClaimRequest) validate() error {

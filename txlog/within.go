@@ -1,11 +1,13 @@
 package txlog
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +42,14 @@ type Home interface {
 	// has the statement check that the transaction reaches this log, else ErrNotHome. Any
 	// other error leaves n unwritten, unless the transaction itself is lost. One call at
 	// a time for each tx; ctx is what tx gets, and ends the wait for it.
+	// The way back of a group (Unit.Undo) has its parts written anew each time.
 	AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, prove bool) (there int, err error)
+	// NoteWithin writes anew what parts the way back u has, of which AddWithin wrote a
+	// statement: there is one more. noted false: tx holds no statement of u any more.
+	NoteWithin(ctx context.Context, tx Queryer, u *Unit) (noted bool, err error)
+	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a group that can turn
+	// back: its statements have their Part, and it has a Receipt and TurnAfter, from now on.
+	MarkWithin(ctx context.Context, tx Queryer, u *Unit) error
 }
 
 var _ Home = (*SQLStorage)(nil)
@@ -113,37 +122,107 @@ func (w *visitor) exec(ctx context.Context, o own) (int64, error) {
 	return res.RowsAffected()
 }
 
-// add runs the INSERT of a row. The first one of a transaction, which proves that it
-// reaches this log, may fail without harm to the transaction.
+// add runs the INSERT of a row.
 func (w *visitor) add(ctx context.Context, insert own, prove bool) error {
-	guarded := prove && w.db.backend.Flavor == FlavorPostgres // where an error ends all but the transaction itself
-	if guarded {
-		if _, err := w.tx.ExecContext(ctx, "SAVEPOINT bed_home"); err != nil {
-			return err
-		}
-	}
 	rows, err := w.exec(ctx, insert)
-	if err == nil && rows != 1 && w.tells && !w.isOpen(ctx) {
-		err = errNoTransaction
-	} else if err == nil && rows != 1 {
-		err = fmt.Errorf("%w: its session sees another log there", ErrNotHome)
-	} else if err != nil && prove && isElsewhere(w.db.backend.Flavor, err) {
-		err = fmt.Errorf("%w: %w", ErrNotHome, err)
-	}
 	switch {
-	case !guarded:
+	case err != nil:
+		return w.elsewhere(err, prove)
+	case rows != 1 && w.tells && !w.isOpen(ctx):
+		return errNoTransaction
+	case rows != 1:
+		return fmt.Errorf("%w: its session sees another log there", ErrNotHome)
+	}
+	return nil
+}
+
+// elsewhere makes err an ErrNotHome if it says that the transaction does not reach the
+// log, which is to be proved.
+func (w *visitor) elsewhere(err error, prove bool) error {
+	if prove && isElsewhere(w.db.backend.Flavor, err) {
+		return fmt.Errorf("%w: %w", ErrNotHome, err)
+	}
+	return err
+}
+
+// guarded runs f behind a savepoint, to which it goes back when f or the release of the
+// savepoint fails, so that the transaction takes no harm.
+func (w *visitor) guarded(ctx context.Context, guard bool, f func() error) error {
+	if !guard {
+		return f()
+	}
+	if _, err := w.tx.ExecContext(ctx, "SAVEPOINT bed_home"); err != nil {
 		return err
-	case err == nil:
+	}
+	err := f()
+	if err == nil {
 		_, err = w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_home")
-		return err
+	}
+	if err == nil {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
 	defer cancel()
 	if _, uerr := w.tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT bed_home"); uerr != nil {
-		return fmt.Errorf("%w; and the transaction is lost: %w", err, uerr)
+		return fmt.Errorf("%w; roll back, the entry could not be undone: %w", err, uerr)
 	}
 	_, _ = w.tx.ExecContext(ctx, "RELEASE SAVEPOINT bed_home")
 	return err
+}
+
+// issue gives u numbers under those of its keys under which it has none, and has it wait
+// where it is not the first. The transaction then holds the rows of these keys locked.
+func (w *visitor) issue(ctx context.Context, u *Unit) error {
+	f := w.db.backend.Flavor
+	u.Order = slices.Clone(u.Order)
+	for i := range u.Order {
+		o := &u.Order[i]
+		if o.Number != 0 {
+			continue
+		}
+		e := w.begin(strings.Replace(issueInto(f), "bed_order_key", w.schema+".bed_order_key", 1) + " SELECT ")
+		e.text(o.Key)
+		e.sql(", " + f.Clock() + " * 1000, ")
+		e.text(u.ID)
+		e.sql(", 0" + f.Pick(sqltext.Texts{MySQL: " FROM DUAL", Postgres: "", SQLite: " WHERE 1 = 1"}))
+		if w.tells {
+			e.sql(" WHERE @@in_transaction = 1")
+		}
+		e.sql(issueAgain(f))
+		if n, err := w.exec(ctx, e.done()); err != nil {
+			return err
+		} else if n == 0 && w.tells {
+			return errNoTransaction
+		}
+		e = w.begin("SELECT last, head FROM " + w.schema + ".bed_order_key WHERE id = ")
+		e.text(o.Key)
+		head, ask := "", e.done()
+		rows, err := w.tx.QueryContext(ctx, ask.text, ask.args...)
+		if err != nil {
+			return err
+		}
+		for rows.Next() && err == nil {
+			err = rows.Scan(&o.Number, &head)
+		}
+		if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+		if head == u.ID {
+			continue
+		}
+		u.Behind = cmp.Or(u.Behind, head)
+		e = w.begin("INSERT INTO " + w.schema + ".bed_order_queue (key_id, number, unit_id, skipped) SELECT ")
+		e.text(o.Key)
+		e.sql(", ")
+		e.number(o.Number)
+		e.sql(", ")
+		e.text(u.ID)
+		e.sql(", 0")
+		if _, err := w.exec(ctx, e.done()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // isElsewhere reports whether err says that the log's tables are not there, are others,
@@ -170,12 +249,17 @@ func (w *visitor) grow(ctx context.Context, u *Unit, n int) (there int, err erro
 	case rows == 1:
 		return n + 1, nil
 	}
-	e := w.begin("SELECT statement_count FROM " + w.schema + ".transaction_log WHERE id = ")
-	e.text(u.ID)
-	if there, err = w.ask(ctx, e.done()); err != nil || there > n {
+	if there, err = w.written(ctx, u); err != nil || there > n {
 		return n, err
 	}
 	return there, nil
+}
+
+// written is how many statements of u the transaction holds.
+func (w *visitor) written(ctx context.Context, u *Unit) (int, error) {
+	e := w.begin("SELECT statement_count FROM " + w.schema + ".transaction_log WHERE id = ")
+	e.text(u.ID)
+	return w.ask(ctx, e.done())
 }
 
 // ask runs a query for one number; 0 if there is none.
@@ -214,6 +298,10 @@ func (w *visitor) isOpen(ctx context.Context) bool {
 	return err == nil && open != 0
 }
 
+// untaken is of a row that is as AddWithin wrote it, due at once or when its turn comes; the
+// token follows.
+var untaken = " AND parked = 0 AND next_try_time IN (" + strconv.Itoa(atOnce) + ", " + strconv.Itoa(blockedFrom) + ") AND lease_token = "
+
 // shrink takes grow back: the row that was counted could not be written because of err.
 func (w *visitor) shrink(ctx context.Context, u *Unit, n int, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
@@ -230,12 +318,24 @@ func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, e
 	e.number(int64(now))
 	e.sql(", fingerprint = ")
 	e.text(u.Fingerprint)
+	if u.Undo != nil {
+		e.sql(", settings = ")
+		e.text(u.encodeSettings())
+	}
+	if len(u.Order) > 0 { // a statement may have brought another key
+		_, params := u.Statements[0].encode()
+		e.sql(", parameters = ")
+		e.text(wrapOrder(u.Order, params))
+		if u.Behind != "" {
+			e.sql(", next_try_time = " + strconv.Itoa(blockedFrom))
+		}
+	}
 	e.sql(" WHERE id = ")
 	e.text(u.ID)
 	e.sql(" AND statement_count = ")
 	e.number(int64(before))
 	// A statement that committed implicitly has made it anybody's.
-	e.sql(" AND parked = 0 AND next_try_time = " + strconv.Itoa(atOnce) + " AND lease_token = ")
+	e.sql(untaken)
 	e.text(u.Lease.Token)
 	if w.tells {
 		e.sql(" AND @@in_transaction = 1")
@@ -243,15 +343,37 @@ func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, e
 	return w.exec(ctx, e.done())
 }
 
+// mark writes anew what row r of u says of its group.
+func (w *visitor) mark(ctx context.Context, r *row) error {
+	e := w.begin("UPDATE " + w.schema + ".transaction_log SET in_doubt = 1, parameters = ")
+	e.text(r.params)
+	e.sql(", settings = ")
+	e.text(r.settings)
+	e.sql(", receipt = ")
+	e.text(r.receipt)
+	e.sql(" WHERE id = ")
+	e.text(r.id)
+	e.sql(untaken)
+	e.text(r.token)
+	_, err := w.exec(ctx, e.done())
+	return err
+}
+
 // insert writes the INSERT of a row, made from the same columns as the log's own. With
 // an identity it writes nothing unless that is the log's that the session sees. What
 // follows ON never happens: it names what is needed later, so that missing rights show now.
 func (w *visitor) insert(r *row, identity string) own {
 	f := w.db.backend.Flavor
-	e := w.begin(strings.Replace(f.Text(insertInto), "transaction_log", w.schema+".transaction_log", 1))
+	e := w.begin("INSERT INTO ")
+	e.b.Grow(2 * rowOverhead)
+	e.sql(w.schema)
+	e.sql(".transaction_log")
+	e.sql(columnNames[f])
+	before := " SELECT "
 	for i := range columns {
 		c := &columns[i]
-		e.sql(map[bool]string{true: " SELECT ", false: ", "}[i == 0])
+		e.sql(before)
+		before = ", "
 		switch {
 		case c.within != nil:
 			e.sql(c.within(r))
@@ -265,7 +387,10 @@ func (w *visitor) insert(r *row, identity string) own {
 			e.sql(c.fixed)
 		}
 	}
-	open := map[bool]string{true: "@@in_transaction = 1"}[w.tells && r.no == 0]
+	open := ""
+	if w.tells && r.no == 0 {
+		open = "@@in_transaction = 1"
+	}
 	switch {
 	case identity == "" && open != "":
 		e.sql(" FROM DUAL WHERE " + open)

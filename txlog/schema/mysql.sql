@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   transaction_id           VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- the soft transaction
   statement_no             INT NOT NULL,                                                    -- place in the unit, from 0
   statement_count          INT NOT NULL,                                                    -- statements of the unit
-  settings                 TEXT NOT NULL,                                                   -- what the DSN says of values and names
+  settings                 TEXT NOT NULL,                                                   -- what the DSN says of values and names; the parts of a way back
   not_replayable           TEXT NOT NULL,                                                   -- why it must not be run again; empty: it may
   receipt                  VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- of the receipt that attempts leave in the target; empty: none
   fingerprint              VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- of the request, under a caller's key; else empty
@@ -28,6 +28,23 @@ CREATE TABLE IF NOT EXISTS bed_log (
   name  VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- identity; receipts-… for a data source, by the hash of its name
   value VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
   PRIMARY KEY (name)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_order_key (
+  id      VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the hash of an order key of a data source
+  last    BIGINT NOT NULL,                                            -- the last number issued under it
+  head    VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry whose turn it is; empty: none
+  waiting BIGINT NOT NULL,                                            -- how many wait behind it
+  PRIMARY KEY (id)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_order_queue (
+  key_id  VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the key, in bed_order_key
+  number  BIGINT NOT NULL,                                            -- the entry's place under it
+  unit_id VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry
+  skipped SMALLINT NOT NULL,                                          -- 1: an operator has let the others pass; 0: it waits
+  PRIMARY KEY (key_id, number),
+  KEY bed_order_queue_unit (unit_id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
 CREATE TABLE IF NOT EXISTS bed_attempt (
@@ -57,7 +74,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                                            -- when it was done
   who           VARCHAR(255) NOT NULL,                                      -- by whom
-  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
   what          LONGTEXT NOT NULL,                                          -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,                                            -- how many entries
   reason        TEXT NOT NULL,                                              -- why; may be empty

@@ -25,7 +25,7 @@ type claim struct {
 // a unit so that it can be found but not read whole, is also asked about those.
 func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
 	t.Helper()
-	for _, group := range [][]claim{writerClaims, claimerClaims, operatorClaims} {
+	for _, group := range [][]claim{writerClaims, claimerClaims, operatorClaims, groupClaims, orderClaims} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				s := newStorage(t)

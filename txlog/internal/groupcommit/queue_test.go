@@ -187,6 +187,30 @@ func TestALostAnswerIsMadeGood(t *testing.T) {
 	})
 }
 
+// The write takes 7 s, as one under order keys does with others waiting behind it where a
+// round trip takes a third of a second.
+func TestALostAnswerOfASlowWriteIsMadeGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, tries := Retry{Definite: func(error) bool { return false }}, 0
+		patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		inDoubt, err := r.Do(patient, time.Now().Add(time.Minute), func(ctx context.Context, again bool) error {
+			if tries++; !again {
+				return errLost
+			}
+			select {
+			case <-time.After(7 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		if inDoubt || err != nil {
+			t.Errorf("after %d attempts it is in doubt (%t): %v", tries, inDoubt, err)
+		}
+	})
+}
+
 // The grace counts from the end of the caller's context, alone and in a group.
 func TestWriteInDoubtEndsWithTheGrace(t *testing.T) {
 	for _, names := range []string{"a", "ab"} {

@@ -11,8 +11,9 @@ const (
 	// RepeatFor bounds the repetitions of a write for callers whose context has
 	// no deadline.
 	RepeatFor = 10 * time.Second
-	// attemptFor bounds one repetition, so that a connection that hangs does not
-	// use up the time for the others.
+	// attemptFor bounds the first repetition, so that a connection that hangs does not
+	// use up the time for the others. Each has twice as long as the one before it: where
+	// the log is slow, or the write needs many round trips, none would succeed otherwise.
 	attemptFor = 2 * time.Second
 	// maxPassing is how often a write that met a deadlock or the like is
 	// repeated, and passingFor for how long: one that waited for a lock until the
@@ -76,7 +77,7 @@ func (r *Retry) untilKnown(ctx context.Context, end time.Time, grace time.Durati
 	rest, release := outlive(ctx, end, grace)
 	defer release()
 	for try := 0; Pause(rest, try); try++ {
-		attempt, cancel := context.WithTimeout(rest, attemptFor)
+		attempt, cancel := context.WithTimeout(rest, attemptFor<<min(try, 6))
 		last := f(attempt, true)
 		cancel()
 		if last == nil {

@@ -1,0 +1,623 @@
+package txlog
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/sqltext"
+)
+
+// Order is a unit's place in the order of a key: units under one key take effect in the
+// order of their numbers.
+type Order struct {
+	// Key is the hash of the data source and the application's key: it begins with
+	// OrderPrefix and has at most 80 ASCII letters, digits and hyphens.
+	Key string `json:"key"`
+	// Number is given by Add. Numbers of one key rise in the order in which the units
+	// were committed to the log: each is the log's clock in microseconds, or one more
+	// than the last.
+	Number int64 `json:"number"`
+}
+
+// OrderPrefix begins order keys.
+const OrderPrefix = "order-"
+
+// ErrNotFirst is wrapped by the error of a decision to skip a unit that no other
+// waits behind: it is under no order key, or is not the first one under any.
+var ErrNotFirst = errors.New("txlog: the entry is not the first one under an order key")
+
+// blockedFrom is the next_try_time from which a unit waits for another one: the end of
+// the year 9999.
+const blockedFrom = 253402300799000
+
+// WaitsFrom is for bed's own queries: the next_try_time of a unit that waits for another
+// one is not before it, and nobody has a lease of it then.
+const WaitsFrom = blockedFrom
+
+// The column parameters of the first statement of a unit in an order begins so, followed
+// by what it is otherwise. A job that does not know this cannot read the parameters: it
+// parks the entry and does not run it out of order.
+const (
+	orderStart = `{"order":`
+	orderThen  = `,"parameters":`
+)
+
+// wrapOrder gives the column parameters of the first statement of a unit.
+func wrapOrder(order []Order, params string) string {
+	if len(order) == 0 {
+		return params
+	}
+	b, _ := json.Marshal(order)
+	return wrap(orderStart, string(b), orderThen, params)
+}
+
+// readOrder takes apart what wrapOrder made.
+func (r *reading) readOrder(text string) (params string) {
+	list, params, ordered, whole := unwrap(text, orderStart, orderThen)
+	if ordered && (json.Unmarshal([]byte(list), &r.unit.Order) != nil || !whole) {
+		r.note("does not say in what order the unit is to be delivered")
+	}
+	return params
+}
+
+// isOrderTable reports whether a table of the log's is for order keys.
+func isOrderTable(name string) bool { return strings.HasPrefix(name, "bed_order_") }
+
+// keysUnder gives the keys of its order.
+func keysUnder(u *Unit) []string {
+	keys := make([]string, len(u.Order))
+	for i, o := range u.Order {
+		keys[i] = o.Key
+	}
+	return keys
+}
+
+// storableKey reports whether key can stand between quotes as it is.
+func storableKey(key string) bool {
+	return strings.HasPrefix(key, OrderPrefix) && len(key) <= maxReceipt && strings.Trim(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == ""
+}
+
+func validateOrder(u *Unit) error {
+	for i, o := range u.Order {
+		if !storableKey(o.Key) || slices.Contains(keysUnder(u)[:i], o.Key) {
+			return fmt.Errorf("txlog: the order key %d of unit %s must be given once, begin with %s and have at most %d letters, digits and hyphens", i+1, u.ID, OrderPrefix, maxReceipt)
+		}
+	}
+	return nil
+}
+
+// orderly is a unit under order keys on its way into the log, or out of it.
+type orderly struct {
+	id     string
+	rows   int
+	order  []Order
+	behind string
+}
+
+func orderlyOf(u *Unit) *orderly {
+	return &orderly{id: u.ID, rows: len(u.Statements), order: slices.Clone(u.Order)}
+}
+
+// errHeld is the error of a shared write whose order keys others hold locked: its callers
+// go on alone, so that only those wait who write under these keys.
+var errHeld = errors.New("txlog: an order key is locked by another transaction")
+
+// timedOut reports whether err is that of waiting for a lock until a time was over.
+func timedOut(err error) bool {
+	code := dberr.Of(err)
+	return code.Number == 1205 || code.State == "55P03"
+}
+
+// errAdopted ends the transaction of a repeated write that finds what it is to write.
+var errAdopted = errors.New("it is in the log already")
+
+// writeOrdered is write for requests with units under order keys, each in one transaction
+// which holds the rows of its keys locked until its COMMIT: so the order of the numbers is
+// that of the commits.
+func (w *writer) writeOrdered(ctx context.Context, group []*request, again bool) error {
+	rows, removals, err := gather(group, again)
+	if err != nil {
+		return err
+	}
+	var units []*orderly
+	for _, r := range group {
+		units = append(units, r.Body.orderly...)
+	}
+	quick := w.db.backend.Flavor != FlavorSQLite
+	for {
+		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error {
+			// First what leaves: who comes after it need not wait.
+			remove := w.removeOrdered
+			if quick {
+				remove = w.removeHeads
+			}
+			if len(removals) > 0 {
+				if err := remove(ctx, q, removals); err != nil {
+					return err
+				}
+			}
+			if len(rows) > 0 {
+				return w.insertOrdered(ctx, q, rows, units, again)
+			}
+			return nil
+		})
+		if !errors.Is(err, errNotHeads) {
+			break
+		}
+		quick = false
+	}
+	switch {
+	case errors.Is(err, errAdopted):
+		return nil
+	case timedOut(err) && len(group) > 1:
+		return fmt.Errorf("%w: %w", errHeld, err)
+	case timedOut(err):
+		return fmt.Errorf("%w (a transaction of With holds it until it ends, or the log is overloaded)", err)
+	case err != nil:
+		return err
+	}
+	return w.removed(ctx, removals, again)
+}
+
+// keyState is the row of an order key.
+type keyState struct {
+	last    int64
+	head    string
+	waiting int64
+}
+
+// insertOrdered issues numbers to units and writes their rows.
+func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units []*orderly, again bool) error {
+	by := map[string][]*orderly{}
+	for _, u := range units {
+		u.behind = ""
+		for _, o := range u.order {
+			by[o.Key] = append(by[o.Key], u)
+		}
+	}
+	keys, firsts, counts := slices.Sorted(maps.Keys(by)), []string{}, []int64{}
+	for _, k := range keys {
+		firsts, counts = append(firsts, by[k][0].id), append(counts, int64(len(by[k])))
+	}
+	states, err := w.issue(ctx, q, keys, firsts, counts)
+	if err != nil {
+		return err
+	}
+	if again {
+		// The keys are locked now: an earlier attempt was committed, or never will be.
+		if found, err := adopt(ctx, q, units, states); found || err != nil {
+			return cmp.Or(err, errAdopted)
+		}
+	}
+	if healed, err := heal(ctx, q, states, by); err != nil {
+		return err
+	} else if healed {
+		return w.insertOrdered(ctx, q, rows, units, again)
+	}
+	var waits []any
+	for _, k := range keys {
+		number := states[k].last - int64(len(by[k]))
+		for _, u := range by[k] {
+			number++
+			i := slices.IndexFunc(u.order, func(o Order) bool { return o.Key == k })
+			if u.order[i].Number = number; u.id != states[k].head {
+				u.behind = cmp.Or(u.behind, states[k].head)
+				waits = append(waits, k, number, u.id, int64(0))
+			}
+		}
+	}
+	of := map[string]*orderly{}
+	for _, u := range units {
+		of[u.id] = u
+	}
+	rows = slices.Clone(rows)
+	for i, r := range rows {
+		u := of[headID(r.id)]
+		if u == nil || r.no > 0 && u.behind == "" {
+			continue
+		}
+		changed := *r
+		if r.no == 0 {
+			changed.params = wrapOrder(u.order, r.params)
+		}
+		if u.behind != "" {
+			changed.lease = blockedFrom
+		}
+		rows[i] = &changed
+	}
+	if err := w.insertPortions(ctx, q, rows); err != nil {
+		return err
+	}
+	for row := range slices.Chunk(waits, 4) {
+		if _, err := run(ctx, q, shape{kind: addWaiting}, row...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heal lets the order of keys go on whose heads were deleted by hand, or by a version that
+// knows no order. healed: there were some, and the numbers are to be issued anew.
+func heal(ctx context.Context, q runner, states map[string]keyState, by map[string][]*orderly) (healed bool, err error) {
+	var heads []string
+	for k, s := range states {
+		if s.head != by[k][0].id {
+			heads = append(heads, s.head)
+		}
+	}
+	if len(heads) == 0 {
+		return false, nil
+	}
+	there, err := among(ctx, q, selectIDs, heads)
+	if err != nil {
+		return false, err
+	}
+	for k, s := range states {
+		if s.head == by[k][0].id || there[s.head] {
+			continue
+		}
+		healed = true
+		if _, err = run(ctx, q, shape{kind: setOrderKey}, s.head, s.waiting-int64(len(by[k])), k); err == nil {
+			err = leave(ctx, q, k, s.head)
+		}
+		if err != nil {
+			return true, err
+		}
+	}
+	return healed, nil
+}
+
+// among gives those of ids that a query of one kind finds.
+func among(ctx context.Context, q runner, k kind, ids []string) (map[string]bool, error) {
+	found := map[string]bool{}
+	err := chunks(ids, func(portion []any) error {
+		portionFound, err := texts(ctx, q, shape{kind: k, rows: len(portion)}, portion...)
+		for _, id := range portionFound {
+			found[id] = true
+		}
+		return err
+	})
+	return found, err
+}
+
+// adopt has units know what an earlier attempt wrote of them. found: it wrote them.
+func adopt(ctx context.Context, q runner, units []*orderly, states map[string]keyState) (found bool, err error) {
+	ids := make([]string, len(units))
+	for i, u := range units {
+		ids[i] = u.id
+	}
+	there, err := unitsOf(ctx, q, selectUnits, ids)
+	if err != nil || len(there) == 0 {
+		return false, err
+	}
+	waits, err := among(ctx, q, waitingUnits, ids) // an operator may have parked it since
+	if err != nil {
+		return false, err
+	}
+	for _, got := range there {
+		u := units[slices.Index(ids, got.ID)]
+		u.order, u.behind = got.Order, ""
+		for _, o := range got.Order {
+			if head := states[o.Key].head; waits[got.ID] && head != got.ID {
+				u.behind = head
+			}
+		}
+	}
+	return true, nil
+}
+
+// issue locks the rows of keys, in their order, and issues as many numbers under each as
+// counts says. Who is the first under a key that nobody is under becomes its head.
+func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, counts []int64) (map[string]keyState, error) {
+	states := make(map[string]keyState, len(keys))
+	read := func(rows *sql.Rows) error {
+		var id string
+		var s keyState
+		err := rows.Scan(&id, &s.last, &s.head, &s.waiting)
+		states[id] = s
+		return err
+	}
+	if w.db.backend.Flavor == FlavorPostgres {
+		number := func(n int64) string { return strconv.FormatInt(n, 10) }
+		numbers := make([]string, len(counts))
+		for i, n := range counts {
+			numbers[i] = number(n)
+		}
+		err := each(ctx, q, shape{kind: issueNumbers}, []any{sqltext.Array(keys), sqltext.Array(firsts), sqltext.Array(numbers)}, read)
+		return states, err
+	}
+	f := w.db.backend.Flavor
+	values := make([]string, len(keys))
+	for i, k := range keys {
+		values[i] = issueValues(f, "'"+k+"'", "'"+firsts[i]+"'", strconv.FormatInt(counts[i]-1, 10))
+	}
+	text := lockBriefly + issueInto(f) + " VALUES " + strings.Join(values, ", ") + issueAgain(f)
+	if w.returning {
+		return states, eachText(ctx, q, text+issued, read)
+	}
+	if _, err := q.ExecContext(ctx, text); err != nil {
+		return nil, err
+	}
+	return states, eachText(ctx, q, "SELECT id, last, head, waiting FROM bed_order_key WHERE id IN ('"+strings.Join(keys, "', '")+"')", read)
+}
+
+// lockBriefly begins a statement that MariaDB has wait for the row of a key for a second
+// at most; to others it is a comment. How long MySQL waits, [sessionSetup] says.
+const lockBriefly = "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ "
+
+// issued ends the INSERT that issues numbers, where it can return rows.
+const issued = " RETURNING id, last, head, waiting"
+
+func issueInto(f Flavor) string {
+	return "INSERT INTO bed_order_key (id, last, head, waiting)"
+}
+
+// issueValues are the values of a key that is not there: waiting is how many come after the
+// head in this write.
+func issueValues(f Flavor, key, head, waiting string) string {
+	return "(" + key + ", " + f.Clock() + " * 1000 + " + waiting + ", " + head + ", " + waiting + ")"
+}
+
+// issueAgain follows the INSERT for keys that are there. MySQL assigns from left to right.
+func issueAgain(f Flavor) string {
+	now := func(column string) string {
+		return f.Pick(sqltext.Texts{MySQL: "VALUES(" + column + ")", Postgres: "EXCLUDED." + column, SQLite: "EXCLUDED." + column})
+	}
+	return f.Pick(sqltext.Texts{MySQL: " ON DUPLICATE KEY UPDATE ", Postgres: " ON CONFLICT (id) DO UPDATE SET ", SQLite: " ON CONFLICT (id) DO UPDATE SET "}) +
+		"waiting = bed_order_key.waiting + " + now("waiting") + " + CASE WHEN bed_order_key.head = '' THEN 0 ELSE 1 END, " +
+		"head = CASE WHEN bed_order_key.head = '' THEN " + now("head") + " ELSE bed_order_key.head END, " +
+		"last = " + f.Pick(sqltext.Texts{MySQL: "GREATEST", Postgres: "GREATEST", SQLite: "MAX"}) + "(bed_order_key.last + " + now("waiting") + " + 1, " + now("last") + ")"
+}
+
+// eachText runs a query that is not worth preparing and calls f for each of its rows.
+func eachText(ctx context.Context, q runner, text string, f func(*sql.Rows) error) error {
+	rows, err := q.QueryContext(ctx, text)
+	return eachOf(rows, err, f)
+}
+
+// errNotHeads says that some of the units are not owned, or that others wait behind some,
+// and nothing was removed.
+var errNotHeads = errors.New("others are waiting for them, or not all are owned")
+
+// removeHeads removes units that nobody waits behind, or none of them.
+func (w *writer) removeHeads(ctx context.Context, q runner, units []*owned) error {
+	var keys, heads []string
+	for _, u := range units {
+		if keys = append(keys, u.keys...); len(u.keys) > 0 {
+			heads = append(heads, u.id)
+		}
+	}
+	slices.Sort(keys)
+	slices.Sort(heads)
+	var freed int64
+	var err error
+	if w.db.backend.Flavor == FlavorPostgres {
+		freed, err = run(ctx, q, shape{kind: freeKeys}, sqltext.Array(keys), sqltext.Array(heads))
+	} else {
+		text := lockBriefly + "UPDATE bed_order_key" + byID + " SET head = '' WHERE id IN ('" + strings.Join(keys, "', '") + "') AND head IN ('" + strings.Join(heads, "', '") + "') AND waiting = 0"
+		var res sql.Result
+		if res, err = q.ExecContext(ctx, text); err == nil {
+			freed, err = res.RowsAffected()
+		}
+	}
+	if err == nil && int(freed) != len(keys) {
+		err = errNotHeads
+	}
+	if err == nil {
+		err = w.removeFenced(ctx, q, units)
+	}
+	if err == nil && slices.ContainsFunc(units, func(u *owned) bool { return !u.found }) {
+		err = errNotHeads
+	}
+	return err
+}
+
+// removeFenced deletes units and notes which of them were owned.
+func (w *writer) removeFenced(ctx context.Context, q runner, units []*owned) (err error) {
+	if w.returning {
+		return w.removeReturning(ctx, q, units)
+	}
+	for i := 0; i < len(units) && err == nil; i++ {
+		units[i].found, err = runFenced(ctx, q, deleteOwned, nil, units[i])
+	}
+	return err
+}
+
+// removeOrdered removes units and frees their successors.
+func (w *writer) removeOrdered(ctx context.Context, q runner, units []*owned) error {
+	if len(units) == 0 {
+		return nil
+	}
+	// The keys first, in their order, as those take them who issue numbers.
+	var keys []string
+	for _, u := range units {
+		keys = append(keys, u.keys...)
+	}
+	slices.Sort(keys)
+	for _, k := range slices.Compact(keys) {
+		if _, _, err := lockKey(ctx, q, k); err != nil {
+			return err
+		}
+	}
+	if err := w.removeFenced(ctx, q, units); err != nil {
+		return err
+	}
+	for _, u := range units {
+		for i := 0; u.found && i < len(u.keys); i++ {
+			if err := leave(ctx, q, u.keys[i], u.id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lockKey locks the row of a key.
+func lockKey(ctx context.Context, q runner, key string) (s keyState, there bool, err error) {
+	err = each(ctx, q, shape{kind: lockOrderKey}, []any{key}, func(rows *sql.Rows) error {
+		there = true
+		return rows.Scan(&s.last, &s.head, &s.waiting)
+	})
+	return s, there, err
+}
+
+// leave takes a unit out of the order of a key: the next one becomes its head, and is due
+// at once unless it waits for its turn under another key too.
+func leave(ctx context.Context, q runner, key, unit string) error {
+	s, there, err := lockKey(ctx, q, key)
+	switch {
+	case err != nil || !there:
+		return err
+	case s.head != unit:
+		waited, err := run(ctx, q, shape{kind: dropWaiting}, key, unit, int64(0))
+		if err == nil && waited > 0 {
+			_, err = run(ctx, q, shape{kind: setOrderKey}, s.head, s.waiting-waited, key)
+		}
+		if err == nil {
+			_, err = run(ctx, q, shape{kind: dropWaiting}, key, unit, int64(1))
+		}
+		return err
+	}
+	next := ""
+	for next == "" && s.waiting > 0 {
+		found, err := texts(ctx, q, shape{kind: nextWaiting}, key)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			s.waiting = 0
+			break
+		}
+		if _, err := run(ctx, q, shape{kind: dropWaiting}, key, found[0], int64(0)); err != nil {
+			return err
+		}
+		s.waiting--
+		if there, err := free(ctx, q, found[0]); err != nil {
+			return err
+		} else if there { // and was not deleted by hand
+			next = found[0]
+		}
+	}
+	_, err = run(ctx, q, shape{kind: setOrderKey}, next, s.waiting, key)
+	return err
+}
+
+// free makes a unit due that waits no longer. there is false if the log does not hold it.
+func free(ctx context.Context, q runner, unit string) (there bool, err error) {
+	found, err := texts(ctx, q, shape{kind: selectIDs, rows: 1}, unit)
+	if err != nil || len(found) == 0 {
+		return false, err
+	}
+	if found, err = texts(ctx, q, shape{kind: waitingUnits, rows: 1}, unit); err == nil && len(found) == 0 {
+		_, err = run(ctx, q, shape{kind: freeUnit}, unit, rowID(unit, MaxStatements-1))
+	}
+	return true, err
+}
+
+// keysOf gives the keys that a unit is under, also if that cannot be read from it.
+func keysOf(ctx context.Context, q runner, u *Unit) ([]string, error) {
+	if u.Unreadable == nil {
+		return keysUnder(u), nil
+	}
+	return texts(ctx, q, shape{kind: findOrderKeys}, u.ID, u.ID)
+}
+
+// reorder does with the order of units what belongs to a decision of an operator about
+// them, after it was carried out. orderless: only those of which it is known need it.
+func reorder(ctx context.Context, q runner, d decision, units []*Unit, orderless bool) error {
+	for _, u := range units {
+		if orderless && len(u.Order) == 0 {
+			continue
+		}
+		keys, err := keysOf(ctx, q, u)
+		if err != nil {
+			return err
+		}
+		slices.Sort(keys)
+		for _, k := range keys {
+			if d.kind == discardRows || d.skip {
+				err = leave(ctx, q, k, u.ID)
+			}
+			if i := slices.IndexFunc(u.Order, func(o Order) bool { return o.Key == k }); err == nil && d.skip && i >= 0 {
+				_, err = run(ctx, q, shape{kind: addWaiting}, k, u.Order[i].Number, u.ID, int64(1))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if len(keys) > 0 && d.kind == retryRows {
+			waits, err := texts(ctx, q, shape{kind: waitingUnits, rows: 1}, u.ID)
+			if err == nil && len(waits) > 0 {
+				_, err = run(ctx, q, shape{kind: blockUnit}, int64(blockedFrom), u.ID, rowID(u.ID, MaxStatements-1))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// first says why units cannot be skipped.
+func first(ctx context.Context, q runner, units []*Unit) error {
+	for _, u := range units {
+		head := false
+		for _, k := range keysUnder(u) {
+			s, _, err := lockKey(ctx, q, k)
+			if err != nil {
+				return err
+			}
+			head = head || s.head == u.ID
+		}
+		if !head {
+			return fmt.Errorf("%w: %s", ErrNotFirst, u.ID)
+		}
+	}
+	return nil
+}
+
+// loadOrder reads what units wait for, and how many wait for each.
+func loadOrder(ctx context.Context, q runner, all []*Unit) error {
+	var ids, keys []string
+	for _, u := range all {
+		if len(u.Order) > 0 {
+			ids, keys = append(ids, u.ID), append(keys, keysUnder(u)...)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	states := map[string]keyState{}
+	waits, err := among(ctx, q, waitingUnits, ids)
+	if err == nil {
+		err = chunks(keys, func(portion []any) error {
+			return each(ctx, q, shape{kind: readOrderKeys, rows: len(portion)}, portion, func(rows *sql.Rows) error {
+				var id string
+				var s keyState
+				err := rows.Scan(&id, &s.head, &s.waiting)
+				states[id] = s
+				return err
+			})
+		})
+	}
+	for _, u := range all {
+		for _, o := range u.Order {
+			switch head := states[o.Key].head; {
+			case head == u.ID:
+				u.Blocks += int(states[o.Key].waiting)
+			case waits[u.ID]:
+				u.Behind = cmp.Or(u.Behind, head)
+			}
+		}
+	}
+	return err
+}

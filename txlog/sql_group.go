@@ -1,0 +1,111 @@
+package txlog
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+func noWayBack(id, where string) error {
+	return fmt.Errorf("%w: no group %q that can turn back in %s: everything of it is delivered, or it is undone, or nothing was recorded to undo it", ErrNotFound, id, where)
+}
+
+// turn writes the way back k, which is locked, as turned. Its id comes before those of the
+// forward units, which are made later: all who lock several units do it in this order.
+func turn(ctx context.Context, q runner, k *Unit, token string, lease time.Duration, orderless bool) error {
+	forward, err := unitsOf(ctx, q, lockUnits, k.Undo.units())
+	if err != nil {
+		return err
+	}
+	k.Parked, k.Tries, k.InDoubt = false, 0, true
+	until, owner := any(nil), any(nil)
+	next := int64(atOnce)
+	if lease > 0 {
+		next = k.ReadAt.UnixMilli() + lease.Milliseconds() + leaseSlack
+		until, owner, k.NextTry = next, token, time.UnixMilli(next)
+	}
+	args := []any{k.DataSource, k.encodeSettings(), k.Receipt, k.LastError, owner, until, next}
+	if err := chunks(rowIDs(k.ID, len(k.Statements)), func(ids []any) error {
+		_, err := run(ctx, q, shape{kind: turnRows, rows: len(ids)}, append(slices.Clone(args), ids...)...)
+		return err
+	}); err != nil {
+		return err
+	}
+	return erase(ctx, q, forward, orderless)
+}
+
+// erase deletes forward units, whoever leases them.
+func erase(ctx context.Context, q runner, forward []*Unit, orderless bool) error {
+	var rows []string
+	for _, u := range forward {
+		rows = append(rows, u.allRowIDs()...)
+	}
+	if err := chunks(rows, func(ids []any) error {
+		_, err := run(ctx, q, shape{kind: discardRows, rows: len(ids)}, ids...)
+		return err
+	}); err != nil {
+		return err
+	}
+	return reorder(ctx, q, decision{kind: discardRows}, forward, orderless)
+}
+
+// complete removes the way back k if it is dormant, and with it those of its forward units
+// that somebody else leases: they would be found delivered, but only as long as their
+// receipts are there, and nothing keeps these without k.
+func complete(ctx context.Context, db *database, k *Unit, dormant *owned, orderless bool) (removed bool, err error) {
+	left, err := unitsOf(ctx, db, selectUnits, k.Undo.units())
+	switch {
+	case err != nil:
+		return false, err
+	case len(left) == 0:
+		return db.fenced(ctx, completeRows, nil, dormant)
+	}
+	err = db.inTx(ctx, func(ctx context.Context, q runner) error {
+		if removed, err = runFenced(ctx, q, completeRows, nil, dormant); err != nil || !removed {
+			return err
+		}
+		return erase(ctx, q, left, orderless)
+	})
+	return removed && err == nil, err
+}
+
+// locateGroup is Locate for a forward unit: the way back, which is locked first, has to
+// know as well.
+func locateGroup(ctx context.Context, db *database, head *owned, located *Unit) (found bool, err error) {
+	err = db.inTx(ctx, func(ctx context.Context, q runner) error {
+		back, err := unitsOf(ctx, q, lockUnits, []string{located.TransactionID})
+		if err != nil {
+			return err
+		}
+		for _, k := range back {
+			if k.Undo == nil || !k.Undo.locate(located.ID, located.Place, located.Session) {
+				continue
+			}
+			if _, err := run(ctx, q, shape{kind: noteUndo}, k.encodeSettings(), k.ID); err != nil {
+				return err
+			}
+		}
+		found, err = runFenced(ctx, q, locateOwned, []any{located.encodeSettings()}, head)
+		return err
+	})
+	return found, err
+}
+
+// grouped refuses what is for a single unit, if one of these belongs to a group whose way
+// back is there.
+func grouped(ctx context.Context, q runner, units []*Unit) (refused, err error) {
+	for _, u := range units {
+		if !u.inGroup() {
+			continue
+		}
+		back, err := tokensOf(ctx, q, []string{u.TransactionID})
+		if err != nil {
+			return nil, err
+		}
+		if len(back) > 0 {
+			return fmt.Errorf("%w: entry %s of group %s", ErrGroup, u.ID, u.TransactionID), nil
+		}
+	}
+	return nil, nil
+}
