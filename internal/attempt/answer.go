@@ -16,6 +16,8 @@ import (
 // receipt, so that the same request sent again gets the same answer.
 type Answer struct {
 	Statements []AnswerStatement `json:"statements"`
+	// Response is what the request itself was answered (bedhttp).
+	Response json.RawMessage `json:"response,omitempty"`
 }
 
 // AnswerStatement is the answer to one statement.

@@ -86,13 +86,9 @@ func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 	if len(u.Statements) == 0 {
 		return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s holds no statement", u.ID)}
 	}
-	calls := make([]delivery.Call, 0, len(u.Statements))
-	for i, s := range u.Statements {
-		args, err := s.Args()
-		if err != nil {
-			return Outcome{Class: delivery.Refused, Err: fmt.Errorf("bed: entry %s, statement %d: %w", u.ID, i, err)}
-		}
-		calls = append(calls, delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared, Required: s.Required})
+	calls, err := callsOf(u)
+	if err != nil {
+		return Outcome{Class: delivery.Refused, Err: err}
 	}
 	switch {
 	case u.Receipt != "":
@@ -106,6 +102,19 @@ func Replay(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 	default:
 		return together(ctx, d, conn, calls, false, u.InDoubt)
 	}
+}
+
+// callsOf are u's statements as they are sent.
+func callsOf(u *txlog.Unit) ([]delivery.Call, error) {
+	calls := make([]delivery.Call, 0, len(u.Statements))
+	for i, s := range u.Statements {
+		args, err := s.Args()
+		if err != nil {
+			return nil, fmt.Errorf("bed: entry %s, statement %d: %w", u.ID, i, err)
+		}
+		calls = append(calls, delivery.Call{SQL: s.SQL, Args: args, Prepared: s.Prepared, Required: s.Required})
+	}
+	return calls, nil
 }
 
 // together runs statements as one local transaction, a single one in one round trip
@@ -192,15 +201,23 @@ func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 	if err := ctx.Err(); err != nil {
 		return Failed(d, err, true)
 	}
-	receipt := r.insert(d.Flavor, u, false)
+	if len(u.Order) == 0 {
+		return apply(ctx, d, conn, calls, u, r, rows)
+	}
+	return withOrder(ctx, d, conn, u, r, func() Outcome { return onOrder(d, u, apply(ctx, d, conn, calls, u, r, rows)) })
+}
+
+func apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []delivery.Call, u *txlog.Unit, r Receipts, rows bool) Outcome {
+	receipt, fences := r.insert(d.Flavor, u, false), r.fences(d.Flavor, u)
 	if d.Atomic != nil && !rows && u.Fingerprint == "" {
-		results, handled, err := d.Atomic(ctx, conn, append([]delivery.Call{receipt}, calls...))
+		own := append(append(make([]delivery.Call, 0, 1+len(fences)+len(calls)), receipt), fences...)
+		results, handled, err := d.Atomic(ctx, conn, append(own, calls...))
 		switch {
 		case !handled:
 		case err != nil:
 			return applyFailed(ctx, d, conn, u, r, err)
 		default:
-			return Outcome{Result: results[len(results)-1], Results: results[1:]}
+			return Outcome{Result: results[len(results)-1], Results: results[len(own):]}
 		}
 	}
 	tx, err := BeginTx(ctx, conn, driver.TxOptions{})
@@ -211,6 +228,9 @@ func Apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 		out := undone(ctx, d, conn, tx, Failed(d, err, before))
 		out.OnReceipt = waited(ctx, before)
 		return onReceipt(ctx, d, conn, u, r, out)
+	}
+	if failed := Fence(ctx, d, conn, u, r); failed.Err != nil {
+		return undone(ctx, d, conn, tx, failed)
 	}
 	out := Outcome{Results: make([]driver.Result, 0, len(calls))}
 	var answer Answer
@@ -264,7 +284,7 @@ func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *tx
 		return unread(driver.ErrBadConn, true)
 	}
 	found, err := ReadReceipt(ctx, d, conn, r, u.Receipt)
-	if err == nil && found != nil && (found.UnitID == u.ID || u.Fingerprint != "") {
+	if err == nil && found != nil && (found.UnitID == owner(u) || u.Fingerprint != "") {
 		var gone bool
 		if gone, err = keepReceipt(ctx, d, conn, u, r, found); gone {
 			found = nil
@@ -312,7 +332,7 @@ func Look(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.U
 
 // outcome is that of an attempt of u that met the receipt.
 func (f *Found) outcome(u *txlog.Unit) Outcome {
-	out := Outcome{Found: true, Replayed: f.UnitID != u.ID}
+	out := Outcome{Found: true, Replayed: f.UnitID != owner(u)}
 	if u.Fingerprint == "" {
 		return out
 	}
@@ -390,6 +410,7 @@ func waited(ctx context.Context, before bool) bool { return !before && ctx.Err()
 // except for Found.
 func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, plain bool, finish func(context.Context) Outcome, undo func() error) Outcome {
 	receipt := r.insert(d.Flavor, u, false)
+	fences := r.fences(d.Flavor, u)
 	undone := func(out Outcome) Outcome {
 		if !RolledBack(d, undo()) {
 			out.ConnLost = true
@@ -397,7 +418,7 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 		return out
 	}
 	if plain && d.CommitWith != nil {
-		handled, err := d.CommitWith(ctx, conn, []delivery.Call{receipt})
+		handled, err := d.CommitWith(ctx, conn, append([]delivery.Call{receipt}, fences...))
 		if handled {
 			if err == nil {
 				return Outcome{}
@@ -410,7 +431,7 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 				_ = conn.Close() // as after any other COMMIT that failed
 				out.ConnLost = true
 			}
-			return onCommitReceipt(ctx, d, conn, u, r, out)
+			return onOrder(d, u, onCommitReceipt(ctx, d, conn, u, r, out))
 		}
 	}
 	if _, before, err := Exec(ctx, conn, receipt.SQL, receipt.Args); err != nil {
@@ -419,6 +440,12 @@ func Commit(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog
 			out.Class = delivery.Unreachable // COMMIT was not sent
 		}
 		return onCommitReceipt(ctx, d, conn, u, r, undone(out))
+	}
+	if failed := Fence(ctx, d, conn, u, r); failed.Err != nil {
+		if failed.Class == delivery.Unknown {
+			failed.Class = delivery.Unreachable // COMMIT was not sent
+		}
+		return undone(failed)
 	}
 	return finish(ctx)
 }

@@ -17,6 +17,8 @@ type Found struct {
 	Void bool
 	// Reported: Void, and the caller has that answer.
 	Reported bool
+	// Undone: Void, and the work was done before that.
+	Undone bool
 	// UnitID is the unit whose attempt left it.
 	UnitID string
 	// Fingerprint is that of the request, under a caller's key: see Of.
@@ -36,7 +38,8 @@ func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 		return nil, err
 	}
 	row := rows[0]
-	return &Found{Void: Number(row[0]) != 0, Reported: Number(row[0]) != 0 && Text(row[3]) == voidReported, UnitID: Text(row[1]), Fingerprint: Text(row[2]), Result: Text(row[3]),
+	void, result := Number(row[0]) != 0, Text(row[3])
+	return &Found{Void: void, Reported: void && result == voidReported, Undone: void && result == voidUndone, UnitID: Text(row[1]), Fingerprint: Text(row[2]), Result: result,
 		Left: time.Duration(Number(row[4])) * time.Millisecond}, nil
 }
 
@@ -84,7 +87,7 @@ func askSQLite(ctx context.Context, conn driver.Conn, query string, args ...any)
 // the key, and was purged meanwhile. Nothing is known of it then: this
 // request's own entry, should it stay or come late, would find no receipt.
 func keepReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, f *Found) (gone bool, err error) {
-	keep, others := r.retention(u), f.UnitID != u.ID
+	keep, others := r.retention(u), f.UnitID != owner(u)
 	if others {
 		// Another request's under the key: it counts from that one, but an
 		// attempt of this one may come as late as any.
@@ -130,7 +133,13 @@ func NoReceipts(d *delivery.Dialect, r Receipts, err error) bool {
 		return false
 	case r.Schema != "" && noSchema(err) && strings.Contains(err.Error(), "'"+r.Schema+"'"): // MySQL speaks of the database alone
 		return true
-	case !strings.Contains(err.Error(), receiptTable):
+	}
+	return noTable(d, err, receiptTable)
+}
+
+// noTable reports whether err says that there is no table of that name.
+func noTable(d *delivery.Dialect, err error, table string) bool {
+	if err == nil || !strings.Contains(err.Error(), table) {
 		return false
 	}
 	if d.Flavor == txlog.FlavorSQLite { // has one code for all of these

@@ -37,11 +37,14 @@ type Receipts struct {
 }
 
 // Table is the table's name in a statement.
-func (r Receipts) Table(f txlog.Flavor) string {
+func (r Receipts) Table(f txlog.Flavor) string { return r.Placed(f, receiptTable) }
+
+// Placed is the name in a statement of a table that lies where the receipts do.
+func (r Receipts) Placed(f txlog.Flavor, table string) string {
 	if r.Schema == "" {
-		return receiptTable
+		return table
 	}
-	return quoteSchema(f, r.Schema) + "." + receiptTable
+	return quoteSchema(f, r.Schema) + "." + table
 }
 
 // ReceiptID is the id of the receipt of a unit that has no caller's key.
@@ -55,7 +58,7 @@ func ReceiptID(d *delivery.Dialect, unitID string) string {
 // insert is the call that writes u's receipt.
 func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call {
 	if u.Fingerprint == "" && !void {
-		return call(r.sql(f).insertPlain, u.Receipt, u.ID, r.LogIdentity, r.Retention.Milliseconds())
+		return call(r.sql(f).insertPlain, u.Receipt, owner(u), r.LogIdentity, r.Retention.Milliseconds())
 	}
 	var fingerprint any
 	if u.Fingerprint != "" {
@@ -65,7 +68,22 @@ func (r Receipts) insert(f txlog.Flavor, u *txlog.Unit, void bool) delivery.Call
 	if void {
 		v = 1
 	}
-	return call(r.sql(f).insert, u.Receipt, u.ID, r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
+	return call(r.sql(f).insert, u.Receipt, owner(u), r.LogIdentity, v, r.retention(u).Milliseconds(), fingerprint, nil)
+}
+
+// Insertion is the call that writes u's receipt, for a transaction of the application's.
+func (r Receipts) Insertion(f txlog.Flavor, u *txlog.Unit) delivery.Call {
+	return r.insert(f, u, false)
+}
+
+// owner is the entry whose receipt u's is: while the log holds it, the receipt is not
+// purged. For a group that can turn back it is the way back, which needs the receipts of
+// all parts.
+func owner(u *txlog.Unit) string {
+	if u.Group() || u.Undo != nil {
+		return u.TransactionID
+	}
+	return u.ID
 }
 
 // retention is how long u's receipt is kept.
@@ -152,11 +170,19 @@ const receiptColumns = "id, unit_id, log_id, void, creation_time, keep_until, fi
 // ReceiptSchema gives the statement that creates the table of receipts in a
 // target: "mysql" (also for MariaDB), "postgres" or "sqlite".
 func ReceiptSchema(database string) (string, error) {
-	f, known := map[string]txlog.Flavor{"mysql": txlog.FlavorMySQL, "postgres": txlog.FlavorPostgres, "sqlite": txlog.FlavorSQLite}[database]
-	if !known {
-		return "", fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
+	f, err := flavorOf(database)
+	if err != nil {
+		return "", err
 	}
 	return Receipts{}.sql(f).create, nil
+}
+
+func flavorOf(database string) (txlog.Flavor, error) {
+	f, known := map[string]txlog.Flavor{"mysql": txlog.FlavorMySQL, "postgres": txlog.FlavorPostgres, "sqlite": txlog.FlavorSQLite}[database]
+	if !known {
+		return f, fmt.Errorf("bed: no schema of receipts for a database called %q: use mysql, postgres or sqlite", database)
+	}
+	return f, nil
 }
 
 // receiptRemark explains the table to a tool, or a person, that comes across it.
@@ -176,6 +202,10 @@ const voidReported = "answered"
 // voidAmended is the result in a void receipt whose unit is to be delivered under
 // another receipt, with a text that an operator gave it.
 const voidAmended = "amended"
+
+// voidUndone is the result in a void receipt whose unit was applied, and undone when its
+// group turned back.
+const voidUndone = "undone"
 
 // receiptRests is for how long, in ms, a purge leaves a new receipt alone: by
 // then its writer has erased most.
@@ -200,7 +230,7 @@ type receiptSQL struct {
 	probe, probeOlder, add string
 	insert, insertPlain    string
 	read, result           string
-	keep, reported         string
+	keep, reported, undo   string
 	page                   string
 	// These name receipts by their ids.
 	erase, purge, gone, back idsSQL
@@ -212,6 +242,7 @@ type receiptSQL struct {
 	elsewhere string
 	// table is what create makes.
 	table tables.Table
+	order orderSQL
 }
 
 // idsSQL is a statement that continues after a list of ids. In PostgreSQL the list
@@ -241,8 +272,8 @@ func (r Receipts) sql(f txlog.Flavor) *receiptSQL {
 
 const receiptInsertion = "INSERT INTO "
 
-// ReceiptTable gives the table into which text inserts a receipt, as it stands
-// there; ok is false for any other statement.
+// ReceiptTable gives the table into which text inserts a receipt, or the number of an
+// order key, as it stands there; ok is false for any other statement.
 func ReceiptTable(text string) (table string, ok bool) {
 	rest, ok := strings.CutPrefix(text, receiptInsertion)
 	if !ok {
@@ -251,10 +282,12 @@ func ReceiptTable(text string) (table string, ok bool) {
 	if table, _, ok = strings.Cut(rest, " "); !ok {
 		return "", false
 	}
-	return table, table == receiptTable || strings.HasSuffix(table, "`."+receiptTable) || strings.HasSuffix(table, `".`+receiptTable)
+	name := table[strings.LastIndexAny(table, ".")+1:]
+	quoted := len(table) == len(name) || strings.HasSuffix(table, "`."+name) || strings.HasSuffix(table, `".`+name)
+	return table, quoted && (name == receiptTable || name == orderTable)
 }
 
-// IsReceipt reports whether text inserts a receipt.
+// IsReceipt reports whether text inserts a receipt, or the number of an order key.
 func IsReceipt(text string) bool {
 	_, ok := ReceiptTable(text)
 	return ok
@@ -264,13 +297,13 @@ func IsReceipt(text string) bool {
 // quoted; empty: where unqualified names lead. schema is that of their own.
 func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 	unplaced := f.Text
-	placed := func(s string) string {
-		s = unplaced(s)
+	at := func(s, table string) string {
 		if place != "" {
-			s = strings.Replace(s, receiptTable, place+"."+receiptTable, 1)
+			s = strings.Replace(s, table, place+"."+table, 1)
 		}
 		return s
 	}
+	placed := func(s string) string { return at(unplaced(s), receiptTable) }
 	listed := func(first, second string) idsSQL {
 		if f == txlog.FlavorPostgres {
 			return idsSQL{placed(first + ` WHERE id = ANY(?::text[])` + second)}
@@ -280,7 +313,7 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 	ms := f.Pick(sqltext.Texts{MySQL: `?`, Postgres: `?::bigint`, SQLite: `?`})
 	create := unplaced(`CREATE TABLE IF NOT EXISTS bed_receipt (
   id            ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(80) COLLATE "C"`, SQLite: `VARCHAR(80)`}) + ` NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the entry whose work this is
+  unit_id       ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the entry whose work this is, or the group of one that can turn back
   log_id        ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
@@ -291,6 +324,7 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
   ` + f.Pick(sqltext.Texts{MySQL: `PRIMARY KEY (id)`, Postgres: `CONSTRAINT bed_receipt_id PRIMARY KEY (id)`, SQLite: `PRIMARY KEY (id)`}) + `
 )` + f.Pick(sqltext.Texts{MySQL: ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='` + receiptRemark + `'`, Postgres: ``, SQLite: ` WITHOUT ROWID`}))
 	return &receiptSQL{
+		order:      makeOrderSQL(f, at),
 		create:     placed(create),
 		table:      tables.Of(f, create)[0],
 		indexes:    tables.Place{Flavor: f, Schema: schema}.Indexes(receiptTable),
@@ -306,6 +340,7 @@ func makeReceiptSQL(f txlog.Flavor, schema, place string) *receiptSQL {
 		read:     placed(`SELECT void, unit_id, fingerprint, result, keep_until - {now} FROM bed_receipt WHERE id = ?`),
 		result:   placed(`UPDATE bed_receipt SET fingerprint = ?, result = ? WHERE id = ?`),
 		reported: placed(`UPDATE bed_receipt SET result = '` + voidReported + `' WHERE id = ? AND void = 1`),
+		undo:     placed(`UPDATE bed_receipt SET void = 1, result = '` + voidUndone + `' WHERE id = ? AND void = 0`),
 		keep:     placed(`UPDATE bed_receipt SET keep_until = {now} + ? WHERE id = ? AND unit_id = ?`),
 		page: placed(`SELECT id, unit_id, CASE WHEN creation_time > {now} - ` + strconv.Itoa(receiptRests) + ` THEN ` + strconv.Itoa(receiptNew) + `
     WHEN log_gone = 0 THEN ` + strconv.Itoa(receiptInLog) + ` WHEN keep_until > {now} THEN ` + strconv.Itoa(receiptKept) + ` ELSE ` + strconv.Itoa(receiptDue) + ` END,

@@ -321,7 +321,11 @@ func ReceiptRights(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r
 	// PostgreSQL speaks of the schema alone where that may not be used, and its
 	// driver puts the code after the name.
 	ofSchema := r.Schema != "" && strings.Contains(err.Error(), " "+r.Schema+" (SQLSTATE ")
-	if !ofSchema && !strings.Contains(err.Error(), receiptTable) {
+	switch {
+	case strings.Contains(err.Error(), orderTable):
+		rights := grant(ctx, d, conn, r)
+		return &delivery.ReceiptRightsError{Grant: strings.Replace(rights, receiptTable, orderTable, 1), Err: err}
+	case !ofSchema && !strings.Contains(err.Error(), receiptTable):
 		return err
 	}
 	return rightsError(ctx, d, conn, r, err)

@@ -376,7 +376,7 @@ func (l *line) finish(u *Unit, how fate) {
 	if u.Ended != nil {
 		u.Ended(how == lost)
 	}
-	if e := u.Entry; how == removed && e.Receipt != "" && e.Fingerprint == "" && !e.AddRepeated && u.Certain {
+	if e := u.Entry; how == removed && e.Receipt != "" && e.Fingerprint == "" && !e.AddRepeated && u.Certain && !e.Group() && e.Undo == nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		in := Session{e.Settings, e.Session}

@@ -4,13 +4,20 @@ package sqltext
 type Flavor uint8
 
 // The flavors. ANSI knows standard quoting and keywords only. MySQL is also
-// MariaDB.
+// MariaDB. Messages is that of a message broker: each text is [Publish] and a topic.
 const (
 	ANSI Flavor = iota
 	MySQL
 	Postgres
 	SQLite
+	Messages
 )
+
+// Publish begins the text of a message.
+const Publish = "PUBLISH "
+
+// PublishKey is the name of the parameter that is a message's order key.
+const PublishKey = "key"
 
 // String gives the database's name in configurations.
 func (f Flavor) String() string {

@@ -35,6 +35,12 @@ func quotings(f Flavor, text string) []Quoting {
 
 // ClassifyAs is [Classify] for a session whose quoting is known.
 func ClassifyAs(f Flavor, q Quoting, text string) Class {
+	if f == Messages {
+		if len(text) > len(Publish) && strings.HasPrefix(text, Publish) {
+			return Class{Kind: DML}
+		}
+		return Class{Kind: Opaque}
+	}
 	p := reader{parser: parser{lex: lexer{text: text, flavor: f, quoting: q}}}
 	p.tok = p.lex.next()
 	all := Class{Kind: Empty}

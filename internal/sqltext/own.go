@@ -10,7 +10,7 @@ import (
 // is missing.
 type Texts struct{ MySQL, Postgres, SQLite string }
 
-// Pick gives the text for the flavor; SQLite's, the plainest, for ANSI. It panics
+// Pick gives the text for the flavor; SQLite's, the plainest, for those that have none. It panics
 // for a flavor that it does not know.
 func (f Flavor) Pick(from Texts) string {
 	switch f {
@@ -18,7 +18,7 @@ func (f Flavor) Pick(from Texts) string {
 		return from.MySQL
 	case Postgres:
 		return from.Postgres
-	case SQLite, ANSI:
+	case SQLite, ANSI, Messages:
 		return from.SQLite
 	}
 	panic("sqltext: Flavor.Pick has no text for flavor " + strconv.Itoa(int(f)))

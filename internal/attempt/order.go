@@ -1,0 +1,183 @@
+package attempt
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// orderTable is the table by which a target refuses a write under an order key after a
+// later one was delivered. It lies beside the receipts.
+const orderTable = "bed_order"
+
+// OrderSchema gives the statement that creates the table of order keys in a target:
+// "mysql" (also for MariaDB), "postgres" or "sqlite".
+func OrderSchema(database string) (string, error) {
+	f, err := flavorOf(database)
+	if err != nil {
+		return "", err
+	}
+	return orderCreate(f), nil
+}
+
+// TargetSchema gives the statements that create bed's tables in a target of exactly-once
+// writes, for the databases of ReceiptSchema.
+func TargetSchema(database string) (string, error) {
+	receipts, err := ReceiptSchema(database)
+	if err != nil {
+		return "", err
+	}
+	order, err := OrderSchema(database)
+	return receipts + ";\n\n" + order + ";\n", err
+}
+
+func orderCreate(f txlog.Flavor) string {
+	return f.Text(`CREATE TABLE IF NOT EXISTS bed_order (
+  id         ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(80) COLLATE "C"`, SQLite: `VARCHAR(80)`}) + ` NOT NULL, -- the hash of an order key
+  log_id     ` + f.Pick(sqltext.Texts{MySQL: `VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin`, Postgres: `VARCHAR(40)`, SQLite: `VARCHAR(40)`}) + ` NOT NULL, -- the identity of the transaction log that numbers the writes (bed_log)
+  last       BIGINT NOT NULL, -- the number of the last write delivered under it
+  keep_until BIGINT NOT NULL, -- not purged before
+  PRIMARY KEY (id)
+)` + f.Pick(sqltext.Texts{MySQL: ` ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='made by bed (github.com/bedsql/bed), which keeps order by it: leave it out of migrations'`, Postgres: ``, SQLite: ` WITHOUT ROWID`}))
+}
+
+// orderSQL are the statements on bed_order, placed as those on bed_receipt.
+type orderSQL struct {
+	create, probe, fence, page string
+	purge                      idsSQL
+}
+
+// makeOrderSQL is the one place where they are written. Each fails where a later write was
+// delivered, by what every session takes for an error: the number that there would be is
+// NULL, or in MySQL, which may store 0 for that, larger than the column's type.
+func makeOrderSQL(f txlog.Flavor, placed func(text, table string) string) orderSQL {
+	own := func(text string) string { return placed(f.Text(text), orderTable) }
+	insert := receiptInsertion + `bed_order (id, log_id, last, keep_until) VALUES (?, ?, ?, {now} + ?)`
+	later := ` ON CONFLICT (id) DO UPDATE SET last = CASE WHEN bed_order.last < EXCLUDED.last THEN EXCLUDED.last END, keep_until = EXCLUDED.keep_until`
+	o := orderSQL{
+		create: own(orderCreate(f)),
+		probe:  own(`SELECT id FROM bed_order WHERE 1 = 0`),
+		fence: own(insert + f.Pick(sqltext.Texts{
+			MySQL:    ` ON DUPLICATE KEY UPDATE last = CASE WHEN last < VALUES(last) THEN VALUES(last) ELSE 9223372036854775807 + last END, keep_until = VALUES(keep_until)`,
+			Postgres: later, SQLite: later})),
+		page: own(`SELECT id FROM bed_order WHERE log_id = ? AND id > ? AND keep_until <= {now} ORDER BY id LIMIT 500`),
+	}
+	if f == txlog.FlavorPostgres {
+		o.purge = idsSQL{own(`DELETE FROM bed_order WHERE id = ANY(?::text[]) AND keep_until <= {now}`)}
+	} else {
+		o.purge = idsSQL{own(`{by key}DELETE FROM bed_order WHERE id IN (`), f.Text(`) AND keep_until <= {now}`)}
+	}
+	return o
+}
+
+// fences are the calls that follow u's receipt: each refuses to go back behind a later
+// write under one of its order keys.
+func (r Receipts) fences(f txlog.Flavor, u *txlog.Unit) []delivery.Call {
+	calls := make([]delivery.Call, len(u.Order))
+	for i, o := range u.Order {
+		calls[i] = call(r.sql(f).order.fence, o.Key, r.LogIdentity, o.Number, r.Retention.Milliseconds())
+	}
+	return calls
+}
+
+// Fence runs the fences of u in the open transaction. A failure leaves that open.
+func Fence(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts) Outcome {
+	for _, c := range r.fences(d.Flavor, u) {
+		if _, before, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
+			out := Failed(d, err, before)
+			out.OnReceipt = waited(ctx, before) || out.Class == delivery.Retryable && dberr.Of(err).Contended()
+			return onOrder(d, u, out)
+		}
+	}
+	return Outcome{}
+}
+
+// EnsureOrder finds or creates the table bed_order, for a local transaction that could not
+// do so before its COMMIT.
+func EnsureOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts) error {
+	s := r.sql(d.Flavor).order
+	_, err := Ask(ctx, conn, s.probe)
+	if !noTable(d, err, orderTable) {
+		return err
+	}
+	if _, _, err = Exec(ctx, conn, s.create, nil); err != nil && d.Class(err).Answered() {
+		return &delivery.ReceiptTableError{Statement: s.create, Err: err}
+	}
+	return err
+}
+
+// overtaken reports whether err is that of a fence.
+func overtaken(d *delivery.Dialect, err error) bool {
+	if err == nil || !strings.Contains(err.Error(), orderTable) {
+		return false
+	}
+	code := dberr.Of(err)
+	switch d.Flavor {
+	case txlog.FlavorMySQL:
+		return code.Number == 1690 // ER_DATA_OUT_OF_RANGE
+	case txlog.FlavorPostgres:
+		return code.State == "23502" // not_null_violation
+	default:
+		return strings.Contains(err.Error(), "NOT NULL constraint failed: "+orderTable+".last")
+	}
+}
+
+// onOrder reads the outcome of an attempt of u that was rolled back: a fence that was met
+// says that u was overtaken. Its receipt, which comes before, was not there.
+func onOrder(d *delivery.Dialect, u *txlog.Unit, out Outcome) Outcome {
+	if len(u.Order) > 0 && overtaken(d, out.Err) {
+		out.Class, out.Err = delivery.Refused, delivery.ErrOvertaken
+	}
+	return out
+}
+
+// withOrder runs an attempt of u, which is under an order key. If there is no table bed_order
+// yet, it creates it and runs the attempt again.
+func withOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, run func() Outcome) Outcome {
+	out := run()
+	if !noTable(d, out.Err, orderTable) {
+		return out
+	}
+	if out.ConnLost { // the next attempt creates it
+		return Outcome{Class: delivery.Retryable, Err: out.Err, ConnLost: true}
+	}
+	_, _, err := Exec(ctx, conn, r.sql(d.Flavor).order.create, nil)
+	if err != nil && !d.Class(err).Answered() {
+		return Failed(d, err, true)
+	}
+	if again := run(); !noTable(d, again.Err, orderTable) {
+		return again
+	}
+	return Outcome{Class: delivery.Retryable, Err: &delivery.ReceiptTableError{Statement: r.sql(d.Flavor).order.create, Err: fmt.Errorf("no table %s beside it: %w", orderTable, err)}}
+}
+
+// PurgeOrder erases rows of bed_order of the log r.LogIdentity, after the key after, whose
+// retention is over and whose key no unit in the log is under. next is as for PurgeReceipts.
+func PurgeOrder(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r Receipts, after string, missing func(context.Context, []string) ([]string, error)) (next string, err error) {
+	s := &r.sql(d.Flavor).order
+	rows, err := askCommitted(ctx, d, conn, s.page, r.LogIdentity, after)
+	if noTable(d, err, orderTable) || d.Flavor == txlog.FlavorMySQL && dberr.Of(err).Denied() {
+		return "", nil // MySQL denies a table that is not there to an account without rights
+	}
+	if err != nil || len(rows) == 0 {
+		return "", err
+	}
+	ids := make([]string, len(rows))
+	for i, row := range rows {
+		ids[i] = Text(row[0])
+	}
+	if len(rows) == receiptPageSize {
+		next = ids[len(ids)-1]
+	}
+	idle, err := missing(ctx, ids)
+	if err == nil && len(idle) > 0 {
+		_, err = byIDs(ctx, d, conn, s.purge, idle)
+	}
+	return next, err
+}
