@@ -1,0 +1,146 @@
+package bedhttp
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+)
+
+// Config says how New makes the middleware.
+type Config struct {
+	// DB is the home of the keys, the responses and the rows that share their fate: a
+	// database opened by bed. Required.
+	DB *sql.DB
+	// Client says whose key a request carries: the tenant or account, as the server has
+	// authenticated it. Two clients with one key never meet. A request for which it
+	// returns "" is answered 403; an application with a single client returns a constant.
+	// Required.
+	Client func(*http.Request) string
+	// Required: a request without a key is answered 400. By default it goes to the
+	// handler as it is, without a transaction.
+	Required bool
+	// Methods are those that carry keys. Default POST and PATCH.
+	Methods []string
+	// MaxBody is how many bytes of a request's body are read; a larger one is answered
+	// 413. Default 1 MiB.
+	MaxBody int64
+	// MaxResponse is how many bytes a response may have, body and kept headers. A larger
+	// one is rolled back and answered 500. Default 1 MiB, at most 8 MiB, which a receipt
+	// can hold.
+	MaxResponse int
+	// Headers are those of the response that are kept with it. The others are sent with
+	// the first response only. Default Content-Type and Location; Content-Encoding is
+	// always kept. Set-Cookie and Authorization cannot be.
+	Headers []string
+	// Wait is how long a duplicate waits for the first request, and any request for a
+	// connection, before it is answered 409 or 503. Default 10s.
+	Wait time.Duration
+	// HandlerTimeout is how long a handler may run under a key. When it is over, its
+	// context ends and everything is rolled back. The client's going away does not end
+	// it. Default 1m.
+	HandlerTimeout time.Duration
+	// Isolation is that of the transaction. Default the database's.
+	Isolation sql.IsolationLevel
+	// StatusURL gives the address at which Status answers for an entry. Error sends it
+	// with the answer to a pending write. Default nil: none.
+	StatusURL func(entryID string) string
+	// OnError gets the error for which a request is answered otherwise than the handler
+	// did; its text may hold values. It is called by many requests at once. Default nil:
+	// nobody does.
+	OnError func(*http.Request, error)
+}
+
+// maxResponse leaves room for base64 in a receipt's MEDIUMTEXT of 16 MiB.
+const maxResponse = 8 << 20
+
+// New makes the middleware. It returns every mistake in cfg, also a DB that is not bed's
+// or can keep no keys; it dials nothing. The middleware is safe for concurrent use.
+func New(cfg Config) (func(http.Handler) http.Handler, error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("bedhttp: Config."+format, args...)) }
+	m := &middleware{methods: map[string]bool{}}
+	if cfg.Client == nil {
+		bad("Client is missing: it says whose key a request carries")
+	}
+	if retention, err := retentionOf(cfg.DB); err != nil {
+		bad("DB cannot keep idempotency keys: %w", err)
+	} else {
+		m.expiry = fmt.Sprintf(" A key and its response are kept for %g hours.", retention.Hours())
+	}
+	if min(cfg.MaxBody, int64(cfg.MaxResponse), int64(cfg.Wait), int64(cfg.HandlerTimeout)) < 0 {
+		bad("MaxBody, MaxResponse, Wait and HandlerTimeout must not be negative")
+	}
+	if cfg.MaxResponse > maxResponse {
+		bad("MaxResponse is %d, a receipt can hold %d at most", cfg.MaxResponse, maxResponse)
+	}
+	cfg.MaxBody, cfg.MaxResponse = min(cmp.Or(cfg.MaxBody, 1<<20), math.MaxInt64-1), cmp.Or(cfg.MaxResponse, 1<<20)
+	cfg.Wait, cfg.HandlerTimeout = cmp.Or(cfg.Wait, 10*time.Second), cmp.Or(cfg.HandlerTimeout, time.Minute)
+	if cfg.Methods == nil {
+		cfg.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	for _, method := range cfg.Methods {
+		if method == "" || method == http.MethodConnect {
+			bad("Methods holds %q, which cannot carry a key", method)
+		}
+		m.methods[method] = true
+	}
+	if cfg.Headers == nil {
+		cfg.Headers = []string{"Content-Type", "Location"}
+	}
+	m.headers = []string{"Content-Encoding"}
+	for _, name := range cfg.Headers {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if slices.Contains(neverKept, name) || strings.HasPrefix(name, http.TrailerPrefix) || name == "" {
+			bad("Headers holds %q, which is never kept", name)
+		}
+		if !slices.Contains(m.headers, name) {
+			m.headers = append(m.headers, name)
+		}
+	}
+	m.Config = cfg
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}, nil
+}
+
+// neverKept are headers that are secrets, or that the server makes itself.
+var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization", "Authentication-Info", "Www-Authenticate",
+	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader}
+
+// retentionOf asks db how long it keeps keys. A connection of bed's dials on its first
+// use, which this is not.
+func retentionOf(db *sql.DB) (retention time.Duration, err error) {
+	if db == nil {
+		return 0, errNotBed
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	err = conn.Raw(func(dc any) error {
+		err := errNotBed
+		if c, ok := dc.(*bedsql.Conn); ok {
+			retention, err = c.KeyRetention()
+		}
+		return err
+	})
+	return retention, err
+}
+
+var errNotBed = errors.New("it is not opened by bed, or not under the key of the request's context")

@@ -1,0 +1,267 @@
+package bedhttp
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/internal/kept"
+)
+
+// exchange is one request under a key, and its response.
+type exchange struct {
+	*middleware
+	w    http.ResponseWriter
+	r    *http.Request
+	body []byte
+	next http.Handler
+
+	key, fingerprint string // scoped, and of the request
+	flight           *flight
+}
+
+// run waits for the request's turn among its duplicates, and answers it.
+func (x *exchange) run() {
+	wait, cancel := context.WithTimeout(x.r.Context(), x.Wait)
+	defer cancel()
+	for {
+		f, leads := board(x.DB, x.key, x.fingerprint)
+		if leads {
+			x.flight = f
+			defer f.land(nil) // also if the handler panics
+			x.lead(wait)
+			return
+		}
+		select {
+		case <-f.landed:
+		case <-wait.Done():
+			x.answer(x.w, x.r, outstanding, nil)
+			return
+		}
+		switch {
+		case f.response == nil: // nothing was committed: it is this one's turn, or another's
+		case f.fingerprint != x.fingerprint:
+			x.answer(x.w, x.r, reused, nil)
+			return
+		default:
+			f.response.replay(x.w)
+			return
+		}
+	}
+}
+
+// keyedTx is a local transaction under the key.
+type keyedTx struct {
+	*sql.Tx
+	ctx    context.Context // ends the transaction
+	cancel context.CancelFunc
+	key    *bedsql.IdempotencyKey
+	kept   *kept.Request
+}
+
+// begin begins the transaction. It is not the client's: only wait can keep it from being
+// begun, and nothing but cancel ends it later.
+func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
+	ctx, key := bedsql.WithIdempotencyKey(ctx, x.key)
+	key.SetFingerprint(x.fingerprint)
+	t := &keyedTx{ctx: ctx, cancel: cancel, key: key, kept: new(kept.Request)}
+	stop := context.AfterFunc(wait, cancel)
+	var err error
+	t.Tx, err = x.DB.BeginTx(kept.In(ctx, t.kept), &sql.TxOptions{Isolation: x.Isolation})
+	switch {
+	case err != nil:
+	case !stop():
+		err = context.Cause(wait)
+	case !t.kept.Begun:
+		err = errNotBed
+	default:
+		return t, nil
+	}
+	if t.Tx != nil {
+		_ = t.Rollback()
+	}
+	cancel()
+	return t, err
+}
+
+// rollback frees the key.
+func (t *keyedTx) rollback() {
+	_ = t.Rollback() // if it is not answered, the end of its connection is
+	t.cancel()
+}
+
+// lead handles the request.
+func (x *exchange) lead(wait context.Context) {
+	t, err := x.begin(wait)
+	if err != nil {
+		x.answer(x.w, x.r, whyNotBegun(err, t.kept), err)
+		return
+	}
+	if t.key.Answered() {
+		t.rollback()
+		x.replay(t)
+		return
+	}
+	returned := false
+	defer func() {
+		if !returned { // it panics
+			t.rollback()
+		}
+	}()
+	late := time.AfterFunc(x.HandlerTimeout, t.cancel)
+	rec := &recorder{limit: x.MaxResponse, header: x.w.Header().Clone()}
+	x.next.ServeHTTP(rec, x.request(t))
+	returned = true
+	inTime := late.Stop()
+	status, header, body, err := rec.end()
+	if err == nil {
+		body = finish(x.r.Method, status, header, body)
+	}
+	switch {
+	case err != nil:
+		t.rollback()
+		x.answer(x.w, x.r, broken, err)
+	case !inTime:
+		t.rollback()
+		x.answer(x.w, x.r, retry, errHandlerLate)
+	case status >= 500 || status == http.StatusTooManyRequests:
+		t.rollback()
+		x.send(status, header, body)
+	default:
+		x.commit(t, keep(status, header, x.headers, body), header)
+	}
+}
+
+var errHandlerLate = errors.New("bedhttp: the handler ran longer than Config.HandlerTimeout and was rolled back")
+
+// request is what the handler gets: the body again, and a context that the client does
+// not end.
+func (x *exchange) request(t *keyedTx) *http.Request {
+	r := x.r.WithContext((&request{m: x.middleware, tx: t.Tx}).in(kept.Within(t.ctx, t.Tx)))
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
+	return r
+}
+
+// whyNotBegun is the answer if nothing was begun, and so nothing applied.
+func whyNotBegun(err error, k *kept.Request) problem {
+	switch {
+	case errors.Is(err, bedsql.ErrKeyReused):
+		return reused
+	case errors.Is(err, bedsql.ErrRowsUnknown):
+		return unreadable
+	case k.Outstanding:
+		return outstanding
+	case errors.Is(err, errNotBed), bedsql.OutcomeOf(err) == bedsql.OutcomeRefused:
+		return broken
+	default:
+		return retry
+	}
+}
+
+// replay answers with what an earlier request was answered.
+func (x *exchange) replay(t *keyedTx) {
+	r, err := decode(t.kept.Stored)
+	if err != nil {
+		x.answer(x.w, x.r, unreadable, err)
+		return
+	}
+	x.flight.land(r)
+	r.replay(x.w)
+}
+
+// send sends the handler's response.
+func (x *exchange) send(status int, header http.Header, body []byte) {
+	h := x.w.Header()
+	clear(h)
+	for name, values := range header {
+		h[name] = values
+	}
+	send(x.w, status, body)
+}
+
+// commit commits the rows with the response, and sends it.
+func (x *exchange) commit(t *keyedTx, r *response, header http.Header) {
+	if r.size() > x.MaxResponse {
+		t.rollback()
+		x.answer(x.w, x.r, broken, ErrTooLarge)
+		return
+	}
+	t.kept.Response = r.encode()
+	err := t.Commit()
+	t.cancel()
+	switch o := bedsql.OutcomeOf(err); {
+	case err == nil:
+		x.committed(t, r)
+		x.send(r.Status, header, r.Body)
+	case o == bedsql.OutcomeUnknown || o == bedsql.OutcomeAccepted:
+		x.find(t, r, header, err)
+	case r.Status >= 400 && (t.kept.Ended || errors.Is(err, sql.ErrTxDone)):
+		x.refuse(r, header)
+	case o == bedsql.OutcomeRefused:
+		x.answer(x.w, x.r, refused, err)
+	default:
+		x.answer(x.w, x.r, retry, err)
+	}
+}
+
+// committed lets the duplicates go, and ends the soft transactions whose entries were
+// committed: what is not delivered within Wait, the job delivers.
+func (x *exchange) committed(t *keyedTx, r *response) {
+	x.flight.land(r)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
+	defer cancel()
+	for _, end := range slices.Backward(t.kept.Ends) {
+		_ = end(ctx) // bedsql has logged it
+	}
+}
+
+// find finds out, by the key, what a COMMIT without an answer did.
+func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error) {
+	wait, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
+	defer cancel()
+	again, err := x.begin(wait)
+	switch {
+	case err != nil:
+		x.answer(x.w, x.r, unknown, errors.Join(cause, err))
+		return
+	case again.key.Answered() && !r.is(again.kept.Stored): // it was rolled back, and a duplicate in another process handled since
+		again.rollback()
+		x.replay(again)
+		return
+	case again.key.Answered():
+		again.rollback()
+		x.committed(t, r)
+		x.send(r.Status, header, r.Body)
+		return
+	}
+	// The key is free, so the COMMIT never was, and never will be.
+	again.rollback()
+	x.answer(x.w, x.r, retry, cause)
+}
+
+// refuse keeps and sends a 4xx of a handler whose transaction the database has ended, as
+// after an error in it: there are no rows to share its fate.
+func (x *exchange) refuse(r *response, header http.Header) {
+	wait, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
+	defer cancel()
+	if t, err := x.begin(wait); err == nil {
+		if t.key.Answered() { // a duplicate in another process was faster
+			t.rollback()
+			x.replay(t)
+			return
+		}
+		t.kept.Response = r.encode()
+		if err = t.Commit(); err == nil {
+			x.flight.land(r)
+		}
+		t.cancel()
+	}
+	x.send(r.Status, header, r.Body)
+}

@@ -1,0 +1,53 @@
+package bedhttp
+
+import (
+	"database/sql"
+	"sync"
+)
+
+// flights are the requests of this process that are being handled. Their duplicates wait
+// here, and need no connection.
+var flights = struct {
+	mu sync.Mutex
+	of map[flightKey]*flight
+}{of: map[flightKey]*flight{}}
+
+type flightKey struct {
+	db  *sql.DB
+	key string
+}
+
+// flight is one request under a key, for all that wait for it.
+type flight struct {
+	flightKey
+	fingerprint string
+	// landed is closed when it is over. response is nil then if nothing was committed,
+	// or it is not known what was.
+	landed   chan struct{}
+	response *response
+	once     sync.Once
+}
+
+// board gives the flight under a key, and whether the caller is to lead it.
+func board(db *sql.DB, key, fingerprint string) (f *flight, leads bool) {
+	at := flightKey{db, key}
+	flights.mu.Lock()
+	defer flights.mu.Unlock()
+	if f = flights.of[at]; f == nil {
+		f = &flight{flightKey: at, fingerprint: fingerprint, landed: make(chan struct{})}
+		flights.of[at] = f
+		leads = true
+	}
+	return f, leads
+}
+
+// land ends a flight with the response that is kept; the first call counts.
+func (f *flight) land(kept *response) {
+	f.once.Do(func() {
+		flights.mu.Lock()
+		delete(flights.of, f.flightKey)
+		flights.mu.Unlock()
+		f.response = kept
+		close(f.landed)
+	})
+}

@@ -1,0 +1,112 @@
+package bedhttp
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// The names of the first cases are those of string.json and item.json in the httpwg's
+// structured-field-tests, whose outcomes these are, but for keys without quotes: they are
+// no strings there, and here a key as Stripe's clients send it.
+func TestKeyIsAStructuredFieldStringOrRaw(t *testing.T) {
+	t.Parallel()
+	const refused = "\x00"
+	for name, c := range map[string]struct{ header, key string }{
+		"basic string":           {`"foo"`, "foo"},
+		"empty string":           {`""`, refused}, // parsed there, and empty here
+		"long string":            {`"` + strings.Repeat("foo ", 63) + `"`, strings.Repeat("foo ", 63)},
+		"whitespace string":      {`"   "`, "   "},
+		"non-ascii string":       {`"füü"`, refused},
+		"tab in string":          {"\"\t\"", refused},
+		"newline in string":      {"\" \n \"", refused},
+		"unbalanced string":      {`"foo`, refused},
+		"string quoting":         {`"foo \"bar\" \\ baz"`, `foo "bar" \ baz`},
+		"bad string quoting":     {`"foo \,"`, refused},
+		"ending string quote":    {`"foo \"`, refused},
+		"abruptly ending string": {`"foo \`, refused},
+		"leading space":          {`  "foo"`, "foo"},
+		"trailing space":         {`"foo"  `, "foo"},
+		"two items":              {`"foo", "bar"`, refused},
+		"parameters":             {`"foo";a;b=1;c="x\"y";d=?0;e=:aGk=:;f=tok/en;g=-1.5; h=*t`, "foo"},
+		"bad parameter":          {`"foo";A=1`, refused},
+		"parameter w/o a key":    {`"foo";`, refused},
+		"text after the string":  {`"foo"bar`, refused},
+
+		"single quoted, raw":    {`'foo'`, "'foo'"},
+		"raw UUID":              {"8e03978e-40d5-43e8-bc93-6894a57f9324", "8e03978e-40d5-43e8-bc93-6894a57f9324"},
+		"quoted UUID":           {`"8e03978e-40d5-43e8-bc93-6894a57f9324"`, "8e03978e-40d5-43e8-bc93-6894a57f9324"},
+		"raw number":            {"42", "42"},
+		"raw with a quote":      {`a"b\`, `a"b\`},
+		"raw with spaces":       {" a key ", "a key"},
+		"raw, joined lines":     {"a, b", refused},
+		"raw, not ASCII":        {"clé", refused},
+		"raw control character": {"a\x7f", refused},
+		"raw, empty":            {"  ", refused},
+		"255 characters":        {strings.Repeat("k", 255), strings.Repeat("k", 255)},
+		"256 characters":        {strings.Repeat("k", 256), refused},
+		"255 escaped":           {`"` + strings.Repeat(`\"`, 255) + `"`, strings.Repeat(`"`, 255)},
+		"256 quoted":            {`"` + strings.Repeat(`k`, 256) + `"`, refused},
+	} {
+		key, given, err := keyOf(http.Header{keyHeader: {c.header}})
+		if !given || (err != nil) != (c.key == refused) || err == nil && key != c.key {
+			t.Errorf("%s: %q is the key %q (%v), given %v", name, c.header, key, err, given)
+		}
+	}
+	// Each character of string-generated.json, in a string, raw and escaped.
+	for b := range 256 {
+		char := string([]byte{byte(b)})
+		in := b >= 0x20 && b <= 0x7e && b != '"' && b != '\\'
+		if key, _, err := keyOf(http.Header{keyHeader: {`" ` + char + ` "`}}); (err == nil) != in || in && key != " "+char+" " {
+			t.Errorf("%#x in a string: %q, %v", b, key, err)
+		}
+		escaped := b == '"' || b == '\\'
+		if key, _, err := keyOf(http.Header{keyHeader: {`"\` + char + `"`}}); (err == nil) != escaped || escaped && key != char {
+			t.Errorf("%#x escaped: %q, %v", b, key, err)
+		}
+		raw := b >= 0x20 && b <= 0x7e && b != ','
+		if key, _, err := keyOf(http.Header{keyHeader: {"a" + char + "b"}}); (err == nil) != raw || raw && key != "a"+char+"b" {
+			t.Errorf("%#x in a raw key: %q, %v", b, key, err)
+		}
+	}
+	for _, lines := range [][]string{{"a", "a"}, {`"a"`, `"b"`}, {"", "a"}} {
+		if _, given, err := keyOf(http.Header{keyHeader: lines}); !given || err == nil {
+			t.Errorf("%q: %v", lines, err)
+		}
+	}
+	if _, given, err := keyOf(http.Header{}); given || err != nil {
+		t.Errorf("no header: given %v, %v", given, err)
+	}
+}
+
+func TestNoTwoRowsOfTextsHaveOneDigest(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, texts := range [][]string{{"ab", "c"}, {"a", "bc"}, {"abc"}, {"abc", ""}, {"", "abc"}, {"a", "b", "c"}, {"\x00\x01", "a"}, {"", "\x00\x01a"}, {}} {
+		rows := make([][]byte, len(texts))
+		for i := range texts {
+			rows[i] = []byte(texts[i])
+		}
+		if d := digest(rows...); seen[d] {
+			t.Errorf("%q has the digest of another", texts)
+		} else {
+			seen[d] = true
+		}
+	}
+}
+
+func FuzzKeyIsPrintableOrRefused(f *testing.F) {
+	for _, s := range []string{`"a"`, "a", `"a";b=?1`, `"\"`, ","} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		key, _, err := keyOf(http.Header{keyHeader: {header}})
+		if err != nil {
+			return
+		}
+		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
+		if again, _, err := keyOf(http.Header{keyHeader: {quoted}}); err != nil || again != key || key == "" || len(key) > maxKey {
+			t.Errorf("%q is %q, and that quoted is %q, %v", header, key, again, err)
+		}
+	})
+}

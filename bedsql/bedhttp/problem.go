@@ -1,0 +1,89 @@
+package bedhttp
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/bedsql/bed/bedsql"
+)
+
+// problem is an answer of the middleware's own, as application/problem+json (RFC 9457).
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+
+	retry bool // sending it again later may help
+}
+
+// types is where the types of problems are explained.
+const types = "https://github.com/bedsql/bed/blob/main/docs/http.md#"
+
+var (
+	missing     = problem{Type: "missing-key", Title: "Idempotency-Key is missing", Status: http.StatusBadRequest, Detail: "This request must carry an Idempotency-Key header."}
+	malformed   = problem{Type: "malformed-key", Title: "Idempotency-Key is malformed", Status: http.StatusBadRequest}
+	noClient    = problem{Type: "unknown-client", Title: "The client is unknown", Status: http.StatusForbidden, Detail: "It is not known whose Idempotency-Key this is."}
+	bodyBroken  = problem{Type: "unreadable-body", Title: "The request's body cannot be read", Status: http.StatusBadRequest, Detail: "The body ended early or is malformed. Nothing was applied."}
+	bodyLarge   = problem{Type: "body-too-large", Title: "The request's body is too large", Status: http.StatusRequestEntityTooLarge, Detail: "A request with an Idempotency-Key must have a smaller body. Nothing was applied."}
+	outstanding = problem{Type: "outstanding", Title: "The request is still being handled", Status: http.StatusConflict, retry: true,
+		Detail: "A request with this Idempotency-Key has not ended yet, or its database is busy. Send it again later."}
+	unknown = problem{Type: "outcome-unknown", Title: "It is not known yet whether the request was applied", Status: http.StatusConflict, retry: true,
+		Detail: "The database did not say whether it applied the request. Send it again with the same Idempotency-Key: if it was applied, you get its response; if not, it is applied then."}
+	reused = problem{Type: "key-reused", Title: "Idempotency-Key was used for another request", Status: http.StatusUnprocessableEntity,
+		Detail: "The method, path, query, content type or body differs from the first request with this Idempotency-Key. Use a new key."}
+	refused = problem{Type: "refused", Title: "The database refused the request", Status: http.StatusConflict, Detail: "Nothing was applied, and sending it again as it is does not help."}
+	retry   = problem{Type: "not-applied", Title: "The request was not applied", Status: http.StatusServiceUnavailable, retry: true,
+		Detail: "Nothing was applied. Send it again later with the same Idempotency-Key."}
+	unreadable = problem{Type: "response-lost", Title: "The response cannot be read", Status: http.StatusInternalServerError, Detail: "The request was applied; its response is lost."}
+	broken     = problem{Type: "server-error", Title: "The server could not handle the request", Status: http.StatusInternalServerError, Detail: "Nothing was applied."}
+)
+
+// answer sends a problem. Its cause goes to OnError.
+func (m *middleware) answer(w http.ResponseWriter, r *http.Request, p problem, cause error) {
+	if cause != nil && m.OnError != nil {
+		m.OnError(r, cause)
+	}
+	p.Detail += m.expiry
+	p.send(w)
+}
+
+func (p problem) send(w http.ResponseWriter) {
+	p.Type = types + p.Type
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	if p.retry {
+		h.Set("Retry-After", "1")
+	}
+	text, _ := json.Marshal(p)
+	send(w, p.Status, append(text, '\n'))
+}
+
+// details are what Error says of an outcome.
+var details = map[bedsql.Outcome]string{
+	bedsql.OutcomeDelivered:     "It is applied.",
+	bedsql.OutcomeAccepted:      "It is logged and will be delivered, or an operator decides. Do not send it as a new request.",
+	bedsql.OutcomeRefused:       "Nothing of it is applied, and sending it again as it is does not help.",
+	bedsql.OutcomeNotAccepted:   "Nothing of it is applied. Send it again later.",
+	bedsql.OutcomePartlyRefused: "A part of it was refused, the rest is applied or will be.",
+	bedsql.OutcomeCompensated:   "What was applied of it has been undone.",
+	bedsql.OutcomeUnknown:       "It is not known whether it is applied. Send it again with the same Idempotency-Key.",
+}
+
+// Error answers an error of a write or an End of bedsql with the status of its outcome
+// (bedsql.OutcomeOf), as a problem without the error's text, which may hold values. A
+// pending write is answered 202; if Config.StatusURL is set and r has passed the
+// middleware, Location names the address at which Status answers for it. A 5xx rolls back
+// the transaction of the request.
+func Error(w http.ResponseWriter, r *http.Request, err error) {
+	o := bedsql.OutcomeOf(err)
+	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: o.HTTPStatus(), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
+	q, _ := r.Context().Value(requestKey{}).(*request)
+	var pending *bedsql.PendingError
+	if q != nil && q.m.StatusURL != nil && o == bedsql.OutcomeAccepted && errors.As(err, &pending) {
+		w.Header().Set("Location", q.m.StatusURL(pending.LogID))
+	}
+	p.send(w)
+}

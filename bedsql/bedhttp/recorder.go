@@ -1,0 +1,94 @@
+package bedhttp
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+)
+
+var (
+	// ErrBuffered is what Flush (by http.ResponseController) and Hijack return under a
+	// key: the response is sent when the rows are committed, and not before. errors.Is
+	// finds http.ErrNotSupported in it.
+	ErrBuffered = fmt.Errorf("bedhttp: a response under an idempotency key is sent when it is committed, it cannot be streamed or taken over: "+
+		"serve it without a key: %w", http.ErrNotSupported)
+	// ErrTooLarge is what Write returns for a response of more than Config.MaxResponse
+	// bytes. The request is rolled back and answered 500.
+	ErrTooLarge = errors.New("bedhttp: the response is larger than Config.MaxResponse, it cannot be kept with the idempotency key")
+
+	errReturned = errors.New("bedhttp: the handler has returned")
+)
+
+// recorder is the http.ResponseWriter of a handler under a key. It is no http.Flusher,
+// so that a handler which asks for one learns that it cannot stream.
+type recorder struct {
+	limit int
+
+	mu       sync.Mutex
+	header   http.Header // the handler's
+	sent     http.Header // as it was at WriteHeader
+	status   int
+	body     bytes.Buffer
+	err      error // why the response cannot be kept
+	returned bool
+}
+
+func (r *recorder) Header() http.Header { return r.header }
+
+func (r *recorder) WriteHeader(status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writeHeader(status)
+}
+
+// writeHeader is for WriteHeader. Informational responses (1xx) are not sent.
+func (r *recorder) writeHeader(status int) {
+	switch {
+	case status < 100 || status > 999:
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http does
+	case r.status != 0 || r.returned:
+	case status == http.StatusSwitchingProtocols:
+		r.err = ErrBuffered
+	case status >= 200:
+		r.status, r.sent = status, r.header.Clone()
+	}
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status == 0 {
+		r.writeHeader(http.StatusOK)
+	}
+	switch {
+	case r.returned:
+		return 0, errReturned
+	case !hasBody(r.status):
+		return 0, http.ErrBodyNotAllowed
+	case r.body.Len()+len(p) > r.limit:
+		r.err = ErrTooLarge
+		return 0, r.err
+	}
+	return r.body.Write(p)
+}
+
+// FlushError and Hijack return ErrBuffered.
+func (r *recorder) FlushError() error { return ErrBuffered }
+
+// Hijack implements http.Hijacker.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ErrBuffered }
+
+// end gives the response when the handler has returned; what it writes later is refused.
+func (r *recorder) end() (status int, header http.Header, body []byte, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.writeHeader(http.StatusOK)
+	}
+	r.returned = true
+	return r.status, r.sent, r.body.Bytes(), r.err
+}

@@ -1,0 +1,122 @@
+package bedhttp
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// response is a response as it is kept.
+type response struct {
+	Status int `json:"status"`
+	// Header has the allowed headers. Their values may be any bytes, which JSON text
+	// would not keep.
+	Header []headerLine `json:"header,omitempty"`
+	Body   []byte       `json:"body,omitempty"`
+}
+
+type headerLine struct {
+	Name  string `json:"name"`
+	Value []byte `json:"value"`
+}
+
+// keep makes what is kept of a response, of the headers those that are named.
+func keep(status int, h http.Header, names []string, body []byte) *response {
+	r := &response{Status: status, Body: body}
+	for _, name := range append([]string{"Content-Length"}, names...) {
+		for _, v := range h[name] {
+			r.Header = append(r.Header, headerLine{name, []byte(v)})
+		}
+	}
+	return r
+}
+
+// size is what it counts against Config.MaxResponse.
+func (r *response) size() (n int) {
+	for _, l := range r.Header {
+		n += len(l.Name) + len(l.Value)
+	}
+	return n + len(r.Body)
+}
+
+func (r *response) encode() json.RawMessage {
+	text, _ := json.Marshal(r) // nothing in it can fail
+	return text
+}
+
+// is reports whether r is what was stored.
+func (r *response) is(stored json.RawMessage) bool {
+	that, err := decode(stored)
+	return err == nil && bytes.Equal(that.encode(), r.encode())
+}
+
+func decode(text json.RawMessage) (*response, error) {
+	r := new(response)
+	if err := json.Unmarshal(text, r); err != nil || r.Status < 200 || r.Status > 999 {
+		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return r, nil
+}
+
+var errUnreadable = errors.New("bedhttp: the response kept with the idempotency key cannot be read")
+
+// replay sends a kept response.
+func (r *response) replay(w http.ResponseWriter) {
+	h := w.Header()
+	for _, l := range r.Header {
+		h.Del(l.Name)
+	}
+	for _, l := range r.Header {
+		h[l.Name] = append(h[l.Name], string(l.Value))
+	}
+	h.Set(replayedHeader, "true")
+	send(w, r.Status, r.Body)
+}
+
+// send sends status and body; the headers are set.
+func send(w http.ResponseWriter, status int, body []byte) {
+	if _, typed := w.Header()["Content-Type"]; !typed {
+		w.Header()["Content-Type"] = nil // it is not guessed: the handler wanted none
+	}
+	w.WriteHeader(status)
+	if len(body) > 0 {
+		_, _ = w.Write(body) // if the client is gone, it sends the request again
+	}
+}
+
+// finish makes the headers of a whole response those that it is sent with: a length, a
+// type, and nothing that speaks of another way of sending.
+func finish(method string, status int, h http.Header, body []byte) []byte {
+	for name := range h {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			delete(h, name)
+		}
+	}
+	for _, name := range []string{"Trailer", "Transfer-Encoding", replayedHeader} {
+		h.Del(name)
+	}
+	if !hasBody(status) {
+		h.Del("Content-Length")
+		return nil
+	}
+	if _, typed := h["Content-Type"]; !typed && len(body) > 0 && h.Get("Content-Encoding") == "" {
+		h.Set("Content-Type", http.DetectContentType(body))
+	}
+	switch {
+	case method != http.MethodHead:
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+		return body
+	case len(body) > 0:
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	return nil
+}
+
+// hasBody reports whether a response of that status may have a body.
+func hasBody(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}

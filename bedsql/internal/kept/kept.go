@@ -1,0 +1,53 @@
+// Package kept is how bedsql/bedhttp has a response kept with the receipt of an
+// idempotency key: it goes with the context of BeginTx.
+package kept
+
+import (
+	"context"
+	"encoding/json"
+)
+
+// Request is a request of which more is kept than the answers to its statements. These
+// are not kept then, and its COMMIT needs no entry in the log: what it did is found out
+// by the key.
+type Request struct {
+	// Response is JSON. COMMIT stores it, and is refused without it.
+	Response json.RawMessage
+	// Ends end the soft transactions whose entries the transaction held, the newest
+	// first. COMMIT sets it.
+	Ends []func(context.Context) error
+	// Ended: COMMIT was not sent, for the transaction had ended before, as after an error
+	// in it. COMMIT sets it.
+	Ended bool
+
+	// What follows is set by BeginTx.
+
+	// Begun: the transaction is under the key.
+	Begun bool
+	// Stored is the Response of an earlier request, if the key is answered.
+	Stored json.RawMessage
+	// Outstanding: BeginTx waited for another transaction under the key, or for its
+	// database, and gave up.
+	Outstanding bool
+}
+
+type contextKey struct{}
+
+// In returns the context for the BeginTx of r.
+func In(ctx context.Context, r *Request) context.Context {
+	return context.WithValue(ctx, contextKey{}, r)
+}
+
+// Of is the request of a BeginTx; nil if there is none.
+func Of(ctx context.Context) *Request {
+	r, _ := ctx.Value(contextKey{}).(*Request)
+	return r
+}
+
+type txKey struct{}
+
+// Within returns the context of a request whose transaction is tx, begun under its key.
+func Within(ctx context.Context, tx any) context.Context { return context.WithValue(ctx, txKey{}, tx) }
+
+// Covers reports whether tx is that transaction: what is recorded in it is recorded once.
+func Covers(ctx context.Context, tx any) bool { return tx != nil && ctx.Value(txKey{}) == tx }
