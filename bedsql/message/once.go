@@ -1,0 +1,250 @@
+package message
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Handler processes a message: its rows are those that it writes in tx. What it writes or
+// publishes under ctx, through other databases and publishers of bed, is recorded in tx too
+// ([bedsql.With]). An error, or a panic, rolls all of it back.
+type Handler = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
+
+type consumerOptions struct {
+	redelivery time.Duration
+	failures   int
+	source     string
+	topic      string
+}
+
+// Redelivery says for how long after its first delivery the broker may deliver a message
+// again. Config.KeyRetention of the consumer's database must be longer: the receipt of a
+// message that is processed is gone after it, and the message would be processed twice.
+func Redelivery(longest time.Duration) Option { return func(o *options) { o.redelivery = longest } }
+
+// MaxFailures is how many times the handler may fail for a message in this process before
+// the message is parked. Default 10.
+func MaxFailures(n int) Option { return func(o *options) { o.failures = n } }
+
+// ParkedFor says for which data source and topic a message is parked: there the job
+// publishes it again when an operator retries it. Default: the consumer's name, and the
+// topic that watermill's router has subscribed to.
+func ParkedFor(dataSource, topic string) Option {
+	return func(o *options) { o.source, o.topic = dataSource, topic }
+}
+
+// Once makes a handler for watermill's router that processes each message once, however
+// often it is delivered and however many consumers of the same name there are. db is a
+// database that bed opened; consumer is the name under which it knows messages that it has
+// processed.
+//
+// The rows of h and the receipt of the consumer and the message's UUID are one local
+// transaction: an idempotency key. A message whose receipt is there is acknowledged without
+// calling h. nil, the acknowledgement, is returned once h has returned nil and COMMIT was
+// confirmed; then what was published in it is sent, or left to the job. Any error rolls back,
+// and the broker delivers the message again.
+//
+// A message for which h failed [MaxFailures] times in this process is parked: it becomes an
+// entry of the log with the error, which operators see, and is acknowledged. Retried, it is
+// published again under its UUID; discarded, it is gone. The failures are counted in memory,
+// so several processes, or one that is restarted, try more often. A message without a UUID
+// is parked at once.
+//
+// A db that bed did not open, an empty name, and a KeyRetention that is not longer than
+// [Redelivery] are mistakes: they are logged at once, and each message gets the error.
+func Once(db *sql.DB, consumer string, h Handler, opts ...Option) message.NoPublishHandlerFunc {
+	c := &consumerOf{db: db, name: consumer, handle: h, options: options{consumerOptions: consumerOptions{failures: 10}}, failed: map[string]int{}}
+	for _, opt := range opts {
+		opt(&c.options)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if _, err := c.config(ctx); err != nil {
+		logrus.WithError(err).Error("bed: the consumer cannot begin")
+	}
+	return c.consume
+}
+
+// consumerOf is what Once makes.
+type consumerOf struct {
+	options
+	db     *sql.DB
+	name   string
+	handle Handler
+
+	mu  sync.Mutex
+	cfg *bedsql.Config // nil: not known yet
+	// failed counts the failures of messages, at most maxFailed of them.
+	failed map[string]int
+}
+
+const maxFailed = 10_000
+
+// config gives the configuration of the database, or says what is wrong with the consumer.
+func (c *consumerOf) config(ctx context.Context) (*bedsql.Config, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cfg != nil {
+		return c.cfg, nil
+	}
+	if c.db == nil || c.name == "" || c.handle == nil || c.failures < 1 {
+		return nil, errors.New("bed: the consumer needs a database, a name, a handler, and 1 or more for MaxFailures")
+	}
+	conn, err := c.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	var cfg bedsql.Config
+	err = conn.Raw(func(dc any) error {
+		bed, ok := dc.(*bedsql.Conn)
+		if !ok {
+			return fmt.Errorf("bed: the database of the consumer %s is not one that bed opened (%T): its messages would be processed more than once", c.name, dc)
+		}
+		cfg = bed.Config()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.KeyRetention <= c.redelivery {
+		return nil, fmt.Errorf("bed: the database of the consumer %s forgets after Config.KeyRetention (%v) that a message was processed, and the broker may deliver it again for %v: "+
+			"make KeyRetention longer", c.name, cfg.KeyRetention, c.redelivery)
+	}
+	c.cfg = &cfg
+	return c.cfg, nil
+}
+
+func (c *consumerOf) consume(msg *message.Message) error {
+	ctx := msg.Context()
+	cfg, err := c.config(ctx)
+	if err != nil {
+		return err
+	}
+	if msg.UUID == "" {
+		return c.park(ctx, cfg, msg, errors.New("the message has no UUID, by which a second delivery could be known"))
+	}
+	uuid := msg.UUID // the handler may change it
+	failure, err := c.once(ctx, uuid, msg)
+	c.mu.Lock()
+	switch {
+	case failure == nil && err == nil:
+		delete(c.failed, uuid)
+	case failure != nil:
+		if c.failed[uuid] == 0 && len(c.failed) >= maxFailed { // another process may have had its messages since
+			for other := range c.failed {
+				delete(c.failed, other)
+				break
+			}
+		}
+		c.failed[uuid]++
+	}
+	n := c.failed[uuid]
+	c.mu.Unlock()
+	if failure == nil || n < c.failures || ctx.Err() != nil {
+		return cmp.Or(failure, err)
+	}
+	msg.UUID = uuid
+	if err := c.park(ctx, cfg, msg, failure); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	delete(c.failed, uuid)
+	c.mu.Unlock()
+	return nil
+}
+
+// once processes a message. failure is an error that comes again with the message: the
+// handler's, or the refusal of what it did; err is any other.
+func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message) (failure, err error) {
+	ctx, key := bedsql.WithIdempotencyKey(ctx, "message\x00"+c.name+"\x00"+uuid)
+	key.SetFingerprint("message") // handled again it may write something else
+	// The broker holds the message until COMMIT is confirmed, as an entry would.
+	ctx = bedsql.WithLogging(ctx, bedsql.LogOnFailure)
+	tx, err := c.db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if key.Answered() {
+		return nil, nil
+	}
+	group, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	if err != nil {
+		return nil, err
+	}
+	defer soft.Discard()
+	if failure := c.call(group, tx, msg); failure != nil {
+		return failure, nil
+	}
+	if err := tx.Commit(); err != nil {
+		var unmet *bedsql.RowsError
+		switch {
+		case ctx.Err() != nil:
+		case bedsql.OutcomeOf(err) == bedsql.OutcomeRefused, errors.As(err, &unmet), errors.Is(err, sql.ErrTxDone), dberr.Of(err).State == abortedBefore:
+			return err, nil
+		}
+		return nil, err
+	}
+	// What it reports is in the log: pending, or parked for an operator.
+	_ = soft.End(context.WithoutCancel(ctx))
+	return nil, nil
+}
+
+// abortedBefore is PostgreSQL's state for a transaction in which the handler ignored an error.
+const abortedBefore = "25P02"
+
+// call has the handler's panic be an error: it would come again with the message.
+func (c *consumerOf) call(ctx context.Context, tx *sql.Tx, msg *message.Message) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("bed: the handler of the consumer %s panicked: %v", c.name, p)
+		}
+	}()
+	return c.handle(ctx, tx, msg)
+}
+
+// park leaves a message to an operator, as an entry that would publish it again.
+func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.Message, why error) error {
+	m := &broker.Message{ID: txlog.NewID(), Metadata: map[string]string{}, Payload: msg.Payload}
+	for key, value := range msg.Metadata { // the log takes no others
+		m.Metadata[strings.ToValidUTF8(key, "\ufffd")] = strings.ToValidUTF8(value, "\ufffd")
+	}
+	m.UUID = cmp.Or(msg.UUID, m.ID)
+	m.Topic = cmp.Or(c.topic, message.SubscribeTopicFromCtx(msg.Context()), c.name)
+	u := &txlog.Unit{ID: m.ID, DataSource: cmp.Or(c.source, c.name), Settings: broker.Settings}
+	err := func() error {
+		text, args, err := broker.Statement(m)
+		if err != nil {
+			return err
+		}
+		params, err := txlog.EncodeParams(broker.Named(args))
+		if err != nil {
+			return err
+		}
+		u.Statements = []txlog.Statement{{SQL: text, Params: params}}
+		if err := cfg.Storage.Add(ctx, cfg.Lease, u); err != nil {
+			return err
+		}
+		return cfg.Storage.Release(ctx, u, txlog.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s failed: %v", c.name, why)})
+	}()
+	if err != nil {
+		return fmt.Errorf("bed: the message %s failed and could not be parked (%w): %w", m.UUID, err, why)
+	}
+	cfg.Logger.WithFields(logrus.Fields{"entry": u.ID, "message": m.UUID, "consumer": c.name}).Error("bed: the message is parked after its handler failed: an operator must retry or discard it")
+	return nil
+}

@@ -1,0 +1,403 @@
+package message_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/bedsql/bed/bedsql"
+	bedmessage "github.com/bedsql/bed/bedsql/message"
+	"github.com/bedsql/bed/bedsql/mysql"
+	"github.com/bedsql/bed/bedsql/postgres"
+	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
+)
+
+// consuming is a consumer's database with a table of what it has processed, and the log: in
+// the same database, but for SQLite.
+type consuming struct {
+	t       testing.TB
+	db      testdb.DB
+	storage txlog.Storage
+	pool    *sql.DB // opened by bed
+	bare    *sql.DB
+	mu      sync.Mutex
+	calls   int
+}
+
+func newConsuming(t *testing.T, db testdb.DB, change ...func(*bedsql.Config)) *consuming {
+	t.Helper()
+	log := db
+	if db.Driver == testdb.DriverSQLite {
+		log = testdb.SQLite(t)
+	}
+	storage := openLog(t, log)
+	cfg := bedsql.Config{Storage: storage}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c := &consuming{t: t, db: db, storage: storage, bare: db.Open(t)}
+	c.pool = c.open(db.DSN, cfg)
+	_, err := c.bare.Exec("CREATE TABLE seen (payload VARCHAR(100) NOT NULL)")
+	must(t, err)
+	return c
+}
+
+// eachServer runs f where the log is in the consumer's database.
+func eachServer(t *testing.T, f func(t *testing.T, c *consuming)) {
+	t.Helper()
+	for _, driver := range []string{testdb.DriverMySQL, testdb.DriverPostgres} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			f(t, newConsuming(t, testdb.New(t, driver)))
+		})
+	}
+}
+
+// open opens a DSN by bed.
+func (c *consuming) open(dsn string, cfg bedsql.Config) *sql.DB {
+	c.t.Helper()
+	register := testdb.By[func(string, bedsql.Config) error]{MySQL: mysql.Register, Postgres: postgres.Register, SQLite: sqlite.Register}.For(c.db.Driver)
+	name := fmt.Sprintf("bed-%s-%d", strings.ReplaceAll(c.t.Name(), "/", "-"), time.Now().UnixNano())
+	if err := register(name, cfg); err != nil {
+		c.t.Fatal(err)
+	}
+	pool, err := sql.Open(name, dsn)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// insert is a handler that writes a row.
+func (c *consuming) insert(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+	c.mu.Lock()
+	c.calls++
+	c.mu.Unlock()
+	_, err := tx.ExecContext(ctx, "INSERT INTO seen VALUES ('"+string(msg.Payload)+"')")
+	return err
+}
+
+// seen are the rows.
+func (c *consuming) seen() (all []string) {
+	c.t.Helper()
+	rows, err := c.bare.Query("SELECT payload FROM seen ORDER BY payload")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			c.t.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	if err := rows.Err(); err != nil {
+		c.t.Fatal(err)
+	}
+	return all
+}
+
+func (c *consuming) saw(want ...string) {
+	c.t.Helper()
+	if got := c.seen(); !slices.Equal(got, want) {
+		c.t.Errorf("the rows: %v, wanted %v", got, want)
+	}
+}
+
+// delivered is a message as a broker delivers it, each time another one.
+func delivered(uuid, payload string) *message.Message {
+	return message.NewMessage(uuid, []byte(payload))
+}
+
+func TestMessageIsProcessedOnceHoweverOftenItIsDelivered(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		c := newConsuming(t, db)
+		consume := bedmessage.Once(c.pool, "billing", c.insert)
+		for range 3 { // as after a crash between COMMIT and the acknowledgement
+			must(t, consume(delivered("m-1", "one")))
+		}
+		must(t, consume(delivered("m-2", "two")))
+		c.saw("one", "two")
+		if c.calls != 2 {
+			t.Errorf("the handler ran %d times", c.calls)
+		}
+		must(t, bedmessage.Once(c.pool, "shipping", c.insert)(delivered("m-1", "one")))
+		c.saw("one", "one", "two") // another consumer has its own
+		// A handler that writes nothing has processed the message too.
+		idle := 0
+		nothing := bedmessage.Once(c.pool, "idle", func(context.Context, *sql.Tx, *message.Message) error { idle++; return nil })
+		must(t, nothing(delivered("m-1", "one")))
+		must(t, nothing(delivered("m-1", "one")))
+		if idle != 1 {
+			t.Errorf("a handler that writes nothing ran %d times", idle)
+		}
+	})
+}
+
+func TestFailedMessageIsRolledBackAndProcessedWhenItComesAgain(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		c := newConsuming(t, db)
+		broken := errors.New("broken")
+		fails, panics := true, false
+		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			must(t, c.insert(ctx, tx, msg))
+			if panics {
+				panic("panicked")
+			}
+			if fails {
+				return broken
+			}
+			return nil
+		})
+		if err := consume(delivered("m-1", "one")); !errors.Is(err, broken) {
+			t.Errorf("the handler's error: %v", err)
+		}
+		panics = true
+		if err := consume(delivered("m-1", "one")); err == nil {
+			t.Error("the handler's panic: no error")
+		}
+		c.saw()
+		fails, panics = false, false
+		must(t, consume(delivered("m-1", "one")))
+		c.saw("one")
+	})
+}
+
+// Watermill's middleware marks a message before its handler runs, and takes the second
+// delivery of one whose handler has failed for a duplicate.
+func TestWhatADeduplicatorLosesIsProcessed(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		c := newConsuming(t, db)
+		for name, by := range map[string]func(bedmessage.Handler) message.NoPublishHandlerFunc{
+			"deduplicator": func(h bedmessage.Handler) message.NoPublishHandlerFunc {
+				handler := (&middleware.Deduplicator{}).Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					tx, err := c.bare.Begin()
+					must(t, err)
+					if err := h(msg.Context(), tx, msg); err != nil {
+						return nil, errors.Join(err, tx.Rollback())
+					}
+					return nil, tx.Commit()
+				})
+				return func(msg *message.Message) error {
+					_, err := handler(msg)
+					return err
+				}
+			},
+			"once": func(h bedmessage.Handler) message.NoPublishHandlerFunc { return bedmessage.Once(c.pool, "billing", h) },
+		} {
+			first := true
+			consume := by(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+				if first {
+					first = false
+					return errors.New("the first time it fails")
+				}
+				return c.insert(ctx, tx, msg)
+			})
+			if err := consume(delivered("m-"+name, name)); err == nil {
+				t.Errorf("%s: the failure is not reported", name)
+			}
+			must(t, consume(delivered("m-"+name, name)))
+		}
+		c.saw("once")
+	})
+}
+
+func TestHandlersMessagesAreOfItsTransaction(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, c *consuming) {
+		b := &memory{}
+		p := newPublisher(t, b, bedsql.Config{Storage: c.storage, NoSyncRetry: true})
+		fails := true
+		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			must(t, c.insert(ctx, tx, msg))
+			must(t, p.Publish(ctx, "billed", text("a"), text("b")))
+			if len(b.payloads()) != 0 {
+				t.Error("published before COMMIT")
+			}
+			if fails {
+				return errors.New("broken")
+			}
+			return nil
+		})
+		if err := consume(delivered("m-1", "one")); err == nil || len(waiting(t, c.storage)) != 0 {
+			t.Errorf("the handler's error: %v, %v", err, waiting(t, c.storage))
+		}
+		fails = false
+		must(t, consume(delivered("m-1", "one")))
+		must(t, consume(delivered("m-1", "one")))
+		c.saw("one")
+		if got := b.payloads(); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("published: %v", got)
+		}
+		b.mu.Lock()
+		b.messages = nil
+		b.mu.Unlock()
+		b.set(errDown, false) // what is committed is acknowledged all the same, and the job publishes it
+		must(t, consume(delivered("m-2", "two")))
+		b.set(nil, false)
+		round(t, c.storage, b)
+		if got := b.payloads(); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("published by the job: %v", got)
+		}
+	})
+}
+
+func TestUnansweredCommitIsNoAcknowledgement(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, c *consuming) {
+		must(t, bedmessage.Once(c.pool, "billing", c.insert)(delivered("m-0", "zero")))
+		proxy := testproxy.New(t, c.db.Addr())
+		pool := c.open(c.db.Via(proxy.Addr()).DSN, bedsql.Config{Storage: c.storage, NoSyncRetry: true})
+		struck := proxy.CutAfter(testproxy.Text("COMMIT"))
+		if c.db.Driver == testdb.DriverPostgres {
+			proxy.Forget()
+			struck = proxy.CutAfter(testproxy.Text("commit"))
+		}
+		consume := bedmessage.Once(pool, "billing", c.insert)
+		if err := consume(delivered("m-1", "one")); err == nil {
+			t.Error("acknowledged without an answer to COMMIT")
+		}
+		select {
+		case <-struck:
+		default:
+			t.Fatal("no COMMIT was cut")
+		}
+		calls := c.calls
+		must(t, consume(delivered("m-1", "one")))
+		c.saw("one", "zero")
+		if c.calls != calls {
+			t.Error("the handler ran again after a COMMIT that was lost on its way back")
+		}
+	})
+}
+
+func TestPoisonMessageIsParkedAndPublishedAgainByAnOperator(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		c := newConsuming(t, db)
+		broken := true
+		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			if broken {
+				return errors.New("no such article")
+			}
+			return c.insert(ctx, tx, msg)
+		}, bedmessage.MaxFailures(3), bedmessage.ParkedFor("events", "orders"))
+		for range 2 {
+			if err := consume(delivered("m-1", "one")); err == nil {
+				t.Error("acknowledged before it was parked")
+			}
+		}
+		must(t, consume(delivered("m-1", "one")))
+		left := waiting(t, c.storage)
+		if len(left) != 1 || !left[0].Parked || left[0].DataSource != "events" || left[0].Statements[0].SQL != "PUBLISH orders" || !strings.Contains(left[0].LastError, "no such article") {
+			t.Fatalf("the log: %+v", left)
+		}
+		none := delivered("", "none") // it could not be known a second time
+		none.Metadata.Set("trace", "\xff")
+		must(t, consume(none))
+		if left := waiting(t, c.storage); len(left) != 2 || !left[1].Parked {
+			t.Errorf("a message without a UUID: %+v", left)
+		}
+		broken = false
+		must(t, c.storage.Retry(t.Context(), left[0].ID))
+		b := &memory{}
+		round(t, c.storage, b)
+		if len(b.messages) != 1 || b.topics[0] != "orders" || b.messages[0].UUID != "m-1" {
+			t.Fatalf("published again: %v in %v", b.messages, b.topics)
+		}
+		must(t, consume(delivered(b.messages[0].UUID, string(b.messages[0].Payload))))
+		must(t, consume(delivered("m-1", "one")))
+		c.saw("one")
+	})
+}
+
+// The handler finds nothing wrong, and what it did can never be committed.
+func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
+	t.Parallel()
+	for name, does := range map[string]func(ctx context.Context, tx *sql.Tx){
+		"required rows": func(ctx context.Context, tx *sql.Tx) {
+			_, _ = tx.ExecContext(bedsql.RequireRows(ctx, 1), "UPDATE seen SET payload = 'x' WHERE payload = 'nobody'")
+		},
+		"rolled back": func(_ context.Context, tx *sql.Tx) { _ = tx.Rollback() },
+		"statement":   func(ctx context.Context, tx *sql.Tx) { _, _ = tx.ExecContext(ctx, "UPDATE nowhere SET n = 1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testdb.Each(t, func(t *testing.T, db testdb.DB) {
+				if name == "statement" && db.Driver != testdb.DriverPostgres {
+					return // the others' transactions go on after it
+				}
+				c := newConsuming(t, db)
+				consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+					does(ctx, tx)
+					return nil
+				}, bedmessage.MaxFailures(3))
+				for range 2 {
+					if err := consume(delivered("m-1", "one")); err == nil {
+						t.Error("acknowledged before it was parked")
+					}
+				}
+				must(t, consume(delivered("m-1", "one")))
+				if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked {
+					t.Errorf("the log: %+v", left)
+				}
+			})
+		})
+	}
+}
+
+// Messages that another process has handled since are not counted for ever.
+func TestManyFailuresDoNotKeepAMessageFromBeingParked(t *testing.T) {
+	t.Parallel()
+	c := newConsuming(t, testdb.SQLite(t))
+	consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("no") }, bedmessage.MaxFailures(2))
+	for i := range 10_000 {
+		if err := consume(delivered(fmt.Sprintf("other-%d", i), "")); err == nil {
+			t.Fatal("acknowledged")
+		}
+	}
+	if err := consume(delivered("m-1", "one")); err == nil {
+		t.Error("acknowledged before it was parked")
+	}
+	must(t, consume(delivered("m-1", "one")))
+	if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked {
+		t.Errorf("the log: %+v", left)
+	}
+}
+
+func TestConsumerThatCouldProcessTwiceDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	c := newConsuming(t, testdb.SQLite(t), func(cfg *bedsql.Config) { cfg.KeyRetention = time.Hour })
+	for name, consume := range map[string]message.NoPublishHandlerFunc{
+		"a bare database":   bedmessage.Once(c.bare, "billing", c.insert),
+		"no database":       bedmessage.Once(nil, "billing", c.insert),
+		"no name":           bedmessage.Once(c.pool, "", c.insert),
+		"too short memory":  bedmessage.Once(c.pool, "billing", c.insert, bedmessage.Redelivery(time.Hour)),
+		"never parks":       bedmessage.Once(c.pool, "billing", c.insert, bedmessage.MaxFailures(0)),
+		"nobody to process": bedmessage.Once(c.pool, "billing", nil),
+	} {
+		if err := consume(delivered("m-1", "one")); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	c.saw()
+	must(t, bedmessage.Once(c.pool, "billing", c.insert, bedmessage.Redelivery(time.Hour-1))(delivered("m-1", "one")))
+	c.saw("one")
+}

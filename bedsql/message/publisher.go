@@ -1,0 +1,182 @@
+package message
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Option changes a [Publisher], a target or a consumer; each says which.
+type Option func(*options)
+
+type options struct {
+	confirms bool
+	consumerOptions
+}
+
+// Confirms says that Publish of the publisher returns nil only once the broker has
+// confirmed that it keeps the message. [NewPublisher] and [Target] refuse a publisher of
+// which that is not known without it. It is known of watermill's own for NATS with
+// JetStream, for AMQP with ConfirmDelivery or Transactional, and for Kafka unless
+// RequiredAcks is 0; one of your own may say so by a method Confirms() bool.
+func Confirms() Option { return func(o *options) { o.confirms = true } }
+
+// OrderKey is the name of the metadata in which a message under [bedsql.WithOrderKey] carries
+// its key. bed-job takes it as the key of a Kafka record; for a publisher of watermill's for
+// Kafka, have its partitioning marshaler take it.
+const OrderKey = broker.OrderKey
+
+// Publisher publishes messages as bedsql writes rows: each is an entry of the log before it
+// is sent, is sent again by the call if that fails, and then by the job. It is safe for
+// concurrent use if the publisher that it wraps is.
+type Publisher struct {
+	db *sql.DB
+	p  message.Publisher
+}
+
+// NewPublisher wraps p. dataSource is the name by which the log and the job's configuration
+// know the broker. cfg is as for a database, but its Guarantee has no effect: a message is
+// published at least once, and consumers know it by its UUID ([Once]). A publisher that is
+// not known to confirm is an error without [Confirms].
+func NewPublisher(p message.Publisher, dataSource string, cfg bedsql.Config, opts ...Option) (*Publisher, error) {
+	target, err := Target(p, dataSource, opts...)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Guarantee = bedsql.AtLeastOnce
+	connector, err := bedsql.NewConnector(target, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Publisher{sql.OpenDB(connector), p}, nil
+}
+
+// Target is p as a data source of an asyncjob that runs in the application's own process;
+// bed-job has its own publishers. If p has a method Ping(context.Context) error, the job
+// asks it whether the broker is up before it claims messages, and counts no tries while it
+// is not.
+func Target(p message.Publisher, dataSource string, opts ...Option) (delivery.Target, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	v := reflect.ValueOf(p)
+	switch {
+	case !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil():
+		return delivery.Target{}, errors.New("bed: the publisher is nil")
+	case !o.confirms && !confirms(v):
+		return delivery.Target{}, fmt.Errorf("bed: the publisher %T is not known to confirm that the broker keeps a message, without which messages are lost: "+
+			"have it confirm (JetStream; ConfirmDelivery for AMQP; acks for Kafka), or say that it does by message.Confirms()", p)
+	}
+	return broker.Target(dataSource, func(context.Context) (broker.Conn, error) { return wrapped{p}, nil }), nil
+}
+
+// confirms reports whether a publisher is one of watermill's that confirm.
+func confirms(v reflect.Value) bool {
+	if p, ok := v.Interface().(interface{ Confirms() bool }); ok {
+		return p.Confirms()
+	}
+	v = reflect.Indirect(v)
+	path := v.Type().PkgPath()
+	config := func(names ...string) reflect.Value {
+		at := v
+		for _, name := range append([]string{"config"}, names...) {
+			if at = reflect.Indirect(at); at.Kind() != reflect.Struct {
+				return reflect.Value{}
+			}
+			at = at.FieldByName(name)
+		}
+		return at
+	}
+	is := func(at reflect.Value, want bool) bool { return at.Kind() == reflect.Bool && at.Bool() == want }
+	switch library, of, _ := strings.Cut(strings.TrimPrefix(path, "github.com/ThreeDotsLabs/watermill-"), "/"); {
+	case path == library || v.Type().Name() != "Publisher":
+	case library == "nats" && strings.HasSuffix(of, "pkg/jetstream"):
+		return true
+	case library == "nats":
+		return is(config("JetStream", "Disabled"), false)
+	case library == "amqp":
+		return is(config("Publish", "ConfirmDelivery"), true) || is(config("Publish", "Transactional"), true)
+	case library == "kafka":
+		acks := config("OverwriteSaramaConfig", "Producer", "RequiredAcks")
+		return acks.CanInt() && acks.Int() != 0
+	}
+	return false
+}
+
+// Publish publishes each message to the topic. What ctx says of writes it says of messages:
+// they belong to its soft transaction, and in one that is staged or made by With they are
+// published if and only if the group's rows are written. Under Skip they go straight to the
+// publisher. RequireRows is an error, and so is an idempotency key (ErrKeyUnusable), but in
+// a soft transaction made by With. Several messages outside any soft transaction are staged
+// as one: all of them are accepted, or none.
+//
+// The errors are bedsql's: nil means that the broker has confirmed it, ErrPending that the
+// job publishes it, ErrNotLogged that it was not sent. Any error of the publisher leaves
+// the message in doubt, and it is published again: at least once. Its UUID is set to the id
+// of its entry, by which consumers know the second time; one that it had before is replaced.
+func (p *Publisher) Publish(ctx context.Context, topic string, messages ...*message.Message) (err error) {
+	if len(messages) < 2 {
+		return p.publish(ctx, topic, messages)
+	}
+	group, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	switch {
+	case errors.Is(err, bedsql.ErrNested):
+		return p.publish(ctx, topic, messages)
+	case err != nil:
+		return err
+	}
+	if err := p.publish(group, topic, messages); err != nil {
+		soft.Discard()
+		return err
+	}
+	return soft.End(ctx)
+}
+
+func (p *Publisher) publish(ctx context.Context, topic string, messages []*message.Message) error {
+	for _, msg := range messages {
+		m := &broker.Message{ID: txlog.NewID(), Topic: topic, Metadata: msg.Metadata, Payload: msg.Payload}
+		m.UUID, msg.UUID = m.ID, m.ID
+		text, args, err := broker.Statement(m)
+		if err != nil {
+			return err
+		}
+		if _, err := p.db.ExecContext(ctx, text, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close waits a little for entries that are being removed, and closes the publisher.
+func (p *Publisher) Close() error { return errors.Join(p.db.Close(), p.p.Close()) }
+
+// wrapped is a publisher as a connection.
+type wrapped struct{ p message.Publisher }
+
+func (w wrapped) Publish(ctx context.Context, m *broker.Message) error {
+	msg := message.NewMessageWithContext(ctx, m.UUID, m.Payload)
+	for key, value := range m.Metadata {
+		msg.Metadata.Set(key, value)
+	}
+	return w.p.Publish(m.Topic, msg)
+}
+
+func (w wrapped) Ping(ctx context.Context) error {
+	if p, ok := w.p.(interface{ Ping(context.Context) error }); ok {
+		return p.Ping(ctx)
+	}
+	return nil
+}
+
+func (w wrapped) Close() error { return nil }

@@ -1,0 +1,49 @@
+// Package brokers publishes what the log holds for message brokers, in the form of
+// watermill's default marshalers. Only bed-job links their libraries.
+package brokers
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+// dial connects to a broker by a DSN that was read.
+type dial = func(ctx context.Context) (broker.Conn, error)
+
+// Targets are the drivers that a configuration can name: each reads a DSN, without
+// connecting. Errors do not quote the DSN.
+var Targets = map[string]func(dsn string) (delivery.Target, error){
+	"nats": target(readNATS), "amqp": target(readAMQP), "kafka": target(readKafka),
+}
+
+func target(read func(dsn string) (dial, error)) func(string) (delivery.Target, error) {
+	return func(dsn string) (delivery.Target, error) {
+		d, err := read(dsn)
+		if err != nil {
+			return delivery.Target{}, err
+		}
+		return broker.Target("", d), nil
+	}
+}
+
+// dialTimeout bounds a connection whose context has no deadline.
+const dialTimeout = 30 * time.Second
+
+// remaining is how long a connection may take.
+func remaining(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return max(time.Until(deadline), time.Millisecond)
+	}
+	return dialTimeout
+}
+
+// take removes a parameter of a DSN and gives its value.
+func take(q url.Values, name string) string {
+	value := q.Get(name)
+	q.Del(name)
+	return value
+}

@@ -1,0 +1,82 @@
+package brokers
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/bedsql/bed/internal/broker"
+)
+
+// readKafka reads kafka://user:password@host:9092,host:9092?tls=true; a user takes SASL
+// PLAIN.
+func readKafka(dsn string) (dial, error) {
+	bad := errors.New("the DSN of a Kafka cluster is kafka://user:password@host:9092,host:9092?tls=true, of which user, password and tls may be left out")
+	rest, ok := strings.CutPrefix(dsn, "kafka://")
+	rest, query, _ := strings.Cut(rest, "?")
+	q, err := url.ParseQuery(query)
+	if !ok || err != nil {
+		return nil, bad
+	}
+	opts := []kgo.Opt{kgo.ClientID("bed-job"), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0)}
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		user, err := url.Parse("kafka://" + rest[:at] + "@host")
+		if err != nil {
+			return nil, bad
+		}
+		password, _ := user.User.Password()
+		opts = append(opts, kgo.SASL(plain.Auth{User: user.User.Username(), Pass: password}.AsMechanism()))
+		rest = rest[at+1:]
+	}
+	switch take(q, "tls") {
+	case "true":
+		opts = append(opts, kgo.DialTLS())
+	case "", "false":
+	default:
+		return nil, bad
+	}
+	if len(q) > 0 || rest == "" {
+		return nil, bad
+	}
+	opts = append(opts, kgo.SeedBrokers(strings.Split(strings.TrimSuffix(rest, "/"), ",")...))
+	return func(ctx context.Context) (broker.Conn, error) {
+		client, err := kgo.NewClient(slices.Concat(opts, []kgo.Opt{kgo.DialTimeout(remaining(ctx)), kgo.ProducerBatchCompression(kgo.NoCompression())})...)
+		if err != nil {
+			return nil, err
+		}
+		return &kafkaConn{client}, nil
+	}, nil
+}
+
+type kafkaConn struct{ client *kgo.Client }
+
+func (c *kafkaConn) Publish(ctx context.Context, m *broker.Message) error {
+	record := &kgo.Record{Topic: m.Topic, Value: m.Payload, Headers: []kgo.RecordHeader{{Key: broker.UUIDHeader, Value: []byte(m.UUID)}}}
+	if order := m.Metadata[broker.OrderKey]; order != "" {
+		record.Key = []byte(order)
+	}
+	for key, value := range m.Metadata {
+		record.Headers = append(record.Headers, kgo.RecordHeader{Key: key, Value: []byte(value)})
+	}
+	err := c.client.ProduceSync(ctx, record).FirstErr()
+	switch {
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.InvalidTopicException), errors.Is(err, kerr.InvalidRecord):
+		return broker.Refused(err)
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.TopicAuthorizationFailed):
+		return broker.NotTaken(err)
+	}
+	return err
+}
+
+func (c *kafkaConn) Ping(ctx context.Context) error { return c.client.Ping(ctx) }
+
+func (c *kafkaConn) Close() error {
+	c.client.Close()
+	return nil
+}

@@ -1,0 +1,185 @@
+package brokers_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
+	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
+)
+
+// TestMain is a server of Kafka's protocol in the process of its own that onKafka starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "kafka" {
+		port, _ := strconv.Atoi(os.Args[2])
+		if _, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir("data"), kfake.SeedTopics(4, "orders", "both")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+func onKafka(t *testing.T) *carrier {
+	server := testdb.PrivateKafka(t, func(port int) *exec.Cmd { return exec.Command(os.Args[0], "kafka", strconv.Itoa(port)) })
+	target, err := brokers.Targets["kafka"](server.DSN())
+	must(t, err)
+	topics := map[string][]string{"group": {"orders", "both"}, "again": {"both"}}
+	return &carrier{driver: "kafka", dsn: server.DSN(), server: server, publisher: &confirming{sql.OpenDB(target.Connector)}, topic: "orders", both: "both",
+		consume: func(ctx context.Context, group string, handle func(*message.Message) error) {
+			client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topics[group]...),
+				kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.SessionTimeout(6*time.Second))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer client.CloseAllowingRebalance()
+			for ctx.Err() == nil {
+				fetched := client.PollRecords(ctx, 64)
+				var partitions sync.WaitGroup
+				fetched.EachPartition(func(p kgo.FetchTopicPartition) {
+					partitions.Go(func() {
+						for _, r := range p.Records {
+							for ctx.Err() == nil && handle(message.NewMessage(headers(r)[broker.UUIDHeader], r.Value)) != nil {
+								time.Sleep(time.Millisecond)
+							}
+						}
+					})
+				})
+				partitions.Wait()
+				if ctx.Err() == nil {
+					_ = client.CommitRecords(ctx, fetched.Records()...) // else they come again
+				}
+				client.AllowRebalance()
+			}
+		}}
+}
+
+func headers(r *kgo.Record) map[string]string {
+	all := map[string]string{}
+	for _, h := range r.Headers {
+		all[h.Key] = string(h.Value)
+	}
+	return all
+}
+
+// newKafka is a server in this process that has the topic orders. It hangs up on a message for
+// which lost is true.
+func newKafka(t *testing.T, lost func() bool) (cluster *kfake.Cluster, dsn string) {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, "orders"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": "1000"}))
+	must(t, err)
+	t.Cleanup(cluster.Close)
+	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		if lost() {
+			return nil, errors.New("lost"), true
+		}
+		return nil, nil, false
+	})
+	return cluster, "kafka://" + cluster.ListenAddrs()[0]
+}
+
+func TestKafkaThatNeverAnswersIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	_, dsn := newKafka(t, func() bool { return true })
+	target, err := brokers.Targets["kafka"](dsn)
+	must(t, err)
+	db := sql.OpenDB(target.Connector)
+	defer db.Close()
+	text, args, err := broker.Statement(&broker.Message{ID: txlog.NewID(), Topic: "orders", Payload: []byte("one")})
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := db.ExecContext(ctx, text, args...); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it says %v", err)
+	}
+}
+
+func TestJobPublishesToKafka(t *testing.T) {
+	t.Parallel()
+	var produced atomic.Int64
+	cluster, dsn := newKafka(t, func() bool { return produced.Add(1) == 1 })
+	log := txlog.NewMemory()
+	good := &broker.Message{Topic: "orders", Metadata: map[string]string{"tenant": "a", broker.OrderKey: "o-1"}, Payload: []byte("one")}
+	unsent(t, log, good)
+	if r := round(t, log, "kafka", dsn); r.Delivered != 1 {
+		t.Errorf("the round: %v", r)
+	}
+	if produced.Load() < 2 {
+		t.Error("no message was lost")
+	}
+	consumer, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	must(t, err)
+	defer consumer.Close()
+	for _, r := range consumer.PollFetches(t.Context()).Records() { // once, or several times the same
+		if h := headers(r); string(r.Value) != "one" || string(r.Key) != "o-1" || h[broker.UUIDHeader] != good.ID || h["tenant"] != "a" {
+			t.Errorf("published: %q, %v", r.Value, h)
+		}
+	}
+	unsent(t, log, &broker.Message{Topic: "nowhere", Payload: []byte("two")}, &broker.Message{Topic: "orders", Payload: make([]byte, 2000)})
+	if r := round(t, log, "kafka", dsn); r.Failed != 1 || r.Parked != 1 {
+		t.Errorf("an unknown topic fails, a message too large is parked: %v", r)
+	}
+	left, err := log.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	for _, u := range left {
+		if u.InDoubt || u.Parked != strings.Contains(u.LastError, kerr.MessageTooLarge.Message) {
+			t.Errorf("the log: %+v", u)
+		}
+	}
+	cluster.Close()
+	if r := round(t, log, "kafka", dsn); r.Claimed != 0 {
+		t.Errorf("while the broker is down: %v", r)
+	}
+}
+
+func TestDSNsOfBrokersAreReadWithoutConnecting(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		driver, dsn string
+		good        bool
+	}{
+		{"nats", "nats://user:s3cr3t@a:4222,b:4222", true},
+		{"nats", "nats://a:4222?credentials=/etc/nats.creds", true},
+		{"nats", "nats://user:s3cr3t@a:4222?credential=x", false},
+		{"nats", "http://user:s3cr3t@a", false},
+		{"amqp", "amqp://user:s3cr3t@a:5672/vhost", true},
+		{"amqp", "amqps://user:s3cr3t@a/?topic=key&exchange=events", true},
+		{"amqp", "amqp://user:s3cr3t@a/?topic=key", false},
+		{"amqp", "amqp://user:s3cr3t@a/?topic=exchanges", false},
+		{"amqp", "kafka://user:s3cr3t@a", false},
+		{"kafka", "kafka://user:s3cr3t@a:9092,b:9092?tls=true", true},
+		{"kafka", "kafka://a", true},
+		{"kafka", "kafka://", false},
+		{"kafka", "kafka://user:s3cr3t@a?tls=maybe", false},
+		{"kafka", "kafka://user:s3cr3t@a?acks=0", false},
+	} {
+		_, err := brokers.Targets[c.driver](c.dsn)
+		if (err == nil) != c.good {
+			t.Errorf("%s %s: %v", c.driver, c.dsn, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s quotes the password: %v", c.driver, err)
+		}
+	}
+}

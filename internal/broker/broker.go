@@ -1,0 +1,268 @@
+// Package broker makes a message broker a data source: a message is a statement, PUBLISH
+// and the topic, whose parameters are the rest of it.
+package broker
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Message is what is published.
+type Message struct {
+	// ID is its entry's. UUID is what consumers know it by: the same, unless it was parked
+	// by a consumer and is published again.
+	ID, UUID string
+	Topic    string
+	// Metadata has the order key as OrderKey, if there is one: it names the partition.
+	Metadata map[string]string
+	Payload  []byte
+}
+
+// UUIDHeader is the name under which watermill's marshalers send the UUID.
+const UUIDHeader = "_watermill_message_uuid"
+
+// OrderKey is the name of the metadata that is the order key.
+const OrderKey = "bed_order_key"
+
+// Settings are those of the entries of messages. No database has them, so no job takes
+// such an entry for SQL.
+const Settings = "bedMessage=1"
+
+// The names of the parameters.
+const (
+	argID       = "id"
+	argUUID     = "uuid"
+	argMetadata = "metadata"
+	argPayload  = "payload"
+)
+
+// Statement gives the text and the parameters of a message; the first is its ID.
+func Statement(m *Message) (text string, args []any, err error) {
+	if m.Topic == "" {
+		return "", nil, errors.New("bed: the message was neither logged nor sent: its topic is empty")
+	}
+	args = []any{sql.Named(argID, m.ID)}
+	if m.UUID != m.ID {
+		args = append(args, sql.Named(argUUID, m.UUID))
+	}
+	for key, value := range m.Metadata { // JSON would change them
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			return "", nil, fmt.Errorf("bed: the message was neither logged nor sent: its metadata %q are not UTF-8", key)
+		}
+	}
+	if len(m.Metadata) > 0 {
+		text, err := json.Marshal(m.Metadata)
+		if err != nil {
+			return "", nil, err
+		}
+		args = append(args, sql.Named(argMetadata, string(text)))
+	}
+	if utf8.Valid(m.Payload) { // it can be read where it is shown
+		args = append(args, sql.Named(argPayload, string(m.Payload)))
+	} else {
+		args = append(args, sql.Named(argPayload, m.Payload))
+	}
+	return sqltext.Publish + m.Topic, args, nil
+}
+
+// Named gives parameters as a driver takes them.
+func Named(args []any) []driver.NamedValue {
+	named := make([]driver.NamedValue, len(args))
+	for i, a := range args {
+		arg := a.(sql.NamedArg)
+		named[i] = driver.NamedValue{Name: arg.Name, Ordinal: i + 1, Value: arg.Value}
+	}
+	return named
+}
+
+// read is the reverse of Statement.
+func read(text string, args []driver.NamedValue) (*Message, error) {
+	topic, err := topicOf(text)
+	if err != nil {
+		return nil, err
+	}
+	m, key := &Message{Topic: topic}, ""
+	for _, a := range args {
+		s, ok := a.Value.(string)
+		if b, bytes := a.Value.([]byte); bytes {
+			s, ok = string(b), a.Name == argPayload
+		}
+		switch {
+		case !ok:
+			return nil, Refused(fmt.Errorf("bed: the parameter %q of the message is a %T", a.Name, a.Value))
+		case a.Name == argID:
+			m.ID = s
+		case a.Name == argUUID:
+			m.UUID = s
+		case a.Name == sqltext.PublishKey:
+			key = s
+		case a.Name == argPayload:
+			m.Payload = []byte(s)
+		case a.Name != argMetadata:
+			return nil, Refused(fmt.Errorf("bed: a message has no parameter %q", a.Name))
+		default:
+			if err := json.Unmarshal([]byte(s), &m.Metadata); err != nil {
+				return nil, Refused(errors.New("bed: the metadata of the message are not a JSON object of texts"))
+			}
+		}
+	}
+	if m.ID == "" {
+		return nil, Refused(errors.New("bed: the message has no parameter id"))
+	}
+	if m.UUID == "" {
+		m.UUID = m.ID
+	}
+	if key != "" {
+		if m.Metadata == nil {
+			m.Metadata = map[string]string{}
+		}
+		m.Metadata[OrderKey] = key
+	}
+	return m, nil
+}
+
+func topicOf(text string) (string, error) {
+	topic, ok := strings.CutPrefix(text, sqltext.Publish)
+	if !ok || topic == "" {
+		return "", Refused(errors.New("bed: the data source is a message broker, and the text is not PUBLISH and a topic"))
+	}
+	return topic, nil
+}
+
+// answer is an error of which it is known what it means for a message. Its text holds
+// nothing of the message but its topic.
+type answer struct {
+	error
+	class delivery.Class
+}
+
+func (e *answer) Unwrap() error             { return e.error }
+func (e *answer) Certainly() delivery.Class { return e.class }
+
+// Shown gives what a log line may carry of it.
+func (e *answer) Shown() string { return e.Error() }
+
+// Refused marks the error of a message that its broker did not take and never will,
+// NotTaken that of one that it did not take, and NotSent that of one that never left. Any
+// other error leaves it in doubt.
+func Refused(err error) error  { return &answer{err, delivery.Refused} }
+func NotTaken(err error) error { return &answer{err, delivery.Retryable} }
+func NotSent(err error) error  { return &answer{err, delivery.Unreachable} }
+
+// Conn is a connection to a broker. It belongs to one goroutine at a time, and is closed
+// after an error that leaves a message in doubt.
+type Conn interface {
+	// Publish returns nil once the broker has confirmed that it keeps the message. It is
+	// not waited for when ctx ends: the connection is closed then.
+	Publish(ctx context.Context, m *Message) error
+	// Ping asks whether it would.
+	Ping(ctx context.Context) error
+	io.Closer
+}
+
+// Target is the broker that dial connects to, as a data source.
+func Target(dataSource string, dial func(context.Context) (Conn, error)) delivery.Target {
+	return delivery.Target{Connector: connector(dial), Dialect: dialect, DataSource: dataSource, Settings: Settings}
+}
+
+var dialect = &delivery.Dialect{
+	Name: "message", Flavor: txlog.FlavorMessages,
+	Classify: func(err error) delivery.Class {
+		if errors.Is(err, driver.ErrBadConn) {
+			return delivery.Unreachable
+		}
+		return delivery.Unknown
+	},
+	CheckNamedValue: func(*driver.NamedValue) error { return nil },
+}
+
+type connector func(context.Context) (Conn, error)
+
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := c(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: inner}, nil
+}
+
+func (c connector) Driver() driver.Driver { return noDriver{} }
+
+type noDriver struct{}
+
+var errNoDSN = errors.New("bed: a message broker is not opened by a DSN")
+
+func (noDriver) Open(string) (driver.Conn, error) { return nil, errNoDSN }
+
+// conn is a Conn as database/sql sees it.
+type conn struct {
+	Conn
+	// lost: an error left a message in doubt.
+	lost bool
+}
+
+var (
+	_ driver.ExecerContext     = (*conn)(nil)
+	_ driver.NamedValueChecker = (*conn)(nil)
+	_ driver.Pinger            = (*conn)(nil)
+	_ driver.Validator         = (*conn)(nil)
+)
+
+func (c *conn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	m, err := read(text, args)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- fmt.Errorf("the publisher panicked: %v", p)
+			}
+		}()
+		done <- c.Publish(ctx, m)
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	c.lost = c.lost || err != nil && !dialect.Class(err).Answered()
+	return driver.RowsAffected(1), err
+}
+
+// IsValid implements driver.Validator.
+func (c *conn) IsValid() bool { return !c.lost }
+
+func (c *conn) CheckNamedValue(*driver.NamedValue) error { return nil }
+
+var errNoTx = Refused(errors.New("bed: a message broker has no local transactions"))
+
+func (c *conn) Begin() (driver.Tx, error) { return nil, errNoTx }
+
+// Prepare says whether the text is that of a message.
+func (c *conn) Prepare(text string) (driver.Stmt, error) {
+	_, err := topicOf(text)
+	return stmt{}, err
+}
+
+// stmt is never run: messages are not prepared.
+type stmt struct{}
+
+var errPrepared = Refused(errors.New("bed: a message cannot be prepared"))
+
+func (stmt) Close() error                               { return nil }
+func (stmt) NumInput() int                              { return -1 }
+func (stmt) Exec([]driver.Value) (driver.Result, error) { return nil, errPrepared }
+func (stmt) Query([]driver.Value) (driver.Rows, error)  { return nil, errPrepared }
