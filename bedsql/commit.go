@@ -3,6 +3,7 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"time"
 
@@ -67,7 +68,12 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		return false, t.unmet.err
 	}
 	gone := t != nil && c.dead && attempt.Ping(ctx, c.inner) != nil
-	if t != nil && t.home != nil {
+	switch {
+	case t == nil || !t.withoutEntry():
+	case len(t.order) > 0: // sent before the transaction was met as that of With
+		c.undo(how.undo)
+		return false, errOwnRows
+	default:
 		return false, x.commitHome(ctx, gone)
 	}
 	if t == nil || len(t.statements) == 0 || t.state == txAborted || gone {
@@ -94,7 +100,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 		}
 		defer soft.left(&x.InFlight)
 	}
-	x.unit.Statements, x.unit.NotReplayable = t.statements, t.notReplayable
+	x.unit.Statements, x.unit.NotReplayable, x.unit.Order = t.statements, t.notReplayable, t.order
 	x.InFlight = c.c.inFlight(under, t.keyed != nil || t.receipt && known, &x.unit, c, x)
 	x.AnswerIsFinal = true
 	if t.keyed != nil {
@@ -121,11 +127,15 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	return soft != nil && soft.swallow(err), err
 }
 
-// commitHome commits a transaction that holds entries: with an entry of its own it would
-// be delivered twice, and End finds out what an unanswered COMMIT did.
+// commitHome commits a transaction that holds entries, or the response to a request: with
+// an entry of its own it would be delivered twice. What an unanswered COMMIT did, End finds
+// out, or the request when it is sent again.
 func (x *committing) commitHome(ctx context.Context, gone bool) error {
 	ctx, cancel := context.WithTimeout(ctx, x.c.c.cfg.AttemptTimeout)
 	defer cancel()
+	if x.t.keyed.keeps() {
+		x.t.keyed.kept.Ends = x.t.ends()
+	}
 	sent := time.Now()
 	out := x.end(ctx)
 	unanswered := out.Err != nil && !out.Class.Answered()
@@ -137,7 +147,7 @@ func (x *committing) commitHome(ctx context.Context, gone bool) error {
 		return nil
 	case out.Maybe() && !gone:
 		x.t.tell(homeUnknown, sent)
-		return &UnknownOutcomeError{DataSource: x.c.c.target.DataSource, Cause: fmt.Errorf("its COMMIT was not answered, End finds out: %w", out.Err)}
+		return &UnknownOutcomeError{DataSource: x.c.c.target.DataSource, Cause: fmt.Errorf("its COMMIT was not answered, End finds out, or the same request under its key: %w", out.Err)}
 	}
 	x.t.tell(homeRolledBack, sent)
 	if unanswered {
@@ -152,7 +162,17 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	if x.t != nil && x.t.keyed != nil {
 		// The receipt was inserted at the beginning; the answer joins it now.
 		receipts, _ := c.c.receiptsIn(x.t)
-		if out := attempt.StoreAnswer(ctx, c.c.dialect, c.inner, x.t.keyed.whole(), receipts, x.t.keyed.answer); out.Err != nil {
+		if k := x.t.keyed.kept; k != nil {
+			if x.t.keyed.answer.Response = k.Response; k.Response == nil {
+				c.undo(x.undo)
+				return attempt.Outcome{Class: delivery.Refused, Err: errNoResponse}
+			}
+		}
+		out := attempt.Fence(ctx, c.c.dialect, c.inner, &x.unit, receipts)
+		if out.Err == nil {
+			out = attempt.StoreAnswer(ctx, c.c.dialect, c.inner, x.t.keyed.whole(), receipts, x.t.keyed.answer)
+		}
+		if out.Err != nil {
 			if out.Class == delivery.Unknown {
 				out.Class = delivery.Unreachable // COMMIT was not sent
 			}
@@ -167,6 +187,9 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	}
 	return x.ended.Outcome
 }
+
+// errNoResponse is the error of a Commit that bedhttp did not ask for.
+var errNoResponse = errors.New("bed: the transaction was rolled back: it commits together with the response to its request, after the handler has returned, and not before")
 
 // First implements besteffort.Attempts.
 func (x *committing) First(ctx context.Context) attempt.Outcome {

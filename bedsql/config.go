@@ -146,6 +146,10 @@ type Config struct {
 	// a Logging other than LogBefore it has effect only on staged soft transactions.
 	// Default false.
 	RunUnlogged bool
+	// OrderWait is how long a write under WithOrderKey waits in the call while an earlier
+	// one under its key is in the log, before it is left to the job with ErrPending; the
+	// caller's context bounds it too. A local transaction does not wait. Default 0: not at all.
+	OrderWait time.Duration
 	// Pinned says what happens to a write on a connection that holds session
 	// state. Default PinnedPassThrough.
 	Pinned PinnedPolicy
@@ -220,23 +224,9 @@ func (c Config) validate() error {
 	if s := reflect.ValueOf(c.Storage); !s.IsValid() || s.Kind() == reflect.Pointer && s.IsNil() {
 		bad("Storage is missing: give it a log from txlog.Open")
 	}
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"SyncMaxDeliveryTryTimes", int64(c.SyncMaxDeliveryTryTimes)},
-		{"ReceiptRetention", int64(c.ReceiptRetention)},
-		{"KeyRetention", int64(c.KeyRetention)},
-		{"RetryInitial", int64(c.RetryInitial)},
-		{"RetryMax", int64(c.RetryMax)},
-		{"RetryTimeout", int64(c.RetryTimeout)},
-		{"Lease", int64(c.Lease)},
-		{"LogTimeout", int64(c.LogTimeout)},
-		{"MaxUnitStatements", int64(c.MaxUnitStatements)},
-		{"MaxUnitBytes", int64(c.MaxUnitBytes)},
-	} {
-		if f.value < 0 {
-			bad("%s is negative", f.name)
+	for v, i := reflect.ValueOf(c), 0; i < v.NumField(); i++ {
+		if name := v.Type().Field(i).Name; v.Field(i).CanInt() && v.Field(i).Int() < 0 && name != "AttemptTimeout" {
+			bad("%s is negative", name)
 		}
 	}
 	if c.Lease > 0 && c.Lease < 100*time.Millisecond {

@@ -92,6 +92,12 @@ func (c *Conn) Raw(ctx context.Context) (driver.Conn, error) {
 	return c.inner, nil
 }
 
+// KeyRetention is how long an answer is kept under an idempotency key
+// ([Config].KeyRetention), or why this database can keep none.
+func (c *Conn) KeyRetention() (time.Duration, error) {
+	return c.c.cfg.KeyRetention, leavesReceipts(c.c.dialect, c.c.target.DataSource)
+}
+
 // Ping implements driver.Pinger.
 func (c *Conn) Ping(ctx context.Context) error {
 	if err := c.ready(ctx); err != nil {
@@ -102,6 +108,10 @@ func (c *Conn) Ping(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Config gives the configuration with which the connection's database was opened, with its
+// defaults. Reach it by [database/sql.Conn.Raw].
+func (c *Conn) Config() Config { return c.c.cfg }
 
 // ResetSession implements driver.SessionResetter.
 func (c *Conn) ResetSession(ctx context.Context) error {
@@ -188,8 +198,18 @@ func (c *Conn) route(ctx context.Context, under scope, s statement) (attempt.Rep
 	if under.own != nil {
 		return c.runOwn(ctx, under.own, s)
 	}
+	if under.undo {
+		if err := undoes(under.soft, under, c, s); err != nil {
+			return attempt.Reply{}, err
+		}
+	}
 	if s.class.Kind != sqltext.DML {
 		return c.control(ctx, under, s)
+	}
+	if c.c.sendsMessages() {
+		if err := under.message(&s.Call); err != nil {
+			return attempt.Reply{}, err
+		}
 	}
 	if under.required.Given() {
 		if err := under.require(&s.Call); err != nil {

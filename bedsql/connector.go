@@ -19,6 +19,7 @@ import (
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Bounds of the cache of read statement texts, for each connector.
@@ -147,6 +148,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		Lease:                   cfg.Lease,
 		LogTimeout:              cfg.LogTimeout,
 		RunUnlogged:             cfg.RunUnlogged,
+		OrderWait:               cfg.OrderWait,
 		Unlogged:                &cfg.Counters.AppliedUnlogged,
 		Erase:                   c.eraseReceipts,
 		EraseInTurn:             c.erasesInTurn(),
@@ -278,6 +280,9 @@ func (c *connector) with(settings, change string) *connector {
 	origin.changed[settings] = n
 	return n
 }
+
+// sendsMessages reports whether the connector's data source is a broker.
+func (c *connector) sendsMessages() bool { return c.dialect.Flavor == txlog.FlavorMessages }
 
 // leftOpen is the error of a write that was to run unlogged.
 func (c *connector) leftOpen(err error) error {

@@ -9,6 +9,8 @@ import (
 // scope is what a context says of the writes under it.
 type scope struct {
 	soft *SoftTransaction
+	// undo: they are recorded as compensations of soft's parts.
+	undo bool
 	key  *IdempotencyKey
 	// skip says that they go straight to the driver.
 	skip bool
@@ -20,8 +22,13 @@ type scope struct {
 	withLogging bool
 	// required is how many rows each of them must change.
 	required txlog.Requirement
+	// order is their order key, if they are ordered.
+	order   string
+	ordered bool
 	// own: what runs is bed's own, and writes an entry within that transaction.
 	own *home
+	// id is the message's, and its entry's.
+	id string
 }
 
 type scopeKey struct{}
@@ -107,9 +114,12 @@ func AtLeastRows(ctx context.Context, n int64) context.Context {
 
 // exactlyOnce reports whether a write in s leaves a receipt.
 func (s scope) exactlyOnce(cfg *Config) bool {
+	if s.id != "" { // a message
+		return false
+	}
 	g := cfg.Guarantee
 	if s.withGuarantee {
 		g = s.guarantee
 	}
-	return g == ExactlyOnce || s.key != nil
+	return g == ExactlyOnce || s.key != nil || s.ordered
 }

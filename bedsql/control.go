@@ -89,6 +89,9 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 		if under.key != nil || c.tx != nil && c.tx.keyed != nil {
 			return unusable(why)
 		}
+		if under.ordered || c.tx != nil && c.tx.under.ordered {
+			return disordered(why)
+		}
 		if err := c.refuseUnlogged(why); err != nil {
 			return err
 		}
@@ -187,88 +190,56 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 	if cl.Kind == sqltext.Session && !cl.Pins && c.tx == nil && c.c.dialect.Flavor == txlog.FlavorMySQL {
 		c.nextTx = true
 	}
-	var does transition
-	if int(cl.Kind) < len(transitions) {
-		does = transitions[cl.Kind]
-	}
-	if c.tx != nil && does.unit != nil {
-		does.unit(c.tx, cl)
+	if t := c.tx; t != nil {
+		switch cl.Kind {
+		case sqltext.Read:
+			t.hasRead()
+		case sqltext.DDL:
+			t.unreplayable(notPlainDML)
+		case sqltext.Session, sqltext.Opaque, sqltext.Multi:
+			t.home.distrust() // it may have committed, or rolled back a part
+			t.move(notPlainDML)
+		case sqltext.RollbackTo:
+			t.rollbackTo(cl.Name)
+		case sqltext.ReleaseSavepoint:
+			t.releaseSavepoint(cl.Name)
+		}
 	}
 	if cl.Pins {
 		c.carry(ctx, s)
 	}
-	if does.conn != nil {
-		does.conn(c, ctx, cl)
-	}
-}
-
-// transition is what a statement that has run means for the open transaction: for the
-// unit of its writes, and then for the connection, on which it may have begun or ended
-// one.
-type transition struct {
-	unit func(*localTx, sqltext.Class)
-	conn func(*Conn, context.Context, sqltext.Class)
-}
-
-var transitions = [...]transition{
-	sqltext.Read:               {unit: func(t *localTx, _ sqltext.Class) { t.hasRead() }},
-	sqltext.DDL:                {unit: func(t *localTx, _ sqltext.Class) { t.unreplayable(notPlainDML) }},
-	sqltext.Session:            {unit: moves},
-	sqltext.Opaque:             {unit: moves},
-	sqltext.Multi:              {unit: moves},
-	sqltext.Begin:              {conn: (*Conn).begun},
-	sqltext.Commit:             {conn: (*Conn).ended},
-	sqltext.Rollback:           {conn: (*Conn).ended},
-	sqltext.PrepareTransaction: {conn: (*Conn).ended}, // COMMIT PREPARED decides, in whatever session
-	sqltext.Savepoint:          {conn: (*Conn).saved},
-	sqltext.RollbackTo:         {unit: func(t *localTx, cl sqltext.Class) { t.rollbackTo(cl.Name) }},
-	sqltext.ReleaseSavepoint:   {unit: func(t *localTx, cl sqltext.Class) { t.releaseSavepoint(cl.Name) }},
-	sqltext.AutocommitOff:      {conn: (*Conn).autocommitIsOff},
-	sqltext.AutocommitOn:       {conn: (*Conn).autocommitIsOn},
+	c.bounds(ctx, cl)
 }
 
 const notPlainDML = "it holds a statement that is not plain DML"
 
-func moves(t *localTx, _ sqltext.Class) {
-	t.home.distrust() // it may have committed, or rolled back a part
-	t.move(notPlainDML)
-}
-
-func (c *Conn) begun(ctx context.Context, _ sqltext.Class) {
-	if c.tx == nil {
-		c.open(ctx)
-	}
-}
-
-func (c *Conn) ended(ctx context.Context, cl sqltext.Class) {
-	if cl.Kind == sqltext.PrepareTransaction {
+// bounds notes the transaction that a statement has begun or ended.
+func (c *Conn) bounds(ctx context.Context, cl sqltext.Class) {
+	begins := cl.Kind == sqltext.Begin
+	switch cl.Kind {
+	case sqltext.PrepareTransaction: // COMMIT PREPARED decides, in whatever session
 		c.tx.tell(homeUnknown, time.Now())
+		fallthrough
+	case sqltext.Commit, sqltext.Rollback:
+		c.closed()
+		begins = cl.Chain
+	case sqltext.Savepoint:
+		if c.tx == nil && c.c.dialect.Flavor == txlog.FlavorSQLite {
+			c.open(ctx).bySavepoint = true // outside a transaction SQLite's SAVEPOINT begins one
+		}
+		if c.tx != nil {
+			c.tx.save(cl.Name)
+		}
+	case sqltext.AutocommitOff:
+		c.autocommitOff = true
+		ctx, begins = context.Background(), true
+	case sqltext.AutocommitOn:
+		if c.autocommitOff { // the transaction that was open has ended
+			c.autocommitOff, c.tx = false, nil
+		}
 	}
-	c.closed()
-	if cl.Chain {
-		c.begun(ctx, cl)
-	}
-}
-
-func (c *Conn) saved(ctx context.Context, cl sqltext.Class) {
-	if c.tx == nil && c.c.dialect.Flavor == txlog.FlavorSQLite {
-		c.open(ctx).bySavepoint = true // outside a transaction SQLite's SAVEPOINT begins one
-	}
-	if c.tx != nil {
-		c.tx.save(cl.Name)
-	}
-}
-
-func (c *Conn) autocommitIsOff(context.Context, sqltext.Class) {
-	c.autocommitOff = true
-	if c.tx == nil {
-		c.open(context.Background())
-	}
-}
-
-func (c *Conn) autocommitIsOn(context.Context, sqltext.Class) {
-	if c.autocommitOff { // the transaction that was open has ended
-		c.autocommitOff, c.tx = false, nil
+	if begins && c.tx == nil {
+		c.open(ctx)
 	}
 }
 
@@ -280,6 +251,11 @@ func (c *Conn) Begin() (driver.Tx, error) {
 // BeginTx implements driver.ConnBeginTx. Its error is the driver's.
 func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	under := scopeOf(ctx)
+	if under.undo && !opts.ReadOnly {
+		if err := undoes(under.soft, under, c, statement{class: sqltext.Class{Kind: sqltext.DML}}); err != nil {
+			return nil, err
+		}
+	}
 	if soft := c.stagedIn(under); soft != nil && c.tx == nil && !opts.ReadOnly {
 		return soft.begin(ctx, under, c, opts)
 	}
@@ -355,7 +331,9 @@ func (c *Conn) beforeBegin(ctx context.Context, under scope) {
 		return
 	}
 	c.eraseInTurn(ctx)
-	_, c.noReceipts = c.lookForReceipts(ctx, false)
+	if _, c.noReceipts = c.lookForReceipts(ctx, false); c.noReceipts == nil && under.ordered && !c.dead && c.inner != nil {
+		c.noReceipts = attempt.EnsureOrder(ctx, c.c.dialect, c.inner, c.c.receipts)
+	}
 }
 
 // withoutReceipts says why the open transaction can leave no receipt; nil if it

@@ -13,7 +13,7 @@ type Counters struct {
 	// Delivered counts writes that returned without error.
 	Delivered atomic.Uint64
 	// Refused counts writes that the database refused, those that a soft transaction
-	// parks included, and those that failed under RunUnlogged, for whatever reason.
+	// parks and the parts of a group that was undone included, and those that failed under RunUnlogged, for whatever reason.
 	// What bed itself turns away before it logs anything (ErrStaged, ErrPinned, a
 	// context that has ended) is not counted.
 	Refused atomic.Uint64

@@ -80,6 +80,7 @@ var (
 //	Parking    bool   // it was to be parked, which the log did not confirm
 //	Sent       bool   // it was sent although it is not known if its entry was written
 //	Refused    bool   // it was refused, and only its entry could not be removed
+//	Turned     bool   // LogID is that of a group that has turned back and is not undone yet; if Parked, half undone
 //	Cause      error  // the last attempt's error
 type PendingError = listener.PendingError
 
@@ -106,6 +107,14 @@ type UnknownOutcomeError = listener.UnknownOutcomeError
 //	DataSource string // which refused it
 //	Cause      error  // the driver's error
 type RefusedError = listener.RefusedError
+
+// CompensatedError is what End reports of a group that has turned back (see
+// SoftTransaction.Compensation): all that was applied of it is undone, but for what nothing
+// was recorded to undo (EndError.Delivered). It unwraps to the cause. Its fields:
+//
+//	TransactionID string // the group's id, SoftTransaction.ID
+//	Cause         error  // why it turned: the refusal, with the name of its data source before it, or a text that says who turned it
+type CompensatedError = listener.CompensatedError
 
 // RowsError is the refusal of a write that did not change as many rows as RequireRows
 // or AtLeastRows requires. Its fields:

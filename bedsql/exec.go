@@ -1,6 +1,7 @@
 package bedsql
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -58,11 +59,15 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 	var deadline time.Time
 	if receipt {
 		c.eraseInTurn(ctx)
-		if deadline, err = c.lookForReceipts(ctx, under.key != nil); err != nil && c.needsReceipts(err) {
+		if deadline, err = c.lookForReceipts(ctx, under.key != nil); err != nil && c.c.needsReceipts(err) {
 			return attempt.Reply{}, err
 		}
 	}
-	x.unit.Statements = x.text[:]
+	ordered, err := orderKey(c.c, under)
+	if err != nil {
+		return attempt.Reply{}, err
+	}
+	x.unit.Statements, x.unit.Order = x.text[:], withKey(nil, ordered)
 	x.InFlight = c.c.inFlight(under, receipt, &x.unit, c, x)
 	x.Deadline = deadline
 	// The rows of a Query cannot be invented, so its error is the caller's.
@@ -114,6 +119,8 @@ func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attem
 	case under.skip:
 	case under.key != nil:
 		return attempt.Reply{}, unusable("the write would run unlogged")
+	case under.ordered:
+		return attempt.Reply{}, disordered("the write would run unlogged")
 	case c.pinned != "":
 		why = c.pinned
 	case s.class.Pins || s.class.NeedsSession:
@@ -267,33 +274,43 @@ func (c *Conn) lookForReceipts(ctx context.Context, keyed bool) (deadline time.T
 		return deadline, err
 	}
 	if c.nextTx && !c.c.target.NoSideConnection {
-		out := c.c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
-			if _, err := c.c.locateReceipts(ctx, conn, keyed); err != nil {
-				return attempt.Failed(c.c.dialect, err, true)
-			}
-			return attempt.Outcome{}
-		})
-		err = out.Err
+		return deadline, c.c.locateAside(ctx, keyed)
 	} else if _, err = c.c.locateReceipts(ctx, c.inner, keyed); err != nil && !c.c.dialect.Class(err).Answered() {
 		c.kill()
 	}
+	return deadline, c.c.unlocated(err)
+}
+
+// locateAside is locateReceipts on a connection of the pool.
+func (c *connector) locateAside(ctx context.Context, keyed bool) error {
+	out := c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
+		if _, err := c.locateReceipts(ctx, conn, keyed); err != nil {
+			return attempt.Failed(c.dialect, err, true)
+		}
+		return attempt.Outcome{}
+	})
+	return c.unlocated(out.Err)
+}
+
+// unlocated is err of locateReceipts as a caller gets it.
+func (c *connector) unlocated(err error) error {
 	var silent *attempt.LogError
 	if errors.As(err, &silent) {
-		err = &NotLoggedError{DataSource: c.c.target.DataSource, Cause: silent.Err}
+		return &NotLoggedError{DataSource: c.target.DataSource, Cause: silent.Err}
 	}
-	return deadline, err
+	return err
 }
 
 // needsReceipts reports whether err, of lookForReceipts, keeps a write from being
 // logged. A target that is out of reach does not: the attempts will meet that, and
 // look for the table themselves.
-func (c *Conn) needsReceipts(err error) bool {
+func (c *connector) needsReceipts(err error) bool {
 	var table *delivery.ReceiptTableError
 	var elsewhere *attempt.SchemaError
 	var rights *delivery.ReceiptRightsError
 	return errors.As(err, &table) || errors.As(err, &elsewhere) || errors.As(err, &rights) ||
 		// An entry that is written all the same would not say where its receipt is.
-		errors.Is(err, ErrNotLogged) && !c.c.cfg.RunUnlogged || leavesReceipts(c.c.dialect, c.c.target.DataSource) != nil
+		errors.Is(err, ErrNotLogged) && !c.cfg.RunUnlogged || leavesReceipts(c.dialect, c.target.DataSource) != nil
 }
 
 // eraseInTurn erases receipts before a write or a transaction on its connection,
@@ -397,7 +414,7 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 	case last != nil:
 		session = *last
 	}
-	u.ID, u.DataSource, u.Settings, u.Session = txlog.NewID(), c.target.DataSource, c.target.Settings, session
+	u.ID, u.DataSource, u.Settings, u.Session = cmp.Or(under.id, txlog.NewID()), c.target.DataSource, c.target.Settings, session
 	u.TransactionID = u.ID
 	if under.soft != nil {
 		u.TransactionID = under.soft.id
@@ -409,13 +426,13 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 	if under.withLogging {
 		d.Logging = besteffort.Logging(under.logging)
 	}
-	if receipt {
-		u.Receipt = attempt.ReceiptID(c.dialect, u.ID)
-		if place := c.receiptPlace.Load(); place != nil {
-			u.Place = place.name
-		} else {
-			d.Logging = besteffort.LogBefore // the first attempt must record in the log where the receipt will be
-		}
+	if receipt && !c.leaveReceipt(u) {
+		d.Logging = besteffort.LogBefore // the first attempt must record in the log where the receipt will be
+	}
+	if len(u.Order) > 0 {
+		// Its place is known once it is in the log, and the next one's turn comes when it
+		// is not.
+		d.Logging, d.RemoveLater = besteffort.LogBefore, false
 	}
 	if session == "" {
 		u.Account = c.target.Account
@@ -424,6 +441,16 @@ func (c *connector) inFlight(under scope, receipt bool, u *txlog.Unit, on *Conn,
 		d.Logging = besteffort.LogBefore // and what its session resolves to
 	}
 	return d
+}
+
+// leaveReceipt has u leave a receipt. known: and say where that will be.
+func (c *connector) leaveReceipt(u *txlog.Unit) (known bool) {
+	u.Receipt = attempt.ReceiptID(c.dialect, u.ID)
+	place := c.receiptPlace.Load()
+	if place != nil {
+		u.Place = place.name
+	}
+	return place != nil
 }
 
 // noResult is what Exec returns in a soft transaction for a write that End will

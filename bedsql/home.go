@@ -97,6 +97,10 @@ type home struct {
 	// writing is the data source of the entry that is being written.
 	writing string
 	units   []*stagedUnit
+	// undo is the way back, nil while nothing is recorded to undo the group; own is which
+	// part of it the transaction's own rows are, from 1.
+	undo *stagedUnit
+	own  int
 	// replayed are those that an earlier request under the transaction's key recorded.
 	replayed []*stagedUnit
 }
@@ -112,6 +116,8 @@ var (
 // rollbackTo begins the statements by which what is half written is undone, here and in
 // txlog.Home.
 const rollbackTo = "ROLLBACK TO SAVEPOINT bed_"
+
+const releaseGroup = "RELEASE SAVEPOINT bed_group"
 
 // meet notes the wrapped connection that a statement which writes an entry arrives on, or
 // says why it must not be sent there.
@@ -196,25 +202,29 @@ func (h *home) rollbackTo(sp savepoint) {
 
 // keepFirst drops all writes but the first n. The caller holds mu.
 func (h *home) keepFirst(n int) {
-	kept := map[*stagedWrite]bool{}
-	for _, w := range h.soft.staged.writes[:min(n, len(h.soft.staged.writes))] {
-		kept[w] = true
+	gone := map[*stagedWrite]bool{}
+	for _, w := range h.soft.staged.writes[min(n, len(h.soft.staged.writes)):] {
+		gone[w] = true
 	}
-	h.keep(func(w *stagedWrite) bool { return kept[w] })
+	h.forget(func(w *stagedWrite) bool { return gone[w] })
 }
 
-// keep drops the writes that are rolled back. The caller holds mu.
-func (h *home) keep(kept func(*stagedWrite) bool) {
-	h.soft.staged.remove(func(w *stagedWrite) bool { return !kept(w) }, errWithRolledBack)
+// forget drops the writes that are rolled back. The caller holds mu.
+func (h *home) forget(gone func(*stagedWrite) bool) {
+	h.soft.staged.remove(gone, errWithRolledBack)
+	stay := func(u *stagedUnit) bool {
+		u.writes = slices.DeleteFunc(slices.Clone(u.writes), gone)
+		return len(u.writes) > 0
+	}
+	if h.undo != nil && stay(h.undo) {
+		h.restate(h.undo, &h.undo.unit)
+	} else {
+		h.undo = nil // with the marks of the units before it
+	}
 	var units []*stagedUnit
 	for _, u := range h.units {
-		var writes []*stagedWrite
-		for _, w := range u.writes {
-			if kept(w) {
-				writes = append(writes, w)
-			}
-		}
-		if u.writes = writes; len(writes) > 0 {
+		if stay(u) {
+			leaveGroup(u, h.undo)
 			h.restate(u, &u.unit)
 			units = append(units, u)
 		} else if u.back != nil {
@@ -229,10 +239,21 @@ func (h *home) restate(u *stagedUnit, unit *txlog.Unit, more ...*stagedWrite) {
 	unit.Statements = make([]txlog.Statement, 0, len(u.writes)+len(more))
 	for _, writes := range [][]*stagedWrite{u.writes, more} {
 		for _, w := range writes {
+			if !w.undo {
+				w.statement.Part = u.part
+			}
 			unit.Statements = append(unit.Statements, w.statement)
 		}
 	}
-	if key := h.soft.key; key != nil {
+	unit.Order = slices.DeleteFunc(slices.Clone(unit.Order), func(o txlog.Order) bool { // what was rolled back
+		is := func(w *stagedWrite) bool { return w.order == o.Key }
+		return !slices.ContainsFunc(u.writes, is) && !slices.ContainsFunc(more, is)
+	})
+	unit.Behind = ""
+	if n := len(u.writes); n > 0 {
+		unit.Behind = u.writes[n-1].behind
+	}
+	if key := h.soft.key; key != nil && unit.Receipt != "" {
 		unit.Fingerprint = key.request(unit.Statements...).Fingerprint()
 	}
 }
@@ -259,15 +280,16 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if len(writes) == 1 {
-		return h.add(ctx, writes[0])
-	}
 	h.mu.Lock()
+	grouped := writes[0].undo || h.undo != nil
 	before := len(h.soft.staged.writes)
-	if _, err = h.soft.staged.admit(writes); err == nil {
-		h.writing = writes[0].c.target.DataSource
+	if _, err = h.soft.staged.admit(writes); err == nil && (grouped || len(writes) > 1) {
+		h.writing = writes[0].unit()
 	}
 	h.mu.Unlock()
+	if err == nil && len(writes) == 1 && !grouped {
+		return h.add(ctx, writes[0])
+	}
 	if err != nil {
 		return err
 	}
@@ -280,22 +302,23 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 			break
 		}
 	}
-	if err != nil {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(own), undoTimeout)
-		defer cancel()
-		_, uerr := h.tx.ExecContext(undo, rollbackTo+"group")
-		h.mu.Lock()
-		h.keepFirst(before)
-		h.mu.Unlock()
-		if uerr != nil {
-			h.distrust()
-			return fmt.Errorf("%w; roll back, the writes before it could not be undone: %w", err, uerr)
+	if err == nil {
+		if _, err = h.tx.ExecContext(own, releaseGroup); err == nil || errors.Is(err, errReplayed) {
+			return nil
 		}
+		err = h.unwritten(writes[0].c, err)
 	}
-	_, rerr := h.tx.ExecContext(own, "RELEASE SAVEPOINT bed_group")
-	if err == nil && rerr != nil && !errors.Is(rerr, errReplayed) {
-		err = h.unwritten(writes[0].c, rerr)
+	undo, cancel := context.WithTimeout(context.WithoutCancel(own), undoTimeout)
+	defer cancel()
+	_, uerr := h.tx.ExecContext(undo, rollbackTo+"group")
+	h.mu.Lock()
+	h.keepFirst(before)
+	h.mu.Unlock()
+	if uerr != nil {
+		h.distrust()
+		return fmt.Errorf("%w; roll back, the writes before it could not be undone: %w", err, uerr)
 	}
+	_, _ = h.tx.ExecContext(undo, releaseGroup)
 	return err
 }
 
@@ -310,12 +333,23 @@ func (h *home) add(ctx context.Context, w *stagedWrite) error {
 		// SQLite runs in this process: what is interrupted there may have been done.
 		own = context.WithoutCancel(own)
 	}
+	left := "" // the receipt that was written for it
 	for {
 		a, err := h.begin(ctx, w)
 		if err != nil {
 			return err
 		}
-		there, err := log.AddWithin(own, h.tx, &a.unit, len(a.unit.Statements)-1, a.prove)
+		if a.receipt != nil && a.receipt.ID == left {
+			a.receipt = nil
+		} else if a.receipt != nil {
+			left = a.receipt.ID
+		}
+		there := 0
+		if err = h.noteGroup(own, log, &a, w); err == nil {
+			there, err = log.AddWithin(own, h.tx, &a.unit, len(a.unit.Statements)-1, a.prove)
+		} else if errors.Is(err, errGroupGone) {
+			continue
+		}
 		if done, err := h.added(a, w, there, err); done {
 			return err
 		}
@@ -330,6 +364,12 @@ type addition struct {
 	// prove: it is not known yet that the transaction reaches the log.
 	prove     bool
 	rollbacks int
+	// marked are the units that become parts of a group by it, back is the group's way
+	// back if that has one more part, and receipt the forward receipt of the
+	// transaction's own part, which is to be written.
+	marked  []*stagedUnit
+	back    *txlog.Unit
+	receipt *txlog.Unit
 }
 
 // begin begins to record a write.
@@ -343,33 +383,42 @@ func (h *home) begin(ctx context.Context, w *stagedWrite) (a addition, err error
 	if h.state != homeOpen {
 		return a, fmt.Errorf("%w (%s): its transaction has ended, and the write was neither logged nor sent", ErrEnded, h.soft.id)
 	}
-	if h.local != nil && h.source == c.target.DataSource {
+	if h.local != nil && h.source == c.target.DataSource && !w.undo {
 		return a, errUseHome
 	}
 	if _, err := h.soft.staged.admit([]*stagedWrite{w}); err != nil {
 		return a, err
 	}
-	h.writing = c.target.DataSource
+	h.writing = w.unit()
+	if w.undo {
+		return h.beginUndo(w)
+	}
 	known := slices.Concat(h.units, h.replayed)
-	if i := slices.IndexFunc(known, func(u *stagedUnit) bool { return u.c.target.DataSource == h.writing }); i >= 0 {
+	if i := slices.IndexFunc(known, func(u *stagedUnit) bool { return u.takes(w) }); i >= 0 {
 		a.u = known[i]
 	} else {
 		a.u = &stagedUnit{c: c}
-		a.u.InFlight = c.inFlight(scope{soft: h.soft, withLogging: true, logging: LogBefore}, h.soft.key != nil || w.receipt, &a.u.unit, nil, a.u)
-		a.u.KeepRefused = true
+		keyed := h.soft.key != nil && !c.sendsMessages() // a message has the fate of the rows alone
+		if err = a.u.open(h.soft, w.id, keyed, w.receipt || h.undo != nil); err != nil {
+			return a, err
+		}
 		if c.cfg.Bus != nil {
 			a.u.unit.TraceParent = c.cfg.Bus.TraceParent(ctx)
 		}
-		if h.soft.key != nil {
-			if a.u.back, err = h.soft.key.mark(&a.u.unit); err != nil {
-				return a, err
-			}
+	}
+	if h.undo != nil && len(a.u.writes) == 0 {
+		if a.u.part == 0 {
+			joinGroup(a.u, h.undo)
 		}
+		a.back = &h.undo.unit
 	}
 	if w.receipt && a.u.unit.Receipt == "" {
 		return a, fmt.Errorf("%w: the first write for %s was at least once, and one to be delivered exactly once cannot join it", ErrStaged, h.writing)
 	}
 	a.unit, a.prove, a.rollbacks = a.u.unit, !h.proved, h.rollbacks
+	if a.unit.Order = withKey(a.unit.Order, w.order); w.order != "" {
+		a.u.RemoveLater = false
+	}
 	h.restate(a.u, &a.unit, w)
 	return a, nil
 }
@@ -382,6 +431,8 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 	h.writing = ""
 	u, n := a.u, len(a.unit.Statements)
 	switch {
+	case errors.Is(err, errReplayed) && w.undo:
+		return true, nil
 	case errors.Is(err, errReplayed):
 		u.writes = append(u.writes, w)
 		h.restate(u, &u.unit)
@@ -391,7 +442,7 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 		return true, nil
 	case err == nil && there < n-1: // a savepoint was rolled back that was not seen
 		gone := u.writes[min(there, len(u.writes)):]
-		h.keep(func(w *stagedWrite) bool { return !slices.Contains(gone, w) })
+		h.forget(func(w *stagedWrite) bool { return slices.Contains(gone, w) })
 		return false, nil
 	case err == nil && there != n:
 		err = errors.New("the transaction does not hold what was recorded in it")
@@ -406,10 +457,15 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 	h.proved = true
 	sum, _ := h.soft.staged.admit([]*stagedWrite{w})
 	h.soft.staged.add(sum, w)
-	if u.unit.Lease.Token, u.unit.AtOnce = a.unit.Lease.Token, true; len(u.writes) == 0 {
+	switch u.unit.Lease.Token, u.unit.AtOnce = a.unit.Lease.Token, true; {
+	case len(u.writes) > 0:
+	case w.undo:
+		h.undo = u
+	default:
 		h.units = append(h.units, u)
 	}
-	u.writes = append(u.writes, w)
+	w.behind = a.unit.Behind
+	u.writes, u.unit.Order = append(u.writes, w), a.unit.Order
 	h.restate(u, &u.unit)
 	return true, nil
 }

@@ -22,8 +22,12 @@ const commitPatience = time.Second
 type homeEnd struct {
 	*home
 	units []*stagedUnit
-	state homeState
-	sent  time.Time
+	// done are those that are settled.
+	done []*stagedUnit
+	// discarded: an entry was discarded before End.
+	discarded bool
+	state     homeState
+	sent      time.Time
 	// sure: state and units are as they were seen on the wrapped connection.
 	sure     bool
 	problems []error
@@ -45,10 +49,11 @@ func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
 	for _, u := range replayed {
 		e.answered(ctx, u)
 	}
-	if len(e.units) == 0 {
-		return e.problems, nil
-	}
 	switch {
+	case len(e.units) == 0 && e.state == homeUnknown:
+		return append(e.problems, because(ErrUnknownOutcome, errors.New("the COMMIT of the transaction of With was not answered, and it recorded nothing by which to find out"))), nil
+	case len(e.units) == 0:
+		return e.problems, nil
 	case e.sure && e.state == homeRolledBack:
 		return e.all(ErrRolledBack), nil
 	case e.sure && e.state == homeOpen:
@@ -58,13 +63,7 @@ func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
 			return e.all(err), nil
 		}
 	}
-	if name := h.source; name != "" {
-		h.soft.arrive(name)
-	} else {
-		h.soft.arrive(locationOf(h.soft.staged.writes[0].c.cfg.Storage))
-	}
-	more, panicked := h.soft.deliver(ctx, e.take(ctx))
-	return append(e.problems, more...), panicked
+	return e.deliver(ctx, e.take(ctx))
 }
 
 // all has every write say the same.
@@ -79,6 +78,7 @@ func (e *homeEnd) all(err error) []error {
 // delivered it.
 func (e *homeEnd) settled(u *stagedUnit, err error) {
 	u.answer(err)
+	e.done = append(e.done, u)
 	if err != nil {
 		u.c.cfg.Counters.failed(err)
 		e.problems = append(e.problems, err)
@@ -114,6 +114,7 @@ func (e *homeEnd) gone(ctx context.Context, u *stagedUnit) {
 		e.pending(u, false, err)
 	case state == StateDiscarded:
 		// The job's attempt may have been applied, or be under way still.
+		e.discarded = true
 		e.settled(u, because(ErrUnknownOutcome, fmt.Errorf("an operator discarded entry %s, the write to %s, before End: it is applied only if the job's attempt was", u.unit.ID, u.c.target.DataSource)))
 	case state == StateDelivered && (u.unit.Receipt == "" || e.sure): // whose receipt may have been purged
 		e.settled(u, nil)
@@ -237,11 +238,17 @@ func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
 	for _, u := range e.units {
 		cfg := &u.c.cfg
 		until := e.sent.Add(min(cfg.Lease, cfg.ReceiptRetention/2, cfg.KeyRetention/2))
+		if !e.sure && !e.reread(ctx, u) {
+			continue
+		}
 		switch {
+		case u.unit.Behind != "":
+			u.c.deliverer.Adopt(&u.InFlight, time.Time{})
+			ready = append(ready, u)
 		case e.sure && e.state == homeCommitted && u.unit.Receipt != "" && !(txlog.Lease{Deadline: until}).Over():
 			u.c.deliverer.Adopt(&u.InFlight, until)
 			ready = append(ready, u)
-		case e.sure || e.reread(ctx, u):
+		default:
 			claimed, by = append(claimed, &u.unit), append(by, u)
 		}
 	}
@@ -264,6 +271,7 @@ func (e *homeEnd) take(ctx context.Context) (ready []*stagedUnit) {
 			ready = append(ready, u)
 		}
 	}
+	slices.SortFunc(ready, func(a, b *stagedUnit) int { return slices.Index(e.units, a) - slices.Index(e.units, b) })
 	return ready
 }
 
@@ -283,6 +291,8 @@ func (e *homeEnd) reread(ctx context.Context, u *stagedUnit) bool {
 		n := min(len(got.Statements), len(u.writes))
 		drop(u.writes[n:], errWithRolledBack)
 		u.writes, u.unit.Statements, u.unit.Fingerprint = u.writes[:n], got.Statements, got.Fingerprint
+		u.unit.Receipt, u.unit.TurnAfter, u.Held = got.Receipt, got.TurnAfter, got.Group()
+		u.unit.Order, u.unit.Behind = got.Order, got.Behind
 		return true
 	}
 	return false
@@ -305,8 +315,12 @@ func (e *homeEnd) overtaken(ctx context.Context, u *stagedUnit) {
 }
 
 // stillOpen is ErrNotCommitted if the transaction of a bare driver is still open, with the
-// error that it gives, which may say that its server has rolled it back; else nil.
+// error that it gives, which may say that its server has rolled it back; else nil, as for a
+// connection, which goes on after its COMMIT.
 func (e *homeEnd) stillOpen(ctx context.Context) error {
+	if _, session := e.tx.(*sql.Conn); session {
+		return nil
+	}
 	rows, err := e.tx.QueryContext(ctx, "SELECT 1")
 	if err == nil {
 		for rows.Next() {

@@ -10,6 +10,7 @@ import (
 	"hash"
 	"sync"
 
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/listener/delivery"
@@ -26,6 +27,8 @@ type IdempotencyKey struct {
 	own      string // SetFingerprint's; empty: none
 	next     map[string]int
 	replayed bool
+	// answered: see Answered.
+	answered bool
 }
 
 // WithIdempotencyKey returns a context under which the same write, sent twice
@@ -76,6 +79,15 @@ func (k *IdempotencyKey) Replayed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.replayed
+}
+
+// Answered reports whether the local transaction that was begun last under this key is
+// answered from the receipt of an earlier one that was committed: its writes will not
+// run. It is known as soon as BeginTx has returned.
+func (k *IdempotencyKey) Answered() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.answered
 }
 
 func (k *IdempotencyKey) replay() {
@@ -151,7 +163,12 @@ type keyedTx struct {
 	answer  attempt.Answer
 	replay  *attempt.Answer
 	at      int
+	// kept has what is kept instead of the answers; nil as a rule.
+	kept *kept.Request
 }
+
+// keeps reports whether something else than the answers is kept. kt may be nil.
+func (kt *keyedTx) keeps() bool { return kt != nil && kt.kept != nil }
 
 // claim begins the transaction with its receipt: inner is open on c. If the
 // request was applied before, found says what to replay, and the transaction is
@@ -200,12 +217,16 @@ func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err 
 
 // ran collects the answer to a statement that was applied.
 func (kt *keyedTx) ran(s txlog.Statement, res driver.Result, rows *attempt.Rows) {
-	kt.answer.Add(kt.request.Add(s), res, rows)
+	if !kt.keeps() {
+		kt.answer.Add(kt.request.Add(s), res, rows)
+	}
 }
 
 // failed collects the error of a statement, after which t goes on.
 func (kt *keyedTx) failed(t *localTx, s txlog.Statement, err error) {
-	kt.answer.AddFailure(kt.request.Add(s), err)
+	if !kt.keeps() {
+		kt.answer.AddFailure(kt.request.Add(s), err)
+	}
 	t.unreplayable("under its idempotency key, a statement that failed is part of the answer")
 }
 
@@ -275,9 +296,10 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 		inner driver.Tx
 		kt    *keyedTx
 	)
+	keep := kept.Of(ctx)
 	again, cancel := context.WithTimeout(ctx, c.c.cfg.RetryTimeout)
 	defer cancel()
-	for pause := c.c.cfg.RetryInitial; ; pause = min(2*pause, c.c.cfg.RetryMax) {
+	for pause := jitter.BackOff(c.c.cfg.RetryInitial, c.c.cfg.RetryMax); ; {
 		if inner, err = attempt.BeginTx(ctx, c.inner, opts); err != nil {
 			return nil, err
 		}
@@ -285,11 +307,20 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 		if kt, out = k.claim(ctx, c, inner, receipt); out.Err == nil {
 			break
 		}
-		if !out.OnReceipt || c.dead {
+		if keep != nil {
+			keep.Outstanding = out.OnReceipt || ctx.Err() != nil
+		}
+		if !out.OnReceipt || c.dead || !jitter.Sleep(again, pause.NextBackOff()) {
 			return nil, out.Err
 		}
-		if !jitter.Sleep(again, jitter.Pause(pause)) {
-			return nil, out.Err
+	}
+	k.mu.Lock()
+	k.answered = kt.replay != nil
+	k.mu.Unlock()
+	if kt.kept = keep; keep != nil {
+		keep.Begun = true
+		if kt.replay != nil {
+			keep.Stored = kt.replay.Response
 		}
 	}
 	if kt.replay != nil {

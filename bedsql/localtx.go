@@ -45,6 +45,8 @@ type localTx struct {
 	bySavepoint bool
 	// home writes entries in it; nil if nobody does. Its COMMIT needs no entry then.
 	home *home
+	// order has the order keys of its writes.
+	order []txlog.Order
 }
 
 // txMode is what happens to the writes of a local transaction.
@@ -207,6 +209,14 @@ func (t *localTx) tell(how homeState, sent time.Time) {
 	}
 }
 
+// ends are the Ends of those who write entries in t.
+func (t *localTx) ends() (all []func(context.Context) error) {
+	for h := t.home; h != nil; h = h.before {
+		all = append(all, h.soft.End)
+	}
+	return all
+}
+
 // exec runs a DML inside the open transaction and adds it to its list.
 func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt.Reply, err error) {
 	c := t.c
@@ -214,6 +224,9 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 		return c.passThrough(ctx, under, s)
 	}
 	stored, guarded, err := t.admit(under, s)
+	if err == nil {
+		err = t.keepOrder(under)
+	}
 	if err != nil {
 		return r, err
 	}
@@ -325,3 +338,28 @@ const inDoubt = "the outcome of one of its statements is not known"
 
 // changedSetting is why a unit with a statement that changed one must not be run again.
 const changedSetting = "it changed a setting"
+
+// withoutEntry reports whether COMMIT writes no entry, which a write needs to wait for its turn:
+// the transaction holds entries itself, or keeps a response.
+func (t *localTx) withoutEntry() bool { return t.home != nil || t.keyed.keeps() }
+
+var errOwnRows = disordered("the own rows of a transaction of With, of an HTTP request or of a consumer's message cannot wait; only what it records can")
+
+// keepOrder puts a write in the open transaction under its order key.
+func (t *localTx) keepOrder(under scope) error {
+	if !under.ordered {
+		under.order, under.ordered = t.under.order, t.under.ordered
+	}
+	key, err := orderKey(t.c.c, under)
+	switch {
+	case err != nil || key == "":
+	case t.withoutEntry():
+		err = errOwnRows
+	case !t.receipt:
+		err = disordered("the local transaction was begun without one")
+	}
+	if err == nil {
+		t.order = withKey(t.order, key)
+	}
+	return err
+}

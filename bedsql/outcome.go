@@ -87,6 +87,8 @@ var sentinels = []struct {
 	{ErrUnknownOutcome, OutcomeUnknown},
 	{ErrKeyReused, OutcomeRefused},
 	{ErrKeyUnusable, OutcomeRefused},
+	{ErrOrderUnusable, OutcomeRefused},
+	{ErrOvertaken, OutcomeRefused},
 	{ErrNested, OutcomeRefused},
 	{ErrEnded, OutcomeRefused},
 	{ErrStaged, OutcomeRefused},
@@ -110,6 +112,8 @@ func outcomeOf(err error) (o Outcome, known bool) {
 		return e.outcome(), true
 	case *becauseError:
 		return outcomeOf(e.what)
+	case *CompensatedError:
+		return OutcomeCompensated, true
 	case *RefusedError, *NotHomeError, *txlog.ParamError, *delivery.ReceiptTableError, *delivery.ReceiptRightsError:
 		return OutcomeRefused, true
 	case interface{ Certainly() delivery.Class }:

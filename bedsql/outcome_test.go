@@ -33,6 +33,8 @@ var exported = map[string]struct {
 	"bedsql.ErrEnded":             {ErrEnded, OutcomeRefused},
 	"bedsql.ErrStaged":            {ErrStaged, OutcomeRefused},
 	"bedsql.ErrKeyReused":         {ErrKeyReused, OutcomeRefused},
+	"bedsql.ErrOvertaken":         {ErrOvertaken, OutcomeRefused},
+	"bedsql.ErrOrderUnusable":     {ErrOrderUnusable, OutcomeRefused},
 	"bedsql.ErrKeyUnusable":       {ErrKeyUnusable, OutcomeRefused},
 	"bedsql.ErrNotIdempotent":     {ErrNotIdempotent, OutcomeRefused},
 	"bedsql.ErrPinned":            {ErrPinned, OutcomeRefused},
@@ -46,9 +48,11 @@ var exported = map[string]struct {
 	"bedsql.UnknownOutcomeError":  {&UnknownOutcomeError{Cause: context.Canceled}, OutcomeUnknown},
 	"bedsql.RefusedError":         {&RefusedError{Cause: answer("40001")}, OutcomeRefused},
 	"bedsql.RowsError":            {&RowsError{Want: 1}, OutcomeRefused},
+	"bedsql.CompensatedError":     {&CompensatedError{Cause: answer("40001")}, OutcomeCompensated},
 	"bedsql.EndError":             {&EndError{Errors: []error{&RefusedError{Cause: io.EOF}, &PendingError{Cause: io.EOF}}}, OutcomePartlyRefused},
 	"delivery.ErrVoided":          {delivery.ErrVoided, OutcomeNotAccepted},
 	"delivery.ErrKeyReused":       {delivery.ErrKeyReused, OutcomeRefused},
+	"delivery.ErrOvertaken":       {delivery.ErrOvertaken, OutcomeRefused},
 	"delivery.ReceiptTableError":  {&delivery.ReceiptTableError{Err: io.EOF}, OutcomeRefused},
 	"delivery.RowsError":          {&delivery.RowsError{Want: 1}, OutcomeRefused},
 	"delivery.SessionError":       {&delivery.SessionError{}, OutcomeNotAccepted},
@@ -60,7 +64,7 @@ var exported = map[string]struct {
 // error, or not at all.
 var insideOnly = []string{
 	"txlog.ErrInDoubt", "txlog.ErrOutcomeUnknown", "txlog.ErrLeaseLost", "txlog.ErrUnusable", "txlog.ErrNotFound",
-	"txlog.ErrLeased", "txlog.ErrNotHome", "txlog.ErrClosed", "txlog.LeaseLostError",
+	"txlog.ErrLeased", "txlog.ErrTurned", "txlog.ErrGroup", "txlog.ErrNotHome", "txlog.ErrNotFirst", "bedsql.BehindError", "txlog.ErrClosed", "txlog.LeaseLostError",
 }
 
 type answer string

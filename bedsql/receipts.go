@@ -96,6 +96,24 @@ func (c *connector) locateReceipts(ctx context.Context, conn driver.Conn, keyed 
 	return place, nil
 }
 
+// forceReceipts looks for the table of receipts that a write recorded at least once needs
+// because its group can turn back.
+func (c *connector) forceReceipts(ctx context.Context) error {
+	if c.knownPlace(false) != nil {
+		return nil
+	}
+	if err := leavesReceipts(c.dialect, c.target.DataSource); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+	defer cancel()
+	err := c.locateAside(ctx, false)
+	if err != nil && c.needsReceipts(err) {
+		return err
+	}
+	return nil
+}
+
 // receiptsIn says how the receipt of a local transaction is written. A session
 // that has moved may find another table of that name, or none; known is false if
 // the right one's place is not known.

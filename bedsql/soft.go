@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/besteffort"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/txlog"
@@ -44,6 +46,8 @@ type SoftTransaction struct {
 	unusable error
 	// key is that of Begin's context: a staged group is one request under it.
 	key *IdempotencyKey
+	// turnAfter is CompensateAfter's.
+	turnAfter time.Duration
 
 	mu       sync.Mutex
 	running  int
@@ -72,11 +76,52 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 			opt(s)
 		}
 	}
+	if s.unusable == nil && s.turnAfter > 0 && s.staged == nil {
+		s.unusable = errors.New("bed: CompensateAfter needs a group that can be undone: begin it with Staged or With")
+	}
 	if s.unusable != nil {
 		return ctx, nil, s.unusable
 	}
-	in.soft = s
+	if s.home != nil && kept.Covers(ctx, s.home.tx) {
+		s.key, in.key = nil, nil
+	}
+	in.soft, in.undo = s, false
 	return in.in(ctx), s, nil
+}
+
+// Compensation returns a context under which a write is recorded to undo what the group
+// does at the write's data source:
+//
+//	_, err = stock.ExecContext(sctx, "UPDATE stock SET n = n - 1 WHERE article = ?", "apple")
+//	_, err = stock.ExecContext(soft.Compensation(sctx), "UPDATE stock SET n = n + 1 WHERE article = ?", "apple")
+//
+// It is for groups that are Staged or made With a transaction, and makes all their writes
+// ExactlyOnce. What is recorded is logged with the entries of the group, in the same
+// durable step, and does not run unless the group turns back: because a database refuses a
+// part of it (RequireRows and AtLeastRows too), because CompensateAfter has passed, or
+// because an operator says so (bed-job compensate). Then nothing more of the group is
+// applied, and for each data source, the last one first, the compensation runs in one local
+// transaction if, and only if, the group's part was applied there. An unknown outcome never
+// turns a group: receipts tell what was applied.
+//
+// End returns a *CompensatedError when all was undone within the call, and ErrPending when
+// the group has turned and the job goes on undoing it. A compensation that its database
+// refuses leaves the group half undone, for an operator. A part for which nothing is
+// recorded stays as it is if it was applied, and End names it in EndError.Delivered.
+//
+// Record the write before its compensation: one for a data source that the group does not
+// write to is an error. The exception is the database of the transaction of With: send what
+// undoes the transaction's own rows through a bed pool of that database, never through
+// the transaction; where that is of a bare driver, any data source without a write of the
+// group is taken to be its own. Compensations follow the rules of staged writes, and their
+// Results give ErrStaged for ever. Whatever is neither plain DML nor a query is refused,
+// and so is a group under an idempotency key. A query runs at once.
+//
+// The job needs every data source that is to be undone.
+func (s *SoftTransaction) Compensation(ctx context.Context) context.Context {
+	in := scopeOf(ctx)
+	in.soft, in.undo = s, true
+	return in.in(ctx)
 }
 
 // ID is the transaction's id, which its entries carry as transaction_id.
@@ -190,6 +235,13 @@ func (s *SoftTransaction) arrive(dataSource string) {
 	if !slices.Contains(s.arrived, dataSource) {
 		s.arrived = append(s.arrived, dataSource)
 	}
+}
+
+// forget takes it back that anything was delivered.
+func (s *SoftTransaction) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arrived = nil
 }
 
 // swallow keeps a pending or refused write's error for End. It reports whether

@@ -44,18 +44,20 @@ func Staged() TxOption {
 // staging is what a staged soft transaction has recorded.
 type staging struct {
 	writes []*stagedWrite
-	// sums are by data source.
+	// sums are by data source, that of the compensations under none.
 	sums map[string]stagedSum
+	// messages: there are some among the writes.
+	messages bool
 }
 
-// stagedSum is what was recorded for one data source.
+// stagedSum is what was recorded for one unit.
 type stagedSum struct {
 	settings          string
 	statements, bytes int
 }
 
-// admit says why writes for one data source cannot be added to the group; sum is what
-// there would be for it with them.
+// admit says why writes for one unit cannot be added to the group; sum is what there would
+// be in it with them.
 func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 	c := writes[0].c
 	if len(g.writes) > 0 {
@@ -65,10 +67,13 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 				ErrStaged, first.target.DataSource, c.target.DataSource)
 		}
 	}
-	sum = g.sums[c.target.DataSource]
-	if sum.statements > 0 && sum.settings != c.target.Settings {
+	if sum = g.sums[c.target.DataSource]; sum.statements > 0 && sum.settings != c.target.Settings {
 		return sum, fmt.Errorf("%w: the data source %s was opened with different settings", ErrStaged, c.target.DataSource)
 	}
+	if w := writes[0]; w.undo && g.messages || c.sendsMessages() && g.sums[""].statements > 0 {
+		return sum, fmt.Errorf("%w: a group that can turn back publishes no messages, which nothing undoes: publish after its End, or in a soft transaction of their own", ErrStaged)
+	}
+	sum = g.sums[writes[0].unit()]
 	sum.settings = c.target.Settings
 	for _, w := range writes {
 		sum.statements++
@@ -85,7 +90,8 @@ func (g *staging) admit(writes []*stagedWrite) (sum stagedSum, err error) {
 
 // add adds writes that were admitted with sum.
 func (g *staging) add(sum stagedSum, writes ...*stagedWrite) {
-	g.sums[writes[0].c.target.DataSource] = sum
+	g.sums[writes[0].unit()] = sum
+	g.messages = g.messages || writes[0].c.sendsMessages()
 	g.writes = append(g.writes, writes...)
 }
 
@@ -95,7 +101,7 @@ func (g *staging) remove(gone func(*stagedWrite) bool, why error) {
 		if !gone(w) {
 			return false
 		}
-		name := w.c.target.DataSource
+		name := w.unit()
 		sum := g.sums[name]
 		sum.statements--
 		sum.bytes -= len(w.statement.SQL) + len(w.statement.Params)
@@ -110,6 +116,13 @@ type stagedWrite struct {
 	c         *connector
 	statement txlog.Statement
 	receipt   bool
+	// id is a message's.
+	id string
+	// undo: it is a compensation, which has no result.
+	undo  bool
+	order string // its order key
+	// behind is what the unit waits for since this write, or one before it, is in it.
+	behind string
 
 	mu     sync.Mutex
 	result driver.Result
@@ -118,10 +131,20 @@ type stagedWrite struct {
 
 var _ driver.Result = (*stagedWrite)(nil)
 
+// unit names what the write is in: its data source, or nothing for what undoes the group.
+func (w *stagedWrite) unit() string {
+	if w.undo {
+		return ""
+	}
+	return w.c.target.DataSource
+}
+
 func (w *stagedWrite) get() (driver.Result, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
+	case w.undo:
+		return nil, errUndoResult
 	case w.err != nil:
 		return nil, w.err
 	case w.result == nil:
@@ -157,9 +180,10 @@ type stagedTx struct {
 	c    *Conn
 	ctx  context.Context
 	soft *SoftTransaction
-	// receipt: its writes leave one.
-	receipt bool
-	writes  []*stagedWrite
+	// receipt: its writes leave one. undo: they are compensations.
+	receipt, undo bool
+	writes        []*stagedWrite
+	under         scope // of its BeginTx
 	savepoints
 }
 
@@ -208,16 +232,19 @@ func (s *SoftTransaction) begin(ctx context.Context, under scope, c *Conn, opts 
 	if err := s.recording(); err != nil {
 		return nil, err
 	}
-	c.stagedTx = &stagedTx{c: c, ctx: ctx, soft: s, receipt: s.exactlyOnceOn(under, c)}
+	c.stagedTx = &stagedTx{c: c, ctx: ctx, soft: s, receipt: s.exactlyOnceOn(under, c), undo: under.undo, under: under}
 	return c.stagedTx, nil
 }
 
 // exactlyOnceOn reports whether a write staged in a scope leaves a receipt.
 func (s *SoftTransaction) exactlyOnceOn(under scope, c *Conn) bool {
 	if t := c.stagedTx; t != nil {
-		return t.receipt
+		return t.receipt || under.ordered
 	}
-	return s.key != nil || under.exactlyOnce(&c.c.cfg)
+	if c.c.sendsMessages() {
+		return false
+	}
+	return s.key != nil || under.undo || s.home.turns() || under.exactlyOnce(&c.c.cfg)
 }
 
 // record records a write instead of running it.
@@ -251,9 +278,20 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	if err != nil {
 		return r, err
 	}
-	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt}
+	if t := c.stagedTx; t != nil && !under.ordered {
+		under.order, under.ordered = t.under.order, t.under.ordered
+	}
+	order, err := orderKey(c.c, under)
+	if err != nil {
+		return r, err
+	}
+	undo := under.undo || c.stagedTx != nil && c.stagedTx.undo
+	if undo {
+		order = "" // it undoes what its group did, whatever was delivered since
+	}
+	w := &stagedWrite{c: c.c, statement: stored, receipt: receipt, order: order, id: under.id, undo: undo}
 	if w.receipt && (s.home == nil || s.home.looksAhead(c.c)) {
-		if _, err := c.lookForReceipts(ctx, s.key != nil); err != nil && c.needsReceipts(err) {
+		if _, err := c.lookForReceipts(ctx, s.key != nil); err != nil && c.c.needsReceipts(err) {
 			return r, err
 		}
 	}
@@ -326,6 +364,9 @@ func (s *SoftTransaction) stage(ctx context.Context, writes ...*stagedWrite) err
 		return err
 	}
 	sum, err := s.staged.admit(writes)
+	if w := writes[0]; err == nil && w.undo && s.staged.sums[w.c.target.DataSource].statements == 0 {
+		err = notRecorded(nothingToUndo)
+	}
 	if err == nil {
 		s.staged.add(sum, writes...)
 	}

@@ -3,15 +3,17 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
-// stagedUnit is the part of a group for one data source.
+// stagedUnit is the part of a group for one data source, or one message.
 type stagedUnit struct {
 	besteffort.InFlight
 
@@ -19,9 +21,15 @@ type stagedUnit struct {
 	writes []*stagedWrite
 	unit   txlog.Unit
 	// back is IdempotencyKey.receipt's; nil without a key.
-	back     func()
+	back func()
+	// behind is why a message before it is pending: this one is left to the job too.
+	behind   error
 	err      error
 	panicked any
+	// part is which part of a group that can turn back it is, from 1; 0: of none. forced:
+	// it was to be at least once.
+	part   int
+	forced bool
 }
 
 // finishStaged writes all entries in one step and delivers them to their data
@@ -32,6 +40,10 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 		return s.home.finish(ctx)
 	}
 	units, err := s.stagedUnits()
+	var back *stagedUnit
+	if err == nil {
+		back, err = stagedWayBack(ctx, s, units)
+	}
 	if err != nil {
 		drop(s.staged.writes, err)
 		return []error{err}, nil
@@ -39,57 +51,90 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	if len(units) == 0 {
 		return nil, nil
 	}
-	ds := make([]*besteffort.InFlight, len(units))
+	ds := make([]*besteffort.InFlight, len(units), len(units)+1)
 	for i, u := range units {
 		ds[i] = &u.InFlight
 	}
+	if back != nil {
+		ds = append(ds, &back.InFlight)
+	}
 	if errs := units[0].c.deliverer.Log(ctx, ds...); errs != nil {
+		errs = errs[:len(units)]
 		for i, u := range units {
 			u.c.cfg.Counters.failed(errs[i])
 			u.answer(errs[i])
 		}
 		return errs, nil
 	}
-	return s.deliver(ctx, units)
+	problems, _, panicked = s.deliver(ctx, units, back, besteffort.Group{})
+	return problems, panicked
 }
 
-// deliver delivers units whose entries are in the log side by side. What it gives is
-// finishStaged's.
-func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit) (problems []error, panicked any) {
-	if len(units) == 0 {
-		return nil, nil
+// deliver delivers units whose entries are in the log side by side, as a group that can
+// turn back if back is not nil. What it gives is finishStaged's; whole says that it
+// concerns all of such a group.
+func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back *stagedUnit, g besteffort.Group) (problems []error, whole bool, panicked any) {
+	if len(units) > 0 {
+		var all sync.WaitGroup
+		lanes := lanesOf(units)
+		for _, lane := range lanes[1:] {
+			all.Go(func() { deliverLane(ctx, lane) })
+		}
+		deliverLane(ctx, lanes[0])
+		all.Wait()
 	}
-	var all sync.WaitGroup
-	for _, u := range units[1:] {
-		all.Go(func() { u.submit(ctx) })
+	var err error
+	if back != nil {
+		g.Deliverer, g.Back = back.c.deliverer, &back.InFlight
+		g.Undo = func(ctx context.Context, part *txlog.Unit) attempt.Outcome { return onPart(ctx, s, part, attempt.Undo) }
+		g.Look = func(ctx context.Context, part *txlog.Unit) attempt.Outcome { return onPart(ctx, s, part, lookAtPart) }
+		for _, u := range units {
+			g.Parts = append(g.Parts, &u.InFlight)
+		}
+		whole, err = g.End(ctx)
 	}
-	units[0].submit(ctx)
-	all.Wait()
 	for _, u := range units {
-		if u.err != nil {
+		if whole && u.panicked == nil {
+			u.err = err
+		}
+		switch {
+		case u.panicked != nil:
+			panicked = u.panicked
 			problems = append(problems, u.err)
-		} else if u.panicked == nil {
+		case u.err != nil:
+			u.c.cfg.Counters.failed(u.err)
+			problems = append(problems, u.err)
+		default:
+			u.c.cfg.Counters.Delivered.Add(1)
 			s.arrive(u.c.target.DataSource)
 		}
-		if u.panicked != nil {
-			panicked = u.panicked
-		}
+		u.answer(u.err)
 		if u.Outcome.Replayed && s.key != nil {
 			s.key.replay()
 		}
 	}
-	return problems, panicked
+	if whole && err != nil {
+		problems = []error{err}
+		s.forget()
+	}
+	for _, name := range g.Kept {
+		s.arrive(name)
+	}
+	return problems, whole, panicked
 }
 
-// stagedUnits makes one unit for each data source, in the order of their first
-// writes.
+// stagedUnits makes one unit for each data source and one for each message, in the order
+// of their first writes.
 func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 	if err := s.ctx.Err(); err != nil {
 		return nil, s.discarded(err)
 	}
 	var units []*stagedUnit
 	for _, w := range s.staged.writes {
-		i := slices.IndexFunc(units, func(u *stagedUnit) bool { return u.c.target.DataSource == w.c.target.DataSource })
+		if w.undo {
+			continue
+		}
+		i := slices.IndexFunc(units, func(u *stagedUnit) bool { return u.takes(w) })
 		if i < 0 {
 			i = len(units)
 			units = append(units, &stagedUnit{c: w.c})
@@ -98,27 +143,35 @@ func (s *SoftTransaction) stagedUnits() ([]*stagedUnit, error) {
 	}
 	for _, u := range units {
 		statements := make([]txlog.Statement, len(u.writes))
-		receipt := s.key != nil
+		receipt := false
 		for i, w := range u.writes {
 			statements[i] = w.statement
 			receipt = receipt || w.receipt
+			u.unit.Order = withKey(u.unit.Order, w.order)
 		}
 		u.unit.Statements = statements
-		u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore}, receipt, &u.unit, nil, u)
-		u.KeepRefused = true
-		if s.key != nil {
-			back, err := s.key.mark(&u.unit)
-			if err != nil {
-				return nil, err
-			}
-			u.back = back
+		if err := u.open(s, u.writes[0].id, s.key != nil, receipt); err != nil {
+			return nil, err
 		}
 	}
 	return units, nil
 }
 
+// open makes the unit ready to be logged, under the transaction's key if it is keyed.
+func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (err error) {
+	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, id: id}, keyed || receipt, &u.unit, nil, u)
+	u.KeepRefused = true
+	if keyed {
+		u.back, err = s.key.mark(&u.unit)
+	}
+	return err
+}
+
 // First implements besteffort.Attempts.
 func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
+	if u.behind != nil {
+		return attempt.Outcome{Class: delivery.Unreachable, Err: fmt.Errorf("not sent, for a message before it is pending: %w", u.behind)}
+	}
 	return u.c.pool.on(ctx, false, func(conn driver.Conn) attempt.Outcome {
 		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session {
 			u.unit.Session = "" // another's, and nothing was sent in it
@@ -137,16 +190,10 @@ func (u *stagedUnit) Again(ctx context.Context, step besteffort.Step) attempt.Ou
 func (u *stagedUnit) submit(ctx context.Context) {
 	defer func() {
 		if u.panicked = recover(); u.panicked != nil {
-			u.answer(u.Panicked(u.panicked))
+			u.err = u.Panicked(u.panicked)
 		}
 	}()
-	err := u.c.deliverer.Deliver(ctx, &u.InFlight)
-	if err == nil {
-		u.c.cfg.Counters.Delivered.Add(1)
-	} else {
-		u.c.cfg.Counters.failed(err)
-	}
-	u.answer(err)
+	u.err = u.c.deliverer.Deliver(ctx, &u.InFlight)
 }
 
 // answer hands the outcome to the results that Exec returned.

@@ -23,6 +23,9 @@ var _ driver.Tx = (*tx)(nil)
 // parked if not.
 func (t *tx) Commit() error {
 	c := t.c
+	if l := c.tx; l != nil && l.keyed.keeps() {
+		l.keyed.kept.Ended = l.unmet.err != nil || l.state != txOpen
+	}
 	if c.tx != nil && c.tx.state == txLost {
 		if c.tx.keyed != nil {
 			c.tx.keyed.back()

@@ -32,12 +32,22 @@ type PendingError struct {
 	// removed. The job tries it again if the entry is still there, which is not
 	// known if Cause wraps txlog.ErrInDoubt.
 	Refused bool
-	Cause   error
+	// Turned is whether it is the way back of a group that has turned: LogID is the
+	// group's, and what was applied of it is being undone.
+	Turned bool
+	Cause  error
 }
 
 func (e *PendingError) Error() string {
 	what := "is pending, the job will deliver it once the entry is as old as the job's MaxDeliveryTryDelay (60 s by default)"
+	var behind *BehindError
 	switch {
+	case e.Turned && e.Parked:
+		what = "is half undone: its group has turned back, and the database refused what undoes it; an operator has to decide (bed-job show " + e.LogID + ")"
+	case e.Turned:
+		what = "is not undone yet: its group has turned back, and the job goes on undoing it"
+	case errors.As(e.Cause, &behind):
+		what = "waits for its turn under an order key, the job will deliver it then"
 	case e.Refused && errors.Is(e.Cause, txlog.ErrInDoubt):
 		what = "was refused; if its entry is still in the log, the job will try it again"
 	case e.Refused:
@@ -61,6 +71,16 @@ func (e *PendingError) Is(target error) bool { return target == ErrPending }
 // Unwrap gives the cause. driver.ErrBadConn is hidden: database/sql takes it for
 // leave to run the statement again.
 func (e *PendingError) Unwrap() error { return hideBadConn(e.Cause) }
+
+// BehindError is why a write under an order key is pending: another one is before it.
+type BehindError struct {
+	Entry string
+	Key   string
+}
+
+func (e *BehindError) Error() string {
+	return fmt.Sprintf("entry %s is before it under the order key %s (bed-job show %[1]s)", e.Entry, e.Key)
+}
 
 // NotLoggedError is a write that was not accepted: it is not applied, and
 // nobody will try it again. errors.Is(err, ErrNotLogged) holds; it unwraps to
@@ -117,6 +137,20 @@ func (e *UnknownOutcomeError) Unwrap() []error {
 	}
 	return []error{hideBadConn(e.Cause), hideBadConn(e.Log)}
 }
+
+// CompensatedError is a group that has turned back: all that was applied of it is undone.
+// It unwraps to the cause.
+type CompensatedError struct {
+	TransactionID string
+	Cause         error
+}
+
+func (e *CompensatedError) Error() string {
+	return fmt.Sprintf("bed: soft transaction %s has turned back, and what was applied of it is undone: %v", e.TransactionID, e.Cause)
+}
+
+// Unwrap gives the cause.
+func (e *CompensatedError) Unwrap() error { return e.Cause }
 
 // RefusedError is a write inside a soft transaction that the database
 // refused: it is parked in the log. It unwraps to the driver's own error.

@@ -154,7 +154,7 @@ func (m *memory) release() {
 // connection may hold a *attempt.Session or not.
 func (c *compounds) prepared(ctx context.Context, conn driver.Conn, calls []delivery.Call) (results []driver.Result, ready bool, err error) {
 	s, ok := conn.(*attempt.Session)
-	if !ok || !c.known.Load() || len(calls) > 2 || len(calls) == 2 && !attempt.IsReceipt(calls[0].SQL) {
+	if !ok || !c.known.Load() || slices.ContainsFunc(calls[:len(calls)-1], func(c delivery.Call) bool { return !attempt.IsReceipt(c.SQL) }) {
 		return nil, false, nil
 	}
 	write := calls[len(calls)-1]
@@ -220,7 +220,8 @@ func (c *compounds) ready(ctx context.Context, s *attempt.Session, m *memory, n 
 	}
 	n.write, n.name, writes[at] = writes[at], name, execute
 	text := new(compound).plain("START TRANSACTION;\n", calls, writes).text.String()
-	if n.row = execute.generates() || calls[at].Required.Given(); n.row {
+	// Of how many rows bed_order is changed differs.
+	if n.row = execute.generates() || calls[at].Required.Given() || len(calls) > 2; n.row {
 		text = new(compound).atomic(calls, writes).text.String() // each argument is a parameter
 	}
 	if n.stmt, err = attempt.Prepare(ctx, s.Conn, text); err != nil {
@@ -263,8 +264,12 @@ func queryPrepared(ctx context.Context, n *noticed, calls []delivery.Call, args 
 	if err != nil {
 		return nil, err
 	}
-	writes := []*write{{}, n.write}
-	return compoundRow(calls, writes[2-len(calls):], r.Rows)
+	writes := make([]*write, len(calls))
+	for i := range writes {
+		writes[i] = &write{}
+	}
+	writes[len(calls)-1] = n.write
+	return compoundRow(calls, writes, r.Rows)
 }
 
 // bindable reports whether values mean the same as parameters as they do where
@@ -288,9 +293,9 @@ func (c *compounds) bindable(args []driver.NamedValue) bool {
 }
 
 func joinArgs(calls []delivery.Call) []driver.NamedValue {
-	args := slices.Concat(calls[0].Args, calls[len(calls)-1].Args)
-	if len(calls) == 1 {
-		args = args[len(calls[0].Args):]
+	var args []driver.NamedValue
+	for _, c := range calls {
+		args = append(args, c.Args...)
 	}
 	for i := range args {
 		args[i].Ordinal = i + 1

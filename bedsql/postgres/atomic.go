@@ -39,9 +39,10 @@ func interrupt(conn driver.Conn) {
 
 // atomic implements Dialect.Atomic: the server takes everything up to one Sync for
 // one transaction, and one failure skips the rest of it. The rows of a RETURNING
-// are dropped. pgx's tracers do not see the calls.
+// are dropped. pgx's tracers do not see the calls. Calls that must change a number of
+// rows are left to others where they cannot be counted on the way.
 func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]driver.Result, bool, error) {
-	s, ok := openSession(conn, calls)
+	s, sent, ok := openSession(conn, calls)
 	if !ok || len(calls) == 0 {
 		return nil, false, nil
 	}
@@ -51,12 +52,15 @@ func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]dri
 	if s.status() != txIdle {
 		return nil, false, nil
 	}
-	tags, failed, err := s.run(ctx, calls)
+	tags, failed, err := s.run(ctx, sent)
 	if isForeign(err) && !s.unnamed && !s.closed() && s.status() == txIdle {
 		// Nothing was applied, and without names nothing can clash with what
 		// another connection prepared.
 		s.unname()
-		tags, failed, err = s.run(ctx, calls)
+		tags, failed, err = s.run(ctx, sent)
+	}
+	if err != nil && &sent[0] != &calls[0] && isUnfit(err) && !s.closed() && s.status() == txIdle {
+		return nil, false, nil // nothing was applied
 	}
 	if err != nil {
 		return nil, true, receiptError(calls, failed, err)
@@ -70,7 +74,7 @@ func atomic(ctx context.Context, conn driver.Conn, calls []delivery.Call) ([]dri
 
 // commitWith implements Dialect.CommitWith.
 func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (bool, error) {
-	s, ok := openSession(conn, calls)
+	s, sent, ok := openSession(conn, calls)
 	if !ok {
 		return false, nil
 	}
@@ -82,8 +86,8 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 		// committed without it.
 		return true, attempt.Certain(pgx.ErrTxClosed, delivery.Refused)
 	}
-	all := make([]delivery.Call, 0, len(calls)+1)
-	all = append(append(all, calls...), delivery.Call{SQL: "commit"})
+	all := make([]delivery.Call, 0, len(sent)+1)
+	all = append(append(all, sent...), delivery.Call{SQL: "commit"})
 	tags, failed, err := s.run(ctx, all)
 	if err != nil {
 		return true, receiptError(all, failed, err)
@@ -95,33 +99,32 @@ func commitWith(ctx context.Context, conn driver.Conn, calls []delivery.Call) (b
 }
 
 // openSession finds pgx's connection; false if it is of another driver, or if
-// database/sql and a pipeline would treat the calls differently.
-func openSession(conn driver.Conn, calls []delivery.Call) (*session, bool) {
+// database/sql and a pipeline would treat the calls differently. sent
+// are the calls as they are sent.
+func openSession(conn driver.Conn, calls []delivery.Call) (s *session, sent []delivery.Call, ok bool) {
 	std := stdlibConn(conn)
 	if std == nil || len(calls) > maxPipelineCalls {
-		return nil, false
+		return nil, nil, false
 	}
-	s := sessionOf(std.Conn())
+	s = sessionOf(std.Conn())
 	if s.mode == pgx.QueryExecModeSimpleProtocol {
-		return nil, false // it has no pipelines
+		return nil, nil, false // it has no pipelines
 	}
 	s.unnamed = s.unnamed || isPooled(conn)
 	if s.capacity <= 0 && (s.mode == pgx.QueryExecModeCacheStatement || s.mode == pgx.QueryExecModeCacheDescribe) {
-		return nil, false // pgx refuses to run anything with arguments
+		return nil, nil, false // pgx refuses to run anything with arguments
 	}
 	size := 0
 	for _, call := range calls {
-		if call.Required.Given() {
-			return nil, false // its rows would be known after the commit
-		}
 		if size += len(call.SQL); size > maxPipelineText || special(call.Args) {
-			return nil, false
+			return nil, nil, false
 		}
 		if call.Prepared && len(call.Args) > 0 && s.mode == pgx.QueryExecModeExec {
-			return nil, false // it guesses the types that a prepared statement asks the server for
+			return nil, nil, false // it guesses the types that a prepared statement asks the server for
 		}
 	}
-	return s, true
+	sent, ok = counting(calls, quoting(conn))
+	return s, sent, ok
 }
 
 // special reports whether the first argument is one of pgx's options.
@@ -162,9 +165,14 @@ func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn
 	for _, q := range queries {
 		q.send(p)
 	}
-	tags, failed, err = s.read(p, len(calls))
+	tags, failed, err = s.read(p, calls)
 	if cerr := p.Close(); err == nil && cerr != nil {
 		err, failed = cerr, len(calls)
+	}
+	if err != nil && failed < len(calls) {
+		if unmet := rowsError(calls[failed], err); unmet != err { //nolint:errorlint // it is another one
+			return nil, failed, unmet
+		}
 	}
 	if err != nil {
 		s.forget(calls, err)
@@ -173,9 +181,10 @@ func (s *session) run(ctx context.Context, calls []delivery.Call) (tags []pgconn
 	return tags, 0, nil
 }
 
-// read reads the answers to n calls and to the Sync after them, which alone
+// read reads the answers to calls and to the Sync after them, which alone
 // says that they are committed.
-func (s *session) read(p *pgconn.Pipeline, n int) (tags []pgconn.CommandTag, failed int, err error) {
+func (s *session) read(p *pgconn.Pipeline, calls []delivery.Call) (tags []pgconn.CommandTag, failed int, err error) {
+	n := len(calls)
 	if err := p.Sync(); err != nil {
 		return nil, n, err
 	}
@@ -189,8 +198,15 @@ func (s *session) read(p *pgconn.Pipeline, n int) (tags []pgconn.CommandTag, fai
 		if !ok {
 			return nil, i, errUnexpected
 		}
+		counted := ""
+		if calls[i].Required.Given() && rows.NextRow() {
+			counted = string(rows.Values()[0])
+		}
 		if tags[i], err = rows.Close(); err != nil {
 			return nil, i, err
+		}
+		if calls[i].Required.Given() {
+			tags[i] = pgconn.NewCommandTag("UPDATE " + counted)
 		}
 	}
 	got, err := p.GetResults()

@@ -165,7 +165,7 @@ func TestDescriptionsAreRenewed(t *testing.T) {
 			}
 		}
 		raw(t, e.c, func(dc driver.Conn) {
-			s, _ := openSession(dc, []delivery.Call{receipt("")})
+			s, _, _ := openSession(dc, []delivery.Call{receipt("")})
 			if len(s.statements) != 3 {
 				t.Errorf("%d descriptions are kept", len(s.statements))
 			}

@@ -127,7 +127,7 @@ func (e *exactlyOnce) is(query string, want int64) {
 func (e *exactlyOnce) inState(want byte) {
 	e.t.Helper()
 	raw(e.t, e.c, func(dc driver.Conn) {
-		s, _ := openSession(dc, []delivery.Call{receipt("")})
+		s, _, _ := openSession(dc, []delivery.Call{receipt("")})
 		if s.closed() || s.status() != want {
 			e.t.Errorf("closed %t, transaction status %c, want %c", s.closed(), s.status(), want)
 		}

@@ -34,6 +34,7 @@ type Config struct {
 	SyncMaxDeliveryTryTimes                                                 int
 	RetryInitial, RetryMax, RetryTimeout, AttemptTimeout, Lease, LogTimeout time.Duration
 	RunUnlogged                                                             bool
+	OrderWait                                                               time.Duration
 
 	// Unlogged counts the writes that were applied although their entry could not
 	// be written alongside; may be nil.
@@ -112,7 +113,7 @@ func (e *Deliverer) logTryRemove(ctx context.Context, d *InFlight) error {
 	var beside *adding
 	switch {
 	case d.logged:
-		if d.lease.Lost() { // while others of its group were delivered, or the process stood still
+		if d.Unit.Behind == "" && d.lease.Lost() { // while others of its group were delivered, or the process stood still
 			d.lease.Release()
 			return pending(d, txlog.ErrLeaseLost)
 		}
@@ -124,9 +125,14 @@ func (e *Deliverer) logTryRemove(ctx context.Context, d *InFlight) error {
 			return errs[0]
 		}
 	}
+	if d.logged && d.Unit.Behind != "" {
+		if err := e.follow(ctx, d); err != nil {
+			return err
+		}
+	}
 	delivered := false
 	defer func() {
-		if delivered {
+		if delivered || d.held {
 			return
 		}
 		if d.Tries == 0 && !d.logged {
@@ -161,6 +167,9 @@ func (e *Deliverer) logTryRemove(ctx context.Context, d *InFlight) error {
 	if err != nil {
 		return err
 	}
+	if d.held = d.Held; d.held {
+		return nil
+	}
 	delivered = true // the caller gets its Result whether the removal succeeds or not
 	e.remove(ctx, d)
 	return nil
@@ -192,6 +201,9 @@ func (e *Deliverer) Adopt(d *InFlight, untaken time.Time) {
 		d.begun, d.listening = time.Now(), e.cfg.Bus.Listening()
 	}
 	d.logged = true
+	if d.Unit.Behind != "" {
+		return // it has no lease until its turn comes
+	}
 	if untaken.IsZero() {
 		d.lease = e.leases.Keep(d.Unit)
 	} else {
@@ -226,7 +238,9 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 		return each(func(d *InFlight) error { return pending(d, txlog.ErrLeaseLost) })
 	case err == nil:
 		for _, d := range ds {
-			d.lease = e.leases.Keep(d.Unit)
+			if d.Unit.Behind == "" { // else it has none
+				d.lease = e.leases.Keep(d.Unit)
+			}
 			// The entry may come back after its removal, as if an attempt were
 			// still on its way: what is said of the unit then, its receipt decides.
 			d.inDoubt = d.Unit.AddRepeated && d.Unit.Receipt != ""
@@ -235,7 +249,7 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 	case errors.Is(err, txlog.ErrInDoubt):
 		// If it was written, its lease runs out and the job delivers it.
 		return each(func(d *InFlight) error { return pending(d, err) })
-	case e.cfg.RunUnlogged && ctx.Err() == nil && len(ds) == 1:
+	case e.cfg.RunUnlogged && ctx.Err() == nil && len(ds) == 1 && len(ds[0].Unit.Order) == 0:
 		e.reports.logger(ds[0].Unit).WithField("error", dberr.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
 		ds[0].unlogged = true
 		return nil

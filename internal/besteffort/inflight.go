@@ -61,6 +61,9 @@ type InFlight struct {
 	// AnswerIsFinal: an answer of the database to the first attempt is the
 	// caller's, even one that a retry could fix. So it is with COMMIT.
 	AnswerIsFinal bool
+	// TurnHasCome: what it waits for under its order key was delivered, so it is not left to
+	// the job whatever OrderWait is.
+	TurnHasCome bool
 	// Logging is when the entry is written.
 	Logging Logging
 	// Deadline is that of the first attempt, if something before it used up a part of
@@ -70,6 +73,9 @@ type InFlight struct {
 	// a soft transaction. One whose idempotency key was used before for another
 	// request is not kept: it could never be applied.
 	KeepRefused bool
+	// Held is set for a unit of a group that can turn back: one that is delivered or
+	// refused keeps its entry and its lease until the End of its Group.
+	Held bool
 	// RemoveLater: the entry of a delivered unit is removed after the call returns.
 	RemoveLater bool
 	// hung: the last attempt was cut off by AttemptTimeout. Nothing more is tried in the
@@ -78,6 +84,8 @@ type InFlight struct {
 	// logged, unlogged: what was made of its entry. inDoubt: an attempt may have
 	// been applied without that being known. voided: it was decided here.
 	logged, unlogged, inDoubt, voided bool
+	// held: it is Held, and was delivered or refused.
+	held bool
 	// logTook is how long the log took.
 	logTook time.Duration
 	// listening: somebody hears of it, of when it was begun and of its attempts.
@@ -124,7 +132,7 @@ func LeftOpen(dataSource string, out attempt.Outcome, log error) error {
 
 // parksRefusal reports whether a refusal of d is to be parked in the log.
 func (d *InFlight) parksRefusal() bool {
-	return d.KeepRefused && !errors.Is(d.Outcome.Err, delivery.ErrKeyReused)
+	return d.KeepRefused && !d.Held && !errors.Is(d.Outcome.Err, delivery.ErrKeyReused)
 }
 
 func (d *InFlight) origin() listener.Origin {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/jitter"
@@ -142,6 +143,9 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 		e.reports.parked(d)
 		return &listener.RefusedError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
 	}
+	if d.held = d.Held; d.held {
+		return d.answer()
+	}
 	if err := e.Removals.Once(ctx, &removal.Unit{Entry: d.Unit, Lease: d.lease}); err != nil {
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
 		return refusedPending(d, err)
@@ -180,4 +184,62 @@ func (e *Deliverer) release(ctx context.Context, d *InFlight, v txlog.Verdict) e
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the log did not confirm that the entry was handed over; if it was not, the job takes it when its lease has run out")
 	}
 	return err
+}
+
+// orderLooks is the longest pause between two looks for whether a unit's turn has come.
+const orderLooks = 100 * time.Millisecond
+
+// follow is for a unit that waits for another one under its order key. It waits for
+// OrderWait at most, and then takes the unit's lease. After an error the unit is left to the
+// job, which delivers it in its turn.
+func (e *Deliverer) follow(ctx context.Context, d *InFlight) error {
+	behind := func() error {
+		b := &listener.BehindError{Entry: d.Unit.Behind}
+		if len(d.Unit.Order) > 0 {
+			b.Key = d.Unit.Order[0].Key
+		}
+		return b
+	}
+	if d.Unit.NotReplayable != "" {
+		// It cannot be run later, and was not sent.
+		cause := fmt.Errorf("it cannot wait, for it must not be run again (%s): %w", d.Unit.NotReplayable, behind())
+		if err := e.Removals.Once(ctx, &removal.Unit{Entry: d.Unit}); err != nil {
+			return pending(d, fmt.Errorf("%w; and its entry could not be removed: %w", cause, err))
+		}
+		return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: cause}
+	}
+	wait := e.cfg.OrderWait
+	if d.TurnHasCome {
+		wait = max(wait, e.cfg.LogTimeout)
+	}
+	if wait <= 0 || d.AnswerIsFinal { // a local transaction has seen what was before its turn, and holds locks
+		return pending(d, behind())
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for pause := jitter.BackOff(2*time.Millisecond, orderLooks); jitter.Sleep(waiting, pause.NextBackOff()); {
+		u, err := e.cfg.Storage.Get(waiting, d.Unit.ID)
+		switch {
+		case errors.Is(err, txlog.ErrNotFound):
+			return pending(d, fmt.Errorf("the job has taken it in its turn: %w", err))
+		case err != nil:
+			continue
+		case u.Behind != "":
+			d.Unit.Behind = u.Behind
+			continue
+		}
+		own, cancel := e.cfg.own(ctx)
+		lost, err := e.cfg.Storage.Renew(own, e.cfg.Lease, d.Unit)
+		cancel()
+		switch {
+		case err != nil:
+			return pending(d, err)
+		case len(lost) > 0:
+			return pending(d, fmt.Errorf("the job has taken it in its turn: %w", txlog.ErrLeaseLost))
+		}
+		d.Unit.Behind, d.Unit.AtOnce = "", false
+		d.lease = e.leases.Keep(d.Unit)
+		return nil
+	}
+	return pending(d, behind())
 }

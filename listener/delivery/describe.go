@@ -21,6 +21,10 @@ func (d *Dialect) Describe(err error) string {
 		return rows.Error()
 	}
 	class := d.Class(err)
+	var plain interface{ Shown() string }
+	if errors.As(err, &plain) {
+		return fmt.Sprintf("%s: %s", class, plain.Shown())
+	}
 	switch code := dberr.Of(err); {
 	case code.Known():
 		return fmt.Sprintf("%s: %s", class, code)

@@ -14,6 +14,10 @@ var (
 	// ErrKeyReused is the error of a request under an idempotency key that another
 	// request was sent under before. It is not applied.
 	ErrKeyReused = errors.New("bed: the idempotency key was used before for another request")
+	// ErrOvertaken is the error of a write under an order key after a later one was
+	// delivered: an operator had it skipped, or its writer stood still. It is not applied.
+	ErrOvertaken = errors.New("bed: not applied, it was overtaken: a later write under its order key was delivered; " +
+		"discard its entry if there is one, and send what is still meant as a new write")
 )
 
 // RowsError is the error of a write that did not change as many rows as it must: it

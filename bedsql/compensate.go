@@ -1,0 +1,164 @@
+package bedsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// CompensateAfter makes a group turn back once it is d old and not delivered everywhere,
+// instead of going on until it is: a job then undoes what was applied (see
+// SoftTransaction.Compensation). d, at least a millisecond, counts on the log's clock from
+// when the group's first entry is written: that is in End, or, under With, the first write.
+// The default is no deadline. It does nothing in a group that records no compensation. Begin
+// returns an error for an immediate soft transaction.
+func CompensateAfter(d time.Duration) TxOption {
+	return func(s *SoftTransaction) {
+		if s.turnAfter = d; d < time.Millisecond {
+			s.unusable = fmt.Errorf("bed: CompensateAfter needs at least a millisecond, it was given %v", d)
+		}
+	}
+}
+
+// errUndoResult is what the Result of a compensation gives.
+var errUndoResult = fmt.Errorf("%w: a compensation has no result", ErrStaged)
+
+func notRecorded(why string) error {
+	return fmt.Errorf("bed: the compensation was neither recorded nor sent: %s", why)
+}
+
+const nothingToUndo = "the group writes nothing there that it could undo: record the write first"
+
+// undoes says why a statement cannot be recorded, or run, as a compensation.
+func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
+	switch kind := st.class.Kind; {
+	case kind == sqltext.Read && !st.class.Pins:
+		return nil
+	case s.staged == nil:
+		return notRecorded("the soft transaction is immediate; begin it with Staged or With")
+	case s.key != nil || under.key != nil:
+		return unusable("a group under it cannot be undone")
+	case c.c.sendsMessages():
+		return notRecorded("a message undoes nothing; publish it after End")
+	case under.skip:
+		return notRecorded("it cannot skip the log")
+	case c.tx != nil && !s.home.isOf(c):
+		return notRecorded("the local transaction was begun outside of it")
+	case c.stagedTx != nil && (!c.stagedTx.undo || c.stagedTx.soft != s):
+		return notRecorded("the local transaction was begun outside of it; begin one under soft.Compensation(ctx)")
+	case s.home.isOf(c):
+		return notRecorded("it was sent through the transaction of With; send it through a bed pool of that database")
+	case kind != sqltext.DML && c.stagedTx == nil:
+		return notRecorded("it is not plain DML")
+	}
+	return nil
+}
+
+// newWayBack makes what undoes the group, without any parts.
+func newWayBack(s *SoftTransaction, c *connector) *stagedUnit {
+	u := &stagedUnit{c: c}
+	u.unit = txlog.Unit{ID: s.id, TransactionID: s.id, TurnAfter: s.turnAfter, Undo: new(txlog.Undo)}
+	u.InFlight = besteffort.InFlight{Unit: &u.unit}
+	return u
+}
+
+// joinGroup makes u the next part of the group whose way back is back.
+func joinGroup(u, back *stagedUnit) {
+	if u.unit.Receipt == "" {
+		u.c.leaveReceipt(&u.unit)
+		u.forced = true
+	}
+	u.part, u.Held, u.unit.TurnAfter = addPart(&back.unit, &u.unit), true, back.unit.TurnAfter
+	for i := range u.unit.Statements {
+		u.unit.Statements[i].Part = u.part
+	}
+}
+
+// leaveGroup takes joinGroup back if the way back is gone.
+func leaveGroup(u, back *stagedUnit) {
+	if back != nil || u.part == 0 {
+		return
+	}
+	u.part, u.Held, u.unit.TurnAfter = 0, false, 0
+	if u.forced {
+		u.unit.Receipt, u.unit.Place, u.forced = "", "", false
+	}
+}
+
+// addPart adds what u does to the parts of a way back, and says which it is, from 1.
+func addPart(back, u *txlog.Unit) int {
+	back.Undo.Parts = append(back.Undo.Parts, txlog.Part{
+		Unit: u.ID, Receipt: u.Receipt, DataSource: u.DataSource, Settings: u.Settings, Session: u.Session, Account: u.Account, Place: u.Place,
+	})
+	back.DataSource = back.Undo.Parts[0].DataSource
+	return len(back.Undo.Parts)
+}
+
+// stagedWayBack makes the way back of a staged group with these units; nil if nothing was
+// recorded to undo it.
+func stagedWayBack(ctx context.Context, s *SoftTransaction, units []*stagedUnit) (*stagedUnit, error) {
+	first := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.undo })
+	if first < 0 {
+		return nil, nil
+	}
+	back := newWayBack(s, s.staged.writes[first].c)
+	for _, u := range units {
+		if err := u.c.forceReceipts(ctx); err != nil {
+			return nil, err
+		}
+		joinGroup(u, back)
+	}
+	for _, w := range s.staged.writes[first:] {
+		if w.undo {
+			w.statement.Part = 1 + slices.IndexFunc(units, func(u *stagedUnit) bool { return u.c.target.DataSource == w.c.target.DataSource })
+			back.writes = append(back.writes, w)
+			back.unit.Statements = append(back.unit.Statements, w.statement)
+		}
+	}
+	return back, nil
+}
+
+// onPart calls f on a connection to where a part of a group was done, with the place of its
+// receipt.
+func onPart(ctx context.Context, s *SoftTransaction, part *txlog.Unit, f func(context.Context, *delivery.Dialect, driver.Conn, *txlog.Unit, attempt.Receipts) attempt.Outcome) attempt.Outcome {
+	i := slices.IndexFunc(s.staged.writes, func(w *stagedWrite) bool { return w.c.target.DataSource == part.DataSource })
+	if i < 0 { // what was recorded there was rolled back
+		return attempt.Outcome{Class: delivery.Unreachable, Err: errors.New("bed: its data source is not known here")}
+	}
+	c := s.staged.writes[i].c
+	return c.pool.on(ctx, true, func(conn driver.Conn) attempt.Outcome {
+		if has := conn.(*attempt.Session).Facts.Session; part.Session != "" && part.Session != has {
+			return attempt.Failed(c.dialect, &delivery.SessionError{Entry: part.Session, Has: has}, true)
+		}
+		if c.knownPlace(false) == nil {
+			if _, err := c.locateReceipts(ctx, conn, false); err != nil {
+				return attempt.Failed(c.dialect, err, true)
+			}
+		}
+		r := c.receipts
+		r.Place = part.Place
+		return c.withRights(ctx, conn, part, f(ctx, c.dialect, conn, part, r))
+	})
+}
+
+// lookAtPart asks for the receipt of a part: see besteffort.Group. One that was voided after
+// the part was applied is Found too.
+func lookAtPart(ctx context.Context, d *delivery.Dialect, conn driver.Conn, part *txlog.Unit, r attempt.Receipts) attempt.Outcome {
+	switch found, err := attempt.ReadReceipt(ctx, d, conn, r, part.Receipt); {
+	case err != nil:
+		return attempt.Failed(d, err, true)
+	case found == nil:
+		return attempt.Outcome{}
+	default:
+		return attempt.Outcome{Found: !found.Void || found.Undone, Voided: found.Void}
+	}
+}

@@ -1,0 +1,168 @@
+package bedsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/txlog"
+)
+
+// errGroupGone: a savepoint was rolled back that was not seen, and with it the way back.
+var errGroupGone = errors.New("bed: the way back was rolled back")
+
+// turns reports whether the group can turn back by now.
+func (h *home) turns() bool {
+	if h == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.undo != nil
+}
+
+// beginUndo begins to record a compensation. The caller holds mu.
+func (h *home) beginUndo(w *stagedWrite) (a addition, err error) {
+	if a.u = h.undo; a.u == nil {
+		a.u, h.own = newWayBack(h.soft, w.c), 0
+		for _, u := range h.units {
+			joinGroup(u, a.u)
+		}
+		a.marked = h.units
+	}
+	undo, source := a.u.unit.Undo, w.c.target.DataSource
+	i := slices.IndexFunc(h.units, func(u *stagedUnit) bool { return u.c.target.DataSource == source })
+	isOwn := h.own > 0 && undo.Parts[h.own-1].DataSource == source
+	switch {
+	case i >= 0:
+		w.statement.Part = h.units[i].part
+	case !isOwn && (h.own > 0 || h.local != nil && h.source != source):
+		return a, notRecorded(nothingToUndo)
+	case !isOwn:
+		own := txlog.Unit{}
+		w.c.inFlight(scope{soft: h.soft}, true, &own, nil, nil)
+		h.own = addPart(&a.u.unit, &own)
+		fallthrough
+	default:
+		w.statement.Part = h.own
+		if p := undo.Parts[h.own-1]; !slices.ContainsFunc(a.u.writes, func(w *stagedWrite) bool { return w.statement.Part == h.own }) {
+			a.receipt = &txlog.Unit{ID: p.Unit, TransactionID: h.soft.id, Receipt: p.Receipt, Statements: []txlog.Statement{{Part: h.own}}}
+		}
+	}
+	a.unit, a.prove, a.rollbacks = a.u.unit, !h.proved, h.rollbacks
+	h.restate(a.u, &a.unit, w)
+	return a, nil
+}
+
+// noteGroup writes into the transaction, before the row of a write, what that changes of its
+// group. After an error the transaction is rolled back to before it. errGroupGone: it is to
+// be tried again.
+func (h *home) noteGroup(ctx context.Context, log txlog.Home, a *addition, w *stagedWrite) error {
+	for _, u := range a.marked {
+		if h.looksAhead(u.c) {
+			if err := u.c.forceReceipts(ctx); err != nil {
+				return err
+			}
+			if u.forced {
+				u.c.leaveReceipt(&u.unit)
+				a.unit.Undo.Parts[u.part-1].Place = u.unit.Place
+			}
+		}
+		if err := log.MarkWithin(ctx, h.tx, &u.unit); err != nil {
+			return err
+		}
+	}
+	if a.receipt != nil {
+		if err := h.leaveReceipt(ctx, a.receipt, w.c); err != nil {
+			return err
+		}
+	}
+	if a.back == nil {
+		return nil
+	}
+	noted, err := log.NoteWithin(ctx, h.tx, a.back)
+	if err == nil && !noted {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.forget(func(w *stagedWrite) bool { return w.undo })
+		err = errGroupGone
+	}
+	return err
+}
+
+// leaveReceipt has the transaction leave the receipt of its own part of the group in the
+// database that c leads to.
+func (h *home) leaveReceipt(ctx context.Context, u *txlog.Unit, c *connector) error {
+	r := c.receipts
+	if place := c.receiptPlace.Load(); place != nil {
+		r.Place = place.name
+	}
+	if r.Place == "" && r.Schema == "" {
+		return notRecorded("it is not known where the table bed_receipt of the transaction's database is, in which its part has to leave a receipt")
+	}
+	call := r.Insertion(c.dialect.Flavor, u)
+	args := make([]any, len(call.Args))
+	for i, a := range call.Args {
+		args[i] = a.Value
+	}
+	if _, err := h.tx.ExecContext(ctx, call.SQL, args...); err != nil {
+		return fmt.Errorf("the receipt of the transaction's own part cannot be written to %s: %w", r.Table(c.dialect.Flavor), err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.local != nil && h.source != c.target.DataSource {
+		return notRecorded(nothingToUndo)
+	}
+	return nil
+}
+
+// wayBack is what undoes the group, of which these units are to be delivered here; nil if
+// it cannot turn back.
+func (e *homeEnd) wayBack(ctx context.Context, ready []*stagedUnit) *stagedUnit {
+	if e.undo == nil || e.sure {
+		return e.undo
+	}
+	storage := e.undo.c.cfg.Storage
+	ctx, cancel := context.WithTimeout(ctx, e.undo.c.cfg.LogTimeout)
+	defer cancel()
+	switch got, err := storage.Get(ctx, e.undo.unit.ID); {
+	case err == nil && got.Unreadable == nil:
+		e.undo.unit.Statements = got.Statements
+		return e.undo
+	case slices.ContainsFunc(ready, func(u *stagedUnit) bool { return u.unit.Group() }), len(ready) == 0 && len(e.problems) == 0:
+		return e.undo
+	}
+	if state, err := Status(ctx, storage, e.undo.unit.ID); err != nil || state != StateDiscarded {
+		return nil // it was rolled back to a savepoint
+	}
+	return e.undo
+}
+
+// deliver delivers what is ready, and gives what End reports of the whole.
+func (e *homeEnd) deliver(ctx context.Context, ready []*stagedUnit) (problems []error, panicked any) {
+	name := e.source
+	if name == "" {
+		name = locationOf(e.soft.staged.writes[0].c.cfg.Storage)
+	}
+	g := besteffort.Group{Open: len(e.problems) > 0, Turned: e.discarded}
+	back := e.wayBack(ctx, ready)
+	if back == nil {
+		e.soft.arrive(name)
+	}
+	problems, whole, panicked := e.soft.deliver(ctx, ready, back, g)
+	if whole { // what was learnt of a unit before was not the last word
+		for _, u := range e.done {
+			u.answer(errors.Join(problems...))
+		}
+	}
+	switch {
+	case !whole:
+		problems = append(e.problems, problems...)
+	case len(problems) > 0 && e.own > 0:
+		return problems, panicked
+	}
+	e.soft.arrive(name)
+	return problems, panicked
+}

@@ -1,0 +1,235 @@
+package besteffort
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/internal/removal"
+	"github.com/bedsql/bed/listener"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Group is a group that can turn back, at its end: Deliver has answered for each of its
+// units that End was to deliver.
+type Group struct {
+	Deliverer *Deliverer
+	// Back is its way back.
+	Back *InFlight
+	// Parts are the units that were given to Deliver, Held.
+	Parts []*InFlight
+	// Open: others are not known to be delivered.
+	Open bool
+	// Turned: others show that the group has turned back.
+	Turned bool
+	// Undo undoes a part (txlog.Unit.Part), on a connection to its data source. Look asks
+	// there for its receipt: Found, Voided, neither if there is none, or both if the part was
+	// applied before it was voided.
+	Undo, Look func(ctx context.Context, part *txlog.Unit) attempt.Outcome
+
+	// Kept are the data sources, some of them twice, at which the group that turned back
+	// was applied although nothing undoes it there.
+	Kept []string
+}
+
+// End completes the group if all of it is delivered, and turns it back if a part was
+// refused: what was applied is undone. whole is true then, and err is the caller's answer
+// for the whole group; nil: delivered. Else what the parts' own answers say counts, and the
+// job goes on. A crash at any point leaves what the job can go on from: the way back with
+// the receipts, and with those entries that are not yet removed.
+func (g *Group) End(ctx context.Context) (whole bool, err error) {
+	e := g.Deliverer
+	defer func() {
+		for _, d := range append(g.Parts, g.Back) {
+			d.lease.Release()
+		}
+	}()
+	var refused []error
+	open, turned := g.Open, g.Turned
+	for _, d := range g.Parts {
+		switch {
+		case !d.held:
+			open = true
+		case d.Outcome.Voided: // the group has turned
+			turned = true
+		case d.Outcome.Err != nil:
+			refused = append(refused, fmt.Errorf("%s: %w", d.Unit.DataSource, d.Outcome.Err))
+		}
+	}
+	switch {
+	case len(refused) > 0 || turned:
+		return true, g.turn(ctx, errors.Join(refused...))
+	case open:
+		reached := "" // a job reviews the way back there: others may be out of reach
+		for _, d := range g.Parts {
+			if d.held {
+				reached = d.Unit.DataSource
+				e.remove(ctx, d)
+				d.lease = nil // the removal's, which may go on behind the call
+			}
+		}
+		switch v := (txlog.Verdict{DataSource: reached}); {
+		case g.Back.lease != nil:
+			_ = e.release(ctx, g.Back, v)
+		case reached != "": // nobody has leased it, unless a job is looking at it
+			own, cancel := e.cfg.own(ctx)
+			defer cancel()
+			_ = e.cfg.Storage.Release(own, g.Back.Unit, v)
+		}
+		return false, nil
+	}
+	switch err := g.complete(ctx); {
+	case errors.Is(err, txlog.ErrTurned):
+		return true, g.turn(ctx, nil)
+	case err != nil:
+		return true, pending(g.Back, fmt.Errorf("all of it is delivered, which the log did not confirm: %w", logged(err)))
+	}
+	return true, nil
+}
+
+// complete removes the entries of a group that is delivered, the way back last.
+func (g *Group) complete(ctx context.Context) error {
+	e := g.Deliverer
+	ctx, cancel := e.cfg.own(ctx)
+	defer cancel()
+	units := make([]*txlog.Unit, len(g.Parts))
+	for i, d := range g.Parts {
+		d.lease.Refresh()
+		units[i] = d.Unit
+	}
+	if len(units) > 0 {
+		if err := e.cfg.Storage.Remove(ctx, units...); err != nil && !errors.Is(err, txlog.ErrLeaseLost) {
+			return err
+		}
+	}
+	g.Back.lease.Refresh()
+	return g.completed(ctx)
+}
+
+// completed completes the group in the log. Where the way back is gone and the log does not
+// know how, the receipts do: that of a group that was undone is void, whichever part it is of,
+// and a part without one was rolled back to a savepoint.
+func (g *Group) completed(ctx context.Context) error {
+	k := g.Back.Unit
+	err := g.Deliverer.cfg.Storage.Complete(ctx, k)
+	if !errors.Is(err, txlog.ErrNotFound) {
+		return err
+	}
+	found := false
+	for i, p := range k.Undo.Parts {
+		out := g.Look(ctx, k.Part(i))
+		if out.Voided {
+			return fmt.Errorf("%w (%s)", txlog.ErrTurned, k.ID)
+		}
+		if found = found || out.Found; !out.Found {
+			err = fmt.Errorf("%w; nor does its receipt in %s tell: %w", err, p.DataSource, cmp.Or(out.Err, errNoReceipt))
+		}
+	}
+	if found {
+		return nil
+	}
+	return err
+}
+
+var errNoReceipt = errors.New("it is not there")
+
+// logged is the error of a change to the log as the caller learns it of entries that were
+// written: listener.PendingError takes ErrInDoubt to be about writing them.
+func logged(err error) error {
+	if errors.Is(err, txlog.ErrInDoubt) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+// turn turns the group back because of cause, nil if somebody else has, and undoes what was
+// applied.
+func (g *Group) turn(ctx context.Context, cause error) error {
+	e := g.Deliverer
+	text := "a part of it can no longer be delivered"
+	if cause != nil {
+		text = cause.Error()
+	}
+	own, cancel := e.cfg.own(ctx)
+	defer cancel()
+	id := g.Back.Unit.ID
+	k, err := e.cfg.Storage.Turn(own, id, e.cfg.Lease, text)
+	if errors.Is(err, txlog.ErrNotFound) {
+		if err = g.completed(own); err == nil {
+			return nil // the job was faster, and it was not refused then
+		} else if errors.Is(err, txlog.ErrTurned) { // the job was faster, and has undone it
+			return g.compensated(ctx, g.Back.Unit, cmp.Or(cause, err))
+		}
+	}
+	if err != nil {
+		p := pending(g.Back, fmt.Errorf("%w; the group is to turn back: %w", cmp.Or(cause, txlog.ErrTurned), logged(err)))
+		p.Turned = errors.Is(err, txlog.ErrLeased)
+		return p
+	}
+	if cause == nil {
+		cause = errors.New(k.Undo.Cause)
+	}
+	d := &InFlight{Unit: k, lease: e.leases.Keep(k), logged: true}
+	defer d.lease.Release()
+	for _, i := range k.Undo.Order() {
+		part := k.Part(i)
+		d.Outcome = g.undo(ctx, d, part)
+		switch out := &d.Outcome; {
+		case out.Err == nil && !out.Voided && !out.Found && len(part.Statements) == 0:
+			g.Kept = append(g.Kept, part.DataSource)
+			fallthrough
+		case out.Err == nil:
+			continue
+		}
+		p := pending(d, fmt.Errorf("%w; it is to be undone at %s: %w", cause, part.DataSource, d.Outcome.Err))
+		p.DataSource, p.Turned = part.DataSource, true
+		v := txlog.Verdict{DataSource: part.DataSource, InDoubt: d.Outcome.Maybe(), Err: d.Outcome.Err.Error(), Park: d.Outcome.Class == delivery.Refused || d.Outcome.Class == delivery.Duplicate}
+		if err := e.release(ctx, d, v); err == nil && v.Park {
+			p.Parked = true
+			e.reports.parked(d)
+		}
+		return p
+	}
+	e.Removals.Now(ctx, &removal.Unit{Entry: k, Lease: d.lease})
+	return g.compensated(ctx, k, cause)
+}
+
+// undo tries to undo a part until it is undone, refused, or its retries are used up.
+func (g *Group) undo(ctx context.Context, d *InFlight, part *txlog.Unit) (out attempt.Outcome) {
+	e := g.Deliverer
+	retries, cancel := context.WithTimeout(ctx, e.cfg.RetryTimeout)
+	defer cancel()
+	pause := e.cfg.pause(e.cfg.RetryMax)
+	for tries := 0; tries <= e.cfg.SyncMaxDeliveryTryTimes; {
+		bounded, cancel := e.bounded(ctx, d)
+		out = g.Undo(bounded, part)
+		cancel()
+		d.Tries++
+		if !out.OnReceipt {
+			tries++
+		}
+		if out.Err == nil || out.Class == delivery.Refused || out.Class == delivery.Duplicate || lacksRights(out.Err) ||
+			!jitter.Sleep(retries, pause.NextBackOff()) || d.lease.Lost() {
+			break
+		}
+		ctx = retries
+	}
+	return out
+}
+
+// compensated is the answer for a group that is undone, here or by others.
+func (g *Group) compensated(ctx context.Context, k *txlog.Unit, cause error) error {
+	for i, p := range k.Undo.Parts {
+		applied := func(d *InFlight) bool { return d.Unit.ID == p.Unit && d.held && d.Outcome.Err == nil }
+		part := k.Part(i)
+		if len(part.Statements) == 0 && (slices.ContainsFunc(g.Parts, applied) || g.Look(ctx, part).Found) {
+			g.Kept = append(g.Kept, p.DataSource)
+		}
+	}
+	return &listener.CompensatedError{TransactionID: k.ID, Cause: cause}
+}
