@@ -67,7 +67,7 @@ type claimed struct {
 func (u *claimed) joins() bool {
 	d := u.drain
 	return d.src != nil && d.ctx.Err() == nil && d.down.get() == nil && !u.lease.Lost() && !u.rested() &&
-		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && !u.InDoubt && d.src.accepts(u.Unit) == nil
+		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && u.Undo == nil && !u.InDoubt && !d.src.sendsMessages() && d.src.accepts(u.Unit) == nil
 }
 
 // rested reports whether the unit was given back in this round before.
@@ -100,6 +100,11 @@ func (u *claimed) attend() result {
 	case u.rested():
 		untouched.After = cfg.retryDelay(max(u.Tries, 1))
 		return u.pushBack(untouched)
+	}
+	if r, done := u.grouped(); done {
+		return r
+	}
+	switch {
 	case d.src == nil:
 		return u.block(d.unknown())
 	case u.Unreadable != nil:
@@ -109,6 +114,8 @@ func (u *claimed) attend() result {
 		return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, untouched, err.Error())
 	case u.Receipt != "" && d.noReceipts.get() != nil:
 		return u.block(d.noReceipts.get())
+	case u.Turned():
+		return u.undo()
 	}
 	if err := d.src.accepts(u.Unit); err != nil {
 		return u.block(err)
@@ -159,6 +166,11 @@ func (u *claimed) judge(a try) result {
 		return u.pushBack(verdict)
 	case a.NoConn:
 		return u.retryLater(a, verdict)
+	case a.Voided && u.Group():
+		if r, turned := u.turn(neverDone, neverDone); turned {
+			return r
+		}
+		return u.remove(a.Outcome)
 	case a.Reported:
 		return u.remove(a.Outcome)
 	case a.Voided:
@@ -173,6 +185,11 @@ func (u *claimed) judge(a try) result {
 		verdict.After = shortly
 		return u.pushBack(verdict)
 	case a.Class == delivery.Refused, a.Class == delivery.Duplicate:
+		if u.Group() {
+			if r, done := u.refusedPart(a); done {
+				return r
+			}
+		}
 		return u.park(a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, d.src.describe(a.Err))
 	}
 	return u.retryLater(a, verdict)
@@ -221,7 +238,7 @@ func (u *claimed) delivered(out attempt.Outcome) result {
 // look asks for the unit's receipt: whatever keeps the unit from being delivered,
 // an earlier attempt may have applied it.
 func (u *claimed) look() (met attempt.Outcome) {
-	if u.Receipt == "" || u.drain.src == nil {
+	if u.Receipt == "" || u.Undo != nil || u.drain.src == nil {
 		return attempt.Outcome{}
 	}
 	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.ProbeTimeout)
@@ -250,7 +267,11 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 	}
 	r := u.release(verdict, parked)
 	if r.kind == parked {
-		u.logger().WithField("error", said).Error("parked: an operator must retry or discard it")
+		what := "parked: an operator must retry or discard it"
+		if u.Turned() {
+			what = "parked, half undone: an operator must retry it, or undo the rest by hand and discard it"
+		}
+		u.logger().WithField("error", said).Error(what)
 		u.publish(listener.Parked, out, 0)
 	}
 	return r
@@ -260,7 +281,10 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 func (u *claimed) remove(out attempt.Outcome) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()
-	if err := u.drain.job.storage.Remove(ctx, u.Unit); err != nil {
+	if err := u.drain.job.storage.Remove(ctx, u.Unit); u.Group() && (err == nil || errors.Is(err, txlog.ErrLeaseLost)) {
+		u.logger().Info("not delivered: its group has turned back")
+		return result{kind: refused}
+	} else if err != nil {
 		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the entry of a write that was refused could not be removed")
 		return result{kind: lost}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -162,38 +163,20 @@ func (c *Config) validate() error {
 	if _, err := parseSchedule(c.Cron); err != nil {
 		bad("Cron is %q, but must be six fields, seconds first, such as %q: %w", c.Cron, "0/5 * * * * ?", err)
 	}
-	for _, n := range []struct {
-		field string
-		value int
-	}{
-		{"TransactionLogFetchDataCount", c.TransactionLogFetchDataCount},
-		{"MaxDeliveryTryTimes", c.MaxDeliveryTryTimes},
-		{"Concurrency", c.Concurrency},
-		{"DeliveryBatch", c.DeliveryBatch},
-	} {
-		if n.value < 1 {
-			bad("%s is %d, but must be at least 1, or 0 for the default", n.field, n.value)
-		}
-	}
-	for _, d := range []struct {
-		field string
-		value time.Duration
-		// orNone: it may be NoDelay.
-		orNone string
-	}{
-		{"MaxDeliveryTryDelay", c.MaxDeliveryTryDelay, ", or NoDelay"},
-		{"RetryDelay", c.RetryDelay, ", or NoDelay"},
-		{"RetryDelayMax", c.RetryDelayMax, ""},
-		{"DeliveryTimeout", c.DeliveryTimeout, ""},
-		{"ProbeTimeout", c.ProbeTimeout, ""},
-		{"UnknownDataSourceDelay", c.UnknownDataSourceDelay, ""},
-		{"ShutdownTimeout", c.ShutdownTimeout, ""},
-		{"ReceiptRetention", c.ReceiptRetention, ""},
-		{"KeyRetention", c.KeyRetention, ""},
-		{"PurgeInterval", c.PurgeInterval, ""},
-	} {
-		if d.value <= 0 && (d.orNone == "" || d.value != NoDelay) {
-			bad("%s is %v, but must be positive, or 0 for the default%s", d.field, d.value, d.orNone)
+	for v, i := reflect.ValueOf(*c), 0; i < v.NumField(); i++ {
+		field, orNone := v.Type().Field(i).Name, ""
+		switch value := v.Field(i).Interface().(type) {
+		case int:
+			if value < 1 {
+				bad("%s is %d, but must be at least 1, or 0 for the default", field, value)
+			}
+		case time.Duration:
+			if field == "MaxDeliveryTryDelay" || field == "RetryDelay" {
+				orNone = ", or NoDelay"
+			}
+			if value <= 0 && (orNone == "" || value != NoDelay) && field != "Lease" {
+				bad("%s is %v, but must be positive, or 0 for the default%s", field, value, orNone)
+			}
 		}
 	}
 	if c.Lease < time.Millisecond {

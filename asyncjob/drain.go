@@ -48,6 +48,8 @@ type drain struct {
 	// noReceipts is why none can be delivered that leaves a receipt; for an operator too.
 	noReceipts cause
 	delivered  atomic.Bool
+	// freed: units under order keys have left the log, and others may be due since.
+	freed atomic.Bool
 }
 
 // cause is the first error that was given as the reason of something.
@@ -101,7 +103,11 @@ func (d *drain) run() {
 	} else if d.probe() != nil {
 		return
 	}
-	if err := d.claimAll(); err != nil {
+	err := d.claimAll()
+	for err == nil && d.freed.Swap(false) && d.ctx.Err() == nil && d.down.get() == nil {
+		err = d.claimAll()
+	}
+	if err != nil {
 		d.tally.failed(fmt.Errorf("asyncjob: data source %s: claiming failed: %w", d.name, err))
 	}
 	if d.blocked.get() == nil && d.delivered.Load() && d.job.concerns.settled(d.name) {
@@ -139,6 +145,9 @@ func (d *drain) claimAll() error {
 			work.widen(d.src.pace.inFlight())
 		}
 		for _, u := range units {
+			if len(u.Order) > 0 && (u.result.kind == delivered || u.result.kind == refused) {
+				d.freed.Store(true)
+			}
 			if u.result.kind != delivered {
 				u.end()
 				continue

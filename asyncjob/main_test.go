@@ -201,7 +201,7 @@ func runOnce(t *testing.T, j *Job) Report {
 		t.Fatalf("round: %v", err)
 	}
 	c := r.Counts
-	if sum := c.Delivered + c.Failed + c.Parked + c.PushedBack + c.Lost; sum != c.Claimed {
+	if sum := c.Delivered + c.Failed + c.Parked + c.PushedBack + c.Refused + c.Lost; sum != c.Claimed {
 		t.Errorf("%d units claimed, %d accounted for: %v", c.Claimed, sum, r)
 	}
 	return r

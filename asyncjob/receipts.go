@@ -47,7 +47,7 @@ type purgePoint struct{ place, after string }
 func (s *source) purgeDue(interval time.Duration, take bool) (from purgePoint, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	due = !s.down && (s.purging || time.Since(s.purged) >= interval)
+	due = !s.down && !s.sendsMessages() && (s.purging || time.Since(s.purged) >= interval)
 	if due && take {
 		s.purging, s.purged = false, time.Now()
 	}
@@ -113,7 +113,14 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint)
 			}
 		}
 		from = purgePoint{}
-		return nil
+		for _, at := range places {
+			for after, more := "", true; more && time.Now().Before(end); more = after != "" {
+				if after, err = attempt.PurgeOrder(ctx, dialect, conn, at, after, j.storage.Missing); err != nil {
+					return attempt.ReceiptRights(ctx, dialect, conn, at, err)
+				}
+			}
+		}
+		return j.purgeOrder(ctx, kept.Retention, end)
 	})
 	s.purgeEnded(from, err)
 	if erased > 0 && j.cfg.Bus.Listening() {
@@ -133,6 +140,20 @@ func (j *Job) purge(round context.Context, t *tally, s *source, from purgePoint)
 		j.concerns.settled(s.receiptsKey())
 		s.log.WithField("receipts", erased).Info("receipts whose retention was over are purged")
 	}
+}
+
+// purgeOrder erases what the log keeps of order keys that nothing is under any more.
+func (j *Job) purgeOrder(ctx context.Context, keep time.Duration, end time.Time) error {
+	log, ok := j.storage.(interface {
+		PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error)
+	})
+	for after, more := "", ok; more && time.Now().Before(end); more = after != "" {
+		var err error
+		if after, _, err = log.PurgeOrder(ctx, keep, after); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // onConn runs f on a bare connection of the pool, which is dropped after an

@@ -28,7 +28,8 @@ type Counts struct {
 	// PushedBack units were given back without a try.
 	PushedBack int
 	// Refused units had been refused and their callers told; their entries had come
-	// back and are removed. String leaves them out.
+	// back and are removed. So are those whose group has turned back. String leaves
+	// them out.
 	Refused int
 	// Lost units have nothing known of them: their lease was lost, or what was
 	// found out could not be written to the log.

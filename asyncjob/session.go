@@ -79,7 +79,7 @@ func (s *session) receipts(ctx context.Context, conn driver.Conn, log txlog.Stor
 		}
 		s.ensured.Store(true)
 	}
-	if u.Place != "" {
+	if u.Place != "" || u.Undo != nil { // of a part whose place was never known nothing is applied
 		return nil
 	}
 	place, err := s.find(ctx, conn)

@@ -99,6 +99,10 @@ func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.
 	return s
 }
 
+// sendsMessages reports whether it is a broker, which knows neither local transactions nor
+// receipts.
+func (s *source) sendsMessages() bool { return s.own.target.Dialect.Flavor == txlog.FlavorMessages }
+
 // probe finds out on a connection of its own whether the data source can be
 // reached and takes writes. It does not use the pool, whose connections may be older than what
 // is to be found out. A dial that was answered with a refusal (a wrong
@@ -238,6 +242,9 @@ func (s *source) replay(ctx context.Context, in *session, conn driver.Conn, u *t
 			out = attempt.Outcome{Class: delivery.Unknown, Err: panicError{p}, ConnLost: true}
 		}
 	}()
+	if u.Undo != nil {
+		return attempt.Undo(ctx, in.target.Dialect, conn, u, in.kept)
+	}
 	if u.NotReplayable != "" {
 		return attempt.Void(ctx, in.target.Dialect, conn, u, in.kept)
 	}

@@ -24,9 +24,15 @@ const (
 	Park Action = "park"
 	// Discard erases entries. It needs a reason.
 	Discard Action = "discard"
+	// Skip parks an entry that is the first under an order key and lets those behind it
+	// pass. It needs a reason.
+	Skip Action = "skip"
 
 	// Amend replaces the text or the parameters of a statement, see [Store.Amend]. It needs a reason.
 	Amend Action = "amend"
+
+	// Compensate turns a group back, see [Store.Compensate]. It needs a reason.
+	Compensate Action = "compensate"
 
 	// These are only in the audit.
 	Pause  Action = "pause"
@@ -43,7 +49,7 @@ func (by By) Check(a Action) error {
 		return fmt.Errorf("%w: who must be a text of 1 to %d bytes", ErrInvalid, journal.MaxWho)
 	case !storable(by.Reason) || utf8.RuneCountInString(by.Reason) > maxReason:
 		return fmt.Errorf("%w: the reason must be valid UTF-8 without NUL, at most %d characters", ErrInvalid, maxReason)
-	case (a == Discard || a == Amend) && strings.TrimSpace(by.Reason) == "":
+	case (a == Discard || a == Amend || a == Skip || a == Compensate) && strings.TrimSpace(by.Reason) == "":
 		return fmt.Errorf("%w: to %s needs a reason", ErrInvalid, a)
 	}
 	return nil
@@ -59,10 +65,10 @@ func (by By) record(a Action, what string, units int) journal.Record {
 	return journal.Record{ID: journal.NewID(), Who: by.Who, Action: a, What: what, Count: units, Reason: by.Reason}
 }
 
-var decisions = map[Action]txlog.Decision{Retry: txlog.DecideRetry, Park: txlog.DecidePark, Discard: txlog.DecideDiscard}
+var decisions = map[Action]txlog.Decision{Retry: txlog.DecideRetry, Park: txlog.DecidePark, Discard: txlog.DecideDiscard, Skip: txlog.DecideSkip}
 
 // Act does it to one entry; id may be that of any of its rows. ErrNotFound,
-// ErrLeased, ErrInvalid.
+// ErrLeased, ErrGroup, ErrNotFirst, ErrInvalid.
 func (s *actor) Act(ctx context.Context, a Action, id string, by By) error {
 	d, err := decision(a, by)
 	if err != nil {
@@ -79,7 +85,7 @@ func (s *actor) Act(ctx context.Context, a Action, id string, by By) error {
 func decision(a Action, by By) (txlog.Decision, error) {
 	d, ok := decisions[a]
 	if !ok {
-		return 0, fmt.Errorf("%w: the action is %.40q, but must be retry, park or discard", ErrInvalid, a)
+		return 0, fmt.Errorf("%w: the action is %.40q, but must be retry, park, discard or skip", ErrInvalid, a)
 	}
 	return d, by.Check(a)
 }
@@ -109,6 +115,39 @@ func noTables(err error) error {
 		return fmt.Errorf("%w: %w", ErrNoTables, err)
 	}
 	return err
+}
+
+// Compensated is a group that was turned back.
+type Compensated struct {
+	TransactionID string `json:"transactionId"`
+	// Parts is how many parts it has, DataSource where the job begins to undo them.
+	Parts      int    `json:"parts"`
+	DataSource string `json:"dataSource"`
+}
+
+// Compensate turns a group back: jobs undo what was applied of it, the last part first, and
+// what was not applied never will be. id is the soft transaction's, or that of any of its
+// entries. It needs a reason, and is audited in the same local transaction. A group that is
+// half undone goes on. ErrNotFound, ErrLeased (it is being undone), ErrInvalid,
+// ErrOutcomeUnknown.
+func (s *actor) Compensate(ctx context.Context, id string, by By) (*Compensated, error) {
+	if err := by.Check(Compensate); err != nil {
+		return nil, err
+	}
+	if u, err := s.log.Get(ctx, id); err == nil && u.Group() {
+		id = u.TransactionID
+	}
+	statement, args, err := s.journal.AuditStatement(by.record(Compensate, id, 1))
+	if err != nil {
+		return nil, noTables(err)
+	}
+	k, err := s.log.TurnAlso(ctx, id, 0, "an operator said so: "+by.Reason, func(exec func(string, ...any) error) error {
+		return s.fault(exec(statement, args...))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Compensated{TransactionID: k.ID, Parts: len(k.Undo.Parts), DataSource: k.DataSource}, nil
 }
 
 // MaxBulk is how many entries at most are changed at once.
@@ -148,19 +187,18 @@ func (s *actor) Select(ctx context.Context, f Filter) (*Selection, error) {
 	return sel, err
 }
 
-// Done is what came of a bulk action.
-type Done struct {
-	// Changed are the ids of those it was done to.
-	Changed []string
-	// Gone counts those that were delivered or discarded since they were counted, Left
-	// those that were being delivered, or that the filter does not match any more.
-	Gone, Left int
-}
+// Done is what came of a bulk action: Gone counts those that were delivered or discarded since
+// they were counted, Left those that were being delivered, or that the filter does not match
+// any more.
+type Done = txlog.Decided
 
 // ActAll does it to the entries of a selection that are still there and still match
 // its filter, in one local transaction. ErrInvalid if they were too many.
 func (s *actor) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Done, error) {
 	d, err := decision(a, by)
+	if err == nil && a == Skip {
+		err = fmt.Errorf("%w: entries are skipped one by one", ErrInvalid)
+	}
 	switch {
 	case err != nil:
 		return Done{}, err
@@ -175,7 +213,7 @@ func (s *actor) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Do
 		what, err := json.Marshal(v)
 		return by.record(a, string(what), len(done.Changed)), err
 	})
-	return Done(done), err
+	return done, err
 }
 
 // still reports whether f still selects a unit, as far as that may have changed

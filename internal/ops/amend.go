@@ -114,6 +114,8 @@ func amendable(u *txlog.Unit) error {
 	switch {
 	case !u.Parked && u.Leased:
 		return fmt.Errorf("%w: %s", ErrLeased, u.ID)
+	case u.Group() || u.Undo != nil:
+		why = "it belongs to a group that can turn back: compensate the group, or have a person undo the rest and discard the entry"
 	case !u.Parked:
 		why = "it is not parked: park it first"
 	case u.Unreadable != nil:

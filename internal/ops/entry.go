@@ -48,6 +48,8 @@ const (
 	NextReachable Next = "reachable"
 	NextRound     Next = "round"
 	NextLater     Next = "later"
+	NextGroup     Next = "group"
+	NextInOrder   Next = "order"
 )
 
 // NextTexts say it in words; those of NextLease and NextLater are followed by the time.
@@ -59,6 +61,8 @@ var NextTexts = map[Next]string{
 	NextReachable: "The job delivers it once its data source is reachable.",
 	NextRound:     "The job delivers it in its next round.",
 	NextLater:     "The job delivers it at",
+	NextGroup:     "Nothing, unless its group turns back.",
+	NextInOrder:   "Nothing, until the entries before it under its order key are delivered, discarded or skipped.",
 }
 
 // Attempt is an attempt that failed. Its error is masked, unless the entry is revealed.
@@ -103,7 +107,7 @@ func (s *reader) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Det
 	}
 	d.Attempts, d.MoreAttempts = append([]Attempt{}, attempts[:min(len(attempts), mostShown)]...), len(attempts) > mostShown
 	if reveal {
-		d.LastError = u.LastError
+		d.LastError, d.Cause = u.LastError, EntryOf(u, s.cfg.MinAge).Cause
 		for i, statement := range u.Statements {
 			params, _ := Parameters(statement, true)
 			d.Statements[i].Parameters, d.Statements[i].TypedParameters = append([]Parameter{}, params...), statement.Params
@@ -135,7 +139,7 @@ func (s *reader) detail(ctx context.Context, u *txlog.Unit, reveal bool) (d *Det
 }
 
 func (s *reader) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
-	if u.TransactionID == u.ID || u.TransactionID == "" {
+	if u.TransactionID == u.ID && u.Undo == nil || u.TransactionID == "" {
 		return nil
 	}
 	page, err := s.Entries(ctx, Filter{Transaction: u.TransactionID}, Page{Limit: mostShown + 1})
@@ -162,6 +166,13 @@ func (s *reader) next(ctx context.Context, u *txlog.Unit) (Next, error) {
 		return NextOperator, nil
 	case Leased:
 		return NextLease, nil
+	case Waiting:
+		if GroupOf(u) == GroupDormant {
+			return NextGroup, nil
+		}
+	}
+	if u.Behind != "" {
+		return NextInOrder, nil
 	}
 	views, err := s.journal.ReadSources(ctx)
 	if err != nil && !errors.Is(err, journal.ErrOff) {

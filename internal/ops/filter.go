@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -106,16 +107,23 @@ type Entry struct {
 	// Tries counts the job's tries that failed.
 	Tries int `json:"tries"`
 	// NextTry is when the job may deliver it, by the log's clock; of a leased one the end of the
-	// lease; nil for a parked one.
+	// lease; nil for a parked one, and for one that waits for another.
 	NextTry *time.Time `json:"nextTry"`
 	// LastError is masked: values in it are ?.
 	LastError string `json:"lastError"`
 	// InDoubt: an earlier attempt may have been applied.
 	InDoubt bool `json:"inDoubt"`
+	// WaitsFor is the entry that is before it under its order key; empty: none is.
+	WaitsFor string `json:"waitsFor,omitempty"`
+	// Blocks is how many entries wait behind it under its order keys.
+	Blocks int `json:"blocks,omitempty"`
 	// NotReplayable says why it must not be run again; empty: it may.
 	NotReplayable string `json:"notReplayable"`
 	// Unreadable says why its row cannot be read whole; empty: it can.
-	Unreadable string      `json:"unreadable"`
+	Unreadable string `json:"unreadable"`
+	// Group says what it is to its group, and Cause why that turned back, masked.
+	Group      GroupState  `json:"group,omitempty"`
+	Cause      string      `json:"cause,omitempty"`
 	Statements []Statement `json:"statements"`
 	// Unit is the entry itself, with its parameters and the error as it is. It is
 	// not for those who may not see values.
@@ -128,6 +136,8 @@ type Statement struct {
 	Prepared bool   `json:"prepared,omitempty"`
 	// RequiredRows is how many rows it must change, "=1" or ">=1"; empty: any number.
 	RequiredRows string `json:"requiredRows,omitempty"`
+	// Undoes is the data source whose part it undoes, in the way back of a group.
+	Undoes string `json:"undoes,omitempty"`
 	// Parameters are there only where the entry is revealed, with their values.
 	Parameters []Parameter `json:"parameters,omitzero"`
 	// TypedParameters are the same in the form that the log keeps and an amendment takes.
@@ -179,7 +189,7 @@ func IsID(text string) bool {
 // entry is what is shown of a unit.
 func (s *asker) entry(u *txlog.Unit) Entry {
 	e := EntryOf(u, s.cfg.MinAge)
-	e.LastError = maskedError(u)
+	e.LastError, e.Cause = maskedError(u), errmask.Mask(e.Cause, valuesOf(u)...)
 	return e
 }
 
@@ -188,16 +198,22 @@ func (s *asker) entry(u *txlog.Unit) Entry {
 func EntryOf(u *txlog.Unit, minAge time.Duration) Entry {
 	e := Entry{
 		ID: u.ID, TransactionID: u.TransactionID, DataSource: u.DataSource, State: StateOf(u),
-		CreatedAt: u.CreatedAt.UTC(), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt,
-		NotReplayable: u.NotReplayable, Statements: make([]Statement, len(u.Statements)), Unit: u,
+		CreatedAt: u.CreatedAt.UTC(), Tries: u.Tries, LastError: u.LastError, InDoubt: u.InDoubt, WaitsFor: u.Behind, Blocks: u.Blocks,
+		NotReplayable: u.NotReplayable, Group: GroupOf(u), Statements: make([]Statement, len(u.Statements)), Unit: u,
 	}
 	if u.Unreadable != nil {
 		e.Unreadable = u.Unreadable.Error()
 	}
 	for i, statement := range u.Statements {
 		e.Statements[i] = Statement{SQL: statement.SQL, Prepared: statement.Prepared, RequiredRows: statement.Required.Sign()}
+		if u.Undo != nil && statement.Part > 0 && statement.Part <= len(u.Undo.Parts) {
+			e.Statements[i].Undoes = u.Undo.Parts[statement.Part-1].DataSource
+		}
 	}
-	if next := NextTry(u, minAge).UTC(); !u.Parked {
+	if u.Undo != nil {
+		e.Cause = u.Undo.Cause
+	}
+	if next := NextTry(u, minAge).UTC(); !u.Parked && u.Behind == "" {
 		e.NextTry = &next
 	}
 	return e

@@ -73,12 +73,12 @@ func (s *finder) conditions(f *Filter) where {
 	case Parked:
 		w.and(`parked = 1`)
 	case Leased:
-		w.and(`parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now}`)
+		w.and(`parked = 0 AND lease_token IS NOT NULL AND next_try_time > {now} AND next_try_time < ?`, txlog.WaitsFrom)
 	case Waiting:
-		w.and(`parked = 0 AND (lease_token IS NULL OR next_try_time <= {now})`)
+		w.and(`parked = 0 AND (lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, txlog.WaitsFrom)
 	case "":
 		if f.settled {
-			w.and(`(parked = 1 OR lease_token IS NULL OR next_try_time <= {now})`)
+			w.and(`(parked = 1 OR lease_token IS NULL OR next_try_time <= {now} OR next_try_time >= ?)`, txlog.WaitsFrom)
 		}
 	}
 	if f.Transaction != "" {

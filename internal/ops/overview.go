@@ -13,6 +13,7 @@ import (
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Overview is the state of a log.
@@ -25,6 +26,9 @@ type Overview struct {
 	Funnel Funnel `json:"funnel"`
 	// Minutes are the last hours, oldest first; minutes in which nothing happened are left out.
 	Minutes []Minute `json:"minutes"`
+	// HalfUndone counts the groups that have turned back and cannot be undone whole until
+	// an operator acts.
+	HalfUndone int `json:"halfUndone"`
 	// Off says what is not reported because a table is missing or the account
 	// lacks rights; empty if nothing is.
 	Off []string `json:"off,omitempty"`
@@ -119,7 +123,7 @@ func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, er
 	for name := range s.cfg.Targets {
 		b.at(name).Configured = true
 	}
-	for _, step := range []func(context.Context) error{b.counts, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
+	for _, step := range []func(context.Context) error{b.counts, b.halfUndone, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -206,7 +210,7 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 	// The next try of a leased unit is its lease's end: none is behind now.
 	var leased, looked int
 	if err := b.row(ctx, []any{&leased, &looked}, `SELECT COUNT(lease_token), COUNT(*) FROM (SELECT lease_token FROM transaction_log`+b.force("transaction_log_due")+
-		` WHERE parked = 0 AND data_source = ? AND next_try_time > {now} AND `+b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, d.Name, b.most+1); err != nil {
+		` WHERE parked = 0 AND data_source = ? AND next_try_time > {now} AND next_try_time < ? AND `+b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, d.Name, txlog.WaitsFrom, b.most+1); err != nil {
 		return err
 	}
 	d.Leased, d.Waiting, d.Oldest, d.OldestID = min(leased, b.most), max(0, n-leased), created, oldest

@@ -109,14 +109,18 @@ func (s *rehearser) pendingTexts(ctx context.Context, dataSource string, r *Rehe
 			}
 			r.Entries++
 			for _, statement := range u.Statements {
-				k := key{place{u.DataSource, u.Settings, u.Session}, statement.SQL, u.Unreadable != nil}
+				in := u
+				if n := statement.Part - 1; u.Undo != nil && n >= 0 && n < len(u.Undo.Parts) {
+					in = u.Part(n)
+				}
+				k := key{place{in.DataSource, in.Settings, in.Session}, statement.SQL, u.Unreadable != nil}
 				p := seen[k]
 				switch {
 				case p == nil && len(all) == rehearsedTexts:
 					r.More = true
 					continue
 				case p == nil:
-					p = &pending{place: k.place, text: k.text, unit: u}
+					p = &pending{place: k.place, text: k.text, unit: in}
 					seen[k], all = p, append(all, p)
 				}
 				if n := len(p.entries); n == 0 || p.entries[n-1] != u.ID {

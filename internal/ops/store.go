@@ -17,8 +17,13 @@ import (
 var (
 	// ErrNotFound is txlog's: the log holds no such entry.
 	ErrNotFound = txlog.ErrNotFound
+	// ErrNotFirst is txlog's: the entry that is to be skipped is not the first one under
+	// an order key.
+	ErrNotFirst = txlog.ErrNotFirst
 	// ErrLeased is txlog's: the entry is being delivered at this moment.
 	ErrLeased = txlog.ErrLeased
+	// ErrGroup is txlog's: the entry belongs to a group that can turn back, and is not decided for by itself.
+	ErrGroup = txlog.ErrGroup
 	// ErrOutcomeUnknown is txlog's: it is not known whether it was done. The audit tells, once the log answers.
 	ErrOutcomeUnknown = txlog.ErrOutcomeUnknown
 	// ErrInvalid is matched by the error of a request that cannot be answered as it
@@ -132,6 +137,6 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 type By struct {
 	// Who is a name for the audit, at most 255 characters: "ann", "token grafana".
 	Who string
-	// Reason is required to discard and to amend; at most 1000 characters.
+	// Reason is required to discard, to amend and to compensate; at most 1000 characters.
 	Reason string
 }

@@ -85,12 +85,17 @@ func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	switch {
 	case u.Leased:
 		return target, fmt.Errorf("%w: %s", ErrLeased, u.ID)
+	case u.Undo != nil:
+		return target, fmt.Errorf("%w: the way back of a group is not tried: what it does depends on what is applied", ErrInvalid)
 	case u.Unreadable != nil:
 		return target, fmt.Errorf("%w: the entry cannot be read whole: %w", ErrInvalid, u.Unreadable)
 	}
 	target, err = s.cfg.target(u)
 	if err != nil {
 		return target, err
+	}
+	if target.Dialect.Flavor == txlog.FlavorMessages {
+		return target, fmt.Errorf("%w: it is a message, and a broker has no transaction that could be rolled back", ErrInvalid)
 	}
 	for i, statement := range u.Statements {
 		if kind := sqltext.Classify(target.Dialect.Flavor, statement.SQL).Kind; kind != sqltext.DML {
@@ -132,7 +137,7 @@ func (s *actor) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
 	v := NewVerifier(s.log, s.cfg)
 	defer v.Close()
 	if judged, err := v.Judge(ctx, []*txlog.Unit{u}); err == nil && (judged[0].Verdict == Applied || judged[0].Verdict == NeverApplied) {
-		t.Notes = append(t.Notes, judged[0].Short()+": a delivery applies nothing any more; "+judged[0].Advice(u))
+		t.Notes = append(t.Notes, fmt.Sprintf("%s: a delivery applies nothing any more; %s", judged[0].Short(), judged[0].Advice(u)))
 	}
 }
 
@@ -263,7 +268,7 @@ func (t *trier) rollback(ctx context.Context, trial *Trial) {
 		var level, text string
 		var code int
 		if rows.Scan(&level, &code, &text) == nil && code == 1196 {
-			trial.Notes = append([]string{"NOT UNDONE: a table without transactions was changed (" + text + ")"}, trial.Notes...)
+			trial.Notes = append([]string{fmt.Sprintf("NOT UNDONE: a table without transactions was changed (%s)", text)}, trial.Notes...)
 		}
 	}
 	_ = rows.Err()

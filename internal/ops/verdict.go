@@ -35,7 +35,7 @@ type Judgement struct {
 // Note is a remark for beside a list; empty for none.
 func (j Judgement) Note() string {
 	switch j.Detail {
-	case "", atLeastOnce, notInDoubt, running:
+	case "", atLeastOnce, notInDoubt, running, dormant, wayBack:
 		return ""
 	}
 	return j.Short() + ": " + j.Detail
@@ -82,5 +82,7 @@ func (j Judgement) Advice(u *txlog.Unit) string {
 const (
 	atLeastOnce = "it leaves no receipt in its target: look at the data"
 	notInDoubt  = "it leaves no receipt in its target; the log knows of no attempt that may have been applied"
+	dormant     = "it is run only if its group turns back"
+	wayBack     = "it undoes its group part by part: retry goes on where it stopped"
 	running     = "an attempt may be running at this moment"
 )

@@ -1,0 +1,166 @@
+package asyncjob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// reviewEvery is how long a group that can turn back is left alone that is neither
+// delivered nor to be turned. Its caller decides as a rule: this is for one that is gone.
+const reviewEvery = time.Minute
+
+// neverDone is why a group turns whose part's receipt is void: its caller decided so, and
+// may not have lived to turn the group, or somebody has turned it.
+const neverDone = "a part of it is not applied and never will be, as its receipt shows"
+
+// grouped attends to a unit of a group that can turn back, if there is something else to do
+// than to deliver it.
+func (u *claimed) grouped() (r result, done bool) {
+	switch {
+	case u.Unreadable != nil:
+		return r, false
+	case u.Undo != nil && !u.Turned():
+		return u.review(), true
+	case u.Group() && u.Overdue() && !u.look().Found:
+		return u.turn(u.overdue(), u.overdue())
+	}
+	return r, false
+}
+
+func (u *claimed) overdue() string {
+	return fmt.Sprintf("it was not delivered within %v", u.TurnAfter)
+}
+
+// review decides about a group that has not turned: it is done when all its
+// forward units are delivered.
+func (u *claimed) review() result {
+	ids := make([]string, len(u.Undo.Parts))
+	for i, p := range u.Undo.Parts {
+		ids[i] = p.Unit
+	}
+	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.Lease)
+	states, err := u.drain.job.storage.States(ctx, ids...)
+	cancel()
+	verdict := txlog.Verdict{InDoubt: u.InDoubt, After: reviewEvery}
+	if err != nil {
+		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the state of the group's entries could not be read")
+		return u.pushBack(verdict)
+	}
+	left, cause := 0, ""
+	for i, s := range states {
+		switch s {
+		case txlog.StateDelivered:
+			continue
+		case txlog.StateDiscarded:
+			cause = fmt.Sprintf("the entry %s was discarded", ids[i])
+		case txlog.StateWaiting, txlog.StateParked:
+		}
+		left++
+	}
+	if left > 0 && cause == "" && u.Overdue() && !u.applied(states) {
+		cause = u.overdue()
+	}
+	switch {
+	case left == 0: // while the lease is kept it has not turned
+		u.logger().Info("the group is delivered: its way back is not needed")
+		return result{kind: delivered}
+	case cause != "":
+		if r, turned := u.turn(cause, cause); turned {
+			return r
+		}
+	case u.TurnAfter > 0:
+		verdict.After = min(verdict.After, max(u.TurnAfter-u.ReadAt.Sub(u.CreatedAt), 0))
+	}
+	return u.pushBack(verdict)
+}
+
+// applied reports whether all parts of the group whose entries are still in the log are
+// applied, as their receipts show: a write to the log that came late has brought them back,
+// or their caller did not live to remove them.
+func (u *claimed) applied(states []txlog.State) bool {
+	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.ProbeTimeout)
+	defer cancel()
+	for i, s := range states {
+		if s == txlog.StateDelivered {
+			continue
+		}
+		part := u.Part(i)
+		if src := u.drain.job.sources[part.DataSource]; src == nil || !src.look(ctx, part).Found {
+			return false
+		}
+	}
+	return true
+}
+
+// turn turns the group of the unit back. said is what a log line may tell of the cause.
+// turned false: it has no way back any more.
+func (u *claimed) turn(cause, said string) (r result, turned bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.Lease)
+	defer cancel()
+	_, err := u.drain.job.storage.Turn(ctx, u.TransactionID, 0, cause)
+	switch {
+	case errors.Is(err, txlog.ErrNotFound):
+		return r, false
+	case err != nil && !errors.Is(err, txlog.ErrLeased): // else somebody turned it before
+		u.drain.notWritten("the turning back of group "+u.TransactionID, err)
+		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the group has to turn back, which could not be written to the log; it is tried again")
+		return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, After: shortly}), true
+	}
+	u.logger().WithField("cause", said).Warn("the group turns back: what was applied of it is being undone")
+	if u.Undo != nil {
+		return result{kind: pushedBack}, true
+	}
+	return result{kind: refused}, true
+}
+
+// refusedPart turns the group of a forward unit that was refused, unless the unit's receipt
+// shows that it is applied.
+func (u *claimed) refusedPart(a try) (r result, done bool) {
+	switch met := u.look(); {
+	case met.Found:
+		return u.delivered(met), true
+	case met.Err != nil && met.Class != delivery.Refused:
+		return r, false // park says so
+	}
+	return u.turn(a.Err.Error(), u.drain.src.describe(a.Err))
+}
+
+// undo undoes the parts of a group that are here, and sends what is left to where that is.
+func (u *claimed) undo() result {
+	d := u.drain
+	last, here := attempt.Outcome{}, false
+	for _, n := range u.Undo.Order() {
+		to := u.Undo.Parts[n].DataSource
+		switch {
+		case to != d.name && !here:
+			continue // it came from there
+		case to != d.name:
+			u.logger().WithField("next", to).Info("the group's part here is undone")
+			return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, DataSource: to})
+		}
+		here = true
+		part := u.Part(n)
+		if err := d.src.accepts(part); err != nil {
+			return u.block(err)
+		}
+		a := d.try(part)
+		u.tried(a)
+		if u.lease.Lost() || !a.Delivered() {
+			return u.judge(a)
+		}
+		last = a.Outcome
+	}
+	if !here {
+		err := fmt.Errorf("the group has no part in %s", d.name)
+		return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, txlog.Verdict{InDoubt: u.InDoubt}, err.Error())
+	}
+	u.logger().Info("the group is undone")
+	return u.delivered(last)
+}

@@ -1,0 +1,57 @@
+package ops
+
+import (
+	"context"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+// GroupState says what an entry is to its group, a soft transaction that can turn back;
+// empty: it is of none.
+type GroupState string
+
+// The values of GroupState.
+const (
+	// GroupPart: its write is a part of the group.
+	GroupPart GroupState = "part"
+	// GroupDormant: it would undo the group, should that turn back.
+	GroupDormant GroupState = "dormant"
+	// GroupUndoing: the group has turned back, and it undoes it.
+	GroupUndoing GroupState = "undoing"
+	// GroupHalfUndone: it undoes the group, and waits for an operator.
+	GroupHalfUndone GroupState = "halfUndone"
+)
+
+// GroupTexts say it in words.
+var GroupTexts = map[GroupState]string{
+	GroupPart:       "part of a group that can turn back",
+	GroupDormant:    "way back of its group, dormant",
+	GroupUndoing:    "its group has turned back and is being undone",
+	GroupHalfUndone: "half undone",
+}
+
+// GroupOf gives what a unit is to its group.
+func GroupOf(u *txlog.Unit) GroupState {
+	switch {
+	case u.Group():
+		return GroupPart
+	case u.HalfUndone():
+		return GroupHalfUndone
+	case u.Turned():
+		return GroupUndoing
+	case u.Undo != nil:
+		return GroupDormant
+	}
+	return ""
+}
+
+// halfUndone counts the groups that are half undone among up to most parked entries.
+func (b *overviewer) halfUndone(ctx context.Context) error {
+	for _, d := range b.byName {
+		if d.Parked > 0 {
+			return b.row(ctx, []any{&b.out.HalfUndone}, `SELECT COUNT(*) FROM (SELECT id, transaction_id, receipt, settings FROM transaction_log
+  WHERE parked = 1 AND `+b.headRow()+` LIMIT ?) AS t WHERE receipt = id AND transaction_id = id AND settings LIKE '%,"undo":{%'`, b.most)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package ops_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
+)
+
+// group writes a group of two parts, which is due.
+func (r *rig) group(t *testing.T) (k *txlog.Unit, f []*txlog.Unit) {
+	t.Helper()
+	id := txlog.NewID()
+	k = &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Undo: &txlog.Undo{}}
+	for i, name := range []string{"orders", "stock"} {
+		u := &txlog.Unit{ID: txlog.NewID(), TransactionID: id, DataSource: name, Receipt: txlog.NewID(),
+			Statements: []txlog.Statement{{SQL: "UPDATE " + name, Params: `["s3cr3t"]`, Part: i + 1}}}
+		f = append(f, u)
+		k.Undo.Parts = append(k.Undo.Parts, txlog.Part{Unit: u.ID, Receipt: u.Receipt, DataSource: name})
+		k.Statements = append(k.Statements, txlog.Statement{SQL: "undo " + name, Params: `["s3cr3t"]`, Part: i + 1})
+	}
+	must(t, r.log.Add(t.Context(), time.Hour, append(f, k)...))
+	for _, u := range append(f, k) {
+		r.wait(t, u, "")
+	}
+	return k, f
+}
+
+func TestAGroupIsTurnedBackAndAudited(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		k, f := r.group(t)
+		for id, want := range map[string]ops.GroupState{k.ID: ops.GroupDormant, f[1].ID: ops.GroupPart} {
+			d, err := r.Entry(t.Context(), id)
+			must(t, err)
+			if d.Group != want || d.Verdict != string(ops.CannotTell) && d.Verdict != string(ops.NotConfigured) {
+				t.Errorf("it is %q, judged %q", d.Group, d.Verdict)
+			}
+		}
+		_, err := r.Compensate(t.Context(), k.ID, ops.By{Who: "ann"})
+		wantError(t, "without a reason", err, ops.ErrInvalid)
+		_, err = r.Compensate(t.Context(), txlog.NewID(), ann)
+		wantError(t, "what is no group", err, ops.ErrNotFound)
+		plain := r.wait(t, r.write(t, "orders", "UPDATE a"), "")
+		_, err = r.Compensate(t.Context(), plain.ID, ann)
+		wantError(t, "a single entry", err, ops.ErrNotFound)
+		wantAudit(t, r)
+
+		done, err := r.Compensate(t.Context(), f[0].ID, ann)
+		must(t, err)
+		if *done != (ops.Compensated{TransactionID: k.ID, Parts: 2, DataSource: "stock"}) {
+			t.Errorf("got %+v", done)
+		}
+		wantAudit(t, r, "ann compensate "+k.ID+" 1 because")
+		d, err := r.Entry(t.Context(), k.ID)
+		must(t, err)
+		if d.Group != ops.GroupUndoing || d.Cause != "an operator said so: because" || d.Statements[1].Undoes != "stock" || d.VerdictText == "" {
+			t.Errorf("got %+v", d)
+		}
+		_, err = r.Entry(t.Context(), f[1].ID)
+		wantError(t, "a forward entry", err, ops.ErrNotFound)
+	})
+}
+
+func TestEntriesOfAGroupAreNotDecidedForByThemselves(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		k, f := r.group(t)
+		other := r.wait(t, r.write(t, "orders", "UPDATE a"), "")
+		for _, u := range append(f, k) {
+			for _, a := range []ops.Action{ops.Park, ops.Discard} {
+				err := r.Act(t.Context(), a, u.ID, ann)
+				wantError(t, string(a), err, ops.ErrGroup)
+				if !strings.Contains(err.Error(), "compensate") {
+					t.Errorf("it does not say what to do: %v", err)
+				}
+			}
+			_, err := r.Amend(t.Context(), u.ID, ops.Amendment{SQL: "UPDATE b"}, ann)
+			wantError(t, "amend", err, ops.ErrNotAmendable)
+		}
+		_, err := r.Try(t.Context(), k.ID, ann)
+		wantError(t, "try", err, ops.ErrInvalid)
+		sel, err := r.Select(t.Context(), ops.Filter{})
+		must(t, err)
+		all, err := r.ActAll(t.Context(), ops.Discard, sel, ann)
+		must(t, err)
+		if len(all.Changed) != 1 || all.Changed[0] != other.ID || all.Left != 3 {
+			t.Errorf("got %+v", all)
+		}
+		must(t, r.Act(t.Context(), ops.Retry, f[0].ID, ann))
+	})
+}
+
+func TestHalfUndoneGroupsAreCounted(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.park(t, r.write(t, "orders", "UPDATE a"), "no")
+		count := func(want int) {
+			t.Helper()
+			o, err := r.Overview(t.Context(), ops.OverviewOptions{Cap: -1})
+			must(t, err)
+			if o.HalfUndone != want {
+				t.Errorf("%d groups are half undone, want %d", o.HalfUndone, want)
+			}
+		}
+		k, _ := r.group(t)
+		count(0)
+		turned, err := r.log.Turn(t.Context(), k.ID, time.Hour, "it said no")
+		must(t, err)
+		count(0)
+		r.park(t, turned, "not undone")
+		count(1)
+		d, err := r.Entry(t.Context(), k.ID)
+		must(t, err)
+		if d.Group != ops.GroupHalfUndone {
+			t.Errorf("it is %q", d.Group)
+		}
+		must(t, r.Act(t.Context(), ops.Discard, k.ID, ann)) // a person did the rest
+		count(0)
+	})
+}
