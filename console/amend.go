@@ -37,7 +37,7 @@ func (s forms) askAmend(r *http.Request, p person, said field, problem *failure)
 		v.Impossible = l.t("Your role does not allow this.")
 	}
 	if problem != nil {
-		v.SQL, v.Problem, v.status = said("sql"), safetext.Lines(l.t(problem.text)+" "+problem.detail), problem.status
+		v.SQL, v.Problem, v.status = said("sql"), safetext.Lines(l.t(problem.text)+" "+l.say(problem.detail)), problem.status
 	}
 	return v, nil
 }

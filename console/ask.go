@@ -25,8 +25,8 @@ type askPage struct {
 	Hidden     []named
 	// Limit: it also asks for a number.
 	Limit bool
-	// Discard: it asks for a reason, and cannot be undone.
-	Discard bool
+	// Discard: it cannot be undone. Reason: it asks for a reason.
+	Discard, Reason bool
 	// Amends: it asks for a text and parameters, and a reason.
 	Amends          bool
 	SQL, Parameters string
@@ -37,25 +37,27 @@ type askPage struct {
 type named struct{ Name, Value string }
 
 var meanings = map[ops.Action]string{
-	ops.Retry:   "What is retried is due at once, with its tries reset; the job delivers it in its next round.",
-	ops.Park:    "What is parked is left alone until an operator retries or discards it.",
-	ops.Discard: "Discarded entries are erased and will never be delivered. This cannot be undone.",
-	ops.Amend:   "The statement is replaced; the audit keeps the old one. The entry stays parked: retry it afterwards. Only what is surely not applied can be amended.",
-	ops.Pause:   "No job delivers to it until it is resumed. What is being delivered is finished; writes of applications go on, and what fails waits.",
-	ops.Resume:  "Jobs deliver to it again.",
-	ops.Limit:   "The limit holds for all jobs together, and not for the applications' own first attempts.",
+	ops.Retry:      "What is retried is due at once, with its tries reset; the job delivers it in its next round.",
+	ops.Park:       "What is parked is left alone until an operator retries or discards it.",
+	ops.Discard:    "Discarded entries are erased and will never be delivered. This cannot be undone.",
+	ops.Skip:       "The entry is parked, and those that wait behind it under its order key are delivered. Once one of them is, it will be refused.",
+	ops.Amend:      "The statement is replaced; the audit keeps the old one. The entry stays parked: retry it afterwards. Only what is surely not applied can be amended.",
+	ops.Compensate: "What was applied of the group is undone, the last part first, and what was not applied never will be. This cannot be undone.",
+	ops.Pause:      "No job delivers to it until it is resumed. What is being delivered is finished; writes of applications go on, and what fails waits.",
+	ops.Resume:     "Jobs deliver to it again.",
+	ops.Limit:      "The limit holds for all jobs together, and not for the applications' own first attempts.",
 }
 
 // ask asks about what an action is to be done to.
 func ask(l *language, a ops.Action, what string) askPage {
 	return askPage{
-		Question: l.t("question "+string(a), what), Meaning: l.t(meanings[a]), Discard: a == ops.Discard,
+		Question: l.t("question "+string(a), what), Meaning: l.t(meanings[a]), Discard: a == ops.Discard, Reason: a == ops.Discard || a == ops.Skip,
 		Button: l.t("action " + string(a)), status: http.StatusOK,
 	}
 }
 
 func (s forms) askEntryPage(r *http.Request, p person) (any, error) {
-	a, err := actionOf(r, append([]ops.Action{ops.Amend}, onEntries...))
+	a, err := actionOf(r, append([]ops.Action{ops.Amend, ops.Skip}, onEntries...))
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +76,20 @@ func (s forms) askEntryPage(r *http.Request, p person) (any, error) {
 	if a == ops.Discard && d.Kind != "" {
 		v.URL = with(v.URL, "kind", d.Kind)
 	}
+	return v, nil
+}
+
+// askCompensatePage asks about the group of a soft transaction.
+func (s forms) askCompensatePage(r *http.Request, _ person) (any, error) {
+	id, err := idOf(r)
+	if err != nil {
+		return nil, err
+	}
+	l := languageOf(r)
+	v := ask(l, ops.Compensate, safetext.Line(id))
+	v.Discard = true
+	v.Back = s.cfg.BasePath + "/entries/" + url.PathEscape(id)
+	v.URL = s.cfg.BasePath + "/transactions/" + url.PathEscape(id) + "/compensate"
 	return v, nil
 }
 

@@ -32,6 +32,14 @@ func (v entryView) OfKind() string { return with(v.base+"/entries", "kind", v.D.
 // Amend leads to the form for a statement, from 0.
 func (v entryView) Amend(i int) string { return with(v.URL("amend"), "statement", strconv.Itoa(i+1)) }
 
+// Compensate leads to the form that turns its group back.
+func (v entryView) Compensate() string {
+	return v.base + "/transactions/" + url.PathEscape(v.D.TransactionID) + "/compensate"
+}
+
+// GroupText says what it is to its group; empty if it has none.
+func (v entryView) GroupText() string { return ops.GroupTexts[v.D.Group] }
+
 // URL leads to an action on the entry.
 func (v entryView) URL(action string) string {
 	return v.base + "/entries/" + url.PathEscape(v.D.ID) + "/" + action

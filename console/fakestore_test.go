@@ -104,6 +104,11 @@ func (f *fakeStore) Overview(_ context.Context, o ops.OverviewOptions) (*ops.Ove
 			*map[ops.State]*int{ops.Waiting: &ds.Waiting, ops.Leased: &ds.Leased, ops.Parked: &ds.Parked}[d.State]++
 		}
 		v.DataSources = append(v.DataSources, ds)
+		for _, d := range f.match(ops.Filter{DataSource: name}) {
+			if d.Group == ops.GroupHalfUndone {
+				v.HalfUndone++
+			}
+		}
 		if o.Hours > 0 {
 			v.Minutes = append(v.Minutes, ops.Minute{Start: fakeNow.Add(-time.Hour), DataSource: name, Funnel: ops.Funnel{AtOnce: 12, Parked: 1}})
 		}
@@ -239,6 +244,16 @@ func (f *fakeStore) Act(_ context.Context, a ops.Action, id string, by ops.By) e
 	}
 	f.record(a, id, 1, by)
 	return nil
+}
+
+func (f *fakeStore) Compensate(_ context.Context, id string, by ops.By) (*ops.Compensated, error) {
+	if err := by.Check(ops.Compensate); err != nil {
+		return nil, err
+	}
+	if id == "none" {
+		return nil, ops.ErrNotFound
+	}
+	return &ops.Compensated{TransactionID: id, Parts: 2, DataSource: "stock"}, nil
 }
 
 func (f *fakeStore) Amend(_ context.Context, id string, to ops.Amendment, by ops.By) (*ops.Amended, error) {

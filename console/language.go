@@ -16,13 +16,14 @@ import (
 type language struct {
 	Tag, Name string
 	texts     map[string]string
+	store     []sentence
 	// parsed are templates by where their site begins and their name.
 	parsed sync.Map
 }
 
 var languages = []*language{
 	{Tag: "en", Name: "English", texts: load("en")},
-	{Tag: "zh", Name: "中文", texts: load("zh")},
+	{Tag: "zh", Name: "中文", texts: load("zh"), store: sentences("zh")},
 }
 
 // load reads locales/<tag>.json. English has only those texts whose key is not the

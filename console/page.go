@@ -149,7 +149,7 @@ func with(address, name, value string) string {
 // funcs are what templates call beside the language's own.
 func funcs(l *language, base string) template.FuncMap {
 	return template.FuncMap{
-		"t":     l.t,
+		"t": l.t, "say": l.say,
 		"at":    func(path string) string { return base + path },
 		"asset": func(name string) string { return base + "/assets/" + name + "?v=" + version },
 		"entry": func(id string) string { return base + "/entries/" + url.PathEscape(id) },
@@ -208,7 +208,7 @@ func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Act
 
 // doneTexts say what was done.
 var doneTexts = map[ops.Action]string{
-	ops.Retry: "%s made due now.", ops.Park: "%s parked.", ops.Discard: "%s discarded.", ops.Amend: "The entry is amended. It is still parked: retry it.",
+	ops.Retry: "%s made due now.", ops.Park: "%s parked.", ops.Discard: "%s discarded.", ops.Skip: "The entry is skipped and parked: those behind it are delivered.", ops.Compensate: "The group turns back: the job undoes it.", ops.Amend: "The entry is amended. It is still parked: retry it.",
 	ops.Pause: "The data source is paused.", ops.Resume: "The data source is resumed.", ops.Limit: "The limit is set.",
 }
 

@@ -444,6 +444,39 @@ func TestOnlyWhatCanBeDoneIsOffered(t *testing.T) {
 	}
 }
 
+func TestAGroupIsShownAndTurnedBackAsAWhole(t *testing.T) {
+	t.Parallel()
+	c, f := stage(t, Config{Users: people})
+	d := f.entries[slices.IndexFunc(f.entries, func(d *ops.Detail) bool { return d.ID == fakeID(5) })]
+	d.Cause, d.TransactionID, d.Statements[0].Undoes = "sold out <b>", fakeID(4), "stock"
+	entry := "/entries/" + fakeID(5)
+	for _, s := range []struct {
+		group      ops.GroupState
+		says       string
+		compensate bool
+	}{
+		{ops.GroupPart, "part of a group that can turn back", true},
+		{ops.GroupDormant, "way back of its group, dormant", true},
+		{ops.GroupUndoing, "is being undone", false},
+		{ops.GroupHalfUndone, "half undone", false},
+	} {
+		d.Group = s.group
+		body := ask4(t, c, request{path: entry, as: "otto"}).Body.String()
+		if !strings.Contains(body, s.says) || !strings.Contains(body, "sold out &lt;b&gt;") || !strings.Contains(body, "Undoes the part on stock") {
+			t.Errorf("the page of a %s entry lacks what it is, or why", s.group)
+		}
+		all := links(body)
+		if slices.Contains(all, "/transactions/"+fakeID(4)+"/compensate") != s.compensate || slices.Contains(all, entry+"/discard") == s.compensate || slices.Contains(all, entry+"/amend?statement=1") {
+			t.Errorf("the page of a %s entry offers %v", s.group, all)
+		}
+	}
+	for _, path := range []string{"/", "/entries"} {
+		if body := ask4(t, c, request{path: path, as: "rita"}).Body.String(); !strings.Contains(body, "half undone") {
+			t.Errorf("%s does not say that a group is half undone", path)
+		}
+	}
+}
+
 func TestEntryLeadsToNextOfItsKind(t *testing.T) {
 	t.Parallel()
 	c := open(t, newFakeStore())

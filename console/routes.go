@@ -50,6 +50,8 @@ func routes(s *site) []route {
 		{method: "POST", path: "/entries/{id}/amend", role: Reveal, body: maxAmendment, do: s.amend},
 		{method: "GET", path: "/entries/{id}/{action}", role: Read, do: ask.askEntryPage},
 		{method: "POST", path: "/entries/{id}/{action}", role: Operate, do: s.act},
+		{method: "GET", path: "/transactions/{id}/compensate", role: Read, do: ask.askCompensatePage},
+		{method: "POST", path: "/transactions/{id}/compensate", role: Operate, do: s.compensate},
 		{method: "GET", path: "/bulk/{action}", role: Read, do: ask.askBulkPage},
 		{method: "POST", path: "/bulk/{action}", role: Operate, do: s.bulk},
 		{method: "GET", path: "/data-sources/{name}/{action}", role: Read, do: ask.askSourcePage},
@@ -64,6 +66,7 @@ func routes(s *site) []route {
 		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, do: s.bulk},
 		{method: "POST", path: "/api/v1/entries/{id}/amend", role: Reveal, body: maxAmendment, do: s.amend},
 		{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, do: s.act},
+		{method: "POST", path: "/api/v1/transactions/{id}/compensate", role: Operate, do: s.compensate},
 		{method: "POST", path: "/api/v1/data-sources/{name}/{action}", role: Operate, do: s.control},
 		{method: "GET", path: "/api/v1/audit", role: Read, reveals: true, do: call.auditCall},
 	}...)

@@ -121,7 +121,7 @@ func (s *site) act(r *http.Request, p person) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := actionOf(r, append([]ops.Action{ops.Try}, onEntries...))
+	a, err := actionOf(r, append([]ops.Action{ops.Try, ops.Skip}, onEntries...))
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +143,28 @@ func (s *site) act(r *http.Request, p person) (any, error) {
 		to = with(to+"/next", "kind", r.URL.Query().Get("kind"))
 	}
 	return s.afterwards(r, p, done{Action: a, Count: 1}, err, to)
+}
+
+// compensate turns the group back that the path names.
+func (s *site) compensate(r *http.Request, p person) (any, error) {
+	said, err := bodyOf(r, "reason")
+	if err != nil {
+		return nil, err
+	}
+	id, err := idOf(r)
+	if err != nil {
+		return nil, err
+	}
+	by, err := p.by(ops.Compensate, said("reason"))
+	if err != nil {
+		return nil, err
+	}
+	turned, err := s.store().Compensate(r.Context(), id, by)
+	s.events.changed()
+	if isAPI(r) {
+		return turned, err
+	}
+	return s.afterwards(r, p, done{Action: ops.Compensate, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
 }
 
 // amend replaces a statement of the entry that the path names.

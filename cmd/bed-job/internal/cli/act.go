@@ -44,6 +44,42 @@ before; elsewhere it requires --yes. It requires a --reason: who looks at the au
 want to know why a write did not happen.`)
 }
 
+func skipCommand(a *app) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "skip ID",
+		Short: "Let the entries behind one under its order key pass; it stays parked",
+		Long: `Let the entries that wait behind one under its order key pass. It must be the first one
+under the key, which show says, and not being delivered at this moment. It is parked, and
+stays so until it is retried or discarded. Once a later entry is delivered, the target refuses
+it: a retry parks it again as overtaken.
+
+It requires a --reason, which the audit keeps.
+
+JSON (-o json): an object with action, changed (1), gone, left, ids and dryRun.`,
+		Args: oneID,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.TrimSpace(reason) == "" {
+				return usagef("skip needs a reason, which the audit keeps: say why with --reason")
+			}
+			ctx := cmd.Context()
+			return withDesk(ctx, a, func(d *desk) error {
+				if _, err := ask(ctx, d.log, func(ctx context.Context) (any, error) { return nil, d.Act(ctx, ops.Skip, args[0], a.by(reason)) }); err != nil {
+					return explain(args[0], err)
+				}
+				if a.json() {
+					return printJSON(a.Out, acted{Action: ops.Skip, Changed: 1, IDs: args})
+				}
+				_, err := fmt.Fprintf(a.Out, "%s: skipped and parked, those behind it are delivered in their order\n", printable(args[0]))
+				return err
+			})
+		},
+	}
+	a.logFlags(cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit")
+	return cmd
+}
+
 func actionCommand(a *app, act action, short, long string) *cobra.Command {
 	c := &clerk{app: a, action: act}
 	var f filters
@@ -127,11 +163,7 @@ func (c *clerk) sure(ctx context.Context, n int, more string) error {
 	if !c.action.confirm || c.yes || c.dryRun {
 		return nil
 	}
-	ok, err := c.app.confirm(ctx, fmt.Sprintf("%s %s%s? It will never be delivered.", c.verb, entries(n), more))
-	if err == nil && !ok {
-		err = errors.New("nothing was done")
-	}
-	return err
+	return c.app.confirm(ctx, fmt.Sprintf("%s %s%s? It will never be delivered.", c.verb, entries(n), more))
 }
 
 // named acts on the entries that were named, and reports each.

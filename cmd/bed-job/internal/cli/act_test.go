@@ -262,3 +262,52 @@ func TestActionsByFilterSucceedWhileFailuresKeepArriving(t *testing.T) {
 		}
 	})
 }
+
+func TestSkipFreesThoseBehind(t *testing.T) {
+	st := newLog(t)
+	var ids []string
+	for range 3 {
+		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "a", Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}, Order: []txlog.Order{{Key: txlog.OrderPrefix + "k"}}}
+		u.TransactionID, u.Receipt = u.ID, u.ID
+		ids = append(ids, u.ID)
+		if err := st.Add(t.Context(), time.Hour, u); err != nil {
+			t.Fatal(err)
+		}
+		if u.Behind == "" {
+			if err := st.Release(t.Context(), u, txlog.Verdict{Park: true, CountTry: true, Err: "no"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h := newHarness(t, st)
+	if r := h.run(t, "show", ids[0]); r.status != 0 || !strings.Contains(r.out, "2 entries behind it under its order key") {
+		t.Errorf("show says %+v", r)
+	}
+	for _, wrong := range [][]string{{ids[0]}, {ids[0], "--reason", " "}, {ids[0], ids[1], "--reason", "r"}} {
+		if r := h.run(t, append([]string{"skip"}, wrong...)...); r.status != 2 {
+			t.Errorf("%q: %+v", wrong, r)
+		}
+	}
+	for _, id := range []string{ids[1], txlog.NewID()} {
+		if r := h.run(t, "skip", id, "--reason", "r"); r.status != 1 || !strings.Contains(r.err, id) {
+			t.Errorf("%s: %+v", id, r)
+		}
+	}
+	if u, err := st.Get(t.Context(), ids[1]); err != nil || u.Behind != ids[0] {
+		t.Errorf("it is behind %q, %v", u.Behind, err)
+	}
+	h.run(t, "skip", ids[0], "--reason", "paid by hand").want(t, 0, ids[0]+": skipped and parked, those behind it are delivered in their order\n")
+	if r := h.run(t, "skip", ids[0], "--reason", "again"); r.status != 1 {
+		t.Errorf("a second time: %+v", r)
+	}
+	if r := h.run(t, "skip", ids[1], "--reason", "r", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"action": "skip"`) || !strings.Contains(r.out, ids[1]) {
+		t.Errorf("as JSON: %+v", r)
+	}
+	due, err := st.Claim(t.Context(), txlog.ClaimRequest{DataSource: "a", Limit: 9, Lease: time.Minute})
+	if err != nil || len(due) != 1 || due[0].ID != ids[2] || count(t, st, txlog.Filter{Parked: true}) != 2 {
+		t.Errorf("due is %+v, %v", due, err)
+	}
+	if r := h.run(t, "audit"); r.status != 0 || !strings.Contains(r.out, "paid by hand") {
+		t.Errorf("the audit says %+v", r)
+	}
+}

@@ -48,8 +48,8 @@ be asked; empty if it takes the text).`,
 			}
 			return withDesk(ctx, a, func(d *desk) error {
 				if !yes {
-					if ok, err := a.confirm(ctx, fmt.Sprintf("amend %s? The audit keeps the old text.", printable(args[0]))); err != nil || !ok {
-						return errors.Join(err, errors.New("nothing was done"))
+					if err := a.confirm(ctx, fmt.Sprintf("amend %s? The audit keeps the old text.", printable(args[0]))); err != nil {
+						return err
 					}
 				}
 				done, err := d.Amend(ctx, args[0], to, a.by(reason))

@@ -185,9 +185,9 @@ doctor and rehearse are their own.`,
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "", "text or json (default: text on a terminal, json otherwise)")
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "debug, info, warning or error")
 	root.AddCommand(
-		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), retryCommand(a), parkCommand(a), discardCommand(a),
+		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), retryCommand(a), parkCommand(a), discardCommand(a), skipCommand(a),
 		pauseCommand(a), resumeCommand(a), limitCommand(a), checkCommand(a), watchCommand(a),
-		kindsCommand(a), auditCommand(a), amendCommand(a), rehearseCommand(a),
+		kindsCommand(a), auditCommand(a), amendCommand(a), compensateCommand(a), rehearseCommand(a),
 		statsCommand(a), doctorCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a), versionCommand(a),
 	)
 	return root
@@ -278,8 +278,8 @@ func (a *app) readConfig(p part) (*config, error) {
 	return c, err
 }
 
-// confirm asks on the terminal.
-func (a *app) confirm(ctx context.Context, question string) (bool, error) {
+// confirm asks on the terminal. The error is that the answer is not yes.
+func (a *app) confirm(ctx context.Context, question string) error {
 	fmt.Fprintf(a.Err, "%s [y/N] ", question)
 	answer := make(chan string, 1)
 	go func() {
@@ -288,10 +288,12 @@ func (a *app) confirm(ctx context.Context, question string) (bool, error) {
 	}()
 	select {
 	case s := <-answer:
-		return s == "y" || s == "yes", nil
+		if s == "y" || s == "yes" {
+			return nil
+		}
 	case <-ctx.Done():
-		return false, ctx.Err()
 	}
+	return errors.Join(ctx.Err(), errors.New("nothing was done"))
 }
 
 // by is who is working: the account that the process was started for, and the

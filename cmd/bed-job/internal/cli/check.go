@@ -39,13 +39,13 @@ func checkCommand(a *app) *cobra.Command {
 how old the oldest is that waits to be delivered, and which data sources cannot be
 reached. Without any threshold one parked entry is a warning. A data source that this
 machine, or a job, cannot reach is critical; one that is paused while entries wait for it is
-a warning. Reaching a threshold counts.
+a warning. A group that is half undone is critical. Reaching a threshold counts.
 
 Exit status, as monitors know it: 0 all is well, 1 warning, 2 critical, 3 it is not
 known: the log does not answer, or the command line or the configuration is wrong.
 
 JSON (-o json): an object with status (OK, WARNING, CRITICAL or UNKNOWN), reasons, parked,
-waiting, leased, oldestSeconds (of the oldest that waits), paused and unreachable (names of
+waiting, leased, halfUndone, oldestSeconds (of the oldest that waits), paused and unreachable (names of
 data sources), and error (why it is UNKNOWN). The exit status is the same.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -81,6 +81,7 @@ type checked struct {
 	Parked        int      `json:"parked"`
 	Waiting       int      `json:"waiting"`
 	Leased        int      `json:"leased"`
+	HalfUndone    int      `json:"halfUndone"`
 	OldestSeconds int      `json:"oldestSeconds"`
 	Paused        []string `json:"paused"`
 	Unreachable   []string `json:"unreachable"`
@@ -152,6 +153,9 @@ func (c *checked) judge(o *ops.Overview, t thresholds, down map[string]string) {
 				raise(checkOK, d.Name+" is paused")
 			}
 		}
+	}
+	if c.HalfUndone = o.HalfUndone; o.HalfUndone > 0 {
+		raise(checkCritical, fmt.Sprintf("half undone: %d (see bed-job list --parked)", o.HalfUndone))
 	}
 	c.OldestSeconds = int(oldest.Seconds())
 	if status := reaches(oldest, t.oldestWarning, t.oldestCritical); status != checkOK && c.Waiting+c.Leased > 0 {

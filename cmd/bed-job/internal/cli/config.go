@@ -170,7 +170,7 @@ func (d *decoder) targets(n ast.Node, strict bool) (all []dataSource, err error)
 		return []dataSource{{problem: &ConfigError{err}}}, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
-		s, serr := d.dataSource(named[name], name, true)
+		s, serr := d.dataSource(named[name], name, true, drivers)
 		if name == "" {
 			serr = errors.Join(serr, d.at(named[name], "a data source has no name"))
 		}
@@ -193,13 +193,13 @@ func (d *decoder) logs(n ast.Node, check bool) (all []dataSource, err error) {
 	case n == nil:
 		return nil, d.at(n, "the configuration has no %s", section)
 	case !several:
-		s, err := d.dataSource(n, section, check)
+		s, err := d.dataSource(n, section, check, databases)
 		return []dataSource{s}, err
 	case len(list.Values) == 0:
 		return nil, d.at(n, "%s names no log", section)
 	}
 	for _, n := range list.Values {
-		s, serr := d.dataSource(n, "", check)
+		s, serr := d.dataSource(n, "", check, databases)
 		switch err = errors.Join(err, serr); {
 		case serr == nil && s.name == "":
 			err = errors.Join(err, d.at(n, "%s: each log of a list needs a name", section))
@@ -213,7 +213,7 @@ func (d *decoder) logs(n ast.Node, check bool) (all []dataSource, err error) {
 
 // dataSource reads {driver, dsn}, and in a list, where name is empty, its name. With check the
 // DSN is also shown to its driver's parser.
-func (d *decoder) dataSource(n ast.Node, name string, check bool) (s dataSource, err error) {
+func (d *decoder) dataSource(n ast.Node, name string, check bool, drivers map[string]targetOf) (s dataSource, err error) {
 	var is struct {
 		Name   text `yaml:"name"`
 		Driver text `yaml:"driver"`
@@ -227,7 +227,7 @@ func (d *decoder) dataSource(n ast.Node, name string, check bool) (s dataSource,
 	case name != "" && is.Name != "":
 		err = d.at(n, "data source %s: only the logs of a list have a key name", what)
 	case drivers[s.driver] == nil: // not quoted: somebody may have swapped driver and dsn
-		err = d.at(n, "data source %s: unknown driver, it must be %s", what, driverNames())
+		err = d.at(n, "data source %s: unknown driver, it must be %s", what, namesOf(drivers))
 	case s.dsn == "":
 		err = d.at(n, "data source %s has no dsn", what)
 	case check:

@@ -11,22 +11,23 @@ import (
 // keyless gives a table of bed's without its primary key.
 func keyless(t *testing.T, in *installed, db testdb.DB, table string) {
 	t.Helper()
-	if table == "bed_receipt" {
+	ofTarget := table != "transaction_log"
+	if ofTarget {
 		receiptTableIn(t, in, db)
 	}
 	switch db.Driver {
 	case testdb.DriverMySQL:
 		in.exec(db, "ALTER TABLE "+table+" DROP PRIMARY KEY")
 	case testdb.DriverPostgres:
-		in.exec(db, "ALTER TABLE "+table+" DROP CONSTRAINT "+map[string]string{"bed_receipt": "bed_receipt_id"}[table]+map[string]string{"transaction_log": "transaction_log_pkey"}[table])
+		in.exec(db, "ALTER TABLE "+table+" DROP CONSTRAINT "+map[string]string{"bed_receipt": "bed_receipt_id", "bed_order": "bed_order_pkey", "transaction_log": "transaction_log_pkey"}[table])
 	default:
-		text, err := schema(db.Driver, table == "transaction_log", table == "bed_receipt")
+		text, err := schema(db.Driver, !ofTarget, ofTarget)
 		if err != nil {
 			t.Fatal(err)
 		}
 		text = text[strings.Index(text, "CREATE TABLE IF NOT EXISTS "+table):]
 		text, rest, _ := strings.Cut(text, ";\n")
-		text = strings.NewReplacer("\n  PRIMARY KEY (id)", "", "DEFAULT 0,", "DEFAULT 0", " PRIMARY KEY", "", " WITHOUT ROWID", "").Replace(text)
+		text = strings.NewReplacer(", -- not purged before\n  PRIMARY KEY (id)", "", "\n  PRIMARY KEY (id)", "", "DEFAULT 0,", "DEFAULT 0", " PRIMARY KEY", "", " WITHOUT ROWID", "").Replace(text)
 		in.exec(db, "DROP TABLE "+table, text)
 		if table == "transaction_log" {
 			in.exec(db, rest)
@@ -50,6 +51,15 @@ func definitions(driver string) []wrongSetUp {
 	}
 	type sql = map[string][]string
 	all := []wrongSetUp{
+		{name: "order keys without their key", check: "key", remedy: "bed_order", make: func(t *testing.T, in *installed) { keyless(t, in, in.sources["orders"], "bed_order") }},
+		{name: "order keys that a late write passes", check: "definition", remedy: "bed_order", make: func(t *testing.T, in *installed) {
+			receiptTableIn(t, in, in.sources["orders"])
+			in.exec(in.sources["orders"], sql{
+				testdb.DriverMySQL:    {"ALTER TABLE bed_order MODIFY last BIGINT"},
+				testdb.DriverPostgres: {"ALTER TABLE bed_order ALTER COLUMN last DROP NOT NULL"},
+				testdb.DriverSQLite:   {"ALTER TABLE bed_order DROP COLUMN last", "ALTER TABLE bed_order ADD COLUMN last BIGINT"},
+			}[driver]...)
+		}},
 		{name: "receipts without their key", check: "key", remedy: "bed_receipt", make: func(t *testing.T, in *installed) { keyless(t, in, in.sources["orders"], "bed_receipt") }},
 		{name: "a log without its key", check: "key", remedy: "transaction_log", make: func(t *testing.T, in *installed) { keyless(t, in, in.log, "transaction_log") }},
 		log("a trigger that deletes from the log", "trigger", "drop", sql{

@@ -45,14 +45,18 @@ func install(t *testing.T, log testdb.DB, sources map[string]testdb.DB) *install
 	return in
 }
 
-func (in *installed) exec(db testdb.DB, statements ...string) {
+// exec runs statements, or scripts of several.
+func (in *installed) exec(db testdb.DB, scripts ...string) {
 	in.t.Helper()
 	pool, err := sql.Open(db.SQLDriver(), db.DSN)
 	if err != nil {
 		in.t.Fatal(err)
 	}
 	defer pool.Close()
-	for _, s := range statements {
+	for s := range strings.SplitSeq(strings.Join(scripts, ";\n"), ";\n") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
 		if _, err := pool.ExecContext(context.Background(), s); err != nil {
 			in.t.Fatalf("%s: %v", s, err)
 		}
@@ -175,6 +179,14 @@ func oldEntry(t *testing.T, in *installed, change func(*txlog.Unit)) {
 	}
 }
 
+// withoutOrder gives a target the table of receipts alone, and an account that creates nothing.
+func withoutOrder(t *testing.T, in *installed, admin testdb.DB) {
+	t.Helper()
+	receiptTableIn(t, in, in.sources["orders"])
+	in.exec(in.sources["orders"], "DROP TABLE bed_order")
+	in.limitedTarget(admin, "SELECT, INSERT, UPDATE, DELETE ON *")
+}
+
 // anywhere are wrong set-ups of every kind of database.
 func anywhere() []wrongSetUp {
 	return []wrongSetUp{
@@ -187,6 +199,10 @@ func anywhere() []wrongSetUp {
 				t.Fatal(err)
 			}
 			in.exec(in.sources["orders"], text, "ALTER TABLE bed_receipt DROP COLUMN log_gone")
+		}},
+		{name: "a table of order keys that lacks a column", check: "column", remedy: "bed-job migrate", make: func(t *testing.T, in *installed) {
+			receiptTableIn(t, in, in.sources["orders"])
+			in.exec(in.sources["orders"], "ALTER TABLE bed_order DROP COLUMN keep_until")
 		}},
 		{name: "a retention shorter than the lease", check: "retention", remedy: "receiptRetentionMillis", make: func(_ *testing.T, in *installed) {
 			in.job = "receiptRetentionMillis: 1000"
@@ -219,6 +235,11 @@ func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
 	admin := server.DB(t)
 	create := func() testdb.DB { return server.DB(t) }
 	install(t, create(), map[string]testdb.DB{"orders": create(), "ledger": create()}).right()
+	t.Run("without order keys their table is not needed", func(t *testing.T) {
+		in := install(t, create(), map[string]testdb.DB{"orders": create()})
+		withoutOrder(t, in, admin)
+		in.right()
+	})
 	t.Run("an account with enough connections is right", func(t *testing.T) {
 		in := install(t, create(), map[string]testdb.DB{"orders": create()})
 		in.limitedTarget(admin, "SELECT, INSERT, UPDATE, DELETE, CREATE ON *")
@@ -267,12 +288,17 @@ func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
 		{name: "receipts that may not be made", check: "receipts", remedy: "bed-job schema", make: func(_ *testing.T, in *installed) {
 			in.limitedTarget(admin, "SELECT, INSERT, UPDATE, DELETE ON *")
 		}},
+		{name: "order keys whose table may not be made", check: "order", remedy: "bed-job schema", make: func(t *testing.T, in *installed) {
+			withoutOrder(t, in, admin)
+			oldEntry(t, in, func(u *txlog.Unit) { u.Receipt, u.Order = u.ID, []txlog.Order{{Key: txlog.OrderPrefix + "k"}} })
+		}},
+		{name: "order keys that may not be raised", check: "rights", remedy: "bed_order", make: func(t *testing.T, in *installed) {
+			receiptTableIn(t, in, in.sources["orders"])
+			in.limitedTarget(admin, "SELECT, INSERT, UPDATE, DELETE ON account", "SELECT, INSERT, UPDATE, DELETE ON bed_receipt", "SELECT, INSERT ON bed_order")
+		}},
 		{name: "receipts that may not be erased", check: "rights", remedy: "GRANT", make: func(t *testing.T, in *installed) {
-			text, err := schema("mysql", false, true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			in.exec(in.sources["orders"], text)
+			receiptTableIn(t, in, in.sources["orders"])
+			in.exec(in.sources["orders"], "DROP TABLE bed_order")
 			in.limitedTarget(admin, "SELECT, INSERT ON *")
 		}},
 		{name: "more connections than there are", check: "connections", remedy: "concurrency", make: func(_ *testing.T, in *installed) { in.job = "concurrency: 500" }},
@@ -324,7 +350,8 @@ func (in *installed) another(db testdb.DB) testdb.DB {
 func (in *installed) limited(admin testdb.DB, grants ...string) {
 	in.t.Helper()
 	grants = append(grants, "SELECT, INSERT, UPDATE, DELETE ON bed_attempt", "SELECT, INSERT, UPDATE, DELETE ON bed_activity",
-		"SELECT, INSERT ON bed_audit", "SELECT, INSERT, UPDATE, DELETE ON bed_data_source")
+		"SELECT, INSERT ON bed_audit", "SELECT, INSERT, UPDATE, DELETE ON bed_data_source",
+		"SELECT, INSERT, UPDATE, DELETE ON bed_order_key", "SELECT, INSERT, UPDATE, DELETE ON bed_order_queue")
 	in.logDSN = in.as(admin, in.log, grants...).DSN
 }
 
@@ -373,6 +400,11 @@ func TestDoctorFindsWhatIsWrongWithPostgreSQL(t *testing.T) {
 	target := func(params string) func(*testing.T, *installed) {
 		return func(_ *testing.T, in *installed) { in.sources["orders"] = with(in.sources["orders"], params) }
 	}
+	t.Run("without order keys their table is not needed", func(t *testing.T) {
+		in := install(t, create(), map[string]testdb.DB{"orders": create()})
+		withoutOrder(t, in, admin)
+		in.right()
+	})
 	cases := []wrongSetUp{
 		{name: "commits that are not flushed", check: "synchronous_commit", remedy: "ALTER ROLE", make: target("synchronous_commit=off")},
 		{name: "a session that only reads", check: "read-only", remedy: "ALTER ROLE", make: target("default_transaction_read_only=on")},
@@ -393,6 +425,14 @@ func TestDoctorFindsWhatIsWrongWithPostgreSQL(t *testing.T) {
 		}},
 		{name: "receipts that may not be made", check: "receipts", remedy: "bed-job schema", make: func(_ *testing.T, in *installed) {
 			in.limitedTarget(admin, "SELECT, INSERT, UPDATE, DELETE ON *")
+		}},
+		{name: "order keys whose table may not be made", check: "order", remedy: "bed-job schema", make: func(t *testing.T, in *installed) {
+			withoutOrder(t, in, admin)
+			oldEntry(t, in, func(u *txlog.Unit) { u.Receipt, u.Order = u.ID, []txlog.Order{{Key: txlog.OrderPrefix + "k"}} })
+		}},
+		{name: "order keys that may not be raised", check: "rights", remedy: "bed_order", make: func(t *testing.T, in *installed) {
+			receiptTableIn(t, in, in.sources["orders"])
+			in.limitedTarget(admin, "SELECT, INSERT, UPDATE, DELETE ON account", "SELECT, INSERT, UPDATE, DELETE ON bed_receipt", "SELECT, INSERT ON bed_order")
 		}},
 		{name: "more connections than there are", check: "connections", remedy: "concurrency", make: func(_ *testing.T, in *installed) { in.job = "concurrency: 500" }},
 		{name: "an account with few connections", check: "connections", remedy: "limit", make: func(_ *testing.T, in *installed) {

@@ -134,10 +134,16 @@ func (l *logList) printTable(ctx context.Context) error {
 	err := l.each(ctx, func(units []*txlog.Unit, verdicts []*ops.Judgement) error {
 		for i, u := range units {
 			now, next := logClock(l.app, u), "-"
-			if !u.Parked {
+			if !u.Parked && u.Behind == "" {
 				next = until(now, ops.NextTry(u, l.minAge))
 			}
-			cells := []string{u.ID, u.DataSource, string(ops.StateOf(u))}
+			state := stateCell(u)
+			if g := ops.GroupOf(u); g == ops.GroupHalfUndone {
+				state = ops.GroupTexts[g]
+			} else if u.Undo != nil {
+				state += ", " + string(g)
+			}
+			cells := []string{u.ID, u.DataSource, state}
 			if j := verdicts[i]; j != nil {
 				cells = append(cells, j.Short())
 				if why := "data source " + u.DataSource + ": " + j.Note(); j.Note() != "" && !slices.Contains(details, why) {
@@ -155,6 +161,18 @@ func (l *logList) printTable(ctx context.Context) error {
 		_, err = fmt.Fprintln(l.Err, "The log holds nothing of that kind.")
 	}
 	return err
+}
+
+// stateCell is a state with what an entry waits for, or how many wait behind it.
+func stateCell(u *txlog.Unit) string {
+	state := string(ops.StateOf(u))
+	if u.Behind != "" {
+		state += " for " + u.Behind
+	}
+	if u.Blocks > 0 {
+		state += fmt.Sprintf(", blocks %d", u.Blocks)
+	}
+	return state
 }
 
 func sqlCell(u *txlog.Unit) string {

@@ -19,8 +19,8 @@ func migrateCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the tables of an older version up to date",
-		Long: `Bring the tables of an older version up to date: those of the log, and bed_receipt in each
-target that has it. What the schema has and the database lacks is added; nothing is
+		Long: `Bring the tables of an older version up to date: those of the log, and bed_receipt
+and bed_order in each target that has them. What the schema has and the database lacks is added; nothing is
 dropped or changed, so that older versions go on working meanwhile. A log that has no
 tables gets them. The account must be allowed to alter tables; with --dry-run the
 statements are printed for one who is.
@@ -60,7 +60,7 @@ func migrateAll(ctx context.Context, a *app, dryRun bool) error {
 	}
 	failed := false
 	for _, s := range cfg.targets {
-		if err := m.database(ctx, a, "data source "+s.name, s, attempt.ReceiptSchema, true); err != nil {
+		if err := m.database(ctx, a, "data source "+s.name, s, attempt.TargetSchema, true); err != nil {
 			failed = true
 			a.complain(err.Error())
 		}

@@ -37,7 +37,7 @@ func TestMigrateBringsOlderTablesUpToDate(t *testing.T) {
 		in.exec(db, receipts, "DROP INDEX transaction_log_due"+drop,
 			"ALTER TABLE transaction_log DROP COLUMN in_doubt", "ALTER TABLE transaction_log DROP COLUMN transaction_id",
 			"ALTER TABLE transaction_log DROP COLUMN lease_token", "ALTER TABLE transaction_log DROP COLUMN settings",
-			"ALTER TABLE bed_receipt DROP COLUMN log_gone", "DROP TABLE bed_audit")
+			"ALTER TABLE bed_receipt DROP COLUMN log_gone", "ALTER TABLE bed_order DROP COLUMN keep_until", "DROP TABLE bed_audit")
 		file := filepath.Join(t.TempDir(), "bed-job.yaml")
 		write(t, file, fmt.Sprintf("targetDataSource: {orders: {driver: %s, dsn: %q}}\ntransactionLogDataSource: {driver: %[1]s, dsn: %[2]q}\n", db.Driver, db.DSN))
 		migrate := func(args ...string) run {
@@ -46,7 +46,7 @@ func TestMigrateBringsOlderTablesUpToDate(t *testing.T) {
 			return run{a.run(t.Context(), append([]string{"migrate", "-c", file}, args...)), out.String(), errs.String()}
 		}
 		dry := migrate("--dry-run")
-		for _, want := range []string{"ADD COLUMN in_doubt", "ADD COLUMN transaction_id", "ADD COLUMN settings", "transaction_log_due", "ADD COLUMN log_gone", "bed_audit ("} {
+		for _, want := range []string{"ADD COLUMN in_doubt", "ADD COLUMN transaction_id", "ADD COLUMN settings", "transaction_log_due", "ADD COLUMN log_gone", "bed_order ADD COLUMN keep_until", "bed_audit ("} {
 			if dry.status != 0 || !strings.Contains(dry.out, want) {
 				t.Errorf("the plan lacks %s: %+v", want, dry)
 			}

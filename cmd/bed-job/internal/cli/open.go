@@ -11,19 +11,31 @@ import (
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
 type targetOf func(dsn string) (delivery.Target, error)
 
-// drivers are the databases that a configuration can name, for logs and
+// databases are those that a configuration can name, for logs and
 // targets alike: importing their packages registers them with txlog.
-var drivers = map[string]targetOf{
+var databases = map[string]targetOf{
 	"mysql": mysql.Target, "postgres": postgres.Target, "sqlite": sqlite.Target,
 }
 
-func driverNames() string { return strings.Join(slices.Sorted(maps.Keys(drivers)), ", ") }
+// drivers are the databases and the message brokers, which are targets only.
+var drivers = func() map[string]targetOf {
+	all := maps.Clone(databases)
+	for name, target := range brokers.Targets {
+		all[name] = target
+	}
+	return all
+}()
+
+func namesOf(drivers map[string]targetOf) string {
+	return strings.Join(slices.Sorted(maps.Keys(drivers)), ", ")
+}
 
 // target reads the DSN of a data source to deliver to. Nothing is dialled.
 func (s dataSource) target() (delivery.Target, error) {

@@ -25,11 +25,12 @@ func TestDoctorAndMigrateUseTheReceiptSchema(t *testing.T) {
 		t.Cleanup(func() {
 			in.exec(db, "DROP SCHEMA "+schema+map[string]string{testdb.DriverPostgres: " CASCADE"}[db.Driver])
 		})
-		text, err := attempt.ReceiptSchema(db.Driver)
+		text, err := attempt.TargetSchema(db.Driver)
 		if err != nil {
 			t.Fatal(err)
 		}
-		in.exec(db, "CREATE SCHEMA "+schema, strings.Replace(text, "bed_receipt", schema+".bed_receipt", 1), "ALTER TABLE "+schema+".bed_receipt DROP COLUMN log_gone")
+		in.exec(db, "CREATE SCHEMA "+schema, strings.ReplaceAll(text, "EXISTS bed_", "EXISTS "+schema+".bed_"),
+			"ALTER TABLE "+schema+".bed_receipt DROP COLUMN log_gone", "ALTER TABLE "+schema+".bed_order DROP COLUMN keep_until")
 		found := func(check, what string) bool {
 			_, report, _ := in.doctor(app{})
 			for _, f := range report.Findings {
@@ -39,8 +40,10 @@ func TestDoctorAndMigrateUseTheReceiptSchema(t *testing.T) {
 			}
 			return false
 		}
-		if !found("column", schema) {
-			t.Error("the doctor does not see that a column is missing there")
+		for _, table := range []string{"bed_receipt", "bed_order"} {
+			if !found("column", table) || !found("column", schema) {
+				t.Errorf("the doctor does not see that a column of %s is missing there", table)
+			}
 		}
 		file := filepath.Join(t.TempDir(), "bed-job.yaml")
 		write(t, file, fmt.Sprintf("targetDataSource: {orders: {driver: %s, dsn: %q}}\ntransactionLogDataSource: {driver: %[1]s, dsn: %[3]q}\n", db.Driver, in.sources["orders"].DSN, db.DSN))
@@ -49,7 +52,7 @@ func TestDoctorAndMigrateUseTheReceiptSchema(t *testing.T) {
 			a := app{Getenv: env(nil), In: strings.NewReader(""), Out: &out, Err: &errs, Now: time.Now}
 			return run{a.run(t.Context(), []string{"migrate", "-c", file}), out.String(), errs.String()}
 		}
-		if done := migrate(); done.status != 0 || !strings.Contains(done.out, "ADD COLUMN log_gone") || !strings.Contains(done.out, schema) {
+		if done := migrate(); done.status != 0 || !strings.Contains(done.out, "ADD COLUMN log_gone") || !strings.Contains(done.out, "ADD COLUMN keep_until") || !strings.Contains(done.out, schema) {
 			t.Errorf("migrate: %+v", done)
 		}
 		if again := migrate(); again.status != 0 || again.out != "" {

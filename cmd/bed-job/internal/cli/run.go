@@ -43,7 +43,7 @@ The configuration, with the names of Sharding-JDBC:
                 transactionLogFetchDataCount: 100, maxDeliveryTryTimes: 3,
                 maxDeliveryTryDelayMillis: 60000}
 
-driver is mysql, postgres or sqlite. ${NAME} in a value is an environment variable, $$
+driver is mysql, postgres or sqlite, of a target also nats, amqp or kafka. ${NAME} in a value is an environment variable, $$
 is a dollar sign. jobConfig and each of its keys may be absent; it also knows
 retryDelayMillis, retryMultiplier, retryDelayMaxMillis, retryJitter,
 deliveryTimeoutMillis, probeTimeoutMillis, leaseMillis, concurrency,

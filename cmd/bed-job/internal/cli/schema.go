@@ -17,8 +17,8 @@ func schemaCommand(a *app) *cobra.Command {
 		Short: "Print the statements that create the tables of the log and of the targets",
 		Long: `Print the statements that create the tables, the same text that the program runs by
 itself when they are missing: those of the transaction log, for the database that
-keeps it, and bed_receipt, for each target to which writes are delivered exactly
-once. With --log or --targets it is only the one part, to be run where it belongs:
+keeps it, and bed_receipt and bed_order (for writes under order keys), for each target
+to which writes are delivered exactly once. With --log or --targets it is only the one part, to be run where it belongs:
 
     bed-job schema mysql --log | mysql bed
     bed-job schema mysql --targets | mysql orders`,
@@ -27,7 +27,7 @@ once. With --log or --targets it is only the one part, to be run where it belong
 			if len(args) != 1 {
 				return usagef("schema takes one database: mysql, postgres or sqlite")
 			}
-			if drivers[args[0]] == nil {
+			if databases[args[0]] == nil {
 				return usagef("%q is no database that can hold the log: mysql, postgres or sqlite", args[0])
 			}
 			if onlyLog && onlyTargets {
@@ -44,7 +44,7 @@ once. With --log or --targets it is only the one part, to be run where it belong
 		},
 	}
 	cmd.Flags().BoolVar(&onlyLog, "log", false, "only the tables of the transaction log")
-	cmd.Flags().BoolVar(&onlyTargets, "targets", false, "only the table of the targets")
+	cmd.Flags().BoolVar(&onlyTargets, "targets", false, "only the tables of the targets")
 	return cmd
 }
 
@@ -55,11 +55,11 @@ func schema(database string, log, targets bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ofTargets, err := attempt.ReceiptSchema(database)
+	ofTargets, err := attempt.TargetSchema(database)
 	if err != nil {
 		return "", err
 	}
-	ofLog, ofTargets = strings.TrimRight(ofLog, "\n")+"\n", ofTargets+";\n"
+	ofLog = strings.TrimRight(ofLog, "\n") + "\n"
 	switch {
 	case !targets:
 		return ofLog, nil
@@ -67,6 +67,6 @@ func schema(database string, log, targets bool) (string, error) {
 		return ofTargets, nil
 	default:
 		return "-- ===== the transaction log: in the database that keeps it =====\n\n" + ofLog +
-			"\n-- ===== receipts: in each target to which writes are delivered exactly once =====\n\n" + ofTargets, nil
+			"\n-- ===== receipts and order keys: in each target to which writes are delivered exactly once =====\n\n" + ofTargets, nil
 	}
 }

@@ -113,13 +113,25 @@ func showUnit(a *app, b io.Writer, u *txlog.Unit, j ops.Judgement) {
 	}
 	row("Data source", u.DataSource)
 	row("State", string(ops.StateOf(u)))
+	if g := ops.GroupOf(u); g != "" {
+		row("Group", ops.GroupTexts[g])
+		if u.Undo != nil {
+			row("Turned because", u.Undo.Cause)
+		}
+	}
 	row("Created", when(now, u.CreatedAt))
 	row("Tries", fmt.Sprint(u.Tries))
 	switch ops.StateOf(u) {
 	case ops.Waiting:
-		row("Next try", until(now, ops.NextTry(u, a.minAge)))
+		if u.Behind == "" {
+			row("Next try", until(now, ops.NextTry(u, a.minAge)))
+		}
 	case ops.Leased:
 		row("Leased until", until(now, u.NextTry))
+	}
+	row("Waits for", u.Behind)
+	if u.Blocks > 0 {
+		row("Blocks", fmt.Sprintf("%s behind it under its order key (retry, discard or skip)", entries(u.Blocks)))
 	}
 	if u.InDoubt && !u.Leased {
 		row("In doubt", "yes: an earlier attempt may have been applied")
@@ -196,6 +208,8 @@ func explain(id string, err error) error {
 		return fmt.Errorf("%s: the log holds no such id: it was delivered or discarded, or the id is mistyped", id)
 	case errors.Is(err, txlog.ErrLeased):
 		return fmt.Errorf("%s: it is being delivered at this moment; look again in a while (bed-job show says until when it is leased)", id)
+	case errors.Is(err, txlog.ErrNotFirst):
+		return fmt.Errorf("%s: it is not the first one under an order key, so no entry waits for it (bed-job show says what it waits for)", id)
 	case errors.Is(err, txlog.ErrOutcomeUnknown):
 		return fmt.Errorf("%s: it is not known whether it was done; once the log answers, bed-job show tells: %w", id, err)
 	default:

@@ -17,12 +17,15 @@ import (
 const jsonHelp = `
 JSON (-o json): names and meanings are stable. An entry is an object with id,
 transactionId, dataSource, state (waiting, leased or parked), createdAt, tries,
-nextTry (when it is due, by the log's clock; null for a parked one; for a leased one
-the end of its lease), lastError,
+nextTry (when it is due, by the log's clock; null for a parked one and for one that
+waits for another; for a leased one the end of its lease), waitsFor (the entry before it
+under its order key, if there is one), blocks (how many wait behind it), lastError,
 inDoubt (an earlier attempt may have been applied), notReplayable (why it must not
 be run again, or empty), unreadable (why its row cannot be read whole, or empty),
-settings, and statements, each with its sql, and its requiredRows (=1 or >=1) if it
-must change a number of rows. Times are RFC 3339 in UTC.`
+settings, group (what it is to a group that can turn back: part, dormant, undoing or
+halfUndone; else left out), cause (why the group turned back), and statements, each with
+its sql, its requiredRows (=1 or >=1) if it must change a number of rows, and undoes (the
+data source whose part it undoes). Times are RFC 3339 in UTC.`
 
 // unitView is a unit as JSON shows it: an entry with its error as it is. Its names are
 // promised to users.

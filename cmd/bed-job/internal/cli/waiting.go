@@ -83,7 +83,7 @@ func (a *app) openBounded(ctx context.Context, s dataSource, create bool) (bound
 // gives up on a program that keeps ending, and reports false when ctx ended meanwhile.
 func (a *app) openForRun(ctx context.Context, s dataSource, create, wait bool, logger logrus.FieldLogger) (boundedLog, bool, error) {
 	var told time.Time
-	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
+	for pause := jitter.BackOff(waitFirst, waitMost); ; jitter.Sleep(ctx, pause.NextBackOff()) {
 		log, err := a.openBounded(ctx, s, create)
 		switch {
 		case err == nil:
@@ -100,7 +100,6 @@ func (a *app) openForRun(ctx context.Context, s dataSource, create, wait bool, l
 			logger.WithError(err).WithField("log", s.place()).
 				Warn("the transaction log is not available, it is waited for; --exit-if-log-unavailable or exitIfLogUnavailable ends the program instead")
 		}
-		jitter.Sleep(ctx, jitter.Pause(pause))
 	}
 }
 

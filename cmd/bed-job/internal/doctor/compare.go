@@ -195,11 +195,11 @@ func (x *examination) entries(ctx context.Context, log *patient) {
 	sessions(ctx, x, units, targets)
 }
 
-// needsReceipts reports whether the log holds entries for this target that leave receipts.
-func (p *patient) needsReceipts(ctx context.Context) bool {
+// isNeeded reports whether a query of the log for data sources finds this target.
+func (p *patient) isNeeded(ctx context.Context, query string) bool {
 	if p.x.log.db == nil {
 		return false
 	}
-	rows, _ := p.x.log.rows(ctx, "SELECT DISTINCT data_source FROM transaction_log WHERE receipt <> '' AND parked IN (0, 1)")
+	rows, _ := p.x.log.rows(ctx, query)
 	return slices.ContainsFunc(rows, func(r []string) bool { return r[0] == p.Name })
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/tables"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 )
 
 // Finding is something that is wrong.
@@ -173,7 +174,7 @@ func (p *patient) find(check, what, remedy string) { p.x.find(p.where, check, wh
 func (p *patient) examine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if p.open(ctx); p.db == nil {
+	if p.open(ctx); p.db == nil || p.Target.Dialect.Flavor == txlog.FlavorMessages { // a broker: that it takes messages is all
 		return
 	}
 	p.clock(ctx)

@@ -17,7 +17,7 @@ import (
 
 // ourTables looks for the tables of bed, what they are, and what the account may do with them.
 func (p *patient) ourTables(ctx context.Context) {
-	part, schema := "--targets", attempt.ReceiptSchema
+	part, schema := "--targets", attempt.TargetSchema
 	if p.isLog {
 		part, schema = "--log", txlog.Schema
 	}
@@ -32,7 +32,7 @@ func (p *patient) ourTables(ctx context.Context) {
 	for _, t := range tables.Of(p.Target.Dialect.Flavor, text) {
 		name := t.Name
 		if !p.isLog {
-			name = attempt.Receipts{Schema: p.Target.ReceiptSchema}.Table(p.Target.Dialect.Flavor)
+			name = attempt.Receipts{Schema: p.Target.ReceiptSchema}.Placed(p.Target.Dialect.Flavor, t.Name)
 		}
 		there, err := tables.Columns(ctx, p.db, name)
 		switch {
@@ -40,6 +40,8 @@ func (p *patient) ourTables(ctx context.Context) {
 			p.find("rights", fmt.Sprintf("the account may not read the table %s", name), p.grant(ctx, name))
 		case err != nil && p.isLog:
 			p.find("table", fmt.Sprintf("the table %s is missing or cannot be read: %s", name, errorOf(err)), create+"; bed-job run does so itself if the account may create tables")
+		case err != nil && t.Name == "bed_order":
+			p.withoutOrder(ctx, name, create)
 		case err != nil:
 			p.withoutReceipts(ctx, name, create)
 		default:
@@ -66,7 +68,7 @@ func (p *patient) definition(ctx context.Context, t tables.Table, name string) {
 	}
 	p.columns(f, t, name, found)
 	if !t.HasKey(found.Indexes) {
-		p.find("key", fmt.Sprintf("the table %s has no primary key (%s): what is sent twice stands there twice, and a write under a receipt or key is applied again", name, strings.Join(t.Key, ", ")),
+		p.find("key", fmt.Sprintf("the table %s has no primary key (%s): what is sent twice stands there twice, and a write under a receipt or key is applied again or out of order", name, strings.Join(t.Key, ", ")),
 			"remove what stands there twice, then "+t.AddKey(name)+", or bed-job migrate")
 	}
 	for _, want := range t.Indexes {
@@ -135,13 +137,22 @@ func (p *patient) remembered() {
 // table only for writes that are delivered exactly once, and makes it itself
 // where it may.
 func (p *patient) withoutReceipts(ctx context.Context, table, create string) {
-	if p.needsReceipts(ctx) {
+	if p.isNeeded(ctx, "SELECT DISTINCT data_source FROM transaction_log WHERE receipt <> '' AND parked IN (0, 1)") {
 		p.find("receipts", "the table bed_receipt is missing, and the log holds entries that are to leave receipts there: those that it held are lost, and work whose receipt is lost may be applied twice",
 			create+"; look at these entries before they are delivered: bed-job list --verify")
 		return
 	}
 	if !p.mayCreate(ctx, table) {
 		p.find("receipts", "the table bed_receipt is missing, and the account may not create it: nothing can be delivered there exactly once", create)
+	}
+}
+
+// withoutOrder is for a target without the table of order keys: it needs the table only for
+// writes under such keys, and makes it itself where it may.
+func (p *patient) withoutOrder(ctx context.Context, table, create string) {
+	if p.isNeeded(ctx, `SELECT DISTINCT t.data_source FROM transaction_log AS t JOIN
+		(SELECT head AS id FROM bed_order_key WHERE head <> '' UNION SELECT unit_id FROM bed_order_queue) AS o ON o.id = t.id`) && !p.mayCreate(ctx, table) {
+		p.find("order", "the table bed_order is missing, and the account may not create it: the entries under order keys that the log holds cannot be delivered there", create)
 	}
 }
 

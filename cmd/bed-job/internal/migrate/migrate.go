@@ -33,7 +33,7 @@ type Database struct {
 	Schema string
 	// Receipts are in a schema of their own where unqualified names lead elsewhere.
 	Receipts attempt.Receipts
-	// OnlyThere leaves alone what is not there: a target makes its table when it needs it.
+	// OnlyThere leaves alone what is not there: a target makes its tables when it needs them.
 	OnlyThere bool
 }
 
@@ -53,7 +53,7 @@ func (db Database) Plan(ctx context.Context) (plan []string, err error) {
 		}
 		name := t.Name
 		if place.Schema != "" {
-			name = db.Receipts.Table(db.Flavor)
+			name = db.Receipts.Placed(db.Flavor, t.Name)
 		}
 		for _, c := range t.Columns {
 			if !slices.ContainsFunc(found.Columns, func(is tables.Column) bool { return is.Name == c.Name }) {

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bedsql/bed/internal/ops"
+)
+
+func compensateCommand(a *app) *cobra.Command {
+	var reason string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "compensate TX",
+		Short: "Turn a group back: what was applied of it is undone",
+		Long: `Turn a group back, a soft transaction that recorded what undoes its parts: what was
+applied of it is undone by the job, the last part first, and what was not applied never will
+be. TX is the soft transaction's id, or that of any of its entries. On a terminal it asks
+before; elsewhere it requires --yes. It requires a --reason, which the audit keeps.
+
+A group of which everything is delivered has no way back any more. One that is half undone
+goes on where it stopped, as by retry.
+
+JSON (-o json): an object with transactionId, parts (how many it has) and dataSource (where
+the job begins to undo them).`,
+		Args: oneID,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case strings.TrimSpace(reason) == "":
+				return usagef("compensate needs a reason, which the audit keeps: say why with --reason")
+			case !yes && !a.InTTY:
+				return usagef("compensate undoes what was applied: confirm it with --yes")
+			}
+			ctx := cmd.Context()
+			return withDesk(ctx, a, func(d *desk) error {
+				if !yes {
+					if err := a.confirm(ctx, fmt.Sprintf("compensate %s? What was applied of it is undone.", printable(args[0]))); err != nil {
+						return err
+					}
+				}
+				turned, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Compensated, error) { return d.Compensate(ctx, args[0], a.by(reason)) })
+				switch {
+				case err != nil:
+					return explain(args[0], err)
+				case a.json():
+					return printJSON(a.Out, turned)
+				}
+				fmt.Fprintf(a.Out, "%s: turned back; the job undoes its parts, that on %s first\n", turned.TransactionID, printable(turned.DataSource))
+				return nil
+			})
+		},
+	}
+	a.logFlags(cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}

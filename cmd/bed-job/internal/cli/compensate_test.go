@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/txlog"
+)
+
+func TestCompensateTurnsAGroupBackAndCheckIsCriticalHalfUndone(t *testing.T) {
+	h, st := newDesk(t)
+	id := txlog.NewID()
+	f := &txlog.Unit{ID: txlog.NewID(), TransactionID: id, DataSource: "a", Receipt: "r", Statements: []txlog.Statement{{SQL: "DELETE FROM a", Part: 1}}}
+	k := &txlog.Unit{ID: id, TransactionID: id, DataSource: "a", Statements: []txlog.Statement{{SQL: "INSERT INTO a VALUES (1)", Part: 1}},
+		Undo: &txlog.Undo{Parts: []txlog.Part{{Unit: f.ID, Receipt: "r", DataSource: "a"}}}}
+	if err := st.Add(t.Context(), time.Hour, f, k); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.run(t, "list"); !strings.Contains(r.out, "leased, dormant") {
+		t.Errorf("list: %+v", r)
+	}
+	if r := h.run(t, "show", f.ID); !strings.Contains(r.out, "part of a group that can turn back") {
+		t.Errorf("show: %+v", r)
+	}
+	for _, args := range []string{"", "--yes", "--reason x"} {
+		if r := h.run(t, append([]string{"compensate", id}, strings.Fields(args)...)...); r.status != 2 {
+			t.Errorf("compensate %s: %+v", args, r)
+		}
+	}
+	if r := h.run(t, "compensate", txlog.NewID(), "--reason", "x", "--yes"); r.status != 1 || !strings.Contains(r.err, "holds no such id") {
+		t.Errorf("what is no group: %+v", r)
+	}
+	if r := h.run(t, "compensate", id, "--reason", "sold out", "--yes"); r.status != 0 || !strings.Contains(r.out, id+": turned back; the job undoes its parts, that on a first") {
+		t.Errorf("compensate: %+v", r)
+	}
+	if r := h.run(t, "compensate", id, "--reason", "sold out", "--yes", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"parts": 1`) {
+		t.Errorf("once more: %+v", r)
+	}
+	if r := h.run(t, "check", "--parked-warning", "9"); r.status != 0 {
+		t.Errorf("check of a group that is being undone: %+v", r)
+	}
+	turned, err := st.Turn(t.Context(), id, time.Hour, "")
+	if err == nil {
+		err = st.Release(t.Context(), turned, txlog.Verdict{Park: true, Err: "no such column"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := h.run(t, "check", "--parked-warning", "9"); r.status != 2 || !strings.HasPrefix(r.out, "CRITICAL: half undone: 1 (see bed-job list --parked); 1 parked |") {
+		t.Errorf("check: %+v", r)
+	}
+	if r := h.run(t, "list", "--parked"); !strings.Contains(r.out, "half undone") {
+		t.Errorf("list: %+v", r)
+	}
+	if r := h.run(t, "show", id); !strings.Contains(r.out, "half undone") || !strings.Contains(r.out, "an operator said so: sold out") {
+		t.Errorf("show: %+v", r)
+	}
+	if r := h.run(t, "show", id, "-o", "json"); !strings.Contains(r.out, `"group": "halfUndone"`) || !strings.Contains(r.out, `"undoes": "a"`) {
+		t.Errorf("show: %+v", r)
+	}
+	if r := h.run(t, "audit"); !strings.Contains(r.out, "compensate") || !strings.Contains(r.out, "sold out") {
+		t.Errorf("audit: %+v", r)
+	}
+}
