@@ -39,6 +39,8 @@
  * SOFT        inside a soft transaction: what is refused is parked
  * ALONGSIDE   entry and write leave together; ONFAILURE: the entry only after a failure
  * HOME        With(tx): the entries are rows of the application's own transaction
+ * GROUP       a group with a way back, of a model of its own: group.pml
+ * ORDER       order per key, of a model of its own: order.pml; WRITES of them
  * KEY         a request that is sent again under its key, when the receipt of the first
  *             one may be purged at any time; it needs STEPWISE, and no refusal
  */
@@ -96,6 +98,12 @@
 
 #define WRITERS_TOKEN 1
 #define JOBS_TOKEN(j, flip) (2 + 2*(j) + (flip))
+
+#ifdef GROUP
+#include "group.pml"
+#elif defined(ORDER)
+#include "order.pml"
+#else
 
 /* ---- the log ---- */
 
@@ -296,4 +304,5 @@ init {
 #ifdef ENDS
 /* With a fair scheduler, and after finitely many faults. */
 ltl every_entry_ends_for_good { <> [] (done[0] && (log[0].st == ABSENT || log[0].st == PARKED)) }
+#endif
 #endif

@@ -27,8 +27,8 @@ type steps struct {
 	names []string
 	// lose: the answer to the first commit on A is still to be lost.
 	lose bool
-	// told is what the caller knows so far.
-	told string
+	// told is what the caller knows so far; got and again are responses.
+	told, got, again string
 	// breaks, if not nil, says what breaks at a call.
 	breaks func(name string) breakage
 }

@@ -31,6 +31,8 @@ type crashOrder struct {
 	Die int
 	// Lose: the answer to the first commit on A is lost, so that a retry follows.
 	Lose bool
+	// Resend: a client sends the request once more when it has its answer.
+	Resend bool
 }
 
 // crashReport is what the program says of itself, in one line, when it ends or
@@ -39,6 +41,9 @@ type crashReport struct {
 	// Told is what the caller got: "delivered", "pending" or "failed: …";
 	// empty when it was killed before.
 	Told string
+	// Got is the response that the client of a request got, and Again that to the same
+	// request.
+	Got, Again string
 	// Steps are those that it made.
 	Steps []string
 }
@@ -82,7 +87,7 @@ func (o *crashOrder) run(s *steps) error {
 			return crashTarget(t, s, where), nil
 		}
 	}
-	if o.By == byJob {
+	if o.byJob() {
 		a, err := parse("A")(o.A)
 		if err != nil {
 			return err
@@ -98,10 +103,14 @@ func (o *crashOrder) run(s *steps) error {
 		return nil
 	}
 	cfg := bedsql.Config{
-		Storage: storage, Guarantee: bedsql.ExactlyOnce, Logging: o.Logging, Lease: crashLease, Logger: quiet(),
+		Storage: storage, Guarantee: o.guarantee(), Logging: o.Logging, Lease: crashLease, Logger: quiet(),
 		RetryInitial: time.Millisecond, RetryMax: 5 * time.Millisecond,
 	}
 	pools := map[string]*sql.DB{}
+	warm := ctx
+	if o.ordered() {
+		warm = bedsql.WithOrderKey(ctx, "warm")
+	}
 	for _, t := range []struct{ where, dsn string }{{"A", o.A}, {"B", o.B}} {
 		if err := bedsql.RegisterDriver("crash-"+t.where, parse(t.where), cfg); err != nil {
 			return err
@@ -113,31 +122,44 @@ func (o *crashOrder) run(s *steps) error {
 		// The table of receipts is looked for before the steps are counted, and
 		// what a connection keeps prepared is prepared.
 		for range 3 {
-			if err := plusOneBy(ctx, pools[t.where], o.Driver, "account", 0); err != nil {
+			if err := plusOneBy(warm, pools[t.where], o.Driver, "account", 0); err != nil {
 				return err
 			}
 		}
 	}
-	if pools["home"], err = o.openHome(s, cfg); err != nil {
+	if pools["home"], err = o.openHome(s, cfg, strings.Contains(o.By, "wrapped")); err != nil {
 		return err
+	}
+	if strings.HasPrefix(o.By, "with and") && o.Driver != testdb.DriverSQLite {
+		if pools["bed home"], err = o.openHome(s, cfg, true); err != nil {
+			return err
+		}
+		for range 3 {
+			if err := plusOneBy(ctx, pools["bed home"], o.Driver, "account", 0); err != nil {
+				return err
+			}
+		}
 	}
 	// So are the removals behind these callers.
 	for {
-		logs, err := storage.List(ctx, txlog.Filter{Limit: 1})
+		logs, err := storage.List(ctx, txlog.Filter{Limit: 2})
 		if err != nil {
 			return err
 		}
-		if len(logs) == 0 {
+		if len(logs) == o.left() {
 			break
 		}
 		time.Sleep(time.Millisecond)
 	}
 	s.begin(o.Die, o.Lose)
-	err = crashCallers[o.By](ctx, o, pools)
+	err = crashCallers[o.By](context.WithValue(ctx, stepsKey{}, s), o, pools)
 	told := "delivered"
+	var undone *bedsql.CompensatedError
 	switch {
 	case errors.Is(err, bedsql.ErrPending):
 		told = "pending"
+	case errors.As(err, &undone):
+		told = "compensated"
 	case err != nil:
 		told = "failed: " + err.Error()
 	}
@@ -151,14 +173,14 @@ func (o *crashOrder) run(s *steps) error {
 
 // openHome opens the log's database as that of an application, by the bare driver or the
 // wrapped one.
-func (o *crashOrder) openHome(s *steps, cfg bedsql.Config) (*sql.DB, error) {
+func (o *crashOrder) openHome(s *steps, cfg bedsql.Config, wrapped bool) (*sql.DB, error) {
 	tgt, err := target(o.Driver)(o.Log)
 	if err != nil {
 		return nil, err
 	}
 	tgt.DataSource = "home"
 	tgt = crashTarget(tgt, s, "home")
-	if !strings.HasSuffix(o.By, "wrapped") || o.Driver == testdb.DriverSQLite {
+	if !wrapped || o.Driver == testdb.DriverSQLite {
 		return sql.OpenDB(tgt.Connector), nil
 	}
 	c, err := bedsql.NewConnector(tgt, cfg)
@@ -202,7 +224,7 @@ func crashJob() asyncjob.Config {
 // balance, so that twice would show.
 type crashScenario struct {
 	Name string
-	// By is who writes, and how: one of crashCallers, or "job".
+	// By is who writes, and how: one of crashCallers, "job", or "job in order".
 	By string
 	// Writes are the tables, each as "A.account".
 	Writes []string
@@ -211,10 +233,52 @@ type crashScenario struct {
 }
 
 // byJob: there is no caller, the job delivers what is in the log.
-const byJob = "job"
+func (s *crashScenario) byJob() bool { return strings.HasPrefix(s.By, "job") }
+
+// ordered reports whether the writes are under one order key, and another each.
+func (s *crashScenario) ordered() bool { return strings.HasSuffix(s.By, "in order") }
+
+// left is how many of the writes are in the log before it begins.
+func (s *crashScenario) left() int {
+	switch {
+	case s.byJob():
+		return len(s.Writes)
+	case strings.HasPrefix(s.By, "exec behind"):
+		return 1
+	}
+	return 0
+}
+
+// guarantee is the one of its writes: those that are delivered at least once set what
+// the others add, so that a second time does no harm.
+func (s *crashScenario) guarantee() bedsql.Guarantee {
+	if strings.HasSuffix(s.By, "at least once") {
+		return bedsql.AtLeastOnce
+	}
+	return bedsql.ExactlyOnce
+}
 
 // parts reports whether some of the writes may be promised and others not.
-func (s *crashScenario) parts() bool { return s.By == "soft transaction" }
+func (s *crashScenario) parts() bool {
+	return s.By == "soft transaction" || s.By == "request with a staged group" || s.ordered()
+}
+
+// isRequest reports whether a client sends it, again if it gets no answer, or a broker.
+func (s *crashScenario) isRequest() bool {
+	return strings.HasPrefix(s.By, "request") || s.By == "message"
+}
+
+// runs are the names of its runs: where A is written, one loses the answer to the first
+// commit there, unless a write of an order is in the log before it begins.
+func (s *crashScenario) runs() []string {
+	if !(s.ordered() && s.left() > 0) && strings.Contains(strings.Join(s.Writes, " "), "A.") {
+		return []string{s.Name, s.Name + ", first answer lost"}
+	}
+	return []string{s.Name}
+}
+
+// turns reports whether a part is refused, so that the group is undone.
+func (s *crashScenario) turns() bool { return strings.HasSuffix(s.Name, "refused") }
 
 // crashScenarios reads all that TestCrashMatrix runs.
 func crashScenarios(t testing.TB) (list []crashScenario) {
@@ -226,7 +290,7 @@ func crashScenarios(t testing.TB) (list []crashScenario) {
 		if s.Logging, known = when[c.In[2]]; !known {
 			t.Fatalf("%s: the log is written before, alongside or on failure, not %q", c.Place, c.In[2])
 		}
-		if s.By != byJob && crashCallers[s.By] == nil {
+		if !s.byJob() && crashCallers[s.By] == nil {
 			t.Fatalf("%s: nobody is called %q", c.Place, s.By)
 		}
 		list = append(list, s)
@@ -253,6 +317,8 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 			return plusOneBy(bedsql.RequireRows(ctx, 1), pools[db], o.Driver, table, o.Row)
 		})
 	},
+	"exec in order":            crashInOrder,
+	"exec behind one in order": crashInOrder,
 	"local transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		tx, err := pools["A"].BeginTx(ctx, nil)
 		if err != nil {
@@ -270,8 +336,18 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 	"soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(ctx, o, pools)
 	},
-	"with":         crashWith,
-	"with wrapped": crashWith,
+	"with":                       crashWith,
+	"with wrapped":               crashWith,
+	"with at least once":         crashWith,
+	"with wrapped at least once": crashWith,
+	"staged that must change a row": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+		return crashSoft(bedsql.RequireRows(ctx, 1), o, pools, bedsql.Staged())
+	},
+	"request":                        crashRequest,
+	"request with a staged group":    crashRequest,
+	"message":                        crashMessage,
+	"staged with compensation":       crashGroup,
+	"with and compensation, wrapped": crashGroup,
 	"staged soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 		return crashSoft(ctx, o, pools, bedsql.Staged())
 	},
@@ -302,6 +378,29 @@ func crashSoft(ctx context.Context, o *crashOrder, pools map[string]*sql.DB, opt
 	return soft.End(ctx)
 }
 
+// crashInOrder makes the writes that are not in the log yet, one after the other.
+func crashInOrder(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) (err error) {
+	for _, w := range o.Writes[o.left():] {
+		db, table, _ := strings.Cut(w, ".")
+		if _, err = pools[db].ExecContext(bedsql.WithOrderKey(ctx, crashKey), o.plusOne(table)); err != nil && !errors.Is(err, bedsql.ErrPending) {
+			return err
+		}
+	}
+	return err
+}
+
+// crashKey is the order key.
+const crashKey = "k"
+
+// plusOne is plusOne; in an order, each write but the first adds what the first one added:
+// it does nothing if it comes before.
+func (o *crashOrder) plusOne(table string) string {
+	if o.ordered() && table != "account" {
+		return fmt.Sprintf("UPDATE %s SET balance = balance + (SELECT a.balance FROM account AS a WHERE a.id = %d) WHERE id = %[2]d", table, o.Row)
+	}
+	return plusOne(table, o.Row)
+}
+
 func crashWith(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	tx, err := pools["home"].BeginTx(ctx, nil)
 	if err != nil {
@@ -317,12 +416,61 @@ func crashWith(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) err
 			_, err := tx.ExecContext(ctx, plusOne(table, o.Row))
 			return err
 		}
-		_, err := pools[db].ExecContext(ctx, plusOne(table, o.Row))
+		text := plusOne(table, o.Row)
+		if o.guarantee() == bedsql.AtLeastOnce {
+			text = fmt.Sprintf("UPDATE %s SET balance = 1 WHERE id = %d", table, o.Row)
+		}
+		_, err := pools[db].ExecContext(ctx, text)
 		return err
 	}); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {
+		return err
+	}
+	return soft.End(ctx)
+}
+
+// crashGroup makes a group that can turn back, of which B refuses its part if the scenario
+// says so. SQLite cannot undo anything at home.
+func crashGroup(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+	opt, commit := bedsql.Staged(), func() error { return nil }
+	var own *sql.Tx
+	if strings.HasPrefix(o.By, "with") {
+		tx, err := pools["home"].BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		opt, commit, own = bedsql.With(tx), tx.Commit, tx
+	}
+	ctx, soft, err := bedsql.Begin(ctx, opt)
+	if err != nil {
+		return err
+	}
+	undo := soft.Compensation(ctx)
+	if err := o.each(func(db, table string) error {
+		forward, back := executor(pools[db]), pools[db]
+		if db == "home" {
+			if back = pools["bed home"]; back == nil {
+				return nil
+			}
+			forward = own
+		}
+		if _, err := forward.ExecContext(ctx, plusOne(table, o.Row)); err != nil {
+			return err
+		}
+		_, err := back.ExecContext(undo, fmt.Sprintf("UPDATE %s SET balance = balance - 1 WHERE id = %d", table, o.Row))
+		return err
+	}); err != nil {
+		return err
+	}
+	if o.turns() {
+		if _, err := pools["B"].ExecContext(bedsql.RequireRows(ctx, 1), "DELETE FROM account WHERE id = -1"); err != nil {
+			return err
+		}
+	}
+	if err := commit(); err != nil {
 		return err
 	}
 	return soft.End(ctx)
@@ -367,7 +515,7 @@ func (s *steps) end(told string) {
 
 // report is called with mu held.
 func (s *steps) report() {
-	line, _ := json.Marshal(crashReport{Told: s.told, Steps: s.names})
+	line, _ := json.Marshal(crashReport{Told: s.told, Steps: s.names, Got: s.got, Again: s.again})
 	fmt.Fprintln(os.Stdout, string(line))
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/internal/test/testproxy"
+	"github.com/bedsql/bed/txlog"
 )
 
 // commits follows the messages of a proxy to tell those that commit a unit
@@ -152,7 +153,8 @@ func (r *rig) receiptsAge(d time.Duration) {
 func (r *rig) logAge(d time.Duration) {
 	r.t.Helper()
 	ms := d.Milliseconds()
-	r.execLog(fmt.Sprintf("UPDATE transaction_log SET creation_time = creation_time - %d, next_try_time = next_try_time - %d, lease_until = lease_until - %d", ms, ms, ms))
+	r.execLog(fmt.Sprintf("UPDATE transaction_log SET creation_time = creation_time - %d, lease_until = lease_until - %d,"+
+		" next_try_time = CASE WHEN next_try_time >= %d THEN next_try_time ELSE next_try_time - %d END", ms, ms, int64(txlog.WaitsFrom), ms))
 }
 
 // drain runs the job until nothing is left that it can deliver.

@@ -84,6 +84,11 @@ func TestRequiredRowsDecideAWrite(t *testing.T) {
 	})
 }
 
+// checked is the message of a write that commits if it changed as many rows as it must.
+func checked(message []byte) bool {
+	return testproxy.Text("commit")(message) || testproxy.Text("WITH bed_write AS")(message)
+}
+
 func TestRequiredRowsAreCheckedAgainByRetries(t *testing.T) {
 	t.Parallel()
 	eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
@@ -97,7 +102,9 @@ func TestRequiredRowsAreCheckedAgainByRetries(t *testing.T) {
 				}
 				r.exec("UPDATE account SET balance = 2")
 			}
-			struck := p.CutBefore(func(m []byte) bool { return testproxy.Text("commit")(m) || c.match(m) || testproxy.MySQLExecute(m) })
+			struck := p.CutBefore(func(m []byte) bool {
+				return testproxy.MySQLExecute(m) || testproxy.PostgresExecute(m) || c.match(m) || checked(m)
+			})
 			if _, err := r.wrapped.ExecContext(one, r.q(take), 1, 1); err != nil {
 				t.Error(err)
 			}
@@ -116,7 +123,7 @@ func TestUnmetRowsAfterAMaybeAreNoRefusal(t *testing.T) {
 		r, p := newRigBehindProxy(t, db)
 		r.account(1)
 		r.must(r.wrapped, setBalance, 1, 1) // dials
-		struck := p.CutAfter(testproxy.Text("commit"))
+		struck := p.CutAfter(checked)
 		_, err := r.wrapped.ExecContext(one, "UPDATE account SET balance = balance - 1 WHERE id = 1 AND balance >= 1")
 		<-struck
 		var rows *bedsql.RowsError
@@ -139,7 +146,7 @@ func TestJobKeepsTheDoubtAboutUnmetRows(t *testing.T) {
 		r, p := newRigBehindProxy(t, db, noSyncRetry)
 		r.account(1)
 		r.must(r.wrapped, setBalance, 1, 1) // dials
-		struck := p.CutAfter(testproxy.Text("commit"))
+		struck := p.CutAfter(checked)
 		_, err := r.wrapped.ExecContext(one, "UPDATE account SET balance = balance - 1 WHERE id = 1 AND balance >= 1")
 		<-struck
 		wantPending(t, err)

@@ -202,6 +202,53 @@ func TestEndKeepsNoErrorOfTheTransactionToItself(t *testing.T) {
 	})
 }
 
+// A write that is reported as not logged is not in the log, although it failed at its last step.
+func TestWithKeepsNothingOfAWriteWhoseSavepointIsNotReleased(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for name, records := range map[string]func(b *begun) error{
+			"under an order key": func(b *begun) error {
+				_, err := b.rig.wrapped.ExecContext(bedsql.WithOrderKey(b.ctx, "k"), b.q(increment), 1, 2)
+				return err
+			},
+			"of a local transaction": func(b *begun) error {
+				tx, err := b.rig.wrapped.BeginTx(b.ctx, nil)
+				if err != nil {
+					return err
+				}
+				b.must(tx, increment, 1, 2)
+				b.must(tx, increment, 1, 2)
+				return tx.Commit()
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				interrupted, fails := errors.New("interrupted"), false
+				w := newWith(t, freshLike(t, db), false, func(c *bedsql.Config) { c.Guarantee = bedsql.ExactlyOnce })
+				b := w.failing(func(text string) error {
+					if fails && strings.HasPrefix(text, "RELEASE SAVEPOINT ") {
+						return interrupted
+					}
+					return nil
+				})
+				b.records(1)
+				fails = true
+				if err := records(b); !errors.Is(err, bedsql.ErrNotLogged) || !errors.Is(err, interrupted) {
+					t.Errorf("the write says %v", err)
+				}
+				b.commit()
+				if err := b.end(); err != nil {
+					t.Error(err)
+				}
+				b.wantEmpty()
+				if one, other := b.balance(1), b.balance(2); one != 101 || other != 100 {
+					t.Errorf("the balances are %d and %d, want 101 and 100", one, other)
+				}
+			})
+		}
+	})
+}
+
 // A write that is counted and could not be written must not be committed so.
 func TestHalfWrittenEntryOfWithSaysRollBack(t *testing.T) {
 	t.Parallel()

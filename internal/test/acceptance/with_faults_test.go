@@ -90,6 +90,30 @@ func TestLostCommitOfWithDeliversNothing(t *testing.T) {
 	})
 }
 
+// Nothing is left in the log by which End could find out.
+func TestLostCommitOfWithWithoutEntriesIsUnknown(t *testing.T) {
+	t.Parallel()
+	eachWithServer(t, func(t *testing.T, w *withRig) {
+		if !w.seen {
+			return
+		}
+		p := w.behindProxy()
+		b := w.begun()
+		b.takes()
+		w.must(b.tx, "SAVEPOINT a")
+		b.records(1)
+		w.must(b.tx, "ROLLBACK TO SAVEPOINT a")
+		p.CutBefore(commitOf(w.homeDB.Driver))
+		if err := b.tx.Commit(); err == nil {
+			t.Fatal("Commit succeeded")
+		}
+		if err := b.end(); !errors.Is(err, bedsql.ErrUnknownOutcome) {
+			t.Errorf("End says %v", err)
+		}
+		w.wantBalances(100, 100)
+	})
+}
+
 // The COMMIT is on its way while End looks for it.
 func TestLateCommitOfWithIsDeliveredByTheJob(t *testing.T) {
 	t.Parallel()
@@ -263,6 +287,57 @@ func TestWithWhereTheLogIsNotAtHome(t *testing.T) {
 						t.Errorf("End says %v", err)
 					}
 					w.wantBalances(100, 100)
+				})
+			}
+		}
+	})
+}
+
+// The other server may have a log of its own, under the same names.
+func TestWithOnAnotherServerIsNotHome(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		private := testdb.PrivateMariaDB
+		if db.Driver == testdb.DriverPostgres {
+			private = testdb.PrivatePostgres
+		}
+		server := private(t)
+		for name, hasLog := range map[string]bool{"without a log": false, "with a log of its own": true} {
+			for _, wrapped := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, " wrapped ", wrapped), func(t *testing.T) {
+					w := newWith(t, freshLike(t, db), false)
+					w.homeDB = server.DB(t)
+					if db.Driver == testdb.DriverMySQL {
+						server.Exec("CREATE DATABASE " + w.logDB.Name)
+						log, err := mysql.ParseDSN(w.homeDB.DSN)
+						if err != nil {
+							t.Fatal(err)
+						}
+						log.DBName = w.logDB.Name
+						w.homeDB.DSN = log.FormatDSN()
+					}
+					w.home = w.homeDB.Open(t)
+					if wrapped {
+						w.home = w.open(w.homeDB.DSN)
+					}
+					if hasLog {
+						storage, err := txlog.Open(context.Background(), w.homeDB.Driver, w.homeDB.DSN)
+						if err != nil {
+							t.Fatal(err)
+						}
+						t.Cleanup(func() { _ = storage.Close() })
+					}
+					if _, err := w.homeDB.Open(t).Exec("CREATE TABLE account (id INT PRIMARY KEY, balance INT NOT NULL)"); err != nil {
+						t.Fatal(err)
+					}
+					b := w.begun()
+					b.wantNotHome()
+					b.commit()
+					if err := b.end(); err != nil {
+						t.Errorf("End says %v", err)
+					}
+					w.wantBalances(100, 100)
+					w.wantEmpty()
 				})
 			}
 		}

@@ -136,6 +136,32 @@ func TestEndAfterTheJobAppliesNothingTwice(t *testing.T) {
 	})
 }
 
+// A session goes on after its COMMIT, and does not tell that it was one.
+func TestEndOfWithOnAConnectionBelievesTheReceipt(t *testing.T) {
+	t.Parallel()
+	eachWith(t, func(t *testing.T, w *withRig) {
+		if w.seen {
+			return
+		}
+		conn, err := w.home.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		w.must(conn, "BEGIN")
+		b := w.with(nil, conn)
+		b.records(1)
+		w.must(conn, "COMMIT")
+		w.delivers()
+		switch err := b.end(); {
+		case w.exactlyOnce() && err != nil, !w.exactlyOnce() && (!errors.Is(err, bedsql.ErrUnknownOutcome) || errors.Is(err, bedsql.ErrNotCommitted)):
+			t.Errorf("End says %v", err)
+		}
+		w.wantBalances(101, 100)
+		w.wantEmpty()
+	})
+}
+
 func TestEndBeforeCommitLeavesItToTheJob(t *testing.T) {
 	t.Parallel()
 	eachWith(t, func(t *testing.T, w *withRig) {

@@ -217,7 +217,8 @@ func must(t *testing.T, db *sql.DB, statements ...string) {
 }
 
 func effectivePostgres(t *testing.T) *effective {
-	db := testdb.Postgres(t)
+	// Its jobs have more sessions than a server that others test on may have left.
+	db := testdb.PrivatePostgres(t, "max_connections=300").DB(t)
 	admin := db.Open(t)
 	role := func(name string) string { return name + "_" + db.Name }
 	as := func(name string) string {

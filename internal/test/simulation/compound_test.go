@@ -42,7 +42,12 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 			break
 		}
 		receipt := strings.LastIndex(part, "INSERT INTO bed_receipt ")
-		statement := part[max(receipt, strings.LastIndex(part, "UPDATE "), 0):]
+		fence := strings.LastIndex(part, "INSERT INTO bed_order ")
+		start := max(receipt, fence)
+		if start < 0 {
+			start = max(strings.LastIndex(part, "UPDATE "), 0)
+		}
+		statement := part[start:]
 		n := strings.Count(statement, "?")
 		var one *answer
 		if one, err = s.run(statement, args[:n]); err != nil {
@@ -53,7 +58,7 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 			return nil, err
 		}
 		args, ran = args[n:], append(ran, one.affected)
-		if receipt < 0 {
+		if receipt < 0 && fence < 0 {
 			affected = append(affected, one.affected)
 		}
 	}
@@ -68,7 +73,7 @@ var (
 	aCheck = regexp.MustCompile(`^IF bed_rows_(\d+)_\w+ (<>|<) (\d+) THEN SET bed_message_\w+ = CONCAT\('(bed_rows: call \d+ )', bed_rows_\w+\);$`)
 	// around are the lines of a compound that are no write, and that need not be run.
 	around = regexp.MustCompile(`^(BEGIN.*|DECLARE .*|START TRANSACTION;|IF @@in_transaction = 0 THEN .*|SET bed_rows_\w+ = ROW_COUNT\(\);|` +
-		`SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = bed_message_\w+; END IF;|(INSERT INTO bed_receipt|UPDATE) .*|END;?|COMMIT AND NO CHAIN NO RELEASE;|SELECT [\w, ]+;)?$`)
+		`SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = bed_message_\w+; END IF;|(INSERT INTO bed_receipt|INSERT INTO bed_order|UPDATE) .*|END;?|COMMIT AND NO CHAIN NO RELEASE;|SELECT [\w, ]+;)?$`)
 )
 
 // checked runs what checks how many rows the last write changed, before the next one.

@@ -22,6 +22,8 @@
 //	writers_test.go     the ways to write
 //	home_test.go        and those with entries in a transaction where the log is (With)
 //	required_test.go    and those that must change a number of rows (RequireRows)
+//	order_test.go       and those under an order key, with the log in memory and in SQL
+//	groups_test.go      and in groups that can turn back
 //	judge_test.go       the claims
 //
 // What is kept for operators beside the log (attempts, activity) is left out: the

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -102,6 +103,7 @@ func (w *world) decide(m *message, f fate) {
 		case notReady:
 			m.tell(nil, errNotPrepared)
 		case refuses:
+			w.denied = true
 			m.tell(nil, errDenied)
 		case cutsOff:
 			_, _ = m.run()
@@ -113,6 +115,27 @@ func (w *world) decide(m *message, f fate) {
 	})
 	w.rest()
 	w.check()
+	if m := w.overdue(); m != nil {
+		w.decide(m, arrives)
+	}
+}
+
+// overdue is a message that has been on its way for as long as nobody lets it be where
+// nothing goes wrong: the log gives up what it removes without a lease after 33 moments.
+func (w *world) overdue() *message {
+	if m := w.oldest(); w.calm && m != nil && time.Since(m.sent) >= 20*moment {
+		return m
+	}
+	return nil
+}
+
+// oldest is the message that has been on its way for longest; nil if there is none.
+func (w *world) oldest() *message {
+	all := w.ordered()
+	if len(all) == 0 {
+		return nil
+	}
+	return slices.MinFunc(all, func(a, b *message) int { return a.sent.Compare(b.sent) })
 }
 
 var aRow = regexp.MustCompile(`/\* row \d+ \*/`)
@@ -229,7 +252,7 @@ func (w *world) operator() {
 	was := r.discarded
 	r.discarded = true // or will be, once this arrives
 	w.begin("operator", w.people, func(ctx context.Context) {
-		if err := w.people.log.Discard(ctx, u.id); errors.Is(err, txlog.ErrLeased) {
+		if err := w.people.log.Discard(ctx, u.id); errors.Is(err, txlog.ErrLeased) || errors.Is(err, txlog.ErrGroup) {
 			w.n.do(func() { r.discarded = was })
 		}
 	})

@@ -13,7 +13,23 @@ type focus struct {
 	// wide: it may be as long as any, without faults and at least once. Others have
 	// faults, and their writes are exactly once.
 	wide bool
+	// ordered: its writes are under order keys. inMemory: its log is.
+	ordered, inMemory bool
+	// home: its writers change rows where the log is, too.
+	home bool
+	// turns: its writes are groups that can turn back.
+	turns bool
 }
+
+func (f *focus) isOrdered() bool { return f != nil && f.ordered }
+
+func (f *focus) isHome() bool { return f != nil && f.home }
+
+// locks reports whether its writes lock what others want in the log, who would wait for it
+// at a real server.
+func (f *focus) locks() bool { return f.isTurning() || f.isOrdered() }
+
+func (f *focus) isTurning() bool { return f != nil && f.turns }
 
 func (f *focus) isWide() bool { return f == nil || f.wide }
 

@@ -44,13 +44,14 @@ var withKinds = func() (all []kind) {
 			all = append(all, kind{driver + " transaction with entries" + what, false, true, []int{atLog, 0, atLog, 1, 0}, sendWith(n+atLog, behaviour(b)), nil})
 		}
 	}
-	return all
+	// Under a key the rows where the log is are there once, too: the pool is wrapped.
+	return append(all, kind{"wrapped transaction with entries under a key", true, true, []int{atLog, 0, 1, 0}, sendWith(wrappedHome, withCommits), nil})
 }()
 
-func (k kind) isHome() bool { return slices.Contains(k.parts, atLog) }
+func (k kind) isHome() bool { return k.local && slices.Contains(k.parts, atLog) }
 
 // atHome: chance decides, of histories whose writers do that.
-var atHome = &focus{kinds: append(slices.Clone(withKinds), kinds[0], kinds[2], kinds[7]), wide: true, begin: func(w *world) {}}
+var atHome = &focus{kinds: append(slices.Clone(withKinds), kinds[0], kinds[2], kinds[7]), wide: true, home: true, begin: func(w *world) {}}
 
 // goesOnAfter reports whether an application may go on in its transaction after an
 // error: it knows that the transaction is open, and the error does not tell it to roll back.
@@ -69,13 +70,22 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 			s.undone = true
 			return err
 		}
-		inside, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+		inside, soft, err := bedsql.Begin(ctx, r.options(bedsql.With(tx))...)
 		must(err)
+		r.group = soft.ID()
+		if r.order != "" {
+			inside = bedsql.WithOrderKey(inside, r.order)
+		}
 		step := func(p *part) error {
 			if p.source == atLog {
-				return write(ctx, tx, p, s)
+				err = write(ctx, tx, p, s)
+			} else {
+				err = write(inside, pools[p.source], p, s)
 			}
-			return write(inside, pools[p.source], p, s)
+			if err == nil && p.undo != nil {
+				err = write(soft.Compensation(inside), pools[p.source], p.undo, s)
+			}
+			return err
 		}
 		// end ends it. Of a transaction without entries End knows nothing.
 		end := func(before error) error {
@@ -95,8 +105,10 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 				}
 			}
 			if b == withUndoesSome && i == 4 && err == nil {
-				delete(s.said, r.parts[3])
-				delete(s.said, r.parts[4])
+				for _, p := range r.parts[3:] {
+					delete(s.said, p)
+					delete(s.said, p.undo)
+				}
 				_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT here")
 			}
 			if err != nil || b == withRollsBack {
@@ -105,20 +117,27 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 				if s.undone = tx.Rollback() == nil || pool == wrappedHome; !s.undone {
 					return end(bedsql.ErrUnknownOutcome)
 				}
-				return end(cmp.Or(err, errUndone))
+				before := err
+				err = end(cmp.Or(err, errUndone))
+				s.meant = before == nil && (errors.Is(err, errUndone) || errors.Is(err, map[bool]error{true: bedsql.ErrRolledBack, false: bedsql.ErrUnknownOutcome}[pool == wrappedHome]))
+				return err
 			}
 		}
 		if b == withEndsEarly {
 			err = end(errUndone)
-			var gone *driver.MySQLError // and a COMMIT commits nothing
-			s.committed = tx.Commit() == nil && !errors.As(err, &gone)
+			var answered *driver.MySQLError // the transaction may be gone, and a COMMIT commits nothing
+			s.committed = tx.Commit() == nil && (!errors.As(err, &answered) || goesOnAfter(err))
+			s.meant = s.committed && (errors.Is(err, errUndone) || errors.Is(err, bedsql.ErrNotCommitted))
 			return err
 		}
 		err = tx.Commit()
 		s.committed = err == nil
-		if b == withoutEnd {
+		if s.meant = b == withoutEnd && err == nil; b == withoutEnd {
 			return bedsql.ErrUnknownOutcome
 		}
-		return end(err)
+		err = end(err)
+		// Without a receipt nobody knows of what nobody saw.
+		s.meant = s.committed && pool == bareHome && b == withUndoesSome && errors.Is(err, bedsql.ErrUnknownOutcome) && strings.Contains(err.Error(), "rolled back to a savepoint")
+		return err
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -107,7 +109,11 @@ type entry struct {
 	texts                    []string
 	parked                   bool
 	lastError, notReplayable string
+	number                   int64 // under its order key
 }
+
+// aNumber is the last of an entry's places under its order keys.
+var aNumber = regexp.MustCompile(`^\{"order":\[.*"number":(\d+)\}\],"parameters":`)
 
 // entries reads the log behind the back of all: what is committed.
 func (w *world) entries() (all []*entry) {
@@ -116,6 +122,9 @@ func (w *world) entries() (all []*entry) {
 		must(err)
 		for _, u := range units {
 			e := &entry{id: u.ID, parked: u.Parked, lastError: u.LastError, notReplayable: u.NotReplayable}
+			for _, o := range u.Order {
+				e.number = o.Number
+			}
 			for _, s := range u.Statements {
 				e.texts = append(e.texts, s.SQL)
 			}
@@ -137,6 +146,9 @@ func (w *world) entries() (all []*entry) {
 			all = append(all, &entry{id: r["id"].(string), parked: r["parked"] == int64(1), lastError: lastError, notReplayable: r["not_replayable"].(string)})
 		}
 		e := all[len(all)-1]
+		if m := aNumber.FindStringSubmatch(r["parameters"].(string)); m != nil {
+			e.number, _ = strconv.ParseInt(m[1], 10, 64)
+		}
 		e.texts = append(e.texts, r["sql"].(string))
 	}
 	return all

@@ -24,6 +24,8 @@ const (
 	// theGate: it changes its own row and one that only the first of all such writes for
 	// the data source changes, and must change both.
 	theGate
+	// forbidden: a constraint refuses it.
+	forbidden
 )
 
 // required are the ways to write so.
@@ -56,14 +58,14 @@ func (p *part) requires(ctx context.Context) context.Context {
 		return bedsql.RequireRows(ctx, 1)
 	case theGate:
 		return bedsql.RequireRows(ctx, 2)
-	case anyRows:
+	case anyRows, forbidden:
 	}
 	return ctx
 }
 
 // differs reports whether a write of a request may change other rows than it must.
 func (r *request) differs() bool {
-	return slices.ContainsFunc(r.parts, func(p *part) bool { return p.need > oneRow })
+	return slices.ContainsFunc(r.parts, func(p *part) bool { return p.need > oneRow || p.undo != nil && p.undo.need > oneRow })
 }
 
 // isRows reports whether err is the refusal of a write for its rows.

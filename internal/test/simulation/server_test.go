@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -27,6 +28,10 @@ type server struct {
 	down bool
 	// version is what it says of itself.
 	version string
+	// changed are the rows of writers in the order in which they were changed.
+	changed []int
+	// forbidden are the rows of writers that a constraint lets nobody change.
+	forbidden map[int]bool
 }
 
 const (
@@ -37,7 +42,7 @@ const (
 )
 
 func newServer(name, version string) *server {
-	s := &server{name: name, version: version, databases: map[string]map[string]*table{home: {}, elsewhere: {}}}
+	s := &server{name: name, version: version, forbidden: map[int]bool{}, databases: map[string]map[string]*table{home: {}, elsewhere: {}}}
 	s.databases[home]["effect"] = &table{by: "id", defaults: row{"id": int64(0), "n": int64(0)}, cells: map[any]*cell{}}
 	return s
 }
@@ -55,10 +60,18 @@ func (s *server) newEffect(id int) {
 
 // table holds its rows by their id.
 type table struct {
-	by       string // the column by which its rows are held
+	by       string // the columns by which its rows are held
 	key      string // the name of its unique key
 	defaults row
 	cells    map[any]*cell
+}
+
+// keyOf is by what a row is held.
+func (t *table) keyOf(r row) any {
+	if by := strings.Split(t.by, ", "); len(by) > 1 {
+		return fmt.Sprint(r[by[0]], " ", r[by[1]])
+	}
+	return r[t.by]
 }
 
 // cell is a row: what is committed, and what the transaction that owns it has
@@ -114,11 +127,15 @@ var (
 	errNotPrepared = serverError(1047, "08S01", "WSREP has not yet prepared node for application use")
 	errDenied      = serverError(1142, "42000", "UPDATE command denied to user for table 'effect'")
 	errDeadlock    = serverError(1213, "40001", "Deadlock found when trying to get lock; try restarting transaction")
+	errConstraint  = serverError(4025, "23000", "CONSTRAINT `effect` failed for `shop`.`effect`")
 	errLockTimeout = serverError(1205, "HY000", "Lock wait timeout exceeded; try restarting transaction")
 )
 
 func (s *session) commit() {
 	for _, c := range s.owned {
+		if c.committed != nil && c.pending != nil && c.pending["n"] != c.committed["n"] {
+			s.server.changed = append(s.server.changed, int(c.pending["id"].(int64)))
+		}
 		c.committed, c.pending, c.owner = c.pending, nil, nil
 	}
 	s.owned, s.open, s.committed, s.savepoints = nil, false, false, nil
@@ -269,7 +286,9 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 func (s *session) indexes(name string) *answer {
 	a := &answer{columns: make([]string, 4)}
 	if t := s.server.databases[s.database][name]; t != nil {
-		a.rows = [][]any{{t.key, "unique", "", t.by}}
+		for column := range strings.SplitSeq(t.by, ", ") {
+			a.rows = append(a.rows, []any{t.key, "unique", "", column})
+		}
 	}
 	return a
 }
@@ -282,8 +301,8 @@ func (s *session) create(name, ddl string) {
 	if name != "bed_receipt" {
 		t.defaults = row{}
 	}
-	if strings.Contains(ddl, "PRIMARY KEY (name)") {
-		t.by = "name"
+	if _, by, ok := strings.Cut(ddl, "PRIMARY KEY ("); ok {
+		t.by, _, _ = strings.Cut(by, ")")
 	}
 	if strings.Contains(ddl, "PRIMARY KEY") && !strings.Contains(ddl, t.key) {
 		t.key = "PRIMARY"

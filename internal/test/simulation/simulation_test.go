@@ -58,6 +58,12 @@ func TestNoInterleavingAtHomeBreaksTheRule(t *testing.T) { search(t, atHome, 50)
 
 func TestNoInterleavingOfRequiredRowsBreaksTheRule(t *testing.T) { search(t, aboutRows, 150) }
 
+func TestNoInterleavingOfOrderKeysBreaksTheRule(t *testing.T) { search(t, inOrder, 100) }
+
+func TestNoInterleavingOfOrderKeysInSQLBreaksTheRule(t *testing.T) { search(t, inOrderInSQL, 30) }
+
+func TestNoInterleavingOfGroupsBreaksTheRule(t *testing.T) { search(t, aboutGroups, 30) }
+
 // search tries histories about f, as many as n if the environment does not say; nil:
 // about everything.
 func search(t *testing.T, f *focus, without uint64) {
@@ -89,13 +95,16 @@ func search(t *testing.T, f *focus, without uint64) {
 	}
 }
 
+// Histories of order keys with the log in SQL are left out: a transaction of the log whose
+// context ends is rolled back by a goroutine of database/sql's, and where several writers wait
+// for one key, who comes next is up to the runtime. One in forty of their seeds differs.
 func TestTheSameSeedGivesTheSameHistory(t *testing.T) {
 	first := setting(t, firstSeed, uint64(time.Now().UnixNano()))
 	var told [2][][]string
 	for i := range told {
 		inBubble(t, func() {
 			for seed := first; seed < first+setting(t, histories, 300)/6; seed++ {
-				told[i] = append(told[i], history(seed, []*focus{nil, endOfAKey, inDoubt, atHome, aboutRows}[seed%5]).history)
+				told[i] = append(told[i], history(seed, []*focus{nil, endOfAKey, inDoubt, atHome, aboutRows, inOrder, aboutGroups}[seed%7]).history)
 			}
 		})
 	}

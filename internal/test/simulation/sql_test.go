@@ -13,7 +13,7 @@ import (
 
 var (
 	comment = regexp.MustCompile(`'(?:[^']|'')*'|/\*.*?\*/|--[^\n]*`) // or what is none: a text
-	token   = regexp.MustCompile("`[^`]*`(?:\\.[A-Za-z_][A-Za-z0-9_]*)?|'(?:[^']|'')*'|@@[a-z_.]+|[A-Za-z_][A-Za-z0-9_.]*|[0-9]+|<=|>=|<>|[-+*/=<>(),?]")
+	token   = regexp.MustCompile("`[^`]*`(?:\\.[A-Za-z_][A-Za-z0-9_]*)*|'(?:[^']|'')*'|@@[a-z_.]+|[A-Za-z_][A-Za-z0-9_.]*|[0-9]+|<=|>=|<>|[-+*/=<>(),?]")
 )
 
 // parser reads one statement and evaluates its expressions on the way.
@@ -23,13 +23,24 @@ type parser struct {
 	at     int
 	args   []any
 	row    row
+	// made is what an INSERT would add, if its key were not there.
+	made row
 }
 
 type row map[string]any
 
+// read are the tokens of texts that are sent often.
+var read = map[string][]string{}
+
 func parse(s *session, text string, args []any) *parser {
-	text = strings.ReplaceAll(text, txlog.FlavorMySQL.Clock(), "now_ms()")
-	return &parser{s: s, tokens: token.FindAllString(uncommented(text), -1), args: args}
+	tokens := read[text]
+	if tokens == nil {
+		tokens = token.FindAllString(uncommented(strings.ReplaceAll(text, txlog.FlavorMySQL.Clock(), "now_ms()")), -1)
+		if len(args) > 0 || strings.HasPrefix(text, "SHOW ") {
+			read[text] = tokens
+		}
+	}
+	return &parser{s: s, tokens: tokens, args: args}
 }
 
 func uncommented(text string) string {
@@ -166,24 +177,39 @@ func compare(op string, v, w any) any {
 }
 
 func (p *parser) sum() any {
-	v := p.primary()
+	v := p.product()
 	for {
 		switch {
 		case p.takes("+"):
-			v = add(v, p.primary(), 1)
+			v = add(v, p.product(), 1)
 		case p.takes("-"):
-			v = add(v, p.primary(), -1)
+			v = add(v, p.product(), -1)
 		default:
 			return v
 		}
 	}
 }
 
+// outOfRange is a sum that no column holds. A CASE may not need it.
+var outOfRange = serverError(1690, "22003", "BIGINT value is out of range in '(9223372036854775807 + `shop`.`bed_order`.`last`)'")
+
 func add(v, w any, sign int64) any {
 	if v == nil || w == nil {
 		return nil
 	}
-	return v.(int64) + sign*w.(int64)
+	sum := v.(int64) + sign*w.(int64)
+	if sign > 0 && w.(int64) > 0 && sum < v.(int64) {
+		return outOfRange
+	}
+	return sum
+}
+
+func (p *parser) product() any {
+	v := p.primary()
+	for p.takes("*") {
+		v = v.(int64) * p.primary().(int64)
+	}
+	return v
 }
 
 func (p *parser) primary() any {
@@ -198,8 +224,14 @@ func (p *parser) primary() any {
 		return v
 	case p.takes("NULL"):
 		return nil
+	case p.takes("VALUES", "("):
+		v := p.made[p.name()]
+		p.want(")")
+		return v
 	case p.takes("CASE"):
 		return p.cases()
+	case p.takes("EXISTS", "(", "SELECT", "1", "FROM"):
+		return p.exists()
 	case t[0] == '\'':
 		quoted := p.next()
 		return strings.ReplaceAll(quoted[1:len(quoted)-1], "''", "'")
@@ -218,6 +250,7 @@ func (p *parser) primary() any {
 		return p.call(strings.ToUpper(p.next()), p.list())
 	}
 	name := p.name()
+	name = name[strings.LastIndex(name, ".")+1:]
 	v, ok := p.row[name]
 	if !ok {
 		panic(serverError(1054, "42S22", "Unknown column '"+name+"'"))
@@ -241,6 +274,24 @@ func (p *parser) cases() (v any) {
 	}
 	p.want("END")
 	return v
+}
+
+// exists reports whether another table has a row of which a column is what one of the
+// current row is.
+func (p *parser) exists() any {
+	t := p.table()
+	p.want("AS")
+	alias := p.name()
+	p.want("WHERE")
+	column := strings.TrimPrefix(p.name(), alias+".")
+	p.want("=")
+	v, found := p.primary(), false
+	p.want(")")
+	for _, c := range t.cells {
+		r := c.seenBy(p.s)
+		found = found || r != nil && r[column] == v
+	}
+	return truth(found)
 }
 
 func (p *parser) call(name string, args []any) any {

@@ -106,8 +106,7 @@ func (p *parser) insert() *answer {
 		return p.insertSelected(t, columns)
 	}
 	p.want("VALUES")
-	ignores := slices.Contains(p.tokens[p.at:], "DUPLICATE")
-	a := &answer{}
+	var all []row
 	for p.takes("(") {
 		made := maps.Clone(t.defaults)
 		for _, column := range columns {
@@ -117,23 +116,56 @@ func (p *parser) insert() *answer {
 		}
 		p.want(")")
 		p.takes(",")
-		key := made[t.by]
-		c := t.cells[key]
-		if c == nil {
-			c = &cell{}
-			t.cells[key] = c
+		all = append(all, made)
+	}
+	return p.put(t, all)
+}
+
+// put adds rows, of which one that is there already is changed by what comes next, if
+// anything does.
+func (p *parser) put(t *table, all []row) *answer {
+	a := &answer{}
+	upserts := p.takes("ON", "DUPLICATE", "KEY", "UPDATE")
+	from := p.at
+	for _, made := range all {
+		key := t.keyOf(made)
+		if t.cells[key] == nil {
+			t.cells[key] = &cell{}
 		}
-		p.lock([]*cell{c})
+		c := p.lock([]*cell{t.cells[key]})[0]
+		was := maps.Clone(c.pending)
 		switch {
-		case c.pending == nil:
+		case was == nil:
 			c.pending = made
 			a.affected++
-		case !ignores:
+		case !upserts:
 			name := "bed_receipt." + t.key
 			if p.s.server.isMariaDB() {
 				name = t.key
 			}
 			panic(serverError(1062, "23000", "Duplicate entry '"+key.(string)+"' for key '"+name+"'"))
+		}
+		p.made, p.row, p.at = made, maps.Clone(c.pending), from // it assigns from left to right
+		for upserts && p.at < len(p.tokens) && p.peek() != "RETURNING" {
+			column := p.name()
+			p.want("=")
+			v := p.expr()
+			if p.takes(","); was == nil {
+				continue
+			}
+			if v == outOfRange {
+				panic(outOfRange)
+			}
+			p.row[column[strings.LastIndex(column, ".")+1:]] = v
+		}
+		if was != nil && !maps.Equal(was, p.row) {
+			c.pending = p.row
+			a.affected += 2
+		}
+		if p.takes("RETURNING") {
+			p.row = c.pending
+			a.rows = append(a.rows, p.columns(len(p.tokens)))
+			a.columns = make([]string, len(a.rows[0]))
 		}
 	}
 	return a
@@ -150,27 +182,16 @@ func (p *parser) insertSelected(t *table, columns []string) *answer {
 	there := true
 	switch {
 	case p.takes("FROM", "DUAL"):
-		p.want("WHERE")
-		there = isTrue(p.expr())
+		if p.takes("WHERE") {
+			there = isTrue(p.expr())
+		}
 	case p.takes("FROM"):
 		there = len(p.where(p.table())) == 1
-	}
-	if p.at < len(p.tokens) {
-		p.want("ON", "DUPLICATE", "KEY", "UPDATE")
 	}
 	if !there {
 		return &answer{}
 	}
-	key := made[t.by]
-	if t.cells[key] == nil {
-		t.cells[key] = &cell{}
-	}
-	c := p.lock([]*cell{t.cells[key]})[0]
-	if c.pending != nil {
-		panic("the simulated server cannot insert " + key.(string) + " again")
-	}
-	c.pending = made
-	return &answer{affected: 1}
+	return p.put(t, []row{made})
 }
 
 func (p *parser) deletes() *answer {
@@ -207,6 +228,9 @@ func (p *parser) update() *answer {
 	found := p.lock(p.where(t))
 	for _, c := range found {
 		old := maps.Clone(c.pending)
+		if id, _ := old["id"].(int64); p.s.server.forbidden[int(id)] {
+			panic(errConstraint)
+		}
 		for p.at, p.args = from, all; p.at < end; p.takes(",") {
 			column := p.name()
 			p.want("=")

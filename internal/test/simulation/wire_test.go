@@ -25,6 +25,7 @@ type message struct {
 	reply chan reply
 	// shown is the same for the same seed; empty until network.show.
 	shown string
+	sent  time.Time
 	// stray: whoever sent it waits for it no more.
 	stray bool
 }
@@ -207,7 +208,7 @@ func (c *conn) send(ctx context.Context, text string, args []any) (*answer, erro
 	} else if c.storage {
 		c.by = c.process.itself
 	}
-	m := &message{by: c.by, conn: c, text: text, args: args, reply: make(chan reply, 1)}
+	m := &message{by: c.by, conn: c, text: text, args: args, reply: make(chan reply, 1), sent: time.Now()}
 	c.n.do(func() {
 		switch {
 		case c.process.dead || c.lost.Load():

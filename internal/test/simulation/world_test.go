@@ -60,7 +60,9 @@ type world struct {
 	// slowLog: entries that are on their way to the log stay there while others go on.
 	slowLog bool
 	// calm: nothing goes wrong, and nobody waits for longer than a lease.
-	calm    bool
+	calm bool
+	// denied: a target refused an attempt for want of a right.
+	denied  bool
 	closers []func()
 
 	running  map[string]*actor
@@ -72,6 +74,7 @@ type world struct {
 	rows     int
 	parked   map[string]bool
 	byRow    map[string]*part
+	byID     map[int]*part
 	// gates are the rows that only the first changes, by their sources.
 	gates   map[int]int
 	byJob   sync.Map // the units that a job has reported delivered
@@ -91,7 +94,7 @@ func quiet() *logrus.Logger {
 func newWorld(seed uint64, f *focus) *world {
 	w := &world{
 		seed: seed, focus: f, random: rand.New(rand.NewPCG(seed, 0)), n: &network{names: map[string]string{}}, bus: listener.NewBus(quiet()),
-		running: map[string]*actor{}, parked: map[string]bool{}, byRow: map[string]*part{}, gates: map[int]int{},
+		running: map[string]*actor{}, parked: map[string]bool{}, byRow: map[string]*part{}, byID: map[int]*part{}, gates: map[int]int{},
 	}
 	sub := w.bus.Subscribe(func(ev listener.Event) {
 		if ev.Type == listener.ExecuteSuccess {
@@ -104,18 +107,25 @@ func newWorld(seed uint64, f *focus) *world {
 		w.servers = append(w.servers, s)
 		w.n.names[s.name], w.n.names[tables.ReceiptSchema(s.name)] = s.name, s.name
 	}
-	if w.random.IntN(2) == 0 && f == nil {
+	if f != nil && f.inMemory || w.random.IntN(2) == 0 && f == nil {
 		w.memory = txlog.NewMemory()
 	} else {
 		version := mySQL
-		if f == atHome {
+		if f.isHome() {
 			version = pick(w, []string{mySQL, mariaDB})
 		}
 		w.database = newServer("the log", version)
-		w.database.isLog, w.database.attempts = true, f == atHome
+		w.database.isLog, w.database.attempts = true, f.isHome()
 		w.n.names[w.database.name] = w.database.name
 	}
 	w.least, w.calm = w.random.IntN(4) == 0 && f.isWide(), w.random.IntN(8) == 0 && f.isWide()
+	for _, s := range w.servers {
+		if f.isOrdered() && w.calm { // to make it begins with an error
+			ddl, err := attempt.OrderSchema("mysql")
+			must(err)
+			s.connect(home).create("bed_order", ddl)
+		}
+	}
 	w.people = w.newProcess("operator")
 	for i := range tries {
 		w.logging = append(w.logging, pick(w, []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure}))
@@ -137,7 +147,7 @@ var (
 
 // targets are the servers to which is written.
 func (w *world) targets() []*server {
-	if w.focus == atHome {
+	if w.focus.isHome() {
 		return append(slices.Clone(w.servers), w.database)
 	}
 	return w.servers
@@ -168,7 +178,7 @@ func (w *world) newApp(i int) app {
 		a.closers = append(a.closers, func() { _ = pool.Close() })
 		a.pools = append(a.pools, pool)
 	}
-	if w.focus == atHome {
+	if w.focus.isHome() {
 		pool := sql.OpenDB(&wire{w.n, a.process, w.database, home, false})
 		a.closers = append(a.closers, func() { _ = pool.Close() })
 		a.pools = append(a.pools, pool)
@@ -231,11 +241,11 @@ func (w *world) run() {
 	// Each history has its own few kinds of writes and of faults: what needs
 	// several of one kind happens more often so.
 	w.kinds = kinds
-	if w.least { // a key is exactly once
-		w.kinds = slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.keyed })
-	}
 	if w.focus != nil {
 		w.kinds = w.focus.kinds
+	}
+	if w.least { // a key is exactly once
+		w.kinds = slices.DeleteFunc(slices.Clone(w.kinds), func(k kind) bool { return k.keyed })
 	}
 	w.kinds = some(w, w.kinds, min(1+w.random.IntN(3), len(w.kinds)))
 	w.loggings = some(w, []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure}, 1+w.random.IntN(3))
@@ -245,6 +255,9 @@ func (w *world) run() {
 		w.faults = nil
 	} else {
 		may = append(may, disturbances...)
+		if w.focus.isTurning() {
+			may = append(may, (*world).compensate)
+		}
 	}
 	// A log that is written while its target is out of reach does not say where
 	// its receipt will be: no job may be at home elsewhere then.
@@ -294,7 +307,7 @@ func (w *world) say(format string, args ...any) {
 	w.history = append(w.history, anID.ReplaceAllString(fmt.Sprintf(format, args...), "…"))
 }
 
-var anID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+var anID = regexp.MustCompile(`order-[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
 // close lets all end, what was killed too.
 func (w *world) close() {
@@ -343,7 +356,13 @@ func (w *world) finish(look func()) (ended bool) {
 			if len(w.n.inFlight) == 0 {
 				return
 			}
-			m := w.ordered()[0]
+			all := w.ordered()
+			m := all[0]
+			if w.calm {
+				m = w.oldest()
+			} else if w.focus.locks() { // who holds a lock has to get on
+				m = all[w.steps%len(all)]
+			}
 			w.n.inFlight = slices.DeleteFunc(w.n.inFlight, func(o *message) bool { return o == m })
 			if m.stray {
 				m.breaks()
@@ -372,6 +391,9 @@ func (w *world) send() {
 		return
 	}
 	r := w.request(pick(w, w.kinds), pick(w, w.loggings))
+	if w.focus.isTurning() {
+		w.canTurn(r)
+	}
 	w.sendIt(r, pick(w, w.apps), false)
 }
 
@@ -381,21 +403,33 @@ func (w *world) request(k kind, logging bedsql.Logging) *request {
 	if r.kind.keyed {
 		r.key = fmt.Sprintf("key %d", r.id)
 	}
+	if w.focus.isOrdered() {
+		r.order = pick(w, []string{"one", "one", "one", "other"})
+	}
 	for i, source := range r.kind.parts {
-		w.rows++
-		p := &part{request: r, source: source, id: w.rows, how: how(w.random.IntN(int(ways)))}
+		need := anyRows
 		if r.kind.needs != nil {
-			p.need = r.kind.needs[i]
+			need = r.kind.needs[i]
 		}
-		w.besides(p)
-		text, _ := p.statement()
-		w.byRow[text] = p
-		w.n.do(func() { w.n.names[text] = fmt.Sprintf("row %d", p.id) })
-		w.server(source).newEffect(p.id)
-		r.parts = append(r.parts, p)
+		r.parts = append(r.parts, w.part(r, source, need))
 	}
 	w.requests = append(w.requests, r)
 	return r
+}
+
+// part makes a new one.
+func (w *world) part(r *request, source int, need need) *part {
+	w.rows++
+	p := &part{request: r, source: source, id: w.rows, how: how(w.random.IntN(int(ways))), need: need}
+	w.besides(p)
+	text, _ := p.statement()
+	w.byRow[text], w.byID[p.id] = p, p
+	w.n.do(func() {
+		w.n.names[text] = fmt.Sprintf("row %d", p.id)
+		w.server(source).forbidden[p.id] = need == forbidden
+	})
+	w.server(source).newEffect(p.id)
+	return p
 }
 
 // besides makes the row that a part changes beside its own.
@@ -442,13 +476,18 @@ func (w *world) sendIt(r *request, a app, late bool) {
 	w.say("%s is sent, rows %v, logging %d", r, ids(r.parts), r.logging)
 	w.begin(r.sender(), a.process, func(ctx context.Context) {
 		ctx = bedsql.WithLogging(ctx, r.logging)
+		if r.order != "" && !r.kind.isHome() { // else only what it records is
+			ctx = bedsql.WithOrderKey(ctx, r.order)
+		}
 		var key *bedsql.IdempotencyKey
 		if r.key != "" {
 			ctx, key = bedsql.WithIdempotencyKey(ctx, r.key)
 		}
 		err := r.kind.send(ctx, a.pools, r, s)
+		s.meant = s.meant || isBehind(err) || r.mayTurn() && hasTurned(err)
 		w.n.do(func() { s.err, s.answered, s.replayed = err, !a.dead, key != nil && key.Replayed() })
 	})
+	w.look() // its number
 	if s.answered {
 		w.say("%s is answered %v, replayed %v", r, s.err, s.replayed)
 	}

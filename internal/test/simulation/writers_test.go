@@ -21,6 +21,10 @@ type part struct {
 	need    need
 	// beside is the other row that it changes, if it changes two.
 	beside int
+	// number is its place under its order key.
+	number int64
+	// undo is what undoes it in a group that can turn back, and undoes what it undoes.
+	undo, undoes *part
 }
 
 // how a statement is sent.
@@ -62,6 +66,8 @@ type sending struct {
 	said map[*part]bool
 	// undone: the application rolled it back by itself.
 	undone bool
+	// meant: the error is what the application gets for what it did, whatever goes wrong.
+	meant bool
 	// committed: the Commit of its transaction with entries succeeded.
 	committed bool
 	// late: its key might be forgotten by then. replayed: it was not, or one of
@@ -77,6 +83,7 @@ type request struct {
 	// logging is when its log is written; a staged group's is always before.
 	logging  bedsql.Logging
 	key      string
+	order    string // its order key
 	parts    []*part
 	sendings []*sending
 	// units are those of its logs that were ever seen.
@@ -84,6 +91,11 @@ type request struct {
 	// discarded: an operator did so with one of its logs.
 	discarded bool
 	first     time.Time
+	// group is its id if it can turn back, after turnAfter, if that is not 0, and turned:
+	// an operator wanted that.
+	group     string
+	turnAfter time.Duration
+	turned    bool
 }
 
 func (r *request) String() string {
@@ -191,12 +203,17 @@ func inTx(b behaviour) func(ctx context.Context, pools []*sql.DB, r *request, s 
 }
 
 func sendStaged(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
-	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	ctx, soft, err := bedsql.Begin(ctx, r.options(bedsql.Staged())...)
 	if err != nil {
 		return err
 	}
+	r.group = soft.ID()
 	for _, p := range r.parts {
-		if err := write(ctx, pools[p.source], p, s); err != nil {
+		err := write(ctx, pools[p.source], p, s)
+		if err == nil && p.undo != nil {
+			err = write(soft.Compensation(ctx), pools[p.source], p.undo, s)
+		}
+		if err != nil {
 			soft.Discard()
 			return err
 		}

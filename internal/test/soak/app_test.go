@@ -72,6 +72,8 @@ type appReport struct {
 type app struct {
 	appOrder
 	pools   map[string]*sql.DB
+	homes   []*sql.DB // see openHome
+	log     *txlog.SQLStorage
 	journal *os.File
 }
 
@@ -109,6 +111,7 @@ func (a *app) run() (err error) {
 		}
 		return err
 	}
+	a.log = storage
 	if err := a.openTargets(storage); err != nil {
 		return err
 	}
@@ -173,7 +176,7 @@ func (a *app) openTargets(storage txlog.Storage) error {
 		pool.SetMaxOpenConns(workers + 1)
 		a.pools[name] = pool
 	}
-	return nil
+	return a.openHome(cfg)
 }
 
 // report closes all and looks at what is left.
@@ -188,6 +191,9 @@ func (a *app) report(r appReport, storage txlog.Storage) error {
 		}
 		r.Prepared[name] = n
 		_ = pool.Close() // says so if a connection is gone already
+	}
+	for _, pool := range a.homes {
+		_ = pool.Close()
 	}
 	if err := storage.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "closing the log:", err)

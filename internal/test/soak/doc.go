@@ -3,7 +3,11 @@
 //
 // Several processes of an application write to a MariaDB and a PostgreSQL, exactly
 // once, with the log in each kind of database, written before, beside or after the
-// write; two processes of bed-job deliver. No write is idempotent. Each is in its
+// write; two processes of bed-job deliver. Some writes are entries of a transaction of
+// the application's, whose rows are in the log's database, and some must change a row,
+// which is not always there. Some are parts of groups that can turn back, and do so for such
+// a row, for their age or because an operator wants it; and some registers are written under
+// order keys. No write is idempotent. Each is in its
 // process's journal before it is sent and after it was answered; see Line.
 //
 // The nemesis kills, stops and replaces processes, also by another build with other
@@ -16,11 +20,12 @@
 // When all is healed and the log is worked off, History.Judge compares what was
 // told with what the tables hold. It knows nothing of bed but the outcomes of a
 // write: accounts must be the sums of their effects, effects must be those that
-// got, groups whole or not there, receipts gone, and what is left in the log
+// got, groups whole or not there, or undone as a whole, receipts gone, and what is left in the log
 // explained. Registers are judged by porcupine: an order of all operations on a row
 // must explain what each was answered. What is not answered may take effect
 // whenever; the order in which the target applied the changes is tried first, and
-// any other if that one does not do. Processes must give back what they opened.
+// any other if that one does not do. Of two writes under an order key, the one that was
+// accepted before the other was sent must have been applied first. Processes must give back what they opened.
 //
 // The judge is tried: after each run rows are removed and doubled and answers
 // changed, and it must find each. The same work at least once, or with receipts

@@ -32,6 +32,8 @@ func (w *world) rest() {
 // at what they hold, and ends them.
 func (w *world) quiet() {
 	w.t.Helper()
+	w.until("all but ways back is worked off", 5*time.Minute, w.log, "SELECT COUNT(*) FROM transaction_log WHERE parked = 0 AND SUBSTR(id, 1, 33) <> SUBSTR(transaction_id, 1, 33)")
+	w.exec(w.log, "UPDATE transaction_log SET next_try_time = 0 WHERE parked = 0 AND lease_token IS NULL") // a job looks at these once a minute
 	w.until("the log is worked off", 5*time.Minute, w.log, "SELECT COUNT(*) FROM transaction_log WHERE parked = 0")
 	if w.o.retention < time.Hour {
 		// Those of what is parked stay as long as that does.

@@ -31,6 +31,10 @@ type Line struct {
 	Keyed bool `json:",omitempty"`
 	// Reads: it is not run again; pending means that it is decided later.
 	Reads bool `json:",omitempty"`
+	// Turns: it is a group whose steps on accounts are undone if it turns back. Late: so
+	// it may although nothing is refused.
+	Turns bool `json:",omitempty"`
+	Late  bool `json:",omitempty"`
 
 	// Logging is when its entry is written, if not before it is sent.
 	Logging string `json:",omitempty"`
@@ -64,6 +68,9 @@ type Step struct {
 	Refuse bool `json:",omitempty"`
 }
 
+// undoName is how what undoes a step is called there.
+func undoName(request string, step int) string { return EffectName(request, step) + "/undo" }
+
 // EffectName is how a step is called in the table effect.
 func EffectName(request string, step int) string { return fmt.Sprintf("%s/%d", request, step) }
 
@@ -85,6 +92,8 @@ const (
 	// Failed is an error after which nothing was committed: of connecting, of
 	// preparing, of the caller's own context, or in a local transaction.
 	Failed Outcome = "failed"
+	// Undone is of a group that has turned back.
+	Undone Outcome = "undone"
 )
 
 // ReadJournals reads all journals of a directory. A line that a killed process

@@ -84,6 +84,7 @@ func (h *History) judge() ([]Finding, Judged) {
 	j.log(h.Log)
 	j.receipts(h)
 	j.registers(h.Targets)
+	j.inOrder(h.Targets)
 	return j.found, j.judged
 }
 
@@ -141,7 +142,11 @@ func (j *judgement) tables(name string, t Target) {
 			var n int
 			_, err := fmt.Sscanf(step, "%d", &n)
 			known = err == nil && n < len(r.Steps) && r.Steps[n].Target == name
-			if known && (r.Steps[n].Account != e.Account || r.Steps[n].N != e.N) {
+			want := e.N
+			if strings.HasSuffix(step, "/undo") {
+				want = -want
+			}
+			if known && (r.Steps[n].Account != e.Account || r.Steps[n].N != want) {
 				j.find("altered", id, "step %d is %+v, applied as %+v", n, r.Steps[n], e)
 			}
 		}
@@ -162,6 +167,10 @@ func (r *request) count(j *judgement, step int) int {
 }
 
 func (j *judgement) request(r *request) {
+	if r.Turns {
+		j.group(r)
+		return
+	}
 	counts := make([]int, len(r.Steps))
 	for i, step := range r.Steps {
 		if step.Op == OpRead {

@@ -18,11 +18,15 @@ const (
 	OpAdd     = "add"
 	OpAddRead = "add and read" // is answered with what the register then holds
 	OpRead    = "read"         // changes nothing
+	OpInOrder = "set in order" // under an order key of the register's
 )
 
 // FirstRegister is the lowest id of a register, above those of the accounts: an
 // effect may name either.
 const FirstRegister = 1000
+
+// FirstInOrder is that of a register that is written in order, and in no other way.
+const FirstInOrder = 1_000_000
 
 // operation is a step on a register, with what was answered to it.
 type operation struct {
@@ -52,7 +56,7 @@ func model(places bool) porcupine.Model {
 		Step: func(state, input, _ any) (bool, any) {
 			r, o := state.(register), input.(operation)
 			switch o.op {
-			case OpSet:
+			case OpSet, OpInOrder:
 				r.holds = o.n
 			case OpAdd, OpAddRead:
 				r.holds += o.n

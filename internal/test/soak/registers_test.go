@@ -64,6 +64,7 @@ func registers(m, p string) func(dice) []Step {
 
 var changeText = map[string]string{
 	OpSet:     "UPDATE register SET value = ?, n = ?, request = ? WHERE id = ?",
+	OpInOrder: "UPDATE register SET value = ?, n = ?, request = ? WHERE id = ?",
 	OpAdd:     "UPDATE register SET value = value + ?, n = ?, request = ? WHERE id = ?",
 	OpAddRead: "UPDATE register SET value = value + ?, n = ?, request = ? WHERE id = ?",
 }
@@ -119,6 +120,9 @@ func (w *world) makeRegisters(d *database) {
 	rows := make([]string, registerCount(w.o))
 	for i := range rows {
 		rows[i] = fmt.Sprintf("(%d, 0, 0, '')", FirstRegister+i)
+	}
+	for i := range len(rows) / registersEach {
+		rows = append(rows, fmt.Sprintf("(%d, 0, 0, '')", FirstInOrder+i))
 	}
 	w.exec(d, "INSERT INTO register VALUES "+strings.Join(rows, ", "))
 }

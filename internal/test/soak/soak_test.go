@@ -147,7 +147,7 @@ func soak(t *testing.T, o options, log string, long bool) {
 		t.Error(f)
 	}
 	if !t.Failed() {
-		w.tryJudge()
+		w.tryJudge(long)
 	}
 }
 
@@ -203,6 +203,14 @@ func (w *world) history() *History {
 		}
 		h.Targets[name] = t
 	}
+	w.rows(w.log, "SELECT id, request, account, n FROM effect", func(scan func(...any) error) error {
+		var e Effect
+		err := scan(&e.ID, &e.Name, &e.Account, &e.N)
+		t := h.Targets[home]
+		t.Effects = append(t.Effects, e)
+		h.Targets[home] = t
+		return err
+	})
 	w.rows(w.log, "SELECT id, parked, parameters, COALESCE(last_error, '') FROM transaction_log", func(scan func(...any) error) error {
 		var e Entry
 		var parked int

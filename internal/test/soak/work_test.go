@@ -28,6 +28,7 @@ type kind struct {
 	weight        int
 	steps         func(dice) []Step
 	atomic, reads bool
+	turns, late   bool
 	send          func(ctx context.Context, a *app, r *sending) error
 }
 
@@ -50,6 +51,22 @@ var kinds = []kind{
 	{name: "reading transaction", weight: 8, steps: two, atomic: true, reads: true, send: localTx(true)},
 	{name: "immediate", weight: 10, steps: both, send: immediate},
 	{name: "staged", weight: 14, steps: three, atomic: true, send: staged},
+	{name: "required", weight: 6, steps: one, send: requiring(single(update))},
+	{name: "unmet", weight: 2, steps: unmet, send: requiring(single(update))},
+	{name: "required transaction", weight: 4, steps: two, atomic: true, send: requiring(localTx(false))},
+	{name: "required staged", weight: 4, steps: three, atomic: true, send: requiring(staged)},
+	{name: "unmet staged", weight: 2, steps: unmetStaged, send: requiring(staged)},
+	{name: "with", weight: 10, steps: atHome, atomic: true, send: with},
+	{name: "with required", weight: 4, steps: atHome, atomic: true, send: requiring(with)},
+	{name: "unmet with", weight: 2, steps: unmetWith, send: requiring(with)},
+	{name: "group", weight: 6, steps: transfer, turns: true, send: group(0)},
+	{name: "group in time", weight: 3, steps: transfer, turns: true, late: true, send: group(2 * time.Second)},
+	{name: "unmet group", weight: 2, steps: unmetTransfer, turns: true, late: true, send: requiring(group(0))},
+	{name: "with group", weight: 4, steps: transferWith, turns: true, send: with},
+	{name: "unmet with group", weight: 2, steps: unmetTransferWith, turns: true, late: true, send: requiring(with)},
+	{name: "in order", weight: 8, steps: inOrder, send: single(update)},
+	{name: "staged in order", weight: 2, steps: bothInOrder, atomic: true, send: staged},
+	{name: "with in order", weight: 2, steps: withInOrder, atomic: true, send: with},
 	{name: "register set", weight: 4, steps: register1(OpSet), send: single(update)},
 	{name: "register add", weight: 5, steps: register1(OpAdd), send: single(update)},
 	{name: "register returning", weight: 7, steps: registerP(OpAddRead), send: single(changeReturning)},
@@ -59,7 +76,7 @@ var kinds = []kind{
 }
 
 var keyable = map[string]bool{
-	"update": true, "insert": true, "returning": true, "prepared": true, "local transaction": true, "staged": true,
+	"update": true, "required": true, "required staged": true, "insert": true, "returning": true, "prepared": true, "local transaction": true, "staged": true,
 	"register set": true, "register add": true, "register returning": true, "register staged": true,
 }
 
@@ -159,7 +176,7 @@ func (w *worker) send(k kind, request string, steps []Step, keyed bool) {
 	w.made++
 	s := &sending{app: w.app, values: make([]int64, len(steps)), Line: Line{
 		Event: EventSend, Send: fmt.Sprintf("%s-%d", w.name, w.made), Request: request,
-		Kind: k.name, Steps: steps, Atomic: k.atomic || len(steps) == 1, Keyed: keyed, Reads: k.reads,
+		Kind: k.name, Steps: steps, Atomic: k.atomic || len(steps) == 1, Keyed: keyed, Reads: k.reads, Turns: k.turns, Late: k.late,
 	}}
 	for i := range s.values {
 		s.values[i] = -1
@@ -217,6 +234,8 @@ func outcome(err error) Outcome {
 	switch {
 	case err == nil || errors.Is(err, bedsql.ErrRowsUnknown):
 		return Delivered
+	case errors.As(err, new(*bedsql.CompensatedError)):
+		return Undone
 	case errors.As(err, new(failure)):
 		return Failed
 	case errors.Is(err, bedsql.ErrUnknownOutcome):
@@ -269,6 +288,9 @@ func single(write func(ctx context.Context, pool *sql.DB, s *sending, step int) 
 
 func (s *sending) update(ctx context.Context, on execer, i int) (sql.Result, error) {
 	step := s.Steps[i]
+	if step.Op == OpInOrder {
+		ctx = bedsql.WithOrderKey(ctx, strconv.FormatInt(step.Account, 10))
+	}
 	if step.Op != "" {
 		return on.ExecContext(ctx, text(step.Target, changeText[step.Op]), step.N, step.N, s.name(i), step.Account)
 	}

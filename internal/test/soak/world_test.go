@@ -95,6 +95,7 @@ func newWorld(t *testing.T, o options, log string) *world {
 	}
 	w.targets[bankM], w.targets[bankP] = w.database(bankM, testdb.DriverMySQL), w.database(bankP, testdb.DriverPostgres)
 	w.log = w.database(logName, log)
+	w.exec(w.log, effects[log])
 	if w.log.disk != "" {
 		w.exec(w.log, "CREATE TABLE nemesis (filling BLOB)")
 	}

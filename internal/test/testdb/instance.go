@@ -138,7 +138,7 @@ func (i *instance) awaitReady() error {
 		case <-deadline.C:
 			return errors.Join(fmt.Errorf("no answer within %s: %w; end of its log:\n%s", startTimeout, last, i.logTail()), i.kill())
 		case <-tick.C:
-			if last = i.admin().ping(); last == nil {
+			if last = i.ping(); last == nil {
 				return nil
 			}
 		}
@@ -179,6 +179,13 @@ func (i *instance) close() error {
 	err := i.kill()
 	releaseSharedMemory(filepath.Join(i.dir, "data"))
 	return errors.Join(err, os.RemoveAll(i.dir))
+}
+
+func (i *instance) ping() error {
+	if i.recipe.ready != nil {
+		return i.recipe.ready(i.addr())
+	}
+	return i.admin().ping()
 }
 
 func (i *instance) admin() admin { return admin{driver: i.recipe.driver, dsn: i.recipe.dsn(i.port)} }

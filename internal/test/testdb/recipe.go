@@ -20,6 +20,8 @@ type recipe struct {
 	// serve is the command that runs the server in the foreground.
 	serve func(dir string, port int, extra []string) (*exec.Cmd, error)
 	dsn   func(port int) string
+	// ready asks a server that is no database for an answer.
+	ready func(addr string) error
 	// stopSignal asks for an orderly end that does not wait for clients.
 	stopSignal syscall.Signal
 	// orphanSignal is sent when the process that started the server dies.
@@ -120,7 +122,7 @@ func findBinary(name, install string) (string, error) {
 	}
 	for _, pattern := range []string{
 		"/usr/lib/postgresql/*/bin/", "/usr/pgsql-*/bin/", "/usr/sbin/", "/usr/bin/",
-		"/usr/local/sbin/", "/usr/local/bin/", "/opt/homebrew/bin/",
+		"/usr/local/sbin/", "/usr/local/bin/", "/opt/homebrew/bin/", "/usr/",
 	} {
 		found, err := filepath.Glob(pattern + name)
 		if err != nil {

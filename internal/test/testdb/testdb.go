@@ -97,8 +97,8 @@ func MySQL(t testing.TB) DB {
 	return shared(t, DriverMySQL, sharedMySQL)
 }
 
-// Postgres returns a fresh database on the shared PostgreSQL server; it is
-// dropped when the test ends. With -short the test is skipped.
+// Postgres returns an empty database on the shared PostgreSQL server; it is dropped, or
+// emptied for another test, when the test ends. With -short the test is skipped.
 func Postgres(t testing.TB) DB {
 	t.Helper()
 	return shared(t, DriverPostgres, sharedPostgres)
@@ -177,12 +177,12 @@ func shared(t testing.TB, driver string, find func() (admin, error)) DB {
 	if err != nil {
 		t.Fatalf("testdb: %v", err)
 	}
-	db, err := server.create()
+	db, err := server.take()
 	if err != nil {
 		t.Fatalf("testdb: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := server.drop(db.Name); err != nil {
+		if err := server.give(db.Name); err != nil {
 			t.Errorf("testdb: %v", err)
 		}
 	})

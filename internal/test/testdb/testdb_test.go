@@ -211,3 +211,55 @@ func TestMissingServerIsReportedWithWhatToDo(t *testing.T) {
 		})
 	}
 }
+
+func TestDatabaseIsHandedOnOnlyEmpty(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: needs a server")
+	}
+	server, err := sharedPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		change string
+		reused bool
+	}{
+		{"CREATE TABLE orders (id INT PRIMARY KEY)", true},
+		{"CREATE SCHEMA bed; CREATE TABLE bed.orders (id INT); CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE TYPE mood AS ENUM ('sad')", true},
+		{"REVOKE ALL ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public RENAME TO other", true},
+		{"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lock_timeout = 7', current_database()); END $$", false},
+		{"SELECT lo_create(0)", false},
+	} {
+		db, err := server.take()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := sql.Open("pgx", db.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		describe := func() (text string) {
+			const query = `SELECT string_agg(concat_ws(' ', nspname, nspowner::regrole, nspacl), '; ' ORDER BY nspname) || ': ' ||
+				(SELECT count(*) FROM pg_class) || (SELECT count(*) FROM pg_type) || (SELECT count(*) FROM pg_proc)
+				FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'`
+			if err := pool.QueryRow(query).Scan(&text); err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		before := describe()
+		mustExec(t, pool, c.change)
+		err = emptyPostgres(t.Context(), pool)
+		if (err == nil) != c.reused {
+			t.Errorf("after %q: %v", c.change, err)
+		}
+		if after := describe(); c.reused && after != before {
+			t.Errorf("after %q it is\n%s\nand was\n%s", c.change, after, before)
+		}
+		_ = pool.Close()
+		if err := server.give(db.Name); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package acceptance
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/bedhttp"
+	"github.com/bedsql/bed/txlog"
+)
+
+type stepsKey struct{}
+
+// crashRequest sends a request whose home is A. What the scenario writes elsewhere is a
+// staged group, which is delivered before the request commits. No two runs of the handler
+// give the same response.
+func crashRequest(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
+	s := ctx.Value(stepsKey{}).(*steps)
+	keyed, err := bedhttp.New(bedhttp.Config{DB: pools["A"], Client: func(*http.Request) string { return "t" }, Required: true})
+	if err != nil {
+		return err
+	}
+	service := keyed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := o.handle(r.Context(), pools); err != nil {
+			bedhttp.Error(w, r, err)
+			return
+		}
+		w.Header().Set("Location", "/"+txlog.NewID())
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte("\xff\x00" + txlog.NewID()))
+	}))
+	ask := func() (status int, all string) {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/pay", strings.NewReader("{}"))
+		r.Header.Set("Idempotency-Key", fmt.Sprintf("%d", o.Row))
+		service.ServeHTTP(w, r)
+		return w.Code, fmt.Sprintf("%d %q %q %q", w.Code, w.Header()["Location"], w.Header()["Content-Type"], w.Body.Bytes())
+	}
+	status, got := ask()
+	again := ""
+	if o.Resend {
+		_, again = ask()
+	}
+	s.mu.Lock()
+	s.got, s.again = got, again
+	s.mu.Unlock()
+	switch status {
+	case http.StatusCreated:
+		return nil
+	case http.StatusConflict:
+		return fmt.Errorf("%w: %s", bedsql.ErrPending, got)
+	default:
+		return fmt.Errorf("the client got %s", got)
+	}
+}
+
+func (o *crashOrder) handle(ctx context.Context, pools map[string]*sql.DB) error {
+	group := func(error) error { return nil }
+	elsewhere := ctx
+	if o.By != "request" {
+		staged, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+		if err != nil {
+			return err
+		}
+		elsewhere, group = staged, func(err error) error {
+			if err != nil {
+				return err
+			}
+			return soft.End(ctx)
+		}
+	}
+	return group(o.each(func(db, table string) error {
+		if db == "A" {
+			_, err := bedhttp.Tx(ctx).ExecContext(ctx, plusOne(table, o.Row))
+			return err
+		}
+		_, err := pools[db].ExecContext(elsewhere, plusOne(table, o.Row))
+		return err
+	}))
+}
