@@ -4,148 +4,186 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"sync/atomic"
-	"time"
 
-	"github.com/google/uuid"
-	"github.com/sirupsen/logrus"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 
 	"github.com/bedsql/bed/bedsql"
-	"github.com/bedsql/bed/bedsql/mysql"
-	"github.com/bedsql/bed/bedsql/postgres"
-	"github.com/bedsql/bed/listener"
-	"github.com/bedsql/bed/txlog"
+	"github.com/bedsql/bed/bedsql/bedhttp"
+	bedmessage "github.com/bedsql/bed/bedsql/message"
 )
 
-// settings of a shop.
-type settings struct {
-	Log, Orders, Ledger string // DSNs
-	// Every is how often an order is taken, FaultEvery how often a fault is made, which
-	// lasts a tenth of it.
-	Every, FaultEvery time.Duration
-	Bus               *listener.Bus
+// The rows, one table for each type.
+type (
+	order struct {
+		ID      string `gorm:"primaryKey;size:36" json:"id"`
+		Article string `gorm:"size:40" json:"article"`
+		N       int64  `json:"n"`
+		Status  string `gorm:"size:10" json:"status"`
+		Version int64  `json:"version"`
+		Note    string `gorm:"size:200" json:"note"`
+		GroupID string `gorm:"size:36" json:"-"` // the soft transaction that places it
+	}
+	debt struct { // what is owed for an order; due once it is shipped
+		OrderID string `gorm:"primaryKey;size:36"`
+		Cents   int64
+		Due     bool
+	}
+	bill struct { // written by the consumer of events
+		OrderID string `gorm:"primaryKey;size:36"`
+	}
+	article struct { // how many there are in stock
+		Name string `gorm:"primaryKey;size:40"`
+		N    int64
+	}
+)
+
+// The states of an order, and what each article costs.
+const (
+	placed    = "placed" // then shipped, or cancelled
+	shipped   = "shipped"
+	cancelled = "cancelled"
+
+	cents = 100
+)
+
+// place writes an order, what is owed for it and what it takes from the stock, in three
+// databases. If there is too little in stock, whenever that turns out, all of it is undone:
+// the order is cancelled.
+func (x *shop) place(request context.Context, o *order) error {
+	ctx, soft, err := x.begin(request)
+	if err != nil {
+		return err
+	}
+	undo := soft.Compensation(ctx)
+	orders := x.orders.WithContext(ctx)
+	if x.atHome {
+		orders = within(x.orders, ctx, bedhttp.Tx(request))
+	}
+	owed := &debt{OrderID: o.ID, Cents: cents * o.N}
+	o.Status, o.Version, o.GroupID = placed, 1, soft.ID()
+	for _, write := range []*gorm.DB{
+		orders.Create(o),
+		x.orders.WithContext(undo).Model(&order{ID: o.ID}).Where("status = ?", placed).Update("status", cancelled),
+		x.ledger.WithContext(ctx).Create(owed),
+		x.ledger.WithContext(undo).Delete(owed),
+		x.stock.WithContext(bedsql.RequireRows(ctx, 1)).Exec("UPDATE articles SET n = n - ? WHERE name = ? AND n >= ?", o.N, o.Article, o.N),
+		x.stock.WithContext(undo).Exec("UPDATE articles SET n = n + ? WHERE name = ?", o.N, o.Article),
+	} {
+		if write.Error != nil {
+			return write.Error
+		}
+	}
+	err = x.end(ctx, soft)
+	var short *bedsql.RowsError
+	if bedsql.OutcomeOf(err) != bedsql.OutcomeCompensated || !errors.As(err, &short) {
+		return err
+	}
+	o.Status = cancelled // also if all was undone before the order itself was written
+	return x.orders.WithContext(request).Clauses(clause.OnConflict{UpdateAll: true}).Create(o).Error
 }
 
-// counts are what happened to the orders.
-type counts struct{ taken, later, refused, lost atomic.Int64 }
-
-func (c *counts) String() string {
-	return fmt.Sprintf("%d orders: %d to be delivered later, %d refused and parked, %d not accepted", c.taken.Load(), c.later.Load(), c.refused.Load(), c.lost.Load())
+// ship is a step of the order's state machine: one conditional UPDATE, which also checks that
+// the caller has seen the newest version. What is owed becomes due, and an event says so.
+func (x *shop) ship(ctx context.Context, id string, version int64) error {
+	var o order
+	if err := x.orders.WithContext(ctx).First(&o, "id = ?", id).Error; err != nil {
+		return err
+	}
+	// An order that may still be cancelled is not shipped.
+	if state, err := bedsql.Status(ctx, x.storage, o.GroupID); err != nil || state != bedsql.StateDelivered {
+		return errAgain
+	}
+	switch err := x.change(ctx, id, version, map[string]any{"status": shipped}); {
+	case bedsql.OutcomeOf(err) == bedsql.OutcomeAccepted:
+		return errAgain // sent again under its key it goes on from here
+	case err != nil:
+		return err
+	}
+	ctx, soft, err := x.begin(ctx)
+	if err != nil {
+		return err
+	}
+	due := x.ledger.WithContext(bedsql.RequireRows(ctx, 1)).Model(&debt{OrderID: id}).Update("due", true)
+	if due.Error != nil {
+		return due.Error
+	}
+	if err := x.events.Publish(ctx, x.topic, message.NewMessage("", []byte(id))); err != nil {
+		return err
+	}
+	return x.end(ctx, soft)
 }
 
-// shop writes each order to two databases.
-type shop struct {
-	settings
-	storage        *txlog.SQLStorage
-	orders, ledger *sql.DB
-	// bare leads to the ledger without bed, to break it.
-	bare   *sql.DB
-	counts counts
+// change changes an order that is placed, and is still of the version that the caller has
+// seen. *bedsql.RowsError: it is not.
+func (x *shop) change(ctx context.Context, id string, version int64, to map[string]any) error {
+	ctx = bedsql.RequireRows(ctx, 1)
+	orders := x.orders.WithContext(ctx) // under the request's key: applied once, also if sent again
+	if x.atHome {
+		orders = within(x.orders, ctx, bedhttp.Tx(ctx))
+	}
+	to["version"] = version + 1
+	return orders.Model(&order{ID: id}).Where("status = ? AND version = ?", placed, version).Updates(to).Error
 }
 
-func open(ctx context.Context, s settings) (_ *shop, err error) {
-	x := &shop{settings: s}
-	defer func() {
-		if err != nil {
-			x.close()
+// errAgain is for a client that sends the request again.
+var errAgain = errors.New("the outcome of the order is not known yet")
+
+// begin begins a group of writes in several databases, for a request that bedhttp handles.
+// At home it is made with the request's own transaction, which then commits the order, the
+// response and what is to be done elsewhere at once. A staged group leaves the request's key
+// behind: under a key nothing can be undone or published.
+func (x *shop) begin(request context.Context) (context.Context, *bedsql.SoftTransaction, error) {
+	if x.atHome {
+		return bedsql.Begin(request, bedsql.With(bedhttp.Tx(request)))
+	}
+	return bedsql.Begin(context.Background(), bedsql.Staged())
+}
+
+// end logs a staged group, and delivers it: one that does not come here does nothing. At home
+// bedhttp ends the group, when it has committed its transaction.
+func (x *shop) end(ctx context.Context, soft *bedsql.SoftTransaction) error {
+	if x.atHome {
+		return nil
+	}
+	return soft.End(ctx)
+}
+
+// within is gorm in a transaction that was begun without it.
+func within(db *gorm.DB, ctx context.Context, tx *sql.Tx) *gorm.DB {
+	db = db.WithContext(ctx)
+	db.Statement.ConnPool = tx
+	return db
+}
+
+// bill writes the bill of an order that was shipped, in the transaction that keeps the
+// receipt of the event.
+func (x *shop) bill(ctx context.Context, tx *sql.Tx, event *message.Message) error {
+	return within(x.ledger, ctx, tx).Clauses(clause.OnConflict{DoNothing: true}).Create(&bill{OrderID: string(event.Payload)}).Error
+}
+
+// consume has each event processed once, until ctx is done: one that comes again is known by
+// its UUID.
+func (x *shop) consume(ctx context.Context, handle bedmessage.Handler) error {
+	ledger, err := x.ledger.DB()
+	if err != nil {
+		return err
+	}
+	messages, err := x.subscriber.Subscribe(ctx, x.topic)
+	if err != nil {
+		return err
+	}
+	once := bedmessage.Once(ledger, "billing", handle, bedmessage.ParkedFor("events", x.topic))
+	go func() {
+		for msg := range messages {
+			if err := once(msg); err != nil {
+				msg.Nack() // the broker delivers it again
+				continue
+			}
+			msg.Ack()
+			x.acknowledged.Add(1)
 		}
 	}()
-	if x.storage, err = txlog.Open(ctx, "mysql", s.Log); err != nil {
-		return nil, err
-	}
-	cfg := bedsql.Config{Storage: x.storage, Bus: s.Bus, RetryTimeout: time.Second}
-	// The log keeps writes under the names that bed-job's configuration gives the databases.
-	orders, err := mysql.Target(s.Orders)
-	if err != nil {
-		return nil, err
-	}
-	orders.DataSource = "orders"
-	toOrders, err := mysql.NewConnector(orders, cfg)
-	if err != nil {
-		return nil, err
-	}
-	ledger, err := postgres.Target(s.Ledger)
-	if err != nil {
-		return nil, err
-	}
-	ledger.DataSource = "ledger"
-	toLedger, err := postgres.NewConnector(ledger, cfg)
-	if err != nil {
-		return nil, err
-	}
-	x.orders, x.ledger, x.bare = sql.OpenDB(toOrders), sql.OpenDB(toLedger), sql.OpenDB(ledger.Connector)
-	for _, db := range []*sql.DB{x.orders, x.ledger} {
-		db.SetMaxOpenConns(8)
-	}
-	if _, err = x.orders.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS orders (id VARCHAR(40) PRIMARY KEY, cents BIGINT NOT NULL)"); err == nil {
-		_, err = x.ledger.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS entries (id VARCHAR(40) PRIMARY KEY, cents BIGINT NOT NULL)")
-	}
-	return x, err
-}
-
-func (x *shop) close() {
-	for _, db := range []*sql.DB{x.orders, x.ledger, x.bare} {
-		if db != nil {
-			_ = db.Close()
-		}
-	}
-	if x.storage != nil {
-		_ = x.storage.Close()
-	}
-}
-
-// run takes orders, and makes faults, until ctx is done.
-func (x *shop) run(ctx context.Context) {
-	order, fault, told := time.NewTicker(x.Every), time.NewTicker(x.FaultEvery), time.NewTicker(10*time.Second)
-	defer order.Stop()
-	defer fault.Stop()
-	defer told.Stop()
-	broken := make(chan struct{}, 1)
-	faults := []func(context.Context, time.Duration) error{x.lock, x.rename}
-	for n := 0; ; {
-		select {
-		case <-ctx.Done():
-			broken <- struct{}{} // a fault that is being made is undone first
-			return
-		case <-told.C:
-			fmt.Println(&x.counts)
-		case <-fault.C:
-			make := faults[n%len(faults)]
-			n++
-			broken <- struct{}{}
-			go func() {
-				defer func() { <-broken }()
-				if err := make(ctx, x.FaultEvery/10); err != nil && ctx.Err() == nil {
-					logrus.WithError(err).Warn("a fault could not be made")
-				}
-			}()
-		case <-order.C:
-			x.order(ctx)
-		}
-	}
-}
-
-// order writes one order. Its statements may be run twice: the second time they find their
-// rows. The answer is counted; an application would pass it on to its customer.
-func (x *shop) order(ctx context.Context) {
-	id, cents := uuid.NewString(), 100+time.Now().UnixNano()%9900
-	x.counts.taken.Add(1)
-	tctx, t, err := bedsql.Begin(context.WithoutCancel(ctx))
-	if err == nil {
-		_, err = x.orders.ExecContext(tctx, "INSERT IGNORE INTO orders (id, cents) VALUES (?, ?)", id, cents)
-		if err == nil {
-			_, err = x.ledger.ExecContext(tctx, "INSERT INTO entries (id, cents) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING", id, cents)
-		}
-		err = errors.Join(err, t.End(context.WithoutCancel(ctx)))
-	}
-	switch bedsql.OutcomeOf(err) {
-	case bedsql.OutcomeDelivered:
-	case bedsql.OutcomeAccepted:
-		x.counts.later.Add(1)
-	case bedsql.OutcomeRefused, bedsql.OutcomePartlyRefused:
-		x.counts.refused.Add(1)
-	default:
-		x.counts.lost.Add(1)
-	}
+	return nil
 }

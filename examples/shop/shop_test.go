@@ -2,77 +2,168 @@ package main
 
 import (
 	"context"
-	"errors"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
-	"github.com/bedsql/bed/bedsql/mysql"
-	"github.com/bedsql/bed/bedsql/postgres"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 
-// Whatever the shop does to its ledger, each order is in both databases once an operator has
-// had the parked ones tried again.
-func TestNoOrderIsLostToTheShopsFaults(t *testing.T) {
+// Each fault ends as faults.txt says, on SQLite as on servers.
+func TestFaultsEndAsTold(t *testing.T) {
 	t.Parallel()
-	log, orders, ledger := testdb.MySQL(t), testdb.MySQL(t), testdb.Postgres(t)
-	s := settings{Log: log.DSN, Orders: orders.DSN, Ledger: ledger.DSN, Every: time.Millisecond, FaultEvery: 300 * time.Millisecond}
-	shop, err := open(t.Context(), s)
+	text, err := os.ReadFile("faults.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var running sync.WaitGroup
-	running.Go(func() { shop.run(ctx) })
-	seen := time.NewTicker(10 * time.Millisecond)
-	defer seen.Stop()
-	for limit := time.After(time.Minute); shop.counts.refused.Load() == 0; {
-		select {
-		case <-seen.C:
-		case <-limit:
-			t.Fatalf("no fault was met: %v", &shop.counts)
+	told := map[string]string{}
+	for part := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
+		name, _, _ := strings.Cut(part, ":")
+		told[name] = strings.TrimSpace(part)
+	}
+	if len(told) != len(faults) {
+		t.Errorf("faults.txt tells of %d faults, there are %d", len(told), len(faults))
+	}
+	// They mostly wait, so five at a time are shown, whatever -parallel says.
+	each := func(t *testing.T, where func(t *testing.T, fault string) settings) {
+		t.Parallel()
+		got, errs := make([]strings.Builder, len(faults)), make([]error, len(faults))
+		turns := make(chan struct{}, 5)
+		var all sync.WaitGroup
+		for i, f := range faults {
+			s := where(t, f.name)
+			all.Go(func() {
+				turns <- struct{}{}
+				errs[i] = f.show(t.Context(), s, &got[i])
+				<-turns
+			})
+		}
+		all.Wait()
+		for i, f := range faults {
+			if got := strings.TrimSpace(got[i].String()); errs[i] != nil || got != told[f.name] {
+				t.Errorf("%v, got\n%s\nwant\n%s", errs[i], got, told[f.name])
+			}
 		}
 	}
-	stop()
-	running.Wait()
-	taken, lost := shop.counts.taken.Load(), shop.counts.lost.Load()
-	shop.close()
+	t.Run("SQLite", func(t *testing.T) {
+		each(t, func(*testing.T, string) settings { return settings{} })
+	})
+	t.Run("servers", func(t *testing.T) {
+		nats := testdb.PrivateNATS(t).DSN()
+		each(t, func(t *testing.T, fault string) settings { return servers(t, nats, fault) })
+	})
+}
 
-	storage, err := txlog.Open(t.Context(), log.Driver, log.DSN)
-	if err != nil {
-		t.Fatal(err)
+// Whatever breaks the ledger while customers order, each order is in all databases or in
+// none, once an operator has had what is parked tried again.
+func TestNoOrderIsLostToTheFaultsOfTheLedger(t *testing.T) {
+	t.Parallel()
+	for name, where := range map[string]func(*testing.T) settings{
+		"SQLite":  func(t *testing.T) settings { return settings{} },
+		"servers": func(t *testing.T) settings { return servers(t, testdb.PrivateNATS(t).DSN(), "load") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := where(t)
+			s.Patience = 300 * time.Millisecond
+			x, err := open(t.Context(), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := x.close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			url, err := x.start(t.Context(), "127.0.0.1:0", x.bill)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &customers{shop: x, url: url, every: 20 * time.Millisecond, calm: 300 * time.Millisecond, trouble: 900 * time.Millisecond}
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			var running sync.WaitGroup
+			running.Go(func() { c.run(ctx) })
+			wait(t, func() bool {
+				return c.faults.Load() >= 3 && c.shipped.Load() > 2 && c.shipped.Load() < c.accepted.Load()
+			}, "the load")
+			stop()
+			running.Wait()
+			settle(t, x)
+		})
 	}
-	defer storage.Close()
-	toOrders, err1 := mysql.Target(orders.DSN)
-	toLedger, err2 := postgres.Target(ledger.DSN)
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
-	job, err := asyncjob.New(storage, asyncjob.Targets{"orders": toOrders, "ledger": toLedger}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay})
+}
+
+// settle has a job and an operator do what is left, and looks at the books.
+func settle(t *testing.T, x *shop) {
+	job, err := asyncjob.New(x.storage, x.targets, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer job.Close()
-	parked, err := storage.List(t.Context(), txlog.Filter{Parked: true})
-	if err != nil || len(parked) == 0 {
-		t.Fatalf("%d are parked, %v", len(parked), err)
-	}
-	for _, u := range parked {
-		if err := storage.Retry(t.Context(), u.ID); err != nil {
+	for round := 0; ; round++ {
+		parked, err := x.storage.List(t.Context(), txlog.Filter{Parked: true})
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if report, err := job.RunOnce(t.Context()); err != nil || report.Parked > 0 || report.Failed > 0 {
-		t.Fatalf("the job's round was %v, %v", report, err)
-	}
-	for table, db := range map[string]testdb.DB{"orders": orders, "entries": ledger} {
-		var n int64
-		if err := db.Open(t).QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n); err != nil || n != taken-lost {
-			t.Errorf("%s holds %d of %d orders, %v", table, n, taken-lost, err)
+		for _, u := range parked {
+			if err := x.storage.Retry(t.Context(), u.ID); err != nil {
+				t.Fatal(err)
+			}
 		}
+		if report, err := job.RunOnce(t.Context()); err != nil || round == 20 {
+			t.Fatalf("round %d: %v, %v", round, report, err)
+		} else if len(parked) == 0 && report.Claimed == 0 {
+			break
+		}
+	}
+	var b books
+	wait(t, func() bool {
+		if b, err = look(x); err != nil {
+			t.Fatal(err)
+		}
+		return b.bills == b.due/cents
+	}, "the bills")
+	var taken, gone int64
+	for _, o := range b.orders {
+		if o.Status != cancelled {
+			taken++
+		}
+		if o.Status == shipped {
+			gone++
+		}
+	}
+	var pears int64
+	if err := x.stock.Model(&article{}).Select("n").Where("name = ?", "pear").Scan(&pears).Error; err != nil {
+		t.Fatal(err)
+	}
+	if b.owed != cents*taken || b.due != cents*gone || pears != 1_000_000-taken {
+		t.Errorf("of %d orders %d are not cancelled and %d shipped; %d cents are owed, %d due, %d pears left, %d bills", len(b.orders), taken, gone, b.owed, b.due, pears, b.bills)
+	}
+}
+
+func wait(t *testing.T, until func() bool, what any) {
+	t.Helper()
+	seen := time.NewTicker(10 * time.Millisecond)
+	defer seen.Stop()
+	for late := time.After(time.Minute); !until(); {
+		select {
+		case <-seen.C:
+		case <-late:
+			t.Fatalf("it takes too long: %v", what)
+		}
+	}
+}
+
+// servers has the log, the orders and the stock in one database.
+func servers(t *testing.T, nats, topic string) settings {
+	one := testdb.MySQL(t).DSN
+	return settings{
+		Log: one, Orders: one, Stock: one, Ledger: testdb.Postgres(t).DSN,
+		NATS: nats, Topic: topic,
 	}
 }

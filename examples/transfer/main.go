@@ -42,6 +42,9 @@ func (b *bank) show(ctx context.Context, out io.Writer) error {
 		{"staged", b.staged, 10, none},
 		{"staged, the account in use", b.staged, 10, inUse},
 		{"staged, more than there is", b.staged, 1000, none},
+		{"compensated", b.compensated, 10, none},
+		{"compensated, no such account", b.compensated, 10, noAccount},
+		{"compensated, more than there is", b.compensated, 1000, none},
 	} {
 		err := s.move(ctx, s.cents, s.fault)
 		fmt.Fprintf(out, "%s: %v, %s", s.what, bedsql.OutcomeOf(err), b.balances(ctx))

@@ -72,6 +72,8 @@ const (
 	rolledBack
 	// inUse: somebody else holds a lock on the account in the south.
 	inUse
+	// noAccount: the account in the south is not there.
+	noAccount
 )
 
 // errEnded is the answer of a process that has ended.
@@ -140,6 +142,38 @@ func (b *bank) staged(ctx context.Context, cents int64, f fault) error {
 		return err
 	}
 	return soft.End(ctx)
+}
+
+// compensated moves money by a group that says what undoes it: if either side refuses, what
+// the other has done is undone, and nothing has to be set aside before.
+func (b *bank) compensated(ctx context.Context, cents int64, f fault) error {
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	if err != nil {
+		return err
+	}
+	defer soft.Discard() // after End it does nothing
+	account := 1
+	if f == noAccount {
+		account = 2
+	}
+	undo := soft.Compensation(ctx)
+	ctx = bedsql.RequireRows(ctx, 1)
+	for _, w := range []struct {
+		db   *sql.DB
+		ctx  context.Context
+		text string
+		args []any
+	}{
+		{b.north, ctx, "UPDATE account SET balance = balance - ? WHERE id = 1 AND balance >= ?", []any{cents, cents}},
+		{b.north, undo, "UPDATE account SET balance = balance + ? WHERE id = 1", []any{cents}},
+		{b.south, ctx, "UPDATE account SET balance = balance + $1 WHERE id = $2", []any{cents, account}},
+		{b.south, undo, "UPDATE account SET balance = balance - $1 WHERE id = $2", []any{cents, account}},
+	} {
+		if _, err := w.db.ExecContext(w.ctx, w.text, w.args...); err != nil {
+			return err
+		}
+	}
+	return soft.End(ctx) // *bedsql.CompensatedError: all is undone
 }
 
 // balances says what the accounts hold.

@@ -29,11 +29,14 @@ with, more than there is: refused, north 80, held 0, south 120; after the job no
 staged: delivered, north 70, held 0, south 130; after the job north 70, held 0, south 130
 staged, the account in use: accepted, north 60, held 0, south 130; after the job north 60, held 0, south 140
 staged, more than there is: refused, north 60, held 0, south 140; after the job north 60, held 0, south 140
+compensated: delivered, north 50, held 0, south 150; after the job north 50, held 0, south 150
+compensated, no such account: compensated, north 50, held 0, south 150; after the job north 50, held 0, south 150
+compensated, more than there is: compensated, north 50, held 0, south 150; after the job north 50, held 0, south 150
 `
 	if got.String() != want {
 		t.Errorf("got\n%swant\n%s", &got, want)
 	}
-	for what, err := range map[string]error{"with": b.with(t.Context(), 1000, none), "staged": b.staged(t.Context(), 1000, none)} {
+	for what, err := range map[string]error{"with": b.with(t.Context(), 1000, none), "staged": b.staged(t.Context(), 1000, none), "compensated": b.compensated(t.Context(), 1000, none)} {
 		var rows *bedsql.RowsError
 		if !errors.As(err, &rows) || rows.Want != 1 || rows.Got != 0 {
 			t.Errorf("%s of more than there is says %v", what, err)

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// customers order, while somebody breaks the ledger now and then.
+type customers struct {
+	*shop
+	url string
+	// every is the pause between two orders, calm the one between two faults, each of which
+	// lasts for trouble.
+	every, calm, trouble time.Duration
+
+	accepted, shipped, faults atomic.Int64
+}
+
+// run goes on until ctx is done, and ends what was begun.
+func (c *customers) run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { c.breakLedger(ctx) })
+	for told := time.Now(); ctx.Err() == nil; pause(ctx, c.every) {
+		if order := c.post("/orders", `{"article":"pear","n":1}`, &c.accepted); order != "" {
+			c.post(order+"/ship", `{"version":1}`, &c.shipped)
+		}
+		if time.Since(told) > 10*time.Second {
+			told = time.Now()
+			fmt.Printf("%d orders accepted, %d shipped, %d faults made\n", c.accepted.Load(), c.shipped.Load(), c.faults.Load())
+		}
+	}
+}
+
+// post sends a request, up to three times, and counts it if it is accepted.
+func (c *customers) post(path, body string, accepted *atomic.Int64) (location string) {
+	key := uuid.NewString()
+	for range 3 {
+		response, _, err := send(context.Background(), http.MethodPost, c.url+path, key, body)
+		switch {
+		case err == nil && response.StatusCode == http.StatusAccepted:
+			accepted.Add(1)
+			return response.Header.Get("Location")
+		case err == nil && response.Header.Get("Retry-After") == "":
+			return "" // refused
+		}
+		time.Sleep(c.every)
+	}
+	return ""
+}
+
+// breakLedger locks the ledger and takes a table of it away, in turn: what is written to it
+// meanwhile is pending, or refused.
+func (c *customers) breakLedger(ctx context.Context) {
+	for n := 0; ; n++ {
+		if pause(ctx, c.calm); ctx.Err() != nil {
+			return
+		}
+		fault := func() (func() error, error) { return lock(ctx, c.shop, "ledger") }
+		if n%2 == 1 {
+			fault = func() (func() error, error) { return rename(ctx, c.shop) }
+		}
+		repair, err := fault()
+		if err == nil {
+			c.faults.Add(1)
+			pause(ctx, c.trouble)
+			err = repair()
+		}
+		if err != nil && ctx.Err() == nil {
+			fmt.Println("a fault could not be made:", err)
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// send sends a request under a key, and reads its response.
+func send(ctx context.Context, method, url, key, body string) (*http.Response, []byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	request.Header.Set("Idempotency-Key", key)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(response.Body)
+	return response, answer, err
+}
