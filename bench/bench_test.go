@@ -24,12 +24,12 @@ func brief() *Options {
 	}
 }
 
-func newTestSite(t *testing.T) *site {
+func newTestSite(t *testing.T, conns int) *site {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short: needs servers")
 	}
-	s, err := newSite(t.Context(), time.Millisecond, demands{conns: 20})
+	s, err := newSite(t.Context(), time.Millisecond, demands{conns: conns})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func quietly(string) {}
 
 func TestEachContenderDoesTheWorkThatItSays(t *testing.T) {
 	t.Parallel()
-	s := newTestSite(t)
+	s := newTestSite(t, 300) // each contender keeps its own
 	for _, prepared := range []bool{false, true} {
 		o := brief()
 		o.Prepared = prepared
@@ -70,7 +70,7 @@ func TestEachContenderDoesTheWorkThatItSays(t *testing.T) {
 
 func TestIdleContenderIsDetected(t *testing.T) {
 	t.Parallel()
-	s := newTestSite(t)
+	s := newTestSite(t, 20)
 	w, err := newWrites(brief(), s)
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestContendersUseTheirLogsAndReceipts(t *testing.T) {
 
 func TestDrainersDoEachUnitOnce(t *testing.T) {
 	t.Parallel()
-	d := &drain{opts: brief(), site: newTestSite(t)}
+	d := &drain{opts: brief(), site: newTestSite(t, 20)}
 	d.conns = 4
 	if err := d.run(t.Context(), quietly); err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestDrainersDoEachUnitOnce(t *testing.T) {
 
 func TestClaimsAreMeasuredBesideStatedParkedRows(t *testing.T) {
 	t.Parallel()
-	c := &claims{opts: brief(), site: newTestSite(t)}
+	c := &claims{opts: brief(), site: newTestSite(t, 20)}
 	for _, driver := range []string{testdb.DriverMySQL, testdb.DriverPostgres} {
 		h, err := c.heap(t.Context(), driver, 1000)
 		if err != nil {
@@ -290,7 +290,7 @@ func TestEachTargetFigureHasItsName(t *testing.T) {
 	}
 	const want = "alo_mariadb_64_behind=1.00 alo_mariadb_64_before=1.00 alo_mariadb_64_1ms_behind=1.00 alo_sqlite_64_behind=1.00 " +
 		"alo_mariadb_1_1ms_behind_p50=1.00 eo_mariadb_64=1.00 eo_postgres_64=1.00 eo_mariadb_1_1ms_p50=1.00 eo_postgres_1_1ms_p50=1.00 " +
-		"staged_eo_1_1ms_p50=1.00 staged_eo_64=1.00 staged_eo_64_over_xa=1.00 with_eo_1=1.00 with_eo_8=1.00 with_eo_64=1.00 with_eo_1_1ms_p50=1.00 " +
+		"staged_eo_1_1ms_p50=1.00 staged_eo_64=1.00 staged_eo_64_over_xa=1.00 with_eo_1=1.00 with_eo_8=1.00 with_eo_64=1.00 with_eo_1_1ms_p50=1.00 order_eo_64=1.00 http_key_1=1.00 http_key_64=1.00 " +
 		"counted_mariadb_64=1.00 counted_postgres_64=1.00 " +
 		"onfailure_alo_1_1ms=1.00 onfailure_alo_64=1.00 onfailure_eo_1_1ms_p50=1.00 onfailure_eo_mariadb_64=1.00 onfailure_eo_postgres_64=1.00 " +
 		"alongside_1_1ms_p50=1.00 alongside_1_1ms=1.00 alongside_16_1ms=1.00 alongside_64_1ms=1.00 " +

@@ -34,6 +34,7 @@ const (
 	onTwo      = "bare-two"
 	inTx       = "bare-tx"
 	txThen     = "bare-tx-then"
+	byHTTP     = "http-rows"
 )
 
 // contenders are all of them in the order of the table, each kind of work
@@ -58,6 +59,8 @@ func contenders() []contender {
 	alone("alongside-apart", "log alongside in MariaDB, an INSERT for each", aloneForm{log: testdb.DriverMySQL, alongside: true, apart: true})
 	alone("eo-mariadb", "log in MariaDB and receipts", aloneForm{log: testdb.DriverMySQL, receipts: true})
 	all = append(all, delivered("mariadb", testdb.DriverMySQL, onMariaDB)...)
+	all = append(all, contender{id: "order-eo", name: "exactly once, each under one of 1,000 order keys, log in MariaDB", base: onMariaDB,
+		open: deliver(testdb.DriverMySQL, testdb.DriverMySQL, way{guarantee: bedsql.ExactlyOnce, ordered: true})})
 	all = append(all,
 		contender{id: onPostgres, name: "bare driver, autocommit", base: onPostgres, open: bare(testdb.DriverPostgres)},
 		contender{id: "sequential-postgres", name: "log, write, removal as three commits (Sharding-JDBC)", base: onPostgres, open: sequential(testdb.DriverPostgres)})
@@ -72,7 +75,9 @@ func contenders() []contender {
 		contender{id: "staged-eo", name: "staged, exactly once", base: onTwo, open: staged(exactlyOnce)},
 		contender{id: txThen, name: "bare driver, a local transaction and then an autocommit", base: txThen, open: bareTxThen},
 		contender{id: "with-alo", name: "with the local transaction, at least once", base: txThen, open: staged(with(atLeastOnce))},
-		contender{id: "with-eo", name: "with the local transaction, exactly once", base: txThen, open: staged(with(exactlyOnce))})
+		contender{id: "with-eo", name: "with the local transaction, exactly once", base: txThen, open: staged(with(exactlyOnce))},
+		contender{id: byHTTP, name: "the handler's own local transaction, exactly once", base: byHTTP, open: requests(false)},
+		contender{id: "http-key", name: "under its Idempotency-Key, with its response", base: byHTTP, open: requests(true)})
 }
 
 // delivered are this project's ways to write to a target.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -25,6 +27,8 @@ type way struct {
 	logging   bedsql.Logging
 	// uncounted: no account is kept of what happened to the writes of each minute.
 	uncounted bool
+	// ordered: each write is under an order key, see orderKey.
+	ordered bool
 	// with: the entry commits with a local transaction in the first database.
 	with bool
 }
@@ -97,6 +101,9 @@ func (w *stage) newLedger(ctx context.Context, driver string, how way, targets .
 	if how.guarantee == bedsql.ExactlyOnce {
 		l.targets = targets
 	}
+	if how.ordered { // should two callers be under one key at a time
+		l.cfg.OrderWait = time.Minute
+	}
 	return l, nil
 }
 
@@ -132,10 +139,22 @@ func (l *ledger) check(done int64, each int64) error {
 	return nil
 }
 
+// orderKey is the key for a row: each of 64 callers has 15 of their own, so that nothing is
+// pending under them.
+func orderKey(row int64) string {
+	const keysPerCaller = 15
+	return strconv.FormatInt((row-1)/rowsPerCaller*keysPerCaller+(row-1)%keysPerCaller, 10)
+}
+
 // deliver writes to a target through this project.
 func deliver(driver, logDriver string, how way) func(context.Context, *stage) (*setup, error) {
 	return delivering(driver, logDriver, how, 1, func(st statement) operation {
-		return func(ctx context.Context, n int64) error { return st.exec(ctx, n) }
+		return func(ctx context.Context, n int64) error {
+			if how.ordered {
+				ctx = bedsql.WithOrderKey(ctx, orderKey(n))
+			}
+			return st.exec(ctx, n)
+		}
 	})
 }
 
@@ -179,6 +198,21 @@ func delivering(driver, logDriver string, how way, updates int64, operate func(s
 	}
 }
 
+// throughBed opens a target of MariaDB through bed, with the statement that writes there.
+func (w *stage) throughBed(ctx context.Context, target *place, table string, log *ledger) (*sql.DB, statement, error) {
+	dsn, err := target.dsn(w.far, w.opts.Prepared)
+	if err != nil {
+		return nil, statement{}, err
+	}
+	pool, err := wrapped(testdb.DriverMySQL, dsn, log.cfg)
+	if err != nil {
+		return nil, statement{}, err
+	}
+	limit(pool, w.callers)
+	st, err := newStatement(ctx, pool, target.update(table), w.opts.Prepared)
+	return pool, st, err
+}
+
 // staged writes to two databases as one group, its log in a third.
 func staged(how way) func(context.Context, *stage) (*setup, error) {
 	return func(ctx context.Context, w *stage) (*setup, error) {
@@ -195,16 +229,7 @@ func staged(how way) func(context.Context, *stage) (*setup, error) {
 			if err != nil {
 				return nil, err
 			}
-			dsn, err := target.dsn(w.far, w.opts.Prepared)
-			if err != nil {
-				return nil, err
-			}
-			pool, err := wrapped(testdb.DriverMySQL, dsn, log.cfg)
-			if err != nil {
-				return nil, err
-			}
-			limit(pool, w.callers)
-			st, err := newStatement(ctx, pool, target.update(table), w.opts.Prepared)
+			pool, st, err := w.throughBed(ctx, target, table, log)
 			if err != nil {
 				return nil, err
 			}

@@ -54,6 +54,10 @@ var writeFigures = []ofWrites{
 	{"with_eo_8", near(8), "with-eo", txThen, throughput, 0.85, false},
 	{"with_eo_64", near(64), "with-eo", txThen, throughput, 0.50, false},
 	{"with_eo_1_1ms_p50", farOff(1), "with-eo", txThen, latency, 1.25, true},
+	// What an order key leaves of the throughput without one.
+	{"order_eo_64", near(64), "order-eo", "eo-mariadb-log-mariadb", throughput, 0.85, false},
+	{"http_key_1", near(1), "http-key", byHTTP, throughput, 0.80, false},
+	{"http_key_64", near(64), "http-key", byHTTP, throughput, 0.60, false},
 	// What the console's account of each minute leaves of the throughput without it.
 	{"counted_mariadb_64", near(64), "alo-mariadb-log-mariadb", "uncounted-mariadb", throughput, 0.98, false},
 	{"counted_postgres_64", near(64), "alo-postgres-log-postgres", "uncounted-postgres", throughput, 0.98, false},

@@ -91,6 +91,8 @@ ensure_binaries() {
 	for driver in mysql postgres; do
 		ensure_command "$(program "$driver")" "$(package "$driver")"
 	done
+	ensure_command nats-server nats-server
+	ensure_command rabbitmq-server rabbitmq-server
 }
 
 # The accessibility checker that pages are held against, as npm has it.

@@ -35,6 +35,10 @@ ensure_race_detector() {
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ((jobs <= 4)) || jobs=4
 
+# The tests of a package wait more than they compute.
+parallel=$((2 * jobs))
+((parallel <= 4)) || parallel=4
+
 find_servers
 ensure_binaries
 ensure_command pgbouncer pgbouncer
@@ -54,16 +58,47 @@ case ${PKG:-./...} in
 *) modules=(.) ;;
 esac
 
-# run_tests MODULE: its tests, as events for gotestsum.
+# go_test MODULE FLAG...: a run of go test, as events for gotestsum.
+go_test() {
+	say "go test in $1: ${*:2}" >&2
+	go -C "$1" test -json -count=1 "${@:2}"
+}
+
+# run_tests MODULE: its tests. Two would take far longer with the race detector, which
+# would find no more: the simulation, in which one goroutine runs at a time, and the crash
+# matrix, whose processes are killed. They run without it, before the rest.
 run_tests() {
-	local more=()
+	local more=() raced=() matrix=() simulation=() beside='' package failed=0
 	case $1 in
-	.) more=(${race[@]+"${race[@]}"} -timeout 45m -p "$jobs" -parallel "$jobs" ${flags[@]+"${flags[@]}"} "${packages[@]}") ;;
-	bench) more=(-timeout 10m ${flags[@]+"${flags[@]}"} ./...) ;;
-	console/e2e) more=(-timeout 20m ${flags[@]+"${flags[@]}"} ./...) ;;
+	bench) go_test bench -timeout 10m ${flags[@]+"${flags[@]}"} ./... && return ;;
+	console/e2e) go_test console/e2e -timeout 20m ${flags[@]+"${flags[@]}"} ./... && return ;;
+	.)
+		more=(-timeout 60m -p "$jobs" -parallel "$parallel" ${flags[@]+"${flags[@]}"})
+		for package in $(go list "${packages[@]}"); do
+			case ${flags[*]-} in
+			*-run* | *-skip*) ;; # they say themselves which
+			*) [[ $package != */internal/test/acceptance ]] || matrix=(-run '^TestCrashMatrix$' "$package") ;;
+			esac
+			if [[ $package == */internal/test/simulation ]]; then
+				simulation=("$package")
+			else
+				raced+=("$package")
+			fi
+		done
+		{
+			trap - INT # which ends the other too
+			((!${#simulation[@]})) || go_test . "${more[@]}" "${simulation[@]}"
+		} >"$work/beside.json" &
+		beside=$!
+		((!${#matrix[@]})) || go_test . "${more[@]}" -parallel 6 "${matrix[@]}" || failed=1 # it waits for disks
+		wait "$beside" || failed=1
+		cat "$work/beside.json"
+		((!${#matrix[@]})) || more+=(-skip '^TestCrashMatrix$')
+		((!${#raced[@]})) || go_test . ${race[@]+"${race[@]}"} "${more[@]}" "${raced[@]}" || failed=1
+		return "$failed"
+		;;
 	esac
-	say "go test in $1: ${more[*]}" >&2
-	go -C "$1" test -json -count=1 "${more[@]}"
+	return 1
 }
 
 for module in "${modules[@]}"; do
