@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   transaction_id           VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- the soft transaction
   statement_no             INT NOT NULL,                                                    -- place in the unit, from 0
   statement_count          INT NOT NULL,                                                    -- statements of the unit
-  settings                 TEXT NOT NULL,                                                   -- what the DSN says of values and names
+  settings                 TEXT NOT NULL,                                                   -- what the DSN says of values and names; the parts of a way back
   not_replayable           TEXT NOT NULL,                                                   -- why it must not be run again; empty: it may
   receipt                  VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,      -- of the receipt that attempts leave in the target; empty: none
   fingerprint              VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- of the request, under a caller's key; else empty
@@ -39,6 +39,23 @@ CREATE TABLE IF NOT EXISTS bed_log (
   name  VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- identity; receipts-… for a data source, by the hash of its name
   value VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
   PRIMARY KEY (name)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_order_key (
+  id      VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the hash of an order key of a data source
+  last    BIGINT NOT NULL,                                            -- the last number issued under it
+  head    VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry whose turn it is; empty: none
+  waiting BIGINT NOT NULL,                                            -- how many wait behind it
+  PRIMARY KEY (id)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
+
+CREATE TABLE IF NOT EXISTS bed_order_queue (
+  key_id  VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the key, in bed_order_key
+  number  BIGINT NOT NULL,                                            -- the entry's place under it
+  unit_id VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry
+  skipped SMALLINT NOT NULL,                                          -- 1: an operator has let the others pass; 0: it waits
+  PRIMARY KEY (key_id, number),
+  KEY bed_order_queue_unit (unit_id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
 CREATE TABLE IF NOT EXISTS bed_attempt (
@@ -68,7 +85,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                                            -- when it was done
   who           VARCHAR(255) NOT NULL,                                      -- by whom
-  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
   what          LONGTEXT NOT NULL,                                          -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,                                            -- how many entries
   reason        TEXT NOT NULL,                                              -- why; may be empty
@@ -90,11 +107,11 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
   PRIMARY KEY (data_source, job)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
--- ===== targets in mysql: the receipts of exactly-once deliveries =====
+-- ===== targets in mysql: the receipts of exactly-once deliveries, and the order of their keys =====
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry whose work this is
+  unit_id       VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the entry whose work this is, or the group of one that can turn back
   log_id        VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
@@ -104,6 +121,14 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   PRIMARY KEY (id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='made by bed (github.com/bedsql/bed), which tells by it what was applied: leave it out of migrations';
+
+CREATE TABLE IF NOT EXISTS bed_order (
+  id         VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the hash of an order key
+  log_id     VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the identity of the transaction log that numbers the writes (bed_log)
+  last       BIGINT NOT NULL, -- the number of the last write delivered under it
+  keep_until BIGINT NOT NULL, -- not purged before
+  PRIMARY KEY (id)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COMMENT='made by bed (github.com/bedsql/bed), which keeps order by it: leave it out of migrations';
 
 -- ===== postgres: PostgreSQL =====
 
@@ -118,7 +143,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   transaction_id           VARCHAR(40) NOT NULL,                         -- the soft transaction
   statement_no             INT NOT NULL,                                 -- place in the unit, from 0
   statement_count          INT NOT NULL,                                 -- statements of the unit
-  settings                 TEXT NOT NULL,                                -- what the DSN says of values and names
+  settings                 TEXT NOT NULL,                                -- what the DSN says of values and names; the parts of a way back
   not_replayable           TEXT NOT NULL,                                -- why it must not be run again; empty: it may
   receipt                  VARCHAR(80) NOT NULL,                         -- of the receipt that attempts leave in the target; empty: none
   fingerprint              VARCHAR(64) NOT NULL,                         -- of the request, under a caller's key; else empty
@@ -136,6 +161,22 @@ CREATE TABLE IF NOT EXISTS bed_log (
   name  VARCHAR(40) COLLATE "C" NOT NULL PRIMARY KEY, -- identity; receipts-… for a data source, by the hash of its name
   value VARCHAR(80) NOT NULL                          -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
 );
+
+CREATE TABLE IF NOT EXISTS bed_order_key (
+  id      VARCHAR(80) COLLATE "C" NOT NULL PRIMARY KEY, -- the hash of an order key of a data source
+  last    BIGINT NOT NULL,                              -- the last number issued under it
+  head    VARCHAR(40) COLLATE "C" NOT NULL,             -- the entry whose turn it is; empty: none
+  waiting BIGINT NOT NULL                               -- how many wait behind it
+);
+
+CREATE TABLE IF NOT EXISTS bed_order_queue (
+  key_id  VARCHAR(80) COLLATE "C" NOT NULL, -- the key, in bed_order_key
+  number  BIGINT NOT NULL,                  -- the entry's place under it
+  unit_id VARCHAR(40) COLLATE "C" NOT NULL, -- the entry
+  skipped SMALLINT NOT NULL,                -- 1: an operator has let the others pass; 0: it waits
+  PRIMARY KEY (key_id, number)
+);
+CREATE INDEX IF NOT EXISTS bed_order_queue_unit ON bed_order_queue (unit_id);
 
 CREATE TABLE IF NOT EXISTS bed_attempt (
   unit_id       VARCHAR(40) COLLATE "C" NOT NULL, -- the entry
@@ -164,7 +205,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) COLLATE "C" NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                  -- when it was done
   who           VARCHAR(255) NOT NULL,            -- by whom
-  action        VARCHAR(20) NOT NULL,             -- retry, park, discard, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) NOT NULL,             -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
   what          TEXT NOT NULL,                    -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,                  -- how many entries
   reason        TEXT NOT NULL,                    -- why; may be empty
@@ -186,11 +227,11 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
   PRIMARY KEY (data_source, job)
 );
 
--- ===== targets in postgres: the receipts of exactly-once deliveries =====
+-- ===== targets in postgres: the receipts of exactly-once deliveries, and the order of their keys =====
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) COLLATE "C" NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is
+  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is, or the group of one that can turn back
   log_id        VARCHAR(40) NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
@@ -199,6 +240,14 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   result        TEXT NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
   CONSTRAINT bed_receipt_id PRIMARY KEY (id)
+);
+
+CREATE TABLE IF NOT EXISTS bed_order (
+  id         VARCHAR(80) COLLATE "C" NOT NULL, -- the hash of an order key
+  log_id     VARCHAR(40) NOT NULL, -- the identity of the transaction log that numbers the writes (bed_log)
+  last       BIGINT NOT NULL, -- the number of the last write delivered under it
+  keep_until BIGINT NOT NULL, -- not purged before
+  PRIMARY KEY (id)
 );
 
 -- ===== sqlite: SQLite =====
@@ -214,7 +263,7 @@ CREATE TABLE IF NOT EXISTS transaction_log (
   transaction_id           VARCHAR(40) NOT NULL,             -- the soft transaction
   statement_no             INT NOT NULL,                     -- place in the unit, from 0
   statement_count          INT NOT NULL,                     -- statements of the unit
-  settings                 TEXT NOT NULL,                    -- what the DSN says of values and names
+  settings                 TEXT NOT NULL,                    -- what the DSN says of values and names; the parts of a way back
   not_replayable           TEXT NOT NULL,                    -- why it must not be run again; empty: it may
   receipt                  VARCHAR(80) NOT NULL,             -- of the receipt that attempts leave in the target; empty: none
   fingerprint              VARCHAR(64) NOT NULL,             -- of the request, under a caller's key; else empty
@@ -232,6 +281,22 @@ CREATE TABLE IF NOT EXISTS bed_log (
   name  VARCHAR(40) NOT NULL PRIMARY KEY, -- identity; receipts-… for a data source, by the hash of its name
   value VARCHAR(80) NOT NULL              -- a UUID, given to the log when it is opened for the first time; the schema of its receipts, empty for none of their own
 );
+
+CREATE TABLE IF NOT EXISTS bed_order_key (
+  id      VARCHAR(80) NOT NULL PRIMARY KEY, -- the hash of an order key of a data source
+  last    BIGINT NOT NULL,                  -- the last number issued under it
+  head    VARCHAR(40) NOT NULL,             -- the entry whose turn it is; empty: none
+  waiting BIGINT NOT NULL                   -- how many wait behind it
+);
+
+CREATE TABLE IF NOT EXISTS bed_order_queue (
+  key_id  VARCHAR(80) NOT NULL, -- the key, in bed_order_key
+  number  BIGINT NOT NULL,      -- the entry's place under it
+  unit_id VARCHAR(40) NOT NULL, -- the entry
+  skipped SMALLINT NOT NULL,    -- 1: an operator has let the others pass; 0: it waits
+  PRIMARY KEY (key_id, number)
+);
+CREATE INDEX IF NOT EXISTS bed_order_queue_unit ON bed_order_queue (unit_id);
 
 CREATE TABLE IF NOT EXISTS bed_attempt (
   unit_id       VARCHAR(40) NOT NULL, -- the entry
@@ -260,7 +325,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) NOT NULL,  -- UUIDv7
   creation_time BIGINT NOT NULL,       -- when it was done
   who           VARCHAR(255) NOT NULL, -- by whom
-  action        VARCHAR(20) NOT NULL,  -- retry, park, discard, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) NOT NULL,  -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
   what          TEXT NOT NULL,         -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,       -- how many entries
   reason        TEXT NOT NULL,         -- why; may be empty
@@ -282,11 +347,11 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
   PRIMARY KEY (data_source, job)
 );
 
--- ===== targets in sqlite: the receipts of exactly-once deliveries =====
+-- ===== targets in sqlite: the receipts of exactly-once deliveries, and the order of their keys =====
 
 CREATE TABLE IF NOT EXISTS bed_receipt (
   id            VARCHAR(80) NOT NULL, -- the unit's, or the hash of a caller's key
-  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is
+  unit_id       VARCHAR(40) NOT NULL, -- the entry whose work this is, or the group of one that can turn back
   log_id        VARCHAR(40) NOT NULL, -- the identity of the transaction log that holds the entry (bed_log)
   void          SMALLINT NOT NULL,    -- 1: the work was not done and never will be
   creation_time BIGINT NOT NULL,      -- ms since 1970-01-01 UTC
@@ -294,5 +359,13 @@ CREATE TABLE IF NOT EXISTS bed_receipt (
   fingerprint   VARCHAR(64) NULL,     -- of the request, under a caller's key
   result        TEXT NULL, -- the answer, under a caller's key
   log_gone      SMALLINT NOT NULL DEFAULT 0, -- 1: a purge found that the unit is not in the log any more
+  PRIMARY KEY (id)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS bed_order (
+  id         VARCHAR(80) NOT NULL, -- the hash of an order key
+  log_id     VARCHAR(40) NOT NULL, -- the identity of the transaction log that numbers the writes (bed_log)
+  last       BIGINT NOT NULL, -- the number of the last write delivered under it
+  keep_until BIGINT NOT NULL, -- not purged before
   PRIMARY KEY (id)
 ) WITHOUT ROWID;

@@ -69,7 +69,7 @@ func TestImageIsNotRootAndHasNoShell(t *testing.T) {
 func TestComposedInstallationIsHardenedWithoutDefaultPassword(t *testing.T) {
 	t.Parallel()
 	v := yamlOf(t, "compose.yaml")
-	for _, name := range []string{"mariadb", "postgres", "bed-job", "shop"} {
+	for _, name := range []string{"mariadb", "postgres", "nats", "bed-job", "shop"} {
 		at(t, v, "services", name)
 	}
 	for _, name := range []string{"bed-job", "shop"} {

@@ -31,8 +31,9 @@ func read(t *testing.T, path string) string {
 func TestDocumentsHoldTheExamplesThatAreRun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ document, file, example string }{
-		{"README.md", "bedsql/example_test.go", "Example"},
 		{"docs/adopting.md", "bedsql/example_testing_test.go", "Example_testing"},
+		{"docs/http.md", "bedsql/bedhttp/example_test.go", "Example"},
+		{"docs/messages.md", "bedsql/message/example_test.go", "Example"},
 		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleStaged"},
 		{"docs/soft-transactions.md", "bedsql/example_soft_test.go", "ExampleWithIdempotencyKey"},
 	} {
@@ -44,6 +45,32 @@ func TestDocumentsHoldTheExamplesThatAreRun(t *testing.T) {
 		body = regexp.MustCompile(`(?m)^\t`).ReplaceAllString(body, "")
 		if !strings.Contains(read(t, c.document), "```go\n"+body+"\n```\n") {
 			t.Errorf("%s does not hold the body of %s, word for word:\n%s", c.document, c.example, body)
+		}
+	}
+}
+
+// The examples are programs that their own tests run.
+func TestSnippetsAreTakenFromTheExamples(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(root, "examples", "*", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var examples []string // with each indentation that a snippet may have lost
+	for _, file := range files {
+		text := read(t, strings.TrimPrefix(filepath.ToSlash(file), root))
+		for range 3 {
+			examples = append(examples, "\n"+text)
+			text = regexp.MustCompile(`(?m)^\t`).ReplaceAllString(text, "")
+		}
+	}
+	snippets := regexp.MustCompile("(?s)\n *```go\n(.*?\n) *```\n").FindAllStringSubmatch(read(t, "README.md"), -1)
+	if len(snippets) < 2 {
+		t.Errorf("README.md has %d snippets of Go", len(snippets))
+	}
+	for _, m := range snippets {
+		if !slices.ContainsFunc(examples, func(text string) bool { return strings.Contains(text, "\n"+m[1]) }) {
+			t.Errorf("this snippet of README.md is not in an example; copy it from one:\n%s", m[1])
 		}
 	}
 }

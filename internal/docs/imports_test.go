@@ -11,13 +11,27 @@ var heavy = []string{
 	"github.com/prometheus/", "go.opentelemetry.io/", "github.com/spf13/", "github.com/goccy/go-yaml", "google.golang.org/protobuf",
 	"golang.org/x/crypto/bcrypt", "html/template", "net/http", "log/slog",
 	"github.com/bedsql/bed/console", "github.com/bedsql/bed/internal/ops", "github.com/bedsql/bed/cmd/",
+	"github.com/ThreeDotsLabs/", "github.com/nats-io/", "github.com/rabbitmq/", "github.com/twmb/",
 	"github.com/bedsql/bed/listener/bedprom", "github.com/bedsql/bed/listener/bedotel", "github.com/bedsql/bed/listener/bedslog",
+}
+
+// brokers are what only bed-job links.
+var brokers = []string{"github.com/nats-io/", "github.com/rabbitmq/", "github.com/twmb/", "github.com/bedsql/bed/cmd/"}
+
+func TestMessagesLinkNoBrokersLibrary(t *testing.T) {
+	t.Parallel()
+	linksNoneOf(t, brokers, "./bedsql/message", "./bedsql/mysql", "./bedsql/postgres", "./bedsql/sqlite", "./console")
 }
 
 func TestCoreLinksNeitherMetricsNorTracesNorCLI(t *testing.T) {
 	t.Parallel()
+	linksNoneOf(t, heavy, "./bedsql", "./listener", "./txlog", "./asyncjob")
+}
+
+func linksNoneOf(t *testing.T, heavy []string, packages ...string) {
+	t.Helper()
 	// The drivers' own imports are theirs.
-	for _, core := range []string{"./bedsql", "./listener", "./txlog", "./asyncjob"} {
+	for _, core := range packages {
 		cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", core)
 		cmd.Dir = root
 		out, err := cmd.Output()

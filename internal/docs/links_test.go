@@ -67,7 +67,7 @@ func markdown(t *testing.T) []string {
 	return files
 }
 
-// hasAnchor looks for a heading as GitHub names it.
+// hasAnchor looks for a heading as GitHub names it, or an anchor of the page's own.
 func hasAnchor(t *testing.T, file, anchor string) bool {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -75,10 +75,14 @@ func hasAnchor(t *testing.T, file, anchor string) bool {
 		t.Fatal(err)
 	}
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(string(text), ""), -1) {
-		name := dropped.ReplaceAllString(strings.ToLower(m[1]), "")
-		if strings.ReplaceAll(name, " ", "-") == anchor {
+		if anchorOf(m[1]) == anchor {
 			return true
 		}
 	}
-	return false
+	return strings.Contains(string(text), `<a id="`+anchor+`"></a>`)
+}
+
+// anchorOf is the anchor that GitHub gives a heading.
+func anchorOf(title string) string {
+	return strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
 }
