@@ -240,14 +240,20 @@ func (m *matrix) start(o crashOrder) crashReport {
 	cmd.Stderr = &stderr
 	before := m.sessions()
 	out, err := cmd.Output()
-	eventually(m.t, "the server has done what the process had sent", func() bool {
-		for _, id := range m.sessions() {
-			if !slices.Contains(before, id) {
-				return false
-			}
+	for deadline := time.Now().Add(patience); ; {
+		left := m.sessions()
+		maps.DeleteFunc(left, func(id, does string) bool {
+			_, known := before[id]
+			return known || does == ""
+		})
+		if len(left) == 0 {
+			break
 		}
-		return true
-	})
+		if time.Now().After(deadline) {
+			m.t.Fatalf("waited in vain until the server has done what the process had sent: %q", left)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 	if err != nil && cmd.ProcessState.ExitCode() >= 0 {
 		m.t.Fatalf("the program failed by itself: %v\n%s", err, stderr.String())
 	}
@@ -258,33 +264,38 @@ func (m *matrix) start(o crashOrder) crashReport {
 	return r
 }
 
-// sessions are those at the server, but for the one that asks.
-func (m *matrix) sessions() (ids []string) {
+// sessions are those at the server, but for the one that asks, and what they do: "" if nothing for
+// some time, so that of a killed process nothing is left for them to do. This process may open one
+// at any time, for its log measures round trips.
+func (m *matrix) sessions() map[string]string {
 	m.t.Helper()
 	names := fmt.Sprintf("('%s', '%s', '%s')", m.a.db.Name, m.b.db.Name, m.home.db.Name)
-	query := "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db IN " + names
+	query := `SELECT id, CASE WHEN command = 'Sleep' AND time > 2 THEN '' ELSE CONCAT_WS(' ', command, time, state, info) END
+		FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db IN ` + names
 	switch m.order.Driver {
 	case testdb.DriverSQLite:
 		return nil
 	case testdb.DriverPostgres:
-		query = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IN " + names
+		query = `SELECT pid, CASE WHEN state = 'idle' AND state_change < NOW() - INTERVAL '2 seconds' THEN '' ELSE CONCAT_WS(' ', state, state_change, query) END
+			FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IN ` + names
 	}
 	rows, err := m.home.bare.QueryContext(context.Background(), query)
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	defer func() { _ = rows.Close() }()
+	does := map[string]string{}
 	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
+		var id, what string
+		if err := rows.Scan(&id, &what); err != nil {
 			m.t.Fatal(err)
 		}
-		ids = append(ids, id)
+		does[id] = what
 	}
 	if err := rows.Err(); err != nil {
 		m.t.Fatal(err)
 	}
-	return ids
+	return does
 }
 
 // addForJob puts a unit into the log as a caller leaves it to the job, or one for each

@@ -181,7 +181,8 @@ func (m *marathon) drain(reports <-chan report) {
 	look, late := time.NewTicker(m.every/10), time.After(m.lasts+time.Minute)
 	defer look.Stop()
 	for {
-		if m.look(); scan(m.t, m.entries, "SELECT COUNT(*) FROM transaction_log") == "0" {
+		empty := scan(m.t, m.entries, "SELECT COUNT(*) FROM transaction_log") == "0" // and stays so
+		if m.look(); empty {
 			return
 		}
 		select {
