@@ -1,11 +1,13 @@
 package message
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -138,8 +140,13 @@ func (c *consumerOf) consume(msg *message.Message) error {
 	if msg.UUID == "" {
 		return c.park(ctx, cfg, msg, errors.New("the message has no UUID, by which a second delivery could be known"))
 	}
-	uuid := msg.UUID // the handler may change it
+	// The handler may change it, and Publish gives it another UUID.
+	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), bytes.Clone(msg.Payload)
 	failure, err := c.once(ctx, uuid, msg)
+	msg.UUID, msg.Metadata, msg.Payload = uuid, metadata, payload
+	if errors.Is(ctx.Err(), context.Canceled) { // which is not the message's fault
+		return cmp.Or(failure, err)
+	}
 	c.mu.Lock()
 	switch {
 	case failure == nil && err == nil:
@@ -155,10 +162,9 @@ func (c *consumerOf) consume(msg *message.Message) error {
 	}
 	n := c.failed[uuid]
 	c.mu.Unlock()
-	if failure == nil || n < c.failures || ctx.Err() != nil {
+	if failure == nil || n < c.failures {
 		return cmp.Or(failure, err)
 	}
-	msg.UUID = uuid
 	if err := c.park(ctx, cfg, msg, failure); err != nil {
 		return err
 	}
@@ -194,8 +200,8 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 	if err := tx.Commit(); err != nil {
 		var unmet *bedsql.RowsError
 		switch {
-		case ctx.Err() != nil:
-		case bedsql.OutcomeOf(err) == bedsql.OutcomeRefused, errors.As(err, &unmet), errors.Is(err, sql.ErrTxDone), dberr.Of(err).State == abortedBefore:
+		case bedsql.OutcomeOf(err) == bedsql.OutcomeRefused, errors.As(err, &unmet), dberr.Of(err).State == abortedBefore,
+			errors.Is(err, sql.ErrTxDone), err == context.DeadlineExceeded: //nolint:errorlint // of database/sql, which has sent nothing
 			return err, nil
 		}
 		return nil, err
@@ -237,10 +243,18 @@ func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.
 			return err
 		}
 		u.Statements = []txlog.Statement{{SQL: text, Params: params}}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.LogTimeout) // the handler may have used up its own
+		defer cancel()
 		if err := cfg.Storage.Add(ctx, cfg.Lease, u); err != nil {
 			return err
 		}
-		return cfg.Storage.Release(ctx, u, txlog.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s failed: %v", c.name, why)})
+		err = cfg.Storage.Release(ctx, u, txlog.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s failed: %v", c.name, why)})
+		if err != nil { // the job would publish it
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.LogTimeout)
+			defer cancel()
+			return errors.Join(err, cfg.Storage.Remove(ctx, u))
+		}
+		return nil
 	}()
 	if err != nil {
 		return fmt.Errorf("bed: the message %s failed and could not be parked (%w): %w", m.UUID, err, why)

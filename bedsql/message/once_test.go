@@ -288,6 +288,132 @@ func TestUnansweredCommitIsNoAcknowledgement(t *testing.T) {
 	})
 }
 
+// Watermill's Retry calls again with the same message, whose UUID Publish has replaced.
+func TestHandlerThatForwardsItsMessageProcessesItOnce(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, c *consuming) {
+		b := &memory{}
+		p := newPublisher(t, b, bedsql.Config{Storage: c.storage, NoSyncRetry: true})
+		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			must(t, c.insert(ctx, tx, msg))
+			return p.Publish(ctx, "billed", msg)
+		})
+		msg := delivered("m-1", "one")
+		must(t, consume(msg))
+		must(t, consume(msg)) // as after an acknowledgement that was lost
+		c.saw("one")
+		if got := b.payloads(); !slices.Equal(got, []string{"one"}) {
+			t.Errorf("forwarded: %v", got)
+		}
+	})
+}
+
+func TestHandlerThatOutlastsItsDeadlineIsParked(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]struct{ canceled, says bool }{
+		"and says so":             {false, true},
+		"and does not notice":     {false, false},
+		"not if canceled":         {true, true}, // it is not the message's fault
+		"not if it was cut short": {true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testdb.Each(t, func(t *testing.T, db testdb.DB) {
+				c := newConsuming(t, db)
+				var cancel func()
+				consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+					must(t, c.insert(ctx, tx, msg))
+					if of.canceled {
+						cancel()
+					}
+					<-ctx.Done()
+					if of.says {
+						return ctx.Err()
+					}
+					return nil
+				}, bedmessage.MaxFailures(2))
+				acknowledged := 0
+				for acknowledged == 0 && c.calls < 4 {
+					msg := delivered("m-1", "one")
+					var ctx context.Context
+					if ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond); of.canceled {
+						ctx, cancel = context.WithCancel(t.Context())
+					}
+					msg.SetContext(ctx)
+					if consume(msg) == nil {
+						acknowledged++
+					}
+					cancel()
+				}
+				c.saw()
+				left := waiting(t, c.storage)
+				if of.canceled && acknowledged+len(left) != 0 || !of.canceled && (c.calls != 2 || len(left) != 1 || !left[0].Parked) {
+					t.Errorf("after %d calls, acknowledged: %d, the log: %+v", c.calls, acknowledged, left)
+				}
+			})
+		})
+	}
+}
+
+func TestMessageIsParkedAsItArrived(t *testing.T) {
+	t.Parallel()
+	c := newConsuming(t, testdb.SQLite(t))
+	consume := bedmessage.Once(c.pool, "billing", func(_ context.Context, _ *sql.Tx, msg *message.Message) error {
+		msg.Payload[0] = 'O'
+		msg.Payload = append(msg.Payload, " decrypted"...)
+		msg.Metadata.Set("tenant", "b")
+		return errors.New("broken")
+	}, bedmessage.MaxFailures(2), bedmessage.ParkedFor("events", "orders"))
+	msg := text("one")
+	msg.UUID = "m-1"
+	if err := consume(msg); err == nil {
+		t.Error("acknowledged before it was parked")
+	}
+	must(t, consume(msg))
+	left := waiting(t, c.storage)
+	if len(left) != 1 {
+		t.Fatalf("the log: %+v", left)
+	}
+	must(t, c.storage.Retry(t.Context(), left[0].ID))
+	b := &memory{}
+	round(t, c.storage, b)
+	if len(b.messages) != 1 || string(b.messages[0].Payload) != "one" || b.messages[0].Metadata.Get("tenant") != "a" {
+		t.Errorf("published again: %+v", b.messages)
+	}
+}
+
+// unreleasing is a log that fails between an entry and its being parked.
+type unreleasing struct {
+	txlog.Storage
+	fails bool
+}
+
+func (s *unreleasing) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
+	if s.fails {
+		return errors.New("the log is away")
+	}
+	return s.Storage.Release(ctx, u, v)
+}
+
+// What is not parked would be published again by no operator's decision.
+func TestMessageThatCouldNotBeParkedLeavesNoEntry(t *testing.T) {
+	t.Parallel()
+	log := &unreleasing{fails: true}
+	c := newConsuming(t, testdb.SQLite(t), func(cfg *bedsql.Config) {
+		log.Storage = cfg.Storage
+		cfg.Storage = log
+	})
+	consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("broken") }, bedmessage.MaxFailures(1))
+	if err := consume(delivered("m-1", "one")); err == nil || len(waiting(t, c.storage)) != 0 {
+		t.Errorf("not parked: %v, the log: %+v", err, waiting(t, c.storage))
+	}
+	log.fails = false
+	must(t, consume(delivered("m-1", "one")))
+	if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked {
+		t.Errorf("the log: %+v", left)
+	}
+}
+
 func TestPoisonMessageIsParkedAndPublishedAgainByAnOperator(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -27,8 +27,9 @@ type options struct {
 // Confirms says that Publish of the publisher returns nil only once the broker has
 // confirmed that it keeps the message. [NewPublisher] and [Target] refuse a publisher of
 // which that is not known without it. It is known of watermill's own for NATS with
-// JetStream, for AMQP with ConfirmDelivery or Transactional, and for Kafka unless
-// RequiredAcks is 0; one of your own may say so by a method Confirms() bool.
+// JetStream, for AMQP with ConfirmDelivery and not Transactional, which loses errors of
+// marshalers, and for Kafka unless RequiredAcks is 0; one of your own may say so by a method
+// Confirms() bool.
 func Confirms() Option { return func(o *options) { o.confirms = true } }
 
 // OrderKey is the name of the metadata in which a message under [bedsql.WithOrderKey] carries
@@ -106,7 +107,7 @@ func confirms(v reflect.Value) bool {
 	case library == "nats":
 		return is(config("JetStream", "Disabled"), false)
 	case library == "amqp":
-		return is(config("Publish", "ConfirmDelivery"), true) || is(config("Publish", "Transactional"), true)
+		return is(config("Publish", "ConfirmDelivery"), true) && is(config("Publish", "Transactional"), false)
 	case library == "kafka":
 		acks := config("OverwriteSaramaConfig", "Producer", "RequiredAcks")
 		return acks.CanInt() && acks.Int() != 0
@@ -145,6 +146,9 @@ func (p *Publisher) Publish(ctx context.Context, topic string, messages ...*mess
 
 func (p *Publisher) publish(ctx context.Context, topic string, messages []*message.Message) error {
 	for _, msg := range messages {
+		if msg == nil {
+			return errors.New("bed: the message was neither logged nor sent: it is nil")
+		}
 		m := &broker.Message{ID: txlog.NewID(), Topic: topic, Metadata: msg.Metadata, Payload: msg.Payload}
 		m.UUID, msg.UUID = m.ID, m.ID
 		text, args, err := broker.Statement(m)

@@ -145,6 +145,12 @@ func TestMessageWithMetadataThatWouldChangeIsRefused(t *testing.T) {
 			t.Errorf("Publish says %v", err)
 		}
 	}
+	if err := p.Publish(t.Context(), "orders\xff", text("one")); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+		t.Errorf("Publish to a topic that would change: %v", err)
+	}
+	if err := p.Publish(t.Context(), "orders", nil); err == nil {
+		t.Error("nil is published")
+	}
 	if left := waiting(t, storage); len(b.messages)+len(left) != 0 {
 		t.Errorf("published: %v, left in the log: %v", b.messages, left)
 	}

@@ -52,6 +52,9 @@ func Statement(m *Message) (text string, args []any, err error) {
 	if m.Topic == "" {
 		return "", nil, errors.New("bed: the message was neither logged nor sent: its topic is empty")
 	}
+	if !utf8.ValidString(m.Topic) {
+		return "", nil, errors.New("bed: the message was neither logged nor sent: its topic is not UTF-8")
+	}
 	args = []any{sql.Named(argID, m.ID)}
 	if m.UUID != m.ID {
 		args = append(args, sql.Named(argUUID, m.UUID))

@@ -346,6 +346,10 @@ func TestWatermillsPublishersAreKnownToConfirmOrNot(t *testing.T) {
 	if !accepted(wamqp.NewPublisher(cfg, watermill.NopLogger{})) {
 		t.Error("AMQP with ConfirmDelivery is refused")
 	}
+	cfg.Publish.ConfirmDelivery, cfg.Publish.Transactional = false, true
+	if accepted(wamqp.NewPublisher(cfg, watermill.NopLogger{})) {
+		t.Error("AMQP that is Transactional, which loses a marshaler's error, is accepted")
+	}
 	for disabled, want := range map[bool]bool{false: true, true: false} {
 		cfg := wnats.PublisherConfig{URL: server.DSN(), JetStream: wnats.JetStreamConfig{Disabled: disabled}}
 		if accepted(wnats.NewPublisher(cfg, watermill.NopLogger{})) != want {
