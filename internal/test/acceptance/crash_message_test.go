@@ -11,12 +11,25 @@ import (
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 )
 
-// crashMessage delivers a message to a consumer in A. What is not acknowledged is pending:
-// the broker delivers it again.
+// crashMessage delivers a message to a consumer in A, or to one at home that publishes what is to
+// be written to B. What is not acknowledged is pending: the broker delivers it again.
 func crashMessage(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	s := ctx.Value(stepsKey{}).(*steps)
-	consume := bedmessage.Once(pools["A"], "crash", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
-		return o.each(func(_, table string) error {
+	db := pools["A"]
+	var p *bedmessage.Publisher
+	if o.publishes() {
+		db = pools["bed home"]
+		var err error
+		if p, err = o.publisher(ctx, s, db); err != nil {
+			return err
+		}
+		defer func() { _ = p.Close() }()
+	}
+	consume := bedmessage.Once(db, "crash", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		return o.each(func(where, table string) error {
+			if where == "B" {
+				return p.Publish(ctx, table, message.NewMessage("", []byte(fmt.Sprint(o.Row))))
+			}
 			_, err := tx.ExecContext(ctx, plusOne(table, o.Row))
 			return err
 		})
@@ -37,3 +50,50 @@ func crashMessage(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 	s.mu.Unlock()
 	return err
 }
+
+// publisher is one whose broker is in B, with the log of db.
+func (o *crashOrder) publisher(ctx context.Context, s *steps, db *sql.DB) (*bedmessage.Publisher, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	var cfg bedsql.Config
+	if err := conn.Raw(func(dc any) error { cfg = dc.(*bedsql.Conn).Config(); return nil }); err != nil {
+		return nil, err
+	}
+	b, err := target(o.Driver)(o.B)
+	if err != nil {
+		return nil, err
+	}
+	return bedmessage.NewPublisher(inbox{sql.OpenDB(crashTarget(b, s, "B").Connector)}, "events", cfg)
+}
+
+// inbox is a broker whose only consumer adds one to the row that a message names, once for each
+// UUID.
+type inbox struct{ db *sql.DB }
+
+const inboxTable = "CREATE TABLE inbox (uuid VARCHAR(36) PRIMARY KEY)"
+
+func (i inbox) Publish(table string, messages ...*message.Message) error {
+	tx, err := i.db.Begin()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	m := messages[0]
+	r, err := tx.Exec(fmt.Sprintf("INSERT INTO inbox SELECT '%s' FROM (SELECT 1) AS one WHERE NOT EXISTS (SELECT 1 FROM inbox WHERE uuid = '%[1]s')", m.UUID))
+	if err != nil {
+		return err
+	}
+	if n, err := r.RowsAffected(); err != nil || n == 0 {
+		return err
+	}
+	if _, err := tx.Exec(fmt.Sprintf("UPDATE %s SET balance = balance + 1 WHERE id = %s", table, m.Payload)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func (i inbox) Confirms() bool { return true }
+func (i inbox) Close() error   { return i.db.Close() }

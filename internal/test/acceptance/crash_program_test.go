@@ -130,7 +130,7 @@ func (o *crashOrder) run(s *steps) error {
 	if pools["home"], err = o.openHome(s, cfg, strings.Contains(o.By, "wrapped")); err != nil {
 		return err
 	}
-	if strings.HasPrefix(o.By, "with and") && o.Driver != testdb.DriverSQLite {
+	if (strings.HasPrefix(o.By, "with and") || o.publishes()) && o.Driver != testdb.DriverSQLite {
 		if pools["bed home"], err = o.openHome(s, cfg, true); err != nil {
 			return err
 		}
@@ -265,8 +265,12 @@ func (s *crashScenario) parts() bool {
 
 // isRequest reports whether a client sends it, again if it gets no answer, or a broker.
 func (s *crashScenario) isRequest() bool {
-	return strings.HasPrefix(s.By, "request") || s.By == "message"
+	return strings.HasPrefix(s.By, "request") || strings.HasPrefix(s.By, "message")
 }
+
+// publishes reports whether the consumer of a message publishes others. It writes in the log's own
+// database then, which is no consumer's where that is SQLite.
+func (s *crashScenario) publishes() bool { return s.By == "message that publishes" }
 
 // runs are the names of its runs: where A is written, one loses the answer to the first
 // commit there, unless a write of an order is in the log before it begins.
@@ -346,6 +350,7 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 	"request":                        crashRequest,
 	"request with a staged group":    crashRequest,
 	"message":                        crashMessage,
+	"message that publishes":         crashMessage,
 	"staged with compensation":       crashGroup,
 	"with and compensation, wrapped": crashGroup,
 	"staged soft transaction": func(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
