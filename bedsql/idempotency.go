@@ -285,10 +285,14 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 	if err != nil {
 		return nil, err
 	}
+	keep := kept.Of(ctx)
 	defer func() {
-		if err != nil {
+		switch {
+		case err != nil:
 			back()
-		} else {
+		case keep != nil: // what is kept has this place, whatever is written under the key after a rollback
+			c.tx.keyed.back = func() {}
+		default:
 			c.tx.keyed.back = back
 		}
 	}()
@@ -296,7 +300,6 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 		inner driver.Tx
 		kt    *keyedTx
 	)
-	keep := kept.Of(ctx)
 	again, cancel := context.WithTimeout(ctx, c.c.cfg.RetryTimeout)
 	defer cancel()
 	for pause := jitter.BackOff(c.c.cfg.RetryInitial, c.c.cfg.RetryMax); ; {

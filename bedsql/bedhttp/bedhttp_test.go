@@ -283,14 +283,19 @@ func TestBodyThatWasReadBeforeIsAnError(t *testing.T) {
 	h := serve(t, bedhttp.Config{DB: open(t), Client: single, OnError: func(_ *http.Request, err error) { cause = err }},
 		func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") })
 	for name, before := range map[string]func(*http.Request){
-		"a form": func(r *http.Request) { _ = r.ParseForm() },
-		"all":    func(r *http.Request) { _, _ = io.ReadAll(r.Body) },
+		"a form":  func(r *http.Request) { _ = r.ParseForm() },
+		"all":     func(r *http.Request) { _, _ = io.ReadAll(r.Body) },
+		"unsized": func(r *http.Request) { _, _ = io.ReadAll(r.Body) },
 	} {
+		of := func(r io.Reader) io.Reader { return r }
+		if name == "unsized" {
+			of = func(r io.Reader) io.Reader { return unsized{r} }
+		}
 		cause = nil
 		wantProblem(t, ask(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			before(r)
 			h.ServeHTTP(w, r)
-		}), "POST", strings.NewReader("a=1"), "Idempotency-Key", "k", "Content-Type", "application/x-www-form-urlencoded"), 500, "server-error")
+		}), "POST", of(strings.NewReader("a=1")), "Idempotency-Key", "k", "Content-Type", "application/x-www-form-urlencoded"), 500, "server-error")
 		if cause == nil || !strings.Contains(cause.Error(), "was read before") {
 			t.Errorf("%s: %v", name, cause)
 		}
@@ -307,6 +312,45 @@ func TestContextThatKeepsTheKeyFromTheTransactionIsAnError(t *testing.T) {
 	}), "POST", nil, "Idempotency-Key", "k"), 500, "server-error")
 	if cause == nil {
 		t.Error("OnError was not called")
+	}
+}
+
+// A compressor in front says so before it knows whether it has anything to compress.
+func TestCompressorInFrontCompressesWhatIsReplayedToo(t *testing.T) {
+	t.Parallel()
+	keyed := serve(t, bedhttp.Config{DB: open(t), Client: single}, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<p>plain") })
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept-Encoding") == "gzip" {
+			w.Header().Set("Content-Encoding", "gzip")
+			w = compressing{w}
+		}
+		keyed.ServeHTTP(w, r)
+	})
+	for i, c := range []struct{ accepts, encoding, body string }{{"gzip", "gzip", "zipped <p>plain"}, {"", "", "<p>plain"}, {"gzip", "gzip", "zipped <p>plain"}} {
+		w := ask(h, "POST", nil, "Idempotency-Key", "k", "Accept-Encoding", c.accepts)
+		if w.Header().Get("Content-Encoding") != c.encoding || w.Body.String() != c.body || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/html") {
+			t.Errorf("%d: %v %q", i, w.Header(), w.Body)
+		}
+	}
+}
+
+type compressing struct{ http.ResponseWriter }
+
+func (c compressing) Write(p []byte) (int, error) {
+	_, err := io.WriteString(c.ResponseWriter, "zipped "+string(p))
+	return len(p), err
+}
+
+func TestStatusThatCannotAskTheLogDoesNotSayNotApplied(t *testing.T) {
+	t.Parallel()
+	log, err := txlog.Open(t.Context(), "sqlite", filepath.Join(t.TempDir(), "log.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = log.Close()
+	w := ask(bedhttp.Status(log, time.Millisecond), "GET", nil)
+	if w.Code != 503 || w.Header().Get("Retry-After") == "" || strings.Contains(w.Body.String(), "applied") {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
 }
 

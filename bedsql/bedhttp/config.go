@@ -97,7 +97,7 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 	if cfg.Headers == nil {
 		cfg.Headers = []string{"Content-Type", "Location"}
 	}
-	m.headers = []string{"Content-Encoding"}
+	m.headers = []string{encoding}
 	for _, name := range cfg.Headers {
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		if slices.Contains(neverKept, name) || strings.HasPrefix(name, http.TrailerPrefix) || name == "" {

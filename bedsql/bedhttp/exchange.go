@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -61,6 +62,7 @@ type keyedTx struct {
 	*sql.Tx
 	ctx    context.Context // ends the transaction
 	cancel context.CancelFunc
+	wait   time.Duration
 	key    *bedsql.IdempotencyKey
 	kept   *kept.Request
 }
@@ -71,7 +73,7 @@ func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
 	ctx, key := bedsql.WithIdempotencyKey(ctx, x.key)
 	key.SetFingerprint(x.fingerprint)
-	t := &keyedTx{ctx: ctx, cancel: cancel, key: key, kept: new(kept.Request)}
+	t := &keyedTx{ctx: ctx, cancel: cancel, wait: x.Wait, key: key, kept: new(kept.Request)}
 	stop := context.AfterFunc(wait, cancel)
 	var err error
 	t.Tx, err = x.DB.BeginTx(kept.In(ctx, t.kept), &sql.TxOptions{Isolation: x.Isolation})
@@ -85,17 +87,22 @@ func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
 		return t, nil
 	}
 	if t.Tx != nil {
-		_ = t.Rollback()
+		t.rollback()
 	}
 	cancel()
 	return t, err
 }
 
-// rollback frees the key.
-func (t *keyedTx) rollback() {
-	_ = t.Rollback() // if it is not answered, the end of its connection is
-	t.cancel()
+// end ends the transaction, and waits for the answer no longer than wait: its connection is
+// closed then.
+func (t *keyedTx) end(how func() error) error {
+	defer t.cancel()
+	defer time.AfterFunc(t.wait, t.cancel).Stop()
+	return how()
 }
+
+// rollback frees the key.
+func (t *keyedTx) rollback() { _ = t.end(t.Rollback) }
 
 // lead handles the request.
 func (x *exchange) lead(wait context.Context) {
@@ -117,6 +124,7 @@ func (x *exchange) lead(wait context.Context) {
 	}()
 	late := time.AfterFunc(x.HandlerTimeout, t.cancel)
 	rec := &recorder{limit: x.MaxResponse, header: x.w.Header().Clone()}
+	rec.header.Del(encoding) // a compressor's in front, which compresses what is sent here
 	x.next.ServeHTTP(rec, x.request(t))
 	returned = true
 	inTime := late.Stop()
@@ -179,10 +187,8 @@ func (x *exchange) replay(t *keyedTx) {
 // send sends the handler's response.
 func (x *exchange) send(status int, header http.Header, body []byte) {
 	h := x.w.Header()
-	clear(h)
-	for name, values := range header {
-		h[name] = values
-	}
+	maps.DeleteFunc(h, func(name string, _ []string) bool { return name != encoding })
+	maps.Copy(h, header)
 	send(x.w, status, body)
 }
 
@@ -194,8 +200,7 @@ func (x *exchange) commit(t *keyedTx, r *response, header http.Header) {
 		return
 	}
 	t.kept.Response = r.encode()
-	err := t.Commit()
-	t.cancel()
+	err := t.end(t.Commit)
 	switch o := bedsql.OutcomeOf(err); {
 	case err == nil:
 		x.committed(t, r)
@@ -246,22 +251,31 @@ func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error
 	x.answer(x.w, x.r, retry, cause)
 }
 
+// encoding is the header that a compressor in front of the middleware may have set.
+const encoding = "Content-Encoding"
+
 // refuse keeps and sends a 4xx of a handler whose transaction the database has ended, as
-// after an error in it: there are no rows to share its fate.
+// after an error in it: there are no rows to share its fate. It is not sent unless it is kept,
+// for a duplicate in another process may be handled instead.
 func (x *exchange) refuse(r *response, header http.Header) {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
 	defer cancel()
-	if t, err := x.begin(wait); err == nil {
-		if t.key.Answered() { // a duplicate in another process was faster
-			t.rollback()
-			x.replay(t)
-			return
-		}
-		t.kept.Response = r.encode()
-		if err = t.Commit(); err == nil {
-			x.flight.land(r)
-		}
-		t.cancel()
+	t, err := x.begin(wait)
+	if err != nil {
+		x.answer(x.w, x.r, whyNotBegun(err, t.kept), err)
+		return
 	}
+	if t.key.Answered() { // a duplicate in another process was faster
+		t.rollback()
+		x.replay(t)
+		return
+	}
+	t.kept.Response = r.encode()
+	err = t.end(t.Commit)
+	if err != nil {
+		x.answer(x.w, x.r, unknown, err)
+		return
+	}
+	x.flight.land(r)
 	x.send(r.Status, header, r.Body)
 }

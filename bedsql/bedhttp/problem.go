@@ -25,19 +25,20 @@ var (
 	missing     = problem{Type: "missing-key", Title: "Idempotency-Key is missing", Status: http.StatusBadRequest, Detail: "This request must carry an Idempotency-Key header."}
 	malformed   = problem{Type: "malformed-key", Title: "Idempotency-Key is malformed", Status: http.StatusBadRequest}
 	noClient    = problem{Type: "unknown-client", Title: "The client is unknown", Status: http.StatusForbidden, Detail: "It is not known whose Idempotency-Key this is."}
-	bodyBroken  = problem{Type: "unreadable-body", Title: "The request's body cannot be read", Status: http.StatusBadRequest, Detail: "The body ended early or is malformed. Nothing was applied."}
-	bodyLarge   = problem{Type: "body-too-large", Title: "The request's body is too large", Status: http.StatusRequestEntityTooLarge, Detail: "A request with an Idempotency-Key must have a smaller body. Nothing was applied."}
+	bodyBroken  = problem{Type: "unreadable-body", Title: "The request's body cannot be read", Status: http.StatusBadRequest, Detail: "The body ended early or is malformed. This attempt changed nothing."}
+	bodyLarge   = problem{Type: "body-too-large", Title: "The request's body is too large", Status: http.StatusRequestEntityTooLarge, Detail: "A request with an Idempotency-Key must have a smaller body. This attempt changed nothing."}
 	outstanding = problem{Type: "outstanding", Title: "The request is still being handled", Status: http.StatusConflict, retry: true,
 		Detail: "A request with this Idempotency-Key has not ended yet, or its database is busy. Send it again later."}
 	unknown = problem{Type: "outcome-unknown", Title: "It is not known yet whether the request was applied", Status: http.StatusConflict, retry: true,
 		Detail: "The database did not say whether it applied the request. Send it again with the same Idempotency-Key: if it was applied, you get its response; if not, it is applied then."}
 	reused = problem{Type: "key-reused", Title: "Idempotency-Key was used for another request", Status: http.StatusUnprocessableEntity,
 		Detail: "The method, path, query, content type or body differs from the first request with this Idempotency-Key. Use a new key."}
-	refused = problem{Type: "refused", Title: "The database refused the request", Status: http.StatusConflict, Detail: "Nothing was applied, and sending it again as it is does not help."}
-	retry   = problem{Type: "not-applied", Title: "The request was not applied", Status: http.StatusServiceUnavailable, retry: true,
-		Detail: "Nothing was applied. Send it again later with the same Idempotency-Key."}
+	refused = problem{Type: "refused", Title: "The database refused the request", Status: http.StatusConflict, Detail: "This attempt changed nothing in the service's own database, and sending it again as it is does not help."}
+	retry   = problem{Type: "try-again", Title: "The request could not be handled now", Status: http.StatusServiceUnavailable, retry: true,
+		Detail: "This attempt changed nothing in the service's own database; an earlier one may have. Send it again later with the same Idempotency-Key."}
 	unreadable = problem{Type: "response-lost", Title: "The response cannot be read", Status: http.StatusInternalServerError, Detail: "The request was applied; its response is lost."}
-	broken     = problem{Type: "server-error", Title: "The server could not handle the request", Status: http.StatusInternalServerError, Detail: "Nothing was applied."}
+	broken     = problem{Type: "server-error", Title: "The server could not handle the request", Status: http.StatusInternalServerError, Detail: "This attempt changed nothing in the service's own database."}
+	unasked    = problem{Type: "state-unknown", Title: "The state of the write cannot be found out now", Status: http.StatusServiceUnavailable, retry: true, Detail: "Ask again later."}
 )
 
 // answer sends a problem. Its cause goes to OnError.
@@ -82,6 +83,9 @@ func Error(w http.ResponseWriter, r *http.Request, err error) {
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: o.HTTPStatus(), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
 	q, _ := r.Context().Value(requestKey{}).(*request)
 	var pending *bedsql.PendingError
+	if q != nil {
+		p.Detail += q.m.expiry
+	}
 	if q != nil && q.m.StatusURL != nil && o == bedsql.OutcomeAccepted && errors.As(err, &pending) {
 		w.Header().Set("Location", q.m.StatusURL(pending.LogID))
 	}

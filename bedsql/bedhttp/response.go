@@ -103,7 +103,7 @@ func finish(method string, status int, h http.Header, body []byte) []byte {
 		h.Del("Content-Length")
 		return nil
 	}
-	if _, typed := h["Content-Type"]; !typed && len(body) > 0 && h.Get("Content-Encoding") == "" {
+	if _, typed := h["Content-Type"]; !typed && len(body) > 0 && h.Get(encoding) == "" {
 		h.Set("Content-Type", http.DetectContentType(body))
 	}
 	switch {

@@ -25,8 +25,8 @@ type request struct {
 type requestKey struct{}
 
 // Tx is the request's local transaction on Config.DB: what it commits, it commits together
-// with the response, after the handler has returned. Neither Commit nor Rollback is to be
-// called on it. nil: the request has no key.
+// with the response, after the handler has returned. Commit is not to be called on it; after
+// Rollback a 4xx is kept alone. nil: the request has no key.
 //
 // A soft transaction may be made with it: bedsql.Begin(ctx, bedsql.With(bedhttp.Tx(ctx))).
 // The middleware calls its End after the COMMIT.
@@ -97,7 +97,7 @@ func (m *middleware) body(r *http.Request) ([]byte, problem, error) {
 		return nil, bodyLarge, errBodyLarge
 	case err != nil:
 		return nil, bodyBroken, err
-	case r.ContentLength > 0 && r.ContentLength != int64(len(body)):
+	case r.ContentLength > 0 && r.ContentLength != int64(len(body)), r.ContentLength < 0 && len(body) == 0:
 		return nil, broken, errRead
 	}
 	return body, problem{}, nil

@@ -27,7 +27,7 @@ func Status(storage txlog.Storage, wait time.Duration) http.Handler {
 			fresh, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), time.Second)
 			defer cancel()
 			if state, err = bedsql.Status(fresh, storage, id); err != nil {
-				retry.send(w)
+				unasked.send(w)
 				return
 			}
 		}

@@ -19,8 +19,9 @@ import (
 // header, and how often its handler has run is counted.
 type service struct {
 	*rig
-	url  string
-	runs atomic.Int64
+	url     string
+	handler http.Handler
+	runs    atomic.Int64
 }
 
 // newService serves h under a key, on a pool of its own: two services of one rig are two
@@ -36,10 +37,11 @@ func newService(t testing.TB, r *rig, h http.HandlerFunc, change ...func(*bedhtt
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewUnstartedServer(keyed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.handler = keyed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.runs.Add(1)
 		h(w, r)
-	})))
+	}))
+	srv := httptest.NewUnstartedServer(s.handler)
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // panics are expected
 	srv.Start()
 	t.Cleanup(srv.Close)

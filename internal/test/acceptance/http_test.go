@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -214,41 +215,38 @@ func TestHTTPKeyWithAnotherRequestIsUnprocessable(t *testing.T) {
 
 func TestHTTPThousandDuplicatesAtOnce(t *testing.T) {
 	t.Parallel()
+	const n = 1000
 	eachHome(t, func(t *testing.T, r *rig) {
-		s := newService(t, r, paysAnd(201, "done"), func(c *bedhttp.Config) {
+		var arrived atomic.Int64
+		s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+			eventually(t, "all have arrived", func() bool { return arrived.Load() == n })
+			paysAnd(201, "done")(w, r)
+		}, func(c *bedhttp.Config) {
 			c.DB.SetMaxOpenConns(2) // one of which waits for nobody
 			c.Wait = time.Minute
+			c.Client = func(*http.Request) string {
+				arrived.Add(1)
+				return "t"
+			}
 		})
-		client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 100}}
-		defer client.CloseIdleConnections()
 		var all sync.WaitGroup
-		var mu sync.Mutex
-		first := 0
-		for range 1000 {
+		var first atomic.Int64
+		for range n {
 			all.Go(func() {
-				req, _ := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url+"/orders", strings.NewReader("{}"))
-				req.Header.Set("Tenant", "t1")
+				w := httptest.NewRecorder()
+				req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/orders", strings.NewReader("{}"))
 				req.Header.Set("Idempotency-Key", "k")
-				res, err := client.Do(req)
-				if err != nil {
-					t.Error(err)
-					return
+				if s.handler.ServeHTTP(w, req); w.Code != 201 || w.Body.String() != "done" {
+					t.Errorf("%d %q", w.Code, w.Body)
 				}
-				defer func() { _ = res.Body.Close() }()
-				body, err := io.ReadAll(res.Body)
-				if err != nil || res.StatusCode != 201 || string(body) != "done" {
-					t.Errorf("%d %q %v", res.StatusCode, body, err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				if res.Header.Get("Idempotent-Replayed") == "" {
-					first++
+				if w.Header().Get("Idempotent-Replayed") == "" {
+					first.Add(1)
 				}
 			})
 		}
 		all.Wait()
-		if s.wantsRuns(1, 1); first != 1 {
-			t.Errorf("%d answers were not replays", first)
+		if s.wantsRuns(1, 1); first.Load() != 1 {
+			t.Errorf("%d answers were not replays", first.Load())
 		}
 	})
 }
@@ -475,6 +473,64 @@ func TestHTTPRefusalIsKeptAlthoughItsRowsWereRolledBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a handler writes elsewhere after it has rolled back is another write under the key, not
+// the request's.
+func TestHTTPWriteAfterARollbackDoesNotTakeTheRequestsPlace(t *testing.T) {
+	t.Parallel()
+	eachHome(t, func(t *testing.T, r *rig) {
+		var db *sql.DB
+		s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+			if err := bedhttp.Tx(r.Context()).Rollback(); err != nil {
+				t.Error(err)
+			}
+			if _, err := db.ExecContext(r.Context(), addOne); err != nil {
+				t.Error(err)
+			}
+			w.WriteHeader(http.StatusConflict)
+		}, func(c *bedhttp.Config) { db = c.DB })
+		s.wants(s.asks("k", "{}"), http.StatusConflict, false)
+		s.wants(s.asks("k", "{}"), http.StatusConflict, true)
+		s.wantsRuns(1, 1)
+	})
+}
+
+// A final answer is kept, or it is none: a duplicate in another process may be handled instead.
+func TestHTTPRefusalThatIsNotKeptIsNotSent(t *testing.T) {
+	t.Parallel()
+	eachHome(t, func(t *testing.T, r *rig) {
+		held, free := make(chan struct{}), make(chan struct{})
+		var cause atomic.Value
+		one := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+			if err := bedhttp.Tx(r.Context()).Rollback(); err != nil {
+				t.Error(err)
+			}
+			<-held // the duplicate has the key
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, "out of stock")
+		}, func(c *bedhttp.Config) {
+			c.Wait = time.Second
+			c.OnError = func(_ *http.Request, err error) { cause.Store(err) }
+		})
+		other := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+			close(held)
+			<-free
+			paysAnd(201, "done")(w, r)
+		}, func(c *bedhttp.Config) { c.Wait = time.Minute })
+		second := make(chan httpAnswer)
+		go func() { second <- other.asks("k", "{}") }()
+		a := one.asks("k", "{}")
+		if a.status == 201 {
+			t.Fatal("the duplicate was first")
+		}
+		if a.header.Get("Retry-After") == "" || strings.Contains(string(a.body), "out of stock") || cause.Load() == nil {
+			t.Errorf("%v, and OnError got %v", a, cause.Load())
+		}
+		close(free)
+		other.wants(<-second, 201, false)
+		one.wants(one.asks("k", "{}"), 201, true)
+	})
 }
 
 func TestHTTPHandlerCannotCommitWithoutItsResponse(t *testing.T) {
