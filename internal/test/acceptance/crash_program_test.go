@@ -130,7 +130,7 @@ func (o *crashOrder) run(s *steps) error {
 	if pools["home"], err = o.openHome(s, cfg, strings.Contains(o.By, "wrapped")); err != nil {
 		return err
 	}
-	if (strings.HasPrefix(o.By, "with and") || o.publishes()) && o.Driver != testdb.DriverSQLite {
+	if (strings.HasPrefix(o.By, "with and") || o.atHome()) && o.Driver != testdb.DriverSQLite {
 		if pools["bed home"], err = o.openHome(s, cfg, true); err != nil {
 			return err
 		}
@@ -268,9 +268,12 @@ func (s *crashScenario) isRequest() bool {
 	return strings.HasPrefix(s.By, "request") || strings.HasPrefix(s.By, "message")
 }
 
-// publishes reports whether the consumer of a message publishes others. It writes in the log's own
-// database then, which is no consumer's where that is SQLite.
+// publishes reports whether the consumer of a message publishes others.
 func (s *crashScenario) publishes() bool { return s.By == "message that publishes" }
+
+// atHome reports whether a request or a message is handled by bed in the log's own database, which
+// SQLite cannot do.
+func (s *crashScenario) atHome() bool { return s.publishes() || s.By == "request with its own group" }
 
 // runs are the names of its runs: where A is written, one loses the answer to the first
 // commit there, unless a write of an order is in the log before it begins.
@@ -349,6 +352,7 @@ var crashCallers = map[string]func(ctx context.Context, o *crashOrder, pools map
 	},
 	"request":                        crashRequest,
 	"request with a staged group":    crashRequest,
+	"request with its own group":     crashRequest,
 	"message":                        crashMessage,
 	"message that publishes":         crashMessage,
 	"staged with compensation":       crashGroup,

@@ -15,12 +15,12 @@ import (
 
 type stepsKey struct{}
 
-// crashRequest sends a request whose home is A. What the scenario writes elsewhere is a
-// staged group, which is delivered before the request commits. No two runs of the handler
-// give the same response.
+// crashRequest sends a request whose home is A, or the log's database. What the scenario writes
+// elsewhere is a staged group, which is delivered before the request commits, or there a group of
+// its transaction. No two runs of the handler give the same response.
 func crashRequest(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	s := ctx.Value(stepsKey{}).(*steps)
-	keyed, err := bedhttp.New(bedhttp.Config{DB: pools["A"], Client: func(*http.Request) string { return "t" }, Required: true})
+	keyed, err := bedhttp.New(bedhttp.Config{DB: pools[o.requestHome()], Client: func(*http.Request) string { return "t" }, Required: true})
 	if err != nil {
 		return err
 	}
@@ -58,10 +58,23 @@ func crashRequest(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 	}
 }
 
+func (o *crashOrder) requestHome() string {
+	if o.atHome() {
+		return "bed home"
+	}
+	return "A"
+}
+
 func (o *crashOrder) handle(ctx context.Context, pools map[string]*sql.DB) error {
 	group := func(error) error { return nil }
 	elsewhere := ctx
-	if o.By != "request" {
+	switch o.By {
+	case "request with its own group":
+		var err error
+		if elsewhere, _, err = bedsql.Begin(ctx, bedsql.With(bedhttp.Tx(ctx))); err != nil {
+			return err
+		}
+	case "request with a staged group":
 		staged, soft, err := bedsql.Begin(ctx, bedsql.Staged())
 		if err != nil {
 			return err
@@ -74,7 +87,7 @@ func (o *crashOrder) handle(ctx context.Context, pools map[string]*sql.DB) error
 		}
 	}
 	return group(o.each(func(db, table string) error {
-		if db == "A" {
+		if strings.HasSuffix(o.requestHome(), db) {
 			_, err := bedhttp.Tx(ctx).ExecContext(ctx, plusOne(table, o.Row))
 			return err
 		}
