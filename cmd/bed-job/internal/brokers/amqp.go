@@ -123,4 +123,6 @@ func (c *amqpConn) Ping(context.Context) error {
 	return nil
 }
 
+func (c *amqpConn) Closed() bool { return c.conn.IsClosed() }
+
 func (c *amqpConn) Close() error { return c.conn.CloseDeadline(time.Now().Add(time.Second)) }

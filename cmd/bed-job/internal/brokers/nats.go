@@ -74,6 +74,8 @@ func (c *natsConn) Ping(ctx context.Context) error {
 	return err
 }
 
+func (c *natsConn) Closed() bool { return c.nc.IsClosed() }
+
 func (c *natsConn) Close() error {
 	c.nc.Close()
 	return nil
