@@ -54,7 +54,7 @@ func readAMQP(dsn string) (dial, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &amqpConn{conn: conn, to: to}, nil
+		return &amqpConn{conn: conn, to: to, alarms: conn.NotifyBlocked(make(chan amqp.Blocking, 2))}, nil
 	}, nil
 }
 
@@ -64,6 +64,21 @@ type amqpConn struct {
 	channel  *amqp.Channel
 	returned chan amqp.Return
 	closed   chan *amqp.Error
+	// alarms has at most two: one goes off for a message, and is cleared.
+	alarms chan amqp.Blocking
+	alarm  amqp.Blocking
+}
+
+// alarmed is an error while an alarm of RabbitMQ's (memory, disk) keeps it from reading
+// messages. It says so to a connection that has sent one.
+func (c *amqpConn) alarmed() error {
+	for len(c.alarms) > 0 {
+		c.alarm = <-c.alarms
+	}
+	if c.alarm.Active {
+		return fmt.Errorf("the broker takes no messages: %s", c.alarm.Reason)
+	}
+	return nil
 }
 
 // open opens a channel, which an error of the broker closes.
@@ -83,9 +98,15 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	if err := c.open(); err != nil {
 		return broker.NotSent(err)
 	}
-	headers := amqp.Table{}
+	if err := c.alarmed(); err != nil {
+		return broker.NotSent(err)
+	}
+	headers, longest := amqp.Table{}, len(m.Topic)
 	for key, value := range m.Metadata {
-		headers[key] = value
+		headers[key], longest = value, max(longest, len(key))
+	}
+	if longest > 255 {
+		return broker.Refused(errors.New("AMQP has no room for a topic or a metadata key of more than 255 bytes"))
 	}
 	headers[broker.UUIDHeader] = m.UUID
 	exchange, key := c.to(m.Topic)
@@ -102,12 +123,15 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	case r := <-c.returned: // it comes before the confirmation
 		return broker.NotTaken(fmt.Errorf("the broker returned the message: %d %s", r.ReplyCode, r.ReplyText))
 	case err := <-c.closed:
-		if err != nil && (err.Code == amqp.NotFound || err.Code == amqp.AccessRefused) {
+		switch {
+		case err == nil:
+			return amqp.ErrClosed
+		case err.Code == amqp.NotFound, err.Code == amqp.AccessRefused:
 			return broker.NotTaken(err)
-		} else if err != nil {
-			return err
+		case err.Code == amqp.PreconditionFailed: // RabbitMQ checks the message before it routes it
+			return broker.Refused(err)
 		}
-		return amqp.ErrClosed
+		return err
 	default:
 	}
 	if !taken {
@@ -116,11 +140,23 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	return nil
 }
 
-func (c *amqpConn) Ping(context.Context) error {
-	if c.conn.IsClosed() {
+// Ping publishes a message that no queue can take: what begins with amq. is RabbitMQ's own.
+// An account that may not do that gets an answer, too.
+func (c *amqpConn) Ping(ctx context.Context) error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	confirmed, err := c.channel.PublishWithDeferredConfirmWithContext(ctx, "", "amq.bed-job", false, false, amqp.Publishing{})
+	if err == nil {
+		_, err = confirmed.WaitContext(ctx)
+	}
+	if alarm := c.alarmed(); alarm != nil { // it comes before the confirmation
+		return alarm
+	}
+	if err == nil && c.conn.IsClosed() {
 		return amqp.ErrClosed
 	}
-	return nil
+	return err
 }
 
 func (c *amqpConn) Closed() bool { return c.conn.IsClosed() }
