@@ -119,25 +119,25 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case r := <-c.returned: // it comes before the confirmation
+	switch {
+	case len(c.returned) > 0: // it comes before the confirmation
+		r := <-c.returned
 		return broker.NotTaken(fmt.Errorf("the broker returned the message: %d %s", r.ReplyCode, r.ReplyText))
-	case err := <-c.closed:
-		switch {
-		case err == nil:
-			return amqp.ErrClosed
-		case err.Code == amqp.NotFound, err.Code == amqp.AccessRefused:
-			return broker.NotTaken(err)
-		case err.Code == amqp.PreconditionFailed: // RabbitMQ checks the message before it routes it
-			return broker.Refused(err)
-		}
-		return err
-	default:
-	}
-	if !taken {
+	case taken:
+		return nil
+	case !c.channel.IsClosed():
 		return errors.New("the broker did not confirm the message")
 	}
-	return nil
+	switch err := <-c.closed; {
+	case err == nil:
+		return amqp.ErrClosed
+	case err.Code == amqp.NotFound, err.Code == amqp.AccessRefused:
+		return broker.NotTaken(err)
+	case err.Code == amqp.PreconditionFailed: // RabbitMQ checks the message before it routes it
+		return broker.Refused(err)
+	default:
+		return err
+	}
 }
 
 // Ping publishes a message that no queue can take: what begins with amq. is RabbitMQ's own.

@@ -68,9 +68,11 @@ func TestMessageThatRabbitMQRejectsIsNotDelivered(t *testing.T) {
 	_, err = ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	must(t, err)
 	long := strings.Repeat("x", 256)
-	unsent(t, log, &broker.Message{Topic: "orders", Payload: make([]byte, 2000)}, &broker.Message{Topic: long},
-		&broker.Message{Topic: "orders", Metadata: map[string]string{long: "a"}})
-	if r := round(t, log, "amqp", server.DSN()); r.Parked != 3 {
+	unsent(t, log, &broker.Message{Topic: long}, &broker.Message{Topic: "orders", Metadata: map[string]string{long: "a"}})
+	for range 8 { // each closes a channel
+		unsent(t, log, &broker.Message{Topic: "orders", Payload: make([]byte, 2000)})
+	}
+	if r := round(t, log, "amqp", server.DSN()); r.Parked != 10 {
 		t.Errorf("too large, or too long: %v", r)
 	}
 	wantNoDoubt(t, log)
