@@ -255,8 +255,8 @@ func (c *conn) IsValid() bool {
 	return !c.lost && !(ok && f.Closed())
 }
 
-// ResetSession implements driver.SessionResetter: a pool does not find out by itself that a
-// connection is gone.
+// ResetSession implements driver.SessionResetter: a pool asks it before it hands out a
+// connection that may have been lost while it was idle.
 func (c *conn) ResetSession(context.Context) error {
 	if !c.IsValid() {
 		return driver.ErrBadConn

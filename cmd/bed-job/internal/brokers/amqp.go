@@ -64,13 +64,13 @@ type amqpConn struct {
 	channel  *amqp.Channel
 	returned chan amqp.Return
 	closed   chan *amqp.Error
-	// alarms has at most two: one goes off for a message, and is cleared.
+	// alarms holds at most two: that one is on, which follows a message, and that it is off.
 	alarms chan amqp.Blocking
 	alarm  amqp.Blocking
 }
 
-// alarmed is an error while an alarm of RabbitMQ's (memory, disk) keeps it from reading
-// messages. It says so to a connection that has sent one.
+// alarmed returns an error while a memory or disk alarm keeps RabbitMQ from reading messages,
+// which it reports only to connections that have sent one.
 func (c *amqpConn) alarmed() error {
 	for len(c.alarms) > 0 {
 		c.alarm = <-c.alarms
@@ -140,8 +140,8 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	}
 }
 
-// Ping publishes a message that no queue can take: what begins with amq. is RabbitMQ's own.
-// An account that may not do that gets an answer, too.
+// Ping publishes a message that reaches no queue: names that begin with amq. are reserved.
+// An account without the right to do so has been answered, too.
 func (c *amqpConn) Ping(ctx context.Context) error {
 	if err := c.open(); err != nil {
 		return err

@@ -56,7 +56,7 @@ func TestJobPublishesToRabbitMQ(t *testing.T) {
 	}
 }
 
-// A full queue is no error of RabbitMQ's: it does not confirm.
+// RabbitMQ reports a full queue by a negative confirmation only.
 func TestMessageThatRabbitMQRejectsIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	server, log := testdb.PrivateRabbitMQ(t, "-rabbit", "max_message_size", "1000"), txlog.NewMemory()

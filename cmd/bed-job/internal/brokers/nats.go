@@ -84,8 +84,8 @@ func (c *natsConn) Publish(ctx context.Context, m *broker.Message) error {
 // streamMessageExceedsMaximum is JSStreamMessageExceedsMaximumErr in the server.
 const streamMessageExceedsMaximum = 10054
 
-// request has send send one to subject. That the account may not is said to the connection,
-// and leaves the request without an answer.
+// request runs send, which sends a request to subject. If the account may not publish there,
+// the server reports it to the connection, and the request gets no answer.
 func (c *natsConn) request(ctx context.Context, subject string, send func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -102,7 +102,7 @@ func (c *natsConn) request(ctx context.Context, subject string, send func(contex
 }
 
 // Ping asks for JetStream: a server that is just starting answers before it has loaded
-// its streams. An account that may only publish gets an answer, too.
+// its streams. An account without the right to ask has been answered, too.
 func (c *natsConn) Ping(ctx context.Context) error {
 	err := c.request(ctx, "$JS.API.INFO", func(ctx context.Context) error {
 		_, err := c.js.AccountInfo(ctx)
