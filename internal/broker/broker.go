@@ -174,6 +174,9 @@ type Conn interface {
 	io.Closer
 }
 
+// fragile is a Conn that knows that its connection is gone, and does not open another.
+type fragile interface{ Closed() bool }
+
 // Target is the broker that dial connects to, as a data source.
 func Target(dataSource string, dial func(context.Context) (Conn, error)) delivery.Target {
 	return delivery.Target{Connector: connector(dial), Dialect: dialect, DataSource: dataSource, Settings: Settings}
@@ -219,10 +222,14 @@ var (
 	_ driver.ExecerContext     = (*conn)(nil)
 	_ driver.NamedValueChecker = (*conn)(nil)
 	_ driver.Pinger            = (*conn)(nil)
+	_ driver.SessionResetter   = (*conn)(nil)
 	_ driver.Validator         = (*conn)(nil)
 )
 
 func (c *conn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.ResetSession(ctx); err != nil {
+		return nil, err
+	}
 	m, err := read(text, args)
 	if err != nil {
 		return nil, err
@@ -246,7 +253,19 @@ func (c *conn) ExecContext(ctx context.Context, text string, args []driver.Named
 }
 
 // IsValid implements driver.Validator.
-func (c *conn) IsValid() bool { return !c.lost }
+func (c *conn) IsValid() bool {
+	f, ok := c.Conn.(fragile)
+	return !c.lost && !(ok && f.Closed())
+}
+
+// ResetSession implements driver.SessionResetter: a pool asks it before it hands out a
+// connection that may have been lost while it was idle.
+func (c *conn) ResetSession(context.Context) error {
+	if !c.IsValid() {
+		return driver.ErrBadConn
+	}
+	return nil
+}
 
 func (c *conn) CheckNamedValue(*driver.NamedValue) error { return nil }
 

@@ -8,22 +8,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
 // PrivateNATS starts a NATS server with JetStream of its own for a test, which keeps
-// what it has acknowledged when it is killed. With -short the test is skipped; without the binary it fails and
-// says what to install.
-func PrivateNATS(t testing.TB) *Server {
+// what it has acknowledged when it is killed. extra are lines of its configuration. With -short the test is
+// skipped; without the binary it fails and says what to install.
+func PrivateNATS(t testing.TB, extra ...string) *Server {
 	t.Helper()
 	return private(t, recipe{
 		kind: "nats", account: "nats",
 		initialise: func(string) (*exec.Cmd, error) { return exec.Command("true"), nil },
-		serve: func(dir string, port int, _ []string) (*exec.Cmd, error) {
+		serve: func(dir string, port int, extra []string) (*exec.Cmd, error) {
 			path := filepath.Join(dir, "nats.conf")
-			text := fmt.Sprintf("listen: 127.0.0.1:%d\njetstream { store_dir: %q }\n", port, dir)
+			text := fmt.Sprintf("listen: 127.0.0.1:%d\njetstream { store_dir: %q }\n%s\n", port, dir, strings.Join(extra, "\n"))
 			//nolint:gosec // it is read by the account that the server runs as
 			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 				return nil, err
@@ -33,16 +34,16 @@ func PrivateNATS(t testing.TB) *Server {
 		dsn:        func(port int) string { return "nats://127.0.0.1:" + strconv.Itoa(port) },
 		ready:      func(addr string) error { return greets(addr, "") },
 		stopSignal: syscall.SIGTERM, orphanSignal: syscall.SIGKILL,
-	}, nil)
+	}, extra)
 }
 
-// PrivateRabbitMQ is PrivateNATS for RabbitMQ.
-func PrivateRabbitMQ(t testing.TB) *Server {
+// PrivateRabbitMQ is PrivateNATS for RabbitMQ. extra are options of Erlang's.
+func PrivateRabbitMQ(t testing.TB, extra ...string) *Server {
 	t.Helper()
 	return private(t, recipe{
 		kind: "rabbitmq", account: "rabbitmq",
 		initialise: func(string) (*exec.Cmd, error) { return exec.Command("true"), nil },
-		serve: func(dir string, port int, _ []string) (*exec.Cmd, error) {
+		serve: func(dir string, port int, extra []string) (*exec.Cmd, error) {
 			// Not the script in PATH, which leaves the process group.
 			bin, err := findBinary("lib/rabbitmq/bin/rabbitmq-server", "apt-get install rabbitmq-server")
 			if err != nil {
@@ -54,12 +55,12 @@ func PrivateRabbitMQ(t testing.TB) *Server {
 				"RABBITMQ_MNESIA_BASE="+filepath.Join(dir, "mnesia"), "RABBITMQ_LOG_BASE="+dir, "RABBITMQ_LOGS=-", "RABBITMQ_CONF_ENV_FILE=/dev/null",
 				"RABBITMQ_CONFIG_FILE="+filepath.Join(dir, "none"), "RABBITMQ_ENABLED_PLUGINS_FILE="+filepath.Join(dir, "plugins"),
 				// Without the daemon that finds nodes, which would stay.
-				fmt.Sprintf("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-start_epmd false -erl_epmd_port %d", peers), bin), err
+				fmt.Sprintf("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-start_epmd false -erl_epmd_port %d %s", peers, strings.Join(extra, " ")), bin), err
 		},
 		dsn:        func(port int) string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", port) },
 		ready:      func(addr string) error { return greets(addr, "AMQP\x00\x00\x09\x01") },
 		stopSignal: syscall.SIGTERM, orphanSignal: syscall.SIGKILL,
-	}, nil)
+	}, extra)
 }
 
 // PrivateKafka is PrivateNATS for a server of Kafka's protocol: serve is the command that has it

@@ -54,7 +54,7 @@ func readAMQP(dsn string) (dial, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &amqpConn{conn: conn, to: to}, nil
+		return &amqpConn{conn: conn, to: to, alarms: conn.NotifyBlocked(make(chan amqp.Blocking, 2))}, nil
 	}, nil
 }
 
@@ -64,6 +64,21 @@ type amqpConn struct {
 	channel  *amqp.Channel
 	returned chan amqp.Return
 	closed   chan *amqp.Error
+	// alarms holds at most two: that one is on, which follows a message, and that it is off.
+	alarms chan amqp.Blocking
+	alarm  amqp.Blocking
+}
+
+// alarmed returns an error while a memory or disk alarm keeps RabbitMQ from reading messages,
+// which it reports only to connections that have sent one.
+func (c *amqpConn) alarmed() error {
+	for len(c.alarms) > 0 {
+		c.alarm = <-c.alarms
+	}
+	if c.alarm.Active {
+		return fmt.Errorf("the broker takes no messages: %s", c.alarm.Reason)
+	}
+	return nil
 }
 
 // open opens a channel, which an error of the broker closes.
@@ -83,9 +98,15 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	if err := c.open(); err != nil {
 		return broker.NotSent(err)
 	}
-	headers := amqp.Table{}
+	if err := c.alarmed(); err != nil {
+		return broker.NotSent(err)
+	}
+	headers, longest := amqp.Table{}, len(m.Topic)
 	for key, value := range m.Metadata {
-		headers[key] = value
+		headers[key], longest = value, max(longest, len(key))
+	}
+	if longest > 255 {
+		return broker.Refused(errors.New("AMQP has no room for a topic or a metadata key of more than 255 bytes"))
 	}
 	headers[broker.UUIDHeader] = m.UUID
 	exchange, key := c.to(m.Topic)
@@ -98,29 +119,46 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case r := <-c.returned: // it comes before the confirmation
+	switch {
+	case len(c.returned) > 0: // it comes before the confirmation
+		r := <-c.returned
 		return broker.NotTaken(fmt.Errorf("the broker returned the message: %d %s", r.ReplyCode, r.ReplyText))
-	case err := <-c.closed:
-		if err != nil && (err.Code == amqp.NotFound || err.Code == amqp.AccessRefused) {
-			return broker.NotTaken(err)
-		} else if err != nil {
-			return err
-		}
-		return amqp.ErrClosed
-	default:
-	}
-	if !taken {
+	case taken:
+		return nil
+	case !c.channel.IsClosed():
 		return errors.New("the broker did not confirm the message")
 	}
-	return nil
+	switch err := <-c.closed; {
+	case err == nil:
+		return amqp.ErrClosed
+	case err.Code == amqp.NotFound, err.Code == amqp.AccessRefused:
+		return broker.NotTaken(err)
+	case err.Code == amqp.PreconditionFailed: // RabbitMQ checks the message before it routes it
+		return broker.Refused(err)
+	default:
+		return err
+	}
 }
 
-func (c *amqpConn) Ping(context.Context) error {
-	if c.conn.IsClosed() {
+// Ping publishes a message that reaches no queue: names that begin with amq. are reserved.
+// An account without the right to do so has been answered, too.
+func (c *amqpConn) Ping(ctx context.Context) error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	confirmed, err := c.channel.PublishWithDeferredConfirmWithContext(ctx, "", "amq.bed-job", false, false, amqp.Publishing{})
+	if err == nil {
+		_, err = confirmed.WaitContext(ctx)
+	}
+	if alarm := c.alarmed(); alarm != nil { // it comes before the confirmation
+		return alarm
+	}
+	if err == nil && c.conn.IsClosed() {
 		return amqp.ErrClosed
 	}
-	return nil
+	return err
 }
+
+func (c *amqpConn) Closed() bool { return c.conn.IsClosed() }
 
 func (c *amqpConn) Close() error { return c.conn.CloseDeadline(time.Now().Add(time.Second)) }

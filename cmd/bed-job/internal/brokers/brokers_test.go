@@ -7,15 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -45,13 +42,24 @@ func unsent(t *testing.T, log txlog.Storage, messages ...*broker.Message) {
 	}
 }
 
-func round(t *testing.T, log txlog.Storage, driver, dsn string) asyncjob.Report {
+func newJob(t *testing.T, log txlog.Storage, driver, dsn string, tries int) *asyncjob.Job {
 	t.Helper()
 	target, err := brokers.Targets[driver](dsn)
 	must(t, err)
-	job, err := asyncjob.New(log, asyncjob.Targets{"events": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, MaxDeliveryTryTimes: 2})
+	job, err := asyncjob.New(log, asyncjob.Targets{"events": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, MaxDeliveryTryTimes: tries})
 	must(t, err)
+	return job
+}
+
+func round(t *testing.T, log txlog.Storage, driver, dsn string) asyncjob.Report {
+	t.Helper()
+	job := newJob(t, log, driver, dsn, 2)
 	defer job.Close()
+	return runOnce(t, job)
+}
+
+func runOnce(t *testing.T, job *asyncjob.Job) asyncjob.Report {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	report, err := job.RunOnce(ctx)
@@ -59,74 +67,47 @@ func round(t *testing.T, log txlog.Storage, driver, dsn string) asyncjob.Report 
 	return report
 }
 
-func TestJobPublishesToJetStream(t *testing.T) {
+// A restart of the broker breaks the connections that a job has kept. No message meets one.
+func TestBrokersRestartCostsNoTry(t *testing.T) {
 	t.Parallel()
-	server := testdb.PrivateNATS(t)
-	nc, err := nats.Connect(server.DSN(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
-	must(t, err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	must(t, err)
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}})
-	must(t, err)
-	log := txlog.NewMemory()
-	good := &broker.Message{Topic: "orders.new", Metadata: map[string]string{"tenant": "a"}, Payload: []byte("one")}
-	astray := &broker.Message{Topic: "nowhere", Payload: []byte("two")}
-	unsent(t, log, good, astray)
-	server.Kill()
-	if r := round(t, log, "nats", server.DSN()); r.Claimed != 0 {
-		t.Errorf("while the server is down: %v", r)
-	}
-	server.Start()
-	if r := round(t, log, "nats", server.DSN()); r.Delivered != 1 || r.Failed != 1 {
-		t.Errorf("when it is up again: %v", r)
-	}
-	if r := round(t, log, "nats", server.DSN()); r.Parked != 1 {
-		t.Errorf("a subject that no stream takes, at the last try: %v", r)
-	}
-	got, err := stream.GetMsg(t.Context(), 1)
-	must(t, err)
-	if got.Subject != "orders.new" || string(got.Data) != "one" || got.Header.Get(broker.UUIDHeader) != good.ID || got.Header.Get("Nats-Msg-Id") != good.ID || got.Header.Get("tenant") != "a" {
-		t.Errorf("published: %+v", got)
+	for driver, on := range map[string]func(*testing.T) *carrier{"nats": onNATS, "kafka": onKafka} { // for RabbitMQ see its alarm
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			at, log := on(t), txlog.NewMemory()
+			job := newJob(t, log, at.driver, at.dsn, 1)
+			defer job.Close()
+			target, err := brokers.Targets[at.driver](at.dsn)
+			must(t, err)
+			db := sql.OpenDB(target.Connector)
+			defer db.Close()
+			kept, err := db.Conn(t.Context())
+			must(t, err)
+			defer kept.Close()
+			for _, when := range []string{"before", "after"} {
+				unsent(t, log, &broker.Message{Topic: at.topic, Payload: []byte("one")})
+				if r := runOnce(t, job); r.Delivered != 1 {
+					t.Errorf("%s the restart: %v", when, r)
+				}
+				at.server.Stop()
+				at.server.Start()
+			}
+			text, args, err := broker.Statement(&broker.Message{ID: txlog.NewID(), Topic: at.topic})
+			must(t, err)
+			if _, err := kept.ExecContext(t.Context(), text, args...); err != nil && target.Dialect.Class(err) != delivery.Unreachable {
+				t.Errorf("a message that met a connection that was gone: %v", err)
+			}
+		})
 	}
 }
 
-func TestJobPublishesToRabbitMQ(t *testing.T) {
-	t.Parallel()
-	server := testdb.PrivateRabbitMQ(t)
-	conn, err := amqp.Dial(server.DSN())
+func wantNoDoubt(t *testing.T, log txlog.Storage) {
+	t.Helper()
+	left, err := log.List(t.Context(), txlog.Filter{})
 	must(t, err)
-	ch, err := conn.Channel()
-	must(t, err)
-	_, err = ch.QueueDeclare("orders", true, false, false, false, nil)
-	must(t, err)
-	log := txlog.NewMemory()
-	good := &broker.Message{Topic: "orders", Metadata: map[string]string{"tenant": "a"}, Payload: []byte("one")}
-	astray := &broker.Message{Topic: "nowhere", Payload: []byte("two")}
-	unsent(t, log, good, astray)
-	server.Stop() // killed, it forgets a queue that was just declared
-	if r := round(t, log, "amqp", server.DSN()); r.Claimed != 0 {
-		t.Errorf("while the server is down: %v", r)
-	}
-	server.Start()
-	if r := round(t, log, "amqp", server.DSN()); r.Delivered != 1 || r.Failed != 1 {
-		t.Errorf("when it is up again: %v", r)
-	}
-	if r := round(t, log, "amqp", server.DSN()+"?topic=exchange"); r.Parked != 1 {
-		t.Errorf("an exchange that is not there, at the last try: %v", r)
-	}
-	if left, err := log.List(t.Context(), txlog.Filter{}); err != nil || len(left) != 1 || left[0].InDoubt {
-		t.Errorf("what the broker returned is not in doubt: %+v, %v", left, err)
-	}
-	conn, err = amqp.Dial(server.DSN())
-	must(t, err)
-	defer conn.Close()
-	ch, err = conn.Channel()
-	must(t, err)
-	got, ok, err := ch.Get("orders", true)
-	must(t, err)
-	if !ok || string(got.Body) != "one" || got.Headers[broker.UUIDHeader] != good.ID || got.MessageId != good.ID || got.Headers["tenant"] != "a" || got.DeliveryMode != amqp.Persistent {
-		t.Errorf("published: %v, %+v", ok, got)
+	for _, u := range left {
+		if u.InDoubt {
+			t.Errorf("it is in doubt: %s", u.LastError)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package brokers
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,17 +15,21 @@ import (
 	"github.com/bedsql/bed/internal/broker"
 )
 
-// readKafka reads kafka://user:password@host:9092,host:9092?tls=true; a user takes SASL
-// PLAIN.
+// readKafka reads kafka://user:password@host:9092,host:9092?tls=true&partitioner=murmur2; a
+// user takes SASL PLAIN.
 func readKafka(dsn string) (dial, error) {
-	bad := errors.New("the DSN of a Kafka cluster is kafka://user:password@host:9092,host:9092?tls=true, of which user, password and tls may be left out")
+	bad := errors.New("the DSN of a Kafka cluster is kafka://user:password@host:9092,host:9092?tls=true&partitioner=murmur2, of which user, password and parameters may be left out")
 	rest, ok := strings.CutPrefix(dsn, "kafka://")
 	rest, query, _ := strings.Cut(rest, "?")
 	q, err := url.ParseQuery(query)
 	if !ok || err != nil {
 		return nil, bad
 	}
-	opts := []kgo.Opt{kgo.ClientID("bed-job"), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0)}
+	opts := []kgo.Opt{
+		kgo.ClientID("bed-job"), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0),
+		// The largest that kgo writes: what is too large is for the broker to say.
+		kgo.ProducerBatchMaxBytes(100 << 20),
+	}
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
 		user, err := url.Parse("kafka://" + rest[:at] + "@host")
 		if err != nil {
@@ -38,6 +43,17 @@ func readKafka(dsn string) (dial, error) {
 	case "true":
 		opts = append(opts, kgo.DialTLS())
 	case "", "false":
+	default:
+		return nil, bad
+	}
+	switch take(q, "partitioner") {
+	case "": // the application's publisher is watermill's, which is sarama
+		opts = append(opts, kgo.RecordPartitioner(kgo.StickyKeyPartitioner(kgo.SaramaCompatHasher(func(key []byte) uint32 {
+			h := fnv.New32a()
+			_, _ = h.Write(key)
+			return h.Sum32()
+		}))))
+	case "murmur2": // kgo's own
 	default:
 		return nil, bad
 	}
@@ -66,7 +82,7 @@ func (c *kafkaConn) Publish(ctx context.Context, m *broker.Message) error {
 	}
 	err := c.client.ProduceSync(ctx, record).FirstErr()
 	switch {
-	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.InvalidTopicException), errors.Is(err, kerr.InvalidRecord):
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge), errors.Is(err, kerr.InvalidTopicException), errors.Is(err, kerr.InvalidRecord):
 		return broker.Refused(err)
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.TopicAuthorizationFailed):
 		return broker.NotTaken(err)

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"math"
 	"os"
 	"os/exec"
 	"strconv"
@@ -82,11 +84,11 @@ func headers(r *kgo.Record) map[string]string {
 	return all
 }
 
-// newKafka is a server in this process that has the topic orders. It hangs up on a message for
-// which lost is true.
-func newKafka(t *testing.T, lost func() bool) (cluster *kfake.Cluster, dsn string) {
+// newKafka is a server in this process that has the topic orders and takes messages of up to
+// most bytes. It hangs up on a message for which lost is true.
+func newKafka(t *testing.T, most int, lost func() bool) (cluster *kfake.Cluster, dsn string) {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, "orders"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": "1000"}))
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, "orders"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": strconv.Itoa(most)}))
 	must(t, err)
 	t.Cleanup(cluster.Close)
 	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -101,7 +103,7 @@ func newKafka(t *testing.T, lost func() bool) (cluster *kfake.Cluster, dsn strin
 
 func TestKafkaThatNeverAnswersIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	_, dsn := newKafka(t, func() bool { return true })
+	_, dsn := newKafka(t, 1000, func() bool { return true })
 	target, err := brokers.Targets["kafka"](dsn)
 	must(t, err)
 	db := sql.OpenDB(target.Connector)
@@ -118,7 +120,7 @@ func TestKafkaThatNeverAnswersIsNotWaitedFor(t *testing.T) {
 func TestJobPublishesToKafka(t *testing.T) {
 	t.Parallel()
 	var produced atomic.Int64
-	cluster, dsn := newKafka(t, func() bool { return produced.Add(1) == 1 })
+	cluster, dsn := newKafka(t, 1000, func() bool { return produced.Add(1) == 1 })
 	log := txlog.NewMemory()
 	good := &broker.Message{Topic: "orders", Metadata: map[string]string{"tenant": "a", broker.OrderKey: "o-1"}, Payload: []byte("one")}
 	unsent(t, log, good)
@@ -128,10 +130,7 @@ func TestJobPublishesToKafka(t *testing.T) {
 	if produced.Load() < 2 {
 		t.Error("no message was lost")
 	}
-	consumer, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
-	must(t, err)
-	defer consumer.Close()
-	for _, r := range consumer.PollFetches(t.Context()).Records() { // once, or several times the same
+	for _, r := range consumer(t, cluster).PollFetches(t.Context()).Records() { // once, or several times the same
 		if h := headers(r); string(r.Value) != "one" || string(r.Key) != "o-1" || h[broker.UUIDHeader] != good.ID || h["tenant"] != "a" {
 			t.Errorf("published: %q, %v", r.Value, h)
 		}
@@ -153,6 +152,64 @@ func TestJobPublishesToKafka(t *testing.T) {
 	}
 }
 
+func consumer(t *testing.T, of *kfake.Cluster) *kgo.Client {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(of.ListenAddrs()...), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	must(t, err)
+	t.Cleanup(client.Close)
+	return client
+}
+
+// What the application publishes under a key and what the job publishes later must come to one
+// partition, or they lose their order. Watermill's publisher for Kafka is sarama's.
+func TestKafkaPartitionsByKeyAsWatermillOrAsJava(t *testing.T) {
+	t.Parallel()
+	sarama := func(key string, partitions int32) int32 { // its hashPartitioner
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(key))
+		p := int32(h.Sum32()) % partitions
+		return max(p, -p)
+	}
+	// murmur2, as Kafka's own tests of it have it.
+	java := map[string]int32{"21": -973932308, "foobar": -790332482, "abc": 479470107, "a-little-bit-long-string": -985981536, "a-little-bit-longer-string": -1486304829}
+	for parameter, want := range map[string]func(key string) int32{
+		"":                     func(key string) int32 { return sarama(key, 4) },
+		"?partitioner=murmur2": func(key string) int32 { return java[key] & math.MaxInt32 % 4 },
+	} {
+		cluster, dsn := newKafka(t, 1000, func() bool { return false })
+		log := txlog.NewMemory()
+		for key := range java {
+			unsent(t, log, &broker.Message{Topic: "orders", Metadata: map[string]string{broker.OrderKey: key}})
+		}
+		if r := round(t, log, "kafka", dsn+parameter); r.Delivered != len(java) {
+			t.Errorf("%q: the round: %v", parameter, r)
+		}
+		for client, left := consumer(t, cluster), len(java); left > 0; {
+			for _, r := range client.PollFetches(t.Context()).Records() {
+				left--
+				if key := string(r.Key); r.Partition != want(key) {
+					t.Errorf("%q: %s is in partition %d, not %d", parameter, key, r.Partition, want(key))
+				}
+			}
+		}
+	}
+}
+
+func TestLimitOfAMessageIsTheKafkaBrokers(t *testing.T) {
+	t.Parallel()
+	_, dsn := newKafka(t, 5_000_000, func() bool { return false })
+	log := txlog.NewMemory()
+	unsent(t, log, &broker.Message{Topic: "orders", Payload: make([]byte, 2_000_000)}, &broker.Message{Topic: "orders", Payload: make([]byte, 6_000_000)})
+	if r := round(t, log, "kafka", dsn); r.Delivered != 1 || r.Parked != 1 {
+		t.Errorf("of 2 and 6 MB at a limit of 5 MB: %v", r)
+	}
+	left, err := log.List(t.Context(), txlog.Filter{})
+	must(t, err)
+	if len(left) != 1 || left[0].InDoubt || !strings.Contains(left[0].LastError, kerr.MessageTooLarge.Message) {
+		t.Errorf("the log: %+v", left)
+	}
+}
+
 func TestDSNsOfBrokersAreReadWithoutConnecting(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -170,6 +227,8 @@ func TestDSNsOfBrokersAreReadWithoutConnecting(t *testing.T) {
 		{"amqp", "kafka://user:s3cr3t@a", false},
 		{"kafka", "kafka://user:s3cr3t@a:9092,b:9092?tls=true", true},
 		{"kafka", "kafka://a", true},
+		{"kafka", "kafka://a?partitioner=murmur2", true},
+		{"kafka", "kafka://user:s3cr3t@a?partitioner=random", false},
 		{"kafka", "kafka://", false},
 		{"kafka", "kafka://user:s3cr3t@a?tls=maybe", false},
 		{"kafka", "kafka://user:s3cr3t@a?acks=0", false},

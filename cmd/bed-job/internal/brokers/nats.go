@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/textproto"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -47,32 +49,72 @@ type natsConn struct {
 	js jetstream.JetStream
 }
 
+// headerKey matches what nats.go takes.
+var headerKey = regexp.MustCompile("^[!#-'*+.0-9A-Z^_`a-z|~-]+$")
+
 func (c *natsConn) Publish(ctx context.Context, m *broker.Message) error {
 	msg := nats.NewMsg(m.Topic)
 	msg.Data = m.Payload
 	for key, value := range m.Metadata {
+		if !headerKey.MatchString(key) || value != textproto.TrimString(value) || strings.ContainsAny(value, "\r\n") {
+			return broker.Refused(errors.New("NATS refuses or changes such metadata: a key must be ASCII letters, digits or any of !#$%&'*+-.^_`|~, " +
+				"and a value have no line breaks, and no blanks at its ends"))
+		}
 		msg.Header.Set(key, value)
 	}
 	msg.Header.Set(broker.UUIDHeader, m.UUID)
-	_, err := c.js.PublishMsg(ctx, msg, jetstream.WithMsgID(m.ID))
+	err := c.request(ctx, m.Topic, func(ctx context.Context) error {
+		_, err := c.js.PublishMsg(ctx, msg, jetstream.WithMsgID(m.ID))
+		return err
+	})
 	var answer *jetstream.APIError
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject):
 		return broker.Refused(err)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return broker.NotTaken(fmt.Errorf("no stream takes the subject: %w", err))
-	case errors.As(err, &answer):
+	case errors.As(err, &answer) && answer.ErrorCode == streamMessageExceedsMaximum:
+		return broker.Refused(err)
+	case errors.As(err, &answer), errors.Is(err, nats.ErrPermissionViolation):
 		return broker.NotTaken(err)
 	}
 	return err
 }
 
-// Ping asks for JetStream: a server that is just starting answers before it has loaded
-// its streams.
-func (c *natsConn) Ping(ctx context.Context) error {
-	_, err := c.js.AccountInfo(ctx)
+// streamMessageExceedsMaximum is JSStreamMessageExceedsMaximumErr in the server.
+const streamMessageExceedsMaximum = 10054
+
+// request runs send, which sends a request to subject. If the account may not publish there,
+// the server reports it to the connection, and the request gets no answer.
+func (c *natsConn) request(ctx context.Context, subject string, send func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c.nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), fmt.Sprintf("Publish to %q", subject)) {
+			cancel(err)
+		}
+	})
+	err := send(ctx)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, nats.ErrPermissionViolation) {
+		return cause
+	}
 	return err
 }
+
+// Ping asks for JetStream: a server that is just starting answers before it has loaded
+// its streams. An account without the right to ask has been answered, too.
+func (c *natsConn) Ping(ctx context.Context) error {
+	err := c.request(ctx, "$JS.API.INFO", func(ctx context.Context) error {
+		_, err := c.js.AccountInfo(ctx)
+		return err
+	})
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	return err
+}
+
+func (c *natsConn) Closed() bool { return c.nc.IsClosed() }
 
 func (c *natsConn) Close() error {
 	c.nc.Close()
