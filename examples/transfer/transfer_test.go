@@ -42,7 +42,7 @@ compensated, more than there is: compensated; after the job north 50, south 150
 			t.Errorf("%s of more than there is says %v", what, err)
 		}
 	}
-	b.close() // when what was delivered is removed
+	b.close()    // when what was delivered is removed
 	var left int // but for ways back without a receipt: the job erases them a minute later
 	if err := log.Open(t).QueryRowContext(t.Context(), "SELECT COUNT(*) FROM transaction_log WHERE receipt > ''").Scan(&left); err != nil || left != 0 {
 		t.Errorf("%d entries are left, %v", left, err)
