@@ -1,6 +1,6 @@
--- The transaction log of bed: the log and its identity, and four tables for those who
--- look after it, in the database that the log is kept in; and one more in each target
--- to which writes are delivered exactly once.
+-- The transaction log of bed: the log, its identity, two tables that keep order by key, and
+-- four for those who look after it, in the database that the log is kept in; and in each
+-- target one for what is delivered exactly once, and one for its order by key.
 --
 -- The program creates them when they are absent, by exactly the text below. Run
 -- the section of your database by hand where the program's account may not create
@@ -85,7 +85,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                                            -- when it was done
   who           VARCHAR(255) NOT NULL,                                      -- by whom
-  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, skip, amend, compensate, reveal, try, pause, resume or limit
   what          LONGTEXT NOT NULL,                                          -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,                                            -- how many entries
   reason        TEXT NOT NULL,                                              -- why; may be empty
@@ -102,8 +102,8 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
   reachable   SMALLINT NOT NULL,                                               -- 1: the job could write there
   since       BIGINT NOT NULL,                                                 -- since when it is as it is
   last_error  TEXT NULL,                                                       -- why it is not reachable
-  heartbeat   BIGINT NOT NULL,                                                 -- when the job last told
-  alive_until BIGINT NOT NULL,                                                 -- it is taken for gone after that
+  heartbeat   BIGINT NOT NULL,                                                 -- when the job last reported in
+  alive_until BIGINT NOT NULL,                                                 -- considered dead after this
   PRIMARY KEY (data_source, job)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;
 
@@ -205,7 +205,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) COLLATE "C" NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                  -- when it was done
   who           VARCHAR(255) NOT NULL,            -- by whom
-  action        VARCHAR(20) NOT NULL,             -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) NOT NULL,             -- retry, park, discard, skip, amend, compensate, reveal, try, pause, resume or limit
   what          TEXT NOT NULL,                    -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,                  -- how many entries
   reason        TEXT NOT NULL,                    -- why; may be empty
@@ -222,8 +222,8 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
   reachable   SMALLINT NOT NULL,                 -- 1: the job could write there
   since       BIGINT NOT NULL,                   -- since when it is as it is
   last_error  TEXT NULL,                         -- why it is not reachable
-  heartbeat   BIGINT NOT NULL,                   -- when the job last told
-  alive_until BIGINT NOT NULL,                   -- it is taken for gone after that
+  heartbeat   BIGINT NOT NULL,                   -- when the job last reported in
+  alive_until BIGINT NOT NULL,                   -- considered dead after this
   PRIMARY KEY (data_source, job)
 );
 
@@ -325,7 +325,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) NOT NULL,  -- UUIDv7
   creation_time BIGINT NOT NULL,       -- when it was done
   who           VARCHAR(255) NOT NULL, -- by whom
-  action        VARCHAR(20) NOT NULL,  -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) NOT NULL,  -- retry, park, discard, skip, amend, compensate, reveal, try, pause, resume or limit
   what          TEXT NOT NULL,         -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,       -- how many entries
   reason        TEXT NOT NULL,         -- why; may be empty
@@ -342,8 +342,8 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
   reachable   SMALLINT NOT NULL,     -- 1: the job could write there
   since       BIGINT NOT NULL,       -- since when it is as it is
   last_error  TEXT NULL,             -- why it is not reachable
-  heartbeat   BIGINT NOT NULL,       -- when the job last told
-  alive_until BIGINT NOT NULL,       -- it is taken for gone after that
+  heartbeat   BIGINT NOT NULL,       -- when the job last reported in
+  alive_until BIGINT NOT NULL,       -- considered dead after this
   PRIMARY KEY (data_source, job)
 );
 

@@ -93,11 +93,13 @@ func ExampleStaged() {
 	_, err = taken.RowsAffected()
 	fmt.Println("apples before End:", apples(stock), errors.Is(err, bedsql.ErrStaged))
 
-	check(soft.End(context.Background()))
+	err = soft.End(context.Background())
+	fmt.Println(bedsql.OutcomeOf(err)) // or accepted: the job delivers what is pending
 	rows, err := taken.RowsAffected()
 	fmt.Println("apples after End:", apples(stock), rows, err)
 	// Output:
 	// apples before End: 10 true
+	// delivered
 	// apples after End: 7 1 <nil>
 }
 

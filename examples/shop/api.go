@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"gorm.io/gorm"
@@ -39,6 +41,17 @@ func (x api) handler() (http.Handler, error) {
 // customer is whose key a request carries. A real shop takes it from its authentication.
 func customer(r *http.Request) string { return "customer-1" }
 
+// orderID is one for a key, however often the request is handled, and whether the key is sent
+// as a or as "a".
+func orderID(r *http.Request) string {
+	key := strings.Trim(r.Header.Get("Idempotency-Key"), " \t")
+	if strings.HasPrefix(key, `"`) {
+		quoted, _ := strconv.QuotedPrefix(key) // parameters may follow
+		key, _ = strconv.Unquote(quoted)       // bedhttp has refused what is malformed
+	}
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(customer(r)+" "+key)).String()
+}
+
 // postOrder answers as soon as the order is certain to be decided; its address tells how.
 func (x api) postOrder(w http.ResponseWriter, r *http.Request) {
 	var o order
@@ -46,8 +59,7 @@ func (x api) postOrder(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `send {"article": "apple", "n": 3}`, http.StatusBadRequest)
 		return
 	}
-	// The order of a key has one id, however often the request is handled.
-	o.ID = uuid.NewSHA1(uuid.NameSpaceURL, []byte(customer(r)+" "+r.Header.Get("Idempotency-Key"))).String()
+	o.ID = orderID(r)
 	err := x.orders.WithContext(r.Context()).First(&order{}, "id = ?", o.ID).Error
 	if errors.Is(err, gorm.ErrRecordNotFound) {
 		err = x.place(r.Context(), &o)
@@ -57,7 +69,7 @@ func (x api) postOrder(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/orders/"+o.ID)
 		reply(w, http.StatusAccepted, map[string]string{"id": o.ID})
 	default:
-		bedhttp.Error(w, r, err)
+		x.refuse(w, r, err)
 	}
 }
 
@@ -94,8 +106,17 @@ func (x api) changed(w http.ResponseWriter, r *http.Request, from int64, err err
 	case o == bedsql.OutcomeDelivered, o == bedsql.OutcomeAccepted: // logged; the job delivers what is pending
 		reply(w, http.StatusAccepted, map[string]int64{"version": from + 1})
 	default:
-		bedhttp.Error(w, r, err)
+		x.refuse(w, r, err)
 	}
+}
+
+// refuse answers a request of which nothing is to stay. At home its rows are in the transaction
+// of bedhttp, which commits them with a 4xx.
+func (x api) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if x.atHome {
+		_ = bedhttp.Tx(r.Context()).Rollback()
+	}
+	bedhttp.Error(w, r, err)
 }
 
 func (x api) getOrder(w http.ResponseWriter, r *http.Request) {

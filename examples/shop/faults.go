@@ -240,10 +240,16 @@ func lock(ctx context.Context, x *shop, name string) (unlock func() error, err e
 			_, err = conn.ExecContext(ctx, statement)
 		}
 	}
-	if err != nil {
-		return nil, errors.Join(err, bare.Close())
+	unlock = func() error { // it is rolled back
+		if conn == nil {
+			return bare.Close()
+		}
+		return errors.Join(conn.Close(), bare.Close())
 	}
-	return func() error { return errors.Join(conn.Close(), bare.Close()) }, nil // it is rolled back
+	if err != nil {
+		return nil, errors.Join(err, unlock())
+	}
+	return unlock, nil
 }
 
 // rename takes a table of the ledger away: writes to it are refused.

@@ -21,7 +21,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -40,9 +39,11 @@ func main() {
 		Log: os.Getenv("BED_LOG_DSN"), Orders: os.Getenv("ORDERS_DSN"), Stock: os.Getenv("STOCK_DSN"),
 		Ledger: os.Getenv("LEDGER_DSN"), NATS: os.Getenv("NATS_URL"),
 	}
-	err := show(ctx, s, *fault)
+	var err error
 	if *fault == "" {
 		err = serve(ctx, s, *addr, *load)
+	} else {
+		err = show(ctx, s, *fault)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the shop has ended:", err)
@@ -52,15 +53,17 @@ func main() {
 
 // show shows faults, each in a shop of its own.
 func show(ctx context.Context, s settings, name string) error {
+	known := name == "all"
 	for _, f := range faults {
 		if name == "all" || name == f.name {
+			known = true
 			if err := f.show(ctx, s, os.Stdout); err != nil {
 				return err
 			}
 		}
 	}
-	if name != "all" && !strings.Contains(faultNames(), name) {
-		return fmt.Errorf("there is no fault %s, but %s", name, faultNames())
+	if !known {
+		return fmt.Errorf("there is no fault %q, but %s", name, faultNames())
 	}
 	return nil
 }
@@ -82,7 +85,11 @@ func serve(ctx context.Context, s settings, addr string, load time.Duration) err
 			return err
 		}
 		defer job.Close()
-		go func() { _ = job.Run(ctx) }()
+		go func() {
+			if err := job.Run(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, "the job has ended:", err)
+			}
+		}()
 	}
 	fmt.Printf("The shop is open until you press Ctrl-C. Order three apples, then ask for the order at its Location:\n\n"+
 		"  curl -i -H 'Idempotency-Key: a' -d '{\"article\":\"apple\",\"n\":3}' %s/orders\n\n", url)

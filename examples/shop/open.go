@@ -54,7 +54,8 @@ type shop struct {
 	// the order then, as rows of one transaction.
 	atHome bool
 	// keys is where the requests' keys and responses are kept: with the orders if atHome, else
-	// in a file of their own, because SQLite has one writer at a time.
+	// in a file of their own, because SQLite has one writer at a time. It is a pool of its own:
+	// each request holds one of its connections while it waits for one of the others.
 	keys         *gorm.DB
 	broker       *broker
 	events       *bedmessage.Publisher
@@ -102,10 +103,12 @@ func open(ctx context.Context, s settings) (_ *shop, err error) {
 	if x.ledger, err = x.database("ledger", postgresOr, s.Ledger, cfg, &debt{}, &bill{}); err != nil {
 		return nil, err
 	}
-	if x.keys = x.orders; !x.atHome {
-		if x.keys, err = x.database("keys", "sqlite", keysDSN, cfg); err != nil {
-			return nil, err
-		}
+	keys := "keys"
+	if x.atHome {
+		keys, keysDSN = "orders", s.Orders
+	}
+	if x.keys, err = x.database(keys, mysqlOr, keysDSN, cfg); err != nil {
+		return nil, err
 	}
 	if err := x.connect(ctx, s.NATS); err != nil {
 		return nil, err
@@ -151,6 +154,9 @@ func (x *shop) database(name, driver, dsn string, cfg bedsql.Config, tables ...a
 	return db, db.AutoMigrate(tables...)
 }
 
+// eventsLast is how long the broker keeps an event, and may deliver it again.
+const eventsLast = 5 * 24 * time.Hour
+
 // connect makes the publisher and the subscriber of the broker.
 func (x *shop) connect(ctx context.Context, url string) error {
 	if url == "" {
@@ -162,7 +168,12 @@ func (x *shop) connect(ctx context.Context, url string) error {
 		c, err := js.CreateOrUpdateConsumer(ctx, topic, jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy})
 		return c, nil, err
 	}
-	subscriber, err := wmjetstream.NewSubscriber(wmjetstream.SubscriberConfig{URL: url, ResourceInitializer: durable, Logger: watermill.NopLogger{}})
+	stream := func(topic string) jetstream.StreamConfig {
+		return jetstream.StreamConfig{Name: topic, Subjects: []string{topic}, MaxAge: eventsLast}
+	}
+	subscriber, err := wmjetstream.NewSubscriber(wmjetstream.SubscriberConfig{
+		URL: url, ConfigureStream: stream, ResourceInitializer: durable, Logger: watermill.NopLogger{},
+	})
 	if err != nil {
 		return err
 	}

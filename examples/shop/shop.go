@@ -50,7 +50,7 @@ const (
 
 // place writes an order, what is owed for it and what it takes from the stock, in three
 // databases. If there is too little in stock, whenever that turns out, all of it is undone:
-// the order is cancelled.
+// the order is cancelled. Each write is checked before the next: after an error none follows.
 func (x *shop) place(request context.Context, o *order) error {
 	ctx, soft, err := x.begin(request)
 	if err != nil {
@@ -63,16 +63,22 @@ func (x *shop) place(request context.Context, o *order) error {
 	}
 	owed := &debt{OrderID: o.ID, Cents: cents * o.N}
 	o.Status, o.Version, o.GroupID = placed, 1, soft.ID()
-	for _, write := range []*gorm.DB{
-		orders.Create(o),
-		x.orders.WithContext(undo).Model(&order{ID: o.ID}).Where("status = ?", placed).Update("status", cancelled),
-		x.ledger.WithContext(ctx).Create(owed),
-		x.ledger.WithContext(undo).Delete(owed),
-		x.stock.WithContext(bedsql.RequireRows(ctx, 1)).Exec("UPDATE articles SET n = n - ? WHERE name = ? AND n >= ?", o.N, o.Article, o.N),
-		x.stock.WithContext(undo).Exec("UPDATE articles SET n = n + ? WHERE name = ?", o.N, o.Article),
+	for _, write := range []func() *gorm.DB{
+		func() *gorm.DB { return orders.Create(o) },
+		func() *gorm.DB {
+			return x.orders.WithContext(undo).Model(&order{ID: o.ID}).Where("status = ?", placed).Update("status", cancelled)
+		},
+		func() *gorm.DB { return x.ledger.WithContext(ctx).Create(owed) },
+		func() *gorm.DB { return x.ledger.WithContext(undo).Delete(owed) },
+		func() *gorm.DB {
+			return x.stock.WithContext(bedsql.RequireRows(ctx, 1)).Exec("UPDATE articles SET n = n - ? WHERE name = ? AND n >= ?", o.N, o.Article, o.N)
+		},
+		func() *gorm.DB {
+			return x.stock.WithContext(undo).Exec("UPDATE articles SET n = n + ? WHERE name = ?", o.N, o.Article)
+		},
 	} {
-		if write.Error != nil {
-			return write.Error
+		if err := write().Error; err != nil {
+			return err
 		}
 	}
 	err = x.end(ctx, soft)
@@ -85,7 +91,10 @@ func (x *shop) place(request context.Context, o *order) error {
 }
 
 // ship is a step of the order's state machine: one conditional UPDATE, which also checks that
-// the caller has seen the newest version. What is owed becomes due, and an event says so.
+// the caller has seen the newest version. What is owed becomes due, and an event says so. At
+// home all of that commits at once. On SQLite the state commits first: if the process ends
+// before the rest is logged, or the log is down, the order is billed when the client sends the
+// request again under its key, and not if it never does.
 func (x *shop) ship(ctx context.Context, id string, version int64) error {
 	var o order
 	if err := x.orders.WithContext(ctx).First(&o, "id = ?", id).Error; err != nil {
@@ -174,7 +183,7 @@ func (x *shop) consume(ctx context.Context, handle bedmessage.Handler) error {
 	if err != nil {
 		return err
 	}
-	once := bedmessage.Once(ledger, "billing", handle, bedmessage.ParkedFor("events", x.topic))
+	once := bedmessage.Once(ledger, "billing", handle, bedmessage.ParkedFor("events", x.topic), bedmessage.Redelivery(eventsLast))
 	go func() {
 		for msg := range messages {
 			if err := once(msg); err != nil {

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -70,19 +73,7 @@ func TestNoOrderIsLostToTheFaultsOfTheLedger(t *testing.T) {
 			t.Parallel()
 			s := where(t)
 			s.Patience = 300 * time.Millisecond
-			x, err := open(t.Context(), s)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := x.close(); err != nil {
-					t.Error(err)
-				}
-			}()
-			url, err := x.start(t.Context(), "127.0.0.1:0", x.bill)
-			if err != nil {
-				t.Fatal(err)
-			}
+			x, url := serving(t, s)
 			c := &customers{shop: x, url: url, every: 20 * time.Millisecond, calm: 300 * time.Millisecond, trouble: 900 * time.Millisecond}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
@@ -166,4 +157,84 @@ func servers(t *testing.T, nats, topic string) settings {
 		Log: one, Orders: one, Stock: one, Ledger: testdb.Postgres(t).DSN,
 		NATS: nats, Topic: topic,
 	}
+}
+
+// A request that is refused leaves nothing in any database, although bedhttp commits the rows
+// that go with a 4xx.
+func TestRefusedOrderLeavesNothing(t *testing.T) {
+	t.Parallel()
+	x, url := serving(t, servers(t, "", "refused"))
+	body := `{"article":"apple","n":3,"note":"` + strings.Repeat("n", 201) + `"}`
+	response, _, err := send(t.Context(), http.MethodPost, url+"/orders", "a", body)
+	if err != nil || response.StatusCode != http.StatusConflict {
+		t.Fatalf("a note that is too long is answered %v, %v", response, err)
+	}
+	settle(t, x)
+	if b, err := look(x); err != nil || len(b.orders) != 0 || b.owed != 0 || b.apples != 10 {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
+// A handler needs a connection beside its request's: it does not wait for those of other
+// requests.
+func TestOrdersOfManyClientsDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	_, url := serving(t, servers(t, "", "many"))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // less than bedhttp's HandlerTimeout
+	defer cancel()
+	var all sync.WaitGroup
+	for n := range 16 {
+		all.Go(func() {
+			response, _, err := send(ctx, http.MethodPost, url+"/orders", fmt.Sprint(n), `{"article":"pear","n":1}`)
+			if err != nil || response.StatusCode != http.StatusAccepted {
+				t.Errorf("%v, %v", response, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// The id of an order is that of its key, in whichever of its two forms the key is sent.
+func TestOrderHasOneIDForBothFormsOfItsKey(t *testing.T) {
+	t.Parallel()
+	id := func(key string) string {
+		r := httptest.NewRequest(http.MethodPost, "/orders", nil)
+		r.Header.Set("Idempotency-Key", key)
+		return orderID(r)
+	}
+	for _, same := range [][]string{{`a`, `"a"`, ` "a";v=1`}, {`a\b`, `"a\\b"`}, {"`a`", "\"`a`\""}} {
+		for _, key := range same {
+			if id(key) != id(same[0]) {
+				t.Errorf("%s and %s are two orders", same[0], key)
+			}
+		}
+	}
+	if id("a") == id("`a`") || id("a") == id("b") {
+		t.Error("two keys are one order")
+	}
+}
+
+func TestFaultIsKnownByItsWholeName(t *testing.T) {
+	t.Parallel()
+	if err := show(t.Context(), settings{}, "stock"); err == nil || !strings.Contains(err.Error(), "out-of-stock") {
+		t.Errorf("part of a name is answered %v", err)
+	}
+}
+
+// serving opens a shop that serves until the test ends.
+func serving(t *testing.T, s settings) (x *shop, url string) {
+	t.Helper()
+	x, err := open(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := x.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if url, err = x.start(t.Context(), "127.0.0.1:0", x.bill); err != nil {
+		t.Fatal(err)
+	}
+	return x, url
 }

@@ -89,7 +89,8 @@ func open(dsn string, model any) (db *gorm.DB, closing func()) {
 	return db, func() { check(pool.Close()) }
 }
 
-// place writes both rows or none of them, even if the process ends in between.
+// place logs both rows or none of them, even if the process ends in between. Each part of what
+// is logged may still be refused by its database; soft.Compensation would undo the other one then.
 func place(ctx context.Context, orders, ledger *gorm.DB, id string) error {
 	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
 	if err != nil {
@@ -111,8 +112,10 @@ func answer(id string, err error) {
 		fmt.Println(id, "done")
 	case bedsql.OutcomeAccepted:
 		fmt.Println(id, "accepted") // logged; the job delivers it. Never "failed, send it again"
-	case bedsql.OutcomeRefused, bedsql.OutcomePartlyRefused:
-		fmt.Println(id, "refused:", err) // what was refused is parked, for an operator to decide
+	case bedsql.OutcomePartlyRefused:
+		fmt.Println(id, "partly refused:", err) // one row is written, or will be; the other is parked
+	case bedsql.OutcomeRefused:
+		fmt.Println(id, "refused:", err) // nothing is written; what was refused is parked, for an operator to decide
 	case bedsql.OutcomeNotAccepted:
 		fmt.Println(id, "try again later") // nothing was applied, and nothing will be
 	default:

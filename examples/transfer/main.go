@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// show makes transfers one after the other, with a round of the job after each, and tells
-// what they came to.
+// show makes transfers one after the other, runs the job after each until it finds nothing to
+// do, and tells what they came to.
 func (b *bank) show(ctx context.Context, out io.Writer) error {
 	for _, s := range []struct {
 		what  string
@@ -39,19 +39,22 @@ func (b *bank) show(ctx context.Context, out io.Writer) error {
 		{"with, ended before End", b.with, 10, noEnd},
 		{"with, rolled back", b.with, 10, rolledBack},
 		{"with, more than there is", b.with, 1000, none},
-		{"staged", b.staged, 10, none},
-		{"staged, the account in use", b.staged, 10, inUse},
-		{"staged, more than there is", b.staged, 1000, none},
 		{"compensated", b.compensated, 10, none},
+		{"compensated, the giver's account in use", b.compensated, 10, northInUse},
+		{"compensated, the receiver's account in use", b.compensated, 10, southInUse},
+		{"compensated, more than there is, in use", b.compensated, 1000, northInUse},
 		{"compensated, no such account", b.compensated, 10, noAccount},
 		{"compensated, more than there is", b.compensated, 1000, none},
 	} {
-		err := s.move(ctx, s.cents, s.fault)
-		fmt.Fprintf(out, "%s: %v, %s", s.what, bedsql.OutcomeOf(err), b.balances(ctx))
-		if _, err := b.job.RunOnce(ctx); err != nil {
-			return err
+		outcome := bedsql.OutcomeOf(s.move(ctx, s.cents, s.fault))
+		for claimed := 1; claimed > 0; {
+			report, err := b.job.RunOnce(ctx)
+			if err != nil {
+				return err
+			}
+			claimed = report.Claimed
 		}
-		fmt.Fprintf(out, "; after the job %s\n", b.balances(ctx))
+		fmt.Fprintf(out, "%s: %v; after the job %s\n", s.what, outcome, b.balances(ctx))
 	}
 	return nil
 }

@@ -18,9 +18,9 @@ import (
 type bank struct {
 	storage      *txlog.SQLStorage
 	north, south *sql.DB
-	// bare leads to the south without bed, to be in the way.
-	bare *sql.DB
-	job  *asyncjob.Job
+	// bareNorth and bareSouth lead there without bed, to be in the way.
+	bareNorth, bareSouth *sql.DB
+	job                  *asyncjob.Job
 }
 
 func open(ctx context.Context, logDSN, northDSN, southDSN string) (*bank, error) {
@@ -42,9 +42,12 @@ func open(ctx context.Context, logDSN, northDSN, southDSN string) (*bank, error)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, errors.Join(err, storage.Close())
 	}
-	b := &bank{storage: storage, north: sql.OpenDB(toNorth), south: sql.OpenDB(toSouth), bare: sql.OpenDB(south.Connector), job: job}
+	b := &bank{storage: storage, north: sql.OpenDB(toNorth), south: sql.OpenDB(toSouth), bareNorth: sql.OpenDB(north.Connector), bareSouth: sql.OpenDB(south.Connector), job: job}
 	for _, db := range []*sql.DB{b.north, b.south} {
-		for _, s := range []string{"CREATE TABLE account (id INT PRIMARY KEY, balance BIGINT NOT NULL, held BIGINT NOT NULL)", "INSERT INTO account VALUES (1, 100, 0)"} {
+		for _, s := range []string{
+			"CREATE TABLE IF NOT EXISTS account (id INT PRIMARY KEY, balance BIGINT NOT NULL)",
+			"INSERT INTO account SELECT 1, 100 FROM (SELECT 1) one WHERE NOT EXISTS (SELECT 1 FROM account)",
+		} {
 			if _, err := db.ExecContext(bedsql.Skip(ctx), s); err != nil {
 				b.close()
 				return nil, err
@@ -56,7 +59,7 @@ func open(ctx context.Context, logDSN, northDSN, southDSN string) (*bank, error)
 
 func (b *bank) close() {
 	_ = b.job.Close()
-	for _, db := range []*sql.DB{b.north, b.south, b.bare} {
+	for _, db := range []*sql.DB{b.north, b.south, b.bareNorth, b.bareSouth} {
 		_ = db.Close()
 	}
 	_ = b.storage.Close()
@@ -70,8 +73,9 @@ const (
 	// noEnd: the process ends between Commit and End.
 	noEnd
 	rolledBack
-	// inUse: somebody else holds a lock on the account in the south.
-	inUse
+	// northInUse, southInUse: somebody else holds a lock on the account there.
+	northInUse
+	southInUse
 	// noAccount: the account in the south is not there.
 	noAccount
 )
@@ -112,16 +116,17 @@ func (b *bank) with(ctx context.Context, cents int64, f fault) error {
 	return soft.End(ctx)
 }
 
-// staged sets the money aside in the north, which is refused if there is too little, and
-// moves it by a group: the parts of a group are refused independently of each other, so
-// what may be refused comes before it.
-func (b *bank) staged(ctx context.Context, cents int64, f fault) error {
-	ctx = bedsql.RequireRows(ctx, 1)
-	if _, err := b.north.ExecContext(ctx, "UPDATE account SET balance = balance - ?, held = held + ? WHERE id = 1 AND balance >= ?", cents, cents, cents); err != nil {
-		return err // *bedsql.RowsError: the balance is too low
+// compensated moves money by a group that says what undoes it: if either side refuses, now or
+// when the job delivers, what the other has done is undone. To check the balance by a write of
+// its own before the group would not do: while that one is pending, nothing has logged the rest.
+func (b *bank) compensated(ctx context.Context, cents int64, f fault) error {
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
+	if err != nil {
+		return err
 	}
-	if f == inUse {
-		other, err := b.bare.BeginTx(ctx, nil)
+	defer soft.Discard() // after End it does nothing
+	if busy := map[fault]*sql.DB{northInUse: b.bareNorth, southInUse: b.bareSouth}[f]; busy != nil {
+		other, err := busy.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -130,28 +135,6 @@ func (b *bank) staged(ctx context.Context, cents int64, f fault) error {
 			return err
 		}
 	}
-	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
-	if err != nil {
-		return err
-	}
-	defer soft.Discard() // after End it does nothing
-	if _, err := b.north.ExecContext(ctx, "UPDATE account SET held = held - ? WHERE id = 1 AND held >= ?", cents, cents); err != nil {
-		return err
-	}
-	if _, err := b.south.ExecContext(ctx, credit, cents); err != nil {
-		return err
-	}
-	return soft.End(ctx)
-}
-
-// compensated moves money by a group that says what undoes it: if either side refuses, what
-// the other has done is undone, and nothing has to be set aside before.
-func (b *bank) compensated(ctx context.Context, cents int64, f fault) error {
-	ctx, soft, err := bedsql.Begin(ctx, bedsql.Staged())
-	if err != nil {
-		return err
-	}
-	defer soft.Discard() // after End it does nothing
 	account := 1
 	if f == noAccount {
 		account = 2
@@ -178,10 +161,10 @@ func (b *bank) compensated(ctx context.Context, cents int64, f fault) error {
 
 // balances says what the accounts hold.
 func (b *bank) balances(ctx context.Context) string {
-	var north, held, south int64
-	if err := errors.Join(b.north.QueryRowContext(ctx, "SELECT balance, held FROM account").Scan(&north, &held),
+	var north, south int64
+	if err := errors.Join(b.north.QueryRowContext(ctx, "SELECT balance FROM account").Scan(&north),
 		b.south.QueryRowContext(ctx, "SELECT balance FROM account").Scan(&south)); err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("north %d, held %d, south %d", north, held, south)
+	return fmt.Sprintf("north %d, south %d", north, south)
 }

@@ -74,7 +74,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                                            -- when it was done
   who           VARCHAR(255) NOT NULL,                                      -- by whom
-  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- retry, park, discard, skip, amend, compensate, reveal, try, pause, resume or limit
   what          LONGTEXT NOT NULL,                                          -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,                                            -- how many entries
   reason        TEXT NOT NULL,                                              -- why; may be empty
@@ -91,7 +91,7 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
   reachable   SMALLINT NOT NULL,                                               -- 1: the job could write there
   since       BIGINT NOT NULL,                                                 -- since when it is as it is
   last_error  TEXT NULL,                                                       -- why it is not reachable
-  heartbeat   BIGINT NOT NULL,                                                 -- when the job last told
-  alive_until BIGINT NOT NULL,                                                 -- it is taken for gone after that
+  heartbeat   BIGINT NOT NULL,                                                 -- when the job last reported in
+  alive_until BIGINT NOT NULL,                                                 -- considered dead after this
   PRIMARY KEY (data_source, job)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4;

@@ -71,7 +71,7 @@ CREATE TABLE IF NOT EXISTS bed_audit (
   id            VARCHAR(40) COLLATE "C" NOT NULL, -- UUIDv7
   creation_time BIGINT NOT NULL,                  -- when it was done
   who           VARCHAR(255) NOT NULL,            -- by whom
-  action        VARCHAR(20) NOT NULL,             -- retry, park, discard, skip, amend, reveal, try, pause, resume or limit
+  action        VARCHAR(20) NOT NULL,             -- retry, park, discard, skip, amend, compensate, reveal, try, pause, resume or limit
   what          TEXT NOT NULL,                    -- the entry, the data source, or the filter or amendment as JSON
   units         BIGINT NOT NULL,                  -- how many entries
   reason        TEXT NOT NULL,                    -- why; may be empty
@@ -88,7 +88,7 @@ CREATE TABLE IF NOT EXISTS bed_data_source (
   reachable   SMALLINT NOT NULL,                 -- 1: the job could write there
   since       BIGINT NOT NULL,                   -- since when it is as it is
   last_error  TEXT NULL,                         -- why it is not reachable
-  heartbeat   BIGINT NOT NULL,                   -- when the job last told
-  alive_until BIGINT NOT NULL,                   -- it is taken for gone after that
+  heartbeat   BIGINT NOT NULL,                   -- when the job last reported in
+  alive_until BIGINT NOT NULL,                   -- considered dead after this
   PRIMARY KEY (data_source, job)
 );
