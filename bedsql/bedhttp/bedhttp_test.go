@@ -380,7 +380,7 @@ func TestErrorAnswersByOutcomeWithoutTheErrorsText(t *testing.T) {
 		var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { bedhttp.Error(w, r, err) })
 		h = serve(t, bedhttp.Config{DB: open(t), Client: single, StatusURL: func(id string) string { return "/pending/" + id }}, h.ServeHTTP)
 		w := ask(h, "POST", nil)
-		if w.Code != status || strings.Contains(w.Body.String(), "secret") || (status == 202) != (w.Header().Get("Location") == "/pending/id") {
+		if w.Code != status || strings.Contains(w.Body.String(), "secret") || strings.Contains(w.Body.String(), "are kept for") || (status == 202) != (w.Header().Get("Location") == "/pending/id") {
 			t.Errorf("%v: %d %v %s", err, w.Code, w.Header(), w.Body)
 		}
 	}

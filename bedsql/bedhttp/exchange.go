@@ -62,7 +62,6 @@ type keyedTx struct {
 	*sql.Tx
 	ctx    context.Context // ends the transaction
 	cancel context.CancelFunc
-	wait   time.Duration
 	key    *bedsql.IdempotencyKey
 	kept   *kept.Request
 }
@@ -73,7 +72,7 @@ func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
 	ctx, key := bedsql.WithIdempotencyKey(ctx, x.key)
 	key.SetFingerprint(x.fingerprint)
-	t := &keyedTx{ctx: ctx, cancel: cancel, wait: x.Wait, key: key, kept: new(kept.Request)}
+	t := &keyedTx{ctx: ctx, cancel: cancel, key: key, kept: new(kept.Request)}
 	stop := context.AfterFunc(wait, cancel)
 	var err error
 	t.Tx, err = x.DB.BeginTx(kept.In(ctx, t.kept), &sql.TxOptions{Isolation: x.Isolation})
@@ -93,11 +92,13 @@ func (x *exchange) begin(wait context.Context) (*keyedTx, error) {
 	return t, err
 }
 
-// end ends the transaction, and waits for the answer no longer than wait: its connection is
-// closed then.
+// answerTimeout is how long the answer to a COMMIT or ROLLBACK is waited for.
+const answerTimeout = 10 * time.Second
+
+// end ends the transaction. If it is not answered, its connection is closed.
 func (t *keyedTx) end(how func() error) error {
 	defer t.cancel()
-	defer time.AfterFunc(t.wait, t.cancel).Stop()
+	defer time.AfterFunc(answerTimeout, t.cancel).Stop()
 	return how()
 }
 
@@ -201,18 +202,28 @@ func (x *exchange) commit(t *keyedTx, r *response, header http.Header) {
 	}
 	t.kept.Response = r.encode()
 	err := t.end(t.Commit)
-	switch o := bedsql.OutcomeOf(err); {
+	switch p := whyNotCommitted(err); {
 	case err == nil:
 		x.committed(t, r)
 		x.send(r.Status, header, r.Body)
-	case o == bedsql.OutcomeUnknown || o == bedsql.OutcomeAccepted:
+	case p == unknown:
 		x.find(t, r, header, err)
 	case r.Status >= 400 && (t.kept.Ended || errors.Is(err, sql.ErrTxDone)):
 		x.refuse(r, header)
-	case o == bedsql.OutcomeRefused:
-		x.answer(x.w, x.r, refused, err)
 	default:
-		x.answer(x.w, x.r, retry, err)
+		x.answer(x.w, x.r, p, err)
+	}
+}
+
+// whyNotCommitted is the answer to an error of COMMIT.
+func whyNotCommitted(err error) problem {
+	switch bedsql.OutcomeOf(err) {
+	case bedsql.OutcomeUnknown, bedsql.OutcomeAccepted:
+		return unknown
+	case bedsql.OutcomeRefused:
+		return refused
+	default:
+		return retry
 	}
 }
 
@@ -271,9 +282,8 @@ func (x *exchange) refuse(r *response, header http.Header) {
 		return
 	}
 	t.kept.Response = r.encode()
-	err = t.end(t.Commit)
-	if err != nil {
-		x.answer(x.w, x.r, unknown, err)
+	if err := t.end(t.Commit); err != nil {
+		x.answer(x.w, x.r, whyNotCommitted(err), err)
 		return
 	}
 	x.flight.land(r)

@@ -83,7 +83,7 @@ func Error(w http.ResponseWriter, r *http.Request, err error) {
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: o.HTTPStatus(), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
 	q, _ := r.Context().Value(requestKey{}).(*request)
 	var pending *bedsql.PendingError
-	if q != nil {
+	if q != nil && q.tx != nil {
 		p.Detail += q.m.expiry
 	}
 	if q != nil && q.m.StatusURL != nil && o == bedsql.OutcomeAccepted && errors.As(err, &pending) {

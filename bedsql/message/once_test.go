@@ -321,8 +321,11 @@ func TestHandlerThatOutlastsItsDeadlineIsParked(t *testing.T) {
 			testdb.Each(t, func(t *testing.T, db testdb.DB) {
 				c := newConsuming(t, db)
 				var cancel func()
+				must(t, bedmessage.Once(c.pool, "warm", func(context.Context, *sql.Tx, *message.Message) error { return nil })(delivered("m-0", "")))
 				consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
-					must(t, c.insert(ctx, tx, msg))
+					if err := c.insert(ctx, tx, msg); err != nil {
+						return err
+					}
 					if of.canceled {
 						cancel()
 					}
@@ -333,10 +336,10 @@ func TestHandlerThatOutlastsItsDeadlineIsParked(t *testing.T) {
 					return nil
 				}, bedmessage.MaxFailures(2))
 				acknowledged := 0
-				for acknowledged == 0 && c.calls < 4 {
+				for tries := 0; acknowledged == 0 && c.calls < 4 && tries < 10; tries++ {
 					msg := delivered("m-1", "one")
 					var ctx context.Context
-					if ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond); of.canceled {
+					if ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second); of.canceled {
 						ctx, cancel = context.WithCancel(t.Context())
 					}
 					msg.SetContext(ctx)

@@ -140,23 +140,35 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	}
 }
 
-// Ping publishes a message that reaches no queue: names that begin with amq. are reserved.
-// An account without the right to do so has been answered, too.
+// Ping publishes a message that reaches no queue: names that begin with amq. are reserved. Under an
+// alarm RabbitMQ does not read its body, and so does not confirm it. An account without the right
+// to publish it has been answered, too.
 func (c *amqpConn) Ping(ctx context.Context) error {
-	if err := c.open(); err != nil {
+	defer context.AfterFunc(ctx, func() { _ = c.conn.CloseDeadline(time.Now()) })()
+	err := c.open()
+	if err == nil {
+		err = c.alarmed()
+	}
+	if err != nil {
 		return err
 	}
-	confirmed, err := c.channel.PublishWithDeferredConfirmWithContext(ctx, "", "amq.bed-job", false, false, amqp.Publishing{})
-	if err == nil {
-		_, err = confirmed.WaitContext(ctx)
+	confirmed, err := c.channel.PublishWithDeferredConfirmWithContext(ctx, "", "amq.bed-job", false, false, amqp.Publishing{Body: []byte{0}})
+	if err != nil {
+		return err
 	}
-	if alarm := c.alarmed(); alarm != nil { // it comes before the confirmation
-		return alarm
+	select {
+	case <-confirmed.Done():
+	case c.alarm = <-c.alarms:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if err == nil && c.conn.IsClosed() {
+	if err := c.alarmed(); err != nil {
+		return err
+	}
+	if c.conn.IsClosed() {
 		return amqp.ErrClosed
 	}
-	return err
+	return nil
 }
 
 func (c *amqpConn) Closed() bool { return c.conn.IsClosed() }
