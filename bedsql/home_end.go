@@ -88,7 +88,7 @@ func (e *homeEnd) settled(u *stagedUnit, err error) {
 }
 
 func (e *homeEnd) pending(u *stagedUnit, parked bool, cause error) {
-	e.settled(u, &PendingError{LogID: u.unit.ID, DataSource: u.c.target.DataSource, Parked: parked, Cause: cause})
+	e.settled(u, &PendingError{LogID: u.unit.Decides(), DataSource: u.c.target.DataSource, Parked: parked, Cause: cause})
 }
 
 // answered settles a unit of a transaction that is answered by its key: an earlier request

@@ -106,7 +106,9 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 			problems = append(problems, u.err)
 		default:
 			u.c.cfg.Counters.Delivered.Add(1)
-			s.arrive(u.c.target.DataSource)
+			if whole || !u.Held { // else it may be undone yet
+				s.arrive(u.c.target.DataSource)
+			}
 		}
 		u.answer(u.err)
 		if u.Outcome.Replayed && s.key != nil {

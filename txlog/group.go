@@ -58,6 +58,15 @@ func (u *Unit) Group() bool {
 	return u.Undo == nil && len(u.Statements) > 0 && u.Statements[0].Part > 0
 }
 
+// Decides is the id of the entry whose state is the unit's: that of its group's way back, or its
+// own. A part that is delivered can still be undone.
+func (u *Unit) Decides() string {
+	if u.Group() {
+		return u.TransactionID
+	}
+	return u.ID
+}
+
 // inGroup reports whether the unit cannot be discarded, parked or amended by itself.
 func (u *Unit) inGroup() bool { return u.Group() || u.Undo != nil && !u.Turned() }
 

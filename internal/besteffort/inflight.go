@@ -157,7 +157,7 @@ func (d *InFlight) Panicked(p any) error {
 }
 
 func pending(d *InFlight, cause error) *listener.PendingError {
-	return &listener.PendingError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: cause}
+	return &listener.PendingError{LogID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause}
 }
 
 // pendingInDoubt is the answer for a unit that was sent, of which it is not

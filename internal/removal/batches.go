@@ -2,12 +2,13 @@ package removal
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
 // Batches removes units while their owner delivers more, and makes it wait when a batch
-// is complete before the last one is gone. A batch that fails is repeated as one, and
-// its receipts are erased when it is gone.
+// is complete before the last one is gone. A batch that fails is repeated as one, but for
+// units under order keys, and its receipts are erased when it is gone.
 type Batches struct {
 	line
 	within time.Duration
@@ -41,7 +42,35 @@ func (b *Batches) Close(ctx context.Context) {
 
 func (b *Batches) removeBatches() {
 	for batch := b.take(); batch != nil; batch = b.take() {
-		b.guard(func() { b.repeat(batch, nil, b.within) })
+		var free, ordered []*Unit
+		for _, u := range batch {
+			if len(u.Entry.Order) > 0 {
+				ordered = append(ordered, u)
+			} else {
+				free = append(free, u)
+			}
+		}
+		b.guard(func() { b.removeOrdered(ordered) })
+		b.guard(func() { b.repeat(free, nil, b.within) })
 		b.guard(func() { b.erase(b.ctx) })
 	}
 }
+
+// removeOrdered removes units under order keys together, or else each alone, for which nobody
+// waits: an open transaction of With may hold the key of one.
+func (b *Batches) removeOrdered(units []*Unit) {
+	err := errPanicked
+	defer func() {
+		for _, u := range units {
+			b.work.Go(func() { b.guard(func() { b.repeat([]*Unit{u}, err, b.within) }) })
+		}
+	}()
+	if len(units) > 0 {
+		err = b.together(units)
+	}
+	if err == nil {
+		units = nil
+	}
+}
+
+var errPanicked = errors.New("the log panicked")

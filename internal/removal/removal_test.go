@@ -175,6 +175,39 @@ func TestUnremovableUnitDoesNotKeepOthers(t *testing.T) {
 	})
 }
 
+// An open transaction of With keeps only entries under its own order keys.
+func TestUnremovableOrderKeyDoesNotKeepOthersInTheirBatch(t *testing.T) {
+	removes(t, time.Hour, held, func(t *testing.T, r *rig) {
+		close(r.log.gate)
+		var locked atomic.Bool
+		locked.Store(true)
+		r.log.fails = func(units []*txlog.Unit) error {
+			if locked.Load() && slices.ContainsFunc(units, func(u *txlog.Unit) bool { return len(u.Order) > 0 && u.Order[0].Key == txlog.OrderPrefix+"locked" }) {
+				return errDown
+			}
+			return nil
+		}
+		under := func(key string) func(*delivered) {
+			return func(d *delivered) { d.Entry.Order = []txlog.Order{{Key: txlog.OrderPrefix + key}} }
+		}
+		r.add(t, 1, under("locked"))
+		r.add(t, 1, under("other"))
+		r.add(t, 25)
+		time.Sleep(time.Minute / 2)
+		synctest.Wait()
+		if n := r.left(t); n != 1 {
+			t.Errorf("%d entries are left, want 1", n)
+		}
+		locked.Store(false)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := r.left(t); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+		r.wantFailed(t)
+	})
+}
+
 func TestReceiptIsErasedOnlyOnceUnneeded(t *testing.T) {
 	removes(t, time.Hour, queued, func(t *testing.T, r *rig) {
 		close(r.log.gate)

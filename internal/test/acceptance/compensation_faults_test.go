@@ -188,6 +188,47 @@ func TestDeadlineUndoesWhatIsDeliveredWhileTheRestIsOutOfReach(t *testing.T) {
 	}, hurried, noSyncRetry)
 }
 
+// What End reports of a pending group is the group's state: a part that is delivered can still be
+// undone.
+func TestPendingPartIsNotDeliveredBeforeItsGroup(t *testing.T) {
+	t.Parallel()
+	pending := func(t *testing.T, g *groupRig) {
+		g.receiptTable()
+		north, south := g.rig.blockRow(1), g.south.takeRow()
+		m := g.group()
+		m.moves(give)
+		err := m.end()
+		var end *bedsql.EndError
+		if !errors.As(err, &end) || bedsql.OutcomeOf(err) != bedsql.OutcomeAccepted {
+			t.Fatalf("End says %v", err)
+		}
+		states := func(want bedsql.State) {
+			t.Helper()
+			for _, err := range end.Errors {
+				if got, err := bedsql.Status(t.Context(), g.storage, wantPending(t, err).LogID); got != want || err != nil {
+					t.Errorf("the state is %s, %v, want %s", got, err, want)
+				}
+			}
+		}
+		states(bedsql.StateWaiting)
+		north()
+		job := g.worker(func(c *asyncjob.Config) { c.DeliveryTimeout = time.Second })
+		eventually(t, "the north is written", func() bool {
+			g.logAge(time.Minute)
+			if _, err := job.RunOnce(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			return g.rig.balance(1) == 90
+		})
+		states(bedsql.StateWaiting)
+		south()
+		g.finishes()
+		g.rig.wantBalances(100)
+		states(bedsql.StateDiscarded)
+	}
+	eachServer(t, func(t *testing.T, db testdb.DB) { eachKindOfGroup(t, db, pending, hurried, noSyncRetry) })
+}
+
 // A deadline that passes once all is delivered changes nothing.
 func TestDeadlineDoesNotUndoWhatIsDelivered(t *testing.T) {
 	t.Parallel()
@@ -291,9 +332,9 @@ func TestGroupWaitsForItsLogToTurn(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		g, p, _ := newGroupBehindLogProxy(t, db)
-		free := g.south.blockRow(1)
+		free := g.south.takeRow()
 		m := g.group()
-		m.moves(short)
+		m.moves(give)
 		ended := make(chan error, 1)
 		go func() { ended <- m.end() }()
 		eventually(t, "the north is written", func() bool { return g.rig.balance(1) == 90 })
@@ -306,7 +347,7 @@ func TestGroupWaitsForItsLogToTurn(t *testing.T) {
 		}
 		p.Accept()
 		g.finishes()
-		g.wantUndone()
+		g.rig.wantBalances(100)
 	})
 }
 

@@ -211,6 +211,23 @@ func (g *groupRig) wantEmpty() {
 	eventually(g.t, "the log is empty", func() bool { return g.left() == 0 })
 }
 
+// takeRow has account 1 be another one when free is called: a write to it waits until then, and
+// finds no row.
+func (r *rig) takeRow() (free func()) {
+	r.t.Helper()
+	tx, err := r.bare.Begin()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = tx.Rollback() })
+	r.must(tx, "UPDATE account SET id = 2 WHERE id = ?", 1)
+	return func() {
+		if err := tx.Commit(); err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
 // worker is a job for all data sources.
 func (g *groupRig) worker(change ...func(*asyncjob.Config)) *asyncjob.Job {
 	g.t.Helper()
