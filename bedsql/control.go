@@ -89,7 +89,7 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 		if under.key != nil || c.tx != nil && c.tx.keyed != nil {
 			return unusable(why)
 		}
-		if under.ordered || c.tx != nil && c.tx.under.ordered {
+		if under.ordered || c.tx != nil && (c.tx.under.ordered || len(c.tx.order) > 0) {
 			return disordered(why)
 		}
 		if err := c.refuseUnlogged(why); err != nil {

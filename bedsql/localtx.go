@@ -221,6 +221,7 @@ func (t *localTx) ends() (all []func(context.Context) error) {
 func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt.Reply, err error) {
 	c := t.c
 	if t.mode == txUnlogged {
+		under.ordered = under.ordered || t.under.ordered && !t.under.skip
 		return c.passThrough(ctx, under, s)
 	}
 	stored, guarded, err := t.admit(under, s)

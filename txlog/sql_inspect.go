@@ -328,11 +328,14 @@ func (s *SQLStorage) settle(ctx context.Context, what string, f func(ctx context
 	var refused error
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) error {
 		made := false
-		refused = nil
-		err := s.db.inTx(ctx, func(ctx context.Context, q runner) (err error) {
+		carryOut := func(ctx context.Context, q runner) (err error) {
 			made, refused, err = f(ctx, q, again)
 			return cmp.Or(err, refused)
-		})
+		}
+		err := s.db.inTx(ctx, carryOut)
+		if errors.Is(err, errNotNoted) {
+			err = s.db.inTx(ctx, carryOut)
+		}
 		if made {
 			refused = nil
 		}
@@ -367,12 +370,17 @@ func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) 
 		if err != nil {
 			return nil // the table cannot be used, and States says so
 		}
-		if _, err := q.ExecContext(ctx, statement, args...); err != nil {
+		if _, err := q.ExecContext(ctx, statement, args...); s.journal.Refused(journal.Attempts, err) {
+			return fmt.Errorf("%w: %w", errNotNoted, err)
+		} else if err != nil {
 			return fmt.Errorf("%s: %w", journal.Attempts, err)
 		}
 	}
 	return nil
 }
+
+// errNotNoted has a decision be made once more, without the table that has just been switched off.
+var errNotNoted = errors.New("the table of attempts cannot be used")
 
 // refusal is why a decision for all of these units is for none; nil if it is for all.
 func (s *SQLStorage) refusal(ids []string, found []*Unit) error {

@@ -22,6 +22,35 @@ func group(n int) (k, f *txlog.Unit) {
 	return k, f
 }
 
+// What may be noted of a decision does not keep it from being made.
+func TestDecisionsDoNotDependOnTheTableOfAttempts(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		log, err := txlog.Open(t.Context(), db.Driver, db.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		k, f := group(1)
+		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "stock", Statements: []txlog.Statement{{SQL: "UPDATE a"}}}
+		if err := errors.Join(log.Add(t.Context(), time.Hour, f, k), log.Add(t.Context(), time.Hour, u), log.Release(t.Context(), u, txlog.Verdict{Park: true})); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Open(t).Exec("DROP TABLE bed_attempt"); err != nil {
+			t.Fatal(err)
+		}
+		if turned, err := log.Turn(t.Context(), k.ID, time.Hour, "refused"); err != nil || !turned.Turned() {
+			t.Errorf("turned: %+v, %v", turned, err)
+		}
+		if err := log.Discard(t.Context(), u.ID); err != nil {
+			t.Errorf("discarded: %v", err)
+		}
+		if _, err := log.Get(t.Context(), u.ID); !errors.Is(err, txlog.ErrNotFound) {
+			t.Errorf("what is discarded: %v", err)
+		}
+	})
+}
+
 // The answer to what decides a group is lost, and found out.
 func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 	t.Parallel()

@@ -141,6 +141,16 @@ func (j *Journal) note(table string, err error) {
 	}
 }
 
+// Refused reports whether err, of somebody else's statement, says that a table cannot be used,
+// which is then switched off.
+func (j *Journal) Refused(table string, err error) bool {
+	if err == nil || !Lasting(err) {
+		return false
+	}
+	j.note(table, err)
+	return true
+}
+
 // Lasting reports whether err says that a table is missing, has another form or
 // may not be used. SQLSTATE 42000 says nothing: MySQL gives it to a missing right,
 // and to too many connections or prepared statements (1203, 1226, 1461) as well.

@@ -275,6 +275,47 @@ func TestLocalTransactionsAndStagedGroupsKeepTheOrderOfTheirKeys(t *testing.T) {
 	})
 }
 
+// No statement of a local transaction escapes the order key that the transaction has.
+func TestOrderKeyHoldsWhereATransactionWouldRunUnlogged(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, exactlyOnce)
+		r.account(0)
+		under := bedsql.WithOrderKey(t.Context(), "k")
+		conn, err := r.wrapped.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		pins := testdb.By[string]{MySQL: "SET @a = 1", Postgres: "CREATE TEMP TABLE a (n INT)", SQLite: "CREATE TEMP TABLE a (n INT)"}.For(db.Driver)
+		if _, err := conn.ExecContext(t.Context(), pins); err != nil {
+			t.Fatal(err)
+		}
+		tx, err := conn.BeginTx(under, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(addOne); !errors.Is(err, bedsql.ErrOrderUnusable) {
+			t.Errorf("on a pinned connection: %v", err)
+		}
+		_ = tx.Rollback()
+		if db.Driver != testdb.DriverPostgres {
+			return
+		}
+		if tx, err = r.wrapped.BeginTx(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.ExecContext(under, addOne); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec("PREPARE TRANSACTION 'a'"); !errors.Is(err, bedsql.ErrOrderUnusable) {
+			t.Errorf("PREPARE TRANSACTION: %v", err)
+		}
+		_ = tx.Rollback()
+		r.wantBalances(0)
+	})
+}
+
 // The own rows of a transaction of With have no entry that could wait for their turn.
 func TestOwnRowsOfWithUnderAnOrderKeyAreRefused(t *testing.T) {
 	t.Parallel()
