@@ -21,10 +21,12 @@ const (
 	// StateParked: it waits for an operator, who retries or discards it.
 	StateParked = txlog.StateParked
 	// StateDelivered: its entry is gone and was not discarded. So is that of an id
-	// that the log never held.
+	// that the log never held, and, if the log could not note it in bed_attempt, that of
+	// one that was discarded. A group stays waiting for up to a minute after its last part
+	// is delivered.
 	StateDelivered = txlog.StateDelivered
-	// StateDiscarded: an operator gave it up: it is never delivered, unless an earlier
-	// attempt was in doubt and applied it. The log remembers that for 7 days.
+	// StateDiscarded: an operator gave it up, or its group has turned back: it is never
+	// delivered, unless an earlier attempt was in doubt and applied it. The log remembers that for 7 days.
 	StateDiscarded = txlog.StateDiscarded
 )
 

@@ -74,7 +74,7 @@ var (
 // PendingError is the error type behind ErrPending. errors.Is(err, ErrPending)
 // holds, and it unwraps to the cause. Its fields:
 //
-//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID; of one that its group can undo, the group's
+//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID; for a part of a group with a way back, the group's
 //	DataSource string // where it is to be delivered
 //	Parked     bool   // it waits for an operator rather than for the job
 //	Parking    bool   // it was to be parked, which the log did not confirm
@@ -164,8 +164,8 @@ type EndError struct {
 	// Delivered has the data sources to which a write was delivered, in the order
 	// of the first delivery. One may be here and in Errors too, if only some of its
 	// writes were delivered. The rows that a transaction of With committed itself count,
-	// by its data source or, for a bare driver's, by where the log is. A part that a pending
-	// group may still undo does not.
+	// by its data source or, for a bare driver's, by where the log is. A part of a pending
+	// group with a way back does not.
 	Delivered []string
 }
 

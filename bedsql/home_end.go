@@ -84,7 +84,9 @@ func (e *homeEnd) settled(u *stagedUnit, err error) {
 		e.problems = append(e.problems, err)
 		return
 	}
-	e.soft.arrive(u.c.target.DataSource)
+	if !u.Held { // else its group may still undo it
+		e.soft.arrive(u.c.target.DataSource)
+	}
 }
 
 func (e *homeEnd) pending(u *stagedUnit, parked bool, cause error) {

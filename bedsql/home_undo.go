@@ -157,12 +157,11 @@ func (e *homeEnd) deliver(ctx context.Context, ready []*stagedUnit) (problems []
 			u.answer(errors.Join(problems...))
 		}
 	}
-	switch {
-	case !whole:
+	if !whole {
 		problems = append(e.problems, problems...)
-	case len(problems) > 0 && e.own > 0:
-		return problems, panicked
 	}
-	e.soft.arrive(name)
+	if len(problems) == 0 || e.own == 0 { // else its own rows are undone, or may be
+		e.soft.arrive(name)
+	}
 	return problems, panicked
 }

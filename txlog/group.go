@@ -68,7 +68,12 @@ func (u *Unit) Decides() string {
 }
 
 // inGroup reports whether the unit cannot be discarded, parked or amended by itself.
-func (u *Unit) inGroup() bool { return u.Group() || u.Undo != nil && !u.Turned() }
+func (u *Unit) inGroup() bool { return u.Group() || u.dormant() }
+
+// dormant reports whether u is the way back of a group that has not turned.
+func (u *Unit) dormant() bool { return u.Undo != nil && !u.Turned() }
+
+func parked(u *Unit) bool { return u.Parked }
 
 // Turned reports whether u is the way back of a group that has turned.
 func (u *Unit) Turned() bool { return u.Undo != nil && u.Receipt != "" }

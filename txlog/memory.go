@@ -456,6 +456,8 @@ func (m *Memory) States(ctx context.Context, ids ...string) ([]State, error) {
 		states := make([]State, len(ids))
 		for i, id := range ids {
 			switch u := m.units[headID(id)]; {
+			case u != nil && u.dormant() && slices.ContainsFunc(u.Undo.units(), func(id string) bool { return m.units[id] != nil && m.units[id].Parked }):
+				states[i] = StateParked
 			case u != nil:
 				states[i] = stateOf(u)
 			case m.discarded[headID(id)]:

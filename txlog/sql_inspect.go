@@ -79,6 +79,12 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 		found, err := unitsOf(ctx, s.db, selectUnits, slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return !isHeadID(id) }))
 		for _, u := range found {
 			there[u.ID] = stateOf(u)
+			if err == nil && u.dormant() {
+				var parts []*Unit
+				if parts, err = unitsOf(ctx, s.db, selectUnits, u.Undo.units()); slices.ContainsFunc(parts, parked) {
+					there[u.ID] = StateParked
+				}
+			}
 		}
 		return err
 	})

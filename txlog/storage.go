@@ -167,7 +167,7 @@ type State string
 const (
 	// StateWaiting: it is being delivered or waits to be.
 	StateWaiting State = "waiting"
-	// StateParked: it waits for an operator.
+	// StateParked: it waits for an operator, or, of a way back, a part of its group does.
 	StateParked State = "parked"
 	// StateDelivered: it is not in the log any more and was not discarded. So is one
 	// that was refused, whose caller got the refusal, and one that the log never held.

@@ -54,7 +54,8 @@ type Config struct {
 	// StatusURL gives the address at which Status answers for an entry. Error sends it
 	// with the answer to a pending write. Default nil: none.
 	StatusURL func(entryID string) string
-	// OnError gets the error whenever the middleware answers instead of the handler; its text may hold values. It is called by many requests at once. Default nil:
+	// OnError gets the error, if there is one, when the middleware answers instead of the
+	// handler; its text may hold values. It is called by many requests at once. Default nil:
 	// nobody does.
 	OnError func(*http.Request, error)
 }

@@ -50,14 +50,14 @@ func (b *Batches) removeBatches() {
 				free = append(free, u)
 			}
 		}
-		b.guard(func() { b.removeOrdered(ordered) })
 		b.guard(func() { b.repeat(free, nil, b.within) })
+		b.guard(func() { b.removeOrdered(ordered) })
 		b.guard(func() { b.erase(b.ctx) })
 	}
 }
 
-// removeOrdered removes units under order keys together, or else each alone, for which nobody
-// waits: an open transaction of With may hold the key of one.
+// removeOrdered removes units under order keys together, or else each alone, for which the next
+// batch does not wait: an open transaction of With may hold the key of one.
 func (b *Batches) removeOrdered(units []*Unit) {
 	err := errPanicked
 	defer func() {

@@ -20,6 +20,7 @@ var groupClaims = []claim{
 	{"the way back knows where a receipt is that was found later", groupLocated},
 	{"a way back goes to the data source where the next part is", groupMoved},
 	{"a group that could be neither done nor undone is refused", groupRefused},
+	{"the way back is parked while a part is", groupParked},
 }
 
 // newGroup makes a group of two parts, on orders and on stock, with n statements each.
@@ -61,6 +62,24 @@ func groupKept(t *testing.T, s txlog.Storage) {
 	if got := k.Undo.Order(); !reflect.DeepEqual(got, []int{1, 0}) {
 		t.Errorf("the parts are undone in the order %v", got)
 	}
+}
+
+func groupParked(t *testing.T, s txlog.Storage) {
+	k, f := newGroup(1)
+	add(t, s, long, append(f, k)...)
+	wants := func(want txlog.State) {
+		t.Helper()
+		if got, err := s.States(t.Context(), k.ID); err != nil || got[0] != want {
+			t.Errorf("the state is %v, %v, want %s", got, err, want)
+		}
+	}
+	wants(txlog.StateWaiting)
+	must(t, s.Remove(t.Context(), f[0]))
+	wants(txlog.StateWaiting)
+	must(t, s.Release(t.Context(), f[1], txlog.Verdict{Park: true}))
+	wants(txlog.StateParked)
+	must(t, s.Retry(t.Context(), f[1].ID))
+	wants(txlog.StateWaiting)
 }
 
 func groupCompleted(t *testing.T, s txlog.Storage) {

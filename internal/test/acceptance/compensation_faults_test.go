@@ -136,10 +136,15 @@ func TestDeadlineUndoesAGroupByTheJob(t *testing.T) {
 		free := g.south.blockRow(1)
 		m := g.group(bedsql.CompensateAfter(time.Hour))
 		m.moves(give)
-		if err := m.end(); !errors.Is(err, bedsql.ErrPending) {
+		err := m.end()
+		if !errors.Is(err, bedsql.ErrPending) {
 			t.Fatalf("End says %v", err)
 		}
+		var end *bedsql.EndError
 		g.rig.wantBalances(90) // delivered
+		if own := g.atHome != nil && g.homePool == nil; errors.As(err, &end) && (len(end.Delivered) > 0) != own {
+			t.Errorf("named as delivered, though the group may undo it: %v", end.Delivered)
+		}
 		g.logAge(59 * time.Minute)
 		job := g.worker(func(c *asyncjob.Config) { c.DeliveryTimeout = time.Second; c.MaxDeliveryTryTimes = 100 })
 		if _, err := job.RunOnce(context.Background()); err != nil {
@@ -212,7 +217,7 @@ func TestPendingPartIsNotDeliveredBeforeItsGroup(t *testing.T) {
 		}
 		states(bedsql.StateWaiting)
 		north()
-		job := g.worker(func(c *asyncjob.Config) { c.DeliveryTimeout = time.Second })
+		job := g.worker(func(c *asyncjob.Config) { c.DeliveryTimeout = time.Second; c.MaxDeliveryTryTimes = 100 })
 		eventually(t, "the north is written", func() bool {
 			g.logAge(time.Minute)
 			if _, err := job.RunOnce(context.Background()); err != nil {
