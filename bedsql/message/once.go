@@ -194,14 +194,15 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 		return nil, err
 	}
 	defer soft.Discard()
-	if failure := c.call(group, tx, msg); failure != nil {
+	// Whose time is over may not have been rolled back yet: its COMMIT would leave an entry.
+	if failure := cmp.Or(c.call(group, tx, msg), ctx.Err()); failure != nil {
 		return failure, nil
 	}
 	if err := tx.Commit(); err != nil {
 		var unmet *bedsql.RowsError
 		switch {
 		case bedsql.OutcomeOf(err) == bedsql.OutcomeRefused, errors.As(err, &unmet), dberr.Of(err).State == abortedBefore,
-			errors.Is(err, sql.ErrTxDone), err == context.DeadlineExceeded: //nolint:errorlint // of database/sql, which has sent nothing
+			errors.Is(err, sql.ErrTxDone):
 			return err, nil
 		}
 		return nil, err
