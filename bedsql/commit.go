@@ -55,7 +55,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	x := &committing{ender: how, c: c, t: t}
 	defer func() {
 		if t != nil && t.keyed != nil && err != nil && !undecided(err) {
-			t.keyed.back()
+			t.keyed.place.back()
 		}
 		if x.ended.open && !undecided(err) {
 			c.tx = t // it goes on

@@ -310,6 +310,7 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		return nil, failed
 	}
 	local := c.open(ctx)
+	local.ctx = ctx
 	local.readsLock = sql.IsolationLevel(opts.Isolation) == sql.LevelSerializable
 	if opts.ReadOnly && under.key != nil && !under.skip {
 		local.mode = txReadOnly

@@ -73,16 +73,16 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 	// The rows of a Query cannot be invented, so its error is the caller's.
 	x.KeepRefused = soft != nil && !s.rows
 	key := under.key
-	var back func()
+	var place *place
 	if key != nil {
-		if back, err = key.mark(&x.unit); err != nil {
+		if place, err = key.mark(&x.unit); err != nil {
 			return attempt.Reply{}, err
 		}
 	}
 	if err := c.c.deliverer.Deliver(ctx, &x.InFlight); err != nil {
 		c.c.cfg.Counters.failed(err)
-		if key != nil && !undecided(err) && !isParked(err) {
-			back()
+		if !undecided(err) && !isParked(err) {
+			place.back()
 		}
 		if soft != nil && !s.rows && soft.swallow(err) {
 			return attempt.Reply{Result: noResult{}}, nil
@@ -354,7 +354,7 @@ func (c *connector) sameSession(ctx context.Context, conn driver.Conn, u *txlog.
 // undecided reports whether err leaves open whether the write is, or will be,
 // applied.
 func undecided(err error) bool {
-	return errors.Is(err, ErrPending) || errors.Is(err, ErrUnknownOutcome)
+	return errors.Is(err, ErrPending) || errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrNotCommitted)
 }
 
 // isParked reports whether err is a refusal that stays in the log.

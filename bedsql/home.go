@@ -227,8 +227,8 @@ func (h *home) forget(gone func(*stagedWrite) bool) {
 			leaveGroup(u, h.undo)
 			h.restate(u, &u.unit)
 			units = append(units, u)
-		} else if u.back != nil {
-			u.back()
+		} else {
+			u.place.back()
 		}
 	}
 	h.units = units
@@ -448,8 +448,8 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 		err = errors.New("the transaction does not hold what was recorded in it")
 	}
 	if err != nil {
-		if len(u.writes) == 0 && u.back != nil {
-			u.back()
+		if len(u.writes) == 0 {
+			u.place.back()
 		}
 		return true, h.unwritten(w.c, err)
 	}
@@ -463,6 +463,7 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 		h.undo = u
 	default:
 		h.units = append(h.units, u)
+		u.place.within(h.local)
 	}
 	w.behind = a.unit.Behind
 	u.writes, u.unit.Order = append(u.writes, w), a.unit.Order

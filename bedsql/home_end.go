@@ -37,10 +37,14 @@ type homeEnd struct {
 func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
 	select {
 	case h.turn <- struct{}{}:
-		defer func() { <-h.turn }()
-	case <-ctx.Done():
-		return []error{because(ErrUnknownOutcome, fmt.Errorf("a write of soft transaction %s was still being recorded at its end: %w", h.soft.id, ctx.Err()))}, nil
+	default:
+		select {
+		case h.turn <- struct{}{}:
+		case <-ctx.Done():
+			return []error{because(ErrUnknownOutcome, fmt.Errorf("a write of soft transaction %s was still being recorded at its end: %w", h.soft.id, ctx.Err()))}, nil
+		}
 	}
+	defer func() { <-h.turn }()
 	h.mu.Lock()
 	e := &homeEnd{home: h, units: h.units, state: h.state, sent: h.sent, sure: h.local != nil && !h.distrusted}
 	h.units = nil // what is rolled back from now on is seen in the log
@@ -54,7 +58,7 @@ func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
 		return append(e.problems, because(ErrUnknownOutcome, errors.New("the COMMIT of the transaction of With was not answered, and it recorded nothing by which to find out"))), nil
 	case len(e.units) == 0:
 		return e.problems, nil
-	case e.sure && e.state == homeRolledBack:
+	case e.sure && (e.state == homeRolledBack || e.state == homeOpen && h.local.gone()):
 		return e.all(ErrRolledBack), nil
 	case e.sure && e.state == homeOpen:
 		return e.all(ErrNotCommitted), nil

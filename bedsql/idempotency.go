@@ -25,7 +25,7 @@ type IdempotencyKey struct {
 
 	mu       sync.Mutex
 	own      string // SetFingerprint's; empty: none
-	next     map[string]int
+	places   map[string][]*place
 	replayed bool
 	// answered: see Answered.
 	answered bool
@@ -58,7 +58,7 @@ type IdempotencyKey struct {
 // sees what is there now; Commit is what says that all of it was the same
 // request. Read-only transactions do not use the key.
 func WithIdempotencyKey(ctx context.Context, key string) (context.Context, *IdempotencyKey) {
-	k := &IdempotencyKey{key: key, next: map[string]int{}}
+	k := &IdempotencyKey{key: key, places: map[string][]*place{}}
 	s := scopeOf(ctx)
 	s.key = k
 	return s.in(ctx), k
@@ -96,30 +96,67 @@ func (k *IdempotencyKey) replay() {
 	k.replayed = true
 }
 
+// place is that of a write among those under its key on a data source.
+type place struct {
+	key        *IdempotencyKey
+	dataSource string
+	// in is the local transaction that the write is rolled back with.
+	in *localTx
+	// gone: it was not applied and never will be.
+	gone bool
+}
+
 // receipt gives the id of the next write's receipt on a data source. The key is
-// hashed because collations fold case and pad blanks. back returns the place of a
-// write that was not applied and never will be: what is tried instead must have
-// the same place when the request is sent again.
-func (k *IdempotencyKey) receipt(dataSource string) (id string, back func(), err error) {
+// hashed because collations fold case and pad blanks.
+func (k *IdempotencyKey) receipt(dataSource string) (id string, at *place, err error) {
 	if k.key == "" {
 		return "", nil, fmt.Errorf("%w: it is empty", ErrKeyUnusable)
 	}
+	at = &place{key: k, dataSource: dataSource}
 	k.mu.Lock()
-	n := k.next[dataSource]
-	k.next[dataSource]++
+	k.free(dataSource)
+	n := len(k.places[dataSource])
+	k.places[dataSource] = append(k.places[dataSource], at)
 	k.mu.Unlock()
-	back = func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.next[dataSource] == n+1 {
-			k.next[dataSource] = n
-		}
-	}
 	h := sha256.New()
 	hashText(h, k.key)
 	hashText(h, dataSource)
 	_ = binary.Write(h, binary.BigEndian, int64(n))
-	return "key-" + hex.EncodeToString(h.Sum(nil)), back, nil
+	return "key-" + hex.EncodeToString(h.Sum(nil)), at, nil
+}
+
+// free returns the last places of what was rolled back, which what is tried instead must
+// have when the request is sent again. The caller holds mu.
+func (k *IdempotencyKey) free(dataSource string) {
+	all := k.places[dataSource]
+	for len(all) > 0 {
+		if last := all[len(all)-1]; !last.gone && !last.in.gone() {
+			break
+		}
+		all = all[:len(all)-1]
+	}
+	k.places[dataSource] = all
+}
+
+// back returns the place. p may be nil.
+func (p *place) back() {
+	if p == nil {
+		return
+	}
+	p.key.mu.Lock()
+	defer p.key.mu.Unlock()
+	p.gone = true
+	p.key.free(p.dataSource)
+}
+
+// within notes the local transaction that the write is rolled back with. p may be nil.
+func (p *place) within(t *localTx) {
+	if p == nil {
+		return
+	}
+	p.key.mu.Lock()
+	defer p.key.mu.Unlock()
+	p.in = t
 }
 
 // request begins a request under the key.
@@ -139,14 +176,14 @@ func hashText(h hash.Hash, s string) {
 	_, _ = h.Write([]byte(s))
 }
 
-// mark puts a unit under the key. back is receipt's.
-func (k *IdempotencyKey) mark(u *txlog.Unit) (back func(), err error) {
-	id, back, err := k.receipt(u.DataSource)
+// mark puts a unit under the key.
+func (k *IdempotencyKey) mark(u *txlog.Unit) (*place, error) {
+	id, at, err := k.receipt(u.DataSource)
 	if err != nil {
 		return nil, err
 	}
 	u.Receipt, u.Fingerprint = id, k.request(u.Statements...).Fingerprint()
-	return back, nil
+	return at, nil
 }
 
 // unusable refuses a write that cannot carry the receipt of its key.
@@ -157,7 +194,7 @@ func unusable(why string) error { return fmt.Errorf("%w: %s", ErrKeyUnusable, wh
 // them.
 type keyedTx struct {
 	key     *IdempotencyKey
-	back    func()     // receipt's, unless it is applied
+	place   *place     // nil if it is kept even if this is rolled back
 	unit    txlog.Unit // its id and receipt
 	request *attempt.Request
 	answer  attempt.Answer
@@ -250,10 +287,11 @@ type replayedTx struct {
 // Commit implements driver.Tx.
 func (t *replayedTx) Commit() error {
 	c := t.c
+	c.tx.commits()
 	c.undo(c.rollback(t.ctx, t.inner))
 	c.closed()
 	if t.kt.at < len(t.kt.replay.Statements) {
-		t.kt.back()
+		t.kt.place.back()
 		return attempt.ReusedCount(t.kt.at, len(t.kt.replay.Statements))
 	}
 	t.kt.key.replay()
@@ -261,10 +299,7 @@ func (t *replayedTx) Commit() error {
 }
 
 // Rollback implements driver.Tx.
-func (t *replayedTx) Rollback() error {
-	t.kt.back()
-	return t.c.rolledBack(t.ctx, t.inner)
-}
+func (t *replayedTx) Rollback() error { return t.c.rolledBack(t.ctx, t.inner) }
 
 // begin begins a local transaction under an idempotency key. Like a DML it waits
 // for one under the same key that is still open.
@@ -281,19 +316,17 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 		}
 		return nil, err
 	}
-	receipt, back, err := k.receipt(c.c.target.DataSource)
+	receipt, place, err := k.receipt(c.c.target.DataSource)
 	if err != nil {
 		return nil, err
 	}
 	keep := kept.Of(ctx)
 	defer func() {
-		switch {
-		case err != nil:
-			back()
-		case keep != nil: // what is kept has this place, whatever is written under the key after a rollback
-			c.tx.keyed.back = func() {}
-		default:
-			c.tx.keyed.back = back
+		if err != nil {
+			place.back()
+		} else if keep == nil { // what is kept has this place, whatever is written under the key after a rollback
+			c.tx.keyed.place = place
+			place.within(c.tx)
 		}
 	}()
 	var (
@@ -330,10 +363,11 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 		if inner, err = attempt.BeginTx(ctx, c.inner, opts); err != nil {
 			return nil, err
 		}
-		c.open(ctx).keyed = kt
+		local := c.open(ctx)
+		local.ctx, local.keyed = ctx, kt
 		return &replayedTx{c: c, ctx: ctx, inner: inner, kt: kt}, nil
 	}
 	local := c.open(ctx)
-	local.keyed, local.receipt = kt, true
+	local.ctx, local.keyed, local.receipt = ctx, kt, true
 	return &tx{c: c, ctx: ctx, inner: inner}, nil
 }

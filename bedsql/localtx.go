@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
@@ -16,6 +17,10 @@ import (
 // the unit that will be logged when it commits.
 type localTx struct {
 	c *Conn
+	// ctx is BeginTx's, at whose end database/sql rolls back; nil if a statement began it.
+	ctx context.Context
+	// fate is a homeState: homeUnknown once COMMIT is on its way.
+	fate atomic.Uint32
 	// under is the scope in which it was begun; the soft transaction in it may be that
 	// of its first write.
 	under scope
@@ -198,12 +203,30 @@ func (t *localTx) releaseSavepoint(name string) {
 	}
 }
 
+// gone reports whether it was rolled back without a COMMIT, or is about to be: database/sql
+// may roll back later than it says that the context has ended. t may be nil.
+func (t *localTx) gone() bool {
+	if t == nil {
+		return false
+	}
+	fate := homeState(t.fate.Load())
+	return fate == homeRolledBack || fate == homeOpen && t.ctx != nil && t.ctx.Err() != nil
+}
+
+// commits notes that COMMIT is on its way. t may be nil.
+func (t *localTx) commits() {
+	if t != nil {
+		t.fate.Store(uint32(homeUnknown))
+	}
+}
+
 // tell tells those that write entries in t how it ended; the first to say so is right. t
 // may be nil.
 func (t *localTx) tell(how homeState, sent time.Time) {
 	if t == nil {
 		return
 	}
+	t.fate.CompareAndSwap(uint32(homeOpen), uint32(how))
 	for h := t.home; h != nil; h = h.before {
 		h.ended(how, sent)
 	}

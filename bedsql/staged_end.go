@@ -20,8 +20,8 @@ type stagedUnit struct {
 	c      *connector
 	writes []*stagedWrite
 	unit   txlog.Unit
-	// back is IdempotencyKey.receipt's; nil without a key.
-	back func()
+	// place is nil without a key.
+	place *place
 	// behind is why a message before it is pending: this one is left to the job too.
 	behind   error
 	err      error
@@ -164,7 +164,7 @@ func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (e
 	u.InFlight = u.c.inFlight(scope{soft: s, withLogging: true, logging: LogBefore, id: id}, keyed || receipt, &u.unit, nil, u)
 	u.KeepRefused = true
 	if keyed {
-		u.back, err = s.key.mark(&u.unit)
+		u.place, err = s.key.mark(&u.unit)
 	}
 	return err
 }
@@ -201,8 +201,8 @@ func (u *stagedUnit) submit(ctx context.Context) {
 // answer hands the outcome to the results that Exec returned.
 func (u *stagedUnit) answer(err error) {
 	u.err = err
-	if u.back != nil && err != nil && !undecided(err) && !isParked(err) {
-		u.back()
+	if err != nil && !undecided(err) && !isParked(err) {
+		u.place.back()
 	}
 	for i, w := range u.writes {
 		switch {

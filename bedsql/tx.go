@@ -23,12 +23,13 @@ var _ driver.Tx = (*tx)(nil)
 // parked if not.
 func (t *tx) Commit() error {
 	c := t.c
+	c.tx.commits()
 	if l := c.tx; l != nil && l.keyed.keeps() {
 		l.keyed.kept.Ended = l.unmet.err != nil || l.state != txOpen
 	}
 	if c.tx != nil && c.tx.state == txLost {
 		if c.tx.keyed != nil {
-			c.tx.keyed.back()
+			c.tx.keyed.place.back()
 		}
 		err := fmt.Errorf("bed: nothing was committed: %w", c.tx.lostError())
 		c.undo(c.rollback(t.ctx, t.inner))
@@ -52,10 +53,4 @@ func (t *tx) Commit() error {
 }
 
 // Rollback implements driver.Tx. It leaves nothing in the log.
-func (t *tx) Rollback() error {
-	c := t.c
-	if c.tx != nil && c.tx.keyed != nil {
-		c.tx.keyed.back()
-	}
-	return c.rolledBack(t.ctx, t.inner)
-}
+func (t *tx) Rollback() error { return t.c.rolledBack(t.ctx, t.inner) }

@@ -272,3 +272,96 @@ func TestHalfWrittenEntryOfWithSaysRollBack(t *testing.T) {
 		}
 	})
 }
+
+// database/sql says of a transaction whose context has ended that it is done before it has
+// rolled it back.
+func TestEndKnowsThatTheContextRollsBack(t *testing.T) {
+	t.Parallel()
+	eachWith(t, func(t *testing.T, w *withRig) {
+		if !w.seen {
+			return
+		}
+		for range 5 {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			tx, err := w.home.BeginTx(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := w.with(tx, tx)
+			b.records(1)
+			cancel()
+			if err := tx.Commit(); err == nil {
+				t.Fatal("committed under a context that had ended")
+			}
+			if err := b.end(); !errors.Is(err, bedsql.ErrRolledBack) {
+				t.Errorf("End says %v", err)
+			}
+		}
+		w.wantBalances(100, 100)
+	})
+}
+
+func TestEndWithoutTimeLeavesTheWritesToTheJob(t *testing.T) {
+	t.Parallel()
+	eachWith(t, func(t *testing.T, w *withRig) {
+		if !w.seen {
+			return
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 8 {
+			b := w.begun()
+			b.records(1)
+			b.commit()
+			if err := b.soft.End(ended); !errors.Is(err, bedsql.ErrPending) {
+				t.Errorf("End says %v", err)
+			}
+		}
+	})
+}
+
+// End before Commit leaves a write its place under the key: it may still be committed.
+func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
+	t.Parallel()
+	eachWith(t, func(t *testing.T, w *withRig) {
+		if !w.seen {
+			return
+		}
+		request := func(key string) context.Context {
+			ctx, k := bedsql.WithIdempotencyKey(t.Context(), key)
+			k.SetFingerprint(key)
+			return ctx
+		}
+		adds := func(ctx context.Context) {
+			t.Helper()
+			if _, err := w.rig.wrapped.ExecContext(ctx, w.q(increment), 1, 2); err != nil {
+				t.Error(err)
+			}
+		}
+		for key, end := range map[string]func(*sql.Tx) error{"committed": (*sql.Tx).Commit, "rolled back": (*sql.Tx).Rollback} {
+			under := request(key)
+			tx, err := w.home.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, soft, err := bedsql.Begin(under, bedsql.With(tx))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.stage(ctx, w.rig.wrapped, increment, 1, 1)
+			if err := soft.End(t.Context()); !errors.Is(err, bedsql.ErrNotCommitted) {
+				t.Errorf("End says %v", err)
+			}
+			if err := end(tx); err != nil {
+				t.Fatal(err)
+			}
+			adds(under)
+			if key == "rolled back" { // sent again, what was tried instead is its first write
+				adds(request(key))
+			}
+		}
+		w.delivers()
+		w.wantBalances(101, 102)
+	})
+}
