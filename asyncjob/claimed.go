@@ -254,7 +254,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 		switch met := u.look(); {
 		case met.Found:
 			return u.delivered(met)
-		case met.Err != nil && met.Class != delivery.Refused:
+		case unasked(met):
 			verdict.CountTry, verdict.After = false, u.drain.job.cfg.retryDelay(u.Tries+1)
 			verdict.Err = fmt.Sprintf("%v; it is parked once its receipt can be asked for: %v", out.Err, met.Err)
 			u.logger().WithField("error", said).Warn("neither delivered nor parked: its receipt cannot be asked for")
@@ -279,7 +279,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 
 // remove erases the entries of a refusal that its caller got.
 func (u *claimed) remove(out attempt.Outcome) result {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.DeliveryTimeout)
+	ctx, cancel := context.WithTimeout(u.drain.writes, u.drain.job.cfg.DeliveryTimeout)
 	defer cancel()
 	if err := u.drain.job.storage.Remove(ctx, u.Unit); u.Group() && (err == nil || errors.Is(err, txlog.ErrLeaseLost)) {
 		u.logger().Info("not delivered: its group has turned back")

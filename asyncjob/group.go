@@ -28,11 +28,20 @@ func (u *claimed) grouped() (r result, done bool) {
 		return r, false
 	case u.Undo != nil && !u.Turned():
 		return u.review(), true
-	case u.Group() && u.Overdue() && !u.look().Found:
-		return u.turn(u.overdue(), u.overdue())
+	case u.Group() && u.Overdue():
+		switch met := u.look(); {
+		case met.Found:
+		case unasked(met):
+			return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, After: shortly}), true
+		default:
+			return u.turn(u.overdue(), u.overdue())
+		}
 	}
 	return r, false
 }
+
+// unasked reports whether a receipt could not be asked for.
+func unasked(met attempt.Outcome) bool { return met.Err != nil && met.Class != delivery.Refused }
 
 func (u *claimed) overdue() string {
 	return fmt.Sprintf("it was not delivered within %v", u.TurnAfter)
@@ -64,8 +73,14 @@ func (u *claimed) review() result {
 		}
 		left++
 	}
-	if left > 0 && cause == "" && u.Overdue() && !u.applied(states) {
-		cause = u.overdue()
+	if left > 0 && cause == "" && u.Overdue() {
+		switch applied, known := u.applied(states); {
+		case !known:
+			verdict.After = shortly
+			return u.pushBack(verdict)
+		case !applied:
+			cause = u.overdue()
+		}
 	}
 	switch {
 	case left == 0: // while the lease is kept it has not turned
@@ -83,8 +98,9 @@ func (u *claimed) review() result {
 
 // applied reports whether all parts of the group whose entries are still in the log are
 // applied, as their receipts show: a write to the log that came late has brought them back,
-// or their caller did not live to remove them.
-func (u *claimed) applied(states []txlog.State) bool {
+// or their caller did not live to remove them. It is not known if one cannot be asked for,
+// unless its data source was unreachable before.
+func (u *claimed) applied(states []txlog.State) (applied, known bool) {
 	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.ProbeTimeout)
 	defer cancel()
 	for i, s := range states {
@@ -92,17 +108,21 @@ func (u *claimed) applied(states []txlog.State) bool {
 			continue
 		}
 		part := u.Part(i)
-		if src := u.drain.job.sources[part.DataSource]; src == nil || !src.look(ctx, part).Found {
-			return false
+		src := u.drain.job.sources[part.DataSource]
+		if src == nil {
+			return false, true
+		}
+		if met := src.look(ctx, part); !met.Found {
+			return false, !unasked(met) || !src.unreachable(met.Err)
 		}
 	}
-	return true
+	return true, true
 }
 
 // turn turns the group of the unit back. said is what a log line may tell of the cause.
 // turned false: it has no way back any more.
 func (u *claimed) turn(cause, said string) (r result, turned bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.drain.flight), u.drain.job.cfg.Lease)
+	ctx, cancel := context.WithTimeout(u.drain.writes, u.drain.job.cfg.Lease)
 	defer cancel()
 	_, err := u.drain.job.storage.Turn(ctx, u.TransactionID, 0, cause)
 	switch {

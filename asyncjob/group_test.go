@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/internal/test/testproxy"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -22,17 +23,20 @@ type groupRig struct {
 }
 
 func eachGroup(t *testing.T, f func(t *testing.T, r *groupRig)) {
-	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		kept := testdb.New(t, db.Driver)
-		log, err := txlog.Open(t.Context(), kept.Driver, kept.DSN)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = log.Close() })
-		r := &groupRig{log: log, kept: kept.Open(t), pool: table(t, db), target: realTarget(t, db)}
-		r.targets = Targets{"orders": r.target, "stock": r.target}
-		f(t, r)
-	})
+	testdb.Each(t, func(t *testing.T, db testdb.DB) { f(t, newGroupRig(t, db)) })
+}
+
+func newGroupRig(t *testing.T, db testdb.DB) *groupRig {
+	t.Helper()
+	kept := testdb.New(t, db.Driver)
+	log, err := txlog.Open(t.Context(), kept.Driver, kept.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
+	r := &groupRig{log: log, kept: kept.Open(t), pool: table(t, db), target: realTarget(t, db)}
+	r.targets = Targets{"orders": r.target, "stock": r.target}
+	return r
 }
 
 // add adds a group that is due: one that inserts the rows 1 on orders and 2 on stock, and
@@ -326,6 +330,44 @@ func TestAGroupThatComesBackAfterItsTimeIsNotUndone(t *testing.T) {
 				_ = r.log.Retry(t.Context(), k.ID)
 				return r.empty(t)()
 			})
+			if n := rows(t, r.pool, "1 = 1"); n != 2 {
+				t.Fatalf("%d rows are left, want both", n)
+			}
+		}
+	})
+}
+
+// Nor is it while its receipts cannot be asked for.
+func TestAGroupIsNotUndoneForAQuestionThatFailed(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		if db.Driver == testdb.DriverSQLite {
+			return // there is no network
+		}
+		r := newGroupRig(t, db)
+		k, f := r.add(t, nil)
+		r.rounds(t, quick(), "all is delivered", func() bool { return rows(t, r.pool, "1 = 1") == 2 })
+		if err := r.log.Complete(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+		proxy := testproxy.New(t, db.Addr())
+		through := realTarget(t, db.Via(proxy.Addr()))
+		r.targets = Targets{"orders": through, "stock": through}
+		for _, all := range [][]*txlog.Unit{{k, f[0], f[1]}, {f[1], f[0], k}} {
+			for _, u := range all {
+				u.Lease, u.TurnAfter = txlog.Lease{}, time.Millisecond
+			}
+			struck := proxy.CutBefore(testproxy.Text("FROM bed_receipt"))
+			r.write(t, all...)
+			r.rounds(t, quick(), "the log is empty", func() bool {
+				_ = r.log.Retry(t.Context(), k.ID)
+				return r.empty(t)()
+			})
+			select {
+			case <-struck:
+			default:
+				t.Error("no question was cut")
+			}
 			if n := rows(t, r.pool, "1 = 1"); n != 2 {
 				t.Fatalf("%d rows are left, want both", n)
 			}

@@ -128,7 +128,7 @@ func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
 }
 
 // reached and unreachable keep what is known of the data source from round to
-// round, and log only what changed.
+// round, and log only what changed: news.
 func (s *source) reached() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,14 +138,16 @@ func (s *source) reached() {
 	s.down = false
 }
 
-func (s *source) unreachable(err error) {
+func (s *source) unreachable(err error) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.down {
+	news = !s.down
+	if news {
 		s.log.WithError(err).Warn("the data source is unreachable; its entries wait, no try is counted")
 	}
 	s.down = true
 	s.pace.broke()
+	return news
 }
 
 // panicError is a driver's panic during an attempt.
