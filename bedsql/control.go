@@ -501,12 +501,8 @@ func (c *Conn) undo(undo func() error) {
 // rollback makes a ROLLBACK for undo, of tx or of what was begun by a statement.
 func (c *Conn) rollback(ctx context.Context, tx driver.Tx) func() error {
 	return func() error {
-		bounded := ctx
-		if ctx.Done() != nil || tx == nil {
-			var cancel context.CancelFunc
-			bounded, cancel = context.WithTimeout(ctx, undoTimeout)
-			defer cancel()
-		}
-		return attempt.Rollback(bounded, c.c.dialect, &c.session, tx)
+		ctx, cancel := context.WithTimeout(ctx, undoTimeout)
+		defer cancel()
+		return attempt.Rollback(ctx, c.c.dialect, &c.session, tx)
 	}
 }

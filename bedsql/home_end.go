@@ -115,7 +115,7 @@ func (e *homeEnd) answered(ctx context.Context, u *stagedUnit) {
 // recorded, and whose receipt, which the job would have left, is not there either, is not
 // seen yet where the log is read.
 func (e *homeEnd) gone(ctx context.Context, u *stagedUnit) {
-	switch state, err := Status(ctx, u.c.cfg.Storage, u.unit.ID); {
+	switch state, err := u.status(ctx); {
 	case err != nil:
 		e.pending(u, false, err)
 	case state == StateDiscarded:
@@ -178,7 +178,7 @@ func (e *homeEnd) separate(ctx context.Context, missing []string) error {
 			continue
 		}
 		applied, err := u.applied(ctx)
-		state, serr := Status(ctx, u.c.cfg.Storage, u.unit.ID)
+		state, serr := u.status(ctx)
 		err = errors.Join(err, serr)
 		switch {
 		case !applied && state == StateDiscarded:
@@ -216,6 +216,13 @@ func (e *homeEnd) separate(ctx context.Context, missing []string) error {
 		e.settled(u, because(ErrUnknownOutcome, fmt.Errorf("the writes to %s were rolled back to a savepoint, or the job has delivered them", u.c.target.DataSource)))
 	}
 	return nil
+}
+
+// status asks the log what has become of u.
+func (u *stagedUnit) status(ctx context.Context) (State, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.c.cfg.LogTimeout)
+	defer cancel()
+	return Status(ctx, u.c.cfg.Storage, u.unit.ID)
 }
 
 // applied reports whether the receipt of u shows that it was applied.

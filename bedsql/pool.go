@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
@@ -43,6 +44,8 @@ func (p *connPool) Driver() driver.Driver { return p.c.driver }
 
 // Connect implements driver.Connector.
 func (p *connPool) Connect(ctx context.Context) (driver.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dberr.ConnectTimeout)
+	defer cancel()
 	session, err := p.c.dial(ctx)
 	if err != nil {
 		return nil, err

@@ -181,11 +181,16 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 	key.SetFingerprint("message") // handled again it may write something else
 	// The broker holds the message until COMMIT is confirmed, as an entry would.
 	ctx = bedsql.WithLogging(ctx, bedsql.LogOnFailure)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	tx, err := c.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback() }()
+	defer func() {
+		defer time.AfterFunc(rollbackTimeout, cancel).Stop()
+		_ = tx.Rollback()
+	}()
 	if key.Answered() {
 		return nil, nil
 	}
@@ -211,6 +216,9 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 	_ = soft.End(context.WithoutCancel(ctx))
 	return nil, nil
 }
+
+// rollbackTimeout bounds the wait for a server that falls silent.
+const rollbackTimeout = 10 * time.Second
 
 // abortedBefore is PostgreSQL's state for a transaction in which the handler ignored an error.
 const abortedBefore = "25P02"
@@ -246,11 +254,13 @@ func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.
 		u.Statements = []txlog.Statement{{SQL: text, Params: params}}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.LogTimeout) // the handler may have used up its own
 		defer cancel()
-		if err := cfg.Storage.Add(ctx, cfg.Lease, u); err != nil {
+		switch err = cfg.Storage.Add(ctx, cfg.Lease, u); {
+		case err == nil:
+			err = cfg.Storage.Release(ctx, u, txlog.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s failed: %v", c.name, why)})
+		case !errors.Is(err, txlog.ErrInDoubt):
 			return err
 		}
-		err = cfg.Storage.Release(ctx, u, txlog.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s failed: %v", c.name, why)})
-		if err != nil { // the job would publish it
+		if err != nil { // the job would publish what is there
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.LogTimeout)
 			defer cancel()
 			return errors.Join(err, cfg.Storage.Remove(ctx, u))

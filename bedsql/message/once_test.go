@@ -319,7 +319,7 @@ func TestHandlerThatOutlastsItsDeadlineIsParked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testdb.Each(t, func(t *testing.T, db testdb.DB) {
-				c := newConsuming(t, db)
+				c := newConsuming(t, db, func(cfg *bedsql.Config) { cfg.LogTimeout = time.Minute })
 				var cancel func()
 				must(t, bedmessage.Once(c.pool, "warm", func(context.Context, *sql.Tx, *message.Message) error { return nil })(delivered("m-0", "")))
 				consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -389,6 +389,16 @@ func TestMessageIsParkedAsItArrived(t *testing.T) {
 type unreleasing struct {
 	txlog.Storage
 	fails bool
+	// doubts: the entry is written, and the answer is lost.
+	doubts bool
+}
+
+func (s *unreleasing) Add(ctx context.Context, lease time.Duration, units ...*txlog.Unit) error {
+	err := s.Storage.Add(ctx, lease, units...)
+	if s.doubts {
+		err = errors.Join(err, txlog.ErrInDoubt)
+	}
+	return err
 }
 
 func (s *unreleasing) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
@@ -401,19 +411,20 @@ func (s *unreleasing) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdic
 // What is not parked would be published again by no operator's decision.
 func TestMessageThatCouldNotBeParkedLeavesNoEntry(t *testing.T) {
 	t.Parallel()
-	log := &unreleasing{fails: true}
-	c := newConsuming(t, testdb.SQLite(t), func(cfg *bedsql.Config) {
-		log.Storage = cfg.Storage
-		cfg.Storage = log
-	})
-	consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("broken") }, bedmessage.MaxFailures(1))
-	if err := consume(delivered("m-1", "one")); err == nil || len(waiting(t, c.storage)) != 0 {
-		t.Errorf("not parked: %v, the log: %+v", err, waiting(t, c.storage))
-	}
-	log.fails = false
-	must(t, consume(delivered("m-1", "one")))
-	if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked {
-		t.Errorf("the log: %+v", left)
+	for _, log := range []*unreleasing{{fails: true}, {doubts: true}} {
+		c := newConsuming(t, testdb.SQLite(t), func(cfg *bedsql.Config) {
+			log.Storage = cfg.Storage
+			cfg.Storage = log
+		})
+		consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("broken") }, bedmessage.MaxFailures(1))
+		if err := consume(delivered("m-1", "one")); err == nil || len(waiting(t, c.storage)) != 0 {
+			t.Errorf("not parked: %v, the log: %+v", err, waiting(t, c.storage))
+		}
+		log.fails, log.doubts = false, false
+		must(t, consume(delivered("m-1", "one")))
+		if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked {
+			t.Errorf("the log: %+v", left)
+		}
 	}
 }
 

@@ -358,16 +358,20 @@ func CommitTx(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 		}
 		return end(ctx, conn, "COMMIT", tx.Commit)
 	}
+	return within(ctx, d, conn, tx.Commit)
+}
+
+// within runs a method of driver.Tx, which takes no context, for as long as ctx lasts.
+func within(ctx context.Context, d *delivery.Dialect, conn driver.Conn, f func() error) error {
 	if d.Interrupt == nil || ctx.Done() == nil {
-		return tx.Commit()
+		return f()
 	}
-	// driver.Tx takes no context.
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(interrupted)
 		d.Interrupt(Bare(conn))
 	})
-	err := tx.Commit()
+	err := f()
 	if !stop() {
 		<-interrupted
 		_ = conn.Close()
@@ -479,7 +483,7 @@ func Rollback(ctx context.Context, d *delivery.Dialect, conn driver.Conn, tx dri
 	case d.Flavor == txlog.FlavorMySQL:
 		err = end(ctx, conn, "ROLLBACK", tx.Rollback)
 	default:
-		err = tx.Rollback()
+		err = within(ctx, d, conn, tx.Rollback)
 	}
 	if !RolledBack(d, err) {
 		_ = conn.Close()
@@ -494,8 +498,8 @@ func RolledBack(d *delivery.Dialect, err error) bool {
 }
 
 // end ends a transaction in MySQL by its text, if ctx may end: driver.Tx, which
-// takes no context, would go on waiting for the answer. The others do without:
-// pgx's Tx has the context of BeginTx, and SQLite always answers.
+// takes no context, would go on waiting for the answer. The others do without: see within,
+// and SQLite always answers.
 func end(ctx context.Context, conn driver.Conn, text string, plain func() error) error {
 	if c, ok := Bare(conn).(driver.ExecerContext); ok && ctx.Done() != nil {
 		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {

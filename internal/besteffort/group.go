@@ -222,12 +222,19 @@ func (g *Group) undo(ctx context.Context, d *InFlight, part *txlog.Unit) (out at
 	return out
 }
 
+// found reports whether the receipt of a part is there.
+func (g *Group) found(ctx context.Context, part *txlog.Unit) bool {
+	ctx, cancel := g.Deliverer.cfg.own(ctx)
+	defer cancel()
+	return g.Look(ctx, part).Found
+}
+
 // compensated is the answer for a group that is undone, here or by others.
 func (g *Group) compensated(ctx context.Context, k *txlog.Unit, cause error) error {
 	for i, p := range k.Undo.Parts {
 		applied := func(d *InFlight) bool { return d.Unit.ID == p.Unit && d.held && d.Outcome.Err == nil }
 		part := k.Part(i)
-		if len(part.Statements) == 0 && (slices.ContainsFunc(g.Parts, applied) || g.Look(ctx, part).Found) {
+		if len(part.Statements) == 0 && (slices.ContainsFunc(g.Parts, applied) || g.found(ctx, part)) {
 			g.Kept = append(g.Kept, p.DataSource)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -590,6 +591,32 @@ func TestRequiredRowsCountAsTheDSNSays(t *testing.T) {
 			if report := r.runOnce(); report.Delivered != 1 {
 				t.Errorf("clientFoundRows=%s: the job's round: %v", param, report)
 			}
+		}
+	})
+}
+
+// The caller asked for COMMIT, and a silent server must not hold it for ever.
+func TestRollbackInPlaceOfCommitIsBounded(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.account(0)
+		proxy := testproxy.New(t, db.Addr())
+		tx, err := r.open(db.Via(proxy.Addr()).DSN).Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = tx.ExecContext(one, r.q(take), 1, 1)
+		wantUnmet(t, err, 1, 0)
+		proxy.Mute(testproxy.Text("ROLLBACK"))
+		committed := make(chan error, 1)
+		go func() { committed <- tx.Commit() }()
+		select {
+		case err := <-committed:
+			wantUnmet(t, err, 1, 0)
+		case <-time.After(patience):
+			t.Error("Commit still waits")
+			proxy.CutAll()
 		}
 	})
 }
