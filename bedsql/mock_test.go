@@ -156,7 +156,7 @@ func TestUnloggableCommitIsRolledBack(t *testing.T) {
 	greet(mock)
 	mock.ExpectBegin()
 	mock.ExpectExec(mockWrite).WillReturnResult(sqlmock.NewResult(0, 1))
-	mock.ExpectRollback()
+	mock.ExpectExec("ROLLBACK").WillReturnResult(sqlmock.NewResult(0, 0))
 	tx, err := pool.Begin()
 	if err != nil {
 		t.Fatal(err)
