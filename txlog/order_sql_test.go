@@ -234,11 +234,8 @@ func TestPurgedOrderKeyGoesOnBeyondItsNumberAfterTheClockWasSetBack(t *testing.T
 
 func TestUnansweredKeyedWriteIsOneEntryOfOneNumber(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		of     func(testing.TB) testdb.DB
-		commit string
-	}{{testdb.MySQL, "COMMIT"}, {testdb.Postgres, "commit"}} {
-		db := c.of(t)
+	for _, of := range []func(testing.TB) testdb.DB{testdb.MySQL, testdb.Postgres} {
+		db := of(t)
 		t.Run(db.Driver, func(t *testing.T) {
 			t.Parallel()
 			p := testproxy.New(t, db.Addr())
@@ -247,7 +244,7 @@ func TestUnansweredKeyedWriteIsOneEntryOfOneNumber(t *testing.T) {
 			one := func(cut func(func([]byte) bool) <-chan struct{}, head *Unit) *Unit {
 				t.Helper()
 				u := keyed(1, "k")[0]
-				struck := cut(testproxy.Text(c.commit))
+				struck := cut(testproxy.Commit)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				if err := s.Add(ctx, time.Hour, u); err != nil {

@@ -1,6 +1,7 @@
 package txlog_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -65,7 +66,9 @@ func TestFollowerThatIsParkedBeforeItsWriterKnowsOfItStillWaits(t *testing.T) {
 	}
 	lose.Store(1 << 20)
 	added := make(chan error, 1)
-	go func() { added <- s.Add(t.Context(), time.Minute, follower) }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without an end it is not repeated for that long
+	defer cancel()
+	go func() { added <- s.Add(ctx, time.Minute, follower) }()
 	for n := 0; n < 2; {
 		if err := direct.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM transaction_log").Scan(&n); err != nil {
 			t.Fatal(err)

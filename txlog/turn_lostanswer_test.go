@@ -70,7 +70,7 @@ func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 			if err := log.Add(t.Context(), time.Hour, f, k); err != nil {
 				t.Fatal(err)
 			}
-			struck := proxy.CutAfter(testproxy.Text("COMMIT"))
+			struck := proxy.CutAfter(testproxy.Commit)
 			turned, err := log.Turn(t.Context(), k.ID, time.Hour, "refused")
 			<-struck
 			if err != nil || !turned.Turned() || len(turned.Statements) != 3 || turned.Lease.Over() {
@@ -93,7 +93,7 @@ func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 				}
 				match := executes
 				if n > 256 {
-					match = testproxy.Text("COMMIT")
+					match = testproxy.Commit
 				}
 				struck := proxy.CutAfter(match)
 				err := log.Complete(t.Context(), k)

@@ -357,12 +357,12 @@ func TestStatusThatCannotAskTheLogDoesNotSayNotApplied(t *testing.T) {
 func TestMiddlewareTwiceIsOne(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	inner := serve(t, bedhttp.Config{DB: db, Client: single, Wait: time.Second}, func(_ http.ResponseWriter, r *http.Request) {
+	inner := serve(t, bedhttp.Config{DB: db, Client: single}, func(_ http.ResponseWriter, r *http.Request) {
 		if _, err := bedhttp.Tx(r.Context()).ExecContext(r.Context(), "INSERT INTO note VALUES (1)"); err != nil {
 			t.Error(err)
 		}
 	})
-	outer := serve(t, bedhttp.Config{DB: db, Client: single, Wait: time.Second}, inner.ServeHTTP)
+	outer := serve(t, bedhttp.Config{DB: db, Client: single}, inner.ServeHTTP)
 	if w := ask(outer, "POST", nil, "Idempotency-Key", "k"); w.Code != 200 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

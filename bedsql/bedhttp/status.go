@@ -24,7 +24,7 @@ func Status(storage txlog.Storage, wait time.Duration) http.Handler {
 		defer cancel()
 		state, err := bedsql.Await(ctx, storage, id)
 		if err != nil {
-			fresh, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), time.Second)
+			fresh, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
 			defer cancel()
 			if state, err = bedsql.Status(fresh, storage, id); err != nil {
 				unasked.send(w)

@@ -440,7 +440,7 @@ func TestPublisherThatHangsIsLeftToTheJob(t *testing.T) {
 	t.Parallel()
 	b, storage := &hanging{held: make(chan struct{})}, txlog.NewMemory()
 	defer close(b.held)
-	p := newPublisher(t, b, bedsql.Config{Storage: storage, AttemptTimeout: 50 * time.Millisecond})
+	p := newPublisher(t, b, bedsql.Config{Storage: storage, AttemptTimeout: 2 * time.Second})
 	if err := p.Publish(t.Context(), "orders", text("one")); !errors.Is(err, bedsql.ErrPending) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Publish: %v", err)
 	}

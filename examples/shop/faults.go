@@ -164,11 +164,32 @@ func (s *stage) locked(name string, f func()) error {
 		return err
 	}
 	f()
-	if err := unlock(); err != nil {
+	if name == "ledger" && s.atHome {
+		err = s.canceled()
+	}
+	if err := errors.Join(err, unlock()); err != nil {
 		return err
 	}
 	fmt.Fprintln(s.out, "  the lock is released")
 	return errors.Join(s.tell(), s.round())
+}
+
+// canceled waits until nobody waits for a lock of the ledger: PostgreSQL learns a little later
+// that a write has been given up, and would run it once the lock is released.
+func (s *stage) canceled() error {
+	late := time.After(time.Minute)
+	for {
+		var waiting int64
+		err := s.ledger.WithContext(s.ctx).Raw("SELECT COUNT(*) FROM pg_locks JOIN pg_database d ON d.oid = database WHERE NOT granted AND datname = current_database()").Scan(&waiting).Error
+		if err != nil || waiting == 0 {
+			return err
+		}
+		select {
+		case <-late:
+			return fmt.Errorf("%d writes still wait for the ledger", waiting)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // round runs the job until nothing is left to be done.
@@ -183,7 +204,7 @@ func (s *stage) round() error {
 
 // billed waits until events have been processed.
 func (s *stage) billed(events int64) error {
-	late := time.After(10 * time.Second)
+	late := time.After(time.Minute)
 	for s.acknowledged.Load() < events {
 		select {
 		case <-late:
@@ -259,8 +280,13 @@ func rename(ctx context.Context, x *shop) (back func() error, err error) {
 	if _, err := bare.ExecContext(ctx, "ALTER TABLE debts RENAME TO debts_away"); err != nil {
 		return nil, errors.Join(err, bare.Close())
 	}
-	return func() error {
-		_, err := bare.ExecContext(ctx, "ALTER TABLE debts_away RENAME TO debts")
+	return func() (err error) {
+		for range 100 { // SQLite may be busy
+			if _, err = bare.ExecContext(ctx, "ALTER TABLE debts_away RENAME TO debts"); err == nil {
+				break
+			}
+			pause(ctx, 100*time.Millisecond)
+		}
 		return errors.Join(err, bare.Close())
 	}, nil
 }

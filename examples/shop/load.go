@@ -58,10 +58,14 @@ func (c *customers) post(path, body string, accepted *atomic.Int64) (location st
 }
 
 // breakLedger locks the ledger and takes a table of it away, in turn: what is written to it
-// meanwhile is pending, or refused.
+// meanwhile is pending, or refused. An order is shipped between two faults.
 func (c *customers) breakLedger(ctx context.Context) {
 	for n := 0; ; n++ {
-		if pause(ctx, c.calm); ctx.Err() != nil {
+		before := c.shipped.Load()
+		for pause(ctx, c.calm); ctx.Err() == nil && c.shipped.Load() == before; {
+			pause(ctx, c.every)
+		}
+		if ctx.Err() != nil {
 			return
 		}
 		fault := func() (func() error, error) { return lock(ctx, c.shop, "ledger") }

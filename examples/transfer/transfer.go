@@ -29,7 +29,7 @@ func open(ctx context.Context, logDSN, northDSN, southDSN string) (*bank, error)
 		return nil, err
 	}
 	// What is added to a balance must be added once.
-	cfg := bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce, AttemptTimeout: time.Second, RetryTimeout: time.Second}
+	cfg := bedsql.Config{Storage: storage, Guarantee: bedsql.ExactlyOnce, AttemptTimeout: 5 * time.Second, RetryTimeout: 5 * time.Second}
 	north, err1 := mysql.Target(northDSN)
 	south, err2 := postgres.Target(southDSN)
 	if err := errors.Join(err1, err2); err != nil {

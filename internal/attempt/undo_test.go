@@ -179,8 +179,8 @@ func TestDoubledCompensationIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, db testdb.DB) {
 		for _, cut := range []func(*testproxy.Proxy) <-chan struct{}{
-			func(p *testproxy.Proxy) <-chan struct{} { return p.CutAfter(testproxy.Text("COMMIT")) },
-			func(p *testproxy.Proxy) <-chan struct{} { return p.CutBefore(testproxy.Text("COMMIT")) },
+			func(p *testproxy.Proxy) <-chan struct{} { return p.CutAfter(testproxy.Commit) },
+			func(p *testproxy.Proxy) <-chan struct{} { return p.CutBefore(testproxy.Commit) },
 		} {
 			r := newUndoRig(t, db)
 			if out := r.replay(t.Context(), r.conn(t)); !out.Delivered() {
@@ -262,14 +262,28 @@ func TestUndoWaitsForTheAttemptInFlight(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), r.forward.Statements[0].SQL); err != nil {
 			t.Fatal(err)
 		}
-		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		ended := make(chan attempt.Outcome, 1)
+		undo := func(ctx context.Context) {
+			conn := r.conn(t)
+			go func() { ended <- r.undoOn(ctx, conn) }()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		if out := r.undoOn(short, r.conn(t)); out.Delivered() || !out.OnReceipt {
+		undo(ctx)
+		waiting := testdb.By[string]{MySQL: "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'INSERT INTO bed_receipt%'",
+			Postgres: "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'", SQLite: ""}.For(db.Driver)
+		eventually(t, func() bool {
+			var n int
+			if err := r.pool.QueryRowContext(t.Context(), waiting).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n > 0 || len(ended) > 0
+		})
+		cancel()
+		if out := <-ended; out.Delivered() || !out.OnReceipt {
 			t.Errorf("it did not wait: %+v", out)
 		}
-		ended := make(chan attempt.Outcome, 1)
-		conn := r.conn(t)
-		go func() { ended <- r.undoOn(context.Background(), conn) }()
+		undo(context.Background())
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}

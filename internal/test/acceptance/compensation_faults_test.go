@@ -66,6 +66,8 @@ func TestEmptyCompensationRunsNothing(t *testing.T) {
 func TestForwardWriteThatHangsFindsTheGroupUndone(t *testing.T) {
 	t.Parallel()
 	eachGroupBehindProxy(t, func(t *testing.T, g *groupRig) {
+		g.cfg.AttemptTimeout = 5 * time.Second // long enough to come to the COMMIT, and to undo it
+		g.rig.wrapped = g.open(g.db.DSN)
 		g.receiptTable()
 		commits := commitsOf(g.proxy)
 		m := g.group()
@@ -92,7 +94,7 @@ func TestForwardWriteThatHangsFindsTheGroupUndone(t *testing.T) {
 		release()
 		eventually(t, "what was held has been answered", func() bool { return g.proxy.Open() < before })
 		g.wantUndone()
-	}, hurried, noSyncRetry)
+	}, noSyncRetry)
 }
 
 // The COMMIT of the compensation arrives, and its answer is lost.
@@ -100,6 +102,9 @@ func TestLostAnswerOfACompensationUndoesOnce(t *testing.T) {
 	t.Parallel()
 	eachGroupBehindProxy(t, func(t *testing.T, g *groupRig) {
 		for _, byJob := range []bool{false, true} {
+			if byJob {
+				g.south.hurries()
+			}
 			m := g.group()
 			m.moves(short)
 			if byJob {
@@ -112,7 +117,7 @@ func TestLostAnswerOfACompensationUndoesOnce(t *testing.T) {
 			undoing := false // one message is matched at a time
 			lost := g.proxy.CutAfter(func(message []byte) bool {
 				undoing = undoing || testproxy.Text("SET void = 1")(message)
-				return undoing && commitOf(g.db.Driver)(message)
+				return undoing && testproxy.Commit(message)
 			})
 			if byJob {
 				g.finishes()
@@ -127,12 +132,13 @@ func TestLostAnswerOfACompensationUndoesOnce(t *testing.T) {
 			g.wantEmpty()
 		}
 		g.wantUndone()
-	}, hurried, func(c *bedsql.Config) { c.SyncMaxDeliveryTryTimes = 1 })
+	}, func(c *bedsql.Config) { c.SyncMaxDeliveryTryTimes = 1 })
 }
 
 func TestDeadlineUndoesAGroupByTheJob(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, g *groupRig) {
+		g.south.hurries()
 		free := g.south.blockRow(1)
 		m := g.group(bedsql.CompensateAfter(time.Hour))
 		m.moves(give)
@@ -163,7 +169,7 @@ func TestDeadlineUndoesAGroupByTheJob(t *testing.T) {
 		free() // attempts that wait there still are applied now, and undone
 		g.finishes()
 		g.wantUndone()
-	}, hurried, noSyncRetry)
+	}, noSyncRetry)
 }
 
 // The data source of the group's first part is what keeps it from being delivered in time.
@@ -190,7 +196,7 @@ func TestDeadlineUndoesWhatIsDeliveredWhileTheRestIsOutOfReach(t *testing.T) {
 		g.proxy.Accept()
 		g.finishes()
 		g.wantUndone()
-	}, hurried, noSyncRetry)
+	}, noSyncRetry)
 }
 
 // What End reports of a pending group is the group's state: a part that is delivered can still be
@@ -282,6 +288,7 @@ func TestOperatorTurnsAGroupWhileEndRuns(t *testing.T) {
 func TestReceiptsOfAGroupOutliveTheirRetention(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, g *groupRig) {
+		g.south.hurries()
 		free := g.south.blockRow(1)
 		m := g.group()
 		m.moves(give)
@@ -307,7 +314,7 @@ func TestReceiptsOfAGroupOutliveTheirRetention(t *testing.T) {
 		}
 		g.finishes()
 		g.wantUndone()
-	}, hurried, noSyncRetry, func(c *bedsql.Config) { c.ReceiptRetention = time.Minute })
+	}, noSyncRetry, func(c *bedsql.Config) { c.ReceiptRetention = time.Minute })
 }
 
 func TestRefusedCompensationLeavesTheGroupHalfUndone(t *testing.T) {
@@ -336,7 +343,7 @@ func TestRefusedCompensationLeavesTheGroupHalfUndone(t *testing.T) {
 func TestGroupWaitsForItsLogToTurn(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
-		g, p, _ := newGroupBehindLogProxy(t, db)
+		g, p, _ := newGroupBehindLogProxy(t, db, func(c *bedsql.Config) { c.LogTimeout = 5 * time.Second })
 		free := g.south.takeRow()
 		m := g.group()
 		m.moves(give)
@@ -360,7 +367,7 @@ func TestGroupWaitsForItsLogToTurn(t *testing.T) {
 func TestGroupThatTheLogDoesNotConfirmIsNotReportedAsUnsent(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
-		g, p, _ := newGroupBehindLogProxy(t, db, func(c *bedsql.Config) { c.LogTimeout = 500 * time.Millisecond })
+		g, p, _ := newGroupBehindLogProxy(t, db, func(c *bedsql.Config) { c.LogTimeout = 5 * time.Second })
 		_, ended, release := g.endStandsBeforeRemoval(p)
 		p.Refuse()
 		p.CutAll()
@@ -383,8 +390,8 @@ func TestGroupUndoneBehindAStalledEndIsNotReportedAsDelivered(t *testing.T) {
 		for _, turns := range []bool{true, false} {
 			t.Run(map[bool]string{true: "undone", false: "completed by the job"}[turns], func(t *testing.T) {
 				t.Parallel()
-				const lease = time.Second
-				g, p, logDB := newGroupBehindLogProxy(t, freshLike(t, db), func(c *bedsql.Config) { c.Lease, c.LogTimeout = lease, time.Minute })
+				const lease = 5 * time.Second // a removal is repeated for 10 s
+				g, p, logDB := newGroupBehindLogProxy(t, freshLike(t, db), func(c *bedsql.Config) { c.Lease = lease })
 				m, ended, release := g.endStandsBeforeRemoval(p)
 				direct, err := txlog.Open(context.Background(), logDB.Driver, logDB.DSN)
 				if err != nil {

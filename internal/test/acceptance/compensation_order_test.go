@@ -13,6 +13,7 @@ import (
 func TestPartBehindAnOrderKeyTurnsItsGroupBack(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, g *groupRig) {
+		g.rig.hurries()
 		free := g.rig.blockRow(1)
 		if _, err := g.rig.wrapped.ExecContext(bedsql.WithOrderKey(t.Context(), "k"), g.q(give), 5); !errors.Is(err, bedsql.ErrPending) {
 			t.Fatalf("the first write under the key gives %v", err)
@@ -31,5 +32,5 @@ func TestPartBehindAnOrderKeyTurnsItsGroupBack(t *testing.T) {
 		g.finishes()
 		g.rig.wantBalances(105)
 		g.south.wantBalances(100)
-	}, hurried, noSyncRetry)
+	}, noSyncRetry)
 }

@@ -35,8 +35,6 @@ func newGroup(t testing.TB, db testdb.DB, how string, change ...func(*bedsql.Con
 	if how == stagedGroup || db.Driver == testdb.DriverMySQL {
 		log = freshLike(t, db)
 	}
-	quick := func(c *bedsql.Config) { c.AttemptTimeout, c.RetryTimeout = 5*time.Second, 5*time.Second }
-	change = append([]func(*bedsql.Config){quick}, change...)
 	g := &groupRig{}
 	g.rig = newRigWithLog(t, freshLike(t, db), log, change...)
 	g.south = newRigWithLog(t, freshLike(t, db), log, change...)
@@ -118,7 +116,11 @@ func (g *groupRig) endStandsBeforeRemoval(p *testproxy.Proxy) (m *turning, ended
 	g.t.Cleanup(release)
 	end := make(chan error, 1)
 	go func() { end <- m.end() }()
-	<-reached
+	select {
+	case <-reached:
+	case err := <-end:
+		g.t.Fatalf("End came back before it removed anything: %v", err)
+	}
 	return m, end, release
 }
 
@@ -295,3 +297,10 @@ func (m *turning) wayBack() *txlog.Unit {
 
 // hurried cuts attempts off that wait for a lock.
 func hurried(c *bedsql.Config) { c.AttemptTimeout = 500 * time.Millisecond }
+
+// hurries is hurried for one part of a group: the attempts at the others have all their time.
+func (r *rig) hurries() {
+	r.t.Helper()
+	hurried(&r.cfg)
+	r.wrapped = r.open(r.db.DSN)
+}

@@ -58,7 +58,7 @@ func TestHTTPSilentNetworkHoldsUpNoRequest(t *testing.T) {
 			eachServer(t, func(t *testing.T, db testdb.DB) {
 				r, p := newRigBehindProxy(t, db)
 				r.account(0)
-				s := newService(t, r, paysAnd(c.handler, ""), func(c *bedhttp.Config) { c.Wait = 5 * time.Second })
+				s := newService(t, r, paysAnd(c.handler, ""))
 				s.wants(s.asks("other", "{}"), c.handler, false)
 				struck := p.Mute(testproxy.Text(text))
 				answer := make(chan httpAnswer, 1)
@@ -129,7 +129,7 @@ func TestHTTPCommitWithoutAnswerWhileTheDatabaseIsGoneIsConflict(t *testing.T) {
 						p.Refuse()
 					}
 					w.WriteHeader(201)
-				}, func(c *bedhttp.Config) { c.Wait = 3 * time.Second })
+				})
 				s.wants(s.asks("other", "{}"), 201, false)
 				struck = cut(p)
 				a := s.asks("k", "{}")

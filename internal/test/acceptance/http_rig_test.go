@@ -132,6 +132,13 @@ func paysAnd(status int, body string) http.HandlerFunc {
 	}
 }
 
+// makesReceipts makes the table of receipts, which may take longer than a service waits.
+func (r *rig) makesReceipts() {
+	r.t.Helper()
+	s := newService(r.t, r, func(http.ResponseWriter, *http.Request) {})
+	s.wants(s.asks("receipts", "{}"), 200, false)
+}
+
 // eachHome runs f on a rig of each kind, with one account.
 func eachHome(t *testing.T, f func(t *testing.T, r *rig)) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -120,7 +120,7 @@ func TestHTTPLargestResponseComesBack(t *testing.T) {
 			size := max(limit, 1<<20) - 100 // the headers count
 			s := newService(t, r, func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = w.Write(bytes.Repeat([]byte{0xff, 0x00, '<', '"'}, size/4))
-			}, func(c *bedhttp.Config) { c.MaxResponse = limit })
+			}, func(c *bedhttp.Config) { c.MaxResponse, c.Wait = limit, time.Minute })
 			first := s.asks(fmt.Sprint(limit), "{}")
 			s.wants(first, 200, false)
 			again := s.asks(fmt.Sprint(limit), "{}")
@@ -294,6 +294,7 @@ func TestHTTPDuplicatesWaitTogetherAndDoNotDrainThePool(t *testing.T) {
 func TestHTTPDuplicateOfARequestThatRunsIsConflict(t *testing.T) {
 	t.Parallel()
 	eachHome(t, func(t *testing.T, r *rig) {
+		r.makesReceipts()
 		held, free := make(chan struct{}), make(chan struct{})
 		h := func(w http.ResponseWriter, r *http.Request) {
 			if r.ContentLength > 0 {
@@ -304,7 +305,7 @@ func TestHTTPDuplicateOfARequestThatRunsIsConflict(t *testing.T) {
 		}
 		var home *sql.DB
 		one := newService(t, r, h, func(c *bedhttp.Config) { home = c.DB })
-		short := func(c *bedhttp.Config) { c.Wait = 2 * time.Second }
+		short := func(c *bedhttp.Config) { c.Wait = 5 * time.Second }
 		same, other := newService(t, r, h, short, func(c *bedhttp.Config) { c.DB = home }), newService(t, r, h, short)
 		other.wants(other.asks("first", ""), 201, false) // so that it has a connection
 		first := make(chan httpAnswer)
@@ -429,7 +430,7 @@ func TestHTTPHandlerThatRunsTooLongIsRolledBack(t *testing.T) {
 			if pays(w, r); slow {
 				<-r.Context().Done()
 			}
-		}, func(c *bedhttp.Config) { c.HandlerTimeout = 3 * time.Second })
+		}, func(c *bedhttp.Config) { c.HandlerTimeout = 10 * time.Second })
 		a := s.asks("k", "{}")
 		if s.wants(a, http.StatusServiceUnavailable, false); a.header.Get("Retry-After") == "" {
 			t.Errorf("%v", a.header)
@@ -502,6 +503,7 @@ func TestHTTPWriteAfterARollbackDoesNotTakeTheRequestsPlace(t *testing.T) {
 func TestHTTPRefusalThatIsNotKeptIsNotSent(t *testing.T) {
 	t.Parallel()
 	eachHome(t, func(t *testing.T, r *rig) {
+		r.makesReceipts()
 		rolledBack, held, free := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var cause atomic.Value
 		one := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
@@ -509,7 +511,11 @@ func TestHTTPRefusalThatIsNotKeptIsNotSent(t *testing.T) {
 				t.Error(err)
 			}
 			close(rolledBack)
-			<-held // the duplicate has the key
+			select {
+			case <-held: // the duplicate has the key
+			case <-time.After(patience):
+				t.Error("the duplicate does not get the key")
+			}
 			w.WriteHeader(http.StatusConflict)
 			_, _ = io.WriteString(w, "out of stock")
 		}, func(c *bedhttp.Config) {
@@ -521,7 +527,7 @@ func TestHTTPRefusalThatIsNotKeptIsNotSent(t *testing.T) {
 			<-free
 			paysAnd(201, "done")(w, r)
 		}, func(c *bedhttp.Config) { c.Wait = time.Minute })
-		second := make(chan httpAnswer)
+		second := make(chan httpAnswer, 1)
 		go func() {
 			<-rolledBack
 			second <- other.asks("k", "{}")
@@ -531,7 +537,12 @@ func TestHTTPRefusalThatIsNotKeptIsNotSent(t *testing.T) {
 			t.Errorf("%v, and OnError got %v", a, cause.Load())
 		}
 		close(free)
-		other.wants(<-second, 201, false)
+		select {
+		case a := <-second:
+			other.wants(a, 201, false)
+		case <-time.After(patience):
+			t.Fatal("the duplicate is not answered")
+		}
 		one.wants(one.asks("k", "{}"), 201, true)
 	})
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,7 +48,8 @@ func init() {
 }
 
 // orderWriter is a process that writes to two registers, each under its own order key:
-// driver, target, log, name, how many. It says when it calls and what came of it.
+// driver, target, log, name, how many more after a SIGTERM. It says when it calls and what came
+// of it.
 func orderWriter() error {
 	driver, name := os.Args[1], os.Args[4]
 	n, err := strconv.Atoi(os.Args[5])
@@ -71,7 +74,12 @@ func orderWriter() error {
 		return err
 	}
 	pool.SetMaxOpenConns(2)
-	for i := range n {
+	told, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	for i := 0; n > 0; i++ {
+		if told.Err() != nil {
+			n--
+		}
 		id := 1 + i%2
 		said := fmt.Sprintf("%s.%d %d", name, i, id)
 		fmt.Fprintln(os.Stderr, "call", said, time.Now().UnixNano())
@@ -160,7 +168,7 @@ func TestOrderOfAKeyHoldsUnderKillsCutsAndPauses(t *testing.T) {
 			through = withParam(db, "bedDataSource", dataSourceOf(t, db)).Via(proxies[0].Addr())
 			logThrough = r.logDB.Via(proxies[1].Addr())
 		}
-		const each = 40
+		const each = 20
 		run := func(name string) *process {
 			return start(t, "order writer", db.Driver, through.DSN, logThrough.DSN, name, strconv.Itoa(each))
 		}
@@ -190,7 +198,7 @@ func TestOrderOfAKeyHoldsUnderKillsCutsAndPauses(t *testing.T) {
 		processes[0].kill()
 		if len(proxies) > 0 {
 			proxies[0].CutAfter(testproxy.Text("bed_receipt")) // of a process that has prepared nothing yet
-			proxies[1].CutAfter(testproxy.Text("COMMIT"))
+			proxies[1].CutAfter(testproxy.Commit)
 		}
 		processes = append(processes, run("d"))
 		processes[1].until("return b.4 ")
@@ -201,6 +209,16 @@ func TestOrderOfAKeyHoldsUnderKillsCutsAndPauses(t *testing.T) {
 			p.CutAll()
 		}
 		for _, p := range processes[1:] {
+			p.until("call") // it minds the signal
+			if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, p := range processes[1:] {
+			select {
+			case <-p.dead:
+			case <-time.After(2 * time.Minute):
+			}
 			p.until("end")
 		}
 		for _, p := range proxies {

@@ -187,10 +187,14 @@ func TestOrderWaitRunsTheWriteInItsTurn(t *testing.T) {
 		first := r.pendingHead("k", 1)
 		done := make(chan error, 1)
 		go func() { done <- r.sets(context.Background(), "k", 1, 2) }()
-		eventually(t, "the second waits", func() bool {
-			got, err := r.storage.Get(t.Context(), first)
-			return err == nil && got.Blocks == 1
-		})
+		blocks := func(entry string) {
+			t.Helper()
+			eventually(t, "another waits", func() bool {
+				got, err := r.storage.Get(t.Context(), entry)
+				return err == nil && got.Blocks == 1
+			})
+		}
+		blocks(first)
 		if err := r.storage.Discard(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
@@ -198,10 +202,13 @@ func TestOrderWaitRunsTheWriteInItsTurn(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		r.wantNoLog()
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
 		again := r.pendingHead("k", 3)
-		r.wantBehind(r.sets(ctx, "k", 1, 4), again)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { done <- r.sets(ctx, "k", 1, 4) }()
+		blocks(again)
+		cancel()
+		r.wantBehind(<-done, again)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,10 +48,11 @@ func TestEveryAttemptRunsAPreparedWriteAsPrepared(t *testing.T) {
 				t.Parallel()
 				db := withParam(c.db(t), c.param, c.value)
 				bus := listener.NewBus(quiet())
-				failed := func() {}
+				var failed atomic.Value // func(): what to do at a failure
+				failed.Store(func() {})
 				defer bus.Subscribe(func(ev listener.Event) {
 					if ev.Type == listener.ExecuteFailure {
-						failed()
+						failed.Load().(func())()
 					}
 				}).Close()
 				r := newRig(t, db, func(cfg *bedsql.Config) { cfg.Guarantee, cfg.Bus = g, bus })
@@ -96,11 +98,11 @@ func TestEveryAttemptRunsAPreparedWriteAsPrepared(t *testing.T) {
 					must(write(ctx, r.wrapped, 2))
 				}
 
-				failed = r.blockID(3)
+				failed.Store(r.blockID(3))
 				must(write(ctx, hasty, 3)) // by a retry
 
 				free := r.blockID(4)
-				failed = func() {}
+				failed.Store(func() {})
 				wantPending(t, write(ctx, hasty, 4))
 				free()
 				if report := r.runOnce(); report.Delivered != 1 {

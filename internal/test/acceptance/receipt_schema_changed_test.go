@@ -258,7 +258,7 @@ func TestUnknownReceiptPlaceDelaysNoWrite(t *testing.T) {
 			t.Parallel()
 			eachServer(t, func(t *testing.T, db testdb.DB) {
 				r, p := newRigLogBehindProxy(t, db, exactlyOnce, func(c *bedsql.Config) {
-					c.Logging, c.LogTimeout = logging, 200*time.Millisecond
+					c.Logging, c.LogTimeout = logging, 2*time.Second
 				})
 				r.account(100)
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -59,6 +59,8 @@ func newRigWithLog(t testing.TB, db, logDB testdb.DB, change ...func(*bedsql.Con
 	r.cfg = bedsql.Config{
 		Storage: storage, Counters: r.counters, Logger: quiet(),
 		RetryInitial: 2 * time.Millisecond, RetryMax: 20 * time.Millisecond,
+		// No pause of the machine is to be taken for a failure.
+		AttemptTimeout: time.Minute, RetryTimeout: time.Minute, LogTimeout: time.Minute,
 	}
 	for _, f := range change {
 		f(&r.cfg)
@@ -259,7 +261,7 @@ func (r *rig) job(change ...func(*asyncjob.Config)) *asyncjob.Job {
 func (r *rig) jobFor(targets asyncjob.Targets, change ...func(*asyncjob.Config)) *asyncjob.Job {
 	r.t.Helper()
 	cfg := asyncjob.Config{
-		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, Logger: quiet(),
+		MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, ProbeTimeout: time.Minute, Logger: quiet(),
 	}
 	for _, f := range change {
 		f(&cfg)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -205,26 +206,32 @@ func (i *instance) logTail() string {
 }
 
 func freePort() (port int, err error) {
-	l, err := Listen(20000)
+	l, kept, err := Listen(20000)
 	if err != nil {
 		return 0, err
 	}
 	_, text, _ := net.SplitHostPort(l.Addr().String())
 	port, _ = strconv.Atoi(text)
-	return port, l.Close()
+	return port, errors.Join(l.Close(), kept.Close())
 }
 
 // Listen takes a port of 127.0.0.1 between lowest and 10000 above it. Below 32000
 // the kernel hands none out to clients: while a server is stopped, no outgoing
-// connection may take its port.
-func Listen(lowest int) (l net.Listener, err error) {
+// connection may take its port. Nor does Listen, in any process, until kept is closed: that
+// is UDP's port of the same number.
+func Listen(lowest int) (l net.Listener, kept io.Closer, err error) {
 	const count = 10000
 	for range portAttempts {
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(count))); err == nil {
-			return l, nil
+		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(count))
+		if kept, err = net.ListenPacket("udp", addr); err != nil {
+			continue
 		}
+		if l, err = net.Listen("tcp", addr); err == nil {
+			return l, kept, nil
+		}
+		_ = kept.Close()
 	}
-	return nil, fmt.Errorf("no free port between %d and %d: %w", lowest, lowest+count, err)
+	return nil, nil, fmt.Errorf("no free port between %d and %d: %w", lowest, lowest+count, err)
 }
 
 // process is a running server and its children.

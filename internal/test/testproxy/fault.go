@@ -33,7 +33,7 @@ func (p *Proxy) CutBefore(match func(message []byte) bool) (struck <-chan struct
 // and end the session, swallows the answer, and only then resets the client's
 // connection: when the client sees its error, what it sent has been done. A
 // message that the server cannot finish (it waits for a lock) holds the client
-// up; see [Proxy.CutInFlight].
+// up; see [Proxy.CutInFlight]. struck is closed before the client sees its error.
 func (p *Proxy) CutAfter(match func(message []byte) bool) (struck <-chan struct{}) {
 	return p.add(rule{match: match, strike: func(l *link, message []byte, hit func()) bool {
 		// The server learns that nothing more comes instead of being reset,
@@ -46,9 +46,9 @@ func (p *Proxy) CutAfter(match func(message []byte) bool) (struck <-chan struct{
 			case <-l.serverDone:
 			case <-l.ctx.Done():
 			}
-			l.cut()
 		}
 		hit()
+		l.cut()
 		return false
 	}})
 }
@@ -177,6 +177,9 @@ func Text(text string) func(message []byte) bool {
 	upper := bytes.ToUpper([]byte(text))
 	return func(message []byte) bool { return bytes.Contains(bytes.ToUpper(message), upper) }
 }
+
+// Commit matches a message with COMMIT in it, and none that names an isolation level.
+func Commit(message []byte) bool { return Text("COMMIT")(message) && !Text("COMMITTED")(message) }
 
 // MySQLExecute matches the execution of a prepared statement, which does not
 // carry the statement's text.

@@ -40,10 +40,11 @@ type Proxy struct {
 func New(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, target: target, links: map[*link]struct{}{}}
-	l, err := testdb.Listen(10000)
+	l, kept, err := testdb.Listen(10000)
 	if err != nil {
 		t.Fatalf("testproxy: %v", err)
 	}
+	t.Cleanup(func() { _ = kept.Close() })
 	p.addr = l.Addr().String()
 	p.serve(l)
 	t.Cleanup(p.close)

@@ -135,12 +135,20 @@ func carry(t *testing.T, db testdb.DB, on *carrier, n int) {
 	began := time.Now()
 	const batch = 20
 	var next, pending atomic.Int64
+	killed := make(chan struct{}) // the second time: the last third is published after it
 	for range 16 {
 		running.Go(func() {
 			for all.Err() == nil {
 				from := next.Add(batch) - batch
 				if from >= int64(n) {
 					return
+				}
+				if from >= int64(n)*2/3 {
+					select {
+					case <-killed:
+					case <-all.Done():
+						return
+					}
 				}
 				topic := on.topic
 				if from%(5*batch) == 0 {
@@ -173,6 +181,10 @@ func carry(t *testing.T, db testdb.DB, on *carrier, n int) {
 	for _, part := range []int64{5, 2} {
 		until("a part is processed", func() bool { return done.Load() >= int64(n)/part })
 		on.server.Kill()
+		if part == 2 {
+			close(killed)
+			until("a publisher misses the server", func() bool { return pending.Load() > 0 })
+		}
 		on.server.Start()
 	}
 	until("all is processed", func() bool { return done.Load() >= int64(n) })

@@ -62,7 +62,7 @@ func TestOperatorsSeeAmendAndPublishMessages(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "bed-job.yaml")
 	write(t, file, fmt.Sprintf("targetDataSource:\n  events: {driver: nats, dsn: %q}\ntransactionLogDataSource: {driver: sqlite, dsn: %q}\n"+
-		"jobConfig: {maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, maxDeliveryTryTimes: 1}\n", server.DSN(), log.DSN))
+		"jobConfig: {maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, maxDeliveryTryTimes: 1, probeTimeoutMillis: 60000}\n", server.DSN(), log.DSN))
 	run := func(want int, says string, args ...string) string {
 		t.Helper()
 		var out bytes.Buffer
