@@ -199,7 +199,7 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 		return nil, err
 	}
 	defer soft.Discard()
-	// Whose time is over may not have been rolled back yet: its COMMIT would leave an entry.
+	// database/sql may not have rolled back yet, and COMMIT would leave an entry.
 	if failure := cmp.Or(c.call(group, tx, msg), ctx.Err()); failure != nil {
 		return failure, nil
 	}
