@@ -54,12 +54,12 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	t := c.tx
 	x := &committing{ender: how, c: c, t: t}
 	defer func() {
-		if t != nil && t.keyed != nil && err != nil && !undecided(err) {
-			t.keyed.place.back()
-		}
 		if x.ended.open && !undecided(err) {
 			c.tx = t // it goes on
 			return
+		}
+		if t.commits(); t != nil && err != nil && !undecided(err) && !isParked(err) {
+			t.fate.Store(uint32(homeRolledBack))
 		}
 		c.closed()
 	}()

@@ -170,6 +170,9 @@ func (h *home) distrust() {
 	for ; h != nil; h = h.before {
 		h.mu.Lock()
 		h.distrusted = true
+		for _, u := range h.units {
+			u.place.within(nil) // it may have been committed
+		}
 		h.mu.Unlock()
 	}
 }
@@ -463,7 +466,9 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 		h.undo = u
 	default:
 		h.units = append(h.units, u)
-		u.place.within(h.local)
+		if !h.distrusted {
+			u.place.within(h.local)
+		}
 	}
 	w.behind = a.unit.Behind
 	u.writes, u.unit.Order = append(u.writes, w), a.unit.Order

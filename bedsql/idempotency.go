@@ -125,8 +125,8 @@ func (k *IdempotencyKey) receipt(dataSource string) (id string, at *place, err e
 	return "key-" + hex.EncodeToString(h.Sum(nil)), at, nil
 }
 
-// free returns the last places of what was rolled back, which what is tried instead must
-// have when the request is sent again. The caller holds mu.
+// free gives the last places back if what had them was rolled back: what is tried instead
+// must have the place that it has when the request is sent again. The caller holds mu.
 func (k *IdempotencyKey) free(dataSource string) {
 	all := k.places[dataSource]
 	for len(all) > 0 {

@@ -19,7 +19,7 @@ type localTx struct {
 	c *Conn
 	// ctx is BeginTx's, at whose end database/sql rolls back; nil if a statement began it.
 	ctx context.Context
-	// fate is a homeState: homeUnknown once COMMIT is on its way.
+	// fate is a homeState: homeUnknown once Commit was called.
 	fate atomic.Uint32
 	// under is the scope in which it was begun; the soft transaction in it may be that
 	// of its first write.
@@ -213,10 +213,11 @@ func (t *localTx) gone() bool {
 	return fate == homeRolledBack || fate == homeOpen && t.ctx != nil && t.ctx.Err() != nil
 }
 
-// commits notes that COMMIT is on its way. t may be nil.
+// commits notes that COMMIT is on its way, or done, unless it was rolled back before. t may
+// be nil.
 func (t *localTx) commits() {
 	if t != nil {
-		t.fate.Store(uint32(homeUnknown))
+		t.fate.CompareAndSwap(uint32(homeOpen), uint32(homeUnknown))
 	}
 }
 

@@ -28,9 +28,6 @@ func (t *tx) Commit() error {
 		l.keyed.kept.Ended = l.unmet.err != nil || l.state != txOpen
 	}
 	if c.tx != nil && c.tx.state == txLost {
-		if c.tx.keyed != nil {
-			c.tx.keyed.place.back()
-		}
 		err := fmt.Errorf("bed: nothing was committed: %w", c.tx.lostError())
 		c.undo(c.rollback(t.ctx, t.inner))
 		c.closed()

@@ -498,8 +498,8 @@ func RolledBack(d *delivery.Dialect, err error) bool {
 }
 
 // end ends a transaction in MySQL by its text, if ctx may end: driver.Tx, which
-// takes no context, would go on waiting for the answer. The others do without: see within,
-// and SQLite always answers.
+// takes no context, would go on waiting for the answer. The others do without: for PostgreSQL
+// see within, and SQLite always answers.
 func end(ctx context.Context, conn driver.Conn, text string, plain func() error) error {
 	if c, ok := Bare(conn).(driver.ExecerContext); ok && ctx.Done() != nil {
 		if _, err := c.ExecContext(ctx, text, nil); !errors.Is(err, driver.ErrSkip) {

@@ -103,8 +103,8 @@ type Dialect struct {
 	// Default: false, it is not known.
 	Idle func(conn driver.Conn) bool
 	// Interrupt has whatever waits for an answer on conn fail, from another goroutine.
-	// It is for COMMIT where driver.Tx cannot be given a context; conn is closed
-	// afterwards. Default: COMMIT is not interrupted.
+	// It is for COMMIT and ROLLBACK where driver.Tx cannot be given a context; conn is
+	// closed afterwards. Default: they are not interrupted.
 	Interrupt func(conn driver.Conn)
 	// Atomic runs calls as one local transaction in one round trip: all or
 	// none, and nothing after the first that fails. handled false means that

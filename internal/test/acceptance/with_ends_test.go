@@ -339,7 +339,18 @@ func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		for key, end := range map[string]func(*sql.Tx) error{"committed": (*sql.Tx).Commit, "rolled back": (*sql.Tx).Rollback} {
+		for key, end := range map[string]func(*sql.Tx) error{
+			"committed": (*sql.Tx).Commit, "rolled back": (*sql.Tx).Rollback,
+			"refused": func(tx *sql.Tx) error {
+				if _, err := tx.ExecContext(bedsql.RequireRows(t.Context(), 2), "UPDATE account SET balance = 0 WHERE id = 1"); err == nil {
+					t.Error("two rows were changed")
+				}
+				if err := tx.Commit(); err == nil {
+					return errors.New("it was committed")
+				}
+				return nil
+			},
+		} {
 			under := request(key)
 			tx, err := w.home.BeginTx(t.Context(), nil)
 			if err != nil {
@@ -357,11 +368,11 @@ func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
 				t.Fatal(err)
 			}
 			adds(under)
-			if key == "rolled back" { // sent again, what was tried instead is its first write
+			if key != "committed" { // sent again, what was tried instead is its first write
 				adds(request(key))
 			}
 		}
 		w.delivers()
-		w.wantBalances(101, 102)
+		w.wantBalances(101, 103)
 	})
 }

@@ -217,8 +217,8 @@ func freePort() (port int, err error) {
 
 // Listen takes a port of 127.0.0.1 between lowest and 10000 above it. Below 32000
 // the kernel hands none out to clients: while a server is stopped, no outgoing
-// connection may take its port. Nor does Listen, in any process, until kept is closed: that
-// is UDP's port of the same number.
+// connection may take its port. Nor does Listen hand it out again, in any process, until
+// kept is closed, which is UDP's port of the same number.
 func Listen(lowest int) (l net.Listener, kept io.Closer, err error) {
 	const count = 10000
 	for range portAttempts {
