@@ -241,9 +241,14 @@ func (u *claimed) look() (met attempt.Outcome) {
 	if u.Receipt == "" || u.Undo != nil || u.drain.src == nil {
 		return attempt.Outcome{}
 	}
+	return u.lookAt(u.drain.src, u.Unit)
+}
+
+// lookAt looks for the receipt of a unit on src.
+func (u *claimed) lookAt(src *source, of *txlog.Unit) attempt.Outcome {
 	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.ProbeTimeout)
 	defer cancel()
-	return u.drain.src.look(ctx, u.Unit)
+	return src.look(ctx, of)
 }
 
 // park leaves the unit for an operator, unless its receipt shows that it is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
@@ -31,8 +32,8 @@ func (u *claimed) grouped() (r result, done bool) {
 	case u.Group() && u.Overdue():
 		switch met := u.look(); {
 		case met.Found:
-		case unasked(met):
-			return u.pushBack(txlog.Verdict{InDoubt: u.InDoubt, After: shortly}), true
+		case u.asksAgain(u.drain.src, met):
+			return u.pushBack(u.doubt(met)), true
 		default:
 			return u.turn(u.overdue(), u.overdue())
 		}
@@ -42,6 +43,20 @@ func (u *claimed) grouped() (r result, done bool) {
 
 // unasked reports whether a receipt could not be asked for.
 func unasked(met attempt.Outcome) bool { return met.Err != nil && met.Class != delivery.Refused }
+
+// doubtful begins the error of a unit that was pushed back because a receipt of its group
+// could not be asked for.
+const doubtful = "whether its group is delivered could not be asked"
+
+// asksAgain reports whether a receipt that could not be asked for may still be there: it is
+// asked for once more, unless its data source is unreachable.
+func (u *claimed) asksAgain(src *source, met attempt.Outcome) bool {
+	return unasked(met) && !src.isDown() && !strings.HasPrefix(u.LastError, doubtful)
+}
+
+func (u *claimed) doubt(met attempt.Outcome) txlog.Verdict {
+	return txlog.Verdict{InDoubt: u.InDoubt, After: u.drain.job.cfg.retryDelay(1), Err: fmt.Sprintf("%s: %v", doubtful, met.Err)}
+}
 
 func (u *claimed) overdue() string {
 	return fmt.Sprintf("it was not delivered within %v", u.TurnAfter)
@@ -74,11 +89,10 @@ func (u *claimed) review() result {
 		left++
 	}
 	if left > 0 && cause == "" && u.Overdue() {
-		switch applied, known := u.applied(states); {
-		case !known:
-			verdict.After = shortly
-			return u.pushBack(verdict)
-		case !applied:
+		switch missing, again := u.missing(states); {
+		case again:
+			return u.pushBack(u.doubt(missing))
+		case !missing.Found:
 			cause = u.overdue()
 		}
 	}
@@ -96,13 +110,11 @@ func (u *claimed) review() result {
 	return u.pushBack(verdict)
 }
 
-// applied reports whether all parts of the group whose entries are still in the log are
-// applied, as their receipts show: a write to the log that came late has brought them back,
-// or their caller did not live to remove them. It is not known if one cannot be asked for,
-// unless its data source was unreachable before.
-func (u *claimed) applied(states []txlog.State) (applied, known bool) {
-	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.ProbeTimeout)
-	defer cancel()
+// missing looks for the receipts of those parts of the group whose entries are still in the
+// log: a write to the log that came late has brought them back, or their caller did not live to
+// remove them. It gives the first that is not found, and whether it is to be asked for again.
+func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, again bool) {
+	met.Found = true
 	for i, s := range states {
 		if s == txlog.StateDelivered {
 			continue
@@ -110,13 +122,13 @@ func (u *claimed) applied(states []txlog.State) (applied, known bool) {
 		part := u.Part(i)
 		src := u.drain.job.sources[part.DataSource]
 		if src == nil {
-			return false, true
+			return attempt.Outcome{}, false
 		}
-		if met := src.look(ctx, part); !met.Found {
-			return false, !unasked(met) || !src.unreachable(met.Err)
+		if met = u.lookAt(src, part); !met.Found {
+			return met, u.asksAgain(src, met)
 		}
 	}
-	return true, true
+	return met, false
 }
 
 // turn turns the group of the unit back. said is what a log line may tell of the cause.

@@ -2,6 +2,7 @@ package asyncjob
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -373,4 +374,21 @@ func TestAGroupIsNotUndoneForAQuestionThatFailed(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What can never be asked for does not keep its group from turning.
+func TestAGroupTurnsThoughAPartCannotBeAskedFor(t *testing.T) {
+	t.Parallel()
+	for other := range 2 {
+		eachGroup(t, func(t *testing.T, r *groupRig) {
+			k, _ := r.add(t, func(k *txlog.Unit, f []*txlog.Unit) {
+				f[other].Account, k.Undo.Parts[other].Account = "another", "another"
+				f[other].TurnAfter, k.TurnAfter = time.Millisecond, time.Millisecond
+			})
+			r.rounds(t, quick(), "the group turns", func() bool {
+				got, err := r.log.Get(t.Context(), k.ID)
+				return errors.Is(err, txlog.ErrNotFound) || err == nil && got.Turned()
+			})
+		})
+	}
 }

@@ -128,7 +128,7 @@ func (s *source) probe(ctx context.Context, timeout time.Duration) (err error) {
 }
 
 // reached and unreachable keep what is known of the data source from round to
-// round, and log only what changed: news.
+// round, and log only what changed.
 func (s *source) reached() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,16 +138,20 @@ func (s *source) reached() {
 	s.down = false
 }
 
-func (s *source) unreachable(err error) (news bool) {
+func (s *source) unreachable(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	news = !s.down
-	if news {
+	if !s.down {
 		s.log.WithError(err).Warn("the data source is unreachable; its entries wait, no try is counted")
 	}
 	s.down = true
 	s.pace.broke()
-	return news
+}
+
+func (s *source) isDown() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.down
 }
 
 // panicError is a driver's panic during an attempt.
