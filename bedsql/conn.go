@@ -453,6 +453,7 @@ func (c *Conn) pin(why, by string) {
 	if t := c.tx; t != nil {
 		if by == "" {
 			t.home.distrust() // it may be rolled back, or committed, unseen
+			t.home.mayEnd()
 		}
 		t.move(why)
 		t.revive()

@@ -197,7 +197,10 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 		case sqltext.DDL:
 			t.unreplayable(notPlainDML)
 		case sqltext.Session, sqltext.Opaque, sqltext.Multi:
-			t.home.distrust() // it may have committed, or rolled back a part
+			t.home.distrust() // it may have rolled back a part
+			if cl.Kind != sqltext.Session || executes(c.c.dialect.Flavor, s.SQL) {
+				t.home.mayEnd()
+			}
 			t.move(notPlainDML)
 		case sqltext.RollbackTo:
 			t.rollbackTo(cl.Name)

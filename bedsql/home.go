@@ -170,8 +170,17 @@ func (h *home) distrust() {
 	for ; h != nil; h = h.before {
 		h.mu.Lock()
 		h.distrusted = true
+		h.mu.Unlock()
+	}
+}
+
+// mayEnd notes that the transaction may have been committed unseen: its entries keep their
+// places even if a ROLLBACK follows.
+func (h *home) mayEnd() {
+	for ; h != nil; h = h.before {
+		h.mu.Lock()
 		for _, u := range h.units {
-			u.place.within(nil) // it may have been committed
+			u.place.within(nil)
 		}
 		h.mu.Unlock()
 	}
@@ -466,9 +475,7 @@ func (h *home) added(a addition, w *stagedWrite, there int, err error) (done boo
 		h.undo = u
 	default:
 		h.units = append(h.units, u)
-		if !h.distrusted {
-			u.place.within(h.local)
-		}
+		u.place.within(h.local)
 	}
 	w.behind = a.unit.Behind
 	u.writes, u.unit.Order = append(u.writes, w), a.unit.Order

@@ -294,6 +294,7 @@ func (t *replayedTx) Commit() error {
 		t.kt.place.back()
 		return attempt.ReusedCount(t.kt.at, len(t.kt.replay.Statements))
 	}
+	t.kt.place.within(nil) // its own ROLLBACK is nothing of the request's
 	t.kt.key.replay()
 	return nil
 }

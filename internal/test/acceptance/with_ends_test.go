@@ -341,6 +341,10 @@ func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
 		}
 		for key, end := range map[string]func(*sql.Tx) error{
 			"committed": (*sql.Tx).Commit, "rolled back": (*sql.Tx).Rollback,
+			"rolled back after a SET": func(tx *sql.Tx) error {
+				w.must(tx, map[string]string{testdb.DriverMySQL: "SET @a = 1", testdb.DriverPostgres: "SET LOCAL lock_timeout = 1000"}[w.db.Driver])
+				return tx.Rollback()
+			},
 			"refused": func(tx *sql.Tx) error {
 				if _, err := tx.ExecContext(bedsql.RequireRows(t.Context(), 2), "UPDATE account SET balance = 0 WHERE id = 1"); err == nil {
 					t.Error("two rows were changed")
@@ -373,6 +377,6 @@ func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
 			}
 		}
 		w.delivers()
-		w.wantBalances(101, 103)
+		w.wantBalances(101, 104)
 	})
 }
