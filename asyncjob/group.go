@@ -30,11 +30,11 @@ func (u *claimed) grouped() (r result, done bool) {
 	case u.Undo != nil && !u.Turned():
 		return u.review(), true
 	case u.Group() && u.Overdue():
-		switch met := u.look(); {
-		case met.Found:
-		case u.asksAgain(u.drain.src, met):
-			return u.pushBack(u.doubt(met)), true
-		default:
+		met := u.look()
+		if verdict, again := u.asksAgain(u.drain.src, met); again {
+			return u.pushBack(verdict), true
+		}
+		if !met.Found {
 			return u.turn(u.overdue(), u.overdue())
 		}
 	}
@@ -45,17 +45,22 @@ func (u *claimed) grouped() (r result, done bool) {
 func unasked(met attempt.Outcome) bool { return met.Err != nil && met.Class != delivery.Refused }
 
 // doubtful begins the error of a unit that was pushed back because a receipt of its group
-// could not be asked for.
-const doubtful = "whether its group is delivered could not be asked"
+// could not be asked for; the name of the data source follows.
+const doubtful = "whether its group is delivered could not be asked of "
 
-// asksAgain reports whether a receipt that could not be asked for may still be there: it is
-// asked for once more, unless its data source is unreachable.
-func (u *claimed) asksAgain(src *source, met attempt.Outcome) bool {
-	return unasked(met) && !src.isDown() && !strings.HasPrefix(u.LastError, doubtful)
-}
-
-func (u *claimed) doubt(met attempt.Outcome) txlog.Verdict {
-	return txlog.Verdict{InDoubt: u.InDoubt, After: u.drain.job.cfg.retryDelay(1), Err: fmt.Sprintf("%s: %v", doubtful, met.Err)}
+// asksAgain reports whether a receipt that src could not be asked for is to be asked for again,
+// which it is once, unless src is unreachable. The unit is pushed back with verdict then.
+func (u *claimed) asksAgain(src *source, met attempt.Outcome) (verdict txlog.Verdict, again bool) {
+	if !unasked(met) {
+		return verdict, false
+	}
+	verdict.InDoubt = u.InDoubt
+	if u.drain.flight.Err() != nil || src == u.drain.src && u.drain.down.get() != nil {
+		return verdict, true // that says nothing of it
+	}
+	doubt := doubtful + src.name + ": "
+	verdict.After, verdict.Err = u.drain.job.cfg.retryDelay(1), doubt+met.Err.Error()
+	return verdict, !src.isDown() && !strings.HasPrefix(u.LastError, doubt)
 }
 
 func (u *claimed) overdue() string {
@@ -89,11 +94,13 @@ func (u *claimed) review() result {
 		left++
 	}
 	if left > 0 && cause == "" && u.Overdue() {
-		switch missing, again := u.missing(states); {
+		switch met, doubt, again := u.missing(states); {
 		case again:
-			return u.pushBack(u.doubt(missing))
-		case !missing.Found:
+			return u.pushBack(doubt)
+		case !met.Found:
 			cause = u.overdue()
+		case strings.HasPrefix(u.LastError, doubtful):
+			verdict.Err = "its parts are delivered, as their receipts show"
 		}
 	}
 	switch {
@@ -112,8 +119,8 @@ func (u *claimed) review() result {
 
 // missing looks for the receipts of those parts of the group whose entries are still in the
 // log: a write to the log that came late has brought them back, or their caller did not live to
-// remove them. It gives the first that is not found, and whether it is to be asked for again.
-func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, again bool) {
+// remove them. met is of the first that is not found; doubt and again are asksAgain's.
+func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt txlog.Verdict, again bool) {
 	met.Found = true
 	for i, s := range states {
 		if s == txlog.StateDelivered {
@@ -122,13 +129,14 @@ func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, again bool
 		part := u.Part(i)
 		src := u.drain.job.sources[part.DataSource]
 		if src == nil {
-			return attempt.Outcome{}, false
+			return attempt.Outcome{}, doubt, false
 		}
 		if met = u.lookAt(src, part); !met.Found {
-			return met, u.asksAgain(src, met)
+			doubt, again = u.asksAgain(src, met)
+			return met, doubt, again
 		}
 	}
-	return met, false
+	return met, doubt, false
 }
 
 // turn turns the group of the unit back. said is what a log line may tell of the cause.
