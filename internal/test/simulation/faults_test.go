@@ -121,9 +121,10 @@ func (w *world) decide(m *message, f fate) {
 }
 
 // overdue is a message that has been on its way for as long as nobody lets it be where
-// nothing goes wrong: the log gives up what it removes without a lease after 33 moments.
+// nothing goes wrong: the log gives up what it removes without a lease after 33 moments, and
+// a removal is three messages.
 func (w *world) overdue() *message {
-	if m := w.oldest(); w.calm && m != nil && time.Since(m.sent) >= 20*moment {
+	if m := w.oldest(); w.calm && m != nil && time.Since(m.sent) >= 10*moment {
 		return m
 	}
 	return nil

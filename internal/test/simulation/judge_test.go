@@ -168,8 +168,9 @@ const (
 func (w *world) answers(r *request) {
 	for _, s := range r.sendings {
 		// What is committed with the application's rows a job may take before End does.
+		// The simulated server does not wait for a lock as a real one would.
 		faster := r.kind.isHome() && errors.Is(s.err, bedsql.ErrPending) && errors.Is(s.err, txlog.ErrLeaseLost)
-		if w.calm && s.answered && s.err != nil && r.key == "" && !s.meant && !isRows(s.err) && !faster && !(w.focus.locks() && strings.Contains(s.err.Error(), errLockTimeout.Message)) {
+		if w.calm && s.answered && s.err != nil && r.key == "" && !s.meant && !isRows(s.err) && !faster && !strings.Contains(s.err.Error(), errLockTimeout.Message) {
 			w.fail("told an error although nothing went wrong", "%s: %v", r, s.err)
 		}
 		if s.err != nil && s.answered && strings.Contains(s.err.Error(), "Duplicate entry") {
