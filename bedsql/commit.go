@@ -58,7 +58,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 			c.tx = t // it goes on
 			return
 		}
-		if t.commits(); t != nil && err != nil && !undecided(err) && !isParked(err) {
+		if t.commits(); t != nil && err != nil && !undecided(err) {
 			t.fate.Store(uint32(homeRolledBack))
 		}
 		c.closed()

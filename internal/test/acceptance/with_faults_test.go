@@ -52,7 +52,7 @@ func TestLostAnswerToCommitOfWithIsFoundOut(t *testing.T) {
 		b := w.begun()
 		b.takes()
 		b.records(1)
-		p.CutAfter(commitOf(w.homeDB.Driver))
+		p.CutAfter(testproxy.Commit)
 		err := b.tx.Commit()
 		if err == nil || w.seen && bedsql.OutcomeOf(err) != bedsql.OutcomeUnknown {
 			t.Fatalf("Commit says %v", err)
@@ -75,7 +75,7 @@ func TestLostCommitOfWithDeliversNothing(t *testing.T) {
 		b := w.begun()
 		b.takes()
 		b.records(1)
-		p.CutBefore(commitOf(w.homeDB.Driver))
+		p.CutBefore(testproxy.Commit)
 		if err := b.tx.Commit(); err == nil {
 			t.Fatal("Commit succeeded")
 		}
@@ -103,7 +103,7 @@ func TestLostCommitOfWithWithoutEntriesIsUnknown(t *testing.T) {
 		w.must(b.tx, "SAVEPOINT a")
 		b.records(1)
 		w.must(b.tx, "ROLLBACK TO SAVEPOINT a")
-		p.CutBefore(commitOf(w.homeDB.Driver))
+		p.CutBefore(testproxy.Commit)
 		if err := b.tx.Commit(); err == nil {
 			t.Fatal("Commit succeeded")
 		}
@@ -128,7 +128,7 @@ func TestLateCommitOfWithIsDeliveredByTheJob(t *testing.T) {
 		b := w.with(tx, tx)
 		b.takes()
 		b.records(1)
-		reached, release := p.Hold(commitOf(w.homeDB.Driver))
+		reached, release := p.Hold(testproxy.Commit)
 		committed := make(chan error, 1)
 		go func() { committed <- b.tx.Commit() }()
 		<-reached
@@ -151,14 +151,6 @@ func TestLateCommitOfWithIsDeliveredByTheJob(t *testing.T) {
 		w.drain(w.job(func(c *asyncjob.Config) { c.MaxDeliveryTryDelay = time.Hour }))
 		w.wantBalances(101, 100)
 	})
-}
-
-// commitOf matches the message by which a COMMIT is sent.
-func commitOf(driver string) func([]byte) bool {
-	if driver == testdb.DriverPostgres {
-		return func(m []byte) bool { return testproxy.Text("commit")(m) || testproxy.Text("COMMIT")(m) }
-	}
-	return testproxy.Text("COMMIT")
 }
 
 // The job delivers, and forgets that it did; then End goes on.
