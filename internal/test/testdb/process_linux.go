@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -118,7 +119,23 @@ func (p *process) pause() error {
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return signalAll(descendants(p.cmd.Process.Pid), syscall.SIGSTOP)
+	children := descendants(p.cmd.Process.Pid)
+	err := signalAll(children, syscall.SIGSTOP)
+	for _, pid := range append(children, p.cmd.Process.Pid) {
+		for running(pid) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return err
+}
+
+// running reports whether a thread goes on: SIGSTOP reaches each of them a little later.
+func running(pid int) bool {
+	threads, _ := procfs.AllThreads(pid)
+	return slices.ContainsFunc(threads, func(t procfs.Proc) bool {
+		stat, err := t.Stat()
+		return err == nil && !strings.Contains("TtZX", stat.State)
+	})
 }
 
 func (p *process) resume() error {
