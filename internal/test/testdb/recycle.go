@@ -15,6 +15,10 @@ import (
 // nobody takes is swept like all others.
 const free = "_free_"
 
+// freeNames asks for the names that tell so. It is no LIKE, whose underscore stands for any
+// letter: the random part of a name in use may well spell "free".
+const freeNames = "SELECT datname FROM pg_database WHERE starts_with(datname, '" + namePrefix + "') AND strpos(datname, '" + free + "') > 0"
+
 // take gives an empty database, a new one if none is free.
 func (a admin) take() (DB, error) {
 	if a.driver != DriverPostgres {
@@ -24,7 +28,7 @@ func (a admin) take() (DB, error) {
 	defer cancel()
 	name, taken := newName(), false
 	err := a.do(ctx, func(pool *sql.DB) error {
-		some, err := column(ctx, pool, "SELECT datname FROM pg_database WHERE datname LIKE $1 ORDER BY random() LIMIT 3", namePrefix+"%"+free+"%")
+		some, err := column(ctx, pool, freeNames+" ORDER BY random() LIMIT 3")
 		for _, one := range some { // another process may be faster
 			if taken = renamePostgres(ctx, pool, one, name) == nil; taken {
 				break

@@ -3,6 +3,7 @@ package testdb
 import (
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,36 @@ func TestNamesTellWhenTheyWereMade(t *testing.T) {
 		if _, ok := madeAt(name); ok {
 			t.Errorf("%q is taken for a test's database", name)
 		}
+	}
+}
+
+func TestADatabaseInUseIsNotTakenForFree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: needs a server")
+	}
+	server, err := sharedPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := newName()
+	used = used[:len(used)-6] + "freebd" // as the letters fall once in a hundred thousand names
+	err = server.do(t.Context(), func(pool *sql.DB) error {
+		defer func() {
+			if err := server.drop(used); err != nil {
+				t.Error(err)
+			}
+		}()
+		if err := createPostgres(t.Context(), pool, used); err != nil {
+			return err
+		}
+		names, err := column(t.Context(), pool, freeNames)
+		if slices.Contains(names, used) {
+			t.Errorf("%s is taken for free", used)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
