@@ -1,7 +1,7 @@
 # bed-job alone: no shell, no packages, not root. It writes nothing to its file system, so
 # that it can be run with --read-only.
 #
-#   docker build --build-arg VERSION=v0.2.0 -t bed-job .
+#   docker build --build-arg VERSION=v0.1.0 -t bed-job .
 #   docker run --read-only -v ./bed-job.yaml:/etc/bed/bed-job.yaml:ro bed-job
 FROM --platform=$BUILDPLATFORM golang:1.26-bookworm AS build
 WORKDIR /src

@@ -9,7 +9,7 @@
 // or in many, may share a log: leases see to it that each unit has one owner.
 //
 // Units of one soft transaction that are claimed together are delivered one
-// after the other, in the order of their age. Across data sources, rounds and
-// jobs there is no order, and a unit that fails does not hold up the ones
-// after it.
+// after the other, oldest first. Otherwise order holds only within a data source
+// under an order key (bedsql.WithOrderKey), where a unit that is pending or parked
+// holds up those behind it. Any other unit that fails holds up nothing.
 package asyncjob

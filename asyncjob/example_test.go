@@ -13,7 +13,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A process of its own that delivers until it gets a signal to end.
+// A process of its own, or a goroutine of the application, that delivers until it gets a
+// signal to end.
 func ExampleJob_Run() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -22,7 +23,7 @@ func ExampleJob_Run() {
 		log.Panic(err)
 	}
 	defer storage.Close()
-	orders, err := mysql.Target("orders@tcp(127.0.0.1:3306)/orders")
+	orders, err := mysql.Target("orders@tcp(127.0.0.1:3306)/orders?bedDataSource=orders") // as in the applications' DSNs
 	if err != nil {
 		log.Panic(err)
 	}

@@ -20,8 +20,9 @@ var (
 	// errors.As finds a *NotLoggedError.
 	ErrNotLogged = listener.ErrNotLogged
 	// ErrUnknownOutcome is matched by the error of a write about which nothing is
-	// known: it may or may not be applied, and nobody tries it again, as when a
-	// connection of the bare driver breaks. Under LogAlongside or LogOnFailure its
+	// known: it may or may not be applied. Nobody tries a single write again, as when
+	// a connection of the bare driver breaks; of a soft transaction, the job delivers
+	// what the log holds: ask End. Under LogAlongside or LogOnFailure its
 	// attempt was not answered, its entry could not be written, and there was no
 	// receipt to decide it by, or the target could not be asked for it; errors.As
 	// finds an *UnknownOutcomeError, which wraps both causes. It is also the error of

@@ -15,7 +15,7 @@ import (
 
 var (
 	// ErrOvertaken is matched by the error of a write under an order key after a later one
-	// under it was delivered: an operator had this one skipped, or its writer stood still
+	// under it was delivered: an operator had this one skipped, or its writer stalled
 	// for longer than its lease. It is not applied.
 	ErrOvertaken = delivery.ErrOvertaken
 	// ErrOrderUnusable is matched by the error of a write that cannot be kept in the order

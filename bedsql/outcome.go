@@ -24,16 +24,16 @@ const (
 	OutcomeAccepted
 	// OutcomeRefused: nothing was applied, and sending the same again does not help.
 	OutcomeRefused
-	// OutcomeNotAccepted: nothing was applied, and nothing will be. Answer "try again
-	// later".
+	// OutcomeNotAccepted: this call applied nothing, and nothing of it will be. Answer
+	// "try again later". Under an idempotency key an earlier request may have been applied.
 	OutcomeNotAccepted
 	// OutcomePartlyRefused: of several writes some were refused or not accepted, and
 	// the others are delivered or accepted. Ask *EndError which.
 	OutcomePartlyRefused
 	// OutcomeCompensated: everything that had been applied was undone.
 	OutcomeCompensated
-	// OutcomeUnknown: it may or may not be applied, and nobody tries it again. Look
-	// before sending it again, or send it again under the same idempotency key.
+	// OutcomeUnknown: it may or may not be applied. Look before sending it again, or send
+	// it again under the same idempotency key. See ErrUnknownOutcome.
 	OutcomeUnknown
 )
 

@@ -5,6 +5,6 @@
 // The middleware begins a local transaction under the key, which the handler takes from
 // its context (Tx), and keeps the response in the key's receipt before it commits: after
 // a crash there are the rows and the response, or neither. It rests on
-// bedsql.WithIdempotencyKey and makes no table of its own. docs/http.md says it all on
-// one page.
+// bedsql.WithIdempotencyKey and makes no table of its own. docs/http.md is the whole
+// guide.
 package bedhttp

@@ -82,7 +82,7 @@ func take(ctx context.Context, db *sqlx.DB, request string, t taken) {
 	case bedsql.OutcomeRefused:
 		fmt.Println(request, "refused:", err) // *bedsql.RowsError: nothing was taken
 	case bedsql.OutcomeNotAccepted:
-		fmt.Println(request, "try again later") // nothing was applied, and nothing will be
+		fmt.Println(request, "try again later") // this call applied nothing: send it again under the same key
 	default:
 		fmt.Println(request, "unknown:", err) // send it again under the same key
 	}

@@ -1,5 +1,5 @@
-// Transfer moves money from an account in one database to one in another, breaks off where it
-// hurts, and shows that no cent is lost or made. Its ways are those of transfer.go.
+// Transfer moves money from an account in one database to one in another, fails at the worst
+// moments, and shows that no cent is lost or made. transfer.go has the ways to do it.
 //
 // It reads its databases from the environment: BED_LOG_DSN and NORTH_DSN, of one MySQL or
 // MariaDB server, and SOUTH_DSN, of PostgreSQL.

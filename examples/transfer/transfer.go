@@ -107,13 +107,13 @@ func (b *bank) with(ctx context.Context, cents int64, f fault) error {
 	if f == rolledBack {
 		return errors.Join(tx.Rollback(), soft.End(ctx)) // it says bedsql.ErrRolledBack
 	}
-	if err := tx.Commit(); err != nil {
+	if err := tx.Commit(); err != nil && !errors.Is(err, bedsql.ErrUnknownOutcome) {
 		return err
 	}
 	if f == noEnd {
 		return errEnded // the job delivers
 	}
-	return soft.End(ctx)
+	return soft.End(ctx) // or finds out, if COMMIT was not answered
 }
 
 // compensated moves money by a group that says what undoes it: if either side refuses, now or

@@ -31,7 +31,8 @@ ends with status 1 instead, as --once does.
 With --once it makes one round and prints what it did. The exit status is 1 if the
 round is not complete: the log or a data source could not be reached or takes no
 writes, or entries cannot be delivered until an operator acts: the configuration does not
-name their data source, their settings cannot be applied, rights or a table are missing.
+name their data source, their settings cannot be applied, rights or a table are missing,
+also those to purge receipts.
 
 The configuration, with the names of Sharding-JDBC:
 
