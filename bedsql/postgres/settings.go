@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
@@ -37,6 +38,9 @@ func settings(cfg *pgconn.Config, mode pgx.QueryExecMode, schema string) []diale
 	}
 	var list []dialects.Setting
 	for key, value := range all {
+		if key == "client_encoding" && isUTF8(value) {
+			value = "UTF8" // a job's pooler repeats what it is told, and pgx wants the server's own name
+		}
 		if !neutral.Has(key) {
 			list = append(list, dialects.Setting{Key: key, Value: value})
 		}
@@ -105,6 +109,18 @@ func with(cfg *pgx.ConnConfig, name string, list []dialects.Setting, opts []stdl
 		to.RuntimeParams["options"] = strings.Join(args, " ")
 	}
 	return target(to, own, opts...)
+}
+
+// isUTF8 reports whether the server reads the name of an encoding as UTF8: by its letters
+// and digits, in any case.
+func isUTF8(name string) bool {
+	name = strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, name)
+	return name == "utf8" || name == "unicode"
 }
 
 // escapeOption keeps blanks from ending an argument in options.
