@@ -30,13 +30,12 @@ func target(read func(dsn string) (dial, error)) func(string) (delivery.Target, 
 	}
 }
 
-// dialTimeout bounds a connection whose context has no deadline.
-const dialTimeout = 30 * time.Second
+const dialTimeout = 10 * time.Second
 
-// remaining is how long a connection may take.
+// remaining is how long a connection may take: until the end of ctx, dialTimeout at most.
 func remaining(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
-		return max(time.Until(deadline), time.Millisecond)
+		return min(max(time.Until(deadline), time.Millisecond), dialTimeout)
 	}
 	return dialTimeout
 }

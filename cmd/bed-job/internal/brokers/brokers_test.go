@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -95,6 +96,34 @@ func TestBrokersRestartCostsNoTry(t *testing.T) {
 			must(t, err)
 			if _, err := kept.ExecContext(t.Context(), text, args...); err != nil && target.Dialect.Class(err) != delivery.Unreachable {
 				t.Errorf("a message that met a connection that was gone: %v", err)
+			}
+		})
+	}
+}
+
+// silent is an address that accepts connections and says nothing.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+// One server of a cluster that is silent is no outage of the others.
+func TestSilentServerIsNoOutageOfItsCluster(t *testing.T) {
+	t.Parallel()
+	for driver, on := range map[string]func(*testing.T) *carrier{"nats": onNATS, "kafka": onKafka} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			at, log := on(t), txlog.NewMemory()
+			dead := silent(t)
+			address := at.server.Addr()
+			for _, dsn := range []string{driver + "://" + dead + "," + address, driver + "://" + address + "," + dead, driver + "://" + dead + "," + silent(t) + "," + address} {
+				unsent(t, log, &broker.Message{Topic: at.topic, Payload: []byte("one")})
+				if r := round(t, log, driver, dsn); r.Delivered != 1 {
+					t.Errorf("%s: %v", dsn, r)
+				}
 			}
 		})
 	}

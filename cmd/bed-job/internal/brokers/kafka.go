@@ -60,14 +60,58 @@ func readKafka(dsn string) (dial, error) {
 	if len(q) > 0 || rest == "" {
 		return nil, bad
 	}
-	opts = append(opts, kgo.SeedBrokers(strings.Split(strings.TrimSuffix(rest, "/"), ",")...))
+	seeds := strings.Split(strings.TrimSuffix(rest, "/"), ",")
+	opts = append(opts, kgo.ProducerBatchCompression(kgo.NoCompression()))
 	return func(ctx context.Context) (broker.Conn, error) {
-		client, err := kgo.NewClient(slices.Concat(opts, []kgo.Opt{kgo.DialTimeout(remaining(ctx)), kgo.ProducerBatchCompression(kgo.NoCompression())})...)
+		dialing := append(slices.Clip(opts), kgo.DialTimeout(remaining(ctx)))
+		seeds, err := answering(ctx, dialing, seeds)
+		if err != nil {
+			return nil, err
+		}
+		client, err := kgo.NewClient(append(slices.Clip(dialing), kgo.SeedBrokers(seeds...))...)
 		if err != nil {
 			return nil, err
 		}
 		return &kafkaConn{client}, nil
 	}, nil
+}
+
+// answering gives the addresses from one on that answers: a client that begins with one that
+// is silent waits for it.
+func answering(ctx context.Context, opts []kgo.Opt, seeds []string) ([]string, error) {
+	if len(seeds) == 1 {
+		return seeds, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	first, errs := make(chan int, len(seeds)), make(chan error, len(seeds))
+	for i, seed := range seeds {
+		one, err := kgo.NewClient(append(slices.Clip(opts), kgo.SeedBrokers(seed))...)
+		if err != nil {
+			return nil, err
+		}
+		defer one.Close()
+		go func() {
+			if err := one.Ping(ctx); err != nil {
+				errs <- err
+				return
+			}
+			first <- i
+		}()
+	}
+	var all []error
+	for {
+		select {
+		case i := <-first:
+			return slices.Concat(seeds[i:], seeds[:i]), nil
+		case err := <-errs:
+			if all = append(all, err); len(all) == len(seeds) {
+				return nil, errors.Join(all...)
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 type kafkaConn struct{ client *kgo.Client }

@@ -218,6 +218,13 @@ func TestDSNsOfBrokersAreReadWithoutConnecting(t *testing.T) {
 	}{
 		{"nats", "nats://user:s3cr3t@a:4222,b:4222", true},
 		{"nats", "nats://a:4222?credentials=/etc/nats.creds", true},
+		{"nats", "nats://user:s3cr3t%25%2F%3F@a:4222", true},
+		{"nats", "nats://user:s3cr3t%ss@a:4222", false},
+		{"nats", "nats://user:s3cr3t/s3cr3t@a:4222", false},
+		{"nats", "nats://user:s3cr3t?s3cr3t@a:4222", false},
+		{"nats", "nats://user:1?s3cr3t@a:4222", false},
+		{"nats", "nats://user:s3cr3t,s3cr3t@a:4222", false},
+		{"nats", "nats://user:s3cr3t#s3cr3t@a:4222", false},
 		{"nats", "nats://user:s3cr3t@a:4222?credential=x", false},
 		{"nats", "http://user:s3cr3t@a", false},
 		{"amqp", "amqp://user:s3cr3t@a:5672/vhost", true},

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,20 +19,33 @@ import (
 
 // readNATS reads nats://user:password@host:4222,…?credentials=FILE. tls:// takes TLS.
 func readNATS(dsn string) (dial, error) {
+	bad := errors.New("the DSN of a NATS server is nats://user:password@host:4222, or tls://; in user and password %, /, ?, #, @, : and a comma are escaped by %")
 	servers, query, _ := strings.Cut(dsn, "?")
 	q, err := url.ParseQuery(query)
 	if err != nil || !strings.HasPrefix(servers, "nats://") && !strings.HasPrefix(servers, "tls://") {
-		return nil, errors.New("the DSN of a NATS server is nats://user:password@host:4222, or tls://")
+		return nil, bad
+	}
+	addresses := strings.Split(servers, ",")
+	for _, server := range addresses {
+		if server = strings.TrimSpace(server); !strings.Contains(server, "://") {
+			server = "nats://" + server
+		}
+		if u, err := url.Parse(server); err != nil || u.Host == "" || u.Path != "" && u.Path != "/" {
+			return nil, bad // its own error would quote it
+		}
 	}
 	var opts []nats.Option
 	if file := take(q, "credentials"); file != "" {
 		opts = append(opts, nats.UserCredentials(file))
 	}
 	for name := range q {
+		if strings.ContainsAny(name, "@:/") { // the password has a question mark
+			return nil, bad
+		}
 		return nil, fmt.Errorf("the DSN has an unknown parameter %s; known: credentials", name)
 	}
 	return func(ctx context.Context) (broker.Conn, error) {
-		nc, err := nats.Connect(servers, slices.Concat(opts, []nats.Option{nats.NoReconnect(), nats.Timeout(remaining(ctx)), nats.Name("bed-job")})...)
+		nc, err := nats.Connect(servers, slices.Concat(opts, []nats.Option{nats.NoReconnect(), nats.Timeout(remaining(ctx) / time.Duration(len(addresses))), nats.Name("bed-job")})...)
 		if err != nil {
 			return nil, err
 		}

@@ -4,9 +4,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	wnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
@@ -64,6 +70,52 @@ func TestMessageThatNATSCannotTakeAsItIsIsParkedAtOnce(t *testing.T) {
 		t.Errorf("the round: %v", r)
 	}
 	wantNoDoubt(t, log)
+}
+
+// JetStream drops a second message of a Nats-Msg-Id and says that it took it. A publisher that
+// sends the UUID as one must not be the one to publish a parked message again.
+func TestParkedMessageIsNotDroppedAsADuplicate(t *testing.T) {
+	t.Parallel()
+	server, log := testdb.PrivateNATS(t), txlog.NewMemory()
+	nc, err := nats.Connect(server.DSN())
+	must(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	must(t, err)
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
+	must(t, err)
+	tracking, err := wnats.NewPublisher(wnats.PublisherConfig{URL: server.DSN(), JetStream: wnats.JetStreamConfig{TrackMsgId: true}}, watermill.NopLogger{})
+	must(t, err)
+	p, err := bedmessage.NewPublisher(tracking, "events", bedsql.Config{Storage: log})
+	must(t, err)
+	defer p.Close()
+	msg := message.NewMessage("", []byte("one"))
+	must(t, p.Publish(t.Context(), "orders", msg))
+
+	m := &broker.Message{ID: txlog.NewID(), UUID: msg.UUID, Topic: "orders", Payload: msg.Payload} // as a consumer parks it
+	text, args, err := broker.Statement(m)
+	must(t, err)
+	params, err := txlog.EncodeParams(broker.Named(args))
+	must(t, err)
+	u := &txlog.Unit{ID: m.ID, DataSource: "events", Settings: broker.Settings, Statements: []txlog.Statement{{SQL: text, Params: params}}}
+	must(t, log.Add(t.Context(), time.Minute, u))
+	must(t, log.Release(t.Context(), u, txlog.Verdict{Park: true, Err: "its handler failed"}))
+	must(t, log.Retry(t.Context(), m.ID))
+
+	target, err := bedmessage.Target(tracking, "events")
+	must(t, err)
+	job, err := asyncjob.New(log, asyncjob.Targets{"events": target}, asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay})
+	must(t, err)
+	defer job.Close()
+	if r := runOnce(t, job); r.Delivered != 0 || r.Failed+r.Parked != 1 {
+		t.Errorf("by the publisher that tracks: %v", r)
+	}
+	if r := round(t, log, "nats", server.DSN()); r.Delivered != 1 {
+		t.Errorf("by bed-job: %v", r)
+	}
+	if info, err := stream.Info(t.Context()); err != nil || info.State.Msgs != 2 {
+		t.Errorf("the stream has %+v (%v)", info.State, err)
+	}
 }
 
 // An account needs no more rights than to publish and to get the answers.
