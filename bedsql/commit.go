@@ -9,6 +9,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -173,6 +174,9 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 			out = attempt.StoreAnswer(ctx, c.c.dialect, c.inner, x.t.keyed.whole(), receipts, x.t.keyed.answer)
 		}
 		if out.Err != nil {
+			if k := x.t.keyed.kept; k != nil && dberr.Of(out.Err).State == abortedBefore {
+				k.Ended = true
+			}
 			if out.Class == delivery.Unknown {
 				out.Class = delivery.Unreachable // COMMIT was not sent
 			}
@@ -187,6 +191,10 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 	}
 	return x.ended.Outcome
 }
+
+// abortedBefore is PostgreSQL's state for what follows an error in a transaction: in a row
+// that only the caller has read.
+const abortedBefore = "25P02"
 
 // errNoResponse is the error of a Commit that bedhttp did not ask for.
 var errNoResponse = errors.New("bed: the transaction was rolled back: it commits together with the response to its request, after the handler has returned, and not before")

@@ -273,6 +273,7 @@ func (c *connector) with(settings, change string) *connector {
 		origin: origin, changes: append(slices.Clip(c.changes), change),
 	}
 	n.target.Settings = settings
+	n.receiptPlace.Store(origin.receiptPlace.Load()) // a transaction may be open
 	n.pool = newConnPool(n)
 	if origin.changed == nil {
 		origin.changed = map[string]*connector{}

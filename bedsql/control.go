@@ -50,6 +50,9 @@ func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt
 		res, err := c.endByText(ctx, under, s)
 		return attempt.Reply{Result: res, Rows: new(attempt.Rows)}, err
 	}
+	if err := c.tx.mark(ctx, s); err != nil {
+		return r, err
+	}
 	r, err = c.sendOnce(ctx, s)
 	if !errors.Is(err, driver.ErrSkip) {
 		c.observe(ctx, under, s, err)
@@ -68,6 +71,9 @@ func (c *Conn) control(ctx context.Context, under scope, s statement) (r attempt
 func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 	if c.dead && c.tx == nil {
 		return driver.ErrBadConn // it could commit what is still open
+	}
+	if err := c.tx.still(ctx); err != nil {
+		return err
 	}
 	if t := c.tx; t != nil && t.state == txLost {
 		switch s.class.Kind {
@@ -96,8 +102,13 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 			return err
 		}
 	}
-	if c.tx != nil && c.tx.keyed != nil && (c.ends(s) || s.class.ImplicitCommit || s.class.Kind == sqltext.Rollback || s.class.Kind == sqltext.PrepareTransaction) {
-		return unusable("a statement would end the transaction, use its Commit or Rollback")
+	if c.tx != nil && c.tx.keyed != nil {
+		switch {
+		case c.ends(s), s.class.ImplicitCommit, s.class.Kind == sqltext.Rollback, s.class.Kind == sqltext.PrepareTransaction:
+			return unusable("a statement would end the transaction, use its Commit or Rollback")
+		case s.class.Kind == sqltext.Multi && s.class.Pins:
+			return unusable("one of several statements in one text could end the transaction, send each by itself")
+		}
 	}
 	switch s.class.Kind {
 	case sqltext.Begin, sqltext.AutocommitOff, sqltext.Savepoint:

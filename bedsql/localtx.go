@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -43,6 +44,8 @@ type localTx struct {
 	receipt bool
 	// keyed is what it keeps under an idempotency key.
 	keyed *keyedTx
+	// marked: the savepoint unseen was set before the last statement.
+	marked bool
 	// moved says that unqualified names may lead elsewhere in its session than in
 	// others.
 	moved bool
@@ -144,6 +147,54 @@ func (t *localTx) lose(err error) {
 }
 
 func (t *localTx) lostError() error { return because(ErrTransactionLost, t.lost) }
+
+// unseen is the savepoint that is set before a statement by which a transaction under an
+// idempotency key could end unseen: a procedure of MySQL's may commit or roll back. If it is
+// gone afterwards, so is the transaction, and what follows would be committed without the
+// receipt.
+const unseen = "bed_unseen"
+
+var errEndedUnseen = errors.New("a statement in it, such as CALL, has committed it or rolled it back: " +
+	"in a transaction under an idempotency key no procedure may")
+
+// mark sets the savepoint before s, if s could end t. t may be nil.
+func (t *localTx) mark(ctx context.Context, s statement) error {
+	if t == nil || t.keyed == nil || t.keyed.replay != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
+		return nil
+	}
+	switch kind := s.class.Kind; {
+	case kind == sqltext.Opaque, kind == sqltext.Multi, kind == sqltext.Session && executes(txlog.FlavorMySQL, s.SQL):
+	default:
+		return nil
+	}
+	_, _, err := attempt.Exec(ctx, t.c.inner, "SAVEPOINT "+unseen, nil)
+	if err != nil {
+		t.c.failedInTx(ctx, err, false)
+	}
+	t.marked = err == nil
+	return err
+}
+
+// still loses t if it has ended since mark. t may be nil.
+func (t *localTx) still(ctx context.Context) error {
+	if t == nil || !t.marked || t.state == txLost {
+		return nil
+	}
+	t.marked = false
+	ctx, cancel := context.WithTimeout(ctx, t.c.c.cfg.AttemptTimeout)
+	defer cancel()
+	_, _, err := attempt.Exec(ctx, t.c.inner, "RELEASE SAVEPOINT "+unseen, nil)
+	if err == nil {
+		return nil
+	}
+	if attempt.Failed(t.c.c.dialect, err, false).ConnLost {
+		t.c.kill()
+		return err
+	}
+	t.tell(homeUnknown, time.Now())
+	t.lose(errEndedUnseen)
+	return t.lostError()
+}
 
 // add appends a write that ran.
 func (t *localTx) add(s txlog.Statement, cfg *Config) {
@@ -247,6 +298,9 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 	if t.mode == txUnlogged {
 		under.ordered = under.ordered || t.under.ordered && !t.under.skip
 		return c.passThrough(ctx, under, s)
+	}
+	if err := t.still(ctx); err != nil {
+		return r, err
 	}
 	stored, guarded, err := t.admit(under, s)
 	if err == nil {

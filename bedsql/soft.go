@@ -18,7 +18,7 @@ import (
 type TxOption func(*SoftTransaction)
 
 // SoftTransaction ties writes together, whichever databases they are for, that
-// are believed to arrive in the end. A write under its context that fails does
+// are expected to arrive eventually. A write under its context that fails does
 // not stop the ones after it, because Exec does not return the failure: it
 // returns a Result with 0 rows, the entry is kept (pending for the job; parked
 // at once with its error when the database refused it), and End reports it.
@@ -86,7 +86,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 		s.key, in.key = nil, nil
 	}
 	in.soft, in.undo = s, false
-	return in.in(ctx), s, nil
+	return kept.InGroup(in.in(ctx)), s, nil
 }
 
 // Compensation returns a context under which a write is recorded to undo what the group

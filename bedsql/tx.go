@@ -3,6 +3,7 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 
 	"github.com/bedsql/bed/internal/attempt"
@@ -23,12 +24,16 @@ var _ driver.Tx = (*tx)(nil)
 // parked if not.
 func (t *tx) Commit() error {
 	c := t.c
+	_ = c.tx.still(t.ctx) // it is lost if not
 	c.tx.commits()
 	if l := c.tx; l != nil && l.keyed.keeps() {
 		l.keyed.kept.Ended = l.unmet.err != nil || l.state != txOpen
 	}
 	if c.tx != nil && c.tx.state == txLost {
 		err := fmt.Errorf("bed: nothing was committed: %w", c.tx.lostError())
+		if errors.Is(c.tx.lost, errEndedUnseen) {
+			err = &UnknownOutcomeError{DataSource: c.c.target.DataSource, Cause: c.tx.lostError()}
+		}
 		c.undo(c.rollback(t.ctx, t.inner))
 		c.closed()
 		return err

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -364,6 +366,80 @@ func TestMiddlewareTwiceIsOne(t *testing.T) {
 	})
 	outer := serve(t, bedhttp.Config{DB: db, Client: single}, inner.ServeHTTP)
 	if w := ask(outer, "POST", nil, "Idempotency-Key", "k"); w.Code != 200 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// An address that would answer for another entry, or for none, says that all is delivered.
+func TestErrorGivesAnAddressOnlyOfTheOneEntryThatIsPending(t *testing.T) {
+	t.Parallel()
+	pending := func(ids ...string) error {
+		end := &bedsql.EndError{}
+		for _, id := range ids {
+			end.Errors = append(end.Errors, &bedsql.PendingError{LogID: id})
+		}
+		return end
+	}
+	for want, err := range map[string]error{"/pending/a": pending("a", "a"), "": pending("a", "b"), " ": pending("a", ""), "  ": &bedsql.PendingError{}} {
+		h := serve(t, bedhttp.Config{DB: open(t), Client: single, StatusURL: func(id string) string { return "/pending/" + id }},
+			func(w http.ResponseWriter, r *http.Request) { bedhttp.Error(w, r, err) })
+		if w := ask(h, "POST", nil); w.Code != 202 || w.Header().Get("Location") != strings.TrimSpace(want) {
+			t.Errorf("%v: %d, %q", err, w.Code, w.Header().Get("Location"))
+		}
+	}
+}
+
+// The server removes the files of the requests that it knows.
+func TestUploadsFilesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	files := func() int {
+		all, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	srv := httptest.NewServer(serve(t, bedhttp.Config{DB: open(t), Client: single}, func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil || files() == 0 {
+			t.Errorf("%v, %d files", err, files())
+		}
+	}))
+	defer srv.Close()
+	for _, key := range []string{"", "k"} {
+		var body bytes.Buffer
+		form := multipart.NewWriter(&body)
+		part, err := form.CreateFormFile("upload", "large")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = part.Write(make([]byte, 100<<10))
+		_ = form.Close()
+		req, _ := http.NewRequestWithContext(t.Context(), "POST", srv.URL, &body)
+		req.Header.Set("Content-Type", form.FormDataContentType())
+		if key != "" {
+			req.Header.Set("Idempotency-Key", key)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil || res.StatusCode != 200 {
+			t.Fatal(res, err)
+		}
+		_ = res.Body.Close()
+		for until := time.Now().Add(30 * time.Second); files() > 0; time.Sleep(time.Millisecond) { // it removes them after the answer
+			if time.Now().After(until) {
+				t.Fatalf("key %q: %d files are left", key, files())
+			}
+		}
+	}
+}
+
+func TestStatusAfterTheBodyIsIgnored(t *testing.T) {
+	t.Parallel()
+	w := ask(serve(t, bedhttp.Config{DB: open(t), Client: single}, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "done")
+		w.WriteHeader(0)
+	}), "POST", nil, "Idempotency-Key", "k")
+	if w.Code != 200 || w.Body.String() != "done" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

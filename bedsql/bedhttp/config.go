@@ -43,7 +43,9 @@ type Config struct {
 	// always kept. Set-Cookie and Authorization cannot be.
 	Headers []string
 	// Wait is how long a duplicate waits for the first request, and any request for a
-	// connection, before it is answered 409 or 503. Default 10s.
+	// connection, before it is answered 409 or 503. Where the database ends the wait (SQLite,
+	// a lock_timeout), a duplicate in another process waits for Config.RetryTimeout of DB at
+	// most. Default 10s.
 	Wait time.Duration
 	// HandlerTimeout is how long a handler may run under a key. When it is over, its
 	// context ends and everything is rolled back. The client's going away does not end
@@ -56,7 +58,7 @@ type Config struct {
 	StatusURL func(entryID string) string
 	// OnError gets the error, if there is one, when the middleware answers instead of the
 	// handler; its text may hold values. It is called by many requests at once. Default nil:
-	// nobody does.
+	// not called.
 	OnError func(*http.Request, error)
 }
 

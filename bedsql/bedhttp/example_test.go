@@ -59,7 +59,11 @@ func Example() {
 			bedhttp.Error(w, r, err)
 			return
 		}
-		id, _ := res.LastInsertId()
+		id, err := res.LastInsertId() // PostgreSQL: RETURNING
+		if err != nil {
+			bedhttp.Error(w, r, err)
+			return
+		}
 		w.Header().Set("Location", fmt.Sprintf("/orders/%d", id))
 		w.WriteHeader(http.StatusCreated)
 	})))

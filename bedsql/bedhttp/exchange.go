@@ -126,7 +126,9 @@ func (x *exchange) lead(wait context.Context) {
 	late := time.AfterFunc(x.HandlerTimeout, t.cancel)
 	rec := &recorder{limit: x.MaxResponse, header: x.w.Header().Clone()}
 	rec.header.Del(encoding) // a compressor's in front, which compresses what is sent here
-	x.next.ServeHTTP(rec, x.request(t))
+	q := x.request(t)
+	defer handOver(q, x.r)
+	x.next.ServeHTTP(rec, q)
 	returned = true
 	inTime := late.Stop()
 	status, header, body, err := rec.end()
@@ -142,6 +144,7 @@ func (x *exchange) lead(wait context.Context) {
 		x.answer(x.w, x.r, retry, errHandlerLate)
 	case status >= 500 || status == http.StatusTooManyRequests:
 		t.rollback()
+		x.flight.land(nil) // the client may be slow to read it
 		x.send(status, header, body)
 	default:
 		x.commit(t, keep(status, header, x.headers, body), header)
@@ -206,10 +209,10 @@ func (x *exchange) commit(t *keyedTx, r *response, header http.Header) {
 	case err == nil:
 		x.committed(t, r)
 		x.send(r.Status, header, r.Body)
-	case p == unknown:
-		x.find(t, r, header, err)
 	case r.Status >= 400 && (t.kept.Ended || errors.Is(err, sql.ErrTxDone)):
 		x.refuse(r, header)
+	case p == unknown:
+		x.find(t, r, header, err)
 	default:
 		x.answer(x.w, x.r, p, err)
 	}

@@ -76,18 +76,41 @@ var details = map[bedsql.Outcome]string{
 // Error answers an error of a write or an End of bedsql with the status of its outcome
 // (bedsql.OutcomeOf), as a problem without the error's text, which may hold values. A
 // pending write is answered 202; if Config.StatusURL is set and r has passed the
-// middleware, Location names the address at which Status answers for it. A 5xx rolls back
-// the transaction of the request.
+// middleware, Location names the address at which Status answers for it, unless several
+// entries are pending. What is refused, undone or a 5xx rolls back the transaction of the
+// request.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	o := bedsql.OutcomeOf(err)
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: o.HTTPStatus(), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
 	q, _ := r.Context().Value(requestKey{}).(*request)
-	var pending *bedsql.PendingError
 	if q != nil && q.tx != nil {
 		p.Detail += q.m.expiry
+		if o == bedsql.OutcomeRefused || o == bedsql.OutcomeCompensated {
+			_ = q.tx.Rollback() // the answer is kept alone
+		}
 	}
-	if q != nil && q.m.StatusURL != nil && o == bedsql.OutcomeAccepted && errors.As(err, &pending) {
-		w.Header().Set("Location", q.m.StatusURL(pending.LogID))
+	if id := entryOf(err); q != nil && q.m.StatusURL != nil && o == bedsql.OutcomeAccepted && id != "" {
+		w.Header().Set("Location", q.m.StatusURL(id))
 	}
 	p.send(w)
+}
+
+// entryOf gives the id of the entry that is pending by err; empty if none is known, or
+// several are.
+func entryOf(err error) string {
+	var (
+		end *bedsql.EndError
+		one *bedsql.PendingError
+	)
+	if !errors.As(err, &one) {
+		return ""
+	}
+	if errors.As(err, &end) {
+		for _, p := range end.Pending() {
+			if p.LogID != one.LogID {
+				return ""
+			}
+		}
+	}
+	return one.LogID
 }

@@ -48,9 +48,9 @@ func (r *recorder) WriteHeader(status int) {
 // writeHeader is for WriteHeader. Informational responses (1xx) are not sent.
 func (r *recorder) writeHeader(status int) {
 	switch {
+	case r.status != 0 || r.returned:
 	case status < 100 || status > 999:
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http does
-	case r.status != 0 || r.returned:
 	case status == http.StatusSwitchingProtocols:
 		r.err = ErrBuffered
 	case status >= 200:

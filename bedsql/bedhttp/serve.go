@@ -45,10 +45,12 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	key, given, err := keyOf(r.Header)
 	switch {
 	case !m.methods[r.Method], Tx(r.Context()) != nil, !given && !m.Required:
+		q := r
 		if Tx(r.Context()) == nil {
-			r = r.WithContext((&request{m: m}).in(r.Context()))
+			q = r.WithContext((&request{m: m}).in(r.Context()))
 		}
-		next.ServeHTTP(w, r)
+		defer handOver(q, r)
+		next.ServeHTTP(w, q)
 		return
 	case !given:
 		m.answer(w, r, missing, nil)
@@ -72,6 +74,14 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	x := &exchange{middleware: m, w: w, r: r, body: body, next: next,
 		key: scoped(client, key), fingerprint: fingerprint(r, body)}
 	x.run()
+}
+
+// handOver leaves the files of a form that the handler has parsed to the server: it removes
+// those of the request that it knows.
+func handOver(from, to *http.Request) {
+	if to.MultipartForm == nil {
+		to.MultipartForm = from.MultipartForm
+	}
 }
 
 var errRead = errors.New("bedhttp: the request's body was read before it reached the middleware, which could take it for another request: " +

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,8 +17,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/broker"
-	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -55,7 +56,8 @@ func ParkedFor(dataSource, topic string) Option {
 // processed.
 //
 // The rows of h and the receipt of the consumer and the message's UUID are one local
-// transaction: an idempotency key. A message whose receipt is there is acknowledged without
+// transaction: an idempotency key, which belongs to db's data source, so that all processes
+// must know that by one name (bedDataSource). A message whose receipt is there is acknowledged without
 // calling h. nil, the acknowledgement, is returned once h has returned nil and COMMIT was
 // confirmed; then what was published in it is sent, or left to the job. Any error rolls back,
 // and the broker delivers the message again.
@@ -69,7 +71,7 @@ func ParkedFor(dataSource, topic string) Option {
 // A db that bed did not open, an empty name, and a KeyRetention that is not longer than
 // [Redelivery] are mistakes: they are logged at once, and each message gets the error.
 func Once(db *sql.DB, consumer string, h Handler, opts ...Option) message.NoPublishHandlerFunc {
-	c := &consumerOf{db: db, name: consumer, handle: h, options: options{consumerOptions: consumerOptions{failures: 10}}, failed: map[string]int{}}
+	c := &consumerOf{db: db, name: consumer, handle: h, options: options{consumerOptions: consumerOptions{failures: 10}}}
 	for _, opt := range opts {
 		opt(&c.options)
 	}
@@ -90,11 +92,9 @@ type consumerOf struct {
 
 	mu  sync.Mutex
 	cfg *bedsql.Config // nil: not known yet
-	// failed counts the failures of messages, at most maxFailed of them.
-	failed map[string]int
-}
 
-const maxFailed = 10_000
+	failed, canceled tally
+}
 
 // config gives the configuration of the database, or says what is wrong with the consumer.
 func (c *consumerOf) config(ctx context.Context) (*bedsql.Config, error) {
@@ -144,34 +144,58 @@ func (c *consumerOf) consume(msg *message.Message) error {
 	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), bytes.Clone(msg.Payload)
 	failure, err := c.once(ctx, uuid, msg)
 	msg.UUID, msg.Metadata, msg.Payload = uuid, metadata, payload
-	if errors.Is(ctx.Err(), context.Canceled) { // which is not the message's fault
-		return cmp.Or(failure, err)
-	}
-	c.mu.Lock()
 	switch {
 	case failure == nil && err == nil:
-		delete(c.failed, uuid)
-	case failure != nil:
-		if c.failed[uuid] == 0 && len(c.failed) >= maxFailed { // another process may have had its messages since
-			for other := range c.failed {
-				delete(c.failed, other)
-				break
-			}
+		c.failed.forget(uuid)
+		c.canceled.forget(uuid)
+		return nil
+	case errors.Is(ctx.Err(), context.Canceled): // which is not the message's fault
+		if n := c.canceled.count(uuid); n > 1 {
+			cfg.Logger.WithFields(logrus.Fields{"message": uuid, "consumer": c.name, "times": n}).Warn("bed: the message's context was canceled again before it was processed: " +
+				"its subscriber must wait longer for an acknowledgement than the handler takes")
 		}
-		c.failed[uuid]++
-	}
-	n := c.failed[uuid]
-	c.mu.Unlock()
-	if failure == nil || n < c.failures {
 		return cmp.Or(failure, err)
+	case failure == nil:
+		return err
+	case c.failed.count(uuid) < c.failures:
+		return failure
 	}
 	if err := c.park(ctx, cfg, msg, failure); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	delete(c.failed, uuid)
-	c.mu.Unlock()
+	c.failed.forget(uuid)
 	return nil
+}
+
+// tally counts what happened to messages, at most maxCounted of them. It is safe for
+// concurrent use.
+type tally struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+const maxCounted = 10_000
+
+func (t *tally) count(uuid string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of[uuid] == 0 && len(t.of) >= maxCounted { // another process may have had its messages since
+		for other := range t.of {
+			delete(t.of, other)
+			break
+		}
+	}
+	if t.of == nil {
+		t.of = map[string]int{}
+	}
+	t.of[uuid]++
+	return t.of[uuid]
+}
+
+func (t *tally) forget(uuid string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.of, uuid)
 }
 
 // once processes a message. failure is an error that comes again with the message: the
@@ -179,11 +203,11 @@ func (c *consumerOf) consume(msg *message.Message) error {
 func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message) (failure, err error) {
 	ctx, key := bedsql.WithIdempotencyKey(ctx, "message\x00"+c.name+"\x00"+uuid)
 	key.SetFingerprint("message") // handled again it may write something else
-	// The broker holds the message until COMMIT is confirmed, as an entry would.
-	ctx = bedsql.WithLogging(ctx, bedsql.LogOnFailure)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	tx, err := c.db.BeginTx(ctx, nil)
+	// It needs no entry: the broker holds the message until COMMIT is confirmed.
+	var k kept.Request
+	tx, err := c.db.BeginTx(kept.In(ctx, &k), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -199,15 +223,12 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 		return nil, err
 	}
 	defer soft.Discard()
-	// database/sql may not have rolled back yet, and COMMIT would leave an entry.
 	if failure := cmp.Or(c.call(group, tx, msg), ctx.Err()); failure != nil {
 		return failure, nil
 	}
+	k.Response = json.RawMessage("{}")
 	if err := tx.Commit(); err != nil {
-		var unmet *bedsql.RowsError
-		switch {
-		case bedsql.OutcomeOf(err) == bedsql.OutcomeRefused, errors.As(err, &unmet), dberr.Of(err).State == abortedBefore,
-			errors.Is(err, sql.ErrTxDone):
+		if k.Ended || bedsql.OutcomeOf(err) == bedsql.OutcomeRefused || errors.Is(err, sql.ErrTxDone) {
 			return err, nil
 		}
 		return nil, err
@@ -219,9 +240,6 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 
 // rollbackTimeout bounds the wait for a server that falls silent.
 const rollbackTimeout = 10 * time.Second
-
-// abortedBefore is PostgreSQL's state for a transaction in which the handler ignored an error.
-const abortedBefore = "25P02"
 
 // call has the handler's panic be an error: it would come again with the message.
 func (c *consumerOf) call(ctx context.Context, tx *sql.Tx, msg *message.Message) (err error) {

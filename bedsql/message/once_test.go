@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/bedsql/bed/bedsql"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
@@ -271,8 +272,11 @@ func TestUnansweredCommitIsNoAcknowledgement(t *testing.T) {
 			struck = proxy.CutAfter(testproxy.Text("commit"))
 		}
 		consume := bedmessage.Once(pool, "billing", c.insert)
-		if err := consume(delivered("m-1", "one")); err == nil {
-			t.Error("acknowledged without an answer to COMMIT")
+		if err := consume(delivered("m-1", "one")); !errors.Is(err, bedsql.ErrUnknownOutcome) {
+			t.Errorf("without an answer to COMMIT: %v", err)
+		}
+		if left := waiting(t, c.storage); len(left) > 0 { // the broker has the message
+			t.Errorf("the log: %+v", left)
 		}
 		select {
 		case <-struck:
@@ -286,6 +290,54 @@ func TestUnansweredCommitIsNoAcknowledgement(t *testing.T) {
 			t.Error("the handler ran again after a COMMIT that was lost on its way back")
 		}
 	})
+}
+
+// It would acknowledge what the handler has not finished.
+func TestHandlerThatCommitsByItselfCommitsNothing(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		c := newConsuming(t, db)
+		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			must(t, c.insert(ctx, tx, msg))
+			if err := tx.Commit(); err == nil {
+				t.Error("it may commit")
+			}
+			return errors.New("later it fails")
+		})
+		if err := consume(delivered("m-1", "one")); err == nil {
+			t.Error("acknowledged")
+		}
+		c.saw()
+	})
+}
+
+// A subscriber that waits for less long than the handler takes cancels it each time.
+func TestMessageThatIsCanceledAgainIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	logger, hook := test.NewNullLogger()
+	c := newConsuming(t, testdb.SQLite(t), func(cfg *bedsql.Config) { cfg.Logger = logger })
+	consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, _ *sql.Tx, _ *message.Message) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	for n, want := range []int{0, 1, 2} {
+		msg := delivered("m-1", "secret")
+		ctx, cancel := context.WithCancel(t.Context())
+		msg.SetContext(ctx)
+		time.AfterFunc(50*time.Millisecond, cancel)
+		if err := consume(msg); err == nil {
+			t.Error("acknowledged")
+		}
+		warned := 0
+		for _, e := range hook.AllEntries() {
+			if line, _ := e.String(); e.Data["message"] == "m-1" && e.Data["consumer"] == "billing" && !strings.Contains(line, "secret") {
+				warned++
+			}
+		}
+		if warned != want {
+			t.Errorf("canceled %d times: %d warnings, want %d", n+1, warned, want)
+		}
+	}
 }
 
 // Watermill's Retry calls again with the same message, whose UUID Publish has replaced.

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -79,8 +80,24 @@ func Target(p message.Publisher, dataSource string, opts ...Option) (delivery.Ta
 		return delivery.Target{}, fmt.Errorf("bed: the publisher %T is not known to confirm that the broker keeps a message, without which messages are lost: "+
 			"have it confirm (JetStream; ConfirmDelivery for AMQP; acks for Kafka), or say that it does by message.Confirms()", p)
 	}
-	return broker.Target(dataSource, func(context.Context) (broker.Conn, error) { return wrapped{p}, nil }), nil
+	return broker.Target(dataSource, func(context.Context) (broker.Conn, error) {
+		return wrapped{p, is(config(v, "JetStream", "TrackMsgId"), true)}, nil
+	}), nil
 }
+
+// config is a setting of a publisher of watermill's; the zero Value if it has none of that
+// name.
+func config(v reflect.Value, names ...string) reflect.Value {
+	for _, name := range append([]string{"config"}, names...) {
+		if v = reflect.Indirect(v); v.Kind() != reflect.Struct {
+			return reflect.Value{}
+		}
+		v = v.FieldByName(name)
+	}
+	return v
+}
+
+func is(v reflect.Value, want bool) bool { return v.Kind() == reflect.Bool && v.Bool() == want }
 
 // confirms reports whether a publisher is one of watermill's that confirm.
 func confirms(v reflect.Value) bool {
@@ -89,27 +106,16 @@ func confirms(v reflect.Value) bool {
 	}
 	v = reflect.Indirect(v)
 	path := v.Type().PkgPath()
-	config := func(names ...string) reflect.Value {
-		at := v
-		for _, name := range append([]string{"config"}, names...) {
-			if at = reflect.Indirect(at); at.Kind() != reflect.Struct {
-				return reflect.Value{}
-			}
-			at = at.FieldByName(name)
-		}
-		return at
-	}
-	is := func(at reflect.Value, want bool) bool { return at.Kind() == reflect.Bool && at.Bool() == want }
 	switch library, of, _ := strings.Cut(strings.TrimPrefix(path, "github.com/ThreeDotsLabs/watermill-"), "/"); {
 	case path == library || v.Type().Name() != "Publisher":
 	case library == "nats" && strings.HasSuffix(of, "pkg/jetstream"):
 		return true
 	case library == "nats":
-		return is(config("JetStream", "Disabled"), false)
+		return is(config(v, "JetStream", "Disabled"), false)
 	case library == "amqp":
-		return is(config("Publish", "ConfirmDelivery"), true) && is(config("Publish", "Transactional"), false)
+		return is(config(v, "Publish", "ConfirmDelivery"), true) && is(config(v, "Publish", "Transactional"), false)
 	case library == "kafka":
-		acks := config("OverwriteSaramaConfig", "Producer", "RequiredAcks")
+		acks := config(v, "OverwriteSaramaConfig", "Producer", "RequiredAcks")
 		return acks.CanInt() && acks.Int() != 0
 	}
 	return false
@@ -127,14 +133,11 @@ func confirms(v reflect.Value) bool {
 // the message in doubt, and it is published again: at least once. Its UUID is set to the id
 // of its entry, by which consumers know the second time; one that it had before is replaced.
 func (p *Publisher) Publish(ctx context.Context, topic string, messages ...*message.Message) (err error) {
-	if len(messages) < 2 {
+	if len(messages) < 2 || kept.Grouped(ctx) {
 		return p.publish(ctx, topic, messages)
 	}
 	group, soft, err := bedsql.Begin(ctx, bedsql.Staged())
-	switch {
-	case errors.Is(err, bedsql.ErrNested):
-		return p.publish(ctx, topic, messages)
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	if err := p.publish(group, topic, messages); err != nil {
@@ -166,9 +169,20 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 func (p *Publisher) Close() error { return errors.Join(p.db.Close(), p.p.Close()) }
 
 // wrapped is a publisher as a connection.
-type wrapped struct{ p message.Publisher }
+type wrapped struct {
+	p message.Publisher
+	// tracks: its broker drops a second message of a UUID for some time (JetStream's
+	// TrackMsgId), and confirms it.
+	tracks bool
+}
+
+var errTracked = errors.New("the message was published under this UUID before, and this publisher has JetStream drop it as a duplicate (TrackMsgId) and say that it took it: " +
+	"have bed-job publish it, or a publisher without TrackMsgId")
 
 func (w wrapped) Publish(ctx context.Context, m *broker.Message) error {
+	if w.tracks && m.UUID != m.ID {
+		return broker.NotTaken(errTracked)
+	}
 	msg := message.NewMessageWithContext(ctx, m.UUID, m.Payload)
 	for key, value := range m.Metadata {
 		msg.Metadata.Set(key, value)

@@ -107,6 +107,31 @@ func round(t *testing.T, storage txlog.Storage, b message.Publisher) asyncjob.Re
 	return report
 }
 
+// What is published late, by a goroutine or a deferred call, tells of rows that are not there.
+func TestMessagesOfAGroupThatHasEndedAreNotSent(t *testing.T) {
+	t.Parallel()
+	b := &memory{}
+	p := newPublisher(t, b, bedsql.Config{})
+	for name, begin := range map[string]func() (context.Context, *bedsql.SoftTransaction, error){
+		"immediate": func() (context.Context, *bedsql.SoftTransaction, error) { return bedsql.Begin(t.Context()) },
+		"staged": func() (context.Context, *bedsql.SoftTransaction, error) {
+			return bedsql.Begin(t.Context(), bedsql.Staged())
+		},
+	} {
+		ctx, soft, err := begin()
+		must(t, err)
+		soft.Discard()
+		for _, messages := range [][]*message.Message{{text("a")}, {text("a"), text("b")}} {
+			if err := p.Publish(ctx, "orders", messages...); !errors.Is(err, bedsql.ErrEnded) {
+				t.Errorf("%s, %d messages: %v", name, len(messages), err)
+			}
+		}
+	}
+	if got := b.payloads(); len(got) > 0 {
+		t.Errorf("published: %v", got)
+	}
+}
+
 func waiting(t *testing.T, storage txlog.Storage) []*txlog.Unit {
 	t.Helper()
 	units, err := storage.List(t.Context(), txlog.Filter{})

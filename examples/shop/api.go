@@ -69,7 +69,7 @@ func (x api) postOrder(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/orders/"+o.ID)
 		reply(w, http.StatusAccepted, map[string]string{"id": o.ID})
 	default:
-		x.refuse(w, r, err)
+		bedhttp.Error(w, r, err)
 	}
 }
 
@@ -106,17 +106,8 @@ func (x api) changed(w http.ResponseWriter, r *http.Request, from int64, err err
 	case o == bedsql.OutcomeDelivered, o == bedsql.OutcomeAccepted: // logged; the job delivers what is pending
 		reply(w, http.StatusAccepted, map[string]int64{"version": from + 1})
 	default:
-		x.refuse(w, r, err)
+		bedhttp.Error(w, r, err)
 	}
-}
-
-// refuse answers a request of which nothing is to stay. At home its rows are in the transaction
-// of bedhttp, which commits them with a 4xx.
-func (x api) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if x.atHome {
-		_ = bedhttp.Tx(r.Context()).Rollback()
-	}
-	bedhttp.Error(w, r, err)
 }
 
 func (x api) getOrder(w http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,6 @@
-// Package kept is how bedsql/bedhttp has a response kept with the receipt of an
-// idempotency key: it goes with the context of BeginTx.
+// Package kept is what a context tells those packages of bedsql that the application's
+// does not: how bedhttp has a response kept with the receipt of an idempotency key (it goes
+// with the context of BeginTx), and whether a message is of a group.
 package kept
 
 import (
@@ -51,3 +52,11 @@ func Within(ctx context.Context, tx any) context.Context { return context.WithVa
 
 // Covers reports whether tx is that transaction: what is recorded in it is recorded once.
 func Covers(ctx context.Context, tx any) bool { return tx != nil && ctx.Value(txKey{}) == tx }
+
+type groupKey struct{}
+
+// InGroup returns the context of a soft transaction.
+func InGroup(ctx context.Context) context.Context { return context.WithValue(ctx, groupKey{}, true) }
+
+// Grouped reports whether ctx is of a soft transaction, also of one that has ended.
+func Grouped(ctx context.Context) bool { return ctx.Value(groupKey{}) != nil }

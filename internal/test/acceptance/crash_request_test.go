@@ -48,10 +48,10 @@ func crashRequest(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 	s.mu.Lock()
 	s.got, s.again = got, again
 	s.mu.Unlock()
-	switch status {
-	case http.StatusCreated:
+	switch {
+	case status == http.StatusCreated:
 		return nil
-	case http.StatusConflict:
+	case strings.Contains(got, "#outcome-unknown"), strings.Contains(got, "#outstanding"):
 		return fmt.Errorf("%w: %s", bedsql.ErrPending, got)
 	default:
 		return fmt.Errorf("the client got %s", got)

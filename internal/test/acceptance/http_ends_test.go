@@ -1,0 +1,181 @@
+package acceptance
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/bedhttp"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// A procedure of MySQL's may end the transaction in which it is called, and the key's receipt
+// with it. What the handler writes after that would be committed alone, each time.
+func TestHTTPProcedureThatEndsTheTransactionDoublesNothing(t *testing.T) {
+	t.Parallel()
+	const calls = "CALL ends()"
+	for name, c := range map[string]struct {
+		procedure        string
+		status           int  // the handler's
+		first, second    int  // what the client gets
+		balance, writing int  // how it ends, and how often the handler's second write was refused
+		replayed         bool // the second answer
+	}{
+		"rolls back and fails":             {"BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; UPDATE account SET balance = balance + 10; SIGNAL SQLSTATE '45000'; END", 409, 409, 409, 0, 1, true},
+		"rolls back":                       {"ROLLBACK", 409, 409, 409, 0, 1, true},
+		"rolls back, the handler succeeds": {"ROLLBACK", 201, 503, 503, 0, 2, false},
+		"commits":                          {"BEGIN UPDATE account SET balance = balance + 10; COMMIT; END", 201, 409, 500, 11, 1, false},
+		"commits and begins":               {"BEGIN COMMIT; START TRANSACTION; END", 409, 500, 500, 1, 1, false},
+		"does neither":                     {"UPDATE account SET balance = balance + 10", 201, 201, 201, 12, 0, true},
+		"fails alone":                      {"SIGNAL SQLSTATE '45000'", 409, 409, 409, 2, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, testdb.MySQL(t))
+			r.account(0)
+			r.exec("CREATE PROCEDURE ends() " + c.procedure)
+			lost := 0
+			s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+				tx := bedhttp.Tx(r.Context())
+				_, err := tx.ExecContext(r.Context(), addOne)
+				if _, callErr := tx.ExecContext(r.Context(), calls); err != nil || callErr != nil && !strings.Contains(callErr.Error(), "45000") {
+					t.Error(err, callErr)
+				}
+				switch _, err := tx.ExecContext(r.Context(), addOne); {
+				case errors.Is(err, bedsql.ErrTransactionLost):
+					lost++
+				case err != nil:
+					t.Error(err)
+				}
+				w.WriteHeader(c.status)
+			})
+			s.wants(s.asks("k", "{}"), c.first, false)
+			s.wants(s.asks("k", "{}"), c.second, c.replayed)
+			if b := r.balance(1); b != c.balance || lost != c.writing {
+				t.Errorf("the balance is %d, want %d; %d writes were refused, want %d", b, c.balance, lost, c.writing)
+			}
+		})
+	}
+}
+
+// A CALL that is the last statement has nothing after it that could be refused.
+func TestHTTPProcedureThatRollsBackLastIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t))
+	r.account(0)
+	r.exec("CREATE PROCEDURE ends() ROLLBACK")
+	s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+		if !pays(w, r) {
+			return
+		}
+		if rows, err := bedhttp.Tx(r.Context()).QueryContext(r.Context(), "CALL ends()"); err != nil || rows.Close() != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(201)
+	})
+	s.wants(s.asks("k", "{}"), 503, false)
+	s.wantsRuns(1, 0)
+}
+
+func TestHTTPTextThatCouldEndTheTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	eachHome(t, func(t *testing.T, r *rig) {
+		s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+			for _, text := range []string{"COMMIT; BEGIN", "SELECT 1; ROLLBACK", "COMMIT", "ROLLBACK"} {
+				if _, err := bedhttp.Tx(r.Context()).ExecContext(r.Context(), text); !errors.Is(err, bedsql.ErrKeyUnusable) {
+					t.Errorf("%s: %v", text, err)
+				}
+			}
+			if pays(w, r) {
+				w.WriteHeader(500)
+			}
+		})
+		s.wants(s.asks("k", "{}"), 500, false)
+		s.wantsRuns(1, 0)
+	})
+}
+
+// "Nothing of it is applied", says Error.
+func TestHTTPErrorRollsBackWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	eachHome(t, func(t *testing.T, r *rig) {
+		s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+			if !pays(w, r) {
+				return
+			}
+			_, err := bedhttp.Tx(r.Context()).ExecContext(r.Context(), "INSERT INTO account VALUES (1, 1)")
+			bedhttp.Error(w, r, err)
+		})
+		a := s.asks("k", "{}")
+		if s.wants(a, 409, false); !strings.Contains(string(a.body), "Nothing of it is applied") {
+			t.Error(a)
+		}
+		s.wants(s.asks("k", "{}"), 409, true)
+		s.wantsRuns(1, 0)
+	})
+}
+
+// The error of a later row is seen by nobody but who reads it.
+func TestHTTPRefusalAfterAnErrorAmongRowsIsKept(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.Postgres(t))
+	r.account(0)
+	s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+		rows, err := bedhttp.Tx(r.Context()).QueryContext(r.Context(), "SELECT 6 / (3 - g) FROM generate_series(1, 3) AS g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+		}
+		if rows.Err() == nil {
+			t.Error("no error among the rows")
+		}
+		_ = rows.Close()
+		w.WriteHeader(422)
+	})
+	s.wants(s.asks("k", "{}"), 422, false)
+	s.wants(s.asks("k", "{}"), 422, true)
+	s.wantsRunsOnce()
+}
+
+// blocked is a client that does not read.
+type blocked struct {
+	http.ResponseWriter
+	writes, released chan struct{}
+}
+
+func (b blocked) Write(p []byte) (int, error) {
+	close(b.writes)
+	<-b.released
+	return b.ResponseWriter.Write(p)
+}
+
+func TestHTTPClientThatDoesNotReadAFailureHoldsNoKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.SQLite(t))
+	r.account(0)
+	failing := true
+	s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+		if pays(w, r) && failing {
+			w.WriteHeader(500)
+			_, _ = w.Write([]byte("a long story"))
+		}
+	}, func(c *bedhttp.Config) { c.Wait = time.Minute })
+	b := blocked{&recorded{header: http.Header{}}, make(chan struct{}), make(chan struct{})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "/orders?n=1", strings.NewReader("{}"))
+		req.Header = http.Header{"Tenant": {"t1"}, "Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}
+		s.handler.ServeHTTP(b, req)
+	}()
+	waitFor(t, "the failure's being sent", b.writes)
+	failing = false
+	s.wants(s.asks("k", "{}"), 200, false)
+	s.wantsRuns(2, 1)
+	close(b.released)
+	<-done
+}
