@@ -115,19 +115,16 @@ func (w *world) decide(m *message, f fate) {
 	})
 	w.rest()
 	w.check()
-	if m := w.overdue(); m != nil {
-		w.decide(m, arrives)
-	}
+	w.hurry()
 }
 
-// overdue is a message that has been on its way for as long as nobody lets it be where
-// nothing goes wrong: the log gives up what it removes without a lease after 33 moments, and
-// a removal is three messages.
-func (w *world) overdue() *message {
-	if m := w.oldest(); w.calm && m != nil && time.Since(m.sent) >= 10*moment {
-		return m
+// hurry has a message arrive that has been on its way for as long as nobody lets it be where
+// nothing goes wrong: the log gives up what it removes without a lease after 33 moments. A
+// removal is three messages, which may wait for four of another transaction and come again.
+func (w *world) hurry() {
+	if m := w.oldest(); w.calm && m != nil && time.Since(m.sent) >= 3*moment {
+		w.decide(m, arrives)
 	}
-	return nil
 }
 
 // oldest is the message that has been on its way for longest; nil if there is none.

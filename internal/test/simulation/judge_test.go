@@ -170,7 +170,10 @@ func (w *world) answers(r *request) {
 		// What is committed with the application's rows a job may take before End does.
 		// The simulated server does not wait for a lock as a real one would.
 		faster := r.kind.isHome() && errors.Is(s.err, bedsql.ErrPending) && errors.Is(s.err, txlog.ErrLeaseLost)
-		if w.calm && s.answered && s.err != nil && r.key == "" && !s.meant && !isRows(s.err) && !faster && !strings.Contains(s.err.Error(), errLockTimeout.Message) {
+		// The log gives up what it removes without a lease after 33 moments: a group of which a
+		// job locks the entries in between may need more.
+		slow := r.group != "" && errors.Is(s.err, context.DeadlineExceeded)
+		if w.calm && s.answered && s.err != nil && r.key == "" && !s.meant && !isRows(s.err) && !faster && !slow && !strings.Contains(s.err.Error(), errLockTimeout.Message) {
 			w.fail("told an error although nothing went wrong", "%s: %v", r, s.err)
 		}
 		if s.err != nil && s.answered && strings.Contains(s.err.Error(), "Duplicate entry") {

@@ -346,6 +346,7 @@ func (w *world) begin(name string, p *process, f func(context.Context)) {
 	w.running[name] = a
 	w.begun = append(w.begun, a)
 	w.rest()
+	w.hurry()
 }
 
 // finish lets all messages arrive that are waited for, and loses all others, one
