@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -194,19 +195,21 @@ func TestErrBadConnIsNotRetriedAtOnce(t *testing.T) {
 
 func TestHangingDeliveryTimesOutAndCountsAsTry(t *testing.T) {
 	t.Parallel()
-	store := newStore(t)
-	db := &fakeDB{onExec: func(ctx context.Context, _ string) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}}
-	u := add(t, store, "orders", "one", nil)
-	cfg := brittle()
-	cfg.DeliveryTimeout = 200 * time.Millisecond
-	r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
-	got := get(t, store, u)
-	if r.Failed != 1 || got.Tries != 1 || !got.InDoubt || !strings.Contains(got.LastError, "no answer within 200ms") {
-		t.Errorf("the unit is %+v, report %v", got, r)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore(t)
+		db := &fakeDB{onExec: func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		u := add(t, store, "orders", "one", nil)
+		cfg := brittle()
+		cfg.DeliveryTimeout = 200 * time.Millisecond
+		r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
+		got := get(t, store, u)
+		if r.Failed != 1 || got.Tries != 1 || !got.InDoubt || !strings.Contains(got.LastError, "no answer within 200ms") {
+			t.Errorf("the unit is %+v, report %v", got, r)
+		}
+	})
 }
 
 func TestADriverThatPanicsHarmsOneUnitOnly(t *testing.T) {

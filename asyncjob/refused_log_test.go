@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/bedsql/bed/txlog"
@@ -21,30 +22,32 @@ func TestLogThatRejectsVerdictsFailsTheRound(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			mem, db := newStore(t), &fakeDB{}
-			u := add(t, mem, "orders", "row 1", nil)
-			if what == "given back" {
-				db = always(errFake)
-			}
-			store := &spy{Storage: mem}
-			refuse(store)
-			cfg := brittle()
-			cfg.Lease, cfg.DeliveryTimeout = 300*time.Millisecond, 200*time.Millisecond
-			ctx, cancel := context.WithTimeout(t.Context(), patience/3)
-			defer cancel()
-			r, err := newJob(t, store, Targets{"orders": db.target()}, cfg).RunOnce(ctx)
-			if !errors.Is(err, full) || ctx.Err() != nil || !strings.Contains(err.Error(), "orders") {
-				t.Errorf("the round ended with %v, %v", r, err)
-			}
-			if got := get(t, mem, u); got.Parked || got.Tries != 0 {
-				t.Errorf("the unit is %+v", got)
-			}
-			for until := time.Now().Add(patience); get(t, mem, u).Leased && time.Now().Before(until); {
-				time.Sleep(time.Millisecond)
-			}
-			if get(t, mem, u).Leased {
-				t.Error("its lease does not run out")
-			}
+			synctest.Test(t, func(t *testing.T) {
+				mem, db := newStore(t), &fakeDB{}
+				u := add(t, mem, "orders", "row 1", nil)
+				if what == "given back" {
+					db = always(errFake)
+				}
+				store := &spy{Storage: mem}
+				refuse(store)
+				cfg := brittle()
+				cfg.Lease, cfg.DeliveryTimeout = 300*time.Millisecond, 200*time.Millisecond
+				ctx, cancel := context.WithTimeout(t.Context(), patience/3)
+				defer cancel()
+				r, err := newJob(t, store, Targets{"orders": db.target()}, cfg).RunOnce(ctx)
+				if !errors.Is(err, full) || ctx.Err() != nil || !strings.Contains(err.Error(), "orders") {
+					t.Errorf("the round ended with %v, %v", r, err)
+				}
+				if got := get(t, mem, u); got.Parked || got.Tries != 0 {
+					t.Errorf("the unit is %+v", got)
+				}
+				for until := time.Now().Add(patience); get(t, mem, u).Leased && time.Now().Before(until); {
+					time.Sleep(time.Millisecond)
+				}
+				if get(t, mem, u).Leased {
+					t.Error("its lease does not run out")
+				}
+			})
 		})
 	}
 }

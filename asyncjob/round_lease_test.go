@@ -55,72 +55,76 @@ func TestALostLeaseLeavesNoVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mem := newStore(t)
-			u := add(t, mem, "orders", "one", nil)
-			claim := func() ([]*txlog.Unit, error) {
-				return mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: 100 * time.Millisecond})
-			}
-			var mine *txlog.Unit
-			store := &spy{
-				Storage: mem,
-				onRenew: func() error { return errors.New("fake: the log is down") },
-				onClaim: func() ([]*txlog.Unit, error) {
-					units, err := claim()
-					mine = units[0]
-					return units, err
-				},
-			}
-			var j *Job
-			db := &fakeDB{onExec: func(ctx context.Context, _ string) error {
-				// Hangs until the unit belongs to somebody else.
-				for taken := false; ctx.Err() == nil; time.Sleep(time.Millisecond) {
-					if !taken {
-						got, err := mem.Claim(ctx, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
-						taken = err == nil && len(got) == 1
-					}
-					if taken && !time.Now().Before(mine.Lease.Deadline) {
-						return end
-					}
+			synctest.Test(t, func(t *testing.T) {
+				mem := newStore(t)
+				u := add(t, mem, "orders", "one", nil)
+				claim := func() ([]*txlog.Unit, error) {
+					return mem.Claim(context.Background(), txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: 100 * time.Millisecond})
 				}
-				return ctx.Err()
-			}}
-			cfg := brittle()
-			cfg.Lease = 100 * time.Millisecond
-			j = newJob(t, store, Targets{"orders": db.target()}, cfg)
-			r := runOnce(t, j)
-			if r.Lost != 1 || store.releases.get() != 0 || store.removes.get() != 0 {
-				t.Errorf("report %v, %d releases, %d removals", r, store.releases.get(), store.removes.get())
-			}
-			if got := get(t, mem, u); !got.Leased || got.Parked || got.Tries != 0 || got.LastError != "" || !got.InDoubt {
-				t.Errorf("the other owner's unit is %+v", got)
-			}
+				var mine *txlog.Unit
+				store := &spy{
+					Storage: mem,
+					onRenew: func() error { return errors.New("fake: the log is down") },
+					onClaim: func() ([]*txlog.Unit, error) {
+						units, err := claim()
+						mine = units[0]
+						return units, err
+					},
+				}
+				var j *Job
+				db := &fakeDB{onExec: func(ctx context.Context, _ string) error {
+					// Hangs until the unit belongs to somebody else.
+					for taken := false; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+						if !taken {
+							got, err := mem.Claim(ctx, txlog.ClaimRequest{DataSource: "orders", Limit: 1, Lease: time.Hour})
+							taken = err == nil && len(got) == 1
+						}
+						if taken && !time.Now().Before(mine.Lease.Deadline) {
+							return end
+						}
+					}
+					return ctx.Err()
+				}}
+				cfg := brittle()
+				cfg.Lease = 100 * time.Millisecond
+				j = newJob(t, store, Targets{"orders": db.target()}, cfg)
+				r := runOnce(t, j)
+				if r.Lost != 1 || store.releases.get() != 0 || store.removes.get() != 0 {
+					t.Errorf("report %v, %d releases, %d removals", r, store.releases.get(), store.removes.get())
+				}
+				if got := get(t, mem, u); !got.Leased || got.Parked || got.Tries != 0 || got.LastError != "" || !got.InDoubt {
+					t.Errorf("the other owner's unit is %+v", got)
+				}
+			})
 		})
 	}
 }
 
 func TestALongDeliveryKeepsItsLease(t *testing.T) {
 	t.Parallel()
-	mem := newStore(t)
-	add(t, mem, "orders", "one", nil)
-	renewed := make(chan struct{}, 100)
-	store := &spy{Storage: mem, onRenew: func() error {
-		select {
-		case renewed <- struct{}{}:
-		default:
+	synctest.Test(t, func(t *testing.T) {
+		mem := newStore(t)
+		add(t, mem, "orders", "one", nil)
+		renewed := make(chan struct{}, 100)
+		store := &spy{Storage: mem, onRenew: func() error {
+			select {
+			case renewed <- struct{}{}:
+			default:
+			}
+			return nil
+		}}
+		cfg := brittle()
+		cfg.Lease = 300 * time.Millisecond
+		db := &fakeDB{onExec: func(context.Context, string) error {
+			for range 6 { // longer than the lease
+				wait(t, "a renewal", renewed)
+			}
+			return nil
+		}}
+		if r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg)); r.Delivered != 1 || r.Lost != 0 || left(t, mem) != 0 {
+			t.Errorf("report: %v", r)
 		}
-		return nil
-	}}
-	cfg := brittle()
-	cfg.Lease = 300 * time.Millisecond
-	db := &fakeDB{onExec: func(context.Context, string) error {
-		for range 6 { // longer than the lease
-			wait(t, "a renewal", renewed)
-		}
-		return nil
-	}}
-	if r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg)); r.Delivered != 1 || r.Lost != 0 || left(t, mem) != 0 {
-		t.Errorf("report: %v", r)
-	}
+	})
 }
 
 func TestTwoJobsDeliverEachUnitOnce(t *testing.T) {

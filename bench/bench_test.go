@@ -11,10 +11,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
 // brief are options for which the figures mean nothing.
 func brief() *Options {

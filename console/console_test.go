@@ -14,9 +14,10 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/bedsql/bed/internal/ops"
+	"github.com/bedsql/bed/internal/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
 const listen = "127.0.0.1:8390"
 

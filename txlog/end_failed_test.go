@@ -92,19 +92,17 @@ func TestUnansweredEndOfALogTransactionHoldsNobody(t *testing.T) {
 			bounded := func(text, what string, f func(context.Context) error) {
 				t.Helper()
 				struck := p.Mute(testproxy.Text(text))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
 				ended := make(chan error, 1)
-				go func() { ended <- f(ctx) }()
+				go func() { ended <- f(testproxy.Until(t, struck, time.Second)) }()
 				select {
 				case err := <-ended:
 					if err == nil {
 						t.Errorf("%s returned nil, though its %s was not answered", what, text)
 					}
-				case <-time.After(20 * time.Second):
+				case <-time.After(time.Minute):
 					t.Fatalf("%s still waits for the answer to %s, long after its context", what, text)
 				}
-				<-struck
+				testproxy.Await(t, struck)
 			}
 			bounded("COMMIT", "Claim", func(ctx context.Context) error {
 				_, err := s.Claim(ctx, txlog.ClaimRequest{DataSource: u.DataSource, Lease: time.Millisecond, Limit: 10})

@@ -174,20 +174,26 @@ func TestUnansweredReleaseIsRepeatedAndCountsOnce(t *testing.T) {
 	}
 }
 
+// untilLost loses every answer from now on, and gives the context of a caller who goes when
+// the first is lost.
+func untilLost(t *testing.T, lose *atomic.Int32) context.Context {
+	const all = 1 << 30
+	lose.Store(all)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for lose.Load() == all && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	return ctx
+}
+
 func TestUnknownLogWriteIsDoubtfulAfterContextEnd(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("connection reset by peer")
 	s, lose, direct := openLossy(t, "lossy-forever", cause)
-	const all = 1 << 30
-	lose.Store(all)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() { // the caller goes when the first answer is lost
-		for lose.Load() == all && ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
-		}
-		cancel()
-	}()
+	ctx := untilLost(t, lose)
 	start := time.Now()
 	err := s.Add(ctx, time.Hour, unit("UPDATE a"))
 	if !errors.Is(err, txlog.ErrInDoubt) || !errors.Is(err, cause) {
@@ -209,10 +215,7 @@ func TestRemovalThatStaysUnknownIsInDoubt(t *testing.T) {
 	if err := s.Add(t.Context(), time.Hour, u); err != nil {
 		t.Fatal(err)
 	}
-	lose.Store(1 << 30)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := s.Remove(ctx, u); !errors.Is(err, txlog.ErrInDoubt) || !errors.Is(err, cause) {
+	if err := s.Remove(untilLost(t, lose), u); !errors.Is(err, txlog.ErrInDoubt) || !errors.Is(err, cause) {
 		t.Errorf("got error %v, want ErrInDoubt with its cause", err)
 	}
 	if n := rowCount(t, direct); n != 0 {
@@ -298,7 +301,7 @@ func TestLostAnswerOnARealServerIsRecovered(t *testing.T) {
 		if err := s.Add(t.Context(), time.Minute, u); err != nil {
 			t.Fatal(err)
 		}
-		<-struck
+		testproxy.Await(t, struck)
 		if n := rowCount(t, direct); n != 2 {
 			t.Errorf("%d rows, want 2", n)
 		}
@@ -309,7 +312,7 @@ func TestLostAnswerOnARealServerIsRecovered(t *testing.T) {
 		if err := s.Remove(t.Context(), u); err != nil {
 			t.Errorf("the removal whose answer was lost: %v", err)
 		}
-		<-struck
+		testproxy.Await(t, struck)
 		if n := rowCount(t, direct); n != 0 {
 			t.Errorf("%d rows were left", n)
 		}
@@ -317,12 +320,10 @@ func TestLostAnswerOnARealServerIsRecovered(t *testing.T) {
 		// The server stays away after carrying it out.
 		struck = p.CutAfter(execute)
 		p.Refuse()
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		if err := s.Add(ctx, time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrInDoubt) {
+		if err := s.Add(testproxy.Until(t, struck, 100*time.Millisecond), time.Minute, unit("UPDATE a")); !errors.Is(err, txlog.ErrInDoubt) {
 			t.Errorf("got error %v, want ErrInDoubt", err)
 		}
-		<-struck
+		testproxy.Await(t, struck)
 		// Nothing can be sent any more, so there is no doubt.
 		if err := s.Add(t.Context(), time.Minute, unit("UPDATE a")); err == nil || errors.Is(err, txlog.ErrInDoubt) {
 			t.Errorf("got error %v, want a definite one", err)
@@ -340,7 +341,7 @@ func TestLostAnswerToALargeStatementIsRecovered(t *testing.T) {
 		if err := s.Add(t.Context(), time.Minute, u); err != nil {
 			t.Fatal(err)
 		}
-		<-struck
+		testproxy.Await(t, struck)
 		if n := rowCount(t, db.Open(t)); n != 1 || !u.AddRepeated {
 			t.Errorf("%d rows, repeated: %v; want 1 that was repeated", n, u.AddRepeated)
 		}

@@ -250,7 +250,7 @@ func TestUnansweredKeyedWriteIsOneEntryOfOneNumber(t *testing.T) {
 				if err := s.Add(ctx, time.Hour, u); err != nil {
 					t.Fatal(err)
 				}
-				<-struck
+				testproxy.Await(t, struck)
 				wantHead, wantWaiting := u, 0
 				if head != nil {
 					wantHead, wantWaiting = head, 1

@@ -111,7 +111,7 @@ func TestARemovalDoesNotWaitForOtherLogs(t *testing.T) {
 			}
 			mustAdd(t, s, units...)
 			other := lockRow(t, db, units[len(units)-1].ID)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			if err := s.Remove(ctx, units[:c.take]...); err != nil {
 				t.Fatalf("it waited: %v", err)
@@ -136,7 +136,7 @@ func TestWorkOnOneUnitAwaitsNoOther(t *testing.T) {
 	}
 	mustAdd(t, s, units...)
 	lockRow(t, db, units[1].ID)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	u := units[0]
 	for _, step := range []struct {

@@ -21,7 +21,7 @@ func TestSharedUnansweredWriteIsRecoveredForAll(t *testing.T) {
 			rows := 1 + 2 + 3 + 1 + 2 + 3
 			struck := cut(execute)
 			mustAll(t, together(t, s.Adding(), 6, func(i int) error { return s.Add(t.Context(), time.Minute, units[i]) })())
-			<-struck
+			testproxy.Await(t, struck)
 			if n := rowCount(t, direct); n != rows {
 				t.Errorf("%d rows, want %d", n, rows)
 			}
@@ -35,7 +35,7 @@ func TestSharedUnansweredWriteIsRecoveredForAll(t *testing.T) {
 				}
 				return s.Remove(t.Context(), units[i])
 			})()
-			<-struck
+			testproxy.Await(t, struck)
 			for i, err := range errs {
 				if (i == 3) != errors.Is(err, txlog.ErrLeaseLost) || i != 3 && err != nil {
 					t.Errorf("removal %d: got error %v", i, err)
@@ -80,16 +80,15 @@ func TestRefusedRecordInARepeatLeavesNoDoubt(t *testing.T) {
 		refuse(t, db, "refused")
 		units := someUnits(4)
 		units[1].DataSource = "refused"
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
 		struck := p.CutBefore(execute)
+		ctx := testproxy.Until(t, struck, 500*time.Millisecond)
 		errs := together(t, s.Adding(), 4, func(i int) error {
 			if i == 1 {
 				return s.Add(ctx, time.Minute, units[i])
 			}
 			return s.Add(t.Context(), time.Minute, units[i])
 		})()
-		<-struck
+		testproxy.Await(t, struck)
 		for i, err := range errs {
 			if i != 1 && err != nil || i == 1 && !errors.Is(err, txlog.ErrInDoubt) {
 				t.Errorf("caller %d: got error %v", i, err)
@@ -128,7 +127,7 @@ func TestUnitRecordsThatALateAddMayReturn(t *testing.T) {
 	t.Parallel()
 	eachProxied(t, func(t *testing.T, db testdb.DB, p *testproxy.Proxy, execute func([]byte) bool) {
 		for _, callers := range []int{1, 2} {
-			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(500*time.Millisecond))
+			s := open(t, db.Via(p.Addr()), oneWrite, txlog.WithGrace(6*time.Second))
 			warm, units := someUnits(callers), someUnits(callers)
 			mustAll(t, together(t, s.Adding(), callers, func(i int) error { return s.Add(t.Context(), time.Minute, warm[i]) })())
 			if err := s.Remove(t.Context(), warm...); err != nil || warm[0].AddRepeated {
@@ -139,7 +138,7 @@ func TestUnitRecordsThatALateAddMayReturn(t *testing.T) {
 			wait := together(t, s.Adding(), callers, func(i int) error { return s.Add(ctx, time.Minute, units[i]) })
 			errs := make(chan []error, 1)
 			go func() { errs <- wait() }()
-			<-reached
+			testproxy.Await(t, reached)
 			cancel()
 			mustAll(t, <-errs)
 			for _, u := range units {

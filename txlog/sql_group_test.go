@@ -162,7 +162,7 @@ func TestCallerGivingUpBreaksNoSharedWrite(t *testing.T) {
 			})
 			errs := make(chan []error, 1)
 			go func() { errs <- wait() }()
-			<-reached
+			testproxy.Await(t, reached)
 			cancel()
 			if grace < 0 {
 				if err := <-answered; !errors.Is(err, txlog.ErrInDoubt) {
@@ -198,7 +198,7 @@ func TestUnansweredWriteDelaysNobodyForLong(t *testing.T) {
 	reached, release := p.Hold(testproxy.MySQLExecute)
 	first := make(chan error, 1)
 	go func() { first <- s.Add(t.Context(), time.Hour, unit("UPDATE a")) }()
-	<-reached
+	testproxy.Await(t, reached)
 	mustAdd(t, s, unit("UPDATE b"))
 	select {
 	case err := <-first:

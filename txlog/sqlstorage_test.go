@@ -16,12 +16,13 @@ import (
 	_ "github.com/bedsql/bed/bedsql/mysql"
 	_ "github.com/bedsql/bed/bedsql/postgres"
 	_ "github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 	"github.com/bedsql/bed/txlog/txlogtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
 func open(t *testing.T, db testdb.DB, opts ...txlog.Option) *txlog.SQLStorage {
 	t.Helper()

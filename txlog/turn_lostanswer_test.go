@@ -72,7 +72,7 @@ func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 			}
 			struck := proxy.CutAfter(testproxy.Commit)
 			turned, err := log.Turn(t.Context(), k.ID, time.Hour, "refused")
-			<-struck
+			testproxy.Await(t, struck)
 			if err != nil || !turned.Turned() || len(turned.Statements) != 3 || turned.Lease.Over() {
 				t.Fatalf("got %+v, %v", turned, err)
 			}
@@ -97,7 +97,7 @@ func TestADecisionAboutAGroupIsMadeOnceThoughItsAnswerIsLost(t *testing.T) {
 				}
 				struck := proxy.CutAfter(match)
 				err := log.Complete(t.Context(), k)
-				<-struck
+				testproxy.Await(t, struck)
 				if err != nil && !errors.Is(err, txlog.ErrNotFound) { // it is gone: the receipts tell how
 					t.Errorf("completing a group of %d statements: %v", n, err)
 				}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -110,15 +109,23 @@ func TestAtomicEndedByItsContext(t *testing.T) {
 		e.inState('I')
 		other := conn(t, e.pool)
 		must(t, other, "BEGIN", "UPDATE stock SET n = 5")
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		defer cancel()
-		raw(t, e.c, func(dc driver.Conn) {
-			_, _, err := dialect.Atomic(ctx, dc, []delivery.Call{receipt("r"), update})
-			classIs(t, "ended while it ran", err, delivery.Unknown)
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%v", err)
-			}
-		})
+		pid := sessions.SessionID(t, e.c)
+		ctx, leave := context.WithCancel(context.Background())
+		defer leave()
+		done := make(chan error, 1)
+		go func() {
+			raw(t, e.c, func(dc driver.Conn) {
+				_, _, err := dialect.Atomic(ctx, dc, []delivery.Call{receipt("r"), update})
+				done <- err
+			})
+		}()
+		sessions.AwaitLock(t, e.pool, pid)
+		leave()
+		err := <-done
+		classIs(t, "ended while it ran", err, delivery.Unknown)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
 		must(t, other, "ROLLBACK")
 	})
 }

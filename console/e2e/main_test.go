@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -107,12 +106,14 @@ func one(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
+// freeAddress is nobody else's until the test ends.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, kept, err := testdb.Listen(20000)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = kept.Close() })
 	defer l.Close()
 	return l.Addr().String()
 }

@@ -66,30 +66,32 @@ func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			quiet := logrus.New()
-			quiet.SetOutput(io.Discard)
-			storage := &asked{Memory: txlog.NewMemory()}
-			defer func() { _ = storage.Close() }()
-			e := New(Config{
-				Storage: storage, Lease: 200 * time.Millisecond, LogTimeout: time.Second,
-				Dialect: &delivery.Dialect{}, Logger: quiet,
+			synctest.Test(t, func(t *testing.T) {
+				quiet := logrus.New()
+				quiet.SetOutput(io.Discard)
+				storage := &asked{Memory: txlog.NewMemory()}
+				defer func() { _ = storage.Close() }()
+				e := New(Config{
+					Storage: storage, Lease: 200 * time.Millisecond, LogTimeout: time.Second,
+					Dialect: &delivery.Dialect{}, Logger: quiet,
+				})
+				defer e.Close(context.Background())
+				id := txlog.NewID()
+				d := &InFlight{Unit: &txlog.Unit{
+					ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}},
+				}}
+				d.Attempts = funcs{first: func() attempt.Outcome {
+					<-time.After(time.Until(d.Unit.Lease.Deadline)) // it takes longer than the lease
+					return outcome
+				}}
+				_ = e.Deliver(context.Background(), d)
+				if len(storage.deadlines) != 1 {
+					t.Fatalf("the log was asked %d times, want once", len(storage.deadlines))
+				}
+				if !storage.deadlines[0].After(time.Now()) {
+					t.Errorf("the lease was said to have ended at %v, it was renewed", storage.deadlines[0])
+				}
 			})
-			defer e.Close(context.Background())
-			id := txlog.NewID()
-			d := &InFlight{Unit: &txlog.Unit{
-				ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}},
-			}}
-			d.Attempts = funcs{first: func() attempt.Outcome {
-				<-time.After(time.Until(d.Unit.Lease.Deadline)) // it takes longer than the lease
-				return outcome
-			}}
-			_ = e.Deliver(context.Background(), d)
-			if len(storage.deadlines) != 1 {
-				t.Fatalf("the log was asked %d times, want once", len(storage.deadlines))
-			}
-			if !storage.deadlines[0].After(time.Now()) {
-				t.Errorf("the lease was said to have ended at %v, it was renewed", storage.deadlines[0])
-			}
 		})
 	}
 }

@@ -396,7 +396,7 @@ func TestAmendmentWithUnansweredCommitIsMadeOnce(t *testing.T) {
 				struck := cut(commit)
 				_, err := a.Amend(t.Context(), u.ID, ops.Amendment{SQL: a.set("amount", 1)}, ann)
 				must(t, err)
-				<-struck
+				testproxy.Await(t, struck)
 				if got := a.get(t, u.ID); !got.Parked || got.Statements[0].SQL != a.set("amount", 1) || len(a.audit(t)) != before+1 {
 					t.Errorf("the entry is %+v, the audit %v", got, a.audit(t))
 				}

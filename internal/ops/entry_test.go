@@ -169,7 +169,7 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 			t.Errorf("the rows hold %d, want the 60 from before", sum)
 		}
 		// No lock is left.
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if _, err := pool.ExecContext(ctx, "UPDATE account SET n = n + 1"); err != nil {
 			t.Errorf("a lock is left: %v", err)

@@ -55,7 +55,7 @@ func TestDecisionWithUnansweredCommitIsReportedDone(t *testing.T) {
 					if err := d.decide(); err != nil {
 						t.Fatalf("%s, whose COMMIT was %s, is reported as %v", d.what, c.what, err)
 					}
-					<-struck
+					testproxy.Await(t, struck)
 				}
 				if all := r.list(t, ops.Filter{}, 0); len(all) != 0 {
 					t.Errorf("%s: left are %v", c.what, all)
@@ -104,10 +104,8 @@ func TestUnknownDecisionIsNotReportedAsFailed(t *testing.T) {
 				must(t, r.Ping(t.Context()))
 				struck := p.CutAfter(commit)
 				p.Refuse()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				wantError(t, c.what+" without an answer", c.decide(ctx), ops.ErrOutcomeUnknown)
-				cancel()
-				<-struck
+				wantError(t, c.what+" without an answer", c.decide(testproxy.Until(t, struck, time.Second)), ops.ErrOutcomeUnknown)
+				testproxy.Await(t, struck)
 				p.Accept()
 			}
 			wantAudit(t, r, "ann pause orders 0 because", fmt.Sprintf("ann retry %s 1 because", u.ID))

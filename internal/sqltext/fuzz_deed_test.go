@@ -5,6 +5,9 @@ import (
 	"testing"
 )
 
+// tries is how often is begun, or asked, what is no text: a busy server may cut it like one.
+const tries = 20
+
 // deed is what a server did with a text: its second opinion of the class.
 type deed struct {
 	rows, defined bool // other rows, other definitions

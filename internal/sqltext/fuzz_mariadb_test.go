@@ -47,7 +47,9 @@ CREATE VIEW v AS SELECT * FROM t;
 	rowsOfMariaDB = `DELETE FROM t; INSERT INTO t VALUES (1, 1, 1, 1, 'a'), (2, 2, 2, 2, 'b'), (3, 3, 3, 3, 'c');
 DELETE FROM u; INSERT INTO u VALUES (1, 1, 1, 1, 'a'), (2, 2, 2, 2, 'b');
 DELETE FROM witness`
-	contentsOfMariaDB = `SELECT CONCAT_WS(' ', (SELECT GROUP_CONCAT(CONCAT_WS(',', id, a, b, n, s) ORDER BY id, a, b, n, s) FROM t),
+	// unhurried has the server not cut a question as it cuts a text.
+	unhurried         = `SET STATEMENT max_statement_time = 60 FOR `
+	contentsOfMariaDB = unhurried + `SELECT CONCAT_WS(' ', (SELECT GROUP_CONCAT(CONCAT_WS(',', id, a, b, n, s) ORDER BY id, a, b, n, s) FROM t),
 (SELECT GROUP_CONCAT(CONCAT_WS(',', id, a, b, n, s) ORDER BY id, a, b, n, s) FROM u)), (SELECT COUNT(*) FROM witness)`
 	// What the session is asked behind a text. The variables that are left out say
 	// what was done last, or which session it is.
@@ -101,10 +103,13 @@ func newMariaDB(f *testing.F) *mariaDB {
 	m.pool.SetMaxIdleConns(0)
 	f.Cleanup(func() { m.exec(f, "DROP USER IF EXISTS `"+m.name+"`@'%'") })
 	m.restore(f)
-	if err := m.pool.QueryRowContext(f.Context(), variablesOfMariaDB).Scan(&m.variables); err != nil {
-		f.Fatal(err)
+	for range tries {
+		if err = m.pool.QueryRowContext(f.Context(), variablesOfMariaDB).Scan(&m.variables); err == nil {
+			return m
+		}
 	}
-	return m
+	f.Fatal(err)
+	return nil
 }
 
 func open(t testing.TB, cfg *mysql.Config) *sql.DB {
@@ -132,18 +137,19 @@ func (m *mariaDB) restore(t testing.TB) {
 		"DROP USER IF EXISTS `NAME`@'%'; CREATE USER `NAME`@'%' IDENTIFIED BY 'NAME'; GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, REFERENCES, INDEX, ALTER, "+
 		"CREATE TEMPORARY TABLES, LOCK TABLES, CREATE VIEW, SHOW VIEW, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, TRIGGER, DELETE HISTORY ON `PATTERN`.* TO `NAME`@'%'; ")+
 		tablesOfMariaDB+rowsOfMariaDB)
-	m.contents, _ = m.rows(t.Context(), m.admin)
+	m.contents, _, _ = m.rows(t.Context(), m.admin)
 	m.definitions = m.defined(t) // the account has the time at which it was made
 }
 
-// rows are what the tables hold, and whether the transaction's first write is among it.
+// rows are what the tables hold, and whether the transaction's first write is among it, unless
+// the session is lost.
 func (m *mariaDB) rows(ctx context.Context, from interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}) (contents string, witness int) {
+}) (contents string, witness int, told bool) {
 	if err := from.QueryRowContext(ctx, contentsOfMariaDB).Scan(&contents, &witness); err != nil {
-		return err.Error(), 0
+		return err.Error(), 0, errors.As(err, new(*mysql.MySQLError))
 	}
-	return contents, witness
+	return contents, witness, true
 }
 
 // defined is all that is no row; of a database that is gone, how the server says so.
@@ -155,29 +161,43 @@ func (m *mariaDB) defined(t testing.TB) (definitions string) {
 	return definitions
 }
 
+// begin opens a session with a transaction that has written.
+func (m *mariaDB) begin(t *testing.T) (c *sql.Conn, id int64) {
+	t.Helper()
+	var err error
+	for range tries {
+		if c, err = m.pool.Conn(t.Context()); err != nil {
+			continue
+		}
+		if err = c.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err == nil {
+			if _, err = c.ExecContext(t.Context(), "START TRANSACTION; INSERT INTO witness VALUES (1)"); err == nil {
+				return c, id
+			}
+			m.end(t, id)
+		}
+		_ = c.Close()
+	}
+	t.Fatal(err)
+	return nil, 0
+}
+
 // run runs a text and leaves all as it was before. The error
 // is the text's.
 func (m *mariaDB) run(t *testing.T, text string) (did deed, err error) {
 	t.Helper()
 	ctx := t.Context()
-	c, err := m.pool.Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, id := m.begin(t)
 	defer func() { _ = c.Close() }()
-	var id int64
-	if err := c.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&id); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.ExecContext(ctx, "START TRANSACTION; INSERT INTO witness VALUES (1)"); err != nil {
-		t.Fatal(err)
-	}
 	_, err = c.ExecContext(ctx, text)
 	var open, autocommit bool
 	var variables, database sql.NullString
-	alive := c.QueryRowContext(ctx, "SELECT @@in_transaction, @@autocommit, DATABASE()").Scan(&open, &autocommit, &database) == nil
+	alive := c.QueryRowContext(ctx, unhurried+"SELECT @@in_transaction, @@autocommit, DATABASE()").Scan(&open, &autocommit, &database) == nil
+	var contents string
+	var witness int
 	if alive {
-		contents, witness := m.rows(ctx, c)
+		contents, witness, alive = m.rows(ctx, c)
+	}
+	if alive {
 		did.begun, did.lost = !autocommit, !open || witness == 0
 		did.rows = open && database.String == m.name && contents != m.contents
 		did.session = database.Valid && database.String != m.name
@@ -186,7 +206,10 @@ func (m *mariaDB) run(t *testing.T, text string) (did deed, err error) {
 		}
 	}
 	_, ended := c.ExecContext(ctx, "ROLLBACK; UNLOCK TABLES")
-	contents, witness := m.rows(ctx, m.admin)
+	if ended != nil {
+		m.end(t, id)
+	}
+	contents, witness, _ = m.rows(ctx, m.admin)
 	did.committed = witness > 0
 	did.lost = did.lost && !did.committed && contents == m.contents // not, if nobody can tell
 	did.rows = did.rows || contents != m.contents

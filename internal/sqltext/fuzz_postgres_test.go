@@ -99,8 +99,14 @@ func newPostgreSQL(f *testing.F) *postgreSQL {
 	})
 	p.restore(f)
 	p.open(f)
-	p.session = p.ask(f.Context(), sessionOfPostgreSQL)[0]
-	return p
+	for range tries {
+		if session := p.ask(f.Context(), sessionOfPostgreSQL); session != nil {
+			p.session = session[0]
+			return p
+		}
+	}
+	f.Fatal("the server does not say what a session is")
+	return nil
 }
 
 func (p *postgreSQL) open(t testing.TB) {
@@ -139,19 +145,32 @@ func (p *postgreSQL) ask(ctx context.Context, query string) (row []string) {
 	return row
 }
 
+// begin begins a transaction, and gives what is written before it. The server may cut this too.
+func (p *postgreSQL) begin(t *testing.T) (before []string) {
+	t.Helper()
+	var err error
+	for range tries {
+		if p.conn.IsClosed() {
+			p.open(t)
+		}
+		if _, err = p.conn.Exec(t.Context(), "BEGIN").ReadAll(); err == nil {
+			if before = p.ask(t.Context(), writtenInPostgreSQL); before != nil {
+				return before
+			}
+		}
+		p.end(t)
+	}
+	t.Fatalf("no transaction begins: %v", err)
+	return nil
+}
+
 // run runs a text within a transaction and commits it, if it
 // can be, and leaves all as it was before. tags are what was carried out; the error is the text's.
 func (p *postgreSQL) run(t *testing.T, text string) (did deed, tags []string, err error) {
 	t.Helper()
+	before := p.begin(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	if p.conn.IsClosed() {
-		p.open(t)
-	}
-	if _, err := p.conn.Exec(ctx, "BEGIN").ReadAll(); err != nil {
-		t.Fatal(err)
-	}
-	before := p.ask(ctx, writtenInPostgreSQL)
 	results, err := p.conn.Exec(ctx, text).ReadAll()
 	for _, r := range results {
 		if tag := r.CommandTag.String(); r.Err == nil && tag != "" {

@@ -18,12 +18,13 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/bedotel"
 	"github.com/bedsql/bed/txlog"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
 // A write is in its caller's trace, whatever becomes of it; what the job does later is
 // in a trace of its own and points back.

@@ -15,12 +15,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/bedprom"
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
 // counted publishes events and gives the Collector that counted them.
 func counted(t *testing.T, events ...listener.Event) *bedprom.Collector {

@@ -51,7 +51,7 @@ func TestAHungTargetAnswersPendingWithinAttemptTimeout(t *testing.T) {
 						t.Parallel()
 						r, p := newRigBehindProxy(t, freshLike(t, db), func(cfg *bedsql.Config) {
 							// The lease is over twice before the attempt is cut off, unless it is renewed.
-							cfg.Guarantee, cfg.Logging, cfg.AttemptTimeout, cfg.Lease = guarantee, logging, 2500*time.Millisecond, time.Second
+							cfg.Guarantee, cfg.Logging, cfg.AttemptTimeout, cfg.Lease = guarantee, logging, 5*time.Second, 2*time.Second
 						})
 						r.account(100)
 						r.must(r.wrapped, "UPDATE account SET balance = 100 WHERE id = 1") // dials, and finds the receipts

@@ -68,7 +68,7 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, noSyncRetry)
 		r.account(1, 2)
-		file := r.jobFile("maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, probeTimeoutMillis: 30000")
+		file := r.jobFile("maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0")
 		source := dataSourceOf(t, r.db)
 		wantBedJob(t, file, 0, []string{"The log is empty."}, "stats")
 		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")

@@ -225,7 +225,7 @@ func TestUnansweredCommitOfTheJobTimesOut(t *testing.T) {
 		p.Mute(testproxy.Text("COMMIT"))
 		done := make(chan error, 1)
 		go func() {
-			_, err := r.job(func(c *asyncjob.Config) { c.DeliveryTimeout = 2 * time.Second }).RunOnce(context.Background())
+			_, err := r.job(func(c *asyncjob.Config) { c.DeliveryTimeout = 5 * time.Second }).RunOnce(context.Background())
 			done <- err
 		}()
 		select {
@@ -233,7 +233,7 @@ func TestUnansweredCommitOfTheJobTimesOut(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			p.CutAll()
 			t.Fatalf("the round still waits (%v)", <-done)
 		}

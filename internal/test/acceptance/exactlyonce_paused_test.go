@@ -54,7 +54,7 @@ func (r *rig) receipted() {
 const (
 	pausedUnits = 10
 	// oneByOne makes a worker deliver one unit at a time under a short lease.
-	oneByOne = `cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, leaseMillis: 1000, concurrency: 1`
+	oneByOne = `cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, leaseMillis: 3000, concurrency: 1`
 )
 
 // Where a worker is paused, after it has begun with some of its units.

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds a wait for what must come in the end.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // eachServer runs f against the databases that are reached over a network.
 func eachServer(t *testing.T, f func(t *testing.T, db testdb.DB)) {

@@ -63,7 +63,7 @@ func (r *rig) wantUntouched(u *txlog.Unit) {
 func TestTheJobLeavesABusyWriterAlone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
-		const lease = 1500 * time.Millisecond
+		const lease = 5 * time.Second
 		r := newRig(t, db, func(c *bedsql.Config) { c.Lease = lease })
 		r.account(1)
 		free := r.blockRow(1)

@@ -222,7 +222,7 @@ func TestAfterAnInterruptedWriteNothingMoreIsWritten(t *testing.T) {
 	r.account(1, 2)
 	tx := r.begin()
 	r.must(tx, setBalance, 10, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if _, err := tx.ExecContext(ctx, endless); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("the statement was to be interrupted: %v", err)
@@ -252,7 +252,7 @@ func TestInterruptedReadKeepsTheCommitLogged(t *testing.T) {
 	r.account(1, 2)
 	tx := r.begin()
 	r.must(tx, setBalance, 10, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var n int
 	err := tx.QueryRowContext(ctx, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 1000000000) SELECT count(*) FROM n").Scan(&n)

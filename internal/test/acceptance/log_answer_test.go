@@ -74,11 +74,15 @@ func TestLogInsertThatStaysUnknownIsPending(t *testing.T) {
 		r.warm()
 		reached, release := p.Hold(execution(db))
 		defer release()
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		go func() {
-			<-reached
-			p.Delay(time.Hour, 0) // what is repeated does not arrive either
+			select {
+			case <-reached:
+				p.Delay(time.Hour, 0) // what is repeated does not arrive either
+				cancel()
+			case <-ctx.Done():
+			}
 		}()
 		_, err := r.wrapped.ExecContext(ctx, addOne)
 		pending := wantPending(t, err)

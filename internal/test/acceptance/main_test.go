@@ -7,6 +7,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"go.uber.org/goleak"
+
+	"github.com/bedsql/bed/internal/test/leaks"
 )
 
 // beProgram in the environment makes the test binary one of programs, for
@@ -27,7 +29,8 @@ func TestMain(m *testing.M) {
 	name := os.Getenv(beProgram)
 	if name == "" {
 		// gorm's cache of prepared statements cannot be closed.
-		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"),
+		cache := goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1")
+		goleak.VerifyTestMain(leaks.Patient(m, cache), cache,
 			goleak.Cleanup(func(status int) {
 				_ = os.RemoveAll(binaries)
 				os.Exit(status)

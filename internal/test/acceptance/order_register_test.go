@@ -174,7 +174,7 @@ func TestOrderOfAKeyHoldsUnderKillsCutsAndPauses(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		var side sync.WaitGroup
-		job := r.job(func(c *asyncjob.Config) { c.RetryDelay = 5 * time.Millisecond })
+		job := r.job(func(c *asyncjob.Config) { c.RetryDelay, c.MaxDeliveryTryTimes = 5*time.Millisecond, 100 })
 		var steps [3][]porcupine.Operation
 		read := func(id int) {
 			var text string

@@ -153,9 +153,19 @@ func TestJobDeliversIntactThroughAPooler(t *testing.T) {
 				if _, err := gate.Exec("LOCK TABLE told"); err != nil {
 					t.Fatal(err)
 				}
-				r.exec("ALTER DATABASE " + direct.Name + " SET lock_timeout = '50ms'")
-				for i := range rows {
-					_, err := r.wrapped.Exec(fmt.Sprintf("/* %d */ INSERT INTO told VALUES ($1, $2)", i%5), i, fmt.Sprint("row ", i))
+				r.exec("ALTER DATABASE " + direct.Name + " SET lock_timeout = '500ms'")
+				const texts = 5
+				var all sync.WaitGroup
+				var errs [rows]error
+				for n := range texts {
+					all.Go(func() {
+						for i := n; i < rows; i += texts {
+							_, errs[i] = r.wrapped.Exec(fmt.Sprintf("/* %d */ INSERT INTO told VALUES ($1, $2)", n), i, fmt.Sprint("row ", i))
+						}
+					})
+				}
+				all.Wait()
+				for _, err := range errs {
 					wantPending(t, err)
 				}
 				if err := gate.Commit(); err != nil {

@@ -186,7 +186,7 @@ func jobFile(t testing.TB, log testdb.DB, targets map[string]testdb.DB, jobConfi
 	for name, db := range targets {
 		fmt.Fprintf(&b, "  %q: {driver: %s, dsn: %q}\n", name, db.Driver, db.DSN)
 	}
-	fmt.Fprintf(&b, "transactionLogDataSource: {driver: %s, dsn: %q}\njobConfig: {%s}\n", log.Driver, log.DSN, jobConfig)
+	fmt.Fprintf(&b, "transactionLogDataSource: {driver: %s, dsn: %q}\njobConfig: {probeTimeoutMillis: 60000, %s}\n", log.Driver, log.DSN, jobConfig)
 	file := filepath.Join(t.TempDir(), "bed-job.yaml")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func TestEntryWithUnreadableReceiptWaitsAndSaysWhy(t *testing.T) {
 			free := r.lockAll("bed_receipt")
 			lines := new(logLines)
 			report := r.runOnce(func(c *asyncjob.Config) {
-				c.Logger, c.ProbeTimeout, c.DeliveryTimeout = lines.logger(), 500*time.Millisecond, 500*time.Millisecond
+				c.Logger, c.ProbeTimeout, c.DeliveryTimeout = lines.logger(), 5*time.Second, 5*time.Second
 			})
 			if report.PushedBack != 1 || report.Parked != 0 {
 				t.Errorf("the job reports %v", report)

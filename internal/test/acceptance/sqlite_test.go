@@ -176,7 +176,7 @@ func TestADatabaseInMemoryHasNoSideConnection(t *testing.T) {
 			r.must(pool, "INSERT INTO account VALUES (1, 1), (2, 2)")
 			r.wantNoLog()
 			for _, tx := range []bool{false, true} {
-				ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 				if tx {
 					local, err := pool.Begin()
 					if err != nil {

@@ -24,7 +24,7 @@ func TestAStuckRowDoesNotStarveTheRest(t *testing.T) {
 		// One at a time, so that the stuck ones are met first.
 		change := func(c *asyncjob.Config) {
 			c.TransactionLogFetchDataCount, c.Concurrency, c.MaxDeliveryTryTimes = 1, 1, 100
-			c.DeliveryTimeout = 1500 * time.Millisecond
+			c.DeliveryTimeout = 4 * time.Second
 			c.RetryDelay, c.MaxDeliveryTryDelay = time.Hour, asyncjob.NoDelay
 		}
 		report := r.runOnce(change)
@@ -33,7 +33,7 @@ func TestAStuckRowDoesNotStarveTheRest(t *testing.T) {
 		}
 		r.wantBalances(1, 1+others)
 		for _, u := range r.logs() {
-			if u.Tries != 1 || !u.InDoubt || !strings.Contains(u.LastError, "1.5s") {
+			if u.Tries != 1 || !u.InDoubt || !strings.Contains(u.LastError, "no answer within 4s") {
 				t.Errorf("a stuck row is %+v, want one try, in doubt, and the timeout in its error", u)
 			}
 			if rest := time.Until(u.NextTry); rest < 30*time.Minute {
@@ -111,12 +111,12 @@ func TestADeliveryThatHangsIsBounded(t *testing.T) {
 		r.leave(1, addOne)
 		reached, release := p.Hold(testproxy.Text(addOne))
 		defer release()
-		report := r.runOnce(func(c *asyncjob.Config) { c.DeliveryTimeout = time.Second })
+		report := r.runOnce(func(c *asyncjob.Config) { c.DeliveryTimeout = 4 * time.Second })
 		waitFor(t, "the delivery hung", reached)
 		if report.Failed != 1 {
 			t.Errorf("the job's round: %v", report)
 		}
-		if u := r.wantOneLog(); u.Tries != 1 || !u.InDoubt || u.Leased || !strings.Contains(u.LastError, "no answer within 1s") {
+		if u := r.wantOneLog(); u.Tries != 1 || !u.InDoubt || u.Leased || !strings.Contains(u.LastError, "no answer within 4s") {
 			t.Errorf("the log holds %+v", u)
 		}
 	})

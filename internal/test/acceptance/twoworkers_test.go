@@ -181,7 +181,7 @@ func TestJobFinishesWhatAKilledOneClaimed(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		r := newRig(t, db)
 		r.patientTarget()
-		n := logsFor(db) / 5
+		n := max(logsFor(db)/5, sqliteLogs)
 		r.exec("CREATE TABLE item (id INT PRIMARY KEY, v INT NOT NULL)")
 		// A process holds two claims at a time: there must be some for both again.
 		file := r.jobFile(fmt.Sprintf(`cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, transactionLogFetchDataCount: %d, leaseMillis: 2000`, min(20, n/20)))

@@ -168,7 +168,7 @@ func TestEndBeforeCommitLeavesItToTheJob(t *testing.T) {
 		b := w.begun()
 		b.takes()
 		b.records(1)
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		wantNotCommitted(t, b.soft.End(ctx))
 		if ctx.Err() != nil {

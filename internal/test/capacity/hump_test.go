@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/txlog"
 )
 
 func TestHumpOnMariaDB(t *testing.T) {
@@ -48,8 +49,9 @@ func hump(t *testing.T, on kind) {
 	lasts, turns, units := humped(t)
 	var written atomic.Int64
 	for _, jobs := range []int{1, 4} {
+		before := txlog.NewID()
 		fill(t, workers, to, int(written.Load()), units)
-		time.Sleep(writerLease)
+		leave(t, workers, before)
 		var delivered atomic.Int64
 		crew := make([]*asyncjob.Job, jobs)
 		for i := range crew {

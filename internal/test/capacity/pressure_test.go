@@ -120,7 +120,6 @@ func press(t *testing.T, on kind, e engine) {
 		for i := range list {
 			list[i] = unit(to, next.Add(1))
 		}
-		// Nobody hands them over: they are due when the lease is over.
 		if err := opened.Add(ctx, writerLease, list...); err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +134,9 @@ func press(t *testing.T, on kind, e engine) {
 		start, from := time.Now(), delivered.Load()
 		for n := 0; time.Since(start) < lasts; {
 			if all := int(time.Since(start).Seconds() * inflow); all > n {
+				last := txlog.NewID()
 				add(all - n)
+				leave(t, opened, last)
 				n = all
 			}
 			time.Sleep(20 * time.Millisecond)
@@ -143,10 +144,11 @@ func press(t *testing.T, on kind, e engine) {
 		flow := float64(delivered.Load()-from) / time.Since(start).Seconds()
 		await()
 		steady := storage.taken()
+		last := txlog.NewID()
 		for left := p.backlog; left > 0; left -= min(left, 200) {
 			add(min(left, 200))
 		}
-		time.Sleep(writerLease)
+		leave(t, opened, last)
 		start, from = time.Now(), delivered.Load()
 		await()
 		took := time.Since(start)

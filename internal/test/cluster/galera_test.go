@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,7 @@ func TestGaleraSumsAreExactAndLogsEmpty(t *testing.T) {
 		{"a node is killed and rejoins", true, func() {
 			pause()
 			c.Nodes[2].Kill()
+			c.AwaitWhole() // without it
 			pause()
 			c.Nodes[2].Rejoin()
 			pause()
@@ -86,6 +88,7 @@ func TestGaleraSumsAreExactAndLogsEmpty(t *testing.T) {
 			for _, i := range []int{2, 1} {
 				pause()
 				c.Nodes[i].Kill()
+				c.AwaitWhole() // without it
 				pause()
 				c.Nodes[i].Rejoin()
 			}
@@ -127,18 +130,20 @@ func cutOffAtCommit(t *testing.T, c *testdb.Cluster) {
 	}
 	for range rounds {
 		var writers sync.WaitGroup
+		var cut atomic.Bool
 		before := w.tally.delivered.Load()
 		for _, s := range sites {
 			for i := range writersEach {
 				writers.Go(func() {
-					for s.writeLine(i%3, &w.tally) == nil {
+					for s.writeLine(i%3, &w.tally) == nil || !cut.Load() {
 					}
 				})
 			}
 		}
-		for w.tally.delivered.Load() < before+500 {
+		for late := time.Now().Add(patience); w.tally.delivered.Load() < before+500 && time.Now().Before(late); {
 			time.Sleep(time.Millisecond)
 		}
+		cut.Store(true)
 		c.Nodes[1].Isolate()
 		c.Nodes[1].AwaitCutOff()
 		writers.Wait()
@@ -256,8 +261,8 @@ func sixJobs(t *testing.T, c *testdb.Cluster) {
 		w.tally.note(bedsql.ErrPending)
 		w.tally.journal(int64(i), bedsql.ErrPending, w.sites[0], "for the jobs")
 		if len(batch) == cap(batch) || i == units-1 {
-			// Nobody renews the lease: they are the jobs' at once.
-			if err := w.sites[i/500%len(w.sites)].storage.Add(t.Context(), time.Second, batch...); err != nil {
+			// Nobody renews the lease: they are the jobs' soon.
+			if err := w.sites[i/500%len(w.sites)].storage.Add(t.Context(), 10*time.Second, batch...); err != nil {
 				t.Fatal(err)
 			}
 			batch = batch[:0]

@@ -21,6 +21,7 @@ import (
 	bedmysql "github.com/bedsql/bed/bedsql/mysql"
 	bedpostgres "github.com/bedsql/bed/bedsql/postgres"
 	bedsqlite "github.com/bedsql/bed/bedsql/sqlite"
+	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -33,7 +34,7 @@ const (
 
 func TestMain(m *testing.M) {
 	_ = gomysql.SetLogger(new(gomysql.NopLogger))
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(leaks.Patient(m))
 }
 
 var log = txlog.NewMemory()

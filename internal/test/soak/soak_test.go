@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(appEnv) != "" {
 		os.Exit(appMain())
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(leaks.Patient(m))
 }
 
 // options of a run with one kind of log.

@@ -40,6 +40,7 @@ func PrivateNATS(t testing.TB, extra ...string) *Server {
 // PrivateRabbitMQ is PrivateNATS for RabbitMQ. extra are options of Erlang's.
 func PrivateRabbitMQ(t testing.TB, extra ...string) *Server {
 	t.Helper()
+	peers := keptPort(t)
 	return private(t, recipe{
 		kind: "rabbitmq", account: "rabbitmq",
 		initialise: func(string) (*exec.Cmd, error) { return exec.Command("true"), nil },
@@ -49,13 +50,12 @@ func PrivateRabbitMQ(t testing.TB, extra ...string) *Server {
 			if err != nil {
 				return nil, err
 			}
-			peers, err := freePort()
 			return exec.Command("env", fmt.Sprintf("RABBITMQ_NODENAME=bed%d@localhost", port), "RABBITMQ_NODE_IP_ADDRESS=127.0.0.1",
 				fmt.Sprintf("RABBITMQ_NODE_PORT=%d", port), fmt.Sprintf("RABBITMQ_DIST_PORT=%d", peers),
 				"RABBITMQ_MNESIA_BASE="+filepath.Join(dir, "mnesia"), "RABBITMQ_LOG_BASE="+dir, "RABBITMQ_LOGS=-", "RABBITMQ_CONF_ENV_FILE=/dev/null",
 				"RABBITMQ_CONFIG_FILE="+filepath.Join(dir, "none"), "RABBITMQ_ENABLED_PLUGINS_FILE="+filepath.Join(dir, "plugins"),
 				// Without the daemon that finds nodes, which would stay.
-				fmt.Sprintf("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-start_epmd false -erl_epmd_port %d %s", peers, strings.Join(extra, " ")), bin), err
+				fmt.Sprintf("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-start_epmd false -erl_epmd_port %d %s", peers, strings.Join(extra, " ")), bin), nil
 		},
 		dsn:        func(port int) string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", port) },
 		ready:      func(addr string) error { return greets(addr, "AMQP\x00\x00\x09\x01") },

@@ -24,7 +24,7 @@ const (
 	EnvPostgresPort = "BED_TEST_POSTGRES_PORT"
 )
 
-const dialTimeout = 5 * time.Second
+const dialTimeout = 30 * time.Second
 
 var (
 	sharedMySQL    = sync.OnceValues(func() (admin, error) { return findAndSweep(DriverMySQL) })

@@ -48,11 +48,7 @@ func Galera(t testing.TB, n int, change func(i int) []string) *Cluster {
 	ports := make([][3]int, n)
 	for i := range ports {
 		for k := range ports[i] {
-			port, err := freePort()
-			if err != nil {
-				t.Fatal(err)
-			}
-			ports[i][k] = port
+			ports[i][k] = keptPort(t)
 		}
 	}
 	for i := range n {
@@ -63,7 +59,7 @@ func Galera(t testing.TB, n int, change func(i int) []string) *Cluster {
 			fmt.Sprintf("--wsrep-node-name=node%d", i+1), "--wsrep-node-address=" + group,
 			fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", ports[i][2]),
 			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;ist.recv_addr=127.0.0.1:%d;gcache.size=32M;pc.recovery=false;"+
-				"evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.inactive_timeout=PT4S;evs.install_timeout=PT4S", group, ports[i][1]),
+				"evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT5S;evs.inactive_timeout=PT10S;evs.install_timeout=PT10S", group, ports[i][1]),
 		}
 		if change != nil {
 			extra = append(extra, change(i)...)

@@ -12,13 +12,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 )
 
 const (
 	dirPrefix = "bed-testdb-"
 	// startTimeout allows for crash recovery on a busy machine.
-	startTimeout = 2 * time.Minute
+	startTimeout = 5 * time.Minute
 	stopTimeout  = time.Minute
 	portAttempts = 20
 )
@@ -31,6 +32,8 @@ type instance struct {
 	extra []string
 	dir   string
 	port  int
+	// kept keeps the port for it while it is not running.
+	kept io.Closer
 	// proc is nil while the server is not running.
 	proc *process
 }
@@ -63,13 +66,14 @@ func (i *instance) prepare() error {
 		return fmt.Errorf("make its data with %s: %w\n%s", filepath.Base(cmd.Path), err, out)
 	}
 	for range portAttempts {
-		if i.port, err = freePort(); err != nil {
+		if i.port, i.kept, err = freePort(); err != nil {
 			return err
 		}
 		// Somebody else may take the port before the server does.
 		if err = i.start(); !errors.Is(err, errExited) {
 			return err
 		}
+		_ = i.kept.Close()
 	}
 	return err
 }
@@ -179,6 +183,9 @@ func (i *instance) stop() error {
 func (i *instance) close() error {
 	err := i.kill()
 	releaseSharedMemory(filepath.Join(i.dir, "data"))
+	if i.kept != nil {
+		_ = i.kept.Close()
+	}
 	return errors.Join(err, os.RemoveAll(i.dir))
 }
 
@@ -205,14 +212,24 @@ func (i *instance) logTail() string {
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
-func freePort() (port int, err error) {
+// freePort finds a port on which nobody listens; see [Listen] for kept.
+func freePort() (port int, kept io.Closer, err error) {
 	l, kept, err := Listen(20000)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	_, text, _ := net.SplitHostPort(l.Addr().String())
-	port, _ = strconv.Atoi(text)
-	return port, errors.Join(l.Close(), kept.Close())
+	return l.Addr().(*net.TCPAddr).Port, kept, l.Close()
+}
+
+// keptPort is freePort's for as long as the test runs.
+func keptPort(t testing.TB) int {
+	t.Helper()
+	port, kept, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = kept.Close() })
+	return port
 }
 
 // Listen takes a port of 127.0.0.1 between lowest and 10000 above it. Below 32000

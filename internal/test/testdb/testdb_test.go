@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/bedsql/bed/internal/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
 func mustExec(t *testing.T, pool *sql.DB, query string) {
 	t.Helper()
@@ -207,10 +209,7 @@ func TestDSNsArePointedElsewhere(t *testing.T) {
 func TestMissingServerIsReportedWithWhatToDo(t *testing.T) {
 	for driver, env := range map[string]string{"mysql": EnvMySQLDSN, "postgres": EnvPostgresDSN} {
 		t.Run(driver, func(t *testing.T) {
-			port, err := freePort()
-			if err != nil {
-				t.Fatal(err)
-			}
+			port := keptPort(t)
 			t.Run("search", func(t *testing.T) {
 				t.Setenv(env, "")
 				t.Setenv(EnvMySQLPort, fmt.Sprint(port))

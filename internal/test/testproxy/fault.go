@@ -2,8 +2,11 @@ package testproxy
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"sync"
+	"testing"
+	"time"
 )
 
 // rule is a fault that strikes once.
@@ -137,6 +140,36 @@ func (p *Proxy) Count(match func(message []byte) bool) func() int {
 		defer p.mu.Unlock()
 		return n
 	}
+}
+
+// Await waits until a fault has struck. A message that does not come fails the test
+// instead of holding it up for ever.
+func Await(t testing.TB, struck <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-struck:
+	case <-time.After(time.Minute):
+		t.Fatal("testproxy: the fault has not struck: no message matched it")
+	}
+}
+
+// Until gives the context of a caller who waits for an answer until d after a fault has
+// struck, however long it took to get there.
+func Until(t testing.TB, struck <-chan struct{}, d time.Duration) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		select {
+		case <-struck:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+		}
+	}()
+	return ctx
 }
 
 // Forget drops the faults that have not struck.

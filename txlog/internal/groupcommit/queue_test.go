@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/bedsql/bed/internal/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaks.Patient(m)) }
 
 var (
 	errRefused = errors.New("refused")

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"net"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -101,12 +100,7 @@ func TestCheckNamesPausedAndWarnsOfWaiting(t *testing.T) {
 
 func TestCheckIsCriticalForAnUnreachableDataSource(t *testing.T) {
 	h, _ := newDesk(t)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = closed.Close()
-	write(t, h.config, fmt.Sprintf("targetDataSource: {orders: {driver: mysql, dsn: \"root:Pa55word@tcp(%s)/x\"}}\ntransactionLogDataSource: {driver: sqlite, dsn: /nowhere/log.db}\n", closed.Addr()))
+	write(t, h.config, "targetDataSource: {orders: {driver: mysql, dsn: \"root:Pa55word@tcp(127.0.0.1:1)/x\"}}\ntransactionLogDataSource: {driver: sqlite, dsn: /nowhere/log.db}\n")
 	r := h.run(t, "check", "--parked-warning", "1")
 	if r.status != 2 || !strings.HasPrefix(r.out, "CRITICAL: orders cannot be reached (") || !strings.Contains(r.out, "0 parked") || strings.Contains(r.out, "Pa55") {
 		t.Errorf("got %+v", r)

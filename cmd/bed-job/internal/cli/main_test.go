@@ -11,18 +11,25 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/txlog"
 )
 
 // beMain in the environment makes the test binary the program itself.
 const beMain = "BED_JOB_TEST_BE_MAIN"
 
+// wishFor in its environment is its oneWish.
+const wishFor = "BED_JOB_TEST_ONE_WISH"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(beMain) != "" {
+		if wish, err := time.ParseDuration(os.Getenv(wishFor)); err == nil {
+			oneWish = wish
+		}
 		os.Exit(Main())
 	}
 	time.Local = time.FixedZone("", 3600)
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(leaks.Patient(m))
 }
 
 // A run is one command line's outcome.

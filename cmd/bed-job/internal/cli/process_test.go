@@ -25,6 +25,7 @@ type stage struct {
 	file   string
 	target *sql.DB
 	log    *txlog.SQLStorage
+	env    []string // of the process, besides this one's
 }
 
 func newStage(t *testing.T) *stage {
@@ -109,7 +110,7 @@ func (s *stage) start(t *testing.T, args ...string) *process {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	p := &process{Cmd: exec.CommandContext(ctx, exe, append(args, "-c", s.config)...), lines: make(chan string, 1000)}
-	p.Env = append(os.Environ(), beMain+"=1")
+	p.Env = append(append(os.Environ(), beMain+"=1"), s.env...)
 	stderr, err := p.StderrPipe()
 	if err == nil {
 		err = p.Start()
@@ -232,6 +233,7 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 func TestRepeatedSignalCountsOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
+	s.env = []string{wishFor + "=1m"} // the process may be slow to get them
 	unlock := s.lock(t)
 	s.promise(t, "target", "INSERT INTO a VALUES (1)")
 	p := s.start(t, "run", "--log-level", "debug")

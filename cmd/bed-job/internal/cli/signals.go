@@ -9,8 +9,8 @@ import (
 )
 
 // oneWish is for how long further signals count as the same wish as the first:
-// ending a process group as well as the process sends two at once.
-const oneWish = time.Second
+// ending a process group as well as the process sends two at once. Tests set it.
+var oneWish = time.Second
 
 // withSignals returns a context that the first SIGINT, SIGTERM or SIGHUP
 // cancels, so that what is in flight is finished. One that comes more than

@@ -248,18 +248,15 @@ func TestHungTargetsAreAskedOnceInParallel(t *testing.T) {
 	t.Parallel()
 	mysqlHole, mysqlDials := blackHole(t)
 	postgresHole, postgresDials := blackHole(t)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	refusing := closed.Addr().String()
-	_ = closed.Close()
 	gone := filepath.Join(t.TempDir(), "gone.db")
 	sources := map[string]string{
-		"mysql_hole":    `{driver: mysql, dsn: "root:` + password + `@tcp(` + mysqlHole + `)/d"}`,
-		"postgres_hole": `{driver: postgres, dsn: "postgres://u:` + password + `@` + postgresHole + `/d?sslmode=disable"}`,
-		"refusing":      `{driver: mysql, dsn: "root:` + password + `@tcp(` + refusing + `)/d"}`,
-		"gone":          fmt.Sprintf("{driver: sqlite, dsn: %q}", gone),
+		"refusing": `{driver: mysql, dsn: "root:` + password + `@tcp(127.0.0.1:1)/d"}`,
+		"gone":     fmt.Sprintf("{driver: sqlite, dsn: %q}", gone),
+	}
+	const each = 10 // holes: one after the other they take a minute
+	for i := range each {
+		sources[fmt.Sprint("mysql_hole_", i)] = `{driver: mysql, dsn: "root:` + password + `@tcp(` + mysqlHole + `)/d"}`
+		sources[fmt.Sprint("postgres_hole_", i)] = `{driver: postgres, dsn: "postgres://u:` + password + `@` + postgresHole + `/d?sslmode=disable"}`
 	}
 	text := "targetDataSource:\n"
 	for name, s := range sources {
@@ -267,14 +264,14 @@ func TestHungTargetsAreAskedOnceInParallel(t *testing.T) {
 	}
 	v := newVerifying(t, text)
 	var ids []string
-	for range 20 {
+	for range 4 {
 		for name := range sources {
 			ids = append(ids, v.add(t, name, nil).ID)
 		}
 	}
 	began := time.Now()
 	got := v.verdicts(t)
-	if took := time.Since(began); took > 2*ops.VerifyTimeout {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	for _, id := range ids {
@@ -282,8 +279,8 @@ func TestHungTargetsAreAskedOnceInParallel(t *testing.T) {
 			t.Errorf("the verdict on %s is %q, %s", got[id].DataSource, got[id].Verdict, got[id].VerdictDetail)
 		}
 	}
-	if m, p := mysqlDials.Load(), postgresDials.Load(); m != 1 || p != 1 {
-		t.Errorf("the silent targets were dialled %d and %d times", m, p)
+	if m, p := mysqlDials.Load(), postgresDials.Load(); m != each || p != each {
+		t.Errorf("%d silent targets of each kind were dialled %d and %d times", each, m, p)
 	}
 	if _, err := os.Stat(gone); !os.IsNotExist(err) {
 		t.Errorf("looking at the target created its file: %v", err)
@@ -312,7 +309,7 @@ func TestALockedTargetHoldsNobodyUp(t *testing.T) {
 	u := v.add(t, "target", nil)
 	began := time.Now()
 	got := v.verdicts(t)[u.ID]
-	if took := time.Since(began); took > 2*ops.VerifyTimeout+time.Second || got.Verdict != ops.Unreachable {
+	if took := time.Since(began); took > 30*time.Second || got.Verdict != ops.Unreachable {
 		t.Errorf("after %v the verdict is %q, %s", took, got.Verdict, got.VerdictDetail)
 	}
 	if _, err := pool.Exec("ROLLBACK"); err != nil {

@@ -22,7 +22,7 @@ const (
 	moved       = 75
 
 	// applicationLease is how long the job has to wait for the dead.
-	applicationLease = time.Second
+	applicationLease = 3 * time.Second
 
 	// patience bounds what the application is waited for.
 	patience = 30 * time.Second

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/bedsql/bed/internal/test/leaks"
 )
 
 // The test binary is also the application that the demo kills.
@@ -23,7 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(leaks.Patient(m))
 }
 
 // noBedJob stands for bed-job where a test is not about it.
@@ -47,7 +49,7 @@ func TestDemoShowsAllOutcomesAndTheBooksBalance(t *testing.T) {
 		"2  refused", "CHECK constraint failed", "Exec returns the database's own error",
 		"3  pending", "its file is moved away", "returns bedsql.ErrPending", "unreachable: bob_bank", "bob_bank    delivered by the job",
 		"the program is killed in the middle of a staged transfer", "balance = balance + ?", "both\n    entries at once", "kill -9.",
-		"$ bed-job list --verify", "lease of 1s is over", "claimed 2, delivered 2",
+		"$ bed-job list --verify", "lease of 3s is over", "claimed 2, delivered 2",
 		"4  not accepted", "no such table", "Exec returns bedsql.ErrNotLogged",
 		"For the operator", "bob_bank    parked: ", "at_most_500",
 		"alice_bank              210  correct", "bob_bank               1190  correct",
@@ -63,7 +65,7 @@ func TestDemoShowsAllOutcomesAndTheBooksBalance(t *testing.T) {
 	if strings.Contains(out.String(), "\x1b") {
 		t.Error("colours were written although it is no terminal")
 	}
-	_, after, _ := strings.Cut(out.String(), "lease of 1s is over")
+	_, after, _ := strings.Cut(out.String(), "lease of 3s is over")
 	round, _, _ := strings.Cut(after, "claimed 2")
 	for _, want := range []string{ // in either order
 		"alice_bank  delivered already, its receipt is there: the job only removes the entry\n",
