@@ -61,24 +61,26 @@ func readKafka(dsn string) (dial, error) {
 		return nil, bad
 	}
 	seeds := strings.Split(strings.TrimSuffix(rest, "/"), ",")
-	opts = append(opts, kgo.ProducerBatchCompression(kgo.NoCompression()))
 	return func(ctx context.Context) (broker.Conn, error) {
-		dialing := append(slices.Clip(opts), kgo.DialTimeout(remaining(ctx)))
-		seeds, err := answering(ctx, dialing, seeds)
+		client := func(seeds ...string) (*kgo.Client, error) {
+			// kgo writes into the options for compression: each client has its own.
+			return kgo.NewClient(append(slices.Clip(opts), kgo.SeedBrokers(seeds...), kgo.DialTimeout(remaining(ctx)), kgo.ProducerBatchCompression(kgo.NoCompression()))...)
+		}
+		seeds, err := answering(ctx, client, seeds)
 		if err != nil {
 			return nil, err
 		}
-		client, err := kgo.NewClient(append(slices.Clip(dialing), kgo.SeedBrokers(seeds...))...)
+		c, err := client(seeds...)
 		if err != nil {
 			return nil, err
 		}
-		return &kafkaConn{client}, nil
+		return &kafkaConn{c}, nil
 	}, nil
 }
 
 // answering gives the addresses from one on that answers: a client that begins with one that
 // is silent waits for it.
-func answering(ctx context.Context, opts []kgo.Opt, seeds []string) ([]string, error) {
+func answering(ctx context.Context, client func(seeds ...string) (*kgo.Client, error), seeds []string) ([]string, error) {
 	if len(seeds) == 1 {
 		return seeds, nil
 	}
@@ -86,7 +88,7 @@ func answering(ctx context.Context, opts []kgo.Opt, seeds []string) ([]string, e
 	defer cancel()
 	first, errs := make(chan int, len(seeds)), make(chan error, len(seeds))
 	for i, seed := range seeds {
-		one, err := kgo.NewClient(append(slices.Clip(opts), kgo.SeedBrokers(seed))...)
+		one, err := client(seed)
 		if err != nil {
 			return nil, err
 		}

@@ -56,7 +56,7 @@ func TestNothingIsLostOrProcessedTwice(t *testing.T) {
 	})
 	t.Run("rabbitmq", func(t *testing.T) {
 		t.Parallel()
-		carry(t, testdb.Postgres(t), onRabbitMQ(t), 1_000)
+		carry(t, testdb.Postgres(t), onRabbitMQ(t), 20_000)
 	})
 	t.Run("kafka", func(t *testing.T) {
 		t.Parallel()
