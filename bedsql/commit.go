@@ -196,8 +196,8 @@ func (x *committing) end(ctx context.Context) attempt.Outcome {
 // that only the caller has read.
 const abortedBefore = "25P02"
 
-// errNoResponse is the error of a Commit that bedhttp did not ask for.
-var errNoResponse = errors.New("bed: the transaction was rolled back: it commits together with the response to its request, after the handler has returned, and not before")
+// errNoResponse is the error of a Commit by the handler of a request or message.
+var errNoResponse = errors.New("bed: the transaction was rolled back: it is committed after its handler has returned, and not by it")
 
 // First implements besteffort.Attempts.
 func (x *committing) First(ctx context.Context) attempt.Outcome {

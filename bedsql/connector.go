@@ -256,12 +256,15 @@ func (c *connector) with(settings, change string) *connector {
 	if c.origin != nil {
 		origin = c.origin
 	}
+	place := c.receiptPlace.Load() // a transaction may be open, which has looked for it
 	if settings == origin.target.Settings {
+		origin.receiptPlace.CompareAndSwap(nil, place)
 		return origin
 	}
 	origin.mu.Lock()
 	defer origin.mu.Unlock()
 	if known := origin.changed[settings]; known != nil {
+		known.receiptPlace.CompareAndSwap(nil, place)
 		return known
 	}
 	if len(origin.changed) == maxChanged {
@@ -273,7 +276,7 @@ func (c *connector) with(settings, change string) *connector {
 		origin: origin, changes: append(slices.Clip(c.changes), change),
 	}
 	n.target.Settings = settings
-	n.receiptPlace.Store(origin.receiptPlace.Load()) // a transaction may be open
+	n.receiptPlace.Store(place)
 	n.pool = newConnPool(n)
 	if origin.changed == nil {
 		origin.changed = map[string]*connector{}

@@ -106,8 +106,8 @@ func (c *Conn) admit(ctx context.Context, under scope, s statement) error {
 		switch {
 		case c.ends(s), s.class.ImplicitCommit, s.class.Kind == sqltext.Rollback, s.class.Kind == sqltext.PrepareTransaction:
 			return unusable("a statement would end the transaction, use its Commit or Rollback")
-		case s.class.Kind == sqltext.Multi && s.class.Pins:
-			return unusable("one of several statements in one text could end the transaction, send each by itself")
+		case s.class.Kind == sqltext.Multi && endsWithin(c.c.dialect.Flavor, s.SQL):
+			return unusable("one of several statements in one text would end the transaction")
 		}
 	}
 	switch s.class.Kind {
@@ -151,6 +151,21 @@ func (c *Conn) ends(s statement) bool {
 	default:
 		return s.class.ImplicitCommit
 	}
+}
+
+// endsWithin reports whether one of several statements begins as one does that ends a
+// transaction.
+func endsWithin(f txlog.Flavor, text string) bool {
+	first := true
+	for t := range sqltext.Tokens(f, 0, text) {
+		for _, word := range [...]string{"COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"} {
+			if first && t.Is(word) {
+				return true
+			}
+		}
+		first = t.Text == ";"
+	}
+	return false
 }
 
 // failed notes what a failed statement may have left behind.

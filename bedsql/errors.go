@@ -28,7 +28,8 @@ var (
 	// finds an *UnknownOutcomeError, which wraps both causes. It is also the error of
 	// a write that ran unlogged while its context ended, of an End whose context
 	// ended before its writes, and, from End, of a write under RunUnlogged at which
-	// the driver panicked. It is not txlog.ErrOutcomeUnknown, which is about a change
+	// the driver panicked. With ErrTransactionLost, a procedure has committed or rolled back
+	// a transaction under an idempotency key. It is not txlog.ErrOutcomeUnknown, which is about a change
 	// of an entry, nor txlog.ErrInDoubt, with which the entry may be there and the
 	// write is pending.
 	ErrUnknownOutcome = listener.ErrUnknownOutcome

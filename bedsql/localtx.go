@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
@@ -146,7 +147,13 @@ func (t *localTx) lose(err error) {
 	t.c.tx = t
 }
 
-func (t *localTx) lostError() error { return because(ErrTransactionLost, t.lost) }
+func (t *localTx) lostError() error {
+	err := because(ErrTransactionLost, t.lost)
+	if errors.Is(t.lost, errEndedUnseen) {
+		return &UnknownOutcomeError{DataSource: t.c.c.target.DataSource, Cause: err}
+	}
+	return err
+}
 
 // unseen is the savepoint that is set before a statement by which a transaction under an
 // idempotency key could end unseen: a procedure of MySQL's may commit or roll back. If it is
@@ -187,12 +194,18 @@ func (t *localTx) still(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	if attempt.Failed(t.c.c.dialect, err, false).ConnLost {
+	const noSuchSavepoint = 1305
+	switch {
+	case attempt.Failed(t.c.c.dialect, err, false).ConnLost:
 		t.c.kill()
+		return err
+	case dberr.Of(err).Number != noSuchSavepoint:
+		t.lose(err)
 		return err
 	}
 	t.tell(homeUnknown, time.Now())
 	t.lose(errEndedUnseen)
+	t.keyed.place.back() // the receipt says what came of it
 	return t.lostError()
 }
 

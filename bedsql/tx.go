@@ -31,8 +31,8 @@ func (t *tx) Commit() error {
 	}
 	if c.tx != nil && c.tx.state == txLost {
 		err := fmt.Errorf("bed: nothing was committed: %w", c.tx.lostError())
-		if errors.Is(c.tx.lost, errEndedUnseen) {
-			err = &UnknownOutcomeError{DataSource: c.c.target.DataSource, Cause: c.tx.lostError()}
+		if errors.Is(err, ErrUnknownOutcome) {
+			err = c.tx.lostError()
 		}
 		c.undo(c.rollback(t.ctx, t.inner))
 		c.closed()

@@ -24,7 +24,8 @@ import (
 
 // Handler processes a message: its rows are those that it writes in tx. What it writes or
 // publishes under ctx, through other databases and publishers of bed, is recorded in tx too
-// ([bedsql.With]). An error, or a panic, rolls all of it back.
+// ([bedsql.With]). An error, or a panic, rolls all of it back. Neither it nor a procedure that
+// it calls may commit.
 type Handler = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
 
 type consumerOptions struct {
@@ -208,7 +209,10 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 	// It needs no entry: the broker holds the message until COMMIT is confirmed.
 	var k kept.Request
 	tx, err := c.db.BeginTx(kept.In(ctx, &k), nil)
-	if err != nil {
+	switch {
+	case errors.Is(err, bedsql.ErrRowsUnknown): // a procedure has committed a part of it
+		return err, nil
+	case err != nil:
 		return nil, err
 	}
 	defer func() {

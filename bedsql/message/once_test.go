@@ -311,6 +311,31 @@ func TestHandlerThatCommitsByItselfCommitsNothing(t *testing.T) {
 	})
 }
 
+// A procedure that commits leaves the receipt behind, without which the message would be
+// processed again, and with which it is not known to be.
+func TestMessageOfWhichAProcedureCommittedAPartIsParked(t *testing.T) {
+	t.Parallel()
+	c := newConsuming(t, testdb.MySQL(t))
+	_, err := c.bare.Exec("CREATE PROCEDURE ends() COMMIT")
+	must(t, err)
+	consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		must(t, c.insert(ctx, tx, msg))
+		_, err := tx.ExecContext(ctx, "CALL ends()")
+		must(t, err)
+		return nil
+	}, bedmessage.MaxFailures(3))
+	for range 2 {
+		if err := consume(delivered("m-1", "one")); err == nil {
+			t.Error("acknowledged before it was parked")
+		}
+	}
+	must(t, consume(delivered("m-1", "one")))
+	if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked || c.calls != 1 {
+		t.Errorf("the handler ran %d times, the log: %+v", c.calls, left)
+	}
+	c.saw("one")
+}
+
 // A subscriber that waits for less long than the handler takes cancels it each time.
 func TestMessageThatIsCanceledAgainIsWarnedOf(t *testing.T) {
 	t.Parallel()

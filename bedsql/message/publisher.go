@@ -176,12 +176,12 @@ type wrapped struct {
 	tracks bool
 }
 
-var errTracked = errors.New("the message was published under this UUID before, and this publisher has JetStream drop it as a duplicate (TrackMsgId) and say that it took it: " +
+var errTracked = errors.New("the message may have been published under this UUID before, and this publisher would have JetStream drop it as a duplicate and say that it took it (TrackMsgId): " +
 	"have bed-job publish it, or a publisher without TrackMsgId")
 
 func (w wrapped) Publish(ctx context.Context, m *broker.Message) error {
 	if w.tracks && m.UUID != m.ID {
-		return broker.NotTaken(errTracked)
+		return broker.Refused(errTracked)
 	}
 	msg := message.NewMessageWithContext(ctx, m.UUID, m.Payload)
 	for key, value := range m.Metadata {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"database/sql"
 	"database/sql/driver"
 	"testing"
 
@@ -8,6 +9,28 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 )
+
+// PgBouncer repeats to a client the name of the encoding that it gave, and pgx's simple protocol
+// takes the server's own only.
+func TestSettingsWithUTF8UnderAnotherNameAreUsableBehindAPooler(t *testing.T) {
+	t.Parallel()
+	target, err := Target(testdb.PgBouncer(t, testdb.Postgres(t)).DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, settings := range []string{"client_encoding=utf-8;default_query_exec_mode=simple_protocol", "client_encoding=Unicode;default_query_exec_mode=simple_protocol"} {
+		as, err := target.With(settings)
+		if err != nil || as.Settings != settings {
+			t.Fatalf("%q: %q (%v)", settings, as.Settings, err)
+		}
+		db := sql.OpenDB(as.Connector)
+		var got string
+		if err := db.QueryRowContext(t.Context(), "SELECT $1::text", "ö").Scan(&got); err != nil || got != "ö" {
+			t.Errorf("%q: %q (%v)", settings, got, err)
+		}
+		_ = db.Close()
+	}
+}
 
 // What a pooler does to a session whose change it does not show.
 func TestPreparedNameBelongsToOneText(t *testing.T) {

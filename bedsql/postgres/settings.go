@@ -38,9 +38,6 @@ func settings(cfg *pgconn.Config, mode pgx.QueryExecMode, schema string) []diale
 	}
 	var list []dialects.Setting
 	for key, value := range all {
-		if key == "client_encoding" && isUTF8(value) {
-			value = "UTF8" // a job's pooler repeats what it is told, and pgx wants the server's own name
-		}
 		if !neutral.Has(key) {
 			list = append(list, dialects.Setting{Key: key, Value: value})
 		}
@@ -77,6 +74,22 @@ var execModes = map[string]pgx.QueryExecMode{
 // with is the target of cfg in a session with other settings. The rest, and the
 // dialling side's own business, stays as it is.
 func with(cfg *pgx.ConnConfig, name string, list []dialects.Setting, opts []stdlib.OptionOpenDB) delivery.Target {
+	to, own := in(cfg, name, list)
+	t := target(to, own, opts...)
+	for i, s := range list {
+		if c, ok := t.Connector.(*connector); ok && s.Key == "client_encoding" && isUTF8(s.Value) {
+			// A pooler repeats what it is told, and pgx wants the server's own name.
+			spelt := slices.Clone(list)
+			spelt[i].Value = "UTF8"
+			dialled, _ := in(cfg, name, spelt)
+			c.Connector = stdlib.GetConnector(*dialled, opts...)
+		}
+	}
+	return t
+}
+
+// in is cfg with other settings.
+func in(cfg *pgx.ConnConfig, name string, list []dialects.Setting) (*pgx.ConnConfig, dialects.Own) {
 	to := cfg.Copy()
 	all, _ := allParams(&cfg.Config)
 	_, byOptions := all["options"]
@@ -108,7 +121,7 @@ func with(cfg *pgx.ConnConfig, name string, list []dialects.Setting, opts []stdl
 		}
 		to.RuntimeParams["options"] = strings.Join(args, " ")
 	}
-	return target(to, own, opts...)
+	return to, own
 }
 
 // isUTF8 reports whether the server reads the name of an encoding as UTF8: by its letters

@@ -40,18 +40,6 @@ func TestSettingsCanBeAppliedToAnotherDSN(t *testing.T) {
 	}
 }
 
-// PgBouncer repeats to its clients the name that they gave, and pgx's simple protocol looks for
-// the server's own.
-func TestUTF8IsSetByTheServersName(t *testing.T) {
-	t.Parallel()
-	for given, want := range map[string]string{"client_encoding=utf-8": "UTF8", "client_encoding=Unicode": "UTF8", "client_encoding=UTF8": "UTF8", "options='-c client_encoding=utf8'": "UTF8", "client_encoding=LATIN1": "LATIN1"} {
-		target, err := Target("host=h user=u dbname=db default_query_exec_mode=simple_protocol " + given)
-		if err != nil || !strings.Contains(target.Settings, "client_encoding="+want) {
-			t.Errorf("%s: %q (%v)", given, target.Settings, err)
-		}
-	}
-}
-
 func TestUnusableSettingsAreNotApplied(t *testing.T) {
 	t.Parallel()
 	target, err := Target("host=h user=u password=secret dbname=db")

@@ -80,13 +80,82 @@ func TestHTTPProcedureThatRollsBackLastIsNoSuccess(t *testing.T) {
 	s.wantsRuns(1, 0)
 }
 
-func TestHTTPTextThatCouldEndTheTransactionIsRefused(t *testing.T) {
+func TestHTTPProcedureThatCommitsIsNotSaidToHaveChangedNothing(t *testing.T) {
 	t.Parallel()
-	eachHome(t, func(t *testing.T, r *rig) {
-		s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+	r := newRig(t, testdb.MySQL(t))
+	r.account(0)
+	r.exec("CREATE PROCEDURE ends() COMMIT")
+	s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+		if !pays(w, r) {
+			return
+		}
+		if _, err := bedhttp.Tx(r.Context()).ExecContext(r.Context(), "CALL ends()"); err != nil {
+			t.Error(err)
+		}
+		if pays(w, r) {
+			w.WriteHeader(201)
+		}
+	})
+	for _, says := range []string{"It is not known whether it is applied", "The request was applied"} {
+		a := s.asks("k", "{}")
+		if s.wants(a, 500, false); !strings.Contains(string(a.body), says) {
+			t.Errorf("%v, want %q", a, says)
+		}
+	}
+	s.wantsRuns(1, 1)
+}
+
+// What is begun again under the same context is the same request, also when the client sends it
+// again.
+func TestTransactionThatAProcedureRolledBackHasItsPlaceAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testdb.MySQL(t))
+	r.account(0)
+	r.exec("CREATE PROCEDURE ends() ROLLBACK")
+	for range 2 { // the client sends it twice
+		ctx, key := bedsql.WithIdempotencyKey(t.Context(), "k")
+		key.SetFingerprint("pay")
+		for _, procedure := range []string{"CALL ends()", ""} {
+			tx, err := r.wrapped.BeginTx(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if procedure != "" && !key.Answered() {
+				if _, err := tx.ExecContext(ctx, procedure); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := tx.ExecContext(ctx, addOne); bedsql.OutcomeOf(err) != bedsql.OutcomeUnknown || !errors.Is(err, bedsql.ErrTransactionLost) {
+					t.Errorf("after the procedure: %v", err)
+				}
+				_ = tx.Rollback()
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, addOne); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if b := r.balance(1); b != 1 {
+		t.Errorf("the balance is %d", b)
+	}
+}
+
+func TestHTTPTextThatWouldEndTheTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	eachHome(t, func(t *testing.T, home *rig) {
+		s := newService(t, home, func(w http.ResponseWriter, r *http.Request) {
 			for _, text := range []string{"COMMIT; BEGIN", "SELECT 1; ROLLBACK", "COMMIT", "ROLLBACK"} {
 				if _, err := bedhttp.Tx(r.Context()).ExecContext(r.Context(), text); !errors.Is(err, bedsql.ErrKeyUnusable) {
 					t.Errorf("%s: %v", text, err)
+				}
+			}
+			if home.db.Driver == testdb.DriverPostgres { // the others take no such texts, or one at a time
+				if _, err := bedhttp.Tx(r.Context()).ExecContext(r.Context(), "SET LOCAL lock_timeout = '20s'; SET LOCAL statement_timeout = '50s'"); err != nil {
+					t.Error(err)
 				}
 			}
 			if pays(w, r) {

@@ -30,12 +30,13 @@ func target(read func(dsn string) (dial, error)) func(string) (delivery.Target, 
 	}
 }
 
-const dialTimeout = 10 * time.Second
+// dialTimeout bounds a connection whose context has no deadline.
+const dialTimeout = 30 * time.Second
 
-// remaining is how long a connection may take: until the end of ctx, dialTimeout at most.
+// remaining is how long a connection may take.
 func remaining(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
-		return min(max(time.Until(deadline), time.Millisecond), dialTimeout)
+		return max(time.Until(deadline), time.Millisecond)
 	}
 	return dialTimeout
 }

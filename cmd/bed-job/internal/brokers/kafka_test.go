@@ -225,6 +225,8 @@ func TestDSNsOfBrokersAreReadWithoutConnecting(t *testing.T) {
 		{"nats", "nats://user:1?s3cr3t@a:4222", false},
 		{"nats", "nats://user:s3cr3t,s3cr3t@a:4222", false},
 		{"nats", "nats://user:s3cr3t#s3cr3t@a:4222", false},
+		{"nats", "nats://user:1#s3cr3t@a:4222", false},
+		{"nats", "nats://[::1]:4222, token@b:4222,", true},
 		{"nats", "nats://user:s3cr3t@a:4222?credential=x", false},
 		{"nats", "http://user:s3cr3t@a", false},
 		{"amqp", "amqp://user:s3cr3t@a:5672/vhost", true},

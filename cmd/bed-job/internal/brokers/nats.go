@@ -25,12 +25,15 @@ func readNATS(dsn string) (dial, error) {
 	if err != nil || !strings.HasPrefix(servers, "nats://") && !strings.HasPrefix(servers, "tls://") {
 		return nil, bad
 	}
-	addresses := strings.Split(servers, ",")
-	for _, server := range addresses {
-		if server = strings.TrimSpace(server); !strings.Contains(server, "://") {
+	addresses := 0
+	for server := range strings.SplitSeq(servers, ",") {
+		if server = strings.TrimSpace(server); server == "" {
+			continue
+		}
+		if addresses++; !strings.Contains(server, "://") {
 			server = "nats://" + server
 		}
-		if u, err := url.Parse(server); err != nil || u.Host == "" || u.Path != "" && u.Path != "/" {
+		if u, err := url.Parse(server); err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.Fragment != "" {
 			return nil, bad // its own error would quote it
 		}
 	}
@@ -45,7 +48,11 @@ func readNATS(dsn string) (dial, error) {
 		return nil, fmt.Errorf("the DSN has an unknown parameter %s; known: credentials", name)
 	}
 	return func(ctx context.Context) (broker.Conn, error) {
-		nc, err := nats.Connect(servers, slices.Concat(opts, []nats.Option{nats.NoReconnect(), nats.Timeout(remaining(ctx) / time.Duration(len(addresses))), nats.Name("bed-job")})...)
+		limit := remaining(ctx)
+		if addresses > 1 { // one that is silent leaves time for the others
+			limit = min(max(limit/time.Duration(addresses), min(limit, 2*time.Second)), 10*time.Second)
+		}
+		nc, err := nats.Connect(servers, slices.Concat(opts, []nats.Option{nats.NoReconnect(), nats.Timeout(limit), nats.Name("bed-job")})...)
 		if err != nil {
 			return nil, err
 		}
