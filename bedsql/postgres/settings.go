@@ -78,7 +78,7 @@ func with(cfg *pgx.ConnConfig, name string, list []dialects.Setting, opts []stdl
 	t := target(to, own, opts...)
 	for i, s := range list {
 		if c, ok := t.Connector.(*connector); ok && s.Key == "client_encoding" && isUTF8(s.Value) {
-			// A pooler repeats what it is told, and pgx wants the server's own name.
+			// A pooler echoes its client's spelling, and pgx wants the server's.
 			spelt := slices.Clone(list)
 			spelt[i].Value = "UTF8"
 			dialled, _ := in(cfg, name, spelt)

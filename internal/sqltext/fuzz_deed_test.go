@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// tries is how often is begun, or asked, what is no text: a busy server may cut it like one.
+// tries bounds how often the test's own statements are repeated: a busy server may cut them, too.
 const tries = 20
 
 // deed is what a server did with a text: its second opinion of the class.
