@@ -33,9 +33,10 @@
 // A write that bed cannot take fails before anything runs or is logged: with the error
 // of its context if that has ended; with a txlog.ParamError inside for a parameter that
 // the log cannot keep; with [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent],
-// [ErrKeyUnusable], [ErrOrderUnusable] or [NotHomeError]; with a delivery.ReceiptTableError or delivery.ReceiptRightsError where
-// receipts cannot be kept; with [ErrTransactionLost] in a local transaction that the
-// database has rolled back. [ErrKeyReused] answers a request under an idempotency key
+// [ErrKeyUnusable], [ErrOrderUnusable] or [NotHomeError]; with a
+// delivery.ReceiptTableError or delivery.ReceiptRightsError where receipts cannot be kept;
+// with [ErrTransactionLost] in a local transaction that the database has rolled back.
+// [ErrKeyReused] answers a request under an idempotency key
 // that another request has used; the new one is not applied.
 //
 // Writes for several databases go into a soft transaction ([Begin]): immediate, [Staged],

@@ -30,9 +30,9 @@ func (t *tx) Commit() error {
 		l.keyed.kept.Ended = l.unmet.err != nil || l.state != txOpen
 	}
 	if c.tx != nil && c.tx.state == txLost {
-		err := fmt.Errorf("bed: nothing was committed: %w", c.tx.lostError())
-		if errors.Is(err, ErrUnknownOutcome) {
-			err = c.tx.lostError()
+		err := c.tx.lostError()
+		if !errors.Is(err, ErrUnknownOutcome) {
+			err = fmt.Errorf("bed: nothing was committed: %w", err)
 		}
 		c.undo(c.rollback(t.ctx, t.inner))
 		c.closed()

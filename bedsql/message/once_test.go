@@ -119,6 +119,23 @@ func (c *consuming) saw(want ...string) {
 	}
 }
 
+// parksAtTheThird fails the test unless the third delivery of a message parks it, and gives what
+// the log holds.
+func (c *consuming) parksAtTheThird(consume message.NoPublishHandlerFunc) []*txlog.Unit {
+	c.t.Helper()
+	for range 2 {
+		if err := consume(delivered("m-1", "one")); err == nil {
+			c.t.Error("acknowledged before it was parked")
+		}
+	}
+	must(c.t, consume(delivered("m-1", "one")))
+	left := waiting(c.t, c.storage)
+	if len(left) != 1 || !left[0].Parked {
+		c.t.Fatalf("the log: %+v", left)
+	}
+	return left
+}
+
 // delivered is a message as a broker delivers it, each time another one.
 func delivered(uuid, payload string) *message.Message {
 	return message.NewMessage(uuid, []byte(payload))
@@ -324,14 +341,9 @@ func TestMessageOfWhichAProcedureCommittedAPartIsParked(t *testing.T) {
 		must(t, err)
 		return nil
 	}, bedmessage.MaxFailures(3))
-	for range 2 {
-		if err := consume(delivered("m-1", "one")); err == nil {
-			t.Error("acknowledged before it was parked")
-		}
-	}
-	must(t, consume(delivered("m-1", "one")))
-	if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked || c.calls != 1 {
-		t.Errorf("the handler ran %d times, the log: %+v", c.calls, left)
+	c.parksAtTheThird(consume)
+	if c.calls != 1 {
+		t.Errorf("the handler ran %d times", c.calls)
 	}
 	c.saw("one")
 }
@@ -516,14 +528,8 @@ func TestPoisonMessageIsParkedAndPublishedAgainByAnOperator(t *testing.T) {
 			}
 			return c.insert(ctx, tx, msg)
 		}, bedmessage.MaxFailures(3), bedmessage.ParkedFor("events", "orders"))
-		for range 2 {
-			if err := consume(delivered("m-1", "one")); err == nil {
-				t.Error("acknowledged before it was parked")
-			}
-		}
-		must(t, consume(delivered("m-1", "one")))
-		left := waiting(t, c.storage)
-		if len(left) != 1 || !left[0].Parked || left[0].DataSource != "events" || left[0].Statements[0].SQL != "PUBLISH orders" || !strings.Contains(left[0].LastError, "no such article") {
+		left := c.parksAtTheThird(consume)
+		if left[0].DataSource != "events" || left[0].Statements[0].SQL != "PUBLISH orders" || !strings.Contains(left[0].LastError, "no such article") {
 			t.Fatalf("the log: %+v", left)
 		}
 		none := delivered("", "none") // it could not be known a second time
@@ -566,15 +572,7 @@ func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
 					does(ctx, tx)
 					return nil
 				}, bedmessage.MaxFailures(3))
-				for range 2 {
-					if err := consume(delivered("m-1", "one")); err == nil {
-						t.Error("acknowledged before it was parked")
-					}
-				}
-				must(t, consume(delivered("m-1", "one")))
-				if left := waiting(t, c.storage); len(left) != 1 || !left[0].Parked {
-					t.Errorf("the log: %+v", left)
-				}
+				c.parksAtTheThird(consume)
 			})
 		})
 	}

@@ -76,7 +76,7 @@ func (b *memory) payloads() (all []string) {
 	return all
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestMessagesOfAGroupThatHasEndedAreNotSent(t *testing.T) {
 	}
 }
 
-func waiting(t *testing.T, storage txlog.Storage) []*txlog.Unit {
+func waiting(t testing.TB, storage txlog.Storage) []*txlog.Unit {
 	t.Helper()
 	units, err := storage.List(t.Context(), txlog.Filter{})
 	must(t, err)

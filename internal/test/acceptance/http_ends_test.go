@@ -61,41 +61,34 @@ func TestHTTPProcedureThatEndsTheTransactionDoublesNothing(t *testing.T) {
 	}
 }
 
-// A CALL that is the last statement has nothing after it that could be refused.
-func TestHTTPProcedureThatRollsBackLastIsNoSuccess(t *testing.T) {
-	t.Parallel()
+// served is a service whose handler pays, calls a procedure and then goes on.
+func served(t *testing.T, procedure string, then http.HandlerFunc) *service {
+	t.Helper()
 	r := newRig(t, testdb.MySQL(t))
 	r.account(0)
-	r.exec("CREATE PROCEDURE ends() ROLLBACK")
-	s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+	r.exec("CREATE PROCEDURE ends() " + procedure)
+	return newService(t, r, func(w http.ResponseWriter, r *http.Request) {
 		if !pays(w, r) {
 			return
 		}
 		if rows, err := bedhttp.Tx(r.Context()).QueryContext(r.Context(), "CALL ends()"); err != nil || rows.Close() != nil {
 			t.Error(err)
 		}
-		w.WriteHeader(201)
+		then(w, r)
 	})
+}
+
+// A CALL that is the last statement has nothing after it that could be refused.
+func TestHTTPProcedureThatRollsBackLastIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	s := served(t, "ROLLBACK", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201) })
 	s.wants(s.asks("k", "{}"), 503, false)
 	s.wantsRuns(1, 0)
 }
 
 func TestHTTPProcedureThatCommitsIsNotSaidToHaveChangedNothing(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, testdb.MySQL(t))
-	r.account(0)
-	r.exec("CREATE PROCEDURE ends() COMMIT")
-	s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
-		if !pays(w, r) {
-			return
-		}
-		if _, err := bedhttp.Tx(r.Context()).ExecContext(r.Context(), "CALL ends()"); err != nil {
-			t.Error(err)
-		}
-		if pays(w, r) {
-			w.WriteHeader(201)
-		}
-	})
+	s := served(t, "COMMIT", paysAnd(201, ""))
 	for _, says := range []string{"It is not known whether it is applied", "The request was applied"} {
 		a := s.asks("k", "{}")
 		if s.wants(a, 500, false); !strings.Contains(string(a.body), says) {

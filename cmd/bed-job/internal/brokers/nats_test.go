@@ -18,16 +18,23 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+// newStream makes a stream, over a connection that the test keeps open.
+func newStream(t *testing.T, server *testdb.Server, cfg jetstream.StreamConfig, opts ...nats.Option) jetstream.Stream {
+	t.Helper()
+	nc, err := nats.Connect(server.DSN(), opts...)
+	must(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	must(t, err)
+	stream, err := js.CreateStream(t.Context(), cfg)
+	must(t, err)
+	return stream
+}
+
 func TestJobPublishesToJetStream(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivateNATS(t)
-	nc, err := nats.Connect(server.DSN(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
-	must(t, err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	must(t, err)
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}})
-	must(t, err)
+	stream := newStream(t, server, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}}, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	log := txlog.NewMemory()
 	good := &broker.Message{Topic: "orders.new", Metadata: map[string]string{"tenant": "a"}, Payload: []byte("one")}
 	astray := &broker.Message{Topic: "nowhere", Payload: []byte("two")}
@@ -55,13 +62,7 @@ func TestJobPublishesToJetStream(t *testing.T) {
 func TestMessageThatNATSCannotTakeAsItIsIsParkedAtOnce(t *testing.T) {
 	t.Parallel()
 	server, log := testdb.PrivateNATS(t), txlog.NewMemory()
-	nc, err := nats.Connect(server.DSN())
-	must(t, err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	must(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, MaxMsgSize: 1000})
-	must(t, err)
+	newStream(t, server, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, MaxMsgSize: 1000})
 	for key, value := range map[string]string{"tenant": "Zoë Ågren", "tenant id": "a", "tenant:id": "a", "clé": "a", "": "a", "lines": "two\nlines", "padded": " a"} {
 		unsent(t, log, &broker.Message{Topic: "orders", Metadata: map[string]string{key: value}})
 	}
@@ -77,13 +78,7 @@ func TestMessageThatNATSCannotTakeAsItIsIsParkedAtOnce(t *testing.T) {
 func TestParkedMessageIsNotDroppedAsADuplicate(t *testing.T) {
 	t.Parallel()
 	server, log := testdb.PrivateNATS(t), txlog.NewMemory()
-	nc, err := nats.Connect(server.DSN())
-	must(t, err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	must(t, err)
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
-	must(t, err)
+	stream := newStream(t, server, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
 	tracking, err := wnats.NewPublisher(wnats.PublisherConfig{URL: server.DSN(), JetStream: wnats.JetStreamConfig{TrackMsgId: true}}, watermill.NopLogger{})
 	must(t, err)
 	p, err := bedmessage.NewPublisher(tracking, "events", bedsql.Config{Storage: log})
@@ -126,13 +121,7 @@ func TestAccountThatMayOnlyPublishToNATSIsEnough(t *testing.T) {
 		{user: admin, password: a}
 		{user: job, password: b, permissions: {publish: "orders.>", subscribe: "_INBOX.>"}}
 	] }`), txlog.NewMemory()
-	nc, err := nats.Connect(server.DSN(), nats.UserInfo("admin", "a"))
-	must(t, err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	must(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>", "bills"}})
-	must(t, err)
+	newStream(t, server, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>", "bills"}}, nats.UserInfo("admin", "a"))
 	unsent(t, log, &broker.Message{Topic: "orders.new"}, &broker.Message{Topic: "bills"})
 	if r := round(t, log, "nats", "nats://job:b@"+server.Addr()); r.Delivered != 1 || r.Failed != 1 {
 		t.Errorf("one of two subjects is allowed: %v", r)
