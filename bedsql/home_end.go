@@ -311,13 +311,14 @@ func (e *homeEnd) reread(ctx context.Context, u *stagedUnit) bool {
 	return false
 }
 
-// overtaken settles a committed unit that somebody else has taken.
+// overtaken settles a committed unit that somebody else has taken. The log is asked first:
+// the job removes an entry once its receipt is there.
 func (e *homeEnd) overtaken(ctx context.Context, u *stagedUnit) {
-	if applied, _ := u.applied(ctx); applied {
+	got, err := u.c.cfg.Storage.Get(ctx, u.unit.ID)
+	applied, _ := u.applied(ctx)
+	switch {
+	case applied:
 		e.settled(u, nil)
-		return
-	}
-	switch got, err := u.c.cfg.Storage.Get(ctx, u.unit.ID); {
 	case errors.Is(err, txlog.ErrNotFound):
 		e.gone(ctx, u)
 	case err != nil:

@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
 )
 
 func TestEntriesOfWithCommitWithTheRows(t *testing.T) {
@@ -156,6 +158,49 @@ func TestEndOfWithOnAConnectionBelievesTheReceipt(t *testing.T) {
 		switch err := b.end(); {
 		case w.exactlyOnce() && err != nil, !w.exactlyOnce() && (!errors.Is(err, bedsql.ErrUnknownOutcome) || errors.Is(err, bedsql.ErrNotCommitted)):
 			t.Errorf("End says %v", err)
+		}
+		w.wantBalances(101, 100)
+		w.wantEmpty()
+	})
+}
+
+// taken is a log whose entries the job has taken when End asks for them, and delivers before
+// End looks again.
+type taken struct {
+	*txlog.SQLStorage
+	delivers func()
+	lost     atomic.Bool
+}
+
+func (s *taken) Renew(ctx context.Context, lease time.Duration, units ...*txlog.Unit) ([]*txlog.Unit, error) {
+	if s.delivers != nil && !s.lost.Swap(true) {
+		return units, nil
+	}
+	return s.SQLStorage.Renew(ctx, lease, units...)
+}
+
+func (s *taken) Get(ctx context.Context, id string) (*txlog.Unit, error) {
+	if f := s.delivers; f != nil && s.lost.Load() {
+		s.delivers = nil
+		f()
+	}
+	return s.SQLStorage.Get(ctx, id)
+}
+
+// A receipt that was not there before the entry was gone says nothing.
+func TestEndAsksForTheReceiptOnceTheEntryIsGone(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		log := &taken{}
+		w := newWith(t, db, false, exactlyOnce, func(c *bedsql.Config) { log.SQLStorage, c.Storage = c.Storage.(*txlog.SQLStorage), log })
+		b := w.begun()
+		b.takes()
+		b.records(1)
+		b.commit()
+		delivered := false
+		log.delivers = func() { delivered = w.delivers().Delivered == 1 }
+		if err := b.end(); err != nil || !delivered {
+			t.Errorf("End says %v of what the job has delivered: %v", err, delivered)
 		}
 		w.wantBalances(101, 100)
 		w.wantEmpty()
