@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/sqltext"
@@ -279,6 +280,9 @@ func (c *Conn) Begin() (driver.Tx, error) {
 
 // BeginTx implements driver.ConnBeginTx. Its error is the driver's.
 func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if tx := kept.Found(ctx, c); tx != nil {
+		return tx, nil
+	}
 	under := scopeOf(ctx)
 	if under.undo && !opts.ReadOnly {
 		if err := undoes(under.soft, under, c, statement{class: sqltext.Class{Kind: sqltext.DML}}); err != nil {

@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/internal/kept"
 )
 
 // Config says how New makes the middleware.
 type Config struct {
 	// DB is the home of the keys, the responses and the rows that share their fate: a
-	// database opened by bed. Required.
+	// database opened by bed. A tracer may be around bed, if it passes contexts on. Required.
 	DB *sql.DB
 	// Client says whose key a request carries: the tenant or account, as the server has
 	// authenticated it. Two clients with one key never meet. A request for which it
@@ -122,27 +123,18 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization", "Authentication-Info", "Www-Authenticate",
 	"Connection", "Content-Length", "Date", "Keep-Alive", "Trailer", "Transfer-Encoding", "Upgrade", replayedHeader}
 
-// retentionOf asks db how long it keeps keys. A connection of bed's dials on its first
-// use, which this is not.
-func retentionOf(db *sql.DB) (retention time.Duration, err error) {
+// retentionOf asks db how long it keeps keys.
+func retentionOf(db *sql.DB) (time.Duration, error) {
 	if db == nil {
 		return 0, errNotBed
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return 0, err
+	found, err := kept.Find(ctx, db)
+	if c, ok := found.(*bedsql.Conn); ok {
+		return c.KeyRetention()
 	}
-	defer func() { _ = conn.Close() }()
-	err = conn.Raw(func(dc any) error {
-		err := errNotBed
-		if c, ok := dc.(*bedsql.Conn); ok {
-			retention, err = c.KeyRetention()
-		}
-		return err
-	})
-	return retention, err
+	return 0, cmp.Or(err, errNotBed)
 }
 
-var errNotBed = errors.New("it is not opened by bed, or not under the key of the request's context")
+var errNotBed = errors.New("it is not opened by bed, what is around it drops the context of BeginTx, or that is not under the key of the request's context")

@@ -53,7 +53,7 @@ func ParkedFor(dataSource, topic string) Option {
 
 // Once makes a handler for watermill's router that processes each message once, however
 // often it is delivered and however many consumers of the same name there are. db is a
-// database that bed opened; consumer is the name under which it knows messages that it has
+// database that bed opened, whatever tracer is around it; consumer is the name under which it knows messages that it has
 // processed.
 //
 // The rows of h and the receipt of the consumer and the message's UUID are one local
@@ -107,23 +107,16 @@ func (c *consumerOf) config(ctx context.Context) (*bedsql.Config, error) {
 	if c.db == nil || c.name == "" || c.handle == nil || c.failures < 1 {
 		return nil, errors.New("bed: the consumer needs a database, a name, a handler, and 1 or more for MaxFailures")
 	}
-	conn, err := c.db.Conn(ctx)
+	found, err := kept.Find(ctx, c.db)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
-	var cfg bedsql.Config
-	err = conn.Raw(func(dc any) error {
-		bed, ok := dc.(*bedsql.Conn)
-		if !ok {
-			return fmt.Errorf("bed: the database of the consumer %s is not one that bed opened (%T): its messages would be processed more than once", c.name, dc)
-		}
-		cfg = bed.Config()
-		return nil
-	})
-	if err != nil {
-		return nil, err
+	bed, ok := found.(*bedsql.Conn)
+	if !ok {
+		return nil, fmt.Errorf("bed: the database of the consumer %s is not one that bed opened, or what is around it drops the context of BeginTx: "+
+			"its messages would be processed more than once", c.name)
 	}
+	cfg := bed.Config()
 	if cfg.KeyRetention <= c.redelivery {
 		return nil, fmt.Errorf("bed: the database of the consumer %s forgets after Config.KeyRetention (%v) that a message was processed, and the broker may deliver it again for %v: "+
 			"make KeyRetention longer", c.name, cfg.KeyRetention, c.redelivery)

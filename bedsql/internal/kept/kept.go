@@ -5,6 +5,8 @@ package kept
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 )
 
@@ -60,3 +62,34 @@ func InGroup(ctx context.Context) context.Context { return context.WithValue(ctx
 
 // Grouped reports whether ctx is of a soft transaction, also of one that has ended.
 func Grouped(ctx context.Context) bool { return ctx.Value(groupKey{}) != nil }
+
+type probeKey struct{}
+
+// Find returns the connection of bed under db; nil, without an error, if bed did not open
+// db. It begins a transaction, because a BEGIN reaches bed through any tracer around it:
+// Found answers it, and nothing is dialled.
+func Find(ctx context.Context, db *sql.DB) (conn any, err error) {
+	tx, err := db.BeginTx(context.WithValue(ctx, probeKey{}, &conn), nil)
+	if err == nil {
+		err = tx.Rollback()
+	}
+	if conn != nil {
+		err = nil
+	}
+	return conn, err
+}
+
+// Found hands conn to Find if ctx comes from it, and returns the transaction to answer with;
+// nil otherwise.
+func Found(ctx context.Context, conn any) driver.Tx {
+	if to, ok := ctx.Value(probeKey{}).(*any); ok {
+		*to = conn
+		return noTx{}
+	}
+	return nil
+}
+
+type noTx struct{}
+
+func (noTx) Commit() error   { return nil }
+func (noTx) Rollback() error { return nil }
