@@ -210,7 +210,7 @@ func (s pages) auditPage(r *http.Request, p person) (any, error) {
 		return nil, err
 	}
 	v := auditView{Records: a.Records, Revealed: wantsValues(r)}
-	if p.Role >= Reveal && slices.ContainsFunc(a.Records, func(r ops.Record) bool { return r.Action == ops.Amend }) {
+	if p.Role >= Reveal && slices.ContainsFunc(a.Records, ops.Masked) {
 		v.Reveal = with(s.selfOf(r), "reveal", "true")
 	}
 	here := s.cfg.BasePath + "/audit"

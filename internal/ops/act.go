@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -207,45 +206,13 @@ func (s *actor) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Do
 	case len(sel.IDs) == 0:
 		return Done{}, nil
 	}
-	done, err := s.decide(ctx, d, sel.IDs, sel.Filter.still, func(done txlog.Decided) (journal.Record, error) {
-		v := sel.Filter.view()
-		v.Until, v.Counted, v.Gone, v.Left = sel.At, len(sel.IDs), done.Gone, done.Left
-		what, err := json.Marshal(v)
-		return by.record(a, string(what), len(done.Changed)), err
-	})
-	return done, err
+	return s.decide(ctx, d, sel.IDs, sel.Filter.still, func(done txlog.Decided) (journal.Record, error) { return by.selected(a, sel, done) })
 }
 
 // still reports whether f still selects a unit, as far as that may have changed
 // since it was found.
 func (f *Filter) still(u *txlog.Unit) bool {
 	return (f.State == "" || StateOf(u) == f.State) && f.judge(u)
-}
-
-// filterView is a filter as the audit keeps it.
-type filterView struct {
-	Filter
-	OlderThan string `json:"olderThan,omitempty"`
-	// Until is when they were counted, by the log's clock, and Counted how many they
-	// were then; the rest of Done.
-	Until   time.Time `json:"until"`
-	Counted int       `json:"counted"`
-	Gone    int       `json:"gone,omitempty"`
-	Left    int       `json:"left,omitempty"`
-}
-
-func (f Filter) view() filterView {
-	v := filterView{Filter: f}
-	if f.OlderThan > 0 {
-		v.OlderThan = f.OlderThan.String()
-	}
-	if f.Reveal && f.Text != "" {
-		v.Text = mask // who reads the audit may not see values
-	}
-	if k, err := readKind(f.Kind); err == nil {
-		v.Kind, v.DataSource = k.Text, k.DataSource
-	}
-	return v
 }
 
 // MaxPerSecond is the highest limit.

@@ -304,21 +304,12 @@ func ReplacedBy(r Record) (re Replaced, ok bool) {
 	return re, r.Action == Amend && json.Unmarshal([]byte(r.What), &re) == nil
 }
 
-// masked takes the values out of a record.
-func masked(r journal.Record) journal.Record {
-	re, ok := ReplacedBy(r)
-	if !ok {
-		if r.Action == Amend { // of another version
-			r.What = mask
-		}
-		return r
-	}
+func (re Replaced) masked() Replaced {
 	for _, t := range []*Text{&re.Old, &re.New} {
 		params, err := Parameters(txlog.Statement{Params: string(t.Parameters)}, false)
 		if t.Parameters, _ = json.Marshal(params); err != nil {
 			t.Parameters = json.RawMessage(`"` + mask + `"`)
 		}
 	}
-	r.What, _ = marshal(re)
-	return r
+	return re
 }

@@ -2,6 +2,8 @@ package ops
 
 import (
 	"context"
+	"encoding/json"
+	"time"
 
 	"github.com/bedsql/bed/internal/journal"
 )
@@ -15,7 +17,75 @@ type Audit struct {
 	Next    string   `json:"next,omitempty"`
 }
 
-// Audit gives a page of what was done, without values: the parameters that were amended are masked.
+// filterView is what the audit keeps of a bulk action.
+type filterView struct {
+	Filter
+	OlderThan string `json:"olderThan,omitempty"`
+	// Code belongs to Kind, which is the text of the error.
+	Code string `json:"code,omitempty"`
+	// Values: Text was searched for among values, and may be one.
+	Values bool `json:"values,omitempty"`
+	// Until is when they were counted, by the log's clock, and Counted how many they
+	// were then; the rest of Done.
+	Until   time.Time `json:"until"`
+	Counted int       `json:"counted"`
+	Gone    int       `json:"gone,omitempty"`
+	Left    int       `json:"left,omitempty"`
+	// IDs are those that were changed, at most keptIDs.
+	IDs []string `json:"ids,omitempty"`
+}
+
+// keptIDs bounds the ids of a record.
+const keptIDs = 10_000
+
+// selected makes the record of a bulk action.
+func (by By) selected(a Action, sel *Selection, done Done) (journal.Record, error) {
+	what, err := marshal(sel.view(done))
+	r := by.record(a, what, len(done.Changed))
+	r.Whole = true
+	return r, err
+}
+
+func (sel *Selection) view(done Done) filterView {
+	f := sel.Filter
+	v := filterView{Filter: f, Values: f.Reveal && f.Text != "", Until: sel.At, Counted: len(sel.IDs), Gone: done.Gone, Left: done.Left}
+	if v.IDs = done.Changed; len(v.IDs) > keptIDs {
+		v.IDs = v.IDs[:keptIDs]
+	}
+	if f.OlderThan > 0 {
+		v.OlderThan = f.OlderThan.String()
+	}
+	if k, err := readKind(f.Kind); err == nil {
+		v.Kind, v.Code, v.DataSource = k.Text, k.Code, k.DataSource
+	}
+	return v
+}
+
+// Masked reports whether [Store.Audit] leaves values out of a record.
+func Masked(r Record) bool {
+	var v filterView
+	return r.Action == Amend || json.Unmarshal([]byte(r.What), &v) == nil && v.Values
+}
+
+// masked takes the values out of a record.
+func masked(r Record) Record {
+	if re, ok := ReplacedBy(r); ok {
+		r.What, _ = marshal(re.masked())
+		return r
+	}
+	var v filterView
+	switch err := json.Unmarshal([]byte(r.What), &v); {
+	case err == nil && v.Values:
+		v.Text = mask
+		r.What, _ = marshal(v)
+	case r.Action == Amend: // of another version
+		r.What = mask
+	}
+	return r
+}
+
+// Audit gives a page of what was done, without values: amended parameters are masked, and
+// texts that were searched for among values.
 func (s *reader) Audit(ctx context.Context, p Page) (*Audit, error) {
 	a, err := s.records(ctx, p)
 	if err != nil {

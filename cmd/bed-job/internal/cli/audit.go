@@ -20,11 +20,12 @@ func auditCommand(a *app) *cobra.Command {
 		Long: `List what operators did, in the console, by its API and by these commands, newest first:
 when (by the log's clock), who, to how many entries, and why. Of an action by a filter it
 shows the filter, when its matches were counted, and how many of them were gone by then.
-Of an amended statement it keeps the old and the new text; the values of their parameters
-are shown only with --show-parameters, which is audited.
+Of an amended statement it keeps the old and the new text. Values, which are parameters and
+texts of filters, are shown only with --show-parameters, which is audited.
 
 JSON (-o json): an array of objects with id, time, who, action, what (an entry's ID, a
-data source, or a filter or an amendment as JSON, whole), count and reason.`,
+data source, or a filter or an amendment as JSON, whole), count and reason. A filter has the
+ids of what was changed, up to 10,000.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
@@ -35,7 +36,7 @@ data source, or a filter or an amendment as JSON, whole), count and reason.`,
 	}
 	a.logFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 100, "list at most N (0: all)")
-	cmd.Flags().BoolVar(&values, "show-parameters", false, "print the values of parameters that were amended")
+	cmd.Flags().BoolVar(&values, "show-parameters", false, "print values: amended parameters, texts of filters")
 	return cmd
 }
 
@@ -72,7 +73,7 @@ func printAudit(ctx context.Context, a *app, d *desk, limit int, values bool) er
 		if r.Count > 0 {
 			n = strconv.Itoa(r.Count)
 		}
-		t.add(r.Time.Local().Format(time.RFC3339), r.Who, string(r.Action), n, r.What, r.Reason)
+		t.add(r.Time.Local().Format(time.RFC3339), r.Who, string(r.Action), n, cut(r.What, 2000), r.Reason)
 	}
 	return t.print(a.Out)
 }
