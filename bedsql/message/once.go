@@ -252,6 +252,9 @@ func (c *consumerOf) call(ctx context.Context, tx *sql.Tx, msg *message.Message)
 func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.Message, why error) error {
 	m := &broker.Message{ID: txlog.NewID(), Metadata: map[string]string{}, Payload: msg.Payload}
 	for key, value := range msg.Metadata { // the log takes no others
+		if broker.Orders(key) {
+			continue
+		}
 		m.Metadata[strings.ToValidUTF8(key, "\ufffd")] = strings.ToValidUTF8(value, "\ufffd")
 	}
 	m.UUID = cmp.Or(msg.UUID, m.ID)

@@ -29,8 +29,8 @@ type options struct {
 // confirmed that it keeps the message. [NewPublisher] and [Target] refuse a publisher of
 // which that is not known without it. It is known of watermill's own for NATS with
 // JetStream, for AMQP with ConfirmDelivery and not Transactional, which loses errors of
-// marshalers, and for Kafka unless RequiredAcks is 0; one of your own may say so by a method
-// Confirms() bool.
+// marshalers, nor NotPersistentDeliveryMode, and for Kafka with RequiredAcks -1, which is not
+// its default; one of your own may say so by a method Confirms() bool.
 func Confirms() Option { return func(o *options) { o.confirms = true } }
 
 // OrderKey is the name of the metadata in which a message under [bedsql.WithOrderKey] carries
@@ -42,8 +42,9 @@ const OrderKey = broker.OrderKey
 // is sent, is sent again by the call if that fails, and then by the job. It is safe for
 // concurrent use if the publisher that it wraps is.
 type Publisher struct {
-	db *sql.DB
-	p  message.Publisher
+	db   *sql.DB
+	p    message.Publisher
+	form broker.Form
 }
 
 // NewPublisher wraps p. dataSource is the name by which the log and the job's configuration
@@ -60,7 +61,7 @@ func NewPublisher(p message.Publisher, dataSource string, cfg bedsql.Config, opt
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{sql.OpenDB(connector), p}, nil
+	return &Publisher{sql.OpenDB(connector), p, formOf(p)}, nil
 }
 
 // Target is p as a data source of an asyncjob that runs in the application's own process;
@@ -78,10 +79,10 @@ func Target(p message.Publisher, dataSource string, opts ...Option) (delivery.Ta
 		return delivery.Target{}, errors.New("bed: the publisher is nil")
 	case !o.confirms && !confirms(v):
 		return delivery.Target{}, fmt.Errorf("bed: the publisher %T is not known to confirm that the broker keeps a message, without which messages are lost: "+
-			"have it confirm (JetStream; ConfirmDelivery for AMQP; acks for Kafka), or say that it does by message.Confirms()", p)
+			"have it confirm (JetStream; ConfirmDelivery and persistent messages for AMQP; RequiredAcks -1 for Kafka), or say that it does by message.Confirms()", p)
 	}
 	return broker.Target(dataSource, func(context.Context) (broker.Conn, error) {
-		return wrapped{p, is(config(v, "JetStream", "TrackMsgId"), true)}, nil
+		return wrapped{p, formOf(p), is(config(v, "JetStream", "TrackMsgId"), true)}, nil
 	}), nil
 }
 
@@ -89,6 +90,9 @@ func Target(p message.Publisher, dataSource string, opts ...Option) (delivery.Ta
 // name.
 func config(v reflect.Value, names ...string) reflect.Value {
 	for _, name := range append([]string{"config"}, names...) {
+		if v.Kind() == reflect.Interface {
+			v = v.Elem()
+		}
 		if v = reflect.Indirect(v); v.Kind() != reflect.Struct {
 			return reflect.Value{}
 		}
@@ -104,21 +108,55 @@ func confirms(v reflect.Value) bool {
 	if p, ok := v.Interface().(interface{ Confirms() bool }); ok {
 		return p.Confirms()
 	}
-	v = reflect.Indirect(v)
-	path := v.Type().PkgPath()
-	switch library, of, _ := strings.Cut(strings.TrimPrefix(path, "github.com/ThreeDotsLabs/watermill-"), "/"); {
-	case path == library || v.Type().Name() != "Publisher":
+	library, of := libraryOf(v)
+	return confirmsBy(library, of, v)
+}
+
+// confirmsBy is confirms for a publisher of one of watermill's libraries.
+func confirmsBy(library, of string, v reflect.Value) bool {
+	switch {
 	case library == "nats" && strings.HasSuffix(of, "pkg/jetstream"):
 		return true
 	case library == "nats":
 		return is(config(v, "JetStream", "Disabled"), false)
 	case library == "amqp":
-		return is(config(v, "Publish", "ConfirmDelivery"), true) && is(config(v, "Publish", "Transactional"), false)
-	case library == "kafka":
+		return is(config(v, "Publish", "ConfirmDelivery"), true) && is(config(v, "Publish", "Transactional"), false) &&
+			!is(config(v, "Marshaler", "NotPersistentDeliveryMode"), true)
+	case library == "kafka": // 1, the default, does not wait for replicas
 		acks := config(v, "OverwriteSaramaConfig", "Producer", "RequiredAcks")
-		return acks.CanInt() && acks.Int() != 0
+		return acks.CanInt() && acks.Int() == -1
 	}
 	return false
+}
+
+// libraryOf names the one of watermill's libraries that a publisher comes from, and its
+// package there; empty for any other.
+func libraryOf(v reflect.Value) (library, of string) {
+	t := reflect.Indirect(v).Type()
+	rest, ok := strings.CutPrefix(t.PkgPath(), "github.com/ThreeDotsLabs/watermill-")
+	if !ok || t.Name() != "Publisher" {
+		return "", ""
+	}
+	library, of, _ = strings.Cut(rest, "/")
+	return library, of
+}
+
+// formOf is the form in which a publisher of watermill's sends metadata by its default
+// marshaler.
+func formOf(p message.Publisher) broker.Form {
+	v := reflect.ValueOf(p)
+	library, of := libraryOf(v)
+	marshaler := ""
+	if m := config(v, "Marshaler"); m.IsValid() && m.Kind() == reflect.Interface && !m.IsNil() {
+		marshaler = reflect.Indirect(m.Elem()).Type().Name()
+	}
+	switch {
+	case library == "nats" && (marshaler == "NATSMarshaler" || strings.HasSuffix(of, "pkg/jetstream")):
+		return broker.NATSForm
+	case library == "amqp" && marshaler == "DefaultMarshaler":
+		return broker.AMQPForm
+	}
+	return broker.AnyForm
 }
 
 // Publish publishes each message to the topic. What ctx says of writes it says of messages:
@@ -132,6 +170,8 @@ func confirms(v reflect.Value) bool {
 // job publishes it, ErrNotLogged that it was not sent. Any error of the publisher leaves
 // the message in doubt, and it is published again: at least once. Its UUID is set to the id
 // of its entry, by which consumers know the second time; one that it had before is replaced.
+// So are the metadata _watermill_message_uuid and Nats-Msg-Id. What its broker never takes,
+// and any other order to NATS among the metadata (Nats-Rollup), is an error.
 func (p *Publisher) Publish(ctx context.Context, topic string, messages ...*message.Message) (err error) {
 	if len(messages) < 2 || kept.Grouped(ctx) {
 		return p.publish(ctx, topic, messages)
@@ -150,11 +190,11 @@ func (p *Publisher) Publish(ctx context.Context, topic string, messages ...*mess
 func (p *Publisher) publish(ctx context.Context, topic string, messages []*message.Message) error {
 	for _, msg := range messages {
 		if msg == nil {
-			return errors.New("bed: the message was neither logged nor sent: it is nil")
+			return broker.Refused(errors.New("bed: the message was neither logged nor sent: it is nil"))
 		}
 		m := &broker.Message{ID: txlog.NewID(), Topic: topic, Metadata: msg.Metadata, Payload: msg.Payload}
 		m.UUID, msg.UUID = m.ID, m.ID
-		text, args, err := broker.Statement(m)
+		text, args, err := p.form.Statement(m)
 		if err != nil {
 			return err
 		}
@@ -170,7 +210,8 @@ func (p *Publisher) Close() error { return errors.Join(p.db.Close(), p.p.Close()
 
 // wrapped is a publisher as a connection.
 type wrapped struct {
-	p message.Publisher
+	p    message.Publisher
+	form broker.Form
 	// tracks: its broker drops a second message of a UUID for some time (JetStream's
 	// TrackMsgId), and confirms it.
 	tracks bool
@@ -182,6 +223,9 @@ var errTracked = errors.New("the message may have been published under this UUID
 func (w wrapped) Publish(ctx context.Context, m *broker.Message) error {
 	if w.tracks && m.UUID != m.ID {
 		return broker.Refused(errTracked)
+	}
+	if err := w.form.Check(m, broker.DefaultFrameMax); err != nil {
+		return broker.Refused(err)
 	}
 	msg := message.NewMessageWithContext(ctx, m.UUID, m.Payload)
 	for key, value := range m.Metadata {

@@ -530,3 +530,58 @@ func TestMessageIsNotDeliveredAsSQL(t *testing.T) {
 		}
 	})
 }
+
+// A UUID of the application's own would have a consumer with Once ignore all but the first
+// message that carries it, and JetStream drop them.
+func TestMetadataDoNotReplaceTheIDOfAMessage(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		c := newConsuming(t, db)
+		b := &memory{}
+		p := newPublisher(t, b, bedsql.Config{Storage: c.storage, NoSyncRetry: true})
+		publish := func(payload string) {
+			m := text(payload)
+			m.Metadata.Set("_watermill_message_uuid", "mine")
+			m.Metadata.Set("Nats-Msg-Id", "mine")
+			if err := p.Publish(t.Context(), "orders", m); bedsql.OutcomeOf(err) > bedsql.OutcomeAccepted {
+				t.Errorf("Publish: %v", err)
+			}
+			if m.Metadata.Get("Nats-Msg-Id") != "mine" {
+				t.Error("the application's own metadata were changed")
+			}
+		}
+		publish("one")
+		b.set(errDown, false)
+		publish("two")
+		publish("three")
+		b.set(nil, false)
+		round(t, c.storage, b)
+		consume := bedmessage.Once(c.pool, "billing", c.insert)
+		for _, m := range b.messages {
+			if m.Metadata.Get("tenant") != "a" || len(m.Metadata) != 1 {
+				t.Errorf("the metadata: %v", m.Metadata)
+			}
+			must(t, consume(delivered(m.UUID, string(m.Payload))))
+		}
+		c.saw("one", "three", "two")
+	})
+}
+
+func TestMessageThatIsAnOrderToItsBrokerIsRefused(t *testing.T) {
+	t.Parallel()
+	b, storage := &memory{}, txlog.NewMemory()
+	p := newPublisher(t, b, bedsql.Config{Storage: storage})
+	for _, key := range []string{"Nats-Rollup", "nats-expected-stream", "Nats-TTL", "Nats-Schedule"} {
+		m := text("one")
+		m.Metadata.Set(key, "sub")
+		if err := p.Publish(t.Context(), "orders", m); bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	forwarded := text("one")
+	forwarded.Metadata.Set("Nats-Stream", "orders")
+	must(t, p.Publish(t.Context(), "orders", forwarded))
+	if left := waiting(t, storage); len(b.messages) != 1 || len(left) != 0 {
+		t.Errorf("published: %v, left in the log: %v", b.messages, left)
+	}
+}

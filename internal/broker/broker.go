@@ -47,13 +47,27 @@ const (
 	argPayload  = "payload"
 )
 
-// Statement gives the text and the parameters of a message; the first is its ID.
+// Statement gives the text and the parameters of a message; the first is its ID. Metadata that
+// would replace the id are left out. An error is Refused.
+func (f Form) Statement(m *Message) (text string, args []any, err error) {
+	if text, args, err = Statement(m); err == nil {
+		if err = f.Check(m, DefaultFrameMax); err != nil {
+			err = unsent(err)
+		}
+	}
+	return text, args, err
+}
+
+// Statement is that of a message to any broker.
 func Statement(m *Message) (text string, args []any, err error) {
 	if m.Topic == "" {
-		return "", nil, errors.New("bed: the message was neither logged nor sent: its topic is empty")
+		return "", nil, unsent(errors.New("its topic is empty"))
 	}
 	if !utf8.ValidString(m.Topic) {
-		return "", nil, errors.New("bed: the message was neither logged nor sent: its topic is not UTF-8")
+		return "", nil, unsent(errors.New("its topic is not UTF-8"))
+	}
+	if err := m.own(); err != nil {
+		return "", nil, unsent(err)
 	}
 	args = []any{sql.Named(argID, m.ID)}
 	if m.UUID != m.ID {
@@ -61,7 +75,7 @@ func Statement(m *Message) (text string, args []any, err error) {
 	}
 	for key, value := range m.Metadata { // JSON would change them
 		if !utf8.ValidString(key) || !utf8.ValidString(value) {
-			return "", nil, fmt.Errorf("bed: the message was neither logged nor sent: its metadata %q are not UTF-8", key)
+			return "", nil, unsent(fmt.Errorf("its metadata %q are not UTF-8", key))
 		}
 	}
 	if len(m.Metadata) > 0 {
@@ -77,6 +91,11 @@ func Statement(m *Message) (text string, args []any, err error) {
 		args = append(args, sql.Named(argPayload, m.Payload))
 	}
 	return sqltext.Publish + m.Topic, args, nil
+}
+
+// unsent is the error of a message that its publisher has to change.
+func unsent(why error) error {
+	return Refused(fmt.Errorf("bed: the message was neither logged nor sent: %w", why))
 }
 
 // Named gives parameters as a driver takes them.
@@ -122,6 +141,9 @@ func read(text string, args []driver.NamedValue) (*Message, error) {
 	}
 	if m.ID == "" {
 		return nil, Refused(errors.New("bed: the message has no parameter id"))
+	}
+	if err := m.own(); err != nil {
+		return nil, Refused(fmt.Errorf("bed: %w", err))
 	}
 	if m.UUID == "" {
 		m.UUID = m.ID
@@ -191,6 +213,10 @@ var dialect = &delivery.Dialect{
 		return delivery.Unknown
 	},
 	CheckNamedValue: func(*driver.NamedValue) error { return nil },
+	Readable: func(text string, args []driver.NamedValue) error {
+		_, err := read(text, args)
+		return err
+	},
 }
 
 type connector func(context.Context) (Conn, error)

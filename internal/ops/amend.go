@@ -66,6 +66,9 @@ func (s *actor) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	if c := sqltext.Classify(target.Dialect.Flavor, to.To.SQL); c.Kind != sqltext.DML || c.NeedsSession || c.Pins {
 		return nil, fmt.Errorf("%w: the SQL must be one DML statement that does not depend on its session", ErrInvalid)
 	}
+	if err := readable(target.Dialect, u.Statements[to.No], to.To); err != nil {
+		return nil, err
+	}
 	verdict, err := s.verdict(ctx, u)
 	if err != nil {
 		return nil, err
@@ -89,6 +92,36 @@ func (s *actor) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 		return nil, err
 	}
 	return done, nil
+}
+
+// readable says why a message cannot be amended to this: it could not be read, or would have
+// another id.
+func readable(d *delivery.Dialect, old, to txlog.Statement) error {
+	if d.Readable == nil {
+		return nil
+	}
+	args, err := to.Args()
+	if err == nil {
+		err = d.Readable(to.SQL, args)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if was, err := old.Args(); err == nil && !slices.Equal(names(was), names(args)) {
+		return fmt.Errorf("%w: the parameters id and uuid of a message stay as they are: consumers know it by them", ErrInvalid)
+	}
+	return nil
+}
+
+// names are the parameters by which a message is known.
+func names(args []driver.NamedValue) (of []driver.Value) {
+	for _, name := range []string{"id", "uuid"} {
+		i := slices.IndexFunc(args, func(a driver.NamedValue) bool { return a.Name == name })
+		if of = append(of, nil); i >= 0 {
+			of[len(of)-1] = args[i].Value
+		}
+	}
+	return of
 }
 
 // amend carries it out and audits it, if the entry is still what was looked at.

@@ -56,6 +56,9 @@ type Dialect struct {
 	// CheckNamedValue is the driver's own parameter check, for a connection
 	// that has not been dialled. Default: driver.ErrSkip (the default converter).
 	CheckNamedValue func(*driver.NamedValue) error
+	// Readable says why no attempt could read a statement with these parameters. Default:
+	// the database is asked.
+	Readable func(query string, args []driver.NamedValue) error
 	// Storable turns a parameter that the driver would receive into one that
 	// the log can keep and that means the same when it is replayed; an error
 	// says why it cannot. Values that the log keeps as they are (see

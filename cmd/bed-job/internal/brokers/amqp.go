@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -35,6 +37,15 @@ func readAMQP(dsn string) (dial, error) {
 	default:
 		return nil, errors.New("the DSN of an AMQP broker says topic=queue, topic=exchange, or topic=key and exchange=NAME")
 	}
+	for name := range q {
+		switch {
+		case slices.Contains(amqpParameters, name):
+		case strings.ContainsAny(name, "@:/"): // the password has a question mark
+			return nil, errors.New("the DSN of the AMQP broker cannot be read: in user and password a question mark is %3F")
+		default:
+			return nil, fmt.Errorf("the DSN has an unknown parameter %s; known: topic, exchange, %s", name, strings.Join(amqpParameters, ", "))
+		}
+	}
 	u.RawQuery = q.Encode()
 	if _, err := amqp.ParseURI(u.String()); err != nil {
 		return nil, errors.New("the DSN of the AMQP broker cannot be read")
@@ -57,6 +68,9 @@ func readAMQP(dsn string) (dial, error) {
 		return &amqpConn{conn: conn, to: to, alarms: conn.NotifyBlocked(make(chan amqp.Blocking, 2))}, nil
 	}, nil
 }
+
+// amqpParameters are those that amqp.ParseURI reads; it ignores any other.
+var amqpParameters = []string{"certfile", "keyfile", "cacertfile", "server_name_indication", "auth_mechanism", "heartbeat", "connection_timeout", "channel_max"}
 
 type amqpConn struct {
 	conn     *amqp.Connection
@@ -101,12 +115,12 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	if err := c.alarmed(); err != nil {
 		return broker.NotSent(err)
 	}
-	headers, longest := amqp.Table{}, len(m.Topic)
-	for key, value := range m.Metadata {
-		headers[key], longest = value, max(longest, len(key))
+	if err := broker.AMQPForm.Check(m, c.conn.Config.FrameSize); err != nil {
+		return broker.Refused(err)
 	}
-	if longest > 255 {
-		return broker.Refused(errors.New("AMQP has no room for a topic or a metadata key of more than 255 bytes"))
+	headers := amqp.Table{}
+	for key, value := range m.Metadata {
+		headers[key] = value
 	}
 	headers[broker.UUIDHeader] = m.UUID
 	exchange, key := c.to(m.Topic)

@@ -8,8 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/bedsql/bed/bedsql"
+	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/cmd/bed-job/internal/brokers"
 	"github.com/bedsql/bed/internal/broker"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -126,5 +131,38 @@ func TestRabbitMQUnderAlarmIsDown(t *testing.T) {
 	on.server.Start()
 	if r := runOnce(t, job); r.Delivered != 1 {
 		t.Errorf("after the alarm: %v", r)
+	}
+}
+
+// A header frame is not split. RabbitMQ closes the connection, which leaves in doubt what it
+// never takes.
+func TestMetadataThatABrokerNeverTakesAreParkedAtOnce(t *testing.T) {
+	t.Parallel()
+	for driver, on := range map[string]func(*testing.T) *carrier{"amqp": onRabbitMQ, "nats": onNATS} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			at, log := on(t), txlog.NewMemory()
+			large := map[string]string{"blob": strings.Repeat("y", 200<<10)}
+			unsent(t, log, &broker.Message{Topic: at.topic, Metadata: large}, &broker.Message{Topic: at.topic, Payload: []byte("one")})
+			if r := round(t, log, driver, at.dsn); r.Delivered != 1 || r.Parked != 1 {
+				t.Errorf("the round: %v", r)
+			}
+			wantNoDoubt(t, log)
+			if driver == "amqp" {
+				cfg := wamqp.NewDurableQueueConfig(at.server.DSN())
+				cfg.Publish.ConfirmDelivery = true
+				var err error
+				at.publisher, err = wamqp.NewPublisher(cfg, watermill.NopLogger{})
+				must(t, err)
+			}
+			p, err := bedmessage.NewPublisher(at.publisher, "events", bedsql.Config{Storage: log})
+			must(t, err)
+			defer p.Close()
+			m := message.NewMessage("", nil)
+			m.Metadata = large
+			if err := p.Publish(t.Context(), at.topic, m); bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+				t.Errorf("Publish: %v", err)
+			}
+		})
 	}
 }

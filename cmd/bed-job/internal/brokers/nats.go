@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/textproto"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -70,17 +68,13 @@ type natsConn struct {
 	js jetstream.JetStream
 }
 
-// headerKey matches what nats.go takes.
-var headerKey = regexp.MustCompile("^[!#-'*+.0-9A-Z^_`a-z|~-]+$")
-
 func (c *natsConn) Publish(ctx context.Context, m *broker.Message) error {
+	if err := broker.NATSForm.Check(m, 0); err != nil {
+		return broker.Refused(err)
+	}
 	msg := nats.NewMsg(m.Topic)
 	msg.Data = m.Payload
 	for key, value := range m.Metadata {
-		if !headerKey.MatchString(key) || value != textproto.TrimString(value) || strings.ContainsAny(value, "\r\n") {
-			return broker.Refused(errors.New("NATS refuses or changes such metadata: a key must be ASCII letters, digits or any of !#$%&'*+-.^_`|~, " +
-				"and a value have no line breaks, and no blanks at its ends"))
-		}
 		msg.Header.Set(key, value)
 	}
 	msg.Header.Set(broker.UUIDHeader, m.UUID)
@@ -94,7 +88,7 @@ func (c *natsConn) Publish(ctx context.Context, m *broker.Message) error {
 		return broker.Refused(err)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return broker.NotTaken(fmt.Errorf("no stream takes the subject: %w", err))
-	case errors.As(err, &answer) && answer.ErrorCode == streamMessageExceedsMaximum:
+	case errors.As(err, &answer) && (answer.ErrorCode == streamMessageExceedsMaximum || answer.ErrorCode == streamHeaderExceedsMaximum):
 		return broker.Refused(err)
 	case errors.As(err, &answer), errors.Is(err, nats.ErrPermissionViolation):
 		return broker.NotTaken(err)
@@ -102,8 +96,11 @@ func (c *natsConn) Publish(ctx context.Context, m *broker.Message) error {
 	return err
 }
 
-// streamMessageExceedsMaximum is JSStreamMessageExceedsMaximumErr in the server.
-const streamMessageExceedsMaximum = 10054
+// JSStreamMessageExceedsMaximumErr and JSStreamHeaderExceedsMaximumErr in the server.
+const (
+	streamMessageExceedsMaximum = 10054
+	streamHeaderExceedsMaximum  = 10097
+)
 
 // request runs send, which sends a request to subject. If the account may not publish there,
 // the server reports it to the connection, and the request gets no answer.

@@ -24,7 +24,7 @@ Exit status: 0 nothing was found, 1 something is wrong, 3 it could not look at
 everything and found nothing in what it saw.
 
 JSON (-o json): an object with findings, an array of objects with where, check (a word
-that does not change), what and remedy, notLookedAt, an array of texts, and atHome, the
+that does not change), what and remedy, notLookedAt and notes, arrays of texts, and atHome, the
 data sources whose transactions can carry entries of the log (bedsql.With).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), a) },
@@ -70,6 +70,9 @@ func printReport(a *app, report *doctor.Report) error {
 	}
 	for _, text := range report.Unseen {
 		fmt.Fprintf(a.Out, "not looked at: %s\n", printable(text))
+	}
+	for _, text := range report.Notes {
+		fmt.Fprintf(a.Out, "note: %s\n", printable(text))
 	}
 	if len(report.AtHome) > 0 {
 		fmt.Fprintf(a.Out, "at home with the log (bedsql.With): %s\n", printable(strings.Join(report.AtHome, ", ")))

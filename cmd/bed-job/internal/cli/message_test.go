@@ -79,7 +79,15 @@ func TestOperatorsSeeAmendAndPublishMessages(t *testing.T) {
 	run(1, "it is a message", "try", m.ID)
 	run(0, "0 kinds of refusal", "rehearse")
 	run(0, "nothing found", "doctor")
+	run(0, "before it is on disk", "doctor")
 	run(0, "parked 1", "run", "--once") // no stream takes the subject
+	for says, params := range map[string]string{
+		"has no parameter": `[{"ordinal":1,"name":"tenant","type":"string","value":"a"}]`,
+		"stay as they are": `[{"ordinal":1,"name":"id","type":"string","value":"another"}]`,
+		"an order to NATS": `[{"ordinal":1,"name":"id","type":"string","value":"` + m.ID + `"},{"ordinal":2,"name":"metadata","type":"string","value":"{\"Nats-Rollup\":\"sub\"}"}]`,
+	} {
+		run(1, says, "amend", m.ID, "--parameters", params, "--reason", "a mistake", "--yes")
+	}
 	run(0, m.ID, "amend", m.ID, "--sql", "PUBLISH orders.new", "--reason", "the topic was renamed", "--yes")
 	run(0, "", "retry", m.ID, "--reason", "the topic is right now")
 	run(0, "delivered 1", "run", "--once")

@@ -57,6 +57,8 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 	// Unseen says what could not be looked at, and why.
 	Unseen []string `json:"notLookedAt"`
+	// Notes are worth knowing, and nothing is wrong.
+	Notes []string `json:"notes"`
 	// AtHome are the targets whose transactions reach the log (bedsql.With).
 	AtHome []string `json:"atHome"`
 }
@@ -67,7 +69,7 @@ const patience = 15 * time.Second
 // Examine looks at an installation: the log, then the targets side by side.
 func Examine(ctx context.Context, in Installation) *Report {
 	in.Job = in.Job.WithDefaults()
-	x := &examination{Installation: in, report: &Report{Findings: []Finding{}, Unseen: []string{}, AtHome: []string{}}}
+	x := &examination{Installation: in, report: &Report{Findings: []Finding{}, Unseen: []string{}, Notes: []string{}, AtHome: []string{}}}
 	x.configuration()
 	in.Log.Target.ReceiptSchema = "" // a log has no receipts
 	log := &patient{x: x, Database: in.Log, where: "the log", isLog: true}
@@ -125,6 +127,12 @@ func (x *examination) unseen(format string, args ...any) {
 	x.report.Unseen = append(x.report.Unseen, x.Redact(fmt.Sprintf(format, args...)))
 }
 
+func (x *examination) note(text string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.report.Notes = append(x.report.Notes, x.Redact(text))
+}
+
 // rarely is how long between two rounds is too long.
 const rarely = time.Hour
 
@@ -174,7 +182,12 @@ func (p *patient) find(check, what, remedy string) { p.x.find(p.where, check, wh
 func (p *patient) examine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if p.open(ctx); p.db == nil || p.Target.Dialect.Flavor == txlog.FlavorMessages { // a broker: that it takes messages is all
+	p.open(ctx)
+	if p.Target.Dialect.Flavor == txlog.FlavorMessages {
+		lookAtBroker(p)
+		return
+	}
+	if p.db == nil {
 		return
 	}
 	p.clock(ctx)

@@ -1,0 +1,31 @@
+package doctor
+
+import (
+	"net"
+	"net/url"
+	"strings"
+)
+
+// lookAtBroker looks at what the DSN of a message broker says.
+func lookAtBroker(p *patient) {
+	scheme, rest, _ := strings.Cut(p.DSN, "://")
+	rest, query, _ := strings.Cut(rest, "?")
+	at := strings.LastIndex(rest, "@")
+	q, _ := url.ParseQuery(query)
+	if at >= 0 && strings.Contains(rest[:at], ":") && (scheme == "amqp" || scheme == "nats" || scheme == "kafka" && q.Get("tls") != "true") && (scheme == "kafka" || !isLoopback(rest[at+1:])) {
+		p.find("password", "its password is sent without TLS: whoever sees the network can read it",
+			map[string]string{"kafka": "add tls=true to the DSN", "amqp": "use amqps://", "nats": "use tls://"}[scheme])
+	}
+	if p.Driver == "nats" {
+		p.x.note(p.where + ": by default JetStream confirms a message before it is on disk (sync_interval is two minutes), and a power failure loses it: set sync_interval: always, or have replicas that do not fail together")
+	}
+}
+
+// isLoopback reports whether an address is this machine's.
+func isLoopback(address string) bool {
+	host := strings.Split(address, "/")[0]
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
+}

@@ -1,0 +1,95 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"net/textproto"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Form is the form in which a broker takes a topic and metadata.
+type Form uint8
+
+const (
+	// AnyForm is the form of a broker that is not known.
+	AnyForm Form = iota
+	// NATSForm: metadata are NATS headers.
+	NATSForm
+	// AMQPForm: metadata are AMQP headers.
+	AMQPForm
+)
+
+const (
+	// maxNATSHeader is the most that JetStream stores of headers, with those of bed.
+	maxNATSHeader = 64<<10 - 1 - 256
+	// DefaultFrameMax is RabbitMQ's frame_max. The header frame is not split.
+	DefaultFrameMax = 128 << 10
+	// amqpOverhead is more than a header frame takes besides the metadata.
+	amqpOverhead = 256
+)
+
+// natsMsgID makes JetStream drop the second message with its value.
+const natsMsgID = "Nats-Msg-Id"
+
+// informs are the headers that NATS adds to what it delivers. They order nothing.
+var informs = []string{"nats-stream", "nats-subject", "nats-sequence", "nats-time-stamp", "nats-last-sequence", "nats-stream-source", "nats-msg-size", "nats-num-pending", "nats-upto-sequence"}
+
+// IDHeader reports whether metadata of this name would replace the id by which consumers or
+// brokers know the message. No sender takes it along.
+func IDHeader(name string) bool {
+	return strings.EqualFold(name, UUIDHeader) || strings.EqualFold(name, natsMsgID)
+}
+
+// Orders reports whether a broker takes metadata of this name for an order to itself.
+func Orders(name string) bool {
+	lower := strings.ToLower(name)
+	return strings.HasPrefix(lower, "nats-") && lower != strings.ToLower(natsMsgID) && !slices.Contains(informs, lower)
+}
+
+// own drops what would replace the id of the message from its metadata, and refuses orders to
+// a broker.
+func (m *Message) own() error {
+	kept := make(map[string]string, len(m.Metadata))
+	for key, value := range m.Metadata {
+		if Orders(key) {
+			return fmt.Errorf("the metadata %q are an order to NATS itself, which may purge, reject or expire messages: give them another name", key)
+		}
+		if !IDHeader(key) {
+			kept[key] = value
+		}
+	}
+	if len(kept) < len(m.Metadata) { // the application's own map stays as it is
+		m.Metadata = kept
+	}
+	return nil
+}
+
+// headerKey matches what nats.go takes.
+var headerKey = regexp.MustCompile("^[!#-'*+.0-9A-Z^_`a-z|~-]+$")
+
+// Check says why a broker with this form never takes the message. frameMax is that of the
+// AMQP connection; 0 means no limit.
+func (f Form) Check(m *Message, frameMax int) error {
+	size, longest := 0, len(m.Topic)
+	for key, value := range m.Metadata {
+		size, longest = size+len(key)+len(value)+6, max(longest, len(key)) // 6: AMQP's, NATS takes 4
+		switch {
+		case f == NATSForm && (!headerKey.MatchString(key) || value != textproto.TrimString(value) || strings.ContainsAny(value, "\r\n")):
+			return errors.New("NATS refuses or changes such metadata: a key must be ASCII letters, digits or any of !#$%&'*+-.^_`|~, " +
+				"and a value have no line breaks, and no blanks at its ends")
+		case f == AMQPForm && (key == "CC" || key == "BCC"):
+			return fmt.Errorf("RabbitMQ takes the metadata %q for a list of routing keys: give them another name", key)
+		}
+	}
+	switch {
+	case f == AMQPForm && longest > 255:
+		return errors.New("AMQP has no room for a topic or a metadata key of more than 255 bytes")
+	case f == NATSForm && size > maxNATSHeader:
+		return fmt.Errorf("the metadata take %d bytes, and JetStream stores at most %d", size, maxNATSHeader)
+	case f == AMQPForm && frameMax > 0 && size+amqpOverhead > frameMax:
+		return fmt.Errorf("the metadata take %d bytes, and AMQP sends at most %d (frame_max %d)", size, frameMax-amqpOverhead, frameMax)
+	}
+	return nil
+}
