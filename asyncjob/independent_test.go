@@ -71,7 +71,7 @@ func TestBusyDataSourceDoesNotDelayOthers(t *testing.T) {
 		case <-delivered:
 		default: // one comes for one that goes
 			id := txlog.NewID()
-			u := &txlog.Unit{ID: id, TransactionID: id, DataSource: "huge", Statements: []txlog.Statement{{SQL: fmt.Sprint("row ", id)}}}
+			u := &txlog.Unit{ID: id, TransactionID: id, DataSource: "huge", Statements: []txlog.Statement{{SQL: fmt.Sprint(fakeDML, "row ", id)}}}
 			if err := mem.Add(context.Background(), 1e9, u); err != nil {
 				return err
 			}

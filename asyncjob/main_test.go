@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/internal/test/leaks"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -92,6 +94,9 @@ func (f *fakeDB) appliedCopy() []string {
 	return slices.Clone(f.applied)
 }
 
+// fakeDML makes a test's word a write.
+const fakeDML = "UPDATE "
+
 type fakeConn struct {
 	db *fakeDB
 	// held is what an open local transaction holds.
@@ -140,6 +145,7 @@ func (c *fakeConn) Ping(ctx context.Context) error {
 }
 
 func (c *fakeConn) ExecContext(ctx context.Context, query string, _ []driver.NamedValue) (driver.Result, error) {
+	query = strings.TrimPrefix(query, fakeDML)
 	c.db.mu.Lock()
 	c.db.sent = append(c.db.sent, query)
 	c.db.mu.Unlock()
@@ -212,6 +218,9 @@ func runOnce(t *testing.T, j *Job) Report {
 func add(t *testing.T, s txlog.Storage, dataSource, query string, change func(*txlog.Unit)) *txlog.Unit {
 	t.Helper()
 	id := txlog.NewID()
+	if sqltext.Classify(sqltext.ANSI, query).Kind != sqltext.DML {
+		query = fakeDML + query
+	}
 	u := &txlog.Unit{
 		ID: id, TransactionID: id, DataSource: dataSource,
 		Statements: []txlog.Statement{{SQL: query}},

@@ -218,10 +218,15 @@ func (s *source) deliver(ctx context.Context, u *txlog.Unit) try {
 }
 
 // attempt runs u on a connection. A unit that must not be run again is decided
-// by its receipt.
+// by its receipt. Entries are not trusted: whatever is not DML is refused before anything runs.
 func (s *source) attempt(ctx context.Context, in *session, conn driver.Conn, u *txlog.Unit) (a try) {
 	dialect := in.target.Dialect
 	err := in.target.StillIn(ctx, conn)
+	if err == nil && u.NotReplayable == "" {
+		if err = attempt.OnlyDML(ctx, dialect, conn, u.Statements); errors.As(err, new(*attempt.NotOneDML)) {
+			return try{Outcome: attempt.Failed(dialect, err, true)}
+		}
+	}
 	if err == nil && u.Receipt != "" {
 		err = in.receipts(ctx, conn, s.storage, u)
 	}

@@ -131,14 +131,7 @@ func (a *asker) greet(ctx context.Context, conn driver.Conn) (delivery.Facts, er
 		}
 		facts.Corrected = strings.Join(was, ", ")
 	}
-	for mode := range strings.SplitSeq(settings["sql_mode"], ",") {
-		switch mode {
-		case "NO_BACKSLASH_ESCAPES":
-			facts.Quoting |= delivery.BackslashIsPlain
-		case "ANSI_QUOTES":
-			facts.Quoting |= delivery.QuotesAreNames
-		}
-	}
+	facts.Quoting = delivery.ModeQuoting(settings["sql_mode"])
 	return facts, nil
 }
 
@@ -234,6 +227,9 @@ func (a *asker) adapt(ctx context.Context, conn driver.Conn, has, want string) e
 		if strings.HasPrefix(s.Key, "@") {
 			continue // its type is not known
 		}
+		if !variable.MatchString(s.Key) || s.Key == "password" {
+			return fmt.Errorf("bed: %.40q is no session variable", s.Key)
+		}
 		if s.Key != database {
 			set = append(set, s.Key+" = "+literal(s.Value))
 		} else if _, _, err := attempt.Exec(ctx, conn, "USE "+quoteName(s.Value), nil); err != nil {
@@ -253,6 +249,9 @@ func quoteName(name string) string { return "`" + strings.ReplaceAll(name, "`", 
 func literal(value string) string {
 	if value != "" && strings.Trim(value, "0123456789") == "" {
 		return value
+	}
+	if strings.Contains(value, `\`) {
+		return fmt.Sprintf("CONVERT(X'%X' USING utf8mb4)", value)
 	}
 	return "'" + strings.ReplaceAll(value, "'", "''") + "'"
 }

@@ -7,11 +7,13 @@ import (
 	"maps"
 	"net/url"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/go-sql-driver/mysql"
 )
@@ -87,14 +89,65 @@ func with(cfg *mysql.Config, name string, list []dialects.Setting) (delivery.Tar
 	if err != nil {
 		return delivery.Target{}, fmt.Errorf("they cannot be applied: %w", err)
 	}
+	if err := checkForged(to.Params); err != nil {
+		return delivery.Target{}, err
+	}
 	own.DataSource = name
 	to.User, to.Passwd, to.Net, to.Addr, to.DBName = cfg.User, cfg.Passwd, cfg.Net, cfg.Addr, cfg.DBName
 	to.TLS, to.Logger, to.DialFunc = cfg.TLS, cfg.Logger, cfg.DialFunc
 	t, err := target(to, own)
-	if err == nil && t.AutocommitOff {
+	switch {
+	case err != nil:
+	case t.AutocommitOff:
 		err = errors.New("they turn autocommit off")
+	case to.MultiStatements: // an entry needs them for nothing
+		one := to.Clone()
+		one.MultiStatements = false
+		t.Connector, err = mysql.NewConnector(one)
 	}
 	return t, err
+}
+
+// variable is the name of a session variable, or of a user's.
+var variable = regexp.MustCompile(`^@?[A-Za-z0-9_$]+$`)
+
+// checkForged refuses settings of an entry with which the driver's SET would do more than set
+// variables of its session.
+func checkForged(params map[string]string) error {
+	for key, value := range params {
+		switch name := variableName(key); {
+		case !variable.MatchString(name), name == "password":
+			return fmt.Errorf("%.40q is no session variable", key)
+		case !isExpression(value):
+			return fmt.Errorf("the value of %s is more than a value", key)
+		}
+	}
+	return nil
+}
+
+// isExpression reports whether SET takes text for one value, whatever the session's quoting.
+func isExpression(text string) bool {
+	if strings.Contains(text, "/*") {
+		return false
+	}
+	for q := range sqltext.BackslashIsPlain | sqltext.QuotesAreNames + 1 {
+		depth := 0
+		for t := range sqltext.Tokens(sqltext.MySQL, q, text) {
+			switch {
+			case t.Text == "(":
+				depth++
+			case t.Text == ")":
+				depth--
+			}
+			if t.Kind == sqltext.Broken || depth < 0 || t.Text == ";" || t.Text == "," && depth == 0 || t.Is("INTO") {
+				return false
+			}
+		}
+		if depth != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // variableName strips what may stand before a session variable in SET.

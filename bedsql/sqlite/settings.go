@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	_ "embed" // the list of neutral parameters
+	"errors"
 	"net/url"
 	"slices"
 	"strconv"
@@ -90,6 +91,11 @@ func with(dsn, name string, list []dialects.Setting) (delivery.Target, error) {
 		query[key] = slices.DeleteFunc(values, func(value string) bool { return !isNeutral(key, value) })
 	}
 	for _, s := range list {
+		if s.Key == "_pragma" { // which the driver runs as it stands
+			if names, ok := pragmasOf("PRAGMA " + s.Value); !ok || len(names) != 1 || slices.Contains(forged, names[0]) {
+				return delivery.Target{}, errors.New("a _pragma in them is not one pragma of a session")
+			}
+		}
 		query.Add(s.Key, s.Value)
 	}
 	where, bare, _, err := readDSN(head + "?" + query.Encode())
@@ -98,6 +104,10 @@ func with(dsn, name string, list []dialects.Setting) (delivery.Target, error) {
 	}
 	return target(where, bare, name)
 }
+
+// forged are pragmas that no entry needs: with them a DML can change the schema, or where files
+// are written.
+var forged = []string{"writable_schema", "temp_store_directory", "data_store_directory"}
 
 // flags are the pragmas that are on or off for a connection until they are set
 // again, of those that are settings.

@@ -38,13 +38,25 @@ func CheckReceiptSchema(t *delivery.Target) error {
 	return nil
 }
 
-// At gives r for the table of receipts at a place that ReceiptPlace named.
+// At gives r for the table of receipts at a place that ReceiptPlace named. The place comes
+// from an entry: one that is not a name leaves r as it is.
 func (r Receipts) At(place string) Receipts {
-	r.Schema, r.Place = "", place
-	if own, _, ok := strings.Cut(place, ownFor); ok && len(own) > 2 && isName(own[1:len(own)-1]) {
-		r.Place = own
+	if own, _, ok := strings.Cut(place, ownFor); ok && len(own) > 2 && isName(own[1:len(own)-1]) && isPlace(own) {
+		place = own
+	}
+	if isPlace(place) {
+		r.Schema, r.Place = "", place
 	}
 	return r
+}
+
+// isPlace reports whether s is one name as a server quotes it.
+func isPlace(s string) bool {
+	if len(s) < 3 || s[0] != '`' && s[0] != '"' {
+		return s != "" && isName(s)
+	}
+	quote := s[:1]
+	return s[len(s)-1:] == quote && !strings.Contains(strings.ReplaceAll(s[1:len(s)-1], quote+quote, ""), quote)
 }
 
 func isName(s string) bool {

@@ -63,7 +63,7 @@ func (s *actor) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	if err != nil {
 		return nil, err
 	}
-	if c := sqltext.Classify(target.Dialect.Flavor, to.To.SQL); c.Kind != sqltext.DML || c.NeedsSession || c.Pins {
+	if c, _ := sqltext.AsWrite(target.Dialect.Flavor, to.To.SQL); c.NeedsSession || c.Pins || attempt.OnlyDML(ctx, target.Dialect, nil, []txlog.Statement{to.To}) != nil {
 		return nil, fmt.Errorf("%w: the SQL must be one DML statement that does not depend on its session", ErrInvalid)
 	}
 	if err := readable(target.Dialect, u.Statements[to.No], to.To); err != nil {

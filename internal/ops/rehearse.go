@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/errmask"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
@@ -163,6 +164,11 @@ func (s *rehearser) rehearse(ctx context.Context, texts []*pending, report func(
 			continue
 		case inVain == rehearsedInVain:
 			report(p, false, err)
+			continue
+		}
+		// SQLite runs some pragmas when they are prepared.
+		if err := attempt.OnlyDML(ctx, target.Dialect, nil, []txlog.Statement{{SQL: p.text}}); err != nil {
+			report(p, true, err)
 			continue
 		}
 		last := conn

@@ -12,7 +12,6 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/errmask"
-	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -97,15 +96,25 @@ func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	if target.Dialect.Flavor == txlog.FlavorMessages {
 		return target, fmt.Errorf("%w: it is a message, and a broker has no transaction that could be rolled back", ErrInvalid)
 	}
+	if err := onlyDML(context.Background(), target.Dialect, nil, u); err != nil {
+		return target, err
+	}
 	for i, statement := range u.Statements {
-		if kind := sqltext.Classify(target.Dialect.Flavor, statement.SQL).Kind; kind != sqltext.DML {
-			return target, fmt.Errorf("%w: statement %d is not a single DML statement and cannot be rolled back safely", ErrInvalid, i+1)
-		}
 		if _, err := statement.Args(); err != nil {
 			return target, fmt.Errorf("%w: the parameters of statement %d cannot be read", ErrInvalid, i+1)
 		}
 	}
 	return target, nil
+}
+
+// onlyDML is the job's own check.
+func onlyDML(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit) error {
+	var not *attempt.NotOneDML
+	err := attempt.OnlyDML(ctx, d, conn, u.Statements)
+	if errors.As(err, &not) {
+		return fmt.Errorf("%w: statement %d is not a single DML statement and cannot be rolled back safely", ErrInvalid, not.Statement)
+	}
+	return err
 }
 
 // target gives where a unit is delivered, in a session such as its own. The error is
@@ -220,6 +229,9 @@ func (t *trier) prepare(ctx context.Context) error {
 // error says that the outcome is not known.
 func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err error) {
 	err = t.conn.Raw(func(dc any) error {
+		if err := onlyDML(ctx, t.target.Dialect, dc.(driver.Conn), t.unit); err != nil {
+			return err
+		}
 		for _, statement := range t.unit.Statements {
 			args, err := statement.Args()
 			if err != nil {

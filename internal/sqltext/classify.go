@@ -41,7 +41,11 @@ func ClassifyAs(f Flavor, q Quoting, text string) Class {
 		}
 		return Class{Kind: Opaque}
 	}
-	p := reader{parser: parser{lex: lexer{text: text, flavor: f, quoting: q}}}
+	return (&reader{parser: parser{lex: lexer{text: text, flavor: f, quoting: q}}}).whole()
+}
+
+// whole reads the text from its beginning to its end.
+func (p *reader) whole() Class {
 	p.tok = p.lex.next()
 	all := Class{Kind: Empty}
 	for {

@@ -31,8 +31,10 @@ type lexer struct {
 	flavor Flavor
 	// quoting is the session's.
 	quoting Quoting
-	// executable counts MySQL's /*! that are open.
-	executable int
+	// executable counts MySQL's /*! that are open, unless skipExecutable takes them
+	// for comments.
+	executable     int
+	skipExecutable bool
 	// broken is whether a quote or comment did not end.
 	broken bool
 }
@@ -273,7 +275,7 @@ func (l *lexer) skipLine() {
 
 func (l *lexer) openExecutable() bool {
 	i := l.pos + 2
-	if l.flavor != MySQL {
+	if l.flavor != MySQL || l.skipExecutable {
 		return false
 	}
 	if l.at(i) == 'M' {

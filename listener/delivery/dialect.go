@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"database/sql/driver"
+	"strings"
 
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
@@ -31,6 +32,19 @@ const (
 	QuotesAreNames   = sqltext.QuotesAreNames
 	BackslashEscapes = sqltext.BackslashEscapes
 )
+
+// ModeQuoting is the quoting of MySQL's sql_mode.
+func ModeQuoting(sqlMode string) (q Quoting) {
+	for mode := range strings.SplitSeq(sqlMode, ",") {
+		switch mode {
+		case "NO_BACKSLASH_ESCAPES":
+			q |= BackslashIsPlain
+		case "ANSI_QUOTES":
+			q |= QuotesAreNames
+		}
+	}
+	return q
+}
 
 // Dialect is what bed knows about one kind of database. It is immutable and
 // safe for concurrent use. Nil functions have the default their comment says.

@@ -1,0 +1,67 @@
+package attempt
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+
+	"github.com/bedsql/bed/internal/sqltext"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// NotOneDML is the error of an entry that holds anything else than DML and messages.
+// Whoever may write to the log could have the job run it.
+type NotOneDML struct {
+	// Statement is its place in the entry, from 1.
+	Statement int
+	// Kind is what it is.
+	Kind sqltext.Kind
+}
+
+func (e *NotOneDML) Error() string {
+	return fmt.Sprintf("bed: statement %d of the entry is not one DML statement (%v), and no application logs such an entry: it was not run; "+
+		"find out who wrote it, and discard it", e.Statement, e.Kind)
+}
+
+// Shown is the text for a log line.
+func (e *NotOneDML) Shown() string { return strings.TrimPrefix(e.Error(), "bed: ") }
+
+// Certainly says that nothing was run, and nothing will be.
+func (*NotOneDML) Certainly() delivery.Class { return delivery.Refused }
+
+// OnlyDML returns a *NotOneDML for the first statement that is not one DML or a message of
+// its data source. It asks the session of conn how it reads quotes if that decides. Without
+// a conn, such a statement passes.
+func OnlyDML(ctx context.Context, d *delivery.Dialect, conn driver.Conn, statements []txlog.Statement) error {
+	for i, s := range statements {
+		kind, sure := sqltext.IsOneWrite(d.Flavor, s.SQL)
+		switch {
+		case !sure && conn == nil:
+			continue
+		case !sure:
+			q, err := quoting(ctx, d, conn)
+			if err != nil {
+				return err
+			}
+			kind = sqltext.OneWrite(d.Flavor, q, s.SQL)
+		}
+		if kind != sqltext.DML {
+			return &NotOneDML{i + 1, kind}
+		}
+	}
+	return nil
+}
+
+// quoting asks how the session of conn reads quotes.
+func quoting(ctx context.Context, d *delivery.Dialect, conn driver.Conn) (q delivery.Quoting, err error) {
+	switch {
+	case d.Quoting != nil:
+		return d.Quoting(conn), nil
+	case d.Flavor != txlog.FlavorMySQL:
+		return 0, nil
+	}
+	mode, err := Setting(ctx, conn, "SELECT @@SESSION.sql_mode")
+	return delivery.ModeQuoting(mode), err
+}
