@@ -147,7 +147,7 @@ func (u *claimed) judge(a try) result {
 		u.failed = append(u.failed, txlog.Attempt{At: time.Now(), Origin: listener.AsyncJob.String(), Class: a.Class.String(), Err: a.Err.Error()})
 	}
 	verdict := txlog.Verdict{InDoubt: u.InDoubt || a.Maybe(), Err: a.Err.Error()}
-	if d.flight.Err() != nil && (!a.Class.Answered() || a.Class == delivery.Retryable) {
+	if d.flight.Err() != nil && (!a.Class.Answered() || a.Class.Later()) {
 		verdict.Err = "" // it was cut off by the end of the job, which says nothing of it
 		return u.pushBack(verdict)
 	}

@@ -150,6 +150,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		RunUnlogged:             cfg.RunUnlogged,
 		OrderWait:               cfg.OrderWait,
 		Unlogged:                &cfg.Counters.AppliedUnlogged,
+		Unclassified:            &cfg.Counters.Unclassified,
 		Erase:                   c.eraseReceipts,
 		EraseInTurn:             c.erasesInTurn(),
 		Bus:                     cfg.Bus,

@@ -26,6 +26,9 @@ type Counters struct {
 	// AppliedUnlogged counts writes under LogAlongside that were applied although
 	// their entry could not be written. They are in Delivered too.
 	AppliedUnlogged atomic.Uint64
+	// Unclassified counts attempts, by the caller, that ended with an error of the database
+	// that none of bed's lists names. They are retried; report the number.
+	Unclassified atomic.Uint64
 	// PassedThrough counts writes that ran unlogged because of session state,
 	// several statements in one text, or a text that depends on its session.
 	PassedThrough atomic.Uint64

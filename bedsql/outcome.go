@@ -178,7 +178,7 @@ func ofClass(c delivery.Class) Outcome {
 	switch c {
 	case delivery.Refused, delivery.Duplicate:
 		return OutcomeRefused
-	case delivery.Retryable, delivery.Unreachable:
+	case delivery.Retryable, delivery.Contention, delivery.Unreachable:
 		return OutcomeNotAccepted
 	default:
 		return OutcomeUnknown

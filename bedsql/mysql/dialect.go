@@ -26,6 +26,7 @@ func dialectOf(c *compounds, cfg *mysql.Config) *delivery.Dialect {
 		Name:                name,
 		Flavor:              txlog.FlavorMySQL,
 		Classify:            classify,
+		Mistake:             isMistake,
 		Undecoded:           undecoded,
 		Reusable:            reusable,
 		CheckNamedValue:     checkNamedValue,

@@ -1,15 +1,20 @@
 package mysql
 
 import (
+	"cmp"
 	"database/sql"
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
@@ -55,6 +60,20 @@ func TestDialect(t *testing.T) {
 			copy(err.SQLState[:], state)
 			return classify(fmt.Errorf("wrapped: %w", err))
 		},
+		Own: func(t testing.TB) map[string][]string {
+			lists := map[string][]string{}
+			for _, file := range []string{"errors/mysql-server.txt", "errors/mariadb-server.txt"} {
+				for line := range strings.Lines(cases.Text(t, file)) {
+					if f := strings.Fields(line); f[0] != "#" {
+						lists[file] = append(lists[file], f[0]+" "+f[1])
+					}
+				}
+			}
+			if own := ownList(t); own != nil { // this machine's server
+				lists["errmsg-utf8.txt"] = own
+			}
+			return lists
+		},
 		BadConn: delivery.Unreachable,
 		Schema: []string{
 			schema, "CREATE TABLE child (id INT PRIMARY KEY, t INT NOT NULL, FOREIGN KEY (t) REFERENCES t (id)) ENGINE=InnoDB",
@@ -85,6 +104,33 @@ func TestDialect(t *testing.T) {
 			},
 		},
 	})
+}
+
+// ownList reads the errors out of which a MariaDB on this machine makes its messages.
+func ownList(t testing.TB) (codes []string) {
+	var base string
+	if err := testdb.MySQL(t).Open(t).QueryRow("SELECT @@basedir").Scan(&base); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(base, "share", "m*", "errmsg-utf8.txt"))
+	if len(files) == 0 {
+		return nil // another machine's, or MySQL
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, starts, names := 0, regexp.MustCompile(`^(?:start|skip-to)-error-number (\d+)`), regexp.MustCompile(`^[A-Z]\w+(?:[ \t]+(\w{5}))?(?:[ \t]+\w{5})?[ \t]*$`)
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\r\n")
+		if m := starts.FindStringSubmatch(line); m != nil {
+			number, _ = strconv.Atoi(m[1])
+		} else if m := names.FindStringSubmatch(line); m != nil && number > 0 {
+			codes = append(codes, fmt.Sprintf("%d %s", number, cmp.Or(m[1], "HY000")))
+			number++
+		}
+	}
+	return codes
 }
 
 var sessions = &dialecttest.Server{

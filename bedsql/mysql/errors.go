@@ -22,7 +22,7 @@ func classify(err error) delivery.Class {
 	}
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
-		return codes.Class(fmt.Sprintf("%04d", server.Number), string(server.SQLState[:2]))
+		return codes.Class(names(server)...)
 	}
 	for _, e := range driverErrors {
 		if errors.Is(err, e.err) {
@@ -96,6 +96,16 @@ var codeList string
 
 // codes are the server's error numbers and the classes of its SQLSTATEs.
 var codes = dialects.ReadCodes(codeList)
+
+// names are those by which the list may know an error, the narrowest first.
+func names(server *mysql.MySQLError) []string {
+	return []string{fmt.Sprintf("%04d", server.Number), string(server.SQLState[:2])}
+}
+
+func isMistake(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && codes.Mistake(names(server)...)
+}
 
 // hasNumber reports whether err is the server's answer with one of these numbers.
 func hasNumber(err error, numbers ...uint16) bool {

@@ -41,9 +41,5 @@ func isReadOnly(err error) bool {
 	if server.Number == 1290 { // ER_OPTION_PREVENTS_STATEMENT names the option, untranslated
 		return strings.Contains(strings.ReplaceAll(server.Message, "_", "-"), "read-only")
 	}
-	return hasNumber(server,
-		1047, // ER_UNKNOWN_COM_ERROR (Galera: the node is not ready)
-		1792, // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
-		1836, // ER_READ_ONLY_MODE
-		1874) // ER_INNODB_READ_ONLY
+	return codes.Outage(names(server)...)
 }

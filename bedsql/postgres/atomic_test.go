@@ -240,14 +240,14 @@ func TestReceiptWaitIsDistinguishedFromRowWait(t *testing.T) {
 		other := conn(t, e.pool)
 		must(t, other, "BEGIN", lockReceipt, "UPDATE stock SET n = 21 WHERE id = 2")
 		_, err := e.atomic(receipt("r"), call("UPDATE stock SET n = n - 1 WHERE id = 1"))
-		classIs(t, "the receipt is locked", err, delivery.Retryable)
+		classIs(t, "the receipt is locked", err, delivery.Contention)
 		var server *pgconn.PgError
 		if !isReceiptBusy(err) || !errors.As(err, &server) || server.Code != "55P03" {
 			t.Errorf("%v is not said to be met on the receipt", err)
 		}
 		e.inState('I')
 		_, err = e.atomic(receipt("r2"), call("UPDATE stock SET n = n - 1 WHERE id = 2"))
-		classIs(t, "the row is locked", err, delivery.Retryable)
+		classIs(t, "the row is locked", err, delivery.Contention)
 		if isReceiptBusy(err) {
 			t.Errorf("%v is said to be met on the receipt", err)
 		}

@@ -16,6 +16,7 @@ var dialect = &delivery.Dialect{
 	Name:             name,
 	Flavor:           txlog.FlavorPostgres,
 	Classify:         classify,
+	Mistake:          isMistake,
 	Undecoded:        undecoded,
 	PreparedByText:   true,
 	Quoting:          quoting,

@@ -3,9 +3,13 @@ package postgres
 import (
 	"database/sql"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/internal/test/cases"
 	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
@@ -79,6 +83,19 @@ func TestDialect(t *testing.T) {
 				code += "ZZZ"
 			}
 			return classify(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: code, SeverityUnlocalized: severity, Routine: "routine"}))
+		},
+		Own: func(t testing.TB) map[string][]string {
+			files, _ := filepath.Glob("/usr/share/postgresql/*/errcodes.txt") // this machine's servers
+			files = append(files, cases.Path(t, "errors/postgres-server.txt"))
+			lists := map[string][]string{}
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lists[file] = regexp.MustCompile(`(?m)^[0-9A-Z]{5}\b`).FindAllString(string(text), -1)
+			}
+			return lists
 		},
 		BadConn: delivery.Unknown,
 		Schema:  []string{schema},

@@ -107,8 +107,7 @@ var argumentErrors = []string{
 // sessions have them (a datestyle, bytea_output).
 func undecoded(err error) bool { return strings.HasPrefix(err.Error(), "convert field ") }
 
-// classifyServer looks the server's SQLSTATE up, then its class. What neither
-// lists is retryable: the server did answer.
+// classifyServer looks the server's SQLSTATE up, then its class.
 func classifyServer(server *pgconn.PgError) delivery.Class {
 	switch fatal := endsSession(server); {
 	case fatal && server.Routine == "":
@@ -123,7 +122,11 @@ func classifyServer(server *pgconn.PgError) delivery.Class {
 		// "cached plan must not change result type": prepared anew, it runs.
 		return delivery.Retryable
 	}
-	return ofCode(server.Code)
+	class := ofCode(server.Code)
+	if class == delivery.Unclassified && server.Routine == "exec_stmt_raise" {
+		return delivery.Refused // RAISE with an SQLSTATE of the application's own
+	}
+	return class
 }
 
 // hasCode reports whether err is the server's answer with one of these SQLSTATEs.
@@ -132,7 +135,16 @@ func hasCode(err error, codes ...string) bool {
 	return errors.As(err, &server) && slices.Contains(codes, server.Code)
 }
 
-func ofCode(state string) delivery.Class { return codes.Class(state, state[:min(2, len(state))]) }
+func ofCode(state string) delivery.Class { return codes.Class(names(state)...) }
+
+// names are those by which the list may know an error, the narrowest first.
+func names(state string) []string { return []string{state, state[:min(2, len(state))]} }
+
+func isMistake(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && codes.Mistake(names(server.Code)...) &&
+		server.Routine != "ExecWithCheckOptions" // a row that a policy does not let in
+}
 
 // endsSession reports whether the session is over with an error. Poolers leave out
 // the severity that is not translated (PgBouncer 1.18).

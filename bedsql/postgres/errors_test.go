@@ -62,7 +62,7 @@ func TestAFailedSerializationOrADeadlockIsRetryable(t *testing.T) {
 	must(t, waiter, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM t")
 	must(t, holder, "UPDATE t SET n = 7 WHERE id = 2", "COMMIT")
 	_, err = waiter.ExecContext(ctx, "UPDATE t SET n = 6 WHERE id = 2")
-	classIs(t, "serialization failure", err, delivery.Retryable)
+	classIs(t, "serialization failure", err, delivery.Contention)
 	must(t, waiter, "ROLLBACK")
 
 	must(t, holder, "BEGIN", "UPDATE t SET n = 1 WHERE id = 1")
@@ -73,7 +73,7 @@ func TestAFailedSerializationOrADeadlockIsRetryable(t *testing.T) {
 	if other := <-done; err == nil {
 		err = other
 	}
-	classIs(t, "deadlock", err, delivery.Retryable)
+	classIs(t, "deadlock", err, delivery.Contention)
 	_, _ = holder.ExecContext(ctx, "ROLLBACK")
 	_, _ = waiter.ExecContext(ctx, "ROLLBACK")
 }

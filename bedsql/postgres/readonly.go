@@ -7,6 +7,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/listener/delivery"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
@@ -43,5 +44,6 @@ func writable(ctx context.Context, conn driver.Conn) error {
 
 // isReadOnly reports whether err says that this server or session takes no writes.
 func isReadOnly(err error) bool {
-	return hasCode(err, "25006") // read_only_sql_transaction
+	var server *pgconn.PgError
+	return errors.As(err, &server) && codes.Outage(names(server.Code)...)
 }

@@ -14,6 +14,7 @@ var dialect = &delivery.Dialect{
 	Name:             name,
 	Flavor:           txlog.FlavorSQLite,
 	Classify:         classify,
+	Mistake:          isMistake,
 	ReceiptDuplicate: isReceiptDuplicate,
 	Storable:         storable,
 	TransactionLost:  transactionLost,

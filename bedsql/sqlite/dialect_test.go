@@ -10,6 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/listener/delivery"
+	"modernc.org/sqlite"
 )
 
 var (
@@ -53,6 +54,20 @@ func TestDialect(t *testing.T) {
 		Code: func(code string) delivery.Class {
 			n, _ := strconv.Atoi(code)
 			return classifyCode(n)
+		},
+		Own: func(testing.TB) map[string][]string {
+			var codes []string
+			for code := range sqlite.ErrorCodeString {
+				if code != 0 && code != 100 && code != 101 { // OK, ROW and DONE
+					codes = append(codes, strconv.Itoa(code))
+				}
+			}
+			for extended := 1; extended < 16; extended++ { // of each primary code
+				for primary := 1; primary < 29; primary++ {
+					codes = append(codes, strconv.Itoa(extended<<8|primary))
+				}
+			}
+			return map[string][]string{"ErrorCodeString": codes}
 		},
 		BadConn: delivery.Unreachable,
 		Schema: []string{

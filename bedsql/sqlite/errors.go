@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	_ "embed" // errors.txt
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,6 +62,19 @@ func primary(err error) int {
 // classifyCode looks an extended result code up, then its primary code.
 func classifyCode(code int) delivery.Class {
 	return codes.Class(strconv.Itoa(code), strconv.Itoa(code&0xff))
+}
+
+// isMistake reads the text too: SQLITE_ERROR is also what a function says of a value.
+func isMistake(err error) bool {
+	var server *sqlite.Error
+	return errors.As(err, &server) && (codes.Mistake(strconv.Itoa(server.Code()), strconv.Itoa(server.Code()&0xff)) ||
+		server.Code() == 1 && slices.ContainsFunc(mistakes, func(part string) bool { return strings.Contains(server.Error(), part) }))
+}
+
+// mistakes are parts of the texts that SQLITE_ERROR has for statements and schemas.
+var mistakes = []string{
+	": no such ", " syntax error", "incomplete input", "unrecognized token", "has no column named", " columns but ", "ambiguous column name",
+	"wrong number of arguments to function", "may not be modified", "cannot modify ", " values for ",
 }
 
 // isReceiptDuplicate reports whether err is of the receipts' key. SQLite names

@@ -36,7 +36,7 @@ func TestSQLiteMayDoBetterLater(t *testing.T) {
 	holder, other := conn(t, db), conn(t, db)
 	must(t, holder, "BEGIN IMMEDIATE")
 	_, err := other.ExecContext(context.Background(), "INSERT INTO t (id, n) VALUES (7, 1)")
-	classIs(t, "locked by another connection", err, delivery.Retryable)
+	classIs(t, "locked by another connection", err, delivery.Contention)
 	must(t, holder, "ROLLBACK")
 
 	classIs(t, "no such directory", open(t, filepath.Join(t.TempDir(), "no", "x.db")).Ping(), delivery.Retryable)

@@ -185,7 +185,7 @@ func InsertReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, t
 	out := undone(ctx, d, conn, tx, Failed(d, err, before))
 	switch {
 	case !isReceipt(d, out, u):
-		out.OnReceipt = out.Class == delivery.Retryable && dberr.Of(err).Contended()
+		out.OnReceipt = out.Class.Later() && dberr.Of(err).Contended()
 		return out, nil
 	case out.ConnLost:
 		// Nothing was sent but the receipt: another connection may begin anew.

@@ -262,7 +262,7 @@ func applyFailed(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *
 	if isReceipt(d, out, u) {
 		return onReceipt(ctx, d, conn, u, r, out)
 	}
-	if d.ReceiptBusy != nil && out.Class == delivery.Retryable {
+	if d.ReceiptBusy != nil && out.Class.Later() {
 		out.OnReceipt = d.ReceiptBusy(err)
 	}
 	return out
@@ -274,7 +274,7 @@ func isReceipt(d *delivery.Dialect, out Outcome, u *txlog.Unit) bool {
 
 // onReceipt reads the failure of a receipt's own insert.
 func onReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.Unit, r Receipts, out Outcome) Outcome {
-	if out.Class == delivery.Retryable && dberr.Of(out.Err).Contended() {
+	if out.Class.Later() && dberr.Of(out.Err).Contended() {
 		out.OnReceipt = true
 	}
 	switch {

@@ -91,7 +91,7 @@ func Fence(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlog.
 	for _, c := range r.fences(d.Flavor, u) {
 		if _, before, err := Exec(ctx, conn, c.SQL, c.Args); err != nil {
 			out := Failed(d, err, before)
-			out.OnReceipt = waited(ctx, before) || out.Class == delivery.Retryable && dberr.Of(err).Contended()
+			out.OnReceipt = waited(ctx, before) || out.Class.Later() && dberr.Of(err).Contended()
 			return onOrder(d, u, out)
 		}
 	}

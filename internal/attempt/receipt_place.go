@@ -197,7 +197,7 @@ func EnsureReceipts(ctx context.Context, d *delivery.Dialect, conn driver.Conn, 
 	if cerr == nil {
 		cerr = err
 	}
-	if d.Class(cerr) == delivery.Retryable && !noSchema(cerr) {
+	if d.Class(cerr).Later() && !noSchema(cerr) {
 		return cerr // a lock, a server that is busy: the next write looks again
 	}
 	return &delivery.ReceiptTableError{Statement: creation(d, r), Err: cerr}

@@ -53,7 +53,7 @@ func undoApplied(ctx context.Context, d *delivery.Dialect, conn driver.Conn, par
 	res, before, err := Exec(ctx, conn, c.SQL, c.Args)
 	if err != nil {
 		out := undone(ctx, d, conn, tx, Failed(d, err, before))
-		out.OnReceipt = waited(ctx, before) || out.Class == delivery.Retryable && dberr.Of(err).Contended()
+		out.OnReceipt = waited(ctx, before) || out.Class.Later() && dberr.Of(err).Contended()
 		return out
 	}
 	if n, err := res.RowsAffected(); err != nil || n != 1 {

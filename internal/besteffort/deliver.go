@@ -39,6 +39,8 @@ type Config struct {
 	// Unlogged counts the writes that were applied although their entry could not
 	// be written alongside; may be nil.
 	Unlogged *atomic.Uint64
+	// Unclassified counts the attempts whose error no list names; may be nil.
+	Unclassified *atomic.Uint64
 	// Erase erases receipts from the target, after calls return.
 	Erase func(ctx context.Context, in removal.Session, receipts []string)
 	// EraseInTurn leaves receipts to be taken by Receipts until Close.
@@ -274,6 +276,9 @@ func (e *Deliverer) try(ctx context.Context, d *InFlight) {
 	if out := &d.Outcome; out.Err != nil {
 		d.hung = dberr.TimedOut(ctx, bounded) && !out.Class.Answered()
 		d.inDoubt = d.inDoubt || out.Maybe()
+		if out.Class == delivery.Unclassified {
+			e.reports.unclassified(d)
+		}
 		d.failed = append(d.failed, txlog.Attempt{At: time.Now(), Origin: d.origin().String(), Class: out.Class.String(), Err: out.Err.Error()})
 	}
 	if d.listening {

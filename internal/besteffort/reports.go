@@ -48,6 +48,14 @@ func (r *reports) answered(d *InFlight, err error) {
 	})
 }
 
+// unclassified names an error that no list of the dialect names.
+func (r *reports) unclassified(d *InFlight) {
+	if r.cfg.Unclassified != nil {
+		r.cfg.Unclassified.Add(1)
+	}
+	r.warn(d.Unit, r.cfg.Dialect.Describe(d.Outcome.Err), "bed: the database gave an error that bed does not know; the write is tried again. Please report its number")
+}
+
 func (r *reports) parked(d *InFlight) {
 	r.logger(d.Unit).WithField("error", r.cfg.Dialect.Describe(d.Outcome.Err)).Warn("bed: the write is parked")
 	if d.listening {

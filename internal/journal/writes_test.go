@@ -78,7 +78,7 @@ func TestTheWrapperTellsWhatBecomesOfWrites(t *testing.T) {
 				t.Error("an attempt has no error")
 			}
 		}
-		if fmt.Sprint(got) != "[sync retry retryable sync retry retryable caller retryable]" {
+		if fmt.Sprint(got) != "[sync retry contention sync retry contention caller contention]" {
 			t.Errorf("the attempts are %q", got)
 		}
 

@@ -158,7 +158,7 @@ func TestTrialReportsChangesAndMakesNone(t *testing.T) {
 			began := time.Now()
 			trial, err = r.Try(t.Context(), good.ID, ann)
 			must(t, err)
-			if took := time.Since(began); took > 10*time.Second || trial.Error == "" || trial.Class != "retryable" {
+			if took := time.Since(began); took > 10*time.Second || trial.Error == "" || trial.Class != "contention" {
 				t.Errorf("got %+v in %v", trial, took)
 			}
 			must(t, tx.Rollback())

@@ -17,20 +17,30 @@ const (
 	// Unreachable: the write never left. It was not applied; later may do.
 	Unreachable
 	// Retryable: the database answered, did not apply it, and may do so later.
-	// An answer that no table lists is Retryable.
 	Retryable
 	// Refused: the database understood it and said no; no retry can help.
 	Refused
 	// Duplicate is Refused because of a unique key. After an attempt of
 	// unknown outcome of the same write it is the trace of that attempt.
 	Duplicate
+	// Contention is Retryable because other transactions were in the way: a deadlock, a
+	// lock timeout, a serialization failure. It says nothing of the write itself.
+	Contention
+	// Unclassified: the database answered with an error that no table lists. A logged
+	// write is tried again like one that is Retryable; whoever has only the error does not
+	// know whether anything was applied.
+	Unclassified
 )
 
 // Answered reports whether an error of this class is the database's own answer.
 func (c Class) Answered() bool { return c >= Retryable }
 
+// Later reports whether the database answered, did not apply the write, and may do so
+// later.
+func (c Class) Later() bool { return c == Retryable || c == Contention || c == Unclassified }
+
 func (c Class) String() string {
-	names := [...]string{"unknown", "unreachable", "retryable", "refused", "duplicate key"}
+	names := [...]string{"unknown", "unreachable", "retryable", "refused", "duplicate key", "contention", "unclassified"}
 	if int(c) >= len(names) {
 		return names[0]
 	}
@@ -46,6 +56,19 @@ func (d *Dialect) Class(err error) Class {
 		return d.Classify(err)
 	}
 	return classifyBySQLState(err)
+}
+
+// Mistaken reports whether err is a refusal that the service must answer for: a syntax
+// error, a missing table or column, a missing right. Other values would not help.
+func (d *Dialect) Mistaken(err error) bool {
+	switch {
+	case d.Class(err) != Refused:
+		return false
+	case d.Mistake != nil:
+		return d.Mistake(err)
+	}
+	state := dberr.Of(err).State
+	return len(state) == 5 && state[:2] == "42"
 }
 
 // CertainClass gives the class with which err was marked, or that it knows of
@@ -89,7 +112,11 @@ func classifyBySQLState(err error) Class {
 		return Refused
 	case "08":
 		return Unknown
-	default:
+	case "40":
+		return Contention
+	case "53", "55", "57", "58":
 		return Retryable
+	default:
+		return Unclassified
 	}
 }

@@ -57,6 +57,9 @@ type Dialect struct {
 	// statement that was handed to a live connection. Default: by SQLSTATE
 	// when the error carries one, else Unknown.
 	Classify func(err error) Class
+	// Mistake reports whether err, a refusal, is due to the statement, the schema or a
+	// missing right, whatever the values: it is the service's own. Default: by SQLSTATE.
+	Mistake func(err error) bool
 	// Undecoded reports whether err, of a row of rows that could then be closed
 	// without an error, was made by the driver of what the server had sent: the
 	// statement was carried out. Default: false.

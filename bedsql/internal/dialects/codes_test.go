@@ -2,25 +2,31 @@ package dialects
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-func TestUnlistedCodeIsRetryable(t *testing.T) {
+func TestUnlistedCodeIsUnclassified(t *testing.T) {
 	t.Parallel()
-	codes := ReadCodes("# a comment\n\nduplicate key\t1062\tER_DUP_ENTRY\nrefused\t22\tdata exception\nunknown\t1053\tER_SERVER_SHUTDOWN (it ended)")
-	want := Codes{"1062": delivery.Duplicate, "22": delivery.Refused, "1053": delivery.Unknown}
-	if !maps.Equal(codes, want) {
-		t.Errorf("got %v, want %v", codes, want)
+	codes := ReadCodes("# a comment\n\nduplicate key\t1062\tER_DUP_ENTRY\nrefused\t22\tdata exception\nunknown\t1053 1080-1082\tER_SERVER_SHUTDOWN (it ended)\nmistake\t42\tsyntax\noutage\t1040\tfull")
+	for code, want := range map[string]delivery.Class{
+		"1062": delivery.Duplicate, "22": delivery.Refused, "1053": delivery.Unknown, "1080": delivery.Unknown, "1082": delivery.Unknown,
+		"1079": delivery.Unclassified, "1083": delivery.Unclassified, "42": delivery.Refused, "1040": delivery.Retryable,
+	} {
+		if got := codes.Class(code); got != want {
+			t.Errorf("%s is %v, want %v", code, got, want)
+		}
+	}
+	if !codes.Mistake("1000", "42") || codes.Mistake("22", "42") || !codes.Outage("1040") || codes.Outage("42") {
+		t.Error("mistakes and outages are not told apart from other refusals and retryable errors")
 	}
 	if got := codes.Class("9999", "22"); got != delivery.Refused {
 		t.Errorf("by the second of its names it is %v, want refused", got)
 	}
-	if got := codes.Class("9999", "40"); got != delivery.Retryable {
-		t.Errorf("one that is not listed is %v, want retryable", got)
+	if got := codes.Class("9999", "40"); got != delivery.Unclassified {
+		t.Errorf("one that is not listed is %v, want unclassified", got)
 	}
 }
 
@@ -36,6 +42,7 @@ func TestUnreadableLineIsNotSkipped(t *testing.T) {
 		"retryable\t\tER_ILLEGAL_HA":                       "a class, a code and a reason",
 		"refused 1031 ER_ILLEGAL_HA":                       "a class, a code and a reason",
 		"refused\t1031\tER_ILLEGAL_HA\tand more":           "a class, a code and a reason",
+		"refused\t1003-1001\tONE":                          "a range",
 		"refused\t1031\tONE\nretryable\t1031\tTHE OTHER":   "listed already",
 		"refused\t1\tONE\n\n# two\nrefusd\t2\tTWO\n":       "line 4",
 		"refused\t1\tONE\nrefused\t2\tTWO\nrefused\t3\t\n": "line 3",

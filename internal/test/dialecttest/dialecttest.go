@@ -4,6 +4,7 @@
 package dialecttest
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -37,6 +38,8 @@ type Kit struct {
 	// Code gives the class of an error of the server's that has this code, as
 	// testdata/errors writes it.
 	Code func(code string) delivery.Class
+	// Own gives, by name, lists of the codes that servers have.
+	Own func(testing.TB) map[string][]string
 	// BadConn is the class of driver.ErrBadConn.
 	BadConn delivery.Class
 	// Schema makes the tables of testdata/errors and testdata/lost: t (id, n)
@@ -66,6 +69,7 @@ func Exercise(t *testing.T, k Kit) {
 	t.Run("DSN", k.dsns)
 	t.Run("neutral parameters", k.neutral)
 	t.Run("code", k.codes)
+	t.Run("server's own list", k.own)
 	t.Run("statement", k.statements)
 	t.Run("no answer", k.noAnswer)
 	t.Run("arguments that do not fit", k.misfits)
@@ -242,15 +246,41 @@ func (k *Kit) classIs(t *testing.T, what string, err error, want delivery.Class)
 // Every code that is listed, and some that are not.
 func (k *Kit) codes(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{k.Name + ".txt", k.Name + "-codes.txt"} {
-		seen := map[string]bool{}
-		cases.Check(t, "errors/"+file, func(t *testing.T, in ...string) string {
-			if seen[in[0]] {
-				t.Errorf("%s is listed twice", in[0])
+	means := map[string]string{"mistake": "refused", "outage": "retryable"}
+	seen := map[string]bool{}
+	for _, c := range cases.Read(t, "errors/"+k.Name+".txt") {
+		for code := range strings.FieldsSeq(c.In[0]) {
+			if seen[code] {
+				t.Errorf("%s: %s is listed twice", c.Place, code)
 			}
-			seen[in[0]] = true
-			return k.Code(in[0]).String()
-		})
+			seen[code] = true
+			first, last, isRange := strings.Cut(code, "-")
+			ends := []string{first}
+			if isRange {
+				ends = append(ends, last)
+			}
+			for _, code := range ends {
+				if got, want := k.Code(code).String(), cmp.Or(means[c.Want], c.Want); got != want {
+					t.Errorf("%s: %s is %s, want %s", c.Place, code, got, want)
+				}
+			}
+		}
+	}
+	cases.Check(t, "errors/"+k.Name+"-codes.txt", func(_ *testing.T, in ...string) string { return k.Code(in[0]).String() })
+}
+
+// The lists that the servers themselves have: a gap would call a final error "accepted".
+func (k *Kit) own(t *testing.T) {
+	t.Parallel()
+	for list, codes := range k.Own(t) {
+		if len(codes) < 50 {
+			t.Errorf("%s has %d errors", list, len(codes))
+		}
+		for _, code := range codes {
+			if class := k.Code(code); class == delivery.Unclassified {
+				t.Errorf("%s: %s is not in errors.txt", list, code)
+			}
+		}
 	}
 }
 
@@ -261,6 +291,9 @@ func (k *Kit) statements(t *testing.T) {
 	Must(t, db, k.Schema...)
 	cases.Check(t, "errors/"+k.Name+"-statements.txt", func(_ *testing.T, in ...string) string {
 		_, err := db.Exec(in[0])
+		if k.Dialect.Mistaken(err) {
+			return "mistake"
+		}
 		return k.classOf(err)
 	})
 }
