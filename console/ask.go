@@ -160,7 +160,7 @@ func (s forms) askSourcePage(r *http.Request, _ person) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := r.PathValue("name")
+	name := s.sourceOf(r)
 	v := ask(languageOf(r), a, safetext.Line(name))
 	v.Limit = a == ops.Limit
 	v.Back = s.cfg.BasePath + "/"

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,9 +80,12 @@ type Config struct {
 	AllowedHosts []string
 	Users        []User
 	Tokens       []Token
-	// BasePath is where an application mounts the console, such as "/bed"; empty
-	// for the root. The requests come with it.
+	// BasePath is where a proxy or an application serves the console, such as "/bed"; empty
+	// for the root. Requests may come with it or without.
 	BasePath string
+	// TrustedProxies are the addresses and networks of proxies, such as "10.0.0.0/8", whose
+	// X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For count.
+	TrustedProxies []string
 	// Metrics is served at /metrics; nil for nothing there.
 	Metrics http.Handler
 	// OpenMetrics: /metrics needs no log-in. Otherwise it takes the role read where
@@ -145,14 +150,31 @@ func (c Config) Validate() error {
 			bad("allowedHosts: %q is not a host, with or without a port", h)
 		}
 	}
-	if c.BasePath != "" && (!strings.HasPrefix(c.BasePath, "/") || strings.HasSuffix(c.BasePath, "/")) {
-		bad("BasePath must begin with a slash and end without one")
+	if base := strings.TrimSuffix(c.BasePath, "/"); base != "" && (!plainPath.MatchString(base) || path.Clean(base) != base) {
+		bad("basePath must be a path such as /bed")
+	} else if first, _, _ := strings.Cut(strings.TrimPrefix(base, "/"), "/"); isOwnPath(first) {
+		bad("basePath must not begin with /%s, which is a path of the console", first)
+	}
+	if _, err := newProxies(c.TrustedProxies); err != nil {
+		errs = append(errs, err)
 	}
 	if !c.loopback() && len(c.Users) == 0 && len(c.Tokens) == 0 {
 		where := cmp.Or(c.Listen, "an unknown address")
 		bad("listen is %s, which others can reach, and there are neither users nor tokens: listen on 127.0.0.1, or say who may log in", where)
 	}
 	return errors.Join(errs...)
+}
+
+// plainPath is a path that links, cookies and proxies take as it is.
+var plainPath = regexp.MustCompile(`^(/[\w.~-]+)+$`)
+
+// isOwnPath reports whether a path of the console begins with a name.
+func isOwnPath(first string) bool {
+	if first == "" {
+		return false
+	}
+	all := append(routes(&site{}), route{path: "/logs/"})
+	return slices.ContainsFunc(all, func(r route) bool { return r.path == "/"+first || strings.HasPrefix(r.path, "/"+first+"/") })
 }
 
 // loopback reports whether only this machine reaches Listen.

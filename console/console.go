@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -39,9 +40,10 @@ var _ Store = (*ops.Store)(nil)
 // Console is the handler. It is safe for concurrent use.
 type Console struct {
 	*site
-	hosts hosts
-	gate  *gatekeeper
-	mux   *http.ServeMux
+	hosts   hosts
+	proxies proxies
+	gate    *gatekeeper
+	mux     http.Handler
 }
 
 // New makes a console of a log, for an application that mounts it. targets are the
@@ -66,49 +68,70 @@ func NewOn(cfg Config, logs ...Log) (*Console, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = logrus.StandardLogger()
 	}
+	cfg.BasePath = strings.TrimSuffix(cfg.BasePath, "/")
 	c := &Console{hosts: newHosts(&cfg), gate: newGatekeeper(&cfg)}
+	c.proxies, _ = newProxies(cfg.TrustedProxies) // Validate has read them
 	if len(logs) == 1 {
 		c.site = newSite(cfg, logs[0])
 		c.mux = c.entrance(c.site, routes(c.site))
 		return c, nil
 	}
 	c.site = newIndex(cfg, logs)
-	c.mux = c.entrance(c.site, indexRoutes(c.site))
-	each := map[string]http.Handler{}
-	for _, one := range c.logs {
-		each[one.name] = c.entrance(one, routes(one))
+	front := c.entrance(c.site, indexRoutes(c.site))
+	each := make([]http.Handler, len(c.logs))
+	for i, one := range c.logs {
+		each[i] = c.entrance(one, routes(one))
 	}
-	for _, pattern := range []string{"/logs/{name}", "/logs/{name}/{rest...}"} {
-		c.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			one := each[r.PathValue("name")]
-			if one == nil {
-				one = c.enter(c.site, nothing)
+	c.mux = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		below, ok := strings.CutPrefix(r.URL.EscapedPath(), "/logs/")
+		for i, one := range c.logs {
+			// A proxy may have decoded the slashes in its name.
+			for _, name := range []string{url.PathEscape(one.name), (&url.URL{Path: one.name}).EscapedPath()} {
+				if rest, is := strings.CutPrefix(below+"/", name+"/"); ok && is {
+					each[i].ServeHTTP(w, at(r, path.Clean("/"+rest)))
+					return
+				}
 			}
-			_, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/logs/"), "/")
-			one.ServeHTTP(w, at(r, "/"+rest))
-		})
-	}
+		}
+		front.ServeHTTP(w, r)
+	})
 	return c, nil
 }
 
 // ServeHTTP implements [http.Handler].
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
-	path, ok := strings.CutPrefix(r.URL.EscapedPath(), c.cfg.BasePath)
-	if c.cfg.BasePath != "" && ok {
-		ok = path == "" || strings.HasPrefix(path, "/")
-		r = at(r, "/"+strings.TrimPrefix(path, "/"))
-	}
+	r = c.below(c.proxies.forwarded(r))
 	switch {
-	case !ok:
-		c.fail(w, r, person{}, errNoPage)
-	case !c.hosts.allow(r.Host):
+	case !c.hosts.allow(r.Host) && !c.scrapes(r):
 		c.fail(w, r, person{}, &failure{status: http.StatusMisdirectedRequest, text: "This name is not the console's: add it to allowedHosts if it should be."})
-	case foreign(r):
+	case c.hosts.foreign(r):
 		c.fail(w, r, person{}, errForeign)
 	default:
 		c.mux.ServeHTTP(w, r)
 	}
+}
+
+// below is the request at its path below BasePath. A proxy may have taken BasePath off. The
+// multiplexer would redirect an unclean path to one outside of BasePath.
+func (c *Console) below(r *http.Request) *http.Request {
+	given := r.URL.EscapedPath()
+	clean := path.Clean("/" + given)
+	if c.cfg.BasePath != "" && (clean == c.cfg.BasePath || strings.HasPrefix(clean, c.cfg.BasePath+"/")) {
+		clean = "/" + strings.TrimPrefix(clean[len(c.cfg.BasePath):], "/")
+	}
+	if clean == given {
+		return r
+	}
+	return at(r, clean)
+}
+
+// scrapes reports whether a program asks for metrics with its token. No page can send one,
+// so it may use any name, such as a pod's address.
+func (c *Console) scrapes(r *http.Request) bool {
+	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	_, known := c.gate.token(given)
+	return ok && known && r.Method == http.MethodGet && r.URL.Path == "/metrics"
 }
 
 // at is the request at another path, as it stands in an address.

@@ -23,6 +23,8 @@ type events struct {
 
 	mu        sync.Mutex
 	listeners map[*listener]bool
+	// up says whether the log answered last; nil before it was asked.
+	up *bool
 	// stop ends the two goroutines.
 	stop  context.CancelFunc
 	nudge chan struct{}
@@ -89,12 +91,16 @@ func (e *events) listen(who string) (l *listener, leave func(), ok bool) {
 		go e.watch(ctx)
 	}
 	l = &listener{who: who, changed: make(chan struct{}, 1), pulse: make(chan bool, 1)}
+	if e.up != nil { // a proxy may cut a stream every few seconds
+		l.pulse <- *e.up
+	}
 	e.listeners[l] = true
 	return l, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if delete(e.listeners, l); len(e.listeners) == 0 {
 			e.stop()
+			e.up = nil
 		}
 	}, true
 }
@@ -113,7 +119,7 @@ func (e *events) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		up := reachable(ctx, e.ping, pulseWithin)
 		if ctx.Err() == nil {
-			e.tell(func(l *listener) { offer(l.pulse, up) })
+			e.tell(func(l *listener) { e.up = &up; offer(l.pulse, up) })
 		}
 		jitter.Sleep(ctx, pulseEvery)
 	}
@@ -156,6 +162,9 @@ func (s service) stream(_ *http.Request, p person) (any, error) {
 		defer leave()
 		out := http.NewResponseController(w)
 		w.Header().Set("Content-Type", "text/event-stream")
+		// Proxies must pass each event on at once, and as it is.
+		w.Header().Set("X-Accel-Buffering", "no")
+		w.Header().Set("Cache-Control", "no-store, no-transform")
 		send := func(text string) bool {
 			_ = out.SetWriteDeadline(time.Now().Add(10 * time.Second))
 			if _, err := w.Write([]byte(text)); err != nil {
@@ -163,7 +172,7 @@ func (s service) stream(_ *http.Request, p person) (any, error) {
 			}
 			return out.Flush() == nil
 		}
-		for ok := send("retry: 3000\n\n"); ok; {
+		for ok := send("retry: 1000\n\n"); ok; {
 			select {
 			case <-l.changed:
 				ok = send("event: changed\ndata: \n\n")

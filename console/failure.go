@@ -46,7 +46,7 @@ var (
 	errTooMany  = &failure{status: http.StatusTooManyRequests, text: "Too many log-ins failed: wait a little."}
 	errNoPage   = &failure{status: http.StatusNotFound, text: "There is no such page."}
 	errNoAction = &failure{status: http.StatusNotFound, text: "There is no such action."}
-	errForeign  = &failure{status: http.StatusForbidden, text: "The request was made by a page of another site."}
+	errForeign  = &failure{status: http.StatusForbidden, text: "The request was made by a page of another site. If that is the console's own address, add it to allowedHosts."}
 )
 
 // invalid is the error of a request that is not valid.

@@ -1,9 +1,13 @@
 package console
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -28,10 +32,12 @@ func secure(h http.Header) {
 type hosts struct {
 	exact   map[string]bool // with a port, or without one where that is allowed
 	anyPort map[string]bool
+	// named: the configuration names some.
+	named bool
 }
 
 func newHosts(c *Config) hosts {
-	h := hosts{exact: map[string]bool{}, anyPort: map[string]bool{}}
+	h := hosts{exact: map[string]bool{}, anyPort: map[string]bool{}, named: len(c.AllowedHosts) > 0}
 	if host, port, err := net.SplitHostPort(c.Listen); err == nil {
 		names := []string{"127.0.0.1", "::1", "localhost"}
 		if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
@@ -64,18 +70,25 @@ func (h hosts) allow(given string) bool {
 	return err == nil && h.anyPort[host]
 }
 
-// foreign reports whether a request that may change something was made by another site's page.
-func foreign(r *http.Request) bool {
-	return r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions && otherOrigin(r)
+// own reports whether an origin's host is the console's: spelt like one that is answered,
+// port included.
+func (h hosts) own(given string) bool {
+	given = strings.ToLower(given)
+	return h.exact[given] || h.anyPort[strings.Trim(given, "[]")]
 }
 
-// otherOrigin reports whether a page of another origin, of the same site too, made the
-// request. It also believes an Origin that contradicts a friendly Sec-Fetch-Site. A typed
-// address has none, and programs send neither header.
-func otherOrigin(r *http.Request) bool {
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "", "none", "same-origin":
-	default:
+// foreign reports whether a request that may change something was made by another site's page.
+func (h hosts) foreign(r *http.Request) bool {
+	return r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions && h.otherOrigin(r)
+}
+
+// otherOrigin reports whether a page of another origin made the request, even one of the
+// same site. A typed address has no origin, and programs send neither header. A proxy may
+// hide the Host from the console. Then Sec-Fetch-Site decides, which no page can set.
+// Once AllowedHosts has names, the Origin must be one of them.
+func (h hosts) otherOrigin(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	if site != "" && site != "none" && site != "same-origin" {
 		return true
 	}
 	origin := r.Header.Get("Origin")
@@ -83,5 +96,81 @@ func otherOrigin(r *http.Request) bool {
 		return false
 	}
 	u, err := url.Parse(origin)
-	return err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host)
+	if err != nil || u.Host == "" {
+		return true
+	}
+	if strings.EqualFold(u.Host, r.Host) || h.own(u.Host) {
+		return false
+	}
+	return site != "same-origin" || !isLoopback(u.Hostname()) && (h.named || !relayed(r))
+}
+
+// relayed reports whether a proxy has passed the request on. No browser sends these headers,
+// or speaks HTTP/1.0 as nginx does by default.
+func relayed(r *http.Request) bool {
+	return !r.ProtoAtLeast(1, 1) || slices.ContainsFunc([]string{"Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"}, func(name string) bool { return r.Header.Get(name) != "" })
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
+}
+
+// proxies are those whose word about a request counts.
+type proxies []netip.Prefix
+
+// newProxies reads addresses and networks.
+func newProxies(given []string) (all proxies, err error) {
+	for _, text := range given {
+		p, perr := netip.ParsePrefix(text)
+		if perr != nil {
+			var a netip.Addr
+			if a, perr = netip.ParseAddr(text); perr == nil {
+				p = netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())
+			}
+		}
+		if perr != nil {
+			err = errors.Join(err, fmt.Errorf("console: trustedProxies: %q is neither an address nor a network such as 10.0.0.0/8", text))
+			continue
+		}
+		all = append(all, p)
+	}
+	return all, err
+}
+
+func (ps proxies) trust(a netip.Addr) bool {
+	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a.Unmap().WithZone("")) })
+}
+
+// forwarded is the request as a trusted proxy received it: the client's address, and the Host
+// and scheme that the client used.
+func (ps proxies) forwarded(r *http.Request) *http.Request {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !ps.trust(peer.Addr()) {
+		return r
+	}
+	there := r.Clone(r.Context())
+	// What stands last was written by the nearest proxy.
+	if host := last(r, "X-Forwarded-Host"); host != "" {
+		there.Host = host
+	}
+	there.URL.Scheme = strings.ToLower(last(r, "X-Forwarded-Proto"))
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		client, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil {
+			break
+		}
+		there.RemoteAddr = netip.AddrPortFrom(client, 0).String()
+		if !ps.trust(client) {
+			break
+		}
+	}
+	return there
+}
+
+// last is the last element of a header that is a list.
+func last(r *http.Request, name string) string {
+	all := strings.Join(r.Header.Values(name), ",")
+	return strings.TrimSpace(all[strings.LastIndex(all, ",")+1:])
 }

@@ -81,7 +81,7 @@ func keepLanguage(w http.ResponseWriter, r *http.Request, base string) {
 	if l := languageNamed(r.URL.Query().Get("lang")); l != nil {
 		http.SetCookie(w, &http.Cookie{
 			Name: languageCookie, Value: l.Tag, Path: base + "/", MaxAge: 365 * 24 * 60 * 60,
-			HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode,
+			HttpOnly: true, Secure: r.TLS != nil || r.URL.Scheme == "https", SameSite: http.SameSiteLaxMode,
 		})
 	}
 }

@@ -276,8 +276,8 @@ func TestAConsoleMountedBelowAPathLinksThere(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/entries", "/bedside", "/bed2/entries"} {
-		if w := get(t, c, path); w.Code != 404 {
+	for path, want := range map[string]int{"/": 200, "/entries": 200, "/bedside": 404, "/bed2/entries": 404, "/bed//entries": 200} { // a proxy may take it off
+		if w := get(t, c, path); w.Code != want {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}

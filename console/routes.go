@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -106,15 +107,24 @@ func wantsValues(r *http.Request) bool {
 }
 
 // entrance leads to the routes of a site.
-func (c *Console) entrance(s *site, routes []route) *http.ServeMux {
+func (c *Console) entrance(s *site, routes []route) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range routes {
 		mux.Handle(r.method+" "+r.path, c.enter(s, r))
 	}
 	// What no route takes is shown only to who may read.
 	mux.Handle("/", c.enter(s, nothing))
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if m := ofSource.FindStringSubmatch(r.URL.EscapedPath()); m != nil {
+			r = at(r, m[1]+strings.ReplaceAll(m[2], "/", "%2F")+m[3])
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
+
+// ofSource is a path that names a data source. A proxy may have decoded the slashes in its
+// name, as nginx does where proxy_pass has a path.
+var ofSource = regexp.MustCompile(`^((?:/api/v1)?/data-sources/)(.+/.+)(/[^/]+)$`)
 
 // enter is the one way into a route: who asks, whether they may, and only then
 // the request itself.
@@ -135,7 +145,7 @@ func (c *Console) enter(s *site, rt route) http.Handler {
 				s.fail(w, r, p, &failure{status: http.StatusForbidden, text: "Your role does not allow this.", detail: role.String()})
 				return
 			}
-			if role == Reveal && otherOrigin(r) {
+			if role == Reveal && c.hosts.otherOrigin(r) {
 				s.fail(w, r, p, errForeign)
 				return
 			}

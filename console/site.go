@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"time"
 
@@ -306,9 +307,24 @@ func (s *site) control(r *http.Request, p person) (any, error) {
 			return nil, err
 		}
 	}
-	err = s.store().Control(r.Context(), a, r.PathValue("name"), n, by)
+	err = s.store().Control(r.Context(), a, s.sourceOf(r), n, by)
 	s.events.changed()
 	return s.afterwards(r, p, done{Action: a, Count: 1}, err, s.cfg.BasePath+"/")
+}
+
+// sourceOf is the data source that the path names. A proxy may have made one slash of several.
+func (s *site) sourceOf(r *http.Request) string {
+	name := r.PathValue("name")
+	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Cap: 1})
+	if err != nil || slices.ContainsFunc(o.DataSources, func(d ops.DataSource) bool { return d.Name == name }) {
+		return name
+	}
+	for _, d := range o.DataSources {
+		if path.Clean("/"+d.Name) == path.Clean("/"+name) {
+			return d.Name
+		}
+	}
+	return name
 }
 
 // afterwards answers after an action: a call with what was done, a form with the way to a

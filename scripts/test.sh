@@ -42,6 +42,8 @@ parallel=$((2 * jobs))
 find_servers
 ensure_binaries
 ensure_command pgbouncer pgbouncer
+ensure_command nginx nginx
+ensure_command caddy caddy
 ensure_galera
 ensure_command promtool prometheus
 ensure_race_detector

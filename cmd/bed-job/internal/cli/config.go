@@ -296,6 +296,8 @@ func (d *decoder) console(n ast.Node, c *console.Config) error {
 		Listen       text   `yaml:"listen"`
 		Metrics      text   `yaml:"metrics"`
 		AllowedHosts []text `yaml:"allowedHosts"`
+		BasePath     text   `yaml:"basePath"`
+		Proxies      []text `yaml:"trustedProxies"`
 		Users        []struct {
 			Name text `yaml:"name"`
 			Hash text `yaml:"passwordHash"`
@@ -310,12 +312,15 @@ func (d *decoder) console(n ast.Node, c *console.Config) error {
 	if err := d.decode(n, &is); err != nil || n == nil {
 		return err
 	}
-	c.Listen, c.OpenMetrics = string(is.Listen), is.Metrics == "open"
+	c.Listen, c.BasePath, c.OpenMetrics = string(is.Listen), string(is.BasePath), is.Metrics == "open"
 	if is.Metrics != "" && !c.OpenMetrics {
 		return d.at(n, "metrics is open, or left out: then /metrics takes the role read where there are users or tokens")
 	}
 	for _, host := range is.AllowedHosts {
 		c.AllowedHosts = append(c.AllowedHosts, string(host))
+	}
+	for _, proxy := range is.Proxies {
+		c.TrustedProxies = append(c.TrustedProxies, string(proxy))
 	}
 	for _, u := range is.Users {
 		role, _ := console.ParseRole(string(u.Role)) // Validate refuses none
