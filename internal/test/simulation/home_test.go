@@ -62,6 +62,9 @@ func goesOnAfter(err error) bool {
 
 var errUndone = errors.New("the application rolled back")
 
+// waited reports whether another transaction held a lock for too long: no fault is needed for that.
+func waited(err error) bool { return strings.Contains(err.Error(), errLockTimeout.Message) }
+
 // sendWith records entries in a local transaction of a pool's.
 func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
 	return func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error {
@@ -119,7 +122,7 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 				}
 				before := err
 				err = end(cmp.Or(err, errUndone))
-				s.meant = before == nil && (errors.Is(err, errUndone) || errors.Is(err, map[bool]error{true: bedsql.ErrRolledBack, false: bedsql.ErrUnknownOutcome}[pool == wrappedHome]))
+				s.meant = (before == nil || waited(before)) && (errors.Is(err, errUndone) || errors.Is(err, map[bool]error{true: bedsql.ErrRolledBack, false: bedsql.ErrUnknownOutcome}[pool == wrappedHome]))
 				return err
 			}
 		}

@@ -173,7 +173,7 @@ func (w *world) answers(r *request) {
 		// The log gives up what it removes without a lease after 33 moments: a group of which a
 		// job locks the entries in between may need more.
 		slow := r.group != "" && errors.Is(s.err, context.DeadlineExceeded)
-		if w.calm && s.answered && s.err != nil && r.key == "" && !s.meant && !isRows(s.err) && !faster && !slow && !strings.Contains(s.err.Error(), errLockTimeout.Message) {
+		if w.calm && s.answered && s.err != nil && r.key == "" && !s.meant && !isRows(s.err) && !faster && !slow && !waited(s.err) {
 			w.fail("told an error although nothing went wrong", "%s: %v", r, s.err)
 		}
 		if s.err != nil && s.answered && strings.Contains(s.err.Error(), "Duplicate entry") {
