@@ -43,6 +43,9 @@ type Job struct {
 
 	// clock is time.Now; a test has its own.
 	clock func() time.Time
+	// healed is the last order key that heal has looked at.
+	healing sync.Mutex
+	healed  string
 	// serving are the data sources of which a round of Run is going.
 	serving sync.Map
 }
@@ -93,6 +96,8 @@ func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 	}
 	s, t := newShutdown(ctx, j.cfg.ShutdownTimeout), newTally(j)
 	defer s.end()
+	for j.heal(s.ctx) {
+	}
 	var all sync.WaitGroup
 	due, err := j.begin(s, &all)
 	if err != nil {
@@ -158,6 +163,7 @@ func (j *Job) awaitTick(ctx context.Context) bool {
 // that are not known to be reachable, for operators, and begins a round of each that
 // has work, unless the one before is still going.
 func (j *Job) tick(s *shutdown, rounds *sync.WaitGroup) {
+	j.heal(s.ctx)
 	due, err := j.begin(s, rounds)
 	if err != nil && s.ctx.Err() == nil {
 		j.log.WithError(err).Error("the round is not complete")

@@ -156,6 +156,31 @@ func (j *Job) purgeOrder(ctx context.Context, keep time.Duration, end time.Time)
 	return nil
 }
 
+// heal frees what waits behind entries that were deleted by hand, under some order keys in
+// each round. It reports whether there are more of them.
+func (j *Job) heal(ctx context.Context) (more bool) {
+	log, ok := j.storage.(interface {
+		HealOrder(ctx context.Context, after string) (next string, healed int, err error)
+	})
+	if !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, j.cfg.Lease)
+	defer cancel()
+	j.healing.Lock()
+	defer j.healing.Unlock()
+	next, healed, err := log.HealOrder(ctx, j.healed)
+	if err != nil {
+		j.log.WithError(err).Debug("order keys could not be looked at")
+		return false
+	}
+	j.healed = next
+	if healed > 0 {
+		j.log.WithField("order_keys", healed).Warn("the entry that others waited for was deleted from the log: what waited goes on")
+	}
+	return next != ""
+}
+
 // onConn runs f on a bare connection of the pool, which is dropped after an
 // error: it is not known what f left behind on it.
 func (s *session) onConn(ctx context.Context, f func(driver.Conn) error) error {

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -585,19 +586,63 @@ func (s *SQLStorage) SetReceiptSchema(ctx context.Context, dataSource, schema st
 	})
 }
 
+// HealOrder frees the units that wait behind an entry which is no longer in the log: it was
+// deleted by hand, or by a version that knows no order keys. It looks at some order keys after
+// the hash after: next is where to go on, empty at the end. A key that is locked is left for
+// the next time.
+func (s *SQLStorage) HealOrder(ctx context.Context, after string) (next string, healed int, err error) {
+	err = s.do(ctx, "healing order keys", func(ctx context.Context) error {
+		healed = 0
+		var ids []string
+		var err error
+		if ids, next, err = s.orderKeys(ctx, after); err != nil {
+			return err
+		}
+		stale, err := among(ctx, s.db, staleOrderKeys, ids)
+		if err != nil {
+			return err
+		}
+		for _, k := range slices.Sorted(maps.Keys(stale)) {
+			err := s.db.inTx(ctx, func(ctx context.Context, q runner) error {
+				state, _, err := lockKey(ctx, q, k)
+				if err != nil || state.head == "" {
+					return err
+				}
+				if there, err := among(ctx, q, selectIDs, []string{state.head}); err != nil || there[state.head] {
+					return err // somebody was faster
+				}
+				healed++
+				return leave(ctx, q, k, state.head)
+			})
+			if err != nil && !timedOut(err) {
+				return err
+			}
+		}
+		return nil
+	})
+	return next, healed, err
+}
+
+// orderKeys returns some order keys after one, and where to go on.
+func (s *SQLStorage) orderKeys(ctx context.Context, after string) (ids []string, next string, err error) {
+	ids, err = texts(ctx, s.db, shape{kind: pageOrderKeys}, after, int64(maxRows))
+	if len(ids) == maxRows {
+		next = ids[len(ids)-1]
+	}
+	return ids, next, err
+}
+
 // PurgeOrder deletes the rows of order keys that nothing is under and under which no number
 // was issued for keep, from after on in the order of the hashes, some of them: next is where
 // to go on, empty at the end. A key that comes again gets numbers beyond those that it had,
 // unless the log's clock was set back by more than keep.
 func (s *SQLStorage) PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error) {
 	err = s.do(ctx, "purging order keys", func(ctx context.Context) error {
-		next, purged = "", 0
-		ids, err := texts(ctx, s.db, shape{kind: pageOrderKeys}, after, int64(maxRows))
-		if err != nil || len(ids) == 0 {
+		purged = 0
+		var ids []string
+		var err error
+		if ids, next, err = s.orderKeys(ctx, after); err != nil {
 			return err
-		}
-		if len(ids) == maxRows {
-			next = ids[len(ids)-1]
 		}
 		return chunks(ids, func(portion []any) error {
 			n, err := run(ctx, s.db, shape{kind: purgeOrderKeys, rows: len(portion)}, append(portion, millis(keep)*1000)...)

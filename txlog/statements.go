@@ -55,6 +55,7 @@ const (
 	findOrderKeys
 	readOrderKeys
 	pageOrderKeys
+	staleOrderKeys
 	purgeOrderKeys
 	busyOrderKeys
 )
@@ -229,6 +230,9 @@ func (sh shape) text(f Flavor) string {
 		s = `SELECT id, head, waiting FROM bed_order_key WHERE ` + idIn(sh.rows)
 	case pageOrderKeys:
 		s = `SELECT id FROM bed_order_key WHERE id > ? ORDER BY id LIMIT ?`
+	case staleOrderKeys:
+		s = `SELECT id FROM bed_order_key WHERE ` + idIn(sh.rows) + ` AND head <> ''
+  AND NOT EXISTS (SELECT 1 FROM transaction_log AS l WHERE l.id = bed_order_key.head)`
 	case purgeOrderKeys:
 		// A skipped one is under its key still.
 		s = `{by key}DELETE FROM bed_order_key WHERE ` + idIn(sh.rows) + ` AND head = '' AND last < {now} * 1000 - ?

@@ -179,3 +179,30 @@ func TestOpenTransactionWithAKeyHoldsUpNobodyForLong(t *testing.T) {
 		w.wantEmpty()
 	})
 }
+
+// An entry that was deleted by hand holds nobody up, though nobody writes under its key again.
+func TestJobFreesWhatWaitsBehindADeletedEntry(t *testing.T) {
+	t.Parallel()
+	eachWith(t, func(t *testing.T, w *withRig) {
+		first := w.pendingHead("k", 3)
+		second := w.wantBehind(w.sets(t.Context(), "k", 1, 4), first).LogID
+		alone := w.pendingHead("alone", 3)
+		w.execLog("DELETE FROM transaction_log WHERE id IN ('" + first + "', '" + alone + "')")
+		b := w.begun()
+		b.stage(bedsql.WithOrderKey(b.ctx, "k"), b.rig.wrapped, setBalance, 5, 1)
+		b.commit()
+		w.wantBehind(b.end(), first)
+		if report := w.runOnce(); report.Delivered != 2 {
+			t.Fatalf("the job reports %+v; %s waits", report, second)
+		}
+		w.wantBalances(5, 100)
+		w.wantEmpty()
+		b = w.begun()
+		b.stage(bedsql.WithOrderKey(b.ctx, "alone"), b.rig.wrapped, setBalance, 6, 1)
+		b.commit()
+		if err := b.end(); err != nil {
+			t.Errorf("the next of With under the other key: %v", err)
+		}
+		w.wantBalances(6, 100)
+	})
+}

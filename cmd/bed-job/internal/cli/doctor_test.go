@@ -216,6 +216,9 @@ func anywhere() []wrongSetUp {
 		{name: "a data source that nobody configured", check: "unknown-data-source", remedy: "targetDataSource", make: func(t *testing.T, in *installed) {
 			oldEntry(t, in, func(u *txlog.Unit) { u.DataSource = "orders_0" })
 		}},
+		{name: "an order key whose first entry was deleted", check: "order-key", remedy: "discard", make: func(t *testing.T, in *installed) {
+			in.exec(in.log, "INSERT INTO bed_order_key (id, last, head, waiting) VALUES ('order-k', 1, 'gone', 0)")
+		}},
 		{name: "receipts that are gone", check: "receipts", remedy: "--verify", make: func(t *testing.T, in *installed) {
 			oldEntry(t, in, func(u *txlog.Unit) { u.Receipt = u.ID })
 		}},

@@ -193,6 +193,11 @@ func (x *examination) entries(ctx context.Context, log *patient) {
 		}
 	}
 	sessions(ctx, x, units, targets)
+	const stale = "SELECT id FROM bed_order_key AS k WHERE head <> '' AND NOT EXISTS (SELECT 1 FROM transaction_log AS l WHERE l.id = k.head) LIMIT 1000"
+	if keys, err := log.rows(ctx, stale); err == nil && len(keys) > 0 {
+		x.find("the log", "order-key", fmt.Sprintf("the first entry under %d order keys was deleted from the log by hand: what comes after it waits", len(keys)),
+			"bed-job run, or run --once, lets it go on; end an entry with bed-job discard")
+	}
 }
 
 // isNeeded reports whether a query of the log for data sources finds this target.
