@@ -46,7 +46,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 	}
 	var err error
 	x := &execution{c: c, call: s.Call, rows: s.rows}
-	if x.text[0], err = c.c.store(x.call); err != nil {
+	if x.text[0], x.call.Args, err = c.c.store(s.Call); err != nil {
 		return attempt.Reply{}, err
 	}
 	soft := under.soft
@@ -363,22 +363,24 @@ func isParked(err error) bool {
 	return errors.As(err, &refused)
 }
 
-// store turns a statement into what the log keeps. If it gives an error, nothing ran.
-func (c *connector) store(call delivery.Call) (s txlog.Statement, err error) {
-	args, err := storable(c.dialect, call.Args)
+// store turns a statement into what the log keeps. Every attempt sends args, which the
+// log keeps too: a Valuer is asked once. If it returns an error, nothing ran.
+func (c *connector) store(call delivery.Call) (s txlog.Statement, args []driver.NamedValue, err error) {
+	args, err = storable(c.dialect, call)
 	if err == nil {
 		s.SQL, s.Prepared, s.Required = call.SQL, call.Prepared, call.Required
 		s.Params, err = txlog.EncodeParams(args)
 	}
 	if err != nil {
-		return s, fmt.Errorf("bed: nothing was run: %w", err)
+		return s, nil, fmt.Errorf("bed: nothing was run: %w", err)
 	}
-	return s, nil
+	return s, args, nil
 }
 
-// storable turns args into what the log keeps: see delivery.Dialect.Storable. args
-// itself is left as it is; it is returned when nothing had to change.
-func storable(d *delivery.Dialect, args []driver.NamedValue) ([]driver.NamedValue, error) {
+// storable turns the call's arguments into what the log keeps: see
+// delivery.Dialect.Storable. It copies the list only to change it.
+func storable(d *delivery.Dialect, call delivery.Call) ([]driver.NamedValue, error) {
+	args := call.Args
 	if d.Storable == nil {
 		return args, nil
 	}
@@ -400,6 +402,11 @@ func storable(d *delivery.Dialect, args []driver.NamedValue) ([]driver.NamedValu
 			out, copied = slices.Clone(args), true
 		}
 		out[i].Value = v
+	}
+	if call.Args = out; copied && d.Sendable != nil {
+		if i, err := d.Sendable(args, call); err != nil {
+			return nil, &txlog.ParamError{Name: args[i].Name, Ordinal: args[i].Ordinal, Type: fmt.Sprintf("%T", args[i].Value), Err: err}
+		}
 	}
 	return out, nil
 }

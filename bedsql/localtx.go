@@ -315,7 +315,8 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 	if err := t.still(ctx); err != nil {
 		return r, err
 	}
-	stored, guarded, err := t.admit(under, s)
+	stored, args, guarded, err := t.admit(under, s)
+	s.Args = args
 	if err == nil {
 		err = t.keepOrder(under)
 	}
@@ -380,8 +381,8 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 }
 
 // admit says why a write must not run in the open transaction, and turns it into what
-// the log keeps. guarded reports that the guard found something in it.
-func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, guarded bool, err error) {
+// the log keeps and what is sent. guarded reports that the guard found something in it.
+func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, args []driver.NamedValue, guarded bool, err error) {
 	switch k := under.key; {
 	case k != nil && (t.keyed == nil || t.keyed.key != k):
 		err = unusable("the local transaction was begun without it")
@@ -393,7 +394,7 @@ func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, guard
 		err = t.c.withoutReceipts()
 	}
 	if err != nil {
-		return stored, false, err
+		return stored, nil, false, err
 	}
 	if under.skip {
 		t.unreplayable("some of its statements ran under Skip")
@@ -403,11 +404,11 @@ func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, guard
 	}
 	if t.notReplayable == "" && t.tainted == "" {
 		if guarded, err = t.c.c.guard.check(s, t.receipt); err != nil {
-			return stored, false, err
+			return stored, nil, false, err
 		}
 	}
-	stored, err = t.c.c.store(s.Call)
-	return stored, guarded, err
+	stored, args, err = t.c.c.store(s.Call)
+	return stored, args, guarded, err
 }
 
 // complete reads rows to their end where an error among them could end the open

@@ -274,7 +274,7 @@ func (s *SoftTransaction) record(ctx context.Context, under scope, c *Conn, st s
 	if err := c.c.guard.admit(st, receipt); err != nil {
 		return r, err
 	}
-	stored, err := c.c.store(st.Call)
+	stored, _, err := c.c.store(st.Call)
 	if err != nil {
 		return r, err
 	}

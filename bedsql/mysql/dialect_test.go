@@ -94,7 +94,7 @@ func TestDialect(t *testing.T) {
 		Values: dialecttest.Values{
 			Modes:   []string{"parseTime=true", "interpolateParams=true", "loc=Asia%2FTokyo"},
 			Columns: []string{"BIGINT UNSIGNED", "DOUBLE", "DECIMAL(40,10)", "VARCHAR(200)", "VARBINARY(200)", "JSON", "DATETIME(6)"},
-			Marker:  "?", Shown: "HEX(CAST(v AS BINARY))", SameErrors: true, Least: 30,
+			Marker:  "?", Markers: "?, ?", Shown: "HEX(CAST(v AS BINARY))", SameErrors: true, Least: 30,
 			Of: func() []any {
 				return []any{
 					nil, true, int64(-3), uint64(math.MaxUint64), 0.1, 1e300, "text", "nul\x00 und ü", `{"a":1}`, []byte(`{"b":2}`),

@@ -2,9 +2,12 @@ package postgres
 
 import (
 	"database/sql/driver"
+	"reflect"
 
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // name is this kind of database's name in configurations.
@@ -28,7 +31,7 @@ var dialect = &delivery.Dialect{
 	Atomic:           atomic,
 	CommitWith:       commitWith,
 	CheckNamedValue:  func(*driver.NamedValue) error { return nil }, // pgx takes what its codecs take, and says so when it encodes
-	Storable:         storable,
+	Storable:         func(v any) (any, error) { return storable(v, false) },
 	Greet:            greet,
 	Session:          sessionText,
 	Adapt:            adapt,
@@ -36,4 +39,48 @@ var dialect = &delivery.Dialect{
 	Obeys:            obeys,
 	Writable:         writable,
 	ReadOnly:         isReadOnly,
+}
+
+// dialectOf is the dialect of a connector of pgx's, whose mode and hooks decide how values
+// are sent. A connector that cannot be read may have any hook.
+func dialectOf(c driver.Connector) *delivery.Dialect {
+	v := reflect.ValueOf(c)
+	config, hook := field(v, "ConnConfig"), field(v, "AfterConnect")
+	byTypes := !hook.IsValid() || hook.Pointer() != noHook
+	if pool := field(v, "pool"); pool.IsValid() && !pool.IsNil() {
+		config, hook = field(pool, "config", "ConnConfig"), field(pool, "config", "AfterConnect")
+		byTypes = !hook.IsValid() || !hook.IsNil()
+	} else if v.IsValid() && v.Type() == byName {
+		byTypes = false
+	}
+	mode := pgx.QueryExecModeCacheStatement
+	if m := field(config, "DefaultQueryExecMode"); m.IsValid() {
+		mode = pgx.QueryExecMode(m.Int())
+	}
+	d := *dialect
+	d.Storable = func(v any) (any, error) { return storable(v, byTypes) }
+	d.Sendable = func(given []driver.NamedValue, call delivery.Call) (int, error) { return sendable(mode, given, call) }
+	return &d
+}
+
+// noHook is the AfterConnect of pgx's connectors that were given none, byName the type of
+// those that dial a registered configuration, which has no hooks.
+var (
+	noHook = reflect.ValueOf(stdlib.GetConnector(pgx.ConnConfig{})).FieldByName("AfterConnect").Pointer()
+	byName = func() reflect.Type {
+		d, _ := stdlib.GetDefaultDriver().(driver.DriverContext)
+		c, _ := d.OpenConnector("")
+		return reflect.TypeOf(c)
+	}()
+)
+
+// field follows names from a struct or a pointer to one; invalid if there is none.
+func field(v reflect.Value, names ...string) reflect.Value {
+	for _, name := range names {
+		if v = reflect.Indirect(v); v.Kind() != reflect.Struct {
+			return reflect.Value{}
+		}
+		v = v.FieldByName(name)
+	}
+	return v
 }

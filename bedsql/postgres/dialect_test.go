@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -74,7 +75,7 @@ const schema = `CREATE TABLE t (
 
 func TestDialect(t *testing.T) {
 	const insert = "INSERT INTO t (id, n) VALUES ($1, $2) RETURNING id"
-	const mode = "default_query_exec_mode="
+	const mode = "synchronous_commit=off&default_query_exec_mode="
 	dialecttest.Exercise(t, dialecttest.Kit{
 		Name: name, DB: testdb.Postgres, WithParam: withParam, Dialect: dialect, Target: Target, NewConnector: NewConnector, Neutral: neutral,
 		Code: func(code string) delivery.Class {
@@ -109,12 +110,17 @@ func TestDialect(t *testing.T) {
 		BadDSN:      "no equals sign",
 		Server:      sessions,
 		Values: dialecttest.Values{
-			Modes:   []string{mode + "cache_statement", mode + "exec", mode + "simple_protocol"},
+			Modes:   []string{mode + "cache_statement", mode + "exec", mode + "simple_protocol", mode + "cache_describe", mode + "describe_exec"},
 			Setup:   []string{"CREATE TYPE mood AS ENUM ('happy', 'sad')"},
-			Columns: columns, Of: acceptedValues, Marker: "$1", Shown: "v::text", Returning: true, Least: 200,
+			Columns: columns, Of: acceptedValues, Marker: "$1", Markers: "$1, $2", Shown: "v::text", Returning: true, Least: 200,
 			Skip: func(column string, v any) bool { // pgx makes zeros and ones of any text that a Valuer gives
 				_, bits := v.(pgtype.Bits)
-				return column == "varbit" && !bits
+				_, numeric := v.(pgtype.Numeric) // the server reads an xid8 from any text that begins with digits
+				return column == "varbit" && !bits || column == "xid8" && numeric
+			},
+			Unsteady: func(v any) bool { // pgx plans them by the first of their type that a connection sends
+				t := reflect.TypeOf(v)
+				return t != nil && t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Slice
 			},
 		},
 	})

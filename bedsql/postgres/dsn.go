@@ -119,7 +119,7 @@ func describe(cfg *pgx.ConnConfig, c driver.Connector, own dialects.Own) deliver
 	list := settings(&cfg.Config, cfg.DefaultQueryExecMode, own.ReceiptSchema)
 	return delivery.Target{
 		Connector:     &connector{c, namesOf(list)},
-		Dialect:       dialect,
+		Dialect:       dialectOf(c),
 		DataSource:    cmp.Or(own.DataSource, dataSource(&cfg.Config)),
 		Settings:      dialects.Format(list),
 		Account:       cfg.User,

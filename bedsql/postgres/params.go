@@ -33,6 +33,8 @@ func init() {
 			}
 			return v, err
 		})
+	registerParam("json", func(v document) (string, error) { return v.text, nil }, func(s string) (document, error) { return document{s}, nil })
+	registerParam("[]json", encodeList[document], decodeList[document])
 	registerBytes[net.IP]("net.IP") // 4 and 16 bytes are distinguished
 	registerWhole[net.IPNet]("net.IPNet")
 	registerWhole[*net.IPNet]("*net.IPNet")

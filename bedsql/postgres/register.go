@@ -21,11 +21,11 @@ func Register(name string, cfg bedsql.Config) error {
 // path and the like cannot be read from it: the job compares it where target has
 // Settings, and Account says whose entries wait for a job of that account.
 func NewConnector(target delivery.Target, cfg bedsql.Config) (driver.Connector, error) {
+	if target.Dialect == nil {
+		target.Dialect = dialectOf(target.Connector)
+	}
 	if _, ours := target.Connector.(*connector); !ours && target.Connector != nil {
 		target.Connector = &connector{Connector: target.Connector}
-	}
-	if target.Dialect == nil {
-		target.Dialect = dialect
 	}
 	return bedsql.NewConnector(target, cfg)
 }

@@ -5,13 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -25,8 +29,75 @@ import (
 // maxDepth bounds pointers to pointers and Valuers that return Valuers.
 const maxDepth = 8
 
-// storable turns what pgx takes as a parameter into what the log keeps.
-func storable(v any) (any, error) { return store(v, 0) }
+// storable turns what pgx takes as a parameter into what the log keeps. By types says
+// that a hook may register types with pgx: to one of them a map or a struct is not JSON.
+func storable(v any, byTypes bool) (any, error) {
+	kept, err := store(v, 0)
+	if err == nil && byTypes && holdsDocument(kept) {
+		return nil, refuse(v, "by types that its connections register (AfterConnect), pgx may send it otherwise than as JSON; "+
+			"for a json column pass json.RawMessage")
+	}
+	return kept, err
+}
+
+func holdsDocument(v any) bool {
+	switch v := v.(type) {
+	case document, []document:
+		return true
+	case []any:
+		return slices.ContainsFunc(v, holdsDocument)
+	case pgx.NamedArgs:
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), holdsDocument)
+	case pgx.StrictNamedArgs:
+		return holdsDocument(pgx.NamedArgs(v))
+	}
+	return false
+}
+
+// sendable implements Dialect.Sendable: where pgx does not ask the server for the types of
+// parameters, what it can encode is known before there is a connection. A slice must have
+// a type that pgx knows, as well as what is kept of it.
+func sendable(mode pgx.QueryExecMode, given []driver.NamedValue, call delivery.Call) (int, error) {
+	types, _ := typeMaps.Get().(*pgtype.Map)
+	defer typeMaps.Put(types)
+	for i, a := range call.Args {
+		if v, ok := a.Value.(pgx.QueryExecMode); ok {
+			mode = v
+			continue
+		}
+		if call.Prepared && !special(call.Args) || mode != pgx.QueryExecModeExec && mode != pgx.QueryExecModeSimpleProtocol {
+			return 0, nil
+		}
+		was := named(given[i].Value)
+		for name, v := range named(a.Value) {
+			_, err := types.Encode(0, pgtype.TextFormatCode, v, nil)
+			if t := reflect.TypeOf(was[name]); err == nil && t != nil && !isValuer(t) && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
+				_, err = types.Encode(0, pgtype.TextFormatCode, was[name], nil)
+			}
+			if err != nil {
+				return i, errUnsent
+			}
+		}
+	}
+	return 0, nil
+}
+
+// named are the values of an argument by their names.
+func named(v any) map[string]any {
+	switch v := v.(type) {
+	case pgx.NamedArgs:
+		return v
+	case pgx.StrictNamedArgs:
+		return v
+	}
+	return map[string]any{"": v}
+}
+
+// typeMaps are pgx's own types; a map is used by one goroutine at a time.
+var typeMaps = sync.Pool{New: func() any { return pgtype.NewMap() }}
+
+var errUnsent = errors.New("cannot be sent: pgx does not know its type in the mode of the connection (exec or simple_protocol); " +
+	"pass a string, a number, a time or json.RawMessage instead")
 
 func store(v any, depth int) (any, error) {
 	if depth > maxDepth {
@@ -178,8 +249,14 @@ func marshal(v any) (any, error) {
 	if err != nil {
 		return nil, refuse(v, "it cannot be written as JSON")
 	}
-	return string(text), nil
+	return document{string(text)}, nil
 }
+
+// document is the JSON of a map or a struct. Like those, pgx sends it to json columns alone.
+type document struct{ text string }
+
+// MarshalJSON implements json.Marshaler.
+func (d document) MarshalJSON() ([]byte, error) { return []byte(d.text), nil }
 
 func isJSON(t reflect.Type) bool { return t.Implements(reflect.TypeFor[json.Marshaler]()) }
 

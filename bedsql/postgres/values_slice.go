@@ -5,7 +5,6 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
-	"math/big"
 	"reflect"
 
 	"github.com/bedsql/bed/txlog"
@@ -60,7 +59,7 @@ func plainSlice(rv reflect.Value, depth int) (any, error) {
 	}
 	out := make([]any, rv.Len())
 	for i := range out {
-		kept, err := storeElement(rv.Index(i).Interface(), depth+1)
+		kept, err := store(rv.Index(i).Interface(), depth+1)
 		if err != nil {
 			return nil, fmt.Errorf("with an element %w", err)
 		}
@@ -74,21 +73,6 @@ func plainSlice(rv reflect.Value, depth int) (any, error) {
 		return nil, refuse(rv.Interface(), "only slices of slices of Go's own types can be")
 	}
 	return oneType(out), nil
-}
-
-// storeElement keeps maps and structs as JSON that stays JSON within JSON.
-func storeElement(v any, depth int) (any, error) {
-	kept, err := store(v, depth)
-	if text, ok := kept.(string); ok && err == nil {
-		t := reflect.TypeOf(v)
-		for t.Kind() == reflect.Pointer {
-			t = t.Elem()
-		}
-		if k := t.Kind(); (k == reflect.Struct || k == reflect.Map) && !isValuer(reflect.TypeOf(v)) && !isValuer(t) && reflect.TypeOf(v) != reflect.TypeFor[*big.Int]() {
-			return json.RawMessage(text), nil
-		}
-	}
-	return kept, err
 }
 
 // oneType gives elements of one basic type as a slice of that type, or of
@@ -112,7 +96,7 @@ func oneType(list []any) any {
 		return out
 	}
 	elem := t
-	if null && t != reflect.TypeFor[json.RawMessage]() {
+	if null && t != reflect.TypeFor[json.RawMessage]() { // it can be NULL itself
 		elem = reflect.PointerTo(t)
 	}
 	typed := reflect.MakeSlice(reflect.SliceOf(elem), len(list), len(list))

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
@@ -17,9 +18,12 @@ import (
 
 	"github.com/bedsql/bed/internal/test/dialecttest"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 type (
@@ -173,5 +177,51 @@ func TestUndialledConnectionTakesWhatPgxTakes(t *testing.T) {
 	nv := driver.NamedValue{Ordinal: 1, Value: v}
 	if err := dialect.CheckNamedValue(&nv); err != nil || nv.Value != v {
 		t.Errorf("%v became %v, %v", v, nv.Value, err)
+	}
+}
+
+func TestHooksDecideWhetherAStructIsKept(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgx.ParseConfig("postgres://u@127.0.0.1:1/d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook := func(context.Context, *pgx.Conn) error { return nil }
+	pool := func(after func(context.Context, *pgx.Conn) error) driver.Connector {
+		cfg, err := pgxpool.ParseConfig("postgres://u@127.0.0.1:1/d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.AfterConnect = after
+		p, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		return stdlib.GetPoolConnector(p)
+	}
+	registered, err := Target(stdlib.RegisterConnConfig(cfg) + " bedDataSource=d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		dialect *delivery.Dialect
+		kept    bool
+	}{
+		"no hook":                    {TargetOf(cfg, "d").Dialect, true},
+		"a hook for passwords":       {TargetOf(cfg, "d", stdlib.OptionBeforeConnect(func(context.Context, *pgx.ConnConfig) error { return nil })).Dialect, true},
+		"AfterConnect":               {TargetOf(cfg, "d", stdlib.OptionAfterConnect(hook)).Dialect, false},
+		"a registered configuration": {registered.Dialect, true},
+		"a connector":                {dialectOf(stdlib.GetConnector(*cfg)), true},
+		"a pool":                     {dialectOf(pool(nil)), true},
+		"a pool with AfterConnect":   {dialectOf(pool(hook)), false},
+		"an unknown connector":       {dialectOf(struct{ driver.Connector }{}), false},
+	} {
+		if _, err := c.dialect.Storable(structJSON{"x", 1}); (err == nil) != c.kept {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := c.dialect.Storable(json.RawMessage(`{}`)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -83,7 +83,7 @@ func TestDialect(t *testing.T) {
 		RollbackFails: true,
 		Values: dialecttest.Values{
 			Modes:   []string{"", "_time_format=sqlite", "_time_integer_format=unix_nano", "_timezone=Asia%2FTokyo"},
-			Columns: []string{""}, Marker: "?", Shown: "typeof(v) || quote(v)", SameErrors: true, Least: 15,
+			Columns: []string{""}, Marker: "?", Markers: "?, ?", Shown: "typeof(v) || quote(v)", SameErrors: true, Least: 15,
 			Of: func() []any {
 				paris, err := time.LoadLocation("Europe/Paris")
 				if err != nil {

@@ -82,6 +82,11 @@ type Dialect struct {
 	// txlog.EncodeParams) come back untouched; it is not asked about nil, a bool, an
 	// int64, a float64, a string and bytes that are not nil. Default: as they are.
 	Storable func(v any) (any, error)
+	// Sendable returns the index and the error of an argument that the driver could
+	// never send in the call's mode, whatever the server says. given are the
+	// application's arguments, call.Args what Storable made of them; it is asked only
+	// where Storable was. Default: all can be sent.
+	Sendable func(given []driver.NamedValue, call Call) (int, error)
 	// Greet asks a session that was just dialled what its settings are, and sets
 	// those without which a write that is answered would not be committed. No
 	// transaction is open there. Default: nothing is asked.

@@ -80,6 +80,7 @@ func Exercise(t *testing.T, k Kit) {
 	t.Run("lost transaction", k.lost)
 	t.Run("required rows", func(t *testing.T) { requiredRows(t, &k) })
 	t.Run("values", k.values)
+	t.Run("late delivery", func(t *testing.T) { late(t, &k) })
 	if k.Server != nil {
 		t.Run("later", k.later)
 		t.Run("context ended", k.contextEnded)

@@ -19,6 +19,8 @@ type Values struct {
 	Of             func() []any
 	// Marker is the parameter of an INSERT, Shown what tells stored values apart.
 	Marker, Shown string
+	// Markers are those of an INSERT with two parameters.
+	Markers string
 	// Returning is whether an INSERT gives Shown back itself.
 	Returning bool
 	// SameErrors: what cannot be stored directly cannot be stored from the log
@@ -26,6 +28,9 @@ type Values struct {
 	SameErrors bool
 	// Skip leaves a value out.
 	Skip func(column string, v any) bool
+	// Unsteady leaves a value out that the driver sends in one way or another, as the
+	// connection's history has it.
+	Unsteady func(v any) bool
 	// Least is how many are stored at least in each mode.
 	Least int
 }

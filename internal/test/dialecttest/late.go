@@ -1,0 +1,150 @@
+package dialecttest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/txlog"
+)
+
+// down is a connector whose server is away.
+type down struct{ driver.Connector }
+
+var errDown = errors.New("dial tcp: connection refused")
+
+func (down) Connect(context.Context) (driver.Conn, error) { return nil, errDown }
+
+// Every value that the bare driver takes is written the same by the wrapped one, at once
+// and by the job after an outage, or refused before anything runs, both times. What the
+// bare driver refuses is never written.
+func late(t *testing.T, k *Kit) {
+	t.Parallel()
+	for _, param := range k.Values.Modes {
+		t.Run(param, func(t *testing.T) {
+			t.Parallel()
+			lateIn(t, k, param)
+		})
+	}
+}
+
+// ways in which the pairs are written, each into tables of its own.
+const (
+	bare = iota
+	atOnce
+	after
+	ways
+)
+
+func lateIn(t *testing.T, k *Kit, param string) {
+	db := k.DB(t)
+	target, err := k.Target(k.WithParam(db.DSN, param))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := txlog.NewMemory()
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	pools := [ways]*sql.DB{bare: Open(t, k.Name, k.WithParam(db.DSN, param))}
+	for way, c := range map[int]driver.Connector{atOnce: target.Connector, after: down{target.Connector}} {
+		to := target
+		to.Connector = c
+		wrapped, err := k.NewConnector(to, bedsql.Config{Storage: log, NoSyncRetry: true, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pools[way] = sql.OpenDB(wrapped)
+		pools[way].SetMaxOpenConns(1)
+		t.Cleanup(func() { _ = pools[way].Close() })
+	}
+	Must(t, pools[bare], k.Values.Setup...)
+	values := k.Values.Of()
+	refused := map[[2]int]bool{} // by the wrapped driver itself
+	for i, column := range k.Values.Columns {
+		for way := range ways {
+			Must(t, pools[bare], fmt.Sprintf("CREATE TABLE l%d_%d (n INT PRIMARY KEY, v %s)", way, i, column))
+		}
+		for n, v := range values {
+			if k.Values.Skip != nil && k.Values.Skip(column, v) || k.Values.Unsteady != nil && k.Values.Unsteady(v) {
+				continue
+			}
+			var errs [ways]error
+			for way, pool := range pools {
+				_, errs[way] = pool.Exec(fmt.Sprintf("INSERT INTO l%d_%d VALUES (%s)", way, i, k.Values.Markers), int64(n), v)
+			}
+			own := [ways]bool{}
+			for way, err := range errs {
+				var param *txlog.ParamError
+				own[way] = errors.As(err, &param)
+			}
+			refused[[2]int{i, n}] = own[after]
+			if own[atOnce] != own[after] || (errs[atOnce] == nil) != (errs[bare] == nil) && !own[atOnce] || !own[after] && !errors.Is(errs[after], bedsql.ErrPending) {
+				t.Errorf("%s: %T(%v): bare: %v\nat once: %v\nin an outage: %v", column, v, v, errs[bare], errs[atOnce], errs[after])
+			}
+		}
+	}
+	job, err := asyncjob.New(log, asyncjob.Targets{target.DataSource: target},
+		asyncjob.Config{MaxDeliveryTryDelay: asyncjob.NoDelay, RetryDelay: asyncjob.NoDelay, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = job.Close() }()
+	if _, err := job.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stored := 0
+	for i, column := range k.Values.Columns {
+		var rows [ways]map[int]string
+		for way := range ways {
+			rows[way] = shownRows(t, k, pools[bare], fmt.Sprintf("l%d_%d", way, i))
+		}
+		for n, v := range values {
+			want, taken := rows[bare][n]
+			if refused[[2]int{i, n}] {
+				want, taken = "", false
+			}
+			for way := atOnce; way < ways; way++ {
+				if got, written := rows[way][n]; got != want || written != taken {
+					t.Errorf("%s: %T(%v): bare %q, in way %d %q", column, v, v, want, way, got)
+				}
+			}
+			if taken {
+				stored++
+			}
+		}
+	}
+	if stored < k.Values.Least {
+		t.Errorf("only %d values were stored at all", stored)
+	}
+}
+
+// rows are what a table holds.
+func shownRows(t *testing.T, k *Kit, db *sql.DB, table string) map[int]string {
+	t.Helper()
+	got, err := db.Query("SELECT n, COALESCE(" + k.Values.Shown + ", 'NULL') FROM " + table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = got.Close() }()
+	all := map[int]string{}
+	for got.Next() {
+		var n int
+		var v string
+		if err := got.Scan(&n, &v); err != nil {
+			t.Fatal(err)
+		}
+		all[n] = v
+	}
+	if err := got.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
