@@ -85,7 +85,7 @@ func (u *claimed) review() result {
 	left, cause := 0, ""
 	for i, s := range states {
 		switch s {
-		case txlog.StateDelivered:
+		case txlog.StateDelivered, txlog.StateUnknown: // all were written with the way back
 			continue
 		case txlog.StateDiscarded:
 			cause = fmt.Sprintf("the entry %s was discarded", ids[i])
@@ -123,7 +123,7 @@ func (u *claimed) review() result {
 func (u *claimed) missing(states []txlog.State) (met attempt.Outcome, doubt txlog.Verdict, again bool) {
 	met.Found = true
 	for i, s := range states {
-		if s == txlog.StateDelivered {
+		if s == txlog.StateDelivered || s == txlog.StateUnknown {
 			continue
 		}
 		part := u.Part(i)

@@ -26,6 +26,7 @@ func (d *drain) removals() *removal.Batches {
 
 // leaving is the delivered unit as it leaves the log.
 func (u *claimed) leaving() *removal.Unit {
+	u.Delivered = !u.Turned()
 	return &removal.Unit{Entry: u.Unit, Lease: u.lease, Certain: !u.InDoubt && !u.result.found, Ended: func(lost bool) {
 		if lost {
 			u.result = u.leaseLost()

@@ -20,20 +20,23 @@ const (
 	StateWaiting = txlog.StateWaiting
 	// StateParked: it waits for an operator, who retries or discards it.
 	StateParked = txlog.StateParked
-	// StateDelivered: its entry is gone and was not discarded. So is that of an id
-	// that the log never held, and, if the log could not note it in bed_attempt, that of
-	// one that was discarded. A group stays waiting for up to a minute after its last part
-	// is delivered.
+	// StateDelivered: the job has delivered it; of a group that can turn back, all of it is
+	// delivered, which may take up to a minute after its last part. The log remembers
+	// that for 7 days.
 	StateDelivered = txlog.StateDelivered
 	// StateDiscarded: an operator gave it up, or its group has turned back: it is never
 	// delivered, unless an earlier attempt was in doubt and applied it. The log remembers that for 7 days.
 	StateDiscarded = txlog.StateDiscarded
+	// StateUnknown: the log does not hold it, and nothing there accounts for it. It was
+	// never logged, or its own call has delivered it, or was refused, and said so; or the
+	// log could not note in bed_attempt how it ended.
+	StateUnknown = txlog.StateUnknown
 )
 
-// Status says what state a pending write is in. entryID is [PendingError].LogID;
+// Status says what state a pending write is in. entryID is [PendingError].LogID, or
+// [UnknownOutcomeError].LogID, whose entry may yet arrive in the log after StateUnknown;
 // storage is the log that the write's database was registered with. The error is that
-// of the log if it cannot be asked. Where the PendingError wraps txlog.ErrInDoubt, the
-// entry may never have arrived in the log: StateDelivered proves nothing then.
+// of the log if it cannot be asked.
 func Status(ctx context.Context, storage txlog.Storage, entryID string) (State, error) {
 	states, err := storage.States(ctx, entryID)
 	if err != nil {

@@ -134,7 +134,7 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 	}
 	c.guard = newGuard(&cfg, target.Dialect, log)
 	c.pool = newConnPool(c)
-	dialects.Store(target.Dialect.Name, target.Dialect)
+	target.Dialect.Know()
 	journal.Of(cfg.Storage).TellOff(log.Warn)
 	c.deliverer = besteffort.New(besteffort.Config{
 		Storage:                 cfg.Storage,

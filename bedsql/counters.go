@@ -1,9 +1,6 @@
 package bedsql
 
-import (
-	"errors"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // Counters count what happened to a wrapped driver's writes by the answer that
 // their callers got: what the job makes of them later is not counted here. A local transaction
@@ -13,15 +10,16 @@ type Counters struct {
 	// Delivered counts writes that returned without error.
 	Delivered atomic.Uint64
 	// Refused counts writes that the database refused, those that a soft transaction
-	// parks and the parts of a group that was undone included, and those that failed under RunUnlogged, for whatever reason.
+	// parks and the parts of a group that is undone included.
 	// What bed itself turns away before it logs anything (ErrStaged, ErrPinned, a
 	// context that has ended) is not counted.
 	Refused atomic.Uint64
 	// Pending counts writes that were left to the job or parked.
 	Pending atomic.Uint64
-	// NotLogged counts writes that were not accepted.
+	// NotLogged counts writes that were not accepted (OutcomeNotAccepted): most of them
+	// with ErrNotLogged, others because of a deadlock at COMMIT.
 	NotLogged atomic.Uint64
-	// UnknownOutcome counts writes that gave ErrUnknownOutcome.
+	// UnknownOutcome counts writes whose error is OutcomeUnknown.
 	UnknownOutcome atomic.Uint64
 	// AppliedUnlogged counts writes under LogAlongside that were applied although
 	// their entry could not be written. They are in Delivered too.
@@ -39,14 +37,14 @@ type Counters struct {
 	Skipped atomic.Uint64
 }
 
-// failed counts a write by the error that its caller gets.
+// failed counts a write by the OutcomeOf the error that its caller gets.
 func (n *Counters) failed(err error) {
-	switch {
-	case errors.Is(err, ErrPending):
+	switch OutcomeOf(err) {
+	case OutcomeAccepted:
 		n.Pending.Add(1)
-	case errors.Is(err, ErrNotLogged):
+	case OutcomeNotAccepted:
 		n.NotLogged.Add(1)
-	case errors.Is(err, ErrUnknownOutcome):
+	case OutcomeUnknown:
 		n.UnknownOutcome.Add(1)
 	default:
 		n.Refused.Add(1)

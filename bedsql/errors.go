@@ -11,16 +11,16 @@ import (
 var (
 	// ErrPending is matched by the error of a write that is logged and not
 	// known to be applied: the job will deliver it, or it is parked. errors.As
-	// finds a *PendingError; errors.Unwrap gives the cause. If that wraps
-	// txlog.ErrInDoubt, it is not known whether the log holds the write: it is
-	// delivered if it does, and forgotten if it does not.
+	// finds a *PendingError; errors.Unwrap gives the cause.
 	ErrPending = listener.ErrPending
 	// ErrNotLogged is matched by the error of a write that is not applied and
 	// whose entry could not be written. Under LogBefore it was not sent.
 	// errors.As finds a *NotLoggedError.
 	ErrNotLogged = listener.ErrNotLogged
 	// ErrUnknownOutcome is matched by the error of a write about which nothing is
-	// known: it may or may not be applied. Nobody tries a single write again, as when
+	// known: it may or may not be applied. With txlog.ErrInDoubt inside, it is not known
+	// whether the log holds its entry, which the log was asked for within the caller's
+	// context: the job delivers it if so. Else nobody tries a single write again, as when
 	// a connection of the bare driver breaks; of a soft transaction, the job delivers
 	// what the log holds: ask End. Under LogAlongside or LogOnFailure its
 	// attempt was not answered, its entry could not be written, and there was no
@@ -30,8 +30,7 @@ var (
 	// ended before its writes, and, from End, of a write under RunUnlogged at which
 	// the driver panicked. With ErrTransactionLost, a procedure has committed or rolled back
 	// a transaction under an idempotency key. It is not txlog.ErrOutcomeUnknown, which is about a change
-	// of an entry, nor txlog.ErrInDoubt, with which the entry may be there and the
-	// write is pending.
+	// of an entry.
 	ErrUnknownOutcome = listener.ErrUnknownOutcome
 	// ErrNested is returned by Begin inside a soft transaction.
 	ErrNested = errors.New("bed: a soft transaction is already open in this context")
@@ -80,7 +79,6 @@ var (
 //	DataSource string // where it is to be delivered
 //	Parked     bool   // it waits for an operator rather than for the job
 //	Parking    bool   // it was to be parked, which the log did not confirm
-//	Sent       bool   // it was sent although it is not known if its entry was written
 //	Refused    bool   // it was refused, and only its entry could not be removed
 //	Turned     bool   // LogID is that of a group that has turned back and is not undone yet; if Parked, half undone
 //	Cause      error  // the last attempt's error
@@ -97,8 +95,10 @@ type NotLoggedError = listener.NotLoggedError
 // UnknownOutcomeError is the error type behind ErrUnknownOutcome. It unwraps to
 // both causes. Its fields:
 //
+//	LogID      string // the id of the entry that may be in the log; empty if none can be
 //	DataSource string // where the write was to go
-//	Cause      error  // the last attempt's error
+//	Refused    bool   // it was refused, and its entry may still be in the log
+//	Cause      error  // the last attempt's error; nil if it was not sent
 //	Log        error  // why the entry could not be written; nil if the write was to run unlogged
 type UnknownOutcomeError = listener.UnknownOutcomeError
 

@@ -122,7 +122,7 @@ func (e *homeEnd) gone(ctx context.Context, u *stagedUnit) {
 		// The job's attempt may have been applied, or be under way still.
 		e.discarded = true
 		e.settled(u, because(ErrUnknownOutcome, fmt.Errorf("an operator discarded entry %s, the write to %s, before End: it is applied only if the job's attempt was", u.unit.ID, u.c.target.DataSource)))
-	case state == StateDelivered && (u.unit.Receipt == "" || e.sure): // whose receipt may have been purged
+	case (state == StateDelivered || state == StateUnknown) && (u.unit.Receipt == "" || e.sure): // whose receipt may have been purged
 		e.settled(u, nil)
 	default:
 		e.pending(u, state == StateParked, errors.New("its entry is not in the log, and its receipt is not there"))

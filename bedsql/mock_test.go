@@ -125,13 +125,13 @@ func TestRuleNotAcceptedSendsNothing(t *testing.T) {
 	}
 }
 
-func TestRuleLogInsertInDoubtIsPending(t *testing.T) {
+func TestRuleLogInsertInDoubtIsUnknown(t *testing.T) {
 	t.Parallel()
 	pool, _, storage := mocked(t)
 	storage.onAdd = txlog.ErrInDoubt
 	_, err := pool.Exec(mockWrite)
-	if !errors.Is(err, bedsql.ErrPending) || errors.Is(err, bedsql.ErrNotLogged) {
-		t.Errorf("%v, want ErrPending and not ErrNotLogged", err)
+	if !errors.Is(err, bedsql.ErrUnknownOutcome) || errors.Is(err, bedsql.ErrPending) || errors.Is(err, bedsql.ErrNotLogged) {
+		t.Errorf("%v, want ErrUnknownOutcome and neither ErrPending nor ErrNotLogged", err)
 	}
 }
 

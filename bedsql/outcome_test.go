@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -170,6 +171,13 @@ func TestOutcomeOfWhatIsNotOfThisPackage(t *testing.T) {
 		{io.ErrUnexpectedEOF, OutcomeUnknown},
 		{&net.OpError{Op: "read", Err: errors.New("reset")}, OutcomeUnknown},
 		{errors.New("invalid connection"), OutcomeUnknown},
+		{errors.New("bed: nobody has said what this means"), OutcomeUnknown},
+		{errors.New("bed: the server gave no result of a compound statement"), OutcomeUnknown},
+		{errors.New("sql: nobody has said what this means"), OutcomeUnknown},
+		{&PendingError{Cause: fmt.Errorf("%w: no answer", txlog.ErrInDoubt)}, OutcomeUnknown},
+		{&UnknownOutcomeError{Log: txlog.ErrInDoubt}, OutcomeUnknown},
+		{&PendingError{Cause: answer("40001"), Turned: true}, OutcomeCompensated},
+		{&EndError{Errors: []error{&PendingError{Cause: answer("23505"), Turned: true, Parked: true}}}, OutcomeCompensated},
 		{errNotLookedFor, OutcomeRefused},
 		{fmt.Errorf("bed: nothing was run: %w", &txlog.ParamError{Err: io.EOF}), OutcomeRefused},
 		{attempt.Certain(io.EOF, delivery.Unreachable), OutcomeNotAccepted},
@@ -230,5 +238,33 @@ func TestEachOutcomeHasAStatusAndAName(t *testing.T) {
 	}
 	if o := Outcome(200); o.HTTPStatus() != 500 || o.String() != "unknown" {
 		t.Errorf("%v: %d", o, o.HTTPStatus())
+	}
+}
+
+func TestCountersAndEventsSayWhatOutcomeOfSays(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err   error
+		event string
+		count func(*Counters) uint64
+	}{
+		{&PendingError{Cause: io.EOF}, "pending", func(n *Counters) uint64 { return n.Pending.Load() }},
+		{&PendingError{Cause: io.EOF, Parked: true}, "parked", func(n *Counters) uint64 { return n.Pending.Load() }},
+		{&PendingError{Cause: io.EOF, Parked: true, Turned: true}, "refused", func(n *Counters) uint64 { return n.Refused.Load() }},
+		{&CompensatedError{Cause: io.EOF}, "refused", func(n *Counters) uint64 { return n.Refused.Load() }},
+		{&RefusedError{Cause: io.EOF}, "parked", func(n *Counters) uint64 { return n.Refused.Load() }},
+		{&RowsError{Want: 1}, "refused", func(n *Counters) uint64 { return n.Refused.Load() }},
+		{&NotLoggedError{Cause: io.EOF}, "not_logged", func(n *Counters) uint64 { return n.NotLogged.Load() }},
+		{delivery.ErrVoided, "not_accepted", func(n *Counters) uint64 { return n.NotLogged.Load() }},
+		{&UnknownOutcomeError{Log: txlog.ErrInDoubt}, "unknown", func(n *Counters) uint64 { return n.UnknownOutcome.Load() }},
+		{errors.New("bed: nobody has said what this means"), "unknown", func(n *Counters) uint64 { return n.UnknownOutcome.Load() }},
+	} {
+		var n Counters
+		if n.failed(c.err); c.count(&n) != 1 {
+			t.Errorf("%v is counted as another outcome", c.err)
+		}
+		if got := (listener.Event{Err: c.err}).Outcome(); got != c.event {
+			t.Errorf("%v: the event says %s, want %s", c.err, got, c.event)
+		}
 	}
 }

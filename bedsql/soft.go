@@ -24,9 +24,8 @@ type TxOption func(*SoftTransaction)
 // at once with its error when the database refused it), and End reports it.
 //
 // Exec still returns what could not be reported later if the caller died before End:
-// the error of a write whose entry could not be written (ErrNotLogged,
-// ErrUnknownOutcome), or may not have been written (ErrPending, with txlog.ErrInDoubt
-// inside). Query returns its errors too, since no rows can be
+// the error of a write whose entry could not be written (ErrNotLogged), or
+// may not have been (ErrUnknownOutcome). Query returns its errors too, since no rows can be
 // invented, and so do the statements of a local transaction before its COMMIT. Any
 // other COMMIT left pending is reported by End alone.
 //
@@ -248,13 +247,14 @@ func (s *SoftTransaction) forget() {
 // the caller need not know earlier, as it must if the log may hold nothing.
 func (s *SoftTransaction) swallow(err error) bool {
 	var refused *listener.RefusedError
-	if !errors.Is(err, ErrPending) && !errors.As(err, &refused) {
+	inDoubt := errors.Is(err, txlog.ErrInDoubt)
+	if !inDoubt && !errors.Is(err, ErrPending) && !errors.As(err, &refused) {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.problems = append(s.problems, err)
-	return !errors.Is(err, txlog.ErrInDoubt)
+	return !inDoubt
 }
 
 // isHome reports whether s is made by With; s may be nil.

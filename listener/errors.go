@@ -4,8 +4,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-
-	"github.com/bedsql/bed/txlog"
 )
 
 var (
@@ -27,10 +25,8 @@ type PendingError struct {
 	// Parking is whether it was to be parked and the log did not confirm it. The
 	// job takes it up when its lease is over, if it is not parked then.
 	Parking bool
-	Sent    bool
 	// Refused is whether the database refused it and only its entry could not be
-	// removed. The job tries it again if the entry is still there, which is not
-	// known if Cause wraps txlog.ErrInDoubt.
+	// removed: the job tries it again.
 	Refused bool
 	// Turned is whether it is the way back of a group that has turned: LogID is the
 	// group's, and what was applied of it is being undone.
@@ -48,15 +44,8 @@ func (e *PendingError) Error() string {
 		what = "is not undone yet: its group has turned back, and the job goes on undoing it"
 	case errors.As(e.Cause, &behind):
 		what = "waits for its turn under an order key, the job will deliver it then"
-	case e.Refused && errors.Is(e.Cause, txlog.ErrInDoubt):
-		what = "was refused; if its entry is still in the log, the job will try it again"
 	case e.Refused:
 		what = "was refused, but its entry could not be removed: the job will try it again"
-	case errors.Is(e.Cause, txlog.ErrInDoubt):
-		what = "was not sent; if its entry was written after all, the job will deliver it"
-		if e.Sent {
-			what = "was sent and is not known to be applied; if its entry was written, the job will deliver it"
-		}
 	case e.Parking:
 		what = "is to wait for an operator; the job takes it up if it could not be parked"
 	case e.Parked:
@@ -110,19 +99,32 @@ func (e *NotLoggedError) Unwrap() error {
 	return hideBadConn(e.Cause)
 }
 
-// UnknownOutcomeError is a write that was sent without an entry in the log, and may
-// or may not be applied. The bare driver leaves its
-// caller with the same when a connection breaks. errors.Is(err, ErrUnknownOutcome)
-// holds; it wraps both causes.
+// UnknownOutcomeError is a write that may or may not be applied. Either it was sent and
+// has no entry, as when a connection of the bare driver breaks, or it is not known whether
+// the log holds its entry. errors.Is(err, ErrUnknownOutcome) holds; it wraps both causes.
 type UnknownOutcomeError struct {
+	// LogID is the id of the entry that may be in the log; empty if none can be.
+	LogID      string
 	DataSource string
-	Cause      error
-	Log        error
+	// Refused is whether the database refused it, and may be asked again by the job if
+	// the entry is still there.
+	Refused bool
+	// Cause is the last attempt's error; nil if it was not sent.
+	Cause error
+	Log   error
 }
 
 func (e *UnknownOutcomeError) Error() string {
-	if e.Log == nil {
+	switch ifThere := fmt.Sprintf("if entry %s is in the log, the job will deliver it (bed-job show %[1]s): %v", e.LogID, e.Log); {
+	case e.Log == nil:
 		return fmt.Sprintf("bed: it is not known whether the write to %s was applied, which ran unlogged: %v", e.DataSource, e.Cause)
+	case e.LogID == "":
+	case e.Cause == nil:
+		return fmt.Sprintf("bed: write to %s was not sent, and it is not known whether it was logged; %s", e.DataSource, ifThere)
+	case e.Refused:
+		return fmt.Sprintf("bed: write to %s was refused (%v), and it is not known whether its entry is removed; %s", e.DataSource, e.Cause, ifThere)
+	default:
+		return fmt.Sprintf("bed: it is not known whether the write to %s was applied (%v), nor whether it was logged; %s", e.DataSource, e.Cause, ifThere)
 	}
 	return fmt.Sprintf("bed: it is not known whether the write to %s was applied (%v), and its entry could not be written to the transaction log: %v", e.DataSource, e.Cause, e.Log)
 }
@@ -132,10 +134,13 @@ func (e *UnknownOutcomeError) Is(target error) bool { return target == ErrUnknow
 
 // Unwrap gives both causes, with driver.ErrBadConn hidden.
 func (e *UnknownOutcomeError) Unwrap() []error {
-	if e.Log == nil {
-		return []error{hideBadConn(e.Cause)}
+	var both []error
+	for _, err := range []error{e.Cause, e.Log} {
+		if err != nil {
+			both = append(both, hideBadConn(err))
+		}
 	}
-	return []error{hideBadConn(e.Cause), hideBadConn(e.Log)}
+	return both
 }
 
 // CompensatedError is a group that has turned back: all that was applied of it is undone.

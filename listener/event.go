@@ -131,23 +131,31 @@ type Event struct {
 	Found bool
 }
 
-// Outcome names what the caller got that an [Answered] tells of: "delivered",
-// "pending", "parked", "refused", "not_logged" or "unknown".
+// Outcome names what the caller got that an [Answered] tells of, as [OutcomeOf] reads it:
+// "delivered", "pending" or "parked" (accepted), "refused" (also compensated, and "parked" in
+// a soft transaction), "not_logged" or else "not_accepted", or "unknown".
 func (e Event) Outcome() string {
 	var refused *RefusedError
 	var pending *PendingError
-	switch {
-	case e.Err == nil:
+	switch OutcomeOf(e.Err) {
+	case OutcomeDelivered:
 		return "delivered"
-	case errors.As(e.Err, &refused), errors.As(e.Err, &pending) && pending.Parked:
-		return "parked"
-	case errors.Is(e.Err, ErrPending):
+	case OutcomeAccepted:
+		if errors.As(e.Err, &pending) && pending.Parked {
+			return "parked"
+		}
 		return "pending"
-	case errors.Is(e.Err, ErrNotLogged):
-		return "not_logged"
-	case errors.Is(e.Err, ErrUnknownOutcome):
+	case OutcomeNotAccepted:
+		if errors.Is(e.Err, ErrNotLogged) {
+			return "not_logged"
+		}
+		return "not_accepted"
+	case OutcomeUnknown:
 		return "unknown"
 	default:
+		if errors.As(e.Err, &refused) {
+			return "parked"
+		}
 		return "refused"
 	}
 }

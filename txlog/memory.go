@@ -23,6 +23,8 @@ type Memory struct {
 	units map[string]*Unit
 	// discarded are the ids of units that were discarded.
 	discarded map[string]bool
+	// delivered are those of which States is to know that they were delivered.
+	delivered map[string]bool
 	// schemas are those of the data sources' receipts.
 	schemas map[string]string
 	// orders are by key.
@@ -74,7 +76,7 @@ var _ Storage = (*Memory)(nil)
 
 // NewMemory makes an empty store.
 func NewMemory() *Memory {
-	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}, orders: map[string]*memoryOrder{}}
+	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}, delivered: map[string]bool{}, orders: map[string]*memoryOrder{}}
 }
 
 // locked calls f with the store locked, unless it is closed or ctx is done.
@@ -167,6 +169,9 @@ func (m *Memory) Remove(ctx context.Context, units ...*Unit) error {
 				continue
 			}
 			m.drop(u.ID)
+			if u.Delivered {
+				m.delivered[u.ID] = true
+			}
 		}
 		if len(lost) > 0 {
 			return leaseLost("removing", lost...)
@@ -343,6 +348,7 @@ func (m *Memory) Complete(ctx context.Context, k *Unit) error {
 		if c == nil {
 			return fmt.Errorf("%w: group %s", ErrNotFound, k.ID)
 		}
+		m.delivered[k.ID] = true
 		for _, id := range k.Undo.units() {
 			m.drop(id)
 		}
@@ -462,8 +468,10 @@ func (m *Memory) States(ctx context.Context, ids ...string) ([]State, error) {
 				states[i] = stateOf(u)
 			case m.discarded[headID(id)]:
 				states[i] = StateDiscarded
-			default:
+			case m.delivered[headID(id)]:
 				states[i] = StateDelivered
+			default:
+				states[i] = StateUnknown
 			}
 		}
 		return states, nil

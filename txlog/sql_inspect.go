@@ -94,20 +94,22 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 	}
 	// After the units: a unit goes in the same transaction in which it is noted as
 	// discarded.
-	gone := slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return there[id] != "" })
-	discarded, err := s.journal.Discarded(ctx, gone)
+	gone := slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return there[id] != "" || !isHeadID(id) })
+	ends, err := s.journal.Ends(ctx, gone)
 	if err != nil {
-		return nil, s.failed("looking for discarded units", err)
+		return nil, s.failed("looking for how units ended", err)
 	}
 	states := make([]State, len(ids))
 	for i, id := range heads {
 		switch {
 		case there[id] != "":
 			states[i] = there[id]
-		case discarded[id]:
+		case ends[id] == journal.Discarded:
 			states[i] = StateDiscarded
-		default:
+		case ends[id] == journal.Delivered:
 			states[i] = StateDelivered
+		default:
+			states[i] = StateUnknown
 		}
 	}
 	return states, nil
@@ -373,7 +375,7 @@ func execIn(ctx context.Context, q runner) func(query string, args ...any) error
 // noteDiscarded notes for States that units are discarded.
 func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) error {
 	for portion := range slices.Chunk(ids, maxRows) {
-		statement, args, err := s.journal.DiscardedStatement(portion)
+		statement, args, err := s.journal.EndStatement(journal.Discarded, portion)
 		if err != nil {
 			return nil // the table cannot be used, and States says so
 		}
@@ -384,6 +386,14 @@ func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) 
 		}
 	}
 	return nil
+}
+
+// noteDelivered notes units for States before they are removed. If that fails, States does
+// not know how they ended.
+func (s *SQLStorage) noteDelivered(ctx context.Context, ids ...string) {
+	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
+	defer cancel()
+	_ = s.journal.AddDelivered(ctx, ids)
 }
 
 // errNotNoted has a decision be made once more, without the table that has just been switched off.
@@ -412,6 +422,7 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 		return errors.New("txlog: what is to be completed is not the way back of a group")
 	}
 	what := "completing group " + k.ID
+	s.noteDelivered(ctx, k.ID)
 	removed, stands := false, false
 	dormant := owned{id: k.ID, rows: max(1, min(len(k.Statements), MaxStatements))} // Receipt is empty
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) (err error) {
@@ -430,7 +441,7 @@ func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 	case stands:
 		return fmt.Errorf("%w (%s)", ErrTurned, k.ID)
 	}
-	if turned, err := s.journal.Discarded(ctx, k.Undo.units()); err == nil && len(turned) > 0 {
+	if ends, err := s.journal.Ends(ctx, k.Undo.units()); err == nil && slices.Contains(slices.Collect(maps.Values(ends)), journal.Discarded) {
 		return fmt.Errorf("%w (%s)", ErrTurned, k.ID)
 	}
 	return s.failed(what, fmt.Errorf("%w: group %s", ErrNotFound, k.ID))

@@ -195,6 +195,9 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	}
 	r := &request{Kind: removing, For: groupcommit.RepeatFor}
 	all, lost := ownedOf(r.Body.one[:0], units)
+	if delivered := delivered(units); delivered != nil {
+		s.noteDelivered(ctx, delivered...)
+	}
 	for i, u := range all {
 		if r.Rows += u.rows; i == 0 || u.deadline.Before(r.Until) {
 			r.Until = u.deadline
@@ -218,6 +221,16 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 		return leaseLost("removing", lost...)
 	}
 	return nil
+}
+
+// delivered are the ids of those units whose removal States is to account for.
+func delivered(units []*Unit) (ids []string) {
+	for _, u := range units {
+		if u != nil && u.Delivered {
+			ids = append(ids, u.ID)
+		}
+	}
+	return ids
 }
 
 // Release implements [Storage].

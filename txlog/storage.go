@@ -169,9 +169,12 @@ const (
 	StateWaiting State = "waiting"
 	// StateParked: it waits for an operator, or, of a way back, a part of its group does.
 	StateParked State = "parked"
-	// StateDelivered: it is not in the log any more and was not discarded. So is one
-	// that was refused, whose caller got the refusal, and one that the log never held.
+	// StateDelivered: the job has delivered it, or its group was delivered. The log
+	// remembers that for 7 days.
 	StateDelivered State = "delivered"
+	// StateUnknown: it is not in the log, and nothing there accounts for it. The log never
+	// held it, or its own caller has removed it and knows more, or it ended too long ago.
+	StateUnknown State = "unknown"
 	// StateDiscarded: an operator gave it up, or its group has turned back. The log
 	// remembers that for 7 days.
 	StateDiscarded State = "discarded"

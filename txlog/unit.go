@@ -122,6 +122,10 @@ type Unit struct {
 	// sets it, and so do List and Get.
 	Behind string
 
+	// Delivered has Remove note for States that the unit was delivered, which costs a
+	// further write. The job sets it: the caller of such a unit may ask what became of it.
+	Delivered bool
+
 	// InDoubt is whether an earlier attempt may have been applied: it ended
 	// without an answer, or its owner vanished during it.
 	InDoubt bool

@@ -15,8 +15,8 @@ import (
 // Config.StatusURL gives, behind the same authentication as the rest. The last segment of
 // the path is the entry's id. It waits by bedsql.Await, for at most wait, and answers
 // {"entry": …, "state": …}: 200 for delivered, discarded and parked, 202 with Retry-After
-// for waiting. 503 says that the log cannot be asked. Of an id that the log never held it
-// says delivered.
+// for waiting, 404 for an id of which the log knows nothing. 503 says that the log cannot be
+// asked.
 func Status(storage txlog.Storage, wait time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := path.Base(r.URL.Path)
@@ -32,7 +32,10 @@ func Status(storage txlog.Storage, wait time.Duration) http.Handler {
 			}
 		}
 		status := http.StatusOK
-		if state == bedsql.StateWaiting {
+		switch state {
+		case bedsql.StateUnknown:
+			status = http.StatusNotFound
+		case bedsql.StateWaiting:
 			status = http.StatusAccepted
 			w.Header().Set("Retry-After", "1")
 		}

@@ -228,7 +228,7 @@ func (a *asker) adapt(ctx context.Context, conn driver.Conn, has, want string) e
 			continue // its type is not known
 		}
 		if !variable.MatchString(s.Key) || s.Key == "password" {
-			return fmt.Errorf("bed: %.40q is no session variable", s.Key)
+			return fmt.Errorf("bed: no session variable is called %.40q", s.Key)
 		}
 		if s.Key != database {
 			set = append(set, s.Key+" = "+literal(s.Value))

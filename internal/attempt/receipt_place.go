@@ -31,9 +31,9 @@ func CheckReceiptSchema(t *delivery.Target) error {
 		if t.Dialect != nil && t.Dialect.Name != "" {
 			name = t.Dialect.Name
 		}
-		return fmt.Errorf("bed: %s: %s has no schemas to keep receipts in, leave it out", SchemaParam, name)
+		return fmt.Errorf("bed: the DSN parameter %s: %s has no schemas to keep receipts in, leave it out", SchemaParam, name)
 	case !isName(schema):
-		return fmt.Errorf("bed: %s must be 1 to %d lower-case letters, digits and underscores, and not begin with a digit", SchemaParam, maxReceiptSchema)
+		return fmt.Errorf("bed: the DSN parameter %s must be 1 to %d lower-case letters, digits and underscores, and not begin with a digit", SchemaParam, maxReceiptSchema)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -231,6 +232,9 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 	}
 	begun := time.Now()
 	err := e.cfg.Storage.Add(ctx, e.cfg.Lease, units...)
+	if err != nil && errors.Is(err, txlog.ErrInDoubt) && e.isThere(ctx, units...) {
+		err = nil
+	}
 	for _, d := range ds {
 		d.logTook, d.unwritten = time.Since(begun), err
 	}
@@ -250,7 +254,7 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 		return nil
 	case errors.Is(err, txlog.ErrInDoubt):
 		// If it was written, its lease runs out and the job delivers it.
-		return each(func(d *InFlight) error { return pending(d, err) })
+		return each(func(d *InFlight) error { return inDoubt(d, nil) })
 	case e.cfg.RunUnlogged && ctx.Err() == nil && len(ds) == 1 && len(ds[0].Unit.Order) == 0:
 		e.reports.logger(ds[0].Unit).WithField("error", dberr.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
 		ds[0].unlogged = true
@@ -260,6 +264,24 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 			return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: err}
 		})
 	}
+}
+
+// isThere asks the log, while the caller waits, for units whose Add was not answered. Their
+// leases are renewed if all are there. An INSERT of theirs may still be on its way.
+func (e *Deliverer) isThere(ctx context.Context, units ...*txlog.Unit) bool {
+	if ctx.Err() != nil || slices.ContainsFunc(units, func(u *txlog.Unit) bool { return len(u.Order) > 0 }) { // Add alone knows their places
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.LogTimeout)
+	defer cancel()
+	lost, err := e.cfg.Storage.Renew(ctx, e.cfg.Lease, units...)
+	if err != nil || len(lost) > 0 {
+		return false
+	}
+	for _, u := range units {
+		u.AddRepeated = true
+	}
+	return true
 }
 
 // try makes an attempt and notes how it ended.

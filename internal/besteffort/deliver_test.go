@@ -228,7 +228,8 @@ func TestRefusedWriteIsPromisedOnlyWithItsEntry(t *testing.T) {
 	told := func(err error) bool { return err == errNo }
 	pending := func(inDoubt bool) func(error) bool {
 		return func(err error) bool {
-			return errors.Is(err, listener.ErrPending) && errors.Is(err, errNo) && errors.Is(err, txlog.ErrInDoubt) == inDoubt
+			return errors.Is(err, listener.ErrPending) != inDoubt && errors.Is(err, errNo) && errors.Is(err, txlog.ErrInDoubt) == inDoubt &&
+				errors.Is(err, listener.ErrUnknownOutcome) == inDoubt
 		}
 	}
 	for _, c := range []struct {

@@ -149,9 +149,7 @@ func (d *InFlight) Panicked(p any) error {
 	case d.unwritten == nil:
 		return pending(d, cause)
 	case errors.Is(d.unwritten, txlog.ErrInDoubt):
-		p := pendingInDoubt(d, cause)
-		p.Sent = d.Logging != LogBefore
-		return p
+		return inDoubt(d, cause)
 	}
 	return &listener.UnknownOutcomeError{DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
 }
@@ -160,25 +158,8 @@ func pending(d *InFlight, cause error) *listener.PendingError {
 	return &listener.PendingError{LogID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause}
 }
 
-// pendingInDoubt is the answer for a unit that was sent, of which it is not
-// known if its entry was written.
-func pendingInDoubt(d *InFlight, cause error) *listener.PendingError {
-	p := pending(d, fmt.Errorf("%w; and %w", cause, d.unwritten))
-	p.Sent = true
-	return p
-}
-
-// refusedPending is the answer for a refused unit whose entry could not be
-// removed, as unremoved says. That the job will try it is only said while the
-// entry is surely there.
-func refusedPending(d *InFlight, unremoved error) *listener.PendingError {
-	p := pending(d, d.Outcome.Err)
-	p.Refused = true
-	switch {
-	case errors.Is(unremoved, txlog.ErrInDoubt):
-		p.Cause = fmt.Errorf("%w; and %w", p.Cause, unremoved)
-	case errors.Is(unremoved, txlog.ErrLeaseLost):
-		p.Cause = fmt.Errorf("%w; and %w: %w", p.Cause, txlog.ErrInDoubt, unremoved)
-	}
-	return p
+// inDoubt is the answer for a unit of which it is not known whether the log holds its
+// entry; cause is the last attempt's error, nil if there was none.
+func inDoubt(d *InFlight, cause error) *listener.UnknownOutcomeError {
+	return &listener.UnknownOutcomeError{LogID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
 }

@@ -148,7 +148,7 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 	}
 	if err := e.Removals.Once(ctx, &removal.Unit{Entry: d.Unit, Lease: d.lease}); err != nil {
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
-		return refusedPending(d, err)
+		return e.stillThere(ctx, d, err)
 	}
 	if d.voided {
 		ctx, cancel := e.cfg.own(ctx)
@@ -158,6 +158,26 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 		}
 	}
 	return d.answer()
+}
+
+// stillThere is the answer for a refused unit whose entry could not be removed. That the
+// job will try it is only said if the entry is surely there.
+func (e *Deliverer) stillThere(ctx context.Context, d *InFlight, unremoved error) error {
+	if errors.Is(unremoved, txlog.ErrLeaseLost) {
+		ctx, cancel := e.cfg.own(ctx)
+		defer cancel()
+		if _, err := e.cfg.Storage.Get(ctx, d.Unit.ID); err != nil {
+			unremoved = fmt.Errorf("%w: %w", txlog.ErrInDoubt, unremoved)
+		}
+	}
+	if d.unwritten = unremoved; errors.Is(unremoved, txlog.ErrInDoubt) {
+		unknown := inDoubt(d, d.Outcome.Err)
+		unknown.Refused = true
+		return unknown
+	}
+	p := pending(d, d.Outcome.Err)
+	p.Refused = true
+	return p
 }
 
 // park leaves the unit for an operator.
@@ -204,6 +224,9 @@ func (e *Deliverer) follow(ctx context.Context, d *InFlight) error {
 		// It cannot be run later, and was not sent.
 		cause := fmt.Errorf("it cannot wait, for it must not be run again (%s): %w", d.Unit.NotReplayable, behind())
 		if err := e.Removals.Once(ctx, &removal.Unit{Entry: d.Unit}); err != nil {
+			if d.unwritten = err; errors.Is(err, txlog.ErrInDoubt) {
+				return inDoubt(d, cause)
+			}
 			return pending(d, fmt.Errorf("%w; and its entry could not be removed: %w", cause, err))
 		}
 		return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: cause}

@@ -42,7 +42,11 @@ func (e *Deliverer) settle(ctx context.Context, d *InFlight, beside *adding) (se
 	case err == nil:
 		return false, nil
 	case errors.Is(err, txlog.ErrInDoubt):
-		return true, pendingInDoubt(d, d.Outcome.Err)
+		if e.isThere(ctx, d.Unit) {
+			d.lease, d.unwritten, d.inDoubt = e.leases.Keep(d.Unit), nil, d.inDoubt || d.Unit.Receipt != ""
+			return false, nil
+		}
+		return true, inDoubt(d, d.Outcome.Err)
 	case d.final():
 		return true, d.answer()
 	case !d.Outcome.Maybe() && d.Unit.Fingerprint == "":

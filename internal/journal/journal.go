@@ -289,15 +289,21 @@ func (j *Journal) AddAttempts(ctx context.Context, unitID string, attempts []Att
 	return err
 }
 
-// What stands for the end of a unit that an operator discarded, among the attempts.
+// End is how a unit ended whose entry is gone. It stands among the attempts.
+type End string
+
+// The ends.
 const (
-	byOperator = "operator"
-	discarded  = "discarded"
+	Discarded End = "discarded" // by an operator, or with its group
+	Delivered End = "delivered" // by the job
 )
 
-// DiscardedStatement notes that units are discarded: it belongs into the transaction
+// byOperator is the origin under which ends are kept: no attempt has it.
+const byOperator = "operator"
+
+// EndStatement notes how units end: that they are discarded belongs into the transaction
 // in which they are.
-func (j *Journal) DiscardedStatement(unitIDs []string) (statement string, args []any, err error) {
+func (j *Journal) EndStatement(end End, unitIDs []string) (statement string, args []any, err error) {
 	if err := j.usable(Attempts); err != nil {
 		return "", nil, err
 	}
@@ -305,12 +311,29 @@ func (j *Journal) DiscardedStatement(unitIDs []string) (statement string, args [
 		args = append(args, id, NewID())
 	}
 	return j.Text(`INSERT INTO bed_attempt (unit_id, id, creation_time, origin, class, error) VALUES ` +
-		sqltext.List(len(unitIDs), `(?, ?, {now}, '`+byOperator+`', '`+discarded+`', '')`, `, `)), args, nil
+		sqltext.List(len(unitIDs), `(?, ?, {now}, '`+byOperator+`', '`+string(end)+`', '')`, `, `)), args, nil
 }
 
-// Discarded gives those of the units that were discarded within keepAttempts.
-func (j *Journal) Discarded(ctx context.Context, unitIDs []string) (map[string]bool, error) {
-	found := map[string]bool{}
+// AddDelivered notes units that are delivered and about to be removed. As with AddAttempts,
+// no outcome may depend on it.
+func (j *Journal) AddDelivered(ctx context.Context, unitIDs []string) error {
+	if j == nil || len(unitIDs) == 0 || !j.on(Attempts) {
+		return nil
+	}
+	var errs []error
+	for portion := range slices.Chunk(unitIDs, 256) {
+		statement, args, err := j.EndStatement(Delivered, portion)
+		if err == nil {
+			_, err = j.exec(ctx, Attempts, statement, args...)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Ends gives the ends of those of the units that ended within keepAttempts.
+func (j *Journal) Ends(ctx context.Context, unitIDs []string) (map[string]End, error) {
+	found := map[string]End{}
 	for portion := range slices.Chunk(unitIDs, 256) {
 		args := make([]any, len(portion))
 		for i, id := range portion {
@@ -318,10 +341,13 @@ func (j *Journal) Discarded(ctx context.Context, unitIDs []string) (map[string]b
 		}
 		if err := j.each(ctx, Attempts, func(rows *sql.Rows) error {
 			var id string
-			err := rows.Scan(&id)
-			found[id] = true
+			var end End
+			err := rows.Scan(&id, &end)
+			if found[id] != Discarded {
+				found[id] = end
+			}
 			return err
-		}, `SELECT unit_id FROM bed_attempt WHERE origin = '`+byOperator+`' AND class = '`+discarded+`' AND unit_id IN (`+sqltext.List(len(portion), "?", ", ")+`)`, args...); err != nil {
+		}, `SELECT unit_id, class FROM bed_attempt WHERE origin = '`+byOperator+`' AND unit_id IN (`+sqltext.List(len(portion), "?", ", ")+`)`, args...); err != nil {
 			return nil, err
 		}
 	}
@@ -339,7 +365,7 @@ func (j *Journal) ReadAttempts(ctx context.Context, unitID string, most int) (al
 		a.At = time.UnixMilli(ms).UTC()
 		all = append(all, a)
 		return nil
-	}, `SELECT creation_time, origin, class, error FROM bed_attempt WHERE unit_id = ? ORDER BY id DESC LIMIT ?`, unitID, most)
+	}, `SELECT creation_time, origin, class, error FROM bed_attempt WHERE unit_id = ? AND origin <> '`+byOperator+`' ORDER BY id DESC LIMIT ?`, unitID, most)
 	return all, err
 }
 

@@ -80,7 +80,7 @@ func TestWritesAreCountedByOutcome(t *testing.T) {
 	cause := errors.New("no")
 	c := counted(t,
 		answer(nil, 1), answer(nil, 1), answer(nil, 2),
-		answer(cause, 1),
+		answer(&delivery.RowsError{Want: 1}, 1),
 		answer(&listener.PendingError{Cause: cause}, 4),
 		answer(&listener.PendingError{Cause: cause, Parked: true}, 1),
 		answer(&listener.RefusedError{Cause: cause}, 1),

@@ -163,16 +163,20 @@ func listed(t *testing.T, s txlog.Storage) {
 func states(t *testing.T, s txlog.Storage) {
 	waiting, parked, removed, discarded := newUnit("orders", "UPDATE a", "UPDATE b"), newUnit("orders", "UPDATE a"),
 		newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE a", "UPDATE b")
-	add(t, s, long, waiting, parked, removed, discarded)
+	delivered := newUnit("orders", "UPDATE a", "UPDATE b")
+	add(t, s, long, waiting, parked, removed, discarded, delivered)
+	delivered.Delivered = true
+	must(t, s.Remove(t.Context(), delivered))
 	must(t, s.Release(t.Context(), parked, txlog.Verdict{Park: true}))
 	must(t, s.Remove(t.Context(), removed))
 	must(t, s.Release(t.Context(), discarded, txlog.Verdict{Park: true}))
 	must(t, s.Discard(t.Context(), discarded.ID))
 	second := func(u *txlog.Unit) string { return u.ID[:len(u.ID)-1] + "1" }
-	got, err := s.States(t.Context(), waiting.ID, parked.ID, removed.ID, discarded.ID, second(waiting), second(discarded), waiting.ID, "", "17")
+	got, err := s.States(t.Context(), waiting.ID, parked.ID, removed.ID, discarded.ID, second(waiting), second(discarded), waiting.ID, "", "17", delivered.ID, second(delivered), "\xff", txlog.NewID())
 	must(t, err)
-	want := []txlog.State{txlog.StateWaiting, txlog.StateParked, txlog.StateDelivered, txlog.StateDiscarded,
-		txlog.StateWaiting, txlog.StateDiscarded, txlog.StateWaiting, txlog.StateDelivered, txlog.StateDelivered}
+	want := []txlog.State{txlog.StateWaiting, txlog.StateParked, txlog.StateUnknown, txlog.StateDiscarded,
+		txlog.StateWaiting, txlog.StateDiscarded, txlog.StateWaiting, txlog.StateUnknown, txlog.StateUnknown,
+		txlog.StateDelivered, txlog.StateDelivered, txlog.StateUnknown, txlog.StateUnknown}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

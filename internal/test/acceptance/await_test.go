@@ -49,6 +49,16 @@ func TestStatusFollowsAPendingWriteToItsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.wantState(ids[0], bedsql.StateDiscarded)
+
+		// Nothing accounts for what somebody has deleted by hand.
+		ids, free = pendingWrites(r, 1)
+		free()
+		r.wantState(ids[0], bedsql.StateWaiting)
+		if _, err := r.logDB.Open(t).Exec("DELETE FROM transaction_log"); err != nil {
+			t.Fatal(err)
+		}
+		r.wantState(ids[0], bedsql.StateUnknown)
+		r.wantState(txlog.NewID(), bedsql.StateUnknown)
 	})
 }
 

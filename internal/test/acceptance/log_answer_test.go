@@ -65,8 +65,8 @@ func TestUnansweredLogInsertIsRepeatedUnderItsID(t *testing.T) {
 }
 
 // While it is not known whether the log was written, nothing is sent; when it
-// stays unknown, the write is pending.
-func TestLogInsertThatStaysUnknownIsPending(t *testing.T) {
+// stays unknown, so is the write's outcome.
+func TestLogInsertThatStaysUnknownIsUnknown(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigLogBehindProxy(t, db)
@@ -85,16 +85,17 @@ func TestLogInsertThatStaysUnknownIsPending(t *testing.T) {
 			}
 		}()
 		_, err := r.wrapped.ExecContext(ctx, addOne)
-		pending := wantPending(t, err)
-		if !errors.Is(pending, txlog.ErrInDoubt) {
-			t.Errorf("the error is %v, want it to unwrap to ErrInDoubt", err)
+		var unknown *bedsql.UnknownOutcomeError
+		if !errors.As(err, &unknown) || errors.Is(err, bedsql.ErrPending) || !errors.Is(err, txlog.ErrInDoubt) {
+			t.Fatalf("the error is %v, want it unknown and to unwrap to ErrInDoubt", err)
 		}
+		r.wantState(unknown.LogID, bedsql.StateUnknown)
 		r.wantBalances(1)
-		// The insert arrives late: what was called pending is delivered.
+		// The insert arrives late: what was called unknown is delivered.
 		release()
 		eventually(t, "the insert has arrived", func() bool { return len(r.logs()) == 1 })
-		if u := r.wantOneLog(); u.ID != pending.LogID {
-			t.Errorf("the log holds %s, want %s", u.ID, pending.LogID)
+		if u := r.wantOneLog(); u.ID != unknown.LogID {
+			t.Errorf("the log holds %s, want %s", u.ID, unknown.LogID)
 		}
 		p.Delay(0, 0)
 		p.CutAll()
@@ -281,10 +282,11 @@ func TestRefusalWithUnansweredRemovalPromisesNoDelivery(t *testing.T) {
 		if mute != nil {
 			t.Fatal("no removal was muted")
 		}
-		if pending := wantPending(t, err); !errors.Is(err, txlog.ErrInDoubt) || !pending.Refused || pending.Parked {
-			t.Errorf("the error is %#v, want it to say that the entry may be gone", pending)
+		var unknown *bedsql.UnknownOutcomeError
+		if !errors.As(err, &unknown) || !errors.Is(err, txlog.ErrInDoubt) || !unknown.Refused || bedsql.OutcomeOf(err) != bedsql.OutcomeUnknown {
+			t.Errorf("the error is %#v, want it to say that the entry may be gone", err)
 		}
-		if !holdsDriversOwn(db, err) || !strings.Contains(err.Error(), "nosuch") || strings.Contains(err.Error(), "will deliver") {
+		if !holdsDriversOwn(db, err) || !strings.Contains(err.Error(), "nosuch") || strings.Contains(err.Error(), "is pending") {
 			t.Errorf("the error is %v, want it to hold the refusal and to promise nothing", err)
 		}
 		p.Accept()

@@ -141,7 +141,7 @@ func (n *tally) note(err error, ids ...int) {
 	switch {
 	case err == nil:
 		n.delivered.Add(1)
-	case errors.Is(err, bedsql.ErrPending):
+	case errors.Is(err, bedsql.ErrPending), errors.Is(err, txlog.ErrInDoubt):
 		n.pending.Add(1)
 	default:
 		text := err.Error()

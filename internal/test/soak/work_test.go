@@ -238,10 +238,10 @@ func outcome(err error) Outcome {
 		return Undone
 	case errors.As(err, new(failure)):
 		return Failed
+	case errors.Is(err, txlog.ErrInDoubt):
+		return Doubt
 	case errors.Is(err, bedsql.ErrUnknownOutcome):
 		return Unknown
-	case errors.Is(err, bedsql.ErrPending) && errors.Is(err, txlog.ErrInDoubt):
-		return Doubt
 	case errors.Is(err, bedsql.ErrPending):
 		return Pending
 	case errors.Is(err, bedsql.ErrNotLogged):

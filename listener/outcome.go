@@ -1,0 +1,197 @@
+package listener
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	_ "embed" // outcomes.txt
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// Outcome is what an error of a write means for its caller, and so what the caller may
+// answer its own client.
+type Outcome uint8
+
+const (
+	// OutcomeDelivered: it is applied. Answer "done". Where the error is
+	// ErrRowsUnknown, its rows or row count were lost with the database's answer.
+	OutcomeDelivered Outcome = iota
+	// OutcomeAccepted: the log holds it. It is delivered later, or an operator
+	// decides. Answer "accepted", never "failed, send it again".
+	OutcomeAccepted
+	// OutcomeRefused: nothing was applied, and sending the same again does not help.
+	OutcomeRefused
+	// OutcomeNotAccepted: this call applied nothing, and nothing of it will be. Answer
+	// "try again later". Under an idempotency key an earlier request may have been applied.
+	OutcomeNotAccepted
+	// OutcomePartlyRefused: of several writes some were refused or not accepted, and
+	// the others are delivered or accepted. Ask *EndError which.
+	OutcomePartlyRefused
+	// OutcomeCompensated: it was refused. Everything that had been applied is undone, or
+	// is being undone, by an operator if the database refuses that.
+	OutcomeCompensated
+	// OutcomeUnknown: it may or may not be applied. Look before sending it again, or send
+	// it again under the same idempotency key. See ErrUnknownOutcome.
+	OutcomeUnknown
+)
+
+// HTTPStatus gives the status with which an HTTP server may answer: 200, 202, 409,
+// 503, 207, 409 and 500, in the order of the constants.
+func (o Outcome) HTTPStatus() int {
+	statuses := [...]int{200, 202, 409, 503, 207, 409, 500} // no package here links net/http
+	return statuses[min(o, OutcomeUnknown)]
+}
+
+var outcomeNames = [...]string{"delivered", "accepted", "refused", "not accepted", "partly refused", "compensated", "unknown"}
+
+func (o Outcome) String() string { return outcomeNames[min(o, OutcomeUnknown)] }
+
+// OutcomeOf is bedsql.OutcomeOf.
+func OutcomeOf(err error) Outcome {
+	if err == nil {
+		return OutcomeDelivered
+	}
+	o, _ := outcomeOf(err)
+	return o
+}
+
+// sentinels are the outcomes of values that errors are, by their method Is too.
+var sentinels = []struct {
+	err     error
+	outcome Outcome
+}{
+	{ErrRowsUnknown, OutcomeDelivered},
+	{sql.ErrNoRows, OutcomeDelivered}, // the statement ran and returned no row
+	{ErrPending, OutcomeAccepted},
+	{ErrNotLogged, OutcomeNotAccepted},
+	{ErrUnknownOutcome, OutcomeUnknown},
+	{context.Canceled, OutcomeNotAccepted},
+	{context.DeadlineExceeded, OutcomeNotAccepted},
+	{driver.ErrBadConn, OutcomeUnknown}, // not every driver keeps its promise that nothing was sent
+}
+
+// outcomeOf looks at err before it looks at what err wraps.
+func outcomeOf(err error) (o Outcome, known bool) {
+	switch e := err.(type) { //nolint:errorlint // it walks the tree by itself
+	case interface{ Outcome() Outcome }:
+		return e.Outcome(), true
+	case *PendingError:
+		switch {
+		case e.Turned:
+			return OutcomeCompensated, true
+		case errors.Is(e.Cause, txlog.ErrInDoubt):
+			return OutcomeUnknown, true
+		}
+		return OutcomeAccepted, true
+	case *CompensatedError:
+		return OutcomeCompensated, true
+	case *RefusedError, *txlog.ParamError, *delivery.ReceiptTableError, *delivery.ReceiptRightsError:
+		return OutcomeRefused, true
+	case interface{ Certainly() delivery.Class }:
+		return ofClass(e.Certainly()), true
+	}
+	for _, s := range sentinels {
+		if is, ok := err.(interface{ Is(error) bool }); err == s.err || ok && is.Is(s.err) { //nolint:errorlint // see above
+			return s.outcome, true
+		}
+	}
+	several, _ := err.(interface{ Unwrap() []error })
+	if several == nil { // else its text may begin with that of one of several
+		if o, known := ofText(err.Error()); known {
+			return o, true
+		}
+		if cause := errors.Unwrap(err); cause != nil {
+			if o, known := outcomeOf(cause); known {
+				return o, true
+			}
+		}
+	} else {
+		var inside []Outcome
+		for _, cause := range several.Unwrap() {
+			if cause == nil {
+				continue
+			}
+			if o, known := outcomeOf(cause); known {
+				inside = append(inside, o)
+			}
+		}
+		if len(inside) > 0 {
+			return Together(inside...), true
+		}
+	}
+	class := delivery.ClassOf(err)
+	return ofClass(class), class != delivery.Unknown
+}
+
+// Together is the outcome of several writes, or of none.
+func Together(all ...Outcome) Outcome {
+	var has [OutcomeUnknown + 1]bool
+	for _, o := range all {
+		has[o] = true
+	}
+	kept := has[OutcomeDelivered] || has[OutcomeAccepted]
+	not := has[OutcomeRefused] || has[OutcomeNotAccepted] || has[OutcomeCompensated]
+	switch {
+	case has[OutcomeUnknown] || len(all) == 0:
+		return OutcomeUnknown
+	case has[OutcomePartlyRefused] || kept && not:
+		return OutcomePartlyRefused
+	case has[OutcomeAccepted]:
+		return OutcomeAccepted
+	case has[OutcomeRefused]:
+		return OutcomeRefused
+	case has[OutcomeCompensated]:
+		return OutcomeCompensated
+	case has[OutcomeNotAccepted]:
+		return OutcomeNotAccepted
+	default:
+		return OutcomeDelivered
+	}
+}
+
+func ofClass(c delivery.Class) Outcome {
+	switch c {
+	case delivery.Refused, delivery.Duplicate:
+		return OutcomeRefused
+	case delivery.Retryable, delivery.Contention, delivery.Unreachable:
+		return OutcomeNotAccepted
+	default:
+		return OutcomeUnknown
+	}
+}
+
+//go:embed outcomes.txt
+var outcomeList string
+
+type beginning struct {
+	text    string
+	outcome Outcome
+}
+
+// beginnings are the lines of outcomes.txt, the longest text first.
+var beginnings = func() (all []beginning) {
+	for line := range strings.Lines(outcomeList) {
+		if name, text, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); ok {
+			all = append(all, beginning{text, Outcome(slices.Index(outcomeNames[:], name))})
+		}
+	}
+	slices.SortFunc(all, func(a, b beginning) int { return len(b.text) - len(a.text) })
+	return all
+}()
+
+func ofText(text string) (o Outcome, known bool) {
+	if strings.HasPrefix(text, "sql: expected ") && strings.Contains(text, " in Scan") {
+		return OutcomeDelivered, true // it returned a row, which the caller could not take
+	}
+	for _, b := range beginnings {
+		if strings.HasPrefix(text, b.text) {
+			return b.outcome, true
+		}
+	}
+	return OutcomeUnknown, false
+}
