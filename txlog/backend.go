@@ -27,17 +27,7 @@ const (
 
 // flavorOf gives the flavor for the names that Open and Schema take; 0 for any
 // other.
-func flavorOf(name string) Flavor {
-	switch name {
-	case "mysql", "mariadb":
-		return FlavorMySQL
-	case "postgres", "pgx", "postgresql":
-		return FlavorPostgres
-	case "sqlite", "sqlite3":
-		return FlavorSQLite
-	}
-	return 0
-}
+func flavorOf(name string) Flavor { return sqltext.FlavorOf(name) }
 
 // Backend is what [Open] has to know of a database whose driver it does not
 // import.

@@ -27,6 +27,19 @@ func (f Flavor) String() string {
 	return f.Pick(Texts{MySQL: "mysql", Postgres: "postgres", SQLite: "sqlite"})
 }
 
+// FlavorOf gives the flavor of the database that configurations call name; ANSI if there is none.
+func FlavorOf(name string) Flavor {
+	switch name {
+	case "mysql", "mariadb":
+		return MySQL
+	case "postgres", "pgx", "postgresql":
+		return Postgres
+	case "sqlite", "sqlite3":
+		return SQLite
+	}
+	return ANSI
+}
+
 // Quoting is how a session reads what stands between quotes, where that is a
 // setting of the server's. The zero value is the default of each database.
 type Quoting uint8

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"errors"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/bedsql/bed/asyncjob"
 	"github.com/bedsql/bed/cmd/bed-job/internal/doctor"
 	"github.com/bedsql/bed/console"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -81,7 +81,7 @@ const (
 
 // parseConfig reads src; a *ConfigError says what is wrong with each section and data source.
 func parseConfig(file string, src []byte, lookup func(string) (string, bool), p part) (c *config, err error) {
-	d := newDecoder(file, src, lookup)
+	d := newDecoder(file, lookup)
 	defer func() {
 		// A parser that meets input it never expected must not take the process along.
 		if recover() != nil {
@@ -97,15 +97,17 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 		Job     ast.Node `yaml:"jobConfig"`
 		Console ast.Node `yaml:"console"`
 	}
-	err = d.DecodeContext(d.ctx, &top)
+	docs, err := documents(utf8Of(src))
 	switch {
-	case errors.Is(err, io.EOF):
-		return nil, d.at(nil, "the file is empty")
-	case err != nil && !errors.As(err, new(*yaml.UnknownFieldError)):
+	case err != nil:
 		return nil, d.placed(err)
+	case len(docs) == 0:
+		return nil, d.at(nil, "the file is empty")
+	case len(docs) > 1:
+		return nil, d.at(docs[1], "a second YAML document; the configuration is one")
 	}
-	if err == nil && !errors.Is(d.Decode(new(ast.Node)), io.EOF) {
-		return nil, d.at(nil, "a second YAML document; the configuration is one")
+	if err = d.DecodeFromNodeContext(d.ctx, docs[0], &top); err != nil && !errors.As(err, new(*yaml.UnknownFieldError)) {
+		return nil, d.placed(err)
 	}
 	c = &config{}
 	errs := [5]error{4: d.placed(err)}
@@ -171,6 +173,9 @@ func (d *decoder) targets(n ast.Node, strict bool) (all []dataSource, err error)
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		s, serr := d.dataSource(named[name], name, true, drivers)
+		if named[name] == nil {
+			serr = d.at(keyIn(n, name), "data source %s is empty: it needs a driver and a dsn", safeName(name))
+		}
 		if name == "" {
 			serr = errors.Join(serr, d.at(named[name], "a data source has no name"))
 		}
@@ -221,6 +226,9 @@ func (d *decoder) dataSource(n ast.Node, name string, check bool, drivers map[st
 	}
 	err = d.decode(n, &is)
 	s = dataSource{name: cmp.Or(name, string(is.Name)), driver: string(is.Driver), dsn: string(is.DSN), at: n}
+	if flavor := sqltext.FlavorOf(s.driver); flavor != 0 { // "mariadb" is "mysql" from here on
+		s.driver = flavor.String()
+	}
 	what := safeName(s.name)
 	switch {
 	case err != nil:

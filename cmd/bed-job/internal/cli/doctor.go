@@ -36,10 +36,16 @@ data sources whose transactions can carry entries of the log (bedsql.With).`,
 // examine is the command.
 func examine(ctx context.Context, a *app) error {
 	in, problems, err := installation(a)
-	if err != nil {
+	var unreadable *ConfigError
+	report := &doctor.Report{Findings: []doctor.Finding{}, Unseen: []string{"the log and the data sources: the configuration names no log that can be used"}, Notes: []string{}, AtHome: []string{}, Checked: []string{}}
+	switch {
+	case err == nil:
+		report = doctor.Examine(ctx, in)
+	case !errors.As(err, &unreadable):
 		return err
+	case problems == nil:
+		problems = strings.Split(unreadable.Error(), "\n")
 	}
-	report := doctor.Examine(ctx, in)
 	findings := []doctor.Finding{}
 	for _, p := range problems {
 		if strings.Contains(p, "SQLite file of the transaction log") {
@@ -94,7 +100,7 @@ func installation(a *app) (in doctor.Installation, problems []string, err error)
 	if errors.As(err, &wrong) {
 		problems = strings.Split(wrong.Error(), "\n")
 		if cfg, err = a.readConfig(logAndTargets); err != nil {
-			return in, nil, wrong
+			return in, problems, wrong
 		}
 	}
 	if err != nil {
@@ -105,7 +111,7 @@ func installation(a *app) (in doctor.Installation, problems []string, err error)
 	}
 	in = doctor.Installation{Job: cfg.job, Now: a.Now, Redact: a.redact}
 	if in.Log, err = diagnosed(cfg.log); err != nil {
-		return in, nil, err
+		return in, problems, &ConfigError{err}
 	}
 	in.Log.Name = ""
 	for _, s := range cfg.targets {

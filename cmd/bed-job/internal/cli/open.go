@@ -39,7 +39,11 @@ func namesOf(drivers map[string]targetOf) string {
 
 // target reads the DSN of a data source to deliver to. Nothing is dialled.
 func (s dataSource) target() (delivery.Target, error) {
-	t, err := drivers[s.driver](s.dsn)
+	read := drivers[s.driver]
+	if read == nil {
+		return delivery.Target{}, fmt.Errorf("data source %s: unknown driver, it must be %s", safeName(s.name), namesOf(drivers))
+	}
+	t, err := read(s.dsn)
 	if err != nil {
 		return t, fmt.Errorf("data source %s: %w", safeName(s.name), err)
 	}

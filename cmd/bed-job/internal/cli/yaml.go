@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -32,8 +31,8 @@ type decoder struct {
 // lookupKey is the key of the function that gives a variable's value, in a context.
 type lookupKey struct{}
 
-func newDecoder(file string, src []byte, lookup func(string) (string, bool)) *decoder {
-	return &decoder{yaml.NewDecoder(bytes.NewReader(src), yaml.Strict()), file, context.WithValue(context.Background(), lookupKey{}, lookup)}
+func newDecoder(file string, lookup func(string) (string, bool)) *decoder {
+	return &decoder{yaml.NewDecoder(strings.NewReader(""), yaml.Strict()), file, context.WithValue(context.Background(), lookupKey{}, lookup)}
 }
 
 // at is a problem with its place.

@@ -59,6 +59,8 @@ type Report struct {
 	Unseen []string `json:"notLookedAt"`
 	// Notes are worth knowing, and nothing is wrong.
 	Notes []string `json:"notes"`
+	// Checked says what was looked at.
+	Checked []string `json:"checked"`
 	// AtHome are the targets whose transactions reach the log (bedsql.With).
 	AtHome []string `json:"atHome"`
 }
@@ -69,7 +71,7 @@ const patience = 15 * time.Second
 // Examine looks at an installation: the log, then the targets side by side.
 func Examine(ctx context.Context, in Installation) *Report {
 	in.Job = in.Job.WithDefaults()
-	x := &examination{Installation: in, report: &Report{Findings: []Finding{}, Unseen: []string{}, Notes: []string{}, AtHome: []string{}}}
+	x := &examination{Installation: in, report: &Report{Findings: []Finding{}, Unseen: []string{}, Notes: []string{}, AtHome: []string{}, Checked: []string{}}}
 	x.configuration()
 	in.Log.Target.ReceiptSchema = "" // a log has no receipts
 	log := &patient{x: x, Database: in.Log, where: "the log", isLog: true}
