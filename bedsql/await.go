@@ -51,6 +51,9 @@ func Status(ctx context.Context, storage txlog.Storage, entryID string) (State, 
 // that is closed ends it. When ctx ends first it gives StateWaiting and the error of
 // ctx, with the log's if there was one.
 func Await(ctx context.Context, storage txlog.Storage, entryID string) (State, error) {
+	if !txlog.IsID(entryID) { // nothing to wait for, and no question for others to fail by
+		return Status(ctx, storage, entryID)
+	}
 	w := &awaiting{id: entryID, done: make(chan error, 1)}
 	a := awaits.join(storage, w)
 	select {

@@ -229,7 +229,7 @@ func (u *Unit) allRowIDs() []string {
 // headID is the id of the first row of the unit to which the row id belongs.
 // Anything else than an id comes back unchanged, and belongs to no unit.
 func headID(id string) string {
-	if len(id) != idLen || id[idPrefix:] == headTail {
+	if len(id) != idLen || strings.Trim(id[idPrefix:], hexChars) != "" {
 		return id
 	}
 	return id[:idPrefix] + headTail
@@ -251,6 +251,10 @@ func hasRow(id string, n int) bool {
 func isHeadID(id string) bool {
 	return len(id) == idLen && id[idPrefix:] == headTail && strings.ToLower(id) == id && uuid.Validate(id) == nil
 }
+
+// IsID reports whether id has the form of an entry's id. A text that has not belongs to no
+// entry of any log.
+func IsID(id string) bool { return isHeadID(headID(id)) }
 
 // The greatest lengths: of settings, places, fingerprints (whose column counts
 // characters, which are never more) and errors in bytes, of the rest in characters.

@@ -350,9 +350,34 @@ func TestStatusThatCannotAskTheLogDoesNotSayNotApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = log.Close()
-	w := ask(bedhttp.Status(log, time.Millisecond), "GET", nil)
+	w := httptest.NewRecorder()
+	bedhttp.Status(log, time.Millisecond).ServeHTTP(w, httptest.NewRequest("GET", "/pending/"+txlog.NewID(), nil))
 	if w.Code != 503 || w.Header().Get("Retry-After") == "" || strings.Contains(w.Body.String(), "applied") {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+// unasked is a log that must not be asked.
+type unasked struct {
+	txlog.Storage
+	t *testing.T
+}
+
+func (u unasked) States(_ context.Context, ids ...string) ([]txlog.State, error) {
+	u.t.Errorf("the log is asked about %q", ids)
+	return nil, errors.New("asked")
+}
+
+func TestStatusOfWhatIsNoIDIsNotFound(t *testing.T) {
+	t.Parallel()
+	status := bedhttp.Status(unasked{txlog.NewMemory(), t}, time.Minute)
+	id := txlog.NewID()
+	for _, path := range []string{"/", "/status/", "/status/%ff", "/status/%00", "/status/17", "/status/" + id[:35] + "%ff", "/status/" + strings.ToUpper(id) + "x", "/status/" + id + "0", "/status/" + id + "/x"} {
+		w := httptest.NewRecorder()
+		status.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "#unknown-entry") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
 	}
 }
 

@@ -38,6 +38,7 @@ var (
 		Detail: "This attempt changed nothing in the service's own database; an earlier one may have. Send it again later with the same Idempotency-Key."}
 	unreadable = problem{Type: "response-lost", Title: "The response cannot be read", Status: http.StatusInternalServerError, Detail: "The request was applied; its response is lost."}
 	broken     = problem{Type: "server-error", Title: "The server could not handle the request", Status: http.StatusInternalServerError, Detail: "This attempt changed nothing in the service's own database."}
+	noEntry    = problem{Type: "unknown-entry", Title: "There is no such entry", Status: http.StatusNotFound, Detail: "The last segment of the path is not the id of an entry."}
 	unasked    = problem{Type: "state-unknown", Title: "The state of the write cannot be found out now", Status: http.StatusServiceUnavailable, retry: true, Detail: "Ask again later."}
 )
 

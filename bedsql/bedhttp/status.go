@@ -15,11 +15,15 @@ import (
 // Config.StatusURL gives, behind the same authentication as the rest. The last segment of
 // the path is the entry's id. It waits by bedsql.Await, for at most wait, and answers
 // {"entry": …, "state": …}: 200 for delivered, discarded and parked, 202 with Retry-After
-// for waiting, 404 for an id of which the log knows nothing. 503 says that the log cannot be
-// asked.
+// for waiting, 404 for an id of which the log knows nothing, and for what has not the form
+// of one, without asking the log. 503 says that the log cannot be asked.
 func Status(storage txlog.Storage, wait time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := path.Base(r.URL.Path)
+		if !txlog.IsID(id) {
+			noEntry.send(w)
+			return
+		}
 		ctx, cancel := context.WithTimeout(r.Context(), wait)
 		defer cancel()
 		state, err := bedsql.Await(ctx, storage, id)

@@ -180,6 +180,13 @@ func states(t *testing.T, s txlog.Storage) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	// What no database can store is an id of nothing, and no reason to refuse the others.
+	odd := []string{"\xff", "\x00", waiting.ID[:35] + "\xff", waiting.ID[:35] + "\x00", strings.Repeat("a", 1<<20), "' OR 1=1"}
+	got, err = s.States(t.Context(), append(odd, waiting.ID)...)
+	must(t, err)
+	if n := len(got); n != len(odd)+1 || got[n-1] != txlog.StateWaiting || slices.Contains(got[:3], txlog.StateWaiting) {
+		t.Errorf("of ids that are none: %q", got)
+	}
 }
 
 func missing(t *testing.T, s txlog.Storage) {

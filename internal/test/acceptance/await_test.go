@@ -107,6 +107,49 @@ func TestAwaitReturnsOnceThePendingWriteIsDelivered(t *testing.T) {
 	})
 }
 
+// All waiters of a process ask a log together.
+func TestMalformedIDsDisturbNoOtherWaiter(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, noSyncRetry)
+		r.account(100)
+		ids, free := pendingWrites(r, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		answer, done := make(chan error, 1), make(chan struct{})
+		go func() {
+			got, err := bedsql.Await(ctx, r.storage, ids[0])
+			if got != bedsql.StateDelivered {
+				t.Errorf("the state is %q", got)
+			}
+			answer <- err
+		}()
+		var all sync.WaitGroup
+		for _, id := range []string{"\xff", "\x00", ids[0][:35] + "\xff", "17"} {
+			all.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+						if _, err := bedsql.Await(ctx, r.storage, id); err != nil {
+							t.Errorf("%q: %v", id, err)
+							return
+						}
+					}
+				}
+			})
+		}
+		free()
+		r.runOnce()
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+		close(done)
+		all.Wait()
+	})
+}
+
 func TestAwaitEndsWithItsContextStillWaiting(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.New(t, testdb.DriverSQLite), noSyncRetry)
