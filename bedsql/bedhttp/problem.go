@@ -1,6 +1,7 @@
 package bedhttp
 
 import (
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -78,22 +79,44 @@ var details = map[bedsql.Outcome]string{
 // (bedsql.OutcomeOf), as a problem without the error's text, which may hold values. A
 // pending write is answered 202; if Config.StatusURL is set and r has passed the
 // middleware, Location names the address at which Status answers for it, unless several
-// entries are pending. What is refused, undone or a 5xx rolls back the transaction of the
-// request.
+// entries are pending.
+//
+// While the request's transaction ([Tx]) is open, nothing of it is applied, whatever err
+// says. Error rolls it back, and no outcome but the request's own counts: 409 for what was
+// refused or undone, 503 for what may succeed later (a deadlock, a lost connection), 500 for
+// an error of Scan, sql.ErrNoRows among them, and for the handler's own. Only after a
+// pending write outside of that transaction, and after an End that was refused in part, its
+// rows commit.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	o := bedsql.OutcomeOf(err)
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: o.HTTPStatus(), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
 	q, _ := r.Context().Value(requestKey{}).(*request)
 	if q != nil && q.tx != nil {
-		p.Detail += q.m.expiry
-		if o == bedsql.OutcomeRefused || o == bedsql.OutcomeCompensated {
-			_ = q.tx.Rollback() // the answer is kept alone
+		if err != nil && o != bedsql.OutcomeAccepted && o != bedsql.OutcomePartlyRefused {
+			p = rolledBack(p, o, err, q.tx.Rollback()) // a 4xx is kept alone
 		}
+		p.Detail += q.m.expiry
 	}
 	if id := entryOf(err); q != nil && q.m.StatusURL != nil && o == bedsql.OutcomeAccepted && id != "" {
 		w.Header().Set("Location", q.m.StatusURL(id))
 	}
 	p.send(w)
+}
+
+// rolledBack is the answer to an error of outcome o inside the request's transaction, whose
+// ROLLBACK ended with end; p answers o outside.
+func rolledBack(p problem, o bedsql.Outcome, err, end error) problem {
+	switch {
+	case o == bedsql.OutcomeRefused, o == bedsql.OutcomeCompensated:
+		return p
+	case errors.Is(err, bedsql.ErrUnknownOutcome): // of another write, or a procedure has ended the transaction
+		p.Status, p.retry = http.StatusServiceUnavailable, true
+		return p
+	case o == bedsql.OutcomeNotAccepted, o == bedsql.OutcomeUnknown && end != nil && !errors.Is(end, sql.ErrTxDone): // the session is gone
+		return retry
+	default:
+		return broken
+	}
 }
 
 // entryOf gives the id of the entry that is pending by err; empty if none is known, or

@@ -1,7 +1,10 @@
 package acceptance
 
 import (
+	"context"
+	"database/sql"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -177,6 +180,69 @@ func TestHTTPErrorRollsBackWhatIsRefused(t *testing.T) {
 		}
 		s.wants(s.asks("k", "{}"), 409, true)
 		s.wantsRuns(1, 0)
+	})
+}
+
+// A handler that gives up half-way has applied nothing, whatever its error looks like.
+func TestHTTPErrorInOpenTransactionAppliesNothing(t *testing.T) {
+	t.Parallel()
+	own := errors.New("out of stock")
+	cases := map[string]struct {
+		fails  func(r *rig, tx *sql.Tx) error
+		status int
+	}{
+		"no row": {func(_ *rig, tx *sql.Tx) error {
+			return tx.QueryRow("SELECT balance FROM account WHERE id = 7").Scan(new(int))
+		}, 500},
+		"no row, wrapped": {func(_ *rig, tx *sql.Tx) error {
+			return fmt.Errorf("the account: %w", tx.QueryRow("SELECT balance FROM account WHERE id = 7").Scan(new(int)))
+		}, 500},
+		"scan": {func(_ *rig, tx *sql.Tx) error {
+			return fmt.Errorf("the account: %w", tx.QueryRow("SELECT 'x' FROM account").Scan(new(int)))
+		}, 500},
+		"columns": {func(_ *rig, tx *sql.Tx) error {
+			return tx.QueryRow("SELECT id, balance FROM account").Scan(new(int))
+		}, 500},
+		"nothing inserted": {func(r *rig, tx *sql.Tx) error {
+			insert := testdb.By[string]{
+				MySQL:    "INSERT IGNORE INTO account VALUES (1, 1) RETURNING id",
+				Postgres: "INSERT INTO account VALUES (1, 1) ON CONFLICT DO NOTHING RETURNING id",
+				SQLite:   "INSERT INTO account VALUES (1, 1) ON CONFLICT DO NOTHING RETURNING id",
+			}.For(r.db.Driver)
+			return tx.QueryRow(insert).Scan(new(int))
+		}, 500},
+		"the handler's own": {func(*rig, *sql.Tx) error { return own }, 500},
+		"the rows lost":     {func(*rig, *sql.Tx) error { return fmt.Errorf("elsewhere: %w", bedsql.ErrRowsUnknown) }, 500},
+		"not known":         {func(*rig, *sql.Tx) error { return fmt.Errorf("elsewhere: %w", bedsql.ErrUnknownOutcome) }, 503},
+		"the log down":      {func(*rig, *sql.Tx) error { return fmt.Errorf("elsewhere: %w", bedsql.ErrNotLogged) }, 503},
+		"killed": {func(r *rig, tx *sql.Tx) error {
+			kill := testdb.By[string]{MySQL: "KILL CONNECTION_ID()", Postgres: "SELECT pg_terminate_backend(pg_backend_pid())"}.For(r.db.Driver)
+			if kill == "" {
+				return context.Canceled
+			}
+			_, err := tx.Exec(kill)
+			if _, next := tx.Exec(addOne); err == nil {
+				err = next
+			}
+			return err
+		}, 503},
+	}
+	eachHome(t, func(t *testing.T, r *rig) {
+		for name, c := range cases {
+			t.Run(name, func(t *testing.T) {
+				s := newService(t, r, func(w http.ResponseWriter, req *http.Request) {
+					if pays(w, req) {
+						bedhttp.Error(w, req, c.fails(r, bedhttp.Tx(req.Context())))
+					}
+				})
+				a := s.asks("k", "{}")
+				if s.wants(a, c.status, false); strings.Contains(string(a.body), "It is applied") || (a.header.Get("Retry-After") != "") != (c.status == 503) {
+					t.Error(a, a.header)
+				}
+				s.wants(s.asks("k", "{}"), c.status, false)
+				s.wantsRuns(2, 0)
+			})
+		}
 	})
 }
 
