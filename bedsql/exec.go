@@ -107,7 +107,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 		// database/sql would report the end of the context in place of the rows.
 		return attempt.Reply{}, because(ErrRowsUnknown, ctx.Err())
 	case s.rows:
-		return attempt.Reply{Rows: out.Rows}, nil
+		return attempt.Reply{Rows: out.Rows.IfCut(func(err error) error { return because(ErrRowsUnknown, err) })}, nil
 	}
 	return attempt.Reply{Result: out.Result}, nil
 }

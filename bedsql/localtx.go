@@ -339,6 +339,7 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 		return r, err // database/sql brings it again, prepared
 	} else {
 		r.Rows, err = t.complete(r.Rows, err)
+		r.Rows = t.watch(ctx, r.Rows, err)
 	}
 	if under.skip {
 		c.c.cfg.Counters.Skipped.Add(1)
@@ -418,7 +419,7 @@ func (t *localTx) complete(rows driver.Rows, err error) (driver.Rows, error) {
 	if err != nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows, err
 	}
-	buffered, err := attempt.BufferWrite(t.c.c.dialect, rows)
+	buffered, err := attempt.BufferBounded(t.c.c.dialect, rows)
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func (t *localTx) watch(ctx context.Context, rows driver.Rows, err error) driver
 	if err != nil || rows == nil || t == nil || t.c.c.dialect.Flavor != txlog.FlavorMySQL {
 		return rows
 	}
-	if _, read := rows.(*attempt.Rows); read {
+	if b, read := rows.(*attempt.Rows); read && b.Whole() {
 		return rows
 	}
 	return &watchedRows{Rows: rows, ColumnTypes: attempt.ColumnTypes{Of: rows}, c: t.c, ctx: ctx, tx: t}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -58,7 +59,7 @@ func Inside(ctx context.Context, d *delivery.Dialect, conn driver.Conn, c delive
 		return Failed(d, err, false)
 	}
 	if byQuery && !rows {
-		out.Result, out.Rows = driver.RowsAffected(len(out.Rows.rows)), nil
+		out.Result, out.Rows = driver.RowsAffected(len(out.Rows.rows)+out.Rows.dropped), nil
 	}
 	return out
 }
@@ -72,8 +73,8 @@ func Check(r txlog.Requirement, res driver.Result, rows *Rows) error {
 	got := int64(-1)
 	switch {
 	case rows != nil:
-		if len(rows.cols) > 0 && rows.err == nil {
-			got = int64(len(rows.rows))
+		if len(rows.cols) > 0 && (rows.err == nil || rows.dropped > 0) {
+			got = int64(len(rows.rows) + rows.dropped)
 		}
 	case res != nil:
 		if n, err := res.RowsAffected(); err == nil {
@@ -204,8 +205,9 @@ func Ask(ctx context.Context, conn driver.Conn, query string, args ...any) ([][]
 	if err != nil {
 		return nil, err
 	}
-	rows, closed, err := readAll(r.Rows)
-	if err == nil {
+	rows, err := read(r.Rows, math.MaxInt)
+	closed := r.Rows.Close()
+	if err == io.EOF { //nolint:errorlint // a wrapped one is the end of a connection
 		err = closed
 	}
 	if err != nil {
@@ -245,28 +247,31 @@ func Text(v driver.Value) string {
 	}
 }
 
-// readAll reads rows to their end and closes them. err is nil at their end, and
-// closed is what closing them gave.
-func readAll(rows driver.Rows) (all [][]driver.Value, closed, err error) {
+// read reads rows until they end, with the error that ends them, or exceed a size in bytes.
+func read(rows driver.Rows, limit int) (all [][]driver.Value, err error) {
+	const perValue = 40 // of an interface, its value and the slice
 	dest := make([]driver.Value, len(rows.Columns()))
-	for {
+	for size := 0; size <= limit; {
 		if err = rows.Next(dest); err != nil {
-			break
+			return all, err
 		}
 		row := make([]driver.Value, len(dest))
 		for i, v := range dest {
-			if raw, ok := v.([]byte); ok && raw != nil {
-				// A driver may reuse its buffer for the next row.
-				v = append(make([]byte, 0, len(raw)), raw...)
+			size += perValue
+			switch raw := v.(type) {
+			case string:
+				size += len(raw)
+			case []byte:
+				size += len(raw)
+				if raw != nil { // a driver may reuse its buffer for the next row
+					v = append(make([]byte, 0, len(raw)), raw...)
+				}
 			}
 			row[i] = v
 		}
 		all = append(all, row)
 	}
-	if err == io.EOF { //nolint:errorlint // a wrapped one is the end of a connection
-		err = nil
-	}
-	return all, rows.Close(), err
+	return all, nil
 }
 
 // call makes a Call of one of our own statements.

@@ -2,29 +2,67 @@ package attempt
 
 import (
 	"database/sql/driver"
+	"fmt"
 	"io"
 	"reflect"
 
 	"github.com/bedsql/bed/listener/delivery"
 )
 
+// maxBuffered bounds the rows that are held in memory, in bytes.
+const maxBuffered = 64 << 20
+
+// errCut is the error of rows beyond that bound.
+var errCut = fmt.Errorf("bed: the write returns more than the %d MiB of rows that are held in memory until it is complete, the rest is dropped: have it return fewer rows or columns", maxBuffered>>20)
+
 // BufferWrite reads the rows of a write to their end and closes them. Only then
 // is it done: a later row, a deferred constraint or the implicit commit may still
 // fail, and that error is returned. A write that the server carried out and whose
 // rows the driver cannot decode is done: their error comes after the rows before
-// it, as from the driver.
+// it, as from the driver. So does the error of rows that exceed maxBuffered.
 func BufferWrite(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
+	b, err := BufferBounded(d, rows)
+	if err != nil || b.rest == nil {
+		return b, err
+	}
+	dest := make([]driver.Value, len(b.cols))
+	for err == nil {
+		if err = rows.Next(dest); err == nil {
+			b.dropped++
+		}
+	}
+	b.rest = nil
+	err = b.end(d, rows, err)
+	if b.err == nil {
+		b.err = errCut
+	}
+	return b, err
+}
+
+// BufferBounded is BufferWrite for rows that may be handed on before they are complete: what
+// exceeds maxBuffered comes from the driver.
+func BufferBounded(d *delivery.Dialect, rows driver.Rows) (*Rows, error) {
 	b := &Rows{cols: rows.Columns()}
 	b.ColumnTypes.read(rows)
-	var closed error
-	b.rows, closed, b.err = readAll(rows)
-	switch {
-	case b.err != nil && (d.Undecoded == nil || !d.Undecoded(b.err)):
-		return nil, b.err
-	case closed != nil:
-		return nil, closed // what happened to the statement
+	var err error
+	if b.rows, err = read(rows, maxBuffered); err == nil {
+		b.rest = rows
+		return b, nil
 	}
-	return b, nil
+	return b, b.end(d, rows, err)
+}
+
+// end closes rows that ended with err.
+func (b *Rows) end(d *delivery.Dialect, rows driver.Rows, err error) error {
+	closed := rows.Close()
+	if err == io.EOF { //nolint:errorlint // a wrapped one is the end of a connection
+		return closed
+	}
+	if d.Undecoded == nil || !d.Undecoded(err) {
+		return err
+	}
+	b.err = err
+	return closed // what happened to the statement
 }
 
 // Rows are the rows of a write, read to the end, with the column types that
@@ -36,6 +74,20 @@ type Rows struct {
 	next int
 	// err comes after the last of rows; nil for io.EOF.
 	err error
+	// rest, if any, follows rows. dropped is how many rows there are no more.
+	rest    driver.Rows
+	dropped int
+}
+
+// Whole reports whether all rows are in memory.
+func (b *Rows) Whole() bool { return b.rest == nil }
+
+// IfCut replaces the error of rows that were cut.
+func (b *Rows) IfCut(replace func(error) error) *Rows {
+	if b.dropped > 0 {
+		b.err = replace(b.err)
+	}
+	return b
 }
 
 // ColumnTypes answer what database/sql asks of the columns of rows. Where their driver
@@ -117,16 +169,22 @@ func (c *ColumnTypes) ColumnTypePrecisionScale(i int) (precision, scale int64, o
 func (b *Rows) Columns() []string { return b.cols }
 
 // Close implements driver.Rows.
-func (b *Rows) Close() error {
-	b.rows, b.err = nil, nil
-	return nil
+func (b *Rows) Close() (err error) {
+	if b.rest != nil {
+		err = b.rest.Close()
+	}
+	b.rows, b.err, b.rest = nil, nil, nil
+	return err
 }
 
 // Next implements driver.Rows.
 func (b *Rows) Next(dest []driver.Value) error {
 	if b.next >= len(b.rows) {
-		if b.err != nil {
+		switch {
+		case b.err != nil:
 			return b.err
+		case b.rest != nil:
+			return b.rest.Next(dest)
 		}
 		return io.EOF
 	}
@@ -137,5 +195,5 @@ func (b *Rows) Next(dest []driver.Value) error {
 
 // Again gives the same rows from the beginning.
 func (b *Rows) Again() *Rows {
-	return &Rows{ColumnTypes: b.ColumnTypes, cols: b.cols, rows: b.rows, err: b.err}
+	return &Rows{ColumnTypes: b.ColumnTypes, cols: b.cols, rows: b.rows, err: b.err, dropped: b.dropped}
 }

@@ -257,3 +257,59 @@ func TestWriteWithUndecodableRowsIsDoneOnce(t *testing.T) {
 		}
 	}
 }
+
+// Rows of a write wait in memory until it is complete: more than 64 MiB of them are not held.
+func TestReturnedRowsAreBoundedInMemory(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
+			r := newRig(t, freshLike(t, db), guarantee)
+			r.account()
+			megabyte := "REPEAT('x', 1000000)"
+			if db.Driver == testdb.DriverSQLite {
+				megabyte = "hex(zeroblob(500000))"
+			}
+			insert := func(from int) string {
+				return fmt.Sprintf("INSERT INTO account SELECT n, 0 FROM (WITH RECURSIVE c (n) AS (SELECT %d UNION ALL SELECT n + 1 FROM c WHERE n < %d) SELECT n FROM c) s RETURNING id, %s", from, from+79, megabyte)
+			}
+			read := func(rows *sql.Rows, err error) (n int, _ error) {
+				if err != nil {
+					return 0, err
+				}
+				defer func() { _ = rows.Close() }()
+				for rows.Next() {
+					n++
+				}
+				return n, rows.Err()
+			}
+			n, err := read(r.wrapped.Query(insert(1)))
+			if n < 60 || n >= 80 || !errors.Is(err, bedsql.ErrRowsUnknown) || bedsql.OutcomeOf(err) != bedsql.OutcomeDelivered || !strings.Contains(err.Error(), "64 MiB") {
+				t.Errorf("%d rows, %v (%v); want some, and that the rest was dropped", n, err, bedsql.OutcomeOf(err))
+			}
+			r.wantNoLog()
+			ctx := bedsql.RequireRows(t.Context(), 80)
+			if _, err = read(r.wrapped.QueryContext(ctx, insert(101))); !errors.Is(err, bedsql.ErrRowsUnknown) {
+				t.Errorf("of a required number: %v", err)
+			}
+			if n := r.count("SELECT count(*) FROM account"); n != 160 {
+				t.Errorf("%d rows are there, want 160", n)
+			}
+			tx, err := r.wrapped.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			if db.Driver != testdb.DriverSQLite {
+				if n, err := read(tx.Query("SELECT id, " + megabyte + " FROM account WHERE id <= 80 FOR UPDATE")); n != 80 || err != nil {
+					t.Errorf("a query in a transaction: %d rows, %v", n, err)
+				}
+			}
+			if n, err := read(tx.Query(insert(201))); n != 80 || err != nil {
+				t.Errorf("a write in a transaction: %d rows, %v", n, err)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
