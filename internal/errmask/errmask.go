@@ -2,19 +2,28 @@
 package errmask
 
 import (
+	_ "embed"
 	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-// Mask gives text with ? for each value that a server quoted in it, and for each
-// of values, the parameters of the statement as text, wherever they stand alone.
-// Names of tables, columns and constraints, codes and classes stay. What may be a
-// value is taken for one, and a value reaches as far as its message allows: it
-// may itself hold quotes.
+// Mask gives text with ? for each value that a server quoted in it. Names of tables,
+// columns and constraints, codes and classes stay, and so do the words of the servers and
+// drivers (own.txt). In other words, such as a trigger's, each of values is masked too: the
+// parameters of the statement as text, wherever they stand alone. What may be a value is
+// taken for one, and a value reaches as far as its message allows: it may itself hold quotes.
 func Mask(text string, values ...string) string {
-	var m masker
+	if network.MatchString(text) {
+		return text
+	}
+	for _, v := range values {
+		if strings.ContainsAny(v, "'\"`") { // it would be torn at its quotes
+			text = without(text, v)
+		}
+	}
+	m := masker{made: made.MatchString(text), whole: len(values) == 0}
 	m.scan(text)
 	var b strings.Builder
 	for _, p := range m.pieces {
@@ -34,7 +43,19 @@ type piece struct {
 	name bool
 }
 
-type masker struct{ pieces []piece }
+type masker struct {
+	pieces []piece
+	// made: a trigger or function wrote the text, so that it quotes no names.
+	made bool
+	// whole: no values are looked for, so that own words need not be told from others.
+	whole bool
+}
+
+// network are errors before or after anything was said on a connection: they hold addresses.
+var network = regexp.MustCompile("^(?:(?:dial|read|write) (?:tcp|udp|unix)[46]?(?: \\S+)?: |lookup \\S+(?: on \\S+)?: |failed to connect to `[^`]*`:|hostname resolving error|tls: |x509: )")
+
+// made are the codes of what SIGNAL and RAISE say.
+var made = regexp.MustCompile(`\(45000\)|\(SQLSTATE (?:P0001|45000)\)|constraint failed: .*\(1811\)`)
 
 func (m *masker) add(text string, name bool) {
 	if text != "" {
@@ -50,6 +71,7 @@ var known = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^(.*? near )('.*')( at line \d+[^'"]*)$`),
 	regexp.MustCompile(`(?s)^(.*? value: )('.*')( for (?:column|function) ['` + "`" + `][^']*['` + "`" + `]?(?: at row \d+)?[^'"]*)$`),
 	// PostgreSQL
+	regexp.MustCompile(`(?s)^(.*? byte sequence(?: for encoding "[^"]*":)? )(0x[0-9a-f x]*)( in encoding .*| \(SQLSTATE \w+\))?$`),
 	regexp.MustCompile(`(?s)^(.*?Key \(.*?\)=)(\(.*\))( (?:already exists|is not present in table "[^"]*"|is still referenced from table "[^"]*"|conflicts with existing key)[^"()=]*(?:\(SQLSTATE \w+\))?[^"()=]*)$`),
 	regexp.MustCompile(`(?s)^(.*?Key \(.*?\)=)(\(.*\))([^()]*)$`),
 	regexp.MustCompile(`(?s)^(.*?Failing row contains )(\(.*\))([^()]*)$`),
@@ -78,11 +100,21 @@ func (m *masker) scan(text string) {
 
 var (
 	// naming are the words after which a server quotes a name.
-	naming = regexp.MustCompile(`(?i)(?:^|[^\w])(?:key|column|field|constraint|relation|table|index|database|schema|role|user|type|function|procedure|sequence|view|trigger|extension|language|partition|policy|domain|parameter|variable|engine)s? ?$`)
-	// place is the part of a statement that MySQL quotes.
-	place = regexp.MustCompile(`^in '(?:[a-zA-Z]+ )?(?:list|clause|statement|SELECT|ON|BY|SET|VALUES)'`)
-	// unquoted are names that SQLite writes without quotes, and PostgreSQL's key.
-	unquoted = regexp.MustCompile(`constraint failed: [\w$.]+(?:, [\w$.]+)*|Key \([\w$., ]*\)=|^Error \d+ \(\w{5}\)|\(SQLSTATE \w{5}\)|at (?:row|line) \d+`)
+	naming = regexp.MustCompile(`(?i)(?:^|[^\w])(?:key|column|field|constraint|relation|table|alias|index|database|schema|role|user|host|type|function|procedure|sequence|view|trigger|extension|language|partition|policy|domain|parameter|variable|engine|statement|cursor|savepoint|reference|name|encoding|collation|tablespace|publication|subscription|slot|operation|character set)s?(?: name)?:? ?$`)
+	// place is the part of a statement that MySQL quotes after a name.
+	place = regexp.MustCompile(`^in '(?:[A-Z][A-Z ]*|(?:[a-zA-Z]+ )?(?:list|clause|statement))'`)
+	// own are words that are shown whatever they look like.
+	own = func() *regexp.Regexp {
+		r := regexp.MustCompile(strings.Join(strings.Fields(strings.ReplaceAll(comments.ReplaceAllString(ownWords, ""), " ", `\x20`)), `|`))
+		r.Longest()
+		return r
+	}()
+	// ownCode are those of them that no trigger can write.
+	ownCode  = regexp.MustCompile(`^(?:statement \d+ of \d+: )?Error \d+ \(\w{5}\)|\(SQLSTATE \w{5}\)$|\(\d+\)$`)
+	comments = regexp.MustCompile(`(?m)^#.*\n`)
+
+	//go:embed own.txt
+	ownWords string
 )
 
 // quotes splits text at its quotes: names are kept, and from the first value on
@@ -105,9 +137,9 @@ func (m *masker) quotes(text string) {
 			return
 		}
 		end += i + 1
-		named := c == '`' || naming.MatchString(text[:i]) ||
+		named := !m.made && (c == '`' || naming.MatchString(text[:i]) ||
 			c == '\'' && i > 0 && (text[i-1] == '@' || strings.HasSuffix(text[:i], "'.")) && len(m.pieces) > 0 && m.pieces[len(m.pieces)-1].name ||
-			c == '\'' && i >= len("in ") && place.MatchString(text[i-len("in "):])
+			c == '\'' && i >= len("in ") && place.MatchString(text[i-len("in "):]))
 		if named {
 			m.plain(before)
 			m.add(text[i:end+1], true)
@@ -124,16 +156,20 @@ func (m *masker) quotes(text string) {
 
 // plain adds text without quotes.
 func (m *masker) plain(text string) {
-	for {
-		at := unquoted.FindStringIndex(text)
+	words := own
+	if m.made {
+		words = ownCode
+	}
+	for !m.whole {
+		at := words.FindStringIndex(text)
 		if at == nil {
-			m.add(text, false)
-			return
+			break
 		}
 		m.add(text[:at[0]], false)
 		m.add(text[at[0]:at[1]], true)
 		text = text[at[1]:]
 	}
+	m.add(text, false)
 }
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }

@@ -30,10 +30,6 @@ var (
 		regexp.MustCompile(`\(SQLSTATE (\w{5})\)`),
 		regexp.MustCompile(`\((\d+)\)$`),
 	}
-	// network are errors of a connection: they quote addresses and no parameters. A
-	// parameter such as 1 would be masked in an address all the same, and make the
-	// errors of two units differ.
-	network = regexp.MustCompile(`\b(dial|read|write) (tcp|udp|unix)\b`)
 	// differing are numbers that change from error to error: a port of this
 	// machine, a process, a transaction, a time.
 	differing = regexp.MustCompile(`(:)\d{4,5}(->)|\b\d{6,}\b|\b0x[0-9a-fA-F]{4,}\b|(\b[Pp]rocess )\d+`)
@@ -41,11 +37,7 @@ var (
 
 // kindOf is the kind of a unit's last error.
 func kindOf(u *txlog.Unit) kind {
-	masked := errmask.Mask(u.LastError)
-	if !network.MatchString(u.LastError) {
-		masked = maskedError(u)
-	}
-	return kind{u.DataSource, codeOf(u.LastError), likeText(masked)}
+	return kind{u.DataSource, codeOf(u.LastError), likeText(maskedError(u))}
 }
 
 func codeOf(text string) string {
