@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -494,6 +496,8 @@ func (h *home) unwritten(c *connector, err error) error {
 			e.Cause = nil
 		}
 		return e
+	case errors.Is(err, txlog.ErrUnstorable):
+		return attempt.Certain(fmt.Errorf("bed: the write was neither logged nor sent, the transaction log can never take it: %w", err), delivery.Refused)
 	}
 	return &NotLoggedError{DataSource: c.target.DataSource, Cause: err}
 }

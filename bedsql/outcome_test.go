@@ -59,6 +59,7 @@ var exported = map[string]struct {
 	"delivery.SessionError":       {&delivery.SessionError{}, OutcomeNotAccepted},
 	"delivery.ReceiptRightsError": {&delivery.ReceiptRightsError{Err: io.EOF}, OutcomeRefused},
 	"txlog.ParamError":            {&txlog.ParamError{Err: io.EOF}, OutcomeRefused},
+	"txlog.ErrUnstorable":         {txlog.ErrUnstorable, OutcomeRefused},
 }
 
 // insideOnly are exported errors of txlog that reach a caller as the cause of another

@@ -70,6 +70,7 @@ var sentinels = []struct {
 	{ErrPending, OutcomeAccepted},
 	{ErrNotLogged, OutcomeNotAccepted},
 	{ErrUnknownOutcome, OutcomeUnknown},
+	{txlog.ErrUnstorable, OutcomeRefused},
 	{context.Canceled, OutcomeNotAccepted},
 	{context.DeadlineExceeded, OutcomeNotAccepted},
 	{driver.ErrBadConn, OutcomeUnknown}, // not every driver keeps its promise that nothing was sent

@@ -77,3 +77,6 @@ func (s *SQLStorage) AddAgain(ctx context.Context, u *Unit, deadline time.Time) 
 	r.End = deadline
 	return s.writer.write(ctx, []*request{r}, true)
 }
+
+// ForgetPacketLimit makes s know no limit, as if the server's were lowered after Open.
+func (s *SQLStorage) ForgetPacketLimit() { s.writer.maxPacket = 0 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bedsql/bed/internal/dberr"
 	"github.com/bedsql/bed/internal/dbserver"
 	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/txlog/internal/groupcommit"
@@ -42,7 +43,12 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	// delivered and removed the unit, and a repetition would bring it back.
 	switch inDoubt, err := s.queueOf(r).Do(ctx, r); {
 	case inDoubt:
+		if err := s.outgrown(ctx, r); err != nil {
+			return err
+		}
 		return s.unknown("adding unit "+units[0].ID, ErrInDoubt, err)
+	case err != nil && dberr.TooLarge(err):
+		return unstorable{s.failed(fmt.Sprintf("adding unit %s of %d bytes", units[0].ID, r.Bytes), err)}
 	case err != nil:
 		return s.failed("adding unit "+units[0].ID, err)
 	}
@@ -53,6 +59,36 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 			u.Order, u.Behind = r.Body.orderly[0].order, r.Body.orderly[0].behind
 			r.Body.orderly = r.Body.orderly[1:]
 		}
+	}
+	return nil
+}
+
+// tooLarge is the error of a statement that no packet to the log's server can hold.
+func tooLarge(n int, id string, size, most int) error {
+	return unstorable{fmt.Errorf("txlog: statement %d of unit %s is too big for the log: with its parameters it takes %d bytes, max_allowed_packet there is %d", n+1, id, size, most)}
+}
+
+// outgrown finds out whether units were not added, without an answer, because the limit of
+// the server is lower by now than it was when the log was opened: MariaDB hangs up then.
+func (s *SQLStorage) outgrown(ctx context.Context, r *request) error {
+	if s.db.backend.Flavor != FlavorMySQL || r.Bytes < rowOverhead<<10 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptsFor)
+	defer cancel()
+	most := 0
+	if err := s.db.QueryRowContext(ctx, "SELECT @@global.max_allowed_packet").Scan(&most); err != nil {
+		return nil
+	}
+	for i := range r.Body.adds {
+		add := &r.Body.adds[i]
+		if add.size <= most {
+			continue
+		}
+		if there, err := tokensOf(ctx, s.db, []string{headID(add.id)}); err != nil || len(there) > 0 {
+			return nil
+		}
+		return tooLarge(add.no, headID(add.id), add.size, most)
 	}
 	return nil
 }
@@ -100,8 +136,7 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, 
 		}
 		insert := w.insert(&r, identity)
 		if most := s.writer.maxPacket; most > 0 && insert.size() > most {
-			return fmt.Errorf("txlog: statement %d of unit %s is too big for the log: with its parameters it takes %d bytes, max_allowed_packet there is %d",
-				n+1, u.ID, insert.size(), most)
+			return tooLarge(n, u.ID, insert.size(), most)
 		}
 		if n > 0 {
 			if there, err = w.grow(ctx, u, n); err == nil && there != n+1 {
@@ -119,6 +154,8 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, 
 	switch {
 	case errors.Is(err, errRolledBack):
 		return there, nil
+	case err != nil && dberr.TooLarge(err):
+		return n, unstorable{s.failed("adding unit "+u.ID, err)}
 	case err != nil:
 		return n, s.failed("adding unit "+u.ID, err)
 	case n > 0:
@@ -477,8 +514,7 @@ func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*re
 				}
 			}
 			if w.maxPacket > 0 && add.size > w.maxPacket {
-				return nil, fmt.Errorf("txlog: statement %d of unit %s is too big for the log: its text and parameters take %d bytes, max_allowed_packet there is %d",
-					i+1, u.ID, add.size, w.maxPacket)
+				return nil, tooLarge(i, u.ID, add.size, w.maxPacket)
 			}
 			r.Bytes += add.size
 		}

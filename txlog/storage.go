@@ -34,6 +34,9 @@ var (
 	// ErrLeased is returned by Retry and Discard for a unit that is being
 	// delivered at this moment.
 	ErrLeased = errors.New("txlog: the entry is being delivered at this moment")
+	// ErrUnstorable is matched by an error of Add, and of Home's methods, for units that this
+	// log can never take: one is larger than a limit, which the error names, or malformed.
+	ErrUnstorable = errors.New("txlog: the log can never take the entry")
 	// ErrClosed is returned by every method of a storage that was closed or
 	// never opened.
 	ErrClosed = errors.New("txlog: the storage is closed")
@@ -68,6 +71,13 @@ func leaseLost(what string, lost ...*Unit) error {
 	}
 	return err
 }
+
+// unstorable is an ErrUnstorable with a text of its own.
+type unstorable struct{ error }
+
+func (e unstorable) Unwrap() error { return e.error }
+
+func (unstorable) Is(target error) bool { return target == ErrUnstorable }
 
 // Storage keeps units. All its times are taken from the store's own clock,
 // never from the caller's. It is safe for concurrent use, also by other

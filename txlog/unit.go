@@ -283,6 +283,13 @@ const leaseSlack = 3
 // they are empty it fills in the storage's token and the transaction's id. Errors
 // name the unit by its id.
 func (u *Unit) validate(lease time.Duration, token string) error {
+	if err := u.check(lease, token); err != nil {
+		return unstorable{err}
+	}
+	return nil
+}
+
+func (u *Unit) check(lease time.Duration, token string) error {
 	switch {
 	case u == nil:
 		return errors.New("txlog: a unit is nil")

@@ -259,6 +259,10 @@ func (e *Deliverer) log(ctx context.Context, ds ...*InFlight) (errs []error) {
 		e.reports.logger(ds[0].Unit).WithField("error", dberr.DescribeLog(err)).Error("bed: the transaction log cannot be written, the write runs UNLOGGED as configured")
 		ds[0].unlogged = true
 		return nil
+	case errors.Is(err, txlog.ErrUnstorable):
+		return each(func(d *InFlight) error {
+			return attempt.Certain(fmt.Errorf("bed: the write was not sent, the transaction log can never take it: %w", err), delivery.Refused)
+		})
 	default:
 		return each(func(d *InFlight) error {
 			return &listener.NotLoggedError{DataSource: d.Unit.DataSource, Cause: err}

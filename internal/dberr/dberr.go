@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 )
 
@@ -87,6 +88,18 @@ func (c Code) Contended() bool {
 	}
 	// SQLITE_BUSY and SQLITE_LOCKED, with their extended codes.
 	return c.Number < 1000 && (c.Number&0xff == 5 || c.Number&0xff == 6)
+}
+
+// TooLarge reports whether err says that a statement, or a row, is larger than the database
+// ever takes, or than its driver is set to send.
+func TooLarge(err error) bool {
+	code := Of(err)
+	switch code.Number {
+	case 18, 1118, 1153, 1301: // SQLITE_TOOBIG; MySQL's
+		return true
+	}
+	return code.State == "54000" || // program_limit_exceeded
+		!code.Known() && strings.Contains(err.Error(), "packet for query is too large") // go-sql-driver's
 }
 
 // Denied reports whether the code says that a right is missing, on a table, a
