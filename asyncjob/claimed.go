@@ -120,6 +120,9 @@ func (u *claimed) attend() result {
 	if err := d.src.accepts(u.Unit); err != nil {
 		return u.block(err)
 	}
+	if r, waits := u.waits(); waits {
+		return r
+	}
 	return u.deliver()
 }
 

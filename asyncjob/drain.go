@@ -48,6 +48,8 @@ type drain struct {
 	// noReceipts is why none can be delivered that leaves a receipt; for an operator too.
 	noReceipts cause
 	delivered  atomic.Bool
+	// again: this round does not serve the data source once more.
+	again bool
 	// freed: units under order keys have left the log, and others may be due since.
 	freed atomic.Bool
 }

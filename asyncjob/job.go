@@ -108,6 +108,10 @@ func (j *Job) RunOnce(ctx context.Context) (Report, error) {
 		all.Go(func() { j.guard(func() { j.serve(s, t, name, work, true) }) })
 	}
 	all.Wait()
+	for _, name := range t.waiting { // what they wait for may be delivered
+		all.Go(func() { j.guard(func() { j.drain(s, t, name, true) }) })
+	}
+	all.Wait()
 	if err := ctx.Err(); err != nil {
 		t.failed(fmt.Errorf("asyncjob: the round was cut short: %w", err))
 	}
@@ -249,8 +253,7 @@ func (j *Job) due(ctx context.Context) (map[string]bool, error) {
 // turn has come. once: nobody remembers what the rounds before found.
 func (j *Job) serve(s *shutdown, t *tally, name string, work, once bool) {
 	if work {
-		d := newDrain(s, t, name)
-		d.run()
+		d := j.drain(s, t, name, !once)
 		if once && d.blocked.get() == nil {
 			d.standing()
 		}
@@ -260,6 +263,14 @@ func (j *Job) serve(s *shutdown, t *tally, name string, work, once bool) {
 			j.purge(s.ctx, t, src, from)
 		}
 	}
+}
+
+// drain delivers what is due for a data source. again: the round does not come back to it.
+func (j *Job) drain(s *shutdown, t *tally, name string, again bool) *drain {
+	d := newDrain(s, t, name)
+	d.again = again
+	d.run()
+	return d
 }
 
 // Close closes the connections to the targets. Call it when no round runs any

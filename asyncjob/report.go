@@ -117,10 +117,21 @@ type tally struct {
 	mu   sync.Mutex
 	rows map[string]DataSourceReport
 	errs []error
+	// waiting are the data sources with messages that wait for others.
+	waiting []string
 }
 
 func newTally(j *Job) *tally {
 	return &tally{job: j, start: time.Now(), rows: map[string]DataSourceReport{}}
+}
+
+// wait notes that messages of a data source wait for others.
+func (t *tally) wait(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(t.waiting, name) {
+		t.waiting = append(t.waiting, name)
+	}
 }
 
 func (t *tally) failed(err error) {

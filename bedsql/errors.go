@@ -105,7 +105,7 @@ type UnknownOutcomeError = listener.UnknownOutcomeError
 // RefusedError is a refusal inside a soft transaction, as End reports it: the
 // write is parked. It unwraps to the driver's own error. Its fields:
 //
-//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID
+//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID; empty if all of a staged group was refused, and its entries are removed
 //	DataSource string // which refused it
 //	Cause      error  // the driver's error
 type RefusedError = listener.RefusedError
@@ -178,7 +178,8 @@ func (e *EndError) Error() string { return errors.Join(e.Errors...).Error() }
 // the first that fits; Refused and Pending give every one of their kind.
 func (e *EndError) Unwrap() []error { return e.Errors }
 
-// Refused gives each write that was refused: it is parked in the log.
+// Refused gives each write that was refused: it is parked in the log, or removed with all of
+// a staged group that was refused whole.
 func (e *EndError) Refused() []*RefusedError { return each[*RefusedError](e.Errors) }
 
 // Pending gives each write that is pending: the job delivers it, or it is parked

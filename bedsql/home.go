@@ -420,6 +420,9 @@ func (h *home) begin(ctx context.Context, w *stagedWrite) (a addition, err error
 			a.u.unit.TraceParent = c.cfg.Bus.TraceParent(ctx)
 		}
 	}
+	if len(a.u.writes) == 0 {
+		a.marked = a.u.awaitIn(h.units)
+	}
 	if h.undo != nil && len(a.u.writes) == 0 {
 		if a.u.part == 0 {
 			joinGroup(a.u, h.undo)

@@ -61,7 +61,7 @@ func (h *home) beginUndo(w *stagedWrite) (a addition, err error) {
 // be tried again.
 func (h *home) noteGroup(ctx context.Context, log txlog.Home, a *addition, w *stagedWrite) error {
 	for _, u := range a.marked {
-		if h.looksAhead(u.c) {
+		if u.part > 0 && h.looksAhead(u.c) {
 			if err := u.c.forceReceipts(ctx); err != nil {
 				return err
 			}
@@ -151,7 +151,7 @@ func (e *homeEnd) deliver(ctx context.Context, ready []*stagedUnit) (problems []
 	if back == nil {
 		e.soft.arrive(name)
 	}
-	problems, whole, panicked := e.soft.deliver(ctx, ready, back, g)
+	problems, whole, panicked := e.soft.deliver(ctx, ready, back, g, e.done...)
 	if whole { // what was learnt of a unit before was not the last word
 		for _, u := range e.done {
 			u.answer(errors.Join(problems...))

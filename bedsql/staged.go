@@ -18,7 +18,7 @@ import (
 // sources at the same time, the writes for one data source in order and as one
 // local transaction. Before End's write nothing has happened anywhere; after it
 // each part is delivered, whether the caller crashes or not, or is parked if its
-// database refuses it.
+// database refuses it; if all are refused, End removes them.
 //
 // The data sources must share one transaction log. If the entries cannot be written,
 // End returns ErrNotLogged and nothing was sent; only with Config.RunUnlogged writes

@@ -3,9 +3,7 @@ package bedsql
 import (
 	"context"
 	"database/sql/driver"
-	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/besteffort"
@@ -22,7 +20,8 @@ type stagedUnit struct {
 	unit   txlog.Unit
 	// place is nil without a key.
 	place *place
-	// behind is why a message before it is pending: this one is left to the job too.
+	// behind is why it is left to the job: a part of its group, or a message before it, is
+	// pending.
 	behind   error
 	err      error
 	panicked any
@@ -42,6 +41,7 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 	units, err := s.stagedUnits()
 	var back *stagedUnit
 	if err == nil {
+		await(units)
 		back, err = stagedWayBack(ctx, s, units)
 	}
 	if err != nil {
@@ -72,17 +72,10 @@ func (s *SoftTransaction) finishStaged(ctx context.Context) (problems []error, p
 
 // deliver delivers units whose entries are in the log side by side, as a group that can
 // turn back if back is not nil. What it gives is finishStaged's; whole says that it
-// concerns all of such a group.
-func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back *stagedUnit, g besteffort.Group) (problems []error, whole bool, panicked any) {
-	if len(units) > 0 {
-		var all sync.WaitGroup
-		lanes := lanesOf(units)
-		for _, lane := range lanes[1:] {
-			all.Go(func() { deliverLane(ctx, lane) })
-		}
-		deliverLane(ctx, lanes[0])
-		all.Wait()
-	}
+// concerns all of such a group. settled are those of the group that others have delivered,
+// or not.
+func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back *stagedUnit, g besteffort.Group, settled ...*stagedUnit) (problems []error, whole bool, panicked any) {
+	s.run(ctx, units, back != nil, settled)
 	var err error
 	if back != nil {
 		g.Deliverer, g.Back = back.c.deliverer, &back.InFlight
@@ -172,7 +165,7 @@ func (u *stagedUnit) open(s *SoftTransaction, id string, keyed, receipt bool) (e
 // First implements besteffort.Attempts.
 func (u *stagedUnit) First(ctx context.Context) attempt.Outcome {
 	if u.behind != nil {
-		return attempt.Outcome{Class: delivery.Unreachable, Err: fmt.Errorf("not sent, for a message before it is pending: %w", u.behind)}
+		return attempt.Outcome{Class: delivery.Unreachable, Err: u.behind}
 	}
 	return u.c.pool.on(ctx, false, func(conn driver.Conn) attempt.Outcome {
 		if s, ok := conn.(*attempt.Session); ok && s.Facts.Session != u.unit.Session {

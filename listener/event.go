@@ -153,7 +153,7 @@ func (e Event) Outcome() string {
 	case OutcomeUnknown:
 		return "unknown"
 	default:
-		if errors.As(e.Err, &refused) {
+		if errors.As(e.Err, &refused) && refused.LogID != "" {
 			return "parked"
 		}
 		return "refused"

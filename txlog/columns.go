@@ -31,6 +31,9 @@ type row struct {
 // row is the row of u's statement i; settings is encodeSettings'.
 func (u *Unit) row(i int, settings string) row {
 	text, params := u.Statements[i].encode()
+	if i == 0 {
+		params = wrapAfter(u.After, params)
+	}
 	if i == 0 && len(u.Order) > 0 && u.Order[0].Number != 0 { // else they are still to be issued
 		params = wrapOrder(u.Order, params)
 	}
@@ -313,7 +316,11 @@ const (
 	// by what it is otherwise: an older job would not keep the receipt for the way back.
 	partStart = `{"part":`
 	partThen  = `,"parameters":`
-	wrapEnd   = `}`
+	// It of the first statement of a unit that waits for others begins so: an older job
+	// would not wait.
+	afterStart = `{"after":`
+	afterThen  = `,"parameters":`
+	wrapEnd    = `}`
 )
 
 // wrap puts something before the parameters, which begins with start and ends with then.
@@ -334,6 +341,24 @@ func unwrap(text, start, then string) (what, params string, ok, whole bool) {
 		params = ""
 	}
 	return what, params, true, found && ended
+}
+
+// wrapAfter gives the column parameters of the first statement of a unit that waits for others.
+func wrapAfter(after []string, params string) string {
+	if len(after) == 0 {
+		return params
+	}
+	b, _ := json.Marshal(after)
+	return wrap(afterStart, string(b), afterThen, params)
+}
+
+// readAfter takes apart what wrapAfter made.
+func (r *reading) readAfter(text string) (params string) {
+	list, params, waits, whole := unwrap(text, afterStart, afterThen)
+	if waits && (json.Unmarshal([]byte(list), &r.unit.After) != nil || !whole) {
+		r.note("does not say which units must be delivered before")
+	}
+	return params
 }
 
 // encode gives the texts of the columns sql and parameters.
@@ -443,7 +468,7 @@ func (r *reading) readSQL(v sql.NullString) {
 
 func (r *reading) readParams(v sql.NullString) {
 	s := &r.first
-	number, params, part, whole := unwrap(r.readOrder(r.text(v)), partStart, partThen)
+	number, params, part, whole := unwrap(r.readAfter(r.readOrder(r.text(v))), partStart, partThen)
 	if part {
 		n, err := strconv.Atoi(number)
 		if s.Part = n; err != nil || n < 1 || !whole {

@@ -239,19 +239,20 @@ type Amendment struct {
 func (s *SQLStorage) Amend(ctx context.Context, id string, a Amendment, fits func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
 	text, params := a.To.encode()
 	var order []Order
+	var after []string
 	if !storableText(params) || a.Receipt != "" && !storableToken(a.Receipt, maxReceipt) {
 		return fmt.Errorf("txlog: the parameters or the receipt for unit %s cannot be stored", id)
 	}
 	known := func(u *Unit) error {
 		if a.No == 0 {
-			order = u.Order
+			order, after = u.Order, u.After
 		}
 		return fits(u)
 	}
 	_, err := s.carryOut(ctx, decision{what: "amending", kind: parkRows}, []string{id}, nil, known, func(_ Decided, exec func(string, ...any) error) error {
 		err := also(exec)
 		if err == nil {
-			err = exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, wrapOrder(order, params), rowID(id, a.No))
+			err = exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, wrapOrder(order, wrapAfter(after, params)), rowID(id, a.No))
 		}
 		if err == nil && a.Receipt != "" {
 			err = exec(shape{kind: amendUnit}.text(s.db.backend.Flavor), a.Receipt, id)

@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,6 +110,10 @@ type Unit struct {
 	// Order is the unit's place in the order of keys, each of which is named once: Add sets
 	// the numbers. Empty: it has none.
 	Order []Order
+	// After are the ids of units that must be delivered before it, as a message waits for the
+	// rows of its group: its claimer asks States and gives it back until they are. An older
+	// job cannot read such a unit, and parks it. Empty: it waits for none.
+	After []string
 
 	// Lease is the current owner's.
 	Lease Lease
@@ -173,6 +178,7 @@ func (u *Unit) clone() *Unit {
 	c.Statements = append([]Statement(nil), u.Statements...)
 	c.Undo = u.Undo.clone()
 	c.Order = append([]Order(nil), u.Order...)
+	c.After = append([]string(nil), u.After...)
 	return &c
 }
 
@@ -301,6 +307,8 @@ func (u *Unit) check(lease time.Duration, token string) error {
 		return fmt.Errorf("txlog: unit %s has %d statements: it must have 1 to %d", u.ID, len(u.Statements), MaxStatements)
 	case u.DataSource == "" || strings.TrimSpace(u.DataSource) != u.DataSource: // some collations ignore blanks at the end
 		return fmt.Errorf("txlog: the data source %q of unit %s is empty, or begins or ends with a blank", u.DataSource, u.ID)
+	case slices.ContainsFunc(u.After, func(id string) bool { return !isHeadID(id) || id == u.ID }):
+		return fmt.Errorf("txlog: unit %s waits for what is no other unit", u.ID)
 	case u.Fingerprint != "" && u.Receipt == "":
 		return fmt.Errorf("txlog: unit %s has a fingerprint but no receipt to keep it in", u.ID)
 	}

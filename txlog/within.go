@@ -48,7 +48,8 @@ type Home interface {
 	// statement: there is one more. noted false: tx holds no statement of u any more.
 	NoteWithin(ctx context.Context, tx Queryer, u *Unit) (noted bool, err error)
 	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a group that can turn
-	// back: its statements have their Part, and it has a Receipt and TurnAfter, from now on.
+	// back: its statements have their Part, and it has a Receipt and TurnAfter, from now on. Or
+	// it has u wait for the units of its After.
 	MarkWithin(ctx context.Context, tx Queryer, u *Unit) error
 }
 
@@ -325,7 +326,7 @@ func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, e
 	if len(u.Order) > 0 { // a statement may have brought another key
 		_, params := u.Statements[0].encode()
 		e.sql(", parameters = ")
-		e.text(wrapOrder(u.Order, params))
+		e.text(wrapOrder(u.Order, wrapAfter(u.After, params)))
 		if u.Behind != "" {
 			e.sql(", next_try_time = " + strconv.Itoa(blockedFrom))
 		}
@@ -345,7 +346,7 @@ func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, e
 
 // mark writes anew what row r of u says of its group.
 func (w *visitor) mark(ctx context.Context, r *row) error {
-	e := w.begin("UPDATE " + w.schema + ".transaction_log SET in_doubt = 1, parameters = ")
+	e := w.begin("UPDATE " + w.schema + ".transaction_log SET in_doubt = " + r.homeDoubt() + ", parameters = ")
 	e.text(r.params)
 	e.sql(", settings = ")
 	e.text(r.settings)

@@ -103,6 +103,14 @@ func (e *Deliverer) Deliver(ctx context.Context, d *InFlight) error {
 		e.reports.follow(ctx, d)
 	}
 	err := e.logTryRemove(ctx, d)
+	if d.refusal {
+		return err
+	}
+	return e.answer(d, err)
+}
+
+// answer counts and publishes what the caller gets.
+func (e *Deliverer) answer(d *InFlight, err error) error {
 	e.count(d, err)
 	if d.listening {
 		e.reports.answered(d, err)
@@ -135,7 +143,7 @@ func (e *Deliverer) logTryRemove(ctx context.Context, d *InFlight) error {
 	}
 	delivered := false
 	defer func() {
-		if delivered || d.held {
+		if delivered || d.held || d.refusal {
 			return
 		}
 		if d.Tries == 0 && !d.logged {

@@ -73,6 +73,10 @@ type InFlight struct {
 	// a soft transaction. One whose idempotency key was used before for another
 	// request is not kept: it could never be applied.
 	KeepRefused bool
+	// HoldRefused: a refused unit keeps its entry and its lease until RefuseAll or Park.
+	HoldRefused bool
+	// Awaited: messages of its group wait for it. What is refused stays in the log, parked.
+	Awaited bool
 	// Held is set for a unit of a group that can turn back: one that is delivered or
 	// refused keeps its entry and its lease until the End of its Group.
 	Held bool
@@ -84,8 +88,9 @@ type InFlight struct {
 	// logged, unlogged: what was made of its entry. inDoubt: an attempt may have
 	// been applied without that being known. voided: it was decided here.
 	logged, unlogged, inDoubt, voided bool
-	// held: it is Held, and was delivered or refused.
-	held bool
+	// held: it is Held, and was delivered or refused. refusal: it was refused, and is
+	// HoldRefused.
+	held, refusal bool
 	// logTook is how long the log took.
 	logTook time.Duration
 	// listening: somebody hears of it, of when it was begun and of its attempts.
@@ -132,8 +137,11 @@ func LeftOpen(dataSource string, out attempt.Outcome, log error) error {
 
 // parksRefusal reports whether a refusal of d is to be parked in the log.
 func (d *InFlight) parksRefusal() bool {
-	return d.KeepRefused && !d.Held && !errors.Is(d.Outcome.Err, delivery.ErrKeyReused)
+	return d.KeepRefused && !d.Held && (d.Awaited || !errors.Is(d.Outcome.Err, delivery.ErrKeyReused))
 }
+
+// Refused reports whether d was refused and is left to RefuseAll or Park.
+func (d *InFlight) Refused() bool { return d.refusal }
 
 func (d *InFlight) origin() listener.Origin {
 	if d.Tries > 1 {

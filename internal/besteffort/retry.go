@@ -134,6 +134,10 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 		d.inDoubt = true
 		return e.park(ctx, d, fmt.Errorf("refused, but its entry had to be written twice and may come back: %w", d.Outcome.Err))
 	}
+	if d.HoldRefused && d.parksRefusal() {
+		d.refusal = true
+		return d.answer()
+	}
 	if d.parksRefusal() {
 		if err := e.release(ctx, d, txlog.Verdict{Park: true, Err: d.Outcome.Err.Error()}); err != nil {
 			p := pending(d, d.Outcome.Err)

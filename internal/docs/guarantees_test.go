@@ -26,7 +26,7 @@ func TestTheGuaranteesNameEveryAcceptanceTest(t *testing.T) {
 	if err != nil || len(files) < 10 {
 		t.Fatalf("%d files of tests were found: %v", len(files), err)
 	}
-	for _, more := range []string{"bedsql/message/publisher", "bedsql/message/once", "cmd/bed-job/internal/brokers/load"} {
+	for _, more := range []string{"bedsql/message/publisher", "bedsql/message/once", "bedsql/message/group", "cmd/bed-job/internal/brokers/load"} {
 		files = append(files, filepath.Join(root, more+"_test.go"))
 	}
 	tests := map[string][]string{}

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,6 +40,7 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 	u.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	u.Statements[0].Prepared, u.Statements[1].Prepared, u.Statements[1].Params = true, true, ""
 	u.Statements[0].Required, u.Statements[1].Required = txlog.AtLeast(2), txlog.Exactly(0)
+	u.After = []string{txlog.NewID(), txlog.NewID()}
 	before := time.Now()
 	add(t, s, long, u)
 	if d := u.Lease.Deadline; d.Before(before.Add(long)) || d.After(time.Now().Add(long)) {
@@ -52,7 +54,7 @@ func addedIsThere(t *testing.T, s txlog.Storage) {
 		t.Error("somebody who only looked was given the owner's token")
 	}
 	if got.ID != u.ID || got.TransactionID != u.TransactionID || got.DataSource != u.DataSource || got.Settings != u.Settings || got.Session != u.Session || got.Place != u.Place || got.TraceParent != u.TraceParent ||
-		got.NotReplayable != u.NotReplayable || !reflect.DeepEqual(got.Statements, u.Statements) {
+		got.NotReplayable != u.NotReplayable || !reflect.DeepEqual(got.Statements, u.Statements) || !slices.Equal(got.After, u.After) {
 		t.Errorf("got unit %+v, want %+v", got, u)
 	}
 	if d := time.Since(got.CreatedAt); d > time.Hour || d < -time.Hour {

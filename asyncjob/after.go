@@ -1,0 +1,61 @@
+package asyncjob
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// incomplete begins the error of a message that is parked because a part of its group was
+// discarded. A message that is claimed with it was retried by an operator.
+const incomplete = "not all of its group is written: "
+
+// longestWait is the longest pause between two looks at what a message waits for.
+const longestWait = time.Minute
+
+// waits gives a message back while its group's rows are not written, without a try, and
+// parks it if they will not be.
+func (u *claimed) waits() (r result, waits bool) {
+	if len(u.After) == 0 {
+		return r, false
+	}
+	ctx, cancel := context.WithTimeout(u.drain.flight, u.drain.job.cfg.Lease)
+	states, err := u.drain.job.storage.States(ctx, u.After...)
+	cancel()
+	verdict := txlog.Verdict{InDoubt: u.InDoubt}
+	if err != nil {
+		u.logger().WithField("error", dberr.DescribeLog(err)).Warn("the state of the group's entries could not be read")
+		verdict.After = shortly
+		return u.pushBack(verdict), true
+	}
+	released := strings.HasPrefix(u.LastError, incomplete)
+	waiting := ""
+	for i, s := range states {
+		switch {
+		case s == txlog.StateDiscarded && !released:
+			err := fmt.Errorf("%sentry %s was discarded; retry the message to publish it all the same, or discard it", incomplete, u.After[i])
+			return u.park(attempt.Outcome{Err: err, Class: delivery.Refused}, verdict, err.Error()), true
+		case s == txlog.StateWaiting, s == txlog.StateParked:
+			waiting = fmt.Sprintf("it is published once entry %s of its group is delivered, which is %s", u.After[i], s)
+		}
+	}
+	if waiting == "" {
+		return r, false
+	}
+	if !released {
+		verdict.Err = waiting
+	}
+	if verdict.After = u.drain.job.cfg.retryDelay(1); u.drain.again {
+		verdict.After = min(verdict.After, max(u.ReadAt.Sub(u.CreatedAt)/8, time.Second), longestWait)
+	} else { // the round looks again when it has served the other data sources
+		verdict.After = 0
+		u.drain.tally.wait(u.drain.name)
+	}
+	return u.pushBack(verdict), true
+}
