@@ -303,7 +303,7 @@ func TestNothingCommitsUnmetRows(t *testing.T) {
 	})
 }
 
-func TestStagedUnmetRowsParkTheirPart(t *testing.T) {
+func TestStagedUnmetRowsRefuseTheirGroup(t *testing.T) {
 	t.Parallel()
 	eachGuarantee(t, func(t *testing.T, guarantee func(*bedsql.Config)) {
 		testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -318,26 +318,14 @@ func TestStagedUnmetRowsParkTheirPart(t *testing.T) {
 				err := st.End(context.Background())
 				wantUnmet(t, err, 1, 0)
 				var refused *bedsql.RefusedError
-				if !errors.As(err, &refused) {
-					t.Fatalf("End: %v, want a RefusedError", err)
+				if !errors.As(err, &refused) || refused.LogID != "" || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+					t.Fatalf("End: %v, want a RefusedError whose entry is removed", err)
 				}
 				if _, err := res.RowsAffected(); true {
 					wantUnmet(t, err, 1, 0)
 				}
-				if u := r.wantOneLog(); !u.Parked || u.InDoubt || u.Statements[0].Required != txlog.Exactly(1) || u.ID != refused.LogID {
-					t.Errorf("the log holds %+v, want it parked with its requirement", u)
-				}
-				r.wantBalances(0, 5)
-				// An operator retries it once the balance is there.
-				r.exec("UPDATE account SET balance = 1 WHERE id = 1")
-				if err := r.storage.Retry(context.Background(), refused.LogID); err != nil {
-					t.Fatal(err)
-				}
-				if report := r.runOnce(); report.Delivered != 1 {
-					t.Errorf("the job's round: %v", report)
-				}
-				r.wantBalances(0, 6-writes)
 				r.wantNoLog()
+				r.wantBalances(0, 5)
 			}
 		})
 	})
