@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +22,8 @@ import (
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/broker"
+	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -31,6 +36,7 @@ type Handler = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
 type consumerOptions struct {
 	redelivery time.Duration
 	failures   int
+	failing    time.Duration
 	source     string
 	topic      string
 }
@@ -41,8 +47,13 @@ type consumerOptions struct {
 func Redelivery(longest time.Duration) Option { return func(o *options) { o.redelivery = longest } }
 
 // MaxFailures is how many times the handler may fail for a message in this process before
-// the message is parked. Default 10.
+// the message is parked. Default 10. With 1 it is parked at once.
 func MaxFailures(n int) Option { return func(o *options) { o.failures = n } }
+
+// FailingFor is how long a message must have failed in this process before it is parked,
+// however often that was: it outlasts a short outage of something that bed does not know.
+// Default 30 s; 0 leaves it to MaxFailures.
+func FailingFor(d time.Duration) Option { return func(o *options) { o.failing = d } }
 
 // ParkedFor says for which data source and topic a message is parked: there the job
 // publishes it again when an operator retries it. Default: the consumer's name, and the
@@ -63,16 +74,19 @@ func ParkedFor(dataSource, topic string) Option {
 // confirmed; then what was published in it is sent, or left to the job. Any error rolls back,
 // and the broker delivers the message again.
 //
-// A message for which h failed [MaxFailures] times in this process is parked: it becomes an
-// entry of the log with the error, which operators see, and is acknowledged. Retried, it is
+// A message for which h failed [MaxFailures] times in this process, for at least [FailingFor],
+// is parked: it becomes an entry of the log with the error, which operators see, and is
+// acknowledged. No failure of the message is an error that says that a database was
+// unreachable, busy or locked, or that a write is pending ([bedsql.OutcomeOf]: not accepted,
+// accepted, and a connection that broke). Before each error Once pauses, from 10 ms to 5 s. Retried, it is
 // published again under its UUID; discarded, it is gone. The failures are counted in memory,
 // so several processes, or one that is restarted, try more often. A message without a UUID
-// is parked at once.
+// is parked at once, and so is one whose UUID was processed with another payload.
 //
 // A db that bed did not open, an empty name, and a KeyRetention that is not longer than
 // [Redelivery] are mistakes: they are logged at once, and each message gets the error.
 func Once(db *sql.DB, consumer string, h Handler, opts ...Option) message.NoPublishHandlerFunc {
-	c := &consumerOf{db: db, name: consumer, handle: h, options: options{consumerOptions: consumerOptions{failures: 10}}}
+	c := &consumerOf{db: db, name: consumer, handle: h, options: options{consumerOptions: consumerOptions{failures: 10, failing: 30 * time.Second}}}
 	for _, opt := range opts {
 		opt(&c.options)
 	}
@@ -94,7 +108,7 @@ type consumerOf struct {
 	mu  sync.Mutex
 	cfg *bedsql.Config // nil: not known yet
 
-	failed, canceled tally
+	failed, canceled, troubled tally
 }
 
 // config gives the configuration of the database, or says what is wrong with the consumer.
@@ -132,71 +146,136 @@ func (c *consumerOf) consume(msg *message.Message) error {
 		return err
 	}
 	if msg.UUID == "" {
-		return c.park(ctx, cfg, msg, errors.New("the message has no UUID, by which a second delivery could be known"))
+		return c.park(ctx, cfg, msg, "did not take it", errors.New("the message has no UUID, by which a second delivery could be known"))
 	}
 	// The handler may change it, and Publish gives it another UUID.
 	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), bytes.Clone(msg.Payload)
 	failure, err := c.once(ctx, uuid, msg)
+	if errors.Is(err, bedsql.ErrKeyReused) {
+		return c.park(ctx, cfg, msg, "did not take it", errors.New("another message with its UUID was processed before"))
+	}
 	msg.UUID, msg.Metadata, msg.Payload = uuid, metadata, payload
 	switch {
 	case failure == nil && err == nil:
-		c.failed.forget(uuid)
-		c.canceled.forget(uuid)
+		for _, t := range []*tally{&c.failed, &c.canceled, &c.troubled} {
+			t.forget(uuid)
+		}
 		return nil
 	case errors.Is(ctx.Err(), context.Canceled): // which is not the message's fault
-		if n := c.canceled.count(uuid); n > 1 {
+		if n, _ := c.canceled.count(uuid); n > 1 {
 			cfg.Logger.WithFields(logrus.Fields{"message": uuid, "consumer": c.name, "times": n}).Warn("bed: the message's context was canceled again before it was processed: " +
 				"its subscriber must wait longer for an acknowledgement than the handler takes")
 		}
 		return cmp.Or(failure, err)
-	case failure == nil:
-		return err
-	case c.failed.count(uuid) < c.failures:
+	case failure == nil || passing(failure):
+		if n, since := c.troubled.count(uuid); failure == nil || since < longestTrouble {
+			pauseBefore(ctx, n)
+			return cmp.Or(failure, err)
+		}
+	}
+	n, since := c.failed.count(uuid)
+	if n < c.failures || c.failures > 1 && since < c.failing {
+		pauseBefore(ctx, n)
 		return failure
 	}
-	if err := c.park(ctx, cfg, msg, failure); err != nil {
+	if err := c.park(ctx, cfg, msg, "failed", failure); err != nil {
 		return err
 	}
 	c.failed.forget(uuid)
 	return nil
 }
 
-// tally counts what happened to messages, at most maxCounted of them. It is safe for
-// concurrent use.
+// passing reports whether an error of a handler says nothing of the message: something else
+// was unreachable, busy or in the way, or what it wrote is pending.
+func passing(err error) bool {
+	switch bedsql.OutcomeOf(err) {
+	case bedsql.OutcomeNotAccepted:
+		return !own(err)
+	case bedsql.OutcomeAccepted:
+		return true
+	}
+	var network net.Error
+	return !own(err) && (errors.Is(err, driver.ErrBadConn) || errors.As(err, &network))
+}
+
+// own reports whether a handler's error is its own doing: it outlasts its deadline, has ended
+// its transaction, or went on in it after an error (PostgreSQL's 25P02).
+func own(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone) || dberr.Of(err).State == "25P02"
+}
+
+// longestTrouble is how long something else may be in a message's way.
+const longestTrouble = 24 * time.Hour
+
+// longestPause is less than any broker waits for an acknowledgement by default.
+const longestPause = 5 * time.Second
+
+// pauseBefore waits before the n-th redelivery of a message, which would come at once.
+func pauseBefore(ctx context.Context, n int) {
+	jitter.Sleep(ctx, min(10*time.Millisecond<<min(n-1, 10), longestPause))
+}
+
+// tally counts what happened to messages, at most maxCounted of them, by the hashes of their
+// UUIDs, which may be of any length. It is safe for concurrent use.
 type tally struct {
 	mu sync.Mutex
-	of map[string]int
+	of map[[sha256.Size]byte]counted
+}
+
+type counted struct {
+	times int
+	since time.Time
 }
 
 const maxCounted = 10_000
 
-func (t *tally) count(uuid string) int {
+// count gives how often it was called for a message, and since when.
+func (t *tally) count(uuid string) (times int, since time.Duration) {
+	id := sha256.Sum256([]byte(uuid))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.of[uuid] == 0 && len(t.of) >= maxCounted { // another process may have had its messages since
+	if t.of[id].times == 0 && len(t.of) >= maxCounted { // another process may have had its messages since
 		for other := range t.of {
 			delete(t.of, other)
 			break
 		}
 	}
 	if t.of == nil {
-		t.of = map[string]int{}
+		t.of = map[[sha256.Size]byte]counted{}
 	}
-	t.of[uuid]++
-	return t.of[uuid]
+	c := t.of[id]
+	if c.times++; c.times == 1 {
+		c.since = time.Now()
+	}
+	t.of[id] = c
+	return c.times, time.Since(c.since)
 }
 
 func (t *tally) forget(uuid string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.of, uuid)
+	delete(t.of, sha256.Sum256([]byte(uuid)))
 }
 
 // once processes a message. failure is an error that comes again with the message: the
 // handler's, or the refusal of what it did; err is any other.
 func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message) (failure, err error) {
+	// Handled again it may write something else.
+	failure, err = c.onceAs(ctx, uuid, msg, fmt.Sprintf("message %x", sha256.Sum256(msg.Payload)))
+	if !errors.Is(err, bedsql.ErrKeyReused) {
+		return failure, err
+	}
+	// A receipt of an older version does not tell the payload.
+	if failure, older := c.onceAs(ctx, uuid, msg, "message"); !errors.Is(older, bedsql.ErrKeyReused) {
+		return failure, older
+	}
+	return nil, err
+}
+
+// onceAs is once with what the receipt says of the message.
+func (c *consumerOf) onceAs(ctx context.Context, uuid string, msg *message.Message, fingerprint string) (failure, err error) {
 	ctx, key := bedsql.WithIdempotencyKey(ctx, "message\x00"+c.name+"\x00"+uuid)
-	key.SetFingerprint("message") // handled again it may write something else
+	key.SetFingerprint(fingerprint)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// It needs no entry: the broker holds the message until COMMIT is confirmed.
@@ -221,6 +300,11 @@ func (c *consumerOf) once(ctx context.Context, uuid string, msg *message.Message
 	}
 	defer soft.Discard()
 	if failure := cmp.Or(c.call(group, tx, msg), ctx.Err()); failure != nil {
+		soft.Discard()
+		defer time.AfterFunc(rollbackTimeout, cancel).Stop()
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+			return nil, failure // the connection broke
+		}
 		return failure, nil
 	}
 	k.Response = json.RawMessage("{}")
@@ -248,8 +332,9 @@ func (c *consumerOf) call(ctx context.Context, tx *sql.Tx, msg *message.Message)
 	return c.handle(ctx, tx, msg)
 }
 
-// park leaves a message to an operator, as an entry that would publish it again.
-func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.Message, why error) error {
+// park leaves a message to an operator, as an entry that would publish it again. What stands
+// behind "failed" is shown to those only who may see the payload (errmask).
+func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.Message, what string, why error) error {
 	m := &broker.Message{ID: txlog.NewID(), Metadata: map[string]string{}, Payload: msg.Payload}
 	for key, value := range msg.Metadata { // the log takes no others
 		if broker.Orders(key) {
@@ -274,7 +359,7 @@ func (c *consumerOf) park(ctx context.Context, cfg *bedsql.Config, msg *message.
 		defer cancel()
 		switch err = cfg.Storage.Add(ctx, cfg.Lease, u); {
 		case err == nil:
-			err = cfg.Storage.Release(ctx, u, txlog.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s failed: %v", c.name, why)})
+			err = cfg.Storage.Release(ctx, u, txlog.Verdict{Park: true, Err: fmt.Sprintf("the consumer %s %s: %v", c.name, what, why)})
 		case !errors.Is(err, txlog.ErrInDoubt):
 			return err
 		}

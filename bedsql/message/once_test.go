@@ -3,8 +3,10 @@ package message_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/bedsql/internal/kept"
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 	"github.com/bedsql/bed/bedsql/mysql"
 	"github.com/bedsql/bed/bedsql/postgres"
@@ -340,7 +343,7 @@ func TestMessageOfWhichAProcedureCommittedAPartIsParked(t *testing.T) {
 		_, err := tx.ExecContext(ctx, "CALL ends()")
 		must(t, err)
 		return nil
-	}, bedmessage.MaxFailures(3))
+	}, bedmessage.MaxFailures(3), bedmessage.FailingFor(0))
 	c.parksAtTheThird(consume)
 	if c.calls != 1 {
 		t.Errorf("the handler ran %d times", c.calls)
@@ -423,7 +426,7 @@ func TestHandlerThatOutlastsItsDeadlineIsParked(t *testing.T) {
 						return ctx.Err()
 					}
 					return nil
-				}, bedmessage.MaxFailures(2))
+				}, bedmessage.MaxFailures(2), bedmessage.FailingFor(0))
 				acknowledged := 0
 				for tries := 0; acknowledged == 0 && c.calls < 4 && tries < 10; tries++ {
 					msg := delivered("m-1", "one")
@@ -455,7 +458,7 @@ func TestMessageIsParkedAsItArrived(t *testing.T) {
 		msg.Payload = append(msg.Payload, " decrypted"...)
 		msg.Metadata.Set("tenant", "b")
 		return errors.New("broken")
-	}, bedmessage.MaxFailures(2), bedmessage.ParkedFor("events", "orders"))
+	}, bedmessage.MaxFailures(2), bedmessage.FailingFor(0), bedmessage.ParkedFor("events", "orders"))
 	msg := text("one")
 	msg.UUID = "m-1"
 	if err := consume(msg); err == nil {
@@ -527,7 +530,7 @@ func TestPoisonMessageIsParkedAndPublishedAgainByAnOperator(t *testing.T) {
 				return errors.New("no such article")
 			}
 			return c.insert(ctx, tx, msg)
-		}, bedmessage.MaxFailures(3), bedmessage.ParkedFor("events", "orders"))
+		}, bedmessage.MaxFailures(3), bedmessage.FailingFor(0), bedmessage.ParkedFor("events", "orders"))
 		left := c.parksAtTheThird(consume)
 		if left[0].DataSource != "events" || left[0].Statements[0].SQL != "PUBLISH orders" || !strings.Contains(left[0].LastError, "no such article") {
 			t.Fatalf("the log: %+v", left)
@@ -571,7 +574,7 @@ func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
 				consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 					does(ctx, tx)
 					return nil
-				}, bedmessage.MaxFailures(3))
+				}, bedmessage.MaxFailures(3), bedmessage.FailingFor(0))
 				c.parksAtTheThird(consume)
 			})
 		})
@@ -582,12 +585,18 @@ func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
 func TestManyFailuresDoNotKeepAMessageFromBeingParked(t *testing.T) {
 	t.Parallel()
 	c := newConsuming(t, testdb.SQLite(t))
-	consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("no") }, bedmessage.MaxFailures(2))
-	for i := range 10_000 {
-		if err := consume(delivered(fmt.Sprintf("other-%d", i), "")); err == nil {
-			t.Fatal("acknowledged")
-		}
+	consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("no") }, bedmessage.MaxFailures(2), bedmessage.FailingFor(0))
+	var failing sync.WaitGroup
+	for first := range 100 { // each pauses
+		failing.Go(func() {
+			for i := range 100 {
+				if err := consume(delivered(fmt.Sprintf("other-%d-%d", first, i), "")); err == nil {
+					t.Error("acknowledged")
+				}
+			}
+		})
 	}
+	failing.Wait()
 	if err := consume(delivered("m-1", "one")); err == nil {
 		t.Error("acknowledged before it was parked")
 	}
@@ -615,4 +624,117 @@ func TestConsumerThatCouldProcessTwiceDoesNotBegin(t *testing.T) {
 	c.saw()
 	must(t, bedmessage.Once(c.pool, "billing", c.insert, bedmessage.Redelivery(time.Hour-1))(delivered("m-1", "one")))
 	c.saw("one")
+}
+
+// What says nothing of the message is no failure of it, however often it comes.
+func TestTroubleOfAnotherParksNoMessage(t *testing.T) {
+	t.Parallel()
+	pending := &bedsql.PendingError{LogID: "e", DataSource: "stock", Cause: errors.New("down")}
+	for name, err := range map[string]error{
+		"pending":     fmt.Errorf("stock: %w", pending),
+		"not logged":  &bedsql.NotLoggedError{DataSource: "stock", Cause: errors.New("down")},
+		"unreachable": fmt.Errorf("prices: %w", &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}),
+		"lost":        driver.ErrBadConn,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newConsuming(t, testdb.SQLite(t))
+			consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return err }, bedmessage.MaxFailures(1))
+			for range 3 {
+				if got := consume(delivered("m-1", "one")); !errors.Is(got, err) {
+					t.Errorf("it says %v", got)
+				}
+			}
+			if left := waiting(t, c.storage); len(left) != 0 {
+				t.Errorf("the log: %+v", left)
+			}
+		})
+	}
+}
+
+func TestLocksAndKilledSessionsParkNoMessage(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, c *consuming) {
+		_, err := c.bare.Exec("CREATE TABLE busy (n INT PRIMARY KEY)")
+		must(t, err)
+		_, err = c.bare.Exec("INSERT INTO busy VALUES (1)")
+		must(t, err)
+		lock, err := c.bare.Begin()
+		must(t, err)
+		defer func() { _ = lock.Rollback() }()
+		var n int
+		must(t, lock.QueryRow("SELECT n FROM busy WHERE n = 1 FOR UPDATE").Scan(&n))
+		consume := bedmessage.Once(c.pool, "locked", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+			return tx.QueryRowContext(ctx, "SELECT n FROM busy WHERE n = 1 FOR UPDATE NOWAIT").Scan(&n)
+		}, bedmessage.MaxFailures(1))
+		for range 10 {
+			if err := consume(delivered("m-1", "one")); err == nil {
+				t.Error("acknowledged")
+			}
+		}
+		kill := testdb.By[[2]string]{MySQL: [2]string{"SELECT CONNECTION_ID()", "KILL %d"}, Postgres: [2]string{"SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%d)"}}.For(c.db.Driver)
+		killed := bedmessage.Once(c.pool, "killed", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			var id int64
+			must(t, tx.QueryRowContext(ctx, kill[0]).Scan(&id))
+			_, err := c.bare.Exec(fmt.Sprintf(kill[1], id))
+			must(t, err)
+			return c.insert(ctx, tx, msg)
+		}, bedmessage.MaxFailures(1))
+		for range 2 {
+			if err := killed(delivered("m-1", "one")); err == nil {
+				t.Error("acknowledged")
+			}
+		}
+		if left := waiting(t, c.storage); len(left) != 0 {
+			t.Errorf("the log: %+v", left)
+		}
+	})
+}
+
+func TestFailureHasToLastBeforeItsMessageIsParked(t *testing.T) {
+	t.Parallel()
+	c := newConsuming(t, testdb.SQLite(t))
+	down := true
+	consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		if down {
+			return errors.New("the mail server is down")
+		}
+		return c.insert(ctx, tx, msg)
+	}, bedmessage.MaxFailures(2), bedmessage.FailingFor(time.Hour))
+	for range 5 {
+		if err := consume(delivered("m-1", "one")); err == nil {
+			t.Error("parked")
+		}
+	}
+	down = false
+	must(t, consume(delivered("m-1", "one")))
+	c.saw("one")
+}
+
+// Two messages with one UUID are a mistake of their publisher, which would lose the second.
+func TestAnotherMessageUnderAUUIDIsParked(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		c := newConsuming(t, db)
+		older, key := bedsql.WithIdempotencyKey(t.Context(), "message\x00billing\x00m-0")
+		key.SetFingerprint("message") // as versions did that did not look at the payload
+		k := kept.Request{Response: []byte("{}")}
+		tx, err := c.pool.BeginTx(kept.In(older, &k), nil)
+		must(t, err)
+		must(t, tx.Commit())
+		consume := bedmessage.Once(c.pool, "billing", c.insert)
+		must(t, consume(delivered("m-0", "zero")))
+		must(t, consume(delivered("m-1", "one")))
+		must(t, consume(delivered("m-1", "one")))
+		c.saw("one")
+		if left := waiting(t, c.storage); len(left) != 0 {
+			t.Errorf("the log: %+v", left)
+		}
+		must(t, consume(delivered("m-1", "two")))
+		left := waiting(t, c.storage)
+		if len(left) != 1 || !left[0].Parked || !strings.Contains(left[0].LastError, "another message with its UUID") {
+			t.Errorf("the log: %+v", left)
+		}
+		c.saw("one")
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"unicode/utf8"
 
@@ -264,7 +265,11 @@ func (c *conn) ExecContext(ctx context.Context, text string, args []driver.Named
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
-				done <- fmt.Errorf("the publisher panicked: %v", p)
+				text := fmt.Sprintf("a %T", p) // a value may be the message's
+				if _, ok := p.(runtime.Error); ok {
+					text = fmt.Sprint(p)
+				}
+				done <- fmt.Errorf("the publisher panicked: %s", text)
 			}
 		}()
 		done <- c.Publish(ctx, m)

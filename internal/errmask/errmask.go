@@ -66,6 +66,8 @@ func (m *masker) add(text string, name bool) {
 // known are messages in which something worth keeping follows the value. The
 // value is the group in the middle, and the longest match.
 var known = []*regexp.Regexp{
+	// What a handler of package message says is the application's own.
+	regexp.MustCompile(`(?s)^(the consumer .*? failed: )(.*)()$`),
 	// MySQL
 	regexp.MustCompile(`(?s)^(.*?Duplicate entry )('.*')( for key ['"` + "`" + `][^'"` + "`" + `]*['"` + "`" + `][^'"]*)$`),
 	regexp.MustCompile(`(?s)^(.*? near )('.*')( at line \d+[^'"]*)$`),
