@@ -313,6 +313,9 @@ func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 			return nil, err
 		}
 		why := c.c.dialect.DialClass(err)
+		if c.inner == nil {
+			why = c.c.dialClass(err)
+		}
 		later := class.Kind == sqltext.DML && c.tx == nil && c.pinned == "" && ctx.Err() == nil &&
 			why != delivery.Refused && why != delivery.Duplicate
 		if !later {
@@ -399,7 +402,7 @@ var errNoOther = errors.New("bed: the connection is gone, and another one would 
 func (c *Conn) onChecked(ctx context.Context, f func(driver.Conn) attempt.Outcome) attempt.Outcome {
 	if !c.dead {
 		if err := c.ensure(ctx); err != nil {
-			return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
+			return attempt.Outcome{Err: err, Class: c.c.dialClass(err)}
 		}
 		if attempt.Ping(ctx, c.inner) == nil {
 			return c.onOwn(func() attempt.Outcome { return f(&c.session) })

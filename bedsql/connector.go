@@ -250,6 +250,17 @@ func (c *connector) dial(ctx context.Context) (attempt.Session, error) {
 	return attempt.Session{Conn: conn, Facts: facts}, err
 }
 
+// dialClass is the class of a failed dial. A refusal is final only until one dial has
+// succeeded: after that a log-in is refused because credentials rotate, an account is locked
+// or a database is restored, and a write waits for that in the log, as the job does.
+func (c *connector) dialClass(err error) delivery.Class {
+	class := c.dialect.DialClass(err)
+	if class == delivery.Refused && (c.origin != nil || c.session.Load() != nil) {
+		return delivery.Unreachable
+	}
+	return class
+}
+
 // with gives the connector for a connection of c's whose settings were changed by
 // the statement change; nil if there are too many.
 func (c *connector) with(settings, change string) *connector {

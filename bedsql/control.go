@@ -296,6 +296,9 @@ func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		return nil, driver.ErrBadConn // its BEGIN could commit what is still open
 	}
 	if err := c.ready(ctx); err != nil {
+		if c.c.dialect.Class(err) == delivery.Refused && c.c.dialClass(err) == delivery.Unreachable {
+			err = attempt.Certain(err, delivery.Unreachable)
+		}
 		return nil, err
 	}
 	if k := under.key; k != nil && !under.skip && !opts.ReadOnly {

@@ -217,7 +217,7 @@ func (x *execution) First(ctx context.Context) attempt.Outcome {
 	c := x.c
 	return c.onOwn(func() attempt.Outcome {
 		if err := c.ensure(ctx); err != nil {
-			return attempt.Outcome{Err: err, Class: c.c.dialect.DialClass(err)}
+			return attempt.Outcome{Err: err, Class: c.c.dialClass(err)}
 		}
 		if x.unit.Session != c.session.Facts.Session && x.Logging != besteffort.LogAlongside {
 			x.unit.Session = "" // another's, and nothing was sent in it

@@ -81,7 +81,7 @@ func (p *connPool) on(ctx context.Context, checked bool, f func(driver.Conn) att
 	for stale := true; stale; {
 		conn, err := p.db().Conn(ctx)
 		if err != nil {
-			return attempt.Outcome{Err: err, Class: p.c.dialect.DialClass(err)}
+			return attempt.Outcome{Err: err, Class: p.c.dialClass(err)}
 		}
 		_ = conn.Raw(func(dc any) error {
 			conn := dc.(*pooledConn)

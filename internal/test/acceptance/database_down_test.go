@@ -4,11 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
@@ -156,6 +158,53 @@ func TestRefusedLoginIsTheDriversError(t *testing.T) {
 		}
 		r.wantNoLog()
 		r.wantBalances(100)
+	})
+}
+
+// As when credentials rotate: the writer's pool was connected before.
+func TestLogInRefusedForAMomentLosesNoWrite(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db, noSyncRetry)
+		r.account(100)
+		user := fmt.Sprintf("u%d", time.Now().UnixNano())
+		account, app := user, withParam(db, "user", user)
+		grant, lock, unlock := []string{"CREATE ROLE " + user + " LOGIN", "GRANT ALL ON ALL TABLES IN SCHEMA public TO " + user}, "ALTER ROLE "+user+" NOLOGIN", "ALTER ROLE "+user+" LOGIN"
+		drop := []string{"DROP OWNED BY " + user, "DROP ROLE " + user}
+		if db.Driver == testdb.DriverMySQL {
+			account += "@'%'"
+			app.DSN = strings.Replace(db.DSN, "root@", user+":old@", 1)
+			grant, lock, unlock = []string{"CREATE USER " + account + " IDENTIFIED BY 'old'", "GRANT ALL ON *.* TO " + account}, "ALTER USER "+account+" IDENTIFIED BY 'new'", "ALTER USER "+account+" IDENTIFIED BY 'old'"
+			drop = []string{"DROP USER " + account}
+		}
+		r.exec(grant...)
+		defer r.exec(drop...)
+		pool := r.open(app.DSN)
+		pool.SetMaxIdleConns(-1)
+		r.must(pool, addOne)
+		r.exec(lock)
+		_, err := pool.Exec(addOne)
+		r.wantOutcome(pending, err)
+		if !holdsDriversOwn(db, err) {
+			t.Errorf("%v does not hold the driver's error", err)
+		}
+		st, err := pool.Prepare(r.q("UPDATE account SET balance = balance + ?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = st.Exec(1)
+		_ = st.Close()
+		wantPending(t, err)
+		if _, err := pool.Begin(); bedsql.OutcomeOf(err) != bedsql.OutcomeNotAccepted || !holdsDriversOwn(db, err) {
+			t.Errorf("BeginTx: %v is %v", err, bedsql.OutcomeOf(err))
+		}
+		if _, err := r.open(app.DSN).Exec(addOne); bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+			t.Errorf("a first connection that is refused gives %v (%v)", bedsql.OutcomeOf(err), err)
+		}
+		r.exec(unlock)
+		r.must(pool, addOne)
+		r.drain(r.job())
+		r.wantBalances(104)
 	})
 }
 
