@@ -1,6 +1,7 @@
+-- No account of bed's or of the shop's may do more than make tables and write to them.
 CREATE DATABASE IF NOT EXISTS bed CHARACTER SET utf8mb4;
 CREATE DATABASE IF NOT EXISTS orders CHARACTER SET utf8mb4;
 CREATE DATABASE IF NOT EXISTS stock CHARACTER SET utf8mb4;
-GRANT ALL ON bed.* TO 'bed'@'%';
-GRANT ALL ON orders.* TO 'bed'@'%';
-GRANT ALL ON stock.* TO 'bed'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, INDEX ON bed.* TO 'bed'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, INDEX ON orders.* TO 'bed'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, INDEX ON stock.* TO 'bed'@'%';

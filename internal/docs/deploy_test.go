@@ -95,6 +95,25 @@ func TestComposedInstallationIsHardenedWithoutDefaultPassword(t *testing.T) {
 	}
 }
 
+func TestComposedAccountsMayNoMoreThanTheyNeed(t *testing.T) {
+	t.Parallel()
+	v := yamlOf(t, "compose.yaml")
+	made, _ := at(t, v, "services", "postgres", "environment").(map[string]any)["POSTGRES_USER"].(string)
+	for name, dsn := range at(t, v, "x-hardened", "environment").(map[string]any) {
+		if made == "" {
+			made = "postgres"
+		}
+		if strings.Contains(dsn.(string), "//"+made+":") || strings.Contains(dsn.(string), "root:") || strings.Contains(dsn.(string), "{POSTGRES_PASSWORD") {
+			t.Errorf("%s is a superuser's", name)
+		}
+	}
+	for _, file := range []string{"deploy/compose/mariadb.sql", "deploy/compose/postgres.sql"} {
+		if text := read(t, file); regexp.MustCompile(`(?i)\b(GRANT ALL|ON \*\.\*|GRANT OPTION|SUPERUSER|FILE|pg_\w+)\b`).MatchString(text) {
+			t.Errorf("%s grants too much:\n%s", file, text)
+		}
+	}
+}
+
 func TestTheKubernetesManifestsProbeAndHarden(t *testing.T) {
 	t.Parallel()
 	d := yamlOf(t, "deploy/kubernetes/deployment.yaml")

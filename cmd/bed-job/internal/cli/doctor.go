@@ -24,7 +24,8 @@ Exit status: 0 nothing was found, 1 something is wrong, 3 it could not look at
 everything and found nothing in what it saw.
 
 JSON (-o json): an object with findings, an array of objects with where, check (a word
-that does not change), what and remedy, notLookedAt and notes, arrays of texts, and atHome, the
+that does not change), what and remedy, notLookedAt, warnings, checked and notes, arrays of texts,
+and atHome, the
 data sources whose transactions can carry entries of the log (bedsql.With).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), a) },
@@ -37,7 +38,7 @@ data sources whose transactions can carry entries of the log (bedsql.With).`,
 func examine(ctx context.Context, a *app) error {
 	in, problems, err := installation(a)
 	var unreadable *ConfigError
-	report := &doctor.Report{Findings: []doctor.Finding{}, Unseen: []string{"the log and the data sources: the configuration names no log that can be used"}, Notes: []string{}, AtHome: []string{}, Checked: []string{}}
+	report := &doctor.Report{Findings: []doctor.Finding{}, Unseen: []string{"the log and the data sources: the configuration names no log that can be used"}, Notes: []string{}, Warnings: []string{}, AtHome: []string{}, Checked: []string{}}
 	switch {
 	case err == nil:
 		report = doctor.Examine(ctx, in)
@@ -76,6 +77,12 @@ func printReport(a *app, report *doctor.Report) error {
 	}
 	for _, text := range report.Unseen {
 		fmt.Fprintf(a.Out, "not looked at: %s\n", printable(text))
+	}
+	for _, text := range report.Warnings {
+		fmt.Fprintf(a.Out, "warning: %s\n", printable(text))
+	}
+	for _, text := range report.Checked {
+		fmt.Fprintf(a.Out, "looked at: %s\n", printable(text))
 	}
 	for _, text := range report.Notes {
 		fmt.Fprintf(a.Out, "note: %s\n", printable(text))
@@ -124,5 +131,10 @@ func installation(a *app) (in doctor.Installation, problems []string, err error)
 
 func diagnosed(s dataSource) (doctor.Database, error) {
 	t, err := s.target()
-	return doctor.Database{Name: s.name, Driver: s.driver, DSN: s.dsn, Target: t}, err
+	db := doctor.Database{Name: s.name, Driver: s.driver, DSN: s.dsn, Target: t}
+	if err == nil && strings.Contains(s.dsn, "bedDataSource") {
+		own, _ := drivers[s.driver](s.dsn)
+		db.Named = own.DataSource
+	}
+	return db, err
 }

@@ -178,6 +178,7 @@ func (d *decoder) set(key string, n ast.Node, to any, zeroIsNone bool) error {
 var (
 	dollar = regexp.MustCompile(`\$(?:\$|\{[A-Za-z_][A-Za-z0-9_]*\})?`)
 	// bcryptHash is a text whose dollar signs are no variables.
+	bcryptLike = regexp.MustCompile(`^\$2[abxy]?\$`)
 	bcryptHash = regexp.MustCompile(`^\$2[abxy]?\$[0-9]{2}\$[./A-Za-z0-9]{53}$`)
 )
 
@@ -187,6 +188,9 @@ var (
 func expand(s string, lookup func(string) (string, bool)) (_ string, err error) {
 	if bcryptHash.MatchString(s) {
 		return s, nil
+	}
+	if bcryptLike.MatchString(s) {
+		return "", fmt.Errorf("it begins like a bcrypt hash, but a whole one has 60 characters, and this one %d: it was cut off, or a shell has replaced its dollar signs", len(s))
 	}
 	s = dollar.ReplaceAllStringFunc(s, func(found string) string {
 		switch found {

@@ -85,6 +85,7 @@ const (
 	untested   = "what bed promises was not tested on this product"
 	useOthers  = "use MySQL, MariaDB, TiDB or PostgreSQL, or test with your own faults first"
 	cutsWait   = "a statement that waits for a lock is cut off at once"
+	noWait     = "a statement that meets a lock is refused at once, and deliveries use up their tries against each other"
 	endsTx     = "transactions are ended between their statements"
 	closesIdle = "the server closes connections that the pool keeps, and what is sent on one just then stays in doubt"
 	staysTorn  = "a crash of the machine while a page is written destroys it"
@@ -127,6 +128,9 @@ var checks = map[string][]check{
 		{"", "unique_checks", isOff, "rows that stand there twice may be written, and count as delivered", fromDSN},
 		{"", "check_constraint_checks", isOff, "rows that a CHECK forbids are written, and count as delivered", fromDSN},
 		{"lock-wait", "innodb_lock_wait_timeout", allOf(isTarget, longerThanDelivery), outWaits, "set jobConfig.deliveryTimeoutMillis above it"},
+		{"lock-wait", "innodb_lock_wait_timeout", is("0"), noWait, "set it to seconds in the DSN, or for the account"},
+		{"", "max_prepared_stmt_count", func(_ *patient, v string) bool { return number(v) < 1024 }, "the server refuses prepared statements, with which most writes are sent", "SET GLOBAL max_prepared_stmt_count = 16382, and the same in the server's option file"},
+		{"isolation", "transaction_isolation tx_isolation", allOf(isTarget, is("READ-UNCOMMITTED")), "a write may rest on rows of others that are rolled back", "set READ COMMITTED or stricter in the server's option file, or in the DSN of the application and of the job alike"},
 		tooShort("max_statement_time", time.Second, cutsWait),
 		tooShort("wait_timeout", 30*time.Second, closesIdle),
 		tooShort("idle_transaction_timeout idle_write_transaction_timeout", 5*time.Second, endsTx),
@@ -147,6 +151,7 @@ var checks = map[string][]check{
 		{"", "session_replication_role", is("replica"), "triggers do not fire and foreign keys are not checked, so that what counts as delivered is not what the application writes",
 			"remove it from the DSN, or from the account (ALTER ROLE … RESET)"},
 		{"lock-wait", "lock_timeout", allOf(isTarget, longerThanDelivery), outWaits, "set jobConfig.deliveryTimeoutMillis above it"},
+		tooShort("lock_timeout", 100*time.Millisecond, noWait),
 		tooShort("statement_timeout", time.Second, cutsWait),
 		tooShort("idle_session_timeout", 30*time.Second, closesIdle),
 		tooShort("transaction_timeout idle_in_transaction_session_timeout", 5*time.Second, endsTx),

@@ -120,10 +120,14 @@ func (x *examination) connections(seen []*patient) {
 // purge the receipts of the original.
 func (p *patient) identities(ctx context.Context) {
 	if p.isLog {
-		rows, _ := p.rows(ctx, "SELECT name, value FROM bed_log")
+		rows, err := p.rows(ctx, "SELECT name, value FROM bed_log")
 		p.x.known = map[string]string{}
 		for _, r := range rows {
 			p.x.known[r[0]] = r[1]
+		}
+		if err == nil && p.x.known[tables.Identity] == "" {
+			p.find("identity", "bed_log does not hold the log's identity. If the log was in use, receipts of its writes are taken for another log's, and none is purged",
+				"restore the row from a backup; of a new log, start bed-job run or an application: they write it")
 		}
 	}
 	if p.x.known[tables.Identity] == "" {

@@ -36,6 +36,8 @@ type Finding struct {
 type Database struct {
 	// Name is the data source's; empty for the log.
 	Name string
+	// Named is the name that the DSN itself gives the data source; empty if none.
+	Named string
 	// Driver is "mysql", "postgres" or "sqlite", and DSN what it takes.
 	Driver, DSN string
 	Target      delivery.Target
@@ -57,6 +59,8 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 	// Unseen says what could not be looked at, and why.
 	Unseen []string `json:"notLookedAt"`
+	// Warnings are risks, by which the exit status does not change.
+	Warnings []string `json:"warnings"`
 	// Notes are worth knowing, and nothing is wrong.
 	Notes []string `json:"notes"`
 	// Checked says what was looked at.
@@ -71,7 +75,7 @@ const patience = 15 * time.Second
 // Examine looks at an installation: the log, then the targets side by side.
 func Examine(ctx context.Context, in Installation) *Report {
 	in.Job = in.Job.WithDefaults()
-	x := &examination{Installation: in, report: &Report{Findings: []Finding{}, Unseen: []string{}, Notes: []string{}, AtHome: []string{}, Checked: []string{}}}
+	x := &examination{Installation: in, report: &Report{Findings: []Finding{}, Unseen: []string{}, Notes: []string{}, Warnings: []string{}, AtHome: []string{}, Checked: []string{}}}
 	x.configuration()
 	in.Log.Target.ReceiptSchema = "" // a log has no receipts
 	log := &patient{x: x, Database: in.Log, where: "the log", isLog: true}
@@ -102,6 +106,8 @@ func Examine(ctx context.Context, in Installation) *Report {
 	}
 	x.entries(ctx, log)
 	x.compare(seen)
+	slices.Sort(x.report.Checked)
+	slices.Sort(x.report.Warnings)
 	slices.SortStableFunc(x.report.Findings, func(a, b Finding) int { return strings.Compare(a.Where+a.Check, b.Where+b.Check) })
 	return x.report
 }
@@ -129,6 +135,18 @@ func (x *examination) unseen(format string, args ...any) {
 	x.report.Unseen = append(x.report.Unseen, x.Redact(fmt.Sprintf(format, args...)))
 }
 
+func (x *examination) warn(text string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.report.Warnings = append(x.report.Warnings, x.Redact(text))
+}
+
+func (x *examination) checked(text string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.report.Checked = append(x.report.Checked, x.Redact(text))
+}
+
 func (x *examination) note(text string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -148,11 +166,37 @@ func (x *examination) configuration() {
 				fmt.Sprintf("set jobConfig.%s to days; the default is 7 days", key))
 		}
 	}
+	for key, d := range map[string]time.Duration{"leaseMillis": job.Lease, "deliveryTimeoutMillis": job.DeliveryTimeout} {
+		if d < shortest {
+			x.find(where, "too-short", fmt.Sprintf("%s is %v: it is over before a database answers, and entries are taken away from whoever works on them", key, d), "remove it from jobConfig, or set it to seconds")
+		}
+	}
+	for key, d := range map[string]time.Duration{
+		"maxDeliveryTryDelayMillis": job.MaxDeliveryTryDelay, "retryDelayMillis": job.RetryDelay, "retryDelayMaxMillis": job.RetryDelayMax, "unknownDataSourceDelayMillis": job.UnknownDataSourceDelay,
+		"leaseMillis": job.Lease, "deliveryTimeoutMillis": job.DeliveryTimeout, "probeTimeoutMillis": job.ProbeTimeout,
+	} {
+		if d > longest {
+			x.find(where, "too-long", fmt.Sprintf("%s is %v: entries rest as long", key, d.Round(time.Hour)), "remove it from jobConfig, or set it to seconds or minutes; it is in milliseconds")
+		}
+	}
+	for _, t := range x.Targets {
+		if t.Named != "" && t.Named != t.Name {
+			x.find("data source "+t.Name, "name", fmt.Sprintf("its DSN names it %s (bedDataSource): an application with this DSN writes entries for %s, which are not delivered here", t.Named, t.Named),
+				"make the key in targetDataSource and bedDataSource the same, or remove bedDataSource from the job's DSN")
+		}
+	}
+	x.checked("the configuration: data sources, schedule, delays, leases and retentions")
 	if gap := job.LongestPause(x.Now()); gap > rarely {
 		x.find(where, "cron", fmt.Sprintf("between two rounds of the job up to %v pass (cron %q): a write that its caller got back as pending waits as long", gap.Round(time.Minute), job.Cron),
 			"set jobConfig.cron to seconds or minutes; the default is every 5 s")
 	}
 }
+
+// least and most are how long times of the configuration may sensibly be.
+const (
+	shortest = time.Second
+	longest  = 24 * time.Hour
+)
 
 // patient is one database while it is looked at.
 type patient struct {
@@ -206,6 +250,13 @@ func (p *patient) examine(ctx context.Context) {
 	}
 	p.ourTables(ctx)
 	p.identities(ctx)
+	p.empty(ctx)
+	p.account(ctx)
+	looked := "connection, clock, settings, tables, keys, indexes, triggers and rights"
+	if p.isLog {
+		looked += ", identity, entries"
+	}
+	p.x.checked(p.where + ": " + looked)
 }
 
 // open connects, or reports why it cannot.
@@ -238,11 +289,25 @@ func (p *patient) open(ctx context.Context) {
 // unreachable reports why no connection could be made.
 func (p *patient) unreachable(err error) {
 	code, why := dberr.Of(err), errorOf(err)
+	says := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(err.Error()), text) })
+	}
+	among := func(numbers ...int) bool { return slices.Contains(numbers, int(code.Number)) }
 	switch {
-	case code.Number == 1049 || code.State == "3D000": // ER_BAD_DB_ERROR, invalid_catalog_name
+	case among(1049) || code.State == "3D000": // ER_BAD_DB_ERROR, invalid_catalog_name
 		p.find("database", "the DSN names a database that is not there: "+why, "create it, or fix its name in the DSN")
-	case code.Number == 1045 || code.Number == 1698 || code.Denied() || strings.HasPrefix(code.State, "28"): // access denied
-		p.find("access", "the server refuses the account: "+why, "fix user and password in the DSN, or have an administrator give the account access")
+	case among(3159) || says("tls:", "tls requested", "tls connection", "tls error", "x509", "certificate", "insecure transport", "no encryption", "ssl off", "ssl is not enabled"):
+		p.find("tls", "server and DSN do not agree about encryption: "+why, "set tls=true (MySQL) or sslmode=verify-full (PostgreSQL) in the DSN where the server requires TLS, with its authority's certificate (sslrootcert); turn it off where the server has none")
+	case among(1820, 1862): // ER_MUST_CHANGE_PASSWORD
+		p.find("password", "the account's password has expired: "+why, "have an administrator set a new one (ALTER USER … IDENTIFIED BY …), and give it to the DSN")
+	case among(4151, 3118):
+		p.find("access", "the account is locked: "+why, "ALTER USER … ACCOUNT UNLOCK")
+	case among(1040, 1203, 1226) || code.State == "53300":
+		p.find("connections", "the server takes no more connections: "+why, "close what holds them, or raise max_connections or the account's limit")
+	case among(1193, 1229, 1231, 1232, 1238, 1064) || slices.Contains([]string{"42704", "22023", "42601", "55P02"}, code.State):
+		p.find("dsn-parameter", "the server does not know a parameter of the DSN, or refuses its value: "+why, "fix or remove the parameter; what is no option of the driver is sent to the server as a setting")
+	case among(1045, 1698) || code.Denied() || strings.HasPrefix(code.State, "28"): // access denied
+		p.find("access", "the server refuses the account: "+why, "fix user and password in the DSN, or have an administrator give the account access; the password may have expired (PostgreSQL: VALID UNTIL), or the account may need TLS")
 	default:
 		p.find("unreachable", "it cannot be reached: "+why, "start the server, or fix the address in the DSN; look at what is between, and at TLS")
 	}
@@ -265,7 +330,11 @@ func (p *patient) rows(ctx context.Context, query string, args ...any) ([][]stri
 // readVars adds to the settings of the session what a query gives.
 func (p *patient) readVars(ctx context.Context, query string) bool {
 	rows, err := p.rows(ctx, query)
-	if err != nil {
+	switch {
+	case err != nil && dberr.Of(err).Number == 1820: // the session may do nothing else than set a password
+		p.out = true
+		p.unreachable(err)
+	case err != nil:
 		p.x.unseen("%s: its settings cannot be read: %s", p.where, errorOf(err))
 	}
 	if p.vars == nil {

@@ -36,6 +36,8 @@ func (p *patient) ourTables(ctx context.Context) {
 		}
 		there, err := tables.Columns(ctx, p.db, name)
 		switch {
+		case err != nil && strings.Contains(err.Error(), "row-level security"):
+			p.find("row-security", "the session has row_security off, and policies hide rows of "+name+" from the account: it is refused", "remove row_security from the DSN, and give the account BYPASSRLS or policies")
 		case err != nil && dberr.Of(err).Denied():
 			p.find("rights", fmt.Sprintf("the account may not read the table %s", name), p.grant(ctx, name))
 		case err != nil && p.isLog:
@@ -55,6 +57,13 @@ func (p *patient) ourTables(ctx context.Context) {
 	}
 	if !p.isLog {
 		p.remembered()
+	}
+	switch p.Driver {
+	case "mysql":
+		p.hidden(ctx)
+	case "postgres":
+		p.rowSecurity(ctx)
+		p.published(ctx)
 	}
 }
 
@@ -222,7 +231,7 @@ func (p *patient) tables(ctx context.Context, query, check, means, remedy string
 		if r[1] != "" {
 			wrong = append(wrong, r[0]+" ("+r[1]+")")
 		}
-		writable = writable || i < 50 && !(p.denied(ctx, "DELETE FROM "+r[0]+" WHERE 1 = 0") && p.denied(ctx, "INSERT INTO "+r[0]+" SELECT * FROM "+r[0]+" WHERE 1 = 0"))
+		writable = writable || i < 50 && p.mayWrite(ctx, r[0])
 	}
 	if len(wrong) > 0 {
 		p.find(check, "tables are "+means+": "+list(wrong), remedy)
@@ -230,6 +239,17 @@ func (p *patient) tables(ctx context.Context, query, check, means, remedy string
 	if !writable {
 		p.find("rights", "the account may write to none of the tables there", p.grant(ctx, "the tables"))
 	}
+}
+
+// mayWrite reports whether the account may insert, update or delete in a table: one of these is
+// enough, and so are a few columns.
+func (p *patient) mayWrite(ctx context.Context, table string) bool {
+	if p.Driver == "postgres" {
+		return p.text(ctx, `SELECT (has_table_privilege($1::regclass, 'DELETE') OR has_any_column_privilege($1::regclass, 'INSERT, UPDATE'))::text`, table) != "false"
+	}
+	return !p.denied(ctx, "DELETE FROM "+table+" WHERE 1 = 0") || !p.denied(ctx, "INSERT INTO "+table+" () VALUES ()") ||
+		p.text(ctx, `SELECT COUNT(*) FROM (SELECT table_schema, privilege_type FROM information_schema.table_privileges UNION ALL SELECT table_schema, privilege_type FROM information_schema.schema_privileges
+			UNION ALL SELECT table_schema, privilege_type FROM information_schema.column_privileges) AS r WHERE table_schema = DATABASE() AND privilege_type IN ('INSERT', 'UPDATE')`) != "0"
 }
 
 // grant is what gives the rights on tables.
