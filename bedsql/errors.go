@@ -105,8 +105,9 @@ type UnknownOutcomeError = listener.UnknownOutcomeError
 // RefusedError is a refusal inside a soft transaction, as End reports it: the
 // write is parked. It unwraps to the driver's own error. Its fields:
 //
-//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID; empty if all of a staged group was refused, and its entries are removed
+//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID; empty if Removed
 //	DataSource string // which refused it
+//	Removed    bool   // all of its staged group was refused, nothing of it is applied, and its entries are removed
 //	Cause      error  // the driver's error
 type RefusedError = listener.RefusedError
 

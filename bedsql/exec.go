@@ -360,7 +360,7 @@ func undecided(err error) bool {
 // isParked reports whether err is a refusal that stays in the log.
 func isParked(err error) bool {
 	var refused *RefusedError
-	return errors.As(err, &refused) && refused.LogID != ""
+	return errors.As(err, &refused) && !refused.Removed
 }
 
 // store turns a statement into what the log keeps. Every attempt sends args, which the

@@ -158,16 +158,17 @@ func (e *CompensatedError) Error() string {
 func (e *CompensatedError) Unwrap() error { return e.Cause }
 
 // RefusedError is a write inside a soft transaction that the database
-// refused: it is parked in the log, or, without a LogID, removed with all of its group, of
+// refused: it is parked in the log, or, if it is Removed, gone with all of its group, of
 // which nothing is applied. It unwraps to the driver's own error.
 type RefusedError struct {
 	LogID      string
 	DataSource string
+	Removed    bool
 	Cause      error
 }
 
 func (e *RefusedError) Error() string {
-	if e.LogID == "" {
+	if e.Removed {
 		return fmt.Sprintf("bed: %s refused a write, nothing of its group is applied, and its entries are removed: %v", e.DataSource, e.Cause)
 	}
 	return fmt.Sprintf("bed: %s refused a write, it is parked (bed-job show %s): %v", e.DataSource, e.LogID, e.Cause)

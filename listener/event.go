@@ -153,7 +153,7 @@ func (e Event) Outcome() string {
 	case OutcomeUnknown:
 		return "unknown"
 	default:
-		if errors.As(e.Err, &refused) && refused.LogID != "" {
+		if errors.As(e.Err, &refused) && !refused.Removed {
 			return "parked"
 		}
 		return "refused"

@@ -166,7 +166,7 @@ func TestMessagesOfARefusedGroupAreNotSent(t *testing.T) {
 	eachGroup(t, func(t *testing.T, g *group) {
 		var refused *bedsql.RefusedError
 		err := g.stage("INSERT INTO nowhere VALUES (1)", "one", "two")()
-		if bedsql.OutcomeOf(err) != bedsql.OutcomeRefused || !errors.As(err, &refused) || refused.LogID != "" {
+		if bedsql.OutcomeOf(err) != bedsql.OutcomeRefused || !errors.As(err, &refused) || !refused.Removed {
 			t.Errorf("End: %v", err)
 		}
 		g.wants("all of it is refused", 0)

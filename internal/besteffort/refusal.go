@@ -37,7 +37,7 @@ func (e *Deliverer) RefuseAll(ctx context.Context, refused, unsent []*InFlight) 
 		var answer error
 		switch gone := err == nil || lost != nil && !slices.Contains(lost.IDs, d.Unit.ID); {
 		case i < len(refused) && gone:
-			answer = &listener.RefusedError{DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
+			answer = &listener.RefusedError{DataSource: d.Unit.DataSource, Removed: true, Cause: d.Outcome.Err}
 		case i < len(refused):
 			answer = e.stillThere(own, d, err)
 		case gone:

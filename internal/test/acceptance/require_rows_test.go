@@ -318,7 +318,7 @@ func TestStagedUnmetRowsRefuseTheirGroup(t *testing.T) {
 				err := st.End(context.Background())
 				wantUnmet(t, err, 1, 0)
 				var refused *bedsql.RefusedError
-				if !errors.As(err, &refused) || refused.LogID != "" || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+				if !errors.As(err, &refused) || !refused.Removed || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
 					t.Fatalf("End: %v, want a RefusedError whose entry is removed", err)
 				}
 				if _, err := res.RowsAffected(); true {
