@@ -10,8 +10,8 @@ const (
 	// Applied: the receipt is there. Discarding the entry is safe, retrying it
 	// only removes it.
 	Applied Verdict = "applied"
-	// NotApplied: no receipt exists, or not yet. Retrying applies it once;
-	// discarding gives it up.
+	// NotApplied: no receipt exists, or not yet; or no attempt of an entry without one may
+	// have been applied. Retrying applies it once; discarding gives it up.
 	NotApplied Verdict = "notApplied"
 	// NeverApplied: the receipt is void. It is not applied and never will be;
 	// the application has to do the work anew.
@@ -55,7 +55,7 @@ func (j Judgement) Short() string {
 	case NotConfigured:
 		return "data source not configured"
 	default:
-		if j.Detail == atLeastOnce || j.Detail == notInDoubt {
+		if j.Detail == atLeastOnce {
 			return "cannot tell (at-least-once)"
 		}
 		return "cannot tell"

@@ -61,7 +61,7 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 		case u.Receipt == "" && u.Unreadable != nil:
 			all[i] = Judgement{CannotTell, "its entry cannot be read whole"}
 		case u.Receipt == "" && !u.InDoubt && !u.Leased:
-			all[i] = Judgement{CannotTell, notInDoubt}
+			all[i] = Judgement{NotApplied, notInDoubt}
 		case u.Receipt == "":
 			all[i] = Judgement{CannotTell, atLeastOnce}
 		default:
@@ -92,7 +92,7 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Judgement) error {
 	doubted := map[string]*Judgement{}
 	for i, j := range all {
-		if j.Verdict == NotApplied {
+		if j.Verdict == NotApplied && j.Detail != notInDoubt {
 			doubted[units[i].ID] = &all[i]
 		}
 	}

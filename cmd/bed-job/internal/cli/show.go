@@ -26,8 +26,8 @@ targetDataSource:
                                  that is not replayable retry decides that it never
                                  will be applied
     decided never to be applied  discard it, and do the work anew if it is still wanted
-    cannot tell (at-least-once)  it leaves no receipt: look at the data, unless no attempt
-                                 is in doubt
+    cannot tell (at-least-once)  it leaves no receipt, and an attempt is in doubt: look at
+                                 the data
     target unreachable           ask again when it is back
     data source not configured   add it to targetDataSource
 

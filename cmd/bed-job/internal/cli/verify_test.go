@@ -147,7 +147,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 			{"void", voided, ops.NeverApplied, "decided never to be applied: discard it, and do the work anew if it is still wanted"},
 			{"never tried", never, ops.NotApplied, "not applied: retry applies it once"},
 			{"not committed", flying, ops.NotApplied, "not applied: retry applies it once"},
-			{"at least once", plain, ops.CannotTell, "cannot tell (at-least-once): it leaves no receipt in its target; the log knows of no attempt that may have been applied"},
+			{"at least once", plain, ops.NotApplied, "not applied: it leaves no receipt in its target; the log knows of no attempt that may have been applied"},
 			{"with other settings", elsewhere, inSession, whyNot},
 			{"with its receipt elsewhere", place, ops.CannotTell, "cannot tell: its receipt is in the table bed_receipt in elsewhere.too, but"},
 			{"for an unknown data source", unknown, ops.NotConfigured, "data source not configured: the configuration's targetDataSource does not have it"},
@@ -162,7 +162,7 @@ func TestTheVerdictIsWhatTheTargetHolds(t *testing.T) {
 			}
 		}
 		table := v.run(t, "list", "--verify")
-		for _, want := range []string{"STATE   VERDICT ", "parked  already applied ", "parked  not applied ", "parked  decided never to be applied ", "parked  cannot tell (at-least-once) ", "parked  data source not configured "} {
+		for _, want := range []string{"STATE   VERDICT ", "parked  already applied ", "parked  not applied ", "parked  decided never to be applied ", "parked  cannot tell ", "parked  data source not configured "} {
 			if !strings.Contains(table.out, want) {
 				t.Errorf("the list is\n%s\nwant in it %q", table.out, want)
 			}
