@@ -378,9 +378,13 @@ func plainName(name string) bool {
 //
 //	"2024-05-01T10:00:00.5+02:00 Europe/Berlin"
 //	"2024-05-01T10:00:00Z"                       UTC
+//	"2024-05-01T10:00:00+02:00 Local CEST"       the writer's own zone, with its abbreviation
 //	"2024-05-01T10:00:00+02:00"                  a zone without a name
 //	"@-99999999999.000000001Z"                   a year that has not four digits
 const wallClock = "2006-01-02T15:04:05.999999999"
+
+// local is what every machine calls its own zone.
+const local = "Local"
 
 func appendTime(b []byte, t time.Time) []byte {
 	from := len(b)
@@ -403,6 +407,10 @@ func appendTime(b []byte, t time.Time) []byte {
 		b = fmt.Appendf(b, ":%02d", s)
 	}
 	name := t.Location().String()
+	if name == local {
+		short, _ := t.Zone()
+		name += " " + short
+	}
 	if name == "" {
 		return append(b, '"')
 	}
@@ -466,11 +474,19 @@ func cutOffset(s string) (rest string, offset int, utc bool, err error) {
 
 // location finds the location called name, if it gives t the offset with which t
 // was written: the rules of a zone may have changed since, or differ on this
-// machine.
+// machine. An abbreviation may be the name of a zone that has another one by now
+// (MET). Earlier versions wrote "Local" without one.
 func location(t time.Time, name string, named bool, offset int) *time.Location {
-	if named {
+	if first, rest, _ := strings.Cut(name, " "); named && first == local {
+		short, o := t.Local().Zone()
+		if o == offset && (rest == short || rest == "") {
+			return time.Local
+		}
+		name = rest
+	} else if named {
 		if loc := loadLocation(name); loc != nil {
-			if _, o := t.In(loc).Zone(); o == offset {
+			short, o := t.In(loc).Zone()
+			if o == offset && (short == name || len(name) > 4 || strings.ToUpper(name) != name) {
 				return loc
 			}
 		}

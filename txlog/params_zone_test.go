@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -27,8 +28,32 @@ func TestTimeComesBackLocalWithoutMonotonicPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !same(now.Round(0), got[0].Value) {
+	back, ok := got[0].Value.(time.Time)
+	if !ok || !back.Equal(now) || back.String() != now.Round(0).String() {
 		t.Errorf("got %v, want %v", got[0].Value, now)
+	}
+}
+
+// Of a zone that its machine calls Local another machine knows no more than the abbreviation.
+func TestLocalZoneIsKeptByItsAbbreviation(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"2024-01-01T14:00:00+01:00 CET":        "2024-01-01 14:00:00 +0100 CET",
+		"2024-01-01T14:00:00+01:00 MET":        "2024-01-01 14:00:00 +0100 MET",
+		"2024-07-01T14:00:00+02:00 CEST":       "2024-07-01 14:00:00 +0200 CEST",
+		"2024-07-01T14:00:00+11:11 Local CEST": "2024-07-01 14:00:00 +1111 CEST",
+		"2024-07-01T14:00:00+11:11 Local":      "2024-07-01 14:00:00 +1111 +1111", // of an earlier version
+	} {
+		got, err := txlog.DecodeParams(`[{"time":"` + text + `"}]`)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if s := got[0].Value.(time.Time).String(); s != want {
+			t.Errorf("%s: got %s, want %s", text, s, want)
+		}
+	}
+	at := time.Date(2024, 7, 1, 14, 0, 0, 0, testdb.LocalZone(t, "CET", 2*time.Hour))
+	if text, err := txlog.EncodeParams([]driver.NamedValue{{Ordinal: 1, Value: at}}); err != nil || text != `[{"time":"2024-07-01T14:00:00+02:00 Local CET"}]` {
+		t.Errorf("it is written as %s, %v", text, err)
 	}
 }
 

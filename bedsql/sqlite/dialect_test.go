@@ -92,6 +92,7 @@ func TestDialect(t *testing.T) {
 				return []any{
 					nil, true, int64(math.MinInt64), 0.1, 1e300, math.Inf(-1), math.NaN(), "text", "nul\x00\xff", []byte(nil), []byte{}, []byte{0, 255},
 					time.Date(2024, 5, 1, 10, 0, 0, 123456789, paris), time.Date(2024, 1, 1, 0, 0, 0, 0, time.FixedZone("x", 5400)), time.Time{},
+					time.Date(2024, 5, 1, 10, 0, 0, 0, testdb.LocalZone(t, "CEST", 2*time.Hour)),
 				}
 			},
 		},

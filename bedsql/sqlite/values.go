@@ -6,12 +6,17 @@ import "time"
 // dialled uses database/sql's default, as a dialled one does. What that lets
 // through, the log keeps.
 
-// storable drops a time's monotonic part. Without _time_format the driver
-// writes time.Time.String, and with it a "m=+0.1" that means nothing to any
-// other process; the driver itself ignores it when reading.
+// storable drops a time's monotonic part, and keeps its zone by the abbreviation. Without
+// _time_format the driver writes time.Time.String, in which the former means nothing to
+// another process, and the latter comes from a zone that another machine may not have:
+// "Local" is a name on each.
 func storable(v any) (any, error) {
-	if t, ok := v.(time.Time); ok {
-		return t.Round(0), nil
+	t, ok := v.(time.Time)
+	if !ok {
+		return v, nil
 	}
-	return v, nil
+	if name, offset := t.Zone(); t.Location().String() != name {
+		t = t.In(time.FixedZone(name, offset))
+	}
+	return t.Round(0), nil
 }
