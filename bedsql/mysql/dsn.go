@@ -19,7 +19,8 @@ import (
 // and returns the bare driver's connector with all that bed knows of the data
 // source. bedDataSource (escaped as a query parameter) names it in the log;
 // without it the name is the address and the database, "127.0.0.1:3306/orders"
-// or "/run/mysqld/mysqld.sock/orders". bedReceiptSchema is the target's
+// or "/run/mysqld/mysqld.sock/orders"; where a dial function of the application's decides
+// the address, the name must be given. bedReceiptSchema is the target's
 // ReceiptSchema. Errors say what is wrong without
 // repeating the DSN, which may hold a password.
 func Target(dsn string) (delivery.Target, error) {
@@ -89,16 +90,15 @@ func target(cfg *mysql.Config, own dialects.Own) (delivery.Target, error) {
 	return t, attempt.CheckReceiptSchema(&t)
 }
 
-// dataSource names a data source by where it is.
+// dataSource names a data source by where it is; it has no name where a function of the
+// application's decides the address.
 func dataSource(cfg *mysql.Config) string {
+	if network := cfg.Net; cfg.DialFunc != nil || network != "" && network != "tcp" && network != "unix" {
+		return ""
+	}
 	addr := cfg.Addr
 	if addr == "" {
 		addr = map[string]string{"": "127.0.0.1:3306", "tcp": "127.0.0.1:3306", "unix": "/tmp/mysql.sock"}[cfg.Net]
-	}
-	switch cfg.Net {
-	case "", "tcp", "unix":
-	default: // a dial function registered by the application
-		addr = cfg.Net + "(" + addr + ")"
 	}
 	return addr + "/" + cfg.DBName
 }

@@ -1,13 +1,17 @@
 package mysql
 
 import (
+	"context"
+	"net"
 	"net/url"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -75,4 +79,24 @@ func FuzzDSN(f *testing.F) {
 			t.Fatalf("%q is named %q", plain, unnamed.DataSource)
 		}
 	})
+}
+
+func TestNameIsNotDerivedFromAnAddressThatAFunctionDecides(t *testing.T) {
+	t.Parallel()
+	dials := mysql.NewConfig()
+	dials.Addr, dials.DBName = "127.0.0.1:3306", "orders"
+	dials.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }
+	tunnel := mysql.NewConfig()
+	tunnel.Net, tunnel.Addr, tunnel.DBName = "ssh", "db:3306", "orders"
+	for what, cfg := range map[string]*mysql.Config{"DialFunc": dials, "RegisterDialContext": tunnel} {
+		for _, name := range []string{"", "orders"} {
+			target, err := TargetOf(cfg, name)
+			if err == nil {
+				_, err = NewConnector(target, bedsql.Config{Storage: txlog.NewMemory()})
+			}
+			if (err == nil) != (name != "") || err != nil && !strings.Contains(err.Error(), "bedDataSource") {
+				t.Errorf("%s, the name %q: %v", what, name, err)
+			}
+		}
+	}
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/bedsql/bed/bedsql/internal/dialects"
 	"github.com/bedsql/bed/internal/attempt"
@@ -29,7 +31,8 @@ const registeredPrefix = "registeredConnConfig"
 //	registeredConnConfig0 bedDataSource=orders
 //
 // Without it the name is the addresses and the database,
-// "127.0.0.1:5432/orders". bedReceiptSchema is the target's ReceiptSchema; not
+// "127.0.0.1:5432/orders"; where a DialFunc or a LookupFunc of the application's decides
+// the address, the name must be given. bedReceiptSchema is the target's ReceiptSchema; not
 // with the name of a registered configuration. Errors say what is wrong without repeating the DSN,
 // which may hold a password.
 func Target(dsn string) (delivery.Target, error) {
@@ -117,10 +120,15 @@ func target(cfg *pgx.ConnConfig, own dialects.Own, opts ...stdlib.OptionOpenDB) 
 
 func describe(cfg *pgx.ConnConfig, c driver.Connector, own dialects.Own) delivery.Target {
 	list := settings(&cfg.Config, cfg.DefaultQueryExecMode, own.ReceiptSchema)
+	named, derived := own.DataSource, ""
+	if named == "" {
+		derived = dataSource(&cfg.Config)
+		named = derived
+	}
 	return delivery.Target{
-		Connector:     &connector{c, namesOf(list)},
+		Connector:     &connector{c, namesOf(list), derived},
 		Dialect:       dialectOf(c),
-		DataSource:    cmp.Or(own.DataSource, dataSource(&cfg.Config)),
+		DataSource:    named,
 		Settings:      dialects.Format(list),
 		Account:       cfg.User,
 		ReceiptSchema: own.ReceiptSchema,
@@ -149,8 +157,12 @@ func registeredConfig(connector driver.Connector) (*pgconn.Config, error) {
 }
 
 // dataSource names a data source by where it is: each address once, in the
-// order in which they are tried. A database that is not named is the user's.
+// order in which they are tried. A database that is not named is the user's. It has no
+// name where a function of the application's decides the address.
 func dataSource(cfg *pgconn.Config) string {
+	if usual := usualConfig(); foreign(cfg.DialFunc, usual.DialFunc) || foreign(cfg.LookupFunc, usual.LookupFunc) {
+		return ""
+	}
 	addrs := []string{address(cfg.Host, cfg.Port)}
 	for _, f := range cfg.Fallbacks {
 		if addr := address(f.Host, f.Port); !slices.Contains(addrs, addr) {
@@ -162,6 +174,21 @@ func dataSource(cfg *pgconn.Config) string {
 		database = cfg.User
 	}
 	return strings.Join(addrs, ",") + "/" + database
+}
+
+// usualConfig has pgx's own functions.
+var usualConfig = sync.OnceValue(func() *pgconn.Config {
+	cfg, err := pgconn.ParseConfig("host=h")
+	if err != nil {
+		return new(pgconn.Config)
+	}
+	return cfg
+})
+
+// foreign reports whether a function is another one than the usual, whatever it is bound to.
+func foreign(f, usual any) bool {
+	v := reflect.ValueOf(f)
+	return !v.IsNil() && v.Pointer() != reflect.ValueOf(usual).Pointer()
 }
 
 func address(host string, port uint16) string {

@@ -1,15 +1,21 @@
 package postgres
 
 import (
+	"context"
 	"database/sql"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -155,4 +161,62 @@ func FuzzKeywords(f *testing.F) {
 		}
 		sameConfig(t, with, plain)
 	})
+}
+
+func TestNameIsNotDerivedFromAnAddressThatAFunctionDecides(t *testing.T) {
+	t.Parallel()
+	parse := func() *pgx.ConnConfig {
+		cfg, err := pgx.ParseConfig("postgres://u@db:1/orders?connect_timeout=3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+	dials, looks, own := parse(), parse(), parse()
+	dials.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }
+	looks.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"127.0.0.1"}, nil }
+	own.DialFunc = (&net.Dialer{KeepAlive: time.Minute}).DialContext
+	open := func(target delivery.Target) error {
+		_, err := NewConnector(target, bedsql.Config{Storage: txlog.NewMemory()})
+		return err
+	}
+	for what, cfg := range map[string]*pgx.ConnConfig{"DialFunc": dials, "LookupFunc": looks} {
+		if err := open(TargetOf(cfg, "")); err == nil || !strings.Contains(err.Error(), "bedDataSource") {
+			t.Errorf("%s: %v, want an error that says how to give a name", what, err)
+		}
+		registered, err := Target(stdlib.RegisterConnConfig(cfg))
+		if err == nil {
+			err = open(registered)
+		}
+		if err == nil || !strings.Contains(err.Error(), "bedDataSource") {
+			t.Errorf("%s, registered: %v, want an error that says how to give a name", what, err)
+		}
+		if target := TargetOf(cfg, "orders"); target.DataSource != "orders" || open(target) != nil {
+			t.Errorf("%s: with a name: %q, %v", what, target.DataSource, open(target))
+		}
+	}
+	if target := TargetOf(own, ""); target.DataSource != "db:1/orders" {
+		t.Errorf("a dialer of the net package: %q", target.DataSource)
+	}
+}
+
+func TestConnectorThatLeadsElsewhereNeedsAName(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgx.ParseConfig(testdb.Postgres(t).DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := cfg.Host
+	cfg.Host = "elsewhere.invalid"
+	cfg.Fallbacks = nil
+	leads := stdlib.OptionBeforeConnect(func(_ context.Context, c *pgx.ConnConfig) error { c.Host = to; return nil })
+	for _, name := range []string{"", "orders"} {
+		conn, err := TargetOf(cfg, name, leads).Connector.Connect(t.Context())
+		if err == nil {
+			_ = conn.Close()
+		}
+		if (err == nil) != (name != "") {
+			t.Errorf("the name %q: %v", name, err)
+		}
+	}
 }

@@ -23,7 +23,11 @@ type connector struct {
 	driver.Connector
 	// names are those of the settings in the DSN that a session is asked for.
 	names []string
+	// derived is the data source's name, if it was derived from the address.
+	derived string
 }
+
+var errElsewhere = errors.New("bed: the connector led elsewhere than the data source's name says, which was derived from the address: name the data source (bedDataSource)")
 
 // Connect implements driver.Connector. The session tells its own number, which a
 // pooler does not show to its clients, and with the same question what it resolves
@@ -36,6 +40,10 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	std, ok := conn.(*stdlib.Conn)
 	if !ok {
 		return conn, nil
+	}
+	if c.derived != "" && dataSource(&std.Conn().Config().Config) != c.derived { // by BeforeConnect
+		_ = conn.Close()
+		return nil, attempt.Certain(errElsewhere, delivery.Refused)
 	}
 	pg := std.Conn().PgConn()
 	has, err := resolve(ctx, pg, c.names)

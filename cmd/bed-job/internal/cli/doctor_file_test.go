@@ -32,6 +32,9 @@ func TestDoctorFindsWhatIsWrongWithTheFile(t *testing.T) {
 	}
 	cases := []wrongSetUp{
 		{name: "the log in the target's file", check: "shared-file", remedy: "file of its own", make: func(_ *testing.T, in *installed) { in.sources["orders"] = in.log }},
+		{name: "a name derived from a loopback address", check: "name", remedy: "bedDataSource", make: func(_ *testing.T, in *installed) {
+			in.sources = map[string]testdb.DB{`"localhost:5432/orders"`: in.sources["orders"]}
+		}},
 		{name: "no sync", check: "synchronous", remedy: "synchronous(full)", make: pragma("synchronous(off)")},
 		{name: "no sync at commit", check: "synchronous", remedy: "synchronous(full)", make: pragma("synchronous(normal)")},
 		{name: "no journal", check: "journal_mode", remedy: "journal_mode(wal)", make: journal("off")},

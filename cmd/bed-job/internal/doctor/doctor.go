@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -69,6 +70,9 @@ type Report struct {
 	AtHome []string `json:"atHome"`
 }
 
+// loopback are names that were derived from such an address.
+var loopback = regexp.MustCompile(`(^|,)(127\.[0-9.]+|localhost|\[?::1\]?):[0-9]+[,/]`)
+
 // patience bounds the questions to one database.
 const patience = 15 * time.Second
 
@@ -88,6 +92,10 @@ func Examine(ctx context.Context, in Installation) *Report {
 		if SameFile(t.Target.File, in.Log.Target.File) {
 			p.find("shared-file", "it is the SQLite file of the transaction log: each would wait for the other's lock", "give the log a file of its own")
 			continue
+		}
+		if loopback.MatchString(t.Name) {
+			p.find("name", "it has a loopback address, which is another database on another machine: their entries cannot be told apart",
+				"give it a name of its own by bedDataSource in the DSN of the application, and here, once its entries are delivered")
 		}
 		patients = append(patients, p)
 		all.Go(func() { p.examine(ctx) })
