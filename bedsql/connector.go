@@ -63,6 +63,8 @@ type connector struct {
 	guard   *guard
 	// corrected: a log line has named the settings of the server that were overridden.
 	corrected atomic.Bool
+	// reused counts the requests that were refused because of their keys.
+	reused atomic.Int64
 	// warned: a log line has said what is wrong with the server's product.
 	warned atomic.Bool
 	// returned: a log line has said what happens to connections whose session holds
@@ -97,7 +99,8 @@ func newConnector(target delivery.Target, cfg Config) (*connector, error) {
 		target.Dialect = &delivery.Dialect{Name: "sql"}
 	}
 	if target.DataSource == "" {
-		return nil, errors.New("bed: the data source has no name: give one, or the DSN parameter bedDataSource")
+		return nil, errors.New("bed: the data source has no name: give one, or the DSN parameter bedDataSource " +
+			"(none is derived where a dial function, a network or a connector of the application's decides the address)")
 	}
 	if len(target.DataSource) > 255 {
 		return nil, fmt.Errorf("bed: the data source's name is %d bytes long, 255 is the most that the log can keep: give a shorter one by the DSN parameter bedDataSource", len(target.DataSource))

@@ -80,7 +80,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 		}
 	}
 	if err := c.c.deliverer.Deliver(ctx, &x.InFlight); err != nil {
-		c.c.cfg.Counters.failed(err)
+		c.c.cfg.Counters.failed(c.c.refusesReused(err))
 		if !undecided(err) && !isParked(err) {
 			place.back()
 		}

@@ -6,9 +6,12 @@ import (
 	"database/sql/driver"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"sync"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/bedsql/internal/kept"
 	"github.com/bedsql/bed/internal/attempt"
@@ -40,8 +43,10 @@ type IdempotencyKey struct {
 // that failed finally, or was rolled back, has no place in that order, unless
 // it is parked: trying it again under the same context is the same write.
 //
-// The same key with another request is ErrKeyReused. What the same request
-// means is its SQL and parameters, unless SetFingerprint says otherwise. The
+// The same key with another request is ErrKeyReused. A request is the same if it asks the
+// database the same, unless SetFingerprint says otherwise: the SQL without comments (hints
+// count), and parameters of the same value, whatever their Go types, time zones or pgx's
+// mode of sending them. The
 // key is kept, hashed, for Config.KeyRetention, together with the answer. It
 // implies ExactlyOnce. A second caller that comes while the first is still
 // being applied waits for it. A request that was refused or rolled back leaves
@@ -64,8 +69,8 @@ func WithIdempotencyKey(ctx context.Context, key string) (context.Context, *Idem
 	return s.in(ctx), k
 }
 
-// SetFingerprint says what the same request means, in place of its SQL and
-// parameters: for requests that differ each time they are sent (gorm's
+// SetFingerprint says what the same request means, in place of what it asks the
+// database: for requests that differ each time they are sent (gorm's
 // created_at). Call it before the first write under the key.
 func (k *IdempotencyKey) SetFingerprint(fingerprint string) {
 	k.mu.Lock()
@@ -197,6 +202,7 @@ type keyedTx struct {
 	place   *place     // nil if it is kept even if this is rolled back
 	unit    txlog.Unit // its id and receipt
 	request *attempt.Request
+	flavor  txlog.Flavor
 	answer  attempt.Answer
 	replay  *attempt.Answer
 	at      int
@@ -211,7 +217,7 @@ func (kt *keyedTx) keeps() bool { return kt != nil && kt.kept != nil }
 // request was applied before, found says what to replay, and the transaction is
 // rolled back.
 func (k *IdempotencyKey) claim(ctx context.Context, c *Conn, inner driver.Tx, receipt string) (*keyedTx, attempt.Outcome) {
-	kt := &keyedTx{key: k, request: k.request()}
+	kt := &keyedTx{key: k, request: k.request(), flavor: c.c.dialect.Flavor}
 	kt.unit.ID, kt.unit.DataSource, kt.unit.Receipt = txlog.NewID(), c.c.target.DataSource, receipt
 	kt.unit.Fingerprint = kt.request.Fingerprint() // until COMMIT knows the whole
 	out, found := attempt.InsertReceipt(ctx, c.c.dialect, &c.session, inner, &kt.unit, c.c.receipts)
@@ -229,13 +235,27 @@ func (k *IdempotencyKey) claim(ctx context.Context, c *Conn, inner driver.Tx, re
 	return kt, out
 }
 
+// refusesReused returns err. When a key was used for another request, in numbers, it is more
+// likely that a value or a text changes from one sending of a request to the next.
+func (c *connector) refusesReused(err error) error {
+	if !errors.Is(err, ErrKeyReused) {
+		return err
+	}
+	n := c.reused.Add(1)
+	if n == 10 || n == 100 || n%1000 == 0 {
+		c.log.WithFields(logrus.Fields{"refused": n, "last": err.Error()}).Warn("bed: requests are refused because their idempotency keys were used for other requests: " +
+			"if they are resends, give each request its key once, take out of it what changes (a time, a generated id), or say by SetFingerprint what the same request is")
+	}
+	return err
+}
+
 // replayed answers the next statement of a transaction that is being replayed.
 func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err error) {
 	if kt.at >= len(kt.replay.Statements) {
 		return r, attempt.ReusedCount(kt.at+1, len(kt.replay.Statements))
 	}
 	a := &kt.replay.Statements[kt.at]
-	if err := a.Differs(kt.at+1, s, kt.request.Add(s)); err != nil {
+	if err := a.Differs(kt.at+1, s, kt.request.Answered(kt.flavor, s)); err != nil {
 		return r, err
 	}
 	kt.at++
@@ -255,14 +275,14 @@ func (kt *keyedTx) replayed(s txlog.Statement, rows bool) (r attempt.Reply, err 
 // ran collects the answer to a statement that was applied.
 func (kt *keyedTx) ran(s txlog.Statement, res driver.Result, rows *attempt.Rows) {
 	if !kt.keeps() {
-		kt.answer.Add(kt.request.Add(s), res, rows)
+		kt.answer.Add(kt.request.Answered(kt.flavor, s), res, rows)
 	}
 }
 
 // failed collects the error of a statement, after which t goes on.
 func (kt *keyedTx) failed(t *localTx, s txlog.Statement, err error) {
 	if !kt.keeps() {
-		kt.answer.AddFailure(kt.request.Add(s), err)
+		kt.answer.AddFailure(kt.request.Answered(kt.flavor, s), err)
 	}
 	t.unreplayable("under its idempotency key, a statement that failed is part of the answer")
 }
@@ -292,7 +312,7 @@ func (t *replayedTx) Commit() error {
 	c.closed()
 	if t.kt.at < len(t.kt.replay.Statements) {
 		t.kt.place.back()
-		return attempt.ReusedCount(t.kt.at, len(t.kt.replay.Statements))
+		return c.c.refusesReused(attempt.ReusedCount(t.kt.at, len(t.kt.replay.Statements)))
 	}
 	t.kt.place.within(nil) // its own ROLLBACK is nothing of the request's
 	t.kt.key.replay()
@@ -348,7 +368,7 @@ func (k *IdempotencyKey) begin(ctx context.Context, c *Conn, opts driver.TxOptio
 			keep.Outstanding = out.OnReceipt || ctx.Err() != nil
 		}
 		if !out.OnReceipt || c.dead || !jitter.Sleep(again, pause.NextBackOff()) {
-			return nil, out.Err
+			return nil, c.c.refusesReused(out.Err)
 		}
 	}
 	k.mu.Lock()

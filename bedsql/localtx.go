@@ -324,7 +324,8 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 		return r, err
 	}
 	if t.keyed != nil && t.keyed.replay != nil {
-		return t.keyed.replayed(stored, s.rows)
+		r, err := t.keyed.replayed(stored, s.rows)
+		return r, c.c.refusesReused(err)
 	}
 	if t.under.soft == nil && !under.soft.isHome() {
 		t.under.soft = under.soft

@@ -95,7 +95,7 @@ func (s *SoftTransaction) deliver(ctx context.Context, units []*stagedUnit, back
 			panicked = u.panicked
 			problems = append(problems, u.err)
 		case u.err != nil:
-			u.c.cfg.Counters.failed(u.err)
+			u.c.cfg.Counters.failed(u.c.refusesReused(u.err))
 			problems = append(problems, u.err)
 		default:
 			u.c.cfg.Counters.Delivered.Add(1)

@@ -22,8 +22,7 @@ type Answer struct {
 
 // AnswerStatement is the answer to one statement.
 type AnswerStatement struct {
-	// Fingerprint is the statement's (see Request.Add).
-	Fingerprint string `json:"fingerprint,omitempty"`
+	Prints
 	// RowsAffected and InsertID are nil where the driver does not know them.
 	RowsAffected *int64 `json:"rowsAffected,omitempty"`
 	InsertID     *int64 `json:"insertId,omitempty"`
@@ -42,8 +41,8 @@ type AnswerStatement struct {
 }
 
 // Add appends the answer to a statement: its result, or its rows.
-func (a *Answer) Add(fingerprint string, res driver.Result, rows *Rows) {
-	s := AnswerStatement{Fingerprint: fingerprint}
+func (a *Answer) Add(p Prints, res driver.Result, rows *Rows) {
+	s := AnswerStatement{Prints: p}
 	if res != nil {
 		s.RowsAffected, s.InsertID = known(res.RowsAffected()), known(res.LastInsertId())
 	}
@@ -54,8 +53,8 @@ func (a *Answer) Add(fingerprint string, res driver.Result, rows *Rows) {
 }
 
 // AddFailure appends the answer to a statement that failed.
-func (a *Answer) AddFailure(fingerprint string, err error) {
-	a.Statements = append(a.Statements, AnswerStatement{Fingerprint: fingerprint, Error: err.Error()})
+func (a *Answer) AddFailure(p Prints, err error) {
+	a.Statements = append(a.Statements, AnswerStatement{Prints: p, Error: err.Error()})
 }
 
 // Failure gives the error of a statement that failed.

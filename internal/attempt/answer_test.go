@@ -36,7 +36,7 @@ func TestUnstorableAnswerRefusesTheRequestUnsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var a Answer
-	a.Add("", nil, rows)
+	a.Add(Prints{}, nil, rows)
 	out := StoreAnswer(context.Background(), new(delivery.Dialect), nil, &txlog.Unit{Receipt: "k", Fingerprint: "f"}, Receipts{}, a)
 	if out.Class != delivery.Refused || out.Err == nil || !strings.Contains(out.Err.Error(), "cannot be kept") || !strings.Contains(out.Err.Error(), "complex128") {
 		t.Errorf("the outcome is %v: %v; want a refusal that names the type", out.Class, out.Err)

@@ -242,7 +242,7 @@ func apply(ctx context.Context, d *delivery.Dialect, conn driver.Conn, calls []d
 		out.Result, out.Rows = one.Result, one.Rows
 		out.Results = append(out.Results, one.Result)
 		if u.Fingerprint != "" {
-			answer.Add(statementFingerprint(u, u.Statements[i]), one.Result, one.Rows)
+			answer.Add(printsIn(d.Flavor, u, u.Statements[i]), one.Result, one.Rows)
 		}
 	}
 	if u.Fingerprint != "" {

@@ -27,6 +27,8 @@ type Found struct {
 	Result string
 	// Left is how long it is kept from now on.
 	Left time.Duration
+
+	flavor txlog.Flavor
 }
 
 // ReadReceipt looks a receipt up; nil if there is none. It does not wait for
@@ -39,7 +41,7 @@ func ReadReceipt(ctx context.Context, d *delivery.Dialect, conn driver.Conn, r R
 	}
 	row := rows[0]
 	void, result := Number(row[0]) != 0, Text(row[3])
-	return &Found{Void: void, Reported: void && result == voidReported, Undone: void && result == voidUndone, UnitID: Text(row[1]), Fingerprint: Text(row[2]), Result: result,
+	return &Found{flavor: d.Flavor, Void: void, Reported: void && result == voidReported, Undone: void && result == voidUndone, UnitID: Text(row[1]), Fingerprint: Text(row[2]), Result: result,
 		Left: time.Duration(Number(row[4])) * time.Millisecond}, nil
 }
 

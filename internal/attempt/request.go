@@ -42,27 +42,42 @@ func NewRequest(key, own string) *Request {
 	return r
 }
 
-// Add adds a statement and returns its fingerprint: it is kept with its answer, so
-// that a request that differs can be refused with what differs. It is empty where
-// the caller's own fingerprint decides.
-func (r *Request) Add(s txlog.Statement) string {
-	if r.by == byCaller {
-		return ""
+// Prints are the fingerprints of a statement: of its text and its parameters as they
+// stand, and of what it asks the database, by either of which it is the same. They are
+// kept with its answer, so that a request that differs can be refused with what differs.
+// Versions before the second one compare by the first.
+type Prints struct {
+	Fingerprint string `json:"fingerprint,omitempty"`
+	Asked       string `json:"asked,omitempty"`
+}
+
+// Add adds a statement to the request.
+func (r *Request) Add(s txlog.Statement) {
+	if r.by != byCaller {
+		r.parts = append(r.parts, fingerprint(r.secret, s))
 	}
-	one := fingerprint(r.secret, s)
-	r.parts = append(r.parts, one)
-	return one
+}
+
+// Answered adds a statement, whose prints it returns. They are empty where the caller's
+// own fingerprint decides.
+func (r *Request) Answered(f txlog.Flavor, s txlog.Statement) (p Prints) {
+	if r.by == byCaller {
+		return p
+	}
+	p = prints(f, r.secret, s)
+	r.parts = append(r.parts, p.Fingerprint)
+	return p
 }
 
 // Fingerprint is the unit's.
 func (r *Request) Fingerprint() string { return r.by + digest(r.secret, r.parts...) + r.secret }
 
-// statementFingerprint is that of s in the answer to u.
-func statementFingerprint(u *txlog.Unit, s txlog.Statement) string {
+// printsIn are those of s in the answer to u.
+func printsIn(f txlog.Flavor, u *txlog.Unit, s txlog.Statement) Prints {
 	if len(u.Fingerprint) <= storedSize || !strings.HasPrefix(u.Fingerprint, byStatements) {
-		return ""
+		return Prints{}
 	}
-	return fingerprint(u.Fingerprint[storedSize:], s)
+	return prints(f, u.Fingerprint[storedSize:], s)
 }
 
 // storedFingerprint is what a receipt keeps of u's.
@@ -70,17 +85,26 @@ func storedFingerprint(u *txlog.Unit) string {
 	return u.Fingerprint[:min(len(u.Fingerprint), storedSize)]
 }
 
-// fingerprint is the digest of a statement, and short ones of its SQL and of each
-// of its parameters.
+// fingerprint is the print of a statement as it stands.
 func fingerprint(secret string, s txlog.Statement) string {
+	return printOf(secret, s, []string{s.SQL, s.Params}, s.SQL, elements(s.Params))
+}
+
+func prints(f txlog.Flavor, secret string, s txlog.Statement) Prints {
+	sql, params := asked(f, s)
+	return Prints{fingerprint(secret, s), printOf(secret, s, append([]string{sql}, params...), sql, params)}
+}
+
+// printOf is the digest of the whole of a statement, and short ones of its SQL and of
+// each of its parameters.
+func printOf(secret string, s txlog.Statement, whole []string, sql string, params []string) string {
 	var b strings.Builder
-	whole := []string{s.SQL, s.Params}
 	if s.Required.Given() {
 		whole = append(whole, s.Required.Sign())
 	}
 	b.WriteString(digest(secret, whole...))
-	b.WriteString(digest(secret, "SQL", s.SQL)[:partSize])
-	for i, p := range elements(s.Params) {
+	b.WriteString(digest(secret, "SQL", sql)[:partSize])
+	for i, p := range params {
 		b.WriteString(digest(secret, strconv.Itoa(i), p)[:partSize])
 	}
 	return b.String()
@@ -110,7 +134,9 @@ func digest(secret string, texts ...string) string {
 }
 
 // Of reports whether the receipt is of u's request.
-func (f *Found) Of(u *txlog.Unit) bool { return f.Fingerprint == storedFingerprint(u) }
+func (f *Found) Of(u *txlog.Unit) bool {
+	return f.Fingerprint == storedFingerprint(u) || strings.HasPrefix(f.Fingerprint, byStatements) && f.differs(u) == nil
+}
 
 // OfAnother is the error of u, a request of which only its caller's own
 // fingerprint is known so far, if the receipt is of another one.
@@ -134,6 +160,11 @@ func (f *Found) reused(u *txlog.Unit) error {
 	if err := f.OfAnother(u); err != nil {
 		return err
 	}
+	return f.differs(u)
+}
+
+// differs is the error of u if one of its statements differs from those answered.
+func (f *Found) differs(u *txlog.Unit) error {
 	answer, err := ReadAnswer(f.Result)
 	if err != nil {
 		return delivery.ErrKeyReused
@@ -142,9 +173,12 @@ func (f *Found) reused(u *txlog.Unit) error {
 		if i == len(answer.Statements) {
 			break
 		}
-		if err := answer.Statements[i].Differs(i+1, s, statementFingerprint(u, s)); err != nil {
+		if err := answer.Statements[i].Differs(i+1, s, printsIn(f.flavor, u, s)); err != nil {
 			return err
 		}
+	}
+	if len(u.Statements) == len(answer.Statements) && len(u.Statements) > 0 {
+		return nil
 	}
 	return ReusedCount(len(u.Statements), len(answer.Statements))
 }
@@ -154,10 +188,13 @@ func ReusedCount(now, then int) error {
 	return reused("it has " + count(now, "statement") + " now, and had " + strconv.Itoa(then))
 }
 
-// Differs is the error of a request whose statement n is s, with that fingerprint,
-// if it is another one than was answered.
-func (a *AnswerStatement) Differs(n int, s txlog.Statement, fingerprint string) error {
-	then, now := a.Fingerprint, fingerprint
+// Differs is the error of a request whose statement n is s, with those prints, if it is
+// another one than was answered. An answer of an earlier version has no Asked.
+func (a *AnswerStatement) Differs(n int, s txlog.Statement, p Prints) error {
+	then, now := a.Fingerprint, p.Fingerprint
+	if a.Asked != "" && p.Asked != "" && then != now {
+		then, now = a.Asked, p.Asked
+	}
 	switch {
 	case then == now:
 		return nil

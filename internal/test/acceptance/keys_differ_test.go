@@ -1,10 +1,17 @@
 package acceptance
 
 import (
+	"context"
+	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
@@ -79,4 +86,113 @@ func TestKeyReusedSaysWhatDiffersAndNoValue(t *testing.T) {
 		}
 		r.wantNoLog()
 	})
+}
+
+// The same request comes from another process, under another trace, zone and mode of the
+// driver, with other Go types.
+func TestKeyKnowsTheSameRequestInAnotherForm(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 28, 13, 0, 0, 0, time.UTC)
+	const insert = "INSERT INTO event (id, at, note) VALUES (?, ?, ?)"
+	type request struct {
+		pool *sql.DB
+		text string
+		args []any
+	}
+	ways := map[string]func(r *rig, ctx context.Context, q request) error{
+		"a write": func(r *rig, ctx context.Context, q request) error {
+			_, err := q.pool.ExecContext(ctx, r.q(q.text), q.args...)
+			return err
+		},
+		"a prepared write": func(r *rig, ctx context.Context, q request) error {
+			st, err := q.pool.PrepareContext(ctx, r.q(q.text))
+			if err != nil {
+				return err
+			}
+			defer func() { _ = st.Close() }()
+			_, err = st.ExecContext(ctx, q.args...)
+			return err
+		},
+		"a local transaction": func(r *rig, ctx context.Context, q request) error {
+			tx, err := q.pool.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			if _, err = tx.ExecContext(ctx, r.q(q.text), q.args...); err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+			return tx.Commit()
+		},
+		"a staged soft transaction": func(r *rig, ctx context.Context, q request) error {
+			ctx, st, err := bedsql.Begin(ctx, bedsql.Staged())
+			if err != nil {
+				return err
+			}
+			_, err = q.pool.ExecContext(ctx, r.q(q.text), q.args...)
+			return errors.Join(err, st.End(context.Background()))
+		},
+	}
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		r := newRig(t, db)
+		r.exec("CREATE TABLE event (id INT PRIMARY KEY, at " + testdb.By[string]{MySQL: "DATETIME(6)", Postgres: "timestamptz", SQLite: "DATETIME"}.For(db.Driver) + ", note VARCHAR(40))")
+		pools := []*sql.DB{r.wrapped, r.open(db.DSN)}
+		switch db.Driver {
+		case testdb.DriverMySQL:
+			pools = append(pools, r.open(db.DSN+"&interpolateParams=true"))
+		case testdb.DriverPostgres:
+			for _, mode := range []string{"cache_describe", "describe_exec", "exec", "simple_protocol"} {
+				pools = append(pools, r.open(db.DSN+"&default_query_exec_mode="+mode))
+			}
+		}
+		id := 0
+		for way, send := range ways {
+			id++
+			for i, q := range []request{
+				{r.wrapped, insert + " /*traceparent='00-1-01'*/", []any{id, at, "note"}},
+				{r.wrapped, "/* one */ " + insert + "; ", []any{int8(id), at.In(time.FixedZone("CET", 3600)), "note"}},
+				{r.wrapped, insert + " -- two", []any{uint32(id), &at, sql.NullString{String: "note", Valid: true}}},
+			} {
+				for n, pool := range pools {
+					ctx, k := keyed(way)
+					q.pool = pool
+					if err := send(r, ctx, q); err != nil {
+						t.Errorf("%s %d, pool %d: %v", way, i, n, err)
+					}
+					wantReplayed(t, k.Replayed(), i+n > 0)
+				}
+			}
+			ctx, _ := keyed(way)
+			wantReused(t, way, send(r, ctx, request{r.wrapped, insert, []any{id, at, "note /* two */"}}))
+			ctx, _ = keyed(way)
+			wantReused(t, way, send(r, ctx, request{r.wrapped, insert, []any{id, at.Add(time.Hour), "note"}}))
+		}
+		if n := r.count("SELECT COUNT(*) FROM event"); n != len(ways) {
+			t.Errorf("%d rows, want %d", n, len(ways))
+		}
+		r.wantNoLog()
+	})
+}
+
+func TestRefusedKeysInNumbersAreSaidOnce(t *testing.T) {
+	t.Parallel()
+	logger, said := logtest.NewNullLogger()
+	r := newRig(t, testdb.SQLite(t), func(c *bedsql.Config) { c.Logger = logger })
+	r.account(100)
+	r.mustSendUnder("k", setBalance, 1, 1)
+	for i := range 20 {
+		_, _, err := r.sendUnder("k", setBalance, 7000+i, 1)
+		wantReused(t, "another balance", err)
+	}
+	warnings := 0
+	for _, e := range said.AllEntries() {
+		if strings.Contains(e.Message, "idempotency keys were used") {
+			warnings++
+			if line := fmt.Sprint(e.Message, e.Data); !strings.Contains(line, "parameter 1 of its statement 1") || strings.Contains(line, "70") {
+				t.Errorf("it says %s", line)
+			}
+		}
+	}
+	if warnings != 1 {
+		t.Errorf("%d warnings, want 1", warnings)
+	}
 }
