@@ -155,6 +155,8 @@ func formOf(p message.Publisher) broker.Form {
 		return broker.NATSForm
 	case library == "amqp" && marshaler == "DefaultMarshaler":
 		return broker.AMQPForm
+	case library == "kafka":
+		return broker.KafkaForm
 	}
 	return broker.AnyForm
 }

@@ -13,12 +13,15 @@ import (
 type Form uint8
 
 const (
-	// AnyForm is the form of a broker that is not known.
+	// AnyForm is the form of a broker that is not known: what one of them never takes is
+	// too large for it.
 	AnyForm Form = iota
 	// NATSForm: metadata are NATS headers.
 	NATSForm
 	// AMQPForm: metadata are AMQP headers.
 	AMQPForm
+	// KafkaForm: metadata count as a part of the message.
+	KafkaForm
 )
 
 const (
@@ -86,8 +89,8 @@ func (f Form) Check(m *Message, frameMax int) error {
 	switch {
 	case f == AMQPForm && longest > 255:
 		return errors.New("AMQP has no room for a topic or a metadata key of more than 255 bytes")
-	case f == NATSForm && size > maxNATSHeader:
-		return fmt.Errorf("the metadata take %d bytes, and JetStream stores at most %d", size, maxNATSHeader)
+	case (f == NATSForm || f == AnyForm) && size > maxNATSHeader:
+		return fmt.Errorf("the metadata take %d bytes, and JetStream stores at most %d: put what is large into the payload", size, maxNATSHeader)
 	case f == AMQPForm && frameMax > 0 && size+amqpOverhead > frameMax:
 		return fmt.Errorf("the metadata take %d bytes, and AMQP sends at most %d (frame_max %d)", size, frameMax-amqpOverhead, frameMax)
 	}
