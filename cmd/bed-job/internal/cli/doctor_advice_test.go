@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/test/testdb"
+	"github.com/bedsql/bed/txlog"
 )
 
 // account makes an account for a database, with rights, and the DSN that uses it.
@@ -209,5 +210,17 @@ func TestDoctorFindsPublicationsOfAllTables(t *testing.T) {
 	withReceipts(t, db)
 	if status, report, text := in.doctor(app{}); status != 0 || !strings.Contains(strings.Join(report.Warnings, " "), "everything") {
 		t.Errorf("status %d:\n%s", status, text)
+	}
+}
+
+func TestDoctorFindsOneNameForTwoDatabases(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(testing.TB) testdb.DB{"mariadb": testdb.MySQL, "postgres": testdb.Postgres} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := install(t, make(t), map[string]testdb.DB{"orders": make(t)})
+			oldEntry(t, in, func(u *txlog.Unit) { u.Place = "elsewhere" })
+			in.wrong("place", "a name of its own")
+		})
 	}
 }

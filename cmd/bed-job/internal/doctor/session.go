@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"fmt"
 	"strings"
 
+	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -16,17 +18,17 @@ const maxSessions = 20
 // application's account, its DSN or a pooler made of it counts, not what either DSN
 // says.
 func sessions(ctx context.Context, x *examination, units []*txlog.Unit, targets map[string]Database) {
-	type kind struct{ dataSource, settings, session, account string }
+	type kind struct{ dataSource, settings, session, account, place string }
 	tried := map[kind]bool{}
 	for _, u := range units {
 		t, ok := targets[u.DataSource]
-		k := kind{u.DataSource, u.Settings, u.Session, u.Account}
+		k := kind{u.DataSource, u.Settings, u.Session, u.Account, u.Place}
 		if !ok || tried[k] || len(tried) == maxSessions {
 			continue
 		}
 		tried[k] = true
 		err := t.Target.SameAccount(u)
-		if err == nil && (u.Settings != t.Target.Settings || u.Session != "") {
+		if err == nil && (u.Settings != t.Target.Settings || u.Session != "" || u.Place != "") {
 			target, other := t.Target.In(u.Settings, u.Session)
 			if other != nil {
 				x.find("data source "+t.Name, "settings", fmt.Sprintf("entries were written with the settings %q, the job's DSN has %q: they are not delivered, since values or places could be others", u.Settings, t.Target.Settings),
@@ -35,6 +37,10 @@ func sessions(ctx context.Context, x *examination, units []*txlog.Unit, targets 
 			}
 			var conn driver.Conn
 			if conn, _, err = target.Dial(ctx); err == nil {
+				if place, perr := attempt.ReceiptPlace(ctx, target.Dialect, conn, attempt.Receipts{Schema: target.ReceiptSchema}); perr == nil && u.Place != "" && place != u.Place {
+					x.find("data source "+t.Name, "place", fmt.Sprintf("entries say that their receipts are in %s, but this DSN leads to %s: one name stands for two databases, and what one holds is delivered to the other", u.Place, cmp.Or(place, "none")),
+						"give each database a name of its own (bedDataSource), and the job's DSN the database that the application writes to")
+				}
 				_ = conn.Close()
 			}
 		}
