@@ -11,12 +11,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// NotOneDML is the error of an entry that holds anything else than DML and messages.
-// Whoever may write to the log could have the job run it.
+// NotOneDML is the error of an entry with a statement other than DML or a message. No
+// application logs such an entry.
 type NotOneDML struct {
 	// Statement is its place in the entry, from 1.
 	Statement int
-	// Kind is what it is.
+	// Kind is its kind.
 	Kind sqltext.Kind
 }
 
@@ -31,9 +31,9 @@ func (e *NotOneDML) Shown() string { return strings.TrimPrefix(e.Error(), "bed: 
 // Certainly says that nothing was run, and nothing will be.
 func (*NotOneDML) Certainly() delivery.Class { return delivery.Refused }
 
-// OnlyDML returns a *NotOneDML for the first statement that is not one DML or a message of
-// its data source. It asks the session of conn how it reads quotes if that decides. Without
-// a conn, such a statement passes.
+// OnlyDML returns a *NotOneDML for the first statement other than a single DML or a message.
+// Some texts depend on how a session reads quotes: OnlyDML asks conn, or, without one, lets them
+// pass.
 func OnlyDML(ctx context.Context, d *delivery.Dialect, conn driver.Conn, statements []txlog.Statement) error {
 	for i, s := range statements {
 		kind, sure := sqltext.IsOneWrite(d.Flavor, s.SQL)

@@ -2,9 +2,8 @@ package sqltext
 
 import "strings"
 
-// OneWrite reads a text that somebody may have forged. It returns DML if a session with
-// quoting q runs text as one DML, whichever parts /*!version … */ its server runs. A message
-// is DML. Any other kind says what the text may be.
+// OneWrite classifies a text that may be forged. It returns DML if every server runs text as one
+// DML, whatever it makes of /*!version … */, in a session with quoting q. A message is DML.
 func OneWrite(f Flavor, q Quoting, text string) Kind {
 	kind := ClassifyAs(f, q, text).Kind
 	if kind != DML || f != MySQL || !strings.Contains(text, "/*!") && !strings.Contains(text, "/*M!") {
@@ -14,16 +13,15 @@ func OneWrite(f Flavor, q Quoting, text string) Kind {
 	skipped := run
 	skipped.skipExecutable = true
 	rest := reader{parser: parser{lex: skipped}}
-	// A server runs some parts and skips others. If the keyword stands outside of them, no
-	// server reads another statement.
+	// Servers run some of these parts and skip others. A keyword outside of them is the same to
+	// all.
 	if a, b := run.next(), skipped.next(); a != b || !a.kw.isDML(f) {
 		return Opaque
 	}
 	return rest.whole().Kind
 }
 
-// IsOneWrite is OneWrite for every quoting that a session may have. It returns false for
-// sure if the quoting decides.
+// IsOneWrite is OneWrite under every quoting. sure is false if the quoting decides.
 func IsOneWrite(f Flavor, text string) (kind Kind, sure bool) {
 	kind = OneWrite(f, 0, text)
 	for _, q := range quotings(f, text) {

@@ -30,9 +30,8 @@ func utf8Of(src []byte) []byte {
 	return []byte(string(utf16.Decode(units)))
 }
 
-// documents parses a file. In its documents aliases and merge keys are replaced by what they
-// stand for, which the decoder would lose between sections. Keys that begin with x- at the top
-// are dropped: they hold what others refer to.
+// documents parses a file and replaces aliases and merge keys by their values; the decoder would
+// lose them between sections. Top-level keys with the prefix x- are dropped.
 func documents(src []byte) (all []ast.Node, err error) {
 	file, err := parser.ParseBytes(src, 0)
 	if err != nil {
@@ -55,7 +54,7 @@ func documents(src []byte) (all []ast.Node, err error) {
 	return all, nil
 }
 
-// maxNodes bounds what a document may be with its aliases replaced.
+// maxNodes bounds a document with its aliases replaced.
 const maxNodes = 100_000
 
 type anchored struct {
@@ -119,7 +118,7 @@ func keyIn(n ast.Node, key string) ast.Node {
 	return n
 }
 
-// mapping flattens the values of m. Its own keys win over those that << brings.
+// mapping flattens the values of m. Its own keys win over merged ones.
 func (f *flattener) mapping(m *ast.MappingNode) error {
 	has := func(key string) bool {
 		return slices.ContainsFunc(m.Values, func(v *ast.MappingValueNode) bool { return !v.Key.IsMergeKey() && keyOf(v) == key })

@@ -13,8 +13,7 @@ import (
 // tooMuch are rights on all of a MySQL server that no delivery needs.
 var tooMuch = regexp.MustCompile(`\b(ALL PRIVILEGES|SUPER|FILE|SHUTDOWN|PROCESS|RELOAD|CREATE USER|GRANT OPTION|REPLICATION \w+|BINLOG \w+|CONNECTION ADMIN|SYSTEM_USER|SYSTEM_VARIABLES_ADMIN)\b`)
 
-// account warns of an account that may do far more than DML: whoever may write to the log may
-// write what this account may.
+// account warns of rights far beyond DML: writers of the log share them.
 func (p *patient) account(ctx context.Context) {
 	var may []string
 	switch p.Driver {
@@ -52,7 +51,7 @@ func (p *patient) account(ctx context.Context) {
 	}
 }
 
-// hidden says what the account may not see on MySQL: for it, that is not there.
+// hidden reports that the account cannot see events.
 func (p *patient) hidden(ctx context.Context) {
 	_, err := p.rows(ctx, "SHOW EVENTS")
 	const which = "%s: events that change bed's tables cannot be seen without the right EVENT: %s"
@@ -65,7 +64,7 @@ func (p *patient) hidden(ctx context.Context) {
 	}
 }
 
-// rowSecurity reports the tables of which policies hide rows from the account.
+// rowSecurity reports tables whose policies hide rows from the account.
 func (p *patient) rowSecurity(ctx context.Context) {
 	rows, _ := p.rows(ctx, `SELECT quote_ident(c.relname)::text FROM pg_class c WHERE c.relkind IN ('r', 'p') AND row_security_active(c.oid)
 		AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) ORDER BY 1`)
@@ -83,7 +82,7 @@ func (p *patient) rowSecurity(ctx context.Context) {
 	}
 }
 
-// published reports publications of all tables: a subscriber that lacks one of bed's stops there.
+// published reports publications of all tables. A subscriber without bed's tables stops there.
 func (p *patient) published(ctx context.Context) {
 	rows, _ := p.rows(ctx, "SELECT quote_ident(pubname)::text FROM pg_publication WHERE puballtables ORDER BY 1")
 	if len(rows) == 0 {
