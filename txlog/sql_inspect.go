@@ -175,8 +175,8 @@ type decision struct {
 	skip bool
 }
 
-var decisions = map[Decision]decision{DecideRetry: {"retrying", retryRows, false}, DecideDiscard: {"discarding", discardRows, false}, DecidePark: {"parking", parkRows, false},
-	DecideSkip: {"skipping", parkRows, true}}
+var decisions = map[Decision]decision{DecideRetry: {what: "retrying", kind: retryRows}, DecideDiscard: {what: "discarding", kind: discardRows},
+	DecidePark: {what: "parking", kind: parkRows}, DecideSkip: {what: "skipping", kind: parkRows, skip: true}}
 
 // decideFor bounds a decision for callers whose context has no end.
 const decideFor = time.Hour
@@ -237,29 +237,63 @@ type Amendment struct {
 // and says why it cannot be amended; nil if it can. also is as for Decide, and so are the
 // errors.
 func (s *SQLStorage) Amend(ctx context.Context, id string, a Amendment, fits func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
-	text, params := a.To.encode()
-	var order []Order
-	var after []string
-	if !storableText(params) || a.Receipt != "" && !storableToken(a.Receipt, maxReceipt) {
-		return fmt.Errorf("txlog: the parameters or the receipt for unit %s cannot be stored", id)
+	as := map[string]Amendment{id: a}
+	if err := storableAmendments(as); err != nil {
+		return err
 	}
-	known := func(u *Unit) error {
+	locked := map[string]*Unit{}
+	known := func(u *Unit) error { locked[u.ID] = u; return fits(u) }
+	_, err := s.carryOut(ctx, decision{what: "amending", kind: parkRows}, []string{id}, nil, known, func(done Decided, exec func(string, ...any) error) error {
+		if err := also(exec); err != nil {
+			return err
+		}
+		return s.amendRows(done.Changed, as, locked, exec)
+	})
+	return err
+}
+
+// AmendAll is Amend for several units, by their ids. Those that fits refuses once they are
+// locked are left alone.
+func (s *SQLStorage) AmendAll(ctx context.Context, as map[string]Amendment, fits func(*Unit) error, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
+	if err := storableAmendments(as); err != nil {
+		return Decided{}, err
+	}
+	locked := map[string]*Unit{}
+	check := func(u *Unit) bool { locked[u.ID] = u; return fits(u) == nil }
+	return s.carryOut(ctx, decision{what: "amending", kind: parkRows}, slices.Collect(maps.Keys(as)), check, nil, func(done Decided, exec func(string, ...any) error) error {
+		if err := also(done, exec); err != nil {
+			return err
+		}
+		return s.amendRows(done.Changed, as, locked, exec)
+	})
+}
+
+func storableAmendments(as map[string]Amendment) error {
+	for id, a := range as {
+		if _, params := a.To.encode(); !storableText(params) || a.Receipt != "" && !storableToken(a.Receipt, maxReceipt) {
+			return fmt.Errorf("txlog: the parameters or the receipt for unit %s cannot be stored", id)
+		}
+	}
+	return nil
+}
+
+// amendRows writes amendments into the rows of units, which are locked.
+func (s *SQLStorage) amendRows(ids []string, as map[string]Amendment, locked map[string]*Unit, exec func(string, ...any) error) error {
+	for _, id := range ids {
+		a, u := as[id], locked[id]
+		text, params := a.To.encode()
 		if a.No == 0 {
-			order, after = u.Order, u.After
+			params = wrapOrder(u.Order, wrapAfter(u.After, params))
 		}
-		return fits(u)
-	}
-	_, err := s.carryOut(ctx, decision{what: "amending", kind: parkRows}, []string{id}, nil, known, func(_ Decided, exec func(string, ...any) error) error {
-		err := also(exec)
-		if err == nil {
-			err = exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, wrapOrder(order, wrapAfter(after, params)), rowID(id, a.No))
-		}
+		err := exec(shape{kind: amendRow}.text(s.db.backend.Flavor), text, params, rowID(id, a.No))
 		if err == nil && a.Receipt != "" {
 			err = exec(shape{kind: amendUnit}.text(s.db.backend.Flavor), a.Receipt, id)
 		}
-		return err
-	})
-	return err
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // carryOut does what Decide and Amend promise. fits is asked about units that are to be
@@ -293,6 +327,11 @@ func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, che
 			}
 			if err != nil || refused != nil && !again {
 				return false, refused, err
+			}
+		}
+		if check != nil {
+			if err := loadStatements(ctx, q, found); err != nil {
+				return false, nil, err
 			}
 		}
 		now := Decided{Gone: len(ids) - len(found)}

@@ -63,13 +63,14 @@ func (s *actor) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	if err != nil {
 		return nil, err
 	}
-	if c, _ := sqltext.AsWrite(target.Dialect.Flavor, to.To.SQL); c.NeedsSession || c.Pins || attempt.OnlyDML(ctx, target.Dialect, nil, []txlog.Statement{to.To}) != nil {
-		return nil, fmt.Errorf("%w: the SQL must be one DML statement that does not depend on its session", ErrInvalid)
-	}
-	if err := readable(target.Dialect, u.Statements[to.No], to.To); err != nil {
+	if err := deliverable(ctx, target, u.Statements[to.No], to.To); err != nil {
 		return nil, err
 	}
-	verdict, err := s.verdict(ctx, u)
+	verdicts, err := s.verdicts(ctx, []*txlog.Unit{u})
+	if err != nil {
+		return nil, err
+	}
+	verdict, err := verdicts[0].Verdict, verdicts[0].amendable(u)
 	if err != nil {
 		return nil, err
 	}
@@ -130,15 +131,27 @@ func (s *actor) amend(ctx context.Context, u *txlog.Unit, to txlog.Amendment, r 
 	if err != nil {
 		return noTables(err)
 	}
-	same := func(now *txlog.Unit) error {
+	return s.answer(ctx, func(ctx context.Context) error {
+		return s.log.Amend(ctx, u.ID, to, same(u), func(exec func(string, ...any) error) error { return s.fault(exec(statement, args...)) })
+	})
+}
+
+// same says why a unit is not amended, now that it is locked, that was looked at as u.
+func same(u *txlog.Unit) func(*txlog.Unit) error {
+	return func(now *txlog.Unit) error {
 		if now.Parked && now.InDoubt == u.InDoubt && now.Receipt == u.Receipt && slices.Equal(now.Statements, u.Statements) {
 			return amendable(now)
 		}
 		return fmt.Errorf("%w: it was changed meanwhile: look at it again", ErrNotAmendable)
 	}
-	return s.answer(ctx, func(ctx context.Context) error {
-		return s.log.Amend(ctx, u.ID, to, same, func(exec func(string, ...any) error) error { return s.fault(exec(statement, args...)) })
-	})
+}
+
+// deliverable refuses a statement that a job would not deliver, or not read, in the place of another.
+func deliverable(ctx context.Context, target delivery.Target, old, to txlog.Statement) error {
+	if c, _ := sqltext.AsWrite(target.Dialect.Flavor, to.SQL); c.NeedsSession || c.Pins || attempt.OnlyDML(ctx, target.Dialect, nil, []txlog.Statement{to}) != nil {
+		return fmt.Errorf("%w: the SQL must be one DML statement that does not depend on its session", ErrInvalid)
+	}
+	return readable(target.Dialect, old, to)
 }
 
 // amendable says why a unit cannot be amended, whatever its receipt says.
@@ -189,25 +202,28 @@ func (a Amendment) of(u *txlog.Unit) (to txlog.Amendment, err error) {
 	return to, err
 }
 
-// verdict asks for the receipt of a unit; empty where it has none. ErrNotAmendable if it is applied.
-func (s *actor) verdict(ctx context.Context, u *txlog.Unit) (Verdict, error) {
-	if u.Receipt == "" {
-		return "", nil
-	}
+// verdicts asks for the receipts of units; empty where there is none.
+func (s *actor) verdicts(ctx context.Context, units []*txlog.Unit) ([]Judgement, error) {
 	v := NewVerifier(s.log, s.cfg)
 	defer v.Close()
-	judged, err := v.Judge(ctx, []*txlog.Unit{u})
-	if err != nil {
-		return "", s.fault(err)
+	judged, err := v.Judge(ctx, units)
+	for i, u := range units[:len(judged)] {
+		if u.Receipt == "" {
+			judged[i] = Judgement{}
+		}
 	}
-	switch j := judged[0]; {
+	return judged, s.fault(err)
+}
+
+// amendable says why a unit of which j was found out cannot be amended: it is applied, or may be.
+func (j Judgement) amendable(u *txlog.Unit) error {
+	switch {
 	case j.Verdict == Applied:
-		return "", fmt.Errorf("%w: %s: %s", ErrNotAmendable, j.Short(), j.Advice(u))
+		return fmt.Errorf("%w: %s: %s", ErrNotAmendable, j.Short(), j.Advice(u))
 	case u.InDoubt && j.Verdict != NotApplied && j.Verdict != NeverApplied:
-		return "", fmt.Errorf("%w: an earlier attempt may have been applied (%s: %s): try again once its receipt can be asked for", ErrNotAmendable, j.Short(), errmask.Mask(j.Detail))
-	default:
-		return j.Verdict, nil
+		return fmt.Errorf("%w: an earlier attempt may have been applied (%s: %s): try again once its receipt can be asked for", ErrNotAmendable, j.Short(), errmask.Mask(j.Detail))
 	}
+	return nil
 }
 
 // fits has the target read a statement. The error is that it refuses it; unprepared is why it could not be asked.
@@ -219,6 +235,9 @@ func (s *actor) fits(ctx context.Context, target delivery.Target, statement txlo
 	_, err = onTarget(ctx, target, func(ctx context.Context, conn driver.Conn) (any, error) {
 		return nil, prepare(ctx, conn, statement.SQL, func(st driver.Stmt) error { return attempt.CheckCount(st, args) })
 	})
+	if n := placeholders(target.Dialect.Flavor, statement.SQL); err == nil && n >= 0 && n != len(args) {
+		return "", fmt.Errorf("%w: the text has %d placeholders, but there are %d parameters", ErrNotAmendable, n, len(args))
+	}
 	switch {
 	case err == nil:
 		return "", nil
@@ -226,6 +245,24 @@ func (s *actor) fits(ctx context.Context, target delivery.Target, statement txlo
 		return "", &explained{"ops: the entry cannot be amended: its data source refuses the text: " + s.cfg.Clean(errmask.Mask(err.Error())), ErrNotAmendable}
 	}
 	return s.cfg.Clean(errmask.Mask(err.Error())), nil
+}
+
+// placeholders counts them where the driver does not, which is SQLite's; -1 if it does, or if
+// they have numbers or names.
+func placeholders(f sqltext.Flavor, text string) (n int) {
+	if f != sqltext.SQLite {
+		return -1
+	}
+	end := -1
+	for token := range sqltext.Tokens(f, 0, text) {
+		switch {
+		case strings.ContainsAny(token.Text[:1], ":$@"), token.Kind == sqltext.Word && token.Start == end:
+			return -1
+		case token.Kind == sqltext.Param:
+			n, end = n+1, token.Start+len(token.Text)
+		}
+	}
+	return n
 }
 
 // onTarget asks in a session of a target, for a short time.
@@ -291,10 +328,13 @@ func (s *actor) supersede(ctx context.Context, target delivery.Target, u *txlog.
 
 // Replaced is what the audit keeps of an amendment.
 type Replaced struct {
-	Entry     string `json:"entry"`
+	Entry     string `json:"entry,omitempty"`
 	Statement int    `json:"statement"`
 	Old       Text   `json:"old"`
 	New       Text   `json:"new"`
+	// Bulk is there if several entries were amended. Parameters of Old are then those of
+	// each, in the order of its IDs, and null if they were left as they were.
+	*Bulk
 }
 
 // Text is a statement in the audit.
@@ -321,7 +361,7 @@ func replacing(u *txlog.Unit, to txlog.Amendment) (string, error) {
 	if _, err := old.Args(); err != nil {
 		return "", fmt.Errorf("%w: its parameters cannot be read: %w", ErrNotAmendable, err)
 	}
-	return marshal(Replaced{u.ID, to.No + 1, textOf(old), textOf(to.To)})
+	return marshal(Replaced{Entry: u.ID, Statement: to.No + 1, Old: textOf(old), New: textOf(to.To)})
 }
 
 func marshal(v any) (string, error) {
@@ -338,11 +378,29 @@ func ReplacedBy(r Record) (re Replaced, ok bool) {
 }
 
 func (re Replaced) masked() Replaced {
-	for _, t := range []*Text{&re.Old, &re.New} {
-		params, err := Parameters(txlog.Statement{Params: string(t.Parameters)}, false)
-		if t.Parameters, _ = json.Marshal(params); err != nil {
-			t.Parameters = json.RawMessage(`"` + mask + `"`)
-		}
+	re.New.Parameters = maskedParameters(re.New.Parameters)
+	if re.Bulk == nil {
+		re.Old.Parameters = maskedParameters(re.Old.Parameters)
+		return re
+	}
+	if len(re.Old.Parameters) > 0 && string(re.Old.Parameters) != "null" {
+		re.Old.Parameters = json.RawMessage(`"` + mask + `"`)
+	}
+	if re.Values {
+		re.Text = mask
 	}
 	return re
+}
+
+// maskedParameters are parameters in the log's form without their values.
+func maskedParameters(all json.RawMessage) json.RawMessage {
+	if len(all) == 0 || string(all) == "null" {
+		return all
+	}
+	params, err := Parameters(txlog.Statement{Params: string(all)}, false)
+	if err != nil {
+		return json.RawMessage(`"` + mask + `"`)
+	}
+	all, _ = json.Marshal(params)
+	return all
 }

@@ -17,8 +17,8 @@ type Audit struct {
 	Next    string   `json:"next,omitempty"`
 }
 
-// filterView is what the audit keeps of a bulk action.
-type filterView struct {
+// Bulk is what the audit keeps of a bulk action.
+type Bulk struct {
 	Filter
 	OlderThan string `json:"olderThan,omitempty"`
 	// Code belongs to Kind, which is the text of the error.
@@ -46,9 +46,9 @@ func (by By) selected(a Action, sel *Selection, done Done) (journal.Record, erro
 	return r, err
 }
 
-func (sel *Selection) view(done Done) filterView {
+func (sel *Selection) view(done Done) Bulk {
 	f := sel.Filter
-	v := filterView{Filter: f, Values: f.Reveal && f.Text != "", Until: sel.At, Counted: len(sel.IDs), Gone: done.Gone, Left: done.Left}
+	v := Bulk{Filter: f, Values: f.Reveal && f.Text != "", Until: sel.At, Counted: len(sel.IDs), Gone: done.Gone, Left: done.Left}
 	if v.IDs = done.Changed; len(v.IDs) > keptIDs {
 		v.IDs = v.IDs[:keptIDs]
 	}
@@ -56,14 +56,14 @@ func (sel *Selection) view(done Done) filterView {
 		v.OlderThan = f.OlderThan.String()
 	}
 	if k, err := readKind(f.Kind); err == nil {
-		v.Kind, v.Code, v.DataSource = k.Text, k.Code, k.DataSource
+		v.Kind, v.Code, v.DataSource = k.words(), k.Code, k.DataSource
 	}
 	return v
 }
 
 // Masked reports whether [Store.Audit] leaves values out of a record.
 func Masked(r Record) bool {
-	var v filterView
+	var v Bulk
 	return r.Action == Amend || json.Unmarshal([]byte(r.What), &v) == nil && v.Values
 }
 
@@ -73,7 +73,7 @@ func masked(r Record) Record {
 		r.What, _ = marshal(re.masked())
 		return r
 	}
-	var v filterView
+	var v Bulk
 	switch err := json.Unmarshal([]byte(r.What), &v); {
 	case err == nil && v.Values:
 		v.Text = mask

@@ -52,7 +52,8 @@ type Filter struct {
 	Transaction string `json:"transaction,omitempty"`
 	// OlderThan selects entries at least that old; 0 means any.
 	OlderThan time.Duration `json:"-"`
-	// Kind is the key of a group of like errors, see [Kind]; empty means any.
+	// Kind is the key of a group of like errors, see [Kind], or of one text, see [TextKind];
+	// empty means any.
 	Kind string `json:"kind,omitempty"`
 	// Reveal: Text is searched for in errors with their values. It is only for
 	// those who may see these: otherwise a search would disclose what is masked.
@@ -277,9 +278,11 @@ type Kind struct {
 	Text  string `json:"text"`
 	Count int    `json:"count"`
 	More  bool   `json:"more"`
-	// Oldest is the entry that was written first of those counted.
-	Oldest    string    `json:"oldest"`
-	CreatedAt time.Time `json:"createdAt"`
+	// Oldest is the entry that was written first of those counted, Newest the last one.
+	Oldest          string    `json:"oldest"`
+	CreatedAt       time.Time `json:"createdAt"`
+	Newest          string    `json:"newest"`
+	NewestCreatedAt time.Time `json:"newestCreatedAt"`
 }
 
 // Kinds is errors by kind, the most frequent first.

@@ -87,12 +87,20 @@ func (s *finder) conditions(f *Filter) where {
 	if f.OlderThan > 0 {
 		w.and(`creation_time <= {now} - ?`, f.OlderThan.Milliseconds())
 	}
+	ofSQL := false
 	if f.Kind != "" {
 		k, _ := readKind(f.Kind)
 		w.and(`data_source = ?`, k.DataSource)
-		w.and(s.contains(`last_error`), longest(k.Text))
+		if ofSQL = k.Code == ofText; ofSQL {
+			w.and(s.contains(`{sql}`), k.words())
+		} else {
+			w.and(s.contains(`last_error`), longest(k.Text))
+		}
 	}
-	if f.Text == "" {
+	switch {
+	case f.Text == "" && ofSQL:
+		return w
+	case f.Text == "":
 		w.and(`statement_no = 0`)
 		return w
 	}
@@ -129,7 +137,8 @@ func (f *Filter) judged() bool { return f.Kind != "" || f.Text != "" }
 // its error as it is shown, has to contain the text.
 func (f *Filter) judge(u *txlog.Unit) bool {
 	if f.Kind != "" {
-		if k, err := readKind(f.Kind); err != nil || kindOf(u) != k {
+		k, err := readKind(f.Kind)
+		if ok := kindOf(u) == k || k.Code == ofText && k.holding(u) >= 0; err != nil || !ok {
 			return false
 		}
 	}

@@ -3,8 +3,10 @@ package ops
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"math"
@@ -58,6 +60,32 @@ func likeText(masked string) string {
 	return text
 }
 
+// ofText is the code of a kind of entries that hold one SQL text, whatever their errors are.
+const ofText = "sql"
+
+// textKind is the kind of the entries that hold a text.
+func textKind(dataSource, text string) kind {
+	sum, begin := sha256.Sum256([]byte(text)), text
+	if !storable(begin) { // the log keeps it in another form
+		begin = ""
+	}
+	begin = strings.ToValidUTF8(begin[:min(len(begin), 200)], "")
+	return kind{dataSource, ofText, hex.EncodeToString(sum[:8]) + " " + begin}
+}
+
+// holding is which of a unit's statements, from 0, has the text of a kind; -1 for none.
+func (k kind) holding(u *txlog.Unit) int {
+	return slices.IndexFunc(u.Statements, func(s txlog.Statement) bool { return textKind(u.DataSource, s.SQL) == k })
+}
+
+// words are what the kind is about: a masked error, or the beginning of an SQL text.
+func (k kind) words() string {
+	if _, begin, ok := strings.Cut(k.Text, " "); ok && k.Code == ofText {
+		return begin
+	}
+	return k.Text
+}
+
 // key is the kind for Filter.Kind.
 func (k kind) key() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(k.DataSource + "\x00" + k.Code + "\x00" + k.Text))
@@ -72,11 +100,11 @@ func readKind(key string) (kind, error) {
 	return kind{parts[0], parts[1], parts[2]}, nil
 }
 
-// KindText gives the error of a kind, with its values masked, and its data source, by its
-// key. ErrInvalid.
+// KindText gives the error of a kind, with its values masked, or the beginning of its SQL
+// text, and its data source, by its key. ErrInvalid.
 func KindText(key string) (text, dataSource string, err error) {
 	k, err := readKind(key)
-	return k.Text, k.DataSource, err
+	return k.words(), k.DataSource, err
 }
 
 // wholeRows is how many rows are grouped however long that takes; of a larger
@@ -124,16 +152,19 @@ func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 // kinds are groups of entries by what makes their errors alike.
 type kinds map[kind]*Kind
 
-// add adds n entries to their group; oldest is the first of them.
-func (all kinds) add(k kind, n int, oldest string, created time.Time) {
+// add adds entries to their group.
+func (all kinds) add(k kind, some Kind) {
 	g := all[k]
 	if g == nil {
-		g = &Kind{Oldest: oldest, CreatedAt: created}
-		all[k] = g
+		all[k] = &some
+		return
 	}
-	g.Count += n
-	if oldest < g.Oldest {
-		g.Oldest, g.CreatedAt = oldest, created
+	g.Count += some.Count
+	if some.Oldest < g.Oldest {
+		g.Oldest, g.CreatedAt = some.Oldest, some.CreatedAt
+	}
+	if some.Newest > g.Newest {
+		g.Newest, g.NewestCreatedAt = some.Newest, some.NewestCreatedAt
 	}
 }
 
@@ -142,15 +173,16 @@ func (all kinds) add(k kind, n int, oldest string, created time.Time) {
 func (s *finder) group(ctx context.Context, rows where, alike kinds) error {
 	rows.and(`last_error IS NOT NULL`)
 	return s.each(ctx, func(rows *sql.Rows) error {
-		var name, text, first string
-		var n int
-		var created int64
-		err := rows.Scan(&name, &text, &n, &first, &created)
+		var name, text string
+		var some Kind
+		var first, last int64
+		err := rows.Scan(&name, &text, &some.Count, &some.Oldest, &first, &some.Newest, &last)
 		if err == nil {
-			alike.add(kind{name, codeOf(text), likeText(errmask.Mask(text))}, n, first, time.UnixMilli(created))
+			some.CreatedAt, some.NewestCreatedAt = time.UnixMilli(first), time.UnixMilli(last)
+			alike.add(kind{name, codeOf(text), likeText(errmask.Mask(text))}, some)
 		}
 		return err
-	}, `SELECT data_source, last_error, COUNT(*), MIN(id), MIN(creation_time) FROM transaction_log`+rows.text+` GROUP BY data_source, last_error`, rows.args...)
+	}, `SELECT data_source, last_error, COUNT(*), MIN(id), MIN(creation_time), MAX(id), MAX(creation_time) FROM transaction_log`+rows.text+` GROUP BY data_source, last_error`, rows.args...)
 }
 
 // masked makes the kinds of what is alike: of each the first unit is read, for
@@ -167,7 +199,7 @@ func (s *finder) masked(ctx context.Context, alike kinds) (kinds, error) {
 		}
 		for _, u := range units {
 			if t := byFirst[u.ID]; u.LastError != "" { // else it changed meanwhile
-				groups.add(kindOf(u), t.Count, t.Oldest, t.CreatedAt)
+				groups.add(kindOf(u), *t)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/errmask"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -39,6 +40,41 @@ type Misfit struct {
 	Texts   int `json:"texts"`
 	// Oldest is the first of these entries.
 	Oldest string `json:"oldest"`
+	// Kinds are the texts, those of most entries first, at most 20.
+	Kinds []TextKind `json:"kinds"`
+}
+
+// TextKind is one text.
+type TextKind struct {
+	// Kind is for Filter.Kind: it selects the entries that hold the text.
+	Kind string `json:"kind"`
+	// SQL is the text without its values; empty if the data source is not configured.
+	SQL     string `json:"sql"`
+	Entries int    `json:"entries"`
+}
+
+// mostTexts is how many texts of a kind of error are listed.
+const mostTexts = 20
+
+// textKinds are texts with the number of their entries.
+func (s *rehearser) textKinds(texts []*pending) []TextKind {
+	of := map[kind]*TextKind{}
+	for _, p := range texts {
+		k := textKind(p.dataSource, p.text)
+		if of[k] == nil {
+			of[k] = &TextKind{Kind: k.key()}
+			if d := s.cfg.Targets[p.dataSource].Dialect; d != nil {
+				of[k].SQL = sqltext.Mask(d.Flavor, p.text)
+			}
+		}
+		of[k].Entries += len(p.entries)
+	}
+	all := []TextKind{}
+	for _, k := range of {
+		all = append(all, *k)
+	}
+	slices.SortFunc(all, func(a, b TextKind) int { return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.SQL, b.SQL)) })
+	return all[:min(len(all), mostTexts)]
 }
 
 const (
@@ -82,7 +118,7 @@ func (s *rehearser) Rehearse(ctx context.Context, dataSource string) (*Rehearsal
 		}
 		all = all[n:]
 	}
-	r.Refused, r.Unseen = misfits(kinds[true]), misfits(kinds[false])
+	r.Refused, r.Unseen = s.misfits(kinds[true]), s.misfits(kinds[false])
 	return r, nil
 }
 
@@ -200,7 +236,7 @@ func (s *rehearser) rehearse(ctx context.Context, texts []*pending, report func(
 }
 
 // misfits counts the entries and the texts of each kind.
-func misfits(kinds map[kind][]*pending) []Misfit {
+func (s *rehearser) misfits(kinds map[kind][]*pending) []Misfit {
 	all := []Misfit{}
 	for k, texts := range kinds {
 		entries := map[string]bool{}
@@ -209,7 +245,7 @@ func misfits(kinds map[kind][]*pending) []Misfit {
 				entries[id] = true
 			}
 		}
-		all = append(all, Misfit{k.DataSource, k.Code, k.Text, len(entries), len(texts), slices.Min(slices.Collect(maps.Keys(entries)))})
+		all = append(all, Misfit{k.DataSource, k.Code, k.Text, len(entries), len(texts), slices.Min(slices.Collect(maps.Keys(entries))), s.textKinds(texts)})
 	}
 	slices.SortFunc(all, func(a, b Misfit) int {
 		return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Oldest, b.Oldest))

@@ -52,6 +52,11 @@ func (s *actor) Try(ctx context.Context, id string, by By) (*Trial, error) {
 	if err := s.answer(ctx, func(ctx context.Context) (err error) { u, err = s.log.Get(ctx, id); return err }); err != nil {
 		return nil, err
 	}
+	return s.tryUnit(ctx, u, by)
+}
+
+// tryUnit tries a unit as it is given.
+func (s *actor) tryUnit(ctx context.Context, u *txlog.Unit, by By) (*Trial, error) {
 	target, err := s.triable(u)
 	if err != nil {
 		return nil, err

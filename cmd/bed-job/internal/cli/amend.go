@@ -1,9 +1,14 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,69 +16,213 @@ import (
 )
 
 func amendCommand(a *app) *cobra.Command {
-	var to ops.Amendment
-	var reason string
-	var yes bool
+	m := &amender{app: a}
 	cmd := &cobra.Command{
-		Use:   "amend ID",
-		Short: "Replace the SQL or the parameters of a parked entry that is surely not applied",
+		Use:   "amend ID | --kind KIND",
+		Short: "Replace the SQL or the parameters of parked entries that are surely not applied",
 		Long: `Replace the SQL or the parameters of one statement of a parked entry that is surely not
-applied, such as after a column was renamed. The entry stays parked: retry it afterwards. On a
-terminal it asks before; elsewhere it requires --yes. It requires a --reason; the audit
+applied, such as after a column was renamed; with --kind, of all entries of a kind, which must
+hold the same text. The new text can be any DML. Entries stay parked: retry them afterwards. On
+a terminal it asks before; elsewhere it requires --yes. It requires a --reason; the audit
 keeps the old text.
 
 Refused are entries that are in doubt and whose receipt cannot end that, that must not be run
 again, or that were written under an idempotency key; a text that is not one DML statement;
 and one that the data source, if it can be reached, would not prepare.
 
+With --kind, which kinds and rehearse print, the parked entries that it and the other filters
+select are counted first, at most 10,000, and no others are changed. The first of them is tried as
+it will be, in a transaction that is rolled back: if it is refused, nothing is changed.
+--dry-run ends there. What cannot be amended is left as it is, and reported.
+
 Parameters are a JSON array in the log's own form, such as [1, "text", {"uint64": 7}], or what
 show --show-parameters -o json prints as parameters or typedParameters; left out, they stay.
+Text and parameters after @ name a file that holds them, and - is standard input: values on a
+command line are seen by other users of the machine.
 
 JSON (-o json): an object with id, statement and unprepared (why the data source could not
-be asked; empty if it takes the text).`,
-		Args: oneID,
+be asked; empty if it takes the text). With --kind, one with changed, gone and left (numbers), ids
+(of those that were changed), kept (why others were not: why, entries and oldest), statement,
+kind (which selects those with the new text), tried (an ID), trial, untried (why there is no
+trial) and dryRun.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, flags := cmd.Context(), cmd.Flags()
-			switch {
-			case !flags.Changed("sql") && !flags.Changed("parameters"):
-				return usagef("amend needs a new text, --sql, or new --parameters")
-			case flags.Changed("sql") && strings.TrimSpace(to.SQL) == "", flags.Changed("parameters") && strings.TrimSpace(to.Parameters) == "":
-				return usagef("--sql or --parameters is empty: give it a value, or leave it out; no parameters are []")
-			case flags.Changed("statement") && to.Statement < 1:
-				return usagef("--statement must be at least 1")
-			case strings.TrimSpace(reason) == "":
-				return usagef("amend needs a reason, which the audit keeps: say why with --reason")
-			case !yes && !a.InTTY:
-				return usagef("amend changes what will be written: confirm it with --yes")
+			if err := m.read(cmd, args); err != nil {
+				return err
 			}
-			return withDesk(ctx, a, func(d *desk) error {
-				if !yes {
-					if err := a.confirm(ctx, fmt.Sprintf("amend %s? The audit keeps the old text.", printable(args[0]))); err != nil {
-						return err
-					}
+			return withDesk(cmd.Context(), a, func(d *desk) error {
+				if len(args) == 1 {
+					return m.one(cmd.Context(), d, args[0])
 				}
-				done, err := d.Amend(ctx, args[0], to, a.by(reason))
-				switch {
-				case errors.Is(err, ops.ErrNoAnswer):
-					return d.log.silent(err)
-				case err != nil:
-					return explain(args[0], err)
-				case a.json():
-					return printJSON(a.Out, done)
-				}
-				fmt.Fprintf(a.Out, "%s: statement %d amended; it is still parked: bed-job retry %[1]s\n", done.ID, done.Statement)
-				if done.Unprepared != "" {
-					fmt.Fprintf(a.Err, "note: its data source could not be asked whether it takes the text: %s\n", printable(a.redact(done.Unprepared)))
-				}
-				return nil
+				return m.all(cmd.Context(), d)
 			})
 		},
 	}
 	a.logFlags(cmd)
-	cmd.Flags().StringVar(&to.SQL, "sql", "", "the new text; left out, it stays")
-	cmd.Flags().StringVar(&to.Parameters, "parameters", "", "the new parameters as a `JSON` array; left out, they stay")
-	cmd.Flags().IntVar(&to.Statement, "statement", 0, "which statement of several, from 1")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	filterFlags(a, cmd, &m.filters)
+	flags := cmd.Flags()
+	flags.StringVar(&m.to.SQL, "sql", "", "the new text, @FILE, or - for standard input; left out, it stays")
+	flags.StringVar(&m.to.Parameters, "parameters", "", "the new parameters as a `JSON` array, @FILE, or -; left out, they stay")
+	flags.IntVar(&m.to.Statement, "statement", 0, "which statement of several, from 1")
+	reasonFlags(cmd, &m.reason, &m.dryRun)
+	flags.BoolVar(&m.yes, "yes", false, "do not ask")
 	return cmd
+}
+
+// amender carries an amendment out.
+type amender struct {
+	*app
+	filters
+	to          ops.Amendment
+	reason      string
+	dryRun, yes bool
+}
+
+// read looks at the command line, and reads what it names.
+func (m *amender) read(cmd *cobra.Command, args []string) error {
+	flags := cmd.Flags()
+	if err := m.filters.read(cmd); err != nil {
+		return err
+	}
+	switch {
+	case len(args) > 1 || (len(args) == 1) == m.given() || len(args) == 0 && m.Kind == "":
+		return usagef("amend takes one ID, or --kind and the other filters")
+	case m.State != "" && m.State != ops.Parked:
+		return usagef("only parked entries can be amended: park them first")
+	case len(args) == 1 && m.dryRun:
+		return usagef("--dry-run is for --kind")
+	case !flags.Changed("sql") && !flags.Changed("parameters"):
+		return usagef("amend needs a new text, --sql, or new --parameters")
+	case flags.Changed("statement") && m.to.Statement < 1:
+		return usagef("--statement must be at least 1")
+	case strings.TrimSpace(m.reason) == "":
+		return usagef("amend needs a reason, which the audit keeps: say why with --reason")
+	case m.to.SQL == "-" && m.to.Parameters == "-":
+		return usagef("--sql and --parameters cannot both be standard input")
+	case !m.yes && !m.dryRun && (!m.InTTY || m.to.SQL == "-" || m.to.Parameters == "-"):
+		return usagef("amend changes what will be written: confirm it with --yes")
+	}
+	for _, text := range []*string{&m.to.SQL, &m.to.Parameters} {
+		if err := m.said(text); err != nil {
+			return err
+		}
+	}
+	if flags.Changed("sql") && strings.TrimSpace(m.to.SQL) == "" || flags.Changed("parameters") && strings.TrimSpace(m.to.Parameters) == "" {
+		return usagef("--sql or --parameters is empty: give it a value, or leave it out; no parameters are []")
+	}
+	return nil
+}
+
+// said replaces a flag's value by what it names: @FILE, or - for standard input.
+func (a *app) said(value *string) error {
+	var text []byte
+	var err error
+	if name, ok := strings.CutPrefix(*value, "@"); ok {
+		text, err = os.ReadFile(name)
+	} else if *value == "-" {
+		text, err = io.ReadAll(a.In)
+	} else {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the text of the amendment cannot be read: %w", err)
+	}
+	*value = strings.TrimRight(strings.TrimPrefix(string(text), "\ufeff"), "\r\n")
+	return nil
+}
+
+// sure asks on the terminal.
+func (m *amender) sure(ctx context.Context, what string) error {
+	if m.yes || m.dryRun {
+		return nil
+	}
+	return m.confirm(ctx, fmt.Sprintf("amend %s? The audit keeps the old text.", what))
+}
+
+func (m *amender) one(ctx context.Context, d *desk, id string) error {
+	if err := m.sure(ctx, printable(id)); err != nil {
+		return err
+	}
+	done, err := d.Amend(ctx, id, m.to, m.by(m.reason))
+	switch {
+	case errors.Is(err, ops.ErrNoAnswer):
+		return d.log.silent(err)
+	case err != nil:
+		return explain(id, err)
+	case m.json():
+		return printJSON(m.Out, done)
+	}
+	fmt.Fprintf(m.Out, "%s: statement %d amended; it is still parked: bed-job retry %[1]s\n", done.ID, done.Statement)
+	m.note(done.Unprepared)
+	return nil
+}
+
+// note says why a data source could not be asked; empty for nothing.
+func (m *amender) note(unasked string) {
+	if unasked != "" {
+		fmt.Fprintf(m.Err, "note: its data source could not be asked whether it takes the text: %s\n", printable(m.redact(unasked)))
+	}
+}
+
+// amended is a bulk amendment as JSON shows it.
+type amended struct {
+	acted
+	Kept      []ops.Kept `json:"kept"`
+	Statement int        `json:"statement"`
+	Kind      string     `json:"kind"`
+	Tried     string     `json:"tried"`
+	Trial     *tried     `json:"trial"`
+	Untried   string     `json:"untried"`
+}
+
+func (m *amender) all(ctx context.Context, d *desk) error {
+	m.State = ops.Parked
+	sel, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Selection, error) { return d.Select(ctx, m.Filter) })
+	if err != nil {
+		return err
+	}
+	if len(sel.IDs) == 0 && !m.json() {
+		_, err := fmt.Fprintln(m.Err, "Nothing of that kind is parked: entries that wait are parked first.")
+		return err
+	}
+	if err := m.sure(ctx, fmt.Sprintf("%s (counted at %s by the log's clock)", entries(len(sel.IDs)), sel.At.Format(time.RFC3339))); err != nil {
+		return err
+	}
+	store, err := d.patient()
+	if err != nil {
+		return err
+	}
+	done, err := store.AmendAll(ctx, sel, m.to, m.by(m.reason), m.dryRun)
+	switch {
+	case errors.Is(err, ops.ErrNoAnswer):
+		return d.log.silent(err)
+	case err != nil:
+		return err
+	}
+	if m.json() {
+		out := amended{acted{ops.Amend, sel.At.Format(time.RFC3339Nano), len(done.Changed), done.Gone, done.Left, done.Changed, nil, m.dryRun}, done.Kept, done.Statement, done.Kind, done.Tried, nil, done.Untried}
+		if done.Trial != nil {
+			t := triedOf(done.Tried, done.Trial)
+			out.Trial = &t
+		}
+		return printJSON(m.Out, out)
+	}
+	if done.Trial != nil {
+		fmt.Fprintf(m.Out, "tried on %s:\n", done.Tried)
+		if err := printTrial(m.app, done.Tried, done.Trial); err != nil && !errors.Is(err, errReported) {
+			return err
+		}
+	}
+	m.note(done.Untried)
+	for _, k := range done.Kept {
+		fmt.Fprintf(m.Out, "%s not amended, such as %s: %s\n", entries(k.Entries), cmp.Or(k.Oldest, "-"), printable(m.redact(k.Why)))
+	}
+	outcome := "amended; they are still parked: bed-job retry --kind " + done.Kind
+	if m.dryRun || len(done.Changed) == 0 {
+		outcome = strings.TrimSuffix(map[bool]string{true: "would be "}[m.dryRun]+"amended", " ")
+	}
+	fmt.Fprintf(m.Out, "%s of %d %s\n", entries(len(done.Changed)), len(sel.IDs), outcome)
+	if done.Gone > 0 {
+		fmt.Fprintf(m.Out, "%s gone: delivered or discarded since they were counted\n", entries(done.Gone))
+	}
+	return nil
 }

@@ -150,3 +150,68 @@ func TestRehearseEndsWith0Or1Or3(t *testing.T) {
 		}
 	})
 }
+
+func TestOneAmendmentIsForAllEntriesOfAKind(t *testing.T) {
+	h, st, first, _ := renamed(t, testdb.SQLite(t))
+	for i := range 3 {
+		u := &txlog.Unit{ID: txlog.NewID(), DataSource: "target", Settings: first.Settings, Statements: []txlog.Statement{{SQL: "INSERT INTO account (id, n) VALUES (?, 1)", Params: fmt.Sprintf("[%d]", i)}}}
+		if err := st.Add(t.Context(), 1e9, u); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Release(t.Context(), u, txlog.Verdict{Park: i < 2, Err: "no"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What rehearse prints, and not what kinds does, is one text.
+	var kinds []ops.Kind
+	if r := h.run(t, "kinds", "-o", "json"); json.Unmarshal([]byte(r.out), &kinds) != nil || len(kinds) != 1 {
+		t.Fatal(r)
+	}
+	sql := filepath.Join(t.TempDir(), "new.sql")
+	write(t, sql, "INSERT INTO account (id, amount) VALUES (?, 1)\n")
+	by := []string{"--sql", "@" + sql, "--reason", "the column was renamed"}
+	bulk := func(kind string, more ...string) run {
+		return h.run(t, append(append([]string{"amend", "--kind", kind}, by...), more...)...)
+	}
+	if r := bulk(kinds[0].Key, "--yes"); r.status != 1 || !strings.Contains(r.err, "different texts") {
+		t.Errorf("a kind of two texts: %+v", r)
+	}
+	var rehearsed ops.Rehearsal
+	if r := h.run(t, "rehearse", "-o", "json"); json.Unmarshal([]byte(r.out), &rehearsed) != nil || len(rehearsed.Refused) != 1 {
+		t.Fatal(r)
+	}
+	kind := rehearsed.Refused[0].Kinds[0].Kind
+	if r := h.run(t, "rehearse", "--data-source", "target"); strings.Contains(r.out, "--kind") {
+		t.Errorf("rehearse prints a kind for two texts: %s", r.out)
+	}
+	if r := bulk(kind); r.status != 2 || !strings.Contains(r.err, "--yes") {
+		t.Errorf("without a yes: %+v", r)
+	}
+	if r := bulk(kind, "--dry-run"); r.status != 0 || !strings.Contains(r.out, "would change 1 row") || !strings.Contains(r.out, "2 entries of 2 would be amended") {
+		t.Errorf("a dry run: %+v", r)
+	}
+	if r := bulk(kind, "--yes", "--parameters", "[]"); r.status != 1 || !strings.Contains(r.err, "placeholders") {
+		t.Errorf("another number of parameters: %+v", r)
+	}
+	if r := h.run(t, "amend", first.ID, "--kind", kind, "--sql", "x", "--reason", "x", "--yes"); r.status != 2 {
+		t.Errorf("an ID and a kind: %+v", r)
+	}
+	r := bulk(kind, "--yes")
+	_, paste, _ := strings.Cut(strings.TrimSpace(r.out), "bed-job retry ")
+	if r.status != 0 || !strings.Contains(r.out, "2 entries of 2 amended") {
+		t.Fatalf("amend says %+v", r)
+	}
+	h.run(t, append([]string{"retry"}, strings.Fields(paste)...)...).want(t, 0, "2 entries of 2 due now\n")
+
+	// Standard input holds what a command line would show.
+	h.In = strings.NewReader("[4712]\n")
+	if r := h.run(t, "amend", first.ID, "--sql", "@"+sql, "--parameters", "-", "--reason", "x", "--yes"); r.status != 0 {
+		t.Errorf("parameters from standard input: %+v", r)
+	}
+	if got, err := st.Get(t.Context(), first.ID); err != nil || got.Statements[0].Params != "[4712]" || got.Statements[0].SQL != "INSERT INTO account (id, amount) VALUES (?, 1)" {
+		t.Errorf("the entry is %+v, %v", got, err)
+	}
+	if r := h.run(t, "amend", first.ID, "--sql", "@/nowhere", "--reason", "x", "--yes"); r.status != 1 || !strings.Contains(r.err, "/nowhere") {
+		t.Errorf("a file that is not there: %+v", r)
+	}
+}

@@ -73,7 +73,7 @@ func printAudit(ctx context.Context, a *app, d *desk, limit int, values bool) er
 		if r.Count > 0 {
 			n = strconv.Itoa(r.Count)
 		}
-		t.add(r.Time.Local().Format(time.RFC3339), r.Who, string(r.Action), n, cut(r.What, 2000), r.Reason)
+		t.add(r.Time.Local().Format(time.RFC3339), r.Who, string(r.Action), n, r.What, r.Reason)
 	}
 	return t.print(a.Out)
 }

@@ -18,13 +18,21 @@ var errNoDesk = errors.New("the log is kept in no database")
 // waited for as long as --log-timeout says.
 type desk struct {
 	*ops.Store
+	app *app
 	log boundedLog
 	cfg *config
 }
 
 func openDesk(a *app, log boundedLog, cfg *config) (*desk, error) {
 	store, err := newStore(log, opsConfig(a, cfg))
-	return &desk{store, log, cfg}, err
+	return &desk{store, a, log, cfg}, err
+}
+
+// patient is the store with more time for each answer, for a change of many entries.
+func (d *desk) patient() (*ops.Store, error) {
+	cfg := opsConfig(d.app, d.cfg)
+	cfg.AnswerWithin *= manyTimes
+	return newStore(d.log, cfg)
 }
 
 func newStore(log boundedLog, cfg ops.Config) (*ops.Store, error) {
@@ -64,6 +72,7 @@ func filterFlags(a *app, cmd *cobra.Command, f *filters) {
 	flags.BoolVar(&f.parked, "parked", false, "only those that wait for an operator: --state parked")
 	flags.StringVar(&f.Text, "text", "", "only those with this text in their SQL or error, as it is")
 	flags.StringVar(&f.Transaction, "transaction", "", "only those of the soft transaction `id`")
+	flags.StringVar(&f.Kind, "kind", "", "only those of a `kind` that kinds or rehearse prints")
 	flags.Var((*spanFlag)(&f.OlderThan), "older-than", "only those at least this old, such as 30m, 24h or 7d")
 	flags.Lookup("older-than").DefValue = "0" // for a zero, --help shows no default
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "leased", "parked"}, cobra.ShellCompDirectiveNoFileComp))
@@ -73,7 +82,7 @@ func filterFlags(a *app, cmd *cobra.Command, f *filters) {
 // read makes the filter of the flags. One that is given and selects nothing, such
 // as by a variable of the shell that is not set, would have every entry match.
 func (f *filters) read(cmd *cobra.Command) error {
-	for _, name := range []string{"data-source", "state", "text", "transaction", "older-than"} {
+	for _, name := range []string{"data-source", "state", "text", "transaction", "kind", "older-than"} {
 		if flag := cmd.Flags().Lookup(name); flag.Changed && (flag.Value.String() == "" || flag.Value.String() == "0s") {
 			return usagef("--%s is empty: give it a value, or leave it out", name)
 		}
@@ -99,7 +108,7 @@ func (f *filters) given() bool { return f.Filter != ops.Filter{Reveal: true} }
 // plain gives the filter in the log's own form, if that can say all of it.
 func (f *filters) plain() (txlog.Filter, bool) {
 	return txlog.Filter{Parked: f.State == ops.Parked, DataSource: f.DataSource, OlderThan: f.OlderThan},
-		f.Text == "" && f.Transaction == "" && (f.State == "" || f.State == ops.Parked)
+		f.Text == "" && f.Transaction == "" && f.Kind == "" && (f.State == "" || f.State == ops.Parked)
 }
 
 // completeDataSource completes the names of the configuration.

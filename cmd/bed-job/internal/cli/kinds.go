@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,11 +17,13 @@ func kindsCommand(a *app) *cobra.Command {
 		Use:   "kinds",
 		Short: "Count the entries by kind of error, the most frequent first",
 		Long: `Count the entries by kind of error, the most frequent first: errors of a data source that
-are alike except for values and numbers in them. The filters are those of list.
+are alike except for values and numbers in them, with when the first and the last of them was
+written. The filters are those of list. Each kind is followed by the flag --kind that selects
+its entries, for every command that takes filters. 1536+ are at least as many: the log is large.
 
-JSON (-o json): an array of objects with key (what the console's filter takes), dataSource,
-code (the database's), text (values in it are ?), count, more (there are others: the log is
-large), oldest (an ID) and createdAt (of that one).`,
+JSON (-o json): an array of objects with key (for --kind), dataSource, code (the database's),
+text (values in it are ?), count, more (there are others), oldest and newest (IDs), createdAt
+and newestCreatedAt (of these).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.read(cmd); err != nil {
@@ -49,9 +52,10 @@ func printKinds(a *app, kinds []ops.Kind) error {
 		_, err := fmt.Fprintln(a.Err, "The log holds no entry of that kind with an error.")
 		return err
 	}
-	t := table{width: a.width(), headings: []string{"COUNT", "DATA SOURCE", "CODE", "ERROR"}, long: 1}
+	t := table{width: a.width(), headings: []string{"COUNT", "DATA SOURCE", "CODE", "FIRST", "LAST", "ERROR"}, long: 1}
 	for _, k := range kinds {
-		t.add(atLeast(k.Count, k.More), k.DataSource, k.Code, k.Text)
+		t.add(atLeast(k.Count, k.More), k.DataSource, k.Code, k.CreatedAt.Local().Format(time.RFC3339), k.NewestCreatedAt.Local().Format(time.RFC3339), k.Text)
+		t.under("--kind " + k.Key)
 	}
 	return t.print(a.Out)
 }

@@ -27,7 +27,7 @@ func listCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the entries of the log, oldest first",
-		Long: "List the entries of the log, oldest first: one line for each unit of delivery, with its SQL\nshortened and without parameters (see show). With --verify the targets are asked\nwhether each is applied.\n" +
+		Long: "List the entries of the log, oldest first: one line for each unit of delivery, with its SQL\nshortened and without parameters (see show). With --verify the targets are asked\nwhether each is applied. If there are more than --limit, standard error says so.\n" +
 			verdictHelp + "\n" + jsonHelp,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,16 +43,21 @@ func listCommand(a *app) *cobra.Command {
 					list.verifier = ops.NewVerifier(log, opsConfig(a, cfg))
 					defer list.verifier.Close()
 				}
+				print := list.printTable
 				if a.json() {
-					return list.printJSON(cmd.Context())
+					print = list.printJSON
 				}
-				return list.printTable(cmd.Context())
+				err := print(cmd.Context())
+				if err == nil && list.more {
+					fmt.Fprintf(a.Err, "There are more than %d: see all with --limit 0, or count them with \"bed-job kinds\" and \"bed-job stats\".\n", limit)
+				}
+				return err
 			})
 		},
 	}
 	a.logFlags(cmd)
 	filterFlags(a, cmd, &f)
-	cmd.Flags().IntVar(&limit, "limit", 0, "at most N entries (0: all)")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "at most N entries (0: all)")
 	cmd.Flags().BoolVar(&verify, "verify", false, "ask the targets whether each is applied already")
 	return cmd
 }
@@ -80,6 +85,7 @@ type logList struct {
 	cfg *config
 	filters
 	limit    int
+	more     bool
 	verifier *ops.Verifier // nil: the targets are not asked
 }
 
@@ -109,7 +115,15 @@ func (l *logList) each(ctx context.Context, do func([]*txlog.Unit, []*ops.Judgem
 			return units, found.Next, nil
 		}
 	}
-	return eachPage(l.limit, read, func(units []*txlog.Unit) error {
+	seen := 0
+	limit := l.limit
+	if limit > 0 {
+		limit++ // one more tells that there are more
+	}
+	return eachPage(limit, read, func(units []*txlog.Unit) error {
+		if seen += len(units); l.limit > 0 && seen > l.limit {
+			l.more, units = true, units[:len(units)-1]
+		}
 		verdicts := make([]*ops.Judgement, len(units))
 		if l.verifier != nil {
 			judged, err := l.verifier.Judge(ctx, units)

@@ -18,14 +18,16 @@ func rehearseCommand(a *app) *cobra.Command {
 		Long: `Have each different text that waits or is parked prepared on its target, in a session such
 as the job opens: after a schema migration, or on a copy before it. Nothing is run, and nothing
 stays prepared. What the database refuses is listed by kind of error. Entries that must not
-be run again are left out.
+be run again are left out. The flag --kind below a line selects the entries of its one text:
+park them, amend them, and retry them. Of several texts, JSON has the kind of each.
 
 Exit status: 0 all would be prepared, 1 some would not, 3 it could not look at all of them,
 also for a wrong command line.
 
 JSON (-o json): an object with entries and texts (how many were looked at), refused and
 unseen (what could not be asked about), each an array of objects with dataSource, code, text
-(values in it are ?), entries, texts and oldest (an ID), and more (there are more than it looks at).`,
+(values in it are ?), entries, texts, oldest (an ID) and kinds (of at most 20 texts: kind, for
+--kind, sql and entries), and more (there are more than it looks at).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("data-source") && dataSource == "" {
@@ -78,6 +80,9 @@ func printMisfits(a *app, heading string, all []ops.Misfit) error {
 	t := table{width: a.width(), headings: []string{heading, "TEXTS", "DATA SOURCE", "CODE", "OLDEST", "ERROR"}, long: 1}
 	for _, m := range all {
 		t.add(strconv.Itoa(m.Entries), strconv.Itoa(m.Texts), m.DataSource, m.Code, m.Oldest, a.redact(m.Text))
+		if m.Texts == 1 {
+			t.under("--kind " + m.Kinds[0].Kind)
+		}
 	}
 	return t.print(a.Out)
 }

@@ -17,6 +17,8 @@ type table struct {
 	// long is how many of the last columns have lines of their own in a block.
 	long int
 	rows [][]string
+	// notes are by the number of the row that they follow; they are never cut.
+	notes map[int]string
 	// headed: its headings were printed, or blocks, which have none.
 	headed bool
 }
@@ -27,6 +29,14 @@ func (t *table) add(cells ...string) {
 		cells[i] = cmp.Or(oneLine(cell, 1<<30), "-")
 	}
 	t.rows = append(t.rows, cells)
+}
+
+// under adds a line below the last row.
+func (t *table) under(text string) {
+	if t.notes == nil {
+		t.notes = map[int]string{}
+	}
+	t.notes[len(t.rows)-1] = "  " + printable(text) + "\n"
 }
 
 // print writes the rows that were added since it last did so, the first time under headings.
@@ -41,13 +51,22 @@ func (t *table) print(to io.Writer) error {
 	}
 	_ = w.Flush()
 	tooWide := func(line string) bool { return utf8.RuneCountInString(line) > t.width }
-	if t.width > 0 && slices.ContainsFunc(strings.Split(b.String(), "\n"), tooWide) {
-		b.Reset()
-		for _, r := range t.rows {
-			t.block(&b, r)
-		}
+	lines := strings.SplitAfter(b.String(), "\n")
+	blocks := t.width > 0 && slices.ContainsFunc(lines, func(line string) bool { return tooWide(strings.TrimSuffix(line, "\n")) })
+	b.Reset()
+	if heading := len(lines) - 1 - len(t.rows); !blocks {
+		b.WriteString(strings.Join(lines[:heading], ""))
+		lines = lines[heading:]
 	}
-	t.rows, t.headed = nil, true
+	for i, r := range t.rows {
+		if blocks {
+			t.block(&b, r)
+		} else {
+			b.WriteString(lines[i])
+		}
+		b.WriteString(t.notes[i])
+	}
+	t.rows, t.notes, t.headed = nil, nil, true
 	_, err := io.WriteString(to, b.String())
 	return err
 }

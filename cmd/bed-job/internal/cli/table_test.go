@@ -41,6 +41,9 @@ func TestNoTableIsWiderThanItsTerminal(t *testing.T) {
 				t.Errorf("%s on %d columns: %+v", args, width, r)
 			}
 			for line := range strings.Lines(strings.TrimPrefix(r.out, "\x1b[H\x1b[2J")) {
+				if strings.HasPrefix(line, "  --kind ") {
+					continue // to be pasted, so never cut
+				}
 				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > limit {
 					t.Errorf("%s on %d columns has %d: %s", args, width, n, line)
 				}
@@ -66,8 +69,28 @@ func TestErrorKindsAreCountedAndAuditIsListed(t *testing.T) {
 		}
 	}
 	r := h.run(t, "kinds")
-	if lines := strings.Split(r.out, "\n"); r.status != 0 || len(lines) != 4 || !strings.HasPrefix(lines[1], "2 ") || !strings.Contains(lines[1], " 1062 ") || strings.Contains(r.out, "s3cr3t") {
+	if lines := strings.Split(r.out, "\n"); r.status != 0 || len(lines) != 6 || !strings.HasPrefix(lines[1], "2 ") || !strings.Contains(lines[1], " 1062 ") || strings.Contains(r.out, "s3cr3t") {
 		t.Errorf("kinds prints %+v", r)
+	}
+	paste := strings.Fields(strings.Split(r.out, "\n")[2])
+	for args, n := range map[string]int{"list -o json": 2, "park --dry-run -o json": 2, "kinds -o json": 1} {
+		got := h.run(t, append(strings.Fields(args), paste...)...)
+		if n := n; got.status != 0 || strings.Count(got.out, "\n    \"")+strings.Count(got.out, `"transactionId"`)+strings.Count(got.out, `"oldest"`) < n || strings.Contains(got.out, "1205") {
+			t.Errorf("%s %s: %+v", args, paste, got)
+		}
+	}
+	if r := h.run(t, "list", "--kind", ""); r.status != 2 {
+		t.Errorf("an empty kind: %+v", r)
+	}
+	if r := h.run(t, "list", "--kind", "nonsense"); r.status != 1 || !strings.Contains(r.err, "kind") {
+		t.Errorf("a kind that is none: %+v", r)
+	}
+	// A list that is cut says so.
+	if r := h.run(t, "list", "--limit", "2", "-o", "json"); strings.Count(r.out, `"transactionId"`) != 2 || !strings.Contains(r.err, "more than 2") {
+		t.Errorf("a list of 2: %+v", r)
+	}
+	if r := h.run(t, "list", "--limit", "3"); r.err != "" {
+		t.Errorf("a list of all: %+v", r)
 	}
 	var kinds []ops.Kind
 	r = h.run(t, "kinds", "--text", "timeout", "-o", "json")

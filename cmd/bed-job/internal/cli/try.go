@@ -53,18 +53,23 @@ database does not tell), error, class, notes and took.`,
 	return cmd
 }
 
+// triedOf is a trial as JSON shows it.
+func triedOf(id string, trial *ops.Trial) tried {
+	said := tried{ID: id, Rows: []*string{}, Error: trial.Error, Class: trial.Class, Notes: trial.Notes, Took: trial.Took.Round(time.Millisecond).String()}
+	for _, n := range trial.Rows {
+		var text *string
+		if n >= 0 {
+			t := fmt.Sprint(n)
+			text = &t
+		}
+		said.Rows = append(said.Rows, text)
+	}
+	return said
+}
+
 func printTrial(a *app, id string, trial *ops.Trial) error {
 	if a.json() {
-		said := tried{ID: id, Rows: []*string{}, Error: trial.Error, Class: trial.Class, Notes: trial.Notes, Took: trial.Took.Round(time.Millisecond).String()}
-		for _, n := range trial.Rows {
-			var text *string
-			if n >= 0 {
-				t := fmt.Sprint(n)
-				text = &t
-			}
-			said.Rows = append(said.Rows, text)
-		}
-		if err := printJSON(a.Out, said); err != nil {
+		if err := printJSON(a.Out, triedOf(id, trial)); err != nil {
 			return err
 		}
 	} else {

@@ -1,0 +1,285 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/listener/delivery"
+	"github.com/bedsql/bed/txlog"
+)
+
+// MaxAmended is how many entries at most are amended at once.
+const MaxAmended = keptIDs
+
+// AmendedAll is what came of amending the entries of a kind.
+type AmendedAll struct {
+	// Done counts in Left those that were not amended, of which Kept says why, too.
+	Done
+	// Kept are the reasons why entries were left as they are, most of them first.
+	Kept []Kept
+	// Statement is the one that was replaced, from 1.
+	Statement int
+	// Kind is the key of the entries that hold the new text.
+	Kind string
+	// Tried is the entry that was tried, amended, before any was changed, and Trial what it
+	// would do. Untried says why none was: a message, a target that cannot be asked.
+	Tried   string
+	Trial   *Trial
+	Untried string
+}
+
+// Kept is a reason why entries were not amended.
+type Kept struct {
+	Why     string `json:"why"`
+	Entries int    `json:"entries"`
+	// Oldest is the first of them.
+	Oldest string `json:"oldest"`
+}
+
+// amending is an entry that is to be amended.
+type amending struct {
+	u       *txlog.Unit
+	to      txlog.Amendment
+	verdict Verdict
+}
+
+// AmendAll amends the entries of a selection, of one kind and with one text, in one local
+// transaction; see [Store.Amend] for what can be amended. It first tries the first of them,
+// amended: if its target refuses that, nothing is changed (ErrNotAmendable). dry stops there.
+// The others are left as they are, and stay parked too. ErrInvalid, ErrNoTarget, ErrNotAmendable.
+func (s *actor) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By, dry bool) (*AmendedAll, error) {
+	if err := by.Check(Amend); err != nil {
+		return nil, err
+	}
+	switch {
+	case sel.Filter.Kind == "":
+		return nil, fmt.Errorf("%w: entries are amended by their kind: name one", ErrInvalid)
+	case sel.More || len(sel.IDs) > MaxAmended:
+		return nil, fmt.Errorf("%w: at most %d entries are amended at once: narrow the filter", ErrInvalid, MaxAmended)
+	}
+	out := &AmendedAll{Kept: []Kept{}}
+	all, err := s.toAmend(ctx, sel, a, out)
+	if err != nil || len(all) == 0 {
+		return out, err
+	}
+	out.Statement = all[0].to.No + 1
+	out.Kind = textKind(all[0].u.DataSource, all[0].to.To.SQL).key()
+	if err := s.tryAmended(ctx, all[0], by, out); err != nil || dry {
+		for _, one := range all {
+			out.Changed = append(out.Changed, one.u.ID)
+		}
+		return out, err
+	}
+	if all, err = s.supersedeAll(ctx, all, out); err != nil || len(all) == 0 {
+		return out, err
+	}
+	units, as := map[string]*txlog.Unit{}, map[string]txlog.Amendment{}
+	for _, one := range all {
+		units[one.u.ID], as[one.u.ID] = one.u, one.to
+	}
+	if _, _, err := s.journal.AuditStatement(journal.Record{}); err != nil {
+		return nil, noTables(err)
+	}
+	id := journal.NewID() // of the record, which tells a repetition that it was made
+	before := out.Done
+	err = s.answer(ctx, func(ctx context.Context) error {
+		done, err := s.log.AmendAll(ctx, as, func(u *txlog.Unit) error { return same(units[u.ID])(u) }, func(done txlog.Decided, exec func(string, ...any) error) error {
+			done.Gone, done.Left = before.Gone+done.Gone, before.Left+done.Left
+			r, err := by.amended(sel, a, all, done)
+			if err != nil {
+				return err
+			}
+			r.ID = id
+			statement, args, err := s.journal.AuditStatement(r)
+			if err != nil {
+				return noTables(err)
+			}
+			return s.fault(exec(statement, args...))
+		})
+		out.Done = Done{Changed: done.Changed, Gone: before.Gone + done.Gone, Left: before.Left + done.Left}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if n := out.Left - before.Left; n > 0 {
+		out.Kept = append(out.Kept, Kept{Why: "it was changed meanwhile: look at it again", Entries: n})
+	}
+	return out, nil
+}
+
+// keep leaves an entry as it is.
+func (out *AmendedAll) keep(u *txlog.Unit, why error) {
+	text := strings.TrimPrefix(why.Error(), ErrNotAmendable.Error()+": ")
+	out.Left++
+	i := slices.IndexFunc(out.Kept, func(k Kept) bool { return k.Why == text })
+	if i < 0 {
+		i, out.Kept = len(out.Kept), append(out.Kept, Kept{Why: text, Oldest: u.ID})
+	}
+	out.Kept[i].Entries++
+}
+
+// toAmend gives those of a selection that can be amended as it is asked for, and keeps the others.
+func (s *actor) toAmend(ctx context.Context, sel *Selection, a Amendment, out *AmendedAll) (all []amending, err error) {
+	k, err := readKind(sel.Filter.Kind)
+	if err != nil {
+		return nil, err
+	}
+	var units []*txlog.Unit
+	if err := s.answer(ctx, func(ctx context.Context) (err error) { units, err = s.log.Units(ctx, sel.IDs); return err }); err != nil {
+		return nil, err
+	}
+	out.Gone = len(sel.IDs) - len(units)
+	verdicts, err := s.verdicts(ctx, units)
+	if err != nil {
+		return nil, err
+	}
+	texts := map[string]bool{}
+	for i, u := range units {
+		why := amendable(u)
+		if why == nil {
+			why = verdicts[i].amendable(u)
+		}
+		if why == nil && !sel.Filter.still(u) {
+			why = fmt.Errorf("%w: it does not match the filter any more", ErrNotAmendable)
+		}
+		if why != nil {
+			out.keep(u, why)
+			continue
+		}
+		one := amending{u: u, verdict: verdicts[i].Verdict}
+		to := a
+		if to.Statement == 0 && k.Code == ofText {
+			to.Statement = k.holding(u) + 1
+		}
+		if one.to, err = to.of(u); err != nil {
+			return nil, fmt.Errorf("%w (entry %s)", err, u.ID)
+		}
+		old := u.Statements[one.to.No]
+		if texts[old.SQL] = true; len(texts) > 1 {
+			return nil, fmt.Errorf("%w: these entries hold different texts, such as those of %s and %s: narrow the filter by a part of the text", ErrInvalid, all[0].u.ID, u.ID)
+		}
+		if _, err := replacing(u, one.to); err != nil {
+			out.keep(u, err)
+			continue
+		}
+		all = append(all, one)
+	}
+	fit := map[place]map[int]bool{}
+	for _, one := range all {
+		if err := s.fitsAll(ctx, one, fit, out); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// fitsAll has each target, in each session, read a text once for each number of parameters.
+func (s *actor) fitsAll(ctx context.Context, one amending, fit map[place]map[int]bool, out *AmendedAll) error {
+	args, err := one.to.To.Args()
+	if err != nil {
+		return fmt.Errorf("%w: the parameters of entry %s cannot be read", ErrInvalid, one.u.ID)
+	}
+	at := place{one.u.DataSource, one.u.Settings, one.u.Session}
+	if fit[at][len(args)] {
+		return nil
+	}
+	target, err := s.cfg.target(one.u)
+	if err != nil {
+		return err
+	}
+	if err := deliverable(ctx, target, one.u.Statements[one.to.No], one.to.To); err != nil {
+		return err
+	}
+	unprepared, err := s.fits(ctx, target, one.to.To)
+	if err != nil {
+		return err
+	}
+	if fit[at] == nil {
+		fit[at] = map[int]bool{}
+	}
+	fit[at][len(args)] = true
+	if unprepared != "" {
+		out.Untried = unprepared
+	}
+	return nil
+}
+
+// tryAmended runs an entry as it will be in a local transaction that is rolled back. The error
+// is that its target refuses it.
+func (s *actor) tryAmended(ctx context.Context, one amending, by By, out *AmendedAll) error {
+	if out.Untried != "" { // it could not be asked at all
+		return nil
+	}
+	u := *one.u
+	u.Statements = slices.Clone(u.Statements)
+	u.Statements[one.to.No] = one.to.To
+	trial, err := s.tryUnit(ctx, &u, by)
+	switch {
+	case errors.Is(err, ErrInvalid) || errors.Is(err, ErrTarget):
+		out.Untried = strings.TrimPrefix(err.Error(), ErrInvalid.Error()+": ")
+		return nil
+	case err != nil:
+		return err
+	}
+	out.Tried, out.Trial = u.ID, trial
+	if trial.Class == delivery.Refused.String() || trial.Class == delivery.Duplicate.String() {
+		return &explained{"ops: the entry cannot be amended: nothing was changed, because the first one, " + u.ID + ", would be refused: " + s.cfg.Clean(trial.Error), ErrNotAmendable}
+	}
+	return nil
+}
+
+// supersedeAll gives those that need no other receipt, or got one, and keeps the others. A
+// target that did not answer is not asked again.
+func (s *actor) supersedeAll(ctx context.Context, all []amending, out *AmendedAll) (left []amending, err error) {
+	silent := map[string]error{}
+	for _, one := range all {
+		if one.u.InDoubt || one.verdict == NeverApplied {
+			target, err := s.cfg.target(one.u)
+			if err != nil {
+				return nil, err
+			}
+			if err = silent[one.u.DataSource]; err == nil {
+				one.to.Receipt, err = s.supersede(ctx, target, one.u, one.verdict)
+			}
+			if errors.As(err, new(*explained)) {
+				silent[one.u.DataSource] = err
+			}
+			if err != nil {
+				out.keep(one.u, err)
+				continue
+			}
+		}
+		left = append(left, one)
+	}
+	return left, nil
+}
+
+// amended makes the record of a bulk amendment: one text was replaced in all that was changed.
+func (by By) amended(sel *Selection, a Amendment, all []amending, done Done) (journal.Record, error) {
+	v := sel.view(done)
+	old, to := all[0].u.Statements[all[0].to.No], all[0].to.To
+	re := Replaced{Statement: all[0].to.No + 1, Old: Text{SQL: old.SQL}, New: Text{SQL: to.SQL}, Bulk: &v}
+	if strings.TrimSpace(a.Parameters) != "" {
+		params, changed := []json.RawMessage{}, map[string]bool{}
+		for _, id := range done.Changed {
+			changed[id] = true
+		}
+		for _, one := range all {
+			if changed[one.u.ID] {
+				params = append(params, textOf(one.u.Statements[one.to.No]).Parameters)
+			}
+		}
+		re.Old.Parameters, _ = json.Marshal(params)
+		re.New.Parameters = textOf(to).Parameters
+	}
+	what, err := marshal(re)
+	r := by.record(Amend, what, len(done.Changed))
+	r.Whole = true
+	return r, err
+}
