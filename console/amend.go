@@ -49,3 +49,29 @@ func statementOf(said field) (int, error) {
 	}
 	return number("statement", said("statement"), 4096)
 }
+
+// askAmendAll asks for the new text of all that was counted, which typed may hold already.
+func (s forms) askAmendAll(r *http.Request, p person, sel *ops.Selection, typed url.Values, v *askPage) error {
+	l := languageOf(r)
+	v.Meaning = l.t("One text is put in the place of the old one, in all of these entries; the audit keeps the old one. The first of them is tried: if it is refused, nothing is changed. They stay parked: retry them afterwards. What may be applied is left as it is.")
+	switch {
+	case p.Role < Reveal:
+		v.Impossible = l.t("Your role does not allow this.")
+		return nil
+	case sel.Filter.Kind == "":
+		v.Impossible = l.t("Entries are amended by their kind: choose a kind of error.")
+		return nil
+	}
+	d, err := s.store().Entry(r.Context(), sel.IDs[0])
+	if err != nil {
+		return err
+	}
+	v.Amends, v.AmendsAll, v.SQL, v.Parameters = true, true, d.Statements[0].SQL, typed.Get("parameters")
+	if sql := typed.Get("sql"); sql != "" {
+		v.SQL = sql
+	}
+	if n := typed.Get("statement"); n != "" {
+		v.Hidden = append(v.Hidden, named{"statement", n})
+	}
+	return nil
+}

@@ -1,6 +1,8 @@
 package console
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -80,5 +82,66 @@ func TestAmendedParametersAreMaskedWithoutTheRole(t *testing.T) {
 		if w := ask4(t, c, request{path: path + "?reveal=true", as: "otto"}); w.Code != 403 {
 			t.Errorf("%s with values as otto: %d", path, w.Code)
 		}
+	}
+}
+
+func TestBulkAmendmentNeedsRevealAndItsCount(t *testing.T) {
+	t.Parallel()
+	c, f := stage(t, Config{Users: people})
+	key := ""
+	for _, d := range f.entries {
+		if d.State == "parked" {
+			key = d.LastError
+		}
+	}
+	q := url.Values{"kind": {key}, "state": {"parked"}}
+	var counted struct {
+		Count int
+		Until string
+	}
+	if w := ask4(t, c, request{path: "/api/v1/entries/count?" + q.Encode(), as: "vera"}); json.Unmarshal(w.Body.Bytes(), &counted) != nil || counted.Count == 0 {
+		t.Fatal(w.Body)
+	}
+	for who, may := range map[string]bool{"otto": false, "vera": true} {
+		if w := ask4(t, c, request{path: "/entries?" + q.Encode(), as: who}); strings.Contains(w.Body.String(), "/bulk/amend?") != may {
+			t.Errorf("the page of a kind, for %s: %s", who, w.Body)
+		}
+		if w := ask4(t, c, request{path: "/bulk/amend?" + q.Encode(), as: who}); w.Code != 200 || strings.Contains(w.Body.String(), "<textarea") != may {
+			t.Errorf("the form, for %s: %d %s", who, w.Code, w.Body)
+		}
+	}
+	if w := ask4(t, c, request{path: "/bulk/amend?state=parked", as: "vera"}); strings.Contains(w.Body.String(), "<textarea") {
+		t.Error("entries of all kinds can be amended at once")
+	}
+	body := func(n int, more string) string {
+		return fmt.Sprintf(`{"filter": {"kind": %q, "state": "parked"}, "action": "amend", "count": %d, "until": %q, "sql": "DELETE FROM amended", "reason": "renamed"%s}`, key, n, counted.Until, more)
+	}
+	bulk := "/api/v1/entries/bulk"
+	for text, want := range map[string]int{body(counted.Count+1, ""): 409, body(counted.Count, `, "sql": 1`): 400, body(counted.Count, `, "parametres": []`): 400} {
+		if w := ask4(t, c, request{method: "POST", path: bulk, body: text, as: "vera"}); w.Code != want {
+			t.Errorf("%s: %d %s", text, w.Code, w.Body)
+		}
+	}
+	if w := ask4(t, c, request{method: "POST", path: bulk, body: body(counted.Count, ""), as: "otto"}); w.Code != 403 {
+		t.Errorf("without the role: %d", w.Code)
+	}
+	before := f.state()
+	form := url.Values{"kind": {key}, "state": {"parked"}, "count": {fmt.Sprint(counted.Count)}, "until": {counted.Until}, "sql": {"DELETE FROM amended"}, "reason": {"renamed"}, "try": {"1"}}
+	if w := ask4(t, c, request{method: "POST", path: "/bulk/amend", body: form.Encode(), as: "vera"}); w.Code != 200 || !strings.Contains(w.Body.String(), "would change 1 row") || !strings.Contains(w.Body.String(), "DELETE FROM amended") || f.state() != before {
+		t.Errorf("the first one tried: %d %s", w.Code, w.Body)
+	}
+	w := ask4(t, c, request{method: "POST", path: bulk, body: body(counted.Count, ""), as: "vera"})
+	if w.Code != 200 || !strings.Contains(w.Body.String(), fmt.Sprintf(`"count":%d`, counted.Count)) || !strings.Contains(w.Body.String(), `"kept":[{"why"`) || !strings.Contains(w.Body.String(), `"rows":["1"]`) {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+	form.Del("try")
+	form.Del("until")
+	if w := ask4(t, c, request{method: "POST", path: "/bulk/amend", body: form.Encode(), as: "vera"}); w.Code != 303 || !strings.Contains(w.Header().Get("Location"), "kind=") {
+		t.Errorf("the form: %d %s", w.Code, w.Body)
+	} else if w := ask4(t, c, request{path: w.Header().Get("Location"), as: "vera"}); !strings.Contains(w.Body.String(), "amended. They are still parked") {
+		t.Errorf("afterwards: %s", w.Body)
+	}
+	if w := ask4(t, c, request{path: "/audit", as: "rita"}); !strings.Contains(w.Body.String(), "DELETE FROM amended") {
+		t.Errorf("the audit: %s", w.Body)
 	}
 }

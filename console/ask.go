@@ -27,8 +27,9 @@ type askPage struct {
 	Limit bool
 	// Discard: it cannot be undone. Reason: it asks for a reason.
 	Discard, Reason bool
-	// Amends: it asks for a text and parameters, and a reason.
+	// Amends: it asks for a text and parameters, and a reason; of several, AmendsAll.
 	Amends          bool
+	AmendsAll       bool
 	SQL, Parameters string
 	Button          string
 	status          int
@@ -94,7 +95,7 @@ func (s forms) askCompensatePage(r *http.Request, _ person) (any, error) {
 }
 
 func (s forms) askBulkPage(r *http.Request, p person) (any, error) {
-	a, err := actionOf(r, onEntries)
+	a, err := actionOf(r, append([]ops.Action{ops.Amend}, onEntries...))
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +105,11 @@ func (s forms) askBulkPage(r *http.Request, p person) (any, error) {
 // askBulk counts what the filter matches now and asks. problem is why the
 // previous answer was not accepted.
 func (s forms) askBulk(r *http.Request, p person, a ops.Action, q url.Values, problem *failure) (any, error) {
+	typed := q
+	if a == ops.Amend {
+		q = filterQuery(q)
+		q.Set("state", string(ops.Parked))
+	}
 	f, err := filterOf(q.Get, p)
 	if err != nil {
 		return nil, err
@@ -149,8 +155,16 @@ func (s forms) askBulk(r *http.Request, p person, a ops.Action, q url.Values, pr
 		}
 		v.Kinds, v.OtherKinds = kindViews(l, s.cfg.BasePath, kinds.Kinds, q, maxKinds)
 	}
+	if a == ops.Amend && v.Impossible == "" {
+		if err := s.askAmendAll(r, p, sel, typed, &v); err != nil {
+			return nil, err
+		}
+	}
 	if problem != nil {
 		v.Problem, v.status = l.t(problem.text), problem.status
+		if a == ops.Amend {
+			v.Problem = safetext.Lines(v.Problem + " " + l.say(problem.detail))
+		}
 	}
 	return v, nil
 }

@@ -27,6 +27,7 @@ type Store interface {
 	Try(context.Context, string, ops.By) (*ops.Trial, error)
 	Act(context.Context, ops.Action, string, ops.By) error
 	Amend(context.Context, string, ops.Amendment, ops.By) (*ops.Amended, error)
+	AmendAll(context.Context, *ops.Selection, ops.Amendment, ops.By, bool) (*ops.AmendedAll, error)
 	Compensate(context.Context, string, ops.By) (*ops.Compensated, error)
 	Select(context.Context, ops.Filter) (*ops.Selection, error)
 	ActAll(context.Context, ops.Action, *ops.Selection, ops.By) (ops.Done, error)

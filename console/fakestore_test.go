@@ -275,6 +275,27 @@ func (f *fakeStore) Amend(_ context.Context, id string, to ops.Amendment, by ops
 	return &ops.Amended{ID: id, Statement: 1}, nil
 }
 
+func (f *fakeStore) AmendAll(_ context.Context, sel *ops.Selection, to ops.Amendment, by ops.By, dry bool) (*ops.AmendedAll, error) {
+	unlock, _ := f.lock()
+	defer unlock()
+	if sel.Filter.Kind == "" || to.SQL == "" {
+		return nil, fmt.Errorf("%w: entries are amended by their kind: name one", ops.ErrInvalid)
+	}
+	out := &ops.AmendedAll{Kept: []ops.Kept{{Why: "it must not be run again: x", Entries: 1, Oldest: sel.IDs[0]}}, Statement: 1, Kind: sel.Filter.Kind, Tried: sel.IDs[0], Trial: &ops.Trial{Rows: []int64{1}}}
+	out.Changed = sel.IDs
+	if dry {
+		return out, nil
+	}
+	for _, id := range sel.IDs {
+		if d, err := f.find(id); err == nil {
+			d.Statements = []ops.Statement{{SQL: to.SQL}}
+		}
+	}
+	what, _ := json.Marshal(ops.Replaced{Statement: 1, New: ops.Text{SQL: to.SQL}, Bulk: &ops.Bulk{Counted: len(sel.IDs)}})
+	f.record(ops.Amend, string(what), len(sel.IDs), by)
+	return out, nil
+}
+
 func (f *fakeStore) Select(_ context.Context, q ops.Filter) (*ops.Selection, error) {
 	unlock, err := f.lock()
 	defer unlock()

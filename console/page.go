@@ -192,7 +192,11 @@ func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Act
 	}
 	record := audit.Records[0]
 	text := l.t(doneTexts[record.Action])
-	if slices.Contains(onEntries, record.Action) {
+	re, amended := ops.ReplacedBy(record)
+	if amended = amended && re.Bulk != nil; amended {
+		text = l.t("%s amended. They are still parked: retry them.")
+	}
+	if amended || slices.Contains(onEntries, record.Action) {
 		text = fmt.Sprintf(text, l.entries(record.Count))
 		var did struct{ Gone, Left int }
 		_ = json.Unmarshal([]byte(record.What), &did) // of one entry it is the id
@@ -214,19 +218,27 @@ var doneTexts = map[ops.Action]string{
 
 // what is what a record of the audit is about: a filter in words.
 func (l *language) what(r ops.Record) string {
-	if re, ok := ops.ReplacedBy(r); ok {
+	var f map[string]any
+	if re, ok := ops.ReplacedBy(r); ok && re.Bulk != nil {
+		_ = json.Unmarshal([]byte(r.What), &f)
+		return safetext.Line(l.conditions(f)) + " · " + l.t("was: %s %s", clip(re.Old.SQL, 500), "") + " · " + l.t("is: %s %s", clip(re.New.SQL, 500), "")
+	} else if ok {
 		return l.t("%s, statement %d", safetext.Line(re.Entry), re.Statement) + " · " + l.t("was: %s %s", clip(re.Old.SQL, 500), clip(string(re.Old.Parameters), 500)) +
 			" · " + l.t("is: %s %s", clip(re.New.SQL, 500), clip(string(re.New.Parameters), 500))
 	}
-	var f map[string]any
 	if json.Unmarshal([]byte(r.What), &f) != nil {
 		return safetext.Line(r.What)
 	}
+	return safetext.Line(l.conditions(f))
+}
+
+// conditions are a filter of the audit in words.
+func (l *language) conditions(f map[string]any) string {
 	var parts []string
 	for _, n := range l.filter(func(name string) string { v, _ := f[name].(string); return v }) {
 		parts = append(parts, n.Name+": "+n.Value)
 	}
-	return safetext.Line(strings.Join(parts, " · "))
+	return strings.Join(parts, " · ")
 }
 
 // filter is a filter in words.

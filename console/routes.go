@@ -14,7 +14,8 @@ import (
 // A route is a path and who may use it. Roles are checked nowhere else.
 type route struct {
 	method, path string
-	// role is the lowest that may; 0 means anybody.
+	// role is the lowest that may; 0 means anybody. A bulk amendment by a call needs Reveal,
+	// which its body says.
 	role Role
 	// reveals: a request for values requires the role reveal.
 	reveals bool
@@ -54,6 +55,7 @@ func routes(s *site) []route {
 		{method: "GET", path: "/transactions/{id}/compensate", role: Read, do: ask.askCompensatePage},
 		{method: "POST", path: "/transactions/{id}/compensate", role: Operate, do: s.compensate},
 		{method: "GET", path: "/bulk/{action}", role: Read, do: ask.askBulkPage},
+		{method: "POST", path: "/bulk/amend", role: Reveal, body: maxAmendment, do: s.bulk},
 		{method: "POST", path: "/bulk/{action}", role: Operate, do: s.bulk},
 		{method: "GET", path: "/data-sources/{name}/{action}", role: Read, do: ask.askSourcePage},
 		{method: "POST", path: "/data-sources/{name}/{action}", role: Operate, do: s.control},
@@ -64,7 +66,7 @@ func routes(s *site) []route {
 		{method: "GET", path: "/api/v1/entries/count", role: Read, do: call.countCall},
 		{method: "GET", path: "/api/v1/entries/kinds", role: Read, do: call.kindsCall},
 		{method: "GET", path: "/api/v1/entries/{id}", role: Read, reveals: true, do: call.entryCall},
-		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, do: s.bulk},
+		{method: "POST", path: "/api/v1/entries/bulk", role: Operate, body: maxAmendment, do: s.bulk},
 		{method: "POST", path: "/api/v1/entries/{id}/amend", role: Reveal, body: maxAmendment, do: s.amend},
 		{method: "POST", path: "/api/v1/entries/{id}/{action}", role: Operate, do: s.act},
 		{method: "POST", path: "/api/v1/transactions/{id}/compensate", role: Operate, do: s.compensate},

@@ -39,6 +39,7 @@ func samples() []sample {
 		{"GET /entries/{id}/{action}", "/entries/" + id + "/discard", "", Read, 200, true},
 		{"POST /entries/{id}/{action}", "/entries/" + id + "/park", form, Operate, 303, false},
 		{"GET /bulk/{action}", "/bulk/retry?state=parked", "", Read, 200, true},
+		{"POST /bulk/amend", "/bulk/amend", form + "&kind=x&count=9&sql=DELETE+FROM+t", Reveal, 409, true},
 		{"POST /bulk/{action}", "/bulk/park", form + "&state=waiting&count=1", Operate, 303, false},
 		{"GET /data-sources/{name}/{action}", "/data-sources/orders/pause", "", Read, 200, true},
 		{"POST /data-sources/{name}/{action}", "/data-sources/127.0.0.1:3306%2Fledger/pause", form, Operate, 303, false},

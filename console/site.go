@@ -102,6 +102,17 @@ type done struct {
 	Left   int        `json:"left"`
 }
 
+// amendedAll says more of a bulk amendment.
+type amendedAll struct {
+	done
+	Kept      []ops.Kept   `json:"kept"`
+	Statement int          `json:"statement"`
+	Kind      string       `json:"kind"`
+	Tried     string       `json:"tried"`
+	Trial     *trialAnswer `json:"trial"`
+	Untried   string       `json:"untried"`
+}
+
 // What is done to entries, and to data sources.
 var (
 	onEntries = []ops.Action{ops.Retry, ops.Park, ops.Discard}
@@ -231,9 +242,12 @@ func (s *site) try(r *http.Request, id string, by ops.By) (any, error) {
 // bulk acts on what a filter matched when it was counted; without until on what it
 // matches now. count is how many that is.
 func (s *site) bulk(r *http.Request, p person) (any, error) {
-	said, err := bodyOf(r, "filter", "action", "count", "until", "reason")
+	said, err := bodyOf(r, "filter", "action", "count", "until", "reason", "sql", "parameters", "statement")
 	if err != nil {
 		return nil, err
+	}
+	if r.PathValue("action") == "" {
+		r.SetPathValue("action", string(ops.Amend))
 	}
 	if isAPI(r) {
 		if said("filter") == "" {
@@ -241,11 +255,19 @@ func (s *site) bulk(r *http.Request, p person) (any, error) {
 		}
 		r.SetPathValue("action", said("action"))
 	}
-	a, err := actionOf(r, onEntries)
-	if err != nil {
+	a, err := actionOf(r, append([]ops.Action{ops.Amend}, onEntries...))
+	switch {
+	case err != nil:
 		return nil, err
+	case a == ops.Amend && p.Role < Reveal:
+		return nil, &failure{status: http.StatusForbidden, text: "Your role does not allow this.", detail: Reveal.String()}
+	case a != ops.Amend && said("sql")+said("parameters")+said("statement") != "":
+		return nil, invalid("sql, parameters and statement are for amend")
 	}
 	by, err := p.by(a, said("reason"))
+	if a == ops.Amend && !isAPI(r) && err != nil {
+		return forms{s}.askBulk(r, p, a, r.PostForm, failureOf(err))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -260,10 +282,50 @@ func (s *site) bulk(r *http.Request, p person) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a == ops.Amend {
+		return s.amendAll(r, p, sel, said, by)
+	}
 	did, err := s.store().ActAll(r.Context(), a, sel, by)
 	s.events.changed()
 	to := s.cfg.BasePath + "/entries" + suffix(filterQuery(r.PostForm))
 	return s.afterwards(r, p, done{a, len(did.Changed), did.Gone, did.Left}, err, to)
+}
+
+// amendAll amends what was counted; a form leads to the entries with the new text. A form that
+// asks for it only has the first one tried.
+func (s *site) amendAll(r *http.Request, p person, sel *ops.Selection, said field, by ops.By) (any, error) {
+	to := ops.Amendment{SQL: said("sql"), Parameters: said("parameters")}
+	n, err := statementOf(said)
+	if err != nil {
+		return nil, err
+	}
+	to.Statement = n
+	dry := !isAPI(r) && said("try") != ""
+	did, err := s.store().AmendAll(r.Context(), sel, to, by, dry)
+	s.events.changed()
+	if f := failureOf(err); err != nil && !isAPI(r) && f.status < 500 {
+		return forms{s}.askBulk(r, p, ops.Amend, r.PostForm, f)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if dry {
+		l := languageOf(r)
+		f := &failure{status: http.StatusOK, text: "Nothing was changed. The first one could not be tried:", detail: did.Untried}
+		if did.Trial != nil {
+			f = &failure{status: http.StatusOK, text: "Nothing was changed. The first one, as it will be:", detail: trialText(l, did.Trial) + " " + did.Trial.Error}
+		}
+		return forms{s}.askBulk(r, p, ops.Amend, r.PostForm, f)
+	}
+	d := amendedAll{done: done{ops.Amend, len(did.Changed), did.Gone, did.Left}, Kept: did.Kept, Statement: did.Statement, Kind: did.Kind, Tried: did.Tried, Untried: did.Untried}
+	if did.Trial != nil {
+		t := trialOf(did.Trial)
+		d.Trial = &t
+	}
+	if isAPI(r) {
+		return d, nil
+	}
+	return s.afterwards(r, p, d.done, nil, with(s.cfg.BasePath+"/entries", "kind", did.Kind))
 }
 
 // selected is what a filter matched when it was counted. It is a failure if that is
