@@ -220,7 +220,7 @@ func (u *claimed) retryLater(a try, verdict txlog.Verdict) result {
 		verdict.After = cfg.retryDelay(tries)
 		r := u.release(verdict, failed)
 		if r.kind == failed {
-			u.logger().WithField("error", said).Warnf("not delivered, next try in %v", verdict.After.Round(time.Millisecond))
+			d.failures.tell(u.logger(), logrus.WarnLevel, "not delivered", said, verdict.After)
 		}
 		return r
 	}
@@ -265,7 +265,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 		case unasked(met):
 			verdict.CountTry, verdict.After = false, u.drain.job.cfg.retryDelay(u.Tries+1)
 			verdict.Err = fmt.Sprintf("%v; it is parked once its receipt can be asked for: %v", out.Err, met.Err)
-			u.logger().WithField("error", said).Warn("neither delivered nor parked: its receipt cannot be asked for")
+			u.drain.failures.tell(u.logger(), logrus.WarnLevel, "neither delivered nor parked: its receipt cannot be asked for", said, verdict.After)
 			return u.pushBack(verdict)
 		}
 	}
@@ -279,7 +279,7 @@ func (u *claimed) park(out attempt.Outcome, verdict txlog.Verdict, said string) 
 		if u.Turned() {
 			what = "parked, half undone: an operator must retry it, or undo the rest by hand and discard it"
 		}
-		u.logger().WithField("error", said).Error(what)
+		u.drain.failures.tell(u.logger(), logrus.ErrorLevel, what, said, -1)
 		u.publish(listener.Parked, out, 0)
 	}
 	return r

@@ -49,7 +49,8 @@ type drain struct {
 	noReceipts cause
 	delivered  atomic.Bool
 	// again: this round does not serve the data source once more.
-	again bool
+	again    bool
+	failures failures
 	// freed: units under order keys have left the log, and others may be due since.
 	freed atomic.Bool
 }
@@ -105,6 +106,7 @@ func (d *drain) run() {
 	} else if d.probe() != nil {
 		return
 	}
+	defer d.failures.sum(d.logger())
 	err := d.claimAll()
 	for err == nil && d.freed.Swap(false) && d.ctx.Err() == nil && d.down.get() == nil {
 		err = d.claimAll()

@@ -1,7 +1,9 @@
 package sqlite
 
 import (
+	"context"
 	"database/sql/driver"
+	"os"
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/listener/delivery"
@@ -44,7 +46,24 @@ func logConnector(dsn string) (driver.Connector, error) {
 	}
 	head, query := cutQuery(bare)
 	t, err := target(where, head+"?_txlock=immediate&"+query, name)
+	if mode := where.query.Get("mode"); err == nil && t.File != "" && mode != "ro" && mode != "rw" {
+		return private{t.Connector, t.File}, nil
+	}
 	return t.Connector, err
+}
+
+// private creates the log's file, where it is absent, readable by its owner alone: it holds
+// parameters. SQLite gives its -wal and -shm the same mode. A file that is there stays as it is.
+type private struct {
+	driver.Connector
+	file string
+}
+
+func (p private) Connect(ctx context.Context) (driver.Conn, error) {
+	if f, err := os.OpenFile(p.file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
+		_ = f.Close()
+	} // else SQLite says what is wrong
+	return p.Connector.Connect(ctx)
 }
 
 func logLocation(dsn string) (string, error) {

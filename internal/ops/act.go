@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/bedsql/bed/internal/journal"
+	"github.com/bedsql/bed/internal/safetext"
 	"github.com/bedsql/bed/txlog"
 )
 
@@ -44,8 +45,8 @@ const (
 // Check refuses what has no name or no reason: ErrInvalid.
 func (by By) Check(a Action) error {
 	switch {
-	case strings.TrimSpace(by.Who) == "" || !storable(by.Who) || len(by.Who) > journal.MaxWho:
-		return fmt.Errorf("%w: who must be a text of 1 to %d bytes", ErrInvalid, journal.MaxWho)
+	case strings.TrimSpace(by.Who) == "" || safetext.Line(by.Who) != by.Who || len(by.Who) > journal.MaxWho:
+		return fmt.Errorf("%w: who must be a text of 1 to %d bytes without control characters", ErrInvalid, journal.MaxWho)
 	case !storable(by.Reason) || utf8.RuneCountInString(by.Reason) > maxReason:
 		return fmt.Errorf("%w: the reason must be valid UTF-8 without NUL, at most %d characters", ErrInvalid, maxReason)
 	case (a == Discard || a == Amend || a == Skip || a == Compensate) && strings.TrimSpace(by.Reason) == "":

@@ -52,7 +52,7 @@ type amending struct {
 // transaction; see [Store.Amend] for what can be amended. It first tries the first of them,
 // amended: if its target refuses that, nothing is changed (ErrNotAmendable). dry stops there.
 // The others are left as they are, and stay parked too. ErrInvalid, ErrNoTarget, ErrNotAmendable.
-func (s *actor) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By, dry bool) (*AmendedAll, error) {
+func (s *amender) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By, dry bool) (*AmendedAll, error) {
 	if err := by.Check(Amend); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (out *AmendedAll) keep(u *txlog.Unit, why error) {
 }
 
 // toAmend gives those of a selection that can be amended as it is asked for, and keeps the others.
-func (s *actor) toAmend(ctx context.Context, sel *Selection, a Amendment, out *AmendedAll) (all []amending, err error) {
+func (s *amender) toAmend(ctx context.Context, sel *Selection, a Amendment, out *AmendedAll) (all []amending, err error) {
 	k, err := readKind(sel.Filter.Kind)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (s *actor) toAmend(ctx context.Context, sel *Selection, a Amendment, out *A
 }
 
 // fitsAll has each target, in each session, read a text once for each number of parameters.
-func (s *actor) fitsAll(ctx context.Context, one amending, fit map[place]map[int]bool, out *AmendedAll) error {
+func (s *amender) fitsAll(ctx context.Context, one amending, fit map[place]map[int]bool, out *AmendedAll) error {
 	args, err := one.to.To.Args()
 	if err != nil {
 		return fmt.Errorf("%w: the parameters of entry %s cannot be read", ErrInvalid, one.u.ID)
@@ -212,7 +212,7 @@ func (s *actor) fitsAll(ctx context.Context, one amending, fit map[place]map[int
 
 // tryAmended runs an entry as it will be in a local transaction that is rolled back. The error
 // is that its target refuses it.
-func (s *actor) tryAmended(ctx context.Context, one amending, by By, out *AmendedAll) error {
+func (s *amender) tryAmended(ctx context.Context, one amending, by By, out *AmendedAll) error {
 	if out.Untried != "" { // it could not be asked at all
 		return nil
 	}
@@ -236,7 +236,7 @@ func (s *actor) tryAmended(ctx context.Context, one amending, by By, out *Amende
 
 // supersedeAll gives those that need no other receipt, or got one, and keeps the others. A
 // target that did not answer is not asked again.
-func (s *actor) supersedeAll(ctx context.Context, all []amending, out *AmendedAll) (left []amending, err error) {
+func (s *amender) supersedeAll(ctx context.Context, all []amending, out *AmendedAll) (left []amending, err error) {
 	silent := map[string]error{}
 	for _, one := range all {
 		if one.u.InDoubt || one.verdict == NeverApplied {

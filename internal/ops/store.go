@@ -74,6 +74,7 @@ type Store struct {
 	*finder
 	*reader
 	*actor
+	*amender
 	*rehearser
 }
 
@@ -100,6 +101,9 @@ type reader struct{ *finder }
 
 // actor carries out what is decided, and tries.
 type actor struct{ *finder }
+
+// amender amends several entries at once.
+type amender struct{ *actor }
 
 // rehearser has targets read what waits for them.
 type rehearser struct{ *finder }
@@ -130,7 +134,7 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("ops: %w", txlog.ErrClosed)
 	}
 	f := &finder{&asker{log, j, j.DB(), j.Flavor, cfg}, wholeRows, searchFor}
-	return &Store{f, &reader{f}, &actor{f}, &rehearser{f}}, nil
+	return &Store{f, &reader{f}, &actor{f}, &amender{&actor{f}}, &rehearser{f}}, nil
 }
 
 // By is who does something, and why.

@@ -102,7 +102,7 @@ func (m *amender) read(cmd *cobra.Command, args []string) error {
 		return usagef("amend changes what will be written: confirm it with --yes")
 	}
 	for _, text := range []*string{&m.to.SQL, &m.to.Parameters} {
-		if err := m.said(text); err != nil {
+		if err := said(m.In, text); err != nil {
 			return err
 		}
 	}
@@ -113,13 +113,13 @@ func (m *amender) read(cmd *cobra.Command, args []string) error {
 }
 
 // said replaces a flag's value by what it names: @FILE, or - for standard input.
-func (a *app) said(value *string) error {
+func said(in io.Reader, value *string) error {
 	var text []byte
 	var err error
 	if name, ok := strings.CutPrefix(*value, "@"); ok {
 		text, err = os.ReadFile(name)
 	} else if *value == "-" {
-		text, err = io.ReadAll(a.In)
+		text, err = io.ReadAll(in)
 	} else {
 		return nil
 	}

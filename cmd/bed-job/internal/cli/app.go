@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -188,7 +189,7 @@ doctor and rehearse are their own.`,
 		runCommand(a), listCommand(a), showCommand(a), tryCommand(a), retryCommand(a), parkCommand(a), discardCommand(a), skipCommand(a),
 		pauseCommand(a), resumeCommand(a), limitCommand(a), checkCommand(a), watchCommand(a),
 		kindsCommand(a), auditCommand(a), amendCommand(a), compensateCommand(a), rehearseCommand(a),
-		statsCommand(a), doctorCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a), versionCommand(a),
+		statsCommand(a), doctorCommand(a), hashCommand(a), migrateCommand(a), schemaCommand(a), demoCommand(a), consoleCommand(a), versionCommand(a),
 	)
 	return root
 }
@@ -296,21 +297,31 @@ func (a *app) confirm(ctx context.Context, question string) error {
 	return errors.Join(ctx.Err(), errors.New("nothing was done"))
 }
 
-// by is who is working: the account that the process was started for, and the
-// machine.
+// by is who is working: the account of the process, and the machine. Who called sudo, or what
+// the environment calls the user, is only added, as what it is.
 func (a *app) by(reason string) ops.By {
-	who := ""
-	for _, name := range []string{"SUDO_USER", "USER", "LOGNAME"} {
-		if v, ok := a.Getenv(name); ok && who == "" {
-			who = v
+	who := account()
+	if host, err := os.Hostname(); err == nil {
+		who += "@" + printable(host)
+	}
+	who = "bed-job " + cut(who, 150)
+	for _, name := range []string{"SUDO_USER", "USER"} {
+		if said, ok := a.Getenv(name); ok && said != "" && said != account() {
+			who += fmt.Sprintf(" (%s %q)", name, cut(strings.ToValidUTF8(said, "?"), 40))
+			break
 		}
 	}
-	if u, err := user.Current(); who == "" && err == nil {
-		who = u.Username
+	return ops.By{Who: who, Reason: reason}
+}
+
+// account is the name of the account that the process runs as, whatever its environment says.
+func account() string {
+	id := strconv.Itoa(os.Geteuid())
+	if u, err := user.LookupId(id); err == nil {
+		return printable(u.Username)
 	}
-	if host, err := os.Hostname(); err == nil && who != "" {
-		who += "@" + host
+	if u, err := user.Current(); err == nil && id == "-1" { // an operating system without such numbers
+		return printable(u.Username)
 	}
-	who = strings.TrimSpace("bed-job " + strings.ToValidUTF8(who, "?"))
-	return ops.By{Who: who[:min(len(who), 200)], Reason: reason}
+	return "uid " + id
 }

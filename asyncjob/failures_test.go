@@ -1,0 +1,56 @@
+package asyncjob
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bedsql/bed/listener/delivery"
+)
+
+func TestEqualFailuresAreAFewLogLines(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		class delivery.Class
+		level logrus.Level
+		what  string
+		waits bool
+	}{
+		{delivery.Retryable, logrus.WarnLevel, "not delivered", true},
+		{delivery.Refused, logrus.ErrorLevel, "parked: an operator must retry or discard it", false},
+	} {
+		t.Run(c.class.String(), func(t *testing.T) {
+			t.Parallel()
+			const n = 600
+			store := newStore(t)
+			var met atomic.Int64
+			db := &fakeDB{onExec: func(context.Context, string) error {
+				return answer{c.class, fmt.Sprintf("fake: process %d waited for a lock", met.Add(1))}
+			}}
+			addMany(t, store, "orders", n)
+			cfg, hook := logged()
+			cfg.MaxDeliveryTryTimes = 5
+			runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
+			lines, told := 0, 0
+			for _, e := range hook.AllEntries() {
+				if e.Level == logrus.DebugLevel || e.Message != c.what {
+					continue
+				}
+				lines++
+				more, _ := e.Data["more"].(int)
+				if told += max(more, 1); e.Level != c.level || e.Data["error"] == nil || e.Data["data_source"] != "orders" {
+					t.Errorf("got %v", e.Data)
+				}
+				if _, waits := e.Data["next_try_in"]; waits != (c.waits && more == 0) {
+					t.Errorf("the delay is no field of %v", e.Data)
+				}
+			}
+			if lines != 2 || told != n {
+				t.Errorf("%d lines tell of %d failures", lines, told)
+			}
+		})
+	}
+}
