@@ -300,13 +300,13 @@ func (a *app) confirm(ctx context.Context, question string) error {
 // by is who is working: the account of the process, and the machine. Who called sudo, or what
 // the environment calls the user, is only added, as what it is.
 func (a *app) by(reason string) ops.By {
-	who := account()
+	who := processAccount()
 	if host, err := os.Hostname(); err == nil {
 		who += "@" + printable(host)
 	}
 	who = "bed-job " + cut(who, 150)
 	for _, name := range []string{"SUDO_USER", "USER"} {
-		if said, ok := a.Getenv(name); ok && said != "" && said != account() {
+		if said, ok := a.Getenv(name); ok && said != "" && said != processAccount() {
 			who += fmt.Sprintf(" (%s %q)", name, cut(strings.ToValidUTF8(said, "?"), 40))
 			break
 		}
@@ -314,8 +314,8 @@ func (a *app) by(reason string) ops.By {
 	return ops.By{Who: who, Reason: reason}
 }
 
-// account is the name of the account that the process runs as, whatever its environment says.
-func account() string {
+// processAccount is the name of the account that the process runs as, whatever its environment says.
+func processAccount() string {
 	id := strconv.Itoa(os.Geteuid())
 	if u, err := user.LookupId(id); err == nil {
 		return printable(u.Username)

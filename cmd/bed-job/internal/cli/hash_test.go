@@ -46,7 +46,7 @@ func TestHashesAreWhatTheConsoleTakes(t *testing.T) {
 
 func TestAuditNamesTheAccountOfTheProcess(t *testing.T) {
 	h := newHarness(t, newLog(t))
-	own := account()
+	own := processAccount()
 	if own == "" || os.Geteuid() == 0 && own != "root" {
 		t.Fatalf("the account is %q", own)
 	}
