@@ -22,7 +22,7 @@ func (s api) overviewCall(r *http.Request, _ person) (any, error) {
 }
 
 func (s api) entriesCall(r *http.Request, p person) (any, error) {
-	q, err := queryOf(r, append([]string{"after", "limit"}, filterNames...)...)
+	q, err := queryOf(r, append([]string{"after", "limit", "order"}, filterNames...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/bedsql/bed/internal/ops"
 	"github.com/bedsql/bed/internal/safetext"
@@ -12,8 +14,9 @@ import (
 // askPage asks before something is done.
 type askPage struct {
 	Question, Meaning string
-	// Counted says when what is asked about was counted.
-	Counted string
+	// Counted are the words around CountedAt, when what is asked about was counted.
+	Counted   []string
+	CountedAt time.Time
 	// Problem is why it was not done.
 	Problem    string
 	Impossible string
@@ -137,7 +140,7 @@ func (s forms) askBulk(r *http.Request, p person, a ops.Action, q url.Values, pr
 		}
 		return q.Get(name)
 	})
-	v.Counted = l.t("Counted at %s by the log's clock: what arrives or is parked later, and what was being delivered then, is not touched.", sel.At.Format("2006-01-02 15:04:05 MST"))
+	v.Counted, v.CountedAt = strings.SplitN(l.t("Counted at %s by the log's clock: what arrives or is parked later, and what was being delivered then, is not touched."), "%s", 2), sel.At
 	v.Hidden = append(v.Hidden, named{"count", strconv.Itoa(n)}, named{"until", s.counted.keep(sel)})
 	v.Back = s.cfg.BasePath + "/entries" + suffix(q)
 	v.URL = s.cfg.BasePath + "/bulk/" + string(a)

@@ -158,7 +158,7 @@ func TestAConfirmationIsForWhatWasCounted(t *testing.T) {
 		}
 	}
 	w := ask4(t, c, request{method: "POST", path: "/bulk/retry", body: form.Encode()})
-	if to := w.Header().Get("Location"); w.Code != http.StatusSeeOther || !strings.HasPrefix(to, "/entries?state=parked&done=") {
+	if to := w.Header().Get("Location"); w.Code != http.StatusSeeOther || !strings.HasPrefix(to, "/entries?state=parked&follow=") {
 		t.Errorf("%d, to %s", w.Code, to)
 	}
 	if page := ask4(t, c, request{path: w.Header().Get("Location")}).Body.String(); !strings.Contains(page, "22 entries made due now. 1 entry gone: delivered or discarded since they were counted.") {

@@ -22,6 +22,7 @@ type Store interface {
 	Entries(context.Context, ops.Filter, ops.Page) (*ops.Entries, error)
 	Count(context.Context, ops.Filter, int) (ops.Count, error)
 	Kinds(context.Context, ops.Filter) (*ops.Kinds, error)
+	Progress(context.Context, []string) (ops.Progress, error)
 	Entry(context.Context, string) (*ops.Detail, error)
 	Reveal(context.Context, string, ops.By) (*ops.Detail, error)
 	Try(context.Context, string, ops.By) (*ops.Trial, error)

@@ -3,12 +3,14 @@ package console
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"maps"
 	"math"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/bedsql/bed/internal/dberr"
@@ -31,11 +33,18 @@ type entriesView struct {
 	NoKinds             bool
 	Entries             []ops.Entry
 	Count               string
-	Next                string
+	Next, Previous      string
 	First               string
 	NoKind              string
-	query               url.Values
-	base                string
+	// Order leads to this list in the other order; Newest is its own.
+	Order  string
+	Newest bool
+	// Sources are the data sources to choose from.
+	Sources []string
+	// Progress says what became of a bulk action so far.
+	Progress string
+	query    url.Values
+	base     string
 }
 
 // Bulk leads to the page on which all that the filter matches is decided.
@@ -103,7 +112,7 @@ func (s pages) entriesPage(r *http.Request, p person) (any, error) {
 	if q.Get("kinds") == "every" {
 		most = math.MaxInt
 	}
-	if f.Kind == "" && page.After == "" {
+	if f.Kind == "" && page.After == "" && q.Get("before") == "" {
 		wait := kindsWithin
 		if q.Get("kinds") != "" {
 			wait = time.Hour // its own limit is less
@@ -112,20 +121,33 @@ func (s pages) entriesPage(r *http.Request, p person) (any, error) {
 			return nil, err
 		}
 	}
-	list, err := s.store().Entries(r.Context(), f, page)
+	list, previous, err := s.listed(r.Context(), f, page, q.Get("before"))
 	if err != nil {
 		return nil, err
 	}
 	l := languageOf(r)
 	v := entriesView{
 		F: f, OlderThan: q.Get("olderThan"), States: []ops.State{ops.Waiting, ops.Leased, ops.Parked},
-		Entries: list.Entries, query: filterQuery(q), base: s.cfg.BasePath,
+		Entries: list.Entries, Newest: page.Newest, query: filterQuery(q), base: s.cfg.BasePath,
 	}
-	here := s.cfg.BasePath + "/entries" + suffix(v.query)
+	if v.Sources, err = s.sources(r.Context(), f.DataSource); err != nil {
+		return nil, err
+	}
+	if v.Progress, err = s.progress(r.Context(), l, q.Get("follow")); err != nil {
+		return nil, err
+	}
+	oldest := s.cfg.BasePath + "/entries" + suffix(v.query)
+	here := oldest
+	if v.Order = with(oldest, "order", "newest"); page.Newest {
+		v.Order, here = oldest, v.Order
+	}
 	if list.Next != "" {
 		v.Next = with(here, "after", list.Next)
 	}
-	if page.After != "" {
+	if previous != "" {
+		v.Previous = with(here, "before", previous)
+	}
+	if page.After != "" || q.Get("before") != "" {
 		v.First = here
 	}
 	if f.Kind != "" {
@@ -146,6 +168,60 @@ func (s pages) entriesPage(r *http.Request, p person) (any, error) {
 		v.MoreKinds = grouped.More
 	}
 	return v, nil
+}
+
+// listed is a page of the list, and where the one before it ends; empty for none. It comes
+// after page.After, or before an id that is not empty.
+func (s pages) listed(ctx context.Context, f ops.Filter, page ops.Page, before string) (list *ops.Entries, previous string, err error) {
+	if before == "" {
+		if list, err = s.store().Entries(ctx, f, page); err == nil && page.After != "" && len(list.Entries) > 0 {
+			previous = list.Entries[0].ID
+		}
+		return list, previous, err
+	}
+	back := page
+	back.After, back.Newest = before, !page.Newest
+	if err := back.Check(); err != nil {
+		return nil, "", err
+	}
+	if list, err = s.store().Entries(ctx, f, back); err != nil {
+		return nil, "", err
+	}
+	slices.Reverse(list.Entries)
+	if n := len(list.Entries); n > 0 {
+		if list.Next != "" {
+			previous = list.Entries[0].ID
+		}
+		list.Next = list.Entries[n-1].ID
+	}
+	return list, previous, nil
+}
+
+// sources are the names of the data sources, and one more.
+func (s pages) sources(ctx context.Context, chosen string) (names []string, err error) {
+	o, err := s.store().Overview(ctx, ops.OverviewOptions{Cap: 1})
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range o.DataSources {
+		names = append(names, d.Name)
+	}
+	if chosen != "" && !slices.Contains(names, chosen) {
+		names = append(names, chosen)
+	}
+	return names, nil
+}
+
+// progress says what became so far of the entries that a record of the audit retried.
+func (s pages) progress(ctx context.Context, l *language, id string) (string, error) {
+	r, err := s.record(ctx, id)
+	var did ops.Bulk
+	if err != nil || r.Action != ops.Retry || json.Unmarshal([]byte(r.What), &did) != nil || len(did.IDs) == 0 {
+		return "", err
+	}
+	p, err := s.store().Progress(ctx, did.IDs)
+	text := l.t("Of %s retried: %s delivered, %s parked, %s waiting.", l.entries(r.Count), l.count(p.Gone, false), l.count(p.Parked, false), l.count(p.Waiting, r.Count > len(did.IDs)))
+	return text, err
 }
 
 // nextPage leads to the next entry of a kind of error, else to those that are left.
@@ -180,13 +256,39 @@ func (s pages) nextPage(r *http.Request, p person) (any, error) {
 // browser asks again for what was not ready by then.
 const kindsWithin = 120 * time.Millisecond
 
-// kinds groups the errors that f selects; nil if that takes longer than wait.
+// known remembers the kinds of some filters, for when the machine is busy.
+type known struct {
+	mu  sync.Mutex
+	all map[ops.Filter]*ops.Kinds
+}
+
+func (k *known) keep(f ops.Filter, kinds *ops.Kinds) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all == nil || len(k.all) >= 100 {
+		k.all = map[ops.Filter]*ops.Kinds{}
+	}
+	k.all[f] = kinds
+}
+
+// last gives what was known of a filter; nil for nothing.
+func (k *known) last(f ops.Filter) *ops.Kinds {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.all[f]
+}
+
+// kinds groups the errors that f selects. If that takes longer than wait it gives what was
+// known before, nil for nothing.
 func (s pages) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (*ops.Kinds, error) {
 	bounded, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	kinds, err := s.store().Kinds(bounded, f)
 	if err != nil && dberr.TimedOut(ctx, bounded) {
-		return nil, nil
+		return s.known.last(f), nil
+	}
+	if err == nil {
+		s.known.keep(f, kinds)
 	}
 	return kinds, err
 }

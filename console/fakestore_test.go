@@ -123,8 +123,12 @@ func (f *fakeStore) Entries(_ context.Context, q ops.Filter, p ops.Page) (*ops.E
 		return nil, err
 	}
 	out := &ops.Entries{Entries: []ops.Entry{}}
-	for _, d := range f.match(q) {
-		if d.ID <= p.After {
+	all := f.match(q)
+	if p.Newest {
+		slices.Reverse(all)
+	}
+	for _, d := range all {
+		if p.After != "" && (d.ID == p.After || d.ID < p.After != p.Newest) {
 			continue
 		}
 		if len(out.Entries) == p.Limit {
@@ -168,6 +172,22 @@ func (f *fakeStore) Kinds(ctx context.Context, q ops.Filter) (*ops.Kinds, error)
 	}
 	slices.SortFunc(out.Kinds, func(a, b ops.Kind) int { return cmp.Compare(b.Count, a.Count) })
 	return out, nil
+}
+
+func (f *fakeStore) Progress(_ context.Context, ids []string) (p ops.Progress, err error) {
+	unlock, err := f.lock()
+	defer unlock()
+	for _, id := range ids {
+		switch d, ferr := f.find(id); {
+		case ferr != nil:
+			p.Gone++
+		case d.State == ops.Parked:
+			p.Parked++
+		default:
+			p.Waiting++
+		}
+	}
+	return p, err
 }
 
 func (f *fakeStore) find(id string) (*ops.Detail, error) {

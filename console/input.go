@@ -62,7 +62,10 @@ func unknown(name string, known []string) error {
 
 // pageOf reads where a page begins and how long it is.
 func pageOf(q url.Values, usual int) (ops.Page, error) {
-	p := ops.Page{After: q.Get("after"), Limit: usual}
+	p := ops.Page{After: q.Get("after"), Limit: usual, Newest: q.Get("order") == "newest"}
+	if o := q.Get("order"); o != "" && o != "oldest" && !p.Newest {
+		return p, invalid("order is oldest or newest")
+	}
 	if text := q.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if p.Limit = n; err != nil || n < 1 {

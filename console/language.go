@@ -142,11 +142,6 @@ func when(t time.Time) template.HTML {
 	return template.HTML(`<time datetime="` + iso + `" title="` + iso + `">` + t.UTC().Format("2006-01-02 15:04:05") + ` UTC</time>`) //nolint:gosec // made of digits
 }
 
-// moment is when with the exact value beside it.
-func moment(t time.Time) template.HTML {
-	return when(t) + template.HTML(` <span class="quiet exact">`+exact(t)+`</span>`) //nolint:gosec // made of digits
-}
-
 func exact(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // rate shows units per minute.

@@ -73,7 +73,10 @@ func texts(t *testing.T) []string {
 	for key := range languages[0].texts {
 		all = append(all, key)
 	}
-	all = append(all, "6 hours", "a day", "7 days", "caller", "sync retry", "async job")
+	for _, r := range ranges {
+		all = append(all, r.text)
+	}
+	all = append(all, "caller", "sync retry", "async job")
 	for class := delivery.Unknown; class <= delivery.Duplicate; class++ {
 		all = append(all, class.String())
 	}

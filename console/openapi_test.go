@@ -199,7 +199,7 @@ func TestEveryAPIAnswerMatchesTheOpenAPIFile(t *testing.T) {
 func TestQueryMatchesTheOpenAPIFile(t *testing.T) {
 	t.Parallel()
 	c := open(t, newFakeStore())
-	values := map[string]string{"state": "parked", "olderThan": "5m", "limit": "3", "hours": "2", "reveal": "false"}
+	values := map[string]string{"state": "parked", "olderThan": "5m", "limit": "3", "hours": "2", "order": "newest", "reveal": "false"}
 	for path, methods := range readSpec(t).Paths {
 		o, ok := methods["get"]
 		if !ok {

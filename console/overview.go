@@ -23,10 +23,13 @@ type overviewView struct {
 	Jobs    []ops.Job
 	Ranges  []hourRange
 	Charts  []chart
+	// Kinds are the most frequent errors, OtherKinds says what is left out.
+	Kinds      []kindView
+	OtherKinds string
 }
 
 type hourRange struct {
-	Hours   int
+	Minutes int
 	Text    string
 	URL     string
 	Current bool
@@ -60,16 +63,29 @@ func (s sourceView) Capped(state string) string {
 	return s.l.count(n, slices.Contains(s.More, ops.State(state)))
 }
 
-const usualHours = 6
+// ranges are how many minutes charts go back; the usual one comes without a parameter.
+var ranges = []struct {
+	minutes int
+	text    string
+}{{15, "15 minutes"}, {usualMinutes, "6 hours"}, {24 * 60, "a day"}, {168 * 60, "7 days"}}
+
+const usualMinutes = 6 * 60
+
+// kindsOnOverview is how many kinds of errors the overview shows.
+const kindsOnOverview = 5
 
 func (s pages) overviewPage(r *http.Request, _ person) (any, error) {
-	hours := usualHours
-	for _, h := range []int{24, 168} {
-		if r.URL.Query().Get("hours") == strconv.Itoa(h) {
-			hours = h
+	minutes := usualMinutes
+	for _, h := range ranges {
+		if q := r.URL.Query(); q.Get("minutes") == strconv.Itoa(h.minutes) || q.Get("hours") == strconv.Itoa(h.minutes/60) && h.minutes >= 60 {
+			minutes = h.minutes
 		}
 	}
-	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: hours})
+	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Hours: max(minutes/60, 1)})
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := s.kinds(r.Context(), ops.Filter{}, kindsWithin)
 	if err != nil {
 		return nil, err
 	}
@@ -79,17 +95,17 @@ func (s pages) overviewPage(r *http.Request, _ person) (any, error) {
 	for i, ds := range o.DataSources {
 		v.Sources = append(v.Sources, sourceView{ds, fmt.Sprintf("ds%d", i), l, s.cfg.BasePath})
 	}
-	for _, h := range []struct {
-		hours int
-		text  string
-	}{{usualHours, "6 hours"}, {24, "a day"}, {168, "7 days"}} {
+	for _, h := range ranges {
 		address := s.cfg.BasePath + "/"
-		if h.hours != usualHours {
-			address = with(address, "hours", strconv.Itoa(h.hours))
+		if h.minutes != usualMinutes {
+			address = with(address, "minutes", strconv.Itoa(h.minutes))
 		}
-		v.Ranges = append(v.Ranges, hourRange{h.hours, l.t(h.text), address, h.hours == hours})
+		v.Ranges = append(v.Ranges, hourRange{h.minutes, l.t(h.text), address, h.minutes == minutes})
 	}
-	v.Charts = charts(l, o, hours)
+	v.Charts = charts(l, o, minutes)
+	if kinds != nil {
+		v.Kinds, v.OtherKinds = kindViews(l, s.cfg.BasePath, kinds.Kinds, url.Values{}, kindsOnOverview)
+	}
 	return v, nil
 }
 
@@ -145,21 +161,22 @@ var series = []struct {
 	{"c-parked", "newly parked", func(f ops.Funnel) float64 { return f.Parked }},
 }
 
-// buckets is how many a chart has.
-const buckets = 72
+// mostBuckets is how many a chart has, of a minute at least each.
+const mostBuckets = 72
 
 // charts makes one chart for each data source with any counts.
-func charts(l *language, o *ops.Overview, hours int) []chart {
-	width := time.Duration(hours) * time.Hour / buckets
-	first := o.At.Truncate(width).Add(-(buckets - 1) * width)
-	sums := map[string]*[buckets]ops.Funnel{}
+func charts(l *language, o *ops.Overview, minutes int) []chart {
+	buckets := min(minutes, mostBuckets)
+	width := time.Duration(minutes) * time.Minute / time.Duration(buckets)
+	first := o.At.Truncate(width).Add(-time.Duration(buckets-1) * width)
+	sums := map[string]*[mostBuckets]ops.Funnel{}
 	for _, m := range o.Minutes {
 		i := int(m.Start.Sub(first) / width)
 		if m.Start.Before(first) || i >= buckets {
 			continue
 		}
 		if sums[m.DataSource] == nil {
-			sums[m.DataSource] = new([buckets]ops.Funnel)
+			sums[m.DataSource] = new([mostBuckets]ops.Funnel)
 		}
 		sums[m.DataSource][i] = sums[m.DataSource][i].Plus(m.Funnel)
 	}

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -163,7 +164,7 @@ func funcs(l *language, base string) template.FuncMap {
 		},
 		"role":    func(p person) string { return l.t("role " + p.Role.String()) },
 		"verdict": func(d *ops.Detail) string { return l.t(verdicts[d.Verdict]) },
-		"what":    l.what, "n": l.number, "rate": rate, "when": when, "moment": moment, "age": l.age,
+		"what":    l.what, "n": l.number, "rate": rate, "when": when, "age": l.age,
 		"safe": safetext.Line, "lines": safetext.Lines, "oneline": oneLine, "brief": brief, "value": valueText,
 		"inc":   func(i int) int { return i + 1 },
 		"deref": func(v any) any { return reflect.Indirect(reflect.ValueOf(v)).Interface() },
@@ -180,17 +181,27 @@ var verdicts = map[string]string{
 	"notConfigured": "Unknown.",
 }
 
+// record is a record of the audit; empty for none.
+func (s *site) record(ctx context.Context, id string) (ops.Record, error) {
+	if id == "" || !ops.IsID(id+"~") {
+		return ops.Record{}, nil
+	}
+	audit, err := s.store().Audit(ctx, ops.Page{After: id + "~", Limit: 1})
+	if err != nil || len(audit.Records) == 0 || audit.Records[0].ID != id {
+		return ops.Record{}, err
+	}
+	return audit.Records[0], nil
+}
+
 // doneText says what was done before this page, and by which action, as the audit has it.
 func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Action) {
-	id := r.URL.Query().Get("done")
-	if id == "" || !ops.IsID(id+"~") || p.Role < Read || s.store() == nil {
+	if p.Role < Read || s.store() == nil {
 		return "", ""
 	}
-	audit, err := s.store().Audit(r.Context(), ops.Page{After: id + "~", Limit: 1})
-	if err != nil || len(audit.Records) == 0 || audit.Records[0].ID != id {
+	record, err := s.record(r.Context(), r.URL.Query().Get("done"))
+	if err != nil || record.ID == "" {
 		return "", ""
 	}
-	record := audit.Records[0]
 	text := l.t(doneTexts[record.Action])
 	re, amended := ops.ReplacedBy(record)
 	if amended = amended && re.Bulk != nil; amended {

@@ -26,6 +26,7 @@ var formats = []struct{ files, said string }{
 	{"../internal/ops/try_tables.go", `"((?:numbers|what) STRING)"`},
 	{"../internal/ops/verdict.go", `(?m)^\t+(?:return|\w+ +=) "(STRING)"$`},
 	{"../internal/journal/journal.go", `(?:ErrOff = errors\.New\(|%s: %w: )"?(STRING)"(?:, table, ErrOff)?\)`},
+	{"../asyncjob/control.go", `c\.name = fmt\.Sprintf\("(STRING)"`},
 	{"../internal/ops/filter.go", `errors\.New\("(STRING)"\)`},
 	{"*.go", `\binvalid\("(STRING)"`},
 	{"../bedsql/*.go", `(?:unreplayable\(|taint\(|tainted = )(?:fmt\.Sprintf\()?"(STRING)"`},

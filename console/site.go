@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -31,10 +32,12 @@ type site struct {
 	events *events
 	// counted is what bulk actions were counted for.
 	counted *counted
+	// known are kinds of errors.
+	known *known
 }
 
 func newSite(cfg Config, l Log) *site {
-	s := &site{cfg: cfg, root: cfg.BasePath, name: l.Name, store: l.Store, log: cfg.Logger, counted: &counted{}}
+	s := &site{cfg: cfg, root: cfg.BasePath, name: l.Name, store: l.Store, log: cfg.Logger, counted: &counted{}, known: &known{}}
 	s.ping = func(ctx context.Context) error {
 		if store := s.store(); store != nil {
 			return store.Ping(ctx)
@@ -401,6 +404,9 @@ func (s *site) afterwards(r *http.Request, p person, d done, err error, to strin
 	}
 	for _, record := range audit.Records {
 		if record.Who == p.Name && record.Action == d.Action {
+			if d.Action == ops.Retry && strings.HasPrefix(to, s.cfg.BasePath+"/entries") && !strings.HasPrefix(to, s.cfg.BasePath+"/entries/") {
+				to = with(to, "follow", record.ID)
+			}
 			return redirect(with(to, "done", record.ID)), nil
 		}
 	}

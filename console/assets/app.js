@@ -4,7 +4,8 @@
 (function () {
   const lang = document.documentElement.lang || "en";
   const body = document.body;
-  const local = new Intl.DateTimeFormat(lang, { dateStyle: "medium", timeStyle: "medium" });
+  // Chinese readers write 2026-11-28 14:11:01, as Swedish does.
+  const local = lang === "zh" ? new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" }) : new Intl.DateTimeFormat(lang, { dateStyle: "medium", timeStyle: "medium" });
 
   function times(root) {
     for (const el of root.querySelectorAll("time[datetime]")) {
@@ -35,7 +36,7 @@
       const plot = new window.uPlot({
         width: Math.max(el.clientWidth, 200), height: 110, padding: [8, 36, 0, 0], legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false } },
         scales: { y: { range: (_, min, max) => [0, Math.max(max, 1)] } },
-        axes: [Object.assign({ size: 32, values: (_, at) => at.map((s) => clock.format(new Date(s * 1000))) }, axis), Object.assign({ size: 48 }, axis)],
+        axes: [Object.assign({ size: 32, space: 72, values: (_, at) => at.map((s) => clock.format(new Date(s * 1000))) }, axis), Object.assign({ size: 48 }, axis)],
         series: [{}].concat(series.slice().reverse()),
         hooks: { setCursor: [(u) => tip(el, u.cursor.idx, x, y, names)] },
       }, [x].concat(stacked.slice().reverse()), el);
@@ -244,6 +245,8 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     times(document);
+    const zone = document.getElementById("zone");
+    if (zone) zone.textContent = zone.dataset.text.replace("%s", local.resolvedOptions().timeZone);
     charts(document);
     switcher();
     open();

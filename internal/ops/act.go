@@ -179,7 +179,7 @@ func (s *actor) Select(ctx context.Context, f Filter) (*Selection, error) {
 		return sel, f.Check()
 	}
 	f.settled = true
-	found, err := s.find(ctx, &f, "", MaxBulk+1, time.Time{})
+	found, err := s.find(ctx, &f, Page{Limit: MaxBulk + 1}, time.Time{})
 	sel.IDs = found.ids
 	if sel.More = len(sel.IDs) > MaxBulk; sel.More {
 		sel.IDs = nil

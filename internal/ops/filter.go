@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,9 +88,11 @@ type Page struct {
 	After string
 	// Limit is the greatest number of entries: from 1 to MaxPage; 0 means 100.
 	Limit int
+	// Newest: entries come newest first. The audit always does.
+	Newest bool
 }
 
-// Entries is a page of the list: oldest first.
+// Entries is a page of the list: oldest first, unless Page.Newest.
 type Entries struct {
 	Entries []Entry `json:"entries"`
 	// Next is the After of the next page; empty when this is the last. A page may
@@ -151,13 +154,16 @@ func (s *finder) Entries(ctx context.Context, f Filter, p Page) (*Entries, error
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	found, err := s.find(ctx, &f, p.After, p.Limit, time.Now().Add(searchFor))
+	found, err := s.find(ctx, &f, p, time.Now().Add(searchFor))
 	if err != nil {
 		return nil, err
 	}
 	units, err := s.log.Units(ctx, found.ids)
 	if err != nil {
 		return nil, err
+	}
+	if p.Newest {
+		slices.Reverse(units)
 	}
 	out := &Entries{Entries: make([]Entry, len(units)), Next: found.next}
 	for i, u := range units {
@@ -249,7 +255,7 @@ func (s *finder) Count(ctx context.Context, f Filter, most int) (c Count, err er
 		most = CountCap
 	}
 	for after := ""; ; {
-		found, err := s.find(ctx, &f, after, countedAtOnce, end)
+		found, err := s.find(ctx, &f, Page{After: after, Limit: countedAtOnce}, end)
 		if err != nil {
 			return c, err
 		}
@@ -265,6 +271,25 @@ func (s *finder) Count(ctx context.Context, f Filter, most int) (c Count, err er
 }
 
 const countedAtOnce = 5000
+
+// Progress is what became of entries.
+type Progress struct {
+	// Gone were delivered or discarded, Parked wait for an operator, and Waiting for the job.
+	Gone, Parked, Waiting int
+}
+
+// Progress looks for entries by their ids.
+func (s *finder) Progress(ctx context.Context, ids []string) (p Progress, err error) {
+	for portion := range slices.Chunk(ids, 1000) {
+		condition, args := in(portion)
+		var there, parked int
+		if err := s.row(ctx, []any{&there, &parked}, `SELECT COUNT(*), COALESCE(SUM(parked), 0) FROM transaction_log WHERE `+condition, args...); err != nil {
+			return p, err
+		}
+		p.Gone, p.Parked, p.Waiting = p.Gone+len(portion)-there, p.Parked+parked, p.Waiting+there-parked
+	}
+	return p, nil
+}
 
 // Kind is a group of entries whose last errors are alike: same data source, same code, same text
 // when values and numbers that differ are left out.

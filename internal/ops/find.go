@@ -55,6 +55,15 @@ func (f *Filter) Check() error {
 type where struct {
 	text string
 	args []any
+	// down: the rows come newest first.
+	down bool
+}
+
+func (w *where) ordered() string {
+	if w.down {
+		return w.text + ` ORDER BY id DESC`
+	}
+	return w.text + ` ORDER BY id`
 }
 
 func (w *where) and(text string, args ...any) {
@@ -160,11 +169,10 @@ type found struct {
 	next string
 }
 
-// find searches after the id after, for at most limit units and about until end; the zero
-// time is no end.
-func (s *finder) find(ctx context.Context, f *Filter, after string, limit int, end time.Time) (out found, err error) {
-	next, err := s.sweep(ctx, f, after, firstStep, func(rows where, _ int) (bool, error) {
-		left := limit - len(out.ids)
+// find searches a page, until about end; the zero time is no end.
+func (s *finder) find(ctx context.Context, f *Filter, p Page, end time.Time) (out found, err error) {
+	next, err := s.sweep(ctx, f, p, firstStep, func(rows where, _ int) (bool, error) {
+		left := p.Limit - len(out.ids)
 		part, err := s.unitsOf(ctx, f, rows, left, end)
 		out.ids = append(out.ids, part.ids...)
 		out.next = part.next
@@ -174,20 +182,23 @@ func (s *finder) find(ctx context.Context, f *Filter, after string, limit int, e
 	return out, err
 }
 
-// sweep goes through the rows that can be of units that f selects, after the id after. It
+// sweep goes through the rows of units that f may select, from where a page begins. It
 // gives do what follows the table's name in a query for a part of them, and how many rows
 // of the table it has read. do may end the sweep early: next is where to continue
 // then. Few rows by the index of due units are one part; the table is read in the
 // order of the ids, by steps of at least least rows, so that a search can end in time
 // wherever the next unit is.
-func (s *finder) sweep(ctx context.Context, f *Filter, after string, least int, do func(rows where, seen int) (enough bool, err error)) (next string, err error) {
+func (s *finder) sweep(ctx context.Context, f *Filter, p Page, least int, do func(rows where, seen int) (enough bool, err error)) (next string, err error) {
 	if err := f.Check(); err != nil {
 		return "", err
 	}
 	if _, err := readKind(f.Kind); err != nil && f.Kind != "" {
 		return "", err
 	}
-	after = max(headOf(after), timeOf(f.Transaction)) // the units of a soft transaction are made after it
+	r := span{above: max(headOf(p.After), timeOf(f.Transaction))} // the units of a soft transaction are made after it
+	if p.Newest {
+		r = span{above: timeOf(f.Transaction), below: p.After, down: true}
+	}
 	w := s.conditions(f)
 	narrow, err := s.narrow(ctx, f)
 	if err != nil {
@@ -195,14 +206,13 @@ func (s *finder) sweep(ctx context.Context, f *Filter, after string, least int, 
 	}
 	if narrow {
 		w.text = s.force("transaction_log_due") + ` WHERE parked IN (0, 1) AND ` + w.text
-		w.and(`id > ?`, after)
-		_, err := do(w, 0)
+		_, err := do(r.of(w), 0)
 		return "", err
 	}
 	w.text = s.force("PRIMARY") + ` WHERE ` + w.text
 	for size, seen := least, 0; ; {
 		began := time.Now()
-		rows, last, err := s.step(ctx, w, &after, size)
+		rows, last, err := s.step(ctx, w, &r, size)
 		if err != nil {
 			return "", err
 		}
@@ -210,8 +220,10 @@ func (s *finder) sweep(ctx context.Context, f *Filter, after string, least int, 
 		switch enough, err := do(rows, seen); {
 		case err != nil || last:
 			return "", err
+		case enough && r.down:
+			return r.below, nil
 		case enough:
-			return after, nil
+			return r.above, nil
 		}
 		if took := time.Since(began); took < stepFor/2 {
 			size = min(2*size, mostStep)
@@ -221,25 +233,49 @@ func (s *finder) sweep(ctx context.Context, f *Filter, after string, least int, 
 	}
 }
 
+// A span is the rows whose ids lie between two, which are not of it; empty means no bound.
+// A sweep goes through it upwards, or down.
+type span struct {
+	above, below string
+	down         bool
+}
+
+// of narrows conditions to the span, in its order.
+func (r span) of(w where) where {
+	rows := where{w.text, slices.Clone(w.args), r.down}
+	rows.and(`id > ?`, r.above)
+	if r.below != "" {
+		rows.and(`id < ?`, r.below)
+	}
+	return rows
+}
+
 // force has MySQL use an index.
 func (s *finder) force(index string) string {
 	return s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (` + index + `)`, Postgres: ``, SQLite: ``})
 }
 
-// step narrows conditions to the next rows after after, about size of them, and
-// moves after to their end. last reports that nothing follows them.
-func (s *finder) step(ctx context.Context, w where, after *string, size int) (rows where, last bool, err error) {
+// step narrows conditions to the next rows of a span, about size of them, and
+// moves its beginning to their end. last reports that nothing follows them.
+func (s *finder) step(ctx context.Context, w where, r *span, size int) (rows where, last bool, err error) {
 	var to []string
-	if err := s.texts(ctx, &to, `SELECT id FROM transaction_log WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?`, *after, size-1); err != nil {
+	from := r.of(where{text: `SELECT id FROM transaction_log WHERE 1 = 1`, down: r.down})
+	if err := s.texts(ctx, &to, from.ordered()+` LIMIT 1 OFFSET ?`, append(from.args, size-1)...); err != nil {
 		return where{}, false, err
 	}
-	rows = where{w.text, slices.Clone(w.args)}
-	rows.and(`id > ?`, *after)
 	if len(to) == 0 {
-		return rows, true, nil
+		return r.of(w), true, nil
 	}
-	*after = headOf(to[0]) // a unit is not parted
-	rows.and(`id <= ?`, *after)
+	part := *r
+	if r.down { // a unit is not parted
+		r.below = heads(to)[0]
+		rows = part.of(w)
+		rows.and(`id >= ?`, r.below)
+		return rows, false, nil
+	}
+	r.above = headOf(to[0])
+	rows = part.of(w)
+	rows.and(`id <= ?`, r.above)
 	return rows, false, nil
 }
 
@@ -258,7 +294,7 @@ func (s *finder) narrow(ctx context.Context, f *Filter) (bool, error) {
 		if f.State != "" && (f.State == Parked) != (parked == 1) {
 			continue
 		}
-		w := where{`parked = ?`, []any{parked}}
+		w := where{text: `parked = ?`, args: []any{parked}}
 		if name != "" {
 			w.and(`data_source = ?`, name)
 		}
@@ -277,7 +313,7 @@ func (s *finder) narrow(ctx context.Context, f *Filter) (bool, error) {
 // unitsOf gives those units of rows that the filter selects, up to limit and until about
 // end.
 func (s *finder) unitsOf(ctx context.Context, f *Filter, rows where, limit int, end time.Time) (out found, err error) {
-	rows.text += ` ORDER BY id`
+	rows.text = rows.ordered()
 	if !f.judged() {
 		rows.text += ` LIMIT ?`
 		rows.args = append(rows.args, limit+1)
@@ -297,6 +333,9 @@ func (s *finder) unitsOf(ctx context.Context, f *Filter, rows where, limit int, 
 		units, err := s.log.Units(ctx, portion)
 		if err != nil {
 			return found{}, err
+		}
+		if rows.down {
+			slices.Reverse(units)
 		}
 		for _, u := range units {
 			if !f.judge(u) {

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -113,12 +114,12 @@ const wholeRows = 100_000
 
 // Kinds groups the entries that f selects and that have an error: all of them where f
 // has no text and the log no more than 100,000 rows, and else at least as many as half a
-// second reaches. More says that there are others.
+// second reaches, or the deadline of ctx. More says that there are others.
 func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 	alike := kinds{}
 	end := time.Now().Add(s.groupFor)
 	more := false
-	next, err := s.sweep(ctx, &f, "", 8*firstStep, func(rows where, seen int) (bool, error) {
+	next, err := s.sweep(ctx, &f, Page{}, 8*firstStep, func(rows where, seen int) (bool, error) {
 		if !f.judged() {
 			err := s.group(ctx, rows, alike)
 			return seen >= s.whole && over(end), err
@@ -127,12 +128,18 @@ func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 		more = found.next != ""
 		for portion := range slices.Chunk(found.ids, 500) {
 			condition, args := in(portion)
-			if err := s.group(ctx, where{` WHERE ` + condition, args}, alike); err != nil {
+			if err := s.group(ctx, where{text: ` WHERE ` + condition, args: args}, alike); err != nil {
 				return false, err
 			}
 		}
 		return more || over(end), err
 	})
+	if err != nil && len(alike) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		more, err = true, nil
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*s.groupFor)
+		defer cancel()
+		ctx = bounded
+	}
 	if err != nil {
 		return nil, err
 	}
