@@ -4,7 +4,9 @@ package errmask
 import (
 	_ "embed"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -23,7 +25,7 @@ func Mask(text string, values ...string) string {
 			text = without(text, v)
 		}
 	}
-	m := masker{made: made.MatchString(text), whole: len(values) == 0}
+	m := masker{made: made.MatchString(text), values: values}
 	m.scan(text)
 	var b strings.Builder
 	for _, p := range m.pieces {
@@ -46,9 +48,8 @@ type piece struct {
 type masker struct {
 	pieces []piece
 	// made: a trigger or function wrote the text, so that it quotes no names.
-	made bool
-	// whole: no values are looked for, so that own words need not be told from others.
-	whole bool
+	made   bool
+	values []string
 }
 
 // network are errors before or after anything was said on a connection: they hold addresses.
@@ -158,20 +159,51 @@ func (m *masker) quotes(text string) {
 
 // plain adds text without quotes.
 func (m *masker) plain(text string) {
-	words := own
-	if m.made {
-		words = ownCode
+	switch {
+	case !slices.ContainsFunc(m.values, func(v string) bool { return without(text, v) != text }):
+		m.add(text, false)
+	case m.made:
+		m.pieces = append(m.pieces, split(text, ownCode)...)
+	default:
+		m.pieces = append(m.pieces, splits.of(text)...)
 	}
-	for !m.whole {
+}
+
+// split parts text into what words match, and the rest.
+func split(text string, words *regexp.Regexp) []piece {
+	var m masker
+	for {
 		at := words.FindStringIndex(text)
 		if at == nil {
-			break
+			m.add(text, false)
+			return m.pieces
 		}
 		m.add(text[:at[0]], false)
 		m.add(text[at[0]:at[1]], true)
 		text = text[at[1]:]
 	}
-	m.add(text, false)
+}
+
+// splits remembers the latest: the search takes milliseconds, and a log has few texts.
+var splits cache
+
+type cache struct {
+	mu  sync.Mutex
+	all map[string][]piece
+}
+
+func (c *cache) of(text string) []piece {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, ok := c.all[text]
+	if !ok {
+		if len(c.all) >= 1000 || c.all == nil {
+			c.all = map[string][]piece{}
+		}
+		known = split(text, own)
+		c.all[text] = known
+	}
+	return known
 }
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
