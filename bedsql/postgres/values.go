@@ -58,8 +58,7 @@ func holdsDocument(v any) bool {
 // parameters, what it can encode is known before there is a connection. A slice must have
 // a type that pgx knows, as well as what is kept of it.
 func sendable(mode pgx.QueryExecMode, given []driver.NamedValue, call delivery.Call) (int, error) {
-	types, _ := typeMaps.Get().(*pgtype.Map)
-	defer typeMaps.Put(types)
+	var types *pgtype.Map
 	for i, a := range call.Args {
 		if v, ok := a.Value.(pgx.QueryExecMode); ok {
 			mode = v
@@ -67,6 +66,10 @@ func sendable(mode pgx.QueryExecMode, given []driver.NamedValue, call delivery.C
 		}
 		if call.Prepared && !special(call.Args) || mode != pgx.QueryExecModeExec && mode != pgx.QueryExecModeSimpleProtocol {
 			return 0, nil
+		}
+		if types == nil {
+			types, _ = typeMaps.Get().(*pgtype.Map)
+			defer typeMaps.Put(types)
 		}
 		was := named(given[i].Value)
 		for name, v := range named(a.Value) {
