@@ -22,8 +22,8 @@ the job delivered 1 and there are 2 orders
 `,
 		"start-gorm": `o-1 done
 o-2 accepted
-o-1 refused: bed: orders refused a write, it is parked (bed-job show ID): constraint failed: UNIQUE constraint failed: orders.id (1555)
-bed: ledger refused a write, it is parked (bed-job show ID): constraint failed: UNIQUE constraint failed: debts.order_id (1555)
+o-1 refused: bed: orders refused a write, nothing of its group is applied, and its entries are removed: constraint failed: UNIQUE constraint failed: orders.id (1555)
+bed: ledger refused a write, nothing of its group is applied, and its entries are removed: constraint failed: UNIQUE constraint failed: debts.order_id (1555)
 the job delivered 1 and there are 2 orders and 2 debts
 `,
 		"start-sqlx": `request-1 done, answered before: false
