@@ -109,7 +109,7 @@ func service(st statement, keyed bool) (http.Handler, error) {
 	if !keyed {
 		return handler, nil
 	}
-	with, err := bedhttp.New(bedhttp.Config{DB: st.pool, Client: func(*http.Request) string { return "bench" }, Required: true})
+	with, err := bedhttp.New(bedhttp.Config{Service: "bench", DB: st.pool, Client: func(*http.Request) string { return "bench" }, Required: true})
 	if err != nil {
 		return nil, err
 	}

@@ -22,11 +22,15 @@ type Config struct {
 	// DB is the home of the keys, the responses and the rows that share their fate: a
 	// database opened by bed. A tracer may be around bed, if it passes contexts on. Required.
 	DB *sql.DB
-	// Client says whose key a request carries: the tenant or account, as the server has
-	// authenticated it. Two clients with one key never meet. A request for which it
-	// returns "" is answered 403; an application with a single client returns a constant.
-	// Required.
+	// Client says whose key a request carries: the tenant or account, as authentication in
+	// front of the middleware has found out, and never a header that the client chooses. Two
+	// clients with one key never meet. A request for which it returns "" is answered 403; an
+	// application with a single client returns a constant. Required.
 	Client func(*http.Request) string
+	// Service is the name of the service whose requests these are. Two services on one
+	// database never answer for each other; all processes of one give the same name.
+	// Another name makes every request new. Required.
+	Service string
 	// Required: a request without a key is answered 400. By default it goes to the
 	// handler as it is, without a transaction.
 	Required bool
@@ -40,11 +44,23 @@ type Config struct {
 	// can hold.
 	MaxResponse int
 	// Headers are those of the response that are kept with it. The others are sent with
-	// the first response only. Default Content-Type and Location; Content-Encoding is
-	// always kept. Set-Cookie and Authorization cannot be.
+	// the first response only. Default Content-Type, Location, Cache-Control,
+	// Content-Disposition, Vary, X-Content-Type-Options and Content-Security-Policy;
+	// Content-Encoding is always kept. Set-Cookie and Authorization cannot be.
 	Headers []string
+	// Fingerprint returns what must be the same when a request is sent again: another
+	// request under its key is answered 422. It may read and parse the request, whose body
+	// is body. Default: method, path, query, content type and body.
+	Fingerprint func(r *http.Request, body []byte) string
+	// Keep says which responses are kept. One that is not is sent once, its rows are rolled
+	// back, and the same request runs the handler again. A 2xx is always kept. Default: 2xx,
+	// 4xx but 401, 403, 408, 425 and 429, and a redirect by a handler that has called Tx.
+	Keep func(status int) bool
+	// Counters count the answers of the middleware. Default: its own.
+	Counters *Counters
 	// Wait is how long a duplicate waits for the first request, and any request for a
-	// connection, before it is answered 409 or 503. Where the database ends the wait (SQLite,
+	// connection, before it is answered 409 or 503, and for how long an unanswered COMMIT is
+	// asked about. Where the database ends the wait (SQLite,
 	// a lock_timeout), a duplicate in another process waits for Config.RetryTimeout of DB at
 	// most. Default 10s.
 	Wait time.Duration
@@ -75,6 +91,9 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 	if cfg.Client == nil {
 		bad("Client is missing: it says whose key a request carries")
 	}
+	if cfg.Service == "" {
+		bad("Service is missing: it keeps the keys of two services on one database apart")
+	}
 	if retention, err := retentionOf(cfg.DB); err != nil {
 		bad("DB cannot keep idempotency keys: %w", err)
 	} else {
@@ -98,7 +117,10 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 		m.methods[method] = true
 	}
 	if cfg.Headers == nil {
-		cfg.Headers = []string{"Content-Type", "Location"}
+		cfg.Headers = []string{"Content-Type", "Location", "Cache-Control", "Content-Disposition", "Vary", "X-Content-Type-Options", "Content-Security-Policy"}
+	}
+	if cfg.Counters == nil {
+		cfg.Counters = new(Counters)
 	}
 	m.headers = []string{encoding}
 	for _, name := range cfg.Headers {

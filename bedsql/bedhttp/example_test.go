@@ -16,6 +16,22 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
+// account is the context key of who has signed in.
+type account struct{}
+
+// signedIn stands in front of the middleware: it finds out who sends a request, and turns
+// away who may not. A real one reads a session or a token.
+func signedIn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, password, _ := r.BasicAuth()
+		if name != "alice" || password != "secret" {
+			http.Error(w, "sign in", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), account{}, name)))
+	})
+}
+
 // orders opens a database with the table orders.
 func orders() (db *sql.DB, closing func()) {
 	dir, err := os.MkdirTemp("", "bedhttp-example")
@@ -47,13 +63,17 @@ func Example() {
 	defer closing()
 
 	keyed, err := bedhttp.New(bedhttp.Config{
-		DB:       db,
-		Client:   func(r *http.Request) string { return r.Header.Get("Tenant") }, // as your authentication knows it
+		DB:      db,
+		Service: "orders",
+		Client: func(r *http.Request) string { // who has signed in, not what a header says
+			name, _ := r.Context().Value(account{}).(string)
+			return name
+		},
 		Required: true,
 	})
 	check(err)
 	mux := http.NewServeMux()
-	mux.Handle("POST /orders", keyed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("POST /orders", signedIn(keyed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		res, err := bedhttp.Tx(r.Context()).ExecContext(r.Context(), `INSERT INTO orders (article) VALUES (?)`, r.FormValue("article"))
 		if err != nil {
 			bedhttp.Error(w, r, err)
@@ -66,12 +86,12 @@ func Example() {
 		}
 		w.Header().Set("Location", fmt.Sprintf("/orders/%d", id))
 		w.WriteHeader(http.StatusCreated)
-	})))
+	}))))
 
 	for _, article := range []string{"apple", "apple", "pear"} {
 		r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader("article="+article))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		r.Header.Set("Tenant", "alice")
+		r.SetBasicAuth("alice", "secret")
 		r.Header.Set("Idempotency-Key", `"8e03978e-40d5-43e8-bc93-6894a57f9324"`)
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, r)

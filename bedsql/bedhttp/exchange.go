@@ -13,6 +13,8 @@ import (
 
 	"github.com/bedsql/bed/bedsql"
 	"github.com/bedsql/bed/bedsql/internal/kept"
+	"github.com/bedsql/bed/internal/jitter"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // exchange is one request under a key, and its response.
@@ -23,6 +25,7 @@ type exchange struct {
 	body []byte
 	next http.Handler
 
+	given            string // the client's key
 	key, fingerprint string // scoped, and of the request
 	flight           *flight
 }
@@ -32,12 +35,19 @@ func (x *exchange) run() {
 	wait, cancel := context.WithTimeout(x.r.Context(), x.Wait)
 	defer cancel()
 	for {
-		f, leads := board(x.DB, x.key, x.fingerprint)
+		f, leads := board(x.DB, x.key, x.fingerprint, x.body)
 		if leads {
 			x.flight = f
 			defer f.land(nil) // also if the handler panics
 			x.lead(wait)
 			return
+		}
+		if f.fingerprint != x.fingerprint {
+			x.answer(x.w, x.r, reused, nil)
+			return
+		}
+		if bytes.Equal(f.body, x.body) { // Config.Fingerprint may take others for the same
+			x.body = f.body
 		}
 		select {
 		case <-f.landed:
@@ -45,16 +55,17 @@ func (x *exchange) run() {
 			x.answer(x.w, x.r, outstanding, nil)
 			return
 		}
-		switch {
-		case f.response == nil: // nothing was committed: it is this one's turn, or another's
-		case f.fingerprint != x.fingerprint:
-			x.answer(x.w, x.r, reused, nil)
+		if f.response != nil {
+			x.resend(f.response)
 			return
-		default:
-			f.response.replay(x.w)
-			return
-		}
+		} // nothing was committed: it is this one's turn, or another's
 	}
+}
+
+// resend sends a kept response again.
+func (x *exchange) resend(r *response) {
+	x.Counters.Replayed.Add(1)
+	r.replay(x.w)
 }
 
 // keyedTx is a local transaction under the key.
@@ -124,9 +135,10 @@ func (x *exchange) lead(wait context.Context) {
 		}
 	}()
 	late := time.AfterFunc(x.HandlerTimeout, t.cancel)
-	rec := &recorder{limit: x.MaxResponse, header: x.w.Header().Clone()}
+	rec := &recorder{limit: x.MaxResponse, under: x.w, header: x.w.Header().Clone()}
 	rec.header.Del(encoding) // a compressor's in front, which compresses what is sent here
-	q := x.request(t)
+	asked := &request{m: x.middleware, tx: t.Tx, key: x.given}
+	q := x.request(t, asked)
 	defer handOver(q, x.r)
 	x.next.ServeHTTP(rec, q)
 	returned = true
@@ -142,7 +154,7 @@ func (x *exchange) lead(wait context.Context) {
 	case !inTime:
 		t.rollback()
 		x.answer(x.w, x.r, retry, errHandlerLate)
-	case status >= 500 || status == http.StatusTooManyRequests:
+	case !x.keeps(status, asked.used.Load()):
 		t.rollback()
 		x.flight.land(nil) // the client may be slow to read it
 		x.send(status, header, body)
@@ -153,10 +165,27 @@ func (x *exchange) lead(wait context.Context) {
 
 var errHandlerLate = errors.New("bedhttp: the handler ran longer than Config.HandlerTimeout and was rolled back")
 
+// keeps reports whether a response is kept with its rows; used: there may be some.
+func (x *exchange) keeps(status int, used bool) bool {
+	switch {
+	case status < 300:
+		return true // the client is told that it is done
+	case x.Keep != nil:
+		return x.Keep(status)
+	case status < 400:
+		return used // a router that redirects has done nothing
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusRequestTimeout,
+		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
+		return false
+	default:
+		return status < 500
+	}
+}
+
 // request is what the handler gets: the body again, and a context that the client does
 // not end.
-func (x *exchange) request(t *keyedTx) *http.Request {
-	r := x.r.WithContext((&request{m: x.middleware, tx: t.Tx}).in(kept.Within(t.ctx, t.Tx)))
+func (x *exchange) request(t *keyedTx, asked *request) *http.Request {
+	r := x.r.WithContext(asked.in(kept.Within(t.ctx, t.Tx)))
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 	return r
 }
@@ -185,7 +214,7 @@ func (x *exchange) replay(t *keyedTx) {
 		return
 	}
 	x.flight.land(r)
-	r.replay(x.w)
+	x.resend(r)
 }
 
 // send sends the handler's response.
@@ -224,6 +253,9 @@ func whyNotCommitted(err error) problem {
 	case bedsql.OutcomeUnknown, bedsql.OutcomeAccepted:
 		return unknown
 	case bedsql.OutcomeRefused:
+		if delivery.MistakeOf(err) {
+			return broken
+		}
 		return refused
 	default:
 		return retry
@@ -241,11 +273,14 @@ func (x *exchange) committed(t *keyedTx, r *response) {
 	}
 }
 
-// find finds out, by the key, what a COMMIT without an answer did.
+// find finds out, by the key, what a COMMIT without an answer did. It asks until Wait is over.
 func (x *exchange) find(t *keyedTx, r *response, header http.Header, cause error) {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.Wait)
 	defer cancel()
 	again, err := x.begin(wait)
+	for pause := jitter.BackOff(10*time.Millisecond, time.Second); err != nil && whyNotBegun(err, again.kept).retry && jitter.Sleep(wait, pause.NextBackOff()); {
+		again, err = x.begin(wait)
+	}
 	switch {
 	case err != nil:
 		x.answer(x.w, x.r, unknown, errors.Join(cause, err))

@@ -21,6 +21,8 @@ type flightKey struct {
 type flight struct {
 	flightKey
 	fingerprint string
+	// body is the leader's. Duplicates drop theirs while they wait: it is the same.
+	body []byte
 	// landed is closed when it is over. response is nil then if nothing was committed,
 	// or it is not known what was.
 	landed   chan struct{}
@@ -29,12 +31,12 @@ type flight struct {
 }
 
 // board gives the flight under a key, and whether the caller is to lead it.
-func board(db *sql.DB, key, fingerprint string) (f *flight, leads bool) {
+func board(db *sql.DB, key, fingerprint string, body []byte) (f *flight, leads bool) {
 	at := flightKey{db, key}
 	flights.mu.Lock()
 	defer flights.mu.Unlock()
 	if f = flights.of[at]; f == nil {
-		f = &flight{flightKey: at, fingerprint: fingerprint, landed: make(chan struct{})}
+		f = &flight{flightKey: at, fingerprint: fingerprint, body: body, landed: make(chan struct{})}
 		flights.of[at] = f
 		leads = true
 	}
@@ -50,4 +52,37 @@ func (f *flight) land(kept *response) {
 		f.response = kept
 		close(f.landed)
 	})
+}
+
+// maxAtOnce is how many requests of one client may be handled and wait in a process. Others
+// of its clients need room, too.
+const maxAtOnce = 1024
+
+// present counts the requests with a key that are being handled or wait, by their clients.
+var present = struct {
+	mu sync.Mutex
+	of map[scope]int
+}{of: map[scope]int{}}
+
+type scope struct {
+	db              *sql.DB
+	service, client string
+}
+
+// enter finds room for a request of a client.
+func enter(db *sql.DB, service, client string) (leave func(), ok bool) {
+	at := scope{db, service, client}
+	present.mu.Lock()
+	defer present.mu.Unlock()
+	if present.of[at] >= maxAtOnce {
+		return nil, false
+	}
+	present.of[at]++
+	return func() {
+		present.mu.Lock()
+		defer present.mu.Unlock()
+		if present.of[at]--; present.of[at] == 0 {
+			delete(present.of, at)
+		}
+	}, true
 }

@@ -1,12 +1,17 @@
 package bedhttp
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"io"
+	"maps"
 	"net/http"
+	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -53,20 +58,61 @@ func keyOf(h http.Header) (key string, given bool, err error) {
 }
 
 // scoped is the key of a client's key.
-func scoped(client, key string) string { return "http-" + digest([]byte(client), []byte(key)) }
+func scoped(service, client, key string) string {
+	return "http-" + digest([]byte(service), []byte(client), []byte(key))
+}
 
 // fingerprint says what the same request means: method, path, query, content type and
-// body.
+// body. Of a form that was parsed before, and so read, it takes what was parsed.
 func fingerprint(r *http.Request, body []byte) string {
 	path := r.URL.EscapedPath()
 	if sent, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(sent, "/") {
 		path = sent // http.StripPrefix shortens the other
 	}
 	texts := [][]byte{[]byte(r.Method), []byte(path), []byte(r.URL.RawQuery), body}
+	if len(body) == 0 && (len(r.PostForm) > 0 || r.MultipartForm != nil) {
+		return digest(append(texts, parsed(r)...)...)
+	}
 	for _, v := range r.Header["Content-Type"] {
 		texts = append(texts, []byte(v))
 	}
 	return digest(texts...)
+}
+
+// parsed is a form that was parsed, without the boundary of its parts.
+func parsed(r *http.Request) [][]byte {
+	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	texts := [][]byte{[]byte(kind), []byte(r.PostForm.Encode())}
+	if r.MultipartForm == nil {
+		return texts
+	}
+	texts = append(texts, []byte(url.Values(r.MultipartForm.Value).Encode()))
+	for _, name := range slices.Sorted(maps.Keys(r.MultipartForm.File)) {
+		for _, file := range r.MultipartForm.File[name] {
+			h := sha256.New()
+			if f, err := file.Open(); err == nil {
+				_, _ = io.Copy(h, f)
+				_ = f.Close()
+			}
+			texts = append(texts, []byte(name), []byte(file.Filename), []byte(file.Header.Get("Content-Type")), h.Sum(nil))
+		}
+	}
+	return texts
+}
+
+// fingerprintOf asks Config.Fingerprint with a request of its own to read.
+func (m *middleware) fingerprintOf(r *http.Request, body []byte) string {
+	if m.Fingerprint == nil {
+		return fingerprint(r, body)
+	}
+	q := r.WithContext(r.Context())
+	q.Body = io.NopCloser(bytes.NewReader(body))
+	defer func() {
+		if q.MultipartForm != nil && r.MultipartForm == nil {
+			_ = q.MultipartForm.RemoveAll()
+		}
+	}()
+	return digest([]byte("Config.Fingerprint"), []byte(m.Fingerprint(q, body)))
 }
 
 // digest is the same for no two rows of texts: each has its length before it.

@@ -79,6 +79,17 @@ func TestKeyIsAStructuredFieldStringOrRaw(t *testing.T) {
 	}
 }
 
+func TestServiceIsPartOfTheScope(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, s := range [][3]string{{"a", "b", "c"}, {"ab", "", "c"}, {"b", "a", "c"}, {"", "ab", "c"}} {
+		seen[scoped(s[0], s[1], s[2])] = true
+	}
+	if len(seen) != 4 {
+		t.Errorf("%v", seen)
+	}
+}
+
 func TestNoTwoRowsOfTextsHaveOneDigest(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/listener/delivery"
 )
 
 // problem is an answer of the middleware's own, as application/problem+json (RFC 9457).
@@ -30,8 +31,10 @@ var (
 	bodyLarge   = problem{Type: "body-too-large", Title: "The request's body is too large", Status: http.StatusRequestEntityTooLarge, Detail: "A request with an Idempotency-Key must have a smaller body. This attempt changed nothing."}
 	outstanding = problem{Type: "outstanding", Title: "The request is still being handled", Status: http.StatusConflict, retry: true,
 		Detail: "A request with this Idempotency-Key has not ended yet, or its database is busy. Send it again later."}
-	unknown = problem{Type: "outcome-unknown", Title: "It is not known yet whether the request was applied", Status: http.StatusConflict, retry: true,
+	unknown = problem{Type: "outcome-unknown", Title: "It is not known yet whether the request was applied", Status: http.StatusServiceUnavailable, retry: true,
 		Detail: "The database did not say whether it applied the request. Send it again with the same Idempotency-Key: if it was applied, you get its response; if not, it is applied then."}
+	crowded = problem{Type: "too-many-requests", Title: "Too many requests of this client are being handled", Status: http.StatusServiceUnavailable, retry: true,
+		Detail: "This attempt changed nothing; an earlier one may have. Send it again later with the same Idempotency-Key."}
 	reused = problem{Type: "key-reused", Title: "Idempotency-Key was used for another request", Status: http.StatusUnprocessableEntity,
 		Detail: "The method, path, query, content type or body differs from the first request with this Idempotency-Key. Use a new key."}
 	refused = problem{Type: "refused", Title: "The database refused the request", Status: http.StatusConflict, Detail: "This attempt changed nothing in the service's own database, and sending it again as it is does not help."}
@@ -48,6 +51,7 @@ func (m *middleware) answer(w http.ResponseWriter, r *http.Request, p problem, c
 	if cause != nil && m.OnError != nil {
 		m.OnError(r, cause)
 	}
+	m.Counters.count(p)
 	p.Detail += m.expiry
 	p.send(w)
 }
@@ -55,7 +59,10 @@ func (m *middleware) answer(w http.ResponseWriter, r *http.Request, p problem, c
 func (p problem) send(w http.ResponseWriter) {
 	p.Type = types + p.Type
 	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Type", "application/json")
+	if p.Status >= 300 {
+		h.Set("Content-Type", "application/problem+json")
+	}
 	h.Set("Cache-Control", "no-store")
 	if p.retry {
 		h.Set("Retry-After", "1")
@@ -75,11 +82,14 @@ var details = map[bedsql.Outcome]string{
 	bedsql.OutcomeUnknown:       "It is not known whether it is applied. Send it again with the same Idempotency-Key.",
 }
 
+const mistake = "Nothing of it is applied. The service has made a mistake."
+
 // Error answers an error of a write or an End of bedsql with the status of its outcome
 // (bedsql.OutcomeOf), as a problem without the error's text, which may hold values. A
-// pending write is answered 202; if Config.StatusURL is set and r has passed the
-// middleware, Location names the address at which Status answers for it, unless several
-// entries are pending.
+// refusal that is the service's own mistake (a missing column or table, a syntax error, a
+// missing right) is answered 500. A pending write is answered 202; if Config.StatusURL is
+// set and r has passed the middleware, Location names the address at which Status answers
+// for it, unless several entries are pending.
 //
 // While the request's transaction ([Tx]) is open, nothing of it is applied, whatever err
 // says. Error rolls it back, and no outcome but the request's own counts: 409 for what was
@@ -90,6 +100,9 @@ var details = map[bedsql.Outcome]string{
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	o := bedsql.OutcomeOf(err)
 	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: o.HTTPStatus(), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
+	if o == bedsql.OutcomeRefused && delivery.MistakeOf(err) {
+		p.Status, p.Detail = http.StatusInternalServerError, mistake
+	}
 	q, _ := r.Context().Value(requestKey{}).(*request)
 	if q != nil && q.tx != nil {
 		if err != nil && o != bedsql.OutcomeAccepted && o != bedsql.OutcomePartlyRefused {

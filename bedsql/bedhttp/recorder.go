@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 )
 
 var (
@@ -27,6 +28,7 @@ var (
 // so that a handler which asks for one learns that it cannot stream.
 type recorder struct {
 	limit int
+	under http.ResponseWriter
 
 	mu       sync.Mutex
 	header   http.Header // the handler's
@@ -81,6 +83,24 @@ func (r *recorder) FlushError() error { return ErrBuffered }
 
 // Hijack implements http.Hijacker.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ErrBuffered }
+
+// The deadlines and the duplex are those of the connection, for http.ResponseController. There
+// is no Unwrap: what is written to the writer under r would not be kept.
+
+// SetReadDeadline is for http.ResponseController.
+func (r *recorder) SetReadDeadline(at time.Time) error {
+	return http.NewResponseController(r.under).SetReadDeadline(at)
+}
+
+// SetWriteDeadline is for http.ResponseController.
+func (r *recorder) SetWriteDeadline(at time.Time) error {
+	return http.NewResponseController(r.under).SetWriteDeadline(at)
+}
+
+// EnableFullDuplex is for http.ResponseController.
+func (r *recorder) EnableFullDuplex() error {
+	return http.NewResponseController(r.under).EnableFullDuplex()
+}
 
 // end gives the response when the handler has returned; what it writes later is refused.
 func (r *recorder) end() (status int, header http.Header, body []byte, err error) {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"strings"
+	"sync/atomic"
 )
 
 // middleware is what New makes.
@@ -18,8 +21,10 @@ type middleware struct {
 
 // request is what the context of a handler knows.
 type request struct {
-	m  *middleware
-	tx *sql.Tx
+	m    *middleware
+	tx   *sql.Tx
+	key  string
+	used atomic.Bool // the handler has asked for tx
 }
 
 type requestKey struct{}
@@ -32,9 +37,19 @@ type requestKey struct{}
 // The middleware calls its End after the COMMIT.
 func Tx(ctx context.Context) *sql.Tx {
 	if q, ok := ctx.Value(requestKey{}).(*request); ok {
+		q.used.Store(true)
 		return q.tx
 	}
 	return nil
+}
+
+// Key is the request's Idempotency-Key, as the client sent it and without quotes. "": the
+// request has none, or the middleware does not look at it.
+func Key(ctx context.Context) string {
+	if q, ok := ctx.Value(requestKey{}).(*request); ok {
+		return q.key
+	}
+	return ""
 }
 
 func (q *request) in(ctx context.Context) context.Context {
@@ -43,10 +58,11 @@ func (q *request) in(ctx context.Context) context.Context {
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	key, given, err := keyOf(r.Header)
+	under := Key(r.Context()) != ""
 	switch {
-	case !m.methods[r.Method], Tx(r.Context()) != nil, !given && !m.Required:
+	case !m.methods[r.Method], under, !given && !m.Required:
 		q := r
-		if Tx(r.Context()) == nil {
+		if !under {
 			q = r.WithContext((&request{m: m}).in(r.Context()))
 		}
 		defer handOver(q, r)
@@ -66,37 +82,51 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.answer(w, r, noClient, nil)
 		return
 	}
+	leave, ok := enter(m.DB, m.Service, client)
+	if !ok {
+		m.answer(w, r, crowded, nil)
+		return
+	}
+	defer leave()
 	body, p, err := m.body(r)
 	if err != nil {
 		m.answer(w, r, p, err)
 		return
 	}
-	x := &exchange{middleware: m, w: w, r: r, body: body, next: next,
-		key: scoped(client, key), fingerprint: fingerprint(r, body)}
+	x := &exchange{middleware: m, w: w, r: r, body: body, next: next, given: key,
+		key: scoped(m.Service, client, key), fingerprint: m.fingerprintOf(r, body)}
 	x.run()
 }
 
-// handOver leaves the files of a form that the handler has parsed to the server: it removes
-// those of the request that it knows.
+// handOver gives the request in front of the middleware what became known behind it: the
+// files of a form, which the server removes, and the pattern of a router with its values.
 func handOver(from, to *http.Request) {
 	if to.MultipartForm == nil {
 		to.MultipartForm = from.MultipartForm
 	}
+	if to.Pattern = from.Pattern; from == to {
+		return
+	}
+	for rest := from.Pattern; ; {
+		_, after, found := strings.Cut(rest, "{")
+		name, tail, closed := strings.Cut(after, "}")
+		if !found || !closed {
+			return
+		}
+		if name, _, _ = strings.Cut(strings.TrimSuffix(name, "..."), ":"); name != "$" {
+			to.SetPathValue(name, from.PathValue(name))
+		}
+		rest = tail
+	}
 }
 
 var errRead = errors.New("bedhttp: the request's body was read before it reached the middleware, which could take it for another request: " +
-	"put whatever parses forms behind it")
+	"have whatever reads it put it back, or put that behind the middleware")
 
 var errBodyLarge = errors.New("bedhttp: the request's body is larger than Config.MaxBody, or than http.MaxBytesReader lets it be")
 
-// body reads the request's body, and says how an error is answered.
+// body reads the request's body as it arrives, and says how an error is answered.
 func (m *middleware) body(r *http.Request) ([]byte, problem, error) {
-	if r.ContentLength > m.MaxBody {
-		return nil, bodyLarge, errBodyLarge
-	}
-	if r.PostForm != nil || r.MultipartForm != nil {
-		return nil, broken, errRead
-	}
 	if r.Body == nil {
 		return nil, problem{}, nil
 	}
@@ -107,8 +137,8 @@ func (m *middleware) body(r *http.Request) ([]byte, problem, error) {
 		return nil, bodyLarge, errBodyLarge
 	case err != nil:
 		return nil, bodyBroken, err
-	case r.ContentLength > 0 && r.ContentLength != int64(len(body)), r.ContentLength < 0 && len(body) == 0:
-		return nil, broken, errRead
+	case len(r.PostForm) == 0 && r.MultipartForm == nil && r.ContentLength > int64(len(body)) && fmt.Sprintf("%T", r.Body) == "*http.body":
+		return nil, broken, errRead // the server's own, of which a part is gone
 	}
 	return body, problem{}, nil
 }

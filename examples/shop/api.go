@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
-	"strings"
 
 	"github.com/google/uuid"
 	"gorm.io/gorm"
@@ -30,7 +28,7 @@ func (x api) handler() (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	once, err := bedhttp.New(bedhttp.Config{DB: keys, Client: customer, Required: true})
+	once, err := bedhttp.New(bedhttp.Config{Service: "shop", DB: keys, Client: customer, Required: true})
 	if err != nil {
 		return nil, err
 	}
@@ -38,18 +36,13 @@ func (x api) handler() (http.Handler, error) {
 	return once(mux), nil
 }
 
-// customer is whose key a request carries. A real shop takes it from its authentication.
+// customer is whose key a request carries. A real shop has authentication in front of bedhttp,
+// and takes it from there.
 func customer(r *http.Request) string { return "customer-1" }
 
-// orderID is one for a key, however often the request is handled, and whether the key is sent
-// as a or as "a".
+// orderID is one for a key, however often the request is handled.
 func orderID(r *http.Request) string {
-	key := strings.Trim(r.Header.Get("Idempotency-Key"), " \t")
-	if strings.HasPrefix(key, `"`) {
-		quoted, _ := strconv.QuotedPrefix(key) // parameters may follow
-		key, _ = strconv.Unquote(quoted)       // bedhttp has refused what is malformed
-	}
-	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(customer(r)+" "+key)).String()
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(customer(r)+" "+bedhttp.Key(r.Context()))).String()
 }
 
 // postOrder answers as soon as the order is certain to be decided; its address tells how.

@@ -20,7 +20,7 @@ type stepsKey struct{}
 // its transaction. No two runs of the handler give the same response.
 func crashRequest(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	s := ctx.Value(stepsKey{}).(*steps)
-	keyed, err := bedhttp.New(bedhttp.Config{DB: pools[o.requestHome()], Client: func(*http.Request) string { return "t" }, Required: true})
+	keyed, err := bedhttp.New(bedhttp.Config{Service: "orders", DB: pools[o.requestHome()], Client: func(*http.Request) string { return "t" }, Required: true})
 	if err != nil {
 		return err
 	}

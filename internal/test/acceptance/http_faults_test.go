@@ -112,7 +112,42 @@ func TestHTTPOwnRowsUnderAnOrderKeyAreRefused(t *testing.T) {
 	})
 }
 
-func TestHTTPCommitWithoutAnswerWhileTheDatabaseIsGoneIsConflict(t *testing.T) {
+// A COMMIT without an answer is asked about until Wait is over.
+func TestHTTPUnansweredCommitIsAskedAboutUntilKnown(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cut    func(p *testproxy.Proxy) <-chan struct{}
+		status int
+	}{
+		"it was committed":     {func(p *testproxy.Proxy) <-chan struct{} { return p.CutAfter(testproxy.Text("commit")) }, 201},
+		"it was not committed": {func(p *testproxy.Proxy) <-chan struct{} { return p.CutBefore(testproxy.Text("commit")) }, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachServer(t, func(t *testing.T, db testdb.DB) {
+				r, p := newRigBehindProxy(t, db)
+				r.account(0)
+				var again <-chan struct{}
+				s := newService(t, r, func(w http.ResponseWriter, r *http.Request) {
+					if pays(w, r) && r.Header.Get("Idempotency-Key") == "k" {
+						again = p.CutBefore(testproxy.Text("INSERT INTO bed_receipt")) // the first question
+					}
+					w.WriteHeader(201)
+				}, func(c *bedhttp.Config) { c.Wait = patience })
+				s.wants(s.asks("other", "{}"), 201, false)
+				struck := c.cut(p)
+				a := s.asks("k", "{}")
+				waitFor(t, "the fault", struck)
+				waitFor(t, "a question without an answer", again)
+				if s.wants(a, c.status, false); c.status == 503 && a.header.Get("Retry-After") == "" {
+					t.Errorf("%v", a.header)
+				}
+			})
+		})
+	}
+}
+
+func TestHTTPCommitWithoutAnswerWhileTheDatabaseIsGoneIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]func(p *testproxy.Proxy) <-chan struct{}{
 		"it was committed":     func(p *testproxy.Proxy) <-chan struct{} { return p.CutAfter(testproxy.Text("commit")) },
@@ -134,7 +169,7 @@ func TestHTTPCommitWithoutAnswerWhileTheDatabaseIsGoneIsConflict(t *testing.T) {
 				struck = cut(p)
 				a := s.asks("k", "{}")
 				waitFor(t, "the fault", struck)
-				if s.wants(a, http.StatusConflict, false); a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), "outcome-unknown") {
+				if s.wants(a, http.StatusServiceUnavailable, false); a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), "outcome-unknown") {
 					t.Errorf("%v %v", a, a.header)
 				}
 				b := s.asks("k", "{}") // nothing can be begun, and the first may have been applied

@@ -29,7 +29,7 @@ type service struct {
 func newService(t testing.TB, r *rig, h http.HandlerFunc, change ...func(*bedhttp.Config)) *service {
 	t.Helper()
 	s := &service{rig: r}
-	cfg := bedhttp.Config{DB: r.open(r.db.DSN), Client: func(r *http.Request) string { return r.Header.Get("Tenant") }, Required: true}
+	cfg := bedhttp.Config{Service: "orders", DB: r.open(r.db.DSN), Client: func(r *http.Request) string { return r.Header.Get("Tenant") }, Required: true}
 	for _, f := range change {
 		f(&cfg)
 	}

@@ -192,6 +192,27 @@ func TestHTTPTwoTenantsWithOneKeyNeverMeet(t *testing.T) {
 	})
 }
 
+func TestHTTPTwoServicesOnOneDatabaseNeverMeet(t *testing.T) {
+	t.Parallel()
+	eachHome(t, func(t *testing.T, r *rig) {
+		named := func(name string) *service {
+			return newService(t, r, paysAnd(201, name), func(c *bedhttp.Config) { c.Service = name })
+		}
+		payments, shipments, process := named("payments"), named("shipments"), named("payments")
+		for _, c := range []struct {
+			s        *service
+			body     string
+			replayed bool
+		}{{payments, "payments", false}, {shipments, "shipments", false}, {payments, "payments", true}, {shipments, "shipments", true}, {process, "payments", true}} {
+			a := c.s.asks("k", "{}")
+			if c.s.wants(a, 201, c.replayed); string(a.body) != c.body {
+				t.Errorf("%s was answered %q", c.body, a.body)
+			}
+		}
+		payments.wantsRuns(1, 2)
+	})
+}
+
 func TestHTTPKeyWithAnotherRequestIsUnprocessable(t *testing.T) {
 	t.Parallel()
 	eachHome(t, func(t *testing.T, r *rig) {

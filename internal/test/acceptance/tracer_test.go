@@ -127,7 +127,7 @@ func TestHTTPDatabaseThatLosesContextsIsRefused(t *testing.T) {
 	r := newRig(t, testdb.SQLite(t), exactlyOnce)
 	pool := sql.OpenDB(bare{hiding{connectorOf(t, r)}})
 	t.Cleanup(func() { _ = pool.Close() })
-	if _, err := bedhttp.New(bedhttp.Config{DB: pool, Client: func(*http.Request) string { return "x" }}); err == nil {
+	if _, err := bedhttp.New(bedhttp.Config{Service: "orders", DB: pool, Client: func(*http.Request) string { return "x" }}); err == nil {
 		t.Error("New takes a database on which no key can reach bed")
 	}
 }
