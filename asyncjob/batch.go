@@ -47,7 +47,7 @@ func (b batch) join() bool {
 	for _, u := range b {
 		u.joined = true
 		u.publish(listener.BeforeExecute, attempt.Outcome{}, 0)
-		u.tried(a)
+		u.attempted(a)
 		d.job.guard(func() { u.result = u.judge(a) })
 	}
 	return true

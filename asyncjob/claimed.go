@@ -11,6 +11,7 @@ import (
 
 	"github.com/bedsql/bed/internal/attempt"
 	"github.com/bedsql/bed/internal/dberr"
+	"github.com/bedsql/bed/internal/jitter"
 	"github.com/bedsql/bed/internal/journal"
 	"github.com/bedsql/bed/internal/lease"
 	"github.com/bedsql/bed/listener"
@@ -21,6 +22,9 @@ import (
 // shortly is how long a unit rests that may well be delivered then: its receipt
 // was being written by another attempt, or the data source took no writes.
 const shortly = time.Second
+
+// contendedMost is for how long contention is no try.
+const contendedMost = 24 * time.Hour
 
 type kind uint8
 
@@ -57,6 +61,15 @@ type claimed struct {
 	// joined: it was delivered together with others.
 	joined bool
 	result result
+	// kind is that of units like it; nil if that is not known. counted is the count of its
+	// queue that it is in. tried: an attempt at it, not a receipt, failed.
+	kind    *kindOfUnit
+	counted *int
+	tried   bool
+	// first: it is the first that its worker took at a time.
+	first bool
+	// surplus: too many that failed before wait already, so it is given back untried.
+	surplus bool
 	// failed are the attempts that failed, for operators.
 	failed []txlog.Attempt
 }
@@ -70,10 +83,11 @@ func (u *claimed) joins() bool {
 		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && u.Undo == nil && !u.InDoubt && !d.src.sendsMessages() && d.src.accepts(u.Unit) == nil
 }
 
-// rested reports whether the unit was given back in this round before.
+// rested reports whether the unit was given back in this round before, and by no operator
+// retried since.
 func (u *claimed) rested() bool {
 	_, met := u.drain.rested.Load(u.ID)
-	return met
+	return met && !u.AtOnce
 }
 
 // end ends the work on the unit.
@@ -96,6 +110,9 @@ func (u *claimed) attend() result {
 	case u.lease.Lost():
 		return u.leaseLost()
 	case d.ctx.Err() != nil, d.down.get() != nil:
+		return u.pushBack(untouched)
+	case u.surplus:
+		untouched.After = jitter.Pause(2 * max(shortly, cfg.RetryDelay/2))
 		return u.pushBack(untouched)
 	case u.rested():
 		untouched.After = cfg.retryDelay(max(u.Tries, 1))
@@ -133,7 +150,7 @@ func (u *claimed) deliver() result {
 		u.logger().Debug("delivering")
 	}
 	a := u.drain.try(u.Unit)
-	u.tried(a)
+	u.attempted(a)
 	return u.judge(a)
 }
 
@@ -187,6 +204,8 @@ func (u *claimed) judge(a try) result {
 		// Another attempt of it is in flight, or just was: no try.
 		verdict.After = shortly
 		return u.pushBack(verdict)
+	case a.Class == delivery.Contention:
+		return u.contended(a, verdict)
 	case a.Class == delivery.Refused, a.Class == delivery.Duplicate:
 		if u.Group() {
 			if r, done := u.refusedPart(a); done {
@@ -196,6 +215,23 @@ func (u *claimed) judge(a try) result {
 		return u.park(a.Outcome, txlog.Verdict{InDoubt: u.InDoubt, CountTry: true}, d.src.describe(a.Err))
 	}
 	return u.retryLater(a, verdict)
+}
+
+// contended judges an attempt that met other transactions: that says nothing of the unit,
+// and no try is counted, for a day.
+func (u *claimed) contended(a try, verdict txlog.Verdict) result {
+	verdict.Contended = true
+	took := time.Duration(0)
+	if u.ContendedFrom > 0 {
+		took = u.ReadAt.Sub(u.ContendedSince())
+	}
+	if took >= contendedMost {
+		return u.retryLater(a, verdict)
+	}
+	verdict.After = jitter.Pause(2 * max(shortly, min(took/2, u.drain.job.cfg.RetryDelay)))
+	u.logger().WithFields(logrus.Fields{"error": u.drain.src.describe(a.Err), "contended_for": took.Round(time.Second).String()}).
+		Info("not delivered: other transactions were in the way; no try is counted")
+	return u.pushBack(verdict)
 }
 
 // retryLater judges an attempt after which another may succeed.
@@ -325,7 +361,9 @@ func (u *claimed) pushBack(verdict txlog.Verdict) result { return u.release(verd
 func (u *claimed) release(verdict txlog.Verdict, as kind) result {
 	job := u.drain.job
 	verdict.Attempts = u.failed
-	u.drain.rested.Store(u.ID, true)
+	if !u.surplus {
+		u.drain.rested.Store(u.ID, true)
+	}
 	_, err := backoff.Retry(u.drain.writes, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeout(u.drain.writes, job.cfg.Lease)
 		defer cancel()
@@ -359,8 +397,9 @@ func (u *claimed) publish(t listener.EventType, out attempt.Outcome, took time.D
 	}
 }
 
-// tried publishes how an attempt ended.
-func (u *claimed) tried(a try) {
+// attempted publishes how an attempt ended.
+func (u *claimed) attempted(a try) {
+	u.tried = u.tried || !a.Delivered() && !a.NoConn
 	t := listener.ExecuteSuccess
 	if !a.Delivered() {
 		t = listener.ExecuteFailure

@@ -38,7 +38,8 @@ type Config struct {
 	// half times as many are in memory. Defaults to 100.
 	TransactionLogFetchDataCount int
 	// MaxDeliveryTryTimes is after how many failed tries of the job a unit is
-	// parked. An outage of its data source is not a try. Defaults to 3.
+	// parked. An outage of its data source is not a try, and contention with other
+	// transactions none for a day. Defaults to 3.
 	MaxDeliveryTryTimes int
 	// MaxDeliveryTryDelay is how old a unit must be before the job touches it.
 	// Defaults to 60 s; [NoDelay] means that any age will do.
@@ -75,7 +76,9 @@ type Config struct {
 	// same time, each on a connection of its own. SQLite, which has one writer
 	// at a time, is always delivered to one by one. While applications that use
 	// the log write to the data source, about once a second, all jobs together have
-	// an eighth; then units are not joined by DeliveryBatch either. Defaults to 16.
+	// an eighth; then units are not joined by DeliveryBatch either. Units that failed
+	// before, and a statement of which none was delivered just now, have half of them at
+	// most. Defaults to 16.
 	Concurrency int
 	// DeliveryBatch is how many units may be delivered in one local transaction
 	// when more wait than there are connections. It is a good deal faster than

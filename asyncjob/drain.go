@@ -23,6 +23,13 @@ const (
 	firstPerWorker = 4
 )
 
+const (
+	// lookEvery is how often what is due is looked for while deliveries go on.
+	lookEvery = time.Second
+	// slowKept is how many units that failed before wait in memory at the most.
+	slowKept = 64
+)
+
 // drain is one round's work on one data source. It shares nothing with those
 // of other data sources, so that a slow one costs them nothing.
 type drain struct {
@@ -168,7 +175,7 @@ func (d *drain) claimAll() error {
 	}
 	// The workers need not wait for the first to be many.
 	most := min(d.job.cfg.TransactionLogFetchDataCount, max(firstClaim, firstPerWorker*d.concurrency()))
-	for d.ctx.Err() == nil {
+	for stuck := false; d.ctx.Err() == nil; {
 		limit, paused, err := d.allowed(most)
 		if err != nil {
 			return err
@@ -181,13 +188,22 @@ func (d *drain) claimAll() error {
 			return err
 		}
 		held, fresh := d.hold(units)
+		work.spare(held, stuck)
 		work.add(held)
 		// Of an unknown data source one batch is enough to show that it is there.
-		if len(units) < limit || !fresh || d.src == nil {
+		if d.src == nil {
 			return nil
 		}
-		most = d.job.cfg.TransactionLogFetchDataCount
-		work.until(func() bool { return work.waiting <= len(units)/2 })
+		// What is slow keeps others from being claimed for lookEvery at most.
+		left := len(units) / 2
+		if len(units) < limit || !fresh {
+			if stuck = true; work.until(lookEvery, func() bool { return work.workers == 0 }) {
+				return nil
+			}
+		} else {
+			most = d.job.cfg.TransactionLogFetchDataCount
+			stuck = !work.until(lookEvery, func() bool { return work.healthy() <= left })
+		}
 		if d.down.get() != nil || d.noReceipts.get() != nil {
 			return nil
 		}
@@ -230,6 +246,9 @@ func (d *drain) hold(units []*txlog.Unit) (held []*claimed, fresh bool) {
 	held = make([]*claimed, len(units))
 	for i, u := range units {
 		held[i] = &claimed{Unit: u, drain: d, lease: d.job.leases.Keep(u)}
+		if d.src != nil {
+			held[i].kind = d.src.kindOf(u)
+		}
 		fresh = fresh || !held[i].rested()
 	}
 	return held, fresh

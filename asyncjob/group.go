@@ -191,7 +191,7 @@ func (u *claimed) undo() result {
 			return u.block(err)
 		}
 		a := d.try(part)
-		u.tried(a)
+		u.attempted(a)
 		if u.lease.Lost() || !a.Delivered() {
 			return u.judge(a)
 		}

@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 )
 
 // queue has units worked on by up to a number of workers: side by side, but
-// those of one transaction one after the other. A worker exists while there is
-// something to do.
+// those of one transaction one after the other, and those that met contention one after
+// the other too. A worker exists while there is something to do. Units that failed before
+// have at least one worker and at most half of them, and so has a kind of unit until some were
+// delivered in a row: what waits for a lock keeps nothing else waiting.
 type queue struct {
 	// work is done on up to most units at a time, each of another transaction.
 	work func([]*claimed)
@@ -24,6 +27,10 @@ type queue struct {
 	workers int
 	// waiting units are not begun yet.
 	waiting int
+	// failing and atOnce are the workers on units that failed before, and on those that an
+	// operator retried. last: the unit begun last had failed before.
+	failing, atOnce int
+	last            bool
 	// ready are the lanes that no worker is on.
 	ready []*lane
 	// lanes are by transaction, as long as it has units that are not ended.
@@ -36,24 +43,41 @@ type lane struct {
 	units       []*claimed
 }
 
+// contendedLane is the lane of units that met contention.
+const contendedLane = "\x00contended"
+
 func newQueue(workers, most int, work func([]*claimed)) *queue {
 	q := &queue{work: work, limit: workers, now: workers, most: most, lanes: map[string]*lane{}}
 	q.changed.L = &q.mu
 	return q
 }
 
-// add queues units: transactions in the order in which they were claimed, the units
-// of each by age.
+// add queues units: transactions in the order in which they were claimed, those that an
+// operator retried before others, the units of each by age.
 func (q *queue) add(units []*claimed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	contended := map[string]bool{}
 	for _, u := range units {
-		l := q.lanes[u.TransactionID]
+		if u.ContendedFrom > 0 && u.TransactionID != "" {
+			contended[u.TransactionID] = true
+		}
+	}
+	for _, u := range units {
+		name := u.TransactionID
+		if contended[name] && q.lanes[name] == nil {
+			name = contendedLane
+		}
+		l := q.lanes[name]
 		if l == nil {
-			l = &lane{transaction: u.TransactionID}
-			q.ready = append(q.ready, l)
-			if u.TransactionID != "" { // an unreadable unit may have none
-				q.lanes[u.TransactionID] = l
+			l = &lane{transaction: name}
+			at := len(q.ready)
+			if u.AtOnce {
+				at = max(0, slices.IndexFunc(q.ready, func(l *lane) bool { return !l.units[0].AtOnce }))
+			}
+			q.ready = slices.Insert(q.ready, at, l)
+			if name != "" { // an unreadable unit may have none
+				q.lanes[name] = l
 			}
 		}
 		i, _ := slices.BinarySearchFunc(l.units, u, func(a, b *claimed) int { return cmp.Compare(a.ID, b.ID) })
@@ -63,11 +87,30 @@ func (q *queue) add(units []*claimed) {
 	q.start()
 }
 
+// spare marks units that failed before where too many of them wait here already: what is due
+// after them could not be claimed. stuck: nothing was begun for a while, so those that may not
+// begin now count too.
+func (q *queue) spare(units []*claimed, stuck bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	room := slowKept - q.slow(stuck)
+	for _, u := range units {
+		if !u.AtOnce && (u.failedBefore() || stuck && !q.may(u, true)) {
+			room--
+			u.surplus = room < 0
+		}
+	}
+}
+
 // start begins as many workers as there may be and have something to do.
 func (q *queue) start() {
-	for range min(q.now-q.workers, len(q.ready)) {
+	for q.workers < q.now && len(q.ready) > 0 {
+		on, units := q.take(nil, nil, q.share())
+		if len(units) == 0 {
+			return
+		}
 		q.workers++
-		go q.run()
+		go q.run(on, units)
 	}
 }
 
@@ -82,67 +125,184 @@ func (q *queue) widen(n int) {
 	}
 }
 
-func (q *queue) run() {
-	var on []*lane
-	var units []*claimed
-	for {
-		if on, units = q.next(on, units[:0]); len(units) == 0 {
-			return
-		}
+func (q *queue) run(on []*lane, units []*claimed) {
+	for len(units) > 0 {
 		q.work(units)
+		on, units = q.next(on, units)
 	}
 }
 
-// next gives the next units of a worker, appended to units, and the lanes that
+// share is how many units a worker takes: while there is not enough for all workers,
+// nobody takes more than its share.
+func (q *queue) share() int {
+	if q.now < q.limit {
+		return 1
+	}
+	return max(1, min(q.most, q.waiting/q.limit))
+}
+
+// half is how many workers may be on what may have to wait.
+func (q *queue) half() int { return max(1, q.now/2) }
+
+// may reports whether a worker may begin with u now; alone: not beside others that it has.
+func (q *queue) may(u *claimed, alone bool) bool {
+	switch {
+	case u.surplus, u.AtOnce && q.atOnce < max(1, q.half()/2):
+		return true
+	case u.failedBefore():
+		return q.failing < q.half() && (u.kind == nil || u.kind.busy < q.half())
+	}
+	return !alone || u.kind == nil || u.kind.busy < q.half() || u.kind.trusted(q.limit)
+}
+
+// pick takes a lane that no worker is on; nil if none may be begun. Units that failed before
+// come after others, but for one worker.
+func (q *queue) pick(alone bool) *lane {
+	at, failed := -1, -1
+	for i, l := range q.ready {
+		u := l.units[0]
+		slow := u.failedBefore() && !u.AtOnce && !u.surplus
+		if slow && failed < 0 && alone && q.may(u, alone) {
+			failed = i
+		} else if !slow && at < 0 && q.may(u, alone) {
+			at = i
+		}
+		if at >= 0 && (failed >= 0 || q.failing > 0) {
+			break
+		}
+	}
+	if failed >= 0 && (at < 0 || q.failing == 0 && (q.now > 1 || !q.last)) {
+		at = failed
+	}
+	if at < 0 {
+		return nil
+	}
+	l := q.ready[at]
+	q.ready = slices.Delete(q.ready, at, at+1)
+	return l
+}
+
+// begin takes the next unit of l for a worker; alone: it is the worker's first.
+func (q *queue) begin(l *lane, alone bool) *claimed {
+	u := l.units[0]
+	l.units[0] = nil
+	l.units = l.units[1:]
+	q.waiting--
+	if q.last = false; u.AtOnce {
+		u.counted = &q.atOnce
+	} else if q.last = u.failedBefore() && !u.surplus; q.last {
+		u.counted = &q.failing
+	}
+	if u.counted != nil {
+		*u.counted++
+	}
+	if u.first = alone && u.kind != nil; u.first {
+		u.kind.busy++
+	}
+	return u
+}
+
+// ended notes that u was worked on.
+func (q *queue) ended(u *claimed) {
+	if u.counted != nil {
+		*u.counted--
+	}
+	if u.first {
+		u.kind.busy--
+	}
+	if u.kind != nil {
+		u.kind.ended(u.result, u.tried)
+	}
+}
+
+// next gives the next units of a worker, in the place of units, and the lanes that
 // they are of; on are the lanes that it was on. None end the worker.
 func (q *queue) next(on []*lane, units []*claimed) ([]*lane, []*claimed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// While there is not enough for all workers, nobody takes more than its share.
-	share := max(1, min(q.most, q.waiting/q.limit))
-	switch {
-	case q.workers > q.now:
+	for _, u := range units {
+		q.ended(u)
+	}
+	units = units[:0]
+	share := q.share()
+	if q.workers > q.now {
 		share = 0
-	case q.now < q.limit:
-		share = 1
 	}
 	still := on[:0]
 	for _, l := range on {
 		switch {
 		case len(l.units) == 0:
 			delete(q.lanes, l.transaction)
-		case len(still) < share:
+		case len(still) < share && !l.units[0].failedBefore() && q.may(l.units[0], len(still) == 0):
+			units = append(units, q.begin(l, len(still) == 0))
 			still = append(still, l)
 		default:
 			q.ready = append(q.ready, l)
 		}
 	}
-	for len(still) < share && len(q.ready) > 0 {
-		still = append(still, q.ready[0])
-		q.ready[0] = nil
-		q.ready = q.ready[1:]
-	}
-	for _, l := range still {
-		units = append(units, l.units[0])
-		l.units[0] = nil
-		l.units = l.units[1:]
-	}
-	q.waiting -= len(units)
-	if len(units) == 0 {
+	if still, units = q.take(still, units, share); len(units) == 0 {
 		q.workers--
 	}
+	q.start() // what ended may have kept others waiting
 	q.changed.Broadcast()
 	return still, units
 }
 
-// until returns when reached says so, which is asked with mu held.
-func (q *queue) until(reached func() bool) {
+// take takes lanes until there are share of them, and the next unit of each.
+func (q *queue) take(on []*lane, units []*claimed, share int) ([]*lane, []*claimed) {
+	for len(on) < share {
+		l := q.pick(len(on) == 0)
+		if l == nil {
+			break
+		}
+		units = append(units, q.begin(l, len(on) == 0))
+		on = append(on, l)
+		if q.last {
+			break // no other is to wait with it
+		}
+	}
+	return on, units
+}
+
+// healthy is how many units wait that did not fail before; asked with mu held.
+func (q *queue) healthy() int { return q.waiting - q.slow(false) }
+
+// slow is how many wait that failed before, but for those that are given back; stuck is as
+// for spare.
+func (q *queue) slow(stuck bool) (n int) {
+	for _, l := range q.ready {
+		for _, u := range l.units {
+			if !u.surplus && (u.failedBefore() || stuck && !q.may(u, true)) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// until returns when reached says so, which is asked with mu held, or after most if that is
+// positive: then false.
+func (q *queue) until(most time.Duration, reached func() bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	over := false
+	if most > 0 {
+		timer := time.AfterFunc(most, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			over = true
+			q.changed.Broadcast()
+		})
+		defer timer.Stop()
+	}
 	for !reached() {
+		if over {
+			return false
+		}
 		q.changed.Wait()
 	}
+	return true
 }
 
 // idle returns when everything has ended.
-func (q *queue) idle() { q.until(func() bool { return q.workers == 0 }) }
+func (q *queue) idle() { q.until(0, func() bool { return q.workers == 0 }) }

@@ -78,6 +78,8 @@ type source struct {
 	purging bool
 
 	pace pace
+	// kinds are by text, and by text without values.
+	kinds map[string]*kindOfUnit
 }
 
 func newSource(name string, t delivery.Target, storage txlog.Storage, r attempt.Receipts, cfg *Config, log logrus.FieldLogger) *source {

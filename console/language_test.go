@@ -77,7 +77,7 @@ func texts(t *testing.T) []string {
 		all = append(all, r.text)
 	}
 	all = append(all, "caller", "sync retry", "async job")
-	for class := delivery.Unknown; class <= delivery.Duplicate; class++ {
+	for class := delivery.Unknown; class <= delivery.Unclassified; class++ {
 		all = append(all, class.String())
 	}
 	slices.Sort(all)

@@ -86,7 +86,7 @@ var columns = []column{
 		read: func(r *reading, v sql.NullString) { r.unit.TransactionID = r.text(v) }},
 	{name: "statement_no", number: func(r *row) int64 { return int64(r.no) }},
 	{name: "statement_count", number: func(r *row) int64 { return int64(r.count) }, read: (*reading).readCount},
-	{name: "settings", text: func(r *row) string { return r.settings }, by: []kind{locateOwned, noteUndo, turnRows}, read: (*reading).readSettings},
+	{name: "settings", text: func(r *row) string { return r.settings }, by: []kind{locateOwned, releaseOwned, noteUndo, turnRows}, read: (*reading).readSettings},
 	{name: "not_replayable", text: func(r *row) string { return r.notReplayable },
 		read: func(r *reading, v sql.NullString) { r.unit.NotReplayable = r.text(v) }},
 	{name: "receipt", text: func(r *row) string { return r.receipt }, asID: true, by: []kind{amendUnit, turnRows},
@@ -397,6 +397,9 @@ func (u *Unit) encodeSettings() string {
 	if u.TurnAfter > 0 {
 		b = strconv.AppendInt(append(b, `,"turn_after":`...), millis(u.TurnAfter), 10)
 	}
+	if u.ContendedFrom > 0 {
+		b = strconv.AppendInt(append(b, `,"contended_from":`...), millis(u.ContendedFrom), 10)
+	}
 	if u.Undo != nil {
 		b = u.Undo.appendTo(append(b, `,"undo":`...))
 	}
@@ -500,6 +503,7 @@ type storedSettings struct {
 	Place       string `json:"receipts,omitempty"`
 	TraceParent string `json:"traceparent,omitempty"`
 	TurnAfter   int64  `json:"turn_after,omitempty"`
+	Contended   int64  `json:"contended_from,omitempty"`
 	Undo        *Undo  `json:"undo,omitempty"`
 }
 
@@ -512,6 +516,7 @@ func (r *reading) readSettings(v sql.NullString) {
 	u := r.unit
 	u.Settings, u.Session, u.Account, u.Place, u.TraceParent = s.Settings, s.Session, s.Account, s.Place, s.TraceParent
 	u.TurnAfter, u.Undo = time.Duration(s.TurnAfter)*time.Millisecond, s.Undo
+	u.ContendedFrom = time.Duration(s.Contended) * time.Millisecond
 	if u.Undo != nil && len(u.Undo.Parts) == 0 {
 		r.note("does not say which parts the group has")
 	}
@@ -531,7 +536,7 @@ func unitOf(values []sql.NullString) *Unit {
 	r.next = min(r.next, blockedFrom)
 	u.ReadAt = time.UnixMilli(now)
 	if u.AtOnce = r.next == atOnce; u.AtOnce {
-		r.next = now
+		r.next, u.ContendedFrom = now, 0 // an operator retried it
 	}
 	u.NextTry = time.UnixMilli(r.next)
 	u.Statements = make([]Statement, r.rows)

@@ -232,6 +232,8 @@ func (m *Memory) Release(ctx context.Context, u *Unit, v Verdict) error {
 		if v.CountTry {
 			c.Tries++
 		}
+		c.ReadAt = now
+		c.contend(v)
 		if v.DataSource != "" {
 			c.DataSource, c.Tries = v.DataSource, 0
 		}
@@ -264,8 +266,10 @@ func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 		out := make([]*Unit, len(due))
 		for i, c := range due {
 			c.Lease.Token = token
+			atOnce := c.AtOnce
 			c.NextTry, c.AtOnce = leaseEnd(now, r.Lease), false
 			out[i] = c.clone()
+			out[i].AtOnce = atOnce
 			out[i].Lease.Deadline = deadline
 			out[i].Leased, out[i].ReadAt = true, now
 			c.InDoubt = true
@@ -393,7 +397,7 @@ func (m *Memory) Turn(ctx context.Context, id string, lease time.Duration, cause
 func (m *Memory) Retry(ctx context.Context, id string) error {
 	return m.decide(ctx, id, func(c *Unit) error {
 		c.Lease = Lease{}
-		c.Parked, c.Tries, c.AtOnce, c.NextTry = false, 0, true, time.Time{}
+		c.Parked, c.Tries, c.AtOnce, c.NextTry, c.ContendedFrom = false, 0, true, time.Time{}, 0
 		if m.behind(c) != "" {
 			c.blocked, c.AtOnce = true, false
 		}

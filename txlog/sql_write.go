@@ -287,7 +287,11 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	if v.DataSource != "" {
 		tries, to = -int64(u.Tries), v.DataSource
 	}
-	verdict := []any{tries, bit(v.InDoubt), last, to, bit(v.Park), millis(v.After)}
+	settings, contended := any(nil), *u
+	if contended.contend(v); contended.ContendedFrom != u.ContendedFrom || u.AtOnce {
+		settings = contended.encodeSettings()
+	}
+	verdict := []any{tries, bit(v.InDoubt), last, to, settings, bit(v.Park), millis(v.After)}
 	what := "releasing unit " + u.ID
 	found := false
 	// The lease only says until when the unit is certainly the owner's; the fence

@@ -131,7 +131,7 @@ func (sh shape) text(f Flavor) string {
 		s = `UPDATE transaction_log SET settings = ? WHERE ` + sh.fence()
 	case releaseOwned:
 		s = `UPDATE transaction_log SET async_delivery_try_times = async_delivery_try_times + ?, in_doubt = ?,
-  last_error = COALESCE(?, last_error), data_source = COALESCE(?, data_source), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
+  last_error = COALESCE(?, last_error), data_source = COALESCE(?, data_source), settings = COALESCE(?, settings), parked = ?, next_try_time = {now} + ?, lease_token = NULL, lease_until = NULL
   WHERE ` + sh.fence()
 	case selectDue, selectDueUnlocked:
 		lock := f.Pick(sqltext.Texts{MySQL: ` FOR UPDATE SKIP LOCKED`, Postgres: ` FOR UPDATE SKIP LOCKED`, SQLite: ``})

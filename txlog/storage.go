@@ -216,6 +216,8 @@ type Verdict struct {
 	After time.Duration
 	// CountTry adds one to Tries.
 	CountTry bool
+	// Contended: the last attempt met other transactions; see Unit.ContendedFrom.
+	Contended bool
 	// InDoubt is whether any attempt so far may have been applied.
 	InDoubt bool
 	// Err is the text to keep as LastError; empty keeps the one that is there.

@@ -107,6 +107,10 @@ type Unit struct {
 	// TurnAfter is the age, in whole milliseconds, from which the unit's group turns back
 	// if it is not delivered; 0 means never. All units of a group have the same.
 	TurnAfter time.Duration
+	// ContendedFrom is the unit's age, in whole milliseconds, when other transactions were
+	// first in its way; 0: none was since it was written or an operator retried it. Release
+	// sets it.
+	ContendedFrom time.Duration
 	// Order is the unit's place in the order of keys, each of which is named once: Add sets
 	// the numbers. Empty: it has none.
 	Order []Order
@@ -170,6 +174,25 @@ func (u *Unit) Due(minAge time.Duration) time.Time {
 		return old
 	}
 	return u.NextTry
+}
+
+// ContendedSince is when other transactions were first in the unit's way, on the store's
+// clock; zero: none was.
+func (u *Unit) ContendedSince() time.Time {
+	if u.ContendedFrom == 0 {
+		return time.Time{}
+	}
+	return u.CreatedAt.Add(u.ContendedFrom)
+}
+
+// contend sets ContendedFrom as v says. Another failed try ends the contention.
+func (u *Unit) contend(v Verdict) {
+	switch {
+	case v.Contended && u.ContendedFrom == 0:
+		u.ContendedFrom = max(u.ReadAt.Sub(u.CreatedAt), time.Millisecond).Truncate(time.Millisecond)
+	case v.CountTry && !v.Contended:
+		u.ContendedFrom = 0
+	}
 }
 
 // clone copies a unit with everything it points to.

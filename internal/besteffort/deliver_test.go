@@ -96,6 +96,37 @@ func TestOwnerReportsARenewedLeaseToTheLog(t *testing.T) {
 	}
 }
 
+// overtaken is a log in which the job has taken the unit.
+type overtaken struct{ *txlog.Memory }
+
+func (overtaken) Remove(context.Context, ...*txlog.Unit) error { return txlog.ErrLeaseLost }
+
+// Whoever was slower than the job has no refusal: what the database said was about that.
+func TestContentionWithTheJobIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	storage := overtaken{txlog.NewMemory()}
+	defer func() { _ = storage.Memory.Close() }()
+	for class, refused := range map[delivery.Class]bool{delivery.Contention: false, delivery.Retryable: false, delivery.Refused: true} {
+		e := New(Config{Storage: storage, Lease: time.Minute, LogTimeout: time.Second, RetryInitial: time.Millisecond, Dialect: &delivery.Dialect{}, Logger: quiet})
+		id := txlog.NewID()
+		d := &InFlight{
+			Unit:          &txlog.Unit{ID: id, TransactionID: id, DataSource: "orders", Statements: []txlog.Statement{{SQL: "UPDATE t SET n = 1"}}},
+			AnswerIsFinal: true,
+			Attempts: funcs{first: func() attempt.Outcome {
+				return attempt.Outcome{Err: errors.New("deadlock"), Class: class, OnReceipt: !refused}
+			}},
+		}
+		err := e.Deliver(t.Context(), d)
+		var pending *listener.PendingError
+		if !errors.As(err, &pending) || pending.Refused != refused || !errors.Is(err, txlog.ErrLeaseLost) {
+			t.Errorf("%v: %v, want that the job delivers it, and a refusal: %v", class, err, refused)
+		}
+		e.Close(context.Background())
+	}
+}
+
 // silent is a log that stops answering after the write was logged.
 type silent struct{ *txlog.Memory }
 

@@ -109,7 +109,7 @@ func (e *Deliverer) handOver(ctx context.Context, d *InFlight) error {
 	}
 	// Handing over at once: the job need not wait for the lease.
 	// What cannot be reported, the lease's end says.
-	_ = e.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Err: d.Outcome.Err.Error()})
+	_ = e.release(ctx, d, txlog.Verdict{InDoubt: d.inDoubt, Contended: d.Outcome.Class == delivery.Contention, Err: d.Outcome.Err.Error()})
 	e.reports.warn(d.Unit, e.cfg.Dialect.Describe(d.Outcome.Err), "bed: the write is left to the job")
 	return pending(d, d.Outcome.Err)
 }
@@ -151,6 +151,10 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 		return d.answer()
 	}
 	if err := e.Removals.Once(ctx, &removal.Unit{Entry: d.Unit, Lease: d.lease}); err != nil {
+		if d.Outcome.Class.Later() && errors.Is(err, txlog.ErrLeaseLost) {
+			// The job was faster, and delivers it. What the database said is about that.
+			return pending(d, fmt.Errorf("%w; the last attempt said: %w", err, d.Outcome.Err))
+		}
 		e.reports.warn(d.Unit, dberr.DescribeLog(err), "bed: the write was refused, but its entry could not be removed")
 		return e.stillThere(ctx, d, err)
 	}

@@ -119,6 +119,9 @@ type Entry struct {
 	InDoubt bool `json:"inDoubt"`
 	// WaitsFor is the entry that is before it under its order key; empty: none is.
 	WaitsFor string `json:"waitsFor,omitempty"`
+	// ContendedSince is when other transactions were first in its way; nil: none was since it was
+	// written or retried by an operator. No try is counted for that within a day.
+	ContendedSince *time.Time `json:"contendedSince,omitempty"`
 	// Blocks is how many entries wait behind it under its order keys.
 	Blocks int `json:"blocks,omitempty"`
 	// NotReplayable says why it must not be run again; empty: it may.
@@ -219,6 +222,9 @@ func EntryOf(u *txlog.Unit, minAge time.Duration) Entry {
 	}
 	if u.Undo != nil {
 		e.Cause = u.Undo.Cause
+	}
+	if since := u.ContendedSince().UTC(); u.ContendedFrom > 0 {
+		e.ContendedSince = &since
 	}
 	if next := NextTry(u, minAge).UTC(); !u.Parked && u.Behind == "" {
 		e.NextTry = &next

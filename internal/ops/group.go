@@ -2,6 +2,9 @@ package ops
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
 
 	"github.com/bedsql/bed/txlog"
 )
@@ -43,6 +46,28 @@ func GroupOf(u *txlog.Unit) GroupState {
 		return GroupDormant
 	}
 	return ""
+}
+
+// contended counts, among up to most entries that are not parked, those that contend.
+func (b *overviewer) contended(ctx context.Context) error {
+	return b.each(ctx, func(rows *sql.Rows) error {
+		var created int64
+		var settings string
+		if err := rows.Scan(&created, &settings); err != nil {
+			return err
+		}
+		var has struct {
+			From int64 `json:"contended_from"`
+		}
+		if json.Unmarshal([]byte(settings), &has) == nil && has.From > 0 {
+			b.out.Contended++
+			if since := time.UnixMilli(created + has.From).UTC(); b.out.ContendedSince == nil || since.Before(*b.out.ContendedSince) {
+				b.out.ContendedSince = &since
+			}
+		}
+		return nil
+	}, `SELECT creation_time, settings FROM (SELECT creation_time, settings FROM transaction_log WHERE parked = 0 AND `+b.headRow()+
+		` LIMIT ?) AS t WHERE settings LIKE '%,"contended_from":%'`, b.most)
 }
 
 // halfUndone counts the groups that are half undone among up to most parked entries.

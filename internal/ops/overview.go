@@ -29,6 +29,10 @@ type Overview struct {
 	// HalfUndone counts the groups that have turned back and cannot be undone whole until
 	// an operator acts.
 	HalfUndone int `json:"halfUndone"`
+	// Contended counts the entries that wait because other transactions were in their way,
+	// ContendedSince is since when the first of them does.
+	Contended      int        `json:"contended"`
+	ContendedSince *time.Time `json:"contendedSince,omitempty"`
 	// Off says what is not reported because a table is missing or the account
 	// lacks rights; empty if nothing is.
 	Off []string `json:"off,omitempty"`
@@ -123,7 +127,7 @@ func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, er
 	for name := range s.cfg.Targets {
 		b.at(name).Configured = true
 	}
-	for _, step := range []func(context.Context) error{b.counts, b.halfUndone, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
+	for _, step := range []func(context.Context) error{b.counts, b.halfUndone, b.contended, b.views, func(ctx context.Context) error { return b.minutes(ctx, o.Hours) }} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

@@ -45,7 +45,8 @@ Exit status, as monitors know it: 0 all is well, 1 warning, 2 critical, 3 it is 
 known: the log does not answer, or the command line or the configuration is wrong.
 
 JSON (-o json): an object with status (OK, WARNING, CRITICAL or UNKNOWN), reasons, parked,
-waiting, leased, halfUndone, oldestSeconds (of the oldest that waits), paused and unreachable (names of
+waiting, leased, halfUndone, oldestSeconds (of the oldest that waits), contended and contendedSeconds (how many
+entries other transactions were in the way of, and for how long), paused and unreachable (names of
 data sources), and error (why it is UNKNOWN). The exit status is the same.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -83,9 +84,14 @@ type checked struct {
 	Leased        int      `json:"leased"`
 	HalfUndone    int      `json:"halfUndone"`
 	OldestSeconds int      `json:"oldestSeconds"`
-	Paused        []string `json:"paused"`
-	Unreachable   []string `json:"unreachable"`
-	Error         string   `json:"error,omitempty"`
+	// Contended entries wait because other transactions were in their way, the first for
+	// ContendedSeconds.
+	Contended        int `json:"contended"`
+	ContendedSeconds int `json:"contendedSeconds"`
+
+	Paused      []string `json:"paused"`
+	Unreachable []string `json:"unreachable"`
+	Error       string   `json:"error,omitempty"`
 
 	status int
 }
@@ -156,6 +162,10 @@ func (c *checked) judge(o *ops.Overview, t thresholds, down map[string]string) {
 	}
 	if c.HalfUndone = o.HalfUndone; o.HalfUndone > 0 {
 		raise(checkCritical, fmt.Sprintf("half undone: %d (see bed-job list --parked)", o.HalfUndone))
+	}
+	if c.Contended = o.Contended; o.ContendedSince != nil {
+		c.ContendedSeconds = int(o.At.Sub(*o.ContendedSince).Seconds())
+		raise(checkOK, fmt.Sprintf("other transactions have been in the way of %d for up to %s", o.Contended, span(o.At.Sub(*o.ContendedSince))))
 	}
 	c.OldestSeconds = int(oldest.Seconds())
 	if status := reaches(oldest, t.oldestWarning, t.oldestCritical); status != checkOK && c.Waiting+c.Leased > 0 {

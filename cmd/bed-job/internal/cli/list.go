@@ -183,6 +183,9 @@ func stateCell(u *txlog.Unit) string {
 	if u.Behind != "" {
 		state += " for " + u.Behind
 	}
+	if u.ContendedFrom > 0 {
+		state += ", contended for " + span(u.ReadAt.Sub(u.ContendedSince()))
+	}
 	if u.Blocks > 0 {
 		state += fmt.Sprintf(", blocks %d", u.Blocks)
 	}

@@ -133,6 +133,9 @@ func showUnit(a *app, b io.Writer, u *txlog.Unit, j ops.Judgement) {
 	if u.Blocks > 0 {
 		row("Blocks", fmt.Sprintf("%s behind it under its order key (retry, discard or skip)", entries(u.Blocks)))
 	}
+	if u.ContendedFrom > 0 {
+		row("Contended", "other transactions have been in its way since "+when(now, u.ContendedSince())+"; no try is counted for that within a day")
+	}
 	if u.InDoubt && !u.Leased {
 		row("In doubt", "yes: an earlier attempt may have been applied")
 	}

@@ -19,7 +19,8 @@ JSON (-o json): names and meanings are stable. An entry is an object with id,
 transactionId, dataSource, state (waiting, leased or parked), createdAt, tries,
 nextTry (when it is due, by the log's clock; null for a parked one and for one that
 waits for another; for a leased one the end of its lease), waitsFor (the entry before it
-under its order key, if there is one), blocks (how many wait behind it), lastError,
+under its order key, if there is one), blocks (how many wait behind it), lastError, contendedSince (when other transactions were
+first in its way; else left out),
 inDoubt (an earlier attempt may have been applied), notReplayable (why it must not
 be run again, or empty), unreadable (why its row cannot be read whole, or empty),
 settings, group (what it is to a group that can turn back: part, dormant, undoing or

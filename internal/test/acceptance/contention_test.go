@@ -1,0 +1,90 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql"
+	"github.com/bedsql/bed/internal/test/testdb"
+)
+
+// serializable makes it the isolation of every session, the job's too.
+func serializable(db testdb.DB) testdb.DB {
+	switch db.Driver {
+	case testdb.DriverMySQL:
+		return withParam(db, "tx_isolation", "'SERIALIZABLE'")
+	case testdb.DriverPostgres:
+		return withParam(db, "default_transaction_isolation", "serializable")
+	}
+	return db
+}
+
+// A soak of seconds: 32 writers, a quarter of whose writes touch one row, and the job beside
+// them. Whatever is in the way of whom, each write is applied once, and none is parked.
+func TestContendedSerializableWritesAreNeverParked(t *testing.T) {
+	t.Parallel()
+	const writers, each = 32, 25
+	testdb.Each(t, func(t *testing.T, db testdb.DB) {
+		for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
+			logDB := freshLike(t, db)
+			target := serializable(freshLike(t, db))
+			r := newRigWithLog(t, target, logDB, func(c *bedsql.Config) {
+				c.Guarantee, c.Guard = guarantee, bedsql.GuardOff
+			})
+			r.account(make([]int, writers+1)...)
+			if guarantee == bedsql.ExactlyOnce {
+				r.receiptTable()
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			job := r.job(func(c *asyncjob.Config) { c.RetryDelay = 50 * time.Millisecond })
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for ctx.Err() == nil {
+					_, _ = job.RunOnce(ctx)
+					time.Sleep(20 * time.Millisecond)
+				}
+			}()
+			var all sync.WaitGroup
+			for w := range writers {
+				all.Go(func() {
+					for n := range each {
+						row := w + 2
+						if n%4 == 0 {
+							row = 1
+						}
+						_, err := r.wrapped.ExecContext(t.Context(), fmt.Sprintf("UPDATE account SET balance = balance + 1 WHERE id = %d", row))
+						if err != nil && !errors.Is(err, bedsql.ErrPending) {
+							t.Errorf("%v: %v", guarantee, err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			eventually(t, "the job has delivered what contended", func() bool {
+				units := r.logs()
+				for _, u := range units {
+					if u.Parked {
+						t.Fatalf("%v: a write is parked: %s", guarantee, u.LastError)
+					}
+				}
+				return len(units) == 0
+			})
+			stop()
+			<-ended
+			want := make([]int, writers+1)
+			hot := (each + 3) / 4
+			for i := range want {
+				want[i] = each - hot
+			}
+			want[0] = writers * hot
+			r.wantBalances(want...)
+		}
+	})
+}
