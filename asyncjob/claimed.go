@@ -83,6 +83,11 @@ func (u *claimed) joins() bool {
 		u.Unreadable == nil && u.NotReplayable == "" && u.Receipt == "" && u.Undo == nil && !u.InDoubt && !d.src.sendsMessages() && d.src.accepts(u.Unit) == nil
 }
 
+// failedBefore reports whether u, or what is like it, failed at its last attempt.
+func (u *claimed) failedBefore() bool {
+	return u.Tries > 0 || u.ContendedFrom > 0 || u.kind != nil && u.kind.failed >= failsAt
+}
+
 // rested reports whether the unit was given back in this round before, and by no operator
 // retried since.
 func (u *claimed) rested() bool {

@@ -1,11 +1,6 @@
 package asyncjob
 
-import (
-	"time"
-
-	"github.com/bedsql/bed/internal/sqltext"
-	"github.com/bedsql/bed/txlog"
-)
+import "time"
 
 const (
 	// failsAt is after how many failures in a row a kind of unit counts as failing.
@@ -42,33 +37,4 @@ func (k *kindOfUnit) ended(r result, tried bool) {
 		k.failed++
 		k.row = 0
 	}
-}
-
-// kindOf finds the kind of u.
-func (s *source) kindOf(u *txlog.Unit) *kindOfUnit {
-	if u.Unreadable != nil || len(u.Statements) == 0 {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	text := u.Statements[0].SQL
-	if k := s.kinds[text]; k != nil {
-		return k
-	}
-	if s.kinds == nil || len(s.kinds) >= maxKinds {
-		s.kinds = map[string]*kindOfUnit{}
-	}
-	masked := sqltext.Mask(s.own.target.Dialect.Flavor, text)
-	k := s.kinds[masked]
-	if k == nil {
-		k = new(kindOfUnit)
-		s.kinds[masked] = k
-	}
-	s.kinds[text] = k
-	return k
-}
-
-// failedBefore reports whether u, or what is like it, failed at its last attempt.
-func (u *claimed) failedBefore() bool {
-	return u.Tries > 0 || u.ContendedFrom > 0 || u.kind != nil && u.kind.failed >= failsAt
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bedsql/bed/internal/attempt"
+	"github.com/bedsql/bed/internal/sqltext"
 	"github.com/bedsql/bed/listener/delivery"
 	"github.com/bedsql/bed/txlog"
 )
@@ -290,6 +291,30 @@ func (s *source) look(ctx context.Context, u *txlog.Unit) (out attempt.Outcome) 
 		return attempt.Failed(s.own.target.Dialect, err, true)
 	}
 	return out
+}
+
+// kindOf finds the kind of u.
+func (s *source) kindOf(u *txlog.Unit) *kindOfUnit {
+	if u.Unreadable != nil || len(u.Statements) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := u.Statements[0].SQL
+	if k := s.kinds[text]; k != nil {
+		return k
+	}
+	if s.kinds == nil || len(s.kinds) >= maxKinds {
+		s.kinds = map[string]*kindOfUnit{}
+	}
+	masked := sqltext.Mask(s.own.target.Dialect.Flavor, text)
+	k := s.kinds[masked]
+	if k == nil {
+		k = new(kindOfUnit)
+		s.kinds[masked] = k
+	}
+	s.kinds[text] = k
+	return k
 }
 
 // needsOperator tells whether err is of a table of receipts that is missing or
