@@ -2,7 +2,7 @@ package docs
 
 import (
 	"bufio"
-	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -25,9 +25,9 @@ var (
 func TestTutorialShowsWhatItsStepsPrint(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	at := filepath.Join(home, "bed", "tutorial")
+	at := filepath.Join(home, "tutorial")
 	bin := buildTutorial(t)
-	command := strings.NewReplacer("git clone https://github.com/bedsql/bed &&", "mkdir bed &&", "go build ../cmd/bed-job", "cp "+bin+"/bed-job .", "go run ./", bin+"/")
+	command := strings.NewReplacer("go mod init example.com/tutorial", ":", "go get github.com/bedsql/bed/cmd/bed-job@latest", ":", "go build github.com/bedsql/bed/cmd/bed-job", "cp "+bin+"/bed-job .", "go run ./", bin+"/")
 	sh := startShell(t, home)
 	ids := map[string]string{} // the page's and this run's
 	steps := 0
@@ -58,7 +58,7 @@ func TestTutorialShowsWhatItsStepsPrint(t *testing.T) {
 	if steps < 30 || len(ids) < 3 {
 		t.Errorf("only %d steps with %d entries were found", steps, len(ids))
 	}
-	if left, err := os.ReadDir(filepath.Join(home, "bed")); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(home); err != nil || len(left) > 0 {
 		t.Errorf("the tutorial leaves %v behind: %v", left, err)
 	}
 }
@@ -75,38 +75,38 @@ func sameEachTime(s string) string {
 	return strings.Join(strings.Fields(varying.ReplaceAllString(s, "~")), " ")
 }
 
-// buildTutorial builds bed-job and the programs of the page, as if their files were in
-// the directory tutorial.
+// buildTutorial builds bed-job and the programs of the page in another module, as a reader does
+// who has no copy of the repository; this checkout stands for the version that it gets.
 func buildTutorial(t *testing.T) (bin string) {
 	t.Helper()
-	files, overlay := t.TempDir(), map[string]string{}
-	packages := []string{"./cmd/bed-job"}
-	for i, body := range tutorialBlocks(t) {
-		file := fileName.FindStringSubmatch(body)
-		if file == nil || filepath.Ext(file[1]) != ".go" {
-			continue
-		}
-		path, err := filepath.Abs(filepath.Join(root, "tutorial", file[1]))
-		is := filepath.Join(files, string(rune('a'+i))+".go")
-		if err == nil {
-			err = os.WriteFile(is, []byte(body), 0o600)
-		}
-		if err != nil {
+	dir := t.TempDir()
+	bin = t.TempDir()
+	checkout, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		overlay[path] = is
-		packages = append(packages, "./tutorial/"+filepath.Dir(file[1]))
 	}
-	text, err := json.Marshal(map[string]any{"Replace": overlay})
-	if err == nil {
-		err = os.WriteFile(filepath.Join(files, "overlay.json"), text, 0o600)
+	write("go.mod", "module example.com/tutorial\n\ngo 1.25.0\n\nrequire github.com/bedsql/bed v0.0.0\n\nreplace github.com/bedsql/bed => "+checkout+"\n")
+	write("go.sum", read(t, "go.sum"))
+	packages := []string{"github.com/bedsql/bed/cmd/bed-job"}
+	for _, body := range tutorialBlocks(t) {
+		if file := fileName.FindStringSubmatch(body); file != nil && filepath.Ext(file[1]) == ".go" {
+			write(file[1], body)
+			packages = append(packages, "./"+filepath.Dir(file[1]))
+		}
 	}
-	if err != nil || len(overlay) != 2 {
-		t.Fatalf("%d programs were found: %v", len(overlay), err)
+	if len(packages) != 3 {
+		t.Fatalf("the programs are %v", packages)
 	}
-	bin = t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", append([]string{"build", "-buildvcs=false", "-overlay", filepath.Join(files, "overlay.json"), "-o", bin + "/"}, packages...)...)
-	build.Dir = root
+	build := exec.CommandContext(t.Context(), "go", append([]string{"build", "-mod=mod", "-o", bin + "/"}, packages...)...)
+	build.Dir = dir
+	build.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOPROXY=off", "GONOSUMDB=*")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -99,6 +99,9 @@ func (j *Journal) TellOff(warn func(args ...any)) {
 		j.mu.Lock()
 		r := j.off[table]
 		tell := r != nil && !r.told
+		if tell && table == Audit && dberr.Of(r.err).Denied() { // applications and jobs, which warn by this, need no right on it
+			tell = false
+		}
 		if tell {
 			r.told = true
 		}
