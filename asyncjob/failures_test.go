@@ -33,7 +33,7 @@ func TestEqualFailuresAreAFewLogLines(t *testing.T) {
 			addMany(t, store, "orders", n)
 			cfg, hook := logged()
 			cfg.MaxDeliveryTryTimes = 5
-			runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
+			r := runOnce(t, newJob(t, store, Targets{"orders": db.target()}, cfg))
 			lines, told := 0, 0
 			for _, e := range hook.AllEntries() {
 				if e.Level == logrus.DebugLevel || e.Message != c.what {
@@ -48,8 +48,8 @@ func TestEqualFailuresAreAFewLogLines(t *testing.T) {
 					t.Errorf("the delay is no field of %v", e.Data)
 				}
 			}
-			if lines != 2 || told != n {
-				t.Errorf("%d lines tell of %d failures", lines, told)
+			if failed := r.Failed + r.Parked; lines != 2 || told != failed || failed < 100 { // a kind that fails is met less often
+				t.Errorf("%d lines tell of %d failures, the report of %d", lines, told, failed)
 			}
 		})
 	}
