@@ -370,8 +370,10 @@ func TestAnotherRequestUnderAKeyInUseIsRefusedAtOnce(t *testing.T) {
 func TestOutstandingAnswersAreCounted(t *testing.T) {
 	t.Parallel()
 	counters := new(bedhttp.Counters)
-	h, free := waiting(t, bedhttp.Config{DB: open(t), Client: single, Wait: time.Millisecond, Counters: counters})
+	db := open(t)
+	_, free := waiting(t, bedhttp.Config{DB: db, Client: single, Wait: time.Hour})
 	defer free()
+	h := serve(t, bedhttp.Config{DB: db, Client: single, Wait: time.Millisecond, Counters: counters}, nil)
 	w := ask(h, "POST", strings.NewReader("one"), "Idempotency-Key", "k")
 	if wantProblem(t, w, 409, "outstanding"); w.Header().Get("Retry-After") == "" || counters.Outstanding.Load() != 1 {
 		t.Errorf("%v, %d", w.Header(), counters.Outstanding.Load())
