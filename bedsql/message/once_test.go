@@ -672,7 +672,7 @@ func TestLocksAndKilledSessionsParkNoMessage(t *testing.T) {
 				t.Error("acknowledged")
 			}
 		}
-		kill := testdb.By[[2]string]{MySQL: [2]string{"SELECT CONNECTION_ID()", "KILL %d"}, Postgres: [2]string{"SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%d)"}}.For(c.db.Driver)
+		kill := testdb.By[[2]string]{MySQL: [2]string{"SELECT CONNECTION_ID()", "KILL %d"}, Postgres: [2]string{"SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%d)"}, SQLite: [2]string{}}.For(c.db.Driver)
 		killed := bedmessage.Once(c.pool, "killed", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			var id int64
 			must(t, tx.QueryRowContext(ctx, kill[0]).Scan(&id))

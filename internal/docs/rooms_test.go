@@ -2,9 +2,6 @@ package docs
 
 import (
 	"cmp"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,8 +9,6 @@ import (
 	"strings"
 	"testing"
 )
-
-const mostFiles = 3
 
 // eachGoFile calls f for every Go file of the project.
 func eachGoFile(t *testing.T, f func(path string, text []byte)) {
@@ -90,50 +85,4 @@ func TestWhereToAddNamesWhatThereIs(t *testing.T) {
 	if named < 100 {
 		t.Errorf("only %d names were found", named)
 	}
-}
-
-func TestMethodsStandWithTheirType(t *testing.T) {
-	t.Parallel()
-	at := map[string]map[string]bool{} // the files of each type's methods
-	eachGoFile(t, func(path string, text []byte) {
-		if strings.HasSuffix(path, "_test.go") {
-			return
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range file.Decls {
-			fn, ok := d.(*ast.FuncDecl)
-			if !ok || fn.Recv == nil {
-				continue
-			}
-			name := filepath.Dir(path) + "." + receiver(fn.Recv.List[0].Type)
-			if at[name] == nil {
-				at[name] = map[string]bool{}
-			}
-			at[name][path] = true
-		}
-	})
-	for name, files := range at {
-		name = filepath.ToSlash(strings.TrimPrefix(name, root+string(filepath.Separator)))
-		if len(files) > mostFiles {
-			t.Errorf("the methods of %s stand in %d files, %d are the most: split the type", name, len(files), mostFiles)
-		}
-	}
-}
-
-// receiver is the name of a receiver's type, without its pointer and parameters.
-func receiver(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.StarExpr:
-		return receiver(e.X)
-	case *ast.IndexExpr:
-		return receiver(e.X)
-	case *ast.IndexListExpr:
-		return receiver(e.X)
-	case *ast.Ident:
-		return e.Name
-	}
-	return ""
 }

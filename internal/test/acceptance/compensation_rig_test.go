@@ -280,7 +280,7 @@ func (g *groupRig) wantCompensated(err error) *bedsql.CompensatedError {
 func wantTurning(t testing.TB, err error, parked bool) {
 	t.Helper()
 	var p *bedsql.PendingError
-	if !errors.As(err, &p) || !p.Turned || p.Parked != parked || bedsql.OutcomeOf(err) != bedsql.OutcomeAccepted {
+	if !errors.As(err, &p) || !p.Turned || p.Parked != parked || bedsql.OutcomeOf(err) != bedsql.OutcomeCompensated {
 		t.Fatalf("End says %v, want that the group has turned back", err)
 	}
 }

@@ -216,7 +216,7 @@ func TestHTTPErrorInOpenTransactionAppliesNothing(t *testing.T) {
 		"not known":         {func(*rig, *sql.Tx) error { return fmt.Errorf("elsewhere: %w", bedsql.ErrUnknownOutcome) }, 503},
 		"the log down":      {func(*rig, *sql.Tx) error { return fmt.Errorf("elsewhere: %w", bedsql.ErrNotLogged) }, 503},
 		"killed": {func(r *rig, tx *sql.Tx) error {
-			kill := testdb.By[string]{MySQL: "KILL CONNECTION_ID()", Postgres: "SELECT pg_terminate_backend(pg_backend_pid())"}.For(r.db.Driver)
+			kill := testdb.By[string]{MySQL: "KILL CONNECTION_ID()", Postgres: "SELECT pg_terminate_backend(pg_backend_pid())", SQLite: ""}.For(r.db.Driver)
 			if kill == "" {
 				return context.Canceled
 			}
