@@ -274,6 +274,46 @@ func TestOneKeyForTwoStrippedPathsIsAnotherRequest(t *testing.T) {
 	}
 }
 
+// A client that builds its request anew, or follows a router's redirect, sends the same one.
+func TestRequestBuiltAgainIsTheSame(t *testing.T) {
+	t.Parallel()
+	type built struct{ target, kind, body string }
+	form := func(boundary string) built {
+		return built{"/", "multipart/form-data; boundary=" + boundary, "--" + boundary + "\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1--x\r\n--" + boundary + "--\r\n"}
+	}
+	for name, c := range map[string]struct {
+		first, again built
+		same         bool
+	}{
+		"the order of the query":    {built{"/?a=1&b=2", "", ""}, built{"/?b=2&a=1", "", ""}, true},
+		"the order of one name":     {built{"/?a=1&a=2", "", ""}, built{"/?a=2&a=1", "", ""}, false},
+		"a last slash":              {built{"/orders", "", ""}, built{"/orders/", "", ""}, true},
+		"a charset":                 {built{"/", "application/json", "{}"}, built{"/", "Application/JSON;charset=UTF-8", "{}"}, true},
+		"another charset":           {built{"/", "text/plain; charset=latin1", "x"}, built{"/", "text/plain", "x"}, false},
+		"another type":              {built{"/", "application/json", "{}"}, built{"/", "text/plain", "{}"}, false},
+		"a boundary":                {form("one"), form("another"), true},
+		"a form with another value": {form("one"), built{"/", form("one").kind, strings.Replace(form("one").body, "1--x", "2--x", 1)}, false},
+		"an escaped slash":          {built{"/a%2Fb", "", ""}, built{"/a/b", "", ""}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := serve(t, bedhttp.Config{DB: open(t), Client: single}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+			asks := func(b built) int {
+				r := httptest.NewRequest("POST", b.target, strings.NewReader(b.body))
+				r.Header.Set("Content-Type", b.kind)
+				r.Header.Set("Idempotency-Key", "k")
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				return w.Code
+			}
+			want := map[bool]int{true: http.StatusCreated, false: http.StatusUnprocessableEntity}[c.same]
+			if first, again := asks(c.first), asks(c.again); first != http.StatusCreated || again != want {
+				t.Errorf("%d, then %d, want %d", first, again, want)
+			}
+		})
+	}
+}
+
 func TestBodyThatBreaksOffIsABadRequest(t *testing.T) {
 	t.Parallel()
 	h := serve(t, bedhttp.Config{DB: open(t), Client: single}, func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") })

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"mime"
 	"net/http"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -63,20 +65,43 @@ func scoped(service, client, key string) string {
 }
 
 // fingerprint says what the same request means: method, path, query, content type and
-// body. Of a form that was parsed before, and so read, it takes what was parsed.
+// body, without what differs when a client builds it again or a router redirects it. Of a
+// form that was parsed before, and so read, it takes what was parsed.
 func fingerprint(r *http.Request, body []byte) string {
-	path := r.URL.EscapedPath()
+	where := r.URL.EscapedPath()
 	if sent, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(sent, "/") {
-		path = sent // http.StripPrefix shortens the other
+		where = sent // http.StripPrefix shortens the other
 	}
-	texts := [][]byte{[]byte(r.Method), []byte(path), []byte(r.URL.RawQuery), body}
+	query := r.URL.RawQuery
+	if values, err := url.ParseQuery(query); err == nil {
+		query = values.Encode() // in the order of the names
+	}
+	texts := [][]byte{[]byte(r.Method), []byte(path.Clean(where)), []byte(query)}
 	if len(body) == 0 && (len(r.PostForm) > 0 || r.MultipartForm != nil) {
 		return digest(append(texts, parsed(r)...)...)
 	}
 	for _, v := range r.Header["Content-Type"] {
-		texts = append(texts, []byte(v))
+		kind, boundary := contentType(v)
+		if texts = append(texts, []byte(kind)); boundary != "" {
+			body = bytes.ReplaceAll(append([]byte("\r\n"), body...), []byte("\r\n--"+boundary), []byte("\r\n--"))
+		}
 	}
-	return digest(texts...)
+	return digest(append(texts, body)...)
+}
+
+// contentType returns a content type in one spelling, without a boundary or the default
+// charset.
+func contentType(text string) (kind, boundary string) {
+	kind, params, err := mime.ParseMediaType(text)
+	if err != nil {
+		return text, ""
+	}
+	boundary = params["boundary"]
+	delete(params, "boundary")
+	if params["charset"] = strings.ToLower(params["charset"]); params["charset"] == "" || params["charset"] == "utf-8" {
+		delete(params, "charset")
+	}
+	return mime.FormatMediaType(kind, params), boundary
 }
 
 // parsed is a form that was parsed, without the boundary of its parts.
