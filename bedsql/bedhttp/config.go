@@ -56,6 +56,10 @@ type Config struct {
 	// back, and the same request runs the handler again. A 2xx is always kept. Default: 2xx,
 	// 4xx but 401, 403, 408, 425 and 429, and a redirect by a handler that has called Tx.
 	Keep func(status int) bool
+	// KeysPerHour is how many new keys of one client this process takes within an hour: each
+	// leaves a receipt with its response. More are answered 429; keys that were used before
+	// are answered as ever. Default 0: no bound.
+	KeysPerHour int
 	// Counters count the answers of the middleware. Default: its own.
 	Counters *Counters
 	// Wait is how long a duplicate waits for the first request, and any request for a
@@ -99,8 +103,8 @@ func New(cfg Config) (func(http.Handler) http.Handler, error) {
 	} else {
 		m.expiry = fmt.Sprintf(" A key and its response are kept for %g hours.", retention.Hours())
 	}
-	if min(cfg.MaxBody, int64(cfg.MaxResponse), int64(cfg.Wait), int64(cfg.HandlerTimeout)) < 0 {
-		bad("MaxBody, MaxResponse, Wait and HandlerTimeout must not be negative")
+	if min(cfg.MaxBody, int64(cfg.MaxResponse), int64(cfg.Wait), int64(cfg.HandlerTimeout), int64(cfg.KeysPerHour)) < 0 {
+		bad("MaxBody, MaxResponse, Wait, HandlerTimeout and KeysPerHour must not be negative")
 	}
 	if cfg.MaxResponse > maxResponse {
 		bad("MaxResponse is %d, a receipt can hold %d at most", cfg.MaxResponse, maxResponse)

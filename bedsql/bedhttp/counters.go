@@ -14,7 +14,7 @@ type Counters struct {
 	// another request, is missing or malformed, an unknown client, an unusable body, a
 	// COMMIT that the database refused.
 	Refused atomic.Uint64
-	// Failed counts requests that were answered 500 or 503 in place of the handler.
+	// Failed counts requests that were answered 429, 500 or 503 in place of the handler.
 	Failed atomic.Uint64
 }
 
@@ -22,7 +22,7 @@ func (c *Counters) count(p problem) {
 	switch {
 	case p.Type == outstanding.Type:
 		c.Outstanding.Add(1)
-	case p.Status < 500:
+	case p.Status < 500 && !p.retry:
 		c.Refused.Add(1)
 	default:
 		c.Failed.Add(1)

@@ -25,7 +25,7 @@ type exchange struct {
 	body []byte
 	next http.Handler
 
-	given            string // the client's key
+	client, given    string // the client, and its key
 	key, fingerprint string // scoped, and of the request
 	flight           *flight
 }
@@ -126,6 +126,11 @@ func (x *exchange) lead(wait context.Context) {
 	if t.key.Answered() {
 		t.rollback()
 		x.replay(t)
+		return
+	}
+	if x.KeysPerHour > 0 && !x.hours.take(x.client, x.KeysPerHour, time.Now()) {
+		t.rollback()
+		x.answer(x.w, x.r, exhausted, nil)
 		return
 	}
 	returned := false
