@@ -302,7 +302,7 @@ func (c *consumerOf) onceAs(ctx context.Context, uuid string, msg *message.Messa
 	if failure := cmp.Or(c.call(group, tx, msg), ctx.Err()); failure != nil {
 		soft.Discard()
 		defer time.AfterFunc(rollbackTimeout, cancel).Stop()
-		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) && !own(failure) {
 			return nil, failure // the connection broke
 		}
 		return failure, nil
