@@ -186,10 +186,14 @@ func TestConcurrencyIsReachedAndKept(t *testing.T) {
 			store := newStore(t)
 			addMany(t, store, "orders", 12)
 			var mu sync.Mutex
-			running, most := 0, 0
+			running, most, begun := 0, 0, 0
 			full := make(chan struct{})
 			db := &fakeDB{onExec: func(context.Context, string) error {
 				mu.Lock()
+				if begun++; begun <= c.want { // until then a statement may be one that waits
+					mu.Unlock()
+					return nil
+				}
 				running++
 				if most = max(most, running); most == c.want {
 					select {
