@@ -14,12 +14,15 @@ import (
 )
 
 // serializable makes it the isolation of every session, the job's too.
-func serializable(db testdb.DB) testdb.DB {
+func serializable(t testing.TB, db testdb.DB) testdb.DB {
+	t.Helper()
 	switch db.Driver {
 	case testdb.DriverMySQL:
 		return withParam(db, "tx_isolation", "'SERIALIZABLE'")
 	case testdb.DriverPostgres:
-		return withParam(db, "default_transaction_isolation", "serializable")
+		if _, err := db.Open(t).Exec("ALTER DATABASE " + db.Name + " SET default_transaction_isolation = 'serializable'"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return db
 }
@@ -32,7 +35,7 @@ func TestContendedSerializableWritesAreNeverParked(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
 			logDB := freshLike(t, db)
-			target := serializable(freshLike(t, db))
+			target := serializable(t, freshLike(t, db))
 			r := newRigWithLog(t, target, logDB, func(c *bedsql.Config) {
 				c.Guarantee, c.Guard = guarantee, bedsql.GuardOff
 			})

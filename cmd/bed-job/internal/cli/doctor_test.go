@@ -256,6 +256,8 @@ func TestDoctorFindsWhatIsWrongWithMariaDB(t *testing.T) {
 	cases := []wrongSetUp{
 		{name: "commits that are not flushed", check: "innodb_flush_log_at_trx_commit", remedy: "= 1",
 			before: []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 2"}, after: []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1"}, make: onlyLogThere},
+		{name: "prepared statements that are refused", check: "max_prepared_stmt_count", remedy: "max_prepared_stmt_count = 16382",
+			before: []string{"SET GLOBAL max_prepared_stmt_count = 0"}, after: []string{"SET GLOBAL max_prepared_stmt_count = 16382"}, make: onlyLogThere},
 		{name: "a binary log that is not synced", check: "sync_binlog", remedy: "sync_binlog = 1",
 			before: []string{"SET GLOBAL sync_binlog = 0"}, after: []string{"SET GLOBAL sync_binlog = 1"}, make: onlyLogThere},
 		{name: "a binary log of statements", check: "binlog_format", remedy: "ROW",

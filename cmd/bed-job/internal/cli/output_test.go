@@ -126,7 +126,7 @@ func TestListPagesThroughEverything(t *testing.T) {
 		c.units = append(c.units, &txlog.Unit{ID: fmt.Sprintf("id-%06d", i), Statements: []txlog.Statement{{SQL: "DELETE FROM a"}}})
 	}
 	h := newHarness(t, c)
-	r := h.run(t, "list", "-o", "json")
+	r := h.run(t, "list", "-o", "json", "--limit", "0")
 	var got []unitView
 	if err := json.Unmarshal([]byte(r.out), &got); err != nil || len(got) != len(c.units) || got[len(got)-1].ID != c.units[len(c.units)-1].ID {
 		t.Errorf("%d of %d, %v", len(got), len(c.units), err)
