@@ -15,7 +15,7 @@ const (
 // guards it.
 type kindOfUnit struct {
 	// busy is how many workers are on it, failed how many failed in a row, and row how
-	// many were delivered in a row, the last at that time.
+	// many were delivered or parked in a row, the last at that time.
 	busy, failed, row int
 	delivered         time.Time
 }
@@ -27,7 +27,7 @@ func (k *kindOfUnit) trusted(row int) bool {
 // ended notes what became of a unit; tried: an attempt said so.
 func (k *kindOfUnit) ended(r result, tried bool) {
 	switch {
-	case r.kind == delivered:
+	case r.kind == delivered, r.kind == parked: // which is answered as fast, and does not come again
 		if !k.trusted(0) {
 			k.row = 0
 		}
