@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/bedsql/bed/asyncjob"
+	"github.com/bedsql/bed/bedsql/bedhttp"
 	"github.com/bedsql/bed/internal/test/testdb"
 	"github.com/bedsql/bed/txlog"
 )
@@ -202,10 +204,23 @@ func TestOrdersOfManyClientsDoNotWaitForEachOther(t *testing.T) {
 // The id of an order is that of its key, in whichever of its two forms the key is sent.
 func TestOrderHasOneIDForBothFormsOfItsKey(t *testing.T) {
 	t.Parallel()
+	x, _ := serving(t, settings{})
+	keys, err := x.keys.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	once, err := bedhttp.New(bedhttp.Config{Service: "ids", DB: keys, Client: customer, Required: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := once(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, orderID(r)) }))
 	id := func(key string) string {
-		r := httptest.NewRequest(http.MethodPost, "/orders", nil)
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/orders", nil)
 		r.Header.Set("Idempotency-Key", key)
-		return orderID(r)
+		if ids.ServeHTTP(w, r); w.Code != http.StatusOK {
+			t.Errorf("%s is answered %d", key, w.Code)
+		}
+		return w.Body.String()
 	}
 	for _, same := range [][]string{{`a`, `"a"`, ` "a";v=1`}, {`a\b`, `"a\\b"`}, {"`a`", "\"`a`\""}} {
 		for _, key := range same {
