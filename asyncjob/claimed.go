@@ -61,6 +61,8 @@ type claimed struct {
 	// joined: it was delivered together with others.
 	joined bool
 	result result
+	// was is the kind of result with which its worker left it.
+	was kind
 	// kind is that of units like it; nil if that is not known. counted is the count of its
 	// queue that it is in. tried: an attempt at it, not a receipt, failed.
 	kind    *kindOfUnit

@@ -156,6 +156,7 @@ func (d *drain) claimAll() error {
 			work.widen(d.src.pace.inFlight())
 		}
 		for _, u := range units {
+			u.was = u.result.kind // its removal, beside others, may find that it is lost
 			if len(u.Order) > 0 && (u.result.kind == delivered || u.result.kind == refused) {
 				d.freed.Store(true)
 			}

@@ -25,9 +25,9 @@ func (k *kindOfUnit) trusted(row int) bool {
 }
 
 // ended notes what became of a unit; tried: an attempt said so.
-func (k *kindOfUnit) ended(r result, tried bool) {
+func (k *kindOfUnit) ended(was kind, tried bool) {
 	switch {
-	case r.kind == delivered, r.kind == parked: // which is answered as fast, and does not come again
+	case was == delivered, was == parked: // which is answered as fast, and does not come again
 		if !k.trusted(0) {
 			k.row = 0
 		}

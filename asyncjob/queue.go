@@ -211,7 +211,7 @@ func (q *queue) ended(u *claimed) {
 		u.kind.busy--
 	}
 	if u.kind != nil {
-		u.kind.ended(u.result, u.tried)
+		u.kind.ended(u.was, u.tried)
 	}
 }
 

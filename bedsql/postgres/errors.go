@@ -122,11 +122,7 @@ func classifyServer(server *pgconn.PgError) delivery.Class {
 		// "cached plan must not change result type": prepared anew, it runs.
 		return delivery.Retryable
 	}
-	class := ofCode(server.Code)
-	if class == delivery.Unclassified && server.Routine == "exec_stmt_raise" {
-		return delivery.Refused // RAISE with an SQLSTATE of the application's own
-	}
-	return class
+	return ofCode(server.Code)
 }
 
 // hasCode reports whether err is the server's answer with one of these SQLSTATEs.

@@ -53,7 +53,7 @@ func TestEntryShowsAttemptsTransactionAndNextStep(t *testing.T) {
 		other := r.parked(t, func(u *txlog.Unit) { u.TransactionID = tx }, txlog.Statement{SQL: "UPDATE b"})
 		d, err := r.Entry(t.Context(), u.ID)
 		must(t, err)
-		if d.ID != u.ID || d.NextIs != ops.NextOperator || d.NextTry != nil || len(d.Siblings) != 1 || d.Siblings[0].ID != other.ID || d.MoreSiblings || d.Verdict != string(ops.CannotTell) {
+		if d.ID != u.ID || d.NextIs != ops.NextOperator || d.NextTry != nil || len(d.Siblings) != 1 || d.Siblings[0].ID != other.ID || d.MoreSiblings || d.Verdict != string(ops.NotApplied) {
 			t.Errorf("got %+v", d)
 		}
 		if len(d.Attempts) != 1 || d.Attempts[0].Origin != "caller" || d.Attempts[0].Class != "refused" || !strings.Contains(d.Attempts[0].Err, "Duplicate entry '?'") {
