@@ -144,6 +144,15 @@ func (q *queue) share() int {
 // half is how many workers may be on what may have to wait.
 func (q *queue) half() int { return max(1, q.now/2) }
 
+// proof is how many deliveries in a row show that a kind does not wait: as many as lead to
+// the present workers when a data source is approached after an outage.
+func (q *queue) proof() int {
+	if q.now < q.limit {
+		return q.now - 1
+	}
+	return max(q.now-1, 2)
+}
+
 // may reports whether a worker may begin with u now; alone: not beside others that it has.
 func (q *queue) may(u *claimed, alone bool) bool {
 	switch {
@@ -152,7 +161,7 @@ func (q *queue) may(u *claimed, alone bool) bool {
 	case u.failedBefore():
 		return q.failing < q.half() && (u.kind == nil || u.kind.busy < q.half())
 	}
-	return !alone || u.kind == nil || u.kind.busy < q.half() || u.kind.trusted(q.limit)
+	return !alone || u.kind == nil || u.kind.busy < q.half() || u.kind.trusted(q.proof())
 }
 
 // pick takes a lane that no worker is on; nil if none may be begun. Units that failed before
