@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/bedsql/bed/internal/dberr"
@@ -50,14 +51,12 @@ func (r Receipts) At(place string) Receipts {
 	return r
 }
 
-// isPlace reports whether s is one name as a server quotes it.
-func isPlace(s string) bool {
-	if len(s) < 3 || s[0] != '`' && s[0] != '"' {
-		return s != "" && isName(s)
-	}
-	quote := s[:1]
-	return s[len(s)-1:] == quote && !strings.Contains(strings.ReplaceAll(s[1:len(s)-1], quote+quote, ""), quote)
-}
+// place is a schema, or in PostgreSQL a database and a schema, as a server quotes names.
+var place = regexp.MustCompile("^(?:" + placeName + `\.)?` + placeName + "$")
+
+const placeName = "(?:[a-z_][a-z0-9_]*|`(?:[^`]|``)+`" + `|"(?:[^"]|"")+")`
+
+func isPlace(s string) bool { return place.MatchString(s) }
 
 func isName(s string) bool {
 	for i, c := range []byte(s) {
