@@ -16,10 +16,10 @@ func TestUnknownImplicitCommitIsNotDelivered(t *testing.T) {
 	conn := r.conn()
 	r.must(conn, "BEGIN")
 	r.must(conn, addOne)
-	p.Answer(testproxy.Text("CREATE TABLE more"), testproxy.MySQLError(1105, "HY000", "something broke"))
+	p.Answer(testproxy.Text("CREATE TABLE more"), testproxy.MySQLError(31000, "HY000", "something broke"))
 	struck := p.CutBefore(testproxy.Text("@@in_transaction"))
 	_ = r.fails(conn, "CREATE TABLE more (id INT)")
-	<-struck
+	testproxy.Await(t, struck)
 	r.drain(r.job())
 	r.wantBalances(101)
 	r.wantNoLog()
