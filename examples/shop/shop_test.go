@@ -103,7 +103,8 @@ func settle(t *testing.T, x *shop) {
 		t.Fatal(err)
 	}
 	defer job.Close()
-	for round := 0; ; round++ {
+	quiet := 0
+	wait(t, func() bool { // what contended rests for a moment
 		parked, err := x.storage.List(t.Context(), txlog.Filter{Parked: true})
 		if err != nil {
 			t.Fatal(err)
@@ -113,12 +114,13 @@ func settle(t *testing.T, x *shop) {
 				t.Fatal(err)
 			}
 		}
-		if report, err := job.RunOnce(t.Context()); err != nil || round == 20 {
-			t.Fatalf("round %d: %v, %v", round, report, err)
-		} else if len(parked) == 0 && report.Claimed == 0 {
-			break
+		if report, err := job.RunOnce(t.Context()); err != nil {
+			t.Fatalf("the job: %v, %v", report, err)
+		} else if quiet++; len(parked) > 0 || report.Claimed > 0 {
+			quiet = 0
 		}
-	}
+		return quiet == 300
+	}, "the log")
 	var b books
 	wait(t, func() bool {
 		if b, err = look(x); err != nil {
