@@ -103,8 +103,7 @@ func settle(t *testing.T, x *shop) {
 		t.Fatal(err)
 	}
 	defer job.Close()
-	quiet := 0
-	wait(t, func() bool { // what contended rests for a moment
+	wait(t, func() bool { // what a caller left waits until its lease is over
 		parked, err := x.storage.List(t.Context(), txlog.Filter{Parked: true})
 		if err != nil {
 			t.Fatal(err)
@@ -116,10 +115,12 @@ func settle(t *testing.T, x *shop) {
 		}
 		if report, err := job.RunOnce(t.Context()); err != nil {
 			t.Fatalf("the job: %v, %v", report, err)
-		} else if quiet++; len(parked) > 0 || report.Claimed > 0 {
-			quiet = 0
 		}
-		return quiet == 300
+		left, err := x.storage.List(t.Context(), txlog.Filter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(left) == 0
 	}, "the log")
 	var b books
 	wait(t, func() bool {
