@@ -65,7 +65,7 @@ func TestNonDMLAddsNoAllocation(t *testing.T) {
 		{"DDL", exec(ddlText)},
 		{"ping", func(pool *sql.DB) func() error { return pool.Ping }},
 		{"skipped write", func(pool *sql.DB) func() error {
-			ctx := bedsql.Skip(context.Background())
+			ctx := bedsql.Unlogged(context.Background())
 			return func() error {
 				_, err := pool.ExecContext(ctx, writeText)
 				return err

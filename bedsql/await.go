@@ -33,8 +33,8 @@ const (
 	StateUnknown = txlog.StateUnknown
 )
 
-// Status says what state a pending write is in. entryID is [PendingError].LogID, or
-// [UnknownOutcomeError].LogID, whose entry may yet arrive in the log after StateUnknown;
+// Status says what state a pending write is in. entryID is [PendingError].EntryID, or
+// [UnknownOutcomeError].EntryID, whose entry may yet arrive in the log after StateUnknown;
 // storage is the log that the write's database was registered with. The error is that
 // of the log if it cannot be asked.
 func Status(ctx context.Context, storage txlog.Storage, entryID string) (State, error) {

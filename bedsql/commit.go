@@ -71,7 +71,7 @@ func (how ender) commit(ctx context.Context, c *Conn) (swallowed bool, err error
 	gone := t != nil && c.dead && attempt.Ping(ctx, c.inner) != nil
 	switch {
 	case t == nil || !t.withoutEntry():
-	case len(t.order) > 0: // sent before the transaction was met as that of With
+	case len(t.order) > 0: // sent before the transaction was met as that of WithTx
 		c.undo(how.undo)
 		return false, errOwnRows
 	default:

@@ -18,7 +18,7 @@ import (
 // CompensateAfter makes a group turn back once it is d old and not delivered everywhere,
 // instead of going on until it is: a job then undoes what was applied (see
 // SoftTransaction.Compensation). d, at least a millisecond, counts on the log's clock from
-// when the group's first entry is written: that is in End, or, under With, the first write.
+// when the group's first entry is written: that is in End, or, under WithTx, the first write.
 // The default is no deadline. It does nothing in a group that records no compensation. Begin
 // returns an error for an immediate soft transaction.
 func CompensateAfter(d time.Duration) TxOption {
@@ -44,7 +44,7 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 	case kind == sqltext.Read && !st.class.Pins:
 		return nil
 	case s.staged == nil:
-		return notRecorded("the soft transaction is immediate; begin it with Staged or With")
+		return notRecorded("the soft transaction is immediate; begin it with Staged or WithTx")
 	case s.key != nil || under.key != nil:
 		return unusable("a group under it cannot be undone")
 	case c.c.sendsMessages():
@@ -56,7 +56,7 @@ func undoes(s *SoftTransaction, under scope, c *Conn, st statement) error {
 	case c.stagedTx != nil && (!c.stagedTx.undo || c.stagedTx.soft != s):
 		return notRecorded("the local transaction was begun outside of it; begin one under soft.Compensation(ctx)")
 	case s.home.isOf(c):
-		return notRecorded("it was sent through the transaction of With; send it through a bed pool of that database")
+		return notRecorded("it was sent through the transaction of WithTx; send it through a bed pool of that database")
 	case kind != sqltext.DML && c.stagedTx == nil:
 		return notRecorded("it is not plain DML")
 	}

@@ -61,11 +61,11 @@ func WithLogging(ctx context.Context, l Logging) context.Context {
 	return s.in(ctx)
 }
 
-// Skip returns a context under which writes go straight to the driver,
+// Unlogged returns a context under which writes go straight to the driver,
 // unlogged and unretried. A local transaction of which only some statements
 // were skipped is not delivered again when the answer to its COMMIT is lost: it
 // is parked.
-func Skip(ctx context.Context) context.Context {
+func Unlogged(ctx context.Context) context.Context {
 	s := scopeOf(ctx)
 	s.skip = true
 	return s.in(ctx)

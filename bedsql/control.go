@@ -205,7 +205,7 @@ func (c *Conn) observe(ctx context.Context, under scope, s statement, err error)
 	cl := s.class
 	if why := c.writesUnlogged(s); why != "" && !errors.Is(err, driver.ErrBadConn) {
 		if under.skip {
-			c.c.cfg.Counters.Skipped.Add(1)
+			c.c.cfg.Counters.Unlogged.Add(1)
 		} else {
 			c.ranUnlogged(s, why)
 		}

@@ -33,8 +33,8 @@ type Counters struct {
 	// Guarded counts writes that Config.Guard found not to be idempotent, refused ones
 	// included.
 	Guarded atomic.Uint64
-	// Skipped counts writes that ran unlogged under Skip.
-	Skipped atomic.Uint64
+	// Unlogged counts writes that ran unlogged under Unlogged.
+	Unlogged atomic.Uint64
 }
 
 // failed counts a write by the OutcomeOf the error that its caller gets.

@@ -13,7 +13,7 @@
 //   - [ErrNotLogged]: the write could not be logged, and it is not applied;
 //   - [ExactlyOnce] is the [Guarantee] under which SQL need not be idempotent.
 //
-// [OutcomeOf] says what an error means, and [Outcome.HTTPStatus] what to answer.
+// [OutcomeOf] says what an error means, and bedhttp.StatusOf which status to answer with.
 //
 // A write that returns without an error is applied. The driver's own error, unchanged,
 // means that the database refused the write: it is not applied. (Under
@@ -27,20 +27,20 @@
 // [ErrUnknownOutcome] means that the write may or may not be applied, and that it is
 // not known to be logged. It comes where [Config] asks for a [Logging] other than
 // [LogBefore], and where the context of a write that ran unlogged has ended. From
-// [SoftTransaction.End], or the Commit of a transaction of [With], it means that the job
+// [SoftTransaction.End], or the Commit of a transaction of [WithTx], it means that the job
 // delivers whatever the log holds.
 //
 // A write that bed cannot take fails before anything runs or is logged: with the error
 // of its context if that has ended; with a txlog.ParamError inside for a parameter that
 // the log cannot keep; with [ErrEnded], [ErrStaged], [ErrPinned], [ErrNotIdempotent],
-// [ErrKeyUnusable], [ErrOrderUnusable] or [NotHomeError]; with a
+// [ErrKeyUnusable], [ErrOrderUnusable] or [LogElsewhereError]; with a
 // delivery.ReceiptTableError or delivery.ReceiptRightsError where receipts cannot be kept;
 // with [ErrTransactionLost] in a local transaction that the database has rolled back.
 // [ErrKeyReused] answers a request under an idempotency key
 // that another request has used; the new one is not applied.
 //
 // Writes for several databases go into a soft transaction ([Begin]): immediate, [Staged],
-// or made [With] a transaction of your own. In an immediate one Exec leaves what is pending
+// or made [WithTx] a transaction of your own. In an immediate one Exec leaves what is pending
 // or refused for [SoftTransaction.End] to report. [SoftTransaction.Compensation] records
 // what undoes the others. [WithIdempotencyKey] makes a request that is sent again the same
 // request; [WithOrderKey] keeps writes in order.

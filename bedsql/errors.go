@@ -29,7 +29,7 @@ var (
 	// a write that ran unlogged while its context ended, of an End whose context
 	// ended before its writes, and, from End, of a write under RunUnlogged at which
 	// the driver panicked. With ErrTransactionLost, a procedure has committed or rolled back
-	// a transaction under an idempotency key. It is not txlog.ErrOutcomeUnknown, which is about a change
+	// a transaction under an idempotency key. It is not txlog.ErrUnconfirmed, which is about a change
 	// of an entry.
 	ErrUnknownOutcome = listener.ErrUnknownOutcome
 	// ErrNested is returned by Begin inside a soft transaction.
@@ -60,12 +60,12 @@ var (
 	// on: a write sent now would be committed on its own. Roll back and begin
 	// again.
 	ErrTransactionLost = errors.New("bed: the database has rolled the transaction back, nothing more is written into it")
-	// ErrRolledBack is matched by the error of End when the transaction of With was
+	// ErrRolledBack is matched by the error of End when the transaction of WithTx was
 	// rolled back: nothing of it is delivered, and its writes are not applied.
-	ErrRolledBack = errors.New("bed: the transaction of With was rolled back, nothing of it is delivered")
-	// ErrNotCommitted is matched by the error of End when the transaction of With is
+	ErrRolledBack = errors.New("bed: the transaction of WithTx was rolled back, nothing of it is delivered")
+	// ErrNotCommitted is matched by the error of End when the transaction of WithTx is
 	// still open: nothing was delivered. If it commits later, the job delivers its writes.
-	ErrNotCommitted = errors.New("bed: the transaction of With is not committed, nothing is delivered: call End after Commit; what it still commits, the job delivers")
+	ErrNotCommitted = errors.New("bed: the transaction of WithTx is not committed, nothing is delivered: call End after Commit; what it still commits, the job delivers")
 	// ErrRowsUnknown is returned by the methods of a Result, and by a write sent
 	// through Query, when the write is delivered but the answer with its row
 	// count or its rows was lost.
@@ -75,12 +75,12 @@ var (
 // PendingError is the error type behind ErrPending. errors.Is(err, ErrPending)
 // holds, and it unwraps to the cause. Its fields:
 //
-//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID; for a part of a group with a way back, the group's
+//	EntryID      string // the id of the write's entry (not of the log): bed-job show EntryID; for a part of a group with a way back, the group's
 //	DataSource string // where it is to be delivered
 //	Parked     bool   // it waits for an operator rather than for the job
 //	Parking    bool   // it was to be parked, which the log did not confirm
 //	Refused    bool   // it was refused, and only its entry could not be removed
-//	Turned     bool   // LogID is that of a group that has turned back and is not undone yet; if Parked, half undone
+//	Turned     bool   // EntryID is that of a group that has turned back and is not undone yet; if Parked, half undone
 //	Cause      error  // the last attempt's error
 type PendingError = listener.PendingError
 
@@ -95,7 +95,7 @@ type NotLoggedError = listener.NotLoggedError
 // UnknownOutcomeError is the error type behind ErrUnknownOutcome. It unwraps to
 // both causes. Its fields:
 //
-//	LogID      string // the id of the entry that may be in the log; empty if none can be
+//	EntryID      string // the id of the entry that may be in the log; empty if none can be
 //	DataSource string // where the write was to go
 //	Refused    bool   // it was refused, and its entry may still be in the log
 //	Cause      error  // the last attempt's error; nil if it was not sent
@@ -105,7 +105,7 @@ type UnknownOutcomeError = listener.UnknownOutcomeError
 // RefusedError is a refusal inside a soft transaction, as End reports it: the
 // write is parked. It unwraps to the driver's own error. Its fields:
 //
-//	LogID      string // the id of the write's entry (not of the log): bed-job show LogID; empty if Removed
+//	EntryID      string // the id of the write's entry (not of the log): bed-job show EntryID; empty if Removed
 //	DataSource string // which refused it
 //	Removed    bool   // all of its staged group was refused, nothing of it is applied, and its entries are removed
 //	Cause      error  // the driver's error
@@ -127,10 +127,10 @@ type CompensatedError = listener.CompensatedError
 //	Got     int64 // how many it changed; -1 if the driver does not say
 type RowsError = delivery.RowsError
 
-// NotHomeError is the error of a write under With whose transaction does not reach the
+// LogElsewhereError is the error of a write under WithTx whose transaction does not reach the
 // write's log: it is on another server, its session sees another log, or none, or may not
 // write to it. The write was neither logged nor sent, and the transaction goes on.
-type NotHomeError struct {
+type LogElsewhereError struct {
 	// DataSource is where the write was to go.
 	DataSource string
 	// Log says where its log is, without user and password; empty if that has no place.
@@ -140,12 +140,12 @@ type NotHomeError struct {
 	Cause error
 }
 
-func (e *NotHomeError) Error() string {
+func (e *LogElsewhereError) Error() string {
 	at := "its transaction log"
 	if e.Log != "" {
 		at += " at " + e.Log
 	}
-	text := fmt.Sprintf("bed: the write to %s was neither logged nor sent: the transaction of With does not reach %s: "+
+	text := fmt.Sprintf("bed: the write to %s was neither logged nor sent: the transaction of WithTx does not reach %s: "+
 		"it must be on the same server, with the rights to insert, select and update there", e.DataSource, at)
 	if e.Cause != nil {
 		text += ": " + e.Cause.Error()
@@ -154,7 +154,7 @@ func (e *NotHomeError) Error() string {
 }
 
 // Unwrap gives the cause.
-func (e *NotHomeError) Unwrap() error { return e.Cause }
+func (e *LogElsewhereError) Unwrap() error { return e.Cause }
 
 // EndError is what the End of a soft transaction reports when not every write
 // was delivered.
@@ -166,7 +166,7 @@ type EndError struct {
 	Errors []error
 	// Delivered has the data sources to which a write was delivered, in the order
 	// of the first delivery. One may be here and in Errors too, if only some of its
-	// writes were delivered. The rows that a transaction of With committed itself count,
+	// writes were delivered. The rows that a transaction of WithTx committed itself count,
 	// by its data source or, for a bare driver's, by where the log is. A part of a pending
 	// group with a way back does not.
 	Delivered []string

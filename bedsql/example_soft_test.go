@@ -25,7 +25,7 @@ func shop(name string) (orders, stock *sql.DB, closing func()) {
 		db, err := sql.Open(name, "file:"+filepath.Join(dir, dataSource+".db")+"?bedDataSource="+dataSource)
 		check(err)
 		for _, s := range statements {
-			_, err := db.ExecContext(bedsql.Skip(context.Background()), s)
+			_, err := db.ExecContext(bedsql.Unlogged(context.Background()), s)
 			check(err)
 		}
 		return db
@@ -142,7 +142,7 @@ func ExampleSkip() {
 	check(err)
 	_, err = stock.ExecContext(ctx, `UPDATE stock SET n = n - 3`)
 	check(err)
-	res, err := stock.ExecContext(bedsql.Skip(ctx), `INSERT INTO stock VALUES ('pear', 5)`)
+	res, err := stock.ExecContext(bedsql.Unlogged(ctx), `INSERT INTO stock VALUES ('pear', 5)`)
 	check(err)
 	rows, err := res.RowsAffected()
 	fmt.Println("rows at once:", rows, err)

@@ -114,7 +114,7 @@ func (c *Conn) submit(ctx context.Context, under scope, s statement) (attempt.Re
 
 // passThrough hands a write straight to the driver, unlogged.
 func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attempt.Reply, error) {
-	why := "" // Skip asked for it, here or where the transaction was begun
+	why := "" // Unlogged asked for it, here or where the transaction was begun
 	switch {
 	case under.skip:
 	case under.key != nil:
@@ -144,7 +144,7 @@ func (c *Conn) passThrough(ctx context.Context, under scope, s statement) (attem
 	if why != "" {
 		c.ranUnlogged(s, why)
 	} else {
-		c.c.cfg.Counters.Skipped.Add(1)
+		c.c.cfg.Counters.Unlogged.Add(1)
 	}
 	if err == nil && s.class.Pins {
 		c.pinBy(s) // @v := …
@@ -189,7 +189,7 @@ func (c *Conn) refuseUnlogged(why string) error {
 	if c.c.cfg.Pinned != PinnedRefuse {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; use a connection of its own for it, or bedsql.Skip", ErrPinned, why)
+	return fmt.Errorf("%w: %s; use a connection of its own for it, or bedsql.Unlogged", ErrPinned, why)
 }
 
 // ranUnlogged counts a write that ran unlogged, and warns of the first on this
@@ -210,7 +210,7 @@ func (c *Conn) ranUnlogged(s statement, why string) {
 
 // unloggedAdvice says how to avoid writes that run unlogged.
 const unloggedAdvice = "put settings into the DSN, send one statement at a time, give session work a connection of its own " +
-	"(sql.DB.Conn) that is closed after it; bedsql.Skip where it is meant; Config.Pinned: bedsql.PinnedRefuse makes it an error"
+	"(sql.DB.Conn) that is closed after it; bedsql.Unlogged where it is meant; Config.Pinned: bedsql.PinnedRefuse makes it an error"
 
 // First implements besteffort.Attempts, on the caller's own connection.
 func (x *execution) First(ctx context.Context) attempt.Outcome {

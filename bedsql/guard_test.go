@@ -137,7 +137,7 @@ func TestGuardRefusesInTransactionThatGoesOn(t *testing.T) {
 	if _, err := tx.QueryContext(ctx, hazardText+" RETURNING n"); !errors.Is(err, bedsql.ErrNotIdempotent) {
 		t.Errorf("a refused query: %v, want ErrNotIdempotent", err)
 	}
-	mustExec(t, tx, bedsql.Skip(ctx), hazardText)
+	mustExec(t, tx, bedsql.Unlogged(ctx), hazardText)
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -170,10 +170,10 @@ func TestGuardDoesNotLookAtWhatRunsUnlogged(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, guardIs(bedsql.GuardRefuse))
 	ctx := context.Background()
-	mustExec(t, s.pool, bedsql.Skip(ctx), hazardText)
+	mustExec(t, s.pool, bedsql.Unlogged(ctx), hazardText)
 	conn := s.pinned(t)
 	mustExec(t, conn, ctx, hazardText)
-	tx, err := s.pool.BeginTx(bedsql.Skip(ctx), nil)
+	tx, err := s.pool.BeginTx(bedsql.Unlogged(ctx), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

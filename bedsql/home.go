@@ -14,11 +14,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Queryer is an open local transaction of the application's: *sql.Tx, *sqlx.Tx, gorm's
+// DBTX is an open local transaction of the application's: *sql.Tx, *sqlx.Tx, gorm's
 // ConnPool, or anything else that runs statements in one.
-type Queryer = txlog.Queryer
+type DBTX = txlog.DBTX
 
-// With makes a soft transaction whose entries are rows of tx, a local transaction of the
+// WithTx makes a soft transaction whose entries are rows of tx, a local transaction of the
 // application's in a database on whose server the transaction log is kept: they commit
 // with its own rows, or not at all. What is sent through tx runs now, as ever; a write
 // under the context of Begin through another bed database is recorded at once, by an
@@ -30,7 +30,7 @@ type Queryer = txlog.Queryer
 // database, for MySQL and MariaDB of the same server, with the rights to SELECT, INSERT and
 // UPDATE in the log's schema; for SQLite it must be of a bare driver on the log's own file,
 // whose one write lock tx then holds until it ends. If it does not reach the log, the
-// first write gets a *NotHomeError; tx stays usable. A write through the database of a
+// first write gets a *LogElsewhereError; tx stays usable. A write through the database of a
 // wrapped tx is an error: use tx. One statement runs in tx at a time.
 //
 // Call End after Commit: it delivers what was committed. Without it, or after a crash,
@@ -42,7 +42,7 @@ type Queryer = txlog.Queryer
 // without an answer is ErrUnknownOutcome.
 //
 // Begin returns an error for a nil tx and for a pool, which is no transaction.
-func With(tx Queryer) TxOption {
+func WithTx(tx DBTX) TxOption {
 	return func(s *SoftTransaction) {
 		s.staged = &staging{sums: map[string]stagedSum{}}
 		s.home = &home{soft: s, tx: tx, turn: make(chan struct{}, 1)}
@@ -59,7 +59,7 @@ func With(tx Queryer) TxOption {
 	}
 }
 
-// homeState is what is known of the transaction of With. It is known of one of a wrapped
+// homeState is what is known of the transaction of WithTx. It is known of one of a wrapped
 // driver only.
 type homeState uint8
 
@@ -74,7 +74,7 @@ const (
 // home is the application's transaction in which a soft transaction's entries are written.
 type home struct {
 	soft *SoftTransaction
-	tx   Queryer
+	tx   DBTX
 	// turn is full while a write is being recorded in tx, or End is at work.
 	turn chan struct{}
 
@@ -109,7 +109,7 @@ type home struct {
 
 var (
 	errWithRolledBack = fmt.Errorf("%w: the write was rolled back", ErrStaged)
-	errUseHome        = errors.New("bed: the write was neither logged nor sent: it is for the database of the transaction of With, send it through that transaction")
+	errUseHome        = errors.New("bed: the write was neither logged nor sent: it is for the database of the transaction of WithTx, send it through that transaction")
 	// errReplayed: the transaction is answered from the receipt of its idempotency key,
 	// and what it recorded then is in the log or delivered.
 	errReplayed = errors.New("bed: the transaction is answered by its idempotency key")
@@ -131,7 +131,7 @@ func (h *home) meet(c *Conn) error {
 	case c.c.target.DataSource == h.writing:
 		return errUseHome
 	case t == nil || h.local != nil && h.local != t:
-		return errors.New("bed: no local transaction is open on the connection of With, or another one than before")
+		return errors.New("bed: no local transaction is open on the connection of WithTx, or another one than before")
 	case t.state == txLost:
 		return t.lostError()
 	case t.keyed != nil && t.keyed.replay != nil:
@@ -145,7 +145,7 @@ func (h *home) meet(c *Conn) error {
 }
 
 // isOf reports whether a statement under the soft transaction's context runs in the open
-// transaction of c, which is the one of With as far as is known.
+// transaction of c, which is the one of WithTx as far as is known.
 func (h *home) isOf(c *Conn) bool {
 	if h == nil || c.tx == nil {
 		return false
@@ -338,9 +338,9 @@ func (h *home) stage(ctx context.Context, writes []*stagedWrite) (err error) {
 
 // add records one write. The caller has the turn.
 func (h *home) add(ctx context.Context, w *stagedWrite) error {
-	log, ok := w.c.cfg.Storage.(txlog.Home)
+	log, ok := w.c.cfg.Storage.(txlog.TxStorage)
 	if !ok {
-		return h.unwritten(w.c, txlog.ErrNotHome)
+		return h.unwritten(w.c, txlog.ErrLogElsewhere)
 	}
 	own := scope{own: h}.in(ctx)
 	if !h.looksAhead(w.c) {
@@ -493,9 +493,9 @@ func (h *home) unwritten(c *connector, err error) error {
 	switch {
 	case errors.Is(err, errUseHome):
 		return errUseHome
-	case errors.Is(err, txlog.ErrNotHome):
-		e := &NotHomeError{DataSource: c.target.DataSource, Log: locationOf(c.cfg.Storage), Cause: err}
-		if err == txlog.ErrNotHome { //nolint:errorlint // the kind of log says no more
+	case errors.Is(err, txlog.ErrLogElsewhere):
+		e := &LogElsewhereError{DataSource: c.target.DataSource, Log: locationOf(c.cfg.Storage), Cause: err}
+		if err == txlog.ErrLogElsewhere { //nolint:errorlint // the kind of log says no more
 			e.Cause = nil
 		}
 		return e

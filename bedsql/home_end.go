@@ -17,7 +17,7 @@ import (
 // commitPatience is how long End waits for a COMMIT to arrive that was not answered.
 const commitPatience = time.Second
 
-// homeEnd is the End of a soft transaction made by With: the unit's entries are the
+// homeEnd is the End of a soft transaction made by WithTx: the unit's entries are the
 // transaction's rows, and only the log knows whether they are there.
 type homeEnd struct {
 	*home
@@ -55,7 +55,7 @@ func (h *home) finish(ctx context.Context) (problems []error, panicked any) {
 	}
 	switch {
 	case len(e.units) == 0 && e.state == homeUnknown:
-		return append(e.problems, because(ErrUnknownOutcome, errors.New("the COMMIT of the transaction of With was not answered, and it recorded nothing by which to find out"))), nil
+		return append(e.problems, because(ErrUnknownOutcome, errors.New("the COMMIT of the transaction of WithTx was not answered, and it recorded nothing by which to find out"))), nil
 	case len(e.units) == 0:
 		return e.problems, nil
 	case e.sure && (e.state == homeRolledBack || e.state == homeOpen && h.local.gone()):
@@ -94,7 +94,7 @@ func (e *homeEnd) settled(u *stagedUnit, err error) {
 }
 
 func (e *homeEnd) pending(u *stagedUnit, parked bool, cause error) {
-	e.settled(u, &PendingError{LogID: u.unit.Decides(), DataSource: u.c.target.DataSource, Parked: parked, Cause: cause})
+	e.settled(u, &PendingError{EntryID: u.unit.Decides(), DataSource: u.c.target.DataSource, Parked: parked, Cause: cause})
 }
 
 // answered settles a unit of a transaction that is answered by its key: an earlier request
@@ -162,7 +162,7 @@ func (e *homeEnd) find(ctx context.Context) error {
 		missing, err = e.missing(ctx)
 	}
 	if err != nil {
-		return because(ErrUnknownOutcome, fmt.Errorf("the log cannot say whether the transaction of With was committed; if it was, the job delivers its writes: %w", err))
+		return because(ErrUnknownOutcome, fmt.Errorf("the log cannot say whether the transaction of WithTx was committed; if it was, the job delivers its writes: %w", err))
 	}
 	return e.separate(ctx, missing)
 }
@@ -196,10 +196,10 @@ func (e *homeEnd) separate(ctx context.Context, missing []string) error {
 		case homeRolledBack:
 			return ErrRolledBack
 		case homeCommitted:
-			return because(ErrUnknownOutcome, errors.New("none of what was recorded in the transaction of With is in the log: it was rolled back to a savepoint, or the job was faster, or this node of the log does not show it yet; "+
+			return because(ErrUnknownOutcome, errors.New("none of what was recorded in the transaction of WithTx is in the log: it was rolled back to a savepoint, or the job was faster, or this node of the log does not show it yet; "+
 				"what is committed, the job delivers"))
 		}
-		return because(ErrUnknownOutcome, errors.New("the transaction of With was rolled back, unless its COMMIT was not answered, or the job was faster; "+
+		return because(ErrUnknownOutcome, errors.New("the transaction of WithTx was rolled back, unless its COMMIT was not answered, or the job was faster; "+
 			"what it committed, the job delivers"))
 	}
 	e.units = there

@@ -59,7 +59,7 @@ func (h *home) beginUndo(w *stagedWrite) (a addition, err error) {
 // noteGroup writes into the transaction, before the row of a write, what that changes of its
 // group. After an error the transaction is rolled back to before it. errGroupGone: it is to
 // be tried again.
-func (h *home) noteGroup(ctx context.Context, log txlog.Home, a *addition, w *stagedWrite) error {
+func (h *home) noteGroup(ctx context.Context, log txlog.TxStorage, a *addition, w *stagedWrite) error {
 	for _, u := range a.marked {
 		if u.part > 0 && h.looksAhead(u.c) {
 			if err := u.c.forceReceipts(ctx); err != nil {

@@ -265,7 +265,7 @@ func TestUnloggedRowsAndResultsAreUnwrapped(t *testing.T) {
 		for name, run := range map[string]func() (driver.Result, error){
 			"a read":           func() (driver.Result, error) { return c.ExecContext(ctx, readText, nil) },
 			"DDL":              func() (driver.Result, error) { return c.ExecContext(ctx, ddlText, nil) },
-			"a skipped write":  func() (driver.Result, error) { return c.ExecContext(bedsql.Skip(ctx), writeText, nil) },
+			"a skipped write":  func() (driver.Result, error) { return c.ExecContext(bedsql.Unlogged(ctx), writeText, nil) },
 			"a logged write":   func() (driver.Result, error) { return c.ExecContext(ctx, writeText, nil) },
 			"an unknown word":  func() (driver.Result, error) { return c.ExecContext(ctx, "FROBNICATE t", nil) },
 			"an empty text":    func() (driver.Result, error) { return c.ExecContext(ctx, "", nil) },
@@ -283,7 +283,7 @@ func TestUnloggedRowsAndResultsAreUnwrapped(t *testing.T) {
 	for where, c := range queries {
 		for name, run := range map[string]func() (driver.Rows, error){
 			"a read":          func() (driver.Rows, error) { return c.QueryContext(ctx, readText, nil) },
-			"a skipped write": func() (driver.Rows, error) { return c.QueryContext(bedsql.Skip(ctx), writeText, nil) },
+			"a skipped write": func() (driver.Rows, error) { return c.QueryContext(bedsql.Unlogged(ctx), writeText, nil) },
 			"an unknown word": func() (driver.Rows, error) { return c.QueryContext(ctx, "FROBNICATE t", nil) },
 		} {
 			rows, err := run()

@@ -164,7 +164,7 @@ func TestErrSkipIsNoFailure(t *testing.T) {
 	s.wantCalls(t, "query", "prepare", "stmt query", "close stmt")
 
 	// database/sql goes on by itself where bed takes no part.
-	for name, ctx := range map[string]context.Context{"skipped write": bedsql.Skip(context.Background())} {
+	for name, ctx := range map[string]context.Context{"skipped write": bedsql.Unlogged(context.Background())} {
 		if _, err := s.pool.ExecContext(ctx, writeText, 1); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -237,11 +237,11 @@ func TestStatementPreparedWhileDownNeverReturnsErrSkip(t *testing.T) {
 			return err
 		},
 		"skipped": func(_ *set, st *sql.Stmt) error {
-			_, err := st.ExecContext(bedsql.Skip(context.Background()), 1)
+			_, err := st.ExecContext(bedsql.Unlogged(context.Background()), 1)
 			return err
 		},
 		"skipped query": func(_ *set, st *sql.Stmt) error {
-			rows, err := st.QueryContext(bedsql.Skip(context.Background()), 1)
+			rows, err := st.QueryContext(bedsql.Unlogged(context.Background()), 1)
 			if err == nil {
 				err = rows.Close()
 			}

@@ -64,7 +64,7 @@ type txMode uint8
 const (
 	// txLogged: they are remembered, and logged as one unit before COMMIT.
 	txLogged txMode = iota
-	// txUnlogged: they run unlogged. It was begun under Skip or on a pinned connection.
+	// txUnlogged: they run unlogged. It was begun under Unlogged or on a pinned connection.
 	txUnlogged
 	// txReadOnly: they are refused. It was begun read-only under an idempotency key,
 	// and leaves no receipt.
@@ -343,7 +343,7 @@ func (t *localTx) exec(ctx context.Context, under scope, s statement) (r attempt
 		r.Rows = t.watch(ctx, r.Rows, err)
 	}
 	if under.skip {
-		c.c.cfg.Counters.Skipped.Add(1)
+		c.c.cfg.Counters.Unlogged.Add(1)
 	}
 	if guarded {
 		c.c.cfg.Counters.Guarded.Add(1)
@@ -399,7 +399,7 @@ func (t *localTx) admit(under scope, s statement) (stored txlog.Statement, args 
 		return stored, nil, false, err
 	}
 	if under.skip {
-		t.unreplayable("some of its statements ran under Skip")
+		t.unreplayable("some of its statements ran under Unlogged")
 	}
 	if s.class.NeedsSession || s.class.Pins {
 		t.unreplayable("a statement depends on its session")
@@ -438,7 +438,7 @@ const changedSetting = "it changed a setting"
 // the transaction holds entries itself, or keeps a response.
 func (t *localTx) withoutEntry() bool { return t.home != nil || t.keyed.keeps() }
 
-var errOwnRows = disordered("the own rows of a transaction of With, of an HTTP request or of a consumer's message cannot wait; only what it records can")
+var errOwnRows = disordered("the own rows of a transaction of WithTx, of an HTTP request or of a consumer's message cannot wait; only what it records can")
 
 // keepOrder puts a write in the open transaction under its order key.
 func (t *localTx) keepOrder(under scope) error {

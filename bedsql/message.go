@@ -25,7 +25,7 @@ func (s *scope) message(call *delivery.Call) error {
 		return errors.New("bed: the message was neither logged nor sent: it changes no rows, so RequireRows and AtLeastRows make no sense for it; publish it under a context without them")
 	case keyed && !s.skip && !s.soft.isHome():
 		return unusable("a broker keeps no receipts, so the request sent again would publish its message again; " +
-			"publish it in a soft transaction made by With, whose transaction is begun under the key")
+			"publish it in a soft transaction made by WithTx, whose transaction is begun under the key")
 	}
 	s.key = nil
 	if len(call.Args) > 0 {

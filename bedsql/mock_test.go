@@ -259,7 +259,7 @@ func TestUnloggedErrBadConnIsLeftToDatabaseSQL(t *testing.T) {
 			return err
 		},
 		"skipped write": func() error {
-			_, err := s.pool.ExecContext(bedsql.Skip(context.Background()), writeText)
+			_, err := s.pool.ExecContext(bedsql.Unlogged(context.Background()), writeText)
 			return err
 		},
 		"begin": func() error {

@@ -47,11 +47,11 @@ type BehindError = listener.BehindError
 // writes sent under that context or under the context of a statement, and its order is that
 // of the COMMITs. A transaction that would have to wait is rolled back; its writes are
 // delivered later if they can be run again, else its Commit returns ErrNotLogged. In a staged
-// soft transaction and one made With a transaction the writes for one data source are
+// soft transaction and one made by WithTx the writes for one data source are
 // delivered together when it is their turn under all of their keys. With holds the key
 // locked from the first write under it until its transaction ends: other writes under the
 // key, and the removal of earlier ones, wait for it, and get ErrNotLogged after a few seconds.
-// The own rows of a transaction of With, or of an HTTP request (package bedhttp), commit without
+// The own rows of a transaction of WithTx, or of an HTTP request (package bedhttp), commit without
 // an entry: under a key they are ErrOrderUnusable.
 //
 // Messages (package message) are published in the order of their key. A broker refuses none
@@ -59,7 +59,7 @@ type BehindError = listener.BehindError
 // published when it is retried.
 //
 // The key is kept as a hash only, but for a message, which takes it along. One that is empty
-// is an error of the write, and so is a write that would run unlogged. Under Skip it means
+// is an error of the write, and so is a write that would run unlogged. Under Unlogged it means
 // nothing.
 func WithOrderKey(ctx context.Context, key string) context.Context {
 	s := scopeOf(ctx)

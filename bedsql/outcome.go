@@ -61,4 +61,4 @@ func (e *EndError) Outcome() Outcome {
 }
 
 // Outcome is OutcomeRefused.
-func (e *NotHomeError) Outcome() Outcome { return OutcomeRefused }
+func (e *LogElsewhereError) Outcome() Outcome { return OutcomeRefused }

@@ -126,8 +126,8 @@ func TestPinnedRefuseSendsNothing(t *testing.T) {
 		t.Errorf("several statements: %v, want ErrPinned", err)
 	}
 	s.wantCalls(t, "dial") // of the pool's second connection
-	if _, err := conn.ExecContext(bedsql.Skip(ctx), writeText); err != nil {
-		t.Errorf("a write under Skip: %v", err)
+	if _, err := conn.ExecContext(bedsql.Unlogged(ctx), writeText); err != nil {
+		t.Errorf("a write under Unlogged: %v", err)
 	}
 	if err := conn.QueryRowContext(ctx, readText).Scan(new(int)); err != nil {
 		t.Errorf("a query: %v", err)
@@ -163,11 +163,11 @@ func TestTransactionsOfAPinnedConnectionRunUnlogged(t *testing.T) {
 func TestSkippedWritesAreOnlyCounted(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{})
-	ctx := bedsql.Skip(context.Background())
+	ctx := bedsql.Unlogged(context.Background())
 	if _, err := s.pool.ExecContext(ctx, writeText); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.cfg.Counters.Skipped.Load(); n != 1 {
+	if n := s.cfg.Counters.Unlogged.Load(); n != 1 {
 		t.Errorf("%d writes counted as skipped, want 1", n)
 	}
 	if s.storage.logged() != 0 || len(s.warnings()) != 0 {
@@ -250,10 +250,10 @@ func TestAttemptIsMadeOnceWhateverTheDriverAnswers(t *testing.T) {
 func TestSkipAllowsSeveralStatementsInOneText(t *testing.T) {
 	t.Parallel()
 	s := newSet(t, &fakeDriver{}, func(c *bedsql.Config) { c.Pinned = bedsql.PinnedRefuse })
-	if _, err := s.pool.ExecContext(bedsql.Skip(context.Background()), "UPDATE t SET n = 1; UPDATE t SET n = 2"); err != nil {
-		t.Errorf("under Skip: %v", err)
+	if _, err := s.pool.ExecContext(bedsql.Unlogged(context.Background()), "UPDATE t SET n = 1; UPDATE t SET n = 2"); err != nil {
+		t.Errorf("under Unlogged: %v", err)
 	}
-	if skipped, through := s.cfg.Counters.Skipped.Load(), s.cfg.Counters.PassedThrough.Load(); skipped != 1 || through != 0 {
+	if skipped, through := s.cfg.Counters.Unlogged.Load(), s.cfg.Counters.PassedThrough.Load(); skipped != 1 || through != 0 {
 		t.Errorf("%d counted as skipped, %d as passed through; want 1 and 0", skipped, through)
 	}
 	if w := s.warnings(); len(w) != 0 {

@@ -29,7 +29,7 @@ type TxOption func(*SoftTransaction)
 // invented, and so do the statements of a local transaction before its COMMIT. Any
 // other COMMIT left pending is reported by End alone.
 //
-// Unless it is Staged or made With a transaction it is immediate, Sharding-JDBC's kind: each write runs when
+// Unless it is Staged or made by WithTx it is immediate, Sharding-JDBC's kind: each write runs when
 // Exec is called, and a crash between two of them loses the second, which was never
 // logged. It is safe for concurrent use.
 type SoftTransaction struct {
@@ -76,7 +76,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 		}
 	}
 	if s.unusable == nil && s.turnAfter > 0 && s.staged == nil {
-		s.unusable = errors.New("bed: CompensateAfter needs a group that can be undone: begin it with Staged or With")
+		s.unusable = errors.New("bed: CompensateAfter needs a group that can be undone: begin it with Staged or WithTx")
 	}
 	if s.unusable != nil {
 		return ctx, nil, s.unusable
@@ -94,7 +94,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 //	_, err = stock.ExecContext(sctx, "UPDATE stock SET n = n - 1 WHERE article = ?", "apple")
 //	_, err = stock.ExecContext(soft.Compensation(sctx), "UPDATE stock SET n = n + 1 WHERE article = ?", "apple")
 //
-// It is for groups that are Staged or made With a transaction, and makes all their writes
+// It is for groups that are Staged or made by WithTx, and makes all their writes
 // ExactlyOnce. What is recorded is logged with the entries of the group, in the same
 // durable step, and does not run unless the group turns back: because a database refuses a
 // part of it (RequireRows and AtLeastRows too), because CompensateAfter has passed, or
@@ -109,7 +109,7 @@ func Begin(ctx context.Context, opts ...TxOption) (context.Context, *SoftTransac
 // recorded stays as it is if it was applied, and End names it in EndError.Delivered.
 //
 // Record the write before its compensation: one for a data source that the group does not
-// write to is an error. The exception is the database of the transaction of With: send what
+// write to is an error. The exception is the database of the transaction of WithTx: send what
 // undoes the transaction's own rows through a bed pool of that database, never through
 // the transaction; where that is of a bare driver, any data source without a write of the
 // group is taken to be its own. Compensations follow the rules of staged writes, and their
@@ -257,5 +257,5 @@ func (s *SoftTransaction) swallow(err error) bool {
 	return !inDoubt
 }
 
-// isHome reports whether s is made by With; s may be nil.
+// isHome reports whether s is made by WithTx; s may be nil.
 func (s *SoftTransaction) isHome() bool { return s != nil && s.home != nil }

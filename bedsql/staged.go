@@ -375,7 +375,7 @@ func (s *SoftTransaction) stage(ctx context.Context, writes ...*stagedWrite) err
 
 // Discard drops what a staged soft transaction has recorded: nothing ran, and
 // nothing will. Everything after it, End included, gets ErrEnded. After End it
-// does nothing; an immediate one is merely ended, and so is one made by With: its
+// does nothing; an immediate one is merely ended, and so is one made by WithTx: its
 // entries are rows of its transaction, which is to be rolled back. What that commits
 // all the same, the job delivers.
 func (s *SoftTransaction) Discard() {

@@ -100,7 +100,7 @@ func TestIdleContenderIsDetected(t *testing.T) {
 			}
 		}},
 		"writes that are not logged": {deliver(testdb.DriverMySQL, testdb.DriverSQLite, atLeastOnce), func(do operation) operation {
-			return func(ctx context.Context, row int64) error { return do(bedsql.Skip(ctx), row) }
+			return func(ctx context.Context, row int64) error { return do(bedsql.Unlogged(ctx), row) }
 		}},
 		"no row to write to": {deliver(testdb.DriverPostgres, testdb.DriverSQLite, exactlyOnce), func(do operation) operation {
 			return func(ctx context.Context, _ int64) error { return do(ctx, noRow) }

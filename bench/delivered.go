@@ -130,7 +130,7 @@ func (l *ledger) check(done int64, each int64) error {
 	}
 	for what, n := range map[string]uint64{
 		"pending": c.Pending.Load(), "refused": c.Refused.Load(), "not logged": c.NotLogged.Load(),
-		"passed through": c.PassedThrough.Load(), "skipped": c.Skipped.Load(), "applied without their entry": c.AppliedUnlogged.Load(),
+		"passed through": c.PassedThrough.Load(), "skipped": c.Unlogged.Load(), "applied without their entry": c.AppliedUnlogged.Load(),
 	} {
 		if n != 0 {
 			return fmt.Errorf("%d writes were %s", n, what)
@@ -291,7 +291,7 @@ func transferWith(ctx context.Context, statements []statement, n int64) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	ctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.WithTx(tx))
 	if err != nil {
 		return err
 	}

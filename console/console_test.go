@@ -114,7 +114,7 @@ func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
 
 func TestUnansweredDecisionIsNotShownAsFailed(t *testing.T) {
 	t.Parallel()
-	f := failureOf(fmt.Errorf("deciding units: %w: invalid connection", ops.ErrOutcomeUnknown))
+	f := failureOf(fmt.Errorf("deciding units: %w: invalid connection", ops.ErrUnconfirmed))
 	if f.status != http.StatusServiceUnavailable || !strings.Contains(f.Error(), "not known") || strings.Contains(f.Error(), "invalid") {
 		t.Errorf("got %d %v", f.status, f)
 	}

@@ -35,7 +35,7 @@ var answers = []struct {
 	{err: ops.ErrInvalid, status: http.StatusBadRequest, text: "The request is not valid:", detailed: true},
 	{err: ops.ErrNotAmendable, status: http.StatusConflict, text: "The entry cannot be amended:", detailed: true},
 	{err: ops.ErrUnknownDataSource, status: http.StatusNotFound, text: "Neither the log nor the configuration knows this data source."},
-	{err: ops.ErrOutcomeUnknown, status: http.StatusServiceUnavailable, text: "It is not known whether this was done: the log did not answer. The audit tells, once it does."},
+	{err: ops.ErrUnconfirmed, status: http.StatusServiceUnavailable, text: "It is not known whether this was done: the log did not answer. The audit tells, once it does."},
 	{err: ops.ErrNoTarget, status: http.StatusConflict, text: "The configuration does not say where the data source is, so nothing can be asked there."},
 	{err: ops.ErrTarget, status: http.StatusServiceUnavailable, text: "The data source cannot be asked:", detailed: true},
 	{err: ops.ErrNoTables, status: http.StatusServiceUnavailable, text: "The log's database lacks what the console needs:", detailed: true},

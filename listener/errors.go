@@ -19,7 +19,7 @@ var (
 // PendingError is a write that is logged and not known to be applied.
 // errors.Is(err, ErrPending) holds; it unwraps to the cause.
 type PendingError struct {
-	LogID      string
+	EntryID    string
 	DataSource string
 	Parked     bool
 	// Parking is whether it was to be parked and the log did not confirm it. The
@@ -28,7 +28,7 @@ type PendingError struct {
 	// Refused is whether the database refused it and only its entry could not be
 	// removed: the job tries it again.
 	Refused bool
-	// Turned is whether it is the way back of a group that has turned: LogID is the
+	// Turned is whether it is the way back of a group that has turned: EntryID is the
 	// group's, and what was applied of it is being undone.
 	Turned bool
 	Cause  error
@@ -39,7 +39,7 @@ func (e *PendingError) Error() string {
 	var behind *BehindError
 	switch {
 	case e.Turned && e.Parked:
-		what = "is half undone: its group has turned back, and the database refused what undoes it; an operator has to decide (bed-job show " + e.LogID + ")"
+		what = "is half undone: its group has turned back, and the database refused what undoes it; an operator has to decide (bed-job show " + e.EntryID + ")"
 	case e.Turned:
 		what = "is not undone yet: its group has turned back, and the job goes on undoing it"
 	case errors.As(e.Cause, &behind):
@@ -49,9 +49,9 @@ func (e *PendingError) Error() string {
 	case e.Parking:
 		what = "is to wait for an operator; the job takes it up if it could not be parked"
 	case e.Parked:
-		what = "is parked, an operator has to decide (bed-job show " + e.LogID + ")"
+		what = "is parked, an operator has to decide (bed-job show " + e.EntryID + ")"
 	}
-	return fmt.Sprintf("bed: write to %s %s (entry %s): %v", e.DataSource, what, e.LogID, e.Cause)
+	return fmt.Sprintf("bed: write to %s %s (entry %s): %v", e.DataSource, what, e.EntryID, e.Cause)
 }
 
 // Is makes errors.Is(err, ErrPending) true.
@@ -103,8 +103,8 @@ func (e *NotLoggedError) Unwrap() error {
 // has no entry, as when a connection of the bare driver breaks, or it is not known whether
 // the log holds its entry. errors.Is(err, ErrUnknownOutcome) holds; it wraps both causes.
 type UnknownOutcomeError struct {
-	// LogID is the id of the entry that may be in the log; empty if none can be.
-	LogID      string
+	// EntryID is the id of the entry that may be in the log; empty if none can be.
+	EntryID    string
 	DataSource string
 	// Refused is whether the database refused it, and may be asked again by the job if
 	// the entry is still there.
@@ -115,10 +115,10 @@ type UnknownOutcomeError struct {
 }
 
 func (e *UnknownOutcomeError) Error() string {
-	switch ifThere := fmt.Sprintf("if entry %s is in the log, the job will deliver it (bed-job show %[1]s): %v", e.LogID, e.Log); {
+	switch ifThere := fmt.Sprintf("if entry %s is in the log, the job will deliver it (bed-job show %[1]s): %v", e.EntryID, e.Log); {
 	case e.Log == nil:
 		return fmt.Sprintf("bed: it is not known whether the write to %s was applied, which ran unlogged: %v", e.DataSource, e.Cause)
-	case e.LogID == "":
+	case e.EntryID == "":
 	case e.Cause == nil:
 		return fmt.Sprintf("bed: write to %s was not sent, and it is not known whether it was logged; %s", e.DataSource, ifThere)
 	case e.Refused:
@@ -161,7 +161,7 @@ func (e *CompensatedError) Unwrap() error { return e.Cause }
 // refused: it is parked in the log, or, if it is Removed, gone with all of its group, of
 // which nothing is applied. It unwraps to the driver's own error.
 type RefusedError struct {
-	LogID      string
+	EntryID    string
 	DataSource string
 	Removed    bool
 	Cause      error
@@ -171,7 +171,7 @@ func (e *RefusedError) Error() string {
 	if e.Removed {
 		return fmt.Sprintf("bed: %s refused a write, nothing of its group is applied, and its entries are removed: %v", e.DataSource, e.Cause)
 	}
-	return fmt.Sprintf("bed: %s refused a write, it is parked (bed-job show %s): %v", e.DataSource, e.LogID, e.Cause)
+	return fmt.Sprintf("bed: %s refused a write, it is parked (bed-job show %s): %v", e.DataSource, e.EntryID, e.Cause)
 }
 
 // Unwrap gives the driver's error.

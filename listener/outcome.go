@@ -40,13 +40,6 @@ const (
 	OutcomeUnknown
 )
 
-// HTTPStatus gives the status with which an HTTP server may answer: 200, 202, 409,
-// 503, 207, 409 and 500, in the order of the constants.
-func (o Outcome) HTTPStatus() int {
-	statuses := [...]int{200, 202, 409, 503, 207, 409, 500} // no package here links net/http
-	return statuses[min(o, OutcomeUnknown)]
-}
-
 var outcomeNames = [...]string{"delivered", "accepted", "refused", "not accepted", "partly refused", "compensated", "unknown"}
 
 func (o Outcome) String() string { return outcomeNames[min(o, OutcomeUnknown)] }

@@ -74,7 +74,7 @@ func (m *Memory) behind(u *Unit) string {
 
 var _ Storage = (*Memory)(nil)
 
-// NewMemory makes an empty store. bedsql.With cannot be tested with it: the entries of With are
+// NewMemory makes an empty store. bedsql.WithTx cannot be tested with it: the entries of WithTx are
 // rows of the application's own database. Use [Open] there.
 func NewMemory() *Memory {
 	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}, delivered: map[string]bool{}, orders: map[string]*memoryOrder{}}

@@ -215,7 +215,7 @@ func (s *SQLStorage) decide(ctx context.Context, d Decision, id string) error {
 // also runs, in the same transaction and before anything is changed, what belongs to
 // the decision, and inserts a row under a key: a decision whose COMMIT was not answered
 // is repeated, and was made if that row is there. Without also, one to discard was made
-// if a unit is gone then. ErrOutcomeUnknown if it could not be found out.
+// if a unit is gone then. ErrUnconfirmed if it could not be found out.
 func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check func(*Unit) bool, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
 	return s.carryOut(ctx, decisions[d], ids, check, nil, also)
 }
@@ -399,7 +399,7 @@ func (s *SQLStorage) settle(ctx context.Context, what string, f func(ctx context
 // ended is the error of a repeated write, whose outcome is known or never will be.
 func (s *SQLStorage) ended(what string, inDoubt bool, err error) error {
 	if inDoubt {
-		return s.unknown(what, ErrOutcomeUnknown, err)
+		return s.unknown(what, ErrUnconfirmed, err)
 	}
 	return s.failed(what, err)
 }

@@ -102,8 +102,8 @@ func (s *SQLStorage) queueOf(r *request) *groupcommit.Queue[content] {
 	return s.queue
 }
 
-// AddWithin implements [Home].
-func (s *SQLStorage) AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, prove bool) (there int, err error) {
+// AddWithin implements [TxStorage].
+func (s *SQLStorage) AddWithin(ctx context.Context, tx DBTX, u *Unit, n int, prove bool) (there int, err error) {
 	if err := s.usable(); err != nil {
 		return 0, err
 	}
@@ -168,8 +168,8 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, 
 // rolled back.
 var errRolledBack = errors.New("a savepoint was rolled back")
 
-// NoteWithin implements [Home].
-func (s *SQLStorage) NoteWithin(ctx context.Context, tx Queryer, u *Unit) (noted bool, err error) {
+// NoteWithin implements [TxStorage].
+func (s *SQLStorage) NoteWithin(ctx context.Context, tx DBTX, u *Unit) (noted bool, err error) {
 	if err := s.usable(); err != nil {
 		return false, err
 	}
@@ -187,8 +187,8 @@ func (s *SQLStorage) NoteWithin(ctx context.Context, tx Queryer, u *Unit) (noted
 	return n > 0 && err == nil, s.failed("adding a part to group "+u.ID, err)
 }
 
-// MarkWithin implements [Home].
-func (s *SQLStorage) MarkWithin(ctx context.Context, tx Queryer, u *Unit) error {
+// MarkWithin implements [TxStorage].
+func (s *SQLStorage) MarkWithin(ctx context.Context, tx DBTX, u *Unit) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (s *SQLStorage) MarkWithin(ctx context.Context, tx Queryer, u *Unit) error 
 }
 
 // visit prepares for writing into tx.
-func (s *SQLStorage) visit(ctx context.Context, tx Queryer) (w visitor, err error) {
+func (s *SQLStorage) visit(ctx context.Context, tx DBTX) (w visitor, err error) {
 	w = visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == FlavorMySQL && s.writer.returning}
 	if w.schema, err = schemaOf(ctx, s.db); err != nil {
 		return w, s.failed("finding its own schema", err)

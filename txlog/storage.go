@@ -16,10 +16,10 @@ var (
 	// ErrLeaseLost, that they are still there. It says nothing of the write itself:
 	// whether the target applied it, Unit.InDoubt and bedsql.ErrUnknownOutcome tell.
 	ErrInDoubt = errors.New("txlog: it is not known whether the entry is in the log")
-	// ErrOutcomeUnknown is wrapped by an error of Release, Retry and Discard when it
+	// ErrUnconfirmed is wrapped by an error of Release, Retry and Discard when it
 	// could not be found out whether the log did what was asked. It is not
 	// bedsql.ErrUnknownOutcome, which is about the application's write in its target.
-	ErrOutcomeUnknown = errors.New("its outcome is not known")
+	ErrUnconfirmed = errors.New("its outcome is not known")
 	// ErrLeaseLost is returned when a unit is not owned under the given token
 	// any more: its lease ran out and somebody else took, delivered or removed it.
 	ErrLeaseLost = errors.New("txlog: the lease of the entry was lost")
@@ -126,7 +126,7 @@ type Storage interface {
 	// back k, dormant, and what is left of its forward units, whoever leases them. Call it
 	// when all of these are delivered. ErrTurned if the group has turned, also if it is undone by
 	// now. ErrNotFound if k is gone, and how is not known here: it was completed before, or
-	// undone by somebody who may not note that. The receipts tell. ErrOutcomeUnknown.
+	// undone by somebody who may not note that. The receipts tell. ErrUnconfirmed.
 	Complete(ctx context.Context, k *Unit) error
 	// Turn turns the group id back, whoever leases its units, in one transaction: its
 	// way back, which it returns as it is stored then, is leased to the caller (a lease
@@ -134,7 +134,7 @@ type Storage interface {
 	// still there are erased, and all of them are discarded for States. A group that has
 	// turned before keeps its cause, and is leased to the caller unless somebody is
 	// undoing it: ErrLeased. ErrNotFound: it was completed, is undone, or never had a
-	// way back. ErrOutcomeUnknown.
+	// way back. ErrUnconfirmed.
 	Turn(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error)
 
 	// Get returns one unit; id may be that of any of its rows. ErrNotFound.

@@ -17,43 +17,43 @@ import (
 	"github.com/bedsql/bed/internal/tables"
 )
 
-// ErrNotHome is wrapped by the error of AddWithin when the transaction's session does
+// ErrLogElsewhere is wrapped by the error of AddWithin when the transaction's session does
 // not reach this log: it is on another server, sees another log or none, or may not
 // write to it. Nothing was written, and the transaction goes on.
-var ErrNotHome = errors.New("txlog: the transaction does not reach this log")
+var ErrLogElsewhere = errors.New("txlog: the transaction does not reach this log")
 
-// Queryer runs statements in an application's own local transaction: *sql.Tx, *sqlx.Tx
+// DBTX runs statements in an application's own local transaction: *sql.Tx, *sqlx.Tx
 // and gorm's ConnPool do, and a *sql.Conn in which one was begun by a statement.
-type Queryer interface {
+type DBTX interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Home is a [Storage] that can write entries as rows of an application's own local
+// TxStorage is a [Storage] that can write entries as rows of an application's own local
 // transaction in the log's database: they commit with it, or not at all. [SQLStorage]
 // is one.
-type Home interface {
+type TxStorage interface {
 	Storage
 	// AddWithin writes the statement n (from 0) of u as a row of the transaction tx,
 	// and gives how many statements of u the transaction holds then. If it is not n+1, a
 	// savepoint was rolled back: the statements after those there are gone, and n was
 	// not written. An entry so written has no lease, belongs to u.Lease.Token, is due at
 	// once whatever its age (AtOnce), and is in doubt only if it leaves a receipt. prove
-	// has the statement check that the transaction reaches this log, else ErrNotHome. Any
+	// has the statement check that the transaction reaches this log, else ErrLogElsewhere. Any
 	// other error leaves n unwritten, unless the transaction itself is lost. One call at
 	// a time for each tx; ctx is what tx gets, and ends the wait for it.
 	// The way back of a group (Unit.Undo) has its parts written anew each time.
-	AddWithin(ctx context.Context, tx Queryer, u *Unit, n int, prove bool) (there int, err error)
+	AddWithin(ctx context.Context, tx DBTX, u *Unit, n int, prove bool) (there int, err error)
 	// NoteWithin writes anew what parts the way back u has, of which AddWithin wrote a
 	// statement: there is one more. noted false: tx holds no statement of u any more.
-	NoteWithin(ctx context.Context, tx Queryer, u *Unit) (noted bool, err error)
+	NoteWithin(ctx context.Context, tx DBTX, u *Unit) (noted bool, err error)
 	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a group that can turn
 	// back: its statements have their Part, and it has a Receipt and TurnAfter, from now on. Or
 	// it has u wait for the units of its After.
-	MarkWithin(ctx context.Context, tx Queryer, u *Unit) error
+	MarkWithin(ctx context.Context, tx DBTX, u *Unit) error
 }
 
-var _ Home = (*SQLStorage)(nil)
+var _ TxStorage = (*SQLStorage)(nil)
 
 // undoFor bounds what undoes a half-written statement when the caller's context may
 // have ended.
@@ -103,7 +103,7 @@ func (o *own) size() int {
 // what that session's character set, SQL mode or search path are.
 type visitor struct {
 	db     *database
-	tx     Queryer
+	tx     DBTX
 	schema string
 	// literal: values stand in the text.
 	literal bool
@@ -132,16 +132,16 @@ func (w *visitor) add(ctx context.Context, insert own, prove bool) error {
 	case rows != 1 && w.tells && !w.isOpen(ctx):
 		return errNoTransaction
 	case rows != 1:
-		return fmt.Errorf("%w: its session sees another log there", ErrNotHome)
+		return fmt.Errorf("%w: its session sees another log there", ErrLogElsewhere)
 	}
 	return nil
 }
 
-// elsewhere makes err an ErrNotHome if it says that the transaction does not reach the
+// elsewhere makes err an ErrLogElsewhere if it says that the transaction does not reach the
 // log, which is to be proved.
 func (w *visitor) elsewhere(err error, prove bool) error {
 	if prove && isElsewhere(w.db.backend.Flavor, err) {
-		return fmt.Errorf("%w: %w", ErrNotHome, err)
+		return fmt.Errorf("%w: %w", ErrLogElsewhere, err)
 	}
 	return err
 }

@@ -376,7 +376,7 @@ func TestContextThatKeepsTheKeyFromTheTransactionIsAnError(t *testing.T) {
 	h := serve(t, bedhttp.Config{DB: open(t), Client: single, OnError: func(_ *http.Request, err error) { cause = err }},
 		func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") })
 	wantProblem(t, ask(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(w, r.WithContext(bedsql.Skip(r.Context())))
+		h.ServeHTTP(w, r.WithContext(bedsql.Unlogged(r.Context())))
 	}), "POST", nil, "Idempotency-Key", "k"), 500, "server-error")
 	if cause == nil {
 		t.Error("OnError was not called")
@@ -467,7 +467,7 @@ func TestErrorGivesAnAddressOnlyOfTheOneEntryThatIsPending(t *testing.T) {
 	pending := func(ids ...string) error {
 		end := &bedsql.EndError{}
 		for _, id := range ids {
-			end.Errors = append(end.Errors, &bedsql.PendingError{LogID: id})
+			end.Errors = append(end.Errors, &bedsql.PendingError{EntryID: id})
 		}
 		return end
 	}
@@ -538,11 +538,11 @@ func TestStatusAfterTheBodyIsIgnored(t *testing.T) {
 func TestErrorAnswersByOutcomeWithoutTheErrorsText(t *testing.T) {
 	t.Parallel()
 	for err, status := range map[error]int{
-		&bedsql.PendingError{LogID: "id", Cause: errors.New("secret")}: 202,
-		&bedsql.RowsError{Want: 1}:                                     409,
-		&bedsql.NotLoggedError{Cause: errors.New("secret")}:            503,
-		errors.New("secret"):                                           500,
-		&bedsql.EndError{Errors: []error{&bedsql.PendingError{LogID: "id", Cause: errors.New("secret")}}}: 202,
+		&bedsql.PendingError{EntryID: "id", Cause: errors.New("secret")}: 202,
+		&bedsql.RowsError{Want: 1}:                                       409,
+		&bedsql.NotLoggedError{Cause: errors.New("secret")}:              503,
+		errors.New("secret"):                                             500,
+		&bedsql.EndError{Errors: []error{&bedsql.PendingError{EntryID: "id", Cause: errors.New("secret")}}}: 202,
 	} {
 		var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { bedhttp.Error(w, r, err) })
 		h = serve(t, bedhttp.Config{DB: open(t), Client: single, StatusURL: func(id string) string { return "/pending/" + id }}, h.ServeHTTP)

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/bedsql/bed/bedsql"
 )
 
 // The names of the first cases are those of string.json and item.json in the httpwg's
@@ -120,4 +122,13 @@ func FuzzKeyIsPrintableOrRefused(f *testing.F) {
 			t.Errorf("%q is %q, and that quoted is %q, %v", header, key, again, err)
 		}
 	})
+}
+
+func TestEachOutcomeHasAStatus(t *testing.T) {
+	t.Parallel()
+	for o, status := range []int{200, 202, 409, 503, 207, 409, 500, 500} {
+		if got := StatusOf(bedsql.Outcome(o)); got != status {
+			t.Errorf("%v: %d, want %d", bedsql.Outcome(o), got, status)
+		}
+	}
 }

@@ -84,6 +84,13 @@ var details = map[bedsql.Outcome]string{
 	bedsql.OutcomeUnknown:       "It is not known whether it is applied. Send it again with the same Idempotency-Key.",
 }
 
+// StatusOf returns the status with which an HTTP server may answer an outcome: 200, 202,
+// 409, 503, 207, 409 and 500, in the order of the constants.
+func StatusOf(o bedsql.Outcome) int {
+	statuses := [...]int{200, 202, 409, 503, 207, 409, 500}
+	return statuses[min(o, bedsql.OutcomeUnknown)]
+}
+
 const mistake = "Nothing of it is applied. The service has made a mistake."
 
 // Error answers an error of a write or an End of bedsql with the status of its outcome
@@ -101,7 +108,7 @@ const mistake = "Nothing of it is applied. The service has made a mistake."
 // rows commit.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	o := bedsql.OutcomeOf(err)
-	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: o.HTTPStatus(), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
+	p := problem{Type: "outcome", Title: "The request is " + o.String(), Status: StatusOf(o), Detail: details[o], retry: o == bedsql.OutcomeNotAccepted}
 	if o == bedsql.OutcomeRefused && delivery.MistakeOf(err) {
 		p.Status, p.Detail = http.StatusInternalServerError, mistake
 	}
@@ -146,10 +153,10 @@ func entryOf(err error) string {
 	}
 	if errors.As(err, &end) {
 		for _, p := range end.Pending() {
-			if p.LogID != one.LogID {
+			if p.EntryID != one.EntryID {
 				return ""
 			}
 		}
 	}
-	return one.LogID
+	return one.EntryID
 }

@@ -34,7 +34,7 @@ type requestKey struct{}
 // with the response, after the handler has returned. Commit is not to be called on it; after
 // Rollback a 4xx is kept alone. nil: the request has no key.
 //
-// A soft transaction may be made with it: bedsql.Begin(ctx, bedsql.With(bedhttp.Tx(ctx))).
+// A soft transaction may be made with it: bedsql.Begin(ctx, bedsql.WithTx(bedhttp.Tx(ctx))).
 // The middleware calls its End after the COMMIT.
 func Tx(ctx context.Context) *sql.Tx {
 	if q, ok := ctx.Value(requestKey{}).(*request); ok {

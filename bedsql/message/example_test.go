@@ -30,11 +30,12 @@ func Example() {
 	defer publisher.Close()
 	check(publisher.Publish(ctx, "orders", wm.NewMessage("", []byte("o-1"))))
 
-	consume := message.Once(bills, "billing", func(ctx context.Context, tx *sql.Tx, msg *wm.Message) error {
+	consume, err := message.Once(bills, "billing", func(ctx context.Context, tx *sql.Tx, msg *wm.Message) error {
 		fmt.Println("billing", string(msg.Payload))
 		_, err := tx.ExecContext(ctx, `INSERT INTO bill VALUES (?)`, string(msg.Payload))
 		return err
 	})
+	check(err)
 	msg := <-arriving
 	check(consume(msg))
 	check(consume(msg)) // as when the acknowledgement was lost

@@ -243,7 +243,7 @@ func TestMessagesOfAParkedPartWaitForTheOperator(t *testing.T) {
 	}
 }
 
-// The order of messages and writes in With does not matter, nor who delivers.
+// The order of messages and writes in WithTx does not matter, nor who delivers.
 func TestMessagesOfWithWaitForItsRows(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{true, false} {
@@ -252,7 +252,7 @@ func TestMessagesOfWithWaitForItsRows(t *testing.T) {
 			g.down.Store(true)
 			tx, err := c.pool.BeginTx(t.Context(), nil)
 			must(t, err)
-			ctx, soft, err := bedsql.Begin(t.Context(), bedsql.With(tx))
+			ctx, soft, err := bedsql.Begin(t.Context(), bedsql.WithTx(tx))
 			must(t, err)
 			g.record(ctx, "INSERT INTO stock VALUES (1)", "one", "two")
 			must(t, tx.Commit())

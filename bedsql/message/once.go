@@ -29,7 +29,7 @@ import (
 
 // Handler processes a message: its rows are those that it writes in tx. What it writes or
 // publishes under ctx, through other databases and publishers of bed, is recorded in tx too
-// ([bedsql.With]). An error, or a panic, rolls all of it back. Neither it nor a procedure that
+// ([bedsql.WithTx]). An error, or a panic, rolls all of it back. Neither it nor a procedure that
 // it calls may commit.
 type Handler = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
 
@@ -83,19 +83,19 @@ func ParkedFor(dataSource, topic string) Option {
 // so several processes, or one that is restarted, try more often. A message without a UUID
 // is parked at once, and so is one whose UUID was processed with another payload.
 //
-// A db that bed did not open, an empty name, and a KeyRetention that is not longer than
-// [Redelivery] are mistakes: they are logged at once, and each message gets the error.
-func Once(db *sql.DB, consumer string, h Handler, opts ...Option) message.NoPublishHandlerFunc {
+// It is an error if bed did not open db, if the consumer has no name or no handler, or if
+// KeyRetention is not longer than [Redelivery].
+func Once(db *sql.DB, consumer string, h Handler, opts ...Option) (message.NoPublishHandlerFunc, error) {
 	c := &consumerOf{db: db, name: consumer, handle: h, options: options{consumerOptions: consumerOptions{failures: 10, failing: 30 * time.Second}}}
 	for _, opt := range opts {
 		opt(&c.options)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if _, err := c.config(ctx); err != nil {
-		logrus.WithError(err).Error("bed: the consumer cannot begin")
+	if err := c.configure(ctx); err != nil {
+		return nil, err
 	}
-	return c.consume
+	return c.consume, nil
 }
 
 // consumerOf is what Once makes.
@@ -104,47 +104,36 @@ type consumerOf struct {
 	db     *sql.DB
 	name   string
 	handle Handler
-
-	mu  sync.Mutex
-	cfg *bedsql.Config // nil: not known yet
+	cfg    bedsql.Config
 
 	failed, canceled, troubled tally
 }
 
-// config gives the configuration of the database, or says what is wrong with the consumer.
-func (c *consumerOf) config(ctx context.Context) (*bedsql.Config, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cfg != nil {
-		return c.cfg, nil
-	}
+// configure takes the configuration of the database, or reports what is wrong with the consumer.
+func (c *consumerOf) configure(ctx context.Context) error {
 	if c.db == nil || c.name == "" || c.handle == nil || c.failures < 1 {
-		return nil, errors.New("bed: the consumer needs a database, a name, a handler, and 1 or more for MaxFailures")
+		return errors.New("bed: the consumer needs a database, a name, a handler, and 1 or more for MaxFailures")
 	}
 	found, err := kept.Find(ctx, c.db)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	bed, ok := found.(*bedsql.Conn)
 	if !ok {
-		return nil, fmt.Errorf("bed: the database of the consumer %s is not one that bed opened, or what is around it drops the context of BeginTx: "+
+		return fmt.Errorf("bed: the database of the consumer %s is not one that bed opened, or what is around it drops the context of BeginTx: "+
 			"its messages would be processed more than once", c.name)
 	}
 	cfg := bed.Config()
 	if cfg.KeyRetention <= c.redelivery {
-		return nil, fmt.Errorf("bed: the database of the consumer %s forgets after Config.KeyRetention (%v) that a message was processed, and the broker may deliver it again for %v: "+
+		return fmt.Errorf("bed: the database of the consumer %s forgets after Config.KeyRetention (%v) that a message was processed, and the broker may deliver it again for %v: "+
 			"make KeyRetention longer", c.name, cfg.KeyRetention, c.redelivery)
 	}
-	c.cfg = &cfg
-	return c.cfg, nil
+	c.cfg = cfg
+	return nil
 }
 
 func (c *consumerOf) consume(msg *message.Message) error {
-	ctx := msg.Context()
-	cfg, err := c.config(ctx)
-	if err != nil {
-		return err
-	}
+	ctx, cfg := msg.Context(), &c.cfg
 	if msg.UUID == "" {
 		return c.park(ctx, cfg, msg, "did not take it", errors.New("the message has no UUID, by which a second delivery could be known"))
 	}
@@ -294,7 +283,7 @@ func (c *consumerOf) onceAs(ctx context.Context, uuid string, msg *message.Messa
 	if key.Answered() {
 		return nil, nil
 	}
-	group, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	group, soft, err := bedsql.Begin(ctx, bedsql.WithTx(tx))
 	if err != nil {
 		return nil, err
 	}

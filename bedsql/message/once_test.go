@@ -148,7 +148,7 @@ func TestMessageIsProcessedOnceHoweverOftenItIsDelivered(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		c := newConsuming(t, db)
-		consume := bedmessage.Once(c.pool, "billing", c.insert)
+		consume := once(t, c.pool, "billing", c.insert)
 		for range 3 { // as after a crash between COMMIT and the acknowledgement
 			must(t, consume(delivered("m-1", "one")))
 		}
@@ -157,11 +157,11 @@ func TestMessageIsProcessedOnceHoweverOftenItIsDelivered(t *testing.T) {
 		if c.calls != 2 {
 			t.Errorf("the handler ran %d times", c.calls)
 		}
-		must(t, bedmessage.Once(c.pool, "shipping", c.insert)(delivered("m-1", "one")))
+		must(t, once(t, c.pool, "shipping", c.insert)(delivered("m-1", "one")))
 		c.saw("one", "one", "two") // another consumer has its own
 		// A handler that writes nothing has processed the message too.
 		idle := 0
-		nothing := bedmessage.Once(c.pool, "idle", func(context.Context, *sql.Tx, *message.Message) error { idle++; return nil })
+		nothing := once(t, c.pool, "idle", func(context.Context, *sql.Tx, *message.Message) error { idle++; return nil })
 		must(t, nothing(delivered("m-1", "one")))
 		must(t, nothing(delivered("m-1", "one")))
 		if idle != 1 {
@@ -176,7 +176,7 @@ func TestFailedMessageIsRolledBackAndProcessedWhenItComesAgain(t *testing.T) {
 		c := newConsuming(t, db)
 		broken := errors.New("broken")
 		fails, panics := true, false
-		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			must(t, c.insert(ctx, tx, msg))
 			if panics {
 				panic("panicked")
@@ -221,7 +221,7 @@ func TestWhatADeduplicatorLosesIsProcessed(t *testing.T) {
 					return err
 				}
 			},
-			"once": func(h bedmessage.Handler) message.NoPublishHandlerFunc { return bedmessage.Once(c.pool, "billing", h) },
+			"once": func(h bedmessage.Handler) message.NoPublishHandlerFunc { return once(t, c.pool, "billing", h) },
 		} {
 			first := true
 			consume := by(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -246,7 +246,7 @@ func TestHandlersMessagesAreOfItsTransaction(t *testing.T) {
 		b := &memory{}
 		p := newPublisher(t, b, bedsql.Config{Storage: c.storage, NoSyncRetry: true})
 		fails := true
-		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			must(t, c.insert(ctx, tx, msg))
 			must(t, p.Publish(ctx, "billed", text("a"), text("b")))
 			if len(b.payloads()) != 0 {
@@ -283,7 +283,7 @@ func TestHandlersMessagesAreOfItsTransaction(t *testing.T) {
 func TestUnansweredCommitIsNoAcknowledgement(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, c *consuming) {
-		must(t, bedmessage.Once(c.pool, "billing", c.insert)(delivered("m-0", "zero")))
+		must(t, once(t, c.pool, "billing", c.insert)(delivered("m-0", "zero")))
 		proxy := testproxy.New(t, c.db.Addr())
 		pool := c.open(c.db.Via(proxy.Addr()).DSN, bedsql.Config{Storage: c.storage, NoSyncRetry: true})
 		struck := proxy.CutAfter(testproxy.Text("COMMIT"))
@@ -291,7 +291,7 @@ func TestUnansweredCommitIsNoAcknowledgement(t *testing.T) {
 			proxy.Forget()
 			struck = proxy.CutAfter(testproxy.Text("commit"))
 		}
-		consume := bedmessage.Once(pool, "billing", c.insert)
+		consume := once(t, pool, "billing", c.insert)
 		if err := consume(delivered("m-1", "one")); !errors.Is(err, bedsql.ErrUnknownOutcome) {
 			t.Errorf("without an answer to COMMIT: %v", err)
 		}
@@ -317,7 +317,7 @@ func TestHandlerThatCommitsByItselfCommitsNothing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		c := newConsuming(t, db)
-		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			must(t, c.insert(ctx, tx, msg))
 			if err := tx.Commit(); err == nil {
 				t.Error("it may commit")
@@ -338,7 +338,7 @@ func TestMessageOfWhichAProcedureCommittedAPartIsParked(t *testing.T) {
 	c := newConsuming(t, testdb.MySQL(t))
 	_, err := c.bare.Exec("CREATE PROCEDURE ends() COMMIT")
 	must(t, err)
-	consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+	consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 		must(t, c.insert(ctx, tx, msg))
 		_, err := tx.ExecContext(ctx, "CALL ends()")
 		must(t, err)
@@ -356,7 +356,7 @@ func TestMessageThatIsCanceledAgainIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	logger, hook := test.NewNullLogger()
 	c := newConsuming(t, testdb.SQLite(t), func(cfg *bedsql.Config) { cfg.Logger = logger })
-	consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, _ *sql.Tx, _ *message.Message) error {
+	consume := once(t, c.pool, "billing", func(ctx context.Context, _ *sql.Tx, _ *message.Message) error {
 		<-ctx.Done()
 		return ctx.Err()
 	})
@@ -386,7 +386,7 @@ func TestHandlerThatForwardsItsMessageProcessesItOnce(t *testing.T) {
 	eachServer(t, func(t *testing.T, c *consuming) {
 		b := &memory{}
 		p := newPublisher(t, b, bedsql.Config{Storage: c.storage, NoSyncRetry: true})
-		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			must(t, c.insert(ctx, tx, msg))
 			return p.Publish(ctx, "billed", msg)
 		})
@@ -413,8 +413,8 @@ func TestHandlerThatOutlastsItsDeadlineIsParked(t *testing.T) {
 			testdb.Each(t, func(t *testing.T, db testdb.DB) {
 				c := newConsuming(t, db, func(cfg *bedsql.Config) { cfg.LogTimeout = time.Minute })
 				var cancel func()
-				must(t, bedmessage.Once(c.pool, "warm", func(context.Context, *sql.Tx, *message.Message) error { return nil })(delivered("m-0", "")))
-				consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+				must(t, once(t, c.pool, "warm", func(context.Context, *sql.Tx, *message.Message) error { return nil })(delivered("m-0", "")))
+				consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 					if err := c.insert(ctx, tx, msg); err != nil {
 						return err
 					}
@@ -453,7 +453,7 @@ func TestHandlerThatOutlastsItsDeadlineIsParked(t *testing.T) {
 func TestMessageIsParkedAsItArrived(t *testing.T) {
 	t.Parallel()
 	c := newConsuming(t, testdb.SQLite(t))
-	consume := bedmessage.Once(c.pool, "billing", func(_ context.Context, _ *sql.Tx, msg *message.Message) error {
+	consume := once(t, c.pool, "billing", func(_ context.Context, _ *sql.Tx, msg *message.Message) error {
 		msg.Payload[0] = 'O'
 		msg.Payload = append(msg.Payload, " decrypted"...)
 		msg.Metadata.Set("tenant", "b")
@@ -508,7 +508,7 @@ func TestMessageThatCouldNotBeParkedLeavesNoEntry(t *testing.T) {
 			log.Storage = cfg.Storage
 			cfg.Storage = log
 		})
-		consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("broken") }, bedmessage.MaxFailures(1))
+		consume := once(t, c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("broken") }, bedmessage.MaxFailures(1))
 		if err := consume(delivered("m-1", "one")); err == nil || len(waiting(t, c.storage)) != 0 {
 			t.Errorf("not parked: %v, the log: %+v", err, waiting(t, c.storage))
 		}
@@ -525,7 +525,7 @@ func TestPoisonMessageIsParkedAndPublishedAgainByAnOperator(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		c := newConsuming(t, db)
 		broken := true
-		consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			if broken {
 				return errors.New("no such article")
 			}
@@ -571,7 +571,7 @@ func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
 					return // the others' transactions go on after it
 				}
 				c := newConsuming(t, db)
-				consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+				consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 					does(ctx, tx)
 					return nil
 				}, bedmessage.MaxFailures(3), bedmessage.FailingFor(0))
@@ -585,7 +585,7 @@ func TestMessageWhoseCommitIsRefusedIsParked(t *testing.T) {
 func TestManyFailuresDoNotKeepAMessageFromBeingParked(t *testing.T) {
 	t.Parallel()
 	c := newConsuming(t, testdb.SQLite(t))
-	consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("no") }, bedmessage.MaxFailures(2), bedmessage.FailingFor(0))
+	consume := once(t, c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return errors.New("no") }, bedmessage.MaxFailures(2), bedmessage.FailingFor(0))
 	var failing sync.WaitGroup
 	for first := range 100 { // each pauses
 		failing.Go(func() {
@@ -609,27 +609,38 @@ func TestManyFailuresDoNotKeepAMessageFromBeingParked(t *testing.T) {
 func TestConsumerThatCouldProcessTwiceDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	c := newConsuming(t, testdb.SQLite(t), func(cfg *bedsql.Config) { cfg.KeyRetention = time.Hour })
-	for name, consume := range map[string]message.NoPublishHandlerFunc{
-		"a bare database":   bedmessage.Once(c.bare, "billing", c.insert),
-		"no database":       bedmessage.Once(nil, "billing", c.insert),
-		"no name":           bedmessage.Once(c.pool, "", c.insert),
-		"too short memory":  bedmessage.Once(c.pool, "billing", c.insert, bedmessage.Redelivery(time.Hour)),
-		"never parks":       bedmessage.Once(c.pool, "billing", c.insert, bedmessage.MaxFailures(0)),
-		"nobody to process": bedmessage.Once(c.pool, "billing", nil),
+	for name, begin := range map[string]func() (message.NoPublishHandlerFunc, error){
+		"a bare database": func() (message.NoPublishHandlerFunc, error) { return bedmessage.Once(c.bare, "billing", c.insert) },
+		"no database":     func() (message.NoPublishHandlerFunc, error) { return bedmessage.Once(nil, "billing", c.insert) },
+		"no name":         func() (message.NoPublishHandlerFunc, error) { return bedmessage.Once(c.pool, "", c.insert) },
+		"too short memory": func() (message.NoPublishHandlerFunc, error) {
+			return bedmessage.Once(c.pool, "billing", c.insert, bedmessage.Redelivery(time.Hour))
+		},
+		"never parks": func() (message.NoPublishHandlerFunc, error) {
+			return bedmessage.Once(c.pool, "billing", c.insert, bedmessage.MaxFailures(0))
+		},
+		"nobody to process": func() (message.NoPublishHandlerFunc, error) { return bedmessage.Once(c.pool, "billing", nil) },
 	} {
-		if err := consume(delivered("m-1", "one")); err == nil {
+		if consume, err := begin(); err == nil || consume != nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	c.saw()
-	must(t, bedmessage.Once(c.pool, "billing", c.insert, bedmessage.Redelivery(time.Hour-1))(delivered("m-1", "one")))
+	must(t, once(t, c.pool, "billing", c.insert, bedmessage.Redelivery(time.Hour-1))(delivered("m-1", "one")))
 	c.saw("one")
+}
+
+// once begins a consumer.
+func once(t *testing.T, db *sql.DB, consumer string, h bedmessage.Handler, opts ...bedmessage.Option) message.NoPublishHandlerFunc {
+	t.Helper()
+	consume, err := bedmessage.Once(db, consumer, h, opts...)
+	must(t, err)
+	return consume
 }
 
 // What says nothing of the message is no failure of it, however often it comes.
 func TestTroubleOfAnotherParksNoMessage(t *testing.T) {
 	t.Parallel()
-	pending := &bedsql.PendingError{LogID: "e", DataSource: "stock", Cause: errors.New("down")}
+	pending := &bedsql.PendingError{EntryID: "e", DataSource: "stock", Cause: errors.New("down")}
 	for name, err := range map[string]error{
 		"pending":     fmt.Errorf("stock: %w", pending),
 		"not logged":  &bedsql.NotLoggedError{DataSource: "stock", Cause: errors.New("down")},
@@ -639,7 +650,7 @@ func TestTroubleOfAnotherParksNoMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newConsuming(t, testdb.SQLite(t))
-			consume := bedmessage.Once(c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return err }, bedmessage.MaxFailures(1))
+			consume := once(t, c.pool, "billing", func(context.Context, *sql.Tx, *message.Message) error { return err }, bedmessage.MaxFailures(1))
 			for range 3 {
 				if got := consume(delivered("m-1", "one")); !errors.Is(got, err) {
 					t.Errorf("it says %v", got)
@@ -664,7 +675,7 @@ func TestLocksAndKilledSessionsParkNoMessage(t *testing.T) {
 		defer func() { _ = lock.Rollback() }()
 		var n int
 		must(t, lock.QueryRow("SELECT n FROM busy WHERE n = 1 FOR UPDATE").Scan(&n))
-		consume := bedmessage.Once(c.pool, "locked", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		consume := once(t, c.pool, "locked", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 			return tx.QueryRowContext(ctx, "SELECT n FROM busy WHERE n = 1 FOR UPDATE NOWAIT").Scan(&n)
 		}, bedmessage.MaxFailures(1))
 		for range 10 {
@@ -673,7 +684,7 @@ func TestLocksAndKilledSessionsParkNoMessage(t *testing.T) {
 			}
 		}
 		kill := testdb.By[[2]string]{MySQL: [2]string{"SELECT CONNECTION_ID()", "KILL %d"}, Postgres: [2]string{"SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%d)"}, SQLite: [2]string{}}.For(c.db.Driver)
-		killed := bedmessage.Once(c.pool, "killed", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		killed := once(t, c.pool, "killed", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			var id int64
 			must(t, tx.QueryRowContext(ctx, kill[0]).Scan(&id))
 			_, err := c.bare.Exec(fmt.Sprintf(kill[1], id))
@@ -695,7 +706,7 @@ func TestFailureHasToLastBeforeItsMessageIsParked(t *testing.T) {
 	t.Parallel()
 	c := newConsuming(t, testdb.SQLite(t))
 	down := true
-	consume := bedmessage.Once(c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+	consume := once(t, c.pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 		if down {
 			return errors.New("the mail server is down")
 		}
@@ -722,7 +733,7 @@ func TestAnotherMessageUnderAUUIDIsParked(t *testing.T) {
 		tx, err := c.pool.BeginTx(kept.In(older, &k), nil)
 		must(t, err)
 		must(t, tx.Commit())
-		consume := bedmessage.Once(c.pool, "billing", c.insert)
+		consume := once(t, c.pool, "billing", c.insert)
 		must(t, consume(delivered("m-0", "zero")))
 		must(t, consume(delivered("m-1", "one")))
 		must(t, consume(delivered("m-1", "one")))

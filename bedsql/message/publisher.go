@@ -162,12 +162,12 @@ func formOf(p message.Publisher) broker.Form {
 }
 
 // Publish publishes each message to the topic. What ctx says of writes it says of messages:
-// they belong to its soft transaction, and in one that is staged or made by With they are
+// they belong to its soft transaction, and in one that is staged or made by WithTx they are
 // published if and only if the group's rows are written: once the last of its databases has
 // its part, and not while one is parked. Until then they are ErrPending, and the job
-// publishes them. If an operator discards a part they are parked. Under Skip they go straight to the
+// publishes them. If an operator discards a part they are parked. Under Unlogged they go straight to the
 // publisher. RequireRows is an error, and so is an idempotency key (ErrKeyUnusable), but in
-// a soft transaction made by With. Several messages outside any soft transaction are staged
+// a soft transaction made by WithTx. Several messages outside any soft transaction are staged
 // as one: all of them are accepted, or none.
 //
 // The errors are bedsql's: nil means that the broker has confirmed it, ErrPending that the

@@ -318,7 +318,7 @@ func TestMessagesOfOneGroupUnderAnOrderKeyArePublishedByItsEnd(t *testing.T) {
 		must(t, p.Publish(key, "orders", text("one"), text("two"), text("three")))
 		tx, err := c.pool.BeginTx(t.Context(), nil)
 		must(t, err)
-		ctx, soft, err := bedsql.Begin(t.Context(), bedsql.With(tx))
+		ctx, soft, err := bedsql.Begin(t.Context(), bedsql.WithTx(tx))
 		must(t, err)
 		must(t, p.Publish(bedsql.WithOrderKey(ctx, "customer 1"), "orders", text("four"), text("five")))
 		must(t, tx.Commit())
@@ -451,10 +451,10 @@ func TestContextsThatMakeNoSenseForAMessageAreErrors(t *testing.T) {
 		t.Error("without a topic: no error")
 	}
 	must(t, p.Publish(bedsql.WithGuarantee(t.Context(), bedsql.ExactlyOnce), "orders", text("once")))
-	must(t, p.Publish(bedsql.Skip(t.Context()), "orders", text("skipped")))
+	must(t, p.Publish(bedsql.Unlogged(t.Context()), "orders", text("skipped")))
 	b.set(errDown, false)
-	if err := p.Publish(bedsql.Skip(t.Context()), "orders", text("lost")); !errors.Is(err, errDown) || errors.Is(err, bedsql.ErrPending) {
-		t.Errorf("under Skip while the broker is down: %v", err)
+	if err := p.Publish(bedsql.Unlogged(t.Context()), "orders", text("lost")); !errors.Is(err, errDown) || errors.Is(err, bedsql.ErrPending) {
+		t.Errorf("under Unlogged while the broker is down: %v", err)
 	}
 	if got := b.payloads(); !slices.Equal(got, []string{"once", "skipped"}) || len(waiting(t, storage)) != 0 {
 		t.Errorf("published: %v, left: %v", got, waiting(t, storage))
@@ -556,7 +556,7 @@ func TestMetadataDoNotReplaceTheIDOfAMessage(t *testing.T) {
 		publish("three")
 		b.set(nil, false)
 		round(t, c.storage, b)
-		consume := bedmessage.Once(c.pool, "billing", c.insert)
+		consume := once(t, c.pool, "billing", c.insert)
 		for _, m := range b.messages {
 			if m.Metadata.Get("tenant") != "a" || len(m.Metadata) != 1 {
 				t.Errorf("the metadata: %v", m.Metadata)

@@ -121,7 +121,7 @@ func open(ctx context.Context, s settings) (_ *shop, err error) {
 		return nil, err
 	}
 	// The stock of a shop that is opened for the first time. The pears are for the load.
-	stock := x.stock.WithContext(bedsql.Skip(ctx)).Clauses(clause.OnConflict{DoNothing: true})
+	stock := x.stock.WithContext(bedsql.Unlogged(ctx)).Clauses(clause.OnConflict{DoNothing: true})
 	return x, stock.Create([]article{{"apple", 10}, {"pear", 1_000_000}}).Error
 }
 

@@ -146,7 +146,7 @@ var errAgain = errors.New("the outcome of the order is not known yet")
 // behind: under a key nothing can be undone or published.
 func (x *shop) begin(request context.Context) (context.Context, *bedsql.SoftTransaction, error) {
 	if x.atHome {
-		return bedsql.Begin(request, bedsql.With(bedhttp.Tx(request)))
+		return bedsql.Begin(request, bedsql.WithTx(bedhttp.Tx(request)))
 	}
 	return bedsql.Begin(context.Background(), bedsql.Staged())
 }
@@ -180,11 +180,14 @@ func (x *shop) consume(ctx context.Context, handle bedmessage.Handler) error {
 	if err != nil {
 		return err
 	}
+	once, err := bedmessage.Once(ledger, "billing", handle, bedmessage.ParkedFor("events", x.topic), bedmessage.Redelivery(eventsLast))
+	if err != nil {
+		return err
+	}
 	messages, err := x.subscriber.Subscribe(ctx, x.topic)
 	if err != nil {
 		return err
 	}
-	once := bedmessage.Once(ledger, "billing", handle, bedmessage.ParkedFor("events", x.topic), bedmessage.Redelivery(eventsLast))
 	go func() {
 		for msg := range messages {
 			if err := once(msg); err != nil {

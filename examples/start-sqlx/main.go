@@ -40,7 +40,7 @@ func main() {
 	check(err)
 	defer db.Close()
 	db.MustExecContext(ctx, `CREATE TABLE stock (article TEXT PRIMARY KEY, n INTEGER)`)
-	db.MustExecContext(bedsql.Skip(ctx), `INSERT INTO stock VALUES ('apple', 10)`)
+	db.MustExecContext(bedsql.Unlogged(ctx), `INSERT INTO stock VALUES ('apple', 10)`)
 
 	apples := taken{Article: "apple", N: 3}
 	take(ctx, db, "request-1", apples)

@@ -48,7 +48,7 @@ func open(ctx context.Context, logDSN, northDSN, southDSN string) (*bank, error)
 			"CREATE TABLE IF NOT EXISTS account (id INT PRIMARY KEY, balance BIGINT NOT NULL)",
 			"INSERT INTO account SELECT 1, 100 FROM (SELECT 1) one WHERE NOT EXISTS (SELECT 1 FROM account)",
 		} {
-			if _, err := db.ExecContext(bedsql.Skip(ctx), s); err != nil {
+			if _, err := db.ExecContext(bedsql.Unlogged(ctx), s); err != nil {
 				b.close()
 				return nil, err
 			}
@@ -93,7 +93,7 @@ func (b *bank) with(ctx context.Context, cents int64, f fault) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	ctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.WithTx(tx))
 	if err != nil {
 		return err
 	}

@@ -312,7 +312,7 @@ func (s *leaving) Remove(ctx context.Context, units ...*txlog.Unit) error {
 type unreleased struct{ *txlog.Memory }
 
 func (s unreleased) Release(ctx context.Context, u *txlog.Unit, v txlog.Verdict) error {
-	return errors.Join(txlog.ErrOutcomeUnknown, s.Memory.Release(ctx, u, v))
+	return errors.Join(txlog.ErrUnconfirmed, s.Memory.Release(ctx, u, v))
 }
 
 func TestWriteThatMayBeParkedPromisesNobody(t *testing.T) {

@@ -163,11 +163,11 @@ func (d *InFlight) Panicked(p any) error {
 }
 
 func pending(d *InFlight, cause error) *listener.PendingError {
-	return &listener.PendingError{LogID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause}
+	return &listener.PendingError{EntryID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause}
 }
 
 // inDoubt is the answer for a unit of which it is not known whether the log holds its
 // entry; cause is the last attempt's error, nil if there was none.
 func inDoubt(d *InFlight, cause error) *listener.UnknownOutcomeError {
-	return &listener.UnknownOutcomeError{LogID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
+	return &listener.UnknownOutcomeError{EntryID: d.Unit.Decides(), DataSource: d.Unit.DataSource, Cause: cause, Log: d.unwritten}
 }

@@ -145,7 +145,7 @@ func (e *Deliverer) refused(ctx context.Context, d *InFlight) error {
 			return p
 		}
 		e.reports.parked(d)
-		return &listener.RefusedError{LogID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
+		return &listener.RefusedError{EntryID: d.Unit.ID, DataSource: d.Unit.DataSource, Cause: d.Outcome.Err}
 	}
 	if d.held = d.Held; d.held {
 		return d.answer()

@@ -69,7 +69,7 @@ func TestTheWrapperTellsWhatBecomesOfWrites(t *testing.T) {
 		if !errors.As(err, &pending) {
 			t.Fatalf("got %v, want that it is pending", err)
 		}
-		attempts, err := log.Journal().ReadAttempts(t.Context(), pending.LogID, 10)
+		attempts, err := log.Journal().ReadAttempts(t.Context(), pending.EntryID, 10)
 		must(t, err)
 		var got []string
 		for _, a := range attempts {

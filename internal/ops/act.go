@@ -129,7 +129,7 @@ type Compensated struct {
 // what was not applied never will be. id is the soft transaction's, or that of any of its
 // entries. It needs a reason, and is audited in the same local transaction. A group that is
 // half undone goes on. ErrNotFound, ErrLeased (it is being undone), ErrInvalid,
-// ErrOutcomeUnknown.
+// ErrUnconfirmed.
 func (s *actor) Compensate(ctx context.Context, id string, by By) (*Compensated, error) {
 	if err := by.Check(Compensate); err != nil {
 		return nil, err

@@ -104,7 +104,7 @@ func TestUnknownDecisionIsNotReportedAsFailed(t *testing.T) {
 				must(t, r.Ping(t.Context()))
 				struck := p.CutAfter(commit)
 				p.Refuse()
-				wantError(t, c.what+" without an answer", c.decide(testproxy.Until(t, struck, time.Second)), ops.ErrOutcomeUnknown)
+				wantError(t, c.what+" without an answer", c.decide(testproxy.Until(t, struck, time.Second)), ops.ErrUnconfirmed)
 				testproxy.Await(t, struck)
 				p.Accept()
 			}

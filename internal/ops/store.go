@@ -24,8 +24,8 @@ var (
 	ErrLeased = txlog.ErrLeased
 	// ErrGroup is txlog's: the entry belongs to a group that can turn back, and is not decided for by itself.
 	ErrGroup = txlog.ErrGroup
-	// ErrOutcomeUnknown is txlog's: it is not known whether it was done. The audit tells, once the log answers.
-	ErrOutcomeUnknown = txlog.ErrOutcomeUnknown
+	// ErrUnconfirmed is txlog's: it is not known whether it was done. The audit tells, once the log answers.
+	ErrUnconfirmed = txlog.ErrUnconfirmed
 	// ErrInvalid is matched by the error of a request that cannot be answered as it
 	// is: an unknown state, a limit below 0, a discard without a reason, a data source
 	// without a name.

@@ -57,7 +57,7 @@ func (b *Batches) removeBatches() {
 }
 
 // removeOrdered removes units under order keys together, or else each alone, for which the next
-// batch does not wait: an open transaction of With may hold the key of one.
+// batch does not wait: an open transaction of WithTx may hold the key of one.
 func (b *Batches) removeOrdered(units []*Unit) {
 	err := errPanicked
 	defer func() {

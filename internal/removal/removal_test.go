@@ -175,7 +175,7 @@ func TestUnremovableUnitDoesNotKeepOthers(t *testing.T) {
 	})
 }
 
-// An open transaction of With keeps only entries under its own order keys.
+// An open transaction of WithTx keeps only entries under its own order keys.
 func TestUnremovableOrderKeyDoesNotKeepOthersInTheirBatch(t *testing.T) {
 	removes(t, time.Hour, held, func(t *testing.T, r *rig) {
 		close(r.log.gate)

@@ -131,7 +131,7 @@ func about(ev listener.Event) []attribute.KeyValue {
 	name := func(key, text string) attribute.KeyValue {
 		return attribute.String(key, strings.ToValidUTF8(text, "?"))
 	}
-	return []attribute.KeyValue{name("bed.data_source", ev.DataSource), name("bed.log_id", ev.ID), name("bed.transaction_id", ev.TransactionID)}
+	return []attribute.KeyValue{name("bed.data_source", ev.DataSource), name("bed.entry_id", ev.ID), name("bed.transaction_id", ev.TransactionID)}
 }
 
 // parentOf gives the traceparent of the span in ctx; empty if there is none.

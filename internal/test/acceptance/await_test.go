@@ -20,7 +20,7 @@ func pendingWrites(r *rig, n int) (ids []string, free func()) {
 	free = r.blockRow(1)
 	for range n {
 		_, err := impatient.Exec(r.q("UPDATE account SET balance = balance - 1 WHERE id = ?"), 1)
-		ids = append(ids, wantPending(r.t, err).LogID)
+		ids = append(ids, wantPending(r.t, err).EntryID)
 	}
 	return ids, free
 }

@@ -79,12 +79,12 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 		r.must(tx, setBalance, 10, 1)
 		r.must(tx, setBalance, 20, 2)
 		p.CutBefore(testproxy.Text("COMMIT"))
-		unit := wantPending(t, tx.Commit()).LogID
+		unit := wantPending(t, tx.Commit()).EntryID
 		p.Refuse()
 		p.CutAll()
-		insert := wantPending(t, r.fails(r.wrapped, "INSERT INTO account VALUES (?, ?)", 3, 31415926)).LogID
-		retried := wantPending(t, r.fails(r.wrapped, "INSERT INTO ledger VALUES (?)", 27182818)).LogID
-		discarded := wantPending(t, r.fails(r.wrapped, "UPDATE nowhere SET x = ?", 1)).LogID
+		insert := wantPending(t, r.fails(r.wrapped, "INSERT INTO account VALUES (?, ?)", 3, 31415926)).EntryID
+		retried := wantPending(t, r.fails(r.wrapped, "INSERT INTO ledger VALUES (?)", 27182818)).EntryID
+		discarded := wantPending(t, r.fails(r.wrapped, "UPDATE nowhere SET x = ?", 1)).EntryID
 
 		waiting := map[string]string{unit: "waiting", insert: "waiting", retried: "waiting", discarded: "waiting"}
 		wantUnits(t, file, waiting)

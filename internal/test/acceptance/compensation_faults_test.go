@@ -216,7 +216,7 @@ func TestPendingPartIsNotDeliveredBeforeItsGroup(t *testing.T) {
 		states := func(want bedsql.State) {
 			t.Helper()
 			for _, err := range end.Errors {
-				if got, err := bedsql.Status(t.Context(), g.storage, wantPending(t, err).LogID); got != want || err != nil {
+				if got, err := bedsql.Status(t.Context(), g.storage, wantPending(t, err).EntryID); got != want || err != nil {
 					t.Errorf("the state is %s, %v, want %s", got, err, want)
 				}
 			}

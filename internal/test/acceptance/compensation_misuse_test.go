@@ -35,7 +35,7 @@ func TestCompensationThatCannotBeRecordedIsRefused(t *testing.T) {
 		if g.home == nil { // a bare transaction's own data source is not known
 			refused("no write to undo", "record the write first", exec(undo, g.south.wrapped, give, 10))
 		}
-		refused("skipped", "skip", exec(bedsql.Skip(undo), g.rig.wrapped, give, 10))
+		refused("skipped", "skip", exec(bedsql.Unlogged(undo), g.rig.wrapped, give, 10))
 		keyed, _ := bedsql.WithIdempotencyKey(undo, "k")
 		if err := exec(keyed, g.rig.wrapped, give, 10); !errors.Is(err, bedsql.ErrKeyUnusable) {
 			t.Errorf("under a key: %v", err)
@@ -52,7 +52,7 @@ func TestCompensationThatCannotBeRecordedIsRefused(t *testing.T) {
 		refused("in a transaction of the group", "begun outside", exec(undo, recording, give, 10))
 		_ = recording.Rollback()
 		if g.home != nil && g.home == g.homePool {
-			refused("through the transaction of With", "bed pool", exec(undo, m.tx, give, 10))
+			refused("through the transaction of WithTx", "bed pool", exec(undo, m.tx, give, 10))
 		}
 		var n int
 		if err := g.rig.wrapped.QueryRowContext(undo, "SELECT balance FROM account").Scan(&n); err != nil || n != 100 {

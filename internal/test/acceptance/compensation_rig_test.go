@@ -14,12 +14,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// groupRig is an application that moves money between a north and a south, and under With
+// groupRig is an application that moves money between a north and a south, and under WithTx
 // between a home and those.
 type groupRig struct {
 	*rig  // the north
 	south *rig
-	// home is the pool that the transaction of With is begun on, homePool bed's own on the
+	// home is the pool that the transaction of WithTx is begun on, homePool bed's own on the
 	// same database, and atHome a bare rig of it; nil for a staged group, and homePool in
 	// SQLite.
 	home, homePool *sql.DB
@@ -143,7 +143,7 @@ func (g *groupRig) group(opts ...bedsql.TxOption) *turning {
 			g.t.Fatal(err)
 		}
 		g.t.Cleanup(func() { _ = m.tx.Rollback() })
-		opts = append(opts, bedsql.With(m.tx))
+		opts = append(opts, bedsql.WithTx(m.tx))
 	}
 	if m.ctx, m.soft, err = bedsql.Begin(context.Background(), opts...); err != nil {
 		g.t.Fatal(err)

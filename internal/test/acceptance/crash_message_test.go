@@ -25,7 +25,7 @@ func crashMessage(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 		}
 		defer func() { _ = p.Close() }()
 	}
-	consume := bedmessage.Once(db, "crash", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+	consume, err := bedmessage.Once(db, "crash", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 		return o.each(func(where, table string) error {
 			if where == "B" {
 				return p.Publish(ctx, table, message.NewMessage("", []byte(fmt.Sprint(o.Row))))
@@ -34,6 +34,9 @@ func crashMessage(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 			return err
 		})
 	})
+	if err != nil {
+		return err
+	}
 	deliver := func() (got string, err error) {
 		if err := consume(message.NewMessageWithContext(ctx, fmt.Sprint(o.Row), nil)); err != nil {
 			return "", fmt.Errorf("%w: %w", bedsql.ErrPending, err)

@@ -416,7 +416,7 @@ func crashWith(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) err
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	ctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	ctx, soft, err := bedsql.Begin(ctx, bedsql.WithTx(tx))
 	if err != nil {
 		return err
 	}
@@ -451,7 +451,7 @@ func crashGroup(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) er
 			return err
 		}
 		defer func() { _ = tx.Rollback() }()
-		opt, commit, own = bedsql.With(tx), tx.Commit, tx
+		opt, commit, own = bedsql.WithTx(tx), tx.Commit, tx
 	}
 	ctx, soft, err := bedsql.Begin(ctx, opt)
 	if err != nil {

@@ -71,7 +71,7 @@ func (o *crashOrder) handle(ctx context.Context, pools map[string]*sql.DB) error
 	switch o.By {
 	case "request with its own group":
 		var err error
-		if elsewhere, _, err = bedsql.Begin(ctx, bedsql.With(bedhttp.Tx(ctx))); err != nil {
+		if elsewhere, _, err = bedsql.Begin(ctx, bedsql.WithTx(bedhttp.Tx(ctx))); err != nil {
 			return err
 		}
 	case "request with a staged group":

@@ -120,7 +120,7 @@ func TestNonWriteGetsTheDriversErrorWhenDown(t *testing.T) {
 				return err
 			},
 			"skipped write": func(pool *sql.DB) error {
-				_, err := pool.ExecContext(bedsql.Skip(ctx), "UPDATE account SET balance = 1")
+				_, err := pool.ExecContext(bedsql.Unlogged(ctx), "UPDATE account SET balance = 1")
 				return err
 			},
 		} {

@@ -148,7 +148,7 @@ func TestLateCommitIsEitherFoundOrVoided(t *testing.T) {
 					eventually(t, "the session of the late COMMIT has ended", func() bool { return r.others() == 0 })
 					r.wantBalances(100)
 				default:
-					t.Errorf("entry %s: the job neither delivered nor parked it: %s", pending.LogID, report)
+					t.Errorf("entry %s: the job neither delivered nor parked it: %s", pending.EntryID, report)
 				}
 			})
 		}

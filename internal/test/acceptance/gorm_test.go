@@ -380,7 +380,7 @@ func (r *rig) wantAllLogged(delivered, refused int) {
 	if got := int(c.Refused.Load()); got != refused {
 		r.t.Errorf("%d were counted as refused, want %d", got, refused)
 	}
-	if p, l, u, s := c.Pending.Load(), c.NotLogged.Load(), c.PassedThrough.Load(), c.Skipped.Load(); p+l+u+s != 0 {
+	if p, l, u, s := c.Pending.Load(), c.NotLogged.Load(), c.PassedThrough.Load(), c.Unlogged.Load(); p+l+u+s != 0 {
 		r.t.Errorf("%d were left pending, %d not logged, %d passed through, %d skipped", p, l, u, s)
 	}
 	r.wantNoLog()

@@ -200,7 +200,7 @@ func TestHTTPGroupsOfARequestShareItsFate(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for name, option := range map[string]func(r *http.Request) bedsql.TxOption{
-			"with the transaction": func(r *http.Request) bedsql.TxOption { return bedsql.With(bedhttp.Tx(r.Context())) },
+			"with the transaction": func(r *http.Request) bedsql.TxOption { return bedsql.WithTx(bedhttp.Tx(r.Context())) },
 			"staged":               func(*http.Request) bedsql.TxOption { return bedsql.Staged() },
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -243,7 +243,7 @@ func TestHTTPGroupIsDeliveredByTheJobIfTheProcessEndsAfterCommit(t *testing.T) {
 		w := newWith(t, freshLike(t, db), true)
 		home := &rig{t: t, db: w.homeDB, cfg: w.cfg}
 		s := newService(t, home, func(_ http.ResponseWriter, r *http.Request) {
-			ctx, soft, err := bedsql.Begin(r.Context(), bedsql.With(bedhttp.Tx(r.Context())))
+			ctx, soft, err := bedsql.Begin(r.Context(), bedsql.WithTx(bedhttp.Tx(r.Context())))
 			if err != nil {
 				t.Error(err)
 			}
@@ -321,7 +321,7 @@ func TestHTTPGroupOfWhichAPartIsRefusedIsUndone(t *testing.T) {
 		s := newService(t, &rig{t: t, db: g.atHome.db, bare: g.atHome.bare, cfg: g.cfg}, func(_ http.ResponseWriter, r *http.Request) {
 			m := &turning{groupRig: g, tx: bedhttp.Tx(r.Context())}
 			var err error
-			if m.ctx, m.soft, err = bedsql.Begin(r.Context(), bedsql.With(m.tx)); err != nil {
+			if m.ctx, m.soft, err = bedsql.Begin(r.Context(), bedsql.WithTx(m.tx)); err != nil {
 				t.Error(err)
 				return
 			}

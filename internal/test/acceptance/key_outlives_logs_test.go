@@ -38,8 +38,8 @@ func TestKeyReceiptOutlivesEveryEntryUnderTheKey(t *testing.T) {
 				r.mustSendUnder("order 4711", addOne)
 				r.wantBalances(1)
 				eventually(t, "only the first request is in the log", func() bool { return len(r.logs()) == 1 })
-				if u := r.wantOneLog(); u.ID != first.LogID {
-					t.Fatalf("the log holds %s, want %s", u.ID, first.LogID)
+				if u := r.wantOneLog(); u.ID != first.EntryID {
+					t.Fatalf("the log holds %s, want %s", u.ID, first.EntryID)
 				}
 				if state == "parked" {
 					r.execLog("UPDATE transaction_log SET parked = 1")
@@ -54,7 +54,7 @@ func TestKeyReceiptOutlivesEveryEntryUnderTheKey(t *testing.T) {
 				if n := r.count("SELECT COUNT(*) FROM bed_receipt WHERE log_gone = 1"); n != 0 {
 					t.Error("the retention began although the first request is in the log")
 				}
-				if err := r.storage.Retry(t.Context(), first.LogID); err != nil {
+				if err := r.storage.Retry(t.Context(), first.EntryID); err != nil {
 					t.Fatal(err)
 				}
 				r.drain(r.job())

@@ -114,8 +114,8 @@ func TestKeyNextCallerAppliesAPendingWrite(t *testing.T) {
 		wantReplayed(t, replayed, false)
 		wantRows(t, res, 1)
 		r.wantBalances(101)
-		if u := r.wantLeft(1); u.ID != first.LogID {
-			t.Errorf("the log holds %s, want the first one's, %s", u.ID, first.LogID)
+		if u := r.wantLeft(1); u.ID != first.EntryID {
+			t.Errorf("the log holds %s, want the first one's, %s", u.ID, first.EntryID)
 		}
 		if report := r.runOnce(); report.Delivered != 1 {
 			t.Errorf("the job's round: %v", report)

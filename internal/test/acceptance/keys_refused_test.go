@@ -314,7 +314,7 @@ func TestKeyWriteWithoutReceiptIsRefusedUnsent(t *testing.T) {
 		r.wantNoLog()
 		r.wantReceipts(0)
 		// Skip wins over the key.
-		if err := exec(bedsql.Skip(key()), r.wrapped, addOne); err != nil {
+		if err := exec(bedsql.Unlogged(key()), r.wrapped, addOne); err != nil {
 			t.Error(err)
 		}
 		r.wantBalances(101)

@@ -218,8 +218,8 @@ func TestAutocommitOffTransactionInheritsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"under Skip": func(t *testing.T, r *rig, conn *sql.Conn) {
-			if _, err := conn.ExecContext(bedsql.Skip(context.Background()), "COMMIT"); err != nil {
+		"under Unlogged": func(t *testing.T, r *rig, conn *sql.Conn) {
+			if _, err := conn.ExecContext(bedsql.Unlogged(context.Background()), "COMMIT"); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -103,8 +103,8 @@ func TestAfterADeadlockNothingMoreIsWritten(t *testing.T) {
 	if _, err := tx.Query("INSERT INTO account VALUES (7, 7) RETURNING id"); !errors.Is(err, bedsql.ErrTransactionLost) {
 		t.Errorf("a write through Query: the error is %v, want ErrTransactionLost", err)
 	}
-	if _, err := tx.ExecContext(bedsql.Skip(context.Background()), setBalance, 40, 4); !errors.Is(err, bedsql.ErrTransactionLost) {
-		t.Errorf("a write under Skip: the error is %v, want ErrTransactionLost", err)
+	if _, err := tx.ExecContext(bedsql.Unlogged(context.Background()), setBalance, 40, 4); !errors.Is(err, bedsql.ErrTransactionLost) {
+		t.Errorf("a write under Unlogged: the error is %v, want ErrTransactionLost", err)
 	}
 	if err := tx.Commit(); !errors.Is(err, bedsql.ErrTransactionLost) {
 		t.Errorf("Commit: the error is %v, want ErrTransactionLost", err)

@@ -49,8 +49,8 @@ func TestUnansweredCommitIsDeliveredWholeByTheJob(t *testing.T) {
 		p.CutBefore(testproxy.Text("COMMIT"))
 		pending := wantPending(t, tx.Commit())
 		u := r.wantOneLog()
-		if u.ID != pending.LogID || len(u.Statements) != 2 || !u.InDoubt || u.NotReplayable != "" || u.Parked {
-			t.Errorf("the log holds %+v, want the unit %s with both statements, in doubt and replayable", u, pending.LogID)
+		if u.ID != pending.EntryID || len(u.Statements) != 2 || !u.InDoubt || u.NotReplayable != "" || u.Parked {
+			t.Errorf("the log holds %+v, want the unit %s with both statements, in doubt and replayable", u, pending.EntryID)
 		}
 		r.wantBalances(1, 2)
 		if report := r.runOnce(); report.Delivered != 1 {
@@ -206,7 +206,7 @@ func TestAClosedLogRollsBackOnEveryDatabase(t *testing.T) {
 			t.Errorf("Commit: %v, want ErrNotLogged", err)
 		}
 		r.wantBalances(1)
-		if _, err := r.wrapped.ExecContext(bedsql.Skip(context.Background()), r.q(setBalance), 11, 1); err != nil {
+		if _, err := r.wrapped.ExecContext(bedsql.Unlogged(context.Background()), r.q(setBalance), 11, 1); err != nil {
 			t.Fatal(err)
 		}
 		r.wantBalances(11)
@@ -334,7 +334,7 @@ func TestEndedContextsTextCommitLeavesNoTransactionOpen(t *testing.T) {
 		_ = conn.Close()
 		r.wantBalances(1)
 		// Outside of any transaction, so that others see it.
-		if _, err := r.wrapped.ExecContext(bedsql.Skip(context.Background()), r.q(setBalance), 5, 1); err != nil {
+		if _, err := r.wrapped.ExecContext(bedsql.Unlogged(context.Background()), r.q(setBalance), 5, 1); err != nil {
 			t.Fatal(err)
 		}
 		r.wantBalances(5)

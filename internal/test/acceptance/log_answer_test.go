@@ -89,13 +89,13 @@ func TestLogInsertThatStaysUnknownIsUnknown(t *testing.T) {
 		if !errors.As(err, &unknown) || errors.Is(err, bedsql.ErrPending) || !errors.Is(err, txlog.ErrInDoubt) {
 			t.Fatalf("the error is %v, want it unknown and to unwrap to ErrInDoubt", err)
 		}
-		r.wantState(unknown.LogID, bedsql.StateUnknown)
+		r.wantState(unknown.EntryID, bedsql.StateUnknown)
 		r.wantBalances(1)
 		// The insert arrives late: what was called unknown is delivered.
 		release()
 		eventually(t, "the insert has arrived", func() bool { return len(r.logs()) == 1 })
-		if u := r.wantOneLog(); u.ID != unknown.LogID {
-			t.Errorf("the log holds %s, want %s", u.ID, unknown.LogID)
+		if u := r.wantOneLog(); u.ID != unknown.EntryID {
+			t.Errorf("the log holds %s, want %s", u.ID, unknown.EntryID)
 		}
 		p.Delay(0, 0)
 		p.CutAll()

@@ -185,7 +185,7 @@ func TestJobFreesWhatWaitsBehindADeletedEntry(t *testing.T) {
 	t.Parallel()
 	eachWith(t, func(t *testing.T, w *withRig) {
 		first := w.pendingHead("k", 3)
-		second := w.wantBehind(w.sets(t.Context(), "k", 1, 4), first).LogID
+		second := w.wantBehind(w.sets(t.Context(), "k", 1, 4), first).EntryID
 		alone := w.pendingHead("alone", 3)
 		w.execLog("DELETE FROM transaction_log WHERE id IN ('" + first + "', '" + alone + "')")
 		b := w.begun()
@@ -201,7 +201,7 @@ func TestJobFreesWhatWaitsBehindADeletedEntry(t *testing.T) {
 		b.stage(bedsql.WithOrderKey(b.ctx, "alone"), b.rig.wrapped, setBalance, 6, 1)
 		b.commit()
 		if err := b.end(); err != nil {
-			t.Errorf("the next of With under the other key: %v", err)
+			t.Errorf("the next of WithTx under the other key: %v", err)
 		}
 		w.wantBalances(6, 100)
 	})

@@ -88,7 +88,7 @@ func TestWritesUnderAnOrderKeyAreDeliveredInTheirOrder(t *testing.T) {
 		r := newRig(t, db)
 		r.account(0, 0)
 		first := r.pendingHead(secretKey, 1)
-		second := r.wantBehind(r.sets(t.Context(), secretKey, 1, 2), first).LogID
+		second := r.wantBehind(r.sets(t.Context(), secretKey, 1, 2), first).EntryID
 		r.wantBehind(r.sets(t.Context(), secretKey, 1, 3), first)
 		if err := r.sets(t.Context(), "another", 2, 7); err != nil {
 			t.Fatalf("a write under another key: %v", err)
@@ -323,7 +323,7 @@ func TestOrderKeyHoldsWhereATransactionWouldRunUnlogged(t *testing.T) {
 	})
 }
 
-// The own rows of a transaction of With have no entry that could wait for their turn.
+// The own rows of a transaction of WithTx have no entry that could wait for their turn.
 func TestOwnRowsOfWithUnderAnOrderKeyAreRefused(t *testing.T) {
 	t.Parallel()
 	eachWith(t, func(t *testing.T, w *withRig) {

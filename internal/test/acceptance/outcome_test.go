@@ -64,8 +64,8 @@ func TestOpenOutcomeOfAContextIsReported(t *testing.T) {
 			"Exec":                    {nil, false, bedsql.OutcomeAccepted},
 			"QueryRow":                {nil, true, bedsql.OutcomeAccepted},
 			"Exec, logged on failure": {onFailure, false, bedsql.OutcomeAccepted},
-			"Exec under Skip":         {bedsql.Skip, false, bedsql.OutcomeUnknown},
-			"QueryRow under Skip":     {bedsql.Skip, true, bedsql.OutcomeUnknown},
+			"Exec under Unlogged":     {bedsql.Unlogged, false, bedsql.OutcomeUnknown},
+			"QueryRow under Unlogged": {bedsql.Unlogged, true, bedsql.OutcomeUnknown},
 		} {
 			t.Run(name, func(t *testing.T) {
 				if c.query && db.Driver == testdb.DriverMySQL {
@@ -150,7 +150,7 @@ func TestOutcomesOfAnUnreachableTarget(t *testing.T) {
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		r, p := newRigBehindProxy(t, db, noSyncRetry)
 		r.account(100)
-		skipped := bedsql.Skip(context.Background())
+		skipped := bedsql.Unlogged(context.Background())
 		match := testproxy.MySQLExecute
 		if db.Driver == testdb.DriverPostgres {
 			match = testproxy.PostgresExecute

@@ -94,7 +94,7 @@ var notReplayable = map[string]struct {
 	}},
 	"Skip inside": {reason: "Skip", run: func(r *rig, _ *sql.Conn, tx *sql.Tx) {
 		r.must(tx, setBalance, 10, 1)
-		if _, err := tx.ExecContext(bedsql.Skip(context.Background()), r.q(setBalance), 20, 2); err != nil {
+		if _, err := tx.ExecContext(bedsql.Unlogged(context.Background()), r.q(setBalance), 20, 2); err != nil {
 			r.t.Fatal(err)
 		}
 	}},
@@ -166,8 +166,8 @@ func TestUnreplayableUnitWithUnansweredCommitIsParked(t *testing.T) {
 		}
 		r.wantBalances(10)
 		u := r.wantParked(reason)
-		if !strings.Contains(u.NotReplayable, reason) || !u.InDoubt || u.ID != pending.LogID {
-			t.Errorf("the log holds %+v, want unit %s in doubt and not replayable because %q", u, pending.LogID, reason)
+		if !strings.Contains(u.NotReplayable, reason) || !u.InDoubt || u.ID != pending.EntryID {
+			t.Errorf("the log holds %+v, want unit %s in doubt and not replayable because %q", u, pending.EntryID, reason)
 		}
 		r.exec("UPDATE account SET balance = 77 WHERE id = 1")
 		if report := r.runOnce(); report.Claimed != 0 {

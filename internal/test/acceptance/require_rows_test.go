@@ -494,8 +494,8 @@ func TestRequiredRowsHoldForUnloggedWrites(t *testing.T) {
 				t.Errorf("%s: the balance is %d, want %d", what, r.balance(1), left)
 			}
 		}
-		check("Skip", bedsql.Skip(context.Background()), r.wrapped, 4)
-		tx, err := r.wrapped.BeginTx(bedsql.Skip(context.Background()), nil)
+		check("Skip", bedsql.Unlogged(context.Background()), r.wrapped, 4)
+		tx, err := r.wrapped.BeginTx(bedsql.Unlogged(context.Background()), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,7 @@ func TestRulePendingWhenConnectionIsLostAfterSending(t *testing.T) {
 					t.Errorf("%v unwraps to nothing", err)
 				}
 				u := r.wantOneLog()
-				if e.LogID != u.ID || e.DataSource != u.DataSource || e.Parked || !u.InDoubt {
+				if e.EntryID != u.ID || e.DataSource != u.DataSource || e.Parked || !u.InDoubt {
 					t.Errorf("the error %+v does not tell of the log %+v, or that is not in doubt", e, u)
 				}
 				r.wantBalances(c.balance)

@@ -72,8 +72,8 @@ func TestRuleSoftRefusedIsParkedAndReported(t *testing.T) {
 				t.Errorf("%s: the refusal's cause is %v, want the driver's own %v", c.name, refusal.Cause, want)
 			}
 			u := r.wantParked(want.Error())
-			if u.ID != refusal.LogID || u.TransactionID != tx.ID() || u.InDoubt {
-				t.Errorf("%s: the parked entry is %+v, want %s of transaction %s, not in doubt", c.name, u, refusal.LogID, tx.ID())
+			if u.ID != refusal.EntryID || u.TransactionID != tx.ID() || u.InDoubt {
+				t.Errorf("%s: the parked entry is %+v, want %s of transaction %s, not in doubt", c.name, u, refusal.EntryID, tx.ID())
 			}
 			if report := r.runOnce(); report.Claimed != 0 {
 				t.Errorf("%s: the job claimed what is parked: %s", c.name, report)
@@ -106,8 +106,8 @@ func TestRuleSoftPendingIsReportedByEnd(t *testing.T) {
 		}
 		err = tx.End(context.Background())
 		e := wantPending(t, err)
-		if u := r.wantOneLog(); u.ID != e.LogID || u.TransactionID != tx.ID() || u.Parked {
-			t.Errorf("the entry is %+v, want %s of transaction %s", u, e.LogID, tx.ID())
+		if u := r.wantOneLog(); u.ID != e.EntryID || u.TransactionID != tx.ID() || u.Parked {
+			t.Errorf("the entry is %+v, want %s of transaction %s", u, e.EntryID, tx.ID())
 		}
 		if again := tx.End(context.Background()); again == nil || again.Error() != err.Error() {
 			t.Errorf("a second End says %v, want the same: %v", again, err)

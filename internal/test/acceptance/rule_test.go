@@ -268,7 +268,7 @@ func TestRuleErrorsSayWhatWhereAndWhatNext(t *testing.T) {
 	_, err := r.open(impatient(db).DSN).Exec("UPDATE account SET balance = ?", 12345678)
 	free()
 	e := wantPending(t, err)
-	for _, want := range []string{e.LogID, e.DataSource, "pending", "locked"} {
+	for _, want := range []string{e.EntryID, e.DataSource, "pending", "locked"} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}

@@ -140,8 +140,8 @@ func TestPinnedRefuseMakesItAnError(t *testing.T) {
 				if err := r.fails(conn, s.write); !errors.Is(err, bedsql.ErrPinned) || errors.Is(err, bedsql.ErrPending) {
 					t.Errorf("%v, want ErrPinned", err)
 				}
-				if _, err := conn.ExecContext(bedsql.Skip(ctx), s.write); err != nil {
-					t.Errorf("under Skip: %v", err)
+				if _, err := conn.ExecContext(bedsql.Unlogged(ctx), s.write); err != nil {
+					t.Errorf("under Unlogged: %v", err)
 				}
 				r.wantNoLog()
 			})
@@ -344,7 +344,7 @@ func TestUnloggedWritesWarningNamesStatementsAndRemedy(t *testing.T) {
 		if first, _, _ := strings.Cut(state.For(db.Driver), " "); !strings.HasPrefix(by, first+" ") {
 			t.Errorf("it is pinned by %q, want %q", by, state.For(db.Driver))
 		}
-		for _, want := range []string{"DSN", "sql.DB.Conn", "bedsql.Skip", "PinnedRefuse"} {
+		for _, want := range []string{"DSN", "sql.DB.Conn", "bedsql.Unlogged", "PinnedRefuse"} {
 			if !strings.Contains(line, want) {
 				t.Errorf("%q is missing in %s", want, line)
 			}

@@ -85,7 +85,7 @@ func TestEndGivesEachRefusalAndEachPendingWrite(t *testing.T) {
 					t.Errorf("refusal %d is %v, want %v", i, refused[i].Cause, want)
 				}
 			}
-			if !errors.Is(err, bedsql.ErrPending) || pending[0].LogID == "" {
+			if !errors.Is(err, bedsql.ErrPending) || pending[0].EntryID == "" {
 				t.Errorf("%+v is not pending", pending[0])
 			}
 		}
@@ -130,8 +130,8 @@ func TestDriverPanicLeavesStagedEndEnded(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Fatal("a second End waits for ever")
 		}
-		if u := r.wantOneLog(); u.ID != pending.LogID {
-			t.Errorf("End reports %s, the log holds %s", pending.LogID, u.ID)
+		if u := r.wantOneLog(); u.ID != pending.EntryID {
+			t.Errorf("End reports %s, the log holds %s", pending.EntryID, u.ID)
 		}
 	})
 }
@@ -170,8 +170,8 @@ func TestEndReportsDriverPanicInSoftTransaction(t *testing.T) {
 					_, _ = conn.ExecContext(ctx, "COMMIT")
 				})
 				pending := wantPending(t, soft.End(t.Context()))
-				if u := r.wantOneLog(); u.ID != pending.LogID {
-					t.Errorf("End reports %s, the log holds %s", pending.LogID, u.ID)
+				if u := r.wantOneLog(); u.ID != pending.EntryID {
+					t.Errorf("End reports %s, the log holds %s", pending.EntryID, u.ID)
 				}
 			})
 		})

@@ -48,7 +48,7 @@ func TestSoftTransactionBadStatementStopsNoOther(t *testing.T) {
 		}
 		first := st.End(context.Background())
 		var refused *bedsql.RefusedError
-		if !errors.As(first, &refused) || refused.LogID != u.ID || !holdsDriversOwn(db, refused.Cause) || errors.Is(first, bedsql.ErrPending) {
+		if !errors.As(first, &refused) || refused.EntryID != u.ID || !holdsDriversOwn(db, refused.Cause) || errors.Is(first, bedsql.ErrPending) {
 			t.Errorf("End: %v, want the refusal of log %s with the driver's own error", first, u.ID)
 		}
 		if second := st.End(context.Background()); second == nil || second.Error() != first.Error() {
@@ -200,8 +200,8 @@ func TestSoftTransactionReportsAPendingCommit(t *testing.T) {
 			t.Errorf("the log carries the transaction id %q, want %q", u.TransactionID, st.ID())
 		}
 		pending := wantPending(t, st.End(context.Background()))
-		if pending.LogID != u.ID {
-			t.Errorf("End reports entry %s, want %s", pending.LogID, u.ID)
+		if pending.EntryID != u.ID {
+			t.Errorf("End reports entry %s, want %s", pending.EntryID, u.ID)
 		}
 		r.runOnce()
 		r.wantBalances(10, 2)

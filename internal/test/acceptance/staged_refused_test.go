@@ -62,7 +62,7 @@ func TestStagedRefusesWhatItCannotRecord(t *testing.T) {
 			_, err := tx.ExecContext(ctx, query)
 			check(query, err)
 		}
-		if _, err := tx.ExecContext(bedsql.Skip(ctx), addOne); !errors.Is(err, bedsql.ErrStaged) {
+		if _, err := tx.ExecContext(bedsql.Unlogged(ctx), addOne); !errors.Is(err, bedsql.ErrStaged) {
 			t.Errorf("Skip inside a local transaction that only records: %v, want ErrStaged", err)
 		}
 		if err := tx.Rollback(); err != nil {

@@ -242,7 +242,7 @@ func TestStagedDataSourceIsOneOrderedTransaction(t *testing.T) {
 					}
 				}
 				u := rigs[0].wantLeft(5)
-				if !u.Parked || u.ID != refusal.LogID || u.TransactionID != st.ID() || len(u.Statements) != 5 {
+				if !u.Parked || u.ID != refusal.EntryID || u.TransactionID != st.ID() || len(u.Statements) != 5 {
 					t.Errorf("what is left in the log: %+v", u)
 				}
 				for _, res := range refused {

@@ -147,8 +147,8 @@ func TestStagedSkippedAndNonDMLRunAtOnce(t *testing.T) {
 		r.account(100, 100)
 		ctx, st := staged(t)
 		r.stage(ctx, r.wrapped, increment, 1, 1)
-		wantRows(t, r.stage(bedsql.Skip(ctx), r.wrapped, increment, 1, 2), 1)
-		tx, err := r.wrapped.BeginTx(bedsql.Skip(ctx), nil)
+		wantRows(t, r.stage(bedsql.Unlogged(ctx), r.wrapped, increment, 1, 2), 1)
+		tx, err := r.wrapped.BeginTx(bedsql.Unlogged(ctx), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -104,10 +104,13 @@ func TestTracerAroundBedKeepsKeysAndMessages(t *testing.T) {
 				s.wants(s.asks("k", "{}"), http.StatusCreated, true)
 				s.wantsRuns(1, 1)
 
-				consume := bedmessage.Once(pool, "shipping", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+				consume, err := bedmessage.Once(pool, "shipping", func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 					_, err := tx.ExecContext(ctx, addOne)
 					return err
 				})
+				if err != nil {
+					t.Fatal(err)
+				}
 				for range 2 {
 					if err := consume(message.NewMessage("m-1", nil)); err != nil {
 						t.Error(err)
@@ -162,7 +165,7 @@ func TestTracerAroundBedKeepsGroupsOfRequests(t *testing.T) {
 				pool := open(t, home)
 				t.Cleanup(func() { _ = pool.Close() })
 				s := newService(t, home, func(_ http.ResponseWriter, r *http.Request) {
-					ctx, _, err := bedsql.Begin(r.Context(), bedsql.With(bedhttp.Tx(r.Context())))
+					ctx, _, err := bedsql.Begin(r.Context(), bedsql.WithTx(bedhttp.Tx(r.Context())))
 					if err != nil {
 						t.Error(err)
 					}

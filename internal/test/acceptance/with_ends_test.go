@@ -360,7 +360,7 @@ func TestPlaceUnderAKeyIsKeptUntilTheRollback(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, soft, err := bedsql.Begin(under, bedsql.With(tx))
+			ctx, soft, err := bedsql.Begin(under, bedsql.WithTx(tx))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -357,7 +357,7 @@ func (b *begun) wantNotHome() {
 	b.t.Helper()
 	for range 2 {
 		_, err := b.rig.wrapped.ExecContext(b.ctx, b.q(increment), 1, 1)
-		var not *bedsql.NotHomeError
+		var not *bedsql.LogElsewhereError
 		if !errors.As(err, &not) || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused || not.Log == "" {
 			b.t.Fatalf("the write says %v", err)
 		}

@@ -23,12 +23,12 @@ func TestGormTransactionCarriesEntriesOfWith(t *testing.T) {
 						name = w.register()
 					}
 					g := openGorm(t, db.Driver, name, w.homeDB.DSN, mode)
-					if _, _, err := bedsql.Begin(context.Background(), bedsql.With(g.Statement.ConnPool)); err == nil {
+					if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(g.Statement.ConnPool)); err == nil {
 						t.Error("gorm's pool was taken for a transaction")
 					}
 					var soft *bedsql.SoftTransaction
 					if err := g.Transaction(func(tx *gorm.DB) error {
-						ctx, s, err := bedsql.Begin(context.Background(), bedsql.With(tx.Statement.ConnPool))
+						ctx, s, err := bedsql.Begin(context.Background(), bedsql.WithTx(tx.Statement.ConnPool))
 						if err != nil {
 							return err
 						}
@@ -63,7 +63,7 @@ func TestSqlxTransactionCarriesEntriesOfWith(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
 		w := newWith(t, freshLike(t, db), false)
 		pool := openSqlx(t, w.homeDB, w.homeDB.SQLDriver())
-		if _, _, err := bedsql.Begin(context.Background(), bedsql.With(pool)); err == nil {
+		if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(pool)); err == nil {
 			t.Error("sqlx's pool was taken for a transaction")
 		}
 		tx, err := pool.Beginx()
@@ -94,7 +94,7 @@ func TestKeyOfWithAppliesRequestOnce(t *testing.T) {
 			}
 			defer func() { _ = tx.Rollback() }()
 			ctx, key := bedsql.WithIdempotencyKey(context.Background(), "request")
-			ctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+			ctx, soft, err := bedsql.Begin(ctx, bedsql.WithTx(tx))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -86,9 +86,9 @@ func (w *withRig) begun() *begun {
 }
 
 // with begins a soft transaction with what stands for tx.
-func (w *withRig) with(tx *sql.Tx, as bedsql.Queryer) *begun {
+func (w *withRig) with(tx *sql.Tx, as bedsql.DBTX) *begun {
 	w.t.Helper()
-	ctx, soft, err := bedsql.Begin(context.Background(), bedsql.With(as))
+	ctx, soft, err := bedsql.Begin(context.Background(), bedsql.WithTx(as))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -402,8 +402,8 @@ func TestWithKeepsTextsOfEveryKind(t *testing.T) {
 func TestWithWantsAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	w := newWith(t, testdb.SQLite(t), false)
-	for name, tx := range map[string]bedsql.Queryer{"nil": nil, "a nil transaction": (*sql.Tx)(nil), "a pool": w.home} {
-		if _, _, err := bedsql.Begin(context.Background(), bedsql.With(tx)); err == nil || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
+	for name, tx := range map[string]bedsql.DBTX{"nil": nil, "a nil transaction": (*sql.Tx)(nil), "a pool": w.home} {
+		if _, _, err := bedsql.Begin(context.Background(), bedsql.WithTx(tx)); err == nil || bedsql.OutcomeOf(err) != bedsql.OutcomeRefused {
 			t.Errorf("%s: Begin says %v", name, err)
 		}
 	}

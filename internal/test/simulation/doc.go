@@ -20,14 +20,14 @@
 //	server_test.go, sql_test.go, statements_test.go    the servers
 //	log_test.go         the log as the judge sees it
 //	writers_test.go     the ways to write
-//	home_test.go        and those with entries in a transaction where the log is (With)
+//	home_test.go        and those with entries in a transaction where the log is (WithTx)
 //	required_test.go    and those that must change a number of rows (RequireRows)
 //	order_test.go       and those under an order key, with the log in memory and in SQL
 //	groups_test.go      and in groups that can turn back
 //	judge_test.go       the claims
 //
 // What is kept for operators beside the log (attempts, activity) is left out: the
-// log of the simulation takes no such tables, but for that from which End of With
+// log of the simulation takes no such tables, but for that from which End of WithTx
 // learns of discarded entries.
 //
 // What this cannot show: real sockets and drivers, other databases than the one

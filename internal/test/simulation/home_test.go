@@ -73,7 +73,7 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 			s.undone = true
 			return err
 		}
-		inside, soft, err := bedsql.Begin(ctx, r.options(bedsql.With(tx))...)
+		inside, soft, err := bedsql.Begin(ctx, r.options(bedsql.WithTx(tx))...)
 		must(err)
 		r.group = soft.ID()
 		if r.order != "" {

@@ -77,7 +77,7 @@ func with(ctx context.Context, a *app, s *sending) error {
 	if err != nil {
 		return failure{err}
 	}
-	sctx, soft, err := bedsql.Begin(ctx, bedsql.With(tx))
+	sctx, soft, err := bedsql.Begin(ctx, bedsql.WithTx(tx))
 	if err != nil {
 		return failure{errors.Join(err, tx.Rollback())}
 	}

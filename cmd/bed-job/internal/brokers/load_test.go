@@ -109,7 +109,7 @@ func carry(t *testing.T, db testdb.DB, on *carrier, n int) {
 
 	var done, calls, failures, unacknowledged atomic.Int64
 	var failed, dropped sync.Map
-	once := bedmessage.Once(pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+	once, err := bedmessage.Once(pool, "billing", func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 		if _, again := failed.LoadOrStore(msg.UUID, true); !again && calls.Add(1)%50 == 0 {
 			failures.Add(1)
 			return errors.New("the first time it fails")
@@ -117,6 +117,9 @@ func carry(t *testing.T, db testdb.DB, on *carrier, n int) {
 		_, err := tx.ExecContext(ctx, "INSERT INTO seen VALUES ("+string(msg.Payload)+")")
 		return err
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	handle := func(msg *message.Message) error {
 		if err := once(msg); err != nil {
 			return err

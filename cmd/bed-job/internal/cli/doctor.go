@@ -26,7 +26,7 @@ everything and found nothing in what it saw.
 JSON (-o json): an object with findings, an array of objects with where, check (a word
 that does not change), what and remedy, notLookedAt, warnings, checked and notes, arrays of texts,
 and atHome, the
-data sources whose transactions can carry entries of the log (bedsql.With).`,
+data sources whose transactions can carry entries of the log (bedsql.WithTx).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), a) },
 	}
@@ -88,7 +88,7 @@ func printReport(a *app, report *doctor.Report) error {
 		fmt.Fprintf(a.Out, "note: %s\n", printable(text))
 	}
 	if len(report.AtHome) > 0 {
-		fmt.Fprintf(a.Out, "at home with the log (bedsql.With): %s\n", printable(strings.Join(report.AtHome, ", ")))
+		fmt.Fprintf(a.Out, "at home with the log (bedsql.WithTx): %s\n", printable(strings.Join(report.AtHome, ", ")))
 	}
 	switch n := len(report.Findings); {
 	case n > 0:

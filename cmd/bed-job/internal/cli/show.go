@@ -213,7 +213,7 @@ func explain(id string, err error) error {
 		return fmt.Errorf("%s: it is being delivered at this moment; look again in a while (bed-job show says until when it is leased)", id)
 	case errors.Is(err, txlog.ErrNotFirst):
 		return fmt.Errorf("%s: it is not the first one under an order key, so no entry waits for it (bed-job show says what it waits for)", id)
-	case errors.Is(err, txlog.ErrOutcomeUnknown):
+	case errors.Is(err, txlog.ErrUnconfirmed):
 		return fmt.Errorf("%s: it is not known whether it was done; once the log answers, bed-job show tells: %w", id, err)
 	default:
 		return fmt.Errorf("%s: %w", id, err)

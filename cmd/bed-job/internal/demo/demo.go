@@ -215,7 +215,7 @@ func (w *world) parked(ctx context.Context) error {
 	if !errors.As(end, &refused) {
 		return errors.Join(errors.New(`the transfer "car" was not refused`), end)
 	}
-	w.parkedID = refused.LogID
+	w.parkedID = refused.EntryID
 	w.say("    End reports the refusal. Alice's half is done, Bob's waits for an operator.")
 	if err := w.command(ctx, "list", "--parked"); err != nil {
 		return err

@@ -66,7 +66,7 @@ type Report struct {
 	Notes []string `json:"notes"`
 	// Checked says what was looked at.
 	Checked []string `json:"checked"`
-	// AtHome are the targets whose transactions reach the log (bedsql.With).
+	// AtHome are the targets whose transactions reach the log (bedsql.WithTx).
 	AtHome []string `json:"atHome"`
 }
 

@@ -35,7 +35,7 @@ func lookAtMySQL(ctx context.Context, p *patient) {
 	if !p.isLog {
 		p.tables(ctx, "SELECT CONCAT('`', REPLACE(table_name, '`', '``'), '`'), CASE WHEN UPPER(engine) IN ("+transactional+`) THEN '' ELSE COALESCE(engine, '') END
 			FROM information_schema.tables WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_name NOT IN ('bed_receipt', 'bed_order') ORDER BY table_name`,
-			"no-transactions", "without transactions: a write there cannot be rolled back, so that it may be applied in part or twice", "ALTER TABLE … ENGINE = InnoDB, or write to them under bedsql.Skip")
+			"no-transactions", "without transactions: a write there cannot be rolled back, so that it may be applied in part or twice", "ALTER TABLE … ENGINE = InnoDB, or write to them under bedsql.Unlogged")
 	}
 }
 
