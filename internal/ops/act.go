@@ -13,28 +13,28 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Action is what is decided for entries or data sources, and what an audit record tells.
+// Action is a decision about entries or data sources, or another act in the audit.
 type Action = journal.Action
 
 // The actions.
 const (
-	// Retry makes entries due now, with their tries reset and not parked any more.
+	// Retry makes entries due now, resets their tries and unparks them.
 	Retry Action = "retry"
 	// Park leaves entries for an operator.
 	Park Action = "park"
 	// Discard erases entries. It needs a reason.
 	Discard Action = "discard"
-	// Skip parks an entry that is the first under an order key and lets those behind it
-	// pass. It needs a reason.
+	// Skip parks the first entry under an order key and lets the entries behind it pass. It needs a
+	// reason.
 	Skip Action = "skip"
 
 	// Amend replaces the text or the parameters of a statement, see [Store.Amend]. It needs a reason.
 	Amend Action = "amend"
 
-	// Compensate turns a group back, see [Store.Compensate]. It needs a reason.
+	// Compensate compensates a group, see [Store.Compensate]. It needs a reason.
 	Compensate Action = "compensate"
 
-	// These are only in the audit.
+	// These appear only in the audit.
 	Pause  Action = "pause"
 	Resume Action = "resume"
 	Limit  Action = "limit"
@@ -42,7 +42,7 @@ const (
 	Try    Action = "try"
 )
 
-// Check refuses what has no name or no reason: ErrInvalid.
+// Check refuses a missing name or reason: ErrInvalid.
 func (by By) Check(a Action) error {
 	switch {
 	case strings.TrimSpace(by.Who) == "" || safetext.Line(by.Who) != by.Who || len(by.Who) > journal.MaxWho:
@@ -60,15 +60,15 @@ const maxReason = 1000
 
 func storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
-// record makes the record of what is done.
+// record makes the audit record of an action.
 func (by By) record(a Action, what string, units int) journal.Record {
 	return journal.Record{ID: journal.NewID(), Who: by.Who, Action: a, What: what, Count: units, Reason: by.Reason}
 }
 
 var decisions = map[Action]txlog.Decision{Retry: txlog.DecideRetry, Park: txlog.DecidePark, Discard: txlog.DecideDiscard, Skip: txlog.DecideSkip}
 
-// Act does it to one entry; id may be that of any of its rows. ErrNotFound,
-// ErrLeased, ErrGroup, ErrNotFirst, ErrInvalid.
+// Act applies an action to one entry; id may be the id of any of its rows. ErrNotFound, ErrLeased,
+// ErrGroup, ErrNotFirst, ErrInvalid.
 func (s *actor) Act(ctx context.Context, a Action, id string, by By) error {
 	d, err := decision(a, by)
 	if err != nil {
@@ -117,19 +117,18 @@ func noTables(err error) error {
 	return err
 }
 
-// Compensated is a group that was turned back.
+// Compensated describes a group being compensated.
 type Compensated struct {
 	TransactionID string `json:"transactionId"`
-	// Parts is how many parts it has, DataSource where the job begins to undo them.
+	// Parts is the number of parts, DataSource the first one to compensate.
 	Parts      int    `json:"parts"`
 	DataSource string `json:"dataSource"`
 }
 
-// Compensate turns a group back: jobs undo what was applied of it, the last part first, and
-// what was not applied never will be. id is the soft transaction's, or that of any of its
-// entries. It needs a reason, and is audited in the same local transaction. A group that is
-// half undone goes on. ErrNotFound, ErrLeased (it is being undone), ErrInvalid,
-// ErrUnconfirmed.
+// Compensate compensates a group: jobs undo its applied parts, the last part first, and the others
+// will never be applied. id is the soft transaction's id or the id of any of its entries. It needs
+// a reason, which is audited in the same local transaction. A half-compensated group resumes.
+// ErrNotFound, ErrLeased (its compensation is running), ErrInvalid, ErrUnconfirmed.
 func (s *actor) Compensate(ctx context.Context, id string, by By) (*Compensated, error) {
 	if err := by.Check(Compensate); err != nil {
 		return nil, err
@@ -150,25 +149,24 @@ func (s *actor) Compensate(ctx context.Context, id string, by By) (*Compensated,
 	return &Compensated{TransactionID: k.ID, Parts: len(k.Undo.Parts), DataSource: k.DataSource}, nil
 }
 
-// MaxBulk is how many entries at most are changed at once.
+// MaxBulk is the most entries changed at once.
 const MaxBulk = 100_000
 
-// Selection is what a filter selected when it was counted: these entries and no
-// others are changed by [Store.ActAll], whatever arrives or is parked since. No
-// condition on the rows could say the same afterwards: a row that is parked at one
-// moment is seen when its transaction commits, and one that waited may have been
-// tried since.
+// Selection holds the entries that a filter selected at the time of counting. [Store.ActAll]
+// changes these entries and no others, regardless of later arrivals. No condition on the rows could
+// select the same set afterwards: parking becomes visible at its commit, and a waiting entry may
+// have been tried since.
 type Selection struct {
 	Filter Filter
-	// At is the log's clock when they were counted.
+	// At is the log's time of counting.
 	At time.Time
-	// IDs are the entries, in their order, without those that were being delivered
-	// at that moment. More: they are more than MaxBulk; IDs is empty then.
+	// IDs are the entries, in order, except those being delivered at that moment. More reports more
+	// than MaxBulk entries; IDs is then empty.
 	IDs  []string
 	More bool
 }
 
-// Select counts what f selects, for [Store.ActAll].
+// Select counts the entries matching f, for [Store.ActAll].
 func (s *actor) Select(ctx context.Context, f Filter) (*Selection, error) {
 	now, err := s.now(ctx)
 	if err != nil {
@@ -187,13 +185,12 @@ func (s *actor) Select(ctx context.Context, f Filter) (*Selection, error) {
 	return sel, err
 }
 
-// Done is what came of a bulk action: Gone counts those that were delivered or discarded since
-// they were counted, Left those that were being delivered, or that the filter does not match
-// any more.
+// Done is the result of a bulk action. Gone counts the entries delivered or discarded since the
+// selection, Left those being delivered or no longer matching the filter.
 type Done = txlog.Decided
 
-// ActAll does it to the entries of a selection that are still there and still match
-// its filter, in one local transaction. ErrInvalid if they were too many.
+// ActAll applies an action to all entries of a selection, except those now gone or no longer
+// matching its filter, in one local transaction. It returns ErrInvalid for too many entries.
 func (s *actor) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Done, error) {
 	d, err := decision(a, by)
 	if err == nil && a == Skip {
@@ -210,8 +207,7 @@ func (s *actor) ActAll(ctx context.Context, a Action, sel *Selection, by By) (Do
 	return s.decide(ctx, d, sel.IDs, sel.Filter.still, func(done txlog.Decided) (journal.Record, error) { return by.selected(a, sel, done) })
 }
 
-// still reports whether f still selects a unit, as far as that may have changed
-// since it was found.
+// still reports whether f still selects a unit, as far as the answer may have changed since.
 func (f *Filter) still(u *txlog.Unit) bool {
 	return (f.State == "" || StateOf(u) == f.State) && f.judge(u)
 }
@@ -219,9 +215,9 @@ func (f *Filter) still(u *txlog.Unit) bool {
 // MaxPerSecond is the highest limit.
 const MaxPerSecond = 1_000_000
 
-// Control decides something for a data source and audits it, in one local transaction: after
-// Pause no job delivers to it (what is being delivered is finished) until Resume; Limit bounds
-// the deliveries per second by all jobs together, and 0 lifts that. ErrUnknownDataSource.
+// Control changes how jobs deliver to a data source and audits that, in one local transaction.
+// Pause stops all deliveries until Resume; running deliveries finish. Limit bounds the deliveries
+// per second by all jobs together; 0 lifts the limit. ErrUnknownDataSource.
 func (s *actor) Control(ctx context.Context, a Action, dataSource string, perSecond int, by By) error {
 	var paused *bool
 	var limit *int
@@ -260,8 +256,8 @@ func (s *actor) Control(ctx context.Context, a Action, dataSource string, perSec
 	return err
 }
 
-// known finds out whether there is such a data source: it is configured, or the
-// log, its activity or a job has it.
+// known returns ErrUnknownDataSource unless the configuration, the log, its activity or a job knows
+// the data source.
 func (s *actor) known(ctx context.Context, name string) error {
 	if name == "" || len(name) > 255 || !storable(name) {
 		return fmt.Errorf("%w: %.255q", ErrUnknownDataSource, name)

@@ -18,31 +18,31 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// ErrNotAmendable says that an entry cannot be amended as it is, or not by this text; the error says why and what to do instead.
+// ErrNotAmendable says why an entry cannot be amended, or not to this text, and what to do instead.
 var ErrNotAmendable = errors.New("ops: the entry cannot be amended")
 
-// Amendment is what one statement of an entry is replaced by.
+// Amendment is the replacement for one statement of an entry.
 type Amendment struct {
-	// Statement is its place in the entry, from 1; 0 is for the only one.
+	// Statement is the number of the statement in the entry, from 1; 0 means the only one.
 	Statement int
-	// SQL is its new text, one DML statement; empty leaves it as it is.
+	// SQL is the new text, one DML statement; empty keeps the old one.
 	SQL string
-	// Parameters are its new ones, see [ReadParameters]; empty leaves them as they are.
+	// Parameters are the new ones, see [ReadParameters]; empty keeps the old ones.
 	Parameters string
 }
 
-// Amended is an entry that was amended. It is still parked.
+// Amended is an amended entry. It is still parked.
 type Amended struct {
 	ID        string `json:"id"`
 	Statement int    `json:"statement"`
-	// Unprepared says why the target could not be asked whether it takes the new text; empty: it does.
+	// Unprepared says why the target could not check the new text; empty if the target accepted it.
 	Unprepared string `json:"unprepared"`
 }
 
-// Amend replaces the text or the parameters of one statement of a parked entry that is
-// surely not applied, and audits both texts, in one local transaction. The entry stays
-// parked. A target that can be reached is asked first whether it takes the new text. An entry in
-// doubt is amended only if its receipt ends the doubt, and gets another receipt then. ErrNotFound,
+// Amend replaces the text or the parameters of one statement of a parked entry, and audits both
+// texts in the same local transaction. The entry must be surely unapplied, and stays parked. Amend
+// first asks the target, if reachable, whether it accepts the new text. An entry in doubt is
+// amended only if its receipt ends the doubt; it then gets another receipt. ErrNotFound,
 // ErrInvalid, ErrNoTarget, ErrNotAmendable.
 func (s *actor) Amend(ctx context.Context, id string, a Amendment, by By) (*Amended, error) {
 	if err := by.Check(Amend); err != nil {
@@ -95,8 +95,7 @@ func (s *actor) Amend(ctx context.Context, id string, a Amendment, by By) (*Amen
 	return done, nil
 }
 
-// readable says why a message cannot be amended to this: it could not be read, or would have
-// another id.
+// readable returns an error for an unreadable message, or for one with another id than before.
 func readable(d *delivery.Dialect, old, to txlog.Statement) error {
 	if d.Readable == nil {
 		return nil
@@ -114,7 +113,7 @@ func readable(d *delivery.Dialect, old, to txlog.Statement) error {
 	return nil
 }
 
-// names are the parameters by which a message is known.
+// names returns the parameters that identify a message.
 func names(args []driver.NamedValue) (of []driver.Value) {
 	for _, name := range []string{"id", "uuid"} {
 		i := slices.IndexFunc(args, func(a driver.NamedValue) bool { return a.Name == name })
@@ -125,7 +124,7 @@ func names(args []driver.NamedValue) (of []driver.Value) {
 	return of
 }
 
-// amend carries it out and audits it, if the entry is still what was looked at.
+// amend amends and audits a unit, unless it has changed since we looked at it.
 func (s *actor) amend(ctx context.Context, u *txlog.Unit, to txlog.Amendment, r journal.Record) error {
 	statement, args, err := s.journal.AuditStatement(r)
 	if err != nil {
@@ -136,7 +135,7 @@ func (s *actor) amend(ctx context.Context, u *txlog.Unit, to txlog.Amendment, r 
 	})
 }
 
-// same says why a unit is not amended, now that it is locked, that was looked at as u.
+// same checks, under the lock, that a unit is still as it was in u and can be amended.
 func same(u *txlog.Unit) func(*txlog.Unit) error {
 	return func(now *txlog.Unit) error {
 		if now.Parked && now.InDoubt == u.InDoubt && now.Receipt == u.Receipt && slices.Equal(now.Statements, u.Statements) {
@@ -146,7 +145,7 @@ func same(u *txlog.Unit) func(*txlog.Unit) error {
 	}
 }
 
-// deliverable refuses a statement that a job would not deliver, or not read, in the place of another.
+// deliverable refuses a statement that a job would not deliver in place of the old one.
 func deliverable(ctx context.Context, target delivery.Target, old, to txlog.Statement) error {
 	if c, _ := sqltext.AsWrite(target.Dialect.Flavor, to.SQL); c.NeedsSession || c.Pins || attempt.OnlyDML(ctx, target.Dialect, nil, []txlog.Statement{to}) != nil {
 		return fmt.Errorf("%w: the SQL must be one DML statement that does not depend on its session", ErrInvalid)
@@ -154,7 +153,7 @@ func deliverable(ctx context.Context, target delivery.Target, old, to txlog.Stat
 	return readable(target.Dialect, old, to)
 }
 
-// amendable says why a unit cannot be amended, whatever its receipt says.
+// amendable says why a unit cannot be amended, regardless of its receipt.
 func amendable(u *txlog.Unit) error {
 	why := ""
 	switch {
@@ -178,7 +177,7 @@ func amendable(u *txlog.Unit) error {
 	return fmt.Errorf("%w: %s", ErrNotAmendable, why)
 }
 
-// of is the amendment of a unit that a asks for.
+// of returns the amendment that a asks for in u.
 func (a Amendment) of(u *txlog.Unit) (to txlog.Amendment, err error) {
 	n := len(u.Statements)
 	switch {
@@ -202,7 +201,7 @@ func (a Amendment) of(u *txlog.Unit) (to txlog.Amendment, err error) {
 	return to, err
 }
 
-// verdicts asks for the receipts of units; empty where there is none.
+// verdicts looks up the receipts of units. The verdict is empty for a unit without one.
 func (s *actor) verdicts(ctx context.Context, units []*txlog.Unit) ([]Judgement, error) {
 	v := NewVerifier(s.log, s.cfg)
 	defer v.Close()
@@ -215,7 +214,7 @@ func (s *actor) verdicts(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 	return judged, s.fault(err)
 }
 
-// amendable says why a unit of which j was found out cannot be amended: it is applied, or may be.
+// amendable refuses a unit that is applied, or may be, according to j.
 func (j Judgement) amendable(u *txlog.Unit) error {
 	switch {
 	case j.Verdict == Applied:
@@ -226,7 +225,8 @@ func (j Judgement) amendable(u *txlog.Unit) error {
 	return nil
 }
 
-// fits has the target read a statement. The error is that it refuses it; unprepared is why it could not be asked.
+// fits has the target parse a statement. err means a refusal; unprepared explains why the target
+// could not be asked.
 func (s *actor) fits(ctx context.Context, target delivery.Target, statement txlog.Statement) (unprepared string, err error) {
 	args, err := statement.Args()
 	if err != nil {
@@ -247,8 +247,8 @@ func (s *actor) fits(ctx context.Context, target delivery.Target, statement txlo
 	return s.cfg.Clean(errmask.Mask(err.Error())), nil
 }
 
-// placeholders counts them where the driver does not, which is SQLite's; -1 if it does, or if
-// they have numbers or names.
+// placeholders counts the placeholders of a text for SQLite, because its driver does not. It
+// returns -1 for other databases, and for numbered or named placeholders.
 func placeholders(f sqltext.Flavor, text string) (n int) {
 	if f != sqltext.SQLite {
 		return -1
@@ -265,7 +265,7 @@ func placeholders(f sqltext.Flavor, text string) (n int) {
 	return n
 }
 
-// onTarget asks in a session of a target, for a short time.
+// onTarget asks a target in a session of its own, for a short time.
 func onTarget[T any](ctx context.Context, target delivery.Target, ask func(context.Context, driver.Conn) (T, error)) (T, error) {
 	return Within(ctx, VerifyTimeout, func(ctx context.Context) (none T, err error) {
 		conn, err := look(ctx, target)
@@ -277,7 +277,7 @@ func onTarget[T any](ctx context.Context, target delivery.Target, ask func(conte
 	})
 }
 
-// look dials a target for something that must not wait long for a table that is being altered.
+// look dials a target for a statement that must not wait long for a table being altered.
 func look(ctx context.Context, target delivery.Target) (driver.Conn, error) {
 	if target.File != "" { // to look at it must not create it
 		if _, err := os.Stat(target.File); err != nil {
@@ -294,7 +294,7 @@ func look(ctx context.Context, target delivery.Target) (driver.Conn, error) {
 	return conn, err
 }
 
-// prepare has a database read a text; nothing is run, and nothing stays prepared.
+// prepare has a database parse a text. It runs no statement and leaves no prepared one.
 func prepare(ctx context.Context, conn driver.Conn, text string, check func(driver.Stmt) error) error {
 	st, err := attempt.Prepare(ctx, conn, text)
 	if err != nil {
@@ -307,8 +307,8 @@ func prepare(ctx context.Context, conn driver.Conn, text string, check func(driv
 	return err
 }
 
-// supersede makes certain by its receipt that no attempt at a unit was applied or ever
-// will be, and gives the receipt under which it can be delivered amended.
+// supersede makes certain, by the receipt, that no earlier attempt at a unit was or ever will be
+// applied. It returns the receipt for the amended unit.
 func (s *actor) supersede(ctx context.Context, target delivery.Target, u *txlog.Unit, verdict Verdict) (receipt string, err error) {
 	r := attempt.Receipts{LogIdentity: s.log.Identity(), Retention: attempt.DefaultRetention, KeyRetention: attempt.DefaultRetention, Schema: target.ReceiptSchema}
 	certain, err := onTarget(ctx, target, func(ctx context.Context, conn driver.Conn) (bool, error) {
@@ -326,21 +326,21 @@ func (s *actor) supersede(ctx context.Context, target delivery.Target, u *txlog.
 	return attempt.ReceiptID(target.Dialect, txlog.NewID()), nil
 }
 
-// Replaced is what the audit keeps of an amendment.
+// Replaced is the audit record of an amendment.
 type Replaced struct {
 	Entry     string `json:"entry,omitempty"`
 	Statement int    `json:"statement"`
 	Old       Text   `json:"old"`
 	New       Text   `json:"new"`
-	// Bulk is there if several entries were amended. Parameters of Old are then those of
-	// each, in the order of its IDs, and null if they were left as they were.
+	// Bulk is set for a bulk amendment. Old.Parameters then lists the parameters of each entry in
+	// the order of Bulk.IDs, or is null if they did not change.
 	*Bulk
 }
 
 // Text is a statement in the audit.
 type Text struct {
 	SQL string `json:"sql"`
-	// Parameters are in the log's own form, or, for those who may not see values, an array of [Parameter] without them.
+	// Parameters are in the log's own form; with values masked, an array of [Parameter].
 	Parameters json.RawMessage `json:"parameters"`
 }
 
@@ -352,7 +352,7 @@ func textOf(s txlog.Statement) Text {
 	return t
 }
 
-// replacing is the record's account of an amendment.
+// replacing encodes an amendment for the audit.
 func replacing(u *txlog.Unit, to txlog.Amendment) (string, error) {
 	old := u.Statements[to.No]
 	if !storable(old.SQL) {
@@ -372,7 +372,7 @@ func marshal(v any) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
-// ReplacedBy reads what a record says of an amendment; false for any other record.
+// ReplacedBy decodes the amendment in a record; ok is false for other records.
 func ReplacedBy(r Record) (re Replaced, ok bool) {
 	return re, r.Action == Amend && json.Unmarshal([]byte(r.What), &re) == nil
 }
@@ -392,7 +392,7 @@ func (re Replaced) masked() Replaced {
 	return re
 }
 
-// maskedParameters are parameters in the log's form without their values.
+// maskedParameters removes the values from parameters in the log's form.
 func maskedParameters(all json.RawMessage) json.RawMessage {
 	if len(all) == 0 || string(all) == "null" {
 		return all

@@ -13,27 +13,27 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// MaxAmended is how many entries at most are amended at once.
+// MaxAmended is the most entries amended at once.
 const MaxAmended = keptIDs
 
-// AmendedAll is what came of amending the entries of a kind.
+// AmendedAll is the result of a bulk amendment.
 type AmendedAll struct {
-	// Done counts in Left those that were not amended, of which Kept says why, too.
+	// Done counts the entries left alone in Left. Kept says why they were.
 	Done
-	// Kept are the reasons why entries were left as they are, most of them first.
+	// Kept are the reasons for leaving entries alone, the most frequent first.
 	Kept []Kept
-	// Statement is the one that was replaced, from 1.
+	// Statement is the number of the replaced statement, from 1.
 	Statement int
-	// Kind is the key of the entries that hold the new text.
+	// Kind is the key of the entries with the new text.
 	Kind string
-	// Tried is the entry that was tried, amended, before any was changed, and Trial what it
-	// would do. Untried says why none was: a message, a target that cannot be asked.
+	// Tried is the entry tried in its amended form before any change, Trial the result. Untried
+	// says why there was no trial: it is a message, or the target cannot be asked.
 	Tried   string
 	Trial   *Trial
 	Untried string
 }
 
-// Kept is a reason why entries were not amended.
+// Kept is a reason for leaving entries alone.
 type Kept struct {
 	Why     string `json:"why"`
 	Entries int    `json:"entries"`
@@ -41,7 +41,7 @@ type Kept struct {
 	Oldest string `json:"oldest"`
 }
 
-// amending is an entry that is to be amended.
+// amending is an entry to amend.
 type amending struct {
 	u       *txlog.Unit
 	to      txlog.Amendment
@@ -49,9 +49,9 @@ type amending struct {
 }
 
 // AmendAll amends the entries of a selection, of one kind and with one text, in one local
-// transaction; see [Store.Amend] for what can be amended. It first tries the first of them,
-// amended: if its target refuses that, nothing is changed (ErrNotAmendable). dry stops there.
-// The others are left as they are, and stay parked too. ErrInvalid, ErrNoTarget, ErrNotAmendable.
+// transaction; the conditions of [Store.Amend] apply to each. It first tries the first amended
+// entry: if the target refuses it, nothing changes (ErrNotAmendable). With dry it stops there.
+// Entries that cannot be amended stay parked as they are. ErrInvalid, ErrNoTarget, ErrNotAmendable.
 func (s *amender) AmendAll(ctx context.Context, sel *Selection, a Amendment, by By, dry bool) (*AmendedAll, error) {
 	if err := by.Check(Amend); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (s *amender) AmendAll(ctx context.Context, sel *Selection, a Amendment, by 
 	return out, nil
 }
 
-// keep leaves an entry as it is.
+// keep leaves an entry alone.
 func (out *AmendedAll) keep(u *txlog.Unit, why error) {
 	text := strings.TrimPrefix(why.Error(), ErrNotAmendable.Error()+": ")
 	out.Left++
@@ -124,7 +124,7 @@ func (out *AmendedAll) keep(u *txlog.Unit, why error) {
 	out.Kept[i].Entries++
 }
 
-// toAmend gives those of a selection that can be amended as it is asked for, and keeps the others.
+// toAmend returns the amendable entries of a selection, and keeps the others.
 func (s *amender) toAmend(ctx context.Context, sel *Selection, a Amendment, out *AmendedAll) (all []amending, err error) {
 	k, err := readKind(sel.Filter.Kind)
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *amender) toAmend(ctx context.Context, sel *Selection, a Amendment, out 
 	return all, nil
 }
 
-// fitsAll has each target, in each session, read a text once for each number of parameters.
+// fitsAll has each target parse a text, once for each session and number of parameters.
 func (s *amender) fitsAll(ctx context.Context, one amending, fit map[place]map[int]bool, out *AmendedAll) error {
 	args, err := one.to.To.Args()
 	if err != nil {
@@ -210,8 +210,8 @@ func (s *amender) fitsAll(ctx context.Context, one amending, fit map[place]map[i
 	return nil
 }
 
-// tryAmended runs an entry as it will be in a local transaction that is rolled back. The error
-// is that its target refuses it.
+// tryAmended runs an amended entry in a local transaction and rolls it back. It returns an error if
+// the target refuses the entry.
 func (s *amender) tryAmended(ctx context.Context, one amending, by By, out *AmendedAll) error {
 	if out.Untried != "" { // it could not be asked at all
 		return nil
@@ -234,8 +234,8 @@ func (s *amender) tryAmended(ctx context.Context, one amending, by By, out *Amen
 	return nil
 }
 
-// supersedeAll gives those that need no other receipt, or got one, and keeps the others. A
-// target that did not answer is not asked again.
+// supersedeAll gives a new receipt to the entries that need one, and keeps those it could not
+// supersede. It does not ask a silent target twice.
 func (s *amender) supersedeAll(ctx context.Context, all []amending, out *AmendedAll) (left []amending, err error) {
 	silent := map[string]error{}
 	for _, one := range all {
@@ -260,7 +260,7 @@ func (s *amender) supersedeAll(ctx context.Context, all []amending, out *Amended
 	return left, nil
 }
 
-// amended makes the record of a bulk amendment: one text was replaced in all that was changed.
+// amended makes the audit record of a bulk amendment. All changed entries had the same text.
 func (by By) amended(sel *Selection, a Amendment, all []amending, done Done) (journal.Record, error) {
 	v := sel.view(done)
 	old, to := all[0].u.Statements[all[0].to.No], all[0].to.To

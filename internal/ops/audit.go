@@ -8,7 +8,7 @@ import (
 	"github.com/bedsql/bed/internal/journal"
 )
 
-// Record is one of the audit.
+// Record is an audit record.
 type Record = journal.Record
 
 // Audit is a page of records, the newest first.
@@ -17,21 +17,21 @@ type Audit struct {
 	Next    string   `json:"next,omitempty"`
 }
 
-// Bulk is what the audit keeps of a bulk action.
+// Bulk is the audit record of a bulk action.
 type Bulk struct {
 	Filter
 	OlderThan string `json:"olderThan,omitempty"`
-	// Code belongs to Kind, which is the text of the error.
+	// Code belongs to Kind, the text of the error.
 	Code string `json:"code,omitempty"`
-	// Values: Text was searched for among values, and may be one.
+	// Values reports that Text was searched for among values, and may be one.
 	Values bool `json:"values,omitempty"`
-	// Until is when they were counted, by the log's clock, and Counted how many they
-	// were then; the rest of Done.
+	// Until is the time of the selection by the log's clock, Counted its size; Gone and Left come
+	// from Done.
 	Until   time.Time `json:"until"`
 	Counted int       `json:"counted"`
 	Gone    int       `json:"gone,omitempty"`
 	Left    int       `json:"left,omitempty"`
-	// IDs are those that were changed, at most keptIDs.
+	// IDs are the changed entries, at most keptIDs.
 	IDs []string `json:"ids,omitempty"`
 }
 
@@ -61,13 +61,13 @@ func (sel *Selection) view(done Done) Bulk {
 	return v
 }
 
-// Masked reports whether [Store.Audit] leaves values out of a record.
+// Masked reports whether [Store.Audit] hides values of a record.
 func Masked(r Record) bool {
 	var v Bulk
 	return r.Action == Amend || json.Unmarshal([]byte(r.What), &v) == nil && v.Values
 }
 
-// masked takes the values out of a record.
+// masked removes the values from a record.
 func masked(r Record) Record {
 	if re, ok := ReplacedBy(r); ok {
 		r.What, _ = marshal(re.masked())
@@ -84,8 +84,8 @@ func masked(r Record) Record {
 	return r
 }
 
-// Audit gives a page of what was done, without values: amended parameters are masked, and
-// texts that were searched for among values.
+// Audit returns a page of the audit without values: it masks amended parameters and texts searched
+// for among values.
 func (s *reader) Audit(ctx context.Context, p Page) (*Audit, error) {
 	a, err := s.records(ctx, p)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *reader) Audit(ctx context.Context, p Page) (*Audit, error) {
 	return a, nil
 }
 
-// RevealAudit is Audit with the values. It is audited before anything is given.
+// RevealAudit is Audit with the values. It writes the audit first.
 func (s *reader) RevealAudit(ctx context.Context, p Page, by By) (*Audit, error) {
 	if err := by.Check(Reveal); err != nil {
 		return nil, err

@@ -1,5 +1,4 @@
-// Package ops is what an operator sees of a transaction log and does with it:
-// overview, entries, errors by kind, trials, decisions and their audit. The
-// console and the command line are both built on it. It knows no HTTP and no
-// terminal.
+// Package ops lets an operator inspect and act on a transaction log: overview, entries, errors by
+// kind, trials, decisions and their audit. The console and the command line are both built on it.
+// It contains no HTTP and no terminal code.
 package ops

@@ -23,23 +23,24 @@ type Detail struct {
 	VerdictText   string `json:"verdictText"`
 	VerdictDetail string `json:"verdictDetail"`
 	VerdictAdvice string `json:"verdictAdvice"`
-	// Next says in words what happens next, and when; NextIs is the same for programs.
+	// Next describes the next step in words, with its time; NextIs is the same for programs.
 	Next   string `json:"next"`
 	NextIs Next   `json:"nextIs"`
-	// Attempts are those that failed, the newest first, at most 100; MoreAttempts: there are more.
+	// Attempts are the failed ones, newest first, at most 100. MoreAttempts reports that there are
+	// more.
 	Attempts     []Attempt `json:"attempts"`
 	MoreAttempts bool      `json:"moreAttempts,omitempty"`
-	// Siblings are the other entries of its soft transaction that are still in the log, at most 100.
+	// Siblings are the other logged entries of its soft transaction, at most 100.
 	Siblings     []Entry `json:"siblings"`
 	MoreSiblings bool    `json:"moreSiblings,omitempty"`
-	// Revealed: the parameters are there, and the errors have their values.
+	// Revealed reports that parameters are included and errors show their values.
 	Revealed bool `json:"revealed"`
 }
 
-// Next is what happens next to an entry.
+// Next is the next step of an entry.
 type Next string
 
-// What can happen next; NextTexts say what each means.
+// The next steps, explained by NextTexts.
 const (
 	NextOperator  Next = "operator"
 	NextLease     Next = "lease"
@@ -52,7 +53,7 @@ const (
 	NextInOrder   Next = "order"
 )
 
-// NextTexts say it in words; those of NextLease and NextLater are followed by the time.
+// NextTexts are the steps in words. The time follows for NextLease and NextLater.
 var NextTexts = map[Next]string{
 	NextOperator:  "Nothing, until an operator decides.",
 	NextLease:     "Its owner is delivering it; if that one is gone, the job takes it over at",
@@ -65,13 +66,13 @@ var NextTexts = map[Next]string{
 	NextInOrder:   "Nothing, until the entries before it under its order key are delivered, discarded or skipped.",
 }
 
-// Attempt is an attempt that failed. Its error is masked, unless the entry is revealed.
+// Attempt is a failed attempt. Its error is masked, unless the entry is revealed.
 type Attempt = journal.Attempt
 
 // mostShown is how many attempts and siblings of an entry are shown.
 const mostShown = 100
 
-// Entry gives one entry; id may be that of any of its rows. ErrNotFound.
+// Entry returns one entry; id may be the id of any of its rows. ErrNotFound.
 func (s *reader) Entry(ctx context.Context, id string) (*Detail, error) {
 	u, err := s.log.Get(ctx, id)
 	if err != nil {
@@ -80,8 +81,7 @@ func (s *reader) Entry(ctx context.Context, id string) (*Detail, error) {
 	return s.detail(ctx, u, false)
 }
 
-// Reveal gives one entry with its values. It is audited before anything is given: an
-// audit that cannot be written is an error.
+// Reveal returns one entry with its values. It writes the audit first, and fails if it cannot.
 func (s *reader) Reveal(ctx context.Context, id string, by By) (*Detail, error) {
 	if err := by.Check(Reveal); err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (s *reader) siblings(ctx context.Context, u *txlog.Unit, d *Detail) error {
 	return nil
 }
 
-// next finds what happens next to a unit.
+// next returns the next step of a unit.
 func (s *reader) next(ctx context.Context, u *txlog.Unit) (Next, error) {
 	switch StateOf(u) {
 	case Parked:

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// State is what an entry waits for.
+// State is the delivery state of an entry.
 type State string
 
 // The states.
@@ -27,7 +27,7 @@ const (
 	Parked State = "parked"
 )
 
-// StateOf gives the state of a unit.
+// StateOf returns the state of a unit.
 func StateOf(u *txlog.Unit) State {
 	switch {
 	case u.Parked:
@@ -45,25 +45,24 @@ type Filter struct {
 	DataSource string `json:"dataSource,omitempty"`
 	// State is one of the states; empty means any.
 	State State `json:"state,omitempty"`
-	// Text is searched for as it is, with case, in the SQL of any statement and
-	// in the error as it is shown (with its values masked, see Reveal); never in
-	// parameters.
+	// Text is searched for verbatim, with case, in the SQL of any statement and in the displayed
+	// error (with masked values, see Reveal); never in parameters.
 	Text string `json:"text,omitempty"`
 	// Transaction is the id of a soft transaction.
 	Transaction string `json:"transaction,omitempty"`
-	// OlderThan selects entries at least that old; 0 means any.
+	// OlderThan is the least age of an entry; 0 means any.
 	OlderThan time.Duration `json:"-"`
 	// Kind is the key of a group of like errors, see [Kind], or of one text, see [TextKind];
 	// empty means any.
 	Kind string `json:"kind,omitempty"`
-	// Reveal: Text is searched for in errors with their values. It is only for
-	// those who may see these: otherwise a search would disclose what is masked.
+	// Reveal searches for Text in unmasked errors. Allow it only to users who may see values: a
+	// search would disclose masked ones.
 	Reveal bool `json:"-"`
-	// settled leaves out what is being delivered at this moment.
+	// settled leaves out entries being delivered at this moment.
 	settled bool
 }
 
-// ParseSpan reads 90s, 5m, 36h or 7d; a number alone is seconds.
+// ParseSpan parses 90s, 5m, 36h or 7d; a number alone means seconds.
 func ParseSpan(text string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(strings.TrimSuffix(text, "d"), 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
 		unit := uint64(time.Second)
@@ -79,7 +78,7 @@ func ParseSpan(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// MaxPage is how many entries a page has at the most.
+// MaxPage is the largest number of entries in a page.
 const MaxPage = 1000
 
 // Page is a part of a list.
@@ -88,52 +87,51 @@ type Page struct {
 	After string
 	// Limit is the greatest number of entries: from 1 to MaxPage; 0 means 100.
 	Limit int
-	// Newest: entries come newest first. The audit always does.
+	// Newest puts the newest entries first. The audit always does.
 	Newest bool
 }
 
 // Entries is a page of the list: oldest first, unless Page.Newest.
 type Entries struct {
 	Entries []Entry `json:"entries"`
-	// Next is the After of the next page; empty when this is the last. A page may
-	// hold fewer entries than were asked for, or none, and still have a next one:
-	// half a second's search found no more.
+	// Next is the After of the next page; empty on the last page. A page ends after half a second
+	// of searching: it may be short, even empty, and still have a next page.
 	Next string `json:"next,omitempty"`
 }
 
-// Entry is what is shown of a unit. It holds no parameter's value.
+// Entry is the view of a unit. It holds no parameter values.
 type Entry struct {
 	ID            string    `json:"id"`
 	TransactionID string    `json:"transactionId"`
 	DataSource    string    `json:"dataSource"`
 	State         State     `json:"state"`
 	CreatedAt     time.Time `json:"createdAt"`
-	// Tries counts the job's tries that failed.
+	// Tries counts the job's failed tries.
 	Tries int `json:"tries"`
-	// NextTry is when the job may deliver it, by the log's clock; of a leased one the end of the
-	// lease; nil for a parked one, and for one that waits for another.
+	// NextTry is when the job may deliver it, by the log's clock. For a leased entry it is the end
+	// of the lease; it is nil for a parked entry and for one waiting for another.
 	NextTry *time.Time `json:"nextTry"`
 	// LastError is masked: values in it are ?.
 	LastError string `json:"lastError"`
-	// InDoubt: an earlier attempt may have been applied.
+	// InDoubt reports that an earlier attempt may have been applied.
 	InDoubt bool `json:"inDoubt"`
-	// WaitsFor is the entry that is before it under its order key; empty: none is.
+	// WaitsFor is the entry before it under its order key; empty if it waits for no other.
 	WaitsFor string `json:"waitsFor,omitempty"`
-	// ContendedSince is when other transactions were first in its way; nil: none was since it was
-	// written or retried by an operator. No try is counted for that within a day.
+	// ContendedSince is when other transactions first got in its way; nil if they have not since it
+	// was written or last retried by an operator. For a day, tries that fail so are not counted.
 	ContendedSince *time.Time `json:"contendedSince,omitempty"`
-	// Blocks is how many entries wait behind it under its order keys.
+	// Blocks is the number of entries waiting behind it under its order keys.
 	Blocks int `json:"blocks,omitempty"`
 	// NotReplayable says why it must not be run again; empty: it may.
 	NotReplayable string `json:"notReplayable"`
 	// Unreadable says why its row cannot be read whole; empty: it can.
 	Unreadable string `json:"unreadable"`
-	// Group says what it is to its group, and Cause why that turned back, masked.
+	// Group is its role in its group. Cause says why the group is compensated, masked.
 	Group      GroupState  `json:"group,omitempty"`
 	Cause      string      `json:"cause,omitempty"`
 	Statements []Statement `json:"statements"`
-	// Unit is the entry itself, with its parameters and the error as it is. It is
-	// not for those who may not see values.
+	// Unit is the entry itself, with parameters and unmasked errors. Do not show it to users who
+	// may not see values.
 	Unit *txlog.Unit `json:"-"`
 }
 
@@ -141,18 +139,18 @@ type Entry struct {
 type Statement struct {
 	SQL      string `json:"sql"`
 	Prepared bool   `json:"prepared,omitempty"`
-	// RequiredRows is how many rows it must change, "=1" or ">=1"; empty: any number.
+	// RequiredRows is the required number of changed rows, "=1" or ">=1"; empty for any number.
 	RequiredRows string `json:"requiredRows,omitempty"`
-	// Undoes is the data source whose part it undoes, in the way back of a group.
+	// Undoes is the data source of the part it undoes, in the compensation of a group.
 	Undoes string `json:"undoes,omitempty"`
-	// Parameters are there only where the entry is revealed, with their values.
+	// Parameters are set only in a revealed entry, with their values.
 	Parameters []Parameter `json:"parameters,omitzero"`
-	// TypedParameters are the same in the form that the log keeps and an amendment takes.
+	// TypedParameters are the same in the log's own form, which amendments accept.
 	TypedParameters string `json:"typedParameters,omitempty"`
 }
 
-// Entries gives a page of those that f selects. It answers within about half a second
-// however large the log is.
+// Entries returns a page of the entries matching f. It answers within about half a second
+// regardless of the size of the log.
 func (s *finder) Entries(ctx context.Context, f Filter, p Page) (*Entries, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
@@ -175,7 +173,7 @@ func (s *finder) Entries(ctx context.Context, f Filter, p Page) (*Entries, error
 	return out, nil
 }
 
-// Check refuses a page that cannot be: ErrInvalid. It sets the default limit.
+// Check refuses an impossible page with ErrInvalid. It sets the default limit.
 func (p *Page) Check() error {
 	switch {
 	case p.Limit < 0 || p.Limit > MaxPage:
@@ -190,20 +188,20 @@ func (p *Page) Check() error {
 
 const defaultPage = 100
 
-// IsID reports whether a text can be an id, or none: the log's database would refuse to
-// compare another with one.
+// IsID reports whether a text can be an id, or is empty. The log's database would refuse to compare
+// others with an id.
 func IsID(text string) bool {
 	return len(text) <= 64 && !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// entry is what is shown of a unit.
+// entry returns the masked view of a unit.
 func (s *asker) entry(u *txlog.Unit) Entry {
 	e := EntryOf(u, s.cfg.MinAge)
 	e.LastError, e.Cause = maskedError(u), errmask.Mask(e.Cause, valuesOf(u)...)
 	return e
 }
 
-// EntryOf is an entry with its error as it is, for those who may see values. minAge is
+// EntryOf returns a view of a unit with unmasked errors, for users who may see values. minAge is
 // Config.MinAge.
 func EntryOf(u *txlog.Unit, minAge time.Duration) Entry {
 	e := Entry{
@@ -243,15 +241,15 @@ func NextTry(u *txlog.Unit, minAge time.Duration) time.Time {
 // Count is a number of entries.
 type Count struct {
 	N int `json:"count"`
-	// More: there are more than N; they were not counted.
+	// More reports that there are more than N entries.
 	More bool `json:"more"`
 }
 
-// CountCap is up to where entries are counted for show.
+// CountCap is the default limit of a count.
 const CountCap = 10_000
 
-// Count counts what f selects, up to most; 0 means CountCap, below 0 means all.
-// Unless all are counted it takes about a second at most.
+// Count counts the entries matching f, up to most; 0 means CountCap, below 0 means all. It takes
+// about a second at most, unless it counts all.
 func (s *finder) Count(ctx context.Context, f Filter, most int) (c Count, err error) {
 	end := time.Now().Add(2 * searchFor)
 	switch {
@@ -278,9 +276,10 @@ func (s *finder) Count(ctx context.Context, f Filter, most int) (c Count, err er
 
 const countedAtOnce = 5000
 
-// Progress is what became of entries.
+// Progress counts entries by their current state.
 type Progress struct {
-	// Gone were delivered or discarded, Parked wait for an operator, and Waiting for the job.
+	// Gone counts delivered or discarded entries, Parked those waiting for an operator, Waiting
+	// those waiting for the job.
 	Gone, Parked, Waiting int
 }
 
@@ -297,19 +296,19 @@ func (s *finder) Progress(ctx context.Context, ids []string) (p Progress, err er
 	return p, nil
 }
 
-// Kind is a group of entries whose last errors are alike: same data source, same code, same text
-// when values and numbers that differ are left out.
+// Kind is a group of entries with similar last errors: same data source, same code, and same text
+// after removing variable values and numbers.
 type Kind struct {
 	// Key is for Filter.Kind.
 	Key        string `json:"key"`
 	DataSource string `json:"dataSource"`
-	// Code is the database's: "1205", "40001"; empty if it gave none.
+	// Code is the database's: "1205", "40001"; empty if unknown.
 	Code string `json:"code"`
 	// Text is the error, masked.
 	Text  string `json:"text"`
 	Count int    `json:"count"`
 	More  bool   `json:"more"`
-	// Oldest is the entry that was written first of those counted, Newest the last one.
+	// Oldest is the first entry written among those counted, Newest the last.
 	Oldest          string    `json:"oldest"`
 	CreatedAt       time.Time `json:"createdAt"`
 	Newest          string    `json:"newest"`
@@ -319,6 +318,6 @@ type Kind struct {
 // Kinds is errors by kind, the most frequent first.
 type Kinds struct {
 	Kinds []Kind `json:"kinds"`
-	// More: not all entries were looked at.
+	// More reports that some entries were not examined.
 	More bool `json:"more"`
 }

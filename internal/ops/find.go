@@ -13,24 +13,22 @@ import (
 )
 
 const (
-	// searchFor bounds how long a search takes: what it has found by then makes a
-	// page.
+	// searchFor bounds a search. Its results by then make a page.
 	searchFor = 500 * time.Millisecond
-	// narrowRows is up to how many rows of the index are read and sorted instead
-	// of walking through the table.
+	// narrowRows is the largest number of index rows to read and sort instead of walking through
+	// the table.
 	narrowRows = 20_000
-	// firstStep and mostStep are how many rows of the table a step of a search goes
-	// through.
+	// firstStep and mostStep bound the table rows in one step of a search.
 	firstStep, mostStep = 5_000, 80_000
-	// stepFor is how long a step should take.
+	// stepFor is the aim for the duration of a step.
 	stepFor = 80 * time.Millisecond
-	// judgedAtOnce is how many units are read to be judged.
+	// judgedAtOnce is the number of units to read and judge at once.
 	judgedAtOnce = 256
-	// maxText is how long the text of a filter can be.
+	// maxText is the greatest length of a filter's text.
 	maxText = 1024
 )
 
-// Check refuses a filter that cannot be meant: ErrInvalid.
+// Check refuses an impossible filter: ErrInvalid.
 func (f *Filter) Check() error {
 	switch f.State {
 	case "", Waiting, Leased, Parked:
@@ -51,11 +49,11 @@ func (f *Filter) Check() error {
 	return nil
 }
 
-// where is a condition with its parameters.
+// where is a condition and its parameters.
 type where struct {
 	text string
 	args []any
-	// down: the rows come newest first.
+	// down orders the rows newest first.
 	down bool
 }
 
@@ -71,8 +69,7 @@ func (w *where) and(text string, args ...any) {
 	w.args = append(w.args, args...)
 }
 
-// conditions are those of the filter that a row of the unit can be tested for.
-// judge tests what they find for the rest.
+// conditions returns the parts of the filter that SQL can test on a row. judge tests the rest.
 func (s *finder) conditions(f *Filter) where {
 	w := where{text: "1 = 1"}
 	if f.DataSource != "" {
@@ -121,14 +118,14 @@ func (s *finder) conditions(f *Filter) where {
 	return w
 }
 
-// contains is the condition that a column holds a text, byte for byte. Each that is not
-// NULL holds the empty text.
+// contains returns a condition: column holds a text, byte for byte. Every non-NULL value holds the
+// empty text.
 func (s *finder) contains(column string) string {
 	return s.d.Pick(sqltext.Texts{MySQL: `INSTR(` + column + `, CAST(? AS BINARY)) > 0`, Postgres: `strpos(` + column + `, ?) > 0`, SQLite: `instr(` + column + `, ?) > 0`})
 }
 
-// longest gives the longest part of a masked text without a mask in it, which the
-// unmasked text contains as it is.
+// longest returns the longest piece between masks in a masked text. The unmasked text contains that
+// piece verbatim.
 func longest(masked string) (part string) {
 	for piece := range strings.SplitSeq(masked, mask) {
 		if len(piece) > len(part) {
@@ -138,12 +135,11 @@ func longest(masked string) (part string) {
 	return part
 }
 
-// judged reports whether conditions alone do not decide, or may find a unit by several of
-// its rows.
+// judged reports whether conditions are not decisive alone, or may match several rows of a unit.
 func (f *Filter) judged() bool { return f.Kind != "" || f.Text != "" }
 
-// judge decides whether a unit that the conditions found is selected: its SQL, or
-// its error as it is shown, has to contain the text.
+// judge completes the selection of a unit found by conditions: its SQL or its error, as shown, must
+// contain the text.
 func (f *Filter) judge(u *txlog.Unit) bool {
 	if f.Kind != "" {
 		k, err := readKind(f.Kind)
@@ -162,8 +158,8 @@ func (f *Filter) judge(u *txlog.Unit) bool {
 	return strings.Contains(maskedError(u), f.Text)
 }
 
-// found is what a search gives: the ids of units in their order, and where it goes
-// on; next is empty at the end.
+// found is a search result: the ids of units in order, and the next position; next is empty at the
+// end.
 type found struct {
 	ids  []string
 	next string
@@ -182,12 +178,11 @@ func (s *finder) find(ctx context.Context, f *Filter, p Page, end time.Time) (ou
 	return out, err
 }
 
-// sweep goes through the rows of units that f may select, from where a page begins. It
-// gives do what follows the table's name in a query for a part of them, and how many rows
-// of the table it has read. do may end the sweep early: next is where to continue
-// then. Few rows by the index of due units are one part; the table is read in the
-// order of the ids, by steps of at least least rows, so that a search can end in time
-// wherever the next unit is.
+// sweep goes through the rows of units that f may select, from the start of a page. It passes do a
+// part of them, as the text after the table's name in a query, and the number of table rows read so
+// far. do may end the sweep early; next is then the position to continue from. A few rows in the
+// index of due units make one part. Otherwise sweep reads the table in id order, at least least
+// rows at a time, so that a search can end in time even between distant matches.
 func (s *finder) sweep(ctx context.Context, f *Filter, p Page, least int, do func(rows where, seen int) (enough bool, err error)) (next string, err error) {
 	if err := f.Check(); err != nil {
 		return "", err
@@ -233,8 +228,8 @@ func (s *finder) sweep(ctx context.Context, f *Filter, p Page, least int, do fun
 	}
 }
 
-// A span is the rows whose ids lie between two, which are not of it; empty means no bound.
-// A sweep goes through it upwards, or down.
+// A span is the rows with ids strictly between two others; empty means no bound. A sweep goes
+// through it upwards, or down.
 type span struct {
 	above, below string
 	down         bool
@@ -250,13 +245,13 @@ func (r span) of(w where) where {
 	return rows
 }
 
-// force has MySQL use an index.
+// force makes MySQL use an index.
 func (s *finder) force(index string) string {
 	return s.d.Pick(sqltext.Texts{MySQL: ` FORCE INDEX (` + index + `)`, Postgres: ``, SQLite: ``})
 }
 
-// step narrows conditions to the next rows of a span, about size of them, and
-// moves its beginning to their end. last reports that nothing follows them.
+// step narrows conditions to the next rows of a span, about size of them, and moves the start of
+// the span past them. last reports that no rows follow.
 func (s *finder) step(ctx context.Context, w where, r *span, size int) (rows where, last bool, err error) {
 	var to []string
 	from := r.of(where{text: `SELECT id FROM transaction_log WHERE 1 = 1`, down: r.down})
@@ -279,8 +274,8 @@ func (s *finder) step(ctx context.Context, w where, r *span, size int) (rows whe
 	return rows, false, nil
 }
 
-// narrow reports whether the filter's data source and state leave few enough rows
-// that they can be sorted.
+// narrow reports whether so few rows match the filter's data source and state that sorting them is
+// cheap.
 func (s *finder) narrow(ctx context.Context, f *Filter) (bool, error) {
 	name := f.DataSource
 	if k, err := readKind(f.Kind); err == nil && name == "" {
@@ -310,8 +305,7 @@ func (s *finder) narrow(ctx context.Context, f *Filter) (bool, error) {
 	return true, nil
 }
 
-// unitsOf gives those units of rows that the filter selects, up to limit and until about
-// end.
+// unitsOf returns the units of rows selected by the filter, up to limit and until about end.
 func (s *finder) unitsOf(ctx context.Context, f *Filter, rows where, limit int, end time.Time) (out found, err error) {
 	rows.text = rows.ordered()
 	if !f.judged() {
@@ -357,8 +351,8 @@ func (s *finder) unitsOf(ctx context.Context, f *Filter, rows where, limit int, 
 
 func over(end time.Time) bool { return !end.IsZero() && time.Now().After(end) }
 
-// timeOf gives what is less than all ids that can be made after id: its milliseconds
-// alone, as a shorter text sorts before. It is empty for what is no UUIDv7.
+// timeOf returns a lower bound of the ids made after id: its milliseconds alone, as a shorter text
+// sorts before. It is empty for other ids than UUIDv7.
 func timeOf(id string) string {
 	if len(id) != 36 || id[14] != '7' {
 		return ""
@@ -366,8 +360,7 @@ func timeOf(id string) string {
 	return id[:14]
 }
 
-// headOf gives the last id that the unit of a row can have, so that what follows is
-// another unit's.
+// headOf returns the greatest possible row id of a unit. Any greater id belongs to another unit.
 func headOf(after string) string {
 	if len(after) != 36 {
 		return after
@@ -375,7 +368,7 @@ func headOf(after string) string {
 	return after[:33] + "fff"
 }
 
-// heads turns ids of rows, sorted, into those of their units.
+// heads turns sorted row ids into the ids of their units.
 func heads(rows []string) (ids []string) {
 	for _, id := range rows {
 		if len(id) == 36 {

@@ -9,19 +9,19 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// GroupState says what an entry is to its group, a soft transaction that can turn back;
-// empty: it is of none.
+// GroupState is the role of an entry in a compensable group, a soft transaction; empty outside of
+// groups.
 type GroupState string
 
 // The values of GroupState.
 const (
-	// GroupPart: its write is a part of the group.
+	// GroupPart is a write of the group.
 	GroupPart GroupState = "part"
-	// GroupDormant: it would undo the group, should that turn back.
+	// GroupDormant is the compensation of a group that is not being compensated.
 	GroupDormant GroupState = "dormant"
-	// GroupUndoing: the group has turned back, and it undoes it.
+	// GroupUndoing is the running compensation of a group.
 	GroupUndoing GroupState = "undoing"
-	// GroupHalfUndone: it undoes the group, and waits for an operator.
+	// GroupHalfUndone is a compensation waiting for an operator.
 	GroupHalfUndone GroupState = "halfUndone"
 )
 
@@ -33,7 +33,7 @@ var GroupTexts = map[GroupState]string{
 	GroupHalfUndone: "half undone",
 }
 
-// GroupOf gives what a unit is to its group.
+// GroupOf returns the role of a unit in its group.
 func GroupOf(u *txlog.Unit) GroupState {
 	switch {
 	case u.Group():
@@ -48,7 +48,7 @@ func GroupOf(u *txlog.Unit) GroupState {
 	return ""
 }
 
-// contended counts, among up to most entries that are not parked, those that contend.
+// contended counts the contended entries among up to most entries that are not parked.
 func (b *overviewer) contended(ctx context.Context) error {
 	return b.each(ctx, func(rows *sql.Rows) error {
 		var created int64
@@ -70,7 +70,7 @@ func (b *overviewer) contended(ctx context.Context) error {
 		` LIMIT ?) AS t WHERE settings LIKE '%,"contended_from":%'`, b.most)
 }
 
-// halfUndone counts the groups that are half undone among up to most parked entries.
+// halfUndone counts half-compensated groups among up to most parked entries.
 func (b *overviewer) halfUndone(ctx context.Context) error {
 	for _, d := range b.byName {
 		if d.Parked > 0 {

@@ -20,21 +20,21 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// kind is what makes errors alike.
+// kind identifies similar errors.
 type kind struct{ DataSource, Code, Text string }
 
-// maxKindText is how much of an error distinguishes its kind.
+// maxKindText is the length up to which errors are compared.
 const maxKindText = 300
 
 var (
-	// codes are how drivers say the database's code.
+	// codes match the database's code in drivers' errors.
 	codes = []*regexp.Regexp{
 		regexp.MustCompile(`Error (\d+) \(\w{5}\)`),
 		regexp.MustCompile(`\(SQLSTATE (\w{5})\)`),
 		regexp.MustCompile(`\((\d+)\)$`),
 	}
-	// differing are numbers that change from error to error: a port of this
-	// machine, a process, a transaction, a time.
+	// differing matches numbers that vary between similar errors: a port of this machine, a
+	// process, a transaction, a time.
 	differing = regexp.MustCompile(`(:)\d{4,5}(->)|\b\d{6,}\b|\b0x[0-9a-fA-F]{4,}\b|(\b[Pp]rocess )\d+`)
 )
 
@@ -52,7 +52,7 @@ func codeOf(text string) string {
 	return ""
 }
 
-// likeText takes out of a masked error what changes from one to the next.
+// likeText removes the variable parts of a masked error.
 func likeText(masked string) string {
 	text := differing.ReplaceAllString(masked, "${1}${3}"+mask+"${2}")
 	if len(text) > maxKindText {
@@ -61,10 +61,10 @@ func likeText(masked string) string {
 	return text
 }
 
-// ofText is the code of a kind of entries that hold one SQL text, whatever their errors are.
+// ofText is the code of a kind of entries with the same SQL text, regardless of their errors.
 const ofText = "sql"
 
-// textKind is the kind of the entries that hold a text.
+// textKind is the kind of the entries with a given text.
 func textKind(dataSource, text string) kind {
 	sum, begin := sha256.Sum256([]byte(text)), text
 	if !storable(begin) { // the log keeps it in another form
@@ -74,12 +74,13 @@ func textKind(dataSource, text string) kind {
 	return kind{dataSource, ofText, hex.EncodeToString(sum[:8]) + " " + begin}
 }
 
-// holding is which of a unit's statements, from 0, has the text of a kind; -1 for none.
+// holding returns the index of a unit's first statement with the text of a kind; -1 if there is no
+// such statement.
 func (k kind) holding(u *txlog.Unit) int {
 	return slices.IndexFunc(u.Statements, func(s txlog.Statement) bool { return textKind(u.DataSource, s.SQL) == k })
 }
 
-// words are what the kind is about: a masked error, or the beginning of an SQL text.
+// words are the subject of the kind: a masked error, or the beginning of an SQL text.
 func (k kind) words() string {
 	if _, begin, ok := strings.Cut(k.Text, " "); ok && k.Code == ofText {
 		return begin
@@ -87,7 +88,7 @@ func (k kind) words() string {
 	return k.Text
 }
 
-// key is the kind for Filter.Kind.
+// key encodes the kind for Filter.Kind.
 func (k kind) key() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(k.DataSource + "\x00" + k.Code + "\x00" + k.Text))
 }
@@ -101,20 +102,20 @@ func readKind(key string) (kind, error) {
 	return kind{parts[0], parts[1], parts[2]}, nil
 }
 
-// KindText gives the error of a kind, with its values masked, or the beginning of its SQL
-// text, and its data source, by its key. ErrInvalid.
+// KindText returns the masked error of a kind, or the beginning of its SQL text, and its data
+// source. ErrInvalid.
 func KindText(key string) (text, dataSource string, err error) {
 	k, err := readKind(key)
 	return k.words(), k.DataSource, err
 }
 
-// wholeRows is how many rows are grouped however long that takes; of a larger
-// log, as many as half a second reaches.
+// wholeRows is the size up to which a log is grouped whole. Of a larger log, we group as many rows
+// as half a second allows.
 const wholeRows = 100_000
 
-// Kinds groups the entries that f selects and that have an error: all of them where f
-// has no text and the log no more than 100,000 rows, and else at least as many as half a
-// second reaches, or the deadline of ctx. More says that there are others.
+// Kinds groups the entries with an error among those matching f. If f has no text and the log at
+// most 100,000 rows, it groups all. Otherwise it groups at least as many as half a second or the
+// deadline of ctx allows, and More reports that there are others.
 func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 	alike := kinds{}
 	end := time.Now().Add(s.groupFor)
@@ -156,7 +157,7 @@ func (s *finder) Kinds(ctx context.Context, f Filter) (*Kinds, error) {
 	return out, nil
 }
 
-// kinds are groups of entries by what makes their errors alike.
+// kinds are groups of entries with similar errors.
 type kinds map[kind]*Kind
 
 // add adds entries to their group.
@@ -175,8 +176,7 @@ func (all kinds) add(k kind, some Kind) {
 	}
 }
 
-// group adds those of the rows that have an error to those whose errors are alike except
-// for what a database quotes.
+// group reads the rows with an error and groups similar ones. It masks the quoted values only.
 func (s *finder) group(ctx context.Context, rows where, alike kinds) error {
 	rows.and(`last_error IS NOT NULL`)
 	return s.each(ctx, func(rows *sql.Rows) error {
@@ -192,8 +192,8 @@ func (s *finder) group(ctx context.Context, rows where, alike kinds) error {
 	}, `SELECT data_source, last_error, COUNT(*), MIN(id), MIN(creation_time), MAX(id), MAX(creation_time) FROM transaction_log`+rows.text+` GROUP BY data_source, last_error`, rows.args...)
 }
 
-// masked makes the kinds of what is alike: of each the first unit is read, for
-// its parameters, which are masked too.
+// masked refines kinds by masking parameter values too. It reads the first unit of each for its
+// parameters.
 func (s *finder) masked(ctx context.Context, alike kinds) (kinds, error) {
 	groups, byFirst := kinds{}, make(map[string]*Kind, len(alike))
 	for _, t := range alike {

@@ -7,14 +7,13 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// mask stands for a value in an error that is shown.
+// mask replaces a value in a displayed error.
 const mask = "?"
 
-// maskedError is the last error of a unit as it is shown to those who may not see
-// values.
+// maskedError returns the last error of a unit for users who may not see values.
 func maskedError(u *txlog.Unit) string { return errmask.Mask(u.LastError, valuesOf(u)...) }
 
-// valuesOf gives the parameters of a unit as a database could quote them.
+// valuesOf returns the parameters of a unit as a database could quote them.
 func valuesOf(u *txlog.Unit) (all []string) {
 	for _, s := range u.Statements {
 		args, err := s.Args()

@@ -24,90 +24,88 @@ type Overview struct {
 	Jobs        []Job        `json:"jobs"`
 	// Funnel is the sum of the data sources' rates.
 	Funnel Funnel `json:"funnel"`
-	// Minutes are the last hours, oldest first; minutes in which nothing happened are left out.
+	// Minutes are the last hours, oldest first, without idle minutes.
 	Minutes []Minute `json:"minutes"`
-	// HalfUndone counts the groups that have turned back and cannot be undone whole until
-	// an operator acts.
+	// HalfUndone counts the half-compensated groups. They wait for an operator.
 	HalfUndone int `json:"halfUndone"`
-	// Contended counts the entries that wait because other transactions were in their way,
-	// ContendedSince is since when the first of them does.
+	// Contended counts the entries waiting because of other transactions. ContendedSince is when
+	// the first of them began to.
 	Contended      int        `json:"contended"`
 	ContendedSince *time.Time `json:"contendedSince,omitempty"`
-	// Off says what is not reported because a table is missing or the account
-	// lacks rights; empty if nothing is.
+	// Off lists missing parts of the report: a table is missing, or the account lacks rights to it.
 	Off []string `json:"off,omitempty"`
 }
 
-// DataSource is what the log knows of a data source.
+// DataSource is the log's view of a data source.
 type DataSource struct {
 	Name string `json:"name"`
-	// Waiting, Leased and Parked count its entries, up to a cap; where there are
-	// more the name stands in More.
+	// Waiting, Leased and Parked count its entries, up to a cap. More lists the states with more
+	// entries than the cap.
 	Waiting int     `json:"waiting"`
 	Leased  int     `json:"leased"`
 	Parked  int     `json:"parked"`
 	More    []State `json:"more,omitempty"`
-	// Oldest is when the oldest that is not parked was written, OldestParked the
-	// oldest that is; nil for none.
+	// Oldest is the creation time of the oldest entry that is not parked, OldestParked of the
+	// oldest parked one; nil without one.
 	Oldest       *time.Time `json:"oldest"`
 	OldestParked *time.Time `json:"oldestParked"`
 	// OldestID is its id.
 	OldestID string `json:"oldestId,omitempty"`
-	// Reachable is how the jobs alive see it: false if any of them cannot reach
-	// it or write there; nil if none has reported.
+	// Reachable is false if any live job cannot reach it or write there, and nil if no job has
+	// reported.
 	Reachable *bool `json:"reachable"`
-	// Since is when that began, ReachError why it cannot be reached, masked.
+	// Since is when that began, ReachError the masked reason.
 	Since      *time.Time `json:"since"`
 	ReachError string     `json:"reachError,omitempty"`
 	Paused     bool       `json:"paused"`
-	// PerSecond is the limit of deliveries by all jobs together; 0: none.
+	// PerSecond is the limit of deliveries by all jobs together; 0 for no limit.
 	PerSecond int `json:"perSecond"`
-	// Configured: this process knows its target.
+	// Configured reports that this process knows its target.
 	Configured bool `json:"configured"`
 	// Rates are of the last five minutes, in units per minute.
 	Rates Funnel `json:"rates"`
 }
 
-// Funnel says what happened to writes.
+// Funnel counts the outcomes of writes.
 type Funnel struct {
-	// AtOnce were delivered by the caller's first attempt, SyncRetry by a retry in the caller,
-	// Job by the job.
+	// AtOnce counts first attempts that delivered, SyncRetry retries in the caller, Job deliveries
+	// by the job.
 	AtOnce    float64 `json:"atOnce"`
 	SyncRetry float64 `json:"syncRetry"`
 	Job       float64 `json:"job"`
-	// Pending were left to the job, Parked to an operator; Refused by the database, as their callers know.
+	// Pending counts writes left to the job, Parked those left to an operator, and Refused those
+	// the database refused, as their callers know.
 	Pending float64 `json:"pending"`
 	Parked  float64 `json:"parked"`
 	Refused float64 `json:"refused"`
 }
 
-// Minute is what happened to the writes for a data source in a minute.
+// Minute counts the outcomes of a data source's writes in a minute.
 type Minute struct {
 	Start      time.Time `json:"start"`
 	DataSource string    `json:"dataSource"`
 	Funnel
 }
 
-// Job is a job that is alive.
+// Job is a live job.
 type Job struct {
-	// ID is the process's own, Name what its configuration, host and process id say.
+	// ID identifies the process. Name holds its configuration, host and process id.
 	ID   string `json:"id"`
 	Name string `json:"name"`
 	// LastSeen is its last heartbeat, by the log's clock.
 	LastSeen time.Time `json:"lastSeen"`
 }
 
-// OverviewOptions say how much is looked at.
+// OverviewOptions limit an overview.
 type OverviewOptions struct {
-	// Cap is the number up to which entries are counted; 0 means CountCap, below
-	// 0 means all.
+	// Cap is the limit of each count; 0 means CountCap, below 0 no limit.
 	Cap int
 	// Hours is how far back the minutes reach; 0 means none, at most 168.
 	Hours int
 }
 
-// Overview gives the state of the log. It answers within a second however large
-// the log is, unless Cap says otherwise.
+// Overview returns the state of the log. It answers within a second regardless of the size of the
+// log, unless Cap is raised.
 func (s *reader) Overview(ctx context.Context, o OverviewOptions) (*Overview, error) {
 	most := o.Cap
 	switch {
@@ -180,7 +178,7 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 	from := ` FROM transaction_log` + b.force("transaction_log_due") + ` WHERE parked = ? AND data_source = ? AND ` + b.headRow()
 	var n int
 	var oldest string
-	// It first finds out whether there are more: very many are not counted.
+	// See whether there are more first: very many are not counted.
 	var last []string
 	err := b.texts(ctx, &last, `SELECT id`+from+` ORDER BY next_try_time, id LIMIT 1 OFFSET ?`, parked, d.Name, b.most)
 	more := len(last) > 0
@@ -211,7 +209,7 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 		}
 		return nil
 	}
-	// The next try of a leased unit is its lease's end: none is behind now.
+	// Units with a next try in the future are the leased ones: there it is the end of the lease.
 	var leased, looked int
 	if err := b.row(ctx, []any{&leased, &looked}, `SELECT COUNT(lease_token), COUNT(*) FROM (SELECT lease_token FROM transaction_log`+b.force("transaction_log_due")+
 		` WHERE parked = 0 AND data_source = ? AND next_try_time > {now} AND next_try_time < ? AND `+b.headRow()+` ORDER BY next_try_time LIMIT ?) AS t`, d.Name, txlog.WaitsFrom, b.most+1); err != nil {
@@ -228,8 +226,8 @@ func (b *overviewer) count(ctx context.Context, d *DataSource, parked int) error
 	return nil
 }
 
-// oldest finds the oldest of very many: as a rule it is among the first rows of the
-// table, else the index is read.
+// oldest finds the oldest of very many units, usually among the first rows of the table, else in
+// the index.
 func (b *overviewer) oldest(ctx context.Context, name string, parked int) (id string, err error) {
 	for _, rows := range []string{
 		`SELECT id FROM (SELECT id, parked, data_source FROM transaction_log ORDER BY id LIMIT 5000) AS f WHERE parked = ? AND data_source = ?`,
@@ -243,8 +241,7 @@ func (b *overviewer) oldest(ctx context.Context, name string, parked int) (id st
 	return id, err
 }
 
-// names gives the data sources that have parked units, or others, by steps
-// through the index.
+// names returns the data sources with units, parked or not, by steps through the index.
 func (b *overviewer) names(ctx context.Context, parked int) (all []string, err error) {
 	for last := ""; ; {
 		var name *string
@@ -255,13 +252,12 @@ func (b *overviewer) names(ctx context.Context, parked int) (all []string, err e
 	}
 }
 
-// headRow is the condition on a row that it is the first of its unit, for queries
-// that read only an index.
+// headRow is the condition for the first row of a unit, for queries that read only an index.
 func (b *overviewer) headRow() string {
 	return b.d.Pick(sqltext.Texts{MySQL: `RIGHT(id, 3) = '000'`, Postgres: `right(id, 3) = '000'`, SQLite: `substr(id, -3) = '000'`})
 }
 
-// views gives what operators decided, and what the jobs see.
+// views adds operators' decisions and the jobs' views.
 func (b *overviewer) views(ctx context.Context) error {
 	all, err := b.journal.ReadSources(ctx)
 	if errors.Is(err, journal.ErrOff) {
@@ -284,8 +280,8 @@ func (b *overviewer) views(ctx context.Context) error {
 	return nil
 }
 
-// see takes in what one job sees: one that cannot reach it outweighs others that
-// can, and the longest-lasting view is shown.
+// see adds the view of one job. Unreachable outweighs reachable, and of equal views the
+// longest-lasting counts.
 func (d *DataSource) see(v journal.View, clean func(string) string) {
 	since := v.Since.UTC()
 	if d.Reachable == nil || *d.Reachable && !v.Reachable || *d.Reachable == v.Reachable && since.Before(*d.Since) {
@@ -293,8 +289,7 @@ func (d *DataSource) see(v journal.View, clean func(string) string) {
 	}
 }
 
-// rateMinutes is the number of minutes over which rates are taken; the current
-// one is left out.
+// rateMinutes is the number of minutes averaged in a rate, without the current one.
 const rateMinutes = 5
 
 func (b *overviewer) minutes(ctx context.Context, hours int) error {

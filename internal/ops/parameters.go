@@ -23,15 +23,13 @@ type Parameter struct {
 	Type string `json:"type"`
 	// Size is its length in bytes; only texts and bytes have one.
 	Size *int `json:"size,omitempty"`
-	// Value is there only when it was asked for: true and false as such, everything
-	// else as text, so that whole numbers keep all their digits. With Encoding
-	// base64 it is bytes.
+	// Value is set only on request: booleans as such, everything else as text, so that integers
+	// keep all their digits. Encoding base64 marks bytes.
 	Value    any    `json:"value,omitempty"`
 	Encoding string `json:"encoding,omitempty"`
 }
 
-// Parameters gives the arguments of a statement; with values only for who may see
-// them.
+// Parameters returns the arguments of a statement. Pass values only for users who may see them.
 func Parameters(s txlog.Statement, values bool) ([]Parameter, error) {
 	args, err := s.Args()
 	if err != nil {
@@ -80,9 +78,9 @@ func (v *Parameter) bytes(b []byte) {
 	v.Size, v.Value, v.Encoding = &n, base64.StdEncoding.EncodeToString(b), "base64"
 }
 
-// ReadParameters reads the arguments of a statement, an array in JSON: in the log's own
-// form, or as [Parameters] gives them with their values. It gives the log's form. ErrInvalid;
-// no error holds a value.
+// ReadParameters reads the arguments of a statement from a JSON array: in the log's own form, or as
+// [Parameters] shows them with values. It returns the log's form. ErrInvalid; its text holds no
+// value.
 func ReadParameters(text string) (string, error) {
 	var views []struct {
 		Parameter
@@ -122,10 +120,10 @@ func ReadParameters(text string) (string, error) {
 	return text, nil
 }
 
-// logNames are how the log calls types that Go calls otherwise.
+// logNames are the log's names of types with another name in Go.
 var logNames = map[string]string{"time.Time": "time", "time.Duration": "duration"}
 
-// arg is what viewParam was given.
+// arg reverses viewParam.
 func (v Parameter) arg() (a driver.NamedValue, err error) {
 	text, ok := v.Value.(string)
 	number := strings.HasPrefix(v.Type, "int") || strings.HasPrefix(v.Type, "uint") || strings.HasPrefix(v.Type, "float") && !strings.Contains(text, "N") && !strings.Contains(text, "I")

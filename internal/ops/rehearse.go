@@ -15,48 +15,48 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Rehearsal says which of the texts that wait for delivery their targets would refuse.
+// Rehearsal lists pending texts that their targets would refuse.
 type Rehearsal struct {
-	// Entries is how many were looked at, Texts how many different texts they hold.
+	// Entries is the number of entries examined, Texts the number of distinct texts in them.
 	Entries int `json:"entries"`
 	Texts   int `json:"texts"`
-	// Refused are the texts that would not be prepared, by kind of error, the most frequent first.
+	// Refused are the texts that would fail to prepare, by kind of error, the most frequent first.
 	Refused []Misfit `json:"refused"`
-	// Unseen are those of which it could not be found out.
+	// Unseen are the texts that could not be checked.
 	Unseen []Misfit `json:"unseen"`
-	// More: there are more entries, or texts, than are looked at.
+	// More reports that some entries or texts were not examined.
 	More bool `json:"more"`
 }
 
-// Misfit is a kind of error that texts of a data source met.
+// Misfit is a kind of error in the texts of a data source.
 type Misfit struct {
 	DataSource string `json:"dataSource"`
-	// Code is the database's: "1054", "42703"; empty if it gave none.
+	// Code is the database's: "1054", "42703"; empty if unknown.
 	Code string `json:"code"`
 	// Text is the error, masked.
 	Text string `json:"text"`
-	// Entries is how many entries have such a text, and Texts how many texts met it.
+	// Entries is the number of entries with such a text, Texts the number of texts with this error.
 	Entries int `json:"entries"`
 	Texts   int `json:"texts"`
 	// Oldest is the first of these entries.
 	Oldest string `json:"oldest"`
-	// Kinds are the texts, those of most entries first, at most 20.
+	// Kinds are the texts, those in the most entries first, at most 20.
 	Kinds []TextKind `json:"kinds"`
 }
 
 // TextKind is one text.
 type TextKind struct {
-	// Kind is for Filter.Kind: it selects the entries that hold the text.
+	// Kind is for Filter.Kind: it selects the entries with this text.
 	Kind string `json:"kind"`
-	// SQL is the text without its values; empty if the data source is not configured.
+	// SQL is the text without its values; empty for a data source without a configuration.
 	SQL     string `json:"sql"`
 	Entries int    `json:"entries"`
 }
 
-// mostTexts is how many texts of a kind of error are listed.
+// mostTexts limits the listed texts of a kind of error.
 const mostTexts = 20
 
-// textKinds are texts with the number of their entries.
+// textKinds returns texts with the number of their entries.
 func (s *rehearser) textKinds(texts []*pending) []TextKind {
 	of := map[kind]*TextKind{}
 	for _, p := range texts {
@@ -78,13 +78,13 @@ func (s *rehearser) textKinds(texts []*pending) []TextKind {
 }
 
 const (
-	// rehearsedEntries and rehearsedTexts are how many are looked at.
+	// rehearsedEntries and rehearsedTexts limit a rehearsal.
 	rehearsedEntries, rehearsedTexts = 1_000_000, 20_000
-	// rehearsedInVain is after how many texts without an answer the rest is not asked about.
+	// rehearsedInVain is the number of unanswered questions after which we ask the target no more.
 	rehearsedInVain = 3
 )
 
-// pending is a text in a session such as it would be sent in, with the entries that hold it.
+// pending is a text in its kind of session, with the entries that hold it.
 type pending struct {
 	place
 	text    string
@@ -92,10 +92,10 @@ type pending struct {
 	entries []string
 }
 
-// Rehearse has the target of each entry that waits or is parked prepare its texts, each
-// text once and in a session such as the job would open: nothing is run, and nothing stays
-// prepared. dataSource names one; empty means all. Entries that must not be run again are left
-// out. ErrUnknownDataSource, or an error of the log.
+// Rehearse has the target of each waiting or parked entry prepare its texts, each text once and in
+// the session of a job. It runs no statement and leaves no prepared one. dataSource names one;
+// empty means all. Entries that must not be run again are left out. ErrUnknownDataSource, or an
+// error of the log.
 func (s *rehearser) Rehearse(ctx context.Context, dataSource string) (*Rehearsal, error) {
 	r := &Rehearsal{Refused: []Misfit{}, Unseen: []Misfit{}}
 	all, err := s.pendingTexts(ctx, dataSource, r)
@@ -122,7 +122,7 @@ func (s *rehearser) Rehearse(ctx context.Context, dataSource string) (*Rehearsal
 	return r, nil
 }
 
-// pendingTexts gives what is to be prepared, by the sessions that it needs.
+// pendingTexts returns the texts to prepare, sorted by session.
 func (s *rehearser) pendingTexts(ctx context.Context, dataSource string, r *Rehearsal) (all []*pending, err error) {
 	type key struct {
 		place
@@ -181,8 +181,8 @@ func (s *rehearser) pendingTexts(ctx context.Context, dataSource string, r *Rehe
 	return all, nil
 }
 
-// rehearse has a target prepare texts that need the same session, and reports those that it
-// refuses or cannot be asked about.
+// rehearse has a target prepare texts for the same session. It reports refused texts, and those it
+// cannot ask about.
 func (s *rehearser) rehearse(ctx context.Context, texts []*pending, report func(p *pending, refused bool, err error)) {
 	target, err := s.cfg.target(texts[0].unit)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// row runs a query that gives one row.
+// row runs a query for a single row.
 func (s *asker) row(ctx context.Context, into []any, query string, args ...any) error {
 	return s.fault(s.db.QueryRowContext(ctx, s.d.Text(query), args...).Scan(into...))
 }
@@ -21,7 +21,7 @@ func (s *asker) now(ctx context.Context) (time.Time, error) {
 	return time.UnixMilli(now).UTC(), err
 }
 
-// in is the condition that a row is one of these, with its arguments.
+// in returns a condition that matches the given rows, and its arguments.
 func in(ids []string) (condition string, args []any) {
 	for _, id := range ids {
 		args = append(args, id)
@@ -29,7 +29,7 @@ func in(ids []string) (condition string, args []any) {
 	return `id IN (` + sqltext.List(len(ids), `?`, `, `) + `)`, args
 }
 
-// texts appends the only column of what a query gives.
+// texts appends the only column of a query's rows.
 func (s *asker) texts(ctx context.Context, to *[]string, query string, args ...any) error {
 	return s.each(ctx, func(rows *sql.Rows) error {
 		var text string
@@ -39,8 +39,8 @@ func (s *asker) texts(ctx context.Context, to *[]string, query string, args ...a
 	}, query, args...)
 }
 
-// each runs a query and calls scan for each of its rows, which must not ask
-// anything itself: SQLite has one connection.
+// each runs a query and calls scan for each row. scan must not run queries: SQLite has one
+// connection.
 func (s *asker) each(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := s.db.QueryContext(ctx, s.d.Text(query), args...)
 	if err != nil {

@@ -15,37 +15,36 @@ import (
 )
 
 var (
-	// ErrNotFound is txlog's: the log holds no such entry.
+	// ErrNotFound comes from txlog: the log holds no such entry.
 	ErrNotFound = txlog.ErrNotFound
-	// ErrNotFirst is txlog's: the entry that is to be skipped is not the first one under
-	// an order key.
+	// ErrNotFirst comes from txlog: the entry to skip is not the first one under an order key.
 	ErrNotFirst = txlog.ErrNotFirst
-	// ErrLeased is txlog's: the entry is being delivered at this moment.
+	// ErrLeased comes from txlog: the entry is being delivered at this moment.
 	ErrLeased = txlog.ErrLeased
-	// ErrGroup is txlog's: the entry belongs to a group that can turn back, and is not decided for by itself.
+	// ErrGroup comes from txlog: the entry belongs to a compensable group, which is decided for as
+	// a whole.
 	ErrGroup = txlog.ErrGroup
-	// ErrUnconfirmed is txlog's: it is not known whether it was done. The audit tells, once the log answers.
+	// ErrUnconfirmed comes from txlog: the outcome of the request is unknown. The audit tells,
+	// once the log answers.
 	ErrUnconfirmed = txlog.ErrUnconfirmed
-	// ErrInvalid is matched by the error of a request that cannot be answered as it
-	// is: an unknown state, a limit below 0, a discard without a reason, a data source
-	// without a name.
+	// ErrInvalid is matched by the error of an invalid request: an unknown state, a limit below 0,
+	// a discard without a reason, an empty data source name.
 	ErrInvalid = errors.New("ops: the request is not valid")
-	// ErrUnknownDataSource says that neither the log nor the configuration knows
-	// a name.
+	// ErrUnknownDataSource reports a name unknown to both the log and the configuration.
 	ErrUnknownDataSource = errors.New("ops: unknown data source")
-	// ErrNoTarget says that the configuration does not name the data source's
-	// target, so that nothing can be asked there.
+	// ErrNoTarget reports that the configuration lacks the data source's target, so that we cannot
+	// ask it.
 	ErrNoTarget = errors.New("ops: the data source is not configured")
-	// ErrTarget says that a target could not be reached, or did not answer.
+	// ErrTarget reports an unreachable or silent target.
 	ErrTarget = errors.New("ops: the target cannot be asked")
-	// ErrNoAnswer says that the log did not answer within Config.AnswerWithin.
+	// ErrNoAnswer reports that the log did not answer within Config.AnswerWithin.
 	ErrNoAnswer = errors.New("ops: the log did not answer in time")
-	// ErrNoTables says that the log's database lacks a table of the console's, or
-	// that the account may not use it; the error names it.
+	// ErrNoTables reports that the log's database lacks a table of the console, or that the account
+	// may not use it; the error names it.
 	ErrNoTables = errors.New("ops: a table of the console's cannot be used")
 )
 
-// Config is what a store knows beside the log.
+// Config is the configuration of a store, beside the log.
 type Config struct {
 	// Targets are the data sources by their names in the log: asyncjob.Targets.
 	// Verdicts and trials are for these.
@@ -56,9 +55,10 @@ type Config struct {
 	// MinAge is how old an entry must be before the job touches it:
 	// asyncjob.Config.MaxDeliveryTryDelay. Defaults to 0.
 	MinAge time.Duration
-	// AnswerWithin bounds each answer of the log that Try waits for. Defaults to none.
+	// AnswerWithin bounds each answer of the log during Try. The default is no bound.
 	AnswerWithin time.Duration
-	// Clean takes secrets out of a text that is shown, such as a DSN's password. Defaults to none.
+	// Clean removes secrets, such as a DSN's password, from displayed texts. The default removes
+	// none.
 	Clean func(string) string
 }
 
@@ -90,8 +90,7 @@ type asker struct {
 // finder finds entries, counts and groups them.
 type finder struct {
 	*asker
-	// whole is how many rows are grouped however long that takes, and groupFor
-	// for how long more are.
+	// whole is the number of rows to group regardless of time, groupFor the time for further rows.
 	whole    int
 	groupFor time.Duration
 }
@@ -99,13 +98,13 @@ type finder struct {
 // reader reports on the log as a whole and on one entry, and reads the audit.
 type reader struct{ *finder }
 
-// actor carries out what is decided, and tries.
+// actor carries out decisions and trials.
 type actor struct{ *finder }
 
 // amender amends several entries at once.
 type amender struct{ *actor }
 
-// rehearser has targets read what waits for them.
+// rehearser has targets check the texts waiting for them.
 type rehearser struct{ *finder }
 
 // answer bounds an answer of the log.
@@ -122,8 +121,7 @@ func (s *asker) answer(ctx context.Context, ask func(context.Context) error) err
 	return err
 }
 
-// New makes a store on a log, which stays the caller's to close. It dials
-// nothing.
+// New makes a store on a log. The caller closes the log. New dials no database.
 func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 	if log == nil {
 		return nil, errors.New("ops: log is nil: open it with txlog.Open")
@@ -137,10 +135,10 @@ func New(log *txlog.SQLStorage, cfg Config) (*Store, error) {
 	return &Store{f, &reader{f}, &actor{f}, &amender{&actor{f}}, &rehearser{f}}, nil
 }
 
-// By is who does something, and why.
+// By names the operator and the reason.
 type By struct {
 	// Who is a name for the audit, at most 255 characters: "ann", "token grafana".
 	Who string
-	// Reason is required to discard, to amend and to compensate; at most 1000 characters.
+	// Reason is required to discard, skip, amend and compensate; at most 1000 characters.
 	Reason string
 }

@@ -16,16 +16,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Trial is what a write would do.
+// Trial is the result of a trial.
 type Trial struct {
-	// Rows are the numbers of rows that each statement would change, in order; -1
-	// where the database does not say. They end before the statement that failed.
+	// Rows are the row counts of the statements, in order; -1 if the database does not report a
+	// count. They end before a failed statement.
 	Rows []int64 `json:"-"`
 	// Error is the database's, masked; empty if the whole entry would be applied.
 	Error string `json:"error"`
-	// Class is what the error means, in the words of the attempts.
+	// Class classifies the error, in the words of the attempts.
 	Class string `json:"class,omitempty"`
-	// Notes say what a rollback does not undo, and what else should be known.
+	// Notes list effects that a rollback does not undo, and other remarks.
 	Notes []string `json:"notes"`
 	// Took is how long it took.
 	Took time.Duration `json:"-"`
@@ -40,10 +40,10 @@ const (
 	tryStatement = 6 * time.Second
 )
 
-// Try runs the entry's statements in a local transaction of its target and rolls it back. It waits at most
-// 10 s in all and leaves neither locks nor a receipt. It is audited first. What the database said is in the Trial; an error is
-// ErrNotFound, ErrLeased, ErrNoTarget, ErrInvalid (it cannot be tried, the text says why), or of a
-// target that cannot be reached: ErrTarget.
+// Try runs the entry's statements in a local transaction of its target and rolls it back. It waits
+// at most 10 s in all and leaves neither locks nor a receipt. It is audited first. The database's
+// answer is in the Trial. Errors: ErrNotFound, ErrLeased, ErrNoTarget, ErrInvalid (the text says
+// why a trial is impossible), or ErrTarget for an unreachable target.
 func (s *actor) Try(ctx context.Context, id string, by By) (*Trial, error) {
 	if err := by.Check(Try); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (s *actor) Try(ctx context.Context, id string, by By) (*Trial, error) {
 	return s.tryUnit(ctx, u, by)
 }
 
-// tryUnit tries a unit as it is given.
+// tryUnit tries a unit in the given form.
 func (s *actor) tryUnit(ctx context.Context, u *txlog.Unit, by By) (*Trial, error) {
 	target, err := s.triable(u)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *actor) tryUnit(ctx context.Context, u *txlog.Unit, by By) (*Trial, erro
 	return nil, &explained{s.cfg.Clean(err.Error()), ErrTarget}
 }
 
-// explained is an error of a kind that says only why.
+// explained is an error of a given kind whose text is only the reason.
 type explained struct {
 	text string
 	kind error
@@ -84,7 +84,7 @@ type explained struct {
 func (e *explained) Error() string        { return e.text }
 func (e *explained) Is(target error) bool { return target == e.kind }
 
-// triable says why a unit cannot be tried, or where.
+// triable returns the target of a unit, or why the unit cannot be tried.
 func (s *actor) triable(u *txlog.Unit) (target delivery.Target, err error) {
 	switch {
 	case u.Leased:
@@ -122,8 +122,8 @@ func onlyDML(ctx context.Context, d *delivery.Dialect, conn driver.Conn, u *txlo
 	return err
 }
 
-// target gives where a unit is delivered, in a session such as its own. The error is
-// ErrNoTarget or ErrInvalid, and says only why.
+// target returns the target of a unit, in a session like its own. The error is ErrNoTarget or
+// ErrInvalid, and its text only the reason.
 func (c *Config) target(u *txlog.Unit) (delivery.Target, error) {
 	t, ok := c.Targets[u.DataSource]
 	switch {
@@ -140,7 +140,7 @@ func (c *Config) target(u *txlog.Unit) (delivery.Target, error) {
 	return with, nil
 }
 
-// complete says what else should be known of a trial.
+// complete adds remarks to a trial.
 func (s *actor) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
 	if u.NotReplayable != "" {
 		t.Notes = append(t.Notes, "the job will not run it: "+u.NotReplayable)
@@ -155,8 +155,7 @@ func (s *actor) complete(ctx context.Context, u *txlog.Unit, t *Trial) {
 	}
 }
 
-// trier is a connection of its own to a target, which is closed after the trial:
-// whatever is left open on it ends with it.
+// trier is its own connection to a target. Closing it after the trial ends everything left open.
 type trier struct {
 	conn   *sql.Conn
 	target delivery.Target
@@ -165,7 +164,7 @@ type trier struct {
 	id int64
 }
 
-// try makes a trial. Its error is that nothing was tried.
+// try makes a trial. On an error it has tried nothing.
 func try(ctx context.Context, target delivery.Target, u *txlog.Unit) (*Trial, error) {
 	pool := sql.OpenDB(target.Greeted())
 	defer func() { _ = pool.Close() }()
@@ -199,12 +198,12 @@ func (t *trier) exec(ctx context.Context, text string) error {
 	return err
 }
 
-// prepare bounds what a statement waits for and begins the transaction.
+// prepare bounds the waits of a statement and begins the transaction.
 func (t *trier) prepare(ctx context.Context) error {
 	before, begin, inside := []string{}, "BEGIN", []string{}
 	switch t.target.Dialect.Flavor {
 	case txlog.FlavorMySQL:
-		// No statement's time can be bounded there; see kill.
+		// MySQL cannot bound a statement's time; see kill.
 		if err := t.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&t.id); err != nil {
 			return err
 		}
@@ -212,7 +211,7 @@ func (t *trier) prepare(ctx context.Context) error {
 	case txlog.FlavorSQLite:
 		before = []string{fmt.Sprintf("PRAGMA busy_timeout = %d", tryLock.Milliseconds())}
 	case txlog.FlavorPostgres:
-		// In the transaction, so that nothing stays in a pooler's session.
+		// These are local to the transaction, so that nothing stays in a pooler's session.
 		inside = []string{
 			fmt.Sprintf("SET LOCAL lock_timeout = %d", tryLock.Milliseconds()),
 			fmt.Sprintf("SET LOCAL statement_timeout = %d", tryStatement.Milliseconds()),
@@ -230,8 +229,8 @@ func (t *trier) prepare(ctx context.Context) error {
 	return nil
 }
 
-// run runs the statements, and has PostgreSQL check what it would check at COMMIT. Its
-// error says that the outcome is not known.
+// run runs the statements, and has PostgreSQL do the checks of COMMIT. On an error the outcome is
+// unknown.
 func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err error) {
 	err = t.conn.Raw(func(dc any) error {
 		if err := onlyDML(ctx, t.target.Dialect, dc.(driver.Conn), t.unit); err != nil {
@@ -264,8 +263,8 @@ func (t *trier) run(ctx context.Context, trial *Trial) (out attempt.Outcome, err
 	return out, err
 }
 
-// rollback undoes the trial. If it fails, the end of the connection does: a
-// statement that goes on without it is ended by the server, or killed.
+// rollback undoes the trial. If it fails, closing the connection does that: the server ends a
+// statement that is still running, or we kill it.
 func (t *trier) rollback(ctx context.Context, trial *Trial) {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -291,7 +290,7 @@ func (t *trier) rollback(ctx context.Context, trial *Trial) {
 	_ = rows.Err()
 }
 
-// kill ends a statement of MySQL that nobody waits for any more, with its locks.
+// kill ends an abandoned statement in MySQL, with its locks.
 func (t *trier) kill(ctx context.Context) {
 	if t.id == 0 {
 		return

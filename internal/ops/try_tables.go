@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// NotUndone says of each database what a rollback does not undo there.
+// NotUndone lists the effects that a rollback does not undo, by database.
 var NotUndone = map[txlog.Flavor][]string{
 	txlog.FlavorMySQL:    {"numbers that AUTO_INCREMENT and sequences gave out are not given back", elsewhere},
 	txlog.FlavorPostgres: {"numbers that sequences gave out are not given back", elsewhere},
@@ -19,13 +19,13 @@ var NotUndone = map[txlog.Flavor][]string{
 
 const elsewhere = "what triggers and functions did elsewhere (tables without transactions, files, other servers, messages) is not undone"
 
-// transactional are the engines of MySQL and MariaDB that roll back.
+// transactional are the MySQL and MariaDB engines with rollback.
 const transactional = `'innodb', 'rocksdb', 'tokudb', 'ndbcluster', 'ndb'`
 
-// transactional refuses what a rollback would not undo: a MySQL table without
-// transactions of a name that stands in the statements, in a schema that they name or the
-// session's. It does not look behind views, nor at what
-// triggers and functions write; of these the server warns at the ROLLBACK.
+// transactional refuses writes that a rollback would not undo: those to a non-transactional MySQL
+// table. It checks the table names in the statements, in the named schemas and the session's. It
+// does not look behind views, nor at the writes of triggers and functions; for these the server
+// warns at the ROLLBACK.
 func (t *trier) transactional(ctx context.Context) error {
 	if t.target.Dialect.Flavor != txlog.FlavorMySQL {
 		return nil
@@ -45,7 +45,7 @@ func (t *trier) transactional(ctx context.Context) error {
 			args = append(args, name)
 		}
 	}
-	// A table that the account may not see is not found: its statement will fail on it.
+	// A table hidden from the account is not found here: its statement will fail on it.
 	var name, engine string
 	switch err := t.conn.QueryRowContext(ctx, `SELECT table_name, engine FROM information_schema.tables
 WHERE LOWER(engine) NOT IN (`+transactional+`) AND table_name IN (`+in+`) AND (table_schema = DATABASE() OR table_schema IN (`+in+`))`, args...).Scan(&name, &engine); {

@@ -2,37 +2,37 @@ package ops
 
 import "github.com/bedsql/bed/txlog"
 
-// A Verdict says of an entry whether its writes are applied in its target. The
-// names are those of JSON and promised to users.
+// A Verdict tells whether an entry's writes are applied in its target. The values appear in JSON
+// and are promised to users.
 type Verdict string
 
 const (
 	// Applied: the receipt is there. Discarding the entry is safe, retrying it
 	// only removes it.
 	Applied Verdict = "applied"
-	// NotApplied: no receipt exists, or not yet; or no attempt of an entry without one may
-	// have been applied. Retrying applies it once; discarding gives it up.
+	// NotApplied: there is no receipt (yet), or an entry without receipts has had no attempt that
+	// may have been applied. Retrying applies it once; discarding gives it up.
 	NotApplied Verdict = "notApplied"
 	// NeverApplied: the receipt is void. It is not applied and never will be;
 	// the application has to do the work anew.
 	NeverApplied Verdict = "neverApplied"
-	// CannotTell: there is nothing to go by, such as for an entry that is
-	// delivered at least once. An operator has to look at the data.
+	// CannotTell: there is no evidence, such as for an entry under AtLeastOnce. An operator has to
+	// look at the data.
 	CannotTell Verdict = "cannotTell"
 	// Unreachable: the target did not answer. Ask again later.
 	Unreachable Verdict = "unreachable"
-	// NotConfigured: targetDataSource does not say where the target is.
+	// NotConfigured: targetDataSource does not name the target.
 	NotConfigured Verdict = "notConfigured"
 )
 
 // A Judgement is the verdict on one entry. Its detail never holds a secret.
 type Judgement struct {
 	Verdict Verdict
-	// Detail says more, for people to read.
+	// Detail adds an explanation for people.
 	Detail string
 }
 
-// Note is a remark for beside a list; empty for none.
+// Note is a remark beside a list; it may be empty.
 func (j Judgement) Note() string {
 	switch j.Detail {
 	case "", atLeastOnce, notInDoubt, running, dormant, wayBack:
@@ -62,7 +62,7 @@ func (j Judgement) Short() string {
 	}
 }
 
-// Advice is what it lets an operator do.
+// Advice returns the operator's choices.
 func (j Judgement) Advice(u *txlog.Unit) string {
 	switch {
 	case j.Verdict == Applied:

@@ -21,8 +21,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// VerifyTimeout bounds each question to a target. One that did not answer is
-// not asked again.
+// VerifyTimeout bounds each question to a target. A silent target is not asked again.
 const VerifyTimeout = 3 * time.Second
 
 // Verifier asks targets for receipts. It is for one goroutine at a time.
@@ -32,7 +31,7 @@ type Verifier struct {
 	places  map[place]*asked
 }
 
-// place is what an entry says of where its receipt is.
+// place identifies the receipt table of an entry.
 type place struct{ dataSource, settings, session string }
 
 // NewVerifier makes a Verifier for the entries of a log.
@@ -50,7 +49,7 @@ func (v *Verifier) Close() {
 	}
 }
 
-// Judge gives the verdict on each unit, the data sources side by side.
+// Judge returns the verdict on each unit. It asks the data sources in parallel.
 func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement, error) {
 	all := make([]Judgement, len(units))
 	asked := map[*asked][]int{}
@@ -87,8 +86,8 @@ func (v *Verifier) Judge(ctx context.Context, units []*txlog.Unit) ([]Judgement,
 	return all, v.stillThere(ctx, units, all)
 }
 
-// stillThere takes back the verdict on an entry that is gone: if it was delivered
-// meanwhile its receipt may be erased already.
+// stillThere withdraws the verdict on an entry that is gone: its receipt may have been erased after
+// the delivery.
 func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Judgement) error {
 	doubted := map[string]*Judgement{}
 	for i, j := range all {
@@ -106,13 +105,12 @@ func (v *Verifier) stillThere(ctx context.Context, units []*txlog.Unit, all []Ju
 	return err
 }
 
-// asked is a target in sessions such as some entries': an unqualified name, such as
-// that of bed_receipt, may mean another table in others. It is asked by one goroutine
-// at a time.
+// asked is a target, asked in one kind of session: in another, an unqualified name such as
+// bed_receipt may mean another table. One goroutine uses it at a time.
 type asked struct {
 	target delivery.Target
 	pool   *sql.DB
-	// over is the verdict without asking; nil: it can be asked.
+	// over is the verdict if there is no use in asking; otherwise nil.
 	over *Judgement
 }
 
@@ -161,7 +159,7 @@ func (a *asked) judge(ctx context.Context, u *txlog.Unit) Judgement {
 	}
 }
 
-// find looks the receipt up, and gives the target up when it does not answer.
+// find looks up the receipt. If the target does not answer, it is not asked again.
 func (a *asked) find(ctx context.Context, u *txlog.Unit) (*attempt.Found, string, error) {
 	type answer struct {
 		dialled bool
@@ -201,8 +199,8 @@ func (a *asked) find(ctx context.Context, u *txlog.Unit) (*attempt.Found, string
 	return got.found, got.place, err
 }
 
-// Within gives what a target answers within d. What it answers later is dropped: a driver
-// may not look at its context.
+// Within returns a target's answer, or an error after d. It drops later answers: a driver may
+// ignore its context.
 func Within[T any](ctx context.Context, d time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
