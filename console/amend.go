@@ -12,8 +12,8 @@ import (
 // maxAmendment bounds the body of an amendment, which holds a whole statement.
 const maxAmendment = 16 << 20
 
-// askAmend asks for the new text of a statement; said is what was answered before, and
-// problem why that was not accepted.
+// askAmend asks for the new text of a statement. said is the previous answer, problem why it was
+// not accepted.
 func (s forms) askAmend(r *http.Request, p person, said field, problem *failure) (any, error) {
 	d, err := s.entry(r, p, false)
 	if err != nil {
@@ -42,7 +42,7 @@ func (s forms) askAmend(r *http.Request, p person, said field, problem *failure)
 	return v, nil
 }
 
-// statementOf is the statement that is amended, 0 for the only one.
+// statementOf returns the number of the statement to amend, 0 for the only one.
 func statementOf(said field) (int, error) {
 	if said("statement") == "" {
 		return 0, nil
@@ -50,7 +50,7 @@ func statementOf(said field) (int, error) {
 	return number("statement", said("statement"), 4096)
 }
 
-// askAmendAll asks for the new text of all that was counted, which typed may hold already.
+// askAmendAll asks for the new text of all counted entries. typed may hold it already.
 func (s forms) askAmendAll(r *http.Request, p person, sel *ops.Selection, typed url.Values, v *askPage) error {
 	l := languageOf(r)
 	v.Meaning = l.t("One text is put in the place of the old one, in all of these entries; the audit keeps the old one. The first of them is tried: if it is refused, nothing is changed. They stay parked: retry them afterwards. What may be applied is left as it is.")

@@ -37,7 +37,7 @@ func (s api) entriesCall(r *http.Request, p person) (any, error) {
 	return s.store().Entries(r.Context(), f, page)
 }
 
-// filterCall reads the filter of a call that takes nothing else.
+// filterCall reads the filter of a call without other arguments.
 func filterCall(r *http.Request, p person) (ops.Filter, error) {
 	q, err := queryOf(r, filterNames...)
 	if err != nil {
@@ -46,8 +46,8 @@ func filterCall(r *http.Request, p person) (ops.Filter, error) {
 	return filterOf(q.Get, p)
 }
 
-// countAnswer is a number of entries. Until is for a bulk action on exactly these;
-// empty if none can be done on them.
+// countAnswer is a number of entries. Until identifies them for a bulk action; empty if no such
+// action is possible.
 type countAnswer struct {
 	ops.Count
 	Until string `json:"until,omitempty"`

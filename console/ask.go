@@ -14,7 +14,7 @@ import (
 // askPage asks before something is done.
 type askPage struct {
 	Question, Meaning string
-	// Counted are the words around CountedAt, when what is asked about was counted.
+	// Counted are the words around CountedAt, the time of the count.
 	Counted   []string
 	CountedAt time.Time
 	// Problem is why it was not done.
@@ -22,7 +22,7 @@ type askPage struct {
 	Impossible string
 	Filter     []named
 	Kinds      []kindView
-	// OtherKinds says what is left out of Kinds.
+	// OtherKinds describes the kinds missing from Kinds.
 	OtherKinds string
 	URL, Back  string
 	Hidden     []named
@@ -52,7 +52,7 @@ var meanings = map[ops.Action]string{
 	ops.Limit:      "The limit holds for all jobs together, and not for the applications' own first attempts.",
 }
 
-// ask asks about what an action is to be done to.
+// ask makes the page that asks before an action on what.
 func ask(l *language, a ops.Action, what string) askPage {
 	return askPage{
 		Question: l.t("question "+string(a), what), Meaning: l.t(meanings[a]), Discard: a == ops.Discard, Reason: a == ops.Discard || a == ops.Skip,
@@ -105,8 +105,8 @@ func (s forms) askBulkPage(r *http.Request, p person) (any, error) {
 	return s.askBulk(r, p, a, r.URL.Query(), nil)
 }
 
-// askBulk counts what the filter matches now and asks. problem is why the
-// previous answer was not accepted.
+// askBulk counts the current matches of the filter and asks. problem is why the previous answer was
+// not accepted.
 func (s forms) askBulk(r *http.Request, p person, a ops.Action, q url.Values, problem *failure) (any, error) {
 	typed := q
 	if a == ops.Amend {

@@ -10,8 +10,8 @@ import (
 	"path"
 )
 
-// files are what pages are made of. Those under vendor are others' work, with
-// their licences beside them.
+// files are the sources of pages. Those under vendor are others' work, with their licences beside
+// them.
 //
 //go:embed assets templates locales openapi.json
 var files embed.FS

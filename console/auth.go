@@ -17,21 +17,21 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// maxCost is the highest bcrypt cost that a log-in can wait for: about a second.
+// maxCost is the highest acceptable bcrypt cost: a log-in takes about a second.
 const maxCost = 14
 
-// A person is who asks. The name is what the audit says.
+// A person is the sender of a request. The audit records the name.
 type person struct {
 	Name string
 	Role Role
 }
 
-// local is whoever uses a console on loopback without configured users.
+// local is every user of a console on loopback without configured users.
 var local = person{"local", Reveal}
 
 func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
 
-// gatekeeper knows who may log in. It is safe for concurrent use.
+// gatekeeper checks log-ins. It is safe for concurrent use.
 type gatekeeper struct {
 	open   bool // nobody has to log in
 	users  map[string]User
@@ -43,8 +43,8 @@ type gatekeeper struct {
 	key   [32]byte
 	mu    sync.Mutex
 	known map[[32]byte]time.Time
-	// nobodys is the hash with which the password of an unknown user is compared,
-	// so that the time of an answer does not disclose who exists.
+	// nobodys is compared with the password of an unknown user, so that response times do not
+	// disclose user names.
 	nobodys []byte
 }
 
@@ -127,7 +127,7 @@ func (g *gatekeeper) password(ctx context.Context, from, name, password string) 
 	if !exists {
 		hash = g.nobodys
 	}
-	// bcrypt would take what exceeds 72 bytes for nothing.
+	// bcrypt would ignore everything after 72 bytes.
 	err = bcrypt.CompareHashAndPassword(hash, []byte(password))
 	done()
 	if !exists || err != nil || len(password) > 72 {
@@ -158,8 +158,8 @@ func (g *gatekeeper) remember(sum [32]byte) {
 	g.known[sum] = time.Now().Add(remembered)
 }
 
-// address is whose failures are counted together: the peer's, which may be a proxy's, and
-// of an IPv6 address the network, of which one host may have all.
+// address returns the address for counting failures: the peer's, possibly a proxy's. For IPv6 it is
+// the network, because one host may own all of its addresses.
 func address(r *http.Request) string {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

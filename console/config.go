@@ -17,8 +17,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// Role says what somebody may do. Each includes those before it. The zero value
-// is none.
+// Role is the rights of a user. Each role includes those before it. The zero value has no rights.
 type Role uint8
 
 const (
@@ -48,10 +47,9 @@ func ParseRole(name string) (Role, error) {
 	return 0, errors.New("a role is read, operate or reveal")
 }
 
-// User is somebody who logs in with a password (Basic authentication), on pages
-// and in the API.
+// User is a person with a password (Basic authentication), on pages and in the API.
 type User struct {
-	// Name is what the audit says; it holds no colon and no control character.
+	// Name appears in the audit; it holds no colon and no control character.
 	Name string
 	// PasswordHash is bcrypt's, such as `htpasswd -nbB` writes it. A password in
 	// its place is refused.
@@ -59,44 +57,44 @@ type User struct {
 	Role         Role
 }
 
-// Token is a program that logs in with a bearer token.
+// Token is a program with a bearer token.
 type Token struct {
-	// Name is what the audit says.
+	// Name appears in the audit.
 	Name string
 	// TokenHash is the token's SHA-256, in lower-case hexadecimal digits.
 	TokenHash string
 	Role      Role
 }
 
-// Config says what a console shows, and to whom.
+// Config is the configuration of a console.
 type Config struct {
-	// Listen is the address at which the console is reached, host:port. On a
-	// loopback address the Host headers of loopback and its port are taken, and without Users and Tokens whoever asks is the local
-	// operator, who has all roles. Anywhere else, and when it is empty (an application
-	// mounts the console and does not say), Users or Tokens are needed.
+	// Listen is the console's address, host:port. On a loopback address, it accepts the Host
+	// headers of loopback with its port, and without Users and Tokens every user is the local
+	// operator with all roles. Elsewhere, Users or Tokens are required, also if Listen is empty
+	// because an application mounts the console.
 	Listen string
-	// AllowedHosts are further Host headers that are answered: a name with or
-	// without a port. One without is allowed with any.
+	// AllowedHosts are further accepted Host headers: names with or without a port. A name without
+	// a port is accepted with any.
 	AllowedHosts []string
 	Users        []User
 	Tokens       []Token
 	// BasePath is where a proxy or an application serves the console, such as "/bed"; empty
 	// for the root. Requests may come with it or without.
 	BasePath string
-	// TrustedProxies are the addresses and networks of proxies, such as "10.0.0.0/8", whose
-	// X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For count.
+	// TrustedProxies are the addresses and networks of trusted proxies, such as "10.0.0.0/8". Only
+	// their X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For headers count.
 	TrustedProxies []string
 	// Metrics is served at /metrics; nil for nothing there.
 	Metrics http.Handler
-	// OpenMetrics: /metrics needs no log-in. Otherwise it takes the role read where
-	// Users or Tokens are configured.
+	// OpenMetrics serves /metrics without a log-in. Otherwise it requires the role read if Users or
+	// Tokens are configured.
 	OpenMetrics bool
 	// Logger takes what goes wrong. Default: logrus.StandardLogger().
 	Logger logrus.FieldLogger
 }
 
-// Validate names every field that is wrong, in one error without any value that
-// may be a secret; nil when nothing is wrong.
+// Validate returns one error naming every wrong field, without values that may be secrets; nil for
+// a valid configuration.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("console: "+format, args...)) }
@@ -165,7 +163,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// plainPath is a path that links, cookies and proxies take as it is.
+// plainPath matches paths that need no escaping in links, cookies and proxies.
 var plainPath = regexp.MustCompile(`^(/[\w.~-]+)+$`)
 
 // isOwnPath reports whether a path of the console begins with a name.

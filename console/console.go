@@ -14,8 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Store is what a console shows and does: an [ops.Store]. All methods are safe for
-// concurrent use.
+// Store is the console's access to a log: an [ops.Store]. All methods are safe for concurrent use.
 type Store interface {
 	Ping(context.Context) error
 	Overview(context.Context, ops.OverviewOptions) (*ops.Overview, error)
@@ -48,11 +47,10 @@ type Console struct {
 	mux     http.Handler
 }
 
-// New makes a console of a log, for an application that mounts it. targets are the
-// data sources by their names in the log, as for the job (asyncjob.Targets): without
-// one a write for it can be retried and discarded, but neither judged nor tried. The
-// log stays the caller's to close, after the console. An error names every field of
-// cfg that is wrong.
+// New makes a console of a log, for an application to mount. targets are the data sources by their
+// names in the log, as for the job (asyncjob.Targets). Writes for other data sources can be retried
+// and discarded, but neither judged nor tried. The caller closes the log, after the console. An
+// error names every wrong field of cfg.
 func New(log *txlog.SQLStorage, targets map[string]delivery.Target, cfg Config) (*Console, error) {
 	store, err := ops.New(log, ops.Config{Targets: targets})
 	if err != nil {
@@ -61,8 +59,8 @@ func New(log *txlog.SQLStorage, targets map[string]delivery.Target, cfg Config) 
 	return NewOn(cfg, Log{Store: func() Store { return store }})
 }
 
-// NewOn is [New] on one log or several, which have different names. Of several, the first
-// page is an index, and each has all that a console of one log has below /logs/NAME.
+// NewOn is [New] on one log or several with different names. With several, the first page is an
+// index, and /logs/NAME serves the console of each log.
 func NewOn(cfg Config, logs ...Log) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -145,7 +143,7 @@ func at(r *http.Request, path string) *http.Request {
 	return there
 }
 
-// Close ends the streams of live updates. Requests that run are not waited for.
+// Close ends the streams of live updates. It does not wait for running requests.
 func (c *Console) Close() {
 	c.events.end()
 	for _, one := range c.logs {

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// countedFor is how long what was counted is remembered, and countedIDs how many
-	// entries of all counts together; the oldest are forgotten first.
+	// countedFor is the lifetime of a count, countedIDs the limit of entries in all counts
+	// together. The oldest are forgotten first.
 	countedFor = time.Hour
 	countedIDs = 500_000
 )
 
-// counted remembers what was counted for a bulk action, by its cut-off.
+// counted remembers the selections counted for bulk actions, by their cut-off.
 type counted struct {
 	mu  sync.Mutex
 	all []selection // oldest first
@@ -27,8 +27,7 @@ type selection struct {
 	at    time.Time
 }
 
-// keep remembers a selection and gives the cut-off under which find finds it: the
-// log's clock when it was counted.
+// keep remembers a selection and returns its cut-off, the key for find: the log's time of counting.
 func (c *counted) keep(s *ops.Selection) (until string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +56,7 @@ func (c *counted) of(until string) *ops.Selection {
 	return nil
 }
 
-// find gives what was counted for a filter at until.
+// find returns the selection counted for a filter at until.
 func (c *counted) find(until string, f ops.Filter) (*ops.Selection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package console is the web console and the JSON API of a transaction log, for
-// the operator: what is stuck and why, what a retry would do, and the actions that
-// clear it. bed-job serves it; an application mounts [New] as an [http.Handler].
+// Package console is the web console and the JSON API of a transaction log. It shows an operator
+// stuck writes with the reasons, tries them, and offers the actions to clear them. bed-job serves
+// it; an application mounts [New] as an [http.Handler].
 //
-// Every request passes the same gate before anything is looked at: the security
-// headers, the Host and Origin rules, who asks, and the role that the route wants.
+// Every request passes the same gate first: security headers, Host and Origin rules, log-in, and
+// the role of its route.
 package console

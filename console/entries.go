@@ -24,11 +24,10 @@ type entriesView struct {
 	States    []ops.State
 	Kinds     []kindView
 	MoreKinds bool
-	// OtherKinds says what is left out of Kinds, KindIs which kind the list is of.
+	// OtherKinds describes the kinds missing from Kinds, KindIs the kind of this list.
 	OtherKinds, KindIs string
-	// AllKinds leads to this page with the kinds of all entries; NoKinds means that this
-	// page has none, because there are too many entries to group at once. EveryKind leads
-	// to it with those beyond maxKinds.
+	// AllKinds leads to this page with the kinds of all entries. NoKinds means that there are too
+	// many entries to group at once. EveryKind leads to the page with the kinds beyond maxKinds.
 	AllKinds, EveryKind string
 	NoKinds             bool
 	Entries             []ops.Entry
@@ -41,13 +40,13 @@ type entriesView struct {
 	Newest bool
 	// Sources are the data sources to choose from.
 	Sources []string
-	// Progress says what became of a bulk action so far.
+	// Progress describes the progress of a bulk action.
 	Progress string
 	query    url.Values
 	base     string
 }
 
-// Bulk leads to the page on which all that the filter matches is decided.
+// Bulk leads to the page that asks about an action on all matching entries.
 func (v entriesView) Bulk(action string) string { return v.base + "/bulk/" + action + suffix(v.query) }
 
 func suffix(q url.Values) string {
@@ -63,13 +62,13 @@ type kindView struct {
 	Anchor, Number, URL, Retry string
 }
 
-// Text is the error, with its code where the text does not say it.
+// Text is the error, with its code unless the text contains it.
 func (k kindView) Text() string { return clip(k.Kind.Text, 200) }
 
 // maxKinds is how many kinds a page shows.
 const maxKinds = 12
 
-// kindViews shows at most that many, and says what it leaves out.
+// kindViews returns at most that many kinds, and a note on the rest.
 func kindViews(l *language, base string, kinds []ops.Kind, q url.Values, most int) (all []kindView, others string) {
 	if rest := len(kinds) - most; rest > 0 {
 		n, more := 0, false
@@ -170,8 +169,8 @@ func (s pages) entriesPage(r *http.Request, p person) (any, error) {
 	return v, nil
 }
 
-// listed is a page of the list, and where the one before it ends; empty for none. It comes
-// after page.After, or before an id that is not empty.
+// listed is a page of the list, with the start of the previous page, if any. The list comes after
+// page.After, or before an id if that is not empty.
 func (s pages) listed(ctx context.Context, f ops.Filter, page ops.Page, before string) (list *ops.Entries, previous string, err error) {
 	if before == "" {
 		if list, err = s.store().Entries(ctx, f, page); err == nil && page.After != "" && len(list.Entries) > 0 {
@@ -212,7 +211,7 @@ func (s pages) sources(ctx context.Context, chosen string) (names []string, err 
 	return names, nil
 }
 
-// progress says what became so far of the entries that a record of the audit retried.
+// progress describes the current state of the entries retried by an audit record.
 func (s pages) progress(ctx context.Context, l *language, id string) (string, error) {
 	r, err := s.record(ctx, id)
 	var did ops.Bulk
@@ -224,7 +223,7 @@ func (s pages) progress(ctx context.Context, l *language, id string) (string, er
 	return text, err
 }
 
-// nextPage leads to the next entry of a kind of error, else to those that are left.
+// nextPage leads to the next entry of a kind of error, else to the remaining entries.
 func (s pages) nextPage(r *http.Request, p person) (any, error) {
 	id, err := idOf(r)
 	if err != nil {
@@ -252,8 +251,8 @@ func (s pages) nextPage(r *http.Request, p person) (any, error) {
 	return redirect(to), nil
 }
 
-// kindsWithin is for how long the list waits for its errors to be grouped. A
-// browser asks again for what was not ready by then.
+// kindsWithin is how long the list waits for its errors to be grouped. A browser asks again for a
+// result that was not ready.
 const kindsWithin = 120 * time.Millisecond
 
 // known remembers the kinds of some filters, for when the machine is busy.
@@ -271,15 +270,14 @@ func (k *known) keep(f ops.Filter, kinds *ops.Kinds) {
 	k.all[f] = kinds
 }
 
-// last gives what was known of a filter; nil for nothing.
+// last returns the last result for a filter, if any.
 func (k *known) last(f ops.Filter) *ops.Kinds {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.all[f]
 }
 
-// kinds groups the errors that f selects. If that takes longer than wait it gives what was
-// known before, nil for nothing.
+// kinds groups the errors of f's entries. After wait, it returns the previous result for f, or nil.
 func (s pages) kinds(ctx context.Context, f ops.Filter, wait time.Duration) (*ops.Kinds, error) {
 	bounded, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

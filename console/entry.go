@@ -18,7 +18,7 @@ type entryView struct {
 	NextAt    bool
 	Trial     *ops.Trial
 	TrialText string
-	// Live: it follows what happens to the entry.
+	// Live makes the page follow the entry.
 	Live bool
 	base string
 }
@@ -32,12 +32,12 @@ func (v entryView) OfKind() string { return with(v.base+"/entries", "kind", v.D.
 // Amend leads to the form for a statement, from 0.
 func (v entryView) Amend(i int) string { return with(v.URL("amend"), "statement", strconv.Itoa(i+1)) }
 
-// Compensate leads to the form that turns its group back.
+// Compensate leads to the form for compensating its group.
 func (v entryView) Compensate() string {
 	return v.base + "/transactions/" + url.PathEscape(v.D.TransactionID) + "/compensate"
 }
 
-// GroupText says what it is to its group; empty if it has none.
+// GroupText describes the role in its group, if any.
 func (v entryView) GroupText() string { return ops.GroupTexts[v.D.Group] }
 
 // URL leads to an action on the entry.
@@ -67,7 +67,7 @@ func (s pages) entryPage(values bool) func(*http.Request, person) (any, error) {
 	}
 }
 
-// trialText says what each statement would change.
+// trialText describes the changes of each statement.
 func trialText(l *language, t *ops.Trial) string {
 	var parts []string
 	for _, n := range t.Rows {

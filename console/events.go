@@ -11,11 +11,10 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 )
 
-// events tells pages that something changed, and whether the log answers. While anybody
-// listens, one goroutine asks the log for all, no more often than the log can bear, and
-// one whether it is there.
+// events tells pages about changes, and whether the log answers. While there are listeners, one
+// goroutine looks for changes, at a rate that the log can bear, and another pings the log.
 type events struct {
-	// ping asks whether the log answers, look what pages show of it.
+	// ping checks the log, look reads the figures on the pages.
 	ping func(context.Context) error
 	look func(context.Context) any
 	ctx  context.Context
@@ -30,27 +29,27 @@ type events struct {
 	nudge chan struct{}
 }
 
-// A listener is a page that is open.
+// A listener is an open page.
 type listener struct {
 	who string
-	// changed says that something changed, pulse that the log answers, or does not.
+	// changed signals a change, pulse whether the log answers.
 	changed chan struct{}
 	pulse   chan bool
 }
 
 const (
-	// askEvery is how often the log is asked; a slow one is asked less often, so
-	// that asking takes at most a tenth of the time.
+	// askEvery is the interval for queries to the log. A slow log gets fewer, so that they take at
+	// most a tenth of the time.
 	askEvery = 2 * time.Second
 	askShare = 10
 	// refreshEvery is how often pages are refreshed although nothing was seen to
 	// change: ages grow.
 	refreshEvery = 30 * time.Second
-	// pulseEvery is how often pages hear whether the log answers, and pulseWithin for
-	// how long it may think. Pages that hear nothing for 4 s say so (app.js).
+	// pulseEvery is the interval of pulses to pages, pulseWithin the time limit of a ping. A page
+	// shows a warning after 4 s without a pulse (app.js).
 	pulseEvery, pulseWithin = time.Second, 1500 * time.Millisecond
-	// maxStreams bounds the listeners, each of which holds a connection, and
-	// maxStreamsEach those of one user.
+	// maxStreams bounds the listeners, because each holds a connection, and maxStreamsEach those of
+	// one user.
 	maxStreams, maxStreamsEach = 256, 32
 )
 
@@ -63,7 +62,7 @@ func newEvents(ping func(context.Context) error, look func(context.Context) any)
 // changed has the log be asked at once: somebody acted.
 func (e *events) changed() { offer(e.nudge, struct{}{}) }
 
-// offer sends what nobody has to wait for.
+// offer sends a value if the receiver is ready for it.
 func offer[T any](to chan<- T, v T) {
 	select {
 	case to <- v:
@@ -71,7 +70,7 @@ func offer[T any](to chan<- T, v T) {
 	}
 }
 
-// listen registers a listener; ok is false when there are too many, or too many of who.
+// listen registers a listener. ok is false if there are too many, in all or for this user.
 func (e *events) listen(who string) (l *listener, leave func(), ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,7 +142,7 @@ func (e *events) ask(ctx context.Context) {
 	}
 }
 
-// sum is a checksum of what pages show.
+// sum is a checksum of the pages' figures.
 func (e *events) sum(ctx context.Context) [32]byte {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -151,8 +150,8 @@ func (e *events) sum(ctx context.Context) [32]byte {
 	return sha256.Sum256(text)
 }
 
-// stream sends live updates as server-sent events. They say that something
-// changed, not what: the page asks for itself, with its own rights.
+// stream sends live updates as server-sent events. They only announce a change: the page then loads
+// the news itself, with its own rights.
 func (s service) stream(_ *http.Request, p person) (any, error) {
 	l, leave, ok := s.events.listen(p.Name)
 	if !ok {

@@ -12,16 +12,16 @@ import (
 	"github.com/bedsql/bed/internal/safetext"
 )
 
-// A failure is an answer that is not what was asked for.
+// A failure is an error answer.
 type failure struct {
 	status int
-	// text is a sentence that is translated, detail what follows it as it is.
+	// text is a translated sentence, detail an untranslated addition.
 	text, detail string
 }
 
 func (f *failure) Error() string { return strings.TrimSpace(f.text + " " + f.detail) }
 
-// answers say how errors of the store are answered. detailed: what the store says of the request follows.
+// answers map errors of the store to answers. detailed adds the store's own text about the request.
 var answers = []struct {
 	err      error
 	status   int
@@ -49,13 +49,13 @@ var (
 	errForeign  = &failure{status: http.StatusForbidden, text: "The request was made by a page of another site. If that is the console's own address, add it to allowedHosts."}
 )
 
-// invalid is the error of a request that is not valid.
+// invalid returns the error of an invalid request.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ops.ErrInvalid, fmt.Sprintf(format, args...))
 }
 
-// failureOf says how an error is answered. What the store says of a request is
-// shown; what a database said of the log is not, because it may hold anything.
+// failureOf returns the answer to an error. It shows the store's text about a request, but not a
+// database's text about the log: that could hold anything.
 func failureOf(err error) *failure {
 	var f *failure
 	if errors.As(err, &f) {
@@ -97,7 +97,7 @@ func (s *site) fail(w http.ResponseWriter, r *http.Request, p person, err error)
 		writeJSON(w, f.status, map[string]string{"error": f.Error()})
 		return
 	}
-	// What only was not there is looked for again.
+	// Temporary failures are worth another request.
 	again := f.status == http.StatusServiceUnavailable && r.Method == http.MethodGet
 	s.render(w, r, p, errorPage{f.text, f.detail, again, f.status})
 }

@@ -16,7 +16,7 @@ import (
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// secure sets what each answer carries, whoever asks.
+// secure sets the headers of every answer.
 func secure(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -27,8 +27,7 @@ func secure(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// hosts are the Host headers that are answered; any other may be a name that
-// somebody else's page made to point here.
+// hosts are the accepted Host headers. Another site could make any other name point here.
 type hosts struct {
 	exact   map[string]bool // with a port, or without one where that is allowed
 	anyPort map[string]bool
@@ -70,22 +69,22 @@ func (h hosts) allow(given string) bool {
 	return err == nil && h.anyPort[host]
 }
 
-// own reports whether an origin's host is the console's: spelt like one that is answered,
-// port included.
+// own reports whether an origin's host is the console's own, by its accepted spellings with the
+// port.
 func (h hosts) own(given string) bool {
 	given = strings.ToLower(given)
 	return h.exact[given] || h.anyPort[strings.Trim(given, "[]")]
 }
 
-// foreign reports whether a request that may change something was made by another site's page.
+// foreign reports whether a request is a possible change made by another site's page.
 func (h hosts) foreign(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions && h.otherOrigin(r)
 }
 
-// otherOrigin reports whether a page of another origin made the request, even one of the
-// same site. A typed address has no origin, and programs send neither header. A proxy may
-// hide the Host from the console. Then Sec-Fetch-Site decides, which no page can set.
-// Once AllowedHosts has names, the Origin must be one of them.
+// otherOrigin reports whether a page of another origin made the request, even one of the same site.
+// A typed address has no origin, and programs send neither header. A proxy may hide the Host from
+// the console. Then Sec-Fetch-Site decides, because no page can set it. Once AllowedHosts has
+// names, the Origin must be one of them.
 func (h hosts) otherOrigin(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	if site != "" && site != "none" && site != "same-origin" {
@@ -116,7 +115,7 @@ func isLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
-// proxies are those whose word about a request counts.
+// proxies are the trusted ones.
 type proxies []netip.Prefix
 
 // newProxies reads addresses and networks.
@@ -142,15 +141,15 @@ func (ps proxies) trust(a netip.Addr) bool {
 	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a.Unmap().WithZone("")) })
 }
 
-// forwarded is the request as a trusted proxy received it: the client's address, and the Host
-// and scheme that the client used.
+// forwarded returns the request as a trusted proxy received it: with the client's address, Host and
+// scheme.
 func (ps proxies) forwarded(r *http.Request) *http.Request {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !ps.trust(peer.Addr()) {
 		return r
 	}
 	there := r.Clone(r.Context())
-	// What stands last was written by the nearest proxy.
+	// The nearest proxy wrote the last element.
 	if host := last(r, "X-Forwarded-Host"); host != "" {
 		there.Host = host
 	}
@@ -169,7 +168,7 @@ func (ps proxies) forwarded(r *http.Request) *http.Request {
 	return there
 }
 
-// last is the last element of a header that is a list.
+// last returns the last element of a list header.
 func last(r *http.Request, name string) string {
 	all := strings.Join(r.Header.Values(name), ",")
 	return strings.TrimSpace(all[strings.LastIndex(all, ",")+1:])

@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// A Log is one of those that a console shows.
+// A Log is one log of a console.
 type Log struct {
 	// Name distinguishes it from the others, in pages and addresses.
 	Name string
@@ -18,7 +18,7 @@ type Log struct {
 	Store func() Store
 }
 
-// newIndex makes the site that leads to those of several logs.
+// newIndex makes the site with the links to several logs.
 func newIndex(cfg Config, logs []Log) *site {
 	x := &site{cfg: cfg, root: cfg.BasePath, store: func() Store { return nil }, log: cfg.Logger}
 	for _, l := range logs {
@@ -49,7 +49,7 @@ func each[T any](logs []*site, ask func(*site) T) []T {
 	return all
 }
 
-// logFigures are those of one of several logs. Overview is nil if it cannot be reached.
+// logFigures are the figures of one log among several. Overview is nil if it cannot be reached.
 type logFigures struct {
 	Name     string        `json:"name"`
 	Overview *ops.Overview `json:"overview"`

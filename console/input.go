@@ -21,7 +21,7 @@ const (
 // filterNames are those of a filter, in a query and in JSON alike.
 var filterNames = []string{"dataSource", "state", "text", "transaction", "olderThan", "kind"}
 
-// A field gives what a query, a form or a body says under a name; empty for nothing.
+// A field looks a name up in a query, a form or a body; empty if missing.
 type field func(name string) string
 
 // filterOf reads a filter.
@@ -38,8 +38,7 @@ func filterOf(said field, p person) (f ops.Filter, err error) {
 	return f, f.Check()
 }
 
-// queryOf checks that a query holds nothing but what is known: a filter that is
-// misspelt would match everything.
+// queryOf rejects unknown names in a query: a misspelt filter would match everything.
 func queryOf(r *http.Request, known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -60,7 +59,7 @@ func unknown(name string, known []string) error {
 	return invalid("no parameter is called %+q; known: %s", name[:min(len(name), 60)], strings.Join(known, ", "))
 }
 
-// pageOf reads where a page begins and how long it is.
+// pageOf reads the start and the length of a page.
 func pageOf(q url.Values, usual int) (ops.Page, error) {
 	p := ops.Page{After: q.Get("after"), Limit: usual, Newest: q.Get("order") == "newest"}
 	if o := q.Get("order"); o != "" && o != "oldest" && !p.Newest {
@@ -75,7 +74,7 @@ func pageOf(q url.Values, usual int) (ops.Page, error) {
 	return p, p.Check()
 }
 
-// idOf is the entry that the path names.
+// idOf returns the entry id in the path.
 func idOf(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if id == "" || !ops.IsID(id) {
@@ -84,14 +83,14 @@ func idOf(r *http.Request) (string, error) {
 	return id, nil
 }
 
-// by is who does something and why, for the audit.
+// by returns the name and reason for the audit.
 func (p person) by(a ops.Action, reason string) (ops.By, error) {
 	by := ops.By{Who: p.Name, Reason: strings.TrimSpace(reason)}
 	return by, by.Check(a)
 }
 
-// bodyOf reads a form, or the JSON object of a call, which holds nothing but what is
-// known. Its fields are those of the body alone; those of a filter are taken out of it.
+// bodyOf reads a form, or the JSON object of a call. In a call, it rejects unknown names and lifts
+// the fields of a filter to the top level.
 func bodyOf(r *http.Request, known ...string) (field, error) {
 	if !isAPI(r) {
 		if err := r.ParseForm(); err != nil {

@@ -11,13 +11,12 @@ import (
 	"time"
 )
 
-// A language is one that pages are written in. Texts are looked up by their
-// English form.
+// A language is a language of the pages. Texts are looked up by their English form.
 type language struct {
 	Tag, Name string
 	texts     map[string]string
 	store     []sentence
-	// parsed are templates by where their site begins and their name.
+	// parsed holds the templates by their site's base path and name.
 	parsed sync.Map
 }
 
@@ -26,8 +25,7 @@ var languages = []*language{
 	{Tag: "zh", Name: "中文", texts: load("zh"), store: sentences("zh")},
 }
 
-// load reads locales/<tag>.json. English has only those texts whose key is not the
-// text itself.
+// load reads locales/<tag>.json. English has only the texts whose key differs from the text.
 func load(tag string) (texts map[string]string) {
 	b, _ := files.ReadFile("locales/" + tag + ".json")
 	if err := json.Unmarshal(b, &texts); err != nil {
@@ -76,7 +74,7 @@ func languageOf(r *http.Request) *language {
 	return languages[0]
 }
 
-// keepLanguage remembers a language that was just chosen.
+// keepLanguage remembers a newly chosen language.
 func keepLanguage(w http.ResponseWriter, r *http.Request, base string) {
 	if l := languageNamed(r.URL.Query().Get("lang")); l != nil {
 		http.SetCookie(w, &http.Cookie{
@@ -106,7 +104,7 @@ func (l *language) number(n int) string {
 	return digits
 }
 
-// count is a number of which more may be there.
+// count is a number, marked if there may be more.
 func (l *language) count(n int, more bool) string {
 	if more {
 		return l.number(n) + "+"
@@ -135,8 +133,8 @@ func (l *language) age(t, now time.Time) string {
 	}
 }
 
-// when is a time that the page's script shows in the viewer's zone; the exact
-// value is its tooltip.
+// when is a time. The page's script shows it in the viewer's zone, with the exact value as a
+// tooltip.
 func when(t time.Time) template.HTML {
 	iso := exact(t)
 	return template.HTML(`<time datetime="` + iso + `" title="` + iso + `">` + t.UTC().Format("2006-01-02 15:04:05") + ` UTC</time>`) //nolint:gosec // made of digits

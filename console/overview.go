@@ -23,7 +23,7 @@ type overviewView struct {
 	Jobs    []ops.Job
 	Ranges  []hourRange
 	Charts  []chart
-	// Kinds are the most frequent errors, OtherKinds says what is left out.
+	// Kinds are the most frequent errors, OtherKinds describes the rest.
 	Kinds      []kindView
 	OtherKinds string
 }
@@ -52,7 +52,7 @@ func (s sourceView) ListURL(state string) string {
 	return s.base + "/entries?" + q.Encode()
 }
 
-// ControlURL leads to the page on which it is paused, resumed or limited.
+// ControlURL leads to the page for pausing, resuming or limiting the source.
 func (s sourceView) ControlURL(action string) string {
 	return s.base + "/data-sources/" + url.PathEscape(s.Name) + "/" + action
 }
@@ -149,7 +149,7 @@ type chartRow struct {
 	Values []float64
 }
 
-// series are what a chart shows, from the bottom.
+// series are the parts of a chart, from the bottom.
 var series = []struct {
 	class, name string
 	of          func(ops.Funnel) float64

@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/internal/safetext"
 )
 
-// A page is what the layout shows around the data of one page.
+// A page is the layout around the data of one page.
 type page struct {
 	Lang       *language
 	OtherLang  otherLanguage
@@ -26,17 +26,17 @@ type page struct {
 	Person     person
 	CanOperate bool
 	CanReveal  bool
-	// Assets: scripts, styles and navigation, which only somebody who is logged in can load.
+	// Assets adds scripts, styles and navigation. Only a logged-in user can load them.
 	Assets bool
 	// Self is the page's own address, for live updates.
 	Self string
-	// Logs are where the others of several logs are.
+	// Logs are the links to the other logs.
 	Logs []logLink
 	// Index: it is of no log.
 	Index bool
-	// Done says what was just done; empty for nothing.
+	// Done describes the action just carried out, if any.
 	Done string
-	// DoneBy is the action that did it.
+	// DoneBy is that action.
 	DoneBy ops.Action
 	Data   any
 }
@@ -47,7 +47,7 @@ type logLink struct {
 	Current   bool
 }
 
-// links lead to the same page of each log that has it.
+// links lead to the same page of each log with such a page.
 func (s *site) links(l *language, section string) (all []logLink) {
 	if len(s.logs) == 0 {
 		return nil
@@ -69,8 +69,8 @@ type errorPage struct {
 	status       int
 }
 
-// render writes a page. It is made whole before the first byte leaves, so that a
-// mistake in it gives an error and not half a page.
+// render writes a page. It makes the whole page before sending the first byte, so that a mistake
+// gives an error and not half a page.
 func (s *site) render(w http.ResponseWriter, r *http.Request, p person, data any) {
 	l := languageOf(r)
 	v := page{
@@ -119,7 +119,7 @@ func (s *site) render(w http.ResponseWriter, r *http.Request, p person, data any
 	_, _ = b.WriteTo(w)
 }
 
-// selfOf is the address of the page that the request shows, to get it again.
+// selfOf returns the address of the requested page, to load it again.
 func (s *site) selfOf(r *http.Request) string {
 	path := r.URL.EscapedPath()
 	if r.Method == http.MethodPost {
@@ -147,7 +147,7 @@ func with(address, name, value string) string {
 	return address + sep + name + "=" + url.QueryEscape(value)
 }
 
-// funcs are what templates call beside the language's own.
+// funcs are the functions for templates, beside the language's own.
 func funcs(l *language, base string) template.FuncMap {
 	return template.FuncMap{
 		"t": l.t, "say": l.say,
@@ -193,7 +193,7 @@ func (s *site) record(ctx context.Context, id string) (ops.Record, error) {
 	return audit.Records[0], nil
 }
 
-// doneText says what was done before this page, and by which action, as the audit has it.
+// doneText describes the preceding action from its audit record, and returns the action.
 func (s *site) doneText(l *language, r *http.Request, p person) (string, ops.Action) {
 	if p.Role < Read || s.store() == nil {
 		return "", ""
@@ -227,7 +227,7 @@ var doneTexts = map[ops.Action]string{
 	ops.Pause: "The data source is paused.", ops.Resume: "The data source is resumed.", ops.Limit: "The limit is set.",
 }
 
-// what is what a record of the audit is about: a filter in words.
+// what describes the subject of an audit record: a filter in words.
 func (l *language) what(r ops.Record) string {
 	var f map[string]any
 	if re, ok := ops.ReplacedBy(r); ok && re.Bulk != nil {

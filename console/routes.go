@@ -11,36 +11,35 @@ import (
 	"time"
 )
 
-// A route is a path and who may use it. Roles are checked nowhere else.
+// A route is a path with its required role. No other place checks roles.
 type route struct {
 	method, path string
-	// role is the lowest that may; 0 means anybody. A bulk amendment by a call needs Reveal,
-	// which its body says.
+	// role is the lowest sufficient role; 0 admits everybody. A call for a bulk amendment checks
+	// for Reveal itself.
 	role Role
 	// reveals: a request for values requires the role reveal.
 	reveals bool
-	// long says that it may take longer than other requests, and ends with its
-	// client.
+	// long routes may take longer than other requests, and end with their client.
 	long bool
 	// body bounds a request's body; 0 means maxBody.
 	body int64
 	// noLog: it needs no log.
 	noLog bool
-	// do gives what the answer shows: the data of a page or of a call, a [redirect], or an
-	// [http.Handler], which answers by itself.
+	// do returns the data of a page or of a call, a [redirect], or an [http.Handler] that writes
+	// the answer.
 	do func(r *http.Request, p person) (any, error)
 }
 
-// redirect is where an answer leads to.
+// redirect is the target of a redirect.
 type redirect string
 
-// answerWithin bounds what a request waits for the log.
+// answerWithin bounds how long a request waits for the log.
 const answerWithin = 30 * time.Second
 
 // maxBody bounds a request's body.
 const maxBody = 64 << 10
 
-// routes are all that the site of a log answers.
+// routes are all routes of a log's site.
 func routes(s *site) []route {
 	show, ask, call := pages{s}, forms{s}, api{s}
 	return append(services(s), []route{
@@ -75,7 +74,7 @@ func routes(s *site) []route {
 	}...)
 }
 
-// indexRoutes are all that the index of several logs answers.
+// indexRoutes are all routes of the index of several logs.
 func indexRoutes(s *site) []route {
 	return append(services(s), []route{
 		{method: "GET", path: "/{$}", noLog: true, role: Read, do: index{s}.page},
@@ -83,7 +82,7 @@ func indexRoutes(s *site) []route {
 	}...)
 }
 
-// services are what every site answers.
+// services are the routes of every site.
 func services(s *site) []route {
 	serve, metricsRole := service{s}, Read
 	if s.cfg.OpenMetrics {
@@ -99,7 +98,7 @@ func services(s *site) []route {
 	}
 }
 
-// nothing is what every other path leads to.
+// nothing is the route for every other path.
 var nothing = route{role: Read, noLog: true, do: func(*http.Request, person) (any, error) { return nil, errNoPage }}
 
 // wantsValues takes every reveal but an explicit no for a yes: a typing error must
@@ -114,7 +113,7 @@ func (c *Console) entrance(s *site, routes []route) http.Handler {
 	for _, r := range routes {
 		mux.Handle(r.method+" "+r.path, c.enter(s, r))
 	}
-	// What no route takes is shown only to who may read.
+	// Unknown paths require the role read too.
 	mux.Handle("/", c.enter(s, nothing))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if m := ofSource.FindStringSubmatch(r.URL.EscapedPath()); m != nil {
@@ -124,12 +123,12 @@ func (c *Console) entrance(s *site, routes []route) http.Handler {
 	})
 }
 
-// ofSource is a path that names a data source. A proxy may have decoded the slashes in its
-// name, as nginx does where proxy_pass has a path.
+// ofSource matches a path with a data source's name. A proxy may have decoded the slashes in the
+// name, as nginx does when proxy_pass has a path.
 var ofSource = regexp.MustCompile(`^((?:/api/v1)?/data-sources/)(.+/.+)(/[^/]+)$`)
 
-// enter is the one way into a route: who asks, whether they may, and only then
-// the request itself.
+// enter is the one way into a route: it checks the log-in, then the role, and then runs the
+// request.
 func (c *Console) enter(s *site, rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		role := rt.role

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A sentence is a format by which the store says something of an entry or a request.
+// A sentence is a format of the store's texts about entries and requests.
 type sentence struct {
 	said *regexp.Regexp
 	text string
@@ -16,8 +16,8 @@ type sentence struct {
 
 var verbs = regexp.MustCompile(`%(?:\\\.\d+|\\\+)?[a-z]`)
 
-// sentences reads locales/<tag>-store.json: formats, and their translations with %s for what
-// was filled in. The more of it is fixed, the earlier a format comes.
+// sentences reads locales/<tag>-store.json: formats and their translations, with %s for the
+// arguments. Formats with more fixed text come first.
 func sentences(tag string) (all []sentence) {
 	for format, text := range load(tag + "-store") {
 		all = append(all, sentence{regexp.MustCompile(`(?s)^` + verbs.ReplaceAllString(regexp.QuoteMeta(format), `(.*)`) + `$`), text})
@@ -26,7 +26,8 @@ func sentences(tag string) (all []sentence) {
 	return all
 }
 
-// say gives what the store says in the language. What a database said, or no format is of, stays as it is.
+// say translates a text of the store. Texts from a database, or without a known format, stay as
+// they are.
 func (l *language) say(text string) string {
 	for _, s := range l.store {
 		if found := s.said.FindStringSubmatch(text); found != nil {

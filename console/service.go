@@ -20,7 +20,7 @@ func (s service) readyz(r *http.Request, _ person) (any, error) {
 	return plain(http.StatusServiceUnavailable, "the transaction log cannot be reached"), nil
 }
 
-// reachable reports whether what is asked answers in time.
+// reachable reports whether ping succeeds in time.
 func reachable(ctx context.Context, ping func(context.Context) error, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

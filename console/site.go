@@ -16,9 +16,9 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// A site is what pages and calls of a log work with, or those of the index of several.
+// A site serves the pages and calls of one log, or of the index of several.
 type site struct {
-	// cfg.BasePath is where the site begins, root where the console does.
+	// cfg.BasePath is the path of the site, root the path of the console.
 	cfg  Config
 	root string
 	// logs are the sites of several logs, and name is the log's of this one.
@@ -26,11 +26,11 @@ type site struct {
 	name string
 	// store gives nil for as long as the log could not be opened.
 	store func() Store
-	// ping asks whether what the site shows can be reached.
+	// ping checks whether the site's source is reachable.
 	ping   func(context.Context) error
 	log    logrus.FieldLogger
 	events *events
-	// counted is what bulk actions were counted for.
+	// counted holds the selections counted for bulk actions.
 	counted *counted
 	// known are kinds of errors.
 	known *known
@@ -48,8 +48,7 @@ func newSite(cfg Config, l Log) *site {
 	return s
 }
 
-// look gives what the overview shows, but for what changes without a change; nil if the
-// log cannot be reached.
+// look returns the overview without its ever-changing parts; nil if the log cannot be reached.
 func (s *site) look(ctx context.Context) *ops.Overview {
 	o, err := s.overview(ctx)
 	if err != nil {
@@ -70,9 +69,8 @@ func (s *site) overview(ctx context.Context) (*ops.Overview, error) {
 	return store.Overview(ctx, ops.OverviewOptions{})
 }
 
-// What answers, by what it answers: pages are looked at, forms ask before something is
-// done, api is for programs, service is what a process or a page needs beside them, index
-// is for several logs.
+// The handlers by kind: pages show, forms ask before an action, api is for programs, service is for
+// processes and for pages' own needs, index is for several logs.
 type (
 	pages   struct{ *site }
 	forms   struct{ *site }
@@ -81,7 +79,7 @@ type (
 	index   struct{ *site }
 )
 
-// entry is the entry that the path names; values: with its values.
+// entry loads the entry in the path, with its values if values is set.
 func (s *site) entry(r *http.Request, p person, values bool) (*ops.Detail, error) {
 	id, err := idOf(r)
 	if err != nil {
@@ -97,7 +95,7 @@ func (s *site) entry(r *http.Request, p person, values bool) (*ops.Detail, error
 	return s.store().Reveal(r.Context(), id, by)
 }
 
-// done says what was done, and of a bulk action what was not.
+// done describes a finished action, and the omissions of a bulk action.
 type done struct {
 	Action ops.Action `json:"action"`
 	Count  int        `json:"count"`
@@ -116,13 +114,13 @@ type amendedAll struct {
 	Untried   string       `json:"untried"`
 }
 
-// What is done to entries, and to data sources.
+// The actions on entries, and on data sources.
 var (
 	onEntries = []ops.Action{ops.Retry, ops.Park, ops.Discard}
 	onSources = []ops.Action{ops.Pause, ops.Resume, ops.Limit}
 )
 
-// actionOf is the action that the path names, one of these.
+// actionOf returns the action in the path, one of these.
 func actionOf(r *http.Request, these []ops.Action) (ops.Action, error) {
 	if a := ops.Action(r.PathValue("action")); slices.Contains(these, a) {
 		return a, nil
@@ -130,7 +128,7 @@ func actionOf(r *http.Request, these []ops.Action) (ops.Action, error) {
 	return "", errNoAction
 }
 
-// act does something to the entry that the path names, or tries it.
+// act applies an action to the entry in the path, or tries the entry.
 func (s *site) act(r *http.Request, p person) (any, error) {
 	said, err := bodyOf(r, "reason")
 	if err != nil {
@@ -160,7 +158,7 @@ func (s *site) act(r *http.Request, p person) (any, error) {
 	return s.afterwards(r, p, done{Action: a, Count: 1}, err, to)
 }
 
-// compensate turns the group back that the path names.
+// compensate compensates the group in the path.
 func (s *site) compensate(r *http.Request, p person) (any, error) {
 	said, err := bodyOf(r, "reason")
 	if err != nil {
@@ -182,7 +180,7 @@ func (s *site) compensate(r *http.Request, p person) (any, error) {
 	return s.afterwards(r, p, done{Action: ops.Compensate, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
 }
 
-// amend replaces a statement of the entry that the path names.
+// amend replaces a statement of the entry in the path.
 func (s *site) amend(r *http.Request, p person) (any, error) {
 	said, err := bodyOf(r, "sql", "parameters", "statement", "reason")
 	if err != nil {
@@ -211,7 +209,7 @@ func (s *site) amend(r *http.Request, p person) (any, error) {
 	return s.afterwards(r, p, done{Action: ops.Amend, Count: 1}, err, s.cfg.BasePath+"/entries/"+url.PathEscape(id))
 }
 
-// audit is a page of the audit; with the values of amended parameters if that is asked for.
+// audit is a page of the audit, with the values of amended parameters on request.
 func (s *site) audit(r *http.Request, p person, page ops.Page) (*ops.Audit, error) {
 	if !wantsValues(r) {
 		return s.store().Audit(r.Context(), page)
@@ -242,8 +240,8 @@ func (s *site) try(r *http.Request, id string, by ops.By) (any, error) {
 	return v, nil
 }
 
-// bulk acts on what a filter matched when it was counted; without until on what it
-// matches now. count is how many that is.
+// bulk acts on the entries counted at until; without until, on the current matches. count is their
+// expected number.
 func (s *site) bulk(r *http.Request, p person) (any, error) {
 	said, err := bodyOf(r, "filter", "action", "count", "until", "reason", "sql", "parameters", "statement")
 	if err != nil {
@@ -294,8 +292,8 @@ func (s *site) bulk(r *http.Request, p person) (any, error) {
 	return s.afterwards(r, p, done{a, len(did.Changed), did.Gone, did.Left}, err, to)
 }
 
-// amendAll amends what was counted; a form leads to the entries with the new text. A form that
-// asks for it only has the first one tried.
+// amendAll amends the counted entries; a form leads to the entries with the new text. A form can
+// also ask to try only the first one.
 func (s *site) amendAll(r *http.Request, p person, sel *ops.Selection, said field, by ops.By) (any, error) {
 	to := ops.Amendment{SQL: said("sql"), Parameters: said("parameters")}
 	n, err := statementOf(said)
@@ -331,8 +329,8 @@ func (s *site) amendAll(r *http.Request, p person, sel *ops.Selection, said fiel
 	return s.afterwards(r, p, d.done, nil, with(s.cfg.BasePath+"/entries", "kind", did.Kind))
 }
 
-// selected is what a filter matched when it was counted. It is a failure if that is
-// not what was said.
+// selected returns the selection counted for a filter. It fails if the selection differs from the
+// request's count.
 func (s *site) selected(ctx context.Context, f ops.Filter, said field) (sel *ops.Selection, err error) {
 	count, err := number("count", said("count"), ops.MaxBulk)
 	if err != nil {
@@ -352,7 +350,7 @@ func (s *site) selected(ctx context.Context, f ops.Filter, said field) (sel *ops
 	return sel, nil
 }
 
-// control pauses, resumes or limits the data source that the path names.
+// control pauses, resumes or limits the data source in the path.
 func (s *site) control(r *http.Request, p person) (any, error) {
 	said, err := bodyOf(r, "reason", "perSecond")
 	if err != nil {
@@ -377,7 +375,7 @@ func (s *site) control(r *http.Request, p person) (any, error) {
 	return s.afterwards(r, p, done{Action: a, Count: 1}, err, s.cfg.BasePath+"/")
 }
 
-// sourceOf is the data source that the path names. A proxy may have made one slash of several.
+// sourceOf returns the data source in the path. A proxy may have merged consecutive slashes.
 func (s *site) sourceOf(r *http.Request) string {
 	name := r.PathValue("name")
 	o, err := s.store().Overview(r.Context(), ops.OverviewOptions{Cap: 1})
@@ -392,8 +390,8 @@ func (s *site) sourceOf(r *http.Request) string {
 	return name
 }
 
-// afterwards answers after an action: a call with what was done, a form with the way to a
-// page. Its address names the record in the audit, from which the page says what was done.
+// afterwards answers after an action: a call gets the result, a form a redirect. The redirect names
+// the audit record, and the page describes the action from it.
 func (s *site) afterwards(r *http.Request, p person, d done, err error, to string) (any, error) {
 	if err != nil || isAPI(r) {
 		return d, err

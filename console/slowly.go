@@ -10,29 +10,28 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 )
 
-// slowly makes guessing slow, and locks nobody out: a failure is answered late, by how
-// many its address and its name have had, and passwords are compared in turns: of each
-// user of an address as many wait for the address's turns as it has, and of each address as
-// many for those of all. So a right password waits for one comparison of each other
-// address, and of each other user of its own, and at the address of the guesses for those
-// at its own name. As a guess is held for longer than a comparison takes, few are under way
-// at a time. It is safe for concurrent use.
+// slowly slows down guessing and locks no user out. A failure is answered late; the delay grows
+// with the failures of its address and of its name. Passwords are compared in turns. A request
+// waits first for a turn of its user at its address, then for a turn of its address, then for one
+// of the whole console. So a right password waits for at most one comparison of each other address
+// and of each other user at its own address, and for the guesses at its own name from its own
+// address. A guess is held longer than a comparison takes, so that few run at a time. It is safe
+// for concurrent use.
 type slowly struct {
-	// late bounds how many are being answered late.
+	// late limits the answers being delayed.
 	late chan struct{}
-	// pace is the factor of each delay; tests that are not about delays have
-	// none.
+	// pace is the factor of each delay; 0 in tests about other things.
 	pace int
 	seed maphash.Seed
 	free int // turns
 
 	mu       sync.Mutex
 	failures map[string]failures // by addresses and by names
-	// lanes are the turns of all, of addresses, and of users of each.
+	// lanes are the turns: of the console, of addresses, and of users at an address.
 	lanes map[string]turns
 }
 
-// turns gives as many turns at a time as it has room, to those who wait in their order.
+// turns lets as many run at a time as its capacity, in order of arrival.
 type turns chan struct{}
 
 type failures struct {
@@ -41,31 +40,31 @@ type failures struct {
 }
 
 const (
-	// forgotten is for how long a failure counts.
+	// forgotten is the lifetime of a failure.
 	forgotten = 5 * time.Minute
-	// firstDelay is how long a first failure takes, from its request on; each next one
-	// takes twice as long. mostDelay is also the longest wait for a turn, and stays below
-	// the 15 s that an answer may take.
+	// firstDelay is the duration of a first failure, from its request on; each further failure
+	// takes twice as long. mostDelay is also the longest wait for a turn. It stays below the time
+	// limit of an answer, 15 s.
 	firstDelay, mostDelay = 250 * time.Millisecond, 12 * time.Second
 
 	mostFailures = 4096 // addresses
 	mostLate     = 1024
-	// classes is how many addresses take turns, and how many names' failures are counted, each
-	// by itself.
+	// classes is the number of addresses with turns of their own, and of names with failure counts
+	// of their own.
 	classes = 256
 )
 
-// newSlowly makes one that gives free turns at a time.
+// newSlowly allows free turns at a time.
 func newSlowly(free int) *slowly {
 	return &slowly{late: make(chan struct{}, mostLate), pace: 1, seed: maphash.MakeSeed(), free: free, failures: map[string]failures{}, lanes: map[string]turns{}}
 }
 
-// class stands for a text: there is no end of texts, but few classes.
+// class maps a text to one of a few classes, because the number of texts is unbounded.
 func (s *slowly) class(text string) string {
 	return fmt.Sprint("class ", maphash.String(s.seed, text)%classes)
 }
 
-// lane gives the turns of a name.
+// lane returns the turns of a name.
 func (s *slowly) lane(name string) turns {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,9 +74,8 @@ func (s *slowly) lane(name string) turns {
 	return s.lanes[name]
 }
 
-// turn waits for the right to compare a password of a user; done ends it. Those of no user
-// have the empty name in common, so that they take the turns of one. errTooMany when that
-// takes too long.
+// turn waits for the right to compare a user's password; done ends the turn. Unknown users share
+// the empty name, and so the turns of one user. It returns errTooMany after too long a wait.
 func (s *slowly) turn(ctx context.Context, from, user string) (done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, mostDelay)
 	defer cancel()
@@ -101,8 +99,8 @@ func (s *slowly) turn(ctx context.Context, from, user string) (done func(), err 
 	return done, nil
 }
 
-// failed notes a failure of an address, and of a name unless it is empty, in answer to a
-// request that began then, and returns when it may be answered, with what.
+// failed records a failure of an address, and of a name unless it is empty. It returns the error to
+// answer with, after the delay since the request began.
 func (s *slowly) failed(ctx context.Context, began time.Time, from, name string) error {
 	count := s.count(from)
 	if name != "" {
