@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// Flavor is how a database's SQL text is read, and bed's own statements for it
-// are written. The zero value is standard SQL, in which no log can be kept.
+// Flavor is the SQL dialect of a database: how to read its statements, and how to write
+// bed's own. The zero value is standard SQL, in which no log can be kept.
 type Flavor = sqltext.Flavor
 
 // The flavors. MariaDB is [FlavorMySQL].
@@ -21,41 +21,37 @@ const (
 	FlavorMySQL    = sqltext.MySQL
 	FlavorPostgres = sqltext.Postgres
 	FlavorSQLite   = sqltext.SQLite
-	// FlavorMessages is that of a message broker: no log is kept there.
+	// FlavorMessages is the flavor of a message broker, in which no log can be kept.
 	FlavorMessages = sqltext.Messages
 )
 
-// flavorOf gives the flavor for the names that Open and Schema take; 0 for any
-// other.
+// flavorOf returns the flavor for a name that Open and Schema accept; 0 for any other name.
 func flavorOf(name string) Flavor { return sqltext.FlavorOf(name) }
 
-// Backend is what [Open] has to know of a database whose driver it does not
-// import.
+// Backend is the part of a database that [Open] needs without importing its driver.
 type Backend struct {
-	// Flavor is that of the log's SQL.
+	// Flavor is the dialect of the log's SQL.
 	Flavor Flavor
-	// Connector makes connections with what the log needs (MySQL: found rows
-	// instead of changed ones; SQLite: transactions that begin with the write lock,
-	// since one that reads first fails when another one wrote before it does).
+	// Connector makes connections with the options that the log needs. MySQL reports found rows
+	// instead of changed ones. SQLite begins transactions with the write lock: a transaction
+	// that reads first fails when another one writes before it does.
 	Connector func(dsn string) (driver.Connector, error)
-	// Answered reports whether err is the database's own answer, so that the
-	// statement definitely took no effect. Default: the errors of
-	// go-sql-driver/mysql, pgx, lib/pq and modernc.org/sqlite that carry a
-	// code of the server's.
+	// Answered reports whether err is the database's own answer, so that the statement
+	// definitely took no effect. Default: the errors of go-sql-driver/mysql, pgx, lib/pq and
+	// modernc.org/sqlite with a code from the server.
 	Answered func(err error) bool
-	// Location says where the log is, without user and password
-	// ("127.0.0.1:3306/bed", or the file's absolute path). Default: "".
+	// Location returns the place of the log without user and password ("127.0.0.1:3306/bed", or
+	// the file's absolute path). Default: "".
 	Location func(dsn string) (string, error)
 }
 
-// backends are by name.
+// backends maps names to backends.
 var backends sync.Map
 
-// RegisterBackend makes a database known to [Open] under a name: "mysql", "postgres"
-// or "sqlite", which the other names of the same database lead to ("mariadb", "pgx"),
-// or one of its own. It is meant for the init function of the database's package; a
-// later call replaces an earlier one. It panics if the backend has no Connector, or
-// its Flavor is none of those above.
+// RegisterBackend makes a database known to [Open] under a name: "mysql", "postgres" or
+// "sqlite" (which "mariadb" and "pgx" resolve to), or a name of its own. Call it from the
+// init function of the database's package; a later call replaces an earlier one. It panics
+// if the backend has no Connector or an unknown Flavor.
 func RegisterBackend(name string, b Backend) {
 	if b.Connector == nil || b.Flavor.String() == "unknown" {
 		panic("txlog: RegisterBackend " + name + ": it needs a Flavor and a Connector")
@@ -66,7 +62,7 @@ func RegisterBackend(name string, b Backend) {
 	backends.Store(name, b)
 }
 
-// findBackend gives the registered backend.
+// findBackend returns the registered backend.
 func findBackend(driverName string) (Backend, error) {
 	flavor := flavorOf(driverName)
 	for _, name := range []string{driverName, flavor.String()} {
@@ -80,13 +76,13 @@ func findBackend(driverName string) (Backend, error) {
 	return Backend{}, fmt.Errorf("txlog: the package of %s is not linked into this program: import _ \"github.com/bedsql/bed/bedsql/%s\"", flavor, flavor)
 }
 
-// dialError marks an error that came before anything could be sent.
+// dialError marks an error from before anything could be sent.
 type dialError struct{ error }
 
 func (e *dialError) Unwrap() error { return e.error }
 
-// session is a connector whose connections begin with the settings that the log
-// needs, whatever the DSN says.
+// session is a connector that sets up each new connection for the log, whatever the DSN
+// says.
 type session struct {
 	driver.Connector
 	flavor Flavor
@@ -117,7 +113,7 @@ func (s *session) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, nil
 }
 
-// mysqlConn is what go-sql-driver's connections can do.
+// mysqlConn lists the methods of go-sql-driver's connections.
 type mysqlConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -130,9 +126,9 @@ type mysqlConn interface {
 	driver.Validator
 }
 
-// bounded ends transactions under the context that they began under, as pgx does.
-// A transaction of go-sql-driver would wait for the answer to its COMMIT for as long
-// as the connection seems to live.
+// bounded ends transactions under the context of their BEGIN, as pgx does. A transaction of
+// go-sql-driver would wait for the answer to its COMMIT for as long as the connection seems
+// to live.
 type bounded struct{ mysqlConn }
 
 func (c bounded) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
@@ -149,7 +145,7 @@ type boundedTx struct {
 
 func (tx boundedTx) Commit() error { return tx.end(tx.ctx, "COMMIT") }
 
-// Rollback comes when the context is done, too.
+// Rollback also works when the context is done.
 func (tx boundedTx) Rollback() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tx.ctx), rollbackTimeout)
 	defer cancel()
@@ -161,10 +157,10 @@ func (tx boundedTx) end(ctx context.Context, text string) error {
 	return err
 }
 
-// rollbackTimeout bounds a ROLLBACK: closing its connection does the same.
+// rollbackTimeout bounds a ROLLBACK. Closing its connection has the same effect.
 const rollbackTimeout = 5 * time.Second
 
-// Close closes the inner connector when it can be closed.
+// Close closes the inner connector if it is closable.
 func (s *session) Close() error {
 	if c, ok := s.Connector.(interface{ Close() error }); ok {
 		return c.Close()
@@ -172,31 +168,29 @@ func (s *session) Close() error {
 	return nil
 }
 
-// definite reports whether err leaves no doubt that nothing was written.
+// definite reports whether err proves the absence of a write.
 func (b *Backend) definite(err error) bool {
 	var dial *dialError
 	if errors.As(err, &dial) || errors.Is(err, errNotSent) {
 		return true
 	}
-	// A driver that says ErrBadConn promises that nothing was sent. Not trusting
-	// it costs one more INSERT under the same id.
+	// ErrBadConn is a promise of the driver that it sent nothing. Distrusting it costs one more
+	// INSERT under the same id.
 	return !errors.Is(err, driver.ErrBadConn) && !ended(err) && b.Answered(err)
 }
 
-// refused reports whether the database refused what it was given: a part of it
-// might pass. That is not so if the database could not be reached, or others were
-// in the way.
+// refused reports whether the database rejected the content of a write, so that a part of
+// the write might pass. It returns false for an unreachable database and for contention.
 func (b *Backend) refused(err error) bool {
 	return errors.Is(err, errHeld) || b.Answered(err) && !b.passing(err)
 }
 
-// errNotSent marks failures before a statement left, other than those of dialling.
+// errNotSent marks failures other than dial errors from before a statement left.
 var errNotSent = errors.New("it was not sent")
 
-// passing reports whether a definite error is due to other transactions that were
-// in the way (a deadlock, a lock timeout, a serialization failure), or to a
-// connection that died, in the pool or before COMMIT was sent, so that the same
-// statement is worth repeating at once.
+// passing reports whether a definite error is worth an immediate retry of the same
+// statement. Its cause is another transaction (a deadlock, a lock timeout, a serialization
+// failure) or a connection that died in the pool or before COMMIT left.
 func (b *Backend) passing(err error) bool {
 	if errors.Is(err, errHeld) {
 		return false
@@ -208,7 +202,7 @@ func (b *Backend) passing(err error) bool {
 	return errors.Is(err, errNotSent) && !errors.As(err, &dial) && !b.Answered(err) && !ended(err)
 }
 
-// ended reports whether err is that of a context.
+// ended reports whether err comes from a context.
 func ended(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

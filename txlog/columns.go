@@ -16,8 +16,8 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// row is a statement as its row of the table: a copy, so that a caller who no
-// longer waits may write to its unit.
+// row is a statement as a row of the table. It is a copy: a caller that has stopped waiting
+// may write to its unit.
 type row struct {
 	size                                  int
 	id, source, text, params, transaction string
@@ -28,7 +28,7 @@ type row struct {
 	lease                                 int64
 }
 
-// row is the row of u's statement i; settings is encodeSettings'.
+// row returns the row of u's statement i; settings comes from encodeSettings.
 func (u *Unit) row(i int, settings string) row {
 	text, params := u.Statements[i].encode()
 	if i == 0 {
@@ -44,32 +44,32 @@ func (u *Unit) row(i int, settings string) row {
 	}
 }
 
-// rowOverhead is more than what a row takes besides its text.
+// rowOverhead is an upper bound for the size of a row without its text.
 const rowOverhead = 1 << 10
 
-// column is a column of transaction_log: what a new row has there, and what it says
-// of a unit.
+// column is a column of transaction_log: its value in a new row, and how to read it into a
+// unit.
 type column struct {
 	name string
-	// text or number is the value that a new row brings; to a number the log's time
-	// is added if it is a time.
+	// text or number is the value that a new row brings. If time is set, the log's time is
+	// added to the number.
 	text   func(*row) string
 	number func(*row) int64
 	time   bool
-	// fixed is the SQL for what all new rows have.
+	// fixed is the SQL for a value that all new rows share.
 	fixed string
-	// within is the SQL for what a row has instead that is written within a transaction of
-	// the application's; nil: the same.
+	// within is the SQL for the value of a row that is written in a transaction of the
+	// application; nil means the usual value.
 	within func(*row) string
-	// asID: the value is the row's id, as a rule.
+	// asID is set if the value usually equals the row's id.
 	asID bool
-	// read takes the value that a unit's first row has; nil: nothing reads it.
+	// read takes the value from a unit's first row; nil means that the column is not read.
 	read func(*reading, sql.NullString)
-	// by are the statements that change it afterwards.
+	// by lists the statements that change the column afterwards.
 	by []kind
 }
 
-// columns are those of the schema, in its order. The first one is the key.
+// columns lists the columns of the schema in their order. The first one is the key.
 var columns = []column{
 	{name: "id", text: func(r *row) string { return r.id },
 		read: func(r *reading, v sql.NullString) { r.unit.ID = r.text(v) }},
@@ -106,11 +106,12 @@ var columns = []column{
 	{name: "lease_until", number: func(r *row) int64 { return r.lease }, time: true, within: func(*row) string { return `NULL` }, by: []kind{renewOwned, takeRows, releaseOwned, retryRows, parkRows, turnRows, freeUnit}},
 }
 
-// homeDue: at once, unless it waits for another one.
+// homeDue makes the row due at once, unless it waits for another unit.
 func (r *row) homeDue() string { return strconv.FormatInt(r.lease, 10) }
 
-// homeDoubt: a first attempt that meets a duplicate key is refused, but one with a receipt
-// may be under way beside the owner's, who need not take a lease for it.
+// homeDoubt marks units with a receipt. Their owner needs no lease, so that a job's attempt
+// may run beside its own. Without a receipt, a first attempt that meets a duplicate key is
+// refused.
 func (r *row) homeDoubt() string {
 	if r.receipt != "" {
 		return `1`
@@ -129,9 +130,9 @@ func (c *column) sqlName() string {
 // isParam reports whether a row of an INSERT has a parameter for the column.
 func (c *column) isParam() bool { return c.text != nil || c.number != nil }
 
-// What is made of the columns.
+// Derived from columns:
 var (
-	// insertInto begins an INSERT; columnNames are its list of columns in each database.
+	// insertInto begins an INSERT; columnNames holds its list of columns for each database.
 	insertInto  string
 	columnNames = map[Flavor]string{}
 	// unitColumns are read for every unit, from its first row.
@@ -140,9 +141,9 @@ var (
 	newRow string
 	// newRows selects the rows of an INSERT into PostgreSQL from arrays.
 	newRows string
-	// rowArgs is how many parameters newRow has.
+	// rowArgs is the number of parameters in newRow.
 	rowArgs int
-	// readColumns are those of unitColumns.
+	// readColumns are the columns in unitColumns.
 	readColumns []*column
 )
 
@@ -190,8 +191,8 @@ func init() {
 	newRows = " SELECT " + list(selected) + " FROM unnest(" + list(arrays) + ") AS r (" + list(aliases) + ")"
 }
 
-// args appends the parameters of newRow. To pass a value to database/sql allocates, so
-// what is the same as in the row before, or as the id, is passed again.
+// args appends the parameters of newRow. Passing a value to database/sql allocates, so a
+// value equal to the previous row's, or to the id, is passed again.
 func (r *row) args(args []any) []any {
 	last, start := args[max(0, len(args)-rowArgs):], len(args)
 	var number any
@@ -226,8 +227,8 @@ func (r *row) args(args []any) []any {
 	return args
 }
 
-// insert writes rows by one statement. A list of them is padded with copies of the
-// smallest.
+// insert writes rows by one statement. It pads a list of rows with copies of the smallest
+// one.
 func (db *database) insert(ctx context.Context, q runner, rows []*row) error {
 	if len(rows) > 1 && db.backend.Flavor == FlavorPostgres {
 		return insertArrays(ctx, q, rows)
@@ -250,11 +251,10 @@ func (db *database) insert(ctx context.Context, q runner, rows []*row) error {
 	return err
 }
 
-// insertArrays writes any number of rows into PostgreSQL by one statement, each
-// column an array of the rows' values: there is one statement to prepare, and its
-// parameters cost the server less than those of a list of rows. Where an array
-// ends early its first value stands for the remaining rows, or, if it is empty,
-// their id.
+// insertArrays writes any number of rows into PostgreSQL by one statement: each column is an
+// array of the rows' values. This needs only one prepared statement, and its parameters cost
+// the server less than a list of rows. If an array is shorter than the first, its first
+// value stands for the remaining rows; if it is empty, their id does.
 func insertArrays(ctx context.Context, q runner, rows []*row) error {
 	args := make([]any, 0, rowArgs)
 	for i := range columns {
@@ -274,8 +274,8 @@ func insertArrays(ctx context.Context, q runner, rows []*row) error {
 	return err
 }
 
-// arrayOf gives a column's values in PostgreSQL's notation of an array, which
-// every driver can send: all values, or the one that all rows share.
+// arrayOf returns a column's values in PostgreSQL's array notation, which every driver can
+// send: all values, or only the first if all rows share it.
 func arrayOf[T comparable](rows []*row, of func(*row) T, add func([]byte, T) []byte) string {
 	first := of(rows[0])
 	for _, r := range rows[1:] {
@@ -299,37 +299,36 @@ func arrayOfAll[T any](rows []*row, of func(*row) T, add func([]byte, T) []byte)
 }
 
 const (
-	// oddSQL begins the column sql of a statement whose text is not valid UTF-8 or
-	// holds a NUL, which a text column of PostgreSQL cannot take: the text follows in
-	// base64. It is a comment, so that an operator who runs the column's text does no
-	// harm. A text that itself begins like this is kept in base64 too, so that
-	// nothing is ever misread.
+	// oddSQL begins the column sql of a text that a PostgreSQL text column rejects: invalid
+	// UTF-8, or a NUL. The text follows in base64. oddSQL is a comment, so that running the
+	// column's text does no harm. A text that itself begins like this is also kept in base64,
+	// so that every text is read back correctly.
 	oddSQL = "-- base64 "
-	// The column parameters of a statement that the application prepared.
+	// preparedStart begins the parameters of a statement that the application prepared.
 	preparedStart = `{"prepared":`
-	// It of a statement that must change a number of rows begins so, followed by
-	// what it is otherwise. A job that does not know this cannot read the
-	// parameters: it parks the entry and does not run it unchecked.
+	// requiredStart begins the parameters of a statement that has a row requirement. A job too
+	// old to know it cannot read the parameters, so that it parks the entry and does not run it
+	// unchecked.
 	requiredStart = `{"rows":"`
 	requiredThen  = `","parameters":`
-	// It of a statement of a group that can turn back begins so, with the part, followed
-	// by what it is otherwise: an older job would not keep the receipt for the way back.
+	// partStart begins the parameters of a statement in a compensable group. An older job,
+	// which would not keep the receipt for the compensation, cannot read them.
 	partStart = `{"part":`
 	partThen  = `,"parameters":`
-	// It of the first statement of a unit that waits for others begins so: an older job
-	// would not wait.
+	// afterStart begins the first statement's parameters in a unit that waits for others. An
+	// older job, which would not wait, cannot read them.
 	afterStart = `{"after":`
 	afterThen  = `,"parameters":`
 	wrapEnd    = `}`
 )
 
-// wrap puts something before the parameters, which begins with start and ends with then.
+// wrap prefixes the parameters with a value between start and then.
 func wrap(start, what, then, params string) string {
 	return start + what + then + cmp.Or(params, "[]") + wrapEnd
 }
 
-// unwrap takes apart what wrap made of text; ok is false if it is something else, and whole
-// if a part of it is missing.
+// unwrap reverses wrap. It returns ok false if text does not begin with start, and whole
+// false if a part of it is missing.
 func unwrap(text, start, then string) (what, params string, ok, whole bool) {
 	rest, ok := strings.CutPrefix(text, start)
 	if !ok {
@@ -343,7 +342,7 @@ func unwrap(text, start, then string) (what, params string, ok, whole bool) {
 	return what, params, true, found && ended
 }
 
-// wrapAfter gives the column parameters of the first statement of a unit that waits for others.
+// wrapAfter returns the parameters of the first statement in a unit that waits for others.
 func wrapAfter(after []string, params string) string {
 	if len(after) == 0 {
 		return params
@@ -352,7 +351,7 @@ func wrapAfter(after []string, params string) string {
 	return wrap(afterStart, string(b), afterThen, params)
 }
 
-// readAfter takes apart what wrapAfter made.
+// readAfter reverses wrapAfter.
 func (r *reading) readAfter(text string) (params string) {
 	list, params, waits, whole := unwrap(text, afterStart, afterThen)
 	if waits && (json.Unmarshal([]byte(list), &r.unit.After) != nil || !whole) {
@@ -361,7 +360,7 @@ func (r *reading) readAfter(text string) (params string) {
 	return params
 }
 
-// encode gives the texts of the columns sql and parameters.
+// encode returns the texts of the columns sql and parameters.
 func (s *Statement) encode() (text, params string) {
 	text, params = s.SQL, s.Params
 	if !storableText(text) || strings.HasPrefix(text, oddSQL) {
@@ -379,7 +378,7 @@ func (s *Statement) encode() (text, params string) {
 	return text, params
 }
 
-// encodeSettings gives the text of the column settings.
+// encodeSettings returns the text of the column settings.
 func (u *Unit) encodeSettings() string {
 	var stack [384]byte
 	b := appendQuoted(append(stack[:0], `{"settings":`...), u.Settings)
@@ -406,8 +405,8 @@ func (u *Unit) encodeSettings() string {
 	return string(append(b, '}'))
 }
 
-// errorText makes s storable: what cannot be stored is replaced, what is then too
-// long cut.
+// errorText makes s storable: it replaces invalid characters, then cuts a text that is too
+// long.
 func errorText(s string) string { return cutText(s, maxErrorText) }
 
 func cutText(s string, most int) string {
@@ -425,15 +424,15 @@ func cutText(s string, most int) string {
 	return s[:end] + more
 }
 
-// reading reads a unit from its first row, column by column as text, so that a value
-// that cannot be read does not keep the others from being read.
+// reading reads a unit from its first row, column by column as text, so that an unreadable
+// value does not hide the others.
 type reading struct {
 	unit  *Unit
 	first Statement
 	rows  int
 	// next is next_try_time.
 	next int64
-	// column is the one that is read, and problem the first that cannot be.
+	// column is the column being read, problem the first unreadable one.
 	column  string
 	problem error
 }
@@ -494,8 +493,8 @@ func (r *reading) readCount(v sql.NullString) {
 	}
 }
 
-// storedSettings is the column settings: what must be the same where a unit is
-// delivered, and where it comes from.
+// storedSettings is the column settings: the session settings of the unit's delivery, and
+// the unit's origin.
 type storedSettings struct {
 	Settings    string `json:"settings"`
 	Session     string `json:"session,omitempty"`
@@ -522,7 +521,7 @@ func (r *reading) readSettings(v sql.NullString) {
 	}
 }
 
-// unitOf reads a unit from what unitColumns gave. Unreadable says what cannot be read.
+// unitOf reads a unit from the values of unitColumns. Unreadable reports the first problem.
 func unitOf(values []sql.NullString) *Unit {
 	u := &Unit{}
 	r := reading{unit: u}
@@ -545,8 +544,8 @@ func unitOf(values []sql.NullString) *Unit {
 	return u
 }
 
-// firstRows runs a query for first rows and reads the units that it gives, but for
-// the statements after their first ones.
+// firstRows runs a query for first rows and returns their units, without the statements
+// after the first.
 func firstRows(ctx context.Context, q runner, sh shape, args ...any) (all []*Unit, err error) {
 	values := make([]sql.NullString, len(readColumns)+1)
 	to := make([]any, len(values))

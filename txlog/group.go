@@ -12,32 +12,31 @@ import (
 )
 
 var (
-	// ErrTurned is returned by Complete for a group that has turned back, or was undone
-	// already.
+	// ErrTurned is returned by Complete for a group whose compensation has started or is done.
 	ErrTurned = errors.New("txlog: the group has turned back: what was applied of it is undone")
-	// ErrGroup is returned when a unit of a group that can turn back would be discarded,
-	// parked or amended by itself: the group would be neither done nor undone.
+	// ErrGroup is returned for an attempt to discard, park or amend a single unit of a
+	// compensable group: the group would end neither completed nor compensated.
 	ErrGroup = errors.New("txlog: the entry belongs to a group that can turn back: turn it back as a whole (bed-job compensate), or retry the entry")
 )
 
-// Undo makes a unit the way back of a group, a soft transaction that can turn back.
-// Such a unit has the group's TransactionID as its own ID and the statements that undo
-// what the group's other units, its forward units, do. It is dormant, and Receipt empty,
-// until the group turns ([Storage].Turn); then the parts are undone, the last one first.
+// Undo makes a unit the compensation of a group, a soft transaction. The compensation has
+// the group's TransactionID as its own ID. Its statements undo the group's other units, the
+// forward units. It waits with an empty Receipt until [Storage].Turn starts it; then the
+// parts are undone, the last one first.
 type Undo struct {
-	// Parts are all of the group, in the order of their recording; at least one.
+	// Parts are all parts of the group, in the order of their recording; at least one.
 	Parts []Part `json:"parts"`
-	// Cause says why the group turned; empty until then.
+	// Cause is the reason for the compensation; empty before it starts.
 	Cause string `json:"cause,omitempty"`
 }
 
-// Part is one forward unit of a group, as much of it as is needed to undo it when it has
-// left the log.
+// Part is the portion of a forward unit that its undoing needs after the unit has left the
+// log.
 type Part struct {
-	// Unit is the forward unit's id, Receipt that of the receipt it leaves.
+	// Unit is the forward unit's id, Receipt the id of its receipt.
 	Unit    string `json:"unit"`
 	Receipt string `json:"receipt"`
-	// The rest is as in [Unit].
+	// The other fields are as in [Unit].
 	DataSource string `json:"data_source"`
 	Settings   string `json:"settings,omitempty"`
 	Session    string `json:"session,omitempty"`
@@ -46,20 +45,20 @@ type Part struct {
 }
 
 const (
-	// maxUndo is how many bytes the parts may take, maxCause the cause: the column
-	// settings holds 64 KiB, and JSON may make six bytes of one.
+	// maxUndo is the maximum size of the parts in bytes, maxCause of the cause: the column
+	// settings holds 64 KiB, and JSON may turn one byte into six.
 	maxUndo  = 48 << 10
 	maxCause = 2 << 10
 )
 
-// Group reports whether u is a forward unit of a group that can turn back: the unit
-// u.TransactionID is its way back.
+// Group reports whether u is a forward unit of a compensable group. The group's compensation
+// has the id u.TransactionID.
 func (u *Unit) Group() bool {
 	return u.Undo == nil && len(u.Statements) > 0 && u.Statements[0].Part > 0
 }
 
-// Decides is the id of the entry whose state is the unit's: that of its group's way back, or its
-// own. A part that is delivered can still be undone.
+// Decides returns the id of the entry that holds the unit's state: the compensation's in a
+// compensable group, else its own. A part can still be undone after its delivery.
 func (u *Unit) Decides() string {
 	if u.Group() {
 		return u.TransactionID
@@ -67,29 +66,30 @@ func (u *Unit) Decides() string {
 	return u.ID
 }
 
-// inGroup reports whether the unit cannot be discarded, parked or amended by itself.
+// inGroup reports whether ErrGroup protects the unit from being discarded, parked or
+// amended.
 func (u *Unit) inGroup() bool { return u.Group() || u.dormant() }
 
-// dormant reports whether u is the way back of a group that has not turned.
+// dormant reports whether u is a compensation that has not started.
 func (u *Unit) dormant() bool { return u.Undo != nil && !u.Turned() }
 
 func parked(u *Unit) bool { return u.Parked }
 
-// Turned reports whether u is the way back of a group that has turned.
+// Turned reports whether u is a compensation that has started.
 func (u *Unit) Turned() bool { return u.Undo != nil && u.Receipt != "" }
 
-// HalfUndone reports whether u is the way back of a group that has turned and waits for
-// an operator: some of its parts may be undone, and others not.
+// HalfUndone reports whether u is a started compensation that waits for an operator: some of
+// its parts may be undone, and others not.
 func (u *Unit) HalfUndone() bool { return u.Turned() && u.Parked }
 
-// Overdue reports whether u, of a group, is as old as its TurnAfter says: the group has to
-// turn back.
+// Overdue reports whether u has reached the age TurnAfter, so that its group must be
+// compensated.
 func (u *Unit) Overdue() bool {
 	return u.TurnAfter > 0 && u.ReadAt.Sub(u.CreatedAt) >= u.TurnAfter
 }
 
-// Order gives the parts' indexes in the order in which they are undone: from the last one
-// to the first, those of one data source together.
+// Order returns the parts' indexes in the order of their undoing: from the last one to the
+// first, with the parts of one data source together.
 func (w *Undo) Order() []int {
 	var order []int
 	for last := len(w.Parts) - 1; last >= 0; last-- {
@@ -105,8 +105,8 @@ func (w *Undo) Order() []int {
 	return order
 }
 
-// Part gives the unit that undoes part n (from 0) of the way back k: its statements, which
-// may be none, to be run in the part's session if the receipt of its forward unit is there.
+// Part returns the unit that undoes part n (from 0) of the compensation k. It may have no
+// statements. They run in the part's session if the forward unit's receipt is there.
 func (k *Unit) Part(n int) *Unit {
 	p := k.Undo.Parts[n]
 	u := &Unit{
@@ -121,7 +121,7 @@ func (k *Unit) Part(n int) *Unit {
 	return u
 }
 
-// units are the ids of the forward units.
+// units returns the ids of the forward units.
 func (w *Undo) units() []string {
 	ids := make([]string, len(w.Parts))
 	for i := range w.Parts {
@@ -131,8 +131,8 @@ func (w *Undo) units() []string {
 	return slices.Compact(ids)
 }
 
-// locate notes where the receipt of a forward unit is, and what its session is; false if
-// it is none of the parts.
+// locate records the place of a forward unit's receipt, and the unit's session. It returns
+// false if the unit is not one of the parts.
 func (w *Undo) locate(unit, place, session string) (found bool) {
 	for i := range w.Parts {
 		if p := &w.Parts[i]; p.Unit == unit {
@@ -142,7 +142,7 @@ func (w *Undo) locate(unit, place, session string) (found bool) {
 	return found
 }
 
-// clone copies it with its parts.
+// clone returns a copy with its own parts.
 func (w *Undo) clone() *Undo {
 	if w == nil {
 		return nil
@@ -150,14 +150,14 @@ func (w *Undo) clone() *Undo {
 	return &Undo{Parts: slices.Clone(w.Parts), Cause: w.Cause}
 }
 
-// turn turns the dormant way back k.
+// turn starts the compensation k.
 func (k *Unit) turn(cause string) {
 	k.Undo.Cause = cutText(cause, maxCause)
 	k.Receipt, k.LastError = k.ID, k.Undo.Cause
 	k.DataSource = k.Undo.Parts[k.Undo.Order()[0]].DataSource
 }
 
-// appendTo writes it as it stands in the column settings.
+// appendTo appends its form in the column settings.
 func (w *Undo) appendTo(b []byte) []byte {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -166,7 +166,8 @@ func (w *Undo) appendTo(b []byte) []byte {
 	return append(b, bytes.TrimRight(text.Bytes(), "\n")...)
 }
 
-// validateGroup refuses a unit of a group that could not be done or undone as a whole.
+// validateGroup rejects a unit that would make its group impossible to complete or
+// compensate.
 func (u *Unit) validateGroup() error {
 	u.TurnAfter = time.Duration(millis(u.TurnAfter)) * time.Millisecond
 	if u.Undo == nil {

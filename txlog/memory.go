@@ -13,33 +13,33 @@ import (
 	"github.com/google/uuid"
 )
 
-// Memory is a [Storage] within the process, for tests and development: what it
-// holds is gone with it. Units are copied on their way in and out.
+// Memory is a [Storage] within the process, for tests and development: its content ends with
+// the process. It copies units on their way in and out.
 type Memory struct {
 	identity string
 
 	mu sync.Mutex
-	// units is nil once it is closed.
+	// units is nil after Close.
 	units map[string]*Unit
-	// discarded are the ids of units that were discarded.
+	// discarded holds the ids of discarded units.
 	discarded map[string]bool
-	// delivered are those of which States is to know that they were delivered.
+	// delivered holds the ids of the units that States reports as delivered.
 	delivered map[string]bool
-	// schemas are those of the data sources' receipts.
+	// schemas maps data sources to the schemas of their receipts.
 	schemas map[string]string
-	// orders are by key.
+	// orders maps order keys to their units.
 	orders map[string]*memoryOrder
 }
 
-// memoryOrder is what is under an order key: waiting are those behind the head, in their
-// order.
+// memoryOrder is the state of an order key; waiting holds the units behind the head, in
+// their order.
 type memoryOrder struct {
 	last    int64
 	head    string
 	waiting []string
 }
 
-// drop erases the unit with this id, if it is there, and lets those pass that wait for it.
+// drop erases the unit with this id, if it is there, and frees the units that wait for it.
 func (m *Memory) drop(id string) {
 	u := m.units[id]
 	if u == nil {
@@ -62,7 +62,7 @@ func (m *Memory) drop(id string) {
 	}
 }
 
-// behind gives the unit that u waits for.
+// behind returns the id of the unit that u waits for.
 func (m *Memory) behind(u *Unit) string {
 	for _, o := range u.Order {
 		if k := m.orders[o.Key]; slices.Contains(k.waiting, u.ID) {
@@ -74,8 +74,8 @@ func (m *Memory) behind(u *Unit) string {
 
 var _ Storage = (*Memory)(nil)
 
-// NewMemory makes an empty store. bedsql.WithTx cannot be tested with it: the entries of WithTx are
-// rows of the application's own database. Use [Open] there.
+// NewMemory makes an empty store. It cannot test bedsql.WithTx, which writes entries as rows
+// of the application's own database; use [Open] there.
 func NewMemory() *Memory {
 	return &Memory{identity: uuid.NewString(), units: map[string]*Unit{}, schemas: map[string]string{}, discarded: map[string]bool{}, delivered: map[string]bool{}, orders: map[string]*memoryOrder{}}
 }
@@ -101,7 +101,7 @@ func (m *Memory) do(ctx context.Context, f func(now time.Time) error) error {
 	return err
 }
 
-// memoryNow has the resolution that the columns of a database have.
+// memoryNow has the resolution of a database's time columns.
 func memoryNow() time.Time { return time.Now().Round(0).Truncate(time.Millisecond) }
 
 func leaseEnd(now time.Time, lease time.Duration) time.Time {
@@ -152,7 +152,7 @@ func (m *Memory) Add(ctx context.Context, lease time.Duration, units ...*Unit) e
 	})
 }
 
-// owned gives the stored unit if u's token owns it.
+// owned returns the stored unit if u's token owns it.
 func (m *Memory) owned(u *Unit) *Unit {
 	if u == nil || u.Lease.Token == "" || m.units[u.ID] == nil || m.units[u.ID].Lease.Token != u.Lease.Token {
 		return nil
@@ -278,7 +278,7 @@ func (m *Memory) Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error) {
 	})
 }
 
-// DataSources implements [Storage]. In memory it looks at every unit.
+// DataSources implements [Storage]. It looks at every unit.
 func (m *Memory) DataSources(ctx context.Context) ([]string, error) {
 	return locked(ctx, m, func(time.Time) ([]string, error) {
 		seen := map[string]bool{}
@@ -291,7 +291,7 @@ func (m *Memory) DataSources(ctx context.Context) ([]string, error) {
 	})
 }
 
-// shown copies a stored unit for somebody who does not own it.
+// shown copies a stored unit for a caller that does not own it.
 func (m *Memory) shown(c *Unit, now time.Time) *Unit {
 	u := c.clone()
 	u.Leased, u.ReadAt = leasedAt(c, now), now
@@ -324,7 +324,7 @@ func (m *Memory) List(ctx context.Context, f Filter) ([]*Unit, error) {
 	})
 }
 
-// find gives the stored unit to which the row id belongs.
+// find returns the stored unit that owns the row id.
 func (m *Memory) find(id string) (*Unit, error) {
 	if c := m.units[headID(id)]; c != nil && hasRow(id, len(c.Statements)) {
 		return c, nil
@@ -417,7 +417,7 @@ func (m *Memory) Discard(ctx context.Context, id string) error {
 	})
 }
 
-// decide calls f for a unit that nobody is delivering.
+// decide calls f for a unit that is not being delivered.
 func (m *Memory) decide(ctx context.Context, id string, f func(*Unit) error) error {
 	return m.do(ctx, func(now time.Time) error {
 		c, err := m.find(id)
@@ -501,7 +501,7 @@ func (m *Memory) Missing(ctx context.Context, ids []string) ([]string, error) {
 	})
 }
 
-// Identity implements [Storage]. Each store has one of its own.
+// Identity implements [Storage]. Each store has its own identity.
 func (m *Memory) Identity() string {
 	if m == nil {
 		return ""
