@@ -16,42 +16,40 @@ import (
 	"github.com/bedsql/bed/internal/sqltext"
 )
 
-// Order is a unit's place in the order of a key: units under one key take effect in the
-// order of their numbers.
+// Order is a unit's place under an order key: the units of a key take effect in the order of
+// their numbers.
 type Order struct {
-	// Key is the hash of the data source and the application's key: it begins with
-	// OrderPrefix and has at most 80 ASCII letters, digits and hyphens.
+	// Key is the hash of the data source and the application's key. It begins with OrderPrefix
+	// and has at most 80 ASCII letters, digits and hyphens.
 	Key string `json:"key"`
-	// Number is given by Add. Numbers of one key rise in the order in which the units
-	// were committed to the log: each is the log's clock in microseconds, or one more
-	// than the last.
+	// Number is set by Add. A key's numbers rise in the order of the commits to the log. Each
+	// is the log's clock in microseconds, or the last number plus one.
 	Number int64 `json:"number"`
 }
 
 // OrderPrefix begins order keys.
 const OrderPrefix = "order-"
 
-// ErrNotFirst is wrapped by the error of a decision to skip a unit that no other
-// waits behind: it is under no order key, or is not the first one under any.
+// ErrNotFirst is wrapped by the error of DecideSkip for a unit that is under no order key,
+// or is not the first one under any.
 var ErrNotFirst = errors.New("txlog: the entry is not the first one under an order key")
 
-// blockedFrom is the next_try_time from which a unit waits for another one: the end of
-// the year 9999.
+// blockedFrom is the next_try_time of a waiting unit: the end of the year 9999.
 const blockedFrom = 253402300799000
 
-// WaitsFrom is for bed's own queries: the next_try_time of a unit that waits for another
-// one is not before it, and nobody has a lease of it then.
+// WaitsFrom is for bed's own queries: a next_try_time from it on means that the unit waits
+// for another one and has no lease.
 const WaitsFrom = blockedFrom
 
-// The column parameters of the first statement of a unit in an order begins so, followed
-// by what it is otherwise. A job that does not know this cannot read the parameters: it
-// parks the entry and does not run it out of order.
+// The parameters of the first statement in an ordered unit begin with orderStart. A job too
+// old to know it cannot read the parameters, so that it parks the entry and does not run it
+// out of order.
 const (
 	orderStart = `{"order":`
 	orderThen  = `,"parameters":`
 )
 
-// wrapOrder gives the column parameters of the first statement of a unit.
+// wrapOrder returns the parameters of the first statement in an ordered unit.
 func wrapOrder(order []Order, params string) string {
 	if len(order) == 0 {
 		return params
@@ -60,7 +58,7 @@ func wrapOrder(order []Order, params string) string {
 	return wrap(orderStart, string(b), orderThen, params)
 }
 
-// readOrder takes apart what wrapOrder made.
+// readOrder reverses wrapOrder.
 func (r *reading) readOrder(text string) (params string) {
 	list, params, ordered, whole := unwrap(text, orderStart, orderThen)
 	if ordered && (json.Unmarshal([]byte(list), &r.unit.Order) != nil || !whole) {
@@ -69,10 +67,10 @@ func (r *reading) readOrder(text string) (params string) {
 	return params
 }
 
-// isOrderTable reports whether a table of the log's is for order keys.
+// isOrderTable reports whether a table of the log is for order keys.
 func isOrderTable(name string) bool { return strings.HasPrefix(name, "bed_order_") }
 
-// keysUnder gives the keys of its order.
+// keysUnder returns the order keys of u.
 func keysUnder(u *Unit) []string {
 	keys := make([]string, len(u.Order))
 	for i, o := range u.Order {
@@ -81,7 +79,7 @@ func keysUnder(u *Unit) []string {
 	return keys
 }
 
-// storableKey reports whether key can stand between quotes as it is.
+// storableKey reports whether key needs no escaping between quotes.
 func storableKey(key string) bool {
 	return strings.HasPrefix(key, OrderPrefix) && len(key) <= maxReceipt && strings.Trim(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == ""
 }
@@ -95,7 +93,7 @@ func validateOrder(u *Unit) error {
 	return nil
 }
 
-// orderly is a unit under order keys on its way into the log, or out of it.
+// orderly is a unit under order keys that is being added or removed.
 type orderly struct {
 	id     string
 	rows   int
@@ -107,22 +105,22 @@ func orderlyOf(u *Unit) *orderly {
 	return &orderly{id: u.ID, rows: len(u.Statements), order: slices.Clone(u.Order)}
 }
 
-// errHeld is the error of a shared write whose order keys others hold locked: its callers
-// go on alone, so that only those wait who write under these keys.
+// errHeld is the error of a shared write that meets locked order keys. Its callers then
+// write separately, so that only the writers under these keys wait.
 var errHeld = errors.New("txlog: an order key is locked by another transaction")
 
-// timedOut reports whether err is that of waiting for a lock until a time was over.
+// timedOut reports whether err is a lock timeout.
 func timedOut(err error) bool {
 	code := dberr.Of(err)
 	return code.Number == 1205 || code.State == "55P03"
 }
 
-// errAdopted ends the transaction of a repeated write that finds what it is to write.
+// errAdopted ends the transaction of a repeated write whose rows are already there.
 var errAdopted = errors.New("it is in the log already")
 
-// writeOrdered is write for requests with units under order keys, each in one transaction
-// which holds the rows of its keys locked until its COMMIT: so the order of the numbers is
-// that of the commits.
+// writeOrdered is write for requests with units under order keys. Each write is one
+// transaction, which locks the rows of its keys until its COMMIT: the numbers then rise in
+// the order of the commits.
 func (w *writer) writeOrdered(ctx context.Context, group []*request, again bool) error {
 	rows, removals, err := gather(group, again)
 	if err != nil {
@@ -135,7 +133,7 @@ func (w *writer) writeOrdered(ctx context.Context, group []*request, again bool)
 	quick := w.db.backend.Flavor != FlavorSQLite
 	for {
 		err = w.db.inTx(ctx, func(ctx context.Context, q runner) error {
-			// First what leaves: who comes after it need not wait.
+			// Remove before inserting, so that successors do not queue behind units that are leaving.
 			remove := w.removeOrdered
 			if quick {
 				remove = w.removeHeads
@@ -245,8 +243,8 @@ func (w *writer) insertOrdered(ctx context.Context, q runner, rows []*row, units
 	return nil
 }
 
-// heal lets the order of keys go on whose heads were deleted by hand, or by a version that
-// knows no order. healed: there were some, and the numbers are to be issued anew.
+// heal frees keys whose heads were deleted by hand, or by a version without order keys. It
+// returns healed if there were any: issue the numbers anew then.
 func heal(ctx context.Context, q runner, states map[string]keyState, by map[string][]*orderly) (healed bool, err error) {
 	var heads []string
 	for k, s := range states {
@@ -276,7 +274,7 @@ func heal(ctx context.Context, q runner, states map[string]keyState, by map[stri
 	return healed, nil
 }
 
-// among gives those of ids that a query of one kind finds.
+// among returns the ids that a query of kind k finds.
 func among(ctx context.Context, q runner, k kind, ids []string) (map[string]bool, error) {
 	found := map[string]bool{}
 	err := chunks(ids, func(portion []any) error {
@@ -289,7 +287,8 @@ func among(ctx context.Context, q runner, k kind, ids []string) (map[string]bool
 	return found, err
 }
 
-// adopt has units know what an earlier attempt wrote of them. found: it wrote them.
+// adopt fills in units from the rows of an earlier attempt. It returns found if there are
+// any.
 func adopt(ctx context.Context, q runner, units []*orderly, states map[string]keyState) (found bool, err error) {
 	ids := make([]string, len(units))
 	for i, u := range units {
@@ -315,8 +314,8 @@ func adopt(ctx context.Context, q runner, units []*orderly, states map[string]ke
 	return true, nil
 }
 
-// issue locks the rows of keys, in their order, and issues as many numbers under each as
-// counts says. Who is the first under a key that nobody is under becomes its head.
+// issue locks the rows of keys, in their order, and issues counts[i] numbers under keys[i].
+// The first unit under an idle key becomes its head.
 func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, counts []int64) (map[string]keyState, error) {
 	states := make(map[string]keyState, len(keys))
 	read := func(rows *sql.Rows) error {
@@ -350,24 +349,24 @@ func (w *writer) issue(ctx context.Context, q runner, keys, firsts []string, cou
 	return states, eachText(ctx, q, "SELECT id, last, head, waiting FROM bed_order_key WHERE id IN ('"+strings.Join(keys, "', '")+"')", read)
 }
 
-// lockBriefly begins a statement that MariaDB has wait for the row of a key for a second
-// at most; to others it is a comment. How long MySQL waits, [sessionSetup] says.
+// lockBriefly makes MariaDB wait at most a second for the row of a key; for other databases
+// it is a comment. [sessionSetup] sets how long MySQL waits.
 const lockBriefly = "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ "
 
-// issued ends the INSERT that issues numbers, where it can return rows.
+// issued ends the INSERT of numbers in databases that can return rows.
 const issued = " RETURNING id, last, head, waiting"
 
 func issueInto(f Flavor) string {
 	return "INSERT INTO bed_order_key (id, last, head, waiting)"
 }
 
-// issueValues are the values of a key that is not there: waiting is how many come after the
-// head in this write.
+// issueValues are the values of a new key; waiting is the number of units behind the head in
+// this write.
 func issueValues(f Flavor, key, head, waiting string) string {
 	return "(" + key + ", " + f.Clock() + " * 1000 + " + waiting + ", " + head + ", " + waiting + ")"
 }
 
-// issueAgain follows the INSERT for keys that are there. MySQL assigns from left to right.
+// issueAgain handles existing keys in the INSERT. MySQL assigns from left to right.
 func issueAgain(f Flavor) string {
 	now := func(column string) string {
 		return f.Pick(sqltext.Texts{MySQL: "VALUES(" + column + ")", Postgres: "EXCLUDED." + column, SQLite: "EXCLUDED." + column})
@@ -378,17 +377,17 @@ func issueAgain(f Flavor) string {
 		"last = " + f.Pick(sqltext.Texts{MySQL: "GREATEST", Postgres: "GREATEST", SQLite: "MAX"}) + "(bed_order_key.last + " + now("waiting") + " + 1, " + now("last") + ")"
 }
 
-// eachText runs a query that is not worth preparing and calls f for each of its rows.
+// eachText calls f for each row of a query that is not worth preparing.
 func eachText(ctx context.Context, q runner, text string, f func(*sql.Rows) error) error {
 	rows, err := q.QueryContext(ctx, text)
 	return eachOf(rows, err, f)
 }
 
-// errNotHeads says that some of the units are not owned, or that others wait behind some,
-// and nothing was removed.
+// errNotHeads reports that units are not owned or have others waiting behind them, so that
+// the removal removed no unit.
 var errNotHeads = errors.New("others are waiting for them, or not all are owned")
 
-// removeHeads removes units that nobody waits behind, or none of them.
+// removeHeads removes all units, or no unit if others wait behind one of them.
 func (w *writer) removeHeads(ctx context.Context, q runner, units []*owned) error {
 	var keys, heads []string
 	for _, u := range units {
@@ -421,7 +420,7 @@ func (w *writer) removeHeads(ctx context.Context, q runner, units []*owned) erro
 	return err
 }
 
-// removeFenced deletes units and notes which of them were owned.
+// removeFenced deletes units and records which of them were owned.
 func (w *writer) removeFenced(ctx context.Context, q runner, units []*owned) (err error) {
 	if w.returning {
 		return w.removeReturning(ctx, q, units)
@@ -437,7 +436,7 @@ func (w *writer) removeOrdered(ctx context.Context, q runner, units []*owned) er
 	if len(units) == 0 {
 		return nil
 	}
-	// The keys first, in their order, as those take them who issue numbers.
+	// Lock the keys first, in the same order as writers that issue numbers.
 	var keys []string
 	for _, u := range units {
 		keys = append(keys, u.keys...)
@@ -470,8 +469,8 @@ func lockKey(ctx context.Context, q runner, key string) (s keyState, there bool,
 	return s, there, err
 }
 
-// leave takes a unit out of the order of a key: the next one becomes its head, and is due
-// at once unless it waits for its turn under another key too.
+// leave takes a unit out of the order of a key. The next unit becomes the head; it is due at
+// once unless it still waits under another key.
 func leave(ctx context.Context, q runner, key, unit string) error {
 	s, there, err := lockKey(ctx, q, key)
 	switch {
@@ -511,7 +510,8 @@ func leave(ctx context.Context, q runner, key, unit string) error {
 	return err
 }
 
-// free makes a unit due that waits no longer. there is false if the log does not hold it.
+// free makes a unit due that no longer waits. It returns there false if the unit is not in
+// the log.
 func free(ctx context.Context, q runner, unit string) (there bool, err error) {
 	found, err := texts(ctx, q, shape{kind: selectIDs, rows: 1}, unit)
 	if err != nil || len(found) == 0 {
@@ -523,7 +523,7 @@ func free(ctx context.Context, q runner, unit string) (there bool, err error) {
 	return true, err
 }
 
-// keysOf gives the keys that a unit is under, also if that cannot be read from it.
+// keysOf returns the keys of a unit, even of an unreadable one.
 func keysOf(ctx context.Context, q runner, u *Unit) ([]string, error) {
 	if u.Unreadable == nil {
 		return keysUnder(u), nil
@@ -531,8 +531,8 @@ func keysOf(ctx context.Context, q runner, u *Unit) ([]string, error) {
 	return texts(ctx, q, shape{kind: findOrderKeys}, u.ID, u.ID)
 }
 
-// reorder does with the order of units what belongs to a decision of an operator about
-// them, after it was carried out. orderless: only those of which it is known need it.
+// reorder updates the order of units after an operator's decision about them. With
+// orderless, only the units with known order keys need it.
 func reorder(ctx context.Context, q runner, d decision, units []*Unit, orderless bool) error {
 	for _, u := range units {
 		if orderless && len(u.Order) == 0 {
@@ -567,7 +567,7 @@ func reorder(ctx context.Context, q runner, d decision, units []*Unit, orderless
 	return nil
 }
 
-// first says why units cannot be skipped.
+// first returns an error if one of the units cannot be skipped.
 func first(ctx context.Context, q runner, units []*Unit) error {
 	for _, u := range units {
 		head := false
@@ -585,7 +585,7 @@ func first(ctx context.Context, q runner, units []*Unit) error {
 	return nil
 }
 
-// loadOrder reads what units wait for, and how many wait for each.
+// loadOrder reads which unit each of them waits for, and how many units wait behind it.
 func loadOrder(ctx context.Context, q runner, all []*Unit) error {
 	var ids, keys []string
 	for _, u := range all {

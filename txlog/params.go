@@ -16,16 +16,16 @@ import (
 	"unicode/utf8"
 )
 
-// ParamError says which parameter cannot be kept in the log or read back from
-// it. Its text never holds the parameter's value.
+// ParamError names the parameter that the log cannot keep or read back. Its text never holds
+// the parameter's value.
 type ParamError struct {
-	// Name is the parameter's name (sql.Named); empty for one without.
+	// Name is the parameter's name (sql.Named); empty if it has no name.
 	Name string
-	// Ordinal is its place among the statement's parameters, from 1.
+	// Ordinal is its position among the statement's parameters, from 1.
 	Ordinal int
-	// Type is its Go type; empty when that is not known.
+	// Type is its Go type; empty if unknown.
 	Type string
-	// Err says why.
+	// Err is the reason.
 	Err error
 }
 
@@ -41,27 +41,25 @@ func (e *ParamError) Error() string {
 	return "txlog: parameter " + which + " " + e.Err.Error()
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *ParamError) Unwrap() error { return e.Err }
 
 var errNotStorable = errors.New("cannot be kept in the transaction log: " +
 	"pass one of the types that the log keeps, or a driver.Valuer that gives one")
 
-// EncodeParams writes a statement's parameters as one line of typed JSON that
-// [DecodeParams] turns back into exactly the same values. It is made to be
-// read by people:
+// EncodeParams writes a statement's parameters as one line of typed JSON, which people can
+// read. [DecodeParams] restores exactly the same values:
 //
 //	[42, 1.5, true, null, "text", {"uint64":7}, {"[]byte":"text"},
 //	 {"time":"2024-05-01T10:00:00+02:00 Europe/Berlin"}, {"name":"id","value":1}]
 //
-// Bare numbers are int64, those with a point or an exponent float64. Bytes
-// that are no printable text are {"base64":"…"}. No parameters give the empty
-// string. The result is valid UTF-8 without NUL, whatever the values.
+// A bare number is an int64; with a point or an exponent it is a float64. Bytes other than
+// printable text are {"base64":"…"}. Without parameters the result is the empty string. The
+// result is always valid UTF-8 without NUL.
 //
-// It keeps nil, bool, string, []byte, all widths of int, uint and float,
-// time.Time (without its monotonic part), time.Duration, slices of these, and
-// the types of [RegisterParamType]. For any other it returns a [*ParamError].
-// It is safe for concurrent use.
+// It keeps nil, bool, string, []byte, all widths of int, uint and float, time.Time (without
+// its monotonic part), time.Duration, slices of these, and the types of [RegisterParamType].
+// For any other type it returns a [*ParamError]. It is safe for concurrent use.
 func EncodeParams(args []driver.NamedValue) (string, error) {
 	if len(args) == 0 {
 		return "", nil
@@ -101,8 +99,8 @@ func EncodeParams(args []driver.NamedValue) (string, error) {
 	return string(append(b, ']')), nil
 }
 
-// appendValue appends v: bare if its form tells its type, else under the type's name.
-// The kinds that every driver gets cost no allocation.
+// appendValue appends v: bare if its form implies its type, else under the type's name. The
+// types that every driver accepts cost no allocation.
 func appendValue(b []byte, v any) ([]byte, error) {
 	switch v := v.(type) {
 	case nil:
@@ -158,7 +156,7 @@ func appendUint[T uint | uint8 | uint16 | uint32 | uint64](b []byte, v T) []byte
 	return strconv.AppendUint(b, uint64(v), 10)
 }
 
-// The NaNs that Go itself makes are written "NaN", others with their bits.
+// Go's own NaNs are written as "NaN", others with their bits.
 var (
 	nan64 = math.Float64bits(math.NaN())
 	nan32 = math.Float32bits(float32(math.NaN()))
@@ -186,8 +184,8 @@ func appendNaN(b []byte, bits, usual uint64) []byte {
 	return append(b, '"')
 }
 
-// appendFloat always leaves a point or an exponent, which tells a float64 from
-// an int64.
+// appendFloat always writes a point or an exponent, so that a float64 never looks like an
+// int64.
 func appendFloat(b []byte, v float64, bits int) []byte {
 	if math.IsInf(v, 0) {
 		b = append(b, '"')
@@ -209,7 +207,7 @@ func appendDuration(b []byte, v time.Duration) []byte {
 	return append(append(append(b, '"'), v.String()...), '"')
 }
 
-// appendText appends a string of any bytes.
+// appendText appends a string of arbitrary bytes.
 func appendText(b []byte, s string) []byte {
 	if utf8.ValidString(s) {
 		return appendQuoted(b, s)
@@ -217,8 +215,8 @@ func appendText(b []byte, s string) []byte {
 	return appendBase64(b, []byte(s))
 }
 
-// appendBytes appends bytes: as text when they are printable (a JSON document,
-// a decimal number), else in base64; nil as null.
+// appendBytes appends bytes: printable ones (a JSON document, a decimal number) as text,
+// others in base64; nil as null.
 func appendBytes(b []byte, s []byte) []byte {
 	if s == nil {
 		return append(b, "null"...)
@@ -271,7 +269,7 @@ func appendQuoted[T string | []byte](b []byte, s T) []byte {
 	return append(append(b, s[start:]...), '"')
 }
 
-// paramType is a type of parameters that the log keeps, as {"name":…}.
+// paramType is a parameter type that the log keeps as {"name":…}.
 type paramType struct {
 	name   string
 	goType reflect.Type
@@ -279,7 +277,7 @@ type paramType struct {
 	decode func(json.RawMessage) (any, error)
 }
 
-// The types by their names and by their Go types.
+// paramNames holds the types by name, paramTypes by Go type.
 var paramNames, paramTypes sync.Map
 
 func init() {
@@ -302,7 +300,7 @@ func init() {
 	keep("uint64", appendUint[uint64], decodeAs[uint64])
 }
 
-// keep makes a type and its slices known.
+// keep registers a type and its slices.
 func keep[T any](name string, appendT func([]byte, T) []byte, decode func(json.RawMessage) (T, error)) {
 	keepOne(name, appendT, decode)
 	keepOne("[]"+name, appendSlice(appendT), decodeSlice(decode))
@@ -314,7 +312,7 @@ func keepOne[T any](name string, appendT func([]byte, T) []byte, decode func(jso
 		func(raw json.RawMessage) (any, error) { return decode(raw) }})
 }
 
-// addParamType panics if the name is taken, or the type is known.
+// addParamType panics if the name is taken or the type already registered.
 func addParamType(p *paramType) {
 	_, taken := paramNames.Load(p.name)
 	if _, known := paramTypes.Load(p.goType); taken || known {
@@ -324,15 +322,14 @@ func addParamType(p *paramType) {
 	paramTypes.Store(p.goType, p)
 }
 
-// RegisterParamType teaches the log a type that only one driver takes as a
-// parameter. Parameters of exactly sample's type are kept as
-// {"name":"…text of encode…"}; decode must give back the same type, and the
-// same value. Both may be called concurrently; their errors must not hold the
-// value.
+// RegisterParamType makes the log keep a type that only one driver accepts as a parameter.
+// Parameters of exactly sample's type are kept as {"name":"…text of encode…"}; decode must
+// return the same type and the same value. Both may be called concurrently; their errors
+// must not hold the value.
 //
-// It is meant for the init function of a database's package and panics, as
-// sql.Register does, when a function or the sample is nil, when the name is
-// not plain text or taken, or when the type is known already.
+// Call it from the init function of a database's package. Like sql.Register, it panics on a
+// mistake: a nil function or sample, a name that is taken or not plain text, or a type
+// registered before.
 func RegisterParamType(name string, sample any, encode func(any) (string, error), decode func(string) (any, error)) {
 	t := reflect.TypeOf(sample)
 	if t == nil || encode == nil || decode == nil {
@@ -363,8 +360,8 @@ func RegisterParamType(name string, sample any, encode func(any) (string, error)
 	}})
 }
 
-// plainName reports whether name can stand in JSON as it is and is not a word
-// of the log's own.
+// plainName reports whether name needs no escaping in JSON and is not one of the log's own
+// words.
 func plainName(name string) bool {
 	for i := range len(name) {
 		if c := name[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
@@ -383,7 +380,7 @@ func plainName(name string) bool {
 //	"@-99999999999.000000001Z"                   a year that has not four digits
 const wallClock = "2006-01-02T15:04:05.999999999"
 
-// local is what every machine calls its own zone.
+// local is the name of the machine's own zone in Go.
 const local = "Local"
 
 func appendTime(b []byte, t time.Time) []byte {
@@ -414,7 +411,7 @@ func appendTime(b []byte, t time.Time) []byte {
 	if name == "" {
 		return append(b, '"')
 	}
-	// The name of a fixed zone is the application's: it may hold any bytes.
+	// The application chooses the name of a fixed zone: it may hold any bytes.
 	text := string(b[from+1:]) + " " + name
 	return appendText(b[:from], text)
 }
@@ -450,7 +447,7 @@ func cutOffset(s string) (rest string, offset int, utc bool, err error) {
 	if rest, utc = strings.CutSuffix(s, "Z"); utc {
 		return rest, 0, true, nil
 	}
-	// A sign within the date, or that of a negative @time, stands before it.
+	// A sign within the date, or of a negative @time, comes earlier.
 	i := strings.LastIndexAny(s, "+-")
 	if i < 1 {
 		return "", 0, false, errForm
@@ -472,10 +469,10 @@ func cutOffset(s string) (rest string, offset int, utc bool, err error) {
 	return s[:i], offset, false, nil
 }
 
-// location finds the location called name, if it gives t the offset with which t
-// was written: the rules of a zone may have changed since, or differ on this
-// machine. An abbreviation may be the name of a zone that has another one by now
-// (MET). Earlier versions wrote "Local" without one.
+// location returns the location called name if its offset at t is still offset. The zone's
+// rules may have changed since, or may differ on this machine, and an abbreviation may also
+// name a zone that has another offset by now (MET). Earlier versions wrote "Local" without
+// an abbreviation.
 func location(t time.Time, name string, named bool, offset int) *time.Location {
 	if first, rest, _ := strings.Cut(name, " "); named && first == local {
 		short, o := t.Local().Zone()
@@ -494,8 +491,8 @@ func location(t time.Time, name string, named bool, offset int) *time.Location {
 	return time.FixedZone(name, offset)
 }
 
-// locations keeps the zones of the system's database that were asked for, because
-// loading one reads a file. Names that do not exist are not kept.
+// locations caches zones of the system's database, because loading one reads a file. It does
+// not hold unknown names.
 var locations sync.Map
 
 func loadLocation(name string) *time.Location {
@@ -517,10 +514,9 @@ var (
 		"import the package of its database (bedsql/mysql, bedsql/postgres or bedsql/sqlite)")
 )
 
-// DecodeParams reads what [EncodeParams] wrote. The values have exactly the Go
-// types and contents they had. The empty string means no parameters. An error
-// is a [*ParamError] when it is about one parameter. It is safe for
-// concurrent use.
+// DecodeParams reads the output of [EncodeParams]. The values have their original Go types
+// and contents. The empty string means no parameters. An error about one parameter is a
+// [*ParamError]. It is safe for concurrent use.
 func DecodeParams(s string) ([]driver.NamedValue, error) {
 	if s == "" {
 		return nil, nil
@@ -539,8 +535,7 @@ func DecodeParams(s string) ([]driver.NamedValue, error) {
 	return args, nil
 }
 
-// decodeParam reads one element of the array: a value, or a value with its
-// name or place.
+// decodeParam reads one element of the array: a value, or a value with its name or ordinal.
 func decodeParam(raw json.RawMessage, a *driver.NamedValue) (typ string, err error) {
 	if raw[0] == '{' {
 		var fields map[string]json.RawMessage
@@ -617,7 +612,7 @@ func decodeSlice[T any](decode func(json.RawMessage) (T, error)) func(json.RawMe
 	}
 }
 
-// decodeAs reads what JSON has a form of its own for.
+// decodeAs reads the types with a JSON form of their own.
 func decodeAs[T bool | int | int8 | int16 | int32 | int64 | uint | uint8 | uint16 | uint32 | uint64](raw json.RawMessage) (v T, err error) {
 	if raw[0] == 'n' || json.Unmarshal(raw, &v) != nil {
 		return *new(T), errForm
@@ -641,7 +636,7 @@ func decodeFloat32(raw json.RawMessage) (float32, error) {
 	return float32(f), err
 }
 
-// decodeFloat gives a number, or the bits of a NaN that Go itself does not make.
+// decodeFloat returns a number, or the bits of a NaN from outside Go.
 func decodeFloat(raw json.RawMessage, bits int) (f float64, nan uint64, err error) {
 	text := string(raw)
 	if raw[0] == '"' {
@@ -699,8 +694,7 @@ func decodeBase64(raw json.RawMessage) ([]byte, error) {
 	return b, nil
 }
 
-// decodeBy reads what parse reads from a text, without its error, which may
-// quote the value.
+// decodeBy reads a text by parse. It drops parse's error, which may quote the value.
 func decodeBy[T any](parse func(string) (T, error)) func(json.RawMessage) (T, error) {
 	return func(raw json.RawMessage) (v T, err error) {
 		s, err := decodeText(raw)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Requirement is how many rows a statement must change; the zero value is none.
-// Requirements can be compared by ==.
+// Requirement is the number of rows that a statement must change; the zero value requires
+// nothing. Requirements are comparable by ==.
 type Requirement struct {
 	op byte
 	n  int64
@@ -21,7 +21,7 @@ const (
 // Exactly requires n rows, from 0.
 func Exactly(n int64) Requirement { return Requirement{exactly, n} }
 
-// AtLeast requires n rows or more; of 0 it requires nothing.
+// AtLeast requires n rows or more; AtLeast(0) requires nothing.
 func AtLeast(n int64) Requirement {
 	if n == 0 {
 		return Requirement{}
@@ -29,13 +29,14 @@ func AtLeast(n int64) Requirement {
 	return Requirement{atLeast, n}
 }
 
-// Given reports whether anything is required.
+// Given reports whether r requires anything.
 func (r Requirement) Given() bool { return r.op != 0 }
 
-// Rows is how many rows are required; more reports whether more will do.
+// Rows returns the required number of rows; more reports whether a greater number is also
+// met.
 func (r Requirement) Rows() (n int64, more bool) { return r.n, r.op == atLeast }
 
-// Met reports whether a statement that changed n rows did as required.
+// Met reports whether a statement that changed n rows meets r.
 func (r Requirement) Met(n int64) bool {
 	switch r.op {
 	case exactly:
@@ -47,7 +48,7 @@ func (r Requirement) Met(n int64) bool {
 	}
 }
 
-// String says what is required, "exactly 1 row"; empty for nothing.
+// String describes the requirement, as "exactly 1 row"; empty for the zero value.
 func (r Requirement) String() string {
 	rows := "rows"
 	if r.n == 1 {
@@ -63,7 +64,8 @@ func (r Requirement) String() string {
 	}
 }
 
-// Sign writes the requirement as the log does, "=1" or ">=1"; empty for none.
+// Sign returns the requirement in the log's notation, "=1" or ">=1"; empty for the zero
+// value.
 func (r Requirement) Sign() string {
 	switch r.op {
 	case exactly:
@@ -75,7 +77,7 @@ func (r Requirement) Sign() string {
 	}
 }
 
-// readRequirement reads what Sign wrote.
+// readRequirement reverses Sign.
 func readRequirement(sign string) (r Requirement, ok bool) {
 	text, more := strings.CutPrefix(sign, ">")
 	if text, ok = strings.CutPrefix(text, "="); !ok {

@@ -18,9 +18,8 @@ import (
 //go:embed schema
 var schemas embed.FS
 
-// Schema gives the statements that create the log's tables in a database:
-// "mysql" (also for MariaDB), "postgres" or "sqlite". [Open] runs exactly
-// these when a table is absent.
+// Schema returns the statements that create the log's tables in a database: "mysql" (also
+// for MariaDB), "postgres" or "sqlite". [Open] runs exactly these for an absent table.
 func Schema(database string) (string, error) {
 	f := flavorOf(database)
 	if f == 0 {
@@ -33,8 +32,7 @@ func Schema(database string) (string, error) {
 	return string(text), nil
 }
 
-// logTables describes the log's tables in a database: those that it cannot do without
-// come first.
+// logTables describes the log's tables in a database, the indispensable ones first.
 func logTables(f Flavor) []tables.Table {
 	text, err := Schema(f.String())
 	if err != nil {
@@ -43,7 +41,7 @@ func logTables(f Flavor) []tables.Table {
 	return tables.Of(f, text)
 }
 
-// ensureTable finds the table whole, or creates it.
+// ensureTable finds the table complete, or creates it.
 func (db *database) ensureTable(ctx context.Context, t *tables.Table, create bool) error {
 	probeErr := db.probeTable(ctx, t)
 	var dial *dialError
@@ -54,9 +52,8 @@ func (db *database) ensureTable(ctx context.Context, t *tables.Table, create boo
 	if !create {
 		return fmt.Errorf("the table %s cannot be read: %w; %s", t.Name, probeErr, advice)
 	}
-	// Others may be creating it at this moment. PostgreSQL then answers with a
-	// duplicate in its catalogue, SQLite that the file is locked; once they
-	// are done the table is there.
+	// Other processes may be creating it at this moment. PostgreSQL then reports a duplicate in
+	// its catalogue, SQLite a locked file; soon the table is there.
 	var err error
 	for try := range 5 {
 		if err = db.createTable(ctx, t); err == nil {
@@ -72,8 +69,8 @@ func (db *database) ensureTable(ctx context.Context, t *tables.Table, create boo
 	return fmt.Errorf("the table %s is not there and cannot be created: %w; %s", t.Name, err, advice)
 }
 
-// createTable runs the schema's statements for one table, and nothing for a table
-// that exists: PostgreSQL requires its owner even for an index that is there.
+// createTable runs the schema's statements for one table. It runs no statement for an
+// existing table: PostgreSQL requires its owner even for an index that is already there.
 func (db *database) createTable(ctx context.Context, t *tables.Table) error {
 	return db.inTx(ctx, func(ctx context.Context, q runner) error {
 		for _, statement := range t.Statements() {
@@ -85,13 +82,13 @@ func (db *database) createTable(ctx context.Context, t *tables.Table) error {
 	})
 }
 
-// lacking is the error of an existing table that cannot be used.
+// lacking is the error of an unusable existing table.
 func lacking(t *tables.Table, what, remedy string) error {
 	return fmt.Errorf("%w: the table %s is there but lacks %s: %s", ErrUnusable, t.Name, what, remedy)
 }
 
-// probeTable looks for the columns and the key: without it a row that is sent twice
-// stands there twice.
+// probeTable looks for the columns and the key. Without the key, duplicates are not
+// prevented.
 func (db *database) probeTable(ctx context.Context, t *tables.Table) error {
 	there, err := tables.Columns(ctx, db, t.Name)
 	if err != nil {
@@ -109,13 +106,12 @@ func (db *database) probeTable(ctx context.Context, t *tables.Table) error {
 	return nil
 }
 
-// readIdentity reads the log's identity, and gives it one if nobody has done so
-// yet.
+// readIdentity reads the log's identity, and sets it if it is still missing.
 func (db *database) readIdentity(ctx context.Context) (string, error) {
 	identity, err := db.fact(ctx, tables.Identity)
 	if errors.Is(err, sql.ErrNoRows) {
 		if err = db.addFact(ctx, tables.Identity, uuid.NewString()); err == nil {
-			// Somebody else's may have come first.
+			// Another process may have been first.
 			identity, err = db.fact(ctx, tables.Identity)
 		}
 	}
@@ -129,13 +125,13 @@ func (db *database) readIdentity(ctx context.Context) (string, error) {
 	return identity, nil
 }
 
-// fact reads a row of bed_log; sql.ErrNoRows if there is none.
+// fact reads a row of bed_log; sql.ErrNoRows if it is missing.
 func (db *database) fact(ctx context.Context, name string) (value string, err error) {
 	err = db.QueryRowContext(ctx, shape{kind: selectFact}.text(db.backend.Flavor), name).Scan(&value)
 	return value, err
 }
 
-// addFact adds a row to bed_log, unless there is one of that name.
+// addFact adds a row to bed_log, unless one with that name exists.
 func (db *database) addFact(ctx context.Context, name, value string) error {
 	_, err := db.ExecContext(ctx, shape{kind: insertFact}.text(db.backend.Flavor), name, value)
 	return err

@@ -12,27 +12,27 @@ import (
 // claimer makes the claims of one process.
 type claimer struct {
 	db *database
-	// turn is full while a claim is made on MySQL. There a claim also locks, until it
-	// is committed, the row after its last one in the index. That is the first of the
-	// next data source, which a claim for that data source would skip as somebody
-	// else's. What a claim of another process hides is found by the next one.
+	// turn is full during a claim on MySQL. Until its commit, such a claim also locks the row
+	// after its last one in the index: the first row of the next data source, which a claim for
+	// that data source would then skip. Rows hidden by a claim of another process are found by
+	// the next claim.
 	turn chan struct{}
 
 	mu     sync.Mutex
 	claims int
-	// prefix is what the tokens of the claims begin with.
+	// prefix begins the tokens of the claims.
 	prefix string
-	// reaches are by data source.
+	// reaches maps data sources to their reach.
 	reaches map[string]*reach
 }
 
-// claim takes units in one local transaction. If its COMMIT is not answered, the
-// units rest until the lease ends, because nobody knows its token.
+// claim takes units in one local transaction. If its COMMIT gets no answer, the units rest
+// until the lease ends, because their token is lost.
 //
-// The rows are locked as they are found, so that claimers do not wait for each
-// other. But it is the UPDATE that decides, and it takes only what is still due:
-// on a Galera cluster another node grants the same lock, and TiDB skips no locks.
-// The second claimer finds fewer rows, or is refused at COMMIT.
+// The query locks the rows as it finds them, so that claimers do not wait for each other.
+// But the UPDATE decides, and it takes only units that are still due: on a Galera cluster
+// another node grants the same lock, and TiDB skips no locks. The second claimer then finds
+// fewer rows, or its COMMIT fails.
 func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err error) {
 	if c.db.backend.Flavor == FlavorMySQL {
 		select {
@@ -85,7 +85,7 @@ func (c *claimer) claim(ctx context.Context, r *ClaimRequest) (due []*Unit, err 
 	return due, nil
 }
 
-// find finds due units after from, and those that are due at once.
+// find finds due units from next_try_time from on, and units that are due at once.
 func (c *claimer) find(ctx context.Context, q runner, r *ClaimRequest, from int64) (due []*Unit, l look, err error) {
 	sh := shape{kind: selectDue}
 	if c.db.unlocked {
@@ -114,8 +114,8 @@ func (c *claimer) find(ctx context.Context, q runner, r *ClaimRequest, from int6
 	return due, l, err
 }
 
-// reach is that of a data source. It serves one claim at a time, or several that
-// disturb each other's figures a little.
+// reach returns the reach of a data source. It serves one claim at a time; several slightly
+// disturb each other's figures.
 func (c *claimer) reach(dataSource string) *reach {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,9 +130,8 @@ func (c *claimer) reach(dataSource string) *reach {
 	return r
 }
 
-// token gives a token that no claim has had before. Those of one process differ
-// mostly in their last three digits, so that an operator sees which units belong
-// together.
+// token returns a fresh token for a claim. The tokens of one process mostly differ in their
+// last three digits only, which shows operators the units that belong together.
 func (c *claimer) token() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,50 +144,47 @@ func (c *claimer) token() string {
 }
 
 const (
-	// manyClaimed is the number of claimed units from which claims begin after
-	// what was claimed.
+	// manyClaimed is the number of claimed units after which claims no longer begin at the
+	// start of the index.
 	manyClaimed = 1000
-	// lateCommit is how long after its time was set a row may become visible.
+	// lateCommit is the longest delay between setting a row's time and its visibility.
 	lateCommit = 2 * time.Second
-	// quickLook is what a look from the beginning takes while nothing is in its
-	// way. A slow one is repeated only after a multiple of the time that it took,
-	// as many that looks are less than one in a hundred of the claims of a job
-	// that always has something to claim, and after lookEvery at the latest.
+	// quickLook is the duration of an unobstructed look from the beginning. A slow look is
+	// repeated only after slowLooks times its duration, and after lookEvery at the latest. A
+	// busy job then spends less than one in a hundred of its claims on such looks.
 	quickLook = 10 * time.Millisecond
 	slowLooks = 500
 	lookEvery = time.Minute
 )
 
-// reach is how far claims have emptied the index of a data source. Claimed units
-// leave their old index entries there, in front of all that is due. They are
-// erased as soon as no transaction may see them any more; while a snapshot is
-// held in the log's database (a backup, a forgotten session) they stay, and a
-// claim from the beginning of the index reads them all.
+// reach tracks how far claims have emptied the index of a data source. Claimed units leave
+// their old index entries there, in front of all due ones. The database erases these once no
+// transaction can see them. While the log's database holds a snapshot (a backup, a forgotten
+// session) they stay, and a claim from the beginning of the index reads them all.
 //
-// So claims begin where the last one ended, once many units were claimed. Rows
-// may still appear further in front: one that was locked by a claim which failed,
-// one that was committed very late, or any after the log's clock was set back. A
-// look from the beginning, which is made as often as it is cheap, finds them.
+// So after many claimed units, claims begin at the end of the last one. Rows may still
+// appear further in front: a row locked by a claim that failed, a very late commit, or any
+// row after the log's clock was set back. Looks from the beginning, as frequent as they are
+// cheap, find them.
 type reach struct {
 	mu sync.Mutex
-	// claimed units since a quick look from the beginning.
+	// claimed counts the units since a quick look from the beginning.
 	claimed int
-	// from is the next_try_time before which nothing is left.
+	// from is the next_try_time before which the index is empty.
 	from int64
-	// whole is when a claim looks from the beginning again.
+	// whole is the time of the next look from the beginning.
 	whole time.Time
 }
 
-// look is what a claim has seen.
+// look is the result of a claim's query.
 type look struct {
-	// from is where it began, took how long it took.
+	// from is where it began, took is its duration.
 	from int64
 	took time.Duration
-	// full: there may be more after it.
+	// full is set if there may be more units after it.
 	full bool
-	// last is the next_try_time of the last unit found. settled is the one up to
-	// which everything that will be in the log is there and old enough. 0: none
-	// was found.
+	// last is the next_try_time of the last unit found, 0 without a unit. Up to settled, all
+	// entries that will ever be in the log are visible and old enough.
 	last, settled int64
 }
 
@@ -198,8 +194,8 @@ type emptied struct {
 	from int64
 }
 
-// known are the data sources whose claims do not look from the beginning now, in
-// lexical order.
+// known returns the data sources whose next claim does not begin at the start of the index,
+// in lexical order.
 func (c *claimer) known(now time.Time) (all []emptied) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +208,7 @@ func (c *claimer) known(now time.Time) (all []emptied) {
 	return all
 }
 
-// begin gives where a claim begins.
+// begin returns the start of the next claim.
 func (r *reach) begin(now time.Time) (from int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +218,7 @@ func (r *reach) begin(now time.Time) (from int64) {
 	return r.from
 }
 
-// end notes what a claim has seen that was committed.
+// end records the result of a committed claim.
 func (r *reach) end(l look, claimed int, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

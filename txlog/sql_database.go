@@ -12,22 +12,21 @@ import (
 	"time"
 )
 
-// runner runs the log's statements: each on its own, or in a local transaction.
+// runner runs the log's statements, separately or in a local transaction.
 type runner interface {
 	stmt(ctx context.Context, sh shape) (*sql.Stmt, error)
 	ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
 }
 
-// database is the log's own, with its statements prepared. As a runner it runs
-// each of them on its own.
+// database is the log's own database with its prepared statements. As a runner it runs each
+// statement separately.
 type database struct {
 	*sql.DB
 	backend Backend
-	// unlocked says that FOR UPDATE SKIP LOCKED is not to be used, because it
-	// locks nothing (TiDB).
+	// unlocked disables FOR UPDATE SKIP LOCKED, which locks no rows on TiDB.
 	unlocked bool
-	// inSchema is the quoted name of the tables' schema; nil until somebody needs it.
+	// inSchema is the quoted name of the tables' schema; nil before its first use.
 	inSchema atomic.Pointer[string]
 
 	mu    sync.RWMutex
@@ -36,7 +35,7 @@ type database struct {
 
 var _ runner = (*database)(nil)
 
-// openDatabase makes the log's connections; conns below 1 means the default.
+// openDatabase opens the log's connections; conns below 1 means the default.
 func openDatabase(backend Backend, connector driver.Connector, conns int) *database {
 	lite := backend.Flavor == FlavorSQLite
 	db := sql.OpenDB(&session{connector, backend.Flavor})
@@ -55,16 +54,16 @@ func openDatabase(backend Backend, connector driver.Connector, conns int) *datab
 	return &database{DB: db, backend: backend, stmts: map[shape]*sql.Stmt{}}
 }
 
-// sessionSetup is run on each new connection.
+// sessionSetup returns the statements for each new connection.
 func sessionSetup(f Flavor) []string {
 	switch f {
 	case FlavorMySQL:
 		// READ COMMITTED: claims and removals lock records, never gaps.
 		return []string{
 			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-			// Where sql_safe_updates is set for all, a DELETE with a hint is not
-			// safe enough. MySQL cannot bound one statement's wait for a row, as
-			// MariaDB can where keys are locked: there all of the log's are bounded.
+			// If sql_safe_updates is on globally, even a DELETE with a hint is not safe enough.
+			// MariaDB bounds the wait for a key's row for one statement. MySQL cannot: there the
+			// bound applies to all of the log's statements.
 			"SET autocommit = 1, completion_type = 0, sql_safe_updates = 0 /*!80000 , innodb_lock_wait_timeout = 10 */, NAMES utf8mb4",
 		}
 	case FlavorSQLite:
@@ -89,7 +88,7 @@ func (db *database) pingSome(ctx context.Context, took func(time.Duration)) {
 	}
 }
 
-// run runs a statement and gives how many rows it concerned.
+// run runs a statement and returns the number of affected rows.
 func run(ctx context.Context, q runner, sh shape, args ...any) (int64, error) {
 	stmt, err := q.stmt(ctx, sh)
 	if err != nil {
@@ -112,7 +111,7 @@ func each(ctx context.Context, q runner, sh shape, args []any, f func(*sql.Rows)
 	return eachOf(rows, err, f)
 }
 
-// eachOf calls f for each of the rows that a query gave, unless it gave an error.
+// eachOf calls f for each row of a query, unless the query failed.
 func eachOf(rows *sql.Rows, err error, f func(*sql.Rows) error) error {
 	if err != nil {
 		return err
@@ -126,14 +125,14 @@ func eachOf(rows *sql.Rows, err error, f func(*sql.Rows) error) error {
 	return rows.Err()
 }
 
-// stmt gives the prepared statement of a shape.
+// stmt returns the prepared statement of a shape.
 func (db *database) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
 	if stmt := db.prepared(sh); stmt != nil {
 		return stmt, nil
 	}
 	stmt, err := db.PrepareContext(ctx, sh.text(db.backend.Flavor))
 	if err != nil {
-		// A statement that could not be prepared was not sent.
+		// An unprepared statement was not sent.
 		return nil, fmt.Errorf("%w (%w)", err, errNotSent)
 	}
 	db.mu.Lock()
@@ -168,8 +167,7 @@ func (db *database) Close() error {
 }
 
 // within runs statements in a local transaction. It never prepares one on another
-// connection, of which there may be none to spare: those that were not prepared yet
-// are once it has ended.
+// connection, because there may be none to spare. It prepares the new ones after its end.
 type within struct {
 	*sql.Tx
 	db    *database
@@ -184,9 +182,9 @@ func (r *within) stmt(ctx context.Context, sh shape) (*sql.Stmt, error) {
 	return r.PrepareContext(ctx, sh.text(r.db.backend.Flavor))
 }
 
-// inTx runs f in one local transaction. After an error of COMMIT or ROLLBACK its
-// connection is not used again: the transaction may still be open (Galera's 1047),
-// what is written next would be part of it, and the next BEGIN would commit it.
+// inTx runs f in one local transaction. It drops the connection after an error of COMMIT or
+// ROLLBACK, because the transaction may still be open (Galera's 1047): the next write would
+// join it, and the next BEGIN would commit it.
 func (db *database) inTx(ctx context.Context, f func(context.Context, runner) error) error {
 	conn, tx, err := db.begin(ctx)
 	if err != nil {
@@ -204,7 +202,7 @@ func (db *database) inTx(ctx context.Context, f func(context.Context, runner) er
 		}
 	}()
 	if err := f(ctx, q); err != nil {
-		// Without COMMIT nothing is written, whatever became of the connection.
+		// Without COMMIT there is no write, whatever became of the connection.
 		clean = tx.Rollback() == nil
 		return fmt.Errorf("%w (%w)", err, errNotSent)
 	}
@@ -213,16 +211,16 @@ func (db *database) inTx(ctx context.Context, f func(context.Context, runner) er
 	return err
 }
 
-// begin begins a local transaction on a connection of its own. The pool may hold
-// connections that are dead; as database/sql does, it passes over them.
+// begin begins a local transaction on a connection of its own. Like database/sql, it skips
+// dead connections of the pool.
 func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err error) {
 	var opts *sql.TxOptions
 	switch db.backend.Flavor {
 	case FlavorPostgres:
 		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	case FlavorSQLite:
-		// Only to BEGIN does ctx matter, which waits for the write lock: what
-		// database/sql rolls back itself may stay open unseen.
+		// ctx ends only the wait of BEGIN for the write lock: a rollback by database/sql itself
+		// may fail unseen and leave the transaction open.
 		begin, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer context.AfterFunc(ctx, cancel)()
 		ctx = begin
@@ -242,9 +240,8 @@ func (db *database) begin(ctx context.Context) (conn *sql.Conn, tx *sql.Tx, err 
 	return nil, nil, err
 }
 
-// runFenced runs a fenced statement over the rows of one unit and reports whether
-// the unit was owned. All its rows have the same owner, so one of them is enough
-// to tell.
+// runFenced runs a fenced statement over the rows of one unit and reports whether the unit
+// was owned. All rows of a unit have the same owner, so one match is enough.
 func runFenced(ctx context.Context, q runner, k kind, before []any, u *owned) (found bool, err error) {
 	err = chunks(rowIDs(u.id, u.rows), func(ids []any) error {
 		args := append(append(slices.Clone(before), ids...), u.token)
@@ -255,7 +252,7 @@ func runFenced(ctx context.Context, q runner, k kind, before []any, u *owned) (f
 	return found, err
 }
 
-// fenced is runFenced on its own if that is one statement, else in a local transaction.
+// fenced is runFenced, in a local transaction if it takes several statements.
 func (db *database) fenced(ctx context.Context, k kind, before []any, u *owned) (found bool, err error) {
 	if u.rows <= maxRows {
 		return runFenced(ctx, db, k, before, u)
@@ -267,7 +264,7 @@ func (db *database) fenced(ctx context.Context, k kind, before []any, u *owned) 
 	return found, err
 }
 
-// texts runs a query that gives a text for each row.
+// texts runs a query of one text column.
 func texts(ctx context.Context, q runner, sh shape, args ...any) (all []string, err error) {
 	err = each(ctx, q, sh, args, func(rows *sql.Rows) error {
 		var text string
@@ -278,7 +275,7 @@ func texts(ctx context.Context, q runner, sh shape, args ...any) (all []string, 
 	return all, err
 }
 
-// tokensOf reads who owns the units; those that are not there are left out.
+// tokensOf reads the owners of units and omits missing units.
 func tokensOf(ctx context.Context, q runner, heads []string) (map[string]string, error) {
 	tokens := make(map[string]string, len(heads))
 	err := chunks(heads, func(ids []any) error {

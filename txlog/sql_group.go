@@ -11,8 +11,9 @@ func noWayBack(id, where string) error {
 	return fmt.Errorf("%w: no group %q that can turn back in %s: everything of it is delivered, or it is undone, or nothing was recorded to undo it", ErrNotFound, id, where)
 }
 
-// turn writes the way back k, which is locked, as turned. Its id comes before those of the
-// forward units, which are made later: all who lock several units do it in this order.
+// turn starts the compensation k, whose row is locked. Its id sorts before those of the
+// forward units, which are made later. Every writer that locks several units follows this
+// order.
 func turn(ctx context.Context, q runner, k *Unit, token string, lease time.Duration, orderless bool) error {
 	forward, err := unitsOf(ctx, q, lockUnits, k.Undo.units())
 	if err != nil {
@@ -35,7 +36,7 @@ func turn(ctx context.Context, q runner, k *Unit, token string, lease time.Durat
 	return erase(ctx, q, forward, orderless)
 }
 
-// erase deletes forward units, whoever leases them.
+// erase deletes forward units, even leased ones.
 func erase(ctx context.Context, q runner, forward []*Unit, orderless bool) error {
 	var rows []string
 	for _, u := range forward {
@@ -50,9 +51,9 @@ func erase(ctx context.Context, q runner, forward []*Unit, orderless bool) error
 	return reorder(ctx, q, decision{kind: discardRows}, forward, orderless)
 }
 
-// complete removes the way back k if it is dormant, and with it those of its forward units
-// that somebody else leases: they would be found delivered, but only as long as their
-// receipts are there, and nothing keeps these without k.
+// complete removes the compensation k if it has not started, together with its remaining
+// forward units, even leased ones. Without k their receipts are no longer kept, and only
+// these would prove the delivery.
 func complete(ctx context.Context, db *database, k *Unit, dormant *owned, orderless bool) (removed bool, err error) {
 	left, err := unitsOf(ctx, db, selectUnits, k.Undo.units())
 	switch {
@@ -70,8 +71,8 @@ func complete(ctx context.Context, db *database, k *Unit, dormant *owned, orderl
 	return removed && err == nil, err
 }
 
-// locateGroup is Locate for a forward unit: the way back, which is locked first, has to
-// know as well.
+// locateGroup is Locate for a forward unit. It also updates the compensation, and locks it
+// first.
 func locateGroup(ctx context.Context, db *database, head *owned, located *Unit) (found bool, err error) {
 	err = db.inTx(ctx, func(ctx context.Context, q runner) error {
 		back, err := unitsOf(ctx, q, lockUnits, []string{located.TransactionID})
@@ -92,8 +93,8 @@ func locateGroup(ctx context.Context, db *database, head *owned, located *Unit) 
 	return found, err
 }
 
-// grouped refuses what is for a single unit, if one of these belongs to a group whose way
-// back is there.
+// grouped rejects an operation on single units if one of them belongs to a group whose
+// compensation is in the log.
 func grouped(ctx context.Context, q runner, units []*Unit) (refused, err error) {
 	for _, u := range units {
 		if !u.inGroup() {
