@@ -25,8 +25,7 @@ func (s *SQLStorage) List(ctx context.Context, f Filter) ([]*Unit, error) {
 	})
 }
 
-// units reads whole units for somebody who does not own them; first gives their
-// first rows.
+// units reads whole units for a caller that does not own them; first reads their first rows.
 func (s *SQLStorage) units(ctx context.Context, what string, first func(ctx context.Context) ([]*Unit, error)) (all []*Unit, err error) {
 	err = s.do(ctx, what, func(ctx context.Context) (err error) {
 		if all, err = first(ctx); err == nil {
@@ -59,8 +58,8 @@ func (s *SQLStorage) Get(ctx context.Context, id string) (*Unit, error) {
 	return found[0], nil
 }
 
-// Units reads the units with these ids, each that of its first row, in the order
-// of their ids. Those that the log does not hold are left out.
+// Units reads the units with these ids, which are ids of first rows, in the order of their
+// ids. It omits units that are not in the log.
 func (s *SQLStorage) Units(ctx context.Context, ids []string) ([]*Unit, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !isHeadID(id) })
@@ -92,8 +91,7 @@ func (s *SQLStorage) States(ctx context.Context, ids ...string) ([]State, error)
 	if err != nil {
 		return nil, err
 	}
-	// After the units: a unit goes in the same transaction in which it is noted as
-	// discarded.
+	// After the units: a unit leaves in the same transaction that records it as discarded.
 	gone := slices.DeleteFunc(slices.Clone(heads), func(id string) bool { return there[id] != "" || !isHeadID(id) })
 	ends, err := s.journal.Ends(ctx, gone)
 	if err != nil {
@@ -151,42 +149,42 @@ func (s *SQLStorage) Missing(ctx context.Context, ids []string) (missing []strin
 	return missing, nil
 }
 
-// Decision is what an operator decides for units.
+// Decision is an operator's decision about units.
 type Decision uint8
 
 // The decisions.
 const (
-	// DecideRetry and DecideDiscard are [Storage].Retry and Discard.
+	// DecideRetry and DecideDiscard do the same as [Storage].Retry and Discard.
 	DecideRetry Decision = iota + 1
 	DecideDiscard
 	// DecidePark leaves units for an operator.
 	DecidePark
-	// DecideSkip parks units that others wait behind and lets these pass: ErrNotFirst for
-	// one that is not the first under an order key. A unit that was skipped is refused in
-	// its target once a later one was delivered.
+	// DecideSkip parks units and lets the units behind them go first. A unit that is not the
+	// first under an order key is an ErrNotFirst. Once a later unit is delivered, the target
+	// rejects the skipped one.
 	DecideSkip
 )
 
-// decision is how a Decision is called and carried out.
+// decision is the name of a Decision and its statement.
 type decision struct {
 	what string
 	kind kind
-	// skip: the order of its keys goes on without it.
+	// skip removes the unit from the order of its keys.
 	skip bool
 }
 
 var decisions = map[Decision]decision{DecideRetry: {what: "retrying", kind: retryRows}, DecideDiscard: {what: "discarding", kind: discardRows},
 	DecidePark: {what: "parking", kind: parkRows}, DecideSkip: {what: "skipping", kind: parkRows, skip: true}}
 
-// decideFor bounds a decision for callers whose context has no end.
+// decideFor bounds a decision if the caller's context has no end.
 const decideFor = time.Hour
 
-// Decided says what a decision came to.
+// Decided is the result of a decision.
 type Decided struct {
-	// Changed are the units that it was carried out for, by their ids.
+	// Changed lists the ids of the units that it changed.
 	Changed []string
-	// Gone counts those that the log did not hold any more, Left those that were
-	// leased, that check refused, or that belong to a group (ErrGroup).
+	// Gone counts the units that were no longer in the log. Left counts the units that were
+	// leased, that check rejected, or that belong to a group (ErrGroup).
 	Gone, Left int
 }
 
@@ -208,34 +206,35 @@ func (s *SQLStorage) decide(ctx context.Context, d Decision, id string) error {
 	return err
 }
 
-// Decide carries a decision out for the units with these ids (of their first rows),
-// in one local transaction. With check it is for those of them that are there, that
-// nobody is delivering, that ErrGroup does not concern, and of which check, once they are locked, gives true. Without,
-// it is for all of them or none: ErrNotFound, ErrLeased and ErrGroup as for [Storage].Discard.
-// also runs, in the same transaction and before anything is changed, what belongs to
-// the decision, and inserts a row under a key: a decision whose COMMIT was not answered
-// is repeated, and was made if that row is there. Without also, one to discard was made
-// if a unit is gone then. ErrUnconfirmed if it could not be found out.
+// Decide carries out a decision for the units with these ids (of their first rows), in one
+// local transaction. With check, it changes only some of them: units that are there, that
+// are not being delivered, that ErrGroup does not protect, and for which check, called with
+// their rows locked, returns true. Without check, it changes all of them or none, with
+// ErrNotFound, ErrLeased and ErrGroup as in [Storage].Discard.
+//
+// also runs further statements in the same transaction before any change, and must insert a
+// row with a unique key. If COMMIT gets no answer, Decide repeats the decision: the row is
+// there if it was carried out. Without also, a missing unit proves that a DecideDiscard was
+// carried out. Decide returns ErrUnconfirmed if the outcome stays unknown.
 func (s *SQLStorage) Decide(ctx context.Context, d Decision, ids []string, check func(*Unit) bool, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
 	return s.carryOut(ctx, decisions[d], ids, check, nil, also)
 }
 
-// Amendment is what one statement of a parked unit is replaced by.
+// Amendment replaces one statement of a parked unit.
 type Amendment struct {
-	// No is its place in the unit, from 0.
+	// No is the statement's position in the unit, from 0.
 	No int
-	// To is its new text, and its parameters as [EncodeParams] writes them.
+	// To holds the new text, and the parameters in the form of [EncodeParams].
 	To Statement
-	// Receipt is what the unit's receipt is called from now on, if its old one says
-	// for certain that no attempt so far was or will be applied: the unit is then not in
-	// doubt any more. Empty leaves both as they are.
+	// Receipt is the new id of the unit's receipt. Set it if the old receipt proves that no
+	// attempt was or will be applied: the unit is then no longer in doubt. Empty leaves both
+	// unchanged.
 	Receipt string
 }
 
-// Amend carries an amendment out for the unit with this id (of its first row), in one
-// local transaction, and leaves the unit parked. fits sees the unit once it is locked
-// and says why it cannot be amended; nil if it can. also is as for Decide, and so are the
-// errors.
+// Amend carries out an amendment for the unit with this id (of its first row), in one local
+// transaction, and leaves the unit parked. fits gets the locked unit and returns the reason
+// against the amendment, or nil. also and the errors are as for Decide.
 func (s *SQLStorage) Amend(ctx context.Context, id string, a Amendment, fits func(*Unit) error, also func(exec func(query string, args ...any) error) error) error {
 	as := map[string]Amendment{id: a}
 	if err := storableAmendments(as); err != nil {
@@ -252,8 +251,8 @@ func (s *SQLStorage) Amend(ctx context.Context, id string, a Amendment, fits fun
 	return err
 }
 
-// AmendAll is Amend for several units, by their ids. Those that fits refuses once they are
-// locked are left alone.
+// AmendAll is Amend for several units, by their ids. It leaves alone the units that fits
+// rejects.
 func (s *SQLStorage) AmendAll(ctx context.Context, as map[string]Amendment, fits func(*Unit) error, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
 	if err := storableAmendments(as); err != nil {
 		return Decided{}, err
@@ -277,7 +276,7 @@ func storableAmendments(as map[string]Amendment) error {
 	return nil
 }
 
-// amendRows writes amendments into the rows of units, which are locked.
+// amendRows writes amendments into the locked rows of units.
 func (s *SQLStorage) amendRows(ids []string, as map[string]Amendment, locked map[string]*Unit, exec func(string, ...any) error) error {
 	for _, id := range ids {
 		a, u := as[id], locked[id]
@@ -296,8 +295,8 @@ func (s *SQLStorage) amendRows(ids []string, as map[string]Amendment, locked map
 	return nil
 }
 
-// carryOut does what Decide and Amend promise. fits is asked about units that are to be
-// changed all or none.
+// carryOut implements Decide and Amend. It calls fits for units that change all together or
+// not at all.
 func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, check func(*Unit) bool, fits func(*Unit) error, also func(d Decided, exec func(query string, args ...any) error) error) (Decided, error) {
 	if err := s.usable(); err != nil {
 		return Decided{}, err
@@ -371,8 +370,8 @@ func (s *SQLStorage) carryOut(ctx context.Context, d decision, ids []string, che
 	return done, nil
 }
 
-// settle runs f in one local transaction, and again if its COMMIT was not answered: made
-// says then that the one before was carried out. refused is why nothing is to be changed.
+// settle runs f in one local transaction. If COMMIT gets no answer it runs f again, which
+// returns made if the first run was committed. refused is the reason to change nothing.
 func (s *SQLStorage) settle(ctx context.Context, what string, f func(ctx context.Context, q runner, again bool) (made bool, refused, err error)) error {
 	var refused error
 	inDoubt, err := s.retry.Do(ctx, time.Now().Add(decideFor), func(ctx context.Context, again bool) error {
@@ -396,7 +395,7 @@ func (s *SQLStorage) settle(ctx context.Context, what string, f func(ctx context
 	return cmp.Or(s.ended(what, inDoubt, err), refused)
 }
 
-// ended is the error of a repeated write, whose outcome is known or never will be.
+// ended returns the error of a repeated write.
 func (s *SQLStorage) ended(what string, inDoubt bool, err error) error {
 	if inDoubt {
 		return s.unknown(what, ErrUnconfirmed, err)
@@ -404,7 +403,7 @@ func (s *SQLStorage) ended(what string, inDoubt bool, err error) error {
 	return s.failed(what, err)
 }
 
-// execIn runs in a transaction what belongs to a decision.
+// execIn returns the exec function for the statements of a decision.
 func execIn(ctx context.Context, q runner) func(query string, args ...any) error {
 	return func(query string, args ...any) error {
 		_, err := q.ExecContext(ctx, query, args...)
@@ -412,7 +411,7 @@ func execIn(ctx context.Context, q runner) func(query string, args ...any) error
 	}
 }
 
-// noteDiscarded notes for States that units are discarded.
+// noteDiscarded records for States that units are discarded.
 func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) error {
 	for portion := range slices.Chunk(ids, maxRows) {
 		statement, args, err := s.journal.EndStatement(journal.Discarded, portion)
@@ -428,18 +427,18 @@ func (s *SQLStorage) noteDiscarded(ctx context.Context, q runner, ids []string) 
 	return nil
 }
 
-// noteDelivered notes units for States before they are removed. If that fails, States does
-// not know how they ended.
+// noteDelivered records units as delivered before their removal. If it fails, States cannot
+// report their end.
 func (s *SQLStorage) noteDelivered(ctx context.Context, ids ...string) {
 	ctx, cancel := context.WithTimeout(ctx, attemptsFor)
 	defer cancel()
 	_ = s.journal.AddDelivered(ctx, ids)
 }
 
-// errNotNoted has a decision be made once more, without the table that has just been switched off.
+// errNotNoted repeats a decision without the table that has just been disabled.
 var errNotNoted = errors.New("the table of attempts cannot be used")
 
-// refusal is why a decision for all of these units is for none; nil if it is for all.
+// refusal returns the error of an all-or-none decision; nil if all units may change.
 func (s *SQLStorage) refusal(ids []string, found []*Unit) error {
 	for i, id := range ids {
 		switch {
@@ -452,8 +451,8 @@ func (s *SQLStorage) refusal(ids []string, found []*Unit) error {
 	return nil
 }
 
-// Complete implements [Storage]. What decides is that the way back is dormant: this and
-// Turn exclude each other.
+// Complete implements [Storage]. The removal requires that the compensation has not started:
+// Complete and Turn exclude each other.
 func (s *SQLStorage) Complete(ctx context.Context, k *Unit) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -492,7 +491,7 @@ func (s *SQLStorage) Turn(ctx context.Context, id string, lease time.Duration, c
 	return s.TurnAlso(ctx, id, lease, cause, nil)
 }
 
-// TurnAlso is Turn for an operator: also is as for Decide.
+// TurnAlso is Turn for an operator; also is as for Decide.
 func (s *SQLStorage) TurnAlso(ctx context.Context, id string, lease time.Duration, cause string, also func(exec func(query string, args ...any) error) error) (k *Unit, err error) {
 	if err := s.usable(); err != nil {
 		return nil, err
@@ -553,8 +552,8 @@ func (s *SQLStorage) TurnAlso(ctx context.Context, id string, lease time.Duratio
 	return k, nil
 }
 
-// DataSources implements [Storage]: one look into the index for each name, past
-// what claims have left there, see reach.
+// DataSources implements [Storage]. It looks into the index once per name, beyond the
+// remains of claims, see reach.
 func (s *SQLStorage) DataSources(ctx context.Context) (names []string, err error) {
 	err = s.do(ctx, "reading the data sources", func(ctx context.Context) error {
 		names = []string{}
@@ -615,7 +614,7 @@ func (s *SQLStorage) Stats(ctx context.Context) (all []Stats, err error) {
 	return all, err
 }
 
-// ReceiptSchema implements [Storage]. It stands in the table bed_log.
+// ReceiptSchema implements [Storage]. The schema is in the table bed_log.
 func (s *SQLStorage) ReceiptSchema(ctx context.Context, dataSource string) (schema string, known bool, err error) {
 	err = s.do(ctx, "reading the schema of the receipts of "+dataSource, func(ctx context.Context) (err error) {
 		schema, err = s.db.fact(ctx, tables.ReceiptSchema(dataSource))
@@ -637,10 +636,10 @@ func (s *SQLStorage) SetReceiptSchema(ctx context.Context, dataSource, schema st
 	})
 }
 
-// HealOrder frees the units that wait behind an entry which is no longer in the log: it was
-// deleted by hand, or by a version that knows no order keys. It looks at some order keys after
-// the hash after: next is where to go on, empty at the end. A key that is locked is left for
-// the next time.
+// HealOrder frees the units behind an entry that is no longer in the log, because it was
+// deleted by hand or by a version without order keys. Each call checks some order keys after
+// the hash after. next is the hash to continue from, empty at the end. It leaves a locked
+// key for the next time.
 func (s *SQLStorage) HealOrder(ctx context.Context, after string) (next string, healed int, err error) {
 	err = s.do(ctx, "healing order keys", func(ctx context.Context) error {
 		healed = 0
@@ -674,7 +673,7 @@ func (s *SQLStorage) HealOrder(ctx context.Context, after string) (next string, 
 	return next, healed, err
 }
 
-// orderKeys returns some order keys after one, and where to go on.
+// orderKeys returns some order keys after one, and the key to continue from.
 func (s *SQLStorage) orderKeys(ctx context.Context, after string) (ids []string, next string, err error) {
 	ids, err = texts(ctx, s.db, shape{kind: pageOrderKeys}, after, int64(maxRows))
 	if len(ids) == maxRows {
@@ -683,10 +682,10 @@ func (s *SQLStorage) orderKeys(ctx context.Context, after string) (ids []string,
 	return ids, next, err
 }
 
-// PurgeOrder deletes the rows of order keys that nothing is under and under which no number
-// was issued for keep, from after on in the order of the hashes, some of them: next is where
-// to go on, empty at the end. A key that comes again gets numbers beyond those that it had,
-// unless the log's clock was set back by more than keep.
+// PurgeOrder deletes the rows of order keys that are idle and have issued no number for
+// keep. Each call checks some order keys after the hash after. next is the hash to continue
+// from, empty at the end. A key that returns gets higher numbers than before, unless the
+// log's clock was set back by more than keep.
 func (s *SQLStorage) PurgeOrder(ctx context.Context, keep time.Duration, after string) (next string, purged int, err error) {
 	err = s.do(ctx, "purging order keys", func(ctx context.Context) error {
 		purged = 0

@@ -17,19 +17,17 @@ import (
 )
 
 const (
-	// closeFor bounds how long Close waits for what was begun before it.
+	// closeFor bounds how long Close waits for earlier writes.
 	closeFor = groupcommit.RepeatFor
-	// pings are made at each measurement of the round trip.
+	// pings is the number of pings in a measurement of the round trip.
 	pings = 5
-	// attemptsFor bounds what keeping failed attempts can cost an owner that gives a
-	// unit up.
+	// attemptsFor bounds the time that Release spends on keeping failed attempts.
 	attemptsFor = time.Second
 )
 
-// Add implements [Storage]. Concurrent callers share writes: what comes while a
-// write is under way leaves as one INSERT when that is answered, see
-// [WithWritesInFlight]. A caller whose context ends before its units left has
-// written nothing.
+// Add implements [Storage]. Concurrent callers share writes: units that arrive during a
+// write leave together in the next INSERT, see [WithWritesInFlight]. If the caller's context
+// ends before its units have left, they are not written.
 func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Unit) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -38,9 +36,9 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	if err != nil || len(units) == 0 {
 		return err
 	}
-	// The lease in the table is that of the first attempt that arrived: a
-	// repetition does not prolong it. After its end somebody else may have
-	// delivered and removed the unit, and a repetition would bring it back.
+	// The first attempt that arrived sets the lease in the table; a repetition does not extend
+	// it. After its end another owner may have delivered and removed the unit, and a repetition
+	// would bring it back.
 	switch inDoubt, err := s.queueOf(r).Do(ctx, r); {
 	case inDoubt:
 		if err := s.outgrown(ctx, r); err != nil {
@@ -63,13 +61,13 @@ func (s *SQLStorage) Add(ctx context.Context, lease time.Duration, units ...*Uni
 	return nil
 }
 
-// tooLarge is the error of a statement that no packet to the log's server can hold.
+// tooLarge is the error of a statement that exceeds the packet size of the log's server.
 func tooLarge(n int, id string, size, most int) error {
 	return unstorable{fmt.Errorf("txlog: statement %d of unit %s is too big for the log: with its parameters it takes %d bytes, max_allowed_packet there is %d", n+1, id, size, most)}
 }
 
-// outgrown finds out whether units were not added, without an answer, because the limit of
-// the server is lower by now than it was when the log was opened: MariaDB hangs up then.
+// outgrown checks whether an unanswered Add failed because the server's limit has been
+// lowered since the log was opened: MariaDB then hangs up.
 func (s *SQLStorage) outgrown(ctx context.Context, r *request) error {
 	if s.db.backend.Flavor != FlavorMySQL || r.Bytes < rowOverhead<<10 {
 		return nil
@@ -93,8 +91,8 @@ func (s *SQLStorage) outgrown(ctx context.Context, r *request) error {
 	return nil
 }
 
-// queueOf gives the queue of a request: those under order keys wait for each other, and
-// others do not wait for them.
+// queueOf returns the queue of a request. Requests under order keys wait for each other in a
+// queue of their own.
 func (s *SQLStorage) queueOf(r *request) *groupcommit.Queue[content] {
 	if len(r.Body.orderly) > 0 || slices.ContainsFunc(r.Body.removals, func(u owned) bool { return len(u.keys) > 0 }) {
 		return s.ordered
@@ -164,8 +162,8 @@ func (s *SQLStorage) AddWithin(ctx context.Context, tx DBTX, u *Unit, n int, pro
 	return 1, nil
 }
 
-// errRolledBack says that a part of a unit that was written within a transaction was
-// rolled back.
+// errRolledBack reports that the application has rolled back a part of a unit in its
+// transaction.
 var errRolledBack = errors.New("a savepoint was rolled back")
 
 // NoteWithin implements [TxStorage].
@@ -209,14 +207,14 @@ func (s *SQLStorage) MarkWithin(ctx context.Context, tx DBTX, u *Unit) error {
 	return nil
 }
 
-// visit prepares for writing into tx.
+// visit prepares writing into tx.
 func (s *SQLStorage) visit(ctx context.Context, tx DBTX) (w visitor, err error) {
 	w = visitor{db: s.db, tx: tx, tells: s.db.backend.Flavor == FlavorMySQL && s.writer.returning}
 	if w.schema, err = schemaOf(ctx, s.db); err != nil {
 		return w, s.failed("finding its own schema", err)
 	}
-	// Text with literals saves a round trip where the driver would prepare it. Who is not
-	// database/sql itself may keep each text prepared.
+	// Literals in the text save a round trip in drivers that would prepare a statement with
+	// parameters. A tx of another type may keep each text prepared.
 	switch tx.(type) {
 	case *sql.Tx, *sql.Conn:
 		w.literal = s.db.backend.Flavor == FlavorMySQL
@@ -224,8 +222,8 @@ func (s *SQLStorage) visit(ctx context.Context, tx DBTX) (w visitor, err error) 
 	return w, nil
 }
 
-// Remove implements [Storage]. Concurrent callers share writes as in
-// [SQLStorage.Add]. After an error all units are still there, or ErrInDoubt.
+// Remove implements [Storage]. Concurrent callers share writes as in [SQLStorage.Add]. After
+// an error other than ErrInDoubt all units are still there.
 func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -260,7 +258,7 @@ func (s *SQLStorage) Remove(ctx context.Context, units ...*Unit) error {
 	return nil
 }
 
-// delivered are the ids of those units whose removal States is to account for.
+// delivered returns the ids of the units that States must report as delivered.
 func delivered(units []*Unit) (ids []string) {
 	for _, u := range units {
 		if u != nil && u.Delivered {
@@ -294,15 +292,14 @@ func (s *SQLStorage) Release(ctx context.Context, u *Unit, v Verdict) error {
 	verdict := []any{tries, bit(v.InDoubt), last, to, settings, bit(v.Park), millis(v.After)}
 	what := "releasing unit " + u.ID
 	found := false
-	// The lease only says until when the unit is certainly the owner's; the fence
+	// The lease only bounds the time in which the unit certainly has this owner; the fence
 	// decides.
 	end := time.Now().Add(groupcommit.RepeatFor)
 	if end.Before(u.Lease.Deadline) {
 		end = u.Lease.Deadline
 	}
 	inDoubt, err := s.retry.Do(ctx, end, func(ctx context.Context, again bool) (err error) {
-		// As with a removal: before its lease ended only this owner could have given
-		// it up.
+		// As with a removal: until the lease ends, only this owner can have released the unit.
 		found, err = s.db.fenced(ctx, releaseOwned, verdict, &all[0])
 		found = found || again && !u.Lease.Over()
 		return err
@@ -354,8 +351,8 @@ func bit(b bool) int64 {
 	return 0
 }
 
-// Renew implements [Storage]. A renewal without an answer is not repeated: an
-// error leaves the deadlines of those in question as they were.
+// Renew implements [Storage]. It does not repeat a renewal without an answer: an error
+// leaves the deadlines of the affected units unchanged.
 func (s *SQLStorage) Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error) {
 	copies, unowned := ownedOf(make([]owned, 0, len(units)), units)
 	all := make([]*owned, len(copies))
@@ -413,34 +410,34 @@ const (
 	removing
 )
 
-// request is what one caller wants added or removed, all or none of it.
+// request holds the additions or removals of one caller, carried out all or none.
 type request = groupcommit.Request[content]
 
 type content struct {
 	adds     []row
 	removals []owned
-	// one is what removals are, as a rule, and list the removals of a group.
+	// one backs removals in the usual case of a single unit, and list the removals of a group.
 	one  [1]owned
 	list [1]*owned
-	// repeated: an attempt without an answer was repeated.
+	// repeated is set if an unanswered attempt was repeated.
 	repeated bool
-	// orderly are those of the units to be added that are under order keys.
+	// orderly holds the added units that are under order keys.
 	orderly []*orderly
 }
 
-// owned is a unit as its owner knows it: a copy, as row is.
+// owned is the owner's copy of a unit.
 type owned struct {
 	unit      *Unit // not to be looked at while its caller may have left
 	id, token string
 	rows      int
 	keys      []string // that it is under
 	deadline  time.Time
-	// found: the attempt under way found it to be its owner's. done: an attempt that
-	// was committed did.
+	// found is set if the current attempt found its token in place, done if a committed attempt
+	// did.
 	found, done bool
 }
 
-// ownedOf appends the units to all; lost are those that nobody can own.
+// ownedOf appends the units to all; lost holds the units without an owner.
 func ownedOf(all []owned, units []*Unit) (_ []owned, lost []*Unit) {
 	for _, u := range units {
 		if u == nil || u.Lease.Token == "" {
@@ -455,17 +452,16 @@ func ownedOf(all []owned, units []*Unit) (_ []owned, lost []*Unit) {
 	return all, lost
 }
 
-// writer makes one write of what a group of callers adds and removes.
+// writer makes one write from the additions and removals of a group of callers.
 type writer struct {
 	db *database
-	// maxPacket is the greatest number of bytes of one statement; 0 means any.
+	// maxPacket is the maximum size of a statement in bytes; 0 means no limit.
 	maxPacket int
-	// returning says that a DELETE can return what it deleted (MySQL's cannot,
-	// MariaDB's can).
+	// returning is set if a DELETE can return its rows, as in MariaDB but not in MySQL.
 	returning bool
 }
 
-// learn asks the database what it can do.
+// learn queries the database's capabilities.
 func (w *writer) learn(ctx context.Context) error {
 	switch w.db.backend.Flavor {
 	case FlavorMySQL:
@@ -480,20 +476,19 @@ func (w *writer) learn(ctx context.Context) error {
 		w.returning = true
 	case FlavorSQLite:
 		w.returning = true
-		// Only a wish: readers do not block writers. It is no failure if a file
-		// system cannot do it, or another process is just opening the file.
+		// WAL keeps readers from blocking writers. It is optional: a file system may lack it, and
+		// another process may just be opening the file.
 		_, _ = w.db.ExecContext(ctx, "PRAGMA journal_mode = WAL")
 	}
 	return nil
 }
 
-// errLeaseOver: somebody else may have delivered and removed what would be written
-// again. As long as its machine slept, nothing else tells.
+// errLeaseOver stops a repetition after the lease: another owner may have delivered and
+// removed the unit. After a sleep of its machine, only this check detects that.
 var errLeaseOver = errors.New("the lease may be over under which it was to be written")
 
-// addition makes the request to add units under a lease. The log counts the lease
-// from the moment at which an attempt arrives, so that it lasts at least from when
-// that left.
+// addition returns the request to add units under a lease. The log counts the lease from the
+// arrival of an attempt, so that it lasts at least that long from the attempt's start.
 func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*request, error) {
 	r := &request{Kind: adding, For: lease}
 	for _, u := range units {
@@ -527,9 +522,9 @@ func (w *writer) addition(lease time.Duration, token string, units []*Unit) (*re
 	return r, nil
 }
 
-// write makes one write of the requests: of those of one kind one statement, as a
-// rule. Those of both kinds, which only SQLite's queue mixes, leave in one transaction:
-// such a database has one writer anyway, and each COMMIT waits for the disk.
+// write writes a group of requests, usually by one statement for each kind. Only SQLite's
+// queue mixes kinds. It writes both in one transaction: such a database has one writer
+// anyway, and each COMMIT waits for the disk.
 func (w *writer) write(ctx context.Context, group []*request, again bool) (err error) {
 	rows, removals, err := gather(group, again)
 	switch {
@@ -555,7 +550,7 @@ func (w *writer) write(ctx context.Context, group []*request, again bool) (err e
 	return w.removed(ctx, removals, again)
 }
 
-// removed notes what a write has removed.
+// removed records the units that a write has removed.
 func (w *writer) removed(ctx context.Context, removals []*owned, again bool) error {
 	for _, u := range removals {
 		u.done = u.done || u.found
@@ -566,7 +561,7 @@ func (w *writer) removed(ctx context.Context, removals []*owned, again bool) err
 	return nil
 }
 
-// gather gives the rows that requests add and the units that they remove.
+// gather returns the rows to add and the units to remove.
 func gather(group []*request, again bool) (rows []*row, removals []*owned, err error) {
 	removals = group[0].Body.list[:0]
 	if group[0].Kind == adding {
@@ -589,7 +584,7 @@ func gather(group []*request, again bool) (rows []*row, removals []*owned, err e
 	return rows, removals, nil
 }
 
-// insertBytes is about how large one INSERT may become if it could be split.
+// insertBytes is the approximate limit for one INSERT of several rows.
 func (w *writer) insertBytes() int {
 	const most = 4 << 20
 	if w.maxPacket > 0 {
@@ -598,7 +593,7 @@ func (w *writer) insertBytes() int {
 	return most
 }
 
-// insertPortions writes rows that are too many or too large for one statement.
+// insertPortions writes rows that exceed one statement.
 func (w *writer) insertPortions(ctx context.Context, q runner, rows []*row) error {
 	for len(rows) > 0 {
 		size, n := 0, 0
@@ -614,14 +609,14 @@ func (w *writer) insertPortions(ctx context.Context, q runner, rows []*row) erro
 	return nil
 }
 
-// manyRows is the number of rows from which a local transaction is worth it. For
-// MariaDB it is more work to return what a DELETE deleted than to undo it in case
-// one row is not owned. On PostgreSQL a plan that was made while the log was small
-// reads all of it, even when it has grown or is full of what was deleted, and is kept
-// until the next VACUUM or ANALYZE: there the transaction turns such plans off.
+// manyRows is the number of rows from which a local transaction is worth it. MariaDB returns
+// the deleted rows more slowly than it rolls back a DELETE in the rare case of a row with
+// another owner. PostgreSQL may keep a plan from when the log was small until the next
+// VACUUM or ANALYZE. Such a plan reads the whole table, even after growth or full of dead
+// rows: the transaction disables such plans.
 const manyRows = 64
 
-// remove deletes units and notes which of them were owned.
+// remove deletes units and records which of them were owned.
 func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 	first, rows := units[0], 0
 	several := false
@@ -663,11 +658,11 @@ func (w *writer) remove(ctx context.Context, units []*owned) (err error) {
 	}
 }
 
-// errNotAll says that some of the units were not owned, and nothing was removed.
+// errNotAll reports that units were not owned, so that the removal removed no unit.
 var errNotAll = errors.New("not all of the units are owned")
 
-// removeAll deletes all the units, or none of them if one is not owned: MySQL does not
-// say which one that is.
+// removeAll deletes all units, or no unit if one is not owned: MySQL does not report which
+// one.
 func removeAll(ctx context.Context, q runner, units []*owned) error {
 	return byOwner(units, func(units []*owned, ids []string) error {
 		left := len(ids)
@@ -686,10 +681,9 @@ func removeAll(ctx context.Context, q runner, units []*owned) error {
 	})
 }
 
-// removeReturning deletes the units by one statement for each owner that returns which
-// rows there were, or several if there are many. On PostgreSQL it is the same for all
-// sizes: plans for lists, one for each size, are more often made, and kept, as scans of
-// the whole table.
+// removeReturning deletes the units by one statement for each owner, or several for many
+// rows. The statement returns the deleted rows. PostgreSQL uses one statement for all sizes:
+// with a list of each size, more plans are made and kept that scan the whole table.
 func (w *writer) removeReturning(ctx context.Context, q runner, units []*owned) error {
 	return byOwner(units, func(units []*owned, ids []string) error {
 		there := make(map[string]bool, len(units))
@@ -719,8 +713,8 @@ func (w *writer) removeReturning(ctx context.Context, q runner, units []*owned) 
 	})
 }
 
-// markGone marks as removed what is gone after an attempt without an answer, as
-// long as its lease lasts: nobody but that attempt can have removed it.
+// markGone marks missing units as removed after an unanswered attempt. Until the end of the
+// lease, only that attempt can have removed them.
 func (w *writer) markGone(ctx context.Context, units []*owned) error {
 	var ids []string
 	for _, u := range units {
@@ -740,9 +734,9 @@ func (w *writer) markGone(ctx context.Context, units []*owned) error {
 	return nil
 }
 
-// byOwner calls f for the units of each owner, and the ids of their rows. As a rule
-// all have the same one. They are sorted, so that two of these statements take their
-// locks in the same order, and a unit's first row, which decides, comes first.
+// byOwner calls f for the units of each owner, with the ids of their rows. Usually all units
+// have the same owner. It sorts them: two such statements then take their locks in the same
+// order, and a unit's first row, which decides, comes first.
 func byOwner(units []*owned, f func(same []*owned, ids []string) error) error {
 	slices.SortFunc(units, func(a, b *owned) int {
 		return cmp.Or(strings.Compare(a.token, b.token), strings.Compare(a.id, b.id))

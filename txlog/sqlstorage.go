@@ -23,34 +23,32 @@ type SQLStorage struct {
 	journal  *journal.Journal
 	location string
 	identity string
-	// token is that of all units added here, so that one statement can be fenced
-	// for many of them. Claimers take another each time.
+	// token is the owner of all units added here, so that one statement can be fenced for many
+	// of them. Each claim takes another token.
 	token   string
 	options options
 	closed  atomic.Bool
 
 	retry groupcommit.Retry
-	// queue is for what is added and removed.
+	// queue takes additions and removals.
 	queue *groupcommit.Queue[content]
-	// ordered is the same for what is under order keys.
+	// ordered takes those under order keys.
 	ordered *groupcommit.Queue[content]
 	claimer claimer
-	// orderless: the tables for order keys could not be used when the log was opened.
+	// orderless is set if the tables for order keys were not usable when the log was opened.
 	orderless bool
 }
 
 var _ Storage = (*SQLStorage)(nil)
 
-// Open opens the log in a database: driverName is "mysql" (or "mariadb"),
-// "postgres" (or "postgresql", "pgx") or "sqlite" (or "sqlite3"), dsn as that
-// database's driver takes it. The package of the database (bedsql/mysql,
-// bedsql/postgres, bedsql/sqlite) must be imported. It connects at once. ErrUnusable
-// matches the error of a log that waiting does not cure.
+// Open opens the log in a database. driverName is "mysql" (or "mariadb"), "postgres" (or
+// "postgresql", "pgx") or "sqlite" (or "sqlite3"); dsn has the form of that database's
+// driver. Import the package of the database (bedsql/mysql, bedsql/postgres, bedsql/sqlite).
+// Open connects at once. Its error matches ErrUnusable if waiting does not help.
 //
-// The tables are created when they are absent, see [Schema]; an account that may
-// not create them can use those that are there. An existing table that lacks columns
-// is refused with an error that names them. Close the storage after the databases
-// that use it.
+// Open creates absent tables, see [Schema]; an account without the right to create them can
+// use existing ones. It rejects a table that lacks columns, with an error that names them.
+// Close the storage after the databases that use it.
 func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStorage, error) {
 	backend, err := findBackend(driverName)
 	if err != nil {
@@ -89,13 +87,13 @@ func Open(ctx context.Context, driverName, dsn string, opts ...Option) (*SQLStor
 		o.MinInFlight, o.MaxInFlight, o.Mixed, o.MaxRows = 1, 1, true, 2*maxRows
 	}
 	s.queue = groupcommit.New(o, s.writer.write)
-	// One after the other: those under one key would wait for each other all the same.
+	// One in flight: writes under the same key would wait for each other anyway.
 	o.MinInFlight, o.MaxInFlight, o.Mixed = 1, 1, true
 	s.ordered = groupcommit.New(o, s.writer.writeOrdered)
 	return s, nil
 }
 
-// prepareLog learns what the database can do and finds, or creates, the tables.
+// prepareLog queries the database's capabilities and finds, or creates, the tables.
 func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	if err := s.writer.learn(ctx); err != nil {
 		return err
@@ -105,13 +103,13 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 		err := s.db.ensureTable(ctx, &t, s.options.create)
 		switch {
 		case isOrderTable(t.Name):
-			// Only writes under order keys need it, and their errors say what is missing.
+			// Only writes under order keys need it, and their errors name the missing table.
 			s.orderless = s.orderless || err != nil
 		case !journal.Keeps(t.Name) && err != nil:
 			return err
 		case errors.Is(err, ErrUnusable) || journal.Lasting(err):
-			// The log does not depend on it. Whether one can be used that could not be
-			// asked for at the moment, its own statements will tell.
+			// The log does not depend on it. After a temporary failure here, its own statements will
+			// show whether it is usable.
 			off[t.Name] = err
 		}
 	}
@@ -122,8 +120,8 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	// What each write needs is prepared once now, so that the first one waits no
-	// longer than the others. An account that may not learns so from its writes.
+	// Prepare the statements of each write now, so that the first write is as fast as the
+	// others. An account without the rights gets the error from its writes.
 	for _, k := range []kind{insertRows, deleteOwned} {
 		_, _ = s.db.stmt(ctx, shape{kind: k, rows: 1})
 	}
@@ -131,8 +129,8 @@ func (s *SQLStorage) prepareLog(ctx context.Context) error {
 	return nil
 }
 
-// warn warns of what the server is, or is set to, that weakens the promise. It is
-// no failure if the server cannot be asked.
+// warn logs a warning about properties of the server that weaken the promise. It ignores a
+// failure to query them.
 func (s *SQLStorage) warn(ctx context.Context) {
 	server, err := dbserver.Ask(ctx, s.db.DB, s.db.backend.Flavor.String(), true)
 	if err != nil {
@@ -155,8 +153,8 @@ func (s *SQLStorage) Driver() string {
 	return s.db.backend.Flavor.String()
 }
 
-// Location says where the log is, without user and password:
-// "127.0.0.1:3306/bed", or the absolute path of an SQLite file.
+// Location returns the place of the log without user and password: "127.0.0.1:3306/bed", or
+// the absolute path of an SQLite file.
 func (s *SQLStorage) Location() string {
 	if s == nil {
 		return ""
@@ -164,8 +162,7 @@ func (s *SQLStorage) Location() string {
 	return s.location
 }
 
-// Identity implements [Storage]. It was given when the log was opened for the
-// first time, and stands in the table bed_log.
+// Identity implements [Storage]. The first Open created it; it is in the table bed_log.
 func (s *SQLStorage) Identity() string {
 	if s == nil {
 		return ""
@@ -173,8 +170,8 @@ func (s *SQLStorage) Identity() string {
 	return s.identity
 }
 
-// Journal is for bed's other packages: what is kept for operators beside the log,
-// in tables of the same database. nil for a closed storage.
+// Journal is for bed's other packages. It holds operators' data beside the log, in tables of
+// the same database. nil for a closed storage.
 func (s *SQLStorage) Journal() *journal.Journal {
 	if s == nil {
 		return nil
@@ -182,7 +179,7 @@ func (s *SQLStorage) Journal() *journal.Journal {
 	return s.journal
 }
 
-// name is how errors speak of the log.
+// name is the log's name in errors.
 func (s *SQLStorage) name() string {
 	if s.location == "" {
 		return "the " + s.Driver() + " log"
@@ -190,8 +187,8 @@ func (s *SQLStorage) name() string {
 	return "the log at " + s.location
 }
 
-// Close waits until what was queued before it has been written, at most 10 s,
-// and closes the connections. Calls after it fail with [ErrClosed].
+// Close waits at most 10 s for the queued writes and closes the connections. Later calls
+// fail with [ErrClosed].
 func (s *SQLStorage) Close() error {
 	if s == nil || s.db == nil {
 		return ErrClosed
@@ -212,8 +209,7 @@ func (s *SQLStorage) usable() error {
 	return nil
 }
 
-// do runs f, again if others were in its way, and says in its error what was being
-// done.
+// do runs f, repeats it after contention, and names the operation in its error.
 func (s *SQLStorage) do(ctx context.Context, what string, f func(ctx context.Context) error) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -221,7 +217,7 @@ func (s *SQLStorage) do(ctx context.Context, what string, f func(ctx context.Con
 	return s.failed(what, s.retry.Attempt(ctx, f))
 }
 
-// failed says in an error what was being done, and where.
+// failed adds the operation and the log to an error.
 func (s *SQLStorage) failed(what string, err error) error {
 	if err == nil {
 		return nil
@@ -232,7 +228,7 @@ func (s *SQLStorage) failed(what string, err error) error {
 	return fmt.Errorf("txlog: %s in %s: %w", what, s.name(), err)
 }
 
-// unknown makes the error of a write whose outcome stayed unknown.
+// unknown returns the error of a write with an unknown outcome.
 func (s *SQLStorage) unknown(what string, sentinel, cause error) error {
 	return s.failed(what, fmt.Errorf("%w: %w", sentinel, cause))
 }
@@ -258,35 +254,32 @@ const (
 	defaultMaxWrites = 8
 )
 
-// Option changes how [Open] opens a log.
+// Option configures [Open].
 type Option func(*options)
 
-// WithoutCreate makes [Open] fail when a table is not there, instead of
-// creating it.
+// WithoutCreate makes [Open] fail if a table is absent. By default it creates the table.
 func WithoutCreate() Option { return func(o *options) { o.create = false } }
 
-// WithMaxConns sets how many connections to the log's database may be open at
-// a time. Defaults to 32; to 1 for SQLite, where writers queue better within
-// the process than at the file. Values below 1 mean the default.
+// WithMaxConns sets the maximum number of open connections to the log's database. Defaults
+// to 32; to 1 for SQLite, where writers queue better within the process than at the file.
+// Values below 1 mean the default.
 func WithMaxConns(n int) Option { return func(o *options) { o.maxConns = n } }
 
-// WithLogger sets the logger for warnings, once when the log is opened, of what
-// weakens the promise: settings of the log's server (a Galera cluster's), or a product
-// that is not tested. Defaults to logrus's standard logger.
+// WithLogger sets the logger for warnings. Open logs one for each weakness of the promise: a
+// setting of the log's server (a Galera cluster's), or an untested product. Defaults to
+// logrus's standard logger.
 func WithLogger(l logrus.FieldLogger) Option { return func(o *options) { o.logger = l } }
 
-// WithGrace sets for how long after the end of the caller's context a write to the
-// log whose outcome is not known is still repeated. Defaults to 3 s. Values below 0
-// mean not at all.
+// WithGrace sets how long a write to the log with an unknown outcome is still repeated after
+// the caller's context has ended. Defaults to 3 s. Values below 0 mean no repetition.
 func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
 
-// WithWritesInFlight bounds how many joined writes are under way at a time, each
-// of what several callers add or of what they remove. Between least and most the
-// log goes by the round trip to the database: as many as keep it busy. What comes
-// while they are under way leaves together as soon as one of them is answered.
-// Defaults to 1 and 8; always 1 for SQLite, where additions and removals
-// leave in one transaction. Values below 1 mean the defaults, and more
-// connections than [WithMaxConns] are not used.
+// WithWritesInFlight bounds the number of concurrent joined writes, each with the additions
+// or the removals of several callers. Between least and most the log adapts to the round
+// trip to the database and makes enough writes to keep it busy. Requests that arrive in the
+// meantime leave together after the next answer. Defaults to 1 and 8; always 1 for SQLite,
+// where additions and removals leave in one transaction. Values below 1 mean the defaults.
+// [WithMaxConns] limits the number, too.
 func WithWritesInFlight(least, most int) Option {
 	return func(o *options) {
 		o.minWrites = cmp.Or(max(0, least), defaultMinWrites)
@@ -294,8 +287,8 @@ func WithWritesInFlight(least, most int) Option {
 	}
 }
 
-// WithoutActivity keeps no account of what happened to the writes of each minute.
-// Otherwise it is added up in memory and written to the table bed_activity every few
-// seconds, where it is kept for seven days. Jobs also learn there that applications
-// write to a data source, and yield to those that tell.
+// WithoutActivity turns off the statistics of writes by minute. By default they are added up
+// in memory and written every few seconds to the table bed_activity, which keeps them for
+// seven days. They also tell jobs which data sources applications are writing to, so that
+// jobs yield to these writes.
 func WithoutActivity() Option { return func(o *options) { o.noActivity = true } }

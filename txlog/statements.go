@@ -60,15 +60,15 @@ const (
 	busyOrderKeys
 )
 
-// shape is a statement with all that its text depends on. There are few shapes,
-// so each is prepared once.
+// shape is a statement with all inputs of its text. There are few shapes, so each is
+// prepared once.
 type shape struct {
 	kind kind
-	// rows is how many rows it names or writes.
+	// rows is the number of rows that it names or writes.
 	rows int
-	// form is how a fenced statement names them.
+	// form is how a fenced statement names its rows.
 	form form
-	// where are the conditions of listUnits.
+	// where holds the conditions of listUnits.
 	where string
 }
 
@@ -76,35 +76,33 @@ type shape struct {
 type form uint8
 
 const (
-	// byList: a list of ids, and one token.
+	// byList takes a list of ids, and one token.
 	byList form = iota
-	// byArray: one array of ids, and one token.
+	// byArray takes one array of ids, and one token.
 	byArray
-	// byArrayAndIndex is byArray for a statement that is planned without scans
-	// of the table.
+	// byArrayAndIndex is byArray for a statement whose plan must not scan the table.
 	byArrayAndIndex
 )
 
-// maxRows is how many rows one statement names; more take several, in one
-// local transaction.
+// maxRows is the maximum number of rows in one statement; more rows take several statements
+// in one local transaction.
 const maxRows = 256
 
-// atOnce is the next_try_time of what an operator retried. It is before any
-// clock, and means that the age does not count.
+// atOnce is the next_try_time of a unit that an operator retried. It is earlier than any
+// clock, and makes the unit due whatever its age.
 const atOnce = 0
 
-// longAgo is a next_try_time before all others, also before those that only an
-// operator's own SQL sets. Every server takes it as a number, unlike the least
-// possible one.
+// longAgo is a next_try_time before all others, even before times from an operator's own
+// SQL. Every server accepts it as a number, unlike the least possible one.
 const longAgo = -1 << 62
 
-// byID is for statements of MySQL that name rows by their ids. Without it a table
-// with not many more rows is read, and locked, as a whole: claims then skip rows
-// that nobody owns, and the statement itself waits for rows that others are
-// writing. For where it is not allowed see {by key} in sqltext.Flavor.Text.
+// byID is for MySQL's statements that name rows by their ids. Without it, MySQL reads and
+// locks a whole table that is not much larger: claims then skip free rows, and the statement
+// itself waits for rows of other writers. {by key} in sqltext.Flavor.Text covers the
+// statements that do not allow it.
 const byID = ` FORCE INDEX (PRIMARY)`
 
-// text is the one place where the log's SQL is written.
+// text holds all SQL of the log.
 func (sh shape) text(f Flavor) string {
 	var s string
 	switch sh.kind {
@@ -115,7 +113,7 @@ func (sh shape) text(f Flavor) string {
 	case deleteOwned:
 		switch rows := sh.rows; {
 		case f == FlavorMySQL && rows >= manyRows:
-			// The form of DELETE that takes a hint.
+			// This form of DELETE accepts a hint.
 			s = `DELETE transaction_log FROM transaction_log` + byID + ` WHERE ` + sh.fence()
 		case rows > 1:
 			s = `{by key}DELETE FROM transaction_log WHERE ` + sh.fence()
@@ -123,7 +121,7 @@ func (sh shape) text(f Flavor) string {
 			s = `DELETE FROM transaction_log WHERE ` + sh.fence()
 		}
 	case deleteReturned:
-		// A DELETE that returns rows takes none.
+		// A DELETE with RETURNING accepts no hint.
 		s = `{by key}DELETE FROM transaction_log WHERE ` + sh.fence() + ` RETURNING id`
 	case renewOwned:
 		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET next_try_time = {now} + ?, lease_until = {now} + ?, in_doubt = 1 WHERE ` + sh.fence()
@@ -144,7 +142,7 @@ func (sh shape) text(f Flavor) string {
   AND (creation_time <= {now} - ? OR creation_time > {now} OR next_try_time = ` + strconv.Itoa(atOnce) + `)
   ORDER BY next_try_time, id LIMIT ?` + lock
 	case takeRows:
-		// The condition decides where the lock is not effective: see claim.
+		// The condition decides if the lock is ineffective: see claim.
 		s = `UPDATE transaction_log` + f.Pick(sqltext.Texts{MySQL: byID, Postgres: ``, SQLite: ``}) + ` SET lease_token = ?, lease_until = ?, next_try_time = ?, in_doubt = 1 WHERE ` + idIn(sh.rows) +
 			` AND next_try_time <= ?`
 	case selectRows:
@@ -191,12 +189,12 @@ func (sh shape) text(f Flavor) string {
 	case selectIDs:
 		s = `SELECT id FROM transaction_log WHERE ` + idIn(sh.rows)
 	case selectReceipts:
-		// The index lists those under keys; in MySQL all others come before them.
+		// The index covers receipts under keys; in MySQL all others come first.
 		s = `SELECT receipt FROM transaction_log WHERE fingerprint > '' AND receipt IN (` + sqltext.List(sh.rows, "?", ", ") + `)`
 	case selectFact:
 		s = `SELECT value FROM bed_log WHERE name = ?`
 	case insertFact:
-		// Of several who insert at the same moment one wins.
+		// Of several concurrent inserts one wins.
 		s = `INSERT INTO bed_log (name, value) VALUES (?, ?)` +
 			f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE name = bed_log.name`, Postgres: ` ON CONFLICT (name) DO NOTHING`, SQLite: ` ON CONFLICT (name) DO NOTHING`})
 	case issueNumbers: // PostgreSQL's; it waits for the row of a key for a second at most
@@ -234,28 +232,28 @@ func (sh shape) text(f Flavor) string {
 		s = `SELECT id FROM bed_order_key WHERE ` + idIn(sh.rows) + ` AND head <> ''
   AND NOT EXISTS (SELECT 1 FROM transaction_log AS l WHERE l.id = bed_order_key.head)`
 	case purgeOrderKeys:
-		// A skipped one is under its key still.
+		// A skipped unit is still under its key.
 		s = `{by key}DELETE FROM bed_order_key WHERE ` + idIn(sh.rows) + ` AND head = '' AND last < {now} * 1000 - ?
   AND NOT EXISTS (SELECT 1 FROM bed_order_queue AS q WHERE q.key_id = bed_order_key.id)`
 	case busyOrderKeys:
-		// Under one that an operator has skipped others may have been delivered.
+		// Units behind a skipped one may have been delivered.
 		s = `SELECT id FROM bed_order_key WHERE ` + idIn(sh.rows) + ` AND (head <> '' OR EXISTS (SELECT 1 FROM bed_order_queue AS q WHERE q.key_id = bed_order_key.id))`
 	}
 	return f.Text(s)
 }
 
-// patient begins a FROM of PostgreSQL's: what comes next, and names c.t, waits for a lock for
-// a second at most. Without that name the locks may be taken before the setting is.
+// patient begins a FROM of PostgreSQL's. The next item, which must name c.t, waits at most a
+// second for a lock. Without that name PostgreSQL may lock before it changes the setting.
 const patient = `(SELECT set_config('lock_timeout', '1s', true) AS t) AS c CROSS JOIN LATERAL `
 
-// insert gives the INSERT of rows, which are a list or a SELECT.
+// insert returns the INSERT of rows, which are a list or a SELECT.
 func insert(f Flavor, rows string) string {
 	return insertInto + rows +
-		// Repeating an INSERT whose answer was lost changes nothing.
+		// Repeating an INSERT after a lost answer changes nothing.
 		f.Pick(sqltext.Texts{MySQL: ` ON DUPLICATE KEY UPDATE id = transaction_log.id`, Postgres: ` ON CONFLICT (id) DO NOTHING`, SQLite: ` ON CONFLICT (id) DO NOTHING`})
 }
 
-// list gives the statement for a filter, with its parameters.
+// list returns the statement for a filter, with its parameters.
 func (f Filter) list() (sh shape, args []any) {
 	sh.kind = listUnits
 	add := func(condition string, values ...any) { sh.where, args = sh.where+condition, append(args, values...) }
@@ -274,8 +272,7 @@ func (f Filter) list() (sh shape, args []any) {
 	return sh, append(args, f.limit())
 }
 
-// Rows are always named by primary key: InnoDB then locks these records and no
-// gap between them.
+// idIn names rows by primary key: InnoDB then locks these records and no gap between them.
 func idIn(n int) string {
 	if n == 1 {
 		return `id = ?`
@@ -283,8 +280,7 @@ func idIn(n int) string {
 	return `id IN (` + sqltext.List(n, "?", ", ") + `)`
 }
 
-// fence gives the condition of a statement about rows of which the caller says
-// that it owns them.
+// fence returns the condition that the caller owns the rows.
 func (sh shape) fence() string {
 	switch sh.form {
 	case byArray:
@@ -297,19 +293,19 @@ func (sh shape) fence() string {
 	return idIn(sh.rows) + ` AND lease_token = ?`
 }
 
-// roundUp gives the next power of two: lists of ids are filled up to it by
-// repeating the last one, so that few shapes are needed.
+// roundUp returns the next power of two. Lists of ids are padded to it with the last id, so
+// that few shapes are needed.
 func roundUp(n int) int { return 1 << bits.Len(uint(n-1)) }
 
-// insertSize gives the number of rows to which an INSERT of n rows is filled up
-// by repeating one of them, which adds nothing. The steps are a quarter of a
-// power of two, so that there are few shapes and little is repeated.
+// insertSize returns the padded number of rows for an INSERT of n rows; the padding repeats
+// a row, which adds nothing. A step is a quarter of a power of two: few shapes, little
+// padding.
 func insertSize(n int) int {
 	step := max(1, roundUp(n)/8)
 	return (n + step - 1) / step * step
 }
 
-// filled are the ids as parameters, filled up to the size of a shape.
+// filled returns the ids as parameters, padded to the size of a shape.
 func filled(ids []string) []any {
 	size := roundUp(len(ids))
 	args := make([]any, size, size+4)
@@ -319,7 +315,7 @@ func filled(ids []string) []any {
 	return args
 }
 
-// chunks calls f for ids in portions of at most maxRows, each filled up.
+// chunks calls f for ids in portions of at most maxRows, each padded.
 func chunks(ids []string, f func(filled []any) error) error {
 	for portion := range slices.Chunk(ids, maxRows) {
 		if err := f(filled(portion)); err != nil {

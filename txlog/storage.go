@@ -10,42 +10,39 @@ import (
 )
 
 var (
-	// ErrInDoubt is wrapped by an error of Add or Remove when it could not be found
-	// out whether the units were written, or removed. Any other error of Add means
-	// that they were not written and never will be; any other of Remove but
-	// ErrLeaseLost, that they are still there. It says nothing of the write itself:
-	// whether the target applied it, Unit.InDoubt and bedsql.ErrUnknownOutcome tell.
+	// ErrInDoubt is wrapped by an error of Add or Remove if the fate of the units in the log
+	// stays unknown. Any other error of Add means that they were not written and never will be.
+	// Any other of Remove but ErrLeaseLost means that they are still there. ErrInDoubt is about
+	// the log alone: Unit.InDoubt and bedsql.ErrUnknownOutcome are about the write in the
+	// target.
 	ErrInDoubt = errors.New("txlog: it is not known whether the entry is in the log")
-	// ErrUnconfirmed is wrapped by an error of Release, Retry and Discard when it
-	// could not be found out whether the log did what was asked. It is not
-	// bedsql.ErrUnknownOutcome, which is about the application's write in its target.
+	// ErrUnconfirmed is wrapped by an error of Release, Retry and Discard if the outcome in
+	// the log stays unknown. bedsql.ErrUnknownOutcome, in contrast, is about the application's
+	// write in its target.
 	ErrUnconfirmed = errors.New("its outcome is not known")
-	// ErrLeaseLost is returned when a unit is not owned under the given token
-	// any more: its lease ran out and somebody else took, delivered or removed it.
+	// ErrLeaseLost is returned for a unit that the given token no longer owns: the lease ran
+	// out and another owner took, delivered or removed the unit.
 	ErrLeaseLost = errors.New("txlog: the lease of the entry was lost")
-	// ErrUnusable is matched by the error of Open for a log that is there and
-	// cannot be used as it is: a table lacks columns, or its identity is not one.
-	// Waiting does not help.
+	// ErrUnusable is matched by the error of Open for an unusable log: a table lacks columns,
+	// or the identity is malformed. Waiting does not help.
 	ErrUnusable = errors.New("txlog: the log cannot be used as it is")
-	// ErrNotFound is returned for an id that the log does not hold (any more): its
-	// entry is removed when its write is delivered, or was discarded. A request sent again
-	// under its idempotency key learns which.
+	// ErrNotFound is returned for an id that is not, or no longer, in the log: an entry is
+	// removed on delivery, or when it is discarded. Resend a request under its idempotency key
+	// to learn its outcome.
 	ErrNotFound = errors.New("txlog: no such entry (delivered and removed, discarded, or never in this log)")
-	// ErrLeased is returned by Retry and Discard for a unit that is being
-	// delivered at this moment.
+	// ErrLeased is returned by Retry and Discard for a unit that is being delivered at this
+	// moment.
 	ErrLeased = errors.New("txlog: the entry is being delivered at this moment")
-	// ErrUnstorable is matched by an error of Add, and of Home's methods, for units that this
-	// log can never take: one is larger than a limit, which the error names, or malformed.
+	// ErrUnstorable is matched by an error of Add, and of TxStorage's methods, for units that this
+	// log can never store: a unit exceeds a limit, which the error names, or is malformed.
 	ErrUnstorable = errors.New("txlog: the log can never take the entry")
-	// ErrClosed is returned by every method of a storage that was closed or
-	// never opened.
+	// ErrClosed is returned by every method of a storage that was closed or never opened.
 	ErrClosed = errors.New("txlog: the storage is closed")
 )
 
 // LeaseLostError is the [ErrLeaseLost] of a call about several units.
 type LeaseLostError struct {
-	// IDs are those of the units that were not owned; of the others the call did
-	// what was asked.
+	// IDs lists the units that were not owned. The call succeeded for the others.
 	IDs  []string
 	what string
 }
@@ -58,10 +55,10 @@ func (e *LeaseLostError) Error() string {
 	return text + ")"
 }
 
-// Unwrap gives ErrLeaseLost.
+// Unwrap returns ErrLeaseLost.
 func (e *LeaseLostError) Unwrap() error { return ErrLeaseLost }
 
-// leaseLost names the units in an ErrLeaseLost.
+// leaseLost returns an ErrLeaseLost that names the units.
 func leaseLost(what string, lost ...*Unit) error {
 	err := &LeaseLostError{what: what, IDs: make([]string, len(lost))}
 	for i, u := range lost {
@@ -79,118 +76,113 @@ func (e unstorable) Unwrap() error { return e.error }
 
 func (unstorable) Is(target error) bool { return target == ErrUnstorable }
 
-// Storage keeps units. All its times are taken from the store's own clock,
-// never from the caller's. It is safe for concurrent use, also by other
-// processes.
+// Storage keeps units. All its times come from the store's own clock, never from the
+// caller's. It is safe for concurrent use, also by other processes.
 type Storage interface {
-	// Add makes the units durable in one write, all or none, owned under
-	// their Lease.Token for the duration lease (at least a millisecond), and
-	// sets their Lease.Deadline. The stored units are marked in doubt until
-	// their owner says otherwise by Release: an owner that vanishes leaves an
-	// unknown outcome behind. A write whose outcome is unknown is repeated
-	// under the same ids until it is known or ctx ends; then ErrInDoubt. Units
-	// without a Lease.Token are given one that nobody else has, units without a
-	// TransactionID their own ID. Ids must be fresh.
+	// Add makes the units durable in one write, all or none. Their Lease.Token owns them for
+	// the duration lease (at least a millisecond), and Add sets their Lease.Deadline. The
+	// stored units are in doubt until their owner's Release says otherwise: a vanished owner
+	// leaves an unknown outcome behind. Add repeats a write with an unknown outcome under the
+	// same ids until the outcome is known or ctx ends; then it returns ErrInDoubt. It sets an
+	// empty Lease.Token to a unique one, and an empty TransactionID to the unit's own ID. Ids
+	// must be fresh.
 	Add(ctx context.Context, lease time.Duration, units ...*Unit) error
-	// Remove erases the units, each under its Lease.Token. A LeaseLostError if
-	// any of them was not owned under it (the others are removed). A removal whose
-	// answer was lost is repeated until it is known or ctx ends; then ErrInDoubt.
-	// That nothing is left when it is repeated, before Lease.Deadline, counts as
-	// removed; without a deadline it never does.
+	// Remove erases the units, each under its Lease.Token. It returns a LeaseLostError if some
+	// were not owned; the others are removed. It repeats a removal whose answer was lost until
+	// the outcome is known or ctx ends; then it returns ErrInDoubt. A unit that is missing on
+	// repetition counts as removed before its Lease.Deadline; without a deadline it never does.
 	Remove(ctx context.Context, units ...*Unit) error
-	// Renew prolongs the leases to lease from now and moves their deadlines; a unit
-	// without one that still belongs to its token ([Home]) gets one. The stored units
-	// are marked in doubt. It returns the units that were lost.
+	// Renew extends the leases to lease from now and moves their deadlines. It also gives a
+	// lease to a unit that only has a token ([TxStorage]). The stored units are marked in doubt. It
+	// returns the units that were lost.
 	Renew(ctx context.Context, lease time.Duration, units ...*Unit) (lost []*Unit, err error)
-	// Locate sets the unit's Place and Session, here and in the store, also in its group's
-	// way back: where its receipt is, or what its session is, was found out after Add. ErrLeaseLost if it was not owned; after
-	// any error the store may have it or not.
+	// Locate sets the unit's Place and Session, here, in the store and in its group's
+	// compensation. It is for a place or session that became known after Add. ErrLeaseLost if
+	// the unit was not owned. After any error the store may or may not have the change.
 	Locate(ctx context.Context, u *Unit, place, session string) error
 	// Release gives the unit up with a verdict. ErrLeaseLost if it was not owned.
 	Release(ctx context.Context, u *Unit, v Verdict) error
 
-	// Claim takes up to r.Limit units of r.DataSource that nobody owns, that
-	// are due, not parked and at least r.MinAge old (see Unit.Due): those that are
-	// AtOnce first, then in the order of NextTry and id. Two claimers never get the
-	// same unit. Returned units carry the InDoubt of their past attempts; in the
-	// store they are marked in doubt until the claimer's Release. A unit that cannot be read is returned with
-	// Unreadable set, so that the claimer can park it; it never fails the others.
+	// Claim takes up to r.Limit units of r.DataSource that have no owner, are due, not parked,
+	// and at least r.MinAge old (see Unit.Due). Units with AtOnce come first, then the order is
+	// by NextTry and id. Two claimers never get the same unit. Returned units carry the InDoubt
+	// of their past attempts; in the store they are in doubt until the claimer's Release. An
+	// unreadable unit is returned with Unreadable set, so that the claimer can park it; it
+	// never affects the others.
 	Claim(ctx context.Context, r ClaimRequest) ([]*Unit, error)
-	// DataSources names the data sources that have units not parked, in
-	// lexical order. Its cost does not grow with the number of units.
+	// DataSources returns the data sources with units that are not parked, in lexical order.
+	// Its cost does not grow with the number of units.
 	DataSources(ctx context.Context) ([]string, error)
 
 	// List returns units in the order of their ids (their age).
 	List(ctx context.Context, f Filter) ([]*Unit, error)
-	// Complete ends a group that can turn back, of which all went well: it removes its way
-	// back k, dormant, and what is left of its forward units, whoever leases them. Call it
-	// when all of these are delivered. ErrTurned if the group has turned, also if it is undone by
-	// now. ErrNotFound if k is gone, and how is not known here: it was completed before, or
-	// undone by somebody who may not note that. The receipts tell. ErrUnconfirmed.
+	// Complete ends a compensable group after its success: it removes the compensation k, which
+	// has not started, and the rest of the forward units, even leased ones. Call it after all
+	// forward units were delivered. ErrTurned if the compensation has started or is done.
+	// ErrNotFound if k is gone for an unknown reason: the group was completed before, or
+	// compensated by a process that could not record it. The receipts tell. ErrUnconfirmed.
 	Complete(ctx context.Context, k *Unit) error
-	// Turn turns the group id back, whoever leases its units, in one transaction: its
-	// way back, which it returns as it is stored then, is leased to the caller (a lease
-	// of 0: it is due at once, for anybody) with the cause, the forward units that are
-	// still there are erased, and all of them are discarded for States. A group that has
-	// turned before keeps its cause, and is leased to the caller unless somebody is
-	// undoing it: ErrLeased. ErrNotFound: it was completed, is undone, or never had a
-	// way back. ErrUnconfirmed.
+	// Turn starts the compensation of the group id in one transaction, even if its units are
+	// leased. It sets the cause, leases the compensation to the caller (a lease of 0 makes it
+	// due at once, for any owner) and returns it as stored. It erases the remaining forward
+	// units; States reports all of them as discarded. After an earlier start, it keeps the
+	// first cause and only leases the compensation to the caller: ErrLeased if another owner is
+	// at work on it. ErrNotFound if the group was completed, is compensated, or never had a
+	// compensation. ErrUnconfirmed.
 	Turn(ctx context.Context, id string, lease time.Duration, cause string) (*Unit, error)
 
-	// Get returns one unit; id may be that of any of its rows. ErrNotFound.
+	// Get returns one unit; id may be the id of any of its rows. ErrNotFound.
 	Get(ctx context.Context, id string) (*Unit, error)
-	// States says of each of these ids what state its unit is in; an id may be that
-	// of any row of the unit.
+	// States returns the state of each unit; an id may be that of any row of the unit.
 	States(ctx context.Context, ids ...string) ([]State, error)
-	// Missing gives those of these ids that the log does not hold, in the order
-	// given. ids may be any number; each may be that of any row of a unit, or of a
-	// receipt under an idempotency key, which is there while any unit carries it, or an
-	// order key, which begins with OrderPrefix.
+	// Missing returns the ids that are not in the log, in the order given. ids may be any
+	// number. Each is the id of any row of a unit, an order key (with OrderPrefix), or a
+	// receipt under an idempotency key, which counts as present while any unit carries it.
 	Missing(ctx context.Context, ids []string) ([]string, error)
-	// Retry makes a unit due now, whatever its age, with its tries reset and not
-	// parked any more. ErrNotFound, ErrLeased.
+	// Retry makes a unit due now, whatever its age. It resets the tries and unparks the unit.
+	// ErrNotFound, ErrLeased.
 	Retry(ctx context.Context, id string) error
 	// Discard erases a unit. ErrNotFound, ErrLeased, ErrGroup.
 	Discard(ctx context.Context, id string) error
 	// Stats counts the units of each data source, in lexical order.
 	Stats(ctx context.Context) ([]Stats, error)
 
-	// Identity names this log, wherever it is opened from: at most 40 printable
-	// ASCII characters, the same for its life. A copy of the log has it too.
+	// Identity returns the log's name, independent of where it is opened from: at most 40
+	// printable ASCII characters, constant for the log's life. A copy of the log has the same.
 	Identity() string
 
-	// ReceiptSchema tells which schema the receipts of a data source are kept in:
-	// empty for where its sessions' unqualified names lead. known false: that was
-	// not set yet.
+	// ReceiptSchema returns the schema that holds the receipts of a data source: empty for the
+	// schema of unqualified names in its sessions. known is false if it was not set yet.
 	ReceiptSchema(ctx context.Context, dataSource string) (schema string, known bool, err error)
-	// SetReceiptSchema sets it, at most 63 printable ASCII characters, unless it is
-	// known: that stays as it is, and is no error.
+	// SetReceiptSchema sets it, at most 63 printable ASCII characters. A schema that is already
+	// set stays as it is, without an error.
 	SetReceiptSchema(ctx context.Context, dataSource, schema string) error
 
 	// Close releases what the storage holds. Calls after it fail.
 	Close() error
 }
 
-// State is the state of a unit, as far as the log can tell.
+// State is the state of a unit, as far as the log knows.
 type State string
 
 const (
-	// StateWaiting: it is being delivered or waits to be.
+	// StateWaiting means that the unit is being delivered or waits for its delivery.
 	StateWaiting State = "waiting"
-	// StateParked: it waits for an operator, or, of a way back, a part of its group does.
+	// StateParked means that the unit waits for an operator. A compensation has this state if a
+	// part of its group is parked.
 	StateParked State = "parked"
-	// StateDelivered: the job has delivered it, or its group was delivered. The log
-	// remembers that for 7 days.
+	// StateDelivered means that the job has delivered the unit, or that its group was
+	// delivered. The log remembers it for 7 days.
 	StateDelivered State = "delivered"
-	// StateUnknown: it is not in the log, and nothing there accounts for it. The log never
-	// held it, or its own caller has removed it and knows more, or it ended too long ago.
+	// StateUnknown means that the log has no trace of the unit. It was never in the log, or its
+	// own caller has removed it and knows more, or it ended too long ago.
 	StateUnknown State = "unknown"
-	// StateDiscarded: an operator gave it up, or its group has turned back. The log
-	// remembers that for 7 days.
+	// StateDiscarded means that an operator gave the unit up, or that its group is compensated.
+	// The log remembers it for 7 days.
 	StateDiscarded State = "discarded"
 )
 
-// stateOf gives the state of a unit that is in the log.
+// stateOf returns the state of a unit in the log.
 func stateOf(u *Unit) State {
 	if u.Parked {
 		return StateParked
@@ -198,41 +190,42 @@ func stateOf(u *Unit) State {
 	return StateWaiting
 }
 
-// ClaimRequest says what to claim.
+// ClaimRequest selects the units to claim.
 type ClaimRequest struct {
-	// DataSource is the one whose units are wanted.
+	// DataSource is the data source of the units.
 	DataSource string
-	// Limit is how many units at the most; at least 1.
+	// Limit is the maximum number of units; at least 1.
 	Limit int
-	// MinAge leaves units alone that were added more recently than that.
+	// MinAge excludes units that were added more recently.
 	MinAge time.Duration
 	// Lease is how long the claimer owns them; at least a millisecond.
 	Lease time.Duration
 }
 
-// Verdict is what the owner of a unit says of it when giving it up.
+// Verdict is the owner's account of a unit on giving it up.
 type Verdict struct {
-	// After is how long the unit rests before it may be claimed.
+	// After is the time before the next claim.
 	After time.Duration
 	// CountTry adds one to Tries.
 	CountTry bool
-	// Contended: the last attempt met other transactions; see Unit.ContendedFrom.
+	// Contended is set if other transactions obstructed the last attempt; see
+	// Unit.ContendedFrom.
 	Contended bool
-	// InDoubt is whether any attempt so far may have been applied.
+	// InDoubt is set if any attempt so far may have been applied.
 	InDoubt bool
-	// Err is the text to keep as LastError; empty keeps the one that is there.
+	// Err becomes LastError; empty keeps the old text.
 	Err string
 	// Park leaves the unit for an operator.
 	Park bool
-	// DataSource is where the unit goes, with no tries there yet: what is left of a way
-	// back (Unit.Undo) is there. Empty: it stays.
+	// DataSource moves the unit to another data source, with no tries there yet: the next part
+	// of a compensation (Unit.Undo) is there. Empty keeps the data source.
 	DataSource string
-	// Attempts are this owner's attempts that failed. A storage that can keeps
-	// them for the operator; failing to is not an error.
+	// Attempts are this owner's failed attempts. A storage keeps them for the operator if it
+	// can; its failure to do so is not an error.
 	Attempts []Attempt
 }
 
-// Attempt is an attempt to deliver a unit that failed.
+// Attempt is a failed attempt to deliver a unit.
 type Attempt = journal.Attempt
 
 // Filter selects units for List. The zero value selects all.
@@ -245,7 +238,7 @@ type Filter struct {
 	OlderThan time.Duration
 	// After selects units after this id, for paging; empty means from the start.
 	After string
-	// Limit is how many units at the most; 0 means 1000.
+	// Limit is the maximum number of units; 0 means 1000.
 	Limit int
 }
 
@@ -258,6 +251,6 @@ type Stats struct {
 	Leased int
 	// Parked units wait for an operator.
 	Parked int
-	// Oldest is when the oldest unit was added; zero when there is none.
+	// Oldest is the time of the oldest unit; zero without units.
 	Oldest time.Time
 }

@@ -13,162 +13,157 @@ import (
 	"github.com/google/uuid"
 )
 
-// transactionType is the value of the column transaction_type, the name that
-// Sharding-JDBC 1.x gives to its best-efforts-delivery soft transactions.
+// transactionType is the value of the column transaction_type: Sharding-JDBC 1.x's name for
+// its best-efforts-delivery soft transactions.
 const transactionType = "BestEffortsDelivery"
 
-// MaxStatements is how many statements one unit can hold. The ids of a unit's
-// rows are consecutive: the last 12 bits of its first row's id are zero and
-// count the statements.
+// MaxStatements is the maximum number of statements in one unit. A unit's rows have
+// consecutive ids: the last 12 bits of its first row's id are zero and count the statements.
 const MaxStatements = 4096
 
-// Statement is one DML as it was given to the driver.
+// Statement is one DML as the driver received it.
 type Statement struct {
-	// SQL is the text, byte for byte. One that a text column cannot take (a
-	// NUL, invalid UTF-8) is stored as "-- base64 …".
+	// SQL is the text, byte for byte. A text that a text column rejects (a NUL, invalid UTF-8)
+	// is stored as "-- base64 …".
 	SQL string
-	// Params holds the parameters as [EncodeParams] wrote them; empty means none.
+	// Params holds the parameters in the form of [EncodeParams]; empty means no parameters.
 	Params string
-	// Prepared is whether the application prepared it: some drivers send the
-	// same values otherwise then than with the text.
+	// Prepared is set if the application prepared it: some drivers then send the same values in
+	// another form than with the text.
 	Prepared bool
-	// Required is how many rows it must change: an attempt that changes another
-	// number is rolled back and refused.
+	// Required is the required number of changed rows: an attempt that changes another number
+	// is rolled back and refused.
 	Required Requirement
-	// Part is, in a unit of a group that can turn back, which of the group's parts (from
-	// 1) the statement does, or, in the way back (Unit.Undo), undoes. 0: there is no such
-	// group. An older job cannot read the statement then, and parks its unit.
+	// Part is the number of the group's part, from 1, in a unit of a compensable group. In the
+	// compensation (Unit.Undo) the statement undoes that part. It is 0 outside such groups. An
+	// older job cannot read such a statement, and parks its unit.
 	Part int
 }
 
-// Args decodes the parameters to exactly the values the driver would have
-// received. An error names the parameter that cannot be read.
+// Args decodes the parameters to exactly the values that the driver would have received. An
+// error names the unreadable parameter.
 func (s Statement) Args() ([]driver.NamedValue, error) { return DecodeParams(s.Params) }
 
 // Lease is the right to deliver, judge and remove a unit for a while.
 type Lease struct {
-	// Token names the owner. Every write to the unit is fenced by it.
+	// Token names the owner and fences every write to the unit.
 	Token string
-	// Deadline is when the lease ends at the earliest, on this process's
-	// clocks: it was taken before the request left. After it somebody
-	// else may own the unit. Zero: it never began ([Home]), and anybody may.
+	// Deadline is the earliest end of the lease, on this process's clocks: it was computed
+	// before the request left. After it another owner may have the unit. Zero: the lease never
+	// began ([TxStorage]), and any claimer may take the unit.
 	Deadline time.Time
 }
 
-// Over reports whether the deadline has passed by either clock: the monotonic one
-// stands still while a machine sleeps, the wall clock may be set back.
+// Over reports whether the deadline has passed by either clock: the monotonic one stands
+// still while a machine sleeps, and the wall clock may be set back.
 func (l Lease) Over() bool {
 	now := time.Now()
 	return !now.Before(l.Deadline) || !now.Round(0).Before(l.Deadline.Round(0))
 }
 
-// Unit is what is delivered together: one DML, or the DML of one local transaction in
-// their order. Of the fields the writer sets those before Lease, and may set
-// Lease.Token; [Storage].Add sets the rest of Lease, AddRepeated and what it says it
-// fills in. What follows AddRepeated is set when a store hands a unit out.
+// Unit is delivered as a whole: one DML, or the DML of one local transaction in their order.
+// The writer sets the fields before Lease, and may set Lease.Token. [Storage].Add sets the
+// rest of Lease, AddRepeated, and other fields as documented. The fields after AddRepeated
+// are set when a store returns a unit.
 type Unit struct {
 	// ID is the id of the unit's first row, a UUIDv7 made by [NewID].
 	ID string
-	// TransactionID groups the units of one soft transaction. A unit outside
-	// any soft transaction carries its own ID here.
+	// TransactionID groups the units of one soft transaction. Outside of soft transactions it
+	// is the unit's own ID.
 	TransactionID string
-	// DataSource says where to deliver.
+	// DataSource is the target of the delivery.
 	DataSource string
-	// Settings are the parameters of the data source's DSN that may touch values
-	// and names (time zone, search path): a canonical text without host, account
-	// or password. The unit is delivered in a session with these.
+	// Settings are the DSN parameters of the data source that may affect values and names (time
+	// zone, search path): a canonical text without host, account or password. The unit is
+	// delivered in a session with these settings.
 	Settings string
-	// Session is what the session of its writer resolved to (delivery.Facts.Session);
-	// empty if that was not known.
+	// Session is the resolved session of the writer (delivery.Facts.Session); empty if unknown.
 	Session string
-	// Account is who wrote it, if Session is empty; empty if that is not known either.
+	// Account is the writer's account if Session is empty; empty if unknown, too.
 	Account string
-	// Place is where the table bed_receipt is that holds the unit's receipt, as
-	// the target itself names it; empty if that was not known.
+	// Place is the place of the table bed_receipt with the unit's receipt, in the target's own
+	// words; empty if unknown.
 	Place string
-	// TraceParent is the W3C traceparent of the span in which the unit was written,
-	// at most 256 printable ASCII characters; empty for none.
+	// TraceParent is the W3C traceparent of the writing span, at most 256 printable ASCII
+	// characters; empty without a span.
 	TraceParent string
-	// Statements are in the order in which they ran; at least one, at most
-	// [MaxStatements].
+	// Statements are in the order of their execution; at least one, at most [MaxStatements].
 	Statements []Statement
-	// NotReplayable says why the unit must not be run again, in at most 8 KiB; empty
-	// means that it may. Such a unit is never delivered by the job, it is parked.
+	// NotReplayable is the reason against running the unit again, at most 8 KiB; empty if it
+	// may run again. The job never delivers such a unit, it parks it.
 	NotReplayable string
-	// Receipt is the id of the receipt that each attempt leaves in the target,
-	// at most 80 printable ASCII characters; empty means that none does: the
-	// unit is delivered at least once, not exactly once.
+	// Receipt is the id of the receipt that each attempt leaves in the target, at most 80
+	// printable ASCII characters. Without it the unit is delivered at least once, not exactly
+	// once.
 	Receipt string
-	// Fingerprint is that of the request, when the receipt is under a caller's
-	// idempotency key; at most 64 bytes of text. Empty otherwise.
+	// Fingerprint is the request's fingerprint if the receipt is under a caller's idempotency
+	// key; at most 64 bytes of text. Empty otherwise.
 	Fingerprint string
-	// Undo makes the unit the way back of a group; nil for any other unit.
+	// Undo makes the unit the compensation of a group; nil for any other unit.
 	Undo *Undo
-	// TurnAfter is the age, in whole milliseconds, from which the unit's group turns back
-	// if it is not delivered; 0 means never. All units of a group have the same.
+	// TurnAfter is the age, in whole milliseconds, after which an undelivered group is
+	// compensated; 0 means never. All units of a group have the same.
 	TurnAfter time.Duration
-	// ContendedFrom is the unit's age, in whole milliseconds, when other transactions were
-	// first in its way; 0: none was since it was written or an operator retried it. Release
-	// sets it.
+	// ContendedFrom is the unit's age, in whole milliseconds, when other transactions first
+	// obstructed it. 0 means no contention since it was written or an operator retried it.
+	// Release sets it.
 	ContendedFrom time.Duration
-	// Order is the unit's place in the order of keys, each of which is named once: Add sets
-	// the numbers. Empty: it has none.
+	// Order is the unit's place under its order keys, each named once; Add sets the numbers.
+	// Empty without order keys.
 	Order []Order
-	// After are the ids of units that must be delivered before it, as a message waits for the
-	// rows of its group: its claimer asks States and gives it back until they are. An older
-	// job cannot read such a unit, and parks it. Empty: it waits for none.
+	// After lists the ids of units that must be delivered first, as a message waits for the
+	// rows of its group. Its claimer checks them by States and releases the unit until they are
+	// delivered. An older job cannot read such a unit, and parks it. Empty if it waits for no
+	// unit.
 	After []string
 
 	// Lease is the current owner's.
 	Lease Lease
-	// AddRepeated is set by Add when it had to repeat its write, because an
-	// attempt was not answered. That attempt may still arrive, however late:
-	// if the unit was removed before, it is in the store again then, and will be
-	// delivered again.
+	// AddRepeated is set by Add after it repeated its write because an attempt got no answer.
+	// That attempt may still arrive, however late. If the unit was removed before, it is then
+	// in the store again, and will be delivered again.
 	AddRepeated bool
-	// Behind is the unit that it waits for, the first under a key of its Order: it is not
-	// due, and has no lease, until that is gone or skipped. Empty: it waits for none. Add
-	// sets it, and so do List and Get.
+	// Behind is the unit that it waits for, the first under a key of its Order. Until that unit
+	// is gone or skipped, this one is not due and has no lease. Empty if it waits for no unit.
+	// Add, List and Get set it.
 	Behind string
 
-	// Delivered has Remove note for States that the unit was delivered, which costs a
-	// further write. The job sets it: the caller of such a unit may ask what became of it.
+	// Delivered makes Remove record the delivery for States, which costs a further write. The
+	// job sets it: the caller of such a unit may ask for its state.
 	Delivered bool
 
-	// InDoubt is whether an earlier attempt may have been applied: it ended
-	// without an answer, or its owner vanished during it.
+	// InDoubt is set if an earlier attempt may have been applied: it got no answer, or its
+	// owner vanished during it.
 	InDoubt bool
-	// CreatedAt is when the unit was added, on the store's clock.
+	// CreatedAt is the time of Add, on the store's clock.
 	CreatedAt time.Time
-	// Tries counts the job's tries that failed (async_delivery_try_times).
+	// Tries counts the job's failed tries (async_delivery_try_times).
 	Tries int
-	// NextTry is when the unit may be claimed next, on the store's clock, if it
-	// is old enough then (see Due); for a leased unit that is the end of its lease.
+	// NextTry is the time of the next possible claim, on the store's clock, for a unit that is
+	// old enough (see Due). For a leased unit it is the end of its lease.
 	NextTry time.Time
-	// AtOnce units were retried by an operator, or written by [Home], and not claimed
-	// since: they are due whatever their age.
+	// AtOnce units are due whatever their age: an operator retried them, or [TxStorage] wrote them,
+	// and they have not been claimed since.
 	AtOnce bool
 	// ReadAt is the store's clock when the unit was read.
 	ReadAt time.Time
-	// Blocks is how many units wait behind it; List and Get set it.
+	// Blocks is the number of units that wait behind it; List and Get set it.
 	Blocks int
 	// LastError is the text of the last failure.
 	LastError string
 	// Parked units are left alone until an operator retries or discards them.
 	Parked bool
-	// Leased is whether somebody owned the unit when it was read.
+	// Leased is set if the unit had an owner when it was read.
 	Leased bool
-	// Unreadable is not nil when the row could be found but not read whole
-	// (a NULL where text belongs, a statement of the unit missing). The rest
-	// of the fields hold what could be read.
+	// Unreadable is the reason why the row was found but not completely read (a NULL instead of
+	// a text, a missing statement). The other fields hold the readable part.
 	Unreadable error
-	// blocked: it waits for another one, unless it is parked.
+	// blocked is set if it waits for another unit, unless it is parked.
 	blocked bool
 }
 
-// Due is when a claim that asks for minAge may take the unit, on the store's
-// clock. One that was created in that clock's future, which was put back since,
-// is as old as any.
+// Due returns when a claim with this minAge may take the unit, on the store's clock. A unit
+// created in that clock's future (it was set back since) counts as old enough.
 func (u *Unit) Due(minAge time.Duration) time.Time {
 	if old := u.CreatedAt.Add(minAge); !u.AtOnce && old.After(u.NextTry) && !u.CreatedAt.After(u.ReadAt) {
 		return old
@@ -176,8 +171,8 @@ func (u *Unit) Due(minAge time.Duration) time.Time {
 	return u.NextTry
 }
 
-// ContendedSince is when other transactions were first in the unit's way, on the store's
-// clock; zero: none was.
+// ContendedSince returns when other transactions first obstructed the unit, on the store's
+// clock; zero without contention.
 func (u *Unit) ContendedSince() time.Time {
 	if u.ContendedFrom == 0 {
 		return time.Time{}
@@ -185,7 +180,7 @@ func (u *Unit) ContendedSince() time.Time {
 	return u.CreatedAt.Add(u.ContendedFrom)
 }
 
-// contend sets ContendedFrom as v says. Another failed try ends the contention.
+// contend sets ContendedFrom by v. A failed try without contention resets it.
 func (u *Unit) contend(v Verdict) {
 	switch {
 	case v.Contended && u.ContendedFrom == 0:
@@ -195,7 +190,7 @@ func (u *Unit) contend(v Verdict) {
 	}
 }
 
-// clone copies a unit with everything it points to.
+// clone copies a unit deeply.
 func (u *Unit) clone() *Unit {
 	c := *u
 	c.Statements = append([]Statement(nil), u.Statements...)
@@ -205,8 +200,8 @@ func (u *Unit) clone() *Unit {
 	return &c
 }
 
-// The text of a UUID is 36 characters; its last three are the low 12 bits,
-// which count the statements of a unit.
+// The text of a UUID is 36 characters; its last three are the low 12 bits, which count the
+// statements of a unit.
 const (
 	idLen    = 36
 	idPrefix = idLen - 3
@@ -214,9 +209,9 @@ const (
 	hexChars = "0123456789abcdef"
 )
 
-// NewID makes the id of a unit: a UUIDv7 whose low 12 bits are zero, so that
-// the ids of its up to [MaxStatements] rows follow it without a gap. Ids made
-// later by the same process sort after it. It is safe for concurrent use.
+// NewID returns the id of a unit: a UUIDv7 whose low 12 bits are zero, so that the ids of
+// its up to [MaxStatements] rows follow without a gap. Later ids of the same process sort
+// after it. It is safe for concurrent use.
 func NewID() string {
 	id := uuid.Must(uuid.NewV7())
 	id[14] &= 0xf0
@@ -224,7 +219,7 @@ func NewID() string {
 	return id.String()
 }
 
-// rowID is the id of the n-th row (from 0) of the unit whose first row is head.
+// rowID returns the id of row n (from 0) of the unit with the first row head.
 func rowID(head string, n int) string {
 	if n == 0 {
 		return head
@@ -237,7 +232,7 @@ func rowID(head string, n int) string {
 	return string(b[:])
 }
 
-// rowIDs gives the ids of a unit's n rows.
+// rowIDs returns the ids of a unit's n rows.
 func rowIDs(id string, n int) []string {
 	ids := make([]string, max(1, n))
 	for i := range ids {
@@ -246,8 +241,8 @@ func rowIDs(id string, n int) []string {
 	return ids
 }
 
-// allRowIDs gives the ids of all rows that may belong to the unit: if its first
-// row does not say how many they are, all that are possible.
+// allRowIDs returns the ids of all rows that may belong to the unit: all possible ones if
+// its first row does not tell their number.
 func (u *Unit) allRowIDs() []string {
 	if len(u.Statements) == 1 && u.Unreadable != nil {
 		return rowIDs(u.ID, MaxStatements)
@@ -255,8 +250,8 @@ func (u *Unit) allRowIDs() []string {
 	return rowIDs(u.ID, len(u.Statements))
 }
 
-// headID is the id of the first row of the unit to which the row id belongs.
-// Anything else than an id comes back unchanged, and belongs to no unit.
+// headID returns the id of the first row in the unit of the row id. Any text that is not an
+// id comes back unchanged, and belongs to no unit.
 func headID(id string) string {
 	if len(id) != idLen || strings.Trim(id[idPrefix:], hexChars) != "" {
 		return id
@@ -264,8 +259,8 @@ func headID(id string) string {
 	return id[:idPrefix] + headTail
 }
 
-// hasRow reports whether id is that of one of the n rows of its unit: a
-// mistyped id is not taken for another.
+// hasRow reports whether id is one of its unit's n rows: a mistyped id is not taken for
+// another.
 func hasRow(id string, n int) bool {
 	head := headID(id)
 	if id == head {
@@ -275,18 +270,17 @@ func hasRow(id string, n int) bool {
 	return err == nil && int(row) < n && id == rowID(head, int(row))
 }
 
-// isHeadID reports whether id has the form of [NewID]'s: lower case, the low
-// 12 bits zero.
+// isHeadID reports whether id has the form of NewID's ids: lower case, the low 12 bits zero.
 func isHeadID(id string) bool {
 	return len(id) == idLen && id[idPrefix:] == headTail && strings.ToLower(id) == id && uuid.Validate(id) == nil
 }
 
-// IsID reports whether id has the form of an entry's id. A text that has not belongs to no
-// entry of any log.
+// IsID reports whether id has the form of an entry's id. Other texts belong to no entry of
+// any log.
 func IsID(id string) bool { return isHeadID(headID(id)) }
 
-// The greatest lengths: of settings, places, fingerprints (whose column counts
-// characters, which are never more) and errors in bytes, of the rest in characters.
+// The maximum lengths: of settings, places, errors and fingerprints in bytes (the
+// fingerprint's column counts characters, which are never more), of the rest in characters.
 const (
 	maxDataSource  = 255
 	maxToken       = 40
@@ -296,21 +290,20 @@ const (
 	maxTrace       = 256
 	maxFingerprint = 64
 	maxErrorText   = 8 << 10
-	// maxReceiptSchema is the longest name of a schema that every database takes.
+	// maxReceiptSchema is the longest schema name that every database accepts.
 	maxReceiptSchema = 63
 )
 
 // minLease is the shortest lease; the log's clock counts milliseconds.
 const minLease = time.Millisecond
 
-// leaseSlack is added to a lease on the store's clock. That clock shows whole
-// milliseconds, rounded at the beginning and at the end; the lease must not end
-// there before it ends for its owner.
+// leaseSlack is added to a lease on the store's clock. That clock counts whole milliseconds,
+// rounded at both ends; there the lease must not end earlier than for its owner.
 const leaseSlack = 3
 
-// validate refuses a unit that could not be stored, or not be found again. Where
-// they are empty it fills in the storage's token and the transaction's id. Errors
-// name the unit by its id.
+// validate rejects a unit that could not be stored or found again. It sets an empty token to
+// the storage's, and an empty TransactionID to the unit's ID. Errors name the unit by its
+// id.
 func (u *Unit) validate(lease time.Duration, token string) error {
 	if err := u.check(lease, token); err != nil {
 		return unstorable{err}
@@ -397,12 +390,12 @@ func storableToken(s string, most int) bool {
 	return s != "" && len(s) <= most
 }
 
-// storableText reports whether every database keeps s as it is.
+// storableText reports whether every database stores s unchanged.
 func storableText(s string) bool {
 	return strings.IndexByte(s, 0) < 0 && utf8.ValidString(s)
 }
 
-// limit is how many units are listed.
+// limit returns the maximum number of listed units.
 func (f Filter) limit() int {
 	if f.Limit <= 0 {
 		return 1000

@@ -17,13 +17,13 @@ import (
 	"github.com/bedsql/bed/internal/tables"
 )
 
-// ErrLogElsewhere is wrapped by the error of AddWithin when the transaction's session does
-// not reach this log: it is on another server, sees another log or none, or may not
-// write to it. Nothing was written, and the transaction goes on.
+// ErrLogElsewhere is wrapped by the error of AddWithin if the transaction's session does not
+// reach this log: it is on another server, sees another log or none, or has no right to
+// write there. Nothing was written, and the transaction goes on.
 var ErrLogElsewhere = errors.New("txlog: the transaction does not reach this log")
 
-// DBTX runs statements in an application's own local transaction: *sql.Tx, *sqlx.Tx
-// and gorm's ConnPool do, and a *sql.Conn in which one was begun by a statement.
+// DBTX runs statements in a local transaction of the application, like *sql.Tx, *sqlx.Tx
+// and gorm's ConnPool, or a *sql.Conn after a BEGIN statement.
 type DBTX interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -31,36 +31,36 @@ type DBTX interface {
 
 // TxStorage is a [Storage] that can write entries as rows of an application's own local
 // transaction in the log's database: they commit with it, or not at all. [SQLStorage]
-// is one.
+// implements it.
 type TxStorage interface {
 	Storage
-	// AddWithin writes the statement n (from 0) of u as a row of the transaction tx,
-	// and gives how many statements of u the transaction holds then. If it is not n+1, a
-	// savepoint was rolled back: the statements after those there are gone, and n was
-	// not written. An entry so written has no lease, belongs to u.Lease.Token, is due at
-	// once whatever its age (AtOnce), and is in doubt only if it leaves a receipt. prove
-	// has the statement check that the transaction reaches this log, else ErrLogElsewhere. Any
-	// other error leaves n unwritten, unless the transaction itself is lost. One call at
-	// a time for each tx; ctx is what tx gets, and ends the wait for it.
-	// The way back of a group (Unit.Undo) has its parts written anew each time.
+	// AddWithin writes statement n (from 0) of u as a row of the transaction tx, and returns
+	// the number of u's statements in the transaction. A number other than n+1 means that a
+	// savepoint was rolled back: later statements are gone, and n was not written. The entry
+	// has no lease, belongs to u.Lease.Token, is due at once whatever its age (AtOnce), and is
+	// in doubt only if it leaves a receipt. With prove, the statement also checks that the
+	// transaction reaches this log; ErrLogElsewhere if not. After any other error n is not written,
+	// and the transaction is usable unless the database has ended it. Make one call at a time
+	// for each tx. ctx is passed to tx, and ends the wait for it. For a compensation
+	// (Unit.Undo), each call writes all its parts.
 	AddWithin(ctx context.Context, tx DBTX, u *Unit, n int, prove bool) (there int, err error)
-	// NoteWithin writes anew what parts the way back u has, of which AddWithin wrote a
-	// statement: there is one more. noted false: tx holds no statement of u any more.
+	// NoteWithin rewrites the parts of the compensation u after AddWithin wrote a statement of
+	// it and a part was added. noted is false if tx no longer holds a statement of u.
 	NoteWithin(ctx context.Context, tx DBTX, u *Unit) (noted bool, err error)
-	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a group that can turn
-	// back: its statements have their Part, and it has a Receipt and TurnAfter, from now on. Or
-	// it has u wait for the units of its After.
+	// MarkWithin makes u, whose statements AddWithin wrote, a unit of a compensable group: it
+	// writes the Part of the statements, the Receipt and TurnAfter. Or it makes u wait for the
+	// units in its After.
 	MarkWithin(ctx context.Context, tx DBTX, u *Unit) error
 }
 
 var _ TxStorage = (*SQLStorage)(nil)
 
-// undoFor bounds what undoes a half-written statement when the caller's context may
-// have ended.
+// undoFor bounds the undoing of a half-written statement after the caller's context may have
+// ended.
 const undoFor = 5 * time.Second
 
-// schemaOf names the schema of the log's tables as other sessions of its server may
-// name it: it is asked for once.
+// schemaOf returns the schema of the log's tables, as other sessions of its server name it.
+// It queries the database once.
 func schemaOf(ctx context.Context, db *database) (string, error) {
 	if known := db.inSchema.Load(); known != nil {
 		return *known, nil
@@ -82,13 +82,13 @@ func schemaOf(ctx context.Context, db *database) (string, error) {
 	return name, nil
 }
 
-// own is a statement of the log's with its parameters, to be run by others.
+// own is a statement of the log with its parameters, for an application's session.
 type own struct {
 	text string
 	args []any
 }
 
-// size is about how many bytes it takes to send.
+// size returns its approximate size in bytes.
 func (o *own) size() int {
 	size := len(o.text)
 	for _, a := range o.args {
@@ -99,16 +99,16 @@ func (o *own) size() int {
 	return size
 }
 
-// visitor writes into a transaction of the application's. Nothing it sends depends on
-// what that session's character set, SQL mode or search path are.
+// visitor writes into a transaction of the application. Its statements do not depend on that
+// session's character set, SQL mode or search path.
 type visitor struct {
 	db     *database
 	tx     DBTX
 	schema string
-	// literal: values stand in the text.
+	// literal puts values into the text.
 	literal bool
-	// tells: the database tells by @@in_transaction whether one is open (MariaDB). After a
-	// deadlock none is, and an INSERT would commit by itself.
+	// tells is set if @@in_transaction shows whether a transaction is open (MariaDB). After a
+	// deadlock there is none, and an INSERT would commit by itself.
 	tells bool
 }
 
@@ -137,8 +137,8 @@ func (w *visitor) add(ctx context.Context, insert own, prove bool) error {
 	return nil
 }
 
-// elsewhere makes err an ErrLogElsewhere if it says that the transaction does not reach the
-// log, which is to be proved.
+// elsewhere turns err into an ErrLogElsewhere, with prove, if err shows that the transaction does
+// not reach the log.
 func (w *visitor) elsewhere(err error, prove bool) error {
 	if prove && isElsewhere(w.db.backend.Flavor, err) {
 		return fmt.Errorf("%w: %w", ErrLogElsewhere, err)
@@ -146,8 +146,8 @@ func (w *visitor) elsewhere(err error, prove bool) error {
 	return err
 }
 
-// guarded runs f behind a savepoint, to which it goes back when f or the release of the
-// savepoint fails, so that the transaction takes no harm.
+// guarded runs f behind a savepoint. It rolls back to the savepoint if f or the release
+// fails, so that the transaction stays usable.
 func (w *visitor) guarded(ctx context.Context, guard bool, f func() error) error {
 	if !guard {
 		return f()
@@ -171,8 +171,8 @@ func (w *visitor) guarded(ctx context.Context, guard bool, f func() error) error
 	return err
 }
 
-// issue gives u numbers under those of its keys under which it has none, and has it wait
-// where it is not the first. The transaction then holds the rows of these keys locked.
+// issue issues u's missing order numbers, and makes u wait if it is not the first under a
+// key. The transaction then holds the rows of these keys locked.
 func (w *visitor) issue(ctx context.Context, u *Unit) error {
 	f := w.db.backend.Flavor
 	u.Order = slices.Clone(u.Order)
@@ -226,8 +226,8 @@ func (w *visitor) issue(ctx context.Context, u *Unit) error {
 	return nil
 }
 
-// isElsewhere reports whether err says that the log's tables are not there, are others,
-// or may not be written.
+// isElsewhere reports whether err means that the log's tables are missing, different or not
+// writable.
 func isElsewhere(f Flavor, err error) bool {
 	code := dberr.Of(err)
 	switch code.State {
@@ -241,8 +241,8 @@ func isElsewhere(f Flavor, err error) bool {
 	return code.Denied() || f == FlavorSQLite && (strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "has no column") || code.Number&0xff == 8)
 }
 
-// grow has the unit's first row count one more statement, if it counts n. Else it gives
-// how many there are.
+// grow increments the statement count in the unit's first row if it is n. It returns the
+// resulting count.
 func (w *visitor) grow(ctx context.Context, u *Unit, n int) (there int, err error) {
 	switch rows, err := w.count(ctx, u, n, n+1); {
 	case err != nil:
@@ -256,14 +256,14 @@ func (w *visitor) grow(ctx context.Context, u *Unit, n int) (there int, err erro
 	return there, nil
 }
 
-// written is how many statements of u the transaction holds.
+// written returns how many statements of u the transaction holds.
 func (w *visitor) written(ctx context.Context, u *Unit) (int, error) {
 	e := w.begin("SELECT statement_count FROM " + w.schema + ".transaction_log WHERE id = ")
 	e.text(u.ID)
 	return w.ask(ctx, e.done())
 }
 
-// ask runs a query for one number; 0 if there is none.
+// ask runs a query for one number; 0 without a row.
 func (w *visitor) ask(ctx context.Context, o own) (n int, err error) {
 	rows, err := w.tx.QueryContext(ctx, o.text, o.args...)
 	if err != nil {
@@ -278,8 +278,8 @@ func (w *visitor) ask(ctx context.Context, o own) (n int, err error) {
 	return n, rows.Err()
 }
 
-// open finds out on MySQL, which has no @@in_transaction, whether a transaction is open:
-// outside of one a savepoint is not kept.
+// open checks on MySQL, which has no @@in_transaction, for an open transaction: outside of
+// one a savepoint is not kept.
 func (w *visitor) open(ctx context.Context) error {
 	if w.db.backend.Flavor != FlavorMySQL || w.tells {
 		return nil
@@ -299,11 +299,10 @@ func (w *visitor) isOpen(ctx context.Context) bool {
 	return err == nil && open != 0
 }
 
-// untaken is of a row that is as AddWithin wrote it, due at once or when its turn comes; the
-// token follows.
+// untaken matches rows that have not been claimed since AddWithin. Append the token.
 var untaken = " AND parked = 0 AND next_try_time IN (" + strconv.Itoa(atOnce) + ", " + strconv.Itoa(blockedFrom) + ") AND lease_token = "
 
-// shrink takes grow back: the row that was counted could not be written because of err.
+// shrink reverts grow after err kept the counted row from being written.
 func (w *visitor) shrink(ctx context.Context, u *Unit, n int, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
 	defer cancel()
@@ -313,7 +312,7 @@ func (w *visitor) shrink(ctx context.Context, u *Unit, n int, err error) error {
 	return err
 }
 
-// count has the first row of u say that there are now statements, if it says before.
+// count changes the statement count in the first row of u from before to now.
 func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, error) {
 	e := w.begin("UPDATE " + w.schema + ".transaction_log SET statement_count = ")
 	e.number(int64(now))
@@ -335,7 +334,7 @@ func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, e
 	e.text(u.ID)
 	e.sql(" AND statement_count = ")
 	e.number(int64(before))
-	// A statement that committed implicitly has made it anybody's.
+	// After an implicit commit, any job may have claimed it.
 	e.sql(untaken)
 	e.text(u.Lease.Token)
 	if w.tells {
@@ -344,7 +343,7 @@ func (w *visitor) count(ctx context.Context, u *Unit, before, now int) (int64, e
 	return w.exec(ctx, e.done())
 }
 
-// mark writes anew what row r of u says of its group.
+// mark rewrites the group's columns in row r of u.
 func (w *visitor) mark(ctx context.Context, r *row) error {
 	e := w.begin("UPDATE " + w.schema + ".transaction_log SET in_doubt = " + r.homeDoubt() + ", parameters = ")
 	e.text(r.params)
@@ -360,9 +359,9 @@ func (w *visitor) mark(ctx context.Context, r *row) error {
 	return err
 }
 
-// insert writes the INSERT of a row, made from the same columns as the log's own. With
-// an identity it writes nothing unless that is the log's that the session sees. What
-// follows ON never happens: it names what is needed later, so that missing rights show now.
+// insert returns the INSERT of a row, with the same columns as the log's own. With an
+// identity it inserts only if the session sees the log of that identity. The ON clause never
+// fires; it makes a missing UPDATE right fail now and not later.
 func (w *visitor) insert(r *row, identity string) own {
 	f := w.db.backend.Flavor
 	e := w.begin("INSERT INTO ")
@@ -411,7 +410,7 @@ func (w *visitor) insert(r *row, identity string) own {
 	return e.done()
 }
 
-// writing is a statement being written.
+// writing is a statement under construction.
 type writing struct {
 	*visitor
 	b    strings.Builder
@@ -428,7 +427,7 @@ func (e *writing) done() own { return own{e.b.String(), e.args} }
 
 func (e *writing) sql(text string) { e.b.WriteString(text) }
 
-// param gives the placeholder of the next parameter.
+// param returns the placeholder of the next parameter.
 func (e *writing) param(v any, kind string) string {
 	e.args = append(e.args, v)
 	if e.db.backend.Flavor == FlavorPostgres {
@@ -445,8 +444,8 @@ func (e *writing) number(n int64) {
 	}
 }
 
-// text writes a text so that it arrives as it is in whatever character set and SQL mode
-// the session has: only printable ASCII without a backslash goes as it is.
+// text writes a text independently of the session's character set and SQL mode: only
+// printable ASCII without a backslash appears literally.
 func (e *writing) text(s string) {
 	plain := true
 	for i := 0; i < len(s) && plain; i++ {
