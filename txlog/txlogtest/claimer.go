@@ -36,7 +36,7 @@ func ownedIsNotClaimed(t *testing.T, s txlog.Storage) {
 func claimOrder(t *testing.T, s txlog.Storage) {
 	a, b, c := newUnit("orders", "UPDATE a"), newUnit("orders", "UPDATE b", "UPDATE c"), newUnit("orders", "UPDATE d")
 	add(t, s, long, a, b, c)
-	// Given up in another order than added, and never within one millisecond.
+	// Release them in another order than they were added, never two within one millisecond.
 	for _, u := range []*txlog.Unit{b, c, a} {
 		must(t, s.Release(t.Context(), u, txlog.Verdict{}))
 		time.Sleep(3 * time.Millisecond)
@@ -50,7 +50,7 @@ func claimOrder(t *testing.T, s txlog.Storage) {
 	if first[0].Lease.Token == "" || first[0].Lease.Token == b.Lease.Token || !first[0].Leased {
 		t.Errorf("got lease %+v, want a new one", first[0].Lease)
 	}
-	// Leases that end at the same time leave the ids to decide.
+	// With leases that end at the same time, the ids decide.
 	d, e, f := newUnit("ties", "UPDATE a"), newUnit("ties", "UPDATE b"), newUnit("ties", "UPDATE c")
 	addShort(t, s, f, d, e)
 	eventually(t, "the leases end", func() bool {

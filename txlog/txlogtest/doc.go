@@ -1,3 +1,3 @@
-// Package txlogtest is the one suite that every [txlog.Storage] has to pass: a
-// new store writes no tests of its own for what the interface promises.
+// Package txlogtest is the one suite that every [txlog.Storage] has to pass: a new store
+// needs no tests of its own for the interface.
 package txlogtest

@@ -20,9 +20,9 @@ type claim struct {
 	run  func(t *testing.T, s txlog.Storage)
 }
 
-// Exercise runs the suite. newStorage gives an empty storage for each of its
-// tests, which closes it. One with a method Corrupt(ctx, id) error, which damages
-// a unit so that it can be found but not read whole, is also asked about those.
+// Exercise runs the suite. newStorage returns an empty storage for each of its tests, which
+// closes it. A storage with a method Corrupt(ctx, id) error, which makes a unit partly
+// unreadable, is also tested with such units.
 func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
 	t.Helper()
 	for _, group := range [][]claim{writerClaims, claimerClaims, operatorClaims, groupClaims, orderClaims} {
@@ -39,9 +39,9 @@ func Exercise(t *testing.T, newStorage func(t *testing.T) txlog.Storage) {
 const (
 	// long is a lease that does not end during a test.
 	long = time.Hour
-	// short is a lease that ends soon; what comes after is waited for.
+	// short is a lease that ends soon; tests wait for its end.
 	short = 30 * time.Millisecond
-	// patience is for events that must come.
+	// patience is the time limit for events that must come.
 	patience = 20 * time.Second
 )
 
@@ -60,15 +60,15 @@ func add(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.Uni
 	must(t, s.Add(t.Context(), lease, units...))
 }
 
-// addShort adds a unit whose lease ends soon. The writing itself may take
-// longer on a busy machine, which is why the lease is shortened afterwards.
+// addShort adds a unit whose lease ends soon. It shortens the lease after the write, which
+// may take longer than that on a busy machine.
 func addShort(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
 	t.Helper()
 	add(t, s, long, units...)
 	renew(t, s, short, units...)
 }
 
-// addDue adds units that may be claimed at once, in their order.
+// addDue adds units that are claimable at once, in their order.
 func addDue(t *testing.T, s txlog.Storage, units ...*txlog.Unit) {
 	t.Helper()
 	add(t, s, long, units...)
@@ -84,7 +84,7 @@ func take(t *testing.T, s txlog.Storage, r txlog.ClaimRequest) []*txlog.Unit {
 	return units
 }
 
-// takeOne waits until a unit of the data source can be claimed.
+// takeOne waits for a claimable unit of the data source.
 func takeOne(t *testing.T, s txlog.Storage, dataSource string, lease time.Duration) *txlog.Unit {
 	t.Helper()
 	var units []*txlog.Unit
@@ -133,7 +133,7 @@ func renew(t *testing.T, s txlog.Storage, lease time.Duration, units ...*txlog.U
 	wantIDs(t, "lost", lost)
 }
 
-// wantHeld says which units the store holds, in the order of their ids.
+// wantHeld asserts which units the store holds, in the order of their ids.
 func wantHeld(t *testing.T, s txlog.Storage, want ...*txlog.Unit) {
 	t.Helper()
 	list, err := s.List(t.Context(), txlog.Filter{})

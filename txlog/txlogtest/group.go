@@ -90,7 +90,7 @@ func groupCompleted(t *testing.T, s txlog.Storage) {
 		must(t, s.Complete(t.Context(), k))
 		wantHeld(t, s)
 		wantError(t, "removal by who claimed it", s.Remove(t.Context(), f[1]), txlog.ErrLeaseLost)
-		// By a job that took it over: nobody turned it.
+		// A job took it over, and its compensation has not started.
 		k.Lease.Deadline = time.Time{}
 		wantError(t, "completing what is gone", s.Complete(t.Context(), k), txlog.ErrNotFound)
 		_, err := s.Turn(t.Context(), k.ID, long, "too late")
@@ -184,7 +184,7 @@ func groupTurnedAgain(t *testing.T, s txlog.Storage) {
 	if second.Undo.Cause != "first" || second.Parked || second.Leased {
 		t.Errorf("got %+v", second)
 	}
-	// Of nobody, and due at once whatever its age.
+	// It has no owner, and is due at once whatever its age.
 	got := take(t, s, txlog.ClaimRequest{DataSource: "stock", Limit: 1, MinAge: long, Lease: long})
 	wantIDs(t, "claimed", got, k)
 	if got[0].Tries != 0 || !got[0].Turned() {
@@ -201,11 +201,11 @@ func groupNotDiscarded(t *testing.T, s txlog.Storage) {
 		must(t, s.Retry(t.Context(), u.ID))
 	}
 	wantHeld(t, s, k, f[0], f[1])
-	// Once it has turned, a person may give up undoing it.
+	// After the start of the compensation, an operator may discard it.
 	_, err := s.Turn(t.Context(), k.ID, 0, "no")
 	must(t, err)
 	must(t, s.Discard(t.Context(), k.ID))
-	// Without its way back a unit is one like any other.
+	// Without its compensation a unit is like any other.
 	_, f = newGroup(1)
 	addDue(t, s, f[0])
 	must(t, s.Discard(t.Context(), f[0].ID))

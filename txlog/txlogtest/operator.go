@@ -37,11 +37,11 @@ func retried(t *testing.T, s txlog.Storage) {
 		if len(got.Statements) != len(u.Statements) || got.Unreadable != nil {
 			t.Errorf("got %+v", got)
 		}
-		// Also one that only rests.
+		// Retry also works on a unit that only rests.
 		must(t, s.Release(t.Context(), got, txlog.Verdict{After: long}))
 		must(t, s.Retry(t.Context(), u.ID))
 		got = takeOne(t, s, "orders", short)
-		// A stale owner stays one after an operator's decision.
+		// A stale owner stays stale after an operator's decision.
 		eventually(t, "the lease ends", func() bool { return !get(t, s, u.ID).Leased })
 		must(t, s.Retry(t.Context(), u.ID))
 		wantError(t, "removal", s.Remove(t.Context(), got), txlog.ErrLeaseLost)
@@ -180,7 +180,8 @@ func states(t *testing.T, s txlog.Storage) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	// What no database can store is an id of nothing, and no reason to refuse the others.
+	// A text that no database can store is not the id of any unit, and must not fail the
+	// others.
 	odd := []string{"\xff", "\x00", waiting.ID[:35] + "\xff", waiting.ID[:35] + "\x00", strings.Repeat("a", 1<<20), "' OR 1=1"}
 	got, err = s.States(t.Context(), append(odd, waiting.ID)...)
 	must(t, err)
@@ -208,7 +209,7 @@ func missing(t *testing.T, s txlog.Storage) {
 	}
 	add(t, s, long, there...)
 	must(t, s.Release(t.Context(), there[0], txlog.Verdict{Park: true}))
-	// What is not a unit ID is missing too.
+	// Texts that are not unit ids are missing, too.
 	odd := []string{"", "17", "\x00\xff", strings.ToUpper(there[0].ID), strings.Repeat("x", 100_000)}
 	second := there[1].ID[:len(there[1].ID)-1] + "1"
 	got, err := s.Missing(t.Context(), append(append(asked, odd...), second))

@@ -262,7 +262,7 @@ func renewed(t *testing.T, s txlog.Storage) {
 			t.Errorf("the store has the lease end %v after the creation, want %v", got.NextTry.Sub(got.CreatedAt), long)
 		}
 	}
-	// Nothing changes when it happens twice within a millisecond.
+	// A second renewal within a millisecond changes nothing.
 	for range 20 {
 		renew(t, s, long, a, b)
 	}

@@ -2,18 +2,17 @@ package groupcommit
 
 import "time"
 
-// limit finds out how many writes in flight are worthwhile. A write takes w, of
-// which the round trip takes r. During r the database is idle for this write,
-// unless others are being carried out, each for w-r: one and r/(w-r) more keep it
-// busy, and twice as many more do so although they do not arrive evenly. On a
-// loopback that is one, and more would only compete for the processor. r is
-// measured by pings while callers have to queue. For both the quickest counts,
-// because the others are mostly slow because of the load, which more writes would
-// not relieve. While a crowd waits, one more is worthwhile there too: a commit
-// waits for the disk, and what leaves is still large. It is under the queue's mutex.
+// limit finds the worthwhile number of writes in flight. A write takes w, including the
+// round trip r. During r the database is idle for this write and can carry out others, each
+// for w-r: one and r/(w-r) more keep it busy. The limit is twice as many more, because they
+// do not arrive evenly. On a loopback that is one, and more would only compete for the
+// processor. Pings measure r while callers have to queue. Both w and r are the quickest ones
+// seen: slow ones mostly come from the load, and more writes would not relieve it. While a
+// crowd waits, one more write is worthwhile even on a loopback: a commit waits for the disk,
+// and the remaining group is still large. The queue's mutex guards it.
 type limit struct {
 	min, max int
-	// most bounds them together with those that are stalled.
+	// most bounds the writes in flight including the stalled ones.
 	most  int
 	write quickest // w
 	trip  quickest // r
@@ -28,7 +27,7 @@ func newLimit(o *Options) *limit {
 // crowd is the number of waiting rows from which one more write is worthwhile.
 const crowd = 32
 
-// of is how many writes are worthwhile at a time while that many rows wait.
+// of returns the worthwhile number of writes in flight while rows are waiting.
 func (l *limit) of(rows int) int {
 	n := l.max
 	if l.min < l.max {
@@ -45,8 +44,8 @@ func (l *limit) of(rows int) int {
 	return n
 }
 
-// quickest is the least of what was seen in the recent past, at least [lately],
-// so that it follows in time when everything takes longer.
+// quickest is the least duration of the recent past, at least [lately], so that it soon
+// follows a general slowdown.
 type quickest struct {
 	since         time.Time
 	before, after time.Duration // 0: nothing was seen
@@ -69,7 +68,7 @@ func (q *quickest) saw(d time.Duration, now time.Time) {
 }
 
 const (
-	// measureEvery is how often at most the round trip is measured.
+	// measureEvery is the minimum time between two measurements of the round trip.
 	measureEvery = time.Second
 	pingFor      = 2 * time.Second
 )

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// ErrClosed is returned for what comes after Close.
+// ErrClosed is returned for requests after Close.
 var ErrClosed = errors.New("closed")
 
 const (
-	// stalled is after how long a write without an answer no longer keeps the
-	// others waiting, and mostStalled is how many such writes there may be.
+	// stalled is the age at which an unanswered write no longer holds up the others, and
+	// mostStalled the maximum number of such writes.
 	stalled     = 250 * time.Millisecond
 	mostStalled = 4
 )
@@ -21,67 +21,67 @@ const (
 // Options configure a [Queue].
 type Options struct {
 	Retry
-	// MaxRows and MaxBytes bound what shares a write.
+	// MaxRows and MaxBytes bound a shared write.
 	MaxRows, MaxBytes int
-	// Mixed: writes of different kinds share a write.
+	// Mixed lets writes of different kinds share a write.
 	Mixed bool
-	// MinInFlight and MaxInFlight bound how many writes are in flight at a time.
-	// Between them the round trip decides, see Ping.
+	// MinInFlight and MaxInFlight bound the number of writes in flight. Between them the round
+	// trip decides, see Ping.
 	MinInFlight, MaxInFlight int
-	// Conns is how many connections there are.
+	// Conns is the number of connections.
 	Conns int
 	// Ping measures the round trip to the database a few times.
 	Ping func(ctx context.Context, took func(time.Duration))
 }
 
-// Request is what one caller wants written. The caller makes it, gives it to
-// [Queue.Do], and reads it again when that has told the outcome.
+// Request is the write of one caller. The caller makes it, passes it to [Queue.Do], and may
+// read it again after Do has returned the outcome.
 type Request[T any] struct {
-	// Body is what is written.
+	// Body is the content of the write.
 	Body T
-	// Kind distinguishes requests that do not share a write, unless they mix.
+	// Kind separates requests that must not share a write, unless Mixed is set.
 	Kind uint8
-	// Rows and Bytes are how large it is.
+	// Rows and Bytes are its size.
 	Rows, Bytes int
-	// Alone: it is too large to share a write.
+	// Alone is set if it is too large to share a write.
 	Alone bool
-	// For and Until say how long a write without an answer is worth repeating:
-	// for For from when Do was called, and at least until Until.
+	// For and Until bound the repetitions of an unanswered write: for For from the call of Do,
+	// and at least until Until.
 	For   time.Duration
 	Until time.Time
-	// End is the time that For and Until amount to, set by Do.
+	// End is the resulting time, set by Do.
 	End time.Time
 
 	ctx context.Context
 
-	// Under the queue's mutex.
+	// The queue's mutex guards these:
 	state  state
 	flight *flight
 
-	// inDoubt and err are the outcome of a queued request, once done is signalled;
-	// with alone its caller goes on by writing it alone.
+	// inDoubt and err are the outcome of a queued request once done is signalled. With alone,
+	// its caller continues with a write of its own.
 	inDoubt, alone bool
 	err            error
 	done           chan struct{}
 }
 
-// state is where a request is.
+// state is the progress of a request.
 type state uint8
 
 const (
 	queued state = iota
-	// withdrawn: its caller took it back before anything was sent.
+	// withdrawn means that its caller took it back before it was sent.
 	withdrawn
-	// sentAlone: its write ends with its caller's context.
+	// sentAlone means that its write ends with its caller's context.
 	sentAlone
-	// sentShared: others share its write, which ends with theirs.
+	// sentShared means that others share its write, which ends with theirs.
 	sentShared
 )
 
 // flight is a write in flight.
 type flight struct {
 	began time.Time
-	// ctx is that of a shared write, and cut ends it.
+	// ctx is the context of a shared write, and cut ends it.
 	ctx context.Context
 	cut context.CancelFunc
 }
@@ -89,12 +89,12 @@ type flight struct {
 // Queue makes concurrent callers share writes. It is safe for concurrent use.
 type Queue[T any] struct {
 	Options
-	// write makes one write of the whole group, or of none of it. again says that
-	// an earlier attempt may have been applied.
+	// write makes one write of the whole group, or of none of it. again means that an earlier
+	// attempt may have been applied.
 	write func(ctx context.Context, group []*Request[T], again bool) error
 	limit *limit
 
-	// base ends when Close has waited for long enough.
+	// base ends after Close has waited for long enough.
 	base context.Context
 	stop context.CancelFunc
 
@@ -110,15 +110,15 @@ type Queue[T any] struct {
 	idle    chan struct{} // not nil while Close waits; closed when nothing is left
 }
 
-// New makes a queue of what write writes.
+// New returns a queue in front of write.
 func New[T any](o Options, write func(ctx context.Context, group []*Request[T], again bool) error) *Queue[T] {
 	q := &Queue[T]{Options: o, write: write, limit: newLimit(&o)}
 	q.base, q.stop = context.WithCancel(context.Background())
 	return q
 }
 
-// Do writes r, alone or with others. inDoubt means that it is not known whether it was; else err
-// is why it was not, and never will be.
+// Do writes r, alone or with others. inDoubt means that the outcome is unknown. Otherwise a
+// non-nil err means that r was not written, and never will be.
 func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -167,8 +167,8 @@ func (q *Queue[T]) Do(ctx context.Context, r *Request[T]) (inDoubt bool, err err
 	return q.wait(r)
 }
 
-// measureTrip measures the round trip outside of calls, because one had to queue,
-// unless that was just done or decides nothing.
+// measureTrip measures the round trip outside of calls after a caller had to queue. It skips
+// the measurement if the last one is recent, or if the result would decide nothing.
 func (q *Queue[T]) measureTrip(now time.Time) {
 	if q.limit.min == q.limit.max || now.Before(q.measure) {
 		return
@@ -191,10 +191,10 @@ func (q *Queue[T]) alone(r *Request[T]) (inDoubt bool, err error) {
 	return q.Retry.Do(r.ctx, r.End, func(ctx context.Context, again bool) error { return q.write(ctx, group, again) })
 }
 
-// wait gives the outcome of a queued request. A caller whose context ends takes
-// it out of the queue; once it has left, the caller waits for the outcome a
-// while longer, as [Retry.Do] does. After a shared write that was not made, or not
-// answered, each caller goes on alone.
+// wait returns the outcome of a queued request. A caller whose context ends takes it out of
+// the queue. If the request has already left, the caller waits for the outcome a while
+// longer, as [Retry.Do] does. After a failed or unanswered shared write, each caller
+// continues alone.
 func (q *Queue[T]) wait(r *Request[T]) (inDoubt bool, err error) {
 	grace := q.Grace
 	select {
@@ -228,9 +228,8 @@ func (q *Queue[T]) wait(r *Request[T]) (inDoubt bool, err error) {
 	}
 }
 
-// leave is for a caller whose context ended. A shared write is cut short when
-// half of the time that the caller still waits is over, so that a repetition can
-// find out what happened to it.
+// leave handles the end of a caller's context. It cuts a shared write short after half of
+// the time that the caller still waits, so that a repetition can find out the outcome.
 func (q *Queue[T]) leave(r *Request[T]) state {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -242,7 +241,7 @@ func (q *Queue[T]) leave(r *Request[T]) state {
 	case sentShared:
 		after := q.Grace / 2
 		if after <= 0 {
-			// This caller does not wait, the others may still.
+			// This caller does not wait, but the others may.
 			after = attemptFor
 		}
 		time.AfterFunc(after, r.flight.cut)
@@ -267,8 +266,7 @@ func (q *Queue[T]) launch(now time.Time) *flight {
 	return f
 }
 
-// land ends a flight and gives the next one, if there is any, for the caller to
-// make.
+// land ends a flight and returns the next one, if any, for the caller to make.
 func (q *Queue[T]) land(f *flight, ok bool) (next *flight, group []*Request[T]) {
 	now := time.Now()
 	q.mu.Lock()
@@ -285,7 +283,7 @@ func (q *Queue[T]) land(f *flight, ok bool) (next *flight, group []*Request[T]) 
 	return next, group
 }
 
-// rest tells Close when nothing is left to wait for.
+// rest signals Close when the queue is idle.
 func (q *Queue[T]) rest() {
 	if q.idle != nil && q.queuing == 0 && len(q.flights) == 0 {
 		close(q.idle)
@@ -293,8 +291,7 @@ func (q *Queue[T]) rest() {
 	}
 }
 
-// Close refuses new writes and waits until all that was queued has been written,
-// but no longer than d.
+// Close rejects new writes and waits at most d for the queued ones.
 func (q *Queue[T]) Close(d time.Duration) {
 	q.mu.Lock()
 	q.closed = true
@@ -312,14 +309,14 @@ func (q *Queue[T]) Close(d time.Duration) {
 	q.pings.Wait()
 }
 
-// fly writes a group, and then what has queued meanwhile.
+// fly writes a group, and then the requests that have queued in the meantime.
 func (q *Queue[T]) fly(f *flight, group []*Request[T]) {
 	for f != nil {
 		f, group = q.land(f, q.commit(f, group))
 	}
 }
 
-// dispatch sends off what is queued, as far as that is worthwhile.
+// dispatch sends off the queued requests, as far as worthwhile.
 func (q *Queue[T]) dispatch(now time.Time) {
 	for len(q.queue) > 0 {
 		f, group := q.depart(now)
@@ -330,7 +327,7 @@ func (q *Queue[T]) dispatch(now time.Time) {
 	}
 }
 
-// depart takes from the queue what is to be written next, if that is worthwhile.
+// depart takes the next group from the queue, if another write is worthwhile.
 func (q *Queue[T]) depart(now time.Time) (f *flight, group []*Request[T]) {
 	if f = q.launch(now); f == nil {
 		return nil, nil
@@ -347,9 +344,8 @@ func (q *Queue[T]) depart(now time.Time) (f *flight, group []*Request[T]) {
 	return f, group
 }
 
-// take takes from the queue the next requests that fit into one write. If kinds do
-// not mix it takes those of the first one's kind, so that neither kind waits for
-// long after the other.
+// take removes the next requests that fit into one write from the queue. If kinds do not
+// mix, it takes only the first request's kind, so that neither kind waits for long.
 func (q *Queue[T]) take() []*Request[T] {
 	kind := q.queue[0].Kind
 	group := make([]*Request[T], 0, len(q.queue))
@@ -361,7 +357,7 @@ func (q *Queue[T]) take() []*Request[T] {
 			rest = append(rest, r)
 			continue
 		case full, len(group) > 0 && (r.Alone || rows+r.Rows > q.MaxRows || bytes+r.Bytes > q.MaxBytes):
-			// What comes after it must not overtake it.
+			// Later requests must not overtake it.
 			full = true
 			rest = append(rest, r)
 			continue
@@ -379,8 +375,8 @@ func (q *Queue[T]) take() []*Request[T] {
 	return group
 }
 
-// watch looks for stalled writes while something is queued: for a while nobody
-// may come and nothing may be answered.
+// watch looks for stalled writes while requests are queued: for a while there may be no new
+// caller and no answer.
 func (q *Queue[T]) watch() {
 	if q.watched {
 		return
@@ -397,8 +393,8 @@ func (q *Queue[T]) watch() {
 	})
 }
 
-// finish tells a caller that queued the outcome. If the caller waits for it, the
-// request is the caller's again, and must not be looked at any more.
+// finish reports the outcome to a queued caller. The request then belongs to the caller
+// again; do not use it any more.
 func (r *Request[T]) finish(inDoubt, alone bool, err error) {
 	r.inDoubt, r.alone, r.err = inDoubt, alone, err
 	r.done <- struct{}{}
@@ -407,9 +403,9 @@ func (r *Request[T]) finish(inDoubt, alone bool, err error) {
 // over reports whether its caller's context has ended.
 func (r *Request[T]) over() bool { return r.ctx.Err() != nil }
 
-// commit makes one write of the group and gives each caller its outcome. After a
-// write that the database refused, the callers go on alone, so that the one at
-// fault fails on its own. ok means that the first attempt was answered.
+// commit makes one write of the group and reports the outcome to each caller. If the
+// database rejects the write, the callers continue alone, so that the request at fault fails
+// on its own. ok means that the first attempt was answered.
 func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	if len(group) == 1 {
 		inDoubt, err := q.alone(group[0])
@@ -435,7 +431,7 @@ func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	defer cancel()
 	err := q.Attempt(ctx, func(ctx context.Context) error { return q.write(ctx, group, false) })
 	inDoubt := err != nil && !q.Definite(err)
-	// It may have been cut short for those who left.
+	// It may have been cut short for callers that left.
 	short := ctx.Err() != nil && slices.ContainsFunc(group, (*Request[T]).over)
 	alone := err != nil && (inDoubt || short || q.Refused(err))
 	for _, r := range group {
@@ -444,18 +440,18 @@ func (q *Queue[T]) commit(f *flight, group []*Request[T]) (ok bool) {
 	return err == nil
 }
 
-// State is what a queue holds at a moment.
+// State is a snapshot of a queue.
 type State struct {
-	// Queued is how many writes of a kind are queued, Limit how many writes in
-	// flight are worthwhile.
+	// Queued counts the queued writes by kind. Limit is the worthwhile number of writes in
+	// flight.
 	Queued map[uint8]int
 	Limit  int
-	// RoundTrip is the measured one; 0 while it is not known.
+	// RoundTrip is the measured round trip; 0 while unknown.
 	RoundTrip time.Duration
 	Closed    bool
 }
 
-// State tells what the queue holds now.
+// State returns a snapshot of the queue.
 func (q *Queue[T]) State() State {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -466,8 +462,8 @@ func (q *Queue[T]) State() State {
 	return State{queued, q.limit.of(0), q.limit.trip.least, q.closed}
 }
 
-// Hold takes the place of a write in flight until release is called: with one
-// write at a time everything queues, and then leaves together. It is for tests.
+// Hold takes the place of a write in flight until release is called. With one write at a
+// time, everything then queues and leaves together. It is for tests.
 func (q *Queue[T]) Hold() (release func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
