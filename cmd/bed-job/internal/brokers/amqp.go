@@ -15,10 +15,10 @@ import (
 	"github.com/bedsql/bed/internal/broker"
 )
 
-// readAMQP reads amqp://user:password@host:5672/vhost?topic=queue. What a topic is: queue,
-// the queue of that name, by the default exchange; exchange, the exchange of that name,
-// without a routing key; key, the routing key to the exchange that the parameter exchange
-// names.
+// readAMQP reads amqp://user:password@host:5672/vhost?topic=queue. The value of topic is the
+// meaning of a message's topic: queue means a queue, reached by the default exchange; exchange
+// means an exchange, without a routing key; key means a routing key for the exchange in the
+// parameter exchange.
 func readAMQP(dsn string) (dial, error) {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" {
@@ -69,7 +69,7 @@ func readAMQP(dsn string) (dial, error) {
 	}, nil
 }
 
-// amqpParameters are those that amqp.ParseURI reads; it ignores any other.
+// amqpParameters are the parameters known to amqp.ParseURI; it ignores others.
 var amqpParameters = []string{"certfile", "keyfile", "cacertfile", "server_name_indication", "auth_mechanism", "heartbeat", "connection_timeout", "channel_max"}
 
 type amqpConn struct {
@@ -78,13 +78,13 @@ type amqpConn struct {
 	channel  *amqp.Channel
 	returned chan amqp.Return
 	closed   chan *amqp.Error
-	// alarms holds at most two: that one is on, which follows a message, and that it is off.
+	// alarms holds at most two notices: an alarm is on, which follows a message, and it is off.
 	alarms chan amqp.Blocking
 	alarm  amqp.Blocking
 }
 
-// alarmed returns an error while a memory or disk alarm keeps RabbitMQ from reading messages,
-// which it reports only to connections that have sent one.
+// alarmed returns an error while RabbitMQ reads no messages because of a memory or disk alarm.
+// RabbitMQ reports an alarm only to connections that have sent a message.
 func (c *amqpConn) alarmed() error {
 	for len(c.alarms) > 0 {
 		c.alarm = <-c.alarms
@@ -95,7 +95,7 @@ func (c *amqpConn) alarmed() error {
 	return nil
 }
 
-// open opens a channel, which an error of the broker closes.
+// open opens a channel. An error of the broker closes the channel.
 func (c *amqpConn) open() (err error) {
 	if c.channel != nil && !c.channel.IsClosed() {
 		return nil
@@ -154,9 +154,9 @@ func (c *amqpConn) Publish(ctx context.Context, m *broker.Message) error {
 	}
 }
 
-// Ping publishes a message that reaches no queue: names that begin with amq. are reserved. Under an
-// alarm RabbitMQ does not read its body, and so does not confirm it. An account without the right
-// to publish it has been answered, too.
+// Ping publishes a message to no queue: names beginning with amq. are reserved. Under an alarm
+// RabbitMQ does not read the body, and so does not confirm the message. A refusal for lack of
+// rights is an answer, too.
 func (c *amqpConn) Ping(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = c.conn.CloseDeadline(time.Now()) })()
 	err := c.open()

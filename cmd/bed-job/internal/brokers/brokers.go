@@ -1,5 +1,5 @@
-// Package brokers publishes what the log holds for message brokers, in the form of
-// watermill's default marshalers. Only bed-job links their libraries.
+// Package brokers publishes the log's messages in the form of watermill's default marshalers. Only
+// bed-job links the brokers' libraries.
 package brokers
 
 import (
@@ -11,11 +11,11 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// dial connects to a broker by a DSN that was read.
+// dial connects to a broker by a parsed DSN.
 type dial = func(ctx context.Context) (broker.Conn, error)
 
-// Targets are the drivers that a configuration can name: each reads a DSN, without
-// connecting. Errors do not quote the DSN.
+// Targets are the drivers for brokers: each parses a DSN without connecting. Errors do not quote
+// the DSN.
 var Targets = map[string]func(dsn string) (delivery.Target, error){
 	"nats": target(readNATS), "amqp": target(readAMQP), "kafka": target(readKafka),
 }
@@ -30,7 +30,7 @@ func target(read func(dsn string) (dial, error)) func(string) (delivery.Target, 
 	}
 }
 
-// dialTimeout bounds a connection whose context has no deadline.
+// dialTimeout bounds a connection attempt if its context has no deadline.
 const dialTimeout = 30 * time.Second
 
 // remaining is how long a connection may take.

@@ -27,7 +27,7 @@ func readKafka(dsn string) (dial, error) {
 	}
 	opts := []kgo.Opt{
 		kgo.ClientID("bed-job"), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0),
-		// The largest that kgo writes: what is too large is for the broker to say.
+		// This is kgo's greatest limit: the broker decides on the size.
 		kgo.ProducerBatchMaxBytes(100 << 20),
 	}
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
@@ -78,8 +78,8 @@ func readKafka(dsn string) (dial, error) {
 	}, nil
 }
 
-// answering gives the addresses from one on that answers: a client that begins with one that
-// is silent waits for it.
+// answering returns the addresses in an order that starts with one that answers. A client would
+// wait for a silent first address.
 func answering(ctx context.Context, client func(seeds ...string) (*kgo.Client, error), seeds []string) ([]string, error) {
 	if len(seeds) == 1 {
 		return seeds, nil

@@ -102,8 +102,8 @@ const (
 	streamHeaderExceedsMaximum  = 10097
 )
 
-// request runs send, which sends a request to subject. If the account may not publish there,
-// the server reports it to the connection, and the request gets no answer.
+// request runs send, which sends a request to subject. Without the right to publish there, the
+// request gets no answer, and the server reports the error to the connection.
 func (c *natsConn) request(ctx context.Context, subject string, send func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -119,8 +119,8 @@ func (c *natsConn) request(ctx context.Context, subject string, send func(contex
 	return err
 }
 
-// Ping asks for JetStream: a server that is just starting answers before it has loaded
-// its streams. An account without the right to ask has been answered, too.
+// Ping asks for JetStream: a starting server answers other requests before it has loaded its
+// streams. A refusal for lack of rights is an answer, too.
 func (c *natsConn) Ping(ctx context.Context) error {
 	err := c.request(ctx, "$JS.API.INFO", func(ctx context.Context) error {
 		_, err := c.js.AccountInfo(ctx)

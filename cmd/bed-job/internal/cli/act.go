@@ -13,14 +13,13 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// An action is what an operator decides for entries.
+// An action is a decision about entries.
 type action struct {
 	ops.Action
 	verb string
-	// done says for one entry that it worked, as in "<id>: due now".
+	// done reports success for one entry, as in "<id>: due now".
 	done string
-	// confirm says that it cannot be undone, must be confirmed and needs a
-	// reason.
+	// confirm marks an action that cannot be undone. It must be confirmed and needs a reason.
 	confirm bool
 }
 
@@ -146,7 +145,7 @@ type clerk struct {
 	dryRun, yes bool
 }
 
-// acted is what was done, as JSON shows it.
+// acted is the result in JSON.
 type acted struct {
 	Action  ops.Action `json:"action"`
 	Until   string     `json:"until,omitempty"`
@@ -158,7 +157,7 @@ type acted struct {
 	DryRun  bool       `json:"dryRun"`
 }
 
-// sure asks whether n entries are meant, of which it says more.
+// sure asks for confirmation to act on n entries; more describes them.
 func (c *clerk) sure(ctx context.Context, n int, more string) error {
 	if !c.action.confirm || c.yes || c.dryRun {
 		return nil
@@ -166,7 +165,7 @@ func (c *clerk) sure(ctx context.Context, n int, more string) error {
 	return c.app.confirm(ctx, fmt.Sprintf("%s %s%s? It will never be delivered.", c.verb, entries(n), more))
 }
 
-// named acts on the entries that were named, and reports each.
+// named acts on the named entries, and reports each.
 func (c *clerk) named(ctx context.Context, d *desk, ids []string, done *acted) error {
 	if err := c.sure(ctx, len(ids), ""); err != nil {
 		return err
@@ -205,7 +204,7 @@ func (c *clerk) outcome() string {
 	return c.done
 }
 
-// filtered acts on exactly those that a filter matched when they were counted.
+// filtered counts the entries of a filter and acts on exactly these.
 func (c *clerk) filtered(ctx context.Context, d *desk, f ops.Filter, out *acted) error {
 	sel, err := ask(ctx, d.log, func(ctx context.Context) (*ops.Selection, error) { return d.Select(ctx, f) })
 	switch {

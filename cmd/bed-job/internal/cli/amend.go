@@ -77,7 +77,7 @@ type amender struct {
 	dryRun, yes bool
 }
 
-// read looks at the command line, and reads what it names.
+// read reads the command line and the named files.
 func (m *amender) read(cmd *cobra.Command, args []string) error {
 	flags := cmd.Flags()
 	if err := m.filters.read(cmd); err != nil {
@@ -112,7 +112,7 @@ func (m *amender) read(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// said replaces a flag's value by what it names: @FILE, or - for standard input.
+// said replaces a flag's value @FILE by the file's content, and - by standard input.
 func said(in io.Reader, value *string) error {
 	var text []byte
 	var err error

@@ -31,21 +31,18 @@ const (
 	exitUnknown = 3
 )
 
-// An app is one invocation's surroundings, of which the commands are made: each
-// stands in the file of its name; retry, park and discard share act.go, pause,
-// resume and limit control.go.
+// An app is the environment of one invocation, and makes the commands. Each command is in the file
+// of its name; retry, park and discard share act.go, pause, resume and limit control.go.
 type app struct {
 	In       io.Reader
 	Out, Err io.Writer
-	// InTTY, OutTTY and ErrTTY say which of them is a terminal.
+	// InTTY, OutTTY and ErrTTY mark terminals.
 	InTTY, OutTTY, ErrTTY bool
 	Getenv                func(string) (string, bool)
 	Now                   func() time.Time
-	// Width gives the columns of the terminal that Out leads to; 0, or nil, for
-	// none.
+	// Width returns the columns of Out's terminal; 0, or a nil function, without one.
 	Width func() int
-	// Open opens the transaction log that a configuration names; create says
-	// whether its tables are created when they are absent.
+	// Open opens a configured transaction log; create also creates missing tables.
 	Open func(ctx context.Context, log dataSource, create bool) (txlog.Storage, error)
 
 	configPath string
@@ -57,7 +54,7 @@ type app struct {
 	output     output
 	// minAge is how old an entry must be before the job touches it.
 	minAge time.Duration
-	// dsns are those of the configuration, whose secrets no message may hold.
+	// dsns are the configured DSNs. No message may hold their secrets.
 	dsns []string
 }
 
@@ -83,11 +80,10 @@ func columns(f *os.File) int {
 	return width
 }
 
-// unknownWidth is how wide a terminal is taken to be that does not say it.
+// unknownWidth is the assumed width of a terminal of unknown width.
 const unknownWidth = 80
 
-// width gives the columns that output has; 0 for as many as it needs, where it leads to no
-// terminal.
+// width returns the number of columns for output; 0 means no limit, because Out is not a terminal.
 func (a *app) width() int {
 	if a.Width != nil {
 		if n := a.Width(); n > 0 {
@@ -142,7 +138,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return failure
 }
 
-// A reported error is the exit status of a command whose failure has been printed already.
+// A reported error is the exit status of a command that has already printed its failure.
 type reported int
 
 func (reported) Error() string { return "failed" }
@@ -210,14 +206,14 @@ func oneID(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// configFlags are for the commands that open the log.
+// configFlags are for commands that open the log.
 func (a *app) configFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default $"+ConfigVariable+", else "+DefaultConfig+")")
 	cmd.Flags().StringVar(&a.logName, "log", "", "the `name` of the log, where transactionLogDataSource lists several")
 	cmd.Flags().DurationVar(&a.logTimeout, "log-timeout", defaultLogTimeout, "how long an answer of the transaction log is waited for")
 }
 
-// logFlags are for those that also print what they found.
+// logFlags are for commands that also print results.
 func (a *app) logFlags(cmd *cobra.Command) {
 	a.configFlags(cmd)
 	a.output = "table"
@@ -226,7 +222,7 @@ func (a *app) logFlags(cmd *cobra.Command) {
 
 func (a *app) json() bool { return a.output == "json" }
 
-// withConfig opens the transaction log for a command that works on it.
+// withConfig opens the transaction log for a command.
 func (a *app) withConfig(ctx context.Context, f func(boundedLog, *config) error) error {
 	cfg, err := a.readConfig(logAndTargets)
 	if err != nil {
@@ -279,7 +275,7 @@ func (a *app) readConfig(p part) (*config, error) {
 	return c, err
 }
 
-// confirm asks on the terminal. The error is that the answer is not yes.
+// confirm asks on the terminal. It returns an error unless the answer is yes.
 func (a *app) confirm(ctx context.Context, question string) error {
 	fmt.Fprintf(a.Err, "%s [y/N] ", question)
 	answer := make(chan string, 1)
@@ -297,8 +293,8 @@ func (a *app) confirm(ctx context.Context, question string) error {
 	return errors.Join(ctx.Err(), errors.New("nothing was done"))
 }
 
-// by is who is working: the account of the process, and the machine. Who called sudo, or what
-// the environment calls the user, is only added, as what it is.
+// by names the operator: the account of the process, and the machine. The user who called sudo or
+// the environment's user name is only appended, with its source.
 func (a *app) by(reason string) ops.By {
 	who := processAccount()
 	if host, err := os.Hostname(); err == nil {
@@ -314,7 +310,7 @@ func (a *app) by(reason string) ops.By {
 	return ops.By{Who: who, Reason: reason}
 }
 
-// processAccount is the name of the account that the process runs as, whatever its environment says.
+// processAccount returns the name of the process's account, regardless of its environment.
 func processAccount() string {
 	id := strconv.Itoa(os.Geteuid())
 	if u, err := user.LookupId(id); err == nil {

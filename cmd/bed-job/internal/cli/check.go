@@ -15,14 +15,14 @@ import (
 	"github.com/bedsql/bed/internal/ops"
 )
 
-// The exit statuses of check, which monitors know.
+// The exit statuses of check follow the conventions of monitors.
 const (
 	checkOK       = 0
 	checkWarning  = 1
 	checkCritical = 2
 )
 
-// thresholds are what a check compares with; below 0: none.
+// thresholds are the limits of a check; below 0 means no limit.
 type thresholds struct {
 	parkedWarning, parkedCritical int
 	oldestWarning, oldestCritical time.Duration
@@ -75,7 +75,7 @@ data sources), and error (why it is UNKNOWN). The exit status is the same.`,
 	return cmd
 }
 
-// checked is what a check found, as JSON shows it.
+// checked is the result of a check in JSON.
 type checked struct {
 	Status        string   `json:"status"`
 	Reasons       []string `json:"reasons"`
@@ -98,7 +98,7 @@ type checked struct {
 
 var statusNames = []string{checkOK: "OK", checkWarning: "WARNING", checkCritical: "CRITICAL", exitUnknown: "UNKNOWN"}
 
-// check is the command. Its line goes to standard output, which monitors read.
+// checkLog is the command. Its line goes to standard output for monitors to read.
 func checkLog(ctx context.Context, a *app, t thresholds) error {
 	found := &checked{Reasons: []string{}, Paused: []string{}, Unreachable: []string{}}
 	err := withDesk(ctx, a, func(d *desk) error {
@@ -128,8 +128,8 @@ func checkLog(ctx context.Context, a *app, t thresholds) error {
 	return err
 }
 
-// judge compares the state of a log with thresholds. down are the data sources that were not
-// reached just now, and why.
+// judge compares the state of a log with thresholds. down names the data sources that are
+// unreachable now, with the reasons.
 func (c *checked) judge(o *ops.Overview, t thresholds, down map[string]string) {
 	oldest := time.Duration(0)
 	raise := func(to int, reason string) {
@@ -224,7 +224,7 @@ func unreachable(ctx context.Context, a *app, cfg *config) map[string]string {
 	return down
 }
 
-// unreachable says why the data source cannot be reached; empty if it can.
+// unreachable returns why the data source is unreachable; empty if it is reachable.
 func (s dataSource) unreachable(ctx context.Context) string {
 	if s.problem != nil {
 		return s.problem.Error()

@@ -17,17 +17,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A jobConfig is what the section jobConfig says, as asyncjob takes it.
+// A jobConfig is the section jobConfig, as asyncjob takes it.
 type jobConfig = asyncjob.Config
 
-// DefaultListen is where `bed-job console` listens when its section says nothing.
+// DefaultListen is the address of `bed-job console` when its section has none.
 const DefaultListen = "127.0.0.1:8390"
 
-// DefaultConfig is the configuration file in the working directory that is
-// read when neither the flag nor the environment names one.
+// DefaultConfig is the default configuration file, in the working directory.
 const DefaultConfig = "bed-job.yaml"
 
-// ConfigVariable is the environment variable that names the configuration file.
+// ConfigVariable is the environment variable with the name of the configuration file.
 const ConfigVariable = "BED_JOB_CONFIG"
 
 // A dataSource is a database as the configuration names it.
@@ -38,52 +37,50 @@ type dataSource struct {
 	at     ast.Node // where it stands, for problems found later
 	// noActivity: see runConfig. Only of the log.
 	noActivity bool
-	// problem is why it cannot be used; it is set only where problems are no
-	// reason to refuse the whole configuration.
+	// problem is why the data source is unusable; it is set only if problems do not invalidate the
+	// whole configuration.
 	problem error
 }
 
-// A config is what a configuration file says.
+// A config is the content of a configuration file.
 type config struct {
-	// log is the one that the command works on: the first, or the one named by
-	// --log.
+	// log is the log of the command: the first, or the one named by --log.
 	log dataSource
 	// logs are all of them, or the one named by --log.
 	logs    []dataSource
 	targets []dataSource
 	job     jobConfig
-	// console is the section console. run serves one only if it says where.
+	// console is the section console. run serves a console only with an address in it.
 	console console.Config
 	runConfig
 }
 
-// A runConfig is the part of the section jobConfig that is not for the job
-// itself.
+// A runConfig is the command's own part of the section jobConfig.
 type runConfig struct {
-	// exitIfLogUnavailable says that run does not wait for a log that is down.
+	// exitIfLogUnavailable makes run end instead of waiting for a log that is down.
 	exitIfLogUnavailable bool
-	// noActivity says that what happens to the writes of each minute is not kept.
+	// noActivity turns off the counts of writes per minute.
 	noActivity bool
 }
 
-// part says how much of a configuration a command needs. What it does not
-// need may lack its environment variables.
+// part is the part of a configuration that a command needs. The rest may lack its environment
+// variables.
 type part uint8
 
 const (
-	// logAndTargets takes each target as far as it can be read, and says what is
-	// wrong with the others. There may be none.
+	// logAndTargets takes each target as far as it is readable, and reports the problems of the
+	// others. There may be no targets.
 	logAndTargets part = iota
 	// logTargetsAndConsole is logAndTargets with the section console.
 	logTargetsAndConsole
 	wholeFile
 )
 
-// parseConfig reads src; a *ConfigError says what is wrong with each section and data source.
+// parseConfig parses src; a *ConfigError lists the problems of each section and data source.
 func parseConfig(file string, src []byte, lookup func(string) (string, bool), p part) (c *config, err error) {
 	d := newDecoder(file, lookup)
 	defer func() {
-		// A parser that meets input it never expected must not take the process along.
+		// A parser panic on odd input must not crash the process.
 		if recover() != nil {
 			err = d.at(nil, "this cannot be read as YAML")
 		}
@@ -115,7 +112,7 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 	case p == wholeFile:
 		errs[2] = d.job(top.Job, &c.job, &c.runConfig)
 	case d.job(top.Job, &c.job, run) != nil:
-		// Commands that only look want to say when the job will come, if that can be read.
+		// Commands that only look use the job's times if they can be read.
 		c.job = jobConfig{}
 	}
 	if c.logs, errs[1] = d.logs(top.Log, p == wholeFile); len(c.logs) > 0 {
@@ -134,7 +131,7 @@ func parseConfig(file string, src []byte, lookup func(string) (string, bool), p 
 	return c, d.sharedFile(c)
 }
 
-// choose makes the log of that name the one that a command works on.
+// choose selects the log for a command by its name.
 func (c *config) choose(name string) error {
 	if len(c.logs) < 2 {
 		if name != "" {
@@ -156,8 +153,8 @@ func (c *config) choose(name string) error {
 	return usagef("no log named %s; known: %s", name, known)
 }
 
-// targets reads the section of the data sources. Unless it is strict, problems are those of
-// one data source, or of the section, and not of the configuration.
+// targets reads the section of the data sources. Unless it is strict, problems belong to one data
+// source, or to the section, and not to the configuration.
 func (d *decoder) targets(n ast.Node, strict bool) (all []dataSource, err error) {
 	const section = "targetDataSource"
 	named := map[string]ast.Node{}
@@ -216,8 +213,8 @@ func (d *decoder) logs(n ast.Node, check bool) (all []dataSource, err error) {
 	return all, err
 }
 
-// dataSource reads {driver, dsn}, and in a list, where name is empty, its name. With check the
-// DSN is also shown to its driver's parser.
+// dataSource reads {driver, dsn}, and its name if it is in a list, where name is empty. With check
+// it also has the driver parse the DSN.
 func (d *decoder) dataSource(n ast.Node, name string, check bool, drivers map[string]targetOf) (s dataSource, err error) {
 	var is struct {
 		Name   text `yaml:"name"`
@@ -290,7 +287,7 @@ func (d *decoder) job(n ast.Node, c *jobConfig, run *runConfig) error {
 	if run.noActivity = !activity; err != nil {
 		return err
 	}
-	// The job itself judges, so that what is valid is said in one place.
+	// The job itself validates, so that the rules are in one place.
 	job, err := asyncjob.New(txlog.NewMemory(), asyncjob.Targets{}, *c)
 	if err == nil {
 		_ = job.Close()

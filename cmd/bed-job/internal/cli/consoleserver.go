@@ -19,15 +19,15 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// A consoleServer serves the console, from before the log is open: the console is
-// to show a log that is down.
+// A consoleServer serves the console even before the log is open: the console should show a log
+// that is down.
 type consoleServer struct {
 	// stores are those of the logs, in their order; nil while one is not open.
 	stores  []*atomic.Pointer[ops.Store]
 	console *console.Console
 	server  *http.Server
 	ended   chan error
-	// bus is what metrics count: a job's.
+	// bus carries a job's events to the metrics.
 	bus     *listener.Bus
 	metrics *bedprom.Collector
 	// URL is where it is.
@@ -43,8 +43,7 @@ const (
 	endWithin    = 5 * time.Second
 )
 
-// serveConsole begins to serve. An address that cannot be listened on is an error
-// at once.
+// serveConsole begins to serve. It fails at once if it cannot listen on the address.
 func serveConsole(ctx context.Context, cfg console.Config, logs []dataSource, logger *logrus.Logger) (*consoleServer, error) {
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
@@ -106,7 +105,7 @@ func (s *consoleServer) ready(i int, log boundedLog, cfg ops.Config) error {
 	return err
 }
 
-// end waits for the answers that are under way, but not for the streams.
+// end waits for running answers, but not for streams.
 func (s *consoleServer) end() {
 	if s == nil {
 		return
@@ -123,7 +122,7 @@ func (s *consoleServer) end() {
 	s.metrics.Close()
 }
 
-// opsConfig is what the store behind the console knows beside the log.
+// opsConfig configures the console's store.
 func opsConfig(a *app, cfg *config) ops.Config {
 	c := ops.Config{
 		Targets: map[string]delivery.Target{}, Problems: map[string]string{},

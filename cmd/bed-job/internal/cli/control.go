@@ -45,12 +45,12 @@ type control struct {
 	args, done, short, long string
 }
 
-// controlled is what was done, as JSON shows it.
+// controlled is the result in JSON.
 type controlled struct {
 	Action     ops.Action `json:"action"`
 	DataSource string     `json:"dataSource"`
 	PerSecond  *int       `json:"perSecond,omitempty"`
-	// Changed is false of a dry run, and where nothing was to be done.
+	// Changed is false after a dry run, and if there was nothing to do.
 	Changed bool `json:"changed"`
 	DryRun  bool `json:"dryRun"`
 }
@@ -118,8 +118,7 @@ JSON (-o json): an object with action, dataSource, perSecond (of limit), changed
 	return cmd
 }
 
-// source gives the state of a data source. The error for one that is not known names
-// those that are.
+// source returns the state of a data source. The error for an unknown name lists the known ones.
 func (d *desk) source(ctx context.Context, name string) (ops.DataSource, error) {
 	o, err := d.Overview(ctx, ops.OverviewOptions{Cap: 1})
 	if err != nil {

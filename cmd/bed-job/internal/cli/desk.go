@@ -10,12 +10,11 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// errNoDesk is for a log that is not in a database, which no configuration can
-// name.
+// errNoDesk is for a log outside of a database. No configuration can name one.
 var errNoDesk = errors.New("the log is kept in no database")
 
-// A desk is what an operator works at. Its methods are asked by ask, so that each answer is
-// waited for as long as --log-timeout says.
+// A desk carries out an operator's commands. Call its methods through ask: that bounds each answer
+// by --log-timeout.
 type desk struct {
 	*ops.Store
 	app *app
@@ -58,7 +57,7 @@ func withDesk(ctx context.Context, a *app, f func(*desk) error) error {
 	})
 }
 
-// filters are the flags that select entries.
+// filters are the flags for selecting entries.
 type filters struct {
 	ops.Filter
 	parked bool
@@ -79,8 +78,8 @@ func filterFlags(a *app, cmd *cobra.Command, f *filters) {
 	_ = cmd.RegisterFlagCompletionFunc("data-source", completeDataSource(a))
 }
 
-// read makes the filter of the flags. One that is given and selects nothing, such
-// as by a variable of the shell that is not set, would have every entry match.
+// read makes the filter from the flags. It rejects a given but empty flag, such as from an unset
+// shell variable: it would match every entry.
 func (f *filters) read(cmd *cobra.Command) error {
 	for _, name := range []string{"data-source", "state", "text", "transaction", "kind", "older-than"} {
 		if flag := cmd.Flags().Lookup(name); flag.Changed && (flag.Value.String() == "" || flag.Value.String() == "0s") {
@@ -105,7 +104,7 @@ func (f *filters) read(cmd *cobra.Command) error {
 // given reports whether any flag selects.
 func (f *filters) given() bool { return f.Filter != ops.Filter{Reveal: true} }
 
-// plain gives the filter in the log's own form, if that can say all of it.
+// plain returns the filter in the log's own form, if that can express it.
 func (f *filters) plain() (txlog.Filter, bool) {
 	return txlog.Filter{Parked: f.State == ops.Parked, DataSource: f.DataSource, OlderThan: f.OlderThan},
 		f.Text == "" && f.Transaction == "" && f.Kind == "" && (f.State == "" || f.State == ops.Parked)

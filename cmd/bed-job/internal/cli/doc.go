@@ -1,3 +1,3 @@
-// Package cli is the command bed-job: the delivery process and the commands
-// that inspect, retry and discard what the transaction log holds.
+// Package cli is the command bed-job: the delivery process, and the commands to inspect, retry and
+// discard entries.
 package cli

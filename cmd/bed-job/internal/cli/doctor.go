@@ -99,8 +99,7 @@ func printReport(a *app, report *doctor.Report) error {
 	return nil
 }
 
-// installation reads the configuration as far as possible. problems are what
-// keeps the job from using it.
+// installation reads the configuration as far as possible. problems prevent the job from using it.
 func installation(a *app) (in doctor.Installation, problems []string, err error) {
 	cfg, err := a.readConfig(wholeFile)
 	var wrong *ConfigError

@@ -60,7 +60,7 @@ func printKinds(a *app, kinds []ops.Kind) error {
 	return t.print(a.Out)
 }
 
-// atLeast is a count, of which there are more than n.
+// atLeast formats a count, with a mark if there are more than n.
 func atLeast(n int, more bool) string {
 	if more {
 		return strconv.Itoa(n) + "+"

@@ -89,7 +89,7 @@ type logList struct {
 	verifier *ops.Verifier // nil: the targets are not asked
 }
 
-// each pages through the units, with their verdicts if these were asked for.
+// each pages through the units, with their verdicts on request.
 func (l *logList) each(ctx context.Context, do func([]*txlog.Unit, []*ops.Judgement) error) error {
 	read := func(p ops.Page) (units []*txlog.Unit, next string, err error) {
 		f, _ := l.plain()
@@ -177,7 +177,7 @@ func (l *logList) printTable(ctx context.Context) error {
 	return err
 }
 
-// stateCell is a state with what an entry waits for, or how many wait behind it.
+// stateCell is a state, with the entry it waits for or the number of entries behind it.
 func stateCell(u *txlog.Unit) string {
 	state := string(ops.StateOf(u))
 	if u.Behind != "" {

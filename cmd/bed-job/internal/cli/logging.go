@@ -8,7 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// logger makes the logger that the flags ask for.
+// logger makes the logger from the flags.
 func (a *app) logger() (*logrus.Logger, error) {
 	l := logrus.New()
 	l.SetOutput(a.Err)
@@ -39,9 +39,9 @@ func (a *app) logger() (*logrus.Logger, error) {
 
 var jsonFormat = &logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano, DisableHTMLEscape: true}
 
-// fail says why the command ends, complain what went wrong on the way. They write
-// text for an operator, and a log line where log lines are JSON: that is in run and
-// console, and in any command by --log-format json.
+// fail reports why the command ends, complain reports an earlier problem. They write text for an
+// operator, or a JSON line if log lines are JSON: in run and console, and in any command with
+// --log-format json.
 func (a *app) fail(text, hint string) { a.say(logrus.FatalLevel, text, hint) }
 func (a *app) complain(text string)   { a.say(logrus.ErrorLevel, a.redact(text), "") }
 
@@ -66,7 +66,7 @@ func (a *app) say(level logrus.Level, text, hint string) {
 // redact hides the secrets of the configuration's DSNs in text.
 func (a *app) redact(text string) string { return redact(text, a.dsns...) }
 
-// logFormatIn finds the format in a command line that could not be read.
+// logFormatIn finds the format in an invalid command line.
 func logFormatIn(args []string) string {
 	for i, arg := range args {
 		if format, ok := strings.CutPrefix(arg, "--log-format="); ok {

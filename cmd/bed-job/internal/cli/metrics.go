@@ -13,8 +13,8 @@ import (
 
 var errNotOpen = errors.New("the log is not open")
 
-// askLogs has metrics ask operators' stores for the states of the logs, of which these are
-// the names. A store is nil while its log is not open.
+// askLogs lets metrics ask operators' stores for the states of the named logs. A store is nil until
+// its log is open.
 func askLogs(names []string, stores []*atomic.Pointer[ops.Store]) bedprom.AskFunc {
 	return func(ctx context.Context) []bedprom.Log {
 		logs := make([]bedprom.Log, len(stores))
@@ -30,8 +30,8 @@ func askLogs(names []string, stores []*atomic.Pointer[ops.Store]) bedprom.AskFun
 	}
 }
 
-// logName is the label of a log: its name in a list, otherwise host and database of its DSN,
-// which is the same in every process on that log.
+// logName is the label of a log: its name in a list, otherwise host and database of its DSN. It is
+// the same in every process on that log.
 func logName(l dataSource, several bool) string {
 	if !several {
 		if t, err := drivers[l.driver](l.dsn); err == nil {

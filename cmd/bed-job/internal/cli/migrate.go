@@ -35,7 +35,7 @@ dryRun.`,
 	return cmd
 }
 
-// migration is what was done, as JSON shows it.
+// migration is the result in JSON.
 type migration struct {
 	Statements []step `json:"statements"`
 	DryRun     bool   `json:"dryRun"`
@@ -47,8 +47,7 @@ type step struct {
 	SQL   string `json:"sql"`
 }
 
-// migrateAll is the command. A target that cannot be migrated does not keep it from the
-// others.
+// migrateAll is the command. It migrates the other targets even if one fails.
 func migrateAll(ctx context.Context, a *app, dryRun bool) error {
 	cfg, err := a.readConfig(logAndTargets)
 	if err != nil {
@@ -76,7 +75,7 @@ func migrateAll(ctx context.Context, a *app, dryRun bool) error {
 	return err
 }
 
-// database plans and, unless it is a dry run, runs what one database lacks.
+// database plans the changes to one database, and makes them unless it is a dry run.
 func (m *migration) database(ctx context.Context, a *app, where string, s dataSource, schema func(driver string) (string, error), isTarget bool) error {
 	if s.problem != nil {
 		return fmt.Errorf("%s: %w", where, s.problem)

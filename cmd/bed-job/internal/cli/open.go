@@ -18,13 +18,13 @@ import (
 
 type targetOf func(dsn string) (delivery.Target, error)
 
-// databases are those that a configuration can name, for logs and
-// targets alike: importing their packages registers them with txlog.
+// databases are the drivers for logs and targets: importing their packages registers them with
+// txlog.
 var databases = map[string]targetOf{
 	"mysql": mysql.Target, "postgres": postgres.Target, "sqlite": sqlite.Target,
 }
 
-// drivers are the databases and the message brokers, which are targets only.
+// drivers are the databases and the message brokers. Brokers are targets only.
 var drivers = func() map[string]targetOf {
 	all := maps.Clone(databases)
 	for name, target := range brokers.Targets {
@@ -55,7 +55,7 @@ func (s dataSource) target() (delivery.Target, error) {
 func openLog(ctx context.Context, s dataSource, create bool) (txlog.Storage, error) {
 	var opts []txlog.Option
 	if !create {
-		// SQLite creates the file of a database that it opens.
+		// SQLite would create a missing file.
 		if t, err := s.target(); err == nil && t.File != "" {
 			if _, err := os.Stat(t.File); err != nil {
 				return nil, fmt.Errorf("the transaction log cannot be opened: %w", err)

@@ -23,8 +23,8 @@ var (
 // would only spell it out.
 const wordLength = 6
 
-// secrets are the texts in dsn that no message may hold: the whole DSN and its
-// password as it stands there. A DSN that can hold no password has none.
+// secrets are the texts in dsn to hide from messages: the whole DSN and its verbatim password. A
+// DSN that can hold no password has no secrets.
 func secrets(dsn string) []string {
 	var all []string
 	hide := func(before, password, after string) {
@@ -36,7 +36,7 @@ func secrets(dsn string) []string {
 		}
 	}
 	if start := userinfo.FindString(dsn); start != "" {
-		// Which @ ends the password depends on the driver; each may.
+		// The driver decides which @ ends the password, so try each.
 		rest := dsn[len(start):]
 		for i := strings.LastIndexByte(rest, '@'); i > 0; i = strings.LastIndexByte(rest[:i], '@') {
 			hide(":", rest[:i], "@")
@@ -58,8 +58,8 @@ func secrets(dsn string) []string {
 
 var backslashed = regexp.MustCompile(`(?s)\\(.)`)
 
-// forms are what may be meant by a password as it stands in a DSN: itself, or what a
-// URL's escapes or backslashes stand for.
+// forms are the possible meanings of a verbatim password: itself, or the text after undoing URL
+// escapes or backslashes.
 func forms(password string) []string {
 	all := []string{password}
 	for _, unescape := range []func(string) (string, error){

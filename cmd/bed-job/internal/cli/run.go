@@ -109,7 +109,7 @@ func runJob(ctx context.Context, a *app, once, exit bool) (err error) {
 	return nil
 }
 
-// delivering is what the command run delivers with, from each of its logs.
+// delivering holds the parts of the command run.
 type delivering struct {
 	*app
 	cfg     *config
@@ -117,12 +117,12 @@ type delivering struct {
 	logger  *logrus.Logger
 	served  *consoleServer
 	once    bool
-	// wait: a log that is down is waited for.
+	// wait makes run wait for a log that is down.
 	wait bool
 }
 
-// fromAll delivers from several logs side by side: one that is down is waited for
-// while the others are served. An error of one ends all.
+// fromAll delivers from several logs in parallel. It waits for a log that is down while it serves
+// the others. An error of one log ends all.
 func (d *delivering) fromAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -170,8 +170,8 @@ func (d *delivering) from(ctx context.Context, l dataSource, i int) (err error) 
 	return job.Run(ctx)
 }
 
-// closing closes something whose every answer was waited for: an error then is
-// of a connection that was cut while it was idle, and no failure of the command.
+// closing closes a connection after all its answers have arrived. An error then means that an idle
+// connection broke, and is no failure of the command.
 func closing(f func() error) { _ = f() }
 
 func runOnce(ctx context.Context, a *app, st txlog.Storage, targets asyncjob.Targets, cfg jobConfig) (err error) {

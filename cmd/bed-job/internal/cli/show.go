@@ -204,7 +204,7 @@ func paramLine(v ops.Parameter, values bool) string {
 	}
 }
 
-// explain says what to do about an error of one entry.
+// explain adds advice to the error of one entry.
 func explain(id string, err error) error {
 	switch {
 	case errors.Is(err, txlog.ErrNotFound):

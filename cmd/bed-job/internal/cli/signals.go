@@ -8,14 +8,13 @@ import (
 	"time"
 )
 
-// oneWish is for how long further signals count as the same wish as the first:
-// ending a process group as well as the process sends two at once. Tests set it.
+// oneWish is the time in which further signals count as one with the first: ending a process group
+// as well as the process sends two at once. Tests set it.
 var oneWish = time.Second
 
-// withSignals returns a context that the first SIGINT, SIGTERM or SIGHUP
-// cancels, so that what is in flight is finished. One that comes more than
-// oneWish later ends the process at once, as it does by default. A SIGHUP that is
-// ignored, as nohup has it, stays so.
+// withSignals returns a context canceled by the first SIGINT, SIGTERM or SIGHUP, so that running
+// work can finish. A further signal more than oneWish later ends the process at once, as by
+// default. An ignored SIGHUP, as under nohup, stays ignored.
 func withSignals(parent context.Context) (context.Context, context.CancelFunc) {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {

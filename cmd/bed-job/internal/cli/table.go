@@ -10,16 +10,16 @@ import (
 	"unicode/utf8"
 )
 
-// A table is shown in columns if these fit, else as a block for each row.
+// A table is printed in columns if these fit, else with a block for each row.
 type table struct {
 	width    int // 0: no limit
 	headings []string
-	// long is how many of the last columns have lines of their own in a block.
+	// long is the number of last columns on lines of their own in a block.
 	long int
 	rows [][]string
-	// notes are by the number of the row that they follow; they are never cut.
+	// notes are lines below rows, by row number; they are never cut.
 	notes map[int]string
-	// headed: its headings were printed, or blocks, which have none.
+	// headed reports that the headings, or blocks, have been printed.
 	headed bool
 }
 
@@ -39,7 +39,7 @@ func (t *table) under(text string) {
 	t.notes[len(t.rows)-1] = "  " + printable(text) + "\n"
 }
 
-// print writes the rows that were added since it last did so, the first time under headings.
+// print writes the rows added since its last call, on the first call under headings.
 func (t *table) print(to io.Writer) error {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -71,8 +71,8 @@ func (t *table) print(to io.Writer) error {
 	return err
 }
 
-// block writes a row as a block: its first cell, the others with their headings,
-// and what may be cut on lines of its own.
+// block writes a row as a block: its first cell, the others with their headings, and long cells on
+// lines of their own.
 func (t *table) block(b *strings.Builder, row []string) {
 	line := cut(row[0], t.width) + "\n "
 	for i, cell := range row {

@@ -10,11 +10,11 @@ import (
 	"github.com/bedsql/bed/internal/safetext"
 )
 
-// printable escapes what a terminal would obey instead of show: control
-// characters, invisible and direction-changing ones, bytes that are no UTF-8.
+// printable escapes characters that a terminal would obey: control characters, invisible and
+// direction-changing ones, and invalid UTF-8.
 func printable(s string) string { return safetext.Line(s) }
 
-// printableLines is printable that leaves line breaks and tabs as they are.
+// printableLines is printable, but keeps line breaks and tabs.
 func printableLines(s string) string { return safetext.Lines(s) }
 
 // oneLine makes s fit a table's cell of limit characters.
@@ -31,7 +31,7 @@ func cut(s string, limit int) string {
 
 func isSpace(r rune) bool { return r == ' ' || r == '\t' || r == '\n' || r == '\r' }
 
-// A spanFlag is a flag that takes a time as the API does: 90s, 36h or 7d.
+// A spanFlag is a flag for a time in the form of the API: 90s, 36h or 7d.
 type spanFlag time.Duration
 
 func (s *spanFlag) Type() string   { return "duration" }
@@ -42,7 +42,7 @@ func (s *spanFlag) Set(text string) error {
 	return err
 }
 
-// span is a time, coarsely. One that is negative, since clocks differ, is 0s.
+// span formats a time coarsely. A negative one, caused by differing clocks, becomes 0s.
 func span(d time.Duration) string {
 	switch {
 	case d < 0:

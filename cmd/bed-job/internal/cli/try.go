@@ -13,7 +13,7 @@ import (
 // tried is a trial as JSON shows it; numbers are texts, as in the API.
 type tried struct {
 	ID string `json:"id"`
-	// Rows are those that each statement would change; null where the database did not tell.
+	// Rows are the row counts of the statements; null if the database reports no count.
 	Rows  []*string `json:"rows"`
 	Error string    `json:"error"`
 	Class string    `json:"class,omitempty"`

@@ -20,8 +20,8 @@ func versionCommand(a *app) *cobra.Command {
 	}
 }
 
-// stamp is the version that a release was built as, set by the linker; empty: what the Go
-// tool knows.
+// stamp is the version of a release build, set by the linker; if empty, the Go tool's version
+// counts.
 var stamp string
 
 func version() string {

@@ -76,8 +76,7 @@ func utc(t time.Time) *time.Time {
 	return &t
 }
 
-// marshal is JSON in which everything that a terminal could obey is escaped; on one line
-// without an indent.
+// marshal returns JSON with all terminal control characters escaped; on one line without an indent.
 func marshal(v any, prefix, indent string) (string, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -15,16 +15,15 @@ import (
 )
 
 const (
-	// defaultLogTimeout bounds what a command waits for an answer of the log.
+	// defaultLogTimeout bounds how long a command waits for each answer of the log.
 	defaultLogTimeout = 10 * time.Second
-	// The pauses of run between two looks at a log that is down.
+	// run pauses so long between two attempts to open a log that is down.
 	waitFirst, waitMost = 250 * time.Millisecond, 10 * time.Second
-	// waitTold is how often run says that it still waits.
+	// waitTold is how often run reports that it is still waiting.
 	waitTold = time.Minute
 )
 
-// boundedLog is a log whose answers are each waited for as long as the command
-// line allows.
+// boundedLog is a log with the command line's time limit for each answer.
 type boundedLog struct {
 	txlog.Storage
 	source dataSource
@@ -34,8 +33,8 @@ type boundedLog struct {
 // Unwrap gives the log itself.
 func (b boundedLog) Unwrap() txlog.Storage { return b.Storage }
 
-// ask bounds a question to the log. Its error says so of a log that accepted a connection
-// and did not answer.
+// ask bounds a question to the log. Its error says if a log accepted a connection and did not
+// answer.
 func ask[T any](ctx context.Context, log boundedLog, question func(context.Context) (T, error)) (T, error) {
 	bounded, cancel := context.WithTimeout(ctx, log.within)
 	defer cancel()
@@ -71,7 +70,7 @@ func (b boundedLog) Stats(ctx context.Context) ([]txlog.Stats, error) {
 	return ask(ctx, b, b.Storage.Stats)
 }
 
-// openBounded opens a log; create makes the tables that are not there.
+// openBounded opens a log; create also creates missing tables.
 func (a *app) openBounded(ctx context.Context, s dataSource, create bool) (boundedLog, error) {
 	log := boundedLog{source: s, within: a.logTimeout}
 	var err error
@@ -79,8 +78,8 @@ func (a *app) openBounded(ctx context.Context, s dataSource, create bool) (bound
 	return log, err
 }
 
-// openForRun opens the log. With wait it waits for one that is down, since a service manager
-// gives up on a program that keeps ending, and reports false when ctx ended meanwhile.
+// openForRun opens the log. With wait it waits for a log that is down, because a service manager
+// gives up on a program that keeps ending. It reports false if ctx ended meanwhile.
 func (a *app) openForRun(ctx context.Context, s dataSource, create, wait bool, logger logrus.FieldLogger) (boundedLog, bool, error) {
 	var told time.Time
 	for pause := jitter.BackOff(waitFirst, waitMost); ; jitter.Sleep(ctx, pause.NextBackOff()) {
@@ -103,8 +102,8 @@ func (a *app) openForRun(ctx context.Context, s dataSource, create, wait bool, l
 	}
 }
 
-// comesUp reports whether a log that cannot be opened because of err may be
-// opened later without anybody's doing.
+// comesUp reports whether the log may become available without human intervention, given the error
+// from opening it.
 func comesUp(s dataSource, err error) bool {
 	if errors.Is(err, txlog.ErrUnusable) {
 		return false
@@ -117,7 +116,7 @@ func comesUp(s dataSource, err error) bool {
 	return terr == nil && t.File == "" && t.Dialect.DialClass(err) != delivery.Refused
 }
 
-// place says which database it is and where, without user and password.
+// place names the database and its server, without user and password.
 func (s dataSource) place() string {
 	t, err := drivers[s.driver](s.dsn)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// ConfigError is what is wrong in a configuration file: a line for each problem, with its
-// place. No line quotes a value or the source: either may hold a password.
+// ConfigError lists the problems in a configuration file, one on a line, with their places. No line
+// quotes a value or the source: either may hold a password.
 type ConfigError struct{ problems error }
 
 func (e *ConfigError) Error() string { return e.problems.Error() }
@@ -28,7 +28,7 @@ type decoder struct {
 	ctx  context.Context
 }
 
-// lookupKey is the key of the function that gives a variable's value, in a context.
+// lookupKey is the context key of the function for looking up variables.
 type lookupKey struct{}
 
 func newDecoder(file string, lookup func(string) (string, bool)) *decoder {
@@ -44,7 +44,7 @@ func (d *decoder) at(n ast.Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d:%d: %w", d.file, line, column, fmt.Errorf(format, args...))
 }
 
-// eachAt is at for each line of an error of the package whose messages begin with prefix.
+// eachAt is at for each line of an error from the package with this prefix.
 func (d *decoder) eachAt(n ast.Node, err error, prefix string) error {
 	if err == nil {
 		return nil
@@ -69,8 +69,8 @@ var (
 	plain  = regexp.MustCompile(`^[A-Za-z0-9_.:/\-\[\]()]{1,200}$`)
 )
 
-// placed gives the YAML package's error its place. Its text quotes keys, and a DSN may have
-// ended up where a key belongs: a forgotten blank is enough for that.
+// placed adds the place to an error of the YAML package. It drops the text: that quotes keys, and a
+// forgotten blank turns a DSN into a key.
 func (d *decoder) placed(err error) error {
 	if err == nil {
 		return nil
@@ -94,8 +94,8 @@ func (d *decoder) placed(err error) error {
 	return fmt.Errorf("%s:%d:%d: %s", d.file, tk.Position.Line, tk.Position.Column, text)
 }
 
-// A text is a scalar value with its variables expanded, after the parse: what a variable holds
-// is never read as YAML.
+// A text is a scalar value. Its variables are expanded after parsing, so that their values are
+// never read as YAML.
 type text string
 
 // UnmarshalYAML implements yaml.NodeUnmarshalerContext.
@@ -122,11 +122,11 @@ func (t *text) UnmarshalYAML(ctx context.Context, n ast.Node) (err error) {
 	return nil
 }
 
-// The milliseconds that a time.Duration can hold.
+// maxMillis is the greatest time.Duration in milliseconds.
 const maxMillis = math.MaxInt64 / int64(time.Millisecond)
 
-// set reads the value of a key: a time in milliseconds. Absent keys leave 0, which means the
-// default; a 0 that is written down is refused, unless it means none: -1.
+// set reads the value of a key: a time in milliseconds. Absent keys leave 0 for the default. An
+// explicit 0 is refused, unless zeroIsNone; it then becomes -1.
 func (d *decoder) set(key string, n ast.Node, to any, zeroIsNone bool) error {
 	var t text
 	if err := d.decode(n, &t); err != nil {
@@ -177,14 +177,13 @@ func (d *decoder) set(key string, n ast.Node, to any, zeroIsNone bool) error {
 
 var (
 	dollar = regexp.MustCompile(`\$(?:\$|\{[A-Za-z_][A-Za-z0-9_]*\})?`)
-	// bcryptHash is a text whose dollar signs are no variables.
+	// bcryptHash is a text with literal dollar signs.
 	bcryptLike = regexp.MustCompile(`^\$2[abxy]?\$`)
 	bcryptHash = regexp.MustCompile(`^\$2[abxy]?\$[0-9]{2}\$[./A-Za-z0-9]{53}$`)
 )
 
-// expand replaces ${NAME} by the environment variable and $$ by a dollar sign.
-// What a variable holds is not looked at again. Errors never quote s, which
-// may be a DSN with a password.
+// expand replaces ${NAME} by the environment variable and $$ by a dollar sign. It does not expand
+// the values of variables again. Errors never quote s, which may be a DSN with a password.
 func expand(s string, lookup func(string) (string, bool)) (_ string, err error) {
 	if bcryptHash.MatchString(s) {
 		return s, nil
@@ -210,7 +209,7 @@ func expand(s string, lookup func(string) (string, bool)) (_ string, err error) 
 	return s, err
 }
 
-// safeName quotes a key or the name of a data source for a message, unless it may be a DSN.
+// safeName quotes a key or the name of a data source in a message, unless it may be a DSN.
 func safeName(name string) string {
 	if !plain.MatchString(name) {
 		return "(not shown, it may hold a password)"

@@ -12,7 +12,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// utf8Of gives the text of a file that may begin with a byte order mark.
+// utf8Of returns the text of a file without a byte order mark.
 func utf8Of(src []byte) []byte {
 	order := binary.ByteOrder(binary.LittleEndian)
 	switch {

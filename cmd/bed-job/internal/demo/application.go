@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// ApplicationVariable in the environment makes "bed-job demo" the application
-// that is killed: it holds the demo's directory.
+// ApplicationVariable holds the demo's directory. In the environment, it turns "bed-job demo" into
+// the application to kill.
 const ApplicationVariable = "BED_JOB_DEMO_APPLICATION"
 
 const (
@@ -24,12 +24,12 @@ const (
 	// applicationLease is how long the job has to wait for the dead.
 	applicationLease = 3 * time.Second
 
-	// patience bounds what the application is waited for.
+	// patience bounds the wait for the application.
 	patience = 30 * time.Second
 )
 
-// runApplication runs this program again, as the application, until it is killed. It says
-// something only if it is not.
+// runApplication runs this program again, as the application, until it is killed. The application
+// prints only if it is not killed.
 func (w *world) runApplication(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -46,8 +46,7 @@ func (w *world) runApplication(ctx context.Context) error {
 	return nil
 }
 
-// mortal is a log whose process is killed when it is to remove an entry: that of the first
-// write that is delivered.
+// mortal is a log that kills the process on the first removal, after the first delivered write.
 type mortal struct{ txlog.Storage }
 
 func (mortal) Remove(ctx context.Context, _ ...*txlog.Unit) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Options are what the demo needs from its surroundings.
+// Options are the demo's settings.
 type Options struct {
 	// Out takes the narration.
 	Out io.Writer
@@ -31,20 +31,19 @@ type Options struct {
 	// meddle is called before the balances are checked; tests put a wrong
 	// entry into a bank with it.
 	meddle func(*world) error
-	// parent is where the temporary directory is made; empty means the
-	// system's place for these.
+	// parent is the directory for the temporary one; empty means the system's.
 	parent string
 }
 
-// ErrBooks is returned when the balances are not what they must be.
+// ErrBooks is returned for wrong balances.
 var ErrBooks = errors.New("the books do not balance")
 
 // Run runs the demo in a temporary directory. It returns nil when each write
 // took the way it should and the balances are right.
 func Run(ctx context.Context, o Options) (err error) {
 	defer func() {
-		// What an interrupted step meets first, such as the closed pipe of a program
-		// that ended with ctx, is not why it failed.
+		// An interrupted step fails first with a secondary error, such as a pipe closed by ctx. The
+		// reason is ctx.
 		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 			err = errors.Join(ctx.Err(), err)
 		}
@@ -233,8 +232,7 @@ func (w *world) parked(ctx context.Context) error {
 	return nil
 }
 
-// reconcile compares the balances with what the transfers must have left, but for the one that
-// is parked.
+// reconcile compares the balances with the expected ones. The parked transfer does not count.
 func (w *world) reconcile(ctx context.Context) error {
 	if w.meddle != nil {
 		if err := w.meddle(w); err != nil {
@@ -284,7 +282,7 @@ func (w *world) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// check compares a write's outcome with the one that is to be shown.
+// check compares a write's outcome with the expected one.
 func check(name string, err error, want bedsql.Outcome) error {
 	if got := bedsql.OutcomeOf(err); got != want {
 		return errors.Join(fmt.Errorf("the transfer %q is %v, not %v", name, got, want), err)
@@ -300,7 +298,7 @@ func (w *world) logIsEmpty(ctx context.Context) error {
 	return err
 }
 
-// transfer moves money in a soft transaction, and returns what its End says.
+// transfer moves money in a soft transaction, and returns the result of its End.
 func (w *world) transfer(ctx context.Context, name string, amount int) (end, err error) {
 	w.say("    Alice sends Bob %d for %q, in a soft transaction:", amount, name)
 	err = w.told(func() error {
@@ -319,7 +317,7 @@ func (w *world) transfer(ctx context.Context, name string, amount int) (end, err
 	return end, err
 }
 
-// transferDelivered is a transfer that is delivered during the call.
+// transferDelivered is a transfer delivered during the call.
 func (w *world) transferDelivered(ctx context.Context, name string, amount int) error {
 	end, err := w.transfer(ctx, name, amount)
 	if err == nil {
@@ -331,7 +329,7 @@ func (w *world) transferDelivered(ctx context.Context, name string, amount int) 
 	return err
 }
 
-// round lets the job make one round and compares what it did.
+// round makes the job run one round and compares the result.
 func (w *world) round(ctx context.Context, want asyncjob.Counts, down bool) error {
 	var report asyncjob.Report
 	err := w.told(func() (err error) {

@@ -1,3 +1,3 @@
-// Package demo shows what bed does: two SQLite databases, real faults, and
-// each of the four ways a write can take.
+// Package demo demonstrates bed: two SQLite databases, real faults, and each of the four ways of a
+// write.
 package demo

@@ -32,7 +32,7 @@ const (
 	savings  = 500 // of each owner at the beginning
 	maxEntry = 500
 
-	// What Alice sends Bob; the car is more than his bank takes.
+	// These are Alice's payments to Bob; the car exceeds the limit of his bank.
 	rent, groceries, tickets, car = 100, 50, 40, 600
 
 	insertEntry = `INSERT INTO entries (transfer, account, amount) VALUES (?, ?, ?) ON CONFLICT (transfer) DO NOTHING`
@@ -57,11 +57,11 @@ type world struct {
 	job        *asyncjob.Job
 	// opened is closed at the end, the last first.
 	opened []io.Closer
-	// parkedID is the entry that waits for an operator.
+	// parkedID is the entry waiting for an operator.
 	parkedID string
-	// afterFailure, unless it is nil, is called once, after bob's bank has failed.
+	// afterFailure is called once, after bob's bank has failed, unless it is nil.
 	afterFailure func()
-	// last is what was said last of an event: it is said once when it repeats itself.
+	// last is the last report of an event; repetitions are printed once.
 	last string
 }
 
@@ -139,7 +139,7 @@ INSERT INTO savings VALUES ('%[2]s', %[4]d)`, maxEntry, owner, opening, savings)
 		return nil, err
 	}
 	w.opened = append(w.opened, b.wrapped)
-	// A connection kept open would go on writing to a file that was moved away.
+	// An open connection would go on writing to a file after its move.
 	b.bare.SetMaxIdleConns(0)
 	b.wrapped.SetMaxIdleConns(0)
 	return b, nil
@@ -181,8 +181,8 @@ func (b *bank) lock(ctx context.Context) (unlock func() error, err error) {
 	}, nil
 }
 
-// say prints text. A line that is too wide is broken at blanks, and what follows is indented
-// further; a word wider than all stays whole.
+// say prints text. It breaks long lines at blanks and indents the rest further; a word wider than a
+// line stays whole.
 func (w *world) say(format string, args ...any) {
 	for line := range strings.SplitSeq(fmt.Sprintf(format, args...), "\n") {
 		indent := len(line) - len(strings.TrimLeft(line, " ")) + 4
@@ -198,7 +198,7 @@ func (w *world) say(format string, args ...any) {
 	}
 }
 
-// told runs a step and says what happens to its writes. When it returns, all is said.
+// told runs a step and reports the fate of its writes. It returns after all reports.
 func (w *world) told(step func() error) error {
 	w.last = ""
 	defer w.bus.Subscribe(w.event).Close()
@@ -258,13 +258,13 @@ func (w *world) command(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// serve leaves a job running with its console, if there is to be one, until ctx is done: the
-// parked entry is there to be looked at, tried and decided.
+// serve leaves a job running until ctx is done, with its console on request, so that the viewer can
+// look at the parked entry, try it and decide.
 func (w *world) serve(ctx context.Context) error {
 	if !w.Console {
 		return nil
 	}
-	// The console's process runs a job of its own: the list of jobs is to hold that one.
+	// The console's process runs its own job, which should be the only one in the list.
 	if err := w.job.Close(); err != nil {
 		return err
 	}

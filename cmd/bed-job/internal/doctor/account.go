@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// tooMuch are rights on all of a MySQL server that no delivery needs.
+// tooMuch matches server-wide MySQL rights beyond the needs of delivery.
 var tooMuch = regexp.MustCompile(`\b(ALL PRIVILEGES|SUPER|FILE|SHUTDOWN|PROCESS|RELOAD|CREATE USER|GRANT OPTION|REPLICATION \w+|BINLOG \w+|CONNECTION ADMIN|SYSTEM_USER|SYSTEM_VARIABLES_ADMIN)\b`)
 
 // account warns of rights far beyond DML: writers of the log share them.
@@ -51,7 +51,7 @@ func (p *patient) account(ctx context.Context) {
 	}
 }
 
-// hidden reports that the account cannot see events.
+// hidden reports events hidden from the account.
 func (p *patient) hidden(ctx context.Context) {
 	_, err := p.rows(ctx, "SHOW EVENTS")
 	const which = "%s: events that change bed's tables cannot be seen without the right EVENT: %s"
@@ -64,7 +64,7 @@ func (p *patient) hidden(ctx context.Context) {
 	}
 }
 
-// rowSecurity reports tables whose policies hide rows from the account.
+// rowSecurity reports tables with policies that hide rows from the account.
 func (p *patient) rowSecurity(ctx context.Context) {
 	rows, _ := p.rows(ctx, `SELECT quote_ident(c.relname)::text FROM pg_class c WHERE c.relkind IN ('r', 'p') AND row_security_active(c.oid)
 		AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) ORDER BY 1`)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// lookAtBroker looks at what the DSN of a message broker says.
+// lookAtBroker examines the DSN of a message broker.
 func lookAtBroker(p *patient) {
 	scheme, rest, _ := strings.Cut(p.DSN, "://")
 	rest, query, _ := strings.Cut(rest, "?")

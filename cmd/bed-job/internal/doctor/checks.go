@@ -11,16 +11,16 @@ import (
 	"github.com/bedsql/bed/internal/dbserver"
 )
 
-// A check is about settings as the sessions of a DSN have them. A finding is "SETTING is VALUE:
-// MEANS", of the first that is wrong.
+// A check is about settings in the sessions of a DSN. A finding is "SETTING is VALUE: MEANS", for
+// the first wrong setting.
 type check struct {
-	// name is the finding's; empty: the setting's.
+	// name is the name of the finding; empty for the setting's name.
 	name string
-	// settings are apart by spaces; those that a server does not know are right.
+	// settings are separated by spaces; unknown ones are right.
 	settings string
 	wrong    func(p *patient, value string) bool
-	// In both, {lost} is the effect of answering a commit before it is on the disk, {refused}
-	// that of being read-only, and {oldest} the version that is the least.
+	// In both, {lost} is the effect of answering a commit before it is on disk, {refused} the
+	// effect of being read-only, and {oldest} the oldest supported version.
 	means, remedy string
 }
 
@@ -38,7 +38,7 @@ var isOff = is("OFF", "0", "NO", "")
 
 func on(v string) bool { return !isOff(nil, v) }
 
-// allOf: each of them says that it is wrong.
+// allOf combines checks: the setting is wrong if all say so.
 func allOf(each ...func(*patient, string) bool) func(*patient, string) bool {
 	return func(p *patient, v string) bool {
 		return !slices.ContainsFunc(each, func(wrong func(*patient, string) bool) bool { return !wrong(p, v) })
@@ -53,7 +53,7 @@ func isTarget(p *patient, _ string) bool { return !p.isLog }
 // longerThanDelivery is of the wait for a lock.
 func longerThanDelivery(p *patient, v string) bool { return lasts(p, v) >= p.x.Job.DeliveryTimeout }
 
-// older reports a version that is older than the oldest that keeps a log.
+// older reports versions before the oldest supported one.
 func older(p *patient, version string) bool {
 	var have, least [2]int
 	// MariaDB may put 5.5.5- in front of its version; a beta of PostgreSQL has one number.
@@ -65,7 +65,7 @@ func older(p *patient, version string) bool {
 // oldest are the versions in docs/compatibility.md; TiDB's are its own.
 var oldest = map[string]string{"MariaDB": "10.6", "MySQL": "8.0", "PostgreSQL": "9.5"}
 
-// tooShort is a setting that cuts something off too soon; 0 never does.
+// tooShort checks a time after which a setting cuts something off; 0 means never.
 func tooShort(settings string, least time.Duration, means string) check {
 	return check{"", settings, func(p *patient, v string) bool { return lasts(p, v) > 0 && lasts(p, v) < least }, means,
 		fmt.Sprintf("set it to at least %v in the DSN, or for the account", least)}
@@ -167,7 +167,7 @@ var checks = map[string][]check{
 	},
 }
 
-// lookAtSettings looks at what the table above says.
+// lookAtSettings runs the checks in the table above.
 func lookAtSettings(p *patient) {
 	lost, refused := "a crash of the machine loses writes that count as delivered and are in the log no more", "nothing can be delivered there"
 	if p.isLog {

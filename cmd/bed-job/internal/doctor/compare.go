@@ -17,7 +17,7 @@ import (
 // skew is how far clocks may be apart: NTP keeps them within milliseconds.
 const skew = 5 * time.Second
 
-// compare looks at what no database shows alone.
+// compare examines the databases together.
 func (x *examination) compare(seen []*patient) {
 	for _, p := range seen {
 		if p.ahead.Abs() > skew {
@@ -31,8 +31,8 @@ func (x *examination) compare(seen []*patient) {
 	x.connections(seen)
 }
 
-// differ reports targets whose sessions have different values of a setting. Those
-// of different products have different defaults, and are not compared.
+// differ reports targets with different values of a session setting. It compares only targets of
+// the same product, because defaults differ between products.
 func (x *examination) differ(seen []*patient, driver, setting, words, means string) {
 	by := map[string]map[string][]string{} // product, value
 	for _, p := range seen {
@@ -58,7 +58,7 @@ func (x *examination) differ(seen []*patient, driver, setting, words, means stri
 	}
 }
 
-// valueOf makes settings comparable that mean the same.
+// valueOf normalizes different spellings of the same setting.
 func (p *patient) valueOf(setting string) string {
 	v := p.vars[setting]
 	if setting == "sql_mode" {
@@ -84,7 +84,7 @@ func (p *patient) valueOf(setting string) string {
 // logConnections is how many connections to the log the job opens at most.
 const logConnections = 32
 
-// connections adds up what one job wants of each server.
+// connections adds up a job's connections to each server.
 func (x *examination) connections(seen []*patient) {
 	type need struct {
 		want  int
@@ -116,8 +116,8 @@ func (x *examination) connections(seen []*patient) {
 	}
 }
 
-// identities looks for another log with the identity of this one: a copy, whose jobs would
-// purge the receipts of the original.
+// identities looks for another log with this identity: a copy. Its jobs would purge the receipts of
+// the original.
 func (p *patient) identities(ctx context.Context) {
 	if p.isLog {
 		rows, err := p.rows(ctx, "SELECT name, value FROM bed_log")
@@ -157,14 +157,14 @@ func (p *patient) atHome() bool {
 	return !p.isLog && p.server != "" && p.server == log.server && (p.Driver != "postgres" || p.vars["current_database()"] == log.vars["current_database()"])
 }
 
-// samePlace reports whether a place on this target's server is the log's own, as far as is
-// known: nobody is to delete that one for a copy.
+// samePlace reports whether a place on this target's server is, as far as known, the log's own. An
+// operator must not delete the log as a copy.
 func (p *patient) samePlace(place string) bool {
 	log := p.x.log
 	return !p.isLog && (log.server == p.server || log.server == "" || p.server == "" || p.cluster != "" && log.cluster == p.cluster) && log.place == place
 }
 
-// entries looks at the oldest entries, and at the data sources that the log names.
+// entries examines the oldest entries, and the data sources named in the log.
 func (x *examination) entries(ctx context.Context, log *patient) {
 	if log.db == nil || log.out {
 		return

@@ -1,5 +1,5 @@
-// Package doctor looks at an installation, its configuration, the transaction log and
-// the targets, and says what is wrong and what to do about it. It changes nothing.
+// Package doctor examines an installation: its configuration, the transaction log and the targets.
+// It reports problems and their remedies. It changes nothing.
 package doctor
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Finding is something that is wrong.
+// Finding is a problem.
 type Finding struct {
 	// Where is "the configuration", "the log" or "data source orders".
 	Where string `json:"where"`
-	// Check names what was looked at, in a word that is stable: "fsync".
+	// Check is the subject, in one stable word: "fsync".
 	Check string `json:"check"`
-	// What is wrong, and Remedy is what to do.
+	// What is the problem, Remedy the way to solve it.
 	What   string `json:"what"`
 	Remedy string `json:"remedy"`
 }
@@ -37,40 +37,40 @@ type Finding struct {
 type Database struct {
 	// Name is the data source's; empty for the log.
 	Name string
-	// Named is the name that the DSN itself gives the data source; empty if none.
+	// Named is the data source's name in the DSN itself, if any.
 	Named string
-	// Driver is "mysql", "postgres" or "sqlite", and DSN what it takes.
+	// Driver is "mysql", "postgres" or "sqlite", and DSN its data source name.
 	Driver, DSN string
 	Target      delivery.Target
 }
 
-// Installation is what is looked at.
+// Installation is the subject of an examination.
 type Installation struct {
 	Log     Database
 	Targets []Database
 	Job     asyncjob.Config
 	// Now is this machine's clock.
 	Now func() time.Time
-	// Redact takes passwords out of what is reported.
+	// Redact removes passwords from reports.
 	Redact func(string) string
 }
 
 // Report is what was found.
 type Report struct {
 	Findings []Finding `json:"findings"`
-	// Unseen says what could not be looked at, and why.
+	// Unseen lists the unexamined parts, with reasons.
 	Unseen []string `json:"notLookedAt"`
-	// Warnings are risks, by which the exit status does not change.
+	// Warnings are risks that do not change the exit status.
 	Warnings []string `json:"warnings"`
 	// Notes are worth knowing, and nothing is wrong.
 	Notes []string `json:"notes"`
-	// Checked says what was looked at.
+	// Checked lists the examined parts.
 	Checked []string `json:"checked"`
 	// AtHome are the targets whose transactions reach the log (bedsql.WithTx).
 	AtHome []string `json:"atHome"`
 }
 
-// loopback are names that were derived from such an address.
+// loopback matches names derived from loopback addresses.
 var loopback = regexp.MustCompile(`(^|,)(127\.[0-9.]+|localhost|\[?::1\]?):[0-9]+[,/]`)
 
 // patience bounds the questions to one database.
@@ -164,7 +164,7 @@ func (x *examination) note(text string) {
 // rarely is how long between two rounds is too long.
 const rarely = time.Hour
 
-// configuration looks at what the file alone says.
+// configuration examines the file alone.
 func (x *examination) configuration() {
 	const where = "the configuration"
 	job := x.Job
@@ -213,16 +213,16 @@ type patient struct {
 	where string
 	isLog bool
 
-	// db is nil of one that cannot be reached.
+	// db is nil if the database is unreachable.
 	db *sql.DB
 	// vars are the server's settings as this session has them.
 	vars map[string]string
-	// server identifies a server, place a database on it. The nodes of a cluster
-	// hold the same; empty if it is not one.
+	// server identifies a server, place a database on it. cluster is the same on all nodes of a
+	// cluster, and empty outside of clusters.
 	server, place, cluster string
 	// out: it answers nothing but why.
 	out bool
-	// product is what it calls itself.
+	// product is the server's name for itself.
 	product string
 	// ahead is how much its clock is ahead of this machine's.
 	ahead time.Duration
@@ -321,7 +321,7 @@ func (p *patient) unreachable(err error) {
 	}
 }
 
-// text asks for one value; empty if it is NULL, absent or cannot be had.
+// text returns one value; empty if it is NULL, absent or unavailable.
 func (p *patient) text(ctx context.Context, query string, args ...any) string {
 	all, err := p.rows(ctx, query, args...)
 	if err != nil || len(all) == 0 {
@@ -335,7 +335,7 @@ func (p *patient) rows(ctx context.Context, query string, args ...any) ([][]stri
 	return tables.Texts(ctx, p.db, query, args...)
 }
 
-// readVars adds to the settings of the session what a query gives.
+// readVars adds the results of a query to the session's settings.
 func (p *patient) readVars(ctx context.Context, query string) bool {
 	rows, err := p.rows(ctx, query)
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// postgresSettings are those of the session, and what else is asked of the server once.
+// postgresSettings reads the session's settings, and other facts needed once.
 const postgresSettings = `SELECT name, setting FROM pg_settings
 UNION ALL SELECT 'version()', version()
 UNION ALL SELECT 'pg_is_in_recovery()', pg_is_in_recovery()::text
@@ -36,9 +36,8 @@ func lookAtPostgres(ctx context.Context, p *patient) {
 	lookAtPooler(ctx, p)
 }
 
-// lookAtPooler finds out whether one is between the session and the server that leaves it without
-// transactions, or without what its DSN sets: it passes on few settings, and may be set to
-// ignore the others.
+// lookAtPooler finds out whether a pooler leaves the session without transactions, or without
+// settings from the DSN: poolers pass on few settings, and can be configured to ignore the others.
 func lookAtPooler(ctx context.Context, p *patient) {
 	tx, err := p.db.BeginTx(ctx, nil)
 	if err != nil {

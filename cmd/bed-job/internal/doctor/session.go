@@ -14,9 +14,9 @@ import (
 // maxSessions is how many different sessions, as entries name them, are tried.
 const maxSessions = 20
 
-// sessions makes a session for each kind that entries name, as the job would: what the
-// application's account, its DSN or a pooler made of it counts, not what either DSN
-// says.
+// sessions tries each kind of session that entries need, in the same way as the job. The real
+// sessions of the application matter, with the effects of its account, its DSN and any pooler,
+// rather than the text of a DSN.
 func sessions(ctx context.Context, x *examination, units []*txlog.Unit, targets map[string]Database) {
 	type kind struct{ dataSource, settings, session, account, place string }
 	tried := map[kind]bool{}

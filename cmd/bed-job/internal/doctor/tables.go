@@ -15,7 +15,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// ourTables looks for the tables of bed, what they are, and what the account may do with them.
+// ourTables examines bed's tables and the account's rights on them.
 func (p *patient) ourTables(ctx context.Context) {
 	part, schema := "--targets", attempt.TargetSchema
 	if p.isLog {
@@ -67,7 +67,7 @@ func (p *patient) ourTables(ctx context.Context) {
 	}
 }
 
-// definition compares a table that has all columns with what it should be.
+// definition compares a table that has all columns with the expected definition.
 func (p *patient) definition(ctx context.Context, t tables.Table, name string) {
 	f := p.Target.Dialect.Flavor
 	found, err := tables.Place{Flavor: f, Schema: p.Target.ReceiptSchema}.Read(ctx, p.db, t.Name)
@@ -134,7 +134,7 @@ func (p *patient) columns(f sqltext.Flavor, t tables.Table, name string, found *
 	}
 }
 
-// remembered compares the schema of a target's receipts with what the log remembers.
+// remembered compares the schema of a target's receipts with the one remembered by the log.
 func (p *patient) remembered() {
 	if said, known := p.x.known[tables.ReceiptSchema(p.Name)]; known && said != p.Target.ReceiptSchema {
 		p.find("receipt-schema", fmt.Sprintf("%s is %q, but the log remembers %q for its receipts: exactly-once writes with that setting are refused, and entries say their own", attempt.SchemaParam, p.Target.ReceiptSchema, said),
@@ -142,9 +142,8 @@ func (p *patient) remembered() {
 	}
 }
 
-// withoutReceipts is for a target without the table of receipts: it needs the
-// table only for writes that are delivered exactly once, and makes it itself
-// where it may.
+// withoutReceipts checks a target without the table of receipts. The table is needed only for
+// writes under ExactlyOnce, and created on first use if the account may do so.
 func (p *patient) withoutReceipts(ctx context.Context, table, create string) {
 	if p.isNeeded(ctx, "SELECT DISTINCT data_source FROM transaction_log WHERE receipt <> '' AND parked IN (0, 1)") {
 		p.find("receipts", "the table bed_receipt is missing, and the log holds entries that are to leave receipts there: those that it held are lost, and work whose receipt is lost may be applied twice",
@@ -156,8 +155,8 @@ func (p *patient) withoutReceipts(ctx context.Context, table, create string) {
 	}
 }
 
-// withoutOrder is for a target without the table of order keys: it needs the table only for
-// writes under such keys, and makes it itself where it may.
+// withoutOrder checks a target without the table of order keys. The table is needed only for writes
+// under such keys, and created on first use if the account may do so.
 func (p *patient) withoutOrder(ctx context.Context, table, create string) {
 	if p.isNeeded(ctx, `SELECT DISTINCT t.data_source FROM transaction_log AS t JOIN
 		(SELECT head AS id FROM bed_order_key WHERE head <> '' UNION SELECT unit_id FROM bed_order_queue) AS o ON o.id = t.id`) && !p.mayCreate(ctx, table) {
@@ -165,7 +164,7 @@ func (p *patient) withoutOrder(ctx context.Context, table, create string) {
 	}
 }
 
-// rights finds out whether the account may do what the program does with a table.
+// rights checks the account's rights to the program's statements on a table.
 func (p *patient) rights(ctx context.Context, t tables.Table, table string) {
 	var lacks []string
 	for _, r := range []struct{ right, statement string }{
@@ -185,8 +184,8 @@ func (p *patient) rights(ctx context.Context, t tables.Table, table string) {
 	}
 }
 
-// denied reports whether the account may not run a statement: EXPLAIN requires the rights of
-// what it explains, and does nothing.
+// denied reports whether the account may not run a statement. EXPLAIN requires the same rights, and
+// changes nothing.
 func (p *patient) denied(ctx context.Context, statement string) bool {
 	_, err := p.rows(ctx, "EXPLAIN "+statement)
 	return err != nil && dberr.Of(err).Denied()
@@ -201,8 +200,7 @@ func errorOf(err error) string {
 	return line
 }
 
-// mayCreate reports whether the account may create the table of receipts; true if that is not
-// known.
+// mayCreate reports whether the account may create the table of receipts; true if unknown.
 func (p *patient) mayCreate(ctx context.Context, table string) bool {
 	switch p.Driver {
 	case "postgres":
@@ -218,8 +216,8 @@ func (p *patient) mayCreate(ctx context.Context, table string) bool {
 	return true
 }
 
-// tables looks at those that a query names, each with what is wrong with it or nothing. A
-// target's account must be able to write to one.
+// tables examines the tables from a query. Each row has the problem of a table, or no problem. A
+// target's account must be able to write to at least one.
 func (p *patient) tables(ctx context.Context, query, check, means, remedy string) {
 	rows, err := p.rows(ctx, query)
 	if err != nil {
@@ -252,7 +250,7 @@ func (p *patient) mayWrite(ctx context.Context, table string) bool {
 			UNION ALL SELECT table_schema, privilege_type FROM information_schema.column_privileges) AS r WHERE table_schema = DATABASE() AND privilege_type IN ('INSERT', 'UPDATE')`) != "0"
 }
 
-// grant is what gives the rights on tables.
+// grant returns the statement that grants the rights on tables.
 func (p *patient) grant(ctx context.Context, tables string) string {
 	return fmt.Sprintf("as an administrator: GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO the account %s", tables, p.text(ctx, "SELECT CURRENT_USER"))
 }

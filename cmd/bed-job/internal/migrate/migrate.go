@@ -1,6 +1,5 @@
-// Package migrate brings bed's tables up to date that an older version made: it
-// adds what the schema has and the database lacks, and neither drops nor changes
-// anything.
+// Package migrate updates tables made by an older version of bed: it adds missing parts of the
+// schema, and neither drops nor changes anything.
 package migrate
 
 import (
@@ -15,8 +14,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// fill is the value for existing rows in a column in which 0 or an empty text
-// would be wrong.
+// fill is the value of a new column in existing rows if 0 or an empty text would be wrong.
 var fill = map[string]string{
 	"in_doubt":        "1", // nobody noted whether an attempt may have been applied
 	"statement_count": "1",
@@ -24,20 +22,20 @@ var fill = map[string]string{
 	"settings":        "'{}'",
 }
 
-// Database is one whose tables are brought up to date.
+// Database is a database with tables to update.
 type Database struct {
 	*sql.DB
-	// Flavor is that of its SQL.
+	// Flavor is the flavor of its SQL.
 	Flavor txlog.Flavor
-	// Schema is the text that creates the tables.
+	// Schema is the SQL that creates the tables.
 	Schema string
-	// Receipts are in a schema of their own where unqualified names lead elsewhere.
+	// Receipts name the schema of the receipts, if unqualified names lead elsewhere.
 	Receipts attempt.Receipts
-	// OnlyThere leaves alone what is not there: a target makes its tables when it needs them.
+	// OnlyThere leaves missing tables missing: a target creates its tables on first use.
 	OnlyThere bool
 }
 
-// Plan gives the statements that are missing, in their order; none if nothing is.
+// Plan returns the missing statements, in order.
 func (db Database) Plan(ctx context.Context) (plan []string, err error) {
 	place := tables.Place{Flavor: db.Flavor, Schema: db.Receipts.Schema}
 	for _, t := range tables.Of(place.Flavor, db.Schema) {
@@ -72,7 +70,7 @@ func (db Database) Plan(ctx context.Context) (plan []string, err error) {
 	return plan, nil
 }
 
-// add gives the statements that add a column to a table that may hold rows.
+// add returns the statements that add a column to a table with possible rows.
 func (db Database) add(table, quoted string, c tables.Column) []string {
 	text := c.Kind != "integer"
 	add := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table, quoted, c.Definition)
