@@ -14,8 +14,8 @@ import (
 
 const subtract = "UPDATE account SET balance = balance - 10 WHERE id = 1"
 
-// hangingWrites are the ways to write of which the target never answers the last
-// message, each with that message.
+// hangingWrites are the ways to write, each with its last message. The target never answers that
+// message.
 var hangingWrites = map[string]struct {
 	at    string
 	write func(r *rig) error
@@ -50,7 +50,8 @@ func TestAHungTargetAnswersPendingWithinAttemptTimeout(t *testing.T) {
 					t.Run(name, func(t *testing.T) {
 						t.Parallel()
 						r, p := newRigBehindProxy(t, freshLike(t, db), func(cfg *bedsql.Config) {
-							// The lease is over twice before the attempt is cut off, unless it is renewed.
+							// Unless it is renewed, the lease ends twice before the attempt is cut
+							// off.
 							cfg.Guarantee, cfg.Logging, cfg.AttemptTimeout, cfg.Lease = guarantee, logging, 5*time.Second, 2*time.Second
 						})
 						r.account(100)
@@ -85,7 +86,7 @@ func TestAHungTargetAnswersPendingWithinAttemptTimeout(t *testing.T) {
 							r.wantBalances(90)
 							r.wantNoLog()
 						}
-						// The connection that hung is not used again.
+						// The hung connection is not used again.
 						r.must(r.wrapped, "UPDATE account SET balance = 7 WHERE id = 1")
 						r.wantBalances(7)
 					})

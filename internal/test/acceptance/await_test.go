@@ -13,7 +13,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// pendingWrites leaves n writes pending whose row is locked until free is called.
+// pendingWrites leaves n writes pending. Their row stays locked until free is called.
 func pendingWrites(r *rig, n int) (ids []string, free func()) {
 	r.t.Helper()
 	impatient := r.open(impatient(r.db).DSN)
@@ -50,7 +50,7 @@ func TestStatusFollowsAPendingWriteToItsEnd(t *testing.T) {
 		}
 		r.wantState(ids[0], bedsql.StateDiscarded)
 
-		// Nothing accounts for what somebody has deleted by hand.
+		// The fate of an entry deleted by hand is unknown.
 		ids, free = pendingWrites(r, 1)
 		free()
 		r.wantState(ids[0], bedsql.StateWaiting)
@@ -66,7 +66,7 @@ func TestStatusFollowsAPendingWriteToItsEnd(t *testing.T) {
 type counting struct {
 	txlog.Storage
 	asked atomic.Int64
-	// gate, if it is not nil, must take a value before a question goes on.
+	// gate, if not nil, holds up each question until it takes a value.
 	gate chan struct{}
 }
 

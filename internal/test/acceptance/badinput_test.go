@@ -58,8 +58,8 @@ func TestBadInputMegabyteOfSQLIsStored(t *testing.T) {
 	})
 }
 
-// What a database does with bytes that are no text is its own business; what
-// the wrapper answers is the same, and nothing stays in the log.
+// Databases treat invalid text in their own ways. The wrapper answers as they do, and leaves no
+// entry in the log.
 func TestBadInputStringsOfAnyBytes(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{

@@ -20,8 +20,7 @@ func bedJob(t testing.TB, file string, args ...string) (status int, stdout, stde
 	return status, p.out.String(), strings.Join(lines, "\n")
 }
 
-// wantBedJob is bedJob for a command that has to end with a status and to
-// print texts.
+// wantBedJob runs a command that must end with a status and print texts.
 func wantBedJob(t testing.TB, file string, status int, texts []string, args ...string) string {
 	t.Helper()
 	got, stdout, stderr := bedJob(t, file, args...)
@@ -73,8 +72,8 @@ func TestBedJobServesRealDatabases(t *testing.T) {
 		wantBedJob(t, file, 0, []string{"The log is empty."}, "stats")
 		wantBedJob(t, file, 0, []string{"claimed 0"}, "run", "--once")
 
-		// Four writes during an outage: two that will be delivered (one of them
-		// a local transaction, whose COMMIT is lost), two that will be refused.
+		// During an outage, two of four writes will be delivered later (one is a local transaction
+		// with a lost COMMIT), and two refused.
 		tx := r.begin()
 		r.must(tx, setBalance, 10, 1)
 		r.must(tx, setBalance, 20, 2)

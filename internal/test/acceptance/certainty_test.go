@@ -12,8 +12,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// insertThree has no arguments, so that each database is sent it in one
-// message that holds its text.
+// insertThree has no arguments, so that it reaches each database in one message with its text.
 const insertThree = "INSERT INTO account VALUES (3, 33)"
 
 func TestAFailedDialIsNotApplied(t *testing.T) {
@@ -26,7 +25,7 @@ func TestAFailedDialIsNotApplied(t *testing.T) {
 		if u := r.wantOneLog(); u.InDoubt || u.Parked {
 			t.Errorf("the log holds %+v, want it certain that nothing was applied", u)
 		}
-		// With that certainty a row that holds the key is not its own trace.
+		// With that certainty, another row under the key is not its trace.
 		r.exec("INSERT INTO account VALUES (3, 0)")
 		p.Accept()
 		if report := r.runOnce(); report.Parked != 1 || report.Assumed != 0 {

@@ -14,9 +14,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// wantAnswered checks what must hold after the database has answered COMMIT
-// with a no: the log is gone, nothing is pending, and the connection that goes
-// back to the pool holds no transaction.
+// wantAnswered checks the state after the database has refused COMMIT: the log is empty, no write
+// is pending, and the connection back in the pool has no transaction.
 func (r *rig) wantAnswered(err error) {
 	r.t.Helper()
 	if err == nil {
@@ -117,8 +116,8 @@ func TestASerializationFailureAtCommitIsTheCallers(t *testing.T) {
 	r.wantBalances(3, 2)
 }
 
-// The error of a row that the caller reads after Query has returned is not
-// seen by the wrapper: to it the transaction is as good as any.
+// The caller reads the error of a row after Query has returned, so that the wrapper cannot see it
+// and commits the transaction like any other.
 func TestPostgresSilentRollbackIsTheCallers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.Postgres(t))

@@ -15,7 +15,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// The north is out of reach, so that nothing is sent there before the south refuses.
+// The north is unreachable, so that it receives no part before the south refuses.
 func TestSiblingRefusedBeforeThePartIsSentLeavesNothingToUndo(t *testing.T) {
 	t.Parallel()
 	eachGroupBehindProxy(t, func(t *testing.T, g *groupRig) {
@@ -172,7 +172,7 @@ func TestDeadlineUndoesAGroupByTheJob(t *testing.T) {
 	}, noSyncRetry)
 }
 
-// The data source of the group's first part is what keeps it from being delivered in time.
+// The data source of the first part delays the group beyond its deadline.
 func TestDeadlineUndoesWhatIsDeliveredWhileTheRestIsOutOfReach(t *testing.T) {
 	t.Parallel()
 	eachGroupBehindProxy(t, func(t *testing.T, g *groupRig) {
@@ -199,8 +199,8 @@ func TestDeadlineUndoesWhatIsDeliveredWhileTheRestIsOutOfReach(t *testing.T) {
 	}, noSyncRetry)
 }
 
-// What End reports of a pending group is the group's state: a part that is delivered can still be
-// undone.
+// For a pending group, End reports the state of the group: a delivered part can still be
+// compensated.
 func TestPendingPartIsNotDeliveredBeforeItsGroup(t *testing.T) {
 	t.Parallel()
 	pending := func(t *testing.T, g *groupRig) {
@@ -284,7 +284,7 @@ func TestOperatorTurnsAGroupWhileEndRuns(t *testing.T) {
 	})
 }
 
-// Receipts that nobody but the way back needs are kept for it, whatever their retention.
+// Receipts needed only for the compensation are kept for it, regardless of their retention.
 func TestReceiptsOfAGroupOutliveTheirRetention(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, g *groupRig) {
@@ -339,7 +339,7 @@ func TestRefusedCompensationLeavesTheGroupHalfUndone(t *testing.T) {
 	})
 }
 
-// Where the log is gone when a part is refused, End does not say that anything is undone.
+// If the log is gone when a part is refused, End does not report a compensation.
 func TestGroupWaitsForItsLogToTurn(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -363,7 +363,7 @@ func TestGroupWaitsForItsLogToTurn(t *testing.T) {
 	})
 }
 
-// The log does not answer once everything is delivered. End must not say that it was not sent.
+// The log stops answering after all parts were delivered. End must not report them as unsent.
 func TestGroupThatTheLogDoesNotConfirmIsNotReportedAsUnsent(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -382,8 +382,8 @@ func TestGroupThatTheLogDoesNotConfirmIsNotReportedAsUnsent(t *testing.T) {
 	})
 }
 
-// The application stands still before it completes a group, which is turned and undone
-// meanwhile by those who may not note in bed_attempt that they did. The receipts tell.
+// The application stalls before it completes a group. Meanwhile the group is compensated, or
+// completed, without a note in bed_attempt. The receipts show it.
 func TestGroupUndoneBehindAStalledEndIsNotReportedAsDelivered(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {

@@ -14,8 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// What cannot be recorded as a compensation is an error of use: nothing is recorded or sent,
-// least of all at once.
+// A compensation that cannot be recorded is an error of use: it is neither recorded nor sent.
 func TestCompensationThatCannotBeRecordedIsRefused(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, g *groupRig) {
@@ -113,7 +112,7 @@ func TestKeyedGroupTakesNoCompensation(t *testing.T) {
 	soft.Discard()
 }
 
-// Savepoints do to what undoes a group what they do to its writes.
+// Savepoints act on a group's compensations as they act on its writes.
 func TestRollbackToDropsTheWayBackToo(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -155,7 +154,7 @@ func TestRollbackToDropsTheWayBackToo(t *testing.T) {
 	})
 }
 
-// What was to be undone is rolled back altogether: the group is an ordinary one.
+// All writes to compensate are rolled back, so the group becomes an ordinary one.
 func TestGroupWhoseWayBackIsRolledBackIsOrdinary(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

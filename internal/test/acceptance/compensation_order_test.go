@@ -7,9 +7,8 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// A part that waits behind another entry under its order key, and was recorded before the
-// first compensation, belongs to its group all the same: when its turn comes it is refused,
-// and the group undone.
+// A part recorded before the first compensation, and waiting behind another entry under its order
+// key, still belongs to its group. When its turn comes it is refused, and the group is compensated.
 func TestPartBehindAnOrderKeyTurnsItsGroupBack(t *testing.T) {
 	t.Parallel()
 	eachGroup(t, func(t *testing.T, g *groupRig) {

@@ -14,17 +14,16 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// groupRig is an application that moves money between a north and a south, and under WithTx
-// between a home and those.
+// groupRig is an application that moves money between a north and a south; under WithTx it also has
+// a home.
 type groupRig struct {
 	*rig  // the north
 	south *rig
-	// home is the pool that the transaction of WithTx is begun on, homePool bed's own on the
-	// same database, and atHome a bare rig of it; nil for a staged group, and homePool in
-	// SQLite.
+	// home is the pool of WithTx's transaction, homePool bed's own pool on the same database, and
+	// atHome a bare rig of it. They are nil for a staged group; homePool is nil for SQLite, too.
 	home, homePool *sql.DB
 	atHome         *rig
-	// proxy, where the rig has one, is between everybody and the north.
+	// proxy, if the rig has one, is between all clients and the north.
 	proxy *testproxy.Proxy
 }
 
@@ -56,7 +55,7 @@ func newGroup(t testing.TB, db testdb.DB, how string, change ...func(*bedsql.Con
 	return g
 }
 
-// The kinds of group that can turn back.
+// The kinds of compensable groups.
 const (
 	stagedGroup  = "staged"
 	bareGroup    = "with a bare transaction"
@@ -106,8 +105,8 @@ func newGroupBehindLogProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.C
 	return g, p, logDB
 }
 
-// endStandsBeforeRemoval has a group delivered, whose End then stands before it removes the
-// first entry, until release.
+// endStandsBeforeRemoval has a group delivered. Its End stops before removing the first entry,
+// until release.
 func (g *groupRig) endStandsBeforeRemoval(p *testproxy.Proxy) (m *turning, ended <-chan error, release func()) {
 	g.t.Helper()
 	m = g.group()
@@ -157,8 +156,8 @@ const (
 	short = "UPDATE account SET balance = balance + ? WHERE id = 1 AND balance > 1000"
 )
 
-// moves records that 10 leave the north and arrive in the south, and 1 leaves home, with the
-// way back of each, south being the text that runs there.
+// moves records moves of 10 from the north to the south and of 1 from home, each with its
+// compensation. south is the text for the south.
 func (m *turning) moves(south string) {
 	m.t.Helper()
 	undo := m.soft.Compensation(m.ctx)
@@ -189,8 +188,8 @@ func (m *turning) end() error {
 	return m.soft.End(context.Background())
 }
 
-// wantBalances checks what the accounts of north and south hold; home has changed by one if
-// the group is not undone.
+// want checks the balances of north and south; home has changed by one unless the group was
+// compensated.
 func (g *groupRig) want(north, south int, undone bool) {
 	g.t.Helper()
 	g.rig.wantBalances(north)
@@ -245,8 +244,7 @@ func (g *groupRig) worker(change ...func(*asyncjob.Config)) *asyncjob.Job {
 	return g.jobFor(targets, change...)
 }
 
-// finishes runs the job until the log is empty, as if all leases had run out before each
-// round.
+// finishes runs the job until the log is empty. All leases have run out before each round.
 func (g *groupRig) finishes(change ...func(*asyncjob.Config)) {
 	g.t.Helper()
 	job := g.worker(change...)
@@ -259,7 +257,7 @@ func (g *groupRig) finishes(change ...func(*asyncjob.Config)) {
 	})
 }
 
-// wantCompensated checks what End says of a group that was undone in the call.
+// wantCompensated checks End's report on a group compensated during the call.
 func (g *groupRig) wantCompensated(err error) *bedsql.CompensatedError {
 	g.t.Helper()
 	var c *bedsql.CompensatedError
@@ -276,7 +274,7 @@ func (g *groupRig) wantCompensated(err error) *bedsql.CompensatedError {
 	return c
 }
 
-// wantTurning checks what End says of a group that has turned and is not undone yet.
+// wantTurning checks End's report on a group with an unfinished compensation.
 func wantTurning(t testing.TB, err error, parked bool) {
 	t.Helper()
 	var p *bedsql.PendingError
@@ -290,7 +288,7 @@ func wantTurning(t testing.TB, err error, parked bool) {
 	}
 }
 
-// wayBack gives what undoes the group, as the log has it.
+// wayBack returns the group's compensation from the log.
 func (m *turning) wayBack() *txlog.Unit {
 	m.t.Helper()
 	u, err := m.storage.Get(context.Background(), m.soft.ID())
@@ -300,7 +298,7 @@ func (m *turning) wayBack() *txlog.Unit {
 	return u
 }
 
-// hurried cuts attempts off that wait for a lock.
+// hurried cuts off attempts waiting for a lock.
 func hurried(c *bedsql.Config) { c.AttemptTimeout = 500 * time.Millisecond }
 
 // hurries is hurried for one part of a group: the attempts at the others have all their time.

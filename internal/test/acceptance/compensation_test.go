@@ -105,8 +105,8 @@ func TestGroupOfAtLeastOnceWritesIsUndoneOnce(t *testing.T) {
 	}, func(c *bedsql.Config) { c.Guarantee = bedsql.AtLeastOnce })
 }
 
-// A job that finds another table of receipts must not take a part that was recorded at least
-// once: the others would not see what it has applied.
+// A job with another table of receipts must not take a part recorded under AtLeastOnce: the others
+// would not see the result.
 func TestGroupOfAtLeastOnceWritesSaysWhereItsReceiptsWillBe(t *testing.T) {
 	t.Parallel()
 	eachGroupBehindProxy(t, func(t *testing.T, g *groupRig) {
@@ -135,8 +135,8 @@ func TestGroupOfAtLeastOnceWritesSaysWhereItsReceiptsWillBe(t *testing.T) {
 	}, func(c *bedsql.Config) { c.Guarantee = bedsql.AtLeastOnce })
 }
 
-// The transaction of a bare driver does not show that it went back to a savepoint; the job is
-// faster than End, which asks the receipts.
+// A bare driver's transaction does not reveal a return to a savepoint. The job is faster than End,
+// which then checks the receipts.
 func TestEndBelievesTheReceiptsOfAGroupThatLostAPartToASavepoint(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

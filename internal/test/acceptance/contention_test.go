@@ -27,8 +27,8 @@ func serializable(t testing.TB, db testdb.DB) testdb.DB {
 	return db
 }
 
-// A soak of seconds: 32 writers, a quarter of whose writes touch one row, and the job beside
-// them. Whatever is in the way of whom, each write is applied once, and none is parked.
+// A soak of seconds: 32 writers, with a quarter of their writes to one row, and the job beside
+// them. Regardless of contention, each write is applied once and no entry is parked.
 func TestContendedSerializableWritesAreNeverParked(t *testing.T) {
 	t.Parallel()
 	const writers, each = 32, 25

@@ -15,26 +15,24 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// steps counts the calls that a program makes on its databases. Before and
-// after each of them is a point at which the program can be killed: together
-// they are all the states in which a crash can leave the databases.
+// steps counts a program's calls to its databases. The program can be killed before and after each
+// call: these points cover all states that a crash can leave in the databases.
 type steps struct {
 	mu sync.Mutex
 	// counting: steps are counted; the program's preparations are not.
 	counting bool
-	// die is the step at which the process kills itself; 0 for never.
+	// die is the step of the process's suicide; 0 for never.
 	die   int
 	names []string
 	// lose: the answer to the first commit on A is still to be lost.
 	lose bool
-	// told is what the caller knows so far; got and again are responses.
+	// told is the caller's knowledge so far; got and again are responses.
 	told, got, again string
-	// breaks, if not nil, says what breaks at a call.
+	// breaks, if not nil, chooses the breakage of a call.
 	breaks func(name string) breakage
 }
 
-// breakage is what happens to a call in place of its own outcome; nothing if it
-// has no error.
+// breakage replaces the outcome of a call, unless it has no error.
 type breakage struct {
 	err error
 	// made: the call is made, and its answer lost.
@@ -43,7 +41,7 @@ type breakage struct {
 	alive bool
 }
 
-// breakage says what breaks at name.
+// breakage returns the breakage at name.
 func (s *steps) breakage(name string) breakage {
 	if s.breaks == nil {
 		return breakage{}
@@ -78,7 +76,7 @@ func (s *steps) lost(name string) bool {
 	return true
 }
 
-// crashConnector puts steps around what a bare driver's connections do.
+// crashConnector puts steps around the calls of a bare driver's connections.
 type crashConnector struct {
 	driver.Connector
 	steps *steps
@@ -107,7 +105,7 @@ type crashConn struct {
 	driver.Conn
 	c    *crashConnector
 	dead bool
-	// erases: a transaction is open in which receipts are erased.
+	// erases reports an open transaction that erases receipts.
 	erases bool
 	// open are its statements.
 	open map[*crashStmt]bool
@@ -115,8 +113,8 @@ type crashConn struct {
 	session *attempt.Session
 }
 
-// inside gives the driver's connection as the dialect wants it, with what it
-// remembers if conn has that.
+// inside returns the driver's connection in the dialect's form, with the memory of conn if it has
+// one.
 func (c *crashConn) inside(conn driver.Conn) driver.Conn {
 	if _, ok := conn.(*attempt.Session); !ok {
 		return c.Conn
@@ -161,8 +159,8 @@ func around[T any](c *crashConn, what string, call func() (T, error)) (T, error)
 	return v, err
 }
 
-// breakage says what breaks at a call: nothing while receipts are erased, which
-// nobody waits for, and nothing that MySQL does not do in one round trip.
+// breakage returns the breakage of a call. Erasing receipts never breaks, because no one waits for
+// it; nor does any step that MySQL does not do in one round trip.
 func (c *crashConn) breakage(what string) breakage {
 	if testdb.MySQLPath() && strings.HasSuffix(what, " in one") {
 		return breakage{}
@@ -310,8 +308,8 @@ func (t *crashTx) Commit() error {
 	return err
 }
 
-// crashTarget is a target whose every step is counted, also those that the
-// dialect takes by itself in one round trip.
+// crashTarget is a target with every step counted, including the dialect's own steps in one round
+// trip.
 func crashTarget(t delivery.Target, s *steps, where string) delivery.Target {
 	c := &crashConnector{Connector: t.Connector, steps: s, where: where}
 	t.Connector = c

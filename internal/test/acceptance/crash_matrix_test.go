@@ -25,10 +25,10 @@ import (
 
 func init() { programs["crash"] = crashProgram }
 
-// TestCrashMatrix kills a process at every step of the protocol, one step
-// further each time, lets the job run, and counts. Every write is an increment
-// under ExactlyOnce, but for those at least once. Run it with -v to see the tables; what they show of each
-// scenario on all databases is compared with testdata/.
+// TestCrashMatrix kills a process at every step of the protocol, one step further each time, lets
+// the job run, and counts. Every write is an increment under ExactlyOnce, except those under
+// AtLeastOnce. Run it with -v to see the tables. Their rows, by scenario over all databases, must
+// equal testdata/.
 func TestCrashMatrix(t *testing.T) {
 	t.Parallel()
 	scenarios := crashScenarios(t)
@@ -64,7 +64,7 @@ func TestCrashMatrix(t *testing.T) {
 	})
 }
 
-// outcomes holds those that were seen of each scenario.
+// outcomes holds the outcomes of each scenario.
 type outcomes struct {
 	mu   sync.Mutex
 	seen map[string]map[string]bool
@@ -272,9 +272,9 @@ func (m *matrix) start(o crashOrder) crashReport {
 	return r
 }
 
-// sessions are those at the server, but for the one that asks, and what they do: "" if nothing for
-// some time, so that of a killed process nothing is left for them to do. This process may open one
-// at any time, for its log measures round trips.
+// sessions are the server's other sessions and their activity, "" when idle for some time: a killed
+// process then has no work left there. This process may open a session at any time, because its log
+// measures round trips.
 func (m *matrix) sessions() map[string]string {
 	m.t.Helper()
 	names := fmt.Sprintf("('%s', '%s', '%s')", m.a.db.Name, m.b.db.Name, m.home.db.Name)
@@ -344,7 +344,7 @@ func (m *matrix) settings() string {
 	return tgt.Settings
 }
 
-// newJob is a job that is not killed. One does for all crashes: connections are dear to
+// newJob is a job that survives. One is enough for all crashes: connections are costly in
 // PostgreSQL.
 func (m *matrix) newJob() *asyncjob.Job {
 	m.t.Helper()
@@ -374,7 +374,7 @@ func (m *matrix) newJob() *asyncjob.Job {
 	return job
 }
 
-// drain lets the job finish what the program left behind.
+// drain lets the job finish the program's leftovers.
 func (m *matrix) drain() {
 	m.t.Helper()
 	for deadline := time.Now().Add(patience); ; {

@@ -11,8 +11,8 @@ import (
 	bedmessage "github.com/bedsql/bed/bedsql/message"
 )
 
-// crashMessage delivers a message to a consumer in A, or to one at home that publishes what is to
-// be written to B. What is not acknowledged is pending: the broker delivers it again.
+// crashMessage delivers a message to a consumer in A, or to one at home that publishes the writes
+// for B. An unacknowledged message stays pending: the broker delivers it again.
 func crashMessage(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	s := ctx.Value(stepsKey{}).(*steps)
 	db := pools["A"]
@@ -54,7 +54,7 @@ func crashMessage(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 	return err
 }
 
-// publisher is one whose broker is in B, with the log of db.
+// publisher publishes to a broker in B, with the log of db.
 func (o *crashOrder) publisher(ctx context.Context, s *steps, db *sql.DB) (*bedmessage.Publisher, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -72,8 +72,8 @@ func (o *crashOrder) publisher(ctx context.Context, s *steps, db *sql.DB) (*bedm
 	return bedmessage.NewPublisher(inbox{sql.OpenDB(crashTarget(b, s, "B").Connector)}, "events", cfg)
 }
 
-// inbox is a broker whose only consumer adds one to the row that a message names, once for each
-// UUID.
+// inbox is a broker with a single consumer. It adds one to the row named by a message, once for
+// each UUID.
 type inbox struct{ db *sql.DB }
 
 const inboxTable = "CREATE TABLE inbox (uuid VARCHAR(36) PRIMARY KEY)"

@@ -20,29 +20,27 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// crashOrder tells the crashing program what to do.
+// crashOrder instructs the crashing program.
 type crashOrder struct {
 	crashScenario
 	Driver string
 	A, B   string // DSNs of the targets
 	Log    string // DSN of the log
 	Row    int
-	// Die is the step at which it kills itself; 0 for never.
+	// Die is the step of its suicide; 0 for never.
 	Die int
-	// Lose: the answer to the first commit on A is lost, so that a retry follows.
+	// Lose drops the answer to the first commit on A, so that a retry follows.
 	Lose bool
 	// Resend: a client sends the request once more when it has its answer.
 	Resend bool
 }
 
-// crashReport is what the program says of itself, in one line, when it ends or
-// just before it kills itself.
+// crashReport is the program's report in one line, at its end or just before it kills itself.
 type crashReport struct {
 	// Told is what the caller got: "delivered", "pending" or "failed: …";
 	// empty when it was killed before.
 	Told string
-	// Got is the response that the client of a request got, and Again that to the same
-	// request.
+	// Got is the client's response to a request, and Again the response to its repetition.
 	Got, Again string
 	// Steps are those that it made.
 	Steps []string
@@ -220,8 +218,8 @@ func crashJob() asyncjob.Config {
 	}
 }
 
-// crashScenario is what is done to the row o.Row: each write adds one to a
-// balance, so that twice would show.
+// crashScenario is the work on the row o.Row. Each write adds one to a balance, so that a second
+// application would show.
 type crashScenario struct {
 	Name string
 	// By is who writes, and how: one of crashCallers, "job", or "job in order".
@@ -249,8 +247,8 @@ func (s *crashScenario) left() int {
 	return 0
 }
 
-// guarantee is the one of its writes: those that are delivered at least once set what
-// the others add, so that a second time does no harm.
+// guarantee is the guarantee of its writes. Under AtLeastOnce they set the value instead of adding
+// one, so that a second time does no harm.
 func (s *crashScenario) guarantee() bedsql.Guarantee {
 	if strings.HasSuffix(s.By, "at least once") {
 		return bedsql.AtLeastOnce
@@ -275,8 +273,8 @@ func (s *crashScenario) publishes() bool { return s.By == "message that publishe
 // SQLite cannot do.
 func (s *crashScenario) atHome() bool { return s.publishes() || s.By == "request with its own group" }
 
-// runs are the names of its runs: where A is written, one loses the answer to the first
-// commit there, unless a write of an order is in the log before it begins.
+// runs are the names of its runs. If A is written, one run loses the answer to the first commit
+// there, unless an order's write is logged before it begins.
 func (s *crashScenario) runs() []string {
 	if !(s.ordered() && s.left() > 0) && strings.Contains(strings.Join(s.Writes, " "), "A.") {
 		return []string{s.Name, s.Name + ", first answer lost"}
@@ -401,8 +399,8 @@ func crashInOrder(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) 
 // crashKey is the order key.
 const crashKey = "k"
 
-// plusOne is plusOne; in an order, each write but the first adds what the first one added:
-// it does nothing if it comes before.
+// plusOne is plusOne, but for an order: each later write adds the same as the first, and changes no
+// row if it comes before.
 func (o *crashOrder) plusOne(table string) string {
 	if o.ordered() && table != "account" {
 		return fmt.Sprintf("UPDATE %s SET balance = balance + (SELECT a.balance FROM account AS a WHERE a.id = %d) WHERE id = %[2]d", table, o.Row)
@@ -440,8 +438,8 @@ func crashWith(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) err
 	return soft.End(ctx)
 }
 
-// crashGroup makes a group that can turn back, of which B refuses its part if the scenario
-// says so. SQLite cannot undo anything at home.
+// crashGroup makes a compensable group. In some scenarios B refuses its part. SQLite cannot
+// compensate at home.
 func crashGroup(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	opt, commit := bedsql.Staged(), func() error { return nil }
 	var own *sql.Tx

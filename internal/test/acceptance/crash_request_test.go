@@ -15,9 +15,9 @@ import (
 
 type stepsKey struct{}
 
-// crashRequest sends a request whose home is A, or the log's database. What the scenario writes
-// elsewhere is a staged group, which is delivered before the request commits, or there a group of
-// its transaction. No two runs of the handler give the same response.
+// crashRequest sends a request with its home in A, or in the log's database. The scenario's other
+// writes form a staged group delivered before the request commits, or at home a group of its
+// transaction. No two runs of the handler give the same response.
 func crashRequest(ctx context.Context, o *crashOrder, pools map[string]*sql.DB) error {
 	s := ctx.Value(stepsKey{}).(*steps)
 	keyed, err := bedhttp.New(bedhttp.Config{Service: "orders", DB: pools[o.requestHome()], Client: func(*http.Request) string { return "t" }, Required: true})

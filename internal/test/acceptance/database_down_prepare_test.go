@@ -9,8 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// A server that is full, or still recovering from a crash, is reached and
-// answers, and yet the write may succeed later.
+// A full or recovering server is reachable and answers, and yet the write may succeed later.
 func TestWritePreparedWithoutServerIsLogged(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -39,7 +38,7 @@ func TestWritePreparedWithoutServerIsLogged(t *testing.T) {
 		r.wantBalances(1)
 		_ = only.Close()
 		lift()
-		// Nobody knows where another account's session would have led.
+		// The place of another account's session is unknown.
 		if report := r.deliverTo(t, r.logs()[0].DataSource, limited.DSN); report.Delivered != 1 {
 			t.Errorf("the job: %s", report)
 		}
@@ -48,8 +47,7 @@ func TestWritePreparedWithoutServerIsLogged(t *testing.T) {
 	})
 }
 
-// oneConnection is the target as an account that may have one connection at a
-// time, until that is lifted.
+// oneConnection is the target for an account limited to one connection at a time, until lift.
 func (r *rig) oneConnection() (limited testdb.DB, lift func()) {
 	r.t.Helper()
 	db := r.readOnly()

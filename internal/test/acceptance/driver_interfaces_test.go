@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// column is what sql.Rows says of a column.
+// column holds the facts of a column in sql.Rows.
 type column struct {
 	name, typ           string
 	scan                reflect.Type
@@ -40,7 +40,7 @@ func columns(t testing.TB, rows *sql.Rows) []column {
 	return out
 }
 
-// content reads rows to their end, as bytes or what the driver gives.
+// content reads rows to their end, as bytes or as the driver's values.
 func content(t testing.TB, rows *sql.Rows) (out [][]any) {
 	t.Helper()
 	names, err := rows.Columns()
@@ -194,7 +194,7 @@ func TestRawReachesTheDriversConnection(t *testing.T) {
 				t.Errorf("Raw gives a %v, want the driver's own %v", got, want)
 			}
 			if c, ok := inner.(*stdlib.Conn); ok {
-				// What pgx can do and database/sql cannot.
+				// pgx can do this and database/sql cannot.
 				_, err = c.Conn().Exec(ctx, "UPDATE account SET balance = 7")
 			}
 			return err

@@ -15,8 +15,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// panicking is a connector whose driver panics once, at a statement that
-// contains a text.
+// panicking is a connector with a driver that panics once, at a statement containing a text.
 type panicking struct {
 	driver.Connector
 	at    atomic.Pointer[string]
@@ -66,7 +65,7 @@ func (r *rig) openPanicking() (c *panicking, pool *sql.DB) {
 	return c, r.openTarget(tgt)
 }
 
-// wantPanic calls f, out of which the driver's panic comes as it is.
+// wantPanic calls f and expects the driver's unchanged panic.
 func wantPanic(t testing.TB, f func()) {
 	t.Helper()
 	defer func() {
@@ -123,7 +122,7 @@ func TestAPanicOfTheDriverLosesNoWrite(t *testing.T) {
 	}
 }
 
-// stepwise is a dialect that takes a round trip for each statement.
+// stepwise changes a dialect to take a round trip for each statement.
 func stepwise(d *delivery.Dialect) *delivery.Dialect {
 	own := *d
 	own.Atomic, own.CommitWith = nil, nil

@@ -16,8 +16,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// notPrepared is what a Galera node answers that has lost its cluster, also to
-// COMMIT, whose transaction it leaves open.
+// notPrepared is the answer of a Galera node that has lost its cluster. It gives the same answer to
+// COMMIT, and leaves the transaction open.
 func notPrepared(driver string) []byte {
 	if driver == testdb.DriverPostgres {
 		return testproxy.PostgresError("57P03", "not now", 'T')
@@ -25,7 +25,8 @@ func notPrepared(driver string) []byte {
 	return testproxy.MySQLError(1047, "08S01", "WSREP has not yet prepared node for application use")
 }
 
-// eachServerBothWays is eachServer, at once where the dialect can and in a round trip for each statement.
+// eachServerBothWays is eachServer, once with the dialect's single round trips and once with a
+// round trip for each statement.
 func eachServerBothWays(t *testing.T, f func(t *testing.T, r *rig, p *testproxy.Proxy), change ...func(*bedsql.Config)) {
 	eachServer(t, func(t *testing.T, db testdb.DB) {
 		for _, way := range []string{"at once", "stepwise"} {
@@ -41,7 +42,7 @@ func eachServerBothWays(t *testing.T, f func(t *testing.T, r *rig, p *testproxy.
 	})
 }
 
-// openStepwise is open for a dialect that takes a round trip for each statement.
+// openStepwise is open with a round trip for each statement.
 func (r *rig) openStepwise() *sql.DB {
 	r.t.Helper()
 	tgt := targetOf(r.t, r.db)
@@ -137,10 +138,10 @@ func TestJobConnectionWithFailedCommitIsNotReused(t *testing.T) {
 			answer = testproxy.PostgresError("58030", "not now", 'T') // no outage, of which a unit is not tried
 		}
 		p.Answer(testproxy.Text("COMMIT"), answer)
-		// The second unit begins its transaction on what the pool holds.
+		// The second unit begins its transaction on the pooled connection.
 		report := r.runOnce(func(c *asyncjob.Config) { c.Concurrency = 1; c.MaxDeliveryTryTimes = 1 })
 		if db.Driver == testdb.DriverMySQL {
-			// 1047 says that the node takes no writes: an outage, and no try.
+			// 1047 means that the node takes no writes: an outage, and no try.
 			if report.Parked != 0 || report.Delivered != 0 || report.PushedBack != 2 {
 				t.Errorf("report: %v", report)
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// Errors of HY000, which says nothing: only their numbers do.
+// HY000 is unspecific: only these errors' numbers are telling.
 func TestFinalServerErrorsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.MySQL(t))

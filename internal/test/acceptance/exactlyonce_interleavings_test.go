@@ -43,7 +43,7 @@ type written struct {
 
 func (w *written) sql() string { return fmt.Sprintf("UPDATE effect SET n = n + 1 WHERE id = %d", w.id) }
 
-// world is what the actors work on, and what is known of it.
+// world is the actors' databases and the knowledge about them.
 type world struct {
 	t       *rapid.T
 	r       *rig
@@ -52,7 +52,7 @@ type world struct {
 	now     time.Duration
 	running map[string]*actor
 	writes  []*written
-	// byJob are the units that a job has delivered, in all runs.
+	// byJob are the units delivered by jobs, in all runs.
 	byJob *sync.Map
 }
 
@@ -62,7 +62,7 @@ const (
 	retryWithin = 50 * time.Millisecond
 )
 
-// newWorld makes what all runs of the test share.
+// newWorld makes the state shared by all runs of the test.
 func newWorld(t *testing.T) *world {
 	db, logDB := testdb.SQLite(t), testdb.SQLite(t)
 	// Nothing here has to survive a crash.
@@ -71,7 +71,7 @@ func newWorld(t *testing.T) *world {
 	r := newRigWithLog(t, db, logDB, exactlyOnce)
 	r.receiptTable()
 	r.exec("CREATE TABLE effect (id INTEGER PRIMARY KEY, n INT NOT NULL)")
-	// An actor that meets a lock learns of it at once: the holder stands still.
+	// An actor learns of a lock at once: its holder stands still.
 	tgt, err := target(db.Driver)(strings.Replace(db.DSN, "busy_timeout(5000)", "busy_timeout(0)", 1))
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func (w *world) step(name string, a *actor, v verdict) {
 	}
 }
 
-// message decides what happens to a message that is held.
+// message decides the fate of a held message.
 func (w *world) message(t *rapid.T) {
 	name, a := w.pick(t)
 	w.step(name, a, rapid.SampledFrom([]verdict{arrives, lostBefore, answerIsLost}).Draw(t, "message"))
@@ -256,9 +256,8 @@ func (w *world) locked() bool {
 	return false
 }
 
-// time passes: leases run out, retentions end. But nobody stands still for
-// longer than receipts are kept after the log of what they are doing is gone:
-// that is what retention means.
+// time passes: leases run out, retentions end. But no actor stands still past the retention of its
+// receipts, counted from the end of its log entry. The retention promises no more.
 func (w *world) time(t *rapid.T) {
 	if w.locked() {
 		t.Skip()
@@ -343,8 +342,8 @@ func (w *world) check(t *rapid.T) {
 // quiesce lets everything come to its end.
 func (w *world) quiesce() {
 	w.finish()
-	// What was parked may have been applied since by an actor that stood still.
-	// An operator retries it, and then it is known.
+	// A stalled actor may have applied a parked unit since. An operator retries it, which settles
+	// the matter.
 	for _, u := range w.look() {
 		if u.Parked {
 			_ = w.r.storage.Retry(context.Background(), u.ID)

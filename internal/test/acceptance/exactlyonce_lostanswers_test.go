@@ -21,29 +21,27 @@ import (
 // lostAnswers is how many answers to COMMIT are lost on each database.
 const lostAnswers = 1000
 
-// everyLogging are the times at which an entry may be written.
+// everyLogging are all times for logging.
 var everyLogging = []bedsql.Logging{bedsql.LogBefore, bedsql.LogAlongside, bedsql.LogOnFailure}
 
-// lossWriters write side by side, each into a row of its own and into one that
-// all of them share: for each time of logging one that retries and one that
-// leaves to the job what it has not heard of.
+// lossWriters write in parallel, each to its own row and to a shared one. For each time of logging
+// there are two: one retries, and the other leaves unanswered writes to the job.
 var lossWriters = 2 * len(everyLogging)
 
-// lossWriter makes increments of 1, so that each that is applied twice or
-// never shows.
+// lossWriter adds 1 at a time, so that repeated and missing writes show.
 type lossWriter struct {
 	r    *rig
 	id   int // of its own row
 	pool *sql.DB
 	rnd  *rand.Rand
-	// own and shared are what the rows must have grown by.
+	// own and shared are the expected growth of the rows.
 	own, shared int
 }
 
 const increment = "UPDATE account SET balance = balance + ? WHERE id = ?"
 
-// kinds are the ways to write. Each says how often it adds 1 to the writer's
-// own row and to the shared one, unless it fails.
+// kinds are the ways to write. Each returns the increments to the writer's own row and to the
+// shared one, unless it fails.
 func (w *lossWriter) kinds() []func(ctx context.Context) (own, shared int, err error) {
 	add := func(ctx context.Context, on executor, id int) error {
 		_, err := on.ExecContext(ctx, w.r.q(increment), 1, id)
@@ -90,8 +88,8 @@ func (w *lossWriter) kinds() []func(ctx context.Context) (own, shared int, err e
 	}
 }
 
-// write makes one write of a random kind. What is pending the job delivers,
-// so it counts like what is delivered.
+// write makes one write of a random kind. A pending write counts as delivered, because the job
+// delivers it.
 func (w *lossWriter) write(ctx context.Context) {
 	kinds := w.kinds()
 	kind := w.rnd.IntN(len(kinds))
@@ -122,8 +120,8 @@ func TestExactlyOnceIncrementsSurviveThousandsOfLostCommits(t *testing.T) {
 		r, p := newRigBehindProxy(t, db, exactlyOnce, func(c *bedsql.Config) { c.Bus = bus })
 		committing := commitsOf(p)
 		r.account(make([]int, 1+lossWriters)...)
-		// On a Galera cluster a CREATE TABLE undoes the transactions that are in its
-		// way, and what is lost would be the answer that nothing was committed.
+		// On a Galera cluster a CREATE TABLE rolls back conflicting transactions, and we would lose
+		// an answer without a commit.
 		r.receiptTable()
 
 		writers := make([]*lossWriter, lossWriters)

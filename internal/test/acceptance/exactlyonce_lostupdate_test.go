@@ -28,7 +28,7 @@ type session interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// addAsRead reads the balance of account 1 and writes what it read plus 10.
+// addAsRead reads the balance of account 1 and writes the result plus 10.
 func (r *rig) addAsRead(on session, read string) {
 	r.t.Helper()
 	var balance int
@@ -112,7 +112,7 @@ func TestLateCommitIsEitherFoundOrVoided(t *testing.T) {
 				waitFor(t, "COMMIT was held", held)
 				leave()
 				pending := wantPending(t, <-done)
-				// Where the receipt was sent before, the job waits for it.
+				// The receipt was sent before, so the job waits for it.
 				job := r.job(func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1000 })
 				round := make(chan asyncjob.Report, 1)
 				go func() {
@@ -142,7 +142,7 @@ func TestLateCommitIsEitherFoundOrVoided(t *testing.T) {
 					r.wantNoLog()
 				case report.Parked == 1:
 					r.wantParked("the application has to do it anew")
-					// What arrives now must not be applied, whenever it does.
+					// This message must not be applied, no matter when it arrives.
 					_ = conn.Close()
 					_, _ = r.wrapped.Close(), job.Close()
 					eventually(t, "the session of the late COMMIT has ended", func() bool { return r.others() == 0 })

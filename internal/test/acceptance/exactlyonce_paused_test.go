@@ -17,7 +17,7 @@ import (
 	"github.com/bedsql/bed/listener/delivery"
 )
 
-// pause stops the process as it stands, as a machine that is suspended would.
+// pause stops the process at once, like a suspended machine.
 func (p *process) pause() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -33,9 +33,8 @@ func (p *process) proceed() {
 	}
 }
 
-// waiting counts the sessions of the target that wait for a lock. MariaDB
-// does not say so as it happens, but a statement on a row or two that takes
-// that long does nothing else.
+// waiting counts the target's sessions waiting for a lock. MariaDB reports no such waits as they
+// happen, but a statement on a row or two takes that long only in a lock wait.
 func (r *rig) waiting() int {
 	r.t.Helper()
 	if r.db.Driver == testdb.DriverPostgres {
@@ -44,8 +43,7 @@ func (r *rig) waiting() int {
 	return r.count("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info IS NOT NULL AND time_ms > 300")
 }
 
-// receipted makes what stands in the log units with receipts, as they are
-// delivered exactly once.
+// receipted turns the log's entries into units under ExactlyOnce, with receipts.
 func (r *rig) receipted() {
 	r.t.Helper()
 	r.execLog("UPDATE transaction_log SET receipt = id")
@@ -57,10 +55,10 @@ const (
 	oneByOne = `cron: "* * * * * ?", maxDeliveryTryDelayMillis: 0, retryDelayMillis: 0, leaseMillis: 3000, concurrency: 1`
 )
 
-// Where a worker is paused, after it has begun with some of its units.
+// pausePlaces are the places to pause a worker after it has begun some of its units.
 var pausePlaces = []struct {
 	name string
-	// held is the message to the target that is held; nil: the removal, at the log.
+	// held selects the message to the target to hold; nil holds the removal at the log.
 	held func(*commits) func([]byte) bool
 }{
 	{"before its first byte has reached the target", func(c *commits) func([]byte) bool { return c.first }},
@@ -127,7 +125,7 @@ func TestStalledWorkerAppliesNothingTwice(t *testing.T) {
 	})
 }
 
-// pausedWrites are what a writer that is paused was about to do: increments.
+// pausedWrites are a paused writer's next writes: increments.
 var pausedWrites = map[string][]string{
 	"a write":             {"UPDATE account SET balance = balance + 1 WHERE id = 1"},
 	"a local transaction": {"UPDATE account SET balance = balance + 1 WHERE id = 1", "UPDATE account SET balance = balance + 1 WHERE id = 2"},
@@ -141,8 +139,8 @@ func (r *rig) exactlyOnceWriter(log testdb.DB, statements ...string) *process {
 	})
 }
 
-// wantTruth waits for the end of a writer whose unit was applied: it learns
-// that it is delivered or that it is pending, but never that it was refused.
+// wantTruth waits for the end of a writer with an applied unit. It may report delivered or pending,
+// but never refused.
 func wantTruth(t testing.TB, w *process) {
 	t.Helper()
 	status := w.status()
@@ -178,8 +176,8 @@ func TestWriterStalledBeforeSendingIsAppliedOnce(t *testing.T) {
 						t.Fatalf("balance %d, although nothing has arrived", balance)
 					}
 					r.deliverAfterTheLease()
-					// Shorter than what the receipts are kept for, so that each of
-					// them is still there after a purge.
+					// This is shorter than the retention of receipts, so that they all survive a
+					// purge.
 					r.receiptsAge(6 * 24 * time.Hour)
 					r.runOnce()
 					r.wantReceipts(1)
@@ -210,7 +208,7 @@ func TestWriterStalledBeforeItsReceiptIsAppliedOnce(t *testing.T) {
 		waitFor(t, "the receipt was held on its way", reached)
 		w.pause()
 		u := r.wantOneLog()
-		// The job waits for the rows that the writer has locked.
+		// The job waits for the rows locked by the writer.
 		job := r.job(func(c *asyncjob.Config) { c.MaxDeliveryTryTimes = 1000 })
 		round := make(chan asyncjob.Report, 1)
 		go func() {
@@ -244,8 +242,8 @@ func TestFoundReceiptIsKeptForALateWorker(t *testing.T) {
 		r.abandon(1, "UPDATE account SET balance = balance + ? WHERE id = 1")
 		r.receipted()
 		r.receiptTable()
-		// It was applied by an attempt of which nobody heard, and then nobody
-		// came for longer than receipts are kept: the job was not running.
+		// An attempt applied it, and its answer was lost. The job then stood still for longer than
+		// the retention of receipts.
 		u := r.wantOneLog()
 		out := r.onTarget(func(d *delivery.Dialect, conn driver.Conn) attempt.Outcome {
 			return attempt.Replay(context.Background(), d, conn, u, receiptsOf(r))
@@ -313,8 +311,8 @@ func TestAttemptAfterTheJobsDeliveryAppliesNothing(t *testing.T) {
 				}
 			}
 		}()
-		// What was sent in one message has not begun; of several, the last one
-		// is missing, and the job waits for it.
+		// A group sent in one message has not begun. Of several messages, the last one is missing,
+		// and the job waits for it.
 		eventually(t, "the job has delivered, or waits", func() bool { return r.left() == 0 || r.waiting() > 0 })
 		arrive()
 		if err := <-drained; err != nil {
@@ -328,7 +326,7 @@ func TestAttemptAfterTheJobsDeliveryAppliesNothing(t *testing.T) {
 	})
 }
 
-// others counts the sessions of the target but the one that asks.
+// others counts the other sessions of the target.
 func (r *rig) others() int {
 	r.t.Helper()
 	if r.db.Driver == testdb.DriverPostgres {

@@ -18,8 +18,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// withoutCreate gives the target as an account reaches it that may read and
-// write what is there and create nothing. grant gives it a new table.
+// withoutCreate returns the target for an account that may read and write existing tables but
+// create none. grant gives it a new table.
 func (r *rig) withoutCreate() (limited testdb.DB, grant func(table string)) {
 	r.t.Helper()
 	limited = r.db
@@ -181,9 +181,8 @@ func (r *rig) inFlight(u *txlog.Unit) (end func(commit bool)) {
 
 func TestLockedReceiptIsNotATry(t *testing.T) {
 	t.Parallel()
-	// What the database answers is distinguished from a wait for the unit's own rows in
-	// whatever form it is sent; what the job's own timeout cuts off is not,
-	// where the unit was sent as one.
+	// Answers of the database are distinguished from a wait for the unit's own rows in every form
+	// of sending. The job's own timeout is not, if the unit was sent in one message.
 	const replayable, once = "", "it read before it wrote"
 	for name, c := range map[string]struct {
 		kind          func(testing.TB) testdb.DB
@@ -275,7 +274,7 @@ func TestUnreachableTargetAtReceiptLookupRefusesNothing(t *testing.T) {
 				<-struck
 				applied := 1
 				if err != nil && !errors.Is(err, bedsql.ErrPending) {
-					// Only what has not begun may fail, with the driver's error.
+					// Only a write that has not begun may fail, with the driver's error.
 					if r.t.Logf("the error: %v", err); name == "a write" || strings.Contains(err.Error(), "bed_receipt") {
 						t.Errorf("a target out of reach for a moment made it fail: %v", err)
 					}
@@ -288,7 +287,7 @@ func TestUnreachableTargetAtReceiptLookupRefusesNothing(t *testing.T) {
 	})
 }
 
-// A table that somebody made by an older text is not taken for the right one.
+// A table made by an older schema is not taken for the right one.
 func TestReceiptTableWithoutColumnNamesTheStatement(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -315,13 +314,13 @@ func TestReceiptTableWithoutColumnNamesTheStatement(t *testing.T) {
 	})
 }
 
-// A connection whose settings a PRAGMA has changed knows the table of receipts that the other did.
+// A connection changed by a PRAGMA still knows the table of receipts.
 func TestPragmaInATransactionKeepsItsReceipt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.SQLite(t), exactlyOnce)
 	r.account(0)
 	r.wrapped.SetMaxOpenConns(1)
-	// A connection that was changed before anybody had looked for the table is changed so again.
+	// This changes the connection before its first look for the table; the cases change it again.
 	if _, err := r.wrapped.Exec("PRAGMA recursive_triggers = ON"); err != nil {
 		t.Fatal(err)
 	}

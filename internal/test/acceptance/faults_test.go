@@ -16,10 +16,10 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// patience bounds a wait for what must come in the end.
+// patience bounds a wait for an inevitable event.
 const patience = 2 * time.Minute
 
-// eachServer runs f against the databases that are reached over a network.
+// eachServer runs f on the networked databases.
 func eachServer(t *testing.T, f func(t *testing.T, db testdb.DB)) {
 	t.Helper()
 	t.Run(testdb.DriverMySQL, func(t *testing.T) {
@@ -46,8 +46,8 @@ func newRigBehindProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.Config
 	return r, p
 }
 
-// newRigLogBehindProxy is newRig with a proxy between the wrapper and its log.
-// What the rig itself asks the log goes past it.
+// newRigLogBehindProxy is newRig with a proxy between the wrapper and its log. The rig's own
+// questions to the log bypass it.
 func newRigLogBehindProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.Config)) (*rig, *testproxy.Proxy) {
 	t.Helper()
 	logDB := freshLike(t, db)
@@ -66,7 +66,7 @@ func newRigLogBehindProxy(t testing.TB, db testdb.DB, change ...func(*bedsql.Con
 	return r, p
 }
 
-// noSyncRetry leaves what failed to the job at once.
+// noSyncRetry leaves failed writes to the job at once.
 func noSyncRetry(c *bedsql.Config) { c.NoSyncRetry = true }
 
 // conn takes a connection of the application's pool for the test.
@@ -95,7 +95,7 @@ type executor interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// must runs a statement, with ? for parameters, that has to succeed.
+// must runs a statement, with ? for parameters, and expects success.
 func (r *rig) must(on executor, query string, args ...any) {
 	r.t.Helper()
 	if _, err := on.ExecContext(context.Background(), r.q(query), args...); err != nil {
@@ -103,7 +103,7 @@ func (r *rig) must(on executor, query string, args ...any) {
 	}
 }
 
-// fails runs a statement that has to fail and gives its error.
+// fails runs a statement, expects a failure, and returns the error.
 func (r *rig) fails(on executor, query string, args ...any) error {
 	r.t.Helper()
 	_, err := on.ExecContext(context.Background(), r.q(query), args...)
@@ -122,7 +122,7 @@ func (r *rig) wantBalances(want ...int) {
 	}
 }
 
-// wantPending checks that err is a pending write's and gives its error.
+// wantPending expects a pending write and returns its error.
 func wantPending(t testing.TB, err error) *bedsql.PendingError {
 	t.Helper()
 	var p *bedsql.PendingError
@@ -132,8 +132,7 @@ func wantPending(t testing.TB, err error) *bedsql.PendingError {
 	return p
 }
 
-// wantParked checks that the log holds one unit, parked, and that both its
-// reason and its last error are there to read.
+// wantParked checks that the log holds one parked unit with its reason and its last error.
 func (r *rig) wantParked(reason string) *txlog.Unit {
 	r.t.Helper()
 	u := r.wantOneLog()
@@ -179,8 +178,7 @@ func (r *rig) blockRow(id int) (free func()) {
 	return free
 }
 
-// eventually waits for what is decided elsewhere (another process, a server)
-// and announced by nobody.
+// eventually waits for an unannounced event elsewhere: in another process, or on a server.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -201,8 +199,8 @@ func waitFor(t testing.TB, what string, c <-chan struct{}) {
 	}
 }
 
-// hookedStorage stands between the wrapper and its log where a real log
-// cannot be made to fail at that place. A hook's error is the answer.
+// hookedStorage is between the wrapper and its log, and injects errors that a real log cannot be
+// made to return. A hook's error is the answer.
 type hookedStorage struct {
 	txlog.Storage
 	onAdd    func(units []*txlog.Unit) error

@@ -40,7 +40,7 @@ type Book struct {
 	AuthorID uint
 }
 
-// gormMode is a way of using gorm in which it sends other statements.
+// gormMode is a mode of gorm with other statements.
 type gormMode struct {
 	name     string
 	autoTx   bool // each write in a local transaction of its own: gorm's default
@@ -94,8 +94,8 @@ func eachGorm(t *testing.T, models []any, f func(t *testing.T, r *rig, g *gorm.D
 	})
 }
 
-// gormProgram is a user's program. It counts the units of writes that it
-// committed, and those that were refused outside of a local transaction.
+// gormProgram is a user's program. It counts the units it committed, and the writes refused outside
+// of local transactions.
 type gormProgram struct {
 	t         *testing.T
 	db        *gorm.DB
@@ -104,8 +104,8 @@ type gormProgram struct {
 	refused   int
 }
 
-// did checks what wrote: one local transaction in gorm's own mode, a number
-// of single statements without it.
+// did counts a write: one local transaction in gorm's own mode, a number of single statements
+// without it.
 func (p *gormProgram) did(res *gorm.DB, rows int64, statements int) {
 	p.t.Helper()
 	if res.Error != nil {
@@ -247,7 +247,7 @@ func (p *gormProgram) transactions() {
 	})
 	p.want("a transaction that is rolled back", err, failed)
 
-	// A refusal that is survived by a savepoint.
+	// A savepoint survives a refusal.
 	err = p.db.Transaction(func(tx *gorm.DB) error {
 		_ = tx.Transaction(func(tx *gorm.DB) error { return tx.Create(&Author{Name: "Ada"}).Error })
 		return tx.Create(&Author{Name: "After a refusal"}).Error
@@ -255,7 +255,7 @@ func (p *gormProgram) transactions() {
 	p.want("a transaction with a refusal inside", err, nil)
 	p.committed++
 
-	// One that only reads, and one on a single connection.
+	// One reads only, and one runs on a single connection.
 	err = p.db.Transaction(func(tx *gorm.DB) error { return tx.First(&Author{}).Error })
 	p.want("a transaction that reads", err, nil)
 	err = p.db.Connection(func(tx *gorm.DB) error {
@@ -318,7 +318,7 @@ func (p *gormProgram) deletes() {
 	}
 }
 
-// dump is what the tables hold, row by row.
+// dump returns the content of the tables, row by row.
 func dump(t *testing.T, pool *sql.DB, tables ...string) (all []string) {
 	t.Helper()
 	for _, table := range tables {
@@ -369,8 +369,8 @@ func wantSameRows(t *testing.T, got, want []string) {
 	}
 }
 
-// wantAllLogged checks that writes were delivered and refused as they should,
-// that nothing was left in the log and nothing went past it.
+// wantAllLogged checks the numbers of delivered and refused writes. It expects an empty log and no
+// write outside of it.
 func (r *rig) wantAllLogged(delivered, refused int) {
 	r.t.Helper()
 	c := r.counters
@@ -415,8 +415,8 @@ func TestGormHandsPendingWritesOn(t *testing.T) {
 			t.Run(fmt.Sprintf("PrepareStmt %v", prepared), func(t *testing.T) {
 				t.Parallel()
 				r, p := newRigBehindProxy(t, freshLike(t, db), noSyncRetry)
-				// In a local transaction of gorm's own the outage would be met
-				// by BEGIN, whose error is the caller's.
+				// In gorm's own local transaction, BEGIN would meet the outage, with its error for
+				// the caller.
 				g := openGorm(t, db.Driver, r.register(), r.db.DSN, gormMode{prepared: prepared})
 				if err := g.AutoMigrate(&Author{}, &Book{}); err != nil {
 					t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// listening gives a configuration a logger whose warnings can be counted.
+// listening returns a configuration with a logger that counts warnings.
 func listening() (func(*bedsql.Config), func() int) {
 	logger, hook := logtest.NewNullLogger()
 	return func(cfg *bedsql.Config) { cfg.Logger = logger }, func() int {
@@ -39,7 +39,7 @@ func TestGuardWarnsOnceOfIncrementsAndRunsThem(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The old value in the WHERE keeps it from happening twice.
+		// The old value in the WHERE prevents a second application.
 		if _, err := r.wrapped.Exec(r.q("UPDATE account SET balance = balance + 1 WHERE id = ? AND balance = ?"), 1, 103); err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestGuardWarnsOfAGeneratedID(t *testing.T) {
 		Postgres: "CREATE TABLE person (id SERIAL PRIMARY KEY, name TEXT)",
 		SQLite:   "CREATE TABLE person (id INTEGER PRIMARY KEY, name TEXT)",
 	}
-	// MySQL tells by its answer; the others where the text does.
+	// MySQL tells by its answer; on the others the text decides.
 	made := testdb.By[string]{
 		MySQL:    "INSERT INTO person (name) VALUES (?)",
 		Postgres: "INSERT INTO person (name) VALUES ($1) RETURNING id",

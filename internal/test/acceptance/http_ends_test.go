@@ -15,8 +15,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// A procedure of MySQL's may end the transaction in which it is called, and the key's receipt
-// with it. What the handler writes after that would be committed alone, each time.
+// A MySQL procedure may end its caller's transaction, and with it the key's receipt. The handler's
+// later writes would be committed alone, each time.
 func TestHTTPProcedureThatEndsTheTransactionDoublesNothing(t *testing.T) {
 	t.Parallel()
 	const calls = "CALL ends()"
@@ -64,7 +64,7 @@ func TestHTTPProcedureThatEndsTheTransactionDoublesNothing(t *testing.T) {
 	}
 }
 
-// served is a service whose handler pays, calls a procedure and then goes on.
+// served is a service with a handler that pays, calls a procedure and then goes on.
 func served(t *testing.T, procedure string, then http.HandlerFunc) *service {
 	t.Helper()
 	r := newRig(t, testdb.MySQL(t))
@@ -81,7 +81,7 @@ func served(t *testing.T, procedure string, then http.HandlerFunc) *service {
 	})
 }
 
-// A CALL that is the last statement has nothing after it that could be refused.
+// No statement follows a final CALL, so none could be refused.
 func TestHTTPProcedureThatRollsBackLastIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	s := served(t, "ROLLBACK", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201) })
@@ -101,8 +101,8 @@ func TestHTTPProcedureThatCommitsIsNotSaidToHaveChangedNothing(t *testing.T) {
 	s.wantsRuns(1, 1)
 }
 
-// What is begun again under the same context is the same request, also when the client sends it
-// again.
+// A transaction begun again under the same context belongs to the same request, also after the
+// client has repeated it.
 func TestTransactionThatAProcedureRolledBackHasItsPlaceAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.MySQL(t))
@@ -274,7 +274,7 @@ func TestHTTPSchemaMistakeIsTheServices(t *testing.T) {
 	})
 }
 
-// The error of a later row is seen by nobody but who reads it.
+// Only the reader of a later row sees its error.
 func TestHTTPRefusalAfterAnErrorAmongRowsIsKept(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testdb.Postgres(t))
@@ -297,7 +297,7 @@ func TestHTTPRefusalAfterAnErrorAmongRowsIsKept(t *testing.T) {
 	s.wantsRunsOnce()
 }
 
-// blocked is a client that does not read.
+// blocked is a client that reads no response.
 type blocked struct {
 	http.ResponseWriter
 	writes, released chan struct{}

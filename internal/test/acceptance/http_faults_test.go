@@ -76,7 +76,7 @@ func TestHTTPSilentNetworkHoldsUpNoRequest(t *testing.T) {
 	}
 }
 
-// A 4xx of a handler that wrote rows is kept with them or not at all.
+// A handler's 4xx is kept together with its rows, or not at all.
 func TestHTTPRefusalWhoseRowsAreLostIsNotKept(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -299,7 +299,7 @@ func TestHTTPPendingWriteIsAcceptedWithAnAddressWhereAwaitAnswers(t *testing.T) 
 	})
 }
 
-// recorded is what a handler answered.
+// recorded is a handler's answer.
 type recorded struct {
 	header http.Header
 	status int
@@ -313,7 +313,7 @@ func (r *recorded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// The key of a request covers what is recorded in its transaction, which may be undone so.
+// The request's key covers writes recorded in its transaction, and their compensation.
 func TestHTTPGroupOfWhichAPartIsRefusedIsUndone(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {

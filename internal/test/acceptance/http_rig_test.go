@@ -15,8 +15,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// service is an application's HTTP server whose home is the rig's target: the tenant is a
-// header, and how often its handler has run is counted.
+// service is an application's HTTP server with its home in the rig's target. The tenant is a
+// header. It counts the runs of its handler.
 type service struct {
 	*rig
 	url     string
@@ -49,7 +49,7 @@ func newService(t testing.TB, r *rig, h http.HandlerFunc, change ...func(*bedhtt
 	return s
 }
 
-// answer is what a client got.
+// httpAnswer is the answer to a client.
 type httpAnswer struct {
 	status int
 	header http.Header
@@ -132,7 +132,7 @@ func paysAnd(status int, body string) http.HandlerFunc {
 	}
 }
 
-// makesReceipts makes the table of receipts, which may take longer than a service waits.
+// makesReceipts makes the table of receipts; a service would time out waiting for that.
 func (r *rig) makesReceipts() {
 	r.t.Helper()
 	s := newService(r.t, r, func(http.ResponseWriter, *http.Request) {})

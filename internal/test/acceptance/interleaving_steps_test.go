@@ -10,7 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/attempt"
 )
 
-// verdict is what happens to a message that was held.
+// verdict is the fate of a held message.
 type verdict int
 
 const (
@@ -19,16 +19,16 @@ const (
 	answerIsLost         // it is carried out
 )
 
-// actor is a writer or a round of a job. It stands still at each of its messages
-// that may change the target, until the fate of that message is decided.
+// actor is a writer or a round of a job. It stops at each message that may change the target, until
+// that message's fate is decided.
 type actor struct {
 	name string
-	// held tells which message the actor stands at, and done that it has ended.
+	// held carries the actor's current message, and done its end.
 	held     chan string
 	verdicts chan verdict
 	done     chan struct{}
-	// at is that message; empty once it has ended. since is when it began: what
-	// it owns it may have claimed then, and stood still with ever since.
+	// at is the current message; empty after the end. since is the start: the actor may have
+	// claimed its units then, and stalled ever since.
 	at    string
 	since time.Duration
 }

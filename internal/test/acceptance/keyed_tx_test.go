@@ -135,9 +135,9 @@ func TestRequestThatSucceedsOnRetryIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// elsewhere makes a place in which unqualified names of the session lead to
-// other tables, also to another table of receipts, and gives the statement
-// that goes there. qualified names the account table from there.
+// elsewhere makes a place where unqualified names lead to other tables, including another table of
+// receipts. It returns the statement that moves the session there, and the qualified name of the
+// account table.
 func (r *rig) elsewhere() (leave, qualified string) {
 	r.t.Helper()
 	ddl, err := attempt.ReceiptSchema(r.db.Driver)

@@ -170,8 +170,7 @@ func TestKeyLostAnswerIsReadFromTheReceipt(t *testing.T) {
 	})
 }
 
-// A COMMIT without an answer, of a transaction that may be run again and of
-// one that may not.
+// A COMMIT goes unanswered, for a replayable transaction and for one that is not.
 func TestKeyUnansweredCommitIsDecidedAndRepeatable(t *testing.T) {
 	t.Parallel()
 	for what, strike := range map[string]func(*testproxy.Proxy, func([]byte) bool) <-chan struct{}{

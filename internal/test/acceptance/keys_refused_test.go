@@ -221,7 +221,7 @@ func TestKeyRefusedRequestLeavesNoReceipt(t *testing.T) {
 			wantReplayed(t, replayed, i > 0)
 		}
 		r.wantBalances(5)
-		// And in a staged soft transaction, which is removed if all of it is refused.
+		// The same holds for a staged soft transaction. It is removed if all of it is refused.
 		group := func() error {
 			ctx, _ := keyed("group")
 			ctx, st, err := bedsql.Begin(ctx, bedsql.Staged())

@@ -197,8 +197,8 @@ func TestJobFinishesWriterKilledBeforeItsWrite(t *testing.T) {
 	})
 }
 
-// waitingOnSQLite starts a writer whose entries are written and whose COMMIT waits
-// for a reader, until free is called. With the WAL it would not wait.
+// waitingOnSQLite starts a writer with its entries written and its COMMIT waiting for a reader,
+// until free is called. With the WAL it would not wait.
 func waitingOnSQLite(t *testing.T, statements []string) (r *rig, writer *process, free func()) {
 	t.Helper()
 	db := testdb.SQLite(t)

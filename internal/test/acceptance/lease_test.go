@@ -202,8 +202,7 @@ func TestWriterWithoutLeaseDoesNotRetry(t *testing.T) {
 	})
 }
 
-// A process that stood still (a debugger, a machine that slept) does not know
-// how long.
+// After a standstill (a debugger, a suspended machine), a process does not know how long it took.
 func TestStoppedProcessLeavesTakenOverUnitsAlone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -224,8 +223,8 @@ func TestStoppedProcessLeavesTakenOverUnitsAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		waitFor(t, "the process has ended", p.dead)
-		// What was on its way is applied. What was not yet sent (nobody can ask
-		// SQLite) must not be any more; either way the process says what is true.
+		// A sent message is applied. An unsent one must not be sent any more (SQLite cannot show
+		// which). Either way the process reports the truth.
 		lines, _ := p.said()
 		applied := r.balance(1) == 10
 		if said := slices.Contains(lines, "delivered"); said != applied || !applied && db.Driver != testdb.DriverSQLite {
@@ -235,8 +234,8 @@ func TestStoppedProcessLeavesTakenOverUnitsAlone(t *testing.T) {
 	})
 }
 
-// clockedLog makes a log database whose clock says what the test wants. The
-// function that it returns opens the log as it is at a time.
+// clockedLog makes a log database with a clock set by the test. The returned function opens the log
+// as of a given time.
 func clockedLog(t testing.TB, driver string) (testdb.DB, func(at time.Time) *txlog.SQLStorage) {
 	t.Helper()
 	open := func(dsn string) *txlog.SQLStorage {
@@ -294,7 +293,7 @@ func TestTimesAreTheLogDatabasesOwn(t *testing.T) {
 				c.Storage, c.Lease = storage, 30*time.Second
 			})
 			r.account(1)
-			// A writer that will never say more than that it has begun.
+			// This writer reports its start, and then no more.
 			unit := &txlog.Unit{
 				ID: txlog.NewID(), DataSource: dataSourceOf(t, r.db),
 				Statements: []txlog.Statement{{SQL: "UPDATE account SET balance = 10 WHERE id = 1"}},

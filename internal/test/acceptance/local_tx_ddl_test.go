@@ -91,8 +91,7 @@ func TestASyntaxErrorInDDLEndsNothing(t *testing.T) {
 	}
 }
 
-// A DDL whose answer is lost is not delivered by anybody: only the unit that
-// it was to commit is.
+// A DDL with a lost answer is not delivered: only the unit committed by it is.
 func TestUnansweredDDLIsNotASuccess(t *testing.T) {
 	t.Parallel()
 	r, p := newRigBehindProxy(t, testdb.MySQL(t))

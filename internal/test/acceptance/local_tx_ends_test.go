@@ -242,8 +242,8 @@ func TestAutocommitOffTransactionInheritsNothing(t *testing.T) {
 	}
 }
 
-// In a soft transaction the unit that stays pending is End's to report, but
-// not the statement that was to commit it on its way.
+// In a soft transaction, End reports the pending unit, but not the statement that implicitly
+// committed it.
 func TestSyntaxErrorInAUnitIsReturned(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("the log is gone")
@@ -294,8 +294,8 @@ func TestLostTransactionDoesNotStayInThePool(t *testing.T) {
 	r.wantNoLog()
 }
 
-// A connection that died in the job's pool between two rounds has nothing to
-// do with the unit that meets it.
+// A connection broken in the job's pool between two rounds does not count as a try of the next
+// unit.
 func TestDeadPooledConnectionIsNotATry(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -319,8 +319,8 @@ func TestDeadPooledConnectionIsNotATry(t *testing.T) {
 	})
 }
 
-// A statement whose context had ended before the driver sent it has broken
-// nothing, and what the transaction holds is committed by its COMMIT.
+// A statement whose context ended before sending has broken nothing. COMMIT still commits the rest
+// of the transaction.
 func TestUnsentStatementKeepsTheCommitLogged(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

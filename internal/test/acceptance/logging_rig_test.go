@@ -45,7 +45,7 @@ const (
 
 var errLogDown = errors.New("the log's database is down")
 
-// fatedStorage is a log that lets happen to entries what a test wants.
+// fatedStorage is a log that gives entries the fates chosen by a test.
 type fatedStorage struct {
 	txlog.Storage
 
@@ -101,15 +101,14 @@ func (s *fatedStorage) Add(ctx context.Context, lease time.Duration, units ...*t
 	return err
 }
 
-// fatedRig is a rig whose log and target do what a test wants.
+// fatedRig is a rig with a log and a target controlled by the test.
 type fatedRig struct {
 	*rig
 	store *fatedStorage
 	steps *steps
 
 	mu sync.Mutex
-	// point is part of the name of the call that commits the write, of which
-	// the next breaks.
+	// point is a part of the name of the committing call. The next such call breaks.
 	point  string
 	breaks breakage
 	away   bool
@@ -162,7 +161,7 @@ func (f *fatedRig) begin(entry, write fate, point string) {
 	}
 }
 
-// neverSentError says what pgconn's errors say of what has not left.
+// neverSentError imitates pgconn's errors for unsent statements.
 type neverSentError struct{}
 
 func (neverSentError) Error() string     { return "the connection was gone before" }
@@ -215,7 +214,7 @@ type loggedWork struct {
 	// commit is part of the name of the call that commits it at least once, and
 	// commitOnce exactly once.
 	commit, commitOnce string
-	// do does the work on a row, which its table refuses if that is asked for.
+	// do works on a row. With refused, the row's table refuses it.
 	do func(f *fatedRig, ctx context.Context, row int, refused bool) error
 	// effect counts how often it was applied, and again is what one more delivery
 	// makes of it at least once.

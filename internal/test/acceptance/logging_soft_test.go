@@ -28,8 +28,8 @@ func eachLogging(t *testing.T, f func(t *testing.T, db testdb.DB, l bedsql.Loggi
 	})
 }
 
-// In an immediate soft transaction what the log holds is End's to report, and
-// what it could not take is the caller's at once.
+// In an immediate soft transaction, End reports the logged writes, and the caller gets the errors
+// of unlogged ones at once.
 func TestEndReportsLogAlongsideAndOnFailure(t *testing.T) {
 	t.Parallel()
 	eachLogging(t, func(t *testing.T, db testdb.DB, l bedsql.Logging) {
@@ -194,9 +194,9 @@ func (f *fatedRig) mustUnder(ctx context.Context, query string) {
 	}
 }
 
-// An entry that is already on its way when COMMIT is refused is gone before the
-// caller gets its answer; where that cannot be confirmed, the write is pending with the
-// refusal inside.
+// If COMMIT is refused while its entry is already being written, the entry is gone before the
+// caller gets the answer. If that cannot be confirmed, the write is pending with the refusal
+// inside.
 func TestRefusalAlongsideWaitsUntilItsEntryIsGone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -25,9 +25,8 @@ const (
 	unknown   callerTold = "ErrUnknownOutcome"
 )
 
-// loggingRule is the rule of truth of LogAlongside and LogOnFailure, row by row.
-// Each has what the caller gets alongside and on failure only; where the
-// guarantees differ, at least once before exactly once.
+// loggingRule is the rule of truth of LogAlongside and LogOnFailure, row by row. Each row has the
+// caller's result under both; if the guarantees differ, AtLeastOnce comes before ExactlyOnce.
 var loggingRule = []struct {
 	entry, write          fate
 	alongside, alongsideX callerTold
@@ -123,8 +122,8 @@ func (f *fatedRig) newRow(row int) {
 	f.exec("DELETE FROM account WHERE id = "+fmt.Sprint(row), fmt.Sprintf("INSERT INTO account VALUES (%d, 0)", row))
 }
 
-// judgeLogging does a piece of work under a fate and sees what its caller is
-// told, what the log holds, and what happens to it in the end.
+// judgeLogging runs a piece of work under a fate and checks the caller's result, the log's content
+// and the final state.
 func (f *fatedRig) judgeLogging(w *loggedWork, entry, write fate, want callerTold, row int) {
 	t := f.t
 	t.Helper()

@@ -186,8 +186,8 @@ func TestReadOnlyTransactionDoesNotLookForReceipts(t *testing.T) {
 	})
 }
 
-// The certification of Galera may fail at the COMMIT that DDL or a second BEGIN
-// makes on its way: the error is that of the statement, and nothing is committed.
+// Galera's certification may fail at the implicit COMMIT of DDL or of a second BEGIN. The statement
+// then returns that error, and no write is committed.
 func TestAnImplicitCommitThatFailedIsNoDelivery(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]struct {

@@ -11,8 +11,7 @@ import (
 	"github.com/bedsql/bed/internal/test/leaks"
 )
 
-// beProgram in the environment makes the test binary one of programs, for
-// tests of what happens to a process that ends.
+// beProgram in the environment turns the test binary into a program, for tests of ending processes.
 const beProgram = "BED_ACCEPTANCE_BE_PROGRAM"
 
 // programs give their exit status.

@@ -141,8 +141,8 @@ type registerStep struct {
 	names string // what was read
 }
 
-// registerModel is a register by how many writes it holds: which, and in what order, its
-// last state says.
+// registerModel models a register by its number of writes: the last state determines the writes and
+// their order.
 var registerModel = porcupine.Model{
 	Init: func() any { return 0 },
 	Step: func(state, input, _ any) (bool, any) {

@@ -29,8 +29,8 @@ func (r *rig) sets(ctx context.Context, key string, id, balance int) error {
 	return err
 }
 
-// orderKey is what the log and the target call an order key of the rig's target: versions
-// of bed that run side by side must agree on it.
+// orderKey is an order key of the rig's target in the form of the log and the target. Versions of
+// bed running side by side must agree on it.
 func (r *rig) orderKey(key string) string { return r.orderKeyOf(targetOf(r.t, r.db).DataSource, key) }
 
 func (r *rig) orderKeyOf(dataSource, key string) string {

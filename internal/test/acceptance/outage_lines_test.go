@@ -53,8 +53,7 @@ func TestPendingWritesAreLoggedOnceThenSummedUp(t *testing.T) {
 	})
 }
 
-// keepsAll is a log from which nothing can be removed, and in which no lease is
-// renewed: an owner gives up when its first one ends.
+// keepsAll is a log without removals and renewals: an owner gives up when its first lease ends.
 type keepsAll struct {
 	txlog.Storage
 	tried func()

@@ -11,8 +11,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// A pooler answers in the place of a server that it has lost, with an error that
-// ends the session, and does not know what happened to what it had passed on.
+// A pooler answers for a lost server with an error that ends the session. It does not know the
+// outcome of the statements it had passed on.
 func TestPoolersLostServerErrorIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	poolers(t)

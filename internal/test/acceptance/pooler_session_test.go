@@ -7,8 +7,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// A pooler sets what the DSN asks for on the server's session, which knows it as a
-// change: RESET takes it away, and the pooler remembers that.
+// A pooler applies the DSN's settings to the server's session as changes: RESET drops them, and the
+// pooler restores them.
 func TestPoolerSessionWithoutDSNSettingsLogsNothing(t *testing.T) {
 	t.Parallel()
 	poolers(t)

@@ -34,8 +34,8 @@ func poolers(t *testing.T) map[string][]string {
 	return map[string][]string{"plain": {"max_prepared_statements=0"}, "preparing": {"max_prepared_statements=50"}}
 }
 
-// Behind a pooler in transaction mode each transaction meets another session of
-// the server, where a name that one connection gave may be another's, or unknown.
+// Behind a pooler in transaction mode, each transaction may run in another session of the server.
+// There, a name given by one connection may be taken or unknown.
 func TestPoolerKeepsEveryWriteIntact(t *testing.T) {
 	t.Parallel()
 	const writers, rounds = 12, 12
@@ -143,8 +143,8 @@ func TestJobDeliversIntactThroughAPooler(t *testing.T) {
 				r := newRigWithLog(t, db, logDB, noSyncRetry, func(c *bedsql.Config) { c.Guarantee = bedsql.ExactlyOnce })
 				r.bare = direct.Open(t)
 				const rows = 40
-				// Nothing is there yet to write into: the database answers that it is
-				// full of connections for that account.
+				// There is no table to write to yet, because that account's connections are
+				// exhausted.
 				r.exec("CREATE TABLE told (id INT PRIMARY KEY, note TEXT)", "BEGIN; LOCK TABLE told; COMMIT")
 				gate, err := r.bare.BeginTx(t.Context(), nil)
 				if err != nil {

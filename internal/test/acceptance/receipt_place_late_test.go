@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// newRigUpOnceLogged is newRigDown with a target that comes up when the log is
-// written: where its receipts are is learnt after that.
+// newRigUpOnceLogged is newRigDown with a target that comes up during the write to the log: the
+// place of its receipts is learned after that.
 func newRigUpOnceLogged(t *testing.T, db testdb.DB, hooks hookedStorage) (*rig, *testproxy.Proxy) {
 	t.Helper()
 	var p *testproxy.Proxy

@@ -9,8 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// A job whose session finds another table bed_receipt, or none, does not see
-// what was applied.
+// A job with another table bed_receipt, or without one, cannot see which writes are applied.
 func TestJobWithAnotherReceiptPlaceDoesNotDeliver(t *testing.T) {
 	t.Parallel()
 	t.Run(testdb.DriverMySQL, func(t *testing.T) {

@@ -58,8 +58,8 @@ func (r *rig) wantRefusedElsewhere(pool *sql.DB) {
 	r.wantNoLog()
 }
 
-// What was applied under one setting would not be met under another, so nothing is
-// applied under it, whoever used the data source before.
+// A write applied under one setting would be missed under another. So no write is applied under the
+// new one, regardless of earlier users of the data source.
 func TestChangedReceiptSchemaIsRefusedUntilMigration(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -171,7 +171,7 @@ func TestReceiptsMovedIntoASchemaAreMet(t *testing.T) {
 	})
 }
 
-// silentStorage is a log that does not answer where receipts are, nor takes entries.
+// silentStorage is a log that neither answers for the place of receipts nor takes entries.
 type silentStorage struct {
 	txlog.Storage
 	silent atomic.Bool
@@ -198,9 +198,8 @@ func (s *silentStorage) Add(ctx context.Context, lease time.Duration, units ...*
 	return s.Storage.Add(ctx, lease, units...)
 }
 
-// An application that logs on failure may be started while its log is down. What is
-// no repetition of an earlier request writes; what may be one has to know where
-// that one's receipt is.
+// An application that logs on failure may start while its log is down. New requests write at once;
+// a possible repetition must first learn the place of the earlier receipt.
 func TestSilentLogDelaysOnlyKeyedWrites(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -249,8 +248,8 @@ func TestSilentLogDelaysOnlyKeyedWrites(t *testing.T) {
 	})
 }
 
-// The first exactly-once write of an opened database asks the log where receipts
-// are. A log that never answers must not hold up a caller whose context never ends.
+// The first write under ExactlyOnce of an opened database asks the log for the place of receipts. A
+// silent log must not hold up a caller without a deadline.
 func TestUnknownReceiptPlaceDelaysNoWrite(t *testing.T) {
 	t.Parallel()
 	for name, logging := range map[string]bedsql.Logging{"before": bedsql.LogBefore, "on failure": bedsql.LogOnFailure} {

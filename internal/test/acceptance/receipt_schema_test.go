@@ -159,7 +159,7 @@ func TestEntryNamesItsReceiptSchema(t *testing.T) {
 	})
 }
 
-// What goes in one round trip is recognized by the text that inserts the receipt.
+// A single round trip is recognized by its text: it inserts the receipt.
 func TestOneRoundTripWritePutsReceiptInSchema(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -187,8 +187,8 @@ func TestOneRoundTripWritePutsReceiptInSchema(t *testing.T) {
 	})
 }
 
-// A write to a database that was never reached knows no place yet, but its schema:
-// a job that does not know of it, and a request that is sent again, meet there.
+// A write to a database never reached before knows no place yet, but its schema. A job without that
+// knowledge and a repeated request both go there.
 func TestEntryWithoutPlaceNamesItsSchema(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {

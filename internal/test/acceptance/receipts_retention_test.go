@@ -167,8 +167,8 @@ func TestPurgingKeepsNoWriterWaiting(t *testing.T) {
 		r.receiptsAge(time.Hour)
 		r.runOnce() // finds that their entries are gone
 		r.receiptsAge(attempt.DefaultRetention + time.Hour)
-		// Two jobs purge at the same time: the second deletes what the first
-		// has deleted, and where nothing is, InnoDB would lock the gap.
+		// Two jobs purge at the same time: the second deletes the same rows as the first. InnoDB
+		// would lock the gap for missing rows.
 		p := testproxy.New(t, r.db.Addr())
 		readCommitted := p.Count(testproxy.Text("read committed"))
 		purging, purge := p.Hold(testproxy.Text("DELETE FROM bed_receipt"))
@@ -212,8 +212,7 @@ func (s *purgeSteps) after(func()) func([]byte) bool {
 	return s.commit
 }
 
-// Among the receipts that are there may be those of writes that wait for
-// something themselves.
+// Some of the existing receipts may belong to writes that are waiting themselves.
 func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -257,8 +256,8 @@ func TestErasingReceiptsDoesNotWaitForOthers(t *testing.T) {
 	})
 }
 
-// A receipt is kept for its retention from when a purge found its entry gone,
-// however old it is by then, and a log that came back starts that anew.
+// A receipt's retention starts when a purge finds its entry gone, regardless of the receipt's age.
+// A log back from an outage restarts it.
 func TestReceiptRetentionBeginsWhenItsEntryIsGone(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

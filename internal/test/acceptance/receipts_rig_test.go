@@ -84,8 +84,7 @@ func (c *commits) match(message []byte) bool {
 	case isMySQL(message, mysqlQuery), message[0] == postgresQuery:
 		return testproxy.Text("commit")(message)
 	case testproxy.MySQLExecute(message):
-		// Its own id and that of its unit, which are the same, are the first
-		// values of a receipt.
+		// The first values of a receipt are its own id and the identical id of its unit.
 		id := uuid.Find(message)
 		return c.whole && id != nil && bytes.Count(message, id) > 1
 	}

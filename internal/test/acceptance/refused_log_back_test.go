@@ -66,8 +66,8 @@ func TestLateEntryOfAReturnedRefusalIsRemoved(t *testing.T) {
 	})
 }
 
-// At least once no receipt exists that could keep an entry which comes back
-// from being delivered. So the row stays, and the caller does not get a refusal.
+// Under AtLeastOnce no receipt could prevent the delivery of an entry that comes back. So the row
+// stays, and the caller gets no refusal.
 func TestAtLeastOnceRefusalAwaitsItsEntrysRemoval(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

@@ -18,8 +18,8 @@ import (
 
 // Bugs in similar projects, as cases that pass here: docs/reliability.md.
 
-// A reader that keeps an offset skips what is committed behind a newer row. The
-// job asks for what is due, whatever its id and age.
+// A reader with an offset skips rows committed after newer ones. The job asks for due entries,
+// regardless of id and age.
 func TestLateCommittedOlderEntryIsDelivered(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -70,8 +70,8 @@ func TestLateCommittedOlderEntryIsDelivered(t *testing.T) {
 	})
 }
 
-// InnoDB locks gaps: writers that add to one table and remove from it, and a
-// job that claims, deadlock each other unless every row is named by its key.
+// InnoDB locks gaps: writers that insert and delete rows, and a job that claims them, would
+// deadlock unless every statement names its rows by key.
 func TestWritersAndJobsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, db testdb.DB) {
@@ -151,8 +151,8 @@ func TestJobGoesOnWhenItsLogNeverAnswers(t *testing.T) {
 	}
 }
 
-// deadlocks counts those that the log's database has met in this test's own
-// database; on MySQL, which counts them for all, those that its log tells of.
+// deadlocks counts the deadlocks in this test's own log database. MySQL counts them per server;
+// there it counts the ones in the log.
 func (r *rig) deadlocks() (n int) {
 	r.t.Helper()
 	log := r.logDB.Open(r.t)

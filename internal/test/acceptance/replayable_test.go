@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// notReplayable are transactions that must not be run again, with what the
-// log says of why. Each sets the balance of account 1 to 10.
+// notReplayable are transactions that must not be run again, with the reasons in the log. Each sets
+// the balance of account 1 to 10.
 var notReplayable = map[string]struct {
 	only   string // the one kind of database that has it; empty for all
 	reason string

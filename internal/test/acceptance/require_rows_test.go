@@ -15,12 +15,12 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// take finds nothing where the balance is 0: to a database that is no error.
+// take changes no row at balance 0: for a database that is no error.
 const take = "UPDATE account SET balance = balance - ? WHERE id = ? AND balance >= 1"
 
 var one = bedsql.RequireRows(context.Background(), 1)
 
-// wantUnmet checks that err is a refusal for the rows that were changed.
+// wantUnmet expects a refusal for the number of changed rows.
 func wantUnmet(t testing.TB, err error, want, got int64) {
 	t.Helper()
 	var rows *bedsql.RowsError
@@ -85,7 +85,7 @@ func TestRequiredRowsDecideAWrite(t *testing.T) {
 	})
 }
 
-// checked is the message of a write that commits if it changed as many rows as it must.
+// checked is the message of a write that commits only after changing the required number of rows.
 func checked(message []byte) bool {
 	return testproxy.Text("commit")(message) || testproxy.Text("WITH bed_write AS")(message)
 }

@@ -205,8 +205,7 @@ func (c *deadlined) Err() error {
 	}
 }
 
-// running gives a function that waits until a statement that holds text runs
-// on the target.
+// running returns a function that waits for a statement containing text to run on the target.
 func (r *rig) running(text string) func() {
 	query := "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '" + text + "%'"
 	switch r.db.Driver {

@@ -16,8 +16,8 @@ type refusal struct {
 	name  string
 	query string
 	args  []any
-	// own: the error is the server's own and not one of a driver that never
-	// sent it, so that the bare type assertion holds.
+	// own marks errors of the server itself rather than of a driver that never sent the statement,
+	// so that the bare type assertion holds.
 	own bool
 	// only names the one kind of database that has it.
 	only string
@@ -90,7 +90,7 @@ func (r *rig) wantGuardedUntouched() {
 	}
 }
 
-// enforced turns foreign keys on where that is a setting of the connection.
+// enforced turns foreign keys on if the database has a setting for that.
 func enforced(db testdb.DB) testdb.DB {
 	if db.Driver == testdb.DriverSQLite {
 		return withParam(db, "_pragma", "foreign_keys(1)")

@@ -30,8 +30,7 @@ const (
 	notAccepted outcome = "not accepted"
 )
 
-// wantOutcome checks that err tells the wanted row of the rule and no other,
-// and that the log agrees with it.
+// wantOutcome checks that err matches exactly one row of the rule, and that the log agrees.
 func (r *rig) wantOutcome(want outcome, err error) {
 	r.t.Helper()
 	var got []outcome
@@ -96,7 +95,7 @@ func withParam(db testdb.DB, key, value string) testdb.DB {
 	if strings.Contains(db.DSN, "?") {
 		sep = "&"
 	}
-	// A blank must not become "+", which pgx takes for what it is.
+	// A blank must not become "+", because pgx takes that literally.
 	db.DSN += sep + key + "=" + strings.ReplaceAll(url.QueryEscape(value), "+", "%20")
 	return db
 }

@@ -11,8 +11,8 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 )
 
-// withDefaults gives a database on a server of its own, whose new sessions begin
-// as the server says, for an account that init_connect applies to.
+// withDefaults returns a database on its own server with these defaults for new sessions, and an
+// account subject to init_connect.
 func withDefaults(t *testing.T, args ...string) testdb.DB {
 	t.Helper()
 	server := testdb.PrivateMariaDB(t, args...)

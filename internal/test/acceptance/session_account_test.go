@@ -91,9 +91,8 @@ func TestJobOfAnotherAccountDeliversLikeTheApplication(t *testing.T) {
 	}
 }
 
-// What is too long to be stored with an entry does not keep a write from its log:
-// the entry says by a digest what a session has to have, and a job whose session
-// has something else pushes it back.
+// Overlong settings do not stop a write: its entry holds a digest of the required settings, and a
+// job with other settings pushes it back.
 func TestSettingTooLongToStoreRefusesNoWrite(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("tenant ", 3000)
@@ -205,9 +204,9 @@ func TestJobDeliversIntoTheApplicationsCurrentDatabase(t *testing.T) {
 	}
 }
 
-// init_connect runs for the application's account alone: what it sets of the server's
-// a job with another account has too, and a user variable, which a trigger may read,
-// keeps it from delivering.
+// init_connect runs for the application's account alone. A job with another account also applies
+// the server settings from it. But a user variable, which a trigger may read, prevents delivery by
+// that job.
 func TestJobHasWhatInitConnectSetForApplications(t *testing.T) {
 	t.Parallel()
 	for statement, same := range map[string]bool{
@@ -293,9 +292,8 @@ func TestSessionErrorHidesValuesOfOwnSettings(t *testing.T) {
 	}
 }
 
-// Behind a pooler that drops the search path, the application writes where its
-// session leads, and so does the job; and a job behind one does not deliver what
-// belongs elsewhere.
+// Behind a pooler that drops the search path, the application writes to its session's place, and so
+// does the job. A job behind such a pooler does not deliver other places' entries.
 func TestPoolerIgnoringSearchPathMisdeliversNothing(t *testing.T) {
 	t.Parallel()
 	poolers(t) // skips
@@ -349,7 +347,7 @@ func TestPoolerIgnoringSearchPathMisdeliversNothing(t *testing.T) {
 	}
 }
 
-// What looks as if our reading could be otherwise than the server's is asked.
+// In ambiguous cases we ask the server for its reading.
 func TestServerReadDSNIsDeliveredUnchanged(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

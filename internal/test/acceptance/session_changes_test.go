@@ -79,8 +79,8 @@ func TestEntryWithoutSessionStaysOutOfOtherSchemas(t *testing.T) {
 // nobody listens there.
 const nobody = "127.0.0.1:1"
 
-// What an application wrote before it had ever reached the database is delivered as
-// its own account would write it, or waits for a job of that account.
+// Writes logged before the application first reached the database are delivered as by its own
+// account, or wait for a job of that account.
 func TestEntryWithoutSessionIsDeliveredByItsAccount(t *testing.T) {
 	t.Parallel()
 	for _, guarantee := range []bedsql.Guarantee{bedsql.AtLeastOnce, bedsql.ExactlyOnce} {
@@ -136,8 +136,8 @@ func TestEntryWithoutSessionIsDeliveredByItsAccount(t *testing.T) {
 	}
 }
 
-// What the application's session would have had is not known then, and its DSN says
-// what it was to have: a session behind a pooler that drops it is another one.
+// The session's real settings are unknown then, and the DSN only states the intended ones. A
+// session behind a pooler that drops them is a different one.
 func TestUnreachedEntryNeedsSessionThatObeysItsDSN(t *testing.T) {
 	t.Parallel()
 	poolers(t) // skips

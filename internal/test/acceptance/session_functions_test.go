@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// told runs writes on one connection and gives what each was answered and what
-// the session says after it.
+// told runs writes on one connection and returns each answer, with the state of the session after
+// it.
 func told(t *testing.T, pool *sql.DB, session string, writes []string) (all []string) {
 	t.Helper()
 	ctx := context.Background()

@@ -10,8 +10,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// states are statements that leave something behind in a session, and what tells
-// whether it is there.
+// states are statements with a lasting effect on the session, each with a query for the effect.
 var states = testdb.By[[]struct{ set, ask string }]{
 	MySQL: []struct{ set, ask string }{
 		{"SET @x = 1", "SELECT @x IS NOT NULL"},

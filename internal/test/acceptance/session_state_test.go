@@ -14,8 +14,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// sessionState is a statement that leaves something behind in its session,
-// and a write that means something else without it.
+// sessionState is a statement with a lasting effect on its session, and a write that depends on the
+// effect.
 type sessionState struct {
 	name   string
 	driver string

@@ -9,7 +9,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// setting is a parameter of the DSN that changes what a write means.
+// setting is a DSN parameter that changes the meaning of a write.
 type setting struct {
 	driver, name  string
 	writer, other string

@@ -12,8 +12,8 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// Of a write of which nobody knows whether it is logged there may be nothing:
-// whoever dies before End must know already.
+// If the log's answer for a write is lost, there may be no entry, so the caller must learn that
+// before End, in case it dies.
 func TestSoftTransactionReturnsUnknownLogWriteAtOnce(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {

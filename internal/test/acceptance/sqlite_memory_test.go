@@ -6,8 +6,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// A database in memory that connections share is gone with the last of them, which
-// may be the only one.
+// A shared in-memory database disappears with its last connection, possibly its only one.
 func TestSharedInMemoryDatabaseOutlivesItsSessionState(t *testing.T) {
 	t.Parallel()
 	for _, dsn := range []string{

@@ -40,8 +40,8 @@ var bindTypes = testdb.By[int]{
 
 const insertPerson = `INSERT INTO person (name, age, note, weight, born, picture) VALUES (:name, :age, :note, :weight, :born, :picture)`
 
-// sqlxProgram is a user's program. It counts the units of writes that it
-// committed, and those that were refused outside of a local transaction.
+// sqlxProgram is a user's program. It counts the units it committed, and the writes refused outside
+// of local transactions.
 type sqlxProgram struct {
 	t         *testing.T
 	db        *sqlx.DB

@@ -78,7 +78,7 @@ func newRigs(t testing.TB, logDB testdb.DB, change ...func(*bedsql.Config)) []*r
 	return rigs
 }
 
-// jobForAll makes a job that delivers to all of the rigs, which share a log.
+// jobForAll makes a job for all of the rigs; they share a log.
 func jobForAll(t testing.TB, rigs []*rig) *asyncjob.Job {
 	t.Helper()
 	targets := asyncjob.Targets{}

@@ -22,8 +22,8 @@ func eachMySQLWith(t *testing.T, wrapped bool, f func(t *testing.T, w *withRig))
 	})
 }
 
-// What was recorded before a statement that commits implicitly is anybody's: what comes
-// after it must not be added to an entry that the job has claimed or removed.
+// A statement that commits implicitly publishes the entries recorded before it. Later writes must
+// not be added to an entry already claimed or removed by the job.
 func TestWriteAfterImplicitCommitInWithIsNotLost(t *testing.T) {
 	t.Parallel()
 	eachMySQLWith(t, false, func(t *testing.T, w *withRig) {
@@ -182,7 +182,7 @@ func (w *withRig) failing(fails func(text string) error) *begun {
 	return w.with(tx, failing{tx, fails})
 }
 
-// The error may be the one by which the server says that it has rolled back.
+// This may be the server's report of its own rollback.
 func TestEndKeepsNoErrorOfTheTransactionToItself(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db testdb.DB) {
@@ -273,8 +273,7 @@ func TestHalfWrittenEntryOfWithSaysRollBack(t *testing.T) {
 	})
 }
 
-// database/sql says of a transaction whose context has ended that it is done before it has
-// rolled it back.
+// When its context ends, database/sql reports a transaction as done before rolling it back.
 func TestEndKnowsThatTheContextRollsBack(t *testing.T) {
 	t.Parallel()
 	eachWith(t, func(t *testing.T, w *withRig) {

@@ -201,9 +201,9 @@ func TestDeadlockTakesTheEntriesOfWithAlong(t *testing.T) {
 	})
 }
 
-// deadlocked is a transaction with an entry that has been a deadlock's victim. MariaDB takes
-// who did less; PostgreSQL who waited first, unless the other one's wait began more than
-// deadlock_timeout later: then it is tried again.
+// deadlocked is a transaction with an entry that fell victim to a deadlock. MariaDB chooses the
+// transaction with less work, and PostgreSQL the one that waited first. If the other's wait began
+// more than deadlock_timeout later, deadlocked tries again.
 func (w *withRig) deadlocked() *begun {
 	w.t.Helper()
 	at := &rig{t: w.t, db: w.homeDB, bare: w.bare}

@@ -12,8 +12,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// withRig is an application that keeps accounts where the log is at home, and stock in
-// a database of its own.
+// withRig is an application with accounts in the log's database, and stock in its own.
 type withRig struct {
 	*rig // the stock
 	// home is a pool of the database with the accounts, homeDB that database.
