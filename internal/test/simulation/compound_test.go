@@ -8,9 +8,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// This file runs what only MariaDB has: several statements as one, so that an
-// attempt, its receipt and its COMMIT are one message, which may come late as a
-// whole.
+// This file runs compounds of several statements, supported by MariaDB only. An attempt, its
+// receipt and its COMMIT are then one message, which may arrive late as a whole.
 
 const (
 	compoundStart = "BEGIN NOT ATOMIC"
@@ -21,8 +20,8 @@ var errNotSupported = serverError(1295, "HY000", "This command is not supported 
 
 func (s *server) isMariaDB() bool { return s.version == mariaDB }
 
-// compound runs the compounds that bed makes: the receipt, writes and a COMMIT,
-// with a handler that rolls back what fails. It answers the rows affected by each write.
+// compound runs bed's compounds: the receipt, writes and a COMMIT, with a handler that rolls back
+// on an error. It returns the rows affected by each write.
 func (s *session) compound(text string, args []any) (a *answer, err error) {
 	if strings.Contains(text, "START TRANSACTION;") {
 		s.commit()
@@ -71,12 +70,12 @@ func (s *session) compound(text string, args []any) (a *answer, err error) {
 
 var (
 	aCheck = regexp.MustCompile(`^IF bed_rows_(\d+)_\w+ (<>|<) (\d+) THEN SET bed_message_\w+ = CONCAT\('(bed_rows: call \d+ )', bed_rows_\w+\);$`)
-	// around are the lines of a compound that are no write, and that need not be run.
+	// around matches the lines of a compound that are not writes and need no run.
 	around = regexp.MustCompile(`^(BEGIN.*|DECLARE .*|START TRANSACTION;|IF @@in_transaction = 0 THEN .*|SET bed_rows_\w+ = ROW_COUNT\(\);|` +
 		`SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = bed_message_\w+; END IF;|(INSERT INTO bed_receipt|INSERT INTO bed_order|UPDATE) .*|END;?|COMMIT AND NO CHAIN NO RELEASE;|SELECT [\w, ]+;)?$`)
 )
 
-// checked runs what checks how many rows the last write changed, before the next one.
+// checked runs the check of the last write's row count, before the next write.
 func checked(part string, ran []int64) error {
 	for line := range strings.Lines(part) {
 		line = strings.TrimSuffix(line, "\n")

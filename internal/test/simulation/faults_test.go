@@ -11,7 +11,7 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// fate is what happens to a message.
+// fate is the outcome of a message.
 type fate string
 
 const (
@@ -118,16 +118,16 @@ func (w *world) decide(m *message, f fate) {
 	w.hurry()
 }
 
-// hurry has a message arrive that has been on its way for as long as nobody lets it be where
-// nothing goes wrong: the log gives up what it removes without a lease after 33 moments. A
-// removal is three messages, which may wait for four of another transaction and come again.
+// hurry delivers a message at the latest time in a history without faults: the log gives up a
+// removal without a lease after 33 moments. A removal is three messages. It may wait for four
+// messages of another transaction and be repeated.
 func (w *world) hurry() {
 	if m := w.oldest(); w.calm && m != nil && time.Since(m.sent) >= 3*moment {
 		w.decide(m, arrives)
 	}
 }
 
-// oldest is the message that has been on its way for longest; nil if there is none.
+// oldest is the message longest in flight; nil if there is none.
 func (w *world) oldest() *message {
 	all := w.ordered()
 	if len(all) == 0 {
@@ -165,7 +165,7 @@ func (m *message) String() string {
 	return m.shown
 }
 
-// ordered gives what is in flight, in an order that is the same for the same seed.
+// ordered returns the messages in flight, in the same order for the same seed.
 func (w *world) ordered() []*message {
 	w.n.show()
 	all := slices.Clone(w.n.inFlight)
@@ -175,7 +175,7 @@ func (w *world) ordered() []*message {
 	return all
 }
 
-// message decides what happens to one that is in flight.
+// message decides the fate of a message in flight.
 func (w *world) message() {
 	if all := w.ordered(); len(all) > 0 {
 		m := pick(w, all)
@@ -183,25 +183,24 @@ func (w *world) message() {
 	}
 }
 
-// runOn lets an actor go on mostly undisturbed, to its end if nobody is in its way.
+// runOn lets an actor run mostly undisturbed, to its end unless another actor is in its way.
 func (w *world) runOn() { w.runTo(w.anyone(), never) }
 
-// toTheEnd lets an actor go on to where it ends a transaction, and decides that.
+// toTheEnd lets an actor run to the end of a transaction, and decides that message.
 func (w *world) toTheEnd() {
 	if m := w.runTo(w.anyone(), func(m *message) bool { return m.text == "COMMIT" || m.text == "ROLLBACK" }); m != nil {
 		w.decide(m, w.fate(m))
 	}
 }
 
-// toAReceipt lets an actor go on to where it is about to look at a receipt or to
-// change one, and stand there.
+// toAReceipt lets an actor run until it is about to read or change a receipt, and stops it there.
 func (w *world) toAReceipt() {
 	w.runTo(w.anyone(), func(m *message) bool {
 		return strings.Contains(m.text, "bed_receipt ") && !strings.Contains(m.text, "INSERT INTO")
 	})
 }
 
-// anyone chooses who is waiting for an answer; nil if nobody is.
+// anyone chooses an actor waiting for an answer; nil if there is none.
 func (w *world) anyone() *actor {
 	if len(w.n.inFlight) == 0 {
 		return nil
@@ -256,8 +255,8 @@ func (w *world) operator() {
 	})
 }
 
-// crash kills a process, and another takes its place. What it had sent arrives
-// or not, some time.
+// crash kills a process and starts another in its place. Messages already sent by it may still
+// arrive, at any time.
 func (w *world) crash() {
 	i := w.random.IntN(len(w.apps) + len(w.jobs))
 	var p *process

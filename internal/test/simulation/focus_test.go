@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// focus is what a history is about that begins with what chance alone seldom
-// brings about. Its log is a server.
+// focus makes a history begin with a situation that chance alone seldom produces. Its log is a
+// server.
 type focus struct {
 	kinds []kind
 	begin func(*world)
@@ -15,9 +15,9 @@ type focus struct {
 	wide bool
 	// ordered: its writes are under order keys. inMemory: its log is.
 	ordered, inMemory bool
-	// home: its writers change rows where the log is, too.
+	// home makes its writers change rows in the log's database, too.
 	home bool
-	// turns: its writes are groups that can turn back.
+	// turns makes its writes compensable groups.
 	turns bool
 }
 
@@ -25,16 +25,16 @@ func (f *focus) isOrdered() bool { return f != nil && f.ordered }
 
 func (f *focus) isHome() bool { return f != nil && f.home }
 
-// locks reports whether its writes lock what others want in the log, who would wait for it
-// at a real server.
+// locks reports whether its writes lock rows in the log that other actors need. At a real server
+// they would wait.
 func (f *focus) locks() bool { return f.isTurning() || f.isOrdered() }
 
 func (f *focus) isTurning() bool { return f != nil && f.turns }
 
 func (f *focus) isWide() bool { return f == nil || f.wide }
 
-// endOfAKey: a request is sent again when its key is kept no longer, beside the
-// purge that deletes its receipt.
+// endOfAKey repeats a request at the end of its key's retention, beside the purge that deletes its
+// receipt.
 var endOfAKey = &focus{
 	kinds: slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return !k.keyed || k.spans() }),
 	begin: func(w *world) {
@@ -50,10 +50,9 @@ var endOfAKey = &focus{
 	},
 }
 
-// inDoubt: the attempt of a write gets no answer and may come late, and what
-// follows goes wrong too: the log goes down before or after, a retry or a decision
-// is answered by an error or is lost, somebody is killed. Then jobs and an operator
-// take over.
+// inDoubt leaves a write's attempt without an answer; the attempt may arrive late. Its sequel goes
+// wrong too: the log goes down before or after, a retry or a decision fails or is lost, or a
+// process is killed. Then jobs and an operator take over.
 var inDoubt = &focus{
 	kinds: append(slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.name == thatIsUndone }), slices.Repeat(kinds[:1], 4)...),
 	begin: func(w *world) {
@@ -86,13 +85,12 @@ var inDoubt = &focus{
 	},
 }
 
-// leavesADoubt reports whether nobody knows what happened to a write if this gets no
-// answer.
+// leavesADoubt reports whether a write's outcome is unknown without an answer to this message.
 func (m *message) leavesADoubt() bool {
 	return !m.conn.s.server.isLog && (m.text == "COMMIT" || strings.HasPrefix(m.text, compoundStart) || strings.HasPrefix(m.text, "INSERT INTO bed_receipt "))
 }
 
-// late lets what nobody waits for arrive.
+// late delivers the messages without a waiting sender.
 func (w *world) late() {
 	for _, m := range w.ordered() {
 		if m.stray && w.random.IntN(2) == 0 {

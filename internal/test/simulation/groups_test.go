@@ -11,8 +11,8 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// This file has the groups that can turn back. What undoes a part changes a row of its own, so
-// that the tables tell both.
+// This file has the compensable groups. A compensation changes a row of its own, so that the tables
+// show both.
 
 // turning are the ways to write so.
 var turning = append([]kind{
@@ -25,8 +25,8 @@ var turning = append([]kind{
 	{"bare transaction with a group of which a part must be the first", false, true, []int{atLog, 0, 1}, sendWith(bareHome, withCommits), []need{anyRows, theGate, anyRows}},
 }, withKinds[:len(withKinds)-1]...)
 
-// aboutGroups: somebody who ends a group gets no answer at the worst moment or is killed,
-// what was sent comes late, time passes, an operator turns the group, and jobs take over.
+// aboutGroups disturbs groups: the application loses an answer at the worst moment of an End or is
+// killed, messages arrive late, time passes, an operator compensates the group, and jobs take over.
 var aboutGroups = &focus{
 	kinds: turning, wide: true, home: true, turns: true,
 	begin: func(w *world) {
@@ -47,7 +47,7 @@ var aboutGroups = &focus{
 	},
 }
 
-// inDoubt has somebody go on to the next places where a lost answer leaves a doubt.
+// inDoubt lets an actor run to the next places where a lost answer leaves a doubt.
 func (w *world) inDoubt(name string) {
 	for range 1 + w.random.IntN(4) {
 		if m := w.runTo(w.running[name], (*message).leavesADoubt); m != nil {
@@ -57,7 +57,7 @@ func (w *world) inDoubt(name string) {
 	w.runTo(w.running[name], never)
 }
 
-// canTurn has most parts of a group be undone, if the database lets them.
+// canTurn adds compensations to most parts of a group, if the database allows them.
 func (w *world) canTurn(r *request) {
 	r.turnAfter = pick(w, []time.Duration{0, 0, 0, lease / 2, 3 * lease})
 	for i, p := range r.parts {
@@ -76,7 +76,7 @@ func (r *request) options(how bedsql.TxOption) []bedsql.TxOption {
 	return []bedsql.TxOption{how, bedsql.CompensateAfter(r.turnAfter)}
 }
 
-// turns reports whether the group can: a part was recorded with what undoes it.
+// turns reports whether the group is compensable: a part was recorded with its compensation.
 func (r *request) turns() bool {
 	return slices.ContainsFunc(r.parts, func(p *part) bool { return p.undo != nil && r.said(p.undo) })
 }
@@ -91,7 +91,7 @@ func isUndone(err error) bool {
 	return errors.As(err, &undone)
 }
 
-// hasTurned reports whether err says that the group has turned back.
+// hasTurned reports whether err announces a compensation.
 func hasTurned(err error) bool {
 	var pending *bedsql.PendingError
 	return isUndone(err) || errors.As(err, &pending) && pending.Turned
@@ -127,7 +127,7 @@ func (r *request) undoes(source int) bool {
 	return slices.ContainsFunc(r.parts, func(p *part) bool { return p.source == source && p.undo != nil && r.said(p.undo) })
 }
 
-// tells is r with what came of its parts.
+// tells is r with the results of its parts.
 func (r *request) tells(w *world) string {
 	text := []string{r.String()}
 	for _, p := range r.parts {
@@ -136,13 +136,12 @@ func (r *request) tells(w *world) string {
 	return strings.Join(text, ", ")
 }
 
-// halfUndone reports whether a group may wait for an operator: what undoes a part is
-// refused.
+// halfUndone reports whether a group may wait for an operator, because a compensation is refused.
 func (r *request) halfUndone() bool {
 	return slices.ContainsFunc(r.parts, func(p *part) bool { return p.undo != nil && r.said(p.undo) && p.undo.need > oneRow })
 }
 
-// repair lets an operator see to it that what undoes a group is refused no more.
+// repair lets an operator lift the refusal of a group's compensation.
 func (w *world) repair(r *request) {
 	for _, p := range r.parts {
 		if p.undo != nil && p.undo.need == forbidden && w.random.IntN(2) == 0 {

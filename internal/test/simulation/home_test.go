@@ -13,10 +13,10 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// This file has the writers that change rows where the log is and record writes for
-// other databases in the same local transaction.
+// This file has the writers that change rows in the log's database and record writes for other
+// databases in the same local transaction.
 
-// atLog is the source of the rows that are where the log is.
+// atLog is the source of the rows in the log's database.
 const atLog = 2
 
 // pools of an application of such a history, behind those of the data sources.
@@ -44,17 +44,17 @@ var withKinds = func() (all []kind) {
 			all = append(all, kind{driver + " transaction with entries" + what, false, true, []int{atLog, 0, atLog, 1, 0}, sendWith(n+atLog, behaviour(b)), nil})
 		}
 	}
-	// Under a key the rows where the log is are there once, too: the pool is wrapped.
+	// Under a key, the rows in the log's database are written once, too: the pool is wrapped.
 	return append(all, kind{"wrapped transaction with entries under a key", true, true, []int{atLog, 0, 1, 0}, sendWith(wrappedHome, withCommits), nil})
 }()
 
 func (k kind) isHome() bool { return k.local && slices.Contains(k.parts, atLog) }
 
-// atHome: chance decides, of histories whose writers do that.
+// atHome has such writers, and leaves the rest to chance.
 var atHome = &focus{kinds: append(slices.Clone(withKinds), kinds[0], kinds[2], kinds[7]), wide: true, home: true, begin: func(w *world) {}}
 
-// goesOnAfter reports whether an application may go on in its transaction after an
-// error: it knows that the transaction is open, and the error does not tell it to roll back.
+// goesOnAfter reports whether an application may go on in its transaction after an error: it knows
+// that the transaction is open, and the error does not demand a rollback.
 func goesOnAfter(err error) bool {
 	var answered *driver.MySQLError
 	return errors.As(err, &answered) && answered.Number == errLockTimeout.Number && !errors.Is(err, bedsql.ErrTransactionLost) && !strings.Contains(err.Error(), "; roll back, ")
@@ -62,7 +62,7 @@ func goesOnAfter(err error) bool {
 
 var errUndone = errors.New("the application rolled back")
 
-// waited reports whether another transaction held a lock for too long: no fault is needed for that.
+// waited reports whether another transaction held a lock for too long. That takes no fault.
 func waited(err error) bool { return strings.Contains(err.Error(), errLockTimeout.Message) }
 
 // sendWith records entries in a local transaction of a pool's.
@@ -115,8 +115,8 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 				_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT here")
 			}
 			if err != nil || b == withRollsBack {
-				// Where this fails a bare driver may leave it open, and the next
-				// transaction on the connection commits it.
+				// After a failed rollback, a bare driver may leave the transaction open, and the
+				// next one on the connection commits it.
 				if s.undone = tx.Rollback() == nil || pool == wrappedHome; !s.undone {
 					return end(bedsql.ErrUnknownOutcome)
 				}
@@ -139,7 +139,7 @@ func sendWith(pool int, b behaviour) func(ctx context.Context, pools []*sql.DB, 
 			return bedsql.ErrUnknownOutcome
 		}
 		err = end(err)
-		// Without a receipt nobody knows of what nobody saw.
+		// Without a receipt, there is no trace of an unseen outcome.
 		s.meant = s.committed && pool == bareHome && b == withUndoesSome && errors.Is(err, bedsql.ErrUnknownOutcome) && strings.Contains(err.Error(), "rolled back to a savepoint")
 		return err
 	}

@@ -55,7 +55,7 @@ func (w *world) loggedWhole(r *request) bool {
 	return !slices.ContainsFunc(r.parts, func(p *part) bool { return !there[p] })
 }
 
-// told reports whether a sending was answered so that is(err).
+// told reports whether the answer to a sending satisfied is.
 func (r *request) told(is func(error) bool) bool {
 	for _, s := range r.sendings {
 		if s.answered && !s.undone && is(s.err) {
@@ -67,8 +67,7 @@ func (r *request) told(is func(error) bool) bool {
 
 func (r *request) toldDone() bool { return r.told(func(err error) bool { return err == nil }) }
 
-// refused reports whether the application knows of every sending that it was
-// not applied.
+// refused reports whether the application knows every sending to be unapplied.
 func (r *request) refused() bool {
 	for _, s := range r.sendings {
 		var end *bedsql.EndError
@@ -85,7 +84,7 @@ func (r *request) refused() bool {
 	return len(r.sendings) > 0
 }
 
-// fail ends the history. What is claimed stands before the colon.
+// fail ends the history. The broken claim comes before the colon.
 func (w *world) fail(claim, format string, args ...any) {
 	panic(&failure{claim: claim, detail: fmt.Sprintf(format, args...)})
 }
@@ -130,8 +129,8 @@ func (w *world) delivered(u *entry) {
 	}
 }
 
-// once: nothing is applied twice, and what belongs together on a data source is
-// applied together.
+// once claims: no write is applied twice, and writes in one group on a data source are applied
+// together.
 func (w *world) once(r *request) {
 	for _, p := range r.parts {
 		switch n := w.applied(p); {
@@ -164,14 +163,14 @@ const (
 	thatIsUndone = "local transaction that is rolled back"
 )
 
-// answers: what the application got is so.
+// answers claims: the application's answers are true.
 func (w *world) answers(r *request) {
 	for _, s := range r.sendings {
-		// What is committed with the application's rows a job may take before End does.
-		// The simulated server does not wait for a lock as a real one would.
+		// A job may take entries committed with the application's rows before End does. Unlike a
+		// real one, the simulated server does not wait for a lock.
 		faster := r.kind.isHome() && errors.Is(s.err, bedsql.ErrPending) && errors.Is(s.err, txlog.ErrLeaseLost)
-		// The log gives up what it removes without a lease after 33 moments: a group of which a
-		// job locks the entries in between may need more.
+		// The log gives up a removal without a lease after 33 moments. A group whose entries are
+		// locked by a job between those may need more.
 		slow := r.group != "" && errors.Is(s.err, context.DeadlineExceeded)
 		if w.calm && s.answered && s.err != nil && r.key == "" && !s.meant && !isRows(s.err) && !faster && !slow && !waited(s.err) {
 			w.fail("told an error although nothing went wrong", "%s: %v", r, s.err)
@@ -204,9 +203,9 @@ func (w *world) answers(r *request) {
 	}
 }
 
-// most is how often a request may be applied: once, and once more for each time
-// it came when its key might be forgotten, unless the answer said then that it was
-// not forgotten, and not by one beside it that was applied itself.
+// most is the number of permitted applications of a request: one, and one more for each sending at
+// which its key might be forgotten. A sending does not count if its answer shows that the key was
+// remembered, unless a sending beside it was applied.
 func (r *request) most() (n int64) {
 	n = 1
 	for _, s := range r.sendings {
@@ -262,7 +261,7 @@ func (w *world) settle() {
 	for range 4 {
 		w.rounds(2 * lease)
 	}
-	// What is parked stays so for longer than receipts are kept. Then an operator retries it.
+	// A parked entry stays for longer than receipts are kept. Then an operator retries it.
 	for range 3 {
 		w.rounds(retention + lease)
 	}
@@ -282,8 +281,7 @@ func (w *world) settle() {
 		if !u.parked {
 			w.fail("still in the log", "%s: %s", r, u.lastError)
 		}
-		// That its caller knows is noted in the receipt by one message, which
-		// may be lost.
+		// A single message notes in the receipt that the caller knows. That message may be lost.
 		void := r.refused() && u.lastError == delivery.ErrVoided.Error()
 		rows := r.differs() && strings.Contains(u.lastError, refusesRows)
 		if u.notReplayable == "" && !void && !rows && !r.halfUndone() {
@@ -307,13 +305,13 @@ func (w *world) rounds(d time.Duration) {
 	}
 }
 
-// leftOpen reports whether the log may have gone although the write is not
-// applied, because its caller learnt that the log may hold nothing of it.
+// leftOpen reports whether the log may be empty although the write is not applied, because the
+// log's answer to its caller was uncertain.
 func (s *sending) leftOpen() bool {
 	return errors.Is(s.err, txlog.ErrInDoubt) || errors.Is(s.err, bedsql.ErrUnknownOutcome)
 }
 
-// promised is the error that left a part to the job; nil if none did.
+// promised is the error that left a part to the job, if any.
 func (r *request) promised(p *part) error {
 	for _, s := range r.sendings {
 		if s.answered && !s.undone && errors.Is(s.err, bedsql.ErrPending) && !s.leftOpen() && (s.said[p] || !r.kind.local) {
@@ -323,8 +321,8 @@ func (r *request) promised(p *part) error {
 	return nil
 }
 
-// settled: what was left to the job is applied, and what belongs together is,
-// on all data sources.
+// settled claims: writes left to the job are applied, and groups are applied as a whole, on all
+// data sources.
 func (w *world) settled(r *request) {
 	if r.discarded || w.logged(r) {
 		return
@@ -346,8 +344,8 @@ func (w *world) settled(r *request) {
 	}
 }
 
-// rowsAtLog gives whether the rows of a request that are where the log is are committed.
-// known: there are some.
+// rowsAtLog reports whether a request's rows in the log's database are committed. known reports
+// that there are such rows.
 func (w *world) rowsAtLog(r *request) (committed, known bool) {
 	for _, p := range r.parts {
 		if p.source == atLog && r.said(p) {
@@ -357,8 +355,7 @@ func (w *world) rowsAtLog(r *request) (committed, known bool) {
 	return false, false
 }
 
-// home holds at every moment: entries take effect only if the rows beside them are
-// committed.
+// home claims at every moment: entries take effect only after a commit of the rows beside them.
 func (w *world) home(r *request) {
 	for _, p := range r.parts {
 		committed, known := w.rowsAtLog(r)
@@ -387,8 +384,7 @@ func (r *request) said(p *part) bool {
 	return slices.ContainsFunc(r.sendings, func(s *sending) bool { return s.said[p] })
 }
 
-// homeSettled: in the end entries have taken effect if the rows beside them are
-// committed.
+// homeSettled claims: in the end, entries with committed rows beside them have taken effect.
 func (w *world) homeSettled(r *request) {
 	committed, known := w.rowsAtLog(r)
 	for _, p := range r.parts {
@@ -398,7 +394,8 @@ func (w *world) homeSettled(r *request) {
 	}
 }
 
-// checkRows holds at every moment: what must change a number of rows changes that or none.
+// checkRows claims at every moment: a write with a required number of rows changes that number or
+// none.
 func (w *world) checkRows() {
 	first := map[int]int64{}
 	for _, r := range w.requests {
@@ -425,8 +422,8 @@ func (w *world) checkRows() {
 	}
 }
 
-// refusedParts: of a group, a part that End calls refused is not applied, and the others
-// are, as they would be without it.
+// refusedParts claims: a part reported by End as refused is not applied, and the rest of its group
+// is as it would be without it.
 func (w *world) refusedParts(r *request, s *sending) {
 	var end *bedsql.EndError
 	if !s.answered || !errors.As(s.err, &end) {
@@ -445,8 +442,8 @@ func (w *world) refusedParts(r *request, s *sending) {
 	}
 }
 
-// rowsSettled: in the end the part of a group whose rows do not differ is applied, if the
-// other part was refused, and so was logged with it.
+// rowsSettled claims: in the end, a part with the required rows is applied even if the other part
+// of its group was refused, and so was logged with it.
 func (w *world) rowsSettled(r *request) {
 	if len(r.sendings) == 0 || r.turns() || !r.kind.spans() || !r.differs() || r.discarded || !strings.Contains(r.kind.name, "group") {
 		return
@@ -458,7 +455,7 @@ func (w *world) rowsSettled(r *request) {
 	}
 }
 
-// checkOrder holds at every moment: under one key nothing is changed after what the log
+// checkOrder claims at every moment: under one key, no write takes effect after one that the log
 // accepted later.
 func (w *world) checkOrder() {
 	for source, s := range w.servers {
@@ -477,8 +474,8 @@ func (w *world) checkOrder() {
 	}
 }
 
-// checkGroup holds at every moment: nothing is undone twice, nor without having been
-// applied, nor half on a data source; and what End said is so.
+// checkGroup claims at every moment: compensations run once, only after their parts, and never by
+// half on a data source; and the reports of End are true.
 func (w *world) checkGroup(r *request) {
 	for _, p := range r.parts {
 		switch n := w.undone(p); {
@@ -516,8 +513,8 @@ func (w *world) checkGroup(r *request) {
 	}
 }
 
-// groupSettled: in the end all of a group is done, or all is undone that can be, for a
-// reason.
+// groupSettled claims: in the end, a group is applied as a whole, or compensated as far as
+// possible, for a reason.
 func (w *world) groupSettled(r *request) {
 	done, undone, promised := true, true, false
 	for _, p := range r.parts {

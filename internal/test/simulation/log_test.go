@@ -39,7 +39,7 @@ func init() {
 	})
 }
 
-// memory is what a process has of the log of a history that is not about it.
+// memory is a process's view of the log in memory, for histories about other things.
 type memory struct {
 	*txlog.Memory
 	n *network
@@ -115,7 +115,7 @@ type entry struct {
 // aNumber is the last of an entry's places under its order keys.
 var aNumber = regexp.MustCompile(`^\{"order":\[.*"number":(\d+)\}\],"parameters":`)
 
-// entries reads the log behind the back of all: what is committed.
+// entries reads the committed log, unseen by the actors.
 func (w *world) entries() (all []*entry) {
 	if w.database == nil {
 		units, err := w.memory.List(context.Background(), txlog.Filter{})

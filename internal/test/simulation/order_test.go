@@ -8,13 +8,13 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// This file has the histories whose writers write under order keys.
+// This file has the histories of writers under order keys.
 
 // inOrder: the attempt of a write comes late, or a job or somebody else is in its way, and
 // an operator may give it up before others under its key go on. The log is in memory.
 var inOrder = &focus{kinds: orderedKinds, wide: true, ordered: true, inMemory: true, begin: beginOrder}
 
-// inOrderInSQL is that with the log in SQL, and entries in a transaction where it is.
+// inOrderInSQL is the same with the log in SQL, and entries in a transaction at the log.
 var inOrderInSQL = &focus{kinds: append(slices.Clone(orderedKinds), withKinds[:4]...), wide: true, ordered: true, home: true, begin: beginOrder}
 
 var orderedKinds = []kind{kinds[0], kinds[2], kinds[7], kinds[0], kinds[0]}
@@ -40,7 +40,7 @@ func beginOrder(w *world) {
 	w.late()
 }
 
-// givesUp lets an operator discard what is in the log.
+// givesUp lets an operator discard the log's entries.
 func (w *world) givesUp() {
 	for _, u := range w.look() {
 		r := w.requestOf(u)
@@ -51,7 +51,7 @@ func (w *world) givesUp() {
 	}
 }
 
-// isBehind reports whether err is that of a write that waits for an earlier one.
+// isBehind reports whether err means waiting for an earlier write.
 func isBehind(err error) bool {
 	var behind *bedsql.BehindError
 	return errors.As(err, &behind)

@@ -9,10 +9,10 @@ import (
 	"github.com/bedsql/bed/txlog"
 )
 
-// process is what can be killed: an application, a job, or the operator's
-// command. It has connections and a log of its own.
+// process is a unit of crashes: an application, a job, or the operator's command. It has
+// connections and a log of its own.
 type process struct {
-	// itself stands for what it does after calls return.
+	// itself is the actor of its background work.
 	itself *actor
 	log    txlog.Storage
 	// Under the network's mutex.
@@ -33,7 +33,7 @@ type worker struct {
 	job *asyncjob.Job
 }
 
-// kill breaks all connections; what is in flight on one goes on without it.
+// kill breaks all connections; messages in flight go on without them.
 func (p *process) kill(inFlight []*message) {
 	p.dead = true
 	for _, c := range p.conns {
@@ -51,10 +51,10 @@ func (p *process) close() {
 	}
 }
 
-// newProcess makes one with a storage of its own. What it asks to begin with is
-// answered at once: the history begins behind it. A log that is down answers too,
-// as if the process had been started again until it was up, and then breaks the
-// connection: two who want the one that was left would get it by chance.
+// newProcess makes a process with its own storage. Its first questions are answered at once: the
+// history begins after them. Even a log that is down answers, as if the process had been restarted
+// until the log was up, and then breaks the connection. Otherwise the process would keep one
+// connection, and chance would decide which goroutine gets it.
 func (w *world) newProcess(name string) *process {
 	p := &process{itself: &actor{name: name, free: true}}
 	p.itself.process = p

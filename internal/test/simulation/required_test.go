@@ -9,9 +9,9 @@ import (
 	"github.com/bedsql/bed/bedsql"
 )
 
-// This file has the writes that must change a number of rows.
+// This file has the writes with a required number of rows.
 
-// need is what a write requires.
+// need is the requirement of a write.
 type need int
 
 const (
@@ -21,8 +21,8 @@ const (
 	oneRow
 	// otherRows: it changes two rows, and must change one, or three and more.
 	otherRows
-	// theGate: it changes its own row and one that only the first of all such writes for
-	// the data source changes, and must change both.
+	// theGate changes its own row and a shared one, and must change both. Only the first such write
+	// on the data source changes the shared row.
 	theGate
 	// forbidden: a constraint refuses it.
 	forbidden
@@ -43,7 +43,7 @@ var required = []kind{
 
 const goesBack = "local transaction that goes back to before what changes other rows"
 
-// aboutRows: chance decides, of histories whose writers do that.
+// aboutRows has such writers, and leaves the rest to chance.
 var aboutRows = &focus{kinds: append(slices.Clone(required), kinds[0], kinds[2], kinds[7]), wide: true, begin: func(*world) {}}
 
 // requires is ctx with the requirement of a part.
@@ -74,7 +74,7 @@ func isRows(err error) bool {
 	return errors.As(err, &rows)
 }
 
-// refusesRows begins what the log says of an entry that is parked for its rows.
+// refusesRows is the beginning of the error of an entry parked for its rows.
 const refusesRows = "the write is refused: required"
 
 // inTxOfRows commits a local transaction whatever its last write says of its rows. undoes:

@@ -21,23 +21,22 @@ type server struct {
 	name      string
 	databases map[string]map[string]*table
 	sessions  int
-	// isLog: it has the log. attempts: and what is kept of attempts beside it, from
-	// which End learns of discarded entries.
+	// isLog marks the log's server. attempts marks a server that also keeps attempts, from which
+	// End learns of discarded entries.
 	isLog, attempts bool
 	// down: it was killed, and takes no connections.
 	down bool
-	// version is what it says of itself.
+	// version is the version that it reports.
 	version string
-	// changed are the rows of writers in the order in which they were changed.
+	// changed are the rows of writers in order of change.
 	changed []int
-	// forbidden are the rows of writers that a constraint lets nobody change.
+	// forbidden are the rows of writers protected by a constraint.
 	forbidden map[int]bool
 }
 
 const (
 	mySQL = "8.0.36"
-	// home is where the application is at home, and elsewhere where a job is
-	// that is configured badly.
+	// home is the database of the application, and elsewhere that of a misconfigured job.
 	home, elsewhere = "shop", "other"
 )
 
@@ -66,7 +65,7 @@ type table struct {
 	cells    map[any]*cell
 }
 
-// keyOf is by what a row is held.
+// keyOf returns the key of a row.
 func (t *table) keyOf(r row) any {
 	if by := strings.Split(t.by, ", "); len(by) > 1 {
 		return fmt.Sprint(r[by[0]], " ", r[by[1]])
@@ -74,8 +73,8 @@ func (t *table) keyOf(r row) any {
 	return r[t.by]
 }
 
-// cell is a row: what is committed, and what the transaction that owns it has
-// made of it. Nil is none.
+// cell is a row: its committed state, and the pending state of the transaction that owns it. A
+// missing row is nil.
 type cell struct {
 	committed, pending row
 	owner              *session
@@ -95,18 +94,18 @@ type session struct {
 	id       int
 	database string
 	open     bool
-	// committed: the transaction sees what is committed and nothing else; asked: so
-	// will the next.
+	// committed limits the transaction's view to committed rows; asked does the same for the next
+	// one.
 	committed, asked bool
-	// doomed: the server has rolled the transaction back and says so at the next
-	// statement, whatever that is.
+	// doomed means that the server has rolled the transaction back. It reports that at the next
+	// statement of any kind.
 	doomed bool
 	owned  []*cell
 	// savepoints are those of the open transaction.
 	savepoints []savepoint
 }
 
-// savepoint is what the transaction had made of its rows.
+// savepoint is the transaction's view of its rows.
 type savepoint struct {
 	name string
 	rows map[*cell]row
@@ -158,7 +157,7 @@ func (s *session) save(name string) *answer {
 	return &answer{}
 }
 
-// backTo undoes what came after a savepoint, which stays, or releases it. The rows stay
+// backTo undoes changes since a savepoint and keeps the savepoint, or releases it. The rows stay
 // locked.
 func (s *session) backTo(name string, undo bool) *answer {
 	i := slices.IndexFunc(s.savepoints, func(sp savepoint) bool { return sp.name == name })
@@ -180,7 +179,7 @@ func (s *session) backTo(name string, undo bool) *answer {
 	return &answer{}
 }
 
-// answer is what a statement is answered.
+// answer is the answer to a statement.
 type answer struct {
 	columns  []string
 	rows     [][]any
@@ -230,7 +229,7 @@ func (s *session) run(text string, args []any) (a *answer, err error) {
 		return s.compound(text, args)
 	}
 	for _, name := range journal.Tables {
-		// What is kept for operators beside the log is not part of the protocol.
+		// The tables for operators beside the log are no part of the protocol.
 		if name == journal.Attempts && s.server.attempts {
 			if strings.HasPrefix(text, "DELETE "+name) { // those of long ago, which take space
 				return nil, errLockTimeout

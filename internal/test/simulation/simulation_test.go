@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/internal/jitter"
 )
 
-// What the environment may say: how many histories are tried, from which on, how
-// long at the most, and at which broken claim the search ends.
+// These variables set the number of histories, the first seed, the longest time, and the broken
+// claim that ends the search.
 const (
 	histories = "BED_SIMULATE"
 	firstSeed = "BED_SIMULATE_SEED"
@@ -43,11 +43,11 @@ func inBubble(t *testing.T, f func()) {
 	synctest.Test(t, func(*testing.T) { f() })
 }
 
-// perBubble is how many histories share the cost of that.
+// perBubble is the number of histories sharing that cost.
 const perBubble = 50
 
-// The tests of this package are not parallel: see inBubble. What they do comes
-// from the seed, and from nothing else that is random.
+// The tests of this package are not parallel: see inBubble. The seed is their only source of
+// randomness.
 func TestNoInterleavingOfWritersBreaksTheRule(t *testing.T) { search(t, nil, 300) }
 
 func TestNoInterleavingOfKeysBreaksTheRule(t *testing.T) { search(t, endOfAKey, 300) }
@@ -64,12 +64,12 @@ func TestNoInterleavingOfOrderKeysInSQLBreaksTheRule(t *testing.T) { search(t, i
 
 func TestNoInterleavingOfGroupsBreaksTheRule(t *testing.T) { search(t, aboutGroups, 30) }
 
-// search tries histories about f, as many as n if the environment does not say; nil:
-// about everything.
+// search tries histories about f, or about everything if f is nil. Their number is n unless the
+// environment sets it.
 func search(t *testing.T, f *focus, without uint64) {
 	first := setting(t, firstSeed, uint64(time.Now().UnixNano()))
 	end := first + setting(t, histories, without)
-	// Of the histories that break a claim the shortest tells most.
+	// Of the histories breaking a claim, the shortest is the most telling.
 	shortest, often := map[string]*world{}, map[string]int{}
 	found, steps, messages := false, 0, 0
 	for from := first; from < end && !found; from += perBubble {
@@ -95,9 +95,9 @@ func search(t *testing.T, f *focus, without uint64) {
 	}
 }
 
-// Histories of order keys with the log in SQL are left out: a transaction of the log whose
-// context ends is rolled back by a goroutine of database/sql's, and where several writers wait
-// for one key, who comes next is up to the runtime. One in forty of their seeds differs.
+// Order keys with the log in SQL are left out. When the context of a log transaction ends, a
+// goroutine of database/sql rolls it back, and the runtime chooses the next of several writers
+// waiting for one key. One seed in forty differs.
 func TestTheSameSeedGivesTheSameHistory(t *testing.T) {
 	first := setting(t, firstSeed, uint64(time.Now().UnixNano()))
 	var told [2][][]string

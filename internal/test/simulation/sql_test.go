@@ -23,13 +23,13 @@ type parser struct {
 	at     int
 	args   []any
 	row    row
-	// made is what an INSERT would add, if its key were not there.
+	// made is the row that an INSERT would add under a new key.
 	made row
 }
 
 type row map[string]any
 
-// read are the tokens of texts that are sent often.
+// read caches the tokens of frequent texts.
 var read = map[string][]string{}
 
 func parse(s *session, text string, args []any) *parser {
@@ -190,7 +190,7 @@ func (p *parser) sum() any {
 	}
 }
 
-// outOfRange is a sum that no column holds. A CASE may not need it.
+// outOfRange is a sum too large for any column. A CASE may not need it.
 var outOfRange = serverError(1690, "22003", "BIGINT value is out of range in '(9223372036854775807 + `shop`.`bed_order`.`last`)'")
 
 func add(v, w any, sign int64) any {
@@ -276,8 +276,7 @@ func (p *parser) cases() (v any) {
 	return v
 }
 
-// exists reports whether another table has a row of which a column is what one of the
-// current row is.
+// exists reports whether another table has a row with a matching column.
 func (p *parser) exists() any {
 	t := p.table()
 	p.want("AS")

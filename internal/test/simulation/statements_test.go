@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// This file runs what sql_test.go reads.
+// This file runs the statements parsed by sql_test.go.
 
 func (p *parser) table() *table {
 	database, name, ok := strings.Cut(p.name(), ".")
@@ -45,12 +45,12 @@ func order(a, b any) int {
 	return 0
 }
 
-// where gives the rows for which the condition that comes next holds.
+// where returns the rows matching the next condition.
 func (p *parser) where(t *table) []*cell {
 	return p.those(t, func(c *cell) row { return c.seenBy(p.s) })
 }
 
-// those is where for another view of the rows than the session's.
+// those is where with another view than the session's.
 func (p *parser) those(t *table, seen func(*cell) row) (found []*cell) {
 	if !p.takes("WHERE") {
 		for _, id := range t.sorted() {
@@ -94,8 +94,8 @@ func (p *parser) lock(cells []*cell) []*cell {
 	return cells
 }
 
-// insert adds rows. One whose key is there is left out where the statement says
-// what to do about it: ours change nothing then.
+// insert adds rows. It skips a row with an existing key if the statement handles that case: our
+// statements then change no row.
 func (p *parser) insert() *answer {
 	t := p.table()
 	var columns []string
@@ -121,8 +121,7 @@ func (p *parser) insert() *answer {
 	return p.put(t, all)
 }
 
-// put adds rows, of which one that is there already is changed by what comes next, if
-// anything does.
+// put adds rows. For an existing row it applies the following changes, if there are any.
 func (p *parser) put(t *table, all []row) *answer {
 	a := &answer{}
 	upserts := p.takes("ON", "DUPLICATE", "KEY", "UPDATE")
@@ -171,7 +170,7 @@ func (p *parser) put(t *table, all []row) *answer {
 	return a
 }
 
-// insertSelected adds a row if what it is selected from holds one.
+// insertSelected adds a row if its source has one.
 func (p *parser) insertSelected(t *table, columns []string) *answer {
 	made := maps.Clone(t.defaults)
 	for _, column := range columns {
@@ -280,7 +279,7 @@ func (p *parser) selects() *answer {
 	return a
 }
 
-// choose reads what stands behind the condition of a SELECT.
+// choose reads the clauses after the condition of a SELECT.
 func (p *parser) choose(t *table, found []*cell) []*cell {
 	if p.takes("ORDER", "BY") {
 		by := []string{p.name()}

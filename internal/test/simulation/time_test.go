@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// This file lets time pass, and does what needs much of it.
+// This file lets time pass, and has the faults that need much of it.
 
 // time passes: leases run out, retentions end.
 func (w *world) time() {
 	w.pause(pick(w, []time.Duration{2 * lease, retention * 6 / 10, retention + lease}))
 }
 
-// pause lets time pass while those at work stand still, if they may.
+// pause lets time pass while working actors stand still, if they may.
 func (w *world) pause(d time.Duration) bool {
 	if w.calm && (len(w.running) > 0 || len(w.n.inFlight) > 0) {
 		return false
@@ -23,9 +23,8 @@ func (w *world) pause(d time.Duration) bool {
 		d = time.Minute // nobody leaves it so for long
 	}
 	for _, r := range w.requests {
-		// Nobody stands still for longer than receipts are kept after the entry of
-		// what he is doing is gone: that is what retention means. Each data source
-		// of a group has its own.
+		// No actor stands still past the retention of its receipts, counted from the end of its log
+		// entry: the retention promises no more. Each data source of a group has its own.
 		if len(w.running) > 0 && d > 2*lease && !w.loggedWhole(r) {
 			return false
 		}
@@ -34,8 +33,8 @@ func (w *world) pause(d time.Duration) bool {
 	return true
 }
 
-// pass lets time pass, during which those at a message stand still. What nobody
-// waits for may take longer than a lease, but not as long as receipts are kept.
+// pass lets time pass; actors at a message stand still. Messages without a waiting sender may take
+// longer than a lease, but less than the retention of receipts.
 func (w *world) pass(d time.Duration, still bool) {
 	w.say("%v pass", d)
 	w.n.do(func() {
@@ -70,8 +69,8 @@ func (w *world) allJobs() {
 
 func never(*message) bool { return false }
 
-// againBesideAPurge sends a request again whose key is kept no longer, while a
-// purge that has found its receipt due stands before it deletes.
+// againBesideAPurge repeats a request at the end of its key's retention. A purge has already found
+// its receipt due, and stands before deleting it.
 func (w *world) againBesideAPurge() {
 	var some []*request
 	for _, r := range w.requests {

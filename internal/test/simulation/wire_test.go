@@ -26,7 +26,7 @@ type message struct {
 	// shown is the same for the same seed; empty until network.show.
 	shown string
 	sent  time.Time
-	// stray: whoever sent it waits for it no more.
+	// stray marks a message without a waiting sender.
 	stray bool
 }
 
@@ -35,26 +35,24 @@ type reply struct {
 	err error
 }
 
-// network holds messages that may change something until it learns how each
-// fares. What nobody answers for (erasing after calls return) and mere
-// questions pass at once.
+// network holds messages that may change data, until their fate is decided. Mere questions, and
+// messages without a responsible caller (erasing after calls return), pass at once.
 type network struct {
 	mu       sync.Mutex
 	inFlight []*message
 	// free: nothing is held any more.
 	free bool
-	// passing: time does, and the log answers what processes do by themselves.
-	// still: they stand still, and prolong no leases.
+	// passing means that time passes and the log answers the processes' background work. still
+	// means that processes stand still and renew no leases.
 	passing, still bool
 	// sent counts what was held.
 	sent int
-	// names stand for ids and texts in the history, so that the same seed gives
-	// the same.
+	// names replace ids and texts in the history, so that the same seed gives the same history.
 	names map[string]string
 }
 
-// show names what was sent since it did so last, when all have come to rest: who
-// was first is by chance. What is written to the log tells what others are about.
+// show names the messages sent since its last call, once all actors rest: their order was random.
+// Writes to the log come first, because they explain the others.
 func (n *network) show() {
 	for _, logs := range []bool{true, false} {
 		for _, m := range n.inFlight {
@@ -71,8 +69,7 @@ const (
 	insertWithin  = "INSERT INTO `shop`.transaction_log "
 )
 
-// label says what a message is about. A row of the log carries its text, behind
-// its id.
+// label describes a message. A row of the log carries its text, after its id.
 func (n *network) label(m *message) string {
 	var about []string
 	if strings.HasPrefix(m.text, insertWithin) { // whose values are in its text
@@ -103,7 +100,7 @@ func (n *network) label(m *message) string {
 
 type actorKey struct{}
 
-// wire dials a server as a process that is at home in a database.
+// wire dials a server as a process with its home in a database.
 type wire struct {
 	n        *network
 	process  *process
@@ -118,7 +115,7 @@ func (w *wire) Connect(ctx context.Context) (c driver.Conn, err error) {
 		return nil, err
 	}
 	w.n.do(func() {
-		// A process that cannot open the log ends, and is started again until it can.
+		// A process that cannot open the log ends, and is restarted until it can.
 		if w.process.dead || w.server.down && !w.process.itself.free {
 			err = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 			return
@@ -152,7 +149,7 @@ var (
 	_ driver.Pinger             = (*conn)(nil)
 )
 
-// do runs f where nobody else touches the servers.
+// do runs f with exclusive access to the servers.
 func (n *network) do(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,11 +159,11 @@ func (n *network) do(f func()) {
 // begin is how a transaction of the driver's begins.
 const begin = "START TRANSACTION"
 
-// atReadCommitted is what the driver sends before it, if it is asked to.
+// atReadCommitted precedes such a transaction, if the driver is asked to use that level.
 const atReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
-// held reports whether a message waits to learn how it fares: what writes or
-// ends a transaction, and the look at a receipt.
+// held reports whether a message waits for its fate: writes, ends of transactions, and lookups of
+// receipts do.
 func held(to *server, text string) bool {
 	if to.isLog {
 		verb, rest, _ := strings.Cut(text, " ")
@@ -401,7 +398,7 @@ func (r *rows) Next(dest []driver.Value) error {
 	return nil
 }
 
-// actor is a writer, a round of a job, or what a process does by itself.
+// actor is a writer, a round of a job, or the background work of a process.
 type actor struct {
 	name    string
 	process *process

@@ -31,14 +31,14 @@ const (
 	// moment is how long an actor takes between its messages at the most. No pause
 	// before a repetition is longer: they are random, and not by the seed.
 	moment = 300 * time.Millisecond
-	// bound is that of all that is bounded and not by the lease.
+	// bound is the time limit of everything without a lease.
 	bound = 100 * moment
-	// attemptBound is that of an attempt: never at the same moment as another, when
-	// the scheduler would decide which of them ends first.
+	// attemptBound is the time limit of an attempt. It never coincides with another limit, because
+	// the scheduler would decide which one ends first.
 	attemptBound = bound + moment/2
 )
 
-// world is what the actors work on, and what is known of it.
+// world is the actors' servers, and the knowledge about them.
 type world struct {
 	random  *rand.Rand
 	n       *network
@@ -55,9 +55,9 @@ type world struct {
 	lost      int      // the index of the job that is configured badly
 	// least: the applications write at least once.
 	least bool
-	// focus is what the history is about; nil: everything.
+	// focus is the subject of the history; nil for everything.
 	focus *focus
-	// slowLog: entries that are on their way to the log stay there while others go on.
+	// slowLog keeps entries in flight to the log while other messages go on.
 	slowLog bool
 	// calm: nothing goes wrong, and nobody waits for longer than a lease.
 	calm bool
@@ -75,11 +75,11 @@ type world struct {
 	parked   map[string]bool
 	byRow    map[string]*part
 	byID     map[int]*part
-	// gates are the rows that only the first changes, by their sources.
+	// gates are the rows changed only by the first write, by source.
 	gates   map[int]int
 	byJob   sync.Map // the units that a job has reported delivered
 	history []string
-	// What may happen in this history.
+	// kinds, loggings and faults are the choices of this history.
 	kinds    []kind
 	loggings []bedsql.Logging
 	faults   []fate
@@ -145,7 +145,7 @@ var (
 	patience = []int{3, 1}
 )
 
-// targets are the servers to which is written.
+// targets are the servers of the writes.
 func (w *world) targets() []*server {
 	if w.focus.isHome() {
 		return append(slices.Clone(w.servers), w.database)
@@ -153,7 +153,7 @@ func (w *world) targets() []*server {
 	return w.servers
 }
 
-// server is that of a source.
+// server is the server of a source.
 func (w *world) server(source int) *server { return w.targets()[source] }
 
 func (w *world) newApp(i int) app {
@@ -208,16 +208,16 @@ func (w *world) newJob(i int) worker {
 	return j
 }
 
-// actions are what may happen next.
+// actions are the choices for the next step.
 var actions = []func(*world){
 	(*world).send, (*world).again, (*world).job, (*world).message, (*world).runOn, (*world).toTheEnd, (*world).toAReceipt, (*world).time, (*world).allJobs,
 	(*world).againBesideAPurge,
 }
 
-// disturbances are those that happen besides where not all goes well.
+// disturbances are further choices, in histories with faults.
 var disturbances = []func(*world){(*world).operator, (*world).crash}
 
-// failure is what ends a history: a claim that was broken.
+// failure is the broken claim that ended a history.
 type failure struct{ claim, detail string }
 
 // history tries one, from nothing.
@@ -238,8 +238,8 @@ func (w *world) run() {
 			panic(p)
 		}
 	}()
-	// Each history has its own few kinds of writes and of faults: what needs
-	// several of one kind happens more often so.
+	// Each history has its own few kinds of writes and of faults: combinations of the same kind are
+	// then more frequent.
 	w.kinds = kinds
 	if w.focus != nil {
 		w.kinds = w.focus.kinds
@@ -259,8 +259,8 @@ func (w *world) run() {
 			may = append(may, (*world).compensate)
 		}
 	}
-	// A log that is written while its target is out of reach does not say where
-	// its receipt will be: no job may be at home elsewhere then.
+	// An entry written while its target is unreachable does not name the place of its receipt: no
+	// job may then be at home elsewhere.
 	if w.lost = len(patience); w.random.IntN(2) == 0 {
 		w.lost = -1
 		w.jobs = w.jobs[:len(patience)]
@@ -302,14 +302,14 @@ func must(err error) {
 	}
 }
 
-// say keeps what is the same for the same seed: no id is.
+// say records a step without ids, so that the same seed gives the same text.
 func (w *world) say(format string, args ...any) {
 	w.history = append(w.history, anID.ReplaceAllString(fmt.Sprintf(format, args...), "…"))
 }
 
 var anID = regexp.MustCompile(`order-[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// close lets all end, what was killed too.
+// close ends all processes, including killed ones.
 func (w *world) close() {
 	w.n.do(func() {
 		w.n.free = true
@@ -349,8 +349,8 @@ func (w *world) begin(name string, p *process, f func(context.Context)) {
 	w.hurry()
 }
 
-// finish lets all messages arrive that are waited for, and loses all others, one
-// by one, with a look at what each has done.
+// finish delivers all messages with a waiting sender, and loses all others, one by one. It calls
+// look after each.
 func (w *world) finish(look func()) (ended bool) {
 	for range 5000 {
 		w.n.do(func() {
@@ -433,7 +433,7 @@ func (w *world) part(r *request, source int, need need) *part {
 	return p
 }
 
-// besides makes the row that a part changes beside its own.
+// besides makes the second row of a part.
 func (w *world) besides(p *part) {
 	if p.need == theGate && w.gates[p.source] != 0 {
 		p.beside = w.gates[p.source]
@@ -450,8 +450,7 @@ func (w *world) besides(p *part) {
 	}
 }
 
-// again sends a request under a key once more: also one whose key may be
-// forgotten by now.
+// again repeats a request under a key, even one that may be forgotten by now.
 func (w *world) again() {
 	var some []*request
 	for _, r := range w.requests {

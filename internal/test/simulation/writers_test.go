@@ -19,11 +19,11 @@ type part struct {
 	id      int
 	how     how
 	need    need
-	// beside is the other row that it changes, if it changes two.
+	// beside is the second row of a write that changes two.
 	beside int
 	// number is its place under its order key.
 	number int64
-	// undo is what undoes it in a group that can turn back, and undoes what it undoes.
+	// undo is its compensation in a compensable group, and undoes the part that it compensates.
 	undo, undoes *part
 }
 
@@ -59,24 +59,24 @@ func (p *part) statement() (string, []any) {
 type sending struct {
 	by       *process
 	answered bool
-	// lost: the process that sent it was killed before it was answered.
+	// lost means that its process was killed before the answer.
 	lost bool
 	err  error
-	// said are the parts of which the statement itself succeeded.
+	// said are the parts with a successful statement.
 	said map[*part]bool
 	// undone: the application rolled it back by itself.
 	undone bool
-	// meant: the error is what the application gets for what it did, whatever goes wrong.
+	// meant marks an error caused by the application itself, with or without faults.
 	meant bool
 	// committed: the Commit of its transaction with entries succeeded.
 	committed bool
-	// late: its key might be forgotten by then. replayed: it was not, or one of
-	// those beside, which were sent before it was answered, was applied first.
+	// late means that its key might be forgotten by then. replayed means that it was not, or that
+	// an earlier sending was applied first: one of those beside, sent before its answer.
 	late, replayed bool
 	beside         []*sending
 }
 
-// request is what is to be done once, and sent again only under a key.
+// request is work to do once; it is sent again only under a key.
 type request struct {
 	id   int
 	kind kind
@@ -86,13 +86,13 @@ type request struct {
 	order    string // its order key
 	parts    []*part
 	sendings []*sending
-	// units are those of its logs that were ever seen.
+	// units are all units of its logs seen so far.
 	units map[string]bool
 	// discarded: an operator did so with one of its logs.
 	discarded bool
 	first     time.Time
-	// group is its id if it can turn back, after turnAfter, if that is not 0, and turned:
-	// an operator wanted that.
+	// group is its id if it is compensable, after turnAfter unless that is 0. turned means that an
+	// operator compensated it.
 	group     string
 	turnAfter time.Duration
 	turned    bool
@@ -102,7 +102,7 @@ func (r *request) String() string {
 	return fmt.Sprintf("request %d (%s)", r.id, r.kind.name)
 }
 
-// sender names who sends it the last time.
+// sender names its last sender.
 func (r *request) sender() string { return fmt.Sprintf("writer %d.%d", r.id, len(r.sendings)) }
 
 // kind is a way to write.
@@ -111,10 +111,10 @@ type kind struct {
 	keyed bool
 	// local: it is one local transaction of the application's.
 	local bool
-	// parts says for which data source each of its writes is.
+	// parts are the data sources of its writes.
 	parts []int
 	send  func(ctx context.Context, pools []*sql.DB, r *request, s *sending) error
-	// needs are what they require; nil: nothing.
+	// needs are the requirements of its writes; nil for none.
 	needs []need
 }
 
@@ -141,8 +141,8 @@ type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// write runs a part. It prepares inside a transaction alone: to close a statement
-// of a pool waits for a mutex, which the bubble does not know to be a wait.
+// write runs a part. It prepares only inside a transaction: closing a pool's statement waits for a
+// mutex, and the bubble does not count that as waiting.
 func write(ctx context.Context, on execer, p *part, s *sending) error {
 	text, args := p.statement()
 	ctx = p.requires(ctx)
