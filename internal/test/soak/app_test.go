@@ -38,7 +38,7 @@ const (
 	appEnv   = "BED_SOAK_APP"
 )
 
-// appOrder tells a process of the application what to do.
+// appOrder instructs a process of the application.
 type appOrder struct {
 	Name             string // of its journal and report
 	Dir              string
@@ -52,7 +52,7 @@ type appOrder struct {
 	Guarantee        bedsql.Guarantee
 }
 
-// appReport is what a process says of itself when it ends in order.
+// appReport is a process's report at its orderly end.
 type appReport struct {
 	Build   string
 	Release int
@@ -63,8 +63,7 @@ type appReport struct {
 	Goroutines [4]int
 	HeapKiB    [2]uint64 // before and after
 	Sockets    []string  // that are open when all is closed
-	// Prepared is how many statements the server has prepared at most for a
-	// connection that is idle, by target.
+	// Prepared is the largest number of prepared statements on an idle connection, by target.
 	Prepared map[string]int
 	Stacks   string `json:",omitempty"` // of too many goroutines
 }
@@ -138,7 +137,7 @@ func (a *app) run() (err error) {
 	return a.report(r, storage)
 }
 
-// openLog waits for a log that is down.
+// openLog opens the log, and waits for one that is down.
 func (a *app) openLog(ctx context.Context) (*txlog.SQLStorage, error) {
 	for {
 		dial, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -179,7 +178,7 @@ func (a *app) openTargets(storage txlog.Storage) error {
 	return a.openHome(cfg)
 }
 
-// report closes all and looks at what is left.
+// report closes everything and reports leaks.
 func (a *app) report(r appReport, storage txlog.Storage) error {
 	r.Goroutines[2] = runtime.NumGoroutine()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -198,8 +197,7 @@ func (a *app) report(r appReport, storage txlog.Storage) error {
 	if err := storage.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "closing the log:", err)
 	}
-	// pgx asks the server for 15 s to cancel what was under way on a connection that
-	// it gives up, in the background.
+	// After giving up a connection, pgx spends up to 15 s in the background on canceling its query.
 	for range 800 {
 		if r.Goroutines[3], r.Sockets = runtime.NumGoroutine(), sockets(); r.Goroutines[3] <= r.Goroutines[0] && len(r.Sockets) == 0 {
 			break
@@ -229,8 +227,7 @@ func heapKiB() uint64 {
 	return m.HeapAlloc >> 10
 }
 
-// sockets are the connections of this process, by the address of the other side,
-// where the system says so.
+// sockets are this process's connections by remote address, if the system reports them.
 func sockets() (all []string) {
 	others := map[string]string{}
 	table, _ := os.ReadFile("/proc/self/net/tcp")
@@ -270,8 +267,7 @@ func preparedOn(ctx context.Context, pool *sql.DB, target string) (most int, err
 	return most, nil
 }
 
-// note appends a line to the journal, in one write: a kill does not take back
-// what was written.
+// note appends a line to the journal in one write, so that a kill cannot take it back.
 func (a *app) note(l Line) {
 	text, err := json.Marshal(l)
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// BenchmarkJudge reads and judges the journal of a run with 1,000,000 writes, in
-// which all went well, and gives the memory that is in use in the end.
+// BenchmarkJudge reads and judges the journal of a faultless run with 1,000,000 writes, and reports
+// the memory in use at the end.
 func BenchmarkJudge(b *testing.B) {
 	const pause, sends = 10 * time.Millisecond, 730_000
 	dir := b.TempDir()
@@ -37,8 +37,8 @@ func BenchmarkJudge(b *testing.B) {
 	}
 }
 
-// writeHistory writes what workers would have told that were answered at once, at
-// 400 requests a second, and gives what the targets would hold.
+// writeHistory writes the journal of workers with immediate answers, at 400 requests a second, and
+// returns the resulting content of the targets.
 func writeHistory(b *testing.B, name string, sends int, pause time.Duration) map[string]Target {
 	b.Helper()
 	f, err := os.Create(name)

@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testproxy"
 )
 
-// TestJudgeFindsThatAtLeastOnceAppliesTwice runs the same applications with the
-// weaker guarantee, which is not meant for what they write.
+// TestJudgeFindsThatAtLeastOnceAppliesTwice runs the same applications under AtLeastOnce. Their
+// writes are not made for it.
 func TestJudgeFindsThatAtLeastOnceAppliesTwice(t *testing.T) {
 	t.Parallel()
 	doubles(t, bedsql.AtLeastOnce, func(context.Context, *world) {})
@@ -31,8 +31,7 @@ func TestTheJudgeFindsThatAReceiptWasRemoved(t *testing.T) {
 	})
 }
 
-// doubles cuts answers off until a write is applied twice, and demands that the
-// judge finds it.
+// doubles cuts answers off until a write is applied twice, and demands that the judge finds it.
 func doubles(t *testing.T, guarantee bedsql.Guarantee, meanwhile func(context.Context, *world)) {
 	t.Helper()
 	if testing.Short() {

@@ -2,8 +2,7 @@ package soak
 
 import "golang.org/x/sys/unix"
 
-// clock is one that all processes of the machine share and nobody sets, in
-// nanoseconds.
+// clock returns nanoseconds of a clock shared by all processes of the machine. It cannot be set.
 func clock() int64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

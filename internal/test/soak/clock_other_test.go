@@ -4,5 +4,5 @@ package soak
 
 import "time"
 
-// clock is the machine's, in nanoseconds: a run is false in which it is set.
+// clock returns the machine's time in nanoseconds. Setting the clock spoils a run.
 func clock() int64 { return time.Now().UnixNano() }

@@ -28,15 +28,15 @@ func (w *world) rest() {
 	}
 }
 
-// quiet waits until the jobs have worked the log off and purged the receipts, looks
-// at what they hold, and ends them.
+// quiet waits until the jobs have worked the log off and purged the receipts, examines the
+// processes, and ends them.
 func (w *world) quiet() {
 	w.t.Helper()
 	w.until("all but ways back is worked off", 5*time.Minute, w.log, "SELECT COUNT(*) FROM transaction_log WHERE parked = 0 AND SUBSTR(id, 1, 33) <> SUBSTR(transaction_id, 1, 33)")
 	w.exec(w.log, "UPDATE transaction_log SET next_try_time = 0 WHERE parked = 0 AND lease_token IS NULL") // a job looks at these once a minute
 	w.until("the log is worked off", 5*time.Minute, w.log, "SELECT COUNT(*) FROM transaction_log WHERE parked = 0")
 	if w.o.retention < time.Hour {
-		// Those of what is parked stay as long as that does.
+		// Receipts of parked entries stay as long as the entries.
 		parked := "''"
 		w.rows(w.log, "SELECT DISTINCT SUBSTR(id, 1, 33) FROM transaction_log", func(scan func(...any) error) error {
 			var unit string
@@ -58,11 +58,11 @@ func (w *world) quiet() {
 	w.reports()
 }
 
-// usage is what the system says that a process holds.
+// usage is a process's resources, as reported by the system.
 type usage struct{ files, memoryKiB int }
 
-// What a process may hold more than at first, when it has been idle for a while: a
-// connection more in a pool, memory that the garbage collector keeps.
+// An idle process may hold somewhat more than at first: another pooled connection, and memory kept
+// by the garbage collector.
 const (
 	moreFiles      = 16
 	moreMemoryKiB  = 96 << 10
@@ -73,9 +73,8 @@ const (
 	sessionsEach = 12
 )
 
-// use tells what processes hold, where the system says so. The first
-// application and the first job live as long as the run, and in the end that job
-// must not hold what it did not hold at first.
+// use logs the resources of processes, if the system reports them. The first application and the
+// first job live as long as the run. In the end that job must not hold more than at first.
 func (w *world) use(when string, idle bool, of []*process) {
 	w.t.Helper()
 	for _, p := range of {
@@ -120,7 +119,7 @@ func (w *world) sessions() {
 	}
 }
 
-// goroutines ends a job so that it tells which it has.
+// goroutines ends a job in a way that makes it print its goroutines.
 func (w *world) goroutines(p *process) {
 	w.t.Helper()
 	p.signal(syscall.SIGQUIT)
@@ -137,7 +136,7 @@ func (w *world) goroutines(p *process) {
 	}
 }
 
-// reports reads the reports of applications that ended in order.
+// reports reads the reports of applications after an orderly end.
 func (w *world) reports() {
 	w.t.Helper()
 	for _, p := range slices.Concat(w.apps[:], w.replaced) {

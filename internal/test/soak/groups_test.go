@@ -20,7 +20,7 @@ func unmetTransfer(rng dice) []Step {
 	return append(transfer(rng), Step{Target: anyTarget(rng), Account: nobody, N: amount(rng), Refuse: true})
 }
 
-// transferWith leaves a row at home besides, which nothing undoes.
+// transferWith also leaves a row at home, without a compensation.
 func transferWith(rng dice) []Step {
 	return append([]Step{{Target: home, N: amount(rng)}}, transfer(rng)...)
 }
@@ -29,7 +29,7 @@ func unmetTransferWith(rng dice) []Step {
 	return append([]Step{{Target: home, N: amount(rng)}}, unmetTransfer(rng)...)
 }
 
-// group writes a staged group that can turn back, after that time if it is not 0.
+// group writes a compensable staged group, with that deadline unless it is 0.
 func group(after time.Duration) func(context.Context, *app, *sending) error {
 	return func(ctx context.Context, a *app, s *sending) error {
 		opts := []bedsql.TxOption{bedsql.Staged()}
@@ -55,21 +55,22 @@ func group(after time.Duration) func(context.Context, *app, *sending) error {
 	}
 }
 
-// undo records what undoes a step.
+// undo records the compensation of a step.
 func (s *sending) undo(ctx context.Context, a *app, i int) error {
 	step := s.Steps[i]
 	_, err := a.pools[step.Target].ExecContext(ctx, text(step.Target, updateText), -step.N, undoName(s.Request, i), step.Account)
 	return err
 }
 
-// turn has an operator turn a group back, if it may: what is delivered by then stays so.
+// turn has an operator compensate a group, if its kind allows that. A group already delivered stays
+// so.
 func (a *app) turn(ctx context.Context, s *sending, group string) {
 	if s.Late {
 		_, _ = a.log.Turn(ctx, group, 0, "an operator wants it")
 	}
 }
 
-// group looks at a group that can turn back: it is done or undone as a whole.
+// group checks a compensable group: it is applied or compensated as a whole.
 func (j *judgement) group(r *request) {
 	done, undone, any := true, true, false
 	for i, step := range r.Steps {

@@ -10,16 +10,15 @@ import (
 	"unique"
 )
 
-// Line is one line of a journal. A send has one of event Send, written before
-// anything is sent, and if its process lived so long one of event Answer. In
-// between there may be one of event Step for each write of an immediate soft
-// transaction that Exec took.
+// Line is one line of a journal. A send has a line of event Send, written before sending, and one
+// of event Answer if its process lived so long. Between them, each write that Exec accepted in an
+// immediate soft transaction has a line of event Step.
 type Line struct {
 	Event   string
 	Send    string // names the attempt to send Request, once
 	Request string
-	// At is when, on a clock of the machine that nobody sets: before anything is
-	// sent, and after all is answered.
+	// At is the time on a clock of the machine that cannot be set: before sending, and after all
+	// answers.
 	At int64 `json:",omitempty"`
 
 	// Of event Send.
@@ -29,14 +28,14 @@ type Line struct {
 	Atomic bool `json:",omitempty"`
 	// Keyed: it may be sent more than once, and takes effect once.
 	Keyed bool `json:",omitempty"`
-	// Reads: it is not run again; pending means that it is decided later.
+	// Reads means that it is not run again; a pending one is decided later.
 	Reads bool `json:",omitempty"`
-	// Turns: it is a group whose steps on accounts are undone if it turns back. Late: so
-	// it may although nothing is refused.
+	// Turns marks a compensable group, with steps on accounts. Late marks one that may be
+	// compensated even without a refusal.
 	Turns bool `json:",omitempty"`
 	Late  bool `json:",omitempty"`
 
-	// Logging is when its entry is written, if not before it is sent.
+	// Logging is the time of writing its entry, if not before sending.
 	Logging string `json:",omitempty"`
 
 	// Of event Step.
@@ -56,9 +55,9 @@ const (
 	EventAnswer = "answer"
 )
 
-// Step is one write of a request: n is added to an account of a target. Where it
-// is applied, a row in the table effect names it; see EffectName. With an Op it
-// is for a register of that id; see OpSet.
+// Step is one write of a request: it adds n to an account of a target. An applied step leaves a row
+// in the table effect with its name; see EffectName. With an Op it changes a register of that id;
+// see OpSet.
 type Step struct {
 	Op      string `json:",omitempty"`
 	Target  string
@@ -68,36 +67,35 @@ type Step struct {
 	Refuse bool `json:",omitempty"`
 }
 
-// undoName is how what undoes a step is called there.
+// undoName is the effect name of a step's compensation.
 func undoName(request string, step int) string { return EffectName(request, step) + "/undo" }
 
 // EffectName is how a step is called in the table effect.
 func EffectName(request string, step int) string { return fmt.Sprintf("%s/%d", request, step) }
 
-// Outcome is what a caller got.
+// Outcome is a caller's result.
 type Outcome string
 
 // Outcomes.
 const (
 	Delivered Outcome = "delivered"
 	Pending   Outcome = "pending"
-	// Doubt is pending where it is not even known whether the log was written.
+	// Doubt is pending, without certainty that the log was written.
 	Doubt Outcome = "doubt"
-	// Refused is an error of the database that no retry can help.
+	// Refused is a permanent error of the database.
 	Refused   Outcome = "refused"
 	NotLogged Outcome = "not logged"
-	// Unknown is an error after which it is known neither whether it was applied nor
-	// anything in the log.
+	// Unknown is an error without certainty about the write or its log entry.
 	Unknown Outcome = "unknown"
-	// Failed is an error after which nothing was committed: of connecting, of
-	// preparing, of the caller's own context, or in a local transaction.
+	// Failed is an error without a commit: of connecting, of preparing, of the caller's own
+	// context, or in a local transaction.
 	Failed Outcome = "failed"
-	// Undone is of a group that has turned back.
+	// Undone means a compensated group.
 	Undone Outcome = "undone"
 )
 
-// ReadJournals reads all journals of a directory. A line that a killed process
-// left unfinished is as if it had not been begun: it is the last one.
+// ReadJournals reads all journals of a directory. It ignores a last line left unfinished by a
+// killed process.
 func ReadJournals(dir string) ([]Line, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.journal"))
 	if err != nil {
@@ -133,7 +131,7 @@ func readJournal(all []Line, name string) ([]Line, error) {
 	return all, sc.Err()
 }
 
-// compact shares the words that most lines have: there are millions of lines.
+// compact shares the frequent words of lines: there are millions of lines.
 func (l Line) compact() Line {
 	share := func(s *string) { *s = unique.Make(*s).Value() }
 	share(&l.Event)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// tryJudge changes what the targets hold, one row at a time, and demands that
-// the judge finds each: one that finds nothing must not be one that cannot.
+// tryJudge changes the content of the targets, one row at a time, and demands that the judge finds
+// each change. A judge without findings must be able to make some.
 func (w *world) tryJudge(long bool) {
 	w.t.Helper()
 	none := func(what string) {
@@ -82,7 +82,7 @@ func (w *world) tryJudge(long bool) {
 	}
 }
 
-// tryAnswers changes what journals and registers say.
+// tryAnswers changes the answers in journals and the values of registers.
 func (w *world) tryAnswers(none func(what string)) {
 	w.t.Helper()
 	h := w.history()
@@ -101,7 +101,7 @@ func (w *world) tryAnswers(none func(what string)) {
 		return
 	}
 	find := func(what string) {
-		// One that has too many orders to exclude all of them in time fails a run too.
+		// A register with too many possible orders to exclude in time fails a run too.
 		if found := h.Judge(); !slices.ContainsFunc(found, func(f Finding) bool { return f.What == "register" || f.What == "undecided" }) {
 			w.t.Errorf("%s: the judge found %v", what, found)
 		}
@@ -119,7 +119,7 @@ func (w *world) tryAnswers(none func(what string)) {
 	none("a register that was changed")
 }
 
-// balance changes an account's, and takes back what the trigger made of it.
+// balance changes an account's balance, and deletes the effect left by the trigger.
 func (w *world) balance(d *database, sign string, step Step) {
 	w.exec(d, fmt.Sprintf("UPDATE account SET balance = balance %s (%d), request = 'judge' WHERE id = %d", sign, step.N, step.Account))
 	w.exec(d, "DELETE FROM effect WHERE request = 'judge'")
@@ -195,7 +195,7 @@ func TestTheJudgeKnowsWhatEachAnswerPromises(t *testing.T) {
 	}
 }
 
-// wantFound demands that the judge finds something; empty: nothing.
+// wantFound demands that the judge finds something; empty means no finding.
 func wantFound(t *testing.T, h *History, want string) {
 	t.Helper()
 	found := h.Judge()

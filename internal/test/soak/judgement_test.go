@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Effect is a row that an applied step left in its target.
+// Effect is the row of an applied step in its target.
 type Effect struct {
 	ID      int64
 	Name    string
@@ -15,18 +15,18 @@ type Effect struct {
 	N       int64
 }
 
-// Target is what a target holds in the end.
+// Target is the final content of a target.
 type Target struct {
 	Effects  []Effect
 	Balances map[int64]int64 // by account; all were 0
-	// Registers are what they hold, by id; all held 0.
+	// Registers are the values of registers by id; all began with 0.
 	Registers map[int64]int64
-	// Receipts are the units of those that are under no key. Where their retention
-	// is over, only what is still in the log may have one.
+	// Receipts are the units of receipts without a key. After their retention, only logged units
+	// may have one.
 	Receipts []string
 }
 
-// Entry is a record that is left in the log.
+// Entry is a record left in the log.
 type Entry struct {
 	ID     string
 	Parked bool
@@ -35,7 +35,7 @@ type Entry struct {
 	LastError string
 }
 
-// History is all that is to be judged.
+// History is the evidence for the judge.
 type History struct {
 	Lines   []Line
 	Targets map[string]Target
@@ -51,7 +51,7 @@ type Finding struct {
 
 func (f Finding) String() string { return f.What + ": " + f.Request + ": " + f.Detail }
 
-// request is what the journals say of one.
+// request is a request in the journals.
 type request struct {
 	*Line // of its first send
 	sends []*send
@@ -66,7 +66,7 @@ type send struct {
 // Judged is how much was looked at.
 type Judged struct{ Registers, Operations int }
 
-// Judge compares the answers with what there is.
+// Judge compares the answers with the data.
 func (h *History) Judge() []Finding {
 	found, _ := h.judge()
 	return found
@@ -129,7 +129,7 @@ func (j *judgement) read(lines []Line) {
 	}
 }
 
-// tables looks at what no request is needed for.
+// tables makes the checks that need no request.
 func (j *judgement) tables(name string, t Target) {
 	sums, applied := map[int64]int64{}, map[string][]Effect{}
 	for _, e := range t.Effects {
@@ -218,8 +218,7 @@ func (r *request) allowed(step int) (must, may bool) {
 	return must, must || may
 }
 
-// answers looks at what several sends of one request got, and at
-// refusals that nothing asked for.
+// answers checks the answers to all sends of a request, and refusals without a reason.
 func (j *judgement) answers(r *request) {
 	first, fresh := make([]int64, len(r.Steps)), 0
 	for i := range first {
@@ -273,8 +272,8 @@ func (r *request) told() string {
 	return strings.Join(all, "; ")
 }
 
-// log explains what is left in it: a record that is parked because the target
-// forbids it, or because it was decided that it never happened.
+// log explains the entries left in it. Each is parked, because the target forbids it, or because
+// the decision was against it.
 func (j *judgement) log(entries []Entry) {
 	explained := map[string]bool{}
 	for _, e := range entries {
@@ -301,8 +300,8 @@ func (j *judgement) log(entries []Entry) {
 	}
 }
 
-// receipts belong to units whose log is there: the last three digits of a
-// record's id count the statements of its unit.
+// receipts belong to logged units: the last three digits of a record's id count the statements of
+// its unit.
 func (j *judgement) receipts(h *History) {
 	unit := func(id string) string { return id[:max(0, len(id)-3)] }
 	logged := map[string]bool{}

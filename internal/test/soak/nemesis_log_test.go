@@ -13,8 +13,8 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// ownClock gives the options of the log's server, whose clock can then be set.
-// The lease, the next try and the age of what is in the log are compared on it.
+// ownClock returns options for a log's server with an adjustable clock. The log compares leases,
+// next tries and ages on that clock.
 func (w *world) ownClock(d *database, options ...string) []string {
 	w.t.Helper()
 	if d.name != logName {
@@ -29,12 +29,12 @@ func (w *world) ownClock(d *database, options ...string) []string {
 	return append(options, more...)
 }
 
-// furthest is how far the clock of the log's server is set. What is written while
-// it is ahead comes due that much later.
+// furthest bounds the shifts of the log server's clock. Entries written while it is ahead come due
+// that much later.
 const furthest = 40 * time.Second
 
-// clockOf sets the clock of the log's server forwards or back, and counts if the
-// server says so.
+// clockOf shifts the clock of the log's server forwards or back, and counts the shift once the
+// server shows it.
 func (n *nemesis) clockOf() (time.Duration, func(), bool) {
 	d := n.log
 	if d.setClock == nil || n.busy[d.server] {
@@ -77,8 +77,8 @@ func (n *nemesis) clockOf() (time.Duration, func(), bool) {
 	return n.some(time.Second, 2*n.o.longest), repair, true
 }
 
-// smallDisk is a directory for the log in SQLite, on a file system of its own that
-// can be filled, if it can be mounted.
+// smallDisk is a directory for a SQLite log on a small file system of its own, if that can be
+// mounted.
 func (w *world) smallDisk(d *database) string {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -97,8 +97,8 @@ func (w *world) smallDisk(d *database) string {
 
 const fillText = "INSERT INTO nemesis (filling) VALUES (randomblob(3000000))"
 
-// fillDisk leaves no room under the log, and counts if the log says so. Room that
-// its write-ahead log has already it may use: so that is emptied first.
+// fillDisk leaves no room under the log, and counts the fault once the log reports it. It first
+// empties the write-ahead log, because the log may still use the room in there.
 func (n *nemesis) fillDisk() (time.Duration, func(), bool) {
 	d := n.log
 	if d.disk == "" {
@@ -144,7 +144,7 @@ func fill(name string) error {
 	return err
 }
 
-// isFull asks the database; what does go in is rolled back.
+// isFull asks the database with a write, and rolls it back.
 func (n *nemesis) isFull(ctx context.Context, pool *sql.DB) bool {
 	conn, err := pool.Conn(ctx)
 	if err != nil {

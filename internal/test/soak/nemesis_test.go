@@ -20,11 +20,11 @@ type nemesis struct {
 	*world
 	rng    *rand.Rand
 	counts map[string]int
-	// ends are what ends a fault, when its time has passed.
+	// ends are the pending ends of faults.
 	ends []ending
-	// busy are the databases and processes that a fault has for itself.
+	// busy are the databases and processes reserved by a fault.
 	busy map[any]bool
-	// rules are the faults at messages that wait for one.
+	// rules are the faults waiting for a message.
 	rules []rule
 	// healed lets them take any message.
 	healed atomic.Bool
@@ -40,7 +40,7 @@ type rule struct {
 	struck <-chan struct{}
 }
 
-// fault begins, if it can, and says how long until end.
+// fault begins if it can, and returns the time until its end.
 type fault struct {
 	name   string
 	weight int
@@ -128,8 +128,7 @@ func (n *nemesis) end(now time.Time) {
 	})
 }
 
-// settle counts the rules that struck, and has those that nothing matched
-// strike what harms nobody.
+// settle counts the rules that struck. It lets the others strike harmless messages.
 func (n *nemesis) settle() {
 	struck := func(r rule) bool {
 		select {
@@ -166,7 +165,7 @@ func (n *nemesis) some(least, most time.Duration) time.Duration {
 	return least + time.Duration(n.rng.Int64N(int64(most-least)))
 }
 
-// take gives what nobody has, until it is given back.
+// take reserves a free thing until back is called.
 func (n *nemesis) take(what any) (back func(), ok bool) {
 	if n.busy[what] {
 		return nil, false
@@ -175,8 +174,7 @@ func (n *nemesis) take(what any) (back func(), ok bool) {
 	return func() { delete(n.busy, what) }, true
 }
 
-// The first of each kind of process is not killed: it lives as long as the run,
-// and shows what leaks.
+// The first of each kind of process is not killed: it lives as long as the run, and shows leaks.
 func (n *nemesis) killProcess(of []*process, start func(int)) (time.Duration, func(), bool) {
 	i := 1 + n.rng.IntN(len(of)-1)
 	p := of[i]
@@ -284,7 +282,7 @@ func (n *nemesis) killQueries() (time.Duration, func(), bool) {
 	return n.kill("KILL QUERY ", "pg_cancel_backend")
 }
 
-// kill strikes some sessions of a database; errors are those of servers that are broken otherwise.
+// kill ends some sessions of a database. Errors are expected from servers with another fault.
 func (n *nemesis) kill(mysql, postgres string) (time.Duration, func(), bool) {
 	all := n.servers()
 	d := all[n.rng.IntN(len(all))]
@@ -323,7 +321,7 @@ func (n *nemesis) lockLog() (time.Duration, func(), bool) {
 	return n.lock(n.log, "SELECT id FROM transaction_log ORDER BY id LIMIT 20 FOR UPDATE")
 }
 
-// lock holds what a statement locks, in a transaction that changes nothing.
+// lock holds the locks of a statement in a transaction without changes.
 func (n *nemesis) lock(d *database, statement string) (time.Duration, func(), bool) {
 	if d.server != nil && n.busy[d.server] {
 		return 0, nil, false
@@ -370,7 +368,7 @@ func (n *nemesis) pauseServer() (time.Duration, func(), bool) {
 	return n.some(0, n.o.longest), func() { d.server.Resume(); back() }, true
 }
 
-// readOnly turns a server read-only, as a failover does that goes wrong.
+// readOnly turns a server read-only, like a failed failover.
 func (n *nemesis) readOnly() (time.Duration, func(), bool) {
 	d, back, ok := n.server()
 	if !ok {

@@ -21,12 +21,13 @@ func withInOrder(d dice) []Step {
 	return []Step{{Target: home, N: amount(d)}, registerInOrder(d, anyTarget(d))}
 }
 
-// inOrder demands that of two writes under an order key the one that was accepted before
-// the other was sent took effect first.
+// inOrder demands for two writes under an order key: if one was accepted before the other was sent,
+// it took effect first.
 func (j *judgement) inOrder(targets map[string]Target) {
 	for name, t := range targets {
 		order := slices.SortedFunc(slices.Values(t.Effects), func(a, b Effect) int { return cmp.Compare(b.ID, a.ID) })
-		// later is, of each key, what took effect later and was accepted first.
+		// later is, for each key, the earliest accepted operation among those that took effect
+		// later.
 		later := map[int64]operation{}
 		for _, e := range order {
 			o, ok := j.accepted(e)
@@ -44,8 +45,8 @@ func (j *judgement) inOrder(targets map[string]Target) {
 	}
 }
 
-// accepted says when the write under an order key that left an effect was sent and when it
-// was known to be accepted.
+// accepted returns the times of sending and of known acceptance, for the write that left an effect
+// under an order key.
 func (j *judgement) accepted(e Effect) (o operation, ok bool) {
 	r, step := j.named(e.Name)
 	if r == nil || r.Steps[step].Op != OpInOrder {

@@ -25,10 +25,10 @@ const (
 // effect may name either.
 const FirstRegister = 1000
 
-// FirstInOrder is that of a register that is written in order, and in no other way.
+// FirstInOrder is the id of the first register written only in order.
 const FirstInOrder = 1_000_000
 
-// operation is a step on a register, with what was answered to it.
+// operation is a step on a register, with its answer.
 type operation struct {
 	request  string
 	op       string
@@ -39,17 +39,16 @@ type operation struct {
 	place    int   // among those that changed it, by what its target says; 0: a read
 }
 
-// never is later than all that was answered.
+// never is later than all answers.
 const never = math.MaxInt64 - 2
 
-// register is what an operation finds and leaves.
+// register is the state of a register.
 type register struct {
 	holds   int64
 	changes int
 }
 
-// model is a single register; with places one whose changes come in the order
-// in which the target says that they came.
+// model is a single register. With places, its changes come in the target's own order.
 func model(places bool) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return register{} },
@@ -74,9 +73,9 @@ func model(places bool) porcupine.Model {
 // patience is how long the judge tries one register.
 const patience = 30 * time.Second
 
-// check reports whether there is an order of the operations with which all
-// answers agree. The target's own order, if there is one, is tried first. If that
-// fails it proves nothing: any other order will do.
+// check reports whether any order of the operations agrees with all answers. It first tries the
+// target's own order, if there is one. A failure of that proves no violation: any other order will
+// do.
 func check(ops []operation) porcupine.CheckResult {
 	history := make([]porcupine.Operation, len(ops))
 	for i, o := range ops {
@@ -94,8 +93,8 @@ type where struct {
 	id     int64
 }
 
-// operations are what is known of each register: what is applied, or was reported so.
-// What was not answered takes effect at any time after it was sent.
+// operations are the known operations of each register: applied ones, and those reported as
+// applied. An unanswered operation takes effect at any time after it was sent.
 func (j *judgement) operations() map[where][]operation {
 	all := map[where][]operation{}
 	for _, r := range j.requests {
@@ -124,7 +123,7 @@ func (j *judgement) operations() map[where][]operation {
 	return all
 }
 
-// registers demands that each register could have given the answers that it gave.
+// registers demands that each register could have given its answers.
 func (j *judgement) registers(targets map[string]Target) {
 	all := j.operations()
 	for name, t := range targets {

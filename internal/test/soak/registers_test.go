@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// All write a register for a while, and then only latecomers do: what is pending
-// is concurrent with all that follows, and the more of it there is, the more
-// orders there are.
+// A register is in use for a while, and later only by latecomers. Pending writes are concurrent
+// with all later ones; the more of them there are, the more orders are possible.
 const (
 	registerAge   = 20 * time.Second
 	registersEach = 3 // at a time, of each target, times the pace
@@ -18,9 +17,9 @@ const (
 	slack = 10 * time.Minute
 )
 
-// pace is how many times as often a worker writes as with a pause of 100 ms, if a
-// write takes 20 ms. There are as many more keys and registers, so that each is
-// written to as often: what can be judged does not depend on the number of writes.
+// pace is the frequency of a worker's writes, relative to a pause of 100 ms with 20 ms a write.
+// Keys and registers grow with it, so that each gets as many writes: the number of writes does not
+// limit the judge.
 func pace(pause time.Duration) int {
 	const usual, write = 100 * time.Millisecond, 20 * time.Millisecond
 	return max(1, int((usual+write)/(pause+write)))
@@ -30,8 +29,8 @@ func registerCount(o options) int {
 	return int((o.duration+slack)/registerAge+1) * registersEach * pace(o.pause)
 }
 
-// aRegister is one of those of the time. Its numbers are so large that no sum of
-// some is that of others.
+// aRegister is one of the current registers. Its numbers are so large that different sums are never
+// equal.
 func aRegister(d dice, op, target string) Step {
 	each := int64(registersEach * d.pace)
 	s := Step{Op: op, Target: target, Account: FirstRegister + int64(d.at/registerAge)*each + d.Int64N(each)}
@@ -45,8 +44,8 @@ func register1(op string) func(dice) []Step {
 	return func(d dice) []Step { return []Step{aRegister(d, op, anyTarget(d))} }
 }
 
-// registerP is of PostgreSQL alone: MariaDB knows no UPDATE with RETURNING, and it
-// shows a read what is not on its disk yet, and is gone if it is killed.
+// registerP is for PostgreSQL alone. MariaDB has no UPDATE with RETURNING. It also lets readers see
+// commits before they are on disk, and a kill loses these.
 func registerP(op string) func(dice) []Step {
 	return func(d dice) []Step { return []Step{aRegister(d, op, bankP)} }
 }

@@ -40,7 +40,7 @@ type options struct {
 	apps, bedJobs []string
 	guarantee     bedsql.Guarantee
 	trace         io.Writer // of the faults
-	// private: servers of its own, which are broken too.
+	// private gives a run its own servers, with faults.
 	private bool
 	pause   time.Duration // of a worker between two requests, on average
 	between time.Duration // two faults, on average
@@ -152,7 +152,7 @@ func soak(t *testing.T, o options, log string, long bool) {
 	}
 }
 
-// until asks until the answer is 0. What is not in time the judge finds.
+// until asks until the answer is 0. After the time limit, the judge finds the rest.
 func (w *world) until(what string, patience time.Duration, d *database, query string) {
 	w.t.Helper()
 	begun, n := time.Now(), -1

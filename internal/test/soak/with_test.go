@@ -13,7 +13,7 @@ import (
 	"github.com/bedsql/bed/internal/test/testdb"
 )
 
-// home is the log's database as one that an application has rows in: effects alone.
+// home is the log's database with rows of an application: effects alone.
 const home = "home"
 
 // nobody is no account.
@@ -40,8 +40,8 @@ func requiring(send func(context.Context, *app, *sending) error) func(context.Co
 	return func(ctx context.Context, a *app, s *sending) error { return send(bedsql.RequireRows(ctx, 1), a, s) }
 }
 
-// openHome opens the log's database as an application does, by the bare driver and, where
-// that can be, by the wrapped one.
+// openHome opens the log's database like an application: by the bare driver and, if possible, by
+// the wrapped one.
 func (a *app) openHome(cfg bedsql.Config) error {
 	names := []string{map[string]string{testdb.DriverPostgres: "pgx"}[a.LogDriver]}
 	if names[0] == "" {
@@ -64,7 +64,7 @@ func (a *app) openHome(cfg bedsql.Config) error {
 	return nil
 }
 
-// with writes the first step itself, and what follows from it in its transaction.
+// with writes the first step itself, and records the others in its transaction.
 func with(ctx context.Context, a *app, s *sending) error {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(s.Send))
@@ -141,7 +141,7 @@ func with(ctx context.Context, a *app, s *sending) error {
 	return errors.Join(err, end)
 }
 
-// discard closes a connection of which it is not known what is open on it.
+// discard closes a connection in an unknown state.
 func discard(conn *sql.Conn) { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }
 
 // effects is the table at home, by the log's driver.

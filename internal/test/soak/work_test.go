@@ -22,7 +22,7 @@ type worker struct {
 	made int
 }
 
-// kind is a way of writing. send gives what each step got.
+// kind is a way of writing. send returns the result of each step.
 type kind struct {
 	name          string
 	weight        int
@@ -32,8 +32,7 @@ type kind struct {
 	send          func(ctx context.Context, a *app, r *sending) error
 }
 
-// dice choose the steps of a request that is made at a time since the start, and
-// at a pace.
+// dice choose the steps of a request, for a time since the start and a pace.
 type dice struct {
 	*rand.Rand
 	at   time.Duration
@@ -149,9 +148,8 @@ func (w *worker) work(ctx context.Context, begun func()) {
 	}
 }
 
-// keyed sends one of the requests of these seconds: which there are is the same in
-// all processes, so each is sent by some of them, now and then at the same time,
-// or by nobody.
+// keyed sends one of the current requests. They are the same in all processes, so each is sent by
+// several processes, sometimes at once, or by no process.
 func (w *worker) keyed() {
 	faster := pace(w.Pause)
 	each, window := 150*time.Millisecond/time.Duration(faster), uint64(40*faster)
@@ -225,7 +223,7 @@ func (w *worker) logging(ctx context.Context, s *sending) context.Context {
 
 func (s *sending) name(step int) string { return EffectName(s.Request, step) }
 
-// failure is an error after which nothing was committed.
+// failure is an error without a commit.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
@@ -261,7 +259,7 @@ const (
 	insertText = "INSERT INTO effect (request, account, n) VALUES (?, ?, ?)"
 )
 
-// text has PostgreSQL's placeholders where they are needed.
+// text replaces placeholders for PostgreSQL.
 func text(target, query string) string {
 	if target == bankM {
 		return query
@@ -297,7 +295,7 @@ func (s *sending) update(ctx context.Context, on execer, i int) (sql.Result, err
 	return on.ExecContext(ctx, text(step.Target, updateText), step.N, s.name(i), step.Account)
 }
 
-// rows notes the number of rows that a Result gives.
+// rows notes a Result's number of rows.
 func (s *sending) rows(i int, res sql.Result) error {
 	n, err := res.RowsAffected()
 	if errors.Is(err, bedsql.ErrRowsUnknown) {
@@ -330,7 +328,7 @@ func returning(ctx context.Context, pool *sql.DB, s *sending, i int) error {
 	return s.returned(ctx, pool, i, insertText+" RETURNING id", s.name(i), s.Steps[i].Account, s.Steps[i].N)
 }
 
-// returned notes the value that a write returns.
+// returned notes the value returned by a write.
 func (s *sending) returned(ctx context.Context, pool *sql.DB, i int, query string, args ...any) error {
 	rows, err := pool.QueryContext(ctx, text(s.Steps[i].Target, query), args...)
 	if err != nil {
@@ -345,8 +343,8 @@ func (s *sending) returned(ctx context.Context, pool *sql.DB, i int, query strin
 	return s.unread(i, rows.Err())
 }
 
-// unread is the outcome of a write whose Query gave no error: it is delivered.
-// That the caller's context ends before its rows are read is no word about it.
+// unread is the outcome of a write whose Query succeeded: it is delivered, even if the caller's
+// context ends before the rows are read.
 func (s *sending) unread(i int, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.values[i] = -1
@@ -394,7 +392,7 @@ func localTx(reads bool) func(context.Context, *app, *sending) error {
 	}
 }
 
-// immediate notes what each Exec said, and what End says of each.
+// immediate notes the result of each Exec, and End's report on each.
 func immediate(ctx context.Context, a *app, s *sending) error {
 	sctx, soft, err := bedsql.Begin(ctx)
 	if err != nil {
@@ -455,7 +453,7 @@ func staged(ctx context.Context, a *app, s *sending) error {
 	return end
 }
 
-// ended notes what End says of the steps on the data sources that it names.
+// ended notes End's reports on the steps, by data source.
 func (s *sending) ended(each *bedsql.EndError) {
 	for i, step := range s.Steps {
 		for _, p := range each.Pending() {

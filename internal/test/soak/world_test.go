@@ -28,7 +28,7 @@ const (
 	logName      = "log"
 )
 
-// database is one of those that are written to, the log's included.
+// database is a database under load, including the log's.
 type database struct {
 	name   string
 	db     testdb.DB
@@ -38,16 +38,16 @@ type database struct {
 	proxies []*testproxy.Proxy
 	// user is the account of the applications and the jobs.
 	user string
-	// setClock makes the server's differ from the machine's; nil if that cannot be.
+	// setClock shifts the server's clock against the machine's; nil if that is impossible.
 	setClock func(difference time.Duration) error
-	// disk is the directory of a small file system that holds nothing else.
+	// disk is the directory of a small file system of its own.
 	disk string
 }
 
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	// in is what it reads; it ends an application that has lost its parent.
+	// in is its standard input. An application ends when its parent, the writer, is gone.
 	in   *os.File
 	dead chan struct{}
 }
@@ -63,9 +63,9 @@ type world struct {
 	apps    [applications]*process
 	jobs    [jobs]*process
 	born    int // processes, so far
-	// release is what is started now: an even one is the first build, an odd one the next.
+	// release is the current build: even for the first, odd for the next.
 	release int
-	// replaced are processes that a later release took the place of.
+	// replaced are processes replaced by a later release.
 	replaced []*process
 	firstUse map[*process]usage
 }
@@ -111,7 +111,7 @@ func newWorld(t *testing.T, o options, log string) *world {
 	return w
 }
 
-// database makes one, on a server of its own if servers are to be broken.
+// database makes a database, on its own server for runs that break servers.
 func (w *world) database(name, driver string) *database {
 	d := &database{name: name}
 	switch {
@@ -139,7 +139,7 @@ func (w *world) database(name, driver string) *database {
 		d.proxies = append(d.proxies, testproxy.New(w.t, d.db.Addr()))
 	}
 	if driver == testdb.DriverMySQL && d.server != nil {
-		// Whoever may do everything may write although the server is read-only.
+		// An account with all rights may write to a read-only server.
 		d.user = "app"
 		w.exec(d, "CREATE USER app@'%'")
 		w.exec(d, "GRANT ALL ON "+d.db.Name+".* TO app@'%'")
@@ -178,8 +178,8 @@ func (w *world) dsn(d *database, proxy int, params ...string) string {
 	return db.DSN
 }
 
-// startApp starts the application's process of a number. They have settings of
-// their own, with which the job has to deliver.
+// startApp starts an application process by number. Their settings differ, and the job has to
+// deliver with each.
 func (w *world) startApp(i int) {
 	w.born++
 	m, p := []string{"bedDataSource=" + bankM}, []string{"bedDataSource=" + bankP}
@@ -264,7 +264,7 @@ func (w *world) terminate(p *process) {
 	w.ended(p)
 }
 
-// ended waits for the end of one that was asked for it, and demands that it is in order.
+// ended waits for the end of a process that was told to end, and demands success.
 func (w *world) ended(p *process) {
 	w.t.Helper()
 	select {
